@@ -1,0 +1,231 @@
+package index
+
+import (
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"runtime"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/index/chunk"
+)
+
+// Compression says how new chunks are stored. Old chunks keep the codec they were stored with.
+type Compression string
+
+const (
+	// CompressAuto probes each chunk and compresses it only where that pays at least an eighth.
+	CompressAuto Compression = "auto"
+	// CompressZstd tries zstd on every chunk.
+	CompressZstd Compression = "zstd"
+	// CompressS2 tries s2 on every chunk: less saved, faster to read.
+	CompressS2 Compression = "s2"
+	// CompressNone stores every chunk as it is in memory.
+	CompressNone Compression = "none"
+)
+
+// Config is what config.json of a store holds; it is fixed when the store is made.
+type Config struct {
+	Format      int          `json:"format"`      // version of the on-disk format
+	ID          string       `json:"id"`          // random identity of the store, hex
+	Created     time.Time    `json:"created"`     // UTC
+	Compression Compression  `json:"compression"` // default for new chunks
+	Chunk       chunk.Params `json:"chunk"`       // where files are cut
+	PackSize    int64        `json:"pack_size"`   // bytes at which a new pack is begun
+}
+
+// Options of an open store. The zero value is usable.
+type Options struct {
+	// Logger takes what an administrator should see: damage found, recovery done. Default: discards.
+	Logger *slog.Logger
+	// CacheSize bounds the bytes of decoded chunks kept in memory. Default 128 MiB.
+	CacheSize int64
+	// Workers bounds the goroutines that hash, compress and read. Default: one a core.
+	Workers int
+	// FreeFloor is the space in bytes below which writes fail with NoSpace, so that the index never meets a full disk. Default 256 MiB.
+	FreeFloor int64
+	// Compression overrides the store's default for chunks written from now on.
+	Compression Compression
+	// OnRead, if set, is told every read of a sealed file: how long it took, how many bytes it gave, and whether all came from memory.
+	OnRead func(d time.Duration, bytes int64, hit bool)
+}
+
+func (o *Options) setDefaults(c Config) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.CacheSize == 0 {
+		o.CacheSize = 128 << 20
+	}
+	if o.Workers == 0 {
+		o.Workers = runtime.GOMAXPROCS(0)
+	}
+	if o.FreeFloor == 0 {
+		o.FreeFloor = 256 << 20
+	}
+	if o.Compression == "" {
+		o.Compression = c.Compression
+	}
+}
+
+// Validate refuses options that cannot be meant.
+func (o *Options) Validate() error {
+	if o.CacheSize < 0 || o.Workers < 0 || o.FreeFloor < 0 {
+		return &Error{Class: Invalid, Op: "options", Err: fmt.Errorf("cache size, workers and free floor must not be negative")}
+	}
+	return o.Compression.validate(true)
+}
+
+func (c Compression) validate(emptyOK bool) error {
+	switch c {
+	case CompressAuto, CompressZstd, CompressS2, CompressNone:
+		return nil
+	case "":
+		if emptyOK {
+			return nil
+		}
+	}
+	return &Error{Class: Invalid, Op: "options", Err: fmt.Errorf("unknown compression %q", string(c)), Hint: "use auto, zstd, s2 or none"}
+}
+
+// State of a checkpoint.
+type State string
+
+const (
+	// Sealed: immutable, complete, on stable storage.
+	Sealed State = "sealed"
+	// Writing: a Draft of this process is open on it.
+	Writing State = "writing"
+	// Incomplete: its writer died before sealing it. gc removes it.
+	Incomplete State = "incomplete"
+)
+
+// Info describes one checkpoint. Byte counts are of its regular files.
+//
+//	Logical = Zero + Unique + Shared
+//
+// Unique and Shared are taken against all other sealed checkpoints of the store at the time of asking; Stored is what the distinct chunks
+// of this checkpoint occupy in packs, compressed and page-aligned, shared ones included.
+type Info struct {
+	Name     string    `json:"name"`
+	ID       string    `json:"id"` // hex; unique for ever, also when a name is used again
+	State    State     `json:"state"`
+	Created  time.Time `json:"created"`
+	SealedAt time.Time `json:"sealed_at,omitzero"`
+	Tags     []string  `json:"tags,omitempty"`
+	Parent   string    `json:"parent,omitempty"`   // the checkpoint its parent link names
+	Children []string  `json:"children,omitempty"` // sealed or writing checkpoints whose parent it is
+	Files    int       `json:"files"`
+	Logical  int64     `json:"logical"`
+	Zero     int64     `json:"zero"`
+	Unique   int64     `json:"unique"`
+	Shared   int64     `json:"shared"`
+	Stored   int64     `json:"stored"`
+}
+
+// FileInfo describes one entry of a checkpoint.
+type FileInfo struct {
+	Path    string      // slash-separated, relative, cleaned
+	Mode    fs.FileMode // type and permission bits; regular, directory or symlink
+	Size    int64       // bytes; length of Target for symlinks
+	ModTime time.Time
+	Target  string // of a symlink
+	Zero    int64  // bytes that are zero runs, stored nowhere
+}
+
+// Extent is a run of a file with one source. Zero runs have Zero set; the others lie in chunk ID at byte ChunkOff of its content.
+type Extent struct {
+	Off, Len int64
+	Zero     bool
+	ID       chunk.ID // the zero ID where the bytes lie in the manifest itself
+	ChunkOff int64
+}
+
+// Usage is the whole store's accounting.
+type Usage struct {
+	Checkpoints []Info  `json:"checkpoints"`
+	Logical     int64   `json:"logical"`      // sum over checkpoints
+	Zero        int64   `json:"zero"`         // of which zero runs
+	Distinct    int64   `json:"distinct"`     // bytes of distinct live chunks before compression
+	Stored      int64   `json:"stored"`       // what those occupy in packs
+	Disk        int64   `json:"disk"`         // bytes the store folder occupies on disk, index and journals included
+	Reclaimable int64   `json:"reclaimable"`  // what gc would give back now
+	Chunks      int64   `json:"chunks"`       // distinct live chunks
+	Packs       int     `json:"packs"`        // pack files
+	DedupeRatio float64 `json:"dedupe_ratio"` // Logical over Stored
+}
+
+// FileDiff says what one file of two checkpoints has in common. Bytes are counted by chunk content, wherever it lies in the other checkpoint.
+type FileDiff struct {
+	Path   string `json:"path"`
+	SizeA  int64  `json:"size_a"` // -1: not in A
+	SizeB  int64  `json:"size_b"` // -1: not in B
+	Shared int64  `json:"shared"` // bytes of B's file (A's when B lacks it) whose chunks A (B) has in any file
+	Zero   int64  `json:"zero"`
+	Unique int64  `json:"unique"`
+}
+
+// GCOptions of one collection.
+type GCOptions struct {
+	DryRun   bool
+	Progress func(done, total int64) // packs
+}
+
+// GCResult says what a collection found and gave back. In a dry run Reclaimed is 0 and nothing was changed.
+type GCResult struct {
+	Reclaimable int64    `json:"reclaimable"` // bytes of disk that dead payload occupies
+	Reclaimed   int64    `json:"reclaimed"`   // bytes given back to the file system
+	DeadChunks  int64    `json:"dead_chunks"`
+	LiveChunks  int64    `json:"live_chunks"`
+	PacksGone   int      `json:"packs_dropped"`
+	Incomplete  []string `json:"incomplete"` // checkpoints of dead writers, removed
+}
+
+// VerifyOptions of one verification.
+type VerifyOptions struct {
+	Names    []string                // checkpoints; all sealed ones when empty
+	Subset   float64                 // share of the payload to read, 0 < Subset <= 1; 0 means 1
+	Progress func(done, total int64) // bytes of stored payload
+}
+
+// Problem is one piece of damage. Checkpoint and File are set when a sealed file is concerned.
+type Problem struct {
+	Checkpoint string `json:"checkpoint,omitempty"`
+	File       string `json:"file,omitempty"`
+	Offset     int64  `json:"offset"`
+	Pack       string `json:"pack,omitempty"`
+	Text       string `json:"text"`
+}
+
+// VerifyResult is what a verification saw. The store is sound when Problems is empty.
+type VerifyResult struct {
+	Checkpoints int       `json:"checkpoints"`
+	Chunks      int64     `json:"chunks"`
+	Bytes       int64     `json:"bytes"` // stored payload read and checked
+	Problems    []Problem `json:"problems"`
+}
+
+// RepairResult says what a rebuild of the index brought back.
+type RepairResult struct {
+	Checkpoints int      `json:"checkpoints"`
+	Chunks      int64    `json:"chunks"`
+	Packs       int      `json:"packs"`
+	Lost        []string `json:"lost"` // checkpoints that could not be brought back, with the reason
+}
+
+// Stats are counters since the store was opened.
+type Stats struct {
+	Hits         int64 `json:"hits"`          // chunk reads answered from memory
+	Misses       int64 `json:"misses"`        // chunk reads that went to a pack
+	BytesRead    int64 `json:"bytes_read"`    // delivered to readers
+	BytesFetched int64 `json:"bytes_fetched"` // read from packs
+	BytesWritten int64 `json:"bytes_written"` // taken from writers
+	BytesStored  int64 `json:"bytes_stored"`  // payload appended to packs
+	ChunksNew    int64 `json:"chunks_new"`    // stored
+	ChunksDup    int64 `json:"chunks_dup"`    // found stored already
+	ZeroBytes    int64 `json:"zero_bytes"`    // recognised as zero runs
+	CacheBytes   int64 `json:"cache_bytes"`   // decoded chunks in memory now
+	Errors       int64 `json:"errors"`        // reads that failed
+	OpenDrafts   int64 `json:"open_drafts"`   // checkpoints being written
+	FreeBytes    int64 `json:"free_bytes"`    // left on the store's file system
+}
