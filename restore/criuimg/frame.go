@@ -1,0 +1,117 @@
+package criuimg
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// Image magics, as in CRIU's magic.h. All images but the inventory start with
+// the common magic, then the magic of their type.
+const (
+	magicCommon    = 0x54564319
+	magicInventory = 0x58313116
+	magicPstree    = 0x50273030
+	magicMM        = 0x57492820
+	magicPagemap   = 0x56084025
+)
+
+// maxEntry bounds one protobuf entry. The largest is mm-PID, one entry with
+// all VMAs of a task: 64 MiB holds about a million of them, and the kernel's
+// default limit is 65530.
+const maxEntry = 64 << 20
+
+// ErrCorrupt marks images that cannot be what CRIU wrote.
+var ErrCorrupt = errors.New("corrupt criu image")
+
+func corrupt(name, format string, args ...any) error {
+	return fmt.Errorf("%w: %s: %s", ErrCorrupt, name, fmt.Sprintf(format, args...))
+}
+
+// reader reads the entries of one image in order.
+type reader struct {
+	name string
+	f    fs.File
+	r    *bufio.Reader
+}
+
+// openImage opens an image and checks its magic. The caller closes it.
+func openImage(fsys fs.FS, name string, magic uint32) (*reader, error) {
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	r := &reader{name: name, f: f, r: bufio.NewReader(f)}
+	got, err := r.u32()
+	if err == nil && magic != magicInventory {
+		if got != magicCommon {
+			err = corrupt(name, "starts with %#x instead of the common magic %#x", got, uint32(magicCommon))
+		} else {
+			got, err = r.u32()
+		}
+	}
+	if err == nil && got != magic {
+		err = corrupt(name, "has magic %#x, want %#x", got, magic)
+	}
+	if err != nil {
+		f.Close()
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			err = corrupt(name, "ends within its header")
+		}
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *reader) close() { r.f.Close() }
+
+func (r *reader) u32() (uint32, error) {
+	var b [4]byte
+	if _, err := io.ReadFull(r.r, b[:]); err != nil {
+		return 0, err
+	}
+	return binary.LittleEndian.Uint32(b[:]), nil
+}
+
+// next reads the next entry into m. It returns io.EOF after the last one.
+func (r *reader) next(m proto.Message) error {
+	n, err := r.u32()
+	if errors.Is(err, io.EOF) {
+		return io.EOF
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return corrupt(r.name, "ends within an entry's size")
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", r.name, err)
+	}
+	if n > maxEntry {
+		return corrupt(r.name, "entry of %d bytes, more than %d", n, maxEntry)
+	}
+	// ReadAll grows with what is really there, so a lying size costs nothing.
+	b, err := io.ReadAll(io.LimitReader(r.r, int64(n)))
+	if err != nil {
+		return fmt.Errorf("read %s: %w", r.name, err)
+	}
+	if len(b) != int(n) {
+		return corrupt(r.name, "ends within an entry: %d of %d bytes", len(b), n)
+	}
+	if err := proto.Unmarshal(b, m); err != nil {
+		return corrupt(r.name, "%v", err)
+	}
+	return nil
+}
+
+// one reads the single entry that an image must have.
+func (r *reader) one(m proto.Message) error {
+	err := r.next(m)
+	if errors.Is(err, io.EOF) {
+		return corrupt(r.name, "has no entry")
+	}
+	return err
+}
