@@ -1,0 +1,54 @@
+# Every target installs what it lacks, on Debian with Go, apt and the Go module proxy. Tests, demo and benchmarks need root and /dev/fuse.
+
+GO        ?= go
+RACE      ?=
+TIMEOUT   ?= 18m
+CRASH_N   ?= 200
+FUZZTIME  ?= 30s
+ARGS      ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help build test race lint fuzz crash bench demo criu proto clean deps bench-deps
+
+help: ## show this list
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+build: ## build bin/gpucr-fs
+	$(GO) build -trimpath -o bin/gpucr-fs ./cmd/gpucr-fs
+
+deps:
+	@scripts/need.sh cc:gcc libc6-dev setsid:util-linux fusermount3:fuse3
+
+criu: ## put a working CRIU >= 4.2 at build/criu/criu (CRIU=/path to use another)
+	@scripts/criu.sh
+
+test: deps criu ## run all tests (RACE=1 for the race detector)
+	$(GO) test -count=1 -timeout $(TIMEOUT) $(if $(RACE),-race) ./...
+
+race: ## run all tests under the race detector
+	@$(MAKE) --no-print-directory test RACE=1
+
+lint: ## gofmt, go vet, staticcheck, shell syntax
+	@scripts/lint.sh
+
+fuzz: ## run each fuzz target for FUZZTIME (30s)
+	@FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
+
+crash: deps ## kill and damage a store CRASH_N (200) times
+	$(GO) test -count=1 -timeout 2h -v ./tests/crash -crash.n=$(CRASH_N)
+
+bench-deps: deps
+	@scripts/need.sh restic:restic borg:borgbackup
+
+bench: bench-deps criu build ## compare with cp, restic, borg, desync on real dumps (ARGS=-h for options)
+	$(GO) run ./tests/bench $(ARGS)
+
+demo: deps criu build ## dump a real process twice into a store, restart the daemon, restore it
+	@scripts/demo.sh
+
+proto: ## regenerate the protobuf code
+	@scripts/need.sh protoc:protobuf-compiler
+	@scripts/proto.sh
+
+clean: ## remove bin and build
+	rm -rf bin build

@@ -1,0 +1,244 @@
+// Package arch holds the module to its own rules: which package may import which, where unsafe code may stand, what a library must not
+// do, how long a file may grow. The rules are the tables below; a rule that the design outgrows is changed here, in the open.
+package arch
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/gpucr/gpucr-fs"
+
+// mayImport gives, for each top-level folder, the other top-level folders its packages may import. A folder that is not here is refused,
+// so that a new one is a decision. Tests of a package may import no more than the package, except from tests/.
+var mayImport = map[string][]string{
+	"index":    {},
+	"kfd":      {},
+	"fs":       {"index"},
+	"archive":  {"index"},
+	"prefetch": {"index"},
+	"restore":  {"index", "prefetch", "kfd"},
+	"daemon":   {"index", "fs", "archive", "prefetch"},
+	"cmd":      {"index", "kfd", "fs", "archive", "prefetch", "restore", "daemon"},
+	"tests":    {"index", "kfd", "fs", "archive", "prefetch", "restore", "daemon"},
+}
+
+// leaves import nothing of this module.
+var leaves = []string{"index/chunk", "kfd/abi"}
+
+// onlyIn gives, for a dependency, the folders that may import it.
+var onlyIn = map[string][]string{
+	"github.com/hanwen/go-fuse":       {"fs", "kfd/kfdsim"},
+	"github.com/dgraph-io/badger":     {"index"},
+	"github.com/spf13/cobra":          {"cmd"},
+	"github.com/vbauerster/mpb":       {"cmd"},
+	"github.com/rogpeppe/go-internal": {"cmd", "tests"},
+}
+
+// noFolder are names that gather what has no place.
+var noFolder = []string{"util", "utils", "common", "pkg", "internal", "helpers", "helper", "misc", "lib", "shared"}
+
+// notInLibraries are selectors that belong to main: a library neither exits, nor reads the environment, nor logs where it was not told to.
+var notInLibraries = []string{
+	"os.Exit", "os.Getenv", "os.LookupEnv", "os.Environ",
+	"log.Print", "log.Printf", "log.Println", "log.Fatal", "log.Fatalf", "log.Fatalln", "log.Panic", "log.Panicf",
+	"slog.Default", "slog.Debug", "slog.Info", "slog.Warn", "slog.Error", "slog.Log", "slog.SetDefault",
+}
+
+const maxLines = 600
+
+func root(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Dir(strings.TrimSpace(string(out)))
+}
+
+type listed struct {
+	ImportPath                         string
+	Imports, TestImports, XTestImports []string
+}
+
+func packages(t *testing.T) []listed {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,TestImports,XTestImports", "./...")
+	cmd.Dir = root(t)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v\n%s", err, &stderr)
+	}
+	var all []listed
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p listed
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+}
+
+// folder gives the path within the module, "" for a package of somebody else.
+func folder(importPath string) string {
+	rest, ok := strings.CutPrefix(importPath, module+"/")
+	if !ok {
+		return ""
+	}
+	return rest
+}
+
+func top(f string) string { return strings.SplitN(f, "/", 2)[0] }
+
+func under(f string, folders []string) bool {
+	return slices.ContainsFunc(folders, func(d string) bool { return f == d || strings.HasPrefix(f, d+"/") })
+}
+
+func TestImports(t *testing.T) {
+	for _, p := range packages(t) {
+		from := folder(p.ImportPath)
+		if from == "" {
+			t.Errorf("%s: the module's root holds no package", p.ImportPath)
+			continue
+		}
+		allowed, known := mayImport[top(from)]
+		if !known {
+			t.Errorf("%s: folder %s has no place in the design; give it one in the table of this test", p.ImportPath, top(from))
+		}
+		check := func(imports []string, test bool) {
+			for _, imp := range imports {
+				to := folder(imp)
+				switch {
+				case to == "":
+				case test && top(to) == "tests":
+				case top(to) != top(from) && !slices.Contains(allowed, top(to)):
+					t.Errorf("%s imports %s; %s may import %v", from, to, top(from), allowed)
+				case !test && under(from, leaves) && !under(to, []string{from}):
+					t.Errorf("%s imports %s; it is a leaf and imports nothing of ours", from, to)
+				}
+				for dep, folders := range onlyIn {
+					if (imp == dep || strings.HasPrefix(imp, dep+"/")) && !under(from, folders) {
+						t.Errorf("%s imports %s; only %v may", from, imp, folders)
+					}
+				}
+			}
+		}
+		check(p.Imports, false)
+		check(p.TestImports, true)
+		check(p.XTestImports, true)
+		for _, part := range strings.Split(from, "/") {
+			if slices.Contains(noFolder, part) {
+				t.Errorf("%s: %q is no name for a package; name it for what it does", from, part)
+			}
+		}
+	}
+}
+
+// sources calls f with the path, relative to the module, and content of every file of ours with one of the extensions.
+func sources(t *testing.T, exts []string, f func(name string, text []byte)) {
+	t.Helper()
+	dir := root(t)
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(dir, p)
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if name == "build" || name == "bin" || (strings.HasPrefix(d.Name(), ".") && name != "." && name != ".ci") {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !slices.Contains(exts, path.Ext(name)) {
+			return nil
+		}
+		text, err := os.ReadFile(p)
+		if err != nil {
+			return err
+		}
+		f(name, text)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func generated(text []byte) bool {
+	head, _, _ := bytes.Cut(text, []byte("\npackage "))
+	return bytes.Contains(head, []byte("// Code generated ")) && bytes.Contains(head, []byte("DO NOT EDIT."))
+}
+
+func TestFilesAreShort(t *testing.T) {
+	sources(t, []string{".go", ".c", ".h", ".sh", ".proto"}, func(name string, text []byte) {
+		if n := bytes.Count(text, []byte("\n")); n >= maxLines && !generated(text) {
+			t.Errorf("%s has %d lines; split it, one idea a file (limit %d)", name, n, maxLines)
+		}
+	})
+}
+
+// rawCalls are the selectors that need the same care as package unsafe.
+var rawCalls = []string{"syscall.Syscall", "syscall.Syscall6", "syscall.RawSyscall", "syscall.RawSyscall6", "unix.Syscall", "unix.Syscall6", "unix.RawSyscall", "unix.RawSyscall6"}
+
+func TestCodeStaysInItsPlace(t *testing.T) {
+	sources(t, []string{".go"}, func(name string, text []byte) {
+		if generated(text) {
+			return
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, text, 0)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		stem := strings.TrimSuffix(strings.TrimSuffix(name, ".go"), "_test")
+		test := strings.HasSuffix(name, "_test.go")
+		raw := strings.HasSuffix(stem, "_unsafe") || strings.HasSuffix(stem, "_linux")
+		library := !test && top(name) != "cmd" && top(name) != "tests"
+		for _, imp := range file.Imports {
+			if imp.Path.Value == `"unsafe"` && !raw {
+				t.Errorf("%s imports unsafe; only files named *_unsafe.go or *_linux.go do", name)
+			}
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			x, ok := sel.X.(*ast.Ident)
+			if !ok {
+				return true
+			}
+			use := fmt.Sprintf("%s.%s", x.Name, sel.Sel.Name)
+			switch {
+			case library && slices.Contains(notInLibraries, use):
+				t.Errorf("%s uses %s; a library takes what it needs in its Options", name, use)
+			case !raw && slices.Contains(rawCalls, use):
+				t.Errorf("%s uses %s; only files named *_unsafe.go or *_linux.go do", name, use)
+			case test && (use == "t.Skip" || use == "t.Skipf" || use == "t.SkipNow"):
+				t.Errorf("%s uses %s; a test that needs something fails and says what to install", name, use)
+			}
+			return true
+		})
+	})
+}
