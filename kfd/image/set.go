@@ -1,0 +1,180 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"github.com/gpucr/gpucr-fs/kfd/image/imagepb"
+)
+
+// Set is all that the plugin keeps of one checkpoint, contents excepted.
+type Set struct {
+	Schema      Schema
+	Processes   []Process
+	RenderNodes []RenderNode
+	Dmabufs     []Dmabuf
+}
+
+// Process is one amdgpu-kfd image.
+type Process struct {
+	Name    string
+	ID      int
+	Message *imagepb.Process
+	Layout  *Layout
+}
+
+// RenderNode is one amdgpu-renderD image.
+type RenderNode struct {
+	Name    string
+	ID      int
+	Message *imagepb.RenderNode
+	Layout  *Layout
+}
+
+// Dmabuf is one amdgpu-dmabuf image.
+type Dmabuf struct {
+	Name    string
+	ID      int
+	Message *imagepb.Dmabuf
+}
+
+// Empty reports whether the checkpoint has no image of the plugin.
+func (s *Set) Empty() bool {
+	return len(s.Processes) == 0 && len(s.RenderNodes) == 0 && len(s.Dmabufs) == 0
+}
+
+// Read reads the plugin's images of one checkpoint, in the order of their
+// names; files of contents are not opened. Errors name the file.
+func Read(fsys fs.FS) (*Set, error) {
+	entries, err := fs.ReadDir(fsys, ".")
+	if err != nil {
+		return nil, err
+	}
+	s := &Set{}
+	for _, e := range entries {
+		n, ok := ParseName(e.Name())
+		if !ok || n.Kind == PagesFile || n.Kind == RenderPagesFile {
+			continue
+		}
+		file, err := fs.ReadFile(fsys, e.Name())
+		if err != nil {
+			return nil, err
+		}
+		schema, err := s.add(n, file)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", n, err)
+		}
+		if schema == SchemaAny {
+			continue
+		}
+		if s.Schema != SchemaAny && s.Schema != schema {
+			return nil, fmt.Errorf("%s: schema %s among images of schema %s: %w", n, schema, s.Schema, ErrCorrupt)
+		}
+		s.Schema = schema
+	}
+	return s, nil
+}
+
+func (s *Set) add(n Name, file []byte) (Schema, error) {
+	switch n.Kind {
+	case ProcessFile:
+		m, schema, err := DecodeProcess(file)
+		if err != nil {
+			return 0, err
+		}
+		l, err := ProcessLayout(n.ID, m)
+		if err != nil {
+			return 0, err
+		}
+		s.Processes = append(s.Processes, Process{n.String(), n.ID, m, l})
+		return schema, nil
+	case RenderNodeFile:
+		m, schema, err := DecodeRenderNode(file)
+		if err != nil {
+			return 0, err
+		}
+		l, err := RenderNodeLayout(n.ID, m)
+		if err != nil {
+			return 0, err
+		}
+		s.RenderNodes = append(s.RenderNodes, RenderNode{n.String(), n.ID, m, l})
+		return schema, nil
+	default:
+		m, err := DecodeDmabuf(file)
+		if err != nil {
+			return 0, err
+		}
+		s.Dmabufs = append(s.Dmabufs, Dmabuf{n.String(), n.ID, m})
+		return SchemaLater, nil
+	}
+}
+
+// Layouts returns the layout of every image that has one.
+func (s *Set) Layouts() []*Layout {
+	var out []*Layout
+	for _, p := range s.Processes {
+		out = append(out, p.Layout)
+	}
+	for _, r := range s.RenderNodes {
+		out = append(out, r.Layout)
+	}
+	return out
+}
+
+// BOs returns every BO of the checkpoint, image by image.
+func (s *Set) BOs() []BO {
+	var out []BO
+	for _, l := range s.Layouts() {
+		out = append(out, l.BOs...)
+	}
+	return out
+}
+
+// Cuts returns where a file of contents should be cut; see [Layout.Cuts].
+func (s *Set) Cuts(file string) []int64 {
+	for _, l := range s.Layouts() {
+		if cuts := l.Cuts(file); cuts != nil {
+			return cuts
+		}
+	}
+	return nil
+}
+
+// Verify holds the files of contents against the images: each is there, long
+// enough for its BOs, and its header agrees. It returns every error found,
+// joined, each naming its file.
+func (s *Set) Verify(fsys fs.FS) error {
+	var errs []error
+	for _, l := range s.Layouts() {
+		for _, f := range l.Files {
+			errs = append(errs, f.verify(fsys))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (f Pages) verify(fsys fs.FS) error {
+	file, err := fsys.Open(f.Name)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	st, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	if st.Size() < f.Size {
+		return fmt.Errorf("%s: file has %d bytes, its buffer objects end at %d: %w", f.Name, st.Size(), f.Size, ErrCorrupt)
+	}
+	var head [HeaderSize]byte
+	if _, err := io.ReadFull(file, head[:]); err != nil {
+		return fmt.Errorf("%s: read header: %w", f.Name, err)
+	}
+	n, err := Header(head[:])
+	if err != nil {
+		return err
+	}
+	return f.CheckHeader(n)
+}
