@@ -6,4 +6,4 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 mkdir -p build
 go build -o build/protoc-gen-go google.golang.org/protobuf/cmd/protoc-gen-go
 git ls-files -z --cached --others --exclude-standard '*.proto' |
-	xargs -0 -r protoc --plugin=protoc-gen-go=build/protoc-gen-go --go_out=. --go_opt=paths=source_relative
+	xargs -0 -r protoc --plugin=protoc-gen-go=build/protoc-gen-go --go_out=. --go_opt=module=github.com/gpucr/gpucr-fs

@@ -37,6 +37,7 @@ func Build(dir string) (string, error) {
 // Process is a running workload. It outlives being dumped and restored: what counts is its pid and its status file.
 type Process struct {
 	PID    int
+	child  int
 	status string
 	exited chan struct{} // closed when the process that Start started has ended and was reaped; restored ones have other parents
 }
@@ -64,6 +65,13 @@ func Start(bin, dir string, args ...string) (*Process, error) {
 	}()
 	for {
 		if st, err := p.Status(); err == nil && st.Passes > 0 {
+			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", p.PID))
+			if err == nil {
+				_, err = fmt.Sscan(string(text), &p.child)
+			}
+			if err != nil {
+				return nil, errors.Join(fmt.Errorf("find the workload's child: %w", err), p.Kill())
+			}
 			return p, nil
 		}
 		select {
@@ -147,7 +155,7 @@ func (p *Process) text() string {
 	return st.Text
 }
 
-// Kill ends the process and waits until its pid is free again.
+// Kill ends the process and waits until its pids are free again.
 func (p *Process) Kill() error {
 	if err := syscall.Kill(p.PID, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return err
@@ -155,22 +163,21 @@ func (p *Process) Kill() error {
 	return p.Gone(30 * time.Second)
 }
 
-// Gone waits until no process has the pid, as after a dump that ends it. It reaps a restored process that this one has adopted.
+// Gone waits until no process has the pids of parent and child, as after a dump that ends them. Restored ones are for init to reap.
 func (p *Process) Gone(timeout time.Duration) error {
 	late := time.After(timeout)
-	gone := fmt.Errorf("process %d is still there after %v", p.PID, timeout)
 	select {
 	case <-p.exited:
 	case <-late:
-		return gone
+		return fmt.Errorf("process %d is still there after %v", p.PID, timeout)
 	}
-	for !errors.Is(syscall.Kill(p.PID, 0), syscall.ESRCH) {
-		var ws syscall.WaitStatus
-		_, _ = syscall.Wait4(p.PID, &ws, syscall.WNOHANG, nil) // ECHILD where another process has adopted it
-		select {
-		case <-time.After(2 * time.Millisecond):
-		case <-late:
-			return gone
+	for _, pid := range []int{p.PID, p.child} {
+		for pid != 0 && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+			select {
+			case <-time.After(2 * time.Millisecond):
+			case <-late:
+				return fmt.Errorf("process %d is still there after %v", pid, timeout)
+			}
 		}
 	}
 	return nil

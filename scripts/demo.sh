@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# The whole story on one real process: dumped twice by criu straight into a mounted store, deduplicated, the daemon stopped and started,
+# and the process restored from the mount by criu as it is. MEM sets its memory in MB. Leaves nothing behind.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+gpucr=$PWD/bin/gpucr-fs criu=${CRIU:-$PWD/build/criu/criu} mem=${MEM:-640}
+work=$(mktemp -d -t gpucr-demo.XXXXXX)
+store=$work/store mnt=$work/mnt status=$work/status
+pid='' criu_pid=''
+
+die() { echo "demo: $1" >&2; exit 1; }
+
+cleanup() {
+	local rc=$?
+	trap - EXIT
+	[ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null || true
+	[ -z "$criu_pid" ] || wait "$criu_pid" 2>/dev/null || true
+	! mountpoint -q "$mnt" || "$gpucr" umount "$mnt" || umount -l "$mnt" || true
+	rm -rf "$work"
+	[ $rc = 0 ] || echo "demo: failed" >&2
+	exit $rc
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM
+
+seconds() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.2f", b - a }'; }
+
+# step TEXT COMMAND... shows a command, runs it, and tells how long it took.
+step() {
+	local text=$1 begun=$EPOCHREALTIME rc=0
+	shift
+	printf '\n== %s\n$ %s\n' "$text" "$(printf '%s ' "$@" | sed "s,$PWD/,,g")"
+	"$@" || rc=$?
+	[ $rc = 0 ] || die "'$text' failed with exit code $rc"
+	printf '   %s s\n' "$(seconds "$begun")"
+}
+
+field() { sed -nE "s/.*$1=([0-9]+).*/\1/p" "$status"; }
+healthy() { case $(cat "$status") in ok*) ;; *) die "the process says: $(sed 's/ *$//' "$status")" ;; esac; }
+
+# passes N waits until parent and child have verified all their memory N more times.
+passes() {
+	local want child end=$((SECONDS + 120))
+	until [ -n "$(field ' passes')" ]; do
+		[ $SECONDS -lt $end ] || die "the process does not go on"
+		sleep 0.02
+	done
+	want=$(($(field ' passes') + $1)) child=$(($(field child_passes) + $1))
+	until [ "$(field ' passes')" -ge "$want" ] && [ "$(field child_passes)" -ge "$child" ]; do
+		healthy
+		[ $SECONDS -lt $end ] || die "the process does not go on: $(cat "$status")"
+		sleep 0.05
+	done
+	healthy
+	echo "   process $pid: $(sed 's/ *$//' "$status")"
+}
+
+gone() {
+	local end=$((SECONDS + 30))
+	while kill -0 "$1" 2>/dev/null; do
+		[ $SECONDS -lt $end ] || die "process $1 did not end"
+		sleep 0.01
+	done
+}
+
+total=$EPOCHREALTIME
+mkdir "$mnt"
+echo "criu:     $("$criu" --version | head -n1)"
+echo "gpucr-fs: $("$gpucr" version | head -n1)"
+echo "machine:  $(nproc) cores, Linux $(uname -r)"
+
+cc -O2 -static -pthread -o "$work/workload" tests/workload/src/workload.c -lm
+printf '\n== a process with 4 threads, a child and %s MB it keeps verifying\n' "$mem"
+begun=$EPOCHREALTIME
+setsid "$work/workload" --status "$status" --mem "$mem" --threads 4 </dev/null >"$work/workload.log" 2>&1 &
+pid=$!
+until [ -s "$status" ]; do
+	kill -0 "$pid" 2>/dev/null || die "the process ended: $(cat "$work/workload.log")"
+	sleep 0.02
+done
+passes 1
+printf '   %s s\n' "$(seconds "$begun")"
+
+step 'make a store' "$gpucr" init "$store"
+step 'mount it' "$gpucr" mount "$store" "$mnt"
+step 'a checkpoint opened for writing' mkdir "$mnt/.checkpoints/first"
+step 'first dump, straight into the store; the process runs on' "$criu" dump -t "$pid" -D "$mnt/.checkpoints/first" --leave-running
+passes 2
+sleep 2
+step 'a second one' mkdir "$mnt/.checkpoints/second"
+step 'second dump; the process ends' "$criu" dump -t "$pid" -D "$mnt/.checkpoints/second"
+wait "$pid" 2>/dev/null || true
+gone "$pid"
+
+step 'what the store holds' "$gpucr" ls "$store"
+step 'what it occupies' "$gpucr" du "$store"
+step 'what the two dumps share' "$gpucr" diff "$store" first second
+
+step 'stop the daemon' "$gpucr" umount "$mnt"
+step 'start it again; the mount shows the latest checkpoint' "$gpucr" mount "$store" "$mnt"
+
+printf '%255s\n' '' >"$status"
+printf '\n== restore the process from the mount\n$ %s restore -D %s\n' "${criu#"$PWD"/}" "$mnt"
+begun=$EPOCHREALTIME
+"$criu" restore -D "$mnt" </dev/null &
+criu_pid=$!
+until grep -q passes "$status"; do
+	kill -0 "$criu_pid" 2>/dev/null || { criu_pid=''; die 'criu restore failed'; }
+	sleep 0.01
+done
+printf '   running after %s s\n' "$(seconds "$begun")"
+passes 2
+echo "   every byte of its memory verified after the restore"
+
+kill "$pid"
+wait "$criu_pid" 2>/dev/null || true
+criu_pid=''
+gone "$pid"
+pid=''
+step 'unmount' "$gpucr" umount "$mnt"
+printf '\ndone in %s s\n' "$(seconds "$total")"
