@@ -1,0 +1,207 @@
+package fs
+
+import (
+	"context"
+	"errors"
+	"hash/fnv"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+// catalog knows which checkpoints can be seen, and keeps one image for each that was looked at.
+type catalog struct {
+	store *index.Store
+	gen   atomic.Uint64 // counts changes of the set of checkpoints; starts at 1
+
+	mu     sync.Mutex
+	seen   uint64                // gen at which infos was read
+	infos  map[string]index.Info // sealed checkpoints
+	images map[string]*image     // drafts of this mount, and sealed ones that were looked at
+	bases  map[uint64]string     // inode base → checkpoint ID
+	drafts uint64                // made so far
+}
+
+func newCatalog(store *index.Store) *catalog {
+	c := &catalog{store: store, images: map[string]*image{}, bases: map[uint64]string{}}
+	c.gen.Store(1)
+	return c
+}
+
+// changed takes the store's notice that a checkpoint came or went.
+func (c *catalog) changed(string) { c.gen.Add(1) }
+
+func (c *catalog) refreshLocked() error {
+	gen := c.gen.Load()
+	if c.seen == gen {
+		return nil
+	}
+	all, err := c.store.Names(context.Background())
+	if err != nil {
+		return err
+	}
+	c.infos = make(map[string]index.Info, len(all))
+	for _, info := range all {
+		if info.State == index.Sealed {
+			c.infos[info.Name] = info
+		}
+	}
+	for name, img := range c.images {
+		if _, ok := c.infos[name]; !ok && img.openDraft() == nil {
+			delete(c.images, name)
+		}
+	}
+	c.seen = gen
+	return nil
+}
+
+// names gives all that .checkpoints shows, sorted: sealed checkpoints and this mount's drafts.
+func (c *catalog) names() ([]string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.refreshLocked(); err != nil {
+		return nil, err
+	}
+	out := make([]string, 0, len(c.infos)+1)
+	for name := range c.infos {
+		out = append(out, name)
+	}
+	for name, img := range c.images {
+		if _, sealed := c.infos[name]; !sealed && img.openDraft() != nil {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// image gives the checkpoint of exactly this name: a draft of this mount or a sealed one. Class NotFound.
+func (c *catalog) image(name string) (*image, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.imageLocked(name)
+}
+
+func (c *catalog) imageLocked(name string) (*image, error) {
+	img := c.images[name]
+	if img != nil && img.openDraft() != nil {
+		return img, nil
+	}
+	if err := c.refreshLocked(); err != nil {
+		return nil, err
+	}
+	info, ok := c.infos[name]
+	if !ok {
+		return nil, &index.Error{Class: index.NotFound, Op: "look up", Checkpoint: name, Err: errors.New("no such checkpoint")}
+	}
+	if img != nil && img.ident() == info.ID {
+		return img, nil
+	}
+	img = &image{name: name, store: c.store, id: info.ID, parent: info.Parent, base: c.baseLocked(info.ID)}
+	c.images[name] = img
+	return img, nil
+}
+
+// baseLocked gives checkpoint id its inode base: its ID's hash, or the next free number when another has that.
+func (c *catalog) baseLocked(id string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(id))
+	for b := h.Sum64() & inoBaseMask; ; b = (b + 1) & inoBaseMask {
+		if old, taken := c.bases[b]; b != 0 && (!taken || old == id) {
+			c.bases[b] = id
+			return b << inoIdxBits
+		}
+	}
+}
+
+// latest gives the checkpoint sealed last, and nil where there is none. gen is the state of the catalog the answer is at least as new as.
+func (c *catalog) latest() (img *image, gen uint64, err error) {
+	gen = c.gen.Load()
+	cp, err := c.store.Latest()
+	if index.ClassOf(err) == index.NotFound {
+		return nil, gen, nil
+	}
+	if err != nil {
+		return nil, gen, err
+	}
+	img, err = c.image(cp.Info().Name)
+	return img, gen, err
+}
+
+// create makes a draft.
+func (c *catalog) create(ctx context.Context, name string) (*image, error) {
+	d, err := c.store.Create(ctx, name, index.CreateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drafts++
+	img := &image{name: name, store: c.store, draft: d, base: inoDraft | c.drafts<<inoIdxBits, entries: map[string]*entry{}, next: idxFirst}
+	c.images[name] = img
+	return img, nil
+}
+
+// open gives the drafts that are neither sealed nor aborted, by name.
+func (c *catalog) open() []*image {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []*image
+	for _, img := range c.images {
+		if img.openDraft() != nil {
+			out = append(out, img)
+		}
+	}
+	slices.SortFunc(out, func(a, b *image) int { return strings.Compare(a.name, b.name) })
+	return out
+}
+
+// seal makes a draft immutable. Sealing one twice is no error.
+func (c *catalog) seal(ctx context.Context, img *image) (index.Info, error) {
+	img.sealing.Lock()
+	defer img.sealing.Unlock()
+	d := img.openDraft()
+	if d == nil {
+		cp, err := img.checkpoint()
+		if err != nil {
+			return index.Info{}, err
+		}
+		return cp.Info(), nil
+	}
+	info, err := d.Seal(ctx)
+	if err != nil {
+		return index.Info{}, err
+	}
+	img.mu.Lock()
+	img.id, img.draft = info.ID, nil
+	img.mu.Unlock()
+	c.gen.Add(1)
+	_, err = img.checkpoint()
+	return info, err
+}
+
+// abort gives a draft up. EROFS once it is sealed.
+func (c *catalog) abort(img *image) error {
+	img.sealing.Lock()
+	defer img.sealing.Unlock()
+	d := img.openDraft()
+	if d == nil {
+		return &index.Error{Class: index.ReadOnly, Op: "abort", Checkpoint: img.name, Err: errors.New("the checkpoint is sealed")}
+	}
+	if err := d.Abort(); err != nil {
+		return err
+	}
+	img.mu.Lock()
+	img.draft = nil
+	img.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.images[img.name] == img {
+		delete(c.images, img.name)
+	}
+	c.gen.Add(1)
+	return nil
+}

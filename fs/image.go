@@ -1,0 +1,292 @@
+package fs
+
+import (
+	"errors"
+	"io"
+	iofs "io/fs"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+// Inode numbers. A sealed file has base<<24 | 2 + its place in the sorted list of entries, where base is taken from the checkpoint's ID; base<<24 is
+// the parent link and base<<24 | 1 the image directory. Files born in a draft have inoDraft and count up. inoRootView marks directories and parent
+// links seen through the root.
+const (
+	inoRoot     = 1
+	inoTop      = 2 // .checkpoints
+	inoIdxBits  = 24
+	inoScratch  = 1 << 63
+	inoDraft    = 1 << 62
+	inoRootView = 1 << 61
+	inoBaseMask = 1<<36 - 1
+	maxIdx      = 1<<inoIdxBits - 1
+
+	idxParent = 0
+	idxDir    = 1
+	idxFirst  = 2
+)
+
+// parentLink is the name of the symlink by which CRIU finds the images an incremental dump builds on.
+const parentLink = "parent"
+
+// image is one checkpoint as the mount shows it: sealed, or a draft that may become sealed while nodes refer to it.
+type image struct {
+	name string
+	base uint64 // high bits of its inode numbers
+
+	sealing sync.Mutex // held over Seal and Abort, never together with mu's readers' work
+
+	mu      sync.RWMutex
+	store   *index.Store
+	id      string            // "" while a draft
+	draft   *index.Draft      // nil once sealed or aborted
+	cp      *index.Checkpoint // loaded when first needed; nil while a draft
+	parent  string            // name of the checkpoint the parent link leads to
+	entries map[string]*entry // by path; of images born as drafts
+	next    uint64            // index for the next of these
+}
+
+// entry is a file, directory or symlink of an image. Of a draft it is one object for the life of the file, whatever its path.
+type entry struct {
+	img  *image
+	ino  uint64
+	typ  uint32 // S_IFMT bits
+	path string // guarded by img.mu; "." is the image directory
+	gone bool   // guarded by img.mu: unlinked
+}
+
+func typeOf(m iofs.FileMode) uint32 {
+	switch {
+	case m.IsDir():
+		return syscall.S_IFDIR
+	case m&iofs.ModeSymlink != 0:
+		return syscall.S_IFLNK
+	}
+	return syscall.S_IFREG
+}
+
+// where gives the entry's path now and whether it still has one.
+func (e *entry) where() (p string, ok bool) {
+	e.img.mu.RLock()
+	defer e.img.mu.RUnlock()
+	return e.path, !e.gone
+}
+
+// ident is the ID of a sealed checkpoint, "" of a draft.
+func (img *image) ident() string {
+	img.mu.RLock()
+	defer img.mu.RUnlock()
+	return img.id
+}
+
+// openDraft gives what a draft image writes to; nil once it is sealed.
+func (img *image) openDraft() *index.Draft {
+	img.mu.RLock()
+	defer img.mu.RUnlock()
+	return img.draft
+}
+
+// checkpoint gives the sealed checkpoint, loading it if need be.
+func (img *image) checkpoint() (*index.Checkpoint, error) {
+	img.mu.RLock()
+	cp, id := img.cp, img.id
+	img.mu.RUnlock()
+	if cp != nil {
+		return cp, nil
+	}
+	cp, err := img.store.Checkpoint(img.name)
+	if err != nil {
+		return nil, err
+	}
+	if cp.Info().Name != img.name || cp.Info().ID != id {
+		return nil, &index.Error{Class: index.NotFound, Op: "open", Checkpoint: img.name, Err: errors.New("the checkpoint was removed")}
+	}
+	img.mu.Lock()
+	defer img.mu.Unlock()
+	if img.cp == nil {
+		img.cp = cp
+	}
+	return img.cp, nil
+}
+
+// stat describes one path.
+func (img *image) stat(p string) (index.FileInfo, error) {
+	if d := img.openDraft(); d != nil {
+		fi, err := d.Stat(p)
+		if index.ClassOf(err) != index.ReadOnly {
+			return fi, err
+		}
+	}
+	cp, err := img.checkpoint()
+	if err != nil {
+		return index.FileInfo{}, err
+	}
+	return cp.Stat(p)
+}
+
+// list gives the children of directory p, sorted by name.
+func (img *image) list(p string) ([]index.FileInfo, error) {
+	if d := img.openDraft(); d != nil {
+		l, err := d.ReadDir(p)
+		if index.ClassOf(err) != index.ReadOnly {
+			return l, err
+		}
+	}
+	cp, err := img.checkpoint()
+	if err != nil {
+		return nil, err
+	}
+	all := cp.Entries()
+	prefix := ""
+	if p != "." {
+		prefix = p + "/"
+		from, _ := slices.BinarySearchFunc(all, prefix, func(fi index.FileInfo, s string) int { return strings.Compare(fi.Path, s) })
+		all = all[from:]
+	}
+	var out []index.FileInfo
+	for _, fi := range all {
+		rest, ok := strings.CutPrefix(fi.Path, prefix)
+		if !ok {
+			break
+		}
+		if rest != "." && rest != "" && !strings.Contains(rest, "/") {
+			out = append(out, fi)
+		}
+	}
+	return out, nil
+}
+
+// entry gives the object for a path that is known to exist.
+func (img *image) entry(fi index.FileInfo) (*entry, error) {
+	p := fi.Path
+	if p == "" {
+		p = "."
+	}
+	e := &entry{img: img, path: p, typ: typeOf(fi.Mode)}
+	img.mu.Lock()
+	defer img.mu.Unlock()
+	if p == "." {
+		e.ino = img.base | idxDir
+		return e, nil
+	}
+	if img.entries != nil {
+		if old := img.entries[p]; old != nil {
+			return old, nil
+		}
+		if img.next > maxIdx {
+			return nil, syscall.EOVERFLOW
+		}
+		e.ino = img.base | img.next
+		img.next++
+		img.entries[p] = e
+		return e, nil
+	}
+	all := img.cp.Entries()
+	i, ok := slices.BinarySearchFunc(all, p, func(fi index.FileInfo, s string) int { return strings.Compare(fi.Path, s) })
+	if !ok {
+		return nil, syscall.ENOENT
+	}
+	if i+idxFirst > maxIdx {
+		return nil, syscall.EOVERFLOW
+	}
+	e.ino = img.base | uint64(i+idxFirst)
+	return e, nil
+}
+
+// removed forgets the entry at p after the draft dropped it.
+func (img *image) removed(p string) {
+	img.mu.Lock()
+	defer img.mu.Unlock()
+	if e := img.entries[p]; e != nil {
+		e.gone = true
+		delete(img.entries, p)
+	}
+}
+
+// renamed moves the entry at from, and all below it, to to.
+func (img *image) renamed(from, to string) {
+	img.mu.Lock()
+	defer img.mu.Unlock()
+	if e := img.entries[to]; e != nil {
+		e.gone = true
+		delete(img.entries, to)
+	}
+	moved := map[string]*entry{}
+	for p, e := range img.entries {
+		if p == from || strings.HasPrefix(p, from+"/") {
+			delete(img.entries, p)
+			e.path = to + p[len(from):]
+			moved[e.path] = e
+		}
+	}
+	for p, e := range moved {
+		img.entries[p] = e
+	}
+}
+
+// readAll reads a small file of a sealed checkpoint.
+func (img *image) readAll(p string) ([]byte, syscall.Errno) {
+	cp, err := img.checkpoint()
+	if err != nil {
+		return nil, errnoOf(err)
+	}
+	f, err := cp.Open(p)
+	if err != nil {
+		return nil, errnoOf(err)
+	}
+	defer f.Close()
+	data := make([]byte, f.Size())
+	if _, err := f.ReadAt(data, 0); err != nil && err != io.EOF {
+		return nil, syscall.EIO
+	}
+	return data, 0
+}
+
+// parentName gives the checkpoint the parent link leads to, "" without one.
+func (img *image) parentName() string {
+	img.mu.RLock()
+	defer img.mu.RUnlock()
+	return img.parent
+}
+
+// setParent sets, or with "" removes, the parent link of a draft.
+func (img *image) setParent(name string) error {
+	d := img.openDraft()
+	if d == nil {
+		return syscall.EROFS
+	}
+	if err := d.SetParent(name); err != nil {
+		return err
+	}
+	img.mu.Lock()
+	defer img.mu.Unlock()
+	img.parent = name
+	return nil
+}
+
+// complete says whether a draft holds a whole dump: CRIU writes inventory.img after everything a restore needs (cr-dump.c, cr_dump_tasks).
+// Engines keep the images in a folder named checkpoint.
+func (img *image) complete() bool {
+	d := img.openDraft()
+	if d == nil {
+		return false
+	}
+	for _, dir := range []string{".", "checkpoint"} {
+		if fi, err := d.Stat(path.Join(dir, "inventory.img")); err == nil && fi.Size > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// loaded says whether describing the image costs no read.
+func (img *image) loaded() bool {
+	img.mu.RLock()
+	defer img.mu.RUnlock()
+	return img.cp != nil
+}

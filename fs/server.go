@@ -1,0 +1,329 @@
+package fs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	gofs "github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+// maxWrite is the largest READ and WRITE, the kernel's limit without a raised fs.fuse.max_pages_limit.
+const maxWrite = 1 << 20
+
+// Server is a mounted store.
+type Server struct {
+	store   *index.Store
+	dir     string // mount point, absolute
+	opts    Options
+	log     *slog.Logger
+	uid     uint32
+	gid     uint32
+	started time.Time
+	count   counters
+	scratch pool
+	cat     *catalog
+	root    *view
+	top     *topNode
+	fuse    *fuse.Server
+	cancel  func() // of the subscription
+
+	mu      sync.Mutex
+	views   map[string]*view // of .checkpoints, by name
+	handles map[closer]struct{}
+
+	done chan struct{} // closed when all is over
+	err  error         // set before done is closed
+}
+
+// closer is an open file, which the kernel forgets to close when the mount is forced away.
+type closer interface{ close() error }
+
+// Mount shows store at dir, which must be an existing directory outside of the store. It returns when the mount serves; ctx bounds no more than
+// that. What a killed daemon left at dir is cleared first. The store must stay open until Wait returns.
+func Mount(ctx context.Context, store *index.Store, dir string, o Options) (*Server, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	o.setDefaults()
+	s := &Server{
+		store: store, opts: o, log: o.Logger, uid: uint32(os.Geteuid()), gid: uint32(os.Getegid()), started: time.Now(),
+		cat: newCatalog(store), views: map[string]*view{}, handles: map[closer]struct{}{}, done: make(chan struct{}),
+	}
+	s.scratch.limit = o.ScratchBytes
+	if err := s.checkDir(dir); err != nil {
+		return nil, err
+	}
+	s.cancel = store.Subscribe(s.cat.changed)
+	if err := s.mount(ctx); err != nil {
+		s.cancel()
+		return nil, err
+	}
+	return s, nil
+}
+
+// checkDir settles the mount point.
+func (s *Server) checkDir(dir string) error {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	s.dir = abs
+	if cleared, err := ClearStale(abs); err != nil {
+		return err
+	} else if cleared {
+		s.log.Info("cleared a stale mount", "dir", abs)
+	}
+	if held, ok, err := Mounted(abs); err != nil {
+		return err
+	} else if ok {
+		return &index.Error{Class: index.InUse, Op: "mount", File: abs, Err: fmt.Errorf("store %s is mounted there", held), Hint: "unmount it first"}
+	}
+	if s.dir, err = filepath.EvalSymlinks(abs); err != nil {
+		return &index.Error{Class: index.NotFound, Op: "mount", File: abs, Err: err, Hint: "make the directory first"}
+	}
+	if fi, err := os.Stat(s.dir); err != nil {
+		return err
+	} else if !fi.IsDir() {
+		return &index.Error{Class: index.Invalid, Op: "mount", File: abs, Err: errors.New("not a directory")}
+	}
+	store, err := filepath.EvalSymlinks(s.store.Dir())
+	if err != nil {
+		return err
+	}
+	if within(s.dir, store) || within(store, s.dir) {
+		return &index.Error{Class: index.Invalid, Op: "mount", File: abs, Err: errors.New("store and mount point lie within each other"), Hint: "mount it elsewhere"}
+	}
+	return nil
+}
+
+func within(dir, p string) bool {
+	return strings.HasPrefix(p+"/", strings.TrimSuffix(dir, "/")+"/")
+}
+
+func (s *Server) mount(ctx context.Context) (err error) {
+	s.root = &view{s: s, root: true, scratch: map[uint64]*scratchNode{}}
+	switch {
+	case s.opts.New != "":
+		if s.root.img, err = s.cat.create(ctx, s.opts.New); err != nil {
+			return err
+		}
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, s.cat.abort(s.root.img))
+			}
+		}()
+	case s.opts.Checkpoint != "":
+		cp, err := s.store.Checkpoint(s.opts.Checkpoint)
+		if err != nil {
+			return err
+		}
+		if s.root.img, err = s.cat.image(cp.Info().Name); err != nil {
+			return err
+		}
+	default:
+		s.root.follow = true
+	}
+	goLog := slog.NewLogLogger(s.log.Handler(), slog.LevelWarn)
+	mo := fuse.MountOptions{
+		FsName: s.store.Dir(), Name: subtype, DirectMountStrict: true,
+		AllowOther: s.opts.AllowOther, MaxWrite: maxWrite, MaxBackground: s.opts.MaxBackground,
+		DisableXAttrs: true, // else the kernel asks for security.capability at every write
+		DisableSplice: true, // a 1 MiB reply does not fit a pipe
+		// The server is the only one to change content, and says so: an mtime that moved must not cost the pages of a dump.
+		ExplicitDataCacheControl: true,
+		ExtraCapabilities:        fuse.CAP_ASYNC_DIO,
+		Logger:                   goLog, Debug: s.opts.Debug,
+	}
+	if s.opts.AllowOther {
+		mo.Options = append(mo.Options, "default_permissions")
+	}
+	root := &dirNode{node: node{s: s}, v: s.root}
+	s.top = &topNode{dirNode{node: node{s: s}, v: &view{s: s, scratch: map[uint64]*scratchNode{}}}}
+	raw := gofs.NewNodeFS(root, &gofs.Options{
+		MountOptions: mo, NullPermissions: true, Logger: goLog, RootStableAttr: &gofs.StableAttr{Ino: inoRoot},
+		OnAdd: func(ctx context.Context) {
+			root.AddChild(topName, root.NewPersistentInode(ctx, s.top, gofs.StableAttr{Mode: fuse.S_IFDIR, Ino: inoTop}), false)
+		},
+	})
+	if s.fuse, err = fuse.NewServer(raw, s.dir, &mo); err != nil {
+		return &index.Error{Class: index.Other, Op: "mount", File: s.dir, Err: err, Hint: "mounting needs root and /dev/fuse"}
+	}
+	go s.serve()
+	if err = s.fuse.WaitMount(); err != nil {
+		return errors.Join(fmt.Errorf("mount %s: %w", s.dir, err), s.Close())
+	}
+	if s.opts.ReadaheadKB > 0 {
+		if err := setReadahead(s.dir, s.opts.ReadaheadKB); err != nil {
+			s.log.Warn("could not raise the readahead; cold reads will be slower", "dir", s.dir, "error", err)
+		}
+	}
+	return nil
+}
+
+// serve runs until the mount is gone, whoever took it away, and then finishes.
+func (s *Server) serve() {
+	s.fuse.Serve()
+	s.err = s.finish()
+	close(s.done)
+}
+
+// finish closes what is open and seals the drafts that hold a complete dump.
+func (s *Server) finish() error {
+	s.cancel()
+	s.mu.Lock()
+	handles := s.handles
+	s.handles = map[closer]struct{}{}
+	s.mu.Unlock()
+	var errs []error
+	for h := range handles {
+		if err := h.close(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	for _, img := range s.cat.open() {
+		if err := s.settle(img); err != nil {
+			s.log.Error("checkpoint not sealed at unmounting", "checkpoint", img.name, "error", err)
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// settle ends a draft: a complete dump is sealed, an empty one given up, anything else left for the administrator.
+func (s *Server) settle(img *image) error {
+	d := img.openDraft()
+	if d == nil {
+		return nil
+	}
+	if img.complete() {
+		_, err := s.seal(context.Background(), img)
+		return err
+	}
+	if l, err := d.ReadDir("."); err == nil && len(l) == 0 {
+		return s.cat.abort(img)
+	}
+	return &index.Error{Class: index.Other, Op: "unmount", Checkpoint: img.name, Err: errors.New("no complete dump (inventory.img is missing): left unsealed"),
+		Hint: "seal it before unmounting if it is wanted; gc removes it"}
+}
+
+// Dir is the mount point, absolute.
+func (s *Server) Dir() string { return s.dir }
+
+// Stats gives live counters.
+func (s *Server) Stats() Stats {
+	st := s.count.snapshot()
+	st.ScratchBytes = s.scratch.used.Load()
+	return st
+}
+
+// Draft gives a checkpoint that is being written through this mount. Seal it with Server.Seal, not by itself, so that the mount follows.
+func (s *Server) Draft(name string) (*index.Draft, bool) {
+	img, err := s.cat.image(name)
+	if err != nil {
+		return nil, false
+	}
+	d := img.openDraft()
+	return d, d != nil
+}
+
+// Seal makes a checkpoint that is being written through this mount complete and immutable; its files stay open and cached. Class NotFound when
+// there is none of that name; sealing a sealed one is no error.
+func (s *Server) Seal(ctx context.Context, name string) (index.Info, error) {
+	img, err := s.cat.image(name)
+	if err != nil {
+		return index.Info{}, err
+	}
+	return s.seal(ctx, img)
+}
+
+func (s *Server) seal(ctx context.Context, img *image) (index.Info, error) {
+	return s.cat.seal(ctx, img)
+}
+
+// Wait returns when the mount is gone, by Unmount or by umount(8), and its drafts are settled; the error says what could not be sealed.
+func (s *Server) Wait() error {
+	<-s.done
+	return s.err
+}
+
+// Unmount takes the mount away and seals the drafts that hold a complete dump. Class InUse when files are open there or someone works in it; then
+// nothing has changed.
+func (s *Server) Unmount(ctx context.Context) error {
+	select {
+	case <-s.done:
+		return s.err
+	default:
+	}
+	if err := unmount(s.dir, false); err != nil {
+		return err
+	}
+	select {
+	case <-s.done:
+		return s.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Close takes the mount away even from under its users, who get ENOTCONN, and waits as Wait does.
+func (s *Server) Close() error {
+	select {
+	case <-s.done:
+		return nil
+	default:
+	}
+	if err := unmount(s.dir, true); err != nil {
+		return err
+	}
+	return s.Wait()
+}
+
+func (s *Server) opened(h closer) {
+	s.count.handles.Add(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.handles[h] = struct{}{}
+}
+
+func (s *Server) released(h closer) {
+	s.count.handles.Add(-1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.handles, h)
+}
+
+// viewOf gives the place of img below .checkpoints.
+func (s *Server) viewOf(img *image) *view {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := s.views[img.name]
+	if v == nil || v.img != img {
+		if v != nil {
+			v.drop()
+		}
+		v = &view{s: s, name: img.name, img: img, scratch: map[uint64]*scratchNode{}}
+		s.views[img.name] = v
+	}
+	return v
+}
+
+// forgetView drops the scratch of a checkpoint that is gone.
+func (s *Server) forgetView(name string) {
+	s.mu.Lock()
+	v := s.views[name]
+	delete(s.views, name)
+	s.mu.Unlock()
+	if v != nil {
+		v.drop()
+	}
+}
