@@ -1,0 +1,116 @@
+package daemon
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+)
+
+// errNoDaemon: no daemon listens for the store.
+var errNoDaemon = errors.New("no daemon")
+
+// client speaks to the daemon of one store. Each call has a connection of its own.
+type client struct {
+	dir  string
+	http *http.Client
+	proc *process // the daemon's; nil when it is in another pid namespace
+	pid  int
+}
+
+// newClient looks for the daemon of the store at dir; errNoDaemon when there is none.
+func newClient(ctx context.Context, dir string) (*client, error) {
+	conn, err := dial(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	_, pid, err := peer(conn)
+	if err != nil {
+		return nil, fmt.Errorf("ask who the daemon is: %w", err)
+	}
+	c := &client{dir: dir, pid: pid}
+	if pid != 0 {
+		if c.proc, err = openProcess(pid); err != nil {
+			return nil, errNoDaemon // it ended this very moment
+		}
+	}
+	c.http = &http.Client{Transport: &http.Transport{
+		DisableKeepAlives:  true,
+		DisableCompression: true,
+		WriteBufferSize:    1 << 20,
+		ReadBufferSize:     1 << 20,
+		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, dir) },
+	}}
+	return c, nil
+}
+
+func (c *client) close() {
+	c.http.CloseIdleConnections()
+	if c.proc != nil {
+		c.proc.close()
+	}
+}
+
+// call runs one operation in the daemon.
+func (c *client) call(ctx context.Context, name string, req, res any, st Streams) error {
+	line, err := json.Marshal(req)
+	if err != nil {
+		return err
+	}
+	var body io.Reader = bytes.NewReader(append(line, '\n'))
+	if st.In != nil {
+		body = io.MultiReader(body, st.In)
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://daemon/v1/ops/"+name, body)
+	if err != nil {
+		return err
+	}
+	if st.In != nil {
+		r.Header.Set(streamHeader, "in")
+	}
+	resp, err := c.http.Do(r)
+	if err != nil {
+		if cerr := ctx.Err(); cerr != nil {
+			return cerr
+		}
+		if errors.Is(err, errNoDaemon) {
+			return fmt.Errorf("the daemon is gone: %w", err)
+		}
+		return fmt.Errorf("speak to the daemon: %w", err)
+	}
+	defer resp.Body.Close()
+	err = readFrames(bufio.NewReaderSize(resp.Body, 1<<20), st, res)
+	if cerr := ctx.Err(); err != nil && cerr != nil {
+		return cerr
+	}
+	return err
+}
+
+// waitExit returns when the daemon's process is gone, so that the store is free.
+func (c *client) waitExit(ctx context.Context) error {
+	if c.proc != nil {
+		return c.proc.wait(ctx)
+	}
+	for {
+		conn, err := dial(ctx, c.dir)
+		if errors.Is(err, errNoDaemon) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		conn.Close()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}

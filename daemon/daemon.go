@@ -1,0 +1,317 @@
+// Package daemon holds the operations on a store and the process that keeps one open for its mounts.
+//
+// One process at a time may hold a store. While something is mounted, that process is the daemon; every other command then works through its socket. So each
+// operation is written once, as a function from a request to a result over an [Env], entered in one table by [define], and run in one of two ways by a
+// [Session]: directly, on a store the command opened for itself, or by name, sent to the daemon. Callers cannot tell the difference:
+//
+//	s, err := daemon.Connect(ctx, dir, options)
+//	res, err := daemon.List.Do(ctx, s, daemon.ListRequest{}, daemon.Streams{})
+//
+// # The socket
+//
+// store/daemon.sock speaks HTTP/1.1: POST /v1/ops/NAME. The body is one line of JSON, the request, followed by the raw input stream of operations that take
+// one. The answer is a sequence of frames, each a line of JSON: progress, a piece of output ({"data":n} and n raw bytes), and at last a result or an error.
+// The socket has mode 0600 in a folder of mode 0700, and the peer must be root or the daemon's own user. A client that goes away cancels its operation.
+//
+// # The life of a daemon
+//
+// It opens the store, listens, mounts, reports to its starter over a pipe, and serves until its last mount is gone, however it went, or until its context
+// ends; then it unmounts what is left, waits for operations in flight, removes the socket and closes the store. Killed, it leaves a stale mount, which the
+// next mount at that place detaches, and a stale socket, which the next daemon replaces: whoever holds the store's lock owns the name of the socket.
+//
+// # Lock order
+//
+// Daemon.mu is the only lock here. It is never held while mounting, unmounting or calling the store.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/fs"
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+// Mount is a mount being served, as [fs.Server] does it.
+type Mount interface {
+	// Seal completes a checkpoint that is being written through this mount; Class NotFound when there is none of that name.
+	Seal(ctx context.Context, name string) (index.Info, error)
+	// Unmount flushes and detaches. Class InUse when the mount has users; it goes on then.
+	Unmount(ctx context.Context) error
+	// Close detaches from under its users.
+	Close() error
+	// Wait returns when the mount is gone, whoever unmounted it; the error says what could not be sealed.
+	Wait() error
+	// Stats gives counters since mounting.
+	Stats() fs.Stats
+}
+
+// Options of a daemon.
+type Options struct {
+	// Dir is the store.
+	Dir string
+	// Index are the options the store is opened with. OnRead is taken over by the daemon.
+	Index index.Options
+	// Mount makes a mount.
+	Mount func(ctx context.Context, s *index.Store, r MountRequest) (Mount, error)
+	// Logger takes what an administrator should see. Default: discards.
+	Logger *slog.Logger
+	// Version is told to clients.
+	Version string
+}
+
+// Validate refuses options that cannot work.
+func (o *Options) Validate() error {
+	if o.Dir == "" || o.Mount == nil {
+		return &index.Error{Class: index.Invalid, Op: "daemon", Err: errors.New("a store and a way to mount are needed")}
+	}
+	return o.Index.Validate()
+}
+
+// mounted is one entry of the daemon's table.
+type mounted struct {
+	req   MountRequest
+	since time.Time
+	m     Mount
+	gone  chan struct{} // closed when the mount is out of the table
+}
+
+// Daemon owns an open store, its socket and its mounts.
+type Daemon struct {
+	o       Options
+	log     *slog.Logger
+	store   *index.Store
+	started time.Time
+	metrics *metrics
+	http    *http.Server
+	served  chan error // result of http.Serve
+	wg      sync.WaitGroup
+
+	mu       sync.Mutex
+	mounts   map[string]*mounted // by directory
+	pending  int                 // mounts being made
+	stopping bool
+	idle     chan struct{} // closed when the last mount has gone
+}
+
+// Start opens the store and listens on its socket. Class InUse when another process holds the store. The caller adds mounts, then calls Run, or Close.
+func Start(ctx context.Context, o Options) (*Daemon, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	d := &Daemon{o: o, log: o.Logger, started: time.Now(), mounts: map[string]*mounted{}, idle: make(chan struct{}), served: make(chan error, 1)}
+	d.metrics = newMetrics(d)
+	o.Index.OnRead = d.metrics.observe
+	o.Index.Logger = o.Logger
+	store, err := index.Open(ctx, o.Dir, o.Index)
+	if err != nil {
+		return nil, err
+	}
+	d.store = store
+	l, err := listen(store.Dir())
+	if err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	d.http = d.newServer()
+	go func() { d.served <- d.http.Serve(rootOnly{l, d.log}) }()
+	d.log.Info("daemon started", "store", store.Dir(), "pid", os.Getpid(), "version", o.Version)
+	return d, nil
+}
+
+// Store gives the open store; it stays the daemon's.
+func (d *Daemon) Store() *index.Store { return d.store }
+
+// Run serves until the last mount is gone or ctx ends, then closes the daemon. Its error is what made the end unclean.
+func (d *Daemon) Run(ctx context.Context) error {
+	select {
+	case <-d.idle:
+		d.log.Info("the last mount is gone")
+	case <-ctx.Done():
+		d.log.Info("told to stop")
+	case err := <-d.served:
+		d.served <- err
+		d.log.Error("the socket failed", "error", err)
+	}
+	return d.Close()
+}
+
+// Close unmounts everything, from under its users if need be, waits for operations in flight, and closes the store.
+func (d *Daemon) Close() error {
+	d.mu.Lock()
+	d.stopping = true
+	left := slices.Collect(maps.Values(d.mounts))
+	d.mu.Unlock()
+
+	var errs []error
+	for _, m := range left {
+		err := m.m.Unmount(context.Background())
+		if index.ClassOf(err) == index.InUse {
+			d.log.Warn("detaching a mount in use", "dir", m.req.Dir, "error", err)
+			err = m.m.Close()
+		}
+		errs = append(errs, err)
+	}
+	d.wg.Wait()
+	// The operations in flight end by themselves; two minutes are for a client that stopped reading.
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	if err := d.http.Shutdown(ctx); err != nil {
+		errs = append(errs, d.http.Close())
+	}
+	<-d.served
+	d.metrics.close()
+	os.Remove(filepath.Join(d.store.Dir(), socketName))
+	errs = append(errs, d.store.Close())
+	err := errors.Join(errs...)
+	d.log.Info("daemon stopped", "error", err)
+	return err
+}
+
+// AddMount mounts the store at r.Dir and serves it until it is unmounted.
+func (d *Daemon) AddMount(ctx context.Context, r MountRequest) (MountResult, error) {
+	if err := d.reserve(r.Dir); err != nil {
+		return MountResult{}, err
+	}
+	defer d.release()
+	if r.MetricsAddr != "" {
+		if err := d.metrics.listen(r.MetricsAddr, d.log); err != nil {
+			return MountResult{}, err
+		}
+	}
+	if _, err := fs.ClearStale(r.Dir); err != nil {
+		return MountResult{}, err
+	}
+	// The mount outlives the request that asked for it.
+	m, err := d.o.Mount(context.WithoutCancel(ctx), d.store, r)
+	if err != nil {
+		return MountResult{}, err
+	}
+	e := &mounted{req: r, since: time.Now(), m: m, gone: make(chan struct{})}
+	if !d.enter(e) {
+		return MountResult{}, errors.Join(errStopping(), m.Close())
+	}
+	d.log.Info("mounted", "dir", r.Dir, "checkpoint", r.Checkpoint, "new", r.New)
+	return MountResult{Dir: r.Dir, Store: d.store.Dir(), Checkpoint: r.Checkpoint, New: r.New, PID: os.Getpid(), Metrics: d.metrics.addr()}, nil
+}
+
+// reserve books a place for a mount being made, so that the daemon does not leave meanwhile.
+func (d *Daemon) reserve(dir string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.stopping {
+		return errStopping()
+	}
+	if _, ok := d.mounts[dir]; ok {
+		return &index.Error{Class: index.Exists, Op: "mount", File: dir, Err: errors.New("the store is mounted there already")}
+	}
+	d.pending++
+	return nil
+}
+
+func (d *Daemon) release() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.pending--
+	d.checkIdleLocked()
+}
+
+// enter puts a mount into the table and watches it; false when the daemon has begun to stop.
+func (d *Daemon) enter(e *mounted) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.stopping {
+		return false
+	}
+	d.mounts[e.req.Dir] = e
+	d.wg.Go(func() { d.watch(e) })
+	return true
+}
+
+func errStopping() error {
+	return &index.Error{Class: index.InUse, Op: "mount", Err: errors.New("the daemon is just stopping"), Hint: "try again"}
+}
+
+// watch takes a mount out of the table when it is gone.
+func (d *Daemon) watch(e *mounted) {
+	err := e.m.Wait()
+	d.log.Info("unmounted", "dir", e.req.Dir, "error", err)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.mounts, e.req.Dir)
+	close(e.gone)
+	d.checkIdleLocked()
+}
+
+func (d *Daemon) checkIdleLocked() {
+	if len(d.mounts) == 0 && d.pending == 0 && !d.stopping {
+		d.stopping = true
+		close(d.idle)
+	}
+}
+
+// Unmount flushes and detaches the mount at dir; last tells that the daemon goes now, too.
+func (d *Daemon) Unmount(ctx context.Context, dir string, force bool) (last bool, err error) {
+	d.mu.Lock()
+	e := d.mounts[dir]
+	d.mu.Unlock()
+	if e == nil {
+		return false, &index.Error{Class: index.NotFound, Op: "umount", File: dir, Err: errors.New("this store is not mounted there")}
+	}
+	err = e.m.Unmount(ctx)
+	if force && index.ClassOf(err) == index.InUse {
+		err = e.m.Close()
+	}
+	if err != nil {
+		return false, fmt.Errorf("umount %s: %w", dir, err)
+	}
+	select {
+	case <-e.gone:
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.stopping, nil
+}
+
+// mountList gives a snapshot of the table, ordered by directory.
+func (d *Daemon) mountList() []*mounted {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.SortedFunc(maps.Values(d.mounts), func(a, b *mounted) int { return strings.Compare(a.req.Dir, b.req.Dir) })
+}
+
+// rootOnly lets only root and the daemon's own user through.
+type rootOnly struct {
+	net.Listener
+	log *slog.Logger
+}
+
+func (l rootOnly) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		uid, _, err := peer(c)
+		if err == nil && (uid == 0 || int(uid) == os.Geteuid()) {
+			return c, nil
+		}
+		l.log.Warn("connection refused", "uid", uid, "error", err)
+		c.Close()
+	}
+}

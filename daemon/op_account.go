@@ -1,0 +1,85 @@
+package daemon
+
+import (
+	"context"
+
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+// UsageRequest asks for the store's accounting.
+type UsageRequest struct{}
+
+// Usage accounts for the bytes of a store.
+var Usage = define("du", func(ctx context.Context, env *Env, _ UsageRequest) (index.Usage, error) {
+	u, err := env.Store.Usage(ctx)
+	if err == nil && u.Checkpoints == nil {
+		u.Checkpoints = []index.Info{}
+	}
+	return u, err
+})
+
+// DiffRequest names two sealed checkpoints: by name, tag or ID prefix.
+type DiffRequest struct {
+	A string `json:"a"`
+	B string `json:"b"`
+}
+
+// DiffResult says per file what two checkpoints share.
+type DiffResult struct {
+	A      string           `json:"a"`
+	B      string           `json:"b"`
+	Shared int64            `json:"shared"` // sums over Files
+	Zero   int64            `json:"zero"`
+	Unique int64            `json:"unique"`
+	Files  []index.FileDiff `json:"files"`
+}
+
+// Diff compares two checkpoints.
+var Diff = define("diff", func(ctx context.Context, env *Env, r DiffRequest) (DiffResult, error) {
+	a, err := env.Store.Checkpoint(r.A)
+	if err != nil {
+		return DiffResult{}, err
+	}
+	b, err := env.Store.Checkpoint(r.B)
+	if err != nil {
+		return DiffResult{}, err
+	}
+	res := DiffResult{A: a.Info().Name, B: b.Info().Name}
+	if res.Files, err = env.Store.Diff(ctx, res.A, res.B); err != nil {
+		return DiffResult{}, err
+	}
+	if res.Files == nil {
+		res.Files = []index.FileDiff{}
+	}
+	for _, f := range res.Files {
+		res.Shared += f.Shared
+		res.Zero += f.Zero
+		res.Unique += f.Unique
+	}
+	return res, nil
+})
+
+// TagRequest changes the tags of a sealed checkpoint.
+type TagRequest struct {
+	Name   string   `json:"name"`
+	Add    []string `json:"add,omitempty"`
+	Remove []string `json:"remove,omitempty"`
+}
+
+// Tag changes tags and gives the checkpoint as it is then.
+var Tag = define("tag", func(ctx context.Context, env *Env, r TagRequest) (index.Info, error) {
+	c, err := env.Store.Checkpoint(r.Name)
+	if err != nil {
+		return index.Info{}, err
+	}
+	name := c.Info().Name
+	if len(r.Add)+len(r.Remove) > 0 {
+		if err := env.Store.Tag(ctx, name, r.Add, r.Remove); err != nil {
+			return index.Info{}, err
+		}
+		if c, err = env.Store.Checkpoint(name); err != nil {
+			return index.Info{}, err
+		}
+	}
+	return c.Info(), nil
+})

@@ -1,0 +1,80 @@
+package daemon
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+// streamHeader says that raw input follows the request's line.
+const streamHeader = "Gpucr-Stream"
+
+// progressEvery is the least time between two progress frames.
+const progressEvery = 100 * time.Millisecond
+
+func (d *Daemon) newServer() *http.Server {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/ops/{name}", d.serveOp)
+	return &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelWarn)}
+}
+
+func (d *Daemon) serveOp(w http.ResponseWriter, r *http.Request) {
+	rc := http.NewResponseController(w)
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	out := &frameWriter{w: w, flush: rc.Flush}
+	name := r.PathValue("name")
+	op, ok := table[name]
+	if !ok {
+		out.finish(nil, &index.Error{Class: index.Unsupported, Op: name, Err: fmt.Errorf("the daemon (version %s) does not know this operation", d.o.Version),
+			Hint: "unmount and mount again, so that the daemon is of this program's version"})
+		return
+	}
+	if err := rc.EnableFullDuplex(); err != nil {
+		out.finish(nil, err)
+		return
+	}
+	in := bufio.NewReaderSize(r.Body, 1<<20)
+	req, err := readLine(in)
+	if err != nil {
+		out.finish(nil, &index.Error{Class: index.Invalid, Op: name, Err: fmt.Errorf("read the request: %w", err)})
+		return
+	}
+	env := &Env{Store: d.store, Daemon: d, Log: d.log, Streams: Streams{Out: out, Progress: throttle(out)}}
+	if r.Header.Get(streamHeader) != "" {
+		env.In = in
+	} else if _, err := io.Copy(io.Discard, in); err != nil {
+		// Reading to the end lets the server notice a client that goes away.
+		return
+	}
+	start := time.Now()
+	res, err := op.serve(r.Context(), env, req)
+	level := slog.LevelDebug
+	if err != nil {
+		level = slog.LevelWarn
+	}
+	d.log.Log(r.Context(), level, "operation", "name", name, "seconds", time.Since(start).Seconds(), "error", err)
+	if ferr := out.finish(res, err); ferr != nil && !errors.Is(ferr, http.ErrHandlerTimeout) {
+		d.log.Debug("the client is gone", "name", name, "error", ferr)
+	}
+}
+
+// throttle sends progress now and then; the last report of a finished operation may be left out, its result follows anyway.
+func throttle(out *frameWriter) func(Progress) {
+	var mu sync.Mutex
+	var last time.Time
+	return func(p Progress) {
+		mu.Lock()
+		defer mu.Unlock()
+		if now := time.Now(); now.Sub(last) >= progressEvery {
+			last = now
+			_ = out.put(frame{Progress: &p}, nil) // a client that is gone cancels the operation by itself
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+// patience is how long Connect waits for a store that another process holds without a daemon listening: one that just starts or stops.
+const patience = time.Second
+
+// Session is access to a store, through its daemon if one runs.
+type Session struct {
+	store  *index.Store // nil when client is set
+	client *client
+	log    *slog.Logger
+}
+
+// Connect gives access to the store at dir: through its daemon if one runs, else by opening it with o. Class NoStore, InUse with the holder in the text, Corrupt.
+func Connect(ctx context.Context, dir string, o index.Options) (*Session, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	log := o.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	for deadline := time.Now().Add(patience); ; {
+		c, err := newClient(ctx, abs)
+		if err == nil {
+			return &Session{client: c, log: log}, nil
+		}
+		if !errors.Is(err, errNoDaemon) {
+			return nil, err
+		}
+		s, err := index.Open(ctx, abs, o)
+		if err == nil {
+			return &Session{store: s, log: log}, nil
+		}
+		if index.ClassOf(err) != index.InUse || time.Now().After(deadline) {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// ConnectDaemon gives access through a running daemon only; ok is false when none runs.
+func ConnectDaemon(ctx context.Context, dir string) (s *Session, ok bool, err error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, false, err
+	}
+	c, err := newClient(ctx, abs)
+	if errors.Is(err, errNoDaemon) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	return &Session{client: c, log: slog.New(slog.DiscardHandler)}, true, nil
+}
+
+// Remote tells that a daemon holds the store.
+func (s *Session) Remote() bool { return s.client != nil }
+
+// WaitDaemon returns when the daemon's process is gone.
+func (s *Session) WaitDaemon(ctx context.Context) error {
+	if s.client == nil {
+		return nil
+	}
+	return s.client.waitExit(ctx)
+}
+
+// Close closes the store where this process holds it.
+func (s *Session) Close() error {
+	if s.client != nil {
+		s.client.close()
+		return nil
+	}
+	return s.store.Close()
+}
