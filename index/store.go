@@ -2,171 +2,255 @@ package index
 
 import (
 	"context"
-	"io/fs"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
-// STUBS
+// Store is an open store. It is safe for concurrent use.
+type Store struct {
+	dir    string
+	config Config
+	o      Options
+	log    *slog.Logger
+	lock   *os.File
+	db     *db
+	packs  *pack.Set
+	coder  *chunk.Coder
+	arena  *arena
+	cache  *cache
+	segs   segmentCache
+	ingest *ingest
+	stats  counters
 
-// Store is an open store.
-type Store struct{}
+	gcMu      sync.Mutex   // one collection or verification at a time
+	commitMu  sync.Mutex   // one commit at a time; guards seq and unindexed
+	sweepMu   sync.RWMutex // read: a chunk is looked up and pinned; write: chunks are forgotten
+	seq       uint64
+	unindexed []pack.Chunk // journalled, but Badger has not taken them yet
 
-// InitOptions of a new store. The zero value is usable.
-type InitOptions struct {
-	Compression Compression // default auto
-	PackSize    int64       // default 1 GiB
+	mu        sync.Mutex
+	closed    bool
+	roots     map[string]*root  // by id
+	names     map[string]*root  // by name; not those being removed
+	drafts    map[string]*Draft // by name
+	watchers  map[int]func(string)
+	nextWatch int
+
+	pinMu      sync.Mutex
+	pins       map[uint32]*bitset
+	collecting bool
+	drafting   int
+
+	badMu sync.Mutex
+	bad   map[chunk.ID]bool // seen damaged: stored anew when they come by again
 }
 
-// Init makes an empty store in dir, which must not exist or be empty. Class Exists when dir holds a store.
-func Init(dir string, o InitOptions) error { panic("stub") }
+type counters struct {
+	hits, misses, read, fetched, written, stored, chunksNew, chunksDup, zero, errors atomic.Int64
+}
 
 // Open opens the store at dir for reading and writing; one process at a time (Class InUse, with the holder in the text). It finishes what a crash left undone.
-func Open(ctx context.Context, dir string, o Options) (*Store, error) { panic("stub") }
+func Open(ctx context.Context, dir string, o Options) (*Store, error) {
+	config, err := LoadConfig(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	o.setDefaults(config)
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, &Error{Op: "open store", Err: err}
+	}
+	lock, err := lockStore(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	s, err := openLocked(dir, config, o, lock)
+	if err != nil {
+		lock.Close()
+		return nil, err
+	}
+	return s, nil
+}
 
-// Repair rebuilds the index of a store that no process has open from the journals beside its packs.
-func Repair(ctx context.Context, dir string, o Options) (RepairResult, error) { panic("stub") }
+// damagedHint is what to do about an index that does not open.
+func damagedHint(dir string) string { return "rebuild it with: gpucr-fs repair " + dir }
 
-// Close flushes and closes. Open drafts are abandoned and reported as an error.
-func (s *Store) Close() error { panic("stub") }
+func openLocked(dir string, config Config, o Options, lock *os.File) (*Store, error) {
+	const op = "open store"
+	dbDir := filepath.Join(dir, dbName)
+	packDir := filepath.Join(dir, packsName)
+	if _, err := os.Stat(packDir); err != nil {
+		return nil, &Error{Class: Corrupt, Op: op, File: packDir, Err: err, Hint: "restore the folder from a backup"}
+	}
+	fresh, err := isFresh(dbDir, packDir)
+	if err != nil {
+		return nil, err
+	}
+	if !fresh {
+		if _, err := os.Stat(filepath.Join(dbDir, "MANIFEST")); err != nil {
+			return nil, &Error{Class: Corrupt, Op: op, File: dbDir, Err: errors.New("the index is gone"), Hint: damagedHint(dir)}
+		}
+	}
+	d, err := openDB(dbDir, o.Logger, false)
+	if err != nil {
+		return nil, &Error{Class: Corrupt, Op: op, File: dbDir, Err: err, Hint: damagedHint(dir)}
+	}
+	packs, err := pack.Open(packDir, pack.Options{Store: config.identity(), PackSize: config.PackSize, FreeFloor: o.FreeFloor, Logger: o.Logger})
+	if err != nil {
+		return nil, errors.Join(classify(op, err), d.close())
+	}
+	s, err := newStore(dir, config, o, d, packs)
+	if err != nil {
+		return nil, errors.Join(err, packs.Close(), d.close())
+	}
+	if err := s.recover(); err != nil {
+		s.stop()
+		return nil, err
+	}
+	s.lock = lock
+	return s, nil
+}
 
-// Dir gives the absolute path of the store; Config its parameters.
-func (s *Store) Dir() string    { panic("stub") }
-func (s *Store) Config() Config { panic("stub") }
+func newStore(dir string, config Config, o Options, d *db, packs *pack.Set) (*Store, error) {
+	coder, err := chunk.NewCoder(o.Workers, config.Chunk.Max)
+	if err != nil {
+		return nil, &Error{Op: "open store", Err: err}
+	}
+	a := &arena{spares: 16 << 20}
+	s := &Store{
+		dir: dir, config: config, o: o, log: o.Logger, db: d, packs: packs, coder: coder, arena: a, cache: newCache(a, o.CacheSize),
+		roots: map[string]*root{}, names: map[string]*root{}, drafts: map[string]*Draft{}, watchers: map[int]func(string){},
+		pins: map[uint32]*bitset{}, bad: map[chunk.ID]bool{},
+	}
+	s.ingest = newIngest(s)
+	return s, nil
+}
 
-// Names gives all checkpoints, oldest first, without their byte counts (Logical, Zero are set; Unique, Shared, Stored are not). Fast.
-func (s *Store) Names(ctx context.Context) ([]Info, error) { panic("stub") }
+// isFresh says whether nothing was ever written: an index folder without files beside packs without journals.
+func isFresh(dbDir, packDir string) (bool, error) {
+	index, err := filepath.Glob(filepath.Join(dbDir, "*"))
+	if err != nil {
+		return false, err
+	}
+	journals, err := filepath.Glob(filepath.Join(packDir, "*.journal"))
+	return len(index) == 0 && len(journals) == 0, err
+}
 
-// List gives all checkpoints with exact byte counts, oldest first.
-func (s *Store) List(ctx context.Context) ([]Info, error) { panic("stub") }
+// classify turns an error of the packs or of the index into one of ours.
+func classify(op string, err error) error {
+	var e *Error
+	if err == nil || errors.As(err, &e) {
+		return err
+	}
+	class, hint := classOfOS(err), ""
+	switch {
+	case errors.Is(err, pack.ErrCorrupt), errors.Is(err, errDamaged), errors.Is(err, errMissing):
+		class = Corrupt
+	case errors.Is(err, pack.ErrNoSpace):
+		class, hint = NoSpace, "free space on the store's file system: remove checkpoints and run gpucr-fs gc"
+	}
+	return &Error{Class: class, Op: op, Hint: hint, Err: err}
+}
 
-// Usage gives the whole store's accounting.
-func (s *Store) Usage(ctx context.Context) (Usage, error) { panic("stub") }
+// Close flushes and closes. Open drafts are left incomplete and reported as an error, and so are files still open.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	var left []error
+	for name := range s.drafts {
+		left = append(left, fmt.Errorf("checkpoint %s was not sealed", name))
+	}
+	for _, r := range s.roots {
+		if r.opens > 0 {
+			left = append(left, fmt.Errorf("checkpoint %s has %d open files", r.pb.Name, r.opens))
+		}
+	}
+	s.mu.Unlock()
+	err := s.stop()
+	if s.lock != nil {
+		err = errors.Join(err, s.lock.Close())
+	}
+	if len(left) > 0 {
+		err = errors.Join(err, &Error{Class: InUse, Op: "close store", Err: errors.Join(left...)})
+	}
+	return err
+}
 
-// Diff compares two sealed checkpoints file by file.
-func (s *Store) Diff(ctx context.Context, a, b string) ([]FileDiff, error) { panic("stub") }
+// stop ends the goroutines and closes the files.
+func (s *Store) stop() error {
+	s.ingest.close()
+	s.cache.drop()
+	s.coder.Close()
+	err := errors.Join(s.packs.Close(), s.db.close())
+	s.arena.close()
+	return err
+}
 
-// Checkpoint finds a sealed checkpoint by name, tag, or unique prefix (>= 4 digits) of its ID, in this order. Class NotFound.
-func (s *Store) Checkpoint(ref string) (*Checkpoint, error) { panic("stub") }
+// Dir gives the absolute path of the store.
+func (s *Store) Dir() string { return s.dir }
 
-// Latest is the checkpoint sealed last. Class NotFound in a store without any.
-func (s *Store) Latest() (*Checkpoint, error) { panic("stub") }
-
-// Remove deletes checkpoints (sealed or incomplete; not ones being written: InUse) by name. All or none: a checkpoint with children outside names is refused
-// with Class InUse naming the child. Payload stays until GC. Open handles of removed checkpoints go on working until closed.
-func (s *Store) Remove(ctx context.Context, names []string) error { panic("stub") }
-
-// Tag adds and removes tags of a sealed checkpoint. A tag names at most one checkpoint; adding it moves it.
-func (s *Store) Tag(ctx context.Context, name string, add, remove []string) error { panic("stub") }
-
-// GC gives back the space of payload that no checkpoint uses.
-func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) { panic("stub") }
-
-// Verify reads payload and manifests and reports every damage; err only where it could not go on.
-func (s *Store) Verify(ctx context.Context, o VerifyOptions) (VerifyResult, error) { panic("stub") }
+// Config gives the parameters of the store.
+func (s *Store) Config() Config { return s.config }
 
 // Stats gives live counters.
-func (s *Store) Stats() Stats { panic("stub") }
-
-// Subscribe calls fn after every change of the set of checkpoints (created, sealed, removed); returns its cancel. fn must not call the store.
-func (s *Store) Subscribe(fn func(name string)) (cancel func()) { panic("stub") }
-
-// Profile gives the stored profile of a checkpoint (opaque bytes; Class NotFound), SetProfile stores one; nil clears it.
-func (s *Store) Profile(name string) ([]byte, error)          { panic("stub") }
-func (s *Store) SetProfile(name string, profile []byte) error { panic("stub") }
-
-// Checkpoint is a sealed checkpoint. It is immutable and safe for concurrent use; it needs no closing.
-type Checkpoint struct{}
-
-func (c *Checkpoint) Info() Info { panic("stub") } // byte counts as Names gives them
-
-// Entries gives every file, directory and symlink, sorted by path. The caller must not change it.
-func (c *Checkpoint) Entries() []FileInfo { panic("stub") }
-
-// Stat gives one entry; path "." is the root directory. Class NotFound.
-func (c *Checkpoint) Stat(path string) (FileInfo, error) { panic("stub") }
-
-// Open opens a regular file for reading. Close it: an open file keeps gc from taking its chunks after Remove.
-func (c *Checkpoint) Open(path string) (*File, error) { panic("stub") }
-
-// FS gives an io/fs view of the checkpoint (ReadDirFS, StatFS; files are io.ReaderAt and io.Seeker).
-func (c *Checkpoint) FS() fs.FS { panic("stub") }
-
-// File is an open regular file of a sealed checkpoint, safe for concurrent use.
-type File struct{}
-
-func (f *File) Info() FileInfo { panic("stub") }
-func (f *File) Size() int64    { panic("stub") }
-
-// ReadAt reads as io.ReaderAt. Unreadable content is a Class Corrupt error naming checkpoint, file and offset; never wrong bytes, never an early EOF.
-func (f *File) ReadAt(p []byte, off int64) (int, error) { panic("stub") }
-
-// Read gives n bytes at off (fewer only at the end of the file) without copying. Release it, once, when its buffers are no longer used.
-func (f *File) Read(ctx context.Context, off int64, n int) (*Slices, error) { panic("stub") }
-
-// Extents calls yield for the runs that cover [off, off+n), in order, clipped to that range.
-func (f *File) Extents(off, n int64, yield func(Extent) bool) error { panic("stub") }
-
-func (f *File) Close() error { panic("stub") }
-
-// Slices are borrowed, read-only buffers.
-type Slices struct{}
-
-func (s *Slices) Buffers() [][]byte { panic("stub") }
-func (s *Slices) Len() int          { panic("stub") }
-func (s *Slices) Release()          { panic("stub") }
-
-// CreateOptions of a new checkpoint.
-type CreateOptions struct {
-	Tags []string
+func (s *Store) Stats() Stats {
+	s.mu.Lock()
+	drafts := len(s.drafts)
+	s.mu.Unlock()
+	free, _ := s.packs.Free() // 0 where the file system does not say
+	c := &s.stats
+	return Stats{
+		Hits: c.hits.Load(), Misses: c.misses.Load(), BytesRead: c.read.Load(), BytesFetched: c.fetched.Load(), BytesWritten: c.written.Load(),
+		BytesStored: c.stored.Load(), ChunksNew: c.chunksNew.Load(), ChunksDup: c.chunksDup.Load(), ZeroBytes: c.zero.Load(),
+		CacheBytes: s.cache.size(), Errors: c.errors.Load(), OpenDrafts: int64(drafts), FreeBytes: free,
+	}
 }
 
-// Create opens a new checkpoint for writing. Class Exists when the name is taken (an incomplete one of that name included, with a hint), Invalid for names
-// outside [A-Za-z0-9._-]{1,128} or with a leading dot.
-func (s *Store) Create(ctx context.Context, name string, o CreateOptions) (*Draft, error) {
-	panic("stub")
+// Subscribe calls fn with the name of a checkpoint after it was created, sealed, renamed, tagged or removed, until cancel is called. fn must not call the store.
+func (s *Store) Subscribe(fn func(name string)) (cancel func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nextWatch
+	s.nextWatch++
+	s.watchers[n] = fn
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.watchers, n)
+	}
 }
 
-// Draft is a checkpoint being written, safe for concurrent use. It is invisible to Checkpoint and Latest until Seal.
-type Draft struct{}
-
-func (d *Draft) Name() string { panic("stub") }
-
-// SetParent records that this checkpoint needs another one (Class NotFound if that is not sealed); "" takes it back.
-func (d *Draft) SetParent(name string) error { panic("stub") }
-
-// Create makes a new empty regular file and opens it; Class Exists if there is one. Parent directories must exist (Class NotFound).
-func (d *Draft) Create(path string, perm fs.FileMode) (*DraftFile, error) { panic("stub") }
-
-// Open opens an existing regular file for reading and writing.
-func (d *Draft) Open(path string) (*DraftFile, error)      { panic("stub") }
-func (d *Draft) Mkdir(path string, perm fs.FileMode) error { panic("stub") }
-func (d *Draft) Symlink(target, path string) error         { panic("stub") }
-func (d *Draft) Remove(path string) error                  { panic("stub") } // file, symlink or empty directory; open files live on until closed
-func (d *Draft) Rename(from, to string) error              { panic("stub") } // replaces a file at to
-func (d *Draft) SetAttr(path string, a Attr) error         { panic("stub") }
-func (d *Draft) Stat(path string) (FileInfo, error)        { panic("stub") }
-func (d *Draft) ReadDir(path string) ([]FileInfo, error)   { panic("stub") }
-
-// Seal makes the checkpoint complete, durable and immutable: when it returns nil, no crash loses it. All files are flushed; later writes fail with ReadOnly.
-func (d *Draft) Seal(ctx context.Context) (Info, error) { panic("stub") }
-
-// Abort gives the checkpoint up and removes its record. After Seal it does nothing.
-func (d *Draft) Abort() error { panic("stub") }
-
-// Attr are changes of metadata; nil pointers change nothing.
-type Attr struct {
-	Perm    *fs.FileMode
-	ModTime *int64 // ns since the epoch
+func (s *Store) announce(name string) {
+	s.mu.Lock()
+	fns := make([]func(string), 0, len(s.watchers))
+	for _, fn := range s.watchers {
+		fns = append(fns, fn)
+	}
+	s.mu.Unlock()
+	for _, fn := range fns {
+		fn(name)
+	}
 }
 
-// DraftFile is an open file of a Draft, safe for concurrent use. Sequential writes stream through the splitter; writes elsewhere work and cost a rewrite of the
-// chunks they touch.
-type DraftFile struct{}
-
-func (f *DraftFile) WriteAt(p []byte, off int64) (int, error) { panic("stub") } // beyond the end: the gap is zero
-func (f *DraftFile) ReadAt(p []byte, off int64) (int, error)  { panic("stub") }
-func (f *DraftFile) Truncate(size int64) error                { panic("stub") } // grows with zeros
-func (f *DraftFile) PunchHole(off, n int64) error             { panic("stub") }
-func (f *DraftFile) Size() int64                              { panic("stub") }
-func (f *DraftFile) Info() FileInfo                           { panic("stub") }
-func (f *DraftFile) Flush(ctx context.Context) error          { panic("stub") } // reports what background writing failed with
-func (f *DraftFile) Close() error                             { panic("stub") }
+// newID gives the identity of a new checkpoint.
+func newID() string {
+	var b [8]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}

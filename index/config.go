@@ -1,0 +1,193 @@
+package index
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/index/chunk"
+)
+
+// Format is the version of the on-disk format this build writes and reads.
+const Format = 1
+
+const (
+	configName = "config.json"
+	lockName   = "lock"
+	dbName     = "index"
+	packsName  = "packs"
+)
+
+// InitOptions of a new store. The zero value is usable.
+type InitOptions struct {
+	Compression Compression // default auto
+	PackSize    int64       // default 1 GiB
+}
+
+// Init makes an empty store in dir, which must not exist or be empty. Class Exists when dir holds a store, Invalid when it holds anything else.
+func Init(dir string, o InitOptions) error {
+	const op = "init store"
+	if o.Compression == "" {
+		o.Compression = CompressAuto
+	}
+	if err := o.Compression.validate(false); err != nil {
+		return err
+	}
+	if o.PackSize == 0 {
+		o.PackSize = 1 << 30
+	}
+	if o.PackSize < 16<<20 || o.PackSize > 1<<40 {
+		return &Error{Class: Invalid, Op: op, Err: fmt.Errorf("pack size %d is not between 16 MiB and 1 TiB", o.PackSize)}
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return &Error{Class: classOfOS(err), Op: op, Err: err}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return &Error{Class: classOfOS(err), Op: op, Err: err}
+	}
+	for _, e := range entries {
+		if e.Name() == configName {
+			return &Error{Class: Exists, Op: op, File: dir, Err: errors.New("there is a store already"), Hint: "use it as it is, or choose another folder"}
+		}
+	}
+	if len(entries) > 0 {
+		return &Error{Class: Invalid, Op: op, File: dir, Err: errors.New("the folder is not empty"), Hint: "choose an empty or a new folder"}
+	}
+	var id [16]byte
+	rand.Read(id[:])
+	c := Config{Format: Format, ID: hex.EncodeToString(id[:]), Created: time.Now().UTC().Truncate(time.Second), Compression: o.Compression,
+		Chunk: chunk.DefaultParams(), PackSize: o.PackSize}
+	for _, step := range []func() error{
+		func() error { return os.Chmod(dir, 0o700) },
+		func() error { return os.Mkdir(filepath.Join(dir, dbName), 0o700) },
+		func() error { return os.Mkdir(filepath.Join(dir, packsName), 0o700) },
+		func() error { return c.save(dir) }, // last: what has a config is a store
+	} {
+		if err := step(); err != nil {
+			return &Error{Class: classOfOS(err), Op: op, Err: err}
+		}
+	}
+	return nil
+}
+
+func (c Config) save(dir string) error {
+	b, err := json.MarshalIndent(c, "", "  ")
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(dir, configName+".new")
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(b, '\n'))
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return errors.Join(os.Rename(tmp, filepath.Join(dir, configName)), syncDir(dir))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// LoadConfig reads the configuration of the store at dir. Class NoStore when there is none, Corrupt when it cannot be understood.
+func LoadConfig(dir string) (Config, error) {
+	const op = "open store"
+	path := filepath.Join(dir, configName)
+	b, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return Config{}, &Error{Class: NoStore, Op: op, File: dir, Err: errors.New("no store here"), Hint: "make one with: gpucr-fs init " + dir}
+	}
+	if err != nil {
+		return Config{}, &Error{Class: classOfOS(err), Op: op, Err: err}
+	}
+	var c Config
+	dec := json.NewDecoder(strings.NewReader(string(b)))
+	dec.DisallowUnknownFields()
+	bad := func(why error) error {
+		return &Error{Class: Corrupt, Op: op, File: path, Err: why, Hint: "restore config.json from a backup; all stores made with the same options differ in id and created only"}
+	}
+	if err := dec.Decode(&c); err != nil {
+		return Config{}, bad(err)
+	}
+	if c.Format > Format {
+		return Config{}, &Error{Class: Unsupported, Op: op, File: path, Err: fmt.Errorf("format %d is not known to this version", c.Format), Hint: "use a later gpucr-fs"}
+	}
+	if id, err := hex.DecodeString(c.ID); err != nil || len(id) != 16 || c.Format < 1 {
+		return Config{}, bad(fmt.Errorf("format %d, id %q", c.Format, c.ID))
+	}
+	if err := c.Chunk.Validate(); err != nil {
+		return Config{}, bad(err)
+	}
+	if err := c.Compression.validate(false); err != nil || c.PackSize <= 0 {
+		return Config{}, bad(fmt.Errorf("compression %q, pack size %d", c.Compression, c.PackSize))
+	}
+	return c, nil
+}
+
+func (c Config) identity() (id [16]byte) {
+	b, _ := hex.DecodeString(c.ID) // LoadConfig has checked it
+	copy(id[:], b)
+	return id
+}
+
+// lockStore takes the store for this process, waiting for as long as wait allows a holder that is just closing.
+func lockStore(ctx context.Context, dir string) (*os.File, error) {
+	const op = "open store"
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, &Error{Class: classOfOS(err), Op: op, Err: err}
+	}
+	deadline := time.Now().Add(200 * time.Millisecond)
+	for {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(deadline) || ctx.Err() != nil {
+			b := make([]byte, 512)
+			n, _ := f.ReadAt(b, 0)
+			f.Close()
+			if !errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, &Error{Class: classOfOS(err), Op: op, Err: err}
+			}
+			return nil, &Error{Class: InUse, Op: op, File: dir, Err: fmt.Errorf("held by %s", strings.TrimSpace(string(b[:n]))),
+				Hint: "wait for it to end, or unmount: gpucr-fs umount"}
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	holder := fmt.Sprintf("process %d (%s)\n", os.Getpid(), filepath.Base(os.Args[0]))
+	if err := errors.Join(f.Truncate(0), func() error { _, err := f.WriteAt([]byte(holder), 0); return err }()); err != nil {
+		f.Close()
+		return nil, &Error{Class: classOfOS(err), Op: op, Err: err}
+	}
+	return f, nil
+}
+
+// classOfOS classifies an error of the operating system.
+func classOfOS(err error) Class {
+	switch {
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return NoSpace
+	case errors.Is(err, os.ErrNotExist):
+		return NotFound
+	case errors.Is(err, os.ErrExist):
+		return Exists
+	}
+	return Other
+}

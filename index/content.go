@@ -1,0 +1,282 @@
+package index
+
+import (
+	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/manifest"
+)
+
+// content is the bytes of one file of a draft. Its owner (node) serialises all calls.
+//
+// The file is [0, done) in segments plus page[:pageLen]: bytes that do not fill a page yet. The segments are the closed ones and the tail, which grows; the data of the
+// tail's last chunk is still in cur. Pages begin at base and every 4 KiB after it: the raw pages of an amdgpu image follow an 8-byte header.
+type content struct {
+	s      *Store
+	draft  string // id of the checkpoint
+	number uint32
+	pins   *pinner
+	base   int64
+	split  *chunk.Splitter
+
+	closed  []*draftSegment
+	tail    manifest.Segment
+	flying  []*pending // parallel to tail.Chunks; nil where the chunk is settled
+	cur     []byte     // from the arena
+	cut1    bool       // a chunk was cut before: the next will be of full size, too
+	done    int64
+	page    [chunk.PageSize]byte
+	pageLen int
+	zero    int64 // bytes of zero runs in closed
+}
+
+// draftSegment is a closed segment: in Badger under its key, or in encoded until it is committed.
+type draftSegment struct {
+	start, len, zero int64
+	encoded          []byte
+}
+
+func newContent(s *Store, draft string, number uint32, pins *pinner, base int64) *content {
+	return &content{s: s, draft: draft, number: number, pins: pins, base: base, split: chunk.NewSplitter(s.config.Chunk)}
+}
+
+func (c *content) size() int64 { return c.done + int64(c.pageLen) }
+
+// pageAt gives where the page that holds off begins, and where it ends.
+func (c *content) pageAt(off int64) (start, end int64) {
+	if off < c.base {
+		return 0, c.base
+	}
+	start = c.base + (off-c.base)&^(chunk.PageSize-1)
+	return start, start + chunk.PageSize
+}
+
+// append adds p at the end.
+func (c *content) append(p []byte) error {
+	for len(p) > 0 {
+		start, end := c.pageAt(c.done)
+		want := int(end - start)
+		if c.pageLen == 0 && len(p) >= want {
+			if err := c.add(p[:want]); err != nil {
+				return err
+			}
+			p = p[want:]
+			continue
+		}
+		n := copy(c.page[c.pageLen:want], p)
+		c.pageLen += n
+		p = p[n:]
+		if c.pageLen == want {
+			c.pageLen = 0
+			if err := c.add(c.page[:want]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// appendZeros adds n zero bytes at the end without touching each of them.
+func (c *content) appendZeros(n int64) error {
+	if start, end := c.pageAt(c.done); c.pageLen > 0 || start < c.base {
+		fill := min(n, end-start-int64(c.pageLen))
+		if err := c.append(make([]byte, fill)); err != nil {
+			return err
+		}
+		n -= fill
+	}
+	if whole := n &^ (chunk.PageSize - 1); whole > 0 {
+		if err := c.addZeros(whole); err != nil {
+			return err
+		}
+		n -= whole
+	}
+	return c.append(make([]byte, n))
+}
+
+// add adds one page, or what the file ends with.
+func (c *content) add(page []byte) error {
+	if chunk.IsZero(page) {
+		return c.addZeros(int64(len(page)))
+	}
+	if err := c.room(len(page)); err != nil {
+		return err
+	}
+	ci, off, n := int32(len(c.tail.Chunks)), uint32(len(c.cur)), int64(len(page))
+	if k := len(c.tail.Runs) - 1; k >= 0 && c.tail.Runs[k].Chunk == ci && int64(c.tail.Runs[k].Off)+c.tail.Runs[k].Len == int64(off) {
+		c.tail.Runs[k].Len += n
+	} else {
+		c.tail.Runs = append(c.tail.Runs, manifest.Run{Start: c.tail.Len, Len: n, Chunk: ci, Off: off})
+	}
+	c.cur = append(c.cur, page...)
+	c.tail.Len += n
+	c.done += n
+	if c.split.Data(page) || c.done == c.base {
+		return c.cut()
+	}
+	return nil
+}
+
+func (c *content) addZeros(n int64) error {
+	c.s.stats.zero.Add(n)
+	if c.split.Zero(int(n)) {
+		if err := c.cut(); err != nil {
+			return err
+		}
+	}
+	if k := len(c.tail.Runs) - 1; k >= 0 && c.tail.Runs[k].Chunk == manifest.ZeroRun {
+		c.tail.Runs[k].Len += n
+	} else {
+		c.tail.Runs = append(c.tail.Runs, manifest.Run{Start: c.tail.Len, Len: n, Chunk: manifest.ZeroRun})
+	}
+	c.tail.Len += n
+	c.done += n
+	return nil
+}
+
+// room makes room for n bytes in cur. Small files, the most of a checkpoint, do with a small buffer.
+func (c *content) room(n int) error {
+	if len(c.cur)+n <= cap(c.cur) {
+		return nil
+	}
+	want := 64 << 10
+	if c.cur != nil || c.cut1 {
+		want = c.s.config.Chunk.Max
+	}
+	b, err := c.s.arena.get(want)
+	if err != nil {
+		return err
+	}
+	b = append(b, c.cur...)
+	c.s.arena.put(c.cur)
+	c.cur = b
+	return nil
+}
+
+// cut ends the chunk being built.
+func (c *content) cut() error {
+	c.split.Reset()
+	if len(c.cur) == 0 {
+		return nil
+	}
+	// The length is known now, the rest when the workers are done.
+	c.tail.Chunks = append(c.tail.Chunks, manifest.ChunkRef{Len: uint32(len(c.cur))})
+	c.flying = append(c.flying, c.s.ingest.submit(c.cur, c.pins))
+	c.cur, c.cut1 = nil, true
+	if len(c.tail.Chunks) >= manifest.MaxChunks || len(c.tail.Runs) >= manifest.MaxRuns {
+		if err := c.closeTail(); err != nil {
+			return err
+		}
+		return c.spill()
+	}
+	return nil
+}
+
+// settle waits until all chunks cut so far are stored.
+func (c *content) settle() error {
+	var first error
+	for i, p := range c.flying {
+		if p == nil {
+			continue
+		}
+		<-p.done
+		if p.err != nil {
+			if first == nil {
+				first = p.err
+			}
+			continue
+		}
+		c.tail.Chunks[i] = p.ref
+		c.flying[i] = nil
+	}
+	return first
+}
+
+// failed gives the error of a chunk that is known to have failed, without waiting.
+func (c *content) failed() error {
+	for _, p := range c.flying {
+		if p != nil {
+			select {
+			case <-p.done:
+				if p.err != nil {
+					return p.err
+				}
+			default:
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// closeTail turns the tail, whose last chunk must be cut, into a closed segment.
+func (c *content) closeTail() error {
+	if err := c.settle(); err != nil {
+		return err
+	}
+	if c.tail.Len == 0 {
+		return nil
+	}
+	seg, err := closeSegment(&c.tail)
+	if err != nil {
+		return err
+	}
+	c.closed = append(c.closed, seg)
+	c.zero += seg.zero
+	c.tail = manifest.Segment{Start: c.done}
+	c.flying = nil
+	return nil
+}
+
+func closeSegment(m *manifest.Segment) (*draftSegment, error) {
+	encoded, err := manifest.EncodeSegment(m)
+	if err != nil {
+		return nil, err
+	}
+	seg := &draftSegment{start: m.Start, len: m.Len, encoded: encoded}
+	for _, r := range m.Runs {
+		if r.Chunk == manifest.ZeroRun {
+			seg.zero += r.Len
+		}
+	}
+	return seg, nil
+}
+
+// spill moves closed segments out of memory.
+func (c *content) spill() error {
+	var puts []put
+	for _, seg := range c.closed {
+		if seg.encoded != nil {
+			puts = append(puts, put{segKey(c.draft, c.number, seg.start), seg.encoded})
+		}
+	}
+	if err := c.s.putLocal(puts); err != nil {
+		return err
+	}
+	for _, seg := range c.closed {
+		seg.encoded = nil
+	}
+	return nil
+}
+
+// finish puts everything into segments, or, for a file shorter than a page, into inline.
+func (c *content) finish() (inline []byte, err error) {
+	if c.done == 0 && c.pageLen < chunk.PageSize {
+		return c.page[:c.pageLen], nil
+	}
+	if n := c.pageLen; n > 0 {
+		c.pageLen = 0
+		if err := c.add(c.page[:n]); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.cut(); err != nil {
+		return nil, err
+	}
+	return nil, c.closeTail()
+}
+
+// discard gives the buffers back. The content cannot be used afterwards.
+func (c *content) discard() {
+	_ = c.settle() // errors no longer matter: nobody will read this
+	c.s.arena.put(c.cur)
+	c.cur = nil
+}

@@ -1,0 +1,241 @@
+package index
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"log/slog"
+	"strings"
+
+	"github.com/dgraph-io/badger/v4"
+	"github.com/dgraph-io/badger/v4/options"
+
+	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/pack"
+)
+
+// db is Badger seen as the three things the store keeps in it. Badger answers a damaged value with an empty one and no error, so every value carries a sum over
+// its key and itself.
+//
+//	'c' id            → Loc
+//	'k' key           → metadata: u64 sequence, payload
+//	's' "mark" u32    → how far the journal of a pack has been applied
+type db struct{ b *badger.DB }
+
+var (
+	castagnoli = crc32.MakeTable(crc32.Castagnoli)
+	errMissing = errors.New("not in the index")
+	errDamaged = errors.New("damaged index record")
+)
+
+func openDB(dir string, log *slog.Logger, readOnly bool) (*db, error) {
+	o := badger.DefaultOptions(dir).
+		WithLogger(badgerLog{log}).
+		WithCompression(options.None).
+		WithDetectConflicts(false).
+		WithMetricsEnabled(false).
+		WithValueThreshold(1 << 10).
+		WithValueLogFileSize(64 << 20).
+		WithMemTableSize(8 << 20).
+		WithNumMemtables(2).
+		WithBaseTableSize(4 << 20).
+		WithBlockCacheSize(0). // blocks are not compressed: the page cache serves
+		WithIndexCacheSize(32 << 20).
+		WithNumCompactors(2).
+		WithNumGoroutines(2).
+		WithReadOnly(readOnly)
+	b, err := badger.Open(o)
+	if err != nil {
+		return nil, err
+	}
+	return &db{b}, nil
+}
+
+func (d *db) close() error { return d.b.Close() }
+
+func chunkKey(id chunk.ID) []byte { return append([]byte{'c'}, id[:]...) }
+func metaKey(key string) []byte   { return append([]byte{'k'}, key...) }
+func markKey(n uint32) []byte     { return binary.BigEndian.AppendUint32([]byte("smark"), n) }
+
+// sealValue appends the sum over key and value.
+func sealValue(key, value []byte) []byte {
+	sum := crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, value)
+	return binary.LittleEndian.AppendUint32(value, sum)
+}
+
+// openValue undoes sealValue.
+func openValue(key, sealed []byte) ([]byte, error) {
+	if len(sealed) < 4 {
+		return nil, errDamaged
+	}
+	value := sealed[:len(sealed)-4]
+	if crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, value) != binary.LittleEndian.Uint32(sealed[len(value):]) {
+		return nil, errDamaged
+	}
+	return value, nil
+}
+
+// get gives a copy of the value at key, errMissing or errDamaged.
+func (d *db) get(key []byte) ([]byte, error) {
+	var out []byte
+	err := d.b.View(func(txn *badger.Txn) error {
+		item, err := txn.Get(key)
+		if err != nil {
+			return err
+		}
+		v, err := item.ValueCopy(nil)
+		if err != nil {
+			return fmt.Errorf("%w: %v", errDamaged, err)
+		}
+		out, err = openValue(key, v)
+		return err
+	})
+	if errors.Is(err, badger.ErrKeyNotFound) {
+		return nil, errMissing
+	}
+	return out, err
+}
+
+func (d *db) loc(id chunk.ID) (pack.Loc, error) {
+	v, err := d.get(chunkKey(id))
+	if err != nil {
+		return pack.Loc{}, err
+	}
+	return pack.DecodeLoc(v)
+}
+
+// meta gives the sequence and payload at a metadata key.
+func (d *db) meta(key string) (uint64, []byte, error) {
+	v, err := d.get(metaKey(key))
+	if err != nil {
+		return 0, nil, err
+	}
+	return splitMeta(v)
+}
+
+func splitMeta(v []byte) (uint64, []byte, error) {
+	if len(v) < 8 {
+		return 0, nil, errDamaged
+	}
+	return binary.LittleEndian.Uint64(v), v[8:], nil
+}
+
+func (d *db) mark(n uint32) (int64, error) {
+	v, err := d.get(markKey(n))
+	if errors.Is(err, errMissing) {
+		return 0, nil
+	}
+	if err != nil || len(v) != 8 {
+		return 0, errors.Join(errDamaged, err)
+	}
+	return int64(binary.LittleEndian.Uint64(v)), nil
+}
+
+// metas calls fn for every metadata key with the prefix, in order. A damaged record comes with err set. The payload is valid during the call.
+func (d *db) metas(prefix string, fn func(key string, seq uint64, payload []byte, err error) error) error {
+	return d.scan(metaKey(prefix), true, func(key, value []byte, err error) error {
+		var seq uint64
+		var payload []byte
+		if err == nil {
+			seq, payload, err = splitMeta(value)
+		}
+		return fn(string(key[1:]), seq, payload, err)
+	})
+}
+
+// scan calls fn for every key with the prefix, in order.
+func (d *db) scan(prefix []byte, values bool, fn func(key, value []byte, err error) error) error {
+	return d.b.View(func(txn *badger.Txn) error {
+		o := badger.DefaultIteratorOptions
+		o.Prefix = prefix
+		o.PrefetchValues = values
+		o.PrefetchSize = 16
+		it := txn.NewIterator(o)
+		defer it.Close()
+		for it.Rewind(); it.Valid(); it.Next() {
+			item := it.Item()
+			key := item.Key()
+			if !values {
+				if err := fn(key, nil, nil); err != nil {
+					return err
+				}
+				continue
+			}
+			err := item.Value(func(v []byte) error {
+				value, err := openValue(key, v)
+				return fn(key, value, err)
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// batch gathers writes. Badger may apply it in several steps, in order: what makes earlier writes count must come last.
+type batch struct {
+	d     *db
+	wb    *badger.WriteBatch
+	bytes int
+	err   error
+}
+
+func (d *db) batch() *batch { return &batch{d: d, wb: d.b.NewWriteBatch()} }
+
+// batchBytes bounds what a Badger batch holds in memory: it counts 60 bytes a value whatever the size, so it would not do so itself.
+const batchBytes = 8 << 20
+
+func (b *batch) set(key, value []byte) {
+	if b.err != nil {
+		return
+	}
+	b.err = b.wb.Set(key, sealValue(key, value))
+	b.bytes += len(key) + len(value)
+	b.turn()
+}
+
+func (b *batch) delete(key []byte) {
+	if b.err != nil {
+		return
+	}
+	b.err = b.wb.Delete(key)
+	b.bytes += len(key)
+	b.turn()
+}
+
+func (b *batch) turn() {
+	if b.err == nil && b.bytes > batchBytes {
+		b.err = b.wb.Flush()
+		b.wb, b.bytes = b.d.b.NewWriteBatch(), 0
+	}
+}
+
+func (b *batch) setLoc(c pack.Chunk) { b.set(chunkKey(c.ID), pack.AppendLoc(nil, c.Loc)) }
+func (b *batch) setMeta(key string, seq uint64, payload []byte) {
+	b.set(metaKey(key), append(binary.LittleEndian.AppendUint64(make([]byte, 0, 12+len(payload)), seq), payload...))
+}
+func (b *batch) setMark(n uint32, end int64) {
+	b.set(markKey(n), binary.LittleEndian.AppendUint64(nil, uint64(end)))
+}
+
+func (b *batch) flush() error {
+	if b.err != nil {
+		b.wb.Cancel()
+		return b.err
+	}
+	return b.wb.Flush()
+}
+
+// badgerLog sends Badger's messages to slog: its errors and warnings as they are, its chatter to debug.
+type badgerLog struct{ l *slog.Logger }
+
+func (b badgerLog) say(level slog.Level, f string, v ...any) {
+	b.l.Log(context.Background(), level, strings.TrimSpace(fmt.Sprintf(f, v...)), "from", "badger")
+}
+func (b badgerLog) Errorf(f string, v ...any)   { b.say(slog.LevelError, f, v...) }
+func (b badgerLog) Warningf(f string, v ...any) { b.say(slog.LevelWarn, f, v...) }
+func (b badgerLog) Infof(f string, v ...any)    { b.say(slog.LevelDebug, f, v...) }
+func (b badgerLog) Debugf(f string, v ...any)   { b.say(slog.LevelDebug, f, v...) }

@@ -1,0 +1,37 @@
+// Package index is the store: a folder that keeps checkpoints as manifests over content-addressed chunks, each chunk once.
+//
+// # On disk
+//
+//	config.json   format, identity, chunking and compression (Config)
+//	lock          held by the one process that has the store open; names it
+//	index/        Badger: chunk id → location, manifests, profiles, and how far each journal has been applied
+//	packs/        payload and journals (package pack)
+//
+// The journals are the truth and the log; Badger is an index over them that can be rebuilt (Repair). What is being written lives in Badger alone until it is
+// sealed, so a lost index loses nothing that was promised.
+//
+// # Ingest
+//
+// A DraftFile takes sequential writes page by page: zero pages become runs, the others fill a chunk until the splitter cuts it. Full chunks go to a pool of workers that
+// hash, look up, compress and append, while the writer fills the next chunk. The manifest of a file holds runs and chunk references and is spilled to Badger a segment (4096
+// chunks) at a time: memory is bounded by the workers and the open files, whatever the size of the file.
+//
+// # Commit order
+//
+// Payload, sync packs, journal frames, sync journals, Badger batch, sync Badger. Every CommitEvery bytes, and at Seal, whose last key is the root record. After a
+// crash Open applies to Badger what the journals hold beyond the applied mark.
+//
+// # Reading
+//
+// A File finds the runs of a range in its segments, takes each chunk from the cache or reads it from its pack, checks the guard and decodes. Fetches in flight are
+// joined. Chunks that lie side by side are read with one system call. Buffers are borrowed (Slices), not copied.
+//
+// # Removal
+//
+// Remove deletes records only. GC marks, in one bit per 4 KiB of pack, what the manifests of all checkpoints use, adds what open drafts and open files pinned, and gives
+// the rest back.
+//
+// # Lock order
+//
+// gcMu, Draft.mu, node.mu, commitMu, sweepMu, (pack's own locks), mu, pinMu, cache.mu. Nothing is called back under mu.
+package index

@@ -1,0 +1,506 @@
+package index
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/gpucr/gpucr-fs/index/manifest"
+	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
+)
+
+func clonePB(pb *manifestpb.Checkpoint) *manifestpb.Checkpoint { return proto.CloneOf(pb) }
+
+// CreateOptions of a new checkpoint.
+type CreateOptions struct {
+	Tags []string
+}
+
+// Draft is a checkpoint being written, safe for concurrent use. It is invisible to Checkpoint and Latest until Seal.
+type Draft struct {
+	s    *Store
+	r    *root
+	id   string
+	name string
+	pins *pinner
+
+	mu     sync.Mutex
+	nodes  map[string]*node // by path
+	next   uint32
+	parent string // id
+	ended  bool   // sealed or aborted
+}
+
+// node is a file, directory or symlink of a draft. kind, target and number never change.
+type node struct {
+	d      *Draft
+	kind   fs.FileMode // type bits
+	target string
+	number uint32
+
+	mu      sync.Mutex
+	perm    fs.FileMode
+	mtime   time.Time
+	content *content // of a regular file
+	handles int
+	removed bool // from its draft: the last handle discards it
+	sealed  bool
+}
+
+// Create opens a new checkpoint for writing. Class Exists when the name is taken, by an incomplete one too, Invalid for names that ValidName refuses.
+func (s *Store) Create(_ context.Context, name string, o CreateOptions) (*Draft, error) {
+	const op = "create checkpoint"
+	for _, n := range append([]string{name}, o.Tags...) {
+		if err := ValidName(n); err != nil {
+			return nil, err
+		}
+	}
+	pb := &manifestpb.Checkpoint{Id: newID(), Name: name, CreatedNs: time.Now().UnixNano(), Tags: slices.Clone(o.Tags)}
+	payload, err := manifest.EncodeCheckpoint(pb)
+	if err != nil {
+		return nil, &Error{Op: op, Err: err}
+	}
+	d := &Draft{s: s, r: &root{pb: pb, writing: true}, id: pb.Id, name: name, nodes: map[string]*node{}}
+	s.mu.Lock()
+	if old := s.names[name]; old != nil {
+		err := taken(op, name, s.info(old).State)
+		s.mu.Unlock()
+		return nil, err
+	}
+	s.names[name] = d.r
+	s.roots[pb.Id] = d.r
+	s.drafts[name] = d
+	s.mu.Unlock()
+	d.pins = s.beginPins()
+	if err := s.putLocal([]put{{rootKey(pb.Id), payload}}); err != nil {
+		return nil, errors.Join(err, d.Abort())
+	}
+	s.announce(name)
+	return d, nil
+}
+
+func taken(op, name string, state State) error {
+	e := &Error{Class: Exists, Op: op, Checkpoint: name, Err: errors.New("there is one of that name"), Hint: "choose another name, or remove it: gpucr-fs rm"}
+	if state == Incomplete {
+		e.Err = errors.New("an incomplete one of that name was left by a writer that died")
+		e.Hint = "remove it with gpucr-fs rm or gc, then try again"
+	}
+	return e
+}
+
+// Name gives the name the checkpoint will have.
+func (d *Draft) Name() string { return d.name }
+
+func (d *Draft) fail(class Class, p string, why string) error {
+	return &Error{Class: class, Op: "write", Checkpoint: d.name, File: p, Err: errors.New(why)}
+}
+
+func (d *Draft) over(p string) error { return d.fail(ReadOnly, p, "the checkpoint is sealed") }
+
+// SetParent records that this checkpoint needs another one (Class NotFound if that is not sealed); "" takes it back.
+func (d *Draft) SetParent(ref string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended {
+		return d.over("")
+	}
+	d.s.mu.Lock()
+	defer d.s.mu.Unlock()
+	id := ""
+	if ref != "" {
+		p, err := d.s.sealed("set parent", ref)
+		if err != nil {
+			return err
+		}
+		id = p.pb.Id
+	}
+	d.parent = id
+	d.r.pb = clonePB(d.r.pb)
+	d.r.pb.ParentId = id
+	return nil
+}
+
+// enter checks that p can be made in d. Call with d.mu held.
+func (d *Draft) enter(p string) error {
+	if d.ended {
+		return d.over(p)
+	}
+	if !manifest.ValidPath(p) {
+		return d.fail(Invalid, p, "not a clean relative path")
+	}
+	if dir := path.Dir(p); dir != "." {
+		parent := d.nodes[dir]
+		if parent == nil {
+			return d.fail(NotFound, dir, "no such directory")
+		}
+		if parent.kind != fs.ModeDir {
+			return d.fail(Invalid, dir, "not a directory")
+		}
+	}
+	if d.nodes[p] != nil {
+		return d.fail(Exists, p, "it exists")
+	}
+	return nil
+}
+
+func (d *Draft) make(p string, kind, perm fs.FileMode, target string) (*node, error) {
+	if err := d.enter(p); err != nil {
+		return nil, err
+	}
+	n := &node{d: d, kind: kind, target: target, number: d.next, perm: perm.Perm(), mtime: time.Now()}
+	d.next++
+	if kind == 0 {
+		n.content = newContent(d.s, d.id, n.number, d.pins, headerLen(p))
+	}
+	d.nodes[p] = n
+	return n, nil
+}
+
+// headerLen is where the pages of a file begin. CRIU's amdgpu plugin writes an 8-byte payload size in front of raw pages; a cut behind it keeps them aligned, so that they dedupe
+// with the same pages elsewhere (plugins/amdgpu/amdgpu_plugin_util.c, write_img_file).
+func headerLen(p string) int64 {
+	if base := path.Base(p); strings.HasPrefix(base, "amdgpu-pages-") || strings.HasPrefix(base, "amdgpu-drm-pages-") {
+		return 8
+	}
+	return 0
+}
+
+// Create makes a new empty regular file and opens it; Class Exists if there is one. Parent directories must exist (Class NotFound).
+func (d *Draft) Create(p string, perm fs.FileMode) (*DraftFile, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n, err := d.make(p, 0, perm, "")
+	if err != nil {
+		return nil, err
+	}
+	return n.open(p), nil
+}
+
+// Open opens an existing regular file for reading and writing.
+func (d *Draft) Open(p string) (*DraftFile, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := d.nodes[p]
+	switch {
+	case d.ended:
+		return nil, d.over(p)
+	case n == nil:
+		return nil, d.fail(NotFound, p, "no such file")
+	case n.kind != 0:
+		return nil, d.fail(Invalid, p, "not a regular file")
+	}
+	return n.open(p), nil
+}
+
+// Mkdir makes a directory.
+func (d *Draft) Mkdir(p string, perm fs.FileMode) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, err := d.make(p, fs.ModeDir, perm, "")
+	return err
+}
+
+// Symlink makes a symlink at p.
+func (d *Draft) Symlink(target, p string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, err := d.make(p, fs.ModeSymlink, 0o777, target)
+	return err
+}
+
+// Remove removes a file, symlink or empty directory. Open files live on until closed.
+func (d *Draft) Remove(p string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := d.nodes[p]
+	switch {
+	case d.ended:
+		return d.over(p)
+	case n == nil:
+		return d.fail(NotFound, p, "no such file")
+	case n.kind == fs.ModeDir && len(d.below(p)) > 0:
+		return d.fail(InUse, p, "the directory is not empty")
+	}
+	delete(d.nodes, p)
+	n.remove()
+	return nil
+}
+
+// below gives the paths under directory p. Call with mu held.
+func (d *Draft) below(p string) []string {
+	var out []string
+	for q := range d.nodes {
+		if strings.HasPrefix(q, p+"/") {
+			out = append(out, q)
+		}
+	}
+	return out
+}
+
+// Rename moves a file, or a directory with all below it; it replaces a file at to.
+func (d *Draft) Rename(from, to string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n, old := d.nodes[from], d.nodes[to]
+	switch {
+	case d.ended:
+		return d.over(from)
+	case n == nil:
+		return d.fail(NotFound, from, "no such file")
+	case from == to:
+		return nil
+	case strings.HasPrefix(to, from+"/"):
+		return d.fail(Invalid, to, "a directory cannot move below itself")
+	case old != nil && (old.kind == fs.ModeDir || n.kind == fs.ModeDir):
+		return d.fail(Exists, to, "it exists")
+	}
+	delete(d.nodes, to)
+	if err := d.enter(to); err != nil {
+		if old != nil {
+			d.nodes[to] = old
+		}
+		return err
+	}
+	for _, q := range d.below(from) {
+		d.nodes[to+strings.TrimPrefix(q, from)] = d.nodes[q]
+		delete(d.nodes, q)
+	}
+	d.nodes[to] = n
+	delete(d.nodes, from)
+	if old != nil {
+		old.remove()
+	}
+	return nil
+}
+
+// Attr are changes of metadata; nil pointers change nothing.
+type Attr struct {
+	Perm    *fs.FileMode
+	ModTime *int64 // ns since the epoch
+}
+
+// SetAttr changes metadata.
+func (d *Draft) SetAttr(p string, a Attr) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := d.nodes[p]
+	if d.ended {
+		return d.over(p)
+	}
+	if n == nil {
+		return d.fail(NotFound, p, "no such file")
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if a.Perm != nil {
+		n.perm = a.Perm.Perm()
+	}
+	if a.ModTime != nil {
+		n.mtime = time.Unix(0, *a.ModTime)
+	}
+	return nil
+}
+
+// Stat gives one entry; path "." is the root directory.
+func (d *Draft) Stat(p string) (FileInfo, error) {
+	if p == "." {
+		return FileInfo{Path: ".", Mode: fs.ModeDir | 0o755}, nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := d.nodes[p]
+	if n == nil {
+		return FileInfo{}, d.fail(NotFound, p, "no such file")
+	}
+	return n.info(p), nil
+}
+
+// ReadDir gives what is in a directory, sorted.
+func (d *Draft) ReadDir(p string) ([]FileInfo, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if n := d.nodes[p]; p != "." && (n == nil || n.kind != fs.ModeDir) {
+		return nil, d.fail(NotFound, p, "no such directory")
+	}
+	var out []FileInfo
+	for q, n := range d.nodes {
+		if path.Dir(q) == p {
+			out = append(out, n.info(q))
+		}
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Path < out[j].Path })
+	return out, nil
+}
+
+// Abort gives the checkpoint up and removes its record. After Seal it does nothing.
+func (d *Draft) Abort() error {
+	d.mu.Lock()
+	if d.ended {
+		d.mu.Unlock()
+		return nil
+	}
+	d.ended = true
+	for _, n := range d.nodes {
+		n.remove()
+	}
+	d.mu.Unlock()
+	s := d.s
+	s.mu.Lock()
+	delete(s.names, d.name)
+	delete(s.drafts, d.name)
+	delete(s.roots, d.id)
+	s.mu.Unlock()
+	err := errors.Join(s.putLocal([]put{{key: rootKey(d.id)}}), s.deleteBody(d.id))
+	d.pins.end()
+	s.announce(d.name)
+	return err
+}
+
+// sealBatch is how many bytes of segments go into one commit: it bounds memory while a large checkpoint is sealed.
+const sealBatch = 16 << 20
+
+// partBytes is where a new part of the table of files is begun.
+const partBytes = 1 << 20
+
+// Seal makes the checkpoint complete, durable and immutable: when it returns nil, no crash loses it. Files that are open go on as read-only. When it fails the draft stays as
+// it is, to be sealed again or aborted.
+func (d *Draft) Seal(ctx context.Context) (Info, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended {
+		return Info{}, d.over("")
+	}
+	fail := func(err error) (Info, error) {
+		return Info{}, &Error{Class: ClassOf(err), Op: "seal", Checkpoint: d.name, Hint: HintOf(err), Err: err}
+	}
+	paths := make([]string, 0, len(d.nodes))
+	for p := range d.nodes {
+		paths = append(paths, p)
+	}
+	sort.Strings(paths)
+	w := sealWriter{d: d, pb: clonePB(d.r.pb)}
+	for _, p := range paths {
+		if err := ctx.Err(); err != nil {
+			return fail(err)
+		}
+		if err := w.add(p, d.nodes[p]); err != nil {
+			return fail(fmt.Errorf("%s: %w", p, err))
+		}
+	}
+	if err := w.finish(); err != nil {
+		return fail(err)
+	}
+	d.ended = true
+	for _, n := range d.nodes {
+		n.seal()
+	}
+	s := d.s
+	s.mu.Lock()
+	d.r.pb = w.pb
+	d.r.writing = false
+	delete(s.drafts, d.name)
+	info := s.info(d.r)
+	s.mu.Unlock()
+	d.pins.end()
+	s.announce(d.name)
+	return info, nil
+}
+
+// sealWriter gathers the records of a checkpoint and commits them, the root last.
+type sealWriter struct {
+	d       *Draft
+	pb      *manifestpb.Checkpoint
+	puts    []put
+	bytes   int
+	entries []*manifestpb.Entry
+	size    int // of entries, about
+}
+
+func (w *sealWriter) put(key string, payload []byte) error {
+	w.puts = append(w.puts, put{key, payload})
+	w.bytes += len(payload)
+	if w.bytes < sealBatch {
+		return nil
+	}
+	puts := w.puts
+	w.puts, w.bytes = nil, 0
+	return w.d.s.commit(puts)
+}
+
+func (w *sealWriter) add(p string, n *node) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	e := &manifestpb.Entry{Path: p, Perm: uint32(n.perm), MtimeNs: n.mtime.UnixNano(), Number: n.number, Target: n.target}
+	switch n.kind {
+	case fs.ModeDir:
+		e.Type = manifestpb.Entry_DIRECTORY
+	case fs.ModeSymlink:
+		e.Type = manifestpb.Entry_SYMLINK
+		e.Size = int64(len(n.target))
+	default:
+		inline, err := n.content.finish()
+		if err != nil {
+			return err
+		}
+		e.Size, e.Zero, e.Inline = n.content.size(), n.content.zero, inline
+		for _, seg := range n.content.closed {
+			e.Segments = append(e.Segments, seg.start)
+			key, payload := segKey(w.d.id, n.number, seg.start), seg.encoded
+			if payload == nil {
+				if _, payload, err = w.d.s.db.meta(key); err != nil {
+					return classify("read draft", err)
+				}
+			}
+			if err := w.put(key, payload); err != nil {
+				return err
+			}
+		}
+		w.pb.Files++
+		w.pb.Logical += e.Size
+		w.pb.Zero += e.Zero
+	}
+	w.entries = append(w.entries, e)
+	w.size += len(p) + len(e.Inline) + len(e.Target) + 8*len(e.Segments) + 64
+	if w.size >= partBytes {
+		return w.part()
+	}
+	return nil
+}
+
+// part writes one part of the table of files.
+func (w *sealWriter) part() error {
+	payload, err := manifest.EncodeEntries(w.entries)
+	if err != nil {
+		return err
+	}
+	key := entriesKey(w.d.id, int(w.pb.Parts))
+	w.pb.Parts++
+	w.entries, w.size = nil, 0
+	return w.put(key, payload)
+}
+
+func (w *sealWriter) finish() error {
+	if len(w.entries) > 0 {
+		if err := w.part(); err != nil {
+			return err
+		}
+	}
+	w.pb.Sealed = true
+	w.pb.SealedNs = time.Now().UnixNano()
+	w.pb.ParentId = w.d.parent
+	payload, err := manifest.EncodeCheckpoint(w.pb)
+	if err != nil {
+		return err
+	}
+	w.puts = append(w.puts, put{rootKey(w.d.id), payload})
+	return w.d.s.commit(w.puts)
+}

@@ -1,0 +1,160 @@
+package index
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+)
+
+// DraftFile is an open file of a Draft, safe for concurrent use. Sequential writes stream through the splitter; writes elsewhere work and store the pages they touch
+// anew.
+type DraftFile struct {
+	n    *node
+	path string // when it was opened; for messages
+}
+
+func (n *node) open(p string) *DraftFile {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.handles++
+	return &DraftFile{n: n, path: p}
+}
+
+// remove tells that the draft no longer has the node.
+func (n *node) remove() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.removed = true
+	n.discardIfUnused()
+}
+
+// discardIfUnused gives buffers back. Call with mu held.
+func (n *node) discardIfUnused() {
+	if n.removed && n.handles == 0 && n.content != nil {
+		n.content.discard()
+		n.content = nil
+	}
+}
+
+func (n *node) seal() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.sealed = true
+}
+
+func (n *node) info(p string) FileInfo {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	i := FileInfo{Path: p, Mode: n.kind | n.perm, ModTime: n.mtime, Target: n.target, Size: int64(len(n.target))}
+	if n.content != nil {
+		i.Size, i.Zero = n.content.size(), n.content.zero
+	}
+	return i
+}
+
+// with runs fn on the content, and names the file in its error.
+func (f *DraftFile) with(write bool, fn func(*content) error) error {
+	f.n.mu.Lock()
+	defer f.n.mu.Unlock()
+	d := f.n.d
+	switch {
+	case f.n.content == nil:
+		return d.fail(Invalid, f.path, "the file was closed")
+	case write && f.n.sealed:
+		return d.over(f.path)
+	}
+	err := fn(f.n.content)
+	if write {
+		f.n.mtime = time.Now()
+	}
+	var e *Error
+	if err == nil || errors.As(err, &e) && e.File != "" && e.Checkpoint != "" {
+		return err
+	}
+	return &Error{Class: ClassOf(err), Op: "write", Checkpoint: d.name, File: f.path, Hint: HintOf(err), Err: err}
+}
+
+// WriteAt writes p at off; a gap before off is zero. An error may be that of an earlier write whose chunk could not be stored.
+func (f *DraftFile) WriteAt(p []byte, off int64) (int, error) {
+	if off < 0 {
+		return 0, f.n.d.fail(Invalid, f.path, "negative offset")
+	}
+	err := f.with(true, func(c *content) error {
+		if err := c.failed(); err != nil {
+			return err
+		}
+		if off == c.size() {
+			return c.append(p)
+		}
+		return c.writeAt(p, off)
+	})
+	if err != nil {
+		return 0, err
+	}
+	f.n.d.s.stats.written.Add(int64(len(p)))
+	return len(p), nil
+}
+
+// ReadAt reads as io.ReaderAt what was written so far.
+func (f *DraftFile) ReadAt(p []byte, off int64) (n int, err error) {
+	var end error
+	err = f.with(false, func(c *content) error {
+		n, err = c.readAt(p, off)
+		if errors.Is(err, io.EOF) {
+			end, err = err, nil
+		}
+		return err
+	})
+	if err == nil {
+		err = end
+	}
+	return n, err
+}
+
+// Truncate sets the size; it grows with zeros.
+func (f *DraftFile) Truncate(size int64) error {
+	if size < 0 {
+		return f.n.d.fail(Invalid, f.path, "negative size")
+	}
+	return f.with(true, func(c *content) error { return c.truncate(size) })
+}
+
+// PunchHole zeroes n bytes at off; the size stays.
+func (f *DraftFile) PunchHole(off, n int64) error {
+	if off < 0 || n < 0 {
+		return f.n.d.fail(Invalid, f.path, "negative range")
+	}
+	return f.with(true, func(c *content) error {
+		end := min(off+n, c.size())
+		buf := make([]byte, max(0, min(int64(c.s.config.Chunk.Max), end-off)))
+		for off < end {
+			k := min(int64(len(buf)), end-off)
+			if err := c.writeAt(buf[:k], off); err != nil {
+				return err
+			}
+			off += k
+		}
+		return nil
+	})
+}
+
+// Size gives the size in bytes.
+func (f *DraftFile) Size() int64 { return f.Info().Size }
+
+// Info describes the file.
+func (f *DraftFile) Info() FileInfo { return f.n.info(f.path) }
+
+// Flush waits until what is full of the file is stored, and reports what that failed with. It does not make it durable: Seal does.
+func (f *DraftFile) Flush(context.Context) error {
+	return f.with(false, (*content).settle)
+}
+
+// Close ends the handle.
+func (f *DraftFile) Close() error {
+	f.n.mu.Lock()
+	defer f.n.mu.Unlock()
+	f.n.handles--
+	f.n.discardIfUnused()
+	return nil
+}

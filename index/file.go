@@ -1,0 +1,424 @@
+package index
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"sort"
+	"sync"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/manifest"
+	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
+	"github.com/gpucr/gpucr-fs/index/pack"
+)
+
+// Checkpoint is a sealed checkpoint. It is immutable and safe for concurrent use; it needs no closing.
+type Checkpoint struct {
+	s       *Store
+	r       *root
+	name    string
+	entries []*manifestpb.Entry // sorted by path
+	infos   []FileInfo          // parallel
+}
+
+// load reads the table of files of a checkpoint.
+func (s *Store) load(r *root, pb *manifestpb.Checkpoint) (*Checkpoint, error) {
+	c := &Checkpoint{s: s, r: r, name: pb.Name}
+	for part := range int(pb.Parts) {
+		_, payload, err := s.db.meta(entriesKey(pb.Id, part))
+		var entries []*manifestpb.Entry
+		if err == nil {
+			entries, err = manifest.DecodeEntries(payload)
+		}
+		if err != nil {
+			return nil, &Error{Class: Corrupt, Op: "open checkpoint", Checkpoint: pb.Name, File: fmt.Sprintf("table of files, part %d", part), Err: err, Hint: damagedHint(s.dir)}
+		}
+		c.entries = append(c.entries, entries...)
+	}
+	c.infos = make([]FileInfo, len(c.entries))
+	for i, e := range c.entries {
+		kind := fs.FileMode(0)
+		switch e.Type {
+		case manifestpb.Entry_DIRECTORY:
+			kind = fs.ModeDir
+		case manifestpb.Entry_SYMLINK:
+			kind = fs.ModeSymlink
+		}
+		c.infos[i] = FileInfo{Path: e.Path, Mode: kind | fs.FileMode(e.Perm).Perm(), Size: e.Size, ModTime: time.Unix(0, e.MtimeNs), Target: e.Target, Zero: e.Zero}
+	}
+	return c, nil
+}
+
+// Info describes the checkpoint as Names does.
+func (c *Checkpoint) Info() Info {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	return c.s.info(c.r)
+}
+
+// Entries gives every file, directory and symlink, sorted by path. The caller must not change it.
+func (c *Checkpoint) Entries() []FileInfo { return c.infos }
+
+func (c *Checkpoint) find(p string) int {
+	i := sort.Search(len(c.infos), func(i int) bool { return c.infos[i].Path >= p })
+	if i < len(c.infos) && c.infos[i].Path == p {
+		return i
+	}
+	return -1
+}
+
+// Stat gives one entry; path "." is the root directory. Class NotFound.
+func (c *Checkpoint) Stat(p string) (FileInfo, error) {
+	if p == "." {
+		return FileInfo{Path: ".", Mode: fs.ModeDir | 0o755, ModTime: c.Info().SealedAt}, nil
+	}
+	if i := c.find(p); i >= 0 {
+		return c.infos[i], nil
+	}
+	return FileInfo{}, &Error{Class: NotFound, Op: "stat", Checkpoint: c.name, File: p, Err: errors.New("no such file")}
+}
+
+// Open opens a regular file for reading. Close it: an open file keeps gc from taking its chunks after Remove.
+func (c *Checkpoint) Open(p string) (*File, error) {
+	i := c.find(p)
+	if i < 0 {
+		return nil, &Error{Class: NotFound, Op: "open", Checkpoint: c.name, File: p, Err: errors.New("no such file")}
+	}
+	if !c.infos[i].Mode.IsRegular() {
+		return nil, &Error{Class: Invalid, Op: "open", Checkpoint: c.name, File: p, Err: errors.New("not a regular file")}
+	}
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if c.r.removed && c.s.roots[c.r.pb.Id] != c.r {
+		return nil, notFound("open", c.name)
+	}
+	c.r.opens++
+	return &File{c: c, e: c.entries[i], info: c.infos[i]}, nil
+}
+
+// File is an open regular file of a sealed checkpoint, safe for concurrent use.
+type File struct {
+	c    *Checkpoint
+	e    *manifestpb.Entry
+	info FileInfo
+	once sync.Once
+}
+
+// Info describes the file; Size gives its length in bytes.
+func (f *File) Info() FileInfo { return f.info }
+func (f *File) Size() int64    { return f.e.Size }
+
+// Close ends the use of the file.
+func (f *File) Close() error {
+	var err error
+	f.once.Do(func() {
+		s, r := f.c.s, f.c.r
+		s.mu.Lock()
+		r.opens--
+		s.mu.Unlock()
+		err = s.forgetIfUnused(r)
+	})
+	return err
+}
+
+// fail classifies what kept the bytes at off from being read.
+func (f *File) fail(off int64, err error) error {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	f.c.s.stats.errors.Add(1)
+	e := classify("read", err).(*Error)
+	if e.Class != NoSpace {
+		e.Class = Corrupt
+	}
+	return &Error{Class: e.Class, Op: "read", Checkpoint: f.c.name, File: f.e.Path, Offset: off, Err: err, Hint: "see how far the damage goes with: gpucr-fs verify " + f.c.s.dir}
+}
+
+// segment gives the segment that holds off.
+func (f *File) segment(off int64) (*manifest.Segment, error) {
+	i := sort.Search(len(f.e.Segments), func(i int) bool { return f.e.Segments[i] > off }) - 1
+	if i < 0 {
+		return nil, fmt.Errorf("%w: no segment at %d", errDamaged, off)
+	}
+	seg, err := f.c.s.segment(segKey(f.c.r.pb.Id, f.e.Number, f.e.Segments[i]))
+	if err != nil {
+		return nil, fmt.Errorf("manifest: %w", err)
+	}
+	if seg.Start != f.e.Segments[i] || off >= seg.Start+seg.Len {
+		return nil, fmt.Errorf("%w: manifest has nothing at %d", errDamaged, off)
+	}
+	return seg, nil
+}
+
+// walk calls fn for the runs that cover [off, end), clipped to it. c is nil for zeros and for inline bytes, whose content is in inline.
+func (f *File) walk(off, end int64, fn func(off, n int64, c *manifest.ChunkRef, chunkOff int64, inline []byte) bool) error {
+	if len(f.e.Inline) > 0 && off < end {
+		fn(off, end-off, nil, 0, f.e.Inline[off:end])
+		return nil
+	}
+	for off < end {
+		seg, err := f.segment(off)
+		if err != nil {
+			return f.fail(off, err)
+		}
+		for i := seg.Find(off - seg.Start); i < len(seg.Runs) && off < end; i++ {
+			r := seg.Runs[i]
+			skip := off - seg.Start - r.Start
+			n := min(r.Len-skip, end-off)
+			var more bool
+			if r.Chunk == manifest.ZeroRun {
+				more = fn(off, n, nil, 0, nil)
+			} else {
+				more = fn(off, n, &seg.Chunks[r.Chunk], int64(r.Off)+skip, nil)
+			}
+			if !more {
+				return nil
+			}
+			off += n
+		}
+	}
+	return nil
+}
+
+// Extents calls yield for the runs that cover [off, off+n), in order, clipped to it and to the file.
+func (f *File) Extents(off, n int64, yield func(Extent) bool) error {
+	return f.walk(off, min(off+n, f.e.Size), func(off, n int64, c *manifest.ChunkRef, chunkOff int64, inline []byte) bool {
+		x := Extent{Off: off, Len: n, ChunkOff: chunkOff}
+		if c != nil {
+			x.ID = c.ID
+		} else {
+			x.Zero = inline == nil
+		}
+		return yield(x)
+	})
+}
+
+// ReadAt reads as io.ReaderAt. Unreadable content is a Class Corrupt error naming checkpoint, file and offset; never wrong bytes, never an early EOF.
+func (f *File) ReadAt(p []byte, off int64) (int, error) {
+	if off < 0 {
+		return 0, &Error{Class: Invalid, Op: "read", Checkpoint: f.c.name, File: f.e.Path, Err: errors.New("negative offset")}
+	}
+	// In steps, so that a huge read doesn't hold all of its chunks at once.
+	n := 0
+	for n < len(p) && off < f.e.Size {
+		sl, err := f.Read(context.Background(), off, min(len(p)-n, 4<<20))
+		if err != nil {
+			return n, err
+		}
+		for _, b := range sl.Buffers() {
+			n += copy(p[n:], b)
+		}
+		off += int64(sl.Len())
+		sl.Release()
+	}
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// zeroBytes is what zero runs are answered from. It is never written: its pages are all the kernel's zero page.
+var zeroBytes [1 << 20]byte
+
+// Read gives n bytes at off (fewer only at the end of the file) without copying. Release it, once, when its buffers are no longer used.
+func (f *File) Read(ctx context.Context, off int64, n int) (*Slices, error) {
+	begin := time.Now()
+	end := min(off+int64(n), f.e.Size)
+	sl := &Slices{s: f.c.s}
+	if off < 0 || off >= end {
+		return sl, nil
+	}
+	type piece struct {
+		e        *entry
+		off, len int64 // in the chunk; in zeros when e is nil
+		inline   []byte
+		at       int64
+	}
+	pieces := make([]piece, 0, 16)
+	var fetch []fetch
+	err := f.walk(off, end, func(off, n int64, c *manifest.ChunkRef, chunkOff int64, inline []byte) bool {
+		p := piece{off: chunkOff, len: n, inline: inline, at: off}
+		if c != nil {
+			if k := len(pieces) - 1; k >= 0 && pieces[k].e != nil && pieces[k].e.id == c.ID {
+				p.e = pieces[k].e
+			} else {
+				e, owner := sl.s.cache.acquire(c.ID)
+				sl.held = append(sl.held, e)
+				p.e = e
+				if owner {
+					fetch = append(fetch, newFetch(e, c))
+				} else {
+					sl.s.stats.hits.Add(1)
+				}
+			}
+		}
+		pieces = append(pieces, p)
+		return true
+	})
+	hit := len(fetch) == 0
+	sl.s.fetch(fetch) // also after an error: others may wait for what we own
+	if err != nil {
+		sl.Release()
+		return nil, err
+	}
+	for _, p := range pieces {
+		switch {
+		case p.inline != nil:
+			sl.add(p.inline)
+		case p.e == nil:
+			for left := p.len; left > 0; left -= min(left, int64(len(zeroBytes))) {
+				sl.add(zeroBytes[:min(left, int64(len(zeroBytes)))])
+			}
+		default:
+			if err := p.e.wait(ctx); err != nil {
+				sl.Release()
+				return nil, f.fail(p.at, err)
+			}
+			sl.add(p.e.data[p.off : p.off+p.len])
+		}
+	}
+	sl.s.stats.read.Add(int64(sl.n))
+	if sl.s.o.OnRead != nil {
+		sl.s.o.OnRead(time.Since(begin), int64(sl.n), hit)
+	}
+	return sl, nil
+}
+
+// Slices are borrowed, read-only buffers.
+type Slices struct {
+	s    *Store
+	held []*entry
+	bufs [][]byte
+	n    int
+}
+
+func (sl *Slices) add(b []byte) {
+	sl.bufs = append(sl.bufs, b)
+	sl.n += len(b)
+}
+
+// Buffers gives the bytes in order; Len how many they are.
+func (sl *Slices) Buffers() [][]byte { return sl.bufs }
+func (sl *Slices) Len() int          { return sl.n }
+
+// Release gives the buffers back.
+func (sl *Slices) Release() {
+	for _, e := range sl.held {
+		sl.s.cache.release(e)
+	}
+	sl.held, sl.bufs = nil, nil
+}
+
+// fetch is a chunk this reader owns the fetching of.
+type fetch struct {
+	e    *entry
+	want uint32 // length of its content, by the manifest
+	loc  pack.Loc
+	err  error
+}
+
+func newFetch(e *entry, c *manifest.ChunkRef) fetch { return fetch{e: e, want: c.Len} }
+
+// maxRead bounds what is read from a pack at once.
+const maxRead = 4 << 20
+
+// fetch reads chunks into the cache, those that lie side by side with one system call.
+func (s *Store) fetch(list []fetch) {
+	for i := range list {
+		f := &list[i]
+		f.loc, f.err = s.locate(f.e.id)
+		if f.err == nil && f.loc.Raw != f.want {
+			f.err = fmt.Errorf("%w: chunk of %d bytes, not %d", errDamaged, f.loc.Raw, f.want)
+		}
+	}
+	for len(list) > 0 {
+		n, bytes := 1, list[0].loc.Slot()
+		for n < len(list) && list[n-1].err == nil && list[n].err == nil && list[n].loc.Pack == list[0].loc.Pack &&
+			list[n].loc.Offset() == list[n-1].loc.Offset()+list[n-1].loc.Slot() && bytes+list[n].loc.Slot() <= maxRead {
+			bytes += list[n].loc.Slot()
+			n++
+		}
+		s.fetchRun(list[:n])
+		list = list[n:]
+	}
+}
+
+func (s *Store) fetchRun(run []fetch) {
+	locs := make([]pack.Loc, 0, len(run))
+	bufs := make([][]byte, 0, len(run))
+	for i := range run {
+		if run[i].err == nil {
+			var b []byte
+			b, run[i].err = s.arena.get(int(run[i].loc.Slot()))
+			if run[i].err == nil {
+				locs, bufs = append(locs, run[i].loc), append(bufs, b)
+				continue
+			}
+		}
+		s.cache.fill(run[i].e, nil, run[i].err)
+	}
+	errs := s.packs.ReadSlots(locs, bufs)
+	k := 0
+	for i := range run {
+		f := &run[i]
+		if f.err != nil {
+			continue
+		}
+		data, err := bufs[k], errs[k]
+		k++
+		if err == nil {
+			s.stats.misses.Add(1)
+			s.stats.fetched.Add(f.loc.Slot())
+			data, err = s.decode(f.loc, data)
+		}
+		if err != nil {
+			s.arena.put(data)
+			data = nil
+			if !s.isBad(f.e.id) {
+				s.markBad(f.e.id)
+				s.log.Error("unreadable chunk", "chunk", f.e.id.String(), "err", err)
+			}
+		}
+		s.cache.fill(f.e, data, err)
+	}
+}
+
+// decode turns the slot in buf into content; buf is given back when the content is elsewhere.
+func (s *Store) decode(loc pack.Loc, buf []byte) ([]byte, error) {
+	stored := buf[:loc.Stored]
+	if loc.Codec == chunk.Raw {
+		if loc.Stored != loc.Raw {
+			return buf, fmt.Errorf("%w: raw chunk of %d bytes, not %d", errDamaged, loc.Stored, loc.Raw)
+		}
+		return stored, nil
+	}
+	out, err := s.arena.get(int(loc.Raw))
+	if err != nil {
+		return buf, err
+	}
+	data, err := s.coder.Decode(loc.Codec, stored, out[:0:loc.Raw], int(loc.Raw))
+	if err != nil {
+		s.arena.put(out)
+		return buf, fmt.Errorf("%w: %v", pack.ErrCorrupt, err)
+	}
+	s.arena.put(buf)
+	return out[:copy(out[:loc.Raw], data)], nil
+}
+
+// copyChunk copies content of a chunk from byte off on into p.
+func (s *Store) copyChunk(c manifest.ChunkRef, off int64, p []byte) error {
+	e, owner := s.cache.acquire(c.ID)
+	defer s.cache.release(e)
+	if owner {
+		s.fetch([]fetch{newFetch(e, &c)})
+	}
+	if err := e.wait(context.Background()); err != nil {
+		return classify("read", err)
+	}
+	copy(p, e.data[off:])
+	return nil
+}

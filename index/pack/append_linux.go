@@ -1,0 +1,241 @@
+package pack
+
+import (
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/index/chunk"
+)
+
+const (
+	// checkEvery is how much is appended between two looks at the free space.
+	checkEvery = 16 << 20
+	// kickEvery is how much is appended before the kernel is told to begin writing it back, so that Commit finds little left to wait for.
+	kickEvery = 32 << 20
+)
+
+var zeros [chunk.PageSize]byte
+
+// Append writes a stored chunk into a slot of its own and gives its location. It is not durable, nor known to the journal, before the next Commit.
+func (s *Set) Append(id chunk.ID, stored []byte, raw int, codec chunk.Codec) (Loc, error) {
+	slot := padded(int64(len(stored)))
+	f, off, err := s.reserve(slot)
+	if err != nil {
+		return Loc{}, err
+	}
+	pad := zeros[:slot-int64(len(stored))]
+	loc := Loc{
+		Pack: f.n, Page: uint32(off / chunk.PageSize), Stored: uint32(len(stored)), Raw: uint32(raw), Codec: codec,
+		CRC: crc32.Update(crc32.Checksum(stored, castagnoli), castagnoli, pad),
+	}
+	if err := pwritev(f.f, off, stored, pad); err != nil {
+		return Loc{}, s.writeError(f.f.Name(), err)
+	}
+	s.mu.Lock()
+	s.pending = append(s.pending, Chunk{ID: id, Loc: loc})
+	s.dirty[f] = true
+	kickFrom, kick := f.kicked, f.end-f.kicked >= kickEvery
+	if kick {
+		f.kicked = f.end
+	}
+	s.mu.Unlock()
+	if kick {
+		// Advice only: an error here shows again, and is reported, at the sync in Commit.
+		_ = unix.SyncFileRange(int(f.f.Fd()), kickFrom, kickEvery, unix.SYNC_FILE_RANGE_WRITE)
+	}
+	return loc, nil
+}
+
+// reserve takes n bytes off the end of the active pack, beginning a new one when it is full.
+func (s *Set) reserve(n int64) (*file, int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unchecked == 0 || s.unchecked >= checkEvery {
+		if err := s.checkFree(); err != nil {
+			s.unchecked = 0
+			return nil, 0, err
+		}
+		s.unchecked = 1
+	}
+	s.unchecked += n
+	if s.active == nil || s.active.end+n > s.o.PackSize && s.active.end > 0 {
+		if err := s.roll(); err != nil {
+			return nil, 0, err
+		}
+	}
+	f := s.active
+	off := f.end
+	f.end += n
+	return f, off, nil
+}
+
+// roll begins a new pack. Call with mu held.
+func (s *Set) roll() error {
+	n := s.next
+	h := Header{Version: Version, Pack: n, Store: s.o.Store}
+	frame := encodeFrames(&h, nil, nil, nil)
+	// The pack first: a pack without a journal is removed at the next open, a journal without a pack would be damage.
+	p, err := os.OpenFile(s.PackPath(n), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return s.writeError(s.PackPath(n), err)
+	}
+	if err := writeSynced(s.JournalPath(n), frame); err != nil {
+		p.Close()
+		os.Remove(s.JournalPath(n))
+		os.Remove(s.PackPath(n))
+		return s.writeError(s.JournalPath(n), err)
+	}
+	if err := syncDir(s.dir); err != nil {
+		p.Close()
+		return err
+	}
+	f := &file{n: n, f: p, journalEnd: int64(len(frame))}
+	s.files[n] = f
+	s.active = f
+	s.next = n + 1
+	return nil
+}
+
+func writeSynced(path string, b []byte) error {
+	j, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = j.Write(b)
+	return errors.Join(err, j.Sync(), j.Close())
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// checkFree fails when the file system is down to the floor.
+func (s *Set) checkFree() error {
+	free, err := s.Free()
+	if err != nil {
+		return err
+	}
+	if free < s.o.FreeFloor+checkEvery {
+		return fmt.Errorf("%w: %d MiB free on the store's file system, %d MiB are kept free", ErrNoSpace, free>>20, s.o.FreeFloor>>20)
+	}
+	return nil
+}
+
+// Free gives the bytes that an unprivileged writer could still write.
+func (s *Set) Free() (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(s.dir, &st); err != nil {
+		return 0, fmt.Errorf("statfs %s: %w", s.dir, err)
+	}
+	return int64(st.Bavail) * st.Bsize, nil
+}
+
+func (s *Set) writeError(name string, err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return fmt.Errorf("write %s: %w", name, ErrNoSpace)
+	}
+	return fmt.Errorf("write %s: %w", name, err)
+}
+
+// pwritev writes the buffers one after the other at off.
+func pwritev(f *os.File, off int64, bufs ...[]byte) error {
+	iov := make([][]byte, 0, len(bufs))
+	left := 0
+	for _, b := range bufs {
+		if len(b) > 0 {
+			iov = append(iov, b)
+			left += len(b)
+		}
+	}
+	for left > 0 {
+		n, err := unix.Pwritev(int(f.Fd()), iov, off)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		left -= n
+		off += int64(n)
+		iov = consume(iov, n)
+	}
+	return nil
+}
+
+// ReadSlots reads slots that lie one behind the other in one pack, with one system call. Each buffer needs a capacity of its slot's length and is filled with it; errs
+// tells for each what is wrong with it. A slot is right when its guard is.
+func (s *Set) ReadSlots(locs []Loc, bufs [][]byte) (errs []error) {
+	errs = make([]error, len(locs))
+	if len(locs) == 0 {
+		return errs
+	}
+	s.mu.Lock()
+	f, err := s.open(locs[0].Pack)
+	s.mu.Unlock()
+	if err != nil {
+		for i := range errs {
+			errs[i] = err
+		}
+		return errs
+	}
+	iov := make([][]byte, len(locs))
+	for i, l := range locs {
+		bufs[i] = bufs[i][:l.Slot()]
+		iov[i] = bufs[i]
+	}
+	if err := preadv(f.f, locs[0].Offset(), iov); err != nil && len(locs) > 1 {
+		// One of them cannot be read: the others shall not suffer.
+		for i := range locs {
+			errs[i] = s.ReadSlots(locs[i:i+1], bufs[i:i+1])[0]
+		}
+		return errs
+	} else if err != nil {
+		errs[0] = fmt.Errorf("pack %s at %d: %w: %v", Name(locs[0].Pack), locs[0].Offset(), ErrCorrupt, err)
+		return errs
+	}
+	for i, l := range locs {
+		if crc32.Checksum(bufs[i], castagnoli) != l.CRC || l.Stored == 0 {
+			errs[i] = fmt.Errorf("pack %s at %d: %w: wrong checksum", Name(l.Pack), l.Offset(), ErrCorrupt)
+		}
+	}
+	return errs
+}
+
+// preadv fills the buffers from off on.
+func preadv(f *os.File, off int64, iov [][]byte) error {
+	bufs := append([][]byte(nil), iov...)
+	for len(bufs) > 0 {
+		n, err := unix.Preadv(int(f.Fd()), bufs, off)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return err
+		case n == 0:
+			return errors.New("the file ends before the slot")
+		}
+		off += int64(n)
+		bufs = consume(bufs, n)
+	}
+	return nil
+}
+
+// consume takes n bytes off the front of bufs.
+func consume(bufs [][]byte, n int) [][]byte {
+	for n > 0 && n >= len(bufs[0]) {
+		n -= len(bufs[0])
+		bufs = bufs[1:]
+	}
+	if n > 0 {
+		bufs[0] = bufs[0][n:]
+	}
+	return bufs
+}

@@ -1,0 +1,26 @@
+// Package pack keeps chunk payload in large append-only files, each with a journal beside it.
+//
+// # Files
+//
+// NNNNNNNN.pack holds nothing but slots: a stored chunk padded with zeros to 4 KiB, at a 4 KiB-aligned offset. A raw chunk lies there byte for byte as in memory.
+// The guard of a slot, CRC-32C, covers the padding too, so any flipped bit of a slot is seen.
+//
+// NNNNNNNN.journal says what the slots are, and carries the metadata that was committed while the pack was the newest. It is a sequence of frames
+//
+//	u32 magic "GPJF" | u32 length | u32 CRC-32C of length and payload | payload
+//
+// little-endian, whose payload is a sequence of records: the header (first of the file), a chunk, a dead chunk, a key with its value. The journals are the store's
+// write-ahead log: all of them together suffice to rebuild the index. A frame is written only after the payload it speaks of is on stable storage.
+//
+// # Appending
+//
+// Append reserves a slot and writes it, many goroutines at once. Commit then syncs the packs, writes one frame for what was appended since the last Commit and for the
+// given keys, and syncs the journals, older packs first: a frame with keys is never durable before the chunks that went before it.
+//
+// # Giving space back
+//
+// A dead chunk is first journalled as dead, then forgotten by the index, and only then is its slot punched out. A pack without live chunks is removed,
+// journal first: a pack without a journal is debris of that and is removed when the set is opened.
+//
+// Lock order: Set.commitMu, Set.mu.
+package pack

@@ -1,0 +1,177 @@
+package pack
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+)
+
+const (
+	frameMagic  = 0x464a5047 // "GPJF"
+	frameHeader = 12
+	// maxFrame bounds a frame's payload, so that a reader needs no more memory than this.
+	maxFrame = 16 << 20
+	// frameTarget is where a writer begins a new frame.
+	frameTarget = 4 << 20
+)
+
+// Damage is a stretch of a journal that holds no valid frame.
+type Damage struct {
+	Off, Len int64
+	Text     string
+}
+
+// frameWriter collects records into frames.
+type frameWriter struct {
+	out   []byte
+	start int // of the frame being built
+}
+
+func (w *frameWriter) begin() {
+	w.start = len(w.out)
+	w.out = append(w.out, make([]byte, frameHeader)...)
+}
+
+func (w *frameWriter) end() {
+	payload := len(w.out) - w.start - frameHeader
+	if payload == 0 {
+		w.out = w.out[:w.start]
+		return
+	}
+	h := w.out[w.start:]
+	binary.LittleEndian.PutUint32(h, frameMagic)
+	binary.LittleEndian.PutUint32(h[4:], uint32(payload))
+	binary.LittleEndian.PutUint32(h[8:], frameCRC(h[4:8], h[frameHeader:]))
+}
+
+func (w *frameWriter) record(b []byte) []byte {
+	w.out = b
+	if len(w.out)-w.start >= frameTarget {
+		w.end()
+		w.begin()
+	}
+	return w.out
+}
+
+func frameCRC(length, payload []byte) uint32 {
+	return crc32.Update(crc32.Checksum(length, castagnoli), castagnoli, payload)
+}
+
+// encodeFrames gives the frames for records, in order.
+func encodeFrames(h *Header, chunks, dead []Chunk, kvs []KV) []byte {
+	var w frameWriter
+	w.begin()
+	if h != nil {
+		w.record(appendHeader(w.out, *h))
+	}
+	for _, c := range chunks {
+		w.record(appendChunk(w.out, recChunk, c))
+	}
+	for _, c := range dead {
+		w.record(appendChunk(w.out, recDead, c))
+	}
+	for _, kv := range kvs {
+		w.record(appendKV(w.out, kv))
+	}
+	w.end()
+	return w.out
+}
+
+// ReadJournal calls fn for every record from offset from on, which must be the start of a frame. It returns the end of the last valid frame, and the stretches that
+// hold none: one that reaches the end of the file is what a crash in the middle of a write leaves, one before a valid frame is damage. Slices in
+// records are valid during the call only.
+func ReadJournal(path string, from int64, fn func(Record) error) (end int64, bad []Damage, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return 0, nil, err
+	}
+	size := st.Size()
+	end = from
+	var buf []byte
+	for off := from; off < size; {
+		payload, why, err := readFrame(f, off, size, &buf)
+		if err != nil {
+			return end, bad, err
+		}
+		if why == "" {
+			// A frame whose sum is right was written by us: a record that does not parse is a version we don't know, not damage to skip.
+			if err := decodeRecords(payload, fn); err != nil {
+				return end, bad, fmt.Errorf("journal %s at %d: %w", path, off, err)
+			}
+			off += frameHeader + int64(len(payload))
+			end = off
+			continue
+		}
+		next, err := findFrame(f, off+1, size, &buf)
+		if err != nil {
+			return end, bad, err
+		}
+		bad = append(bad, Damage{Off: off, Len: next - off, Text: why})
+		off = next
+	}
+	return end, bad, nil
+}
+
+// readFrame gives the payload of the frame at off, or says why there is none.
+func readFrame(f io.ReaderAt, off, size int64, buf *[]byte) (payload []byte, why string, err error) {
+	var h [frameHeader]byte
+	if size-off < frameHeader {
+		return nil, "cut short", nil
+	}
+	if _, err := f.ReadAt(h[:], off); err != nil {
+		return nil, "", err
+	}
+	n := int64(binary.LittleEndian.Uint32(h[4:]))
+	switch {
+	case binary.LittleEndian.Uint32(h[:]) != frameMagic:
+		return nil, "no frame", nil
+	case n > maxFrame:
+		return nil, "impossible length", nil
+	case off+frameHeader+n > size:
+		return nil, "cut short", nil
+	}
+	if int64(cap(*buf)) < n {
+		*buf = make([]byte, n)
+	}
+	p := (*buf)[:n]
+	if _, err := f.ReadAt(p, off+frameHeader); err != nil {
+		return nil, "", err
+	}
+	if frameCRC(h[4:8], p) != binary.LittleEndian.Uint32(h[8:]) {
+		return nil, "wrong checksum", nil
+	}
+	return p, "", nil
+}
+
+// findFrame gives the offset of the next valid frame at or after off, or size.
+func findFrame(f io.ReaderAt, off, size int64, buf *[]byte) (int64, error) {
+	var magic [4]byte
+	binary.LittleEndian.PutUint32(magic[:], frameMagic)
+	window := make([]byte, 64<<10)
+	for off < size {
+		n, err := f.ReadAt(window[:min(int64(len(window)), size-off)], off)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return 0, err
+		}
+		i := bytes.Index(window[:n], magic[:])
+		if i < 0 {
+			off += int64(max(n-3, 1))
+			continue
+		}
+		off += int64(i)
+		if _, why, err := readFrame(f, off, size, buf); err != nil || why == "" {
+			return off, err
+		}
+		off++
+	}
+	return size, nil
+}

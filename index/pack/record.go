@@ -1,0 +1,207 @@
+package pack
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/gpucr/gpucr-fs/index/chunk"
+)
+
+// Version of the journal format.
+const Version = 1
+
+// castagnoli is CRC-32C, which amd64 and arm64 compute in hardware.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Loc says where a stored chunk lies and how to read it.
+type Loc struct {
+	Pack   uint32      // number of the pack
+	Page   uint32      // offset in the pack in units of 4 KiB
+	Stored uint32      // bytes, before padding
+	Raw    uint32      // bytes of content
+	CRC    uint32      // CRC-32C of the padded slot
+	Codec  chunk.Codec // how the content is encoded
+}
+
+// Offset is where the slot begins, in bytes.
+func (l Loc) Offset() int64 { return int64(l.Page) * chunk.PageSize }
+
+// Slot is the length of the slot, in bytes.
+func (l Loc) Slot() int64 { return padded(int64(l.Stored)) }
+
+func padded(n int64) int64 { return (n + chunk.PageSize - 1) &^ (chunk.PageSize - 1) }
+
+// LocSize is the length of an encoded Loc.
+const LocSize = 21
+
+// AppendLoc encodes l.
+func AppendLoc(b []byte, l Loc) []byte {
+	b = binary.LittleEndian.AppendUint32(b, l.Pack)
+	b = binary.LittleEndian.AppendUint32(b, l.Page)
+	b = binary.LittleEndian.AppendUint32(b, l.Stored)
+	b = binary.LittleEndian.AppendUint32(b, l.Raw)
+	b = binary.LittleEndian.AppendUint32(b, l.CRC)
+	return append(b, byte(l.Codec))
+}
+
+// DecodeLoc reads what AppendLoc wrote.
+func DecodeLoc(b []byte) (Loc, error) {
+	if len(b) != LocSize {
+		return Loc{}, fmt.Errorf("location has %d bytes, not %d", len(b), LocSize)
+	}
+	return Loc{
+		Pack: binary.LittleEndian.Uint32(b), Page: binary.LittleEndian.Uint32(b[4:]), Stored: binary.LittleEndian.Uint32(b[8:]),
+		Raw: binary.LittleEndian.Uint32(b[12:]), CRC: binary.LittleEndian.Uint32(b[16:]), Codec: chunk.Codec(b[20]),
+	}, nil
+}
+
+// Chunk is the record of a stored chunk.
+type Chunk struct {
+	ID  chunk.ID
+	Loc Loc
+}
+
+// KV is the record of one metadata key. Of several records of one key the highest Seq counts; Delete ones carry no value.
+type KV struct {
+	Seq    uint64
+	Key    string
+	Value  []byte
+	Delete bool
+}
+
+// Header is the first record of a journal.
+type Header struct {
+	Version uint32
+	Pack    uint32
+	Store   [16]byte // the store's identity: a journal of another store is refused
+}
+
+// Record is one record of a journal; exactly one field is set.
+type Record struct {
+	Header *Header
+	Chunk  *Chunk
+	Dead   *Chunk // a chunk whose slot was given back
+	KV     *KV
+}
+
+const (
+	recHeader = 1
+	recChunk  = 2
+	recDead   = 3
+	recPut    = 4
+	recDelete = 5
+)
+
+func appendHeader(b []byte, h Header) []byte {
+	b = append(b, recHeader)
+	b = binary.LittleEndian.AppendUint32(b, h.Version)
+	b = binary.LittleEndian.AppendUint32(b, h.Pack)
+	return append(b, h.Store[:]...)
+}
+
+func appendChunk(b []byte, kind byte, c Chunk) []byte {
+	b = append(b, kind)
+	b = append(b, c.ID[:]...)
+	return AppendLoc(b, c.Loc)
+}
+
+func appendKV(b []byte, kv KV) []byte {
+	kind := byte(recPut)
+	if kv.Delete {
+		kind = recDelete
+	}
+	b = append(b, kind)
+	b = binary.AppendUvarint(b, kv.Seq)
+	b = binary.AppendUvarint(b, uint64(len(kv.Key)))
+	b = append(b, kv.Key...)
+	if !kv.Delete {
+		b = binary.AppendUvarint(b, uint64(len(kv.Value)))
+		b = append(b, kv.Value...)
+	}
+	return b
+}
+
+var errRecord = errors.New("malformed record")
+
+// decodeRecords calls fn for every record of a frame's payload. Slices in records alias payload.
+func decodeRecords(payload []byte, fn func(Record) error) error {
+	d := decoder{payload}
+	for len(d.b) > 0 {
+		var r Record
+		switch kind := d.take(1)[0]; kind {
+		case recHeader:
+			if len(d.b) < 24 {
+				return errRecord
+			}
+			h := &Header{Version: binary.LittleEndian.Uint32(d.take(4)), Pack: binary.LittleEndian.Uint32(d.take(4))}
+			copy(h.Store[:], d.take(16))
+			r.Header = h
+		case recChunk, recDead:
+			if len(d.b) < chunk.IDSize+LocSize {
+				return errRecord
+			}
+			c := &Chunk{ID: chunk.ID(d.take(chunk.IDSize))}
+			loc, err := DecodeLoc(d.take(LocSize))
+			if err != nil {
+				return err
+			}
+			c.Loc = loc
+			if kind == recChunk {
+				r.Chunk = c
+			} else {
+				r.Dead = c
+			}
+		case recPut, recDelete:
+			kv := &KV{Delete: kind == recDelete}
+			var key []byte
+			var ok bool
+			if kv.Seq, ok = d.uvarint(); !ok {
+				return errRecord
+			}
+			if key, ok = d.bytes(); !ok {
+				return errRecord
+			}
+			kv.Key = string(key)
+			if !kv.Delete {
+				if kv.Value, ok = d.bytes(); !ok {
+					return errRecord
+				}
+			}
+			r.KV = kv
+		default:
+			return fmt.Errorf("%w: kind %d", errRecord, kind)
+		}
+		if err := fn(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// decoder takes fields off the front of b.
+type decoder struct{ b []byte }
+
+func (d *decoder) take(n int) []byte {
+	p := d.b[:n]
+	d.b = d.b[n:]
+	return p
+}
+
+func (d *decoder) uvarint() (uint64, bool) {
+	v, n := binary.Uvarint(d.b)
+	if n <= 0 {
+		return 0, false
+	}
+	d.b = d.b[n:]
+	return v, true
+}
+
+func (d *decoder) bytes() ([]byte, bool) {
+	n, ok := d.uvarint()
+	if !ok || n > uint64(len(d.b)) {
+		return nil, false
+	}
+	return d.take(int(n)), true
+}

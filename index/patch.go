@@ -1,0 +1,282 @@
+package index
+
+import (
+	"errors"
+	"io"
+	"slices"
+
+	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/manifest"
+)
+
+// This file is the part of content that goes back: reading, overwriting and truncating what was written. CRIU does none of it; runc, tar and stdio may.
+
+// quiesce makes the segments readable: the chunk being built is cut, all are stored.
+func (c *content) quiesce() error {
+	if err := c.cut(); err != nil {
+		return err
+	}
+	return c.settle()
+}
+
+// segment gives segment i, the tail being the last, decoded.
+func (c *content) segment(i int) (*manifest.Segment, error) {
+	if i == len(c.closed) {
+		return &c.tail, nil
+	}
+	b := c.closed[i].encoded
+	if b == nil {
+		var err error
+		if _, b, err = c.s.db.meta(segKey(c.draft, c.number, c.closed[i].start)); err != nil {
+			return nil, classify("read draft", err)
+		}
+	}
+	return manifest.DecodeSegment(b)
+}
+
+// segmentAt gives the index of the segment that holds off < done.
+func (c *content) segmentAt(off int64) int {
+	i, _ := slices.BinarySearchFunc(c.closed, off, func(s *draftSegment, off int64) int {
+		if s.start+s.len <= off {
+			return -1
+		}
+		return 1
+	})
+	return i
+}
+
+// readAt reads as io.ReaderAt.
+func (c *content) readAt(p []byte, off int64) (int, error) {
+	if off >= c.size() {
+		return 0, io.EOF
+	}
+	want := len(p)
+	p = p[:min(int64(len(p)), c.size()-off)]
+	n := len(p)
+	if off < c.done {
+		if err := c.quiesce(); err != nil {
+			return 0, err
+		}
+	}
+	for len(p) > 0 && off < c.done {
+		seg, err := c.segment(c.segmentAt(off))
+		if err != nil {
+			return 0, err
+		}
+		k := min(int64(len(p)), seg.Start+seg.Len-off)
+		if err := c.readSegment(seg, off-seg.Start, p[:k]); err != nil {
+			return 0, err
+		}
+		p, off = p[k:], off+k
+	}
+	copy(p, c.page[max(off-c.done, 0):c.pageLen])
+	if n < want {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+func (c *content) readSegment(seg *manifest.Segment, off int64, p []byte) error {
+	for i := seg.Find(off); len(p) > 0; i++ {
+		r := seg.Runs[i]
+		k := min(int64(len(p)), r.Start+r.Len-off)
+		if r.Chunk == manifest.ZeroRun {
+			clear(p[:k])
+		} else if err := c.s.copyChunk(seg.Chunks[r.Chunk], int64(r.Off)+off-r.Start, p[:k]); err != nil {
+			return err
+		}
+		p, off = p[k:], off+k
+	}
+	return nil
+}
+
+// writeAt writes p at off, which may be anywhere.
+func (c *content) writeAt(p []byte, off int64) error {
+	if off > c.size() {
+		if err := c.appendZeros(off - c.size()); err != nil {
+			return err
+		}
+	}
+	for len(p) > 0 && off < c.done {
+		k := min(int64(len(p)), c.done-off, int64(c.s.config.Chunk.Max))
+		if err := c.patch(p[:k], off); err != nil {
+			return err
+		}
+		p, off = p[k:], off+k
+	}
+	if back := int(off - c.done); len(p) > 0 && back < c.pageLen {
+		k := copy(c.page[back:c.pageLen], p)
+		p = p[k:]
+	}
+	return c.append(p)
+}
+
+// patch overwrites [off, off+len(p)), which lies below done, by storing the pages it touches anew.
+func (c *content) patch(p []byte, off int64) error {
+	if err := c.quiesce(); err != nil {
+		return err
+	}
+	for len(p) > 0 {
+		i := c.segmentAt(off)
+		seg, err := c.segment(i)
+		if err != nil {
+			return err
+		}
+		k := min(int64(len(p)), seg.Start+seg.Len-off)
+		a, _ := c.pageAt(off)
+		_, b := c.pageAt(off + k - 1)
+		a, b = max(a, seg.Start), min(b, seg.Start+seg.Len)
+		buf := make([]byte, b-a)
+		if err := c.readSegment(seg, a-seg.Start, buf); err != nil {
+			return err
+		}
+		copy(buf[off-a:], p[:k])
+		if err := c.replace(i, seg, a-seg.Start, buf); err != nil {
+			return err
+		}
+		p, off = p[k:], off+k
+	}
+	return nil
+}
+
+// replace stores buf and puts it in place of the same stretch of segment i.
+func (c *content) replace(i int, seg *manifest.Segment, rel int64, buf []byte) error {
+	var runs []manifest.Run
+	var flying []*pending
+	for pos := 0; pos < len(buf); {
+		zero := chunk.IsZero(buf[pos:min(pos+chunk.PageSize, len(buf))])
+		end := pos
+		for end < len(buf) && end-pos < c.s.config.Chunk.Max && chunk.IsZero(buf[end:min(end+chunk.PageSize, len(buf))]) == zero {
+			end = min(end+chunk.PageSize, len(buf))
+		}
+		run := manifest.Run{Start: rel + int64(pos), Len: int64(end - pos), Chunk: manifest.ZeroRun}
+		if !zero {
+			b, err := c.s.arena.get(end - pos)
+			if err != nil {
+				return err
+			}
+			run.Chunk = int32(len(seg.Chunks) + len(flying))
+			flying = append(flying, c.s.ingest.submit(append(b, buf[pos:end]...), c.pins))
+		}
+		runs = append(runs, run)
+		pos = end
+	}
+	var errs []error
+	for _, f := range flying {
+		<-f.done
+		errs = append(errs, f.err)
+		seg.Chunks = append(seg.Chunks, f.ref)
+	}
+	if err := errors.Join(errs...); err != nil {
+		seg.Chunks = seg.Chunks[:len(seg.Chunks)-len(flying)]
+		return err
+	}
+	seg.Runs = splice(seg.Runs, rel, rel+int64(len(buf)), runs)
+	if i == len(c.closed) {
+		c.flying = append(c.flying, make([]*pending, len(flying))...)
+		return nil
+	}
+	dropUnused(seg)
+	old := c.closed[i]
+	updated, err := closeSegment(seg)
+	if err != nil {
+		return err
+	}
+	c.closed[i] = updated
+	c.zero += updated.zero - old.zero
+	if old.encoded == nil {
+		return c.spill()
+	}
+	return nil
+}
+
+// splice puts mid in place of [a, b) of runs.
+func splice(runs []manifest.Run, a, b int64, mid []manifest.Run) []manifest.Run {
+	out := make([]manifest.Run, 0, len(runs)+len(mid)+1)
+	clip := func(r manifest.Run, lo, hi int64) {
+		lo, hi = max(lo, r.Start), min(hi, r.Start+r.Len)
+		if lo >= hi {
+			return
+		}
+		if r.Chunk != manifest.ZeroRun {
+			r.Off += uint32(lo - r.Start)
+		}
+		r.Start, r.Len = lo, hi-lo
+		out = append(out, r)
+	}
+	for _, r := range runs {
+		clip(r, 0, a)
+	}
+	out = append(out, mid...)
+	for _, r := range runs {
+		clip(r, b, 1<<62)
+	}
+	return out
+}
+
+// dropUnused takes chunks out of seg that no run uses any more.
+func dropUnused(seg *manifest.Segment) {
+	to := make([]int32, len(seg.Chunks))
+	for i := range to {
+		to[i] = -1
+	}
+	var kept []manifest.ChunkRef
+	for i := range seg.Runs {
+		r := &seg.Runs[i]
+		if r.Chunk == manifest.ZeroRun {
+			continue
+		}
+		if to[r.Chunk] < 0 {
+			to[r.Chunk] = int32(len(kept))
+			kept = append(kept, seg.Chunks[r.Chunk])
+		}
+		r.Chunk = to[r.Chunk]
+	}
+	seg.Chunks = kept
+}
+
+// truncate sets the size.
+func (c *content) truncate(size int64) error {
+	switch {
+	case size >= c.size():
+		return c.appendZeros(size - c.size())
+	case size >= c.done:
+		c.pageLen = int(size - c.done)
+		return nil
+	}
+	if err := c.quiesce(); err != nil {
+		return err
+	}
+	start, _ := c.pageAt(size)
+	keep := make([]byte, size-start)
+	if _, err := c.readAt(keep, start); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	i := c.segmentAt(start)
+	seg, err := c.segment(i)
+	if err != nil {
+		return err
+	}
+	tail := *seg
+	tail.Runs = splice(seg.Runs, start-seg.Start, 1<<62, nil)
+	tail.Len = start - seg.Start
+	if i < len(c.closed) {
+		var gone []put
+		for _, old := range c.closed[i:] {
+			c.zero -= old.zero
+			if old.encoded == nil {
+				gone = append(gone, put{key: segKey(c.draft, c.number, old.start)})
+			}
+		}
+		if err := c.s.putLocal(gone); err != nil {
+			return err
+		}
+		c.closed = c.closed[:i]
+	}
+	dropUnused(&tail)
+	c.tail, c.flying = tail, make([]*pending, len(tail.Chunks))
+	c.done = start
+	c.pageLen = copy(c.page[:], keep)
+	c.split.Reset()
+	return nil
+}

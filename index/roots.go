@@ -1,0 +1,402 @@
+package index
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/index/manifest"
+	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
+)
+
+// root is the record of a checkpoint in memory. All fields belong to Store.mu; pb is replaced, never changed.
+type root struct {
+	pb      *manifestpb.Checkpoint
+	writing bool // a Draft of this process is open on it
+	removed bool // gone for everyone but the files still open
+	opens   int  // open files
+}
+
+// Keys of the metadata of one checkpoint. Everything but the root means nothing without the root.
+const (
+	rootPrefix    = "ckpt/"
+	entriesPrefix = "files/"
+	segPrefix     = "seg/"
+	profilePrefix = "prof/"
+)
+
+func rootKey(id string) string              { return rootPrefix + id }
+func entriesKey(id string, part int) string { return fmt.Sprintf("%s%s/%06d", entriesPrefix, id, part) }
+func profileKey(id string) string           { return profilePrefix + id }
+func segKey(id string, file uint32, start int64) string {
+	return fmt.Sprintf("%s%s/%06d/%016x", segPrefix, id, file, start)
+}
+func isRootKey(key string) bool { return strings.HasPrefix(key, rootPrefix) }
+
+// ownerOf gives the id of the checkpoint a metadata key belongs to.
+func ownerOf(key string) string {
+	_, rest, _ := strings.Cut(key, "/")
+	id, _, _ := strings.Cut(rest, "/")
+	return id
+}
+
+var namePattern = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$`)
+
+// ValidName refuses what cannot name a checkpoint or tag: anything but letters, digits, dot, dash and underscore, a leading dot, more than 128 characters.
+func ValidName(name string) error {
+	if !namePattern.MatchString(name) {
+		return &Error{Class: Invalid, Op: "name", Err: fmt.Errorf("%q cannot name a checkpoint", name),
+			Hint: "use up to 128 letters, digits, dots, dashes and underscores, and no dot in front"}
+	}
+	return nil
+}
+
+// loadRoots reads all root records. A damaged one is logged and left out: the others must stay reachable.
+func (s *Store) loadRoots() error {
+	return s.db.metas(rootPrefix, func(key string, seq uint64, payload []byte, err error) error {
+		s.seq = max(s.seq, seq)
+		if err == nil && len(payload) == 0 {
+			return nil // removed
+		}
+		var pb *manifestpb.Checkpoint
+		if err == nil {
+			pb, err = manifest.DecodeCheckpoint(payload)
+		}
+		if errors.Is(err, manifest.ErrVersion) {
+			return &Error{Class: Unsupported, Op: "open store", Err: err, Hint: "use a later gpucr-fs"}
+		}
+		if err != nil {
+			s.log.Error("a checkpoint's root record is damaged", "id", ownerOf(key), "err", err, "hint", damagedHint(s.dir))
+			return nil
+		}
+		r := &root{pb: pb}
+		s.roots[pb.Id] = r
+		if old := s.names[pb.Name]; old == nil || pb.Sealed && (!old.pb.Sealed || old.pb.SealedNs < pb.SealedNs) {
+			s.names[pb.Name] = r
+		}
+		return nil
+	})
+}
+
+func (s *Store) info(r *root) Info {
+	pb := r.pb
+	i := Info{
+		Name: pb.Name, ID: pb.Id, State: Sealed, Created: time.Unix(0, pb.CreatedNs).UTC(), Tags: slices.Clone(pb.Tags),
+		Files: int(pb.Files), Logical: pb.Logical, Zero: pb.Zero,
+	}
+	switch {
+	case r.writing:
+		i.State = Writing
+	case !pb.Sealed:
+		i.State = Incomplete
+	default:
+		i.SealedAt = time.Unix(0, pb.SealedNs).UTC()
+	}
+	if p := s.roots[pb.ParentId]; p != nil {
+		i.Parent = p.pb.Name
+	}
+	i.Children = s.children(pb.Id)
+	return i
+}
+
+// children gives the names of checkpoints whose parent is id. Call with mu held.
+func (s *Store) children(id string) []string {
+	var out []string
+	for _, r := range s.names {
+		if r.pb.ParentId == id && !r.removed {
+			out = append(out, r.pb.Name)
+		}
+	}
+	sort.Strings(out)
+	return out
+}
+
+// Names gives all checkpoints, oldest first, with Logical and Zero, without Unique, Shared and Stored.
+func (s *Store) Names(context.Context) ([]Info, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kids := map[string][]string{}
+	for _, r := range s.names {
+		if r.pb.ParentId != "" {
+			kids[r.pb.ParentId] = append(kids[r.pb.ParentId], r.pb.Name)
+		}
+	}
+	out := make([]Info, 0, len(s.names))
+	for _, r := range s.names {
+		i := s.info(r)
+		i.Children = kids[r.pb.Id]
+		sort.Strings(i.Children)
+		out = append(out, i)
+	}
+	slices.SortFunc(out, func(a, b Info) int {
+		if c := a.Created.Compare(b.Created); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	return out, nil
+}
+
+func notFound(op, ref string) error {
+	return &Error{Class: NotFound, Op: op, Err: fmt.Errorf("no checkpoint %q", ref), Hint: "list them with: gpucr-fs ls"}
+}
+
+// resolve finds a checkpoint that is not being removed by name, tag or unique prefix of its id. Call with mu held.
+func (s *Store) resolve(op, ref string) (*root, error) {
+	if r := s.names[ref]; r != nil {
+		return r, nil
+	}
+	var found *root
+	for _, r := range s.names {
+		if slices.Contains(r.pb.Tags, ref) {
+			return r, nil
+		}
+		if len(ref) >= 4 && strings.HasPrefix(r.pb.Id, ref) {
+			if found != nil {
+				return nil, &Error{Class: Invalid, Op: op, Err: fmt.Errorf("%q begins the id of %s and of %s", ref, found.pb.Name, r.pb.Name), Hint: "give more digits, or the name"}
+			}
+			found = r
+		}
+	}
+	if found == nil {
+		return nil, notFound(op, ref)
+	}
+	return found, nil
+}
+
+// sealed is resolve for those who need a complete checkpoint. Call with mu held.
+func (s *Store) sealed(op, ref string) (*root, error) {
+	r, err := s.resolve(op, ref)
+	if err != nil {
+		return nil, err
+	}
+	if r.writing || !r.pb.Sealed {
+		class, why, hint := Invalid, "it is incomplete: its writer ended before sealing it", "remove it with: gpucr-fs rm"
+		if r.writing {
+			class, why, hint = InUse, "it is still being written", "seal it with: gpucr-fs seal"
+		}
+		return nil, &Error{Class: class, Op: op, Checkpoint: r.pb.Name, Err: errors.New(why), Hint: hint}
+	}
+	return r, nil
+}
+
+// Checkpoint finds a sealed checkpoint by name, tag, or unique prefix (at least 4 digits) of its ID, in this order. Class NotFound.
+func (s *Store) Checkpoint(ref string) (*Checkpoint, error) {
+	s.mu.Lock()
+	r, err := s.sealed("open checkpoint", ref)
+	if err != nil {
+		s.mu.Unlock()
+		return nil, err
+	}
+	pb := r.pb
+	s.mu.Unlock()
+	return s.load(r, pb)
+}
+
+// Latest is the checkpoint sealed last. Class NotFound in a store without any.
+func (s *Store) Latest() (*Checkpoint, error) {
+	s.mu.Lock()
+	var last *root
+	for _, r := range s.names {
+		if r.pb.Sealed && !r.writing && (last == nil || r.pb.SealedNs > last.pb.SealedNs) {
+			last = r
+		}
+	}
+	if last == nil {
+		s.mu.Unlock()
+		return nil, &Error{Class: NotFound, Op: "open checkpoint", Err: errors.New("the store has no sealed checkpoint"), Hint: "make one with: gpucr-fs import, or criu dump into the mount"}
+	}
+	pb := last.pb
+	s.mu.Unlock()
+	return s.load(last, pb)
+}
+
+// Remove deletes checkpoints, sealed or incomplete, by name. All or none: one that is being written, or whose child is not among names, is refused with InUse. Payload
+// stays until GC. Files of them that are open go on working until closed.
+func (s *Store) Remove(_ context.Context, names []string) error {
+	const op = "remove"
+	s.mu.Lock()
+	var victims []*root
+	for _, name := range names {
+		r, err := s.resolve(op, name)
+		if err == nil && r.writing {
+			err = &Error{Class: InUse, Op: op, Checkpoint: name, Err: errors.New("it is being written")}
+		}
+		if err == nil {
+			for _, child := range s.children(r.pb.Id) {
+				if !slices.Contains(names, child) {
+					err = &Error{Class: InUse, Op: op, Checkpoint: r.pb.Name, Err: fmt.Errorf("checkpoint %s is built on it", child), Hint: "remove " + child + " first, or both together"}
+				}
+			}
+		}
+		if err != nil {
+			s.mu.Unlock()
+			return err
+		}
+		if !slices.Contains(victims, r) {
+			victims = append(victims, r)
+		}
+	}
+	s.mu.Unlock()
+
+	puts := make([]put, len(victims))
+	for i, r := range victims {
+		puts[i] = put{key: rootKey(r.pb.Id)}
+	}
+	if len(puts) == 0 {
+		return nil
+	}
+	if err := s.commit(puts); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	for _, r := range victims {
+		r.removed = true
+		if s.names[r.pb.Name] == r {
+			delete(s.names, r.pb.Name)
+		}
+	}
+	s.mu.Unlock()
+	var errs []error
+	for _, r := range victims {
+		errs = append(errs, s.forgetIfUnused(r))
+		s.announce(r.pb.Name)
+	}
+	return errors.Join(errs...)
+}
+
+// forgetIfUnused deletes what is left of a removed checkpoint once no file of it is open.
+func (s *Store) forgetIfUnused(r *root) error {
+	s.mu.Lock()
+	gone := r.removed && r.opens == 0 && s.roots[r.pb.Id] == r
+	if gone {
+		delete(s.roots, r.pb.Id)
+	}
+	s.mu.Unlock()
+	if !gone {
+		return nil
+	}
+	return s.deleteBody(r.pb.Id)
+}
+
+// deleteBody deletes all keys of a checkpoint but its root.
+func (s *Store) deleteBody(id string) error {
+	b := s.db.batch()
+	for _, prefix := range []string{entriesPrefix, segPrefix, profilePrefix} {
+		err := s.db.scan(metaKey(prefix+id), false, func(key, _ []byte, _ error) error {
+			b.delete(append([]byte(nil), key...))
+			return nil
+		})
+		if err != nil {
+			return classify("remove", errors.Join(err, b.flush()))
+		}
+	}
+	return classify("remove", b.flush())
+}
+
+// update replaces the root record of a sealed checkpoint.
+func (s *Store) update(op, ref string, change func(*manifestpb.Checkpoint) ([]*root, error)) error {
+	s.mu.Lock()
+	r, err := s.sealed(op, ref)
+	if err != nil {
+		s.mu.Unlock()
+		return err
+	}
+	changed := map[*root]*manifestpb.Checkpoint{r: clonePB(r.pb)}
+	others, err := change(changed[r])
+	if err != nil {
+		s.mu.Unlock()
+		return err
+	}
+	for _, o := range others {
+		changed[o] = clonePB(o.pb)
+		changed[o].Tags = slices.DeleteFunc(changed[o].Tags, func(t string) bool { return slices.Contains(changed[r].Tags, t) })
+	}
+	s.mu.Unlock()
+	var puts []put
+	for _, pb := range changed {
+		payload, err := manifest.EncodeCheckpoint(pb)
+		if err != nil {
+			return &Error{Op: op, Err: err}
+		}
+		puts = append(puts, put{rootKey(pb.Id), payload})
+	}
+	if err := s.commit(puts); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	for r, pb := range changed {
+		r.pb = pb
+	}
+	s.mu.Unlock()
+	s.announce(r.pb.Name)
+	return nil
+}
+
+// Tag adds and removes tags of a sealed checkpoint. A tag names at most one checkpoint: adding it takes it from another. Names of checkpoints cannot be tags.
+func (s *Store) Tag(_ context.Context, name string, add, remove []string) error {
+	const op = "tag"
+	for _, t := range add {
+		if err := ValidName(t); err != nil {
+			return err
+		}
+	}
+	return s.update(op, name, func(pb *manifestpb.Checkpoint) (others []*root, err error) {
+		for _, t := range add {
+			if s.names[t] != nil {
+				return nil, &Error{Class: Exists, Op: op, Err: fmt.Errorf("%q is the name of a checkpoint", t), Hint: "choose another tag"}
+			}
+			for _, r := range s.names {
+				if r.pb.Id != pb.Id && slices.Contains(r.pb.Tags, t) && !slices.Contains(others, r) {
+					others = append(others, r)
+				}
+			}
+			if !slices.Contains(pb.Tags, t) {
+				pb.Tags = append(pb.Tags, t)
+			}
+		}
+		for _, t := range remove {
+			if !slices.Contains(pb.Tags, t) {
+				return nil, &Error{Class: NotFound, Op: op, Checkpoint: pb.Name, Err: fmt.Errorf("no tag %q", t)}
+			}
+		}
+		pb.Tags = slices.DeleteFunc(pb.Tags, func(t string) bool { return slices.Contains(remove, t) })
+		sort.Strings(pb.Tags)
+		return others, nil
+	})
+}
+
+// Profile gives the profile stored with a sealed checkpoint: bytes that mean something to those who stored them. Class NotFound when there is none.
+func (s *Store) Profile(ref string) ([]byte, error) {
+	const op = "read profile"
+	s.mu.Lock()
+	r, err := s.sealed(op, ref)
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	_, payload, err := s.db.meta(profileKey(r.pb.Id))
+	if errors.Is(err, errMissing) {
+		return nil, &Error{Class: NotFound, Op: op, Checkpoint: r.pb.Name, Err: errors.New("no profile"), Hint: "a first restore records one"}
+	}
+	if err != nil {
+		return nil, &Error{Class: Corrupt, Op: op, Checkpoint: r.pb.Name, Err: err, Hint: "clear it: the next restore records a new one"}
+	}
+	return payload, nil
+}
+
+// SetProfile stores a profile with a sealed checkpoint; nil clears it.
+func (s *Store) SetProfile(ref string, profile []byte) error {
+	s.mu.Lock()
+	r, err := s.sealed("write profile", ref)
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return s.commit([]put{{profileKey(r.pb.Id), profile}})
+}
