@@ -1,0 +1,160 @@
+// Command bench compares gpucr-fs with cp, restic, borg and desync in one run, on real CRIU dumps, and prints a Markdown table with a
+// verdict for each target.
+//
+// Two workload processes load the same model and keep heaps of their own. The first is dumped three times while it runs on, the second
+// once. Then, -n times over, the parts take turns:
+//
+//	import   each tool takes all four dumps, in order, into an empty repository; the dumps are in the page cache
+//	read     one pages image is read sequentially: cold (caches dropped, daemons fresh) and again from the page cache
+//	restore  criu restores a 1 GB process from images in the page cache, plain ext4 against the mount
+//	dump     criu dumps a running process, plain ext4 against the mount, until the checkpoint is sealed
+//
+// Every figure is a median. Memory is touched before anything is timed: a virtual machine gets much of it from its host on first touch,
+// which would count against whoever comes first.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/gpucr/gpucr-fs/tests/cli"
+	"github.com/gpucr/gpucr-fs/tests/workload"
+)
+
+type options struct {
+	memMB, restoreMB, rounds, warmMB int
+	pause                            float64
+	parts                            []string
+	jsonOut                          bool
+	dir, gpucr, criu, desync         string
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	quick := f.Bool("quick", false, "a small, single run: shows that all parts work, its figures mean little")
+	parts := f.String("parts", "import,read,restore,dump", "what to measure")
+	f.IntVar(&o.memMB, "mem", 960, "memory of each dumped process, MB")
+	f.IntVar(&o.restoreMB, "restore-mem", 1024, "memory of the restored process, MB")
+	f.IntVar(&o.rounds, "n", 3, "rounds; the median counts")
+	f.IntVar(&o.warmMB, "warm", -1, "MB of memory to touch first; -1: most of what is free")
+	f.Float64Var(&o.pause, "pause", 3, "seconds between two dumps of a process")
+	f.BoolVar(&o.jsonOut, "json", false, "print JSON instead of a table")
+	f.StringVar(&o.dir, "dir", "", "folder for dumps and repositories (default: a temporary one)")
+	f.StringVar(&o.gpucr, "gpucr", "bin/gpucr-fs", "the program to measure")
+	f.StringVar(&o.criu, "criu", os.Getenv("CRIU"), "criu 4.2 or newer (default $CRIU, else build/criu/criu)")
+	f.StringVar(&o.desync, "desync", os.Getenv("DESYNC"), "desync (default $DESYNC, else from PATH)")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if *quick {
+		o.memMB, o.restoreMB, o.rounds, o.pause, o.warmMB = 64, 64, 1, 0.5, 0
+	}
+	o.parts = strings.Split(*parts, ",")
+	for _, p := range o.parts {
+		if !slices.Contains([]string{"import", "read", "restore", "dump"}, p) {
+			return o, fmt.Errorf("unknown part %q", p)
+		}
+	}
+	if o.criu == "" {
+		o.criu = "build/criu/criu"
+	}
+	if o.desync == "" {
+		o.desync, _ = exec.LookPath("desync")
+	}
+	for _, p := range []*string{&o.gpucr, &o.criu} {
+		abs, err := filepath.Abs(*p)
+		if err != nil {
+			return o, err
+		}
+		if _, err := os.Stat(abs); err != nil {
+			return o, fmt.Errorf("%w (hint: run make build criu)", err)
+		}
+		*p = abs
+	}
+	return o, nil
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	stop()
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// bench is one run.
+type bench struct {
+	options
+	ctx     context.Context
+	gpucr   cli.Program
+	bin     string // the workload
+	dumps   []string
+	results *results
+}
+
+func run(ctx context.Context, args []string) (err error) {
+	o, err := parse(args)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp(o.dir, "gpucr-bench")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	o.dir = dir
+	b := &bench{options: o, ctx: ctx, gpucr: cli.Program(o.gpucr), results: newResults()}
+	b.results.Machine, err = describeMachine()
+	if err != nil {
+		return err
+	}
+	if err := touchMemory(o.warmMB); err != nil {
+		return err
+	}
+	if b.bin, err = workload.Build(dir); err != nil {
+		return err
+	}
+	if slices.Contains(o.parts, "import") || slices.Contains(o.parts, "read") {
+		if err := b.makeDumps(); err != nil {
+			return err
+		}
+	}
+	for _, part := range []struct {
+		name string
+		run  func() error
+	}{{"import", b.measureImport}, {"read", b.measureRead}, {"restore", b.measureRestore}, {"dump", b.measureDump}} {
+		if !slices.Contains(o.parts, part.name) {
+			continue
+		}
+		if err := part.run(); err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
+		}
+	}
+	b.results.judge()
+	if o.jsonOut {
+		e := json.NewEncoder(os.Stdout)
+		e.SetIndent("", "  ")
+		return e.Encode(b.results)
+	}
+	b.results.print(os.Stdout)
+	return nil
+}
+
+// say tells a person who waits what is going on.
+func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const pagesImage = "pages-1.img"
+
+// reader is one place a pages image can be read from. open gives its path and what closes it again.
+type reader struct {
+	name string
+	open func() (path string, done func() error, err error)
+}
+
+func (b *bench) readers() []reader {
+	dump := b.dumps[2]
+	all := []reader{
+		{"ext4", func() (string, func() error, error) {
+			return filepath.Join(dump, pagesImage), func() error { return nil }, nil
+		}},
+		{"mount", func() (string, func() error, error) {
+			store, mnt := filepath.Join(repoOf(b.dir, nameGpucr), "store"), filepath.Join(b.dir, "read-mnt")
+			if err := os.MkdirAll(mnt, 0o755); err != nil {
+				return "", nil, err
+			}
+			if _, err := b.gpucr.Run(b.ctx, "mount", store, mnt); err != nil {
+				return "", nil, err
+			}
+			return filepath.Join(mnt, ".checkpoints", "dump2", pagesImage), func() error { _, err := b.gpucr.Run(b.ctx, "umount", mnt); return err }, nil
+		}},
+	}
+	if b.desync != "" {
+		all = append(all, reader{nameDesync, b.mountDesync})
+	}
+	return all
+}
+
+func (b *bench) mountDesync() (string, func() error, error) {
+	repo, mnt := repoOf(b.dir, nameDesync), filepath.Join(b.dir, "desync-mnt")
+	if err := os.MkdirAll(mnt, 0o755); err != nil {
+		return "", nil, err
+	}
+	cmd := exec.Command(b.desync, "mount-index", "-s", filepath.Join(repo, "store"), filepath.Join(repo, "dump2-"+pagesImage+".caibx"), mnt)
+	if err := cmd.Start(); err != nil {
+		return "", nil, err
+	}
+	done := func() error {
+		// It unmounts on SIGINT; what it then exits with says nothing about the reads.
+		err := cmd.Process.Signal(syscall.SIGINT)
+		_ = cmd.Wait()
+		if umountErr := unix.Unmount(mnt, unix.MNT_DETACH); umountErr != nil && !errors.Is(umountErr, unix.EINVAL) {
+			err = errors.Join(err, umountErr)
+		}
+		return err
+	}
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if names, err := filepath.Glob(filepath.Join(mnt, "*")); err == nil && len(names) == 1 {
+			return names[0], done, nil
+		}
+	}
+	return "", nil, errors.Join(errors.New("desync mount-index does not serve"), done())
+}
+
+// measureRead reads the pages image of the third dump from each place: cold, then twice from the page cache, of which the second counts.
+func (b *bench) measureRead() error {
+	if _, err := os.Stat(repoOf(b.dir, nameGpucr)); err != nil {
+		for _, t := range b.tools() {
+			if t.name == nameGpucr || t.name == nameDesync {
+				if err := b.importOnce(t); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	readers := b.readers()
+	for round := range b.rounds {
+		for i := range readers {
+			if err := b.readOnce(readers[(i+round)%len(readers)]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (b *bench) readOnce(r reader) (err error) {
+	if err := dropCaches(); err != nil {
+		return err
+	}
+	path, done, err := r.open()
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.name, err)
+	}
+	defer func() { err = errors.Join(err, done()) }()
+	rate := map[string]float64{}
+	for _, pass := range []string{"cold", "warming", "cached"} {
+		begun := time.Now()
+		n, err := readFile(path)
+		if err != nil {
+			return fmt.Errorf("%s: %w", r.name, err)
+		}
+		rate[pass] = float64(n) / time.Since(begun).Seconds()
+	}
+	b.results.add("read cold "+r.name, rate["cold"])
+	b.results.add("read cached "+r.name, rate["cached"])
+	say("read    %-10s cold %5.0f MB/s, page-cached %5.0f MB/s", r.name, rate["cold"]/1e6, rate["cached"]/1e6)
+	return nil
+}
