@@ -72,9 +72,9 @@ func (n *dirNode) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (
 		if dir == "." && name == parentLink && img.parentName() != "" {
 			return n.parent(ctx, img, out), 0
 		}
-		fi, err := img.stat(path.Join(dir, name))
+		fi, e, err := img.look(path.Join(dir, name))
 		if err == nil {
-			return n.found(ctx, img, fi, out)
+			return n.found(ctx, fi, e, out)
 		}
 		if errno := errnoOf(err); errno != syscall.ENOENT {
 			n.s.log.Error("look-up failed", "checkpoint", img.name, "file", path.Join(dir, name), "error", err)
@@ -96,14 +96,11 @@ func (n *dirNode) cacheable(img *image) bool {
 }
 
 // found gives the node for what a checkpoint has.
-func (n *dirNode) found(ctx context.Context, img *image, fi index.FileInfo, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
+func (n *dirNode) found(ctx context.Context, fi index.FileInfo, e *entry, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
+	img := e.img
 	sealed := img.openDraft() == nil
 	if sealed && fi.Mode.IsRegular() && byProduct(fi.Path, 0, 0) && fi.Size <= shadowMax {
 		return n.shadow(ctx, img, fi, out)
-	}
-	e, err := img.entry(fi)
-	if err != nil {
-		return nil, errnoOf(err)
 	}
 	n.s.fillContent(&out.Attr, fi)
 	if n.cacheable(img) {

@@ -23,10 +23,12 @@ var (
 	_ gofs.NodeRenamer   = (*dirNode)(nil)
 )
 
-// place is where something new goes: into draft d of img at path p, or, without d, into scratch.
+// nameMax is the longest name that can be made, as statfs tells.
+const nameMax = 255
+
+// place is where something new goes: into the draft img at path p, or, without img, into scratch.
 type place struct {
 	img *image
-	d   *index.Draft
 	p   string
 	scr *scratchNode
 }
@@ -36,15 +38,18 @@ func (n *dirNode) place(name string, reg bool, flags, perm uint32) (place, sysca
 	if n.v.root && n.top() && name == topName {
 		return place{}, syscall.EEXIST
 	}
+	if len(name) > nameMax {
+		return place{}, syscall.ENAMETOOLONG
+	}
 	img, dir, err := n.content()
 	if err != nil {
 		return place{}, errnoOf(err)
 	}
 	if img != nil {
 		p := path.Join(dir, name)
-		if d := img.openDraft(); d != nil {
+		if img.openDraft() != nil {
 			if !reg || !byProduct(name, flags, perm) {
-				return place{img: img, d: d, p: p}, 0
+				return place{img: img, p: p}, 0
 			}
 		} else if dir == "." && name == parentLink {
 			return place{}, syscall.EROFS
@@ -65,7 +70,7 @@ func (n *dirNode) Create(ctx context.Context, name string, flags, mode uint32, o
 	if errno != 0 {
 		return nil, nil, 0, errno
 	}
-	if at.d == nil {
+	if at.img == nil {
 		ch, errno := n.newScratch(ctx, at.scr, name, syscall.S_IFREG, mode)
 		if errno != 0 {
 			return nil, nil, 0, errno
@@ -73,17 +78,16 @@ func (n *dirNode) Create(ctx context.Context, name string, flags, mode uint32, o
 		h, ff, errno := n.s.openScratch(ch, flags)
 		return n.scratchInode(ctx, ch, out), h, ff, errno
 	}
-	f, err := at.d.Create(at.p, permOf(mode))
+	var f *index.DraftFile
+	node, err := n.newContent(ctx, at, out, func(d *index.Draft) (err error) {
+		f, err = d.Create(at.p, permOf(mode))
+		return err
+	})
 	if index.ClassOf(err) == index.Exists && flags&syscall.O_EXCL == 0 {
 		return nil, nil, 0, syscall.ESTALE // made meanwhile by another way in: the kernel looks again
 	}
 	if err != nil {
 		return nil, nil, 0, n.failed("create", at, err)
-	}
-	node, errno := n.newContent(ctx, at, out)
-	if errno != 0 {
-		f.Close()
-		return nil, nil, 0, errno
 	}
 	return node, n.s.newDraftHandle(node.Operations().(*fileNode).e, f, flags), fuse.FOPEN_KEEP_CACHE, 0
 }
@@ -97,18 +101,24 @@ func (n *dirNode) failed(op string, at place, err error) syscall.Errno {
 	return errno
 }
 
-// newContent gives the node for what was just made in a draft.
-func (n *dirNode) newContent(ctx context.Context, at place, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
-	fi, err := at.img.stat(at.p)
+// newContent makes something in a draft and gives its node.
+func (n *dirNode) newContent(ctx context.Context, at place, out *fuse.EntryOut, make func(d *index.Draft) error) (*gofs.Inode, error) {
+	var fi index.FileInfo
+	var e *entry
+	err := at.img.change(func(d *index.Draft) (err error) {
+		if err = make(d); err != nil {
+			return err
+		}
+		if fi, err = d.Stat(at.p); err == nil {
+			e, err = at.img.entryLocked(fi)
+		}
+		return err
+	})
 	if err != nil {
-		return nil, errnoOf(err)
-	}
-	e, err := at.img.entry(fi)
-	if err != nil {
-		return nil, errnoOf(err)
+		return nil, err
 	}
 	n.s.fillContent(&out.Attr, fi)
-	return n.contentInode(ctx, e), 0
+	return n.contentInode(ctx, e), nil
 }
 
 // newScratch makes a scratch node owned by the caller.
@@ -133,17 +143,15 @@ func (n *dirNode) Mkdir(ctx context.Context, name string, mode uint32, out *fuse
 	if errno != 0 {
 		return nil, errno
 	}
-	if at.d == nil {
+	if at.img == nil {
 		ch, errno := n.newScratch(ctx, at.scr, name, syscall.S_IFDIR, mode)
 		if errno != 0 {
 			return nil, errno
 		}
 		return n.scratchInode(ctx, ch, out), 0
 	}
-	if err := at.d.Mkdir(at.p, permOf(mode)); err != nil {
-		return nil, n.failed("mkdir", at, err)
-	}
-	return n.newContent(ctx, at, out)
+	node, err := n.newContent(ctx, at, out, func(d *index.Draft) error { return d.Mkdir(at.p, permOf(mode)) })
+	return node, n.failed("mkdir", at, err)
 }
 
 // Mknod makes sockets and fifos, always in scratch: --stream has its sockets in the image directory. Devices are refused.
@@ -175,7 +183,7 @@ func (n *dirNode) Symlink(ctx context.Context, target, name string, out *fuse.En
 	if errno != 0 {
 		return nil, errno
 	}
-	if at.d == nil {
+	if at.img == nil {
 		ch, errno := n.newScratch(ctx, at.scr, name, syscall.S_IFLNK, 0o777)
 		if errno != 0 {
 			return nil, errno
@@ -184,10 +192,8 @@ func (n *dirNode) Symlink(ctx context.Context, target, name string, out *fuse.En
 		return n.scratchInode(ctx, ch, out), 0
 	}
 	if at.p != parentLink {
-		if err := at.d.Symlink(target, at.p); err != nil {
-			return nil, n.failed("symlink", at, err)
-		}
-		return n.newContent(ctx, at, out)
+		node, err := n.newContent(ctx, at, out, func(d *index.Draft) error { return d.Symlink(target, at.p) })
+		return node, n.failed("symlink", at, err)
 	}
 	if at.img.parentName() != "" {
 		return nil, syscall.EEXIST
@@ -213,7 +219,7 @@ func (n *dirNode) Link(_ context.Context, target gofs.InodeEmbedder, name string
 	if errno != 0 {
 		return nil, errno
 	}
-	if at.d != nil {
+	if at.img != nil {
 		return nil, syscall.EPERM
 	}
 	t.n.mu.Lock()
@@ -260,8 +266,7 @@ func (n *dirNode) remove(name string, isDir bool) syscall.Errno {
 }
 
 func (n *dirNode) removeContent(img *image, fi index.FileInfo, p string, isDir bool) syscall.Errno {
-	d := img.openDraft()
-	if d == nil {
+	if img.openDraft() == nil {
 		return syscall.EROFS
 	}
 	if fi.Mode.IsDir() != isDir {
@@ -275,11 +280,7 @@ func (n *dirNode) removeContent(img *image, fi index.FileInfo, p string, isDir b
 			return errno
 		}
 	}
-	if err := d.Remove(p); err != nil {
-		return errnoOf(err)
-	}
-	img.removed(p)
-	return 0
+	return errnoOf(img.remove(p))
 }
 
 // emptyDir says ENOTEMPTY unless neither layer of a directory of a draft has anything.
@@ -343,8 +344,7 @@ func (n *dirNode) Rename(_ context.Context, name string, newParent gofs.InodeEmb
 }
 
 func (n *dirNode) renameContent(img *image, fi index.FileInfo, from string, to *dirNode, newName string) syscall.Errno {
-	d := img.openDraft()
-	if d == nil {
+	if img.openDraft() == nil {
 		return syscall.EROFS
 	}
 	toImg, toDir, err := to.content()
@@ -366,15 +366,20 @@ func (n *dirNode) renameContent(img *image, fi index.FileInfo, from string, to *
 		if errno := to.emptyDir(img, old); errno != 0 {
 			return errno
 		}
-		if err := d.Remove(dest); err != nil {
+		if err := img.remove(dest); err != nil {
 			return errnoOf(err)
 		}
-		img.removed(dest)
 	}
-	if err := d.Rename(from, dest); err != nil {
+	err = img.change(func(d *index.Draft) error {
+		if err := d.Rename(from, dest); err != nil {
+			return err
+		}
+		img.renamedLocked(from, dest)
+		return nil
+	})
+	if err != nil {
 		return errnoOf(err)
 	}
-	img.renamed(from, dest)
 	if scr, _ := to.scratch(false); scr != nil {
 		scr.remove(newName, fi.Mode.IsDir())
 	}
@@ -398,7 +403,7 @@ func (n *dirNode) renameScratch(name string, to *dirNode, newName string) syscal
 		}
 		return errno
 	}
-	if at.d != nil && ch.typ != syscall.S_IFSOCK && ch.typ != syscall.S_IFIFO {
+	if at.img != nil && ch.typ != syscall.S_IFSOCK && ch.typ != syscall.S_IFIFO {
 		return syscall.EXDEV
 	}
 	dst := at.scr

@@ -31,37 +31,35 @@ var (
 func permOf(mode uint32) iofs.FileMode { return iofs.FileMode(mode & 0o777) }
 
 func (n *fileNode) Open(_ context.Context, flags uint32) (gofs.FileHandle, uint32, syscall.Errno) {
-	p, ok := n.e.where()
-	if !ok {
-		return nil, 0, syscall.ENOENT
-	}
-	write := flags&syscall.O_ACCMODE != syscall.O_RDONLY
-	if d := n.e.img.openDraft(); d != nil {
-		f, err := d.Open(p)
-		if err == nil && flags&syscall.O_TRUNC != 0 {
-			if err = f.Truncate(0); err != nil {
+	var f *index.DraftFile
+	err := n.e.inDraft(func(d *index.Draft, p string) (err error) {
+		f, err = d.Open(p)
+		return err
+	})
+	if err == nil {
+		if flags&syscall.O_TRUNC != 0 {
+			if err := f.Truncate(0); err != nil {
 				f.Close()
+				return nil, 0, errnoOf(err)
 			}
 		}
-		if err == nil {
-			return n.s.newDraftHandle(n.e, f, flags), fuse.FOPEN_KEEP_CACHE, 0
-		}
-		if index.ClassOf(err) != index.ReadOnly {
-			return nil, 0, errnoOf(err)
-		}
+		return n.s.newDraftHandle(n.e, f, flags), fuse.FOPEN_KEEP_CACHE, 0
 	}
-	if write || flags&syscall.O_TRUNC != 0 {
+	if !sealedNow(err) {
+		return nil, 0, errnoOf(err)
+	}
+	if flags&syscall.O_ACCMODE != syscall.O_RDONLY || flags&syscall.O_TRUNC != 0 {
 		return nil, 0, syscall.EROFS
 	}
 	cp, err := n.e.img.checkpoint()
 	if err != nil {
 		return nil, 0, errnoOf(err)
 	}
-	f, err := cp.Open(p)
+	sf, err := cp.Open(n.e.path)
 	if err != nil {
 		return nil, 0, errnoOf(err)
 	}
-	h := &sealedHandle{s: n.s, name: n.e.img.name, path: p, f: f, size: f.Size()}
+	h := &sealedHandle{s: n.s, name: n.e.img.name, path: n.e.path, f: sf, size: sf.Size()}
 	n.s.count.opens.Add(1)
 	n.s.opened(h)
 	return h, fuse.FOPEN_KEEP_CACHE | fuse.FOPEN_NOFLUSH, 0
@@ -87,8 +85,7 @@ func (n *fileNode) Getattr(_ context.Context, fh gofs.FileHandle, out *fuse.Attr
 }
 
 func (n *fileNode) Setattr(ctx context.Context, fh gofs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
-	d := n.e.img.openDraft()
-	if d == nil {
+	if n.e.img.openDraft() == nil {
 		return syscall.EROFS
 	}
 	if size, ok := in.GetSize(); ok {
@@ -97,11 +94,14 @@ func (n *fileNode) Setattr(ctx context.Context, fh gofs.FileHandle, in *fuse.Set
 		if h != nil {
 			h.wrote.Store(true)
 			err = h.f.Truncate(int64(size))
-		} else if p, ok := n.e.where(); ok {
-			var f *index.DraftFile
-			if f, err = d.Open(p); err == nil {
-				err = errors.Join(f.Truncate(int64(size)), f.Close())
-			}
+		} else {
+			err = n.e.inDraft(func(d *index.Draft, p string) error {
+				f, err := d.Open(p)
+				if err != nil {
+					return err
+				}
+				return errors.Join(f.Truncate(int64(size)), f.Close())
+			})
 		}
 		if err != nil {
 			return errnoOf(err)

@@ -77,6 +77,46 @@ func (e *entry) where() (p string, ok bool) {
 	return e.path, !e.gone
 }
 
+// stat describes the entry where it is now. ENOENT once it is unlinked.
+func (e *entry) stat() (index.FileInfo, error) {
+	var fi index.FileInfo
+	err := e.inDraft(func(d *index.Draft, p string) (err error) {
+		fi, err = d.Stat(p)
+		return err
+	})
+	if !sealedNow(err) {
+		return fi, err
+	}
+	return e.img.stat(e.path) // no rename reaches a sealed path
+}
+
+// inDraft runs fn on the entry's draft and path while no rename can move it. Class ReadOnly once the image is sealed.
+func (e *entry) inDraft(fn func(d *index.Draft, p string) error) error {
+	e.img.mu.RLock()
+	defer e.img.mu.RUnlock()
+	switch {
+	case e.img.draft == nil:
+		return errSealed
+	case e.gone:
+		return syscall.ENOENT
+	}
+	return fn(e.img.draft, e.path)
+}
+
+var errSealed = &index.Error{Class: index.ReadOnly, Op: "write", Err: errors.New("the checkpoint is sealed")}
+
+func sealedNow(err error) bool { return index.ClassOf(err) == index.ReadOnly }
+
+// change runs fn on the draft while nothing else looks at names; fn tells the table of entries what it did. Class ReadOnly once the image is sealed.
+func (img *image) change(fn func(d *index.Draft) error) error {
+	img.mu.Lock()
+	defer img.mu.Unlock()
+	if img.draft == nil {
+		return errSealed
+	}
+	return fn(img.draft)
+}
+
 // ident is the ID of a sealed checkpoint, "" of a draft.
 func (img *image) ident() string {
 	img.mu.RLock()
@@ -117,8 +157,7 @@ func (img *image) checkpoint() (*index.Checkpoint, error) {
 // stat describes one path.
 func (img *image) stat(p string) (index.FileInfo, error) {
 	if d := img.openDraft(); d != nil {
-		fi, err := d.Stat(p)
-		if index.ClassOf(err) != index.ReadOnly {
+		if fi, err := d.Stat(p); !sealedNow(err) {
 			return fi, err
 		}
 	}
@@ -129,11 +168,28 @@ func (img *image) stat(p string) (index.FileInfo, error) {
 	return cp.Stat(p)
 }
 
+// look describes one path and gives its object, both of the same moment.
+func (img *image) look(p string) (fi index.FileInfo, e *entry, err error) {
+	err = img.change(func(d *index.Draft) error {
+		if fi, err = d.Stat(p); err == nil {
+			e, err = img.entryLocked(fi)
+		}
+		return err
+	})
+	if !sealedNow(err) {
+		return fi, e, err
+	}
+	if fi, err = img.stat(p); err != nil {
+		return fi, nil, err
+	}
+	e, err = img.entry(fi)
+	return fi, e, err
+}
+
 // list gives the children of directory p, sorted by name.
 func (img *image) list(p string) ([]index.FileInfo, error) {
 	if d := img.openDraft(); d != nil {
-		l, err := d.ReadDir(p)
-		if index.ClassOf(err) != index.ReadOnly {
+		if l, err := d.ReadDir(p); !sealedNow(err) {
 			return l, err
 		}
 	}
@@ -163,13 +219,14 @@ func (img *image) list(p string) ([]index.FileInfo, error) {
 
 // entry gives the object for a path that is known to exist.
 func (img *image) entry(fi index.FileInfo) (*entry, error) {
-	p := fi.Path
-	if p == "" {
-		p = "."
-	}
-	e := &entry{img: img, path: p, typ: typeOf(fi.Mode)}
 	img.mu.Lock()
 	defer img.mu.Unlock()
+	return img.entryLocked(fi)
+}
+
+func (img *image) entryLocked(fi index.FileInfo) (*entry, error) {
+	p := fi.Path
+	e := &entry{img: img, path: p, typ: typeOf(fi.Mode)}
 	if p == "." {
 		e.ino = img.base | idxDir
 		return e, nil
@@ -198,24 +255,28 @@ func (img *image) entry(fi index.FileInfo) (*entry, error) {
 	return e, nil
 }
 
-// removed forgets the entry at p after the draft dropped it.
-func (img *image) removed(p string) {
-	img.mu.Lock()
-	defer img.mu.Unlock()
+// remove takes a file, symlink or empty directory out of a draft.
+func (img *image) remove(p string) error {
+	return img.change(func(d *index.Draft) error {
+		if err := d.Remove(p); err != nil {
+			return err
+		}
+		img.removedLocked(p)
+		return nil
+	})
+}
+
+// removedLocked forgets the entry at p after the draft dropped it.
+func (img *image) removedLocked(p string) {
 	if e := img.entries[p]; e != nil {
 		e.gone = true
 		delete(img.entries, p)
 	}
 }
 
-// renamed moves the entry at from, and all below it, to to.
-func (img *image) renamed(from, to string) {
-	img.mu.Lock()
-	defer img.mu.Unlock()
-	if e := img.entries[to]; e != nil {
-		e.gone = true
-		delete(img.entries, to)
-	}
+// renamedLocked moves the entry at from, and all below it, to to.
+func (img *image) renamedLocked(from, to string) {
+	img.removedLocked(to)
 	moved := map[string]*entry{}
 	for p, e := range img.entries {
 		if p == from || strings.HasPrefix(p, from+"/") {
@@ -256,17 +317,13 @@ func (img *image) parentName() string {
 
 // setParent sets, or with "" removes, the parent link of a draft.
 func (img *image) setParent(name string) error {
-	d := img.openDraft()
-	if d == nil {
-		return syscall.EROFS
-	}
-	if err := d.SetParent(name); err != nil {
-		return err
-	}
-	img.mu.Lock()
-	defer img.mu.Unlock()
-	img.parent = name
-	return nil
+	return img.change(func(d *index.Draft) error {
+		if err := d.SetParent(name); err != nil {
+			return err
+		}
+		img.parent = name
+		return nil
+	})
 }
 
 // complete says whether a draft holds a whole dump: CRIU writes inventory.img after everything a restore needs (cr-dump.c, cr_dump_tasks).

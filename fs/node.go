@@ -2,6 +2,7 @@ package fs
 
 import (
 	"context"
+	"errors"
 	"syscall"
 
 	gofs "github.com/hanwen/go-fuse/v2/fs"
@@ -37,7 +38,7 @@ func (n *node) Statfs(_ context.Context, out *fuse.StatfsOut) syscall.Errno {
 	out.Blocks, out.Bfree, out.Bavail = st.Blocks, st.Bfree, st.Bavail
 	out.Files, out.Ffree = st.Files, st.Ffree
 	out.Bsize, out.Frsize = uint32(st.Bsize), uint32(st.Frsize)
-	out.NameLen = 255
+	out.NameLen = nameMax
 	return 0
 }
 
@@ -119,24 +120,9 @@ func (n *parentNode) Setattr(_ context.Context, _ gofs.FileHandle, _ *fuse.SetAt
 	return 0
 }
 
-// stat describes the entry where it is now. ENOENT once it is unlinked.
-func (e *entry) stat() (index.FileInfo, error) {
-	for {
-		p, ok := e.where()
-		if !ok {
-			return index.FileInfo{}, syscall.ENOENT
-		}
-		fi, err := e.img.stat(p)
-		if now, _ := e.where(); now == p || err == nil {
-			return fi, err
-		}
-	}
-}
-
 // setContentAttr changes permissions and mtime of an entry of a draft.
 func (s *Server) setContentAttr(e *entry, in *fuse.SetAttrIn) syscall.Errno {
-	d := e.img.openDraft()
-	if d == nil {
+	if e.img.openDraft() == nil {
 		return syscall.EROFS
 	}
 	if uid, ok := in.GetUID(); ok && uid != s.uid {
@@ -157,9 +143,14 @@ func (s *Server) setContentAttr(e *entry, in *fuse.SetAttrIn) syscall.Errno {
 	if a == (index.Attr{}) {
 		return 0
 	}
-	p, ok := e.where()
-	if !ok {
+	err := e.inDraft(func(d *index.Draft, p string) error {
+		if p == "." { // the store keeps nothing of the image directory itself
+			return nil
+		}
+		return d.SetAttr(p, a)
+	})
+	if errors.Is(err, syscall.ENOENT) { // unlinked
 		return 0
 	}
-	return errnoOf(d.SetAttr(p, a))
+	return errnoOf(err)
 }
