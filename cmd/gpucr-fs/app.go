@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+// app is what all commands share.
+type app struct {
+	in  *os.File
+	out *os.File
+	err *os.File
+
+	json    bool
+	quiet   bool
+	config  string
+	index   indexFlags
+	running bool // arguments and configuration were understood
+}
+
+// indexFlags are options of an opened store; a running daemon keeps its own.
+type indexFlags struct {
+	cache   bytesValue
+	floor   bytesValue
+	workers int
+}
+
+func (f *indexFlags) options() index.Options {
+	return index.Options{CacheSize: int64(f.cache), FreeFloor: int64(f.floor), Workers: f.workers}
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "gpucr-fs",
+		Short: "keep CRIU checkpoints deduplicated, mount them, restore from them",
+		Long: `gpucr-fs keeps CRIU checkpoints in a deduplicating store and shows them as image directories.
+
+    gpucr-fs mount store/ /images
+    criu restore -D /images
+
+Options come from a configuration file, then from the environment, then from the command line; the latter win. The file is JSON, /etc/gpucr-fs/config.json or
+the one --config names: {"cache-size": "256MiB", "mount": {"metrics-addr": ":9100"}}. The variable of --cache-size is GPUCR_FS_CACHE_SIZE.
+
+Exit codes: 0 done, 1 error, 2 usage, 3 partly done, 10 no store, 11 store in use, 12 corrupt.`,
+		Version:       version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.configure(cmd); err != nil {
+				return err
+			}
+			a.running = true
+			return nil
+		},
+	}
+	f := root.PersistentFlags()
+	f.BoolVar(&a.json, "json", false, "print JSON")
+	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress")
+	f.StringVar(&a.config, "config", "", "configuration `FILE` (default "+defaultConfig+")")
+	f.Var(&a.index.cache, "cache-size", "memory for decoded chunks (default 128MiB)")
+	f.Var(&a.index.floor, "free-floor", "disk `SIZE` never filled (default 256MiB)")
+	f.IntVar(&a.index.workers, "workers", 0, "threads that hash, compress and read (default: one a core)")
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.AddCommand(a.commands()...)
+	return root
+}
+
+// commands lists every command; each has its file.
+func (a *app) commands() []*cobra.Command {
+	return []*cobra.Command{
+		a.initCmd(), a.importCmd(), a.exportCmd(), a.mountCmd(), a.umountCmd(), a.sealCmd(), a.lsCmd(), a.infoCmd(), a.duCmd(), a.diffCmd(), a.tagCmd(),
+		a.rmCmd(), a.gcCmd(), a.verifyCmd(), a.repairCmd(), a.statsCmd(), a.benchCmd(), a.versionCmd(), a.completionCmd(), a.daemonCmd(),
+	}
+}
+
+// session calls f with access to the store at dir.
+func (a *app) session(ctx context.Context, dir string, f func(*daemon.Session) error) error {
+	s, err := daemon.Connect(ctx, dir, a.index.options())
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(s), s.Close())
+}
+
+// do runs one operation on the store at dir, with a progress bar.
+func do[Req, Res any](ctx context.Context, a *app, dir, title string, op *daemon.Op[Req, Res], req Req) (res Res, err error) {
+	err = a.session(ctx, dir, func(s *daemon.Session) error {
+		p := a.progress(title)
+		defer p.close()
+		res, err = op.Do(ctx, s, req, daemon.Streams{Progress: p.tell})
+		return err
+	})
+	return res, err
+}
+
+// print shows a result: as JSON, or as text does.
+func (a *app) print(res any, text func(w io.Writer)) error {
+	return a.printTo(a.out, res, text)
+}
+
+func (a *app) printTo(out io.Writer, res any, text func(w io.Writer)) error {
+	if a.json {
+		e := json.NewEncoder(out)
+		e.SetIndent("", "  ")
+		e.SetEscapeHTML(false)
+		return e.Encode(res)
+	}
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	text(w)
+	return w.Flush()
+}
+
+// confirm asks before something is deleted.
+func (a *app) confirm(yes bool, question string) error {
+	if yes {
+		return nil
+	}
+	if !term.IsTerminal(int(a.in.Fd())) {
+		return usage(errors.New("nobody is there to confirm"), "add -y, or look first with -n")
+	}
+	fmt.Fprintf(a.err, "%s [y/N] ", question)
+	var answer string
+	if _, err := fmt.Fscanln(a.in, &answer); err != nil && err.Error() != "unexpected newline" {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	if answer != "y" && answer != "Y" && answer != "yes" {
+		return errors.New("nothing was done")
+	}
+	return nil
+}

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpucr/gpucr-fs/daemon"
+)
+
+func (a *app) diffCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "diff STORE A B",
+		Short: "show per file what two checkpoints share",
+		Long: `Diff compares two checkpoints file by file. Shared bytes of a file of B lie in chunks that A has in any of its files; unique ones do not. For a file that
+only A has, it is the other way round. A and B are names, tags or beginnings of IDs.`,
+		Example: "  gpucr-fs diff store/ web-1 web-2",
+		Args:    cobra.ExactArgs(3),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			res, err := do(cmd.Context(), a, args[0], "", daemon.Diff, daemon.DiffRequest{A: args[1], B: args[2]})
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) {
+				fmt.Fprintf(w, "FILE\tIN %s\tIN %s\tZERO\tSHARED\tUNIQUE\n", res.A, res.B)
+				for _, f := range res.Files {
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", f.Path, size(f.SizeA), size(f.SizeB), size(f.Zero), size(f.Shared), size(f.Unique))
+				}
+				fmt.Fprintf(w, "total\t\t\t%s\t%s\t%s\n", size(res.Zero), size(res.Shared), size(res.Unique))
+			})
+		},
+	}
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/gpucr/gpucr-fs/archive"
+	"github.com/gpucr/gpucr-fs/daemon"
+)
+
+func (a *app) exportCmd() *cobra.Command {
+	var compression string
+	c := &cobra.Command{
+		Use:   "export STORE NAME TARGET",
+		Short: "write a checkpoint to a directory, an archive or standard output",
+		Long: `Export writes a checkpoint to the directory TARGET, which must not exist or be empty; or to an archive, if TARGET ends in .tar, .tar.gz or .tar.zst;
+or as a tar stream to standard output, if TARGET is -. Files and directories appear under their name only when they are complete and on stable storage. In a
+directory, zero pages become holes. NAME is a name, a tag or the beginning of an ID.`,
+		Example: "  gpucr-fs export store/ web-1 /tmp/web-1\n  gpucr-fs export store/ web-1 web-1.tar.zst\n  gpucr-fs export store/ web-1 - | ssh other gpucr-fs import store/ web-1 -",
+		Args:    cobra.ExactArgs(3),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			req := daemon.ExportRequest{Ref: args[1], Compression: archive.Compression(compression)}
+			if args[2] == "-" {
+				return a.exportStream(cmd.Context(), args[0], req)
+			}
+			if req.Target, err = filepath.Abs(args[2]); err != nil {
+				return err
+			}
+			var byName archive.Compression
+			if byName, req.Archive = archive.CompressionOf(req.Target); compression == "" {
+				req.Compression = byName
+			} else if !req.Archive {
+				return usage(errors.New("--compression is for archives"), "let the target end in .tar, .tar.gz or .tar.zst, or be -")
+			}
+			res, err := do(cmd.Context(), a, args[0], "export "+req.Ref, daemon.Export, req)
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) {
+				fmt.Fprintf(w, "exported %s to %s: %d files, %s, of which %s holes\n", res.Checkpoint, res.Target, res.Files, size(res.Bytes), size(res.Holes))
+			})
+		},
+	}
+	c.Flags().StringVar(&compression, "compression", "", "of an archive: none, gzip or zstd (default: by the name of the target)")
+	return c
+}
+
+// exportStream exports to standard output; the result, where it is asked for, goes to stderr.
+func (a *app) exportStream(ctx context.Context, dir string, req daemon.ExportRequest) error {
+	if term.IsTerminal(int(a.out.Fd())) {
+		return usage(errors.New("standard output is a terminal"), "pipe it into something, or name a target")
+	}
+	return a.session(ctx, dir, func(s *daemon.Session) error {
+		p := a.progress("export " + req.Ref)
+		defer p.close()
+		res, err := daemon.Export.Do(ctx, s, req, daemon.Streams{Out: a.out, Progress: p.tell})
+		if err != nil || !a.json {
+			return err
+		}
+		return a.printTo(a.err, res, nil)
+	})
+}

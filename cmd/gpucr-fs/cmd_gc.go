@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+func (a *app) gcCmd() *cobra.Command {
+	var dryRun, yes bool
+	c := &cobra.Command{
+		Use:   "gc STORE",
+		Short: "give back the space that no checkpoint uses",
+		Long: `Gc gives the space of payload that no checkpoint uses back to the file system, and removes incomplete checkpoints, whose writers died. It asks only when
+there are incomplete ones.`,
+		Example: "  gpucr-fs gc -n store/\n  gpucr-fs gc -y store/",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.session(cmd.Context(), args[0], func(s *daemon.Session) error { return a.gc(cmd.Context(), s, dryRun, yes) })
+		},
+	}
+	c.Flags().BoolVarP(&dryRun, "dry-run", "n", false, "only show what would be given back")
+	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	return c
+}
+
+func (a *app) gc(ctx context.Context, s *daemon.Session, dryRun, yes bool) error {
+	if !dryRun && !yes {
+		list, err := daemon.List.Do(ctx, s, daemon.ListRequest{Fast: true}, daemon.Streams{})
+		if err != nil {
+			return err
+		}
+		var lost []string
+		for _, c := range list.Checkpoints {
+			if c.State == index.Incomplete {
+				lost = append(lost, c.Name)
+			}
+		}
+		if len(lost) > 0 {
+			if err := a.confirm(false, "remove the incomplete "+strings.Join(lost, ", ")+"?"); err != nil {
+				return err
+			}
+		}
+	}
+	p := a.progress("gc")
+	res, err := daemon.Collect.Do(ctx, s, daemon.CollectRequest{DryRun: dryRun}, daemon.Streams{Progress: p.tell})
+	p.close()
+	if err != nil {
+		return err
+	}
+	return a.print(res, func(w io.Writer) {
+		fmt.Fprintf(w, "reclaimable\t%s in %d dead chunks; %d are live\n", size(res.Reclaimable), res.DeadChunks, res.LiveChunks)
+		if !dryRun {
+			fmt.Fprintf(w, "reclaimed\t%s, %d packs dropped\n", size(res.Reclaimed), res.PacksGone)
+		}
+		if len(res.Incomplete) > 0 {
+			fmt.Fprintf(w, "incomplete\t%s\n", strings.Join(res.Incomplete, ", "))
+		}
+	})
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/gpucr/gpucr-fs/archive"
+	"github.com/gpucr/gpucr-fs/daemon"
+)
+
+func (a *app) importCmd() *cobra.Command {
+	var req daemon.ImportRequest
+	var maxBytes bytesValue
+	c := &cobra.Command{
+		Use:   "import STORE NAME SOURCE",
+		Short: "bring an image directory or a checkpoint archive into the store",
+		Long: `Import brings in an image directory, or a checkpoint archive (tar, tar.gz or tar.zst) as podman and the Kubernetes checkpoint API write them, as the
+checkpoint NAME. SOURCE is - for an archive on standard input. The checkpoint is complete and sealed, or nothing was changed.
+
+The images of an incremental dump hold a link to their parent, which must be in the store: under the last name in the link, or that of --parent.
+Absolute names, names with "..", links out of the tree, hard links and devices are refused, and so is what exceeds the limits.`,
+		Example: "  gpucr-fs import store/ web-1 /var/lib/dumps/web\n  podman container checkpoint -l -e /dev/stdout | gpucr-fs import store/ web-2 -",
+		Args:    cobra.ExactArgs(3),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			req.Name, req.MaxBytes = args[1], int64(maxBytes)
+			var res archive.Result
+			if args[2] == "-" {
+				res, err = a.importStream(cmd.Context(), args[0], req)
+			} else if req.Source, err = filepath.Abs(args[2]); err == nil {
+				res, err = do(cmd.Context(), a, args[0], "import "+req.Name, daemon.Import, req)
+			}
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) {
+				i := res.Checkpoint
+				fmt.Fprintf(w, "imported %s: %d files, %s, of which %s zero\n", i.Name, i.Files, size(i.Logical), size(i.Zero))
+				for _, s := range res.Skipped {
+					fmt.Fprintf(w, "left out the socket %s\n", s)
+				}
+			})
+		},
+	}
+	f := c.Flags()
+	f.StringSliceVar(&req.Tags, "tag", nil, "`TAG` of the new checkpoint, may be given again")
+	f.StringVar(&req.Parent, "parent", "", "`NAME` of the checkpoint an incremental dump builds on")
+	f.IntVar(&req.MaxFiles, "max-files", 0, "most files, directories and links (default 1048576)")
+	f.Var(&maxBytes, "max-bytes", "largest sum of file sizes (default 16TiB)")
+	f.Int64Var(&req.MaxRatio, "max-ratio", 0, "most `TIMES` an archive may expand, beyond 1 GiB (default 1000)")
+	return c
+}
+
+// importStream imports from standard input.
+func (a *app) importStream(ctx context.Context, dir string, req daemon.ImportRequest) (res archive.Result, err error) {
+	if term.IsTerminal(int(a.in.Fd())) {
+		return res, usage(errors.New("standard input is a terminal"), "pipe an archive into it")
+	}
+	err = a.session(ctx, dir, func(s *daemon.Session) error {
+		p := a.progress("import " + req.Name)
+		defer p.close()
+		res, err = daemon.Import.Do(ctx, s, req, daemon.Streams{In: a.in, Progress: p.tell})
+		return err
+	})
+	return res, err
+}

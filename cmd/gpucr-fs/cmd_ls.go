@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+func (a *app) lsCmd() *cobra.Command {
+	var req daemon.ListRequest
+	c := &cobra.Command{
+		Use:   "ls STORE [NAME]",
+		Short: "list checkpoints, or the files of one",
+		Long: `Ls lists the checkpoints of a store, oldest first. A checkpoint's logical bytes are its files' sizes: zero pages, which are stored nowhere; bytes unique
+to it; and bytes shared with other checkpoints. Stored is what its distinct chunks occupy on disk, compressed, shared ones included.
+With NAME (a name, a tag or the beginning of an ID) it lists the files of that checkpoint.`,
+		Example: "  gpucr-fs ls store/\n  gpucr-fs ls --json --tag golden store/\n  gpucr-fs ls store/ web-1",
+		Args:    cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 2 {
+				return a.lsFiles(cmd.Context(), args[0], args[1])
+			}
+			res, err := do(cmd.Context(), a, args[0], "", daemon.List, req)
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) { checkpointTable(w, res.Checkpoints, req.Fast) })
+		},
+	}
+	c.Flags().StringVar(&req.Tag, "tag", "", "only the checkpoint of this `TAG`")
+	c.Flags().BoolVar(&req.Fast, "fast", false, "do not count unique, shared and stored bytes")
+	return c
+}
+
+func checkpointTable(w io.Writer, list []index.Info, fast bool) {
+	if fast {
+		fmt.Fprintln(w, "NAME\tSTATE\tSEALED\tFILES\tLOGICAL\tZERO\tPARENT\tTAGS")
+	} else {
+		fmt.Fprintln(w, "NAME\tSTATE\tSEALED\tFILES\tLOGICAL\tZERO\tUNIQUE\tSHARED\tSTORED\tPARENT\tTAGS")
+	}
+	for _, i := range list {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t", i.Name, i.State, when(i.SealedAt), i.Files, size(i.Logical), size(i.Zero))
+		if !fast {
+			fmt.Fprintf(w, "%s\t%s\t%s\t", size(i.Unique), size(i.Shared), size(i.Stored))
+		}
+		fmt.Fprintf(w, "%s\t%s\n", dash(i.Parent), dash(strings.Join(i.Tags, ",")))
+	}
+}
+
+func (a *app) lsFiles(ctx context.Context, dir, ref string) error {
+	res, err := do(ctx, a, dir, "", daemon.Entries, daemon.EntriesRequest{Ref: ref})
+	if err != nil {
+		return err
+	}
+	return a.print(res, func(w io.Writer) {
+		fmt.Fprintln(w, "MODE\tSIZE\tZERO\tMODIFIED\tPATH")
+		for _, e := range res.Entries {
+			name := e.Path
+			if e.Target != "" {
+				name += " -> " + e.Target
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", e.Mode, size(e.Size), size(e.Zero), when(e.ModTime), name)
+		}
+	})
+}

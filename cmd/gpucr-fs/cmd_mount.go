@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/fs"
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+// logLimit is the size in bytes at which the daemon's log is put aside.
+const logLimit = 4 << 20
+
+// daemonSpec is everything a daemon is started with.
+type daemonSpec struct {
+	Store     string              `json:"store"` // absolute
+	Mount     daemon.MountRequest `json:"mount"`
+	CacheSize int64               `json:"cache_size"`
+	FreeFloor int64               `json:"free_floor"`
+	Workers   int                 `json:"workers"`
+	Log       string              `json:"log"` // absolute
+	Debug     bool                `json:"debug"`
+}
+
+func (a *app) mountCmd() *cobra.Command {
+	var spec daemonSpec
+	var foreground bool
+	c := &cobra.Command{
+		Use:   "mount STORE DIR",
+		Short: "show a store as image directories",
+		Long: `Mount shows the checkpoint sealed last, or the one of --checkpoint, as the directory DIR, and every checkpoint as DIR/.checkpoints/NAME. It returns when
+the mount serves. A directory made in DIR/.checkpoints is a new checkpoint for criu dump; with --new NAME, DIR itself is.
+
+A daemon serves the mount and holds the store until its last mount is gone; all commands work meanwhile. A second mount of the same store is added to it, with
+the daemon's --cache-size, --free-floor, --workers and --log-file. What a killed daemon left at DIR is cleared away.`,
+		Example: "  gpucr-fs mount store/ /images\n  criu restore -D /images\n\n  gpucr-fs mount --new web-3 store/ /mnt/web-3\n  criu dump -t 4711 -D /mnt/web-3",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if spec.Store, err = filepath.Abs(args[0]); err != nil {
+				return err
+			}
+			if spec.Mount.Dir, err = daemon.MountPoint(args[1]); err != nil {
+				return err
+			}
+			toStderr := foreground && spec.Log == ""
+			if spec.Log == "" {
+				spec.Log = filepath.Join(spec.Store, "daemon.log")
+			}
+			if spec.Log, err = filepath.Abs(spec.Log); err != nil {
+				return err
+			}
+			spec.CacheSize, spec.FreeFloor, spec.Workers, spec.Debug = int64(a.index.cache), int64(a.index.floor), a.index.workers, spec.Mount.Debug
+			if foreground {
+				return a.mountForeground(cmd.Context(), spec, toStderr)
+			}
+			res, err := daemon.MountAt(cmd.Context(), spec.Store, spec.Mount, func(ctx context.Context) (daemon.MountResult, error) { return spawn(ctx, spec) })
+			if err != nil {
+				return err
+			}
+			return a.printMount(res)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&spec.Mount.Checkpoint, "checkpoint", "", "show `NAME` (a name, a tag or the beginning of an ID) instead of the one sealed last")
+	f.StringVar(&spec.Mount.New, "new", "", "show a new checkpoint `NAME`, for writing")
+	f.BoolVarP(&foreground, "foreground", "f", false, "stay in the foreground until unmounted or interrupted")
+	f.BoolVar(&spec.Mount.AllowOther, "allow-other", false, "let users other than root in, as far as file modes allow")
+	f.IntVar(&spec.Mount.ReadaheadKB, "readahead", 0, "`KIB` the kernel reads ahead (default 8192)")
+	f.StringVar(&spec.Mount.MetricsAddr, "metrics-addr", "", "serve Prometheus at `HOST:PORT`/metrics")
+	f.StringVar(&spec.Log, "log-file", "", "the daemon's log `FILE` (default STORE/daemon.log; stderr in the foreground)")
+	f.BoolVar(&spec.Mount.Debug, "debug", false, "log every request")
+	return c
+}
+
+func (a *app) printMount(res daemon.MountResult) error {
+	return a.print(res, func(w io.Writer) {
+		fmt.Fprintf(w, "mounted %s at %s\n", res.Store, res.Dir)
+		if res.Metrics != "" {
+			fmt.Fprintf(w, "metrics at http://%s/metrics\n", res.Metrics)
+		}
+	})
+}
+
+// spawn starts this program again as the daemon.
+func spawn(ctx context.Context, spec daemonSpec) (daemon.MountResult, error) {
+	// A folder that is no store must not get a log.
+	if _, err := os.Stat(filepath.Join(spec.Store, "config.json")); err != nil {
+		return daemon.MountResult{}, &index.Error{Class: index.NoStore, Op: "mount", File: spec.Store, Hint: "make one with: gpucr-fs init STORE",
+			Err: errors.New("is not a store")}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return daemon.MountResult{}, err
+	}
+	return daemon.Spawn(ctx, self, []string{os.Args[0], "daemon"}, spec, spec.Log)
+}
+
+func (a *app) mountForeground(ctx context.Context, spec daemonSpec, toStderr bool) error {
+	if s, ok, err := daemon.ConnectDaemon(ctx, spec.Store); err != nil {
+		return err
+	} else if ok {
+		s.Close()
+		return &index.Error{Class: index.InUse, Op: "mount", Err: errors.New("a daemon serves the store already"), Hint: "drop -f to add a mount to it"}
+	}
+	var log io.Writer = a.err
+	if !toStderr {
+		file, err := daemon.OpenLogFile(spec.Log, logLimit)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		log = file
+	}
+	return serve(ctx, spec, log, func(res daemon.MountResult, err error) error {
+		if err != nil {
+			return err
+		}
+		return a.printMount(res)
+	})
+}
+
+// serve is the life of a daemon. ready is told once whether the mount serves.
+func serve(ctx context.Context, spec daemonSpec, log io.Writer, ready func(daemon.MountResult, error) error) error {
+	level := slog.LevelInfo
+	if spec.Debug {
+		level = slog.LevelDebug
+	}
+	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level}))
+	d, err := daemon.Start(ctx, daemon.Options{
+		Dir: spec.Store, Logger: logger, Version: version, Mount: mounter(logger),
+		Index: index.Options{CacheSize: spec.CacheSize, FreeFloor: spec.FreeFloor, Workers: spec.Workers},
+	})
+	if err != nil {
+		return ready(daemon.MountResult{}, err)
+	}
+	res, err := d.AddMount(ctx, spec.Mount)
+	if err != nil {
+		return errors.Join(ready(res, err), d.Close())
+	}
+	if err := ready(res, nil); err != nil {
+		return errors.Join(err, d.Close())
+	}
+	return d.Run(ctx)
+}
+
+// mounter makes mounts with package fs.
+func mounter(log *slog.Logger) func(context.Context, *index.Store, daemon.MountRequest) (daemon.Mount, error) {
+	return func(ctx context.Context, s *index.Store, r daemon.MountRequest) (daemon.Mount, error) {
+		m, err := fs.Mount(ctx, s, r.Dir, fs.Options{
+			Checkpoint: r.Checkpoint, New: r.New, Logger: log, ReadaheadKB: r.ReadaheadKB, AllowOther: r.AllowOther, Debug: r.Debug,
+		})
+		if err != nil {
+			return nil, err
+		}
+		return m, nil
+	}
+}

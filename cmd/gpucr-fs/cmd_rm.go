@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpucr/gpucr-fs/daemon"
+)
+
+func (a *app) rmCmd() *cobra.Command {
+	var req daemon.RemoveRequest
+	var keep daemon.Policy
+	var within withinValue
+	var dryRun, yes bool
+	c := &cobra.Command{
+		Use:   "rm STORE [NAME...]",
+		Short: "remove checkpoints by name, tag or policy",
+		Long: `Rm removes checkpoints: those named, that of --tag, or all sealed ones that no --keep-… rule wants. All of them go or none. A checkpoint that an incremental
+one builds on is refused by name and kept by a policy. The space is given back by gc.`,
+		Example: "  gpucr-fs rm store/ web-1 web-2\n  gpucr-fs rm -n --keep-last 3 --keep-within 7d12h --keep-tag golden store/",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			keep.Within = time.Duration(within)
+			req.Names, req.Keep = args[1:], &keep
+			return a.session(cmd.Context(), args[0], func(s *daemon.Session) error { return a.rm(cmd.Context(), s, req, dryRun, yes) })
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&req.Tag, "tag", "", "remove the checkpoint that bears `TAG`")
+	f.IntVar(&keep.Last, "keep-last", 0, "keep the `N` sealed last, remove the others")
+	f.Var(&within, "keep-within", "keep those sealed within `TIME` before the last one, like 7d12h (w, d, h, m, s)")
+	f.StringSliceVar(&keep.Tags, "keep-tag", nil, "keep those that bear `TAG`, may be given again")
+	f.BoolVarP(&dryRun, "dry-run", "n", false, "only show what would be removed")
+	f.BoolVarP(&yes, "yes", "y", false, "do not ask")
+	return c
+}
+
+// rm shows the selection first and removes exactly what was shown.
+func (a *app) rm(ctx context.Context, s *daemon.Session, req daemon.RemoveRequest, dryRun, yes bool) error {
+	req.DryRun = true
+	res, err := daemon.Remove.Do(ctx, s, req, daemon.Streams{})
+	if err != nil {
+		return err
+	}
+	if !dryRun && len(res.Removed) > 0 {
+		names := make([]string, len(res.Removed))
+		for i, c := range res.Removed {
+			names[i] = c.Name
+		}
+		if err := a.confirm(yes, "remove "+strings.Join(names, ", ")+"?"); err != nil {
+			return err
+		}
+		kept := res.Kept
+		if res, err = daemon.Remove.Do(ctx, s, daemon.RemoveRequest{Names: names}, daemon.Streams{}); err != nil {
+			return err
+		}
+		res.Kept = kept
+	}
+	res.DryRun = dryRun
+	return a.print(res, func(w io.Writer) {
+		verb := "removed"
+		if dryRun {
+			verb = "would remove"
+		}
+		for _, k := range res.Kept {
+			fmt.Fprintf(w, "keep %s\t%s\n", k.Name, k.Reason)
+		}
+		for _, c := range res.Removed {
+			fmt.Fprintf(w, "%s %s\t%s, %s\n", verb, c.Name, c.State, size(c.Logical))
+		}
+		if len(res.Removed) == 0 {
+			fmt.Fprintln(w, "nothing to remove")
+		} else if !dryRun {
+			fmt.Fprintln(w, "gpucr-fs gc gives the space back")
+		}
+	})
+}

@@ -1,0 +1,30 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpucr/gpucr-fs/daemon"
+)
+
+func (a *app) sealCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "seal STORE NAME",
+		Short: "complete a checkpoint that is being written through a mount",
+		Long: `Seal makes a checkpoint that is being written through a mount complete, durable and immutable. A checkpoint that criu dump wrote is sealed by itself when
+the dump ends; one written by other means is sealed by this command.`,
+		Example: "  mkdir /images/.checkpoints/web-4\n  cp -r dump/. /images/.checkpoints/web-4\n  gpucr-fs seal store/ web-4",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			res, err := do(cmd.Context(), a, args[0], "", daemon.Seal, daemon.SealRequest{Name: args[1]})
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) {
+				fmt.Fprintf(w, "sealed %s: %d files, %s, of which %s zero\n", res.Name, res.Files, size(res.Logical), size(res.Zero))
+			})
+		},
+	}
+}

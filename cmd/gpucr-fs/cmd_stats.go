@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpucr/gpucr-fs/daemon"
+)
+
+func (a *app) statsCmd() *cobra.Command {
+	var watch bool
+	var interval time.Duration
+	c := &cobra.Command{
+		Use:   "stats STORE",
+		Short: "show live counters: hits, misses, bytes, latencies",
+		Long: `Stats shows what the store and its mounts did since the daemon opened it. With --watch it goes on, one line an interval, until interrupted or until the
+daemon is gone. Latencies are those of the kernel's read requests; what the page cache answers is not among them.`,
+		Example: "  gpucr-fs stats store/\n  gpucr-fs stats --watch --interval 2s store/",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if watch {
+				return a.watchStats(cmd.Context(), args[0], interval)
+			}
+			res, err := do(cmd.Context(), a, args[0], "", daemon.LiveStats, daemon.StatsRequest{})
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) { printStats(w, res) })
+		},
+	}
+	c.Flags().BoolVar(&watch, "watch", false, "go on, one line an interval")
+	c.Flags().DurationVar(&interval, "interval", time.Second, "of --watch, like 2s")
+	return c
+}
+
+func printStats(w io.Writer, r daemon.StatsResult) {
+	s := r.Store
+	if r.Daemon {
+		fmt.Fprintf(w, "daemon\tpid %d, since %s\n", r.PID, when(r.Since))
+	} else {
+		fmt.Fprintf(w, "daemon\tnone\n")
+	}
+	fmt.Fprintf(w, "cache\t%d hits, %d misses, %s held\nread\t%s delivered, %s from packs\nwritten\t%s taken, %s stored, %s zero\nchunks\t%d new, %d found stored already\nerrors\t%d\ndrafts\t%d\nfree\t%s\n",
+		s.Hits, s.Misses, size(s.CacheBytes), size(s.BytesRead), size(s.BytesFetched), size(s.BytesWritten), size(s.BytesStored), size(s.ZeroBytes),
+		s.ChunksNew, s.ChunksDup, s.Errors, s.OpenDrafts, size(s.FreeBytes))
+	for _, m := range r.Mounts {
+		fmt.Fprintf(w, "mount\t%s: %d reads, %s, p50 %v, p90 %v, p99 %v, max %v, %d errors, %d writes, %s\n", m.Dir, m.Reads, size(m.ReadBytes),
+			m.ReadP50, m.ReadP90, m.ReadP99, m.ReadMax, m.ReadErrors, m.Writes, size(m.WriteBytes))
+	}
+}
+
+// watchStats prints a line for every interval. It needs a daemon: a store opened for one look has done nothing.
+func (a *app) watchStats(ctx context.Context, dir string, interval time.Duration) error {
+	if interval <= 0 {
+		return usage(fmt.Errorf("an interval of %v", interval), "give one like 2s")
+	}
+	var last daemon.StatsResult
+	for n := 0; ; n++ {
+		s, ok, err := daemon.ConnectDaemon(ctx, dir)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			if n > 0 {
+				return nil
+			}
+			return fmt.Errorf("nothing of %s is mounted", dir)
+		}
+		res, err := daemon.LiveStats.Do(ctx, s, daemon.StatsRequest{}, daemon.Streams{})
+		s.Close()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := a.printTick(res, last, n, interval); err != nil {
+			return err
+		}
+		last = res
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(interval):
+		}
+	}
+}
+
+func (a *app) printTick(res, last daemon.StatsResult, n int, interval time.Duration) error {
+	return a.print(res, func(w io.Writer) {
+		const row = "%-10s%-10s%-8s%-12s%-12s%-12s%-10s%-10s%-10s%s\n"
+		if n%20 == 0 {
+			fmt.Fprintf(w, row, "hits", "misses", "hit %", "read/s", "packs/s", "write/s", "p50", "p90", "p99", "errors")
+		}
+		if n == 0 {
+			last = res
+		}
+		hits, misses := res.Store.Hits-last.Store.Hits, res.Store.Misses-last.Store.Misses
+		share := "-"
+		if hits+misses > 0 {
+			share = fmt.Sprintf("%.1f", 100*float64(hits)/float64(hits+misses))
+		}
+		per := func(now, before int64) string { return speed(float64(now-before) / interval.Seconds()) }
+		var p50, p90, p99 time.Duration
+		for _, m := range res.Mounts {
+			p50, p90, p99 = max(p50, m.ReadP50), max(p90, m.ReadP90), max(p99, m.ReadP99)
+		}
+		fmt.Fprintf(w, row, fmt.Sprint(hits), fmt.Sprint(misses), share, per(res.Store.BytesRead, last.Store.BytesRead),
+			per(res.Store.BytesFetched, last.Store.BytesFetched), per(res.Store.BytesWritten, last.Store.BytesWritten),
+			p50.Round(time.Microsecond).String(), p90.Round(time.Microsecond).String(), p99.Round(time.Microsecond).String(), fmt.Sprint(res.Store.Errors))
+	})
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+func (a *app) verifyCmd() *cobra.Command {
+	var subset shareValue
+	c := &cobra.Command{
+		Use:   "verify STORE [NAME...]",
+		Short: "check stored checkpoints for damage",
+		Long: `Verify reads the payload of all checkpoints, or of those named, and checks it against what was written. Every damage is shown with the checkpoint and the file
+it is in; the exit code is 12 then. --read-data-subset reads a random share of the payload only.`,
+		Example: "  gpucr-fs verify store/\n  gpucr-fs verify --read-data-subset 5% store/",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			res, err := do(cmd.Context(), a, args[0], "verify", daemon.Verify, daemon.VerifyRequest{Refs: args[1:], Subset: float64(subset)})
+			if err != nil {
+				return err
+			}
+			if err := a.print(res, func(w io.Writer) { printVerify(w, res) }); err != nil {
+				return err
+			}
+			if n := len(res.Problems); n > 0 {
+				return &codeError{exitCorrupt, "dump the damaged checkpoints again, remove them and collect with gc", fmt.Errorf("verify: %d problems found", n)}
+			}
+			return nil
+		},
+	}
+	c.Flags().Var(&subset, "read-data-subset", "share of the payload to read, like 5% or 1/20")
+	return c
+}
+
+func printVerify(w io.Writer, res index.VerifyResult) {
+	for _, p := range res.Problems {
+		where := p.Pack
+		if p.Checkpoint != "" {
+			where = "checkpoint " + p.Checkpoint
+			if p.File != "" {
+				where += fmt.Sprintf(", file %s, offset %d", p.File, p.Offset)
+			}
+		}
+		fmt.Fprintf(w, "damaged: %s: %s\n", dash(where), p.Text)
+	}
+	state := "sound"
+	if len(res.Problems) > 0 {
+		state = "damaged"
+	}
+	fmt.Fprintf(w, "%s: %d checkpoints, %d chunks, %s read\n", state, res.Checkpoints, res.Chunks, size(res.Bytes))
+}
