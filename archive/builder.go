@@ -77,10 +77,10 @@ func (b *builder) dir(p string, perm fs.FileMode, mtime time.Time) error {
 	if err := b.mkdirs(p); err != nil {
 		return err
 	}
-	b.dirs[p] = &mtime
 	if p == "." {
-		return nil // the root of a checkpoint keeps its own mode
+		return nil // the root of a checkpoint keeps its own mode and time
 	}
+	b.dirs[p] = &mtime
 	perm = perm.Perm()
 	return b.t.SetAttr(p, index.Attr{Perm: &perm})
 }
