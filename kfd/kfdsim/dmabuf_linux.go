@@ -1,0 +1,184 @@
+package kfdsim
+
+import (
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/kfd/abi"
+)
+
+// A dmabuf is a FUSE file too. FUSE cannot install a descriptor in the caller,
+// so requests that return one return a token instead, a number no descriptor
+// has; kfdsim.h turns it into a descriptor: claim the file handle, open it with
+// open_by_handle_at on the device file (no path is needed, so this works in any
+// mount namespace), drop the token.
+
+// dmabuf is the exported form of a BO. Guarded by Sim.mu.
+type dmabuf struct {
+	id    uint64
+	bo    *bo // held
+	opens int
+	// tokens are descriptors on their way to a caller.
+	tokens map[uint32]*token
+}
+
+// token keeps a dmabuf alive until its caller has opened it.
+type token struct {
+	fd     int
+	by     *openFile
+	handle unix.FileHandle
+}
+
+// TokenBase is the first number that stands for a descriptor still to be
+// opened.
+const TokenBase = 0x40000000
+
+var lastToken atomic.Uint32
+
+// exportBO returns a token for the dmabuf of a BO, made on first export. The
+// caller holds the BO over the call.
+func (s *Sim) exportBO(b *bo, by *openFile) (uint32, syscall.Errno) {
+	s.mu.Lock()
+	d := b.dmabuf
+	if d == nil {
+		s.lastBuf++
+		d = &dmabuf{id: s.lastBuf, bo: b.get(), tokens: map[uint32]*token{}}
+		b.dmabuf = d
+		s.dmabufs[d.id] = d
+	}
+	d.opens++ // so that it stays over the open below
+	s.unlock()
+	defer s.closeDmabuf(d)
+
+	path := filepath.Join(s.DevDir(), "dmabuf", strconv.FormatUint(d.id, 10))
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, s.refuse(syscall.ENFILE, "open dmabuf: "+err.Error())
+	}
+	handle, _, err := unix.NameToHandleAt(fd, "", unix.AT_EMPTY_PATH)
+	if err != nil {
+		unix.Close(fd)
+		return 0, s.refuse(syscall.ENFILE, "handle of dmabuf: "+err.Error())
+	}
+	n := TokenBase | lastToken.Add(1)&(TokenBase-1)
+	s.mu.Lock()
+	d.tokens[n] = &token{fd: fd, by: by, handle: handle}
+	s.unlock()
+	return n, 0
+}
+
+func (s *Sim) openDmabuf(d *dmabuf) syscall.Errno {
+	s.mu.Lock()
+	defer s.unlock()
+	if d.opens == 0 {
+		return syscall.ENXIO // released between lookup and open
+	}
+	d.opens++
+	return 0
+}
+
+func (s *Sim) closeDmabuf(d *dmabuf) {
+	s.mu.Lock()
+	defer s.unlock()
+	if d.opens--; d.opens == 0 {
+		delete(s.dmabufs, d.id)
+		d.bo.dmabuf = nil
+		s.putBO(d.bo)
+	}
+}
+
+// dropTokens closes what by asked for and nobody claimed.
+func (s *Sim) dropTokens(by *openFile) {
+	var fds []int
+	s.mu.Lock()
+	for _, d := range s.dmabufs {
+		for n, t := range d.tokens {
+			if t.by == by {
+				fds = append(fds, t.fd)
+				delete(d.tokens, n)
+			}
+		}
+	}
+	s.unlock()
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}
+
+// claimArgs belongs to iocClaim (struct kfdsim_claim in kfdsim.h).
+type claimArgs struct {
+	Token  uint32
+	Bytes  uint32
+	Type   int32
+	Handle [36]byte
+}
+
+func (f *openFile) claim(in, out []byte) syscall.Errno {
+	var args claimArgs
+	if abi.Decode(in, &args) != nil {
+		return syscall.EINVAL
+	}
+	f.sim.mu.Lock()
+	defer f.sim.unlock()
+	for _, d := range f.sim.dmabufs {
+		if t := d.tokens[args.Token]; t != nil {
+			b := t.handle.Bytes()
+			args.Bytes, args.Type = uint32(len(b)), t.handle.Type()
+			if copy(args.Handle[:], b) < len(b) {
+				return syscall.EOVERFLOW
+			}
+			return reply(out, &args)
+		}
+	}
+	return syscall.ENOENT
+}
+
+func (f *openFile) drop(in []byte) syscall.Errno {
+	var args struct{ Token uint32 }
+	if abi.Decode(in, &args) != nil {
+		return syscall.EINVAL
+	}
+	fd := -1
+	f.sim.mu.Lock()
+	for _, d := range f.sim.dmabufs {
+		if t := d.tokens[args.Token]; t != nil {
+			fd = t.fd
+			delete(d.tokens, args.Token)
+		}
+	}
+	f.sim.unlock()
+	if fd < 0 {
+		return syscall.ENOENT
+	}
+	unix.Close(fd)
+	return 0
+}
+
+// fileOf finds the open file behind a descriptor of the caller. errno is EBADF
+// when it is not one of ours.
+func (s *Sim) fileOf(c caller, fd int) (*openFile, syscall.Errno) {
+	dup, err := c.getFD(fd)
+	if err != nil {
+		return nil, s.refuse(syscall.EBADF, err.Error())
+	}
+	defer unix.Close(dup)
+	var st unix.Stat_t
+	if err := unix.Fstat(dup, &st); err != nil || st.Ino&inoTagMask != inoTag {
+		return nil, s.refuse(syscall.EBADF, "descriptor is not a device file of the simulator", "fd", fd)
+	}
+	id, err := identify(dup)
+	if err != nil {
+		return nil, s.refuse(syscall.EBADF, "identify descriptor: "+err.Error(), "fd", fd)
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	f := s.files[id]
+	if f == nil {
+		return nil, s.refuse(syscall.EBADF, "descriptor belongs to another simulator", "fd", fd)
+	}
+	return f, 0
+}

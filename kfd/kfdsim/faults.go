@@ -1,0 +1,152 @@
+package kfdsim
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/kfd/abi"
+)
+
+// Fault makes something go wrong: the first After matching events pass, then
+// Count of them (0: all) fail.
+type Fault struct {
+	Kind FaultKind `json:"kind"`
+	// GPU restricts the fault to one gpu_id; 0 is any.
+	GPU   uint32 `json:"gpu,omitempty"`
+	After int    `json:"after,omitempty"`
+	Count int    `json:"count,omitempty"`
+	// Request and Errno belong to FaultIoctl: the request's name, as
+	// abi.Request.String gives it, and the error number.
+	Request string        `json:"request,omitempty"`
+	Errno   syscall.Errno `json:"errno,omitempty"`
+	// Delay belongs to FaultStall.
+	Delay time.Duration `json:"delay_ns,omitempty"`
+
+	seen, hit int
+}
+
+// FaultKind names what goes wrong.
+type FaultKind string
+
+// Kinds of faults.
+const (
+	// FaultIoctl makes a request fail before it does anything: a transient
+	// EBUSY of DRM_IOCTL_AMDGPU_CS, say.
+	FaultIoctl FaultKind = "ioctl"
+	// FaultDMA makes a submission hang: its fence gets ETIME, its context is
+	// guilty from then on.
+	FaultDMA FaultKind = "dma"
+	// FaultStall delays a submission.
+	FaultStall FaultKind = "stall"
+	// FaultMapping makes GEM_VA succeed without mapping anything, so that the
+	// next access through it faults.
+	FaultMapping FaultKind = "mapping"
+)
+
+// Inject adds a fault.
+func (s *Sim) Inject(f Fault) error {
+	switch f.Kind {
+	case FaultIoctl:
+		if f.Request == "" || f.Errno == 0 {
+			return errors.New("kfdsim: ioctl fault without request or errno")
+		}
+	case FaultStall:
+		if f.Delay <= 0 {
+			return errors.New("kfdsim: stall fault without delay")
+		}
+	case FaultDMA, FaultMapping:
+	default:
+		return fmt.Errorf("kfdsim: no fault of kind %q", f.Kind)
+	}
+	if f.After < 0 || f.Count < 0 {
+		return errors.New("kfdsim: fault with a negative count")
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	s.faults = append(s.faults, &f)
+	return nil
+}
+
+// ClearFaults removes all faults and reports how often they struck.
+func (s *Sim) ClearFaults() int {
+	s.mu.Lock()
+	defer s.unlock()
+	n := 0
+	for _, f := range s.faults {
+		n += f.hit
+	}
+	s.faults = nil
+	return n
+}
+
+// strike finds the fault an event meets. Preconditions: Sim.mu is held.
+func (s *Sim) strike(kind FaultKind, gpu uint32, request string) *Fault {
+	for _, f := range s.faults {
+		if f.Kind != kind || f.GPU != 0 && f.GPU != gpu || kind == FaultIoctl && f.Request != request {
+			continue
+		}
+		if f.seen++; f.seen <= f.After || f.Count > 0 && f.hit == f.Count {
+			continue
+		}
+		f.hit++
+		return f
+	}
+	return nil
+}
+
+func (s *Sim) injected(req abi.Request, file *openFile) syscall.Errno {
+	s.mu.Lock()
+	defer s.unlock()
+	if len(s.faults) == 0 {
+		return 0
+	}
+	var gpu uint32
+	if file.drm != nil {
+		gpu = file.drm.gpu.cfg.ID
+	}
+	if f := s.strike(FaultIoctl, gpu, req.String()); f != nil {
+		return s.refuse(f.Errno, "injected fault", "request", req)
+	}
+	return 0
+}
+
+func (s *Sim) injectedDMA(g *gpu) error {
+	s.mu.Lock()
+	stall := s.strike(FaultStall, g.cfg.ID, "")
+	hang := s.strike(FaultDMA, g.cfg.ID, "")
+	s.unlock()
+	if stall != nil {
+		time.Sleep(stall.Delay)
+	}
+	if hang != nil {
+		return errors.New("injected dma error")
+	}
+	return nil
+}
+
+// injectedMapping reports whether a mapping gets lost. Preconditions: Sim.mu
+// is held.
+func (s *Sim) injectedMapping(g *gpu) bool { return s.strike(FaultMapping, g.cfg.ID, "") != nil }
+
+// GPUError is something a GPU ran into: a fault of an access, a packet it does
+// not know, an injected error.
+type GPUError struct {
+	Time  time.Time `json:"time"`
+	GPU   uint32    `json:"gpu"`
+	PID   int       `json:"pid"`
+	Where string    `json:"where"` // "queue" or "sdma"
+	What  string    `json:"what"`
+}
+
+const keepGPUErrors = 256
+
+// noteGPUError records an error. Preconditions: Sim.mu is held.
+func (s *Sim) noteGPUError(g *gpu, pid int, where string, err error) {
+	s.log.Warn("gpu error", "gpu", g.cfg.ID, "pid", pid, "where", where, "err", err)
+	if len(s.gpuErrs) == keepGPUErrors {
+		s.gpuErrs = append(s.gpuErrs[:0], s.gpuErrs[1:]...)
+	}
+	s.gpuErrs = append(s.gpuErrs, GPUError{Time: time.Now(), GPU: g.cfg.ID, PID: pid, Where: where, What: err.Error()})
+}
