@@ -26,12 +26,13 @@ trap 'exit 130' INT TERM
 
 seconds() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.2f", b - a }'; }
 
-# step TEXT COMMAND... shows a command, runs it, and tells how long it took.
+# step TEXT COMMAND... shows a command, runs it, and tells how long it took. What it says on stderr is shown when it fails.
 step() {
 	local text=$1 begun=$EPOCHREALTIME rc=0
 	shift
 	printf '\n== %s\n$ %s\n' "$text" "$(printf '%s ' "$@" | sed "s,$PWD/,,g")"
-	"$@" || rc=$?
+	"$@" 2>"$work/stderr" || rc=$?
+	[ $rc = 0 ] || cat "$work/stderr" >&2
 	[ $rc = 0 ] || die "'$text' failed with exit code $rc"
 	printf '   %s s\n' "$(seconds "$begun")"
 }
@@ -56,9 +57,10 @@ passes() {
 	echo "   process $pid: $(sed 's/ *$//' "$status")"
 }
 
+# gone waits until a process group has ended: its number, which is also the process's, is free only when the child has been reaped, too.
 gone() {
 	local end=$((SECONDS + 30))
-	while kill -0 "$1" 2>/dev/null; do
+	while kill -0 -- "-$1" 2>/dev/null; do
 		[ $SECONDS -lt $end ] || die "process $1 did not end"
 		sleep 0.01
 	done
@@ -67,7 +69,7 @@ gone() {
 total=$EPOCHREALTIME
 mkdir "$mnt"
 echo "criu:     $("$criu" --version | head -n1)"
-echo "gpucr-fs: $("$gpucr" version | head -n1)"
+echo "gpucr-fs: $("$gpucr" version | awk 'NR == 1 { print $2 }')"
 echo "machine:  $(nproc) cores, Linux $(uname -r)"
 
 cc -O2 -static -pthread -o "$work/workload" tests/workload/src/workload.c -lm
@@ -75,6 +77,7 @@ printf '\n== a process with 4 threads, a child and %s MB it keeps verifying\n' "
 begun=$EPOCHREALTIME
 setsid "$work/workload" --status "$status" --mem "$mem" --threads 4 </dev/null >"$work/workload.log" 2>&1 &
 pid=$!
+disown "$pid" # it is going to be killed by its dump; bash need not report that
 until [ -s "$status" ]; do
 	kill -0 "$pid" 2>/dev/null || die "the process ended: $(cat "$work/workload.log")"
 	sleep 0.02
@@ -90,7 +93,6 @@ passes 2
 sleep 2
 step 'a second one' mkdir "$mnt/.checkpoints/second"
 step 'second dump; the process ends' "$criu" dump -t "$pid" -D "$mnt/.checkpoints/second"
-wait "$pid" 2>/dev/null || true
 gone "$pid"
 
 step 'what the store holds' "$gpucr" ls "$store"
@@ -103,10 +105,10 @@ step 'start it again; the mount shows the latest checkpoint' "$gpucr" mount "$st
 printf '%255s\n' '' >"$status"
 printf '\n== restore the process from the mount\n$ %s restore -D %s\n' "${criu#"$PWD"/}" "$mnt"
 begun=$EPOCHREALTIME
-"$criu" restore -D "$mnt" </dev/null &
+"$criu" restore -D "$mnt" </dev/null 2>"$work/stderr" &
 criu_pid=$!
 until grep -q passes "$status"; do
-	kill -0 "$criu_pid" 2>/dev/null || { criu_pid=''; die 'criu restore failed'; }
+	kill -0 "$criu_pid" 2>/dev/null || { cat "$work/stderr" >&2; criu_pid=''; die 'criu restore failed'; }
 	sleep 0.01
 done
 printf '   running after %s s\n' "$(seconds "$begun")"

@@ -143,14 +143,12 @@ func (b *bench) dumpSealed(p *workload.Process, store, mnt, name string) (second
 		return 0, err
 	}
 	for end := begun.Add(2 * time.Minute); time.Now().Before(end); {
-		var all []index.Info
-		if err := b.gpucr.JSON(b.ctx, &all, "ls", store); err != nil {
+		states, err := b.gpucr.States(b.ctx, store)
+		if err != nil {
 			return 0, err
 		}
-		for _, i := range all {
-			if i.Name == name && i.State == index.Sealed {
-				return time.Since(begun).Seconds(), nil
-			}
+		if states[name] == index.Sealed {
+			return time.Since(begun).Seconds(), nil
 		}
 	}
 	return 0, fmt.Errorf("checkpoint %s is not sealed two minutes after its dump", name)

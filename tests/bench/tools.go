@@ -35,7 +35,7 @@ func versionOf(args ...string) func() (string, error) {
 	return func() (string, error) {
 		out, err := command("", nil, args[0], args[1:]...)
 		first, _, _ := strings.Cut(out, "\n")
-		return strings.TrimSpace(first), err
+		return strings.Join(strings.Fields(first), " "), err
 	}
 }
 

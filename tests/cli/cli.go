@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/gpucr/gpucr-fs/index"
 )
 
 // Exit codes of the program.
@@ -95,6 +97,19 @@ func (p Program) JSON(ctx context.Context, v any, args ...string) error {
 		return fmt.Errorf("gpucr-fs %s --json printed %q: %w", strings.Join(args, " "), out, jsonErr)
 	}
 	return err
+}
+
+// States gives the state of every checkpoint that ls lists.
+func (p Program) States(ctx context.Context, store string) (map[string]index.State, error) {
+	var res struct{ Checkpoints []index.Info }
+	if err := p.JSON(ctx, &res, "ls", "--fast", store); err != nil {
+		return nil, err
+	}
+	states := map[string]index.State{}
+	for _, i := range res.Checkpoints {
+		states[i.Name] = i.State
+	}
+	return states, nil
 }
 
 // Daemon is a foreground mount of a store.

@@ -209,13 +209,9 @@ func (s *site) check() {
 
 func (s *site) list() map[string]index.State {
 	s.t.Helper()
-	var infos []index.Info
-	if err := program.JSON(s.t.Context(), &infos, "ls", s.store); err != nil {
+	states, err := program.States(s.t.Context(), s.store)
+	if err != nil {
 		s.t.Fatal(err)
-	}
-	states := map[string]index.State{}
-	for _, i := range infos {
-		states[i.Name] = i.State
 	}
 	return states
 }

@@ -37,7 +37,6 @@ func Build(dir string) (string, error) {
 // Process is a running workload. It outlives being dumped and restored: what counts is its pid and its status file.
 type Process struct {
 	PID    int
-	child  int
 	status string
 	exited chan struct{} // closed when the process that Start started has ended and was reaped; restored ones have other parents
 }
@@ -65,13 +64,6 @@ func Start(bin, dir string, args ...string) (*Process, error) {
 	}()
 	for {
 		if st, err := p.Status(); err == nil && st.Passes > 0 {
-			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", p.PID))
-			if err == nil {
-				_, err = fmt.Sscan(string(text), &p.child)
-			}
-			if err != nil {
-				return nil, errors.Join(fmt.Errorf("find the workload's child: %w", err), p.Kill())
-			}
 			return p, nil
 		}
 		select {
@@ -163,7 +155,8 @@ func (p *Process) Kill() error {
 	return p.Gone(30 * time.Second)
 }
 
-// Gone waits until no process has the pids of parent and child, as after a dump that ends them. Restored ones are for init to reap.
+// Gone waits until the process and its child are reaped, as after a dump that ends them. A restored process, and any child, is for init to
+// reap. Process and group have the same number, and it is not free for a restore before both are gone.
 func (p *Process) Gone(timeout time.Duration) error {
 	late := time.After(timeout)
 	select {
@@ -171,13 +164,11 @@ func (p *Process) Gone(timeout time.Duration) error {
 	case <-late:
 		return fmt.Errorf("process %d is still there after %v", p.PID, timeout)
 	}
-	for _, pid := range []int{p.PID, p.child} {
-		for pid != 0 && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
-			select {
-			case <-time.After(2 * time.Millisecond):
-			case <-late:
-				return fmt.Errorf("process %d is still there after %v", pid, timeout)
-			}
+	for !errors.Is(syscall.Kill(-p.PID, 0), syscall.ESRCH) {
+		select {
+		case <-time.After(2 * time.Millisecond):
+		case <-late:
+			return fmt.Errorf("process group %d is still there after %v", p.PID, timeout)
 		}
 	}
 	return nil
