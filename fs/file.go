@@ -119,6 +119,7 @@ type sealedHandle struct {
 	name, path string
 	f          *index.File
 	size       int64
+	told       atomic.Bool // an error was logged
 }
 
 var (
@@ -141,7 +142,9 @@ func (h *sealedHandle) Read(_ context.Context, dest []byte, off int64) (fuse.Rea
 	c.latency.add(time.Since(start))
 	if err != nil {
 		c.readErrors.Add(1)
-		h.s.log.Debug("read failed", "checkpoint", h.name, "file", h.path, "offset", off, "bytes", n, "error", err)
+		if h.told.CompareAndSwap(false, true) { // readers try again, and the kernel page by page
+			h.s.log.Error("read failed", "checkpoint", h.name, "file", h.path, "offset", off, "error", err)
+		}
 		return nil, syscall.EIO
 	}
 	if int64(slices.Len()) != n {
@@ -244,7 +247,9 @@ func (h *draftHandle) Write(_ context.Context, data []byte, off int64) (uint32, 
 	h.wrote.Store(true)
 	n, err := h.f.WriteAt(data, off)
 	if n == 0 && err != nil {
-		h.s.log.Error("write to a draft failed", "checkpoint", h.e.img.name, "offset", off, "error", err)
+		if !sealedNow(err) {
+			h.s.log.Error("write to a draft failed", "checkpoint", h.e.img.name, "offset", off, "error", err)
+		}
 		return 0, errnoOf(err)
 	}
 	h.s.count.writes.Add(1)
