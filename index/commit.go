@@ -15,13 +15,17 @@ type put struct {
 
 // commit makes all finished chunks durable and indexed, and the given keys with them, in this order.
 func (s *Store) commit(puts []put) error {
-	s.commitMu.Lock()
-	defer s.commitMu.Unlock()
 	kvs := make([]pack.KV, len(puts))
 	for i, p := range puts {
-		s.seq++
-		kvs[i] = pack.KV{Seq: s.seq, Key: p.key, Value: p.payload, Delete: p.payload == nil}
+		kvs[i] = pack.KV{Seq: s.seq.Add(1), Key: p.key, Value: p.payload, Delete: p.payload == nil}
 	}
+	return s.commitKVs(kvs)
+}
+
+// commitKVs is commit for keys that have their sequence number.
+func (s *Store) commitKVs(kvs []pack.KV) error {
+	s.commitMu.Lock()
+	defer s.commitMu.Unlock()
 	done, err := s.packs.Commit(kvs)
 	if err != nil {
 		return classify("commit", err)

@@ -59,7 +59,7 @@ func ValidName(name string) error {
 // loadRoots reads all root records. A damaged one is logged and left out: the others must stay reachable.
 func (s *Store) loadRoots() error {
 	return s.db.metas(rootPrefix, func(key string, seq uint64, payload []byte, err error) error {
-		s.seq = max(s.seq, seq)
+		s.seq.Store(max(s.seq.Load(), seq))
 		if err == nil && len(payload) == 0 {
 			return nil // removed
 		}
@@ -71,6 +71,7 @@ func (s *Store) loadRoots() error {
 			return &Error{Class: Unsupported, Op: "open store", Err: err, Hint: "use a later gpucr-fs"}
 		}
 		if err != nil {
+			s.damagedRoots++
 			s.log.Error("a checkpoint's root record is damaged", "id", ownerOf(key), "err", err, "hint", damagedHint(s.dir))
 			return nil
 		}

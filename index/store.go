@@ -32,19 +32,20 @@ type Store struct {
 	ingest *ingest
 	stats  counters
 
-	gcMu      sync.Mutex   // one collection or verification at a time
-	commitMu  sync.Mutex   // one commit at a time; guards seq and unindexed
-	sweepMu   sync.RWMutex // read: a chunk is looked up and pinned; write: chunks are forgotten
-	seq       uint64
-	unindexed []pack.Chunk // journalled, but Badger has not taken them yet
+	gcMu      sync.Mutex    // one collection or verification at a time
+	commitMu  sync.Mutex    // one commit at a time; guards unindexed
+	sweepMu   sync.RWMutex  // read: a chunk is looked up and pinned; write: chunks are forgotten
+	seq       atomic.Uint64 // of the last metadata record
+	unindexed []pack.Chunk  // journalled, but Badger has not taken them yet
 
-	mu        sync.Mutex
-	closed    bool
-	roots     map[string]*root  // by id
-	names     map[string]*root  // by name; not those being removed
-	drafts    map[string]*Draft // by name
-	watchers  map[int]func(string)
-	nextWatch int
+	mu           sync.Mutex
+	closed       bool
+	roots        map[string]*root  // by id
+	names        map[string]*root  // by name; not those being removed
+	drafts       map[string]*Draft // by name
+	watchers     map[int]func(string)
+	nextWatch    int
+	damagedRoots int // root records that could not be read when the store was opened
 
 	pinMu      sync.Mutex
 	pins       map[uint32]*bitset

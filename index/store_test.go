@@ -162,17 +162,32 @@ func TestRoundTrip(t *testing.T) {
 			mustHold(t, s, "a", files)
 			s = reopen(t, s)
 			mustHold(t, s, "a", files)
-			c, err := s.Checkpoint("a")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := fstest.TestFS(c.FS(), "tiny", "pages-1.img"); err != nil {
-				t.Error(err)
-			}
 			if n := s.arena.inUse() - s.cache.size(); n > 4<<20 {
 				t.Errorf("%d bytes of buffers are not given back", n)
 			}
 		})
+	}
+}
+
+func TestFSView(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	d, err := s.Create(t.Context(), "a", CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(d.Mkdir("checkpoint", 0o755), d.Mkdir("empty", 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	fill(t, d, map[string][]byte{"spec.dump": []byte("{}"), "checkpoint/pages-1.img": memory(1, 70000)})
+	if _, err := d.Seal(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c, err := s.Checkpoint("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := fstest.TestFS(c.FS(), "spec.dump", "checkpoint/pages-1.img", "empty"); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -1,0 +1,300 @@
+package index
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/manifest"
+	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
+	"github.com/gpucr/gpucr-fs/index/pack"
+)
+
+// maxProblems bounds what one verification reports; a store with more is to be rebuilt anyway.
+const maxProblems = 10000
+
+// Verify reads manifests, journals and payload, and reports every damage; err only where it could not go on. Payload is held against its guard and, decoded, against
+// its id. Memory: a bit per 4 KiB of pack, and the journal of one pack.
+func (s *Store) Verify(ctx context.Context, o VerifyOptions) (VerifyResult, error) {
+	s.gcMu.Lock()
+	defer s.gcMu.Unlock()
+	if o.Subset <= 0 || o.Subset > 1 {
+		o.Subset = 1
+	}
+	if o.Progress == nil {
+		o.Progress = func(int64, int64) {}
+	}
+	if err := s.commit(nil); err != nil {
+		return VerifyResult{}, err
+	}
+	v := &verification{s: s, o: o, used: marks{}, bad: map[chunk.ID]string{}}
+	v.res.Problems = []Problem{}
+	if err := v.chooseRoots(); err != nil {
+		return v.res, err
+	}
+	for range s.damagedRoots {
+		v.problem(Problem{Text: "a root record of the index is damaged"})
+	}
+	if err := v.manifests(ctx); err != nil {
+		return v.res, err
+	}
+	if err := v.payload(ctx); err != nil {
+		return v.res, classify("verify", err)
+	}
+	if err := v.nameBad(ctx); err != nil {
+		return v.res, err
+	}
+	return v.res, nil
+}
+
+type verification struct {
+	s     *Store
+	o     VerifyOptions
+	roots []*root
+	pbs   []*manifestpb.Checkpoint
+	used  marks // slots that the chosen checkpoints use
+
+	mu   sync.Mutex // guards what follows, while workers run
+	res  VerifyResult
+	bad  map[chunk.ID]string // damaged chunks, and what is wrong with them
+	done int64
+}
+
+func (v *verification) problem(p Problem) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.res.Problems) < maxProblems {
+		v.res.Problems = append(v.res.Problems, p)
+	}
+}
+
+func (v *verification) chooseRoots() error {
+	s := v.s
+	if len(v.o.Names) == 0 {
+		v.roots, v.pbs = s.snapshot()
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range v.o.Names {
+		r, err := s.sealed("verify", name)
+		if err != nil {
+			return err
+		}
+		v.roots, v.pbs = append(v.roots, r), append(v.pbs, r.pb)
+	}
+	return nil
+}
+
+// manifests checks that every chunk a file needs is known to the index.
+func (v *verification) manifests(ctx context.Context) error {
+	l := newLocator(v.s)
+	for i, r := range v.roots {
+		pb := v.pbs[i]
+		v.res.Checkpoints++
+		bad := func(file string, off int64, err error) error {
+			v.problem(Problem{Checkpoint: pb.Name, File: file, Offset: off, Text: err.Error()})
+			return nil
+		}
+		err := v.s.walkSegments(ctx, r, pb, func(e *manifestpb.Entry, seg *manifest.Segment) error {
+			for ci, c := range seg.Chunks {
+				loc, err := l.locate(c.ID)
+				if err == nil && loc.Raw != c.Len {
+					err = fmt.Errorf("%w: chunk of %d bytes, not %d", errDamaged, loc.Raw, c.Len)
+				}
+				if err != nil {
+					return bad(e.Path, seg.Start+firstUse(seg, ci), err)
+				}
+				v.used.set(loc)
+			}
+			return nil
+		}, bad)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// firstUse gives where in the segment chunk ci is used first.
+func firstUse(seg *manifest.Segment, ci int) int64 {
+	i := slices.IndexFunc(seg.Runs, func(r manifest.Run) bool { return int(r.Chunk) == ci })
+	if i < 0 {
+		return 0
+	}
+	return seg.Runs[i].Start
+}
+
+// payload reads the packs.
+func (v *verification) payload(ctx context.Context) error {
+	packs, err := v.s.packs.Packs()
+	if err != nil {
+		return err
+	}
+	var total int64
+	for _, n := range packs {
+		if size, err := v.s.packs.Size(n); err == nil {
+			total += size
+		}
+	}
+	for n := range v.used {
+		if !slices.Contains(packs, n) {
+			v.problem(Problem{Pack: pack.JournalName(n), Text: "the journal is gone"})
+		}
+	}
+	for _, n := range packs {
+		list, err := v.listed(n)
+		if err != nil {
+			v.problem(Problem{Pack: pack.JournalName(n), Text: err.Error()})
+			continue
+		}
+		if err := v.readPack(ctx, list, total); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// listed gives the chunks of pack n that are to be read, in the order of their slots.
+func (v *verification) listed(n uint32) ([]pack.Chunk, error) {
+	dead, err := v.s.deadSlots(n, 0)
+	if err != nil {
+		return nil, err
+	}
+	seen := &bitset{}
+	var list []pack.Chunk
+	_, bad, err := v.s.packs.Read(n, 0, func(r pack.Record) error {
+		c := r.Chunk
+		if c == nil || dead[c.Loc.Page] {
+			return nil
+		}
+		seen.set(c.Loc.Page)
+		if len(v.o.Names) > 0 && !v.used[n].has(c.Loc.Page) {
+			return nil
+		}
+		// The id is uniformly distributed: its first two bytes choose the subset.
+		if float64(int(c.ID[0])<<8|int(c.ID[1])) < v.o.Subset*65536 {
+			list = append(list, *c)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range bad {
+		v.problem(Problem{Pack: pack.JournalName(n), Offset: b.Off, Text: fmt.Sprintf("%d bytes of the journal are damaged: %s", b.Len, b.Text)})
+	}
+	if used := v.used[n]; used != nil {
+		for i, w := range used.words {
+			var have uint64
+			if i < len(seen.words) {
+				have = seen.words[i]
+			}
+			if w&^have != 0 {
+				v.problem(Problem{Pack: pack.JournalName(n), Offset: int64(i) * 64 * chunk.PageSize, Text: "the journal does not list chunks that are in use"})
+				break
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b pack.Chunk) int { return int(a.Loc.Page) - int(b.Loc.Page) })
+	return list, nil
+}
+
+// readPack checks chunks of one pack, runs of neighbours at a time, on all workers.
+func (v *verification) readPack(ctx context.Context, list []pack.Chunk, total int64) error {
+	g, running := errgroup.WithContext(ctx)
+	g.SetLimit(v.s.o.Workers)
+	for len(list) > 0 && running.Err() == nil {
+		n, bytes := 1, list[0].Loc.Slot()
+		for n < len(list) && list[n].Loc.Offset() == list[n-1].Loc.Offset()+list[n-1].Loc.Slot() && bytes+list[n].Loc.Slot() <= maxRead {
+			bytes += list[n].Loc.Slot()
+			n++
+		}
+		run := list[:n]
+		list = list[n:]
+		g.Go(func() error { return v.checkRun(run, bytes, total) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+func (v *verification) checkRun(run []pack.Chunk, bytes, total int64) error {
+	s := v.s
+	locs, bufs := make([]pack.Loc, len(run)), make([][]byte, len(run))
+	for i, c := range run {
+		b, err := s.arena.get(int(c.Loc.Slot()))
+		if err != nil {
+			return err
+		}
+		locs[i], bufs[i] = c.Loc, b
+	}
+	errs := s.packs.ReadSlots(locs, bufs)
+	for i, c := range run {
+		data, err := bufs[i], errs[i]
+		if err == nil {
+			data, err = s.decode(c.Loc, data)
+		}
+		if err == nil && chunk.Sum(data) != c.ID {
+			err = fmt.Errorf("pack %s at %d: %w: the content is not what its id says", pack.Name(c.Loc.Pack), c.Loc.Offset(), pack.ErrCorrupt)
+		}
+		s.arena.put(data)
+		if err != nil {
+			v.foundBad(c, err)
+		}
+	}
+	v.mu.Lock()
+	v.res.Chunks += int64(len(run))
+	v.res.Bytes += bytes
+	v.done += bytes
+	done := v.done
+	v.mu.Unlock()
+	v.o.Progress(done, total)
+	return nil
+}
+
+func (v *verification) foundBad(c pack.Chunk, err error) {
+	if loc, e := v.s.locate(c.ID); e == nil && loc != c.Loc {
+		return // stored anew elsewhere: nobody reads this slot
+	}
+	v.s.markBad(c.ID)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.bad[c.ID] = err.Error()
+}
+
+// nameBad finds the files that need the damaged chunks.
+func (v *verification) nameBad(ctx context.Context) error {
+	if len(v.bad) == 0 {
+		return nil
+	}
+	named := map[chunk.ID]bool{}
+	roots, pbs := v.s.snapshot()
+	for i, r := range roots {
+		pb := pbs[i]
+		skip := func(string, int64, error) error { return nil } // reported already
+		err := v.s.walkSegments(ctx, r, pb, func(e *manifestpb.Entry, seg *manifest.Segment) error {
+			for ci, c := range seg.Chunks {
+				if why, bad := v.bad[c.ID]; bad {
+					named[c.ID] = true
+					v.problem(Problem{Checkpoint: pb.Name, File: e.Path, Offset: seg.Start + firstUse(seg, ci), Text: why})
+				}
+			}
+			return nil
+		}, skip)
+		if err != nil {
+			return err
+		}
+	}
+	for id, why := range v.bad {
+		if !named[id] {
+			v.problem(Problem{Text: why + " (no sealed checkpoint uses it)"})
+		}
+	}
+	return nil
+}

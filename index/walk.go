@@ -1,0 +1,114 @@
+package index
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/manifest"
+	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
+	"github.com/gpucr/gpucr-fs/index/pack"
+)
+
+// snapshot gives the root records of all complete checkpoints, those included whose removal waits for open files.
+func (s *Store) snapshot() (roots []*root, pbs []*manifestpb.Checkpoint) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.roots {
+		if r.pb.Sealed && !r.writing {
+			roots, pbs = append(roots, r), append(pbs, r.pb)
+		}
+	}
+	return roots, pbs
+}
+
+// walkSegments calls fn for every segment of every file of a checkpoint. Damage of the manifest goes to bad, which decides whether to go on; it names the file
+// where one is concerned. Segments are read past the cache: a walk over the whole store must not empty it.
+func (s *Store) walkSegments(ctx context.Context, r *root, pb *manifestpb.Checkpoint, fn func(*manifestpb.Entry, *manifest.Segment) error, bad func(file string, off int64, err error) error) error {
+	c, err := s.load(r, pb)
+	if err != nil {
+		return bad("", 0, err)
+	}
+	for _, e := range c.entries {
+		for i, start := range e.Segments {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			seg, err := s.readSegment(pb.Id, e, i)
+			if err != nil {
+				err = bad(e.Path, start, err)
+			} else {
+				err = fn(e, seg)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// readSegment gives segment i of an entry and checks that it is what the entry says.
+func (s *Store) readSegment(id string, e *manifestpb.Entry, i int) (*manifest.Segment, error) {
+	_, payload, err := s.db.meta(segKey(id, e.Number, e.Segments[i]))
+	if errors.Is(err, errMissing) {
+		return nil, fmt.Errorf("%w: a part of the manifest is missing", errDamaged)
+	}
+	if err != nil {
+		return nil, err
+	}
+	seg, err := manifest.DecodeSegment(payload)
+	if err != nil {
+		return nil, err
+	}
+	end := e.Size
+	if i+1 < len(e.Segments) {
+		end = e.Segments[i+1]
+	}
+	if seg.Start != e.Segments[i] || seg.Start+seg.Len != end {
+		return nil, fmt.Errorf("%w: a part of the manifest covers [%d, %d), not [%d, %d)", errDamaged, seg.Start, seg.Start+seg.Len, e.Segments[i], end)
+	}
+	return seg, nil
+}
+
+// locator looks up locations for walks over many manifests, which name the same chunks again and again. One goroutine.
+type locator struct {
+	s     *Store
+	slots []located // direct-mapped by id
+}
+
+type located struct {
+	id  chunk.ID
+	loc pack.Loc
+}
+
+func newLocator(s *Store) *locator { return &locator{s: s, slots: make([]located, 1<<16)} }
+
+func (l *locator) locate(id chunk.ID) (pack.Loc, error) {
+	slot := &l.slots[int(id[0])|int(id[1])<<8]
+	if slot.id == id {
+		return slot.loc, nil
+	}
+	loc, err := l.s.locate(id)
+	if err == nil {
+		*slot = located{id, loc}
+	}
+	return loc, err
+}
+
+// marks is the set of slots that manifests use, by pack.
+type marks map[uint32]*bitset
+
+func (m marks) set(l pack.Loc) (fresh bool) {
+	b := m[l.Pack]
+	if b == nil {
+		b = &bitset{}
+		m[l.Pack] = b
+	}
+	if b.has(l.Page) {
+		return false
+	}
+	b.set(l.Page)
+	return true
+}
