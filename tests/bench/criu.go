@@ -24,7 +24,7 @@ func (b *bench) start(name string, mb, heapSeed int) (*workload.Process, error) 
 
 // dump dumps a process that runs on, or ends it.
 func (b *bench) dump(p *workload.Process, images string, runsOn bool) (seconds float64, err error) {
-	args := []string{"dump", "-t", strconv.Itoa(p.PID), "-D", images, "-v0"}
+	args := []string{"dump", "-t", strconv.Itoa(p.PID), "-D", images}
 	if runsOn {
 		args = append(args, "--leave-running")
 	}
@@ -78,7 +78,7 @@ func (b *bench) restore(p *workload.Process, images string, verify bool) (second
 		return 0, err
 	}
 	begun := time.Now()
-	_, err = command("", nil, b.criu, "restore", "-d", "-D", images, "-W", work, "-v0")
+	_, err = command("", nil, b.criu, "restore", "-d", "-D", images, "-W", work)
 	seconds = time.Since(begun).Seconds()
 	if err != nil {
 		return 0, err

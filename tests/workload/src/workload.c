@@ -17,7 +17,8 @@
  *   "ok passes=P child_passes=C ticks=T bytes=B\n", or "corrupt at 0xADDR in WHERE ...\n", padded with spaces.
  * passes counts complete rounds over the memory; ticks counts status updates, every 20 ms.
  *
- * It becomes a session leader and touches no terminal; the caller redirects stdio. SIGTERM ends it, and the child with it.
+ * It becomes a session leader, touches no terminal and closes whatever it inherited beyond stdio, which the caller redirects: a lock or a
+ * pipe of make or of a test runner would be in the way of its checkpoint. SIGTERM ends it, and the child with it.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -359,6 +360,7 @@ int main(int argc, char **argv)
 				"                [--model-seed N] [--heap-seed N] [--weights PARTS] [--bf16 PARTS] [--zero PARTS] [--heap PARTS]\n");
 		exit(2);
 	}
+	close_range(3, ~0U, 0);
 	setsid(); /* fails where the caller has done it */
 
 	int pipes[2];
