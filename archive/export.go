@@ -82,7 +82,7 @@ func ExportDir(ctx context.Context, c *index.Checkpoint, dst string, o ExportOpt
 	if err := e.write(ctx, tmp); err != nil {
 		return res, err
 	}
-	if err := os.Rename(tmp, dst); err != nil {
+	if err := replaceEmpty(tmp, dst); err != nil {
 		return res, fmt.Errorf("export: %w", err)
 	}
 	return res, syncDir(parent)

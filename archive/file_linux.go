@@ -30,3 +30,11 @@ func nextData(f *os.File, off, size int64) (start, end int64, err error) {
 	}
 	return min(start, size), min(end, size), nil
 }
+
+// replaceEmpty renames a directory to a name that is free or an empty directory's, which os.Rename refuses.
+func replaceEmpty(from, to string) error {
+	if err := unix.Rename(from, to); err != nil {
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
+	}
+	return nil
+}

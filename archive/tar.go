@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
@@ -22,15 +23,15 @@ const (
 	maxTrailer = 16 << 20
 )
 
-// meter counts the bytes that go through a reader; the goroutine that reads owns it.
+// meter counts the bytes that go through a reader. The zstd decoder reads ahead in a goroutine of its own.
 type meter struct {
 	r io.Reader
-	n int64
+	n atomic.Int64
 }
 
 func (m *meter) Read(p []byte) (int, error) {
 	n, err := m.r.Read(p)
-	m.n += int64(n)
+	m.n.Add(int64(n))
 	return n, err
 }
 
@@ -106,12 +107,12 @@ type tarSource struct {
 
 // member takes the next member; false at the end of the archive.
 func (t *tarSource) member(ctx context.Context) (bool, error) {
-	before := t.plain.n
+	before := t.plain.n.Load()
 	h, err := t.tr.Next()
 	switch {
 	case err == io.EOF:
 		// Next ate the last member's padding, less than a block, and then at least one block of zeros, unless the stream ended where a header was due.
-		if t.plain.n-before < 512 {
+		if t.plain.n.Load()-before < 512 {
 			return false, damaged(errors.New("it ends without a trailer, so members may be missing"))
 		}
 		return false, nil
@@ -178,16 +179,21 @@ func (t *tarSource) copyIn(ctx context.Context, p string, f file, size int64) er
 		if err := t.checkRatio(); err != nil {
 			return err
 		}
-		t.b.moved(p, t.packed.n-t.told)
-		t.told = t.packed.n
+		t.tell(p)
 	}
 	return nil
 }
 
+func (t *tarSource) tell(p string) {
+	n := t.packed.n.Load()
+	t.b.moved(p, n-t.told)
+	t.told = n
+}
+
 // checkRatio judges the expansion. Sparse members expand too, so it looks at contents and not at the decompressed stream alone.
 func (t *tarSource) checkRatio() error {
-	out := max(t.out, t.plain.n)
-	if out > ratioGrace && out/t.b.o.MaxRatio > t.packed.n {
+	out := max(t.out, t.plain.n.Load())
+	if out > ratioGrace && out/t.b.o.MaxRatio > t.packed.n.Load() {
 		return refuse("", "raise --max-ratio if the archive is to be trusted",
 			"the archive expands more than %d times, which looks like a decompression bomb", t.b.o.MaxRatio)
 	}
@@ -205,7 +211,7 @@ func (t *tarSource) trailer() error {
 			return refuse("", "", "more than %d bytes of padding after the end of the archive", int64(maxTrailer))
 		}
 		if err == io.EOF {
-			t.b.moved("", t.packed.n-t.told)
+			t.tell("")
 			return nil
 		}
 		if err != nil {
