@@ -264,7 +264,7 @@ func (s *Server) Unmount(ctx context.Context) error {
 		return s.err
 	default:
 	}
-	if err := unmount(s.dir, false); err != nil {
+	if err := s.detach(ctx); err != nil {
 		return err
 	}
 	select {
@@ -272,6 +272,24 @@ func (s *Server) Unmount(ctx context.Context) error {
 		return s.err
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+}
+
+// patience is how long Unmount waits for users to go: those that CRIU or a shell just ended are still closing their files.
+const patience = 500 * time.Millisecond
+
+func (s *Server) detach(ctx context.Context) error {
+	end := time.Now().Add(patience)
+	for {
+		err := unmount(s.dir, false)
+		if index.ClassOf(err) != index.InUse || time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
 	}
 }
 
