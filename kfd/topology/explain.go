@@ -55,7 +55,9 @@ func Explain(src, dst *System, w Waived) *Explanation {
 	if s, d := len(src.GPUs()), len(dst.GPUs()); s != d {
 		e.Reasons = append(e.Reasons, fmt.Sprintf("the checkpoint was made with %s visible, this host shows %s: the numbers must be equal",
 			plural(s, "GPU"), plural(d, "GPU")))
-		e.GPUs = closest(src, dst, w)
+		// With a GPU more or less, links differ anyway: properties alone tell
+		// more.
+		e.GPUs = closest(src, dst, func(s, d *Node) []Mismatch { return Mismatches(s, d, w) })
 		return e
 	}
 	if more, m := smallestWaiver(src, dst, w); m != nil {
@@ -70,7 +72,7 @@ func Explain(src, dst *System, w Waived) *Explanation {
 		}
 		return e
 	}
-	e.GPUs = closest(src, dst, w)
+	e.GPUs = closest(src, dst, func(s, d *Node) []Mismatch { return pairMismatches(src, dst, s, d, w) })
 	e.Reasons = unwaivable(src, dst)
 	return e
 }
@@ -102,12 +104,12 @@ func smallestWaiver(src, dst *System, w Waived) (Waived, *Mapping) {
 // closest lists the GPUs of the checkpoint that fit none of the host's, each
 // with the candidate that has the fewest mismatches, unwaivable ones counting
 // most.
-func closest(src, dst *System, w Waived) []GPUObstacle {
+func closest(src, dst *System, compare func(s, d *Node) []Mismatch) []GPUObstacle {
 	var out []GPUObstacle
 	for _, s := range src.GPUs() {
 		var best *GPUObstacle
 		for _, d := range dst.GPUs() {
-			o := GPUObstacle{Pair{s.GPUID, d.GPUID}, pairMismatches(src, dst, s, d, w)}
+			o := GPUObstacle{Pair{s.GPUID, d.GPUID}, compare(s, d)}
 			if best == nil || weight(o.Mismatches) < weight(best.Mismatches) {
 				best = &o
 			}

@@ -18,22 +18,28 @@ const Path = "/sys/class/kfd/kfd/topology"
 // its devices.
 var ErrNoKFD = errors.New("no KFD topology")
 
+// roots are where the nodes may lie, seen from the root of a tree: the topology
+// directory itself, the sysfs, or a whole file system.
+var roots = []string{"nodes", "class/kfd/kfd/topology/nodes", path.Join(Path[1:], "nodes")}
+
 // Parse reads the topology of a host. The root of fsys is the topology
-// directory, that is, the one that holds nodes/, or the root of a whole file
-// system that has it at [Path].
+// directory, that is, the one that holds nodes/; or a sysfs that has it at
+// class/kfd/kfd/topology; or a whole file system that has it at [Path].
 //
 // A node whose directory or gpu_id cannot be read is skipped: that is how a
 // cgroup hides a device. Everything else that cannot be read or understood is
 // an error.
 func Parse(fsys fs.FS) (*System, error) {
-	dir := "nodes"
-	entries, err := fs.ReadDir(fsys, dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		dir = path.Join(Path[1:], "nodes")
-		entries, err = fs.ReadDir(fsys, dir)
+	var dir string
+	var entries []fs.DirEntry
+	var err error
+	for _, dir = range roots {
+		if entries, err = fs.ReadDir(fsys, dir); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: neither nodes nor %s is there", ErrNoKFD, dir)
+		return nil, fmt.Errorf("%w: none of %s is there", ErrNoKFD, strings.Join(roots, ", "))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read KFD topology: %w", err)

@@ -76,17 +76,18 @@ func TestParse(t *testing.T) {
 		t.Error("a CPU is GPU 0")
 	}
 
-	// The root of a whole file system, and a real directory.
-	whole := fstest.MapFS{}
+	// A sysfs, the root of a whole file system, and a real directory.
+	sysfs, whole := fstest.MapFS{}, fstest.MapFS{}
 	dir := t.TempDir()
 	for name, f := range tree() {
+		sysfs[strings.TrimPrefix(Path, "/sys/")+"/"+name] = f
 		whole[strings.TrimPrefix(Path, "/")+"/"+name] = f
 		file := filepath.Join(dir, name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, f.Data, 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, fsys := range []fs.FS{whole, os.DirFS(dir)} {
+	for _, fsys := range []fs.FS{sysfs, whole, os.DirFS(dir)} {
 		if got, err := Parse(fsys); err != nil || !reflect.DeepEqual(got, s) {
 			t.Errorf("%T parses to %+v, %v", fsys, got, err)
 		}
