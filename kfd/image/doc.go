@@ -32,4 +32,4 @@
 // byte-identical, fields unknown to us included.
 package image
 
-//go:generate sh -c "cd ../.. && scripts/proto.sh kfd/image/image.proto"
+//go:generate sh -c "cd ../.. && scripts/proto.sh"
