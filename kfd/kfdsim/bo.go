@@ -33,6 +33,8 @@ type bo struct {
 	// noCPU forbids GEM_MMAP: allocated without the PUBLIC flag or with
 	// NO_CPU_ACCESS.
 	noCPU bool
+	// freed, of a doorbell page, is closed when its memory is given back.
+	freed chan struct{}
 	// domains and gemFlags are what GEM_OP and GEM_LIST_HANDLES report.
 	domains, gemFlags uint64
 
@@ -116,6 +118,9 @@ func (s *Sim) unlock() {
 		}
 		if err := a.free(b.off, b.mem); err != nil {
 			s.log.Error("free bo", "bo", b.id, "err", err)
+		}
+		if b.freed != nil {
+			close(b.freed)
 		}
 	}
 }

@@ -69,6 +69,21 @@ func readStatus(tid int) (procStatus, error) {
 	return st, nil
 }
 
+// startTime returns when a process began, in clock ticks since boot. It fails
+// for one that has ended, though it may still be a zombie.
+func startTime(pid int) (string, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", err
+	}
+	// The name in parentheses may hold anything; state is field 3, the time 22.
+	f := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+	if len(f) < 20 || f[0] == "Z" || f[0] == "X" {
+		return "", fmt.Errorf("process %d has ended", pid)
+	}
+	return f[19], nil
+}
+
 // mayCheckpoint reports whether the thread has CAP_CHECKPOINT_RESTORE or
 // CAP_SYS_ADMIN in the initial user namespace (the simulator's).
 func (c caller) mayCheckpoint(st procStatus) bool {

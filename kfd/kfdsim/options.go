@@ -70,7 +70,7 @@ const (
 	lastRender    = 191
 	defaultPoll   = 500 * time.Microsecond
 	pageSize      = 4096
-	maxSimProcess = 1 << 16
+	maxSimProcess = 1 << 14
 )
 
 // PCIe3x16 is what one direction of a PCIe 3 x16 link carries, in bytes per

@@ -11,9 +11,12 @@ import (
 // file.
 type kfdProcess struct {
 	sim  *Sim
-	pid  int // thread group, in the simulator's namespace
-	vpid int // in the process's own namespace
-	slot int // names its doorbell pages
+	pid   int    // thread group, in the simulator's namespace
+	start string // when it began: a pid alone may be used again
+	vpid  int    // in the process's own namespace
+	slot  int    // names its doorbell pages
+	// gone is closed when nothing of the process is left.
+	gone chan struct{}
 
 	mu sync.Mutex // one ioctl at a time, as kfd_process.mutex
 
@@ -56,39 +59,77 @@ type kfdMem struct {
 	mapped []*pdd
 }
 
-// openKFD returns the KFD process of the caller, made on its first open.
+// openKFD returns the KFD process of the caller, made on its first open. A
+// process that has just ended and left its pid to the caller is waited for.
 func (s *Sim) openKFD(c caller) (*kfdProcess, syscall.Errno) {
 	st, err := readStatus(c.tid)
 	if err != nil {
 		return nil, s.refuse(syscall.ESRCH, err.Error())
 	}
-	s.mu.Lock()
-	defer s.unlock()
+	start, err := startTime(st.tgid)
+	if err != nil {
+		return nil, s.refuse(syscall.ESRCH, err.Error())
+	}
+	vpid := st.nspid[len(st.nspid)-1]
+	for {
+		s.mu.Lock()
+		if p := s.procs[st.tgid]; p != nil && p.start == start {
+			s.unlock()
+			return p, 0
+		}
+		old := s.leftover(st.tgid, vpid)
+		if old == nil {
+			p, errno := s.newProcess(st.tgid, vpid, start)
+			s.unlock()
+			return p, errno
+		}
+		s.unlock()
+		<-old.gone
+	}
+}
+
+// leftover finds a process that has ended, or is about to be found so, whose
+// pid or pages the next one would take over.
+//
+// Preconditions: Sim.mu is held.
+func (s *Sim) leftover(pid, vpid int) *kfdProcess {
+	for _, p := range s.slots {
+		if p.pid == pid {
+			return p
+		}
+		if p.vpid == vpid {
+			if now, err := startTime(p.pid); err != nil || now != p.start {
+				return p
+			}
+		}
+	}
+	return nil
+}
+
+// newProcess makes a KFD process. Preconditions: Sim.mu is held.
+func (s *Sim) newProcess(pid, vpid int, start string) (*kfdProcess, syscall.Errno) {
 	if s.closed {
 		return nil, syscall.ENODEV
-	}
-	if p := s.procs[st.tgid]; p != nil {
-		return p, 0
 	}
 	slot := 0
 	for s.slots[slot] != nil {
 		slot++
 	}
-	if slot >= maxSimProcess>>2 {
+	if slot >= maxSimProcess {
 		return nil, s.refuse(syscall.ENOMEM, "too many processes")
 	}
 	p := &kfdProcess{
-		sim: s, pid: st.tgid, vpid: st.nspid[len(st.nspid)-1], slot: slot,
+		sim: s, pid: pid, start: start, vpid: vpid, slot: slot, gone: make(chan struct{}),
 		queues: map[uint32]*queue{}, events: newEventTable(),
 	}
 	for _, g := range s.gpus {
 		p.pdds = append(p.pdds, &pdd{proc: p, gpu: g, userID: g.cfg.ID, mem: map[int]*kfdMem{}})
 	}
-	if err := s.watch.add(p.pid); err != nil {
+	if err := s.watch.add(pid); err != nil {
 		return nil, s.refuse(syscall.ESRCH, err.Error())
 	}
-	s.procs[p.pid], s.slots[slot] = p, p
-	s.log.Debug("process opened kfd", "pid", p.pid, "slot", slot)
+	s.procs[pid], s.slots[slot] = p, p
+	s.log.Debug("process opened kfd", "pid", pid, "slot", slot)
 	return p, 0
 }
 
@@ -106,6 +147,8 @@ func (s *Sim) processExited(pid int) {
 // teardown stops the queues, then frees memory and address spaces.
 func (p *kfdProcess) teardown() {
 	s := p.sim
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	s.mu.Lock()
 	if p.dead {
 		s.unlock()
@@ -133,16 +176,20 @@ func (p *kfdProcess) teardown() {
 			d.drm = nil
 		}
 	}
+	var doorbells []*bo
 	for _, d := range p.pdds {
 		if d.doorbells != nil {
+			doorbells = append(doorbells, d.doorbells)
 			s.putBO(d.doorbells)
 			d.doorbells = nil
 		}
 	}
 	page := p.events.page
 	p.events = newEventTable()
-	delete(s.slots, p.slot)
 	s.unlock()
+	for _, b := range doorbells {
+		<-b.freed
+	}
 	if page.bo != nil {
 		s.mu.Lock()
 		s.putBO(page.bo)
@@ -152,6 +199,11 @@ func (p *kfdProcess) teardown() {
 			s.log.Error("free event page", "pid", p.pid, "err", err)
 		}
 	}
+	// Only now may the next process have the slot, whose pages are empty.
+	s.mu.Lock()
+	delete(s.slots, p.slot)
+	s.unlock()
+	close(p.gone)
 	s.log.Debug("process ended", "pid", p.pid)
 }
 
@@ -208,7 +260,7 @@ func (d *pdd) ensureDoorbells() syscall.Errno {
 	if err != nil {
 		return s.refuse(syscall.ENOMEM, err.Error())
 	}
-	d.doorbells = s.addBO(&bo{gpu: d.gpu, kind: boDoorbell, size: doorbellSlice, off: off, mem: mem, noCPU: true})
+	d.doorbells = s.addBO(&bo{gpu: d.gpu, kind: boDoorbell, size: doorbellSlice, off: off, mem: mem, noCPU: true, freed: make(chan struct{})})
 	return 0
 }
 

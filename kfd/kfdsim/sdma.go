@@ -141,7 +141,7 @@ func (x *sdmaRun) packet(b []byte) (uint64, error) {
 		if err := need(2); err != nil {
 			return 0, err
 		}
-		if x.proc != nil && dw(1)&0xfffffff != 0 {
+		if x.proc != nil {
 			x.proc.interrupt(dw(1) & 0xfffffff)
 		}
 		return 8, nil

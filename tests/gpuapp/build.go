@@ -1,0 +1,30 @@
+// Package gpuapp builds the test GPU application (main.c tells what it does)
+// with the machine's C compiler.
+package gpuapp
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+)
+
+// Build compiles the application to the file out. root is the module's root.
+func Build(root, out string) error {
+	src := filepath.Join(root, "tests/gpuapp")
+	cc := os.Getenv("CC")
+	if cc == "" {
+		cc = "cc"
+	}
+	if runtime.GOARCH != "amd64" {
+		return fmt.Errorf("gpuapp: not tried on %s", runtime.GOARCH)
+	}
+	cmd := exec.Command(cc, "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror",
+		"-I"+filepath.Join(root, "kfd/kfdsim/shim"), "-idirafter", filepath.Join(src, "include"),
+		"-o", out, filepath.Join(src, "main.c"), filepath.Join(src, "gpu.c"), filepath.Join(src, "work.c"))
+	if msg, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("gpuapp: %w: %s\nhint: apt-get install gcc linux-libc-dev", err, msg)
+	}
+	return nil
+}

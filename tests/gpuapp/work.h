@@ -1,0 +1,27 @@
+/* What the application does: see main.c. */
+#ifndef GPUAPP_WORK_H
+#define GPUAPP_WORK_H
+
+#include "gpu.h"
+
+#define MAX_PROCS 16
+#define STATUS_LEN 160
+
+struct config {
+	const char *dir;
+	int procs, gpus, bos;
+	uint64_t max_bo;
+	long interval_ms, ticks;
+	bool own_event_page;
+};
+
+void status_write(const char *msg);
+
+/* Makes the sockets over which process 0 gives the others its shared BOs. */
+void share_prepare(const struct config *cfg);
+void share_close(void);
+
+/* Works until cfg->ticks, or for ever. */
+void work(const struct config *cfg, int index);
+
+#endif
