@@ -177,7 +177,11 @@ func (d *Daemon) Close() error {
 	os.Remove(filepath.Join(d.store.Dir(), socketName))
 	errs = append(errs, d.store.Close())
 	err := errors.Join(errs...)
-	d.log.Info("daemon stopped", "error", err)
+	if err != nil {
+		d.log.Error("daemon stopped", "error", err)
+	} else {
+		d.log.Info("daemon stopped")
+	}
 	return err
 }
 
@@ -247,8 +251,11 @@ func errStopping() error {
 
 // watch takes a mount out of the table when it is gone.
 func (d *Daemon) watch(e *mounted) {
-	err := e.m.Wait()
-	d.log.Info("unmounted", "dir", e.req.Dir, "error", err)
+	if err := e.m.Wait(); err != nil {
+		d.log.Error("unmounted", "dir", e.req.Dir, "error", err)
+	} else {
+		d.log.Info("unmounted", "dir", e.req.Dir)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.mounts, e.req.Dir)

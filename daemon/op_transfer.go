@@ -89,15 +89,11 @@ func checkPlace(env *Env, op, path string) error {
 	if env.Daemon == nil {
 		return nil
 	}
-	dev, err := device(path)
-	if err != nil {
-		return nil // the operation itself will say what is wrong with it
-	}
+	// A path that cannot be examined is for the operation itself to complain of.
+	dev, devErr := device(path)
 	for _, m := range env.Daemon.mountList() {
-		if path == m.req.Dir || hasDir(path, m.req.Dir) {
-			return placeError(op, path, "it lies in a mount of this store")
-		}
-		if d, err := device(m.req.Dir); err == nil && d == dev {
+		under := path == m.req.Dir || hasDir(path, m.req.Dir)
+		if d, err := device(m.req.Dir); under || devErr == nil && err == nil && d == dev {
 			return placeError(op, path, "it lies in a mount of this store")
 		}
 	}

@@ -55,11 +55,11 @@ func (d *Daemon) serveOp(w http.ResponseWriter, r *http.Request) {
 	}
 	start := time.Now()
 	res, err := op.serve(r.Context(), env, req)
-	level := slog.LevelDebug
 	if err != nil {
-		level = slog.LevelWarn
+		d.log.Warn("operation failed", "name", name, "seconds", time.Since(start).Seconds(), "error", err)
+	} else {
+		d.log.Debug("operation", "name", name, "seconds", time.Since(start).Seconds())
 	}
-	d.log.Log(r.Context(), level, "operation", "name", name, "seconds", time.Since(start).Seconds(), "error", err)
 	if ferr := out.finish(res, err); ferr != nil && !errors.Is(ferr, http.ErrHandlerTimeout) {
 		d.log.Debug("the client is gone", "name", name, "error", ferr)
 	}

@@ -1,0 +1,236 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+func TestSocket(t *testing.T) {
+	dir := newStore(t)
+	s := serve(t, dir)
+	st, err := os.Stat(filepath.Join(dir, socketName))
+	if err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("the socket: %v %v", st.Mode(), err)
+	}
+	if _, err := Start(t.Context(), Options{Dir: dir, Index: small(), Mount: s.o.Mount}); index.ClassOf(err) != index.InUse {
+		t.Errorf("a second daemon: %v", err)
+	}
+	s.stop(t)
+	if _, err := os.Stat(filepath.Join(dir, socketName)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket stays: %v", err)
+	}
+	connect(t, dir, false)
+}
+
+// TestLongPath puts the store where no socket address reaches.
+func TestLongPath(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), strings.Repeat("long/", 40), "store")
+	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := index.Init(dir, index.InitOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	serve(t, dir)
+	s := connect(t, dir, true)
+	must[StatsResult](t)(LiveStats.Do(t.Context(), s, StatsRequest{}, Streams{}))
+}
+
+// TestStaleSocket leaves a socket as a killed daemon does.
+func TestStaleSocket(t *testing.T) {
+	dir := newStore(t)
+	l, err := net.Listen("unix", filepath.Join(dir, socketName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	l.Close()
+	local, err := Connect(t.Context(), dir, small())
+	if err != nil || local.Remote() {
+		t.Fatalf("a dead socket is in the way: %v", err)
+	}
+	if err := local.Close(); err != nil {
+		t.Fatal(err)
+	}
+	serve(t, dir)
+	connect(t, dir, true)
+}
+
+func TestMountsComeAndGo(t *testing.T) {
+	dir := newStore(t)
+	d := serve(t, dir)
+	s := connect(t, dir, true)
+	ctx, none := t.Context(), Streams{}
+	res := must[MountResult](t)(AddMount.Do(ctx, s, MountRequest{Dir: "/n", New: "draft"}, none))
+	if res.PID != os.Getpid() || res.Store != dir || res.New != "draft" {
+		t.Errorf("mount: %+v", res)
+	}
+	for name, c := range map[string]struct {
+		err  error
+		want index.Class
+	}{
+		"twice":   {second(AddMount.Do(ctx, s, MountRequest{Dir: "/n"}, none)), index.Exists},
+		"refused": {second(AddMount.Do(ctx, s, MountRequest{Dir: "/refused"}, none)), index.Invalid},
+		"foreign": {second(Unmount.Do(ctx, s, UnmountRequest{Dir: "/"}, none)), index.NotFound},
+	} {
+		if index.ClassOf(c.err) != c.want {
+			t.Errorf("%s: %v", name, c.err)
+		}
+	}
+	if i := must[index.Info](t)(Seal.Do(ctx, s, SealRequest{Name: "draft"}, none)); i.State != index.Sealed {
+		t.Errorf("seal: %+v", i)
+	}
+	must[MountResult](t)(AddMount.Do(ctx, s, MountRequest{Dir: "/busy"}, none))
+	if _, err := Unmount.Do(ctx, s, UnmountRequest{Dir: "/busy"}, none); index.ClassOf(err) != index.InUse {
+		t.Errorf("umount of a busy one: %v", err)
+	}
+	if r := must[UnmountResult](t)(Unmount.Do(ctx, s, UnmountRequest{Dir: "/busy", Force: true}, none)); r.Last {
+		t.Errorf("forced: %+v", r)
+	}
+	if r := must[UnmountResult](t)(Unmount.Do(ctx, s, UnmountRequest{Dir: "/n"}, none)); r.Last {
+		t.Errorf("umount: %+v", r)
+	}
+	// The last one goes by itself, as with umount(8).
+	d.mount("/m").Close()
+	if err := <-d.ended; err != nil {
+		t.Error(err)
+	}
+	d.ended <- nil
+}
+
+func TestLastUnmountEndsTheDaemon(t *testing.T) {
+	dir := newStore(t)
+	d := serve(t, dir)
+	s := connect(t, dir, true)
+	if r := must[UnmountResult](t)(Unmount.Do(t.Context(), s, UnmountRequest{Dir: "/m"}, Streams{})); !r.Last {
+		t.Errorf("umount: %+v", r)
+	}
+	if err := <-d.ended; err != nil {
+		t.Error(err)
+	}
+	d.ended <- nil
+	connect(t, dir, false)
+}
+
+// TestUnknownOperation is what a newer program meets in an older daemon.
+func TestUnknownOperation(t *testing.T) {
+	dir := newStore(t)
+	serve(t, dir)
+	s := connect(t, dir, true)
+	err := s.client.call(t.Context(), "teleport", struct{}{}, &struct{}{}, Streams{})
+	if index.ClassOf(err) != index.Unsupported || index.HintOf(err) == "" {
+		t.Errorf("%v, hint %q", err, index.HintOf(err))
+	}
+	if err := s.client.call(t.Context(), "ls", 7, &struct{}{}, Streams{}); index.ClassOf(err) != index.Invalid {
+		t.Errorf("a request of the wrong shape: %v", err)
+	}
+}
+
+func TestTableIsComplete(t *testing.T) {
+	for _, name := range []string{"ls", "entries", "du", "diff", "tag", "rm", "gc", "verify", "import", "export", "info", "seal", "mount", "umount", "stats"} {
+		if table[name] == nil {
+			t.Errorf("operation %s is missing", name)
+		}
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	dir := newStore(t)
+	serve(t, dir)
+	s := connect(t, dir, true)
+	res := must[MountResult](t)(AddMount.Do(t.Context(), s, MountRequest{Dir: "/n", MetricsAddr: "127.0.0.1:0"}, Streams{}))
+	must[MountResult](t)(AddMount.Do(t.Context(), s, MountRequest{Dir: "/o", MetricsAddr: res.Metrics}, Streams{}))
+	if _, err := AddMount.Do(t.Context(), s, MountRequest{Dir: "/p", MetricsAddr: "127.0.0.1:1"}, Streams{}); index.ClassOf(err) != index.Exists {
+		t.Errorf("metrics elsewhere: %v", err)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Get("http://" + res.Metrics + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"gpucr_fs_cache_hits_total 0", `gpucr_fs_mount_reads_total{dir="/m"} 7`, `gpucr_fs_mount_read_seconds_p99{dir="/n"}`, "gpucr_fs_free_bytes", "go_goroutines"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the metrics lack %s", want)
+		}
+	}
+}
+
+func TestMountAt(t *testing.T) {
+	dir := newStore(t)
+	started := 0
+	start := func(context.Context) (MountResult, error) {
+		started++
+		return MountResult{Dir: "/x"}, nil
+	}
+	must[MountResult](t)(MountAt(t.Context(), dir, MountRequest{Dir: "/x"}, start))
+	if started != 1 {
+		t.Error("no daemon was started")
+	}
+	serve(t, dir)
+	must[MountResult](t)(MountAt(t.Context(), dir, MountRequest{Dir: "/x"}, start))
+	if started != 1 {
+		t.Error("a second daemon was started")
+	}
+	if _, err := MountAt(t.Context(), dir, MountRequest{Dir: "/y", New: "a", Checkpoint: "b"}, start); index.ClassOf(err) != index.Invalid {
+		t.Errorf("both: %v", err)
+	}
+	if _, err := UnmountAt(t.Context(), t.TempDir(), false); index.ClassOf(err) != index.NotFound {
+		t.Errorf("umount of nothing: %v", err)
+	}
+}
+
+func TestLogFileIsBounded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	l, err := OpenLogFile(path, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := []byte(strings.Repeat("x", 99) + "\n")
+	for range 55 {
+		if _, err := l.Write(line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]int{path: 500, path + ".1": 1000} {
+		if b, err := os.ReadFile(name); err != nil || len(b) != want {
+			t.Errorf("%s has %d bytes, want %d (%v)", name, len(b), want, err)
+		}
+	}
+}
+
+// FuzzFrames holds the client to any answer: an error or a result, never a panic.
+func FuzzFrames(f *testing.F) {
+	for _, fr := range []frame{{Progress: &Progress{Done: 1}}, {Result: json.RawMessage(`{"a":1}`)}, {Error: &wireError{Text: "x", Class: "corrupt"}}, {Data: 3}} {
+		line, err := json.Marshal(fr)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(append(line, "\nabc\n"...))
+	}
+	f.Add([]byte("{\"data\":-1}\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var res map[string]any
+		err := readFrames(newBuffered(data), Streams{Progress: func(Progress) {}}, &res)
+		if err == nil && res == nil && !strings.Contains(string(data), "null") {
+			t.Error("neither a result nor an error")
+		}
+	})
+}
