@@ -17,7 +17,7 @@ build: ## build bin/gpucr-fs
 	$(GO) build -trimpath -o bin/gpucr-fs ./cmd/gpucr-fs
 
 deps:
-	@scripts/need.sh cc:gcc libc6-dev setsid:util-linux $(if $(shell command -v fusermount3 || command -v fusermount),,fuse3)
+	@scripts/need.sh cc:gcc libc6-dev setsid:util-linux
 
 criu: ## put a working CRIU >= 4.2 at build/criu/criu (CRIU=/path to use another)
 	@scripts/criu.sh
@@ -38,7 +38,7 @@ crash: deps ## kill and damage a store CRASH_N (200) times
 	$(GO) test -count=1 -timeout 2h -v ./tests/crash -crash.n=$(CRASH_N)
 
 bench-deps: deps
-	@scripts/need.sh restic:restic borg:borgbackup
+	@scripts/need.sh restic:restic borg:borgbackup $(if $(shell command -v fusermount3 || command -v fusermount),,fuse3)
 
 bench: bench-deps criu build ## compare with cp, restic, borg, desync on real dumps (ARGS=-h for options)
 	$(GO) run ./tests/bench $(ARGS)

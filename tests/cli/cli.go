@@ -115,14 +115,15 @@ func (p Program) States(ctx context.Context, store string) (map[string]index.Sta
 // Daemon is a foreground mount of a store.
 type Daemon struct {
 	cmd    *exec.Cmd
+	mnt    string
 	stderr bytes.Buffer
 	exited chan struct{} // closed when it has ended and err is set
 	err    error
 }
 
-// Serve starts the daemon of a store, mounted at mnt, and returns when it serves.
-func (p Program) Serve(store, mnt string, args ...string) (*Daemon, error) {
-	d := &Daemon{cmd: p.Command(append([]string{"mount", "-f", store, mnt}, args...)...), exited: make(chan struct{})}
+// StartServing starts the daemon of a store without waiting until it serves.
+func (p Program) StartServing(store, mnt string, args ...string) (*Daemon, error) {
+	d := &Daemon{cmd: p.Command(append([]string{"mount", "-f", store, mnt}, args...)...), mnt: mnt, exited: make(chan struct{})}
 	d.cmd.Stderr = &d.stderr
 	if err := d.cmd.Start(); err != nil {
 		return nil, err
@@ -131,6 +132,15 @@ func (p Program) Serve(store, mnt string, args ...string) (*Daemon, error) {
 		defer close(d.exited)
 		d.err = d.cmd.Wait()
 	}()
+	return d, nil
+}
+
+// Serve starts the daemon of a store, mounted at mnt, and returns when it serves.
+func (p Program) Serve(store, mnt string, args ...string) (*Daemon, error) {
+	d, err := p.StartServing(store, mnt, args...)
+	if err != nil {
+		return nil, err
+	}
 	late := time.After(20 * time.Second)
 	for {
 		if _, err := os.Stat(filepath.Join(mnt, ".checkpoints")); err == nil {
@@ -146,14 +156,21 @@ func (p Program) Serve(store, mnt string, args ...string) (*Daemon, error) {
 	}
 }
 
-// Kill ends the daemon with SIGKILL and waits for its end. The stale mount stays.
+// Kill ends the daemon with SIGKILL and waits for its end. The stale mount stays. A daemon that has a file of its own mount open, or a
+// request to it under way, cannot end, since its last thread waits for an answer from itself; that is an error, and the mount is aborted.
 func (d *Daemon) Kill() error {
 	err := d.cmd.Process.Kill()
-	<-d.exited
 	if errors.Is(err, os.ErrProcessDone) {
-		return nil
+		err = nil
 	}
-	return err
+	select {
+	case <-d.exited:
+		return err
+	case <-time.After(20 * time.Second):
+		err = errors.Join(err, errors.New("the killed daemon does not end: it waits for its own mount"), syscall.Unmount(d.mnt, syscall.MNT_FORCE|syscall.MNT_DETACH))
+		<-d.exited
+		return err
+	}
 }
 
 // Stop ends the daemon with SIGTERM, which unmounts, and gives an error when it did not end with exit code 0.

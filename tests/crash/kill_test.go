@@ -261,27 +261,38 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// A stale mount of a killed daemon does not keep the next one from mounting there.
+// A daemon killed at any instant of its start or its run ends, leaves the store free, and its stale mount does not keep the next one from
+// mounting at the same place.
 func TestMountAfterKill(t *testing.T) {
 	s := newSite(t)
 	name, images := s.newName()
 	s.run("import", s.store, name, images)
+	s.time("start", func() { s.serve(name, images) })
+	for range *strikes {
+		d, err := program.StartServing(s.store, s.mnt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(s.moment("start"))
+		if err := d.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		s.serve(name, images)
+	}
+}
+
+// serve mounts, compares and unmounts.
+func (s *site) serve(name, images string) {
+	s.t.Helper()
 	d, err := program.Serve(s.store, s.mnt)
 	if err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
-	if err := d.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	d, err = program.Serve(s.store, s.mnt)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := differences(tree(t, filepath.Join(s.mnt, ".checkpoints", name)), tree(t, images)); len(diff) > 0 {
-		t.Errorf("mounted again, the checkpoint differs: %v", diff)
+	if diff := differences(tree(s.t, filepath.Join(s.mnt, ".checkpoints", name)), tree(s.t, images)); len(diff) > 0 {
+		s.t.Errorf("mounted again, the checkpoint differs: %v", diff)
 	}
 	if err := d.Stop(); err != nil {
-		t.Error(err)
+		s.t.Fatal(err)
 	}
 }
 

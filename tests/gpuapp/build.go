@@ -1,4 +1,4 @@
-// Package gpuapp builds the test GPU application (main.c tells what it does)
+// Package gpuapp builds the test GPU application (src/main.c tells what it does)
 // with the machine's C compiler.
 package gpuapp
 
@@ -12,7 +12,7 @@ import (
 
 // Build compiles the application to the file out. root is the module's root.
 func Build(root, out string) error {
-	src := filepath.Join(root, "tests/gpuapp")
+	src := filepath.Join(root, "tests/gpuapp/src")
 	cc := os.Getenv("CC")
 	if cc == "" {
 		cc = "cc"

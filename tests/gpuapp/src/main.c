@@ -132,7 +132,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: gpuapp --dir DIR [--procs N] [--gpus N] [--bos N] [--max-bo BYTES] [--interval MS] [--ticks N] [--own-event-page]\n");
 		return 2;
 	}
-	setvbuf(stdout, NULL, _IOLBF, 0);
+	/* What a shell or a test left open is not ours to checkpoint. */
+	close_range(3, ~0u, 0);
 	if (cfg.procs == 1) {
 		open_status(cfg.dir, 0);
 		work(&cfg, 0);

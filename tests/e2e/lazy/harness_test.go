@@ -1,0 +1,196 @@
+// Package lazy restores real processes with real CRIU from our lazy-pages
+// server.
+package lazy
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/gpucr/gpucr-fs/prefetch"
+	"github.com/gpucr/gpucr-fs/restore/criuimg"
+	"github.com/gpucr/gpucr-fs/restore/uffd"
+	"github.com/gpucr/gpucr-fs/tests/lazytarget"
+)
+
+var targetBin string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "lazy-e2e-")
+	if err == nil {
+		targetBin, err = lazytarget.Build(dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// criuProgram finds the program that `make criu` provides.
+func criuProgram(t testing.TB) string {
+	t.Helper()
+	if p := os.Getenv("CRIU"); p != "" {
+		return p
+	}
+	out, err := exec.Command("go", "env", "GOMOD").Output()
+	must(t, err)
+	p := filepath.Join(filepath.Dir(strings.TrimSpace(string(out))), "build", "criu", "criu")
+	if _, err := os.Stat(p); err != nil {
+		t.Fatalf("no CRIU: %v; run make criu, or set CRIU", err)
+	}
+	return p
+}
+
+func criu(t testing.TB, args ...string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	dir := args[2]
+	log := filepath.Join(dir, args[0]+".log")
+	args = append(args, "-o", log, "-v3")
+	cmd := exec.CommandContext(ctx, criuProgram(t), args...)
+	if err := cmd.Run(); err != nil {
+		text, _ := os.ReadFile(log)
+		lines := bytes.Split(text, []byte("\n"))
+		return fmt.Errorf("criu %v: %w\n%s", args, err, bytes.Join(lines[max(0, len(lines)-25):], []byte("\n")))
+	}
+	return nil
+}
+
+// checkpoint is a dumped target.
+type checkpoint struct {
+	*lazytarget.Target
+	dir string // of the images
+	pid int
+	opt lazytarget.Options
+}
+
+// dump starts a target and dumps it.
+func dump(t testing.TB, o lazytarget.Options) *checkpoint {
+	t.Helper()
+	dir := t.TempDir()
+	c := &checkpoint{dir: filepath.Join(dir, "images"), opt: o}
+	must(t, os.Mkdir(c.dir, 0o755))
+	var err error
+	c.Target, err = lazytarget.Start(targetBin, dir, o)
+	must(t, err)
+	t.Cleanup(func() { c.Close() })
+	t.Cleanup(c.Kill)
+	c.pid = c.PID
+	if !o.Quiet {
+		must(t, c.Beats(500, time.Minute))
+	}
+	// A child of the moment may be in the way of seizing the tree: again.
+	for try := 0; ; try++ {
+		if err = criu(t, "dump", "-D", c.dir, "-t", strconv.Itoa(c.pid)); err == nil {
+			break
+		}
+		if try == 5 {
+			t.Fatal(err)
+		}
+	}
+	must(t, c.Dumped())
+	return c
+}
+
+// restore runs criu restore with pages from the server that listens in work.
+func (c *checkpoint) restore(t testing.TB, work string) error {
+	err := criu(t, "restore", "-W", work, "-D", c.dir, "--lazy-pages", "-d")
+	c.Restored(c.pid)
+	return err
+}
+
+// testLog sends a server's log to the test's.
+func testLog(t testing.TB) *slog.Logger {
+	return slog.New(slog.NewTextHandler(logWriter{t}, &slog.HandlerOptions{Level: slog.LevelInfo}))
+}
+
+type logWriter struct{ t testing.TB }
+
+func (w logWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+// server is a lazy-pages server in this process.
+type server struct {
+	*uffd.Server
+	queue *prefetch.Queue
+	files []prefetch.File
+	stop  context.CancelFunc
+	done  chan struct{}
+	err   error
+	once  sync.Once
+}
+
+// serve starts a server for the images. wrap, when not nil, may replace files.
+func (c *checkpoint) serve(t testing.TB, work string, wrap func(prefetch.File) prefetch.File) *server {
+	t.Helper()
+	images, err := criuimg.Load(os.DirFS(c.dir))
+	must(t, err)
+	plan := uffd.NewPlan(images)
+	s := &server{done: make(chan struct{})}
+	for _, name := range plan.Files {
+		f, err := prefetch.OpenFile(filepath.Join(c.dir, name))
+		must(t, err)
+		t.Cleanup(func() { f.Close() })
+		if wrap != nil {
+			s.files = append(s.files, wrap(f))
+		} else {
+			s.files = append(s.files, f)
+		}
+	}
+	s.Server, err = uffd.Listen(uffd.Options{Dir: work, Plan: plan, Logger: testLog(t)})
+	must(t, err)
+	s.queue, err = prefetch.New(prefetch.Options{Files: s.files, Sink: s.Server, Logger: testLog(t)})
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	s.stop = cancel
+	go func() {
+		defer close(s.done)
+		s.err = s.Serve(ctx, s.queue)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-s.done
+		s.queue.Close()
+		s.Server.Close()
+	})
+	return s
+}
+
+// wait waits until all is resident and returns what Serve did.
+func (s *server) wait(patience time.Duration) error {
+	select {
+	case <-s.done:
+		return s.err
+	case <-time.After(patience):
+		return fmt.Errorf("the server still serves after %v: %+v", patience, s.Report())
+	}
+}

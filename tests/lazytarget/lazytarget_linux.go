@@ -1,0 +1,207 @@
+// Package lazytarget builds, starts and watches src/lazytarget.c: a process that
+// keeps changing and checking its memory, to be dumped and restored under it.
+package lazytarget
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+//go:embed src/lazytarget.c
+var source []byte
+
+// Build compiles the program into dir, statically, and returns its path.
+func Build(dir string) (string, error) {
+	src, bin := filepath.Join(dir, "lazytarget.c"), filepath.Join(dir, "lazytarget")
+	if err := os.WriteFile(src, source, 0o644); err != nil {
+		return "", err
+	}
+	out, err := exec.Command("cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread", "-o", bin, src).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build lazytarget: %w: %s\nhint: apt-get install gcc libc6-dev", err, out)
+	}
+	return bin, nil
+}
+
+// status mirrors struct status in src/lazytarget.c.
+type status struct {
+	ready, stop, check, checked atomic.Uint64
+	pages, ops, forks           atomic.Uint64
+	mismatches, sigbus, exited  atomic.Uint64
+	hotNS, beats                atomic.Uint64
+	message                     [4000]byte
+}
+
+// Target is one process, or what it has become after a restore: it is known by
+// its status file.
+type Target struct {
+	// PID of the process last seen: set by Start and Restored.
+	PID int
+	bin string
+	mem []byte
+	st  *status
+}
+
+// Options say what the process does.
+type Options struct {
+	MB, Threads int
+	Seed        uint64
+	// Quiet processes change nothing and check their memory when asked to.
+	Quiet bool
+}
+
+// Start runs the program with its status file in dir and waits until it has
+// set up its memory.
+func Start(bin, dir string, o Options) (*Target, error) {
+	path := filepath.Join(dir, "status")
+	size := int(unsafe.Sizeof(status{})+4095) &^ 4095
+	if err := os.WriteFile(path, make([]byte, size), 0o600); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	mem, err := syscall.Mmap(int(f.Fd()), 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	if err != nil {
+		return nil, err
+	}
+	t := &Target{bin: bin, mem: mem, st: (*status)(unsafe.Pointer(&mem[0]))}
+	args := []string{path, strconv.Itoa(o.MB), strconv.Itoa(o.Threads), strconv.FormatUint(o.Seed, 10)}
+	if o.Quiet {
+		args = append(args, "quiet")
+	}
+	cmd := exec.Command(bin, args...)
+	cmd.Dir = "/"
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	t.PID = cmd.Process.Pid
+	go cmd.Wait()
+	return t, t.wait("it is ready", time.Minute, func() bool { return t.st.ready.Load() != 0 })
+}
+
+// Restored finds the process that a restore brought back under its pid.
+func (t *Target) Restored(pid int) { t.PID = pid }
+
+// Close gives the status mapping up.
+func (t *Target) Close() error { return syscall.Munmap(t.mem) }
+
+// Alive reports whether the process runs this program.
+func (t *Target) Alive() bool {
+	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", t.PID))
+	if err != nil || !strings.HasPrefix(string(cmdline), t.bin+"\x00") {
+		return false
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", t.PID))
+	return err == nil && !strings.Contains(string(stat), ") Z ")
+}
+
+// Kill ends the process and its children.
+func (t *Target) Kill() {
+	if t.PID <= 0 {
+		return
+	}
+	// It is a session leader: all it forks is in its group.
+	syscall.Kill(-t.PID, syscall.SIGKILL)
+	if t.Alive() {
+		syscall.Kill(t.PID, syscall.SIGKILL)
+	}
+	t.wait("it is gone", 10*time.Second, t.gone)
+}
+
+// Dumped waits until the process has given its pid free after a dump.
+func (t *Target) Dumped() error { return t.wait("it is dumped", 10*time.Second, t.gone) }
+
+// gone reports whether the pid is free again, as a process and as the group of
+// its children.
+func (t *Target) gone() bool {
+	return syscall.Kill(t.PID, 0) == syscall.ESRCH && syscall.Kill(-t.PID, 0) == syscall.ESRCH
+}
+
+// Beats wait until the process has made n more steps.
+func (t *Target) Beats(n uint64, patience time.Duration) error {
+	from := t.st.beats.Load()
+	return t.wait("it goes on", patience, func() bool { return t.st.beats.Load() >= from+n })
+}
+
+// Check lets a quiet process check all its memory, in each thread, and waits
+// for it. It returns when the hot set of the last thread had been passed.
+func (t *Target) Check(threads int, patience time.Duration) error {
+	want := t.st.checked.Load() + uint64(threads)
+	t.st.check.Add(1)
+	return t.wait("it has checked its memory", patience, func() bool { return t.st.checked.Load() >= want })
+}
+
+// Stop lets the process check everything a last time and end.
+func (t *Target) Stop(patience time.Duration) error {
+	t.st.stop.Store(1)
+	if err := t.wait("it has ended", patience, func() bool { return t.st.exited.Load() != 0 }); err != nil {
+		return err
+	}
+	return t.wait("it is gone", patience, t.gone)
+}
+
+// Reset prepares the status for another restore of the same images.
+func (t *Target) Reset() {
+	for _, v := range []*atomic.Uint64{&t.st.stop, &t.st.exited, &t.st.checked, &t.st.mismatches, &t.st.sigbus, &t.st.pages, &t.st.ops, &t.st.forks} {
+		v.Store(0)
+	}
+	t.st.message = [4000]byte{}
+}
+
+func (t *Target) wait(what string, patience time.Duration, ok func() bool) error {
+	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+		if err := t.Err(); err != nil {
+			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("lazytarget %d: not after %v that %s: %s", t.PID, patience, what, t)
+		}
+	}
+	return t.Err()
+}
+
+// Err tells of wrong memory.
+func (t *Target) Err() error {
+	if n := t.st.mismatches.Load(); n > 0 {
+		return fmt.Errorf("lazytarget %d: %d mismatches: %s", t.PID, n, strings.TrimRight(string(t.st.message[:]), "\x00"))
+	}
+	return nil
+}
+
+// SIGBUS counts the pages that could not be read.
+func (t *Target) SIGBUS() uint64 { return t.st.sigbus.Load() }
+
+// Checked counts the pages compared so far.
+func (t *Target) Checked() uint64 { return t.st.pages.Load() }
+
+// HotTime is the value of CLOCK_MONOTONIC when a quiet process had passed its
+// hot set the last time.
+func (t *Target) HotTime() time.Duration { return time.Duration(t.st.hotNS.Load()) }
+
+func (t *Target) String() string {
+	return fmt.Sprintf("%d pages compared, %d changes, %d forks, %d mismatches, %d pages gave SIGBUS",
+		t.st.pages.Load(), t.st.ops.Load(), t.st.forks.Load(), t.st.mismatches.Load(), t.st.sigbus.Load())
+}
+
+// Images returns the pages files of an image directory.
+func Images(dir string) ([]string, error) {
+	m, err := filepath.Glob(filepath.Join(dir, "pages-*.img"))
+	if err == nil && len(m) == 0 {
+		err = errors.Join(fs.ErrNotExist, fmt.Errorf("no pages files in %s", dir))
+	}
+	return m, err
+}
