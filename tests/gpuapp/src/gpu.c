@@ -92,6 +92,7 @@ static void find_gpus(struct device *dev, int max_gpus)
 			g->index = dev->num_gpus++;
 			g->id = id;
 			g->minor = read_number(nodes[i]->d_name, "properties", "drm_render_minor");
+			g->gfx = read_number(nodes[i]->d_name, "properties", "gfx_target_version") / 10000;
 		}
 		free(nodes[i]);
 	}
@@ -355,7 +356,8 @@ void gpu_sdma_copy(struct device *dev, struct gpu *g, void *dst, const void *src
 	while (n) {
 		uint32_t part = n < max ? n : max;
 
-		sdma_put(q, (uint32_t[]){ 1, part - 1, 0, s, s >> 32, d, d >> 32 }, 7);
+		/* Since GFX9 the count is one less; GFX12 has an eighth dword. */
+		sdma_put(q, (uint32_t[]){ 1, g->gfx < 9 ? part : part - 1, 0, s, s >> 32, d, d >> 32, 0 }, g->gfx < 12 ? 7 : 8);
 		s += part;
 		d += part;
 		n -= part;

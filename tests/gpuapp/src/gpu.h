@@ -45,7 +45,7 @@ struct signal {
 struct gpu {
 	int index;
 	uint32_t id;
-	int minor, drm_fd;
+	int minor, drm_fd, gfx; /* gfx: generation */
 	struct bo code, doorbells, mmio, page, eop; /* page: signals and kernel arguments */
 	struct queue aql, sdma;
 	struct signal *signal;

@@ -135,6 +135,7 @@ type Application struct {
 	PID   int
 	Dir   string // of the status files
 	procs int
+	pids  []int         // of the tree; a restore needs them free
 	done  chan struct{} // the started process was reaped
 }
 
@@ -160,6 +161,7 @@ func (r *Rig) StartApp(procs int, args ...string) *Application {
 	}()
 	r.T.Cleanup(a.Kill)
 	a.WaitRounds(1)
+	a.pids = tree(a.PID)
 	return a
 }
 
@@ -234,15 +236,18 @@ func (a *Application) Kill() {
 	a.WaitGone()
 }
 
-// WaitGone waits until no process of the application is left and the simulator
-// has noticed.
+// WaitGone waits until no process of the application is left, nor a zombie that
+// still has its pid, and the simulator has noticed.
 func (a *Application) WaitGone() {
 	a.rig.T.Helper()
 	<-a.done
 	deadline := time.Now().Add(waitLimit)
-	for len(tree(a.PID)) > 0 || len(a.rig.Sim.State().Processes) > 0 {
+	left := func() bool {
+		return slices.ContainsFunc(a.pids, func(pid int) bool { return syscall.Kill(pid, 0) == nil })
+	}
+	for left() || len(tree(a.PID)) > 0 || len(a.rig.Sim.State().Processes) > 0 {
 		if time.Now().After(deadline) {
-			a.rig.T.Fatalf("processes left: %v, in the simulator %+v", tree(a.PID), a.rig.Sim.State().Processes)
+			a.rig.T.Fatalf("processes left: %v of %v, in the simulator %+v", tree(a.PID), a.pids, a.rig.Sim.State().Processes)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
