@@ -198,7 +198,8 @@ func (s *site) check() {
 	if err := program.JSON(s.t.Context(), &use, "du", s.store); err != nil {
 		s.t.Fatal(err)
 	}
-	if occupied := packBytes(s.t, s.store); occupied > use.Stored {
+	// A pack with holes costs the file system a few blocks of its own for the list of extents.
+	if occupied := packBytes(s.t, s.store); occupied > use.Stored+int64(use.Packs)*(64<<10) {
 		s.t.Fatalf("packs occupy %d bytes on disk after gc, live chunks %d", occupied, use.Stored)
 	}
 	s.run("verify", s.store)
