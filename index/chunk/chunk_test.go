@@ -2,6 +2,8 @@ package chunk
 
 import (
 	"bytes"
+	"encoding/binary"
+	"math"
 	"math/rand/v2"
 	"testing"
 )
@@ -108,7 +110,9 @@ func TestCodecs(t *testing.T) {
 		codec   Codec
 	}{
 		{"auto keeps random raw", PolicyAuto, random(5, 256<<10), Raw},
-		{"auto packs text", PolicyAuto, text, Zstd},
+		{"auto packs text", PolicyAuto, text, S2},
+		{"auto takes bfloat16 apart", PolicyAuto, bfloat16(8, 512<<10), Planes},
+		{"auto takes an odd length of it, too", PolicyAuto, bfloat16(9, 300<<10+4104), Planes},
 		{"zstd", PolicyZstd, text, Zstd},
 		{"s2", PolicyS2, text, S2},
 		{"none", PolicyNone, text, Raw},
@@ -134,6 +138,54 @@ func TestCodecs(t *testing.T) {
 	}
 }
 
+// bfloat16 makes weights: normal numbers of mean 0, cut to their upper 16 bits.
+func bfloat16(seed uint64, n int) []byte {
+	r := rand.New(rand.NewPCG(seed, 2))
+	b := make([]byte, 0, n)
+	for len(b) < n {
+		b = binary.LittleEndian.AppendUint16(b, uint16(math.Float32bits(float32(r.NormFloat64()*0.02))>>16))
+	}
+	return b
+}
+
+func TestPlanesSaveAThirdOfWeights(t *testing.T) {
+	content := bfloat16(1, 1<<20)
+	stored := encodePlanes(content, nil)
+	if r := float64(len(stored)) / float64(len(content)); r > 0.72 {
+		t.Errorf("stored %.2f of the size, want 0.72 at most", r)
+	}
+	if planesPay(random(1, 1<<20)) {
+		t.Error("random bytes look like 16-bit numbers")
+	}
+}
+
+func BenchmarkPlanes(b *testing.B) {
+	content := bfloat16(1, 512<<10)
+	stored := encodePlanes(content, nil)
+	b.Run("encode", func(b *testing.B) {
+		b.SetBytes(int64(len(content)))
+		scratch := make([]byte, 0, MaxEncoded(len(content)))
+		for b.Loop() {
+			encodePlanes(content, scratch)
+		}
+	})
+	b.Run("decode", func(b *testing.B) {
+		b.SetBytes(int64(len(content)))
+		dst := make([]byte, len(content))
+		for b.Loop() {
+			if err := decodePlanes(stored, dst); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("probe", func(b *testing.B) {
+		b.SetBytes(int64(len(content)))
+		for b.Loop() {
+			planesPay(content)
+		}
+	})
+}
+
 func TestParams(t *testing.T) {
 	if err := DefaultParams().Validate(); err != nil {
 		t.Error(err)
@@ -155,6 +207,7 @@ func FuzzDecode(f *testing.F) {
 		stored, codec := c.Encode(p, text, make([]byte, 0, MaxEncoded(len(text))))
 		f.Add(uint8(codec), stored, len(text))
 	}
+	f.Add(uint8(Planes), encodePlanes(bfloat16(1, 16<<10), nil), 16<<10)
 	f.Fuzz(func(t *testing.T, codec uint8, stored []byte, want int) {
 		if want < 0 || want > 1<<20 {
 			return

@@ -11,9 +11,10 @@ import (
 type Codec uint8
 
 const (
-	Raw  Codec = 0 // content as it is
-	S2   Codec = 1 // one s2 block
-	Zstd Codec = 2 // one zstd frame
+	Raw    Codec = 0 // content as it is
+	S2     Codec = 1 // one s2 block
+	Zstd   Codec = 2 // one zstd frame
+	Planes Codec = 3 // high and low bytes of 16-bit numbers apart, see planes.go
 )
 
 func (c Codec) String() string {
@@ -24,6 +25,8 @@ func (c Codec) String() string {
 		return "s2"
 	case Zstd:
 		return "zstd"
+	case Planes:
+		return "planes"
 	}
 	return fmt.Sprintf("codec %d", uint8(c))
 }
@@ -32,7 +35,7 @@ func (c Codec) String() string {
 type Policy uint8
 
 const (
-	PolicyAuto Policy = iota // zstd, after a probe that spares incompressible chunks the attempt
+	PolicyAuto Policy = iota // s2, planes or nothing, by a probe
 	PolicyZstd
 	PolicyS2
 	PolicyNone
@@ -72,14 +75,17 @@ func (c *Coder) Encode(p Policy, content, scratch []byte) ([]byte, Codec) {
 		return content, Raw
 	}
 	var out []byte
-	codec := Zstd
+	var codec Codec
 	switch {
-	case p == PolicyS2:
+	case p == PolicyZstd:
+		out, codec = c.enc.EncodeAll(content, scratch[:0]), Zstd
+	case p == PolicyS2, promising(content):
 		out, codec = s2.Encode(scratch[:cap(scratch)], content), S2
-	case p == PolicyAuto && !promising(content):
+	case planesPay(content):
+		out, codec = encodePlanes(content, scratch), Planes
+	}
+	if out == nil {
 		return content, Raw
-	default:
-		out = c.enc.EncodeAll(content, scratch[:0])
 	}
 	if len(out) > len(content)-len(content)/8 || pages(len(out)) >= pages(len(content)) {
 		return content, Raw
@@ -123,6 +129,8 @@ func (c *Coder) Decode(codec Codec, stored, dst []byte, want int) ([]byte, error
 			return nil, fmt.Errorf("s2 chunk announces %d bytes, not %d (%v)", n, want, err)
 		}
 		return s2.Decode(dst[:want], stored)
+	case Planes:
+		return dst[:want], decodePlanes(stored, dst[:want])
 	case Zstd:
 		out, err := c.dec.DecodeAll(stored, dst[:0])
 		if err != nil {
