@@ -89,7 +89,7 @@ func (n *dirNode) Create(ctx context.Context, name string, flags, mode uint32, o
 	if err != nil {
 		return nil, nil, 0, n.failed("create", at, err)
 	}
-	return node, n.s.newDraftHandle(node.Operations().(*fileNode).e, f, flags), fuse.FOPEN_KEEP_CACHE, 0
+	return node, n.s.newDraftHandle(node.Operations().(*fileNode).e, f, flags), draftFlags, 0
 }
 
 // failed logs what the store refused in a draft.

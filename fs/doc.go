@@ -5,12 +5,12 @@
 // A directory is a content layer under a scratch layer. Content is a sealed checkpoint, which never changes, or a draft, which takes writes until it
 // is sealed. Scratch is what CRIU and its callers leave beside the images: logs, pidfiles, sockets, stats-restore. It lives in memory, belongs to the
 // directory it was made in, is never part of a checkpoint and is gone after unmounting. In a sealed checkpoint everything new is scratch, save *.img
-// files, which are refused: a dump that went to scratch would be lost. In a draft everything new is content, save the by-products (see byProduct).
-// The kind of a file is settled when it is made; a rename keeps it.
+// files, which are refused: a dump that went to scratch would be lost. In a draft everything new is content, save the by-products (see byProduct). The
+// kind of a file is settled when it is made; a rename keeps it.
 //
 // A draft is made by mkdir .checkpoints/NAME, or is the root itself (Options.New). It is sealed by Server.Seal, when CRIU closes a stats-dump it wrote
-// there (its last act in a successful dump; copying an old image directory does not count), or at unmounting if it holds a complete dump. Its nodes stay what they are: open
-// handles and cached pages outlive the sealing. fsync reports errors but forces nothing; content is durable once sealed.
+// there (its last act in a successful dump; copying an old image directory does not count), or at unmounting if it holds a complete dump. Its nodes
+// stay what they are: open handles outlive the sealing. fsync reports errors but forces nothing; content is durable once sealed.
 //
 // # The root
 //
@@ -23,21 +23,21 @@
 //	                     entries  attributes  pages (KEEP_CACHE)
 //	following root       no       no          –
 //	.checkpoints         no       no          –
-//	draft                no       no          yes: every change goes through this mount
+//	draft                no       no          no: direct I/O, see draftFlags
 //	sealed               1 h      1 h         yes: immutable
 //	scratch              no       no          yes
 //
-// Pages are never invalidated by a change of mtime (explicit invalidation), so a checkpoint dumped through the mount is restored from the page cache.
-// A file has one inode number however it is reached, and so one set of cached pages; a directory has one for each way to it, since the kernel
-// allows a directory one place only. Numbers of sealed checkpoints are the same at every mount.
+// Pages are never invalidated by a change of mtime (explicit invalidation). A file has one inode number however it is reached, and so one set of
+// cached pages; a directory has one for each way to it, since the kernel allows a directory one place only. Numbers of sealed checkpoints are the same
+// at every mount.
 //
 // # Reading
 //
-// A READ of sealed content borrows the store's buffers and sends them by writev without a copy. It answers with exactly the bytes asked for, up to
-// the end of the file, or with EIO: a short answer inside pages-N would make the kernel shrink the file and CRIU spin for ever.
+// A READ of sealed content borrows the store's buffers and sends them by writev without a copy. It answers with exactly the bytes asked for, up to the
+// end of the file, or with EIO: a short answer inside pages-N would make the kernel shrink the file and CRIU spin for ever.
 //
 // # Lock order
 //
-// view.mu, then catalog.mu, then image.mu, then scratchNode.mu (parent before child), then pool.mu. No lock is held while a draft is sealed or while content is read or
-// written.
+// Server.mu, then view.mu, then catalog.mu, then image.mu, then scratchNode.mu (parent before child), then pool.mu. No lock is held while a draft is sealed or while
+// content is read or written.
 package fs

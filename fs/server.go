@@ -139,7 +139,7 @@ func (s *Server) mount(ctx context.Context) (err error) {
 		AllowOther: s.opts.AllowOther, MaxWrite: maxWrite, MaxBackground: s.opts.MaxBackground,
 		DisableXAttrs: true, // else the kernel asks for security.capability at every write
 		DisableSplice: true, // a 1 MiB reply does not fit a pipe
-		// The server is the only one to change content, and says so: an mtime that moved must not cost the pages of a dump.
+		// The server is the only one to change content, and says so: an mtime that moved must not cost cached pages.
 		ExplicitDataCacheControl: true,
 		ExtraCapabilities:        fuse.CAP_ASYNC_DIO,
 		Logger:                   goLog, Debug: s.opts.Debug,
@@ -236,7 +236,7 @@ func (s *Server) Draft(name string) (*index.Draft, bool) {
 	return d, d != nil
 }
 
-// Seal makes a checkpoint that is being written through this mount complete and immutable; its files stay open and cached. Class NotFound when
+// Seal makes a checkpoint that is being written through this mount complete and immutable; its files stay open. Class NotFound when
 // there is none of that name; sealing a sealed one is no error.
 func (s *Server) Seal(ctx context.Context, name string) (index.Info, error) {
 	img, err := s.cat.image(name)
