@@ -1,0 +1,23 @@
+// Package prefetch orders the reads of a restore. One Queue serves all who
+// need bytes of a checkpoint's files, in this order:
+//
+//  1. demand: a thread is stopped by a page fault, or waits in a read;
+//  2. hot set: what an earlier restore touched, in that order (the profile);
+//  3. sweep: everything else that is wanted, in file order.
+//
+// Files are divided into units. A unit is fetched as part of a run: the
+// units next to it that are wanted too and not yet fetched, up to RunBytes
+// for the hot set and the sweep and DemandBytes for a demand, so that one read
+// brings several MiB where nobody waits and little where somebody does. A unit
+// in flight is never fetched a second time: whoever asks for it joins. A unit
+// that has been delivered is only fetched again when it is demanded again.
+//
+// Workers take runs and hand the bytes to the Sink on their own goroutine, so
+// that filling memory happens where the bytes are in the CPU's cache. One of
+// them takes demands only. How many of the others work at a time follows the
+// measured throughput. Memory is bounded by the buffers: each worker owns one
+// run's worth, and Options.Memory bounds their number.
+//
+// Lock order: Queue.mu is a leaf; neither files nor the sink are called with
+// it held.
+package prefetch

@@ -1,0 +1,121 @@
+package prefetch
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"time"
+)
+
+// PageSize is the unit of all offsets and lengths given to a Queue.
+const PageSize = 4096
+
+// UnitBytes is how finely a Queue keeps track of what it has fetched.
+const UnitBytes = 64 << 10
+
+// Range is a run of bytes of one of a queue's files, page-aligned.
+type Range struct {
+	File     int
+	Off, Len int64
+}
+
+// End returns the offset after the range.
+func (r Range) End() int64 { return r.Off + r.Len }
+
+// File is a source of bytes. It is read by many goroutines at once.
+type File interface {
+	// ReadAt fills p or fails. Short reads happen only at the end.
+	ReadAt(p []byte, off int64) (int, error)
+	Size() int64
+	// Data returns the first run in [off, end) that has to be read. What
+	// lies before it is zero; start is end when everything is.
+	Data(off, end int64) (start, stop int64, err error)
+}
+
+// Sink takes what the queue brings. Its methods are called by many goroutines
+// at once and return when they are done with the bytes.
+type Sink interface {
+	// Fill takes the contents of a range. data belongs to the queue.
+	Fill(r Range, data []byte)
+	// Zero tells that a range is zero.
+	Zero(r Range)
+	// Fail tells that one page, or what follows the end of a file, cannot be
+	// read.
+	Fail(r Range, err error)
+	// Had tells that a demanded range had been delivered before it was
+	// demanded. Who has lost it may demand it again.
+	Had(r Range)
+}
+
+// Buffers lends memory to fetch into. Get blocks until there is some.
+type Buffers interface {
+	// Get returns a page-aligned buffer of Options.RunBytes.
+	Get() []byte
+	Put([]byte)
+}
+
+// Options tune a Queue. The zero value of a field selects its default.
+type Options struct {
+	Files []File
+	Sink  Sink
+	// Workers bounds the goroutines that fetch hot set and sweep, besides
+	// the one for demands. Default: four per CPU, at most 16.
+	Workers int
+	// RunBytes bounds one read for hot set and sweep. Default 2 MiB.
+	RunBytes int64
+	// DemandBytes bounds one read for a demand. Default 128 KiB.
+	DemandBytes int64
+	// Memory bounds the bytes in buffers. Default 64 MiB, at least two runs.
+	Memory int64
+	// Rate bounds what hot set and sweep fetch, in bytes a second; demands
+	// are not held back, but count. 0 is no bound.
+	Rate int64
+	// Buffers replaces the queue's own buffers.
+	Buffers Buffers
+	// Recorder, when set, is told of every demand.
+	Recorder *Recorder
+	Logger   *slog.Logger
+
+	// window is how long throughput is measured between two decisions about
+	// the number of workers.
+	window time.Duration
+}
+
+// Validate fills in defaults and checks the options.
+func (o *Options) Validate() error {
+	if o.Logger == nil {
+		return errors.New("prefetch: options lack a logger")
+	}
+	if o.Sink == nil {
+		return errors.New("prefetch: options lack a sink")
+	}
+	def := func(v *int64, d int64) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&o.RunBytes, 2<<20)
+	def(&o.DemandBytes, 128<<10)
+	def(&o.Memory, 64<<20)
+	if o.Workers == 0 {
+		o.Workers = min(4*runtime.NumCPU(), 16)
+	}
+	if o.window == 0 {
+		o.window = 50 * time.Millisecond
+	}
+	if o.RunBytes < UnitBytes || o.RunBytes%UnitBytes != 0 {
+		return fmt.Errorf("prefetch: run of %d bytes is not a multiple of %d", o.RunBytes, UnitBytes)
+	}
+	if o.DemandBytes < UnitBytes || o.DemandBytes > o.RunBytes || o.DemandBytes%UnitBytes != 0 {
+		return fmt.Errorf("prefetch: demand of %d bytes is not a multiple of %d up to %d", o.DemandBytes, UnitBytes, o.RunBytes)
+	}
+	if o.Memory < 2*o.RunBytes {
+		return fmt.Errorf("prefetch: memory of %d bytes is less than two runs of %d; raise it or lower the run size", o.Memory, o.RunBytes)
+	}
+	if o.Rate < 0 || o.Workers < 1 {
+		return errors.New("prefetch: rate and workers must not be negative")
+	}
+	o.Workers = int(min(int64(o.Workers), o.Memory/o.RunBytes-1))
+	return nil
+}

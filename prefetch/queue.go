@@ -1,0 +1,379 @@
+package prefetch
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// class is why something is fetched.
+type class int
+
+const (
+	demand class = iota
+	hot
+	sweep
+	classes
+)
+
+// state of a unit.
+type state uint8
+
+const (
+	idle     state = iota // nobody wants it
+	wanted                // by hot set or sweep
+	inFlight              // a worker has it
+	done                  // delivered
+)
+
+// Queue orders the fetches of one checkpoint. Create it with New, and Close it.
+type Queue struct {
+	opts Options
+	rate limiter
+
+	mu sync.Mutex
+	// wakeAny: work was added, a worker may run, or closed; wakeExpress: the
+	// same for the worker that takes demands only; wakeDrain: a run ended.
+	wakeAny, wakeExpress, wakeDrain *sync.Cond
+
+	units [][]state // by file
+	// demands are units somebody waits for, oldest first. Those whose unit
+	// is in flight or done by the time they come up are passed over.
+	demands []unitRef
+	lists   [classes][]Range // what hot set and sweep have not passed yet
+	active  int              // background workers that may run, see adapt
+	running int              // runs in flight
+	closed  bool
+	stats   Stats
+
+	stop    chan struct{}
+	workers sync.WaitGroup
+}
+
+type unitRef struct{ file, unit int }
+
+// Stats counts what a queue has done. Bytes are those of units fetched.
+type Stats struct {
+	DemandBytes, HotBytes, SweepBytes int64
+	// ZeroBytes of these were zero and not read.
+	ZeroBytes int64
+	// Demands were asked for; Joined of them found their unit in flight.
+	Demands, Joined int64
+	Runs            int64
+	// Refetched bytes had been delivered before.
+	Refetched   int64
+	FailedBytes int64
+	Workers     int
+}
+
+// New starts a queue. Its workers run until Close.
+func New(opts Options) (*Queue, error) {
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	q := &Queue{opts: opts, stop: make(chan struct{})}
+	q.wakeAny = sync.NewCond(&q.mu)
+	q.wakeExpress = sync.NewCond(&q.mu)
+	q.wakeDrain = sync.NewCond(&q.mu)
+	q.rate.perSecond = opts.Rate
+	for _, f := range opts.Files {
+		q.units = append(q.units, make([]state, (f.Size()+UnitBytes-1)/UnitBytes))
+	}
+	if q.opts.Buffers == nil {
+		q.opts.Buffers = newPool(opts.Workers+1, opts.RunBytes)
+	}
+	q.active = min(2, opts.Workers)
+	q.workers.Add(opts.Workers + 2)
+	go q.work(-1)
+	for i := range opts.Workers {
+		go q.work(i)
+	}
+	go q.adapt()
+	return q, nil
+}
+
+// Close stops the workers and waits for the runs in flight. What is still
+// wanted will not be fetched.
+func (q *Queue) Close() error {
+	q.mu.Lock()
+	if !q.closed {
+		q.closed = true
+		close(q.stop)
+	}
+	q.wakeAny.Broadcast()
+	q.wakeExpress.Broadcast()
+	q.wakeDrain.Broadcast()
+	q.mu.Unlock()
+	q.workers.Wait()
+	if p, ok := q.opts.Buffers.(*pool); ok {
+		return p.close()
+	}
+	return nil
+}
+
+// Demand asks for bytes that somebody waits for. It returns at once; bytes in
+// flight are joined. When all have been delivered before, Demand tells the sink
+// by Had and does nothing, unless again is set.
+func (q *Queue) Demand(r Range, again bool) {
+	if q.opts.Recorder != nil {
+		q.opts.Recorder.Touch(r)
+	}
+	q.mu.Lock()
+	had := true
+	q.each(r, func(u unitRef, s *state) {
+		q.stats.Demands++
+		switch *s {
+		case inFlight:
+			q.stats.Joined++
+			had = false
+			return
+		case done:
+			if !again {
+				return
+			}
+			q.stats.Refetched += UnitBytes
+		}
+		had = false
+		*s = wanted
+		q.demands = append(q.demands, u)
+		q.wakeExpress.Signal()
+		q.wakeAny.Signal()
+	})
+	q.mu.Unlock()
+	if had {
+		q.opts.Sink.Had(r)
+	}
+}
+
+// Hot asks for the hot set, in the order of first touches.
+func (q *Queue) Hot(ranges []Range) { q.want(hot, ranges) }
+
+// Sweep asks for everything else.
+func (q *Queue) Sweep(ranges []Range) { q.want(sweep, ranges) }
+
+func (q *Queue) want(c class, ranges []Range) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, r := range ranges {
+		q.each(r, func(_ unitRef, s *state) {
+			if *s == idle {
+				*s = wanted
+			}
+		})
+	}
+	q.lists[c] = append(q.lists[c], ranges...)
+	q.wakeAny.Broadcast()
+}
+
+// Again forgets that ranges have been delivered and sweeps them once more.
+func (q *Queue) Again(ranges []Range) {
+	q.mu.Lock()
+	for _, r := range ranges {
+		q.each(r, func(_ unitRef, s *state) {
+			if *s == done {
+				*s = idle
+				q.stats.Refetched += UnitBytes
+			}
+		})
+	}
+	q.mu.Unlock()
+	q.want(sweep, ranges)
+}
+
+// each calls fn for the units of a range. Preconditions: mu is held.
+func (q *Queue) each(r Range, fn func(unitRef, *state)) {
+	if r.Len <= 0 || r.File < 0 || r.File >= len(q.units) {
+		return
+	}
+	units := q.units[r.File]
+	for u := r.Off / UnitBytes; u <= (r.End()-1)/UnitBytes && u < int64(len(units)); u++ {
+		fn(unitRef{r.File, int(u)}, &units[u])
+	}
+}
+
+// Drain waits until nothing is wanted or in flight, or ctx is done.
+func (q *Queue) Drain(ctx context.Context) error {
+	defer context.AfterFunc(ctx, func() {
+		q.mu.Lock()
+		q.wakeDrain.Broadcast()
+		q.mu.Unlock()
+	})()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for q.pending() && !q.closed && ctx.Err() == nil {
+		q.wakeDrain.Wait()
+	}
+	return ctx.Err()
+}
+
+// HotDone reports whether the hot set has been passed.
+func (q *Queue) HotDone() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.lists[hot]) == 0
+}
+
+// Stats returns what was counted so far.
+func (q *Queue) Stats() Stats {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s := q.stats
+	s.Workers = q.active
+	return s
+}
+
+// pending reports whether there is work. Preconditions: mu is held.
+func (q *Queue) pending() bool {
+	q.skip()
+	return q.running > 0 || len(q.demands) > 0 || len(q.lists[hot]) > 0 || len(q.lists[sweep]) > 0
+}
+
+// skip drops from the heads of the lists what needs no fetching any more.
+// Preconditions: mu is held.
+func (q *Queue) skip() {
+	for len(q.demands) > 0 && q.units[q.demands[0].file][q.demands[0].unit] != wanted {
+		q.demands = q.demands[1:]
+	}
+	for c := hot; c <= sweep; c++ {
+		for len(q.lists[c]) > 0 {
+			r := &q.lists[c][0]
+			skipped := false
+			q.each(Range{r.File, r.Off, min(r.Len, 1)}, func(_ unitRef, s *state) { skipped = *s == wanted })
+			if skipped {
+				break
+			}
+			// Go to the next unit, or the next range.
+			next := (r.Off/UnitBytes + 1) * UnitBytes
+			if r.File < 0 || r.File >= len(q.units) || next >= r.End() {
+				q.lists[c] = q.lists[c][1:]
+				continue
+			}
+			r.Off, r.Len = next, r.End()-next
+		}
+	}
+}
+
+// run is what a worker fetches at a time.
+type run struct {
+	Range
+	class class
+}
+
+// next waits for a run to fetch. Worker -1 takes demands only; the others take
+// all classes as long as their number is below active.
+func (q *Queue) next(worker int) (run, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for {
+		if q.closed {
+			return run{}, false
+		}
+		q.skip()
+		switch {
+		case len(q.demands) > 0:
+			return q.claim(demand, q.demands[0], q.opts.DemandBytes), true
+		case worker < 0:
+			q.wakeExpress.Wait()
+		case worker < q.active && len(q.lists[hot]) > 0:
+			return q.claimList(hot), true
+		case worker < q.active && len(q.lists[sweep]) > 0:
+			return q.claimList(sweep), true
+		default:
+			q.wakeAny.Wait()
+		}
+	}
+}
+
+func (q *Queue) claimList(c class) run {
+	r := q.lists[c][0]
+	return q.claim(c, unitRef{r.File, int(r.Off / UnitBytes)}, q.opts.RunBytes)
+}
+
+// claim takes a unit and the wanted ones after it. Preconditions: mu is held,
+// the unit is wanted.
+func (q *Queue) claim(c class, u unitRef, limit int64) run {
+	units := q.units[u.file]
+	end := u.unit
+	for end < len(units) && units[end] == wanted && int64(end-u.unit)*UnitBytes < limit {
+		units[end] = inFlight
+		end++
+	}
+	off := int64(u.unit) * UnitBytes
+	r := run{Range{u.file, off, min(int64(end)*UnitBytes, q.opts.Files[u.file].Size()) - off}, c}
+	q.running++
+	q.stats.Runs++
+	switch c {
+	case demand:
+		q.stats.DemandBytes += r.Len
+	case hot:
+		q.stats.HotBytes += r.Len
+	case sweep:
+		q.stats.SweepBytes += r.Len
+	}
+	return r
+}
+
+// delivered ends a run.
+func (q *Queue) delivered(r run, zero, failed int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.each(r.Range, func(_ unitRef, s *state) { *s = done })
+	q.running--
+	q.stats.ZeroBytes += zero
+	q.stats.FailedBytes += failed
+	q.wakeDrain.Broadcast()
+}
+
+// adapt follows the throughput: another worker joins as long as that made it
+// at least 5 % better, one leaves when it did not, and now and then the next
+// number is tried again, since what the source can do changes.
+func (q *Queue) adapt() {
+	defer q.workers.Done()
+	t := time.NewTicker(q.opts.window)
+	defer t.Stop()
+	var c climber
+	var last int64
+	for {
+		select {
+		case <-q.stop:
+			return
+		case <-t.C:
+		}
+		q.mu.Lock()
+		total := q.stats.DemandBytes + q.stats.HotBytes + q.stats.SweepBytes
+		busy := len(q.lists[hot])+len(q.lists[sweep]) > 0
+		if n := c.step(q.active, total-last, busy); n != q.active {
+			q.active = max(1, min(n, q.opts.Workers))
+			q.wakeAny.Broadcast()
+		}
+		last = total
+		q.mu.Unlock()
+	}
+}
+
+// climber decides how many workers to use from the bytes each window brought.
+type climber struct {
+	best  int64 // bytes of the last window that counted
+	tried bool  // the last step added a worker
+	rest  int   // windows until the next try
+}
+
+func (c *climber) step(active int, bytes int64, busy bool) int {
+	if !busy {
+		c.best, c.tried, c.rest = 0, false, 0
+		return active
+	}
+	switch {
+	case c.tried && bytes < c.best+c.best/20:
+		// The additional worker was no gain.
+		c.tried, c.rest = false, 20
+		return active - 1
+	case c.rest > 0:
+		c.rest--
+		c.best, c.tried = bytes, false
+		return active
+	default:
+		c.best, c.tried = bytes, true
+		return active + 1
+	}
+}

@@ -1,0 +1,35 @@
+// Package uffd fills the memory of restored processes while they run: it is
+// the lazy-pages server that criu restore --lazy-pages hands its tasks'
+// userfaultfds to.
+//
+// # From CRIU
+//
+// All tasks of a restore share one connection to lazy-pages.socket in CRIU's
+// work directory. Each sends its pid and its userfaultfd, a zombie its pid
+// negated and nothing else; when all are restored the main CRIU process sends
+// an end mark. Tasks fault before that, and are served at once; what fills
+// ahead of faults starts after it, because only then is all memory registered.
+// The kernel vouches for who sent what (SCM_CREDENTIALS, SCM_PIDFD): that is
+// how a task whose memory cannot be had is killed, and none other.
+//
+// # Filling
+//
+// Contents are known by file and offset. A Supplier brings them, asked for by
+// faults and in the background; the Server puts each range into every address
+// space that lacks it, so that what parent and forked children share is read
+// once. Runs go in by UFFDIO_COPY up to 256 KiB a call, zero runs by
+// UFFDIO_ZEROPAGE, and what cannot be read becomes UFFDIO_POISON: the process
+// gets SIGBUS when it touches it, not wrong bytes.
+//
+// # Events
+//
+// While its memory is filled a process forks, remaps, unmaps and gives memory
+// up. space follows; events.go tells how, and what is done about reports that
+// come out of order. A page is only filled when all that the process did
+// before has been taken into account: memory tells how.
+//
+// # Lock order
+//
+// memory.mu, then Server.mu. The supplier is called with neither held for
+// writing.
+package uffd

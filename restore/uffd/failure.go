@@ -1,0 +1,64 @@
+package uffd
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/prefetch"
+)
+
+// PoisonedRange is memory that could not be read: touching it raises SIGBUS.
+type PoisonedRange struct {
+	File     string
+	Off, Len int64
+	Reason   string
+}
+
+// KilledTask is a process that could not be given its memory.
+type KilledTask struct {
+	// PID as seen from here.
+	PID    int
+	Reason string
+}
+
+func (s *Server) poisoned(r prefetch.Range, n int64, err error) {
+	p := PoisonedRange{s.opts.Plan.Files[r.File], r.Off, n, err.Error()}
+	s.log.Error("memory cannot be read, touching it will raise SIGBUS", "file", p.File, "offset", p.Off, "bytes", n, "err", err)
+	s.stats.poisoned.Add(n)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.poison = append(s.poison, p)
+}
+
+// kill ends a process whose memory cannot be made right. A forked child's pid
+// is not known: all it lacks is poisoned, and should that fail too its faults
+// are left waiting.
+func (s *Server) kill(m *memory, err error) {
+	if m.task != nil {
+		s.killProcess(m.task, err)
+		m.setGone()
+		return
+	}
+	s.log.Error("a forked child cannot be given its memory", "task", m.name, "err", err)
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	for _, p := range m.space.live.byAddr {
+		for _, u := range m.space.unfilled(nil, p) {
+			for at := u.start; at < u.end; at += pageSize {
+				uffdPoison(m.fd, at, pageSize)
+			}
+		}
+	}
+}
+
+func (s *Server) killProcess(p *process, err error) {
+	if e := unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0); e != nil {
+		if e != unix.ESRCH {
+			s.log.Error("cannot kill a task that lacks memory", "pid", p.pid, "err", e)
+		}
+		return
+	}
+	s.log.Error("killed a task that lacks memory", "pid", p.pid, "err", err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.killed = append(s.killed, KilledTask{p.pid, err.Error()})
+}

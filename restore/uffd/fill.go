@@ -1,0 +1,179 @@
+package uffd
+
+import (
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/prefetch"
+)
+
+// copyBytes bounds one UFFDIO_COPY. An event waits for the copies in flight,
+// at 2 GB/s 0.1 ms, and larger ones are no faster.
+const copyBytes = 256 << 10
+
+// fillPause bounds how long a filler waits before it tries again what the
+// kernel refused because of an event.
+const fillPause = 500 * time.Microsecond
+
+// enomemPatience is how long a filler waits for the kernel to find memory.
+const enomemPatience = 30 * time.Second
+
+// filler puts the n bytes that belong at file offset off at addr; it returns
+// like uffdCopy.
+type filler func(fd int, addr uint64, off, n int64) (int64, unix.Errno)
+
+// Fill gives the server the contents of a range: all address spaces that still
+// lack them get them. It is part of prefetch.Sink.
+func (s *Server) Fill(r prefetch.Range, data []byte) {
+	n := s.fillAll(r, func(fd int, addr uint64, off, n int64) (int64, unix.Errno) {
+		at := off - r.Off
+		return uffdCopy(fd, addr, data[at:at+n])
+	})
+	s.stats.copied.Add(n)
+}
+
+// Zero tells the server that a range is zero. It is part of prefetch.Sink.
+func (s *Server) Zero(r prefetch.Range) {
+	n := s.fillAll(r, func(fd int, addr uint64, _, n int64) (int64, unix.Errno) {
+		return uffdZero(fd, addr, n)
+	})
+	s.stats.zeroed.Add(n)
+}
+
+// Fail tells the server that a range cannot be read: the pages are poisoned,
+// so that who touches one gets SIGBUS. It is part of prefetch.Sink.
+func (s *Server) Fail(r prefetch.Range, err error) {
+	n := s.fillAll(r, func(fd int, addr uint64, _, n int64) (int64, unix.Errno) {
+		return uffdPoison(fd, addr, n)
+	})
+	if n > 0 {
+		s.poisoned(r, n, err)
+	}
+}
+
+// Had looks whether a range that was delivered before it was demanded has got
+// lost for somebody. It is part of prefetch.Sink.
+func (s *Server) Had(r prefetch.Range) {
+	for _, m := range s.memories() {
+		m.mu.RLock()
+		_, _, n := m.space.next(r.File, r.Off, r.End())
+		m.mu.RUnlock()
+		if n > 0 {
+			s.supplier.Demand(r, true)
+			return
+		}
+	}
+}
+
+// fillAll fills a range in every address space and returns how many bytes that
+// was. Children forked meanwhile are among them.
+func (s *Server) fillAll(r prefetch.Range, fill filler) (filled int64) {
+	seen := make(map[*memory]bool)
+	for again := true; again; {
+		again = false
+		for _, m := range s.memories() {
+			if !seen[m] {
+				seen[m], again = true, true
+				filled += m.fill(r, fill)
+			}
+		}
+	}
+	return filled
+}
+
+// fill fills what the space lacks of a range.
+func (m *memory) fill(r prefetch.Range, fill filler) (filled int64) {
+	limit := int64(copyBytes)
+	pause := 10 * time.Microsecond
+	var starved time.Time
+	for off := r.Off; off < r.End(); {
+		n, next, errno := m.fillSome(r, off, limit, fill)
+		filled += n
+		off = next
+		if n > 0 || errno == 0 {
+			limit, pause, starved = copyBytes, 10*time.Microsecond, time.Time{}
+		}
+		switch errno {
+		case 0:
+		case unix.EAGAIN:
+			time.Sleep(pause)
+			pause = min(2*pause, fillPause)
+		case unix.ENOENT:
+			// Part of the run is in another mapping, or in none.
+			limit = max(min(limit, r.End()-off)/2, pageSize) &^ (pageSize - 1)
+		case unix.ENOMEM:
+			if starved.IsZero() {
+				starved = time.Now()
+			} else if time.Since(starved) > enomemPatience {
+				m.srv.kill(m, fmt.Errorf("no memory for its pages for %v", enomemPatience))
+				return filled
+			}
+			time.Sleep(10 * time.Millisecond)
+		case unix.ESRCH:
+			m.setGone()
+			return filled
+		default:
+			m.srv.kill(m, fmt.Errorf("fill its memory: %w", errno))
+			return filled
+		}
+	}
+	return filled
+}
+
+// fillSome makes one attempt at the first pages from off on that the space
+// lacks, at most limit bytes. It returns how much it filled, where to go on,
+// and why it stopped, if there is something to do about it.
+func (m *memory) fillSome(r prefetch.Range, off, limit int64, fill filler) (filled, next int64, errno unix.Errno) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.closed || m.gone.Load() {
+		return 0, r.End(), 0
+	}
+	if m.unsettled {
+		return 0, off, unix.EAGAIN
+	}
+	addr, at, n := m.space.next(r.File, off, r.End())
+	if n == 0 {
+		return 0, r.End(), 0
+	}
+	n = min(n, limit)
+	filled, errno = fill(m.fd, addr, at, n)
+	if filled > 0 {
+		m.space.markDone(r.File, at, filled)
+		m.checkComplete()
+		return filled, at + filled, 0
+	}
+	switch {
+	case errno == unix.EEXIST:
+		// Filled by somebody else; who waits for it may not know.
+		m.space.markDone(r.File, at, pageSize)
+		uffdWake(m.fd, addr, pageSize)
+		m.checkComplete()
+		return 0, at + pageSize, 0
+	case errno == unix.ENOENT && n == pageSize && !m.srv.finished.Load():
+		// Not registered yet.
+		return 0, at + pageSize, 0
+	case errno == unix.ENOENT && n == pageSize:
+		// All events are in and no mapping is left here.
+		m.space.markDone(r.File, at, pageSize)
+		uffdWake(m.fd, addr, pageSize)
+		m.checkComplete()
+		return 0, at + pageSize, 0
+	}
+	return 0, at, errno
+}
+
+// checkComplete lets run look whether the memory is complete. Preconditions:
+// mu is held for reading.
+func (m *memory) checkComplete() {
+	if m.space.left.Load() == 0 {
+		m.kick.set()
+	}
+}
+
+func (m *memory) setGone() {
+	m.gone.Store(true)
+	m.kick.set()
+}

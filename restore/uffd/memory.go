@@ -1,0 +1,239 @@
+package uffd
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// memory is one address space being filled: a userfaultfd and what is known of
+// the space behind it. The goroutine in run is the only one that reads the
+// userfaultfd.
+//
+// Whoever fills pages decides what goes where and does the ioctl under mu held
+// for reading; events are read and applied under mu held for writing. So no
+// page is filled by what was decided before an event that has been read. And
+// while one has not, the kernel refuses with EAGAIN.
+type memory struct {
+	srv  *Server
+	fd   int
+	task *process // who to kill; nil for a forked child
+	name string   // for logs
+
+	mu sync.RWMutex
+	// space and unsettled: an event has been read since the space was last
+	// quiet. No page is filled meanwhile.
+	space     *space
+	unsettled bool
+	// closed: no ioctl may be made any more, the descriptor is closed.
+	closed bool
+	// known are pages found registered by a fault. Guarded by knownMu.
+	knownMu sync.Mutex
+	known   []uint64
+
+	gone    atomic.Bool // the process is
+	kick    *signal     // makes run look around
+	waiting []uint64    // faults to be handled, owned by run
+}
+
+// settlePause is how long run waits between two looks at whether an unsettled
+// space is quiet: it grows from the first to the second.
+const (
+	settlePause    = 5 * time.Microsecond
+	settlePauseMax = time.Millisecond
+	settleSpins    = 50
+)
+
+// run reads faults and events until the memory is complete or its process gone.
+func (m *memory) run() {
+	defer m.srv.left(m)
+	buf := make([]message, 64)
+	pause := settlePause
+	for {
+		m.mu.RLock()
+		unsettled := m.unsettled
+		m.mu.RUnlock()
+		switch {
+		case m.srv.stopped() || m.gone.Load():
+			return
+		case unsettled:
+			pauseUntilReadable(pause, m.fd)
+			pause = min(2*pause, settlePauseMax)
+		case len(m.waiting) > 0:
+			// An event came while they were being handled.
+			pauseUntilReadable(settlePause, m.fd)
+		default:
+			pause = settlePause
+			if m.complete() {
+				return
+			}
+			if err := waitReadable(m.fd, m.kick.fd); err != nil {
+				m.srv.log.Error("cannot wait for page faults", "task", m.name, "err", err)
+			}
+			m.kick.clear()
+		}
+		if m.read(buf) {
+			pause = settlePause
+		}
+		m.handleFaults()
+	}
+}
+
+// read takes what is pending and settles the space if it can. It reports
+// whether there were events.
+func (m *memory) read(buf []message) (events bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, err := readMessages(m.fd, buf)
+	if err != nil && err != unix.EAGAIN && err != unix.EINTR {
+		m.srv.log.Error("cannot read page faults", "task", m.name, "err", err)
+		m.gone.Store(true)
+		return false
+	}
+	for _, msg := range buf[:n] {
+		if msg.event == eventFault {
+			m.waiting = append(m.waiting, msg.faultAddr()&^(pageSize-1))
+			m.srv.stats.faults.Add(1)
+			continue
+		}
+		if !events {
+			events = true
+			m.learn()
+			m.space.reads++
+		}
+		m.apply(&msg)
+	}
+	if events {
+		m.unsettled = true
+	}
+	if m.unsettled {
+		m.settle(events)
+	}
+	return events
+}
+
+// apply follows one event. Waiting threads are woken wherever contents were
+// displaced: they fault again at what is there now. Preconditions: mu is held
+// for writing.
+func (m *memory) apply(msg *message) {
+	m.srv.stats.events.Add(1)
+	switch msg.event {
+	case eventFork:
+		m.srv.adopt(m, msg.forkFD())
+	case eventRemap:
+		from, to, n := msg.remap()
+		m.space.remap(from, to, n)
+		uffdWake(m.fd, from, n)
+	case eventRemove:
+		start, end := msg.span()
+		m.space.remove(start, end)
+		uffdWake(m.fd, start, end-start)
+	case eventUnmap:
+		start, end := msg.span()
+		m.space.unmap(start, end)
+		uffdWake(m.fd, start, end-start)
+	}
+}
+
+// settle looks whether the space is quiet. Right after an event it looks for
+// a while, since its thread is about to notice that it may go on.
+// Preconditions: mu is held for writing.
+func (m *memory) settle(insist bool) {
+	for range settleSpins {
+		if quiet(m.fd) {
+			m.unsettled = !m.space.settle(m.probe)
+			return
+		}
+		if !insist {
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
+func (m *memory) probe(start, end uint64) (yes, sure bool) {
+	switch uffdProbe(m.fd, start, end-start) {
+	case unix.EAGAIN:
+		return false, false
+	case unix.ENOENT, unix.ESRCH:
+		return false, true
+	}
+	return true, true
+}
+
+// learn tells the space what faults have shown. Preconditions: mu is held for
+// writing, the space is settled or was when the faults were handled.
+func (m *memory) learn() {
+	m.knownMu.Lock()
+	defer m.knownMu.Unlock()
+	for _, addr := range m.known {
+		m.space.areas.fill(addr, addr+pageSize)
+	}
+	m.known = m.known[:0]
+}
+
+// handleFaults finds for each waiting fault where its page comes from.
+func (m *memory) handleFaults() {
+	for len(m.waiting) > 0 {
+		if !m.handleFault(m.waiting[0]) {
+			return
+		}
+		m.waiting = m.waiting[1:]
+	}
+}
+
+// handleFault returns false when the fault has to wait for an event.
+func (m *memory) handleFault(addr uint64) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.unsettled {
+		return false
+	}
+	if file, off, ok := m.space.find(addr); ok {
+		m.srv.demand(file, off)
+		return true
+	}
+	// Registered but without contents: it reads as zero. Or it has been
+	// filled meanwhile, or is gone.
+	_, errno := uffdZero(m.fd, addr, pageSize)
+	switch errno {
+	case 0:
+		m.srv.stats.zeroFaults.Add(1)
+		m.knownMu.Lock()
+		m.known = append(m.known, addr)
+		m.knownMu.Unlock()
+	case unix.EAGAIN:
+		return false
+	case unix.ESRCH:
+		m.gone.Store(true)
+	default:
+		uffdWake(m.fd, addr, pageSize)
+	}
+	return true
+}
+
+// complete closes the memory when nothing can be missing any more: the restore
+// is finished, every page filled or given up, and no fork outstanding, whose
+// child would be left without a server.
+func (m *memory) complete() bool {
+	if !m.srv.finished.Load() || m.space.left.Load() > 0 {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !m.unsettled && m.space.left.Load() == 0 && quiet(m.fd)
+}
+
+// close gives the userfaultfd up: what has not been filled reads as zero.
+func (m *memory) close() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.closed {
+		m.closed = true
+		unix.Close(m.fd)
+		m.kick.close()
+	}
+}

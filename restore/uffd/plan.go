@@ -1,0 +1,111 @@
+package uffd
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/gpucr/gpucr-fs/prefetch"
+	"github.com/gpucr/gpucr-fs/restore/criuimg"
+)
+
+// Plan is what a server has to know of a checkpoint: which memory of which
+// task comes from where. Files are numbered by their place in Files.
+type Plan struct {
+	// Files are the pages files, as paths below the image directory.
+	Files []string
+	Tasks []PlanTask
+}
+
+// PlanTask is one task of a Plan.
+type PlanTask struct {
+	PID    int
+	Dead   bool
+	VMAs   []criuimg.VMA // those that CRIU registers with userfaultfd
+	Ranges []PlanRange
+}
+
+// PlanRange puts the contents of a file from Off on at Start up to End.
+type PlanRange struct {
+	Start, End uint64
+	File       int
+	Off        int64
+}
+
+// NewPlan makes the plan for restoring a checkpoint.
+func NewPlan(c *criuimg.Checkpoint) *Plan {
+	p := &Plan{}
+	number := make(map[string]int)
+	for _, t := range c.Tasks {
+		pt := PlanTask{PID: t.PID, Dead: t.Dead}
+		for _, v := range t.VMAs {
+			if v.Lazy() {
+				pt.VMAs = append(pt.VMAs, v)
+			}
+		}
+		for _, r := range t.Ranges {
+			n, ok := number[r.File]
+			if !ok {
+				n = len(p.Files)
+				number[r.File] = n
+				p.Files = append(p.Files, r.File)
+			}
+			pt.Ranges = append(pt.Ranges, PlanRange{r.Start, r.End, n, r.Off})
+		}
+		p.Tasks = append(p.Tasks, pt)
+	}
+	return p
+}
+
+// Validate reports whether the plan can be followed.
+func (p *Plan) Validate() error {
+	if len(p.Tasks) == 0 {
+		return fmt.Errorf("plan has no task")
+	}
+	for _, t := range p.Tasks {
+		var last uint64
+		for _, r := range t.Ranges {
+			if r.Start < last || r.End <= r.Start || r.Off < 0 || (r.Start|r.End|uint64(r.Off))%pageSize != 0 ||
+				r.File < 0 || r.File >= len(p.Files) || r.Off > math.MaxInt64-int64(r.End-r.Start) {
+				return fmt.Errorf("plan of task %d has a bad range %+v", t.PID, r)
+			}
+			last = r.End
+		}
+	}
+	return nil
+}
+
+// Ranges returns all file ranges that the tasks need, in the order of tasks
+// and addresses, neighbours joined.
+func (p *Plan) Ranges() []prefetch.Range {
+	var out []prefetch.Range
+	for _, t := range p.Tasks {
+		for _, r := range t.Ranges {
+			n := int64(r.End - r.Start)
+			if k := len(out) - 1; k >= 0 && out[k].File == r.File && out[k].Off+out[k].Len == r.Off {
+				out[k].Len += n
+				continue
+			}
+			out = append(out, prefetch.Range{File: r.File, Off: r.Off, Len: n})
+		}
+	}
+	return out
+}
+
+// Bytes returns how much memory the plan fills.
+func (p *Plan) Bytes() int64 {
+	var n int64
+	for _, t := range p.Tasks {
+		for _, r := range t.Ranges {
+			n += int64(r.End - r.Start)
+		}
+	}
+	return n
+}
+
+func (t *PlanTask) space(files int) *space {
+	ps := make([]*piece, len(t.Ranges))
+	for i, r := range t.Ranges {
+		ps[i] = &piece{start: r.Start, end: r.End, file: r.File, off: r.Off}
+	}
+	return newSpace(files, t.VMAs, ps)
+}

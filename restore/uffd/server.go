@@ -1,0 +1,254 @@
+package uffd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/prefetch"
+)
+
+// Server fills the memory of one restore's tasks. Create it with Listen, give
+// it to a Supplier as its sink, and run Serve.
+type Server struct {
+	opts     Options
+	log      *slog.Logger
+	sock     *socket
+	supplier Supplier
+
+	// finished: CRIU has restored all tasks, all their memory is registered.
+	finished atomic.Bool
+	stopping atomic.Bool
+	stats    counters
+
+	// mu comes after memory.mu.
+	mu    sync.Mutex
+	live  []*memory
+	tasks []*process
+	// changed is closed and replaced when live shrinks.
+	changed  chan struct{}
+	poison   []PoisonedRange
+	killed   []KilledTask
+	finishAt time.Time
+
+	runs sync.WaitGroup
+}
+
+// ErrRestore is wrapped by Serve's error when CRIU gave the restore up.
+var ErrRestore = errors.New("the restore failed")
+
+// Listen makes the socket that CRIU connects to. From then on criu restore
+// --lazy-pages may be started.
+func Listen(opts Options) (*Server, error) {
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	sock, err := listen(opts.Dir)
+	if err != nil {
+		return nil, err
+	}
+	return &Server{opts: opts, log: opts.Logger, sock: sock, changed: make(chan struct{})}, nil
+}
+
+// Close removes the socket. It is not to be called while Serve runs.
+func (s *Server) Close() error { return s.sock.close() }
+
+// Serve waits for CRIU, serves page faults and returns when all memory is
+// resident, the tasks are gone, or the restore failed. When ctx ends before
+// CRIU has connected Serve returns; afterwards the tasks depend on it, and
+// ending ctx kills them: their missing pages would read as zero.
+func (s *Server) Serve(ctx context.Context, supplier Supplier) error {
+	s.supplier = supplier
+	defer s.closeTasks()
+	conn, err := s.sock.accept(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.close()
+	defer context.AfterFunc(ctx, conn.abort)()
+
+	err = s.receive(conn)
+	if err == nil {
+		err = s.finish(ctx)
+	}
+	if err != nil {
+		for _, p := range s.processes() {
+			s.killProcess(p, err)
+		}
+		s.stopping.Store(true)
+		for _, m := range s.memories() {
+			m.kick.set()
+		}
+	}
+	s.runs.Wait()
+	return err
+}
+
+// receive takes the userfaultfds of all tasks and the word that they are all
+// restored. Faults are served from the first one on.
+func (s *Server) receive(conn *conn) error {
+	for range s.opts.Plan.Tasks {
+		pid, task, fd, err := conn.task()
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrRestore, err)
+		}
+		if fd < 0 {
+			s.log.Debug("zombie", "pid", pid)
+			continue
+		}
+		if err := s.add(pid, task, fd); err != nil {
+			return err
+		}
+	}
+	if err := conn.finished(); err != nil {
+		return fmt.Errorf("%w: %w", ErrRestore, err)
+	}
+	s.mu.Lock()
+	s.finishAt = time.Now()
+	s.mu.Unlock()
+	s.finished.Store(true)
+	return nil
+}
+
+// add starts serving a task.
+func (s *Server) add(pid int, task *process, fd int) error {
+	s.mu.Lock()
+	s.tasks = append(s.tasks, task)
+	s.mu.Unlock()
+	i := slices.IndexFunc(s.opts.Plan.Tasks, func(t PlanTask) bool { return t.PID == pid })
+	if i < 0 || s.opts.Plan.Tasks[i].Dead {
+		unix.Close(fd)
+		return fmt.Errorf("criu restores task %d, which the images do not have; check that both use the same image directory", pid)
+	}
+	t := &s.opts.Plan.Tasks[i]
+	m := &memory{srv: s, fd: fd, task: task, name: fmt.Sprint(pid), space: t.space(len(s.opts.Plan.Files))}
+	s.log.Debug("task", "pid", pid, "ranges", len(t.Ranges), "bytes", m.space.left.Load()*pageSize)
+	return s.start(m)
+}
+
+// adopt starts serving a forked child. Preconditions: parent.mu is held for
+// writing.
+func (s *Server) adopt(parent *memory, fd int) {
+	m := &memory{srv: s, fd: fd, name: parent.name + "+", space: parent.space.fork(), unsettled: true}
+	if err := s.start(m); err != nil {
+		// The descriptor stays open, so that the child waits for its pages
+		// for ever instead of seeing zeros.
+		s.log.Error("cannot serve a forked child, its page faults will hang", "parent", parent.name, "err", err)
+	}
+}
+
+func (s *Server) start(m *memory) error {
+	kick, err := newSignal()
+	if err != nil {
+		return err
+	}
+	m.kick = kick
+	s.mu.Lock()
+	s.live = append(s.live, m)
+	s.mu.Unlock()
+	s.runs.Add(1)
+	go func() {
+		defer s.runs.Done()
+		m.run()
+	}()
+	return nil
+}
+
+// left ends the service of a memory whose goroutine returns.
+func (s *Server) left(m *memory) {
+	m.close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.live = slices.DeleteFunc(s.live, func(x *memory) bool { return x == m })
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// finish brings everything that is still missing.
+func (s *Server) finish(ctx context.Context) error {
+	for _, m := range s.memories() {
+		m.kick.set()
+	}
+	s.supplier.Sweep(s.opts.Plan.Ranges())
+	for {
+		if err := s.supplier.Drain(ctx); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		changed, n := s.changed, len(s.live)
+		s.mu.Unlock()
+		if n == 0 {
+			return nil
+		}
+		// What came before it could be filled in, or was wanted again after
+		// an event whose order was in doubt.
+		if missing := s.missing(); len(missing) > 0 {
+			s.supplier.Again(missing)
+		}
+		select {
+		case <-changed:
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// missing returns what any address space still lacks.
+func (s *Server) missing() []prefetch.Range {
+	var all []*piece
+	for _, m := range s.memories() {
+		m.mu.RLock()
+		for _, p := range m.space.live.byAddr {
+			all = m.space.unfilled(all, p)
+		}
+		m.mu.RUnlock()
+	}
+	slices.SortFunc(all, func(a, b *piece) int {
+		if a.file != b.file {
+			return a.file - b.file
+		}
+		return cmp(a.off, b.off)
+	})
+	var out []prefetch.Range
+	for _, p := range all {
+		if k := len(out) - 1; k >= 0 && out[k].File == p.file && out[k].End() >= p.off {
+			out[k].Len = max(out[k].Len, p.offEnd()-out[k].Off)
+			continue
+		}
+		out = append(out, prefetch.Range{File: p.file, Off: p.off, Len: p.size()})
+	}
+	return out
+}
+
+func (s *Server) demand(file int, off int64) {
+	s.stats.firstFault.CompareAndSwap(0, time.Now().UnixNano())
+	s.supplier.Demand(prefetch.Range{File: file, Off: off, Len: pageSize}, false)
+}
+
+func (s *Server) memories() []*memory {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.live)
+}
+
+func (s *Server) processes() []*process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.tasks)
+}
+
+func (s *Server) closeTasks() {
+	for _, p := range s.processes() {
+		p.close()
+	}
+}
+
+func (s *Server) stopped() bool { return s.stopping.Load() }

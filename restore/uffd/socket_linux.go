@@ -1,0 +1,223 @@
+package uffd
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Constants that golang.org/x/sys lacks, from asm-generic/socket.h and
+// linux/socket.h, held to the headers by TestABI.
+const (
+	soPassPidfd = 76
+	scmPidfd    = 4
+)
+
+// restoreFinished is what CRIU sends when all tasks are restored: "RSTF".
+const restoreFinished = 0x52535446
+
+// process is a restored task as the kernel vouched for it.
+type process struct {
+	pid   int // as seen from here
+	pidfd int
+}
+
+func (p *process) close() { unix.Close(p.pidfd) }
+
+// socket is the listening end that CRIU knows by name.
+type socket struct {
+	dir *os.File
+	l   *net.UnixListener
+}
+
+// listen binds lazy-pages.socket in dir, in place of a stale one.
+func listen(dir string) (*socket, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open the work directory: %w", err)
+	}
+	path := filepath.Join(dir, SocketName)
+	if err := unix.Unlinkat(int(d.Fd()), SocketName, 0); err != nil && err != unix.ENOENT {
+		d.Close()
+		return nil, fmt.Errorf("remove stale %s: %w", path, err)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: viaFD(d), Net: "unix"})
+	if err != nil {
+		d.Close()
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	l.SetUnlinkOnClose(false)
+	// Accepted sockets inherit these. The kernel then tells with every
+	// message which process sent it.
+	raw, err := l.SyscallConn()
+	if err == nil {
+		var e error
+		err = raw.Control(func(fd uintptr) {
+			e = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1),
+				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, soPassPidfd, 1))
+		})
+		err = errors.Join(err, e)
+	}
+	if err != nil {
+		l.Close()
+		d.Close()
+		return nil, fmt.Errorf("ask for credentials on %s (needs linux 6.5): %w", path, err)
+	}
+	return &socket{d, l}, nil
+}
+
+// viaFD names the socket through the open directory: names of sockets may have
+// 107 bytes only.
+func viaFD(d *os.File) string { return fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), SocketName) }
+
+func (s *socket) close() error {
+	err := s.l.Close()
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	if e := unix.Unlinkat(int(s.dir.Fd()), SocketName, 0); e != nil && e != unix.ENOENT {
+		err = errors.Join(err, e)
+	}
+	return errors.Join(err, s.dir.Close())
+}
+
+// accept waits for CRIU. Only one connection is made, so the socket goes away.
+func (s *socket) accept(ctx context.Context) (*conn, error) {
+	defer context.AfterFunc(ctx, func() { s.l.Close() })()
+	c, err := s.l.AcceptUnix()
+	if ctx.Err() != nil {
+		if c != nil {
+			c.Close()
+		}
+		return nil, ctx.Err()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("accept criu: %w", err)
+	}
+	return &conn{c}, s.close()
+}
+
+// conn is the connection that all restored tasks and the main CRIU process
+// share.
+type conn struct{ c *net.UnixConn }
+
+func (c *conn) close() { c.c.Close() }
+
+// abort makes pending and later reads fail.
+func (c *conn) abort() { c.c.CloseRead() }
+
+// read fills p from one or more messages and returns what came with the first.
+func (c *conn) read(p []byte) (oob []byte, err error) {
+	b := make([]byte, 256)
+	for first := true; len(p) > 0; first = false {
+		n, on, flags, _, err := c.c.ReadMsgUnix(p, b)
+		if err != nil {
+			return nil, fmt.Errorf("read from criu: %w", err)
+		}
+		if n == 0 {
+			return nil, fmt.Errorf("criu closed the connection: %w", io.ErrUnexpectedEOF)
+		}
+		if flags&unix.MSG_CTRUNC != 0 {
+			return nil, errors.New("read from criu: too many descriptors")
+		}
+		if first {
+			oob = b[:on:on]
+			b = make([]byte, 256)
+		}
+		p = p[n:]
+	}
+	return oob, nil
+}
+
+// task receives one task: its pid as in the images, who it is, and its
+// userfaultfd. A zombie has none: fd is -1.
+func (c *conn) task() (pid int, task *process, fd int, err error) {
+	var b [4]byte
+	oob, err := c.read(b[:])
+	if err != nil {
+		return 0, nil, -1, err
+	}
+	from, _, err := control(oob)
+	if err != nil {
+		return 0, nil, -1, err
+	}
+	vpid := int32(binary.NativeEndian.Uint32(b[:]))
+	if vpid < 0 {
+		from.close()
+		return int(-vpid), nil, -1, nil
+	}
+	if oob, err = c.read(b[:1]); err == nil {
+		var same *process
+		same, fd, err = control(oob)
+		if err == nil {
+			same.close()
+			if fd < 0 {
+				err = fmt.Errorf("criu sent no userfaultfd for task %d", vpid)
+			}
+		}
+	}
+	if err != nil {
+		from.close()
+		return 0, nil, -1, err
+	}
+	return int(vpid), from, fd, nil
+}
+
+// finished waits for the word that all tasks are restored.
+func (c *conn) finished() error {
+	var b [4]byte
+	oob, err := c.read(b[:])
+	if err != nil {
+		return err
+	}
+	if from, _, err := control(oob); err == nil {
+		from.close()
+	}
+	if v := binary.NativeEndian.Uint32(b[:]); v != restoreFinished {
+		return fmt.Errorf("criu sent %#x instead of the end of the restore", v)
+	}
+	return nil
+}
+
+// control takes apart what came with a message: who sent it, and a descriptor
+// or -1.
+func control(oob []byte) (from *process, fd int, err error) {
+	from, fd = &process{pidfd: -1}, -1
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, -1, fmt.Errorf("read from criu: %w", err)
+	}
+	for _, m := range msgs {
+		if m.Header.Level != unix.SOL_SOCKET {
+			continue
+		}
+		switch m.Header.Type {
+		case unix.SCM_CREDENTIALS:
+			if len(m.Data) >= int(unsafe.Sizeof(unix.Ucred{})) {
+				from.pid = int(int32(binary.NativeEndian.Uint32(m.Data)))
+			}
+		case scmPidfd:
+			if len(m.Data) >= 4 {
+				from.pidfd = int(int32(binary.NativeEndian.Uint32(m.Data)))
+			}
+		case unix.SCM_RIGHTS:
+			fds, err := unix.ParseUnixRights(&m)
+			if err != nil || len(fds) != 1 {
+				return nil, -1, fmt.Errorf("criu sent %d descriptors: %w", len(fds), err)
+			}
+			fd = fds[0]
+		}
+	}
+	if from.pidfd < 0 {
+		return nil, -1, errors.New("the kernel does not tell which process is restored")
+	}
+	return from, fd, nil
+}
