@@ -21,9 +21,36 @@ func mounts() ([]mountEntry, error) {
 	return parseMountinfo(f)
 }
 
+// mountPoint gives the absolute path of dir without symlinks, as mountinfo has it. It does not touch what is mounted there, which may be dead.
+func mountPoint(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	for range 40 {
+		parent, err := filepath.EvalSymlinks(filepath.Dir(dir))
+		if err != nil {
+			return "", err
+		}
+		dir = filepath.Join(parent, filepath.Base(dir))
+		to, err := os.Readlink(dir)
+		if err != nil {
+			return dir, nil
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(parent, to)
+		}
+		dir = filepath.Clean(to)
+	}
+	return "", unix.ELOOP
+}
+
 // ClearStale detaches what a killed daemon left at dir: mounts of this file system whose server is gone. It does nothing to a live mount, to one of
-// another file system, or where nothing is mounted. dir must be absolute and clean.
+// another file system, or where nothing is mounted.
 func ClearStale(dir string) (cleared bool, err error) {
+	if dir, err = mountPoint(dir); err != nil {
+		return false, err
+	}
 	for {
 		_, err := os.Stat(dir)
 		if !errors.Is(err, unix.ENOTCONN) {
@@ -47,6 +74,9 @@ func ClearStale(dir string) (cleared bool, err error) {
 
 // Mounted gives the folder of the store that is mounted at dir, and false where dir is no mount point of this file system. It does not touch the mount.
 func Mounted(dir string) (store string, ok bool, err error) {
+	if dir, err = mountPoint(dir); err != nil {
+		return "", false, err
+	}
 	all, err := mounts()
 	if err != nil {
 		return "", false, err

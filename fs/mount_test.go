@@ -40,6 +40,8 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
 // mounted mounts s on a fresh directory, and takes it away with the test.
 func mounted(t *testing.T, s *index.Store, o Options) *Server {
 	t.Helper()

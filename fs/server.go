@@ -72,36 +72,31 @@ func Mount(ctx context.Context, store *index.Store, dir string, o Options) (*Ser
 }
 
 // checkDir settles the mount point.
-func (s *Server) checkDir(dir string) error {
-	abs, err := filepath.Abs(dir)
-	if err != nil {
-		return err
+func (s *Server) checkDir(dir string) (err error) {
+	if s.dir, err = mountPoint(dir); err != nil {
+		return &index.Error{Class: index.NotFound, Op: "mount", File: dir, Err: err, Hint: "make the directory first"}
 	}
-	s.dir = abs
-	if cleared, err := ClearStale(abs); err != nil {
+	if cleared, err := ClearStale(s.dir); err != nil {
 		return err
 	} else if cleared {
-		s.log.Info("cleared a stale mount", "dir", abs)
+		s.log.Info("cleared a stale mount", "dir", s.dir)
 	}
-	if held, ok, err := Mounted(abs); err != nil {
+	if held, ok, err := Mounted(s.dir); err != nil {
 		return err
 	} else if ok {
-		return &index.Error{Class: index.InUse, Op: "mount", File: abs, Err: fmt.Errorf("store %s is mounted there", held), Hint: "unmount it first"}
-	}
-	if s.dir, err = filepath.EvalSymlinks(abs); err != nil {
-		return &index.Error{Class: index.NotFound, Op: "mount", File: abs, Err: err, Hint: "make the directory first"}
+		return &index.Error{Class: index.InUse, Op: "mount", File: s.dir, Err: fmt.Errorf("store %s is mounted there", held), Hint: "unmount it first"}
 	}
 	if fi, err := os.Stat(s.dir); err != nil {
-		return err
+		return &index.Error{Class: index.NotFound, Op: "mount", File: s.dir, Err: err, Hint: "make the directory first"}
 	} else if !fi.IsDir() {
-		return &index.Error{Class: index.Invalid, Op: "mount", File: abs, Err: errors.New("not a directory")}
+		return &index.Error{Class: index.Invalid, Op: "mount", File: s.dir, Err: errors.New("not a directory")}
 	}
 	store, err := filepath.EvalSymlinks(s.store.Dir())
 	if err != nil {
 		return err
 	}
 	if within(s.dir, store) || within(store, s.dir) {
-		return &index.Error{Class: index.Invalid, Op: "mount", File: abs, Err: errors.New("store and mount point lie within each other"), Hint: "mount it elsewhere"}
+		return &index.Error{Class: index.Invalid, Op: "mount", File: s.dir, Err: errors.New("store and mount point lie within each other"), Hint: "mount it elsewhere"}
 	}
 	return nil
 }

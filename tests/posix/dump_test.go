@@ -291,4 +291,9 @@ func TestDumpIntoNoCheckpointIsRefused(t *testing.T) {
 	wantErrno(t, os.Mkdir(dir, 0o755), unix.EEXIST, "second draft of one name")
 	must(t, os.Remove(dir))
 	m.draft("A")
+	must(t, os.WriteFile(filepath.Join(dir, "pages-1.img"), []byte("half a dump"), 0o644))
+	must(t, os.WriteFile(filepath.Join(dir, "dump.log"), []byte("failed"), 0o600))
+	wantErrno(t, syscall.Rmdir(dir), unix.ENOTEMPTY, "rmdir of half a dump")
+	must(t, os.RemoveAll(dir))
+	m.draft("A")
 }
