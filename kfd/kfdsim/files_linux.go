@@ -49,6 +49,7 @@ type openFile struct {
 var (
 	_ fs.FilePassthroughFder = (*openFile)(nil)
 	_ fs.FileIoctler         = (*openFile)(nil)
+	_ fs.FileFlusher         = (*openFile)(nil)
 	_ fs.FileReleaser        = (*openFile)(nil)
 	_ fs.NodeOpener          = (*devNode)(nil)
 	_ fs.NodeGetattrer       = (*devNode)(nil)
@@ -108,6 +109,12 @@ func (n *devNode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut)
 // PassthroughFd gives the kernel the memfd that mappings of the file reach.
 func (f *openFile) PassthroughFd() (int, bool) { return f.back, f.back >= 0 }
 
+// Flush says that there is nothing to flush, once for the whole mount: the
+// kernel then asks no more. It would wait for the answer in every close, and so
+// for ever in those of a simulator that was killed with a descriptor of its own
+// mount open.
+func (f *openFile) Flush(context.Context) syscall.Errno { return syscall.ENOSYS }
+
 // Release is the last close of the open file description.
 func (f *openFile) Release(context.Context) syscall.Errno {
 	s := f.sim
@@ -134,6 +141,9 @@ func (f *openFile) Ioctl(ctx context.Context, cmd uint32, _ uint64, in, out []by
 	}
 	who := caller{tid: int(c.Pid)}
 	req := abi.Request(cmd)
+	// A handler that answers nothing gives back what it was given, as the
+	// drivers do; out comes from a pool and holds another request's bytes.
+	clear(out[copy(out, in):])
 	switch {
 	case req == iocIdentify:
 		return 0, reply(out, &struct{ ID uint64 }{f.id})

@@ -10,7 +10,7 @@ import (
 // first opens /dev/kfd and ends when the process does, not when it closes the
 // file.
 type kfdProcess struct {
-	sim  *Sim
+	sim   *Sim
 	pid   int    // thread group, in the simulator's namespace
 	start string // when it began: a pid alone may be used again
 	vpid  int    // in the process's own namespace

@@ -160,6 +160,7 @@ int ioctl(int fd, unsigned long request, ...)
 	arg = va_arg(ap, void *);
 	va_end(ap);
 
+	uint32_t op = NR_AND_TYPE(request) == CRIU_OP ? ((struct criu *)arg)->op : 0;
 	int ret = next(fd, request, arg);
 
 	if (ret)
@@ -178,13 +179,9 @@ int ioctl(int fd, unsigned long request, ...)
 		args->fd = got;
 		return got < 0 ? -1 : 0;
 	}
-	case CRIU_OP: {
-		struct criu *args = arg;
-
-		if (args->op == 1 || args->op == 3) /* CHECKPOINT, RESTORE */
-			return install_all(fd, args);
-		break;
-	}
+	case CRIU_OP:
+		if (op == 1 || op == 3) /* CHECKPOINT, RESTORE */
+			return install_all(fd, arg);
 	}
 	return 0;
 }

@@ -57,6 +57,16 @@ int host_gpus(struct host_gpu *out)
 	return n;
 }
 
+int gpu_index(int minor)
+{
+	struct host_gpu gpus[MAX_GPUS];
+	int n = host_gpus(gpus);
+
+	while (n-- > 0 && gpus[n].minor != minor)
+		;
+	return n;
+}
+
 static int minor_of(uint32_t id)
 {
 	struct host_gpu gpus[MAX_GPUS];

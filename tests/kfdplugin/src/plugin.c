@@ -92,16 +92,17 @@ static int open_image(const char *kind, int id, int flags)
 static int dump_file(int fd, int id)
 {
 	struct stat st;
-	int minor_nr, img;
+	int index, img;
 
 	if (fstat(fd, &st) || !S_ISCHR(st.st_mode))
 		return -ENOTSUP;
 	note("DUMP_EXT_FILE id=%d dev=%u:%u", id, major(st.st_rdev), minor(st.st_rdev));
 	if (major(st.st_rdev) != DRM_MAJOR)
 		return dump_kfd(fd, id);
-	minor_nr = minor(st.st_rdev);
+	/* Its position among the GPUs: the other host has its own numbers. */
+	index = gpu_index(minor(st.st_rdev));
 	img = open_image("kfdtest-render", id, O_CREAT | O_WRONLY | O_TRUNC);
-	if (img < 0 || write_all(img, &minor_nr, sizeof(minor_nr)))
+	if (index < 0 || img < 0 || write_all(img, &index, sizeof(index)))
 		return note("write the image of a render node: %s", strerror(errno));
 	close(img);
 	return 0;
@@ -109,18 +110,18 @@ static int dump_file(int fd, int id)
 
 static int restore_file(int id)
 {
-	int minor_nr, fd, img = open_image("kfdtest-render", id, O_RDONLY);
+	int index, fd, img = open_image("kfdtest-render", id, O_RDONLY);
 
 	if (img < 0) {
 		fd = restore_kfd(id);
 		note("RESTORE_EXT_FILE id=%d kfd fd=%d", id, fd);
 		return fd;
 	}
-	if (read_all(img, &minor_nr, sizeof(minor_nr)))
+	if (read_all(img, &index, sizeof(index)))
 		return note("read the image of a render node: %s", strerror(errno));
 	close(img);
-	fd = restore_render(minor_nr);
-	note("RESTORE_EXT_FILE id=%d renderD%d fd=%d", id, minor_nr, fd);
+	fd = restore_render(index);
+	note("RESTORE_EXT_FILE id=%d render node %d fd=%d", id, index, fd);
 	return fd;
 }
 

@@ -18,6 +18,7 @@ struct host_gpu {
 	int minor;
 };
 int host_gpus(struct host_gpu *out);
+int gpu_index(int minor); /* or -1 */
 
 /* Reads and writes of a given length, or -1. */
 int read_all(int fd, void *buf, uint64_t n);
@@ -45,7 +46,7 @@ void unpause_all(void);
 
 /* restore.c: makes the calling task that process again. */
 int restore_kfd(int id);
-int restore_render(int minor);
+int restore_render(int index);
 int moved_vma(const char *path, uint64_t offset, uint64_t *new_offset, int *fd);
 
 #endif

@@ -22,33 +22,28 @@ static struct kfd_criu_bo_bucket *moved;
 static uint32_t num_moved, num_gpus;
 static struct kfd_criu_device_bucket saved_gpus[MAX_GPUS];
 
-static int render_fd(int minor)
+static int render_fd(int index)
 {
 	struct host_gpu gpus[MAX_GPUS];
-	int n = host_gpus(gpus);
+	char path[64];
+	int fd;
 
-	for (int i = 0; i < n; i++) {
-		char path[64];
-		int fd;
-
-		if (gpus[i].minor != minor)
-			continue;
-		if (render_fds[i])
-			return render_fds[i] - 1;
-		snprintf(path, sizeof(path), "/dev/dri/renderD%d", minor);
-		fd = open(path, O_RDWR | O_CLOEXEC);
-		if (fd < 0)
-			return note("open %s: %s", path, strerror(errno));
-		render_fds[i] = fcntl(fd, F_DUPFD_CLOEXEC, FIRST_FD) + 1;
-		close(fd);
-		return render_fds[i] - 1;
-	}
-	return note("no render node %d here", minor);
+	if (index >= host_gpus(gpus))
+		return note("no gpu %d here", index);
+	if (render_fds[index])
+		return render_fds[index] - 1;
+	snprintf(path, sizeof(path), "/dev/dri/renderD%d", gpus[index].minor);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return note("open %s: %s", path, strerror(errno));
+	render_fds[index] = fcntl(fd, F_DUPFD_CLOEXEC, FIRST_FD) + 1;
+	close(fd);
+	return render_fds[index] - 1;
 }
 
-int restore_render(int minor)
+int restore_render(int index)
 {
-	int fd = render_fd(minor);
+	int fd = render_fd(index);
 
 	return fd < 0 ? fd : fcntl(fd, F_DUPFD_CLOEXEC, FIRST_FD);
 }
@@ -97,7 +92,7 @@ int restore_kfd(int id)
 	for (int i = 0; i < n; i++) {
 		saved_gpus[i] = devices[i];
 		devices[i].actual_gpu_id = gpus[i].id;
-		devices[i].drm_fd = render_fd(gpus[i].minor);
+		devices[i].drm_fd = render_fd(i);
 	}
 	num_gpus = n;
 	num_moved = head.num_bos;
@@ -120,7 +115,6 @@ int restore_kfd(int id)
 
 int moved_vma(const char *path, uint64_t offset, uint64_t *new_offset, int *fd)
 {
-	struct host_gpu gpus[MAX_GPUS];
 	bool render = strstr(path, "/renderD");
 
 	*fd = -1;
@@ -135,10 +129,9 @@ int moved_vma(const char *path, uint64_t offset, uint64_t *new_offset, int *fd)
 		for (uint32_t d = 0; render && d < num_gpus; d++) {
 			if (saved_gpus[d].user_gpu_id != bo->gpu_id)
 				continue;
-			if (!strstr(path, "/renderD") || (uint32_t)atoi(strstr(path, "/renderD") + 8) != saved_gpus[d].pad)
+			if ((uint32_t)atoi(strstr(path, "/renderD") + 8) != saved_gpus[d].pad)
 				goto next;
-			host_gpus(gpus);
-			*fd = fcntl(render_fd(gpus[d].minor), F_DUPFD_CLOEXEC, FIRST_FD);
+			*fd = fcntl(render_fd(d), F_DUPFD_CLOEXEC, FIRST_FD);
 		}
 		*new_offset = bo->restored_offset + (offset - bo->offset);
 		return 1;
