@@ -18,11 +18,10 @@ func TestRestoreReadsPagesByPreadv(t *testing.T) {
 	m := start(t, serveArgs{Store: newStore(t)})
 	data := noise(1, 40<<20)
 	clear(data[5<<20 : 9<<20])
-	dir := m.sealed("A", map[string][]byte{"pages-1.img": data})
+	m.sealed("A", map[string][]byte{"pages-1.img": data})
 	m.stop()
 	m = start(t, serveArgs{Store: m.store, Checkpoint: "A"})
-	dir = m.dir
-	img := openat(t, m.opendir(dir), "pages-1.img", unix.O_RDONLY, 0)
+	img := openat(t, m.opendir(m.dir), "pages-1.img", unix.O_RDONLY, 0)
 	defer unix.Close(img)
 	got := make([]byte, len(data))
 	const piece = 40 << 10
