@@ -2,6 +2,7 @@ package kfdsim
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -35,7 +36,8 @@ func newArena(name string, size int64) (*arena, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("memory of %s: %w", name, err)
 	}
-	return &arena{fd: fd, next: arenaStart}, nil
+	// Another machine's offsets are others, too.
+	return &arena{fd: fd, next: arenaStart + rand.Uint64N(arenaStart/arenaGap)*arenaGap}, nil
 }
 
 // alloc returns a fresh range of size bytes and the simulator's mapping of it.

@@ -26,7 +26,7 @@ type caller struct {
 // procStatus is what /proc/PID/status says of a thread.
 type procStatus struct {
 	tgid, tracer int
-	nspid        []int // from the simulator's namespace inwards
+	nspid        []int // of the thread group, from the simulator's namespace inwards
 	capEff       uint64
 }
 
@@ -50,7 +50,7 @@ func readStatus(tid int) (procStatus, error) {
 			st.tracer, err = strconv.Atoi(val)
 		case "CapEff":
 			st.capEff, err = strconv.ParseUint(val, 16, 64)
-		case "NSpid":
+		case "NStgid":
 			for _, f := range strings.Fields(val) {
 				n, aerr := strconv.Atoi(f)
 				if aerr != nil {
@@ -64,7 +64,7 @@ func readStatus(tid int) (procStatus, error) {
 		}
 	}
 	if st.tgid == 0 || len(st.nspid) == 0 {
-		return st, fmt.Errorf("status of %d: no Tgid or NSpid", tid)
+		return st, fmt.Errorf("status of %d: no Tgid or NStgid", tid)
 	}
 	return st, nil
 }
