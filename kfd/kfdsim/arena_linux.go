@@ -13,7 +13,8 @@ import (
 // twice, so a mapping of freed memory reads zeroes instead of somebody else's
 // data.
 type arena struct {
-	fd int
+	fd   int
+	pool *pool // of memory that exists already; nil for none
 
 	mu   sync.Mutex
 	next uint64
@@ -42,6 +43,9 @@ func newArena(name string, size int64) (*arena, error) {
 
 // alloc returns a fresh range of size bytes and the simulator's mapping of it.
 func (a *arena) alloc(size uint64) (off uint64, mem []byte, err error) {
+	if off, mem, ok := a.pool.take(size); ok {
+		return off, mem, nil
+	}
 	a.mu.Lock()
 	off = a.next
 	a.next += (size+arenaGap-1)&^(arenaGap-1) + arenaGap
@@ -61,6 +65,9 @@ func (a *arena) mapRange(off, size uint64) ([]byte, error) {
 
 // free unmaps a range and gives its memory back.
 func (a *arena) free(off uint64, mem []byte) error {
+	if a.pool.give(off, mem) {
+		return nil
+	}
 	size := int64(len(mem))
 	if err := unix.Munmap(mem); err != nil {
 		return fmt.Errorf("unmap: %w", err)
@@ -71,4 +78,9 @@ func (a *arena) free(off uint64, mem []byte) error {
 	return nil
 }
 
-func (a *arena) close() { unix.Close(a.fd) }
+func (a *arena) close() {
+	if a.pool != nil {
+		unix.Munmap(a.pool.mem) // the process's own mapping: it is there
+	}
+	unix.Close(a.fd)
+}

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 
 // startSim runs a simulator for one test. The test process is its application:
 // all descriptors must be closed before the test ends.
-func startSim(t *testing.T, opts Options) *Sim {
+func startSim(t testing.TB, opts Options) *Sim {
 	t.Helper()
 	opts.Dir = t.TempDir()
 	s, err := Start(opts)
@@ -39,7 +39,7 @@ func startSim(t *testing.T, opts Options) *Sim {
 // client is an application: a descriptor of /dev/kfd and one of every render
 // node.
 type client struct {
-	t       *testing.T
+	t       testing.TB
 	sim     *Sim
 	kfd     int
 	render  []int
@@ -49,7 +49,7 @@ type client struct {
 	dmabufs []int
 }
 
-func newClient(t *testing.T, s *Sim) *client {
+func newClient(t testing.TB, s *Sim) *client {
 	t.Helper()
 	c := &client{t: t, sim: s, nextVA: 0x10000000}
 	c.kfd = c.open("kfd")

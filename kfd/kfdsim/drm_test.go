@@ -66,7 +66,7 @@ func (c *client) anonymous(size int) []byte {
 }
 
 // newDMA sets up DMA with a BO of vram of size bytes.
-func newDMA(t *testing.T, s *Sim, size uint64) *dma {
+func newDMA(t testing.TB, s *Sim, size uint64) *dma {
 	t.Helper()
 	c := newClient(t, s)
 	d := &dma{client: c, fd: c.render[0]}
@@ -367,4 +367,21 @@ func TestSmallBAR(t *testing.T) {
 	prime := abi.DRMPrimeArgs{FD: int32(c.install(exp.DmabufFD))}
 	c.must(c.render[0], abi.DRMIocPrimeFDToHandle, &prime)
 	c.want(syscall.EPERM, c.render[0], abi.AMDGPUIocGEMMmap, &struct{ V uint64 }{uint64(prime.Handle)})
+}
+
+// What this machine moves at most: one submission of 1 MiB at a time, waited
+// for.
+func BenchmarkSDMACopy(b *testing.B) {
+	s := startSim(b, Options{GPUs: []GPU{{Resident: 256 << 20}}})
+	d := newDMA(b, s, 128<<20)
+	b.SetBytes(1 << 20)
+	b.ResetTimer()
+	for i := range b.N {
+		at := uint64(i%128) << 20
+		if errno := d.run(d.all(), copyPacket(vaBO+at, vaUser, 1<<20-1)...); errno != 0 {
+			b.Fatal(errno)
+		}
+	}
+	st := s.DMAStats(false)[0]
+	b.ReportMetric(float64(st.Bytes)/st.Busy.Seconds()/1e9, "GB/s-busy")
 }

@@ -48,6 +48,10 @@ type GPU struct {
 	// DMARate limits what the SDMA engines move together, in bytes per
 	// second. 0 is as fast as this machine copies.
 	DMARate float64
+	// Resident is how much memory for BOs exists from the start, in bytes, and
+	// is used again for others. Memory that does not costs 1 s a GB when it is
+	// first touched, which no GPU's does: set it for measurements. Default 0.
+	Resident uint64
 	// Hive joins GPUs of the same nonzero number by XGMI links, each with
 	// each.
 	Hive     uint64
@@ -151,6 +155,9 @@ func (g *GPU) setDefaults(i, cpuNodes int) error {
 	}
 	if g.GTT == 0 {
 		g.GTT = defaultGTT
+	}
+	if g.Resident%pageSize != 0 || g.Resident > g.VRAM+g.GTT {
+		return fmt.Errorf("resident memory of %d bytes", g.Resident)
 	}
 	if g.VisibleVRAM > g.VRAM || g.VRAM%pageSize != 0 || g.VisibleVRAM%pageSize != 0 {
 		return fmt.Errorf("visible vram %d of %d bytes", g.VisibleVRAM, g.VRAM)

@@ -124,6 +124,11 @@ func (s *Sim) newGPU(i int, cfg GPU) (*gpu, error) {
 	if g.arena, err = newArena(fmt.Sprintf("renderD%d", cfg.RenderMinor), renderArenaSize); err != nil {
 		return nil, err
 	}
+	if cfg.Resident > 0 {
+		if err := g.arena.addPool(cfg.Resident); err != nil {
+			return nil, err
+		}
+	}
 	off := mmapOffset(mmapMMIO, cfg.ID, 0)
 	mem, err := s.kfd.mapRange(off, pageSize)
 	if err != nil {
