@@ -93,7 +93,7 @@ func (s *Set) roll() error {
 		p.Close()
 		return err
 	}
-	f := &file{n: n, f: p, journalEnd: int64(len(frame))}
+	f := &file{n: n, f: p, direct: openDirect(s.PackPath(n)), journalEnd: int64(len(frame))}
 	s.files[n] = f
 	s.active = f
 	s.next = n + 1
@@ -168,74 +168,4 @@ func pwritev(f *os.File, off int64, bufs ...[]byte) error {
 		iov = consume(iov, n)
 	}
 	return nil
-}
-
-// ReadSlots reads slots that lie one behind the other in one pack, with one system call. Each buffer needs a capacity of its slot's length and is filled with it; errs
-// tells for each what is wrong with it. A slot is right when its guard is.
-func (s *Set) ReadSlots(locs []Loc, bufs [][]byte) (errs []error) {
-	errs = make([]error, len(locs))
-	if len(locs) == 0 {
-		return errs
-	}
-	s.mu.Lock()
-	f, err := s.open(locs[0].Pack)
-	s.mu.Unlock()
-	if err != nil {
-		for i := range errs {
-			errs[i] = err
-		}
-		return errs
-	}
-	iov := make([][]byte, len(locs))
-	for i, l := range locs {
-		bufs[i] = bufs[i][:l.Slot()]
-		iov[i] = bufs[i]
-	}
-	if err := preadv(f.f, locs[0].Offset(), iov); err != nil && len(locs) > 1 {
-		// One of them cannot be read: the others shall not suffer.
-		for i := range locs {
-			errs[i] = s.ReadSlots(locs[i:i+1], bufs[i:i+1])[0]
-		}
-		return errs
-	} else if err != nil {
-		errs[0] = fmt.Errorf("pack %s at %d: %w: %v", Name(locs[0].Pack), locs[0].Offset(), ErrCorrupt, err)
-		return errs
-	}
-	for i, l := range locs {
-		if crc32.Checksum(bufs[i], castagnoli) != l.CRC || l.Stored == 0 {
-			errs[i] = fmt.Errorf("pack %s at %d: %w: wrong checksum", Name(l.Pack), l.Offset(), ErrCorrupt)
-		}
-	}
-	return errs
-}
-
-// preadv fills the buffers from off on.
-func preadv(f *os.File, off int64, iov [][]byte) error {
-	bufs := append([][]byte(nil), iov...)
-	for len(bufs) > 0 {
-		n, err := unix.Preadv(int(f.Fd()), bufs, off)
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case err != nil:
-			return err
-		case n == 0:
-			return errors.New("the file ends before the slot")
-		}
-		off += int64(n)
-		bufs = consume(bufs, n)
-	}
-	return nil
-}
-
-// consume takes n bytes off the front of bufs.
-func consume(bufs [][]byte, n int) [][]byte {
-	for n > 0 && n >= len(bufs[0]) {
-		n -= len(bufs[0])
-		bufs = bufs[1:]
-	}
-	if n > 0 {
-		bufs[0] = bufs[0][n:]
-	}
-	return bufs
 }

@@ -211,7 +211,9 @@ func (s *Set) Drop(n uint32) error {
 	if f := s.files[n]; f != nil {
 		delete(s.files, n)
 		delete(s.dirty, f)
-		f.f.Close()
+		if err := f.close(); err != nil {
+			return err
+		}
 	}
 	return errors.Join(os.Remove(s.JournalPath(n)), syncDir(s.dir), os.Remove(s.PackPath(n)), syncDir(s.dir))
 }

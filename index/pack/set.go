@@ -46,9 +46,18 @@ type Set struct {
 type file struct {
 	n          uint32
 	f          *os.File
-	end        int64 // where the next slot goes
+	direct     *os.File // reads past the page cache; nil where the file system has none
+	end        int64    // where the next slot goes
 	journalEnd int64
 	kicked     int64 // up to here write-back was begun
+}
+
+func (f *file) close() error {
+	err := f.f.Close()
+	if f.direct != nil {
+		err = errors.Join(err, f.direct.Close())
+	}
+	return err
 }
 
 // Name gives the file name of pack n.
@@ -172,7 +181,7 @@ func (s *Set) open(n uint32) (*file, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &file{n: n, f: h}
+	f := &file{n: n, f: h, direct: openDirect(s.PackPath(n))}
 	if st, err := os.Stat(s.JournalPath(n)); err == nil {
 		f.journalEnd = st.Size()
 	}
@@ -188,7 +197,7 @@ func (s *Set) Close() error {
 	defer s.mu.Unlock()
 	var errs []error
 	for _, f := range s.files {
-		errs = append(errs, f.f.Close())
+		errs = append(errs, f.close())
 	}
 	s.files, s.active = map[uint32]*file{}, nil
 	return errors.Join(errs...)
