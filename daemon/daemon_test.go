@@ -87,7 +87,7 @@ func TestMountsComeAndGo(t *testing.T) {
 			t.Errorf("%s: %v", name, c.err)
 		}
 	}
-	if i := must[index.Info](t)(Seal.Do(ctx, s, SealRequest{Name: "draft"}, none)); i.State != index.Sealed {
+	if i := must[Brief](t)(Seal.Do(ctx, s, SealRequest{Name: "draft"}, none)); i.State != index.Sealed {
 		t.Errorf("seal: %+v", i)
 	}
 	must[MountResult](t)(AddMount.Do(ctx, s, MountRequest{Dir: "/busy"}, none))
@@ -137,7 +137,7 @@ func TestUnknownOperation(t *testing.T) {
 }
 
 func TestTableIsComplete(t *testing.T) {
-	for _, name := range []string{"ls", "entries", "du", "diff", "tag", "rm", "gc", "verify", "import", "export", "info", "seal", "mount", "umount", "stats"} {
+	for _, name := range []string{"ls", "names", "entries", "du", "diff", "tag", "rm", "gc", "verify", "import", "export", "info", "seal", "mount", "umount", "stats"} {
 		if table[name] == nil {
 			t.Errorf("operation %s is missing", name)
 		}

@@ -67,19 +67,19 @@ type TagRequest struct {
 }
 
 // Tag changes tags and gives the checkpoint as it is then.
-var Tag = define("tag", func(ctx context.Context, env *Env, r TagRequest) (index.Info, error) {
+var Tag = define("tag", func(ctx context.Context, env *Env, r TagRequest) (Brief, error) {
 	c, err := env.Store.Checkpoint(r.Name)
 	if err != nil {
-		return index.Info{}, err
+		return Brief{}, err
 	}
 	name := c.Info().Name
 	if len(r.Add)+len(r.Remove) > 0 {
 		if err := env.Store.Tag(ctx, name, r.Add, r.Remove); err != nil {
-			return index.Info{}, err
+			return Brief{}, err
 		}
 		if c, err = env.Store.Checkpoint(name); err != nil {
-			return index.Info{}, err
+			return Brief{}, err
 		}
 	}
-	return c.Info(), nil
+	return brief(c.Info()), nil
 })

@@ -8,10 +8,50 @@ import (
 	"github.com/gpucr/gpucr-fs/index"
 )
 
-// ListRequest asks for the checkpoints of a store.
+// Brief is what is known of a checkpoint without comparing it with the others; the fields are those of [index.Info].
+type Brief struct {
+	Name     string      `json:"name"`
+	ID       string      `json:"id"`
+	State    index.State `json:"state"`
+	Created  time.Time   `json:"created"`
+	SealedAt time.Time   `json:"sealed_at,omitzero"`
+	Tags     []string    `json:"tags,omitempty"`
+	Parent   string      `json:"parent,omitempty"`
+	Children []string    `json:"children,omitempty"`
+	Files    int         `json:"files"`
+	Logical  int64       `json:"logical"`
+	Zero     int64       `json:"zero"`
+}
+
+func brief(i index.Info) Brief {
+	return Brief{i.Name, i.ID, i.State, i.Created, i.SealedAt, i.Tags, i.Parent, i.Children, i.Files, i.Logical, i.Zero}
+}
+
+// NamesRequest asks for the checkpoints of a store, uncounted.
+type NamesRequest struct {
+	Tag string `json:"tag,omitempty"` // only the one of this tag
+}
+
+// NamesResult are checkpoints, oldest first.
+type NamesResult struct {
+	Checkpoints []Brief `json:"checkpoints"`
+}
+
+// Names lists checkpoints, fast.
+var Names = define("names", func(ctx context.Context, env *Env, r NamesRequest) (NamesResult, error) {
+	all, err := env.Store.Names(ctx)
+	res := NamesResult{Checkpoints: []Brief{}}
+	for _, i := range all {
+		if r.Tag == "" || slices.Contains(i.Tags, r.Tag) {
+			res.Checkpoints = append(res.Checkpoints, brief(i))
+		}
+	}
+	return res, err
+})
+
+// ListRequest asks for the checkpoints of a store with exact byte counts.
 type ListRequest struct {
-	Tag  string `json:"tag,omitempty"`  // only the one of this tag
-	Fast bool   `json:"fast,omitempty"` // without Unique, Shared and Stored
+	Tag string `json:"tag,omitempty"` // only the one of this tag
 }
 
 // ListResult are checkpoints, oldest first.
@@ -19,13 +59,9 @@ type ListResult struct {
 	Checkpoints []index.Info `json:"checkpoints"`
 }
 
-// List lists checkpoints.
+// List lists checkpoints with exact byte counts.
 var List = define("ls", func(ctx context.Context, env *Env, r ListRequest) (ListResult, error) {
-	get := env.Store.List
-	if r.Fast {
-		get = env.Store.Names
-	}
-	all, err := get(ctx)
+	all, err := env.Store.List(ctx)
 	if err != nil {
 		return ListResult{}, err
 	}

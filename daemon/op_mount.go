@@ -67,30 +67,30 @@ type SealRequest struct {
 }
 
 // Seal completes a checkpoint. One that is sealed already is given as it is.
-var Seal = define("seal", func(ctx context.Context, env *Env, r SealRequest) (index.Info, error) {
+var Seal = define("seal", func(ctx context.Context, env *Env, r SealRequest) (Brief, error) {
 	if env.Daemon != nil {
 		for _, m := range env.Daemon.mountList() {
 			info, err := m.m.Seal(ctx, r.Name)
 			if err == nil || index.ClassOf(err) != index.NotFound {
-				return info, err
+				return brief(info), err
 			}
 		}
 	}
 	all, err := env.Store.Names(ctx)
 	if err != nil {
-		return index.Info{}, err
+		return Brief{}, err
 	}
 	for _, c := range all {
 		if c.Name != r.Name {
 			continue
 		}
 		if c.State == index.Sealed {
-			return c, nil
+			return brief(c), nil
 		}
-		return index.Info{}, &index.Error{Class: index.Invalid, Op: "seal", Checkpoint: r.Name, Err: fmt.Errorf("it is %s and cannot be sealed", c.State),
+		return Brief{}, &index.Error{Class: index.Invalid, Op: "seal", Checkpoint: r.Name, Err: fmt.Errorf("it is %s and cannot be sealed", c.State),
 			Hint: "its writer died before it was complete: remove it with gpucr-fs gc and dump again"}
 	}
-	return index.Info{}, &index.Error{Class: index.NotFound, Op: "seal", Err: fmt.Errorf("there is no checkpoint %.128q", r.Name), Hint: "gpucr-fs ls STORE shows the names"}
+	return Brief{}, &index.Error{Class: index.NotFound, Op: "seal", Err: fmt.Errorf("there is no checkpoint %.128q", r.Name), Hint: "gpucr-fs ls STORE shows the names"}
 })
 
 // StatsRequest asks for live counters.

@@ -35,9 +35,9 @@ type Kept struct {
 
 // RemoveResult says what was removed, or would be in a dry run.
 type RemoveResult struct {
-	DryRun  bool         `json:"dry_run"`
-	Removed []index.Info `json:"removed"`
-	Kept    []Kept       `json:"kept"` // by a policy only
+	DryRun  bool    `json:"dry_run"`
+	Removed []Brief `json:"removed"`
+	Kept    []Kept  `json:"kept"` // by a policy only
 }
 
 // Remove removes checkpoints, all of the selection or none. Their payload goes with the next gc.
@@ -72,7 +72,7 @@ func selectRemoved(all []index.Info, r RemoveRequest) (RemoveResult, error) {
 	if ways != 1 {
 		return RemoveResult{}, removeError(index.Invalid, "", "give names, or --tag, or --keep-… rules", "checkpoints are selected in exactly one way")
 	}
-	res := RemoveResult{DryRun: r.DryRun, Removed: []index.Info{}, Kept: []Kept{}}
+	res := RemoveResult{DryRun: r.DryRun, Removed: []Brief{}, Kept: []Kept{}}
 	if !r.Keep.empty() {
 		var err error
 		res.Removed, res.Kept, err = r.Keep.apply(all)
@@ -101,7 +101,7 @@ func selectRemoved(all []index.Info, r RemoveRequest) (RemoveResult, error) {
 		}
 		if !going[n] {
 			going[n] = true
-			res.Removed = append(res.Removed, c)
+			res.Removed = append(res.Removed, brief(c))
 		}
 	}
 	for _, c := range res.Removed {
@@ -118,7 +118,7 @@ func selectRemoved(all []index.Info, r RemoveRequest) (RemoveResult, error) {
 }
 
 // apply splits the sealed checkpoints into those to remove and those to keep. What a kept one or a writing one needs as its parent is kept, too.
-func (p *Policy) apply(all []index.Info) (remove []index.Info, kept []Kept, err error) {
+func (p *Policy) apply(all []index.Info) (remove []Brief, kept []Kept, err error) {
 	if p.Last < 0 || p.Within < 0 {
 		return nil, nil, removeError(index.Invalid, "", "", "a rule to keep checkpoints must not be negative")
 	}
@@ -128,7 +128,7 @@ func (p *Policy) apply(all []index.Info) (remove []index.Info, kept []Kept, err 
 			sealed = append(sealed, c)
 		}
 	}
-	remove, kept = []index.Info{}, []Kept{}
+	remove, kept = []Brief{}, []Kept{}
 	if len(sealed) == 0 {
 		return remove, kept, nil
 	}
@@ -142,7 +142,7 @@ func (p *Policy) apply(all []index.Info) (remove []index.Info, kept []Kept, err 
 		if why, ok := reason[c.Name]; ok {
 			kept = append(kept, Kept{c.Name, why})
 		} else {
-			remove = append(remove, c)
+			remove = append(remove, brief(c))
 		}
 	}
 	return remove, kept, nil

@@ -23,8 +23,21 @@ type ImportRequest struct {
 	MaxRatio int64    `json:"max_ratio,omitempty"`
 }
 
+// ImportResult says what came in.
+type ImportResult struct {
+	Checkpoint  Brief    `json:"checkpoint"`
+	Directories int      `json:"directories"`
+	Symlinks    int      `json:"symlinks"`
+	Skipped     []string `json:"skipped"` // sockets, which are never part of a checkpoint
+}
+
 // Import brings in a checkpoint and seals it.
-var Import = define("import", func(ctx context.Context, env *Env, r ImportRequest) (archive.Result, error) {
+var Import = define("import", func(ctx context.Context, env *Env, r ImportRequest) (ImportResult, error) {
+	res, err := importFrom(ctx, env, r)
+	return ImportResult{brief(res.Checkpoint), res.Directories, res.Symlinks, append([]string{}, res.Skipped...)}, err
+})
+
+func importFrom(ctx context.Context, env *Env, r ImportRequest) (archive.Result, error) {
 	o := archive.ImportOptions{Tags: r.Tags, Parent: r.Parent, MaxFiles: r.MaxFiles, MaxBytes: r.MaxBytes, MaxRatio: r.MaxRatio, Logger: env.Log,
 		Progress: func(p archive.Progress) { env.Progress(transferProgress(p)) }}
 	if r.Source == "" {
@@ -37,7 +50,7 @@ var Import = define("import", func(ctx context.Context, env *Env, r ImportReques
 		return archive.Result{}, err
 	}
 	return archive.Import(ctx, env.Store, r.Name, r.Source, o)
-})
+}
 
 // ExportRequest asks to take a checkpoint out.
 type ExportRequest struct {

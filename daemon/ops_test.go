@@ -42,18 +42,18 @@ func TestLifeOfACheckpoint(t *testing.T) {
 	both(t, func(t *testing.T, s *Session) {
 		ctx, none := t.Context(), Streams{}
 		a, b := images(t, "first process "), images(t, "another process ")
-		in := must[archive.Result](t)(Import.Do(ctx, s, ImportRequest{Name: "a", Source: a, Tags: []string{"golden"}}, none))
+		in := must[ImportResult](t)(Import.Do(ctx, s, ImportRequest{Name: "a", Source: a, Tags: []string{"golden"}}, none))
 		if in.Checkpoint.State != index.Sealed || in.Checkpoint.Files != 2 {
 			t.Errorf("import: %+v", in)
 		}
-		must[archive.Result](t)(Import.Do(ctx, s, ImportRequest{Name: "b", Source: b}, none))
-		must[archive.Result](t)(Import.Do(ctx, s, ImportRequest{Name: "c", Source: a}, none))
+		must[ImportResult](t)(Import.Do(ctx, s, ImportRequest{Name: "b", Source: b}, none))
+		must[ImportResult](t)(Import.Do(ctx, s, ImportRequest{Name: "c", Source: a}, none))
 
 		list := must[ListResult](t)(List.Do(ctx, s, ListRequest{}, none)).Checkpoints
 		if len(list) != 3 || list[0].Name != "a" || list[0].Logical != list[0].Zero+list[0].Unique+list[0].Shared || list[0].Shared == 0 || list[1].Shared != 0 {
 			t.Errorf("ls: %+v", list)
 		}
-		if tagged := must[ListResult](t)(List.Do(ctx, s, ListRequest{Tag: "golden", Fast: true}, none)).Checkpoints; len(tagged) != 1 || tagged[0].Name != "a" {
+		if tagged := must[NamesResult](t)(Names.Do(ctx, s, NamesRequest{Tag: "golden"}, none)).Checkpoints; len(tagged) != 1 || tagged[0].Name != "a" {
 			t.Errorf("ls --tag: %+v", tagged)
 		}
 		if e := must[EntriesResult](t)(Entries.Do(ctx, s, EntriesRequest{Ref: "golden"}, none)); e.Checkpoint != "a" || len(e.Entries) < 2 {
@@ -76,7 +76,7 @@ func TestLifeOfACheckpoint(t *testing.T) {
 		if sum != i.Checkpoint.Logical || i.CRIU != nil || i.Checkpoint.Shared == 0 {
 			t.Errorf("info: %+v", i)
 		}
-		if got := must[index.Info](t)(Tag.Do(ctx, s, TagRequest{Name: "c", Add: []string{"golden", "x"}}, none)); strings.Join(got.Tags, ",") != "golden,x" {
+		if got := must[Brief](t)(Tag.Do(ctx, s, TagRequest{Name: "c", Add: []string{"golden", "x"}}, none)); strings.Join(got.Tags, ",") != "golden,x" {
 			t.Errorf("tag: %+v", got.Tags)
 		}
 		if v := must[index.VerifyResult](t)(Verify.Do(ctx, s, VerifyRequest{Refs: []string{"x"}, Subset: 1}, none)); v.Checkpoints != 1 || len(v.Problems) != 0 {
@@ -102,13 +102,13 @@ func TestLifeOfACheckpoint(t *testing.T) {
 func TestStreams(t *testing.T) {
 	both(t, func(t *testing.T, s *Session) {
 		ctx := t.Context()
-		must[archive.Result](t)(Import.Do(ctx, s, ImportRequest{Name: "a", Source: images(t, "streamed ")}, Streams{}))
+		must[ImportResult](t)(Import.Do(ctx, s, ImportRequest{Name: "a", Source: images(t, "streamed ")}, Streams{}))
 		var out bytes.Buffer
 		res := must[archive.ExportResult](t)(Export.Do(ctx, s, ExportRequest{Ref: "a", Compression: archive.Zstd}, Streams{Out: &out}))
 		if res.Files != 2 {
 			t.Errorf("export: %+v", res)
 		}
-		in := must[archive.Result](t)(Import.Do(ctx, s, ImportRequest{Name: "b"}, Streams{In: iotest.HalfReader(bytes.NewReader(out.Bytes()))}))
+		in := must[ImportResult](t)(Import.Do(ctx, s, ImportRequest{Name: "b"}, Streams{In: iotest.HalfReader(bytes.NewReader(out.Bytes()))}))
 		if in.Checkpoint.Files != 2 || in.Checkpoint.Logical != res.Bytes {
 			t.Errorf("import: %+v", in)
 		}
@@ -124,7 +124,7 @@ func TestStreams(t *testing.T) {
 			t.Error("a broken stream was imported")
 		}
 		eventually(t, func() bool {
-			return len(must[ListResult](t)(List.Do(ctx, s, ListRequest{Fast: true}, Streams{})).Checkpoints) == 2
+			return len(must[NamesResult](t)(Names.Do(ctx, s, NamesRequest{}, Streams{})).Checkpoints) == 2
 		})
 	})
 }
@@ -144,7 +144,7 @@ func TestErrorsKeepTheirClass(t *testing.T) {
 	both(t, func(t *testing.T, s *Session) {
 		ctx := t.Context()
 		src := images(t, "x ")
-		must[archive.Result](t)(Import.Do(ctx, s, ImportRequest{Name: "a", Source: src}, Streams{}))
+		must[ImportResult](t)(Import.Do(ctx, s, ImportRequest{Name: "a", Source: src}, Streams{}))
 		for name, c := range map[string]struct {
 			err  error
 			want index.Class
@@ -169,7 +169,7 @@ func TestErrorsKeepTheirClass(t *testing.T) {
 			}
 			texts[name] = text
 		}
-		if got := must[index.Info](t)(Seal.Do(ctx, s, SealRequest{Name: "a"}, Streams{})); got.State != index.Sealed {
+		if got := must[Brief](t)(Seal.Do(ctx, s, SealRequest{Name: "a"}, Streams{})); got.State != index.Sealed {
 			t.Errorf("seal of a sealed one: %+v", got)
 		}
 	})
@@ -187,7 +187,7 @@ func TestStoreIsNoSource(t *testing.T) {
 			t.Errorf("import of %s: %v", src, err)
 		}
 	}
-	must[archive.Result](t)(Import.Do(t.Context(), s, ImportRequest{Name: "x", Source: images(t, "x ")}, Streams{}))
+	must[ImportResult](t)(Import.Do(t.Context(), s, ImportRequest{Name: "x", Source: images(t, "x ")}, Streams{}))
 	for _, dst := range []string{filepath.Join(dir, "out"), "/m/out"} {
 		if _, err := Export.Do(t.Context(), s, ExportRequest{Ref: "x", Target: dst}, Streams{}); index.ClassOf(err) != index.Invalid {
 			t.Errorf("export to %s: %v", dst, err)
@@ -215,7 +215,7 @@ func TestCancel(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, func() bool {
-		return len(must[ListResult](t)(List.Do(t.Context(), s, ListRequest{Fast: true}, Streams{})).Checkpoints) == 1
+		return len(must[NamesResult](t)(Names.Do(t.Context(), s, NamesRequest{}, Streams{})).Checkpoints) == 1
 	})
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -223,7 +223,7 @@ func TestCancel(t *testing.T) {
 	}
 	w.Close()
 	eventually(t, func() bool {
-		return len(must[ListResult](t)(List.Do(t.Context(), s, ListRequest{Fast: true}, Streams{})).Checkpoints) == 0
+		return len(must[NamesResult](t)(Names.Do(t.Context(), s, NamesRequest{}, Streams{})).Checkpoints) == 0
 	})
 }
 

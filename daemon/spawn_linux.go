@@ -87,9 +87,12 @@ type Starter struct{ pipe *os.File }
 
 // NewStarter is called by a started daemon, first thing: children must not inherit the pipe.
 func NewStarter() (*Starter, error) {
-	if _, err := unix.FcntlInt(readyFD, unix.F_SETFD, unix.FD_CLOEXEC); err != nil {
+	// In a program started by hand the descriptor is closed, or the Go runtime's own.
+	var st unix.Stat_t
+	if err := unix.Fstat(readyFD, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO {
 		return nil, errors.New("this is not a started daemon")
 	}
+	unix.CloseOnExec(readyFD)
 	return &Starter{os.NewFile(readyFD, "starter")}, nil
 }
 

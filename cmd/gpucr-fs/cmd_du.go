@@ -24,7 +24,7 @@ back of it now.`,
 				return err
 			}
 			return a.print(u, func(w io.Writer) {
-				checkpointTable(w, u.Checkpoints, false)
+				checkpointTable(w, u.Checkpoints)
 				fmt.Fprintf(w, "\nlogical\t%s in %d checkpoints\nzero\t%s\ndistinct\t%s in %d chunks\nstored\t%s in %d packs\ndedupe\t%.2f times\ndisk\t%s\nreclaimable\t%s\n",
 					size(u.Logical), len(u.Checkpoints), size(u.Zero), size(u.Distinct), u.Chunks, size(u.Stored), u.Packs, u.DedupeRatio, size(u.Disk), size(u.Reclaimable))
 			})

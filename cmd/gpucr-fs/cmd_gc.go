@@ -32,7 +32,7 @@ there are incomplete ones.`,
 
 func (a *app) gc(ctx context.Context, s *daemon.Session, dryRun, yes bool) error {
 	if !dryRun && !yes {
-		list, err := daemon.List.Do(ctx, s, daemon.ListRequest{Fast: true}, daemon.Streams{})
+		list, err := daemon.Names.Do(ctx, s, daemon.NamesRequest{}, daemon.Streams{})
 		if err != nil {
 			return err
 		}

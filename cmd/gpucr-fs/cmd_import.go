@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/gpucr/gpucr-fs/archive"
 	"github.com/gpucr/gpucr-fs/daemon"
 )
 
@@ -29,7 +28,7 @@ Absolute names, names with "..", links out of the tree, hard links and devices a
 		Args:    cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			req.Name, req.MaxBytes = args[1], int64(maxBytes)
-			var res archive.Result
+			var res daemon.ImportResult
 			if args[2] == "-" {
 				res, err = a.importStream(cmd.Context(), args[0], req)
 			} else if req.Source, err = filepath.Abs(args[2]); err == nil {
@@ -57,7 +56,7 @@ Absolute names, names with "..", links out of the tree, hard links and devices a
 }
 
 // importStream imports from standard input.
-func (a *app) importStream(ctx context.Context, dir string, req daemon.ImportRequest) (res archive.Result, err error) {
+func (a *app) importStream(ctx context.Context, dir string, req daemon.ImportRequest) (res daemon.ImportResult, err error) {
 	if term.IsTerminal(int(a.in.Fd())) {
 		return res, usage(errors.New("standard input is a terminal"), "pipe an archive into it")
 	}

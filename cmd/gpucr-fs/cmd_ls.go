@@ -14,6 +14,7 @@ import (
 
 func (a *app) lsCmd() *cobra.Command {
 	var req daemon.ListRequest
+	var fast bool
 	c := &cobra.Command{
 		Use:   "ls STORE [NAME]",
 		Short: "list checkpoints, or the files of one",
@@ -26,31 +27,41 @@ With NAME (a name, a tag or the beginning of an ID) it lists the files of that c
 			if len(args) == 2 {
 				return a.lsFiles(cmd.Context(), args[0], args[1])
 			}
+			if fast {
+				return a.lsNames(cmd.Context(), args[0], req.Tag)
+			}
 			res, err := do(cmd.Context(), a, args[0], "", daemon.List, req)
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) { checkpointTable(w, res.Checkpoints, req.Fast) })
+			return a.print(res, func(w io.Writer) { checkpointTable(w, res.Checkpoints) })
 		},
 	}
 	c.Flags().StringVar(&req.Tag, "tag", "", "only the checkpoint of this `TAG`")
-	c.Flags().BoolVar(&req.Fast, "fast", false, "do not count unique, shared and stored bytes")
+	c.Flags().BoolVar(&fast, "fast", false, "do not count unique, shared and stored bytes")
 	return c
 }
 
-func checkpointTable(w io.Writer, list []index.Info, fast bool) {
-	if fast {
-		fmt.Fprintln(w, "NAME\tSTATE\tSEALED\tFILES\tLOGICAL\tZERO\tPARENT\tTAGS")
-	} else {
-		fmt.Fprintln(w, "NAME\tSTATE\tSEALED\tFILES\tLOGICAL\tZERO\tUNIQUE\tSHARED\tSTORED\tPARENT\tTAGS")
-	}
+func checkpointTable(w io.Writer, list []index.Info) {
+	fmt.Fprintln(w, "NAME\tSTATE\tSEALED\tFILES\tLOGICAL\tZERO\tUNIQUE\tSHARED\tSTORED\tPARENT\tTAGS")
 	for _, i := range list {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t", i.Name, i.State, when(i.SealedAt), i.Files, size(i.Logical), size(i.Zero))
-		if !fast {
-			fmt.Fprintf(w, "%s\t%s\t%s\t", size(i.Unique), size(i.Shared), size(i.Stored))
-		}
-		fmt.Fprintf(w, "%s\t%s\n", dash(i.Parent), dash(strings.Join(i.Tags, ",")))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.Name, i.State, when(i.SealedAt), i.Files, size(i.Logical), size(i.Zero),
+			size(i.Unique), size(i.Shared), size(i.Stored), dash(i.Parent), dash(strings.Join(i.Tags, ",")))
 	}
+}
+
+func (a *app) lsNames(ctx context.Context, dir, tag string) error {
+	res, err := do(ctx, a, dir, "", daemon.Names, daemon.NamesRequest{Tag: tag})
+	if err != nil {
+		return err
+	}
+	return a.print(res, func(w io.Writer) {
+		fmt.Fprintln(w, "NAME\tSTATE\tSEALED\tFILES\tLOGICAL\tZERO\tPARENT\tTAGS")
+		for _, i := range res.Checkpoints {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", i.Name, i.State, when(i.SealedAt), i.Files, size(i.Logical), size(i.Zero),
+				dash(i.Parent), dash(strings.Join(i.Tags, ",")))
+		}
+	})
 }
 
 func (a *app) lsFiles(ctx context.Context, dir, ref string) error {

@@ -32,7 +32,8 @@ type settings struct {
 func (a *app) configure(cmd *cobra.Command) error {
 	path, explicit := a.config, a.config != ""
 	if !explicit {
-		path, explicit = os.LookupEnv(envPrefix + "CONFIG")
+		path = os.Getenv(envPrefix + "CONFIG")
+		explicit = path != ""
 	}
 	if !explicit {
 		path = defaultConfig
@@ -47,7 +48,8 @@ func (a *app) configure(cmd *cobra.Command) error {
 			return
 		}
 		name := envPrefix + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		value, ok := os.LookupEnv(name)
+		value := os.Getenv(name)
+		ok := value != "" // an empty variable is one that is not set
 		from := "the variable " + name
 		if !ok {
 			from = s.file
