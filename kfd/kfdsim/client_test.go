@@ -1,13 +1,11 @@
 package kfdsim
 
 import (
-	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
-	"unsafe"
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -79,22 +77,6 @@ func (c *client) close() {
 	}
 }
 
-// ioctl issues a request with one of the abi structures.
-func ioctl(fd int, req abi.Request, args any) syscall.Errno {
-	var buf []byte
-	if args != nil {
-		buf, _ = binary.Append(nil, binary.NativeEndian, args)
-	}
-	if len(buf) < req.Size() {
-		buf = append(buf, make([]byte, req.Size()-len(buf))...)
-	}
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(req), uintptr(unsafe.Pointer(&buf[0])))
-	if errno == 0 && req.Reads() {
-		abi.Decode(buf, args)
-	}
-	return errno
-}
-
 func (c *client) must(fd int, req abi.Request, args any) {
 	c.t.Helper()
 	if errno := ioctl(fd, req, args); errno != 0 {
@@ -116,15 +98,6 @@ func last(s *Sim) string {
 	}
 	return "nothing refused"
 }
-
-// ptr gives the simulator a pointer; the sink keeps the value on the heap, where
-// it stays in place.
-func ptr[T any](v *T) uint64 {
-	ptrSink = v
-	return uint64(uintptr(unsafe.Pointer(v)))
-}
-
-var ptrSink any
 
 // acquire binds the process to every GPU.
 func (c *client) acquire() {

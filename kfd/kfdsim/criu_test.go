@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -25,8 +24,6 @@ type checkpoint struct {
 	bos     []byte
 	priv    []byte
 }
-
-func slicePtr(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
 
 // room makes the buffers for a checkpoint of the counts in args.
 func (k *checkpoint) room() {

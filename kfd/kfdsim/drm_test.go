@@ -8,7 +8,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -77,7 +76,7 @@ func newDMA(t testing.TB, s *Sim, size uint64) *dma {
 	d.ibMem = c.gemMmap(d.fd, d.ib, pageSize)
 	c.mapVA(d.fd, d.ib, vaIB, pageSize)
 	d.userMem = c.anonymous(1 << 20)
-	user := abi.AMDGPUGEMUserptrArgs{Addr: uint64(uintptr(unsafe.Pointer(&d.userMem[0]))), Size: 1 << 20,
+	user := abi.AMDGPUGEMUserptrArgs{Addr: slicePtr(d.userMem), Size: 1 << 20,
 		Flags: abi.AMDGPUUserptrAnononly | abi.AMDGPUUserptrRegister | abi.AMDGPUUserptrValidate}
 	c.must(d.fd, abi.AMDGPUIocGEMUserptr, &user)
 	d.user = user.Handle
@@ -264,7 +263,7 @@ func TestUserptrChecks(t *testing.T) {
 	c := newClient(t, s)
 	const flags = abi.AMDGPUUserptrAnononly | abi.AMDGPUUserptrRegister | abi.AMDGPUUserptrValidate
 	mem := c.anonymous(8192)
-	addr := uint64(uintptr(unsafe.Pointer(&mem[0])))
+	addr := slicePtr(mem)
 	c.want(syscall.EINVAL, c.render[0], abi.AMDGPUIocGEMUserptr, &abi.AMDGPUGEMUserptrArgs{Addr: addr + 8, Size: 4096, Flags: flags})
 	c.want(syscall.EACCES, c.render[0], abi.AMDGPUIocGEMUserptr, &abi.AMDGPUGEMUserptrArgs{Addr: addr, Size: 4096})
 	c.want(syscall.EFAULT, c.render[0], abi.AMDGPUIocGEMUserptr, &abi.AMDGPUGEMUserptrArgs{Addr: 0x10000, Size: 4096, Flags: flags})

@@ -254,9 +254,8 @@ func (p *kfdProcess) privObjects() []byte {
 
 // priv is the queue's record with its MQD and control stack.
 func (q *queue) priv() []byte {
-	q.running.Lock()
-	state := mqd{Magic: mqdMagic, RPtr: q.rptr}
-	q.running.Unlock()
+	state := mqd{Magic: mqdMagic}
+	state.RPtr, _ = q.settle()
 	state.Doorbell = loadWord(q.pdd.doorbells.mem, uint64(q.doorbell)*8)
 	rec := abi.KFDPrivQueue{
 		ObjectType: abi.KFDPrivObjectQueue, QAddress: q.ringBase, QSize: q.ringSize,

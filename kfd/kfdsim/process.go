@@ -273,8 +273,7 @@ func (p *kfdProcess) evict() {
 	queues := p.sortedQueues()
 	s.unlock()
 	for _, q := range queues {
-		q.running.Lock()
-		q.running.Unlock() //nolint:staticcheck // waits for the packet under way
+		q.settle()
 	}
 }
 

@@ -64,6 +64,14 @@ func (q *queue) close() {
 	<-q.done
 }
 
+// settle waits for the packet under way and returns the packets or bytes done,
+// and why the queue hangs, if it does.
+func (q *queue) settle() (done uint64, failed error) {
+	q.running.Lock()
+	defer q.running.Unlock()
+	return q.rptr, q.failed
+}
+
 func (q *queue) run() {
 	defer q.sim.wg.Done()
 	defer close(q.done)

@@ -16,7 +16,6 @@ import (
 // userQueue is a queue with its ring and pointers mapped.
 type userQueue struct {
 	*client
-	gpu      int
 	id       uint32
 	ring     abi.KFDAllocMemoryArgs
 	ringMem  []byte

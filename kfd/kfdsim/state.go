@@ -66,12 +66,11 @@ func (s *Sim) State() State {
 	slices.SortFunc(st.Processes, func(a, b ProcessState) int { return a.PID - b.PID })
 	for i := range st.Processes {
 		for _, q := range queues[st.Processes[i].PID] {
-			q.running.Lock()
-			qs := QueueState{ID: q.id, GPU: q.pdd.gpu.cfg.ID, Done: q.rptr}
-			if q.failed != nil {
-				qs.Failed = q.failed.Error()
+			done, failed := q.settle()
+			qs := QueueState{ID: q.id, GPU: q.pdd.gpu.cfg.ID, Done: done}
+			if failed != nil {
+				qs.Failed = failed.Error()
 			}
-			q.running.Unlock()
 			st.Processes[i].Queues = append(st.Processes[i].Queues, qs)
 		}
 	}

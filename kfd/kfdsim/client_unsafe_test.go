@@ -1,0 +1,40 @@
+package kfdsim
+
+import (
+	"encoding/binary"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/kfd/abi"
+)
+
+// ioctl issues a request with one of the abi structures.
+func ioctl(fd int, req abi.Request, args any) syscall.Errno {
+	var buf []byte
+	if args != nil {
+		buf, _ = binary.Append(nil, binary.NativeEndian, args)
+	}
+	if len(buf) < req.Size() {
+		buf = append(buf, make([]byte, req.Size()-len(buf))...)
+	}
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(req), uintptr(unsafe.Pointer(&buf[0])))
+	if errno == 0 && req.Reads() {
+		abi.Decode(buf, args)
+	}
+	return errno
+}
+
+// ptr gives the simulator a pointer; the sink keeps the value on the heap, where
+// it stays in place.
+func ptr[T any](v *T) uint64 {
+	ptrSink = v
+	return uint64(uintptr(unsafe.Pointer(v)))
+}
+
+var ptrSink any
+
+// slicePtr is the address of memory that stays where it is: mapped, or kept in
+// a structure.
+func slicePtr(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
