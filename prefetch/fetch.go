@@ -2,7 +2,6 @@ package prefetch
 
 import (
 	"io"
-	"sync"
 	"time"
 )
 
@@ -12,11 +11,6 @@ func (q *Queue) work(id int) {
 	for {
 		r, ok := q.next(id)
 		if !ok {
-			return
-		}
-		if !q.rate.wait(r.Len, r.class != demand, q.stop) {
-			// Closing: nobody will ask for the run again.
-			q.delivered(r, 0, 0)
 			return
 		}
 		zero, failed := q.fetch(r.Range)
@@ -80,37 +74,23 @@ func (q *Queue) read(f File, r Range, buf []byte) (failed int64) {
 	return failed
 }
 
-// limiter is a token bucket that may be overdrawn: a run waits until the debt
-// of those before it is paid.
+// limiter is a token bucket that may be overdrawn: what is held back waits
+// until the debt of all that was fetched before is paid.
 type limiter struct {
 	perSecond int64
-	mu        sync.Mutex
-	free      time.Time // when the debt is paid
+	paid      time.Time
 }
 
-// wait takes n bytes and, when hold is set, sleeps off the debt there was. It
-// returns false when stop is closed meanwhile.
-func (l *limiter) wait(n int64, hold bool, stop <-chan struct{}) bool {
+// take debits n bytes.
+func (l *limiter) take(n int64, now time.Time) {
 	if l.perSecond == 0 {
-		return true
+		return
 	}
-	l.mu.Lock()
-	now := time.Now()
-	if l.free.Before(now) {
-		l.free = now
+	if l.paid.Before(now) {
+		l.paid = now
 	}
-	due := l.free.Sub(now)
-	l.free = l.free.Add(time.Duration(float64(n) / float64(l.perSecond) * float64(time.Second)))
-	l.mu.Unlock()
-	if !hold || due <= 0 {
-		return true
-	}
-	t := time.NewTimer(due)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-stop:
-		return false
-	}
+	l.paid = l.paid.Add(time.Duration(float64(n) / float64(l.perSecond) * float64(time.Second)))
 }
+
+// due returns how long to wait until the debt is paid.
+func (l *limiter) due(now time.Time) time.Duration { return l.paid.Sub(now) }

@@ -29,7 +29,6 @@ const (
 // Queue orders the fetches of one checkpoint. Create it with New, and Close it.
 type Queue struct {
 	opts Options
-	rate limiter
 
 	mu sync.Mutex
 	// wakeAny: work was added, a worker may run, or closed; wakeExpress: the
@@ -45,6 +44,8 @@ type Queue struct {
 	running int              // runs in flight
 	closed  bool
 	stats   Stats
+	rate    limiter
+	paid    *time.Timer // wakes who waits for the rate
 
 	stop    chan struct{}
 	workers sync.WaitGroup
@@ -83,6 +84,11 @@ func New(opts Options) (*Queue, error) {
 		q.opts.Buffers = newPool(opts.Workers+1, opts.RunBytes)
 	}
 	q.active = min(2, opts.Workers)
+	q.paid = time.AfterFunc(time.Hour, func() {
+		q.mu.Lock()
+		q.wakeAny.Broadcast()
+		q.mu.Unlock()
+	})
 	q.workers.Add(opts.Workers + 2)
 	go q.work(-1)
 	for i := range opts.Workers {
@@ -98,6 +104,7 @@ func (q *Queue) Close() error {
 	q.mu.Lock()
 	if !q.closed {
 		q.closed = true
+		q.paid.Stop()
 		close(q.stop)
 	}
 	q.wakeAny.Broadcast()
@@ -274,12 +281,17 @@ func (q *Queue) next(worker int) (run, bool) {
 			return q.claim(demand, q.demands[0], q.opts.DemandBytes), true
 		case worker < 0:
 			q.wakeExpress.Wait()
-		case worker < q.active && len(q.lists[hot]) > 0:
-			return q.claimList(hot), true
-		case worker < q.active && len(q.lists[sweep]) > 0:
-			return q.claimList(sweep), true
-		default:
+		case worker >= q.active || len(q.lists[hot])+len(q.lists[sweep]) == 0:
 			q.wakeAny.Wait()
+		case q.rate.due(time.Now()) > 0:
+			// Nothing is claimed before it may be fetched: a demand for it
+			// would have to wait too.
+			q.paid.Reset(q.rate.due(time.Now()))
+			q.wakeAny.Wait()
+		case len(q.lists[hot]) > 0:
+			return q.claimList(hot), true
+		default:
+			return q.claimList(sweep), true
 		}
 	}
 }
@@ -302,6 +314,7 @@ func (q *Queue) claim(c class, u unitRef, limit int64) run {
 	r := run{Range{u.file, off, min(int64(end)*UnitBytes, q.opts.Files[u.file].Size()) - off}, c}
 	q.running++
 	q.stats.Runs++
+	q.rate.take(r.Len, time.Now())
 	switch c {
 	case demand:
 		q.stats.DemandBytes += r.Len

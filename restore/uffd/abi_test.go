@@ -153,7 +153,7 @@ func TestProbe(t *testing.T) {
 	// While an event is unread nothing is filled.
 	done := make(chan error)
 	go func() { done <- unix.Madvise(mem[8*pageSize:9*pageSize], unix.MADV_DONTNEED) }()
-	if err := waitReadable(fd); err != nil {
+	if _, err := waitReadable(fd); err != nil {
 		t.Fatal(err)
 	}
 	if quiet(fd) {
@@ -225,7 +225,7 @@ func TestKernelEvents(t *testing.T) {
 				}
 				break
 			}
-			if err := waitReadable(fd); err != nil {
+			if _, err := waitReadable(fd); err != nil {
 				t.Fatal(err)
 			}
 			var buf [8]message

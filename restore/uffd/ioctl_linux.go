@@ -123,8 +123,8 @@ func uffdProbe(fd int, start, n uint64) unix.Errno {
 // gone is quiet.
 func quiet(fd int) bool { return uffdProbe(fd, pageSize, pageSize) != unix.EAGAIN }
 
-// waitReadable waits until one of the descriptors is readable.
-func waitReadable(fds ...int) error { return ppoll(nil, fds) }
+// waitReadable waits until descriptors are readable and tells which.
+func waitReadable(fds ...int) ([]bool, error) { return ppoll(nil, fds) }
 
 // pauseUntilReadable waits until fd is readable, or for the time d.
 func pauseUntilReadable(d time.Duration, fd int) {
@@ -132,16 +132,21 @@ func pauseUntilReadable(d time.Duration, fd int) {
 	ppoll(&t, []int{fd})
 }
 
-func ppoll(timeout *unix.Timespec, fds []int) error {
+func ppoll(timeout *unix.Timespec, fds []int) ([]bool, error) {
 	p := make([]unix.PollFd, len(fds))
 	for i, fd := range fds {
 		p[i] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
 	}
 	for {
 		_, err := unix.Ppoll(p, timeout, nil)
-		if err != unix.EINTR || timeout != nil {
-			return err
+		if err == unix.EINTR && timeout == nil {
+			continue
 		}
+		ready := make([]bool, len(fds))
+		for i := range p {
+			ready[i] = p[i].Revents != 0
+		}
+		return ready, err
 	}
 }
 

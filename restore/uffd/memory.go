@@ -34,9 +34,11 @@ type memory struct {
 	knownMu sync.Mutex
 	known   []uint64
 
-	gone    atomic.Bool // the process is
-	kick    *signal     // makes run look around
-	waiting []uint64    // faults to be handled, owned by run
+	gone atomic.Bool // the process is
+	kick *signal     // makes run look around
+	// Owned by run: faults to be handled, and whether the task has exited.
+	waiting []uint64
+	exited  bool
 }
 
 // settlePause is how long run waits between two looks at whether an unsettled
@@ -46,6 +48,9 @@ const (
 	settlePauseMax = time.Millisecond
 	settleSpins    = 50
 )
+
+// zeroBytes bounds how much memory without contents one fault brings in.
+const zeroBytes = 64 << 10
 
 // run reads faults and events until the memory is complete or its process gone.
 func (m *memory) run() {
@@ -70,15 +75,36 @@ func (m *memory) run() {
 			if m.complete() {
 				return
 			}
-			if err := waitReadable(m.fd, m.kick.fd); err != nil {
-				m.srv.log.Error("cannot wait for page faults", "task", m.name, "err", err)
-			}
-			m.kick.clear()
+			m.wait()
 		}
 		if m.read(buf) {
 			pause = settlePause
 		}
 		m.handleFaults()
+	}
+}
+
+// wait sleeps until there is something to read or to look at.
+func (m *memory) wait() {
+	fds := []int{m.fd, m.kick.fd}
+	if m.task != nil && !m.exited {
+		fds = append(fds, m.task.pidfd)
+	}
+	ready, err := waitReadable(fds...)
+	if err != nil {
+		m.srv.log.Error("cannot wait for page faults", "task", m.name, "err", err)
+		m.gone.Store(true)
+		return
+	}
+	if ready[1] {
+		m.kick.clear()
+	}
+	if len(ready) > 2 && ready[2] {
+		// Another process may share its memory.
+		m.exited = true
+		if uffdProbe(m.fd, pageSize, pageSize) == unix.ESRCH {
+			m.gone.Store(true)
+		}
 	}
 }
 
@@ -198,7 +224,14 @@ func (m *memory) handleFault(addr uint64) bool {
 	}
 	// Registered but without contents: it reads as zero. Or it has been
 	// filled meanwhile, or is gone.
-	_, errno := uffdZero(m.fd, addr, pageSize)
+	n := m.space.empty(addr, zeroBytes)
+	done, errno := uffdZero(m.fd, addr, n)
+	if done == 0 && errno == unix.ENOENT && n > pageSize {
+		done, errno = uffdZero(m.fd, addr, pageSize)
+	}
+	if done > 0 {
+		errno = 0
+	}
 	switch errno {
 	case 0:
 		m.srv.stats.zeroFaults.Add(1)

@@ -178,14 +178,12 @@ func (s *Server) finish(ctx context.Context) error {
 	}
 	s.supplier.Sweep(s.opts.Plan.Ranges())
 	for {
-		if err := s.supplier.Drain(ctx); err != nil {
-			return err
-		}
-		s.mu.Lock()
-		changed, n := s.changed, len(s.live)
-		s.mu.Unlock()
+		changed, n := s.serving()
 		if n == 0 {
 			return nil
+		}
+		if err := s.drain(ctx); err != nil {
+			return err
 		}
 		// What came before it could be filled in, or was wanted again after
 		// an event whose order was in doubt.
@@ -199,6 +197,40 @@ func (s *Server) finish(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// serving returns how many address spaces are served, and a channel that is
+// closed when one is no more.
+func (s *Server) serving() (changed <-chan struct{}, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed, len(s.live)
+}
+
+// drain waits until the supplier has brought everything or nobody needs it.
+func (s *Server) drain(ctx context.Context) error {
+	inner, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var done sync.WaitGroup
+	defer done.Wait()
+	defer cancel()
+	done.Go(func() {
+		for {
+			changed, n := s.serving()
+			if n == 0 {
+				cancel()
+			}
+			select {
+			case <-changed:
+			case <-inner.Done():
+				return
+			}
+		}
+	})
+	if err := s.supplier.Drain(inner); err != nil && inner.Err() == nil {
+		return err
+	}
+	return ctx.Err()
 }
 
 // missing returns what any address space still lacks.

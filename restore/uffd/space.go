@@ -143,6 +143,19 @@ func (s *space) find(addr uint64) (file int, off int64, ok bool) {
 	return p.file, off, !s.isDone(p.file, off)
 }
 
+// empty returns how far from addr on, at most limit bytes, memory is known to be
+// registered and without contents.
+func (s *space) empty(addr uint64, limit int64) int64 {
+	end := addr + pageSize
+	if i := sort.Search(len(s.areas), func(i int) bool { return s.areas[i].end > addr }); i < len(s.areas) && s.areas[i].start <= addr {
+		end = min(s.areas[i].end, addr+uint64(limit))
+	}
+	if i := s.live.after(addr); i < len(s.live.byAddr) {
+		end = max(min(end, s.live.byAddr[i].start), addr+pageSize)
+	}
+	return int64(end - addr)
+}
+
 // pieces holds disjoint pieces, sorted by address and, for each file, by
 // offset. Changes cost a copy of the slices: they come from events, which are
 // rare next to fills.

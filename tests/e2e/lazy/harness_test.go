@@ -149,8 +149,14 @@ type server struct {
 	once  sync.Once
 }
 
-// serve starts a server for the images. wrap, when not nil, may replace files.
-func (c *checkpoint) serve(t testing.TB, work string, wrap func(prefetch.File) prefetch.File) *server {
+// serveOptions change how a server serves; the zero value is the plain way.
+type serveOptions struct {
+	rate int64                             // of the sweep, bytes a second
+	wrap func(prefetch.File) prefetch.File // replaces files
+}
+
+// serve starts a server for the images.
+func (c *checkpoint) serve(t testing.TB, work string, o serveOptions) *server {
 	t.Helper()
 	images, err := criuimg.Load(os.DirFS(c.dir))
 	must(t, err)
@@ -160,15 +166,15 @@ func (c *checkpoint) serve(t testing.TB, work string, wrap func(prefetch.File) p
 		f, err := prefetch.OpenFile(filepath.Join(c.dir, name))
 		must(t, err)
 		t.Cleanup(func() { f.Close() })
-		if wrap != nil {
-			s.files = append(s.files, wrap(f))
+		if o.wrap != nil {
+			s.files = append(s.files, o.wrap(f))
 		} else {
 			s.files = append(s.files, f)
 		}
 	}
 	s.Server, err = uffd.Listen(uffd.Options{Dir: work, Plan: plan, Logger: testLog(t)})
 	must(t, err)
-	s.queue, err = prefetch.New(prefetch.Options{Files: s.files, Sink: s.Server, Logger: testLog(t)})
+	s.queue, err = prefetch.New(prefetch.Options{Files: s.files, Sink: s.Server, Rate: o.rate, Logger: testLog(t)})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel

@@ -1,9 +1,11 @@
 package lazy
 
 import (
+	"flag"
 	"testing"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/restore/uffd"
 	"github.com/gpucr/gpucr-fs/tests/lazytarget"
 )
 
@@ -12,7 +14,7 @@ func TestQuietProcess(t *testing.T) {
 	for range 3 {
 		c.Reset()
 		work := t.TempDir()
-		s := c.serve(t, work, nil)
+		s := c.serve(t, work, serveOptions{})
 		start := time.Now()
 		must(t, c.restore(t, work))
 		resume := time.Since(start)
@@ -24,16 +26,44 @@ func TestQuietProcess(t *testing.T) {
 	}
 }
 
+// stressTime is how long TestStress goes on.
+var stressTime = flag.Duration("lazy.stress", 60*time.Second, "how long the stress target is restored and checked")
+
+// TestStress restores a process that changes its memory all the time, while it
+// is filled at various speeds, and that checks every page it owns.
 func TestStress(t *testing.T) {
+	var sum uffd.Report
+	var pages uint64
 	c := dump(t, lazytarget.Options{MB: 96, Threads: 4, Seed: 2})
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
+	rates := []int64{4 << 20, 0, 20 << 20, 1 << 20}
+	n := 0
+	for end := time.Now().Add(*stressTime); time.Now().Before(end); n++ {
 		c.Reset()
 		work := t.TempDir()
-		s := c.serve(t, work, nil)
+		s := c.serve(t, work, serveOptions{rate: rates[n%len(rates)]})
 		must(t, c.restore(t, work))
-		must(t, c.Beats(300, time.Minute))
-		must(t, s.wait(time.Minute))
+		for quit := time.After(10 * time.Second); ; {
+			must(t, c.Beats(100, time.Minute))
+			select {
+			case <-s.done:
+			case <-quit:
+			default:
+				continue
+			}
+			break
+		}
 		must(t, c.Stop(time.Minute))
-		t.Logf("%s; %+v", c, s.Report())
+		must(t, s.wait(time.Minute))
+		r := s.Report()
+		if r.PoisonedBytes != 0 || len(r.Killed) != 0 || c.SIGBUS() != 0 {
+			t.Errorf("%s; %+v", c, r)
+		}
+		sum.Faults += r.Faults
+		sum.Events += r.Events
+		pages += c.Checked()
+	}
+	t.Logf("%d restores, %d pages compared, %d faults, %d events", n, pages, sum.Faults, sum.Events)
+	if sum.Events < 100 {
+		t.Errorf("only %d events: the target was filled before it did anything", sum.Events)
 	}
 }

@@ -61,6 +61,9 @@ struct region {
 	uint8_t *p;
 	size_t n; /* pages */
 	uint64_t *tag;
+	/* It may be several mappings since mprotect: after a fork the kernel
+	 * does not always join them again, and mremap takes one at a time. */
+	int split;
 };
 
 struct thread {
@@ -171,6 +174,7 @@ static void new_region(struct thread *t, size_t n)
 {
 	struct region *r = &t->r[t->n++];
 	r->n = n;
+	r->split = 0;
 	r->p = mmap(NULL, n * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	r->tag = calloc(n, sizeof *r->tag);
 	if (r->p == MAP_FAILED || !r->tag)
@@ -243,7 +247,10 @@ static void change(struct thread *t, int depth)
 	int k = rnd(t, t->n);
 	struct region *r = &t->r[k];
 	size_t from = rnd(t, r->n), to = from + 1 + rnd(t, r->n - from);
-	switch (rnd(t, 16)) {
+	int what = rnd(t, 16);
+	if (r->split && what >= 5 && what <= 8)
+		what = 9;
+	switch (what) {
 	case 0: case 1: case 2:
 		check_region(r, "region");
 		break;
@@ -306,6 +313,7 @@ static void change(struct thread *t, int depth)
 			struct region *o = &t->r[t->n];
 			o->n = r->n - to;
 			o->p = r->p + to * PAGE;
+			o->split = r->split;
 			o->tag = calloc(o->n, sizeof *o->tag);
 			if (!o->tag)
 				die("calloc");
@@ -332,7 +340,10 @@ static void change(struct thread *t, int depth)
 			die("madvise free");
 		write_pages(r, from, to);
 		break;
-	case 14: { /* split the mapping */
+	case 14: /* split the mapping */
+		if (rnd(t, 4))
+			break;
+		r->split = 1;
 		if (mprotect(r->p + from * PAGE, (to - from) * PAGE, PROT_READ))
 			die("mprotect");
 		for (size_t i = from; i < to; i++)
@@ -342,7 +353,6 @@ static void change(struct thread *t, int depth)
 		if (mprotect(r->p, r->n * PAGE, PROT_READ | PROT_WRITE))
 			die("mprotect");
 		break;
-	}
 	case 15:
 		if (depth < 2 && rnd(t, 3) == 0)
 			fork_child(t, depth);
