@@ -59,6 +59,7 @@ func (n *fileNode) Open(_ context.Context, flags uint32) (gofs.FileHandle, uint3
 	if err != nil {
 		return nil, 0, errnoOf(err)
 	}
+	sf.Uncached() // the kernel keeps what it is given
 	h := &sealedHandle{s: n.s, name: n.e.img.name, path: n.e.path, f: sf, size: sf.Size()}
 	n.s.count.opens.Add(1)
 	n.s.opened(h)

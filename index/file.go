@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"sort"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
@@ -106,7 +107,11 @@ type File struct {
 	e    *manifestpb.Entry
 	info FileInfo
 	once sync.Once
+	past atomic.Bool
 }
+
+// Uncached tells that the caller keeps what it reads: packs are read past the page cache. The mount does, whose files the kernel caches.
+func (f *File) Uncached() { f.past.Store(true) }
 
 // Info describes the file; Size gives its length in bytes.
 func (f *File) Info() FileInfo { return f.info }
@@ -260,7 +265,7 @@ func (f *File) Read(ctx context.Context, off int64, n int) (*Slices, error) {
 		return true
 	})
 	hit := len(fetch) == 0
-	sl.s.fetch(fetch) // also after an error: others may wait for what we own
+	sl.s.fetch(fetch, f.past.Load()) // also after an error: others may wait for what we own
 	if err != nil {
 		sl.Release()
 		return nil, err
@@ -327,7 +332,7 @@ func newFetch(e *entry, c *manifest.ChunkRef) fetch { return fetch{e: e, want: c
 const maxRead = 4 << 20
 
 // fetch reads chunks into the cache, those that lie side by side with one system call.
-func (s *Store) fetch(list []fetch) {
+func (s *Store) fetch(list []fetch, past bool) {
 	for i := range list {
 		f := &list[i]
 		f.loc, f.err = s.locate(f.e.id)
@@ -342,12 +347,12 @@ func (s *Store) fetch(list []fetch) {
 			bytes += list[n].loc.Slot()
 			n++
 		}
-		s.fetchRun(list[:n])
+		s.fetchRun(list[:n], past)
 		list = list[n:]
 	}
 }
 
-func (s *Store) fetchRun(run []fetch) {
+func (s *Store) fetchRun(run []fetch, past bool) {
 	locs := make([]pack.Loc, 0, len(run))
 	bufs := make([][]byte, 0, len(run))
 	for i := range run {
@@ -361,7 +366,7 @@ func (s *Store) fetchRun(run []fetch) {
 		}
 		s.cache.fill(run[i].e, nil, run[i].err)
 	}
-	errs := s.packs.ReadSlots(locs, bufs)
+	errs := s.packs.ReadSlots(locs, bufs, past)
 	k := 0
 	for i := range run {
 		f := &run[i]
@@ -414,7 +419,7 @@ func (s *Store) copyChunk(c manifest.ChunkRef, off int64, p []byte) error {
 	e, owner := s.cache.acquire(c.ID)
 	defer s.cache.release(e)
 	if owner {
-		s.fetch([]fetch{newFetch(e, &c)})
+		s.fetch([]fetch{newFetch(e, &c)}, false)
 	}
 	if err := e.wait(context.Background()); err != nil {
 		return classify("read", err)

@@ -50,9 +50,9 @@ var policies = map[Compression]chunk.Policy{
 }
 
 func newIngest(s *Store) *ingest {
-	// A queue of two a worker keeps all of them busy while a writer splits the next chunk; buffers are bounded by it.
+	// Two goroutines a core: while one waits for the disk the other hashes. The queue keeps them busy while a writer splits the next chunk, and bounds the buffers.
 	in := &ingest{s: s, jobs: make(chan *pending, 2*s.o.Workers), recent: map[chunk.ID]*recent{}, policy: policies[s.o.Compression]}
-	for range s.o.Workers {
+	for range 2 * s.o.Workers {
 		in.wg.Add(1)
 		go in.work()
 	}

@@ -234,7 +234,7 @@ func (v *verification) checkRun(run []pack.Chunk, bytes, total int64) error {
 		}
 		locs[i], bufs[i] = c.Loc, b
 	}
-	errs := s.packs.ReadSlots(locs, bufs)
+	errs := s.packs.ReadSlots(locs, bufs, true)
 	for i, c := range run {
 		data, err := bufs[i], errs[i]
 		if err == nil {

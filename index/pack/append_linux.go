@@ -11,43 +11,49 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunk"
 )
 
-const (
-	// checkEvery is how much is appended between two looks at the free space.
-	checkEvery = 16 << 20
-	// kickEvery is how much is appended before the kernel is told to begin writing it back, so that Commit finds little left to wait for.
-	kickEvery = 32 << 20
-)
+// checkEvery is how much is appended between two looks at the free space.
+const checkEvery = 16 << 20
 
 var zeros [chunk.PageSize]byte
 
-// Append writes a stored chunk into a slot of its own and gives its location. It is not durable, nor known to the journal, before the next Commit.
+// Append writes a stored chunk into a slot of its own and gives its location. It is not durable, nor known to the journal, before the next Commit. The bytes of stored
+// between its length and the next multiple of 4 KiB are overwritten if its capacity reaches there; a page-aligned stored is then written past the page cache:
+// measured on a virtual machine, 1.1 to 1.5 GB/s, where copying into fresh pages of the cache gave 0.2 to 1.3.
 func (s *Set) Append(id chunk.ID, stored []byte, raw int, codec chunk.Codec) (Loc, error) {
 	slot := padded(int64(len(stored)))
 	f, off, err := s.reserve(slot)
 	if err != nil {
 		return Loc{}, err
 	}
-	pad := zeros[:slot-int64(len(stored))]
-	loc := Loc{
-		Pack: f.n, Page: uint32(off / chunk.PageSize), Stored: uint32(len(stored)), Raw: uint32(raw), Codec: codec,
-		CRC: crc32.Update(crc32.Checksum(stored, castagnoli), castagnoli, pad),
+	loc := Loc{Pack: f.n, Page: uint32(off / chunk.PageSize), Stored: uint32(len(stored)), Raw: uint32(raw), Codec: codec}
+	if int64(cap(stored)) >= slot {
+		whole := stored[:slot]
+		clear(whole[len(stored):])
+		loc.CRC = crc32.Checksum(whole, castagnoli)
+		err = f.write(off, whole)
+	} else {
+		pad := zeros[:slot-int64(len(stored))]
+		loc.CRC = crc32.Update(crc32.Checksum(stored, castagnoli), castagnoli, pad)
+		err = pwritev(f.f, off, stored, pad)
 	}
-	if err := pwritev(f.f, off, stored, pad); err != nil {
+	if err != nil {
 		return Loc{}, s.writeError(f.f.Name(), err)
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.pending = append(s.pending, Chunk{ID: id, Loc: loc})
 	s.dirty[f] = true
-	kickFrom, kick := f.kicked, f.end-f.kicked >= kickEvery
-	if kick {
-		f.kicked = f.end
-	}
-	s.mu.Unlock()
-	if kick {
-		// Advice only: an error here shows again, and is reported, at the sync in Commit.
-		_ = unix.SyncFileRange(int(f.f.Fd()), kickFrom, kickEvery, unix.SYNC_FILE_RANGE_WRITE)
-	}
 	return loc, nil
+}
+
+// write writes whole pages at off, past the page cache where file system and buffer allow.
+func (f *file) write(off int64, p []byte) error {
+	if f.direct != nil {
+		if err := pwritev(f.direct, off, p); !errors.Is(err, unix.EINVAL) {
+			return err
+		}
+	}
+	return pwritev(f.f, off, p)
 }
 
 // reserve takes n bytes off the end of the active pack, beginning a new one when it is full.

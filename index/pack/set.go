@@ -46,10 +46,9 @@ type Set struct {
 type file struct {
 	n          uint32
 	f          *os.File
-	direct     *os.File // reads past the page cache; nil where the file system has none
+	direct     *os.File // the same past the page cache; nil where the file system cannot
 	end        int64    // where the next slot goes
 	journalEnd int64
-	kicked     int64 // up to here write-back was begun
 }
 
 func (f *file) close() error {
@@ -164,7 +163,7 @@ func (s *Set) Resume(n uint32, payloadEnd, journalEnd int64) error {
 			}
 		}
 	}
-	f.end, f.kicked, f.journalEnd = payloadEnd, payloadEnd, journalEnd
+	f.end, f.journalEnd = payloadEnd, journalEnd
 	s.active = f
 	return nil
 }
