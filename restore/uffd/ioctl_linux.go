@@ -150,17 +150,17 @@ func ppoll(timeout *unix.Timespec, fds []int) ([]bool, error) {
 	}
 }
 
-// signal is an eventfd that makes a poll return.
-type signal struct{ fd int }
+// bell is an eventfd that makes a poll return.
+type bell struct{ fd int }
 
-func newSignal() (*signal, error) {
+func newBell() (*bell, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("make an eventfd: %w", err)
 	}
-	return &signal{fd}, nil
+	return &bell{fd}, nil
 }
 
-func (s *signal) set()   { unix.Write(s.fd, []byte{1, 0, 0, 0, 0, 0, 0, 0}) }
-func (s *signal) clear() { unix.Read(s.fd, make([]byte, 8)) }
-func (s *signal) close() { unix.Close(s.fd) }
+func (b *bell) set()   { unix.Write(b.fd, []byte{1, 0, 0, 0, 0, 0, 0, 0}) }
+func (b *bell) clear() { unix.Read(b.fd, make([]byte, 8)) }
+func (b *bell) close() { unix.Close(b.fd) }

@@ -19,6 +19,7 @@ import (
 // while one has not, the kernel refuses with EAGAIN.
 type memory struct {
 	srv  *Server
+	id   uint64
 	fd   int
 	task *process // who to kill; nil for a forked child
 	name string   // for logs
@@ -35,7 +36,7 @@ type memory struct {
 	known   []uint64
 
 	gone atomic.Bool // the process is
-	kick *signal     // makes run look around
+	kick *bell       // makes run look around
 	// Owned by run: faults to be handled, and whether the task has exited.
 	waiting []uint64
 	exited  bool

@@ -22,7 +22,9 @@ type Server struct {
 	log      *slog.Logger
 	sock     *socket
 	supplier Supplier
+	watcher  watcher // nil without a guardian
 
+	connected atomic.Bool // CRIU is there
 	// finished: CRIU has restored all tasks, all their memory is registered.
 	finished atomic.Bool
 	stopping atomic.Bool
@@ -31,6 +33,7 @@ type Server struct {
 	// mu comes after memory.mu.
 	mu    sync.Mutex
 	live  []*memory
+	ids   uint64 // of memories
 	tasks []*process
 	// changed is closed and replaced when live shrinks.
 	changed  chan struct{}
@@ -39,6 +42,12 @@ type Server struct {
 	finishAt time.Time
 
 	runs sync.WaitGroup
+}
+
+// watcher is told which memories are served, by goroutines that hold locks.
+type watcher interface {
+	joined(*memory)
+	left(*memory)
 }
 
 // ErrRestore is wrapped by Serve's error when CRIU gave the restore up.
@@ -71,6 +80,7 @@ func (s *Server) Serve(ctx context.Context, supplier Supplier) error {
 	if err != nil {
 		return err
 	}
+	s.connected.Store(true)
 	defer conn.close()
 	defer context.AfterFunc(ctx, conn.abort)()
 
@@ -79,16 +89,39 @@ func (s *Server) Serve(ctx context.Context, supplier Supplier) error {
 		err = s.finish(ctx)
 	}
 	if err != nil {
-		for _, p := range s.processes() {
-			s.killProcess(p, err)
-		}
-		s.stopping.Store(true)
-		for _, m := range s.memories() {
-			m.kick.set()
-		}
+		s.abandon(err)
 	}
 	s.runs.Wait()
 	return err
+}
+
+// abandon ends all tasks, as nobody will bring the rest of their memory.
+func (s *Server) abandon(err error) {
+	for _, p := range s.processes() {
+		s.killProcess(p, err)
+	}
+	for _, m := range s.memories() {
+		if m.task == nil {
+			s.kill(m, err)
+		}
+	}
+	s.stopping.Store(true)
+	for _, m := range s.memories() {
+		m.kick.set()
+	}
+}
+
+// wake lets all waiting threads fault again.
+func (s *Server) wake() {
+	for _, m := range s.memories() {
+		m.mu.RLock()
+		if !m.closed {
+			for _, p := range m.space.live.byAddr {
+				uffdWake(m.fd, p.start, uint64(p.size()))
+			}
+		}
+		m.mu.RUnlock()
+	}
 }
 
 // receive takes the userfaultfds of all tasks and the word that they are all
@@ -145,14 +178,19 @@ func (s *Server) adopt(parent *memory, fd int) {
 }
 
 func (s *Server) start(m *memory) error {
-	kick, err := newSignal()
+	kick, err := newBell()
 	if err != nil {
 		return err
 	}
 	m.kick = kick
 	s.mu.Lock()
+	s.ids++
+	m.id = s.ids
 	s.live = append(s.live, m)
 	s.mu.Unlock()
+	if s.watcher != nil {
+		s.watcher.joined(m)
+	}
 	s.runs.Add(1)
 	go func() {
 		defer s.runs.Done()
@@ -164,6 +202,9 @@ func (s *Server) start(m *memory) error {
 // left ends the service of a memory whose goroutine returns.
 func (s *Server) left(m *memory) {
 	m.close()
+	if s.watcher != nil {
+		s.watcher.left(m)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.live = slices.DeleteFunc(s.live, func(x *memory) bool { return x == m })

@@ -27,6 +27,9 @@ import (
 var targetBin string
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && playRole(os.Args[1], os.Args[2:]) {
+		return
+	}
 	dir, err := os.MkdirTemp("", "lazy-e2e-")
 	if err == nil {
 		targetBin, err = lazytarget.Build(dir)

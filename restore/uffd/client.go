@@ -1,0 +1,358 @@
+package uffd
+
+import (
+	"context"
+	"encoding/gob"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/prefetch"
+)
+
+// ErrGuardian is wrapped by Serve's error when the guardian was killed. The
+// tasks have then been killed as well.
+var ErrGuardian = errors.New("the guardian is gone")
+
+// GuardianOptions say how to serve one restore with a guardian.
+type GuardianOptions struct {
+	// Dir is CRIU's work directory, where the socket goes.
+	Dir  string
+	Plan *Plan
+	// Command starts a program that calls GuardianMain.
+	Command []string
+	// Successor starts a program that calls Takeover and provides in this
+	// one's place. Without it the tasks are killed when this process ends
+	// before they have all their memory.
+	Successor []string
+	// RunBytes and Memory are those of prefetch.Options: memory that is
+	// shared with the guardian takes the place of the queue's own.
+	// Default 2 MiB and 32 MiB.
+	RunBytes, Memory int64
+	Logger           *slog.Logger
+}
+
+// Validate fills in defaults and checks the options.
+func (o *GuardianOptions) Validate() error {
+	if o.RunBytes == 0 {
+		o.RunBytes = 2 << 20
+	}
+	if o.Memory == 0 {
+		o.Memory = 32 << 20
+	}
+	switch {
+	case len(o.Command) == 0:
+		return errors.New("uffd: guardian options lack the command")
+	case o.RunBytes < prefetch.UnitBytes || o.RunBytes%prefetch.UnitBytes != 0:
+		return fmt.Errorf("uffd: run of %d bytes is not a multiple of %d", o.RunBytes, prefetch.UnitBytes)
+	case o.Memory < 2*o.RunBytes:
+		return fmt.Errorf("uffd: memory of %d bytes is less than two runs of %d", o.Memory, o.RunBytes)
+	}
+	inner := Options{Dir: o.Dir, Plan: o.Plan, Logger: o.Logger}
+	err := inner.Validate()
+	o.Dir = inner.Dir
+	return err
+}
+
+// Client is the provider's end of a guardian. It is the prefetch.Sink and the
+// prefetch.Buffers of the queue that provides.
+type Client struct {
+	plan     *Plan
+	runBytes int64
+	log      *slog.Logger
+	wire     *wire
+	slots    *slots
+
+	mu     sync.Mutex
+	ids    uint64
+	acks   map[uint64]chan struct{}
+	closed bool
+	report Report
+	keep   keepsakes
+}
+
+// StartGuardian starts a guardian. When it returns, criu restore --lazy-pages
+// may be started.
+func StartGuardian(o GuardianOptions) (*Client, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	ours, theirs, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	w, err := newWire(ours)
+	if err != nil {
+		return nil, err
+	}
+	setupFile, err := writeSetup(&setup{Plan: o.Plan, Dir: o.Dir, Successor: o.Successor,
+		RunBytes: o.RunBytes, Slots: int(o.Memory / o.RunBytes)})
+	if err != nil {
+		w.close()
+		return nil, err
+	}
+	defer setupFile.Close()
+	cmd := exec.Command(o.Command[0], o.Command[1:]...)
+	cmd.ExtraFiles = []*os.File{theirs, setupFile}
+	cmd.Stderr = os.Stderr
+	// Its own session: what ends this process's terminal or group does not
+	// end it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		w.close()
+		return nil, fmt.Errorf("start the guardian: %w", err)
+	}
+	go cmd.Wait() // reaps it; its end shows on the connection
+	theirs.Close()
+	return connect(w, o.Plan, o.Logger)
+}
+
+// Takeover connects to the guardian that started this process in place of a
+// provider that ended. The caller opens the files of Plan and serves.
+func Takeover(log *slog.Logger) (*Client, error) {
+	f := os.NewFile(fdSetup, "setup")
+	defer f.Close()
+	st, err := readSetup(f)
+	if err != nil {
+		return nil, err
+	}
+	w, err := newWire(os.NewFile(fdWire, "guardian"))
+	if err != nil {
+		return nil, err
+	}
+	return connect(w, st.Plan, log)
+}
+
+// writeSetup leaves the setup in a memfd, read from its start by offset.
+func writeSetup(st *setup) (*os.File, error) {
+	fd, err := unix.MemfdCreate("gpucr-fs-plan", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("make shared memory: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "setup")
+	if err := gob.NewEncoder(f).Encode(st); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("write the guardian's setup: %w", err)
+	}
+	return f, nil
+}
+
+// connect waits for the guardian to accept this provider.
+func connect(w *wire, plan *Plan, log *slog.Logger) (*Client, error) {
+	c := &Client{plan: plan, log: log, wire: w, acks: make(map[uint64]chan struct{}), keep: newKeepsakes(log)}
+	for {
+		p, err := w.receive()
+		if err != nil {
+			w.close()
+			return nil, fmt.Errorf("%w: it did not start: %w", ErrGuardian, err)
+		}
+		switch p.kind {
+		case kindHello:
+			c.runBytes = int64(p.id)
+			if len(p.fds) != 1 {
+				err = fmt.Errorf("the guardian sent %d descriptors for its memory", len(p.fds))
+			} else {
+				c.slots, err = mapSlots(p.fds[0], c.runBytes)
+			}
+			closeAll(p.fds)
+			if err != nil {
+				w.close()
+				return nil, err
+			}
+			return c, nil
+		case kindDone:
+			w.close()
+			var o outcome
+			if err := json.Unmarshal(p.tail, &o); err != nil {
+				return nil, err
+			}
+			return nil, errors.New(o.Err)
+		case kindLog:
+			c.logLine(&p)
+		}
+		closeAll(p.fds)
+	}
+}
+
+// Plan returns the plan being followed.
+func (c *Client) Plan() *Plan { return c.plan }
+
+// RunBytes is what the queue's RunBytes has to be, Memory what its Memory may.
+func (c *Client) RunBytes() int64 { return c.runBytes }
+func (c *Client) Memory() int64   { return c.runBytes * int64(c.slots.count) }
+
+// Report returns what the guardian's server has done, as far as it has told.
+func (c *Client) Report() Report {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.report
+}
+
+// Serve provides until all memory is resident, nobody needs it any more, or
+// something went wrong. When ctx ends a successor takes over, unless CRIU has
+// not come yet: then there is nothing left to do.
+func (c *Client) Serve(ctx context.Context, q Supplier) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var drains sync.WaitGroup
+	defer drains.Wait()
+	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		c.wire.send(&packet{kind: kindStop})
+		// The guardian answers when it ends; when it goes on without us,
+		// leaving is for us to do.
+		time.AfterFunc(stopPatience, func() { c.wire.c.CloseRead() })
+	})()
+	for {
+		p, err := c.wire.receive()
+		if err != nil {
+			c.release()
+			if ctx.Err() != nil {
+				c.keep.drop()
+				return ctx.Err()
+			}
+			c.keep.end()
+			return fmt.Errorf("%w: %w", ErrGuardian, err)
+		}
+		switch p.kind {
+		case kindMemory:
+			c.keep.add(p.id, p.fds)
+			continue
+		case kindLeft:
+			c.keep.remove(p.id)
+		case kindDemand:
+			q.Demand(p.r, p.flag)
+		case kindSweep:
+			q.Sweep(p.ranges)
+		case kindAgain:
+			q.Again(p.ranges)
+		case kindDrain:
+			drains.Go(func() {
+				if q.Drain(ctx) == nil {
+					c.wire.send(&packet{kind: kindDrained, id: p.id})
+				}
+			})
+		case kindAck:
+			c.mu.Lock()
+			ch := c.acks[p.id]
+			delete(c.acks, p.id)
+			c.mu.Unlock()
+			if ch != nil {
+				close(ch)
+			}
+		case kindLog:
+			c.logLine(&p)
+		case kindReport, kindDone:
+			var o outcome
+			if err := json.Unmarshal(p.tail, &o); err != nil {
+				c.log.Warn("cannot read the guardian's report", "err", err)
+			}
+			c.mu.Lock()
+			c.report = o.Report
+			c.mu.Unlock()
+			if p.kind == kindDone {
+				c.release()
+				c.keep.drop()
+				return o.err(ctx)
+			}
+		}
+		closeAll(p.fds)
+	}
+}
+
+// stopPatience is how long the guardian has to answer a stop.
+const stopPatience = 200 * time.Millisecond
+
+func (o *outcome) err(ctx context.Context) error {
+	switch {
+	case o.Err == "":
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case o.Restore:
+		return fmt.Errorf("%w: %s", ErrRestore, strings.TrimPrefix(o.Err, ErrRestore.Error()+": "))
+	}
+	return errors.New(o.Err)
+}
+
+func (c *Client) logLine(p *packet) {
+	line := strings.TrimSpace(string(p.tail))
+	level := slog.LevelInfo
+	for _, l := range []slog.Level{slog.LevelDebug, slog.LevelWarn, slog.LevelError} {
+		if strings.Contains(line, " level="+l.String()+" ") {
+			level = l
+		}
+	}
+	if _, rest, ok := strings.Cut(line, " msg="); ok {
+		line = rest
+	}
+	c.log.Log(context.Background(), level, "guardian: "+line)
+}
+
+// release lets all deliveries return.
+func (c *Client) release() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	for id, ch := range c.acks {
+		close(ch)
+		delete(c.acks, id)
+	}
+}
+
+// Close ends the connection. The queue that delivers must have been closed.
+func (c *Client) Close() error {
+	c.release()
+	c.wire.close()
+	return c.slots.close()
+}
+
+// deliver sends a delivery and waits until the guardian is done with it.
+func (c *Client) deliver(p *packet) {
+	ch := make(chan struct{})
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return
+	}
+	c.ids++
+	p.id = c.ids
+	c.acks[p.id] = ch
+	c.mu.Unlock()
+	if err := c.wire.send(p); err != nil {
+		// Serve sees the end of the connection as well.
+		c.mu.Lock()
+		delete(c.acks, p.id)
+		c.mu.Unlock()
+		return
+	}
+	<-ch
+}
+
+// Fill, Zero, Fail and Had are prefetch.Sink.
+func (c *Client) Fill(r prefetch.Range, data []byte) {
+	c.deliver(&packet{kind: kindFill, r: r, slot: uint32(c.slots.number(data))})
+}
+
+func (c *Client) Zero(r prefetch.Range) { c.deliver(&packet{kind: kindZero, r: r}) }
+
+func (c *Client) Fail(r prefetch.Range, err error) {
+	text := err.Error()
+	c.deliver(&packet{kind: kindFail, r: r, tail: []byte(text[:min(len(text), 1000)])})
+}
+
+// Had does not wait: it is called while demands are taken from the guardian.
+func (c *Client) Had(r prefetch.Range) { c.wire.send(&packet{kind: kindHad, r: r}) }
+
+// Get and Put are prefetch.Buffers.
+func (c *Client) Get() []byte  { return c.slots.Get() }
+func (c *Client) Put(b []byte) { c.slots.Put(b) }

@@ -1,0 +1,450 @@
+package uffd
+
+import (
+	"context"
+	"encoding/gob"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/prefetch"
+)
+
+// Descriptors that guardians and successors are started with.
+const (
+	fdWire  = 3 // the connection to each other
+	fdSetup = 4 // a memfd with a gob of setup
+)
+
+// maxSuccessors is how many successors in a row may end without having
+// delivered anything.
+const maxSuccessors = 3
+
+// lonelyTime is how long a guardian without its first provider waits for CRIU.
+const lonelyTime = 30 * time.Second
+
+var errStopped = errors.New("stopped before criu came")
+
+// setup is what a guardian and the successors it starts have to know.
+type setup struct {
+	Plan      *Plan
+	Dir       string
+	Successor []string
+	RunBytes  int64
+	Slots     int
+}
+
+// outcome is how a guardian's service ended.
+type outcome struct {
+	Report Report
+	Err    string
+	// Restore: CRIU gave up.
+	Restore bool
+}
+
+// GuardianMain is the life of a guardian process: the program that calls
+// StartGuardian runs it when it finds itself started with
+// GuardianOptions.Command. It returns when all memory is resident or nobody
+// needs it any more, with what went wrong.
+//
+// Terminal signals do not end a guardian: tasks depend on it.
+func GuardianMain() error {
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	// Nearly all its threads are in the kernel at a time, filling or waiting:
+	// one that returns must find a processor at once.
+	runtime.GOMAXPROCS(max(8, 2*runtime.NumCPU()))
+	// Who needs memory shall not take it from here. Best effort.
+	os.WriteFile("/proc/self/oom_score_adj", []byte("-900"), 0)
+
+	setupFile := os.NewFile(fdSetup, "setup")
+	defer setupFile.Close()
+	st, err := readSetup(setupFile)
+	if err != nil {
+		return err
+	}
+	w, err := newWire(os.NewFile(fdWire, "provider"))
+	if err != nil {
+		return err
+	}
+	g := &guardian{setup: st, setupFile: setupFile, outbox: newOutbox()}
+	log := slog.New(slog.NewTextHandler(logWriter{g}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	g.log = log
+	g.server, err = Listen(Options{Dir: st.Dir, Plan: st.Plan, Logger: log})
+	if err != nil {
+		w.send(&packet{kind: kindDone, tail: encodeOutcome(err, Report{})})
+		w.close()
+		return err
+	}
+	defer g.server.Close()
+	g.server.watcher = g
+	return g.run(w)
+}
+
+func readSetup(f *os.File) (*setup, error) {
+	var st setup
+	fi, err := f.Stat()
+	if err == nil {
+		err = gob.NewDecoder(io.NewSectionReader(f, 0, fi.Size())).Decode(&st)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the guardian's setup: %w", err)
+	}
+	if st.Plan == nil {
+		return nil, errors.New("read the guardian's setup: no plan")
+	}
+	return &st, st.Plan.Validate()
+}
+
+// guardian runs a Server whose supplier is another process, the provider, and
+// replaces that process when it ends.
+type guardian struct {
+	*setup
+	setupFile *os.File
+	server    *Server
+	log       *slog.Logger
+	outbox    *outbox
+
+	mu       sync.Mutex
+	provider *provider
+	drains   uint64
+	drained  map[uint64]chan struct{}
+	failures int // successors in a row that delivered nothing
+	closing  bool
+	stop     func()
+}
+
+// provider is a connected provider as the guardian sees it.
+type provider struct {
+	wire      *wire
+	slots     *slots
+	fills     sync.WaitGroup // deliveries being filled in
+	delivered atomic.Bool
+	lost      chan struct{} // closed when it is gone
+}
+
+// run serves with w as the first provider.
+func (g *guardian) run(w *wire) error {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	g.drained = make(map[uint64]chan struct{})
+	g.stop = func() { cancel(errStopped) }
+	if err := g.attach(w); err != nil {
+		return err
+	}
+	var providers sync.WaitGroup
+	providers.Go(func() { g.provide(ctx, cancel) })
+	reports := make(chan struct{})
+	providers.Go(func() { g.report(reports) })
+
+	err := g.server.Serve(ctx, g)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = cause
+	}
+	close(reports)
+	g.mu.Lock()
+	g.closing = true
+	p := g.provider
+	g.mu.Unlock()
+	if p != nil {
+		g.outbox.flush()
+		p.wire.send(&packet{kind: kindDone, tail: encodeOutcome(err, g.server.Report())})
+		// It closes its end when it has read that, at the latest on exit.
+	}
+	providers.Wait()
+	g.outbox.close()
+	return err
+}
+
+func encodeOutcome(err error, r Report) []byte {
+	o := outcome{Report: r, Restore: errors.Is(err, ErrRestore)}
+	if err != nil {
+		o.Err = err.Error()
+	}
+	b, _ := json.Marshal(o)
+	for len(b) > maxTail && len(o.Report.Poisoned)+len(o.Report.Killed) > 0 {
+		o.Report.Poisoned = o.Report.Poisoned[:len(o.Report.Poisoned)/2]
+		o.Report.Killed = o.Report.Killed[:len(o.Report.Killed)/2]
+		b, _ = json.Marshal(o)
+	}
+	return b
+}
+
+// attach accepts a provider: it gets new slots and the descriptors to keep.
+func (g *guardian) attach(w *wire) error {
+	s, f, err := makeSlots(g.RunBytes, g.Slots)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	p := &provider{wire: w, slots: s, lost: make(chan struct{})}
+	if err := w.send(&packet{kind: kindHello, id: uint64(g.RunBytes), fds: []int{int(f.Fd())}}); err != nil {
+		s.close()
+		return err
+	}
+	g.mu.Lock()
+	g.provider = p
+	g.mu.Unlock()
+	g.outbox.to(w)
+	for _, m := range g.server.memories() {
+		g.joined(m)
+	}
+	return nil
+}
+
+// provide takes what providers deliver, one after another, until the service
+// has ended.
+func (g *guardian) provide(ctx context.Context, cancel context.CancelCauseFunc) {
+	for {
+		g.mu.Lock()
+		p := g.provider
+		g.mu.Unlock()
+		stop := g.receive(p)
+		g.detach(p)
+		g.mu.Lock()
+		closing := g.closing
+		g.mu.Unlock()
+		if closing {
+			return
+		}
+		if !g.server.connected.Load() {
+			if stop {
+				g.stop()
+				return
+			}
+			time.AfterFunc(lonelyTime, func() {
+				if !g.server.connected.Load() {
+					cancel(fmt.Errorf("the provider is gone and criu did not come within %v", lonelyTime))
+				}
+			})
+		}
+		if err := g.succeed(ctx); err != nil {
+			g.log.Error("no provider takes over", "err", err)
+			cancel(err)
+			return
+		}
+	}
+}
+
+// receive handles a provider's packets until it is gone. It reports whether it
+// asked to stop.
+func (g *guardian) receive(p *provider) (stop bool) {
+	for {
+		k, err := p.wire.receive()
+		if err != nil {
+			return stop
+		}
+		closeAll(k.fds)
+		switch k.kind {
+		case kindFill, kindZero, kindFail, kindHad:
+			p.fills.Go(func() {
+				g.deliver(p, &k)
+				g.outbox.put(packet{kind: kindAck, id: k.id})
+			})
+		case kindDrained:
+			g.mu.Lock()
+			if ch := g.drained[k.id]; ch != nil {
+				close(ch)
+				delete(g.drained, k.id)
+			}
+			g.mu.Unlock()
+		case kindStop:
+			if stop = true; !g.server.connected.Load() {
+				g.stop()
+			}
+		}
+	}
+}
+
+// deliver hands what a provider brought to the server.
+func (g *guardian) deliver(p *provider, k *packet) {
+	if k.r.Off < 0 || k.r.Len <= 0 || k.r.Off%pageSize != 0 || k.r.File < 0 || k.r.File >= len(g.Plan.Files) {
+		g.log.Error("the provider delivered a bad range", "range", k.r)
+		return
+	}
+	switch k.kind {
+	case kindFill:
+		if int(k.slot) >= p.slots.count || k.r.Len > p.slots.size {
+			g.log.Error("the provider delivered a bad slot", "slot", k.slot, "bytes", k.r.Len)
+			return
+		}
+		g.server.Fill(k.r, p.slots.slot(int(k.slot))[:k.r.Len])
+	case kindZero:
+		g.server.Zero(k.r)
+	case kindFail:
+		g.server.Fail(k.r, errors.New(string(k.tail)))
+	case kindHad:
+		g.server.Had(k.r)
+	}
+	if k.kind == kindFill || k.kind == kindZero {
+		p.delivered.Store(true)
+	}
+}
+
+// detach forgets a provider that is gone. Preconditions: its packets have all
+// been received.
+func (g *guardian) detach(p *provider) {
+	g.outbox.to(nil)
+	p.fills.Wait()
+	g.mu.Lock()
+	g.provider = nil
+	if p.delivered.Load() {
+		g.failures = 0
+	}
+	close(p.lost)
+	g.mu.Unlock()
+	p.wire.close()
+	p.slots.close()
+}
+
+// succeed starts a successor and has it take over.
+func (g *guardian) succeed(ctx context.Context) error {
+	if len(g.Successor) == 0 {
+		return errors.New("the provider is gone and there is no successor to start")
+	}
+	for {
+		g.failures++
+		if g.failures > maxSuccessors {
+			return fmt.Errorf("%d providers in a row ended without delivering anything", maxSuccessors)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Duration(g.failures-1) * 300 * time.Millisecond):
+		}
+		g.log.Warn("the provider is gone, starting a successor", "try", g.failures)
+		w, err := g.spawn()
+		if err == nil {
+			err = g.attach(w)
+		}
+		if err != nil {
+			g.log.Error("cannot start a successor", "err", err)
+			continue
+		}
+		// Demands to the lost provider are forgotten: who waits asks again.
+		g.server.wake()
+		if g.server.finished.Load() {
+			g.Again(g.server.missing())
+		}
+		return nil
+	}
+}
+
+func (g *guardian) spawn() (*wire, error) {
+	ours, theirs, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	cmd := exec.Command(g.Successor[0], g.Successor[1:]...)
+	cmd.ExtraFiles = []*os.File{theirs, g.setupFile}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		ours.Close()
+		return nil, err
+	}
+	go cmd.Wait() // reaps it; its end shows on the connection
+	return newWire(ours)
+}
+
+// report tells the provider now and then how far things are.
+func (g *guardian) report(stop <-chan struct{}) {
+	t := time.NewTicker(50 * time.Millisecond)
+	defer t.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-t.C:
+			g.outbox.put(packet{kind: kindReport, tail: encodeOutcome(nil, g.server.Report())})
+		}
+	}
+}
+
+// joined passes a memory's descriptors to the provider for keeping: should the
+// guardian be killed, faults of the process wait instead of reading zeros.
+func (g *guardian) joined(m *memory) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.closed {
+		return
+	}
+	p := packet{kind: kindMemory, id: m.id, fds: []int{m.fd}}
+	if m.task != nil {
+		p.fds = append(p.fds, m.task.pidfd)
+	}
+	for i, fd := range p.fds {
+		// Sending takes place later, when these may be closed.
+		d, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			g.log.Warn("cannot keep a descriptor twice", "task", m.name, "err", err)
+			closeAll(p.fds[:i])
+			return
+		}
+		p.fds[i] = d
+	}
+	g.outbox.put(p)
+}
+
+func (g *guardian) left(m *memory) { g.outbox.put(packet{kind: kindLeft, id: m.id}) }
+
+// Demand, Sweep, Again and Drain make the guardian its server's Supplier. They
+// do not block, but for Drain.
+func (g *guardian) Demand(r prefetch.Range, again bool) {
+	g.outbox.put(packet{kind: kindDemand, r: r, flag: again})
+}
+
+func (g *guardian) Sweep(ranges []prefetch.Range) { g.outbox.putRanges(kindSweep, ranges) }
+
+func (g *guardian) Again(ranges []prefetch.Range) { g.outbox.putRanges(kindAgain, ranges) }
+
+func (g *guardian) Drain(ctx context.Context) error {
+	for {
+		g.mu.Lock()
+		p := g.provider
+		g.drains++
+		id, ch := g.drains, make(chan struct{})
+		g.drained[id] = ch
+		g.mu.Unlock()
+		if p == nil {
+			// Between two providers.
+			select {
+			case <-time.After(5 * time.Millisecond):
+				continue
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		g.outbox.put(packet{kind: kindDrain, id: id})
+		select {
+		case <-ch:
+			return nil
+		case <-p.lost:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// logWriter sends log lines to the provider, to the guardian's own standard
+// error when there is none.
+type logWriter struct{ g *guardian }
+
+func (w logWriter) Write(b []byte) (int, error) {
+	if !w.g.outbox.put(packet{kind: kindLog, tail: slices.Clone(b[:min(len(b), maxTail)])}) {
+		return os.Stderr.Write(b)
+	}
+	return len(b), nil
+}

@@ -1,0 +1,73 @@
+package uffd
+
+import (
+	"fmt"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// slots is memory that the provider reads into and the guardian copies from.
+// The guardian makes it, a new one for each provider, so that no provider
+// writes where what an earlier one read may still be copied from.
+type slots struct {
+	mem   []byte
+	size  int64 // of one
+	count int
+	free  chan int // provider's side
+}
+
+// makeSlots makes the memory and returns the descriptor to pass on.
+func makeSlots(size int64, count int) (*slots, *os.File, error) {
+	fd, err := unix.MemfdCreate("gpucr-fs-slots", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make shared memory: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "slots")
+	if err := f.Truncate(size * int64(count)); err != nil {
+		f.Close()
+		return nil, nil, fmt.Errorf("make shared memory: %w", err)
+	}
+	s, err := mapSlots(fd, size)
+	if err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	return s, f, nil
+}
+
+// mapSlots maps the memory behind a descriptor.
+func mapSlots(fd int, size int64) (*slots, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, fmt.Errorf("map shared memory: %w", err)
+	}
+	if size < pageSize || st.Size < size {
+		return nil, fmt.Errorf("map shared memory: %d bytes for slots of %d", st.Size, size)
+	}
+	mem, err := unix.Mmap(fd, 0, int(st.Size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("map shared memory: %w", err)
+	}
+	s := &slots{mem: mem, size: size, count: int(st.Size / size)}
+	s.free = make(chan int, s.count)
+	for i := range s.count {
+		s.free <- i
+	}
+	return s, nil
+}
+
+func (s *slots) close() error { return unix.Munmap(s.mem) }
+
+func (s *slots) slot(i int) []byte { return s.mem[int64(i)*s.size:][:s.size:s.size] }
+
+// Get and Put make the provider's side prefetch.Buffers.
+func (s *slots) Get() []byte  { return s.slot(<-s.free) }
+func (s *slots) Put(b []byte) { s.free <- s.number(b) }
+
+// number returns which slot a buffer starts in.
+func (s *slots) number(b []byte) int {
+	off := uintptr(unsafe.Pointer(unsafe.SliceData(b))) - uintptr(unsafe.Pointer(unsafe.SliceData(s.mem)))
+	return int(int64(off) / s.size)
+}

@@ -1,0 +1,216 @@
+package uffd
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/prefetch"
+)
+
+// kind says what a packet between guardian and provider means.
+type kind uint8
+
+const (
+	// From the guardian.
+
+	kindHello  kind = iota + 1 // with the slots' descriptor: the provider is accepted
+	kindMemory                 // id, pid; with descriptors: keep them, see keepsakes
+	kindLeft                   // id: they are no longer needed
+	kindDemand                 // a range, flag: again
+	kindSweep                  // ranges
+	kindAgain                  // ranges
+	kindDrain                  // id: answer when all is delivered
+	kindAck                    // id: the delivery is done with
+	kindLog                    // id: level; tail: text
+	kindReport                 // tail: Report as JSON
+	kindDone                   // tail: JSON of outcome; the guardian ends
+
+	// From the provider.
+
+	kindFill    // id, slot and a range
+	kindZero    // id and a range
+	kindFail    // id, a range; tail: the error
+	kindHad     // id, a range
+	kindDrained // id
+	kindStop    // nobody will restore: end, unless CRIU is there
+
+	kindEnd
+)
+
+// packet is one message. What its fields mean depends on its kind.
+type packet struct {
+	kind   kind
+	flag   bool
+	slot   uint32
+	id     uint64
+	r      prefetch.Range
+	ranges []prefetch.Range
+	tail   []byte
+	fds    []int // received: the receiver closes them
+}
+
+const (
+	headSize  = 1 + 1 + 4 + 8 + rangeSize + 4
+	rangeSize = 4 + 8 + 8
+	// maxRanges and maxTail keep packets well below the socket's buffer.
+	maxRanges = 2000
+	maxTail   = 32 << 10
+	maxPacket = headSize + maxRanges*rangeSize + maxTail
+	maxFDs    = 4
+)
+
+func appendRange(b []byte, r prefetch.Range) []byte {
+	b = binary.LittleEndian.AppendUint32(b, uint32(r.File))
+	b = binary.LittleEndian.AppendUint64(b, uint64(r.Off))
+	return binary.LittleEndian.AppendUint64(b, uint64(r.Len))
+}
+
+func getRange(b []byte) prefetch.Range {
+	return prefetch.Range{
+		File: int(int32(binary.LittleEndian.Uint32(b))),
+		Off:  int64(binary.LittleEndian.Uint64(b[4:])),
+		Len:  int64(binary.LittleEndian.Uint64(b[12:])),
+	}
+}
+
+func (p *packet) encode(b []byte) []byte {
+	b = append(b, byte(p.kind), 0)
+	if p.flag {
+		b[len(b)-1] = 1
+	}
+	b = binary.LittleEndian.AppendUint32(b, p.slot)
+	b = binary.LittleEndian.AppendUint64(b, p.id)
+	b = appendRange(b, p.r)
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(p.ranges)))
+	for _, r := range p.ranges {
+		b = appendRange(b, r)
+	}
+	return append(b, p.tail...)
+}
+
+func decode(b []byte) (packet, error) {
+	if len(b) < headSize {
+		return packet{}, fmt.Errorf("packet of %d bytes", len(b))
+	}
+	p := packet{kind: kind(b[0]), flag: b[1] != 0, slot: binary.LittleEndian.Uint32(b[2:]), id: binary.LittleEndian.Uint64(b[6:]), r: getRange(b[14:])}
+	n := int(binary.LittleEndian.Uint32(b[headSize-4:]))
+	b = b[headSize:]
+	if p.kind == 0 || p.kind >= kindEnd || n > maxRanges || len(b) < n*rangeSize {
+		return packet{}, fmt.Errorf("packet of kind %d with %d ranges in %d bytes", p.kind, n, len(b))
+	}
+	for range n {
+		p.ranges = append(p.ranges, getRange(b))
+		b = b[rangeSize:]
+	}
+	p.tail = append([]byte(nil), b...)
+	return p, nil
+}
+
+// wire is one end of the connection between guardian and provider. Packets are
+// sent whole (SOCK_SEQPACKET), by any goroutine; one goroutine receives.
+type wire struct {
+	c   *net.UnixConn
+	buf []byte
+
+	mu  sync.Mutex
+	out []byte
+}
+
+// newWire takes over a connected SOCK_SEQPACKET socket.
+func newWire(f *os.File) (*wire, error) {
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, fmt.Errorf("use the connection to the guardian: %w", err)
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		c.Close()
+		return nil, errors.New("the connection to the guardian is no unix socket")
+	}
+	return &wire{c: u, buf: make([]byte, maxPacket)}, nil
+}
+
+func (w *wire) close() { w.c.Close() }
+
+func (w *wire) send(p *packet) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.out = p.encode(w.out[:0])
+	var oob []byte
+	if len(p.fds) > 0 {
+		oob = unix.UnixRights(p.fds...)
+	}
+	_, _, err := w.c.WriteMsgUnix(w.out, oob, nil)
+	return err
+}
+
+// sendRanges sends any number of ranges in packets of one kind.
+func (w *wire) sendRanges(k kind, ranges []prefetch.Range) error {
+	for len(ranges) > 0 {
+		n := min(len(ranges), maxRanges)
+		if err := w.send(&packet{kind: k, ranges: ranges[:n]}); err != nil {
+			return err
+		}
+		ranges = ranges[n:]
+	}
+	return nil
+}
+
+// receive returns the next packet: io.EOF when the other end is gone.
+func (w *wire) receive() (packet, error) {
+	oob := make([]byte, unix.CmsgSpace(maxFDs*4))
+	n, on, _, _, err := w.c.ReadMsgUnix(w.buf, oob)
+	if err != nil {
+		return packet{}, err
+	}
+	if n == 0 {
+		return packet{}, io.EOF
+	}
+	var fds []int
+	if on > 0 {
+		msgs, err := unix.ParseSocketControlMessage(oob[:on])
+		for i := range msgs {
+			if got, e := unix.ParseUnixRights(&msgs[i]); e == nil {
+				fds = append(fds, got...)
+			}
+		}
+		if err != nil {
+			closeAll(fds)
+			return packet{}, err
+		}
+	}
+	p, err := decode(w.buf[:n])
+	if err != nil {
+		closeAll(fds)
+		return packet{}, err
+	}
+	p.fds = fds
+	return p, nil
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}
+
+// socketPair returns two connected ends.
+func socketPair() (a, b *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a connection for the guardian: %w", err)
+	}
+	for _, fd := range fds {
+		// As many demands as there are threads may be on their way.
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 4<<20)
+	}
+	return os.NewFile(uintptr(fds[0]), "guardian"), os.NewFile(uintptr(fds[1]), "provider"), nil
+}

@@ -1,0 +1,64 @@
+package lazy
+
+import (
+	"flag"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/restore/uffd"
+	"github.com/gpucr/gpucr-fs/tests/lazytarget"
+)
+
+// kills is how many restores have their server killed.
+var kills = flag.Int("lazy.kills", 100, "restores with the server killed at a random moment")
+
+// A guarded restore looks like any other, and leaves nothing behind.
+func TestGuarded(t *testing.T) {
+	c := dump(t, lazytarget.Options{MB: 64, Threads: 2, Seed: 3, Quiet: true})
+	for range 3 {
+		c.Reset()
+		work := t.TempDir()
+		g := c.guard(t, work, 0)
+		must(t, c.restore(t, work))
+		must(t, c.Check(2, time.Minute))
+		must(t, <-g.end)
+		must(t, g.gone(5*time.Second))
+		must(t, c.Check(2, time.Minute))
+		if _, err := os.Lstat(filepath.Join(work, uffd.SocketName)); err == nil {
+			t.Error("the socket is still there")
+		}
+		c.Kill()
+	}
+}
+
+// Whoever provides is killed at a random moment of the restore or of what
+// follows: the process goes on with memory that checks out.
+func TestProviderKilled(t *testing.T) {
+	c := dump(t, lazytarget.Options{MB: 32, Threads: 3, Seed: 4})
+	rnd := rand.New(rand.NewPCG(1, uint64(os.Getpid())))
+	took := 0
+	for range *kills {
+		c.Reset()
+		work := t.TempDir()
+		// Slow enough for there to be something left at most moments.
+		g := c.guard(t, work, 64<<20)
+		after := time.Duration(rnd.Int64N(int64(300 * time.Millisecond)))
+		timer := time.AfterFunc(after, func() { g.cmd.Process.Signal(syscall.SIGKILL) })
+		must(t, c.restore(t, work))
+		must(t, c.Beats(20, time.Minute))
+		must(t, c.Stop(time.Minute))
+		timer.Stop()
+		if err := <-g.end; err != nil {
+			took++
+		}
+		must(t, g.gone(10*time.Second))
+		if n := c.SIGBUS(); n != 0 {
+			t.Errorf("%d pages could not be read", n)
+		}
+	}
+	t.Logf("%d of %d servers were killed before they were done", took, *kills)
+}
