@@ -19,7 +19,15 @@ import (
 	"github.com/gpucr/gpucr-fs/tests/kfdplugin"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if err := rig.RemoveBuilt(); err != nil && code == 0 {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+		os.Exit(code)
+	}))
+}
 
 // bench is a rig with the minimal plugin and a place for images.
 type bench struct {
@@ -31,15 +39,11 @@ type bench struct {
 func newBench(t *testing.T, opts kfdsim.Options) *bench {
 	t.Helper()
 	b := &bench{Rig: rig.New(t, opts)}
-	b.plugin, b.images, b.hooks = filepath.Join(b.Dir, "plugin"), filepath.Join(b.Dir, "images"), filepath.Join(b.Dir, "hooks")
-	for _, d := range []string{b.plugin, b.images} {
-		if err := os.Mkdir(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := kfdplugin.Build(b.Root, b.plugin); err != nil {
+	b.images, b.hooks = filepath.Join(b.Dir, "images"), filepath.Join(b.Dir, "hooks")
+	if err := os.Mkdir(b.images, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	b.plugin = b.Built("plugin", func(dir string) error { return kfdplugin.Build(b.Root, dir) })
 	return b
 }
 
@@ -105,9 +109,9 @@ func TestDumpAndRestore(t *testing.T) {
 		args   []string
 	}{
 		{name: "one process", procs: 1, gpus: []kfdsim.GPU{{}, {}}},
-		{name: "own event page, sdma", procs: 1, copyBy: "sdma", gpus: []kfdsim.GPU{{Model: "mi210"}}, args: []string{"--own-event-page"}},
+		{name: "own event page, sdma", procs: 1, copyBy: "sdma", gpus: []kfdsim.GPU{{Model: "mi210"}}, args: []string{"--own-event-page", "--max-bo", "1048576"}},
 		{name: "three processes", procs: 3, gpus: []kfdsim.GPU{{Model: "mi50", Hive: 7}, {Model: "mi50", Hive: 7}}, args: []string{"--max-bo", "1048576"}},
-		{name: "sdma of every generation", procs: 1, copyBy: "sdma", args: []string{"--max-bo", "2097152"},
+		{name: "sdma of every generation", procs: 1, copyBy: "sdma", args: []string{"--max-bo", "1048576"},
 			gpus: []kfdsim.GPU{{Model: "polaris"}, {Model: "navi21"}, {Model: "navi31"}, {Model: "navi48"}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -42,6 +43,43 @@ type Rig struct {
 	quit   io.Closer
 }
 
+// built is what the tests of one binary compile once: folders by name.
+var built struct {
+	mu   sync.Mutex
+	dir  string
+	have map[string]string
+}
+
+// Built returns a folder that build has filled, on the first call for a name.
+// It stays until RemoveBuilt.
+func (r *Rig) Built(name string, build func(dir string) error) string {
+	r.T.Helper()
+	built.mu.Lock()
+	defer built.mu.Unlock()
+	if dir, ok := built.have[name]; ok {
+		return dir
+	}
+	if built.dir == "" {
+		var err error
+		if built.dir, err = os.MkdirTemp("", "kfdrig-"); err != nil {
+			r.T.Fatal(err)
+		}
+		built.have = map[string]string{}
+	}
+	dir := filepath.Join(built.dir, name)
+	if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
+		r.T.Fatal(err)
+	}
+	if err := build(dir); err != nil {
+		r.T.Fatal(err)
+	}
+	built.have[name] = dir
+	return dir
+}
+
+// RemoveBuilt removes what Built made; TestMain calls it last.
+func RemoveBuilt() error { return os.RemoveAll(built.dir) }
+
 // New starts a machine. Options.Dir is chosen here.
 func New(t testing.TB, opts kfdsim.Options) *Rig {
 	t.Helper()
@@ -53,10 +91,9 @@ func New(t testing.TB, opts kfdsim.Options) *Rig {
 	if _, err := os.Stat(r.CRIU); err != nil {
 		t.Fatalf("no criu at %s\nhint: run make criu, or name one in $CRIU", r.CRIU)
 	}
-	r.App = filepath.Join(r.Dir, "gpuapp")
-	if err := gpuapp.Build(r.Root, r.App); err != nil {
-		t.Fatal(err)
-	}
+	r.App = filepath.Join(r.Built("gpuapp", func(dir string) error {
+		return gpuapp.Build(r.Root, filepath.Join(dir, "gpuapp"))
+	}), "gpuapp")
 	r.start(opts)
 	t.Cleanup(r.stop)
 	return r
@@ -77,6 +114,9 @@ func (r *Rig) start(opts kfdsim.Options) {
 		r.T.Fatal(err)
 	}
 	opts.Dir = r.simDir
+	if opts.DoorbellPoll == 0 {
+		opts.DoorbellPoll = 100 * time.Microsecond
+	}
 	if r.Sim, err = kfdsim.Start(opts); err != nil {
 		r.T.Fatal(err)
 	}
@@ -233,18 +273,23 @@ func (a *Application) Kill() {
 			a.rig.T.Errorf("kill %d: %v", pid, err)
 		}
 	}
-	a.WaitGone()
+	a.waitUntil(func() bool { return false })
 }
 
 // WaitGone waits until no process of the application is left, nor a zombie that
-// still has its pid, and the simulator has noticed.
+// still has its pid, and the simulator has noticed: a restore can begin.
 func (a *Application) WaitGone() {
+	a.rig.T.Helper()
+	a.waitUntil(func() bool {
+		return slices.ContainsFunc(a.pids, func(pid int) bool { return syscall.Kill(pid, 0) == nil })
+	})
+}
+
+// waitUntil waits until the application has ended and nothing is left.
+func (a *Application) waitUntil(left func() bool) {
 	a.rig.T.Helper()
 	<-a.done
 	deadline := time.Now().Add(waitLimit)
-	left := func() bool {
-		return slices.ContainsFunc(a.pids, func(pid int) bool { return syscall.Kill(pid, 0) == nil })
-	}
 	for left() || len(tree(a.PID)) > 0 || len(a.rig.Sim.State().Processes) > 0 {
 		if time.Now().After(deadline) {
 			a.rig.T.Fatalf("processes left: %v of %v, in the simulator %+v", tree(a.PID), a.pids, a.rig.Sim.State().Processes)
