@@ -154,9 +154,8 @@ func (s *Server) mount(ctx context.Context) (err error) {
 		return &index.Error{Class: index.Other, Op: "mount", File: s.dir, Err: err, Hint: "mounting needs root and /dev/fuse"}
 	}
 	go s.serve()
-	if err = s.fuse.WaitMount(); err != nil {
-		return errors.Join(fmt.Errorf("mount %s: %w", s.dir, err), s.Close())
-	}
+	// NewServer has answered INIT. WaitMount would open a file of the mount from within: a daemon killed at that moment could not end, since closing the
+	// file waits for an answer from itself.
 	if s.opts.ReadaheadKB > 0 {
 		if err := setReadahead(s.dir, s.opts.ReadaheadKB); err != nil {
 			s.log.Warn("could not raise the readahead; cold reads will be slower", "dir", s.dir, "error", err)

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"hash/crc32"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/dgraph-io/badger/v4"
@@ -46,11 +48,37 @@ func openDB(dir string, log *slog.Logger, readOnly bool) (*db, error) {
 		WithNumCompactors(2).
 		WithNumGoroutines(2).
 		WithReadOnly(readOnly)
+	if !readOnly {
+		if err := removeUnborn(dir); err != nil {
+			return nil, err
+		}
+	}
 	b, err := badger.Open(o)
 	if err != nil {
 		return nil, err
 	}
 	return &db{b}, nil
+}
+
+// removeUnborn removes the log files that a killed process had created and not yet given a size. They hold nothing, and Badger refuses to open over them.
+func removeUnborn(dir string) error {
+	for _, pattern := range []string{"*.vlog", "*.mem"} {
+		names, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if info, err := os.Stat(name); err != nil {
+				return err
+			} else if info.Size() > 0 {
+				continue
+			}
+			if err := os.Remove(name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (d *db) close() error { return d.b.Close() }
