@@ -28,6 +28,9 @@ struct uffdio_poison { struct uffdio_range range; __u64 mode; __s64 updated; };
 #ifndef SO_PASSPIDFD
 #define SO_PASSPIDFD 76
 #endif
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
 #ifndef SCM_PIDFD
 #define SCM_PIDFD 4
 #endif
@@ -43,7 +46,7 @@ int main(void)
 	P(offsetof(struct uffd_msg, arg.remove.start)); P(offsetof(struct uffd_msg, arg.remove.end));
 	P(offsetof(struct uffdio_copy, copy)); P(offsetof(struct uffdio_zeropage, zeropage));
 	P(offsetof(struct uffdio_continue, mapped)); P(offsetof(struct uffdio_poison, updated));
-	P(SO_PASSPIDFD); P(SCM_PIDFD);
+	P(SO_PASSPIDFD); P(SO_PEERPIDFD); P(SCM_PIDFD);
 	return 0;
 }`
 	bin := t.TempDir() + "/abi"
@@ -77,7 +80,7 @@ int main(void)
 		{"offsetof(struct uffd_msg, arg.remove.start)", unsafe.Offsetof(m.a)}, {"offsetof(struct uffd_msg, arg.remove.end)", unsafe.Offsetof(m.b)},
 		{"offsetof(struct uffdio_copy, copy)", unsafe.Offsetof(c.copied)}, {"offsetof(struct uffdio_zeropage, zeropage)", unsafe.Offsetof(f.done)},
 		{"offsetof(struct uffdio_continue, mapped)", unsafe.Offsetof(f.done)}, {"offsetof(struct uffdio_poison, updated)", unsafe.Offsetof(f.done)},
-		{"SO_PASSPIDFD", soPassPidfd}, {"SCM_PIDFD", scmPidfd},
+		{"SO_PASSPIDFD", soPassPidfd}, {"SO_PEERPIDFD", soPeerPidfd}, {"SCM_PIDFD", scmPidfd},
 	} {
 		fmt.Fprintf(&want, "%s %x\n", v.name, v.value)
 	}
