@@ -42,11 +42,13 @@ func (k *keepsakes) drop() {
 // memory is left.
 func (k *keepsakes) end() {
 	for last := time.Now(); len(k.of) > 0; time.Sleep(5 * time.Millisecond) {
+		k.signal(unix.SIGSTOP) // none is to see another one die
 		children := descendants(k.pids())
+		for _, pid := range children {
+			unix.Kill(pid, unix.SIGSTOP)
+		}
+		k.signal(unix.SIGKILL)
 		for id, fds := range k.of {
-			if len(fds) > 1 {
-				unix.PidfdSendSignal(fds[1], unix.SIGKILL, nil, 0)
-			}
 			if uffdProbe(fds[0], pageSize, pageSize) == unix.ESRCH {
 				k.remove(id)
 			}
@@ -58,6 +60,15 @@ func (k *keepsakes) end() {
 		if len(k.of) > 0 && time.Since(last) > 10*time.Second {
 			last = time.Now()
 			k.log.Error("a process that lacks memory cannot be found, its page faults hang", "processes", len(k.of))
+		}
+	}
+}
+
+// signal sends a signal to all tasks.
+func (k *keepsakes) signal(sig unix.Signal) {
+	for _, fds := range k.of {
+		if len(fds) > 1 {
+			unix.PidfdSendSignal(fds[1], sig, nil, 0)
 		}
 	}
 }

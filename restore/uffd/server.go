@@ -97,7 +97,12 @@ func (s *Server) Serve(ctx context.Context, supplier Supplier) error {
 
 // abandon ends all tasks, as nobody will bring the rest of their memory.
 func (s *Server) abandon(err error) {
-	for _, p := range s.processes() {
+	all := s.processes()
+	for _, p := range all {
+		// None is to see another one die.
+		unix.PidfdSendSignal(p.pidfd, unix.SIGSTOP, nil, 0)
+	}
+	for _, p := range all {
 		s.killProcess(p, err)
 	}
 	for _, m := range s.memories() {

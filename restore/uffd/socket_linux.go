@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -18,6 +19,7 @@ import (
 // linux/socket.h, held to the headers by TestABI.
 const (
 	soPassPidfd = 76
+	soPeerPidfd = 77
 	scmPidfd    = 4
 )
 
@@ -34,8 +36,10 @@ func (p *process) close() { unix.Close(p.pidfd) }
 
 // socket is the listening end that CRIU knows by name.
 type socket struct {
-	dir *os.File
-	l   *net.UnixListener
+	dir  *os.File
+	l    *net.UnixListener
+	once sync.Once
+	err  error // of close
 }
 
 // listen binds lazy-pages.socket in dir, in place of a stale one.
@@ -71,22 +75,25 @@ func listen(dir string) (*socket, error) {
 		d.Close()
 		return nil, fmt.Errorf("ask for credentials on %s (needs linux 6.5): %w", path, err)
 	}
-	return &socket{d, l}, nil
+	return &socket{dir: d, l: l}, nil
 }
 
 // viaFD names the socket through the open directory: names of sockets may have
 // 107 bytes only.
 func viaFD(d *os.File) string { return fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), SocketName) }
 
+// close removes the socket. It may be called more than once.
 func (s *socket) close() error {
-	err := s.l.Close()
-	if errors.Is(err, net.ErrClosed) {
-		return nil
-	}
-	if e := unix.Unlinkat(int(s.dir.Fd()), SocketName, 0); e != nil && e != unix.ENOENT {
-		err = errors.Join(err, e)
-	}
-	return errors.Join(err, s.dir.Close())
+	s.once.Do(func() {
+		if err := s.l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			s.err = err
+		}
+		if err := unix.Unlinkat(int(s.dir.Fd()), SocketName, 0); err != nil && err != unix.ENOENT {
+			s.err = errors.Join(s.err, err)
+		}
+		s.err = errors.Join(s.err, s.dir.Close())
+	})
+	return s.err
 }
 
 // accept waits for CRIU. Only one connection is made, so the socket goes away.
@@ -102,16 +109,56 @@ func (s *socket) accept(ctx context.Context) (*conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("accept criu: %w", err)
 	}
-	return &conn{c}, s.close()
+	if err := s.close(); err != nil {
+		c.Close()
+		return nil, err
+	}
+	k := &conn{c: c, criu: &process{pidfd: -1}}
+	raw, err := c.SyscallConn()
+	if err == nil {
+		e := raw.Control(func(fd uintptr) {
+			k.criu.pidfd, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, soPeerPidfd)
+		})
+		err = errors.Join(err, e)
+	}
+	if err != nil {
+		c.Close()
+		return nil, fmt.Errorf("ask who connected: %w", err)
+	}
+	if k.ended, err = newBell(); err != nil {
+		k.close()
+		return nil, err
+	}
+	k.watch.Go(k.watchCRIU)
+	return k, nil
 }
 
 // conn is the connection that all restored tasks and the main CRIU process
-// share.
-type conn struct{ c *net.UnixConn }
+// share. The tasks keep it open when that process is killed, so it is watched.
+type conn struct {
+	c     *net.UnixConn
+	criu  *process
+	ended *bell
+	watch sync.WaitGroup
+}
 
-func (c *conn) close() { c.c.Close() }
+func (c *conn) watchCRIU() {
+	if _, err := waitReadable(c.criu.pidfd, c.ended.fd); err == nil {
+		c.abort()
+	}
+}
 
-// abort makes pending and later reads fail.
+func (c *conn) close() {
+	if c.ended != nil {
+		c.ended.set()
+		c.watch.Wait()
+		c.ended.close()
+	}
+	c.criu.close()
+	c.c.Close()
+}
+
+// abort makes reads fail when what has been sent is used up.
 func (c *conn) abort() { c.c.CloseRead() }
 
 // read fills p from one or more messages and returns what came with the first.

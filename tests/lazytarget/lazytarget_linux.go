@@ -154,6 +154,16 @@ func (t *Target) Stop(patience time.Duration) error {
 	return t.wait("it is gone", patience, t.gone)
 }
 
+// StopDamaged is Stop for a process some of whose memory cannot be read: it
+// may also have ended by SIGBUS.
+func (t *Target) StopDamaged(patience time.Duration) error {
+	t.st.stop.Store(1)
+	return t.wait("it is gone", patience, t.gone)
+}
+
+// Ended reports whether the process is gone, its children included.
+func (t *Target) Ended(patience time.Duration) error { return t.wait("it is gone", patience, t.gone) }
+
 // Reset prepares the status for another restore of the same images.
 func (t *Target) Reset() {
 	for _, v := range []*atomic.Uint64{&t.st.stop, &t.st.exited, &t.st.checked, &t.st.mismatches, &t.st.sigbus, &t.st.pages, &t.st.ops, &t.st.forks} {

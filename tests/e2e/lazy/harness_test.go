@@ -154,13 +154,18 @@ type server struct {
 
 // serveOptions change how a server serves; the zero value is the plain way.
 type serveOptions struct {
-	rate int64                             // of the sweep, bytes a second
-	wrap func(prefetch.File) prefetch.File // replaces files
+	rate  int64                             // of the sweep, bytes a second
+	quiet bool                              // log nothing
+	wrap  func(prefetch.File) prefetch.File // replaces files
 }
 
 // serve starts a server for the images.
 func (c *checkpoint) serve(t testing.TB, work string, o serveOptions) *server {
 	t.Helper()
+	log := testLog(t)
+	if o.quiet {
+		log = slog.New(slog.DiscardHandler)
+	}
 	images, err := criuimg.Load(os.DirFS(c.dir))
 	must(t, err)
 	plan := uffd.NewPlan(images)
@@ -175,9 +180,9 @@ func (c *checkpoint) serve(t testing.TB, work string, o serveOptions) *server {
 			s.files = append(s.files, f)
 		}
 	}
-	s.Server, err = uffd.Listen(uffd.Options{Dir: work, Plan: plan, Logger: testLog(t)})
+	s.Server, err = uffd.Listen(uffd.Options{Dir: work, Plan: plan, Logger: log})
 	must(t, err)
-	s.queue, err = prefetch.New(prefetch.Options{Files: s.files, Sink: s.Server, Rate: o.rate, Logger: testLog(t)})
+	s.queue, err = prefetch.New(prefetch.Options{Files: s.files, Sink: s.Server, Rate: o.rate, Logger: log})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -93,7 +94,9 @@ func serve(g *uffd.Client, images, rate string) error {
 	}
 	defer q.Close()
 	fmt.Println("serving")
-	return g.Serve(context.Background(), q)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	return g.Serve(ctx, q)
 }
 
 // guarded is a provider process with its guardian.
