@@ -27,7 +27,7 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	code, err := run(ctx, os.Args[1:])
 	if err != nil {
@@ -61,7 +61,7 @@ type gpuFlag []kfdsim.GPU
 
 func (g *gpuFlag) String() string { return "" }
 
-// Set parses MODEL[,vram=BYTES][,visible=BYTES][,rate=BYTES/S][,id=N][,hive=N][,numa=N][,fw=N][,sdmafw=N].
+// Set parses MODEL[,vram=BYTES][,visible=BYTES][,resident=BYTES][,rate=BYTES/S][,id=N][,hive=N][,numa=N][,fw=N][,sdmafw=N].
 func (g *gpuFlag) Set(s string) error {
 	parts := strings.Split(s, ",")
 	gpu := kfdsim.GPU{Model: parts[0]}
@@ -76,6 +76,8 @@ func (g *gpuFlag) Set(s string) error {
 			gpu.VRAM = uint64(n)
 		case "visible":
 			gpu.VisibleVRAM = uint64(n)
+		case "resident":
+			gpu.Resident = uint64(n)
 		case "rate":
 			gpu.DMARate = n
 		case "id":
@@ -111,8 +113,9 @@ func parseSize(s string) (float64, error) {
 	return n * unit, err
 }
 
-// start parses the common flags and starts the simulator.
-func start(name string, args []string) (*kfdsim.Sim, []string, error) {
+// start parses the common flags and starts the simulator. made is the folder
+// that was made for it, to be removed in the end.
+func start(name string, args []string) (s *kfdsim.Sim, rest []string, made string, err error) {
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
 	var gpus gpuFlag
 	fs.Var(&gpus, "gpu", "a GPU: MODEL[,vram=4G][,visible=..][,rate=15.8e9][,id=..][,hive=..][,numa=..]; may be repeated (default two mi50)")
@@ -120,31 +123,30 @@ func start(name string, args []string) (*kfdsim.Sim, []string, error) {
 	cpus := fs.Int("cpu-nodes", 1, "number of CPU nodes")
 	verbose := fs.Bool("v", false, "log every refused request")
 	if err := fs.Parse(args); err != nil {
-		return nil, nil, err
+		return nil, nil, "", err
 	}
 	if *dir == "" {
 		if name == "serve" {
-			return nil, nil, errors.New("serve needs --dir")
+			return nil, nil, "", errors.New("serve needs --dir")
 		}
-		tmp, err := os.MkdirTemp("", "kfdsim-")
-		if err != nil {
-			return nil, nil, err
+		if made, err = os.MkdirTemp("", "kfdsim-"); err != nil {
+			return nil, nil, "", err
 		}
-		*dir = tmp
+		*dir = made
 	} else if err := os.MkdirAll(*dir, 0o755); err != nil {
-		return nil, nil, err
+		return nil, nil, "", err
 	}
 	level := slog.LevelWarn
 	if *verbose {
 		level = slog.LevelDebug
 	}
-	s, err := kfdsim.Start(kfdsim.Options{Dir: *dir, GPUs: gpus, CPUNodes: *cpus,
+	s, err = kfdsim.Start(kfdsim.Options{Dir: *dir, GPUs: gpus, CPUNodes: *cpus,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))})
-	return s, fs.Args(), err
+	return s, fs.Args(), made, err
 }
 
 func serve(ctx context.Context, args []string) (int, error) {
-	s, rest, err := start("serve", args)
+	s, rest, _, err := start("serve", args)
 	if err != nil {
 		return 2, err
 	}
@@ -165,7 +167,7 @@ func serve(ctx context.Context, args []string) (int, error) {
 
 // shell runs a command, or a shell, in a mount namespace with the devices.
 func shell(ctx context.Context, args []string) (code int, err error) {
-	s, command, err := start("shell", args)
+	s, command, made, err := start("shell", args)
 	if err != nil {
 		return 2, err
 	}
@@ -175,7 +177,9 @@ func shell(ctx context.Context, args []string) (code int, err error) {
 			code, err = 1, errors.Join(err, fmt.Errorf("%w\nhint: end the processes that use the devices, then umount %s and remove %s", cerr, s.DevDir(), dir))
 			return
 		}
-		os.RemoveAll(dir)
+		if made != "" {
+			err = errors.Join(err, os.RemoveAll(made))
+		}
 	}()
 	shim, err := s.BuildShim(os.Getenv("CC"))
 	if err != nil {
@@ -209,15 +213,19 @@ func shell(ctx context.Context, args []string) (code int, err error) {
 }
 
 func welcome(dir, shim string) string {
+	plugin := os.Getenv("KFDSIM_PLUGIN")
+	if plugin == "" {
+		plugin = "PLUGIN-FOLDER"
+	}
 	return fmt.Sprintf(`This shell has simulated AMD GPUs: /dev/kfd, /dev/dri/renderD*, /sys/class/kfd.
 Run the test application and watch it:
   mkdir /tmp/app && setsid gpuapp --dir /tmp/app --procs 2 </dev/null >/tmp/app/log 2>&1 &
   cat /tmp/app/status.*
 Look at the GPUs:
   kfdsim get %[1]s /state
-criu needs the shim: LD_PRELOAD=%[2]s criu dump ... -L PLUGIN-FOLDER
+criu needs the shim: LD_PRELOAD=%[2]s criu dump ... -L %[3]s
 End what you started, then leave with exit.
-`, dir, shim)
+`, dir, shim, plugin)
 }
 
 // control speaks to the control socket of a running simulator.
