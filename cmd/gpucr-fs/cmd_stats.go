@@ -60,23 +60,14 @@ func (a *app) watchStats(ctx context.Context, dir string, interval time.Duration
 	}
 	var last daemon.StatsResult
 	for n := 0; ; n++ {
-		s, ok, err := daemon.ConnectDaemon(ctx, dir)
-		if err != nil {
-			return err
-		}
-		if !ok {
-			if n > 0 {
-				return nil
-			}
-			return fmt.Errorf("nothing of %s is mounted", dir)
-		}
-		res, err := daemon.LiveStats.Do(ctx, s, daemon.StatsRequest{}, daemon.Streams{})
-		s.Close()
-		if ctx.Err() != nil {
+		res, ok, err := daemonStats(ctx, dir)
+		switch {
+		case ctx.Err() != nil, !ok && err == nil && n > 0:
 			return nil
-		}
-		if err != nil {
+		case err != nil:
 			return err
+		case !ok:
+			return fmt.Errorf("nothing of %s is mounted", dir)
 		}
 		if err := a.printTick(res, last, n, interval); err != nil {
 			return err
@@ -88,6 +79,17 @@ func (a *app) watchStats(ctx context.Context, dir string, interval time.Duration
 		case <-time.After(interval):
 		}
 	}
+}
+
+// daemonStats asks a daemon; ok is false when none runs.
+func daemonStats(ctx context.Context, dir string) (res daemon.StatsResult, ok bool, err error) {
+	s, ok, err := daemon.ConnectDaemon(ctx, dir)
+	if err != nil || !ok {
+		return res, ok, err
+	}
+	defer s.Close()
+	res, err = daemon.LiveStats.Do(ctx, s, daemon.StatsRequest{}, daemon.Streams{})
+	return res, true, err
 }
 
 func (a *app) printTick(res, last daemon.StatsResult, n int, interval time.Duration) error {
