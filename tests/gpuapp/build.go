@@ -10,7 +10,8 @@ import (
 	"runtime"
 )
 
-// Build compiles the application to the file out. root is the module's root.
+// Build compiles the application to the file out, without need of shared
+// libraries, so that it runs in an empty container. root is the module's root.
 func Build(root, out string) error {
 	src := filepath.Join(root, "tests/gpuapp/src")
 	cc := os.Getenv("CC")
@@ -20,7 +21,7 @@ func Build(root, out string) error {
 	if runtime.GOARCH != "amd64" {
 		return fmt.Errorf("gpuapp: not tried on %s", runtime.GOARCH)
 	}
-	cmd := exec.Command(cc, "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror",
+	cmd := exec.Command(cc, "-static", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror",
 		"-I"+filepath.Join(root, "kfd/kfdsim/shim"), "-idirafter", filepath.Join(src, "include"),
 		"-o", out, filepath.Join(src, "main.c"), filepath.Join(src, "gpu.c"), filepath.Join(src, "work.c"))
 	if msg, err := cmd.CombinedOutput(); err != nil {
