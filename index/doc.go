@@ -33,5 +33,5 @@
 //
 // # Lock order
 //
-// gcMu, Draft.mu, node.mu, commitMu, sweepMu, (pack's own locks), mu, pinMu, cache.mu. Nothing is called back under mu.
+// gcMu, updateMu, Draft.mu, node.mu, commitMu, sweepMu, (pack's own locks), mu, pinMu, cache.mu. Nothing is called back under mu.
 package index

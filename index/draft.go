@@ -69,7 +69,8 @@ func (s *Store) Create(_ context.Context, name string, o CreateOptions) (*Draft,
 	if err != nil {
 		return nil, &Error{Op: op, Err: err}
 	}
-	d := &Draft{s: s, r: &root{pb: pb, writing: true}, id: pb.Id, name: name, nodes: map[string]*node{}}
+	d := &Draft{s: s, r: newRoot(pb), id: pb.Id, name: name, nodes: map[string]*node{}}
+	d.r.writing = true
 	s.mu.Lock()
 	if old := s.names[name]; old != nil {
 		err := taken(op, name, s.info(old).State)
@@ -121,7 +122,7 @@ func (d *Draft) SetParent(ref string) error {
 		if err != nil {
 			return err
 		}
-		id = p.pb.Id
+		id = p.id
 	}
 	d.parent = id
 	d.r.pb = clonePB(d.r.pb)

@@ -94,7 +94,7 @@ func (c *Checkpoint) Open(p string) (*File, error) {
 	}
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	if c.r.removed && c.s.roots[c.r.pb.Id] != c.r {
+	if c.r.removed && c.s.roots[c.r.id] != c.r {
 		return nil, notFound("open", c.name)
 	}
 	c.r.opens++
@@ -149,7 +149,7 @@ func (f *File) segment(off int64) (*manifest.Segment, error) {
 	if i < 0 {
 		return nil, fmt.Errorf("%w: no segment at %d", errDamaged, off)
 	}
-	seg, err := f.c.s.segment(segKey(f.c.r.pb.Id, f.e.Number, f.e.Segments[i]))
+	seg, err := f.c.s.segment(segKey(f.c.r.id, f.e.Number, f.e.Segments[i]))
 	if err != nil {
 		return nil, fmt.Errorf("manifest: %w", err)
 	}

@@ -73,7 +73,7 @@ func (s *Store) incomplete() []string {
 	out := []string{}
 	for _, r := range s.roots {
 		if !r.pb.Sealed && !r.writing {
-			out = append(out, r.pb.Name)
+			out = append(out, r.name)
 		}
 	}
 	slices.Sort(out)
@@ -88,17 +88,17 @@ func (s *Store) removeIncomplete(ctx context.Context) error {
 		if !r.pb.Sealed && !r.writing {
 			gone = append(gone, r)
 			delete(s.roots, id)
-			if s.names[r.pb.Name] == r {
-				delete(s.names, r.pb.Name)
+			if s.names[r.name] == r {
+				delete(s.names, r.name)
 			}
 		}
 	}
 	s.mu.Unlock()
 	for _, r := range gone {
-		if err := errors.Join(s.putLocal([]put{{key: rootKey(r.pb.Id)}}), s.deleteBody(r.pb.Id)); err != nil {
+		if err := errors.Join(s.putLocal([]put{{key: rootKey(r.id)}}), s.deleteBody(r.id)); err != nil {
 			return err
 		}
-		s.announce(r.pb.Name)
+		s.announce(r.name)
 	}
 	orphans := map[string]bool{}
 	for _, prefix := range []string{entriesPrefix, segPrefix, profilePrefix} {

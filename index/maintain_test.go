@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 )
 
@@ -320,5 +321,59 @@ func TestUsageAndDiff(t *testing.T) {
 				t.Errorf("%+v, want %d shared", d, list[1].Shared)
 			}
 		}
+	}
+}
+
+// TestTagsWhileOthersRead is for the race detector: everything that looks at root records, while they change.
+func TestTagsWhileOthersRead(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	ctx := context.Background()
+	files := map[string][]byte{"f": memory(1, 1<<20)}
+	for _, name := range []string{"a", "b"} {
+		write(t, s, name, files)
+	}
+	done := make(chan struct{})
+	var lookers, taggers sync.WaitGroup
+	for _, look := range []func() error{
+		func() error { _, err := s.List(ctx); return err },
+		func() error { _, err := s.Usage(ctx); return err },
+		func() error { _, err := s.Diff(ctx, "a", "b"); return err },
+		func() error { _, err := read(s, "a", "f"); return err },
+		func() error { return s.SetProfile("b", []byte("p")) },
+		func() error { _, err := s.Verify(ctx, VerifyOptions{}); return err },
+	} {
+		lookers.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if err := look(); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for _, name := range []string{"a", "a", "b"} {
+		prefix := fmt.Sprint(name, "-", newID())
+		taggers.Go(func() {
+			for i := range 10 {
+				if err := s.Tag(ctx, name, []string{fmt.Sprint(prefix, i)}, nil); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	taggers.Wait()
+	close(done)
+	lookers.Wait()
+	names, err := s.Names(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := len(names[0].Tags), len(names[1].Tags); a != 20 || b != 10 {
+		t.Errorf("%d and %d tags, want 20 and 10", a, b)
 	}
 }

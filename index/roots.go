@@ -14,13 +14,16 @@ import (
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 )
 
-// root is the record of a checkpoint in memory. All fields belong to Store.mu; pb is replaced, never changed.
+// root is the record of a checkpoint in memory. id and name never change; the other fields belong to Store.mu, and pb is replaced, never changed.
 type root struct {
-	pb      *manifestpb.Checkpoint
-	writing bool // a Draft of this process is open on it
-	removed bool // gone for everyone but the files still open
-	opens   int  // open files
+	id, name string
+	pb       *manifestpb.Checkpoint
+	writing  bool // a Draft of this process is open on it
+	removed  bool // gone for everyone but the files still open
+	opens    int  // open files
 }
+
+func newRoot(pb *manifestpb.Checkpoint) *root { return &root{id: pb.Id, name: pb.Name, pb: pb} }
 
 // Keys of the metadata of one checkpoint. Everything but the root means nothing without the root.
 const (
@@ -75,7 +78,7 @@ func (s *Store) loadRoots() error {
 			s.log.Error("a checkpoint's root record is damaged", "id", ownerOf(key), "err", err, "hint", damagedHint(s.dir))
 			return nil
 		}
-		r := &root{pb: pb}
+		r := newRoot(pb)
 		s.roots[pb.Id] = r
 		if old := s.names[pb.Name]; old == nil || pb.Sealed && (!old.pb.Sealed || old.pb.SealedNs < pb.SealedNs) {
 			s.names[pb.Name] = r
@@ -84,7 +87,15 @@ func (s *Store) loadRoots() error {
 	})
 }
 
+// info describes a checkpoint. Call with mu held.
 func (s *Store) info(r *root) Info {
+	i := s.describe(r)
+	i.Children = s.children(r.id)
+	return i
+}
+
+// describe is info without the children, which take a look at every other checkpoint.
+func (s *Store) describe(r *root) Info {
 	pb := r.pb
 	i := Info{
 		Name: pb.Name, ID: pb.Id, State: Sealed, Created: time.Unix(0, pb.CreatedNs).UTC(), Tags: slices.Clone(pb.Tags),
@@ -99,9 +110,8 @@ func (s *Store) info(r *root) Info {
 		i.SealedAt = time.Unix(0, pb.SealedNs).UTC()
 	}
 	if p := s.roots[pb.ParentId]; p != nil {
-		i.Parent = p.pb.Name
+		i.Parent = p.name
 	}
-	i.Children = s.children(pb.Id)
 	return i
 }
 
@@ -110,7 +120,7 @@ func (s *Store) children(id string) []string {
 	var out []string
 	for _, r := range s.names {
 		if r.pb.ParentId == id && !r.removed {
-			out = append(out, r.pb.Name)
+			out = append(out, r.name)
 		}
 	}
 	sort.Strings(out)
@@ -124,13 +134,13 @@ func (s *Store) Names(context.Context) ([]Info, error) {
 	kids := map[string][]string{}
 	for _, r := range s.names {
 		if r.pb.ParentId != "" {
-			kids[r.pb.ParentId] = append(kids[r.pb.ParentId], r.pb.Name)
+			kids[r.pb.ParentId] = append(kids[r.pb.ParentId], r.name)
 		}
 	}
 	out := make([]Info, 0, len(s.names))
 	for _, r := range s.names {
-		i := s.info(r)
-		i.Children = kids[r.pb.Id]
+		i := s.describe(r)
+		i.Children = kids[r.id]
 		sort.Strings(i.Children)
 		out = append(out, i)
 	}
@@ -157,9 +167,9 @@ func (s *Store) resolve(op, ref string) (*root, error) {
 		if slices.Contains(r.pb.Tags, ref) {
 			return r, nil
 		}
-		if len(ref) >= 4 && strings.HasPrefix(r.pb.Id, ref) {
+		if len(ref) >= 4 && strings.HasPrefix(r.id, ref) {
 			if found != nil {
-				return nil, &Error{Class: Invalid, Op: op, Err: fmt.Errorf("%q begins the id of %s and of %s", ref, found.pb.Name, r.pb.Name), Hint: "give more digits, or the name"}
+				return nil, &Error{Class: Invalid, Op: op, Err: fmt.Errorf("%q begins the id of %s and of %s", ref, found.name, r.name), Hint: "give more digits, or the name"}
 			}
 			found = r
 		}
@@ -181,7 +191,7 @@ func (s *Store) sealed(op, ref string) (*root, error) {
 		if r.writing {
 			class, why, hint = InUse, "it is still being written", "seal it with: gpucr-fs seal"
 		}
-		return nil, &Error{Class: class, Op: op, Checkpoint: r.pb.Name, Err: errors.New(why), Hint: hint}
+		return nil, &Error{Class: class, Op: op, Checkpoint: r.name, Err: errors.New(why), Hint: hint}
 	}
 	return r, nil
 }
@@ -229,9 +239,9 @@ func (s *Store) Remove(_ context.Context, names []string) error {
 			err = &Error{Class: InUse, Op: op, Checkpoint: name, Err: errors.New("it is being written")}
 		}
 		if err == nil {
-			for _, child := range s.children(r.pb.Id) {
+			for _, child := range s.children(r.id) {
 				if !slices.Contains(names, child) {
-					err = &Error{Class: InUse, Op: op, Checkpoint: r.pb.Name, Err: fmt.Errorf("checkpoint %s is built on it", child), Hint: "remove " + child + " first, or both together"}
+					err = &Error{Class: InUse, Op: op, Checkpoint: r.name, Err: fmt.Errorf("checkpoint %s is built on it", child), Hint: "remove " + child + " first, or both together"}
 				}
 			}
 		}
@@ -243,30 +253,33 @@ func (s *Store) Remove(_ context.Context, names []string) error {
 			victims = append(victims, r)
 		}
 	}
-	s.mu.Unlock()
-
-	puts := make([]put, len(victims))
-	for i, r := range victims {
-		puts[i] = put{key: rootKey(r.pb.Id)}
+	// From here on nobody finds them: no draft can be built on one that is about to go.
+	for _, r := range victims {
+		delete(s.names, r.name)
 	}
-	if len(puts) == 0 {
+	s.mu.Unlock()
+	if len(victims) == 0 {
 		return nil
 	}
-	if err := s.commit(puts); err != nil {
-		return err
+	puts := make([]put, len(victims))
+	for i, r := range victims {
+		puts[i] = put{key: rootKey(r.id)}
 	}
+	err := s.commit(puts)
 	s.mu.Lock()
 	for _, r := range victims {
-		r.removed = true
-		if s.names[r.pb.Name] == r {
-			delete(s.names, r.pb.Name)
+		if r.removed = err == nil; err != nil && s.names[r.name] == nil {
+			s.names[r.name] = r
 		}
 	}
 	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
 	var errs []error
 	for _, r := range victims {
 		errs = append(errs, s.forgetIfUnused(r))
-		s.announce(r.pb.Name)
+		s.announce(r.name)
 	}
 	return errors.Join(errs...)
 }
@@ -274,15 +287,15 @@ func (s *Store) Remove(_ context.Context, names []string) error {
 // forgetIfUnused deletes what is left of a removed checkpoint once no file of it is open.
 func (s *Store) forgetIfUnused(r *root) error {
 	s.mu.Lock()
-	gone := r.removed && r.opens == 0 && s.roots[r.pb.Id] == r
+	gone := r.removed && r.opens == 0 && s.roots[r.id] == r
 	if gone {
-		delete(s.roots, r.pb.Id)
+		delete(s.roots, r.id)
 	}
 	s.mu.Unlock()
 	if !gone {
 		return nil
 	}
-	return s.deleteBody(r.pb.Id)
+	return s.deleteBody(r.id)
 }
 
 // deleteBody deletes all keys of a checkpoint but its root.
@@ -302,6 +315,8 @@ func (s *Store) deleteBody(id string) error {
 
 // update replaces the root record of a sealed checkpoint.
 func (s *Store) update(op, ref string, change func(*manifestpb.Checkpoint) ([]*root, error)) error {
+	s.updateMu.Lock()
+	defer s.updateMu.Unlock()
 	s.mu.Lock()
 	r, err := s.sealed(op, ref)
 	if err != nil {
@@ -335,7 +350,7 @@ func (s *Store) update(op, ref string, change func(*manifestpb.Checkpoint) ([]*r
 		r.pb = pb
 	}
 	s.mu.Unlock()
-	s.announce(r.pb.Name)
+	s.announce(r.name)
 	return nil
 }
 
@@ -353,7 +368,7 @@ func (s *Store) Tag(_ context.Context, name string, add, remove []string) error 
 				return nil, &Error{Class: Exists, Op: op, Err: fmt.Errorf("%q is the name of a checkpoint", t), Hint: "choose another tag"}
 			}
 			for _, r := range s.names {
-				if r.pb.Id != pb.Id && slices.Contains(r.pb.Tags, t) && !slices.Contains(others, r) {
+				if r.id != pb.Id && slices.Contains(r.pb.Tags, t) && !slices.Contains(others, r) {
 					others = append(others, r)
 				}
 			}
@@ -381,12 +396,12 @@ func (s *Store) Profile(ref string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, payload, err := s.db.meta(profileKey(r.pb.Id))
+	_, payload, err := s.db.meta(profileKey(r.id))
 	if errors.Is(err, errMissing) {
-		return nil, &Error{Class: NotFound, Op: op, Checkpoint: r.pb.Name, Err: errors.New("no profile"), Hint: "a first restore records one"}
+		return nil, &Error{Class: NotFound, Op: op, Checkpoint: r.name, Err: errors.New("no profile"), Hint: "a first restore records one"}
 	}
 	if err != nil {
-		return nil, &Error{Class: Corrupt, Op: op, Checkpoint: r.pb.Name, Err: err, Hint: "clear it: the next restore records a new one"}
+		return nil, &Error{Class: Corrupt, Op: op, Checkpoint: r.name, Err: err, Hint: "clear it: the next restore records a new one"}
 	}
 	return payload, nil
 }
@@ -399,5 +414,5 @@ func (s *Store) SetProfile(ref string, profile []byte) error {
 	if err != nil {
 		return err
 	}
-	return s.commit([]put{{profileKey(r.pb.Id), profile}})
+	return s.commit([]put{{profileKey(r.id), profile}})
 }

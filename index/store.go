@@ -34,6 +34,7 @@ type Store struct {
 
 	gcMu      sync.Mutex    // one collection or verification at a time
 	commitMu  sync.Mutex    // one commit at a time; guards unindexed
+	updateMu  sync.Mutex    // one change of a root record at a time
 	sweepMu   sync.RWMutex  // read: a chunk is looked up and pinned; write: chunks are forgotten
 	seq       atomic.Uint64 // of the last metadata record
 	unindexed []pack.Chunk  // journalled, but Badger has not taken them yet
@@ -179,7 +180,7 @@ func (s *Store) Close() error {
 	}
 	for _, r := range s.roots {
 		if r.opens > 0 {
-			left = append(left, fmt.Errorf("checkpoint %s has %d open files", r.pb.Name, r.opens))
+			left = append(left, fmt.Errorf("checkpoint %s has %d open files", r.name, r.opens))
 		}
 	}
 	s.mu.Unlock()

@@ -46,10 +46,12 @@ func (s *Store) account(ctx context.Context) ([]Info, map[shortID]*chunkUse, err
 		}
 		s.mu.Lock()
 		r := s.roots[list[i].ID]
-		s.mu.Unlock()
 		if r == nil {
+			s.mu.Unlock()
 			continue // removed meanwhile
 		}
+		pb := r.pb
+		s.mu.Unlock()
 		fail := func(file string, off int64, err error) error {
 			return &Error{Class: Corrupt, Op: "list", Checkpoint: list[i].Name, File: file, Offset: off, Err: err, Hint: damagedHint(s.dir)}
 		}
@@ -79,10 +81,10 @@ func (s *Store) account(ctx context.Context) ([]Info, map[shortID]*chunkUse, err
 			}
 			return nil
 		}
-		if err := s.walkSegments(ctx, r, r.pb, segments, fail); err != nil {
+		if err := s.walkSegments(ctx, r, pb, segments, fail); err != nil {
 			return nil, nil, err
 		}
-		if inline[i], err = s.inlineBytes(r, r.pb); err != nil {
+		if inline[i], err = s.inlineBytes(r, pb); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -220,7 +222,10 @@ func (c *Checkpoint) chunks(ctx context.Context) (map[chunk.ID]bool, error) {
 			ids[chunk.Sum(e.Inline)] = true
 		}
 	}
-	err := c.s.walkSegments(ctx, c.r, c.r.pb, func(_ *manifestpb.Entry, seg *manifest.Segment) error {
+	c.s.mu.Lock()
+	pb := c.r.pb
+	c.s.mu.Unlock()
+	err := c.s.walkSegments(ctx, c.r, pb, func(_ *manifestpb.Entry, seg *manifest.Segment) error {
 		for _, r := range seg.Chunks {
 			ids[r.ID] = true
 		}

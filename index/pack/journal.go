@@ -81,20 +81,15 @@ func encodeFrames(h *Header, chunks, dead []Chunk, kvs []KV) []byte {
 	return w.out
 }
 
-// ReadJournal calls fn for every record from offset from on, which must be the start of a frame. It returns the end of the last valid frame, and the stretches that
-// hold none: one that reaches the end of the file is what a crash in the middle of a write leaves, one before a valid frame is damage. Slices in
+// ReadJournal calls fn for every record of [from, size), where from must be the start of a frame. It returns the end of the last valid frame, and the stretches that
+// hold none: one that reaches size is what a crash in the middle of a write leaves, one before a valid frame is damage. Slices in
 // records are valid during the call only.
-func ReadJournal(path string, from int64, fn func(Record) error) (end int64, bad []Damage, err error) {
+func ReadJournal(path string, from, size int64, fn func(Record) error) (end int64, bad []Damage, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, nil, err
 	}
 	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return 0, nil, err
-	}
-	size := st.Size()
 	end = from
 	var buf []byte
 	for off := from; off < size; {

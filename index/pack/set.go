@@ -121,9 +121,13 @@ func (s *Set) Packs() ([]uint32, error) {
 func (s *Set) PackPath(n uint32) string    { return filepath.Join(s.dir, Name(n)) }
 func (s *Set) JournalPath(n uint32) string { return filepath.Join(s.dir, JournalName(n)) }
 
-// Read calls ReadJournal on pack n and insists on its header.
+// Read calls ReadJournal on what is committed of the journal of pack n, and insists on its header.
 func (s *Set) Read(n uint32, from int64, fn func(Record) error) (end int64, bad []Damage, err error) {
-	return ReadJournal(s.JournalPath(n), from, func(r Record) error {
+	size, err := s.JournalSize(n)
+	if err != nil {
+		return 0, nil, err
+	}
+	return ReadJournal(s.JournalPath(n), from, size, func(r Record) error {
 		if h := r.Header; h != nil {
 			switch {
 			case h.Version != Version:
@@ -202,8 +206,16 @@ func (s *Set) Close() error {
 	return errors.Join(errs...)
 }
 
-// JournalSize gives the length of the journal of pack n in bytes.
+// JournalSize gives the length of the journal of pack n in bytes. A frame that a Commit is just writing is not part of it.
 func (s *Set) JournalSize(n uint32) (int64, error) {
+	s.commitMu.Lock()
+	defer s.commitMu.Unlock()
+	s.mu.Lock()
+	f := s.files[n]
+	s.mu.Unlock()
+	if f != nil {
+		return f.journalEnd, nil
+	}
 	st, err := os.Stat(s.JournalPath(n))
 	if err != nil {
 		return 0, err
@@ -213,5 +225,15 @@ func (s *Set) JournalSize(n uint32) (int64, error) {
 
 // TruncateJournal cuts the journal of pack n.
 func (s *Set) TruncateJournal(n uint32, size int64) error {
-	return os.Truncate(s.JournalPath(n), size)
+	s.commitMu.Lock()
+	defer s.commitMu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := os.Truncate(s.JournalPath(n), size); err != nil {
+		return err
+	}
+	if f := s.files[n]; f != nil {
+		f.journalEnd = size
+	}
+	return nil
 }
