@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"time"
@@ -93,6 +94,9 @@ func daemonStats(ctx context.Context, dir string) (res daemon.StatsResult, ok bo
 }
 
 func (a *app) printTick(res, last daemon.StatsResult, n int, interval time.Duration) error {
+	if a.json {
+		return json.NewEncoder(a.out).Encode(res) // one line each
+	}
 	return a.print(res, func(w io.Writer) {
 		const row = "%-10s%-10s%-8s%-12s%-12s%-12s%-10s%-10s%-10s%s\n"
 		if n%20 == 0 {
