@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -71,7 +72,9 @@ var Export = define("export", func(ctx context.Context, env *Env, r ExportReques
 		if env.Out == nil {
 			return archive.ExportResult{}, &index.Error{Class: index.Invalid, Op: "export", Err: errors.New("neither a target nor an output stream")}
 		}
-		return archive.ExportTar(ctx, c, env.Out, r.Compression, o)
+		out := bufio.NewWriterSize(env.Out, 1<<20)
+		res, err := archive.ExportTar(ctx, c, out, r.Compression, o)
+		return res, errors.Join(err, out.Flush())
 	}
 	if err := checkPlace(env, "export", filepath.Dir(r.Target)); err != nil {
 		return archive.ExportResult{}, err

@@ -159,9 +159,30 @@ func readFrames(r *bufio.Reader, st Streams, res any) error {
 			if out == nil {
 				out = io.Discard
 			}
-			if _, err := io.CopyN(out, r, int64(f.Data)); err != nil {
+			if err := passOn(out, r, f.Data); err != nil {
 				return fmt.Errorf("pass on output: %w", err)
 			}
 		}
 	}
+}
+
+// passOn copies n bytes from r's buffer, without another one in between.
+func passOn(w io.Writer, r *bufio.Reader, n int) error {
+	for n > 0 {
+		if _, err := r.Peek(1); err != nil {
+			return err
+		}
+		b, err := r.Peek(min(n, r.Buffered()))
+		if err != nil {
+			return err
+		}
+		if _, err := w.Write(b); err != nil {
+			return err
+		}
+		n -= len(b)
+		if _, err := r.Discard(len(b)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
