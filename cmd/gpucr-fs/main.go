@@ -11,8 +11,11 @@ import (
 	"time"
 )
 
-// version is set by the linker.
-var version = "dev"
+// Set by the linker.
+var (
+	version = "dev"
+	commit  string // where the toolchain was not to look for it
+)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
