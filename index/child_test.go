@@ -1,0 +1,37 @@
+package index
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+)
+
+// childMode names, in the environment of the test binary run again, what it is to do in place of the tests; its first argument is the folder of the store.
+const childMode = "GPUCR_INDEX_TEST_CHILD"
+
+// children are the things that need a process of their own, to be measured.
+var children = map[string]func(dir string) error{
+	"maintain": maintainChild,
+}
+
+func runChild(mode string) int {
+	if err := children[mode](os.Args[1]); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	return 0
+}
+
+// child runs the test binary again and gives what it printed.
+func child(t testing.TB, mode, dir string) (string, error) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), exe, dir)
+	cmd.Env = append(os.Environ(), childMode+"="+mode)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
