@@ -3,7 +3,10 @@ package kfdsim
 import (
 	"encoding/binary"
 	"log/slog"
+	"os"
 	"testing"
+
+	"github.com/gpucr/gpucr-fs/kfd/abi"
 )
 
 // fuzzVM is an address space with one BO of a page at vaBO, of no file.
@@ -43,5 +46,43 @@ func FuzzSDMA(f *testing.F) {
 		if n := a.vm.maps[0].bo.holds; n != 2 {
 			t.Errorf("bo held %d times after the run", n)
 		}
+	})
+}
+
+// Private data that no driver wrote is refused or taken, never believed.
+func FuzzRestoreObjects(f *testing.F) {
+	signal := appendStruct(nil, &abi.KFDPrivEvent{ObjectType: abi.KFDPrivObjectEvent, EventID: 3})
+	aql := appendStruct(nil, &abi.KFDPrivQueue{ObjectType: abi.KFDPrivObjectQueue, GPUID: 1, QAddress: vaBO, QSize: pageSize,
+		ReadPtrAddr: vaBO, WritePtrAddr: vaBO, QID: 1, MQDSize: mqdComputeSize, Format: abi.KFDPrivQueueFormatAQL})
+	aql = append(aql, appendStruct(nil, &mqd{Magic: mqdMagic})...)
+	long := appendStruct(nil, &abi.KFDPrivQueue{ObjectType: abi.KFDPrivObjectQueue, GPUID: 1, MQDSize: mqdComputeSize,
+		CtlStackSize: 1<<32 - mqdComputeSize, Format: abi.KFDPrivQueueFormatAQL})
+	f.Add(append(signal, aql...))
+	f.Add(append(aql, make([]byte, mqdComputeSize)...))
+	f.Add(long)
+	f.Add(appendStruct(nil, &abi.KFDPrivSVMRange{ObjectType: abi.KFDPrivObjectSVMRange, StartAddr: pageSize, Size: pageSize}))
+	pages, err := newArena("fuzz", kfdArenaSize)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(pages.close)
+	f.Fuzz(func(t *testing.T, priv []byte) {
+		a := fuzzVM()
+		s, g := a.sim, a.vm.gpu
+		s.kfd, s.gpus, s.procs, s.slots = pages, []*gpu{g}, map[int]*kfdProcess{}, map[int]*kfdProcess{}
+		p := &kfdProcess{sim: s, pid: os.Getpid(), vpid: os.Getpid(), gone: make(chan struct{}), queues: map[uint32]*queue{}, events: newEventTable(), evictions: 1}
+		p.pdds = []*pdd{{proc: p, gpu: g, userID: 1, mem: map[int]*kfdMem{}, drm: &drmFile{gpu: g, vm: a.vm, refs: 1}}}
+		p.pdds[0].ensureDoorbells()
+		for errno := error(nil); errno == nil && len(priv) > 0; {
+			rest, e := p.restoreObject(priv)
+			if e != 0 {
+				errno = e
+			} else if len(rest) >= len(priv) {
+				t.Fatal("object of no length")
+			}
+			priv = rest
+		}
+		p.teardown()
+		s.wg.Wait()
 	})
 }

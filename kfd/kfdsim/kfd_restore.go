@@ -243,8 +243,8 @@ func (p *kfdProcess) restoreQueue(priv []byte) ([]byte, syscall.Errno) {
 		return nil, s.refuse(syscall.EINVAL, "queue state of another gpu", "mqd", rec.MQDSize, "ctl_stack", rec.CtlStackSize)
 	}
 	var state mqd
-	body := int(rec.MQDSize + rec.CtlStackSize)
-	if len(priv) < body || abi.Decode(priv[:24], &state) != nil || state.Magic != mqdMagic {
+	body := uint64(rec.MQDSize) + uint64(rec.CtlStackSize)
+	if uint64(len(priv)) < body || abi.Decode(priv[:24], &state) != nil || state.Magic != mqdMagic {
 		return nil, s.refuse(syscall.EINVAL, "queue's mqd is not one")
 	}
 	s.mu.Lock()
