@@ -122,9 +122,12 @@ static void make_item(struct device *dev, const struct config *cfg, int index, i
 	};
 	int kind = i % (sizeof(kinds) / sizeof(kinds[0]));
 	struct gpu *g = &dev->gpus[i % dev->num_gpus];
+	bool big = cfg->big_bo && i < dev->num_gpus;
 
+	if (big)
+		kind = 0;
 	memset(it, 0, sizeof(*it));
-	bo_alloc(dev, g, item_size(cfg, i), kinds[kind].flags, kinds[kind].cpu, &it->bo);
+	bo_alloc(dev, g, big ? cfg->big_bo : item_size(cfg, i), kinds[kind].flags, kinds[kind].cpu, &it->bo);
 	it->seed = mix(index * 1000 + i);
 	gpu_run(dev, g, K_PATTERN, it->bo.va, NULL, it->bo.size, it->seed);
 	if (i % 7 == 0 && dev->num_gpus > 1) {
