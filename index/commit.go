@@ -30,7 +30,9 @@ func (s *Store) commitKVs(kvs []pack.KV) error {
 	if err != nil {
 		return classify("commit", err)
 	}
+	// What a failed batch left out goes first: its journals are about to be marked as applied.
 	chunks := append(s.unindexed, done.Chunks...)
+	kvs = append(s.unapplied, kvs...)
 	b := s.db.batch()
 	for _, c := range chunks {
 		b.setLoc(c)
@@ -44,10 +46,10 @@ func (s *Store) commitKVs(kvs []pack.KV) error {
 		err = s.db.b.Sync()
 	}
 	if err != nil {
-		s.unindexed = chunks
+		s.unindexed, s.unapplied = chunks, kvs
 		return classify("commit", fmt.Errorf("index: %w", err))
 	}
-	s.unindexed = nil
+	s.unindexed, s.unapplied = nil, nil
 	s.ingest.indexed(chunks)
 	return nil
 }

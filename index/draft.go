@@ -38,6 +38,7 @@ type Draft struct {
 	next   uint32
 	parent string // id
 	ended  bool   // sealed or aborted
+	tried  bool   // a Seal failed: journals may hold its root record
 }
 
 // node is a file, directory or symlink of a draft. kind, target and number never change.
@@ -360,7 +361,14 @@ func (d *Draft) Abort() error {
 	delete(s.drafts, d.name)
 	delete(s.roots, d.id)
 	s.mu.Unlock()
-	err := errors.Join(s.putLocal([]put{{key: rootKey(d.id)}}), s.deleteBody(d.id))
+	record := []put{{key: rootKey(d.id)}}
+	var err error
+	if d.tried {
+		err = s.commit(record)
+	} else {
+		err = s.putLocal(record)
+	}
+	err = errors.Join(err, s.deleteBody(d.id))
 	d.pins.end()
 	s.announce(d.name)
 	return err
@@ -381,6 +389,7 @@ func (d *Draft) Seal(ctx context.Context) (Info, error) {
 		return Info{}, d.over("")
 	}
 	fail := func(err error) (Info, error) {
+		d.tried = true
 		return Info{}, &Error{Class: ClassOf(err), Op: "seal", Checkpoint: d.name, Hint: HintOf(err), Err: err}
 	}
 	paths := make([]string, 0, len(d.nodes))

@@ -33,11 +33,12 @@ type Store struct {
 	stats  counters
 
 	gcMu      sync.Mutex    // one collection or verification at a time
-	commitMu  sync.Mutex    // one commit at a time; guards unindexed
+	commitMu  sync.Mutex    // one commit at a time; guards unindexed and unapplied
 	updateMu  sync.Mutex    // one change of a root record at a time
 	sweepMu   sync.RWMutex  // read: a chunk is looked up and pinned; write: chunks are forgotten
 	seq       atomic.Uint64 // of the last metadata record
 	unindexed []pack.Chunk  // journalled, but Badger has not taken them yet
+	unapplied []pack.KV     // keys likewise
 
 	mu           sync.Mutex
 	closed       bool
@@ -158,6 +159,8 @@ func classify(op string, err error) error {
 	}
 	class, hint := classOfOS(err), ""
 	switch {
+	case errors.Is(err, pack.ErrVersion):
+		class, hint = Unsupported, "use a later gpucr-fs"
 	case errors.Is(err, pack.ErrCorrupt), errors.Is(err, errDamaged), errors.Is(err, errMissing):
 		class = Corrupt
 	case errors.Is(err, pack.ErrNoSpace):

@@ -18,10 +18,12 @@ type Options struct {
 	Logger    *slog.Logger
 }
 
-// Errors that callers tell apart. Both come wrapped with the file concerned.
+// Errors that callers tell apart. They come wrapped with the file concerned.
 var (
 	// ErrCorrupt: bytes on disk are not what was written.
 	ErrCorrupt = errors.New("damaged")
+	// ErrVersion: a later version of the program wrote it.
+	ErrVersion = errors.New("written by a later version")
 	// ErrNoSpace: writing would go below the floor of free space, or the disk is full.
 	ErrNoSpace = errors.New("no space left")
 )
@@ -131,7 +133,7 @@ func (s *Set) Read(n uint32, from int64, fn func(Record) error) (end int64, bad 
 		if h := r.Header; h != nil {
 			switch {
 			case h.Version != Version:
-				return fmt.Errorf("%w: format %d is not known to this version", ErrCorrupt, h.Version)
+				return fmt.Errorf("%w (format %d)", ErrVersion, h.Version)
 			case h.Store != s.o.Store:
 				return fmt.Errorf("%w: it belongs to another store", ErrCorrupt)
 			case h.Pack != n:

@@ -1,0 +1,126 @@
+package index
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// smallDisk mounts a file system of size bytes.
+func smallDisk(t *testing.T, size string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
+		t.Fatalf("mount a small tmpfs: %v (tests need root)", err)
+	}
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	return dir
+}
+
+// writeUntilFull writes random bytes into a draft until that fails.
+func writeUntilFull(t *testing.T, s *Store, name string) error {
+	t.Helper()
+	d, err := s.Create(t.Context(), name, CreateOptions{})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := d.Abort(); err != nil {
+			t.Errorf("abort: %v", err)
+		}
+	}()
+	f, err := d.Create("pages-1.img", 0o644)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for i := range uint64(400) {
+		p := memory(1000+i, 1<<20)
+		for j := range p {
+			p[j] ^= byte(uint64(j) * i >> 3) // nothing of it repeats
+		}
+		if _, err := f.WriteAt(p, f.Size()); err != nil {
+			return err
+		}
+	}
+	_, err = d.Seal(t.Context())
+	return err
+}
+
+func TestDiskFull(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		floor int64
+		// ballast fills the disk behind the store's back, so that the kernel and not the floor says no.
+		ballast int64
+	}{
+		{name: "down to the floor", floor: 32 << 20},
+		{name: "really full", floor: 1, ballast: 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			disk := smallDisk(t, "160m")
+			dir := filepath.Join(disk, "store")
+			if err := Init(dir, InitOptions{PackSize: 16 << 20}); err != nil {
+				t.Fatal(err)
+			}
+			o := testOptions(t)
+			o.FreeFloor = tt.floor
+			s := openTestStore(t, dir, o)
+			kept := map[string][]byte{"pages-1.img": memory(1, 24<<20)}
+			write(t, s, "kept", kept)
+			write(t, s, "dropped", map[string][]byte{"pages-1.img": memory(2, 24<<20)})
+			ballast := filepath.Join(disk, "ballast")
+			if tt.ballast > 0 {
+				fillDisk(t, ballast, s)
+			}
+			err := writeUntilFull(t, s, "big")
+			if ClassOf(err) != NoSpace || HintOf(err) == "" || !strings.Contains(err.Error(), "space") {
+				t.Fatalf("a full disk said: %v (class %v, hint %q)", err, ClassOf(err), HintOf(err))
+			}
+			s.cache.drop()
+			mustHold(t, s, "kept", kept)
+			if tt.ballast > 0 {
+				if err := os.Remove(ballast); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := s.Remove(t.Context(), []string{"dropped"}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			after := map[string][]byte{"pages-1.img": memory(3, 16<<20)}
+			write(t, s, "after", after)
+			mustVerify(t, s, 0)
+			s = reopen(t, s)
+			mustHold(t, s, "kept", kept)
+			mustHold(t, s, "after", after)
+			mustVerify(t, s, 0)
+			if names, _ := s.Names(t.Context()); len(names) != 2 {
+				t.Errorf("left: %+v", names)
+			}
+		})
+	}
+}
+
+// fillDisk leaves less than one write of free space.
+func fillDisk(t *testing.T, path string, s *Store) {
+	t.Helper()
+	free, err := s.packs.Free()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	// 20 MiB: the floor's own margin is 16, so that the store begins to write and runs into the end.
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, free-20<<20); err != nil {
+		t.Fatal(err)
+	}
+}
