@@ -24,9 +24,7 @@ func main() {
 		time.Sleep(time.Second)
 		stop()
 	})
-	code := run(ctx, os.Args[1:])
-	stop()
-	os.Exit(code)
+	os.Exit(run(ctx, os.Args[1:]))
 }
 
 func run(ctx context.Context, args []string) int {

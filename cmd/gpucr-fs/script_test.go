@@ -29,6 +29,7 @@ func TestScripts(t *testing.T) {
 		RequireUniqueNames:  true,
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("CRIU", criu)
+			e.Setenv("GORACE", "atexit_sleep_ms=0") // the race detector would let every process sleep for a second at its end
 			e.Setenv("GPUCR_FS_FREE_FLOOR", "1MiB")
 			if err := os.WriteFile(filepath.Join(e.WorkDir, "empty.json"), []byte("{}"), 0o600); err != nil {
 				return err
