@@ -38,6 +38,12 @@ func (o *OSFile) Size() int64 { return o.size }
 
 func (o *OSFile) Close() error { return o.f.Close() }
 
+// Advise lets the kernel read ahead.
+func (o *OSFile) Advise(off, n int64) {
+	// Advice that is not taken changes nothing.
+	unix.Fadvise(int(o.f.Fd()), off, n, unix.FADV_WILLNEED)
+}
+
 // Data finds data by the holes of the file. File systems that keep no account
 // of holes say that everything is data.
 func (o *OSFile) Data(off, end int64) (start, stop int64, err error) {

@@ -34,6 +34,7 @@ func (q *Queue) fetch(r Range) (zero, failed int64) {
 			start, stop = off, r.End()
 		}
 		if start > off {
+			q.pass(Range{r.File, off, start - off}, nil, nil)
 			q.opts.Sink.Zero(Range{r.File, off, start - off})
 			zero += start - off
 		}
@@ -48,11 +49,16 @@ func (q *Queue) fetch(r Range) (zero, failed int64) {
 	return zero, failed
 }
 
+// retryBytes is how a run that cannot be read is cut before it is cut into
+// pages.
+const retryBytes = 64 << 10
+
 // read reads a range that holds data. When that fails it tries ever smaller
 // parts, so that only the pages that cannot be read fail.
 func (q *Queue) read(f File, r Range, buf []byte) (failed int64) {
 	n, err := f.ReadAt(buf[:r.Len], r.Off)
 	if int64(n) == r.Len {
+		q.pass(r, buf[:r.Len], nil)
 		q.opts.Sink.Fill(r, buf[:r.Len])
 		return 0
 	}
@@ -60,11 +66,12 @@ func (q *Queue) read(f File, r Range, buf []byte) (failed int64) {
 		err = io.ErrUnexpectedEOF
 	}
 	part := int64(PageSize)
-	if r.Len > UnitBytes {
-		part = UnitBytes
+	if r.Len > retryBytes {
+		part = retryBytes
 	}
 	if r.Len <= part {
-		q.opts.Logger.Error("cannot read page", "file", r.File, "offset", r.Off, "bytes", r.Len, "err", err)
+		q.opts.Logger.Error("cannot read page", "file", q.opts.Names[r.File], "offset", r.Off, "bytes", r.Len, "err", err)
+		q.pass(r, nil, err)
 		q.opts.Sink.Fail(r, err)
 		return r.Len
 	}

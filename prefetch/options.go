@@ -12,7 +12,7 @@ import (
 const PageSize = 4096
 
 // UnitBytes is how finely a Queue keeps track of what it has fetched.
-const UnitBytes = 64 << 10
+const UnitBytes = 16 << 10
 
 // Range is a run of bytes of one of a queue's files, page-aligned.
 type Range struct {
@@ -31,6 +31,11 @@ type File interface {
 	// Data returns the first run in [off, end) that has to be read. What
 	// lies before it is zero; start is end when everything is.
 	Data(off, end int64) (start, stop int64, err error)
+}
+
+// Adviser is implemented by files that can be told what will be read soon.
+type Adviser interface {
+	Advise(off, n int64)
 }
 
 // Sink takes what the queue brings. Its methods are called by many goroutines
@@ -58,7 +63,13 @@ type Buffers interface {
 // Options tune a Queue. The zero value of a field selects its default.
 type Options struct {
 	Files []File
-	Sink  Sink
+	// Names of the files, for the recorder and for logs.
+	Names []string
+	// Sink takes what is fetched. Without one the queue only serves Read.
+	Sink Sink
+	// Hot is the hot set, in the order of first touches. It is fetched before
+	// the first sweep, and files that are Advisers are told of it at once.
+	Hot []Range
 	// Workers bounds the goroutines that fetch hot set and sweep, besides
 	// the one for demands. Default: four per CPU, at most 16.
 	Workers int
@@ -73,7 +84,7 @@ type Options struct {
 	Rate int64
 	// Buffers replaces the queue's own buffers.
 	Buffers Buffers
-	// Recorder, when set, is told of every demand.
+	// Recorder, when set, is told of every demand and every Read.
 	Recorder *Recorder
 	Logger   *slog.Logger
 
@@ -88,7 +99,13 @@ func (o *Options) Validate() error {
 		return errors.New("prefetch: options lack a logger")
 	}
 	if o.Sink == nil {
-		return errors.New("prefetch: options lack a sink")
+		o.Sink = noSink{}
+	}
+	if o.Names == nil && o.Recorder == nil {
+		o.Names = make([]string, len(o.Files))
+	}
+	if len(o.Names) != len(o.Files) {
+		return fmt.Errorf("prefetch: %d names for %d files", len(o.Names), len(o.Files))
 	}
 	def := func(v *int64, d int64) {
 		if *v == 0 {
@@ -119,3 +136,10 @@ func (o *Options) Validate() error {
 	o.Workers = int(min(int64(o.Workers), o.Memory/o.RunBytes-1))
 	return nil
 }
+
+type noSink struct{}
+
+func (noSink) Fill(Range, []byte) {}
+func (noSink) Zero(Range)         {}
+func (noSink) Fail(Range, error)  {}
+func (noSink) Had(Range)          {}

@@ -2,6 +2,7 @@ package prefetch
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 )
@@ -20,11 +21,14 @@ const (
 type state uint8
 
 const (
-	idle     state = iota // nobody wants it
-	wanted                // by hot set or sweep
-	inFlight              // a worker has it
-	done                  // delivered
+	idle      state = iota // nobody wants it
+	wanted                 // by sweep or demand
+	wantedHot              // by hot set
+	inFlight               // a worker has it
+	done                   // delivered
 )
+
+func (s state) waits() bool { return s == wanted || s == wantedHot }
 
 // Queue orders the fetches of one checkpoint. Create it with New, and Close it.
 type Queue struct {
@@ -39,6 +43,8 @@ type Queue struct {
 	// demands are units somebody waits for, oldest first. Those whose unit
 	// is in flight or done by the time they come up are passed over.
 	demands []unitRef
+	readers map[unitRef][]*reader
+	swept   bool             // a sweep has been asked for
 	lists   [classes][]Range // what hot set and sweep have not passed yet
 	active  int              // background workers that may run, see adapt
 	running int              // runs in flight
@@ -72,7 +78,12 @@ func New(opts Options) (*Queue, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	q := &Queue{opts: opts, stop: make(chan struct{})}
+	for _, r := range opts.Hot {
+		if r.File < 0 || r.File >= len(opts.Files) {
+			return nil, fmt.Errorf("prefetch: the hot set has file %d of %d", r.File, len(opts.Files))
+		}
+	}
+	q := &Queue{opts: opts, stop: make(chan struct{}), readers: make(map[unitRef][]*reader)}
 	q.wakeAny = sync.NewCond(&q.mu)
 	q.wakeExpress = sync.NewCond(&q.mu)
 	q.wakeDrain = sync.NewCond(&q.mu)
@@ -95,6 +106,11 @@ func New(opts Options) (*Queue, error) {
 		go q.work(i)
 	}
 	go q.adapt()
+	for _, r := range q.opts.Hot {
+		if a, ok := opts.Files[r.File].(Adviser); ok {
+			a.Advise(r.Off, r.Len)
+		}
+	}
 	return q, nil
 }
 
@@ -102,7 +118,8 @@ func New(opts Options) (*Queue, error) {
 // wanted will not be fetched.
 func (q *Queue) Close() error {
 	q.mu.Lock()
-	if !q.closed {
+	first := !q.closed
+	if first {
 		q.closed = true
 		q.paid.Stop()
 		close(q.stop)
@@ -112,7 +129,7 @@ func (q *Queue) Close() error {
 	q.wakeDrain.Broadcast()
 	q.mu.Unlock()
 	q.workers.Wait()
-	if p, ok := q.opts.Buffers.(*pool); ok {
+	if p, ok := q.opts.Buffers.(*pool); ok && first {
 		return p.close()
 	}
 	return nil
@@ -123,28 +140,16 @@ func (q *Queue) Close() error {
 // by Had and does nothing, unless again is set.
 func (q *Queue) Demand(r Range, again bool) {
 	if q.opts.Recorder != nil {
-		q.opts.Recorder.Touch(r)
+		q.opts.Recorder.Touch(q.opts.Names[r.File], r.Off, r.Len)
 	}
 	q.mu.Lock()
 	had := true
 	q.each(r, func(u unitRef, s *state) {
-		q.stats.Demands++
-		switch *s {
-		case inFlight:
-			q.stats.Joined++
-			had = false
+		if *s == done && !again {
 			return
-		case done:
-			if !again {
-				return
-			}
-			q.stats.Refetched += UnitBytes
 		}
 		had = false
-		*s = wanted
-		q.demands = append(q.demands, u)
-		q.wakeExpress.Signal()
-		q.wakeAny.Signal()
+		q.urge(u, s)
 	})
 	q.mu.Unlock()
 	if had {
@@ -152,19 +157,64 @@ func (q *Queue) Demand(r Range, again bool) {
 	}
 }
 
-// Hot asks for the hot set, in the order of first touches.
-func (q *Queue) Hot(ranges []Range) { q.want(hot, ranges) }
+// urge puts a unit before everything else. Preconditions: mu is held.
+func (q *Queue) urge(u unitRef, s *state) {
+	q.stats.Demands++
+	switch *s {
+	case inFlight:
+		q.stats.Joined++
+		return
+	case done:
+		q.stats.Refetched += UnitBytes
+	}
+	if !s.waits() {
+		*s = wanted
+	}
+	q.demands = append(q.demands, u)
+	q.wakeExpress.Signal()
+	q.wakeAny.Signal()
+}
 
-// Sweep asks for everything else.
-func (q *Queue) Sweep(ranges []Range) { q.want(sweep, ranges) }
-
-func (q *Queue) want(c class, ranges []Range) {
+// Sweep asks for ranges in the background, after the hot set.
+func (q *Queue) Sweep(ranges []Range) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if !q.swept {
+		q.swept = true
+		q.want(hot, q.hotSet())
+	}
+	q.want(sweep, ranges)
+}
+
+// Warm asks for the hot set alone.
+func (q *Queue) Warm() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.swept = true
+	q.want(hot, q.hotSet())
+}
+
+// hotSet returns the hot set to fetch: a touch stands for all that its demand
+// brought, since what that spared the process was not recorded.
+func (q *Queue) hotSet() []Range {
+	out := make([]Range, len(q.opts.Hot))
+	for i, r := range q.opts.Hot {
+		r.Len = min(max(r.Len, q.opts.DemandBytes), q.opts.Files[r.File].Size()-r.Off)
+		out[i] = r
+	}
+	return out
+}
+
+// want adds ranges to a list. Preconditions: mu is held.
+func (q *Queue) want(c class, ranges []Range) {
+	as := wanted
+	if c == hot {
+		as = wantedHot
+	}
 	for _, r := range ranges {
 		q.each(r, func(_ unitRef, s *state) {
-			if *s == idle {
-				*s = wanted
+			if *s == idle || *s == wanted {
+				*s = max(*s, as)
 			}
 		})
 	}
@@ -175,6 +225,7 @@ func (q *Queue) want(c class, ranges []Range) {
 // Again forgets that ranges have been delivered and sweeps them once more.
 func (q *Queue) Again(ranges []Range) {
 	q.mu.Lock()
+	defer q.mu.Unlock()
 	for _, r := range ranges {
 		q.each(r, func(_ unitRef, s *state) {
 			if *s == done {
@@ -183,7 +234,6 @@ func (q *Queue) Again(ranges []Range) {
 			}
 		})
 	}
-	q.mu.Unlock()
 	q.want(sweep, ranges)
 }
 
@@ -213,11 +263,12 @@ func (q *Queue) Drain(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// HotDone reports whether the hot set has been passed.
+// HotDone reports whether the hot set has been asked for and all of it has been
+// taken by workers.
 func (q *Queue) HotDone() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.lists[hot]) == 0
+	return q.swept && len(q.lists[hot]) == 0
 }
 
 // Stats returns what was counted so far.
@@ -238,15 +289,15 @@ func (q *Queue) pending() bool {
 // skip drops from the heads of the lists what needs no fetching any more.
 // Preconditions: mu is held.
 func (q *Queue) skip() {
-	for len(q.demands) > 0 && q.units[q.demands[0].file][q.demands[0].unit] != wanted {
+	for len(q.demands) > 0 && !q.units[q.demands[0].file][q.demands[0].unit].waits() {
 		q.demands = q.demands[1:]
 	}
 	for c := hot; c <= sweep; c++ {
 		for len(q.lists[c]) > 0 {
 			r := &q.lists[c][0]
-			skipped := false
-			q.each(Range{r.File, r.Off, min(r.Len, 1)}, func(_ unitRef, s *state) { skipped = *s == wanted })
-			if skipped {
+			waits := false
+			q.each(Range{r.File, r.Off, min(r.Len, 1)}, func(_ unitRef, s *state) { waits = s.waits() })
+			if waits {
 				break
 			}
 			// Go to the next unit, or the next range.
@@ -301,12 +352,12 @@ func (q *Queue) claimList(c class) run {
 	return q.claim(c, unitRef{r.File, int(r.Off / UnitBytes)}, q.opts.RunBytes)
 }
 
-// claim takes a unit and the wanted ones after it. Preconditions: mu is held,
-// the unit is wanted.
+// claim takes a unit and those after it that are wanted as well, for the hot
+// set those that are hot. Preconditions: mu is held, the unit is wanted.
 func (q *Queue) claim(c class, u unitRef, limit int64) run {
 	units := q.units[u.file]
 	end := u.unit
-	for end < len(units) && units[end] == wanted && int64(end-u.unit)*UnitBytes < limit {
+	for end < len(units) && int64(end-u.unit)*UnitBytes < limit && units[end].waits() && (c != hot || units[end] == wantedHot) {
 		units[end] = inFlight
 		end++
 	}
@@ -330,7 +381,10 @@ func (q *Queue) claim(c class, u unitRef, limit int64) run {
 func (q *Queue) delivered(r run, zero, failed int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.each(r.Range, func(_ unitRef, s *state) { *s = done })
+	q.each(r.Range, func(u unitRef, s *state) {
+		*s = done
+		q.readersDone(u, s)
+	})
 	q.running--
 	q.stats.ZeroBytes += zero
 	q.stats.FailedBytes += failed

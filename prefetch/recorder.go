@@ -2,42 +2,56 @@ package prefetch
 
 import "sync"
 
-// Recorder keeps the order in which the pages of files were first touched.
+// Recorder makes the profile of a restore: the order in which pages of files
+// were first touched.
 type Recorder struct {
 	mu      sync.Mutex
-	seen    map[page]struct{}
-	touches []Range
+	numbers map[string]int
+	seen    map[touch]struct{}
+	profile Profile
 }
 
-type page struct {
+type touch struct {
 	file int
-	no   int64
+	page int64
 }
 
 // NewRecorder returns an empty recorder.
-func NewRecorder() *Recorder { return &Recorder{seen: make(map[page]struct{})} }
+func NewRecorder() *Recorder {
+	return &Recorder{numbers: make(map[string]int), seen: make(map[touch]struct{})}
+}
 
-// Touch notes that somebody needed a range.
-func (r *Recorder) Touch(t Range) {
+// Touch notes that somebody needed n bytes of a file from off on.
+func (r *Recorder) Touch(name string, off, n int64) {
+	if n <= 0 || off < 0 {
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for off := t.Off &^ (PageSize - 1); off < t.End(); off += PageSize {
-		p := page{t.File, off / PageSize}
-		if _, ok := r.seen[p]; ok {
+	file, ok := r.numbers[name]
+	if !ok {
+		file = len(r.profile.Files)
+		r.numbers[name] = file
+		r.profile.Files = append(r.profile.Files, name)
+	}
+	for page := off / PageSize; page <= (off+n-1)/PageSize; page++ {
+		t := touch{file, page}
+		if _, ok := r.seen[t]; ok {
 			continue
 		}
-		r.seen[p] = struct{}{}
-		if n := len(r.touches) - 1; n >= 0 && r.touches[n].File == t.File && r.touches[n].End() == off {
-			r.touches[n].Len += PageSize
+		r.seen[t] = struct{}{}
+		at := page * PageSize
+		if k := len(r.profile.Touches) - 1; k >= 0 && r.profile.Touches[k].File == file && r.profile.Touches[k].End() == at {
+			r.profile.Touches[k].Len += PageSize
 			continue
 		}
-		r.touches = append(r.touches, Range{t.File, off, PageSize})
+		r.profile.Touches = append(r.profile.Touches, Range{file, at, PageSize})
 	}
 }
 
-// Touches returns the ranges touched so far, in order, without overlap.
-func (r *Recorder) Touches() []Range {
+// Profile returns what was touched so far.
+func (r *Recorder) Profile() *Profile {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]Range(nil), r.touches...)
+	return &Profile{append([]string(nil), r.profile.Files...), append([]Range(nil), r.profile.Touches...)}
 }

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 //go:embed src/lazytarget.c
@@ -40,6 +42,7 @@ type status struct {
 	pages, ops, forks           atomic.Uint64
 	mismatches, sigbus, exited  atomic.Uint64
 	hotNS, beats                atomic.Uint64
+	hotOnly, hotPasses          atomic.Uint64
 	message                     [4000]byte
 }
 
@@ -62,8 +65,12 @@ type Options struct {
 }
 
 // Start runs the program with its status file in dir and waits until it has
-// set up its memory.
+// set up its memory. The calling process becomes the reaper of what a restore
+// leaves behind: pids have to be free for the next one.
 func Start(bin, dir string, o Options) (*Target, error) {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return nil, err
+	}
 	path := filepath.Join(dir, "status")
 	size := int(unsafe.Sizeof(status{})+4095) &^ 4095
 	if err := os.WriteFile(path, make([]byte, size), 0o600); err != nil {
@@ -126,8 +133,13 @@ func (t *Target) Kill() {
 func (t *Target) Dumped() error { return t.wait("it is dumped", 10*time.Second, t.gone) }
 
 // gone reports whether the pid is free again, as a process and as the group of
-// its children.
+// its children. It reaps what has become this process's child.
 func (t *Target) gone() bool {
+	for {
+		if pid, err := syscall.Wait4(-t.PID, nil, syscall.WNOHANG, nil); pid <= 0 || err != nil {
+			break
+		}
+	}
 	return syscall.Kill(t.PID, 0) == syscall.ESRCH && syscall.Kill(-t.PID, 0) == syscall.ESRCH
 }
 
@@ -143,6 +155,16 @@ func (t *Target) Check(threads int, patience time.Duration) error {
 	want := t.st.checked.Load() + uint64(threads)
 	t.st.check.Add(1)
 	return t.wait("it has checked its memory", patience, func() bool { return t.st.checked.Load() >= want })
+}
+
+// CheckHot lets a quiet process of one thread check its hot set only, and waits
+// for it.
+func (t *Target) CheckHot(patience time.Duration) error {
+	from := t.st.hotPasses.Load()
+	t.st.hotOnly.Store(1)
+	defer t.st.hotOnly.Store(0)
+	t.st.check.Add(1)
+	return t.wait("it has checked its hot set", patience, func() bool { return t.st.hotPasses.Load() > from })
 }
 
 // Stop lets the process check everything a last time and end.
@@ -166,7 +188,7 @@ func (t *Target) Ended(patience time.Duration) error { return t.wait("it is gone
 
 // Reset prepares the status for another restore of the same images.
 func (t *Target) Reset() {
-	for _, v := range []*atomic.Uint64{&t.st.stop, &t.st.exited, &t.st.checked, &t.st.mismatches, &t.st.sigbus, &t.st.pages, &t.st.ops, &t.st.forks} {
+	for _, v := range []*atomic.Uint64{&t.st.stop, &t.st.exited, &t.st.checked, &t.st.mismatches, &t.st.sigbus, &t.st.pages, &t.st.ops, &t.st.forks, &t.st.check, &t.st.hotPasses} {
 		v.Store(0)
 	}
 	t.st.message = [4000]byte{}

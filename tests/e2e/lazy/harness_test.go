@@ -157,6 +157,10 @@ type serveOptions struct {
 	rate  int64                             // of the sweep, bytes a second
 	quiet bool                              // log nothing
 	wrap  func(prefetch.File) prefetch.File // replaces files
+	// profile is replayed, and recorder made to record one.
+	profile  *prefetch.Profile
+	recorder *prefetch.Recorder
+	memory   int64 // for buffers
 }
 
 // serve starts a server for the images.
@@ -182,7 +186,18 @@ func (c *checkpoint) serve(t testing.TB, work string, o serveOptions) *server {
 	}
 	s.Server, err = uffd.Listen(uffd.Options{Dir: work, Plan: plan, Logger: log})
 	must(t, err)
-	s.queue, err = prefetch.New(prefetch.Options{Files: s.files, Sink: s.Server, Rate: o.rate, Logger: log})
+	q := prefetch.Options{Files: s.files, Names: plan.Files, Sink: s.Server, Rate: o.rate, Memory: o.memory, Recorder: o.recorder, Logger: log}
+	if o.memory > 0 {
+		q.RunBytes = o.memory / 4
+	}
+	if o.profile != nil {
+		var sizes []int64
+		for _, f := range s.files {
+			sizes = append(sizes, f.Size())
+		}
+		q.Hot = o.profile.Ranges(plan.Files, sizes)
+	}
+	s.queue, err = prefetch.New(q)
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/prefetch"
 	"github.com/gpucr/gpucr-fs/restore/uffd"
 	"github.com/gpucr/gpucr-fs/tests/lazytarget"
 )
@@ -24,6 +25,56 @@ func TestQuietProcess(t *testing.T) {
 		t.Logf("resumed after %v, %s; %+v", resume, c, s.Report())
 		c.Kill()
 	}
+}
+
+// What a first restore touches comes first in the next one, before the process
+// asks for it.
+func TestProfile(t *testing.T) {
+	c := dump(t, lazytarget.Options{MB: 256, Threads: 1, Seed: 11, Quiet: true})
+	const slow = 20 << 20
+	var p *prefetch.Profile
+	restore := func(o serveOptions) (faults int64, hot time.Duration) {
+		t.Helper()
+		c.Reset()
+		work := t.TempDir()
+		s := c.serve(t, work, o)
+		must(t, c.restore(t, work))
+		if o.profile != nil {
+			must(t, poll(time.Minute, s.queue.HotDone))
+		}
+		start := time.Now()
+		// The hot set is a twentieth of the memory.
+		must(t, c.CheckHot(time.Minute))
+		hot = time.Since(start)
+		faults = s.Report().Faults
+		if o.recorder != nil {
+			p = o.recorder.Profile()
+		}
+		must(t, c.Check(1, time.Minute))
+		c.Kill()
+		must(t, s.wait(10*time.Second))
+		return faults, hot
+	}
+	before, first := restore(serveOptions{rate: slow, recorder: prefetch.NewRecorder()})
+	stored, err := prefetch.DecodeProfile(p.Encode())
+	must(t, err)
+	after, second := restore(serveOptions{rate: 1 << 30, profile: stored})
+	t.Logf("hot set after %v with %d faults; with a profile of %d ranges, %d bytes after %v with %d faults",
+		first, before, len(p.Touches), p.Bytes(), second, after)
+	if after > before/2 {
+		t.Errorf("%d faults with a profile, %d without", after, before)
+	}
+}
+
+// Buffers much smaller than the memory to be filled are enough.
+func TestSmallMemory(t *testing.T) {
+	c := dump(t, lazytarget.Options{MB: 96, Threads: 2, Seed: 12, Quiet: true})
+	c.Reset()
+	work := t.TempDir()
+	s := c.serve(t, work, serveOptions{memory: 1 << 20})
+	must(t, c.restore(t, work))
+	must(t, s.wait(time.Minute))
+	must(t, c.Check(2, time.Minute))
 }
 
 // stressTime is how long TestStress goes on.
