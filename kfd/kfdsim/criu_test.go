@@ -332,6 +332,13 @@ func TestOnlyTheTracer(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := &client{t: t, sim: s, kfd: dup}
+	t.Cleanup(func() {
+		unix.Close(dup)
+		if cmd.ProcessState == nil {
+			cmd.Process.Kill() // the test failed before it could end by itself
+			cmd.Wait()
+		}
+	})
 	info := &checkpoint{}
 	if errno := info.op(c, abi.KFDCRIUProcessInfo); errno != syscall.EBADF {
 		t.Errorf("PROCESS_INFO by a stranger: %v", errno)
@@ -355,11 +362,21 @@ func TestOnlyTheTracer(t *testing.T) {
 	if errno := <-other; errno != syscall.EBADF {
 		t.Errorf("PROCESS_INFO by another thread of the tracer: %v", errno)
 	}
+	// Only a stopped process can be let go; the runtime's own signals may have
+	// stopped it before.
+	if err := unix.PtraceInterrupt(cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Wait4(cmd.Process.Pid, nil, unix.WALL, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.PtraceDetach(cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
 	in.Close()
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
 	}
-	unix.Close(dup)
 }
 
 func TestCRIUNeedsCapability(t *testing.T) {
