@@ -43,6 +43,7 @@ type status struct {
 	mismatches, sigbus, exited  atomic.Uint64
 	hotNS, beats                atomic.Uint64
 	hotOnly, hotPasses          atomic.Uint64
+	damaged                     atomic.Uint64
 	message                     [4000]byte
 }
 
@@ -175,6 +176,9 @@ func (t *Target) Stop(patience time.Duration) error {
 	}
 	return t.wait("it is gone", patience, t.gone)
 }
+
+// Damaged tells the process that it may find memory that cannot be read.
+func (t *Target) Damaged() { t.st.damaged.Store(1) }
 
 // StopDamaged is Stop for a process some of whose memory cannot be read: it
 // may also have ended by SIGBUS.

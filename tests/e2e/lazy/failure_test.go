@@ -49,6 +49,7 @@ func TestUnreadable(t *testing.T) {
 	for range *damages {
 		c.Reset()
 		work := t.TempDir()
+		c.Damaged()
 		var hits atomic.Int64
 		s := c.serve(t, work, serveOptions{rate: 64 << 20, quiet: true, wrap: func(f prefetch.File) prefetch.File {
 			off := rnd.Int64N(max(1, f.Size()))
