@@ -6,6 +6,8 @@ TIMEOUT   ?= 18m
 CRASH_N   ?= 200
 FUZZTIME  ?= 30s
 ARGS      ?=
+VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+COMMIT    ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .PHONY: help build test race lint fuzz crash bench demo criu proto clean deps bench-deps
@@ -14,7 +16,7 @@ help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 build: ## build bin/gpucr-fs
-	$(GO) build -trimpath -o bin/gpucr-fs ./cmd/gpucr-fs
+	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION) -X main.commit=$(COMMIT)" -o bin/gpucr-fs ./cmd/gpucr-fs
 
 deps:
 	@scripts/need.sh cc:gcc libc6-dev linux-libc-dev libdrm-dev setsid:util-linux

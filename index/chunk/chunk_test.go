@@ -148,25 +148,50 @@ func bfloat16(seed uint64, n int) []byte {
 	return b
 }
 
-func TestPlanesSaveAThirdOfWeights(t *testing.T) {
+func TestPlanesSaveAQuarterOfWeights(t *testing.T) {
 	content := bfloat16(1, 1<<20)
-	stored := encodePlanes(content, nil)
-	if r := float64(len(stored)) / float64(len(content)); r > 0.72 {
-		t.Errorf("stored %.2f of the size, want 0.72 at most", r)
+	common, pays := commonHigh(content)
+	if !pays {
+		t.Fatal("weights do not look like 16-bit numbers")
 	}
-	if planesPay(random(1, 1<<20)) {
+	stored := encodePlanes(content, common, nil)
+	if r := float64(len(stored)) / float64(len(content)); r > 0.76 {
+		t.Errorf("stored %.2f of the size, want 0.76 at most", r)
+	}
+	if _, pays := commonHigh(random(1, 1<<20)); pays {
 		t.Error("random bytes look like 16-bit numbers")
+	}
+}
+
+// TestPlanesWithRareValues mixes in values that no nibble names, anywhere.
+func TestPlanesWithRareValues(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for n := range 50 {
+		content := bfloat16(uint64(n), 8*(1+r.IntN(5000)))
+		for range r.IntN(len(content) / 16) {
+			content[r.IntN(len(content))] = byte(r.Uint32())
+		}
+		common, _ := commonHigh(content)
+		stored := encodePlanes(content, common, nil)
+		if stored == nil {
+			t.Fatalf("%d: not encoded", n)
+		}
+		got := make([]byte, len(content))
+		if err := decodePlanes(stored, got); err != nil || !bytes.Equal(got, content) {
+			t.Fatalf("%d: came back different: %v", n, err)
+		}
 	}
 }
 
 func BenchmarkPlanes(b *testing.B) {
 	content := bfloat16(1, 512<<10)
-	stored := encodePlanes(content, nil)
+	common, _ := commonHigh(content)
+	stored := encodePlanes(content, common, nil)
 	b.Run("encode", func(b *testing.B) {
 		b.SetBytes(int64(len(content)))
 		scratch := make([]byte, 0, MaxEncoded(len(content)))
 		for b.Loop() {
-			encodePlanes(content, scratch)
+			encodePlanes(content, common, scratch)
 		}
 	})
 	b.Run("decode", func(b *testing.B) {
@@ -181,7 +206,7 @@ func BenchmarkPlanes(b *testing.B) {
 	b.Run("probe", func(b *testing.B) {
 		b.SetBytes(int64(len(content)))
 		for b.Loop() {
-			planesPay(content)
+			commonHigh(content)
 		}
 	})
 }
@@ -207,7 +232,10 @@ func FuzzDecode(f *testing.F) {
 		stored, codec := c.Encode(p, text, make([]byte, 0, MaxEncoded(len(text))))
 		f.Add(uint8(codec), stored, len(text))
 	}
-	f.Add(uint8(Planes), encodePlanes(bfloat16(1, 16<<10), nil), 16<<10)
+	weights := bfloat16(1, 16<<10)
+	weights[101] = 0x77
+	common, _ := commonHigh(weights)
+	f.Add(uint8(Planes), encodePlanes(weights, common, nil), len(weights))
 	f.Fuzz(func(t *testing.T, codec uint8, stored []byte, want int) {
 		if want < 0 || want > 1<<20 {
 			return

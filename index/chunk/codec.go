@@ -67,7 +67,7 @@ func (c *Coder) Close() {
 }
 
 // MaxEncoded is the capacity scratch needs in Encode for a chunk of n bytes.
-func MaxEncoded(n int) int { return max(s2.MaxEncodedLen(n), n+n/128+64) }
+func MaxEncoded(n int) int { return max(s2.MaxEncodedLen(n), n+n/4+64) }
 
 // Encode gives content in its smallest worthwhile form: content itself with codec Raw, or a slice of scratch.
 func (c *Coder) Encode(p Policy, content, scratch []byte) ([]byte, Codec) {
@@ -81,8 +81,10 @@ func (c *Coder) Encode(p Policy, content, scratch []byte) ([]byte, Codec) {
 		out, codec = c.enc.EncodeAll(content, scratch[:0]), Zstd
 	case p == PolicyS2, promising(content):
 		out, codec = s2.Encode(scratch[:cap(scratch)], content), S2
-	case planesPay(content):
-		out, codec = encodePlanes(content, scratch), Planes
+	default:
+		if common, pays := commonHigh(content); pays {
+			out, codec = encodePlanes(content, common, scratch), Planes
+		}
 	}
 	if out == nil {
 		return content, Raw

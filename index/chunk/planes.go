@@ -4,97 +4,88 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
-	"sync"
-
-	"github.com/klauspost/compress/huff0"
 )
 
-// Numbers in bfloat16, two bytes each, keep sign and exponent in the high byte and noise in the low one. Byte-wise compressors find nothing in them; taken apart, the high
-// bytes of weights need 3 bits or less. A chunk in this form is
+// Numbers in bfloat16, two bytes each, keep sign and exponent in the high byte and noise in the low one. Byte-wise compressors find nothing in them. Taken apart,
+// fifteen values make up nearly all high bytes of weights, so that four bits a number do, and the rest are named in full. A chunk in this form is
 //
-//	u8 number of blocks | per block: u8 kind, u24 length, bytes | low bytes
+//	15 bytes, the common values | u32 number of others | a nibble for each number | low bytes | the others
 //
-// where the blocks are the high bytes, blockLen at a time, Huffman-coded (kind 1), one byte repeated (2) or as they are (0).
+// where nibble 15 stands for the next of the others. A Huffman code over the high bytes saved 31 % of weights where this saves 25, at 0.35 GB/s a core: a dump was bound
+// by it.
 
 const (
-	blockLen     = 128 << 10
-	blockRaw     = 0
-	blockHuff    = 1
-	blockRepeat  = 2
-	planesMaxLen = 255 * 2 * blockLen
+	planeCommon = 15
+	planeHead   = planeCommon + 4
 )
 
-// planesPay says whether samples of content look like bfloat16: high bytes of at most six bits of entropy spare an eighth of the whole.
-func planesPay(content []byte) bool {
+// commonHigh gives the fifteen most frequent high bytes in samples of content, and whether they are frequent enough to spare an eighth of it.
+func commonHigh(content []byte) (common [planeCommon]byte, pays bool) {
 	var hist [256]uint32
-	total := 0
+	var total uint32
 	for off := 0; off < len(content); off += probeStep {
 		sample := content[off:min(off+probeLen, len(content))]
 		for i := 1; i < len(sample); i += 2 {
 			hist[sample[i]]++
 		}
-		total += len(sample) / 2
+		total += uint32(len(sample) / 2)
 	}
-	var bits float64
-	for _, n := range hist {
-		if n > 0 {
-			bits += float64(n) * math.Log2(float64(total)/float64(n))
+	var covered uint32
+	for i := range common {
+		best := 0
+		for b, n := range hist {
+			if n > hist[best] {
+				best = b
+			}
 		}
+		common[i] = byte(best)
+		covered += hist[best]
+		hist[best] = 0
 	}
-	// A little below six bits, for the code's loss and its tables.
-	return bits < 5.8*float64(total)
+	return common, covered >= total/5*4
 }
 
-// encodePlanes gives content in planes, in scratch, or nil where it is no better.
-func encodePlanes(content, scratch []byte) []byte {
-	if len(content)%8 != 0 || len(content) > planesMaxLen {
+// encodePlanes gives content in planes, in scratch, or nil where it cannot be or is no better.
+func encodePlanes(content []byte, common [planeCommon]byte, scratch []byte) []byte {
+	if len(content)%8 != 0 || len(content) == 0 {
 		return nil
 	}
 	half := len(content) / 2
-	w := planeWork(2 * half)
-	defer workPool.Put(w)
-	high, low := w.buf[:half], w.buf[half:2*half]
-	deinterleave(content, high, low)
-	blocks := (half + blockLen - 1) / blockLen
-	out := append(scratch[:0], byte(blocks))
-	for i := range blocks {
-		b := high[i*blockLen : min((i+1)*blockLen, half)]
-		coded, _, err := huff0.Compress4X(b, &w.huff)
-		switch {
-		case err == nil:
-			out = appendBlock(out, blockHuff, len(coded))
-			out = append(out, coded...)
-		case errors.Is(err, huff0.ErrUseRLE):
-			out = appendBlock(out, blockRepeat, 1)
-			out = append(out, b[0])
-		default:
-			out = appendBlock(out, blockRaw, len(b))
-			out = append(out, b...)
+	size := planeHead + half/2 + half
+	if cap(scratch) < size+half {
+		scratch = make([]byte, size+half)
+	}
+	out := scratch[:size+half]
+	var code [256]byte
+	for i := range code {
+		code[i] = planeCommon
+	}
+	for i, b := range common {
+		code[b] = byte(i)
+	}
+	copy(out, common[:])
+	nibbles, low, others := out[planeHead:planeHead+half/2], out[planeHead+half/2:size], out[size:size]
+	limit := half / 4 // of others, beyond which less than an eighth is saved
+	for len(content) >= 8 {
+		x := binary.LittleEndian.Uint64(content)
+		a, b, c, d := byte(x>>8), byte(x>>24), byte(x>>40), byte(x>>56)
+		ca, cb, cc, cd := code[a], code[b], code[c], code[d]
+		nibbles[0], nibbles[1] = ca|cb<<4, cc|cd<<4
+		binary.LittleEndian.PutUint32(low, gather(x))
+		if ca == planeCommon || cb == planeCommon || cc == planeCommon || cd == planeCommon {
+			for _, s := range [4][2]byte{{ca, a}, {cb, b}, {cc, c}, {cd, d}} {
+				if s[0] == planeCommon {
+					others = append(others, s[1])
+				}
+			}
+			if len(others) > limit {
+				return nil
+			}
 		}
+		content, nibbles, low = content[8:], nibbles[2:], low[4:]
 	}
-	return append(out, low...)
-}
-
-// planeScratch is what taking a chunk apart, or putting it together, needs for a moment.
-type planeScratch struct {
-	buf  []byte
-	huff huff0.Scratch
-}
-
-var workPool = sync.Pool{New: func() any { return &planeScratch{huff: huff0.Scratch{Reuse: huff0.ReusePolicyNone}} }}
-
-func planeWork(n int) *planeScratch {
-	w := workPool.Get().(*planeScratch)
-	if cap(w.buf) < n {
-		w.buf = make([]byte, n)
-	}
-	w.buf = w.buf[:n]
-	return w
-}
-
-func appendBlock(out []byte, kind byte, n int) []byte {
-	return append(out, kind, byte(n), byte(n>>8), byte(n>>16))
+	binary.LittleEndian.PutUint32(out[planeCommon:], uint32(len(others)))
+	return out[:size+len(others)]
 }
 
 var errPlanes = errors.New("malformed planes")
@@ -102,52 +93,40 @@ var errPlanes = errors.New("malformed planes")
 // decodePlanes fills dst, of the content's length, from what encodePlanes wrote.
 func decodePlanes(stored, dst []byte) error {
 	half := len(dst) / 2
-	if len(dst)%8 != 0 || len(stored) < 1 || int(stored[0]) != (half+blockLen-1)/blockLen {
+	size := planeHead + half/2 + half
+	if len(dst)%8 != 0 || len(stored) < size || int64(binary.LittleEndian.Uint32(stored[planeCommon:])) != int64(len(stored)-size) {
 		return fmt.Errorf("%w: %d bytes for a chunk of %d", errPlanes, len(stored), len(dst))
 	}
-	blocks := int(stored[0])
-	stored = stored[1:]
-	w := planeWork(half)
-	defer workPool.Put(w)
-	high := w.buf[:0:half]
-	for i := range blocks {
-		want := min(blockLen, half-i*blockLen)
-		if len(stored) < 4 {
-			return errPlanes
-		}
-		kind, n := stored[0], int(stored[1])|int(stored[2])<<8|int(stored[3])<<16
-		stored = stored[4:]
-		if n > len(stored) {
-			return errPlanes
-		}
-		b := stored[:n]
-		stored = stored[n:]
-		switch {
-		case kind == blockRaw && n == want:
-			high = append(high, b...)
-		case kind == blockRepeat && n == 1:
-			for range want {
-				high = append(high, b[0])
-			}
-		case kind == blockHuff:
-			s, rest, err := huff0.ReadTable(b, &w.huff)
-			if err != nil {
-				return fmt.Errorf("%w: %v", errPlanes, err)
-			}
-			at := len(high)
-			got, err := s.Decoder().Decompress4X(high[at:at:at+want], rest)
-			if err != nil || len(got) != want {
-				return fmt.Errorf("%w: %v", errPlanes, err)
-			}
-			high = high[:at+copy(high[at:at+want], got)]
-		default:
-			return errPlanes
+	var value [16]byte
+	copy(value[:], stored[:planeCommon])
+	var pair [256]uint32 // two nibbles → two bytes; bit 16 set where one of them is another value
+	for i := range pair {
+		pair[i] = uint32(value[i&15]) | uint32(value[i>>4])<<8
+		if i&15 == planeCommon || i>>4 == planeCommon {
+			pair[i] |= 1 << 16
 		}
 	}
-	if len(stored) != half {
-		return fmt.Errorf("%w: %d low bytes, not %d", errPlanes, len(stored), half)
+	nibbles, low, others := stored[planeHead:planeHead+half/2], stored[planeHead+half/2:size], stored[size:]
+	for len(dst) >= 8 {
+		a, b := pair[nibbles[0]], pair[nibbles[1]]
+		high := a&0xffff | b<<16
+		if (a|b)>>16 != 0 {
+			for i := range 4 {
+				if nibbles[i/2]>>(4*(i&1))&15 == planeCommon {
+					if len(others) == 0 {
+						return errPlanes
+					}
+					high = high&^(0xff<<(8*i)) | uint32(others[0])<<(8*i)
+					others = others[1:]
+				}
+			}
+		}
+		binary.LittleEndian.PutUint64(dst, spread(binary.LittleEndian.Uint32(low))|spread(high)<<8)
+		dst, nibbles, low = dst[8:], nibbles[2:], low[4:]
 	}
-	interleave(high, stored, dst)
+	if len(others) > 0 {
+		return errPlanes
+	}
 	return nil
 }
 
@@ -165,23 +144,4 @@ func spread(v uint32) uint64 {
 	x := uint64(v)
 	x = (x | x<<16) & 0x0000ffff0000ffff
 	return (x | x<<8) & everyOther
-}
-
-// deinterleave takes src, whose length is a multiple of 8, apart, eight bytes at a time.
-func deinterleave(src, high, low []byte) {
-	for len(src) >= 8 {
-		x := binary.LittleEndian.Uint64(src)
-		binary.LittleEndian.PutUint32(low, gather(x))
-		binary.LittleEndian.PutUint32(high, gather(x>>8))
-		src, high, low = src[8:], high[4:], low[4:]
-	}
-}
-
-// interleave undoes deinterleave.
-func interleave(high, low, dst []byte) {
-	for len(dst) >= 8 {
-		x := spread(binary.LittleEndian.Uint32(low)) | spread(binary.LittleEndian.Uint32(high))<<8
-		binary.LittleEndian.PutUint64(dst, x)
-		dst, high, low = dst[8:], high[4:], low[4:]
-	}
 }
