@@ -14,6 +14,7 @@ type content struct {
 	draft  string // id of the checkpoint
 	number uint32
 	pins   *pinner
+	policy chunk.Policy
 	base   int64
 	split  *chunk.Splitter
 
@@ -34,8 +35,9 @@ type draftSegment struct {
 	encoded          []byte
 }
 
-func newContent(s *Store, draft string, number uint32, pins *pinner, base int64) *content {
-	return &content{s: s, draft: draft, number: number, pins: pins, base: base, split: chunk.NewSplitter(s.config.Chunk)}
+func newContent(d *Draft, number uint32, base int64) *content {
+	s := d.s
+	return &content{s: s, draft: d.id, number: number, pins: d.pins, policy: d.policy, base: base, split: chunk.NewSplitter(s.config.Chunk)}
 }
 
 func (c *content) size() int64 { return c.done + int64(c.pageLen) }
@@ -159,7 +161,7 @@ func (c *content) cut() error {
 	}
 	// The length is known now, the rest when the workers are done.
 	c.tail.Chunks = append(c.tail.Chunks, manifest.ChunkRef{Len: uint32(len(c.cur))})
-	c.flying = append(c.flying, c.s.ingest.submit(c.cur, c.pins))
+	c.flying = append(c.flying, c.s.ingest.submit(c.cur, c.policy, c.pins))
 	c.cur, c.cut1 = nil, true
 	if len(c.tail.Chunks) >= manifest.MaxChunks || len(c.tail.Runs) >= manifest.MaxRuns {
 		if err := c.closeTail(); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 )
@@ -23,15 +24,19 @@ func clonePB(pb *manifestpb.Checkpoint) *manifestpb.Checkpoint { return proto.Cl
 // CreateOptions of a new checkpoint.
 type CreateOptions struct {
 	Tags []string
+	// Hurry says that someone waits for the writing, like a process that CRIU has frozen: codecs that cost more time than the disk they spare are left out. It
+	// changes nothing for a store whose compression is not auto.
+	Hurry bool
 }
 
 // Draft is a checkpoint being written, safe for concurrent use. It is invisible to Checkpoint and Latest until Seal.
 type Draft struct {
-	s    *Store
-	r    *root
-	id   string
-	name string
-	pins *pinner
+	s      *Store
+	r      *root
+	id     string
+	name   string
+	pins   *pinner
+	policy chunk.Policy
 
 	mu     sync.Mutex
 	nodes  map[string]*node // by path
@@ -72,6 +77,9 @@ func (s *Store) Create(_ context.Context, name string, o CreateOptions) (*Draft,
 	}
 	d := &Draft{s: s, r: newRoot(pb), id: pb.Id, name: name, nodes: map[string]*node{}}
 	d.r.writing = true
+	if d.policy = policies[s.o.Compression]; d.policy == chunk.PolicyAuto && o.Hurry {
+		d.policy = chunk.PolicyQuick
+	}
 	s.mu.Lock()
 	if old := s.names[name]; old != nil {
 		err := taken(op, name, s.info(old).State)
@@ -161,7 +169,7 @@ func (d *Draft) make(p string, kind, perm fs.FileMode, target string) (*node, er
 	n := &node{d: d, kind: kind, target: target, number: d.next, perm: perm.Perm(), mtime: time.Now()}
 	d.next++
 	if kind == 0 {
-		n.content = newContent(d.s, d.id, n.number, d.pins, headerLen(p))
+		n.content = newContent(d, n.number, headerLen(p))
 	}
 	d.nodes[p] = n
 	return n, nil

@@ -16,10 +16,9 @@ const CommitEvery = 256 << 20
 
 // ingest turns full chunk buffers into references: a pool of workers that hash, look up, compress and append.
 type ingest struct {
-	s      *Store
-	jobs   chan *pending
-	wg     sync.WaitGroup
-	policy chunk.Policy
+	s    *Store
+	jobs chan *pending
+	wg   sync.WaitGroup
 
 	mu     sync.Mutex
 	recent map[chunk.ID]*recent // appended or being appended, not yet in the index
@@ -31,11 +30,12 @@ type ingest struct {
 
 // pending is a chunk on its way. The result is valid once done is closed.
 type pending struct {
-	buf  []byte // from the arena; the worker gives it back
-	pins *pinner
-	done chan struct{}
-	ref  manifest.ChunkRef
-	err  error
+	buf    []byte // from the arena; the worker gives it back
+	policy chunk.Policy
+	pins   *pinner
+	done   chan struct{}
+	ref    manifest.ChunkRef
+	err    error
 }
 
 // recent is a chunk whose location the index does not know yet. loc and err are valid once done is closed.
@@ -51,7 +51,7 @@ var policies = map[Compression]chunk.Policy{
 
 func newIngest(s *Store) *ingest {
 	// Two goroutines a core: while one waits for the disk the other hashes. The queue keeps them busy while a writer splits the next chunk, and bounds the buffers.
-	in := &ingest{s: s, jobs: make(chan *pending, 2*s.o.Workers), recent: map[chunk.ID]*recent{}, policy: policies[s.o.Compression]}
+	in := &ingest{s: s, jobs: make(chan *pending, 2*s.o.Workers), recent: map[chunk.ID]*recent{}}
 	for range 2 * s.o.Workers {
 		in.wg.Add(1)
 		go in.work()
@@ -67,8 +67,8 @@ func (in *ingest) close() {
 }
 
 // submit hands a full buffer to the workers; it waits when all are busy.
-func (in *ingest) submit(buf []byte, p *pinner) *pending {
-	c := &pending{buf: buf, pins: p, done: make(chan struct{})}
+func (in *ingest) submit(buf []byte, policy chunk.Policy, p *pinner) *pending {
+	c := &pending{buf: buf, policy: policy, pins: p, done: make(chan struct{})}
 	in.jobs <- c
 	return c
 }
@@ -80,7 +80,7 @@ func (in *ingest) work() {
 		if err != nil {
 			c.err = err
 		} else {
-			c.ref, c.err = in.store(c.buf, c.pins, scratch)
+			c.ref, c.err = in.store(c, scratch)
 		}
 		in.s.arena.put(c.buf)
 		c.buf = nil
@@ -89,25 +89,25 @@ func (in *ingest) work() {
 	in.s.arena.put(scratch)
 }
 
-// store gives the reference of content, storing it if the store lacks it.
-func (in *ingest) store(content []byte, pins *pinner, scratch []byte) (manifest.ChunkRef, error) {
+// store gives the reference of a chunk, storing it if the store lacks it.
+func (in *ingest) store(c *pending, scratch []byte) (manifest.ChunkRef, error) {
 	s := in.s
-	id := chunk.Sum(content)
+	id := chunk.Sum(c.buf)
 	s.sweepMu.RLock()
 	defer s.sweepMu.RUnlock()
-	loc, dup, err := in.locate(id, content, scratch)
+	loc, dup, err := in.locate(id, c.buf, c.policy, scratch)
 	if err != nil {
 		return manifest.ChunkRef{}, err
 	}
-	pins.pin(loc)
+	c.pins.pin(loc)
 	if dup {
 		s.stats.chunksDup.Add(1)
 	}
-	return manifest.ChunkRef{ID: id, Len: uint32(len(content)), Stored: uint32(loc.Slot())}, nil
+	return manifest.ChunkRef{ID: id, Len: uint32(len(c.buf)), Stored: uint32(loc.Slot())}, nil
 }
 
 // locate gives the location of content: the one it has, or a new one.
-func (in *ingest) locate(id chunk.ID, content, scratch []byte) (loc pack.Loc, dup bool, err error) {
+func (in *ingest) locate(id chunk.ID, content []byte, policy chunk.Policy, scratch []byte) (loc pack.Loc, dup bool, err error) {
 	s := in.s
 	in.mu.Lock()
 	if r := in.recent[id]; r != nil {
@@ -125,7 +125,7 @@ func (in *ingest) locate(id chunk.ID, content, scratch []byte) (loc pack.Loc, du
 		known = r.err == nil && int(r.loc.Raw) == len(content)
 	}
 	if !known {
-		stored, codec := s.coder.Encode(in.policy, content, scratch)
+		stored, codec := s.coder.Encode(policy, content, scratch)
 		r.loc, r.err = s.packs.Append(id, stored, len(content), codec)
 		if r.err == nil {
 			s.stats.chunksNew.Add(1)

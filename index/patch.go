@@ -156,7 +156,7 @@ func (c *content) replace(i int, seg *manifest.Segment, rel int64, buf []byte) e
 				return err
 			}
 			run.Chunk = int32(len(seg.Chunks) + len(flying))
-			flying = append(flying, c.s.ingest.submit(append(b, buf[pos:end]...), c.pins))
+			flying = append(flying, c.s.ingest.submit(append(b, buf[pos:end]...), c.policy, c.pins))
 		}
 		runs = append(runs, run)
 		pos = end
