@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -46,7 +47,7 @@ func TestProviderKilled(t *testing.T) {
 		work := t.TempDir()
 		// Slow enough for there to be something left at most moments.
 		g := c.guard(t, work, 64<<20)
-		after := time.Duration(rnd.Int64N(int64(300 * time.Millisecond)))
+		after := time.Duration(rnd.Int64N(int64(200 * time.Millisecond)))
 		timer := time.AfterFunc(after, func() { g.cmd.Process.Signal(syscall.SIGKILL) })
 		must(t, c.restore(t, work))
 		must(t, c.Beats(20, time.Minute))
@@ -61,4 +62,49 @@ func TestProviderKilled(t *testing.T) {
 		}
 	}
 	t.Logf("%d of %d servers were killed before they were done", took, *kills)
+}
+
+// When nobody can take over the process is killed: it never runs on what it
+// has.
+func TestNobodySucceeds(t *testing.T) {
+	c := dump(t, lazytarget.Options{MB: 64, Threads: 3, Seed: 13})
+	for range 3 {
+		c.Reset()
+		work := t.TempDir()
+		g := c.guardAs(t, "doomed", work, 4<<20)
+		must(t, c.restore(t, work))
+		g.cmd.Process.Kill()
+		<-g.end
+		must(t, c.Ended(10*time.Second))
+		must(t, g.gone(10*time.Second))
+		if !strings.Contains(g.text(), "killed a task that lacks memory") {
+			t.Errorf("the log does not tell: %s", g.text())
+		}
+	}
+}
+
+// Successors may be killed as well, as long as each brings something.
+func TestSuccessorsKilled(t *testing.T) {
+	c := dump(t, lazytarget.Options{MB: 64, Threads: 2, Seed: 14})
+	work := t.TempDir()
+	c.Reset()
+	g := c.guard(t, work, 8<<20)
+	must(t, c.restore(t, work))
+	g.cmd.Process.Kill()
+	killed := 0
+	for range 5 {
+		must(t, poll(10*time.Second, func() bool { return len(g.role("successor")) == 1 || len(g.role("guardian")) == 0 }))
+		must(t, c.Beats(20, 10*time.Second))
+		for _, pid := range g.role("successor") {
+			syscall.Kill(pid, syscall.SIGKILL)
+			killed++
+			must(t, poll(10*time.Second, func() bool { return syscall.Kill(pid, 0) != nil || len(g.role("successor")) == 0 }))
+		}
+	}
+	must(t, c.Stop(time.Minute))
+	must(t, g.gone(10*time.Second))
+	t.Logf("%d successors killed; %s", killed, c)
+	if killed == 0 {
+		t.Error("no successor was there to be killed")
+	}
 }

@@ -24,6 +24,7 @@ import (
 //
 //	guardian
 //	provider IMAGES WORK RATE     starts a guardian
+//	doomed IMAGES WORK RATE       the same, but nobody can succeed it
 //	successor IMAGES RATE         started by a guardian
 func playRole(role string, args []string) bool {
 	var err error
@@ -31,7 +32,9 @@ func playRole(role string, args []string) bool {
 	case "guardian":
 		err = uffd.GuardianMain()
 	case "provider":
-		err = provide(args[0], args[1], args[2])
+		err = provide(args[0], args[1], args[2], "/proc/self/exe", "successor", args[0], args[2])
+	case "doomed":
+		err = provide(args[0], args[1], args[2], "/bin/false")
 	case "successor":
 		err = succeed(args[0], args[1])
 	default:
@@ -49,7 +52,7 @@ func roleLog() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
 }
 
-func provide(images, work, rate string) error {
+func provide(images, work, rate string, successor ...string) error {
 	c, err := criuimg.Load(os.DirFS(images))
 	if err != nil {
 		return err
@@ -57,7 +60,7 @@ func provide(images, work, rate string) error {
 	g, err := uffd.StartGuardian(uffd.GuardianOptions{
 		Dir: work, Plan: uffd.NewPlan(c), Logger: roleLog(),
 		Command:   []string{"/proc/self/exe", "guardian"},
-		Successor: []string{"/proc/self/exe", "successor", images, rate},
+		Successor: successor,
 	})
 	if err != nil {
 		return err
@@ -109,11 +112,16 @@ type guarded struct {
 // guard starts a provider and a guardian for the images.
 func (c *checkpoint) guard(t testing.TB, work string, rate int64) *guarded {
 	t.Helper()
+	return c.guardAs(t, "provider", work, rate)
+}
+
+func (c *checkpoint) guardAs(t testing.TB, role, work string, rate int64) *guarded {
+	t.Helper()
 	g := &guarded{log: filepath.Join(work, "server.log"), end: make(chan error, 1)}
 	log, err := os.Create(g.log)
 	must(t, err)
 	defer log.Close()
-	g.cmd = exec.Command("/proc/self/exe", "provider", c.dir, work, strconv.FormatInt(rate, 10))
+	g.cmd = exec.Command("/proc/self/exe", role, c.dir, work, strconv.FormatInt(rate, 10))
 	g.cmd.Stderr = log
 	out, err := g.cmd.StdoutPipe()
 	must(t, err)

@@ -1,0 +1,174 @@
+package uffd
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"reflect"
+	"testing"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/prefetch"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func packets() []packet {
+	return []packet{
+		{kind: kindStop},
+		{kind: kindDemand, flag: true, r: prefetch.Range{File: 3, Off: 1 << 50, Len: pageSize}},
+		{kind: kindFill, id: 1 << 60, slot: 7, r: prefetch.Range{File: 0, Off: 0, Len: 2 << 20}},
+		{kind: kindSweep, ranges: []prefetch.Range{{File: 1, Off: pageSize, Len: pageSize}, {File: -1, Off: -1, Len: -1}}},
+		{kind: kindFail, id: 9, tail: []byte("no such chunk")},
+	}
+}
+
+func TestWire(t *testing.T) {
+	fa, fb, err := socketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := newWire(fa)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := newWire(fb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for i, p := range packets() {
+		if i == 2 {
+			p.fds = []int{int(w.Fd()), int(w.Fd())}
+		}
+		if err := a.send(&p); err != nil {
+			t.Fatal(err)
+		}
+		got, err := b.receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got.fds) != len(p.fds) {
+			t.Errorf("%d descriptors, sent %d", len(got.fds), len(p.fds))
+		}
+		for _, fd := range got.fds {
+			if _, err := unix.Write(fd, []byte("x")); err != nil {
+				t.Error(err)
+			}
+		}
+		closeAll(got.fds)
+		got.fds, p.fds = nil, nil
+		if len(got.tail) == 0 {
+			got.tail = nil
+		}
+		if !reflect.DeepEqual(got, p) {
+			t.Errorf("got %+v, sent %+v", got, p)
+		}
+	}
+	w.Close()
+	if got, _ := io.ReadAll(r); string(got) != "xx" {
+		t.Errorf("through the descriptors came %q", got)
+	}
+	many := make([]prefetch.Range, 2*maxRanges+1)
+	go a.sendRanges(kindAgain, many)
+	for n := 0; n < len(many); {
+		p, err := b.receive()
+		if err != nil || p.kind != kindAgain {
+			t.Fatal(p.kind, err)
+		}
+		n += len(p.ranges)
+	}
+	a.close()
+	if _, err := b.receive(); !errors.Is(err, io.EOF) {
+		t.Errorf("at the end: %v", err)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, p := range packets() {
+		f.Add(p.encode(nil))
+	}
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		p, err := decode(b)
+		if err != nil {
+			return
+		}
+		q, err := decode(p.encode(nil))
+		if err != nil || !reflect.DeepEqual(p, q) {
+			t.Fatalf("%+v came back as %+v, %v", p, q, err)
+		}
+	})
+}
+
+// What is queued for a provider that is gone is not sent to the next one.
+func TestOutbox(t *testing.T) {
+	o := newOutbox()
+	defer o.close()
+	if o.put(packet{kind: kindDemand, id: 1}) {
+		t.Error("sent to nobody")
+	}
+	for round := range 3 {
+		fa, fb, err := socketPair()
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, _ := newWire(fa)
+		b, _ := newWire(fb)
+		o.to(a)
+		for i := range 10 {
+			o.put(packet{kind: kindDemand, id: uint64(round*100 + i)})
+		}
+		o.flush()
+		for i := range 10 {
+			p, err := b.receive()
+			if err != nil || p.id != uint64(round*100+i) {
+				t.Fatalf("round %d: got %d, %v; want %d", round, p.id, err, round*100+i)
+			}
+		}
+		b.close()
+		a.close()
+		for i := range 10 {
+			o.put(packet{kind: kindDemand, id: uint64(900 + i)})
+		}
+	}
+}
+
+func TestSlots(t *testing.T) {
+	const size = 4 * pageSize
+	s, f, err := makeSlots(size, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	defer s.close()
+	other, err := mapSlots(int(f.Fd()), size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.close()
+	seen := make(map[int]bool)
+	for range 3 {
+		b := other.Get()
+		n := other.number(b)
+		seen[n] = true
+		copy(b, []byte{byte('a' + n)})
+		if !bytes.HasPrefix(s.slot(n), []byte{byte('a' + n)}) || len(b) != size {
+			t.Errorf("slot %d is not shared, or has %d bytes", n, len(b))
+		}
+	}
+	if len(seen) != 3 {
+		t.Errorf("three buffers in slots %v", seen)
+	}
+	if _, err := mapSlots(int(f.Fd()), 4*size); err == nil {
+		t.Error("mapped less than one slot")
+	}
+}
