@@ -31,6 +31,10 @@ struct uffdio_poison { struct uffdio_range range; __u64 mode; __s64 updated; };
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
 #endif
+#include <sys/mman.h>
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
 #ifndef SCM_PIDFD
 #define SCM_PIDFD 4
 #endif
@@ -46,7 +50,7 @@ int main(void)
 	P(offsetof(struct uffd_msg, arg.remove.start)); P(offsetof(struct uffd_msg, arg.remove.end));
 	P(offsetof(struct uffdio_copy, copy)); P(offsetof(struct uffdio_zeropage, zeropage));
 	P(offsetof(struct uffdio_continue, mapped)); P(offsetof(struct uffdio_poison, updated));
-	P(SO_PASSPIDFD); P(SO_PEERPIDFD); P(SCM_PIDFD);
+	P(SO_PASSPIDFD); P(SO_PEERPIDFD); P(SCM_PIDFD); P(MADV_HUGEPAGE); P(MADV_COLLAPSE);
 	return 0;
 }`
 	bin := t.TempDir() + "/abi"
@@ -80,7 +84,7 @@ int main(void)
 		{"offsetof(struct uffd_msg, arg.remove.start)", unsafe.Offsetof(m.a)}, {"offsetof(struct uffd_msg, arg.remove.end)", unsafe.Offsetof(m.b)},
 		{"offsetof(struct uffdio_copy, copy)", unsafe.Offsetof(c.copied)}, {"offsetof(struct uffdio_zeropage, zeropage)", unsafe.Offsetof(f.done)},
 		{"offsetof(struct uffdio_continue, mapped)", unsafe.Offsetof(f.done)}, {"offsetof(struct uffdio_poison, updated)", unsafe.Offsetof(f.done)},
-		{"SO_PASSPIDFD", soPassPidfd}, {"SO_PEERPIDFD", soPeerPidfd}, {"SCM_PIDFD", scmPidfd},
+		{"SO_PASSPIDFD", soPassPidfd}, {"SO_PEERPIDFD", soPeerPidfd}, {"SCM_PIDFD", scmPidfd}, {"MADV_HUGEPAGE", madvHugepage}, {"MADV_COLLAPSE", madvCollapse},
 	} {
 		fmt.Fprintf(&want, "%s %x\n", v.name, v.value)
 	}

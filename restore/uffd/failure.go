@@ -1,6 +1,10 @@
 package uffd
 
 import (
+	"fmt"
+	"os"
+	"slices"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/prefetch"
@@ -61,4 +65,26 @@ func (s *Server) killProcess(p *process, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.killed = append(s.killed, KilledTask{p.pid, err.Error()})
+}
+
+// clearUp kills what a CRIU that has given up, or was killed, may leave of the
+// tasks it was restoring, besides those that have come to us: their children,
+// and, when the tasks do not have a pid namespace of their own, whoever has the
+// pid of one and still runs CRIU's program.
+func (s *Server) clearUp(c *conn) {
+	var known, left []int
+	for _, p := range s.processes() {
+		known = append(known, p.pid)
+	}
+	left = descendants(known)
+	own := slices.ContainsFunc(s.opts.Plan.Tasks, func(t PlanTask) bool { return t.PID == 1 })
+	for _, t := range s.opts.Plan.Tasks {
+		if !c.samePIDs || own {
+			break
+		}
+		if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", t.PID)); err == nil && exe == c.exe {
+			left = append(left, t.PID)
+		}
+	}
+	killTogether(append(left, known...))
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/restore/criuimg"
 )
 
 // memory is one address space being filled: a userfaultfd and what is known of
@@ -23,6 +25,7 @@ type memory struct {
 	fd   int
 	task *process // who to kill; nil for a forked child
 	name string   // for logs
+	vmas []criuimg.VMA
 
 	mu sync.RWMutex
 	// space and unsettled: an event has been read since the space was last
@@ -53,8 +56,9 @@ const (
 // zeroBytes bounds how much memory without contents one fault brings in.
 const zeroBytes = 64 << 10
 
-// run reads faults and events until the memory is complete or its process gone.
-func (m *memory) run() {
+// run reads faults and events until the memory is complete or its process gone,
+// and reports whether it is complete.
+func (m *memory) run() bool {
 	defer m.srv.left(m)
 	buf := make([]message, 64)
 	pause := settlePause
@@ -64,7 +68,7 @@ func (m *memory) run() {
 		m.mu.RUnlock()
 		switch {
 		case m.srv.stopped() || m.gone.Load():
-			return
+			return false
 		case unsettled:
 			pauseUntilReadable(pause, m.fd)
 			pause = min(2*pause, settlePauseMax)
@@ -74,7 +78,7 @@ func (m *memory) run() {
 		default:
 			pause = settlePause
 			if m.complete() {
-				return
+				return true
 			}
 			m.wait()
 		}

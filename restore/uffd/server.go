@@ -36,10 +36,11 @@ type Server struct {
 	ids   uint64 // of memories
 	tasks []*process
 	// changed is closed and replaced when live shrinks.
-	changed  chan struct{}
-	poison   []PoisonedRange
-	killed   []KilledTask
-	finishAt time.Time
+	changed chan struct{}
+	poison  []PoisonedRange
+	killed  []KilledTask
+
+	finishAt, residentAt time.Time
 
 	runs sync.WaitGroup
 }
@@ -85,6 +86,9 @@ func (s *Server) Serve(ctx context.Context, supplier Supplier) error {
 	defer context.AfterFunc(ctx, conn.abort)()
 
 	err = s.receive(conn)
+	if errors.Is(err, ErrRestore) {
+		s.clearUp(conn)
+	}
 	if err == nil {
 		err = s.finish(ctx)
 	}
@@ -166,7 +170,7 @@ func (s *Server) add(pid int, task *process, fd int) error {
 		return fmt.Errorf("criu restores task %d, which the images do not have; check that both use the same image directory", pid)
 	}
 	t := &s.opts.Plan.Tasks[i]
-	m := &memory{srv: s, fd: fd, task: task, name: fmt.Sprint(pid), space: t.space(len(s.opts.Plan.Files))}
+	m := &memory{srv: s, fd: fd, task: task, name: fmt.Sprint(pid), vmas: t.VMAs, space: t.space(len(s.opts.Plan.Files))}
 	s.log.Debug("task", "pid", pid, "ranges", len(t.Ranges), "bytes", m.space.left.Load()*pageSize)
 	return s.start(m)
 }
@@ -199,7 +203,9 @@ func (s *Server) start(m *memory) error {
 	s.runs.Add(1)
 	go func() {
 		defer s.runs.Done()
-		m.run()
+		if m.run() && m.task != nil {
+			s.stats.huge.Add(int64(collapse(m.task, m.vmas)))
+		}
 	}()
 	return nil
 }
@@ -213,6 +219,9 @@ func (s *Server) left(m *memory) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.live = slices.DeleteFunc(s.live, func(x *memory) bool { return x == m })
+	if len(s.live) == 0 && s.finished.Load() {
+		s.residentAt = time.Now()
+	}
 	close(s.changed)
 	s.changed = make(chan struct{})
 }

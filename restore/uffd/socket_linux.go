@@ -117,10 +117,16 @@ func (s *socket) accept(ctx context.Context) (*conn, error) {
 	raw, err := c.SyscallConn()
 	if err == nil {
 		e := raw.Control(func(fd uintptr) {
-			k.criu.pidfd, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, soPeerPidfd)
+			var cred *unix.Ucred
+			if cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+				k.criu.pid = int(cred.Pid)
+				k.criu.pidfd, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, soPeerPidfd)
+			}
 		})
 		err = errors.Join(err, e)
 	}
+	k.exe, _ = os.Readlink(fmt.Sprintf("/proc/%d/exe", k.criu.pid))
+	k.samePIDs = samePIDs(k.criu.pid)
 	if err != nil {
 		c.Close()
 		return nil, fmt.Errorf("ask who connected: %w", err)
@@ -136,10 +142,13 @@ func (s *socket) accept(ctx context.Context) (*conn, error) {
 // conn is the connection that all restored tasks and the main CRIU process
 // share. The tasks keep it open when that process is killed, so it is watched.
 type conn struct {
-	c     *net.UnixConn
-	criu  *process
-	ended *bell
-	watch sync.WaitGroup
+	c    *net.UnixConn
+	criu *process
+	exe  string // what it runs
+	// samePIDs: it sees the same pids as this process.
+	samePIDs bool
+	ended    *bell
+	watch    sync.WaitGroup
 }
 
 func (c *conn) watchCRIU() {

@@ -2,6 +2,9 @@ package lazy
 
 import (
 	"flag"
+	"fmt"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,6 +66,28 @@ func TestProfile(t *testing.T) {
 		first, before, len(p.Touches), p.Bytes(), second, after)
 	if after > before/2 {
 		t.Errorf("%d faults with a profile, %d without", after, before)
+	}
+}
+
+// Memory for which the process had asked for huge pages has some again.
+func TestHugePages(t *testing.T) {
+	c := dump(t, lazytarget.Options{MB: 256, Threads: 1, Seed: 15, Quiet: true})
+	c.Reset()
+	work := t.TempDir()
+	s := c.serve(t, work, serveOptions{})
+	must(t, c.restore(t, work))
+	must(t, s.wait(time.Minute))
+	must(t, c.Check(1, time.Minute))
+	r := s.Report()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", c.PID))
+	must(t, err)
+	var kb int64
+	for line := range strings.Lines(string(b)) {
+		fmt.Sscanf(line, "AnonHugePages: %d kB", &kb)
+	}
+	t.Logf("%d MiB collapsed in %v, %d MiB in huge pages", r.HugeBytes>>20, time.Since(r.Resident), kb>>10)
+	if kb == 0 || r.HugeBytes == 0 {
+		t.Errorf("no huge page; %+v", r)
 	}
 }
 

@@ -1,0 +1,75 @@
+package uffd
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// parentOf returns a process's parent.
+func parentOf(pid int) (parent int, ok bool) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, false
+	}
+	// pid (comm) state ppid …: comm may contain anything.
+	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+	if len(f) < 2 {
+		return 0, false
+	}
+	parent, err = strconv.Atoi(f[1])
+	return parent, err == nil
+}
+
+// descendants returns all processes below the given ones, without them.
+func descendants(pids []int) []int {
+	if len(pids) == 0 {
+		return nil
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	parent := make(map[int]int)
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			if up, ok := parentOf(pid); ok {
+				parent[pid] = up
+			}
+		}
+	}
+	below := make(map[int]bool)
+	for _, pid := range pids {
+		below[pid] = true
+	}
+	var out []int
+	for more := true; more; {
+		more = false
+		for pid, up := range parent {
+			if below[up] && !below[pid] {
+				below[pid], more = true, true
+				out = append(out, pid)
+			}
+		}
+	}
+	return out
+}
+
+// samePIDs reports whether pids mean the same to another process as here.
+func samePIDs(pid int) bool {
+	a, err := os.Readlink("/proc/self/ns/pid")
+	b, err2 := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid))
+	return err == nil && err2 == nil && a == b
+}
+
+// killTogether kills processes none of which is to see another one die.
+func killTogether(pids []int) {
+	for _, sig := range []unix.Signal{unix.SIGSTOP, unix.SIGKILL} {
+		for _, pid := range pids {
+			unix.Kill(pid, sig)
+		}
+	}
+}
