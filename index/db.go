@@ -46,6 +46,7 @@ func openDB(dir string, log *slog.Logger, readOnly bool) (*db, error) {
 		WithBlockCacheSize(0). // blocks are not compressed: the page cache serves
 		WithIndexCacheSize(32 << 20).
 		WithNumCompactors(2).
+		WithChecksumVerificationMode(options.OnTableAndBlockRead). // a damaged table is an error then; unchecked, Badger panics over it
 		WithNumGoroutines(2).
 		WithReadOnly(readOnly)
 	if !readOnly {
@@ -106,9 +107,9 @@ func openValue(key, sealed []byte) ([]byte, error) {
 }
 
 // get gives a copy of the value at key, errMissing or errDamaged.
-func (d *db) get(key []byte) ([]byte, error) {
-	var out []byte
-	err := d.b.View(func(txn *badger.Txn) error {
+func (d *db) get(key []byte) (out []byte, err error) {
+	defer damageOfPanic(&err)
+	err = d.b.View(func(txn *badger.Txn) error {
 		item, err := txn.Get(key)
 		if err != nil {
 			return err
@@ -124,6 +125,13 @@ func (d *db) get(key []byte) ([]byte, error) {
 		return nil, errMissing
 	}
 	return out, err
+}
+
+// damageOfPanic turns a panic of Badger over a table it cannot parse into an error.
+func damageOfPanic(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("%w: %v", errDamaged, p)
+	}
 }
 
 func (d *db) loc(id chunk.ID) (pack.Loc, error) {
@@ -174,7 +182,8 @@ func (d *db) metas(prefix string, fn func(key string, seq uint64, payload []byte
 }
 
 // scan calls fn for every key with the prefix, in order.
-func (d *db) scan(prefix []byte, values bool, fn func(key, value []byte, err error) error) error {
+func (d *db) scan(prefix []byte, values bool, fn func(key, value []byte, err error) error) (err error) {
+	defer damageOfPanic(&err)
 	return d.b.View(func(txn *badger.Txn) error {
 		o := badger.DefaultIteratorOptions
 		o.Prefix = prefix
