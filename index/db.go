@@ -13,6 +13,8 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/options"
+	"github.com/dgraph-io/badger/v4/table"
+	"github.com/dgraph-io/ristretto/v2/z"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -54,6 +56,9 @@ func openDB(dir string, log *slog.Logger, readOnly bool) (*db, error) {
 			return nil, err
 		}
 	}
+	if err := checkTables(dir); err != nil {
+		return nil, err
+	}
 	b, err := badger.Open(o)
 	if err != nil {
 		return nil, err
@@ -80,6 +85,31 @@ func removeUnborn(dir string) error {
 		}
 	}
 	return nil
+}
+
+// checkTables opens every table once where a panic can be caught: Badger opens them in goroutines of its own, and panics over a damaged footer.
+func checkTables(dir string) (err error) {
+	names, err := filepath.Glob(filepath.Join(dir, "*.sst"))
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := checkTable(name); err != nil {
+			return fmt.Errorf("table %s: %w", filepath.Base(name), err)
+		}
+	}
+	return nil
+}
+
+func checkTable(name string) (err error) {
+	f, err := z.OpenMmapFile(name, os.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close(-1)) }()
+	defer damageOfPanic(&err)
+	_, err = table.OpenTable(f, table.Options{ReadOnly: true, BlockSize: 4 << 10, ChkMode: options.OnTableAndBlockRead})
+	return err
 }
 
 func (d *db) close() error { return d.b.Close() }
