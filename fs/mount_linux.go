@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -74,18 +75,57 @@ func ClearStale(dir string) (cleared bool, err error) {
 
 // Mounted gives the folder of the store that is mounted at dir, and false where dir is no mount point of this file system. It does not touch the mount.
 func Mounted(dir string) (store string, ok bool, err error) {
-	if dir, err = mountPoint(dir); err != nil {
-		return "", false, err
+	own, ok, err := ownMount(dir)
+	return own.source, ok, err
+}
+
+// ownMount gives the mount of this file system that is uppermost at dir.
+func ownMount(dir string) (mountEntry, bool, error) {
+	dir, err := mountPoint(dir)
+	if err != nil {
+		return mountEntry{}, false, err
 	}
 	all, err := mounts()
 	if err != nil {
-		return "", false, err
+		return mountEntry{}, false, err
 	}
 	top, ok := topMount(all, dir)
 	if !ok || top.fstype != fsType {
-		return "", false, nil
+		return mountEntry{}, false, nil
 	}
-	return top.source, true, nil
+	return top, true, nil
+}
+
+// abortConnection ends the connection of the mount whose device is "major:minor": every copy of the mount, in any namespace, answers ENOTCONN from then on.
+// It is done through fusectl (Documentation/filesystems/fuse.rst), in a mount of its own that is attached nowhere.
+func abortConnection(dev string) error {
+	_, minor, ok := strings.Cut(dev, ":")
+	if !ok {
+		return fmt.Errorf("%q is no device number", dev)
+	}
+	ctx, err := unix.Fsopen("fusectl", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return os.NewSyscallError("fsopen fusectl", err)
+	}
+	defer unix.Close(ctx)
+	if err := unix.FsconfigCreate(ctx); err != nil {
+		return os.NewSyscallError("fsconfig fusectl", err)
+	}
+	control, err := unix.Fsmount(ctx, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("fsmount fusectl", err)
+	}
+	defer unix.Close(control)
+	fd, err := unix.Openat(control, minor+"/abort", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return os.NewSyscallError("open the connection's abort file", err)
+	}
+	defer unix.Close(fd)
+	_, err = unix.Write(fd, []byte("1"))
+	return os.NewSyscallError("abort the connection", err)
 }
 
 // setReadahead raises what the kernel reads ahead for the mount at dir. MountOptions.MaxReadAhead can only lower it.

@@ -251,12 +251,17 @@ func (s *Server) Wait() error {
 }
 
 // Unmount takes the mount away and seals the drafts that hold a complete dump. Class InUse when files are open there or someone works in it; then
-// nothing has changed.
+// nothing has changed. Copies of the mount that other mount namespaces hold (a container started meanwhile has one) do not hold it up: their
+// connection is aborted.
 func (s *Server) Unmount(ctx context.Context) error {
 	select {
 	case <-s.done:
 		return s.err
 	default:
+	}
+	own, mounted, err := ownMount(s.dir)
+	if err != nil {
+		return err
 	}
 	if err := s.detach(ctx); err != nil {
 		return err
@@ -266,10 +271,23 @@ func (s *Server) Unmount(ctx context.Context) error {
 		return s.err
 	case <-ctx.Done():
 		return ctx.Err()
+	case <-time.After(patience):
+	}
+	if mounted {
+		if err := abortConnection(own.dev); err != nil {
+			s.log.Warn("unmounted here, but another mount namespace holds a copy", "dir", s.dir, "error", err)
+		}
+	}
+	select {
+	case <-s.done:
+		return s.err
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
-// patience is how long Unmount waits for users to go: those that CRIU or a shell just ended are still closing their files.
+// patience is how long Unmount waits for users to go, those that CRIU or a shell just ended are still closing their files, and then for the kernel to end the
+// connection.
 const patience = 500 * time.Millisecond
 
 func (s *Server) detach(ctx context.Context) error {

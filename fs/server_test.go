@@ -81,6 +81,27 @@ func TestUnmountWaitsForNobodyWhoStays(t *testing.T) {
 	}
 }
 
+// TestUnmountWithCopyElsewhere unmounts while a process in another mount namespace, as a container has, keeps a copy of the mount.
+func TestUnmountWithCopyElsewhere(t *testing.T) {
+	srv := mounted(t, newStore(t), Options{})
+	keeper := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo there; exec cat")
+	in, err := keeper.StdinPipe()
+	must(t, err)
+	out, err := keeper.StdoutPipe()
+	must(t, err)
+	must(t, keeper.Start())
+	defer func() {
+		in.Close()
+		must(t, keeper.Wait())
+	}()
+	_, err = out.Read(make([]byte, 6))
+	must(t, err)
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	must(t, srv.Unmount(ctx))
+}
+
 func TestUmountFromOutsideEndsTheServer(t *testing.T) {
 	s := newStore(t)
 	srv := mounted(t, s, Options{New: "A"})

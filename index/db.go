@@ -56,7 +56,7 @@ func openDB(dir string, log *slog.Logger, readOnly bool) (*db, error) {
 			return nil, err
 		}
 	}
-	if err := checkTables(dir); err != nil {
+	if err := checkTables(dir, o); err != nil {
 		return nil, err
 	}
 	b, err := badger.Open(o)
@@ -87,18 +87,35 @@ func removeUnborn(dir string) error {
 	return nil
 }
 
-// checkTables opens every table once where a panic can be caught: Badger opens them in goroutines of its own, and panics over a damaged footer.
-func checkTables(dir string) (err error) {
-	names, err := filepath.Glob(filepath.Join(dir, "*.sst"))
+// checkTables opens every table of the manifest once where a panic can be caught: Badger opens them in goroutines of its own, and panics over a damaged footer.
+// A table that the manifest does not name was being written when its process was killed; Badger removes it.
+func checkTables(dir string, o badger.Options) error {
+	m, err := readManifest(dir, o)
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
-		if err := checkTable(name); err != nil {
+	for id := range m.Tables {
+		name := table.NewFilename(id, dir)
+		if err := checkTable(name); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("table %s: %w", filepath.Base(name), err)
 		}
 	}
 	return nil
+}
+
+// readManifest gives the tables that Badger counts as its own; none where there is no index yet. A missing table is for Badger to complain of.
+func readManifest(dir string, o badger.Options) (m badger.Manifest, err error) {
+	f, err := os.Open(filepath.Join(dir, badger.ManifestFilename))
+	if errors.Is(err, os.ErrNotExist) {
+		return badger.Manifest{}, nil
+	}
+	if err != nil {
+		return badger.Manifest{}, err
+	}
+	defer f.Close()
+	defer damageOfPanic(&err)
+	m, _, err = badger.ReplayManifestFile(f, o.ExternalMagicVersion, o)
+	return m, err
 }
 
 func checkTable(name string) (err error) {
