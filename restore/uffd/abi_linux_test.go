@@ -160,7 +160,7 @@ func TestProbe(t *testing.T) {
 	// While an event is unread nothing is filled.
 	done := make(chan error)
 	go func() { done <- unix.Madvise(mem[8*pageSize:9*pageSize], unix.MADV_DONTNEED) }()
-	if _, err := waitReadable(fd); err != nil {
+	if _, err := waitReadable(0, fd); err != nil {
 		t.Fatal(err)
 	}
 	if quiet(fd) {
@@ -232,7 +232,7 @@ func TestKernelEvents(t *testing.T) {
 				}
 				break
 			}
-			if _, err := waitReadable(fd); err != nil {
+			if _, err := waitReadable(0, fd); err != nil {
 				t.Fatal(err)
 			}
 			var buf [8]message

@@ -123,30 +123,35 @@ func uffdProbe(fd int, start, n uint64) unix.Errno {
 // gone is quiet.
 func quiet(fd int) bool { return uffdProbe(fd, pageSize, pageSize) != unix.EAGAIN }
 
-// waitReadable waits until descriptors are readable and tells which.
-func waitReadable(fds ...int) ([]bool, error) { return ppoll(nil, fds) }
-
-// pauseUntilReadable waits until fd is readable, or for the time d.
-func pauseUntilReadable(d time.Duration, fd int) {
-	t := unix.NsecToTimespec(d.Nanoseconds())
-	ppoll(&t, []int{fd})
-}
-
-func ppoll(timeout *unix.Timespec, fds []int) ([]bool, error) {
+// waitReadable waits until descriptors are readable and tells which. With a
+// patience of more than 0 it gives up after that: then none is.
+func waitReadable(patience time.Duration, fds ...int) ([]bool, error) {
 	p := make([]unix.PollFd, len(fds))
 	for i, fd := range fds {
 		p[i] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
 	}
+	var timeout *unix.Timespec
+	if patience > 0 {
+		t := unix.NsecToTimespec(patience.Nanoseconds())
+		timeout = &t
+	}
+	ready := make([]bool, len(fds))
 	for {
 		_, err := unix.Ppoll(p, timeout, nil)
-		if err == unix.EINTR && timeout == nil {
+		switch {
+		case err == unix.EINTR && timeout == nil:
 			continue
+		case err == unix.EINTR:
+			// The runtime's signals end a wait early: whoever sets a limit
+			// looks again anyway.
+			return ready, nil
+		case err != nil:
+			return ready, err
 		}
-		ready := make([]bool, len(fds))
 		for i := range p {
 			ready[i] = p[i].Revents != 0
 		}
-		return ready, err
+		return ready, nil
 	}
 }
 

@@ -70,11 +70,11 @@ func (m *memory) run() bool {
 		case m.srv.stopped() || m.gone.Load():
 			return false
 		case unsettled:
-			pauseUntilReadable(pause, m.fd)
+			waitReadable(pause, m.fd)
 			pause = min(2*pause, settlePauseMax)
 		case len(m.waiting) > 0:
 			// An event came while they were being handled.
-			pauseUntilReadable(settlePause, m.fd)
+			waitReadable(settlePause, m.fd)
 		default:
 			pause = settlePause
 			if m.complete() {
@@ -89,13 +89,23 @@ func (m *memory) run() bool {
 	}
 }
 
+// lookPause is how often wait looks for what nothing reports: the end of an
+// address space whose processes are not known, and of an mremap or munmap that
+// failed after fills had been refused because of it.
+const lookPause = 20 * time.Millisecond
+
 // wait sleeps until there is something to read or to look at.
 func (m *memory) wait() {
 	fds := []int{m.fd, m.kick.fd}
 	if m.task != nil && !m.exited {
 		fds = append(fds, m.task.pidfd)
 	}
-	ready, err := waitReadable(fds...)
+	unknown := m.task == nil || m.exited
+	var patience time.Duration
+	if unknown || m.srv.finished.Load() && m.space.left.Load() == 0 {
+		patience = lookPause
+	}
+	ready, err := waitReadable(patience, fds...)
 	if err != nil {
 		m.srv.log.Error("cannot wait for page faults", "task", m.name, "err", err)
 		m.gone.Store(true)
@@ -105,11 +115,13 @@ func (m *memory) wait() {
 		m.kick.clear()
 	}
 	if len(ready) > 2 && ready[2] {
-		// Another process may share its memory.
-		m.exited = true
-		if uffdProbe(m.fd, pageSize, pageSize) == unix.ESRCH {
-			m.gone.Store(true)
-		}
+		m.exited, unknown = true, true
+	}
+	// Another process may share an exited task's memory, and nobody tells of
+	// the end of a forked child. A memory without any process can neither be
+	// filled nor complete its events.
+	if unknown && !ready[0] && uffdProbe(m.fd, pageSize, pageSize) == unix.ESRCH {
+		m.gone.Store(true)
 	}
 }
 

@@ -152,7 +152,7 @@ type conn struct {
 }
 
 func (c *conn) watchCRIU() {
-	if _, err := waitReadable(c.criu.pidfd, c.ended.fd); err == nil {
+	if _, err := waitReadable(0, c.criu.pidfd, c.ended.fd); err == nil {
 		c.abort()
 	}
 }
