@@ -16,6 +16,7 @@ type content struct {
 	pins   *pinner
 	policy chunk.Policy
 	base   int64
+	cuts   []int64 // where else a chunk ends, ascending; those passed are gone
 	split  *chunk.Splitter
 
 	closed  []*draftSegment
@@ -111,13 +112,38 @@ func (c *content) add(page []byte) error {
 	c.cur = append(c.cur, page...)
 	c.tail.Len += n
 	c.done += n
-	if c.split.Data(page) || c.done == c.base {
+	reached := c.passCuts()
+	if c.split.Data(page) || c.done == c.base || reached {
 		return c.cut()
 	}
 	return nil
 }
 
+// passCuts says whether one of the cuts has been reached, and forgets those behind.
+func (c *content) passCuts() (reached bool) {
+	for len(c.cuts) > 0 && c.cuts[0] <= c.done {
+		reached = reached || c.cuts[0] == c.done
+		c.cuts = c.cuts[1:]
+	}
+	return reached
+}
+
 func (c *content) addZeros(n int64) error {
+	for len(c.cuts) > 0 && n > c.cuts[0]-c.done {
+		part := max(c.cuts[0]-c.done, 0)
+		n -= part
+		if err := c.addZeroRun(part); err != nil {
+			return err
+		}
+	}
+	return c.addZeroRun(n)
+}
+
+func (c *content) addZeroRun(n int64) error {
+	if n == 0 {
+		c.passCuts()
+		return nil
+	}
 	c.s.stats.zero.Add(n)
 	if c.split.Zero(int(n)) {
 		if err := c.cut(); err != nil {
@@ -131,6 +157,9 @@ func (c *content) addZeros(n int64) error {
 	}
 	c.tail.Len += n
 	c.done += n
+	if c.passCuts() {
+		return c.cut()
+	}
 	return nil
 }
 
@@ -163,6 +192,11 @@ func (c *content) cut() error {
 	c.tail.Chunks = append(c.tail.Chunks, manifest.ChunkRef{Len: uint32(len(c.cur))})
 	c.flying = append(c.flying, c.s.ingest.submit(c.cur, c.policy, c.pins))
 	c.cur, c.cut1 = nil, true
+	return c.spillFull()
+}
+
+// spillFull closes the tail, whose last chunk is cut, when it is as long as a segment may be.
+func (c *content) spillFull() error {
 	if len(c.tail.Chunks) >= manifest.MaxChunks || len(c.tail.Runs) >= manifest.MaxRuns {
 		if err := c.closeTail(); err != nil {
 			return err

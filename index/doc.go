@@ -16,6 +16,8 @@
 // hash, look up, compress and append, while the writer fills the next chunk. The manifest of a file holds runs and chunk references and is spilled to Badger a segment (4096
 // chunks) at a time: memory is bounded by the workers and the open files, whatever the size of the file.
 //
+// Options.Cuts may name further cuts once all files are there: Seal then cuts around them anew and keeps every other chunk.
+//
 // # Commit order
 //
 // Payload, sync packs, journal frames, sync journals, Badger batch, sync Badger. Every CommitEvery bytes, and at Seal, whose last key is the root record. After a

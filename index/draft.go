@@ -46,14 +46,14 @@ type Draft struct {
 	tried  bool   // a Seal failed: journals may hold its root record
 }
 
-// node is a file, directory or symlink of a draft. kind, target and number never change.
+// node is a file, directory or symlink of a draft. kind and target never change.
 type node struct {
 	d      *Draft
 	kind   fs.FileMode // type bits
 	target string
-	number uint32
 
 	mu      sync.Mutex
+	number  uint32 // the segments of its content are kept under
 	perm    fs.FileMode
 	mtime   time.Time
 	content *content // of a regular file
@@ -399,6 +399,9 @@ func (d *Draft) Seal(ctx context.Context) (Info, error) {
 	fail := func(err error) (Info, error) {
 		d.tried = true
 		return Info{}, &Error{Class: ClassOf(err), Op: "seal", Checkpoint: d.name, Hint: HintOf(err), Err: err}
+	}
+	if err := d.recut(); err != nil {
+		return fail(err)
 	}
 	paths := make([]string, 0, len(d.nodes))
 	for p := range d.nodes {

@@ -46,6 +46,9 @@ type Options struct {
 	FreeFloor int64
 	// Compression overrides the store's default for chunks written from now on.
 	Compression Compression
+	// Cuts, if set, is asked when a draft is about to be sealed where else its files must be cut: offsets by path, ascending. What two files have in common is then found
+	// though it lies between other things in each. The view is valid during the call. An error is logged and changes nothing.
+	Cuts func(fsys fs.FS) (map[string][]int64, error)
 	// OnRead, if set, is told every read of a sealed file: how long it took, how many bytes it gave, and whether all came from memory.
 	OnRead func(d time.Duration, bytes int64, hit bool)
 }

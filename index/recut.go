@@ -1,0 +1,265 @@
+package index
+
+import (
+	"io"
+	"io/fs"
+	"path"
+	"sort"
+
+	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/manifest"
+)
+
+// This file cuts files of a draft where Options.Cuts says. What is in a file may be told by another one that is written after it, so this is done when everything
+// is there: before the checkpoint is sealed.
+//
+// A chunk that no new cut divides is kept as it is. A cut changes the chunk around it and those after it, until the splitter cuts again where it cut before, which is
+// mostly the end of the next chunk: a few hundred KiB a cut are read back and stored anew, the rest costs nothing. What the old chunks leave is garbage, as that of any
+// overwritten file.
+
+// recut cuts every file at the offsets that Options.Cuts gives. Call with d.mu held.
+func (d *Draft) recut() error {
+	if d.s.o.Cuts == nil {
+		return nil
+	}
+	cuts, err := d.s.o.Cuts(draftView{d})
+	if err != nil {
+		// Cuts make checkpoints smaller, not right: what cannot be understood is stored as it is.
+		d.s.log.Warn("files are cut by their content alone", "checkpoint", d.name, "error", err)
+	}
+	for p, offs := range cuts {
+		n := d.nodes[p]
+		if n == nil || n.kind != 0 {
+			continue
+		}
+		if err := n.recut(offs, d.next); err != nil {
+			return &Error{Class: ClassOf(err), Op: "cut", Checkpoint: d.name, File: p, Hint: HintOf(err), Err: err}
+		}
+		d.next++
+	}
+	return nil
+}
+
+// recut replaces the content by one that is cut at offs, too. Its segments are kept under the given number, which no other node may have.
+func (n *node) recut(offs []int64, number uint32) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	next, err := n.content.recut(offs, number)
+	if err != nil || next == nil {
+		return err
+	}
+	old := n.content
+	n.content, n.number = next, number
+	var gone []put
+	for _, seg := range old.closed {
+		if seg.encoded == nil {
+			gone = append(gone, put{key: segKey(old.draft, old.number, seg.start)})
+		}
+	}
+	return old.s.putLocal(gone)
+}
+
+// recut gives a content of the same bytes, cut at offs, too; nil if it is already. Offsets within a page are left out: a page is never split.
+func (c *content) recut(offs []int64, number uint32) (*content, error) {
+	if err := c.quiesce(); err != nil {
+		return nil, err
+	}
+	var cuts []int64
+	for _, off := range offs {
+		if start, _ := c.pageAt(off); off > 0 && off < c.done && off == start && (len(cuts) == 0 || off > cuts[len(cuts)-1]) {
+			cuts = append(cuts, off)
+		}
+	}
+	if divides, err := c.divides(cuts); err != nil || !divides {
+		return nil, err
+	}
+	next := &content{s: c.s, draft: c.draft, number: number, pins: c.pins, policy: c.policy, base: c.base, cuts: cuts, split: chunk.NewSplitter(c.s.config.Chunk)}
+	if err := c.copyTo(next); err != nil {
+		next.discard()
+		return nil, err
+	}
+	next.pageLen = copy(next.page[:], c.page[:c.pageLen])
+	return next, nil
+}
+
+// group is a chunk of a segment with the runs that use it, zero runs between them included, or a zero run alone.
+type group struct {
+	runs       []manifest.Run
+	start, end int64 // in the file
+	// whole: the runs use every byte of one chunk, in order.
+	whole bool
+}
+
+// groups calls fn for the groups of a segment, in order.
+func groups(seg *manifest.Segment, fn func(group) error) error {
+	for i := 0; i < len(seg.Runs); {
+		last, ci := i, seg.Runs[i].Chunk
+		off := uint32(0)
+		whole := ci != manifest.ZeroRun
+		if whole {
+			for j := i; j < len(seg.Runs); j++ {
+				r := seg.Runs[j]
+				if r.Chunk == manifest.ZeroRun {
+					continue
+				}
+				if r.Chunk != ci {
+					break
+				}
+				whole = whole && r.Off == off
+				off = r.Off + uint32(r.Len)
+				last = j
+			}
+			whole = whole && off == seg.Chunks[ci].Len
+		}
+		end := seg.Runs[last]
+		g := group{runs: seg.Runs[i : last+1], start: seg.Start + seg.Runs[i].Start, end: seg.Start + end.Start + end.Len, whole: whole}
+		if err := fn(g); err != nil {
+			return err
+		}
+		i = last + 1
+	}
+	return nil
+}
+
+// within says whether one of the ascending offsets lies between start and end.
+func within(offs []int64, start, end int64) bool {
+	i := sort.Search(len(offs), func(i int) bool { return offs[i] > start })
+	return i < len(offs) && offs[i] < end
+}
+
+// divides says whether a chunk lies on both sides of one of the cuts.
+func (c *content) divides(cuts []int64) (bool, error) {
+	found := false
+	for i := 0; i <= len(c.closed) && len(cuts) > 0 && !found; i++ {
+		seg, err := c.segment(i)
+		if err != nil {
+			return false, err
+		}
+		if err := groups(seg, func(g group) error {
+			found = found || g.runs[0].Chunk != manifest.ZeroRun && within(cuts, g.start, g.end)
+			return nil
+		}); err != nil {
+			return false, err
+		}
+	}
+	return found, nil
+}
+
+// copyTo appends all whole pages of c to next, by reference where it can.
+func (c *content) copyTo(next *content) error {
+	buf, err := c.s.arena.get(c.s.config.Chunk.Max)
+	if err != nil {
+		return err
+	}
+	buf = buf[:cap(buf)]
+	defer c.s.arena.put(buf)
+	var zeros int64
+	for i := 0; i <= len(c.closed); i++ {
+		seg, err := c.segment(i)
+		if err != nil {
+			return err
+		}
+		err = groups(seg, func(g group) error {
+			open := g.end == c.done && c.pageLen > 0 // cut by quiesce: the bytes behind it belong to it
+			if g.whole && !open && len(next.cur) == 0 && !within(next.cuts, g.start, g.end) {
+				return next.adopt(seg.Chunks[g.runs[0].Chunk], g)
+			}
+			for _, r := range g.runs {
+				if r.Chunk == manifest.ZeroRun {
+					zeros += r.Len
+					if err := next.addZeros(r.Len); err != nil {
+						return err
+					}
+					continue
+				}
+				for at := int64(0); at < r.Len; {
+					p := buf[:min(int64(len(buf)), r.Len-at)]
+					if err := c.s.copyChunk(seg.Chunks[r.Chunk], int64(r.Off)+at, p); err != nil {
+						return err
+					}
+					if err := next.append(p); err != nil {
+						return err
+					}
+					at += int64(len(p))
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	c.s.stats.zero.Add(-zeros) // they were counted when they came
+	return nil
+}
+
+// adopt appends a whole chunk that is stored already. The draft has it pinned.
+func (c *content) adopt(ref manifest.ChunkRef, g group) error {
+	ci, shift := int32(len(c.tail.Chunks)), c.done-c.tail.Start-g.runs[0].Start
+	for _, r := range g.runs {
+		if r.Chunk != manifest.ZeroRun {
+			r.Chunk = ci
+		}
+		r.Start += shift
+		c.tail.Runs = append(c.tail.Runs, r)
+	}
+	c.tail.Chunks = append(c.tail.Chunks, ref)
+	c.flying = append(c.flying, nil)
+	c.tail.Len += g.end - g.start
+	c.done += g.end - g.start
+	c.split.Reset()
+	c.cut1 = true
+	c.passCuts()
+	return c.spillFull()
+}
+
+// draftView shows the files of a draft as they are while it is being sealed. Draft.mu is held by whoever has it.
+type draftView struct{ d *Draft }
+
+func (v draftView) Open(name string) (fs.File, error) {
+	n := v.d.nodes[name]
+	if n == nil || n.kind != 0 {
+		return nil, pathError("open", name, fs.ErrNotExist)
+	}
+	r := &draftReader{n: n}
+	return &draftViewFile{SectionReader: io.NewSectionReader(r, 0, n.info(name).Size), info: viewInfo{n.info(name)}}, nil
+}
+
+func (v draftView) ReadDir(name string) ([]fs.DirEntry, error) {
+	if n := v.d.nodes[name]; name != "." && (n == nil || n.kind != fs.ModeDir) {
+		return nil, pathError("readdir", name, fs.ErrNotExist)
+	}
+	var out []fs.DirEntry
+	for p, n := range v.d.nodes {
+		if path.Dir(p) == name {
+			out = append(out, fs.FileInfoToDirEntry(viewInfo{n.info(p)}))
+		}
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Name() < out[j].Name() })
+	return out, nil
+}
+
+func (v draftView) Stat(name string) (fs.FileInfo, error) {
+	n := v.d.nodes[name]
+	if n == nil {
+		return nil, pathError("stat", name, fs.ErrNotExist)
+	}
+	return viewInfo{n.info(name)}, nil
+}
+
+// draftReader reads a file that has no handle.
+type draftReader struct{ n *node }
+
+func (r *draftReader) ReadAt(p []byte, off int64) (int, error) {
+	r.n.mu.Lock()
+	defer r.n.mu.Unlock()
+	return r.n.content.readAt(p, off)
+}
+
+type draftViewFile struct {
+	*io.SectionReader
+	info fs.FileInfo
+}
+
+func (f *draftViewFile) Stat() (fs.FileInfo, error) { return f.info, nil }
+func (f *draftViewFile) Close() error               { return nil }
