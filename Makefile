@@ -19,7 +19,7 @@ build: ## build bin/gpucr-fs
 	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION) -X main.commit=$(COMMIT)" -o bin/gpucr-fs ./cmd/gpucr-fs
 
 deps:
-	@scripts/need.sh cc:gcc libc6-dev linux-libc-dev libdrm-dev setsid:util-linux
+	@scripts/need.sh cc:gcc libc6-dev linux-libc-dev libdrm-dev setsid:util-linux runc:runc
 
 criu: ## put a working CRIU >= 4.2 at build/criu/criu (CRIU=/path to use another)
 	@scripts/criu.sh
