@@ -38,17 +38,34 @@ func newCache(a *arena, limit int64) *cache {
 func (c *cache) acquire(id chunk.ID) (e *entry, owner bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e := c.entries[id]; e != nil {
-		e.refs++
-		if e.elem != nil {
-			c.lru.Remove(e.elem)
-			e.elem = nil
-		}
+	if e := c.use(id); e != nil {
 		return e, false
 	}
 	e = &entry{id: id, done: make(chan struct{}), refs: 1}
 	c.entries[id] = e
 	return e, true
+}
+
+// lookup gives the entry of id, fetched or being fetched, with a reference for the caller, if there is one.
+func (c *cache) lookup(id chunk.ID) (e *entry, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e = c.use(id)
+	return e, e != nil
+}
+
+// use takes a reference to the entry of id, if there is one. Call with mu held.
+func (c *cache) use(id chunk.ID) *entry {
+	e := c.entries[id]
+	if e == nil {
+		return nil
+	}
+	e.refs++
+	if e.elem != nil {
+		c.lru.Remove(e.elem)
+		e.elem = nil
+	}
+	return e
 }
 
 // fill ends the fetch of an entry the caller owns. data comes from the arena and passes to the cache. A failed entry is forgotten, so that the next reader tries anew.

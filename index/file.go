@@ -383,10 +383,7 @@ func (s *Store) fetchRun(run []fetch, past bool) {
 		if err != nil {
 			s.arena.put(data)
 			data = nil
-			if !s.isBad(f.e.id) {
-				s.markBad(f.e.id)
-				s.log.Error("unreadable chunk", "chunk", f.e.id.String(), "err", err)
-			}
+			s.unreadable(f.e.id, err)
 		}
 		s.cache.fill(f.e, data, err)
 	}

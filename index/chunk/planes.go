@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 )
 
 // Numbers in bfloat16, two bytes each, keep sign and exponent in the high byte and noise in the low one. Byte-wise compressors find nothing in them. Taken apart,
@@ -45,6 +46,32 @@ func commonHigh(content []byte) (common [planeCommon]byte, pays bool) {
 	return common, covered >= total/5*4
 }
 
+// blockNumbers is how many numbers the vector instructions take at a time, stripBlocks how many blocks are done before their masks are looked at.
+const (
+	blockNumbers = 32
+	stripBlocks  = 64
+)
+
+// planeTable finds the nibble of a high byte: starting from planeCommon, flip is applied where equal matches.
+type planeTable struct {
+	equal, flip [planeCommon][blockNumbers]byte
+}
+
+func newPlaneTable(code *[256]byte, common *[planeCommon]byte) *planeTable {
+	t := new(planeTable)
+	for k, b := range common {
+		// Of equal values, which samples of few different ones give, the last counts.
+		flip := byte(0)
+		if int(code[b]) == k {
+			flip = planeCommon ^ byte(k)
+		}
+		for i := range t.equal[k] {
+			t.equal[k][i], t.flip[k][i] = b, flip
+		}
+	}
+	return t
+}
+
 // encodePlanes gives content in planes, in scratch, or nil where it cannot be or is no better.
 func encodePlanes(content []byte, common [planeCommon]byte, scratch []byte) []byte {
 	if len(content)%8 != 0 || len(content) == 0 {
@@ -66,21 +93,35 @@ func encodePlanes(content []byte, common [planeCommon]byte, scratch []byte) []by
 	copy(out, common[:])
 	nibbles, low, others := out[planeHead:planeHead+half/2], out[planeHead+half/2:size], out[size:size]
 	limit := half / 4 // of others, beyond which less than an eighth is saved
-	for len(content) >= 8 {
-		x := binary.LittleEndian.Uint64(content)
-		a, b, c, d := byte(x>>8), byte(x>>24), byte(x>>40), byte(x>>56)
-		ca, cb, cc, cd := code[a], code[b], code[c], code[d]
-		nibbles[0], nibbles[1] = ca|cb<<4, cc|cd<<4
-		binary.LittleEndian.PutUint32(low, gather(x))
-		if ca == planeCommon || cb == planeCommon || cc == planeCommon || cd == planeCommon {
-			for _, s := range [4][2]byte{{ca, a}, {cb, b}, {cc, c}, {cd, d}} {
-				if s[0] == planeCommon {
-					others = append(others, s[1])
+	if haveBlocks {
+		t := newPlaneTable(&code, &common)
+		var masks [stripBlocks]uint32
+		for n := min(len(content)/(2*blockNumbers), stripBlocks); n > 0; n = min(len(content)/(2*blockNumbers), stripBlocks) {
+			splitBlocks(&content[0], n, t, &nibbles[0], &low[0], &masks[0])
+			for i, m := range masks[:n] {
+				for block := content[i*2*blockNumbers:]; m != 0; m &= m - 1 {
+					others = append(others, block[2*bits.TrailingZeros32(m)+1])
 				}
 			}
 			if len(others) > limit {
 				return nil
 			}
+			content, nibbles, low = content[n*2*blockNumbers:], nibbles[n*blockNumbers/2:], low[n*blockNumbers:]
+		}
+	}
+	for len(content) >= 8 {
+		x := binary.LittleEndian.Uint64(content)
+		high := [4]byte{byte(x >> 8), byte(x >> 24), byte(x >> 40), byte(x >> 56)}
+		a, b, c, d := code[high[0]], code[high[1]], code[high[2]], code[high[3]]
+		nibbles[0], nibbles[1] = a|b<<4, c|d<<4
+		binary.LittleEndian.PutUint32(low, gather(x))
+		for i, k := range [4]byte{a, b, c, d} {
+			if k == planeCommon {
+				others = append(others, high[i])
+			}
+		}
+		if len(others) > limit {
+			return nil
 		}
 		content, nibbles, low = content[8:], nibbles[2:], low[4:]
 	}
@@ -99,27 +140,34 @@ func decodePlanes(stored, dst []byte) error {
 	}
 	var value [16]byte
 	copy(value[:], stored[:planeCommon])
-	var pair [256]uint32 // two nibbles → two bytes; bit 16 set where one of them is another value
-	for i := range pair {
-		pair[i] = uint32(value[i&15]) | uint32(value[i>>4])<<8
-		if i&15 == planeCommon || i>>4 == planeCommon {
-			pair[i] |= 1 << 16
-		}
-	}
 	nibbles, low, others := stored[planeHead:planeHead+half/2], stored[planeHead+half/2:size], stored[size:]
-	for len(dst) >= 8 {
-		a, b := pair[nibbles[0]], pair[nibbles[1]]
-		high := a&0xffff | b<<16
-		if (a|b)>>16 != 0 {
-			for i := range 4 {
-				if nibbles[i/2]>>(4*(i&1))&15 == planeCommon {
+	if haveBlocks {
+		var masks [stripBlocks]uint32
+		for n := min(len(dst)/(2*blockNumbers), stripBlocks); n > 0; n = min(len(dst)/(2*blockNumbers), stripBlocks) {
+			joinBlocks(&dst[0], &nibbles[0], &low[0], n, &value, &masks[0])
+			for i, m := range masks[:n] {
+				for block := dst[i*2*blockNumbers:]; m != 0; m &= m - 1 {
 					if len(others) == 0 {
 						return errPlanes
 					}
-					high = high&^(0xff<<(8*i)) | uint32(others[0])<<(8*i)
-					others = others[1:]
+					block[2*bits.TrailingZeros32(m)+1], others = others[0], others[1:]
 				}
 			}
+			dst, nibbles, low = dst[n*2*blockNumbers:], nibbles[n*blockNumbers/2:], low[n*blockNumbers:]
+		}
+	}
+	for len(dst) >= 8 {
+		var high uint32
+		for i := range 4 {
+			k := nibbles[i/2] >> (4 * (i & 1)) & 15
+			v := value[k]
+			if k == planeCommon {
+				if len(others) == 0 {
+					return errPlanes
+				}
+				v, others = others[0], others[1:]
+			}
+			high |= uint32(v) << (8 * i)
 		}
 		binary.LittleEndian.PutUint64(dst, spread(binary.LittleEndian.Uint32(low))|spread(high)<<8)
 		dst, nibbles, low = dst[8:], nibbles[2:], low[4:]

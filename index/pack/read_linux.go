@@ -51,6 +51,16 @@ func (s *Set) ReadSlots(locs []Loc, bufs [][]byte, past bool) (errs []error) {
 	return errs
 }
 
+// WillNeed lets the kernel begin to read a range of pack n into the page cache. It is advice: what goes wrong shows when the range is read.
+func (s *Set) WillNeed(n uint32, off, length int64) {
+	s.mu.Lock()
+	f, err := s.open(n)
+	s.mu.Unlock()
+	if err == nil {
+		unix.Fadvise(int(f.f.Fd()), off, length, unix.FADV_WILLNEED)
+	}
+}
+
 // readSlots reads; with past, around the page cache unless all of it is there.
 func readSlots(f *file, off int64, iov [][]byte, past bool) error {
 	var n int64

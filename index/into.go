@@ -1,0 +1,290 @@
+package index
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/manifest"
+	"github.com/gpucr/gpucr-fs/index/pack"
+)
+
+// intoRead bounds what ReadInto reads from a pack at once: it is decoded while it is in the processor's cache, and many read at a time.
+const intoRead = 1 << 20
+
+// part is a stretch of a file of a chunk's content: n bytes from byte off of the chunk, for the file at at.
+type part struct {
+	at, n, off int64
+}
+
+// whole is a chunk all of whose content a reader takes.
+type whole struct {
+	ref   *manifest.ChunkRef
+	parts []part
+	loc   pack.Loc
+}
+
+// ReadInto reads as ReadAt, for those who keep what they read: chunks of which p takes all pass by the cache and are decoded, or read when they are stored
+// as they are, straight into p. The rest comes from the cache. Read what Span gives and nothing is decoded twice.
+func (f *File) ReadInto(p []byte, off int64) (int, error) {
+	if off < 0 {
+		return 0, &Error{Class: Invalid, Op: "read", Checkpoint: f.c.name, File: f.e.Path, Err: errors.New("negative offset")}
+	}
+	begin := time.Now()
+	s := f.c.s
+	end := min(off+int64(len(p)), f.e.Size)
+	if off >= end {
+		if len(p) == 0 {
+			return 0, nil
+		}
+		return 0, io.EOF
+	}
+	var direct []whole
+	var failed error
+	fail := func(at int64, err error) {
+		if failed == nil {
+			failed = f.fail(at, err)
+		}
+	}
+	var now whole
+	flush := func() {
+		w := now
+		now = whole{}
+		if w.ref == nil {
+			return
+		}
+		var n int64
+		for _, x := range w.parts {
+			n += x.n
+		}
+		e, cached := s.cache.lookup(w.ref.ID)
+		if n == int64(w.ref.Len) && !cached {
+			direct = append(direct, w)
+			return
+		}
+		owner := false
+		if !cached {
+			e, owner = s.cache.acquire(w.ref.ID)
+		}
+		defer s.cache.release(e)
+		if owner {
+			s.fetch([]fetch{newFetch(e, w.ref)}, f.past.Load())
+		} else {
+			s.stats.hits.Add(1)
+		}
+		if err := e.wait(context.Background()); err != nil {
+			fail(w.parts[0].at, err)
+			return
+		}
+		for _, x := range w.parts {
+			copy(p[x.at-off:][:x.n], e.data[x.off:])
+		}
+	}
+	err := f.walk(off, end, func(at, n int64, c *manifest.ChunkRef, chunkOff int64, inline []byte) bool {
+		to := p[at-off:][:n]
+		switch {
+		case inline != nil:
+			copy(to, inline)
+		case c == nil:
+			clear(to)
+		default:
+			if k := len(now.parts); k > 0 && (now.ref.ID != c.ID || now.parts[k-1].off+now.parts[k-1].n != chunkOff) {
+				flush()
+			}
+			now.ref = c
+			now.parts = append(now.parts, part{at: at, n: n, off: chunkOff})
+		}
+		return true
+	})
+	if err != nil {
+		return 0, err
+	}
+	flush()
+	if failed == nil {
+		s.readInto(direct, p, off, f.past.Load(), fail)
+	}
+	if failed != nil {
+		return 0, failed
+	}
+	n := int(end - off)
+	s.stats.read.Add(int64(n))
+	if s.o.OnRead != nil {
+		s.o.OnRead(time.Since(begin), int64(n), len(direct) == 0)
+	}
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// readInto reads whole chunks to where p, which begins at byte base of the file, takes them.
+func (s *Store) readInto(list []whole, p []byte, base int64, past bool, fail func(int64, error)) {
+	ok := list[:0]
+	for _, w := range list {
+		var err error
+		if w.loc, err = s.locate(w.ref.ID); err == nil && w.loc.Raw != w.ref.Len {
+			err = fmt.Errorf("%w: chunk of %d bytes, not %d", errDamaged, w.loc.Raw, w.ref.Len)
+		}
+		if err != nil {
+			fail(w.parts[0].at, err)
+			continue
+		}
+		ok = append(ok, w)
+	}
+	for list = ok; len(list) > 0; {
+		n, bytes := 1, list[0].loc.Slot()
+		for n < len(list) && list[n].loc.Pack == list[0].loc.Pack && list[n].loc.Offset() == list[n-1].loc.Offset()+list[n-1].loc.Slot() &&
+			bytes+list[n].loc.Slot() <= intoRead {
+			bytes += list[n].loc.Slot()
+			n++
+		}
+		s.readIntoRun(list[:n], p, base, past, fail)
+		list = list[n:]
+	}
+}
+
+func (s *Store) readIntoRun(run []whole, p []byte, base int64, past bool, fail func(int64, error)) {
+	locs, bufs := make([]pack.Loc, len(run)), make([][]byte, len(run))
+	borrowed := make([][]byte, len(run))
+	defer func() {
+		for _, b := range borrowed {
+			s.arena.put(b)
+		}
+	}()
+	for i, w := range run {
+		locs[i] = w.loc
+		if w.loc.Codec == chunk.Raw && len(w.parts) == 1 && w.loc.Slot() == w.parts[0].n {
+			at := w.parts[0].at - base
+			bufs[i] = p[at : at : at+w.parts[0].n]
+			continue
+		}
+		b, err := s.arena.get(int(w.loc.Slot()))
+		if err != nil {
+			fail(w.parts[0].at, err)
+			return
+		}
+		bufs[i], borrowed[i] = b, b
+	}
+	errs := s.packs.ReadSlots(locs, bufs, past)
+	for i, w := range run {
+		err := errs[i]
+		if err == nil {
+			s.stats.misses.Add(1)
+			s.stats.fetched.Add(w.loc.Slot())
+			if borrowed[i] != nil {
+				err = s.decodeInto(w, bufs[i], p, base)
+			} else if w.loc.Stored != w.loc.Raw {
+				err = fmt.Errorf("%w: raw chunk of %d bytes, not %d", errDamaged, w.loc.Stored, w.loc.Raw)
+			}
+		}
+		if err != nil {
+			s.unreadable(w.ref.ID, err)
+			fail(w.parts[0].at, err)
+		}
+	}
+}
+
+// decodeInto puts the content of a slot to where p takes it.
+func (s *Store) decodeInto(w whole, slot, p []byte, base int64) error {
+	if w.loc.Codec != chunk.Raw && len(w.parts) == 1 {
+		at := w.parts[0].at - base
+		to := p[at : at : at+w.parts[0].n]
+		data, err := s.coder.Decode(w.loc.Codec, slot[:w.loc.Stored], to, int(w.loc.Raw))
+		if err != nil {
+			return fmt.Errorf("%w: %v", pack.ErrCorrupt, err)
+		}
+		if &data[0] != &to[:1][0] {
+			copy(to[:cap(to)], data) // the decoder took another buffer
+		}
+		return nil
+	}
+	// decode gives the slot back, which its caller does here.
+	data := slot[:w.loc.Stored]
+	switch {
+	case w.loc.Codec != chunk.Raw:
+		out, err := s.arena.get(int(w.loc.Raw))
+		if err != nil {
+			return err
+		}
+		defer s.arena.put(out)
+		if data, err = s.coder.Decode(w.loc.Codec, data, out[:0:w.loc.Raw], int(w.loc.Raw)); err != nil {
+			return fmt.Errorf("%w: %v", pack.ErrCorrupt, err)
+		}
+	case w.loc.Stored != w.loc.Raw:
+		return fmt.Errorf("%w: raw chunk of %d bytes, not %d", errDamaged, w.loc.Stored, w.loc.Raw)
+	}
+	for _, x := range w.parts {
+		copy(p[x.at-base:][:x.n], data[x.off:])
+	}
+	return nil
+}
+
+// unreadable counts a chunk among the bad ones and tells of it once.
+func (s *Store) unreadable(id chunk.ID, err error) {
+	if !s.isBad(id) {
+		s.markBad(id)
+		s.log.Error("unreadable chunk", "chunk", id.String(), "err", err)
+	}
+}
+
+// Spans calls yield for the ranges of the file whose content is stored together, in order: reading all of one costs no more than reading a part of it. Zero
+// runs within a range belong to it, other zeros to none.
+func (f *File) Spans(yield func(start, end int64) bool) error {
+	var id chunk.ID
+	var start, end, next int64 // next is the byte of the chunk after what was passed
+	more := true
+	err := f.walk(0, f.e.Size, func(at, n int64, c *manifest.ChunkRef, chunkOff int64, inline []byte) bool {
+		if c == nil && inline == nil {
+			return true
+		}
+		if c != nil && next > 0 && c.ID == id && chunkOff == next {
+			end, next = at+n, next+n
+			return true
+		}
+		if end > start {
+			more = yield(start, end)
+		}
+		start, end, next = at, at+n, 0
+		if c != nil {
+			id, next = c.ID, chunkOff+n
+		}
+		return more
+	})
+	if err == nil && more && end > start {
+		yield(start, end)
+	}
+	return err
+}
+
+// WillNeed lets the kernel read what [off, off+n) is stored in ahead of time. It waits for no disk longer than it takes to ask, and what cannot be asked for
+// is left to be found by who reads it.
+func (f *File) WillNeed(off, n int64) {
+	var first, last pack.Loc
+	ask := func() {
+		if first.Slot() > 0 {
+			f.c.s.packs.WillNeed(first.Pack, first.Offset(), last.Offset()+last.Slot()-first.Offset())
+		}
+	}
+	var seen chunk.ID
+	f.walk(off, min(off+n, f.e.Size), func(_, _ int64, c *manifest.ChunkRef, _ int64, _ []byte) bool {
+		if c == nil || c.ID == seen {
+			return true
+		}
+		seen = c.ID
+		loc, err := f.c.s.locate(c.ID)
+		if err != nil {
+			return true
+		}
+		if first.Slot() > 0 && loc.Pack == last.Pack && loc.Offset() == last.Offset()+last.Slot() {
+			last = loc
+			return true
+		}
+		ask()
+		first, last = loc, loc
+		return true
+	})
+	ask()
+}

@@ -1,0 +1,141 @@
+package index
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+	"testing"
+)
+
+func TestReadInto(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	content := memory(7, 24<<20+1234)
+	write(t, s, "c", map[string][]byte{"pages-1.img": content, "small.img": []byte("few bytes")})
+	c, err := s.Checkpoint("c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := s.arena.inUse() - s.cache.size()
+	for name, content := range map[string][]byte{"pages-1.img": content, "small.img": []byte("few bytes")} {
+		f, err := c.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		rnd := rand.New(rand.NewPCG(3, 4))
+		for range 300 {
+			off := rnd.Int64N(int64(len(content)))
+			n := 1 + rnd.IntN(3<<20)
+			if rnd.IntN(2) == 0 {
+				off, n = off&^4095, n&^4095+4096
+			}
+			p := make([]byte, n)
+			rand.NewChaCha8([32]byte{}).Read(p[:min(n, 4096)])
+			got, err := f.ReadInto(p, off)
+			want := content[off:min(off+int64(n), int64(len(content)))]
+			if got != len(want) || !bytes.Equal(p[:got], want) || (err != nil) != (len(want) < n) || err != nil && err != io.EOF {
+				t.Fatalf("%s: %d bytes at %d: got %d, %v", name, n, off, got, err)
+			}
+		}
+	}
+	if n := s.arena.inUse() - s.cache.size(); n != before {
+		t.Errorf("%d bytes of buffers in use besides the cache, %d before", n, before)
+	}
+}
+
+// Reading span by span brings each chunk once and leaves the cache alone.
+func TestSpansAreReadOnce(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	content := memory(8, 24<<20)
+	write(t, s, "c", map[string][]byte{"pages-1.img": content})
+	c, err := s.Checkpoint("c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := c.Open("pages-1.img")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	before := s.Stats()
+	got := make([]byte, len(content))
+	chunks := map[string]bool{}
+	if err := f.Extents(0, f.Size(), func(x Extent) bool {
+		if !x.Zero {
+			chunks[x.ID.String()] = true
+		}
+		return true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	spans := 0
+	last := int64(0)
+	if err := f.Spans(func(start, end int64) bool {
+		if start < last || end <= start {
+			t.Errorf("a span from %d to %d after one to %d", start, end, last)
+		}
+		last = end
+		f.WillNeed(start, end-start)
+		if _, err := f.ReadInto(got[start:end], start); err != nil {
+			t.Error(err)
+		}
+		spans++
+		return true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, content) {
+		t.Error("contents differ")
+	}
+	after := s.Stats()
+	if n := after.Misses - before.Misses; n != int64(spans) || len(chunks) > spans {
+		t.Errorf("%d chunks read for %d spans of %d chunks", n, spans, len(chunks))
+	}
+	if after.CacheBytes != before.CacheBytes {
+		t.Errorf("%d bytes in the cache, %d before", after.CacheBytes, before.CacheBytes)
+	}
+}
+
+// A chunk that is damaged is an error, whichever way it is read.
+func TestReadIntoFindsDamage(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	content := memory(9, 8<<20)
+	write(t, s, "c", map[string][]byte{"pages-1.img": content})
+	path := s.packs.PackPath(1)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)/2] ^= 1
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := s.Checkpoint("c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := c.Open("pages-1.img")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	p := make([]byte, len(content))
+	if _, err := f.ReadInto(p, 0); ClassOf(err) != Corrupt {
+		t.Errorf("got %v", err)
+	}
+	bad := 0
+	for off := int64(0); off < int64(len(content)); off += 4096 {
+		n, err := f.ReadInto(p[:4096], off)
+		switch {
+		case err == nil && !bytes.Equal(p[:n], content[off:off+int64(n)]):
+			t.Fatalf("wrong bytes at %d", off)
+		case err != nil && !errors.Is(err, io.EOF):
+			bad++
+		}
+	}
+	if bad == 0 || bad > 256 {
+		t.Errorf("%d pages are damaged", bad)
+	}
+}
