@@ -10,7 +10,7 @@ import (
 	"github.com/gpucr/gpucr-fs/kfd/abi"
 )
 
-// ioctl issues a request with one of the abi structures.
+// ioctl issues a request with one of the abi structures, again where a signal came between, as the GPU's user-space libraries do: Go's scheduler sends them.
 func ioctl(fd int, req abi.Request, args any) syscall.Errno {
 	var buf []byte
 	if args != nil {
@@ -19,7 +19,10 @@ func ioctl(fd int, req abi.Request, args any) syscall.Errno {
 	if len(buf) < req.Size() {
 		buf = append(buf, make([]byte, req.Size()-len(buf))...)
 	}
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(req), uintptr(unsafe.Pointer(&buf[0])))
+	errno := syscall.EINTR
+	for errno == syscall.EINTR {
+		_, _, errno = unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(req), uintptr(unsafe.Pointer(&buf[0])))
+	}
 	if errno == 0 && req.Reads() {
 		abi.Decode(buf, args)
 	}
