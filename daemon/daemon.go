@@ -39,6 +39,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/daemon/gpu"
 	"github.com/gpucr/gpucr-fs/fs"
 	"github.com/gpucr/gpucr-fs/index"
 )
@@ -61,7 +62,7 @@ type Mount interface {
 type Options struct {
 	// Dir is the store.
 	Dir string
-	// Index are the options the store is opened with. OnRead is taken over by the daemon.
+	// Index are the options the store is opened with. OnRead and Cuts are taken over by the daemon.
 	Index index.Options
 	// Mount makes a mount.
 	Mount func(ctx context.Context, s *index.Store, r MountRequest) (Mount, error)
@@ -116,6 +117,7 @@ func Start(ctx context.Context, o Options) (*Daemon, error) {
 	d := &Daemon{o: o, log: o.Logger, started: time.Now(), mounts: map[string]*mounted{}, idle: make(chan struct{}), served: make(chan error, 1)}
 	d.metrics = newMetrics(d)
 	o.Index.OnRead = d.metrics.observe
+	o.Index.Cuts = gpu.Cuts
 	o.Index.Logger = o.Logger
 	store, err := index.Open(ctx, o.Dir, o.Index)
 	if err != nil {

@@ -3,7 +3,9 @@ package daemon
 import (
 	"context"
 
+	"github.com/gpucr/gpucr-fs/daemon/gpu"
 	"github.com/gpucr/gpucr-fs/index"
+	"github.com/gpucr/gpucr-fs/index/chunk"
 )
 
 // UsageRequest asks for the store's accounting.
@@ -32,6 +34,9 @@ type DiffResult struct {
 	Zero   int64            `json:"zero"`
 	Unique int64            `json:"unique"`
 	Files  []index.FileDiff `json:"files"`
+	// BOs are the buffer objects of B's GPU side, each with the one of A that has the same contents; shared bytes lie in chunks that A has.
+	BOs        []gpu.BO `json:"buffer_objects,omitempty"`
+	GPUProblem string   `json:"gpu_problem,omitempty"` // why GPU images could not be read
 }
 
 // Diff compares two checkpoints.
@@ -56,8 +61,36 @@ var Diff = define("diff", func(ctx context.Context, env *Env, r DiffRequest) (Di
 		res.Zero += f.Zero
 		res.Unique += f.Unique
 	}
-	return res, nil
+	err = res.addBOs(ctx, a, b)
+	if err != nil && index.ClassOf(err) != index.Corrupt && ctx.Err() == nil {
+		res.GPUProblem, err = err.Error(), nil
+	}
+	return res, err
 })
+
+func (res *DiffResult) addBOs(ctx context.Context, a, b *index.Checkpoint) error {
+	if t, err := gpu.Count(b.FS()); err != nil || t == nil {
+		return err
+	}
+	has := map[chunk.ID]bool{}
+	err := eachExtent(ctx, a, func(_ index.FileInfo, x index.Extent) {
+		if !x.Zero && x.ID != (chunk.ID{}) {
+			has[x.ID] = true
+		}
+	})
+	if err != nil {
+		return err
+	}
+	old, err := gpu.Placed(a, nil)
+	if err != nil {
+		return err
+	}
+	if res.BOs, err = gpu.Placed(b, func(id chunk.ID) bool { return has[id] }); err != nil {
+		return err
+	}
+	gpu.Match(old, res.BOs)
+	return nil
+}
 
 // TagRequest changes the tags of a sealed checkpoint.
 type TagRequest struct {

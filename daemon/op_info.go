@@ -4,6 +4,7 @@ import (
 	"context"
 	"path"
 
+	"github.com/gpucr/gpucr-fs/daemon/gpu"
 	"github.com/gpucr/gpucr-fs/daemon/inspect"
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/index/chunk"
@@ -28,6 +29,8 @@ type InfoResult struct {
 	Checkpoint index.Info      `json:"checkpoint"`
 	CRIU       *inspect.Report `json:"criu,omitempty"`    // nil where there are no images
 	Problem    string          `json:"problem,omitempty"` // why the images could not be read
+	GPU        *gpu.Report     `json:"gpu,omitempty"`     // nil where the processes had no AMD GPU
+	GPUProblem string          `json:"gpu_problem,omitempty"`
 	Files      []FileUsage     `json:"files"`
 }
 
@@ -47,7 +50,14 @@ var Info = define("info", func(ctx context.Context, env *Env, r InfoRequest) (In
 			res.Checkpoint = i
 		}
 	}
-	if res.Files, err = fileUsage(ctx, env.Store, c, all); err != nil {
+	shared, err := sharedChunks(ctx, env.Store, c, all)
+	if err != nil {
+		return res, err
+	}
+	if res.Files, err = fileUsage(ctx, c, shared); err != nil {
+		return res, err
+	}
+	if err := res.addGPU(ctx, env.Store, c, all, shared); err != nil {
 		return res, err
 	}
 	dir, ok := inspect.Find(c.FS())
@@ -67,6 +77,28 @@ var Info = define("info", func(ctx context.Context, env *Env, r InfoRequest) (In
 	return res, nil
 })
 
+// addGPU tells of the GPU side, and which other checkpoints have the same buffer objects.
+func (res *InfoResult) addGPU(ctx context.Context, s *index.Store, c *index.Checkpoint, all []index.Info, shared map[chunk.ID]bool) error {
+	var err error
+	res.GPU, err = gpu.Inspect(c, func(id chunk.ID) bool { return shared[id] })
+	if index.ClassOf(err) == index.Corrupt {
+		return err
+	}
+	if err != nil {
+		res.GPU, res.GPUProblem = nil, err.Error()
+	}
+	if res.GPU == nil {
+		return nil
+	}
+	return eachOther(ctx, s, c, all, func(other *index.Checkpoint) error {
+		// An other checkpoint that makes no sense is for its own info to tell.
+		if bos, err := gpu.Placed(other, nil); err == nil {
+			gpu.Holders(res.GPU.BOs, other.Info().Name, bos)
+		}
+		return nil
+	})
+}
+
 // zeroMemory takes the zero bytes of each process from the extents of its pages image.
 func zeroMemory(c *index.Checkpoint, r *inspect.Report, list []*inspect.Process) {
 	for _, p := range list {
@@ -80,9 +112,33 @@ func zeroMemory(c *index.Checkpoint, r *inspect.Report, list []*inspect.Process)
 	}
 }
 
-// fileUsage goes through the extents of all checkpoints; the memory it takes is that of c's distinct chunks.
-func fileUsage(ctx context.Context, s *index.Store, c *index.Checkpoint, all []index.Info) ([]FileUsage, error) {
-	shared := map[chunk.ID]bool{} // every chunk of c, true when another checkpoint has it
+// eachOther calls f for every other sealed checkpoint of the store.
+func eachOther(ctx context.Context, s *index.Store, c *index.Checkpoint, all []index.Info, f func(*index.Checkpoint) error) error {
+	self := c.Info().ID
+	for _, i := range all {
+		if i.State != index.Sealed || i.ID == self {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		other, err := s.Checkpoint(i.Name)
+		if index.ClassOf(err) == index.NotFound {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return err
+		}
+		if err := f(other); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sharedChunks goes through the extents of all checkpoints and gives every chunk of c, true when another checkpoint has it.
+func sharedChunks(ctx context.Context, s *index.Store, c *index.Checkpoint, all []index.Info) (map[chunk.ID]bool, error) {
+	shared := map[chunk.ID]bool{}
 	err := eachExtent(ctx, c, func(_ index.FileInfo, x index.Extent) {
 		if !x.Zero && x.ID != (chunk.ID{}) {
 			shared[x.ID] = false
@@ -91,26 +147,17 @@ func fileUsage(ctx context.Context, s *index.Store, c *index.Checkpoint, all []i
 	if err != nil {
 		return nil, err
 	}
-	self := c.Info().ID
-	for _, i := range all {
-		if i.State != index.Sealed || i.ID == self {
-			continue
-		}
-		other, err := s.Checkpoint(i.Name)
-		if index.ClassOf(err) == index.NotFound {
-			continue // removed meanwhile
-		}
-		if err != nil {
-			return nil, err
-		}
-		if err := eachExtent(ctx, other, func(_ index.FileInfo, x index.Extent) {
+	return shared, eachOther(ctx, s, c, all, func(other *index.Checkpoint) error {
+		return eachExtent(ctx, other, func(_ index.FileInfo, x index.Extent) {
 			if _, ok := shared[x.ID]; ok {
 				shared[x.ID] = true
 			}
-		}); err != nil {
-			return nil, err
-		}
-	}
+		})
+	})
+}
+
+// fileUsage splits the bytes of every file of c.
+func fileUsage(ctx context.Context, c *index.Checkpoint, shared map[chunk.ID]bool) ([]FileUsage, error) {
 	files := []FileUsage{}
 	for _, e := range c.Entries() {
 		if e.Mode.IsRegular() {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/daemon/gpu"
 	"github.com/gpucr/gpucr-fs/index"
 )
 
@@ -54,9 +55,15 @@ type ListRequest struct {
 	Tag string `json:"tag,omitempty"` // only the one of this tag
 }
 
+// Listed is a checkpoint with what its processes had on AMD GPUs.
+type Listed struct {
+	index.Info
+	GPU *gpu.Totals `json:"gpu,omitempty"` // nil where there is nothing, or nothing that can be read: info tells why
+}
+
 // ListResult are checkpoints, oldest first.
 type ListResult struct {
-	Checkpoints []index.Info `json:"checkpoints"`
+	Checkpoints []Listed `json:"checkpoints"`
 }
 
 // List lists checkpoints with exact byte counts.
@@ -65,10 +72,22 @@ var List = define("ls", func(ctx context.Context, env *Env, r ListRequest) (List
 	if err != nil {
 		return ListResult{}, err
 	}
-	if r.Tag != "" {
-		all = slices.DeleteFunc(all, func(i index.Info) bool { return !slices.Contains(i.Tags, r.Tag) })
+	res := ListResult{Checkpoints: []Listed{}}
+	for _, i := range all {
+		if r.Tag != "" && !slices.Contains(i.Tags, r.Tag) {
+			continue
+		}
+		l := Listed{Info: i}
+		if i.State == index.Sealed {
+			if c, err := env.Store.Checkpoint(i.Name); err == nil {
+				if l.GPU, err = gpu.Count(c.FS()); index.ClassOf(err) == index.Corrupt {
+					return ListResult{}, err
+				}
+			}
+		}
+		res.Checkpoints = append(res.Checkpoints, l)
 	}
-	return ListResult{Checkpoints: append([]index.Info{}, all...)}, nil
+	return res, nil
 })
 
 // EntriesRequest asks for the files of a checkpoint.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/daemon/gpu"
 	"github.com/gpucr/gpucr-fs/index"
 )
 
@@ -30,6 +31,7 @@ func Connect(ctx context.Context, dir string, o index.Options) (*Session, error)
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
+	o.Cuts = gpu.Cuts
 	for deadline := time.Now().Add(patience); ; {
 		c, err := newClient(ctx, abs)
 		if err == nil {

@@ -14,7 +14,7 @@ func (a *app) diffCmd() *cobra.Command {
 		Use:   "diff STORE A B",
 		Short: "show per file what two checkpoints share",
 		Long: `Diff compares two checkpoints file by file. Shared bytes of a file of B lie in chunks that A has in any of its files; unique ones do not. For a file that
-only A has, it is the other way round. A and B are names, tags or beginnings of IDs.`,
+only A has, it is the other way round. Of the GPU buffer objects of B it tells which one of A has the same contents, wherever it lies. A and B are names, tags or beginnings of IDs.`,
 		Example: "  gpucr-fs diff store/ web-1 web-2",
 		Args:    cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -28,6 +28,12 @@ only A has, it is the other way round. A and B are names, tags or beginnings of 
 					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", f.Path, size(f.SizeA), size(f.SizeB), size(f.Zero), size(f.Shared), size(f.Unique))
 				}
 				fmt.Fprintf(w, "total\t\t\t%s\t%s\t%s\n", size(res.Zero), size(res.Shared), size(res.Unique))
+				if res.GPUProblem != "" {
+					fmt.Fprintf(w, "\ngpu images cannot be compared: %s\n", res.GPUProblem)
+				}
+				if len(res.BOs) > 0 {
+					printBOs(w, res.BOs, "SAME AS, IN "+res.A)
+				}
 			})
 		},
 	}

@@ -15,8 +15,8 @@ func (a *app) infoCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "info STORE NAME",
 		Short: "tell what a checkpoint holds: processes, memory, files",
-		Long: `Info reads the CRIU images of a checkpoint and shows its process tree with the memory of each process, what the dump cost, and how much of each file is
-shared with other checkpoints. NAME is a name, a tag or the beginning of an ID.`,
+		Long: `Info reads the CRIU images of a checkpoint and shows its process tree with the memory of each process, what the dump cost, the GPUs with their buffer
+objects and queues, and how much of each file and of each buffer object is shared with other checkpoints. NAME is a name, a tag or the beginning of an ID.`,
 		Example: "  gpucr-fs info store/ web-1\n  gpucr-fs info --json store/ web-1",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -45,6 +45,7 @@ func printInfo(w io.Writer, res daemon.InfoResult) {
 	default:
 		printImages(w, res.CRIU)
 	}
+	printGPU(w, res)
 	fmt.Fprintf(w, "\nFILE\tSIZE\tZERO\tUNIQUE\tSHARED\n")
 	for _, f := range res.Files {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", f.Path, size(f.Size), size(f.Zero), size(f.Unique), size(f.Shared))

@@ -20,6 +20,7 @@ func (a *app) lsCmd() *cobra.Command {
 		Short: "list checkpoints, or the files of one",
 		Long: `Ls lists the checkpoints of a store, oldest first. A checkpoint's logical bytes are its files' sizes: zero pages, which are stored nowhere; bytes unique
 to it; and bytes shared with other checkpoints. Stored is what its distinct chunks occupy on disk, compressed, shared ones included.
+--json adds what the processes of a checkpoint had on AMD GPUs.
 With NAME (a name, a tag or the beginning of an ID) it lists the files of that checkpoint.`,
 		Example: "  gpucr-fs ls store/\n  gpucr-fs ls --json --tag golden store/\n  gpucr-fs ls store/ web-1",
 		Args:    cobra.RangeArgs(1, 2),
@@ -34,7 +35,13 @@ With NAME (a name, a tag or the beginning of an ID) it lists the files of that c
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) { checkpointTable(w, res.Checkpoints) })
+			return a.print(res, func(w io.Writer) {
+				list := make([]index.Info, len(res.Checkpoints))
+				for i, l := range res.Checkpoints {
+					list[i] = l.Info
+				}
+				checkpointTable(w, list)
+			})
 		},
 	}
 	c.Flags().StringVar(&req.Tag, "tag", "", "only the checkpoint of this `TAG`")

@@ -45,6 +45,10 @@ func (s *Set) Empty() bool {
 	return len(s.Processes) == 0 && len(s.RenderNodes) == 0 && len(s.Dmabufs) == 0
 }
 
+// maxImage bounds in bytes what is read of one image into memory. A BO takes
+// some 320 bytes: this is enough for 800,000 of a process.
+const maxImage = 256 << 20
+
 // Read reads the plugin's images of one checkpoint, in the order of their
 // names; files of contents are not opened. Errors name the file.
 func Read(fsys fs.FS) (*Set, error) {
@@ -57,6 +61,11 @@ func Read(fsys fs.FS) (*Set, error) {
 		n, ok := ParseName(e.Name())
 		if !ok || n.Kind == PagesFile || n.Kind == RenderPagesFile {
 			continue
+		}
+		if i, err := e.Info(); err != nil {
+			return nil, err
+		} else if i.Size() > maxImage {
+			return nil, fmt.Errorf("%s: %d bytes are more than it can have: %w", n, i.Size(), ErrCorrupt)
 		}
 		file, err := fs.ReadFile(fsys, e.Name())
 		if err != nil {

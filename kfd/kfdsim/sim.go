@@ -101,7 +101,7 @@ func (s *Sim) start() error {
 		}
 		s.gpus = append(s.gpus, g)
 	}
-	if err := s.writeTopology(); err != nil {
+	if err := s.writeTopology(s.SysDir()); err != nil {
 		return fmt.Errorf("kfdsim: topology: %w", err)
 	}
 	if err := os.WriteFile(filepath.Join(s.opts.Dir, "enter.sh"), enterScript, 0o755); err != nil {

@@ -22,11 +22,25 @@ const (
 // topoLink is an io_link of a node.
 type topoLink struct{ typ, to int }
 
+// WriteTopology writes the topology tree of a machine that is not simulated, into the folder sys: what a host's /sys would show. Only what Options say of GPUs
+// and CPU nodes counts.
+func WriteTopology(sys string, o Options) error {
+	o.Dir = filepath.Dir(sys)
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	s := &Sim{opts: o}
+	for i, cfg := range o.GPUs {
+		s.gpus = append(s.gpus, &gpu{sim: s, node: o.CPUNodes + i, cfg: cfg, model: Models[cfg.Model]})
+	}
+	return s.writeTopology(sys)
+}
+
 // writeTopology writes the tree that the driver shows under
 // /sys/class/kfd/kfd/topology and what libdrm reads under /sys/dev/char. Cache
 // folders are left out, their number is not.
-func (s *Sim) writeTopology() error {
-	root := filepath.Join(s.SysDir(), "class/kfd/kfd/topology")
+func (s *Sim) writeTopology(sys string) error {
+	root := filepath.Join(sys, "class/kfd/kfd/topology")
 	files := map[string]string{
 		filepath.Join(root, "generation_id"): "2\n",
 		filepath.Join(root, "system_properties"): props([]prop{
@@ -54,7 +68,7 @@ func (s *Sim) writeTopology() error {
 	}
 	for _, g := range s.gpus {
 		node(g.node, g.properties(len(links[g.node])), g.cfg.ID, [][]prop{g.bank()}, links[g.node])
-		dev := filepath.Join(s.SysDir(), "dev/char", fmt.Sprintf("%d:%d", abi.DRMMajor, g.cfg.RenderMinor))
+		dev := filepath.Join(sys, "dev/char", fmt.Sprintf("%d:%d", abi.DRMMajor, g.cfg.RenderMinor))
 		name := fmt.Sprintf("renderD%d", g.cfg.RenderMinor)
 		files[filepath.Join(dev, "uevent")] = fmt.Sprintf("MAJOR=%d\nMINOR=%d\nDEVNAME=dri/%s\nDEVTYPE=drm_minor\n", abi.DRMMajor, g.cfg.RenderMinor, name)
 		files[filepath.Join(dev, "device/vendor")] = fmt.Sprintf("%#04x\n", abi.PCIVendorAMD)

@@ -32,7 +32,7 @@ var mayImport = map[string][]string{
 	"archive":  {"index"},
 	"prefetch": {"index"},
 	"restore":  {"index", "prefetch", "kfd"},
-	"daemon":   {"index", "fs", "archive", "prefetch"},
+	"daemon":   {"index", "fs", "archive", "prefetch", "kfd"},
 	"cmd":      {"index", "kfd", "fs", "archive", "prefetch", "restore", "daemon"},
 	"tests":    {"index", "kfd", "fs", "archive", "prefetch", "restore", "daemon"},
 }
