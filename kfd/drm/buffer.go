@@ -1,0 +1,195 @@
+package drm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/kfd/abi"
+)
+
+// Buffer is memory that a Device copies from and to.
+type Buffer struct {
+	dev    *Device
+	handle uint32
+	va     uint64 // 0: not mapped to the GPU
+	size   uint64
+	mem    []byte // what the CPU sees of it, if that is needed
+	// imported handles may be shared with other buffers.
+	imported bool
+}
+
+// Size returns the buffer's size in bytes.
+func (b *Buffer) Size() uint64 { return b.size }
+
+func pages(n uint64) uint64 { return (n + abi.AMDGPUPageSize - 1) &^ (abi.AMDGPUPageSize - 1) }
+
+// reserve returns an address for size bytes. Addresses are not used twice.
+func (d *Device) reserve(size uint64) (uint64, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	step := (pages(size) + 2*vaAlign - 1) &^ (vaAlign - 1) // a hole after each
+	if step < size || d.nextVA > d.endVA || step > d.endVA-d.nextVA {
+		return 0, fmt.Errorf("no room for %d bytes in the gpu's address space", size)
+	}
+	va := d.nextVA
+	d.nextVA += step
+	return va, nil
+}
+
+// mapGPU maps a buffer whole.
+func (b *Buffer) mapGPU() error {
+	va, err := b.dev.reserve(b.size)
+	if err != nil {
+		return err
+	}
+	args := abi.AMDGPUGEMVAArgs{Handle: b.handle, Operation: abi.AMDGPUVAOpMap,
+		Flags:     abi.AMDGPUVMPageReadable | abi.AMDGPUVMPageWriteable,
+		VAAddress: va, MapSize: pages(b.size)}
+	if err := do(b.dev, abi.AMDGPUIocGEMVA, &args); err != nil {
+		return fmt.Errorf("map %d bytes at %#x: %w", b.size, va, err)
+	}
+	b.va = va
+	return nil
+}
+
+// mapCPU maps a buffer into this process, through the BAR if it is VRAM.
+func (b *Buffer) mapCPU() error {
+	mem, err := b.dev.mmapBO(b.handle, pages(b.size))
+	if err != nil {
+		return err
+	}
+	b.mem = mem
+	b.dev.mu.Lock()
+	defer b.dev.mu.Unlock()
+	b.dev.mapped[b] = struct{}{}
+	return nil
+}
+
+func (b *Buffer) unmapCPU() error {
+	b.dev.mu.Lock()
+	_, ok := b.dev.mapped[b]
+	delete(b.dev.mapped, b)
+	b.dev.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	return os.NewSyscallError("munmap", unix.Munmap(b.mem))
+}
+
+// allocate makes system memory that both sides see.
+func (d *Device) allocate(size uint64) (*Buffer, error) {
+	h, err := d.createBO(size, abi.AMDGPUDomainGTT)
+	if err != nil {
+		return nil, err
+	}
+	b := &Buffer{dev: d, handle: h, size: size}
+	if err = b.mapCPU(); err == nil {
+		err = b.mapGPU()
+	}
+	if err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return b, nil
+}
+
+// Import makes the first size bytes of a dma-buf accessible.
+func (d *Device) Import(dmabuf *os.File, size uint64) (*Buffer, error) {
+	b := &Buffer{dev: d, size: size, imported: true}
+	raw, err := dmabuf.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var ierr error
+	err = raw.Control(func(fd uintptr) { ierr = b.importFD(int(fd)) })
+	if err := errors.Join(err, ierr); err != nil {
+		return nil, err
+	}
+	if d.kind == SDMA {
+		err = b.mapGPU()
+	} else {
+		err = b.mapCPU()
+	}
+	if err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return b, nil
+}
+
+func (b *Buffer) importFD(fd int) error {
+	has, err := unix.Seek(fd, 0, unix.SEEK_END)
+	if err != nil {
+		return fmt.Errorf("size of dma-buf: %w", err)
+	}
+	if b.size == 0 || b.size > uint64(has) {
+		return fmt.Errorf("dma-buf has %d bytes, %d are expected", has, b.size)
+	}
+	// A BO that was imported before has the same handle, which the kernel
+	// does not count. So the import itself is under mu.
+	d := b.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	args := abi.DRMPrimeArgs{FD: int32(fd)}
+	if err := do(d, abi.DRMIocPrimeFDToHandle, &args); err != nil {
+		return fmt.Errorf("import dma-buf: %w", err)
+	}
+	b.handle = args.Handle
+	d.handles[b.handle]++
+	return nil
+}
+
+// Register makes memory of this process accessible: whole pages outside the Go
+// heap. It must stay until the Device is closed.
+func (d *Device) Register(mem []byte) (*Buffer, error) {
+	if len(mem) == 0 || len(mem)%abi.AMDGPUPageSize != 0 {
+		return nil, fmt.Errorf("register %d bytes: not whole pages", len(mem))
+	}
+	b := &Buffer{dev: d, size: uint64(len(mem)), mem: mem}
+	if d.kind != SDMA {
+		return b, nil
+	}
+	var err error
+	if b.handle, err = d.userptr(mem); err != nil {
+		return nil, fmt.Errorf("register %d bytes: %w", len(mem), err)
+	}
+	if err := b.mapGPU(); err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return b, nil
+}
+
+// Close ends the use of a buffer. Submissions that touch it must have been
+// waited for.
+func (b *Buffer) Close() error {
+	d := b.dev
+	var errs []error
+	if b.va != 0 {
+		args := abi.AMDGPUGEMVAArgs{Handle: b.handle, Operation: abi.AMDGPUVAOpUnmap,
+			Flags:     abi.AMDGPUVMPageReadable | abi.AMDGPUVMPageWriteable,
+			VAAddress: b.va, MapSize: pages(b.size)}
+		errs = append(errs, do(d, abi.AMDGPUIocGEMVA, &args))
+		b.va = 0
+	}
+	errs = append(errs, b.unmapCPU())
+	b.mem = nil
+	if b.handle != 0 {
+		errs = append(errs, b.drop())
+		b.handle = 0
+	}
+	return errors.Join(errs...)
+}
+
+func (b *Buffer) drop() error {
+	d := b.dev
+	if b.imported {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.handles[b.handle]--; d.handles[b.handle] > 0 {
+			return nil
+		}
+		delete(d.handles, b.handle)
+	}
+	return do(d, abi.DRMIocGEMClose, &abi.DRMGEMCloseArgs{Handle: b.handle})
+}
