@@ -120,13 +120,23 @@ func StartGuardian(o GuardianOptions) (*Client, error) {
 // Takeover connects to the guardian that started this process in place of a
 // provider that ended. The caller opens the files of Plan and serves.
 func Takeover(log *slog.Logger) (*Client, error) {
-	f := os.NewFile(fdSetup, "setup")
-	defer f.Close()
-	st, err := readSetup(f)
+	return TakeoverFrom(os.NewFile(fdWire, "guardian"), os.NewFile(fdSetup, "setup"), log)
+}
+
+// SuccessorFDs are the descriptors that a guardian starts a successor with, for
+// one that passes them on to a process that calls TakeoverFrom.
+func SuccessorFDs() (wire, setup int) { return fdWire, fdSetup }
+
+// TakeoverFrom is Takeover with the successor's descriptors, which may come from
+// another process. It closes them.
+func TakeoverFrom(wire, setup *os.File, log *slog.Logger) (*Client, error) {
+	defer setup.Close()
+	st, err := readSetup(setup)
 	if err != nil {
+		wire.Close()
 		return nil, err
 	}
-	w, err := newWire(os.NewFile(fdWire, "guardian"))
+	w, err := newWire(wire)
 	if err != nil {
 		return nil, err
 	}
@@ -269,6 +279,9 @@ func (c *Client) Serve(ctx context.Context, q Supplier) error {
 	}
 }
 
+// Abandon gives the restore up: the guardian ends all tasks, and Serve returns.
+func (c *Client) Abandon() { c.wire.send(&packet{kind: kindAbandon}) }
+
 // stopPatience is how long the guardian has to answer a stop.
 const stopPatience = 200 * time.Millisecond
 
@@ -340,7 +353,7 @@ func (c *Client) deliver(p *packet) {
 
 // Fill, Zero, Fail and Had are prefetch.Sink.
 func (c *Client) Fill(r prefetch.Range, data []byte) {
-	c.deliver(&packet{kind: kindFill, r: r, slot: uint32(c.slots.number(data))})
+	c.deliver(&packet{kind: kindFill, r: r, page: c.slots.page(data)})
 }
 
 func (c *Client) Zero(r prefetch.Range) { c.deliver(&packet{kind: kindZero, r: r}) }

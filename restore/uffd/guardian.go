@@ -36,7 +36,10 @@ const maxSuccessors = 3
 // lonelyTime is how long a guardian without its first provider waits for CRIU.
 const lonelyTime = 30 * time.Second
 
-var errStopped = errors.New("stopped before criu came")
+var (
+	errStopped   = errors.New("stopped before criu came")
+	errAbandoned = errors.New("the restore was given up")
+)
 
 // setup is what a guardian and the successors it starts have to know.
 type setup struct {
@@ -123,7 +126,7 @@ type guardian struct {
 	drained  map[uint64]chan struct{}
 	failures int // successors in a row that delivered nothing
 	closing  bool
-	stop     func()
+	stop     context.CancelCauseFunc
 }
 
 // provider is a connected provider as the guardian sees it.
@@ -140,7 +143,7 @@ func (g *guardian) run(w *wire) error {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	g.drained = make(map[uint64]chan struct{})
-	g.stop = func() { cancel(errStopped) }
+	g.stop = cancel
 	if err := g.attach(w); err != nil {
 		return err
 	}
@@ -221,7 +224,7 @@ func (g *guardian) provide(ctx context.Context, cancel context.CancelCauseFunc) 
 		}
 		if !g.server.connected.Load() {
 			if stop {
-				g.stop()
+				g.stop(errStopped)
 				return
 			}
 			time.AfterFunc(lonelyTime, func() {
@@ -262,8 +265,11 @@ func (g *guardian) receive(p *provider) (stop bool) {
 			g.mu.Unlock()
 		case kindStop:
 			if stop = true; !g.server.connected.Load() {
-				g.stop()
+				g.stop(errStopped)
 			}
+		case kindAbandon:
+			stop = true
+			g.stop(errAbandoned)
 		}
 	}
 }
@@ -276,11 +282,12 @@ func (g *guardian) deliver(p *provider, k *packet) {
 	}
 	switch k.kind {
 	case kindFill:
-		if int(k.slot) >= p.slots.count || k.r.Len > p.slots.size {
-			g.log.Error("the provider delivered a bad slot", "slot", k.slot, "bytes", k.r.Len)
+		data := p.slots.at(k.page, k.r.Len)
+		if data == nil {
+			g.log.Error("the provider delivered from outside the slots", "page", k.page, "bytes", k.r.Len)
 			return
 		}
-		g.server.Fill(k.r, p.slots.slot(int(k.slot))[:k.r.Len])
+		g.server.Fill(k.r, data)
 	case kindZero:
 		g.server.Zero(k.r)
 	case kindFail:

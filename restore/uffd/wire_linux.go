@@ -34,12 +34,13 @@ const (
 
 	// From the provider.
 
-	kindFill    // id, slot and a range
+	kindFill    // id, page of the slots and a range
 	kindZero    // id and a range
 	kindFail    // id, a range; tail: the error
 	kindHad     // id, a range
 	kindDrained // id
 	kindStop    // nobody will restore: end, unless CRIU is there
+	kindAbandon // the restore is given up: end the tasks
 
 	kindEnd
 )
@@ -48,7 +49,7 @@ const (
 type packet struct {
 	kind   kind
 	flag   bool
-	slot   uint32
+	page   uint32
 	id     uint64
 	r      prefetch.Range
 	ranges []prefetch.Range
@@ -85,7 +86,7 @@ func (p *packet) encode(b []byte) []byte {
 	if p.flag {
 		b[len(b)-1] = 1
 	}
-	b = binary.LittleEndian.AppendUint32(b, p.slot)
+	b = binary.LittleEndian.AppendUint32(b, p.page)
 	b = binary.LittleEndian.AppendUint64(b, p.id)
 	b = appendRange(b, p.r)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(p.ranges)))
@@ -99,7 +100,7 @@ func decode(b []byte) (packet, error) {
 	if len(b) < headSize {
 		return packet{}, fmt.Errorf("packet of %d bytes", len(b))
 	}
-	p := packet{kind: kind(b[0]), flag: b[1] != 0, slot: binary.LittleEndian.Uint32(b[2:]), id: binary.LittleEndian.Uint64(b[6:]), r: getRange(b[14:])}
+	p := packet{kind: kind(b[0]), flag: b[1] != 0, page: binary.LittleEndian.Uint32(b[2:]), id: binary.LittleEndian.Uint64(b[6:]), r: getRange(b[14:])}
 	n := int(binary.LittleEndian.Uint32(b[headSize-4:]))
 	b = b[headSize:]
 	if p.kind == 0 || p.kind >= kindEnd || n > maxRanges || len(b) < n*rangeSize {

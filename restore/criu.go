@@ -1,0 +1,304 @@
+package restore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/checkpoint-restore/go-criu/v8/rpc"
+	"golang.org/x/sys/unix"
+)
+
+// Options say how to run CRIU.
+type Options struct {
+	// Program is CRIU's path, or a name to look for where programs are.
+	Program string
+	// Args are what the user wants of it.
+	Args Args
+	// Stdin, Stdout and Stderr are passed on: --shell-job needs the terminal. nil: /dev/null.
+	Stdin, Stdout, Stderr *os.File
+}
+
+// CRIU is one CRIU process, which does one thing. Start makes it; Close must be called.
+type CRIU struct {
+	args   Args
+	cmd    *exec.Cmd
+	sock   *os.File
+	temp   string // folder of the configuration file
+	marks  []Mark
+	exited chan struct{}
+	once   sync.Once
+}
+
+// maxMessage bounds a message from CRIU; its own are a few hundred bytes.
+const maxMessage = 64 << 10
+
+// Find looks for CRIU's program as a shell does, and in the folders that only root has in its path.
+func Find(program string) (string, error) {
+	if strings.Contains(program, "/") {
+		return filepath.Abs(program)
+	}
+	p, err := exec.LookPath(program)
+	if err == nil {
+		return filepath.Abs(p)
+	}
+	for _, dir := range []string{"/usr/local/sbin", "/usr/sbin", "/sbin"} {
+		if p, err := exec.LookPath(filepath.Join(dir, program)); err == nil {
+			return p, nil
+		}
+	}
+	return "", fmt.Errorf("find criu: %w", err)
+}
+
+// Start starts CRIU. It waits for a call of Restore or Dump.
+func Start(o Options) (*CRIU, error) {
+	program, err := Find(o.Program)
+	if err != nil {
+		return nil, err
+	}
+	temp, err := os.MkdirTemp("", "gpucr-fs-criu-")
+	if err != nil {
+		return nil, err
+	}
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		os.Remove(temp)
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	theirs := os.NewFile(uintptr(fds[1]), "criu")
+	defer theirs.Close()
+	c := &CRIU{args: o.Args, sock: os.NewFile(uintptr(fds[0]), "criu"), temp: temp, exited: make(chan struct{})}
+	// CRIU's end must block.
+	if err := unix.SetNonblock(fds[1], false); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	const socketFD = 3
+	c.cmd = exec.Command(program, "swrk", fmt.Sprint(socketFD))
+	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = file(o.Stdin), fileW(o.Stdout), fileW(o.Stderr)
+	c.cmd.ExtraFiles = []*os.File{theirs}
+	// A signal from the terminal is for this program, which ends CRIU in the way that leaves the processes well.
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !o.Args.Has("shell-job")}
+	var dups []*os.File
+	defer func() {
+		for _, f := range dups {
+			f.Close()
+		}
+	}()
+	for i, in := range o.Args.inherit {
+		fd, err := unix.FcntlInt(uintptr(in.fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("descriptor %d of --inherit-fd: %w", in.fd, err), c.Close())
+		}
+		f := os.NewFile(uintptr(fd), in.key)
+		dups = append(dups, f)
+		c.cmd.ExtraFiles = append(c.cmd.ExtraFiles, f)
+		c.args.lines = append(c.args.lines, fmt.Sprintf("inherit-fd=fd[%d]:%s", socketFD+1+i, in.key))
+	}
+	if err := c.cmd.Start(); err != nil {
+		c.cmd = nil
+		return nil, errors.Join(fmt.Errorf("start criu: %w", err), c.Close())
+	}
+	go func() {
+		defer close(c.exited)
+		c.cmd.Wait() // how it went is in its answers
+	}()
+	return c, nil
+}
+
+// file and fileW keep a nil *os.File from becoming a non-nil interface.
+func file(f *os.File) io.Reader {
+	if f == nil {
+		return nil
+	}
+	return f
+}
+
+func fileW(f *os.File) io.Writer {
+	if f == nil {
+		return nil
+	}
+	return f
+}
+
+// endPatience is how long CRIU has to end by itself when its socket is closed.
+const endPatience = 20 * time.Second
+
+// Close ends CRIU, and waits for it.
+func (c *CRIU) Close() (err error) {
+	c.once.Do(func() {
+		c.sock.Close()
+		if c.cmd != nil {
+			select {
+			case <-c.exited:
+			case <-time.After(endPatience):
+				c.cmd.Process.Kill()
+				<-c.exited
+				err = errors.New("criu did not end and was killed")
+			}
+		}
+		err = errors.Join(err, os.RemoveAll(c.temp))
+	})
+	return err
+}
+
+// request is what both kinds of work need.
+func (c *CRIU) options(images, work string) (*rpc.CriuOpts, func(), error) {
+	if c.args.Work != "" {
+		work = c.args.Work
+	}
+	img, err := os.Open(images)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open the image directory: %w", err)
+	}
+	wrk, err := os.Open(work)
+	if err != nil {
+		img.Close()
+		return nil, nil, fmt.Errorf("open the work directory: %w", err)
+	}
+	done := func() {
+		img.Close()
+		wrk.Close()
+	}
+	config := filepath.Join(c.temp, "criu.conf")
+	if err := c.args.write(config); err != nil {
+		done()
+		return nil, nil, err
+	}
+	o := &rpc.CriuOpts{ImagesDirFd: ptr(int32(img.Fd())), WorkDirFd: ptr(int32(wrk.Fd())), ConfigFile: &config}
+	if !c.args.Has("action-script") { // CRIU knows one way of telling its milestones at a time
+		o.NotifyScripts = ptr(true)
+	}
+	return o, done, nil
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// Restore restores the checkpoint in the directory images and returns when its processes run, with the pid of the first. The lazy-pages server must listen
+// in the directory work. When ctx ends CRIU is killed.
+func (c *CRIU) Restore(ctx context.Context, images, work, log string) (pid int, err error) {
+	defer context.AfterFunc(ctx, func() { c.cmd.Process.Kill() })()
+	if err := c.args.Set("log-file", log); err != nil {
+		return 0, err
+	}
+	o, done, err := c.options(images, work)
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	o.LazyPages = ptr(true)
+	resp, err := c.do(rpc.CriuReqType_RESTORE, o)
+	if err != nil {
+		if ctx.Err() != nil {
+			return 0, ctx.Err()
+		}
+		return 0, fmt.Errorf("criu restore: %w", c.explain(err, work))
+	}
+	return int(resp.GetRestore().GetPid()), nil
+}
+
+// Dump dumps the process pid and its descendants into the directory images. It is not to be interrupted: see the package comment.
+func (c *CRIU) Dump(images, log string, pid int, leaveRunning bool) error {
+	if err := c.args.Set("log-file", log); err != nil {
+		return err
+	}
+	o, done, err := c.options(images, images)
+	if err != nil {
+		return err
+	}
+	defer done()
+	o.Pid = ptr(int32(pid))
+	o.LeaveRunning = ptr(leaveRunning || c.args.LeaveRunning)
+	if _, err := c.do(rpc.CriuReqType_DUMP, o); err != nil {
+		return fmt.Errorf("criu dump: %w", c.explain(err, images))
+	}
+	return nil
+}
+
+// Marks are CRIU's milestones so far.
+func (c *CRIU) Marks() []Mark { return c.marks }
+
+// do sends a request and answers CRIU's notes until the work is done.
+func (c *CRIU) do(kind rpc.CriuReqType, o *rpc.CriuOpts) (*rpc.CriuResp, error) {
+	c.mark("criu asked")
+	req := rpc.CriuReq{Type: &kind, Opts: o}
+	buf := make([]byte, maxMessage)
+	for {
+		b, err := req.MarshalVT()
+		if err != nil {
+			return nil, err
+		}
+		if _, err := c.sock.Write(b); err != nil {
+			return nil, fmt.Errorf("it ended: %w", err)
+		}
+		n, err := c.sock.Read(buf)
+		if n == 0 && err == nil {
+			err = io.EOF
+		}
+		if err != nil {
+			return nil, fmt.Errorf("it ended: %w", err)
+		}
+		resp := &rpc.CriuResp{}
+		if err := resp.UnmarshalVT(buf[:n]); err != nil {
+			return nil, fmt.Errorf("it sent what is no answer: %w", err)
+		}
+		switch {
+		case resp.GetType() == rpc.CriuReqType_NOTIFY && resp.GetSuccess():
+			c.mark(resp.GetNotify().GetScript())
+			req = rpc.CriuReq{Type: ptr(rpc.CriuReqType_NOTIFY), NotifySuccess: ptr(true)}
+		case !resp.GetSuccess():
+			return nil, failure(resp)
+		case resp.GetType() != kind:
+			return nil, fmt.Errorf("it answered a %v with a %v", kind, resp.GetType())
+		default:
+			c.mark("criu done")
+			return resp, nil
+		}
+	}
+}
+
+func (c *CRIU) mark(name string) { c.marks = append(c.marks, Mark{Name: name, At: time.Now()}) }
+
+func failure(resp *rpc.CriuResp) error {
+	text := strings.TrimSpace(resp.GetCrErrmsg())
+	if text == "" && resp.GetCrErrno() != 0 {
+		text = syscall.Errno(resp.GetCrErrno()).Error()
+	}
+	if text == "" {
+		text = "it failed"
+	}
+	return errors.New(text)
+}
+
+// explain adds what the log says to an error: its first error is the cause, later ones are what follows from it.
+func (c *CRIU) explain(err error, work string) error {
+	log := c.args.Value("log-file")
+	if log == "" {
+		return err
+	}
+	if c.args.Work != "" {
+		work = c.args.Work
+	}
+	if !filepath.IsAbs(log) {
+		log = filepath.Join(work, log)
+	}
+	text, rerr := os.ReadFile(log)
+	if rerr != nil {
+		return err
+	}
+	for line := range strings.Lines(string(text)) {
+		if _, rest, ok := strings.Cut(line, "Error ("); ok {
+			if _, what, ok := strings.Cut(rest, "): "); ok {
+				return fmt.Errorf("%w: %s", err, strings.TrimSpace(what))
+			}
+		}
+	}
+	return err
+}

@@ -1,0 +1,11 @@
+// Package feed brings one checkpoint's memory to the processes of one restore: it joins the images (what is where), the queue (what comes when), the profile (what came
+// first the last time) and the lazy-pages server with its guardian (who waits).
+//
+// A Feed belongs to one process, the provider of package uffd. When that is killed, the guardian starts another, which takes the Feed over by [Takeover] and goes on; the
+// bytes that were there stay, those on their way are fetched again.
+//
+// # A first restore
+//
+// Without a profile nobody knows what the processes need first, and everything else must not be in its way, twice: the two share disk and processors, and what the sweep
+// brings ahead of a fault is never seen as a first touch. So the sweep waits until faults have become rare; see patient.
+package feed

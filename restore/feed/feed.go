@@ -1,0 +1,228 @@
+package feed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/prefetch"
+	"github.com/gpucr/gpucr-fs/restore/criuimg"
+	"github.com/gpucr/gpucr-fs/restore/uffd"
+)
+
+// Options of a Feed.
+type Options struct {
+	Images Images
+	// Work is CRIU's work directory, where the socket goes. Not for Takeover.
+	Work string
+	// Rate bounds what is fetched ahead of demands, in bytes a second; 0 is no bound.
+	Rate int64
+	// Memory bounds the buffers, in bytes. Default 32 MiB. Not for Takeover.
+	Memory int64
+	// Profile is replayed. Record makes a new one.
+	Profile *prefetch.Profile
+	Record  bool
+	// Guardian and Successor are the commands of uffd.GuardianOptions. Not for Takeover.
+	Guardian, Successor []string
+	Logger              *slog.Logger
+}
+
+// Validate fills in defaults and refuses options that cannot work.
+func (o *Options) Validate() error {
+	if o.Images == nil {
+		return errors.New("feed: options lack the images")
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Memory == 0 {
+		o.Memory = 32 << 20
+	}
+	return nil
+}
+
+// Feed serves one restore.
+type Feed struct {
+	opts      Options
+	client    *uffd.Client
+	queue     *prefetch.Queue
+	supplier  uffd.Supplier
+	patient   *patient // nil with a profile
+	recorder  *prefetch.Recorder
+	closeAll  func() error
+	names     []string
+	total     int64
+	closeOnce sync.Once
+	closeErr  error
+
+	mu      sync.Mutex
+	hotDone time.Time
+}
+
+// Status is how far a Feed has come.
+type Status struct {
+	uffd.Report
+	Queue prefetch.Stats
+	// TotalBytes is all memory that is brought this way.
+	TotalBytes int64
+	// HotDone is when the hot set was there. Zero without a profile, or when not yet.
+	HotDone time.Time
+}
+
+// Start reads the images and starts a guardian. When it returns, criu restore --lazy-pages may be started.
+func Start(o Options) (*Feed, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	c, err := criuimg.Load(o.Images.FS())
+	if err != nil {
+		return nil, fmt.Errorf("read the images: %w", err)
+	}
+	run := int64(2 << 20)
+	for run > 256<<10 && o.Memory < 8*run {
+		run /= 2
+	}
+	client, err := uffd.StartGuardian(uffd.GuardianOptions{
+		Dir: o.Work, Plan: uffd.NewPlan(c), Command: o.Guardian, Successor: o.Successor, RunBytes: run, Memory: o.Memory, Logger: o.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	f, err := provide(o, client)
+	if err != nil {
+		// Nobody will come: without a word the guardian would look for a successor.
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		client.Serve(ctx, nobody{})
+		return nil, errors.Join(err, client.Close())
+	}
+	return f, nil
+}
+
+// nobody supplies nothing.
+type nobody struct{}
+
+func (nobody) Demand(prefetch.Range, bool) {}
+func (nobody) Sweep([]prefetch.Range)      {}
+func (nobody) Again([]prefetch.Range)      {}
+func (nobody) Drain(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// Takeover goes on in place of a provider that was killed, with the descriptors that the guardian gave to its successor; they are closed.
+func Takeover(o Options, wire, setup *os.File) (*Feed, error) {
+	if err := o.Validate(); err != nil {
+		return nil, errors.Join(err, wire.Close(), setup.Close())
+	}
+	client, err := uffd.TakeoverFrom(wire, setup, o.Logger)
+	if err != nil {
+		return nil, err
+	}
+	f, err := provide(o, client)
+	if err != nil {
+		return nil, errors.Join(err, client.Close())
+	}
+	return f, nil
+}
+
+func provide(o Options, client *uffd.Client) (*Feed, error) {
+	f := &Feed{opts: o, client: client, names: client.Plan().Files, total: client.Plan().Bytes()}
+	files, done, err := open(o.Images, f.names)
+	if err != nil {
+		return nil, err
+	}
+	f.closeAll = done
+	if o.Record {
+		f.recorder = prefetch.NewRecorder()
+	}
+	q := prefetch.Options{
+		Files: files, Names: f.names, Sink: client, Buffers: client, RunBytes: client.RunBytes(), Memory: client.Memory(), Rate: o.Rate, Recorder: f.recorder, Logger: o.Logger,
+	}
+	q.DemandBytes = min(128<<10, q.RunBytes)
+	if o.Profile != nil {
+		sizes := make([]int64, len(files))
+		for i, x := range files {
+			sizes[i] = x.Size()
+		}
+		q.Hot = o.Profile.Ranges(f.names, sizes)
+	}
+	if f.queue, err = prefetch.New(q); err != nil {
+		return nil, errors.Join(err, done())
+	}
+	f.supplier = f.queue
+	if f.recorder != nil && o.Profile == nil {
+		f.patient = newPatient(f.queue)
+		f.supplier = f.patient
+	}
+	return f, nil
+}
+
+// Serve brings memory until all is resident, nobody needs it any more, or something went wrong. When ctx ends the guardian finds a successor, unless CRIU has not come yet.
+func (f *Feed) Serve(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer cancel()
+	if f.opts.Profile != nil {
+		watch.Go(func() { f.watchHot(ctx) })
+	}
+	return f.client.Serve(ctx, f.supplier)
+}
+
+// Abandon gives the restore up: its tasks are ended, and Serve returns.
+func (f *Feed) Abandon() { f.client.Abandon() }
+
+// watchHot notes when the hot set is done.
+func (f *Feed) watchHot(ctx context.Context) {
+	t := time.NewTicker(2 * time.Millisecond)
+	defer t.Stop()
+	for !f.queue.HotDone() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.hotDone = time.Now()
+}
+
+// Touch notes that CRIU read n bytes of an image from off on.
+func (f *Feed) Touch(name string, off, n int64) {
+	if f.recorder != nil {
+		f.recorder.Touch(name, off, n)
+	}
+}
+
+// Profile gives what was recorded, nil without a recorder.
+func (f *Feed) Profile() *prefetch.Profile {
+	if f.recorder == nil {
+		return nil
+	}
+	return f.recorder.Profile()
+}
+
+// Status tells how far things are.
+func (f *Feed) Status() Status {
+	f.mu.Lock()
+	hot := f.hotDone
+	f.mu.Unlock()
+	return Status{Report: f.client.Report(), Queue: f.queue.Stats(), TotalBytes: f.total, HotDone: hot}
+}
+
+// Close ends the Feed. It is not to be called while Serve runs.
+func (f *Feed) Close() error {
+	f.closeOnce.Do(func() {
+		if f.patient != nil {
+			f.patient.close()
+		}
+		f.closeErr = errors.Join(f.queue.Close(), f.client.Close(), f.closeAll())
+	})
+	return f.closeErr
+}

@@ -1,0 +1,92 @@
+package feed
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/prefetch"
+	"github.com/gpucr/gpucr-fs/restore/uffd"
+)
+
+// A first restore sweeps when there was no fault for quiet, and at the latest after patience. A process that goes through a hot set of 200 MB faults every 0.1 to 0.5 ms.
+const (
+	quiet    = 20 * time.Millisecond
+	patience = time.Second
+)
+
+// patient passes a sweep on when faults have become rare.
+type patient struct {
+	uffd.Supplier
+	mu   sync.Mutex
+	last time.Time     // of a demand
+	held chan struct{} // closed when the sweep has been passed on; nil before there was one
+	stop chan struct{}
+	wg   sync.WaitGroup
+}
+
+func newPatient(s uffd.Supplier) *patient { return &patient{Supplier: s, stop: make(chan struct{})} }
+
+func (p *patient) close() {
+	close(p.stop)
+	p.wg.Wait()
+}
+
+// Demand is passed on at once.
+func (p *patient) Demand(r prefetch.Range, again bool) {
+	p.mu.Lock()
+	p.last = time.Now()
+	p.mu.Unlock()
+	p.Supplier.Demand(r, again)
+}
+
+// Sweep returns at once; the first one waits in the background.
+func (p *patient) Sweep(ranges []prefetch.Range) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before, passed := p.held, make(chan struct{})
+	p.held = passed
+	begin := time.Now()
+	p.wg.Go(func() {
+		defer close(passed)
+		if before != nil {
+			<-before // large sweeps come in pieces
+		} else {
+			p.wait(begin)
+		}
+		p.Supplier.Sweep(ranges)
+	})
+}
+
+func (p *patient) wait(begin time.Time) {
+	t := time.NewTicker(quiet / 4)
+	defer t.Stop()
+	for {
+		p.mu.Lock()
+		since := time.Since(p.last)
+		p.mu.Unlock()
+		if time.Since(begin) >= patience || since >= quiet && time.Since(begin) >= quiet {
+			return
+		}
+		select {
+		case <-t.C:
+		case <-p.stop:
+			return
+		}
+	}
+}
+
+// Drain waits for the sweep to be passed on, and then for what it asked for.
+func (p *patient) Drain(ctx context.Context) error {
+	p.mu.Lock()
+	held := p.held
+	p.mu.Unlock()
+	if held != nil {
+		select {
+		case <-held:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return p.Supplier.Drain(ctx)
+}
