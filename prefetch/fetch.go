@@ -7,26 +7,66 @@ import (
 
 // work is the life of a worker.
 func (q *Queue) work(id int) {
-	defer q.workers.Done()
 	for {
 		r, ok := q.next(id)
 		if !ok {
 			return
 		}
-		zero, failed := q.fetch(r.Range)
+		zero, failed := q.fetch(r)
 		q.delivered(r, zero, failed)
 	}
 }
 
-// fetch reads a range and hands it to the sink.
-func (q *Queue) fetch(r Range) (zero, failed int64) {
+// stretch is a range of a run that is zero, or has to be read.
+type stretch struct {
+	Range
+	zero bool
+}
+
+// fetch reads a run and hands its parts to the sink. Every byte has its place in
+// the buffer, so a sink may go on using what it was given until the buffer is
+// put back.
+func (q *Queue) fetch(r run) (zero, failed int64) {
 	f := q.opts.Files[r.File]
+	all := stretches(f, r.Range)
 	var buf []byte
 	defer func() {
 		if buf != nil {
 			q.opts.Buffers.Put(buf)
 		}
 	}()
+	// What is stored together is read at once, with the zeros between.
+	read := false
+	if first, last, any := bounds(all); any {
+		buf = q.opts.Buffers.Get()
+		if q.heads[r.File] != nil {
+			n, _ := f.ReadAt(buf[first-r.Off:last-r.Off], first)
+			read = int64(n) == last-first
+		}
+	}
+	for _, part := range r.parts {
+		for _, s := range all {
+			o := overlap(s.Range, part)
+			switch {
+			case o.Len == 0:
+			case s.zero:
+				q.pass(o, nil, nil)
+				q.opts.Sink.Zero(o)
+				zero += o.Len
+			case read:
+				data := buf[o.Off-r.Off:][:o.Len]
+				q.pass(o, data, nil)
+				q.opts.Sink.Fill(o, data)
+			default:
+				failed += q.read(f, o, buf[o.Off-r.Off:])
+			}
+		}
+	}
+	return zero, failed
+}
+
+// stretches takes a range of a file apart.
+func stretches(f File, r Range) (out []stretch) {
 	for off := r.Off; off < r.End(); {
 		start, stop, err := f.Data(off, r.End())
 		if err != nil || start < off || stop > r.End() || start < r.End() && stop <= start {
@@ -34,19 +74,28 @@ func (q *Queue) fetch(r Range) (zero, failed int64) {
 			start, stop = off, r.End()
 		}
 		if start > off {
-			q.pass(Range{r.File, off, start - off}, nil, nil)
-			q.opts.Sink.Zero(Range{r.File, off, start - off})
-			zero += start - off
+			out = append(out, stretch{Range{r.File, off, start - off}, true})
 		}
 		if start < stop {
-			if buf == nil {
-				buf = q.opts.Buffers.Get()
-			}
-			failed += q.read(f, Range{r.File, start, stop - start}, buf)
+			out = append(out, stretch{Range{r.File, start, stop - start}, false})
 		}
 		off = max(start, stop)
 	}
-	return zero, failed
+	return out
+}
+
+// bounds returns the range from the first to the last byte that has to be read.
+func bounds(all []stretch) (first, last int64, any bool) {
+	for _, s := range all {
+		if s.zero {
+			continue
+		}
+		if !any {
+			first, any = s.Off, true
+		}
+		last = s.End()
+	}
+	return first, last, any
 }
 
 // retryBytes is how a run that cannot be read is cut before it is cut into
@@ -76,7 +125,7 @@ func (q *Queue) read(f File, r Range, buf []byte) (failed int64) {
 		return r.Len
 	}
 	for off := r.Off; off < r.End(); off += part {
-		failed += q.read(f, Range{r.File, off, min(part, r.End()-off)}, buf)
+		failed += q.read(f, Range{r.File, off, min(part, r.End()-off)}, buf[off-r.Off:])
 	}
 	return failed
 }

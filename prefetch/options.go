@@ -12,7 +12,7 @@ import (
 const PageSize = 4096
 
 // UnitBytes is how finely a Queue keeps track of what it has fetched.
-const UnitBytes = 16 << 10
+const UnitBytes = PageSize
 
 // Range is a run of bytes of one of a queue's files, page-aligned.
 type Range struct {
@@ -38,10 +38,18 @@ type Adviser interface {
 	Advise(off, n int64)
 }
 
+// Spanner is implemented by files that are stored in pieces which have to be read
+// as a whole. The queue then reads whole pieces at a time.
+type Spanner interface {
+	// Spans calls yield for the ranges that are stored together, in order.
+	Spans(yield func(start, end int64) bool) error
+}
+
 // Sink takes what the queue brings. Its methods are called by many goroutines
 // at once and return when they are done with the bytes.
 type Sink interface {
-	// Fill takes the contents of a range. data belongs to the queue.
+	// Fill takes the contents of a range. data belongs to the queue, which
+	// leaves it alone until it puts the buffer back.
 	Fill(r Range, data []byte)
 	// Zero tells that a range is zero.
 	Zero(r Range)

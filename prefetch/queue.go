@@ -40,6 +40,9 @@ type Queue struct {
 	wakeAny, wakeExpress, wakeDrain *sync.Cond
 
 	units [][]state // by file
+	// heads has a bit for each unit of a file that begins what is stored
+	// together; nil for files of which that is not known.
+	heads [][]uint64
 	// demands are units somebody waits for, oldest first. Those whose unit
 	// is in flight or done by the time they come up are passed over.
 	demands []unitRef
@@ -48,10 +51,14 @@ type Queue struct {
 	lists   [classes][]Range // what hot set and sweep have not passed yet
 	active  int              // background workers that may run, see adapt
 	running int              // runs in flight
-	closed  bool
-	stats   Stats
-	rate    limiter
-	paid    *time.Timer // wakes who waits for the rate
+	// sweeping are those of them for the sweep; urgent is when something more
+	// urgent came up the last time. See hold.
+	sweeping int
+	urgent   time.Time
+	closed   bool
+	stats    Stats
+	rate     limiter
+	paid     *time.Timer // wakes who waits for the rate
 
 	stop    chan struct{}
 	workers sync.WaitGroup
@@ -90,7 +97,10 @@ func New(opts Options) (*Queue, error) {
 	q.rate.perSecond = opts.Rate
 	for _, f := range opts.Files {
 		q.units = append(q.units, make([]state, (f.Size()+UnitBytes-1)/UnitBytes))
+		q.heads = append(q.heads, heads(f))
 	}
+	opts.Hot = q.hotSet()
+	q.opts.Hot = opts.Hot
 	if q.opts.Buffers == nil {
 		q.opts.Buffers = newPool(opts.Workers+1, opts.RunBytes)
 	}
@@ -100,17 +110,11 @@ func New(opts Options) (*Queue, error) {
 		q.wakeAny.Broadcast()
 		q.mu.Unlock()
 	})
-	q.workers.Add(opts.Workers + 2)
-	go q.work(-1)
-	for i := range opts.Workers {
-		go q.work(i)
+	for i := -1; i < opts.Workers; i++ {
+		q.workers.Go(func() { q.work(i) })
 	}
-	go q.adapt()
-	for _, r := range q.opts.Hot {
-		if a, ok := opts.Files[r.File].(Adviser); ok {
-			a.Advise(r.Off, r.Len)
-		}
-	}
+	q.workers.Go(q.adapt)
+	q.workers.Go(q.advise)
 	return q, nil
 }
 
@@ -143,27 +147,37 @@ func (q *Queue) Demand(r Range, again bool) {
 		q.opts.Recorder.Touch(q.opts.Names[r.File], r.Off, r.Len)
 	}
 	q.mu.Lock()
-	had := true
+	had, joined := true, false
 	q.each(r, func(u unitRef, s *state) {
 		if *s == done && !again {
 			return
 		}
 		had = false
-		q.urge(u, s)
+		joined = q.urge(u, s) || joined
 	})
+	q.count(!had, joined)
 	q.mu.Unlock()
 	if had {
 		q.opts.Sink.Had(r)
 	}
 }
 
-// urge puts a unit before everything else. Preconditions: mu is held.
-func (q *Queue) urge(u unitRef, s *state) {
-	q.stats.Demands++
+// count notes what was asked for. Preconditions: mu is held.
+func (q *Queue) count(asked, joined bool) {
+	if asked {
+		q.stats.Demands++
+	}
+	if joined {
+		q.stats.Joined++
+	}
+}
+
+// urge puts a unit before everything else and reports whether it is in flight.
+// Preconditions: mu is held.
+func (q *Queue) urge(u unitRef, s *state) (joined bool) {
 	switch *s {
 	case inFlight:
-		q.stats.Joined++
-		return
+		return true
 	case done:
 		q.stats.Refetched += UnitBytes
 	}
@@ -171,8 +185,10 @@ func (q *Queue) urge(u unitRef, s *state) {
 		*s = wanted
 	}
 	q.demands = append(q.demands, u)
+	q.urgent = time.Now()
 	q.wakeExpress.Signal()
 	q.wakeAny.Signal()
+	return false
 }
 
 // Sweep asks for ranges in the background, after the hot set.
@@ -181,7 +197,7 @@ func (q *Queue) Sweep(ranges []Range) {
 	defer q.mu.Unlock()
 	if !q.swept {
 		q.swept = true
-		q.want(hot, q.hotSet())
+		q.want(hot, q.opts.Hot)
 	}
 	q.want(sweep, ranges)
 }
@@ -191,18 +207,7 @@ func (q *Queue) Warm() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.swept = true
-	q.want(hot, q.hotSet())
-}
-
-// hotSet returns the hot set to fetch: a touch stands for all that its demand
-// brought, since what that spared the process was not recorded.
-func (q *Queue) hotSet() []Range {
-	out := make([]Range, len(q.opts.Hot))
-	for i, r := range q.opts.Hot {
-		r.Len = min(max(r.Len, q.opts.DemandBytes), q.opts.Files[r.File].Size()-r.Off)
-		out[i] = r
-	}
-	return out
+	q.want(hot, q.opts.Hot)
 }
 
 // want adds ranges to a list. Preconditions: mu is held.
@@ -286,116 +291,10 @@ func (q *Queue) pending() bool {
 	return q.running > 0 || len(q.demands) > 0 || len(q.lists[hot]) > 0 || len(q.lists[sweep]) > 0
 }
 
-// skip drops from the heads of the lists what needs no fetching any more.
-// Preconditions: mu is held.
-func (q *Queue) skip() {
-	for len(q.demands) > 0 && !q.units[q.demands[0].file][q.demands[0].unit].waits() {
-		q.demands = q.demands[1:]
-	}
-	for c := hot; c <= sweep; c++ {
-		for len(q.lists[c]) > 0 {
-			r := &q.lists[c][0]
-			waits := false
-			q.each(Range{r.File, r.Off, min(r.Len, 1)}, func(_ unitRef, s *state) { waits = s.waits() })
-			if waits {
-				break
-			}
-			// Go to the next unit, or the next range.
-			next := (r.Off/UnitBytes + 1) * UnitBytes
-			if r.File < 0 || r.File >= len(q.units) || next >= r.End() {
-				q.lists[c] = q.lists[c][1:]
-				continue
-			}
-			r.Off, r.Len = next, r.End()-next
-		}
-	}
-}
-
-// run is what a worker fetches at a time.
-type run struct {
-	Range
-	class class
-}
-
-// next waits for a run to fetch. Worker -1 takes demands only; the others take
-// all classes as long as their number is below active.
-func (q *Queue) next(worker int) (run, bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for {
-		if q.closed {
-			return run{}, false
-		}
-		q.skip()
-		switch {
-		case len(q.demands) > 0:
-			return q.claim(demand, q.demands[0], q.opts.DemandBytes), true
-		case worker < 0:
-			q.wakeExpress.Wait()
-		case worker >= q.active || len(q.lists[hot])+len(q.lists[sweep]) == 0:
-			q.wakeAny.Wait()
-		case q.rate.due(time.Now()) > 0:
-			// Nothing is claimed before it may be fetched: a demand for it
-			// would have to wait too.
-			q.paid.Reset(q.rate.due(time.Now()))
-			q.wakeAny.Wait()
-		case len(q.lists[hot]) > 0:
-			return q.claimList(hot), true
-		default:
-			return q.claimList(sweep), true
-		}
-	}
-}
-
-func (q *Queue) claimList(c class) run {
-	r := q.lists[c][0]
-	return q.claim(c, unitRef{r.File, int(r.Off / UnitBytes)}, q.opts.RunBytes)
-}
-
-// claim takes a unit and those after it that are wanted as well, for the hot
-// set those that are hot. Preconditions: mu is held, the unit is wanted.
-func (q *Queue) claim(c class, u unitRef, limit int64) run {
-	units := q.units[u.file]
-	end := u.unit
-	for end < len(units) && int64(end-u.unit)*UnitBytes < limit && units[end].waits() && (c != hot || units[end] == wantedHot) {
-		units[end] = inFlight
-		end++
-	}
-	off := int64(u.unit) * UnitBytes
-	r := run{Range{u.file, off, min(int64(end)*UnitBytes, q.opts.Files[u.file].Size()) - off}, c}
-	q.running++
-	q.stats.Runs++
-	q.rate.take(r.Len, time.Now())
-	switch c {
-	case demand:
-		q.stats.DemandBytes += r.Len
-	case hot:
-		q.stats.HotBytes += r.Len
-	case sweep:
-		q.stats.SweepBytes += r.Len
-	}
-	return r
-}
-
-// delivered ends a run.
-func (q *Queue) delivered(r run, zero, failed int64) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.each(r.Range, func(u unitRef, s *state) {
-		*s = done
-		q.readersDone(u, s)
-	})
-	q.running--
-	q.stats.ZeroBytes += zero
-	q.stats.FailedBytes += failed
-	q.wakeDrain.Broadcast()
-}
-
 // adapt follows the throughput: another worker joins as long as that made it
 // at least 5 % better, one leaves when it did not, and now and then the next
 // number is tried again, since what the source can do changes.
 func (q *Queue) adapt() {
-	defer q.workers.Done()
 	t := time.NewTicker(q.opts.window)
 	defer t.Stop()
 	var c climber

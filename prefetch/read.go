@@ -32,11 +32,13 @@ func (q *Queue) Read(ctx context.Context, file int, off int64, p []byte) (int, e
 		q.mu.Unlock()
 		return 0, io.ErrClosedPipe
 	}
+	joined := false
 	q.each(rd.r, func(u unitRef, s *state) {
 		rd.left[u] = overlap(rd.r, unitRange(u)).Len
 		q.readers[u] = append(q.readers[u], rd)
-		q.urge(u, s)
+		joined = q.urge(u, s) || joined
 	})
+	q.count(true, joined)
 	q.mu.Unlock()
 	select {
 	case <-rd.done:

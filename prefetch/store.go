@@ -5,6 +5,13 @@ import "github.com/gpucr/gpucr-fs/index"
 // StoreFile is a File of a sealed checkpoint in a store.
 type StoreFile struct{ *index.File }
 
+// ReadAt passes by the store's cache where it can: who restores keeps what was
+// read.
+func (f StoreFile) ReadAt(p []byte, off int64) (int, error) { return f.ReadInto(p, off) }
+
+// Advise lets the kernel read ahead.
+func (f StoreFile) Advise(off, n int64) { f.WillNeed(off, n) }
+
 // Data finds zero runs in the manifest, without reading payload.
 func (f StoreFile) Data(off, end int64) (start, stop int64, err error) {
 	start, stop = end, end

@@ -64,10 +64,19 @@ func (s *slots) slot(i int) []byte { return s.mem[int64(i)*s.size:][:s.size:s.si
 
 // Get and Put make the provider's side prefetch.Buffers.
 func (s *slots) Get() []byte  { return s.slot(<-s.free) }
-func (s *slots) Put(b []byte) { s.free <- s.number(b) }
+func (s *slots) Put(b []byte) { s.free <- int(int64(s.page(b)) * pageSize / s.size) }
 
-// number returns which slot a buffer starts in.
-func (s *slots) number(b []byte) int {
+// page returns which page of the memory a buffer starts at.
+func (s *slots) page(b []byte) uint32 {
 	off := uintptr(unsafe.Pointer(unsafe.SliceData(b))) - uintptr(unsafe.Pointer(unsafe.SliceData(s.mem)))
-	return int(int64(off) / s.size)
+	return uint32(off / pageSize)
+}
+
+// at returns n bytes from a page on, nil when they do not lie in the memory.
+func (s *slots) at(page uint32, n int64) []byte {
+	off := int64(page) * pageSize
+	if n < 0 || n > s.size || off+n > int64(len(s.mem)) {
+		return nil
+	}
+	return s.mem[off:][:n:n]
 }

@@ -1,7 +1,6 @@
 package uffd
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"os"
@@ -20,7 +19,7 @@ func packets() []packet {
 	return []packet{
 		{kind: kindStop},
 		{kind: kindDemand, flag: true, r: prefetch.Range{File: 3, Off: 1 << 50, Len: pageSize}},
-		{kind: kindFill, id: 1 << 60, slot: 7, r: prefetch.Range{File: 0, Off: 0, Len: 2 << 20}},
+		{kind: kindFill, id: 1 << 60, page: 7, r: prefetch.Range{File: 0, Off: 0, Len: 2 << 20}},
 		{kind: kindSweep, ranges: []prefetch.Range{{File: 1, Off: pageSize, Len: pageSize}, {File: -1, Off: -1, Len: -1}}},
 		{kind: kindFail, id: 9, tail: []byte("no such chunk")},
 	}
@@ -155,18 +154,22 @@ func TestSlots(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.close()
-	seen := make(map[int]bool)
-	for range 3 {
+	seen := make(map[uint32]bool)
+	for i := range 3 {
 		b := other.Get()
-		n := other.number(b)
+		// What is delivered may begin anywhere in the buffer.
+		n := other.page(b[pageSize:])
 		seen[n] = true
-		copy(b, []byte{byte('a' + n)})
-		if !bytes.HasPrefix(s.slot(n), []byte{byte('a' + n)}) || len(b) != size {
-			t.Errorf("slot %d is not shared, or has %d bytes", n, len(b))
+		b[pageSize] = byte('a' + i)
+		if got := s.at(n, size-pageSize); got == nil || got[0] != byte('a'+i) || len(b) != size {
+			t.Errorf("page %d is not shared, or of a buffer of %d bytes", n, len(b))
 		}
 	}
+	if s.at(3*size/pageSize-1, 2*pageSize) != nil || s.at(0, size+pageSize) != nil || s.at(1<<31, pageSize) != nil {
+		t.Error("memory outside the slots, or more than one")
+	}
 	if len(seen) != 3 {
-		t.Errorf("three buffers in slots %v", seen)
+		t.Errorf("three buffers at pages %v", seen)
 	}
 	if _, err := mapSlots(int(f.Fd()), 4*size); err == nil {
 		t.Error("mapped less than one slot")
