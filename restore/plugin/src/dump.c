@@ -1,0 +1,181 @@
+/*
+ * Dumping. The driver accepts PROCESS_INFO, CHECKPOINT and UNPAUSE from the
+ * thread that traces the process, CRIU's own; what they return goes to the peer,
+ * which writes the images. A process stays paused until CRIU is done with its
+ * memory; should CRIU be killed before, the peer unpauses it.
+ */
+#define _GNU_SOURCE
+#include "kfd.h"
+#include "plugin.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+/* Descriptors of /dev/kfd of paused processes. */
+static int *paused;
+static size_t num_paused;
+
+static int criu_op(int fd, struct kfd_criu_args *args)
+{
+	int ret;
+
+	do
+		ret = ioctl(fd, KFD_IOC_CRIU_OP, args);
+	while (ret && (errno == EINTR || errno == EAGAIN));
+	return ret ? -errno : 0;
+}
+
+void unpause_all(void)
+{
+	while (num_paused) {
+		struct kfd_criu_args args = { .op = KFD_UNPAUSE };
+		int fd = paused[--num_paused], ret = criu_op(fd, &args);
+
+		if (ret)
+			say(LOG_ERROR, "Error: queues of a process stay paused: UNPAUSE: %s", strerror(-ret));
+		close(fd);
+	}
+	free(paused);
+	paused = NULL;
+}
+
+static bool is_kfd(const struct stat *st)
+{
+	struct stat kfd;
+
+	return S_ISCHR(st->st_mode) && !stat("/dev/kfd", &kfd) && st->st_rdev == kfd.st_rdev;
+}
+
+static bool is_render_node(const struct stat *st)
+{
+	return S_ISCHR(st->st_mode) && major(st->st_rdev) == DRM_MAJOR && minor(st->st_rdev) >= FIRST_RENDER_MINOR &&
+	       minor(st->st_rdev) < FIRST_RENDER_MINOR + MAX_MINORS;
+}
+
+static int note_use(void)
+{
+	static bool noted;
+
+	if (!noted && add_inventory_plugin("amdgpu_plugin"))
+		return fail("the inventory does not take the plugin's name");
+	noted = true;
+	return 0;
+}
+
+int handle_device_vma(int fd, const struct stat *st)
+{
+	(void)fd;
+	if (!is_kfd(st) && !is_render_node(st))
+		return -ENOTSUP;
+	return note_use();
+}
+
+/* Makes the shared memory for what CHECKPOINT returns. */
+static int share(struct gpucr_msg *msg, char **mem)
+{
+	int fd = memfd_create("gpucr-checkpoint", MFD_CLOEXEC);
+
+	msg->devices = 0;
+	msg->bos = msg->num_devices * sizeof(struct kfd_device);
+	msg->priv = msg->bos + msg->num_bos * sizeof(struct kfd_bo);
+	msg->size = msg->priv + msg->priv_size;
+	*mem = MAP_FAILED;
+	if (fd >= 0 && !ftruncate(fd, msg->size))
+		*mem = mmap(NULL, msg->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (*mem != MAP_FAILED)
+		return fd;
+	say(LOG_ERROR, "Error: memory for %llu bytes of state: %s", (unsigned long long)msg->size, strerror(errno));
+	if (fd >= 0)
+		close(fd);
+	return -ENOMEM;
+}
+
+static int dump_kfd(int fd, int id)
+{
+	struct kfd_criu_args args = { .op = KFD_PROCESS_INFO };
+	struct gpucr_msg msg = { .type = GPUCR_DUMP_KFD, .id = id };
+	struct kfd_bo *bos;
+	int ret, fds[2], *grown;
+	uint64_t size;
+	char *mem;
+
+	/* Room to remember it, before it is paused. */
+	grown = realloc(paused, (num_paused + 1) * sizeof(*paused));
+	if (!grown)
+		return -ENOMEM;
+	paused = grown;
+	paused[num_paused] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	if (paused[num_paused] < 0)
+		return fail("dup: %s", strerror(errno));
+	ret = criu_op(fd, &args);
+	if (ret) {
+		close(paused[num_paused]);
+		return fail("PROCESS_INFO: %s", strerror(-ret));
+	}
+	num_paused++;
+
+	msg.pid = args.pid;
+	msg.num_devices = args.num_devices;
+	msg.num_bos = args.num_bos;
+	msg.num_objects = args.num_objects;
+	msg.priv_size = args.priv_data_size;
+	fds[0] = share(&msg, &mem);
+	if (fds[0] < 0)
+		return fds[0];
+	size = msg.size;
+	fds[1] = fd;
+	args.op = KFD_CHECKPOINT;
+	args.devices = (uintptr_t)mem + msg.devices;
+	args.bos = (uintptr_t)mem + msg.bos;
+	args.priv_data = (uintptr_t)mem + msg.priv;
+	bos = (void *)(mem + msg.bos);
+	for (uint32_t i = 0; i < args.num_bos; i++)
+		bos[i].dmabuf_fd = ~0u;
+	/* The peer can unpause before there is anything to lose. */
+	ret = peer_tell(&msg, fds, 2);
+	if (!ret) {
+		ret = criu_op(fd, &args);
+		if (ret)
+			say(LOG_ERROR, "Error: CHECKPOINT: %s", strerror(-ret));
+	}
+	if (!ret)
+		ret = peer_tell_bos((const int32_t *)&bos->dmabuf_fd, sizeof(*bos), args.num_bos);
+	if (!ret) {
+		msg.type = GPUCR_DUMP_GO;
+		ret = peer_ask(&msg);
+	}
+	for (uint32_t i = 0; i < args.num_bos; i++)
+		if ((int)bos[i].dmabuf_fd >= 0)
+			close(bos[i].dmabuf_fd);
+	munmap(mem, size);
+	close(fds[0]);
+	return ret;
+}
+
+int dump_ext_file(int fd, int id)
+{
+	struct gpucr_msg msg = { .type = GPUCR_DUMP_RENDER, .id = id };
+	struct stat st;
+	int ret;
+
+	if (fstat(fd, &st))
+		return fail("stat: %s", strerror(errno));
+	if (!is_kfd(&st) && !is_render_node(&st))
+		return -ENOTSUP;
+	ret = peer_start(STAGE_DUMP);
+	if (ret)
+		return ret;
+	if (is_kfd(&st)) {
+		ret = dump_kfd(fd, id);
+	} else {
+		msg.minor = minor(st.st_rdev);
+		ret = peer_ask(&msg);
+	}
+	return ret ? ret : note_use();
+}

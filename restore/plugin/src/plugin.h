@@ -1,0 +1,63 @@
+#ifndef GPUCR_PLUGIN_H
+#define GPUCR_PLUGIN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+
+#include "criu_abi.h"
+#include "wire.h"
+
+#define DRM_MAJOR 226
+#define FIRST_RENDER_MINOR 128
+#define MAX_MINORS 128
+
+#define say(level, fmt, ...) print_on_level(level, "amdgpu_plugin: " fmt "\n", ##__VA_ARGS__)
+#define fail(fmt, ...) (say(LOG_ERROR, "Error: " fmt, ##__VA_ARGS__), -1)
+
+/*
+ * peer.c: the process beside CRIU and the way to it. Functions return 0, or a
+ * negative errno after having told the log.
+ */
+
+/* Starts the peer. On a restore, tasks find it through fdstore. */
+int peer_start(int stage);
+bool peer_started(void);
+
+/* A connection of this task's own, or a negative errno. */
+int peer_attach(void);
+
+/* One message, with count descriptors. */
+int peer_send(int sock, const struct gpucr_msg *msg, const int *fds, int count);
+
+/* The descriptors of a list that are not -1, in as many messages as it takes. */
+int peer_send_bos(int sock, const int32_t *fds, size_t stride, uint32_t count);
+
+/*
+ * The answer to what was sent, with a descriptor in *fd (-1 if none). An answer
+ * with an error is one here, too, and told to the log unless it is -ENOTSUP or
+ * -ENOENT.
+ */
+int peer_answer(int sock, struct gpucr_msg *msg, int *fd);
+
+/* Sends over the control connection and waits for the answer. */
+int peer_ask(struct gpucr_msg *msg);
+int peer_tell(const struct gpucr_msg *msg, const int *fds, int count);
+int peer_tell_bos(const int32_t *fds, size_t stride, uint32_t count);
+
+/* Says that CRIU is done, and waits until the peer has let go of the images. */
+void peer_bye(int status);
+
+/* dump.c */
+int dump_ext_file(int fd, int id);
+int handle_device_vma(int fd, const struct stat *st);
+void unpause_all(void);
+
+/* restore.c */
+int restore_ext_file(int id);
+int update_vma_map(const char *path, uint64_t addr, uint64_t old_offset, uint64_t *new_offset, int *fd);
+int resume_devices_late(int pid);
+bool resume_failed(void);
+
+#endif

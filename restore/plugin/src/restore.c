@@ -1,0 +1,237 @@
+/*
+ * Restoring. A task opens /dev/kfd and its render nodes and issues RESTORE from
+ * buffers that the peer has made ready; the BOs go to the peer, which fills them
+ * while CRIU restores the rest. No descriptor of the plugin's stays in a task:
+ * what later hooks need lies in CRIU's fdstore.
+ */
+#define _GNU_SOURCE
+#include "kfd.h"
+#include "plugin.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/*
+ * This task's render nodes by minor, as fdstore id + 1: one open of each, as
+ * only that may map the BOs.
+ */
+static int stored_nodes[MAX_MINORS];
+
+/* This task's BOs, after RESTORE. */
+static const struct gpucr_range *ranges;
+static const struct kfd_bo *bos;
+static const struct kfd_device *gpus;
+static uint32_t num_ranges, num_gpus;
+
+static bool failed;
+
+bool resume_failed(void)
+{
+	return failed;
+}
+
+/* A new descriptor of this task's open of a render node. */
+static int node(int sock, uint32_t minor)
+{
+	struct gpucr_msg msg = { .type = GPUCR_NODE, .minor = minor };
+	char path[64];
+	int fd, id, ret;
+
+	if (minor < FIRST_RENDER_MINOR || minor - FIRST_RENDER_MINOR >= MAX_MINORS)
+		return fail("there is no render node %u", minor);
+	id = stored_nodes[minor - FIRST_RENDER_MINOR];
+	if (id)
+		return fdstore_get(id - 1);
+	snprintf(path, sizeof(path), "/dev/dri/renderD%u", minor);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0 && sock >= 0) {
+		/* The container calls it otherwise. */
+		ret = peer_send(sock, &msg, NULL, 0);
+		if (!ret)
+			ret = peer_answer(sock, &msg, &fd);
+		if (ret)
+			return ret;
+	}
+	if (fd < 0)
+		return fail("open %s: %s", path, strerror(errno));
+	id = fdstore_add(fd);
+	if (id < 0) {
+		close(fd);
+		return fail("%s cannot be stored", path);
+	}
+	stored_nodes[minor - FIRST_RENDER_MINOR] = id + 1;
+	return fd;
+}
+
+/* Issues RESTORE in the shared memory and hands the BOs over. */
+static int restore_into(int sock, int kfd, char *mem, const struct gpucr_msg *msg)
+{
+	struct kfd_device *devices = (void *)(mem + msg->devices);
+	struct kfd_bo *buckets = (void *)(mem + msg->bos);
+	struct kfd_criu_args args = {
+		.op = KFD_RESTORE, .devices = (uintptr_t)devices, .num_devices = msg->num_devices, .bos = (uintptr_t)buckets,
+		.num_bos = msg->num_bos, .priv_data = (uintptr_t)mem + msg->priv, .priv_data_size = msg->priv_size, .num_objects = msg->num_objects,
+	};
+	struct gpucr_msg done = { .type = GPUCR_RESTORED };
+	int ret = 0, fd;
+	uint32_t opened;
+
+	/* In place of a descriptor, the peer has put the minor. */
+	for (opened = 0; opened < msg->num_devices && !ret; opened++) {
+		uint32_t minor = devices[opened].drm_fd;
+
+		fd = node(sock, minor);
+		if (fd < 0) {
+			ret = fd;
+			break;
+		}
+		devices[opened].drm_fd = fd;
+		devices[opened].pad = minor;
+	}
+	if (!ret) {
+		do
+			ret = ioctl(kfd, KFD_IOC_CRIU_OP, &args);
+		while (ret && errno == EINTR);
+		if (ret) {
+			ret = -errno;
+			say(LOG_ERROR, "Error: RESTORE of %u GPUs, %u buffer objects, %u objects: %s", args.num_devices, args.num_bos,
+			    args.num_objects, strerror(-ret));
+		}
+	}
+	for (uint32_t i = 0; i < opened; i++) {
+		close(devices[i].drm_fd);
+		devices[i].drm_fd = ~0u;
+	}
+	done.status = ret;
+	if (!ret)
+		ret = peer_send_bos(sock, (const int32_t *)&buckets->dmabuf_fd, sizeof(*buckets), msg->num_bos);
+	for (uint32_t i = 0; i < msg->num_bos && !done.status; i++)
+		if ((int)buckets[i].dmabuf_fd >= 0)
+			close(buckets[i].dmabuf_fd);
+	if (ret && !done.status)
+		return ret;
+	if (peer_send(sock, &done, NULL, 0) || done.status)
+		return done.status ? done.status : -EPIPE;
+	return peer_answer(sock, &done, &fd);
+}
+
+static int restore_kfd(int sock, const struct gpucr_msg *msg, int shared)
+{
+	char *mem = mmap(NULL, msg->size, PROT_READ | PROT_WRITE, MAP_SHARED, shared, 0);
+	int kfd, ret;
+
+	if (mem == MAP_FAILED)
+		return fail("memory for %llu bytes of state: %s", (unsigned long long)msg->size, strerror(errno));
+	kfd = open("/dev/kfd", O_RDWR | O_CLOEXEC);
+	if (kfd < 0) {
+		munmap(mem, msg->size);
+		return fail("open /dev/kfd: %s", strerror(errno));
+	}
+	ret = restore_into(sock, kfd, mem, msg);
+	if (ret) {
+		close(kfd);
+		munmap(mem, msg->size);
+		return ret;
+	}
+	/* The mapping stays for update_vma_map; CRIU's restorer removes it. */
+	ranges = (void *)(mem + msg->ranges);
+	bos = (void *)(mem + msg->bos);
+	gpus = (void *)(mem + msg->devices);
+	num_ranges = msg->num_ranges;
+	num_gpus = msg->num_devices;
+	return kfd;
+}
+
+int restore_ext_file(int id)
+{
+	struct gpucr_msg msg = { .type = GPUCR_FILE, .id = id };
+	int sock = peer_attach(), shared = -1, ret;
+
+	if (sock < 0)
+		return sock;
+	ret = peer_send(sock, &msg, NULL, 0);
+	if (!ret)
+		ret = peer_answer(sock, &msg, &shared);
+	if (!ret) {
+		if (msg.type == GPUCR_KFD)
+			ret = restore_kfd(sock, &msg, shared);
+		else
+			ret = node(sock, msg.minor);
+	}
+	if (shared >= 0)
+		close(shared);
+	close(sock);
+	/* -ENOTSUP would let CRIU ask the next plugin. */
+	return ret == -ENOENT ? -ENOTSUP : ret;
+}
+
+static int compare(const void *key, const void *element)
+{
+	const struct gpucr_range *k = key, *r = element;
+
+	if (k->minor != r->minor)
+		return k->minor < r->minor ? -1 : 1;
+	if (k->offset < r->offset)
+		return -1;
+	return k->offset - r->offset >= r->size;
+}
+
+int update_vma_map(const char *path, uint64_t addr, uint64_t old_offset, uint64_t *new_offset, int *fd)
+{
+	const char *render = strstr(path, "/dri/renderD"), *name = strrchr(path, '/');
+	struct gpucr_range key = { .offset = old_offset };
+	const struct kfd_bo *bo;
+	const struct gpucr_range *r;
+
+	*fd = -1;
+	if (!render && (!name || strcmp(name, "/kfd")))
+		return -ENOTSUP;
+	if (render)
+		key.minor = atoi(render + strlen("/dri/renderD"));
+	r = num_ranges ? bsearch(&key, ranges, num_ranges, sizeof(*ranges), compare) : NULL;
+	if (!r) {
+		if (!render)
+			return 0; /* events: the same offset in every process */
+		say(LOG_ERROR, "Error: the mapping of %s at %#llx belongs to no buffer object of the process (offset %#llx)", path,
+		    (unsigned long long)addr, (unsigned long long)old_offset);
+		return -ENXIO;
+	}
+	bo = &bos[r->bo];
+	*new_offset = bo->restored_offset + (old_offset - r->offset);
+	if (!render)
+		return 1;
+	for (uint32_t i = 0; i < num_gpus; i++)
+		if (gpus[i].user_gpu_id == bo->gpu_id)
+			*fd = node(-1, gpus[i].pad);
+	return *fd < 0 ? fail("no render node for buffer object %u", r->bo) : 1;
+}
+
+int resume_devices_late(int pid)
+{
+	struct kfd_criu_args args = { .pid = pid, .op = KFD_RESUME };
+	struct gpucr_msg msg = { .type = GPUCR_RESUME, .pid = pid };
+	int fd, ret = failed ? -EIO : peer_ask(&msg);
+
+	if (ret == -ENOENT)
+		return -ENOTSUP;
+	if (!ret) {
+		fd = open("/dev/kfd", O_RDWR | O_CLOEXEC);
+		ret = fd < 0 || ioctl(fd, KFD_IOC_CRIU_OP, &args) ? -errno : 0;
+		if (ret)
+			say(LOG_ERROR, "Error: RESUME of process %d: %s", pid, strerror(-ret));
+		if (fd >= 0)
+			close(fd);
+	}
+	if (ret) {
+		say(LOG_ERROR, "Error: process %d is killed: its GPU state is not complete", pid);
+		kill(pid, SIGKILL);
+		failed = true;
+	}
+	return ret;
+}

@@ -1,0 +1,87 @@
+/*
+ * What the plugin inside CRIU and the peer beside it say to each other, over
+ * sockets of type SOCK_SEQPACKET. Every message is one struct gpucr_msg, with
+ * descriptors (SCM_RIGHTS) where the list below says so. package wire mirrors
+ * this file; a test holds both together.
+ *
+ * From the main CRIU process, over the control connection:
+ *
+ *   HELLO        id = stage; fds: images directory, and for a restore the end
+ *                of the socket over which tasks attach. No answer.
+ *   DUMP_RENDER  id, minor -> OK, or -ENOTSUP for a GPU that is not the KFD's
+ *   DUMP_KFD     id, pid, counts and offsets; fds: shared memory, /dev/kfd of
+ *                the process. No answer.
+ *   BOS          first, count; fds: dma-bufs. No answer.
+ *   DUMP_GO      -> OK when the images are complete
+ *   RESUME       pid -> OK when all VRAM of the restore is in place, -ENOENT
+ *                for a process without KFD
+ *   BYE          status of the whole dump or restore -> OK
+ *
+ * From a task under restore:
+ *
+ *   ATTACH       over the attach socket; fds: one end of a fresh socket pair,
+ *                over which the rest goes. No answer.
+ *   FILE         id -> KFD (counts, offsets; fds: shared memory) or RENDER
+ *                (minor)
+ *   NODE         minor -> OK; fds: the render node, for a task that cannot
+ *                open it by itself
+ *   BOS          as above
+ *   RESTORED     status of the ioctl -> OK; at once, or when the VRAM is in
+ *                place if the restore is sequential
+ *
+ * An answer has status 0 or a negative errno, and a text for people. WORKING
+ * comes any number of times before an answer that takes long.
+ */
+#ifndef GPUCR_WIRE_H
+#define GPUCR_WIRE_H
+
+#include <stdint.h>
+
+#define GPUCR_MAGIC 0x31435047u /* "GPC1" */
+#define GPUCR_TEXT 416
+#define GPUCR_MAX_FDS 250 /* of a message; the kernel's bound is 253 */
+
+enum gpucr_type {
+	GPUCR_HELLO = 1,
+	GPUCR_DUMP_RENDER,
+	GPUCR_DUMP_KFD,
+	GPUCR_BOS,
+	GPUCR_DUMP_GO,
+	GPUCR_RESUME,
+	GPUCR_BYE,
+	GPUCR_ATTACH,
+	GPUCR_FILE,
+	GPUCR_NODE,
+	GPUCR_RESTORED,
+	GPUCR_OK = 32,
+	GPUCR_KFD,
+	GPUCR_RENDER,
+	GPUCR_WORKING,
+};
+
+struct gpucr_msg {
+	uint32_t magic;
+	uint32_t type;
+	int32_t status;
+	uint32_t id; /* CRIU's id of the file, or the stage */
+	uint32_t pid;
+	uint32_t minor;
+	uint32_t first, count; /* BOS: indices of the descriptors' BOs */
+	uint32_t num_devices, num_bos, num_objects, num_ranges;
+	/*
+	 * Offsets in the shared memory: buckets as the driver takes them, its
+	 * private data, and struct gpucr_range sorted by minor and offset.
+	 */
+	uint64_t devices, bos, priv, priv_size, ranges;
+	uint64_t size; /* of the shared memory */
+	char text[GPUCR_TEXT]; /* ends in a zero byte */
+};
+
+/* A range of mmap offsets that moved with the BO behind it. */
+struct gpucr_range {
+	uint64_t offset, size; /* as they were dumped */
+	uint32_t minor;	       /* of the render node at dump; 0: /dev/kfd */
+	uint32_t bo;
+};
+
+#endif
