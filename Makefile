@@ -15,8 +15,9 @@ COMMIT    ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-build: ## build bin/gpucr-fs
+build: ## build bin/gpucr-fs, and bin/gpucr-cuda, which loads NVIDIA's driver for it
 	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION) -X main.commit=$(COMMIT)" -o bin/gpucr-fs ./cmd/gpucr-fs
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/gpucr-cuda ./cmd/gpucr-cuda
 
 deps:
 	@scripts/need.sh cc:gcc libc6-dev linux-libc-dev libdrm-dev setsid:util-linux runc:runc

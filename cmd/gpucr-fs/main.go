@@ -24,7 +24,7 @@ func main() {
 		time.Sleep(time.Second)
 		stop()
 	})
-	os.Exit(run(ctx, os.Args[1:]))
+	os.Exit(run(ctx, toolArgs(os.Args)))
 }
 
 func run(ctx context.Context, args []string) int {

@@ -28,23 +28,26 @@ const module = "github.com/gpucr/gpucr-fs"
 var mayImport = map[string][]string{
 	"index":    {},
 	"kfd":      {},
+	"cuda":     {},
 	"fs":       {"index"},
 	"archive":  {"index"},
 	"prefetch": {"index"},
 	"restore":  {"index", "prefetch", "kfd"},
 	"daemon":   {"index", "fs", "archive", "prefetch", "kfd"},
-	"cmd":      {"index", "kfd", "fs", "archive", "prefetch", "restore", "daemon"},
-	"tests":    {"index", "kfd", "fs", "archive", "prefetch", "restore", "daemon"},
+	"cmd":      {"index", "kfd", "fs", "archive", "prefetch", "restore", "daemon", "cuda"},
+	"tests":    {"index", "kfd", "fs", "archive", "prefetch", "restore", "daemon", "cuda"},
 }
 
 // leaves import nothing of this module.
-var leaves = []string{"index/chunk", "kfd/abi"}
+var leaves = []string{"index/chunk", "kfd/abi", "cuda/driver"}
 
 // onlyIn gives, for a dependency, the folders that may import it.
 var onlyIn = map[string][]string{
 	"github.com/hanwen/go-fuse":       {"fs", "kfd/kfdsim"},
 	"github.com/dgraph-io/badger":     {"index"},
 	"github.com/spf13/cobra":          {"cmd"},
+	"github.com/ebitengine/purego":    {"cuda/driver"},
+	module + "/cuda/driver":           {"cmd/gpucr-cuda"}, // whoever loads it is linked dynamically
 	"github.com/vbauerster/mpb":       {"cmd"},
 	"github.com/rogpeppe/go-internal": {"cmd", "tests"},
 }

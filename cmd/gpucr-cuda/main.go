@@ -1,0 +1,170 @@
+// Command gpucr-cuda holds NVIDIA's driver for gpucr-fs, which is linked statically and cannot load it. It reads requests from its standard input, a JSON
+// object a line, and writes the answers to its standard output; package cuda says what they are. It ends with its input, after it has let go every process
+// that is still suspended and that it was told to guard.
+//
+// Signals meant for the program that started it do not end it: it would leave processes suspended.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	"github.com/gpucr/gpucr-fs/cuda"
+	"github.com/gpucr/gpucr-fs/cuda/driver"
+)
+
+func main() {
+	if len(os.Args) > 2 {
+		fmt.Fprintln(os.Stderr, "gpucr-cuda: it is started by gpucr-fs; its only argument is the path of libcuda.so.1")
+		os.Exit(2)
+	}
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	path := ""
+	if len(os.Args) == 2 {
+		path = os.Args[1]
+	}
+	h := &holder{path: path, guarded: map[int]bool{}}
+	if err := h.serve(os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintf(os.Stderr, "gpucr-cuda: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// holder serves one client.
+type holder struct {
+	path string
+	load sync.Once
+	lib  *driver.Library
+	fail error
+
+	guarded map[int]bool // processes to let go at the end; serve's own
+
+	mu  sync.Mutex
+	out *json.Encoder
+}
+
+// driver loads and readies the driver once: a quarter of a second, which the client spends on other things.
+func (h *holder) driver() (*driver.Library, error) {
+	h.load.Do(func() {
+		if h.lib, h.fail = driver.Open(h.path); h.fail == nil {
+			h.fail = h.lib.Init()
+		}
+	})
+	return h.lib, h.fail
+}
+
+func (h *holder) serve(in io.Reader, out io.Writer) error {
+	h.out = json.NewEncoder(out)
+	var running sync.WaitGroup
+	running.Go(func() { h.driver() })
+	lines := bufio.NewScanner(in)
+	var bad error
+	for lines.Scan() {
+		var req cuda.Request
+		if bad = json.Unmarshal(lines.Bytes(), &req); bad != nil {
+			break
+		}
+		if req.Op == string(cuda.Lock) && req.Guard {
+			h.guarded[req.PID] = true
+		}
+		running.Go(func() {
+			rep := h.answer(req)
+			rep.ID = req.ID
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			_ = h.out.Encode(rep) // the client may be gone; what it left is cleared up below
+		})
+	}
+	running.Wait()
+	return errors.Join(bad, lines.Err(), h.letGo())
+}
+
+// letGo brings every guarded process back to Running. A process that is gone needs nothing.
+func (h *holder) letGo() error {
+	if h.fail != nil {
+		return nil
+	}
+	var failed []error
+	for pid := range h.guarded {
+		s, err := h.lib.State(pid)
+		if err != nil {
+			continue
+		}
+		if cuda.State(s) == cuda.Checkpointed {
+			if err := h.lib.Restore(pid, nil); err != nil {
+				failed = append(failed, fmt.Errorf("restore process %d: %w", pid, err))
+				continue
+			}
+			s = int(cuda.Locked)
+		}
+		if cuda.State(s) == cuda.Locked {
+			if err := h.lib.Unlock(pid); err != nil {
+				failed = append(failed, fmt.Errorf("unlock process %d: %w", pid, err))
+			}
+		}
+	}
+	return errors.Join(failed...)
+}
+
+func (h *holder) answer(req cuda.Request) cuda.Reply {
+	lib, err := h.driver()
+	if err != nil {
+		return cuda.Reply{Refusal: refusal(err)}
+	}
+	var rep cuda.Reply
+	switch req.Op {
+	case string(cuda.Lock):
+		err = lib.Lock(req.PID, req.Timeout)
+	case string(cuda.Checkpoint):
+		err = lib.Checkpoint(req.PID)
+	case string(cuda.Restore):
+		pairs := make([]driver.Pair, len(req.Pairs))
+		for i, p := range req.Pairs {
+			pairs[i] = driver.Pair{From: p.From, To: p.To}
+		}
+		err = lib.Restore(req.PID, pairs)
+	case string(cuda.Unlock):
+		err = lib.Unlock(req.PID)
+	case cuda.OpState:
+		var s int
+		s, err = lib.State(req.PID)
+		rep.State = cuda.State(s)
+	case cuda.OpThread:
+		rep.Thread, err = lib.RestoreThread(req.PID)
+	case cuda.OpInfo:
+		rep.Library = lib.Path
+		if rep.Version, err = lib.Version(); err == nil {
+			rep.Devices, err = devices(lib)
+		}
+	default:
+		err = fmt.Errorf("no operation %q: gpucr-fs and gpucr-cuda are of different versions", req.Op)
+	}
+	if err != nil {
+		return cuda.Reply{Refusal: refusal(err)}
+	}
+	return rep
+}
+
+func devices(lib *driver.Library) ([]cuda.Device, error) {
+	list, err := lib.Devices()
+	devs := make([]cuda.Device, len(list))
+	for i, d := range list {
+		devs[i] = cuda.Device{UUID: d.UUID, Name: d.Name, Memory: d.Memory}
+	}
+	return devs, err
+}
+
+func refusal(err error) *cuda.Refusal {
+	r := &cuda.Refusal{Text: err.Error(), Absent: errors.Is(err, driver.ErrAbsent), TooOld: errors.Is(err, driver.ErrTooOld)}
+	if res := (*driver.Result)(nil); errors.As(err, &res) {
+		r.Code, r.Name, r.Text = res.Code, res.Name, res.Text
+	}
+	return r
+}

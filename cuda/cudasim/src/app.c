@@ -1,0 +1,146 @@
+/*
+ * The application of cudasim's tests: it keeps numbers in VRAM and answers questions about them.
+ *
+ *     app SOCKET [MIB [GPUS [PROCESSES]]]
+ *
+ * fills MIB of VRAM on each of GPUS GPUs. PROCESSES-1 children do the same and answer on SOCKET.1, SOCKET.2, ... One line is asked, one answered, per
+ * connection:
+ *
+ *     ask SEED          "answer HASH COUNT": a hash over the seed and all VRAM; COUNT, in VRAM too, is how many were asked
+ *     work MS           "ok", and MS of GPU work begin
+ *     fail ACTION CODE  "ok", and the driver's next such action fails
+ */
+#define _GNU_SOURCE
+#include "cudasim.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { MAX_GPUS = 16, CHUNK = 1 << 20 };
+
+static uint64_t vram[MAX_GPUS], counter;
+static size_t size;
+static int gpus;
+
+static void check(int result, const char *what)
+{
+	if (result) {
+		fprintf(stderr, "app: %s: error %d\n", what, result);
+		exit(1);
+	}
+}
+
+static uint64_t mix(uint64_t x)
+{
+	x ^= x >> 31;
+	x *= 0x9e3779b97f4a7c15u;
+	return x ^ x >> 29;
+}
+
+static void fill(void)
+{
+	static uint64_t chunk[CHUNK / 8];
+	uint64_t x = 1;
+	for (int g = 0; g < gpus; g++) {
+		check(cudasimDevice(g), "device");
+		check(cuMemAlloc_v2(&vram[g], size), "alloc");
+		for (size_t at = 0; at < size; at += CHUNK) {
+			for (size_t i = 0; i < CHUNK / 8; i++)
+				chunk[i] = mix(x++);
+			check(cuMemcpyHtoD_v2(vram[g] + at, chunk, CHUNK), "copy");
+		}
+	}
+	uint64_t zero = 0;
+	check(cudasimDevice(0), "device");
+	check(cuMemAlloc_v2(&counter, sizeof zero), "alloc");
+	check(cuMemcpyHtoD_v2(counter, &zero, sizeof zero), "copy");
+}
+
+static void answer(FILE *out, uint64_t seed)
+{
+	static uint64_t chunk[CHUNK / 8];
+	uint64_t hash = mix(seed), count;
+	for (int g = 0; g < gpus; g++)
+		for (size_t at = 0; at < size; at += CHUNK) {
+			check(cuMemcpyDtoH_v2(chunk, vram[g] + at, CHUNK), "copy");
+			for (size_t i = 0; i < CHUNK / 8; i++)
+				hash = (hash ^ chunk[i]) * 0x100000001b3u;
+		}
+	check(cuMemcpyDtoH_v2(&count, counter, sizeof count), "copy");
+	count++;
+	check(cuMemcpyHtoD_v2(counter, &count, sizeof count), "copy");
+	fprintf(out, "answer %016llx %llu\n", (unsigned long long)hash, (unsigned long long)count);
+}
+
+static void *work(void *arg)
+{
+	cudasimWork((int)(intptr_t)arg);
+	return NULL;
+}
+
+static void serve(const char *path)
+{
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	int l = socket(AF_UNIX, SOCK_STREAM, 0);
+	if (strlen(path) >= sizeof a.sun_path) {
+		fprintf(stderr, "app: %s is too long for a socket\n", path);
+		exit(1);
+	}
+	strcpy(a.sun_path, path);
+	unlink(path);
+	if (l < 0 || bind(l, (struct sockaddr *)&a, sizeof a) || listen(l, 16)) {
+		perror("app: listen");
+		exit(1);
+	}
+	for (;;) {
+		int fd = accept(l, NULL, NULL);
+		FILE *f = fd < 0 ? NULL : fdopen(fd, "r+");
+		char line[256], action[32];
+		unsigned long long n;
+		int code;
+		if (!f)
+			continue;
+		if (fgets(line, sizeof line, f)) {
+			pthread_t t;
+			if (sscanf(line, "ask %llu", &n) == 1) {
+				answer(f, n);
+			} else if (sscanf(line, "work %llu", &n) == 1 && !pthread_create(&t, NULL, work, (void *)(intptr_t)n)) {
+				pthread_detach(t);
+				usleep(100000); /* it is under way */
+				fputs("ok\n", f);
+			} else if (sscanf(line, "fail %31s %d", action, &code) == 2 && !cudasimFail(action, code)) {
+				fputs("ok\n", f);
+			} else {
+				fputs("what?\n", f);
+			}
+		}
+		fclose(f);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	char path[200];
+	signal(SIGPIPE, SIG_IGN);
+	if (argc < 2)
+		return 2;
+	snprintf(path, sizeof path, "%s", argv[1]);
+	size = (size_t)(argc > 2 ? atoi(argv[2]) : 8) << 20;
+	gpus = argc > 3 ? atoi(argv[3]) : 1;
+	for (int i = 1; i < (argc > 4 ? atoi(argv[4]) : 1); i++)
+		if (fork() == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			snprintf(path, sizeof path, "%s.%d", argv[1], i);
+			break;
+		}
+	check(cuInit(0), "init");
+	fill();
+	serve(path);
+}

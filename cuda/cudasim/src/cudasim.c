@@ -1,0 +1,498 @@
+/*
+ * A libcuda.so.1 without a GPU, for tests: the driver's checkpoint interface and as much beside it as they need.
+ *
+ * VRAM is a file of each process and GPU in $CUDASIM_DIR. While a process has GPUs it also holds a device open that CRIU cannot dump, as with the real
+ * driver. Checkpoint copies the files into memory of the process, removes them and closes the device; restore does the reverse. What is asked of another
+ * process goes through a socket to a thread there, which cuInit starts; its name holds the pid, so that it is found again after a restore.
+ *
+ * $CUDASIM_GPUS, 1 when not set, is how many GPUs there are. $CUDASIM_HOST, 0 when not set, is part of their UUIDs: another host has other GPUs.
+ */
+#define _GNU_SOURCE
+#include "cudasim.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, OS_ERROR = 304, ILLEGAL_STATE = 401,
+       NOT_READY = 600, NOT_SUPPORTED = 801, UNKNOWN = 999 };
+enum { RUNNING, LOCKED, CHECKPOINTED, FAILED };
+enum { OP_LOCK, OP_CHECKPOINT, OP_RESTORE, OP_UNLOCK, OP_STATE, OP_THREAD, OPS };
+
+static const char *op_names[OPS] = {"lock", "checkpoint", "restore", "unlock", "state", "thread"};
+
+enum { MAX_GPUS = 16, MAX_MEMS = 256, MAX_PAIRS = 16, CHUNK = 1 << 20 };
+
+struct pair {
+	unsigned char from[16], to[16];
+};
+struct message {
+	uint32_t op, timeout_ms, count;
+	struct pair pairs[MAX_PAIRS];
+};
+struct answer {
+	int32_t result, value;
+};
+struct mem {
+	int dev;
+	uint64_t offset, size;
+};
+
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static int state = RUNNING, working, current, thread_id, fail_op = -1, fail_result;
+static bool ready;
+static struct mem mems[MAX_MEMS];
+static int mem_count;
+static struct gpu {
+	unsigned char uuid[16];
+	int fd;        /* its VRAM, -1 while there is none */
+	uint64_t size; /* of what is allocated */
+	void *saved;   /* while checkpointed */
+} gpus[MAX_GPUS];
+static int device_fd = -1;
+
+static int from_env(const char *name, int otherwise)
+{
+	const char *v = getenv(name);
+	return v ? atoi(v) : otherwise;
+}
+
+static int gpu_count(void)
+{
+	int n = from_env("CUDASIM_GPUS", 1);
+	return n < 0 ? 0 : n > MAX_GPUS ? MAX_GPUS : n;
+}
+
+static void uuid_of(unsigned char uuid[16], int dev)
+{
+	memset(uuid, 0, 16);
+	memcpy(uuid, "cudasim", 7);
+	uuid[14] = (unsigned char)from_env("CUDASIM_HOST", 0);
+	uuid[15] = (unsigned char)dev;
+}
+
+static void vram_path(char *path, size_t size, int dev)
+{
+	const char *dir = getenv("CUDASIM_DIR");
+	snprintf(path, size, "%s/vram.%d.%d", dir ? dir : "/tmp", (int)getpid(), dev);
+}
+
+static bool all_io(bool write, int fd, void *buf, size_t size, off_t at)
+{
+	while (size) {
+		ssize_t n = write ? pwrite(fd, buf, size, at) : pread(fd, buf, size, at);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return false;
+		buf = (char *)buf + n;
+		size -= (size_t)n;
+		at += n;
+	}
+	return true;
+}
+
+/* attach opens the device and the VRAM of GPU g, which lies on the machine's GPU dev. */
+static bool attach(int g, int dev)
+{
+	char path[4096];
+	if (device_fd < 0)
+		device_fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+	vram_path(path, sizeof path, dev);
+	gpus[g].fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	if (device_fd < 0 || gpus[g].fd < 0)
+		return false;
+	uuid_of(gpus[g].uuid, dev);
+	return ftruncate(gpus[g].fd, (off_t)gpus[g].size) == 0;
+}
+
+static int do_checkpoint(void)
+{
+	for (int g = 0; g < MAX_GPUS; g++) {
+		struct gpu *p = &gpus[g];
+		if (p->fd < 0)
+			continue;
+		char path[4096];
+		vram_path(path, sizeof path, p->uuid[15]);
+		if (p->size) {
+			p->saved = mmap(NULL, p->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+			if (p->saved == MAP_FAILED)
+				return OUT_OF_MEMORY;
+			if (!all_io(false, p->fd, p->saved, p->size, 0))
+				return OS_ERROR;
+		}
+		close(p->fd);
+		p->fd = -1;
+		unlink(path);
+	}
+	if (device_fd >= 0)
+		close(device_fd);
+	device_fd = -1;
+	return SUCCESS;
+}
+
+static int find_gpu(const unsigned char uuid[16])
+{
+	for (int dev = 0; dev < gpu_count(); dev++) {
+		unsigned char u[16];
+		uuid_of(u, dev);
+		if (!memcmp(u, uuid, 16))
+			return dev;
+	}
+	return -1;
+}
+
+static int do_restore(const struct message *m)
+{
+	for (int g = 0; g < MAX_GPUS; g++) {
+		struct gpu *p = &gpus[g];
+		if (!p->saved)
+			continue;
+		const unsigned char *want = p->uuid;
+		for (uint32_t i = 0; i < m->count; i++)
+			if (!memcmp(m->pairs[i].from, p->uuid, 16))
+				want = m->pairs[i].to;
+		int dev = find_gpu(want);
+		if (dev < 0)
+			return INVALID_DEVICE;
+		if (!attach(g, dev) || !all_io(true, p->fd, p->saved, p->size, 0))
+			return OS_ERROR;
+		munmap(p->saved, p->size);
+		p->saved = NULL;
+	}
+	return SUCCESS;
+}
+
+static int do_lock(uint32_t timeout_ms)
+{
+	struct timespec end;
+	clock_gettime(CLOCK_REALTIME, &end);
+	end.tv_sec += timeout_ms / 1000;
+	end.tv_nsec += (timeout_ms % 1000) * 1000000L;
+	if (end.tv_nsec >= 1000000000L) {
+		end.tv_sec++;
+		end.tv_nsec -= 1000000000L;
+	}
+	state = LOCKED; /* holds new calls back while the old ones end */
+	while (working)
+		if (timeout_ms ? pthread_cond_timedwait(&changed, &mu, &end) == ETIMEDOUT : pthread_cond_wait(&changed, &mu)) {
+			state = RUNNING;
+			pthread_cond_broadcast(&changed);
+			return NOT_READY;
+		}
+	return SUCCESS;
+}
+
+static int act(const struct message *m)
+{
+	static const int before[] = {RUNNING, LOCKED, CHECKPOINTED, LOCKED}, after[] = {LOCKED, CHECKPOINTED, LOCKED, RUNNING};
+	if (m->op == OP_STATE)
+		return SUCCESS;
+	if (m->op == OP_THREAD)
+		return SUCCESS;
+	if (m->op >= OPS)
+		return INVALID_VALUE;
+	if (fail_op == (int)m->op) {
+		fail_op = -1;
+		return fail_result;
+	}
+	if (state != before[m->op])
+		return ILLEGAL_STATE;
+	int r = m->op == OP_LOCK ? do_lock(m->timeout_ms) : m->op == OP_CHECKPOINT ? do_checkpoint() : m->op == OP_RESTORE ? do_restore(m) : SUCCESS;
+	if (r == SUCCESS)
+		state = after[m->op];
+	pthread_cond_broadcast(&changed);
+	return r;
+}
+
+static socklen_t name_of(struct sockaddr_un *a, int pid)
+{
+	memset(a, 0, sizeof *a);
+	a->sun_family = AF_UNIX;
+	int n = snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "cudasim/%d", pid);
+	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+}
+
+static bool all_send(int fd, const void *buf, size_t n) { return send(fd, buf, n, MSG_NOSIGNAL) == (ssize_t)n; }
+static bool all_recv(int fd, void *buf, size_t n) { return recv(fd, buf, n, MSG_WAITALL) == (ssize_t)n; }
+
+static void *serve(void *arg)
+{
+	int listener = (int)(intptr_t)arg;
+	pthread_mutex_lock(&mu);
+	thread_id = (int)syscall(SYS_gettid);
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&mu);
+	for (;;) {
+		struct message m;
+		int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+		if (fd < 0)
+			continue;
+		if (all_recv(fd, &m, sizeof m)) {
+			pthread_mutex_lock(&mu);
+			struct answer a = {.result = act(&m)};
+			a.value = m.op == OP_THREAD ? thread_id : state;
+			pthread_mutex_unlock(&mu);
+			all_send(fd, &a, sizeof a);
+		}
+		close(fd);
+	}
+	return NULL;
+}
+
+static int ask(int pid, struct message *m, int *value)
+{
+	if (!ready)
+		return NOT_INITIALIZED;
+	struct sockaddr_un addr;
+	struct answer a = {0};
+	socklen_t len = name_of(&addr, pid);
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return OS_ERROR;
+	bool known = connect(fd, (struct sockaddr *)&addr, len) == 0;
+	bool ok = known && all_send(fd, m, sizeof *m) && all_recv(fd, &a, sizeof a);
+	close(fd);
+	if (!ok)
+		return known ? UNKNOWN : INVALID_VALUE;
+	if (value)
+		*value = a.value;
+	return a.result;
+}
+
+/* The driver's calls. */
+
+int cuInit(unsigned flags)
+{
+	if (flags)
+		return INVALID_VALUE;
+	pthread_mutex_lock(&mu);
+	if (ready) {
+		pthread_mutex_unlock(&mu);
+		return SUCCESS;
+	}
+	struct sockaddr_un addr;
+	socklen_t len = name_of(&addr, getpid());
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	pthread_t thread;
+	for (int g = 0; g < MAX_GPUS; g++)
+		gpus[g].fd = -1;
+	int r = gpu_count() == 0 ? NO_DEVICE
+		: fd < 0 || bind(fd, (struct sockaddr *)&addr, len) || listen(fd, 8) || pthread_create(&thread, NULL, serve, (void *)(intptr_t)fd) ? OS_ERROR
+		: SUCCESS;
+	while (r == SUCCESS && !thread_id)
+		pthread_cond_wait(&changed, &mu);
+	ready = r == SUCCESS;
+	pthread_mutex_unlock(&mu);
+	return r;
+}
+
+int cuDriverGetVersion(int *version)
+{
+	*version = from_env("CUDASIM_VERSION", 13000);
+	return SUCCESS;
+}
+
+int cuDeviceGetCount(int *count)
+{
+	*count = gpu_count();
+	return ready ? SUCCESS : NOT_INITIALIZED;
+}
+
+int cuDeviceGet(int *dev, int ordinal)
+{
+	*dev = ordinal;
+	return ordinal >= 0 && ordinal < gpu_count() ? SUCCESS : INVALID_DEVICE;
+}
+
+int cuDeviceGetUuid_v2(unsigned char uuid[16], int dev)
+{
+	uuid_of(uuid, dev);
+	return SUCCESS;
+}
+
+int cuDeviceGetName(char *name, int size, int dev)
+{
+	snprintf(name, (size_t)size, "Simulated GPU %d", dev);
+	return SUCCESS;
+}
+
+int cuDeviceTotalMem_v2(size_t *bytes, int dev)
+{
+	(void)dev;
+	*bytes = (size_t)1 << 30;
+	return SUCCESS;
+}
+
+static const struct {
+	int code;
+	const char *name, *text;
+} errors[] = {
+	{SUCCESS, "CUDA_SUCCESS", "no error"},
+	{INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+	{OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+	{NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+	{NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+	{INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+	{OS_ERROR, "CUDA_ERROR_OPERATING_SYSTEM", "an OS call failed"},
+	{ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE", "not permitted in this state"},
+	{NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+	{NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+	{UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
+};
+
+int cuGetErrorName(int code, const char **name)
+{
+	for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+		if (errors[i].code == code) {
+			*name = errors[i].name;
+			return SUCCESS;
+		}
+	return INVALID_VALUE;
+}
+
+int cuGetErrorString(int code, const char **text)
+{
+	for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+		if (errors[i].code == code) {
+			*text = errors[i].text;
+			return SUCCESS;
+		}
+	return INVALID_VALUE;
+}
+
+/* enter waits until calls are let in; leave ends what enter began. */
+static void enter(void)
+{
+	pthread_mutex_lock(&mu);
+	while (state != RUNNING)
+		pthread_cond_wait(&changed, &mu);
+	working++;
+	pthread_mutex_unlock(&mu);
+}
+
+static void leave(void)
+{
+	pthread_mutex_lock(&mu);
+	working--;
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&mu);
+}
+
+int cudasimDevice(int dev)
+{
+	current = dev;
+	return dev >= 0 && dev < gpu_count() ? SUCCESS : INVALID_DEVICE;
+}
+
+int cuMemAlloc_v2(uint64_t *ptr, size_t size)
+{
+	if (!ready)
+		return NOT_INITIALIZED;
+	enter();
+	int r = OUT_OF_MEMORY;
+	struct gpu *g = &gpus[current];
+	if (mem_count < MAX_MEMS && (g->fd >= 0 || attach(current, current))) {
+		mems[mem_count] = (struct mem){.dev = current, .offset = g->size, .size = size};
+		if (ftruncate(g->fd, (off_t)(g->size + size)) == 0) {
+			g->size += size;
+			*ptr = (uint64_t)++mem_count << 40;
+			r = SUCCESS;
+		}
+	}
+	leave();
+	return r;
+}
+
+static int copy(bool write, uint64_t ptr, void *host, size_t size)
+{
+	if (!ready)
+		return NOT_INITIALIZED;
+	uint64_t i = (ptr >> 40) - 1, at = ptr & (((uint64_t)1 << 40) - 1);
+	enter();
+	int r = INVALID_VALUE;
+	if (i < (uint64_t)mem_count && at + size <= mems[i].size)
+		r = all_io(write, gpus[mems[i].dev].fd, host, size, (off_t)(mems[i].offset + at)) ? SUCCESS : OS_ERROR;
+	leave();
+	return r;
+}
+
+int cuMemcpyHtoD_v2(uint64_t dst, const void *src, size_t size) { return copy(true, dst, (void *)(uintptr_t)src, size); }
+int cuMemcpyDtoH_v2(void *dst, uint64_t src, size_t size) { return copy(false, src, dst, size); }
+
+int cudasimWork(int ms)
+{
+	enter();
+	struct timespec left = {.tv_sec = ms / 1000, .tv_nsec = (ms % 1000) * 1000000L};
+	while (nanosleep(&left, &left) && errno == EINTR)
+		;
+	leave();
+	return SUCCESS;
+}
+
+int cudasimFail(const char *action, int result)
+{
+	for (int i = 0; i < OPS; i++)
+		if (!strcmp(op_names[i], action)) {
+			pthread_mutex_lock(&mu);
+			fail_op = i;
+			fail_result = result;
+			pthread_mutex_unlock(&mu);
+			return SUCCESS;
+		}
+	return INVALID_VALUE;
+}
+
+/* The checkpoint interface. Arguments are laid out as in cuda.h 13.0. */
+
+static int simple(int pid, uint32_t op, uint32_t timeout_ms)
+{
+	struct message m = {.op = op, .timeout_ms = timeout_ms};
+	return ask(pid, &m, NULL);
+}
+
+int cuCheckpointProcessLock(int pid, const unsigned *args) { return simple(pid, OP_LOCK, args ? args[0] : 0); }
+int cuCheckpointProcessCheckpoint(int pid, const void *args) { return args ? INVALID_VALUE : simple(pid, OP_CHECKPOINT, 0); }
+int cuCheckpointProcessUnlock(int pid, const void *args) { return args ? INVALID_VALUE : simple(pid, OP_UNLOCK, 0); }
+
+int cuCheckpointProcessRestore(int pid, const void *args)
+{
+	const struct {
+		const struct pair *pairs;
+		unsigned count;
+		char zero[44];
+		uint64_t zero1;
+	} *a = args;
+	struct message m = {.op = OP_RESTORE};
+	if (a) {
+		static const char zeros[44];
+		if (a->count > MAX_PAIRS || a->zero1 || memcmp(a->zero, zeros, sizeof zeros))
+			return INVALID_VALUE;
+		m.count = a->count;
+		memcpy(m.pairs, a->pairs, a->count * sizeof *a->pairs);
+	}
+	return ask(pid, &m, NULL);
+}
+
+int cuCheckpointProcessGetState(int pid, int *out)
+{
+	struct message m = {.op = OP_STATE};
+	return ask(pid, &m, out);
+}
+
+int cuCheckpointProcessGetRestoreThreadId(int pid, int *out)
+{
+	struct message m = {.op = OP_THREAD};
+	return ask(pid, &m, out);
+}

@@ -1,0 +1,119 @@
+package cuda
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Present reports whether the machine has NVIDIA's driver. It loads nothing.
+func Present() bool {
+	for _, p := range []string{"/dev/nvidiactl", "/proc/driver/nvidia/version", "/sys/module/nvidia/version"} {
+		if _, err := os.Stat(p); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// moduleVersion is that of the kernel's module, "" when it does not say.
+func moduleVersion() string {
+	if text, err := os.ReadFile("/sys/module/nvidia/version"); err == nil {
+		return strings.TrimSpace(string(text))
+	}
+	text, err := os.ReadFile("/proc/driver/nvidia/version")
+	if err != nil {
+		return ""
+	}
+	// NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Tue ...
+	for _, f := range strings.Fields(string(text)) {
+		if strings.Count(f, ".") >= 1 && strings.Trim(f, "0123456789.") == "" {
+			return f
+		}
+	}
+	return ""
+}
+
+func lastLine(p []byte) string {
+	p = bytes.TrimSpace(p)
+	return strings.TrimPrefix(string(p[bytes.LastIndexByte(p, '\n')+1:]), "gpucr-cuda: ")
+}
+
+// Tree lists a process and all its descendants, parents before children.
+func Tree(root int) ([]int, error) { return tree("/proc", root) }
+
+func tree(proc string, root int) ([]int, error) {
+	dirs, err := os.ReadDir(proc)
+	if err != nil {
+		return nil, fmt.Errorf("cuda: list processes: %w", err)
+	}
+	children := map[int][]int{}
+	found := false
+	for _, d := range dirs {
+		pid, err := strconv.Atoi(d.Name())
+		if err != nil {
+			continue
+		}
+		stat, err := os.ReadFile(filepath.Join(proc, d.Name(), "stat"))
+		if err != nil {
+			continue // it ended
+		}
+		found = found || pid == root
+		// The name in parentheses may contain anything; state and parent follow the last one.
+		f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		if len(f) < 2 || f[0] == "Z" || f[0] == "X" {
+			continue
+		}
+		if parent, err := strconv.Atoi(f[1]); err == nil {
+			children[parent] = append(children[parent], pid)
+		}
+	}
+	if !found {
+		return nil, fmt.Errorf("cuda: there is no process %d", root)
+	}
+	all := []int{root}
+	for i := 0; i < len(all); i++ {
+		kids := children[all[i]]
+		slices.Sort(kids)
+		all = append(all, kids...)
+	}
+	return all, nil
+}
+
+// traces are what CUDA leaves on a process: open or mapped GPU devices, and the driver's library, which stays when the devices are given free.
+type traces struct{ devices, library bool }
+
+func look(proc string, pid int) (t traces, err error) {
+	dir := filepath.Join(proc, strconv.Itoa(pid))
+	maps, err := os.ReadFile(filepath.Join(dir, "maps"))
+	if err != nil {
+		return t, gone(err)
+	}
+	t.library = bytes.Contains(maps, []byte("/libcuda.so"))
+	t.devices = bytes.Contains(maps, []byte(" /dev/nvidia"))
+	fds, err := os.ReadDir(filepath.Join(dir, "fd"))
+	if err != nil {
+		return t, gone(err)
+	}
+	for _, fd := range fds {
+		if to, err := os.Readlink(filepath.Join(dir, "fd", fd.Name())); err == nil && strings.HasPrefix(to, "/dev/nvidia") {
+			t.devices = true
+		}
+	}
+	return t, nil
+}
+
+// gone takes away the error of a process that has ended meanwhile.
+func gone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+		return nil
+	}
+	return fmt.Errorf("cuda: %w", err)
+}

@@ -1,0 +1,190 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Process is one that uses CUDA.
+type Process struct {
+	PID   int   `json:"pid"`
+	State State `json:"state"`
+}
+
+// Uses reports whether a process of the tree seems to use CUDA: it has a GPU
+// open or the driver's library mapped. It asks no driver.
+func Uses(root int) (bool, error) {
+	pids, err := Tree(root)
+	if err != nil {
+		return false, err
+	}
+	for _, pid := range pids {
+		t, err := look("/proc", pid)
+		if err != nil {
+			return false, err
+		}
+		if t.devices || t.library {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// Processes finds the CUDA processes of a tree and their states. A process that
+// only has the library, and that the driver does not know, is none.
+func (c *Client) Processes(ctx context.Context, root int) ([]Process, error) {
+	pids, err := Tree(root)
+	if err != nil {
+		return nil, err
+	}
+	var procs []Process
+	for _, pid := range pids {
+		t, err := look("/proc", pid)
+		if err != nil {
+			return nil, err
+		}
+		if !t.devices && !t.library {
+			continue
+		}
+		s, err := c.State(ctx, pid)
+		switch {
+		case err == nil:
+			procs = append(procs, Process{PID: pid, State: s})
+		case CodeOf(err) == 0 || t.devices:
+			return nil, err
+		}
+	}
+	return procs, nil
+}
+
+// Suspension is the CUDA processes of a tree while their VRAM is in their
+// memory. It ends with Undo, or when CRIU has dumped and ended them. Should the
+// client be closed or this process end before, gpucr-cuda undoes it.
+type Suspension struct {
+	c     *Client
+	procs []Process // as they were before
+	// LockTime and CheckpointTime are what the driver took for all of them.
+	LockTime, CheckpointTime time.Duration
+}
+
+// Suspend brings all CUDA processes of a tree to Checkpointed: all are locked,
+// within timeout when that is not 0, before one is checkpointed. When one
+// cannot be, all are brought back to where they were. A tree without CUDA gives
+// a Suspension of none.
+func (c *Client) Suspend(ctx context.Context, root int, timeout time.Duration) (*Suspension, error) {
+	procs, err := c.Processes(ctx, root)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range procs {
+		if p.State == Failed {
+			return nil, fmt.Errorf("cuda: the driver cannot serve process %d any more: its state is failed", p.PID)
+		}
+	}
+	s := &Suspension{c: c, procs: procs}
+	began := time.Now()
+	// No context from here on: a step in flight has to be waited for before it can be undone.
+	err = s.each(func(p Process) error {
+		if p.State != Running {
+			return nil
+		}
+		_, err := c.call(context.Background(), Request{Op: string(Lock), PID: p.PID, Timeout: timeout, Guard: true})
+		return err
+	})
+	s.LockTime = time.Since(began)
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err == nil {
+		began = time.Now()
+		err = s.each(func(p Process) error {
+			if p.State == Checkpointed {
+				return nil
+			}
+			return c.Do(context.Background(), Checkpoint, p.PID, 0, nil)
+		})
+		s.CheckpointTime = time.Since(began)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.Undo())
+	}
+	return s, nil
+}
+
+// Processes lists the suspended processes, with the states they had before.
+func (s *Suspension) Processes() []Process { return s.procs }
+
+// each calls f for all processes at once.
+func (s *Suspension) each(f func(Process) error) error {
+	return atOnce(s.procs, f)
+}
+
+func atOnce(procs []Process, f func(Process) error) error {
+	errs := make([]error, len(procs))
+	var wg sync.WaitGroup
+	for i, p := range procs {
+		wg.Go(func() { errs[i] = f(p) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// Undo brings every process back to the state it had before. One that is gone
+// needs nothing.
+func (s *Suspension) Undo() error {
+	err := s.each(func(p Process) error {
+		now, err := s.c.State(context.Background(), p.PID)
+		if err != nil {
+			if _, dead := Tree(p.PID); dead != nil {
+				return nil
+			}
+			return err
+		}
+		if now == Checkpointed && p.State != Checkpointed {
+			if err := s.c.Do(context.Background(), Restore, p.PID, 0, nil); err != nil {
+				return err
+			}
+			now = Locked
+		}
+		if now == Locked && p.State == Running {
+			if err := s.c.Do(context.Background(), Unlock, p.PID, 0, nil); err != nil {
+				return err
+			}
+			now = Running
+		}
+		if now == Failed {
+			return fmt.Errorf("cuda: process %d has lost its GPU state: the driver calls it failed", p.PID)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("the GPU processes could not all be set going again: %w", err)
+	}
+	return nil
+}
+
+// Resume brings all CUDA processes of a tree to Running, at once: their VRAM is
+// copied back while their memory may still be on its way. pairs, nil for none,
+// says which GPU stands in for which.
+func (c *Client) Resume(ctx context.Context, root int, pairs []Pair) ([]Process, error) {
+	procs, err := c.Processes(ctx, root)
+	if err != nil {
+		return nil, err
+	}
+	return procs, atOnce(procs, func(p Process) error {
+		switch p.State {
+		case Running:
+			return nil
+		case Failed:
+			return fmt.Errorf("cuda: process %d cannot be restored: its state is failed", p.PID)
+		case Checkpointed:
+			if err := c.Do(ctx, Restore, p.PID, 0, pairs); err != nil {
+				return err
+			}
+		}
+		return c.Do(ctx, Unlock, p.PID, 0, nil)
+	})
+}
