@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index"
+	"github.com/gpucr/gpucr-fs/tests/measure"
 	"github.com/gpucr/gpucr-fs/tests/workload"
 )
 
@@ -58,7 +59,7 @@ func (b *bench) makeDumps() (err error) {
 		if err != nil {
 			return err
 		}
-		size, err := diskBytes(dir)
+		size, err := measure.DiskBytes(dir)
 		if err != nil {
 			return err
 		}
@@ -70,7 +71,7 @@ func (b *bench) makeDumps() (err error) {
 
 // restore restores images that are in the page cache, verifies the process's memory if asked, and ends it.
 func (b *bench) restore(p *workload.Process, images string, verify bool) (seconds float64, err error) {
-	if err := readTree(images); err != nil {
+	if err := measure.ReadTree(images); err != nil {
 		return 0, err
 	}
 	work := filepath.Join(b.dir, "criu-work")
@@ -162,13 +163,13 @@ func (b *bench) measureDump() (err error) {
 	defer func() { err = errors.Join(err, p.Kill()) }()
 	plain, store, mnt := filepath.Join(b.dir, "dump-ext4"), filepath.Join(b.dir, "dump-store"), filepath.Join(b.dir, "dump-mnt")
 	for range b.rounds {
-		syncFS()
+		measure.Sync()
 		seconds, err := b.dump(p, plain, true)
 		if err != nil {
 			return err
 		}
 		begun := time.Now()
-		syncFS()
+		measure.Sync()
 		synced := seconds + time.Since(begun).Seconds()
 		b.results.add("dump ext4", seconds)
 		b.results.add("dump ext4 synced", synced)
@@ -180,7 +181,7 @@ func (b *bench) measureDump() (err error) {
 			return err
 		}
 		for _, name := range []string{"first", "second"} {
-			syncFS()
+			measure.Sync()
 			seconds, err := b.dumpSealed(p, store, mnt, name)
 			if err != nil {
 				_, umountErr := b.gpucr.Run(b.ctx, "umount", mnt)

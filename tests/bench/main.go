@@ -28,6 +28,7 @@ import (
 	"syscall"
 
 	"github.com/gpucr/gpucr-fs/tests/cli"
+	"github.com/gpucr/gpucr-fs/tests/measure"
 	"github.com/gpucr/gpucr-fs/tests/workload"
 )
 
@@ -120,11 +121,11 @@ func run(ctx context.Context, args []string) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	o.dir = dir
 	b := &bench{options: o, ctx: ctx, gpucr: cli.Program(o.gpucr), results: newResults()}
-	b.results.Machine, err = describeMachine()
+	b.results.Machine, err = measure.Describe()
 	if err != nil {
 		return err
 	}
-	if err := touchMemory(o.warmMB); err != nil {
+	if err := touch(o.warmMB); err != nil {
 		return err
 	}
 	if b.bin, err = workload.Build(dir); err != nil {
@@ -158,3 +159,16 @@ func run(ctx context.Context, args []string) (err error) {
 
 // say tells a person who waits what is going on.
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+
+// touch touches mb MB of memory; -1: all that is available but 3 GB, and no more than 14 GB, which the largest part of a run does not exceed.
+func touch(mb int) error {
+	n := int64(mb) << 20
+	if mb < 0 {
+		n = min(measure.Available()-3<<30, 14<<30)
+	}
+	took, err := measure.Freshen(n)
+	if err == nil && took > 0 {
+		say("touched %d MB of memory in %.1f s", n>>20, took.Seconds())
+	}
+	return err
+}

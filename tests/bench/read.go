@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/tests/measure"
 )
 
 const pagesImage = "pages-1.img"
@@ -92,7 +94,7 @@ func (b *bench) measureRead() error {
 }
 
 func (b *bench) readOnce(r reader) (err error) {
-	if err := dropCaches(); err != nil {
+	if err := measure.DropCaches(); err != nil {
 		return err
 	}
 	path, done, err := r.open()
@@ -103,7 +105,7 @@ func (b *bench) readOnce(r reader) (err error) {
 	rate := map[string]float64{}
 	for _, pass := range []string{"cold", "warming", "cached"} {
 		begun := time.Now()
-		n, err := readFile(path)
+		n, err := measure.ReadFile(path)
 		if err != nil {
 			return fmt.Errorf("%s: %w", r.name, err)
 		}

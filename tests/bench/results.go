@@ -5,6 +5,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/gpucr/gpucr-fs/tests/measure"
 )
 
 type importResult struct {
@@ -24,7 +26,7 @@ type target struct {
 }
 
 type results struct {
-	Machine  machine              `json:"machine"`
+	Machine  measure.Machine      `json:"machine"`
 	Versions map[string]string    `json:"versions"`
 	Logical  int64                `json:"logical"` // bytes of all dumps
 	Imports  []importResult       `json:"imports,omitempty"`
@@ -39,20 +41,9 @@ func newResults() *results {
 
 func (r *results) add(name string, v float64)    { r.Samples[name] = append(r.Samples[name], v) }
 func (r *results) samples(name string) []float64 { return r.Samples[name] }
-func (r *results) median(name string) float64    { return median(r.Samples[name]) }
+func (r *results) median(name string) float64    { return measure.Median(r.Samples[name]) }
 func (r *results) has(names ...string) bool {
 	return !slices.ContainsFunc(names, func(n string) bool { return len(r.Samples[n]) == 0 })
-}
-
-func median(v []float64) float64 {
-	if len(v) == 0 {
-		return 0
-	}
-	s := slices.Sorted(slices.Values(v))
-	if n := len(s); n%2 == 0 {
-		return (s[n/2-1] + s[n/2]) / 2
-	}
-	return s[len(s)/2]
 }
 
 // judge works out the targets from what was measured; parts that were left out leave theirs out.
@@ -93,7 +84,7 @@ func (r *results) print(w io.Writer) {
 			if i.Remark != "" {
 				name += " (" + i.Remark + ")"
 			}
-			fmt.Fprintf(w, "| %s | %.2f | %.0f | %s |\n", name, median(i.Seconds), float64(i.Stored)/1e6, r.Versions[i.Tool])
+			fmt.Fprintf(w, "| %s | %.2f | %.0f | %s |\n", name, measure.Median(i.Seconds), float64(i.Stored)/1e6, r.Versions[i.Tool])
 		}
 	}
 	if r.has("read cold ext4") {

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/gpucr/gpucr-fs/tests/measure"
 )
 
 // tool is one way to keep dumps. A repository is an empty folder that prepare makes usable, untimed.
@@ -73,7 +75,7 @@ func (b *bench) tools() []tool {
 			put: func(repo, name, images string) error {
 				_, err := command("", nil, "cp", "-r", images, filepath.Join(repo, name))
 				if err == nil {
-					syncFS()
+					measure.Sync()
 				}
 				return err
 			},
@@ -128,7 +130,7 @@ func (b *bench) measureImport() error {
 	tools := b.tools()
 	var logical int64
 	for _, d := range b.dumps {
-		n, err := diskBytes(d)
+		n, err := measure.DiskBytes(d)
 		if err != nil {
 			return err
 		}
@@ -168,11 +170,11 @@ func (b *bench) importOnce(t tool) error {
 		return err
 	}
 	for _, d := range b.dumps {
-		if err := readTree(d); err != nil {
+		if err := measure.ReadTree(d); err != nil {
 			return err
 		}
 	}
-	syncFS()
+	measure.Sync()
 	begun := time.Now()
 	for i, d := range b.dumps {
 		if err := t.put(repo, fmt.Sprintf("dump%d", i), d); err != nil {
@@ -180,8 +182,8 @@ func (b *bench) importOnce(t tool) error {
 		}
 	}
 	seconds := time.Since(begun).Seconds()
-	syncFS()
-	stored, err := diskBytes(repo)
+	measure.Sync()
+	stored, err := measure.DiskBytes(repo)
 	if err != nil {
 		return err
 	}

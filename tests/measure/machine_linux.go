@@ -1,13 +1,19 @@
-package main
+// Package measure holds what benchmarks share: which machine this is, and how to bring its memory and its caches into a known state before something is timed.
+//
+// A virtual machine gives free memory back to its host, and getting it again is 4 to 8 times slower than clearing memory that is still there: whoever is measured first,
+// or after a pause, pays for it. Freshen makes sure that nobody does.
+package measure
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,7 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-type machine struct {
+// Machine is what figures depend on.
+type Machine struct {
 	CPU      string `json:"cpu"`
 	Cores    int    `json:"cores"`
 	MemoryMB int64  `json:"memory_mb"`
@@ -23,19 +30,20 @@ type machine struct {
 	FS       string `json:"file_system"`
 }
 
-func (m machine) String() string {
+func (m Machine) String() string {
 	return fmt.Sprintf("%s, %d cores, %d MB, Linux %s, %s", m.CPU, m.Cores, m.MemoryMB, m.Kernel, m.FS)
 }
 
-func describeMachine() (machine, error) {
-	m := machine{Cores: runtime.NumCPU()}
+// Describe looks at this machine.
+func Describe() (Machine, error) {
+	m := Machine{Cores: runtime.NumCPU()}
 	for line := range fileLines("/proc/cpuinfo") {
 		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
 			m.CPU = strings.TrimSpace(value)
 			break
 		}
 	}
-	m.MemoryMB = meminfo("MemTotal") >> 20
+	m.MemoryMB = Meminfo("MemTotal") >> 20
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		return m, err
@@ -67,8 +75,8 @@ func fileLines(path string) func(func(string) bool) {
 	}
 }
 
-// meminfo gives a field of /proc/meminfo in bytes, 0 when it is not there.
-func meminfo(field string) int64 {
+// Meminfo gives a field of /proc/meminfo in bytes, 0 when it is not there.
+func Meminfo(field string) int64 {
 	for line := range fileLines("/proc/meminfo") {
 		var kb int64
 		if rest, ok := strings.CutPrefix(line, field+":"); ok {
@@ -80,18 +88,20 @@ func meminfo(field string) int64 {
 	return 0
 }
 
-// touchMemory has the kernel hand out mb MB of zeroed memory, one piece on each core at a time, and gives it back. -1: all that is
-// available but 3 GB, and no more than 14 GB, which the largest part of a run does not exceed.
-func touchMemory(mb int) error {
-	const step = 256 << 20
-	want := int64(mb) << 20
-	if mb < 0 {
-		want = max(0, min(meminfo("MemAvailable")-3<<30, 14<<30))
+// Available gives the memory in bytes that can be had without swapping.
+func Available() int64 { return Meminfo("MemAvailable") }
+
+// Freshen has the kernel hand out n bytes of zeroed memory, one piece on each core at a time, and gives it back: for the next moments what is handed out comes from there
+// and not from the host. It takes no more than is available but 1 GB. It tells how long it took.
+func Freshen(n int64) (time.Duration, error) {
+	const step = 64 << 20
+	n = min(n, Available()-1<<30)
+	if n < step {
+		return 0, nil
 	}
 	begun := time.Now()
-	pieces := int(want / step)
-	held := make([][]byte, pieces)
-	errs := make([]error, pieces)
+	held := make([][]byte, n/step)
+	errs := make([]error, len(held))
 	next := make(chan int)
 	var wg sync.WaitGroup
 	for range runtime.NumCPU() {
@@ -101,35 +111,34 @@ func touchMemory(mb int) error {
 			}
 		})
 	}
-	for i := range pieces {
+	for i := range held {
 		next <- i
 	}
 	close(next)
 	wg.Wait()
+	took := time.Since(begun)
 	for i, b := range held {
-		if errs[i] != nil {
-			return fmt.Errorf("touch memory: %w", errs[i])
-		}
-		if err := unix.Munmap(b); err != nil {
-			return err
+		if b != nil {
+			errs[i] = unix.Munmap(b)
 		}
 	}
-	if pieces > 0 {
-		say("touched %d MB of memory in %.1f s", pieces*step>>20, time.Since(begun).Seconds())
+	if err := errors.Join(errs...); err != nil {
+		return took, fmt.Errorf("touch memory: %w", err)
 	}
-	return nil
+	return took, nil
 }
 
-// dropCaches empties the page, dentry and inode caches. Dirty pages are written first.
-func dropCaches() error {
+// DropCaches empties the page, dentry and inode caches. Dirty pages are written first.
+func DropCaches() error {
 	unix.Sync()
 	return os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0)
 }
 
-func syncFS() { unix.Sync() }
+// Sync writes what is dirty to the disks.
+func Sync() { unix.Sync() }
 
-// diskBytes gives what the files under dir occupy on disk.
-func diskBytes(dir string) (int64, error) {
+// DiskBytes gives what the files under dir occupy on disk.
+func DiskBytes(dir string) (int64, error) {
 	var total int64
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -145,8 +154,8 @@ func diskBytes(dir string) (int64, error) {
 	return total, err
 }
 
-// readFile reads a file to its end in requests of 1 MiB and gives the number of bytes.
-func readFile(path string) (int64, error) {
+// ReadFile reads a file to its end in requests of 1 MiB and gives the number of bytes.
+func ReadFile(path string) (int64, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, err
@@ -165,13 +174,25 @@ func readFile(path string) (int64, error) {
 	}
 }
 
-// readTree reads every regular file under dir, which leaves it in the page cache.
-func readTree(dir string) error {
+// ReadTree reads every regular file under dir, which leaves it in the page cache.
+func ReadTree(dir string) error {
 	return filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err
 		}
-		_, err = readFile(p)
+		_, err = ReadFile(p)
 		return err
 	})
+}
+
+// Median gives the middle of v, 0 without any.
+func Median(v []float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	s := slices.Sorted(slices.Values(v))
+	if n := len(s); n%2 == 0 {
+		return (s[n/2-1] + s[n/2]) / 2
+	}
+	return s[len(s)/2]
 }
