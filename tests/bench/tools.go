@@ -155,7 +155,7 @@ func (b *bench) measureImport() error {
 	}
 	for _, t := range tools {
 		b.results.Imports = append(b.results.Imports, importResult{
-			Tool: t.name, Remark: t.remark, Seconds: b.results.samples("import " + t.name), Stored: int64(median(b.results.samples("stored " + t.name))),
+			Tool: t.name, Remark: t.remark, Seconds: b.results.samples("import " + t.name), Stored: int64(measure.Median(b.results.samples("stored " + t.name))),
 		})
 	}
 	return nil
