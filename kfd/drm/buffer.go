@@ -17,6 +17,7 @@ type Buffer struct {
 	va     uint64 // 0: not mapped to the GPU
 	size   uint64
 	mem    []byte // what the CPU sees of it, if that is needed
+	mapped bool   // mem is a mapping to undo
 	// imported handles may be shared with other buffers.
 	imported bool
 }
@@ -61,22 +62,16 @@ func (b *Buffer) mapCPU() error {
 	if err != nil {
 		return err
 	}
-	b.mem = mem
-	b.dev.mu.Lock()
-	defer b.dev.mu.Unlock()
-	b.dev.mapped[b] = struct{}{}
+	b.mem, b.mapped = mem, true
 	return nil
 }
 
-func (b *Buffer) unmapCPU() error {
+// opened keeps a buffer for Device.Close.
+func (b *Buffer) opened() *Buffer {
 	b.dev.mu.Lock()
-	_, ok := b.dev.mapped[b]
-	delete(b.dev.mapped, b)
-	b.dev.mu.Unlock()
-	if !ok {
-		return nil
-	}
-	return os.NewSyscallError("munmap", unix.Munmap(b.mem))
+	defer b.dev.mu.Unlock()
+	b.dev.buffers[b] = struct{}{}
+	return b
 }
 
 // allocate makes system memory that both sides see.
@@ -92,7 +87,7 @@ func (d *Device) allocate(size uint64) (*Buffer, error) {
 	if err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
-	return b, nil
+	return b.opened(), nil
 }
 
 // Import makes the first size bytes of a dma-buf accessible.
@@ -115,7 +110,7 @@ func (d *Device) Import(dmabuf *os.File, size uint64) (*Buffer, error) {
 	if err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
-	return b, nil
+	return b.opened(), nil
 }
 
 func (b *Buffer) importFD(fd int) error {
@@ -141,14 +136,14 @@ func (b *Buffer) importFD(fd int) error {
 }
 
 // Register makes memory of this process accessible: whole pages outside the Go
-// heap. It must stay until the Device is closed.
+// heap. It must stay until the Buffer or the Device is closed.
 func (d *Device) Register(mem []byte) (*Buffer, error) {
 	if len(mem) == 0 || len(mem)%abi.AMDGPUPageSize != 0 {
 		return nil, fmt.Errorf("register %d bytes: not whole pages", len(mem))
 	}
 	b := &Buffer{dev: d, size: uint64(len(mem)), mem: mem}
 	if d.kind != SDMA {
-		return b, nil
+		return b.opened(), nil
 	}
 	var err error
 	if b.handle, err = d.userptr(mem); err != nil {
@@ -157,13 +152,16 @@ func (d *Device) Register(mem []byte) (*Buffer, error) {
 	if err := b.mapGPU(); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
-	return b, nil
+	return b.opened(), nil
 }
 
 // Close ends the use of a buffer. Submissions that touch it must have been
 // waited for.
 func (b *Buffer) Close() error {
 	d := b.dev
+	d.mu.Lock()
+	delete(d.buffers, b)
+	d.mu.Unlock()
 	var errs []error
 	if b.va != 0 {
 		args := abi.AMDGPUGEMVAArgs{Handle: b.handle, Operation: abi.AMDGPUVAOpUnmap,
@@ -172,7 +170,10 @@ func (b *Buffer) Close() error {
 		errs = append(errs, do(d, abi.AMDGPUIocGEMVA, &args))
 		b.va = 0
 	}
-	errs = append(errs, b.unmapCPU())
+	if b.mapped {
+		errs = append(errs, os.NewSyscallError("munmap", unix.Munmap(b.mem)))
+		b.mapped = false
+	}
 	b.mem = nil
 	if b.handle != 0 {
 		errs = append(errs, b.drop())

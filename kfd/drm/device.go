@@ -54,7 +54,7 @@ type Device struct {
 	nextVA  uint64
 	endVA   uint64
 	handles map[uint32]int       // users of an imported handle
-	mapped  map[*Buffer]struct{} // that the CPU sees through this node
+	buffers map[*Buffer]struct{} // not closed yet
 	turn    int
 	account account
 	broken  error
@@ -77,7 +77,7 @@ func Open(node *os.File, opts Options) (*Device, error) {
 	if cerr := raw.Control(func(n uintptr) { fd, err = unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, 0) }); cerr != nil || err != nil {
 		return nil, fmt.Errorf("duplicate render node: %w", errors.Join(cerr, err))
 	}
-	d := &Device{fd: fd, opts: opts, nextVA: vaStart, handles: map[uint32]int{}, mapped: map[*Buffer]struct{}{}}
+	d := &Device{fd: fd, opts: opts, nextVA: vaStart, handles: map[uint32]int{}, buffers: map[*Buffer]struct{}{}}
 	if err := d.setUp(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -183,16 +183,16 @@ func (d *Device) fail(err error) error {
 	return d.broken
 }
 
-// Close gives up the device and all buffers made with it. Submissions should
-// have been waited for; memory that was registered must stay until Close has
-// returned.
+// Close gives up the device and all buffers made with it, but not the open of
+// the render node that it duplicated. Submissions should have been waited for;
+// memory that was registered must stay until Close has returned.
 func (d *Device) Close() error {
 	var errs []error
 	d.mu.Lock()
-	left := slices.Collect(maps.Keys(d.mapped))
+	left := slices.Collect(maps.Keys(d.buffers))
 	d.mu.Unlock()
 	for _, b := range left {
-		errs = append(errs, b.unmapCPU())
+		errs = append(errs, b.Close())
 	}
 	if d.ctx != 0 {
 		args := abi.AMDGPUCtxIn{Op: abi.AMDGPUCtxOpFree, CtxID: d.ctx}

@@ -96,6 +96,9 @@ func (d *Device) Submit(ctx context.Context, ops ...Op) (*Fence, error) {
 	d.mu.Lock()
 	err := d.broken
 	d.mu.Unlock()
+	if err == nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,9 @@ import (
 type Dir string
 
 // Open opens an image file of the directory.
-func (d Dir) Open(name string) (File, error) { return prefetch.OpenFile(filepath.Join(string(d), name)) }
+func (d Dir) Open(name string) (File, error) {
+	return prefetch.OpenFile(filepath.Join(string(d), name))
+}
 
 // Checkpoint is the Source of a sealed checkpoint.
 type Checkpoint struct{ *index.Checkpoint }
