@@ -6,11 +6,13 @@ TIMEOUT   ?= 18m
 CRASH_N   ?= 200
 FUZZTIME  ?= 30s
 ARGS      ?=
+PREFIX    ?= /usr/local
+CRIU_HOOKS ?= 13
 VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT    ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race lint fuzz crash bench demo criu proto clean deps bench-deps
+.PHONY: help build plugin install test race lint fuzz crash torture-plugin bench demo criu kfdsim-shell proto clean deps bench-deps
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -18,6 +20,14 @@ help: ## show this list
 build: ## build bin/gpucr-fs, and bin/gpucr-cuda, which loads NVIDIA's driver for it
 	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION) -X main.commit=$(COMMIT)" -o bin/gpucr-fs ./cmd/gpucr-fs
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/gpucr-cuda ./cmd/gpucr-cuda
+
+plugin: ## build the CRIU plugin for AMD GPUs in build/plugin (CRIU_HOOKS=15 for CRIU after 4.2)
+	@scripts/need.sh cc:gcc libc6-dev
+	scripts/plugin.sh build/plugin $(CRIU_HOOKS)
+
+install: build plugin ## install gpucr-fs and the plugin under PREFIX (/usr/local; DESTDIR is put before it)
+	install -D -m 755 bin/gpucr-fs $(DESTDIR)$(PREFIX)/bin/gpucr-fs
+	install -D -m 755 build/plugin/gpucr_plugin.so $(DESTDIR)$(PREFIX)/lib/gpucr-fs/gpucr_plugin.so
 
 deps:
 	@scripts/need.sh cc:gcc libc6-dev linux-libc-dev libdrm-dev setsid:util-linux runc:runc
@@ -48,6 +58,9 @@ bench: bench-deps criu build ## compare with cp, restic, borg, desync on real du
 
 demo: deps criu build ## dump a real process twice into a store, restart the daemon, restore it
 	@scripts/demo.sh
+
+kfdsim-shell: deps criu ## open a shell with simulated AMD GPUs (ARGS="--gpu mi300x --gpu mi300x")
+	@$(GO) run ./tests/kfdshell $(ARGS)
 
 proto: ## regenerate the protobuf code
 	@scripts/need.sh protoc:protobuf-compiler

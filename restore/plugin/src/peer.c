@@ -127,7 +127,7 @@ static int spawn(int sock)
 
 int peer_start(int stage)
 {
-	struct gpucr_msg hello = { .type = GPUCR_HELLO, .id = stage };
+	struct gpucr_msg hello = { .type = GPUCR_HELLO, .id = stage, .count = CRIU_HOOKS };
 	struct timeval silence = { .tv_sec = SILENCE_SECONDS };
 	int pair[2], attach[2] = { -1, -1 }, fds[2], n = 0, ret;
 

@@ -6,8 +6,9 @@
  *
  * From the main CRIU process, over the control connection:
  *
- *   HELLO        id = stage; fds: images directory, and for a restore the end
- *                of the socket over which tasks attach. No answer.
+ *   HELLO        id = stage, count = hooks of this CRIU; fds: images directory,
+ *                and for a restore the end of the socket over which tasks
+ *                attach. No answer.
  *   DUMP_RENDER  id, minor -> OK, or -ENOTSUP for a GPU that is not the KFD's
  *   DUMP_KFD     id, pid, counts and offsets; fds: shared memory, /dev/kfd of
  *                the process. No answer.

@@ -1,0 +1,36 @@
+// Package peer is the process beside CRIU that thinks for the CRIU plugin. The
+// plugin starts it (gpucr-fs plugin-helper) once for a dump or a restore and
+// talks to it over a control connection; package wire has the messages.
+//
+// A process and not a thread of CRIU's: a Go runtime in CRIU unblocks SIGCHLD in
+// every thread, and any thread keeps CRIU from changing mount namespaces.
+//
+// # Dump
+//
+// The plugin issues the ioctls, for the driver takes them from the tracing
+// thread alone, and hands over what they return: buckets and private data in
+// shared memory, and a dma-buf for each buffer object (BO). The contents go by
+// DMA into pages files, then the process image is written: a dump that fails
+// midway has no process image. The processes stay paused until CRIU is done. If
+// CRIU is killed, this process traces them itself for a moment to unpause them.
+//
+// # Restore
+//
+// Images are read and GPUs mapped as soon as the process starts, while CRIU
+// still forks. A task asks for its file by CRIU's id and gets the buffers of the
+// RESTORE ioctl ready-made; it hands its BOs over and goes on. The fill begins
+// at once, each process's on its own, all within one bound of staging memory:
+//
+//	task:    FILE → RESTORE ioctl → BOS… → RESTORED → the rest of its restore
+//	here:                                           → fill
+//	CRIU:                                                    RESUME waits for every fill
+//
+// No process is resumed before the VRAM of all is in place. A failed fill is
+// told to RESUME, which kills the process, and CRIU fails. Unless CRIU says
+// goodbye, every process whose BOs were handed over is killed here: its memory
+// or its queues would be wrong.
+//
+// # Lock order
+//
+// restore.mu is a leaf.
+package peer

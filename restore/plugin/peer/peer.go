@@ -1,0 +1,233 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/kfd/topology"
+	"github.com/gpucr/gpucr-fs/restore/server"
+	"github.com/gpucr/gpucr-fs/restore/server/wire"
+)
+
+// Filler moves the contents of BOs from an image directory into place;
+// [FillFromDirectory] is one.
+type Filler func(ctx context.Context, images string, plan server.Plan, opts server.Options) (server.Report, error)
+
+// FillFromDirectory fills from the files of a directory, whatever it is.
+func FillFromDirectory(ctx context.Context, images string, plan server.Plan, opts server.Options) (server.Report, error) {
+	return server.Fill(ctx, server.Dir(images), plan, opts)
+}
+
+// Options are what a peer needs to know of its surroundings. The zero value of a
+// field selects its default.
+type Options struct {
+	// Sys is the sysfs of this machine. Default: /sys.
+	Sys fs.FS
+	// Settings are the switches of GPU mapping and the bound of staging memory.
+	Settings topology.Settings
+	// Sequential makes every task wait for its own fill.
+	Sequential bool
+	// Fill is how BOs are filled. Default: [FillFromDirectory].
+	Fill Filler
+	// Server tunes fills and reads.
+	Server server.Options
+	// Stall is how long a fill or a read may go on without a byte moving, until
+	// it counts as failed. Default: two minutes.
+	Stall time.Duration
+	// Logger takes what an administrator should see. Default: discards.
+	Logger *slog.Logger
+}
+
+func (o *Options) setDefaults() {
+	if o.Sys == nil {
+		o.Sys = os.DirFS("/sys")
+	}
+	if o.Fill == nil {
+		o.Fill = FillFromDirectory
+	}
+	if o.Stall == 0 {
+		o.Stall = 2 * time.Minute
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if m := o.Settings.MaxBufferSize; m > 0 {
+		o.Server.MaxBuffer = int64(min(m, 1<<62))
+	}
+}
+
+// Stages of CRIU, as HELLO names them.
+const (
+	stageDump    = 0
+	stageRestore = 2
+)
+
+// errNoFile says that an image is not of the plugin.
+var errNoFile = fmt.Errorf("no such image: %w", unix.ENOENT)
+
+// Serve does what the plugin asks for over the control connection, until the
+// plugin says goodbye or CRIU ends, and closes the connection.
+func Serve(ctx context.Context, control *wire.Conn, opts Options) error {
+	opts.setDefaults()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer control.Close()
+	defer context.AfterFunc(ctx, func() { control.Close() })()
+
+	criu, err := control.Peer()
+	if err != nil {
+		return err
+	}
+	gone, err := watch(criu, func() { cancel(errors.New("criu has ended")) })
+	if err != nil {
+		return fmt.Errorf("criu, process %d: %w", criu, err)
+	}
+	defer gone.stop()
+
+	hello, files, err := control.Receive()
+	if err != nil {
+		return err
+	}
+	defer closeAll(files)
+	if hello.Type != wire.Hello || len(files) == 0 {
+		return fmt.Errorf("message %d of %d descriptors before HELLO: %w", hello.Type, len(files), wire.ErrProtocol)
+	}
+	p := &peer{opts: opts, control: control, images: files[0]}
+	switch {
+	case hello.ID == stageDump && len(files) == 1:
+		return p.dump(ctx, hello.Count)
+	case hello.ID == stageRestore && len(files) == 2:
+		attach, err := wire.NewConn(files[1])
+		if err != nil {
+			return err
+		}
+		return p.restore(ctx, attach)
+	}
+	return fmt.Errorf("stage %d with %d descriptors: %w", hello.ID, len(files), wire.ErrProtocol)
+}
+
+// peer is what dumps and restores share.
+type peer struct {
+	opts    Options
+	control *wire.Conn
+	images  *os.File // the image directory
+}
+
+// dir is the path of the image directory for this process.
+func (p *peer) dir() string { return fmt.Sprintf("/proc/self/fd/%d", p.images.Fd()) }
+
+// writeImage makes an image file.
+func (p *peer) writeImage(name string, b []byte) error {
+	return os.WriteFile(filepath.Join(p.dir(), name), b, 0o644)
+}
+
+// hostTopology reads the topology of this machine.
+func (p *peer) hostTopology() (*topology.System, error) { return topology.Parse(p.opts.Sys) }
+
+// answer tells how a request ended.
+func answer(c *wire.Conn, typ wire.Type, text string, err error) error {
+	m := &wire.Message{Type: typ}
+	m.SetText(text)
+	if err != nil {
+		m.Status = -int32(unix.EIO)
+		var errno unix.Errno
+		if errors.As(err, &errno) && (errno == unix.ENOENT || errno == unix.ENOTSUP) && (errors.Is(err, errNoFile) || errors.Is(err, errNotOurs)) {
+			m.Status = -int32(errno)
+		}
+		m.SetText(err.Error())
+	}
+	return c.Send(m)
+}
+
+// working tells the plugin every second that a request is being worked on, until
+// the function it returns is called.
+func working(c *wire.Conn) (stop func()) {
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-quit:
+				return
+			case <-tick.C:
+				if c.Send(&wire.Message{Type: wire.Working}) != nil {
+					return
+				}
+			}
+		}
+	}()
+	return func() {
+		close(quit)
+		<-done
+	}
+}
+
+// stalled cancels ctx when progress has not been told for the limit.
+func stalled(ctx context.Context, limit time.Duration) (watched context.Context, progress func(done, total uint64), stop func()) {
+	watched, cancel := context.WithCancelCause(ctx)
+	var last atomic.Uint64
+	var moved atomic.Bool
+	timer := make(chan struct{})
+	go func() {
+		defer close(timer)
+		tick := time.NewTicker(limit)
+		defer tick.Stop()
+		for {
+			select {
+			case <-watched.Done():
+				return
+			case <-tick.C:
+				if !moved.Swap(false) {
+					cancel(fmt.Errorf("no byte has moved for %v", limit))
+				}
+			}
+		}
+	}()
+	progress = func(done, _ uint64) {
+		if last.Swap(done) != done {
+			moved.Store(true)
+		}
+	}
+	return watched, progress, func() {
+		cancel(nil)
+		<-timer
+	}
+}
+
+// receive waits for a message of the control connection; io.EOF and the end of
+// ctx are told apart from errors.
+func (p *peer) receive(ctx context.Context) (*wire.Message, []*os.File, error) {
+	m, files, err := p.control.Receive()
+	switch {
+	case err == nil:
+		return m, files, nil
+	case ctx.Err() != nil:
+		return nil, nil, context.Cause(ctx)
+	case err == io.EOF:
+		return nil, nil, errors.New("criu closed its connection without a goodbye")
+	}
+	return nil, nil, err
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// nodePath is a render node's path.
+func nodePath(minor uint32) string { return fmt.Sprintf("/dev/dri/renderD%d", minor) }

@@ -1,0 +1,100 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/kfd/abi"
+)
+
+// kcmpFile is KCMP_FILE of linux/kcmp.h.
+const kcmpFile = 0
+
+// rescue unpauses the processes of a dump that CRIU, killed, has left. The driver
+// takes UNPAUSE from the thread that traces the process.
+func (d *dump) rescue() error {
+	var errs []error
+	for _, kfd := range d.paused {
+		pid, err := owner(kfd)
+		if err == nil {
+			err = unpause(pid, kfd)
+		}
+		// Unpaused already, or gone.
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, fmt.Errorf("queues of a process stay paused: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// owner returns the process that has the open file f, too.
+func owner(f *os.File) (int, error) {
+	links, err := filepath.Glob("/proc/[0-9]*/fd/*")
+	if err != nil {
+		return 0, err
+	}
+	self := os.Getpid()
+	for _, l := range links {
+		to, err := os.Readlink(l)
+		if err != nil || !strings.HasSuffix(to, "/kfd") {
+			continue
+		}
+		part := strings.Split(l, "/")
+		pid, err := strconv.Atoi(part[2])
+		if err != nil || pid == self {
+			continue
+		}
+		fd, err := strconv.Atoi(part[4])
+		if err != nil {
+			continue
+		}
+		same, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(self), uintptr(pid), kcmpFile, f.Fd(), uintptr(fd), 0)
+		if errno == 0 && same == 0 {
+			return pid, nil
+		}
+	}
+	return 0, fmt.Errorf("no process has it open: %w", unix.ESRCH)
+}
+
+// unpause traces a process for as long as one ioctl takes.
+func unpause(pid int, kfd *os.File) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if _, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(pid), 0, 0, 0, 0); errno != 0 {
+		return fmt.Errorf("trace process %d: %w", pid, errno)
+	}
+	args := abi.KFDCRIUArgs{Op: abi.KFDCRIUUnpause}
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, kfd.Fd(), uintptr(abi.KFDIocCRIUOp), uintptr(unsafe.Pointer(&args)))
+	// A process must stand to be let go.
+	detach := interruptAndDetach(pid)
+	if errno != 0 {
+		return fmt.Errorf("UNPAUSE of process %d: %w", pid, errno)
+	}
+	return detach
+}
+
+func interruptAndDetach(pid int) error {
+	if err := unix.PtraceInterrupt(pid); err != nil {
+		return fmt.Errorf("let go of process %d: %w", pid, err)
+	}
+	var status unix.WaitStatus
+	if _, err := unix.Wait4(pid, &status, unix.WALL, nil); err != nil {
+		return fmt.Errorf("let go of process %d: %w", pid, err)
+	}
+	sig := 0
+	if status.Stopped() && status.TrapCause() != unix.PTRACE_EVENT_STOP {
+		sig = int(status.StopSignal())
+	}
+	if _, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, uintptr(pid), 0, uintptr(sig), 0, 0); errno != 0 {
+		return fmt.Errorf("let go of process %d: %w", pid, errno)
+	}
+	return nil
+}

@@ -1,0 +1,300 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/kfd"
+	"github.com/gpucr/gpucr-fs/kfd/abi"
+	"github.com/gpucr/gpucr-fs/kfd/image"
+	"github.com/gpucr/gpucr-fs/restore/server"
+	"github.com/gpucr/gpucr-fs/restore/server/wire"
+)
+
+// serveTask answers one task's hook, until it closes the connection.
+func (r *restore) serveTask(c *wire.Conn) error {
+	select {
+	case <-r.ready:
+	case <-r.ctx.Done():
+		return context.Cause(r.ctx)
+	}
+	for {
+		m, files, err := c.Receive()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		closeAll(files)
+		switch m.Type {
+		case wire.File:
+			err = r.file(c, int(m.ID))
+		case wire.Node:
+			err = r.node(c, m.Minor)
+		default:
+			return fmt.Errorf("message %d of a task: %w", m.Type, wire.ErrProtocol)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// node sends an open render node.
+func (r *restore) node(c *wire.Conn, minor uint32) error {
+	f, err := os.OpenFile(nodePath(minor), os.O_RDWR, 0)
+	if err != nil {
+		return answer(c, wire.OK, "", err)
+	}
+	defer f.Close()
+	return c.Send(&wire.Message{Type: wire.OK}, f)
+}
+
+// file answers what a file of CRIU's is.
+func (r *restore) file(c *wire.Conn, id int) error {
+	if r.err != nil {
+		return answer(c, wire.OK, "", r.err)
+	}
+	if i := slices.IndexFunc(r.set.Processes, func(p image.Process) bool { return p.ID == id }); i >= 0 {
+		return r.process(c, r.set.Processes[i])
+	}
+	if i := slices.IndexFunc(r.set.RenderNodes, func(n image.RenderNode) bool { return n.ID == id }); i >= 0 {
+		n := r.set.RenderNodes[i]
+		minor, err := r.renderMinor(n)
+		if err != nil {
+			return answer(c, wire.OK, "", err)
+		}
+		return c.Send(&wire.Message{Type: wire.Render, Minor: minor})
+	}
+	if i := slices.IndexFunc(r.set.Dmabufs, func(d image.Dmabuf) bool { return d.ID == id }); i >= 0 {
+		return answer(c, wire.OK, "", fmt.Errorf("%s: open dma-bufs cannot be restored", r.set.Dmabufs[i].Name))
+	}
+	return answer(c, wire.OK, "", errNoFile)
+}
+
+// renderMinor is this machine's render node in place of a dumped one.
+func (r *restore) renderMinor(n image.RenderNode) (uint32, error) {
+	for i, bo := range n.Layout.BOs {
+		if n.Message.Bos[i].GetIsImport() == 0 {
+			return 0, fmt.Errorf("%s: buffer object %d (%d bytes at %#x) belongs to the render node alone, which cannot be restored", n.Name, i, bo.Size, bo.Addr)
+		}
+	}
+	for _, p := range r.check.Processes {
+		for _, g := range p.GPUs {
+			if g.Src == n.Message.GetGpuId() {
+				return g.RenderMinor, nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("%s: GPU %#x maps to none of this machine: %s", n.Name, n.Message.GetGpuId(), strings.Join(r.check.Lines(), "; "))
+}
+
+// process restores a process: it sends the buffers, takes the BOs and fills them.
+func (r *restore) process(c *wire.Conn, p image.Process) error {
+	pid, err := c.Peer()
+	if err != nil {
+		return answer(c, wire.OK, "", err)
+	}
+	gpus, err := r.gpus(p)
+	if err != nil {
+		return answer(c, wire.OK, "", err)
+	}
+	mem, m, err := restoreBuffers(p, gpus)
+	if err != nil {
+		return answer(c, wire.OK, "", err)
+	}
+	defer mem.close()
+	t, err := r.addTask(pid)
+	if err != nil {
+		return answer(c, wire.OK, "", err)
+	}
+	if err := c.Send(m, mem.file); err != nil {
+		r.finish(t, err)
+		return err
+	}
+	dmabufs := make([]*os.File, len(p.Message.Bos))
+	if err := receiveBOs(c, dmabufs); err != nil {
+		closeAll(dmabufs)
+		err = fmt.Errorf("process %d: %w", p.Message.GetPid(), err)
+		r.finish(t, err)
+		return err
+	}
+	if err := restoreThunkMemory(pid, p.Message.GetSharedMemSize(), p.Message.GetSharedMemMagic()); err != nil {
+		r.opts.Logger.Warn("the runtime's shared memory is not restored", "err", err)
+	}
+	if r.opts.Sequential {
+		stop := working(c)
+		text, err := r.fill(p, gpus, dmabufs)
+		stop()
+		r.finish(t, err)
+		return answer(c, wire.OK, text, err)
+	}
+	r.wg.Go(func() {
+		text, err := r.fill(p, gpus, dmabufs)
+		if err == nil {
+			r.opts.Logger.Info(text)
+		}
+		r.finish(t, err)
+	})
+	return answer(c, wire.OK, "", nil)
+}
+
+// gpus is how the GPUs of a process map to this machine's.
+func (r *restore) gpus(p image.Process) ([]kfd.GPUPair, error) {
+	for _, pr := range r.check.Processes {
+		if pr.Image == p.Name && pr.OK && len(r.check.Problems) == 0 {
+			return pr.GPUs, nil
+		}
+	}
+	return nil, errors.New(strings.Join(r.check.Lines(), "; "))
+}
+
+// receiveBOs takes the dma-bufs of a process until it says that RESTORE is done.
+func receiveBOs(c *wire.Conn, dmabufs []*os.File) error {
+	for {
+		m, files, err := c.Receive()
+		switch {
+		case err == io.EOF:
+			return errors.New("it ended before its buffer objects were handed over")
+		case err != nil:
+			return err
+		case m.Type == wire.BOs && place(dmabufs, m, files):
+			continue
+		}
+		if m.Type == wire.Node && len(files) == 0 {
+			f, err := os.OpenFile(nodePath(m.Minor), os.O_RDWR, 0)
+			if err != nil {
+				return errors.Join(err, answer(c, wire.OK, "", err))
+			}
+			err = c.Send(&wire.Message{Type: wire.OK}, f)
+			f.Close()
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		closeAll(files)
+		if m.Type != wire.Restored {
+			return fmt.Errorf("message %d before RESTORED: %w", m.Type, wire.ErrProtocol)
+		}
+		if m.Status != 0 {
+			return fmt.Errorf("the driver refused the restore: %w", unix.Errno(-m.Status))
+		}
+		return nil
+	}
+}
+
+// fill puts the contents of a process's BOs in place, and closes them.
+func (r *restore) fill(p image.Process, gpus []kfd.GPUPair, dmabufs []*os.File) (string, error) {
+	defer closeAll(dmabufs)
+	plan, err := makePlan(p.Message, p.Layout, dmabufs, func(gpu uint32) uint32 { return pair(gpus, gpu).RenderMinor })
+	if err != nil {
+		return "", err
+	}
+	defer plan.close()
+	select {
+	case r.fills <- struct{}{}:
+		defer func() { <-r.fills }()
+	case <-r.ctx.Done():
+		return "", context.Cause(r.ctx)
+	}
+	ctx, progress, stop := stalled(r.ctx, r.opts.Stall)
+	defer stop()
+	opts := r.opts.Server
+	opts.Progress = progress
+	// Fills under way at once share the bound.
+	if opts.Staging == 0 {
+		opts.Staging = server.DefaultStaging
+	}
+	if opts.MaxBuffer > 0 {
+		opts.Staging = min(opts.Staging, opts.MaxBuffer)
+	}
+	opts.Staging = max(opts.Staging/int64(min(len(r.set.Processes), maxFills)), server.MinStaging)
+	rep, err := r.opts.Fill(ctx, r.dir(), plan.Plan, opts)
+	if err != nil {
+		return "", because(ctx, err)
+	}
+	return fmt.Sprintf("process %d: %d buffer objects, %d bytes filled in %v, DMA busy %.0f %%, %d bytes read back", p.Message.GetPid(),
+		rep.BOs, rep.Bytes, rep.Duration.Round(time.Millisecond), 100*rep.BusyShare(), rep.Verified), nil
+}
+
+// pair returns the partner of a GPU; there is one for each in a mapping.
+func pair(gpus []kfd.GPUPair, gpu uint32) kfd.GPUPair {
+	i := slices.IndexFunc(gpus, func(g kfd.GPUPair) bool { return g.Src == gpu })
+	if i < 0 {
+		return kfd.GPUPair{}
+	}
+	return gpus[i]
+}
+
+// restoreBuffers makes the buffers of a RESTORE ioctl, in shared memory, and the
+// message that tells where they lie. In place of a descriptor of the render node
+// a device has the minor to open.
+func restoreBuffers(p image.Process, gpus []kfd.GPUPair) (*shared, *wire.Message, error) {
+	var devices []abi.KFDCRIUDeviceBucket
+	minor := map[uint32]uint32{}
+	for _, d := range p.Message.Devices {
+		if d.GetGpuId() == 0 {
+			continue
+		}
+		g := pair(gpus, d.GetGpuId())
+		devices = append(devices, abi.KFDCRIUDeviceBucket{UserGPUID: g.Src, ActualGPUID: g.Dst, DRMFD: g.RenderMinor})
+		minor[g.Src] = d.GetDrmRenderMinor()
+	}
+	bos := make([]abi.KFDCRIUBoBucket, len(p.Message.Bos))
+	var ranges []wire.Range
+	for i, b := range p.Message.Bos {
+		bos[i] = abi.KFDCRIUBoBucket{
+			Addr: b.GetAddr(), Size: b.GetSize(), Offset: b.GetOffset(), GPUID: b.GetGpuId(), AllocFlags: b.GetAllocFlags(), DmabufFD: abi.KFDInvalidFD,
+		}
+		moved := wire.Range{Offset: b.GetOffset(), Size: b.GetSize(), BO: uint32(i)}
+		switch p.Layout.BOs[i].Kind {
+		case image.VRAM, image.GTT:
+			moved.Minor = minor[b.GetGpuId()]
+		case image.Doorbell, image.MMIO:
+		default:
+			continue
+		}
+		ranges = append(ranges, moved)
+	}
+	slices.SortFunc(ranges, func(a, b wire.Range) int {
+		switch {
+		case a.Minor != b.Minor:
+			return int(a.Minor) - int(b.Minor)
+		case a.Offset < b.Offset:
+			return -1
+		case a.Offset > b.Offset:
+			return 1
+		}
+		return int(a.BO) - int(b.BO)
+	})
+	priv := p.Message.PrivData
+	m := &wire.Message{
+		Type: wire.KFD, PID: p.Message.GetPid(), NumDevices: uint32(len(devices)), NumBOs: uint32(len(bos)),
+		NumObjects: p.Message.GetNumOfObjects(), NumRanges: uint32(len(ranges)), PrivSize: uint64(len(priv)),
+	}
+	m.BOs = m.Devices + deviceBucket*uint64(len(devices))
+	m.Priv = m.BOs + boBucket*uint64(len(bos))
+	m.Ranges = (m.Priv + m.PrivSize + 7) &^ 7
+	m.Size = m.Ranges + wire.RangeSize*uint64(len(ranges))
+	mem, err := newShared(max(m.Size, 8))
+	if err != nil {
+		return nil, nil, err
+	}
+	err = errors.Join(abi.Encode(mem.mem[m.Devices:m.BOs], devices), abi.Encode(mem.mem[m.BOs:m.Priv], bos), abi.Encode(mem.mem[m.Ranges:], ranges))
+	copy(mem.mem[m.Priv:], priv)
+	if err != nil {
+		mem.close()
+		return nil, nil, err
+	}
+	return mem, m, nil
+}

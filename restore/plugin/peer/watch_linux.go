@@ -1,0 +1,68 @@
+package peer
+
+import (
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// watched is a process whose end is waited for.
+type watched struct {
+	pidfd *os.File
+	ended chan struct{} // the process has ended, or the watch
+}
+
+// watch calls f once when a process has ended.
+func watch(pid int, f func()) (*watched, error) {
+	// Non-blocking, so that the runtime's poller takes it.
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	w := &watched{os.NewFile(uintptr(fd), "pidfd"), make(chan struct{})}
+	raw, err := w.pidfd.SyscallConn()
+	if err != nil {
+		w.pidfd.Close()
+		return nil, err
+	}
+	go func() {
+		defer close(w.ended)
+		err := raw.Read(func(fd uintptr) bool {
+			p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+			n, err := unix.Poll(p, 0)
+			return err == nil && n > 0
+		})
+		if err == nil {
+			f()
+		}
+	}()
+	return w, nil
+}
+
+// stop ends the watch.
+func (w *watched) stop() {
+	w.pidfd.SetReadDeadline(time.Unix(1, 0))
+	<-w.ended
+	w.pidfd.Close()
+}
+
+// kill ends the process and waits a while until it is gone.
+func (w *watched) kill() error {
+	raw, err := w.pidfd.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var errno error
+	if err := raw.Control(func(fd uintptr) { errno = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) }); err != nil {
+		return err
+	}
+	if errno != nil && errno != unix.ESRCH {
+		return errno
+	}
+	select {
+	case <-w.ended:
+	case <-time.After(10 * time.Second):
+	}
+	return nil
+}
