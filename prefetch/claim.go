@@ -103,6 +103,13 @@ func (q *Queue) claimList(c class, limit int64) run {
 	return q.claim(c, unitRef{r.File, int(r.Off / UnitBytes)}, limit)
 }
 
+// takes reports whether a run of a class may take a unit. A demand takes what
+// nobody has asked for yet: before the sweep that is everything, and touched
+// next it would be a demand of its own. Preconditions: mu is held.
+func (q *Queue) takes(c class, s state) bool {
+	return s.waits() || c == demand && s == idle && q.fills
+}
+
 // claim takes a unit with what is stored together with it, and what follows and
 // is wanted as well, for the hot set what is hot, until there are limit bytes.
 // Preconditions: mu is held, the unit is wanted.
@@ -119,7 +126,7 @@ func (q *Queue) claim(c class, u unitRef, limit int64) run {
 			end++
 		}
 		if end < hi || end == len(units) || int64(end-start)*UnitBytes >= limit ||
-			!units[end].waits() || c == hot && units[end] != wantedHot {
+			!q.takes(c, units[end]) || c == hot && units[end] != wantedHot {
 			break
 		}
 		if _, hi = q.together(unitRef{u.file, end}, most); hi-start > most {
@@ -129,11 +136,11 @@ func (q *Queue) claim(c class, u unitRef, limit int64) run {
 	r := run{Range: q.span(u.file, start, end), class: c}
 	var bytes int64
 	for i := start; i < end; i++ {
-		if !units[i].waits() {
+		if !q.takes(c, units[i]) {
 			continue
 		}
 		from := i
-		for ; i < end && units[i].waits(); i++ {
+		for ; i < end && q.takes(c, units[i]); i++ {
 			units[i] = inFlight
 		}
 		part := q.span(u.file, from, i)

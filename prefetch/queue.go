@@ -39,6 +39,7 @@ type Queue struct {
 	// same for the worker that takes demands only; wakeDrain: a run ended.
 	wakeAny, wakeExpress, wakeDrain *sync.Cond
 
+	fills bool      // there is a sink that keeps what it is given
 	units [][]state // by file
 	// heads has a bit for each unit of a file that begins what is stored
 	// together; nil for files of which that is not known.
@@ -95,6 +96,8 @@ func New(opts Options) (*Queue, error) {
 	q.wakeExpress = sync.NewCond(&q.mu)
 	q.wakeDrain = sync.NewCond(&q.mu)
 	q.rate.perSecond = opts.Rate
+	_, none := opts.Sink.(noSink)
+	q.fills = !none
 	for _, f := range opts.Files {
 		q.units = append(q.units, make([]state, (f.Size()+UnitBytes-1)/UnitBytes))
 		q.heads = append(q.heads, heads(f))

@@ -168,6 +168,9 @@ func (g *guardian) run(w *wire) error {
 	}
 	providers.Wait()
 	g.outbox.close()
+	if err == nil {
+		g.server.Collapse(context.Background())
+	}
 	return err
 }
 

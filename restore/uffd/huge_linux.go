@@ -1,6 +1,8 @@
 package uffd
 
 import (
+	"context"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -12,31 +14,53 @@ const (
 	hugeSize     = 2 << 20
 	madvHugepage = 14 // from asm-generic/mman-common.h; criu's bit for it
 	madvCollapse = 25 // Linux 6.1
-	// collapseStep is how much one call turns into huge pages: other users
-	// of the memory wait meanwhile.
-	collapseStep = 8 * hugeSize
+	// collapseRest is how much longer than a step the pause after it is.
+	collapseRest = 4
 )
 
-// collapse gives a task the huge pages that it had asked for: UFFDIO_COPY fills
-// memory by small ones, and khugepaged would take minutes to join them. The
-// memory must be complete. What the kernel cannot collapse stays as it is.
-func collapse(task *process, vmas []criuimg.VMA) (bytes uint64) {
+// Collapse gives the tasks the huge pages that they had asked for: UFFDIO_COPY
+// fills memory by small ones, and khugepaged would take hours to join them. It is
+// to be called after Serve, and stops when ctx ends. Each huge page is new memory
+// and a copy, during which whoever needs a page of the process waits: it goes on
+// one by one with pauses, so that it takes no more than a fifth of a processor.
+// All at once, a gigabyte held the process up for 0.5 to 3 s.
+func (s *Server) Collapse(ctx context.Context) {
+	s.mu.Lock()
+	whole := s.whole
+	s.whole = nil
+	s.mu.Unlock()
+	for _, m := range whole {
+		if !s.collapse(ctx, m.task, m.vmas) {
+			return
+		}
+	}
+}
+
+// collapse does it for one task. What the kernel cannot collapse stays as it is.
+func (s *Server) collapse(ctx context.Context, task *process, vmas []criuimg.VMA) (more bool) {
 	for _, v := range vmas {
 		if v.Madvise&(1<<madvHugepage) == 0 {
 			continue
 		}
 		start, end := (v.Start+hugeSize-1)&^(hugeSize-1), v.End&^(hugeSize-1)
-		for ; start < end; start += collapseStep {
-			n := min(end-start, collapseStep)
-			switch processMadvise(task.pidfd, start, n, madvCollapse) {
+		for ; start < end; start += hugeSize {
+			begun := time.Now()
+			switch processMadvise(task.pidfd, start, hugeSize, madvCollapse) {
 			case 0:
-				bytes += n
-			case unix.ESRCH, unix.EPERM, unix.ENOSYS:
-				return bytes
+				s.stats.huge.Add(hugeSize)
+			case unix.ESRCH:
+				return true
+			case unix.EPERM, unix.ENOSYS:
+				return false
+			}
+			select {
+			case <-time.After(collapseRest * time.Since(begun)):
+			case <-ctx.Done():
+				return false
 			}
 		}
 	}
-	return bytes
+	return true
 }
 
 func processMadvise(pidfd int, start, n uint64, advice uintptr) unix.Errno {

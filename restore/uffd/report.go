@@ -25,7 +25,7 @@ type Report struct {
 	Killed                     []KilledTask
 	// MissingBytes are still to come.
 	MissingBytes int64
-	// HugeBytes were made huge pages afterwards, as the tasks had asked.
+	// HugeBytes were made huge pages by Collapse, as the tasks had asked.
 	HugeBytes int64
 	// FirstFault is when the first fault with contents was read, Finished
 	// when CRIU had restored all tasks, Resident when no process lacked

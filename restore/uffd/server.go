@@ -35,6 +35,7 @@ type Server struct {
 	live  []*memory
 	ids   uint64 // of memories
 	tasks []*process
+	whole []*memory // of tasks, complete
 	// changed is closed and replaced when live shrinks.
 	changed chan struct{}
 	poison  []PoisonedRange
@@ -67,8 +68,17 @@ func Listen(opts Options) (*Server, error) {
 	return &Server{opts: opts, log: opts.Logger, sock: sock, changed: make(chan struct{})}, nil
 }
 
-// Close removes the socket. It is not to be called while Serve runs.
-func (s *Server) Close() error { return s.sock.close() }
+// Close removes the socket and lets the tasks go. It is not to be called while
+// Serve or Collapse runs.
+func (s *Server) Close() error {
+	for _, p := range s.processes() {
+		p.close()
+	}
+	s.mu.Lock()
+	s.tasks, s.whole = nil, nil
+	s.mu.Unlock()
+	return s.sock.close()
+}
 
 // Serve waits for CRIU, serves page faults and returns when all memory is
 // resident, the tasks are gone, or the restore failed. When ctx ends before
@@ -76,7 +86,6 @@ func (s *Server) Close() error { return s.sock.close() }
 // ending ctx kills them: their missing pages would read as zero.
 func (s *Server) Serve(ctx context.Context, supplier Supplier) error {
 	s.supplier = supplier
-	defer s.closeTasks()
 	conn, err := s.sock.accept(ctx)
 	if err != nil {
 		return err
@@ -204,7 +213,9 @@ func (s *Server) start(m *memory) error {
 	go func() {
 		defer s.runs.Done()
 		if m.run() && m.task != nil {
-			s.stats.huge.Add(int64(collapse(m.task, m.vmas)))
+			s.mu.Lock()
+			s.whole = append(s.whole, m)
+			s.mu.Unlock()
 		}
 	}()
 	return nil
@@ -330,12 +341,6 @@ func (s *Server) processes() []*process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.tasks)
-}
-
-func (s *Server) closeTasks() {
-	for _, p := range s.processes() {
-		p.close()
-	}
 }
 
 func (s *Server) stopped() bool { return s.stopping.Load() }

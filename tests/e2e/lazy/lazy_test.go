@@ -1,6 +1,7 @@
 package lazy
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -77,6 +78,9 @@ func TestHugePages(t *testing.T) {
 	s := c.serve(t, work, serveOptions{})
 	must(t, c.restore(t, work))
 	must(t, s.wait(time.Minute))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	s.Collapse(ctx)
 	must(t, c.Check(1, time.Minute))
 	r := s.Report()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", c.PID))
