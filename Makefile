@@ -12,7 +12,7 @@ VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo de
 COMMIT    ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help build plugin install test race lint fuzz crash torture-plugin bench demo criu kfdsim-shell proto clean deps bench-deps
+.PHONY: help gpu-pack build plugin install test race lint fuzz crash torture-plugin bench demo criu kfdsim-shell proto clean deps bench-deps
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -49,6 +49,9 @@ fuzz: ## run each fuzz target for FUZZTIME (30s)
 
 crash: deps ## kill and damage a store CRASH_N (200) times
 	$(GO) test -count=1 -timeout 2h -v ./tests/crash -crash.n=$(CRASH_N)
+
+gpu-pack: criu ## pack build/gpu-pack, to be run on a machine with an NVIDIA GPU: build/gpu-pack/run.sh
+	@GO="$(GO)" VERSION="$(VERSION)" COMMIT="$(COMMIT)" scripts/gpu-pack.sh
 
 bench-deps: deps
 	@scripts/need.sh restic:restic borg:borgbackup $(if $(shell command -v fusermount3 || command -v fusermount),,fuse3)

@@ -109,8 +109,18 @@ func (c *Client) read(out io.Reader, said *tail) {
 	}
 }
 
-// Close ends gpucr-cuda, after it has let go every guarded process that was not disarmed.
+// Close ends gpucr-cuda, after it has let go every process that is suspended and guarded. When it was asked for nothing
+// it is not waited for until it has loaded the driver.
 func (c *Client) Close() error {
+	c.mu.Lock()
+	unused := c.lastID == 0
+	c.mu.Unlock()
+	if unused {
+		_ = c.cmd.Process.Kill()
+		_ = c.in.Close()
+		<-c.done
+		return nil
+	}
 	_ = c.in.Close()
 	select {
 	case <-c.done:

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// questions are the seeds asked before a dump and after a restore.
+var questions = []int{3, 14, 159}
+
+// app is the application, or what it has become after a restore: it is known by its pid and sockets.
+type app struct {
+	name      string
+	pid       int
+	socket    string
+	processes int
+	answers   [][]string // of each process to each question
+	starting  bool
+}
+
+// start starts an application and waits until all its processes answer.
+func (b *bench) start(ctx context.Context, name string, processes int, small bool) (*app, error) {
+	a := &app{name: name, socket: filepath.Join(b.o.work, name+".sock"), processes: processes, starting: true}
+	log, err := os.Create(filepath.Join(b.o.work, "logs", "app-"+name+".log"))
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	var cmd *exec.Cmd
+	if b.o.app == "torch" {
+		args := []string{filepath.Join(b.o.pack, "app.py"), "--socket", a.socket, "--device", b.o.device, "--processes", strconv.Itoa(processes)}
+		if small {
+			args = append(args, "--layers", "6")
+		}
+		cmd = exec.Command(b.o.python, append(args, strings.Fields(b.o.model)...)...)
+	} else {
+		mib := "64"
+		if small {
+			mib = "16"
+		}
+		cmd = exec.Command(b.o.app, a.socket, mib, "1", strconv.Itoa(processes))
+	}
+	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
+	cmd.Env = append(os.Environ(), "PYTHONUNBUFFERED=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	a.pid = cmd.Process.Pid
+	go cmd.Wait()
+	b.mu.Lock()
+	b.apps = append(b.apps, a)
+	b.mu.Unlock()
+	if err := a.learn(ctx); err != nil {
+		text, _ := os.ReadFile(log.Name())
+		return nil, fmt.Errorf("%w; its log: %s", err, text)
+	}
+	return a, nil
+}
+
+// learn asks all questions and keeps the answers; a second round must give the same.
+func (a *app) learn(ctx context.Context) error {
+	for i := range a.processes {
+		var list []string
+		for _, q := range questions {
+			s, err := a.ask(ctx, i, q)
+			if err != nil {
+				return err
+			}
+			list = append(list, s)
+		}
+		a.answers = append(a.answers, list)
+	}
+	a.starting = false
+	return a.verify(ctx)
+}
+
+// verify asks all questions and compares the answers, bit by bit, with those of the beginning.
+func (a *app) verify(ctx context.Context) error {
+	for i := range a.processes {
+		for k, q := range questions {
+			s, err := a.ask(ctx, i, q)
+			if err != nil {
+				return err
+			}
+			if s != a.answers[i][k] {
+				return fmt.Errorf("WRONG ANSWER of %s, process %d, to %d: %s, and %s before", a.name, i, q, s, a.answers[i][k])
+			}
+		}
+	}
+	return nil
+}
+
+// ask asks until it is answered or ctx ends.
+func (a *app) ask(ctx context.Context, i, question int) (string, error) {
+	line, err := a.say(ctx, i, fmt.Sprintf("ask %d", question))
+	if err != nil {
+		return "", err
+	}
+	f := strings.Fields(line)
+	if len(f) != 3 || f[0] != "answer" {
+		return "", fmt.Errorf("%s answered %q", a.name, line)
+	}
+	return f[1], nil
+}
+
+func (a *app) say(ctx context.Context, i int, line string) (string, error) {
+	path := a.socket
+	if i > 0 {
+		path += "." + strconv.Itoa(i)
+	}
+	for {
+		answer, err := say(ctx, path, line)
+		if err == nil {
+			return answer, nil
+		}
+		if ctx.Err() != nil {
+			return "", fmt.Errorf("%s, process %d of %d, does not answer: %w", a.name, i, a.pid, err)
+		}
+		if a.starting && errors.Is(syscall.Kill(a.pid, 0), syscall.ESRCH) {
+			return "", fmt.Errorf("%s, process %d, has ended: %w", a.name, a.pid, err)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func say(ctx context.Context, path, line string) (string, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", path)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { c.SetDeadline(time.Now()) })()
+	if _, err := fmt.Fprintln(c, line); err != nil {
+		return "", err
+	}
+	answer, err := bufio.NewReader(c).ReadString('\n')
+	return strings.TrimSpace(answer), err
+}
+
+// kill ends all processes of the application and waits until their pids are free.
+func (a *app) kill(ctx context.Context) error {
+	syscall.Kill(-a.pid, syscall.SIGKILL)
+	return a.gone(ctx)
+}
+
+func (a *app) gone(ctx context.Context) error {
+	for {
+		for {
+			if pid, err := syscall.Wait4(-a.pid, nil, syscall.WNOHANG, nil); pid <= 0 || err != nil {
+				break
+			}
+		}
+		if errors.Is(syscall.Kill(-a.pid, 0), syscall.ESRCH) && errors.Is(syscall.Kill(a.pid, 0), syscall.ESRCH) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", a.pid))
+			return fmt.Errorf("process %d of %s does not go away: %s", a.pid, a.name, stat)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}

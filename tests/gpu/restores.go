@@ -1,0 +1,269 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/cuda"
+)
+
+// Kinds of restores, and how the page cache stands.
+const (
+	kindEager   = "criu, images on tmpfs"
+	kindLazy    = "criu lazy-pages, images on tmpfs"
+	kindFirst   = "gpucr-fs, first time"
+	kindProfile = "gpucr-fs, with a profile"
+	warm        = "warm"
+	cold        = "cold"
+)
+
+// finish brings the GPUs back with an own client, as the restores need that are compared with, and asks the first question.
+func (b *bench) finish(ctx context.Context, a *app, c *cuda.Client, start time.Time, x *run) error {
+	if c != nil {
+		began := time.Now()
+		procs, err := c.Resume(ctx, a.pid, nil)
+		if err != nil {
+			return err
+		}
+		if len(procs) != a.processes {
+			return fmt.Errorf("%d processes use CUDA, want %d", len(procs), a.processes)
+		}
+		x.Driver, x.GPU = since(began), since(start)
+	}
+	if _, err := a.ask(ctx, 0, questions[0]); err != nil {
+		return err
+	}
+	x.Answer = since(start)
+	return nil
+}
+
+// eager restores with criu alone.
+func (b *bench) eager(ctx context.Context, a *app, dir string) (x run, err error) {
+	var c *cuda.Client
+	if b.gpu() {
+		if c, err = b.driver(ctx); err != nil {
+			return x, err
+		}
+		defer func() { err = errors.Join(err, c.Close()) }()
+	}
+	work, err := os.MkdirTemp(b.o.work, "criu")
+	if err != nil {
+		return x, err
+	}
+	defer os.RemoveAll(work)
+	start := time.Now()
+	if _, err := b.command(ctx, b.o.criu, "restore", "-d", "-D", dir, "-W", work, "-o", "restore.log"); err != nil {
+		return x, b.withLog(err, filepath.Join(work, "restore.log"))
+	}
+	x.Resume = since(start)
+	x.Resident = x.Resume
+	return x, b.finish(ctx, a, c, start, &x)
+}
+
+// lazy restores with criu's own lazy-pages server.
+func (b *bench) lazy(ctx context.Context, a *app, dir string) (x run, err error) {
+	var c *cuda.Client
+	if b.gpu() {
+		if c, err = b.driver(ctx); err != nil {
+			return x, err
+		}
+		defer func() { err = errors.Join(err, c.Close()) }()
+	}
+	work, err := os.MkdirTemp(b.o.work, "criu")
+	if err != nil {
+		return x, err
+	}
+	defer os.RemoveAll(work)
+	start := time.Now()
+	server, done, err := b.prepare(b.o.criu, "lazy-pages", "-D", dir, "-W", work, "-o", "lazy.log")
+	if err != nil {
+		return x, err
+	}
+	if err := server.Start(); err != nil {
+		return x, done(err)
+	}
+	ended := make(chan struct{})
+	var served error
+	var at time.Time
+	go func() {
+		served = done(server.Wait())
+		at = time.Now()
+		close(ended)
+	}()
+	defer func() {
+		if err != nil {
+			server.Process.Kill()
+		}
+		<-ended
+		if err == nil {
+			x.Resident = at.Sub(start).Seconds()
+			err = b.withLog(served, filepath.Join(work, "lazy.log"))
+		}
+	}()
+	for {
+		if _, err := os.Stat(filepath.Join(work, "lazy-pages.socket")); err == nil {
+			break
+		}
+		select {
+		case <-ended:
+			return x, b.withLog(errors.New("criu lazy-pages ended"), filepath.Join(work, "lazy.log"))
+		case <-ctx.Done():
+			return x, ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+	}
+	if _, err := b.command(ctx, b.o.criu, "restore", "-d", "--lazy-pages", "-D", dir, "-W", work, "-o", "restore.log"); err != nil {
+		return x, b.withLog(err, filepath.Join(work, "restore.log"))
+	}
+	x.Resume = since(start)
+	if err := b.finish(ctx, a, c, start, &x); err != nil {
+		return x, err
+	}
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		return x, fmt.Errorf("criu lazy-pages has not ended: %w", ctx.Err())
+	}
+	return x, nil
+}
+
+// ours restores with gpucr-fs. A client asks all the while.
+func (b *bench) ours(ctx context.Context, a *app, name string) (x run, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	start := time.Now()
+	type answer struct {
+		at  time.Time
+		err error
+	}
+	first := make(chan answer, 1)
+	go func() {
+		_, err := a.ask(ctx, 0, questions[0])
+		first <- answer{time.Now(), err}
+	}()
+	b.runs++
+	var res struct {
+		Timeline struct {
+			Started time.Time
+			PID     int
+			Profile bool
+			Faults  int64
+			Marks   []struct {
+				Name string
+				Ms   float64
+			}
+			Bytes map[string]int64
+		}
+	}
+	file := filepath.Join(b.o.work, "logs", fmt.Sprintf("%03d-timeline.json", b.runs))
+	if err := b.fsJSON(ctx, &res, "restore", b.store, name, "--wait", "--criu", b.o.criu, "--timeline", file); err != nil {
+		return x, err
+	}
+	t := res.Timeline
+	if t.PID != a.pid {
+		return x, fmt.Errorf("restored as process %d, it was %d", t.PID, a.pid)
+	}
+	offset := t.Started.Sub(start).Seconds()
+	var marks []string
+	for _, m := range t.Marks {
+		at := offset + m.Ms/1000
+		marks = append(marks, fmt.Sprintf("%s %.3f", m.Name, at))
+		switch m.Name {
+		case "resume":
+			x.Resume = at
+		case "gpu ready":
+			x.GPU = at
+		case "resident":
+			x.Resident = at
+		}
+	}
+	if x.GPU > 0 {
+		x.Driver = x.GPU - x.Resume
+	}
+	one := <-first
+	if one.err != nil {
+		return x, one.err
+	}
+	x.Answer = one.at.Sub(start).Seconds()
+	fmt.Fprintf(b.out, "  marks: %s; first answer %.3f; %d faults, bytes %v, profile %v\n", strings.Join(marks, ", "), x.Answer, t.Faults, t.Bytes, t.Profile)
+	return x, nil
+}
+
+// withLog adds the errors of a log of criu's.
+func (b *bench) withLog(err error, path string) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w\n%s", err, criuErrors(path))
+}
+
+// killDump ends a criu midway through a dump.
+func (b *bench) killDump(ctx context.Context, a *app, name string, after time.Duration) error {
+	cmd, done, err := b.prepare(b.gpucrfs, b.dumpArgs(a, name, false)...)
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	if err := cmd.Start(); err != nil {
+		return done(err)
+	}
+	killed := make(chan error, 1)
+	go func() {
+		time.Sleep(after)
+		killed <- killCRIU(ctx, cmd.Process.Pid)
+	}()
+	werr := done(cmd.Wait())
+	if err := <-killed; err != nil {
+		return err
+	}
+	if werr == nil {
+		return errors.New("the dump went well although its criu was killed")
+	}
+	fmt.Fprintf(b.out, "criu killed after %.2f s; gpucr-fs dump said, after %.2f s: %v\n", after.Seconds(), since(start), werr)
+	return nil
+}
+
+// killCRIU kills the criu under a process.
+func killCRIU(ctx context.Context, pid int) error {
+	for ctx.Err() == nil {
+		pids, err := cuda.Tree(pid)
+		if err != nil {
+			return fmt.Errorf("the dump ended before its criu was killed: %w", err)
+		}
+		for _, p := range pids {
+			if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p)); err == nil && isCRIU(line) {
+				return syscall.Kill(p, syscall.SIGKILL)
+			}
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	return ctx.Err()
+}
+
+// isCRIU tells a criu at work by its command line.
+func isCRIU(cmdline []byte) bool {
+	args := strings.Split(strings.TrimRight(string(cmdline), "\x00"), "\x00")
+	return slices.Contains(args, "swrk") || slices.Contains(args, "dump") && strings.Contains(args[0], "criu")
+}
+
+// criuErrors gives the errors of a log of criu's.
+func criuErrors(path string) string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	var lines []string
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, "Error (") {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return strings.Join(lines, "\n")
+}

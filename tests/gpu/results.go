@@ -1,0 +1,151 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"time"
+)
+
+// run is one restore: seconds since it was asked for. Zero: not measured.
+type run struct {
+	Resume   float64 `json:"resume"`
+	GPU      float64 `json:"gpu"` // all GPU processes work again
+	Answer   float64 `json:"answer"`
+	Resident float64 `json:"resident"`
+	Driver   float64 `json:"driver"` // what the driver's restore and unlock took of it
+}
+
+// series are the runs of one kind of restore.
+type series struct {
+	Kind  string `json:"kind"`
+	Cache string `json:"cache"`
+	Runs  []run  `json:"runs"`
+}
+
+// share is how much of a checkpoint was new to the store.
+type share struct {
+	What    string `json:"what"`
+	Logical int64  `json:"logical"`
+	Zero    int64  `json:"zero"`
+	Unique  int64  `json:"unique"` // bytes of its contents that no other checkpoint has
+	Grown   int64  `json:"grown"`  // what the store's packs grew by on disk
+}
+
+type results struct {
+	Machine  []string  `json:"machine"`
+	Series   []*series `json:"series"`
+	Shares   []share   `json:"shares"`
+	Facts    []string  `json:"facts"` // what was shown beside
+	Failures []string  `json:"failures"`
+}
+
+func newResults() *results { return &results{} }
+
+func (r *results) add(kind, cache string, x run) {
+	i := slices.IndexFunc(r.Series, func(s *series) bool { return s.Kind == kind && s.Cache == cache })
+	if i < 0 {
+		r.Series = append(r.Series, &series{Kind: kind, Cache: cache})
+		i = len(r.Series) - 1
+	}
+	r.Series[i].Runs = append(r.Series[i].Runs, x)
+}
+
+func (r *results) find(kind, cache string) *series {
+	for _, s := range r.Series {
+		if s.Kind == kind && s.Cache == cache {
+			return s
+		}
+	}
+	return nil
+}
+
+// median of one of the values; 0 without any.
+func (s *series) median(f func(run) float64) float64 {
+	if s == nil {
+		return 0
+	}
+	var v []float64
+	for _, x := range s.Runs {
+		if f(x) > 0 {
+			v = append(v, f(x))
+		}
+	}
+	if len(v) == 0 {
+		return 0
+	}
+	slices.Sort(v)
+	if n := len(v); n%2 == 0 {
+		return (v[n/2-1] + v[n/2]) / 2
+	}
+	return v[len(v)/2]
+}
+
+func resume(x run) float64   { return x.Resume }
+func gpuReady(x run) float64 { return x.GPU }
+func answered(x run) float64 { return x.Answer }
+func resident(x run) float64 { return x.Resident }
+func driver(x run) float64   { return x.Driver }
+
+func seconds(v float64) string {
+	if v == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.3f", v)
+}
+
+func (r *results) print(w io.Writer) {
+	fmt.Fprintf(w, "\n\n# Results\n\n")
+	for _, m := range r.Machine {
+		fmt.Fprintln(w, m)
+	}
+	fmt.Fprintf(w, "\n| restore | page cache | runs | CPU resume s | GPU ready s | first answer s | resident s | of it the driver s |\n|---|---|---|---|---|---|---|---|\n")
+	for _, s := range r.Series {
+		fmt.Fprintf(w, "| %s | %s | %d | %s | %s | %s | %s | %s |\n", s.Kind, s.Cache, len(s.Runs), seconds(s.median(resume)), seconds(s.median(gpuReady)),
+			seconds(s.median(answered)), seconds(s.median(resident)), seconds(s.median(driver)))
+	}
+	r.targets(w)
+	fmt.Fprintf(w, "\n| checkpoint | logical bytes | zero | not shared | of the logical size | the store grew by |\n|---|---|---|---|---|---|\n")
+	for _, s := range r.Shares {
+		fmt.Fprintf(w, "| %s | %d | %.1f %% | %d | %.2f %% | %d (%.2f %%) |\n", s.What, s.Logical, percent(s.Zero, s.Logical), s.Unique, percent(s.Unique, s.Logical),
+			s.Grown, percent(s.Grown, s.Logical))
+	}
+	fmt.Fprintln(w)
+	for _, f := range r.Facts {
+		fmt.Fprintln(w, "-", f)
+	}
+	for _, f := range r.Failures {
+		fmt.Fprintln(w, "- FAILED:", f)
+	}
+}
+
+func percent(a, b int64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return 100 * float64(a) / float64(b)
+}
+
+// targets tells which of the aims were reached. The driver's own time is that of the eager restore, whose memory is all there.
+func (r *results) targets(w io.Writer) {
+	eager := r.find(kindEager, warm)
+	fmt.Fprintf(w, "\n| aim | wanted | measured | |\n|---|---|---|---|\n")
+	line := func(what string, want, got float64) {
+		verdict := "reached"
+		if got == 0 || want == 0 {
+			verdict = "not measured"
+		} else if got > want {
+			verdict = "MISSED"
+		}
+		fmt.Fprintf(w, "| %s | ≤ %.3f s | %s | %s |\n", what, want, seconds(got), verdict)
+	}
+	for _, kind := range []string{kindFirst, kindProfile} {
+		s := r.find(kind, warm)
+		line("CPU resume, "+kind, 0.100, s.median(resume))
+		line("first answer, a third of eager, "+kind, eager.median(answered)/3, s.median(answered))
+		line("first answer, 1.25 driver + 0.15 s, "+kind, 1.25*eager.median(driver)+0.15, s.median(answered))
+		line("resident, GPU ready + 0.2 s, "+kind, s.median(gpuReady)+0.2, s.median(resident))
+	}
+}
+
+func since(t time.Time) float64 { return time.Since(t).Seconds() }
