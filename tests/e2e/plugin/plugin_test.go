@@ -71,13 +71,22 @@ func output(cmd *exec.Cmd) error {
 func (b *bench) start(cmd *exec.Cmd) *run {
 	b.T.Helper()
 	b.runs++
-	r := &run{cmd: cmd, log: filepath.Join(b.Dir, fmt.Sprintf("run-%d", b.runs)), done: make(chan struct{})}
-	out, err := os.Create(r.log)
+	log := filepath.Join(b.Dir, fmt.Sprintf("run-%d", b.runs))
+	out, err := os.Create(log)
 	if err != nil {
 		b.T.Fatal(err)
 	}
 	defer out.Close()
 	cmd.Stdout, cmd.Stderr = out, out
+	r := b.startQuiet(cmd)
+	r.log = log
+	return r
+}
+
+// startQuiet starts a program whose output nobody wants.
+func (b *bench) startQuiet(cmd *exec.Cmd) *run {
+	b.T.Helper()
+	r := &run{cmd: cmd, log: os.DevNull, done: make(chan struct{})}
 	if err := cmd.Start(); err != nil {
 		b.T.Fatal(err)
 	}

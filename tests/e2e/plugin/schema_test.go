@@ -1,0 +1,158 @@
+package plugin
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/gpucr/gpucr-fs/kfd"
+	"github.com/gpucr/gpucr-fs/kfd/abi"
+	"github.com/gpucr/gpucr-fs/kfd/image"
+	"github.com/gpucr/gpucr-fs/kfd/kfdsim"
+	"github.com/gpucr/gpucr-fs/kfd/topology"
+)
+
+// set reads the images and holds the files of contents against them.
+func (b *bench) set() *image.Set {
+	b.T.Helper()
+	s, err := image.Read(os.DirFS(b.images))
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	if err := s.Verify(os.DirFS(b.images)); err != nil {
+		b.T.Fatal(err)
+	}
+	return s
+}
+
+// allSet fails the test for every field of a message that is not in it: CRIU's
+// plugin requires all that it knows.
+func allSet(t *testing.T, what string, m protoreflect.Message, but ...protoreflect.Name) {
+	t.Helper()
+	if len(m.GetUnknown()) > 0 {
+		t.Errorf("%s: %d bytes of unknown fields", what, len(m.GetUnknown()))
+	}
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		fd := fields.Get(i)
+		if want := !slices.Contains(but, fd.Name()); !fd.IsList() && m.Has(fd) != want {
+			t.Errorf("%s: has field %s: %v", what, fd.Name(), !want)
+		}
+	}
+}
+
+// Every field of the images, held against what the simulator knows.
+func TestImages(t *testing.T) {
+	b := newBench(t, kfdsim.Options{CPUNodes: 2, GPUs: []kfdsim.GPU{{ID: 7001, Hive: 9}, {ID: 7002, Hive: 9, NUMANode: 1}}})
+	app := b.StartApp(2, "--interval", "1", "--max-bo", "131072")
+	// Dumped once with the application left alone, so that the simulator can be
+	// asked; it then stands.
+	if err := b.criu("dump", "--leave-stopped", "-t", fmt.Sprint(app.PID)); err != nil {
+		t.Fatal(err)
+	}
+	s := b.set()
+	if s.Schema != image.Schema42 || len(s.Processes) != 2 || len(s.RenderNodes) != 4 || len(s.Dmabufs) != 0 {
+		t.Fatalf("schema %v, %d processes, %d render nodes, %d dma-bufs", s.Schema, len(s.Processes), len(s.RenderNodes), len(s.Dmabufs))
+	}
+	host, err := topology.Parse(os.DirFS(b.Sim.SysDir()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bos := map[int][]kfdsim.BOInfo{}
+	for _, bo := range b.Sim.BOs(true) {
+		bos[bo.PID] = append(bos[bo.PID], bo)
+	}
+	for _, p := range s.Processes {
+		b.checkProcess(p, host, bos[int(p.Message.GetPid())])
+	}
+	ids := map[uint32]int{}
+	for _, n := range s.RenderNodes {
+		allSet(t, n.Name, n.Message.ProtoReflect(), "id", "drm_render_minor", "num_of_bos")
+		ids[n.Message.GetGpuId()]++
+	}
+	if ids[7001] != 2 || ids[7002] != 2 {
+		t.Errorf("render nodes by gpu: %v", ids)
+	}
+	app.Kill()
+}
+
+func (b *bench) checkProcess(p image.Process, host *topology.System, bos []kfdsim.BOInfo) {
+	t := b.T.(*testing.T)
+	t.Helper()
+	m := p.Message
+	allSet(t, p.Name, m.ProtoReflect())
+	if m.GetNumOfGpus() != 2 || m.GetNumOfCpus() != 2 || m.GetSharedMemSize() != 0 || int(m.GetNumOfBos()) != len(bos) {
+		t.Errorf("%s: %d gpus, %d cpus, shared memory of %d, %d bos of %d", p.Name, m.GetNumOfGpus(), m.GetNumOfCpus(), m.GetSharedMemSize(), m.GetNumOfBos(), len(bos))
+	}
+	for _, d := range m.Devices {
+		allSet(t, fmt.Sprintf("%s: device %d", p.Name, d.GetNodeId()), d.ProtoReflect())
+		for _, l := range d.Links {
+			allSet(t, "link", l.ProtoReflect())
+		}
+	}
+	// What the image says of the machine is the machine.
+	got := kfd.Topology(m)
+	for i, n := range host.Nodes {
+		if g := got.Nodes[i]; g.ID != n.ID || g.GPUID != n.GPUID || !slices.Equal(g.Links, n.Links) || n.IsGPU() && !sameProperties(g, n) {
+			t.Errorf("%s: node\n%+v, the host has\n%+v", p.Name, g, n)
+		}
+	}
+	priv, err := p.PrivData()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(priv.BOs) != len(bos) || len(priv.Queues) != 4 || priv.Objects() != m.GetNumOfObjects() {
+		t.Errorf("%s: private data of %d bos, %d queues, %d objects of %d", p.Name, len(priv.BOs), len(priv.Queues), priv.Objects(), m.GetNumOfObjects())
+	}
+	for i, e := range m.Bos {
+		allSet(t, fmt.Sprintf("%s: bo %d", p.Name, i), e.ProtoReflect(), "handle")
+		want := bos[i]
+		if e.GetAddr() != want.VA || e.GetSize() != want.Size || e.GetOffset() != want.Offset || e.GetAllocFlags() != want.Flags || e.GetGpuId() != want.UserID {
+			t.Errorf("%s: bo %d is %v, the simulator has %+v", p.Name, i, e, want)
+		}
+	}
+	b.checkPages(p, bos)
+}
+
+func sameProperties(a, b *topology.Node) bool {
+	for prop := range topology.NumProperties {
+		if prop != topology.CPUCoresCount && a.Props[prop] != b.Props[prop] {
+			return false
+		}
+	}
+	return true
+}
+
+// checkPages reads pages files as CRIU's plugin writes them: the size of all
+// that follows, then each VRAM and GTT BO of the GPU, in order.
+func (b *bench) checkPages(p image.Process, bos []kfdsim.BOInfo) {
+	b.T.Helper()
+	for _, gpu := range []uint32{7001, 7002} {
+		name := fmt.Sprintf("amdgpu-pages-%d-%04x.img", p.ID, gpu)
+		file, err := os.ReadFile(filepath.Join(b.images, name))
+		if err != nil {
+			b.T.Fatal(err)
+		}
+		if n := binary.NativeEndian.Uint64(file); n != uint64(len(file)-8) {
+			b.T.Errorf("%s: header says %d of %d bytes", name, n, len(file)-8)
+		}
+		rest := bytes.NewBuffer(file[8:])
+		for i, bo := range bos {
+			if bo.UserID != gpu || bo.Flags&abi.KFDMemPaged == 0 {
+				continue
+			}
+			if got := kfdsim.HashWords(0, rest.Next(int(bo.Size))); got != bo.Hash {
+				b.T.Errorf("%s: bo %d of %d bytes has other contents", name, i, bo.Size)
+			}
+		}
+		if rest.Len() != 0 {
+			b.T.Errorf("%s: %d bytes behind the last bo", name, rest.Len())
+		}
+	}
+}
