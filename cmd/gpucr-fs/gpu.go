@@ -23,11 +23,12 @@ func printGPU(w io.Writer, res daemon.InfoResult) {
 		return
 	}
 	fmt.Fprintf(w, "\ngpu\tamdgpu, images of schema %s\n", r.Schema)
-	for _, t := range r.Totals {
-		fmt.Fprintf(w, "%s\t%s in %d buffer objects\n", t.Kind, size(t.Bytes), t.Count)
-	}
 	if r.Dmabufs > 0 {
 		fmt.Fprintf(w, "dmabufs\t%d\n", r.Dmabufs)
+	}
+	fmt.Fprintf(w, "\nKIND\tBUFFER OBJECTS\tSIZE\n")
+	for _, t := range r.Totals {
+		fmt.Fprintf(w, "%s\t%d\t%s\n", t.Kind, t.Count, size(t.Bytes))
 	}
 	fmt.Fprintf(w, "\nGPU\tPID\tDEVICE\tRENDER NODE\tITS VRAM\tBUFFER OBJECTS\tQUEUES\n")
 	for _, p := range r.Processes {

@@ -14,6 +14,11 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/kfd/abi"
+	"github.com/gpucr/gpucr-fs/kfd/kfdsim"
+	"github.com/gpucr/gpucr-fs/kfd/topology"
+	"github.com/gpucr/gpucr-fs/tests/gpuimages"
 )
 
 // The scripts run the real main, in processes of their own.
@@ -44,6 +49,9 @@ func TestScripts(t *testing.T) {
 			"golden": golden,
 			"flip":   flip,
 			"until":  until,
+
+			"gpuhost":   gpuHost,
+			"gpuimages": gpuImages,
 		},
 	})
 }
@@ -141,6 +149,36 @@ func golden(ts *testscript.TestScript, neg bool, args []string) {
 	if want := ts.ReadFile(args[0]); got != want {
 		ts.Fatalf("%s: got\n%s\nwant\n%s", args[0], got, want)
 	}
+}
+
+// gpuHost writes a topology tree: gpuhost DIR GPUS VRAM_GIB FIRMWARE.
+func gpuHost(ts *testscript.TestScript, neg bool, args []string) {
+	var n [3]int
+	for i := range n {
+		var err error
+		n[i], err = strconv.Atoi(args[i+1])
+		ts.Check(err)
+	}
+	var o kfdsim.Options
+	for range n[0] {
+		o.GPUs = append(o.GPUs, kfdsim.GPU{VRAM: uint64(n[1]) << 30, FirmwareVersion: uint32(n[2])})
+	}
+	_, err := gpuimages.Host(ts.MkAbs(args[0]), o)
+	ts.Check(err)
+}
+
+// gpuImages makes the images of a process that was dumped on a host of gpuhost with two GPUs: gpuimages DIR HOST. It uses AVX-512 and 1 MiB of memory.
+func gpuImages(ts *testscript.TestScript, neg bool, args []string) {
+	dir := ts.MkAbs(args[0])
+	ts.Check(os.MkdirAll(dir, 0o700))
+	host, err := topology.Parse(os.DirFS(ts.MkAbs(args[1])))
+	ts.Check(err)
+	bos := []gpuimages.BO{
+		{Size: 1 << 20, Flags: abi.KFDMemVRAM, Seed: 1}, {Size: 64 << 10, Flags: abi.KFDMemVRAM}, {Size: 8 << 10, Flags: abi.KFDMemUserptr},
+		{GPU: 1, Size: 12 << 10, Flags: abi.KFDMemGTT, Seed: 2}, {GPU: 1, Size: 4 << 10, Flags: abi.KFDMemDoorbell},
+	}
+	ts.Check(gpuimages.Write(dir, 7, gpuimages.Process(4242, host, bos), bos))
+	ts.Check(gpuimages.WriteCRIU(dir, 4242, 1<<20, 1<<0|1<<1|1<<2|1<<5))
 }
 
 // flip damages a store: flip DIR inverts a byte in the middle of its largest pack.

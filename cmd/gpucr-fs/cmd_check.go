@@ -1,0 +1,81 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/check"
+	"github.com/gpucr/gpucr-fs/kfd/topology"
+)
+
+func (a *app) checkCmd() *cobra.Command {
+	var host, criu string
+	var req daemon.CheckRequest
+	c := &cobra.Command{
+		Use:   "check STORE NAME",
+		Short: "tell whether a checkpoint can be restored here",
+		Long: `Check compares a checkpoint with this machine: kernel, criu and driver versions, the images and their payload, the CPU's features, memory, and GPU by GPU the mapping
+found or each property that stands in the way, with both values and the variable that waives it. The variables of criu's amdgpu plugin count as they would at the
+restore: KFD_FW_VER_CHECK, KFD_SDMA_FW_VER_CHECK, KFD_CACHES_COUNT_CHECK, KFD_NUM_GWS_CHECK, KFD_VRAM_SIZE_CHECK, KFD_NUMA_CHECK, KFD_CAPABILITY_CHECK.
+
+--host compares with another machine: DIR holds a copy of its /sys/class/kfd/kfd/topology, or of its root with sys/class/kfd/kfd/topology and, as far as wanted,
+proc/sys/kernel/osrelease, proc/cpuinfo and proc/meminfo. NAME is a name, a tag or the beginning of an ID. The exit code is 0 when nothing stands in the way, else 1.`,
+		Example: "  gpucr-fs check store/ web-1\n  gpucr-fs check --host /srv/hosts/gpu7 --fast store/ web-1",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req.Ref = args[1]
+			var err error
+			if req.Host, err = check.ReadHost(host); errors.Is(err, topology.ErrNoKFD) {
+				return usage(fmt.Errorf("--host %s: nothing of a host is there", host), "copy its /sys/class/kfd/kfd/topology there, or its files below proc/ and sys/")
+			} else if err != nil {
+				return fmt.Errorf("look at the host: %w", err)
+			}
+			if host == "" {
+				if req.Host.CRIU = findCRIU(criu); req.Host.CRIU != "" {
+					req.Host.CRIUVersion = criuVersion(cmd.Context(), req.Host.CRIU)
+				}
+			}
+			var warnings []string
+			req.Settings, warnings = topology.ParseSettings(os.LookupEnv)
+			for _, w := range warnings {
+				fmt.Fprintf(a.err, "gpucr-fs: %s\n", w)
+			}
+			res, err := do(cmd.Context(), a, args[0], "check", daemon.Check, req)
+			if err != nil {
+				return err
+			}
+			if err := a.print(res, func(w io.Writer) { printCheck(w, res) }); err != nil {
+				return err
+			}
+			if !res.OK {
+				return fmt.Errorf("%s cannot be restored on this host: see %s", res.Checkpoint, strings.Join(res.Failed(), ", "))
+			}
+			return nil
+		},
+	}
+	c.Flags().StringVar(&host, "host", "", "compare with the machine whose files are in `DIR`")
+	c.Flags().StringVar(&criu, "criu", "", "`PATH` of criu")
+	c.Flags().BoolVar(&req.Fast, "fast", false, "do not read the payload")
+	return c
+}
+
+func printCheck(w io.Writer, res check.Report) {
+	for _, s := range res.Sections {
+		fmt.Fprintf(w, "%s: %s\n", s.Name, s.State)
+		for _, line := range s.Problems {
+			fmt.Fprintf(w, "  ! %s\n", line)
+		}
+		for _, line := range s.Facts {
+			fmt.Fprintf(w, "  %s\n", line)
+		}
+	}
+	if res.OK {
+		fmt.Fprintf(w, "%s can be restored on this host\n", res.Checkpoint)
+	}
+}
