@@ -219,12 +219,12 @@ func welcome(dir, shim string) string {
 	}
 	return fmt.Sprintf(`This shell has simulated AMD GPUs: /dev/kfd, /dev/dri/renderD*, /sys/class/kfd.
 Run the test application and watch it:
-  mkdir /tmp/app && setsid gpuapp --dir /tmp/app --procs 2 </dev/null >/tmp/app/log 2>&1 &
+  mkdir /tmp/app; setsid gpuapp --dir /tmp/app --procs 2 </dev/null >/tmp/app/log 2>&1 &
   cat /tmp/app/status.*
 Look at the GPUs:
   kfdsim get %[1]s /state
 criu needs the shim: LD_PRELOAD=%[2]s criu dump ... -L %[3]s
-End what you started, then leave with exit.
+kfd/kfdsim/README.md has a whole session. End what you started, then leave with exit.
 `, dir, shim, plugin)
 }
 

@@ -1,0 +1,54 @@
+// Command kfdshell builds the simulator, the test application and the minimal plugin into build/kfdsim, and opens a shell that has them: make kfdsim-shell. Its arguments
+// are those of kfdsim shell.
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/gpucr/gpucr-fs/tests/gpuapp"
+	"github.com/gpucr/gpucr-fs/tests/kfdplugin"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "kfdshell:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	out, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		return fmt.Errorf("find the module: %w", err)
+	}
+	root := filepath.Dir(strings.TrimSpace(string(out)))
+	dir := filepath.Join(root, "build/kfdsim")
+	if err := build(root, dir); err != nil {
+		return err
+	}
+	env := append(os.Environ(), "KFDSIM_PLUGIN="+filepath.Join(dir, "plugin"),
+		"PATH="+strings.Join([]string{dir, filepath.Join(root, "build/criu"), os.Getenv("PATH")}, ":"))
+	sim := filepath.Join(dir, "kfdsim")
+	return fmt.Errorf("run %s: %w", sim, syscall.Exec(sim, append([]string{sim, "shell"}, args...), env))
+}
+
+// build puts kfdsim, gpuapp and plugin/ into dir.
+func build(root, dir string) error {
+	if err := os.MkdirAll(filepath.Join(dir, "plugin"), 0o755); err != nil {
+		return err
+	}
+	cmd := exec.Command("go", "build", "-o", filepath.Join(dir, "kfdsim"), "./cmd/kfdsim")
+	cmd.Dir = root
+	if msg, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build kfdsim: %w: %s", err, msg)
+	}
+	if err := gpuapp.Build(root, filepath.Join(dir, "gpuapp")); err != nil {
+		return err
+	}
+	return kfdplugin.Build(root, filepath.Join(dir, "plugin"))
+}
