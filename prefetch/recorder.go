@@ -9,6 +9,7 @@ type Recorder struct {
 	numbers map[string]int
 	seen    map[touch]struct{}
 	profile Profile
+	stopped bool
 }
 
 type touch struct {
@@ -28,6 +29,9 @@ func (r *Recorder) Touch(name string, off, n int64) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.stopped {
+		return
+	}
 	file, ok := r.numbers[name]
 	if !ok {
 		file = len(r.profile.Files)
@@ -47,6 +51,13 @@ func (r *Recorder) Touch(name string, off, n int64) {
 		}
 		r.profile.Touches = append(r.profile.Touches, Range{file, at, PageSize})
 	}
+}
+
+// Stop ends the record: later touches are not noted.
+func (r *Recorder) Stop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stopped = true
 }
 
 // Profile returns what was touched so far.

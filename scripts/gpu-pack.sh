@@ -40,7 +40,7 @@ if [ "$(stat -f -c %T /run)" != tmpfs ]; then
 	exec unshare -m -- sh -c '
 		old=$(mktemp -d) && mount --rbind /run "$old" && mount -t tmpfs tmpfs /run &&
 		for d in "$old"/* "$old"/.[!.]*; do
-			[ -d "$d" ] && mkdir "/run/${d##*/}" && mount --rbind "$d" "/run/${d##*/}"
+			[ -d "$d" ] && mkdir -p "/run/${d##*/}" && mount --rbind "$d" "/run/${d##*/}"
 		done
 		exec "$0" "$@"' "$here/bin/gpu" -pack "$here" "$@"
 fi

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/gpucr/gpucr-fs/cuda"
 )
@@ -32,8 +33,8 @@ type cudaFlags struct {
 	library string
 }
 
-func (f *cudaFlags) add(c *cobra.Command) {
-	c.Flags().StringVar(&f.library, "libcuda", "", "`FILE` of NVIDIA's libcuda.so.1 (default: where the loader finds it)")
+func (f *cudaFlags) add(fl *pflag.FlagSet) {
+	fl.StringVar(&f.library, "libcuda", "", "`FILE` of NVIDIA's libcuda.so.1 (default: where the loader finds it)")
 }
 
 // present tells whether there is a driver to speak with. It loads nothing.
@@ -83,7 +84,7 @@ back. --get-restore-tid prints the thread that serves the driver in the process.
 	fl.BoolVar(&f.thread, "get-restore-tid", false, "print the id of the process's restore thread")
 	fl.Uint32VarP(&f.timeout, "timeout", "t", 0, "`MS` to wait for the process's GPU work when it is locked (default: as long as it takes)")
 	fl.StringVarP(&f.devices, "device-map", "d", "", "restore on other GPUs: `OLD-UUID=NEW-UUID,...` (driver 580 or newer)")
-	f.add(c)
+	f.add(fl)
 	return c
 }
 

@@ -264,9 +264,9 @@ func (b *bench) cleanUp() {
 			fmt.Fprintln(b.out, "clean up:", err)
 		}
 	}
-	_ = unix.Unmount(b.images, unix.MNT_DETACH)
+	_ = unix.Unmount(filepath.Dir(b.images), unix.MNT_DETACH)
 	if !b.o.keep {
-		for _, d := range []string{b.store, b.images} {
+		for _, d := range []string{b.store, filepath.Dir(b.images)} {
 			if err := os.RemoveAll(d); err != nil {
 				fmt.Fprintln(b.out, "clean up:", err)
 			}

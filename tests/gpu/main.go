@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -70,6 +71,10 @@ func show(ctx context.Context, o options) (failed int, err error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return 0, err
 	}
+	// What this program was given beside its standard streams is not for the applications: they would be dumped with it.
+	if err := unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return 0, err
+	}
 	if o.pack, err = filepath.Abs(o.pack); err != nil {
 		return 0, err
 	}
@@ -94,7 +99,7 @@ func show(ctx context.Context, o options) (failed int, err error) {
 	b := &bench{o: o, began: began, out: io.MultiWriter(os.Stdout, text), res: newResults()}
 	b.log = slog.New(slog.NewTextHandler(b.out, nil))
 	b.gpucrfs, b.holder = filepath.Join(o.pack, "bin/gpucr-fs"), filepath.Join(o.pack, "bin/gpucr-cuda")
-	b.store, b.images = filepath.Join(o.work, "store"), filepath.Join(o.work, "images")
+	b.store, b.images = filepath.Join(o.work, "store"), filepath.Join(o.work, "tmpfs", "images")
 	if o.criu == "" {
 		b.o.criu = filepath.Join(o.pack, "criu/run")
 	}

@@ -89,7 +89,7 @@ func (b *bench) steps() []step {
 		})},
 		{"dumps whose criu is killed", 90 * time.Second, need(&two, func(ctx context.Context) error {
 			took := b.dumpTook
-			for i, part := range []float64{0.45, 0.75} {
+			for i, part := range []float64{0.05, 0.3} {
 				if err := b.killDump(ctx, two, fmt.Sprintf("killed-%d", i), time.Duration(part*float64(took))); err != nil {
 					return err
 				}
@@ -104,10 +104,11 @@ func (b *bench) steps() []step {
 			return b.dump(ctx, two, "second", false)
 		})},
 		{"export for criu", time.Minute, need(&two, func(ctx context.Context) error {
-			if err := os.MkdirAll(b.images, 0o700); err != nil {
+			tmpfs := filepath.Dir(b.images)
+			if err := os.MkdirAll(tmpfs, 0o700); err != nil {
 				return err
 			}
-			if err := unix.Mount("tmpfs", b.images, "tmpfs", 0, "size=24g,mode=700"); err != nil {
+			if err := unix.Mount("tmpfs", tmpfs, "tmpfs", 0, "size=24g,mode=700"); err != nil {
 				return err
 			}
 			if _, err := b.fs(ctx, "export", b.store, "second", b.images); err != nil {
