@@ -38,8 +38,8 @@ type restore struct {
 type task struct {
 	pid    int
 	end    *watched
-	filled chan struct{} // closed when err is set for good
-	err    error
+	filled chan struct{} // closed when the fill has ended
+	report string        // how it went
 }
 
 func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
@@ -75,7 +75,7 @@ func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
 			stop := working(p.control)
 			err := r.wait(int(m.PID))
 			stop()
-			if err := answer(p.control, wire.OK, "", err); err != nil {
+			if err := answer(p.control, wire.OK, r.summary(int(m.PID)), err); err != nil {
 				return err
 			}
 		case wire.Bye:
@@ -204,6 +204,16 @@ func (r *restore) wait(pid int) error {
 	return nil
 }
 
+// summary tells how a process was filled.
+func (r *restore) summary(pid int) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if t := r.tasks[pid]; t != nil {
+		return t.report
+	}
+	return ""
+}
+
 // addTask takes a process in, once.
 func (r *restore) addTask(pid int) (*task, error) {
 	end, err := watch(pid, func() {})
@@ -222,9 +232,9 @@ func (r *restore) addTask(pid int) (*task, error) {
 }
 
 // finish says, once, how a task's fill ended.
-func (r *restore) finish(t *task, err error) {
+func (r *restore) finish(t *task, report string, err error) {
 	r.mu.Lock()
-	t.err = err
+	t.report = report
 	if err != nil && r.first == nil {
 		r.first = err
 	}

@@ -118,14 +118,14 @@ func (r *restore) process(c *wire.Conn, p image.Process) error {
 		return answer(c, wire.OK, "", err)
 	}
 	if err := c.Send(m, mem.file); err != nil {
-		r.finish(t, err)
+		r.finish(t, "", err)
 		return err
 	}
 	dmabufs := make([]*os.File, len(p.Message.Bos))
 	if err := receiveBOs(c, dmabufs); err != nil {
 		closeAll(dmabufs)
 		err = fmt.Errorf("process %d: %w", p.Message.GetPid(), err)
-		r.finish(t, err)
+		r.finish(t, "", err)
 		return err
 	}
 	if err := restoreThunkMemory(pid, p.Message.GetSharedMemSize(), p.Message.GetSharedMemMagic()); err != nil {
@@ -135,15 +135,12 @@ func (r *restore) process(c *wire.Conn, p image.Process) error {
 		stop := working(c)
 		text, err := r.fill(p, gpus, dmabufs)
 		stop()
-		r.finish(t, err)
-		return answer(c, wire.OK, text, err)
+		r.finish(t, text, err)
+		return answer(c, wire.OK, "", err)
 	}
 	r.wg.Go(func() {
 		text, err := r.fill(p, gpus, dmabufs)
-		if err == nil {
-			r.opts.Logger.Info(text)
-		}
-		r.finish(t, err)
+		r.finish(t, text, err)
 	})
 	return answer(c, wire.OK, "", nil)
 }
