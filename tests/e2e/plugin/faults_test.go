@@ -37,10 +37,10 @@ type faultBench struct {
 	jobs uint64        // of the DMA engines in it
 }
 
-func newFaultBench(t *testing.T, prepare func(*bench)) *faultBench {
+func newFaultBench(t *testing.T, prepare func(*bench)) (f *faultBench) {
 	t.Helper()
 	t.Logf("seed %d", *seed)
-	f := &faultBench{bench: newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: slowRate}, {DMARate: slowRate}}}), rand: rand.New(rand.NewPCG(*seed, 0))}
+	f = &faultBench{bench: newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: slowRate}, {DMARate: slowRate}}}), rand: rand.New(rand.NewPCG(*seed, 0))}
 	prepare(f.bench)
 	f.app = f.StartApp(2, "--interval", "1", "--bos", "40", "--max-bo", "1048576")
 	f.dump(f.app)
@@ -59,6 +59,14 @@ func (f *faultBench) measure() {
 	}
 	f.app.WaitRounds(1)
 	f.end()
+}
+
+// as lets a subtest fail in place of the test, until the function it returns is
+// called.
+func (f *faultBench) as(t *testing.T) func() {
+	outer := f.T
+	f.T = t
+	return func() { f.T = outer }
 }
 
 // end ends the application and waits until its pids are free.
@@ -128,9 +136,7 @@ func TestFaults(t *testing.T) {
 	f.measure()
 	each := func(name string, strike func(t *testing.T)) {
 		t.Run(name, func(t *testing.T) {
-			outer := f.T
-			f.T = t
-			defer func() { f.T = outer }()
+			defer f.as(t)()
 			for range *moments {
 				strike(t)
 			}

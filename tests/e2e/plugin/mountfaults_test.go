@@ -1,0 +1,163 @@
+package plugin
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gpucr/gpucr-fs/kfd/kfdsim"
+)
+
+// mountFaultBench is a faultBench whose images are a checkpoint of a store; each
+// restore has a mount of its own.
+func newMountFaultBench(t *testing.T) (f *faultBench, store string) {
+	f = newFaultBench(t, func(b *bench) {
+		store = filepath.Join(b.Dir, "store")
+		b.gpucr("init", store)
+		b.gpucr("mount", "--new", "gpu", store, b.images)
+	})
+	f.gpucr("seal", store, "gpu")
+	f.gpucr("umount", f.images)
+	return f, store
+}
+
+func (f *faultBench) mount(store string) { f.gpucr("mount", store, f.images) }
+
+// unmount ends a mount, also one whose daemon was killed.
+func (f *faultBench) unmount() {
+	f.T.Helper()
+	f.gpucr("umount", f.images)
+}
+
+func TestStoreFaults(t *testing.T) {
+	f, store := newMountFaultBench(t)
+	f.mount(store)
+	f.measure()
+	f.unmount()
+	t.Run("daemon killed", func(t *testing.T) {
+		defer f.as(t)()
+		for range *moments {
+			f.mount(store)
+			pid := f.daemon(store)
+			r := f.startCriu("restore", "-d")
+			f.moment(r)
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				t.Error(err)
+			}
+			f.outcome(r.wait())
+			f.unmount()
+		}
+	})
+	t.Run("chunks unreadable", func(t *testing.T) {
+		defer f.as(t)()
+		packs, err := filepath.Glob(filepath.Join(store, "packs", "*.pack"))
+		if err != nil || len(packs) == 0 {
+			t.Fatalf("%d packs, %v", len(packs), err)
+		}
+		for range *moments {
+			name := packs[f.rand.IntN(len(packs))]
+			whole, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			file, err := os.OpenFile(name, os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// A stretch of a few chunks, somewhere.
+			n := min(1<<20, len(whole))
+			at := f.rand.IntN(len(whole) - n + 1)
+			if _, err := file.WriteAt(make([]byte, n), int64(at)); err != nil {
+				t.Fatal(err)
+			}
+			if err := file.Close(); err != nil {
+				t.Fatal(err)
+			}
+			f.mount(store)
+			if f.outcome(f.criu("restore", "-d")) && strings.Contains(f.pluginErrors(), "fill ") {
+				f.says("buffer object")
+			}
+			f.unmount()
+			if err := os.WriteFile(name, whole, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	f.mount(store)
+	f.measure()
+	f.unmount()
+}
+
+// daemon returns the process that serves a store.
+func (b *bench) daemon(store string) int {
+	b.T.Helper()
+	links, err := filepath.Glob("/proc/[0-9]*/fd/*")
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	for _, l := range links {
+		if to, err := os.Readlink(l); err == nil && to == filepath.Join(store, "lock") {
+			pid, err := strconv.Atoi(strings.Split(l, "/")[2])
+			if err != nil {
+				b.T.Fatal(err)
+			}
+			return pid
+		}
+	}
+	b.T.Fatal("nobody serves the store")
+	return 0
+}
+
+// A dump that fails leaves the application running, queues and all.
+func TestFailedDumps(t *testing.T) {
+	b := newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: slowRate}}})
+	app := b.StartApp(2, "--interval", "1", "--bos", "20", "--max-bo", "1048576")
+	f := &faultBench{bench: b, app: app}
+	dump := func(strike func(r *run)) error {
+		r := f.startCriu("dump", "-t", strconv.Itoa(app.PID))
+		strike(r)
+		return r.wait()
+	}
+	fails := func(name string, strike func(r *run)) {
+		t.Run(name, func(t *testing.T) {
+			defer f.as(t)()
+			if err := dump(strike); err == nil {
+				t.Fatal("the dump succeeded")
+			}
+			f.noHelpers()
+			f.Sim.ClearFaults()
+			app.WaitRounds(1)
+			for _, p := range f.Sim.State().Processes {
+				if p.Evictions != 0 {
+					t.Errorf("process %d: queues stand still after the failed dump", p.PID)
+				}
+			}
+		})
+	}
+	fails("helper killed", func(r *run) {
+		for {
+			select {
+			case <-r.done:
+				return
+			default:
+			}
+			for _, pid := range f.helpers() {
+				syscall.Kill(pid, syscall.SIGKILL)
+				return
+			}
+		}
+	})
+	fails("dma error", func(*run) {
+		if err := f.Sim.Inject(kfdsim.Fault{Kind: kfdsim.FaultDMA, After: 3, Count: 1}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	// And then it works.
+	f.dump(app)
+	f.restore()
+	app.WaitRounds(1)
+	app.Kill()
+}
