@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -228,8 +229,35 @@ static void share(struct device *dev, const struct config *cfg, int index, struc
 	share_close();
 }
 
+#define MEMORY_SEED 0x3e30000000ull
+#define MEMORY_CHECKS 64 /* words in a tick */
+
+static uint64_t *memory_make(uint64_t size)
+{
+	uint64_t *m = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (m == MAP_FAILED)
+		die("memory of %llu bytes: %s", (unsigned long long)size, strerror(errno));
+	for (uint64_t i = 0; i < size / 8; i++)
+		m[i] = mix(MEMORY_SEED + i);
+	return m;
+}
+
+static void memory_check(const uint64_t *m, uint64_t size, long t)
+{
+	for (int k = 0; k < MEMORY_CHECKS; k++) {
+		uint64_t i = mix(t * MEMORY_CHECKS + k) % (size / 8);
+
+		if (m[i] != mix(MEMORY_SEED + i))
+			die("memory: word %llu is %#llx, expected %#llx", (unsigned long long)i, (unsigned long long)m[i],
+			    (unsigned long long)mix(MEMORY_SEED + i));
+	}
+}
+
 void work(const struct config *cfg, int index)
 {
+	uint64_t *memory = NULL;
+
 	int count = cfg->bos + (cfg->procs > 1 ? 1 : 0);
 	struct item *items = calloc(count, sizeof(*items));
 	struct bo scratch[MAX_GPUS];
@@ -238,6 +266,8 @@ void work(const struct config *cfg, int index)
 
 	if (!items)
 		die("out of memory");
+	if (cfg->memory)
+		memory = memory_make(cfg->memory);
 	device_open(&dev, cfg->gpus, cfg->own_event_page);
 	for (int i = 0; i < dev.num_gpus; i++)
 		bo_alloc(&dev, &dev.gpus[i], SCRATCH, KFD_IOC_ALLOC_MEM_FLAGS_GTT | RW, true, &scratch[i]);
@@ -247,6 +277,8 @@ void work(const struct config *cfg, int index)
 		share(&dev, cfg, index, &items[cfg->bos]);
 	for (long t = 0; !cfg->ticks || t < cfg->ticks; t++) {
 		tick(&dev, &items[t % count], t % count, scratch);
+		if (memory)
+			memory_check(memory, cfg->memory, t);
 		snprintf(line, sizeof(line), "tick %ld round %ld ok", t + 1, (t + 1) / count);
 		status_write(line);
 		if (cfg->interval_ms)
