@@ -31,7 +31,7 @@ func child(t testing.TB, mode, dir string) (string, error) {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), exe, dir)
-	cmd.Env = append(os.Environ(), childMode+"="+mode)
+	cmd.Env = append(os.Environ(), childMode+"="+mode, "GOGC=25") // as gpucr-fs has it
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
