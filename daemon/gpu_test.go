@@ -49,7 +49,7 @@ func TestSameBufferObjectIsStoredOnce(t *testing.T) {
 	before := s.store.Stats().BytesStored
 
 	// The second is written into the mount, the image that tells of the buffer objects after their contents.
-	d, err := s.store.Create(t.Context(), "b", index.CreateOptions{Hurry: true})
+	d, err := s.store.Create(t.Context(), "b", index.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -133,7 +133,7 @@ func (c *catalog) latest() (img *image, gen uint64, err error) {
 
 // create makes a draft.
 func (c *catalog) create(ctx context.Context, name string) (*image, error) {
-	d, err := c.store.Create(ctx, name, index.CreateOptions{Hurry: true})
+	d, err := c.store.Create(ctx, name, index.CreateOptions{})
 	if err != nil {
 		return nil, err
 	}

@@ -24,9 +24,6 @@ func clonePB(pb *manifestpb.Checkpoint) *manifestpb.Checkpoint { return proto.Cl
 // CreateOptions of a new checkpoint.
 type CreateOptions struct {
 	Tags []string
-	// Hurry says that someone waits for the writing, like a process that CRIU has frozen: codecs that cost more time than the disk they spare are left out. It
-	// changes nothing for a store whose compression is not auto.
-	Hurry bool
 }
 
 // Draft is a checkpoint being written, safe for concurrent use. It is invisible to Checkpoint and Latest until Seal.
@@ -75,11 +72,8 @@ func (s *Store) Create(_ context.Context, name string, o CreateOptions) (*Draft,
 	if err != nil {
 		return nil, &Error{Op: op, Err: err}
 	}
-	d := &Draft{s: s, r: newRoot(pb), id: pb.Id, name: name, nodes: map[string]*node{}}
+	d := &Draft{s: s, r: newRoot(pb), id: pb.Id, name: name, nodes: map[string]*node{}, policy: policies[s.o.Compression]}
 	d.r.writing = true
-	if d.policy = policies[s.o.Compression]; d.policy == chunk.PolicyAuto && o.Hurry {
-		d.policy = chunk.PolicyQuick
-	}
 	s.mu.Lock()
 	if old := s.names[name]; old != nil {
 		err := taken(op, name, s.info(old).State)

@@ -113,8 +113,6 @@ func TestCodecs(t *testing.T) {
 		{"auto packs text", PolicyAuto, text, S2},
 		{"auto takes bfloat16 apart", PolicyAuto, bfloat16(8, 512<<10), Planes},
 		{"auto takes an odd length of it, too", PolicyAuto, bfloat16(9, 300<<10+4104), Planes},
-		{"quick packs text", PolicyQuick, text, S2},
-		{"quick leaves bfloat16 alone", PolicyQuick, bfloat16(8, 512<<10), Raw},
 		{"zstd", PolicyZstd, text, Zstd},
 		{"s2", PolicyS2, text, S2},
 		{"none", PolicyNone, text, Raw},

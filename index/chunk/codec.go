@@ -39,7 +39,6 @@ const (
 	PolicyZstd
 	PolicyS2
 	PolicyNone
-	PolicyQuick // as auto, without planes: for writers that someone waits for
 )
 
 // Coder encodes and decodes chunks. It is safe for concurrent use.
@@ -82,7 +81,7 @@ func (c *Coder) Encode(p Policy, content, scratch []byte) ([]byte, Codec) {
 		out, codec = c.enc.EncodeAll(content, scratch[:0]), Zstd
 	case p == PolicyS2, promising(content):
 		out, codec = s2.Encode(scratch[:cap(scratch)], content), S2
-	case p == PolicyAuto:
+	default:
 		if common, pays := commonHigh(content); pays {
 			out, codec = encodePlanes(content, common, scratch), Planes
 		}
