@@ -12,6 +12,9 @@ type run struct {
 	Range
 	parts []Range
 	class class
+	// first is the part of it that somebody waits for: it is delivered before
+	// the rest.
+	first Range
 }
 
 // skip drops from the heads of the lists what needs no fetching any more.
@@ -92,11 +95,14 @@ func (q *Queue) hold(now time.Time) (limit int64, wait time.Duration) {
 	switch {
 	case wait <= 0:
 		return q.opts.RunBytes, 0
-	case q.sweeping < max(1, runtime.NumCPU()-1):
+	case q.sweeping < runtime.NumCPU():
 		return min(shortBytes, q.opts.RunBytes), 0
 	}
 	return 0, wait
 }
+
+// firstBytes is how much of a demand's run goes first, from the demanded page on.
+const firstBytes = 32 << 10
 
 func (q *Queue) claimList(c class, limit int64) run {
 	r := q.lists[c][0]
@@ -153,6 +159,7 @@ func (q *Queue) claim(c class, u unitRef, limit int64) run {
 	switch c {
 	case demand:
 		q.stats.DemandBytes += bytes
+		r.first = q.span(u.file, u.unit, min(u.unit+firstBytes/UnitBytes, len(units)))
 	case hot:
 		q.stats.HotBytes += bytes
 	case sweep:

@@ -44,7 +44,7 @@ func (q *Queue) fetch(r run) (zero, failed int64) {
 			read = int64(n) == last-first
 		}
 	}
-	for _, part := range r.parts {
+	for _, part := range r.order() {
 		for _, s := range all {
 			o := overlap(s.Range, part)
 			switch {
@@ -63,6 +63,29 @@ func (q *Queue) fetch(r run) (zero, failed int64) {
 		}
 	}
 	return zero, failed
+}
+
+// order returns the parts of a run as they are delivered.
+func (r *run) order() []Range {
+	if r.first.Len == 0 {
+		return r.parts
+	}
+	var out, rest []Range
+	for _, p := range r.parts {
+		o := overlap(p, r.first)
+		if o.Len == 0 {
+			rest = append(rest, p)
+			continue
+		}
+		out = append(out, o)
+		if o.End() < p.End() {
+			out = append(out, Range{p.File, o.End(), p.End() - o.End()})
+		}
+		if p.Off < o.Off {
+			out = append(out, Range{p.File, p.Off, o.Off - p.Off})
+		}
+	}
+	return append(out, rest...)
 }
 
 // stretches takes a range of a file apart.

@@ -2,6 +2,7 @@ package prefetch
 
 import (
 	"errors"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -10,21 +11,28 @@ import (
 // and cost nothing in garbage collection. They take up memory only from their
 // first use on.
 type pool struct {
-	free chan []byte
 	size int64
+
+	mu   sync.Mutex
+	more *sync.Cond
+	free [][]byte // the one used last at the end: it is still in a processor's cache
 }
 
 // newPool makes a pool of at most n buffers of size bytes.
 func newPool(n int, size int64) *pool {
-	p := &pool{free: make(chan []byte, n), size: size}
-	for range n {
-		p.free <- nil
-	}
+	p := &pool{free: make([][]byte, n), size: size}
+	p.more = sync.NewCond(&p.mu)
 	return p
 }
 
 func (p *pool) Get() []byte {
-	b := <-p.free
+	p.mu.Lock()
+	for len(p.free) == 0 {
+		p.more.Wait()
+	}
+	b := p.free[len(p.free)-1]
+	p.free = p.free[:len(p.free)-1]
+	p.mu.Unlock()
 	if b != nil {
 		return b
 	}
@@ -35,13 +43,18 @@ func (p *pool) Get() []byte {
 	return b
 }
 
-func (p *pool) Put(b []byte) { p.free <- b }
+func (p *pool) Put(b []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.free = append(p.free, b)
+	p.more.Signal()
+}
 
 // close returns the memory. Preconditions: no buffer is in use.
 func (p *pool) close() error {
 	var errs []error
-	for range cap(p.free) {
-		if b := <-p.free; b != nil {
+	for _, b := range p.free {
+		if b != nil {
 			// A buffer from the heap is none that Munmap knows.
 			if err := unix.Munmap(b); err != nil && !errors.Is(err, unix.EINVAL) {
 				errs = append(errs, err)

@@ -3,6 +3,7 @@ package prefetch
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 )
@@ -107,7 +108,7 @@ func New(opts Options) (*Queue, error) {
 	if q.opts.Buffers == nil {
 		q.opts.Buffers = newPool(opts.Workers+1, opts.RunBytes)
 	}
-	q.active = min(2, opts.Workers)
+	q.active = min(2*runtime.NumCPU(), opts.Workers)
 	q.paid = time.AfterFunc(time.Hour, func() {
 		q.mu.Lock()
 		q.wakeAny.Broadcast()

@@ -3,6 +3,7 @@ package uffd
 import (
 	"fmt"
 	"os"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -15,7 +16,12 @@ type slots struct {
 	mem   []byte
 	size  int64 // of one
 	count int
-	free  chan int // provider's side
+
+	// The provider's side. The slot used last is used next: what was read into
+	// it is still in a processor's cache when the guardian copies from it.
+	mu   sync.Mutex
+	more *sync.Cond
+	free []int
 }
 
 // makeSlots makes the memory and returns the descriptor to pass on.
@@ -51,9 +57,9 @@ func mapSlots(fd int, size int64) (*slots, error) {
 		return nil, fmt.Errorf("map shared memory: %w", err)
 	}
 	s := &slots{mem: mem, size: size, count: int(st.Size / size)}
-	s.free = make(chan int, s.count)
+	s.more = sync.NewCond(&s.mu)
 	for i := range s.count {
-		s.free <- i
+		s.free = append(s.free, s.count-1-i)
 	}
 	return s, nil
 }
@@ -63,8 +69,23 @@ func (s *slots) close() error { return unix.Munmap(s.mem) }
 func (s *slots) slot(i int) []byte { return s.mem[int64(i)*s.size:][:s.size:s.size] }
 
 // Get and Put make the provider's side prefetch.Buffers.
-func (s *slots) Get() []byte  { return s.slot(<-s.free) }
-func (s *slots) Put(b []byte) { s.free <- int(int64(s.page(b)) * pageSize / s.size) }
+func (s *slots) Get() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.free) == 0 {
+		s.more.Wait()
+	}
+	i := s.free[len(s.free)-1]
+	s.free = s.free[:len(s.free)-1]
+	return s.slot(i)
+}
+
+func (s *slots) Put(b []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.free = append(s.free, int(int64(s.page(b))*pageSize/s.size))
+	s.more.Signal()
+}
 
 // page returns which page of the memory a buffer starts at.
 func (s *slots) page(b []byte) uint32 {
