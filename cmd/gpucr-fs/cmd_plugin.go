@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpucr/gpucr-fs/kfd/image"
 	"github.com/gpucr/gpucr-fs/kfd/topology"
 	"github.com/gpucr/gpucr-fs/restore/plugin"
 	"github.com/gpucr/gpucr-fs/restore/plugin/peer"
@@ -86,6 +87,15 @@ func pluginOptions(log *slog.Logger) (peer.Options, error) {
 		opts.Sequential = true
 	default:
 		return opts, fmt.Errorf("GPUCR_PARALLEL=%s is neither 0 nor 1", v)
+	}
+	switch v := os.Getenv("GPUCR_SCHEMA"); v {
+	case "":
+	case image.Schema42.String():
+		opts.Schema = image.Schema42
+	case image.SchemaLater.String():
+		opts.Schema = image.SchemaLater
+	default:
+		return opts, fmt.Errorf("GPUCR_SCHEMA=%s is neither %v nor %v", v, image.Schema42, image.SchemaLater)
 	}
 	var err error
 	if opts.Server.Verify, err = server.ParseMode(os.Getenv("GPUCR_VERIFY")); err != nil {

@@ -58,9 +58,13 @@ func (k *kfdDump) close() {
 }
 
 func (p *peer) dump(ctx context.Context, hooks uint32) error {
-	d := &dump{peer: p, schema: image.Schema42, user: map[uint32]uint32{}, nodes: map[string]*os.File{}}
-	if hooks > hooks42 {
+	d := &dump{peer: p, schema: p.opts.Schema, user: map[uint32]uint32{}, nodes: map[string]*os.File{}}
+	switch {
+	case d.schema != image.SchemaAny:
+	case hooks > hooks42:
 		d.schema = image.SchemaLater
+	default:
+		d.schema = image.Schema42
 	}
 	defer func() {
 		if d.current != nil {

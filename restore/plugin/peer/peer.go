@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpucr/gpucr-fs/kfd/image"
 	"github.com/gpucr/gpucr-fs/kfd/topology"
 	"github.com/gpucr/gpucr-fs/restore/server"
 	"github.com/gpucr/gpucr-fs/restore/server/wire"
@@ -35,6 +36,8 @@ type Options struct {
 	Sys fs.FS
 	// Settings are the switches of GPU mapping and the bound of staging memory.
 	Settings topology.Settings
+	// Schema is that of dumped images. Default: that of the CRIU that dumps.
+	Schema image.Schema
 	// Sequential makes every task wait for its own fill.
 	Sequential bool
 	// Fill is how BOs are filled. Default: [FillFromDirectory].

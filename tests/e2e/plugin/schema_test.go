@@ -49,7 +49,19 @@ func allSet(t *testing.T, what string, m protoreflect.Message, but ...protorefle
 
 // Every field of the images, held against what the simulator knows.
 func TestImages(t *testing.T) {
+	for _, schema := range []image.Schema{image.Schema42, image.SchemaLater} {
+		t.Run(schema.String(), func(t *testing.T) { testImages(t, schema) })
+	}
+}
+
+func testImages(t *testing.T, schema image.Schema) {
 	b := newBench(t, kfdsim.Options{CPUNodes: 2, GPUs: []kfdsim.GPU{{ID: 7001, Hive: 9}, {ID: 7002, Hive: 9, NUMANode: 1}}})
+	var nodeFields, boFields []protoreflect.Name // that 4.2 does not have
+	if schema == image.Schema42 {
+		nodeFields, boFields = []protoreflect.Name{"id", "drm_render_minor", "num_of_bos"}, []protoreflect.Name{"handle"}
+	} else {
+		b.env = []string{"GPUCR_SCHEMA=" + schema.String()}
+	}
 	app := b.StartApp(2, "--interval", "1", "--max-bo", "131072")
 	// Dumped once with the application left alone, so that the simulator can be
 	// asked; it then stands.
@@ -57,7 +69,7 @@ func TestImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := b.set()
-	if s.Schema != image.Schema42 || len(s.Processes) != 2 || len(s.RenderNodes) != 4 || len(s.Dmabufs) != 0 {
+	if s.Schema != schema || len(s.Processes) != 2 || len(s.RenderNodes) != 4 || len(s.Dmabufs) != 0 {
 		t.Fatalf("schema %v, %d processes, %d render nodes, %d dma-bufs", s.Schema, len(s.Processes), len(s.RenderNodes), len(s.Dmabufs))
 	}
 	host, err := topology.Parse(os.DirFS(b.Sim.SysDir()))
@@ -69,20 +81,38 @@ func TestImages(t *testing.T) {
 		bos[bo.PID] = append(bos[bo.PID], bo)
 	}
 	for _, p := range s.Processes {
-		b.checkProcess(p, host, bos[int(p.Message.GetPid())])
+		b.checkProcess(p, host, bos[int(p.Message.GetPid())], boFields)
 	}
 	ids := map[uint32]int{}
 	for _, n := range s.RenderNodes {
-		allSet(t, n.Name, n.Message.ProtoReflect(), "id", "drm_render_minor", "num_of_bos")
+		allSet(t, n.Name, n.Message.ProtoReflect(), nodeFields...)
+		if m := n.Message; schema == image.SchemaLater && (int(m.GetId()) != n.ID || m.GetNumOfBos() != 0 || b.minor(m.GetGpuId()) != m.GetDrmRenderMinor()) {
+			t.Errorf("%s: %v", n.Name, m)
+		}
 		ids[n.Message.GetGpuId()]++
 	}
 	if ids[7001] != 2 || ids[7002] != 2 {
 		t.Errorf("render nodes by gpu: %v", ids)
 	}
 	app.Kill()
+	app.WaitGone()
+	// Either is restored.
+	b.restore()
+	app.WaitRounds(1)
+	app.Kill()
 }
 
-func (b *bench) checkProcess(p image.Process, host *topology.System, bos []kfdsim.BOInfo) {
+// minor is a GPU's render node.
+func (b *bench) minor(gpu uint32) uint32 {
+	for _, g := range b.Sim.Options().GPUs {
+		if g.ID == gpu {
+			return uint32(g.RenderMinor)
+		}
+	}
+	return 0
+}
+
+func (b *bench) checkProcess(p image.Process, host *topology.System, bos []kfdsim.BOInfo, without []protoreflect.Name) {
 	t := b.T.(*testing.T)
 	t.Helper()
 	m := p.Message
@@ -111,8 +141,11 @@ func (b *bench) checkProcess(p image.Process, host *topology.System, bos []kfdsi
 		t.Errorf("%s: private data of %d bos, %d queues, %d objects of %d", p.Name, len(priv.BOs), len(priv.Queues), priv.Objects(), m.GetNumOfObjects())
 	}
 	for i, e := range m.Bos {
-		allSet(t, fmt.Sprintf("%s: bo %d", p.Name, i), e.ProtoReflect(), "handle")
+		allSet(t, fmt.Sprintf("%s: bo %d", p.Name, i), e.ProtoReflect(), without...)
 		want := bos[i]
+		if has := e.GetAllocFlags()&abi.KFDMemPaged != 0; e.Handle != nil && (e.GetHandle() != abi.DRMInvalidHandle) != has {
+			t.Errorf("%s: bo %d of flags %#x has handle %#x", p.Name, i, e.GetAllocFlags(), e.GetHandle())
+		}
 		if e.GetAddr() != want.VA || e.GetSize() != want.Size || e.GetOffset() != want.Offset || e.GetAllocFlags() != want.Flags || e.GetGpuId() != want.UserID {
 			t.Errorf("%s: bo %d is %v, the simulator has %+v", p.Name, i, e, want)
 		}
