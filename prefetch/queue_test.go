@@ -150,7 +150,7 @@ func newQueue(t *testing.T, o Options) *Queue {
 
 func drain(t *testing.T, q *Queue) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := q.Drain(ctx); err != nil {
 		t.Fatalf("not drained: %v, %+v", err, q.Stats())

@@ -141,7 +141,7 @@ func (p Program) Serve(store, mnt string, args ...string) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	late := time.After(20 * time.Second)
+	late := time.After(time.Minute)
 	for {
 		if _, err := os.Stat(filepath.Join(mnt, ".checkpoints")); err == nil {
 			return d, nil
@@ -166,7 +166,7 @@ func (d *Daemon) Kill() error {
 	select {
 	case <-d.exited:
 		return err
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		err = errors.Join(err, errors.New("the killed daemon does not end: it waits for its own mount"), syscall.Unmount(d.mnt, syscall.MNT_FORCE|syscall.MNT_DETACH))
 		<-d.exited
 		return err
@@ -180,7 +180,7 @@ func (d *Daemon) Stop() error {
 	}
 	select {
 	case <-d.exited:
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		return errors.Join(errors.New("gpucr-fs mount -f does not end on SIGTERM"), d.Kill())
 	}
 	if d.err != nil {

@@ -136,7 +136,7 @@ func (s *site) strikeDaemon() {
 	timer := time.AfterFunc(s.moment("seal"), func() { _ = d.Kill() })
 	done := copyTree(images, filepath.Join(s.mnt, ".checkpoints", name)) == nil
 	if done {
-		ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 		_, err := program.Run(ctx, "seal", s.store, name)
 		cancel()
 		done = err == nil

@@ -134,7 +134,7 @@ func TestCRIURestoreOfDamageFails(t *testing.T) {
 	if err == nil {
 		t.Errorf("a restore from damaged pages succeeded: %s", out)
 	}
-	if took := time.Since(begun); took > 20*time.Second {
+	if took := time.Since(begun); took > time.Minute {
 		t.Errorf("the restore took %v to fail", took)
 	}
 	if _, err := p.Status(); err == nil {

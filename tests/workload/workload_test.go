@@ -28,7 +28,7 @@ func start(t *testing.T, args ...string) *Process {
 
 func TestVerifiesItself(t *testing.T) {
 	p := start(t, "--mem", "16", "--child-mem", "2")
-	if err := p.Verified(20 * time.Second); err != nil {
+	if err := p.Verified(time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	st, err := p.Status()
@@ -71,7 +71,7 @@ func TestFindsDamage(t *testing.T) {
 			if _, err := mem.WriteAt(b, at); err != nil {
 				t.Fatal(err)
 			}
-			err = p.Verified(20 * time.Second)
+			err = p.Verified(time.Minute)
 			if err == nil {
 				t.Fatal("one changed byte was not found")
 			}

@@ -59,8 +59,8 @@ func TestUnreadable(t *testing.T) {
 			// The damage is where the kernel or CRIU itself had to look
 			// before the process ran.
 			failed++
-			must(t, c.Ended(10*time.Second))
-			if err := s.wait(10 * time.Second); !errors.Is(err, uffd.ErrRestore) || hits.Load() == 0 {
+			must(t, c.Ended(time.Minute))
+			if err := s.wait(time.Minute); !errors.Is(err, uffd.ErrRestore) || hits.Load() == 0 {
 				t.Errorf("the restore failed, the server says %v", err)
 			}
 			continue
@@ -94,7 +94,7 @@ func TestTargetKilled(t *testing.T) {
 		must(t, c.restore(t, work))
 		must(t, c.Beats(5, time.Minute))
 		c.Kill()
-		must(t, s.wait(5*time.Second))
+		must(t, s.wait(time.Minute))
 	}
 }
 
@@ -125,14 +125,14 @@ func TestRestoreFails(t *testing.T) {
 			// Killed before it was finished; or after, and the process runs.
 			if err != nil {
 				failed++
-				must(t, c.Ended(5*time.Second))
+				must(t, c.Ended(time.Minute))
 			}
 		case <-time.After(time.Second):
 			// It was killed before it connected: nobody has come yet.
 			g.cmd.Process.Signal(syscall.SIGTERM)
 			<-g.end
 		}
-		must(t, g.gone(5*time.Second))
+		must(t, g.gone(time.Minute))
 		c.Kill()
 		if _, err := os.Lstat(filepath.Join(work, uffd.SocketName)); err == nil {
 			t.Errorf("restore %d: the socket is still there", i)
@@ -171,7 +171,7 @@ func TestGuardianKilled(t *testing.T) {
 			must(t, c.Stop(time.Minute))
 			continue
 		}
-		must(t, c.Ended(10*time.Second))
+		must(t, c.Ended(time.Minute))
 	}
 }
 
@@ -209,7 +209,7 @@ func TestNobodyCame(t *testing.T) {
 	work := t.TempDir()
 	s := c.serve(t, work, serveOptions{})
 	s.stop()
-	if err := s.wait(time.Second); !errors.Is(err, context.Canceled) {
+	if err := s.wait(time.Minute); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	must(t, s.Server.Close())

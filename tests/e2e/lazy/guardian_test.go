@@ -27,7 +27,7 @@ func TestGuarded(t *testing.T) {
 		must(t, c.restore(t, work))
 		must(t, c.Check(2, time.Minute))
 		must(t, <-g.end)
-		must(t, g.gone(5*time.Second))
+		must(t, g.gone(time.Minute))
 		must(t, c.Check(2, time.Minute))
 		if _, err := os.Lstat(filepath.Join(work, uffd.SocketName)); err == nil {
 			t.Error("the socket is still there")
@@ -56,7 +56,7 @@ func TestProviderKilled(t *testing.T) {
 		if err := <-g.end; err != nil {
 			took++
 		}
-		must(t, g.gone(10*time.Second))
+		must(t, g.gone(time.Minute))
 		if n := c.SIGBUS(); n != 0 {
 			t.Errorf("%d pages could not be read", n)
 		}
@@ -75,8 +75,8 @@ func TestNobodySucceeds(t *testing.T) {
 		must(t, c.restore(t, work))
 		g.cmd.Process.Kill()
 		<-g.end
-		must(t, c.Ended(10*time.Second))
-		must(t, g.gone(10*time.Second))
+		must(t, c.Ended(time.Minute))
+		must(t, g.gone(time.Minute))
 		if !strings.Contains(g.text(), "killed a task that lacks memory") {
 			t.Errorf("the log does not tell: %s", g.text())
 		}
@@ -93,16 +93,16 @@ func TestSuccessorsKilled(t *testing.T) {
 	g.cmd.Process.Kill()
 	killed := 0
 	for range 5 {
-		must(t, poll(10*time.Second, func() bool { return len(g.role("successor")) == 1 || len(g.role("guardian")) == 0 }))
-		must(t, c.Beats(20, 10*time.Second))
+		must(t, poll(time.Minute, func() bool { return len(g.role("successor")) == 1 || len(g.role("guardian")) == 0 }))
+		must(t, c.Beats(20, time.Minute))
 		for _, pid := range g.role("successor") {
 			syscall.Kill(pid, syscall.SIGKILL)
 			killed++
-			must(t, poll(10*time.Second, func() bool { return syscall.Kill(pid, 0) != nil || len(g.role("successor")) == 0 }))
+			must(t, poll(time.Minute, func() bool { return syscall.Kill(pid, 0) != nil || len(g.role("successor")) == 0 }))
 		}
 	}
 	must(t, c.Stop(time.Minute))
-	must(t, g.gone(10*time.Second))
+	must(t, g.gone(time.Minute))
 	t.Logf("%d successors killed; %s", killed, c)
 	if killed == 0 {
 		t.Error("no successor was there to be killed")

@@ -56,7 +56,7 @@ func TestProfile(t *testing.T) {
 		}
 		must(t, c.Check(1, time.Minute))
 		c.Kill()
-		must(t, s.wait(10*time.Second))
+		must(t, s.wait(time.Minute))
 		return faults, hot
 	}
 	before, first := restore(serveOptions{rate: slow, recorder: prefetch.NewRecorder()})

@@ -126,6 +126,8 @@ func (c *checkpoint) guardAs(t testing.TB, role, work string, rate int64) *guard
 	out, err := g.cmd.StdoutPipe()
 	must(t, err)
 	must(t, g.cmd.Start())
+	overdue := time.AfterFunc(5*time.Minute, func() { g.cmd.Process.Kill() }) // whoever waits for it gets an error then
+	t.Cleanup(func() { overdue.Stop() })
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
 		g.cmd.Wait()
@@ -137,7 +139,7 @@ func (c *checkpoint) guardAs(t testing.TB, role, work string, rate int64) *guard
 	go func() { g.end <- g.cmd.Wait() }()
 	t.Cleanup(func() {
 		g.cmd.Process.Kill()
-		must(t, g.gone(10*time.Second))
+		must(t, g.gone(time.Minute))
 		if t.Failed() {
 			t.Log(g.text())
 		}
