@@ -10,35 +10,54 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"syscall"
 	"time"
 )
 
 // errNoDaemon: no daemon listens for the store.
 var errNoDaemon = errors.New("no daemon")
 
+// errLeaving: the daemon is there, and about to leave.
+var errLeaving = fmt.Errorf("it leaves: %w", errNoDaemon)
+
+// ErrGone: the daemon ended while it was being spoken to.
+var ErrGone = errors.New("the daemon is gone")
+
+// answerPatience bounds the wait for a daemon to say that it stays.
+const answerPatience = time.Minute
+
 // client speaks to the daemon of one store. Each call has a connection of its own.
 type client struct {
 	dir  string
+	held net.Conn // open while the daemon is to stay
 	http *http.Client
 	proc *process // the daemon's; nil when it is in another pid namespace
 	pid  int
 }
 
-// newClient looks for the daemon of the store at dir; errNoDaemon when there is none.
-func newClient(ctx context.Context, dir string) (*client, error) {
+// newClient looks for the daemon of the store at dir and holds it; errNoDaemon when there is none, which errLeaving is, too.
+func newClient(ctx context.Context, dir string) (_ *client, err error) {
 	conn, err := dial(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
+	defer func() {
+		if err != nil {
+			conn.Close()
+		}
+	}()
 	_, pid, err := peer(conn)
 	if err != nil {
 		return nil, fmt.Errorf("ask who the daemon is: %w", err)
 	}
-	c := &client{dir: dir, pid: pid}
+	if err := askToStay(ctx, conn); err != nil {
+		return nil, err
+	}
+	c := &client{dir: dir, held: conn, pid: pid}
 	if pid != 0 {
 		if c.proc, err = openProcess(pid); err != nil {
-			return nil, errNoDaemon // it ended this very moment
+			return nil, errLeaving // it was killed this very moment
 		}
 	}
 	c.http = &http.Client{Transport: &http.Transport{
@@ -51,7 +70,39 @@ func newClient(ctx context.Context, dir string) (*client, error) {
 	return c, nil
 }
 
+// askToStay holds the daemon at the other end of a new connection.
+func askToStay(ctx context.Context, conn net.Conn) error {
+	conn.SetDeadline(time.Now().Add(answerPatience))
+	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Now()) })()
+	req, err := http.NewRequest(http.MethodPost, "http://daemon"+holdPath, nil)
+	if err != nil {
+		return err
+	}
+	err = req.Write(conn)
+	var resp *http.Response
+	if err == nil {
+		resp, err = http.ReadResponse(bufio.NewReader(conn), req)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("the daemon does not answer: %w", err)
+	case err != nil: // it left, or was killed
+		return errLeaving
+	}
+	// The body is left alone: it ends with the daemon.
+	switch resp.StatusCode {
+	case http.StatusOK:
+		return conn.SetDeadline(time.Time{})
+	case http.StatusServiceUnavailable:
+		return errLeaving
+	}
+	return fmt.Errorf("the daemon answered %q; it is of another version: unmount and mount again", resp.Status)
+}
+
 func (c *client) close() {
+	c.held.Close()
 	c.http.CloseIdleConnections()
 	if c.proc != nil {
 		c.proc.close()
@@ -81,8 +132,8 @@ func (c *client) call(ctx context.Context, name string, req, res any, st Streams
 		if cerr := ctx.Err(); cerr != nil {
 			return cerr
 		}
-		if errors.Is(err, errNoDaemon) {
-			return fmt.Errorf("the daemon is gone: %w", err)
+		if errors.Is(err, errNoDaemon) || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+			return fmt.Errorf("%w: %w", ErrGone, err)
 		}
 		return fmt.Errorf("speak to the daemon: %w", err)
 	}
@@ -126,8 +177,9 @@ func (r *request) WriteTo(w io.Writer) (sum int64, err error) {
 	}
 }
 
-// waitExit returns when the daemon's process is gone, so that the store is free.
+// waitExit lets the daemon leave and returns when its process is gone, so that the store is free.
 func (c *client) waitExit(ctx context.Context) error {
+	c.held.Close()
 	if c.proc != nil {
 		return c.proc.wait(ctx)
 	}

@@ -15,13 +15,22 @@
 //
 // # The life of a daemon
 //
-// It opens the store, listens, mounts, reports to its starter over a pipe, and serves until its last mount is gone, however it went, or until its context
-// ends; then it unmounts what is left, waits for operations in flight, removes the socket and closes the store. Killed, it leaves a stale mount, which the
-// next mount at that place detaches, and a stale socket, which the next daemon replaces: whoever holds the store's lock owns the name of the socket.
+// It opens the store, listens, mounts, reports to its starter over a pipe, and serves until its last mount is gone, however it went, no restore is in progress
+// and nobody holds it, or until its context ends; then it unmounts what is left, waits for operations in flight, removes the socket and closes the store.
+// Killed, it leaves a stale mount, which the next mount at that place detaches, and a stale socket, which the next daemon replaces: whoever holds the store's
+// lock owns the name of the socket.
+//
+// Every client holds the daemon for as long as its session lasts: it says so first thing, on a connection it keeps, and is told whether the daemon stays. A
+// daemon that has decided to leave refuses, and the client looks again: it finds the store free, or another daemon. So no request meets a daemon that leaves.
+//
+// # Restores
+//
+// A restore's memory comes from the daemon, see restores.go, while CRIU runs in the command. When the daemon is killed, the guardian of each restore starts a
+// successor (adopt.go). One of them opens the store and is the daemon; the others hand it the descriptors of their guardians and end.
 //
 // # Lock order
 //
-// Daemon.mu is the only lock here. It is never held while mounting, unmounting or calling the store.
+// Daemon.mu, then restoring.mu. Neither is held while mounting, unmounting or calling the store.
 package daemon
 
 import (
@@ -48,6 +57,8 @@ import (
 type Mount interface {
 	// Seal completes a checkpoint that is being written through this mount; Class NotFound when there is none of that name.
 	Seal(ctx context.Context, name string) (index.Info, error)
+	// Discard gives a checkpoint up that is being written through this mount.
+	Discard(name string) error
 	// Unmount flushes and detaches. Class InUse when the mount has users; it goes on then.
 	Unmount(ctx context.Context) error
 	// Close detaches from under its users.
@@ -58,14 +69,21 @@ type Mount interface {
 	Stats() fs.Stats
 }
 
+// OnAccess is told of reads through a mount, see fs.Options.
+type OnAccess = func(checkpoint, path string, off, n int64)
+
 // Options of a daemon.
 type Options struct {
 	// Dir is the store.
 	Dir string
 	// Index are the options the store is opened with. OnRead and Cuts are taken over by the daemon.
 	Index index.Options
-	// Mount makes a mount.
-	Mount func(ctx context.Context, s *index.Store, r MountRequest) (Mount, error)
+	// Mount makes a mount. It tells onAccess of every read of sealed content.
+	Mount func(ctx context.Context, s *index.Store, r MountRequest, onAccess OnAccess) (Mount, error)
+	// Guardian is the command that runs uffd.GuardianMain, Successor the one that runs Succeed; without them nothing can be restored.
+	Guardian, Successor []string
+	// Await keeps a daemon that has nothing to do from leaving before its starter has come, for this long at most.
+	Await time.Duration
 	// Logger takes what an administrator should see. Default: discards.
 	Logger *slog.Logger
 	// Version is told to clients.
@@ -98,12 +116,19 @@ type Daemon struct {
 	http    *http.Server
 	served  chan error // result of http.Serve
 	wg      sync.WaitGroup
+	quit    chan struct{} // closed when the daemon closes
+
+	// serving is what restores are served in; ended when successors are to take them over.
+	serving context.Context
+	endServ context.CancelFunc
 
 	mu       sync.Mutex
-	mounts   map[string]*mounted // by directory
-	pending  int                 // mounts being made
+	mounts   map[string]*mounted   // by directory
+	restores map[string]*restoring // by ID
+	pending  int                   // mounts and restores being made, and clients that hold the daemon
+	awaiting bool                  // pending counts the starter, who has not come yet
 	stopping bool
-	idle     chan struct{} // closed when the last mount has gone
+	idle     chan struct{} // closed when nothing is left to do
 }
 
 // Start opens the store and listens on its socket. Class InUse when another process holds the store. The caller adds mounts, then calls Run, or Close.
@@ -114,7 +139,9 @@ func Start(ctx context.Context, o Options) (*Daemon, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	d := &Daemon{o: o, log: o.Logger, started: time.Now(), mounts: map[string]*mounted{}, idle: make(chan struct{}), served: make(chan error, 1)}
+	d := &Daemon{o: o, log: o.Logger, started: time.Now(), mounts: map[string]*mounted{}, restores: map[string]*restoring{},
+		idle: make(chan struct{}), quit: make(chan struct{}), served: make(chan error, 1)}
+	d.serving, d.endServ = context.WithCancel(context.Background())
 	d.metrics = newMetrics(d)
 	o.Index.OnRead = d.metrics.observe
 	o.Index.Cuts = gpu.Cuts
@@ -124,6 +151,10 @@ func Start(ctx context.Context, o Options) (*Daemon, error) {
 		return nil, err
 	}
 	d.store = store
+	if o.Await > 0 {
+		d.pending, d.awaiting = 1, true
+		time.AfterFunc(o.Await, d.come)
+	}
 	l, err := listen(store.Dir())
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
@@ -137,11 +168,11 @@ func Start(ctx context.Context, o Options) (*Daemon, error) {
 // Store gives the open store; it stays the daemon's.
 func (d *Daemon) Store() *index.Store { return d.store }
 
-// Run serves until the last mount is gone or ctx ends, then closes the daemon. Its error is what made the end unclean.
+// Run serves until nothing is left to do or ctx ends, then closes the daemon. Its error is what made the end unclean.
 func (d *Daemon) Run(ctx context.Context) error {
 	select {
 	case <-d.idle:
-		d.log.Info("the last mount is gone")
+		d.log.Info("nothing is mounted, and nothing restored")
 	case <-ctx.Done():
 		d.log.Info("told to stop")
 	case err := <-d.served:
@@ -158,7 +189,8 @@ func (d *Daemon) Close() error {
 	left := slices.Collect(maps.Values(d.mounts))
 	d.mu.Unlock()
 
-	var errs []error
+	errs := []error{d.closeRestores()}
+	close(d.quit)
 	for _, m := range left {
 		err := m.m.Unmount(context.Background())
 		if index.ClassOf(err) == index.InUse {
@@ -202,7 +234,7 @@ func (d *Daemon) AddMount(ctx context.Context, r MountRequest) (MountResult, err
 		return MountResult{}, err
 	}
 	// The mount outlives the request that asked for it.
-	m, err := d.o.Mount(context.WithoutCancel(ctx), d.store, r)
+	m, err := d.o.Mount(context.WithoutCancel(ctx), d.store, r, d.touch)
 	if err != nil {
 		return MountResult{}, err
 	}
@@ -211,8 +243,15 @@ func (d *Daemon) AddMount(ctx context.Context, r MountRequest) (MountResult, err
 		return MountResult{}, errors.Join(errStopping(), m.Close())
 	}
 	d.log.Info("mounted", "dir", r.Dir, "checkpoint", r.Checkpoint, "new", r.New)
-	return MountResult{Dir: r.Dir, Store: d.store.Dir(), Checkpoint: r.Checkpoint, New: r.New, PID: os.Getpid(), Metrics: d.metrics.addr()}, nil
+	return d.mountResult(r), nil
 }
+
+func (d *Daemon) mountResult(r MountRequest) MountResult {
+	return MountResult{Dir: r.Dir, Store: d.store.Dir(), Checkpoint: r.Checkpoint, New: r.New, PID: os.Getpid(), Metrics: d.metrics.addr()}
+}
+
+// Serving is what a daemon without a mount tells its starter.
+func (d *Daemon) Serving() MountResult { return d.mountResult(MountRequest{}) }
 
 // reserve books a place for a mount being made, so that the daemon does not leave meanwhile.
 func (d *Daemon) reserve(dir string) error {
@@ -266,17 +305,44 @@ func (d *Daemon) watch(e *mounted) {
 }
 
 func (d *Daemon) checkIdleLocked() {
-	if len(d.mounts) == 0 && d.pending == 0 && !d.stopping {
+	if d.unusedLocked() && d.pending == 0 && !d.stopping {
 		d.stopping = true
 		close(d.idle)
 	}
 }
 
-// Unmount flushes and detaches the mount at dir; last tells that the daemon goes now, too.
-func (d *Daemon) Unmount(ctx context.Context, dir string, force bool) (last bool, err error) {
+func (d *Daemon) unusedLocked() bool { return len(d.mounts) == 0 && len(d.restores) == 0 }
+
+// hold keeps the daemon from leaving until release; false when it leaves already.
+func (d *Daemon) hold() bool {
 	d.mu.Lock()
-	e := d.mounts[dir]
-	d.mu.Unlock()
+	defer d.mu.Unlock()
+	if d.stopping {
+		return false
+	}
+	d.pending++
+	d.comeLocked()
+	return true
+}
+
+// come ends the wait for the starter.
+func (d *Daemon) come() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.comeLocked()
+}
+
+func (d *Daemon) comeLocked() {
+	if d.awaiting {
+		d.awaiting = false
+		d.pending--
+		d.checkIdleLocked()
+	}
+}
+
+// Unmount flushes and detaches the mount at dir; last tells that the daemon goes when its clients let it.
+func (d *Daemon) Unmount(ctx context.Context, dir string, force bool) (last bool, err error) {
+	e := d.mountAt(dir)
 	if e == nil {
 		return false, &index.Error{Class: index.NotFound, Op: "umount", File: dir, Err: errors.New("this store is not mounted there")}
 	}
@@ -294,7 +360,28 @@ func (d *Daemon) Unmount(ctx context.Context, dir string, force bool) (last bool
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.stopping, nil
+	return d.unusedLocked(), nil
+}
+
+// mountAt gives the mount at a directory, nil without one.
+func (d *Daemon) mountAt(dir string) *mounted {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.mounts[dir]
+}
+
+// dropMount takes a private mount away. CRIU, which has just ended, may not have closed all of it yet; whoever else is there loses it.
+func (d *Daemon) dropMount(dir string) error {
+	e := d.mountAt(dir)
+	if e == nil {
+		return nil
+	}
+	err := e.m.Unmount(context.Background())
+	if index.ClassOf(err) == index.InUse {
+		err = e.m.Close()
+	}
+	<-e.gone
+	return err
 }
 
 // mountList gives a snapshot of the table, ordered by directory.

@@ -69,6 +69,8 @@ func (m *fakeMount) Wait() error {
 	return nil
 }
 
+func (m *fakeMount) Discard(string) error { return m.draft.Abort() }
+
 func (m *fakeMount) Stats() fs.Stats { return fs.Stats{Reads: 7} }
 
 // server is a daemon under test.
@@ -86,7 +88,7 @@ func serve(t testing.TB, dir string) *server {
 	t.Helper()
 	s := &server{dir: dir, mounts: map[string]*fakeMount{}, ended: make(chan error, 1)}
 	d, err := Start(t.Context(), Options{Dir: dir, Index: small(), Version: "test", Logger: slog.New(slog.NewTextHandler(testLog{t}, nil)),
-		Mount: func(ctx context.Context, store *index.Store, r MountRequest) (Mount, error) {
+		Mount: func(ctx context.Context, store *index.Store, r MountRequest, _ OnAccess) (Mount, error) {
 			if strings.Contains(r.Dir, "refused") {
 				return nil, &index.Error{Class: index.Invalid, Op: "mount", Err: errors.New("refused"), Hint: "elsewhere"}
 			}

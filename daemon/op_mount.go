@@ -20,6 +20,7 @@ type MountRequest struct {
 	ReadaheadKB int    `json:"readahead_kb,omitempty"`
 	MetricsAddr string `json:"metrics_addr,omitempty"` // HOST:PORT to serve Prometheus at
 	Debug       bool   `json:"debug,omitempty"`        // log every request of the kernel
+	Private     bool   `json:"private,omitempty"`      // of one restore or dump, which takes it away
 }
 
 // MountResult is a mount that serves.

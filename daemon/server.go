@@ -22,7 +22,27 @@ const progressEvery = 100 * time.Millisecond
 func (d *Daemon) newServer() *http.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/ops/{name}", d.serveOp)
+	mux.HandleFunc("POST "+holdPath, d.serveHold)
 	return &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelWarn)}
+}
+
+// holdPath is where a client says that it is there. The answer comes at once; the daemon stays until the client goes.
+const holdPath = "/v1/hold"
+
+func (d *Daemon) serveHold(w http.ResponseWriter, r *http.Request) {
+	if !d.hold() {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	defer d.release()
+	w.WriteHeader(http.StatusOK)
+	if err := http.NewResponseController(w).Flush(); err != nil {
+		return
+	}
+	select {
+	case <-r.Context().Done():
+	case <-d.quit:
+	}
 }
 
 func (d *Daemon) serveOp(w http.ResponseWriter, r *http.Request) {

@@ -11,7 +11,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index"
 )
 
-// patience is how long Connect waits for a store that another process holds without a daemon listening: one that just starts or stops.
+// patience is how long Connect waits for a store that another process holds without a daemon listening: one that just starts or stops. One that said that it
+// leaves may take until handover.
 const patience = time.Second
 
 // Session is access to a store, through its daemon if one runs.
@@ -32,7 +33,7 @@ func Connect(ctx context.Context, dir string, o index.Options) (*Session, error)
 		log = slog.New(slog.DiscardHandler)
 	}
 	o.Cuts = gpu.Cuts
-	for deadline := time.Now().Add(patience); ; {
+	for begin, limit := time.Now(), patience; ; {
 		c, err := newClient(ctx, abs)
 		if err == nil {
 			return &Session{client: c, log: log}, nil
@@ -40,11 +41,14 @@ func Connect(ctx context.Context, dir string, o index.Options) (*Session, error)
 		if !errors.Is(err, errNoDaemon) {
 			return nil, err
 		}
+		if errors.Is(err, errLeaving) {
+			limit = handover
+		}
 		s, err := index.Open(ctx, abs, o)
 		if err == nil {
 			return &Session{store: s, log: log}, nil
 		}
-		if index.ClassOf(err) != index.InUse || time.Now().After(deadline) {
+		if index.ClassOf(err) != index.InUse || time.Since(begin) > limit {
 			return nil, err
 		}
 		select {

@@ -139,7 +139,7 @@ func readFrames(r *bufio.Reader, st Streams, res any) error {
 			err = io.ErrUnexpectedEOF
 		}
 		if err != nil {
-			return fmt.Errorf("the daemon broke off: %w", err)
+			return fmt.Errorf("%w: %w", ErrGone, err)
 		}
 		var f frame
 		if err := json.Unmarshal(line, &f); err != nil {

@@ -240,6 +240,16 @@ func (s *Server) Seal(ctx context.Context, name string) (index.Info, error) {
 	return s.seal(ctx, img)
 }
 
+// Discard gives a checkpoint up that is being written through this mount: what is written to it from now on fails. Class NotFound when there is none of that
+// name, ReadOnly when it is sealed.
+func (s *Server) Discard(name string) error {
+	img, err := s.cat.image(name)
+	if err != nil {
+		return err
+	}
+	return s.cat.abort(img)
+}
+
 func (s *Server) seal(ctx context.Context, img *image) (index.Info, error) {
 	return s.cat.seal(ctx, img)
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -222,6 +223,9 @@ func (c *CRIU) Dump(images, log string, pid int, leaveRunning bool) error {
 	return nil
 }
 
+// SetDefault gives one of CRIU's options a value unless the user did.
+func (c *CRIU) SetDefault(name, value string) error { return c.args.Set(name, value) }
+
 // Marks are CRIU's milestones so far.
 func (c *CRIU) Marks() []Mark { return c.marks }
 
@@ -277,7 +281,10 @@ func failure(resp *rpc.CriuResp) error {
 	return errors.New(text)
 }
 
-// explain adds what the log says to an error: its first error is the cause, later ones are what follows from it.
+// noise are errors in CRIU's log that it goes on after, or that only say that there was another.
+var noise = []string{"rlimit: Can't setup RLIMIT_NOFILE for self", "Restoring FAILED", "Dumping FAILED"}
+
+// explain gives what the log says in place of CRIU's answer: the first errors are the cause, later ones are what follows from them.
 func (c *CRIU) explain(err error, work string) error {
 	log := c.args.Value("log-file")
 	if log == "" {
@@ -293,12 +300,16 @@ func (c *CRIU) explain(err error, work string) error {
 	if rerr != nil {
 		return err
 	}
+	var causes []string
 	for line := range strings.Lines(string(text)) {
-		if _, rest, ok := strings.Cut(line, "Error ("); ok {
-			if _, what, ok := strings.Cut(rest, "): "); ok {
-				return fmt.Errorf("%w: %s", err, strings.TrimSpace(what))
-			}
+		_, rest, ok := strings.Cut(line, "Error (")
+		_, what, ok2 := strings.Cut(rest, "): ")
+		if what = strings.TrimSpace(what); ok && ok2 && !slices.ContainsFunc(noise, func(n string) bool { return strings.HasPrefix(what, n) }) {
+			causes = append(causes, what)
 		}
+	}
+	if len(causes) > 0 {
+		return errors.New(strings.Join(causes[:min(len(causes), 3)], "; "))
 	}
 	return err
 }

@@ -7,16 +7,21 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/restore/uffd"
 )
 
-// daemonCmd is what mount runs in the background.
+// daemonCmd is what mount, restore and dump run in the background.
 func (a *app) daemonCmd() *cobra.Command {
-	return &cobra.Command{
+	var successor string
+	c := &cobra.Command{
 		Use:    "daemon",
-		Short:  "serve a mount (started by mount)",
+		Short:  "serve a store (started by mount, restore and dump)",
 		Hidden: true,
-		Args:   cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args:   cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if successor != "" {
+				return a.succeed(cmd, successor, args)
+			}
 			starter, err := daemon.NewStarter()
 			if err != nil {
 				return usage(err, "use gpucr-fs mount")
@@ -32,5 +37,36 @@ func (a *app) daemonCmd() *cobra.Command {
 			defer log.Close()
 			return serve(cmd.Context(), spec, log, starter.Report)
 		},
+	}
+	c.Flags().StringVar(&successor, "successor", "", "go on with a restore in place of a daemon that was killed: its instructions")
+	return c
+}
+
+// succeed goes on with the restore that args describe; a guardian starts it.
+func (a *app) succeed(cmd *cobra.Command, instructions string, args []string) error {
+	var spec daemonSpec
+	if err := json.Unmarshal([]byte(instructions), &spec); err != nil || len(args) != 1 {
+		return usage(fmt.Errorf("these are no instructions for a successor"), "use gpucr-fs restore")
+	}
+	log, err := daemon.OpenLogFile(spec.Log, logLimit)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	o, err := spec.options(spec.logger(log))
+	if err != nil {
+		return err
+	}
+	return daemon.Succeed(cmd.Context(), o, args[0])
+}
+
+// guardianCmd is the process that holds the memory of a restore's processes together, see restore/uffd.
+func (a *app) guardianCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:    "guardian",
+		Short:  "guard a restore (started by the daemon)",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE:   func(*cobra.Command, []string) error { return uffd.GuardianMain() },
 	}
 }

@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -89,6 +92,45 @@ func (a *app) printMount(res daemon.MountResult) error {
 	})
 }
 
+// awaitStarter is how long a daemon without a mount waits for whoever started it.
+const awaitStarter = 30 * time.Second
+
+// spec is what a daemon is started with by commands that need one.
+func (a *app) spec(store string) (daemonSpec, error) {
+	abs, err := filepath.Abs(store)
+	return daemonSpec{Store: abs, CacheSize: int64(a.index.cache), FreeFloor: int64(a.index.floor), Workers: a.index.workers, Log: filepath.Join(abs, "daemon.log")}, err
+}
+
+// options are the daemon's.
+func (s daemonSpec) options(log *slog.Logger) (daemon.Options, error) {
+	o := daemon.Options{
+		Dir: s.Store, Logger: log, Version: version, Mount: mounter(log),
+		Index: index.Options{CacheSize: s.CacheSize, FreeFloor: s.FreeFloor, Workers: s.Workers},
+	}
+	self, err := program()
+	if err != nil {
+		return o, err
+	}
+	s.Mount = daemon.MountRequest{}
+	spec, err := json.Marshal(s)
+	o.Guardian, o.Successor = []string{self, "guardian"}, []string{self, "daemon", "--successor", string(spec)}
+	return o, err
+}
+
+// program is this program's path, by the name it was started with where that leads to it.
+func program() (string, error) {
+	if p, err := exec.LookPath(os.Args[0]); err == nil {
+		if p, err = filepath.Abs(p); err == nil {
+			named, err1 := os.Stat(p)
+			self, err2 := os.Stat("/proc/self/exe")
+			if errors.Join(err1, err2) == nil && os.SameFile(named, self) {
+				return p, nil
+			}
+		}
+	}
+	return os.Executable()
+}
+
 // spawn starts this program again as the daemon.
 func spawn(ctx context.Context, spec daemonSpec) (daemon.MountResult, error) {
 	// A folder that is no store must not get a log.
@@ -129,21 +171,23 @@ func (a *app) mountForeground(ctx context.Context, spec daemonSpec, toStderr boo
 
 // serve is the life of a daemon. ready is told once whether the mount serves.
 func serve(ctx context.Context, spec daemonSpec, log io.Writer, ready func(daemon.MountResult, error) error) error {
-	level := slog.LevelInfo
-	if spec.Debug {
-		level = slog.LevelDebug
-	}
-	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level}))
-	d, err := daemon.Start(ctx, daemon.Options{
-		Dir: spec.Store, Logger: logger, Version: version, Mount: mounter(logger),
-		Index: index.Options{CacheSize: spec.CacheSize, FreeFloor: spec.FreeFloor, Workers: spec.Workers},
-	})
+	logger := spec.logger(log)
+	o, err := spec.options(logger)
 	if err != nil {
 		return ready(daemon.MountResult{}, err)
 	}
-	res, err := d.AddMount(ctx, spec.Mount)
+	if spec.Mount.Dir == "" {
+		o.Await = awaitStarter
+	}
+	d, err := daemon.Start(ctx, o)
 	if err != nil {
-		return errors.Join(ready(res, err), d.Close())
+		return ready(daemon.MountResult{}, err)
+	}
+	res := d.Serving()
+	if spec.Mount.Dir != "" {
+		if res, err = d.AddMount(ctx, spec.Mount); err != nil {
+			return errors.Join(ready(res, err), d.Close())
+		}
 	}
 	if err := ready(res, nil); err != nil {
 		return errors.Join(err, d.Close())
@@ -151,11 +195,19 @@ func serve(ctx context.Context, spec daemonSpec, log io.Writer, ready func(daemo
 	return d.Run(ctx)
 }
 
+func (s daemonSpec) logger(w io.Writer) *slog.Logger {
+	level := slog.LevelInfo
+	if s.Debug {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}
+
 // mounter makes mounts with package fs.
-func mounter(log *slog.Logger) func(context.Context, *index.Store, daemon.MountRequest) (daemon.Mount, error) {
-	return func(ctx context.Context, s *index.Store, r daemon.MountRequest) (daemon.Mount, error) {
+func mounter(log *slog.Logger) func(context.Context, *index.Store, daemon.MountRequest, daemon.OnAccess) (daemon.Mount, error) {
+	return func(ctx context.Context, s *index.Store, r daemon.MountRequest, onAccess daemon.OnAccess) (daemon.Mount, error) {
 		m, err := fs.Mount(ctx, s, r.Dir, fs.Options{
-			Checkpoint: r.Checkpoint, New: r.New, Logger: log, ReadaheadKB: r.ReadaheadKB, AllowOther: r.AllowOther, Debug: r.Debug,
+			Checkpoint: r.Checkpoint, New: r.New, Logger: log, ReadaheadKB: r.ReadaheadKB, AllowOther: r.AllowOther, Debug: r.Debug, OnAccess: onAccess,
 		})
 		if err != nil {
 			return nil, err

@@ -26,6 +26,8 @@ type Options struct {
 	// Profile is replayed. Record makes a new one.
 	Profile *prefetch.Profile
 	Record  bool
+	// RecordGPU lets the record of processes that use CUDA go on after their resume, see the package comment.
+	RecordGPU bool
 	// Guardian and Successor are the commands of uffd.GuardianOptions. Not for Takeover.
 	Guardian, Successor []string
 	Logger              *slog.Logger
@@ -53,6 +55,7 @@ type Feed struct {
 	supplier  uffd.Supplier
 	patient   *patient // nil with a profile
 	recorder  *prefetch.Recorder
+	burst     bool // the processes read all they have right after their resume
 	closeAll  func() error
 	names     []string
 	total     int64
@@ -131,7 +134,11 @@ func Takeover(o Options, wire, setup *os.File) (*Feed, error) {
 }
 
 func provide(o Options, client *uffd.Client) (*Feed, error) {
-	f := &Feed{opts: o, client: client, names: client.Plan().Files, total: client.Plan().Bytes()}
+	cuda, err := usesCUDA(o.Images.FS())
+	if err != nil {
+		return nil, fmt.Errorf("read the images: %w", err)
+	}
+	f := &Feed{burst: cuda && !o.RecordGPU, opts: o, client: client, names: client.Plan().Files, total: client.Plan().Bytes()}
 	files, done, err := open(o.Images, f.names)
 	if err != nil {
 		return nil, err
@@ -155,7 +162,10 @@ func provide(o Options, client *uffd.Client) (*Feed, error) {
 		return nil, errors.Join(err, done())
 	}
 	f.supplier = f.queue
-	if f.recorder != nil && o.Profile == nil {
+	switch {
+	case f.recorder != nil && f.burst:
+		f.supplier = burst{f.queue, f.recorder}
+	case f.recorder != nil && o.Profile == nil:
 		f.patient = newPatient(f.queue)
 		f.supplier = f.patient
 	}
@@ -176,6 +186,9 @@ func (f *Feed) Serve(ctx context.Context) error {
 
 // Abandon gives the restore up: its tasks are ended, and Serve returns.
 func (f *Feed) Abandon() { f.client.Abandon() }
+
+// Retire ends the Feed unless CRIU has come: who would have started it is gone.
+func (f *Feed) Retire() { f.client.Retire() }
 
 // watchHot notes when the hot set is done.
 func (f *Feed) watchHot(ctx context.Context) {

@@ -282,6 +282,10 @@ func (c *Client) Serve(ctx context.Context, q Supplier) error {
 // Abandon gives the restore up: the guardian ends all tasks, and Serve returns.
 func (c *Client) Abandon() { c.wire.send(&packet{kind: kindAbandon}) }
 
+// Retire ends the guardian unless CRIU is there: who would have started it is
+// gone.
+func (c *Client) Retire() { c.wire.send(&packet{kind: kindStop}) }
+
 // stopPatience is how long the guardian has to answer a stop.
 const stopPatience = 200 * time.Millisecond
 

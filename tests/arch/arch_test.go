@@ -33,7 +33,7 @@ var mayImport = map[string][]string{
 	"archive":  {"index"},
 	"prefetch": {"index"},
 	"restore":  {"index", "prefetch", "kfd"},
-	"daemon":   {"index", "fs", "archive", "prefetch", "kfd"},
+	"daemon":   {"index", "fs", "archive", "prefetch", "restore", "kfd"},
 	"cmd":      {"index", "kfd", "fs", "archive", "prefetch", "restore", "daemon", "cuda"},
 	"tests":    {"index", "kfd", "fs", "archive", "prefetch", "restore", "daemon", "cuda"},
 }

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/restore"
+)
+
+// dumping is one run of gpucr-fs dump.
+type dumping struct {
+	a      *app
+	criu   criuFlags
+	args   restore.Args
+	nvidia nvidiaFlags
+	pid    int
+	leave  bool
+}
+
+func (a *app) dumpCmd() *cobra.Command {
+	d := dumping{a: a}
+	var tags []string
+	c := &cobra.Command{
+		Use:   "dump STORE NAME -t PID [-- CRIU OPTIONS]",
+		Short: "checkpoint processes straight into a store",
+		Long: `Dump checkpoints process PID and its descendants with criu, as checkpoint NAME of the store; nothing is written elsewhere. When it fails the checkpoint is given up
+and the processes go on. What CUDA processes have on NVIDIA GPUs is moved into their memory first; --no-gpu leaves that to criu's cuda_plugin. Options for criu follow --, as criu itself takes them.`,
+		Example: "  gpucr-fs dump store/ web-3 -t 4711\n  gpucr-fs dump store/ web-4 -t 4711 --leave-running -- --tcp-established --shell-job",
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if args, d.args, err = criuArgs(cmd, args, 2); err != nil {
+				return err
+			}
+			switch {
+			case d.pid <= 0:
+				return usage(errors.New("no process to dump"), "name it with -t PID")
+			case d.args.Work != "":
+				return usage(errors.New("criu's work directory is the checkpoint here"), "-- --log-file FILE keeps criu's log")
+			}
+			d.leave = d.leave || d.args.LeaveRunning
+			return d.run(cmd.Context(), args[0], args[1], tags)
+		},
+	}
+	f := c.Flags()
+	f.IntVarP(&d.pid, "tree", "t", 0, "`PID` of the first process")
+	f.BoolVarP(&d.leave, "leave-running", "R", false, "let the processes go on afterwards")
+	f.StringSliceVar(&tags, "tag", nil, "`TAG` for the checkpoint")
+	d.criu.add(f)
+	d.nvidia.addDump(f)
+	return c
+}
+
+func (d *dumping) run(ctx context.Context, store, name string, tags []string) error {
+	dir, start, err := d.a.startDaemon(store)
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	res, err := daemon.DumpInto(ctx, dir, daemon.DumpOptions{Name: name, Tags: tags, Start: start, Run: d.dump})
+	if err != nil {
+		return err
+	}
+	return d.a.print(res, func(w io.Writer) {
+		fmt.Fprintf(w, "dumped process %d as %s: %d files, %s in %v\n", d.pid, res.Name, res.Files, size(res.Logical), time.Since(begin).Round(time.Millisecond))
+	})
+}
+
+// dump runs CRIU, with the GPUs stopped around it.
+func (d *dumping) dump(ctx context.Context, images string) (err error) {
+	log, done, err := tempFile("dump.log")
+	if err != nil {
+		return err
+	}
+	defer done()
+	gpu, end, err := d.nvidia.open()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	if gpu != nil {
+		var undo func(context.Context) error
+		undo, err = gpu.Prepare(ctx, d.pid)
+		defer func() {
+			if undo != nil && (err != nil || d.leave) {
+				err = errors.Join(err, undo(context.WithoutCancel(ctx)))
+			}
+		}()
+		if err != nil {
+			return fmt.Errorf("stop the gpus: %w", err)
+		}
+		// criu's cuda_plugin would find nothing to do, and ask to be there at the restore. Where the log goes there is no plugin.
+		if undo != nil && !d.args.Has("libdir") {
+			if err := d.args.Set("libdir", filepath.Dir(log)); err != nil {
+				return err
+			}
+		}
+	}
+	if dir := amdgpuPlugins(); dir != "" && !d.args.Has("libdir") {
+		if err := d.args.Set("libdir", dir); err != nil {
+			return err
+		}
+	}
+	c, err := d.criu.start(d.a, d.args)
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.Dump(images, log, d.pid, d.leave), c.Close())
+}

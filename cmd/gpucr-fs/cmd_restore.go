@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/restore"
+)
+
+// restoring is one run of gpucr-fs restore.
+type restoring struct {
+	a        *app
+	criu     criuFlags
+	args     restore.Args
+	nvidia   nvidiaFlags
+	gpu      restore.GPU // nil: GPUs are not this program's business
+	timeline restore.Timeline
+	marks    []restore.Mark
+	pid      int
+}
+
+func (a *app) restoreCmd() *cobra.Command {
+	r := restoring{a: a}
+	var wait bool
+	var rate bytesValue
+	var file string
+	c := &cobra.Command{
+		Use:   "restore STORE NAME [-- CRIU OPTIONS]",
+		Short: "bring processes back, before their memory has arrived",
+		Long: `Restore brings the processes of checkpoint NAME back with criu and returns when they run. Their memory follows: what they touch first comes first, the rest in the
+background, from a daemon that is started where none runs and that goes when all is done. The first restore of a checkpoint records the order of first touches
+as its profile; later ones follow it.
+
+CUDA processes that gpucr-fs dump took get their GPU memory back while their own still follows; --no-gpu leaves that to criu's cuda_plugin.
+
+With --wait it returns when all memory is there. The timeline says when what happened; --timeline FILE writes it to FILE.json and draws it in FILE.svg, and waits.
+
+Options for criu follow --, as criu itself takes them. Memory that cannot be read raises SIGBUS where it is touched; it is never wrong. When the daemon is killed,
+another takes its place; if that fails too, the processes are ended.`,
+		Example: "  gpucr-fs restore store/ web-3\n  gpucr-fs restore --wait --timeline web-3 store/ web-3 -- --tcp-established --shell-job",
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			r.timeline.Started = time.Now()
+			if args, r.args, err = criuArgs(cmd, args, 2); err != nil {
+				return err
+			}
+			return r.run(cmd.Context(), args[0], args[1], int64(rate), wait || file != "", file)
+		},
+	}
+	f := c.Flags()
+	f.BoolVar(&wait, "wait", false, "return when all memory is there")
+	f.StringVar(&file, "timeline", "", "write the timeline to `FILE`.json and FILE.svg; waits")
+	f.Var(&rate, "prefetch-rate", "bytes a second fetched ahead of need (default: no bound)")
+	r.criu.add(f)
+	r.nvidia.addRestore(f)
+	return c
+}
+
+func (r *restoring) run(ctx context.Context, store, name string, rate int64, wait bool, file string) (err error) {
+	gpu, done, err := r.nvidia.open()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, done()) }()
+	if gpu != nil {
+		gpu.warm() // while the rest is prepared
+		r.gpu = gpu
+	}
+	dir, start, err := r.a.startDaemon(store)
+	if err != nil {
+		return err
+	}
+	log, remove, err := tempFile("restore.log")
+	if err != nil {
+		return err
+	}
+	defer remove()
+	// CRIU is loaded while the daemon prepares.
+	next, err := r.criu.start(r.a, r.args)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if next != nil {
+			next.Close()
+		}
+	}()
+	p := r.a.progress("restore")
+	st, err := daemon.RestoreFrom(ctx, dir, daemon.RestoreOptions{
+		Checkpoint: name, Work: r.args.Work, Rate: rate, RecordGPU: r.nvidia.record, Wait: wait, Start: start, Progress: p.tell,
+		Run: func(ctx context.Context, prepared daemon.Prepared) (err error) {
+			if next == nil {
+				if next, err = r.criu.start(r.a, r.args); err != nil {
+					return err
+				}
+			}
+			c := next
+			next = nil
+			return errors.Join(r.restore(ctx, c, prepared, log), c.Close())
+		},
+	})
+	p.close()
+	if err != nil {
+		return err
+	}
+	r.finish(st)
+	if file != "" {
+		if err := r.timeline.Write(file); err != nil {
+			return err
+		}
+	}
+	if err := r.a.print(result{r.timeline, st}, func(w io.Writer) { r.text(w, st, wait) }); err != nil {
+		return err
+	}
+	if len(st.Killed) > 0 {
+		return fmt.Errorf("processes %v could not be given their memory and were ended", st.Killed)
+	}
+	if len(st.Poisoned) > 0 {
+		return &codeError{exitPartial, "gpucr-fs verify STORE names what is damaged", fmt.Errorf("%d parts of memory cannot be read and raise SIGBUS: %s", len(st.Poisoned), st.Poisoned[0])}
+	}
+	return nil
+}
+
+// result is what --json prints.
+type result struct {
+	Timeline restore.Timeline     `json:"timeline"`
+	Status   daemon.RestoreStatus `json:"status"`
+}
+
+// restore runs CRIU, and what has to follow before the processes may go on.
+func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p daemon.Prepared, log string) error {
+	r.marks = []restore.Mark{{Name: restore.MarkPrepared, At: time.Now()}}
+	if p.AMDGPU {
+		if dir := amdgpuPlugins(); dir != "" {
+			if err := c.SetDefault("libdir", dir); err != nil {
+				return err
+			}
+		}
+	}
+	pid, err := c.Restore(ctx, p.Images, p.Work, log)
+	r.marks = append(r.marks, c.Marks()...)
+	if err != nil {
+		return err
+	}
+	r.pid = pid
+	r.marks = append(r.marks, restore.Mark{Name: restore.MarkResume, At: time.Now()})
+	if r.gpu != nil {
+		used, err := r.gpu.Resume(ctx, pid)
+		if err != nil {
+			return fmt.Errorf("give the gpus their state back: %w", err)
+		}
+		if used {
+			r.marks = append(r.marks, restore.Mark{Name: restore.MarkGPUReady, At: time.Now()})
+		}
+	}
+	return nil
+}
+
+// finish completes the timeline with what the daemon knows.
+func (r *restoring) finish(st daemon.RestoreStatus) {
+	t := &r.timeline
+	t.Checkpoint, t.PID, t.Bytes, t.Faults, t.Profile = st.Checkpoint, r.pid, st.Bytes, st.Faults, st.Profile
+	t.Add(r.marks...)
+	t.Add(restore.Mark{Name: restore.MarkFirstFault, At: st.FirstFault}, restore.Mark{Name: restore.MarkHotDone, At: st.HotDone}, restore.Mark{Name: restore.MarkResident, At: st.Resident})
+}
+
+func (r *restoring) text(w io.Writer, st daemon.RestoreStatus, wait bool) {
+	fmt.Fprintf(w, "restored %s as process %d\n", dash(r.timeline.Checkpoint), r.pid)
+	for _, m := range r.timeline.Marks {
+		fmt.Fprintf(w, "%8.1f ms\t%s\n", m.Ms, m.Name)
+	}
+	if !wait {
+		fmt.Fprintf(w, "%s follow\n", size(st.Missing))
+		return
+	}
+	b := st.Bytes
+	fmt.Fprintf(w, "images %s, demand %s, hot set %s, sweep %s; zero %s; %d faults\n", size(b.Images), size(b.Demand), size(b.Hot), size(b.Sweep), size(b.Zero), st.Faults)
+	if st.Adopted {
+		fmt.Fprintln(w, "the daemon was killed meanwhile; another went on")
+	}
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/restore"
+)
+
+// criuFlags are those of commands that run CRIU.
+type criuFlags struct {
+	program string
+}
+
+func (f *criuFlags) add(fl *pflag.FlagSet) {
+	fl.StringVar(&f.program, "criu", "criu", "CRIU's `PROGRAM`")
+}
+
+// start starts CRIU with the options that follow --.
+func (f *criuFlags) start(a *app, args restore.Args) (*restore.CRIU, error) {
+	return restore.Start(restore.Options{Program: f.program, Args: args, Stdin: a.in, Stdout: a.err, Stderr: a.err})
+}
+
+// criuArgs takes a command's own arguments and those for CRIU, after --.
+func criuArgs(cmd *cobra.Command, args []string, own int) ([]string, restore.Args, error) {
+	rest := []string(nil)
+	if at := cmd.ArgsLenAtDash(); at >= 0 {
+		args, rest = args[:at], args[at:]
+	}
+	if len(args) != own {
+		return nil, restore.Args{}, usage(errors.New("wrong number of arguments"), cmd.UseLine())
+	}
+	parsed, err := restore.ParseArgs(slices.Clone(rest))
+	if err != nil {
+		return nil, parsed, usage(err, "criu --help lists criu's options")
+	}
+	return args, parsed, nil
+}
+
+// amdgpuPlugins is the folder of CRIU's plugin for checkpoints that have images of AMD GPUs; "" leaves CRIU its own.
+func amdgpuPlugins() string { return "" }
+
+// startDaemon makes a daemon for commands that need one.
+func (a *app) startDaemon(store string) (dir string, start daemon.StartFunc, err error) {
+	spec, err := a.spec(store)
+	return spec.Store, func(ctx context.Context) (daemon.MountResult, error) { return spawn(ctx, spec) }, err
+}
+
+// tempFile gives the name of a file that does not outlive the command.
+func tempFile(name string) (string, func(), error) {
+	dir, err := os.MkdirTemp("", "gpucr-fs-log-")
+	return dir + "/" + name, func() { os.RemoveAll(dir) }, err
+}

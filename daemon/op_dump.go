@@ -1,0 +1,61 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+// DumpRequest asks for an image directory that is a new checkpoint. The folder is the caller's.
+type DumpRequest struct {
+	Name string   `json:"name"`
+	Tags []string `json:"tags,omitempty"`
+	Dir  string   `json:"dir"` // absolute, with a folder images in it
+}
+
+// Dump mounts a new checkpoint for one dump; it says so by a line with Prepared. The caller runs CRIU and answers with its verdict. Then the checkpoint is sealed, or, when
+// CRIU failed or the caller is gone, given up.
+var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Brief, error) {
+	if err := needTalk(env, "dump"); err != nil {
+		return Brief{}, err
+	}
+	d := env.Daemon
+	images := filepath.Join(q.Dir, imagesDir)
+	if _, err := d.AddMount(ctx, MountRequest{Dir: images, New: q.Name, Private: true}); err != nil {
+		return Brief{}, err
+	}
+	m := d.mountAt(images)
+	err := say(env, Prepared{Checkpoint: q.Name, Images: images})
+	ok := err == nil && awaitVerdict(env)
+	var res Brief
+	if ok {
+		var info index.Info
+		if info, err = m.m.Seal(context.WithoutCancel(ctx), q.Name); err == nil {
+			res = brief(info)
+		}
+	}
+	if !ok || err != nil {
+		err = errors.Join(err, d.discard(m, q.Name))
+	}
+	err = errors.Join(err, d.dropMount(images))
+	if err == nil && !ok {
+		err = errCallerFailed
+	}
+	if err == nil && len(q.Tags) > 0 {
+		if err = d.store.Tag(ctx, q.Name, q.Tags, nil); err == nil {
+			res.Tags = q.Tags
+		}
+	}
+	return res, err
+})
+
+// discard gives the checkpoint of a failed dump up, also when CRIU was done with it and what followed failed.
+func (d *Daemon) discard(m *mounted, name string) error {
+	err := m.m.Discard(name)
+	if index.ClassOf(err) == index.ReadOnly {
+		err = d.store.Remove(context.Background(), []string{name})
+	}
+	return err
+}

@@ -1,0 +1,207 @@
+package daemon
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/fs"
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+// StartFunc makes a daemon that waits for who started it, as Spawn does.
+type StartFunc = func(context.Context) (MountResult, error)
+
+// ConnectOrStart gives access through the daemon of the store at dir; where none runs, start makes one. It has patience with a daemon that is just leaving or just starting,
+// and little with others that hold the store.
+func ConnectOrStart(ctx context.Context, dir string, start StartFunc) (*Session, error) {
+	for begin := time.Now(); ; {
+		s, ok, err := ConnectDaemon(ctx, dir)
+		if ok {
+			return s, nil
+		}
+		if err == nil {
+			_, err = start(ctx)
+		}
+		if err == nil {
+			continue
+		}
+		limit := patience
+		if socket, serr := hasSocket(dir); serr == nil && socket {
+			limit = handover
+		}
+		if index.ClassOf(err) != index.InUse || time.Since(begin) > limit {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// folder is a private folder of a restore or dump.
+type folder string
+
+// newFolder makes a folder for mount and work directory.
+func newFolder() (folder, error) {
+	dir, err := os.MkdirTemp("", "gpucr-fs-")
+	if err != nil {
+		return "", err
+	}
+	// The daemon knows a mount by its name without symlinks.
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		return "", err
+	}
+	for _, sub := range []string{imagesDir, workDir} {
+		if err := os.Mkdir(filepath.Join(dir, sub), 0o700); err != nil {
+			return "", errors.Join(err, os.RemoveAll(dir))
+		}
+	}
+	return folder(dir), nil
+}
+
+// clear removes the folder, with what a killed daemon left in it. A daemon that is alive may still be about to take the mount away.
+func (f folder) clear() error {
+	for end := time.Now().Add(handover); ; time.Sleep(10 * time.Millisecond) {
+		err := f.remove()
+		if !errors.Is(err, syscall.EBUSY) || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// remove removes the folder unless something is mounted in it: nothing is ever removed through a mount.
+func (f folder) remove() error {
+	images := filepath.Join(string(f), imagesDir)
+	if _, err := fs.ClearStale(images); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := os.Remove(images); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return os.RemoveAll(string(f))
+}
+
+// newID makes a name for a restore.
+func newID() string {
+	var b [8]byte
+	rand.Read(b[:]) // it never fails
+	return hex.EncodeToString(b[:])
+}
+
+// attempts is how often a restore is tried whose daemon is killed before its processes run.
+const attempts = 4
+
+// RestoreOptions say how to restore.
+type RestoreOptions struct {
+	Checkpoint string
+	Work       string // CRIU's work directory; a private one when empty
+	Rate       int64
+	RecordGPU  bool // see Serving
+	Wait       bool // until resident
+	// Start makes a daemon.
+	Start StartFunc
+	// Run restores with CRIU; it returns when the processes run. When the daemon is killed before that, it is called again.
+	Run      func(context.Context, Prepared) error
+	Progress func(Progress)
+}
+
+// RestoreFrom restores a checkpoint of the store at dir.
+func RestoreFrom(ctx context.Context, dir string, o RestoreOptions) (RestoreStatus, error) {
+	for try := 1; ; try++ {
+		st, again, err := restoreOnce(ctx, dir, o)
+		if !again || try == attempts || ctx.Err() != nil {
+			return st, err
+		}
+	}
+}
+
+// restoreOnce tries to restore; again is set when the daemon was killed and nothing runs.
+func restoreOnce(ctx context.Context, dir string, o RestoreOptions) (st RestoreStatus, again bool, err error) {
+	s, err := ConnectOrStart(ctx, dir, o.Start)
+	if err != nil {
+		return st, false, err
+	}
+	defer s.Close()
+	f, err := newFolder()
+	if err != nil {
+		return st, false, err
+	}
+	q := RestoreRequest{ID: newID(), Checkpoint: o.Checkpoint, Dir: string(f), Work: o.Work, Rate: o.Rate, RecordGPU: o.RecordGPU, Wait: o.Wait}
+	runs := false
+	st, err = converse(ctx, s, Restore, q, func(ctx context.Context, p Prepared) error {
+		err := o.Run(ctx, p)
+		runs = err == nil
+		return err
+	}, o.Progress)
+	if err == nil {
+		return st, false, nil // the daemon clears up
+	}
+	gone := errors.Is(err, ErrGone)
+	if gone && runs {
+		st, err = o.rejoin(ctx, dir, q.ID)
+	}
+	if cerr := f.clear(); cerr != nil {
+		err = errors.Join(err, fmt.Errorf("clear up: %w", cerr))
+	}
+	return st, gone && !runs, err
+}
+
+// rejoin finds a restore again whose daemon was killed after its processes ran. When the successor is done before it is found, all is well, or the guardian
+// has ended the processes: that shows in them.
+func (o *RestoreOptions) rejoin(ctx context.Context, dir, id string) (RestoreStatus, error) {
+	st := RestoreStatus{ID: id, Adopted: true}
+	if !o.Wait {
+		return st, nil
+	}
+	for end := time.Now().Add(handover); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+		s, ok, err := ConnectDaemon(ctx, dir)
+		if err != nil {
+			return st, err
+		}
+		if !ok {
+			continue
+		}
+		found, err := RestoreWait.Do(ctx, s, RestoreWaitRequest{id}, Streams{Progress: o.Progress})
+		s.Close()
+		if index.ClassOf(err) != index.NotFound && !errors.Is(err, ErrGone) {
+			return found, err
+		}
+	}
+	return st, ctx.Err()
+}
+
+// DumpOptions say how to dump.
+type DumpOptions struct {
+	Name string
+	Tags []string
+	// Start makes a daemon.
+	Start StartFunc
+	// Run dumps with CRIU into the directory.
+	Run func(ctx context.Context, images string) error
+}
+
+// DumpInto dumps into a new checkpoint of the store at dir.
+func DumpInto(ctx context.Context, dir string, o DumpOptions) (Brief, error) {
+	s, err := ConnectOrStart(ctx, dir, o.Start)
+	if err != nil {
+		return Brief{}, err
+	}
+	defer s.Close()
+	f, err := newFolder()
+	if err != nil {
+		return Brief{}, err
+	}
+	res, err := converse(ctx, s, Dump, DumpRequest{Name: o.Name, Tags: o.Tags, Dir: string(f)}, func(ctx context.Context, p Prepared) error {
+		return o.Run(ctx, p.Images)
+	}, nil)
+	return res, errors.Join(err, f.clear())
+}
