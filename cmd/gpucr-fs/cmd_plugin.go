@@ -62,9 +62,7 @@ func (a *app) pluginHelperCmd() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn})).With("in", "plugin-helper")
 			opts, err := pluginOptions(log)
-			if err != nil {
-				return err
-			}
+			opts.Refuse = err
 			conn, err := wire.NewConn(os.NewFile(pluginFD, "plugin"))
 			if err != nil {
 				return usage(err, "CRIU's plugin starts this command")

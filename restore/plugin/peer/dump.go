@@ -158,6 +158,9 @@ func place(dmabufs []*os.File, m *wire.Message, files []*os.File) bool {
 // render writes the image of a render node. Its GPU has the id that processes
 // know, which a process that is dumped later may tell.
 func (d *dump) render(id, minor uint32) error {
+	if d.opts.Refuse != nil {
+		return d.opts.Refuse
+	}
 	sys, err := d.hostTopology()
 	if err != nil {
 		return err
@@ -192,6 +195,9 @@ func (d *dump) writeRender(r renderFile) error {
 
 // process writes all images of a process: contents, then the process image.
 func (d *dump) process(ctx context.Context, k *kfdDump) (string, error) {
+	if d.opts.Refuse != nil {
+		return "", d.opts.Refuse
+	}
 	began := time.Now()
 	sys, err := d.hostTopology()
 	if err != nil {

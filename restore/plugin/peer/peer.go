@@ -47,6 +47,9 @@ type Options struct {
 	// Stall is how long a fill or a read may go on without a byte moving, until
 	// it counts as failed. Default: two minutes.
 	Stall time.Duration
+	// Refuse, when set, is told to the plugin in place of any work: the
+	// plugin's log is where people look.
+	Refuse error
 	// Logger takes what an administrator should see. Default: discards.
 	Logger *slog.Logger
 }

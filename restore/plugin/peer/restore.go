@@ -103,6 +103,9 @@ func (r *restore) abandon(cancel func()) error {
 // prepare reads the images and maps the GPUs.
 func (r *restore) prepare() {
 	defer close(r.ready)
+	if r.err = r.opts.Refuse; r.err != nil {
+		return
+	}
 	if r.set, r.err = image.Read(os.DirFS(r.dir())); r.err != nil {
 		return
 	}
