@@ -12,7 +12,7 @@ VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo de
 COMMIT    ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help gpu-pack build plugin install test race lint fuzz crash torture-plugin bench demo criu kfdsim-shell proto clean deps bench-deps
+.PHONY: help gpu-pack build plugin install test race lint fuzz crash torture-plugin bench bench-gpu demo criu kfdsim-shell proto clean deps bench-deps
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -58,6 +58,9 @@ bench-deps: deps
 
 bench: bench-deps criu build ## compare with cp, restic, borg, desync on real dumps (ARGS=-h for options)
 	$(GO) run ./tests/bench $(ARGS)
+
+bench-gpu: deps criu ## compare sequential with parallel restores of GPU processes, simulated (ARGS=-h for options)
+	$(GO) run ./tests/benchgpu $(ARGS)
 
 demo: deps criu build ## dump a real process twice into a store, restart the daemon, restore it
 	@scripts/demo.sh

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/gpucr/gpucr-fs/kfd/kfdsim"
+	"github.com/gpucr/gpucr-fs/tests/e2e/kfd/rig"
+	"github.com/gpucr/gpucr-fs/tests/measure"
+)
+
+// config is one application.
+type config struct {
+	vram        uint64
+	procs, gpus int
+}
+
+func (c config) String() string {
+	return fmt.Sprintf("%s of VRAM, %d processes, %d GPUs", humanize.IBytes(c.vram), c.procs, c.gpus)
+}
+
+// each is the size of one process's buffer object on one GPU.
+func (c config) each() uint64 { return c.vram / uint64(c.procs*c.gpus) &^ 4095 }
+
+// name of the one checkpoint.
+const name = "gpu"
+
+// limit bounds every program that is run; they take seconds.
+const limit = 5 * time.Minute
+
+// machine is a simulated machine with a dumped application.
+type machine struct {
+	*stage
+	*rig.Rig
+	o                              options
+	c                              config
+	app                            *rig.Application
+	program, plugin, store, images string
+	criu                           string // a program that runs criu with the shim
+	mounted                        bool
+}
+
+// measureConfig adds the times of one application to res.
+func measureConfig(t *stage, o options, c config, res *results) {
+	gpus := make([]kfdsim.GPU, c.gpus)
+	for i := range gpus {
+		// The slack is for what the application has beside its large buffer objects.
+		gpus[i] = kfdsim.GPU{Model: "mi50", VRAM: 8 << 30, DMARate: o.rate, Resident: (c.vram/uint64(c.gpus) + 128<<20) &^ 4095}
+	}
+	m := &machine{stage: t, Rig: rig.New(t, kfdsim.Options{GPUs: gpus}), o: o, c: c}
+	m.store, m.images = filepath.Join(m.Dir, "store"), filepath.Join(m.Dir, "images")
+	m.build()
+	m.dump()
+	for _, state := range o.states {
+		m.times(state, res)
+	}
+	m.app.Kill()
+	m.umount()
+}
+
+func (m *machine) build() {
+	m.must(os.Mkdir(m.images, 0o755))
+	m.plugin = m.Built("gpucr-plugin", func(dir string) error {
+		return exec.Command(filepath.Join(m.Root, "scripts/plugin.sh"), dir).Run()
+	})
+	m.program = filepath.Join(m.Built("gpucr-fs", func(dir string) error {
+		cmd := exec.Command("go", "build", "-o", dir, "./cmd/gpucr-fs")
+		cmd.Dir, cmd.Env = m.Root, append(os.Environ(), "CGO_ENABLED=0")
+		return cmd.Run()
+	}), "gpucr-fs")
+	m.criu = filepath.Join(m.Dir, "criu")
+	m.must(os.WriteFile(m.criu, fmt.Appendf(nil, "#!/bin/sh\nexport LD_PRELOAD=%s GPUCR_FS=%s\nexec %s \"$@\"\n", m.Shim, m.program, m.CRIU), 0o755))
+}
+
+// run runs a program where the devices are, and tells how long it took. Its output goes to a file: what it leaves running keeps nobody waiting.
+func (m *machine) run(env []string, args ...string) time.Duration {
+	log := filepath.Join(m.Dir, "output")
+	out, err := os.Create(log)
+	m.must(err)
+	defer out.Close()
+	cmd := m.Command("env", append(env, args...)...)
+	cmd.Stdout, cmd.Stderr = out, out
+	begun := time.Now()
+	m.must(cmd.Start())
+	stop := time.AfterFunc(limit, func() { cmd.Process.Kill() })
+	defer stop.Stop()
+	err = cmd.Wait()
+	took := time.Since(begun)
+	if err != nil {
+		text, _ := os.ReadFile(log)
+		m.fail(fmt.Errorf("%v: %w: %s\n%s", args, err, text, rig.ErrorLines(filepath.Join(m.Dir, "work", "log"))))
+	}
+	return took
+}
+
+func (m *machine) mount(args ...string) {
+	m.run(nil, append([]string{m.program, "--cache-size", m.o.cacheSize, "mount", m.store, m.images}, args...)...)
+	m.mounted = true
+}
+
+func (m *machine) umount() {
+	if m.mounted {
+		m.mounted = false
+		m.run(nil, m.program, "umount", m.images)
+	}
+}
+
+// dump starts the application and dumps it into a new store.
+func (m *machine) dump() {
+	m.app = m.StartApp(m.c.procs, "--gpus", strconv.Itoa(m.c.gpus), "--bos", strconv.Itoa(m.c.gpus), "--big-bo", strconv.FormatUint(m.c.each(), 10),
+		"--memory", strconv.FormatUint(m.c.vram/uint64(m.c.procs)&^4095, 10), "--interval", "100")
+	m.run(nil, m.program, "init", m.store)
+	m.Cleanup(m.umount)
+	m.mount("--new", name)
+	m.run(nil, append([]string{m.criu, "dump", "-t", strconv.Itoa(m.app.PID)}, m.args()...)...)
+	m.app.WaitGone()
+	m.run(nil, m.program, "seal", m.store, name)
+	m.umount()
+}
+
+// args are criu's common ones.
+func (m *machine) args() []string {
+	work := filepath.Join(m.Dir, "work")
+	m.must(os.MkdirAll(work, 0o755))
+	return []string{"-D", m.images, "-W", work, "-L", m.plugin, "-o", "log"}
+}
+
+// times restores in every way with the images in one state.
+func (m *machine) times(state string, res *results) {
+	if state == cached {
+		m.mount("--checkpoint", name)
+		defer m.umount()
+		m.restore(parallel)
+		m.end()
+	}
+	for round := range m.o.rounds {
+		for _, way := range m.o.ways {
+			_, err := measure.Freshen(int64(3 * m.c.vram))
+			m.must(err)
+			if state == cold && way != lazy {
+				m.umount()
+				m.mount("--checkpoint", name)
+			}
+			if state == cold {
+				m.must(measure.DropCaches())
+			}
+			m.Sim.DMAStats(true)
+			took := m.restore(way)
+			s := sample{Seconds: took.Seconds()}
+			for _, st := range m.Sim.DMAStats(false) {
+				s.DMABytes += st.Bytes
+				s.Busy = append(s.Busy, st.Busy.Seconds()/max(st.Span.Seconds(), 1e-9))
+			}
+			if round == 0 {
+				m.app.WaitRounds(1)
+			}
+			m.end()
+			res.add(m.c, state, way, s)
+			fmt.Fprintf(os.Stderr, "  %-6s %-10s %.3f s\n", state, way, s.Seconds)
+		}
+	}
+}
+
+// end ends the application, which must have met no fault of a GPU.
+func (m *machine) end() {
+	if errs := m.Sim.State().Errors; len(errs) > 0 {
+		m.fail(fmt.Errorf("gpu errors: %+v", errs))
+	}
+	m.app.Kill()
+	m.app.WaitGone()
+}
+
+func (m *machine) restore(way string) time.Duration {
+	switch way {
+	case lazy:
+		return m.run([]string{"GPUCR_PARALLEL=1"}, m.program, "--cache-size", m.o.cacheSize, "restore", "--criu", m.criu, m.store, name, "--", "--libdir", m.plugin)
+	case sequential:
+		return m.run([]string{"GPUCR_PARALLEL=0"}, append([]string{m.criu, "restore", "-d"}, m.args()...)...)
+	default:
+		return m.run([]string{"GPUCR_PARALLEL=1"}, append([]string{m.criu, "restore", "-d"}, m.args()...)...)
+	}
+}

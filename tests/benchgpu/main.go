@@ -1,0 +1,161 @@
+// Command benchgpu compares, in one run on the simulator, how long criu takes to restore a GPU process when its VRAM is filled by each task in turn (GPUCR_PARALLEL=0)
+// and when it is filled beside everything else that criu does.
+//
+// The application has as much memory of its own as VRAM, spread evenly over its processes and GPUs. It is dumped once through a mount of a new store. Then unmodified criu
+// restores it from a mount -n times in each of the two ways, in turns, with the images in the page cache and without. A time runs from the start of criu to its end, when
+// all processes run; the least share that can be saved is what the shorter of the two halves takes. The simulated GPUs' links have the rate of PCIe 3 x16; the simulator
+// tells which part of the fill they were busy.
+//
+// With lazy pages on top (gpucr-fs restore), resume waits for the VRAM alone. Right before each time, more memory than is needed is touched and freed: see package
+// measure. The first restore in each way is left to run until the application has verified every buffer object.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/gpucr/gpucr-fs/kfd/kfdsim"
+	"github.com/gpucr/gpucr-fs/tests/measure"
+)
+
+type options struct {
+	vram        []uint64 // bytes, of all processes and GPUs together
+	procs, gpus []int
+	states      []string
+	ways        []string
+	rounds      int
+	rate        float64
+	cacheSize   string
+	jsonFile    string
+}
+
+// States of the images and ways to restore.
+const (
+	cached = "cached"
+	cold   = "cold"
+
+	sequential = "sequential"
+	parallel   = "parallel"
+	lazy       = "lazy"
+)
+
+func parse(args []string) (options, error) {
+	var o options
+	f := flag.NewFlagSet("benchgpu", flag.ContinueOnError)
+	vram := f.String("vram", "512MiB,1GiB,2GiB", "sizes of VRAM, and of memory beside it")
+	procs := f.String("procs", "1,2", "numbers of processes")
+	gpus := f.String("gpus", "1,2", "numbers of GPUs")
+	states := f.String("states", cached+","+cold, "of the images")
+	ways := f.String("ways", strings.Join([]string{sequential, parallel, lazy}, ","), "who fills VRAM when")
+	f.IntVar(&o.rounds, "n", 5, "restores of each kind; the median counts")
+	f.Float64Var(&o.rate, "rate", kfdsim.PCIe3x16, "bytes a second of a GPU's link, 0: no bound")
+	f.StringVar(&o.cacheSize, "cache-size", "128MiB", "the daemon's --cache-size")
+	f.StringVar(&o.jsonFile, "json", "", "write the results to `FILE`, too")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	for s := range strings.SplitSeq(*vram, ",") {
+		n, err := humanize.ParseBytes(s)
+		if err != nil || n < 16<<20 {
+			return o, fmt.Errorf("%q is not a size from 16MiB on", s)
+		}
+		o.vram = append(o.vram, n)
+	}
+	var err error
+	if o.procs, err = numbers(*procs, 16); err != nil {
+		return o, err
+	}
+	if o.gpus, err = numbers(*gpus, 8); err != nil {
+		return o, err
+	}
+	if o.states, err = names(*states, cached, cold); err != nil {
+		return o, err
+	}
+	if o.ways, err = names(*ways, sequential, parallel, lazy); err != nil {
+		return o, err
+	}
+	if o.rounds < 1 || o.rate < 0 {
+		return o, errors.New("-n must be 1 or more, -rate must not be negative")
+	}
+	return o, nil
+}
+
+func numbers(list string, most int) ([]int, error) {
+	var out []int
+	for s := range strings.SplitSeq(list, ",") {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 || n > most {
+			return nil, fmt.Errorf("%q is not a number from 1 to %d", s, most)
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+func names(list string, known ...string) ([]string, error) {
+	out := strings.Split(list, ",")
+	for _, s := range out {
+		if !slices.Contains(known, s) {
+			return nil, fmt.Errorf("%q is none of %s", s, strings.Join(known, ", "))
+		}
+	}
+	return out, nil
+}
+
+func main() {
+	err := run(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "benchgpu:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	o, err := parse(args)
+	if err != nil {
+		return err
+	}
+	res := &results{Rate: o.rate, Rounds: o.rounds}
+	if res.Machine, err = measure.Describe(); err != nil {
+		return err
+	}
+	t, err := newStage()
+	if err != nil {
+		return err
+	}
+	err = t.play(func() {
+		for _, vram := range o.vram {
+			for _, procs := range o.procs {
+				for _, gpus := range o.gpus {
+					c := config{vram: vram, procs: procs, gpus: gpus}
+					fmt.Fprintf(os.Stderr, "%s\n", c)
+					sub, err := newStage()
+					if err == nil {
+						err = sub.play(func() { measureConfig(sub, o, c, res) })
+					}
+					if err != nil {
+						t.Fatalf("%s: %v", c, err)
+					}
+				}
+			}
+		}
+	})
+	res.print(os.Stdout)
+	if o.jsonFile != "" {
+		b, jerr := json.MarshalIndent(res, "", "  ")
+		err = errors.Join(err, jerr, os.WriteFile(filepath.Clean(o.jsonFile), append(b, '\n'), 0o644))
+	}
+	return err
+}

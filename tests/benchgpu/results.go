@@ -1,0 +1,172 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/gpucr/gpucr-fs/tests/measure"
+)
+
+// sample is one restore.
+type sample struct {
+	Seconds  float64   `json:"seconds"`
+	DMABytes uint64    `json:"dma_bytes"`
+	Busy     []float64 `json:"dma_busy"` // for each GPU, the share of the time between its first and its last copy
+}
+
+// cell is one application restored in one way from images in one state.
+type cell struct {
+	VRAM    uint64   `json:"vram"`
+	Procs   int      `json:"processes"`
+	GPUs    int      `json:"gpus"`
+	State   string   `json:"state"`
+	Way     string   `json:"way"`
+	Samples []sample `json:"samples"`
+}
+
+func (c *cell) median() float64 {
+	if c == nil {
+		return math.NaN()
+	}
+	var v []float64
+	for _, s := range c.Samples {
+		v = append(v, s.Seconds)
+	}
+	return measure.Median(v)
+}
+
+// busy is the median share of the GPU that was busy least.
+func (c *cell) busy() float64 {
+	if c == nil {
+		return math.NaN()
+	}
+	var v []float64
+	for _, s := range c.Samples {
+		v = append(v, slices.Min(s.Busy))
+	}
+	return measure.Median(v)
+}
+
+type results struct {
+	Machine measure.Machine `json:"machine"`
+	Rate    float64         `json:"rate"`
+	Rounds  int             `json:"rounds"`
+	Cells   []*cell         `json:"cells"`
+}
+
+func (r *results) cell(c config, state, way string) *cell {
+	i := slices.IndexFunc(r.Cells, func(x *cell) bool {
+		return x.VRAM == c.vram && x.Procs == c.procs && x.GPUs == c.gpus && x.State == state && x.Way == way
+	})
+	if i < 0 {
+		return nil
+	}
+	return r.Cells[i]
+}
+
+func (r *results) add(c config, state, way string, s sample) {
+	x := r.cell(c, state, way)
+	if x == nil {
+		x = &cell{VRAM: c.vram, Procs: c.procs, GPUs: c.gpus, State: state, Way: way}
+		r.Cells = append(r.Cells, x)
+	}
+	x.Samples = append(x.Samples, s)
+}
+
+// configs are those measured, in order.
+func (r *results) configs() []config {
+	var out []config
+	for _, x := range r.Cells {
+		if c := (config{x.VRAM, x.Procs, x.GPUs}); !slices.Contains(out, c) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func (r *results) print(w io.Writer) {
+	fmt.Fprintf(w, "Machine: %s. Simulated links of %.2f GB/s. Medians of %d.\n", r.Machine, r.Rate/1e9, r.Rounds)
+	fmt.Fprintf(w, "\n| VRAM | processes | GPUs | images | sequential s | parallel s | less | DMA busy | VRAM over rate s | lazy s |\n|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|\n")
+	for _, c := range r.configs() {
+		for _, state := range []string{cached, cold} {
+			seq, par, lz := r.cell(c, state, sequential), r.cell(c, state, parallel), r.cell(c, state, lazy)
+			if seq == nil && par == nil && lz == nil {
+				continue
+			}
+			fmt.Fprintf(w, "| %s | %d | %d | %s | %s | %s | %s | %s | %s | %s |\n", humanize.IBytes(c.vram), c.procs, c.gpus, state,
+				seconds(seq.median()), seconds(par.median()), percent(1-par.median()/seq.median()), percent(par.busy()), seconds(r.wire(c)), seconds(lz.median()))
+		}
+	}
+	r.targets(w)
+}
+
+// wire is how long the VRAM is on the links at least, the GPUs' working side by side.
+func (r *results) wire(c config) float64 {
+	if r.Rate == 0 {
+		return math.NaN()
+	}
+	return float64(c.vram) / float64(c.gpus) / r.Rate
+}
+
+func seconds(v float64) string {
+	if math.IsNaN(v) {
+		return "–"
+	}
+	return fmt.Sprintf("%.3f", v)
+}
+
+func percent(v float64) string {
+	if math.IsNaN(v) {
+		return "–"
+	}
+	return fmt.Sprintf("%.1f %%", 100*v)
+}
+
+// targets judges by the least that any application came to.
+func (r *results) targets(w io.Writer) {
+	worst := map[string]float64{}
+	note := func(name string, v float64) {
+		if old, ok := worst[name]; !math.IsNaN(v) && (!ok || v < old) {
+			worst[name] = v
+		}
+	}
+	const (
+		warmOne = "parallel, page-cached, one process: less time"
+		coldOne = "parallel, cold, one process: less time"
+		warmTwo = "parallel, page-cached, several processes: less time"
+		busy    = "DMA busy, page-cached, of the fill"
+		onTime  = "lazy, page-cached: VRAM over rate, of the time until resume"
+	)
+	for _, c := range r.configs() {
+		less := func(state string) float64 {
+			return 1 - r.cell(c, state, parallel).median()/r.cell(c, state, sequential).median()
+		}
+		if c.procs == 1 {
+			note(warmOne, less(cached))
+			note(coldOne, less(cold))
+		} else {
+			note(warmTwo, less(cached))
+		}
+		note(busy, r.cell(c, cached, parallel).busy())
+		note(onTime, r.wire(c)/r.cell(c, cached, lazy).median())
+	}
+	fmt.Fprintf(w, "\n| target | at least | worst case | |\n|---|---:|---:|---|\n")
+	for _, t := range []struct {
+		name  string
+		bound float64
+	}{{warmOne, 0.343}, {coldOne, 0.076}, {warmTwo, 0.343}, {busy, 0.85}, {onTime, 1 / 1.15}} {
+		v, ok := worst[t.name]
+		if !ok {
+			continue
+		}
+		verdict := "FAIL"
+		if v >= t.bound {
+			verdict = "PASS"
+		}
+		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", t.name, percent(t.bound), percent(v), verdict)
+	}
+}
