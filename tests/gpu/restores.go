@@ -20,6 +20,7 @@ const (
 	kindLazy    = "criu lazy-pages, images on tmpfs"
 	kindFirst   = "gpucr-fs, first time"
 	kindProfile = "gpucr-fs, with a profile"
+	kindDriver  = "gpucr-fs, with the driver's reads as the profile"
 	warm        = "warm"
 	cold        = "cold"
 )
@@ -135,7 +136,7 @@ func (b *bench) lazy(ctx context.Context, a *app, dir string) (x run, err error)
 }
 
 // ours restores with gpucr-fs. A client asks all the while.
-func (b *bench) ours(ctx context.Context, a *app, name string) (x run, err error) {
+func (b *bench) ours(ctx context.Context, a *app, name string, flags ...string) (x run, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	start := time.Now()
@@ -163,7 +164,8 @@ func (b *bench) ours(ctx context.Context, a *app, name string) (x run, err error
 		}
 	}
 	file := filepath.Join(b.o.work, "logs", fmt.Sprintf("%03d-timeline.json", b.runs))
-	if err := b.fsJSON(ctx, &res, "restore", b.store, name, "--wait", "--criu", b.o.criu, "--timeline", file); err != nil {
+	args := append([]string{"restore", b.store, name, "--wait", "--criu", b.o.criu, "--timeline", file}, flags...)
+	if err := b.fsJSON(ctx, &res, args...); err != nil {
 		return x, err
 	}
 	t := res.Timeline

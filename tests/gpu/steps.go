@@ -18,7 +18,8 @@ import (
 func (b *bench) steps() []step {
 	var one, two, tree *app
 	var dumped time.Time
-	prepared := false // b1 is exported to tmpfs
+	prepared := false // the second checkpoint is exported to tmpfs
+	recorded := false // with the driver's reads
 	need := func(a **app, f func(context.Context) error) func(context.Context) error {
 		return func(ctx context.Context) error {
 			if *a == nil {
@@ -87,19 +88,6 @@ func (b *bench) steps() []step {
 			b.fact("--leave-running: dumped in %.2f s; the application goes on and gives the same answers", b.dumpTook.Seconds())
 			return nil
 		})},
-		{"dumps whose criu is killed", 90 * time.Second, need(&two, func(ctx context.Context) error {
-			took := b.dumpTook
-			for i, part := range []float64{0.05, 0.3} {
-				if err := b.killDump(ctx, two, fmt.Sprintf("killed-%d", i), time.Duration(part*float64(took))); err != nil {
-					return err
-				}
-				if err := two.verify(ctx); err != nil {
-					return fmt.Errorf("after the failed dump: %w", err)
-				}
-			}
-			b.fact("two dumps failed midway, their criu killed: the application goes on and gives the same answers")
-			return nil
-		})},
 		{"dump a second process of the model", time.Minute, need(&two, func(ctx context.Context) error {
 			return b.dump(ctx, two, "second", false)
 		})},
@@ -126,6 +114,19 @@ func (b *bench) steps() []step {
 		}, ours)},
 		{"restores: " + kindProfile + ", warm", 60 * time.Second, restores(b.o.runs, kindProfile, warm, func(context.Context) error { return b.readPacks() }, ours)},
 		{"restores: " + kindLazy, 90 * time.Second, restores(b.o.runs, kindLazy, warm, nil, lazy)},
+		{"dumps whose criu is killed", 90 * time.Second, need(&tree, func(ctx context.Context) error {
+			took := b.dumpTook
+			for i, part := range []float64{0.05, 0.3} {
+				if err := b.killDump(ctx, tree, fmt.Sprintf("killed-%d", i), time.Duration(part*float64(took))); err != nil {
+					return err
+				}
+				if err := tree.verify(ctx); err != nil {
+					return fmt.Errorf("after the failed dump: %w", err)
+				}
+			}
+			b.fact("two dumps failed midway, their criu killed: the application goes on and gives the same answers")
+			return nil
+		})},
 		{"two GPU processes in one tree", 90 * time.Second, need(&tree, func(ctx context.Context) error {
 			if err := b.dump(ctx, tree, "tree", false); err != nil {
 				return err
@@ -156,12 +157,24 @@ func (b *bench) steps() []step {
 			b.fact("the first process was dumped again after %.0f s", time.Since(dumped).Seconds())
 			return one.verify(ctx)
 		})},
+		{"restores: " + kindDriver, 60 * time.Second, restores(3, kindDriver, warm, func(ctx context.Context) error {
+			return errors.Join(b.mounted(ctx), b.readPacks())
+		}, func(ctx context.Context) (run, error) {
+			// The first records it.
+			if !recorded {
+				recorded = true
+				if err := clear(ctx); err != nil {
+					return run{}, err
+				}
+			}
+			return b.ours(ctx, two, "second", "--record-gpu")
+		})},
 		{"cycles", b.o.budget, need(&one, func(ctx context.Context) error { return b.cycles(ctx, one) })},
 	}
 }
 
 // restoreOnce prepares, measures and clears up one restore. The first of the eager and of our own is not counted: it takes memory and loads libraries for those
-// that follow.
+// that follow, or records what they replay.
 func (b *bench) restoreOnce(ctx context.Context, a *app, i int, kind, cache string, before func(context.Context) error, restore func(context.Context) (run, error)) error {
 	if before != nil {
 		if err := before(ctx); err != nil {
@@ -174,7 +187,7 @@ func (b *bench) restoreOnce(ctx context.Context, a *app, i int, kind, cache stri
 	}
 	if err == nil {
 		counted := ""
-		if i == 0 && cache == warm && (kind == kindEager || kind == kindFirst) {
+		if i == 0 && cache == warm && kind != kindProfile && kind != kindLazy {
 			counted = " (not counted)"
 		} else {
 			b.res.add(kind, cache, x)
@@ -243,10 +256,12 @@ func (b *bench) machine(ctx context.Context) error {
 		say("%s", out)
 	}
 	if b.gpu() {
+		start := time.Now()
 		c, err := b.driver(ctx)
 		if err != nil {
 			return err
 		}
+		say("gpucr-cuda has loaded the driver after %.3f s", since(start))
 		info, err := c.Info(ctx)
 		if err = errors.Join(err, c.Close()); err != nil {
 			return err

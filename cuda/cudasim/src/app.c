@@ -7,13 +7,12 @@
  * connection:
  *
  *     ask SEED          "answer HASH COUNT": a hash over the seed and all VRAM; COUNT, in VRAM too, is how many were asked
- *     work MS           "ok", and MS of GPU work begin
+ *     work MS           "ok", and the GPU has work for MS
  *     fail ACTION CODE  "ok", and the driver's next such action fails
  */
 #define _GNU_SOURCE
 #include "cudasim.h"
 
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,12 +78,6 @@ static void answer(FILE *out, uint64_t seed)
 	fprintf(out, "answer %016llx %llu\n", (unsigned long long)hash, (unsigned long long)count);
 }
 
-static void *work(void *arg)
-{
-	cudasimWork((int)(intptr_t)arg);
-	return NULL;
-}
-
 static void serve(const char *path)
 {
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -108,12 +101,9 @@ static void serve(const char *path)
 		if (!f)
 			continue;
 		if (fgets(line, sizeof line, f)) {
-			pthread_t t;
 			if (sscanf(line, "ask %llu", &n) == 1) {
 				answer(f, n);
-			} else if (sscanf(line, "work %llu", &n) == 1 && !pthread_create(&t, NULL, work, (void *)(intptr_t)n)) {
-				pthread_detach(t);
-				usleep(100000); /* it is under way */
+			} else if (sscanf(line, "work %llu", &n) == 1 && !cudasimWork((int)n)) {
 				fputs("ok\n", f);
 			} else if (sscanf(line, "fail %31s %d", action, &code) == 2 && !cudasimFail(action, code)) {
 				fputs("ok\n", f);

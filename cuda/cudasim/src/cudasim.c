@@ -431,13 +431,24 @@ static int copy(bool write, uint64_t ptr, void *host, size_t size)
 int cuMemcpyHtoD_v2(uint64_t dst, const void *src, size_t size) { return copy(true, dst, (void *)(uintptr_t)src, size); }
 int cuMemcpyDtoH_v2(void *dst, uint64_t src, size_t size) { return copy(false, src, dst, size); }
 
-int cudasimWork(int ms)
+static void *work(void *ms)
 {
-	enter();
-	struct timespec left = {.tv_sec = ms / 1000, .tv_nsec = (ms % 1000) * 1000000L};
+	struct timespec left = {.tv_sec = (intptr_t)ms / 1000, .tv_nsec = ((intptr_t)ms % 1000) * 1000000L};
 	while (nanosleep(&left, &left) && errno == EINTR)
 		;
 	leave();
+	return NULL;
+}
+
+int cudasimWork(int ms)
+{
+	pthread_t t;
+	enter();
+	if (pthread_create(&t, NULL, work, (void *)(intptr_t)ms)) {
+		leave();
+		return OS_ERROR;
+	}
+	pthread_detach(t);
 	return SUCCESS;
 }
 

@@ -14,7 +14,7 @@ int cuMemcpyDtoH_v2(void *dst, uint64_t src, size_t size);
 
 /* cudasimDevice makes the following allocations on a GPU. */
 int cudasimDevice(int dev);
-/* cudasimWork keeps the GPU at work for some milliseconds. */
+/* cudasimWork gives the GPU work for some milliseconds, and returns at once. */
 int cudasimWork(int ms);
 /* cudasimFail lets the next driver action of that name fail with a CUresult. */
 int cudasimFail(const char *action, int result);

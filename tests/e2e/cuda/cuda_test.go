@@ -1,0 +1,212 @@
+package cuda
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpucr/gpucr-fs/cuda"
+	"github.com/gpucr/gpucr-fs/cuda/cudasim"
+)
+
+func TestDumpAndRestore(t *testing.T) {
+	r := start(t, cudasim.Options{Processes: 2, GPUs: 2})
+	if got := len(r.vram()); got != 2 {
+		t.Fatalf("the first process has memory on %d GPUs, want 2", got)
+	}
+	r.ok("dump", r.store, "one", "-t", r.pid())
+	r.gone()
+	if left := r.vram(); len(left) > 0 {
+		t.Fatalf("dumped, and still on the GPU: %v", left)
+	}
+	for range 2 { // the second follows a profile
+		marks := r.restored("one")
+		for _, m := range []string{"resume", "gpu ready", "resident"} {
+			if !slices.Contains(marks, m) {
+				t.Errorf("the timeline has no %q: %v", m, marks)
+			}
+		}
+		r.states(cuda.Running)
+		r.verify()
+		must(t, r.app.Kill())
+	}
+}
+
+func TestLeaveRunning(t *testing.T) {
+	r := start(t, cudasim.Options{Processes: 2})
+	r.ok("dump", r.store, "one", "-t", r.pid(), "--leave-running")
+	r.states(cuda.Running)
+	r.verify()
+	must(t, r.app.Kill())
+	r.restored("one")
+	r.verify()
+}
+
+// A dump whose criu is killed midway leaves the application running and correct, and no checkpoint.
+func TestDumpKilled(t *testing.T) {
+	r := start(t, cudasim.Options{Processes: 2})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for try := 0; ; try++ {
+		if try == 20 {
+			t.Fatal("criu was always faster than the one who should kill it")
+		}
+		name := "killed-" + string(rune('a'+try))
+		var said strings.Builder
+		cmd := r.prepare(ctx, "gpucr-fs", "dump", r.store, name, "-t", r.pid(), "--leave-running")
+		cmd.Stderr = &said
+		must(t, cmd.Start())
+		killed := make(chan error, 1)
+		go func() { killed <- killCRIU(ctx, cmd.Process.Pid, r.app.PID) }()
+		err := cmd.Wait()
+		kerr := <-killed
+		r.states(cuda.Running)
+		r.verify()
+		if err != nil && kerr == nil {
+			if out := r.ok("ls", r.store); strings.Contains(out, name) {
+				t.Errorf("the failed dump left a checkpoint: %s", out)
+			}
+			break
+		}
+		t.Logf("try %d: %v, %v: %s", try, err, kerr, &said)
+	}
+	r.ok("dump", r.store, "after", "-t", r.pid())
+	r.gone()
+	r.restored("after")
+	r.verify()
+}
+
+func TestDumpFails(t *testing.T) {
+	for _, tc := range []struct {
+		name, say string
+		flags     []string
+		words     []string
+	}{
+		{"driver", "fail checkpoint 2", nil, []string{"checkpoint of process", "CUDA_ERROR_OUT_OF_MEMORY"}},
+		{"work", "work 20000", []string{"--gpu-timeout", "200ms"}, []string{"did not end in time", "hint: ", "--gpu-timeout"}},
+		{"left alone", "ask 1", []string{"--no-gpu"}, []string{"criu dump"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := start(t, cudasim.Options{Processes: 2})
+			if _, err := r.app.Say(1, tc.say, patience); err != nil {
+				t.Fatal(err)
+			}
+			r.fails(append([]string{"dump", r.store, "one", "-t", r.pid()}, tc.flags...), tc.words...)
+			r.states(cuda.Running)
+			r.verify()
+			if out := r.ok("ls", r.store); strings.Contains(out, "one") {
+				t.Errorf("the failed dump left a checkpoint: %s", out)
+			}
+		})
+	}
+}
+
+func TestOtherGPUs(t *testing.T) {
+	r := start(t, cudasim.Options{GPUs: 2})
+	r.ok("dump", r.store, "one", "-t", r.pid())
+	r.gone()
+	const one, two, missing = "GPU-63756461-7369-6d00-0000-000000000000", "GPU-63756461-7369-6d00-0000-000000000001", "GPU-63756461-7369-6d00-0000-000000000009"
+	// A process without its GPU is ended.
+	r.fails([]string{"restore", r.store, "one", "--device-map", one + "=" + missing}, "CUDA_ERROR_INVALID_DEVICE")
+	r.gone()
+	r.fails([]string{"restore", r.store, "one", "--device-map", "one=two"}, "no GPU UUID")
+	r.restored("one", "--device-map", one+"="+two+","+two+"="+one)
+	r.verify()
+}
+
+// The tool answers as CRIU's cuda_plugin wants it.
+func TestTool(t *testing.T) {
+	r := start(t, cudasim.Options{})
+	tool := func(want string, args ...string) {
+		t.Helper()
+		out, said, err := r.command("cuda-checkpoint", append(args, "--pid", r.pid())...)
+		if err != nil || out != want {
+			t.Errorf("cuda-checkpoint %v: %q, %v: %s; want %q", args, out, err, said, want)
+		}
+	}
+	tool("running\n", "--get-state")
+	tool("", "--action", "lock", "--timeout", "10000")
+	tool("locked\n", "--get-state")
+	tool("", "--action", "checkpoint")
+	tool("checkpointed\n", "--get-state")
+	tool("", "--action", "restore")
+	tool("", "--action", "unlock")
+	tool("running\n", "--get-state")
+	tool("", "--toggle")
+	tool("checkpointed\n", "--get-state")
+	tool("", "--toggle")
+	r.verify()
+	out, said, err := r.command("cuda-checkpoint", "--get-restore-tid", "-p", r.pid())
+	if tid := strings.TrimSpace(out); err != nil || tid == "" {
+		t.Errorf("restore thread %q, %v: %s", out, err, said)
+	} else if _, err := os.Stat(filepath.Join("/proc", r.pid(), "task", tid)); err != nil {
+		t.Errorf("the restore thread is none of the process: %v", err)
+	}
+	out, _, err = r.command("cuda-checkpoint", "-h")
+	if head := out[:min(len(out), 2000)]; err != nil || !strings.Contains(head, "--action") || !strings.Contains(head, "--get-restore-tid") {
+		t.Errorf("cuda-checkpoint -h: %v: %q", err, out)
+	}
+	for _, args := range [][]string{
+		{"--get-restore-tid", "--pid", "1"}, {"--get-state", "--pid", "1"}, {"--action", "unlock", "--pid", r.pid()}, {"--action", "sleep", "--pid", r.pid()}, {"--get-state"},
+		{"--pid", r.pid()}, {"--get-state", "--toggle", "--pid", r.pid()},
+	} {
+		if out, _, err := r.command("cuda-checkpoint", args...); err == nil {
+			t.Errorf("cuda-checkpoint %v succeeds: %q", args, out)
+		}
+	}
+	if _, err := r.app.Say(0, "work 20000", patience); err != nil {
+		t.Fatal(err)
+	}
+	if _, said, err := r.command("cuda-checkpoint", "--action", "lock", "--pid", r.pid(), "--timeout", "100"); err == nil || !strings.Contains(said, "CUDA_ERROR_NOT_READY") {
+		t.Errorf("lock of a process at work: %v: %s", err, said)
+	}
+}
+
+// Without NVIDIA's driver nothing of it is loaded, the commands say so plainly, and processes without a GPU are dumped and restored as ever.
+func TestWithoutDriver(t *testing.T) {
+	r := start(t, cudasim.Options{})
+	alone := t.TempDir()
+	// gpucr-cuda is not there: who started it would fail.
+	must(t, os.Link(filepath.Join(dir, "gpucr-fs"), filepath.Join(alone, "gpucr-fs")))
+	command := func(args ...string) (string, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		cmd := r.prepare(ctx, "gpucr-fs", args...)
+		cmd.Path = filepath.Join(alone, "gpucr-fs")
+		cmd.Env = slices.DeleteFunc(cmd.Env, func(e string) bool { return strings.HasPrefix(e, "GPUCR_FS_LIBCUDA=") })
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	if cuda.Present() {
+		t.Log("this machine has NVIDIA's driver; what is said without it cannot be seen here")
+		return
+	}
+	for _, args := range [][]string{{"cuda-checkpoint", "--get-state", "--pid", r.pid()}, {"dump", r.store, "one", "-t", r.pid()}} {
+		if out, err := command(args...); err == nil || !strings.Contains(out, "no NVIDIA driver on this machine") {
+			t.Errorf("%v: %v: %s", args, err, out)
+		}
+	}
+	r.states(cuda.Running)
+	r.verify()
+	idle := exec.Command("sleep", "600")
+	idle.SysProcAttr = session()
+	must(t, idle.Start())
+	other := &cudasim.Target{PID: idle.Process.Pid}
+	go idle.Wait()
+	defer func() {
+		if err := other.Kill(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if out, err := command("dump", r.store, "idle", "-t", pidOf(other)); err != nil {
+		t.Fatalf("dump of a process without a GPU: %v: %s", err, out)
+	}
+	must(t, other.Gone(patience))
+	if out, err := command("restore", r.store, "idle", "--wait"); err != nil || strings.Contains(out, "gpu ready") {
+		t.Fatalf("restore of a process without a GPU: %v: %s", err, out)
+	}
+}
