@@ -62,12 +62,20 @@ type stretch struct {
 	zero   bool
 }
 
+// imageFile is an open image file.
+type imageFile struct {
+	File
+	// cuts are where what is stored together begins or ends, ascending; nil
+	// when nothing is.
+	cuts []int64
+}
+
 // contents is the part of an image file that a BO is in, as a file of a
 // prefetch.Queue.
 type contents struct {
 	w    *work
 	bo   int
-	file File
+	file *imageFile
 	off  int64
 	size int64
 	// parts cover the BO in order, zeros and data alternating.
@@ -77,15 +85,16 @@ type contents struct {
 // openFiles opens what the BOs are in, each file once, and looks where they
 // are zero.
 func openFiles(w *work, src Source) ([]*contents, error) {
-	open := map[string]File{}
+	open := map[string]*imageFile{}
 	var out []*contents
 	for i, t := range w.targets {
 		f := open[t.bo.File]
 		if f == nil {
-			var err error
-			if f, err = src.Open(t.bo.File); err != nil {
+			file, err := src.Open(t.bo.File)
+			if err != nil {
 				return out, w.wrong(i, err)
 			}
+			f = &imageFile{File: file, cuts: cuts(file)}
 			open[t.bo.File] = f
 		}
 		c := &contents{w: w, bo: i, file: f, off: t.bo.Off, size: int64(t.bo.Size)}
@@ -98,8 +107,27 @@ func openFiles(w *work, src Source) ([]*contents, error) {
 	return out, nil
 }
 
+// cuts lists where what is stored together in a file begins or ends.
+func cuts(f File) (out []int64) {
+	s, ok := f.(prefetch.Spanner)
+	if !ok {
+		return nil
+	}
+	err := s.Spans(func(start, end int64) bool {
+		if n := len(out); n == 0 || out[n-1] < start {
+			out = append(out, start)
+		}
+		out = append(out, end)
+		return true
+	})
+	if err != nil {
+		return nil // reading will tell
+	}
+	return out
+}
+
 func closeFiles(files []*contents) error {
-	closed := map[File]bool{}
+	closed := map[*imageFile]bool{}
 	var errs []error
 	for _, c := range files {
 		if !closed[c.file] {
@@ -180,6 +208,23 @@ func (c *contents) Data(off, end int64) (start, stop int64, err error) {
 		}
 	}
 	return end, end, nil
+}
+
+// Spans gives what is stored together, within the BO.
+func (c *contents) Spans(yield func(start, end int64) bool) error {
+	if c.file.cuts == nil {
+		return errors.ErrUnsupported
+	}
+	i, _ := slices.BinarySearch(c.file.cuts, c.off)
+	start := int64(0)
+	for ; i < len(c.file.cuts) && start < c.size; i++ {
+		end := min(c.file.cuts[i]-c.off, c.size)
+		if end > start && !yield(start, end) {
+			break
+		}
+		start = end
+	}
+	return nil
 }
 
 // from returns the parts that end after off.

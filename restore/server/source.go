@@ -17,7 +17,8 @@ func (d Dir) Open(name string) (File, error) {
 	return prefetch.OpenFile(filepath.Join(string(d), name))
 }
 
-// Checkpoint is the Source of a sealed checkpoint.
+// Checkpoint is the Source of a sealed checkpoint. Packs are read through the
+// page cache: the next restore finds them there.
 type Checkpoint struct{ *index.Checkpoint }
 
 // Open opens an image file of the checkpoint.
@@ -26,7 +27,6 @@ func (c Checkpoint) Open(name string) (File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.Uncached()
 	return prefetch.StoreFile{File: f}, nil
 }
 
