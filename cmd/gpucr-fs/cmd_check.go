@@ -16,6 +16,7 @@ import (
 
 func (a *app) checkCmd() *cobra.Command {
 	var host, criu string
+	var nvidia cudaFlags
 	var req daemon.CheckRequest
 	c := &cobra.Command{
 		Use:   "check STORE NAME",
@@ -40,6 +41,7 @@ proc/sys/kernel/osrelease, proc/cpuinfo and proc/meminfo. NAME is a name, a tag 
 				if req.Host.CRIU = findCRIU(criu); req.Host.CRIU != "" {
 					req.Host.CRIUVersion = criuVersion(cmd.Context(), req.Host.CRIU)
 				}
+				req.Host.NVIDIA = nvidia.describe(cmd.Context())
 			}
 			var warnings []string
 			req.Settings, warnings = topology.ParseSettings(os.LookupEnv)
@@ -61,6 +63,7 @@ proc/sys/kernel/osrelease, proc/cpuinfo and proc/meminfo. NAME is a name, a tag 
 	}
 	c.Flags().StringVar(&host, "host", "", "compare with the machine whose files are in `DIR`")
 	c.Flags().StringVar(&criu, "criu", "", "`PATH` of criu")
+	nvidia.add(c.Flags())
 	c.Flags().BoolVar(&req.Fast, "fast", false, "do not read the payload")
 	return c
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gpucr/gpucr-fs/cuda"
+	"github.com/gpucr/gpucr-fs/daemon/check"
 )
 
 // cudaToolName is NVIDIA's tool. A link of that name to this program behaves like it, for CRIU's cuda_plugin.
@@ -50,6 +51,26 @@ func (f *cudaFlags) client(logger *slog.Logger) (*cuda.Client, error) {
 		return nil, &codeError{exitError, "install gpucr-cuda beside gpucr-fs; make build builds both", err}
 	}
 	return cuda.Start(cuda.Options{Program: program, Library: f.library, Logger: logger})
+}
+
+// describe tells what the driver says of this machine, nil without one.
+func (f *cudaFlags) describe(ctx context.Context) *check.NVIDIA {
+	if !f.present() {
+		return nil
+	}
+	c, err := f.client(slog.New(slog.DiscardHandler))
+	if err != nil {
+		return &check.NVIDIA{Problem: err.Error()}
+	}
+	info, err := c.Info(ctx)
+	if err = errors.Join(err, c.Close()); err != nil {
+		return &check.NVIDIA{Problem: err.Error()}
+	}
+	n := &check.NVIDIA{Driver: info.Driver, CUDA: info.CUDA}
+	for _, d := range info.Devices {
+		n.GPUs = append(n.GPUs, check.NVIDIAGPU{UUID: d.UUID.String(), Name: d.Name, Memory: d.Memory})
+	}
+	return n
 }
 
 type cudaToolFlags struct {

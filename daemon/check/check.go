@@ -103,6 +103,7 @@ var sections = []struct {
 	{"cpu", cpu},
 	{"memory", memory},
 	{"amd gpus", amdGPUs},
+	{"nvidia gpus", nvidiaGPUs},
 }
 
 // Run answers about a checkpoint. An error is one of the store or of the context; what is wrong with the checkpoint or the host is in the report.

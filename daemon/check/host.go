@@ -27,10 +27,12 @@ type Host struct {
 	TopologyProblem string             `json:"topology_problem,omitempty"`
 	Driver          *kfd.DriverVersion `json:"driver,omitempty"`
 	DriverProblem   string             `json:"driver_problem,omitempty"`
+
+	NVIDIA *NVIDIA `json:"nvidia,omitempty"` // nil without NVIDIA's driver
 }
 
 // ReadHost describes this machine, or, with dir, the one whose files were copied there: a topology directory, or a root directory with sys/class/kfd/kfd/topology and, as
-// far as wanted, proc/sys/kernel/osrelease, proc/cpuinfo and proc/meminfo. What criu there is only the caller knows.
+// far as wanted, proc/sys/kernel/osrelease, proc/cpuinfo and proc/meminfo. What criu and NVIDIA GPUs there are only the caller knows.
 func ReadHost(dir string) (Host, error) {
 	h := Host{Copy: dir != ""}
 	root := dir

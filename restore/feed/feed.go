@@ -134,7 +134,7 @@ func Takeover(o Options, wire, setup *os.File) (*Feed, error) {
 }
 
 func provide(o Options, client *uffd.Client) (*Feed, error) {
-	cuda, err := usesCUDA(o.Images.FS())
+	cuda, _, err := criuimg.CUDA(o.Images.FS())
 	if err != nil {
 		return nil, fmt.Errorf("read the images: %w", err)
 	}

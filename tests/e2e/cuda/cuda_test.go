@@ -23,6 +23,12 @@ func TestDumpAndRestore(t *testing.T) {
 	if left := r.vram(); len(left) > 0 {
 		t.Fatalf("dumped, and still on the GPU: %v", left)
 	}
+	out := r.ok("check", r.store, "one")
+	for _, want := range []string{"the processes use CUDA", "CUDA 13.0, 2 GPUs", "GPU-63756461-7369-6d00-0000-000000000001 Simulated GPU 1, 1.0 GiB"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("check does not say %q: %s", want, out)
+		}
+	}
 	for range 2 { // the second follows a profile
 		marks := r.restored("one")
 		for _, m := range []string{"resume", "gpu ready", "resident"} {
@@ -192,6 +198,10 @@ func TestWithoutDriver(t *testing.T) {
 	}
 	r.states(cuda.Running)
 	r.verify()
+	r.ok("dump", r.store, "cuda", "-t", r.pid(), "--leave-running")
+	if out, err := command("check", r.store, "cuda"); err == nil || !strings.Contains(out, "the processes use CUDA, and this machine has no NVIDIA driver") {
+		t.Errorf("check: %v: %s", err, out)
+	}
 	idle := exec.Command("sleep", "600")
 	idle.SysProcAttr = session()
 	must(t, idle.Start())
@@ -206,6 +216,9 @@ func TestWithoutDriver(t *testing.T) {
 		t.Fatalf("dump of a process without a GPU: %v: %s", err, out)
 	}
 	must(t, other.Gone(patience))
+	if out, err := command("check", r.store, "idle"); err != nil || !strings.Contains(out, "this machine has no NVIDIA driver") {
+		t.Errorf("check: %v: %s", err, out)
+	}
 	if out, err := command("restore", r.store, "idle", "--wait"); err != nil || strings.Contains(out, "gpu ready") {
 		t.Fatalf("restore of a process without a GPU: %v: %s", err, out)
 	}
