@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -128,6 +129,20 @@ func (s *server) stop(t testing.TB) {
 		t.Errorf("the daemon ended with %v", err)
 	}
 	s.cancel = nil
+}
+
+// wantEnd waits until the daemon has ended by itself.
+func (s *server) wantEnd(t testing.TB) {
+	t.Helper()
+	select {
+	case err := <-s.ended:
+		if err != nil {
+			t.Error(err)
+		}
+		s.ended <- nil
+	case <-time.After(time.Minute):
+		t.Fatal("the daemon does not end")
+	}
 }
 
 func (s *server) mount(dir string) *fakeMount {
