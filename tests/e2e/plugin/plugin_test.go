@@ -15,12 +15,18 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/kfd/kfdsim"
 	"github.com/gpucr/gpucr-fs/tests/e2e/kfd/rig"
 )
 
 func TestMain(m *testing.M) {
+	// Restored processes become this one's children, to be waited for at once.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		if err := rig.RemoveBuilt(); err != nil && code == 0 {
 			fmt.Fprintln(os.Stderr, err)

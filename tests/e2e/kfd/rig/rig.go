@@ -291,6 +291,10 @@ func (a *Application) waitUntil(left func() bool) {
 	<-a.done
 	deadline := time.Now().Add(waitLimit)
 	for left() || len(tree(a.PID)) > 0 || len(a.rig.Sim.State().Processes) > 0 {
+		// Restored ones are this process's children if it is a subreaper.
+		for _, pid := range a.pids {
+			syscall.Wait4(pid, nil, syscall.WNOHANG, nil) // or somebody else's to wait for
+		}
 		if time.Now().After(deadline) {
 			a.rig.T.Fatalf("processes left: %v of %v, in the simulator %+v", tree(a.PID), a.pids, a.rig.Sim.State().Processes)
 		}
