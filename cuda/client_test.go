@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -213,7 +214,13 @@ func TestTreeWithoutCUDA(t *testing.T) {
 	if used, err := cuda.Uses(os.Getpid()); err != nil || used {
 		t.Errorf("this test is said to use CUDA: %v, %v", used, err)
 	}
-	s, err := client(t).Suspend(ctx(t), os.Getpid(), time.Second)
+	plain := exec.Command("sleep", "600")
+	if err := plain.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Wait()
+	defer plain.Process.Kill()
+	s, err := client(t).Suspend(ctx(t), plain.Process.Pid, time.Minute)
 	if err != nil || len(s.Processes()) != 0 {
 		t.Errorf("%v, %v", s, err)
 	}
