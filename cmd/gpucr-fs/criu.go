@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/kfd"
 	"github.com/gpucr/gpucr-fs/restore"
 )
 
@@ -43,8 +44,21 @@ func criuArgs(cmd *cobra.Command, args []string, own int) ([]string, restore.Arg
 	return args, parsed, nil
 }
 
-// amdgpuPlugins is the folder of CRIU's plugin for checkpoints that have images of AMD GPUs; "" leaves CRIU its own.
-func amdgpuPlugins() string { return "" }
+// amdgpuPlugins is the folder of CRIU's plugin for processes that use AMD GPUs; "" leaves CRIU its own, where there is no such GPU or the plugin is not installed.
+// The plugin will work with this very program.
+func amdgpuPlugins() string {
+	if _, err := os.Stat(kfd.DevicePath); err != nil {
+		return ""
+	}
+	dir, err := pluginDir()
+	if err != nil {
+		return ""
+	}
+	if exe, err := os.Executable(); err == nil && os.Getenv("GPUCR_FS") == "" {
+		os.Setenv("GPUCR_FS", exe)
+	}
+	return dir
+}
 
 // startDaemon makes a daemon for commands that need one.
 func (a *app) startDaemon(store string) (dir string, start daemon.StartFunc, err error) {
