@@ -4,6 +4,7 @@ GO        ?= go
 RACE      ?=
 TIMEOUT   ?= 18m
 CRASH_N   ?= 200
+STRESS_TIME ?= 10m
 FUZZTIME  ?= 30s
 ARGS      ?=
 PREFIX    ?= /usr/local
@@ -12,7 +13,7 @@ VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo de
 COMMIT    ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help gpu-pack build plugin install test race lint fuzz crash torture-plugin bench bench-gpu demo criu kfdsim-shell proto clean deps bench-deps
+.PHONY: help gpu-pack build plugin install test race lint fuzz crash torture-plugin stress bench bench-restore bench-gpu demo criu kfdsim-shell proto clean deps bench-deps
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -50,6 +51,9 @@ fuzz: ## run each fuzz target for FUZZTIME (30s)
 crash: deps ## kill and damage a store CRASH_N (200) times
 	$(GO) test -count=1 -timeout 2h -v ./tests/crash -crash.n=$(CRASH_N)
 
+stress: deps criu ## restore a process that changes its memory all the time, again and again, for STRESS_TIME (10m)
+	$(GO) test -count=1 -timeout 2h -v ./tests/e2e/lazy -run TestStress -stress.time $(STRESS_TIME)
+
 gpu-pack: criu ## pack build/gpu-pack, to be run on a machine with an NVIDIA GPU: build/gpu-pack/run.sh
 	@GO="$(GO)" VERSION="$(VERSION)" COMMIT="$(COMMIT)" scripts/gpu-pack.sh
 
@@ -58,6 +62,10 @@ bench-deps: deps
 
 bench: bench-deps criu build ## compare with cp, restic, borg, desync on real dumps (ARGS=-h for options)
 	$(GO) run ./tests/bench $(ARGS)
+
+bench-restore: deps criu build ## how soon a restored process runs, answers and is whole: criu, criu lazy-pages and gpucr-fs (ARGS=-h)
+	$(GO) build -o build/benchrestore ./tests/benchrestore
+	scripts/run-in-memory.sh build/benchrestore $(ARGS)
 
 bench-gpu: deps criu ## compare sequential with parallel restores of GPU processes, simulated (ARGS=-h for options)
 	$(GO) run ./tests/benchgpu $(ARGS)

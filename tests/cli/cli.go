@@ -156,6 +156,9 @@ func (p Program) Serve(store, mnt string, args ...string) (*Daemon, error) {
 	}
 }
 
+// PID gives the daemon's process.
+func (d *Daemon) PID() int { return d.cmd.Process.Pid }
+
 // Kill ends the daemon with SIGKILL and waits for its end. The stale mount stays. A daemon that has a file of its own mount open, or a
 // request to it under way, cannot end, since its last thread waits for an answer from itself; that is an error, and the mount is aborted.
 func (d *Daemon) Kill() error {

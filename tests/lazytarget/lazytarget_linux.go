@@ -218,15 +218,29 @@ func (t *Target) Err() error {
 	return nil
 }
 
+// ArmHot lets a quiet process of one thread pass its hot set as soon as it runs
+// again. It is to be called between Reset and a restore.
+func (t *Target) ArmHot() {
+	t.st.hotOnly.Store(1)
+	t.st.check.Add(1)
+}
+
+// HotPassed waits until the process has passed its hot set since Reset, and lets
+// it check all of its memory from then on.
+func (t *Target) HotPassed(patience time.Duration) error {
+	err := t.wait("it has passed its hot set", patience, func() bool { return t.st.hotPasses.Load() > 0 })
+	t.st.hotOnly.Store(0)
+	return err
+}
+
 // SIGBUS counts the pages that could not be read.
 func (t *Target) SIGBUS() uint64 { return t.st.sigbus.Load() }
 
 // Checked counts the pages compared so far.
 func (t *Target) Checked() uint64 { return t.st.pages.Load() }
 
-// HotTime is the value of CLOCK_MONOTONIC when a quiet process had passed its
-// hot set the last time.
-func (t *Target) HotTime() time.Duration { return time.Duration(t.st.hotNS.Load()) }
+// HotTime is when a quiet process had passed its hot set the last time.
+func (t *Target) HotTime() time.Time { return time.Unix(0, int64(t.st.hotNS.Load())) }
 
 func (t *Target) String() string {
 	return fmt.Sprintf("%d pages compared, %d changes, %d forks, %d mismatches, %d pages gave SIGBUS",

@@ -107,7 +107,7 @@ func TestSmallMemory(t *testing.T) {
 }
 
 // stressTime is how long TestStress goes on.
-var stressTime = flag.Duration("lazy.stress", 60*time.Second, "how long the stress target is restored and checked")
+var stressTime = flag.Duration("stress.time", 60*time.Second, "how long the stress target is restored and checked")
 
 // TestStress restores a process that changes its memory all the time, while it
 // is filled at various speeds, and that checks every page it owns.

@@ -27,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -48,7 +49,7 @@ struct status {
 	_Atomic uint64_t mismatches;
 	_Atomic uint64_t sigbus;    /* pages that raised SIGBUS */
 	_Atomic uint64_t exited;    /* the last word */
-	_Atomic uint64_t hot_ns;    /* quiet mode: CLOCK_MONOTONIC when the hot set was passed */
+	_Atomic uint64_t hot_ns;    /* quiet mode: CLOCK_REALTIME when the hot set was passed */
 	_Atomic uint64_t beats;     /* counts while it runs */
 	_Atomic uint64_t hot_only;  /* set by the test: checks stop after the hot set */
 	_Atomic uint64_t hot_passes; /* quiet mode: how often the hot set was passed */
@@ -369,7 +370,8 @@ static void change(struct thread *t, int depth)
 static uint64_t now_ns(void)
 {
 	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
+	/* CRIU gives a process its own monotonic clock. */
+	clock_gettime(CLOCK_REALTIME, &ts);
 	return ts.tv_sec * 1000000000ull + ts.tv_nsec;
 }
 
@@ -413,6 +415,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: lazytarget STATUS MB THREADS SEED [quiet]\n");
 		return 2;
 	}
+	/* What it was started with may lie in a mount that CRIU cannot see. */
+	syscall(SYS_close_range, 3U, ~0U, 0U);
 	int fd = open(argv[1], O_RDWR);
 	if (fd < 0) {
 		perror(argv[1]);
