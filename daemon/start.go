@@ -179,6 +179,37 @@ func (o *RestoreOptions) rejoin(ctx context.Context, dir, id string) (RestoreSta
 	return st, ctx.Err()
 }
 
+// ServeLazyPages has the daemon of the store at dir, which has it mounted, serve a restore's memory, and returns when all is resident. ready is called when CRIU may come.
+// When ctx ends before CRIU has come nothing is left; afterwards the daemon goes on.
+func ServeLazyPages(ctx context.Context, dir string, q LazyPagesRequest, ready func() error, progress func(Progress)) (RestoreStatus, error) {
+	s, ok, err := ConnectDaemon(ctx, dir)
+	if err == nil && !ok {
+		err = &index.Error{Class: index.NotFound, Op: "lazy-pages", File: q.Mount, Err: errors.New("the daemon of this mount is gone"), Hint: "unmount and mount again"}
+	}
+	if err != nil {
+		return RestoreStatus{}, err
+	}
+	defer s.Close()
+	q.ID = newID()
+	talk, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var rerr error
+	out := &passLines{f: func([]byte) {
+		if rerr = ready(); rerr != nil {
+			cancel()
+		}
+	}}
+	st, err := LazyPages.Do(talk, s, q, Streams{Out: out, Progress: progress})
+	if rerr != nil {
+		return st, rerr
+	}
+	if errors.Is(err, ErrGone) {
+		o := RestoreOptions{Wait: true, Progress: progress}
+		return o.rejoin(ctx, dir, q.ID)
+	}
+	return st, err
+}
+
 // DumpOptions say how to dump.
 type DumpOptions struct {
 	Name string

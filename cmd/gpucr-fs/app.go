@@ -85,7 +85,7 @@ func (a *app) commands() []*cobra.Command {
 	return []*cobra.Command{
 		a.initCmd(), a.importCmd(), a.exportCmd(), a.mountCmd(), a.umountCmd(), a.sealCmd(), a.lsCmd(), a.infoCmd(), a.duCmd(), a.diffCmd(), a.tagCmd(),
 		a.rmCmd(), a.gcCmd(), a.verifyCmd(), a.checkCmd(), a.repairCmd(), a.statsCmd(), a.benchCmd(), a.versionCmd(), a.completionCmd(), a.daemonCmd(),
-		a.restoreCmd(), a.dumpCmd(), a.guardianCmd(), a.cudaCheckpointCmd(), a.pluginDirCmd(), a.pluginHelperCmd(),
+		a.restoreCmd(), a.dumpCmd(), a.lazyPagesCmd(), a.warmupCmd(), a.profileCmd(), a.guardianCmd(), a.cudaCheckpointCmd(), a.pluginDirCmd(), a.pluginHelperCmd(),
 	}
 }
 

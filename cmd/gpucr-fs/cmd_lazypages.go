@@ -1,0 +1,235 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/fs"
+	"github.com/gpucr/gpucr-fs/restore/feed"
+	"github.com/gpucr/gpucr-fs/restore/uffd"
+)
+
+// lazyPages is one run of gpucr-fs lazy-pages; the names of its flags are those of criu lazy-pages.
+type lazyPages struct {
+	a         *app
+	images    string
+	work      string
+	rate      bytesValue
+	daemon    bool
+	pidfile   string
+	statusFD  int
+	output    string
+	verbose   int
+	successor bool
+}
+
+func (a *app) lazyPagesCmd() *cobra.Command {
+	l := lazyPages{a: a}
+	c := &cobra.Command{
+		Use:   "lazy-pages -D DIR [-W DIR]",
+		Short: "bring the memory of a restore that criu, runc or podman runs",
+		Long: `Lazy-pages takes the place of criu lazy-pages: it listens in the work directory for a criu restore --lazy-pages of the images in -D, and brings the memory of what
+is restored. It ends when all is there. Where -D is a mount of a store, or one of its .checkpoints, the memory comes straight from the store, with a profile; any
+other image directory serves as well.
+
+Interrupted before criu has come it ends; afterwards the processes depend on it, and it goes on.`,
+		Example: "  gpucr-fs lazy-pages -D /images -W /run/restore &\n  criu restore --lazy-pages -D /images -W /run/restore\n\n" +
+			"  gpucr-fs lazy-pages -d -D /images -W /run/web\n  runc restore --lazy-pages --image-path /images --work-path /run/web --bundle /srv/web web",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return l.run(cmd.Context()) },
+	}
+	f := c.Flags()
+	f.StringVarP(&l.images, "images-dir", "D", ".", "image directory `DIR`")
+	f.StringVarP(&l.work, "work-dir", "W", "", "criu's work directory `DIR` (default: the image directory)")
+	f.BoolVarP(&l.daemon, "daemon", "d", false, "return when it listens")
+	f.StringVar(&l.pidfile, "pidfile", "", "write the pid to `FILE`")
+	f.IntVar(&l.statusFD, "status-fd", -1, "write a zero byte to descriptor `FD` when it listens")
+	f.StringVarP(&l.output, "log-file", "o", "", "log to `FILE`, in the work directory, instead of stderr")
+	f.CountVarP(&l.verbose, "verbosity", "v", "log more")
+	f.Var(&l.rate, "prefetch-rate", "bytes a second fetched ahead of need (default: no bound)")
+	f.BoolVar(&l.successor, "successor", false, "go on in place of one that was killed")
+	f.MarkHidden("successor")
+	return c
+}
+
+func (l *lazyPages) run(ctx context.Context) (err error) {
+	if l.images, err = filepath.Abs(l.images); err != nil {
+		return err
+	}
+	if l.work == "" {
+		l.work = l.images
+	}
+	if l.work, err = filepath.Abs(l.work); err != nil {
+		return err
+	}
+	for _, dir := range []string{l.images, l.work} {
+		if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+			return usage(fmt.Errorf("%s is no directory", dir), "give the directories as criu restore has them")
+		}
+	}
+	if l.daemon {
+		return l.background(ctx)
+	}
+	place, stored, err := fs.Locate(l.images)
+	if err != nil {
+		return err
+	}
+	var st any
+	if stored && !l.successor {
+		st, err = l.fromStore(ctx, place)
+	} else {
+		st, err = l.fromDir(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return l.a.print(st, func(io.Writer) {})
+}
+
+// fromStore has the store's daemon serve.
+func (l *lazyPages) fromStore(ctx context.Context, p fs.Place) (daemon.RestoreStatus, error) {
+	q := daemon.LazyPagesRequest{Checkpoint: p.Checkpoint, Work: l.work, Rate: int64(l.rate)}
+	if p.Checkpoint == "" {
+		q.Mount = p.Mount
+	}
+	bar := l.a.progress("lazy-pages")
+	defer bar.close()
+	return daemon.ServeLazyPages(ctx, p.Store, q, l.ready, bar.tell)
+}
+
+// fromDir serves a plain directory from this process.
+func (l *lazyPages) fromDir(ctx context.Context) (uffd.Report, error) {
+	log, done, err := l.logger()
+	if err != nil {
+		return uffd.Report{}, err
+	}
+	defer done()
+	o := feed.Options{Images: feed.Dir(l.images), Work: l.work, Rate: int64(l.rate), Logger: log}
+	var f *feed.Feed
+	if l.successor {
+		wire, setup := uffd.SuccessorFDs()
+		f, err = feed.Takeover(o, os.NewFile(uintptr(wire), "guardian"), os.NewFile(uintptr(setup), "setup"))
+	} else {
+		self, perr := program()
+		if perr != nil {
+			return uffd.Report{}, perr
+		}
+		o.Guardian = []string{self, "guardian"}
+		o.Successor = []string{self, "lazy-pages", "--successor", "-D", l.images, "-W", l.work, "--prefetch-rate", strconv.FormatInt(int64(l.rate), 10)}
+		if f, err = feed.Start(o); err == nil {
+			err = l.ready()
+		}
+	}
+	if err != nil {
+		return uffd.Report{}, err
+	}
+	err = f.Serve(ctx)
+	st := f.Status()
+	return st.Report, errors.Join(err, f.Close())
+}
+
+// logger logs to --log-file, else to stderr.
+func (l *lazyPages) logger() (*slog.Logger, func(), error) {
+	level := []slog.Level{slog.LevelWarn, slog.LevelInfo, slog.LevelDebug}[min(l.verbose, 2)]
+	var out io.Writer = l.a.err
+	done := func() {}
+	if l.output != "" {
+		name := l.output
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(l.work, name)
+		}
+		f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+		if err != nil {
+			return nil, nil, fmt.Errorf("open the log: %w", err)
+		}
+		out, done = f, func() { f.Close() }
+	}
+	return slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: level})), done, nil
+}
+
+// ready tells whoever wants to know that criu may come.
+func (l *lazyPages) ready() error {
+	if l.pidfile != "" {
+		name := l.pidfile
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(l.work, name)
+		}
+		if err := os.WriteFile(name, []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil {
+			return fmt.Errorf("write the pid: %w", err)
+		}
+	}
+	if l.statusFD < 0 {
+		return nil
+	}
+	f := os.NewFile(uintptr(l.statusFD), "status")
+	_, err := f.Write([]byte{0})
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("write to --status-fd %d: %w", l.statusFD, err)
+	}
+	return nil
+}
+
+// background runs this command again, in a session of its own, and returns when it listens.
+func (l *lazyPages) background(ctx context.Context) error {
+	self, err := program()
+	if err != nil {
+		return err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	const statusFD = 3
+	args := []string{"lazy-pages", "-D", l.images, "-W", l.work, "--status-fd", strconv.Itoa(statusFD), "--prefetch-rate", strconv.FormatInt(int64(l.rate), 10)}
+	for name, v := range map[string]string{"--pidfile": l.pidfile, "--log-file": l.output} {
+		if v != "" {
+			args = append(args, name, v)
+		}
+	}
+	for range l.verbose {
+		args = append(args, "-v")
+	}
+	said, done, err := tempFile("stderr")
+	if err != nil {
+		w.Close()
+		return err
+	}
+	defer done()
+	stderr, err := os.Create(said)
+	if err != nil {
+		w.Close()
+		return err
+	}
+	defer stderr.Close()
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), self, args...)
+	cmd.Stderr, cmd.ExtraFiles, cmd.SysProcAttr = stderr, []*os.File{w}, &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	w.Close()
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { cmd.Process.Signal(syscall.SIGTERM) })
+	defer stop()
+	if n, _ := r.Read(make([]byte, 1)); n == 1 {
+		return cmd.Process.Release()
+	}
+	err = cmd.Wait()
+	if text, rerr := os.ReadFile(said); rerr == nil && len(text) > 0 {
+		line, _, _ := bytes.Cut(bytes.TrimPrefix(text, []byte("gpucr-fs: ")), []byte("\n"))
+		return errors.New(string(line))
+	}
+	return fmt.Errorf("it did not start: %w", err)
+}

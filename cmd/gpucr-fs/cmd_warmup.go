@@ -1,0 +1,35 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpucr/gpucr-fs/daemon"
+)
+
+func (a *app) warmupCmd() *cobra.Command {
+	var hot bool
+	var rate bytesValue
+	c := &cobra.Command{
+		Use:   "warmup STORE NAME",
+		Short: "read a checkpoint, or its hot set, into memory ahead of time",
+		Long: `Warmup reads checkpoint NAME, so that a restore that comes later finds it in the page cache and, where a daemon serves the store, as much of it as --cache-size
+holds in the daemon's memory. With --hot it reads what the checkpoint's profile names: what its processes touch first.`,
+		Example: "  gpucr-fs warmup store/ web-3 --hot",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			res, err := do(cmd.Context(), a, args[0], "warmup", daemon.Warmup, daemon.WarmupRequest{Checkpoint: args[1], Hot: hot, Rate: int64(rate)})
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) {
+				fmt.Fprintf(w, "read %s of %s; %s are zero\n", size(res.Bytes), res.Checkpoint, size(res.Zero))
+			})
+		},
+	}
+	c.Flags().BoolVar(&hot, "hot", false, "only what the profile names")
+	c.Flags().Var(&rate, "prefetch-rate", "bytes a second (default: no bound)")
+	return c
+}

@@ -1,0 +1,250 @@
+package restore
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/restore"
+	"github.com/gpucr/gpucr-fs/tests/cli"
+	"github.com/gpucr/gpucr-fs/tests/lazytarget"
+)
+
+var quiet = lazytarget.Options{MB: 48, Threads: 1, Seed: 1, Quiet: true}
+
+// result is what restore --json prints.
+type result struct {
+	Timeline restore.Timeline
+	Status   daemon.RestoreStatus
+}
+
+func parse(t testing.TB, out string) (r result) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return r
+}
+
+// A first restore records a profile, later ones replay it; resume comes before resident, and the timeline tells all.
+func TestRestore(t *testing.T) {
+	b := newBench(t)
+	x := b.dumped("one", quiet)
+	r := parse(t, x.mustRestore("--json"))
+	if r.Timeline.PID != x.pid {
+		t.Errorf("the process is %d, restore says %d", x.pid, r.Timeline.PID)
+	}
+	x.checks()
+	must(t, b.left.Nothing()) // the daemon goes with the last restore
+
+	if out := b.run("profile", "show", b.store, "one"); !strings.Contains(out, "pages-1.img") || !strings.Contains(out, "inventory.img") {
+		t.Errorf("the profile lacks faults or reads:\n%s", out)
+	}
+	file := filepath.Join(t.TempDir(), "timeline")
+	r = parse(t, x.mustRestore("--json", "--wait", "--timeline", file))
+	for _, name := range []string{"prepared", "pre-restore", "resume", "hot set done", "resident"} {
+		if _, ok := r.Timeline.At(name); !ok {
+			t.Errorf("the timeline lacks %q: %+v", name, r.Timeline.Marks)
+		}
+	}
+	if !r.Timeline.Profile || r.Timeline.Bytes.Hot == 0 || r.Timeline.Bytes.Images == 0 {
+		t.Errorf("no profile was replayed: %+v", r.Timeline)
+	}
+	if r.Status.Missing != 0 || r.Status.Total < 32<<20 {
+		t.Errorf("not resident: %+v", r.Status)
+	}
+	for _, suffix := range []string{".json", ".svg"} {
+		if st, err := os.Stat(file + suffix); err != nil || st.Size() < 200 {
+			t.Errorf("timeline%s: %v", suffix, err)
+		}
+	}
+	x.checks()
+	b.run("profile", "clear", b.store, "one")
+	if _, err := b.try("profile", "show", b.store, "one"); cli.Code(err) != cli.Failed {
+		t.Errorf("a cleared profile: %v", err)
+	}
+}
+
+// The profile of a checkpoint serves a descendant.
+func TestProfileCopy(t *testing.T) {
+	b := newBench(t)
+	x := b.dumped("parent", quiet)
+	x.mustRestore("--wait")
+	must(t, x.Check(1, limit))
+	b.run("dump", b.store, "child", "-t", strconv.Itoa(x.pid))
+	must(t, x.Dumped())
+	b.run("profile", "copy", b.store, "parent", "child")
+	b.run("warmup", b.store, "child", "--hot")
+	b.run("warmup", b.store, "child")
+	x.name = "child"
+	if r := parse(t, x.mustRestore("--json", "--wait")); !r.Timeline.Profile {
+		t.Errorf("the copied profile is not replayed: %+v", r.Timeline)
+	}
+	x.checks()
+	b.run("profile", "record", b.store, "child")
+	if r := parse(t, x.mustRestore("--json", "--wait")); r.Timeline.Profile {
+		t.Error("a profile that is to be recorded anew was replayed")
+	}
+	x.checks()
+	if r := parse(t, x.mustRestore("--json", "--wait")); !r.Timeline.Profile {
+		t.Error("the new profile was not kept")
+	}
+	x.checks()
+}
+
+// A restore through a mount that is there joins its daemon, and leaves the mount alone.
+func TestRestoreBesideMount(t *testing.T) {
+	b := newBench(t)
+	x := b.dumped("one", quiet)
+	mnt := t.TempDir()
+	b.run("mount", b.store, mnt)
+	t.Cleanup(func() { b.try("umount", "--force", mnt) })
+	x.mustRestore("--wait", "--", "-v4", "-o", filepath.Join(t.TempDir(), "restore.log"))
+	x.checks()
+	if _, err := os.Stat(filepath.Join(mnt, "inventory.img")); err != nil {
+		t.Error(err)
+	}
+	b.run("umount", mnt)
+}
+
+// Dumps go straight into the store, and those that fail leave nothing of themselves.
+func TestDump(t *testing.T) {
+	b := newBench(t)
+	x := b.start("alive", quiet)
+	b.run("dump", b.store, "alive", "-t", strconv.Itoa(x.pid), "--leave-running", "--tag", "nightly")
+	must(t, x.Check(1, limit))
+	if !b.has("alive") {
+		t.Error("no checkpoint was made")
+	}
+	for name, c := range map[string]struct {
+		args []string
+		code int
+	}{
+		"no such process":   {[]string{"dump", b.store, "failed", "-t", "4194304"}, cli.Failed},
+		"no process":        {[]string{"dump", b.store, "failed"}, cli.Usage},
+		"criu's option":     {[]string{"dump", b.store, "failed", "-t", strconv.Itoa(x.pid), "--", "--no-such-option"}, cli.Failed},
+		"name taken":        {[]string{"dump", b.store, "alive", "-t", strconv.Itoa(x.pid)}, cli.Failed},
+		"no criu":           {[]string{"dump", b.store, "failed", "-t", strconv.Itoa(x.pid), "--criu", "/nonexistent"}, cli.Failed},
+		"criu dies":         {[]string{"dump", b.store, "failed", "-t", strconv.Itoa(x.pid), "--criu", "/bin/true"}, cli.Failed},
+		"restore of a none": {[]string{"restore", b.store, "none"}, cli.Failed},
+	} {
+		if _, err := b.try(c.args...); cli.Code(err) != c.code {
+			t.Errorf("%s: %v", name, err)
+		}
+		must(t, b.left.Nothing())
+		if b.has("failed") {
+			t.Errorf("%s: a failed dump left a checkpoint", name)
+		}
+	}
+	must(t, x.Check(1, limit))
+}
+
+// When criu fails halfway nothing is left: no mounts, sockets, processes.
+func TestCRIUFails(t *testing.T) {
+	b := newBench(t)
+	x := b.dumped("one", quiet)
+	// The pid is taken.
+	x.mustRestore("--wait")
+	if _, err := b.try("restore", b.store, "one"); cli.Code(err) != cli.Failed || !strings.Contains(err.Error(), "criu restore: ") {
+		t.Errorf("a second process of the same pid: %v", err)
+	}
+	must(t, b.left.Nothing())
+	x.checks()
+	rnd := source(t)
+	for range *strikes {
+		// criu is killed in the middle.
+		x.Reset()
+		killer := filepath.Join(t.TempDir(), "criu")
+		script := fmt.Sprintf("#!/bin/sh\n(sleep 0.%03d; kill -9 $$) &\nexec %s \"$@\"\n", rnd.IntN(300), os.Getenv("GPUCR_FS_CRIU"))
+		must(t, os.WriteFile(killer, []byte(script), 0o700))
+		_, err := b.try("restore", "--wait", b.store, "one", "--criu", killer)
+		x.Restored(x.pid)
+		if err == nil {
+			x.checks() // it came too late
+		} else {
+			must(t, x.Ended(limit))
+		}
+		must(t, b.left.Nothing())
+	}
+}
+
+// Many restores at once, from one daemon.
+func TestManyAtOnce(t *testing.T) {
+	b := newBench(t)
+	const n = 20
+	var xs []*target
+	for i := range n {
+		xs = append(xs, b.dumped(fmt.Sprintf("c%d", i), lazytarget.Options{MB: 8, Threads: 1, Seed: uint64(100 + i), Quiet: true}))
+	}
+	must(t, b.left.Nothing())
+	var all sync.WaitGroup
+	for _, x := range xs {
+		all.Go(func() {
+			if _, err := x.restore("--wait"); err != nil {
+				t.Error(err)
+				return
+			}
+			if err := x.Check(1, limit); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	for _, x := range xs {
+		x.Kill()
+	}
+}
+
+// A cache smaller than the image.
+func TestSmallCache(t *testing.T) {
+	b := newBench(t, "--cache-size", "8MiB")
+	x := b.dumped("one", lazytarget.Options{MB: 96, Threads: 2, Seed: 3})
+	for range 2 {
+		x.mustRestore()
+		must(t, x.Beats(50, limit))
+		must(t, x.Stop(limit))
+		must(t, b.left.Nothing())
+	}
+}
+
+// A target that is killed midway takes everything with it.
+func TestTargetKilled(t *testing.T) {
+	b := newBench(t)
+	x := b.dumped("one", lazytarget.Options{MB: 48, Threads: 2, Seed: 6})
+	for range *strikes {
+		x.mustRestore("--prefetch-rate", "2MiB")
+		must(t, x.Beats(5, limit))
+		x.Kill()
+		must(t, b.left.Nothing())
+	}
+}
+
+// A command that is interrupted or killed leaves nothing.
+func TestCommandKilled(t *testing.T) {
+	b := newBench(t)
+	x := b.dumped("one", quiet)
+	for i, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		for range *strikes {
+			x.Reset()
+			cmd := program.Command("restore", b.store, "one")
+			must(t, cmd.Start())
+			wait(source(t).IntN(150 * (i + 1)))
+			cmd.Process.Signal(sig)
+			err := cmd.Wait()
+			x.Restored(x.pid)
+			if err == nil {
+				x.checks()
+			} else {
+				must(t, x.Ended(limit))
+			}
+			must(t, b.left.Nothing())
+		}
+	}
+}

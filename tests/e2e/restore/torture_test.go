@@ -1,0 +1,127 @@
+package restore
+
+import (
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/tests/cli"
+	"github.com/gpucr/gpucr-fs/tests/lazytarget"
+)
+
+// wait lets a random moment come.
+func wait(ms int) { time.Sleep(time.Duration(ms) * time.Millisecond) }
+
+// The daemon is killed at a random moment of a restore or of what follows: the process goes on with memory that checks out.
+func TestDaemonKilled(t *testing.T) {
+	b := newBench(t)
+	x := b.dumped("one", lazytarget.Options{MB: 32, Threads: 3, Seed: 4})
+	rnd := source(t)
+	hit := 0
+	for range *strikes {
+		// Slow enough for there to be something left at most moments.
+		after := rnd.IntN(600)
+		done := make(chan int, 1)
+		go func() {
+			wait(after)
+			n := 0
+			for _, pid := range program.Role("daemon") {
+				if syscall.Kill(pid, syscall.SIGKILL) == nil {
+					n++
+				}
+			}
+			done <- n
+		}()
+		_, err := x.restore("--prefetch-rate", "64MiB")
+		if <-done > 0 {
+			hit++
+		}
+		must(t, err)
+		must(t, x.Beats(20, limit))
+		must(t, x.Stop(limit))
+		if n := x.SIGBUS(); n != 0 {
+			t.Errorf("%d pages could not be read", n)
+		}
+		must(t, quietly(b))
+	}
+	t.Logf("%d of %d daemons were killed", hit, *strikes)
+}
+
+// quietly waits until nothing is left but what a killed daemon leaves: its socket's name.
+func quietly(b *bench) error {
+	for end := time.Now().Add(limit); len(program.Processes()) > 0; wait(10) {
+		if time.Now().After(end) {
+			return errors.New("processes are left")
+		}
+	}
+	os.Remove(filepath.Join(b.store, "daemon.sock"))
+	return b.left.Nothing()
+}
+
+// A chunk cannot be read: the process gets SIGBUS, or the restore fails; not one process reads a wrong byte.
+func TestDamagedChunk(t *testing.T) {
+	b := newBench(t)
+	x := b.dumped("one", lazytarget.Options{MB: 24, Threads: 2, Seed: 5})
+	rnd := source(t)
+	var bus uint64
+	failed := 0
+	for range *strikes {
+		heal := damage(t, b.store, rnd)
+		x.Reset()
+		x.Damaged()
+		_, err := b.try("restore", b.store, "one")
+		x.Restored(x.pid)
+		if err != nil {
+			failed++
+			if cli.Code(err) == 0 {
+				t.Error(err)
+			}
+			must(t, x.Ended(limit))
+		} else {
+			wait(rnd.IntN(100))
+			must(t, x.StopDamaged(limit))
+		}
+		must(t, b.left.Nothing())
+		bus += x.SIGBUS()
+		heal()
+		// What a damaged restore recorded is no profile.
+	}
+	t.Logf("%d restores, %d did not get to run, %d pages raised SIGBUS", *strikes, failed, bus)
+	x.mustRestore("--wait")
+	must(t, x.Stop(limit))
+}
+
+// damage flips bytes in the middle of the largest pack and gives a way to undo that.
+func damage(t *testing.T, store string, rnd *rand.Rand) (heal func()) {
+	t.Helper()
+	packs, err := filepath.Glob(filepath.Join(store, "packs", "*.pack"))
+	must(t, err)
+	var name string
+	var size int64
+	for _, p := range packs {
+		if st, err := os.Stat(p); err == nil && st.Size() > size {
+			name, size = p, st.Size()
+		}
+	}
+	if size == 0 {
+		t.Fatal("the store has no packs")
+	}
+	flip := func(off int64) {
+		f, err := os.OpenFile(name, os.O_RDWR, 0)
+		must(t, err)
+		defer f.Close()
+		var c [1]byte
+		_, err = f.ReadAt(c[:], off)
+		must(t, err)
+		c[0] ^= 0xff
+		_, err = f.WriteAt(c[:], off)
+		must(t, err)
+	}
+	off := rnd.Int64N(size)
+	flip(off)
+	return func() { flip(off) }
+}
