@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -143,7 +144,12 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p daemon.Prepa
 			}
 		}
 	}
+	read, stop := context.WithCancel(ctx)
+	var reading sync.WaitGroup
+	reading.Go(func() { restore.Preread(read, p.Images) })
 	pid, err := c.Restore(ctx, p.Images, p.Work, log)
+	stop()
+	reading.Wait()
 	r.marks = append(r.marks, c.Marks()...)
 	if err != nil {
 		return err
