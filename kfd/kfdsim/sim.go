@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
@@ -57,9 +56,6 @@ type gpu struct {
 
 	vramUsed, gttUsed uint64 // Sim.mu
 }
-
-// unmountWait is how long Close waits for the mount to go everywhere.
-const unmountWait = 20 * time.Second
 
 // kfdArenaSize is the highest page-aligned size of a file.
 const kfdArenaSize = math.MaxInt64 &^ (pageSize - 1)
@@ -151,15 +147,8 @@ func (s *Sim) newGPU(i int, cfg GPU) (*gpu, error) {
 // Close may be called again.
 func (s *Sim) Close() error {
 	if s.fuse != nil {
-		if err := s.fuse.Unmount(); err != nil {
-			return fmt.Errorf("kfdsim: unmount %s: %w", s.DevDir(), err)
-		}
-		served := make(chan struct{})
-		go func() { s.fuse.Wait(); close(served) }()
-		select {
-		case <-served:
-		case <-time.After(unmountWait):
-			return fmt.Errorf("kfdsim: %s is still mounted in another mount namespace", s.DevDir())
+		if err := s.unmount(); err != nil {
+			return err
 		}
 		s.fuse = nil
 	}
