@@ -115,6 +115,7 @@ type Daemon struct {
 	metrics *metrics
 	http    *http.Server
 	served  chan error // result of http.Serve
+	filler  *filler
 	wg      sync.WaitGroup
 	quit    chan struct{} // closed when the daemon closes
 
@@ -159,6 +160,9 @@ func Start(ctx context.Context, o Options) (*Daemon, error) {
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
+	if d.filler, err = startFiller(d); err != nil {
+		return nil, errors.Join(err, l.Close(), store.Close())
+	}
 	d.http = d.newServer()
 	go func() { d.served <- d.http.Serve(rootOnly{l, d.log}) }()
 	d.log.Info("daemon started", "store", store.Dir(), "pid", os.Getpid(), "version", o.Version)
@@ -189,6 +193,7 @@ func (d *Daemon) Close() error {
 	left := slices.Collect(maps.Values(d.mounts))
 	d.mu.Unlock()
 
+	d.filler.close()
 	errs := []error{d.closeRestores()}
 	close(d.quit)
 	for _, m := range left {

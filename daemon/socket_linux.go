@@ -19,21 +19,21 @@ const (
 	maxSun = 108
 )
 
-// socketPath gives a name for the socket that fits a socket address, and a function to call when it has been used.
-func socketPath(dir string) (string, func(), error) {
-	if p := filepath.Join(dir, socketName); len(p) < maxSun {
+// socketPath gives a name for a socket of the store that fits a socket address, and a function to call when it has been used.
+func socketPath(dir, name string) (string, func(), error) {
+	if p := filepath.Join(dir, name); len(p) < maxSun {
 		return p, func() {}, nil
 	}
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", nil, &os.PathError{Op: "open", Path: dir, Err: err}
 	}
-	return fmt.Sprintf("/proc/self/fd/%d/%s", fd, socketName), func() { unix.Close(fd) }, nil
+	return fmt.Sprintf("/proc/self/fd/%d/%s", fd, name), func() { unix.Close(fd) }, nil
 }
 
 // listen makes the socket of the store at dir, whose lock the caller holds: any socket found there is a dead daemon's.
 func listen(dir string) (net.Listener, error) {
-	p, done, err := socketPath(dir)
+	p, done, err := socketPath(dir, socketName)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func listen(dir string) (net.Listener, error) {
 
 // dial connects to the daemon of the store at dir. errNoDaemon when none listens.
 func dial(ctx context.Context, dir string) (net.Conn, error) {
-	p, done, err := socketPath(dir)
+	p, done, err := socketPath(dir, socketName)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil, errNoDaemon
 	}

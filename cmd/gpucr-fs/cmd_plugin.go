@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpucr/gpucr-fs/daemon"
 	"github.com/gpucr/gpucr-fs/kfd/image"
 	"github.com/gpucr/gpucr-fs/kfd/topology"
 	"github.com/gpucr/gpucr-fs/restore/plugin"
@@ -62,7 +64,7 @@ func (a *app) pluginHelperCmd() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn})).With("in", "plugin-helper")
 			opts, err := pluginOptions(log)
-			opts.Refuse = err
+			opts.Refuse, opts.Fill = err, fillBOs
 			conn, err := wire.NewConn(os.NewFile(pluginFD, "plugin"))
 			if err != nil {
 				return usage(err, "CRIU's plugin starts this command")
@@ -70,6 +72,16 @@ func (a *app) pluginHelperCmd() *cobra.Command {
 			return peer.Serve(cmd.Context(), conn, opts)
 		},
 	}
+}
+
+// fillBOs fills through the daemon when the images are in a mount of ours, else from the directory.
+func fillBOs(ctx context.Context, images string, plan server.Plan, opts server.Options) (server.Report, error) {
+	rep, err := daemon.Fill(ctx, images, plan, opts)
+	if errors.Is(err, daemon.ErrNotMounted) {
+		opts.Logger.Debug("filling from the directory", "reason", err)
+		return peer.FillFromDirectory(ctx, images, plan, opts)
+	}
+	return rep, err
 }
 
 // pluginOptions come from the environment that CRIU was started in.

@@ -25,20 +25,20 @@ type Node struct {
 type BO struct {
 	// PID, GPU (the id that the process knows) and Index (in its image) name
 	// the BO in messages.
-	PID   int
-	GPU   uint32
-	Index int
-	Kind  string // "vram" or "gtt"
-	VA    uint64 // in the process, for messages
-	Size  uint64 // bytes
+	PID   int    `json:"pid"`
+	GPU   uint32 `json:"gpu"`
+	Index int    `json:"index"`
+	Kind  string `json:"kind"` // "vram" or "gtt"
+	VA    uint64 `json:"va"`   // in the process, for messages
+	Size  uint64 `json:"size"` // bytes
 	// Node is the index in the plan of the render node that owns the memory.
-	Node int
+	Node int `json:"node"`
 	// Dmabuf is the BO itself. It stays the caller's.
-	Dmabuf *os.File
+	Dmabuf *os.File `json:"-"`
 	// File is the name of the image file that holds the contents from byte
 	// Off on.
-	File string
-	Off  int64
+	File string `json:"file"`
+	Off  int64  `json:"off"`
 }
 
 // Plan is a piece of work: BOs of any number of processes, on any number of

@@ -1,0 +1,163 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/fs"
+	bofill "github.com/gpucr/gpucr-fs/restore/server"
+)
+
+// ErrNotMounted tells that images are not those of a sealed checkpoint in a mount whose daemon can be reached: whoever wants them reads the directory.
+var ErrNotMounted = errors.New("not the images of a mounted store")
+
+// Fills that a daemon's death cut off begin anew with its successor: so many times, each given so long to come.
+const (
+	fillTries     = 3
+	successorWait = 20 * time.Second
+)
+
+// Fill has the daemon whose mount images is in put a plan's buffer objects in place, straight from the store. ErrNotMounted when there is none; ErrGone, in which
+// case nothing is known of the contents, when the daemon and its successors were killed. Other errors are those of a fill right here.
+func Fill(ctx context.Context, images string, plan bofill.Plan, opts bofill.Options) (bofill.Report, error) {
+	whose, ok, err := fs.AskWhose(images)
+	if err != nil || !ok {
+		return bofill.Report{}, errors.Join(ErrNotMounted, err)
+	}
+	c, err := dialFill(ctx, whose.Store)
+	if errors.Is(err, errNoDaemon) {
+		return bofill.Report{}, ErrNotMounted
+	}
+	for try := 1; ; try++ {
+		var rep bofill.Report
+		if err == nil {
+			rep, err = fillThrough(ctx, c, whose, plan, opts)
+		}
+		if !errors.Is(err, ErrGone) || try == fillTries || ctx.Err() != nil {
+			return rep, err
+		}
+		if opts.Logger != nil {
+			opts.Logger.Warn("the daemon was lost during a fill; beginning anew with its successor", "error", err)
+		}
+		if c, err = awaitFill(ctx, whose.Store); err != nil {
+			return bofill.Report{}, err
+		}
+	}
+}
+
+// awaitFill waits for a daemon to listen again.
+func awaitFill(ctx context.Context, dir string) (fillConn, error) {
+	for begin := time.Now(); ; {
+		c, err := dialFill(ctx, dir)
+		if !errors.Is(err, errNoDaemon) {
+			return c, err
+		}
+		if time.Since(begin) > successorWait {
+			return fillConn{}, fmt.Errorf("%w and has no successor", ErrGone)
+		}
+		select {
+		case <-ctx.Done():
+			return fillConn{}, context.Cause(ctx)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// dialFill connects; errNoDaemon when nobody listens.
+func dialFill(ctx context.Context, dir string) (fillConn, error) {
+	p, done, err := socketPath(dir, fillSocket)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return fillConn{}, errNoDaemon
+	}
+	if err != nil {
+		return fillConn{}, err
+	}
+	defer done()
+	var nd net.Dialer
+	c, err := nd.DialContext(ctx, "unixpacket", p)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ECONNREFUSED) {
+		return fillConn{}, errNoDaemon
+	}
+	if err != nil {
+		return fillConn{}, err
+	}
+	return fillConn{c.(*net.UnixConn)}, nil
+}
+
+// fillThrough is one try, and closes the connection.
+func fillThrough(ctx context.Context, c fillConn, whose fs.Whose, plan bofill.Plan, opts bofill.Options) (bofill.Report, error) {
+	defer c.Close()
+	// The daemon notices the close, and stops.
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	gone := func(err error) (bofill.Report, error) {
+		switch {
+		case ctx.Err() != nil:
+			return bofill.Report{}, context.Cause(ctx)
+		case errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET):
+			return bofill.Report{}, fmt.Errorf("fill: %w", ErrGone)
+		}
+		return bofill.Report{}, fmt.Errorf("fill through the daemon: %w", err)
+	}
+	if err := sendPlan(c, whose, plan, opts); err != nil {
+		return gone(err)
+	}
+	for {
+		p, files, err := c.receive()
+		closeFiles(files)
+		switch {
+		case err != nil:
+			return gone(err)
+		case p.Progress != nil:
+			if opts.Progress != nil {
+				opts.Progress(p.Progress.Done, p.Progress.Total)
+			}
+		case p.Done != nil:
+			return p.Done.Report, p.Done.error(plan)
+		default:
+			return gone(errPacket)
+		}
+	}
+}
+
+func sendPlan(c fillConn, whose fs.Whose, plan bofill.Plan, opts bofill.Options) error {
+	begin := &fillBegin{Checkpoint: whose.Checkpoint, ID: whose.ID, BOs: len(plan.BOs),
+		Staging: opts.Staging, MaxBuffer: opts.MaxBuffer, Workers: opts.Workers, Engine: opts.Engine, Verify: opts.Verify}
+	var nodes []*os.File
+	for _, n := range plan.Nodes {
+		begin.Nodes, nodes = append(begin.Nodes, n.Name), append(nodes, n.File)
+	}
+	if err := c.send(fillPacket{Begin: begin}, nodes...); err != nil {
+		return err
+	}
+	for rest := plan.BOs; len(rest) > 0; {
+		part := rest[:min(len(rest), maxFDs)]
+		rest = rest[len(part):]
+		files := make([]*os.File, len(part))
+		for i := range part {
+			files[i] = part[i].Dmabuf
+		}
+		if err := c.send(fillPacket{BOs: part}, files...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// error gives back what the daemon's fill returned.
+func (d *fillDone) error(plan bofill.Plan) error {
+	if d.Error == nil {
+		return nil
+	}
+	err := d.Error.error()
+	if d.BO < 0 || d.BO >= len(plan.BOs) {
+		return err
+	}
+	return &bofill.Error{Op: d.Op, BO: plan.BOs[d.BO], Err: err}
+}
