@@ -3,6 +3,7 @@ package plugin
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/kfd/kfdsim"
@@ -22,6 +23,7 @@ func (b *bench) mounted() (store string) {
 	b.T.Helper()
 	store = filepath.Join(b.Dir, "store")
 	b.gpucr("init", store)
+	b.daemonsEnd(store)
 	b.gpucr("mount", "--new", "gpu", store, b.images)
 	b.T.Cleanup(func() {
 		// The application may have gone on to use the mount.
@@ -88,5 +90,28 @@ func TestOtherGPUs(t *testing.T) {
 	}
 	b.restore()
 	app.WaitRounds(1)
+	app.Kill()
+}
+
+// gpucr-fs dump and restore drive criu with the plugin, and the plugin this very
+// gpucr-fs, without being told.
+func TestCommands(t *testing.T) {
+	b := newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{}}})
+	store := filepath.Join(b.Dir, "store")
+	b.gpucr("init", store)
+	b.daemonsEnd(store)
+	app := b.StartApp(2, "--interval", "1", "--bos", "20", "--max-bo", "262144")
+	run := func(args ...string) {
+		t.Helper()
+		if err := b.start(b.Command("env", append([]string{"LD_PRELOAD=" + b.Shim, b.program}, args...)...)).wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run("dump", "--criu", b.CRIU, "-t", strconv.Itoa(app.PID), store, "gpu")
+	app.WaitGone()
+	run("restore", "--criu", b.CRIU, "--wait", store, "gpu")
+	app.WaitRounds(1)
+	b.noHelpers()
+	b.noGPUErrors()
 	app.Kill()
 }

@@ -11,12 +11,13 @@ import (
 	"github.com/gpucr/gpucr-fs/kfd/kfdsim"
 )
 
-// mountFaultBench is a faultBench whose images are a checkpoint of a store; each
+// newMountFaultBench makes a faultBench whose images are a checkpoint of a store; each
 // restore has a mount of its own.
 func newMountFaultBench(t *testing.T) (f *faultBench, store string) {
 	f = newFaultBench(t, func(b *bench) {
 		store = filepath.Join(b.Dir, "store")
 		b.gpucr("init", store)
+		b.daemonsEnd(store)
 		b.gpucr("mount", "--new", "gpu", store, b.images)
 	})
 	f.gpucr("seal", store, "gpu")
@@ -41,10 +42,13 @@ func TestStoreFaults(t *testing.T) {
 		defer f.as(t)()
 		for range *moments {
 			f.mount(store)
-			pid := f.daemon(store)
+			serving := f.daemons(store)
+			if len(serving) != 1 {
+				t.Fatalf("processes %v serve the store", serving)
+			}
 			r := f.startCriu("restore", "-d")
 			f.moment(r)
-			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			if err := syscall.Kill(serving[0], syscall.SIGKILL); err != nil {
 				t.Error(err)
 			}
 			f.outcome(r.wait())
@@ -91,8 +95,8 @@ func TestStoreFaults(t *testing.T) {
 	f.unmount()
 }
 
-// daemon returns the process that serves a store.
-func (b *bench) daemon(store string) int {
+// daemons returns the processes that hold a store.
+func (b *bench) daemons(store string) (pids []int) {
 	b.T.Helper()
 	links, err := filepath.Glob("/proc/[0-9]*/fd/*")
 	if err != nil {
@@ -104,11 +108,19 @@ func (b *bench) daemon(store string) int {
 			if err != nil {
 				b.T.Fatal(err)
 			}
-			return pid
+			pids = append(pids, pid)
 		}
 	}
-	b.T.Fatal("nobody serves the store")
-	return 0
+	return pids
+}
+
+// daemonsEnd ends, with the test, what still serves a store.
+func (b *bench) daemonsEnd(store string) {
+	b.T.Cleanup(func() {
+		for _, pid := range b.daemons(store) {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+	})
 }
 
 // A dump that fails leaves the application running, queues and all.

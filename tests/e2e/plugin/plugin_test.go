@@ -54,14 +54,13 @@ func newBench(t *testing.T, opts kfdsim.Options) *bench {
 	if err := os.Mkdir(b.images, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	b.plugin = b.Built("gpucr-plugin", func(dir string) error {
-		return output(exec.Command(filepath.Join(b.Root, "scripts/plugin.sh"), dir))
-	})
-	b.program = filepath.Join(b.Built("gpucr-fs", func(dir string) error {
-		cmd := exec.Command("go", "build", "-o", dir, "./cmd/gpucr-fs")
+	// As make install lays them out.
+	prefix := b.Built("installed", func(dir string) error {
+		cmd := exec.Command("go", "build", "-o", filepath.Join(dir, "bin/gpucr-fs"), "./cmd/gpucr-fs")
 		cmd.Dir, cmd.Env = b.Root, append(os.Environ(), "CGO_ENABLED=0")
-		return output(cmd)
-	}), "gpucr-fs")
+		return errors.Join(output(cmd), output(exec.Command(filepath.Join(b.Root, "scripts/plugin.sh"), filepath.Join(dir, "lib/gpucr-fs"))))
+	})
+	b.program, b.plugin = filepath.Join(prefix, "bin/gpucr-fs"), filepath.Join(prefix, "lib/gpucr-fs")
 	return b
 }
 
