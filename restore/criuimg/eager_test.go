@@ -7,6 +7,7 @@ import (
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/fown"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/regfile"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -30,7 +31,7 @@ func TestEager(t *testing.T) {
 }
 
 func regular(id uint32, name string) *fdinfo.FileEntry {
-	return &fdinfo.FileEntry{Type: fdinfo.FdTypes_REG.Enum(), Id: &id, Reg: &fdinfo.RegFileEntry{
+	return &fdinfo.FileEntry{Type: fdinfo.FdTypes_REG.Enum(), Id: &id, Reg: &regfile.RegFileEntry{
 		Id: &id, Flags: proto.Uint32(0), Pos: proto.Uint64(0), Name: &name, Fown: &fown.FownEntry{
 			Uid: proto.Uint32(0), Euid: proto.Uint32(0), Signum: proto.Uint32(0), PidType: proto.Uint32(0), Pid: proto.Uint32(0)}}}
 }
