@@ -52,6 +52,7 @@ func TestThroughTheMount(t *testing.T) {
 			b.dump(app)
 			b.gpucr("seal", store, "gpu")
 			b.gpucr("verify", store)
+			b.gpucr("check", "--criu", b.CRIU, store, "gpu")
 			b.restore()
 			app.WaitRounds(1)
 			b.noHelpers()
