@@ -4,6 +4,7 @@ GO        ?= go
 RACE      ?=
 TIMEOUT   ?= 18m
 CRASH_N   ?= 200
+FAULTS_N  ?= 20
 STRESS_TIME ?= 10m
 FUZZTIME  ?= 30s
 ARGS      ?=
@@ -13,7 +14,7 @@ VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo de
 COMMIT    ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help gpu-pack build plugin install test race lint fuzz crash torture-plugin stress bench bench-restore bench-gpu demo criu kfdsim-shell proto clean deps bench-deps
+.PHONY: help gpu-pack build plugin install test race lint fuzz crash torture stress bench bench-restore bench-gpu demo criu kfdsim-shell proto clean deps bench-deps
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -47,6 +48,9 @@ lint: ## gofmt, go vet, staticcheck, shell syntax
 
 fuzz: ## run each fuzz target for FUZZTIME (30s)
 	@FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
+
+torture: deps criu ## make restores of GPU state fail at FAULTS_N (20) moments of each kind
+	$(GO) test -count=1 -timeout 2h -v -run 'Faults' ./tests/e2e/plugin -faults.n=$(FAULTS_N)
 
 crash: deps ## kill and damage a store CRASH_N (200) times
 	$(GO) test -count=1 -timeout 2h -v ./tests/crash -crash.n=$(CRASH_N)
