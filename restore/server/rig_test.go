@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -72,9 +73,7 @@ func (r *rig) add(pid, gpu int, content []byte) {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { f.Close() })
-	for i := range mem {
-		mem[i] = 0xa5
-	}
+	stale(mem)
 	name := fmt.Sprintf("amdgpu-pages-%d-%04x.img", pid, id)
 	if r.size[name] == 0 {
 		r.size[name] = 8
@@ -173,9 +172,15 @@ func (r *rig) intact() {
 // spoil puts stale bytes back.
 func (r *rig) spoil() {
 	for _, m := range r.vram {
-		for i := range m {
-			m[i] = 0xa5
-		}
+		stale(m)
+	}
+}
+
+// stale fills memory with what it should not hold.
+func stale(b []byte) {
+	b[0] = 0xa5
+	for n := 1; n < len(b); n *= 2 {
+		copy(b[n:], b[:n])
 	}
 }
 
@@ -192,11 +197,20 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
+// noise is made once, since that takes its time under the race detector.
+var noise = sync.OnceValue(func() []byte {
+	b := make([]byte, 2*mib)
+	rand.NewChaCha8([32]byte{1}).Read(b)
+	return b
+})
+
 // content returns n bytes; zeros gives its runs of zeros as pairs of offset and
 // end.
 func content(seed byte, n int, zeros ...int) []byte {
 	b := make([]byte, n)
-	rand.NewChaCha8([32]byte{seed}).Read(b)
+	for at := 0; at < n; {
+		at += copy(b[at:], noise()[(int(seed)*40961+at/mib*12289)%mib:])
+	}
 	for i := 0; i+1 < len(zeros); i += 2 {
 		clear(b[zeros[i]:min(zeros[i+1], n)])
 	}
