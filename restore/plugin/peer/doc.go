@@ -26,9 +26,10 @@
 //	CRIU:                                                    RESUME waits for every fill
 //
 // No process is resumed before the VRAM of all is in place. A failed fill is
-// told to RESUME, which kills the process, and CRIU fails. Unless CRIU says
-// goodbye, every process whose BOs were handed over is killed here: its memory
-// or its queues would be wrong.
+// told to RESUME, which kills the process, and CRIU fails. When CRIU ends without
+// a goodbye and not all processes run their queues, every process whose BOs were
+// handed over is killed here: its memory or its queues would be wrong. As long as
+// CRIU runs none is: past RESTORE_SIGCHLD it waits for ever for a task that dies.
 //
 // # Lock order
 //

@@ -108,7 +108,7 @@ func Serve(ctx context.Context, control *wire.Conn, opts Options) error {
 	if hello.Type != wire.Hello || len(files) == 0 {
 		return fmt.Errorf("message %d of %d descriptors before HELLO: %w", hello.Type, len(files), wire.ErrProtocol)
 	}
-	p := &peer{opts: opts, control: control, images: files[0]}
+	p := &peer{opts: opts, control: control, images: files[0], criu: gone}
 	switch {
 	case hello.ID == stageDump && len(files) == 1:
 		return p.dump(ctx, hello.Count)
@@ -127,6 +127,7 @@ type peer struct {
 	opts    Options
 	control *wire.Conn
 	images  *os.File // the image directory
+	criu    *watched
 }
 
 // dir is the path of the image directory for this process.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/gpucr/gpucr-fs/kfd"
@@ -22,7 +23,7 @@ type restore struct {
 	ctx   context.Context
 	ready chan struct{} // closed when the next three are set
 	set   *image.Set
-	check *kfd.Report
+	sys   *topology.System
 	err   error
 
 	fills chan struct{} // a token for each fill under way
@@ -40,6 +41,8 @@ type task struct {
 	end    *watched
 	filled chan struct{} // closed when the fill has ended
 	report string        // how it went
+
+	resumed bool // its queues run
 }
 
 func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
@@ -53,6 +56,11 @@ func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
 		cancel()
 		r.closeConns()
 		if !bye {
+			// CRIU learns of it by its next question, and fails. It must not be
+			// anticipated: past a certain stage it waits for ever for a task
+			// that was killed.
+			p.control.Close()
+			<-p.criu.ended
 			err = errors.Join(err, r.killTasks())
 		}
 		r.wg.Wait()
@@ -61,7 +69,7 @@ func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
 		}
 		p.images.Close()
 		if bye {
-			err = answer(p.control, wire.OK, "", nil)
+			err = answer(p.control, wire.OK, "", err)
 		}
 	}()
 	for {
@@ -78,9 +86,12 @@ func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
 			if err := answer(p.control, wire.OK, r.summary(int(m.PID)), err); err != nil {
 				return err
 			}
+		case wire.Resumed:
+			r.resumed(int(m.PID))
 		case wire.Bye:
-			if bye = m.Status == 0; !bye {
-				return answer(p.control, wire.OK, "", r.abandon(cancel))
+			bye = true
+			if m.Status != 0 {
+				return r.abandon(cancel)
 			}
 			return nil
 		default:
@@ -89,18 +100,23 @@ func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
 	}
 }
 
-// abandon ends all processes of a restore that CRIU has given up, and waits for
-// fills to end.
+// abandon ends all processes of a restore that CRIU has given up.
 func (r *restore) abandon(cancel func()) error {
 	cancel()
 	r.closeConns()
-	err := r.killTasks()
-	r.wg.Wait()
-	r.images.Close()
-	return err
+	return r.killTasks()
 }
 
-// prepare reads the images and maps the GPUs.
+// resumed notes that a process's queues run.
+func (r *restore) resumed(pid int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if t := r.tasks[pid]; t != nil {
+		t.resumed = true
+	}
+}
+
+// prepare reads the images and the topology.
 func (r *restore) prepare() {
 	defer close(r.ready)
 	if r.err = r.opts.Refuse; r.err != nil {
@@ -109,12 +125,24 @@ func (r *restore) prepare() {
 	if r.set, r.err = image.Read(os.DirFS(r.dir())); r.err != nil {
 		return
 	}
-	var sys *topology.System
-	if sys, r.err = r.hostTopology(); r.err != nil && !errors.Is(r.err, topology.ErrNoKFD) {
-		return
+	if r.sys, r.err = r.hostTopology(); errors.Is(r.err, topology.ErrNoKFD) {
+		r.err = nil
 	}
-	r.err = nil
-	r.check = kfd.Check(r.set, kfd.Host{Topology: sys}, r.opts.Settings)
+}
+
+// check maps the GPUs of the checkpoint onto those that a task sees; all where
+// it sees none.
+func (r *restore) check(visible []uint32) *kfd.Report {
+	host := kfd.Host{Topology: r.sys}
+	if r.sys != nil && len(visible) > 0 {
+		host.Topology = &topology.System{}
+		for _, n := range r.sys.Nodes {
+			if !n.IsGPU() || slices.Contains(visible, n.GPUID) {
+				host.Topology.Nodes = append(host.Topology.Nodes, n)
+			}
+		}
+	}
+	return kfd.Check(r.set, host, r.opts.Settings)
 }
 
 // track notes a connection to be closed at the end.
@@ -166,14 +194,20 @@ func (r *restore) accept(attach *wire.Conn) {
 	}
 }
 
-// killTasks ends the processes that were handed BOs.
+// killTasks ends the processes whose BOs were handed over, unless all are
+// complete.
 func (r *restore) killTasks() error {
 	r.mu.Lock()
 	tasks := make([]*task, 0, len(r.tasks))
+	complete := true
 	for _, t := range r.tasks {
 		tasks = append(tasks, t)
+		complete = complete && t.resumed
 	}
 	r.mu.Unlock()
+	if complete {
+		return nil
+	}
 	var errs []error
 	for _, t := range tasks {
 		if err := t.end.kill(); err != nil {

@@ -37,7 +37,7 @@ func (r *restore) serveTask(c *wire.Conn) error {
 		closeAll(files)
 		switch m.Type {
 		case wire.File:
-			err = r.file(c, int(m.ID))
+			err = r.file(c, m)
 		case wire.Node:
 			err = r.node(c, m.Minor)
 		default:
@@ -60,16 +60,20 @@ func (r *restore) node(c *wire.Conn, minor uint32) error {
 }
 
 // file answers what a file of CRIU's is.
-func (r *restore) file(c *wire.Conn, id int) error {
+func (r *restore) file(c *wire.Conn, m *wire.Message) error {
 	if r.err != nil {
 		return answer(c, wire.OK, "", r.err)
 	}
+	if m.NumDevices > wire.MaxGPUs {
+		return wire.ErrProtocol
+	}
+	id, visible := int(m.ID), m.GPUs[:m.NumDevices]
 	if i := slices.IndexFunc(r.set.Processes, func(p image.Process) bool { return p.ID == id }); i >= 0 {
-		return r.process(c, r.set.Processes[i])
+		return r.process(c, r.set.Processes[i], visible)
 	}
 	if i := slices.IndexFunc(r.set.RenderNodes, func(n image.RenderNode) bool { return n.ID == id }); i >= 0 {
 		n := r.set.RenderNodes[i]
-		minor, err := r.renderMinor(n)
+		minor, err := r.renderMinor(n, visible)
 		if err != nil {
 			return answer(c, wire.OK, "", err)
 		}
@@ -82,29 +86,30 @@ func (r *restore) file(c *wire.Conn, id int) error {
 }
 
 // renderMinor is this machine's render node in place of a dumped one.
-func (r *restore) renderMinor(n image.RenderNode) (uint32, error) {
+func (r *restore) renderMinor(n image.RenderNode, visible []uint32) (uint32, error) {
 	for i, bo := range n.Layout.BOs {
 		if n.Message.Bos[i].GetIsImport() == 0 {
 			return 0, fmt.Errorf("%s: buffer object %d (%d bytes at %#x) belongs to the render node alone, which cannot be restored", n.Name, i, bo.Size, bo.Addr)
 		}
 	}
-	for _, p := range r.check.Processes {
+	check := r.check(visible)
+	for _, p := range check.Processes {
 		for _, g := range p.GPUs {
 			if g.Src == n.Message.GetGpuId() {
 				return g.RenderMinor, nil
 			}
 		}
 	}
-	return 0, fmt.Errorf("%s: GPU %#x maps to none of this machine: %s", n.Name, n.Message.GetGpuId(), strings.Join(r.check.Lines(), "; "))
+	return 0, fmt.Errorf("%s: GPU %#x maps to none of this machine: %s", n.Name, n.Message.GetGpuId(), problems(check))
 }
 
 // process restores a process: it sends the buffers, takes the BOs and fills them.
-func (r *restore) process(c *wire.Conn, p image.Process) error {
+func (r *restore) process(c *wire.Conn, p image.Process, visible []uint32) error {
 	pid, err := c.Peer()
 	if err != nil {
 		return answer(c, wire.OK, "", err)
 	}
-	gpus, err := r.gpus(p)
+	gpus, err := r.gpus(p, visible)
 	if err != nil {
 		return answer(c, wire.OK, "", err)
 	}
@@ -146,13 +151,23 @@ func (r *restore) process(c *wire.Conn, p image.Process) error {
 }
 
 // gpus is how the GPUs of a process map to this machine's.
-func (r *restore) gpus(p image.Process) ([]kfd.GPUPair, error) {
-	for _, pr := range r.check.Processes {
-		if pr.Image == p.Name && pr.OK && len(r.check.Problems) == 0 {
+func (r *restore) gpus(p image.Process, visible []uint32) ([]kfd.GPUPair, error) {
+	check := r.check(visible)
+	for _, pr := range check.Processes {
+		if pr.Image == p.Name && pr.OK && len(check.Problems) == 0 {
 			return pr.GPUs, nil
 		}
 	}
-	return nil, errors.New(strings.Join(r.check.Lines(), "; "))
+	return nil, errors.New(problems(check))
+}
+
+// problems tells in one line why a checkpoint does not fit.
+func problems(check *kfd.Report) string {
+	lines := check.Lines()
+	for i, l := range lines {
+		lines[i] = strings.TrimSpace(l)
+	}
+	return strings.Join(lines, "; ")
 }
 
 // receiveBOs takes the dma-bufs of a process until it says that RESTORE is done.

@@ -22,8 +22,19 @@ struct kfd_bo {
 	uint32_t gpu_id, alloc_flags, dmabuf_fd, pad;
 };
 
+struct kfd_apertures {
+	uint64_t lds_base, lds_limit, scratch_base, scratch_limit, gpuvm_base, gpuvm_limit;
+	uint32_t gpu_id, pad;
+};
+
+struct kfd_apertures_args {
+	uint64_t kfd_process_device_apertures_ptr; /* address */
+	uint32_t num_of_nodes, pad;
+};
+
 enum { KFD_PROCESS_INFO, KFD_CHECKPOINT, KFD_UNPAUSE, KFD_RESTORE, KFD_RESUME };
 
 #define KFD_IOC_CRIU_OP _IOWR('K', 0x22, struct kfd_criu_args)
+#define KFD_IOC_APERTURES _IOWR('K', 0x14, struct kfd_apertures_args)
 
 #endif

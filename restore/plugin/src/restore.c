@@ -69,6 +69,39 @@ static int node(int sock, uint32_t minor)
 	return fd;
 }
 
+/*
+ * The GPUs that this task sees: a container's device cgroup may hide others, and
+ * RESTORE asks for these exactly. None where there is no /dev/kfd.
+ */
+static int visible_gpus(struct gpucr_msg *msg)
+{
+	/* Asked before RESTORE gives them the ids of the dump. */
+	static uint32_t ids[GPUCR_MAX_GPUS], num_ids;
+	static bool asked;
+	struct kfd_apertures gpu[GPUCR_MAX_GPUS];
+	struct kfd_apertures_args args = { .kfd_process_device_apertures_ptr = (uintptr_t)gpu, .num_of_nodes = GPUCR_MAX_GPUS };
+	int kfd, ret;
+
+	if (asked)
+		goto out;
+	asked = true;
+	kfd = open("/dev/kfd", O_RDWR | O_CLOEXEC);
+	if (kfd < 0)
+		return 0;
+	do
+		ret = ioctl(kfd, KFD_IOC_APERTURES, &args);
+	while (ret && (errno == EINTR || errno == EAGAIN));
+	close(kfd);
+	if (ret)
+		return fail("GPUs of this process: %s", strerror(errno));
+	for (uint32_t i = 0; i < args.num_of_nodes && i < GPUCR_MAX_GPUS; i++)
+		ids[num_ids++] = gpu[i].gpu_id;
+out:
+	memcpy(msg->gpus, ids, sizeof(ids));
+	msg->num_devices = num_ids;
+	return 0;
+}
+
 /* Issues RESTORE in the shared memory and hands the BOs over. */
 static int restore_into(int sock, int kfd, char *mem, const struct gpucr_msg *msg)
 {
@@ -155,7 +188,9 @@ int restore_ext_file(int id)
 
 	if (sock < 0)
 		return sock;
-	ret = peer_send(sock, &msg, NULL, 0);
+	ret = visible_gpus(&msg);
+	if (!ret)
+		ret = peer_send(sock, &msg, NULL, 0);
 	if (!ret)
 		ret = peer_answer(sock, &msg, &shared);
 	if (!ret) {
@@ -227,6 +262,11 @@ int resume_devices_late(int pid)
 			say(LOG_ERROR, "Error: RESUME of process %d: %s", pid, strerror(-ret));
 		if (fd >= 0)
 			close(fd);
+	}
+	if (!ret) {
+		/* From now on the peer leaves it alone, should CRIU end. */
+		msg = (struct gpucr_msg){ .type = GPUCR_RESUMED, .pid = pid };
+		ret = peer_tell(&msg, NULL, 0);
 	}
 	if (ret) {
 		say(LOG_ERROR, "Error: process %d is killed: its GPU state is not complete", pid);

@@ -16,13 +16,14 @@
  *   DUMP_GO      -> OK when the images are complete
  *   RESUME       pid -> OK when all VRAM of the restore is in place, -ENOENT
  *                for a process without KFD
+ *   RESUMED      pid, whose queues run. No answer.
  *   BYE          status of the whole dump or restore -> OK
  *
  * From a task under restore:
  *
  *   ATTACH       over the attach socket; fds: one end of a fresh socket pair,
  *                over which the rest goes. No answer.
- *   FILE         id -> KFD (counts, offsets; fds: shared memory) or RENDER
+ *   FILE         id, num_devices, gpus -> KFD (counts, offsets; fds: shared memory) or RENDER
  *                (minor)
  *   NODE         minor -> OK; fds: the render node, for a task that cannot
  *                open it by itself
@@ -40,6 +41,7 @@
 
 #define GPUCR_MAGIC 0x31435047u /* "GPC1" */
 #define GPUCR_TEXT 416
+#define GPUCR_MAX_GPUS 64 /* the driver's bound */
 #define GPUCR_MAX_FDS 250 /* of a message; the kernel's bound is 253 */
 
 enum gpucr_type {
@@ -54,6 +56,7 @@ enum gpucr_type {
 	GPUCR_FILE,
 	GPUCR_NODE,
 	GPUCR_RESTORED,
+	GPUCR_RESUMED,
 	GPUCR_OK = 32,
 	GPUCR_KFD,
 	GPUCR_RENDER,
@@ -75,6 +78,8 @@ struct gpucr_msg {
 	 */
 	uint64_t devices, bos, priv, priv_size, ranges;
 	uint64_t size; /* of the shared memory */
+	/* FILE: ids of the num_devices GPUs that the task sees; all if it is 0. */
+	uint32_t gpus[GPUCR_MAX_GPUS];
 	char text[GPUCR_TEXT]; /* ends in a zero byte */
 };
 

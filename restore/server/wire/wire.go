@@ -28,6 +28,7 @@ const (
 	File
 	Node
 	Restored
+	Resumed
 
 	OK      Type = 32
 	KFD     Type = 33
@@ -40,7 +41,8 @@ const (
 	Magic    = 0x31435047
 	TextSize = 416
 	MaxFDs   = 250
-	Size     = 512 // bytes of a Message
+	MaxGPUs  = 64
+	Size     = 768 // bytes of a Message
 )
 
 // Message is struct gpucr_msg.
@@ -65,6 +67,8 @@ type Message struct {
 	PrivSize uint64 `c:"priv_size"`
 	Ranges   uint64 `c:"ranges"`
 	Size     uint64 `c:"size"`
+
+	GPUs [MaxGPUs]uint32 `c:"gpus"` // in a File message, NumDevices of them
 
 	Text [TextSize]byte `c:"text"`
 }

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/kfd/kfdsim"
@@ -58,6 +59,13 @@ func TestThroughTheMount(t *testing.T) {
 			b.noHelpers()
 			b.noGPUErrors()
 			app.Kill()
+			log, err := os.ReadFile(filepath.Join(store, "daemon.log"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := strings.Count(string(log), "filled buffer objects"); n != tc.procs {
+				t.Errorf("the daemon filled %d processes, not %d; its log:\n%s", n, tc.procs, log)
+			}
 		})
 	}
 }
