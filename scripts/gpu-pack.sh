@@ -36,7 +36,7 @@ cat >"$pack/run.sh" <<'RUN'
 #!/bin/sh
 # Runs the show. criu keeps what it found out about the kernel in /run, when that is a tmpfs; otherwise every start of it takes longer.
 here=$(dirname "$(readlink -f "$0")")
-if [ "$(stat -f -c %T /run)" != tmpfs ]; then
+if [ "$(stat -f -c %T /run)" != tmpfs ] && command -v unshare >/dev/null; then
 	exec unshare -m -- sh -c '
 		old=$(mktemp -d) && mount --rbind /run "$old" && mount -t tmpfs tmpfs /run &&
 		for d in "$old"/* "$old"/.[!.]*; do

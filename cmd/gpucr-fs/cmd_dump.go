@@ -101,6 +101,9 @@ func (d *dumping) dump(ctx context.Context, images string) (err error) {
 				return err
 			}
 		}
+		if err := gpu.note(images); err != nil {
+			return err
+		}
 	}
 	if dir := amdgpuPlugins(); dir != "" && !d.args.Has("libdir") {
 		if err := d.args.Set("libdir", dir); err != nil {

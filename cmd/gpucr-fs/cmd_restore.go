@@ -20,7 +20,7 @@ type restoring struct {
 	criu     criuFlags
 	args     restore.Args
 	nvidia   nvidiaFlags
-	gpu      restore.GPU // nil: GPUs are not this program's business
+	gpu      *nvidia // nil: GPUs are not this program's business
 	timeline restore.Timeline
 	marks    []restore.Mark
 	pid      int
@@ -157,7 +157,7 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p daemon.Prepa
 	r.pid = pid
 	r.marks = append(r.marks, restore.Mark{Name: restore.MarkResume, At: time.Now()})
 	if r.gpu != nil {
-		used, err := r.gpu.Resume(ctx, pid)
+		used, err := r.gpu.Resume(ctx, pid, p.Images)
 		if err != nil {
 			return fmt.Errorf("give the gpus their state back: %w", err)
 		}

@@ -2,9 +2,13 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -34,11 +38,20 @@ func (f *nvidiaFlags) addRestore(fl *pflag.FlagSet) {
 	fl.StringVar(&f.devices, "device-map", "", "restore on other NVIDIA GPUs: `OLD-UUID=NEW-UUID,...` (driver 580 or newer)")
 }
 
-// nvidia is restore.GPU for NVIDIA GPUs.
+// nvidia moves the GPU state of processes into their memory, which criu sees, and back.
 type nvidia struct {
-	flags  *nvidiaFlags
-	pairs  []cuda.Pair
-	client *cuda.Client // nil before it was needed
+	flags   *nvidiaFlags
+	pairs   []cuda.Pair
+	client  *cuda.Client // nil before it was needed
+	stopped int          // processes that Prepare has stopped
+}
+
+// cudaImage is a file beside criu's images that tells what a restore has to find.
+const cudaImage = "gpucr-cuda.json"
+
+// cudaNote is its content.
+type cudaNote struct {
+	Processes int `json:"processes"` // that use CUDA
 }
 
 // open gives what dump and restore need for NVIDIA GPUs, nil when they are to be left alone, and what ends it: what Prepare stopped and nobody undid then goes on,
@@ -93,16 +106,43 @@ func (n *nvidia) Prepare(ctx context.Context, root int) (func(context.Context) e
 		}
 		return nil, err
 	}
+	if n.stopped = len(s.Processes()); n.stopped == 0 {
+		return nil, nil
+	}
 	return func(context.Context) error { return s.Undo() }, nil
 }
 
-// Resume moves the VRAM of root and its descendants back.
-func (n *nvidia) Resume(ctx context.Context, root int) (bool, error) {
-	c, err := n.needed(root)
-	if c == nil || err != nil {
-		return false, err
+// note writes into an image directory what a restore has to find.
+func (n *nvidia) note(images string) error {
+	if n.stopped == 0 {
+		return nil
 	}
-	procs, err := c.Resume(ctx, root, n.pairs)
+	text, err := json.Marshal(cudaNote{n.stopped})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(images, cudaImage), append(text, '\n'), 0o644)
+}
+
+// Resume moves the VRAM of root and its descendants back, and tells whether there was any. Finding fewer processes than were dumped is an error: those missed would wait
+// for their GPU for ever.
+func (n *nvidia) Resume(ctx context.Context, root int, images string) (bool, error) {
+	var want cudaNote
+	text, err := os.ReadFile(filepath.Join(images, cudaImage))
+	if err == nil {
+		err = json.Unmarshal(text, &want)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("%s: %w", cudaImage, err)
+	}
+	var procs []cuda.Process
+	c, err := n.needed(root)
+	if c != nil && err == nil {
+		procs, err = c.Resume(ctx, root, n.pairs)
+	}
+	if err == nil && len(procs) < want.Processes {
+		err = fmt.Errorf("%d processes used CUDA, and the driver knows %d of them", want.Processes, len(procs))
+	}
 	return len(procs) > 0, err
 }
 

@@ -49,7 +49,7 @@ func main() {
 	flag.IntVar(&o.cycles, "cycles", 20, "dumps and restores in a row")
 	flag.IntVar(&o.runs, "runs", 3, "measured restores of each kind")
 	flag.DurationVar(&o.apart, "apart", 2*time.Minute, "time between two dumps of one process, for what they share")
-	flag.DurationVar(&o.budget, "budget", 520*time.Second, "no step begins later, and a running one is ended")
+	flag.DurationVar(&o.budget, "budget", 510*time.Second, "no step begins later, and a running one is ended")
 	flag.BoolVar(&o.keep, "keep", false, "leave stores and images")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

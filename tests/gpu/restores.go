@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -250,17 +251,23 @@ func killCRIU(ctx context.Context, dump, target int, after time.Duration) error 
 		}
 		if criu != 0 && !strings.Contains(string(status), "TracerPid:\t0\n") {
 			time.Sleep(after)
-			return syscall.Kill(criu, syscall.SIGKILL)
+			// Not while it injects code into a process: nobody could save that then.
+			for ctx.Err() == nil && syscall.Kill(criu, 0) == nil {
+				if writesPages(criu) {
+					return syscall.Kill(criu, syscall.SIGKILL)
+				}
+				time.Sleep(time.Millisecond)
+			}
+			return errors.New("criu was done sooner")
 		}
 		time.Sleep(time.Millisecond)
 	}
 	return ctx.Err()
 }
 
-// isCRIU tells a criu at work by its command line.
+// isCRIU tells a criu at work by its command line: what it was started with, or what it calls itself when it dumps.
 func isCRIU(cmdline []byte) bool {
-	args := strings.Split(strings.TrimRight(string(cmdline), "\x00"), "\x00")
-	return slices.Contains(args, "swrk") || slices.Contains(args, "dump") && strings.Contains(args[0], "criu")
+	return bytes.Contains(cmdline, []byte("\x00swrk\x00")) || bytes.Contains(cmdline, []byte("dump --rpc"))
 }
 
 // criuErrors gives the errors of a log of criu's.
@@ -276,4 +283,13 @@ func criuErrors(path string) string {
 		}
 	}
 	return strings.Join(lines, "\n")
+}
+
+// writesPages tells whether a process has an image of memory open.
+func writesPages(pid int) bool {
+	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	return err == nil && slices.ContainsFunc(fds, func(fd string) bool {
+		to, err := os.Readlink(fd)
+		return err == nil && strings.HasPrefix(filepath.Base(to), "pages-")
+	})
 }

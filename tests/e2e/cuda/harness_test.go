@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -246,29 +247,75 @@ func (r *rig) quiet() {
 	}
 }
 
-// killCRIU kills the criu under the process dump once it has stopped the process target.
-func killCRIU(ctx context.Context, dump, target int) error {
-	criu := 0
+// killCRIU kills the criu under the process dump while it writes memory: when it injects code into the processes, a moment before and after, nobody could save them. The
+// store's daemon is stopped meanwhile, so that criu cannot go on. False when criu was faster.
+func (r *rig) killCRIU(ctx context.Context, dump int) (bool, error) {
 	for ctx.Err() == nil {
 		pids, err := cuda.Tree(dump)
 		if err != nil {
-			return err
+			return false, nil // it has ended
 		}
 		for _, p := range pids {
-			if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p)); err == nil && bytes.Contains(line, []byte("\x00swrk\x00")) {
-				criu = p
+			if !dumps(p) || !writesPages(p) {
+				continue
 			}
-		}
-		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", target))
-		if err != nil {
-			return err
-		}
-		if criu != 0 && !strings.Contains(string(status), "TracerPid:\t0\n") {
-			return syscall.Kill(criu, syscall.SIGKILL)
+			daemon, err := daemonOf(r.store)
+			if err != nil {
+				return false, nil
+			}
+			if err := syscall.Kill(daemon, syscall.SIGSTOP); err != nil {
+				return false, err
+			}
+			still := writesPages(p)
+			if still {
+				err = syscall.Kill(p, syscall.SIGKILL)
+			}
+			return still, errors.Join(err, syscall.Kill(daemon, syscall.SIGCONT))
 		}
 		time.Sleep(time.Millisecond)
 	}
-	return ctx.Err()
+	return false, ctx.Err()
+}
+
+// dumps tells whether a process is a criu that dumps: it calls itself so when it does.
+func dumps(pid int) bool {
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return err == nil && bytes.Contains(line, []byte("dump --rpc"))
+}
+
+func hasArg(pid int, arg string) bool {
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return err == nil && slices.Contains(strings.Split(string(line), "\x00"), arg)
+}
+
+// writesPages tells whether a process has an image of memory open.
+func writesPages(pid int) bool {
+	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	return err == nil && slices.ContainsFunc(fds, func(fd string) bool {
+		to, err := os.Readlink(fd)
+		return err == nil && strings.HasPrefix(filepath.Base(to), "pages-")
+	})
+}
+
+// daemonOf finds the daemon of a store: it holds a lock on a file of it.
+func daemonOf(store string) (int, error) {
+	procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range procs {
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(p)))
+		if err != nil || !hasArg(pid, "daemon") {
+			continue
+		}
+		if fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid)); err == nil && slices.ContainsFunc(fds, func(fd string) bool {
+			to, err := os.Readlink(fd)
+			return err == nil && to == filepath.Join(store, "lock")
+		}) {
+			return pid, nil
+		}
+	}
+	return 0, fmt.Errorf("no daemon has %s", store)
 }
 
 func session() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
