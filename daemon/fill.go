@@ -21,7 +21,7 @@ var ErrNotMounted = errors.New("not the images of a mounted store")
 // Fills that a daemon's death cut off begin anew with its successor: so many times, each given so long to come.
 const (
 	fillTries     = 3
-	successorWait = 20 * time.Second
+	successorWait = 5 * time.Second
 )
 
 // Fill has the daemon whose mount images is in put a plan's buffer objects in place, straight from the store. ErrNotMounted when there is none; ErrGone, in which
