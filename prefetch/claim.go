@@ -15,6 +15,9 @@ type run struct {
 	// first is the part of it that somebody waits for: it is delivered before
 	// the rest.
 	first Range
+	// packed is the block of the packed hot set that has its parts; Range is
+	// then the first of them only.
+	packed *block
 }
 
 // skip drops from the heads of the lists what needs no fetching any more.
@@ -57,13 +60,18 @@ func (q *Queue) next(worker int) (run, bool) {
 			return q.claim(demand, q.demands[0], q.opts.DemandBytes), true
 		case worker < 0:
 			q.wakeExpress.Wait()
-		case worker >= q.active || len(q.lists[hot])+len(q.lists[sweep]) == 0:
+		case worker >= q.active || len(q.lists[hot])+len(q.lists[sweep])+len(q.blocks) == 0:
 			q.wakeAny.Wait()
 		case q.rate.due(time.Now()) > 0:
 			// Nothing is claimed before it may be fetched: a demand for it
 			// would have to wait too.
 			q.paid.Reset(q.rate.due(time.Now()))
 			q.wakeAny.Wait()
+		case len(q.blocks) > 0:
+			q.urgent = time.Now()
+			if r, any := q.claimBlock(); any {
+				return r, true
+			}
 		case len(q.lists[hot]) > 0:
 			q.urgent = time.Now()
 			return q.claimList(hot, q.opts.RunBytes), true
@@ -109,6 +117,69 @@ func (q *Queue) claimList(c class, limit int64) run {
 	return q.claim(c, unitRef{r.File, int(r.Off / UnitBytes)}, limit)
 }
 
+// claimBlock takes what is wanted of the next block of the packed hot set.
+// Preconditions: mu is held, there is one.
+func (q *Queue) claimBlock() (r run, any bool) {
+	b := &q.blocks[0]
+	q.blocks = q.blocks[1:]
+	for _, x := range b.ranges {
+		units := q.units[x.File]
+		for i := int(x.Off / UnitBytes); i < min(int(x.End()/UnitBytes), len(units)); i++ {
+			if !units[i].waits() && units[i] != idle {
+				continue
+			}
+			from := i
+			for ; i < min(int(x.End()/UnitBytes), len(units)) && (units[i].waits() || units[i] == idle); i++ {
+				units[i] = inFlight
+			}
+			r.parts = append(r.parts, q.span(x.File, from, i))
+		}
+	}
+	if len(r.parts) == 0 {
+		return r, false
+	}
+	r.Range, r.class, r.packed = r.parts[0], hot, b
+	q.begin(&r)
+	return r, true
+}
+
+// begin accounts for a run. Preconditions: mu is held.
+func (q *Queue) begin(r *run) {
+	var bytes int64
+	for _, p := range r.parts {
+		bytes += p.Len
+	}
+	q.running++
+	q.stats.Runs++
+	q.rate.take(bytes, time.Now())
+	switch r.class {
+	case demand:
+		q.stats.DemandBytes += bytes
+	case hot:
+		q.stats.HotBytes += bytes
+	case sweep:
+		q.stats.SweepBytes += bytes
+		q.sweeping++
+	}
+}
+
+// unpacked gives the parts of a block that cannot be read back to those who
+// bring them from where they are stored. Preconditions: mu is held.
+func (q *Queue) unpacked(r run) {
+	for _, p := range r.parts {
+		q.each(p, func(u unitRef, s *state) {
+			*s = wantedHot
+			if len(q.readers[u]) > 0 {
+				q.demands = append(q.demands, u)
+			}
+		})
+		q.lists[hot] = append(q.lists[hot], p)
+	}
+	q.running--
+	q.wakeAny.Broadcast()
+	q.wakeExpress.Broadcast()
+}
+
 // takes reports whether a run of a class may take a unit. A demand takes what
 // nobody has asked for yet: before the sweep that is everything, and touched
 // next it would be a demand of its own. Preconditions: mu is held.
@@ -123,6 +194,9 @@ func (q *Queue) claim(c class, u unitRef, limit int64) run {
 	units := q.units[u.file]
 	most := int(q.opts.RunBytes / UnitBytes)
 	lo, hi := q.together(u, most)
+	if c == demand && q.records() {
+		lo, hi, limit = u.unit, u.unit+1, q.window(u)
+	}
 	start, end := u.unit, u.unit+1
 	for start > lo && end-start < most && units[start-1] != inFlight {
 		start--
@@ -135,12 +209,13 @@ func (q *Queue) claim(c class, u unitRef, limit int64) run {
 			!q.takes(c, units[end]) || c == hot && units[end] != wantedHot {
 			break
 		}
-		if _, hi = q.together(unitRef{u.file, end}, most); hi-start > most {
+		if c == demand && q.records() {
+			hi = end + 1
+		} else if _, hi = q.together(unitRef{u.file, end}, most); hi-start > most {
 			break
 		}
 	}
 	r := run{Range: q.span(u.file, start, end), class: c}
-	var bytes int64
 	for i := start; i < end; i++ {
 		if !q.takes(c, units[i]) {
 			continue
@@ -149,24 +224,60 @@ func (q *Queue) claim(c class, u unitRef, limit int64) run {
 		for ; i < end && q.takes(c, units[i]); i++ {
 			units[i] = inFlight
 		}
-		part := q.span(u.file, from, i)
-		r.parts = append(r.parts, part)
-		bytes += part.Len
+		r.parts = append(r.parts, q.span(u.file, from, i))
 	}
-	q.running++
-	q.stats.Runs++
-	q.rate.take(bytes, time.Now())
-	switch c {
-	case demand:
-		q.stats.DemandBytes += bytes
+	if c == demand && q.records() {
+		q.record(u, r)
+	}
+	if c == demand {
 		r.first = q.span(u.file, u.unit, min(u.unit+firstBytes/UnitBytes, len(units)))
-	case hot:
-		q.stats.HotBytes += bytes
-	case sweep:
-		q.stats.SweepBytes += bytes
-		q.sweeping++
 	}
+	q.begin(&r)
 	return r
+}
+
+// recordBytes is what a demand brings while a profile is recorded: what it
+// brings is not asked for again, and so goes into the profile as a whole.
+const recordBytes = 64 << 10
+
+// records reports whether the demands are to make a profile.
+func (q *Queue) records() bool { return q.opts.Recorder != nil && q.fills }
+
+// window returns how much a demand brings while a profile is recorded: twice as
+// much as the one before when it goes on where that ended. Preconditions: mu is
+// held.
+func (q *Queue) window(u unitRef) int64 {
+	for _, t := range q.tails {
+		if t.end == u {
+			return min(2*t.bytes, q.opts.RunBytes)
+		}
+	}
+	return min(recordBytes, q.opts.RunBytes)
+}
+
+// tail is where the run of a recorded demand ended.
+type tail struct {
+	end   unitRef
+	bytes int64
+}
+
+// maxTails is how many sequences of demands are told apart.
+const maxTails = 16
+
+// record notes what a demand brings. Preconditions: mu is held.
+func (q *Queue) record(u unitRef, r run) {
+	for _, p := range r.parts {
+		q.opts.Recorder.Touch(q.opts.Names[p.File], p.Off, p.Len)
+	}
+	t := tail{unitRef{u.file, int((r.End() + UnitBytes - 1) / UnitBytes)}, max(r.Len, recordBytes)}
+	if i := slices.IndexFunc(q.tails, func(t tail) bool { return t.end == u }); i >= 0 {
+		q.tails[i] = t
+		return
+	}
+	if len(q.tails) == maxTails {
+		q.tails = q.tails[1:]
+	}
+	q.tails = append(q.tails, t)
 }
 
 // span returns the range of the units from start to end.
@@ -291,6 +402,10 @@ func (q *Queue) hotSet() []Range {
 
 // advise tells files of the hot set, from which the restore is to go on soon.
 func (q *Queue) advise() {
+	if q.opts.Packed != nil {
+		q.opts.Packed.advise()
+		return
+	}
 	for _, r := range q.opts.Hot {
 		select {
 		case <-q.stop:

@@ -65,3 +65,9 @@ func (o *OSFile) Data(off, end int64) (start, stop int64, err error) {
 	stop = (stop + PageSize - 1) &^ (PageSize - 1)
 	return start, min(stop, end), nil
 }
+
+// advise lets the kernel read the packed hot set ahead.
+func (p *Packed) advise() {
+	// Advice that is not taken changes nothing.
+	unix.Fadvise(int(p.f.Fd()), 0, p.Bytes(), unix.FADV_WILLNEED)
+}

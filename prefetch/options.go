@@ -78,6 +78,9 @@ type Options struct {
 	// Hot is the hot set, in the order of first touches. It is fetched before
 	// the first sweep, and files that are Advisers are told of it at once.
 	Hot []Range
+	// Packed is the hot set as Pack wrote it for these very files: it is read in
+	// place of Hot. The queue does not close it.
+	Packed *Packed
 	// Workers bounds the goroutines that fetch hot set and sweep, besides
 	// the one for demands. Default: four per CPU, at most 16.
 	Workers int
@@ -137,6 +140,9 @@ func (o *Options) Validate() error {
 	}
 	if o.Memory < 2*o.RunBytes {
 		return fmt.Errorf("prefetch: memory of %d bytes is less than two runs of %d; raise it or lower the run size", o.Memory, o.RunBytes)
+	}
+	if o.Packed != nil && o.RunBytes < blockBytes {
+		o.Packed = nil // its blocks do not fit
 	}
 	if o.Rate < 0 || o.Workers < 1 {
 		return errors.New("prefetch: rate and workers must not be negative")

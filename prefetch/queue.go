@@ -50,6 +50,8 @@ type Queue struct {
 	demands []unitRef
 	readers map[unitRef][]*reader
 	swept   bool             // a sweep has been asked for
+	blocks  []block          // of the packed hot set, not taken yet
+	tails   []tail           // of the last demands, while recording
 	lists   [classes][]Range // what hot set and sweep have not passed yet
 	active  int              // background workers that may run, see adapt
 	running int              // runs in flight
@@ -199,10 +201,7 @@ func (q *Queue) urge(u unitRef, s *state) (joined bool) {
 func (q *Queue) Sweep(ranges []Range) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !q.swept {
-		q.swept = true
-		q.want(hot, q.opts.Hot)
-	}
+	q.wantHot()
 	q.want(sweep, ranges)
 }
 
@@ -210,7 +209,20 @@ func (q *Queue) Sweep(ranges []Range) {
 func (q *Queue) Warm() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.wantHot()
+}
+
+// wantHot asks for the hot set, once. Preconditions: mu is held.
+func (q *Queue) wantHot() {
+	if q.swept {
+		return
+	}
 	q.swept = true
+	if q.opts.Packed != nil {
+		q.blocks = q.opts.Packed.blocks
+		q.wakeAny.Broadcast()
+		return
+	}
 	q.want(hot, q.opts.Hot)
 }
 
@@ -277,7 +289,7 @@ func (q *Queue) Drain(ctx context.Context) error {
 func (q *Queue) HotDone() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.swept && len(q.lists[hot]) == 0
+	return q.swept && len(q.lists[hot]) == 0 && len(q.blocks) == 0
 }
 
 // Stats returns what was counted so far.
@@ -292,7 +304,7 @@ func (q *Queue) Stats() Stats {
 // pending reports whether there is work. Preconditions: mu is held.
 func (q *Queue) pending() bool {
 	q.skip()
-	return q.running > 0 || len(q.demands) > 0 || len(q.lists[hot]) > 0 || len(q.lists[sweep]) > 0
+	return q.running > 0 || len(q.demands) > 0 || len(q.lists[hot]) > 0 || len(q.lists[sweep]) > 0 || len(q.blocks) > 0
 }
 
 // adapt follows the throughput: another worker joins as long as that made it
@@ -311,7 +323,7 @@ func (q *Queue) adapt() {
 		}
 		q.mu.Lock()
 		total := q.stats.DemandBytes + q.stats.HotBytes + q.stats.SweepBytes
-		busy := len(q.lists[hot])+len(q.lists[sweep]) > 0
+		busy := len(q.lists[hot])+len(q.lists[sweep])+len(q.blocks) > 0
 		if n := c.step(q.active, total-last, busy); n != q.active {
 			q.active = max(1, min(n, q.opts.Workers))
 			q.wakeAny.Broadcast()

@@ -1,0 +1,214 @@
+package prefetch
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"math"
+	"os"
+)
+
+// A packed hot set is a copy of the hot set's bytes in the order in which they
+// are wanted. What a process touches is scattered: read from where it is stored
+// a piece of 64 KiB costs a chunk four times as large. It is written by Pack when
+// a profile is new, belongs to one checkpoint, and may be lost at any time.
+//
+// It consists of blocks, whose bytes follow each other; a table, whose numbers
+// are uvarints but for the names' bytes and the CRCs: the number of files, each
+// as length and name; the number of blocks, each as the number of its ranges,
+// these as file, first page and number of pages, and a CRC-32C of its bytes,
+// little endian; and a trailer: the table's offset, its CRC-32C, the magic.
+type Packed struct {
+	f      *os.File
+	blocks []block
+}
+
+// block is read and checked as a whole. Its ranges lie behind each other in it.
+type block struct {
+	off, len int64
+	crc      uint32
+	ranges   []Range
+}
+
+const (
+	packedMagic   = "GPH1"
+	packedTrailer = 8 + 4 + 4
+	// blockBytes bounds a block, unless RunBytes is smaller.
+	blockBytes = 512 << 10
+	// maxTable is a sixteenth of a terabyte of hot set in pieces of 64 KiB.
+	maxTable = 16 << 20
+)
+
+// ErrPacked marks a file that is not a packed hot set, or a damaged one.
+var ErrPacked = errors.New("not a valid packed hot set")
+
+// Pack writes the packed hot set of files, which are called names. What is zero
+// is left out. It returns how many bytes it wrote.
+func Pack(to io.Writer, files []File, names []string, hot []Range) (int64, error) {
+	q := Queue{opts: Options{Files: files, Hot: hot}, heads: make([][]uint64, len(files))}
+	w := bufio.NewWriterSize(to, 1<<20)
+	var table []byte
+	var blocks uint64
+	var at int64
+	buf := make([]byte, 0, blockBytes)
+	var ranges []Range
+	flush := func() error {
+		if len(ranges) == 0 {
+			return nil
+		}
+		table = binary.AppendUvarint(table, uint64(len(ranges)))
+		for _, r := range ranges {
+			table = binary.AppendUvarint(table, uint64(r.File))
+			table = binary.AppendUvarint(table, uint64(r.Off/PageSize))
+			table = binary.AppendUvarint(table, uint64(r.Len/PageSize))
+		}
+		table = binary.LittleEndian.AppendUint32(table, crc32.Checksum(buf, castagnoli))
+		blocks++
+		at += int64(len(buf))
+		_, err := w.Write(buf)
+		buf, ranges = buf[:0], ranges[:0]
+		return err
+	}
+	for _, r := range q.hotSet() {
+		// The last page of a file may be a part of one.
+		r.Len &^= PageSize - 1
+		for _, s := range stretches(files[r.File], r) {
+			for off := s.Off; off < s.End() && !s.zero; {
+				n := min(s.End()-off, int64(cap(buf)-len(buf)))
+				p := buf[len(buf) : len(buf)+int(n)]
+				if k, err := files[r.File].ReadAt(p, off); int64(k) < n {
+					return 0, fmt.Errorf("read %s: %w", names[r.File], err)
+				}
+				buf, ranges = buf[:len(buf)+int(n)], append(ranges, Range{r.File, off, n})
+				if off += n; len(buf) == cap(buf) {
+					if err := flush(); err != nil {
+						return 0, err
+					}
+				}
+			}
+		}
+	}
+	if err := flush(); err != nil {
+		return 0, err
+	}
+	head := binary.AppendUvarint(nil, uint64(len(names)))
+	for _, n := range names {
+		head = binary.AppendUvarint(head, uint64(len(n)))
+		head = append(head, n...)
+	}
+	table = append(binary.AppendUvarint(head, blocks), table...)
+	end := binary.LittleEndian.AppendUint64(nil, uint64(at))
+	end = binary.LittleEndian.AppendUint32(end, crc32.Checksum(table, castagnoli))
+	end = append(end, packedMagic...)
+	w.Write(table) // errors stick
+	w.Write(end)
+	return at + int64(len(table)+len(end)), w.Flush()
+}
+
+// OpenPacked reads the table of a packed hot set of files that are called names.
+// It takes f over. Errors wrap ErrPacked.
+func OpenPacked(f *os.File, names []string) (*Packed, error) {
+	p := &Packed{f: f}
+	err := p.load(names)
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%w: %w", ErrPacked, err)
+	}
+	return p, nil
+}
+
+// Close closes the file.
+func (p *Packed) Close() error { return p.f.Close() }
+
+// Bytes returns how large the hot set is.
+func (p *Packed) Bytes() (n int64) {
+	for _, b := range p.blocks {
+		n += b.len
+	}
+	return n
+}
+
+func (p *Packed) load(names []string) error {
+	st, err := p.f.Stat()
+	if err != nil {
+		return err
+	}
+	end := make([]byte, packedTrailer)
+	if _, err := p.f.ReadAt(end, st.Size()-packedTrailer); err != nil {
+		return err
+	}
+	at := binary.LittleEndian.Uint64(end)
+	if string(end[12:]) != packedMagic || at > uint64(st.Size()-packedTrailer) || uint64(st.Size()-packedTrailer)-at > maxTable {
+		return errors.New("it does not end like one")
+	}
+	table := make([]byte, st.Size()-packedTrailer-int64(at))
+	if _, err := p.f.ReadAt(table, int64(at)); err != nil {
+		return err
+	}
+	if crc32.Checksum(table, castagnoli) != binary.LittleEndian.Uint32(end[8:]) {
+		return errors.New("its checksum is wrong")
+	}
+	return p.parse(table, int64(at), names)
+}
+
+// parse reads the table of a set whose blocks have size bytes.
+func (p *Packed) parse(table []byte, size int64, names []string) error {
+	number := make(map[string]int, len(names))
+	for i, n := range names {
+		number[n] = i
+	}
+	v := varints{b: table}
+	n := v.uint()
+	if n > maxProfileFiles {
+		return fmt.Errorf("%d files", n)
+	}
+	var files []int
+	for range n {
+		k := v.uint()
+		if v.bad || k > uint64(len(v.b)) {
+			return errors.New("a name is cut")
+		}
+		i, ok := number[string(v.b[:k])]
+		if !ok {
+			return errors.New("it is of other files")
+		}
+		files = append(files, i)
+		v.b = v.b[k:]
+	}
+	var off int64
+	for blocks := v.uint(); blocks > 0; blocks-- {
+		b := block{off: off}
+		for ranges := v.uint(); ranges > 0; ranges-- {
+			file, page, pages := v.uint(), v.uint(), v.uint()
+			if v.bad || file >= uint64(len(files)) || page > math.MaxInt64/PageSize/2 || pages == 0 || pages > blockBytes/PageSize {
+				return errors.New("a bad range")
+			}
+			r := Range{files[file], int64(page) * PageSize, int64(pages) * PageSize}
+			b.ranges, b.len = append(b.ranges, r), b.len+r.Len
+		}
+		if v.bad || len(v.b) < 4 || b.len > blockBytes || b.len == 0 {
+			return errors.New("a bad block")
+		}
+		b.crc = binary.LittleEndian.Uint32(v.b)
+		v.b = v.b[4:]
+		p.blocks, off = append(p.blocks, b), off+b.len
+	}
+	if v.bad || len(v.b) > 0 || off != size {
+		return errors.New("its table does not match its length")
+	}
+	return nil
+}
+
+// read reads a block and checks it.
+func (p *Packed) read(b *block, buf []byte) error {
+	if _, err := p.f.ReadAt(buf[:b.len], b.off); err != nil {
+		return err
+	}
+	if crc32.Checksum(buf[:b.len], castagnoli) != b.crc {
+		return errors.New("wrong checksum")
+	}
+	return nil
+}
