@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -30,7 +31,8 @@ const answerPatience = time.Minute
 // client speaks to the daemon of one store. Each call has a connection of its own.
 type client struct {
 	dir  string
-	held net.Conn // open while the daemon is to stay
+	held net.Conn    // open while the daemon is to stay
+	gone atomic.Bool // it has ended, as far as onEnd looked
 	http *http.Client
 	proc *process // the daemon's; nil when it is in another pid namespace
 	pid  int
@@ -101,6 +103,24 @@ func askToStay(ctx context.Context, conn net.Conn) error {
 	return fmt.Errorf("the daemon answered %q; it is of another version: unmount and mount again", resp.Status)
 }
 
+// onEnd calls f when the daemon ends, unless the function that it returns is called before.
+func (c *client) onEnd(f func()) (stop func()) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		// Nothing ever comes on this connection.
+		if _, err := io.Copy(io.Discard, c.held); !errors.Is(err, os.ErrDeadlineExceeded) {
+			c.gone.Store(true)
+			f()
+		}
+	}()
+	return func() {
+		c.held.SetReadDeadline(time.Now())
+		<-ended
+		c.held.SetReadDeadline(time.Time{})
+	}
+}
+
 func (c *client) close() {
 	c.held.Close()
 	c.http.CloseIdleConnections()
@@ -132,7 +152,7 @@ func (c *client) call(ctx context.Context, name string, req, res any, st Streams
 		if cerr := ctx.Err(); cerr != nil {
 			return cerr
 		}
-		if errors.Is(err, errNoDaemon) || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+		if c.gone.Load() || errors.Is(err, errNoDaemon) || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
 			return fmt.Errorf("%w: %w", ErrGone, err)
 		}
 		return fmt.Errorf("speak to the daemon: %w", err)

@@ -126,10 +126,12 @@ type Daemon struct {
 	mu       sync.Mutex
 	mounts   map[string]*mounted   // by directory
 	restores map[string]*restoring // by ID
-	pending  int                   // mounts and restores being made, and clients that hold the daemon
-	awaiting bool                  // pending counts the starter, who has not come yet
-	stopping bool
-	idle     chan struct{} // closed when nothing is left to do
+	// forgotten are restores that end as soon as they are taken over, by ID: as many as restores were begun again.
+	forgotten map[string]bool
+	pending   int  // mounts and restores being made, and clients that hold the daemon
+	awaiting  bool // pending counts the starter, who has not come yet
+	stopping  bool
+	idle      chan struct{} // closed when nothing is left to do
 }
 
 // Start opens the store and listens on its socket. Class InUse when another process holds the store. The caller adds mounts, then calls Run, or Close.
@@ -140,7 +142,7 @@ func Start(ctx context.Context, o Options) (*Daemon, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	d := &Daemon{o: o, log: o.Logger, started: time.Now(), mounts: map[string]*mounted{}, restores: map[string]*restoring{},
+	d := &Daemon{o: o, log: o.Logger, started: time.Now(), mounts: map[string]*mounted{}, restores: map[string]*restoring{}, forgotten: map[string]bool{},
 		idle: make(chan struct{}), quit: make(chan struct{}), served: make(chan error, 1)}
 	d.serving, d.endServ = context.WithCancel(context.Background())
 	d.metrics = newMetrics(d)

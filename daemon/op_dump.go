@@ -39,7 +39,7 @@ var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Br
 	if !ok || err != nil {
 		err = errors.Join(err, d.discard(m, q.Name))
 	}
-	err = errors.Join(err, d.dropMount(images))
+	err = errors.Join(err, d.dropMount(images), folder(q.Dir).clear())
 	if err == nil && !ok {
 		err = errCallerFailed
 	}

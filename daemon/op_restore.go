@@ -28,6 +28,8 @@ type RestoreRequest struct {
 	Rate       int64  `json:"rate,omitempty"`
 	RecordGPU  bool   `json:"record_gpu,omitempty"` // see Serving
 	Wait       bool   `json:"wait,omitempty"`       // answer when resident
+	// Instead is the ID of an attempt that failed because its daemon was killed; nobody waits for it any more.
+	Instead string `json:"instead,omitempty"`
 }
 
 // Prepared is what a restore can start with.
@@ -88,6 +90,9 @@ func (d *Daemon) restore(ctx context.Context, env *Env, q RestoreRequest) (Resto
 	if q.Work != "" {
 		s.Dir = q.Work
 	}
+	if q.Instead != "" {
+		d.forget(q.Instead)
+	}
 	c, err := d.store.Checkpoint(q.Checkpoint)
 	if err != nil {
 		return RestoreStatus{}, err
@@ -127,7 +132,8 @@ func (d *Daemon) restore(ctx context.Context, env *Env, q RestoreRequest) (Resto
 			}
 		})
 	case merr == nil:
-		err = errors.Join(err, d.dropMount(s.Images))
+		// The caller may be gone.
+		err = errors.Join(err, d.dropMount(s.Images), folder(q.Dir).clear())
 	}
 	switch {
 	case err != nil:
@@ -237,6 +243,9 @@ func converse[Req, Res any](ctx context.Context, s *Session, op *Op[Req, Res], r
 	defer cancel()
 	in, answer := io.Pipe()
 	defer in.Close()
+	// net/http waits for a body that is being read, also when the daemon or ctx has ended.
+	defer s.client.onEnd(func() { answer.CloseWithError(ErrGone) })()
+	defer context.AfterFunc(ctx, func() { answer.CloseWithError(ctx.Err()) })()
 	ran := make(chan error, 1)
 	started := false
 	out := &passLines{f: func(line []byte) {

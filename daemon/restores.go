@@ -157,6 +157,9 @@ func (d *Daemon) enterRestore(r *restoring) (*restoring, error) {
 		return nil, errStopping()
 	}
 	d.restores[r.ID] = r
+	if d.forgotten[r.ID] {
+		r.feed.Retire()
+	}
 	d.wg.Go(func() { d.serveRestore(r) })
 	d.mu.Unlock()
 	d.log.Info("restore prepared", "restore", r.ID, "checkpoint", r.name, "bytes", r.feed.Status().TotalBytes, "profile", r.replays)
@@ -200,6 +203,16 @@ func (d *Daemon) keepProfile(r *restoring, st feed.Status) error {
 	}
 	d.log.Info("profile recorded", "checkpoint", r.name, "touches", len(p.Touches), "bytes", p.Bytes())
 	return nil
+}
+
+// forget ends a restore that was taken over, or is still to be, and that CRIU has not come for and will not.
+func (d *Daemon) forget(id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.forgotten[id] = true
+	if r := d.restores[id]; r != nil {
+		r.feed.Retire()
+	}
 }
 
 // handPatience is how long a daemon that is told to stop goes on with its restores before it leaves them to successors.

@@ -116,16 +116,17 @@ type RestoreOptions struct {
 
 // RestoreFrom restores a checkpoint of the store at dir.
 func RestoreFrom(ctx context.Context, dir string, o RestoreOptions) (RestoreStatus, error) {
+	former := ""
 	for try := 1; ; try++ {
-		st, again, err := restoreOnce(ctx, dir, o)
+		st, again, err := restoreOnce(ctx, dir, o, &former)
 		if !again || try == attempts || ctx.Err() != nil {
 			return st, err
 		}
 	}
 }
 
-// restoreOnce tries to restore; again is set when the daemon was killed and nothing runs.
-func restoreOnce(ctx context.Context, dir string, o RestoreOptions) (st RestoreStatus, again bool, err error) {
+// restoreOnce tries to restore, instead of the former attempt; again is set when the daemon was killed and nothing runs.
+func restoreOnce(ctx context.Context, dir string, o RestoreOptions, former *string) (st RestoreStatus, again bool, err error) {
 	s, err := ConnectOrStart(ctx, dir, o.Start)
 	if err != nil {
 		return st, false, err

@@ -150,7 +150,7 @@ func (s *Server) mount(ctx context.Context) (err error) {
 			root.AddChild(topName, root.NewPersistentInode(ctx, s.top, gofs.StableAttr{Mode: fuse.S_IFDIR, Ino: inoTop}), false)
 		},
 	})
-	if s.fuse, err = fuse.NewServer(raw, s.dir, &mo); err != nil {
+	if s.fuse, err = newFuseServer(raw, s.dir, &mo); err != nil {
 		return &index.Error{Class: index.Other, Op: "mount", File: s.dir, Err: err, Hint: "mounting needs root and /dev/fuse"}
 	}
 	go s.serve()

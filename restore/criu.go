@@ -24,7 +24,7 @@ type Options struct {
 	Program string
 	// Args are what the user wants of it.
 	Args Args
-	// Stdin, Stdout and Stderr are passed on: --shell-job needs the terminal. nil: /dev/null.
+	// Stdin is passed on: --shell-job needs the terminal. Stdout and Stderr are for action scripts. nil: /dev/null.
 	Stdin, Stdout, Stderr *os.File
 }
 
@@ -35,8 +35,17 @@ type CRIU struct {
 	sock   *os.File
 	temp   string // folder of the configuration file
 	marks  []Mark
+	said   said
 	exited chan struct{}
 	once   sync.Once
+}
+
+// said keeps the beginning of what CRIU writes before it has a log. Only the goroutine that waits for its end writes; it is read after that.
+type said struct{ text []byte }
+
+func (s *said) Write(b []byte) (int, error) {
+	s.text = append(s.text, b[:min(len(b), 1000-len(s.text))]...)
+	return len(b), nil
 }
 
 // maxMessage bounds a message from CRIU; its own are a few hundred bytes.
@@ -83,7 +92,12 @@ func Start(o Options) (*CRIU, error) {
 	}
 	const socketFD = 3
 	c.cmd = exec.Command(program, "swrk", fmt.Sprint(socketFD))
-	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = file(o.Stdin), fileW(o.Stdout), fileW(o.Stderr)
+	c.cmd.Stdin, c.cmd.WaitDelay = file(o.Stdin), time.Second
+	if o.Args.Has("action-script") {
+		c.cmd.Stdout, c.cmd.Stderr = fileW(o.Stdout), fileW(o.Stderr)
+	} else {
+		c.cmd.Stderr = &c.said
+	}
 	c.cmd.ExtraFiles = []*os.File{theirs}
 	// A signal from the terminal is for this program, which ends CRIU in the way that leaves the processes well.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !o.Args.Has("shell-job")}
@@ -112,6 +126,18 @@ func Start(o Options) (*CRIU, error) {
 		c.cmd.Wait() // how it went is in its answers
 	}()
 	return c, nil
+}
+
+// ended explains that the socket closed before there was an answer.
+func (c *CRIU) ended(err error) error {
+	select {
+	case <-c.exited:
+		if line, _, _ := strings.Cut(strings.TrimSpace(string(c.said.text)), "\n"); line != "" {
+			return fmt.Errorf("it ended: %s", line)
+		}
+	case <-time.After(time.Second):
+	}
+	return fmt.Errorf("it ended: %w", err)
 }
 
 // file and fileW keep a nil *os.File from becoming a non-nil interface.
@@ -240,14 +266,14 @@ func (c *CRIU) do(kind rpc.CriuReqType, o *rpc.CriuOpts) (*rpc.CriuResp, error) 
 			return nil, err
 		}
 		if _, err := c.sock.Write(b); err != nil {
-			return nil, fmt.Errorf("it ended: %w", err)
+			return nil, c.ended(err)
 		}
 		n, err := c.sock.Read(buf)
 		if n == 0 && err == nil {
 			err = io.EOF
 		}
 		if err != nil {
-			return nil, fmt.Errorf("it ended: %w", err)
+			return nil, c.ended(err)
 		}
 		resp := &rpc.CriuResp{}
 		if err := resp.UnmarshalVT(buf[:n]); err != nil {

@@ -81,6 +81,18 @@ type Left struct {
 // WatchLeft notes what is there already.
 func (p Program) WatchLeft(store string) *Left { return &Left{p, store, folders()} }
 
+// Killed forgets the folders that a killed command could not remove, and the name of a killed daemon's socket.
+func (l *Left) Killed() {
+	for _, f := range folders() {
+		if !slices.Contains(l.before, f) {
+			l.before = append(l.before, f)
+		}
+	}
+	if len(l.p.Role("daemon")) == 0 {
+		os.Remove(filepath.Join(l.store, "daemon.sock"))
+	}
+}
+
 // Nothing waits until nothing is left, and says what is left after a minute.
 func (l *Left) Nothing() error {
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gpucr/gpucr-fs/daemon"
 	"github.com/gpucr/gpucr-fs/restore"
@@ -230,19 +231,26 @@ func TestTargetKilled(t *testing.T) {
 func TestCommandKilled(t *testing.T) {
 	b := newBench(t)
 	x := b.dumped("one", quiet)
-	for i, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+	rnd := source(t)
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		for range *strikes {
 			x.Reset()
 			cmd := program.Command("restore", b.store, "one")
 			must(t, cmd.Start())
-			wait(source(t).IntN(150 * (i + 1)))
+			wait(rnd.IntN(200))
 			cmd.Process.Signal(sig)
 			err := cmd.Wait()
 			x.Restored(x.pid)
 			if err == nil {
 				x.checks()
-			} else {
+			}
+			for end := time.Now().Add(limit); len(program.Processes()) > 0 && time.Now().Before(end); wait(10) {
+			}
+			if err != nil {
 				must(t, x.Ended(limit))
+			}
+			if sig == syscall.SIGKILL {
+				b.left.Killed()
 			}
 			must(t, b.left.Nothing())
 		}
