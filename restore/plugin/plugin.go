@@ -8,8 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-
-	"github.com/gpucr/gpucr-fs/kfd/image"
 )
 
 // Name is the plugin's file. CRIU loads every .so of the folder it is given.
@@ -40,19 +38,4 @@ func Dir(exe string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("no %s beside %s: %w", Name, exe, ErrNotFound)
-}
-
-// Needed reports whether the images of a checkpoint are to be restored with the
-// plugin: they hold AMD GPU state.
-func Needed(images fs.FS) (bool, error) {
-	entries, err := fs.ReadDir(images, ".")
-	if err != nil {
-		return false, err
-	}
-	for _, e := range entries {
-		if _, ok := image.ParseName(e.Name()); ok {
-			return true, nil
-		}
-	}
-	return false, nil
 }

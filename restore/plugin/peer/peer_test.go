@@ -242,3 +242,91 @@ func TestPlaceOfDescriptors(t *testing.T) {
 		t.Error("two descriptors of one BO")
 	}
 }
+
+// machine is the one of the test data with one GPU more, that of the first id.
+func machine(p image.Process, more uint32) *topology.System {
+	sys := kfd.Topology(p.Message)
+	first := *sys.GPUs()[0]
+	first.ID, first.GPUID, first.Links = 99, more, nil
+	sys.Nodes = append(sys.Nodes, &first)
+	return sys
+}
+
+// A device cgroup hides GPUs from a task that the peer sees.
+func TestVisibleGPUs(t *testing.T) {
+	set, err := image.Read(os.DirFS("../../../kfd/image/testdata/v42"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := set.Processes[0]
+	r := &restore{peer: &peer{opts: Options{}}, set: set, sys: machine(p, 4711)}
+	var ids []uint32
+	for _, d := range p.Message.Devices {
+		if d.GetGpuId() != 0 {
+			ids = append(ids, d.GetGpuId())
+		}
+	}
+	gpus, err := r.gpus(p, ids)
+	if err != nil || len(gpus) != len(ids) {
+		t.Fatalf("%+v, %v", gpus, err)
+	}
+	for _, g := range gpus {
+		if g.Src != g.Dst {
+			t.Errorf("GPU %#x is mapped to %#x", g.Src, g.Dst)
+		}
+	}
+	if _, err := r.gpus(p, nil); err == nil || !strings.Contains(err.Error(), "this host shows 3 GPUs") {
+		t.Errorf("all GPUs of the host: %v", err)
+	}
+}
+
+// A GPU that a process does not use is not in its image, nor are links to it.
+func TestUnusedGPU(t *testing.T) {
+	set, err := image.Read(os.DirFS("../../../kfd/image/testdata/v42"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := set.Processes[0]
+	sys := machine(p, 4711)
+	sys.Nodes[0].Links = append(sys.Nodes[0].Links, topology.Link{Type: topology.PCIe, To: 99})
+	var devices []abi.KFDCRIUDeviceBucket
+	for i, d := range p.Message.Devices {
+		if d.GetGpuId() != 0 {
+			devices = append(devices, abi.KFDCRIUDeviceBucket{UserGPUID: uint32(50 + i), ActualGPUID: d.GetGpuId()})
+		}
+	}
+	m := &wire.Message{PID: 7, NumDevices: uint32(len(devices)), BOs: deviceBucket * uint64(len(devices))}
+	m.Priv = m.BOs
+	mem, err := newShared(m.BOs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mem.close()
+	if err := abi.Encode(mem.mem, devices); err != nil {
+		t.Fatal(err)
+	}
+	msg, actual, err := processMessage(&kfdDump{msg: m, mem: mem}, sys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(msg.Devices) != len(p.Message.Devices) || int(msg.GetNumOfGpus()) != len(devices) || len(actual) != len(devices) {
+		t.Errorf("%d devices, %d gpus, ids %v", len(msg.Devices), msg.GetNumOfGpus(), actual)
+	}
+	for i, d := range msg.Devices {
+		if d.GetGpuId() != 0 && (d.GetGpuId() != uint32(50+i) || actual[d.GetGpuId()] != p.Message.Devices[i].GetGpuId()) {
+			t.Errorf("device %d has id %d, of GPU %#x", i, d.GetGpuId(), actual[d.GetGpuId()])
+		}
+		for _, l := range d.Links {
+			if l.GetNodeToId() == 99 {
+				t.Errorf("device %d links to a GPU that is not in the image", i)
+			}
+		}
+	}
+	devices[0].ActualGPUID = 1
+	if err := abi.Encode(mem.mem, devices); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := processMessage(&kfdDump{msg: m, mem: mem}, sys); err == nil || !strings.Contains(err.Error(), "which the topology does not show") {
+		t.Errorf("a GPU that the topology hides: %v", err)
+	}
+}

@@ -2,7 +2,9 @@ package plugin
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -116,10 +118,26 @@ func TestCommands(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if dir, err := exec.Command(b.program, "plugin-dir").Output(); err != nil || strings.TrimSpace(string(dir)) != b.plugin {
+		t.Errorf("plugin-dir printed %q, %v", dir, err)
+	}
 	run("dump", "--criu", b.CRIU, "-t", strconv.Itoa(app.PID), store, "gpu")
 	app.WaitGone()
-	run("restore", "--criu", b.CRIU, "--wait", store, "gpu")
+	run("restore", "--criu", b.CRIU, "--wait", "--verify-vram", store, "gpu")
 	app.WaitRounds(1)
+	log, err := os.ReadFile(filepath.Join(store, "daemon.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	filled := regexp.MustCompile(`filled buffer objects.* bytes=(\d+) .* verified=(\d+)`).FindAllStringSubmatch(string(log), -1)
+	for _, m := range filled {
+		if m[1] != m[2] {
+			t.Errorf("%s of %s bytes were read back", m[2], m[1])
+		}
+	}
+	if len(filled) != 2 {
+		t.Errorf("the daemon filled %d processes, not 2; its log:\n%s", len(filled), log)
+	}
 	b.noHelpers()
 	b.noGPUErrors()
 	app.Kill()

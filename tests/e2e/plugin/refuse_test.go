@@ -62,3 +62,58 @@ func TestRefusals(t *testing.T) {
 	app.WaitRounds(1)
 	app.Kill()
 }
+
+// A CRIU of so many hooks, as far as the plugin's descriptor and init go.
+const host = `
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
+void *cr_plugin_ctl[2 * (HOOKS + 1)];
+void print_on_level(unsigned int level, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	vprintf(fmt, ap);
+	va_end(ap);
+}
+int main(int argc, char **argv)
+{
+	void *lib = dlopen(argv[1], RTLD_LAZY);
+	struct { const char *name; int (*init)(int); void (*exit)(int, int); unsigned int version, max_hooks; } *desc;
+	if (!lib || !(desc = dlsym(lib, "CR_PLUGIN_DESC")))
+		return 1;
+	printf("%s of %u hooks: %d\n", desc->name, desc->max_hooks, desc->init(0));
+	desc->exit(0, 0);
+	return 0;
+}
+`
+
+// A plugin and a CRIU of different hooks do not come together, whichever has
+// more; CRIU refuses one case, the plugin the other.
+func TestHooks(t *testing.T) {
+	dir := t.TempDir()
+	root, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, hooks := range []string{"13", "15"} {
+		if err := output(exec.Command(filepath.Join(root, "scripts/plugin.sh"), filepath.Join(dir, hooks), hooks)); err != nil {
+			t.Fatal(err)
+		}
+		cc := exec.Command("cc", "-x", "c", "-rdynamic", "-DHOOKS="+hooks, "-o", filepath.Join(dir, "criu-"+hooks), "-")
+		cc.Stdin = strings.NewReader(host)
+		if err := output(cc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct{ criu, plugin, want string }{
+		{"13", "13", "amdgpu_plugin of 13 hooks: 0\n"},
+		{"15", "15", "amdgpu_plugin of 15 hooks: 0\n"},
+		{"15", "13", "built for a CRIU of 13 hooks, this one has 15 (build it with make plugin CRIU_HOOKS=15)\namdgpu_plugin of 13 hooks: -1\n"},
+	} {
+		out, err := exec.Command(filepath.Join(dir, "criu-"+tc.criu), filepath.Join(dir, tc.plugin, "gpucr_plugin.so")).CombinedOutput()
+		if err != nil || !strings.HasSuffix(string(out), tc.want) {
+			t.Errorf("plugin of %s hooks in a CRIU of %s: %v: %q", tc.plugin, tc.criu, err, out)
+		}
+	}
+}
