@@ -108,8 +108,8 @@ func pluginOptions(log *slog.Logger) (peer.Options, error) {
 		return opts, fmt.Errorf("GPUCR_SCHEMA=%s is neither %v nor %v", v, image.Schema42, image.SchemaLater)
 	}
 	var err error
-	if opts.Server.Verify, err = server.ParseMode(os.Getenv("GPUCR_VERIFY")); err != nil {
-		return opts, fmt.Errorf("GPUCR_VERIFY: %w", err)
+	if opts.Server.Verify, err = server.ParseMode(os.Getenv(verifyVar)); err != nil {
+		return opts, fmt.Errorf("%s: %w", verifyVar, err)
 	}
 	return opts, nil
 }

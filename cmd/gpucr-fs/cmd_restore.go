@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/daemon"
 	"github.com/gpucr/gpucr-fs/restore"
+	bofill "github.com/gpucr/gpucr-fs/restore/server"
 )
 
 // restoring is one run of gpucr-fs restore.
@@ -30,7 +32,7 @@ func (a *app) restoreCmd() *cobra.Command {
 	r := restoring{a: a}
 	var wait bool
 	var rate bytesValue
-	var file string
+	var file, verify string
 	c := &cobra.Command{
 		Use:   "restore STORE NAME [-- CRIU OPTIONS]",
 		Short: "bring processes back, before their memory has arrived",
@@ -51,6 +53,11 @@ another takes its place; if that fails too, the processes are ended.`,
 			if args, r.args, err = criuArgs(cmd, args, 2); err != nil {
 				return err
 			}
+			if cmd.Flags().Changed("verify-vram") {
+				if err := setVerify(verify); err != nil {
+					return err
+				}
+			}
 			return r.run(cmd.Context(), args[0], args[1], int64(rate), wait || file != "", file)
 		},
 	}
@@ -58,9 +65,21 @@ another takes its place; if that fails too, the processes are ended.`,
 	f.BoolVar(&wait, "wait", false, "return when all memory is there")
 	f.StringVar(&file, "timeline", "", "write the timeline to `FILE`.json and FILE.svg; waits")
 	f.Var(&rate, "prefetch-rate", "bytes a second fetched ahead of need (default: no bound)")
+	f.StringVar(&verify, "verify-vram", "", "how much of AMD GPUs' memory is read back and compared before the processes run: all, sample (the default) or none; `MODE` may be left out for all")
+	f.Lookup("verify-vram").NoOptDefVal = bofill.VerifyAll.String()
 	r.criu.add(f)
 	r.nvidia.addRestore(f)
 	return c
+}
+
+// verifyVar tells the plugin's helper, by way of criu, how much to verify.
+const verifyVar = "GPUCR_VERIFY"
+
+func setVerify(mode string) error {
+	if _, err := bofill.ParseMode(mode); err != nil || mode == "" {
+		return usage(fmt.Errorf("--verify-vram=%s is none of all, sample, none", mode), "--verify-vram alone compares all")
+	}
+	return os.Setenv(verifyVar, mode)
 }
 
 func (r *restoring) run(ctx context.Context, store, name string, rate int64, wait bool, file string) (err error) {
@@ -95,6 +114,7 @@ func (r *restoring) run(ctx context.Context, store, name string, rate int64, wai
 	p := r.a.progress("restore")
 	st, err := daemon.RestoreFrom(ctx, dir, daemon.RestoreOptions{
 		Checkpoint: name, Work: r.args.Work, Rate: rate, RecordGPU: r.nvidia.record, Wait: wait, Start: start, Progress: p.tell,
+		Again: func(err error) { fmt.Fprintf(r.a.err, "gpucr-fs: %v; trying again\n", err) },
 		Run: func(ctx context.Context, prepared daemon.Prepared) (err error) {
 			if next == nil {
 				if next, err = r.criu.start(r.a, r.args); err != nil {
