@@ -181,11 +181,12 @@ func working(c *wire.Conn) (stop func()) {
 	}
 }
 
-// stalled cancels ctx when progress has not been told for the limit.
+// stalled cancels ctx when progress has not been told for the limit. What comes
+// when all is in place, reading back, tells of no progress and is not watched.
 func stalled(ctx context.Context, limit time.Duration) (watched context.Context, progress func(done, total uint64), stop func()) {
 	watched, cancel := context.WithCancelCause(ctx)
 	var last atomic.Uint64
-	var moved atomic.Bool
+	var moved, complete atomic.Bool
 	timer := make(chan struct{})
 	go func() {
 		defer close(timer)
@@ -196,13 +197,14 @@ func stalled(ctx context.Context, limit time.Duration) (watched context.Context,
 			case <-watched.Done():
 				return
 			case <-tick.C:
-				if !moved.Swap(false) {
+				if !moved.Swap(false) && !complete.Load() {
 					cancel(fmt.Errorf("no byte has moved for %v", limit))
 				}
 			}
 		}
 	}()
-	progress = func(done, _ uint64) {
+	progress = func(done, total uint64) {
+		complete.Store(done == total)
 		if last.Swap(done) != done {
 			moved.Store(true)
 		}
