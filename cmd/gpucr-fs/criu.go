@@ -23,8 +23,11 @@ func (f *criuFlags) add(fl *pflag.FlagSet) {
 	fl.StringVar(&f.program, "criu", "criu", "CRIU's `PROGRAM`")
 }
 
-// start starts CRIU with the options that follow --.
+// start starts CRIU with the options that follow --. Its plugin for AMD GPUs will work with this very program.
 func (f *criuFlags) start(a *app, args restore.Args) (*restore.CRIU, error) {
+	if exe, err := os.Executable(); err == nil && os.Getenv("GPUCR_FS") == "" {
+		os.Setenv("GPUCR_FS", exe)
+	}
 	return restore.Start(restore.Options{Program: f.program, Args: args, Stdin: a.in, Stdout: a.err, Stderr: a.err})
 }
 
@@ -45,7 +48,6 @@ func criuArgs(cmd *cobra.Command, args []string, own int) ([]string, restore.Arg
 }
 
 // amdgpuPlugins is the folder of CRIU's plugin for processes that use AMD GPUs; "" leaves CRIU its own, where there is no such GPU or the plugin is not installed.
-// The plugin will work with this very program.
 func amdgpuPlugins() string {
 	if _, err := os.Stat(kfd.DevicePath); err != nil {
 		return ""
@@ -53,9 +55,6 @@ func amdgpuPlugins() string {
 	dir, err := pluginDir()
 	if err != nil {
 		return ""
-	}
-	if exe, err := os.Executable(); err == nil && os.Getenv("GPUCR_FS") == "" {
-		os.Setenv("GPUCR_FS", exe)
 	}
 	return dir
 }
