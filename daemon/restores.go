@@ -170,6 +170,7 @@ func (d *Daemon) enterRestore(r *restoring) (*restoring, error) {
 func (d *Daemon) serveRestore(r *restoring) {
 	err := r.feed.Serve(d.serving)
 	st := r.feed.Status()
+	whole := st.PoisonedBytes == 0 && len(st.Killed) == 0 && !st.Finished.IsZero()
 	if err == nil {
 		d.log.Info("restore is resident", "restore", r.ID, "checkpoint", r.name, "faults", st.Faults, "copied", st.CopiedBytes, "zero", st.ZeroBytes, "poisoned", st.PoisonedBytes)
 		err = d.keepProfile(r, st)
@@ -184,6 +185,9 @@ func (d *Daemon) serveRestore(r *restoring) {
 	r.err = err
 	r.mu.Unlock()
 	close(r.done)
+	if err == nil && whole {
+		d.keepHot(r)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.restores, r.ID)
@@ -212,6 +216,16 @@ func (d *Daemon) forget(id string) {
 	d.forgotten[id] = true
 	if r := d.restores[id]; r != nil {
 		r.feed.Retire()
+	}
+}
+
+// keepHot has the next restore of the checkpoint find its hot set in one place. Nobody waits for that.
+func (d *Daemon) keepHot(r *restoring) {
+	switch n, err := r.feed.KeepHot(d.serving); {
+	case err != nil:
+		d.log.Warn("could not keep the hot set", "checkpoint", r.name, "error", err)
+	case n > 0:
+		d.log.Info("hot set packed", "checkpoint", r.name, "bytes", n)
 	}
 }
 

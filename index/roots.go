@@ -310,7 +310,7 @@ func (s *Store) deleteBody(id string) error {
 			return classify("remove", errors.Join(err, b.flush()))
 		}
 	}
-	return classify("remove", b.flush())
+	return classify("remove", errors.Join(b.flush(), s.dropHotSet(id)))
 }
 
 // update replaces the root record of a sealed checkpoint.
@@ -406,13 +406,16 @@ func (s *Store) Profile(ref string) ([]byte, error) {
 	return payload, nil
 }
 
-// SetProfile stores a profile with a sealed checkpoint; nil clears it.
+// SetProfile stores a profile with a sealed checkpoint; nil clears it. The hot set of an earlier one goes.
 func (s *Store) SetProfile(ref string, profile []byte) error {
 	s.mu.Lock()
 	r, err := s.sealed("write profile", ref)
 	s.mu.Unlock()
 	if err != nil {
 		return err
+	}
+	if err := s.dropHotSet(r.id); err != nil {
+		return classify("write profile", err)
 	}
 	return s.commit([]put{{profileKey(r.id), profile}})
 }

@@ -122,6 +122,7 @@ func openLocked(dir string, config Config, o Options, lock *os.File) (*Store, er
 		s.stop()
 		return nil, err
 	}
+	s.sweepHotSets()
 	s.lock = lock
 	return s, nil
 }

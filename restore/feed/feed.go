@@ -55,7 +55,8 @@ type Feed struct {
 	supplier  uffd.Supplier
 	patient   *patient // nil with a profile
 	recorder  *prefetch.Recorder
-	burst     bool // the processes read all they have right after their resume
+	packed    *prefetch.Packed // nil without one
+	burst     bool             // the processes read all they have right after their resume
 	closeAll  func() error
 	names     []string
 	total     int64
@@ -157,9 +158,13 @@ func provide(o Options, client *uffd.Client) (*Feed, error) {
 			sizes[i] = x.Size()
 		}
 		q.Hot = o.Profile.Ranges(f.names, sizes)
+		if f.packed = openHot(o, f.names); f.packed != nil {
+			q.Packed = f.packed
+			f.closeAll = func() error { return errors.Join(done(), f.packed.Close()) }
+		}
 	}
 	if f.queue, err = prefetch.New(q); err != nil {
-		return nil, errors.Join(err, done())
+		return nil, errors.Join(err, f.closeAll())
 	}
 	f.supplier = f.queue
 	switch {

@@ -12,7 +12,7 @@ import (
 // A first restore sweeps when there was no fault for quiet, and at the latest after patience. A process that goes through a hot set of 200 MB faults every 0.1 to 0.5 ms.
 const (
 	quiet    = 20 * time.Millisecond
-	patience = time.Second
+	patience = 10 * time.Second
 )
 
 // patient passes a sweep on when faults have become rare.

@@ -1,0 +1,93 @@
+package index
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// hotName is the folder of hot sets: for a checkpoint, at most one file named by its ID, whose content means something to those who stored it. It repeats what packs
+// hold, in another order; it is not synced, and may be lost or deleted at any time.
+const (
+	hotName = "hot"
+	hotTemp = ".new"
+)
+
+func (s *Store) hotPath(id string) string { return filepath.Join(s.dir, hotName, id) }
+
+// HotSet opens the hot set of a sealed checkpoint. Class NotFound when there is none. It need not be what was stored: whoever reads it has to check it.
+func (s *Store) HotSet(ref string) (*os.File, error) {
+	const op = "open hot set"
+	s.mu.Lock()
+	r, err := s.sealed(op, ref)
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(s.hotPath(r.id))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, &Error{Class: NotFound, Op: op, Checkpoint: r.name, Err: errors.New("no hot set")}
+	}
+	return f, classify(op, err)
+}
+
+// SetHotSet stores the hot set of a sealed checkpoint, some size bytes that write writes, in place of an earlier one. Class NoSpace when that would leave less free than
+// the store's floor. A new profile and the checkpoint's removal delete it.
+func (s *Store) SetHotSet(ref string, size int64, write func(io.Writer) error) (err error) {
+	const op = "write hot set"
+	s.mu.Lock()
+	r, err := s.sealed(op, ref)
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if free, err := s.packs.Free(); err != nil || free-size < s.o.FreeFloor {
+		return &Error{Class: NoSpace, Op: op, Checkpoint: r.name, Err: errors.Join(errors.New("the disk is nearly full"), err)}
+	}
+	if err := os.MkdirAll(filepath.Join(s.dir, hotName), 0o700); err != nil {
+		return classify(op, err)
+	}
+	f, err := os.CreateTemp(filepath.Join(s.dir, hotName), r.id+"-*"+hotTemp)
+	if err != nil {
+		return classify(op, err)
+	}
+	err = errors.Join(write(f), f.Close())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil && (s.roots[r.id] != r || r.removed) {
+		err = notFound(op, r.name)
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), s.hotPath(r.id))
+	}
+	if err != nil {
+		return errors.Join(classify(op, err), os.Remove(f.Name()))
+	}
+	return nil
+}
+
+// dropHotSet deletes the hot set of a checkpoint, if there is one.
+func (s *Store) dropHotSet(id string) error {
+	if err := os.Remove(s.hotPath(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// sweepHotSets deletes what a crash left: hot sets half written, or of checkpoints that are gone.
+func (s *Store) sweepHotSets() {
+	entries, err := os.ReadDir(filepath.Join(s.dir, hotName))
+	if err != nil {
+		return // there is no folder before the first one
+	}
+	for _, e := range entries {
+		if s.roots[e.Name()] != nil && !strings.HasSuffix(e.Name(), hotTemp) {
+			continue
+		}
+		if err := os.Remove(filepath.Join(s.dir, hotName, e.Name())); err != nil {
+			s.log.Warn("could not delete a hot set of no checkpoint", "file", e.Name(), "error", err)
+		}
+	}
+}
