@@ -158,7 +158,7 @@ func (d *Daemon) enterRestore(r *restoring) (*restoring, error) {
 	}
 	d.restores[r.ID] = r
 	if d.forgotten[r.ID] {
-		r.feed.Retire()
+		r.feed.Abandon()
 	}
 	d.wg.Go(func() { d.serveRestore(r) })
 	d.mu.Unlock()
@@ -209,13 +209,15 @@ func (d *Daemon) keepProfile(r *restoring, st feed.Status) error {
 	return nil
 }
 
-// forget ends a restore that was taken over, or is still to be, and that CRIU has not come for and will not.
+// forget ends a restore that was taken over, or is still to be: it failed, and what there is of its processes is not to be.
 func (d *Daemon) forget(id string) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.forgotten[id] = true
-	if r := d.restores[id]; r != nil {
-		r.feed.Retire()
+	r := d.restores[id]
+	d.mu.Unlock()
+	if r != nil {
+		r.feed.Abandon()
+		<-r.done
 	}
 }
 

@@ -77,6 +77,9 @@ func Spawn(ctx context.Context, program string, args []string, spec any, log str
 		case err == nil:
 			err = errors.New("it ended without a word")
 		}
+		if w := (*exec.ExitError)(nil); errors.As(err, &w) && !w.Exited() {
+			err = fmt.Errorf("%w: %w", ErrGone, err)
+		}
 		return MountResult{}, fmt.Errorf("the daemon did not start: %w; its log is %s", err, log)
 	}
 	return *r.Result, cmd.Process.Release()

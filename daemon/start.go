@@ -112,6 +112,8 @@ type RestoreOptions struct {
 	// Run restores with CRIU; it returns when the processes run. When the daemon is killed before that, it is called again.
 	Run      func(context.Context, Prepared) error
 	Progress func(Progress)
+	// Again is told why Run is about to be called once more.
+	Again func(error)
 }
 
 // RestoreFrom restores a checkpoint of the store at dir.
@@ -122,6 +124,7 @@ func RestoreFrom(ctx context.Context, dir string, o RestoreOptions) (RestoreStat
 		if !again || try == attempts || ctx.Err() != nil {
 			return st, err
 		}
+		o.Again(err)
 	}
 }
 
@@ -129,14 +132,15 @@ func RestoreFrom(ctx context.Context, dir string, o RestoreOptions) (RestoreStat
 func restoreOnce(ctx context.Context, dir string, o RestoreOptions, former *string) (st RestoreStatus, again bool, err error) {
 	s, err := ConnectOrStart(ctx, dir, o.Start)
 	if err != nil {
-		return st, false, err
+		return st, errors.Is(err, ErrGone), err
 	}
 	defer s.Close()
 	f, err := newFolder()
 	if err != nil {
 		return st, false, err
 	}
-	q := RestoreRequest{ID: newID(), Checkpoint: o.Checkpoint, Dir: string(f), Work: o.Work, Rate: o.Rate, RecordGPU: o.RecordGPU, Wait: o.Wait}
+	q := RestoreRequest{ID: newID(), Checkpoint: o.Checkpoint, Dir: string(f), Work: o.Work, Rate: o.Rate, RecordGPU: o.RecordGPU, Wait: o.Wait, Instead: *former}
+	*former = q.ID
 	runs := false
 	st, err = converse(ctx, s, Restore, q, func(ctx context.Context, p Prepared) error {
 		err := o.Run(ctx, p)

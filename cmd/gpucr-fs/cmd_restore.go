@@ -164,6 +164,11 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p daemon.Prepa
 			}
 		}
 	}
+	// The images are gone with the daemon, the processes are not.
+	note, err := readNote(p.Images)
+	if err != nil {
+		return err
+	}
 	read, stop := context.WithCancel(ctx)
 	var reading sync.WaitGroup
 	reading.Go(func() { restore.Preread(read, p.Images) })
@@ -177,7 +182,7 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p daemon.Prepa
 	r.pid = pid
 	r.marks = append(r.marks, restore.Mark{Name: restore.MarkResume, At: time.Now()})
 	if r.gpu != nil {
-		used, err := r.gpu.Resume(ctx, pid, p.Images)
+		used, err := r.gpu.Resume(ctx, pid, note)
 		if err != nil {
 			return fmt.Errorf("give the gpus their state back: %w", err)
 		}

@@ -124,17 +124,21 @@ func (n *nvidia) note(images string) error {
 	return os.WriteFile(filepath.Join(images, cudaImage), append(text, '\n'), 0o644)
 }
 
-// Resume moves the VRAM of root and its descendants back, and tells whether there was any. Finding fewer processes than were dumped is an error: those missed would wait
-// for their GPU for ever.
-func (n *nvidia) Resume(ctx context.Context, root int, images string) (bool, error) {
-	var want cudaNote
+// readNote gives what note wrote; nothing where no process used CUDA.
+func readNote(images string) (want cudaNote, err error) {
 	text, err := os.ReadFile(filepath.Join(images, cudaImage))
 	if err == nil {
 		err = json.Unmarshal(text, &want)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, fmt.Errorf("%s: %w", cudaImage, err)
+		return want, fmt.Errorf("%s: %w", cudaImage, err)
 	}
+	return want, nil
+}
+
+// Resume moves the VRAM of root and its descendants back, and tells whether there was any. Finding fewer processes than were dumped is an error: those missed would wait
+// for their GPU for ever.
+func (n *nvidia) Resume(ctx context.Context, root int, want cudaNote) (bool, error) {
 	var procs []cuda.Process
 	c, err := n.needed(root)
 	if c != nil && err == nil {

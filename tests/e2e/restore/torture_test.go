@@ -2,6 +2,7 @@ package restore
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -40,7 +41,9 @@ func TestDaemonKilled(t *testing.T) {
 		if <-done > 0 {
 			hit++
 		}
-		must(t, err)
+		if err != nil {
+			t.Fatalf("%v; the process is %s", err, state(x.pid))
+		}
 		must(t, x.Beats(20, limit))
 		must(t, x.Stop(limit))
 		if n := x.SIGBUS(); n != 0 {
@@ -49,6 +52,13 @@ func TestDaemonKilled(t *testing.T) {
 		must(t, quietly(b))
 	}
 	t.Logf("%d of %d daemons were killed", hit, *strikes)
+}
+
+// state tells what a process is doing.
+func state(pid int) string {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	at, _ := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", pid))
+	return fmt.Sprintf("%.60s, in %s", stat, at)
 }
 
 // quietly waits until nothing is left but what a killed daemon leaves: its socket's name.
