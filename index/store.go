@@ -132,7 +132,7 @@ func newStore(dir string, config Config, o Options, d *db, packs *pack.Set) (*St
 	if err != nil {
 		return nil, &Error{Op: "open store", Err: err}
 	}
-	a := &arena{spares: 16 << 20}
+	a := &arena{spares: 8 << 20}
 	s := &Store{
 		dir: dir, config: config, o: o, log: o.Logger, db: d, packs: packs, coder: coder, arena: a, cache: newCache(a, o.CacheSize),
 		roots: map[string]*root{}, names: map[string]*root{}, drafts: map[string]*Draft{}, watchers: map[int]func(string){},

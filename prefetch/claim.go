@@ -155,6 +155,7 @@ func (q *Queue) begin(r *run) {
 	switch r.class {
 	case demand:
 		q.stats.DemandBytes += bytes
+		q.waited++
 	case hot:
 		q.stats.HotBytes += bytes
 	case sweep:
@@ -340,7 +341,11 @@ func (q *Queue) delivered(r run, zero, failed int64) {
 		})
 	}
 	q.running--
-	if r.class == sweep {
+	switch r.class {
+	case demand:
+		q.waited--
+		q.demanded = time.Now()
+	case sweep:
 		q.sweeping--
 	}
 	q.stats.ZeroBytes += zero

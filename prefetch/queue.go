@@ -59,6 +59,10 @@ type Queue struct {
 	// urgent came up the last time. See hold.
 	sweeping int
 	urgent   time.Time
+	// demanded is when a demand came or was delivered the last time, waited how
+	// many runs for demands are in flight. See Quiet.
+	demanded time.Time
+	waited   int
 	closed   bool
 	stats    Stats
 	rate     limiter
@@ -94,7 +98,7 @@ func New(opts Options) (*Queue, error) {
 			return nil, fmt.Errorf("prefetch: the hot set has file %d of %d", r.File, len(opts.Files))
 		}
 	}
-	q := &Queue{opts: opts, stop: make(chan struct{}), readers: make(map[unitRef][]*reader)}
+	q := &Queue{opts: opts, demanded: time.Now(), stop: make(chan struct{}), readers: make(map[unitRef][]*reader)}
 	q.wakeAny = sync.NewCond(&q.mu)
 	q.wakeExpress = sync.NewCond(&q.mu)
 	q.wakeDrain = sync.NewCond(&q.mu)
@@ -192,6 +196,7 @@ func (q *Queue) urge(u unitRef, s *state) (joined bool) {
 	}
 	q.demands = append(q.demands, u)
 	q.urgent = time.Now()
+	q.demanded = q.urgent
 	q.wakeExpress.Signal()
 	q.wakeAny.Signal()
 	return false
@@ -282,6 +287,16 @@ func (q *Queue) Drain(ctx context.Context) error {
 		q.wakeDrain.Wait()
 	}
 	return ctx.Err()
+}
+
+// Quiet returns how long nobody has waited for anything.
+func (q *Queue) Quiet() time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.skip(); len(q.demands) > 0 || q.waited > 0 {
+		return 0
+	}
+	return time.Since(q.demanded)
 }
 
 // HotDone reports whether the hot set has been asked for and all of it has been

@@ -6,38 +6,29 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/prefetch"
-	"github.com/gpucr/gpucr-fs/restore/uffd"
 )
 
-// A first restore sweeps when there was no fault for quiet, and at the latest after patience. A process that goes through a hot set of 200 MB faults every 0.1 to 0.5 ms.
+// A first restore sweeps when nobody has waited for memory for quiet, and at the latest after patience. A process that goes through a hot set of 200 MB faults every
+// 0.1 to 0.5 ms, and a processor that others use may keep it from that for some 10 ms.
 const (
-	quiet    = 20 * time.Millisecond
+	quiet    = 50 * time.Millisecond
 	patience = 10 * time.Second
 )
 
 // patient passes a sweep on when faults have become rare.
 type patient struct {
-	uffd.Supplier
+	*prefetch.Queue
 	mu   sync.Mutex
-	last time.Time     // of a demand
 	held chan struct{} // closed when the sweep has been passed on; nil before there was one
 	stop chan struct{}
 	wg   sync.WaitGroup
 }
 
-func newPatient(s uffd.Supplier) *patient { return &patient{Supplier: s, stop: make(chan struct{})} }
+func newPatient(q *prefetch.Queue) *patient { return &patient{Queue: q, stop: make(chan struct{})} }
 
 func (p *patient) close() {
 	close(p.stop)
 	p.wg.Wait()
-}
-
-// Demand is passed on at once.
-func (p *patient) Demand(r prefetch.Range, again bool) {
-	p.mu.Lock()
-	p.last = time.Now()
-	p.mu.Unlock()
-	p.Supplier.Demand(r, again)
 }
 
 // Sweep returns at once; the first one waits in the background.
@@ -54,7 +45,7 @@ func (p *patient) Sweep(ranges []prefetch.Range) {
 		} else {
 			p.wait(begin)
 		}
-		p.Supplier.Sweep(ranges)
+		p.Queue.Sweep(ranges)
 	})
 }
 
@@ -62,10 +53,7 @@ func (p *patient) wait(begin time.Time) {
 	t := time.NewTicker(quiet / 4)
 	defer t.Stop()
 	for {
-		p.mu.Lock()
-		since := time.Since(p.last)
-		p.mu.Unlock()
-		if time.Since(begin) >= patience || since >= quiet && time.Since(begin) >= quiet {
+		if time.Since(begin) >= patience || p.Quiet() >= quiet && time.Since(begin) >= quiet {
 			return
 		}
 		select {
@@ -88,5 +76,5 @@ func (p *patient) Drain(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
-	return p.Supplier.Drain(ctx)
+	return p.Queue.Drain(ctx)
 }
