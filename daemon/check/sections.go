@@ -68,6 +68,9 @@ func criu(_ context.Context, s *subject, r *Section) error {
 func images(ctx context.Context, s *subject, r *Section) error {
 	i := s.c.Info()
 	r.fact("%d files, %s", i.Files, humanize.IBytes(uint64(i.Logical)))
+	if i.Parent != "" {
+		r.fact("an incremental dump: it needs checkpoint %s", i.Parent)
+	}
 	switch {
 	case s.imgErr != nil:
 		r.problem("criu's images cannot be read: %v", s.imgErr)
