@@ -34,6 +34,9 @@ func Fill(ctx context.Context, src Source, plan Plan, opts Options) (Report, err
 	files, err := openFiles(w, src)
 	var rep Report
 	if err == nil {
+		if w.opts.Verify != VerifyNone {
+			w.expect(files)
+		}
 		err = w.fill(files)
 		rep = w.report()
 	}

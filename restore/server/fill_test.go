@@ -78,7 +78,7 @@ func TestFill(t *testing.T) {
 				}
 				defer mu.Unlock()
 				calls++
-				if done < last || total != r.total() {
+				if done < last || total < r.total() || total > 2*r.total() || done > total {
 					t.Errorf("progress %d of %d after %d", done, total, last)
 				}
 				last = done
@@ -88,6 +88,9 @@ func TestFill(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.filled()
+			if last != rep.Bytes+rep.Verified {
+				t.Errorf("progress ended at %d", last)
+			}
 			if rep.Bytes != r.total() || rep.BOs != len(r.plan.BOs) || len(rep.Nodes) != len(tc.gpus) || calls == 0 {
 				t.Errorf("%d calls of progress, report %+v", calls, rep)
 			}
@@ -364,7 +367,6 @@ func TestDamagedStore(t *testing.T) {
 type stopping struct {
 	Source
 	stop context.CancelFunc
-	gate chan struct{}
 }
 
 type stoppingFile struct {

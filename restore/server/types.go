@@ -108,13 +108,13 @@ type Options struct {
 	// Engine is how bytes get to the GPU. Default: SDMA where it works, else
 	// by mapping BOs.
 	Engine drm.Kind
-	// Verify is how much is read back after a fill. Verify itself takes
-	// VerifyNone for VerifySample.
+	// Verify is how much is read back and compared.
 	Verify Mode
 	// Profile orders the fill.
 	Profile *prefetch.Profile
-	// Progress, when set, is told now and then how many bytes of all are in
-	// place. It is called from one goroutine at a time.
+	// Progress, when set, is told now and then how many bytes of all have been
+	// moved; those that are read back count again. It is called by one
+	// goroutine at a time, and at the end.
 	Progress func(done, total uint64)
 	// Logger takes what an administrator should see. Default: discards.
 	Logger *slog.Logger

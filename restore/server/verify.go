@@ -29,6 +29,7 @@ func Verify(ctx context.Context, src Source, plan Plan, opts Options) (Report, e
 	}
 	files, err := openFiles(w, src)
 	if err == nil && w.opts.Verify != VerifyNone {
+		w.expect(files)
 		err = w.verify(files)
 	}
 	rep := w.report()
@@ -64,6 +65,14 @@ func (w *work) places(files []*contents, yield func(file int, off, n int64) bool
 			}
 		}
 	}
+}
+
+// expect adds what will be compared to what there is to do.
+func (w *work) expect(files []*contents) {
+	w.places(files, func(_ int, _, n int64) bool {
+		w.total += uint64(n)
+		return true
+	})
 }
 
 // verify compares with both the copy from the GPU and the read from the image
@@ -134,5 +143,6 @@ func (w *work) compare(c *contents, off, n int64) error {
 	w.mu.Lock()
 	w.verified += uint64(n)
 	w.mu.Unlock()
+	w.tell()
 	return nil
 }

@@ -29,16 +29,17 @@ type work struct {
 	waits  context.Context
 	stop   func()
 
-	mu        sync.Mutex
-	cause     error  // of the BO that ended the work
-	follows   bool   // cause is the consequence of an error still to come
-	done      uint64 // bytes of all BOs in place
-	left      []uint64
-	zero      uint64
-	verified  uint64
-	total     uint64
-	reported  time.Time
-	reporting bool
+	mu       sync.Mutex
+	cause    error  // of the BO that ended the work
+	follows  bool   // cause is the consequence of an error still to come
+	done     uint64 // bytes of all BOs in place
+	left     []uint64
+	zero     uint64
+	verified uint64
+	total    uint64 // to be moved, and to be read back
+	last     uint64 // what Progress was told
+	told     time.Time
+	telling  bool
 }
 
 // device is a GPU at work.
@@ -105,7 +106,9 @@ func (w *work) check() error {
 		case bo.File == "" || bo.Off < 0 || bo.Off > 1<<62:
 			return w.wrong(i, fmt.Errorf("its contents have no place (%q, byte %d)", bo.File, bo.Off))
 		}
-		w.total += bo.Size
+		if w.op != "verify" {
+			w.total += bo.Size
+		}
 		w.left = append(w.left, bo.Size)
 	}
 	return nil
@@ -281,18 +284,25 @@ func (w *work) account(i int, n uint64, zero bool) {
 	if zero {
 		w.zero += n
 	}
-	tell := w.opts.Progress != nil && !w.reporting && (time.Since(w.reported) > progressEvery || w.done == w.total)
-	if tell {
-		w.reporting = true
-	}
-	done := w.done
 	w.mu.Unlock()
-	if tell {
-		w.opts.Progress(done, w.total)
-		w.mu.Lock()
-		w.reporting, w.reported = false, time.Now()
-		w.mu.Unlock()
+	w.tell()
+}
+
+// tell reports progress, when it is time.
+func (w *work) tell() {
+	if w.opts.Progress == nil {
+		return
 	}
+	w.mu.Lock()
+	for !w.telling && (w.done+w.verified == w.total || time.Since(w.told) > progressEvery) && w.done+w.verified > w.last {
+		w.telling, w.last = true, w.done+w.verified
+		moved := w.last
+		w.mu.Unlock()
+		w.opts.Progress(moved, w.total)
+		w.mu.Lock()
+		w.telling, w.told = false, time.Now()
+	}
+	w.mu.Unlock()
 }
 
 const progressEvery = 50 * time.Millisecond
