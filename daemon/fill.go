@@ -18,11 +18,11 @@ import (
 // ErrNotMounted tells that images are not those of a sealed checkpoint in a mount whose daemon can be reached: whoever wants them reads the directory.
 var ErrNotMounted = errors.New("not the images of a mounted store")
 
-// Fills that a daemon's death cut off begin anew with its successor: so many times, each given so long to come.
-const (
-	fillTries     = 3
-	successorWait = 5 * time.Second
-)
+// fillTries is how often a fill that the daemon's death cut off is begun in all.
+const fillTries = 3
+
+// successorWait is how long a successor has to come; tests are more patient.
+var successorWait = handover
 
 // Fill has the daemon whose mount images is in put a plan's buffer objects in place, straight from the store. ErrNotMounted when there is none; ErrGone, in which
 // case nothing is known of the contents, when the daemon and its successors were killed. Other errors are those of a fill right here.
