@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpucr/gpucr-fs/fs"
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/restore/feed"
 	"github.com/gpucr/gpucr-fs/restore/uffd"
@@ -84,7 +84,7 @@ func (d *Daemon) adopt(s Serving, wire, setup *os.File) error {
 	}
 	// What CRIU had of the killed daemon's mount is of no use to it any more.
 	if s.Images != "" {
-		if _, err := fs.ClearStale(s.Images); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := folder(filepath.Dir(s.Images)).remove(); err != nil {
 			d.log.Warn("could not clear up after a killed daemon", "dir", s.Images, "error", err)
 		}
 	}

@@ -125,6 +125,12 @@ func RestoreFrom(ctx context.Context, dir string, o RestoreOptions) (RestoreStat
 			return st, err
 		}
 		o.Again(err)
+		// What CRIU had made of the processes has ended; somebody has to reap it before their pids are free.
+		select {
+		case <-time.After(time.Duration(try) * 100 * time.Millisecond):
+		case <-ctx.Done():
+			return st, ctx.Err()
+		}
 	}
 }
 

@@ -72,6 +72,33 @@ func Start(bin, dir string, o Options) (*Target, error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, err
 	}
+	t, err := Watch(dir)
+	if err != nil {
+		return nil, err
+	}
+	t.bin = bin
+	cmd := exec.Command(bin, o.Args(dir)...)
+	cmd.Dir = "/"
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	t.PID = cmd.Process.Pid
+	go cmd.Wait()
+	return t, t.Ready(time.Minute)
+}
+
+// Args are the program's arguments for a status file in dir.
+func (o Options) Args(dir string) []string {
+	args := []string{filepath.Join(dir, "status"), strconv.Itoa(o.MB), strconv.Itoa(o.Threads), strconv.FormatUint(o.Seed, 10)}
+	if o.Quiet {
+		args = append(args, "quiet")
+	}
+	return args
+}
+
+// Watch makes the status file of a program that somebody else starts, such as a
+// container, and that only Ready, Check and their like are used of.
+func Watch(dir string) (*Target, error) {
 	path := filepath.Join(dir, "status")
 	size := int(unsafe.Sizeof(status{})+4095) &^ 4095
 	if err := os.WriteFile(path, make([]byte, size), 0o600); err != nil {
@@ -86,19 +113,12 @@ func Start(bin, dir string, o Options) (*Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Target{bin: bin, mem: mem, st: (*status)(unsafe.Pointer(&mem[0]))}
-	args := []string{path, strconv.Itoa(o.MB), strconv.Itoa(o.Threads), strconv.FormatUint(o.Seed, 10)}
-	if o.Quiet {
-		args = append(args, "quiet")
-	}
-	cmd := exec.Command(bin, args...)
-	cmd.Dir = "/"
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	t.PID = cmd.Process.Pid
-	go cmd.Wait()
-	return t, t.wait("it is ready", time.Minute, func() bool { return t.st.ready.Load() != 0 })
+	return &Target{mem: mem, st: (*status)(unsafe.Pointer(&mem[0]))}, nil
+}
+
+// Ready waits until the program has set up its memory.
+func (t *Target) Ready(patience time.Duration) error {
+	return t.wait("it is ready", patience, func() bool { return t.st.ready.Load() != 0 })
 }
 
 // Restored finds the process that a restore brought back under its pid.
@@ -142,6 +162,19 @@ func (t *Target) gone() bool {
 		}
 	}
 	return syscall.Kill(t.PID, 0) == syscall.ESRCH && syscall.Kill(-t.PID, 0) == syscall.ESRCH
+}
+
+// Reap gives the pids of what has ended free, until stop is closed: a restore
+// that is begun again needs them while it runs.
+func (t *Target) Reap(stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		case <-time.After(time.Millisecond):
+			t.gone()
+		}
+	}
 }
 
 // Beats wait until the process has made n more steps.

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -150,6 +151,11 @@ func (b *bench) dumped(name string, o lazytarget.Options) *target {
 // restore restores the process; its former run must have ended.
 func (x *target) restore(args ...string) (string, error) {
 	x.Reset()
+	stop := make(chan struct{})
+	var reaping sync.WaitGroup
+	reaping.Go(func() { x.Reap(stop) })
+	defer reaping.Wait()
+	defer close(stop)
 	out, err := x.b.try(append([]string{"restore", x.b.store, x.name}, args...)...)
 	x.Restored(x.pid)
 	return out, err
