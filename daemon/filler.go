@@ -115,7 +115,7 @@ func (f *filler) serve(c fillConn) {
 		cancel(fmt.Errorf("who asked for the fill is gone: %w", err))
 	}()
 	rep, err := f.fill(ctx, cancel, c, req)
-	req.close() // before the answer: the memory is then held by nobody here
+	req.close()             // before the answer: the memory is then held by nobody here
 	if f.ctx.Err() == nil { // else a successor may do it: to the client this daemon is gone
 		f.finish(c, req, rep, err)
 	}
