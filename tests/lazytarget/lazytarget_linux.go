@@ -156,9 +156,12 @@ func (t *Target) Dumped() error { return t.wait("it is dumped", 10*time.Second, 
 // gone reports whether the pid is free again, as a process and as the group of
 // its children. It reaps what has become this process's child.
 func (t *Target) gone() bool {
-	for {
-		if pid, err := syscall.Wait4(-t.PID, nil, syscall.WNOHANG, nil); pid <= 0 || err != nil {
-			break
+	// One that was killed early in its restore is not in its group yet.
+	for _, who := range []int{-t.PID, t.PID} {
+		for {
+			if pid, err := syscall.Wait4(who, nil, syscall.WNOHANG, nil); pid <= 0 || err != nil {
+				break
+			}
 		}
 	}
 	return syscall.Kill(t.PID, 0) == syscall.ESRCH && syscall.Kill(-t.PID, 0) == syscall.ESRCH
