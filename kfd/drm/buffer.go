@@ -163,13 +163,6 @@ func (b *Buffer) Close() error {
 	delete(d.buffers, b)
 	d.mu.Unlock()
 	var errs []error
-	if b.va != 0 {
-		args := abi.AMDGPUGEMVAArgs{Handle: b.handle, Operation: abi.AMDGPUVAOpUnmap,
-			Flags:     abi.AMDGPUVMPageReadable | abi.AMDGPUVMPageWriteable,
-			VAAddress: b.va, MapSize: pages(b.size)}
-		errs = append(errs, do(d, abi.AMDGPUIocGEMVA, &args))
-		b.va = 0
-	}
 	if b.mapped {
 		errs = append(errs, os.NewSyscallError("munmap", unix.Munmap(b.mem)))
 		b.mapped = false
@@ -177,20 +170,32 @@ func (b *Buffer) Close() error {
 	b.mem = nil
 	if b.handle != 0 {
 		errs = append(errs, b.drop())
-		b.handle = 0
+		b.handle, b.va = 0, 0
 	}
 	return errors.Join(errs...)
 }
 
+// drop gives up the handle, and with it the buffer's address. As long as others
+// use the handle only the address goes.
 func (b *Buffer) drop() error {
 	d := b.dev
 	if b.imported {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if d.handles[b.handle]--; d.handles[b.handle] > 0 {
-			return nil
+			return b.unmapGPU()
 		}
 		delete(d.handles, b.handle)
 	}
 	return do(d, abi.DRMIocGEMClose, &abi.DRMGEMCloseArgs{Handle: b.handle})
+}
+
+func (b *Buffer) unmapGPU() error {
+	if b.va == 0 {
+		return nil
+	}
+	args := abi.AMDGPUGEMVAArgs{Handle: b.handle, Operation: abi.AMDGPUVAOpUnmap,
+		Flags:     abi.AMDGPUVMPageReadable | abi.AMDGPUVMPageWriteable,
+		VAAddress: b.va, MapSize: pages(b.size)}
+	return do(b.dev, abi.AMDGPUIocGEMVA, &args)
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -11,10 +12,11 @@ import (
 	"github.com/gpucr/gpucr-fs/kfd/drm"
 )
 
-// A sample of a BO is its first and last bytes and two places between.
+// Of a BO its first and last bytes and two places between are compared, when
+// not all of it is.
 const (
-	sampleBytes = 64 << 10
-	samples     = 4
+	placeBytes = 64 << 10
+	places     = 4
 )
 
 // verifiers is how many goroutines compare.
@@ -37,67 +39,70 @@ func Verify(ctx context.Context, src Source, plan Plan, opts Options) (Report, e
 	return rep, w.end(first(err, closeFiles(files)))
 }
 
-// places calls yield for what is compared until it returns false.
-func (w *work) places(files []*contents, yield func(file int, off, n int64) bool) {
+// sample is what is compared at once: places of one BO that together fit a slot.
+type sample struct {
+	*contents
+	places []place
+}
+
+type place struct{ off, n int64 }
+
+// samples calls yield for what is compared until it returns false.
+func (w *work) samples(files []*contents, yield func(sample) bool) {
 	step := int64(w.staging.slot)
 	for i, c := range files {
-		if w.opts.Verify == VerifyAll || c.size <= samples*sampleBytes {
+		if w.opts.Verify == VerifyAll || c.size <= places*placeBytes {
 			for off := int64(0); off < c.size; off += step {
-				if !yield(i, off, min(step, c.size-off)) {
+				if !yield(sample{c, []place{{off, min(step, c.size-off)}}}) {
 					return
 				}
 			}
 			continue
 		}
-		n := min(sampleBytes, step)
+		n := min(placeBytes, step/places)
 		// The same places every time, so that a difference is found again.
 		rnd := rand.New(rand.NewPCG(uint64(i), uint64(c.size)))
-		for k := range int64(samples) {
-			off := rnd.Int64N((c.size-n)/4+1) * 4
-			switch k {
-			case 0:
-				off = 0
-			case 1:
-				off = (c.size - n) / 4 * 4
-			}
-			if !yield(i, off, n) {
-				return
-			}
+		at := func() int64 { return rnd.Int64N((c.size-n)/4+1) * 4 }
+		if !yield(sample{c, []place{{0, n}, {(c.size - n) / 4 * 4, n}, {at(), n}, {at(), n}}}) {
+			return
 		}
 	}
 }
 
 // expect adds what will be compared to what there is to do.
 func (w *work) expect(files []*contents) {
-	w.places(files, func(_ int, _, n int64) bool {
-		w.total += uint64(n)
+	w.samples(files, func(s sample) bool {
+		w.total += s.bytes()
 		return true
 	})
+}
+
+func (s sample) bytes() (n uint64) {
+	for _, p := range s.places {
+		n += uint64(p.n)
+	}
+	return n
 }
 
 // verify compares with both the copy from the GPU and the read from the image
 // under way at once.
 func (w *work) verify(files []*contents) error {
-	type place struct {
-		file   int
-		off, n int64
-	}
-	todo := make(chan place)
+	todo := make(chan sample)
 	var wg sync.WaitGroup
 	for range min(verifiers, w.staging.slots()/2) {
 		wg.Go(func() {
-			for p := range todo {
+			for s := range todo {
 				if w.failed() == nil {
-					if err := w.compare(files[p.file], p.off, p.n); err != nil {
-						w.fail(files[p.file].bo, err)
+					if err := w.compare(s); err != nil {
+						w.fail(s.bo, err)
 					}
 				}
 			}
 		})
 	}
-	w.places(files, func(file int, off, n int64) bool {
+	w.samples(files, func(s sample) bool {
 		select {
-		case todo <- place{file, off, n}:
+		case todo <- s:
 			return true
 		case <-w.ctx.Done():
 			return false
@@ -111,9 +116,9 @@ func (w *work) verify(files []*contents) error {
 	return w.healthy()
 }
 
-// compare holds a part of a BO against its image.
-func (w *work) compare(c *contents, off, n int64) error {
-	t := w.targets[c.bo]
+// compare holds places of a BO against its image.
+func (w *work) compare(s sample) error {
+	t := w.targets[s.bo]
 	buf, err := t.get()
 	if err != nil {
 		return err
@@ -121,28 +126,48 @@ func (w *work) compare(c *contents, off, n int64) error {
 	has, want := w.staging.Get(), w.staging.Get()
 	defer w.staging.Put(has)
 	defer w.staging.Put(want)
-	has, want = has[:n], want[:n]
-	fence, err := t.dev.dev.Submit(w.ctx, drm.Op{Dst: t.dev.staging, DstOff: w.staging.offset(has), Src: buf, SrcOff: uint64(off), N: uint64(n)})
+	has, want = has[:s.bytes()], want[:s.bytes()]
+	ops := make([]drm.Op, 0, places)
+	at := w.staging.offset(has)
+	for _, p := range s.places {
+		ops = append(ops, drm.Op{Dst: t.dev.staging, DstOff: at, Src: buf, SrcOff: uint64(p.off), N: uint64(p.n)})
+		at += uint64(p.n)
+	}
+	fence, err := t.dev.dev.Submit(w.ctx, ops...)
 	if err != nil {
 		return err
 	}
-	_, rerr := c.ReadAt(want, off)
-	if err := fence.Wait(w.waits); err != nil {
+	var rerr error
+	for rest, i := want, 0; i < len(s.places) && rerr == nil; i++ {
+		n := s.places[i].n
+		_, rerr = s.ReadAt(rest[:n], s.places[i].off)
+		rest = rest[n:]
+	}
+	if err := first(fence.Wait(w.waits), rerr); err != nil {
 		return err
 	}
-	if rerr != nil {
-		return rerr
-	}
 	if !bytes.Equal(has, want) {
-		for i := range has {
-			if has[i] != want[i] {
-				return fmt.Errorf("byte %#x of it is %#02x, the image has %#02x", off+int64(i), has[i], want[i])
-			}
-		}
+		return s.difference(has, want)
 	}
 	w.mu.Lock()
-	w.verified += uint64(n)
+	w.verified += s.bytes()
 	w.mu.Unlock()
 	w.tell()
 	return nil
+}
+
+// difference names the first byte that differs.
+func (s sample) difference(has, want []byte) error {
+	i := 0
+	for has[i] == want[i] {
+		i++
+	}
+	at := int64(i)
+	for _, p := range s.places {
+		if at < p.n {
+			return fmt.Errorf("byte %#x of it is %#02x, the image has %#02x", p.off+at, has[i], want[i])
+		}
+		at -= p.n
+	}
+	return errors.New("it differs from the image")
 }
