@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #include "cudasim.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -18,8 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -27,9 +28,11 @@
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, OS_ERROR = 304, ILLEGAL_STATE = 401,
        NOT_READY = 600, NOT_SUPPORTED = 801, UNKNOWN = 999 };
 enum { RUNNING, LOCKED, CHECKPOINTED, FAILED };
-enum { OP_LOCK, OP_CHECKPOINT, OP_RESTORE, OP_UNLOCK, OP_STATE, OP_THREAD, OPS };
+enum { OP_LOCK, OP_CHECKPOINT, OP_RESTORE, OP_UNLOCK, OP_STATE, OPS };
 
-static const char *op_names[OPS] = {"lock", "checkpoint", "restore", "unlock", "state", "thread"};
+static const char *op_names[OPS] = {"lock", "checkpoint", "restore", "unlock", "state"};
+
+#define THREAD_NAME "cudasim-restore"
 
 enum { MAX_GPUS = 16, MAX_MEMS = 256, MAX_PAIRS = 16, CHUNK = 1 << 20 };
 
@@ -50,8 +53,8 @@ struct mem {
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static int state = RUNNING, working, current, thread_id, fail_op = -1, fail_result;
-static bool ready;
+static int state = RUNNING, working, current, fail_op = -1, fail_result;
+static bool ready, serving;
 static struct mem mems[MAX_MEMS];
 static int mem_count;
 static struct gpu {
@@ -199,8 +202,6 @@ static int act(const struct message *m)
 	static const int before[] = {RUNNING, LOCKED, CHECKPOINTED, LOCKED}, after[] = {LOCKED, CHECKPOINTED, LOCKED, RUNNING};
 	if (m->op == OP_STATE)
 		return SUCCESS;
-	if (m->op == OP_THREAD)
-		return SUCCESS;
 	if (m->op >= OPS)
 		return INVALID_VALUE;
 	if (fail_op == (int)m->op) {
@@ -231,7 +232,8 @@ static void *serve(void *arg)
 {
 	int listener = (int)(intptr_t)arg;
 	pthread_mutex_lock(&mu);
-	thread_id = (int)syscall(SYS_gettid);
+	prctl(PR_SET_NAME, THREAD_NAME);
+	serving = true;
 	pthread_cond_broadcast(&changed);
 	pthread_mutex_unlock(&mu);
 	for (;;) {
@@ -242,7 +244,7 @@ static void *serve(void *arg)
 		if (all_recv(fd, &m, sizeof m)) {
 			pthread_mutex_lock(&mu);
 			struct answer a = {.result = act(&m)};
-			a.value = m.op == OP_THREAD ? thread_id : state;
+			a.value = state;
 			pthread_mutex_unlock(&mu);
 			all_send(fd, &a, sizeof a);
 		}
@@ -251,13 +253,28 @@ static void *serve(void *arg)
 	return NULL;
 }
 
+/* process_of gives the process of a thread: the driver takes either. */
+static int process_of(int tid)
+{
+	char path[64], line[256];
+	snprintf(path, sizeof path, "/proc/%d/status", tid);
+	FILE *f = fopen(path, "re");
+	int pid = tid;
+	while (f && fgets(line, sizeof line, f))
+		if (sscanf(line, "Tgid: %d", &pid) == 1)
+			break;
+	if (f)
+		fclose(f);
+	return pid;
+}
+
 static int ask(int pid, struct message *m, int *value)
 {
 	if (!ready)
 		return NOT_INITIALIZED;
 	struct sockaddr_un addr;
 	struct answer a = {0};
-	socklen_t len = name_of(&addr, pid);
+	socklen_t len = name_of(&addr, process_of(pid));
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return OS_ERROR;
@@ -291,7 +308,7 @@ int cuInit(unsigned flags)
 	int r = gpu_count() == 0 ? NO_DEVICE
 		: fd < 0 || bind(fd, (struct sockaddr *)&addr, len) || listen(fd, 8) || pthread_create(&thread, NULL, serve, (void *)(intptr_t)fd) ? OS_ERROR
 		: SUCCESS;
-	while (r == SUCCESS && !thread_id)
+	while (r == SUCCESS && !serving)
 		pthread_cond_wait(&changed, &mu);
 	ready = r == SUCCESS;
 	pthread_mutex_unlock(&mu);
@@ -502,8 +519,25 @@ int cuCheckpointProcessGetState(int pid, int *out)
 	return ask(pid, &m, out);
 }
 
+/* The thread is found by its name: CRIU's plugin asks while all threads stand still. */
 int cuCheckpointProcessGetRestoreThreadId(int pid, int *out)
 {
-	struct message m = {.op = OP_THREAD};
-	return ask(pid, &m, out);
+	char path[64];
+	int r = ready ? INVALID_VALUE : NOT_INITIALIZED;
+	snprintf(path, sizeof path, "/proc/%d/task", process_of(pid));
+	DIR *tasks = ready ? opendir(path) : NULL;
+	for (struct dirent *d; tasks && r && (d = readdir(tasks));) {
+		char comm[400], name[32] = "";
+		snprintf(comm, sizeof comm, "%s/%s/comm", path, d->d_name);
+		FILE *f = fopen(comm, "re");
+		if (f && fgets(name, sizeof name, f) && !strcmp(name, THREAD_NAME "\n")) {
+			*out = atoi(d->d_name);
+			r = SUCCESS;
+		}
+		if (f)
+			fclose(f);
+	}
+	if (tasks)
+		closedir(tasks);
+	return r;
 }
