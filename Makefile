@@ -49,8 +49,9 @@ lint: ## gofmt, go vet, staticcheck, shell syntax
 fuzz: ## run each fuzz target for FUZZTIME (30s)
 	@FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
 
-torture: deps criu ## make restores of GPU state fail at FAULTS_N (20) moments of each kind
+torture: deps criu ## make restores of GPU state fail at FAULTS_N (20) moments of each kind, and fill 4 GiB of it
 	$(GO) test -count=1 -timeout 2h -v -run 'Faults' ./tests/e2e/plugin -faults.n=$(FAULTS_N)
+	$(GO) test -count=1 -timeout 10m -v -run 'StagingIsBounded' ./restore/server -server.big
 
 crash: deps ## kill and damage a store CRASH_N (200) times
 	$(GO) test -count=1 -timeout 2h -v ./tests/crash -crash.n=$(CRASH_N)
