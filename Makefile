@@ -5,6 +5,7 @@ RACE      ?=
 TIMEOUT   ?= 18m
 CRASH_N   ?= 200
 FAULTS_N  ?= 20
+TORTURE_N ?= 100
 STRESS_TIME ?= 10m
 FUZZTIME  ?= 30s
 ARGS      ?=

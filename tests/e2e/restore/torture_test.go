@@ -1,7 +1,6 @@
 package restore
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -63,9 +62,15 @@ func state(pid int) string {
 
 // quietly waits until nothing is left but what a killed daemon leaves: its socket's name, and the folder it was about to remove.
 func quietly(b *bench) error {
-	for end := time.Now().Add(limit); len(program.Processes()) > 0; wait(10) {
+	for end := time.Now().Add(time.Minute); len(program.Processes()) > 0; wait(10) {
 		if time.Now().After(end) {
-			return errors.New("processes are left")
+			// Where they are goes to the daemon's log.
+			for _, pid := range program.Processes() {
+				syscall.Kill(pid, syscall.SIGQUIT)
+				wait(1000)
+			}
+			text, _ := os.ReadFile(filepath.Join(b.store, "daemon.log"))
+			return fmt.Errorf("processes are left: %.60000s", text[max(0, len(text)-60000):])
 		}
 	}
 	b.left.Killed()
