@@ -184,7 +184,8 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p daemon.Prepa
 	if r.gpu != nil {
 		used, err := r.gpu.Resume(ctx, pid, note)
 		if err != nil {
-			return fmt.Errorf("give the gpus their state back: %w", err)
+			// Its memory may all be there already, and nobody else end it then.
+			return errors.Join(fmt.Errorf("give the gpus their state back: %w", err), endTree(pid))
 		}
 		if used {
 			r.marks = append(r.marks, restore.Mark{Name: restore.MarkGPUReady, At: time.Now()})

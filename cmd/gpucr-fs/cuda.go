@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -161,4 +163,29 @@ func (n *nvidia) needed(root int) (*cuda.Client, error) {
 		return nil, fmt.Errorf("process %d or a descendant uses CUDA: %w", root, err)
 	}
 	return c, err
+}
+
+// endTree kills a process and its descendants: one that lacks the state of its GPU must not go on. They are stopped first, so that none forks meanwhile.
+func endTree(root int) error {
+	var all []int
+	for stopped := -1; stopped < len(all); {
+		stopped = len(all)
+		tree, err := cuda.Tree(root)
+		if err != nil {
+			break // the root is gone
+		}
+		for _, pid := range tree {
+			if !slices.Contains(all, pid) {
+				all = append(all, pid)
+				_ = syscall.Kill(pid, syscall.SIGSTOP)
+			}
+		}
+	}
+	var errs []error
+	for _, pid := range all {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			errs = append(errs, fmt.Errorf("end process %d: %w", pid, err))
+		}
+	}
+	return errors.Join(errs...)
 }
