@@ -97,12 +97,14 @@ func (d *dump) handle(ctx context.Context, m *wire.Message, files []*os.File) (d
 	case wire.DumpRender:
 		closeAll(files)
 		return false, answer(d.control, wire.OK, "", d.render(m.ID, m.Minor))
+	case wire.Pause:
+		d.paused = append(d.paused, files...)
+		return false, nil
 	case wire.DumpKFD:
-		if len(files) != 2 {
+		if len(files) != 1 {
 			closeAll(files)
 			return false, wire.ErrProtocol
 		}
-		d.paused = append(d.paused, files[1])
 		mem, err := mapShared(files[0], m.Size)
 		if err != nil {
 			return false, err

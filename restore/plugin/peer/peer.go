@@ -78,6 +78,9 @@ const (
 	stageRestore = 2
 )
 
+// lastWords is how long the connection of a CRIU that has ended is read.
+const lastWords = 500 * time.Millisecond
+
 // errNoFile says that an image is not of the plugin.
 var errNoFile = fmt.Errorf("no such image: %w", unix.ENOENT)
 
@@ -88,7 +91,9 @@ func Serve(ctx context.Context, control *wire.Conn, opts Options) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer control.Close()
-	defer context.AfterFunc(ctx, func() { control.Close() })()
+	// What CRIU has said before it ended is listened to: it may have paused a
+	// process. Forks of CRIU may hold the connection for longer.
+	defer context.AfterFunc(ctx, func() { control.Until(time.Now().Add(lastWords)) })()
 
 	criu, err := control.Peer()
 	if err != nil {

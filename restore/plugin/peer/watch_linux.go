@@ -9,14 +9,20 @@ import (
 
 // watched is a process whose end is waited for.
 type watched struct {
-	pidfd *os.File
+	pidfd *os.File      // nil when it had ended before
 	ended chan struct{} // the process has ended, or the watch
 }
 
-// watch calls f once when a process has ended.
+// watch calls f once when a process has ended, or at once if there is none.
 func watch(pid int, f func()) (*watched, error) {
 	// Non-blocking, so that the runtime's poller takes it.
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if err == unix.ESRCH {
+		w := &watched{ended: make(chan struct{})}
+		close(w.ended)
+		f()
+		return w, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -42,6 +48,9 @@ func watch(pid int, f func()) (*watched, error) {
 
 // stop ends the watch.
 func (w *watched) stop() {
+	if w.pidfd == nil {
+		return
+	}
 	w.pidfd.SetReadDeadline(time.Unix(1, 0))
 	<-w.ended
 	w.pidfd.Close()
@@ -49,6 +58,9 @@ func (w *watched) stop() {
 
 // kill ends the process and waits a while until it is gone.
 func (w *watched) kill() error {
+	if w.pidfd == nil {
+		return nil
+	}
 	raw, err := w.pidfd.SyscallConn()
 	if err != nil {
 		return err

@@ -99,9 +99,9 @@ static int share(struct gpucr_msg *msg, char **mem)
 static int dump_kfd(int fd, int id)
 {
 	struct kfd_criu_args args = { .op = KFD_PROCESS_INFO };
-	struct gpucr_msg msg = { .type = GPUCR_DUMP_KFD, .id = id };
+	struct gpucr_msg pause = { .type = GPUCR_PAUSE }, msg = { .type = GPUCR_DUMP_KFD, .id = id };
 	struct kfd_bo *bos;
-	int ret, fds[2], *grown;
+	int ret, shared, *grown;
 	uint64_t size;
 	char *mem;
 
@@ -113,6 +113,12 @@ static int dump_kfd(int fd, int id)
 	paused[num_paused] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
 	if (paused[num_paused] < 0)
 		return fail("dup: %s", strerror(errno));
+	/* The peer unpauses it should CRIU be killed. */
+	ret = peer_tell(&pause, &fd, 1);
+	if (ret) {
+		close(paused[num_paused]);
+		return ret;
+	}
 	ret = criu_op(fd, &args);
 	if (ret) {
 		close(paused[num_paused]);
@@ -125,11 +131,10 @@ static int dump_kfd(int fd, int id)
 	msg.num_bos = args.num_bos;
 	msg.num_objects = args.num_objects;
 	msg.priv_size = args.priv_data_size;
-	fds[0] = share(&msg, &mem);
-	if (fds[0] < 0)
-		return fds[0];
+	shared = share(&msg, &mem);
+	if (shared < 0)
+		return shared;
 	size = msg.size;
-	fds[1] = fd;
 	args.op = KFD_CHECKPOINT;
 	args.devices = (uintptr_t)mem + msg.devices;
 	args.bos = (uintptr_t)mem + msg.bos;
@@ -137,8 +142,7 @@ static int dump_kfd(int fd, int id)
 	bos = (void *)(mem + msg.bos);
 	for (uint32_t i = 0; i < args.num_bos; i++)
 		bos[i].dmabuf_fd = ~0u;
-	/* The peer can unpause before there is anything to lose. */
-	ret = peer_tell(&msg, fds, 2);
+	ret = peer_tell(&msg, &shared, 1);
 	if (!ret) {
 		ret = criu_op(fd, &args);
 		if (ret)
@@ -154,7 +158,7 @@ static int dump_kfd(int fd, int id)
 		if ((int)bos[i].dmabuf_fd >= 0)
 			close(bos[i].dmabuf_fd);
 	munmap(mem, size);
-	close(fds[0]);
+	close(shared);
 	return ret;
 }
 

@@ -10,8 +10,9 @@
  *                and for a restore the end of the socket over which tasks
  *                attach. No answer.
  *   DUMP_RENDER  id, minor -> OK, or -ENOTSUP for a GPU that is not the KFD's
- *   DUMP_KFD     id, pid, counts and offsets; fds: shared memory, /dev/kfd of
- *                the process. No answer.
+ *   PAUSE        fds: /dev/kfd of a process that is about to be paused. No
+ *                answer.
+ *   DUMP_KFD     id, pid, counts and offsets; fds: shared memory. No answer.
  *   BOS          first, count; fds: dma-bufs. No answer.
  *   DUMP_GO      -> OK when the images are complete
  *   RESUME       pid -> OK when all VRAM of the restore is in place, -ENOENT
@@ -57,6 +58,7 @@ enum gpucr_type {
 	GPUCR_NODE,
 	GPUCR_RESTORED,
 	GPUCR_RESUMED,
+	GPUCR_PAUSE,
 	GPUCR_OK = 32,
 	GPUCR_KFD,
 	GPUCR_RENDER,

@@ -51,6 +51,9 @@ func Pair() (*Conn, *os.File, error) {
 	return c, other, nil
 }
 
+// Until makes what is received, and who waits for it, end at a time.
+func (c *Conn) Until(t time.Time) error { return c.sock.SetReadDeadline(t) }
+
 // Close ends the connection.
 func (c *Conn) Close() error { return c.sock.Close() }
 

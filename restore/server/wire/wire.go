@@ -29,6 +29,7 @@ const (
 	Node
 	Restored
 	Resumed
+	Pause
 
 	OK      Type = 32
 	KFD     Type = 33

@@ -34,7 +34,7 @@ func TestHeader(t *testing.T) {
 		"GPUCR_MAGIC": Magic, "GPUCR_TEXT": TextSize, "GPUCR_MAX_FDS": MaxFDs,
 		"GPUCR_HELLO": uint64(Hello), "GPUCR_DUMP_RENDER": uint64(DumpRender), "GPUCR_DUMP_KFD": uint64(DumpKFD), "GPUCR_BOS": uint64(BOs),
 		"GPUCR_DUMP_GO": uint64(DumpGo), "GPUCR_RESUME": uint64(Resume), "GPUCR_BYE": uint64(Bye), "GPUCR_ATTACH": uint64(Attach),
-		"GPUCR_FILE": uint64(File), "GPUCR_NODE": uint64(Node), "GPUCR_RESTORED": uint64(Restored), "GPUCR_RESUMED": uint64(Resumed), "GPUCR_OK": uint64(OK),
+		"GPUCR_FILE": uint64(File), "GPUCR_NODE": uint64(Node), "GPUCR_RESTORED": uint64(Restored), "GPUCR_RESUMED": uint64(Resumed), "GPUCR_PAUSE": uint64(Pause), "GPUCR_OK": uint64(OK),
 		"GPUCR_KFD": uint64(KFD), "GPUCR_RENDER": uint64(Render), "GPUCR_WORKING": uint64(Working),
 		"KFD_PROCESS_INFO": abi.KFDCRIUProcessInfo, "KFD_CHECKPOINT": abi.KFDCRIUCheckpoint, "KFD_UNPAUSE": abi.KFDCRIUUnpause,
 		"KFD_RESTORE": abi.KFDCRIURestore, "KFD_RESUME": abi.KFDCRIUResume, "KFD_IOC_CRIU_OP": uint64(abi.KFDIocCRIUOp),
@@ -145,7 +145,7 @@ func TestConn(t *testing.T) {
 
 func deadline(t *testing.T, c *Conn) {
 	t.Helper()
-	if err := c.sock.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+	if err := c.Until(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 }

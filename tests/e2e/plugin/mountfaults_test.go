@@ -1,12 +1,14 @@
 package plugin
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gpucr/gpucr-fs/kfd/kfdsim"
 )
@@ -125,7 +127,7 @@ func (b *bench) daemonsEnd(store string) {
 
 // A dump that fails leaves the application running, queues and all.
 func TestFailedDumps(t *testing.T) {
-	b := newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: slowRate}}})
+	b := newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: slowRate / 5}}})
 	app := b.StartApp(2, "--interval", "1", "--bos", "20", "--max-bo", "1048576")
 	f := &faultBench{bench: b, app: app}
 	dump := func(strike func(r *run)) error {
@@ -141,26 +143,39 @@ func TestFailedDumps(t *testing.T) {
 			}
 			f.noHelpers()
 			f.Sim.ClearFaults()
-			app.WaitRounds(1)
 			for _, p := range f.Sim.State().Processes {
 				if p.Evictions != 0 {
-					t.Errorf("process %d: queues stand still after the failed dump", p.PID)
+					said, _ := os.ReadFile(filepath.Join(f.Dir, fmt.Sprintf("run-%d", f.runs)))
+					t.Fatalf("process %d: queues stand still after the failed dump: %s", p.PID, said)
 				}
 			}
+			app.WaitRounds(1)
 		})
 	}
-	fails("helper killed", func(r *run) {
+	// once calls act on the helpers when there are some.
+	once := func(r *run, act func(helpers []int)) {
 		for {
 			select {
 			case <-r.done:
 				return
-			default:
+			case <-time.After(time.Millisecond):
 			}
-			for _, pid := range f.helpers() {
-				syscall.Kill(pid, syscall.SIGKILL)
+			if pids := f.helpers(); len(pids) > 0 {
+				act(pids)
 				return
 			}
 		}
+	}
+	fails("helper killed", func(r *run) {
+		once(r, func(helpers []int) {
+			for _, pid := range helpers {
+				syscall.Kill(pid, syscall.SIGKILL)
+			}
+		})
+	})
+	// Nobody but the helper is left then to unpause the processes.
+	fails("criu killed", func(r *run) {
+		once(r, func([]int) { r.cmd.Process.Kill() })
 	})
 	fails("dma error", func(*run) {
 		if err := f.Sim.Inject(kfdsim.Fault{Kind: kfdsim.FaultDMA, After: 3, Count: 1}); err != nil {
