@@ -126,6 +126,7 @@ type guardian struct {
 	drained  map[uint64]chan struct{}
 	failures int // successors in a row that delivered nothing
 	closing  bool
+	last     []byte // the outcome, for a provider that comes when all is over
 	stop     context.CancelCauseFunc
 }
 
@@ -157,13 +158,14 @@ func (g *guardian) run(w *wire) error {
 		err = cause
 	}
 	close(reports)
+	last := encodeOutcome(err, g.server.Report())
 	g.mu.Lock()
-	g.closing = true
+	g.closing, g.last = true, last
 	p := g.provider
 	g.mu.Unlock()
 	if p != nil {
 		g.outbox.flush()
-		p.wire.send(&packet{kind: kindDone, tail: encodeOutcome(err, g.server.Report())})
+		p.wire.send(&packet{kind: kindDone, tail: last})
 		// It closes its end when it has read that, at the latest on exit.
 	}
 	providers.Wait()
@@ -202,8 +204,12 @@ func (g *guardian) attach(w *wire) error {
 	}
 	g.mu.Lock()
 	g.provider = p
+	last := g.last
 	g.mu.Unlock()
 	g.outbox.to(w)
+	if last != nil {
+		return w.send(&packet{kind: kindDone, tail: last})
+	}
 	for _, m := range g.server.memories() {
 		g.joined(m)
 	}
