@@ -208,7 +208,8 @@ func (g *guardian) attach(w *wire) error {
 	g.mu.Unlock()
 	g.outbox.to(w)
 	if last != nil {
-		return w.send(&packet{kind: kindDone, tail: last})
+		w.send(&packet{kind: kindDone, tail: last}) // should it be gone, its connection shows that
+		return nil
 	}
 	for _, m := range g.server.memories() {
 		g.joined(m)
