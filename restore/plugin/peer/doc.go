@@ -25,6 +25,9 @@
 //	here:                                           → fill
 //	CRIU:                                                    RESUME waits for every fill
 //
+// Before RESUME, too, the process's own memory that its GPUs use is read once: with
+// lazy pages that brings it, and the driver could not wait for it.
+//
 // No process is resumed before the VRAM of all is in place. A failed fill is
 // told to RESUME, which kills the process, and CRIU fails. When CRIU ends without
 // a goodbye and not all processes run their queues, every process whose BOs were

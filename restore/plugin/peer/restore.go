@@ -41,6 +41,7 @@ type task struct {
 	end    *watched
 	filled chan struct{} // closed when the fill has ended
 	report string        // how it went
+	memory []span        // of its own that its GPUs use
 
 	resumed bool // its queues run
 }
@@ -82,6 +83,9 @@ func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
 		case wire.Resume:
 			stop := working(p.control)
 			err := r.wait(int(m.PID))
+			if err == nil {
+				err = r.bring(int(m.PID))
+			}
 			stop()
 			if err := answer(p.control, wire.OK, r.summary(int(m.PID)), err); err != nil {
 				return err
@@ -241,6 +245,17 @@ func (r *restore) wait(pid int) error {
 	return nil
 }
 
+// bring brings the memory that a process's GPUs use of its own.
+func (r *restore) bring(pid int) error {
+	r.mu.Lock()
+	t := r.tasks[pid]
+	r.mu.Unlock()
+	if t == nil || len(t.memory) == 0 {
+		return nil
+	}
+	return touch(pid, t.memory, r.opts.Stall)
+}
+
 // summary tells how a process was filled.
 func (r *restore) summary(pid int) string {
 	r.mu.Lock()
@@ -252,12 +267,12 @@ func (r *restore) summary(pid int) string {
 }
 
 // addTask takes a process in, once.
-func (r *restore) addTask(pid int) (*task, error) {
+func (r *restore) addTask(pid int, memory []span) (*task, error) {
 	end, err := watch(pid, func() {})
 	if err != nil {
 		return nil, fmt.Errorf("process %d: %w", pid, err)
 	}
-	t := &task{pid: pid, end: end, filled: make(chan struct{})}
+	t := &task{pid: pid, end: end, filled: make(chan struct{}), memory: memory}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.tasks[pid] != nil {

@@ -118,7 +118,7 @@ func (r *restore) process(c *wire.Conn, p image.Process, visible []uint32) error
 		return answer(c, wire.OK, "", err)
 	}
 	defer mem.close()
-	t, err := r.addTask(pid)
+	t, err := r.addTask(pid, hostMemory(p))
 	if err != nil {
 		return answer(c, wire.OK, "", err)
 	}
