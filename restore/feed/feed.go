@@ -186,7 +186,13 @@ func (f *Feed) Serve(ctx context.Context) error {
 	if f.opts.Profile != nil {
 		watch.Go(func() { f.watchHot(ctx) })
 	}
-	return f.client.Serve(ctx, f.supplier)
+	err := f.client.Serve(ctx, f.supplier)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err == nil && f.opts.Profile != nil && f.hotDone.IsZero() {
+		f.hotDone = time.Now() // it was the last that came
+	}
+	return err
 }
 
 // Abandon gives the restore up: its tasks are ended, and Serve returns.
@@ -208,7 +214,9 @@ func (f *Feed) watchHot(ctx context.Context) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.hotDone = time.Now()
+	if f.hotDone.IsZero() {
+		f.hotDone = time.Now()
+	}
 }
 
 // Touch notes that CRIU read n bytes of an image from off on.

@@ -154,9 +154,9 @@ func (x *target) restore(args ...string) (string, error) {
 	stop := make(chan struct{})
 	var reaping sync.WaitGroup
 	reaping.Go(func() { x.Reap(stop) })
-	defer reaping.Wait()
-	defer close(stop)
 	out, err := x.b.try(append([]string{"restore", x.b.store, x.name}, args...)...)
+	close(stop)
+	reaping.Wait()
 	x.Restored(x.pid)
 	return out, err
 }
