@@ -157,6 +157,7 @@ func (r *rig) command(name string, args ...string) (stdout, stderr string, err e
 func (r *rig) prepare(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(dir, name), args...)
 	cmd.Env = append(append(cmd.Environ(), sim.Env(r.gpus)...), "GPUCR_FS_LIBCUDA="+sim.Library, "GPUCR_FS_CRIU="+criuProgram(r.t), "GPUCR_FS_FREE_FLOOR=1MiB")
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // it tells where it stands
 	cmd.WaitDelay = 5 * time.Second
 	return cmd
 }
