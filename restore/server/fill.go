@@ -283,9 +283,9 @@ func (f *filler) Put(slot []byte) {
 	f.w.launch(f.bos[k], ops, false, slot)
 }
 
-// Zero is not called: runs of zeros are kept from the queue. One that came
-// nevertheless must be filled.
-func (f *filler) Zero(r prefetch.Range) { f.w.fillZero(r.File, r.Off, r.Len) }
+// Zero does nothing: what contents.Data tells the queue to be zero, fillZeros
+// fills.
+func (f *filler) Zero(prefetch.Range) {}
 
 // Fail ends the work, if the failed read has not.
 func (f *filler) Fail(r prefetch.Range, err error) { f.w.fail(r.File, err) }

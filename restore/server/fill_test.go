@@ -219,6 +219,23 @@ func TestProfileOrders(t *testing.T) {
 	}
 }
 
+// A profile's touch stands for what follows it, too: zeros there are filled
+// once, not twice.
+func TestProfileBesideZeros(t *testing.T) {
+	r := newRig(t, kfdsim.GPU{})
+	r.add(1, 0, content(1, 3*mib, mib, 2*mib))
+	src, _ := r.store()
+	p := &prefetch.Profile{Files: []string{r.plan.BOs[0].File}, Touches: []prefetch.Range{{Off: mib - page, Len: page}, {Off: mib + 8*page, Len: page}}}
+	rep, err := Fill(within(t), src, r.plan, Options{Profile: p, Verify: VerifyAll})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rep.Zero == 0 {
+		t.Error("no zeros were filled")
+	}
+	r.filled()
+}
+
 // listing notes where a source is read.
 type listing struct {
 	Source
