@@ -114,15 +114,20 @@ type StatsResult struct {
 	Metrics string       `json:"metrics,omitempty"` // where Prometheus is served
 	Store   index.Stats  `json:"store"`
 	Mounts  []MountStats `json:"mounts"`
+	// Restores are those whose memory is still on its way.
+	Restores []RestoreStatus `json:"restores"`
 }
 
 // LiveStats gives live counters.
 var LiveStats = define("stats", func(_ context.Context, env *Env, _ StatsRequest) (StatsResult, error) {
-	res := StatsResult{Store: env.Store.Stats(), Mounts: []MountStats{}}
+	res := StatsResult{Store: env.Store.Stats(), Mounts: []MountStats{}, Restores: []RestoreStatus{}}
 	if d := env.Daemon; d != nil {
 		res.Daemon, res.PID, res.Since, res.Metrics = true, os.Getpid(), d.started.UTC(), d.metrics.addr()
 		for _, m := range d.mountList() {
 			res.Mounts = append(res.Mounts, MountStats{m.req.Dir, m.req.Checkpoint, m.req.New, m.since.UTC(), m.m.Stats()})
+		}
+		for _, r := range d.restoreList() {
+			res.Restores = append(res.Restores, r.status())
 		}
 	}
 	return res, nil

@@ -260,6 +260,13 @@ func (d *Daemon) closeRestores() error {
 	}
 }
 
+// restoreList gives a snapshot of the table, ordered by the time they were prepared.
+func (d *Daemon) restoreList() []*restoring {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.SortedFunc(maps.Values(d.restores), func(a, b *restoring) int { return a.prepared.Compare(b.prepared) })
+}
+
 // RestoreStatus tells how far a restore is.
 type RestoreStatus struct {
 	ID         string          `json:"id"`

@@ -100,7 +100,17 @@ func (l *lazyPages) run(ctx context.Context) (err error) {
 
 // fromStore has the store's daemon serve.
 func (l *lazyPages) fromStore(ctx context.Context, p fs.Place) (daemon.RestoreStatus, error) {
-	q := daemon.LazyPagesRequest{Checkpoint: p.Checkpoint, Work: l.work, Rate: int64(l.rate)}
+	// A root that follows the checkpoint sealed last stays with it while somebody has it open.
+	root, err := os.Open(l.images)
+	if err != nil {
+		return daemon.RestoreStatus{}, err
+	}
+	defer root.Close()
+	inventory, err := os.ReadFile(filepath.Join(l.images, "inventory.img"))
+	if err != nil {
+		return daemon.RestoreStatus{}, fmt.Errorf("read the images: %w", err)
+	}
+	q := daemon.LazyPagesRequest{Checkpoint: p.Checkpoint, Inventory: inventory, Work: l.work, Rate: int64(l.rate)}
 	if p.Checkpoint == "" {
 		q.Mount = p.Mount
 	}

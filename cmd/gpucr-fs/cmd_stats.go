@@ -52,6 +52,9 @@ func printStats(w io.Writer, r daemon.StatsResult) {
 		fmt.Fprintf(w, "mount\t%s: %d reads, %s, p50 %v, p90 %v, p99 %v, max %v, %d errors, %d writes, %s\n", m.Dir, m.Reads, size(m.ReadBytes),
 			m.ReadP50, m.ReadP90, m.ReadP99, m.ReadMax, m.ReadErrors, m.Writes, size(m.WriteBytes))
 	}
+	for _, x := range r.Restores {
+		fmt.Fprintf(w, "restore\t%s: %s of %s to come, %d faults\n", x.Checkpoint, size(x.Missing), size(x.Total), x.Faults)
+	}
 }
 
 // watchStats prints a line for every interval. It needs a daemon: a store opened for one look has done nothing.

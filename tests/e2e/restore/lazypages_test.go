@@ -75,3 +75,33 @@ func TestLazyPagesOfADirectory(t *testing.T) {
 		t.Error("the socket is left")
 	}
 }
+
+// A root that follows the checkpoint sealed last shows an earlier one while somebody has it open: the memory is that of the checkpoint that CRIU reads.
+func TestLazyPagesOfAFollowingRoot(t *testing.T) {
+	b := newBench(t)
+	x := b.dumped("one", quiet)
+	mnt := t.TempDir()
+	b.run("mount", b.store, mnt)
+	t.Cleanup(func() { b.try("umount", "--force", mnt) })
+	root, err := os.Open(mnt)
+	must(t, err)
+	y := b.dumped("two", lazytarget.Options{MB: 48, Threads: 1, Seed: 2, Quiet: true})
+	serve := func(x *target) {
+		t.Helper()
+		work := t.TempDir()
+		x.Reset()
+		b.run("lazy-pages", "-d", "-D", mnt, "-W", work)
+		must(t, criu(t, work, "restore", "-D", mnt, "--lazy-pages", "-d"))
+		x.Restored(x.pid)
+		x.checks()
+		for end := time.Now().Add(limit); len(program.Role("lazy-pages")) > 0; wait(10) {
+			if time.Now().After(end) {
+				t.Fatal("the lazy-pages server does not end")
+			}
+		}
+	}
+	serve(x)
+	must(t, root.Close())
+	serve(y)
+	b.run("umount", mnt)
+}
