@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -43,7 +44,7 @@ type machine struct {
 	app                            *rig.Application
 	program, plugin, store, images string
 	criu                           string // a program that runs criu with the shim
-	mounted                        bool
+	mounted, cleaning              bool
 }
 
 // measureConfig adds the times of one application to res.
@@ -80,6 +81,9 @@ func (m *machine) build() {
 
 // run runs a program where the devices are, and tells how long it took. Its output goes to a file: what it leaves running keeps nobody waiting.
 func (m *machine) run(env []string, args ...string) time.Duration {
+	if !m.cleaning {
+		m.must(m.ctx.Err())
+	}
 	log := filepath.Join(m.Dir, "output")
 	out, err := os.Create(log)
 	m.must(err)
@@ -90,6 +94,9 @@ func (m *machine) run(env []string, args ...string) time.Duration {
 	m.must(cmd.Start())
 	stop := time.AfterFunc(limit, func() { cmd.Process.Kill() })
 	defer stop.Stop()
+	if !m.cleaning {
+		defer context.AfterFunc(m.ctx, func() { cmd.Process.Kill() })()
+	}
 	err = cmd.Wait()
 	took := time.Since(begun)
 	if err != nil {
@@ -116,7 +123,10 @@ func (m *machine) dump() {
 	m.app = m.StartApp(m.c.procs, "--gpus", strconv.Itoa(m.c.gpus), "--bos", strconv.Itoa(m.c.gpus), "--big-bo", strconv.FormatUint(m.c.each(), 10),
 		"--memory", strconv.FormatUint(m.c.vram/uint64(m.c.procs)&^4095, 10), "--interval", "100")
 	m.run(nil, m.program, "init", m.store)
-	m.Cleanup(m.umount)
+	m.Cleanup(func() {
+		m.cleaning = true
+		m.umount()
+	})
 	m.mount("--new", name)
 	m.run(nil, append([]string{m.criu, "dump", "-t", strconv.Itoa(m.app.PID)}, m.args()...)...)
 	m.app.WaitGone()

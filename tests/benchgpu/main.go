@@ -8,22 +8,29 @@
 //
 // With lazy pages on top (gpucr-fs restore), resume waits for the VRAM alone. Right before each time, more memory than is needed is touched and freed: see package
 // measure. The first restore in each way is left to run until the application has verified every buffer object.
+//
+// A simulated copy takes the machine's memory bandwidth, as no GPU's does. Where copying all in all is hardly faster than the link, as on two cores with 16 GB/s, what is
+// done beside it slows down; a lower -rate shows what a machine does whose memory is an order faster than the link.
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/dustin/go-humanize"
 
 	"github.com/gpucr/gpucr-fs/kfd/kfdsim"
+	"github.com/gpucr/gpucr-fs/tests/e2e/kfd/rig"
 	"github.com/gpucr/gpucr-fs/tests/measure"
 )
 
@@ -112,7 +119,9 @@ func names(list string, known ...string) ([]string, error) {
 }
 
 func main() {
-	err := run(os.Args[1:])
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	stop()
 	if errors.Is(err, flag.ErrHelp) {
 		return
 	}
@@ -122,7 +131,7 @@ func main() {
 	}
 }
 
-func run(args []string) error {
+func run(ctx context.Context, args []string) (err error) {
 	o, err := parse(args)
 	if err != nil {
 		return err
@@ -131,17 +140,18 @@ func run(args []string) error {
 	if res.Machine, err = measure.Describe(); err != nil {
 		return err
 	}
-	t, err := newStage()
+	t, err := newStage(ctx)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, rig.RemoveBuilt()) }()
 	err = t.play(func() {
 		for _, vram := range o.vram {
 			for _, procs := range o.procs {
 				for _, gpus := range o.gpus {
 					c := config{vram: vram, procs: procs, gpus: gpus}
 					fmt.Fprintf(os.Stderr, "%s\n", c)
-					sub, err := newStage()
+					sub, err := newStage(ctx)
 					if err == nil {
 						err = sub.play(func() { measureConfig(sub, o, c, res) })
 					}

@@ -21,9 +21,9 @@ type stage struct {
 // ended is what Fatal panics with.
 type ended struct{}
 
-func newStage() (*stage, error) {
+func newStage(ctx context.Context) (*stage, error) {
 	dir, err := os.MkdirTemp("", "gpucr-benchgpu-")
-	return &stage{dir: dir, ctx: context.Background()}, err
+	return &stage{dir: dir, ctx: ctx}, err
 }
 
 // play runs f, then all that f left to be cleaned up.

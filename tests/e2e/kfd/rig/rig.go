@@ -126,6 +126,8 @@ func (r *Rig) start(opts kfdsim.Options) {
 	// The holder lives as long as its standard input.
 	r.holder = exec.Command(filepath.Join(r.simDir, kfdsim.EnterScript), r.simDir, "sh", "-c", "echo ready; exec cat")
 	r.holder.Stderr = os.Stderr
+	// A signal of the terminal's is not for the holder: cleaning up needs it.
+	r.holder.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	in, err := r.holder.StdinPipe()
 	if err != nil {
 		r.T.Fatal(err)
