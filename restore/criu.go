@@ -48,6 +48,9 @@ func (s *said) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// lastWord is how long an answer is waited for when CRIU has ended.
+const lastWord = time.Second
+
 // maxMessage bounds a message from CRIU; its own are a few hundred bytes.
 const maxMessage = 64 << 10
 
@@ -124,6 +127,8 @@ func Start(o Options) (*CRIU, error) {
 	go func() {
 		defer close(c.exited)
 		c.cmd.Wait() // how it went is in its answers
+		// The tasks that a killed CRIU was making may keep its end of the socket open. What it has said before is there.
+		c.sock.SetReadDeadline(time.Now().Add(lastWord))
 	}()
 	return c, nil
 }
