@@ -17,7 +17,7 @@
 // Contents are known by file and offset. A Supplier brings them, asked for by
 // faults and in the background; the Server puts each range into every address
 // space that lacks it, so that what parent and forked children share is read
-// once. Runs go in by UFFDIO_COPY up to 256 KiB a call, zero runs by
+// once. Runs go in by UFFDIO_COPY up to 1 MiB a call, zero runs by
 // UFFDIO_ZEROPAGE, and what cannot be read becomes UFFDIO_POISON: the process
 // gets SIGBUS when it touches it, not wrong bytes.
 //
