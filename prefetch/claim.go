@@ -117,32 +117,6 @@ func (q *Queue) claimList(c class, limit int64) run {
 	return q.claim(c, unitRef{r.File, int(r.Off / UnitBytes)}, limit)
 }
 
-// claimBlock takes what is wanted of the next block of the packed hot set.
-// Preconditions: mu is held, there is one.
-func (q *Queue) claimBlock() (r run, any bool) {
-	b := &q.blocks[0]
-	q.blocks = q.blocks[1:]
-	for _, x := range b.ranges {
-		units := q.units[x.File]
-		for i := int(x.Off / UnitBytes); i < min(int(x.End()/UnitBytes), len(units)); i++ {
-			if !units[i].waits() && units[i] != idle {
-				continue
-			}
-			from := i
-			for ; i < min(int(x.End()/UnitBytes), len(units)) && (units[i].waits() || units[i] == idle); i++ {
-				units[i] = inFlight
-			}
-			r.parts = append(r.parts, q.span(x.File, from, i))
-		}
-	}
-	if len(r.parts) == 0 {
-		return r, false
-	}
-	r.Range, r.class, r.packed = r.parts[0], hot, b
-	q.begin(&r)
-	return r, true
-}
-
 // begin accounts for a run. Preconditions: mu is held.
 func (q *Queue) begin(r *run) {
 	var bytes int64
@@ -162,23 +136,6 @@ func (q *Queue) begin(r *run) {
 		q.stats.SweepBytes += bytes
 		q.sweeping++
 	}
-}
-
-// unpacked gives the parts of a block that cannot be read back to those who
-// bring them from where they are stored. Preconditions: mu is held.
-func (q *Queue) unpacked(r run) {
-	for _, p := range r.parts {
-		q.each(p, func(u unitRef, s *state) {
-			*s = wantedHot
-			if len(q.readers[u]) > 0 {
-				q.demands = append(q.demands, u)
-			}
-		})
-		q.lists[hot] = append(q.lists[hot], p)
-	}
-	q.running--
-	q.wakeAny.Broadcast()
-	q.wakeExpress.Broadcast()
 }
 
 // takes reports whether a run of a class may take a unit. A demand takes what
@@ -235,50 +192,6 @@ func (q *Queue) claim(c class, u unitRef, limit int64) run {
 	}
 	q.begin(&r)
 	return r
-}
-
-// recordBytes is what a demand brings while a profile is recorded: what it
-// brings is not asked for again, and so goes into the profile as a whole.
-const recordBytes = 64 << 10
-
-// records reports whether the demands are to make a profile.
-func (q *Queue) records() bool { return q.opts.Recorder != nil && q.fills }
-
-// window returns how much a demand brings while a profile is recorded: twice as
-// much as the one before when it goes on where that ended. Preconditions: mu is
-// held.
-func (q *Queue) window(u unitRef) int64 {
-	for _, t := range q.tails {
-		if t.end == u {
-			return min(2*t.bytes, q.opts.RunBytes)
-		}
-	}
-	return min(recordBytes, q.opts.RunBytes)
-}
-
-// tail is where the run of a recorded demand ended.
-type tail struct {
-	end   unitRef
-	bytes int64
-}
-
-// maxTails is how many sequences of demands are told apart.
-const maxTails = 16
-
-// record notes what a demand brings. Preconditions: mu is held.
-func (q *Queue) record(u unitRef, r run) {
-	for _, p := range r.parts {
-		q.opts.Recorder.Touch(q.opts.Names[p.File], p.Off, p.Len)
-	}
-	t := tail{unitRef{u.file, int((r.End() + UnitBytes - 1) / UnitBytes)}, max(r.Len, recordBytes)}
-	if i := slices.IndexFunc(q.tails, func(t tail) bool { return t.end == u }); i >= 0 {
-		q.tails[i] = t
-		return
-	}
-	if len(q.tails) == maxTails {
-		q.tails = q.tails[1:]
-	}
-	q.tails = append(q.tails, t)
 }
 
 // span returns the range of the units from start to end.

@@ -69,31 +69,6 @@ func (q *Queue) fetch(r run) (zero, failed int64) {
 	return zero, failed
 }
 
-// fetchPacked brings a block of the packed hot set.
-func (q *Queue) fetchPacked(r run) {
-	buf := q.opts.Buffers.Get()
-	defer q.opts.Buffers.Put(buf)
-	if err := q.opts.Packed.read(r.packed, buf); err != nil {
-		q.opts.Logger.Warn("cannot use the packed hot set, going to where it is stored", "err", err)
-		q.mu.Lock()
-		q.unpacked(r)
-		q.mu.Unlock()
-		return
-	}
-	at := int64(0)
-	next := r.parts
-	for _, x := range r.packed.ranges {
-		for len(next) > 0 && next[0].File == x.File && next[0].Off >= x.Off && next[0].End() <= x.End() {
-			data := buf[at+next[0].Off-x.Off:][:next[0].Len]
-			q.pass(next[0], data, nil)
-			q.opts.Sink.Fill(next[0], data)
-			next = next[1:]
-		}
-		at += x.Len
-	}
-	q.delivered(r, 0, 0)
-}
-
 // order returns the parts of a run as they are delivered.
 func (r *run) order() []Range {
 	if r.first.Len == 0 {

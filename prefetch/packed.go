@@ -212,3 +212,71 @@ func (p *Packed) read(b *block, buf []byte) error {
 	}
 	return nil
 }
+
+// claimBlock takes what is wanted of the next block of the packed hot set.
+// Preconditions: mu is held, there is one.
+func (q *Queue) claimBlock() (r run, any bool) {
+	b := &q.blocks[0]
+	q.blocks = q.blocks[1:]
+	for _, x := range b.ranges {
+		units := q.units[x.File]
+		for i := int(x.Off / UnitBytes); i < min(int(x.End()/UnitBytes), len(units)); i++ {
+			if !units[i].waits() && units[i] != idle {
+				continue
+			}
+			from := i
+			for ; i < min(int(x.End()/UnitBytes), len(units)) && (units[i].waits() || units[i] == idle); i++ {
+				units[i] = inFlight
+			}
+			r.parts = append(r.parts, q.span(x.File, from, i))
+		}
+	}
+	if len(r.parts) == 0 {
+		return r, false
+	}
+	r.Range, r.class, r.packed = r.parts[0], hot, b
+	q.begin(&r)
+	return r, true
+}
+
+// unpacked gives the parts of a block that cannot be read back to those who
+// bring them from where they are stored. Preconditions: mu is held.
+func (q *Queue) unpacked(r run) {
+	for _, p := range r.parts {
+		q.each(p, func(u unitRef, s *state) {
+			*s = wantedHot
+			if len(q.readers[u]) > 0 {
+				q.demands = append(q.demands, u)
+			}
+		})
+		q.lists[hot] = append(q.lists[hot], p)
+	}
+	q.running--
+	q.wakeAny.Broadcast()
+	q.wakeExpress.Broadcast()
+}
+
+// fetchPacked brings a block of the packed hot set.
+func (q *Queue) fetchPacked(r run) {
+	buf := q.opts.Buffers.Get()
+	defer q.opts.Buffers.Put(buf)
+	if err := q.opts.Packed.read(r.packed, buf); err != nil {
+		q.opts.Logger.Warn("cannot use the packed hot set, going to where it is stored", "err", err)
+		q.mu.Lock()
+		q.unpacked(r)
+		q.mu.Unlock()
+		return
+	}
+	at := int64(0)
+	next := r.parts
+	for _, x := range r.packed.ranges {
+		for len(next) > 0 && next[0].File == x.File && next[0].Off >= x.Off && next[0].End() <= x.End() {
+			data := buf[at+next[0].Off-x.Off:][:next[0].Len]
+			q.pass(next[0], data, nil)
+			q.opts.Sink.Fill(next[0], data)
+			next = next[1:]
+		}
+		at += x.Len
+	}
+	q.delivered(r, 0, 0)
+}
