@@ -44,6 +44,18 @@ func openHot(o Options, names []string) *prefetch.Packed {
 	return nil
 }
 
+// warmHot reads the packed hot set, if there is one, so that the kernel has it in memory.
+func warmHot(images Images) {
+	k, ok := images.(HotKeeper)
+	if !ok {
+		return
+	}
+	if f, err := k.HotSet(); err == nil {
+		defer f.Close()
+		io.Copy(io.Discard, f) // what cannot be read now cannot be read then
+	}
+}
+
 // KeepHot packs the hot set of the profile that was recorded or replayed, unless the images have one. It is to be called after Close, when the profile has been stored,
 // and gives up when ctx ends. It returns how many bytes it wrote, 0 when there was nothing to do.
 func (f *Feed) KeepHot(ctx context.Context) (wrote int64, err error) {

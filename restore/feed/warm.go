@@ -21,6 +21,7 @@ func Warm(ctx context.Context, images Images, names []string, want []prefetch.Ra
 		return st, err
 	}
 	defer q.Close()
+	warmHot(images)
 	q.Sweep(want)
 	stop := make(chan struct{})
 	told := make(chan struct{})
