@@ -21,7 +21,7 @@ help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 build: ## build bin/gpucr-fs, and bin/gpucr-cuda, which loads NVIDIA's driver for it
-	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION) -X main.commit=$(COMMIT)" -o bin/gpucr-fs ./cmd/gpucr-fs
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION) -X main.commit=$(COMMIT)" -o bin/gpucr-fs ./cmd/gpucr-fs
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/gpucr-cuda ./cmd/gpucr-cuda
 
 plugin: ## build the CRIU plugin for AMD GPUs in build/plugin (CRIU_HOOKS=15 for CRIU after 4.2)
@@ -30,6 +30,7 @@ plugin: ## build the CRIU plugin for AMD GPUs in build/plugin (CRIU_HOOKS=15 for
 
 install: build plugin ## install gpucr-fs and the plugin under PREFIX (/usr/local; DESTDIR is put before it)
 	install -D -m 755 bin/gpucr-fs $(DESTDIR)$(PREFIX)/bin/gpucr-fs
+	install -D -m 755 bin/gpucr-cuda $(DESTDIR)$(PREFIX)/bin/gpucr-cuda
 	install -D -m 755 build/plugin/gpucr_plugin.so $(DESTDIR)$(PREFIX)/lib/gpucr-fs/gpucr_plugin.so
 
 deps:
