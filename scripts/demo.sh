@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The whole story on one real process: dumped twice by criu straight into a mounted store, deduplicated, the daemon stopped and started,
-# and the process restored from the mount by criu as it is. MEM sets its memory in MB. Leaves nothing behind.
+# the process restored from the mount by criu as it is, and once more on demand. MEM sets its memory in MB; TIMELINE=FILE.svg keeps the picture of the last restore.
+# Leaves nothing behind.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -119,6 +120,14 @@ kill "$pid"
 wait "$criu_pid" 2>/dev/null || true
 criu_pid=''
 gone "$pid"
+
+printf '%255s\n' '' >"$status"
+step 'restore it on demand: it runs before its memory has arrived' "$gpucr" restore --wait --timeline "$work/timeline" --criu "$criu" "$store" second
+passes 2
+echo "   every byte of its memory verified after the restore"
+
+[ -z "${TIMELINE:-}" ] || cp "$work/timeline.svg" "$TIMELINE"
+kill "$pid"
 pid=''
 step 'unmount' "$gpucr" umount "$mnt"
 printf '\ndone in %s s\n' "$(seconds "$total")"
