@@ -132,9 +132,10 @@ func newStore(dir string, config Config, o Options, d *db, packs *pack.Set) (*St
 	if err != nil {
 		return nil, &Error{Op: "open store", Err: err}
 	}
-	a := &arena{spares: 8 << 20}
+	// What is kept for reuse counts as cache.
+	a := &arena{spares: min(8<<20, o.CacheSize/8)}
 	s := &Store{
-		dir: dir, config: config, o: o, log: o.Logger, db: d, packs: packs, coder: coder, arena: a, cache: newCache(a, o.CacheSize),
+		dir: dir, config: config, o: o, log: o.Logger, db: d, packs: packs, coder: coder, arena: a, cache: newCache(a, o.CacheSize-a.spares),
 		roots: map[string]*root{}, names: map[string]*root{}, drafts: map[string]*Draft{}, watchers: map[int]func(string){},
 		pins: map[uint32]*bitset{}, bad: map[chunk.ID]bool{},
 	}
