@@ -12,7 +12,7 @@ import (
 // 0.1 to 0.5 ms, and a processor that others use may keep it from that for some 10 ms.
 const (
 	quiet    = 50 * time.Millisecond
-	patience = 10 * time.Second
+	patience = 30 * time.Second
 )
 
 // patient passes a sweep on when faults have become rare.
