@@ -9,8 +9,8 @@ import (
 
 // Geometry of the picture, in pixels.
 const (
-	svgWidth   = 860
-	svgLeft    = 150 // of the time axis
+	svgWidth   = 900
+	svgLeft    = 200 // of the time axis
 	svgRight   = 30
 	svgRow     = 26
 	svgTop     = 56
