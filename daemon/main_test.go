@@ -72,6 +72,8 @@ func (m *fakeMount) Wait() error {
 
 func (m *fakeMount) Discard(string) error { return m.draft.Abort() }
 
+func (m *fakeMount) Settle(context.Context, string) error { return m.draft.Abort() }
+
 func (m *fakeMount) Stats() fs.Stats { return fs.Stats{Reads: 7} }
 
 // server is a daemon under test.

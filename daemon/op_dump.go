@@ -16,7 +16,7 @@ type DumpRequest struct {
 }
 
 // Dump mounts a new checkpoint for one dump; it says so by a line with Prepared. The caller runs CRIU and answers with its verdict. Then the checkpoint is sealed, or, when
-// CRIU failed or the caller is gone, given up.
+// CRIU failed, given up; when the caller is gone, it is sealed if it is complete.
 var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Brief, error) {
 	if err := needTalk(env, "dump"); err != nil {
 		return Brief{}, err
@@ -28,7 +28,10 @@ var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Br
 	}
 	m := d.mountAt(images)
 	err := say(env, Prepared{Checkpoint: q.Name, Images: images})
-	ok := err == nil && awaitVerdict(env)
+	ok, said := false, true
+	if err == nil {
+		ok, said = awaitVerdict(env)
+	}
 	var res Brief
 	if ok {
 		var info index.Info
@@ -36,8 +39,12 @@ var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Br
 			res = brief(info)
 		}
 	}
-	if !ok || err != nil {
-		err = errors.Join(err, d.discard(m, q.Name))
+	switch {
+	case !said:
+		// CRIU may still be at it, and have ended the processes already: a complete dump is kept.
+		err = errors.Join(err, m.m.Settle(context.WithoutCancel(ctx), q.Name))
+	case !ok:
+		err = errors.Join(err, discard(m, q.Name))
 	}
 	err = errors.Join(err, d.dropMount(images), folder(q.Dir).clear())
 	if err == nil && !ok {
@@ -51,11 +58,11 @@ var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Br
 	return res, err
 })
 
-// discard gives the checkpoint of a failed dump up, also when CRIU was done with it and what followed failed.
-func (d *Daemon) discard(m *mounted, name string) error {
+// discard gives the checkpoint of a failed dump up. One that is sealed is kept, whatever failed afterwards: CRIU seals it when it has ended the processes.
+func discard(m *mounted, name string) error {
 	err := m.m.Discard(name)
 	if index.ClassOf(err) == index.ReadOnly {
-		err = d.store.Remove(context.Background(), []string{name})
+		return nil
 	}
 	return err
 }

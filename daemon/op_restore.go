@@ -50,11 +50,14 @@ type verdict struct {
 	OK bool `json:"ok"`
 }
 
-// awaitVerdict waits for the caller's word; false when it failed or is gone.
-func awaitVerdict(env *Env) bool {
+// awaitVerdict waits for the caller's word: whether CRIU did its part, and false for said when the caller is gone.
+func awaitVerdict(env *Env) (ok, said bool) {
 	var v verdict
 	line, err := bufio.NewReader(env.In).ReadBytes('\n')
-	return err == nil && json.Unmarshal(line, &v) == nil && v.OK
+	if err != nil || json.Unmarshal(line, &v) != nil {
+		return false, false
+	}
+	return v.OK, true
 }
 
 // say sends one line of JSON to the caller.
@@ -110,7 +113,7 @@ func (d *Daemon) restore(ctx context.Context, env *Env, q RestoreRequest) (Resto
 	ok := false
 	if err = errors.Join(err, merr); err == nil {
 		if err = say(env, Prepared{ID: s.ID, Checkpoint: r.name, Images: s.Images, Work: s.Dir, Total: r.feed.Status().TotalBytes, Profile: r.replays, AMDGPU: hasAMDGPU(c)}); err == nil {
-			ok = awaitVerdict(env)
+			ok, _ = awaitVerdict(env)
 		}
 	}
 	if r != nil {

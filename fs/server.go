@@ -240,6 +240,20 @@ func (s *Server) Seal(ctx context.Context, name string) (index.Info, error) {
 	return s.seal(ctx, img)
 }
 
+// Settle ends a checkpoint whose writer is gone without a word: one that holds a complete dump is sealed, since CRIU may have ended the processes by then; anything else
+// is given up, and what is written to it from now on fails. Class NotFound when there is none of that name.
+func (s *Server) Settle(ctx context.Context, name string) error {
+	img, err := s.cat.image(name)
+	if err != nil || img.openDraft() == nil {
+		return err
+	}
+	if img.complete() {
+		_, err := s.seal(ctx, img)
+		return err
+	}
+	return s.cat.abort(img)
+}
+
 // Discard gives a checkpoint up that is being written through this mount: what is written to it from now on fails. Class NotFound when there is none of that
 // name, ReadOnly when it is sealed.
 func (s *Server) Discard(name string) error {

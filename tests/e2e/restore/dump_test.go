@@ -1,0 +1,44 @@
+package restore
+
+import (
+	"fmt"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/tests/lazytarget"
+)
+
+// A dump whose command is interrupted or killed loses nobody: the process goes on, or it has ended and its checkpoint can be restored.
+func TestDumpKilled(t *testing.T) {
+	b := newBench(t)
+	rnd := source(t)
+	x := b.start("target", lazytarget.Options{MB: 24, Threads: 1, Seed: 9, Quiet: true})
+	kept := 0
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		for i := range *strikes {
+			x.name = fmt.Sprintf("dump-%d-%d", int(sig), i)
+			cmd := program.Command("dump", b.store, x.name, "-t", strconv.Itoa(x.pid))
+			must(t, cmd.Start())
+			wait(rnd.IntN(250))
+			cmd.Process.Signal(sig)
+			cmd.Wait()
+			for end := time.Now().Add(limit); len(program.Processes()) > 0 && time.Now().Before(end); wait(10) {
+			}
+			b.left.Killed()
+			must(t, b.left.Nothing())
+			if b.has(x.name) {
+				kept++
+				// CRIU may still be about to end it.
+				for end := time.Now().Add(10 * time.Second); x.Alive() && time.Now().Before(end); wait(10) {
+				}
+				x.Kill()
+				x.mustRestore("--wait")
+			}
+			must(t, x.Check(1, limit))
+			must(t, b.left.Nothing())
+		}
+	}
+	t.Logf("%d of %d dumps were complete", kept, 2**strikes)
+}
