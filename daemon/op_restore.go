@@ -190,7 +190,6 @@ type LazyPagesRequest struct {
 	Inventory []byte `json:"inventory"`
 	Work      string `json:"work"` // absolute
 	Rate      int64  `json:"rate,omitempty"`
-	Detach    bool   `json:"detach,omitempty"` // answer when the server listens
 }
 
 // LazyPages serves a restore's memory; it says that it listens by a line with Prepared, and answers when all is resident.
@@ -207,7 +206,8 @@ var LazyPages = define("lazy-pages", func(ctx context.Context, env *Env, q LazyP
 	if err != nil {
 		return RestoreStatus{}, err
 	}
-	if err := say(env, Prepared{ID: r.ID, Checkpoint: r.name, Work: r.Dir, Total: r.feed.Status().TotalBytes, Profile: r.replays}); err != nil || q.Detach {
+	if err := say(env, Prepared{ID: r.ID, Checkpoint: r.name, Work: r.Dir, Total: r.feed.Status().TotalBytes, Profile: r.replays}); err != nil {
+		r.feed.Retire()
 		return r.status(), err
 	}
 	st, err := r.wait(ctx, env.Progress)
