@@ -53,7 +53,7 @@ done
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir -p "$work"/{parts,lists/partial,cache/archives/partial,root}
+mkdir -p "$work"/{parts,lists/partial,cache/archives/partial,unpacked}
 
 # apt prints the address of each source it is set up with, whichever format it was written in; what stands before /dists/ is the mirror.
 mirrors=$(apt-get update --print-uris 2>/dev/null | sed -nE "s,^'([^']+)/dists/[^']*/InRelease'.*,\1,p" | grep -v security | sort -u || true)
@@ -87,9 +87,9 @@ for suite in ${SUITE:-testing unstable}; do
 done
 [ -n "$found" ] || die "cannot fetch criu >= $need from Debian" "check that apt-get update works, or set CRIU=/path/to/criu"
 
-for d in "$work"/cache/archives/*.deb; do dpkg -x "$d" "$work/root"; done
-program=$(find "$work/root" -path '*/sbin/criu' | head -n1)
-loader=$(find "$work/root" -name 'ld-linux*.so.*' -path '*/lib/*' | head -n1)
+for d in "$work"/cache/archives/*.deb; do dpkg -x "$d" "$work/unpacked"; done
+program=$(find "$work/unpacked" -path '*/sbin/criu' | head -n1)
+loader=$(find "$work/unpacked" -name 'ld-linux*.so.*' -path '*/lib/*' | head -n1)
 [ -n "$program" ] && [ -n "$loader" ] || die "Debian's criu package has another layout than expected" "set CRIU=/path/to/criu"
 libs=$(dirname "$loader")
 
@@ -98,7 +98,7 @@ mkdir -p "$new/lib"
 "$loader" --library-path "$libs" --list "$program" | awk '/=> \//{print $3}' | xargs -I{} cp -L {} "$new/lib/"
 cp -L "$loader" "$new/lib/"
 cp "$program" "$new/criu"
-"$loader" --library-path "$libs" "$work/root/usr/bin/patchelf" \
+"$loader" --library-path "$libs" "$work/unpacked/usr/bin/patchelf" \
 	--set-interpreter "$dir/lib/$(basename "$loader")" --force-rpath --set-rpath "$dir/lib" "$new/criu"
 rm -rf "$dir" && mv "$new" "$dir"
 v=$(version "$dir/criu")

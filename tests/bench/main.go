@@ -21,11 +21,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
-	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/gpucr/gpucr-fs/tests/cli"
 	"github.com/gpucr/gpucr-fs/tests/measure"
@@ -67,37 +64,13 @@ func parse(args []string) (options, error) {
 			return o, fmt.Errorf("unknown part %q", p)
 		}
 	}
-	if o.criu == "" {
-		o.criu = "build/criu/criu"
-	}
 	if o.desync == "" {
 		o.desync, _ = exec.LookPath("desync")
 	}
-	for _, p := range []*string{&o.gpucr, &o.criu} {
-		abs, err := filepath.Abs(*p)
-		if err != nil {
-			return o, err
-		}
-		if _, err := os.Stat(abs); err != nil {
-			return o, fmt.Errorf("%w (hint: run make build criu)", err)
-		}
-		*p = abs
-	}
-	return o, nil
+	return o, measure.Programs(&o.gpucr, &o.criu)
 }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:])
-	stop()
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
-}
+func main() { measure.Main("bench", run) }
 
 // bench is one run.
 type bench struct {

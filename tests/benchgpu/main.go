@@ -20,12 +20,10 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/dustin/go-humanize"
 
@@ -118,18 +116,7 @@ func names(list string, known ...string) ([]string, error) {
 	return out, nil
 }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:])
-	stop()
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "benchgpu:", err)
-		os.Exit(1)
-	}
-}
+func main() { measure.Main("benchgpu", run) }
 
 func run(ctx context.Context, args []string) (err error) {
 	o, err := parse(args)

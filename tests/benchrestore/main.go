@@ -20,12 +20,9 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/gpucr/gpucr-fs/tests/cli"
 	"github.com/gpucr/gpucr-fs/tests/lazytarget"
@@ -82,34 +79,10 @@ func parse(args []string) (options, error) {
 			return o, fmt.Errorf("unknown way %q; there are %s", w, strings.Join(wayNames(), ", "))
 		}
 	}
-	if o.criu == "" {
-		o.criu = "build/criu/criu"
-	}
-	for _, p := range []*string{&o.gpucr, &o.criu} {
-		abs, err := filepath.Abs(*p)
-		if err != nil {
-			return o, err
-		}
-		if _, err := os.Stat(abs); err != nil {
-			return o, fmt.Errorf("%w (hint: run make build criu)", err)
-		}
-		*p = abs
-	}
-	return o, nil
+	return o, measure.Programs(&o.gpucr, &o.criu)
 }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:])
-	stop()
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "benchrestore:", err)
-		os.Exit(1)
-	}
-}
+func main() { measure.Main("benchrestore", run) }
 
 // bench is one run.
 type bench struct {
