@@ -51,7 +51,8 @@ lint: ## gofmt, go vet, staticcheck, shell syntax
 fuzz: ## run each fuzz target for FUZZTIME (30s)
 	@FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
 
-torture: deps criu ## make restores of GPU state fail at FAULTS_N (20) moments of each kind, and fill 4 GiB of it
+torture: deps criu ## kill daemons and damage chunks under TORTURE_N (100) restores, let GPU restores fail at FAULTS_N (20) moments of each kind
+	$(GO) test -count=1 -timeout 2h -v -run 'Killed|Damaged' ./tests/e2e/restore -torture.n=$(TORTURE_N)
 	$(GO) test -count=1 -timeout 2h -v -run 'Faults' ./tests/e2e/plugin -faults.n=$(FAULTS_N)
 	$(GO) test -count=1 -timeout 10m -v -run 'StagingIsBounded' ./restore/server -server.big
 
