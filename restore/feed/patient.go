@@ -8,10 +8,11 @@ import (
 	"github.com/gpucr/gpucr-fs/prefetch"
 )
 
-// A first restore sweeps when nobody has waited for memory for quiet, and at the latest after patience. A process that goes through a hot set of 200 MB faults every
-// 0.1 to 0.5 ms, and a processor that others use may keep it from that for some 10 ms.
+// A first restore sweeps when nobody has waited for memory for quiet, not before the processes had time to start, and at the latest after patience. A process that goes
+// through a hot set of 200 MB faults every 0.1 to 0.5 ms, but processors that others use keep it from that for some 10 ms, and CRIU from letting it run for 100.
 const (
-	quiet    = 50 * time.Millisecond
+	quiet    = 100 * time.Millisecond
+	start    = 200 * time.Millisecond
 	patience = 30 * time.Second
 )
 
@@ -53,7 +54,7 @@ func (p *patient) wait(begin time.Time) {
 	t := time.NewTicker(quiet / 4)
 	defer t.Stop()
 	for {
-		if time.Since(begin) >= patience || p.Quiet() >= quiet && time.Since(begin) >= quiet {
+		if time.Since(begin) >= patience || p.Quiet() >= quiet && time.Since(begin) >= start {
 			return
 		}
 		select {
