@@ -24,3 +24,9 @@ func calledByCRIU(pid uint32) bool {
 	exe, err := os.Readlink(filepath.Join(proc, "exe"))
 	return err == nil && strings.Contains(filepath.Base(exe), "criu")
 }
+
+// runs says whether process pid, as seen from this process, has not ended; one that nobody has waited for yet has.
+func runs(pid uint32) bool {
+	_, err := os.Readlink(filepath.Join("/proc", strconv.FormatUint(uint64(pid), 10), "exe"))
+	return err == nil
+}

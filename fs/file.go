@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	iofs "io/fs"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -287,10 +288,14 @@ func (h *draftHandle) Flush(ctx context.Context) syscall.Errno {
 		return errno
 	}
 	p, ok := h.e.where()
-	if !ok || p != statsDump || !h.write || !h.wrote.Load() || h.e.img.openDraft() == nil {
+	if !ok || !h.write || !h.wrote.Load() || h.e.img.openDraft() == nil {
 		return 0
 	}
-	if c, ok := fuse.FromContext(ctx); !ok || !calledByCRIU(c.Pid) {
+	c, ok := fuse.FromContext(ctx)
+	if ok && slices.Contains(inventories, p) {
+		h.e.img.wroteInventory(c.Pid)
+	}
+	if p != statsDump || !ok || !calledByCRIU(c.Pid) {
 		return 0
 	}
 	info, err := h.s.seal(context.Background(), h.e.img)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	iofs "io/fs"
-	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -49,6 +48,8 @@ type image struct {
 	parent  string            // name of the checkpoint the parent link leads to
 	entries map[string]*entry // by path; of images born as drafts
 	next    uint64            // index for the next of these
+	dumper  uint32            // pid of who wrote inventory.img, as seen from here; 0 when not known
+	unsure  bool              // its dump ended in a way that nobody can tell what is missing: not to be sealed unasked
 }
 
 // entry is a file, directory or symlink of an image. Of a draft it is one object for the life of the file, whatever its path.
@@ -326,19 +327,47 @@ func (img *image) setParent(name string) error {
 	})
 }
 
-// complete says whether a draft holds a whole dump: CRIU writes inventory.img after everything a restore needs (cr-dump.c, cr_dump_tasks).
-// Engines keep the images in a folder named checkpoint.
+// complete says whether a draft holds a whole dump, once nobody writes to it any more: CRIU makes inventory.img after everything a restore needs (cr-dump.c,
+// cr_dump_tasks), and closes others after it (cr_dump_finish). Engines keep the images in a folder named checkpoint.
 func (img *image) complete() bool {
 	d := img.openDraft()
-	if d == nil {
+	if d == nil || img.doubted() {
 		return false
 	}
-	for _, dir := range []string{".", "checkpoint"} {
-		if fi, err := d.Stat(path.Join(dir, "inventory.img")); err == nil && fi.Size > 0 {
+	for _, name := range inventories {
+		if fi, err := d.Stat(name); err == nil && fi.Size > 0 {
 			return true
 		}
 	}
 	return false
+}
+
+var inventories = []string{"inventory.img", "checkpoint/inventory.img"}
+
+// wroteInventory notes who dumps.
+func (img *image) wroteInventory(pid uint32) {
+	img.mu.Lock()
+	defer img.mu.Unlock()
+	img.dumper = pid
+}
+
+func (img *image) doubt() {
+	img.mu.Lock()
+	defer img.mu.Unlock()
+	img.unsure = true
+}
+
+func (img *image) doubted() bool {
+	img.mu.RLock()
+	defer img.mu.RUnlock()
+	return img.unsure
+}
+
+// dumping tells whether who wrote the inventory still runs; true while that is not known.
+func (img *image) dumping() bool {
+	img.mu.RLock()
+	defer img.mu.RUnlock()
+	return img.dumper == 0 || runs(img.dumper)
 }
 
 // loaded says whether describing the image costs no read.

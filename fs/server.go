@@ -206,7 +206,7 @@ func (s *Server) settle(img *image) error {
 	if l, err := d.ReadDir("."); err == nil && len(l) == 0 {
 		return s.cat.abort(img)
 	}
-	return &index.Error{Class: index.Other, Op: "unmount", Checkpoint: img.name, Err: errors.New("no complete dump (inventory.img is missing): left unsealed"),
+	return &index.Error{Class: index.Other, Op: "unmount", Checkpoint: img.name, Err: errors.New("no complete dump (inventory.img is missing, or criu was killed): left unsealed"),
 		Hint: "seal it before unmounting if it is wanted; gc removes it"}
 }
 
@@ -240,16 +240,32 @@ func (s *Server) Seal(ctx context.Context, name string) (index.Info, error) {
 	return s.seal(ctx, img)
 }
 
-// Settle ends a checkpoint whose writer is gone without a word: one that holds a complete dump is sealed, since CRIU may have ended the processes by then; anything else
-// is given up, and what is written to it from now on fails. Class NotFound when there is none of that name.
+// settleLimit is how long Settle waits for a CRIU that has written its inventory: it closes what it has open then, ends the processes and writes its statistics.
+const settleLimit = time.Minute
+
+// Settle ends a checkpoint for whose dump nobody answers any more. One that lacks its inventory is given up: what is written to it from now on fails, and CRIU lets the
+// processes go on. With the inventory CRIU is about to end them, so it is waited for: closing its statistics seals the checkpoint. If it ends without them the checkpoint is left
+// unsealed, an error, since nobody can tell what was lost. Class NotFound when there is none of that name.
 func (s *Server) Settle(ctx context.Context, name string) error {
 	img, err := s.cat.image(name)
-	if err != nil || img.openDraft() == nil {
+	if err != nil {
 		return err
 	}
-	if img.complete() {
-		_, err := s.seal(ctx, img)
-		return err
+	ctx, cancel := context.WithTimeout(ctx, settleLimit)
+	defer cancel()
+	for img.complete() && img.dumping() && ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	switch {
+	case img.openDraft() == nil:
+		return nil
+	case img.complete() && !img.dumping():
+		img.doubt()
+		return &index.Error{Class: index.Other, Op: "dump", Checkpoint: img.name, Err: errors.New("criu ended before its dump was complete: left unsealed"),
+			Hint: "seal it if its processes have ended; gc removes it"}
 	}
 	return s.cat.abort(img)
 }

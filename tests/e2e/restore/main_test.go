@@ -11,12 +11,12 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/tests/cli"
 	"github.com/gpucr/gpucr-fs/tests/lazytarget"
 )
@@ -176,8 +176,10 @@ func (x *target) checks() {
 	x.Kill()
 }
 
-// has tells whether the store lists a checkpoint.
+// has tells whether the store has a complete checkpoint of that name.
 func (b *bench) has(name string) bool {
 	b.t.Helper()
-	return strings.Contains(b.run("ls", "--fast", b.store), name+" ")
+	states, err := program.States(b.t.Context(), b.store)
+	must(b.t, err)
+	return states[name] == index.Sealed
 }
