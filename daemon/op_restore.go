@@ -8,9 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"path/filepath"
-	"slices"
 
 	"github.com/gpucr/gpucr-fs/index"
 )
@@ -181,15 +179,10 @@ var RestoreWait = define("restore-wait", func(ctx context.Context, env *Env, q R
 
 // LazyPagesRequest asks for a lazy-pages server for a checkpoint that is restored from another mount.
 type LazyPagesRequest struct {
-	ID string `json:"id"`
-	// Checkpoint is a name, tag or ID; or Mount is a directory that this daemon has mounted, whose root is meant.
-	Checkpoint string `json:"checkpoint,omitempty"`
-	Mount      string `json:"mount,omitempty"`
-	// Inventory is the content of inventory.img as the mount shows it: what CRIU will read, and no other checkpoint's memory, is to be served. CRIU gives every dump an ID of
-	// its own in there.
-	Inventory []byte `json:"inventory"`
-	Work      string `json:"work"` // absolute
-	Rate      int64  `json:"rate,omitempty"`
+	ID         string `json:"id"`
+	Checkpoint string `json:"checkpoint"` // name, tag or ID
+	Work       string `json:"work"`       // absolute
+	Rate       int64  `json:"rate,omitempty"`
 }
 
 // LazyPages serves a restore's memory; it says that it listens by a line with Prepared, and answers when all is resident.
@@ -198,10 +191,6 @@ var LazyPages = define("lazy-pages", func(ctx context.Context, env *Env, q LazyP
 		return RestoreStatus{}, &index.Error{Class: index.Unsupported, Op: "lazy-pages", Err: errors.New("this needs a daemon")}
 	}
 	d := env.Daemon
-	var err error
-	if q.Checkpoint, err = d.shown(ctx, q); err != nil {
-		return RestoreStatus{}, err
-	}
 	r, err := d.startRestore(Serving{ID: q.ID, Checkpoint: q.Checkpoint, Rate: q.Rate, Dir: q.Work})
 	if err != nil {
 		return RestoreStatus{}, err
@@ -217,40 +206,6 @@ var LazyPages = define("lazy-pages", func(ctx context.Context, env *Env, q LazyP
 	}
 	return st, err
 })
-
-// shown finds the ID of the checkpoint that a mount shows. A following root may show an earlier one than the one sealed last, as long as somebody has it open.
-func (d *Daemon) shown(ctx context.Context, q LazyPagesRequest) (string, error) {
-	refs := []string{q.Checkpoint}
-	if q.Checkpoint == "" {
-		m := d.mountAt(q.Mount)
-		if m == nil {
-			return "", &index.Error{Class: index.NotFound, Op: "lazy-pages", File: q.Mount, Err: errors.New("this store is not mounted there")}
-		}
-		refs = []string{m.req.Checkpoint}
-		if m.req.Checkpoint == "" {
-			all, err := d.store.Names(ctx)
-			if err != nil {
-				return "", err
-			}
-			refs = nil
-			for _, c := range slices.Backward(all) {
-				if c.State == index.Sealed {
-					refs = append(refs, c.ID)
-				}
-			}
-		}
-	}
-	for _, ref := range refs {
-		c, err := d.store.Checkpoint(ref)
-		if err != nil {
-			return "", err
-		}
-		if b, err := fs.ReadFile(c.FS(), "inventory.img"); err == nil && bytes.Equal(b, q.Inventory) {
-			return c.Info().ID, nil
-		}
-	}
-	return "", &index.Error{Class: index.NotFound, Op: "lazy-pages", File: q.Mount, Err: errors.New("no checkpoint is the one that the mount shows"), Hint: "name a directory of .checkpoints"}
-}
 
 // passLines calls f with each line that is written to it.
 type passLines struct {

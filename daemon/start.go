@@ -195,7 +195,7 @@ func (o *RestoreOptions) rejoin(ctx context.Context, dir, id string) (RestoreSta
 func ServeLazyPages(ctx context.Context, dir string, q LazyPagesRequest, ready func() error, progress func(Progress)) (RestoreStatus, error) {
 	s, ok, err := ConnectDaemon(ctx, dir)
 	if err == nil && !ok {
-		err = &index.Error{Class: index.NotFound, Op: "lazy-pages", File: q.Mount, Err: errors.New("the daemon of this mount is gone"), Hint: "unmount and mount again"}
+		err = &index.Error{Class: index.NotFound, Op: "lazy-pages", Checkpoint: q.Checkpoint, Err: errors.New("the daemon of this mount is gone"), Hint: "unmount and mount again"}
 	}
 	if err != nil {
 		return RestoreStatus{}, err

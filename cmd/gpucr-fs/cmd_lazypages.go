@@ -82,13 +82,19 @@ func (l *lazyPages) run(ctx context.Context) (err error) {
 	if l.daemon {
 		return l.background(ctx)
 	}
-	place, stored, err := fs.Locate(l.images)
+	// A root that follows the checkpoint sealed last stays with it while somebody has it open.
+	open, err := os.Open(l.images)
+	if err != nil {
+		return err
+	}
+	defer open.Close()
+	whose, stored, err := fs.AskWhose(l.images)
 	if err != nil {
 		return err
 	}
 	var st any
 	if stored && !l.successor {
-		st, err = l.fromStore(ctx, place)
+		st, err = l.fromStore(ctx, whose)
 	} else {
 		st, err = l.fromDir(ctx)
 	}
@@ -99,24 +105,10 @@ func (l *lazyPages) run(ctx context.Context) (err error) {
 }
 
 // fromStore has the store's daemon serve.
-func (l *lazyPages) fromStore(ctx context.Context, p fs.Place) (daemon.RestoreStatus, error) {
-	// A root that follows the checkpoint sealed last stays with it while somebody has it open.
-	root, err := os.Open(l.images)
-	if err != nil {
-		return daemon.RestoreStatus{}, err
-	}
-	defer root.Close()
-	inventory, err := os.ReadFile(filepath.Join(l.images, "inventory.img"))
-	if err != nil {
-		return daemon.RestoreStatus{}, fmt.Errorf("read the images: %w", err)
-	}
-	q := daemon.LazyPagesRequest{Checkpoint: p.Checkpoint, Inventory: inventory, Work: l.work, Rate: int64(l.rate)}
-	if p.Checkpoint == "" {
-		q.Mount = p.Mount
-	}
+func (l *lazyPages) fromStore(ctx context.Context, w fs.Whose) (daemon.RestoreStatus, error) {
 	bar := l.a.progress("lazy-pages")
 	defer bar.close()
-	return daemon.ServeLazyPages(ctx, p.Store, q, l.ready, bar.tell)
+	return daemon.ServeLazyPages(ctx, w.Store, daemon.LazyPagesRequest{Checkpoint: w.ID, Work: l.work, Rate: int64(l.rate)}, l.ready, bar.tell)
 }
 
 // fromDir serves a plain directory from this process.

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpucr/gpucr-fs/tests/lazytarget"
 )
 
@@ -76,7 +78,8 @@ func TestLazyPagesOfADirectory(t *testing.T) {
 	}
 }
 
-// A root that follows the checkpoint sealed last shows an earlier one while somebody has it open: the memory is that of the checkpoint that CRIU reads.
+// A root that follows the checkpoint sealed last shows an earlier one while somebody has it open: the memory is that of the checkpoint that CRIU reads. A bind mount of a
+// checkpoint, as engines make them, is known for what it is.
 func TestLazyPagesOfAFollowingRoot(t *testing.T) {
 	b := newBench(t)
 	x := b.dumped("one", quiet)
@@ -86,12 +89,12 @@ func TestLazyPagesOfAFollowingRoot(t *testing.T) {
 	root, err := os.Open(mnt)
 	must(t, err)
 	y := b.dumped("two", lazytarget.Options{MB: 48, Threads: 1, Seed: 2, Quiet: true})
-	serve := func(x *target) {
+	serve := func(x *target, images string) {
 		t.Helper()
 		work := t.TempDir()
 		x.Reset()
-		b.run("lazy-pages", "-d", "-D", mnt, "-W", work)
-		must(t, criu(t, work, "restore", "-D", mnt, "--lazy-pages", "-d"))
+		b.run("lazy-pages", "-d", "-D", images, "-W", work)
+		must(t, criu(t, work, "restore", "-D", images, "--lazy-pages", "-d"))
 		x.Restored(x.pid)
 		x.checks()
 		for end := time.Now().Add(limit); len(program.Role("lazy-pages")) > 0; wait(10) {
@@ -100,8 +103,15 @@ func TestLazyPagesOfAFollowingRoot(t *testing.T) {
 			}
 		}
 	}
-	serve(x)
+	serve(x, mnt)
 	must(t, root.Close())
-	serve(y)
+	serve(y, mnt)
+
+	x.Kill()
+	bound := t.TempDir()
+	must(t, unix.Mount(filepath.Join(mnt, ".checkpoints", "one"), bound, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { _ = unix.Unmount(bound, unix.MNT_DETACH) })
+	serve(x, bound)
+	must(t, unix.Unmount(bound, unix.MNT_DETACH))
 	b.run("umount", mnt)
 }
