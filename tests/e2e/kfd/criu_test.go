@@ -126,9 +126,7 @@ func TestDumpAndRestore(t *testing.T) {
 				t.Fatalf("application has %d bos", bos)
 			}
 			b.dump(app)
-			if used := b.Sim.State().GPUs[0].VRAMUsed; used != 0 {
-				t.Errorf("%d bytes of vram in use with no process left", used)
-			}
+			b.WaitVRAMFree()
 			b.restore()
 			app.WaitRounds(2)
 			b.noGPUErrors()
@@ -229,9 +227,7 @@ func TestRefusedRestore(t *testing.T) {
 				t.Errorf("fault struck %d times", n)
 			}
 			app.WaitGone()
-			if used := b.Sim.State().GPUs[0].VRAMUsed; used != 0 {
-				t.Errorf("%d bytes of vram in use after the failed restore", used)
-			}
+			b.WaitVRAMFree()
 			b.restore()
 			app.WaitRounds(1)
 			app.Kill()

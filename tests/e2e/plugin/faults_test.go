@@ -76,16 +76,6 @@ func (f *faultBench) end() {
 	f.app.WaitGone()
 }
 
-// vramUsed is what of a GPU's memory somebody holds.
-func (f *faultBench) vramUsed(gpu uint32) uint64 {
-	for _, g := range f.Sim.State().GPUs {
-		if g.ID == gpu {
-			return g.VRAMUsed
-		}
-	}
-	return 0
-}
-
 // outcome holds a restore to the rule: the application runs with the VRAM it
 // had, or nothing of it runs.
 func (f *faultBench) outcome(err error) (failed bool) {
@@ -106,15 +96,7 @@ func (f *faultBench) outcome(err error) (failed bool) {
 	// CRIU kills the rest of a tree; when it was killed itself, nobody does.
 	f.end()
 	// The daemon lets go of buffer objects when it notices that who asked is gone.
-	for _, g := range f.Sim.State().GPUs {
-		for used := g.VRAMUsed; used != 0; used = f.vramUsed(g.ID) {
-			if time.Now().After(deadline) {
-				f.T.Errorf("gpu %d: %d bytes of vram in use after the failed restore", g.ID, used)
-				break
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-	}
+	f.WaitVRAMFree()
 	return true
 }
 

@@ -240,11 +240,7 @@ func TestDumpAndRestore(t *testing.T) {
 			app := b.StartApp(tc.procs, append(tc.args, "--interval", "1")...)
 			b.dump(app)
 			b.noHelpers()
-			for i, g := range b.Sim.State().GPUs {
-				if g.VRAMUsed != 0 {
-					t.Errorf("gpu %d: %d bytes of vram in use with no process left", i, g.VRAMUsed)
-				}
-			}
+			b.WaitVRAMFree()
 			b.restore()
 			app.WaitRounds(1)
 			b.noHelpers()

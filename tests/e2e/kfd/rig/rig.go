@@ -304,6 +304,21 @@ func (a *Application) waitUntil(left func() bool) {
 	}
 }
 
+// WaitVRAMFree waits until no VRAM is in use: who held the last reference to a
+// buffer object may be a moment later than its process.
+func (r *Rig) WaitVRAMFree() {
+	r.T.Helper()
+	deadline := time.Now().Add(waitLimit)
+	for i := range r.Sim.State().GPUs {
+		for used := int64(1); used != 0; time.Sleep(10 * time.Millisecond) {
+			if used = int64(r.Sim.State().GPUs[i].VRAMUsed); used != 0 && time.Now().After(deadline) {
+				r.T.Errorf("gpu %d: %d bytes of vram in use with no process left", i, used)
+				return
+			}
+		}
+	}
+}
+
 // tree returns a process and its descendants that have not ended, the process
 // itself first.
 func tree(root int) []int {
