@@ -88,7 +88,7 @@ func tree(proc string, root int) ([]int, error) {
 }
 
 // traces are what CUDA leaves on a process: open or mapped GPU devices, and the driver's library, which stays when the devices are given free.
-type traces struct{ devices, library bool }
+type traces struct{ devices, libcuda bool }
 
 func look(proc string, pid int) (t traces, err error) {
 	dir := filepath.Join(proc, strconv.Itoa(pid))
@@ -96,7 +96,7 @@ func look(proc string, pid int) (t traces, err error) {
 	if err != nil {
 		return t, gone(err)
 	}
-	t.library = bytes.Contains(maps, []byte("/libcuda.so"))
+	t.libcuda = bytes.Contains(maps, []byte("/libcuda.so"))
 	t.devices = bytes.Contains(maps, []byte(" /dev/nvidia"))
 	fds, err := os.ReadDir(filepath.Join(dir, "fd"))
 	if err != nil {

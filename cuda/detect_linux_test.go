@@ -44,7 +44,7 @@ func TestLook(t *testing.T) {
 	if err != nil || !slices.Equal(pids, []int{10, 11, 12, 9}) {
 		t.Fatalf("tree %v, %v", pids, err)
 	}
-	for pid, want := range map[int]traces{10: {}, 11: {devices: true}, 12: {library: true}, 9: {devices: true}, 20: {}, 999: {}} {
+	for pid, want := range map[int]traces{10: {}, 11: {devices: true}, 12: {libcuda: true}, 9: {devices: true}, 20: {}, 999: {}} {
 		if got, err := look(dir, pid); err != nil || got != want {
 			t.Errorf("process %d: %+v, %v; want %+v", pid, got, err, want)
 		}

@@ -26,7 +26,7 @@ func Uses(root int) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		if t.devices || t.library {
+		if t.devices || t.libcuda {
 			return true, nil
 		}
 	}
@@ -46,7 +46,7 @@ func (c *Client) Processes(ctx context.Context, root int) ([]Process, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !t.devices && !t.library {
+		if !t.devices && !t.libcuda {
 			continue
 		}
 		s, err := c.State(ctx, pid)

@@ -31,15 +31,15 @@ func toolArgs(argv []string) []string {
 
 // cudaFlags say how to reach NVIDIA's driver.
 type cudaFlags struct {
-	library string
+	libcuda string
 }
 
 func (f *cudaFlags) add(fl *pflag.FlagSet) {
-	fl.StringVar(&f.library, "libcuda", "", "`FILE` of NVIDIA's libcuda.so.1 (default: where the loader finds it)")
+	fl.StringVar(&f.libcuda, "libcuda", "", "`FILE` of NVIDIA's libcuda.so.1 (default: where the loader finds it)")
 }
 
 // present tells whether there is a driver to speak with. It loads nothing.
-func (f *cudaFlags) present() bool { return f.library != "" || cuda.Present() }
+func (f *cudaFlags) present() bool { return f.libcuda != "" || cuda.Present() }
 
 // client starts gpucr-cuda, which lies beside this program or in the PATH.
 func (f *cudaFlags) client(logger *slog.Logger) (*cuda.Client, error) {
@@ -50,7 +50,7 @@ func (f *cudaFlags) client(logger *slog.Logger) (*cuda.Client, error) {
 	if err != nil {
 		return nil, &codeError{exitError, "install gpucr-cuda beside gpucr-fs; make build builds both", err}
 	}
-	return cuda.Start(cuda.Options{Program: program, Library: f.library, Logger: logger})
+	return cuda.Start(cuda.Options{Program: program, Library: f.libcuda, Logger: logger})
 }
 
 // describe tells what the driver says of this machine, nil without one.
