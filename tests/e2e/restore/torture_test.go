@@ -90,11 +90,9 @@ func TestDamagedChunk(t *testing.T) {
 		x.Damaged()
 		_, err := b.try("restore", b.store, "one")
 		x.Restored(x.pid)
-		if err != nil {
+		// Partial: it runs, and some of what cannot be read was met before the command returned.
+		if err != nil && cli.Code(err) != cli.Partial {
 			failed++
-			if cli.Code(err) == 0 {
-				t.Error(err)
-			}
 			must(t, x.Ended(limit))
 		} else {
 			wait(rnd.IntN(100))
