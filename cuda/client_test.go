@@ -197,7 +197,7 @@ func TestTree(t *testing.T) {
 			t.Errorf("process %d answers %s, and %s before", i, got, before[i])
 		}
 	}
-	if s, err = c.Suspend(ctx(t), a.PID, time.Minute); err != nil {
+	if _, err := c.Suspend(ctx(t), a.PID, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	if procs, err := c.Resume(ctx(t), a.PID, nil); err != nil || len(procs) != 3 {

@@ -15,12 +15,11 @@ import (
 )
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
-		fmt.Fprintln(os.Stderr, "kfdshell:", err)
-		os.Exit(1)
-	}
+	fmt.Fprintln(os.Stderr, "kfdshell:", run(os.Args[1:]))
+	os.Exit(1)
 }
 
+// run becomes the shell; it returns only where that fails.
 func run(args []string) error {
 	out, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -149,7 +148,6 @@ type server struct {
 	stop  context.CancelFunc
 	done  chan struct{}
 	err   error
-	once  sync.Once
 }
 
 // serveOptions change how a server serves; the zero value is the plain way.
