@@ -185,6 +185,60 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+// TestProbeWhileMoving asks for memory where it is known to be until a report
+// says otherwise, while a thread moves it to and fro: that it is not there is
+// never the answer. The kernel alone would say so now and then.
+func TestProbeWhileMoving(t *testing.T) {
+	fd := newUffd(t)
+	at := addrOf(registered(t, fd, 1))
+	to, err := unix.Mmap(-1, 0, pageSize, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const moves = 20000
+	done := make(chan error, 1)
+	go func(from, to uintptr) {
+		for range moves {
+			const mayMove, fixed = 1, 2
+			if _, _, e := unix.Syscall6(unix.SYS_MREMAP, from, pageSize, pageSize, mayMove|fixed, to, 0); e != 0 {
+				done <- e
+				return
+			}
+			from, to = to, from
+		}
+		done <- nil
+	}(uintptr(at), uintptr(addrOf(to)))
+	var buf [8]message
+	answers := make(map[unix.Errno]int)
+	for remaps := 0; ; {
+		n, err := readMessages(fd, buf[:])
+		if err != nil && err != unix.EAGAIN && err != unix.EINTR {
+			t.Fatal(err)
+		}
+		for _, m := range buf[:max(n, 0)] {
+			if m.event == eventRemap {
+				_, at, _ = m.remap()
+				remaps++
+			}
+		}
+		if quiet(fd) {
+			answers[uffdProbe(fd, at, pageSize)]++
+		}
+		select {
+		case err := <-done:
+			if err != nil || remaps != moves {
+				t.Fatalf("%d moves reported: %v", remaps, err)
+			}
+			t.Log(answers)
+			if answers[unix.ENOENT] > 0 || answers[unix.EINVAL] == 0 {
+				t.Errorf("the answers were %v", answers)
+			}
+			return
+		default:
+		}
+	}
+}
+
 // TestKernelEvents holds the kernel to what events.go says of the order of one
 // thread's reports.
 func TestKernelEvents(t *testing.T) {

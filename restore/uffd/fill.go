@@ -142,6 +142,7 @@ func (m *memory) fillSome(r prefetch.Range, off, limit int64, fill filler) (fill
 	}
 	n = min(n, limit)
 	filled, errno = fill(m.fd, addr, at, n)
+	errno = found(m.fd, errno)
 	if filled > 0 {
 		m.space.markDone(r.File, at, filled)
 		m.checkComplete()

@@ -108,20 +108,36 @@ func uffdWake(fd int, start, n uint64) unix.Errno {
 }
 
 // uffdProbe asks, without changing anything, whether one registered mapping
-// covers the range. It rests on UFFDIO_CONTINUE refusing anonymous memory
-// with EINVAL only after it has found such a mapping, ENOENT otherwise, and on
-// every ioctl that fills memory giving EAGAIN while a fork, mremap, munmap or
-// madvise is under way whose event has not been read. TestProbe holds the
-// kernel to it.
+// covers the range: EINVAL when it does, ENOENT when not, ESRCH when the
+// process is gone, EAGAIN when it cannot be told. It rests on UFFDIO_CONTINUE
+// refusing anonymous memory with EINVAL only after it has found such a mapping,
+// and on every ioctl that fills memory giving EAGAIN while a fork, mremap,
+// munmap or madvise is under way whose event has not been read. TestProbe and
+// TestProbeWhileMoving hold the kernel to it.
 func uffdProbe(fd int, start, n uint64) unix.Errno {
 	a := argFill{argRange: argRange{start, n}}
-	return ioctl(fd, ioctlContinue, unsafe.Pointer(&a))
+	return found(fd, ioctl(fd, ioctlContinue, unsafe.Pointer(&a)))
+}
+
+// found makes sure of an ENOENT. The kernel looks for an event under way before
+// it looks for the mapping: one that begins in between may have taken the
+// mapping away, and whoever believed it gone would give up what is about to be
+// reported as moved. It cannot end before its report is read, so looking once
+// more tells. Preconditions: nobody reads events meanwhile.
+func found(fd int, errno unix.Errno) unix.Errno {
+	if errno == unix.ENOENT && !quiet(fd) {
+		return unix.EAGAIN
+	}
+	return errno
 }
 
 // quiet reports whether no event of the address space is outstanding: neither
 // unread nor read by us but not yet noticed by the task. A process that is
 // gone is quiet.
-func quiet(fd int) bool { return uffdProbe(fd, pageSize, pageSize) != unix.EAGAIN }
+func quiet(fd int) bool {
+	a := argFill{argRange: argRange{pageSize, pageSize}}
+	return ioctl(fd, ioctlContinue, unsafe.Pointer(&a)) != unix.EAGAIN
+}
 
 // waitReadable waits until descriptors are readable and tells which. With a
 // patience of more than 0 it gives up after that: then none is.

@@ -3,6 +3,7 @@ package uffd
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -24,8 +25,10 @@ func parentOf(pid int) (parent int, ok bool) {
 	return parent, err == nil
 }
 
-// descendants returns all processes below the given ones, without them.
+// descendants returns all processes below the given ones, without them. A pid
+// of 0, which is how a process of another pid namespace may look, has none.
 func descendants(pids []int) []int {
+	pids = slices.DeleteFunc(slices.Clone(pids), func(pid int) bool { return pid <= 1 })
 	if len(pids) == 0 {
 		return nil
 	}
@@ -69,7 +72,9 @@ func samePIDs(pid int) bool {
 func killTogether(pids []int) {
 	for _, sig := range []unix.Signal{unix.SIGSTOP, unix.SIGKILL} {
 		for _, pid := range pids {
-			unix.Kill(pid, sig)
+			if pid > 1 { // 0 and -1 mean others
+				unix.Kill(pid, sig)
+			}
 		}
 	}
 }

@@ -108,16 +108,21 @@ func (s *Server) Serve(ctx context.Context, supplier Supplier) error {
 	return err
 }
 
-// abandon ends all tasks, as nobody will bring the rest of their memory.
+// abandon ends all tasks and what they have forked, as nobody will bring the
+// rest of their memory.
 func (s *Server) abandon(err error) {
 	all := s.processes()
+	var pids []int
 	for _, p := range all {
 		// None is to see another one die.
 		unix.PidfdSendSignal(p.pidfd, unix.SIGSTOP, nil, 0)
+		pids = append(pids, p.pid)
 	}
+	below := descendants(pids)
 	for _, p := range all {
 		s.killProcess(p, err)
 	}
+	killTogether(below)
 	for _, m := range s.memories() {
 		if m.task == nil {
 			s.kill(m, err)
