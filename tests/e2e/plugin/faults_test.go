@@ -31,18 +31,19 @@ const slowRate = 150e6
 // while something goes wrong.
 type faultBench struct {
 	*bench
-	app  *rig.Application
-	rand *rand.Rand
-	took time.Duration // by a restore without a fault
-	jobs uint64        // of the DMA engines in it
+	app   *rig.Application
+	procs int
+	rand  *rand.Rand
+	took  time.Duration // by a restore without a fault
+	jobs  uint64        // of the DMA engines in it
 }
 
 func newFaultBench(t *testing.T, prepare func(*bench)) (f *faultBench) {
 	t.Helper()
 	t.Logf("seed %d", *seed)
-	f = &faultBench{bench: newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: slowRate}, {DMARate: slowRate}}}), rand: rand.New(rand.NewPCG(*seed, 0))}
+	f = &faultBench{procs: 2, bench: newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: slowRate}, {DMARate: slowRate}}}), rand: rand.New(rand.NewPCG(*seed, 0))}
 	prepare(f.bench)
-	f.app = f.StartApp(2, "--interval", "1", "--bos", "40", "--max-bo", "1048576")
+	f.app = f.StartApp(f.procs, "--interval", "1", "--bos", "40", "--max-bo", "1048576")
 	f.dump(f.app)
 	return f
 }
@@ -100,19 +101,37 @@ func (f *faultBench) outcome(err error) (failed bool) {
 	return true
 }
 
-// alive reports whether a process that uses the GPUs has not ended.
-func (f *faultBench) alive() bool {
+// survives waits for what becomes of the application when CRIU was killed at the end
+// of its work: true when every process verifies all its BOs once more, false
+// when none is left. Whoever notices that CRIU is gone may end them meanwhile.
+func (f *faultBench) survives() bool {
 	f.T.Helper()
-	for _, p := range f.Sim.State().Processes {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID))
-		if err != nil {
-			continue
+	want := make([]int, f.procs)
+	deadline := time.Now().Add(2 * time.Minute)
+	for first := true; ; first = false {
+		ahead := 0
+		for i := range want {
+			_, round, err := f.app.Status(i)
+			if err != nil && !os.IsNotExist(err) {
+				f.T.Fatalf("process %d: %v", i, err)
+			}
+			if first {
+				want[i] = round + 2 // a round under way began before
+			}
+			if round >= want[i] {
+				ahead++
+			}
 		}
-		if state := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))[0]; state != "Z" && state != "X" {
+		switch {
+		case ahead == f.procs:
 			return true
+		case len(f.Sim.State().Processes) == 0:
+			return false
+		case time.Now().After(deadline):
+			f.T.Fatalf("the application neither runs nor is gone: %+v\n%s", f.Sim.State(), f.criuLog("restore"))
 		}
+		time.Sleep(10 * time.Millisecond)
 	}
-	return false
 }
 
 // pluginErrors are the lines of criu's log in which the plugin complains.
@@ -183,9 +202,10 @@ func TestFaults(t *testing.T) {
 		r.cmd.Process.Kill() // nsenter has become criu
 		err := r.wait()
 		f.noHelpers()
-		if err != nil && f.alive() {
+		if err != nil && f.survives() {
 			t.Log("criu was as good as done")
-			err = nil
+			f.end()
+			return
 		}
 		f.outcome(err)
 	})
