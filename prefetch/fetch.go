@@ -27,9 +27,9 @@ type stretch struct {
 	zero bool
 }
 
-// fetch reads a run and hands its parts to the sink. Every byte has its place in
-// the buffer, so a sink may go on using what it was given until the buffer is
-// put back.
+// fetch reads a run and hands its parts to the sink: what somebody waits for by
+// itself, the rest at once. Every byte has its place in the buffer, so a sink may
+// go on using what it was given until the buffer is put back.
 func (q *Queue) fetch(r run) (zero, failed int64) {
 	f := q.opts.Files[r.File]
 	all := stretches(f, r.Range)
@@ -48,26 +48,43 @@ func (q *Queue) fetch(r run) (zero, failed int64) {
 			read = int64(n) == last-first
 		}
 	}
+	var parts []Part
 	for _, part := range r.order() {
 		for _, s := range all {
 			o := overlap(s.Range, part)
 			switch {
 			case o.Len == 0:
 			case s.zero:
-				q.pass(o, nil, nil)
-				q.opts.Sink.Zero(o)
+				parts = append(parts, Part{o, nil})
 				zero += o.Len
 			case read:
-				data := buf[o.Off-r.Off:][:o.Len]
-				q.pass(o, data, nil)
-				q.opts.Sink.Fill(o, data)
+				parts = append(parts, Part{o, buf[o.Off-r.Off:][:o.Len]})
 			default:
 				failed += q.read(f, o, buf[o.Off-r.Off:])
 			}
 		}
+		if r.waitedFor(part) {
+			q.give(parts)
+			parts = parts[:0]
+		}
 	}
+	q.give(parts)
 	return zero, failed
 }
+
+// give hands what has been read to readers and the sink.
+func (q *Queue) give(parts []Part) {
+	if len(parts) == 0 {
+		return
+	}
+	for _, p := range parts {
+		q.pass(p.Range, p.Data, nil)
+	}
+	q.opts.Sink.Take(parts)
+}
+
+// waitedFor reports whether a part lies in what somebody waits for.
+func (r *run) waitedFor(part Range) bool { return overlap(part, r.first).Len > 0 }
 
 // order returns the parts of a run as they are delivered.
 func (r *run) order() []Range {
@@ -134,8 +151,7 @@ const retryBytes = 64 << 10
 func (q *Queue) read(f File, r Range, buf []byte) (failed int64) {
 	n, err := f.ReadAt(buf[:r.Len], r.Off)
 	if int64(n) == r.Len {
-		q.pass(r, buf[:r.Len], nil)
-		q.opts.Sink.Fill(r, buf[:r.Len])
+		q.give([]Part{{r, buf[:r.Len]}})
 		return 0
 	}
 	if err == nil {

@@ -45,14 +45,19 @@ type Spanner interface {
 	Spans(yield func(start, end int64) bool) error
 }
 
+// Part is a range and its contents.
+type Part struct {
+	Range
+	Data []byte // nil: the range is zero
+}
+
 // Sink takes what the queue brings. Its methods are called by many goroutines
 // at once and return when they are done with the bytes.
 type Sink interface {
-	// Fill takes the contents of a range. data belongs to the queue, which
-	// leaves it alone until it puts the buffer back.
-	Fill(r Range, data []byte)
-	// Zero tells that a range is zero.
-	Zero(r Range)
+	// Take takes the contents of ranges, all of one run. Their data lies in one
+	// buffer of the queue, which leaves it alone until it puts the buffer back;
+	// parts is the sink's only until Take returns.
+	Take(parts []Part)
 	// Fail tells that one page, or what follows the end of a file, cannot be
 	// read.
 	Fail(r Range, err error)
@@ -153,7 +158,6 @@ func (o *Options) Validate() error {
 
 type noSink struct{}
 
-func (noSink) Fill(Range, []byte) {}
-func (noSink) Zero(Range)         {}
-func (noSink) Fail(Range, error)  {}
-func (noSink) Had(Range)          {}
+func (noSink) Take([]Part)       {}
+func (noSink) Fail(Range, error) {}
+func (noSink) Had(Range)         {}

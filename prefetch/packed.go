@@ -269,14 +269,14 @@ func (q *Queue) fetchPacked(r run) {
 	}
 	at := int64(0)
 	next := r.parts
+	parts := make([]Part, 0, len(next))
 	for _, x := range r.packed.ranges {
 		for len(next) > 0 && next[0].File == x.File && next[0].Off >= x.Off && next[0].End() <= x.End() {
-			data := buf[at+next[0].Off-x.Off:][:next[0].Len]
-			q.pass(next[0], data, nil)
-			q.opts.Sink.Fill(next[0], data)
+			parts = append(parts, Part{next[0], buf[at+next[0].Off-x.Off:][:next[0].Len]})
 			next = next[1:]
 		}
 		at += x.Len
 	}
+	q.give(parts)
 	q.delivered(r, 0, 0)
 }

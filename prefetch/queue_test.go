@@ -103,18 +103,17 @@ func (s *sink) add(r Range) {
 	}
 }
 
-func (s *sink) Fill(r Range, data []byte) {
+func (s *sink) Take(parts []Part) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.add(r)
-	copy(s.got[r.Off:r.End()], data)
-}
-
-func (s *sink) Zero(r Range) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.add(r)
-	clear(s.got[r.Off:r.End()])
+	for _, p := range parts {
+		s.add(p.Range)
+		if p.Data == nil {
+			clear(s.got[p.Off:p.End()])
+			continue
+		}
+		copy(s.got[p.Off:p.End()], p.Data)
+	}
 }
 
 func (s *sink) Fail(r Range, err error) {
@@ -159,9 +158,9 @@ func drain(t *testing.T, q *Queue) {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(5 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not after five seconds: %s", what)
+			t.Fatalf("not after a minute: %s", what)
 		}
 	}
 }

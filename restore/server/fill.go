@@ -252,8 +252,17 @@ type filler struct {
 
 func (f *filler) Get() []byte { return f.w.staging.Get() }
 
-// Fill notes where a part of a slot has to go.
-func (f *filler) Fill(r prefetch.Range, data []byte) {
+// Take notes where the parts of a slot have to go. What contents.Data tells the
+// queue to be zero, fillZeros fills.
+func (f *filler) Take(parts []prefetch.Part) {
+	for _, p := range parts {
+		if p.Data != nil {
+			f.take(p.Range, p.Data)
+		}
+	}
+}
+
+func (f *filler) take(r prefetch.Range, data []byte) {
 	t := f.w.targets[r.File]
 	buf, err := t.get()
 	if err != nil {
@@ -282,10 +291,6 @@ func (f *filler) Put(slot []byte) {
 	}
 	f.w.launch(f.bos[k], ops, false, slot)
 }
-
-// Zero does nothing: what contents.Data tells the queue to be zero, fillZeros
-// fills.
-func (f *filler) Zero(prefetch.Range) {}
 
 // Fail ends the work, if the failed read has not.
 func (f *filler) Fail(r prefetch.Range, err error) { f.w.fail(r.File, err) }

@@ -355,12 +355,21 @@ func (c *Client) deliver(p *packet) {
 	<-ch
 }
 
-// Fill, Zero, Fail and Had are prefetch.Sink.
-func (c *Client) Fill(r prefetch.Range, data []byte) {
-	c.deliver(&packet{kind: kindFill, r: r, page: c.slots.page(data)})
+// Take, Fail and Had are prefetch.Sink.
+func (c *Client) Take(parts []prefetch.Part) {
+	for len(parts) > 0 {
+		n := min(len(parts), maxRanges)
+		p := packet{kind: kindTake, ranges: make([]prefetch.Range, n), pages: make([]uint32, n)}
+		for i, x := range parts[:n] {
+			p.ranges[i], p.pages[i] = x.Range, zeroPage
+			if x.Data != nil {
+				p.pages[i] = c.slots.page(x.Data)
+			}
+		}
+		c.deliver(&p)
+		parts = parts[n:]
+	}
 }
-
-func (c *Client) Zero(r prefetch.Range) { c.deliver(&packet{kind: kindZero, r: r}) }
 
 func (c *Client) Fail(r prefetch.Range, err error) {
 	text := err.Error()

@@ -26,9 +26,19 @@ const enomemPatience = 30 * time.Second
 // like uffdCopy.
 type filler func(fd int, addr uint64, off, n int64) (int64, unix.Errno)
 
-// Fill gives the server the contents of a range: all address spaces that still
+// Take gives the server the contents of ranges: all address spaces that still
 // lack them get them. It is part of prefetch.Sink.
-func (s *Server) Fill(r prefetch.Range, data []byte) {
+func (s *Server) Take(parts []prefetch.Part) {
+	for _, p := range parts {
+		if p.Data == nil {
+			s.zero(p.Range)
+			continue
+		}
+		s.fill(p.Range, p.Data)
+	}
+}
+
+func (s *Server) fill(r prefetch.Range, data []byte) {
 	n := s.fillAll(r, func(fd int, addr uint64, off, n int64) (int64, unix.Errno) {
 		at := off - r.Off
 		return uffdCopy(fd, addr, data[at:at+n])
@@ -36,8 +46,7 @@ func (s *Server) Fill(r prefetch.Range, data []byte) {
 	s.stats.copied.Add(n)
 }
 
-// Zero tells the server that a range is zero. It is part of prefetch.Sink.
-func (s *Server) Zero(r prefetch.Range) {
+func (s *Server) zero(r prefetch.Range) {
 	n := s.fillAll(r, func(fd int, addr uint64, _, n int64) (int64, unix.Errno) {
 		return uffdZero(fd, addr, n)
 	})

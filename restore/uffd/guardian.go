@@ -261,7 +261,7 @@ func (g *guardian) receive(p *provider) (stop bool) {
 		}
 		closeAll(k.fds)
 		switch k.kind {
-		case kindFill, kindZero, kindFail, kindHad:
+		case kindTake, kindFail, kindHad:
 			p.fills.Go(func() {
 				g.deliver(p, &k)
 				g.outbox.put(packet{kind: kindAck, id: k.id})
@@ -286,28 +286,54 @@ func (g *guardian) receive(p *provider) (stop bool) {
 
 // deliver hands what a provider brought to the server.
 func (g *guardian) deliver(p *provider, k *packet) {
-	if k.r.Off < 0 || k.r.Len <= 0 || k.r.Off%pageSize != 0 || k.r.File < 0 || k.r.File >= len(g.Plan.Files) {
-		g.log.Error("the provider delivered a bad range", "range", k.r)
-		return
-	}
 	switch k.kind {
-	case kindFill:
-		data := p.slots.at(k.page, k.r.Len)
-		if data == nil {
-			g.log.Error("the provider delivered from outside the slots", "page", k.page, "bytes", k.r.Len)
+	case kindTake:
+		parts, err := g.parts(p, k)
+		if err != nil {
+			g.log.Error("the provider delivered what cannot be", "err", err)
 			return
 		}
-		g.server.Fill(k.r, data)
-	case kindZero:
-		g.server.Zero(k.r)
-	case kindFail:
-		g.server.Fail(k.r, errors.New(string(k.tail)))
-	case kindHad:
-		g.server.Had(k.r)
-	}
-	if k.kind == kindFill || k.kind == kindZero {
+		g.server.Take(parts)
 		p.delivered.Store(true)
+	case kindFail, kindHad:
+		if err := g.check(k.r); err != nil {
+			g.log.Error("the provider delivered what cannot be", "err", err)
+			return
+		}
+		if k.kind == kindHad {
+			g.server.Had(k.r)
+			return
+		}
+		g.server.Fail(k.r, errors.New(string(k.tail)))
 	}
+}
+
+func (g *guardian) check(r prefetch.Range) error {
+	if r.Off < 0 || r.Len <= 0 || r.Off%pageSize != 0 || r.File < 0 || r.File >= len(g.Plan.Files) {
+		return fmt.Errorf("a bad range %+v", r)
+	}
+	return nil
+}
+
+// parts finds the contents that a packet tells of.
+func (g *guardian) parts(p *provider, k *packet) ([]prefetch.Part, error) {
+	if len(k.pages) != len(k.ranges) {
+		return nil, fmt.Errorf("%d ranges with %d pages", len(k.ranges), len(k.pages))
+	}
+	parts := make([]prefetch.Part, len(k.ranges))
+	for i, r := range k.ranges {
+		if err := g.check(r); err != nil {
+			return nil, err
+		}
+		parts[i].Range = r
+		if k.pages[i] == zeroPage {
+			continue
+		}
+		if parts[i].Data = p.slots.at(k.pages[i], r.Len); parts[i].Data == nil {
+			return nil, fmt.Errorf("page %d for %d bytes is not in the slots", k.pages[i], r.Len)
+		}
+	}
+	return parts, nil
 }
 
 // detach forgets a provider that is gone. Preconditions: its packets have all

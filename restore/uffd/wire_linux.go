@@ -34,8 +34,7 @@ const (
 
 	// From the provider.
 
-	kindFill    // id, page of the slots and a range
-	kindZero    // id and a range
+	kindTake    // id, ranges and for each its page of the slots, or zeroPage
 	kindFail    // id, a range; tail: the error
 	kindHad     // id, a range
 	kindDrained // id
@@ -49,21 +48,24 @@ const (
 type packet struct {
 	kind   kind
 	flag   bool
-	page   uint32
 	id     uint64
 	r      prefetch.Range
 	ranges []prefetch.Range
+	pages  []uint32 // none, or one for each of ranges
 	tail   []byte
 	fds    []int // received: the receiver closes them
 }
 
 const (
-	headSize  = 1 + 1 + 4 + 8 + rangeSize + 4
+	headSize  = 1 + 1 + 8 + rangeSize + 4
 	rangeSize = 4 + 8 + 8
+	pageBytes = 4 // of a page's number
+	// zeroPage stands for contents that are zero.
+	zeroPage = ^uint32(0)
 	// maxRanges and maxTail keep packets well below the socket's buffer.
 	maxRanges = 2000
 	maxTail   = 32 << 10
-	maxPacket = headSize + maxRanges*rangeSize + maxTail
+	maxPacket = headSize + maxRanges*(rangeSize+pageBytes) + maxTail
 	maxFDs    = 4
 )
 
@@ -82,16 +84,22 @@ func getRange(b []byte) prefetch.Range {
 }
 
 func (p *packet) encode(b []byte) []byte {
-	b = append(b, byte(p.kind), 0)
+	var flags byte
 	if p.flag {
-		b[len(b)-1] = 1
+		flags |= 1
 	}
-	b = binary.LittleEndian.AppendUint32(b, p.page)
+	if len(p.pages) > 0 {
+		flags |= 2
+	}
+	b = append(b, byte(p.kind), flags)
 	b = binary.LittleEndian.AppendUint64(b, p.id)
 	b = appendRange(b, p.r)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(p.ranges)))
 	for _, r := range p.ranges {
 		b = appendRange(b, r)
+	}
+	for _, n := range p.pages {
+		b = binary.LittleEndian.AppendUint32(b, n)
 	}
 	return append(b, p.tail...)
 }
@@ -100,15 +108,26 @@ func decode(b []byte) (packet, error) {
 	if len(b) < headSize {
 		return packet{}, fmt.Errorf("packet of %d bytes", len(b))
 	}
-	p := packet{kind: kind(b[0]), flag: b[1] != 0, page: binary.LittleEndian.Uint32(b[2:]), id: binary.LittleEndian.Uint64(b[6:]), r: getRange(b[14:])}
-	n := int(binary.LittleEndian.Uint32(b[headSize-4:]))
+	p := packet{kind: kind(b[0]), flag: b[1]&1 != 0, id: binary.LittleEndian.Uint64(b[2:]), r: getRange(b[10:])}
+	n, each := int(binary.LittleEndian.Uint32(b[headSize-4:])), rangeSize
+	paged := b[1]&2 != 0
+	if paged {
+		each += pageBytes
+	}
 	b = b[headSize:]
-	if p.kind == 0 || p.kind >= kindEnd || n > maxRanges || len(b) < n*rangeSize {
+	if p.kind == 0 || p.kind >= kindEnd || n > maxRanges || len(b) < n*each {
 		return packet{}, fmt.Errorf("packet of kind %d with %d ranges in %d bytes", p.kind, n, len(b))
 	}
 	for range n {
 		p.ranges = append(p.ranges, getRange(b))
 		b = b[rangeSize:]
+	}
+	for range n {
+		if !paged {
+			break
+		}
+		p.pages = append(p.pages, binary.LittleEndian.Uint32(b))
+		b = b[pageBytes:]
 	}
 	p.tail = append([]byte(nil), b...)
 	return p, nil
