@@ -75,6 +75,9 @@ func (s *Sim) writeTopology(sys string) error {
 		files[filepath.Join(dev, "device/device")] = fmt.Sprintf("%#04x\n", g.model.DeviceID)
 		files[filepath.Join(dev, "device/uevent")] = fmt.Sprintf("DRIVER=amdgpu\nPCI_ID=%04X:%04X\nPCI_SLOT_NAME=%s\n", abi.PCIVendorAMD, g.model.DeviceID, g.pciSlot())
 		files[filepath.Join(dev, "device/drm", name, "dev")] = fmt.Sprintf("%d:%d\n", abi.DRMMajor, g.cfg.RenderMinor)
+		// By its primary node libdrm tells one GPU from another.
+		primary := g.cfg.RenderMinor - firstRender
+		files[filepath.Join(dev, fmt.Sprintf("device/drm/card%d/dev", primary))] = fmt.Sprintf("%d:%d\n", abi.DRMMajor, primary)
 	}
 	for path, content := range files {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

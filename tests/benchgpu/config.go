@@ -128,17 +128,23 @@ func (m *machine) dump() {
 		m.umount()
 	})
 	m.mount("--new", name)
-	m.run(nil, append([]string{m.criu, "dump", "-t", strconv.Itoa(m.app.PID)}, m.args()...)...)
+	plugin := m.plugin
+	if m.o.theirDump {
+		plugin = m.o.upstream
+	}
+	m.run(nil, append([]string{m.criu, "dump", "-t", strconv.Itoa(m.app.PID)}, m.argsWith(plugin)...)...)
 	m.app.WaitGone()
 	m.run(nil, m.program, "seal", m.store, name)
 	m.umount()
 }
 
 // args are criu's common ones.
-func (m *machine) args() []string {
+func (m *machine) args() []string { return m.argsWith(m.plugin) }
+
+func (m *machine) argsWith(plugin string) []string {
 	work := filepath.Join(m.Dir, "work")
 	m.must(os.MkdirAll(work, 0o755))
-	return []string{"-D", m.images, "-W", work, "-L", m.plugin, "-o", "log"}
+	return []string{"-D", m.images, "-W", work, "-L", plugin, "-o", "log"}
 }
 
 // times restores in every way with the images in one state.
@@ -190,6 +196,8 @@ func (m *machine) restore(way string) time.Duration {
 	switch way {
 	case lazy:
 		return m.run([]string{"GPUCR_PARALLEL=1"}, m.program, "--cache-size", m.o.cacheSize, "restore", "--criu", m.criu, m.store, name, "--", "--libdir", m.plugin)
+	case upstream:
+		return m.run(nil, append([]string{m.criu, "restore", "-d"}, m.argsWith(m.o.upstream)...)...)
 	case sequential:
 		return m.run([]string{"GPUCR_PARALLEL=0"}, append([]string{m.criu, "restore", "-d"}, m.args()...)...)
 	default:

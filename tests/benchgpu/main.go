@@ -9,6 +9,8 @@
 // With lazy pages on top (gpucr-fs restore), resume waits for the VRAM alone. Right before each time, more memory than is needed is touched and freed: see package
 // measure. The first restore in each way is left to run until the application has verified every buffer object.
 //
+// CRIU's own plugin is the peer: built for the criu that is used, and named by -upstream, it restores the same images, and with -upstream-dump it has dumped them.
+//
 // A simulated copy takes the machine's memory bandwidth, as no GPU's does. Where copying all in all is hardly faster than the link, as on two cores with 16 GB/s, what is
 // done beside it slows down; a lower -rate shows what a machine does whose memory is an order faster than the link.
 package main
@@ -41,6 +43,8 @@ type options struct {
 	rate        float64
 	cacheSize   string
 	jsonFile    string
+	upstream    string // folder of CRIU's own plugin, "" without
+	theirDump   bool   // by that plugin
 }
 
 // States of the images and ways to restore.
@@ -51,6 +55,7 @@ const (
 	sequential = "sequential"
 	parallel   = "parallel"
 	lazy       = "lazy"
+	upstream   = "upstream"
 )
 
 func parse(args []string) (options, error) {
@@ -64,6 +69,8 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.rounds, "n", 5, "restores of each kind; the median counts")
 	f.Float64Var(&o.rate, "rate", kfdsim.PCIe3x16, "bytes a second of a GPU's link, 0: no bound")
 	f.StringVar(&o.cacheSize, "cache-size", "128MiB", "the daemon's --cache-size")
+	f.StringVar(&o.upstream, "upstream", os.Getenv("AMDGPU_PLUGIN"), "measure CRIU's own amdgpu_plugin.so in `DIR` as well (default $AMDGPU_PLUGIN)")
+	f.BoolVar(&o.theirDump, "upstream-dump", false, "have the plugin of -upstream dump what all restore")
 	f.StringVar(&o.jsonFile, "json", "", "write the results to `FILE`, too")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -87,6 +94,18 @@ func parse(args []string) (options, error) {
 	}
 	if o.ways, err = names(*ways, sequential, parallel, lazy); err != nil {
 		return o, err
+	}
+	if o.upstream != "" {
+		if o.upstream, err = filepath.Abs(o.upstream); err != nil {
+			return o, err
+		}
+		if _, err := os.Stat(filepath.Join(o.upstream, "amdgpu_plugin.so")); err != nil {
+			return o, fmt.Errorf("-upstream: %w", err)
+		}
+		o.ways = append(o.ways, upstream)
+	}
+	if o.theirDump && o.upstream == "" {
+		return o, errors.New("-upstream-dump needs -upstream")
 	}
 	if o.rounds < 1 || o.rate < 0 {
 		return o, errors.New("-n must be 1 or more, -rate must not be negative")

@@ -90,15 +90,24 @@ func (r *results) configs() []config {
 
 func (r *results) print(w io.Writer) {
 	fmt.Fprintf(w, "Machine: %s. Simulated links of %.2f GB/s. Medians of %d.\n", r.Machine, r.Rate/1e9, r.Rounds)
-	fmt.Fprintf(w, "\n| VRAM | processes | GPUs | images | sequential s | parallel s | less | DMA busy | VRAM over rate s | lazy s |\n|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|\n")
+	head, rule := "", ""
+	peer := slices.ContainsFunc(r.Cells, func(c *cell) bool { return c.Way == upstream })
+	if peer {
+		head, rule = " criu's plugin s | parallel is less |", "---:|---:|"
+	}
+	fmt.Fprintf(w, "\n| VRAM | processes | GPUs | images | sequential s | parallel s | less | DMA busy | VRAM over rate s | lazy s |%s\n|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|%s\n", head, rule)
 	for _, c := range r.configs() {
 		for _, state := range []string{cached, cold} {
-			seq, par, lz := r.cell(c, state, sequential), r.cell(c, state, parallel), r.cell(c, state, lazy)
-			if seq == nil && par == nil && lz == nil {
+			seq, par, lz, up := r.cell(c, state, sequential), r.cell(c, state, parallel), r.cell(c, state, lazy), r.cell(c, state, upstream)
+			if seq == nil && par == nil && lz == nil && up == nil {
 				continue
 			}
-			fmt.Fprintf(w, "| %s | %d | %d | %s | %s | %s | %s | %s | %s | %s |\n", humanize.IBytes(c.vram), c.procs, c.gpus, state,
+			fmt.Fprintf(w, "| %s | %d | %d | %s | %s | %s | %s | %s | %s | %s |", humanize.IBytes(c.vram), c.procs, c.gpus, state,
 				seconds(seq.median()), seconds(par.median()), percent(1-par.median()/seq.median()), percent(par.busy()), seconds(r.wire(c)), seconds(lz.median()))
+			if peer {
+				fmt.Fprintf(w, " %s | %s |", seconds(up.median()), percent(1-par.median()/up.median()))
+			}
+			fmt.Fprintln(w)
 		}
 	}
 	r.targets(w)
@@ -135,21 +144,27 @@ func (r *results) targets(w io.Writer) {
 		}
 	}
 	const (
-		warmOne = "parallel, page-cached, one process: less time"
-		coldOne = "parallel, cold, one process: less time"
-		warmTwo = "parallel, page-cached, several processes: less time"
-		busy    = "DMA busy, page-cached, of the fill"
-		onTime  = "lazy, page-cached: VRAM over rate, of the time until resume"
+		warmOne  = "parallel, page-cached, one process: less time"
+		coldOne  = "parallel, cold, one process: less time"
+		warmTwo  = "parallel, page-cached, several processes: less time"
+		peerOne  = "parallel, page-cached, one process: less time than criu's plugin"
+		peerCold = "parallel, cold, one process: less time than criu's plugin"
+		peerTwo  = "parallel, page-cached, several processes: less time than criu's plugin"
+		busy     = "DMA busy, page-cached, of the fill"
+		onTime   = "lazy, page-cached: VRAM over rate, of the time until resume"
 	)
 	for _, c := range r.configs() {
-		less := func(state string) float64 {
-			return 1 - r.cell(c, state, parallel).median()/r.cell(c, state, sequential).median()
+		less := func(state, than string) float64 {
+			return 1 - r.cell(c, state, parallel).median()/r.cell(c, state, than).median()
 		}
 		if c.procs == 1 {
-			note(warmOne, less(cached))
-			note(coldOne, less(cold))
+			note(warmOne, less(cached, sequential))
+			note(coldOne, less(cold, sequential))
+			note(peerOne, less(cached, upstream))
+			note(peerCold, less(cold, upstream))
 		} else {
-			note(warmTwo, less(cached))
+			note(warmTwo, less(cached, sequential))
+			note(peerTwo, less(cached, upstream))
 		}
 		note(busy, r.cell(c, cached, parallel).busy())
 		note(onTime, r.wire(c)/r.cell(c, cached, lazy).median())
@@ -158,7 +173,7 @@ func (r *results) targets(w io.Writer) {
 	for _, t := range []struct {
 		name  string
 		bound float64
-	}{{warmOne, 0.343}, {coldOne, 0.076}, {warmTwo, 0.343}, {busy, 0.85}, {onTime, 1 / 1.15}} {
+	}{{warmOne, 0.343}, {coldOne, 0.076}, {warmTwo, 0.343}, {peerOne, 0.343}, {peerCold, 0.076}, {peerTwo, 0.343}, {busy, 0.85}, {onTime, 1 / 1.15}} {
 		v, ok := worst[t.name]
 		if !ok {
 			continue
