@@ -82,16 +82,21 @@ func Start(o Options) (*Feed, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
+	guardian, err := uffd.Spawn(o.Guardian)
+	if err != nil {
+		return nil, err
+	}
 	c, err := criuimg.Load(o.Images.FS())
 	if err != nil {
+		guardian.Close()
 		return nil, fmt.Errorf("read the images: %w", err)
 	}
 	run := int64(2 << 20)
 	for run > 256<<10 && o.Memory < 8*run {
 		run /= 2
 	}
-	client, err := uffd.StartGuardian(uffd.GuardianOptions{
-		Dir: o.Work, Plan: uffd.NewPlan(c), Command: o.Guardian, Successor: o.Successor, RunBytes: run, Memory: o.Memory, Logger: o.Logger,
+	client, err := guardian.Begin(uffd.GuardianOptions{
+		Dir: o.Work, Plan: uffd.NewPlan(c), Successor: o.Successor, RunBytes: run, Memory: o.Memory, Logger: o.Logger,
 	})
 	if err != nil {
 		return nil, err

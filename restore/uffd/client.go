@@ -28,7 +28,7 @@ type GuardianOptions struct {
 	// Dir is CRIU's work directory, where the socket goes.
 	Dir  string
 	Plan *Plan
-	// Command starts a program that calls GuardianMain.
+	// Command starts a program that calls GuardianMain, see Spawn.
 	Command []string
 	// Successor starts a program that calls Takeover and provides in this
 	// one's place. Without it the tasks are killed when this process ends
@@ -50,8 +50,6 @@ func (o *GuardianOptions) Validate() error {
 		o.Memory = 32 << 20
 	}
 	switch {
-	case len(o.Command) == 0:
-		return errors.New("uffd: guardian options lack the command")
 	case o.RunBytes < prefetch.UnitBytes || o.RunBytes%prefetch.UnitBytes != 0:
 		return fmt.Errorf("uffd: run of %d bytes is not a multiple of %d", o.RunBytes, prefetch.UnitBytes)
 	case o.Memory < 2*o.RunBytes:
@@ -80,11 +78,17 @@ type Client struct {
 	keep   keepsakes
 }
 
-// StartGuardian starts a guardian. When it returns, criu restore --lazy-pages
-// may be started.
-func StartGuardian(o GuardianOptions) (*Client, error) {
-	if err := o.Validate(); err != nil {
-		return nil, err
+// Spawned is a guardian's process that does not know yet what to guard.
+type Spawned struct {
+	wire  *wire
+	setup *os.File
+}
+
+// Spawn starts a guardian's process by command, a program that calls
+// GuardianMain. Starting takes as long as reading a checkpoint's page maps.
+func Spawn(command []string) (*Spawned, error) {
+	if len(command) == 0 {
+		return nil, errors.New("uffd: guardian options lack the command")
 	}
 	ours, theirs, err := socketPair()
 	if err != nil {
@@ -95,26 +99,61 @@ func StartGuardian(o GuardianOptions) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	setupFile, err := writeSetup(&setup{Plan: o.Plan, Dir: o.Dir, Successor: o.Successor,
-		RunBytes: o.RunBytes, Slots: int(o.Memory / o.RunBytes)})
+	fd, err := unix.MemfdCreate("gpucr-fs-plan", unix.MFD_CLOEXEC)
 	if err != nil {
 		w.close()
-		return nil, err
+		return nil, fmt.Errorf("make shared memory: %w", err)
 	}
-	defer setupFile.Close()
-	cmd := exec.Command(o.Command[0], o.Command[1:]...)
-	cmd.ExtraFiles = []*os.File{theirs, setupFile}
+	g := &Spawned{wire: w, setup: os.NewFile(uintptr(fd), "setup")}
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.ExtraFiles = []*os.File{theirs, g.setup}
 	cmd.Stderr = os.Stderr
 	// Its own session: what ends this process's terminal or group does not
 	// end it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		w.close()
+		g.Close()
 		return nil, fmt.Errorf("start the guardian: %w", err)
 	}
 	go cmd.Wait() // reaps it; its end shows on the connection
-	theirs.Close()
-	return connect(w, o.Plan, o.Logger)
+	return g, nil
+}
+
+// Close ends a guardian that was not begun.
+func (g *Spawned) Close() {
+	g.wire.close()
+	g.setup.Close()
+}
+
+// Begin tells the guardian what to do. When it returns, criu restore
+// --lazy-pages may be started. The command of the options is not used, and g
+// neither afterwards.
+func (g *Spawned) Begin(o GuardianOptions) (*Client, error) {
+	defer g.setup.Close()
+	err := o.Validate()
+	if err == nil {
+		err = writeSetup(g.setup, &setup{Plan: o.Plan, Dir: o.Dir, Successor: o.Successor, RunBytes: o.RunBytes, Slots: int(o.Memory / o.RunBytes)})
+	}
+	if err == nil {
+		err = g.wire.send(&packet{kind: kindBegin})
+	}
+	if err != nil {
+		g.wire.close()
+		return nil, err
+	}
+	return connect(g.wire, o.Plan, o.Logger)
+}
+
+// StartGuardian starts a guardian: it is Spawn and Begin.
+func StartGuardian(o GuardianOptions) (*Client, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	g, err := Spawn(o.Command)
+	if err != nil {
+		return nil, err
+	}
+	return g.Begin(o)
 }
 
 // Takeover connects to the guardian that started this process in place of a
@@ -143,18 +182,12 @@ func TakeoverFrom(wire, setup *os.File, log *slog.Logger) (*Client, error) {
 	return connect(w, st.Plan, log)
 }
 
-// writeSetup leaves the setup in a memfd, read from its start by offset.
-func writeSetup(st *setup) (*os.File, error) {
-	fd, err := unix.MemfdCreate("gpucr-fs-plan", unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("make shared memory: %w", err)
-	}
-	f := os.NewFile(uintptr(fd), "setup")
+// writeSetup leaves the setup in a file, read from its start by offset.
+func writeSetup(f *os.File, st *setup) error {
 	if err := gob.NewEncoder(f).Encode(st); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("write the guardian's setup: %w", err)
+		return fmt.Errorf("write the guardian's setup: %w", err)
 	}
-	return f, nil
+	return nil
 }
 
 // connect waits for the guardian to accept this provider.

@@ -74,12 +74,20 @@ func GuardianMain() error {
 
 	setupFile := os.NewFile(fdSetup, "setup")
 	defer setupFile.Close()
-	st, err := readSetup(setupFile)
+	w, err := newWire(os.NewFile(fdWire, "provider"))
 	if err != nil {
 		return err
 	}
-	w, err := newWire(os.NewFile(fdWire, "provider"))
+	if _, err := w.receive(); err != nil {
+		w.close()
+		if errors.Is(err, io.EOF) {
+			return nil // nobody is restored after all
+		}
+		return err
+	}
+	st, err := readSetup(setupFile)
 	if err != nil {
+		w.close()
 		return err
 	}
 	g := &guardian{setup: st, setupFile: setupFile, outbox: newOutbox()}

@@ -34,6 +34,7 @@ const (
 
 	// From the provider.
 
+	kindBegin   // the setup is there, the first word to a guardian
 	kindTake    // id, ranges and for each its page of the slots, or zeroPage
 	kindFail    // id, a range; tail: the error
 	kindHad     // id, a range
