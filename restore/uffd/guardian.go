@@ -425,7 +425,9 @@ func (g *guardian) report(stop <-chan struct{}) {
 }
 
 // joined passes a memory's descriptors to the provider for keeping: should the
-// guardian be killed, faults of the process wait instead of reading zeros.
+// guardian be killed, faults of the process wait instead of reading zeros. That
+// of a forked child has nobody else until then, and the child runs already: it
+// does not go through the outbox unless it has to.
 func (g *guardian) joined(m *memory) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -435,6 +437,12 @@ func (g *guardian) joined(m *memory) {
 	p := packet{kind: kindMemory, id: m.id, fds: []int{m.fd}}
 	if m.task != nil {
 		p.fds = append(p.fds, m.task.pidfd)
+	}
+	g.mu.Lock()
+	to := g.provider
+	g.mu.Unlock()
+	if to != nil && to.wire.sendNow(&p) == nil {
+		return
 	}
 	for i, fd := range p.fds {
 		// Sending takes place later, when these may be closed.

@@ -184,7 +184,7 @@ func (s *Server) add(pid int, task *process, fd int) error {
 		return fmt.Errorf("criu restores task %d, which the images do not have; check that both use the same image directory", pid)
 	}
 	t := &s.opts.Plan.Tasks[i]
-	m := &memory{srv: s, fd: fd, task: task, name: fmt.Sprint(pid), vmas: t.VMAs, space: t.space(len(s.opts.Plan.Files))}
+	m := &memory{srv: s, fd: fd, id: s.newID(), task: task, name: fmt.Sprint(pid), vmas: t.VMAs, space: t.space(len(s.opts.Plan.Files))}
 	s.log.Debug("task", "pid", pid, "ranges", len(t.Ranges), "bytes", m.space.left.Load()*pageSize)
 	return s.start(m)
 }
@@ -192,12 +192,24 @@ func (s *Server) add(pid int, task *process, fd int) error {
 // adopt starts serving a forked child. Preconditions: parent.mu is held for
 // writing.
 func (s *Server) adopt(parent *memory, fd int) {
-	m := &memory{srv: s, fd: fd, name: parent.name + "+", space: parent.space.fork(), unsettled: true}
+	m := &memory{srv: s, fd: fd, name: parent.name + "+", unsettled: true, id: s.newID()}
+	// First of all: the child runs already, and nobody else has its descriptor.
+	if s.watcher != nil {
+		s.watcher.joined(m)
+	}
+	m.space = parent.space.fork()
 	if err := s.start(m); err != nil {
 		// The descriptor stays open, so that the child waits for its pages
 		// for ever instead of seeing zeros.
 		s.log.Error("cannot serve a forked child, its page faults will hang", "parent", parent.name, "err", err)
 	}
+}
+
+func (s *Server) newID() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ids++
+	return s.ids
 }
 
 func (s *Server) start(m *memory) error {
@@ -207,10 +219,9 @@ func (s *Server) start(m *memory) error {
 	}
 	m.kick = kick
 	s.mu.Lock()
-	s.ids++
-	m.id = s.ids
 	s.live = append(s.live, m)
 	s.mu.Unlock()
+	// A provider that comes from now on is told of the live ones.
 	if s.watcher != nil {
 		s.watcher.joined(m)
 	}

@@ -173,6 +173,20 @@ func (w *wire) send(p *packet) error {
 	return err
 }
 
+// sendNow sends a packet unless it would have to wait: for room, or for another
+// sender.
+func (w *wire) sendNow(p *packet) error {
+	raw, err := w.c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	b, oob := p.encode(nil), unix.UnixRights(p.fds...)
+	cerr := raw.Control(func(fd uintptr) {
+		err = unix.Sendmsg(int(fd), b, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	})
+	return errors.Join(cerr, err)
+}
+
 // sendRanges sends any number of ranges in packets of one kind.
 func (w *wire) sendRanges(k kind, ranges []prefetch.Range) error {
 	for len(ranges) > 0 {
@@ -189,6 +203,11 @@ func (w *wire) sendRanges(k kind, ranges []prefetch.Range) error {
 func (w *wire) receive() (packet, error) {
 	oob := make([]byte, unix.CmsgSpace(maxFDs*4))
 	n, on, _, _, err := w.c.ReadMsgUnix(w.buf, oob)
+	if errors.Is(err, unix.ECONNRESET) {
+		// The other end was killed before it had read everything. The kernel
+		// says so first, once; what had been sent to here is still to come.
+		n, on, _, _, err = w.c.ReadMsgUnix(w.buf, oob)
+	}
 	if err != nil {
 		return packet{}, err
 	}

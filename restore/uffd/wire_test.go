@@ -175,3 +175,38 @@ func TestSlots(t *testing.T) {
 		t.Error("mapped less than one slot")
 	}
 }
+
+// What was sent by one that was killed arrives, though it had not read all that
+// was sent to it.
+func TestLastWordsOfTheKilled(t *testing.T) {
+	a, b, err := socketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, err := newWire(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.close()
+	theirs, err := newWire(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id := range uint64(3) {
+		if err := theirs.send(&packet{kind: kindLeft, id: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := ours.send(&packet{kind: kindStop}); err != nil {
+		t.Fatal(err)
+	}
+	theirs.close()
+	for id := range uint64(3) {
+		if p, err := ours.receive(); err != nil || p.id != id {
+			t.Fatalf("packet %d: %+v, %v", id, p, err)
+		}
+	}
+	if _, err := ours.receive(); !errors.Is(err, io.EOF) {
+		t.Errorf("after the last: %v", err)
+	}
+}
