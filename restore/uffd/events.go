@@ -265,7 +265,15 @@ func (s *space) unmap(start, end uint64) {
 	var out areas
 	for _, r := range s.areas[i:j] {
 		in := r.installs[0]
-		s.moving = slices.DeleteFunc(s.moving, func(g uint64) bool { return g == in.to })
+		for _, ended := range r.installs {
+			// Which of several this is about nobody can tell. One that is
+			// held to be moving for too long loses its contents at the next
+			// mremap.
+			if ended.to == 0 {
+				break
+			}
+			s.moving = slices.DeleteFunc(s.moving, func(g uint64) bool { return g == ended.to })
+		}
 		s.forget(s.takeLimbo(r.start, r.end, in.gen))
 		ps := s.takeLive(r.start, r.end, in.gen)
 		if in.gen > 0 && len(r.installs) == 1 {

@@ -53,6 +53,16 @@ const (
 	settleSpins    = 50
 )
 
+// A thread that is preempted between its call and its report is overtaken by the
+// calls of others; when these reuse its addresses, no order of reports tells any
+// more what went where. Whose report is unread waits. So while the space is not
+// quiet each further report is left unread a little longer: late ones get in.
+// An mremap, of two reports, waits latePause once.
+const (
+	latePause    = 500 * time.Microsecond
+	latePauseMax = 4 * time.Millisecond
+)
+
 // zeroBytes bounds how much memory without contents one fault brings in.
 const zeroBytes = 64 << 10
 
@@ -61,7 +71,7 @@ const zeroBytes = 64 << 10
 func (m *memory) run() bool {
 	defer m.srv.left(m)
 	buf := make([]message, 64)
-	pause := settlePause
+	pause, late := settlePause, latePause
 	for {
 		m.mu.RLock()
 		unsettled := m.unsettled
@@ -69,14 +79,21 @@ func (m *memory) run() bool {
 		switch {
 		case m.srv.stopped() || m.gone.Load():
 			return false
+		case m.srv.halted.Load():
+			time.Sleep(settlePauseMax)
+			continue
 		case unsettled:
-			waitReadable(pause, m.fd)
+			ready, err := waitReadable(pause, m.fd)
 			pause = min(2*pause, settlePauseMax)
+			if err == nil && ready[0] {
+				time.Sleep(late)
+				late = min(2*late, latePauseMax)
+			}
 		case len(m.waiting) > 0:
 			// An event came while they were being handled.
 			waitReadable(settlePause, m.fd)
 		default:
-			pause = settlePause
+			pause, late = settlePause, latePause
 			if m.complete() {
 				return true
 			}
@@ -130,6 +147,9 @@ func (m *memory) wait() {
 func (m *memory) read(buf []message) (events bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.srv.halted.Load() {
+		return false
+	}
 	n, err := readMessages(m.fd, buf)
 	if err != nil && err != unix.EAGAIN && err != unix.EINTR {
 		m.srv.log.Error("cannot read page faults", "task", m.name, "err", err)
@@ -275,6 +295,13 @@ func (m *memory) complete() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return !m.unsettled && m.space.left.Load() == 0 && quiet(m.fd)
+}
+
+// ended reports whether no process has the memory any more.
+func (m *memory) ended() bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.closed || uffdProbe(m.fd, pageSize, pageSize) == unix.ESRCH
 }
 
 // close gives the userfaultfd up: what has not been filled reads as zero.

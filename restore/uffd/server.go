@@ -27,6 +27,8 @@ type Server struct {
 	connected atomic.Bool // CRIU is there
 	// finished: CRIU has restored all tasks, all their memory is registered.
 	finished atomic.Bool
+	// halted: no event is read any more. stopping: memories are given up.
+	halted   atomic.Bool
 	stopping atomic.Bool
 	stats    counters
 
@@ -95,37 +97,57 @@ func (s *Server) Serve(ctx context.Context, supplier Supplier) error {
 	defer context.AfterFunc(ctx, conn.abort)()
 
 	err = s.receive(conn)
-	if errors.Is(err, ErrRestore) {
-		s.clearUp(conn)
-	}
 	if err == nil {
 		err = s.finish(ctx)
 	}
 	if err != nil {
+		s.halt()
+		if errors.Is(err, ErrRestore) {
+			s.clearUp(conn)
+		}
 		s.abandon(err)
 	}
 	s.runs.Wait()
 	return err
 }
 
+// halt ends the reading of events, and with it all forks: one that is under way
+// ends with its process, and no child begins that nobody would know of.
+func (s *Server) halt() {
+	s.halted.Store(true)
+	for _, m := range s.memories() {
+		m.mu.Lock() // what is being read now comes to its end
+		m.mu.Unlock()
+	}
+}
+
+// goneTime is how long abandon waits for processes to be gone.
+const goneTime = 5 * time.Second
+
 // abandon ends all tasks and what they have forked, as nobody will bring the
-// rest of their memory.
+// rest of their memory. It keeps their userfaultfds until their memory is gone:
+// what is missing would read as zero. Preconditions: halt has been called.
 func (s *Server) abandon(err error) {
 	all := s.processes()
-	var pids []int
-	for _, p := range all {
+	pids := make([]int, len(all))
+	for i, p := range all {
 		// None is to see another one die.
 		unix.PidfdSendSignal(p.pidfd, unix.SIGSTOP, nil, 0)
-		pids = append(pids, p.pid)
+		pids[i] = p.pid
 	}
 	below := descendants(pids)
 	for _, p := range all {
 		s.killProcess(p, err)
 	}
 	killTogether(below)
+	late := time.Now().Add(goneTime)
 	for _, m := range s.memories() {
-		if m.task == nil {
-			s.kill(m, err)
+		for !m.ended() {
+			if time.Now().After(late) {
+				s.kill(m, err)
+				break
+			}
+			time.Sleep(time.Millisecond)
 		}
 	}
 	s.stopping.Store(true)
