@@ -111,12 +111,14 @@ func (s *Server) Serve(ctx context.Context, supplier Supplier) error {
 	return err
 }
 
-// halt ends the reading of events, and with it all forks: one that is under way
-// ends with its process, and no child begins that nobody would know of.
+// halt ends the reading of events and the filling, and with it all forks: one
+// that is under way ends with its process, and no child begins that nobody would
+// know of.
 func (s *Server) halt() {
 	s.halted.Store(true)
 	for _, m := range s.memories() {
 		m.mu.Lock() // what is being read now comes to its end
+		m.unsettled = true
 		m.mu.Unlock()
 	}
 }
