@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -64,12 +65,29 @@ func owner(f *os.File) (int, error) {
 	return 0, fmt.Errorf("no process has it open: %w", unix.ESRCH)
 }
 
+// tracedTime is how long a CRIU that was killed may take to let go of what it
+// traces: its connections end before that.
+const tracedTime = 10 * time.Second
+
+// seize begins to trace a process as soon as nobody else does.
+func seize(pid int) error {
+	for late := time.Now().Add(tracedTime); ; time.Sleep(2 * time.Millisecond) {
+		_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(pid), 0, 0, 0, 0)
+		switch {
+		case errno == 0:
+			return nil
+		case errno != unix.EPERM || time.Now().After(late):
+			return fmt.Errorf("trace process %d: %w", pid, errno)
+		}
+	}
+}
+
 // unpause traces a process for as long as one ioctl takes.
 func unpause(pid int, kfd *os.File) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if _, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(pid), 0, 0, 0, 0); errno != 0 {
-		return fmt.Errorf("trace process %d: %w", pid, errno)
+	if err := seize(pid); err != nil {
+		return err
 	}
 	args := abi.KFDCRIUArgs{Op: abi.KFDCRIUUnpause}
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, kfd.Fd(), uintptr(abi.KFDIocCRIUOp), uintptr(unsafe.Pointer(&args)))
