@@ -100,34 +100,6 @@ func (a *areas) install(start, end uint64, gen uint64) {
 	*a = slices.Replace(*a, i, j, out...)
 }
 
-// verify drops what is not registered: the parent may have had reports
-// outstanding that its child will never get. It reports whether the kernel
-// could answer.
-func (a *areas) verify(probe probe) bool {
-	var out areas
-	sure := true
-	var check func(start, end uint64)
-	check = func(start, end uint64) {
-		switch probe.covers(start, end) {
-		case whole:
-			out = append(out, area{start, end, []install{{}}})
-		case partly:
-			mid := start + (end-start)/pageSize/2*pageSize
-			check(start, mid)
-			check(mid, end)
-		case unsure:
-			sure = false
-		}
-	}
-	for _, r := range *a {
-		check(r.start, r.end)
-	}
-	if sure {
-		*a = out
-	}
-	return sure
-}
-
 // cover makes sure that [start, end) of settled areas is registered.
 func (a *areas) cover(start, end uint64) {
 	i, j := a.within(start, end)
@@ -215,17 +187,22 @@ func (s *space) forget(ps []*piece) {
 	}
 }
 
-// takeDoubts removes and returns the pieces known from REMAP and then reported
-// unmapped in [start, end).
-func (s *space) takeDoubts(start, end uint64) []*piece {
-	var out []*piece
+// takeDoubts removes what is doubtful in [start, end). It returns the pieces that
+// are there or gone, and the doubts about those that are there or where they were
+// moved to.
+func (s *space) takeDoubts(start, end uint64) (ps []*piece, unmoved []doubt) {
 	for _, d := range s.doubts {
-		if in, _ := d.carve(start, end); in != nil {
-			out = append(out, in)
+		in, _ := d.carve(start, end)
+		switch {
+		case in == nil:
+		case d.kind == moved:
+			unmoved = append(unmoved, d.part(in.start, in.end))
+		default:
+			ps = append(ps, in)
 		}
 	}
 	s.doubts = carveDoubts(s.doubts, start, end)
-	return out
+	return ps, unmoved
 }
 
 // carveDoubts removes [start, end) from doubts.
@@ -261,6 +238,10 @@ func (p *piece) carve(start, end uint64) (in *piece, around []*piece) {
 
 // unmap applies UFFD_EVENT_UNMAP.
 func (s *space) unmap(start, end uint64) {
+	if s.forked {
+		s.unmapInOrder(start, end)
+		return
+	}
 	i, j := s.areas.within(start, end)
 	var out areas
 	for _, r := range s.areas[i:j] {
@@ -296,11 +277,17 @@ func (s *space) unmap(start, end uint64) {
 // remove applies UFFD_EVENT_REMOVE: the range stays registered and empty.
 func (s *space) remove(start, end uint64) {
 	s.drop(s.live.take(start, end, nil), removed)
-	s.drop(s.takeDoubts(start, end), removed)
+	// What may have been moved is empty if it was here.
+	ps, _ := s.takeDoubts(start, end)
+	s.drop(ps, removed)
 }
 
 // remap applies UFFD_EVENT_REMAP.
 func (s *space) remap(from, to, n uint64) {
+	if s.forked {
+		s.remapInOrder(from, to, n)
+		return
+	}
 	s.gen++
 	var ps, displaced []*piece
 	s.areas.fill(from, from+n)
@@ -320,12 +307,25 @@ func (s *space) remap(from, to, n uint64) {
 	}
 	s.moving = append(s.moving, s.gen)
 	// There was something to move, so these had not been unmapped.
-	ps = append(ps, s.takeDoubts(from, from+n)...)
+	doubtful, unmoved := s.takeDoubts(from, from+n)
+	ps = append(ps, doubtful...)
 	s.areas.install(to, to+n, s.gen)
 	s.limbo = append(s.limbo, s.live.take(to, to+n, nil)...)
-	// What was doubtful there is gone, in a child as well.
+	s.move(from, to, n, ps, displaced, unmoved)
+}
+
+// move puts what was taken from its addresses in place at to: ps was there,
+// displaced had been before another REMAP overtook, and unmoved may be there.
+func (s *space) move(from, to, n uint64, ps, displaced []*piece, unmoved []doubt) {
+	// What was doubtful at the target is gone, in a child as well.
 	s.recent = carveDoubts(s.recent, to, to+n)
-	s.forget(s.takeDoubts(to, to+n))
+	gone, _ := s.takeDoubts(to, to+n)
+	s.forget(gone)
+	for _, d := range unmoved {
+		d = d.part(d.start, d.end)
+		d.start, d.end = d.start-from+to, d.end-from+to
+		s.doubts = append(s.doubts, d)
+	}
 	for _, p := range ps {
 		for _, u := range s.unfilled(nil, p) {
 			s.recent = append(s.recent, doubt{piece: u, kind: moved, read: s.reads})
@@ -336,44 +336,6 @@ func (s *space) remap(from, to, n uint64) {
 		q.start, q.end, q.gen = p.start-from+to, p.end-from+to, s.gen
 		s.live.put(q)
 	}
-}
-
-// fork returns the child's space. What this batch displaced from the parent
-// may still be where it was in the child, if the fork took effect first:
-//   - UNMAP and REMAP leave it to the probe of the child's memory.
-//   - REMOVE comes before its effect. When one read call returned both events
-//     their threads were blocked at the same time, so the fork did not see the
-//     effect and the child keeps the contents. Otherwise they were, as far as
-//     anyone can tell, one after the other.
-func (s *space) fork() *space {
-	c := &space{gen: s.gen, forked: true, areas: make(areas, len(s.areas)), done: make([][]uint64, len(s.done))}
-	for i, d := range s.done {
-		c.done[i] = slices.Clone(d)
-	}
-	for i, r := range s.areas {
-		c.areas[i] = area{r.start, r.end, slices.Clone(r.installs)}
-	}
-	own := make([]piece, len(s.live.byAddr))
-	ps := make([]*piece, len(own))
-	for i, p := range s.live.byAddr {
-		own[i] = *p
-		ps[i] = &own[i]
-	}
-	c.live = newPieces(len(s.done), ps)
-	c.left.Store(s.left.Load())
-	c.moving = slices.Clone(s.moving)
-	c.limbo = slices.Clone(s.limbo)
-	c.doubts = slices.Clone(s.doubts)
-	for _, d := range s.recent {
-		if d.kind == removed && d.read != s.reads {
-			continue
-		}
-		if d.kind != moved {
-			c.setBits(d.file, d.off, d.size(), false)
-		}
-		c.doubts = append(c.doubts, d)
-	}
-	return c
 }
 
 // probe asks the kernel whether a range is registered and within one mapping.

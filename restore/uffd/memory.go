@@ -74,7 +74,7 @@ func (m *memory) run() bool {
 	pause, late := settlePause, latePause
 	for {
 		m.mu.RLock()
-		unsettled := m.unsettled
+		unsettled, inOrder := m.unsettled, m.space.forked
 		m.mu.RUnlock()
 		switch {
 		case m.srv.stopped() || m.gone.Load():
@@ -85,7 +85,7 @@ func (m *memory) run() bool {
 		case unsettled:
 			ready, err := waitReadable(pause, m.fd)
 			pause = min(2*pause, settlePauseMax)
-			if err == nil && ready[0] {
+			if err == nil && ready[0] && !inOrder {
 				time.Sleep(late)
 				late = min(2*late, latePauseMax)
 			}

@@ -31,6 +31,7 @@ type world struct {
 	files   int
 	batch   int // counts settled states
 	log     []string
+	depth   int // of forks
 }
 
 const zero = -1
@@ -173,6 +174,9 @@ func (w *world) call(th *worker) {
 		}
 		w.logf("%d grow %v", th.id, r)
 	case 6:
+		if w.depth == 2 {
+			return
+		}
 		th.events = []event{{w: th, kind: eventFork, snap: slices.Clone(w.cells)}}
 		w.logf("%d fork", th.id)
 		w.enqueue(th)
@@ -275,10 +279,39 @@ func (w *world) check(who string, s *space, cells []cell) {
 	}
 }
 
+// checkChild lets the child of a thread live on until its space has settled. It
+// has that thread only, which may change all that its parent had.
 func (w *world) checkChild(c *space, snap []cell) {
-	for !c.settle(w.prober(snap)) {
+	child := &world{t: w.t, rnd: w.rnd, cells: snap, threads: []*worker{{id: 1}}, space: c, files: w.files, batch: w.batch, depth: w.depth + 1, log: append(slices.Clone(w.log), "child")}
+	for i := range snap {
+		switch {
+		case snap[i].hidden:
+			snap[i].owner = 2
+		case snap[i].owner != 0:
+			snap[i].owner = 1
+		}
 	}
-	w.check("child", c, snap)
+	for !child.step() {
+	}
+}
+
+// step has a child that has not settled do something.
+func (w *world) step() (settled bool) {
+	th := w.threads[0]
+	switch {
+	case w.rnd.IntN(3) == 0 && len(th.events) == 0 && w.space.settle(w.prober(w.cells)):
+		w.check("child", w.space, w.cells)
+		return true
+	case th.zap != [2]int{}:
+		w.zapped(th)
+	case len(w.queue) > 0:
+		w.read(1)
+	case len(th.events) > 0:
+		w.enqueue(th)
+	default:
+		w.call(th)
+	}
+	return false
 }
 
 // fill lets the server fill what a run of file pages is needed for.
