@@ -152,7 +152,7 @@ func (c *client) call(ctx context.Context, name string, req, res any, st Streams
 		if cerr := ctx.Err(); cerr != nil {
 			return cerr
 		}
-		if c.gone.Load() || errors.Is(err, errNoDaemon) || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+		if errors.Is(err, errNoDaemon) || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || c.ended(ctx) {
 			return fmt.Errorf("%w: %w", ErrGone, err)
 		}
 		return fmt.Errorf("speak to the daemon: %w", err)
@@ -163,6 +163,19 @@ func (c *client) call(ctx context.Context, name string, req, res any, st Streams
 		return cerr
 	}
 	return err
+}
+
+// endPatience is how long a daemon that broke a connection has to turn out to have ended.
+const endPatience = time.Second
+
+// ended tells whether the daemon has ended or is just ending. net/http has too many words for a connection that broke to judge by them.
+func (c *client) ended(ctx context.Context) bool {
+	if c.gone.Load() || c.proc == nil {
+		return c.gone.Load()
+	}
+	ctx, cancel := context.WithTimeout(ctx, endPatience)
+	defer cancel()
+	return c.proc.wait(ctx) == nil
 }
 
 // request is a body of a line and a raw stream. net/http copies bodies 32 KiB at a time and flushes after each; WriteTo gives it up to 1 MiB, which took an import

@@ -57,7 +57,7 @@ func Spawn(ctx context.Context, program string, args []string, spec any, log str
 	stop := context.AfterFunc(ctx, func() { cmd.Process.Signal(syscall.SIGTERM) })
 	defer stop()
 	if _, err := inW.Write(body); err != nil {
-		return MountResult{}, errors.Join(fmt.Errorf("start the daemon: %w", err), cmd.Wait())
+		return MountResult{}, errors.Join(fmt.Errorf("start the daemon: %w", err), ending(cmd))
 	}
 	inW.Close()
 
@@ -68,7 +68,7 @@ func Spawn(ctx context.Context, program string, args []string, spec any, log str
 	}
 	var r ready
 	if len(text) == 0 || json.Unmarshal(text, &r) != nil || r.Result == nil {
-		err := cmd.Wait()
+		err := ending(cmd)
 		switch {
 		case ctx.Err() != nil:
 			return MountResult{}, ctx.Err()
@@ -77,12 +77,18 @@ func Spawn(ctx context.Context, program string, args []string, spec any, log str
 		case err == nil:
 			err = errors.New("it ended without a word")
 		}
-		if w := (*exec.ExitError)(nil); errors.As(err, &w) && !w.Exited() {
-			err = fmt.Errorf("%w: %w", ErrGone, err)
-		}
 		return MountResult{}, fmt.Errorf("the daemon did not start: %w; its log is %s", err, log)
 	}
 	return *r.Result, cmd.Process.Release()
+}
+
+// ending waits for a started daemon to end; ErrGone when it was killed.
+func ending(cmd *exec.Cmd) error {
+	err := cmd.Wait()
+	if w := (*exec.ExitError)(nil); errors.As(err, &w) && !w.Exited() {
+		return fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	return err
 }
 
 // Starter is the way back from a daemon made by Spawn to who started it.
