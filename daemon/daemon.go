@@ -167,6 +167,9 @@ func Start(ctx context.Context, o Options) (*Daemon, error) {
 	if d.filler, err = startFiller(d); err != nil {
 		return nil, errors.Join(err, l.Close(), store.Close())
 	}
+	if err := sweepFolders(store.Dir()); err != nil {
+		d.log.Warn("could not clear up after a killed daemon", "error", err)
+	}
 	d.http = d.newServer()
 	go func() { d.served <- d.http.Serve(rootOnly{l, d.log}) }()
 	d.log.Info("daemon started", "store", store.Dir(), "pid", os.Getpid(), "version", o.Version)

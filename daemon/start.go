@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -50,9 +51,12 @@ func ConnectOrStart(ctx context.Context, dir string, start StartFunc) (*Session,
 // folder is a private folder of a restore or dump.
 type folder string
 
+// folderPrefix begins the names of private folders.
+const folderPrefix = "gpucr-fs-"
+
 // newFolder makes a folder for mount and work directory.
 func newFolder() (folder, error) {
-	dir, err := os.MkdirTemp("", "gpucr-fs-")
+	dir, err := os.MkdirTemp("", folderPrefix)
 	if err != nil {
 		return "", err
 	}
@@ -88,6 +92,19 @@ func (f folder) remove() error {
 		return err
 	}
 	return os.RemoveAll(string(f))
+}
+
+// sweepFolders removes the folders in which a daemon of the store at dir, killed, has left its mounts: who asked for them may have returned before. Preconditions: this
+// process owns the store.
+func sweepFolders(dir string) error {
+	dead, err := fs.DeadMounts(dir)
+	errs := []error{err}
+	for _, images := range dead {
+		if f := filepath.Dir(images); filepath.Base(images) == imagesDir && strings.HasPrefix(filepath.Base(f), folderPrefix) {
+			errs = append(errs, folder(f).remove())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // newID makes a name for a restore.

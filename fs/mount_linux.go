@@ -66,11 +66,32 @@ func ClearStale(dir string) (cleared bool, err error) {
 			return cleared, &index.Error{Class: index.InUse, Op: "mount", File: dir, Err: errors.New("a dead mount of another file system is in the way"),
 				Hint: "umount -l " + dir}
 		}
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+		err = unix.Unmount(dir, unix.MNT_DETACH)
+		if errors.Is(err, unix.EINVAL) {
+			continue // somebody else was faster
+		}
+		if err != nil {
 			return cleared, fmt.Errorf("detach stale mount %s: %w", dir, err)
 		}
 		cleared = true
 	}
+}
+
+// DeadMounts gives where a store is mounted by a daemon that is gone.
+func DeadMounts(store string) (dirs []string, err error) {
+	all, err := mounts()
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range all {
+		if m.fstype != fsType || m.source != store {
+			continue
+		}
+		if _, err := os.Stat(m.point); errors.Is(err, unix.ENOTCONN) {
+			dirs = append(dirs, m.point)
+		}
+	}
+	return dirs, nil
 }
 
 // Mounted gives the folder of the store that is mounted at dir, and false where dir is no mount point of this file system. It does not touch the mount.

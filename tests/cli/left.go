@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -76,13 +77,19 @@ type Left struct {
 	p      Program
 	store  string
 	before []string
+	dead   []string
 }
 
 // WatchLeft notes what is there already.
-func (p Program) WatchLeft(store string) *Left { return &Left{p, store, folders()} }
+func (p Program) WatchLeft(store string) *Left { return &Left{p: p, store: store, before: folders()} }
 
-// Killed forgets the folders that a killed command could not remove, and the name of a killed daemon's socket.
+// Killed forgets the folders that a killed command could not remove, the name of a killed daemon's socket, and the mounts that it left: the next daemon takes these
+// away, so that they are not forgotten twice.
 func (l *Left) Killed() {
+	l.dead = slices.DeleteFunc(Mounts(l.store), func(m string) bool {
+		_, err := os.Stat(m)
+		return !errors.Is(err, syscall.ENOTCONN) || slices.Contains(l.dead, m)
+	})
 	for _, f := range folders() {
 		if !slices.Contains(l.before, f) {
 			l.before = append(l.before, f)
@@ -110,6 +117,9 @@ func (l *Left) now() error {
 		errs = append(errs, fmt.Errorf("process %d is left: %q", pid, strings.ReplaceAll(string(cmdline), "\x00", " ")))
 	}
 	for _, m := range Mounts(l.store) {
+		if slices.Contains(l.dead, m) {
+			continue
+		}
 		errs = append(errs, fmt.Errorf("mount %s is left", m))
 	}
 	for _, f := range folders() {

@@ -51,6 +51,10 @@ func TestDaemonKilled(t *testing.T) {
 		must(t, quietly(b))
 	}
 	t.Logf("%d of %d daemons were killed", hit, *strikes)
+	// Another daemon clears up.
+	x.mustRestore("--wait")
+	must(t, x.Stop(limit))
+	b.left.Killed()
 }
 
 // state tells what a process is doing.
