@@ -31,7 +31,9 @@
 // No process is resumed before the VRAM of all is in place. A failed fill is
 // told to RESUME, which kills the process, and CRIU fails. When CRIU ends without
 // a goodbye and not all processes run their queues, every process whose BOs were
-// handed over is killed here: its memory or its queues would be wrong. As long as
+// handed over is killed here: its memory or its queues would be wrong. (While CRIU
+// waits in RESUME the kernel does, see hold.c; it lets go when no other process is
+// left to resume, which the answer to RESUME tells.) As long as
 // CRIU runs none is: past RESTORE_SIGCHLD it waits for ever for a task that dies.
 //
 // # Lock order

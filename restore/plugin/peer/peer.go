@@ -148,7 +148,11 @@ func (p *peer) hostTopology() (*topology.System, error) { return topology.Parse(
 
 // answer tells how a request ended.
 func answer(c *wire.Conn, typ wire.Type, text string, err error) error {
-	m := &wire.Message{Type: typ}
+	return reply(c, &wire.Message{Type: typ}, text, err)
+}
+
+// reply completes and sends an answer.
+func reply(c *wire.Conn, m *wire.Message, text string, err error) error {
 	m.SetText(text)
 	if err != nil {
 		m.Status = -int32(unix.EIO)

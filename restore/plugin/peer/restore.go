@@ -87,7 +87,8 @@ func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
 				err = r.bring(int(m.PID))
 			}
 			stop()
-			if err := answer(p.control, wire.OK, r.summary(int(m.PID)), err); err != nil {
+			text, others := r.summary(int(m.PID))
+			if err := reply(p.control, &wire.Message{Type: wire.OK, Count: uint32(others)}, text, err); err != nil {
 				return err
 			}
 		case wire.Resumed:
@@ -256,14 +257,19 @@ func (r *restore) bring(pid int) error {
 	return touch(pid, t.memory, r.opts.Stall)
 }
 
-// summary tells how a process was filled.
-func (r *restore) summary(pid int) string {
+// summary tells how a process was filled, and how many others' queues do not run
+// yet.
+func (r *restore) summary(pid int) (text string, others int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if t := r.tasks[pid]; t != nil {
-		return t.report
+	for _, t := range r.tasks {
+		if t.pid == pid {
+			text = t.report
+		} else if !t.resumed {
+			others++
+		}
 	}
-	return ""
+	return text, others
 }
 
 // addTask takes a process in, once.

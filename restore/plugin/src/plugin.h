@@ -60,4 +60,11 @@ int update_vma_map(const char *path, uint64_t addr, uint64_t old_offset, uint64_
 int resume_devices_late(int pid);
 bool resume_failed(void);
 
+/*
+ * hold.c: holds the tree of CRIU's first task, pid, so that it dies with CRIU,
+ * until it is let go.
+ */
+void hold(int pid);
+void let_go(void);
+
 #endif

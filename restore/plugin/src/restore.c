@@ -251,8 +251,10 @@ int resume_devices_late(int pid)
 {
 	struct kfd_criu_args args = { .pid = pid, .op = KFD_RESUME };
 	struct gpucr_msg msg = { .type = GPUCR_RESUME, .pid = pid };
-	int fd, ret = failed ? -EIO : peer_ask(&msg);
+	int fd, ret;
 
+	hold(pid);
+	ret = failed ? -EIO : peer_ask(&msg);
 	if (ret == -ENOENT)
 		return -ENOTSUP;
 	if (!ret) {
@@ -264,7 +266,9 @@ int resume_devices_late(int pid)
 			close(fd);
 	}
 	if (!ret) {
-		/* From now on the peer leaves it alone, should CRIU end. */
+		if (!msg.count)
+			let_go();
+		/* When this is so of all, the peer leaves them alone, should CRIU end. */
 		msg = (struct gpucr_msg){ .type = GPUCR_RESUMED, .pid = pid };
 		ret = peer_tell(&msg, NULL, 0);
 	}

@@ -15,7 +15,8 @@
  *   DUMP_KFD     id, pid, counts and offsets; fds: shared memory. No answer.
  *   BOS          first, count; fds: dma-bufs. No answer.
  *   DUMP_GO      -> OK when the images are complete
- *   RESUME       pid -> OK when all VRAM of the restore is in place, -ENOENT
+ *   RESUME       pid -> OK when all VRAM of the restore is in place, with the
+ *                count of other processes whose queues do not run yet; -ENOENT
  *                for a process without KFD
  *   RESUMED      pid, whose queues run. No answer.
  *   BYE          status of the whole dump or restore -> OK
@@ -72,7 +73,7 @@ struct gpucr_msg {
 	uint32_t id; /* CRIU's id of the file, or the stage */
 	uint32_t pid;
 	uint32_t minor;
-	uint32_t first, count; /* BOS: indices of the descriptors' BOs */
+	uint32_t first, count; /* BOS: indices of the descriptors' BOs; HELLO, RESUME: see above */
 	uint32_t num_devices, num_bos, num_objects, num_ranges;
 	/*
 	 * Offsets in the shared memory: buckets as the driver takes them, its

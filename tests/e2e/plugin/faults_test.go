@@ -113,10 +113,7 @@ func (f *faultBench) survives() bool {
 		for i := range want {
 			_, round, err := f.app.Status(i)
 			if err != nil && !os.IsNotExist(err) {
-				// CRIU's end lets go of tasks whose VRAM is still to come:
-				// they must be ended then, see below.
-				f.T.Logf("process %d: %v", i, err)
-				continue
+				f.T.Fatalf("process %d: %v\n%s", i, err, f.criuLog("restore"))
 			}
 			if first {
 				want[i] = round + 2 // a round under way began before
@@ -135,6 +132,16 @@ func (f *faultBench) survives() bool {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// statuses are what the processes have written last.
+func (f *faultBench) statuses() (all string) {
+	f.T.Helper()
+	for i := range f.procs {
+		tick, round, err := f.app.Status(i)
+		all += fmt.Sprintf("tick %d round %d %v; ", tick, round, err)
+	}
+	return all
 }
 
 // pluginErrors are the lines of criu's log in which the plugin complains.
@@ -211,6 +218,31 @@ func TestFaults(t *testing.T) {
 			return
 		}
 		f.outcome(err)
+	})
+	each("criu killed while it waits for VRAM", func(t *testing.T) {
+		log := filepath.Join(f.Dir, "work-restore/log")
+		if err := os.Remove(log); err != nil {
+			t.Fatal(err)
+		}
+		before := f.statuses()
+		r := f.startCriu("restore", "-d")
+		for waits := false; !waits; {
+			select {
+			case <-r.done:
+				t.Fatalf("criu did not wait:\n%s", f.criuLog("restore"))
+			case <-time.After(time.Millisecond):
+				b, err := os.ReadFile(log)
+				waits = err == nil && strings.Contains(string(b), "Run late stage hook")
+			}
+		}
+		time.Sleep(time.Duration(f.rand.Int64N(int64(10 * time.Millisecond))))
+		r.cmd.Process.Kill()
+		if !f.outcome(r.wait()) {
+			t.Fatal("criu was done before")
+		}
+		if after := f.statuses(); after != before {
+			t.Errorf("a process ran before its VRAM was in place: %s, before %s", after, before)
+		}
 	})
 	each("dma error", func(t *testing.T) {
 		f.inject(kfdsim.Fault{Kind: kfdsim.FaultDMA, After: f.rand.IntN(int(f.jobs)), Count: 1})
