@@ -2,20 +2,17 @@ package uffd
 
 import "slices"
 
-// A forked child begins with what its parent's space says and what that may have
-// got wrong, as doubts: reports that the parent's other threads still owe are
-// never made to the child. What they have moved is not reachable in it: its one
-// thread is the one that forked, and no other can tell it where. So until its
-// space has settled for the first time the child's own reports are taken in the
-// order they come in, and what they say of an address ends all doubts about it.
+// A forked child begins with what its parent's space says at the time of the
+// report. Its one thread is the one that forked, all of whose calls had been
+// reported. Reports that the parent's other threads still owe are never made to
+// the child; what they move, unmap and give up at that very moment no other
+// thread may count on.
+//
+// So until its space has settled for the first time the child's own reports are
+// taken in the order they come in, and what they say of an address ends all doubts
+// about it.
 
-// fork returns the child's space. What this batch displaced from the parent
-// may still be where it was in the child, if the fork took effect first:
-//   - UNMAP and REMAP leave it to the probe of the child's memory.
-//   - REMOVE comes before its effect. When one read call returned both events
-//     their threads were blocked at the same time, so the fork did not see the
-//     effect and the child keeps the contents. Otherwise they were, as far as
-//     anyone can tell, one after the other.
+// fork returns the child's space.
 func (s *space) fork() *space {
 	c := &space{forked: true, areas: slices.Clone(s.areas), done: make([][]uint64, len(s.done))}
 	for i, d := range s.done {
@@ -35,35 +32,22 @@ func (s *space) fork() *space {
 	c.live = newPieces(len(s.done), ps)
 	c.left.Store(s.left.Load())
 	c.forget(s.limbo)
-	c.doubts = slices.Clone(s.doubts)
-	for _, d := range s.recent {
-		if d.kind == removed && d.read != s.reads {
-			continue
-		}
-		if d.kind != moved {
-			c.setBits(d.file, d.off, d.size(), false)
-		}
-		c.doubts = append(c.doubts, d)
-	}
 	return c
 }
 
 // unmapInOrder is unmap in a child that has never settled.
 func (s *space) unmapInOrder(start, end uint64) {
 	s.areas.remove(start, end)
-	s.drop(s.live.take(start, end, nil), unmapped)
-	ps, _ := s.takeDoubts(start, end)
-	s.drop(ps, unmapped)
+	s.forget(s.live.take(start, end, nil))
 }
 
 // remapInOrder is remap in a child that has never settled.
 func (s *space) remapInOrder(from, to, n uint64) {
-	s.areas.fill(from, from+n)
+	s.areas.fill(from, from+n, install{})
 	ps := s.live.take(from, from+n, nil)
-	doubtful, unmoved := s.takeDoubts(from, from+n)
 	s.areas.cover(to, to+n)
 	s.forget(s.live.take(to, to+n, nil))
-	s.move(from, to, n, append(ps, doubtful...), nil, unmoved)
+	s.move(from, to, ps)
 }
 
 // remove forgets what is registered in [start, end).

@@ -19,15 +19,19 @@ import (
 //     one would not, the space is quiet: all reports are in, nothing is
 //     ambiguous, and what the probe says about an address is the truth.
 //
-// So events are applied as they come, assuming the likely order, with notes on
-// what could have been otherwise, and nothing is filled until the space is
-// quiet again and settle has looked at the notes.
+// So events are applied as they come, and nothing is filled until the space is
+// quiet again.
 //
 // Each address keeps the list of its installs (first registration, REMAP to
 // it) whose end has not been reported, and each piece the install it came
 // with. An end (UNMAP, REMAP from it) concerns the oldest install, so contents
 // that an overtaking REMAP brought to an address survive the late report of
 // what was there before; contents that were displaced wait in limbo for it.
+//
+// What mremap adds in place to a mapping is not reported: there may have been
+// more at an address than is known. An end that begins at an older install, of
+// which a newer one further up cannot be part, reached up to there in what was
+// not known, and leaves the newer one alone.
 
 // install is one period of an address being registered.
 type install struct {
@@ -65,19 +69,20 @@ func (a *areas) cut(addr uint64) int {
 	return i
 }
 
-// fill notes that all of [start, end) turned out to be registered.
-func (a *areas) fill(start, end uint64) {
+// fill notes that all of [start, end) turned out to be registered, by in where
+// nothing was known.
+func (a *areas) fill(start, end uint64, in install) {
 	i, j := a.within(start, end)
 	var out areas
 	for _, r := range (*a)[i:j] {
 		if start < r.start {
-			out = append(out, area{start, r.start, []install{{}}})
+			out = append(out, area{start, r.start, []install{in}})
 		}
 		out = append(out, r)
 		start = r.end
 	}
 	if start < end {
-		out = append(out, area{start, end, []install{{}}})
+		out = append(out, area{start, end, []install{in}})
 	}
 	*a = slices.Replace(*a, i, j, out...)
 }
@@ -121,22 +126,6 @@ func (a *areas) settle() {
 	*a = out
 }
 
-// doubt is a piece of unfilled pages that an event displaced from where it
-// was, though the event may have come out of order.
-type doubt struct {
-	*piece
-	kind displaced
-	read uint64 // the read call that brought the event
-}
-
-type displaced int
-
-const (
-	unmapped displaced = iota
-	removed
-	moved
-)
-
 // unfilled appends the runs of p that are not done.
 func (s *space) unfilled(out []*piece, p *piece) []*piece {
 	for off := p.off; ; {
@@ -147,16 +136,6 @@ func (s *space) unfilled(out []*piece, p *piece) []*piece {
 		out = append(out, p.part(p.start+uint64(from-p.off), p.start+uint64(to-p.off)))
 		off = to
 	}
-}
-
-// drop gives pieces up: their addresses are gone or read as zero from now on.
-func (s *space) drop(ps []*piece, kind displaced) {
-	for _, p := range ps {
-		for _, u := range s.unfilled(nil, p) {
-			s.recent = append(s.recent, doubt{piece: u, kind: kind, read: s.reads})
-		}
-	}
-	s.forget(ps)
 }
 
 // takeLimbo removes the displaced pieces of one install from [start, end).
@@ -180,44 +159,11 @@ func (s *space) takeLive(start, end, gen uint64) []*piece {
 	return s.live.take(start, end, func(p *piece) bool { return p.gen != gen })
 }
 
-// forget gives pieces up for good, forks in this batch included.
+// forget gives pieces up: their addresses are gone or read as zero from now on.
 func (s *space) forget(ps []*piece) {
 	for _, p := range ps {
 		s.markDone(p.file, p.off, p.size())
 	}
-}
-
-// takeDoubts removes what is doubtful in [start, end). It returns the pieces that
-// are there or gone, and the doubts about those that are there or where they were
-// moved to.
-func (s *space) takeDoubts(start, end uint64) (ps []*piece, unmoved []doubt) {
-	for _, d := range s.doubts {
-		in, _ := d.carve(start, end)
-		switch {
-		case in == nil:
-		case d.kind == moved:
-			unmoved = append(unmoved, d.part(in.start, in.end))
-		default:
-			ps = append(ps, in)
-		}
-	}
-	s.doubts = carveDoubts(s.doubts, start, end)
-	return ps, unmoved
-}
-
-// carveDoubts removes [start, end) from doubts.
-func carveDoubts(doubts []doubt, start, end uint64) []doubt {
-	var rest []doubt
-	for _, d := range doubts {
-		in, around := d.carve(start, end)
-		if in == nil {
-			rest = append(rest, d)
-		}
-		for _, p := range around {
-			rest = append(rest, d.part(p.start, p.end))
-		}
-	}
-	return rest
 }
 
 // carve returns the part of p in [start, end), nil when there is none, and the
@@ -244,8 +190,18 @@ func (s *space) unmap(start, end uint64) {
 	}
 	i, j := s.areas.within(start, end)
 	var out areas
+	older := ^uint64(0)
 	for _, r := range s.areas[i:j] {
 		in := r.installs[0]
+		if len(r.installs) == 1 && older < in.gen {
+			// What is older and ends below here reached up to here: mremap
+			// had added to it in place, which is not reported.
+			out = append(out, r)
+			continue
+		}
+		if in.to == 0 {
+			older = min(older, in.gen)
+		}
 		for _, ended := range r.installs {
 			// Which of several this is about nobody can tell. One that is
 			// held to be moving for too long loses its contents at the next
@@ -256,17 +212,7 @@ func (s *space) unmap(start, end uint64) {
 			s.moving = slices.DeleteFunc(s.moving, func(g uint64) bool { return g == ended.to })
 		}
 		s.forget(s.takeLimbo(r.start, r.end, in.gen))
-		ps := s.takeLive(r.start, r.end, in.gen)
-		if in.gen > 0 && len(r.installs) == 1 {
-			// Came by a REMAP since the space was last settled: this may be
-			// the late report about something not known that was here
-			// before, such as what mremap had added in place to a mapping.
-			for _, p := range ps {
-				s.doubts = append(s.doubts, doubt{piece: p, kind: unmapped})
-			}
-		} else {
-			s.drop(ps, unmapped)
-		}
+		s.forget(s.takeLive(r.start, r.end, in.gen))
 		if r.installs = r.installs[1:]; len(r.installs) > 0 {
 			out = append(out, r)
 		}
@@ -276,10 +222,7 @@ func (s *space) unmap(start, end uint64) {
 
 // remove applies UFFD_EVENT_REMOVE: the range stays registered and empty.
 func (s *space) remove(start, end uint64) {
-	s.drop(s.live.take(start, end, nil), removed)
-	// What may have been moved is empty if it was here.
-	ps, _ := s.takeDoubts(start, end)
-	s.drop(ps, removed)
+	s.forget(s.live.take(start, end, nil))
 }
 
 // remap applies UFFD_EVENT_REMAP.
@@ -290,48 +233,33 @@ func (s *space) remap(from, to, n uint64) {
 	}
 	s.gen++
 	var ps, displaced []*piece
-	s.areas.fill(from, from+n)
 	i, j := s.areas.within(from, from+n)
+	older := ^uint64(0)
 	for k := range s.areas[i:j] {
 		r := &s.areas[i+k]
 		// What an mremap brought cannot move on before all of that mremap
 		// has been reported, so this is about something older.
 		l := slices.IndexFunc(r.installs, func(in install) bool { return in.to == 0 && !slices.Contains(s.moving, in.gen) })
-		if l < 0 {
+		if l < 0 || older < r.installs[l].gen {
+			// Not known: what is older and moves from below reached up to here.
 			r.installs = slices.Insert(r.installs, 0, install{to: s.gen})
 			continue
 		}
+		older = min(older, r.installs[l].gen)
 		r.installs[l].to = s.gen
 		ps = append(ps, s.takeLive(r.start, r.end, r.installs[l].gen)...)
 		displaced = append(displaced, s.takeLimbo(r.start, r.end, r.installs[l].gen)...)
 	}
+	s.areas.fill(from, from+n, install{to: s.gen})
 	s.moving = append(s.moving, s.gen)
-	// There was something to move, so these had not been unmapped.
-	doubtful, unmoved := s.takeDoubts(from, from+n)
-	ps = append(ps, doubtful...)
 	s.areas.install(to, to+n, s.gen)
 	s.limbo = append(s.limbo, s.live.take(to, to+n, nil)...)
-	s.move(from, to, n, ps, displaced, unmoved)
+	s.move(from, to, append(ps, displaced...))
 }
 
-// move puts what was taken from its addresses in place at to: ps was there,
-// displaced had been before another REMAP overtook, and unmoved may be there.
-func (s *space) move(from, to, n uint64, ps, displaced []*piece, unmoved []doubt) {
-	// What was doubtful at the target is gone, in a child as well.
-	s.recent = carveDoubts(s.recent, to, to+n)
-	gone, _ := s.takeDoubts(to, to+n)
-	s.forget(gone)
-	for _, d := range unmoved {
-		d = d.part(d.start, d.end)
-		d.start, d.end = d.start-from+to, d.end-from+to
-		s.doubts = append(s.doubts, d)
-	}
+// move puts pieces in place that were taken from their addresses.
+func (s *space) move(from, to uint64, ps []*piece) {
 	for _, p := range ps {
-		for _, u := range s.unfilled(nil, p) {
-			s.recent = append(s.recent, doubt{piece: u, kind: moved, read: s.reads})
-		}
-	}
-	for _, p := range append(ps, displaced...) {
 		q := p.part(p.start, p.end)
 		q.start, q.end, q.gen = p.start-from+to, p.end-from+to, s.gen
 		s.live.put(q)
@@ -373,9 +301,14 @@ func (p probe) covers(start, end uint64) coverage {
 }
 
 // settle is called when the space is quiet: no report is outstanding. It
-// returns false when the space ceased to be quiet before all doubts had been
-// resolved; the rest is kept.
+// returns false when the space ceased to be quiet before all was known.
 func (s *space) settle(probe probe) bool {
+	if s.forked {
+		if !s.areas.verify(probe) {
+			return false
+		}
+		s.forked = false
+	}
 	s.areas.settle()
 	if s.gen > 0 {
 		for _, p := range s.live.byAddr {
@@ -384,77 +317,6 @@ func (s *space) settle(probe probe) bool {
 	}
 	// What displaced these has ended, and they were not moved.
 	s.forget(s.limbo)
-	doubts := s.doubts
-	s.gen, s.moving, s.limbo, s.doubts, s.recent = 0, nil, nil, nil, nil
-	if s.forked && !s.areas.verify(probe) {
-		s.doubts = doubts
-		return false
-	}
-	s.forked = false
-	for _, d := range doubts {
-		at := d.start
-		for _, gap := range s.live.gaps(d.start, d.end) {
-			s.discard(d.part(at, gap[0]))
-			s.resolve(d.part(gap[0], gap[1]), probe)
-			at = gap[1]
-		}
-		s.discard(d.part(at, d.end))
-	}
-	return len(s.doubts) == 0
-}
-
-// part returns the doubt about a part of the range.
-func (d doubt) part(start, end uint64) doubt {
-	return doubt{d.piece.part(start, end), d.kind, d.read}
-}
-
-// discard ends a doubt: the piece is not where it was.
-func (s *space) discard(d doubt) {
-	if d.kind != moved {
-		s.markDone(d.file, d.off, d.size())
-	}
-}
-
-// resolve decides a doubt about a range without a live piece.
-func (s *space) resolve(d doubt, probe probe) {
-	var now *piece
-	if d.kind == moved {
-		// It is where it was moved to, unless nothing is there.
-		now = s.live.holding(d.file, d.off, d.offEnd())
-		if now == nil {
-			return
-		}
-		d = d.part(d.start+uint64(now.off-d.off), d.start+uint64(now.offEnd()-d.off))
-		switch probe.covers(now.start, now.end) {
-		case whole:
-			return
-		case partly:
-			s.halve(d, probe)
-			return
-		case unsure:
-			s.doubts = append(s.doubts, d)
-			return
-		}
-	}
-	switch probe.covers(d.start, d.end) {
-	case whole:
-		if now != nil {
-			s.live.take(now.start, now.end, nil)
-		}
-		d.gen = 0
-		s.live.put(d.piece)
-		s.areas.cover(d.start, d.end)
-	case partly:
-		s.halve(d, probe)
-	case none:
-		s.discard(d)
-	case unsure:
-		s.doubts = append(s.doubts, d)
-	}
-}
-
-func (s *space) halve(d doubt, probe probe) {
-	mid := d.start + uint64(d.size()/pageSize/2*pageSize)
-	s.resolve(d.part(d.start, mid), probe)
-	s.resolve(d.part(mid, d.end), probe)
+	s.gen, s.moving, s.limbo = 0, nil, nil
+	return true
 }

@@ -165,7 +165,6 @@ func (m *memory) read(buf []message) (events bool) {
 		if !events {
 			events = true
 			m.learn()
-			m.space.reads++
 		}
 		m.apply(&msg)
 	}
@@ -233,7 +232,7 @@ func (m *memory) learn() {
 	m.knownMu.Lock()
 	defer m.knownMu.Unlock()
 	for _, addr := range m.known {
-		m.space.areas.fill(addr, addr+pageSize)
+		m.space.areas.fill(addr, addr+pageSize, install{})
 	}
 	m.known = m.known[:0]
 }

@@ -43,11 +43,8 @@ type space struct {
 	// in a settled space.
 	forked bool     // from a parent, and never settled
 	gen    uint64   // of the newest install
-	reads  uint64   // counts the read calls that brought events
 	moving []uint64 // installs by mremaps whose UNMAP is to come
 	limbo  []*piece // displaced by an overtaking REMAP
-	doubts []doubt  // to be looked at when it settles
-	recent []doubt  // what a forked child would have to doubt
 }
 
 // newSpace starts a space with the pieces ps, whose files are below files.
@@ -198,20 +195,6 @@ func (x *pieces) at(addr uint64) *piece {
 	return nil
 }
 
-// gaps returns the parts of [start, end) without a piece.
-func (x *pieces) gaps(start, end uint64) (out [][2]uint64) {
-	for i := x.after(start); i < len(x.byAddr) && x.byAddr[i].start < end; i++ {
-		if p := x.byAddr[i]; start < p.start {
-			out = append(out, [2]uint64{start, p.start})
-		}
-		start = x.byAddr[i].end
-	}
-	if start < end {
-		out = append(out, [2]uint64{start, end})
-	}
-	return out
-}
-
 // take removes and returns what lies in [start, end), cutting pieces at its
 // ends. keep, when not nil, tells which pieces to leave alone.
 func (x *pieces) take(start, end uint64, keep func(*piece) bool) []*piece {
@@ -238,18 +221,6 @@ func (x *pieces) take(start, end uint64, keep func(*piece) bool) []*piece {
 		x.byAddr = slices.Replace(x.byAddr, i, j, in...)
 	}
 	return out
-}
-
-// holding returns the first part of a piece with file offsets in [off, end).
-func (x *pieces) holding(file int, off, end int64) *piece {
-	f := x.byFile[file]
-	i := sort.Search(len(f), func(i int) bool { return f[i].offEnd() > off })
-	if i == len(f) || f[i].off >= end {
-		return nil
-	}
-	p := f[i]
-	lo, hi := max(off, p.off), min(end, p.offEnd())
-	return p.part(p.start+uint64(lo-p.off), p.start+uint64(hi-p.off))
 }
 
 // put adds a piece where there is none.

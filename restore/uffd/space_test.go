@@ -16,11 +16,12 @@ const lazyFlags = 0x22 // MAP_PRIVATE|MAP_ANONYMOUS
 //
 // What no order of events lets anyone tell is left out. A report is late by at
 // most one whole call of another thread, and by less when it is about memory
-// that grew in place, which is not reported; a fork is reported before another
-// call takes effect; and memory does not grow over what was unmapped since the
-// space was last settled. In a kernel each takes a thread that is preempted
-// for the length of several round trips just between giving up its lock on the
-// memory and queueing its report.
+// that grew, which is not reported; a fork is reported before another call takes
+// effect; and before a fork, or in the child, no memory grows over what another
+// thread is just unmapping. In a kernel each takes a thread that is
+// preempted for the length of several round trips just between giving up its
+// lock on the memory and queueing its report. Nor does an mremap move what grew
+// without what it grew from, or a munmap of nothing else come late.
 type world struct {
 	t       *testing.T
 	rnd     *rand.Rand
@@ -29,7 +30,7 @@ type world struct {
 	queue   []event
 	space   *space
 	files   int
-	batch   int // counts settled states
+	vmas    int // counts mappings
 	log     []string
 	depth   int // of forks
 }
@@ -39,12 +40,13 @@ const zero = -1
 // cell is one page of address space.
 type cell struct {
 	owner   int // thread that has it mapped, 0 when free
+	vma     int // the mapping it is part of
 	want    int // file page it must read as, or zero
 	present bool
 	either  bool // a madvise is under way: zero will do as well
 	hidden  bool // an mremap brought it here that has not returned
-	grown   bool // in place
-	ended   int  // batch of events in which it was last unmapped
+	grown   bool // not reported
+	ghost   bool // unmapped by another thread just before the fork
 }
 
 // worker is a thread: it may issue its next call when events is empty.
@@ -60,11 +62,13 @@ type event struct {
 	w    *worker
 	kind uint8
 	a, b [2]int // ranges
-	snap []cell // fork: the child's memory
+	// mremap: what it brought, which others know of when it returns
+	hidden [2]int
+	snap   []cell // fork: the child's memory
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
-	w := &world{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), cells: make([]cell, 160), batch: 1}
+	w := &world{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), cells: make([]cell, 160)}
 	for i := range w.cells {
 		w.cells[i].want = zero
 	}
@@ -76,8 +80,9 @@ func newWorld(t *testing.T, seed uint64) *world {
 		for range 3 {
 			n := 2 + w.rnd.IntN(8)
 			vmas = append(vmas, criuimg.VMA{Start: uint64(at) * pageSize, End: uint64(at+n) * pageSize, Flags: lazyFlags})
+			w.vmas++
 			for k := range n {
-				w.cells[at+k].owner = id
+				w.cells[at+k].owner, w.cells[at+k].vma = id, w.vmas
 			}
 			from := w.rnd.IntN(n)
 			to := from + 1 + w.rnd.IntN(n-from)
@@ -96,7 +101,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 
 func (w *world) logf(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
 
-// own picks a run of pages that one thread has mapped.
+// own picks a run of pages of one of a thread's mappings.
 func (w *world) own(id int) (r [2]int, ok bool) {
 	var at []int
 	for i, c := range w.cells {
@@ -109,7 +114,7 @@ func (w *world) own(id int) (r [2]int, ok bool) {
 	}
 	s := at[w.rnd.IntN(len(at))]
 	e := s + 1
-	for n := w.rnd.IntN(6); n > 0 && e < len(w.cells) && w.cells[e].owner == id; n-- {
+	for n := w.rnd.IntN(6); n > 0 && e < len(w.cells) && w.cells[e].owner == id && w.cells[e].vma == w.cells[s].vma; n-- {
 		e++
 	}
 	return [2]int{s, e}, true
@@ -144,22 +149,38 @@ func (w *world) call(th *worker) {
 	th.eager = slices.ContainsFunc(cs, func(c cell) bool { return c.grown })
 	switch w.rnd.IntN(7) {
 	case 0: // munmap
+		alone := cs[0].grown
 		for i := range cs {
-			cs[i] = cell{want: zero, ended: w.batch}
+			cs[i] = cell{want: zero}
 		}
 		th.events = []event{{w: th, kind: eventUnmap, a: r}}
 		w.logf("%d munmap %v", th.id, r)
-	case 1, 2, 3: // mremap that moves
-		to, ok := w.free(len(cs))
-		if !ok {
+		if alone {
+			w.enqueue(th)
+		}
+	case 1, 2, 3: // mremap that moves, and may grow, which is not reported
+		if cs[0].grown {
 			return
 		}
-		copy(w.cells[to[0]:to[1]], cs)
-		for i := range cs {
-			w.cells[to[0]+i].hidden, w.cells[to[0]+i].grown = true, false
-			cs[i] = cell{want: zero, ended: w.batch}
+		grows := 0
+		if w.rnd.IntN(4) == 0 && (r[1] == len(w.cells) || w.cells[r[1]].vma != cs[0].vma) {
+			grows = 1 + w.rnd.IntN(3)
 		}
-		th.events = []event{{w: th, kind: eventRemap, a: r, b: to}, {w: th, kind: eventUnmap, a: r}}
+		to, ok := w.free(len(cs) + grows)
+		if !ok || slices.ContainsFunc(w.cells[to[1]-grows:to[1]], func(c cell) bool { return c.ghost }) {
+			return
+		}
+		w.vmas++
+		for i := range to[1] - to[0] {
+			c := cell{owner: th.id, want: zero, grown: true}
+			if i < len(cs) {
+				c, cs[i] = cs[i], cell{want: zero}
+				c.grown = false
+			}
+			c.hidden, c.vma = true, w.vmas
+			w.cells[to[0]+i] = c
+		}
+		th.events = []event{{w: th, kind: eventRemap, a: r, b: [2]int{to[0], to[0] + len(cs)}, hidden: to}, {w: th, kind: eventUnmap, a: r}}
 		w.logf("%d mremap %v %v", th.id, r, to)
 	case 4: // madvise: takes effect after the event was read
 		th.events = []event{{w: th, kind: eventRemove, a: r}}
@@ -168,8 +189,8 @@ func (w *world) call(th *worker) {
 		}
 		w.logf("%d madvise %v", th.id, r)
 	case 5: // mremap that grows in place: no event
-		for n := 1 + w.rnd.IntN(4); n > 0 && r[1] < len(w.cells) && w.cells[r[1]].owner == 0 && w.cells[r[1]].ended != w.batch; n-- {
-			w.cells[r[1]] = cell{owner: th.id, want: zero, grown: true}
+		for n := 1 + w.rnd.IntN(4); n > 0 && r[1] < len(w.cells) && w.cells[r[1]].owner == 0 && !w.cells[r[1]].ghost; n-- {
+			w.cells[r[1]] = cell{owner: th.id, vma: cs[0].vma, want: zero, grown: true}
 			r[1]++
 		}
 		w.logf("%d grow %v", th.id, r)
@@ -177,13 +198,37 @@ func (w *world) call(th *worker) {
 		if w.depth == 2 {
 			return
 		}
-		th.events = []event{{w: th, kind: eventFork, snap: slices.Clone(w.cells)}}
+		snap := slices.Clone(w.cells)
+		for _, other := range w.threads {
+			for _, e := range other.events {
+				for i := e.a[0]; i < e.a[1]; i++ {
+					snap[i].ghost = snap[i].ghost || snap[i].owner == 0
+					snap[i].hidden = snap[i].hidden || snap[i].grown
+				}
+			}
+		}
+		th.events = []event{{w: th, kind: eventFork, snap: snap}}
 		w.logf("%d fork", th.id)
 		w.enqueue(th)
 	}
 }
 
+// enqueue queues a thread's next report. What is about memory that grew does not
+// overtake.
 func (w *world) enqueue(th *worker) {
+	if th.eager {
+		for _, eager := range []bool{false, true} {
+			for _, other := range w.threads {
+				if other != th && other.eager == eager {
+					w.push(other)
+				}
+			}
+		}
+	}
+	w.push(th)
+}
+
+func (w *world) push(th *worker) {
 	if len(th.events) > 0 && !th.queued {
 		w.queue = append(w.queue, th.events[0])
 		th.queued = true
@@ -192,7 +237,6 @@ func (w *world) enqueue(th *worker) {
 
 // read takes n events like one read call.
 func (w *world) read(n int) {
-	w.space.reads++
 	batch := slices.Clone(w.queue[:n])
 	w.queue = w.queue[n:]
 	for _, e := range batch {
@@ -204,7 +248,7 @@ func (w *world) read(n int) {
 		case eventRemap:
 			w.logf("  REMAP %v %v", e.a, e.b)
 			w.space.remap(s, uint64(e.b[0])*pageSize, end-s)
-			for i := e.b[0]; i < e.b[1]; i++ {
+			for i := e.hidden[0]; i < e.hidden[1]; i++ {
 				w.cells[i].hidden = false
 			}
 		case eventRemove:
@@ -232,14 +276,22 @@ func (w *world) zapped(th *worker) {
 	th.zap = [2]int{}
 }
 
-// prober answers like the kernel, which now and then cannot.
+// prober answers like the kernel, which now and then cannot any more.
 func (w *world) prober(cells []cell) probe {
+	until := -1
+	if w.rnd.IntN(3) == 0 {
+		until = w.rnd.IntN(40)
+	}
 	return func(start, end uint64) (yes, sure bool) {
-		if w.rnd.IntN(20) == 0 {
+		if until--; until == -1 {
+			until = 0
 			return false, false
 		}
+		if start > end {
+			return false, true // below address 0
+		}
 		for i := start / pageSize; i < end/pageSize; i++ {
-			if cells[i].owner == 0 {
+			if i >= uint64(len(cells)) || cells[i].owner == 0 || cells[i].vma != cells[start/pageSize].vma {
 				return false, true
 			}
 		}
@@ -282,11 +334,11 @@ func (w *world) check(who string, s *space, cells []cell) {
 // checkChild lets the child of a thread live on until its space has settled. It
 // has that thread only, which may change all that its parent had.
 func (w *world) checkChild(c *space, snap []cell) {
-	child := &world{t: w.t, rnd: w.rnd, cells: snap, threads: []*worker{{id: 1}}, space: c, files: w.files, batch: w.batch, depth: w.depth + 1, log: append(slices.Clone(w.log), "child")}
+	child := &world{t: w.t, rnd: w.rnd, cells: snap, threads: []*worker{{id: 1}}, space: c, files: w.files, vmas: w.vmas, depth: w.depth + 1, log: append(slices.Clone(w.log), "child")}
 	for i := range snap {
 		switch {
 		case snap[i].hidden:
-			snap[i].owner = 2
+			snap[i].owner = 2 // nobody knows of it
 		case snap[i].owner != 0:
 			snap[i].owner = 1
 		}
@@ -358,7 +410,6 @@ func TestSpaceFollowsEvents(t *testing.T) {
 			if quiet && w.rnd.IntN(4) > 0 {
 				w.logf("settle")
 				if w.space.settle(w.prober(w.cells)) {
-					w.batch++
 					w.check("parent", w.space, w.cells)
 					w.fill()
 				}
