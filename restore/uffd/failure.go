@@ -86,5 +86,5 @@ func (s *Server) clearUp(c *conn) {
 			left = append(left, t.PID)
 		}
 	}
-	killTogether(append(left, known...))
+	killTogether(append(known, left...))
 }

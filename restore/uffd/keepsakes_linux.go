@@ -42,20 +42,11 @@ func (k *keepsakes) drop() {
 // memory is left.
 func (k *keepsakes) end() {
 	for last := time.Now(); len(k.of) > 0; time.Sleep(5 * time.Millisecond) {
-		k.signal(unix.SIGSTOP) // none is to see another one die
-		children := descendants(k.pids())
-		for _, pid := range children {
-			unix.Kill(pid, unix.SIGSTOP)
-		}
-		k.signal(unix.SIGKILL)
+		k.kill()
 		for id, fds := range k.of {
 			if uffdProbe(fds[0], pageSize, pageSize) == unix.ESRCH {
 				k.remove(id)
 			}
-		}
-		for _, pid := range children {
-			k.log.Error("killed a child of a task that lacks memory, the guardian is gone", "pid", pid)
-			unix.Kill(pid, unix.SIGKILL)
 		}
 		if len(k.of) > 0 && time.Since(last) > 10*time.Second {
 			last = time.Now()
@@ -64,33 +55,53 @@ func (k *keepsakes) end() {
 	}
 }
 
-// signal sends a signal to all tasks.
-func (k *keepsakes) signal(sig unix.Signal) {
-	for _, fds := range k.of {
-		if len(fds) > 1 {
-			unix.PidfdSendSignal(fds[1], sig, nil, 0)
-		}
-	}
-}
-
-// pids returns the pids of the tasks that are alive.
-func (k *keepsakes) pids() []int {
-	var out []int
+// kill kills all tasks and what they have forked; none is to see another one die.
+func (k *keepsakes) kill() {
+	var all []int
+	pidfds := make(map[int]int)
 	for _, fds := range k.of {
 		if len(fds) < 2 {
 			continue
 		}
-		info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fds[1]))
-		if err != nil {
+		pid, ok := pidOf(fds[1])
+		if !ok {
+			// In another pid namespace, or gone.
+			unix.PidfdSendSignal(fds[1], unix.SIGKILL, nil, 0)
 			continue
 		}
-		for line := range strings.Lines(string(info)) {
-			if v, ok := strings.CutPrefix(line, "Pid:"); ok {
-				if pid, err := strconv.Atoi(strings.TrimSpace(v)); err == nil && pid > 0 {
-					out = append(out, pid)
-				}
-			}
+		unix.PidfdSendSignal(fds[1], unix.SIGSTOP, nil, 0)
+		all = append(all, pid)
+		pidfds[pid] = fds[1]
+	}
+	for _, pid := range descendants(all) {
+		if _, ok := pidfds[pid]; !ok {
+			unix.Kill(pid, unix.SIGSTOP)
+			all = append(all, pid)
 		}
 	}
-	return out
+	processTree().sort(all)
+	for _, pid := range all {
+		if fd, ok := pidfds[pid]; ok {
+			unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+			continue
+		}
+		k.log.Error("killed a child of a task that lacks memory, the guardian is gone", "pid", pid)
+		unix.Kill(pid, unix.SIGKILL)
+	}
+}
+
+// pidOf returns the pid of a pidfd's process, ok false when it is gone or not seen
+// from here.
+func pidOf(pidfd int) (pid int, ok bool) {
+	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", pidfd))
+	if err != nil {
+		return 0, false
+	}
+	for line := range strings.Lines(string(info)) {
+		if v, found := strings.CutPrefix(line, "Pid:"); found {
+			pid, err := strconv.Atoi(strings.TrimSpace(v))
+			return pid, err == nil && pid > 0
+		}
+	}
+	return 0, false
 }

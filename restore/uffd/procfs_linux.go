@@ -25,25 +25,47 @@ func parentOf(pid int) (parent int, ok bool) {
 	return parent, err == nil
 }
 
-// descendants returns all processes below the given ones, without them. A pid
-// of 0, which is how a process of another pid namespace may look, has none.
+// tree is who is whose parent.
+type tree map[int]int
+
+func processTree() tree {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	t := make(tree)
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			if up, ok := parentOf(pid); ok {
+				t[pid] = up
+			}
+		}
+	}
+	return t
+}
+
+// sort puts parents before their children. A process that is killed before its
+// child cannot see that one die, while a stop reaches only one of its threads at
+// first.
+func (t tree) sort(pids []int) {
+	depth := func(pid int) (n int) {
+		for up, ok := t[pid]; ok && n < len(t); up, ok = t[up] {
+			n++
+		}
+		return n
+	}
+	slices.SortStableFunc(pids, func(a, b int) int { return depth(a) - depth(b) })
+}
+
+// descendants returns all processes below the given ones, without them, parents
+// first. A pid of 0, which is how a process of another pid namespace may look,
+// has none.
 func descendants(pids []int) []int {
 	pids = slices.DeleteFunc(slices.Clone(pids), func(pid int) bool { return pid <= 1 })
 	if len(pids) == 0 {
 		return nil
 	}
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil
-	}
-	parent := make(map[int]int)
-	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err == nil {
-			if up, ok := parentOf(pid); ok {
-				parent[pid] = up
-			}
-		}
-	}
+	t := processTree()
 	below := make(map[int]bool)
 	for _, pid := range pids {
 		below[pid] = true
@@ -51,13 +73,14 @@ func descendants(pids []int) []int {
 	var out []int
 	for more := true; more; {
 		more = false
-		for pid, up := range parent {
+		for pid, up := range t {
 			if below[up] && !below[pid] {
 				below[pid], more = true, true
 				out = append(out, pid)
 			}
 		}
 	}
+	t.sort(out)
 	return out
 }
 
@@ -70,6 +93,7 @@ func samePIDs(pid int) bool {
 
 // killTogether kills processes none of which is to see another one die.
 func killTogether(pids []int) {
+	processTree().sort(pids)
 	for _, sig := range []unix.Signal{unix.SIGSTOP, unix.SIGKILL} {
 		for _, pid := range pids {
 			if pid > 1 { // 0 and -1 mean others

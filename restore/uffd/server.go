@@ -138,8 +138,11 @@ func (s *Server) abandon(err error) {
 		pids[i] = p.pid
 	}
 	below := descendants(pids)
-	for _, p := range all {
-		s.killProcess(p, err)
+	processTree().sort(pids)
+	for _, pid := range pids {
+		i := slices.IndexFunc(all, func(p *process) bool { return p.pid == pid })
+		s.killProcess(all[i], err)
+		all = slices.Delete(all, i, i+1)
 	}
 	killTogether(below)
 	late := time.Now().Add(goneTime)
