@@ -84,6 +84,8 @@ type Options struct {
 	Mount func(ctx context.Context, s *index.Store, r MountRequest, onAccess OnAccess) (Mount, error)
 	// Guardian is the command that runs uffd.GuardianMain, Successor the one that runs Succeed; without them nothing can be restored.
 	Guardian, Successor []string
+	// Restores: the daemon is started for a restore, and makes ready for it.
+	Restores bool
 	// Await keeps a daemon that has nothing to do from leaving before its starter has come, for this long at most.
 	Await time.Duration
 	// Logger takes what an administrator should see. Default: discards.
@@ -118,6 +120,7 @@ type Daemon struct {
 	http    *http.Server
 	served  chan error // result of http.Serve
 	filler  *filler
+	spare   spare
 	wg      sync.WaitGroup
 	quit    chan struct{} // closed when the daemon closes
 
@@ -137,7 +140,7 @@ type Daemon struct {
 }
 
 // Start opens the store and listens on its socket. Class InUse when another process holds the store. The caller adds mounts, then calls Run, or Close.
-func Start(ctx context.Context, o Options) (*Daemon, error) {
+func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
@@ -151,6 +154,14 @@ func Start(ctx context.Context, o Options) (*Daemon, error) {
 	o.Index.OnRead = d.metrics.observe
 	o.Index.Cuts = gpu.Cuts
 	o.Index.Logger = o.Logger
+	if o.Restores && len(o.Guardian) > 0 {
+		d.spare.start(o.Guardian)
+		defer func() {
+			if err != nil {
+				d.spare.close()
+			}
+		}()
+	}
 	store, err := index.Open(ctx, o.Dir, o.Index)
 	if err != nil {
 		return nil, err
@@ -201,6 +212,7 @@ func (d *Daemon) Close() error {
 	d.mu.Unlock()
 
 	d.filler.close()
+	d.spare.close()
 	errs := []error{d.closeRestores()}
 	close(d.quit)
 	for _, m := range left {

@@ -128,7 +128,7 @@ func (d *Daemon) startRestore(s Serving) (*restoring, error) {
 	}
 	o := d.feedOptions(s, c.Info().ID)
 	o.Work, o.Memory, o.Profile, o.Record = s.Dir, d.buffers(), profile, record
-	o.Guardian = d.o.Guardian
+	o.Guardian, o.Spare = d.o.Guardian, d.spare.take()
 	if len(d.o.Successor) > 0 {
 		o.Successor = append(slices.Clone(d.o.Successor), spec)
 	}

@@ -58,7 +58,7 @@ and the processes go on. What CUDA processes have on NVIDIA GPUs is moved into t
 }
 
 func (d *dumping) run(ctx context.Context, store, name string, tags []string) error {
-	dir, start, err := d.a.startDaemon(store)
+	dir, start, err := d.a.startDaemon(store, false)
 	if err != nil {
 		return err
 	}

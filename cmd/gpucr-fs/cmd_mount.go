@@ -31,6 +31,7 @@ type daemonSpec struct {
 	Workers   int                 `json:"workers"`
 	Log       string              `json:"log"` // absolute
 	Debug     bool                `json:"debug"`
+	Restores  bool                `json:"restores,omitempty"` // started by gpucr-fs restore
 }
 
 func (a *app) mountCmd() *cobra.Command {
@@ -104,14 +105,14 @@ func (a *app) spec(store string) (daemonSpec, error) {
 // options are the daemon's.
 func (s daemonSpec) options(log *slog.Logger) (daemon.Options, error) {
 	o := daemon.Options{
-		Dir: s.Store, Logger: log, Version: version, Mount: mounter(log),
+		Dir: s.Store, Logger: log, Version: version, Mount: mounter(log), Restores: s.Restores,
 		Index: index.Options{CacheSize: s.CacheSize, FreeFloor: s.FreeFloor, Workers: s.Workers},
 	}
 	self, err := program()
 	if err != nil {
 		return o, err
 	}
-	s.Mount = daemon.MountRequest{}
+	s.Mount, s.Restores = daemon.MountRequest{}, false
 	spec, err := json.Marshal(s)
 	o.Guardian, o.Successor = []string{self, "guardian"}, []string{self, "daemon", "--successor", string(spec)}
 	return o, err

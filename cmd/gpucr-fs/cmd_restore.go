@@ -92,7 +92,7 @@ func (r *restoring) run(ctx context.Context, store, name string, rate int64, wai
 		gpu.warm() // while the rest is prepared
 		r.gpu = gpu
 	}
-	dir, start, err := r.a.startDaemon(store)
+	dir, start, err := r.a.startDaemon(store, true)
 	if err != nil {
 		return err
 	}

@@ -59,9 +59,10 @@ func amdgpuPlugins() string {
 	return dir
 }
 
-// startDaemon makes a daemon for commands that need one.
-func (a *app) startDaemon(store string) (dir string, start daemon.StartFunc, err error) {
+// startDaemon makes a daemon for commands that need one; restores tells it what for.
+func (a *app) startDaemon(store string, restores bool) (dir string, start daemon.StartFunc, err error) {
 	spec, err := a.spec(store)
+	spec.Restores = restores
 	return spec.Store, func(ctx context.Context) (daemon.MountResult, error) { return spawn(ctx, spec) }, err
 }
 

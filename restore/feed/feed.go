@@ -30,7 +30,9 @@ type Options struct {
 	RecordGPU bool
 	// Guardian and Successor are the commands of uffd.GuardianOptions. Not for Takeover.
 	Guardian, Successor []string
-	Logger              *slog.Logger
+	// Spare is a process of Guardian that has been started already, or nil. Start owns it.
+	Spare  *uffd.Spawned
+	Logger *slog.Logger
 }
 
 // Validate fills in defaults and refuses options that cannot work.
@@ -79,11 +81,15 @@ type Status struct {
 
 // Start reads the images and starts a guardian. When it returns, criu restore --lazy-pages may be started.
 func Start(o Options) (*Feed, error) {
-	if err := o.Validate(); err != nil {
-		return nil, err
+	guardian := o.Spare
+	err := o.Validate()
+	if guardian == nil && err == nil {
+		guardian, err = uffd.Spawn(o.Guardian)
 	}
-	guardian, err := uffd.Spawn(o.Guardian)
 	if err != nil {
+		if guardian != nil {
+			guardian.Close()
+		}
 		return nil, err
 	}
 	c, err := criuimg.Load(o.Images.FS())
