@@ -353,6 +353,7 @@ func (c *Client) release() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
+	c.slots.retire()
 	for id, ch := range c.acks {
 		close(ch)
 		delete(c.acks, id)

@@ -19,9 +19,10 @@ type slots struct {
 
 	// The provider's side. The slot used last is used next: what was read into
 	// it is still in a processor's cache when the guardian copies from it.
-	mu   sync.Mutex
-	more *sync.Cond
-	free []int
+	mu      sync.Mutex
+	more    *sync.Cond
+	free    []int
+	retired bool
 }
 
 // makeSlots makes the memory and returns the descriptor to pass on.
@@ -72,8 +73,11 @@ func (s *slots) slot(i int) []byte { return s.mem[int64(i)*s.size:][:s.size:s.si
 func (s *slots) Get() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(s.free) == 0 {
+	for len(s.free) == 0 && !s.retired {
 		s.more.Wait()
+	}
+	if s.retired {
+		return make([]byte, s.size)
 	}
 	i := s.free[len(s.free)-1]
 	s.free = s.free[:len(s.free)-1]
@@ -83,8 +87,20 @@ func (s *slots) Get() []byte {
 func (s *slots) Put(b []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.retired {
+		return
+	}
 	s.free = append(s.free, int(int64(s.page(b))*pageSize/s.size))
 	s.more.Signal()
+}
+
+// retire ends the use of the memory: nobody tells any more when the guardian has
+// copied from it. What is fetched from now on, for nobody, goes elsewhere.
+func (s *slots) retire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.retired = true
+	s.more.Broadcast()
 }
 
 // page returns which page of the memory a buffer starts at.
