@@ -109,10 +109,6 @@ func (s *socket) accept(ctx context.Context) (*conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("accept criu: %w", err)
 	}
-	if err := s.close(); err != nil {
-		c.Close()
-		return nil, err
-	}
 	k := &conn{c: c, criu: &process{pidfd: -1}}
 	raw, err := c.SyscallConn()
 	if err == nil {
@@ -125,11 +121,15 @@ func (s *socket) accept(ctx context.Context) (*conn, error) {
 		})
 		err = errors.Join(err, e)
 	}
+	// First of all: when it is killed, this tells what it has left.
 	k.exe, _ = os.Readlink(fmt.Sprintf("/proc/%d/exe", k.criu.pid))
 	k.samePIDs = samePIDs(k.criu.pid)
 	if err != nil {
+		err = fmt.Errorf("ask who connected: %w", err)
+	}
+	if err = errors.Join(err, s.close()); err != nil {
 		c.Close()
-		return nil, fmt.Errorf("ask who connected: %w", err)
+		return nil, err
 	}
 	if k.ended, err = newBell(); err != nil {
 		k.close()
