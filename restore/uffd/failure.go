@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -67,24 +68,35 @@ func (s *Server) killProcess(p *process, err error) {
 	s.killed = append(s.killed, KilledTask{p.pid, err.Error()})
 }
 
+// clearTime is how long clearUp looks for what is left. Who tries again uses the
+// same pids, but not so soon.
+const clearTime = 50 * time.Millisecond
+
 // clearUp kills what a CRIU that has given up, or was killed, may leave of the
 // tasks it was restoring, besides those that have come to us: their children,
 // and, when the tasks do not have a pid namespace of their own, whoever has the
 // pid of one and still runs CRIU's program.
 func (s *Server) clearUp(c *conn) {
-	var known, left []int
+	var known []int
 	for _, p := range s.processes() {
 		known = append(known, p.pid)
 	}
-	left = descendants(known)
 	own := slices.ContainsFunc(s.opts.Plan.Tasks, func(t PlanTask) bool { return t.PID == 1 })
-	for _, t := range s.opts.Plan.Tasks {
-		if !c.samePIDs || own {
-			break
+	// One that was just being forked shows a little later.
+	for end := time.Now().Add(clearTime); ; time.Sleep(10 * time.Millisecond) {
+		left := descendants(known)
+		for _, t := range s.opts.Plan.Tasks {
+			if !c.samePIDs || own {
+				break
+			}
+			if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", t.PID)); err == nil && exe == c.exe {
+				left = append(left, t.PID)
+			}
 		}
-		if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", t.PID)); err == nil && exe == c.exe {
-			left = append(left, t.PID)
+		killTogether(append(known, left...))
+		known = nil
+		if time.Now().After(end) {
+			return
 		}
 	}
-	killTogether(append(known, left...))
 }
