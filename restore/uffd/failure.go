@@ -68,35 +68,46 @@ func (s *Server) killProcess(p *process, err error) {
 	s.killed = append(s.killed, KilledTask{p.pid, err.Error()})
 }
 
-// clearTime is how long clearUp looks for what is left. Who tries again uses the
-// same pids, but not so soon.
-const clearTime = 50 * time.Millisecond
-
 // clearUp kills what a CRIU that has given up, or was killed, may leave of the
 // tasks it was restoring, besides those that have come to us: their children,
 // and, when the tasks do not have a pid namespace of their own, whoever has the
 // pid of one and still runs CRIU's program.
+//
+// A task that is killed may be forking the next one. Who is dying shows no
+// program any more, and forks no more; images list parents before their
+// children: once a look from the first to the last finds none, none is to come.
 func (s *Server) clearUp(c *conn) {
-	var known []int
+	var left []int
 	for _, p := range s.processes() {
-		known = append(known, p.pid)
+		left = append(left, p.pid)
 	}
-	own := slices.ContainsFunc(s.opts.Plan.Tasks, func(t PlanTask) bool { return t.PID == 1 })
-	// One that was just being forked shows a little later.
-	for end := time.Now().Add(clearTime); ; time.Sleep(10 * time.Millisecond) {
-		left := descendants(known)
-		for _, t := range s.opts.Plan.Tasks {
-			if !c.samePIDs || own {
-				break
-			}
-			if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", t.PID)); err == nil && exe == c.exe {
-				left = append(left, t.PID)
-			}
-		}
-		killTogether(append(known, left...))
-		known = nil
-		if time.Now().After(end) {
+	left = append(left, descendants(left)...)
+	for late := time.Now().Add(goneTime); ; time.Sleep(time.Millisecond) {
+		restored := s.stillRestored(c)
+		if left = append(left, restored...); len(left) == 0 {
 			return
 		}
+		if time.Now().After(late) {
+			s.log.Error("processes of a restore that failed do not go away", "pids", left)
+			return
+		}
+		killTogether(left)
+		left = nil
 	}
+}
+
+// stillRestored returns the processes that have the pids of tasks and run CRIU's
+// program.
+func (s *Server) stillRestored(c *conn) []int {
+	tasks := s.opts.Plan.Tasks
+	if !c.samePIDs || slices.ContainsFunc(tasks, func(t PlanTask) bool { return t.PID == 1 }) {
+		return nil
+	}
+	var found []int
+	for _, t := range tasks {
+		if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", t.PID)); err == nil && exe == c.exe {
+			found = append(found, t.PID)
+		}
+	}
+	return found
 }
