@@ -271,3 +271,46 @@ func FuzzLoad(f *testing.F) {
 		}
 	})
 }
+
+// What is taken apart by hand is what the generated code makes of it.
+func FuzzEntry(f *testing.F) {
+	for _, e := range []*pagemap.PagemapEntry{
+		pe(16, 3, pePresent|peLazy),
+		{Vaddr: proto.Uint64(1 << 40), CompatNrPages: proto.Uint32(7)},
+		{Vaddr: proto.Uint64(0), CompatNrPages: proto.Uint32(1), InParent: proto.Bool(true)},
+	} {
+		b, err := proto.Marshal(e)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Add([]byte{8, 1, 16, 2, 0x32, 1, 'x', 0x33, 0x34})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		got, err := decodeEntry("pagemap-1.img", b)
+		var e pagemap.PagemapEntry
+		want := proto.Unmarshal(b, &e)
+		if (err == nil) != (want == nil) {
+			t.Fatalf("%x: %v, the generated code says %v", b, err, want)
+		}
+		if err != nil {
+			if !errors.Is(err, ErrCorrupt) {
+				t.Fatal(err)
+			}
+			return
+		}
+		flags, n := e.GetFlags(), e.GetNrPages()
+		switch {
+		case e.GetInParent():
+			flags |= peParent
+		case e.Flags == nil:
+			flags = pePresent
+		}
+		if e.NrPages == nil {
+			n = uint64(e.GetCompatNrPages())
+		}
+		if got != (entry{e.GetVaddr(), n, flags}) {
+			t.Fatalf("%x: %+v, the generated code says %v", b, got, &e)
+		}
+	})
+}

@@ -26,6 +26,10 @@ const (
 // default limit is 65530.
 const maxEntry = 64 << 20
 
+// bufferBytes is read at once: a page map has some ten bytes for each run of pages,
+// and through a mount each read is a request.
+const bufferBytes = 64 << 10
+
 // ErrCorrupt marks images that cannot be what CRIU wrote.
 var ErrCorrupt = errors.New("corrupt criu image")
 
@@ -46,7 +50,7 @@ func openImage(fsys fs.FS, name string, magic uint32) (*reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &reader{name: name, f: f, r: bufio.NewReader(f)}
+	r := &reader{name: name, f: f, r: bufio.NewReaderSize(f, bufferBytes)}
 	got, err := r.u32()
 	if err == nil && magic != magicInventory {
 		if got != magicCommon {
@@ -78,28 +82,47 @@ func (r *reader) u32() (uint32, error) {
 	return binary.LittleEndian.Uint32(b[:]), nil
 }
 
-// next reads the next entry into m. It returns io.EOF after the last one.
-func (r *reader) next(m proto.Message) error {
+// bytes reads the next entry. What it returns holds until the next call. It
+// returns io.EOF after the last one.
+func (r *reader) bytes() ([]byte, error) {
 	n, err := r.u32()
 	if errors.Is(err, io.EOF) {
-		return io.EOF
+		return nil, io.EOF
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return corrupt(r.name, "ends within an entry's size")
+		return nil, corrupt(r.name, "ends within an entry's size")
 	}
 	if err != nil {
-		return fmt.Errorf("read %s: %w", r.name, err)
+		return nil, fmt.Errorf("read %s: %w", r.name, err)
 	}
 	if n > maxEntry {
-		return corrupt(r.name, "entry of %d bytes, more than %d", n, maxEntry)
+		return nil, corrupt(r.name, "entry of %d bytes, more than %d", n, maxEntry)
 	}
-	// ReadAll grows with what is really there, so a lying size costs nothing.
-	b, err := io.ReadAll(io.LimitReader(r.r, int64(n)))
+	var b []byte
+	if int(n) <= r.r.Size() {
+		b, err = r.r.Peek(int(n))
+		r.r.Discard(len(b))
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+	} else {
+		// ReadAll grows with what is really there, so a lying size costs nothing.
+		b, err = io.ReadAll(io.LimitReader(r.r, int64(n)))
+	}
 	if err != nil {
-		return fmt.Errorf("read %s: %w", r.name, err)
+		return nil, fmt.Errorf("read %s: %w", r.name, err)
 	}
 	if len(b) != int(n) {
-		return corrupt(r.name, "ends within an entry: %d of %d bytes", len(b), n)
+		return nil, corrupt(r.name, "ends within an entry: %d of %d bytes", len(b), n)
+	}
+	return b, nil
+}
+
+// next reads the next entry into m. It returns io.EOF after the last one.
+func (r *reader) next(m proto.Message) error {
+	b, err := r.bytes()
+	if err != nil {
+		return err
 	}
 	if err := proto.Unmarshal(b, m); err != nil {
 		return corrupt(r.name, "%v", err)

@@ -167,23 +167,18 @@ func loadPagemap(fsys fs.FS, dir string, pid int) (pages, error) {
 	var last uint64
 	var off int64
 	for {
-		var e pagemap.PagemapEntry
-		if err := r.next(&e); errors.Is(err, io.EOF) {
+		b, err := r.bytes()
+		if errors.Is(err, io.EOF) {
 			return m, nil
-		} else if err != nil {
+		}
+		var e entry
+		if err == nil {
+			e, err = decodeEntry(m.name, b)
+		}
+		if err != nil {
 			return m, err
 		}
-		flags, n := e.GetFlags(), e.GetNrPages()
-		switch {
-		case e.GetInParent():
-			flags |= peParent
-		case e.Flags == nil:
-			flags = pePresent
-		}
-		if e.NrPages == nil {
-			n = uint64(e.GetCompatNrPages())
-		}
-		start := e.GetVaddr()
+		start, n, flags := e.vaddr, e.pages, e.flags
 		if start < last || start%PageSize != 0 || start > maxAddr || n > (maxAddr-start)/PageSize {
 			return m, corrupt(m.name, "%d pages at %#x", n, start)
 		}
