@@ -30,7 +30,7 @@
 //
 // # Lock order
 //
-// Daemon.mu, then restoring.mu. Neither is held while mounting, unmounting or calling the store.
+// Daemon.mu, then restoring.mu or spare.mu. None is held while mounting, unmounting or calling the store.
 package daemon
 
 import (
@@ -336,6 +336,16 @@ func (d *Daemon) checkIdleLocked() {
 }
 
 func (d *Daemon) unusedLocked() bool { return len(d.mounts) == 0 && len(d.restores) == 0 }
+
+// staysLocked tells that there is a mount that does not go with a restore.
+func (d *Daemon) staysLocked() bool {
+	for _, m := range d.mounts {
+		if !m.req.Private {
+			return true
+		}
+	}
+	return false
+}
 
 // hold keeps the daemon from leaving until release; false when it leaves already.
 func (d *Daemon) hold() bool {

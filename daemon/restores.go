@@ -191,6 +191,9 @@ func (d *Daemon) serveRestore(r *restoring) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.restores, r.ID)
+	if d.staysLocked() {
+		d.spare.start(d.o.Guardian)
+	}
 	d.checkIdleLocked()
 }
 

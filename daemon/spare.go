@@ -6,14 +6,21 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/uffd"
 )
 
-// spare is a guardian's process that is started before it is known what to guard: beside the opening of the store, which takes about as long.
+// spare is a guardian's process that is started before it is known what to guard. That takes as long as all else that a restore needs before CRIU may be asked: it is done beside
+// the opening of the store by a daemon that is started for a restore, and after a restore by one that stays for others.
 type spare struct {
 	mu      sync.Mutex
-	started chan *uffd.Spawned // nil when there is none, or no more
+	started chan *uffd.Spawned // nil when there is none
+	closed  bool
 }
 
-// start starts it. Where that fails who needs a guardian starts one and learns why.
+// start starts it unless there is one. Where that fails who needs a guardian starts one and learns why.
 func (s *spare) start(command []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.started != nil || s.closed {
+		return
+	}
 	started := make(chan *uffd.Spawned, 1)
 	s.started = started
 	go func() {
@@ -25,7 +32,7 @@ func (s *spare) start(command []string) {
 	}()
 }
 
-// take gives it away, once; nil when there is none.
+// take gives it away; nil when there is none.
 func (s *spare) take() *uffd.Spawned {
 	s.mu.Lock()
 	started := s.started
@@ -37,8 +44,11 @@ func (s *spare) take() *uffd.Spawned {
 	return <-started
 }
 
-// close ends it if nobody has taken it.
+// close ends it, and starts no more.
 func (s *spare) close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
 	if g := s.take(); g != nil {
 		g.Close()
 	}

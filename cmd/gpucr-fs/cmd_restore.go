@@ -101,29 +101,23 @@ func (r *restoring) run(ctx context.Context, store, name string, rate int64, wai
 		return err
 	}
 	defer remove()
-	// CRIU is loaded while the daemon prepares.
-	next, err := r.criu.start(r.a, r.args)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if next != nil {
-			next.Close()
-		}
-	}()
+	// CRIU is loaded while the daemon is started and prepares.
+	next := r.load()
+	defer func() { next.drop() }()
 	p := r.a.progress("restore")
 	st, err := daemon.RestoreFrom(ctx, dir, daemon.RestoreOptions{
 		Checkpoint: name, Work: r.args.Work, Rate: rate, RecordGPU: r.nvidia.record, Wait: wait, Start: start, Progress: p.tell,
 		Again: func(err error) { fmt.Fprintf(r.a.err, "gpucr-fs: %v; trying again\n", err) },
-		Run: func(ctx context.Context, prepared daemon.Prepared) (err error) {
+		Run: func(ctx context.Context, prepared daemon.Prepared) error {
 			if next == nil {
-				if next, err = r.criu.start(r.a, r.args); err != nil {
-					return err
-				}
+				next = r.load()
 			}
-			c := next
+			l := <-next
 			next = nil
-			return errors.Join(r.restore(ctx, c, prepared, log), c.Close())
+			if l.err != nil {
+				return l.err
+			}
+			return errors.Join(r.restore(ctx, l.criu, prepared, log), l.criu.Close())
 		},
 	})
 	p.close()
@@ -146,6 +140,35 @@ func (r *restoring) run(ctx context.Context, store, name string, rate int64, wai
 		return &codeError{exitPartial, "gpucr-fs verify STORE names what is damaged", fmt.Errorf("%d parts of memory cannot be read and raise SIGBUS: %s", len(st.Poisoned), st.Poisoned[0])}
 	}
 	return nil
+}
+
+// loaded is a CRIU that waits to be asked, or why there is none.
+type loaded struct {
+	criu *restore.CRIU
+	err  error
+}
+
+// loading is where one comes, once; nil when it was taken.
+type loading <-chan loaded
+
+// load starts CRIU.
+func (r *restoring) load() loading {
+	ch := make(chan loaded, 1)
+	go func() {
+		c, err := r.criu.start(r.a, r.args)
+		ch <- loaded{c, err}
+	}()
+	return ch
+}
+
+// drop ends a CRIU that was not needed.
+func (l loading) drop() {
+	if l == nil {
+		return
+	}
+	if x := <-l; x.err == nil {
+		x.criu.Close()
+	}
 }
 
 // result is what --json prints.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -44,8 +45,11 @@ func (f *nvidiaFlags) addRestore(fl *pflag.FlagSet) {
 type nvidia struct {
 	flags   *nvidiaFlags
 	pairs   []cuda.Pair
-	client  *cuda.Client // nil before it was needed
-	stopped int          // processes that Prepare has stopped
+	stopped int // processes that Prepare has stopped
+	warming sync.WaitGroup
+
+	mu     sync.Mutex
+	client *cuda.Client // nil before it was needed
 }
 
 // cudaImage is a file beside criu's images that tells what a restore has to find.
@@ -72,12 +76,16 @@ func (f *nvidiaFlags) open() (*nvidia, func() error, error) {
 
 // warm loads the driver in the background where the machine has one, so that it is ready when the restored processes need it.
 func (n *nvidia) warm() {
-	if n.flags.present() {
-		_, _ = n.start() // asked for again, and the error told, where it is needed
-	}
+	n.warming.Go(func() {
+		if n.flags.present() {
+			_, _ = n.start() // asked for again, and the error told, where it is needed
+		}
+	})
 }
 
 func (n *nvidia) start() (*cuda.Client, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	if n.client == nil {
 		c, err := n.flags.client(slog.New(slog.DiscardHandler))
 		if err != nil {
@@ -89,6 +97,7 @@ func (n *nvidia) start() (*cuda.Client, error) {
 }
 
 func (n *nvidia) close() error {
+	n.warming.Wait()
 	if n.client == nil {
 		return nil
 	}

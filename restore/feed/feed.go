@@ -101,13 +101,21 @@ func Start(o Options) (*Feed, error) {
 	for run > 256<<10 && o.Memory < 8*run {
 		run /= 2
 	}
-	client, err := guardian.Begin(uffd.GuardianOptions{
-		Dir: o.Work, Plan: uffd.NewPlan(c), Successor: o.Successor, RunBytes: run, Memory: o.Memory, Logger: o.Logger,
-	})
-	if err != nil {
-		return nil, err
+	plan := uffd.NewPlan(c)
+	opened := make(chan contents, 1)
+	go func() { opened <- openContents(o.Images, plan) }()
+	begin := uffd.GuardianOptions{Dir: o.Work, Plan: plan, Successor: o.Successor, RunBytes: run, Memory: o.Memory, Logger: o.Logger}
+	client, err := guardian.Begin(begin)
+	if o.Spare != nil && errors.Is(err, uffd.ErrGuardian) {
+		o.Logger.Warn("the spare guardian is gone, starting another", "error", err)
+		begin.Command = o.Guardian
+		client, err = uffd.StartGuardian(begin)
 	}
-	f, err := provide(o, client)
+	in := <-opened
+	if err != nil {
+		return nil, errors.Join(err, in.close())
+	}
+	f, err := provide(o, client, in)
 	if err != nil {
 		// Nobody will come: without a word the guardian would look for a successor.
 		ctx, cancel := context.WithCancel(context.Background())
@@ -138,42 +146,62 @@ func Takeover(o Options, wire, setup *os.File) (*Feed, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := provide(o, client)
+	f, err := provide(o, client, openContents(o.Images, client.Plan()))
 	if err != nil {
 		return nil, errors.Join(err, client.Close())
 	}
 	return f, nil
 }
 
-func provide(o Options, client *uffd.Client) (*Feed, error) {
-	cuda, _, err := criuimg.CUDA(o.Images.FS())
-	if err != nil {
-		return nil, fmt.Errorf("read the images: %w", err)
+// contents are what a checkpoint's memory is made of.
+type contents struct {
+	files []prefetch.File // of the plan
+	done  func() error    // closes them; nil without them
+	cuda  bool            // the processes use CUDA
+	err   error           // what kept it from being all there
+}
+
+func openContents(images Images, plan *uffd.Plan) (c contents) {
+	if c.cuda, _, c.err = criuimg.CUDA(images.FS()); c.err != nil {
+		c.err = fmt.Errorf("read the images: %w", c.err)
+		return c
 	}
-	f := &Feed{burst: cuda && !o.RecordGPU, opts: o, client: client, names: client.Plan().Files, total: client.Plan().Bytes()}
-	files, done, err := open(o.Images, f.names)
-	if err != nil {
-		return nil, err
+	c.files, c.done, c.err = open(images, plan.Files)
+	return c
+}
+
+func (c contents) close() error {
+	if c.done == nil {
+		return nil
 	}
-	f.closeAll = done
+	return c.done()
+}
+
+// provide makes a Feed of a guardian and what it is to bring, which it closes where it fails.
+func provide(o Options, client *uffd.Client, in contents) (*Feed, error) {
+	if in.err != nil {
+		return nil, errors.Join(in.err, in.close())
+	}
+	f := &Feed{burst: in.cuda && !o.RecordGPU, opts: o, client: client, names: client.Plan().Files, total: client.Plan().Bytes(), closeAll: in.done}
 	if o.Record {
 		f.recorder = prefetch.NewRecorder()
 	}
 	q := prefetch.Options{
-		Files: files, Names: f.names, Sink: client, Buffers: client, RunBytes: client.RunBytes(), Memory: client.Memory(), Rate: o.Rate, Recorder: f.recorder, Logger: o.Logger,
+		Files: in.files, Names: f.names, Sink: client, Buffers: client, RunBytes: client.RunBytes(), Memory: client.Memory(), Rate: o.Rate, Recorder: f.recorder, Logger: o.Logger,
 	}
 	q.DemandBytes = min(128<<10, q.RunBytes)
 	if o.Profile != nil {
-		sizes := make([]int64, len(files))
-		for i, x := range files {
+		sizes := make([]int64, len(in.files))
+		for i, x := range in.files {
 			sizes[i] = x.Size()
 		}
 		q.Hot = o.Profile.Ranges(f.names, sizes)
 		if f.packed = openHot(o, f.names); f.packed != nil {
 			q.Packed = f.packed
-			f.closeAll = func() error { return errors.Join(done(), f.packed.Close()) }
+			f.closeAll = func() error { return errors.Join(in.done(), f.packed.Close()) }
 		}
 	}
+	var err error
 	if f.queue, err = prefetch.New(q); err != nil {
 		return nil, errors.Join(err, f.closeAll())
 	}

@@ -135,7 +135,9 @@ func (g *Spawned) Begin(o GuardianOptions) (*Client, error) {
 		err = writeSetup(g.setup, &setup{Plan: o.Plan, Dir: o.Dir, Successor: o.Successor, RunBytes: o.RunBytes, Slots: int(o.Memory / o.RunBytes)})
 	}
 	if err == nil {
-		err = g.wire.send(&packet{kind: kindBegin})
+		if err = g.wire.send(&packet{kind: kindBegin}); err != nil {
+			err = fmt.Errorf("%w: it did not start: %w", ErrGuardian, err)
+		}
 	}
 	if err != nil {
 		g.wire.close()

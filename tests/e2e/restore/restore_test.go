@@ -113,6 +113,21 @@ func TestRestoreBesideMount(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(mnt, "inventory.img")); err != nil {
 		t.Error(err)
 	}
+	// The next restore finds a guardian's process, and does without it when it was killed meanwhile.
+	for range 2 {
+		var spare []int
+		for end := time.Now().Add(limit); len(spare) == 0 && time.Now().Before(end); wait(10) {
+			spare = program.Role("guardian")
+		}
+		if len(spare) != 1 {
+			t.Fatalf("the daemon keeps guardians %v, not one", spare)
+		}
+		must(t, syscall.Kill(spare[0], syscall.SIGKILL))
+		x.mustRestore("--wait")
+		x.checks()
+		x.mustRestore("--wait")
+		x.checks()
+	}
 	b.run("umount", mnt)
 }
 
