@@ -185,15 +185,17 @@ func (d *Daemon) serveRestore(r *restoring) {
 	r.err = err
 	r.mu.Unlock()
 	close(r.done)
+	d.mu.Lock()
+	if d.staysLocked() {
+		d.spare.start(d.o.Guardian)
+	}
+	d.mu.Unlock()
 	if err == nil && whole {
 		d.keepHot(r)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.restores, r.ID)
-	if d.staysLocked() {
-		d.spare.start(d.o.Guardian)
-	}
 	d.checkIdleLocked()
 }
 

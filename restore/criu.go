@@ -71,6 +71,17 @@ func Find(program string) (string, error) {
 	return "", fmt.Errorf("find criu: %w", err)
 }
 
+// Validate looks for the program and for the descriptors that it is to inherit.
+func (o Options) Validate() error {
+	for _, in := range o.Args.inherit {
+		if _, err := unix.FcntlInt(uintptr(in.fd), unix.F_GETFD, 0); err != nil {
+			return fmt.Errorf("descriptor %d of --inherit-fd: %w", in.fd, err)
+		}
+	}
+	_, err := Find(o.Program)
+	return err
+}
+
 // Start starts CRIU. It waits for a call of Restore or Dump.
 func Start(o Options) (*CRIU, error) {
 	program, err := Find(o.Program)

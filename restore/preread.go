@@ -2,7 +2,6 @@ package restore
 
 import (
 	"context"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,50 +23,64 @@ const (
 // Preread reads from the image directory what CRIU will read of it, into the page cache. It returns when that is done or ctx ends; what fails here fails CRIU too, which
 // tells why.
 func Preread(ctx context.Context, images string) {
-	list := smallImages(images)
-	eager, err := criuimg.Eager(os.DirFS(images), prereadGap)
-	if err != nil {
-		return
-	}
-	list = append(list, eager...)
 	pieces := make(chan criuimg.Piece)
 	var readers sync.WaitGroup
-	for range min(prereaders, len(list)) {
+	for range prereaders {
 		readers.Go(func() {
-			buf := make([]byte, prereadBuf)
-			files := map[string]*os.File{}
-			defer func() {
-				for _, f := range files {
-					f.Close()
-				}
-			}()
+			r := reader{images: images, buf: make([]byte, prereadBuf)}
+			defer r.close()
 			for p := range pieces {
-				f := files[p.File]
-				if f == nil {
-					var err error
-					if f, err = os.Open(filepath.Join(images, p.File)); err != nil {
-						continue
-					}
-					// What lies between the pieces is not for now: with the kernel's readahead three times as much was read.
-					_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_RANDOM)
-					files[p.File] = f
-				}
-				for at := p.Off; at < p.Off+p.Len && ctx.Err() == nil; at += prereadBuf {
-					if _, err := f.ReadAt(buf[:min(prereadBuf, p.Off+p.Len-at)], at); err != nil && err != io.EOF {
-						break
-					}
-				}
+				r.read(ctx, p)
 			}
 		})
 	}
-	for _, p := range list {
-		select {
-		case pieces <- p:
-		case <-ctx.Done():
+	defer readers.Wait()
+	defer close(pieces)
+	feed := func(list []criuimg.Piece) {
+		for _, p := range list {
+			select {
+			case pieces <- p:
+			case <-ctx.Done():
+			}
 		}
 	}
-	close(pieces)
-	readers.Wait()
+	feed(smallImages(images))
+	if eager, err := criuimg.Eager(os.DirFS(images), prereadGap); err == nil {
+		feed(eager)
+	}
+}
+
+// reader reads pieces, with one file open at a time: images may be more than a process may have open.
+type reader struct {
+	images string
+	buf    []byte
+	name   string
+	f      *os.File // of that name, or nil
+}
+
+func (r *reader) close() {
+	if r.f != nil {
+		r.f.Close()
+	}
+}
+
+func (r *reader) read(ctx context.Context, p criuimg.Piece) {
+	if r.f == nil || r.name != p.File {
+		r.close()
+		var err error
+		if r.f, err = os.Open(filepath.Join(r.images, p.File)); err != nil {
+			r.f = nil
+			return
+		}
+		r.name = p.File
+		// What lies between the pieces is not for now: with the kernel's readahead three times as much was read.
+		_ = unix.Fadvise(int(r.f.Fd()), 0, 0, unix.FADV_RANDOM)
+	}
+	for at := p.Off; at < p.Off+p.Len && ctx.Err() == nil; at += prereadBuf {
+		if _, err := r.f.ReadAt(r.buf[:min(prereadBuf, p.Off+p.Len-at)], at); err != nil {
+			return
+		}
+	}
 }
 
 // smallImages gives the images that are read as a whole.

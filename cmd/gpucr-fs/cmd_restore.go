@@ -83,6 +83,9 @@ func setVerify(mode string) error {
 }
 
 func (r *restoring) run(ctx context.Context, store, name string, rate int64, wait bool, file string) (err error) {
+	if err := r.criu.options(r.a, r.args).Validate(); err != nil {
+		return err
+	}
 	gpu, done, err := r.nvidia.open()
 	if err != nil {
 		return err

@@ -28,7 +28,11 @@ func (f *criuFlags) start(a *app, args restore.Args) (*restore.CRIU, error) {
 	if exe, err := os.Executable(); err == nil && os.Getenv("GPUCR_FS") == "" {
 		os.Setenv("GPUCR_FS", exe)
 	}
-	return restore.Start(restore.Options{Program: f.program, Args: args, Stdin: a.in, Stdout: a.err, Stderr: a.err})
+	return restore.Start(f.options(a, args))
+}
+
+func (f *criuFlags) options(a *app, args restore.Args) restore.Options {
+	return restore.Options{Program: f.program, Args: args, Stdin: a.in, Stdout: a.err, Stderr: a.err}
 }
 
 // criuArgs takes a command's own arguments and those for CRIU, after --.

@@ -286,6 +286,7 @@ func FuzzEntry(f *testing.F) {
 		f.Add(b)
 	}
 	f.Add([]byte{8, 1, 16, 2, 0x32, 1, 'x', 0x33, 0x34})
+	f.Add([]byte{0x80, 0x80, 0x80, 0x80, 0x10, 0, 8, 1, 16, 2}) // a field number that no message can have
 	f.Fuzz(func(t *testing.T, b []byte) {
 		got, err := decodeEntry("pagemap-1.img", b)
 		var e pagemap.PagemapEntry

@@ -3,8 +3,8 @@ package criuimg
 import "google.golang.org/protobuf/encoding/protowire"
 
 // entry is a PagemapEntry of CRIU's pagemap.proto. A process with a GPU has
-// tens of thousands, and its restore waits for them: taken apart by hand they take
-// a tenth of the time that messages made for each do.
+// tens of thousands, and its restore waits for them: most of the time went into
+// messages made for each.
 type entry struct {
 	vaddr uint64
 	pages uint64
@@ -28,6 +28,9 @@ func decodeEntry(name string, b []byte) (e entry, err error) {
 		num, typ, n := protowire.ConsumeTag(b)
 		if n < 0 {
 			return e, corrupt(name, "%v", protowire.ParseError(n))
+		}
+		if num > protowire.MaxValidNumber {
+			return e, corrupt(name, "a field of number %d", num)
 		}
 		b = b[n:]
 		if num > fieldPages || typ != protowire.VarintType {

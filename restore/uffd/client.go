@@ -20,7 +20,8 @@ import (
 )
 
 // ErrGuardian is wrapped by Serve's error when the guardian was killed. The
-// tasks have then been killed as well.
+// tasks have then been killed as well. Begin wraps it when the guardian did not
+// get that far.
 var ErrGuardian = errors.New("the guardian is gone")
 
 // GuardianOptions say how to serve one restore with a guardian.
@@ -28,9 +29,9 @@ type GuardianOptions struct {
 	// Dir is CRIU's work directory, where the socket goes.
 	Dir  string
 	Plan *Plan
-	// Command starts a program that calls GuardianMain, see Spawn.
+	// Command has this program call GuardianMain, see Spawn.
 	Command []string
-	// Successor starts a program that calls Takeover and provides in this
+	// Successor has this program call Takeover and provide in this
 	// one's place. Without it the tasks are killed when this process ends
 	// before they have all their memory.
 	Successor []string
@@ -84,8 +85,15 @@ type Spawned struct {
 	setup *os.File
 }
 
-// Spawn starts a guardian's process by command, a program that calls
-// GuardianMain. Starting takes as long as reading a checkpoint's page maps.
+// again starts this very program, even when another has taken its path: both
+// ends have to agree on what they say. The command's first word is only its name.
+func again(command []string) *exec.Cmd {
+	return &exec.Cmd{Path: "/proc/self/exe", Args: command}
+}
+
+// Spawn starts a guardian's process by command, this program with arguments by
+// which it calls GuardianMain. Starting takes as long as reading a checkpoint's
+// page maps.
 func Spawn(command []string) (*Spawned, error) {
 	if len(command) == 0 {
 		return nil, errors.New("uffd: guardian options lack the command")
@@ -105,7 +113,7 @@ func Spawn(command []string) (*Spawned, error) {
 		return nil, fmt.Errorf("make shared memory: %w", err)
 	}
 	g := &Spawned{wire: w, setup: os.NewFile(uintptr(fd), "setup")}
-	cmd := exec.Command(command[0], command[1:]...)
+	cmd := again(command)
 	cmd.ExtraFiles = []*os.File{theirs, g.setup}
 	cmd.Stderr = os.Stderr
 	// Its own session: what ends this process's terminal or group does not

@@ -1,8 +1,6 @@
 package uffd
 
 import (
-	"fmt"
-	"os"
 	"slices"
 	"time"
 
@@ -68,44 +66,57 @@ func (s *Server) killProcess(p *process, err error) {
 	s.killed = append(s.killed, KilledTask{p.pid, err.Error()})
 }
 
+// Nothing is left when two looks at this distance find nothing: what a task that
+// is being killed forks just then shows after the first.
+const lookAgain = 10 * time.Millisecond
+
 // clearUp kills what a CRIU that has given up, or was killed, may leave of the
-// tasks it was restoring, besides those that have come to us: their children,
-// and, when the tasks do not have a pid namespace of their own, whoever has the
-// pid of one and still runs CRIU's program.
-//
-// A task that is killed may be forking the next one. Who is dying shows no
-// program any more, and forks no more; images list parents before their
-// children: once a look from the first to the last finds none, none is to come.
+// tasks it was restoring, besides those that have come to us, which it stops:
+// abandon ends them. Those are their children, and, when the tasks do not have a
+// pid namespace of their own, whoever has the pid of one and still runs CRIU's
+// program, with its children: CRIU forks some tasks from helpers that the images
+// do not have. Who is dying shows no program any more.
 func (s *Server) clearUp(c *conn) {
-	var left []int
+	var known []int
 	for _, p := range s.processes() {
-		left = append(left, p.pid)
-	}
-	left = append(left, descendants(left)...)
-	for late := time.Now().Add(goneTime); ; time.Sleep(time.Millisecond) {
-		restored := s.stillRestored(c)
-		if left = append(left, restored...); len(left) == 0 {
-			return
+		if unix.PidfdSendSignal(p.pidfd, unix.SIGSTOP, nil, 0) == nil {
+			known = append(known, p.pid)
 		}
-		if time.Now().After(late) {
+	}
+	late := time.Now().Add(goneTime)
+	for empty := 0; empty < 2; {
+		left := s.stillRestored(c)
+		left = append(left, descendants(slices.Concat(left, known))...)
+		left = slices.DeleteFunc(left, func(pid int) bool { return slices.Contains(known, pid) || program(pid) == "" })
+		switch {
+		case len(left) == 0:
+			empty++
+			time.Sleep(lookAgain)
+		case time.Now().After(late):
 			s.log.Error("processes of a restore that failed do not go away", "pids", left)
 			return
+		default:
+			empty = 0
+			killTogether(left)
+			time.Sleep(time.Millisecond)
 		}
-		killTogether(left)
-		left = nil
 	}
 }
 
 // stillRestored returns the processes that have the pids of tasks and run CRIU's
-// program.
+// program; none when another CRIU is restoring them: who started it may have
+// tried again already, or tries the same twice.
 func (s *Server) stillRestored(c *conn) []int {
 	tasks := s.opts.Plan.Tasks
 	if !c.samePIDs || slices.ContainsFunc(tasks, func(t PlanTask) bool { return t.PID == 1 }) {
 		return nil
 	}
+	if up, ok := parentOf(tasks[0].PID); ok && up != c.criu.pid && program(up) == c.exe {
+		return nil
+	}
 	var found []int
 	for _, t := range tasks {
-		if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", t.PID)); err == nil && exe == c.exe {
+		if program(t.PID) == c.exe {
 			found = append(found, t.PID)
 		}
 	}

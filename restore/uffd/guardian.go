@@ -9,7 +9,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/exec"
 	"os/signal"
 	"runtime"
 	"slices"
@@ -399,7 +398,7 @@ func (g *guardian) spawn() (*wire, error) {
 		return nil, err
 	}
 	defer theirs.Close()
-	cmd := exec.Command(g.Successor[0], g.Successor[1:]...)
+	cmd := again(g.Successor)
 	cmd.ExtraFiles = []*os.File{theirs, g.setupFile}
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {

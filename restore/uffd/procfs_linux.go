@@ -25,6 +25,15 @@ func parentOf(pid int) (parent int, ok bool) {
 	return parent, err == nil
 }
 
+// program returns the path of what a process runs, "" when it is dying or gone.
+func program(pid int) string {
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	if err != nil {
+		return ""
+	}
+	return exe
+}
+
 // tree is who is whose parent.
 type tree map[int]int
 

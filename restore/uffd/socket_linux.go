@@ -122,7 +122,7 @@ func (s *socket) accept(ctx context.Context) (*conn, error) {
 		err = errors.Join(err, e)
 	}
 	// First of all: when it is killed, this tells what it has left.
-	k.exe, _ = os.Readlink(fmt.Sprintf("/proc/%d/exe", k.criu.pid))
+	k.exe = program(k.criu.pid)
 	k.samePIDs = samePIDs(k.criu.pid)
 	if err != nil {
 		err = fmt.Errorf("ask who connected: %w", err)

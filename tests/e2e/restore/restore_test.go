@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -115,9 +116,9 @@ func TestRestoreBesideMount(t *testing.T) {
 	}
 	// The next restore finds a guardian's process, and does without it when it was killed meanwhile.
 	for range 2 {
-		var spare []int
-		for end := time.Now().Add(limit); len(spare) == 0 && time.Now().Before(end); wait(10) {
-			spare = program.Role("guardian")
+		var spare, before []int
+		for end := time.Now().Add(limit); (len(spare) != 1 || !slices.Equal(spare, before)) && time.Now().Before(end); wait(100) {
+			before, spare = spare, program.Role("guardian")
 		}
 		if len(spare) != 1 {
 			t.Fatalf("the daemon keeps guardians %v, not one", spare)
@@ -127,6 +128,9 @@ func TestRestoreBesideMount(t *testing.T) {
 		x.checks()
 		x.mustRestore("--wait")
 		x.checks()
+	}
+	if n := strings.Count(cli.Log(b.store), "the spare guardian is gone"); n != 2 {
+		t.Errorf("the daemon noticed %d of 2 killed guardians", n)
 	}
 	b.run("umount", mnt)
 }

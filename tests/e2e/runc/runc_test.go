@@ -151,7 +151,7 @@ func TestContainer(t *testing.T) {
 			t.Fatalf("%v\n%s\n%s", err, errorLines(work, "restore.log"), cli.Log(store))
 		}
 		must(t, c.mem.Check(1, limit))
-		// The server ends when all is there; a guardian waits for the next restore.
+		// The command ends when all is there; one guardian waits for the next restore.
 		for end := time.Now().Add(limit); len(program.Role("lazy-pages")) > 0 || len(program.Role("guardian")) > 1; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("the lazy-pages server does not end\n%s", cli.Log(store))
