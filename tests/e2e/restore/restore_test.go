@@ -196,6 +196,38 @@ func TestCRIUFails(t *testing.T) {
 	}
 }
 
+// Who restores a checkpoint while it is being restored fails, and does the other no harm.
+func TestSameTwice(t *testing.T) {
+	b := newBench(t)
+	x := b.dumped("one", quiet)
+	mnt := t.TempDir()
+	b.run("mount", b.store, mnt)
+	t.Cleanup(func() { b.try("umount", "--force", mnt) })
+	rnd := source(t)
+	for range *strikes {
+		x.Reset()
+		stop := make(chan struct{})
+		var reaping, running sync.WaitGroup
+		reaping.Go(func() { x.Reap(stop) })
+		var errs [2]error
+		for i, after := range []int{0, rnd.IntN(60)} {
+			running.Go(func() {
+				wait(after)
+				_, errs[i] = b.try("restore", b.store, "one")
+			})
+		}
+		running.Wait()
+		close(stop)
+		reaping.Wait()
+		x.Restored(x.pid)
+		if (errs[0] == nil) == (errs[1] == nil) {
+			t.Fatalf("of two restores at once one is to succeed: %v; %v", errs[0], errs[1])
+		}
+		x.checks()
+	}
+	b.run("umount", mnt)
+}
+
 // Many restores at once, from one daemon.
 func TestManyAtOnce(t *testing.T) {
 	b := newBench(t)
