@@ -3,6 +3,7 @@ package lazy
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -26,6 +27,7 @@ import (
 //	provider IMAGES WORK RATE     starts a guardian
 //	doomed IMAGES WORK RATE       the same, but nobody can succeed it
 //	successor IMAGES RATE         started by a guardian
+//	unwilling                     a successor that fails
 func playRole(role string, args []string) bool {
 	var err error
 	switch role {
@@ -34,9 +36,11 @@ func playRole(role string, args []string) bool {
 	case "provider":
 		err = provide(args[0], args[1], args[2], "/proc/self/exe", "successor", args[0], args[2])
 	case "doomed":
-		err = provide(args[0], args[1], args[2], "/bin/false")
+		err = provide(args[0], args[1], args[2], "/proc/self/exe", "unwilling")
 	case "successor":
 		err = succeed(args[0], args[1])
+	case "unwilling":
+		err = errors.New("takes nothing over")
 	default:
 		return false
 	}
