@@ -1,161 +1,39 @@
 package kfd
 
 import (
-	"encoding/json"
-	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/gpucr/gpucr-fs/kfd/kfdsim"
-	"github.com/gpucr/gpucr-fs/tests/e2e/kfd/rig"
 )
-
-// container is the test application in a runc container of its own pid,
-// network, ipc, uts and mount namespaces, with nothing but the devices, the
-// topology and the application in it.
-type container struct {
-	*bench
-	bundle string
-	name   string
-}
-
-func newContainer(t *testing.T, b *bench, args ...string) *container {
-	t.Helper()
-	if _, err := exec.LookPath("runc"); err != nil {
-		t.Fatalf("%v\nhint: apt-get install runc", err)
-	}
-	c := &container{bench: b, bundle: filepath.Join(b.Dir, "bundle"), name: "kfdsim-test"}
-	rootfs := filepath.Join(c.bundle, "rootfs")
-	for _, d := range []string{"bin", "proc", "dev", "sys/class/kfd", "status"} {
-		if err := os.MkdirAll(filepath.Join(rootfs, d), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	app, err := os.ReadFile(b.App)
-	if err != nil {
-		t.Fatal(err)
-	}
-	write := func(name, content string, mode os.FileMode) {
-		if err := os.WriteFile(filepath.Join(c.bundle, name), []byte(content), mode); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("rootfs/bin/gpuapp", string(app), 0o755)
-	// runc gives criu neither a plugin folder nor the shim.
-	write("criu", fmt.Sprintf("#!/bin/sh\nexport LD_PRELOAD=%s CRIU_LIBS_DIR=%s KFDPLUGIN_LOG=%s\nexec %s \"$@\"\n", b.Shim, b.plugin, b.hooks, b.CRIU), 0o755)
-	write("criu.conf", "network-lock skip\n", 0o644)
-	spec, err := json.Marshal(c.spec(args))
-	if err != nil {
-		t.Fatal(err)
-	}
-	write("config.json", string(spec), 0o644)
-	t.Cleanup(func() {
-		if err := c.runc("delete", "-f", c.name); err != nil {
-			t.Error(err)
-		}
-	})
-	return c
-}
-
-// spec is the container's runtime configuration.
-func (c *container) spec(args []string) map[string]any {
-	type list []any
-	type object = map[string]any
-	mounts := list{object{"destination": "/proc", "type": "proc", "source": "proc"},
-		object{"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": []string{"mode=755"}}}
-	bind := func(from, to string) {
-		mounts = append(mounts, object{"destination": to, "type": "bind", "source": from, "options": []string{"bind", "rw"}})
-	}
-	bind(filepath.Join(c.Sim.DevDir(), "kfd"), "/dev/kfd")
-	for _, g := range c.Sim.Options().GPUs {
-		node := fmt.Sprintf("dri/renderD%d", g.RenderMinor)
-		bind(filepath.Join(c.Sim.DevDir(), node), "/dev/"+node)
-	}
-	bind(filepath.Join(c.Sim.SysDir(), "class/kfd"), "/sys/class/kfd")
-	// The application opens dmabufs by file handle, as on no hardware.
-	caps := []string{"CAP_DAC_READ_SEARCH", "CAP_KILL"}
-	return object{
-		"ociVersion":  "1.0.2",
-		"root":        object{"path": "rootfs"},
-		"hostname":    "gpu",
-		"mounts":      mounts,
-		"annotations": object{"org.criu.config": filepath.Join(c.bundle, "criu.conf")},
-		"process": object{"user": object{"uid": 0, "gid": 0}, "cwd": "/", "env": []string{"PATH=/bin"},
-			"args":         append([]string{"/bin/gpuapp", "--dir", "/status"}, args...),
-			"capabilities": object{"bounding": caps, "effective": caps, "permitted": caps}},
-		"linux": object{"namespaces": list{object{"type": "pid"}, object{"type": "network"}, object{"type": "ipc"},
-			object{"type": "uts"}, object{"type": "mount"}}},
-	}
-}
-
-// runc runs a command of runc. A container must not keep pipes of the test's.
-func (c *container) runc(args ...string) error {
-	log := filepath.Join(c.bundle, args[0]+".log")
-	cmd := c.Command("runc", append([]string{"--root", filepath.Join(c.bundle, "state"), "--log", log, "--criu", filepath.Join(c.bundle, "criu")}, args...)...)
-	if err := cmd.Run(); err != nil {
-		why, _ := os.ReadFile(log)
-		return fmt.Errorf("runc %s: %w: %s", args[0], err, why)
-	}
-	return nil
-}
-
-// round returns how often a process in the container has verified every BO.
-func (c *container) round(proc int) int {
-	c.T.Helper()
-	line, err := os.ReadFile(filepath.Join(c.bundle, "rootfs/status", fmt.Sprintf("status.%d", proc)))
-	if err != nil && !os.IsNotExist(err) {
-		c.T.Fatal(err)
-	}
-	if strings.HasPrefix(string(line), "FAIL") {
-		c.T.Fatalf("process %d: %s", proc, strings.TrimSpace(string(line)))
-	}
-	var tick, round int
-	fmt.Sscanf(string(line), "tick %d round %d ok", &tick, &round) // 0, 0 while it starts
-	return round
-}
-
-// waitRounds waits until a process has reached a round.
-func (c *container) waitRounds(proc, round int) {
-	c.T.Helper()
-	for deadline := time.Now().Add(time.Minute); c.round(proc) < round; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			c.T.Fatalf("process %d is in round %d\nsimulator: %+v", proc, c.round(proc), c.Sim.State())
-		}
-	}
-}
 
 func TestContainer(t *testing.T) {
 	b := newBench(t, kfdsim.Options{})
-	c := newContainer(t, b, "--procs", "2", "--interval", "1", "--max-bo", "1048576")
-	if err := c.runc("run", "-d", "--bundle", c.bundle, c.name); err != nil {
+	c := b.NewContainer([]string{"CRIU_LIBS_DIR=" + b.plugin, "KFDPLUGIN_LOG=" + b.hooks}, "--procs", "2", "--interval", "1", "--max-bo", "1048576")
+	if err := c.Run(); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 2 {
-		c.waitRounds(i, 1)
+		c.WaitRounds(i, 1)
 	}
-	work := filepath.Join(c.bundle, "work")
-	if err := c.runc("checkpoint", "--image-path", c.images, "--work-path", work, c.name); err != nil {
-		t.Fatalf("%v\n%s\n%q", err, rig.ErrorLines(filepath.Join(work, "dump.log")), c.hookLines(""))
+	if err := c.Checkpoint(b.images); err != nil {
+		t.Fatalf("%v\n%q", err, b.hookLines(""))
 	}
 	for len(b.Sim.State().Processes) > 0 {
 		time.Sleep(10 * time.Millisecond)
 	}
-	before := []int{c.round(0), c.round(1)}
-	if err := c.runc("restore", "-d", "--bundle", c.bundle, "--image-path", c.images, "--work-path", work, c.name); err != nil {
-		t.Fatalf("%v\n%s\n%q", err, rig.ErrorLines(filepath.Join(work, "restore.log")), c.hookLines(""))
+	before := []int{c.Round(0), c.Round(1)}
+	if err := c.Restore(b.images); err != nil {
+		t.Fatalf("%v\n%q", err, b.hookLines(""))
 	}
 	for i := range 2 {
-		c.waitRounds(i, before[i]+2)
+		c.WaitRounds(i, before[i]+2)
 	}
 	b.noGPUErrors()
 	if n := len(b.Sim.State().Processes); n != 2 {
 		t.Errorf("%d processes use the gpus", n)
 	}
-	if got := c.hookLines("RESUME_DEVICES_LATE"); len(got) != 3 {
+	if got := b.hookLines("RESUME_DEVICES_LATE"); len(got) != 3 {
 		t.Errorf("resumed: %q", got)
 	}
 }

@@ -83,15 +83,7 @@ func (b *bench) start(cmd *exec.Cmd) *run {
 	}
 	defer out.Close()
 	cmd.Stdout, cmd.Stderr = out, out
-	r := b.startQuiet(cmd)
-	r.log = log
-	return r
-}
-
-// startQuiet starts a program whose output nobody wants.
-func (b *bench) startQuiet(cmd *exec.Cmd) *run {
-	b.T.Helper()
-	r := &run{cmd: cmd, log: os.DevNull, done: make(chan struct{})}
+	r := &run{cmd: cmd, log: log, done: make(chan struct{})}
 	if err := cmd.Start(); err != nil {
 		b.T.Fatal(err)
 	}
