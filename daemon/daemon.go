@@ -394,7 +394,19 @@ func (d *Daemon) Unmount(ctx context.Context, dir string, force bool) (last bool
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.unusedLocked(), nil
+	return d.leavesLocked(), nil
+}
+
+// leavesLocked tells that the daemon goes by itself soon: nothing is mounted, and of restores there are only such whose hot set is being packed.
+func (d *Daemon) leavesLocked() bool {
+	for _, r := range d.restores {
+		select {
+		case <-r.done:
+		default:
+			return false
+		}
+	}
+	return len(d.mounts) == 0
 }
 
 // mountAt gives the mount at a directory, nil without one.

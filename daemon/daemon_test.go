@@ -109,6 +109,34 @@ func TestMountsComeAndGo(t *testing.T) {
 	d.wantEnd(t)
 }
 
+// A restore keeps the daemon, but who unmounts waits for one that is only packing its hot set.
+func TestUnmountBesideRestores(t *testing.T) {
+	over := make(chan struct{})
+	close(over)
+	for name, c := range map[string]struct {
+		done chan struct{}
+		last bool
+	}{
+		"being filled": {make(chan struct{}), false},
+		"packing":      {over, true},
+	} {
+		d := serve(t, newStore(t))
+		s := connect(t, d.store.Dir(), true)
+		d.Daemon.mu.Lock()
+		d.restores["r"] = &restoring{done: c.done}
+		d.Daemon.mu.Unlock()
+		if r := must[UnmountResult](t)(Unmount.Do(t.Context(), s, UnmountRequest{Dir: "/m"}, Streams{})); r.Last != c.last {
+			t.Errorf("%s: %+v", name, r)
+		}
+		d.Daemon.mu.Lock()
+		delete(d.restores, "r")
+		d.checkIdleLocked()
+		d.Daemon.mu.Unlock()
+		s.client.held.Close()
+		d.wantEnd(t)
+	}
+}
+
 func TestLastUnmountEndsTheDaemon(t *testing.T) {
 	dir := newStore(t)
 	d := serve(t, dir)

@@ -130,4 +130,5 @@ echo "   every byte of its memory verified after the restore"
 kill "$pid"
 pid=''
 step 'unmount' "$gpucr" umount "$mnt"
+[ ! -e "$store/daemon.sock" ] || die 'the daemon is still there'
 printf '\ndone in %s s\n' "$(seconds "$total")"

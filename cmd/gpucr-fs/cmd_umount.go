@@ -15,7 +15,7 @@ func (a *app) umountCmd() *cobra.Command {
 		Use:   "umount DIR",
 		Short: "unmount a store and wait until everything is flushed",
 		Long: `Umount takes the mount at DIR away and returns when everything is flushed. If it was the daemon's last mount, it returns when the daemon is gone and the
-store is free. A mount in use is refused. What a killed daemon left is cleared away.`,
+store is free, unless restores are in progress, which keep the daemon. A mount in use is refused. What a killed daemon left is cleared away.`,
 		Example: "  gpucr-fs umount /images",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
