@@ -158,7 +158,7 @@ type contents struct {
 	files []prefetch.File // of the plan
 	done  func() error    // closes them; nil without them
 	cuda  bool            // the processes use CUDA
-	err   error           // what kept it from being all there
+	err   error           // what kept it from being there; nothing is open then
 }
 
 func openContents(images Images, plan *uffd.Plan) (c contents) {
@@ -180,7 +180,7 @@ func (c contents) close() error {
 // provide makes a Feed of a guardian and what it is to bring, which it closes where it fails.
 func provide(o Options, client *uffd.Client, in contents) (*Feed, error) {
 	if in.err != nil {
-		return nil, errors.Join(in.err, in.close())
+		return nil, in.err
 	}
 	f := &Feed{burst: in.cuda && !o.RecordGPU, opts: o, client: client, names: client.Plan().Files, total: client.Plan().Bytes(), closeAll: in.done}
 	if o.Record {
