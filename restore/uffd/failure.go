@@ -104,11 +104,11 @@ func (s *Server) clearUp(c *conn) {
 }
 
 // stillRestored returns the processes that have the pids of tasks and run CRIU's
-// program; none when another CRIU is restoring them: who started it may have
-// tried again already, or tries the same twice.
+// program; none when that is not known, or when another CRIU is restoring them:
+// who started it may have tried again already, or tries the same twice.
 func (s *Server) stillRestored(c *conn) []int {
 	tasks := s.opts.Plan.Tasks
-	if !c.samePIDs || slices.ContainsFunc(tasks, func(t PlanTask) bool { return t.PID == 1 }) {
+	if c.exe == "" || !c.samePIDs || slices.ContainsFunc(tasks, func(t PlanTask) bool { return t.PID == 1 }) {
 		return nil
 	}
 	if up, ok := parentOf(tasks[0].PID); ok && up != c.criu.pid && program(up) == c.exe {
