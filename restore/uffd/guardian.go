@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -71,6 +72,11 @@ func GuardianMain() error {
 	// Who needs memory shall not take it from here. Best effort.
 	os.WriteFile("/proc/self/oom_score_adj", []byte("-900"), 0)
 
+	k, err := startKeeper()
+	if err != nil {
+		return err
+	}
+	defer k.end()
 	setupFile := os.NewFile(fdSetup, "setup")
 	defer setupFile.Close()
 	w, err := newWire(os.NewFile(fdWire, "provider"))
@@ -89,7 +95,7 @@ func GuardianMain() error {
 		w.close()
 		return err
 	}
-	g := &guardian{setup: st, setupFile: setupFile, outbox: newOutbox()}
+	g := &guardian{setup: st, setupFile: setupFile, keeper: k, outbox: newOutbox()}
 	log := slog.New(slog.NewTextHandler(logWriter{g}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	g.log = log
 	g.server, err = Listen(Options{Dir: st.Dir, Plan: st.Plan, Logger: log})
@@ -123,6 +129,7 @@ func readSetup(f *os.File) (*setup, error) {
 type guardian struct {
 	*setup
 	setupFile *os.File
+	keeper    *keeper
 	server    *Server
 	log       *slog.Logger
 	outbox    *outbox
@@ -205,7 +212,8 @@ func (g *guardian) attach(w *wire) error {
 	}
 	defer f.Close()
 	p := &provider{wire: w, slots: s, lost: make(chan struct{})}
-	if err := w.send(&packet{kind: kindHello, id: uint64(g.RunBytes), fds: []int{int(f.Fd())}}); err != nil {
+	hello := packet{kind: kindHello, id: uint64(g.RunBytes), fds: []int{int(f.Fd())}, tail: []byte(strconv.Itoa(g.keeper.pid))}
+	if err := w.send(&hello); err != nil {
 		s.close()
 		return err
 	}

@@ -3,6 +3,7 @@ package uffd
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +24,18 @@ func parentOf(pid int) (parent int, ok bool) {
 	}
 	parent, err = strconv.Atoi(f[1])
 	return parent, err == nil
+}
+
+// runs reports whether a thread of a process may still be doing something: it
+// neither is stopped or ended nor waits for what only a fatal signal ends, such
+// as the reading of its fork's report.
+func runs(pid int) bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	return slices.ContainsFunc(threads, func(path string) bool {
+		b, err := os.ReadFile(path)
+		_, state, ok := strings.Cut(string(b[strings.LastIndexByte(string(b), ')')+1:]), " ")
+		return err == nil && ok && !strings.ContainsAny(state[:1], "tTDZX")
+	})
 }
 
 // program returns the path of what a process runs, "" when it is dying or gone.

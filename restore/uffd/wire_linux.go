@@ -20,8 +20,8 @@ type kind uint8
 const (
 	// From the guardian.
 
-	kindHello  kind = iota + 1 // with the slots' descriptor: the provider is accepted
-	kindMemory                 // id, pid; with descriptors: keep them, see keepsakes
+	kindHello  kind = iota + 1 // with the slots' descriptor, tail: the keeper's pid; the provider is accepted
+	kindMemory                 // id; with descriptors: keep them, see keepsakes
 	kindLeft                   // id: they are no longer needed
 	kindDemand                 // a range, flag: again
 	kindSweep                  // ranges

@@ -13,7 +13,13 @@ import (
 	"github.com/gpucr/gpucr-fs/prefetch"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == keptRole {
+		playKept()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func packets() []packet {
 	return []packet{

@@ -1,0 +1,149 @@
+package uffd
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// keeper is a process that shares the guardian's table of descriptors, as a
+// thread would, and outlives it. The kernel hands the userfaultfd of a forked
+// child to whoever reads the event, and lets the child run: is the reader killed
+// right then its descriptors are closed, and without the last one of its memory
+// the child would go on with pages of zeros. While there is a keeper they stay
+// open. It does nothing until the guardian is dead; then it ends the guardian's
+// connections, which is how the provider learns of it, and waits for the provider
+// to take the userfaultfds over and end it (keepsakes). When nobody does it kills
+// the tasks, whose handles are in the table too, and stays until none of the
+// memory is left.
+type keeper struct{ pid int }
+
+const (
+	// keeperName is what ps shows.
+	keeperName = "gpucr-keeper"
+	// keeperPatience is how long the keeper waits to be relieved, in seconds.
+	keeperPatience = 2
+	// keeperFDs bounds the descriptors that are looked at, firstFD is the one
+	// after standard error: those before belong to whoever started the guardian.
+	keeperFDs, firstFD = 1 << 16, 3
+)
+
+// keeping is the keeper's memory: it may not allocate.
+type keeping struct {
+	args     []byte // the command line
+	name     [len(keeperName) + 1]byte
+	guardian unix.PollFd // handle of the guardian
+	patience unix.Timespec
+	look     unix.Timespec
+	probe    argFill
+	wake     argRange
+}
+
+// startKeeper makes the calling process's keeper.
+func startKeeper() (*keeper, error) {
+	self, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		return nil, fmt.Errorf("start the keeper: %w", err)
+	}
+	k := &keeping{
+		args:     commandLine(),
+		guardian: unix.PollFd{Fd: int32(self), Events: unix.POLLIN},
+		patience: unix.Timespec{Sec: keeperPatience},
+		look:     unix.Timespec{Nsec: 100e6},
+		probe:    argFill{argRange: argRange{pageSize, pageSize}},
+		wake:     argRange{pageSize, pageSize},
+	}
+	copy(k.name[:], keeperName)
+	pid, errno := forkKeeper(k)
+	if errno != 0 {
+		unix.Close(self)
+		return nil, fmt.Errorf("start the keeper: %w", errno)
+	}
+	return &keeper{pid}, nil
+}
+
+// end ends the keeper.
+func (k *keeper) end() {
+	unix.Kill(k.pid, unix.SIGKILL)
+	for {
+		if _, err := unix.Wait4(k.pid, nil, 0, nil); err != unix.EINTR {
+			return
+		}
+	}
+}
+
+// commandLine returns the memory of this process's arguments, nil when it is not
+// where it should be.
+func commandLine() []byte {
+	stat, err := os.ReadFile("/proc/self/stat")
+	if err != nil || len(os.Args) == 0 {
+		return nil
+	}
+	// proc_pid_stat(5): arg_start and arg_end are fields 48 and 49, comm, the
+	// second, may contain anything.
+	f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	if len(f) < 47 {
+		return nil
+	}
+	start, err := strconv.ParseUint(f[45], 10, 64)
+	end, err2 := strconv.ParseUint(f[46], 10, 64)
+	first := unsafe.StringData(os.Args[0])
+	if err != nil || err2 != nil || uint64(uintptr(unsafe.Pointer(first))) != start || end <= start {
+		return nil
+	}
+	return unsafe.Slice(first, end-start)
+}
+
+// forkKeeper returns twice like fork(2), but not in the keeper. That one is a copy
+// of a single thread of this process: it can use nothing of Go's runtime, not even
+// a larger stack, and takes no signals.
+//
+//go:norace
+//go:nosplit
+func forkKeeper(k *keeping) (pid int, errno syscall.Errno) {
+	const all = ^uint64(0)
+	block, before := uint64(all), uint64(0)
+	runtime.LockOSThread()
+	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&block)), uintptr(unsafe.Pointer(&before)), 8, 0, 0)
+	r, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, unix.CLONE_FILES|uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+	if r != 0 || errno != 0 {
+		syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&before)), 0, 8, 0, 0)
+		runtime.UnlockOSThread()
+		return int(r), errno
+	}
+	syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_NAME, uintptr(unsafe.Pointer(&k.name)), 0, 0, 0, 0)
+	for i := range k.args {
+		k.args[i] = 0
+		if i < len(keeperName) {
+			k.args[i] = k.name[i]
+		}
+	}
+	for k.guardian.Revents == 0 {
+		syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&k.guardian)), 1, 0, 0, 0, 0)
+	}
+	for fd := uintptr(firstFD); fd < keeperFDs; fd++ {
+		syscall.RawSyscall(unix.SYS_SHUTDOWN, fd, unix.SHUT_RDWR, 0)
+	}
+	syscall.RawSyscall6(unix.SYS_PPOLL, 0, 0, uintptr(unsafe.Pointer(&k.patience)), 0, 0, 0)
+	for left := true; left; {
+		left = false
+		for fd := uintptr(firstFD); fd < keeperFDs; fd++ {
+			syscall.RawSyscall6(unix.SYS_PIDFD_SEND_SIGNAL, fd, uintptr(unix.SIGKILL), 0, 0, 0, 0)
+			// Only a userfaultfd takes this, whatever has become of its memory.
+			if _, _, e := syscall.RawSyscall(unix.SYS_IOCTL, fd, ioctlWake, uintptr(unsafe.Pointer(&k.wake))); e == 0 {
+				_, _, e = syscall.RawSyscall(unix.SYS_IOCTL, fd, ioctlContinue, uintptr(unsafe.Pointer(&k.probe)))
+				left = left || e != unix.ESRCH
+			}
+		}
+		syscall.RawSyscall6(unix.SYS_PPOLL, 0, 0, uintptr(unsafe.Pointer(&k.look)), 0, 0, 0)
+	}
+	for {
+		syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
+	}
+}

@@ -1,0 +1,156 @@
+package uffd
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// keptRole makes the test program a guardian as its keeper sees it: it starts a
+// keeper, tells its pid and waits to be killed, or when it is told to ends as a
+// guardian does.
+const keptRole = "kept-role"
+
+func playKept() {
+	k, err := startKeeper()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Println(k.pid)
+	io.ReadAll(os.Stdin)
+	k.end()
+}
+
+// kept is a process with a keeper and what it inherited.
+type kept struct {
+	cmd    *exec.Cmd
+	in     io.Closer
+	keeper string // its pid
+}
+
+func startKept(t *testing.T, files ...*os.File) *kept {
+	t.Helper()
+	k := &kept{cmd: exec.Command("/proc/self/exe", keptRole)}
+	k.cmd.ExtraFiles, k.cmd.Stderr = files, os.Stderr
+	out, err := k.cmd.StdoutPipe()
+	if err == nil {
+		k.in, err = k.cmd.StdinPipe()
+	}
+	if err == nil {
+		err = k.cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { k.cmd.Process.Kill(); k.cmd.Wait() })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.keeper = strings.TrimSpace(line)
+	return k
+}
+
+// ends reports whether the keeper ends within a time.
+func (k *kept) ends(patience time.Duration) bool {
+	for late := time.Now().Add(patience); time.Now().Before(late); time.Sleep(time.Millisecond) {
+		stat, err := os.ReadFile("/proc/" + k.keeper + "/stat")
+		if err != nil || strings.Contains(string(stat), ") Z ") {
+			return true
+		}
+	}
+	return false
+}
+
+// What a guardian had when it was killed can be had from its keeper.
+func TestKeeperKeeps(t *testing.T) {
+	fd := newUffd(t)
+	mem := registered(t, fd, 4)
+	unix.CloseOnExec(fd)
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := os.NewFile(uintptr(dup), "userfaultfd")
+	ours, wire, err := socketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.Close()
+	k := startKept(t, theirs, wire)
+	theirs.Close()
+	wire.Close()
+	keep := newKeepsakes(slog.New(slog.DiscardHandler))
+	keep.relieve(k.keeper)
+	defer keep.drop()
+	if cmdline, _ := os.ReadFile("/proc/" + k.keeper + "/cmdline"); strings.Trim(string(cmdline), "\x00") != keeperName {
+		t.Errorf("ps shows the keeper as %q", cmdline)
+	}
+
+	k.cmd.Process.Kill()
+	// The provider hears of it by the connection.
+	if n, err := ours.Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Fatalf("read %d from a guardian that was killed, %v", n, err)
+	}
+	keep.collect()
+	if len(keep.of) != 1 {
+		t.Fatalf("%d userfaultfds were kept", len(keep.of))
+	}
+	for _, fds := range keep.of {
+		if errno := uffdProbe(fds[0], addrOf(mem), uint64(len(mem))); errno != unix.EINVAL {
+			t.Errorf("the userfaultfd that was kept says %v", errno)
+		}
+	}
+	if !k.ends(keeperPatience * time.Second / 2) {
+		t.Error("a keeper that was relieved goes on")
+	}
+}
+
+// When nobody relieves it the keeper ends the tasks, and then itself.
+func TestKeeperAlone(t *testing.T) {
+	task := exec.Command("sleep", "600")
+	if err := task.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer task.Process.Kill()
+	pidfd, err := unix.PidfdOpen(task.Process.Pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	handle := os.NewFile(uintptr(pidfd), "pidfd")
+	k := startKept(t, handle)
+	handle.Close()
+	k.cmd.Process.Kill()
+	begun := time.Now()
+	err = task.Wait()
+	if ws, ok := task.ProcessState.Sys().(interface{ Signaled() bool }); !ok || !ws.Signaled() {
+		t.Errorf("the task ended with %v", err)
+	}
+	if d := time.Since(begun); d < keeperPatience*time.Second*9/10 {
+		t.Errorf("the task was killed after %v, before the provider had its time", d)
+	}
+	if !k.ends(5 * time.Second) {
+		t.Error("the keeper goes on when nothing is left")
+	}
+}
+
+// A guardian that ends takes its keeper along.
+func TestKeeperEnds(t *testing.T) {
+	k := startKept(t)
+	k.in.Close()
+	if err := k.cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if !k.ends(time.Millisecond) {
+		t.Error("the keeper is still there")
+	}
+}
