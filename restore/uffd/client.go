@@ -278,8 +278,8 @@ func (c *Client) Serve(ctx context.Context, q Supplier) error {
 			return fmt.Errorf("%w: %w", ErrGuardian, err)
 		}
 		switch p.kind {
-		case kindMemory:
-			c.keep.add(p.id, p.fds)
+		case kindMemory, kindTask:
+			c.keep.add(&p)
 			continue
 		case kindLeft:
 			c.keep.remove(p.id)

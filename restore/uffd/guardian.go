@@ -168,6 +168,7 @@ func (g *guardian) run(w *wire) error {
 	providers.Go(func() { g.report(reports) })
 
 	err := g.server.Serve(ctx, g)
+	g.keeper.end() // nothing that has to be kept is left
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause
 	}
@@ -226,8 +227,15 @@ func (g *guardian) attach(w *wire) error {
 		w.send(&packet{kind: kindDone, tail: last}) // should it be gone, its connection shows that
 		return nil
 	}
+	filling := make(map[*process]bool)
 	for _, m := range g.server.memories() {
 		g.joined(m)
+		filling[m.task] = true
+	}
+	for _, t := range g.server.processes() {
+		if !filling[t] {
+			w.send(&packet{kind: kindTask, fds: []int{t.pidfd}})
+		}
 	}
 	return nil
 }

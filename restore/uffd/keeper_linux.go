@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"unsafe"
 
@@ -22,7 +23,10 @@ import (
 // to take the userfaultfds over and end it (keepsakes). When nobody does it kills
 // the tasks, whose handles are in the table too, and stays until none of the
 // memory is left.
-type keeper struct{ pid int }
+type keeper struct {
+	pid int
+	end func() // ends it; further calls do nothing
+}
 
 const (
 	// keeperName is what ps shows.
@@ -65,17 +69,12 @@ func startKeeper() (*keeper, error) {
 		unix.Close(self)
 		return nil, fmt.Errorf("start the keeper: %w", errno)
 	}
-	return &keeper{pid}, nil
-}
-
-// end ends the keeper.
-func (k *keeper) end() {
-	unix.Kill(k.pid, unix.SIGKILL)
-	for {
-		if _, err := unix.Wait4(k.pid, nil, 0, nil); err != unix.EINTR {
-			return
+	return &keeper{pid, sync.OnceFunc(func() {
+		unix.Kill(pid, unix.SIGKILL)
+		for err := error(unix.EINTR); err == unix.EINTR; {
+			_, err = unix.Wait4(pid, nil, 0, nil)
 		}
-	}
+	})}, nil
 }
 
 // commandLine returns the memory of this process's arguments, nil when it is not

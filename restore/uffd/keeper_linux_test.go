@@ -105,8 +105,8 @@ func TestKeeperKeeps(t *testing.T) {
 	if len(keep.of) != 1 {
 		t.Fatalf("%d userfaultfds were kept", len(keep.of))
 	}
-	for _, fds := range keep.of {
-		if errno := uffdProbe(fds[0], addrOf(mem), uint64(len(mem))); errno != unix.EINVAL {
+	for _, fd := range keep.of {
+		if errno := uffdProbe(fd, addrOf(mem), uint64(len(mem))); errno != unix.EINVAL {
 			t.Errorf("the userfaultfd that was kept says %v", errno)
 		}
 	}

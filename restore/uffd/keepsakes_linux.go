@@ -15,16 +15,18 @@ import (
 
 // keepsakes are copies of the guardian's userfaultfds and of the handles of the
 // tasks. While they are open, page faults wait even if the guardian is killed.
-// Then the tasks are killed: what the guardian knew of their memory is lost. What
-// it had no time to send, its keeper has.
+// Then the tasks are killed, also those that have all their memory: what the
+// guardian knew of the others' is lost, and none is to see another one die. What
+// the guardian had no time to send, its keeper has.
 type keepsakes struct {
 	log    *slog.Logger
-	of     map[uint64][]int // by memory: userfaultfd, and pidfd unless forked
-	keeper int              // its handle, -1 when there is none
+	of     map[uint64]int // userfaultfd by memory
+	tasks  []int          // pidfds
+	keeper int            // its handle, -1 when there is none
 }
 
 func newKeepsakes(log *slog.Logger) keepsakes {
-	return keepsakes{log: log, of: make(map[uint64][]int), keeper: -1}
+	return keepsakes{log: log, of: make(map[uint64]int), keeper: -1}
 }
 
 // relieve notes the guardian's keeper, by its pid.
@@ -35,18 +37,29 @@ func (k *keepsakes) relieve(keeper string) {
 	}
 	if err != nil {
 		k.keeper = -1
+		if err == unix.ESRCH {
+			return // the guardian is about to end
+		}
 		k.log.Warn("cannot find the guardian's keeper", "pid", keeper, "err", err)
 	}
 }
 
-func (k *keepsakes) add(id uint64, fds []int) {
-	k.remove(id)
-	k.of[id] = fds
+// add keeps what came with a packet.
+func (k *keepsakes) add(p *packet) {
+	fds := p.fds
+	if p.kind == kindMemory && len(fds) > 0 {
+		k.remove(p.id)
+		k.of[p.id], fds = fds[0], fds[1:]
+	}
+	k.tasks = append(k.tasks, fds...)
 }
 
+// remove gives up the userfaultfd of a memory that is complete, or gone.
 func (k *keepsakes) remove(id uint64) {
-	closeAll(k.of[id])
-	delete(k.of, id)
+	if fd, ok := k.of[id]; ok {
+		unix.Close(fd)
+		delete(k.of, id)
+	}
 }
 
 // drop closes everything: somebody else looks after the tasks.
@@ -54,6 +67,8 @@ func (k *keepsakes) drop() {
 	for id := range k.of {
 		k.remove(id)
 	}
+	closeAll(k.tasks)
+	k.tasks = nil
 	k.dismiss()
 }
 
@@ -84,7 +99,7 @@ func (k *keepsakes) collect() {
 			continue
 		}
 		// No memory has such a number: they count from 1.
-		k.of[^uint64(i)] = []int{fd}
+		k.of[^uint64(i)] = fd
 	}
 	if err != nil {
 		// It keeps what it has until that is not needed any more.
@@ -94,18 +109,22 @@ func (k *keepsakes) collect() {
 	unix.PidfdSendSignal(k.keeper, unix.SIGKILL, nil, 0)
 }
 
-// end kills all tasks and what they have forked, and returns when none of their
-// memory is left.
+// end kills all tasks and what they have forked, unless all memory is complete,
+// and returns when none of that which is not is left.
 func (k *keepsakes) end() {
+	defer k.drop()
 	k.collect()
-	for last := time.Now(); len(k.of) > 0; time.Sleep(5 * time.Millisecond) {
-		k.kill()
-		for id, fds := range k.of {
-			if uffdProbe(fds[0], pageSize, pageSize) == unix.ESRCH {
+	for last := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+		for id, fd := range k.of {
+			if uffdProbe(fd, pageSize, pageSize) == unix.ESRCH {
 				k.remove(id)
 			}
 		}
-		if len(k.of) > 0 && time.Since(last) > 10*time.Second {
+		if len(k.of) == 0 {
+			return
+		}
+		k.kill()
+		if time.Since(last) > 10*time.Second {
 			last = time.Now()
 			k.log.Error("a process that lacks memory cannot be found, its page faults hang", "processes", len(k.of))
 		}
@@ -119,19 +138,16 @@ const stopTime = 100 * time.Millisecond
 func (k *keepsakes) kill() {
 	var all []int
 	pidfds := make(map[int]int)
-	for _, fds := range k.of {
-		if len(fds) < 2 {
-			continue
-		}
-		pid, ok := pidOf(fds[1])
+	for _, fd := range k.tasks {
+		pid, ok := pidOf(fd)
 		if !ok {
 			// In another pid namespace, or gone.
-			unix.PidfdSendSignal(fds[1], unix.SIGKILL, nil, 0)
+			unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 			continue
 		}
-		unix.PidfdSendSignal(fds[1], unix.SIGSTOP, nil, 0)
+		unix.PidfdSendSignal(fd, unix.SIGSTOP, nil, 0)
 		all = append(all, pid)
-		pidfds[pid] = fds[1]
+		pidfds[pid] = fd
 	}
 	// A fork that is under way ends before its thread stops. A child that is not
 	// known when its parent is killed cannot be found any more.

@@ -21,8 +21,9 @@ const (
 	// From the guardian.
 
 	kindHello  kind = iota + 1 // with the slots' descriptor, tail: the keeper's pid; the provider is accepted
-	kindMemory                 // id; with descriptors: keep them, see keepsakes
-	kindLeft                   // id: they are no longer needed
+	kindMemory                 // id; with a userfaultfd and, unless forked, a pidfd: keep them, see keepsakes
+	kindTask                   // with a pidfd: the same
+	kindLeft                   // id: its userfaultfd is no longer needed
 	kindDemand                 // a range, flag: again
 	kindSweep                  // ranges
 	kindAgain                  // ranges

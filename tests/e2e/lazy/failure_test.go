@@ -4,15 +4,20 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/prefetch"
 	"github.com/gpucr/gpucr-fs/restore/uffd"
@@ -177,6 +182,57 @@ func TestGuardianKilled(t *testing.T) {
 			continue
 		}
 		must(t, c.Ended(time.Minute))
+	}
+}
+
+// A process that has all its memory does not see one end that lacks some: when
+// the guardian is killed they all are.
+func TestGuardianKilledOfSome(t *testing.T) {
+	must(t, unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+	dir := t.TempDir()
+	child, err := lazytarget.Watch(dir)
+	must(t, err)
+	t.Cleanup(func() { child.Close() })
+	c := &checkpoint{Target: child, dir: filepath.Join(dir, "images")}
+	must(t, os.Mkdir(c.dir, 0o755))
+	large := lazytarget.Options{MB: 64, Threads: 1, Seed: 15, Quiet: true}
+	cmd := exec.Command("sh", append([]string{"-c", `"$@" & wait $!; echo $? > seen`, "sh", targetBin}, large.Args(dir)...)...)
+	cmd.Dir, cmd.SysProcAttr = dir, &syscall.SysProcAttr{Setsid: true}
+	must(t, cmd.Start())
+	go cmd.Wait()
+	c.pid = cmd.Process.Pid
+	child.Restored(c.pid)
+	t.Cleanup(child.Kill)
+	must(t, child.Ready(time.Minute))
+	kids, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", c.pid))
+	must(t, err)
+	kid, err := strconv.Atoi(strings.TrimSpace(string(kids)))
+	must(t, err)
+	// In a session of its own the child is not reaped with the shell.
+	free := func() bool {
+		syscall.Wait4(kid, nil, syscall.WNOHANG, nil)
+		return syscall.Kill(kid, 0) == syscall.ESRCH
+	}
+	must(t, criu(t, "dump", "-D", c.dir, "-t", strconv.Itoa(c.pid)))
+	must(t, child.Dumped())
+	for range 3 {
+		must(t, poll(time.Minute, free))
+		c.Reset()
+		work := t.TempDir()
+		g := c.guard(t, work, 4<<20)
+		must(t, c.restore(t, work))
+		time.Sleep(300 * time.Millisecond) // the shell is small
+		for _, pid := range g.role("guardian") {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if err := <-g.end; err == nil {
+			t.Fatal("all memory was there already")
+		}
+		must(t, c.Ended(time.Minute))
+		must(t, poll(time.Minute, free))
+		if seen, err := os.ReadFile(filepath.Join(dir, "seen")); err == nil {
+			t.Fatalf("the shell saw its child end: %s", seen)
+		}
 	}
 }
 
