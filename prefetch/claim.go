@@ -110,7 +110,7 @@ func (q *Queue) hold(now time.Time) (limit int64, wait time.Duration) {
 }
 
 // firstBytes is how much of a demand's run goes first, from the demanded page on.
-const firstBytes = 32 << 10
+const firstBytes = 64 << 10
 
 func (q *Queue) claimList(c class, limit int64) run {
 	r := q.lists[c][0]

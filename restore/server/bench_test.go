@@ -23,6 +23,7 @@ func BenchmarkFill(b *testing.B) {
 		{"store, 1 gpu", 1, true, Options{}, kfdsim.PCIe3x16},
 		{"store, 2 gpus", 2, true, Options{}, kfdsim.PCIe3x16},
 		{"directory, 1 gpu, 8 MiB staging", 1, false, Options{Staging: 8 * mib}, kfdsim.PCIe3x16},
+		{"store, 1 gpu, 8 MiB staging", 1, true, Options{Staging: 8 * mib}, kfdsim.PCIe3x16},
 		// A link that this machine's cores can keep up with.
 		{"directory, 1 gpu, 2 GB/s", 1, false, Options{}, 2e9},
 		{"store, 2 gpus, 1 GB/s each", 2, true, Options{}, 1e9},

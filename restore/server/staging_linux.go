@@ -12,12 +12,13 @@ import (
 )
 
 // Bounds of a slot. A copy of 2 MiB takes a PCIe 3 link 130 µs: enough work to
-// hide a submission behind, and small enough that the default staging memory
-// holds 32 of them.
+// hide a submission behind. A slot that cannot take a chunk of a store, up to
+// 1 MiB, has it read and decoded more than once, so little staging memory is cut
+// into few slots rather than small ones.
 const (
-	maxSlot     = 2 << 20
-	minSlot     = 16 << 10
-	wantedSlots = 32
+	maxSlot  = 2 << 20
+	minSlot  = 16 << 10
+	minSlots = 4
 )
 
 // staging is one area of memory, cut into slots of the same size, that is
@@ -35,7 +36,7 @@ type staging struct {
 
 // newStaging makes slots of at most size bytes together.
 func newStaging(size int64) (*staging, error) {
-	slot := int64(1) << (bits.Len64(uint64(size/wantedSlots)) - 1)
+	slot := int64(1) << (bits.Len64(uint64(size/minSlots)) - 1)
 	slot = min(max(slot, minSlot), maxSlot)
 	s := &staging{slot: int(slot)}
 	s.cond = sync.NewCond(&s.mu)

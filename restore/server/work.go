@@ -73,6 +73,11 @@ type flight struct {
 // driver resets a GPU that hangs sooner.
 const grace = 30 * time.Second
 
+// ringFlights is how many submissions a ring has waiting. More do not keep an
+// engine busier; they keep slots, and memory that is not in use need not be
+// touched and stays out of the processor's cache.
+const ringFlights = 4
+
 var errDone = errors.New("done")
 
 // begin checks the plan and opens the GPUs.
@@ -154,7 +159,7 @@ func (w *work) openDevice(n Node) (*device, error) {
 		w.opts.Logger.Warn("copy engines do not serve, the cpu copies", "node", n.Name)
 	}
 	for range dev.Rings() {
-		ch := make(chan flight, 16)
+		ch := make(chan flight, ringFlights)
 		d.flights = append(d.flights, ch)
 		d.waiters.Go(func() {
 			for f := range ch {
