@@ -452,6 +452,7 @@ func (g *guardian) joined(m *memory) {
 	p := packet{kind: kindMemory, id: m.id, fds: []int{m.fd}}
 	if m.task != nil {
 		p.fds = append(p.fds, m.task.pidfd)
+		g.keeper.task(m.task.pidfd)
 	}
 	g.mu.Lock()
 	to := g.provider

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -21,11 +22,12 @@ import (
 // open. It does nothing until the guardian is dead; then it ends the guardian's
 // connections, which is how the provider learns of it, and waits for the provider
 // to take the userfaultfds over and end it (keepsakes). When nobody does it kills
-// the tasks, whose handles are in the table too, and stays until none of the
-// memory is left.
+// the tasks it was told of and stays until none of the memory is left.
 type keeper struct {
-	pid int
-	end func() // ends it; further calls do nothing
+	pid   int
+	end   func() // ends it; further calls do nothing
+	tasks []int32
+	known atomic.Int32 // how many of tasks are set
 }
 
 const (
@@ -36,12 +38,15 @@ const (
 	// keeperFDs bounds the descriptors that are looked at, firstFD is the one
 	// after standard error: those before belong to whoever started the guardian.
 	keeperFDs, firstFD = 1 << 16, 3
+	// keeperTasks bounds the tasks it knows of.
+	keeperTasks = 1 << 14
 )
 
 // keeping is the keeper's memory: it may not allocate.
 type keeping struct {
 	args     []byte // the command line
 	name     [len(keeperName) + 1]byte
+	tasks    []int32     // pidfds, 0 for none; shared with the guardian
 	guardian unix.PollFd // handle of the guardian
 	patience unix.Timespec
 	look     unix.Timespec
@@ -55,8 +60,15 @@ func startKeeper() (*keeper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the keeper: %w", err)
 	}
+	shared, err := unix.Mmap(-1, 0, 4*keeperTasks, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANON)
+	if err != nil {
+		unix.Close(self)
+		return nil, fmt.Errorf("start the keeper: %w", err)
+	}
+	tasks := unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(shared))), keeperTasks)
 	k := &keeping{
 		args:     commandLine(),
+		tasks:    tasks,
 		guardian: unix.PollFd{Fd: int32(self), Events: unix.POLLIN},
 		patience: unix.Timespec{Sec: keeperPatience},
 		look:     unix.Timespec{Nsec: 100e6},
@@ -66,15 +78,24 @@ func startKeeper() (*keeper, error) {
 	copy(k.name[:], keeperName)
 	pid, errno := forkKeeper(k)
 	if errno != 0 {
+		unix.Munmap(shared)
 		unix.Close(self)
 		return nil, fmt.Errorf("start the keeper: %w", errno)
 	}
-	return &keeper{pid, sync.OnceFunc(func() {
+	return &keeper{pid: pid, tasks: tasks, end: sync.OnceFunc(func() {
 		unix.Kill(pid, unix.SIGKILL)
 		for err := error(unix.EINTR); err == unix.EINTR; {
 			_, err = unix.Wait4(pid, nil, 0, nil)
 		}
 	})}, nil
+}
+
+// task tells the keeper of a task by its pidfd, which is to stay open as long as
+// there is a keeper.
+func (k *keeper) task(pidfd int) {
+	if i := int(k.known.Add(1)) - 1; i < len(k.tasks) {
+		atomic.StoreInt32(&k.tasks[i], int32(pidfd))
+	}
 }
 
 // commandLine returns the memory of this process's arguments, nil when it is not
@@ -132,8 +153,12 @@ func forkKeeper(k *keeping) (pid int, errno syscall.Errno) {
 	syscall.RawSyscall6(unix.SYS_PPOLL, 0, 0, uintptr(unsafe.Pointer(&k.patience)), 0, 0, 0)
 	for left := true; left; {
 		left = false
+		for _, fd := range k.tasks {
+			if fd > 0 {
+				syscall.RawSyscall6(unix.SYS_PIDFD_SEND_SIGNAL, uintptr(fd), uintptr(unix.SIGKILL), 0, 0, 0, 0)
+			}
+		}
 		for fd := uintptr(firstFD); fd < keeperFDs; fd++ {
-			syscall.RawSyscall6(unix.SYS_PIDFD_SEND_SIGNAL, fd, uintptr(unix.SIGKILL), 0, 0, 0, 0)
 			// Only a userfaultfd takes this, whatever has become of its memory.
 			if _, _, e := syscall.RawSyscall(unix.SYS_IOCTL, fd, ioctlWake, uintptr(unsafe.Pointer(&k.wake))); e == 0 {
 				_, _, e = syscall.RawSyscall(unix.SYS_IOCTL, fd, ioctlContinue, uintptr(unsafe.Pointer(&k.probe)))

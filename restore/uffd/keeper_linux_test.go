@@ -15,8 +15,9 @@ import (
 )
 
 // keptRole makes the test program a guardian as its keeper sees it: it starts a
-// keeper, tells its pid and waits to be killed, or when it is told to ends as a
-// guardian does.
+// keeper with a task, the first descriptor it is given besides the standard ones,
+// tells its pid and waits to be killed, or when it is told to ends as a guardian
+// does.
 const keptRole = "kept-role"
 
 func playKept() {
@@ -25,6 +26,7 @@ func playKept() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	k.task(firstFD)
 	fmt.Println(k.pid)
 	io.ReadAll(os.Stdin)
 	k.end()
@@ -127,8 +129,15 @@ func TestKeeperAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	handle := os.NewFile(uintptr(pidfd), "pidfd")
-	k := startKept(t, handle)
+	// Handles of others are no tasks': of successors, say.
+	self, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := os.NewFile(uintptr(self), "pidfd")
+	k := startKept(t, handle, other)
 	handle.Close()
+	other.Close()
 	k.cmd.Process.Kill()
 	begun := time.Now()
 	err = task.Wait()
