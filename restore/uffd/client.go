@@ -222,7 +222,7 @@ func connect(w *wire, plan *Plan, log *slog.Logger) (*Client, error) {
 				w.close()
 				return nil, err
 			}
-			c.keep.relieve(string(p.tail))
+			c.keep.keptBy(string(p.tail))
 			return c, nil
 		case kindDone:
 			w.close()

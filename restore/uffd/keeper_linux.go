@@ -5,7 +5,6 @@ import (
 	"os"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -101,14 +100,9 @@ func (k *keeper) task(pidfd int) {
 // commandLine returns the memory of this process's arguments, nil when it is not
 // where it should be.
 func commandLine() []byte {
-	stat, err := os.ReadFile("/proc/self/stat")
-	if err != nil || len(os.Args) == 0 {
-		return nil
-	}
-	// proc_pid_stat(5): arg_start and arg_end are fields 48 and 49, comm, the
-	// second, may contain anything.
-	f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	if len(f) < 47 {
+	// Fields 48 and 49 are arg_start and arg_end.
+	f := statFields("/proc/self/stat")
+	if len(f) < 47 || len(os.Args) == 0 {
 		return nil
 	}
 	start, err := strconv.ParseUint(f[45], 10, 64)

@@ -92,7 +92,7 @@ func TestKeeperKeeps(t *testing.T) {
 	theirs.Close()
 	wire.Close()
 	keep := newKeepsakes(slog.New(slog.DiscardHandler))
-	keep.relieve(k.keeper)
+	keep.keptBy(k.keeper)
 	defer keep.drop()
 	if cmdline, _ := os.ReadFile("/proc/" + k.keeper + "/cmdline"); strings.Trim(string(cmdline), "\x00") != keeperName {
 		t.Errorf("ps shows the keeper as %q", cmdline)

@@ -29,8 +29,8 @@ func newKeepsakes(log *slog.Logger) keepsakes {
 	return keepsakes{log: log, of: make(map[uint64]int), keeper: -1}
 }
 
-// relieve notes the guardian's keeper, by its pid.
-func (k *keepsakes) relieve(keeper string) {
+// keptBy notes the guardian's keeper, by its pid.
+func (k *keepsakes) keptBy(keeper string) {
 	pid, err := strconv.Atoi(keeper)
 	if err == nil {
 		k.keeper, err = unix.PidfdOpen(pid, 0)

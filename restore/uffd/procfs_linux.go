@@ -1,6 +1,7 @@
 package uffd
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,18 +12,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// statFields returns the fields of a stat file of a process or thread, see
+// proc_pid_stat(5), from the third on: state, parent and so on. There are none
+// when it is gone.
+func statFields(path string) []string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	// The second is the name in parentheses, which may contain anything.
+	return strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+}
+
 // parentOf returns a process's parent.
 func parentOf(pid int) (parent int, ok bool) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, false
-	}
-	// pid (comm) state ppid …: comm may contain anything.
-	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+	f := statFields(fmt.Sprintf("/proc/%d/stat", pid))
 	if len(f) < 2 {
 		return 0, false
 	}
-	parent, err = strconv.Atoi(f[1])
+	parent, err := strconv.Atoi(f[1])
 	return parent, err == nil
 }
 
@@ -32,9 +40,8 @@ func parentOf(pid int) (parent int, ok bool) {
 func runs(pid int) bool {
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	return slices.ContainsFunc(threads, func(path string) bool {
-		b, err := os.ReadFile(path)
-		_, state, ok := strings.Cut(string(b[strings.LastIndexByte(string(b), ')')+1:]), " ")
-		return err == nil && ok && !strings.ContainsAny(state[:1], "tTDZX")
+		f := statFields(path)
+		return len(f) > 0 && !strings.ContainsAny(f[0], "tTDZX")
 	})
 }
 
