@@ -1,6 +1,7 @@
 package index
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/dgraph-io/badger/v4"
@@ -187,6 +189,53 @@ func (d *db) loc(id chunk.ID) (pack.Loc, error) {
 		return pack.Loc{}, err
 	}
 	return pack.DecodeLoc(v)
+}
+
+// maxSteps is how many keys locs passes over before it looks the next one up: a step costs a tenth of that.
+const maxSteps = 16
+
+// locs gives the locations of many chunks; that of a chunk which the index lacks, or whose record is damaged, is zero. It goes through the keys in their order: in
+// an index without others each costs 0.3 µs where loc takes 1.1, among sixteen times as many 1.2 where loc takes 2.7 (BenchmarkLocate).
+func (d *db) locs(ids []chunk.ID) (out []pack.Loc, err error) {
+	defer damageOfPanic(&err)
+	out = make([]pack.Loc, len(ids))
+	order := make([]int32, len(ids))
+	for i := range order {
+		order[i] = int32(i)
+	}
+	slices.SortFunc(order, func(a, b int32) int { return bytes.Compare(ids[a][:], ids[b][:]) })
+	err = d.b.View(func(txn *badger.Txn) error {
+		o := badger.DefaultIteratorOptions
+		o.PrefetchValues = false
+		o.Prefix = []byte{'c'}
+		it := txn.NewIterator(o)
+		defer it.Close()
+		steps := 0 // fewer where they did not lead there, more where they did
+		for _, i := range order {
+			key := chunkKey(ids[i])
+			before := func() bool { return it.Valid() && bytes.Compare(it.Item().Key(), key) < 0 }
+			for n := steps; n > 0 && before(); n-- {
+				it.Next()
+			}
+			if steps == 0 || before() {
+				it.Seek(key)
+				steps = max(1, steps/2)
+			} else {
+				steps = min(2*steps, maxSteps)
+			}
+			if !it.Valid() || !bytes.Equal(it.Item().Key(), key) {
+				continue
+			}
+			it.Item().Value(func(sealed []byte) error {
+				if v, err := openValue(key, sealed); err == nil {
+					out[i], _ = pack.DecodeLoc(v)
+				}
+				return nil
+			})
+		}
+		return nil
+	})
+	return out, err
 }
 
 // meta gives the sequence and payload at a metadata key.

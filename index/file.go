@@ -144,7 +144,7 @@ func (f *File) fail(off int64, err error) error {
 }
 
 // segment gives the segment that holds off.
-func (f *File) segment(off int64) (*manifest.Segment, error) {
+func (f *File) segment(off int64) (*segment, error) {
 	i := sort.Search(len(f.e.Segments), func(i int) bool { return f.e.Segments[i] > off }) - 1
 	if i < 0 {
 		return nil, fmt.Errorf("%w: no segment at %d", errDamaged, off)
@@ -159,10 +159,22 @@ func (f *File) segment(off int64) (*manifest.Segment, error) {
 	return seg, nil
 }
 
-// walk calls fn for the runs that cover [off, end), clipped to it. c is nil for zeros and for inline bytes, whose content is in inline.
-func (f *File) walk(off, end int64, fn func(off, n int64, c *manifest.ChunkRef, chunkOff int64, inline []byte) bool) error {
+// stretch is n bytes of a file, from byte at on, that have one source.
+type stretch struct {
+	at, n  int64
+	c      *manifest.ChunkRef // nil for zeros and inline bytes
+	off    int64              // where in the chunk's content it begins
+	loc    pack.Loc           // of the chunk; zero unless it has been looked up
+	inline []byte             // the bytes themselves, when the manifest has them
+}
+
+// zero reports whether the bytes are zeros that nothing is stored for.
+func (x stretch) zero() bool { return x.c == nil && x.inline == nil }
+
+// walk calls fn for what covers [off, end), clipped to it, until it returns false.
+func (f *File) walk(off, end int64, fn func(stretch) bool) error {
 	if len(f.e.Inline) > 0 && off < end {
-		fn(off, end-off, nil, 0, f.e.Inline[off:end])
+		fn(stretch{at: off, n: end - off, inline: f.e.Inline[off:end]})
 		return nil
 	}
 	for off < end {
@@ -173,17 +185,14 @@ func (f *File) walk(off, end int64, fn func(off, n int64, c *manifest.ChunkRef, 
 		for i := seg.Find(off - seg.Start); i < len(seg.Runs) && off < end; i++ {
 			r := seg.Runs[i]
 			skip := off - seg.Start - r.Start
-			n := min(r.Len-skip, end-off)
-			var more bool
-			if r.Chunk == manifest.ZeroRun {
-				more = fn(off, n, nil, 0, nil)
-			} else {
-				more = fn(off, n, &seg.Chunks[r.Chunk], int64(r.Off)+skip, nil)
+			x := stretch{at: off, n: min(r.Len-skip, end-off)}
+			if r.Chunk != manifest.ZeroRun {
+				x.c, x.off, x.loc = &seg.Chunks[r.Chunk], int64(r.Off)+skip, seg.loc(r.Chunk)
 			}
-			if !more {
+			if !fn(x) {
 				return nil
 			}
-			off += n
+			off += x.n
 		}
 	}
 	return nil
@@ -191,14 +200,12 @@ func (f *File) walk(off, end int64, fn func(off, n int64, c *manifest.ChunkRef, 
 
 // Extents calls yield for the runs that cover [off, off+n), in order, clipped to it and to the file.
 func (f *File) Extents(off, n int64, yield func(Extent) bool) error {
-	return f.walk(off, min(off+n, f.e.Size), func(off, n int64, c *manifest.ChunkRef, chunkOff int64, inline []byte) bool {
-		x := Extent{Off: off, Len: n, ChunkOff: chunkOff}
-		if c != nil {
-			x.ID = c.ID
-		} else {
-			x.Zero = inline == nil
+	return f.walk(off, min(off+n, f.e.Size), func(x stretch) bool {
+		out := Extent{Off: x.at, Len: x.n, ChunkOff: x.off, Zero: x.zero()}
+		if x.c != nil {
+			out.ID = x.c.ID
 		}
-		return yield(x)
+		return yield(out)
 	})
 }
 
@@ -238,24 +245,22 @@ func (f *File) Read(ctx context.Context, off int64, n int) (*Slices, error) {
 		return sl, nil
 	}
 	type piece struct {
-		e        *entry
-		off, len int64 // in the chunk; in zeros when e is nil
-		inline   []byte
-		at       int64
+		stretch
+		e *entry // of the chunk
 	}
 	pieces := make([]piece, 0, 16)
 	var fetch []fetch
-	err := f.walk(off, end, func(off, n int64, c *manifest.ChunkRef, chunkOff int64, inline []byte) bool {
-		p := piece{off: chunkOff, len: n, inline: inline, at: off}
-		if c != nil {
-			if k := len(pieces) - 1; k >= 0 && pieces[k].e != nil && pieces[k].e.id == c.ID {
+	err := f.walk(off, end, func(x stretch) bool {
+		p := piece{stretch: x}
+		if x.c != nil {
+			if k := len(pieces) - 1; k >= 0 && pieces[k].e != nil && pieces[k].e.id == x.c.ID {
 				p.e = pieces[k].e
 			} else {
-				e, owner := sl.s.cache.acquire(c.ID)
+				e, owner := sl.s.cache.acquire(x.c.ID)
 				sl.held = append(sl.held, e)
 				p.e = e
 				if owner {
-					fetch = append(fetch, newFetch(e, c))
+					fetch = append(fetch, newFetch(e, x.c, x.loc))
 				} else {
 					sl.s.stats.hits.Add(1)
 				}
@@ -275,7 +280,7 @@ func (f *File) Read(ctx context.Context, off int64, n int) (*Slices, error) {
 		case p.inline != nil:
 			sl.add(p.inline)
 		case p.e == nil:
-			for left := p.len; left > 0; left -= min(left, int64(len(zeroBytes))) {
+			for left := p.n; left > 0; left -= min(left, int64(len(zeroBytes))) {
 				sl.add(zeroBytes[:min(left, int64(len(zeroBytes)))])
 			}
 		default:
@@ -283,7 +288,7 @@ func (f *File) Read(ctx context.Context, off int64, n int) (*Slices, error) {
 				sl.Release()
 				return nil, f.fail(p.at, err)
 			}
-			sl.add(p.e.data[p.off : p.off+p.len])
+			sl.add(p.e.data[p.off : p.off+p.n])
 		}
 	}
 	sl.s.stats.read.Add(int64(sl.n))
@@ -326,7 +331,10 @@ type fetch struct {
 	err  error
 }
 
-func newFetch(e *entry, c *manifest.ChunkRef) fetch { return fetch{e: e, want: c.Len} }
+// newFetch fetches c into e; loc is where it was found to be, zero when it has not been looked up.
+func newFetch(e *entry, c *manifest.ChunkRef, loc pack.Loc) fetch {
+	return fetch{e: e, want: c.Len, loc: loc}
+}
 
 // maxRead bounds what is read from a pack at once.
 const maxRead = 4 << 20
@@ -335,10 +343,7 @@ const maxRead = 4 << 20
 func (s *Store) fetch(list []fetch, past bool) {
 	for i := range list {
 		f := &list[i]
-		f.loc, f.err = s.locate(f.e.id)
-		if f.err == nil && f.loc.Raw != f.want {
-			f.err = fmt.Errorf("%w: chunk of %d bytes, not %d", errDamaged, f.loc.Raw, f.want)
-		}
+		f.loc, f.err = s.whereIs(f.e.id, f.want, f.loc)
 	}
 	for len(list) > 0 {
 		n, bytes := 1, list[0].loc.Slot()
@@ -416,7 +421,7 @@ func (s *Store) copyChunk(c manifest.ChunkRef, off int64, p []byte) error {
 	e, owner := s.cache.acquire(c.ID)
 	defer s.cache.release(e)
 	if owner {
-		s.fetch([]fetch{newFetch(e, &c)}, false)
+		s.fetch([]fetch{newFetch(e, &c, pack.Loc{})}, false)
 	}
 	if err := e.wait(context.Background()); err != nil {
 		return classify("read", err)

@@ -2,6 +2,7 @@ package index
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -195,6 +196,20 @@ func (s *Store) locate(id chunk.ID) (pack.Loc, error) {
 	return loc, err
 }
 
+// whereIs gives the location of a chunk of want bytes. It is known, unless that is zero, or the chunk has been found damaged since: then it may have been stored anew.
+func (s *Store) whereIs(id chunk.ID, want uint32, known pack.Loc) (loc pack.Loc, err error) {
+	s.badMu.Lock()
+	_, met := s.bad[id]
+	s.badMu.Unlock()
+	if loc = known; met || loc == (pack.Loc{}) {
+		loc, err = s.locate(id)
+	}
+	if err == nil && loc.Raw != want {
+		err = fmt.Errorf("%w: chunk of %d bytes, not %d", errDamaged, loc.Raw, want)
+	}
+	return loc, err
+}
+
 func (s *Store) isBad(id chunk.ID) bool {
 	s.badMu.Lock()
 	defer s.badMu.Unlock()
@@ -212,7 +227,7 @@ func (s *Store) heal(id chunk.ID) {
 	s.badMu.Lock()
 	defer s.badMu.Unlock()
 	if s.bad[id] {
-		delete(s.bad, id)
+		s.bad[id] = false
 		s.log.Info("a damaged chunk was stored anew", "chunk", id.String())
 	}
 }

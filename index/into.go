@@ -24,7 +24,7 @@ type part struct {
 type whole struct {
 	ref   *manifest.ChunkRef
 	parts []part
-	loc   pack.Loc
+	loc   pack.Loc // zero until it has been looked up
 }
 
 // ReadInto reads as ReadAt, for those who keep what they read: chunks of which p takes all pass by the cache and are decoded, or read when they are stored
@@ -71,7 +71,7 @@ func (f *File) ReadInto(p []byte, off int64) (int, error) {
 		}
 		defer s.cache.release(e)
 		if owner {
-			s.fetch([]fetch{newFetch(e, w.ref)}, f.past.Load())
+			s.fetch([]fetch{newFetch(e, w.ref, w.loc)}, f.past.Load())
 		} else {
 			s.stats.hits.Add(1)
 		}
@@ -83,19 +83,19 @@ func (f *File) ReadInto(p []byte, off int64) (int, error) {
 			copy(p[x.at-off:][:x.n], e.data[x.off:])
 		}
 	}
-	err := f.walk(off, end, func(at, n int64, c *manifest.ChunkRef, chunkOff int64, inline []byte) bool {
-		to := p[at-off:][:n]
+	err := f.walk(off, end, func(x stretch) bool {
+		to := p[x.at-off:][:x.n]
 		switch {
-		case inline != nil:
-			copy(to, inline)
-		case c == nil:
+		case x.inline != nil:
+			copy(to, x.inline)
+		case x.c == nil:
 			clear(to)
 		default:
-			if k := len(now.parts); k > 0 && (now.ref.ID != c.ID || now.parts[k-1].off+now.parts[k-1].n != chunkOff) {
+			if k := len(now.parts); k > 0 && (now.ref.ID != x.c.ID || now.parts[k-1].off+now.parts[k-1].n != x.off) {
 				flush()
 			}
-			now.ref = c
-			now.parts = append(now.parts, part{at: at, n: n, off: chunkOff})
+			now.ref, now.loc = x.c, x.loc
+			now.parts = append(now.parts, part{at: x.at, n: x.n, off: x.off})
 		}
 		return true
 	})
@@ -125,10 +125,7 @@ func (s *Store) readInto(list []whole, p []byte, base int64, past bool, fail fun
 	ok := list[:0]
 	for _, w := range list {
 		var err error
-		if w.loc, err = s.locate(w.ref.ID); err == nil && w.loc.Raw != w.ref.Len {
-			err = fmt.Errorf("%w: chunk of %d bytes, not %d", errDamaged, w.loc.Raw, w.ref.Len)
-		}
-		if err != nil {
+		if w.loc, err = s.whereIs(w.ref.ID, w.ref.Len, w.loc); err != nil {
 			fail(w.parts[0].at, err)
 			continue
 		}
@@ -236,20 +233,20 @@ func (f *File) Spans(yield func(start, end int64) bool) error {
 	var id chunk.ID
 	var start, end, next int64 // next is the byte of the chunk after what was passed
 	more := true
-	err := f.walk(0, f.e.Size, func(at, n int64, c *manifest.ChunkRef, chunkOff int64, inline []byte) bool {
-		if c == nil && inline == nil {
+	err := f.walk(0, f.e.Size, func(x stretch) bool {
+		if x.zero() {
 			return true
 		}
-		if c != nil && next > 0 && c.ID == id && chunkOff == next {
-			end, next = at+n, next+n
+		if x.c != nil && next > 0 && x.c.ID == id && x.off == next {
+			end, next = x.at+x.n, next+x.n
 			return true
 		}
 		if end > start {
 			more = yield(start, end)
 		}
-		start, end, next = at, at+n, 0
-		if c != nil {
-			id, next = c.ID, chunkOff+n
+		start, end, next = x.at, x.at+x.n, 0
+		if x.c != nil {
+			id, next = x.c.ID, x.off+x.n
 		}
 		return more
 	})
@@ -269,12 +266,12 @@ func (f *File) WillNeed(off, n int64) {
 		}
 	}
 	var seen chunk.ID
-	f.walk(off, min(off+n, f.e.Size), func(_, _ int64, c *manifest.ChunkRef, _ int64, _ []byte) bool {
-		if c == nil || c.ID == seen {
+	f.walk(off, min(off+n, f.e.Size), func(x stretch) bool {
+		if x.c == nil || x.c.ID == seen {
 			return true
 		}
-		seen = c.ID
-		loc, err := f.c.s.locate(c.ID)
+		seen = x.c.ID
+		loc, err := f.c.s.whereIs(x.c.ID, x.c.Len, x.loc)
 		if err != nil {
 			return true
 		}

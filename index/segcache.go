@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
+	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/manifest"
+	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
 // segmentCacheBytes bounds the decoded segments in memory. Sequential readers need one segment a file; this keeps some hundred files of average runs.
@@ -22,11 +25,25 @@ type segmentCache struct {
 
 type cachedSegment struct {
 	key   string
-	seg   *manifest.Segment
+	seg   *segment
 	bytes int
 }
 
-func (c *segmentCache) get(key string) *manifest.Segment {
+// segment is a decoded segment, with the locations of its chunks where they have been looked up.
+type segment struct {
+	*manifest.Segment
+	locs atomic.Pointer[[]pack.Loc] // parallel to Chunks, zero where the index did not know one; nil before
+}
+
+// loc gives the location of a chunk of the segment, the zero one when it has not been looked up.
+func (s *segment) loc(i int32) pack.Loc {
+	if locs := s.locs.Load(); locs != nil {
+		return (*locs)[i]
+	}
+	return pack.Loc{}
+}
+
+func (c *segmentCache) get(key string) *segment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.byKey[key]
@@ -37,7 +54,7 @@ func (c *segmentCache) get(key string) *manifest.Segment {
 	return e.Value.(cachedSegment).seg
 }
 
-func (c *segmentCache) add(key string, seg *manifest.Segment) {
+func (c *segmentCache) add(key string, seg *segment) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.byKey[key] != nil {
@@ -46,7 +63,7 @@ func (c *segmentCache) add(key string, seg *manifest.Segment) {
 	if c.byKey == nil {
 		c.byKey = map[string]*list.Element{}
 	}
-	v := cachedSegment{key, seg, 24*len(seg.Runs) + 40*len(seg.Chunks) + 128}
+	v := cachedSegment{key, seg, 24*len(seg.Runs) + 64*len(seg.Chunks) + 128}
 	c.byKey[key] = c.lru.PushFront(v)
 	for c.bytes += v.bytes; c.bytes > segmentCacheBytes && c.lru.Len() > 1; {
 		old := c.lru.Remove(c.lru.Back()).(cachedSegment)
@@ -56,7 +73,7 @@ func (c *segmentCache) add(key string, seg *manifest.Segment) {
 }
 
 // segment gives a committed segment, decoded.
-func (s *Store) segment(key string) (*manifest.Segment, error) {
+func (s *Store) segment(key string) (*segment, error) {
 	if seg := s.segs.get(key); seg != nil {
 		return seg, nil
 	}
@@ -67,10 +84,34 @@ func (s *Store) segment(key string) (*manifest.Segment, error) {
 	if err != nil {
 		return nil, err
 	}
-	seg, err := manifest.DecodeSegment(payload)
+	decoded, err := manifest.DecodeSegment(payload)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %v", errDamaged, err)
 	}
+	seg := &segment{Segment: decoded}
 	s.segs.add(key, seg)
 	return seg, nil
+}
+
+// Locate looks up where the file's chunks are stored, all of a segment at a time, which takes a tenth of the time that it takes one by one while they are read. It ends
+// early when stop is closed. What cannot be found out is left to who reads it.
+func (f *File) Locate(stop <-chan struct{}) {
+	for _, start := range f.e.Segments {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		seg, err := f.segment(start)
+		if err != nil || seg.locs.Load() != nil {
+			continue
+		}
+		ids := make([]chunk.ID, len(seg.Chunks))
+		for i, c := range seg.Chunks {
+			ids[i] = c.ID
+		}
+		if locs, err := f.c.s.db.locs(ids); err == nil {
+			seg.locs.Store(&locs)
+		}
+	}
 }

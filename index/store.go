@@ -55,7 +55,7 @@ type Store struct {
 	drafting   int
 
 	badMu sync.Mutex
-	bad   map[chunk.ID]bool // seen damaged: stored anew when they come by again
+	bad   map[chunk.ID]bool // seen damaged: stored anew when they come by again; false: that has been done
 }
 
 type counters struct {

@@ -244,14 +244,14 @@ func (c *Checkpoint) diff(e FileInfo, others map[chunk.ID]bool) (FileDiff, error
 		return d, fmt.Errorf("diff: %w", err)
 	}
 	defer f.Close()
-	err = f.walk(0, e.Size, func(_, n int64, r *manifest.ChunkRef, _ int64, inline []byte) bool {
+	err = f.walk(0, e.Size, func(x stretch) bool {
 		switch {
-		case inline != nil && others[chunk.Sum(inline)], r != nil && others[r.ID]:
-			d.Shared += n
-		case inline == nil && r == nil:
-			d.Zero += n
+		case x.inline != nil && others[chunk.Sum(x.inline)], x.c != nil && others[x.c.ID]:
+			d.Shared += x.n
+		case x.zero():
+			d.Zero += x.n
 		default:
-			d.Unique += n
+			d.Unique += x.n
 		}
 		return true
 	})

@@ -335,3 +335,18 @@ func (q *Queue) advise() {
 		}
 	}
 }
+
+// locate has files look up where they are stored, from when something is asked
+// for: in a restore criu then goes on by itself, and a processor idles.
+func (q *Queue) locate() {
+	select {
+	case <-q.begun:
+	case <-q.stop:
+		return
+	}
+	for _, f := range q.opts.Files {
+		if l, ok := f.(Locator); ok {
+			l.Locate(q.stop)
+		}
+	}
+}

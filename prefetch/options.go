@@ -38,6 +38,13 @@ type Adviser interface {
 	Advise(off, n int64)
 }
 
+// Locator is implemented by files that can find out ahead of time where their
+// bytes are stored.
+type Locator interface {
+	// Locate does so until stop is closed, in the order of the file.
+	Locate(stop <-chan struct{})
+}
+
 // Spanner is implemented by files that are stored in pieces which have to be read
 // as a whole. The queue then reads whole pieces at a time.
 type Spanner interface {

@@ -1,0 +1,132 @@
+package index
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/pack"
+)
+
+// Looked up all at once, chunks are where looking them up one by one finds them, among many others or few.
+func TestLocs(t *testing.T) {
+	d, err := openDB(t.TempDir(), slog.New(slog.DiscardHandler), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	rnd := rand.NewChaCha8([32]byte{1})
+	all := make([]chunk.ID, 5000)
+	b := d.batch()
+	for i := range all {
+		rnd.Read(all[i][:])
+		b.setLoc(pack.Chunk{ID: all[i], Loc: pack.Loc{Pack: 3, Page: uint32(i), Stored: 4096, Raw: 8192, CRC: rand.Uint32()}})
+	}
+	if err := b.flush(); err != nil {
+		t.Fatal(err)
+	}
+	unknown := make([]chunk.ID, 50)
+	for i := range unknown {
+		rnd.Read(unknown[i][:])
+	}
+	for _, want := range [][]chunk.ID{
+		nil, all[:1], unknown[:1], all, all[100:120],
+		append(slices.Clone(all[:40]), unknown...),
+		{all[7], all[7], unknown[0], all[7]},
+	} {
+		got, err := d.locs(want)
+		if err != nil || len(got) != len(want) {
+			t.Fatalf("%d chunks: %d locations, %v", len(want), len(got), err)
+		}
+		for i, id := range want {
+			loc, err := d.loc(id)
+			if err != nil && !errors.Is(err, errMissing) {
+				t.Fatal(err)
+			}
+			if got[i] != loc {
+				t.Fatalf("chunk %d of %d is at %+v, not %+v", i, len(want), got[i], loc)
+			}
+		}
+	}
+}
+
+// A file that knows where its chunks are finds them where they have been stored anew.
+func TestLocatedBeforeDamage(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	content := memory(9, 6<<20)
+	write(t, s, "c", map[string][]byte{"pages-1.img": content})
+	c, err := s.Checkpoint("c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := c.Open("pages-1.img")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	f.Locate(nil)
+	read := func() error {
+		got := make([]byte, len(content))
+		_, err := f.ReadInto(got, 0)
+		if err == nil && !bytes.Equal(got, content) {
+			t.Fatal("the content is another")
+		}
+		return err
+	}
+	if err := read(); err != nil {
+		t.Fatal(err)
+	}
+	packs, err := s.packs.Packs()
+	if err != nil || len(packs) == 0 {
+		t.Fatalf("packs: %v, %v", packs, err)
+	}
+	flip(t, s.packs.PackPath(packs[0]), 100)
+	if err := read(); ClassOf(err) != Corrupt {
+		t.Fatalf("a damaged chunk is read: %v", err)
+	}
+	write(t, s, "again", map[string][]byte{"pages-1.img": content})
+	if err := read(); err != nil {
+		t.Fatalf("after its content was stored anew: %v", err)
+	}
+}
+
+// A segment's chunks in a store that has no others, and in one that has sixteen times as many.
+func BenchmarkLocate(b *testing.B) {
+	const segment = 4096
+	for name, chunks := range map[string]int{"Alone": segment, "Among": 16 * segment} {
+		d, err := openDB(b.TempDir(), slog.New(slog.DiscardHandler), false)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer d.close()
+		rnd := rand.NewChaCha8([32]byte{1})
+		ids := make([]chunk.ID, chunks)
+		batch := d.batch()
+		for i := range ids {
+			rnd.Read(ids[i][:])
+			batch.setLoc(pack.Chunk{ID: ids[i], Loc: pack.Loc{Pack: 3, Page: uint32(i), Stored: 4096, Raw: 8192}})
+		}
+		if err := batch.flush(); err != nil {
+			b.Fatal(err)
+		}
+		ids = ids[:segment]
+		b.Run(name+"/OneByOne", func(b *testing.B) {
+			for i := range b.N {
+				if _, err := d.loc(ids[i%segment]); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run(name+"/AtOnce", func(b *testing.B) {
+			for n := 0; n < b.N; n += segment {
+				if _, err := d.locs(ids); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
