@@ -59,6 +59,7 @@ func (q *Queue) next(worker int) (run, bool) {
 		case len(q.demands) > 0:
 			return q.claim(demand, q.demands[0], q.opts.DemandBytes), true
 		case worker < 0:
+			q.expressIdle = true
 			q.wakeExpress.Wait()
 		case worker >= q.active || len(q.lists[hot])+len(q.lists[sweep])+len(q.blocks) == 0:
 			q.wakeAny.Wait()

@@ -55,6 +55,8 @@ type Queue struct {
 	lists   [classes][]Range // what hot set and sweep have not passed yet
 	active  int              // background workers that may run, see adapt
 	running int              // runs in flight
+	// expressIdle: the worker that takes demands only waits for one.
+	expressIdle bool
 	// sweeping are those of them for the sweep; urgent is when something more
 	// urgent came up the last time. See hold.
 	sweeping int
@@ -201,8 +203,12 @@ func (q *Queue) urge(u unitRef, s *state) (joined bool) {
 	q.demands = append(q.demands, u)
 	q.urgent = time.Now()
 	q.demanded = q.urgent
-	q.wakeExpress.Signal()
-	q.wakeAny.Signal()
+	if q.expressIdle {
+		q.expressIdle = false
+		q.wakeExpress.Signal()
+	} else {
+		q.wakeAny.Signal()
+	}
 	return false
 }
 

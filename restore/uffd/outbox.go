@@ -7,7 +7,8 @@ import (
 )
 
 // outbox sends packets to whoever is the provider, in order and without
-// letting the sender wait: it is used by goroutines that serve page faults.
+// letting the sender wait: it is used by goroutines that serve page faults. What
+// there is room for is sent by who puts it, since waking somebody takes longer.
 type outbox struct {
 	mu      sync.Mutex
 	change  *sync.Cond
@@ -43,6 +44,10 @@ func (o *outbox) put(p packet) bool {
 	if o.target == nil || o.closed {
 		closeAll(p.fds)
 		return false
+	}
+	if len(o.queue) == 0 && !o.sending && o.target.sendNow(&p) == nil {
+		closeAll(p.fds)
+		return true
 	}
 	o.queue = append(o.queue, p)
 	o.change.Broadcast()

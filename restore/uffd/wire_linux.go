@@ -58,6 +58,14 @@ type packet struct {
 	fds    []int // received: the receiver closes them
 }
 
+// bytes is how much the packet's ranges are all in all.
+func (p *packet) bytes() (n int64) {
+	for _, r := range p.ranges {
+		n += r.Len
+	}
+	return n
+}
+
 const (
 	headSize  = 1 + 1 + 8 + rangeSize + 4
 	rangeSize = 4 + 8 + 8
