@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -19,6 +18,7 @@ import (
 	"github.com/dgraph-io/ristretto/v2/z"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/crc32c"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
@@ -31,7 +31,6 @@ import (
 type db struct{ b *badger.DB }
 
 var (
-	castagnoli = crc32.MakeTable(crc32.Castagnoli)
 	errMissing = errors.New("not in the index")
 	errDamaged = errors.New("damaged index record")
 )
@@ -139,7 +138,7 @@ func markKey(n uint32) []byte     { return binary.BigEndian.AppendUint32([]byte(
 
 // sealValue appends the sum over key and value.
 func sealValue(key, value []byte) []byte {
-	sum := crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, value)
+	sum := crc32c.Update(crc32c.Checksum(key), value)
 	return binary.LittleEndian.AppendUint32(value, sum)
 }
 
@@ -149,7 +148,7 @@ func openValue(key, sealed []byte) ([]byte, error) {
 		return nil, errDamaged
 	}
 	value := sealed[:len(sealed)-4]
-	if crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, value) != binary.LittleEndian.Uint32(sealed[len(value):]) {
+	if crc32c.Update(crc32c.Checksum(key), value) != binary.LittleEndian.Uint32(sealed[len(value):]) {
 		return nil, errDamaged
 	}
 	return value, nil

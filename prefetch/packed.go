@@ -5,10 +5,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"math"
 	"os"
+
+	"github.com/gpucr/gpucr-fs/index/crc32c"
 )
 
 // A packed hot set is a copy of the hot set's bytes in the order in which they
@@ -65,7 +66,7 @@ func Pack(to io.Writer, files []File, names []string, hot []Range) (int64, error
 			table = binary.AppendUvarint(table, uint64(r.Off/PageSize))
 			table = binary.AppendUvarint(table, uint64(r.Len/PageSize))
 		}
-		table = binary.LittleEndian.AppendUint32(table, crc32.Checksum(buf, castagnoli))
+		table = binary.LittleEndian.AppendUint32(table, crc32c.Checksum(buf))
 		blocks++
 		at += int64(len(buf))
 		_, err := w.Write(buf)
@@ -101,7 +102,7 @@ func Pack(to io.Writer, files []File, names []string, hot []Range) (int64, error
 	}
 	table = append(binary.AppendUvarint(head, blocks), table...)
 	end := binary.LittleEndian.AppendUint64(nil, uint64(at))
-	end = binary.LittleEndian.AppendUint32(end, crc32.Checksum(table, castagnoli))
+	end = binary.LittleEndian.AppendUint32(end, crc32c.Checksum(table))
 	end = append(end, packedMagic...)
 	w.Write(table) // errors stick
 	w.Write(end)
@@ -148,7 +149,7 @@ func (p *Packed) load(names []string) error {
 	if _, err := p.f.ReadAt(table, int64(at)); err != nil {
 		return err
 	}
-	if crc32.Checksum(table, castagnoli) != binary.LittleEndian.Uint32(end[8:]) {
+	if crc32c.Checksum(table) != binary.LittleEndian.Uint32(end[8:]) {
 		return errors.New("its checksum is wrong")
 	}
 	return p.parse(table, int64(at), names)
@@ -207,7 +208,7 @@ func (p *Packed) read(b *block, buf []byte) error {
 	if _, err := p.f.ReadAt(buf[:b.len], b.off); err != nil {
 		return err
 	}
-	if crc32.Checksum(buf[:b.len], castagnoli) != b.crc {
+	if crc32c.Checksum(buf[:b.len]) != b.crc {
 		return errors.New("wrong checksum")
 	}
 	return nil

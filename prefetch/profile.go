@@ -4,8 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"math"
+
+	"github.com/gpucr/gpucr-fs/index/crc32c"
 )
 
 // Profile is the recorded order in which a restore touched data first. Each
@@ -31,8 +32,6 @@ const (
 // ErrProfile marks bytes that are not a profile, or a damaged one.
 var ErrProfile = errors.New("not a valid profile")
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // Encode returns the stored form.
 func (p *Profile) Encode() []byte {
 	b := append([]byte(profileMagic), profileVersion)
@@ -49,7 +48,7 @@ func (p *Profile) Encode() []byte {
 		b = binary.AppendUvarint(b, uint64(t.Len/PageSize))
 		last = t.End() / PageSize
 	}
-	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	return binary.LittleEndian.AppendUint32(b, crc32c.Checksum(b))
 }
 
 // DecodeProfile reads the stored form. Errors wrap ErrProfile.
@@ -64,7 +63,7 @@ func DecodeProfile(b []byte) (*Profile, error) {
 		return bad("version %d, this program knows %d", v, profileVersion)
 	}
 	body, sum := b[:len(b)-4], binary.LittleEndian.Uint32(b[len(b)-4:])
-	if crc32.Checksum(body, castagnoli) != sum {
+	if crc32c.Checksum(body) != sum {
 		return bad("its checksum is wrong")
 	}
 	r := varints{b: body[len(profileMagic)+1:]}

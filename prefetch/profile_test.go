@@ -3,9 +3,10 @@ package prefetch
 import (
 	"encoding/binary"
 	"errors"
-	"hash/crc32"
 	"reflect"
 	"testing"
+
+	"github.com/gpucr/gpucr-fs/index/crc32c"
 )
 
 func TestRecorderKeepsFirstTouches(t *testing.T) {
@@ -72,7 +73,7 @@ func FuzzDecodeProfile(f *testing.F) {
 		// With a right checksum, else little gets past it.
 		fixed := append([]byte(nil), b...)
 		if len(fixed) > 4 {
-			fixed = binary.LittleEndian.AppendUint32(fixed[:len(fixed)-4], crc32.Checksum(fixed[:len(fixed)-4], castagnoli))
+			fixed = binary.LittleEndian.AppendUint32(fixed[:len(fixed)-4], crc32c.Checksum(fixed[:len(fixed)-4]))
 		}
 		for _, in := range [][]byte{b, fixed} {
 			p, err := DecodeProfile(in)

@@ -3,12 +3,12 @@ package pack
 import (
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"os"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/crc32c"
 )
 
 // checkEvery is how much is appended between two looks at the free space.
@@ -29,11 +29,11 @@ func (s *Set) Append(id chunk.ID, stored []byte, raw int, codec chunk.Codec) (Lo
 	if int64(cap(stored)) >= slot {
 		whole := stored[:slot]
 		clear(whole[len(stored):])
-		loc.CRC = crc32.Checksum(whole, castagnoli)
+		loc.CRC = crc32c.Checksum(whole)
 		err = f.write(off, whole)
 	} else {
 		pad := zeros[:slot-int64(len(stored))]
-		loc.CRC = crc32.Update(crc32.Checksum(stored, castagnoli), castagnoli, pad)
+		loc.CRC = crc32c.Update(crc32c.Checksum(stored), pad)
 		err = pwritev(f.f, off, stored, pad)
 	}
 	if err != nil {

@@ -5,9 +5,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"os"
+
+	"github.com/gpucr/gpucr-fs/index/crc32c"
 )
 
 const (
@@ -58,7 +59,7 @@ func (w *frameWriter) record(b []byte) []byte {
 }
 
 func frameCRC(length, payload []byte) uint32 {
-	return crc32.Update(crc32.Checksum(length, castagnoli), castagnoli, payload)
+	return crc32c.Update(crc32c.Checksum(length), payload)
 }
 
 // encodeFrames gives the frames for records, in order.

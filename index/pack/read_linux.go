@@ -3,12 +3,12 @@ package pack
 import (
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"os"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/crc32c"
 )
 
 // ReadSlots reads slots that lie one behind the other in one pack, with one system call. Each buffer needs a capacity of its slot's length and is filled with it; errs
@@ -44,7 +44,7 @@ func (s *Set) ReadSlots(locs []Loc, bufs [][]byte, past bool) (errs []error) {
 		return errs
 	}
 	for i, l := range locs {
-		if crc32.Checksum(bufs[i], castagnoli) != l.CRC || l.Stored == 0 {
+		if crc32c.Checksum(bufs[i]) != l.CRC || l.Stored == 0 {
 			errs[i] = fmt.Errorf("pack %s at %d: %w: wrong checksum", Name(l.Pack), l.Offset(), ErrCorrupt)
 		}
 	}

@@ -4,16 +4,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 )
 
 // Version of the journal format.
 const Version = 1
-
-// castagnoli is CRC-32C, which amd64 and arm64 compute in hardware.
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Loc says where a stored chunk lies and how to read it.
 type Loc struct {
