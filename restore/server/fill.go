@@ -230,6 +230,14 @@ func (c *contents) Spans(yield func(start, end int64) bool) error {
 	return nil
 }
 
+// Locate has the image file look up where it is stored; BOs of one file do so
+// once.
+func (c *contents) Locate(stop <-chan struct{}) {
+	if l, ok := c.file.File.(prefetch.Locator); ok {
+		l.Locate(stop)
+	}
+}
+
 // from returns the parts that end after off.
 func (c *contents) from(off int64) []stretch {
 	i, _ := slices.BinarySearchFunc(c.parts, off, func(s stretch, off int64) int {
