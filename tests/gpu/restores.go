@@ -46,8 +46,11 @@ func (b *bench) finish(ctx context.Context, a *app, c *cuda.Client, start time.T
 	return nil
 }
 
-// eager restores with criu alone.
-func (b *bench) eager(ctx context.Context, a *app, dir string) (x run, err error) {
+// peer is one of the restores that are compared with: it has a client of the driver, nil without GPUs, and a work directory.
+type peer func(c *cuda.Client, work string) (run, error)
+
+// with prepares what a peer needs, and runs it.
+func (b *bench) with(ctx context.Context, restore peer) (x run, err error) {
 	var c *cuda.Client
 	if b.gpu() {
 		if c, err = b.driver(ctx); err != nil {
@@ -60,29 +63,28 @@ func (b *bench) eager(ctx context.Context, a *app, dir string) (x run, err error
 		return x, err
 	}
 	defer os.RemoveAll(work)
-	start := time.Now()
-	if _, err := b.command(ctx, b.o.criu, "restore", "-d", "-D", dir, "-W", work, "-o", "restore.log"); err != nil {
-		return x, b.withLog(err, filepath.Join(work, "restore.log"))
-	}
-	x.Resume = since(start)
-	x.Resident = x.Resume
-	return x, b.finish(ctx, a, c, start, &x)
+	return restore(c, work)
+}
+
+// eager restores with criu alone.
+func (b *bench) eager(ctx context.Context, a *app, dir string) (run, error) {
+	return b.with(ctx, func(c *cuda.Client, work string) (x run, err error) {
+		start := time.Now()
+		if _, err := b.command(ctx, b.o.criu, "restore", "-d", "-D", dir, "-W", work, "-o", "restore.log"); err != nil {
+			return x, b.withLog(err, filepath.Join(work, "restore.log"))
+		}
+		x.Resume = since(start)
+		x.Resident = x.Resume
+		return x, b.finish(ctx, a, c, start, &x)
+	})
 }
 
 // lazy restores with criu's own lazy-pages server.
-func (b *bench) lazy(ctx context.Context, a *app, dir string) (x run, err error) {
-	var c *cuda.Client
-	if b.gpu() {
-		if c, err = b.driver(ctx); err != nil {
-			return x, err
-		}
-		defer func() { err = errors.Join(err, c.Close()) }()
-	}
-	work, err := os.MkdirTemp(b.o.work, "criu")
-	if err != nil {
-		return x, err
-	}
-	defer os.RemoveAll(work)
+func (b *bench) lazy(ctx context.Context, a *app, dir string) (run, error) {
+	return b.with(ctx, func(c *cuda.Client, work string) (run, error) { return b.lazyWith(ctx, a, dir, c, work) })
+}
+
+func (b *bench) lazyWith(ctx context.Context, a *app, dir string, c *cuda.Client, work string) (x run, err error) {
 	start := time.Now()
 	server, done, err := b.prepare(b.o.criu, "lazy-pages", "-D", dir, "-W", work, "-o", "lazy.log")
 	if err != nil {
