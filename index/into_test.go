@@ -50,15 +50,7 @@ func TestSpansAreReadOnce(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	content := memory(8, 24<<20)
 	write(t, s, "c", map[string][]byte{"pages-1.img": content})
-	c, err := s.Checkpoint("c")
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := c.Open("pages-1.img")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
+	f := openFile(t, s, "c", "pages-1.img")
 	before := s.Stats()
 	got := make([]byte, len(content))
 	chunks := map[string]bool{}
@@ -112,15 +104,7 @@ func TestReadIntoFindsDamage(t *testing.T) {
 	if err := os.WriteFile(path, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := s.Checkpoint("c")
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := c.Open("pages-1.img")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
+	f := openFile(t, s, "c", "pages-1.img")
 	p := make([]byte, len(content))
 	if _, err := f.ReadInto(p, 0); ClassOf(err) != Corrupt {
 		t.Errorf("got %v", err)

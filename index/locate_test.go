@@ -12,23 +12,31 @@ import (
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
-// Looked up all at once, chunks are where looking them up one by one finds them, among many others or few.
-func TestLocs(t *testing.T) {
+// chunks makes an index of n chunks.
+func chunks(t testing.TB, n int) (*db, []chunk.ID) {
+	t.Helper()
 	d, err := openDB(t.TempDir(), slog.New(slog.DiscardHandler), false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer d.close()
+	t.Cleanup(func() { d.close() })
 	rnd := rand.NewChaCha8([32]byte{1})
-	all := make([]chunk.ID, 5000)
+	ids := make([]chunk.ID, n)
 	b := d.batch()
-	for i := range all {
-		rnd.Read(all[i][:])
-		b.setLoc(pack.Chunk{ID: all[i], Loc: pack.Loc{Pack: 3, Page: uint32(i), Stored: 4096, Raw: 8192, CRC: rand.Uint32()}})
+	for i := range ids {
+		rnd.Read(ids[i][:])
+		b.setLoc(pack.Chunk{ID: ids[i], Loc: pack.Loc{Pack: 3, Page: uint32(i), Stored: 4096, Raw: 8192, CRC: rand.Uint32()}})
 	}
 	if err := b.flush(); err != nil {
 		t.Fatal(err)
 	}
+	return d, ids
+}
+
+// Looked up all at once, chunks are where looking them up one by one finds them, among many others or few.
+func TestLocs(t *testing.T) {
+	d, all := chunks(t, 5000)
+	rnd := rand.NewChaCha8([32]byte{2})
 	unknown := make([]chunk.ID, 50)
 	for i := range unknown {
 		rnd.Read(unknown[i][:])
@@ -59,15 +67,7 @@ func TestLocatedBeforeDamage(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	content := memory(9, 6<<20)
 	write(t, s, "c", map[string][]byte{"pages-1.img": content})
-	c, err := s.Checkpoint("c")
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := c.Open("pages-1.img")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
+	f := openFile(t, s, "c", "pages-1.img")
 	f.Locate(nil)
 	read := func() error {
 		got := make([]byte, len(content))
@@ -97,22 +97,8 @@ func TestLocatedBeforeDamage(t *testing.T) {
 // A segment's chunks in a store that has no others, and in one that has sixteen times as many.
 func BenchmarkLocate(b *testing.B) {
 	const segment = 4096
-	for name, chunks := range map[string]int{"Alone": segment, "Among": 16 * segment} {
-		d, err := openDB(b.TempDir(), slog.New(slog.DiscardHandler), false)
-		if err != nil {
-			b.Fatal(err)
-		}
-		defer d.close()
-		rnd := rand.NewChaCha8([32]byte{1})
-		ids := make([]chunk.ID, chunks)
-		batch := d.batch()
-		for i := range ids {
-			rnd.Read(ids[i][:])
-			batch.setLoc(pack.Chunk{ID: ids[i], Loc: pack.Loc{Pack: 3, Page: uint32(i), Stored: 4096, Raw: 8192}})
-		}
-		if err := batch.flush(); err != nil {
-			b.Fatal(err)
-		}
+	for name, n := range map[string]int{"Alone": segment, "Among": 16 * segment} {
+		d, ids := chunks(b, n)
 		ids = ids[:segment]
 		b.Run(name+"/OneByOne", func(b *testing.B) {
 			for i := range b.N {

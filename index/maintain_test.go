@@ -75,14 +75,7 @@ func TestGCSparesDraftsAndOpenFiles(t *testing.T) {
 	ctx := context.Background()
 	old := map[string][]byte{"pages-1.img": memory(1, 10<<20)}
 	write(t, s, "old", old)
-	c, err := s.Checkpoint("old")
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := c.Open("pages-1.img")
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := openFile(t, s, "old", "pages-1.img")
 	d, err := s.Create(ctx, "new", CreateOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -13,14 +13,7 @@ import (
 // extents gives where a file's bytes lie.
 func extents(t *testing.T, s *Store, ref, p string) []Extent {
 	t.Helper()
-	c, err := s.Checkpoint(ref)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := c.Open(p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := openFile(t, s, ref, p)
 	defer f.Close()
 	var out []Extent
 	if err := f.Extents(0, f.Size(), func(x Extent) bool { out = append(out, x); return true }); err != nil {
@@ -88,14 +81,7 @@ func TestCutsComeOutAsIfKnownBefore(t *testing.T) {
 			t.Fatalf("seed %d: cut at seal:\n%v\ncut before:\n%v", seed, got, want)
 		}
 		s = reopen(t, s)
-		c, err := s.Checkpoint("at-seal")
-		if err != nil {
-			t.Fatal(err)
-		}
-		rf, err := c.Open(p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		rf := openFile(t, s, "at-seal", p)
 		back, err := io.ReadAll(io.NewSectionReader(rf, 0, rf.Size()))
 		if err != nil || !bytes.Equal(back, content) {
 			t.Fatalf("seed %d: %d of %d bytes came back, or others: %v", seed, len(back), len(content), err)

@@ -141,6 +141,21 @@ func read(s *Store, name, p string) ([]byte, error) {
 	return b, err
 }
 
+// openFile opens a file of a checkpoint until the end of the test, or until it is closed before.
+func openFile(t testing.TB, s *Store, name, p string) *File {
+	t.Helper()
+	c, err := s.Checkpoint(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := c.Open(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
 func mustHold(t testing.TB, s *Store, name string, files map[string][]byte) {
 	t.Helper()
 	for p, want := range files {
@@ -312,15 +327,7 @@ func TestSparseFile(t *testing.T) {
 	if info.Logical != size || info.Zero < size-8192 {
 		t.Errorf("logical %d, zero %d", info.Logical, info.Zero)
 	}
-	c, err := s.Checkpoint("a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := c.Open("pages-1.img")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
+	r := openFile(t, s, "a", "pages-1.img")
 	b := make([]byte, 20)
 	if n, err := r.ReadAt(b, size-20); n != 20 || err != nil || string(b[13:]) != "the end" {
 		t.Errorf("%d, %v, %q", n, err, b)
