@@ -68,7 +68,7 @@ func TestLocatedBeforeDamage(t *testing.T) {
 	content := memory(9, 6<<20)
 	write(t, s, "c", map[string][]byte{"pages-1.img": content})
 	f := openFile(t, s, "c", "pages-1.img")
-	f.Locate(nil)
+	f.Locate(0, f.Size(), nil)
 	read := func() error {
 		got := make([]byte, len(content))
 		_, err := f.ReadInto(got, 0)

@@ -337,17 +337,19 @@ func (q *Queue) advise() {
 	}
 }
 
-// locate has files look up where they are stored, from when something is asked
-// for: in a restore criu then goes on by itself, and a processor idles.
-func (q *Queue) locate() {
-	select {
-	case <-q.begun:
-	case <-q.stop:
+// locateSoon has files look up where they are stored, once, when something is
+// asked for: in a restore criu then goes on by itself, and a processor idles.
+// Preconditions: mu is held.
+func (q *Queue) locateSoon() {
+	if q.located || q.closed {
 		return
 	}
-	for _, f := range q.opts.Files {
-		if l, ok := f.(Locator); ok {
-			l.Locate(q.stop)
+	q.located = true
+	q.workers.Go(func() {
+		for _, f := range q.opts.Files {
+			if l, ok := f.(Locator); ok {
+				l.Locate(0, f.Size(), q.stop)
+			}
 		}
-	}
+	})
 }

@@ -41,8 +41,8 @@ type Adviser interface {
 // Locator is implemented by files that can find out ahead of time where their
 // bytes are stored.
 type Locator interface {
-	// Locate does so until stop is closed, in the order of the file.
-	Locate(stop <-chan struct{})
+	// Locate does so for a range, in its order, until stop is closed.
+	Locate(off, n int64, stop <-chan struct{})
 }
 
 // Spanner is implemented by files that are stored in pieces which have to be read

@@ -70,10 +70,9 @@ type Queue struct {
 	rate     limiter
 	paid     *time.Timer // wakes who waits for the rate
 
-	begun     chan struct{} // closed when something has been asked for
-	beginOnce sync.Once
-	stop      chan struct{}
-	workers   sync.WaitGroup
+	located bool // see locateSoon
+	stop    chan struct{}
+	workers sync.WaitGroup
 }
 
 type unitRef struct{ file, unit int }
@@ -102,7 +101,7 @@ func New(opts Options) (*Queue, error) {
 			return nil, fmt.Errorf("prefetch: the hot set has file %d of %d", r.File, len(opts.Files))
 		}
 	}
-	q := &Queue{opts: opts, demanded: time.Now(), begun: make(chan struct{}), stop: make(chan struct{}), readers: make(map[unitRef][]*reader)}
+	q := &Queue{opts: opts, demanded: time.Now(), stop: make(chan struct{}), readers: make(map[unitRef][]*reader)}
 	q.wakeAny = sync.NewCond(&q.mu)
 	q.wakeExpress = sync.NewCond(&q.mu)
 	q.wakeDrain = sync.NewCond(&q.mu)
@@ -129,7 +128,6 @@ func New(opts Options) (*Queue, error) {
 	}
 	q.workers.Go(q.adapt)
 	q.workers.Go(q.advise)
-	q.workers.Go(q.locate)
 	return q, nil
 }
 
@@ -199,7 +197,7 @@ func (q *Queue) urge(u unitRef, s *state) (joined bool) {
 	if !s.waits() {
 		*s = wanted
 	}
-	q.beginOnce.Do(func() { close(q.begun) })
+	q.locateSoon()
 	q.demands = append(q.demands, u)
 	q.urgent = time.Now()
 	q.demanded = q.urgent
@@ -255,7 +253,7 @@ func (q *Queue) want(c class, ranges []Range) {
 		})
 	}
 	q.lists[c] = append(q.lists[c], ranges...)
-	q.beginOnce.Do(func() { close(q.begun) })
+	q.locateSoon()
 	q.wakeAny.Broadcast()
 }
 

@@ -230,11 +230,10 @@ func (c *contents) Spans(yield func(start, end int64) bool) error {
 	return nil
 }
 
-// Locate has the image file look up where it is stored; BOs of one file do so
-// once.
-func (c *contents) Locate(stop <-chan struct{}) {
+// Locate has the image file look up where a part of the BO is stored.
+func (c *contents) Locate(off, n int64, stop <-chan struct{}) {
 	if l, ok := c.file.File.(prefetch.Locator); ok {
-		l.Locate(stop)
+		l.Locate(c.off+off, n, stop)
 	}
 }
 

@@ -114,6 +114,14 @@ func (p *packet) encode(b []byte) []byte {
 	return append(b, p.tail...)
 }
 
+// rights are the packet's descriptors as they are sent.
+func (p *packet) rights() []byte {
+	if len(p.fds) == 0 {
+		return nil
+	}
+	return unix.UnixRights(p.fds...)
+}
+
 func decode(b []byte) (packet, error) {
 	if len(b) < headSize {
 		return packet{}, fmt.Errorf("packet of %d bytes", len(b))
@@ -174,11 +182,7 @@ func (w *wire) send(p *packet) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.out = p.encode(w.out[:0])
-	var oob []byte
-	if len(p.fds) > 0 {
-		oob = unix.UnixRights(p.fds...)
-	}
-	_, _, err := w.c.WriteMsgUnix(w.out, oob, nil)
+	_, _, err := w.c.WriteMsgUnix(w.out, p.rights(), nil)
 	return err
 }
 
@@ -189,7 +193,7 @@ func (w *wire) sendNow(p *packet) error {
 	if err != nil {
 		return err
 	}
-	b, oob := p.encode(nil), unix.UnixRights(p.fds...)
+	b, oob := p.encode(nil), p.rights()
 	cerr := raw.Control(func(fd uintptr) {
 		err = unix.Sendmsg(int(fd), b, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 	})
