@@ -2,47 +2,39 @@ package fs
 
 import (
 	"errors"
+	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
-	"syscall"
+	"strings"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
 
-// newFuseServer mounts. go-fuse opens the device without O_CLOEXEC: a child started meanwhile, or later, would keep the connection of a killed daemon alive, and every
-// reader of its mount waiting. No child is started until the descriptor is marked.
+// newFuseServer mounts at dir and has go-fuse serve what it opened for that. go-fuse itself would open the device without O_CLOEXEC: a program started meanwhile would
+// keep the connection of a killed daemon alive, and every reader of its mount waiting.
 func newFuseServer(raw fuse.RawFileSystem, dir string, o *fuse.MountOptions) (*fuse.Server, error) {
-	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
-	s, err := fuse.NewServer(raw, dir, o)
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, err
+		return nil, &os.PathError{Op: "open", Path: "/dev/fuse", Err: err}
 	}
-	if err := closeDevicesOnExec(); err != nil {
+	if err := mountDevice(fd, dir, o); err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	s, err := fuse.NewServer(raw, fmt.Sprintf("/dev/fd/%d", fd), o) // fd is go-fuse's from here on
+	if err != nil {
 		return nil, errors.Join(err, unmount(dir, true))
 	}
 	return s, nil
 }
 
-// closeDevicesOnExec marks all of this process's descriptors of the FUSE device.
-func closeDevicesOnExec() error {
-	links, err := filepath.Glob("/proc/self/fd/*")
-	if err != nil {
-		return err
+// mountDevice mounts the connection fd at dir, with the options of Documentation/filesystems/fuse.rst.
+func mountDevice(fd int, dir string, o *fuse.MountOptions) error {
+	options := append([]string{
+		fmt.Sprintf("fd=%d", fd), fmt.Sprintf("rootmode=%o", unix.S_IFDIR),
+		fmt.Sprintf("user_id=%d", os.Geteuid()), fmt.Sprintf("group_id=%d", os.Getegid()), fmt.Sprintf("max_read=%d", o.MaxWrite),
+	}, o.Options...)
+	if o.AllowOther {
+		options = append(options, "allow_other")
 	}
-	for _, l := range links {
-		if to, err := os.Readlink(l); err != nil || to != "/dev/fuse" {
-			continue // one that was just closed has no link
-		}
-		fd, err := strconv.Atoi(filepath.Base(l))
-		if err != nil {
-			return err
-		}
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC); err != nil {
-			return os.NewSyscallError("fcntl", err)
-		}
-	}
-	return nil
+	return os.NewSyscallError("mount", unix.Mount(o.FsName, dir, "fuse."+o.Name, unix.MS_NOSUID|unix.MS_NODEV, strings.Join(options, ",")))
 }

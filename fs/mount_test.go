@@ -65,7 +65,11 @@ func mounted(t *testing.T, s *index.Store, o Options) *Server {
 // serve the mount themselves: the collector would wait for that processor, the server for the collector, and the system call for the server.
 func settlePoll(t *testing.T, srv *Server) {
 	t.Helper()
-	must(t, srv.fuse.WaitMount())
+	fd, err := unix.Open(filepath.Join(srv.Dir(), ".go-fuse-epoll-hack"), unix.O_RDONLY|unix.O_CLOEXEC, 0) // go-fuse's own file
+	must(t, err)
+	defer unix.Close(fd)
+	_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	must(t, err)
 }
 
 func must(t *testing.T, err error) {

@@ -130,7 +130,7 @@ func (s *Server) mount(ctx context.Context) (err error) {
 	}
 	goLog := slog.NewLogLogger(s.log.Handler(), slog.LevelWarn)
 	mo := fuse.MountOptions{
-		FsName: s.store.Dir(), Name: subtype, DirectMountStrict: true,
+		FsName: s.store.Dir(), Name: subtype,
 		AllowOther: s.opts.AllowOther, MaxWrite: maxWrite, MaxBackground: s.opts.MaxBackground,
 		DisableXAttrs: true, // else the kernel asks for security.capability at every write
 		DisableSplice: true, // a 1 MiB reply does not fit a pipe

@@ -10,12 +10,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/index"
@@ -119,6 +121,58 @@ func TestUmountFromOutsideEndsTheServer(t *testing.T) {
 		t.Errorf("the dump is not sealed: %v", err)
 	}
 	must(t, srv.Unmount(context.Background()))
+}
+
+// TestMountsComeAndGo mounts and unmounts in several places at once, as restores do, and looks whether a program started by then would keep the connection.
+func TestMountsComeAndGo(t *testing.T) {
+	s := newStore(t)
+	var g errgroup.Group
+	for range 6 {
+		dir := t.TempDir()
+		g.Go(func() error {
+			for range 40 {
+				srv, err := Mount(context.Background(), s, dir, Options{})
+				if err != nil {
+					return err
+				}
+				err = inherited()
+				if err := errors.Join(err, srv.Close()); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	must(t, g.Wait())
+}
+
+// inherited is an error where a descriptor of the FUSE device is open that a started program would have too.
+func inherited() error {
+	links, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		return err
+	}
+	for _, l := range links {
+		if to, err := os.Readlink(l); err != nil || to != "/dev/fuse" {
+			continue
+		}
+		info, err := os.ReadFile("/proc/self/fdinfo/" + filepath.Base(l))
+		if err != nil {
+			continue // closed by now
+		}
+		var flags uint64
+		for line := range strings.Lines(string(info)) {
+			if v, ok := strings.CutPrefix(line, "flags:"); ok {
+				if flags, err = strconv.ParseUint(strings.TrimSpace(v), 8, 64); err != nil {
+					return err
+				}
+			}
+		}
+		if to, err := os.Readlink(l); err == nil && to == "/dev/fuse" && flags&unix.O_CLOEXEC == 0 {
+			return fmt.Errorf("%s is open for programs that are started: flags %o", l, flags)
+		}
+	}
+	return nil
 }
 
 func TestSealThroughServer(t *testing.T) {
