@@ -3,7 +3,9 @@ package index
 import (
 	"container/list"
 	"context"
+	"encoding/binary"
 	"sync"
+	"sync/atomic"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 )
@@ -160,4 +162,13 @@ func (c *cache) size() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.bytes
+}
+
+// seenLately remembers chunks for a while: a new one takes the place of an older.
+type seenLately [1024]atomic.Uint64
+
+// again enters id, and reports whether it was there.
+func (r *seenLately) again(id chunk.ID) bool {
+	tag := binary.LittleEndian.Uint64(id[:])
+	return r[tag%uint64(len(r))].Swap(tag) == tag
 }

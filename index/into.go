@@ -20,21 +20,22 @@ type part struct {
 	at, n, off int64
 }
 
-// whole is a chunk all of whose content a reader takes.
-type whole struct {
+// taking is a chunk whose content, or parts of it, a reader takes.
+type taking struct {
 	ref   *manifest.ChunkRef
 	parts []part
 	loc   pack.Loc // zero until it has been looked up
 }
 
 // ReadInto reads as ReadAt, for those who keep what they read: chunks of which p takes all pass by the cache and are decoded, or read when they are stored
-// as they are, straight into p. The rest comes from the cache. Read what Span gives and nothing is decoded twice.
+// as they are, straight into p. The rest comes from the cache, but for a part of a chunk that is stored as it is, the first time. Read what Span gives and nothing is
+// decoded twice.
 func (f *File) ReadInto(p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, &Error{Class: Invalid, Op: "read", Checkpoint: f.c.name, File: f.e.Path, Err: errors.New("negative offset")}
 	}
 	begin := time.Now()
-	s := f.c.s
+	s, past := f.c.s, f.past.Load()
 	end := min(off+int64(len(p)), f.e.Size)
 	if off >= end {
 		if len(p) == 0 {
@@ -42,17 +43,17 @@ func (f *File) ReadInto(p []byte, off int64) (int, error) {
 		}
 		return 0, io.EOF
 	}
-	var direct []whole
+	var direct []taking
 	var failed error
 	fail := func(at int64, err error) {
 		if failed == nil {
 			failed = f.fail(at, err)
 		}
 	}
-	var now whole
+	var now taking
 	flush := func() {
 		w := now
-		now = whole{}
+		now = taking{}
 		if w.ref == nil {
 			return
 		}
@@ -61,7 +62,7 @@ func (f *File) ReadInto(p []byte, off int64) (int, error) {
 			n += x.n
 		}
 		e, cached := s.cache.lookup(w.ref.ID)
-		if n == int64(w.ref.Len) && !cached {
+		if !cached && s.passesBy(&w, n, past) {
 			direct = append(direct, w)
 			return
 		}
@@ -71,7 +72,7 @@ func (f *File) ReadInto(p []byte, off int64) (int, error) {
 		}
 		defer s.cache.release(e)
 		if owner {
-			s.fetch([]fetch{newFetch(e, w.ref, w.loc)}, f.past.Load())
+			s.fetch([]fetch{newFetch(e, w.ref, w.loc)}, past)
 		} else {
 			s.stats.hits.Add(1)
 		}
@@ -104,7 +105,7 @@ func (f *File) ReadInto(p []byte, off int64) (int, error) {
 	}
 	flush()
 	if failed == nil {
-		s.readInto(direct, p, off, f.past.Load(), fail)
+		s.readInto(direct, p, off, past, fail)
 	}
 	if failed != nil {
 		return 0, failed
@@ -120,8 +121,25 @@ func (f *File) ReadInto(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// readInto reads whole chunks to where p, which begins at byte base of the file, takes them.
-func (s *Store) readInto(list []whole, p []byte, base int64, past bool, fail func(int64, error)) {
+// passesBy reports whether w, of which n bytes are taken, is not to enter the cache. A part of a raw chunk costs a look at the page cache; whoever soon asks for
+// another one is spared the second.
+func (s *Store) passesBy(w *taking, n int64, past bool) bool {
+	if n == int64(w.ref.Len) {
+		return true
+	}
+	if past {
+		return false
+	}
+	loc, err := s.whereIs(w.ref.ID, w.ref.Len, w.loc)
+	if err != nil || loc.Codec != chunk.Raw {
+		return false
+	}
+	w.loc = loc
+	return !s.parted.again(w.ref.ID)
+}
+
+// readInto reads chunks to where p, which begins at byte base of the file, takes them.
+func (s *Store) readInto(list []taking, p []byte, base int64, past bool, fail func(int64, error)) {
 	ok := list[:0]
 	for _, w := range list {
 		var err error
@@ -143,7 +161,7 @@ func (s *Store) readInto(list []whole, p []byte, base int64, past bool, fail fun
 	}
 }
 
-func (s *Store) readIntoRun(run []whole, p []byte, base int64, past bool, fail func(int64, error)) {
+func (s *Store) readIntoRun(run []taking, p []byte, base int64, past bool, fail func(int64, error)) {
 	locs, bufs := make([]pack.Loc, len(run)), make([][]byte, len(run))
 	borrowed := make([][]byte, len(run))
 	defer func() {
@@ -185,7 +203,7 @@ func (s *Store) readIntoRun(run []whole, p []byte, base int64, past bool, fail f
 }
 
 // decodeInto puts the content of a slot to where p takes it.
-func (s *Store) decodeInto(w whole, slot, p []byte, base int64) error {
+func (s *Store) decodeInto(w taking, slot, p []byte, base int64) error {
 	if w.loc.Codec != chunk.Raw && len(w.parts) == 1 {
 		at := w.parts[0].at - base
 		to := p[at : at : at+w.parts[0].n]

@@ -90,6 +90,40 @@ func TestSpansAreReadOnce(t *testing.T) {
 	}
 }
 
+// A part of a chunk that is stored as it is passes by the cache, unless it is asked for again; of a compressed one nothing is decoded twice.
+func TestPartsOfChunks(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	raw, text := make([]byte, 64<<10), bytes.Repeat([]byte("compressible "), 5042)[:64<<10]
+	rand.NewChaCha8([32]byte{1}).Read(raw)
+	write(t, s, "c", map[string][]byte{"pages-1.img": raw, "pages-2.img": text})
+	for name, c := range map[string]struct {
+		content []byte
+		fetched []int64 // chunks, by the first, second and third read
+	}{"pages-1.img": {raw, []int64{1, 1, 0}}, "pages-2.img": {text, []int64{1, 0, 0}}} {
+		f := openFile(t, s, "c", name)
+		var chunk Extent
+		if err := f.Extents(0, f.Size(), func(x Extent) bool { chunk = x; return false }); err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range c.fetched {
+			off := min(int64(i)*4096, chunk.Len-4096)
+			before := s.Stats()
+			p := make([]byte, 4096)
+			if _, err := f.ReadInto(p, off); err != nil || !bytes.Equal(p, c.content[off:off+4096]) {
+				t.Fatalf("%s at %d: wrong, %v", name, off, err)
+			}
+			after := s.Stats()
+			if n := after.Misses - before.Misses; n != want {
+				t.Errorf("%s: read %d fetched %d chunks, not %d", name, i+1, n, want)
+			}
+			if kept := after.CacheBytes > 0; i == 0 && kept != (name == "pages-2.img") {
+				t.Errorf("%s: %d bytes in the cache after the first read", name, after.CacheBytes)
+			}
+		}
+		s.cache.drop()
+	}
+}
+
 // A chunk that is damaged is an error, whichever way it is read.
 func TestReadIntoFindsDamage(t *testing.T) {
 	s := newTestStore(t, testOptions(t))

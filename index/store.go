@@ -28,6 +28,7 @@ type Store struct {
 	coder  *chunk.Coder
 	arena  *arena
 	cache  *cache
+	parted seenLately // chunks of which ReadInto was asked for a part
 	segs   segmentCache
 	ingest *ingest
 	stats  counters
