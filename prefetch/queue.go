@@ -112,8 +112,9 @@ func New(opts Options) (*Queue, error) {
 		q.units = append(q.units, make([]state, (f.Size()+UnitBytes-1)/UnitBytes))
 		q.heads = append(q.heads, heads(f))
 	}
-	opts.Hot = q.hotSet()
-	q.opts.Hot = opts.Hot
+	if opts.Packed == nil {
+		q.opts.Hot = q.hotSet()
+	}
 	if q.opts.Buffers == nil {
 		q.opts.Buffers = newPool(opts.Workers+1, opts.RunBytes)
 	}
