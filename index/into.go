@@ -204,7 +204,7 @@ func (s *Store) readIntoRun(run []taking, p []byte, base int64, past bool, fail 
 
 // decodeInto puts the content of a slot to where p takes it.
 func (s *Store) decodeInto(w taking, slot, p []byte, base int64) error {
-	if w.loc.Codec != chunk.Raw && len(w.parts) == 1 {
+	if w.loc.Codec != chunk.Raw && w.parts[0].n == int64(w.loc.Raw) {
 		at := w.parts[0].at - base
 		to := p[at : at : at+w.parts[0].n]
 		data, err := s.coder.Decode(w.loc.Codec, slot[:w.loc.Stored], to, int(w.loc.Raw))

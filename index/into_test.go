@@ -124,6 +124,32 @@ func TestPartsOfChunks(t *testing.T) {
 	}
 }
 
+// A part of a raw chunk may find it compressed: it was damaged, and has been stored anew, since it was looked up.
+func TestPartOfAChunkStoredAnew(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	text := make([]byte, 64<<10)
+	for i := range text {
+		text[i] = byte(i >> 12)
+	}
+	write(t, s, "c", map[string][]byte{"pages-1.img": text})
+	f := openFile(t, s, "c", "pages-1.img")
+	var w taking
+	if err := f.walk(8192, 12288, func(x stretch) bool {
+		w = taking{ref: x.c, parts: []part{{at: x.at, n: x.n, off: x.off}}}
+		return false
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if len(w.parts) != 1 || w.parts[0].n == int64(w.ref.Len) {
+		t.Fatalf("%+v is no part", w)
+	}
+	p := make([]byte, w.parts[0].n)
+	s.readInto([]taking{w}, p, 8192, false, func(_ int64, err error) { t.Fatal(err) })
+	if !bytes.Equal(p, text[8192:8192+len(p)]) {
+		t.Error("wrong bytes")
+	}
+}
+
 // A chunk that is damaged is an error, whichever way it is read.
 func TestReadIntoFindsDamage(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
