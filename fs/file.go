@@ -251,6 +251,10 @@ func (h *draftHandle) Read(_ context.Context, dest []byte, off int64) (fuse.Read
 
 func (h *draftHandle) Write(_ context.Context, data []byte, off int64) (uint32, syscall.Errno) {
 	h.wrote.Store(true)
+	if p, ok := h.e.where(); ok && slices.Contains(inventories, p) {
+		h.e.img.inventory.RLock()
+		defer h.e.img.inventory.RUnlock()
+	}
 	n, err := h.f.WriteAt(data, off)
 	if n == 0 && err != nil {
 		if !sealedNow(err) {

@@ -39,6 +39,8 @@ type image struct {
 	base uint64 // high bits of its inode numbers
 
 	sealing sync.Mutex // held over Seal and Abort, never together with mu's readers' work
+	// inventory is held for reading while an inventory is written, and before sealing by who gives up what has none.
+	inventory sync.RWMutex
 
 	mu      sync.RWMutex
 	store   *index.Store
@@ -340,6 +342,16 @@ func (img *image) complete() bool {
 		}
 	}
 	return false
+}
+
+// unlessComplete runs fn unless the draft is complete, and keeps it from becoming so meanwhile: CRIU ends the processes once it has written its inventory.
+func (img *image) unlessComplete(fn func() error) (complete bool, err error) {
+	img.inventory.Lock()
+	defer img.inventory.Unlock()
+	if img.complete() {
+		return true, nil
+	}
+	return false, fn()
 }
 
 var inventories = []string{"inventory.img", "checkpoint/inventory.img"}

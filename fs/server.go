@@ -251,23 +251,26 @@ func (s *Server) Settle(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
+	if complete, err := img.unlessComplete(func() error { return s.cat.abort(img) }); !complete {
+		if sealedNow(err) {
+			return nil
+		}
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, settleLimit)
 	defer cancel()
-	for img.complete() && img.dumping() && ctx.Err() == nil {
+	for img.openDraft() != nil && img.dumping() && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-	switch {
-	case img.openDraft() == nil:
+	if img.openDraft() == nil {
 		return nil
-	case img.complete() && !img.dumping():
-		img.doubt()
-		return &index.Error{Class: index.Other, Op: "dump", Checkpoint: img.name, Err: errors.New("criu ended before its dump was complete: left unsealed"),
-			Hint: "seal it if its processes have ended; gc removes it"}
 	}
-	return s.cat.abort(img)
+	img.doubt()
+	return &index.Error{Class: index.Other, Op: "dump", Checkpoint: img.name, Err: errors.New("criu did not bring its dump to an end: left unsealed"),
+		Hint: "seal it if its processes have ended; gc removes it"}
 }
 
 // Discard gives a checkpoint up that is being written through this mount: what is written to it from now on fails. Class NotFound when there is none of that

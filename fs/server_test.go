@@ -123,6 +123,45 @@ func TestUmountFromOutsideEndsTheServer(t *testing.T) {
 	must(t, srv.Unmount(context.Background()))
 }
 
+// CRIU ends the processes once it has written its inventory: a dump is given up before, and then the write fails, or not at all.
+func TestSettleBesideTheInventory(t *testing.T) {
+	s := newStore(t)
+	srv := mounted(t, s, Options{})
+	given := 0
+	for i := range 200 {
+		name := fmt.Sprintf("dump-%d", i)
+		dir := filepath.Join(srv.Dir(), topName, name)
+		must(t, os.Mkdir(dir, 0o755))
+		write(t, filepath.Join(dir, "pages-1.img"), []byte("pages"))
+		fd, err := unix.Open(filepath.Join(dir, "inventory.img"), unix.O_CREAT|unix.O_WRONLY|unix.O_TRUNC|unix.O_CLOEXEC, 0o644)
+		must(t, err)
+		wrote := make(chan error)
+		go func() {
+			time.Sleep(time.Duration(rand.IntN(200)) * time.Microsecond)
+			_, err := unix.Write(fd, []byte("inventory"))
+			wrote <- err
+		}()
+		time.Sleep(time.Duration(rand.IntN(200)) * time.Microsecond)
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+		serr := srv.Settle(ctx, name)
+		cancel()
+		werr := <-wrote
+		unix.Close(fd)
+		_, kept := srv.Draft(name)
+		if (werr == nil) != kept || (serr == nil) == kept {
+			t.Fatalf("%s: written: %v, settled: %v, kept: %v", name, werr, serr, kept)
+		}
+		if !kept {
+			given++
+			continue
+		}
+		must(t, srv.Discard(name))
+	}
+	if given == 0 || given == 200 {
+		t.Errorf("%d of 200 were given up", given)
+	}
+}
+
 // TestMountsComeAndGo mounts and unmounts in several places at once, as restores do, and looks whether a program started by then would keep the connection.
 func TestMountsComeAndGo(t *testing.T) {
 	s := newStore(t)

@@ -345,7 +345,7 @@ func (d *Draft) ReadDir(p string) ([]FileInfo, error) {
 	return out, nil
 }
 
-// Abort gives the checkpoint up and removes its record. After Seal it does nothing.
+// Abort gives the checkpoint up and removes its record; writes to files that are open fail from then on, Class ReadOnly. After Seal it does nothing.
 func (d *Draft) Abort() error {
 	d.mu.Lock()
 	if d.ended {
@@ -354,6 +354,7 @@ func (d *Draft) Abort() error {
 	}
 	d.ended = true
 	for _, n := range d.nodes {
+		n.seal()
 		n.remove()
 	}
 	d.mu.Unlock()

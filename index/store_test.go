@@ -386,8 +386,16 @@ func TestDraftStates(t *testing.T) {
 	if err := s.Remove(ctx, []string{"a"}); ClassOf(err) != InUse || HintOf(err) == "" {
 		t.Errorf("a parent was removed: %v", err)
 	}
+	open, err := e.Create("pages-1.img", 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
 	if err := e.Abort(); err != nil {
 		t.Fatal(err)
+	}
+	if _, err := open.WriteAt([]byte("x"), 0); ClassOf(err) != ReadOnly {
+		t.Errorf("a write to a checkpoint that was given up: %v", err)
 	}
 	if err := s.Remove(ctx, []string{"a"}); err != nil {
 		t.Error(err)
