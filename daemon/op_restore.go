@@ -134,9 +134,12 @@ func (d *Daemon) restore(ctx context.Context, env *Env, q RestoreRequest) (Resto
 				d.log.Error("could not clear up after a restore", "restore", q.ID, "error", err)
 			}
 		})
-	case merr == nil:
-		// The caller may be gone.
-		err = errors.Join(err, d.dropMount(s.Images), folder(q.Dir).clear())
+	default:
+		// The caller may be gone, or have removed the folder while the guardian made its socket there.
+		if merr == nil {
+			err = errors.Join(err, d.dropMount(s.Images))
+		}
+		err = errors.Join(err, folder(q.Dir).clear())
 	}
 	switch {
 	case err != nil:
