@@ -26,11 +26,14 @@ type Options struct {
 	Args Args
 	// Stdin is passed on: --shell-job needs the terminal. Stdout and Stderr are for action scripts. nil: /dev/null.
 	Stdin, Stdout, Stderr *os.File
+	// EndTree ends a process and all below it: CRIU, when a restore is given up, with the tasks it is making.
+	EndTree func(pid int) error
 }
 
 // CRIU is one CRIU process, which does one thing. Start makes it; Close must be called.
 type CRIU struct {
 	args   Args
+	end    func(pid int) error
 	cmd    *exec.Cmd
 	sock   *os.File
 	temp   string // folder of the configuration file
@@ -99,7 +102,7 @@ func Start(o Options) (*CRIU, error) {
 	}
 	theirs := os.NewFile(uintptr(fds[1]), "criu")
 	defer theirs.Close()
-	c := &CRIU{args: o.Args, sock: os.NewFile(uintptr(fds[0]), "criu"), temp: temp, exited: make(chan struct{})}
+	c := &CRIU{args: o.Args, end: o.EndTree, sock: os.NewFile(uintptr(fds[0]), "criu"), temp: temp, exited: make(chan struct{})}
 	// CRIU's end must block.
 	if err := unix.SetNonblock(fds[1], false); err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -225,9 +228,15 @@ func (c *CRIU) options(images, work string) (*rpc.CriuOpts, func(), error) {
 func ptr[T any](v T) *T { return &v }
 
 // Restore restores the checkpoint in the directory images and returns when its processes run, with the pid of the first. The lazy-pages server must listen
-// in the directory work. When ctx ends CRIU is killed.
+// in the directory work. When ctx ends CRIU is killed, and with it what it has made: a task that waits for a CRIU that is gone waits for ever.
 func (c *CRIU) Restore(ctx context.Context, images, work, log string) (pid int, err error) {
-	defer context.AfterFunc(ctx, func() { c.cmd.Process.Kill() })()
+	given := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() { given <- c.giveUp() })
+	defer func() {
+		if !stop() {
+			pid, err = 0, errors.Join(ctx.Err(), <-given)
+		}
+	}()
 	if err := c.args.Set("log-file", log); err != nil {
 		return 0, err
 	}
@@ -239,12 +248,19 @@ func (c *CRIU) Restore(ctx context.Context, images, work, log string) (pid int, 
 	o.LazyPages = ptr(true)
 	resp, err := c.do(rpc.CriuReqType_RESTORE, o)
 	if err != nil {
-		if ctx.Err() != nil {
-			return 0, ctx.Err()
-		}
 		return 0, fmt.Errorf("criu restore: %w", c.explain(err, work))
 	}
 	return int(resp.GetRestore().GetPid()), nil
+}
+
+// giveUp ends CRIU and what it has made, unless it is done.
+func (c *CRIU) giveUp() error {
+	select {
+	case <-c.exited:
+		return nil
+	default:
+		return c.end(c.cmd.Process.Pid)
+	}
 }
 
 // Dump dumps the process pid and its descendants into the directory images. It is not to be interrupted: see the package comment.

@@ -32,7 +32,7 @@ func (f *criuFlags) start(a *app, args restore.Args) (*restore.CRIU, error) {
 }
 
 func (f *criuFlags) options(a *app, args restore.Args) restore.Options {
-	return restore.Options{Program: f.program, Args: args, Stdin: a.in, Stdout: a.err, Stderr: a.err}
+	return restore.Options{Program: f.program, Args: args, Stdin: a.in, Stdout: a.err, Stderr: a.err, EndTree: endTree}
 }
 
 // criuArgs takes a command's own arguments and those for CRIU, after --.

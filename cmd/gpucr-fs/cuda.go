@@ -174,11 +174,16 @@ func (n *nvidia) needed(root int) (*cuda.Client, error) {
 	return c, err
 }
 
-// endTree kills a process and its descendants: one that lacks the state of its GPU must not go on. They are stopped first, so that none forks meanwhile.
+// forkTime is how long a fork may go on in a process that has been told to stop.
+const forkTime = 2 * time.Millisecond
+
+// endTree kills a process and its descendants. They are stopped first, so that none forks meanwhile; a fork that was under way shows a little later.
 func endTree(root int) error {
 	var all []int
-	for stopped := -1; stopped < len(all); {
-		stopped = len(all)
+	for quiet := 0; quiet < 2; quiet++ {
+		if quiet > 0 {
+			time.Sleep(forkTime)
+		}
 		tree, err := cuda.Tree(root)
 		if err != nil {
 			break // the root is gone
@@ -187,6 +192,7 @@ func endTree(root int) error {
 			if !slices.Contains(all, pid) {
 				all = append(all, pid)
 				_ = syscall.Kill(pid, syscall.SIGSTOP)
+				quiet = -1
 			}
 		}
 	}
