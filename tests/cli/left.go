@@ -72,7 +72,21 @@ func folders() []string {
 	return all
 }
 
-// Left watches that nothing stays behind: processes of the program, mounts of the store, sockets, folders.
+// crius are CRIU's processes, and tasks it has not finished, that were started with this program's TMPDIR.
+func crius() (pids []int) {
+	names, _ := filepath.Glob("/proc/[0-9]*/comm")
+	for _, path := range names {
+		name, _ := os.ReadFile(path)
+		env, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "environ"))
+		if string(name) == "criu\n" && slices.Contains(strings.Split(string(env), "\x00"), "TMPDIR="+os.TempDir()) {
+			pid, _ := strconv.Atoi(strings.Split(path, "/")[2])
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// Left watches that nothing stays behind: processes of the program and of CRIU, mounts of the store, sockets, folders.
 type Left struct {
 	p      Program
 	store  string
@@ -115,6 +129,9 @@ func (l *Left) now() error {
 	for _, pid := range l.p.Processes() {
 		cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		errs = append(errs, fmt.Errorf("process %d is left: %q", pid, strings.ReplaceAll(string(cmdline), "\x00", " ")))
+	}
+	for _, pid := range crius() {
+		errs = append(errs, fmt.Errorf("criu's process %d is left", pid))
 	}
 	for _, m := range Mounts(l.store) {
 		if slices.Contains(l.dead, m) {
