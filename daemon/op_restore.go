@@ -126,15 +126,14 @@ func (d *Daemon) restore(ctx context.Context, env *Env, q RestoreRequest) (Resto
 			<-r.done
 		}
 	}
-	switch {
-	case merr == nil && ok:
+	if merr == nil && ok {
 		// Nobody has to wait for that. The mount keeps the daemon.
 		d.wg.Go(func() {
 			if err := errors.Join(d.dropMount(s.Images), folder(q.Dir).clear()); err != nil {
 				d.log.Error("could not clear up after a restore", "restore", q.ID, "error", err)
 			}
 		})
-	default:
+	} else {
 		// The caller may be gone, or have removed the folder while the guardian made its socket there.
 		if merr == nil {
 			err = errors.Join(err, d.dropMount(s.Images))

@@ -244,7 +244,7 @@ func (s *Server) Seal(ctx context.Context, name string) (index.Info, error) {
 const settleLimit = time.Minute
 
 // Settle ends a checkpoint for whose dump nobody answers any more. One that lacks its inventory is given up: what is written to it from now on fails, and CRIU lets the
-// processes go on. With the inventory CRIU is about to end them, so it is waited for: closing its statistics seals the checkpoint. If it ends without them the checkpoint is left
+// processes go on. With the inventory CRIU is about to end them, so it is waited for: closing its statistics seals the checkpoint. If it ends without them, or not in time, the checkpoint is left
 // unsealed, an error, since nobody can tell what was lost. Class NotFound when there is none of that name.
 func (s *Server) Settle(ctx context.Context, name string) error {
 	img, err := s.cat.image(name)

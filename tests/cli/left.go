@@ -76,9 +76,11 @@ func folders() []string {
 func crius() (pids []int) {
 	names, _ := filepath.Glob("/proc/[0-9]*/comm")
 	for _, path := range names {
-		name, _ := os.ReadFile(path)
+		if name, _ := os.ReadFile(path); string(name) != "criu\n" {
+			continue
+		}
 		env, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "environ"))
-		if string(name) == "criu\n" && slices.Contains(strings.Split(string(env), "\x00"), "TMPDIR="+os.TempDir()) {
+		if slices.Contains(strings.Split(string(env), "\x00"), "TMPDIR="+os.TempDir()) {
 			pid, _ := strconv.Atoi(strings.Split(path, "/")[2])
 			pids = append(pids, pid)
 		}
