@@ -39,7 +39,8 @@ type CRIU struct {
 	temp   string // folder of the configuration file
 	marks  []Mark
 	said   said
-	exited chan struct{}
+	exited chan struct{} // closed when it has ended, and what it has left
+	left   error         // what could not be ended; read after exited
 	once   sync.Once
 }
 
@@ -102,22 +103,32 @@ func Start(o Options) (*CRIU, error) {
 	}
 	theirs := os.NewFile(uintptr(fds[1]), "criu")
 	defer theirs.Close()
+	var socket unix.Stat_t
+	if err := unix.Fstat(fds[1], &socket); err != nil {
+		unix.Close(fds[0])
+		return nil, errors.Join(os.NewSyscallError("fstat", err), os.Remove(temp))
+	}
 	c := &CRIU{args: o.Args, end: o.EndTree, sock: os.NewFile(uintptr(fds[0]), "criu"), temp: temp, exited: make(chan struct{})}
 	// CRIU's end must block.
 	if err := unix.SetNonblock(fds[1], false); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	const socketFD = 3
-	c.cmd = exec.Command(program, "swrk", fmt.Sprint(socketFD))
-	c.cmd.Stdin, c.cmd.WaitDelay = file(o.Stdin), time.Second
-	if o.Args.Has("action-script") {
-		c.cmd.Stdout, c.cmd.Stderr = fileW(o.Stdout), fileW(o.Stderr)
-	} else {
-		c.cmd.Stderr = &c.said
+	cmd := exec.Command(program, "swrk", fmt.Sprint(socketFD))
+	cmd.Stdin = file(o.Stdin)
+	errs, theirErrs, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
 	}
-	c.cmd.ExtraFiles = []*os.File{theirs}
+	defer theirErrs.Close()
+	if o.Args.Has("action-script") {
+		cmd.Stdout, cmd.Stderr = fileW(o.Stdout), fileW(o.Stderr)
+	} else {
+		cmd.Stderr = theirErrs
+	}
+	cmd.ExtraFiles = []*os.File{theirs}
 	// A signal from the terminal is for this program, which ends CRIU in the way that leaves the processes well.
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !o.Args.Has("shell-job")}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !o.Args.Has("shell-job")}
 	var dups []*os.File
 	defer func() {
 		for _, f := range dups {
@@ -127,24 +138,36 @@ func Start(o Options) (*CRIU, error) {
 	for i, in := range o.Args.inherit {
 		fd, err := unix.FcntlInt(uintptr(in.fd), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("descriptor %d of --inherit-fd: %w", in.fd, err), c.Close())
+			return nil, errors.Join(fmt.Errorf("descriptor %d of --inherit-fd: %w", in.fd, err), errs.Close(), c.Close())
 		}
 		f := os.NewFile(uintptr(fd), in.key)
 		dups = append(dups, f)
-		c.cmd.ExtraFiles = append(c.cmd.ExtraFiles, f)
+		cmd.ExtraFiles = append(cmd.ExtraFiles, f)
 		c.args.lines = append(c.args.lines, fmt.Sprintf("inherit-fd=fd[%d]:%s", socketFD+1+i, in.key))
 	}
-	if err := c.cmd.Start(); err != nil {
-		c.cmd = nil
-		return nil, errors.Join(fmt.Errorf("start criu: %w", err), c.Close())
+	if err := cmd.Start(); err != nil {
+		return nil, errors.Join(fmt.Errorf("start criu: %w", err), errs.Close(), c.Close())
 	}
-	go func() {
-		defer close(c.exited)
-		c.cmd.Wait() // how it went is in its answers
-		// The tasks that a killed CRIU was making may keep its end of the socket open. What it has said before is there.
-		c.sock.SetReadDeadline(time.Now().Add(lastWord))
-	}()
+	c.cmd = cmd
+	go c.wait(socket.Ino, errs)
 	return c, nil
+}
+
+// wait takes what CRIU writes to errs, and its end; socket is the inode of its end of the socket.
+func (c *CRIU) wait(socket uint64, errs *os.File) {
+	defer close(c.exited)
+	var hearing sync.WaitGroup
+	hearing.Go(func() { io.Copy(&c.said, errs) })
+	// How it went is in its answers, unless it was killed.
+	if c.cmd.Wait() != nil {
+		c.left = orphans(socket)
+	}
+	// Programs that it has started may keep its ends open. What it has said before is there.
+	late := time.Now().Add(lastWord)
+	c.sock.SetReadDeadline(late)
+	errs.SetReadDeadline(late)
+	hearing.Wait()
+	errs.Close()
 }
 
 // ended explains that the socket closed before there was an answer.
@@ -189,6 +212,7 @@ func (c *CRIU) Close() (err error) {
 				<-c.exited
 				err = errors.New("criu did not end and was killed")
 			}
+			err = errors.Join(err, c.left)
 		}
 		err = errors.Join(err, os.RemoveAll(c.temp))
 	})
