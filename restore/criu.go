@@ -26,7 +26,7 @@ type Options struct {
 	Args Args
 	// Stdin is passed on: --shell-job needs the terminal. Stdout and Stderr are for action scripts. nil: /dev/null.
 	Stdin, Stdout, Stderr *os.File
-	// EndTree ends a process and all below it: CRIU, when a restore is given up, with the tasks it is making.
+	// EndTree ends a process and all below it: CRIU, when a restore is given up, with the tasks it is making, or what a CRIU that was killed has left.
 	EndTree func(pid int) error
 }
 
@@ -39,8 +39,8 @@ type CRIU struct {
 	temp   string // folder of the configuration file
 	marks  []Mark
 	said   said
-	exited chan struct{} // closed when it has ended, and what it has left
-	left   error         // what could not be ended; read after exited
+	worked bool // it has done what it was asked for
+	exited chan struct{}
 	once   sync.Once
 }
 
@@ -53,7 +53,7 @@ func (s *said) Write(b []byte) (int, error) {
 }
 
 // lastWord is how long an answer is waited for when CRIU has ended.
-const lastWord = time.Second
+const lastWord = 200 * time.Millisecond
 
 // maxMessage bounds a message from CRIU; its own are a few hundred bytes.
 const maxMessage = 64 << 10
@@ -86,7 +86,7 @@ func (o Options) Validate() error {
 	return err
 }
 
-// Start starts CRIU. It waits for a call of Restore or Dump.
+// Start starts CRIU. It waits for a call of Restore or Dump. Until it has worked or is closed this process is the parent of whom it leaves; so there is one CRIU at a time.
 func Start(o Options) (*CRIU, error) {
 	program, err := Find(o.Program)
 	if err != nil {
@@ -103,11 +103,6 @@ func Start(o Options) (*CRIU, error) {
 	}
 	theirs := os.NewFile(uintptr(fds[1]), "criu")
 	defer theirs.Close()
-	var socket unix.Stat_t
-	if err := unix.Fstat(fds[1], &socket); err != nil {
-		unix.Close(fds[0])
-		return nil, errors.Join(os.NewSyscallError("fstat", err), os.Remove(temp))
-	}
 	c := &CRIU{args: o.Args, end: o.EndTree, sock: os.NewFile(uintptr(fds[0]), "criu"), temp: temp, exited: make(chan struct{})}
 	// CRIU's end must block.
 	if err := unix.SetNonblock(fds[1], false); err != nil {
@@ -145,24 +140,24 @@ func Start(o Options) (*CRIU, error) {
 		cmd.ExtraFiles = append(cmd.ExtraFiles, f)
 		c.args.lines = append(c.args.lines, fmt.Sprintf("inherit-fd=fd[%d]:%s", socketFD+1+i, in.key))
 	}
+	if err := adopt(true); err != nil {
+		return nil, errors.Join(err, errs.Close(), c.Close())
+	}
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("start criu: %w", err), errs.Close(), c.Close())
 	}
 	c.cmd = cmd
-	go c.wait(socket.Ino, errs)
+	go c.wait(errs)
 	return c, nil
 }
 
-// wait takes what CRIU writes to errs, and its end; socket is the inode of its end of the socket.
-func (c *CRIU) wait(socket uint64, errs *os.File) {
+// wait takes what CRIU writes to errs, and its end.
+func (c *CRIU) wait(errs *os.File) {
 	defer close(c.exited)
 	var hearing sync.WaitGroup
 	hearing.Go(func() { io.Copy(&c.said, errs) })
-	// How it went is in its answers, unless it was killed.
-	if c.cmd.Wait() != nil {
-		c.left = orphans(socket)
-	}
-	// Programs that it has started may keep its ends open. What it has said before is there.
+	c.cmd.Wait() // how it went is in its answers
+	// What a killed CRIU was making, and programs that it has started, may keep its ends open. What it has said before is there.
 	late := time.Now().Add(lastWord)
 	c.sock.SetReadDeadline(late)
 	errs.SetReadDeadline(late)
@@ -200,7 +195,7 @@ func fileW(f *os.File) io.Writer {
 // endPatience is how long CRIU has to end by itself when its socket is closed.
 const endPatience = 20 * time.Second
 
-// Close ends CRIU, and waits for it.
+// Close ends CRIU, and waits for it. Unless it has worked, nothing stays of what it has made.
 func (c *CRIU) Close() (err error) {
 	c.once.Do(func() {
 		c.sock.Close()
@@ -212,9 +207,11 @@ func (c *CRIU) Close() (err error) {
 				<-c.exited
 				err = errors.New("criu did not end and was killed")
 			}
-			err = errors.Join(err, c.left)
+			if !c.worked {
+				err = errors.Join(err, endOrphans(c.end))
+			}
 		}
-		err = errors.Join(err, os.RemoveAll(c.temp))
+		err = errors.Join(err, adopt(false), os.RemoveAll(c.temp))
 	})
 	return err
 }
@@ -260,6 +257,10 @@ func (c *CRIU) Restore(ctx context.Context, images, work, log string) (pid int, 
 		if !stop() {
 			pid, err = 0, errors.Join(ctx.Err(), <-given)
 		}
+		if err == nil {
+			// From here on the processes are whose they always were.
+			c.worked, err = true, adopt(false)
+		}
 	}()
 	if err := c.args.Set("log-file", log); err != nil {
 		return 0, err
@@ -302,6 +303,7 @@ func (c *CRIU) Dump(images, log string, pid int, leaveRunning bool) error {
 	if _, err := c.do(rpc.CriuReqType_DUMP, o); err != nil {
 		return fmt.Errorf("criu dump: %w", c.explain(err, images))
 	}
+	c.worked = true
 	return nil
 }
 

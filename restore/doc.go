@@ -9,7 +9,7 @@
 //
 // A killed CRIU leaves a frozen process behind when it dumps and parts of one when it restores. So a dump is never killed: who wants to end it takes the image
 // directory away, and CRIU lets the process run again. A restore is killed; the lazy-pages server, which knows the tasks, ends them, and
-// whoever killed it, what else it has forked is ended here: that holds its end of the socket.
+// whoever killed it, this process is the parent of all that it has forked, then, and ends what is left.
 //
 // # Timeline
 //

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,60 +14,70 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// orphans ends the processes that a CRIU which was killed has forked and left: those by which it tries out the kernel and the tasks it was making. Each of them
-// may wait for it for ever, stopped or asleep. They hold its end of the socket, whose inode is given, as do the user's action scripts and the programs that
-// CRIU starts, which are left alone: they end by themselves, or are meant to stay.
-func orphans(socket uint64) error {
+// adopt makes this process the parent of whom CRIU leaves, or whoever would be it otherwise.
+func adopt(on bool) error {
+	var v uintptr
+	if on {
+		v = 1
+	}
+	return os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, v, 0, 0, 0))
+}
+
+// endOrphans ends the processes that a CRIU which did not do its work has forked and left, with all below them, and waits for them: those by which it tried out the
+// kernel, each of which may wait for it for ever, and the tasks it was making, or had made and not told of. Programs that CRIU started, and action scripts, are
+// adopted as well and left alone: they end by themselves, or are meant to stay.
+func endOrphans(end func(pid int) error) error {
 	const (
 		again = 10 * time.Millisecond // a fork that was under way shows a little later
 		limit = 5 * time.Second
 	)
-	link := fmt.Sprintf("socket:[%d]", socket)
 	late := time.Now().Add(limit)
 	for quiet := 0; quiet < 2; {
-		found, err := endForks(link)
+		left := forks()
 		switch {
-		case err != nil:
-			return fmt.Errorf("look for what criu has left: %w", err)
-		case found == 0:
+		case len(left) == 0:
 			quiet++
 			time.Sleep(again)
+			continue
 		case time.Now().After(late):
-			return fmt.Errorf("%d processes that criu has left do not end", found)
-		default:
-			quiet = 0
-			time.Sleep(time.Millisecond)
+			return fmt.Errorf("processes %v, which criu has left, do not end", left)
 		}
+		quiet = 0
+		for _, pid := range left {
+			if err := end(pid); err != nil {
+				return err
+			}
+			// Who does not end at once is met again.
+			if _, err := unix.Wait4(pid, nil, unix.WNOHANG, nil); err != nil && !errors.Is(err, unix.ECHILD) {
+				return os.NewSyscallError("wait4", err)
+			}
+		}
+		time.Sleep(time.Millisecond)
 	}
 	return nil
 }
 
-// endForks kills the forks that have a descriptor of that name, and counts them until they have ended.
-func endForks(link string) (found int, err error) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return 0, err
-	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == os.Getpid() {
-			continue
-		}
-		fd, err := unix.PidfdOpen(pid, 0)
-		if err != nil {
-			continue
-		}
-		if dir := filepath.Join("/proc", e.Name()); isFork(dir) && holds(dir, link) && !fromScript(dir) {
-			if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); !errors.Is(err, unix.ESRCH) {
-				found++
+// forks are this process's children that somebody else forked and that never executed a program, the ended ones too.
+func forks() (pids []int) {
+	self, _ := os.Readlink("/proc/self/exe")
+	files, _ := filepath.Glob("/proc/self/task/*/children")
+	for _, file := range files {
+		text, _ := os.ReadFile(file)
+		for _, child := range strings.Fields(string(text)) {
+			dir := filepath.Join("/proc", child)
+			// Guardians of a daemon that was killed are of this very program.
+			if exe, err := os.Readlink(filepath.Join(dir, "exe")); err == nil && exe == self || !isFork(dir) || fromScript(dir) {
+				continue
+			}
+			if pid, err := strconv.Atoi(child); err == nil && !slices.Contains(pids, pid) {
+				pids = append(pids, pid)
 			}
 		}
-		unix.Close(fd)
 	}
-	return found, nil
+	return pids
 }
 
-// isFork tells whether a process still runs the program of who forked it: PF_FORKNOEXEC of linux/sched.h, in the ninth field of proc_pid_stat(5).
+// isFork tells whether a process never executed a program: PF_FORKNOEXEC of linux/sched.h, in the ninth field of proc_pid_stat(5).
 func isFork(dir string) bool {
 	const forkNoExec = 0x40
 	b, err := os.ReadFile(filepath.Join(dir, "stat"))
@@ -80,20 +91,6 @@ func isFork(dir string) bool {
 	}
 	flags, err := strconv.ParseUint(f[6], 10, 64)
 	return err == nil && flags&forkNoExec != 0
-}
-
-// holds tells whether a process that has not ended has a descriptor of that name.
-func holds(dir, link string) bool {
-	fds, err := os.ReadDir(filepath.Join(dir, "fd"))
-	if err != nil {
-		return false
-	}
-	for _, fd := range fds {
-		if to, err := os.Readlink(filepath.Join(dir, "fd", fd.Name())); err == nil && to == link {
-			return true
-		}
-	}
-	return false
 }
 
 // fromScript tells whether a process is of an action script: CRIU sets the variable for these alone.

@@ -33,7 +33,7 @@ kill -9 $$
 	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	c, err := Start(Options{Program: program})
+	c, err := Start(Options{Program: program, EndTree: func(pid int) error { return syscall.Kill(pid, syscall.SIGKILL) }})
 	if err != nil {
 		t.Fatal(err)
 	}
