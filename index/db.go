@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/options"
@@ -28,16 +30,22 @@ import (
 //	'c' id            → Loc
 //	'k' key           → metadata: u64 sequence, payload
 //	's' "mark" u32    → how far the journal of a pack has been applied
-type db struct{ b *badger.DB }
+type db struct {
+	b   *badger.DB
+	log *badgerLog
+}
 
 var (
 	errMissing = errors.New("not in the index")
 	errDamaged = errors.New("damaged index record")
+	// errUnwritten: see db.close.
+	errUnwritten = errors.New("the index cannot be written; its log is left, and read when the store is opened again")
 )
 
 func openDB(dir string, log *slog.Logger, readOnly bool) (*db, error) {
+	l := &badgerLog{l: log}
 	o := badger.DefaultOptions(dir).
-		WithLogger(badgerLog{log}).
+		WithLogger(l).
 		WithCompression(options.None).
 		WithDetectConflicts(false).
 		WithMetricsEnabled(false).
@@ -64,7 +72,7 @@ func openDB(dir string, log *slog.Logger, readOnly bool) (*db, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &db{b}, nil
+	return &db{b, l}, nil
 }
 
 // removeUnborn removes the log files that a killed process had created and not yet given a size. They hold nothing, and Badger refuses to open over them.
@@ -130,7 +138,28 @@ func checkTable(name string) (err error) {
 	return err
 }
 
-func (d *db) close() error { return d.b.Close() }
+// closeFailures is how often Badger may fail while it closes, which it reports once a second.
+const closeFailures = 5
+
+// close closes Badger. That writes its memory table to a file, and tries for ever where it cannot, as on a full disk or when somebody has removed the folder. It
+// is left to that, then: what it could not write is in its log, which the next open reads.
+func (d *db) close() error {
+	done := make(chan error, 1)
+	before := d.log.errs.Load()
+	go func() { done <- d.b.Close() }()
+	look := time.NewTicker(100 * time.Millisecond)
+	defer look.Stop()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-look.C:
+			if d.log.errs.Load()-before >= closeFailures {
+				return fmt.Errorf("%w: %s", errUnwritten, *d.log.last.Load())
+			}
+		}
+	}
+}
 
 func chunkKey(id chunk.ID) []byte { return append([]byte{'c'}, id[:]...) }
 func metaKey(key string) []byte   { return append([]byte{'k'}, key...) }
@@ -362,12 +391,21 @@ func (b *batch) flush() error {
 }
 
 // badgerLog sends Badger's messages to slog: its errors and warnings as they are, its chatter to debug.
-type badgerLog struct{ l *slog.Logger }
+type badgerLog struct {
+	l    *slog.Logger
+	errs atomic.Int64
+	last atomic.Pointer[string] // the last error, once there was one
+}
 
-func (b badgerLog) say(level slog.Level, f string, v ...any) {
+func (b *badgerLog) say(level slog.Level, f string, v ...any) {
 	b.l.Log(context.Background(), level, strings.TrimSpace(fmt.Sprintf(f, v...)), "from", "badger")
 }
-func (b badgerLog) Errorf(f string, v ...any)   { b.say(slog.LevelError, f, v...) }
-func (b badgerLog) Warningf(f string, v ...any) { b.say(slog.LevelWarn, f, v...) }
-func (b badgerLog) Infof(f string, v ...any)    { b.say(slog.LevelDebug, f, v...) }
-func (b badgerLog) Debugf(f string, v ...any)   { b.say(slog.LevelDebug, f, v...) }
+func (b *badgerLog) Errorf(f string, v ...any) {
+	text := strings.TrimSpace(fmt.Sprintf(f, v...))
+	b.last.Store(&text)
+	b.errs.Add(1)
+	b.say(slog.LevelError, "%s", text)
+}
+func (b *badgerLog) Warningf(f string, v ...any) { b.say(slog.LevelWarn, f, v...) }
+func (b *badgerLog) Infof(f string, v ...any)    { b.say(slog.LevelDebug, f, v...) }
+func (b *badgerLog) Debugf(f string, v ...any)   { b.say(slog.LevelDebug, f, v...) }
