@@ -1,0 +1,156 @@
+package index
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"sort"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/index/manifest"
+	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
+)
+
+// sealBatch is how many bytes of segments go into one commit: it bounds memory while a large checkpoint is sealed.
+const sealBatch = 16 << 20
+
+// partBytes is where a new part of the table of files is begun.
+const partBytes = 1 << 20
+
+// Seal makes the checkpoint complete, durable and immutable: when it returns nil, no crash loses it. Files that are open go on as read-only. When it fails the draft stays as
+// it is, to be sealed again or aborted.
+func (d *Draft) Seal(ctx context.Context) (Info, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended {
+		return Info{}, d.over("")
+	}
+	fail := func(err error) (Info, error) {
+		d.tried = true
+		return Info{}, &Error{Class: ClassOf(err), Op: "seal", Checkpoint: d.name, Hint: HintOf(err), Err: err}
+	}
+	if err := d.recut(); err != nil {
+		return fail(err)
+	}
+	paths := make([]string, 0, len(d.nodes))
+	for p := range d.nodes {
+		paths = append(paths, p)
+	}
+	sort.Strings(paths)
+	w := sealWriter{d: d, pb: clonePB(d.r.pb)}
+	for _, p := range paths {
+		if err := ctx.Err(); err != nil {
+			return fail(err)
+		}
+		if err := w.add(p, d.nodes[p]); err != nil {
+			return fail(fmt.Errorf("%s: %w", p, err))
+		}
+	}
+	if err := w.finish(); err != nil {
+		return fail(err)
+	}
+	d.ended = true
+	for _, n := range d.nodes {
+		n.seal()
+	}
+	s := d.s
+	s.mu.Lock()
+	d.r.pb = w.pb
+	d.r.writing = false
+	delete(s.drafts, d.name)
+	info := s.info(d.r)
+	s.mu.Unlock()
+	d.pins.end()
+	s.announce(d.name)
+	return info, nil
+}
+
+// sealWriter gathers the records of a checkpoint and commits them, the root last.
+type sealWriter struct {
+	d       *Draft
+	pb      *manifestpb.Checkpoint
+	puts    []put
+	bytes   int
+	entries []*manifestpb.Entry
+	size    int // of entries, about
+}
+
+func (w *sealWriter) put(key string, payload []byte) error {
+	w.puts = append(w.puts, put{key, payload})
+	w.bytes += len(payload)
+	if w.bytes < sealBatch {
+		return nil
+	}
+	puts := w.puts
+	w.puts, w.bytes = nil, 0
+	return w.d.s.commit(puts)
+}
+
+func (w *sealWriter) add(p string, n *node) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	e := &manifestpb.Entry{Path: p, Perm: uint32(n.perm), MtimeNs: n.mtime.UnixNano(), Number: n.number, Target: n.target}
+	switch n.kind {
+	case fs.ModeDir:
+		e.Type = manifestpb.Entry_DIRECTORY
+	case fs.ModeSymlink:
+		e.Type = manifestpb.Entry_SYMLINK
+		e.Size = int64(len(n.target))
+	default:
+		inline, err := n.content.finish()
+		if err != nil {
+			return err
+		}
+		e.Size, e.Zero, e.Inline = n.content.size(), n.content.zero, inline
+		for _, seg := range n.content.closed {
+			e.Segments = append(e.Segments, seg.start)
+			key, payload := segKey(w.d.id, n.number, seg.start), seg.encoded
+			if payload == nil {
+				if _, payload, err = w.d.s.db.meta(key); err != nil {
+					return classify("read draft", err)
+				}
+			}
+			if err := w.put(key, payload); err != nil {
+				return err
+			}
+		}
+		w.pb.Files++
+		w.pb.Logical += e.Size
+		w.pb.Zero += e.Zero
+	}
+	w.entries = append(w.entries, e)
+	w.size += len(p) + len(e.Inline) + len(e.Target) + 8*len(e.Segments) + 64
+	if w.size >= partBytes {
+		return w.part()
+	}
+	return nil
+}
+
+// part writes one part of the table of files.
+func (w *sealWriter) part() error {
+	payload, err := manifest.EncodeEntries(w.entries)
+	if err != nil {
+		return err
+	}
+	key := entriesKey(w.d.id, int(w.pb.Parts))
+	w.pb.Parts++
+	w.entries, w.size = nil, 0
+	return w.put(key, payload)
+}
+
+func (w *sealWriter) finish() error {
+	if len(w.entries) > 0 {
+		if err := w.part(); err != nil {
+			return err
+		}
+	}
+	w.pb.Sealed = true
+	w.pb.SealedNs = time.Now().UnixNano()
+	w.pb.ParentId = w.d.parent
+	payload, err := manifest.EncodeCheckpoint(w.pb)
+	if err != nil {
+		return err
+	}
+	w.puts = append(w.puts, put{rootKey(w.d.id), payload})
+	return w.d.s.commit(w.puts)
+}
