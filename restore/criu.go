@@ -35,6 +35,7 @@ type CRIU struct {
 	args   Args
 	end    func(pid int) error
 	cmd    *exec.Cmd
+	began  uint64 // see birth
 	sock   *os.File
 	temp   string // folder of the configuration file
 	marks  []Mark
@@ -147,6 +148,7 @@ func Start(o Options) (*CRIU, error) {
 		return nil, errors.Join(fmt.Errorf("start criu: %w", err), errs.Close(), c.Close())
 	}
 	c.cmd = cmd
+	_, c.began = birth(fmt.Sprintf("/proc/%d", cmd.Process.Pid))
 	go c.wait(errs)
 	return c, nil
 }
@@ -208,7 +210,7 @@ func (c *CRIU) Close() (err error) {
 				err = errors.New("criu did not end and was killed")
 			}
 			if !c.worked {
-				err = errors.Join(err, endOrphans(c.end))
+				err = errors.Join(err, endOrphans(c.began, c.end))
 			}
 		}
 		err = errors.Join(err, adopt(false), os.RemoveAll(c.temp))

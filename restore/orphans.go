@@ -25,15 +25,15 @@ func adopt(on bool) error {
 
 // endOrphans ends the processes that a CRIU which did not do its work has forked and left, with all below them, and waits for them: those by which it tried out the
 // kernel, each of which may wait for it for ever, and the tasks it was making, or had made and not told of. Programs that CRIU started, and action scripts, are
-// adopted as well and left alone: they end by themselves, or are meant to stay.
-func endOrphans(end func(pid int) error) error {
+// adopted as well and left alone: they end by themselves, or are meant to stay. So is whoever began before since, CRIU's begin: the first process of a container adopts all.
+func endOrphans(since uint64, end func(pid int) error) error {
 	const (
 		again = 10 * time.Millisecond // a fork that was under way shows a little later
 		limit = 5 * time.Second
 	)
 	late := time.Now().Add(limit)
 	for quiet := 0; quiet < 2; {
-		left := forks()
+		left := forks(since)
 		switch {
 		case len(left) == 0:
 			quiet++
@@ -57,8 +57,8 @@ func endOrphans(end func(pid int) error) error {
 	return nil
 }
 
-// forks are this process's children that somebody else forked and that never executed a program, the ended ones too.
-func forks() (pids []int) {
+// forks are this process's children that somebody else forked, not before since, and that never executed a program, the ended ones too.
+func forks(since uint64) (pids []int) {
 	self, _ := os.Readlink("/proc/self/exe")
 	files, _ := filepath.Glob("/proc/self/task/*/children")
 	for _, file := range files {
@@ -66,7 +66,10 @@ func forks() (pids []int) {
 		for _, child := range strings.Fields(string(text)) {
 			dir := filepath.Join("/proc", child)
 			// Guardians of a daemon that was killed are of this very program.
-			if exe, err := os.Readlink(filepath.Join(dir, "exe")); err == nil && exe == self || !isFork(dir) || fromScript(dir) {
+			if exe, err := os.Readlink(filepath.Join(dir, "exe")); err == nil && exe == self || fromScript(dir) {
+				continue
+			}
+			if fork, began := birth(dir); !fork || began < since {
 				continue
 			}
 			if pid, err := strconv.Atoi(child); err == nil && !slices.Contains(pids, pid) {
@@ -77,20 +80,22 @@ func forks() (pids []int) {
 	return pids
 }
 
-// isFork tells whether a process never executed a program: PF_FORKNOEXEC of linux/sched.h, in the ninth field of proc_pid_stat(5).
-func isFork(dir string) bool {
+// birth tells whether a process never executed a program, which is PF_FORKNOEXEC of linux/sched.h, and when it began, in clock ticks since the machine did:
+// the ninth and the twenty-second field of proc_pid_stat(5). One that is gone is none.
+func birth(dir string) (fork bool, began uint64) {
 	const forkNoExec = 0x40
 	b, err := os.ReadFile(filepath.Join(dir, "stat"))
 	if err != nil {
-		return false
+		return false, 0
 	}
 	// The second field is the name in parentheses, which may contain anything.
 	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	if len(f) < 7 {
-		return false
+	if len(f) < 20 {
+		return false, 0
 	}
 	flags, err := strconv.ParseUint(f[6], 10, 64)
-	return err == nil && flags&forkNoExec != 0
+	began, err2 := strconv.ParseUint(f[19], 10, 64)
+	return err == nil && err2 == nil && flags&forkNoExec != 0, began
 }
 
 // fromScript tells whether a process is of an action script: CRIU sets the variable for these alone.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -33,6 +34,15 @@ kill -9 $$
 	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	// An orphan that was there before is somebody else's.
+	if err := adopt(true); err != nil {
+		t.Fatal(err)
+	}
+	older := filepath.Join(dir, "older")
+	if err := exec.Command("sh", "-c", fmt.Sprintf(`( sh -c 'echo $PPID' >%s; while :; do sleep 1; done; : ) & while [ ! -s %s ]; do sleep 0.01; done`, older, older)).Run(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(20 * time.Millisecond) // a clock tick and more
 	c, err := Start(Options{Program: program, EndTree: func(pid int) error { return syscall.Kill(pid, syscall.SIGKILL) }})
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +56,7 @@ kill -9 $$
 		t.Error(err)
 	}
 	var stay []string
-	for _, name := range []string{"stopped", "asleep", "started", "script", "forked"} {
+	for _, name := range []string{"stopped", "asleep", "started", "script", "forked", "older"} {
 		text, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)
@@ -62,7 +72,7 @@ kill -9 $$
 			t.Error(err)
 		}
 	}
-	if want := []string{"started", "script", "forked"}; !slices.Equal(stay, want) {
+	if want := []string{"started", "script", "forked", "older"}; !slices.Equal(stay, want) {
 		t.Errorf("%q stay, not %q", stay, want)
 	}
 }
