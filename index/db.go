@@ -11,8 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
-	"time"
 
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/options"
@@ -32,7 +30,7 @@ import (
 //	's' "mark" u32    → how far the journal of a pack has been applied
 type db struct {
 	b   *badger.DB
-	log *badgerLog
+	log badgerLog
 }
 
 var (
@@ -43,7 +41,7 @@ var (
 )
 
 func openDB(dir string, log *slog.Logger, readOnly bool) (*db, error) {
-	l := &badgerLog{l: log}
+	l := badgerLog{log, make(chan string)}
 	o := badger.DefaultOptions(dir).
 		WithLogger(l).
 		WithCompression(options.None).
@@ -145,17 +143,14 @@ const closeFailures = 5
 // is left to that, then: what it could not write is in its log, which the next open reads.
 func (d *db) close() error {
 	done := make(chan error, 1)
-	before := d.log.errs.Load()
 	go func() { done <- d.b.Close() }()
-	look := time.NewTicker(100 * time.Millisecond)
-	defer look.Stop()
-	for {
+	for failures := 1; ; failures++ {
 		select {
 		case err := <-done:
 			return err
-		case <-look.C:
-			if d.log.errs.Load()-before >= closeFailures {
-				return fmt.Errorf("%w: %s", errUnwritten, *d.log.last.Load())
+		case text := <-d.log.errs:
+			if failures == closeFailures {
+				return fmt.Errorf("%w: %s", errUnwritten, text)
 			}
 		}
 	}
@@ -393,19 +388,19 @@ func (b *batch) flush() error {
 // badgerLog sends Badger's messages to slog: its errors and warnings as they are, its chatter to debug.
 type badgerLog struct {
 	l    *slog.Logger
-	errs atomic.Int64
-	last atomic.Pointer[string] // the last error, once there was one
+	errs chan string // errors, for who waits for them
 }
 
-func (b *badgerLog) say(level slog.Level, f string, v ...any) {
+func (b badgerLog) say(level slog.Level, f string, v ...any) {
 	b.l.Log(context.Background(), level, strings.TrimSpace(fmt.Sprintf(f, v...)), "from", "badger")
 }
-func (b *badgerLog) Errorf(f string, v ...any) {
-	text := strings.TrimSpace(fmt.Sprintf(f, v...))
-	b.last.Store(&text)
-	b.errs.Add(1)
-	b.say(slog.LevelError, "%s", text)
+func (b badgerLog) Errorf(f string, v ...any) {
+	b.say(slog.LevelError, f, v...)
+	select {
+	case b.errs <- strings.TrimSpace(fmt.Sprintf(f, v...)):
+	default:
+	}
 }
-func (b *badgerLog) Warningf(f string, v ...any) { b.say(slog.LevelWarn, f, v...) }
-func (b *badgerLog) Infof(f string, v ...any)    { b.say(slog.LevelDebug, f, v...) }
-func (b *badgerLog) Debugf(f string, v ...any)   { b.say(slog.LevelDebug, f, v...) }
+func (b badgerLog) Warningf(f string, v ...any) { b.say(slog.LevelWarn, f, v...) }
+func (b badgerLog) Infof(f string, v ...any)    { b.say(slog.LevelDebug, f, v...) }
+func (b badgerLog) Debugf(f string, v ...any)   { b.say(slog.LevelDebug, f, v...) }

@@ -11,14 +11,8 @@ import (
 
 // TestCloseOfWhatCannotBeWritten takes the index away from under an open store: closing it ends, and nothing is lost when the index is there again.
 func TestCloseOfWhatCannotBeWritten(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "store")
-	if err := Init(dir, InitOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	s, err := Open(t.Context(), dir, testOptions(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newTestStore(t, testOptions(t))
+	dir := s.Dir()
 	files := map[string][]byte{"pages-1.img": memory(1, 1<<20)}
 	write(t, s, "one", files)
 	index := filepath.Join(dir, dbName)
@@ -28,17 +22,18 @@ func TestCloseOfWhatCannotBeWritten(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- s.Close() }()
 	select {
-	case err = <-closed:
+	case err := <-closed:
+		if !errors.Is(err, errUnwritten) {
+			t.Errorf("closed with: %v", err)
+		}
 	case <-time.After(time.Minute):
 		t.Fatal("the store is not closed after a minute")
-	}
-	if !errors.Is(err, errUnwritten) {
-		t.Errorf("closed with: %v", err)
 	}
 	if err := os.Rename(index+".away", index); err != nil {
 		t.Fatal(err)
 	}
 	// What goes on trying gets done, as it does not in a process that ends.
+	var err error
 	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		if s, err = Open(t.Context(), dir, testOptions(t)); err == nil || time.Now().After(end) {
 			break
@@ -56,14 +51,8 @@ func TestCloseOfWhatCannotBeWritten(t *testing.T) {
 // TestUnbornFiles opens a store over what a process leaves that was killed while Badger made a file: an empty log, and a table that the manifest does not name
 // yet, with some of its bytes.
 func TestUnbornFiles(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "store")
-	if err := Init(dir, InitOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	s, err := Open(t.Context(), dir, testOptions(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newTestStore(t, testOptions(t))
+	dir := s.Dir()
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -148,7 +148,7 @@ func Start(o Options) (*CRIU, error) {
 		return nil, errors.Join(fmt.Errorf("start criu: %w", err), errs.Close(), c.Close())
 	}
 	c.cmd = cmd
-	_, c.began = birth(fmt.Sprintf("/proc/%d", cmd.Process.Pid))
+	_, c.began = birth(cmd.Process.Pid)
 	go c.wait(errs)
 	return c, nil
 }

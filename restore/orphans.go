@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/restore/procfs"
 )
 
 // adopt makes this process the parent of whom CRIU leaves, or whoever would be it otherwise.
@@ -59,20 +61,17 @@ func endOrphans(since uint64, end func(pid int) error) error {
 
 // forks are this process's children that somebody else forked, not before since, and that never executed a program, the ended ones too.
 func forks(since uint64) (pids []int) {
-	self, _ := os.Readlink("/proc/self/exe")
+	self := procfs.Program(os.Getpid())
 	files, _ := filepath.Glob("/proc/self/task/*/children")
 	for _, file := range files {
 		text, _ := os.ReadFile(file)
 		for _, child := range strings.Fields(string(text)) {
-			dir := filepath.Join("/proc", child)
+			pid, err := strconv.Atoi(child)
 			// Guardians of a daemon that was killed are of this very program.
-			if exe, err := os.Readlink(filepath.Join(dir, "exe")); err == nil && exe == self || fromScript(dir) {
+			if err != nil || procfs.Program(pid) == self || fromScript(pid) {
 				continue
 			}
-			if fork, began := birth(dir); !fork || began < since {
-				continue
-			}
-			if pid, err := strconv.Atoi(child); err == nil && !slices.Contains(pids, pid) {
+			if fork, began := birth(pid); fork && began >= since && !slices.Contains(pids, pid) {
 				pids = append(pids, pid)
 			}
 		}
@@ -82,14 +81,9 @@ func forks(since uint64) (pids []int) {
 
 // birth tells whether a process never executed a program, which is PF_FORKNOEXEC of linux/sched.h, and when it began, in clock ticks since the machine did:
 // the ninth and the twenty-second field of proc_pid_stat(5). One that is gone is none.
-func birth(dir string) (fork bool, began uint64) {
+func birth(pid int) (fork bool, began uint64) {
 	const forkNoExec = 0x40
-	b, err := os.ReadFile(filepath.Join(dir, "stat"))
-	if err != nil {
-		return false, 0
-	}
-	// The second field is the name in parentheses, which may contain anything.
-	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	f := procfs.Stat(fmt.Sprintf("/proc/%d/stat", pid))
 	if len(f) < 20 {
 		return false, 0
 	}
@@ -99,7 +93,7 @@ func birth(dir string) (fork bool, began uint64) {
 }
 
 // fromScript tells whether a process is of an action script: CRIU sets the variable for these alone.
-func fromScript(dir string) bool {
-	env, err := os.ReadFile(filepath.Join(dir, "environ"))
+func fromScript(pid int) bool {
+	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	return err == nil && bytes.Contains(append([]byte{0}, env...), []byte("\x00CRTOOLS_SCRIPT_ACTION="))
 }

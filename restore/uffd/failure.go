@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/prefetch"
+	"github.com/gpucr/gpucr-fs/restore/procfs"
 )
 
 // PoisonedRange is memory that could not be read: touching it raises SIGBUS.
@@ -87,7 +88,7 @@ func (s *Server) clearUp(c *conn) {
 	for empty := 0; empty < 2; {
 		left := s.stillRestored(c)
 		left = append(left, descendants(slices.Concat(left, known))...)
-		left = slices.DeleteFunc(left, func(pid int) bool { return slices.Contains(known, pid) || program(pid) == "" })
+		left = slices.DeleteFunc(left, func(pid int) bool { return slices.Contains(known, pid) || procfs.Program(pid) == "" })
 		switch {
 		case len(left) == 0:
 			empty++
@@ -111,12 +112,12 @@ func (s *Server) stillRestored(c *conn) []int {
 	if c.exe == "" || !c.samePIDs || slices.ContainsFunc(tasks, func(t PlanTask) bool { return t.PID == 1 }) {
 		return nil
 	}
-	if up, ok := parentOf(tasks[0].PID); ok && up != c.criu.pid && program(up) == c.exe {
+	if up, ok := parentOf(tasks[0].PID); ok && up != c.criu.pid && procfs.Program(up) == c.exe {
 		return nil
 	}
 	var found []int
 	for _, t := range tasks {
-		if program(t.PID) == c.exe {
+		if procfs.Program(t.PID) == c.exe {
 			found = append(found, t.PID)
 		}
 	}

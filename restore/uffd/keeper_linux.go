@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/restore/procfs"
 )
 
 // keeper is a process that shares the guardian's table of descriptors, as a
@@ -101,7 +103,7 @@ func (k *keeper) task(pidfd int) {
 // where it should be.
 func commandLine() []byte {
 	// Fields 48 and 49 are arg_start and arg_end.
-	f := statFields("/proc/self/stat")
+	f := procfs.Stat("/proc/self/stat")
 	if len(f) < 47 || len(os.Args) == 0 {
 		return nil
 	}

@@ -1,7 +1,6 @@
 package uffd
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,23 +9,13 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-)
 
-// statFields returns the fields of a stat file of a process or thread, see
-// proc_pid_stat(5), from the third on: state, parent and so on. There are none
-// when it is gone.
-func statFields(path string) []string {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil
-	}
-	// The second is the name in parentheses, which may contain anything.
-	return strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-}
+	"github.com/gpucr/gpucr-fs/restore/procfs"
+)
 
 // parentOf returns a process's parent.
 func parentOf(pid int) (parent int, ok bool) {
-	f := statFields(fmt.Sprintf("/proc/%d/stat", pid))
+	f := procfs.Stat(fmt.Sprintf("/proc/%d/stat", pid))
 	if len(f) < 2 {
 		return 0, false
 	}
@@ -40,18 +29,9 @@ func parentOf(pid int) (parent int, ok bool) {
 func runs(pid int) bool {
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	return slices.ContainsFunc(threads, func(path string) bool {
-		f := statFields(path)
+		f := procfs.Stat(path)
 		return len(f) > 0 && !strings.ContainsAny(f[0], "tTDZX")
 	})
-}
-
-// program returns the path of what a process runs, "" when it is dying or gone.
-func program(pid int) string {
-	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-	if err != nil {
-		return ""
-	}
-	return exe
 }
 
 // tree is who is whose parent.

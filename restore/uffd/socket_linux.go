@@ -13,6 +13,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/restore/procfs"
 )
 
 // Constants that golang.org/x/sys lacks, from asm-generic/socket.h and
@@ -122,7 +124,7 @@ func (s *socket) accept(ctx context.Context) (*conn, error) {
 		err = errors.Join(err, e)
 	}
 	// First of all: when it is killed, this tells what it has left.
-	k.exe = program(k.criu.pid)
+	k.exe = procfs.Program(k.criu.pid)
 	k.samePIDs = samePIDs(k.criu.pid)
 	if err != nil {
 		err = fmt.Errorf("ask who connected: %w", err)
