@@ -23,6 +23,7 @@ type catalog struct {
 	images map[string]*image     // drafts of this mount, and sealed ones that were looked at
 	bases  map[uint64]string     // inode base → checkpoint ID
 	drafts uint64                // made so far
+	gone   []*image              // left images since takeGone
 }
 
 func newCatalog(store *index.Store) *catalog {
@@ -50,12 +51,29 @@ func (c *catalog) refreshLocked() error {
 		}
 	}
 	for name, img := range c.images {
-		if _, ok := c.infos[name]; !ok && img.openDraft() == nil {
-			delete(c.images, name)
+		if info, ok := c.infos[name]; img.openDraft() == nil && (!ok || img.ident() != info.ID) {
+			c.dropLocked(img)
 		}
 	}
 	c.seen = gen
 	return nil
+}
+
+// dropLocked takes out an image whose checkpoint is no more.
+func (c *catalog) dropLocked(img *image) {
+	if c.images[img.name] == img {
+		delete(c.images, img.name)
+		c.gone = append(c.gone, img)
+	}
+}
+
+// takeGone gives the images whose checkpoint is no more, each once.
+func (c *catalog) takeGone() []*image {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	gone := c.gone
+	c.gone = nil
+	return gone
 }
 
 // names gives all that .checkpoints shows, sorted: sealed checkpoints and this mount's drafts.
@@ -97,7 +115,7 @@ func (c *catalog) imageLocked(name string) (*image, error) {
 	if !ok {
 		return nil, &index.Error{Class: index.NotFound, Op: "look up", Checkpoint: name, Err: errors.New("no such checkpoint")}
 	}
-	if img != nil && img.ident() == info.ID {
+	if img != nil { // refreshLocked leaves no other than info's
 		return img, nil
 	}
 	img = &image{name: name, store: c.store, id: info.ID, parent: info.Parent, base: c.baseLocked(info.ID)}
@@ -139,6 +157,9 @@ func (c *catalog) create(ctx context.Context, name string) (*image, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if old := c.images[name]; old != nil {
+		c.dropLocked(old)
+	}
 	c.drafts++
 	img := &image{name: name, store: c.store, draft: d, base: inoDraft | c.drafts<<inoIdxBits, entries: map[string]*entry{}, next: idxFirst}
 	c.images[name] = img
@@ -175,12 +196,23 @@ func (c *catalog) seal(ctx context.Context, img *image) (index.Info, error) {
 	if err != nil {
 		return index.Info{}, err
 	}
-	img.mu.Lock()
-	img.id, img.draft = info.ID, nil
-	img.mu.Unlock()
-	c.gen.Add(1)
+	c.ended(img, info.ID)
 	_, err = img.checkpoint()
 	return info, err
+}
+
+// ended turns a draft into the sealed checkpoint id, or with "" into nothing. refreshLocked compares a list of the store with the images, and must not see
+// the one from before and the other from after.
+func (c *catalog) ended(img *image, id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	img.mu.Lock()
+	img.id, img.draft = id, nil
+	img.mu.Unlock()
+	if id == "" {
+		c.dropLocked(img)
+	}
+	c.gen.Add(1)
 }
 
 // abort gives a draft up. EROFS once it is sealed.
@@ -194,14 +226,6 @@ func (c *catalog) abort(img *image) error {
 	if err := d.Abort(); err != nil {
 		return err
 	}
-	img.mu.Lock()
-	img.draft = nil
-	img.mu.Unlock()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.images[img.name] == img {
-		delete(c.images, img.name)
-	}
-	c.gen.Add(1)
+	c.ended(img, "")
 	return nil
 }

@@ -10,7 +10,7 @@
 //
 // A draft is made by mkdir .checkpoints/NAME, or is the root itself (Options.New). It is sealed by Server.Seal, when CRIU closes a stats-dump it wrote
 // there (its last act in a successful dump; copying an old image directory does not count), or at unmounting if it holds a complete dump. Its nodes
-// stay what they are: open handles outlive the sealing. fsync reports errors but forces nothing; content is durable once sealed.
+// stay what they are: open handles outlive the sealing, and whoever looks at that moment finds either the draft or the checkpoint. fsync reports errors but forces nothing; content is durable once sealed.
 //
 // # The root
 //

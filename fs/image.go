@@ -50,6 +50,7 @@ type image struct {
 	parent  string            // name of the checkpoint the parent link leads to
 	entries map[string]*entry // by path; of images born as drafts
 	next    uint64            // index for the next of these
+	view    *view             // below .checkpoints; made when first needed
 	dumper  uint32            // pid of who wrote inventory.img, as seen from here; 0 when not known
 	unsure  bool              // its dump ended in a way that nobody can tell what is missing: not to be sealed unasked
 }
@@ -134,11 +135,20 @@ func (img *image) openDraft() *index.Draft {
 	return img.draft
 }
 
-// checkpoint gives the sealed checkpoint, loading it if need be.
-func (img *image) checkpoint() (*index.Checkpoint, error) {
+// sealedAs gives the ID, "" for a draft, and what is loaded. The store calls a draft sealed a moment before its image is: it waits for that.
+func (img *image) sealedAs() (string, *index.Checkpoint) {
+	if img.openDraft() != nil {
+		img.sealing.Lock()
+		defer img.sealing.Unlock()
+	}
 	img.mu.RLock()
-	cp, id := img.cp, img.id
-	img.mu.RUnlock()
+	defer img.mu.RUnlock()
+	return img.id, img.cp
+}
+
+// checkpoint gives the sealed checkpoint, loading it if need be. Class NotFound for a draft.
+func (img *image) checkpoint() (*index.Checkpoint, error) {
+	id, cp := img.sealedAs()
 	if cp != nil {
 		return cp, nil
 	}

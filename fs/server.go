@@ -38,7 +38,6 @@ type Server struct {
 	cancel  func() // of the subscription
 
 	mu      sync.Mutex
-	views   map[string]*view // of .checkpoints, by name
 	handles map[closer]struct{}
 
 	done chan struct{} // closed when all is over
@@ -57,7 +56,7 @@ func Mount(ctx context.Context, store *index.Store, dir string, o Options) (*Ser
 	o.setDefaults()
 	s := &Server{
 		store: store, opts: o, log: o.Logger, uid: uint32(os.Geteuid()), gid: uint32(os.Getegid()), started: time.Now(),
-		cat: newCatalog(store), views: map[string]*view{}, handles: map[closer]struct{}{}, done: make(chan struct{}),
+		cat: newCatalog(store), handles: map[closer]struct{}{}, done: make(chan struct{}),
 	}
 	s.scratch.limit = o.ScratchBytes
 	if err := s.checkDir(dir); err != nil {
@@ -377,26 +376,18 @@ func (s *Server) released(h closer) {
 
 // viewOf gives the place of img below .checkpoints.
 func (s *Server) viewOf(img *image) *view {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	v := s.views[img.name]
-	if v == nil || v.img != img {
-		if v != nil {
-			v.drop()
-		}
-		v = &view{s: s, name: img.name, img: img, scratch: map[uint64]*scratchNode{}}
-		s.views[img.name] = v
+	img.mu.Lock()
+	defer img.mu.Unlock()
+	if img.view == nil {
+		img.view = &view{s: s, name: img.name, img: img, scratch: map[uint64]*scratchNode{}}
 	}
-	return v
+	return img.view
 }
 
-// forgetView drops the scratch of a checkpoint that is gone.
-func (s *Server) forgetView(name string) {
-	s.mu.Lock()
-	v := s.views[name]
-	delete(s.views, name)
-	s.mu.Unlock()
-	if v != nil {
-		v.drop()
+// dropGone frees the scratch of checkpoints that are no more.
+func (s *Server) dropGone() {
+	for _, img := range s.cat.takeGone() {
+		s.viewOf(img).drop()
+		s.root.dropOf(img)
 	}
 }

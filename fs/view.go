@@ -16,10 +16,11 @@ type view struct {
 	follow bool // the image changes with the checkpoint sealed last
 
 	mu      sync.Mutex
-	img     *image // nil when a following root has nothing to show
-	gen     uint64 // catalog generation at which img was chosen, in a following view
-	pins    int    // open handles of the directory: img stays
-	scratch map[uint64]*scratchNode
+	img     *image                  // nil when a following root has nothing to show
+	gen     uint64                  // catalog generation at which img was chosen, in a following view
+	pins    int                     // open handles of the directory: img stays
+	scratch map[uint64]*scratchNode // by inode number of the directory it belongs to; 0 is the top
+	gone    bool                    // so is the checkpoint: nothing new is made
 }
 
 // image gives what the view shows now.
@@ -75,6 +76,9 @@ func (v *view) scratchDir(ino uint64, make bool) (*scratchNode, syscall.Errno) {
 	if d := v.scratch[ino]; d != nil || !make {
 		return d, 0
 	}
+	if v.gone {
+		return nil, syscall.ENOENT
+	}
 	d, errno := v.s.scratch.newNode(syscall.S_IFDIR, 0o700, v.s.uid, v.s.gid)
 	if errno != 0 {
 		return nil, errno
@@ -83,14 +87,27 @@ func (v *view) scratchDir(ino uint64, make bool) (*scratchNode, syscall.Errno) {
 	return d, 0
 }
 
-// drop frees the scratch layer.
+// drop frees the scratch layer of a place that is no more.
 func (v *view) drop() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.gone = true
 	for _, d := range v.scratch {
 		d.drop()
 	}
 	clear(v.scratch)
+}
+
+// dropOf frees what lies in the folders of a checkpoint that is no more, in a view that showed it and others.
+func (v *view) dropOf(img *image) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for ino, d := range v.scratch {
+		if ino != 0 && ino&^maxIdx == img.base {
+			d.drop()
+			delete(v.scratch, ino)
+		}
+	}
 }
 
 // parentTarget is what the parent link of an image reads as, seen from this view.
