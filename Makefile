@@ -5,6 +5,7 @@ RACE      ?=
 TIMEOUT   ?= 18m
 CRASH_N   ?= 200
 FAULTS_N  ?= 20
+FULL_N    ?= 30
 TORTURE_N ?= 100
 STRESS_TIME ?= 10m
 FUZZTIME  ?= 30s
@@ -56,8 +57,8 @@ torture: deps criu ## kill daemons and damage chunks under TORTURE_N (100) resto
 	$(GO) test -count=1 -timeout 2h -v -run 'Faults' ./tests/e2e/plugin -faults.n=$(FAULTS_N)
 	$(GO) test -count=1 -timeout 10m -v -run 'StagingIsBounded' ./restore/server -server.big
 
-crash: deps ## kill and damage a store CRASH_N (200) times
-	$(GO) test -count=1 -timeout 2h -v ./tests/crash -crash.n=$(CRASH_N)
+crash: deps ## kill and damage a store CRASH_N (200) times, let somebody fill its disk in FULL_N (30) rounds
+	$(GO) test -count=1 -timeout 2h -v ./tests/crash -crash.n=$(CRASH_N) -crash.full=$(FULL_N)
 
 stress: deps criu ## restore a process that changes its memory all the time, again and again, for STRESS_TIME (10m)
 	$(GO) test -count=1 -timeout 2h -v ./tests/e2e/lazy -run TestStress -stress.time $(STRESS_TIME)

@@ -43,7 +43,7 @@ func (s *Store) commitKVs(kvs []pack.KV) error {
 	}
 	err = b.flush()
 	if err == nil && len(kvs) > 0 {
-		err = s.db.b.Sync()
+		err = s.db.sync()
 	}
 	if err != nil {
 		s.unindexed, s.unapplied = chunks, kvs

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/options"
@@ -20,6 +22,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/crc32c"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/sigbus"
 )
 
 // db is Badger seen as the three things the store keeps in it. Badger answers a damaged value with an empty one and no error, so every value carries a sum over
@@ -28,9 +31,20 @@ import (
 //	'c' id            → Loc
 //	'k' key           → metadata: u64 sequence, payload
 //	's' "mark" u32    → how far the journal of a pack has been applied
+//
+// How a full disk is outlived is told in dbfull_linux.go.
 type db struct {
-	b   *badger.DB
-	log badgerLog
+	dir  string
+	l    *slog.Logger
+	room room
+
+	mu    sync.Mutex   // one mend at a time
+	turn  sync.Mutex   // held while b is exchanged
+	in    atomic.Int64 // who uses b; out while it is exchanged
+	b     *badger.DB   // nil once a new index could not be opened
+	log   badgerLog    // of b
+	watch atomic.Pointer[sigbus.Watch]
+	bad   atomic.Bool // Badger failed to write
 }
 
 var (
@@ -40,9 +54,18 @@ var (
 	errUnwritten = errors.New("the index cannot be written; its log is left, and read when the store is opened again")
 )
 
-func openDB(dir string, log *slog.Logger, readOnly bool) (*db, error) {
-	l := badgerLog{log, make(chan string)}
-	o := badger.DefaultOptions(dir).
+// openDB opens the index at dir, and makes it where there is none.
+func openDB(dir string, log *slog.Logger, r room) (*db, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	d := &db{dir: dir, l: log, room: r}
+	return d, d.open()
+}
+
+func (d *db) options(l badgerLog) badger.Options {
+	return badger.DefaultOptions(d.dir).
 		WithLogger(l).
 		WithCompression(options.None).
 		WithDetectConflicts(false).
@@ -56,21 +79,36 @@ func openDB(dir string, log *slog.Logger, readOnly bool) (*db, error) {
 		WithIndexCacheSize(32 << 20).
 		WithNumCompactors(2).
 		WithChecksumVerificationMode(options.OnTableAndBlockRead). // a damaged table is an error then; unchecked, Badger panics over it
-		WithNumGoroutines(2).
-		WithReadOnly(readOnly)
-	if !readOnly {
-		if err := removeUnborn(dir); err != nil {
-			return nil, err
-		}
+		WithNumGoroutines(2)
+}
+
+// open opens Badger. It fails with pack.ErrNoSpace where the disk has no room for what opening writes.
+func (d *db) open() error {
+	if free, err := d.room.free(); err != nil {
+		return err
+	} else if free < openRoom {
+		return fmt.Errorf("%w: %d KiB free, opening the index takes %d", pack.ErrNoSpace, free>>10, openRoom>>10)
 	}
-	if err := checkTables(dir, o); err != nil {
-		return nil, err
+	if err := removeUnborn(d.dir); err != nil {
+		return err
+	}
+	l := badgerLog{d.l, make(chan string), d.condemn}
+	o := d.options(l)
+	if err := checkTables(d.dir, o); err != nil {
+		return err
+	}
+	w, err := sigbus.New(filepath.Join(d.dir, soundName))
+	if err != nil {
+		return err
 	}
 	b, err := badger.Open(o)
 	if err != nil {
-		return nil, err
+		w.Close()
+		return err
 	}
-	return &db{b, l}, nil
+	d.b, d.log = b, l
+	d.watch.Store(w)
+	return nil
 }
 
 // removeUnborn removes the log files that a killed process had created and not yet given a size. They hold nothing, and Badger refuses to open over them.
@@ -142,6 +180,10 @@ const closeFailures = 5
 // close closes Badger. That writes its memory table to a file, and tries for ever where it cannot, as on a full disk or when somebody has removed the folder. It
 // is left to that, then: what it could not write is in its log, which the next open reads.
 func (d *db) close() error {
+	if d.b == nil {
+		return nil
+	}
+	defer d.watch.Load().Close()
 	done := make(chan error, 1)
 	go func() { done <- d.b.Close() }()
 	for failures := 1; ; failures++ {
@@ -181,7 +223,12 @@ func openValue(key, sealed []byte) ([]byte, error) {
 // get gives a copy of the value at key, errMissing or errDamaged.
 func (d *db) get(key []byte) (out []byte, err error) {
 	defer damageOfPanic(&err)
-	err = d.b.View(func(txn *badger.Txn) error {
+	b, err := d.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer d.leave()
+	err = b.View(func(txn *badger.Txn) error {
 		item, err := txn.Get(key)
 		if err != nil {
 			return err
@@ -227,7 +274,12 @@ func (d *db) locs(ids []chunk.ID) (out []pack.Loc, err error) {
 		order[i] = int32(i)
 	}
 	slices.SortFunc(order, func(a, b int32) int { return bytes.Compare(ids[a][:], ids[b][:]) })
-	err = d.b.View(func(txn *badger.Txn) error {
+	b, err := d.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer d.leave()
+	err = b.View(func(txn *badger.Txn) error {
 		o := badger.DefaultIteratorOptions
 		o.PrefetchValues = false
 		o.Prefix = []byte{'c'}
@@ -303,7 +355,12 @@ func (d *db) metas(prefix string, fn func(key string, seq uint64, payload []byte
 // scan calls fn for every key with the prefix, in order.
 func (d *db) scan(prefix []byte, values bool, fn func(key, value []byte, err error) error) (err error) {
 	defer damageOfPanic(&err)
-	return d.b.View(func(txn *badger.Txn) error {
+	b, err := d.enter()
+	if err != nil {
+		return err
+	}
+	defer d.leave()
+	return b.View(func(txn *badger.Txn) error {
 		o := badger.DefaultIteratorOptions
 		o.Prefix = prefix
 		o.PrefetchValues = values
@@ -331,15 +388,26 @@ func (d *db) scan(prefix []byte, values bool, fn func(key, value []byte, err err
 	})
 }
 
-// batch gathers writes. Badger may apply it in several steps, in order: what makes earlier writes count must come last.
+// batch gathers writes. Badger may apply it in several steps, in order: what makes earlier writes count must come last. Each must be flushed once.
 type batch struct {
 	d     *db
+	b     *badger.DB // nil: there is none, as err says
 	wb    *badger.WriteBatch
 	bytes int
 	err   error
 }
 
-func (d *db) batch() *batch { return &batch{d: d, wb: d.b.NewWriteBatch()} }
+// batch begins one. Where the disk is or was full it first looks whether there is room again.
+func (d *db) batch() *batch {
+	out := &batch{d: d}
+	if out.err = d.ready(); out.err != nil {
+		return out
+	}
+	if out.b, out.err = d.enter(); out.err == nil {
+		out.wb = out.b.NewWriteBatch()
+	}
+	return out
+}
 
 // batchBytes bounds what a Badger batch holds in memory: it counts 60 bytes a value whatever the size, so it would not do so itself.
 const batchBytes = 8 << 20
@@ -364,8 +432,8 @@ func (b *batch) delete(key []byte) {
 
 func (b *batch) turn() {
 	if b.err == nil && b.bytes > batchBytes {
-		b.err = b.wb.Flush()
-		b.wb, b.bytes = b.d.b.NewWriteBatch(), 0
+		b.err = b.d.written(b.wb.Flush())
+		b.wb, b.bytes = b.b.NewWriteBatch(), 0
 	}
 }
 
@@ -378,17 +446,45 @@ func (b *batch) setMark(n uint32, end int64) {
 }
 
 func (b *batch) flush() error {
+	if b.b == nil {
+		return b.err
+	}
+	defer b.d.leave()
 	if b.err != nil {
 		b.wb.Cancel()
 		return b.err
 	}
-	return b.wb.Flush()
+	return b.d.written(b.wb.Flush())
+}
+
+// sync makes what was flushed durable.
+func (d *db) sync() error {
+	b, err := d.enter()
+	if err != nil {
+		return err
+	}
+	defer d.leave()
+	return d.written(b.Sync())
+}
+
+// compact gives back what is dead of the value log.
+func (d *db) compact() error {
+	b, err := d.enter()
+	if err != nil {
+		return err
+	}
+	defer d.leave()
+	for b.RunValueLogGC(0.5) == nil {
+		continue // as long as a log file was rewritten
+	}
+	return nil
 }
 
 // badgerLog sends Badger's messages to slog: its errors and warnings as they are, its chatter to debug.
 type badgerLog struct {
 	l    *slog.Logger
 	errs chan string // errors, for who waits for them
+	fail func()      // called for each error
 }
 
 func (b badgerLog) say(level slog.Level, f string, v ...any) {
@@ -396,6 +492,7 @@ func (b badgerLog) say(level slog.Level, f string, v ...any) {
 }
 func (b badgerLog) Errorf(f string, v ...any) {
 	b.say(slog.LevelError, f, v...)
+	b.fail()
 	select {
 	case b.errs <- strings.TrimSpace(fmt.Sprintf(f, v...)):
 	default:

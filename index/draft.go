@@ -85,7 +85,8 @@ func (s *Store) Create(_ context.Context, name string, o CreateOptions) (*Draft,
 	s.mu.Unlock()
 	d.pins = s.beginPins()
 	if err := s.putLocal([]put{{rootKey(pb.Id), payload}}); err != nil {
-		return nil, errors.Join(err, d.Abort())
+		_ = d.Abort() // it fails of the same, and gc takes what it leaves
+		return nil, err
 	}
 	s.announce(name)
 	return d, nil

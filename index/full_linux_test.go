@@ -124,3 +124,91 @@ func fillDisk(t *testing.T, path string, s *Store) {
 		t.Fatal(err)
 	}
 }
+
+// TestCutIndex lets the index run into a disk without a free page. Who writes is told, who reads is served, and when there is room again the same store goes on,
+// the draft that was open included; so does a store that was closed meanwhile.
+func TestCutIndex(t *testing.T) {
+	for name, closed := range map[string]bool{"the store stays open": false, "the store is closed while the disk is full": true} {
+		t.Run(name, func(t *testing.T) {
+			disk := smallDisk(t, "160m")
+			dir := filepath.Join(disk, "store")
+			if err := Init(dir, InitOptions{PackSize: 16 << 20}); err != nil {
+				t.Fatal(err)
+			}
+			s := openTestStore(t, dir, testOptions(t))
+			kept := map[string][]byte{"pages-1.img": memory(1, 24<<20)}
+			write(t, s, "kept", kept)
+			d, err := s.Create(t.Context(), "begun", CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			begun := map[string][]byte{"core-1.img": memory(2, 3<<20)}
+			f, err := d.Create("core-1.img", 0o644)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := f.WriteAt(begun["core-1.img"], 0); err != nil {
+				t.Fatal(err)
+			}
+			if err := f.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			ballast := filepath.Join(disk, "ballast")
+			fillWholly(t, ballast)
+			var full error
+			for i := 0; full == nil && i < 10000; i++ {
+				full = s.putLocal([]put{{key: "test", payload: memory(uint64(i), 4096)}})
+			}
+			if ClassOf(full) != NoSpace || !strings.Contains(full.Error(), "are kept free") {
+				t.Fatalf("a full disk said: %v", full)
+			}
+			s.cache.drop()
+			mustHold(t, s, "kept", kept)
+			if closed {
+				if err := d.Abort(); ClassOf(err) != NoSpace {
+					t.Errorf("abort on a full disk: %v", err)
+				}
+				_ = s.Close() // says that the draft is left
+				if s, err := Open(t.Context(), dir, testOptions(t)); ClassOf(err) != NoSpace {
+					t.Errorf("opened on a full disk: %v, %v", s, err)
+				}
+			}
+			if err := os.Remove(ballast); err != nil {
+				t.Fatal(err)
+			}
+			if closed {
+				s = openTestStore(t, dir, testOptions(t))
+				mustHold(t, s, "kept", kept)
+			} else {
+				if err := f.Close(); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := d.Seal(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				mustHold(t, s, "begun", begun)
+			}
+			write(t, s, "after", begun)
+			mustVerify(t, s, 0)
+			s = reopen(t, s)
+			mustHold(t, s, "kept", kept)
+			mustHold(t, s, "after", begun)
+			mustVerify(t, s, 0)
+		})
+	}
+}
+
+// fillWholly leaves no free page.
+func fillWholly(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for p := make([]byte, 1<<20); len(p) >= 512; {
+		if _, err := f.Write(p); err != nil {
+			p = p[:len(p)/2]
+		}
+	}
+}

@@ -59,8 +59,8 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 		o.Progress(int64(i+1), int64(len(packs)))
 	}
 	if !o.DryRun {
-		for s.db.b.RunValueLogGC(0.5) == nil {
-			continue // as long as a log file was rewritten
+		if err := s.db.compact(); err != nil {
+			return g.res, classify("gc", err)
 		}
 	}
 	return g.res, nil
@@ -300,7 +300,7 @@ func (g *collection) bury(n uint32, kill []pack.Chunk) error {
 		}
 	}
 	b.setMark(n, mark)
-	return errors.Join(b.flush(), s.db.b.Sync())
+	return errors.Join(b.flush(), s.db.sync())
 }
 
 // keys calls fn for the key records of journal n that still count.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"testing"
 
@@ -15,7 +16,7 @@ import (
 // chunks makes an index of n chunks.
 func chunks(t testing.TB, n int) (*db, []chunk.ID) {
 	t.Helper()
-	d, err := openDB(t.TempDir(), slog.New(slog.DiscardHandler), false)
+	d, err := openDB(t.TempDir(), slog.New(slog.DiscardHandler), room{dir: os.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,19 +29,16 @@ func Repair(ctx context.Context, dir string, o Options) (RepairResult, error) {
 		return RepairResult{}, err
 	}
 	defer lock.Close()
+	return rebuildIndex(ctx, dir, config, o)
+}
+
+// rebuildIndex is Repair for who holds the lock.
+func rebuildIndex(ctx context.Context, dir string, config Config, o Options) (RepairResult, error) {
 	r := rebuild{dir: dir, o: o, old: filepath.Join(dir, dbName), fresh: filepath.Join(dir, dbName+".new"), keys: map[string]bool{}}
 	if err := r.build(ctx, config); err != nil {
 		return r.res, classify("repair", err)
 	}
-	// Two renames: between them the index is missing, which the next repair mends.
-	aside := filepath.Join(dir, dbName+".old")
-	if err := os.RemoveAll(aside); err != nil {
-		return r.res, classify("repair", err)
-	}
-	if err := os.Rename(r.old, aside); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return r.res, classify("repair", err)
-	}
-	if err := errors.Join(os.Rename(r.fresh, r.old), syncDir(dir), os.RemoveAll(aside)); err != nil {
+	if err := swapIndex(r.old, r.fresh); err != nil {
 		return r.res, classify("repair", err)
 	}
 	return r.res, r.check(ctx)
@@ -62,7 +59,7 @@ func (r *rebuild) build(ctx context.Context, config Config) error {
 	if err := os.RemoveAll(r.fresh); err != nil {
 		return err
 	}
-	d, err := openDB(r.fresh, r.o.Logger, false)
+	d, err := openDB(r.fresh, r.o.Logger, room{r.dir, r.o.FreeFloor})
 	if err != nil {
 		return err
 	}
@@ -78,9 +75,15 @@ func (r *rebuild) build(ctx context.Context, config Config) error {
 		err = r.salvage(ctx)
 	}
 	if err == nil {
-		err = d.b.Sync()
+		err = d.sync()
 	}
-	return errors.Join(err, r.s.stop())
+	if err = errors.Join(err, r.s.stop()); err == nil && d.cut() {
+		err = d.noRoom("")
+	}
+	if err == nil {
+		err = declareSound(r.fresh)
+	}
+	return err
 }
 
 // journals applies all journals.
@@ -201,7 +204,7 @@ func (r *rebuild) readOld(ctx context.Context) (lostKeys []pack.KV, err error) {
 	if _, err := os.Stat(filepath.Join(r.old, "MANIFEST")); err != nil {
 		return nil, err
 	}
-	old, err := openDB(r.old, r.o.Logger, false)
+	old, err := openDB(r.old, r.o.Logger, room{r.dir, r.o.FreeFloor})
 	if err != nil {
 		return nil, err
 	}
@@ -246,7 +249,7 @@ func (r *rebuild) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := openLocked(r.dir, config, r.o, nil)
+	s, err := openLocked(ctx, r.dir, config, r.o, nil)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -80,7 +81,7 @@ func Open(ctx context.Context, dir string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := openLocked(dir, config, o, lock)
+	s, err := openLocked(ctx, dir, config, o, lock)
 	if err != nil {
 		lock.Close()
 		return nil, err
@@ -91,12 +92,15 @@ func Open(ctx context.Context, dir string, o Options) (*Store, error) {
 // damagedHint is what to do about an index that does not open.
 func damagedHint(dir string) string { return "rebuild it with: gpucr-fs repair " + dir }
 
-func openLocked(dir string, config Config, o Options, lock *os.File) (*Store, error) {
+func openLocked(ctx context.Context, dir string, config Config, o Options, lock *os.File) (*Store, error) {
 	const op = "open store"
 	dbDir := filepath.Join(dir, dbName)
 	packDir := filepath.Join(dir, packsName)
 	if _, err := os.Stat(packDir); err != nil {
 		return nil, &Error{Class: Corrupt, Op: op, File: packDir, Err: err, Hint: "restore the folder from a backup"}
+	}
+	if err := takeFresh(dbDir); err != nil {
+		return nil, classify(op, err)
 	}
 	fresh, err := isFresh(dbDir, packDir)
 	if err != nil {
@@ -107,9 +111,23 @@ func openLocked(dir string, config Config, o Options, lock *os.File) (*Store, er
 			return nil, &Error{Class: Corrupt, Op: op, File: dbDir, Err: errors.New("the index is gone"), Hint: damagedHint(dir)}
 		}
 	}
-	d, err := openDB(dbDir, o.Logger, false)
+	if !fresh && !isSound(dbDir) {
+		o.Logger.Warn("the index was cut short by a full disk, or a failure to write it, and is built anew", "store", dir)
+		if _, err := rebuildIndex(ctx, dir, config, o); err != nil {
+			return nil, err
+		}
+	}
+	d, err := openDB(dbDir, o.Logger, room{dir, o.FreeFloor})
+	if errors.Is(err, pack.ErrNoSpace) || errors.Is(err, syscall.ENOSPC) {
+		return nil, classify(op, err)
+	}
 	if err != nil {
 		return nil, &Error{Class: Corrupt, Op: op, File: dbDir, Err: err, Hint: damagedHint(dir)}
+	}
+	if fresh {
+		if err := declareSound(dbDir); err != nil {
+			return nil, errors.Join(classify(op, err), d.close())
+		}
 	}
 	packs, err := pack.Open(packDir, pack.Options{Store: config.identity(), PackSize: config.PackSize, FreeFloor: o.FreeFloor, Logger: o.Logger})
 	if err != nil {

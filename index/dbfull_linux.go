@@ -1,0 +1,270 @@
+package index
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/dgraph-io/badger/v4"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/index/pack"
+)
+
+// This file is how the index outlives a full disk.
+//
+// Badger writes through mappings of sparse files, and to its manifest without looking whether all of it was taken. Preallocating is not in its options, and who fills
+// the disk does not keep to our floor. So:
+//
+//   - A write that finds no room goes to memory instead (package sigbus), and removes the file "SOUND" from the index. Badger goes on, and so do readers: what
+//     they find is right, only the disk lacks it.
+//   - From then on every write fails with pack.ErrNoSpace. What commits held is kept by their callers, as after any failed commit.
+//   - The first write that finds room again copies the whole index, drafts included, into a new one and exchanges the two (mend).
+//   - A process that ends before leaves an index without SOUND. Whoever opens the store next builds it anew from the journals, which are the truth.
+//
+// The same is done when Badger reports that it could not write, whatever the reason: what a failed write or sync has left is not to be trusted.
+
+// soundName is the file in the index folder that says that the disk has all that was written there.
+const soundName = "SOUND"
+
+// openRoom is how much must be free in bytes to open an index: Badger makes three files and writes their first pages.
+const openRoom = 1 << 20
+
+// copyRoom is what must be free beyond the index's own size and the floor before it is copied.
+const copyRoom = 16 << 20
+
+// room tells of the disk that the index is on.
+type room struct {
+	dir   string // any folder of it that exists
+	floor int64  // bytes that are to stay free
+}
+
+// free gives the bytes that this process could still write, the superuser's reserve included.
+func (r room) free() (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(r.dir, &st); err != nil {
+		return 0, fmt.Errorf("statfs %s: %w", r.dir, err)
+	}
+	return int64(st.Bfree) * st.Bsize, nil
+}
+
+// out is the count of users while the index is being exchanged.
+const out = -1
+
+// enter gives Badger to its caller until leave. It may be entered again by who is in.
+func (d *db) enter() (*badger.DB, error) {
+	for {
+		switch n := d.in.Load(); {
+		case n == out:
+			d.turn.Lock()
+			d.turn.Unlock() //nolint:staticcheck // this waits for the exchange
+		case d.in.CompareAndSwap(n, n+1):
+			if d.b == nil {
+				d.in.Add(-1)
+				return nil, fmt.Errorf("%w: the index could not be opened again after the disk was full", errMissing)
+			}
+			return d.b, nil
+		}
+	}
+}
+
+func (d *db) leave() { d.in.Add(-1) }
+
+// condemn notes that the disk lacks what Badger wrote.
+func (d *db) condemn() {
+	d.bad.Store(true)
+	_ = os.Remove(filepath.Join(d.dir, soundName)) // gone already, if the handler was there first
+}
+
+// cut says whether it does.
+func (d *db) cut() bool { return d.bad.Load() || d.watch.Load().Faulted() }
+
+// written turns the end of a write into an error if the disk did not take it.
+func (d *db) written(err error) error {
+	if err != nil {
+		d.condemn()
+		return err
+	}
+	if d.cut() {
+		return d.noRoom("")
+	}
+	return nil
+}
+
+func (d *db) noRoom(why string) error {
+	free, _ := d.room.free() // 0 where the file system does not say
+	return fmt.Errorf("%w: the index could not be written%s; %d MiB are free on its file system, %d MiB are kept free",
+		pack.ErrNoSpace, why, free>>20, d.room.floor>>20)
+}
+
+// ready fails with pack.ErrNoSpace while the index cannot be written.
+func (d *db) ready() error {
+	if !d.cut() {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.cut() {
+		return nil
+	}
+	return d.mend()
+}
+
+// mend copies the index to where all of it is on disk. Call with mu held.
+func (d *db) mend() error {
+	size, err := allocated(d.dir)
+	if err != nil {
+		return err
+	}
+	free, err := d.room.free()
+	if err != nil {
+		return err
+	}
+	if free < size+copyRoom+d.room.floor {
+		return d.noRoom("")
+	}
+	fresh := d.dir + ".new"
+	if err := d.copyTo(fresh); err != nil {
+		return errors.Join(d.noRoom(", nor copied: "+err.Error()), os.RemoveAll(fresh))
+	}
+	d.turn.Lock()
+	defer d.turn.Unlock()
+	// Nobody may be in while it is exchanged. Readers come and go; a scan takes seconds.
+	for !d.in.CompareAndSwap(0, out) {
+		time.Sleep(100 * time.Microsecond)
+	}
+	err = d.exchange(fresh)
+	d.in.Store(0)
+	if err != nil {
+		return err
+	}
+	d.l.Info("the index was written anew after the disk had been full", "bytes", size)
+	return nil
+}
+
+// exchange closes Badger and opens it on the copy.
+func (d *db) exchange(fresh string) error {
+	if err := d.close(); errors.Is(err, errUnwritten) {
+		// It goes on trying, in this folder. What it holds can still be read.
+		return d.noRoom(", nor closed")
+	}
+	d.b = nil
+	if err := swapIndex(d.dir, fresh); err != nil {
+		return err
+	}
+	d.bad.Store(false)
+	return d.open()
+}
+
+// copyTo writes all keys into a new index and declares it sound.
+func (d *db) copyTo(fresh string) (err error) {
+	if err := os.RemoveAll(fresh); err != nil {
+		return err
+	}
+	to, err := openDB(fresh, d.l, d.room)
+	if err != nil {
+		return err
+	}
+	w := to.b.NewWriteBatch()
+	bytes := 0
+	copied := func(item *badger.Item) error {
+		value, err := item.ValueCopy(nil)
+		if err != nil {
+			return err
+		}
+		if err := w.Set(item.KeyCopy(nil), value); err != nil {
+			return err
+		}
+		if bytes += len(value) + int(item.KeySize()); bytes < batchBytes {
+			return nil
+		}
+		bytes = 0
+		err = to.written(w.Flush())
+		w = to.b.NewWriteBatch()
+		return err
+	}
+	b, err := d.enter()
+	if err != nil {
+		return errors.Join(err, to.close())
+	}
+	err = b.View(func(txn *badger.Txn) error {
+		o := badger.DefaultIteratorOptions
+		o.PrefetchSize = 16
+		it := txn.NewIterator(o)
+		defer it.Close()
+		for it.Rewind(); it.Valid(); it.Next() {
+			if err := copied(it.Item()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	d.leave()
+	err = errors.Join(err, to.written(w.Flush()))
+	if err == nil {
+		err = to.sync()
+	}
+	err = errors.Join(err, to.close())
+	if err == nil && to.cut() {
+		err = errors.New("the disk is full again")
+	}
+	if err == nil {
+		err = declareSound(fresh)
+	}
+	return err
+}
+
+// declareSound makes the file, durably, that says that the index at dir is complete.
+func declareSound(dir string) error {
+	return errors.Join(os.WriteFile(filepath.Join(dir, soundName), nil, 0o600), syncDir(dir))
+}
+
+// isSound says whether the index at dir is complete.
+func isSound(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, soundName))
+	return err == nil
+}
+
+// swapIndex puts the index at fresh in place of that at dir. Between its two renames there is none at dir: takeFresh ends what was begun.
+func swapIndex(dir, fresh string) error {
+	aside := dir + ".old"
+	if err := os.RemoveAll(aside); err != nil {
+		return err
+	}
+	if err := os.Rename(dir, aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return errors.Join(os.Rename(fresh, dir), syncDir(filepath.Dir(dir)), os.RemoveAll(aside))
+}
+
+// takeFresh ends an exchange that a crash interrupted.
+func takeFresh(dir string) error {
+	fresh := dir + ".new"
+	if _, err := os.Stat(dir); err == nil || !isSound(fresh) {
+		return nil
+	}
+	return errors.Join(os.Rename(fresh, dir), syncDir(filepath.Dir(dir)))
+}
+
+// allocated gives the bytes that the files in dir occupy on disk.
+func allocated(dir string) (sum int64, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0, err
+	}
+	for _, e := range entries {
+		var st unix.Stat_t
+		err := unix.Stat(filepath.Join(dir, e.Name()), &st)
+		if errors.Is(err, unix.ENOENT) {
+			continue // Badger has just removed it
+		}
+		if err != nil {
+			return 0, fmt.Errorf("stat %s: %w", e.Name(), err)
+		}
+		sum += st.Blocks * 512
+	}
+	return sum, nil
+}
