@@ -48,13 +48,16 @@ func ownerOf(key string) string {
 	return id
 }
 
-var namePattern = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$`)
+// namePattern takes what engines and their users put into names: times ("2026-01-02T15:04:05+01:00"), image references ("web:3", "app@sha256"), units ("web@1"), Debian's
+// versions ("1:2.3+dfsg-1~rc1"), settings ("mem=2"), escapes ("%2F"). A comma stands between tags on the command line.
+var namePattern = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._+:@=~%-]{0,127}$`)
 
-// ValidName refuses what cannot name a checkpoint or tag: anything but letters, digits, dot, dash and underscore, a leading dot, more than 128 characters.
+// ValidName refuses what cannot name a checkpoint or tag: anything but ASCII letters, digits and the characters . _ - + : @ = ~ %, one other than a letter, digit, dash or
+// underscore in front, more than 128 characters.
 func ValidName(name string) error {
 	if !namePattern.MatchString(name) {
 		return &Error{Class: Invalid, Op: "name", Err: fmt.Errorf("%q cannot name a checkpoint", name),
-			Hint: "use up to 128 letters, digits, dots, dashes and underscores, and no dot in front"}
+			Hint: "use up to 128 letters, digits and . _ - + : @ = ~ %, and a letter, digit, dash or underscore in front"}
 	}
 	return nil
 }

@@ -366,7 +366,7 @@ func TestDraftStates(t *testing.T) {
 			t.Errorf("%s: %v", ref, err)
 		}
 	}
-	for _, name := range []string{"", ".", "..", ".hidden", "a/b", "../x", "x\x00", string(make([]byte, 200))} {
+	for _, name := range []string{"", ".", "..", ".hidden", "a/b", "../x", "x\x00", string(make([]byte, 200)), "a,b", "a b", "a\nb", "+a", "ä", "a\x7f", "a*", "a\\b"} {
 		if _, err := s.Create(ctx, name, CreateOptions{}); ClassOf(err) != Invalid {
 			t.Errorf("name %q: %v", name, err)
 		}
