@@ -16,7 +16,7 @@ VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo de
 COMMIT    ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help gpu-pack build plugin install test race lint fuzz crash torture stress bench bench-restore bench-gpu demo criu kfdsim-shell proto clean deps bench-deps
+.PHONY: help gpu-pack build plugin install test race lint fuzz crash torture stress zdtm bench bench-restore bench-gpu demo criu kfdsim-shell proto clean deps bench-deps
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -62,6 +62,12 @@ crash: deps ## kill and damage a store CRASH_N (200) times, let somebody fill it
 
 stress: deps criu ## restore a process that changes its memory all the time, again and again, for STRESS_TIME (10m)
 	$(GO) test -count=1 -timeout 2h -v ./tests/e2e/lazy -run TestStress -stress.time $(STRESS_TIME)
+
+zdtm: deps criu build ## run CRIU's own tests, built in its sources at ZDTM, on the mount and beside it (ARGS=-h for options)
+	@[ -n "$(ZDTM)" ] || { echo "ZDTM is not set: give CRIU's sources with its tests built in them (see CONTRIBUTING.md)" >&2; exit 1; }
+	@scripts/need.sh python3-yaml python3-protobuf ip:iproute2 nft:nftables iptables:iptables
+	$(GO) build -o build/zdtm ./tests/zdtm
+	build/zdtm -src $(ZDTM) $(ARGS)
 
 gpu-pack: criu ## pack build/gpu-pack, to be run on a machine with an NVIDIA GPU: build/gpu-pack/run.sh
 	@GO="$(GO)" VERSION="$(VERSION)" COMMIT="$(COMMIT)" scripts/gpu-pack.sh
