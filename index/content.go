@@ -243,7 +243,7 @@ func (c *content) failed() error {
 	return nil
 }
 
-// closeTail turns the tail, whose last chunk must be cut, into a closed segment.
+// closeTail turns the tail, whose last chunk must be cut, into closed segments, one as a rule.
 func (c *content) closeTail() error {
 	if err := c.settle(); err != nil {
 		return err
@@ -251,12 +251,14 @@ func (c *content) closeTail() error {
 	if c.tail.Len == 0 {
 		return nil
 	}
-	seg, err := closeSegment(&c.tail)
-	if err != nil {
-		return err
+	for _, part := range c.tail.Split() {
+		seg, err := closeSegment(part)
+		if err != nil {
+			return err
+		}
+		c.closed = append(c.closed, seg)
+		c.zero += seg.zero
 	}
-	c.closed = append(c.closed, seg)
-	c.zero += seg.zero
 	c.tail = manifest.Segment{Start: c.done}
 	c.flying = nil
 	return nil

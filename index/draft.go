@@ -69,7 +69,7 @@ func (s *Store) Create(_ context.Context, name string, o CreateOptions) (*Draft,
 	pb := &manifestpb.Checkpoint{Id: newID(), Name: name, CreatedNs: time.Now().UnixNano(), Tags: slices.Clone(o.Tags)}
 	payload, err := manifest.EncodeCheckpoint(pb)
 	if err != nil {
-		return nil, &Error{Op: op, Err: err}
+		return nil, classify(op, err)
 	}
 	d := &Draft{s: s, r: newRoot(pb), id: pb.Id, name: name, nodes: map[string]*node{}, policy: policies[s.o.Compression]}
 	d.r.writing = true
@@ -139,7 +139,10 @@ func (d *Draft) enter(p string) error {
 		return d.over(p)
 	}
 	if !manifest.ValidPath(p) {
-		return d.fail(Invalid, p, "not a clean relative path")
+		return d.fail(Invalid, p, "not a clean relative path that a file system takes")
+	}
+	if len(d.nodes) >= manifest.MaxEntries {
+		return d.fail(NoSpace, p, "a checkpoint holds no more files")
 	}
 	if dir := path.Dir(p); dir != "." {
 		parent := d.nodes[dir]
@@ -215,6 +218,9 @@ func (d *Draft) Mkdir(p string, perm fs.FileMode) error {
 
 // Symlink makes a symlink at p.
 func (d *Draft) Symlink(target, p string) error {
+	if !manifest.ValidTarget(target) {
+		return d.fail(Invalid, p, "not a target that a symlink can have")
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	_, err := d.make(p, fs.ModeSymlink, 0o777, target)
@@ -274,7 +280,13 @@ func (d *Draft) Rename(from, to string) error {
 		}
 		return err
 	}
-	for _, q := range d.below(from) {
+	below := d.below(from)
+	for _, q := range below {
+		if !manifest.ValidPath(to + strings.TrimPrefix(q, from)) {
+			return d.fail(Invalid, to, "the path of a file below it would be too long")
+		}
+	}
+	for _, q := range below {
 		d.nodes[to+strings.TrimPrefix(q, from)] = d.nodes[q]
 		delete(d.nodes, q)
 	}

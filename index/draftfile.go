@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"time"
+
+	"github.com/gpucr/gpucr-fs/index/manifest"
 )
 
 // DraftFile is an open file of a Draft, safe for concurrent use. Sequential writes stream through the splitter; writes elsewhere work and store the pages they touch
@@ -77,8 +79,8 @@ func (f *DraftFile) with(write bool, fn func(*content) error) error {
 
 // WriteAt writes p at off; a gap before off is zero. An error may be that of an earlier write whose chunk could not be stored.
 func (f *DraftFile) WriteAt(p []byte, off int64) (int, error) {
-	if off < 0 {
-		return 0, f.n.d.fail(Invalid, f.path, "negative offset")
+	if off < 0 || off > manifest.MaxFileSize-int64(len(p)) {
+		return 0, f.n.d.fail(Invalid, f.path, "an offset that no file reaches")
 	}
 	err := f.with(true, func(c *content) error {
 		if err := c.failed(); err != nil {
@@ -114,29 +116,18 @@ func (f *DraftFile) ReadAt(p []byte, off int64) (n int, err error) {
 
 // Truncate sets the size; it grows with zeros.
 func (f *DraftFile) Truncate(size int64) error {
-	if size < 0 {
-		return f.n.d.fail(Invalid, f.path, "negative size")
+	if size < 0 || size > manifest.MaxFileSize {
+		return f.n.d.fail(Invalid, f.path, "a size that no file has")
 	}
 	return f.with(true, func(c *content) error { return c.truncate(size) })
 }
 
 // PunchHole zeroes n bytes at off; the size stays.
 func (f *DraftFile) PunchHole(off, n int64) error {
-	if off < 0 || n < 0 {
+	if off < 0 || n < 0 || off > manifest.MaxFileSize {
 		return f.n.d.fail(Invalid, f.path, "negative range")
 	}
-	return f.with(true, func(c *content) error {
-		end := min(off+n, c.size())
-		buf := make([]byte, max(0, min(int64(c.s.config.Chunk.Max), end-off)))
-		for off < end {
-			k := min(int64(len(buf)), end-off)
-			if err := c.writeAt(buf[:k], off); err != nil {
-				return err
-			}
-			off += k
-		}
-		return nil
-	})
+	return f.with(true, func(c *content) error { return c.punch(off, min(off+min(n, manifest.MaxFileSize), c.size())) })
 }
 
 // Size gives the size in bytes.

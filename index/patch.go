@@ -171,28 +171,79 @@ func (c *content) replace(i int, seg *manifest.Segment, rel int64, buf []byte) e
 		seg.Chunks = seg.Chunks[:len(seg.Chunks)-len(flying)]
 		return err
 	}
-	seg.Runs = splice(seg.Runs, rel, rel+int64(len(buf)), runs)
+	return c.put(i, seg, rel, runs)
+}
+
+// put puts runs, which follow each other from rel on, in place of what segment i has there. Chunks that no run uses any more go, and a segment that has grown too
+// large is split: however often a place is overwritten, what the reader allows is kept to.
+func (c *content) put(i int, seg *manifest.Segment, rel int64, runs []manifest.Run) error {
+	end := runs[len(runs)-1].Start + runs[len(runs)-1].Len
+	seg.Runs = splice(seg.Runs, rel, end, runs)
+	seg.DropUnused()
 	if i == len(c.closed) {
-		c.flying = append(c.flying, make([]*pending, len(flying))...)
-		return nil
+		c.flying = make([]*pending, len(seg.Chunks)) // quiesce has settled the others
+		return c.spillFull()
 	}
-	dropUnused(seg)
 	old := c.closed[i]
-	updated, err := closeSegment(seg)
-	if err != nil {
-		return err
+	var parts []*draftSegment
+	c.zero -= old.zero
+	for _, part := range seg.Split() {
+		closed, err := closeSegment(part)
+		if err != nil {
+			return err
+		}
+		parts = append(parts, closed)
+		c.zero += closed.zero
 	}
-	c.closed[i] = updated
-	c.zero += updated.zero - old.zero
+	c.closed = slices.Replace(c.closed, i, i+1, parts...)
 	if old.encoded == nil {
 		return c.spill()
 	}
 	return nil
 }
 
-// splice puts mid in place of [a, b) of runs.
+// punch zeroes [off, end), which lies within the file. Whole pages of segments become a run each, whatever their number.
+func (c *content) punch(off, end int64) error {
+	if err := c.quiesce(); err != nil {
+		return err
+	}
+	last, _ := c.pageAt(end)
+	for off < end {
+		start, next := c.pageAt(off)
+		if off > start || next > end || next > c.done {
+			// A part of a page, or of what is no page yet.
+			n := min(next, end) - off
+			if err := c.writeAt(make([]byte, n), off); err != nil {
+				return err
+			}
+			off += n
+			continue
+		}
+		i := c.segmentAt(off)
+		seg, err := c.segment(i)
+		if err != nil {
+			return err
+		}
+		n := min(last, seg.Start+seg.Len) - off
+		run := manifest.Run{Start: off - seg.Start, Len: n, Chunk: manifest.ZeroRun}
+		if err := c.put(i, seg, run.Start, []manifest.Run{run}); err != nil {
+			return err
+		}
+		off += n
+	}
+	return nil
+}
+
+// splice puts mid in place of [a, b) of runs, and joins runs that go on in each other.
 func splice(runs []manifest.Run, a, b int64, mid []manifest.Run) []manifest.Run {
 	out := make([]manifest.Run, 0, len(runs)+len(mid)+1)
+	add := func(r manifest.Run) {
+		if k := len(out) - 1; k >= 0 && out[k].Chunk == r.Chunk && (r.Chunk == manifest.ZeroRun || int64(out[k].Off)+out[k].Len == int64(r.Off)) {
+			out[k].Len += r.Len
+			return
+		}
+		out = append(out, r)
+	}
 	clip := func(r manifest.Run, lo, hi int64) {
 		lo, hi = max(lo, r.Start), min(hi, r.Start+r.Len)
 		if lo >= hi {
@@ -202,37 +253,18 @@ func splice(runs []manifest.Run, a, b int64, mid []manifest.Run) []manifest.Run 
 			r.Off += uint32(lo - r.Start)
 		}
 		r.Start, r.Len = lo, hi-lo
-		out = append(out, r)
+		add(r)
 	}
 	for _, r := range runs {
 		clip(r, 0, a)
 	}
-	out = append(out, mid...)
+	for _, r := range mid {
+		add(r)
+	}
 	for _, r := range runs {
 		clip(r, b, 1<<62)
 	}
 	return out
-}
-
-// dropUnused takes chunks out of seg that no run uses any more.
-func dropUnused(seg *manifest.Segment) {
-	to := make([]int32, len(seg.Chunks))
-	for i := range to {
-		to[i] = -1
-	}
-	var kept []manifest.ChunkRef
-	for i := range seg.Runs {
-		r := &seg.Runs[i]
-		if r.Chunk == manifest.ZeroRun {
-			continue
-		}
-		if to[r.Chunk] < 0 {
-			to[r.Chunk] = int32(len(kept))
-			kept = append(kept, seg.Chunks[r.Chunk])
-		}
-		r.Chunk = to[r.Chunk]
-	}
-	seg.Chunks = kept
 }
 
 // truncate sets the size.
@@ -273,7 +305,7 @@ func (c *content) truncate(size int64) error {
 		}
 		c.closed = c.closed[:i]
 	}
-	dropUnused(&tail)
+	tail.DropUnused()
 	c.tail, c.flying = tail, make([]*pending, len(tail.Chunks))
 	c.done = start
 	c.pageLen = copy(c.page[:], keep)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"sort"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
+	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
 // root is the record of a checkpoint in memory. id and name never change; the other fields belong to Store.mu, and pb is replaced, never changed.
@@ -48,14 +48,10 @@ func ownerOf(key string) string {
 	return id
 }
 
-// namePattern takes what engines and their users put into names: times ("2026-01-02T15:04:05+01:00"), image references ("web:3", "app@sha256"), units ("web@1"), Debian's
-// versions ("1:2.3+dfsg-1~rc1"), settings ("mem=2"), escapes ("%2F"). A comma stands between tags on the command line.
-var namePattern = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._+:@=~%-]{0,127}$`)
-
 // ValidName refuses what cannot name a checkpoint or tag: anything but ASCII letters, digits and the characters . _ - + : @ = ~ %, one other than a letter, digit, dash or
 // underscore in front, more than 128 characters.
 func ValidName(name string) error {
-	if !namePattern.MatchString(name) {
+	if !manifest.ValidName(name) {
 		return &Error{Class: Invalid, Op: "name", Err: fmt.Errorf("%q cannot name a checkpoint", name),
 			Hint: "use up to 128 letters, digits and . _ - + : @ = ~ %, and a letter, digit, dash or underscore in front"}
 	}
@@ -341,7 +337,7 @@ func (s *Store) update(op, ref string, change func(*manifestpb.Checkpoint) ([]*r
 	for _, pb := range changed {
 		payload, err := manifest.EncodeCheckpoint(pb)
 		if err != nil {
-			return &Error{Op: op, Err: err}
+			return classify(op, err)
 		}
 		puts = append(puts, put{rootKey(pb.Id), payload})
 	}
@@ -416,6 +412,9 @@ func (s *Store) SetProfile(ref string, profile []byte) error {
 	s.mu.Unlock()
 	if err != nil {
 		return err
+	}
+	if len(profile) > pack.MaxValue {
+		return &Error{Class: Invalid, Op: "write profile", Checkpoint: r.name, Err: pack.ErrTooLarge}
 	}
 	if err := s.dropHotSet(r.id); err != nil {
 		return classify("write profile", err)

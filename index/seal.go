@@ -27,6 +27,7 @@ func (d *Draft) Seal(ctx context.Context) (Info, error) {
 	}
 	fail := func(err error) (Info, error) {
 		d.tried = true
+		err = classify("seal", err)
 		return Info{}, &Error{Class: ClassOf(err), Op: "seal", Checkpoint: d.name, Hint: HintOf(err), Err: err}
 	}
 	if err := d.recut(); err != nil {

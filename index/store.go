@@ -14,8 +14,12 @@ import (
 	"syscall"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
+
+// What a manifest encodes, a journal takes.
+const _ = uint(pack.MaxValue - manifest.MaxRecord)
 
 // Store is an open store. It is safe for concurrent use.
 type Store struct {
@@ -184,6 +188,8 @@ func classify(op string, err error) error {
 		class, hint = Unsupported, "use a later gpucr-fs"
 	case errors.Is(err, pack.ErrCorrupt), errors.Is(err, errDamaged), errors.Is(err, errMissing):
 		class = Corrupt
+	case errors.Is(err, pack.ErrTooLarge), errors.Is(err, manifest.ErrLimit):
+		class = Invalid
 	case errors.Is(err, pack.ErrNoSpace):
 		class, hint = NoSpace, "free space on the store's file system: remove checkpoints and run gpucr-fs gc"
 	}

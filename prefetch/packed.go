@@ -39,12 +39,15 @@ const (
 	packedTrailer = 8 + 4 + 4
 	// blockBytes bounds a block, unless RunBytes is smaller.
 	blockBytes = 512 << 10
-	// maxTable is a sixteenth of a terabyte of hot set in pieces of 64 KiB.
-	maxTable = 16 << 20
+	// maxTable is some two million ranges. A block takes ten times its part of the
+	// table in memory. A hot set that needs more is not packed.
+	maxTable = 8 << 20
 )
 
 // ErrPacked marks a file that is not a packed hot set, or a damaged one.
 var ErrPacked = errors.New("not a valid packed hot set")
+
+var errPackedFull = errors.New("more ranges than a packed hot set holds")
 
 // Pack writes the packed hot set of files, which are called names. What is zero
 // is left out. It returns how many bytes it wrote.
@@ -67,7 +70,9 @@ func Pack(to io.Writer, files []File, names []string, hot []Range) (int64, error
 			table = binary.AppendUvarint(table, uint64(r.Len/PageSize))
 		}
 		table = binary.LittleEndian.AppendUint32(table, crc32c.Checksum(buf))
-		blocks++
+		if blocks++; len(table) > maxTable {
+			return errPackedFull
+		}
 		at += int64(len(buf))
 		_, err := w.Write(buf)
 		buf, ranges = buf[:0], ranges[:0]
@@ -101,6 +106,9 @@ func Pack(to io.Writer, files []File, names []string, hot []Range) (int64, error
 		head = append(head, n...)
 	}
 	table = append(binary.AppendUvarint(head, blocks), table...)
+	if len(table) > maxTable || len(names) > maxProfileFiles {
+		return 0, errPackedFull
+	}
 	end := binary.LittleEndian.AppendUint64(nil, uint64(at))
 	end = binary.LittleEndian.AppendUint32(end, crc32c.Checksum(table))
 	end = append(end, packedMagic...)
@@ -169,7 +177,7 @@ func (p *Packed) parse(table []byte, size int64, names []string) error {
 	var files []int
 	for range n {
 		k := v.uint()
-		if v.bad || k > uint64(len(v.b)) {
+		if v.bad || k > maxNameBytes || k > uint64(len(v.b)) {
 			return errors.New("a name is cut")
 		}
 		i, ok := number[string(v.b[:k])]
@@ -180,7 +188,13 @@ func (p *Packed) parse(table []byte, size int64, names []string) error {
 		v.b = v.b[k:]
 	}
 	var off int64
-	for blocks := v.uint(); blocks > 0; blocks-- {
+	blocks := v.uint()
+	// Each takes eight bytes at least.
+	if v.bad || blocks > uint64(len(v.b))/8 {
+		return fmt.Errorf("%d blocks in %d bytes", blocks, len(v.b))
+	}
+	p.blocks = make([]block, 0, blocks)
+	for ; blocks > 0; blocks-- {
 		b := block{off: off}
 		for ranges := v.uint(); ranges > 0; ranges-- {
 			file, page, pages := v.uint(), v.uint(), v.uint()

@@ -25,29 +25,52 @@ const (
 	profileMagic   = "GPRF"
 	profileVersion = 1
 
+	// Limits of a profile, kept to by the recorder, the encoder and the decoder: a
+	// store takes no longer value, and a million runs are all that a restore of
+	// hundreds of gigabytes touches before its sweep has passed by.
 	maxProfileFiles = 1 << 16
 	maxNameBytes    = 4096
+	maxTouches      = 1 << 20
+	maxProfile      = 8 << 20 // bytes
 )
 
 // ErrProfile marks bytes that are not a profile, or a damaged one.
 var ErrProfile = errors.New("not a valid profile")
 
-// Encode returns the stored form.
+// Encode returns the stored form. What a profile cannot hold is left out, the
+// last touches first: they are wanted last.
 func (p *Profile) Encode() []byte {
-	b := append([]byte(profileMagic), profileVersion)
-	b = binary.AppendUvarint(b, uint64(len(p.Files)))
-	for _, n := range p.Files {
-		b = binary.AppendUvarint(b, uint64(len(n)))
-		b = append(b, n...)
+	var names []byte
+	files := 0
+	for _, n := range p.Files[:min(len(p.Files), maxProfileFiles)] {
+		if len(n) > maxNameBytes || len(names)+len(n) > maxProfile/2 {
+			break
+		}
+		names = binary.AppendUvarint(names, uint64(len(n)))
+		names = append(names, n...)
+		files++
 	}
-	b = binary.AppendUvarint(b, uint64(len(p.Touches)))
+	var body []byte
 	var last int64
-	for _, t := range p.Touches {
-		b = binary.AppendUvarint(b, uint64(t.File))
-		b = binary.AppendVarint(b, t.Off/PageSize-last)
-		b = binary.AppendUvarint(b, uint64(t.Len/PageSize))
+	n := 0
+	for _, t := range p.Touches[:min(len(p.Touches), maxTouches)] {
+		if len(names)+len(body) > maxProfile-64 {
+			break
+		}
+		if t.File >= files {
+			continue
+		}
+		body = binary.AppendUvarint(body, uint64(t.File))
+		body = binary.AppendVarint(body, t.Off/PageSize-last)
+		body = binary.AppendUvarint(body, uint64(t.Len/PageSize))
 		last = t.End() / PageSize
+		n++
 	}
+	b := append([]byte(profileMagic), profileVersion)
+	b = binary.AppendUvarint(b, uint64(files))
+	b = append(b, names...)
+	b = binary.AppendUvarint(b, uint64(n))
+	b = append(b, body...)
 	return binary.LittleEndian.AppendUint32(b, crc32c.Checksum(b))
 }
 
@@ -55,6 +78,9 @@ func (p *Profile) Encode() []byte {
 func DecodeProfile(b []byte) (*Profile, error) {
 	bad := func(format string, args ...any) (*Profile, error) {
 		return nil, fmt.Errorf("%w: %s", ErrProfile, fmt.Sprintf(format, args...))
+	}
+	if len(b) > maxProfile {
+		return bad("%d bytes", len(b))
 	}
 	if len(b) < len(profileMagic)+1+4 || string(b[:len(profileMagic)]) != profileMagic {
 		return bad("it does not start like one")
@@ -84,6 +110,9 @@ func DecodeProfile(b []byte) (*Profile, error) {
 	// Each takes three bytes at least.
 	if touches > uint64(len(r.b))/3 {
 		return bad("%d touches in %d bytes", touches, len(r.b))
+	}
+	if touches > 0 {
+		p.Touches = make([]Range, 0, touches)
 	}
 	var last int64
 	for range touches {

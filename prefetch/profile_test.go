@@ -3,6 +3,7 @@ package prefetch
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"reflect"
 	"testing"
 
@@ -61,6 +62,40 @@ func TestProfileRoundTrip(t *testing.T) {
 				t.Errorf("cut to %d of %d bytes: %v", i, len(b), err)
 			}
 		}
+	}
+}
+
+// TestLimitsOfProfiles: what is recorded can be stored, and what is stored can be read, however much was touched.
+func TestLimitsOfProfiles(t *testing.T) {
+	r := NewRecorder()
+	for i := range int64(maxTouches + 10) {
+		r.Touch("pages-1.img", (i*7919%(1<<30))*2*PageSize*1000, 1)
+	}
+	for i := range maxProfileFiles + 10 {
+		r.Touch(fmt.Sprint(i), 0, 1)
+	}
+	many := r.Profile()
+	if len(many.Touches) > maxTouches {
+		t.Errorf("%d touches recorded", len(many.Touches))
+	}
+	long := &Profile{Files: []string{"a", string(make([]byte, maxNameBytes+1))}, Touches: []Range{{1, 0, PageSize}, {0, 0, PageSize}}}
+	files := &Profile{Files: make([]string, maxProfileFiles+10), Touches: []Range{{3, 0, PageSize}, {maxProfileFiles + 3, 0, PageSize}}}
+	wide := &Profile{Files: make([]string, 5000)}
+	for i := range wide.Files {
+		wide.Files[i] = string(make([]byte, maxNameBytes))
+	}
+	for name, p := range map[string]*Profile{"touches": many, "long name": long, "files": files, "long names": wide} {
+		got, err := DecodeProfile(p.Encode())
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if len(p.Touches) > 0 && len(got.Touches) == 0 {
+			t.Errorf("%s: nothing is left", name)
+		}
+	}
+	if _, err := DecodeProfile(append([]byte(profileMagic), make([]byte, maxProfile)...)); !errors.Is(err, ErrProfile) {
+		t.Error(err)
 	}
 }
 

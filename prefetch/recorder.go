@@ -35,8 +35,14 @@ func (r *Recorder) Touch(name string, off, n int64) {
 	if r.stopped {
 		return
 	}
+	if len(r.profile.Touches) >= maxTouches {
+		return // more than a profile holds
+	}
 	file, ok := r.numbers[name]
 	if !ok {
+		if len(r.profile.Files) >= maxProfileFiles || len(name) > maxNameBytes {
+			return
+		}
 		file = len(r.profile.Files)
 		r.numbers[name] = file
 		r.profile.Files = append(r.profile.Files, name)

@@ -4,9 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
-
-	"google.golang.org/protobuf/proto"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
@@ -38,8 +37,14 @@ type Segment struct {
 
 // Limits of one segment, so that reading one needs bounded memory: 1 GiB of data in chunks of average size, and 6 MiB of runs.
 const (
+	// MaxChunks and MaxRuns are where a writer begins a new segment, or splits one that was overwritten.
 	MaxChunks = 4096
 	MaxRuns   = 1 << 18
+	// What may be read, and written, is twice as much: a writer looks when it has cut a chunk, or overwritten a stretch of one.
+	limitChunks = 2 * MaxChunks
+	limitRuns   = 2*MaxRuns + 1
+	// MaxChunk bounds a chunk in bytes: [chunk.Params] allow no longer one.
+	MaxChunk = 16 << 20
 )
 
 // Find gives the index of the run that holds byte off of the segment.
@@ -53,8 +58,50 @@ const (
 	kindAt   = 2
 )
 
+// Split halves the segment until no part has more than MaxChunks chunks and MaxRuns runs. Halves, so that a place that is overwritten again and again does not leave a
+// segment of one run each time.
+func (s *Segment) Split() []*Segment {
+	if len(s.Chunks) <= MaxChunks && len(s.Runs) <= MaxRuns || len(s.Runs) < 2 {
+		return []*Segment{s}
+	}
+	mid := len(s.Runs) / 2
+	at := s.Runs[mid].Start
+	a := &Segment{Start: s.Start, Len: at, Chunks: s.Chunks, Runs: slices.Clone(s.Runs[:mid])}
+	b := &Segment{Start: s.Start + at, Len: s.Len - at, Chunks: s.Chunks, Runs: slices.Clone(s.Runs[mid:])}
+	for i := range b.Runs {
+		b.Runs[i].Start -= at
+	}
+	a.DropUnused()
+	b.DropUnused()
+	return append(a.Split(), b.Split()...)
+}
+
+// DropUnused takes chunks out of s that no run uses.
+func (s *Segment) DropUnused() {
+	to := make([]int32, len(s.Chunks))
+	for i := range to {
+		to[i] = -1
+	}
+	var kept []ChunkRef
+	for i := range s.Runs {
+		r := &s.Runs[i]
+		if r.Chunk == ZeroRun {
+			continue
+		}
+		if to[r.Chunk] < 0 {
+			to[r.Chunk] = int32(len(kept))
+			kept = append(kept, s.Chunks[r.Chunk])
+		}
+		r.Chunk = to[r.Chunk]
+	}
+	s.Chunks = kept
+}
+
 // EncodeSegment gives the stored form of s.
 func EncodeSegment(s *Segment) ([]byte, error) {
+	if err := s.check(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrLimit, err)
+	}
 	pb := &manifestpb.Segment{Start: s.Start, Len: s.Len, Ids: make([]byte, 0, len(s.Chunks)*chunk.IDSize)}
 	for _, c := range s.Chunks {
 		pb.Ids = append(pb.Ids, c.ID[:]...)
@@ -89,31 +136,71 @@ func EncodeSegment(s *Segment) ([]byte, error) {
 		ci, co = int64(r.Chunk), int64(r.Off)+r.Len
 	}
 	flush()
-	return proto.Marshal(pb)
+	return marshal(pb)
 }
 
 var errSegment = errors.New("malformed segment")
 
+// check holds a segment to what a reader relies on: chunks of a possible size, and runs that cover it without gap and lie within their chunks.
+func (s *Segment) check() error {
+	if s.Start < 0 || s.Len < 0 || s.Len > MaxFileSize || s.Start > MaxFileSize-s.Len {
+		return fmt.Errorf("%w: %d bytes from %d on", errSegment, s.Len, s.Start)
+	}
+	if len(s.Chunks) > limitChunks || len(s.Runs) > limitRuns {
+		return fmt.Errorf("%w: %d chunks, %d runs", errSegment, len(s.Chunks), len(s.Runs))
+	}
+	for _, c := range s.Chunks {
+		if c.Len == 0 || c.Len > MaxChunk {
+			return fmt.Errorf("%w: chunk of %d bytes", errSegment, c.Len)
+		}
+		// What does not become smaller is stored as it is.
+		if c.Stored == 0 || int64(c.Stored) > int64(c.Len)+chunk.PageSize-1 {
+			return fmt.Errorf("%w: chunk of %d bytes in a slot of %d", errSegment, c.Len, c.Stored)
+		}
+	}
+	var pos int64
+	for _, r := range s.Runs {
+		if r.Start != pos || r.Len <= 0 || r.Len > s.Len-pos {
+			return fmt.Errorf("%w: run at %d", errSegment, pos)
+		}
+		pos += r.Len
+		if r.Chunk == ZeroRun {
+			continue
+		}
+		if r.Chunk < 0 || int(r.Chunk) >= len(s.Chunks) || int64(r.Off)+r.Len > int64(s.Chunks[r.Chunk].Len) {
+			return fmt.Errorf("%w: run at %d leaves its chunk", errSegment, r.Start)
+		}
+	}
+	if pos != s.Len {
+		return fmt.Errorf("%w: runs cover %d of %d bytes", errSegment, pos, s.Len)
+	}
+	return nil
+}
+
 // DecodeSegment reads what EncodeSegment wrote and checks that its runs cover the segment and lie within their chunks.
 func DecodeSegment(b []byte) (*Segment, error) {
 	var pb manifestpb.Segment
-	if err := proto.Unmarshal(b, &pb); err != nil {
+	if err := unmarshal(b, &pb); err != nil {
 		return nil, fmt.Errorf("%w: %v", errSegment, err)
 	}
 	n := len(pb.Lens)
-	if len(pb.Ids) != n*chunk.IDSize || len(pb.Stored) != n || n > MaxChunks*2 || pb.Start < 0 || pb.Len < 0 {
+	if len(pb.Ids) != n*chunk.IDSize || len(pb.Stored) != n || n > limitChunks {
 		return nil, fmt.Errorf("%w: %d lengths, %d bytes of ids", errSegment, n, len(pb.Ids))
 	}
 	s := &Segment{Start: pb.Start, Len: pb.Len, Chunks: make([]ChunkRef, n)}
 	for i := range s.Chunks {
-		if pb.Lens[i] == 0 || pb.Lens[i] > 16<<20 {
-			return nil, fmt.Errorf("%w: chunk of %d bytes", errSegment, pb.Lens[i])
-		}
 		s.Chunks[i] = ChunkRef{ID: chunk.ID(pb.Ids[i*chunk.IDSize:]), Len: pb.Lens[i], Stored: pb.Stored[i]}
 	}
-	return s, s.decodeRuns(pb.Runs)
+	if err := s.decodeRuns(pb.Runs); err != nil {
+		return nil, err
+	}
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
+// decodeRuns takes the runs apart. It looks at no more than it needs to end, within the limits; check does the rest.
 func (s *Segment) decodeRuns(b []byte) error {
 	next := func() (uint64, bool) {
 		v, n := binary.Uvarint(b)
@@ -128,7 +215,7 @@ func (s *Segment) decodeRuns(b []byte) error {
 	for len(b) > 0 {
 		v, ok := next()
 		length := int64(v >> 2)
-		if !ok || length <= 0 || length > s.Len-pos || len(s.Runs) > 2*MaxRuns {
+		if !ok || length <= 0 || length > s.Len-pos || len(s.Runs) >= limitRuns {
 			return fmt.Errorf("%w: run at %d", errSegment, pos)
 		}
 		switch v & 3 {
@@ -151,7 +238,8 @@ func (s *Segment) decodeRuns(b []byte) error {
 			if ci < uint64(len(s.Chunks)) && co == uint64(s.Chunks[ci].Len) {
 				ci, co = ci+1, 0
 			}
-			if ci >= uint64(len(s.Chunks)) || co > uint64(s.Chunks[ci].Len) {
+			// Behind the last byte of a chunk there is nothing to take: an empty chunk would be passed over for ever.
+			if ci >= uint64(len(s.Chunks)) || co >= uint64(s.Chunks[ci].Len) || len(s.Runs) >= limitRuns {
 				return fmt.Errorf("%w: run at %d leaves its chunk", errSegment, pos)
 			}
 			part := min(length, int64(uint64(s.Chunks[ci].Len)-co))
@@ -160,9 +248,6 @@ func (s *Segment) decodeRuns(b []byte) error {
 			length -= part
 			co += uint64(part)
 		}
-	}
-	if pos != s.Len {
-		return fmt.Errorf("%w: runs cover %d of %d bytes", errSegment, pos, s.Len)
 	}
 	return nil
 }

@@ -19,6 +19,9 @@ type Committed struct {
 // Commit makes everything appended so far durable, and kvs with it: when it returns nil, the journals tell of all of it. On an error nothing is lost: what was
 // pending stays pending.
 func (s *Set) Commit(kvs []KV) (Committed, error) {
+	if err := checkKVs(kvs); err != nil {
+		return Committed{}, err
+	}
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 
@@ -220,6 +223,9 @@ func (s *Set) Drop(n uint32) error {
 
 // RewriteJournal replaces the journal of pack n by one that holds just chunks and kvs, in one step that a crash cannot split.
 func (s *Set) RewriteJournal(n uint32, chunks []Chunk, kvs []KV) (mark int64, err error) {
+	if err := checkKVs(kvs); err != nil {
+		return 0, err
+	}
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	frames := encodeFrames(&Header{Version: Version, Pack: n, Store: s.o.Store}, chunks, nil, kvs)

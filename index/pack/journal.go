@@ -18,7 +18,25 @@ const (
 	maxFrame = 16 << 20
 	// frameTarget is where a writer begins a new frame.
 	frameTarget = 4 << 20
+	// MaxKey and MaxValue bound a metadata key and its value in bytes: behind whatever is in a frame, there is room for one.
+	MaxKey   = 4 << 10
+	MaxValue = 8 << 20
 )
+
+// A frame that is not full takes one more record, whatever it is.
+const _ = uint(maxFrame - frameTarget - MaxKey - MaxValue - 64)
+
+// ErrTooLarge: a key or value is longer than a frame holds.
+var ErrTooLarge = errors.New("larger than a journal can hold")
+
+func checkKVs(kvs []KV) error {
+	for _, kv := range kvs {
+		if len(kv.Key) > MaxKey || len(kv.Value) > MaxValue {
+			return fmt.Errorf("key %.60q: %d bytes: %w", kv.Key, len(kv.Value), ErrTooLarge)
+		}
+	}
+	return nil
+}
 
 // Damage is a stretch of a journal that holds no valid frame.
 type Damage struct {

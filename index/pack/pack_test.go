@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -336,4 +337,35 @@ func FuzzReadJournal(f *testing.F) {
 			t.Fatalf("end %d, %d damaged bytes of %d", end, damaged, len(b))
 		}
 	})
+}
+
+// TestWhatIsCommittedCanBeRead: every frame is one that a reader takes, however large the keys are and however they follow each other.
+func TestWhatIsCommittedCanBeRead(t *testing.T) {
+	s := openSet(t, t.TempDir())
+	var kvs []KV
+	for i := range 9 {
+		kvs = append(kvs, KV{Seq: uint64(i), Key: strings.Repeat("k", MaxKey), Value: make([]byte, min(MaxValue, 1<<(2*i+8)-i))})
+	}
+	kvs = append(kvs, KV{Key: "a", Value: make([]byte, frameTarget-100)}, KV{Key: "b", Value: make([]byte, MaxValue)})
+	if _, err := s.Commit(kvs); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	_, bad, err := s.Read(1, 0, func(r Record) error {
+		if r.KV != nil {
+			n++
+		}
+		return nil
+	})
+	if err != nil || len(bad) > 0 || n != len(kvs) {
+		t.Errorf("%d of %d keys, %v, %v", n, len(kvs), bad, err)
+	}
+	for _, kv := range []KV{{Key: "a", Value: make([]byte, MaxValue+1)}, {Key: strings.Repeat("k", MaxKey+1)}} {
+		if _, err := s.Commit([]KV{kv}); !errors.Is(err, ErrTooLarge) {
+			t.Errorf("commit: %v", err)
+		}
+		if _, err := s.RewriteJournal(1, nil, []KV{kv}); !errors.Is(err, ErrTooLarge) {
+			t.Errorf("rewrite: %v", err)
+		}
+	}
 }
