@@ -159,7 +159,7 @@ var mountCounters = []counter[MountStats]{
 	mountCounter("read_errors_total", "Read requests answered with an error.", prometheus.CounterValue, func(s MountStats) float64 { return float64(s.ReadErrors) }),
 	mountCounter("writes_total", "Write requests to checkpoints being written.", prometheus.CounterValue, func(s MountStats) float64 { return float64(s.Writes) }),
 	mountCounter("write_bytes_total", "Bytes taken by checkpoints being written.", prometheus.CounterValue, func(s MountStats) float64 { return float64(s.WriteBytes) }),
-	mountCounter("scratch_bytes", "Bytes of scratch files in memory.", prometheus.GaugeValue, func(s MountStats) float64 { return float64(s.ScratchBytes) }),
+	mountCounter("scratch_bytes", "Bytes of the store's file system that scratch files take.", prometheus.GaugeValue, func(s MountStats) float64 { return float64(s.ScratchBytes) }),
 	mountCounter("open_handles", "Files of checkpoints open now.", prometheus.GaugeValue, func(s MountStats) float64 { return float64(s.OpenHandles) }),
 	mountCounter("read_seconds_p50", "Median time of a read request.", prometheus.GaugeValue, func(s MountStats) float64 { return s.ReadP50.Seconds() }),
 	mountCounter("read_seconds_p90", "90th percentile of the time of a read request.", prometheus.GaugeValue, func(s MountStats) float64 { return s.ReadP90.Seconds() }),

@@ -36,12 +36,12 @@ func (n *scratchNode) fill(out *fuse.Attr) {
 	defer n.mu.Unlock()
 	out.Ino = n.ino
 	out.Mode = n.typ | n.perm
-	out.Size = uint64(n.size)
+	size, blocks, mtime := n.statLocked()
+	out.Size, out.Blocks = uint64(size), uint64(blocks)
 	out.Blksize = 4096
-	for _, b := range n.blocks {
-		if b != nil {
-			out.Blocks += blockSize / 512
-		}
+	ctime := n.ctime
+	if mtime.After(ctime) {
+		ctime = mtime
 	}
 	switch n.typ {
 	case syscall.S_IFDIR:
@@ -52,7 +52,7 @@ func (n *scratchNode) fill(out *fuse.Attr) {
 	out.Nlink = n.nlink
 	out.Rdev = n.rdev
 	out.Owner = fuse.Owner{Uid: n.uid, Gid: n.gid}
-	out.SetTimes(&n.atime, &n.mtime, &n.ctime)
+	out.SetTimes(&n.atime, &mtime, &ctime)
 }
 
 // setattr changes everything but the size.
@@ -73,6 +73,11 @@ func (n *scratchNode) setattr(in *fuse.SetAttrIn) {
 	}
 	if t, ok := in.GetMTime(); ok {
 		n.mtime = t
+		if n.file != nil {
+			if _, _, now, err := n.file.stat(); err == nil {
+				n.file.told = now
+			}
+		}
 	}
 	n.ctime = time.Now()
 }

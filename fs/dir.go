@@ -161,10 +161,10 @@ func (n *dirNode) shadow(ctx context.Context, img *image, fi index.FileInfo, out
 	name := path.Base(fi.Path)
 	ch := scr.child(name)
 	if ch == nil {
-		if ch, errno = n.s.scratch.newNode(syscall.S_IFREG, uint32(fi.Mode.Perm()), n.s.uid, n.s.gid); errno != 0 {
+		if ch, errno = n.s.scratch.newNode(syscall.S_IFREG, uint32(fi.Mode.Perm()), n.s.uid, n.s.gid, true); errno != 0 {
 			return nil, errno
 		}
-		ch.size, ch.mtime, ch.ctime = fi.Size, fi.ModTime, fi.ModTime
+		ch.baseSize, ch.mtime, ch.ctime = fi.Size, fi.ModTime, fi.ModTime
 		ch.base = func() ([]byte, syscall.Errno) { return img.readAll(fi.Path) }
 		if scr.add(name, ch) != 0 {
 			ch.drop()

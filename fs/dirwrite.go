@@ -71,7 +71,7 @@ func (n *dirNode) Create(ctx context.Context, name string, flags, mode uint32, o
 		return nil, nil, 0, errno
 	}
 	if at.img == nil {
-		ch, errno := n.newScratch(ctx, at.scr, name, syscall.S_IFREG, mode)
+		ch, errno := n.newScratch(ctx, at.scr, name, syscall.S_IFREG, mode, byProduct(name, flags, mode))
 		if errno != 0 {
 			return nil, nil, 0, errno
 		}
@@ -122,12 +122,13 @@ func (n *dirNode) newContent(ctx context.Context, at place, out *fuse.EntryOut, 
 }
 
 // newScratch makes a scratch node owned by the caller.
-func (n *dirNode) newScratch(ctx context.Context, dir *scratchNode, name string, typ, perm uint32) (*scratchNode, syscall.Errno) {
+func (n *dirNode) newScratch(ctx context.Context, dir *scratchNode, name string, typ, perm uint32, byProduct bool) (*scratchNode, syscall.Errno) {
+	n.s.scratch.relieve(nodeCost + grain)
 	uid, gid := n.s.uid, n.s.gid
 	if c, ok := fuse.FromContext(ctx); ok {
 		uid, gid = c.Uid, c.Gid
 	}
-	ch, errno := n.s.scratch.newNode(typ, perm, uid, gid)
+	ch, errno := n.s.scratch.newNode(typ, perm, uid, gid, byProduct)
 	if errno != 0 {
 		return nil, errno
 	}
@@ -144,7 +145,7 @@ func (n *dirNode) Mkdir(ctx context.Context, name string, mode uint32, out *fuse
 		return nil, errno
 	}
 	if at.img == nil {
-		ch, errno := n.newScratch(ctx, at.scr, name, syscall.S_IFDIR, mode)
+		ch, errno := n.newScratch(ctx, at.scr, name, syscall.S_IFDIR, mode, false)
 		if errno != 0 {
 			return nil, errno
 		}
@@ -168,7 +169,7 @@ func (n *dirNode) Mknod(ctx context.Context, name string, mode, _ uint32, out *f
 		if errno != 0 {
 			return nil, errno
 		}
-		ch, errno := n.newScratch(ctx, scr, name, typ, mode)
+		ch, errno := n.newScratch(ctx, scr, name, typ, mode, byProduct(name, 0, mode))
 		if errno != 0 {
 			return nil, errno
 		}
@@ -184,7 +185,7 @@ func (n *dirNode) Symlink(ctx context.Context, target, name string, out *fuse.En
 		return nil, errno
 	}
 	if at.img == nil {
-		ch, errno := n.newScratch(ctx, at.scr, name, syscall.S_IFLNK, 0o777)
+		ch, errno := n.newScratch(ctx, at.scr, name, syscall.S_IFLNK, 0o777, false)
 		if errno != 0 {
 			return nil, errno
 		}

@@ -3,8 +3,8 @@
 // # What a directory shows
 //
 // A directory is a content layer under a scratch layer. Content is a sealed checkpoint, which never changes, or a draft, which takes writes until it
-// is sealed. Scratch is what CRIU and its callers leave beside the images: logs, pidfiles, sockets, stats-restore. It lives in memory, belongs to the
-// directory it was made in, is never part of a checkpoint and is gone after unmounting. In a sealed checkpoint everything new is scratch, save *.img
+// is sealed. Scratch is what CRIU and its callers leave beside the images: logs, pidfiles, sockets, stats-restore. It belongs to the directory it was
+// made in, is never part of a checkpoint and is gone with it, or after unmounting. In a sealed checkpoint everything new is scratch, save *.img
 // files, which are refused: a dump that went to scratch would be lost. In a draft everything new is content, save the by-products (see byProduct). The
 // kind of a file is settled when it is made; a rename keeps it.
 //
@@ -18,6 +18,16 @@
 // directory and then its files one by one, so the root must not change below it: while anyone has the root directory open, it stays; the newer
 // checkpoint appears after the last close. Entries of a following root are never cached by the kernel, which costs one LOOKUP per open.
 //
+// # Scratch
+//
+// The contents of a scratch file are a file without a name on the store's file system, in memory where that has none or is nearly full. By-products are
+// opened with FUSE passthrough where the kernel has it (Linux 6.9, root): writes go straight to that file, and a line of a log costs no round trip to the
+// server. Where it has not, the server writes them there.
+//
+// Scratch is bounded, in bytes (Options.ScratchBytes) and in files (4096, or a quarter of the descriptors that the process may have). By-products do not meet
+// the bound: a dump must not fail for the logs of those before it. The oldest of them that nobody has open are given up instead, all but the last. Other
+// scratch is never given up; it gets ENOSPC.
+//
 // # What the kernel may keep
 //
 //	                     entries  attributes  pages (KEEP_CACHE)
@@ -25,7 +35,7 @@
 //	.checkpoints         no       no          –
 //	draft                no       no          no: direct I/O, see draftFlags
 //	sealed               1 h      1 h         yes: immutable
-//	scratch              no       no          yes
+//	scratch              no       no          yes; none with passthrough
 //
 // Pages are never invalidated by a change of mtime (explicit invalidation). A file has one inode number however it is reached, and so one set of
 // cached pages; a directory has one for each way to it, since the kernel allows a directory one place only. Numbers of sealed checkpoints are the same

@@ -19,7 +19,7 @@ type Options struct {
 	ReadaheadKB int
 	// MaxBackground bounds the requests the kernel sends ahead of anyone waiting for them. Default 64.
 	MaxBackground int
-	// ScratchBytes bounds the memory for scratch files. Default 256 MiB.
+	// ScratchBytes bounds what scratch files take of the store's file system. Default 1 GiB.
 	ScratchBytes int64
 	// OnAccess, if set, is told every read of sealed content that reaches the mount: bytes [off, off+n) of path. It must be quick and not use the mount.
 	OnAccess func(checkpoint, path string, off, n int64)
@@ -40,7 +40,7 @@ func (o *Options) setDefaults() {
 		o.MaxBackground = 64
 	}
 	if o.ScratchBytes == 0 {
-		o.ScratchBytes = 256 << 20
+		o.ScratchBytes = 1 << 30
 	}
 }
 

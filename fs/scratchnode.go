@@ -32,7 +32,7 @@ func (s *Server) openScratch(n *scratchNode, flags uint32) (gofs.FileHandle, uin
 	}
 	h := &scratchHandle{s: s, n: n}
 	s.opened(h)
-	return h, fuse.FOPEN_KEEP_CACHE | fuse.FOPEN_NOFLUSH, 0
+	return h, fuse.FOPEN_KEEP_CACHE | fuse.FOPEN_NOFLUSH, 0 // go-fuse drops the first where the kernel passes through
 }
 
 func (f *scratchFile) Getattr(_ context.Context, _ gofs.FileHandle, out *fuse.AttrOut) syscall.Errno {
@@ -70,7 +70,20 @@ var (
 	_ gofs.FileAllocater = (*scratchHandle)(nil)
 	_ gofs.FileFsyncer   = (*scratchHandle)(nil)
 	_ gofs.FileReleaser  = (*scratchHandle)(nil)
+
+	_ gofs.FilePassthroughFder = (*scratchHandle)(nil)
 )
+
+// PassthroughFd lets the kernel read and write a by-product's contents by itself. It is the same for all handles of a file, as the kernel demands. Other files are
+// written through the server, which holds them to the bound.
+func (h *scratchHandle) PassthroughFd() (int, bool) {
+	h.n.mu.Lock()
+	defer h.n.mu.Unlock()
+	if h.n.file == nil || !h.n.byProduct {
+		return 0, false
+	}
+	return h.n.file.fd, true
+}
 
 func (h *scratchHandle) Read(_ context.Context, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
 	n, errno := h.n.readAt(dest, off)
@@ -81,22 +94,25 @@ func (h *scratchHandle) Read(_ context.Context, dest []byte, off int64) (fuse.Re
 }
 
 func (h *scratchHandle) Write(_ context.Context, data []byte, off int64) (uint32, syscall.Errno) {
+	if !h.n.byProduct {
+		h.n.p.relieve(int64(len(data)) + grain)
+	}
 	n, errno := h.n.writeAt(data, off)
 	return uint32(n), errno
 }
 
-func (h *scratchHandle) Allocate(_ context.Context, off, size uint64, mode uint32) syscall.Errno {
+func (h *scratchHandle) Allocate(_ context.Context, off, length uint64, mode uint32) syscall.Errno {
 	switch mode {
 	case unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE:
-		return h.n.punch(int64(off), int64(size))
+		return h.n.punch(int64(off), int64(length))
 	case unix.FALLOC_FL_KEEP_SIZE:
 		return 0
 	case 0:
 		h.n.mu.Lock()
-		grow := int64(off+size) > h.n.size
+		size, _, _ := h.n.statLocked()
 		h.n.mu.Unlock()
-		if grow {
-			return h.n.truncate(int64(off + size))
+		if int64(off+length) > size {
+			return h.n.truncate(int64(off + length))
 		}
 		return 0
 	}

@@ -30,7 +30,7 @@ type Server struct {
 	gid     uint32
 	started time.Time
 	count   counters
-	scratch pool
+	scratch *pool
 	cat     *catalog
 	root    *view
 	top     *topNode
@@ -56,9 +56,8 @@ func Mount(ctx context.Context, store *index.Store, dir string, o Options) (*Ser
 	o.setDefaults()
 	s := &Server{
 		store: store, opts: o, log: o.Logger, uid: uint32(os.Geteuid()), gid: uint32(os.Getegid()), started: time.Now(),
-		cat: newCatalog(store), handles: map[closer]struct{}{}, done: make(chan struct{}),
+		cat: newCatalog(store), scratch: newPool(store.Dir(), o.ScratchBytes), handles: map[closer]struct{}{}, done: make(chan struct{}),
 	}
-	s.scratch.limit = o.ScratchBytes
 	if err := s.checkDir(dir); err != nil {
 		return nil, err
 	}
@@ -183,6 +182,7 @@ func (s *Server) finish() error {
 			errs = append(errs, err)
 		}
 	}
+	s.scratch.close()
 	for _, img := range s.cat.open() {
 		if err := s.settle(img); err != nil {
 			s.log.Error("checkpoint not sealed at unmounting", "checkpoint", img.name, "error", err)

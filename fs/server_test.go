@@ -305,7 +305,7 @@ func TestOtherUsers(t *testing.T) {
 func TestScratchIsBoundedThroughTheMount(t *testing.T) {
 	s := newStore(t)
 	srv := mounted(t, s, Options{ScratchBytes: 1 << 20})
-	p := filepath.Join(srv.Dir(), "restore.log")
+	p := filepath.Join(srv.Dir(), "notes")
 	wantErrno(t, os.WriteFile(p, make([]byte, 2<<20), 0o644), syscall.ENOSPC, "writing more scratch than allowed")
 	if got := srv.Stats().ScratchBytes; got == 0 || got > 1<<20 {
 		t.Errorf("%d bytes of scratch are held", got)

@@ -14,7 +14,7 @@ type Stats struct {
 	ReadErrors   int64         `json:"read_errors"`   // answered with EIO
 	Writes       int64         `json:"writes"`        // WRITE requests to drafts
 	WriteBytes   int64         `json:"write_bytes"`   // taken by drafts
-	ScratchBytes int64         `json:"scratch_bytes"` // held in memory now
+	ScratchBytes int64         `json:"scratch_bytes"` // of the store's file system, taken by logs and the like now
 	OpenHandles  int64         `json:"open_handles"`  // files of checkpoints open now
 	ReadP50      time.Duration `json:"read_p50_ns"`   // time to get a READ's bytes from the store, upper bounds within 13 %
 	ReadP90      time.Duration `json:"read_p90_ns"`

@@ -79,7 +79,7 @@ func (v *view) scratchDir(ino uint64, make bool) (*scratchNode, syscall.Errno) {
 	if v.gone {
 		return nil, syscall.ENOENT
 	}
-	d, errno := v.s.scratch.newNode(syscall.S_IFDIR, 0o700, v.s.uid, v.s.gid)
+	d, errno := v.s.scratch.newNode(syscall.S_IFDIR, 0o700, v.s.uid, v.s.gid, true)
 	if errno != 0 {
 		return nil, errno
 	}

@@ -1,0 +1,128 @@
+package fs
+
+import (
+	"container/list"
+	"sync"
+	"sync/atomic"
+	"syscall"
+)
+
+// pool bounds what the scratch files of a mount take of the store's file system, and numbers them.
+//
+// By-products of CRIU never meet the bound: no dump shall fail for the logs of those before it. Those that nobody has open are given up instead, the one that
+// was closed first before the others.
+type pool struct {
+	dir   string // where contents are kept
+	limit int64  // bytes
+	files int    // with contents: each is a descriptor
+	used  atomic.Int64
+	next  atomic.Uint64
+
+	mu     sync.Mutex
+	idle   list.List // of *scratchNode: by-products that nobody has open, the one closed first in front
+	backed map[*backing]struct{}
+}
+
+// restingPlace is where a node is in pool.idle.
+type restingPlace = list.Element
+
+func newPool(dir string, limit int64) *pool {
+	return &pool{dir: dir, limit: limit, files: maxBackings(), backed: map[*backing]struct{}{}}
+}
+
+// nodeCost is charged for a scratch node's own memory, so that many empty files meet the bound too.
+const nodeCost = 512
+
+// take reserves n bytes; false when that exceeds the bound, which by-products may.
+func (p *pool) take(n int64, byProduct bool) bool {
+	if p.used.Add(n) > p.limit && !byProduct {
+		p.used.Add(-n)
+		return false
+	}
+	return true
+}
+
+func (p *pool) give(n int64) { p.used.Add(-n) }
+
+// rest lets n be given up. Call with n.mu held.
+func (p *pool) rest(n *scratchNode) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n.resting == nil {
+		n.resting = p.idle.PushBack(n)
+	}
+}
+
+// wake keeps n from being given up. Call with n.mu held.
+func (p *pool) wake(n *scratchNode) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n.resting != nil {
+		p.idle.Remove(n.resting)
+		n.resting = nil
+	}
+}
+
+// oldest takes the node that rests longest off the list; nil when there is none but the one that came last, which somebody may be about to read.
+func (p *pool) oldest() *scratchNode {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.idle.Len() < 2 {
+		return nil
+	}
+	n := p.idle.Remove(p.idle.Front()).(*scratchNode)
+	n.resting = nil
+	return n
+}
+
+// relieve gives up the oldest by-products until there is room for n bytes and a file, or none is left. Call without locks.
+func (p *pool) relieve(n int64) {
+	for p.over(n) {
+		old := p.oldest()
+		if old == nil {
+			return
+		}
+		old.giveUp()
+	}
+}
+
+func (p *pool) over(n int64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.used.Load()+n > p.limit || len(p.backed) >= p.files
+}
+
+// newBacking makes an empty file for contents.
+func (p *pool) newBacking(byProduct bool) (*backing, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.backed) >= p.files && !byProduct {
+		return nil, syscall.ENOSPC
+	}
+	f, err := newBacking(p.dir)
+	if err != nil {
+		return nil, err
+	}
+	p.backed[f] = struct{}{}
+	return f, nil
+}
+
+// discard gives contents up; nil is none.
+func (p *pool) discard(f *backing) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, ok := p.backed[f]; ok {
+		delete(p.backed, f)
+		f.close()
+	}
+}
+
+// close gives all contents up, when nobody can ask for them any more.
+func (p *pool) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for f := range p.backed {
+		f.close()
+	}
+	clear(p.backed)
+}
