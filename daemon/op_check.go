@@ -6,6 +6,7 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon/check"
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/kfd/topology"
+	"github.com/gpucr/gpucr-fs/restore/feed"
 )
 
 // CheckRequest asks whether a checkpoint can be restored on a host.
@@ -22,7 +23,7 @@ var Check = define("check", func(ctx context.Context, env *Env, r CheckRequest) 
 	if err != nil {
 		return check.Report{}, err
 	}
-	req := check.Request{Host: r.Host, Settings: r.Settings}
+	req := check.Request{Host: r.Host, Settings: r.Settings, Memory: feed.Stored{Store: env.Store, Ref: c.Info().ID}.FS()}
 	if !r.Fast {
 		req.Verify = func(ctx context.Context) (index.VerifyResult, error) {
 			return env.Store.Verify(ctx, index.VerifyOptions{Names: []string{c.Info().Name}, Progress: func(done, total int64) {

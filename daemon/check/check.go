@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 
 	"github.com/gpucr/gpucr-fs/daemon/gpu"
 	"github.com/gpucr/gpucr-fs/daemon/inspect"
@@ -77,6 +78,8 @@ func (r Report) Failed() []string {
 type Request struct {
 	Host     Host              // where the checkpoint is to be restored
 	Settings topology.Settings // of CRIU's amdgpu plugin there
+	// Memory is the checkpoint with its parents below it, as for a restore; nil leaves out whether its memory can be brought on demand.
+	Memory fs.FS
 	// Verify reads the payload; nil leaves that out.
 	Verify func(context.Context) (index.VerifyResult, error)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/kfd"
 	"github.com/gpucr/gpucr-fs/kfd/image"
+	"github.com/gpucr/gpucr-fs/restore/criuimg"
 )
 
 // Least versions. KFD's checkpoint requests came with Linux 5.18; plugins of GPUs need the hooks of CRIU 4.0, and nothing here was tried with one before 4.2.
@@ -78,6 +79,17 @@ func images(ctx context.Context, s *subject, r *Section) error {
 		r.problem("there are no images of criu")
 	default:
 		r.fact("criu's format %d, %s, run %s", s.images.ImageVersion, s.images.Arch, dash(s.images.RunID))
+		if s.Memory == nil {
+			break
+		}
+		// A restore on demand reads the same, and more closely.
+		memory, err := fs.Sub(s.Memory, s.images.Dir)
+		if err != nil {
+			return err
+		}
+		if _, err := criuimg.Load(memory); err != nil {
+			r.problem("memory cannot be brought on demand: %v", err)
+		}
 	}
 	if s.gpuErr != nil {
 		r.problem("amdgpu images cannot be read: %v", s.gpuErr)

@@ -53,6 +53,9 @@ const (
 	flagPresent = 1 << 2
 )
 
+// vmaGuard marks what is no mapping but guard pages within one, from CRIU's image.h.
+const vmaGuard = 1 << 16
+
 // Report is what an image directory says.
 type Report struct {
 	Dir          string     `json:"dir"`              // of the images within the checkpoint, "." for its root
@@ -210,8 +213,11 @@ func (i *images) process(r *Report, p *Process, exes map[uint32]string) error {
 		return err
 	}
 	p.Exe = exes[entry.GetExeFileId()]
-	m.VMAs = len(entry.GetVmas())
 	for _, v := range entry.GetVmas() {
+		if v.GetStatus()&vmaGuard != 0 {
+			continue
+		}
+		m.VMAs++
 		m.Mapped += v.GetEnd() - v.GetStart()
 	}
 	if err := i.pagemap(p.PID, m); err != nil {

@@ -41,7 +41,7 @@ func (t *Task) LazyBytes() uint64 {
 }
 
 // Load reads the inventory, the process tree and the memory layout of every
-// task in it. Errors wrap ErrCorrupt, or come from fsys.
+// task in it. Errors wrap ErrCorrupt or ErrUnknown, or come from fsys.
 func Load(fsys fs.FS) (*Checkpoint, error) {
 	c := &Checkpoint{}
 	inv, err := openImage(fsys, "inventory.img", magicInventory)
@@ -52,6 +52,9 @@ func Load(fsys fs.FS) (*Checkpoint, error) {
 	var ie inventory.InventoryEntry
 	if err := inv.one(&ie); err != nil {
 		return nil, err
+	}
+	if v := ie.GetImgVersion(); v != imageVersion {
+		return nil, fmt.Errorf("inventory.img: images of version %d: %w", v, ErrUnknown)
 	}
 	c.Plugins = ie.GetPluginsEntry().GetPlugins()
 

@@ -15,4 +15,8 @@
 // All sizes and offsets are bytes unless a name says pages. Every image is
 // input from outside: sizes in headers are not trusted before the bytes behind
 // them have been read, and malformed images give ErrCorrupt, never a panic.
+//
+// Images may be of a later CRIU. Fields and kinds of files that are not known are
+// passed over. Flags that may change where bytes belong are refused by name, with
+// ErrUnknown; tests/criukinds has a table of all that CRIU knows.
 package criuimg

@@ -22,26 +22,6 @@ const maxAddr = 1 << 56
 // maxParents bounds a chain of incremental dumps: longer ones are a loop.
 const maxParents = 1024
 
-// Pagemap flags, from CRIU's pagemap.h.
-const (
-	peParent  = 1 << 0
-	peLazy    = 1 << 1
-	pePresent = 1 << 2
-)
-
-// mmap flags and VMA states that decide whether CRIU restores a VMA lazily,
-// from the kernel's mman.h and CRIU's image.h.
-const (
-	mapPrivate   = 0x02
-	mapAnonymous = 0x20
-	mapLocked    = 0x2000
-	mapHugeTLB   = 0x40000
-
-	vmaVsyscall = 1 << 2
-	vmaVDSO     = 1 << 3
-	vmaVVAR     = 1 << 12
-)
-
 // VMA is one mapping of a task, page-aligned.
 type VMA struct {
 	Start, End uint64
@@ -90,10 +70,22 @@ func loadMemory(fsys fs.FS, t *Task) error {
 	}
 	var last uint64
 	for _, v := range e.GetVmas() {
+		if v.Flags == nil || v.Status == nil {
+			return corrupt(name, "vma %#x-%#x without flags", v.GetStart(), v.GetEnd())
+		}
+		if b := v.GetStatus() &^ knownVMA; b != 0 {
+			return unknownBit(name, "vma flag", b, v.GetStart())
+		}
 		w := VMA{Start: v.GetStart(), End: v.GetEnd(), Prot: v.GetProt(), Flags: v.GetFlags(),
 			Status: v.GetStatus(), Madvise: v.GetMadv()}
 		if w.Status&vmaVsyscall != 0 {
 			continue // above user space
+		}
+		if w.Status&vmaGuard != 0 {
+			// No mapping: pages of one behind which CRIU puts MADV_GUARD_INSTALL's
+			// markers when all else is done. They have no contents, a fault there
+			// never gets to the userfaultfd, and UFFDIO_ZEROPAGE leaves them alone.
+			continue
 		}
 		if w.Start < last || w.End <= w.Start || w.End > maxAddr || (w.Start|w.End)%PageSize != 0 {
 			return corrupt(name, "vma %#x-%#x", w.Start, w.End)
@@ -163,6 +155,9 @@ func loadPagemap(fsys fs.FS, dir string, pid int) (pages, error) {
 	if err := r.one(&head); err != nil {
 		return m, err
 	}
+	if head.PagesId == nil {
+		return m, corrupt(m.name, "does not name its pages")
+	}
 	m.file = path.Join(dir, fmt.Sprintf("pages-%d.img", head.GetPagesId()))
 	var last uint64
 	var off int64
@@ -179,6 +174,9 @@ func loadPagemap(fsys fs.FS, dir string, pid int) (pages, error) {
 			return m, err
 		}
 		start, n, flags := e.vaddr, e.pages, e.flags
+		if b := flags &^ knownPE; b != 0 {
+			return m, unknownBit(m.name, "page run flag", b, start)
+		}
 		if start < last || start%PageSize != 0 || start > maxAddr || n > (maxAddr-start)/PageSize {
 			return m, corrupt(m.name, "%d pages at %#x", n, start)
 		}
@@ -209,6 +207,11 @@ func lazyRanges(maps []pages, vmas []VMA) ([]Range, error) {
 			i := sort.Search(len(vmas), func(i int) bool { return vmas[i].End > start })
 			if i == len(vmas) || vmas[i].Start > start {
 				return nil, corrupt(maps[0].name, "lazy page at %#x is in no vma", start)
+			}
+			if vmas[i].Status&vmaShadowStack != 0 {
+				// CRIU copies a shadow stack before it is registered, when nobody
+				// has filled what it is copied from.
+				return nil, fmt.Errorf("%s: page %#x is of a shadow stack, which criu restore --lazy-pages would leave empty (hint: criu restore from a mount reads all memory by itself)", maps[0].name, start)
 			}
 			end := min(r.end, vmas[i].End)
 			var err error
