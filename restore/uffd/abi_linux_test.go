@@ -35,6 +35,15 @@ struct uffdio_poison { struct uffdio_range range; __u64 mode; __s64 updated; };
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25
 #endif
+#include <linux/fs.h>
+#ifndef PAGEMAP_SCAN
+struct page_region { __u64 start, end, categories; };
+struct pm_scan_arg { __u64 size, flags, start, end, walk_end, vec, vec_len, max_pages, category_inverted, category_mask, category_anyof_mask, return_mask; };
+#define PAGEMAP_SCAN _IOWR('f', 16, struct pm_scan_arg)
+#endif
+#ifndef PAGE_IS_GUARD
+#define PAGE_IS_GUARD (1 << 8)
+#endif
 #ifndef SCM_PIDFD
 #define SCM_PIDFD 4
 #endif
@@ -51,6 +60,7 @@ int main(void)
 	P(offsetof(struct uffdio_copy, copy)); P(offsetof(struct uffdio_zeropage, zeropage));
 	P(offsetof(struct uffdio_continue, mapped)); P(offsetof(struct uffdio_poison, updated));
 	P(SO_PASSPIDFD); P(SO_PEERPIDFD); P(SCM_PIDFD); P(MADV_HUGEPAGE); P(MADV_COLLAPSE);
+	P(PAGEMAP_SCAN); P(PAGE_IS_GUARD); P(sizeof(struct pm_scan_arg)); P(sizeof(struct page_region)); P(offsetof(struct pm_scan_arg, return_mask));
 	return 0;
 }`
 	bin := t.TempDir() + "/abi"
@@ -85,6 +95,8 @@ int main(void)
 		{"offsetof(struct uffdio_copy, copy)", unsafe.Offsetof(c.copied)}, {"offsetof(struct uffdio_zeropage, zeropage)", unsafe.Offsetof(f.done)},
 		{"offsetof(struct uffdio_continue, mapped)", unsafe.Offsetof(f.done)}, {"offsetof(struct uffdio_poison, updated)", unsafe.Offsetof(f.done)},
 		{"SO_PASSPIDFD", soPassPidfd}, {"SO_PEERPIDFD", soPeerPidfd}, {"SCM_PIDFD", scmPidfd}, {"MADV_HUGEPAGE", madvHugepage}, {"MADV_COLLAPSE", madvCollapse},
+		{"PAGEMAP_SCAN", ioctlPagemapScan}, {"PAGE_IS_GUARD", pageIsGuard}, {"sizeof(struct pm_scan_arg)", unsafe.Sizeof(argScan{})},
+		{"sizeof(struct page_region)", unsafe.Sizeof(pageRegion{})}, {"offsetof(struct pm_scan_arg, return_mask)", unsafe.Offsetof(argScan{}.ret)},
 	} {
 		fmt.Fprintf(&want, "%s %x\n", v.name, v.value)
 	}

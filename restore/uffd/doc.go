@@ -28,6 +28,9 @@
 // come out of order. A page is only filled when all that the process did
 // before has been taken into account: memory tells how.
 //
+// What no event reports is looked up: guard pages before each fill (guards_linux.go),
+// and at a fork what the child is to get empty (wipe.go).
+//
 // # Lock order
 //
 // memory.mu, then Server.mu. The supplier is called with neither held for

@@ -149,7 +149,12 @@ func (m *memory) fillSome(r prefetch.Range, off, limit int64, fill filler) (fill
 	if n == 0 {
 		return 0, r.End(), 0
 	}
-	n = min(n, limit)
+	n, guarded := m.pagemap.unguarded(addr, min(n, limit))
+	if guarded > 0 {
+		m.space.markDone(r.File, at, guarded)
+		m.checkComplete()
+		return 0, at + guarded, 0
+	}
 	filled, errno = fill(m.fd, addr, at, n)
 	errno = found(m.fd, errno)
 	if filled > 0 {
@@ -188,4 +193,18 @@ func (m *memory) checkComplete() {
 func (m *memory) setGone() {
 	m.gone.Store(true)
 	m.kick.set()
+}
+
+// dropGuarded gives up what the process has put guard pages over, before somebody
+// inherits it. Preconditions: mu is held for writing.
+func (m *memory) dropGuarded() {
+	ps := m.space.live.byAddr
+	if m.pagemap == nil || len(ps) == 0 {
+		return
+	}
+	for at, end := ps[0].start, ps[len(ps)-1].end; at < end; {
+		from, to, _ := m.pagemap.guard(at, end)
+		m.space.forget(m.space.live.take(from, to, nil))
+		at = max(to, at+pageSize)
+	}
 }

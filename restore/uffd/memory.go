@@ -24,8 +24,12 @@ type memory struct {
 	id   uint64
 	fd   int
 	task *process // who to kill; nil for a forked child
-	name string   // for logs
-	vmas []criuimg.VMA
+	// parent is the task that forked it; nil for others, and for a child's child.
+	parent *process
+	name   string // for logs
+	vmas   []criuimg.VMA
+	// pagemap tells of guard pages; nil when nobody can, as of a forked child.
+	pagemap *pagemap
 
 	mu sync.RWMutex
 	// space and unsettled: an event has been read since the space was last
@@ -70,6 +74,9 @@ const zeroBytes = 64 << 10
 // and reports whether it is complete.
 func (m *memory) run() bool {
 	defer m.srv.left(m)
+	if m.task == nil {
+		m.wipe()
+	}
 	buf := make([]message, 64)
 	pause, late := settlePause, latePause
 	for {
@@ -310,6 +317,7 @@ func (m *memory) close() {
 	if !m.closed {
 		m.closed = true
 		unix.Close(m.fd)
+		m.pagemap.close()
 		m.kick.close()
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpucr/gpucr-fs/prefetch"
 	"github.com/gpucr/gpucr-fs/restore/criuimg"
 )
@@ -104,8 +106,13 @@ func (p *Plan) Bytes() int64 {
 
 func (t *PlanTask) space(files int) *space {
 	ps := make([]*piece, len(t.Ranges))
+	vmas := t.VMAs
 	for i, r := range t.Ranges {
+		for len(vmas) > 0 && vmas[0].End <= r.Start {
+			vmas = vmas[1:]
+		}
 		ps[i] = &piece{start: r.Start, end: r.End, file: r.File, off: r.Off}
+		ps[i].wiped = len(vmas) > 0 && vmas[0].Start <= r.Start && vmas[0].Madvise&(1<<unix.MADV_WIPEONFORK) != 0
 	}
 	return newSpace(files, t.VMAs, ps)
 }

@@ -1,6 +1,7 @@
 package uffd
 
 import (
+	"bufio"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -110,4 +111,35 @@ func killTogether(pids []int) {
 			}
 		}
 	}
+}
+
+// mappings returns a process's mappings by their addresses, nil when they cannot be
+// read.
+func mappings(pid int) (all []mapping) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/smaps", pid))
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		head, rest, _ := strings.Cut(lines.Text(), " ")
+		if head == "VmFlags:" && len(all) > 0 {
+			all[len(all)-1].wiped = slices.Contains(strings.Fields(rest), "wf")
+			continue
+		}
+		from, to, ok := strings.Cut(head, "-")
+		if !ok {
+			continue
+		}
+		start, err := strconv.ParseUint(from, 16, 64)
+		end, err2 := strconv.ParseUint(to, 16, 64)
+		if err == nil && err2 == nil {
+			all = append(all, mapping{start: start, end: end})
+		}
+	}
+	if lines.Err() != nil {
+		return nil
+	}
+	return all
 }

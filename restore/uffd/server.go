@@ -211,7 +211,7 @@ func (s *Server) add(pid int, task *process, fd int) error {
 		return fmt.Errorf("criu restores task %d, which the images do not have; check that both use the same image directory", pid)
 	}
 	t := &s.opts.Plan.Tasks[i]
-	m := &memory{srv: s, fd: fd, id: s.newID(), task: task, name: fmt.Sprint(pid), vmas: t.VMAs, space: t.space(len(s.opts.Plan.Files))}
+	m := &memory{srv: s, fd: fd, id: s.newID(), task: task, name: fmt.Sprint(pid), vmas: t.VMAs, pagemap: openPagemap(task), space: t.space(len(s.opts.Plan.Files))}
 	s.log.Debug("task", "pid", pid, "ranges", len(t.Ranges), "bytes", m.space.left.Load()*pageSize)
 	return s.start(m)
 }
@@ -224,7 +224,9 @@ func (s *Server) adopt(parent *memory, fd int) {
 	if s.watcher != nil {
 		s.watcher.joined(m)
 	}
+	parent.dropGuarded()
 	m.space = parent.space.fork()
+	m.parent = parent.task
 	if err := s.start(m); err != nil {
 		// The descriptor stays open, so that the child waits for its pages
 		// for ever instead of seeing zeros.

@@ -36,6 +36,9 @@ type process struct {
 
 func (p *process) close() { unix.Close(p.pidfd) }
 
+// ended reports whether the process is gone, and its pid perhaps another's.
+func (p *process) ended() bool { return unix.PidfdSendSignal(p.pidfd, 0, nil, 0) != nil }
+
 // socket is the listening end that CRIU knows by name.
 type socket struct {
 	dir  *os.File

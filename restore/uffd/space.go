@@ -19,12 +19,14 @@ type piece struct {
 	file       int
 	off        int64
 	gen        uint64 // of the install it came with
+	// wiped: a forked child gets zeros instead (MADV_WIPEONFORK), as far as is known.
+	wiped bool
 }
 
 func (p *piece) size() int64   { return int64(p.end - p.start) }
 func (p *piece) offEnd() int64 { return p.off + p.size() }
 func (p *piece) part(s, e uint64) *piece {
-	return &piece{start: s, end: e, file: p.file, off: p.off + int64(s-p.start), gen: p.gen}
+	return &piece{start: s, end: e, file: p.file, off: p.off + int64(s-p.start), gen: p.gen, wiped: p.wiped}
 }
 
 // space is what is known of one address space: where contents belong that have

@@ -3,7 +3,7 @@
 package lazytarget
 
 import (
-	_ "embed"
+	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -20,23 +20,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-//go:embed src/lazytarget.c
-var source []byte
+//go:embed src
+var source embed.FS
 
 // Build compiles the program into dir, statically, and returns its path.
-func Build(dir string) (string, error) {
-	src, bin := filepath.Join(dir, "lazytarget.c"), filepath.Join(dir, "lazytarget")
-	if err := os.WriteFile(src, source, 0o644); err != nil {
+func Build(dir string) (string, error) { return build(dir, "lazytarget") }
+
+// BuildKinds compiles src/kinds.c, which has memory of every kind: see Scenarios.
+func BuildKinds(dir string) (string, error) { return build(dir, "kinds") }
+
+func build(dir, name string) (string, error) {
+	code, err := os.MkdirTemp(dir, "src-")
+	if err != nil {
 		return "", err
 	}
-	out, err := exec.Command("cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread", "-o", bin, src).CombinedOutput()
+	defer os.RemoveAll(code)
+	if err := os.CopyFS(code, source); err != nil {
+		return "", err
+	}
+	bin := filepath.Join(dir, name)
+	out, err := exec.Command("cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread", "-o", bin, filepath.Join(code, "src", name+".c")).CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("build lazytarget: %w: %s\nhint: apt-get install gcc libc6-dev", err, out)
+		return "", fmt.Errorf("build %s: %w: %s\nhint: apt-get install gcc libc6-dev", name, err, out)
 	}
 	return bin, nil
 }
 
-// status mirrors struct status in src/lazytarget.c.
+// status mirrors struct status in src/status.h.
 type status struct {
 	ready, stop, check, checked atomic.Uint64
 	pages, ops, forks           atomic.Uint64
@@ -291,3 +301,7 @@ func Images(dir string) ([]string, error) {
 	}
 	return m, err
 }
+
+// Scenarios are what src/kinds.c checks, one at each Check; a Check beyond the last
+// looks at all memory again.
+var Scenarios = []string{"guards", "guards and fork", "guards and mremap", "guards and munmap", "late guards", "wipe on fork", "dontfork", "freed", "no difference"}

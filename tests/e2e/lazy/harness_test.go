@@ -96,11 +96,16 @@ type checkpoint struct {
 // dump starts a target and dumps it.
 func dump(t testing.TB, o lazytarget.Options) *checkpoint {
 	t.Helper()
+	return dumpProgram(t, targetBin, o)
+}
+
+func dumpProgram(t testing.TB, bin string, o lazytarget.Options) *checkpoint {
+	t.Helper()
 	dir := t.TempDir()
 	c := &checkpoint{dir: filepath.Join(dir, "images"), opt: o}
 	must(t, os.Mkdir(c.dir, 0o755))
 	var err error
-	c.Target, err = lazytarget.Start(targetBin, dir, o)
+	c.Target, err = lazytarget.Start(bin, dir, o)
 	must(t, err)
 	t.Cleanup(func() { c.Close() })
 	t.Cleanup(c.Kill)

@@ -130,9 +130,14 @@ type target struct {
 // start starts a process, to be dumped as name.
 func (b *bench) start(name string, o lazytarget.Options) *target {
 	b.t.Helper()
+	return b.startProgram(targetBin, name, o)
+}
+
+func (b *bench) startProgram(bin, name string, o lazytarget.Options) *target {
+	b.t.Helper()
 	dir := filepath.Join(b.t.TempDir(), name)
 	must(b.t, os.Mkdir(dir, 0o700))
-	x, err := lazytarget.Start(targetBin, dir, o)
+	x, err := lazytarget.Start(bin, dir, o)
 	must(b.t, err)
 	b.t.Cleanup(func() { x.Close() })
 	b.t.Cleanup(x.Kill)
