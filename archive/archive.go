@@ -38,6 +38,8 @@ type Progress struct {
 type ImportOptions struct {
 	// Tags the new checkpoint gets.
 	Tags []string
+	// Labels it gets, beside those that its images tell.
+	Labels map[string]string
 	// Parent names the checkpoint that a "parent" link stands for; by default the one named like the last element of the link's target.
 	Parent string
 	// MaxFiles bounds the files, directories and links of the source. Default 1,048,576.

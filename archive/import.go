@@ -61,7 +61,7 @@ func into(ctx context.Context, s *index.Store, name string, o ImportOptions, rea
 		return Result{}, err
 	}
 	o.setDefaults()
-	d, err := s.Create(ctx, name, index.CreateOptions{Tags: o.Tags})
+	d, err := s.Create(ctx, name, index.CreateOptions{Tags: o.Tags, Labels: o.Labels})
 	if err != nil {
 		return Result{}, err
 	}

@@ -78,7 +78,7 @@ type OnAccess = func(checkpoint, path string, off, n int64)
 type Options struct {
 	// Dir is the store.
 	Dir string
-	// Index are the options the store is opened with. OnRead and Cuts are taken over by the daemon.
+	// Index are the options the store is opened with. OnRead, Cuts and Labels are taken over by the daemon.
 	Index index.Options
 	// Mount makes a mount. It tells onAccess of every read of sealed content.
 	Mount func(ctx context.Context, s *index.Store, r MountRequest, onAccess OnAccess) (Mount, error)
@@ -152,7 +152,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	d.serving, d.endServ = context.WithCancel(context.Background())
 	d.metrics = newMetrics(d)
 	o.Index.OnRead = d.metrics.observe
-	o.Index.Cuts = gpu.Cuts
+	o.Index.Cuts, o.Index.Labels = gpu.Cuts, imageLabels
 	o.Index.Logger = o.Logger
 	if o.Restores && len(o.Guardian) > 0 {
 		d.spare.start(o.Guardian)

@@ -10,9 +10,10 @@ import (
 
 // DumpRequest asks for an image directory that is a new checkpoint. The folder is the caller's.
 type DumpRequest struct {
-	Name string   `json:"name"`
-	Tags []string `json:"tags,omitempty"`
-	Dir  string   `json:"dir"` // absolute, with a folder images in it
+	Name   string            `json:"name"`
+	Tags   []string          `json:"tags,omitempty"`
+	Labels map[string]string `json:"labels,omitempty"`
+	Dir    string            `json:"dir"` // absolute, with a folder images in it
 }
 
 // Dump mounts a new checkpoint for one dump; it says so by a line with Prepared. The caller runs CRIU and answers with its verdict. Then the checkpoint is sealed, or, when
@@ -27,7 +28,10 @@ var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Br
 		return Brief{}, err
 	}
 	m := d.mountAt(images)
-	err := say(env, Prepared{Checkpoint: q.Name, Images: images})
+	err := d.store.Label(q.Name, q.Labels)
+	if err == nil {
+		err = say(env, Prepared{Checkpoint: q.Name, Images: images})
+	}
 	ok, said := false, true
 	if err == nil {
 		ok, said = awaitVerdict(env)

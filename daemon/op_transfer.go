@@ -15,13 +15,14 @@ import (
 
 // ImportRequest asks to bring in a directory or an archive.
 type ImportRequest struct {
-	Name     string   `json:"name"`
-	Source   string   `json:"source,omitempty"` // absolute; empty: an archive comes as the input stream
-	Tags     []string `json:"tags,omitempty"`
-	Parent   string   `json:"parent,omitempty"`
-	MaxFiles int      `json:"max_files,omitempty"`
-	MaxBytes int64    `json:"max_bytes,omitempty"`
-	MaxRatio int64    `json:"max_ratio,omitempty"`
+	Name     string            `json:"name"`
+	Source   string            `json:"source,omitempty"` // absolute; empty: an archive comes as the input stream
+	Tags     []string          `json:"tags,omitempty"`
+	Labels   map[string]string `json:"labels,omitempty"`
+	Parent   string            `json:"parent,omitempty"`
+	MaxFiles int               `json:"max_files,omitempty"`
+	MaxBytes int64             `json:"max_bytes,omitempty"`
+	MaxRatio int64             `json:"max_ratio,omitempty"`
 }
 
 // ImportResult says what came in.
@@ -39,7 +40,7 @@ var Import = define("import", func(ctx context.Context, env *Env, r ImportReques
 })
 
 func importFrom(ctx context.Context, env *Env, r ImportRequest) (archive.Result, error) {
-	o := archive.ImportOptions{Tags: r.Tags, Parent: r.Parent, MaxFiles: r.MaxFiles, MaxBytes: r.MaxBytes, MaxRatio: r.MaxRatio, Logger: env.Log,
+	o := archive.ImportOptions{Tags: r.Tags, Labels: r.Labels, Parent: r.Parent, MaxFiles: r.MaxFiles, MaxBytes: r.MaxBytes, MaxRatio: r.MaxRatio, Logger: env.Log,
 		Progress: func(p archive.Progress) { env.Progress(transferProgress(p)) }}
 	if r.Source == "" {
 		if env.In == nil {

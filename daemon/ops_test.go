@@ -53,7 +53,7 @@ func TestLifeOfACheckpoint(t *testing.T) {
 		if len(list) != 3 || list[0].Name != "a" || list[0].Logical != list[0].Zero+list[0].Unique+list[0].Shared || list[0].Shared == 0 || list[1].Shared != 0 {
 			t.Errorf("ls: %+v", list)
 		}
-		if tagged := must[NamesResult](t)(Names.Do(ctx, s, NamesRequest{Tag: "golden"}, none)).Checkpoints; len(tagged) != 1 || tagged[0].Name != "a" {
+		if tagged := must[NamesResult](t)(Names.Do(ctx, s, NamesRequest{Select{Tag: "golden"}}, none)).Checkpoints; len(tagged) != 1 || tagged[0].Name != "a" {
 			t.Errorf("ls --tag: %+v", tagged)
 		}
 		if e := must[EntriesResult](t)(Entries.Do(ctx, s, EntriesRequest{Ref: "golden"}, none)); e.Checkpoint != "a" || len(e.Entries) < 2 {

@@ -108,3 +108,71 @@ func TestSelectRemoved(t *testing.T) {
 		t.Errorf("an empty store: %+v, %v", res, err)
 	}
 }
+
+// Rules by the calendar keep the newest of each stretch that has one; stretches without any are not counted.
+func TestKeepByCalendar(t *testing.T) {
+	local := time.Local
+	time.Local = time.UTC
+	t.Cleanup(func() { time.Local = local })
+	var all []index.Info
+	for _, at := range []string{
+		"2025-12-28T10:00:00Z", // Sunday, the last day of a week
+		"2025-12-29T10:00:00Z", // Monday: ISO week 1 of 2026
+		"2026-01-01T09:00:00Z",
+		"2026-01-01T23:10:00Z",
+		"2026-01-01T23:50:00Z",
+		"2026-01-03T00:10:00Z",
+		"2026-02-14T12:00:00Z",
+	} {
+		when, err := time.Parse(time.RFC3339, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, index.Info{Name: when.Format("0102-1504"), State: index.Sealed, Created: when, SealedAt: when})
+	}
+	for _, c := range []struct {
+		name string
+		keep Policy
+		want string
+	}{
+		{"one hour", Policy{Hourly: 1}, "0214-1200"},
+		{"hours", Policy{Hourly: 3}, "0101-2350 0103-0010 0214-1200"},
+		{"days", Policy{Daily: 3}, "0101-2350 0103-0010 0214-1200"},
+		{"weeks", Policy{Weekly: 2}, "0103-0010 0214-1200"},
+		{"weeks across the year", Policy{Weekly: 3}, "1228-1000 0103-0010 0214-1200"},
+		{"months", Policy{Monthly: 2}, "0103-0010 0214-1200"},
+		{"more than there are", Policy{Monthly: 9}, "1229-1000 0103-0010 0214-1200"},
+		{"any rule keeps", Policy{Last: 1, Monthly: 3, Hourly: 2}, "1229-1000 0103-0010 0214-1200"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			res, err := selectRemoved(all, RemoveRequest{Keep: &c.keep})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var kept []string
+			for _, k := range res.Kept {
+				kept = append(kept, k.Name)
+			}
+			if got := strings.Join(kept, " "); got != c.want {
+				t.Errorf("kept %s, want %s", got, c.want)
+			}
+			if len(res.Kept)+len(res.Removed) != len(all) {
+				t.Errorf("%d kept and %d removed of %d", len(res.Kept), len(res.Removed), len(all))
+			}
+		})
+	}
+	all[0].Labels, all[2].Labels = map[string]string{"host": "a"}, map[string]string{"host": "a"}
+	all[0].Name, all[2].Parent = "base", ""
+	all[6].Parent = "base" // whoever a rule does not see still needs its parent
+	res, err := selectRemoved(all, RemoveRequest{Keep: &Policy{Labels: LabelFilter{"host=a"}, Last: 1}})
+	if err != nil || len(res.Removed) != 0 || len(res.Kept) != 2 {
+		t.Errorf("by label: %+v, %v", res, err)
+	}
+	all[6].Parent = ""
+	if res, err = selectRemoved(all, RemoveRequest{Keep: &Policy{Labels: LabelFilter{"host=a"}, Last: 1}}); err != nil || len(res.Removed) != 1 || res.Removed[0].Name != "base" {
+		t.Errorf("by label: %+v, %v", res, err)
+	}
+	if _, err := selectRemoved(all, RemoveRequest{Keep: &Policy{Daily: -1}}); index.ClassOf(err) != index.Invalid {
+		t.Errorf("a negative rule: %v", err)
+	}
+}

@@ -32,7 +32,7 @@ func Connect(ctx context.Context, dir string, o index.Options) (*Session, error)
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	o.Cuts = gpu.Cuts
+	o.Cuts, o.Labels = gpu.Cuts, imageLabels
 	for begin, limit := time.Now(), patience; ; {
 		c, err := newClient(ctx, abs)
 		if err == nil {

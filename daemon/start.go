@@ -240,8 +240,9 @@ func ServeLazyPages(ctx context.Context, dir string, q LazyPagesRequest, ready f
 
 // DumpOptions say how to dump.
 type DumpOptions struct {
-	Name string
-	Tags []string
+	Name   string
+	Tags   []string
+	Labels map[string]string
 	// Start makes a daemon.
 	Start StartFunc
 	// Run dumps with CRIU into the directory.
@@ -259,7 +260,7 @@ func DumpInto(ctx context.Context, dir string, o DumpOptions) (Brief, error) {
 	if err != nil {
 		return Brief{}, err
 	}
-	res, err := converse(ctx, s, Dump, DumpRequest{Name: o.Name, Tags: o.Tags, Dir: string(f)}, func(ctx context.Context, p Prepared) error {
+	res, err := converse(ctx, s, Dump, DumpRequest{Name: o.Name, Tags: o.Tags, Labels: o.Labels, Dir: string(f)}, func(ctx context.Context, p Prepared) error {
 		return o.Run(ctx, p.Images)
 	}, nil)
 	return res, errors.Join(err, f.clear())

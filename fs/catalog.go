@@ -23,11 +23,12 @@ type catalog struct {
 	images map[string]*image     // drafts of this mount, and sealed ones that were looked at
 	bases  map[uint64]string     // inode base → checkpoint ID
 	drafts uint64                // made so far
+	labels map[string]string     // of drafts; never changes
 	gone   []*image              // left images since takeGone
 }
 
-func newCatalog(store *index.Store) *catalog {
-	c := &catalog{store: store, images: map[string]*image{}, bases: map[uint64]string{}}
+func newCatalog(store *index.Store, labels map[string]string) *catalog {
+	c := &catalog{store: store, labels: labels, images: map[string]*image{}, bases: map[uint64]string{}}
 	c.gen.Store(1)
 	return c
 }
@@ -151,7 +152,7 @@ func (c *catalog) latest() (img *image, gen uint64, err error) {
 
 // create makes a draft.
 func (c *catalog) create(ctx context.Context, name string) (*image, error) {
-	d, err := c.store.Create(ctx, name, index.CreateOptions{})
+	d, err := c.store.Create(ctx, name, index.CreateOptions{Labels: c.labels})
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,8 @@ type Options struct {
 	Checkpoint string
 	// New makes a draft of this name and shows it as the root. Not together with Checkpoint.
 	New string
+	// Labels are those of checkpoints that are made in the mount.
+	Labels map[string]string
 	// Logger takes what an administrator should see. Default: discards.
 	Logger *slog.Logger
 	// ReadaheadKB is what the kernel reads ahead, in KiB. Default 8192; negative leaves the kernel's 128.

@@ -56,7 +56,7 @@ func Mount(ctx context.Context, store *index.Store, dir string, o Options) (*Ser
 	o.setDefaults()
 	s := &Server{
 		store: store, opts: o, log: o.Logger, uid: uint32(os.Geteuid()), gid: uint32(os.Getegid()), started: time.Now(),
-		cat: newCatalog(store), scratch: newPool(store.Dir(), o.ScratchBytes), handles: map[closer]struct{}{}, done: make(chan struct{}),
+		cat: newCatalog(store, o.Labels), scratch: newPool(store.Dir(), o.ScratchBytes), handles: map[closer]struct{}{}, done: make(chan struct{}),
 	}
 	if err := s.checkDir(dir); err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"sort"
@@ -22,7 +23,8 @@ func clonePB(pb *manifestpb.Checkpoint) *manifestpb.Checkpoint { return proto.Cl
 
 // CreateOptions of a new checkpoint.
 type CreateOptions struct {
-	Tags []string
+	Tags   []string
+	Labels map[string]string
 }
 
 // Draft is a checkpoint being written, safe for concurrent use. It is invisible to Checkpoint and Latest until Seal.
@@ -66,7 +68,10 @@ func (s *Store) Create(_ context.Context, name string, o CreateOptions) (*Draft,
 			return nil, err
 		}
 	}
-	pb := &manifestpb.Checkpoint{Id: newID(), Name: name, CreatedNs: time.Now().UnixNano(), Tags: slices.Clone(o.Tags)}
+	if err := validLabels(o.Labels); err != nil {
+		return nil, err
+	}
+	pb := &manifestpb.Checkpoint{Id: newID(), Name: name, CreatedNs: time.Now().UnixNano(), Tags: slices.Clone(o.Tags), Labels: maps.Clone(o.Labels)}
 	payload, err := manifest.EncodeCheckpoint(pb)
 	if err != nil {
 		return nil, classify(op, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
 	"strings"
@@ -98,7 +99,7 @@ func (s *Store) describe(r *root) Info {
 	pb := r.pb
 	i := Info{
 		Name: pb.Name, ID: pb.Id, State: Sealed, Created: time.Unix(0, pb.CreatedNs).UTC(), Tags: slices.Clone(pb.Tags),
-		Files: int(pb.Files), Logical: pb.Logical, Zero: pb.Zero,
+		Files: int(pb.Files), Logical: pb.Logical, Zero: pb.Zero, Labels: maps.Clone(pb.Labels),
 	}
 	switch {
 	case r.writing:

@@ -39,6 +39,7 @@ func (d *Draft) Seal(ctx context.Context) (Info, error) {
 	}
 	sort.Strings(paths)
 	w := sealWriter{d: d, pb: clonePB(d.r.pb)}
+	d.label(w.pb)
 	for _, p := range paths {
 		if err := ctx.Err(); err != nil {
 			return fail(err)

@@ -49,6 +49,9 @@ type Options struct {
 	// Cuts, if set, is asked when a draft is about to be sealed where else its files must be cut: offsets by path, ascending. What two files have in common is then found
 	// though it lies between other things in each. The view is valid during the call. An error is logged and changes nothing.
 	Cuts func(fsys fs.FS) (map[string][]int64, error)
+	// Labels, if set, is asked before a checkpoint is sealed what its files tell about the processes in it; see [Store.Label]. The view is valid during the call. What
+	// was set by hand stays.
+	Labels func(fsys fs.FS) map[string]string
 	// OnRead, if set, is told every read of a sealed file: how long it took, how many bytes it gave, and whether all came from memory.
 	OnRead func(d time.Duration, bytes int64, hit bool)
 }
@@ -124,6 +127,8 @@ type Info struct {
 	Unique   int64     `json:"unique"`
 	Shared   int64     `json:"shared"`
 	Stored   int64     `json:"stored"`
+
+	Labels map[string]string `json:"labels,omitempty"` // host, command, user, started, and what users add
 }
 
 // FileInfo describes one entry of a checkpoint.

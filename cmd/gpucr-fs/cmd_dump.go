@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
 	"time"
 
@@ -26,7 +27,7 @@ type dumping struct {
 
 func (a *app) dumpCmd() *cobra.Command {
 	d := dumping{a: a}
-	var tags []string
+	var tags, labels []string
 	c := &cobra.Command{
 		Use:   "dump STORE NAME -t PID [-- CRIU OPTIONS]",
 		Short: "checkpoint processes straight into a store",
@@ -45,25 +46,32 @@ and the processes go on. What CUDA processes have on NVIDIA GPUs is moved into t
 				return usage(errors.New("criu's work directory is the checkpoint here"), "-- --log-file FILE keeps criu's log")
 			}
 			d.leave = d.leave || d.args.LeaveRunning
-			return d.run(cmd.Context(), args[0], args[1], tags)
+			set, err := daemon.ParseLabels(labels)
+			if err != nil {
+				return err
+			}
+			return d.run(cmd.Context(), args[0], args[1], tags, set)
 		},
 	}
 	f := c.Flags()
 	f.IntVarP(&d.pid, "tree", "t", 0, "`PID` of the first process")
 	f.BoolVarP(&d.leave, "leave-running", "R", false, "let the processes go on afterwards")
 	f.StringSliceVar(&tags, "tag", nil, "`TAG` for the checkpoint")
+	f.StringArrayVar(&labels, "label", nil, "label `KEY=VALUE` for the checkpoint, may be given again")
 	d.criu.add(f)
 	d.nvidia.addDump(f)
 	return c
 }
 
-func (d *dumping) run(ctx context.Context, store, name string, tags []string) error {
+func (d *dumping) run(ctx context.Context, store, name string, tags []string, set map[string]string) error {
 	dir, start, err := d.a.startDaemon(store, false)
 	if err != nil {
 		return err
 	}
+	labels := daemon.ProcessLabels(d.pid)
+	maps.Copy(labels, set)
 	begin := time.Now()
-	res, err := daemon.DumpInto(ctx, dir, daemon.DumpOptions{Name: name, Tags: tags, Start: start, Run: d.dump})
+	res, err := daemon.DumpInto(ctx, dir, daemon.DumpOptions{Name: name, Tags: tags, Labels: labels, Start: start, Run: d.dump})
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 func (a *app) importCmd() *cobra.Command {
 	var req daemon.ImportRequest
 	var maxBytes bytesValue
+	var labels []string
 	c := &cobra.Command{
 		Use:   "import STORE NAME SOURCE",
 		Short: "bring an image directory or a checkpoint archive into the store",
@@ -28,6 +29,9 @@ Absolute names, names with "..", links out of the tree, hard links and devices a
 		Args:    cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			req.Name, req.MaxBytes = args[1], int64(maxBytes)
+			if req.Labels, err = daemon.ParseLabels(labels); err != nil {
+				return err
+			}
 			var res daemon.ImportResult
 			if args[2] == "-" {
 				res, err = a.importStream(cmd.Context(), args[0], req)
@@ -48,6 +52,7 @@ Absolute names, names with "..", links out of the tree, hard links and devices a
 	}
 	f := c.Flags()
 	f.StringSliceVar(&req.Tags, "tag", nil, "`TAG` of the new checkpoint, may be given again")
+	f.StringArrayVar(&labels, "label", nil, "label `KEY=VALUE` of the new checkpoint, may be given again")
 	f.StringVar(&req.Parent, "parent", "", "`NAME` of the checkpoint an incremental dump builds on")
 	f.IntVar(&req.MaxFiles, "max-files", 0, "most files, directories and links (default 1048576)")
 	f.Var(&maxBytes, "max-bytes", "largest sum of file sizes (default 16TiB)")

@@ -18,18 +18,20 @@ func (a *app) lsCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "ls STORE [NAME]",
 		Short: "list checkpoints, or the files of one",
-		Long: `Ls lists the checkpoints of a store, oldest first. A checkpoint's logical bytes are its files' sizes: zero pages, which are stored nowhere; bytes unique
+		Long: `Ls lists the checkpoints of a store, oldest first or as --sort says. A checkpoint's logical bytes are its files' sizes: zero pages, which are stored nowhere; bytes unique
 to it; and bytes shared with other checkpoints. Stored is what its distinct chunks occupy on disk, compressed, shared ones included.
 --json adds what the processes of a checkpoint had on AMD GPUs.
+Labels tell where a checkpoint comes from: the host, the user and the command of its first process, and what was added with label.
 With NAME (a name, a tag or the beginning of an ID) it lists the files of that checkpoint.`,
-		Example: "  gpucr-fs ls store/\n  gpucr-fs ls --json --tag golden store/\n  gpucr-fs ls store/ web-1",
-		Args:    cobra.RangeArgs(1, 2),
+		Example: "  gpucr-fs ls store/\n  gpucr-fs ls --json --tag golden store/\n  gpucr-fs ls store/ web-1\n" +
+			"  gpucr-fs ls --label host=node-7 --label team --sort stored --reverse store/\n  gpucr-fs ls --latest 1 --label user=www-data store/",
+		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 {
 				return a.lsFiles(cmd.Context(), args[0], args[1])
 			}
 			if fast {
-				return a.lsNames(cmd.Context(), args[0], req.Tag)
+				return a.lsNames(cmd.Context(), args[0], req.Select)
 			}
 			res, err := do(cmd.Context(), a, args[0], "", daemon.List, req)
 			if err != nil {
@@ -44,31 +46,50 @@ With NAME (a name, a tag or the beginning of an ID) it lists the files of that c
 			})
 		},
 	}
-	c.Flags().StringVar(&req.Tag, "tag", "", "only the checkpoint of this `TAG`")
+	f := c.Flags()
+	f.StringVar(&req.Tag, "tag", "", "only the checkpoint of this `TAG`")
+	f.StringArrayVar((*[]string)(&req.Labels), "label", nil, "only those with the label `KEY` or KEY=VALUE, may be given again: all must hold")
+	f.StringVar(&req.Sort, "sort", "", "`ORDER`: "+strings.Join(daemon.SortKeys(), ", ")+" (default created)")
+	f.BoolVar(&req.Reverse, "reverse", false, "in descending order")
+	f.IntVar(&req.Latest, "latest", 0, "only the `N` sealed last, of those selected")
 	c.Flags().BoolVar(&fast, "fast", false, "do not count unique, shared and stored bytes")
 	return c
 }
 
 func checkpointTable(w io.Writer, list []index.Info) {
-	fmt.Fprintln(w, "NAME\tSTATE\tSEALED\tFILES\tLOGICAL\tZERO\tUNIQUE\tSHARED\tSTORED\tPARENT\tTAGS")
+	fmt.Fprintln(w, "NAME\tSTATE\tSEALED\tFILES\tLOGICAL\tZERO\tUNIQUE\tSHARED\tSTORED\tPARENT\tTAGS\tHOST\tUSER\tCOMMAND\tLABELS")
 	for _, i := range list {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.Name, i.State, when(i.SealedAt), i.Files, size(i.Logical), size(i.Zero),
-			size(i.Unique), size(i.Shared), size(i.Stored), dash(i.Parent), dash(strings.Join(i.Tags, ",")))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.Name, i.State, when(i.SealedAt), i.Files, size(i.Logical), size(i.Zero),
+			size(i.Unique), size(i.Shared), size(i.Stored), dash(i.Parent), dash(strings.Join(i.Tags, ",")), labelColumns(i.Labels))
 	}
 }
 
-func (a *app) lsNames(ctx context.Context, dir, tag string) error {
-	res, err := do(ctx, a, dir, "", daemon.Names, daemon.NamesRequest{Tag: tag})
+func (a *app) lsNames(ctx context.Context, dir string, q daemon.Select) error {
+	res, err := do(ctx, a, dir, "", daemon.Names, daemon.NamesRequest{Select: q})
 	if err != nil {
 		return err
 	}
 	return a.print(res, func(w io.Writer) {
-		fmt.Fprintln(w, "NAME\tSTATE\tSEALED\tFILES\tLOGICAL\tZERO\tPARENT\tTAGS")
+		fmt.Fprintln(w, "NAME\tSTATE\tSEALED\tFILES\tLOGICAL\tZERO\tPARENT\tTAGS\tHOST\tUSER\tCOMMAND\tLABELS")
 		for _, i := range res.Checkpoints {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", i.Name, i.State, when(i.SealedAt), i.Files, size(i.Logical), size(i.Zero),
-				dash(i.Parent), dash(strings.Join(i.Tags, ",")))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", i.Name, i.State, when(i.SealedAt), i.Files, size(i.Logical), size(i.Zero),
+				dash(i.Parent), dash(strings.Join(i.Tags, ",")), labelColumns(i.Labels))
 		}
 	})
+}
+
+// commandWidth is what a table shows of a command line, in characters.
+const commandWidth = 32
+
+// labelColumns gives the columns HOST, USER, COMMAND and LABELS, which holds the others.
+func labelColumns(labels map[string]string) string {
+	command := []rune(labels["command"])
+	if len(command) > commandWidth {
+		command = append(command[:commandWidth-1], '…')
+	}
+	return strings.Join([]string{
+		dash(labels["host"]), dash(labels["user"]), dash(string(command)), dash(strings.Join(daemon.ExtraLabels(labels), ",")),
+	}, "\t")
 }
 
 func (a *app) lsFiles(ctx context.Context, dir, ref string) error {

@@ -209,6 +209,7 @@ func mounter(log *slog.Logger) func(context.Context, *index.Store, daemon.MountR
 	return func(ctx context.Context, s *index.Store, r daemon.MountRequest, onAccess daemon.OnAccess) (daemon.Mount, error) {
 		m, err := fs.Mount(ctx, s, r.Dir, fs.Options{
 			Checkpoint: r.Checkpoint, New: r.New, Logger: log, ReadaheadKB: r.ReadaheadKB, AllowOther: r.AllowOther, Debug: r.Debug, OnAccess: onAccess,
+			Labels: daemon.HostLabels(),
 		})
 		if err != nil {
 			return nil, err

@@ -20,10 +20,13 @@ func (a *app) rmCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rm STORE [NAME...]",
 		Short: "remove checkpoints by name, tag or policy",
-		Long: `Rm removes checkpoints: those named, that of --tag, or all sealed ones that no --keep-… rule wants. All of them go or none. A checkpoint that an incremental
+		Long: `Rm removes checkpoints: those named, that of --tag, or all sealed ones that no --keep-… rule wants. Several rules
+keep what any of them wants. All of the selection go or none. A checkpoint that an incremental
 one builds on is refused by name and kept by a policy. The space is given back by gc.`,
-		Example: "  gpucr-fs rm store/ web-1 web-2\n  gpucr-fs rm -n --keep-last 3 --keep-within 7d12h --keep-tag golden store/",
-		Args:    cobra.MinimumNArgs(1),
+		Example: "  gpucr-fs rm store/ web-1 web-2\n  gpucr-fs rm -n --keep-last 3 --keep-within 7d12h --keep-tag golden store/\n" +
+			"  gpucr-fs rm --keep-hourly 24 --keep-daily 7 --keep-weekly 5 --keep-monthly 12 store/\n" +
+			"  gpucr-fs rm --keep-last 3 --label host=node-7 store/",
+		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			keep.Within = time.Duration(within)
 			req.Names, req.Keep = args[1:], &keep
@@ -34,7 +37,12 @@ one builds on is refused by name and kept by a policy. The space is given back b
 	f.StringVar(&req.Tag, "tag", "", "remove the checkpoint that bears `TAG`")
 	f.IntVar(&keep.Last, "keep-last", 0, "keep the `N` sealed last, remove the others")
 	f.Var(&within, "keep-within", "keep those sealed within `TIME` before the last one, like 7d12h (w, d, h, m, s)")
+	f.IntVar(&keep.Hourly, "keep-hourly", 0, "keep the last one of each of the `N` latest hours that have one")
+	f.IntVar(&keep.Daily, "keep-daily", 0, "the same by days")
+	f.IntVar(&keep.Weekly, "keep-weekly", 0, "the same by weeks, which begin on Monday")
+	f.IntVar(&keep.Monthly, "keep-monthly", 0, "the same by months")
 	f.StringSliceVar(&keep.Tags, "keep-tag", nil, "keep those that bear `TAG`, may be given again")
+	f.StringArrayVar((*[]string)(&keep.Labels), "label", nil, "let the rules see only those with the label `KEY` or KEY=VALUE, may be given again")
 	f.BoolVarP(&dryRun, "dry-run", "n", false, "only show what would be removed")
 	f.BoolVarP(&yes, "yes", "y", false, "do not ask")
 	return c

@@ -3,6 +3,9 @@ package manifest
 import (
 	"errors"
 	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -26,6 +29,9 @@ const (
 	MaxEntries = 1 << 22
 	// MaxInline bounds what lies in the table of files itself: less than a page.
 	MaxInline = 4095
+	// MaxLabels is how many labels a checkpoint may have: they travel with every list of checkpoints. MaxLabelValue is the length of a value in bytes.
+	MaxLabels     = 64
+	MaxLabelValue = 1024
 	// MaxTags is how many tags a checkpoint may have.
 	MaxTags = 1024
 )
@@ -101,7 +107,31 @@ func checkCheckpoint(c *manifestpb.Checkpoint) error {
 			return fmt.Errorf("%w: tag %.40q", errRoot, t)
 		}
 	}
+	if len(c.Labels) > MaxLabels {
+		return fmt.Errorf("%w: %d labels", errRoot, len(c.Labels))
+	}
+	for k, v := range c.Labels {
+		if !ValidLabelKey(k) || !ValidLabelValue(v) {
+			return fmt.Errorf("%w: label %.80q", errRoot, k)
+		}
+	}
 	return nil
+}
+
+// ValidLabelKey says whether key can be that of a label: up to 63 small letters, digits, dots, dashes, underscores and slashes, a letter or digit first.
+func ValidLabelKey(key string) bool {
+	for i, c := range []byte(key) {
+		letter := c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
+		if !letter && (i == 0 || !strings.ContainsRune("._/-", rune(c))) {
+			return false
+		}
+	}
+	return key != "" && len(key) < 64
+}
+
+// ValidLabelValue says whether value can be that of a label: what can be printed on one line, at most MaxLabelValue bytes.
+func ValidLabelValue(value string) bool {
+	return len(value) <= MaxLabelValue && utf8.ValidString(value) && !strings.ContainsFunc(value, unicode.IsControl)
 }
 
 // EncodeEntries gives the stored form of one part of a file table.

@@ -87,6 +87,7 @@ type Checkpoint struct {
 	Logical       int64                  `protobuf:"varint,10,opt,name=logical,proto3" json:"logical,omitempty"` // bytes of regular files
 	Zero          int64                  `protobuf:"varint,11,opt,name=zero,proto3" json:"zero,omitempty"`       // of which zero runs
 	Parts         uint32                 `protobuf:"varint,12,opt,name=parts,proto3" json:"parts,omitempty"`     // number of entry tables
+	Labels        map[string]string      `protobuf:"bytes,13,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -203,6 +204,13 @@ func (x *Checkpoint) GetParts() uint32 {
 		return x.Parts
 	}
 	return 0
+}
+
+func (x *Checkpoint) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
 }
 
 // Entries is one part of the table of files, sorted by path across all parts.
@@ -455,7 +463,7 @@ var File_index_manifest_manifest_proto protoreflect.FileDescriptor
 
 const file_index_manifest_manifest_proto_rawDesc = "" +
 	"\n" +
-	"\x1dindex/manifest/manifest.proto\x12\x11gpucr.manifest.v1\"\xa9\x02\n" +
+	"\x1dindex/manifest/manifest.proto\x12\x11gpucr.manifest.v1\"\xa7\x03\n" +
 	"\n" +
 	"Checkpoint\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
@@ -471,7 +479,11 @@ const file_index_manifest_manifest_proto_rawDesc = "" +
 	"\alogical\x18\n" +
 	" \x01(\x03R\alogical\x12\x12\n" +
 	"\x04zero\x18\v \x01(\x03R\x04zero\x12\x14\n" +
-	"\x05parts\x18\f \x01(\rR\x05parts\"=\n" +
+	"\x05parts\x18\f \x01(\rR\x05parts\x12A\n" +
+	"\x06labels\x18\r \x03(\v2).gpucr.manifest.v1.Checkpoint.LabelsEntryR\x06labels\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"=\n" +
 	"\aEntries\x122\n" +
 	"\aentries\x18\x01 \x03(\v2\x18.gpucr.manifest.v1.EntryR\aentries\"\xba\x02\n" +
 	"\x05Entry\x12\x12\n" +
@@ -511,22 +523,24 @@ func file_index_manifest_manifest_proto_rawDescGZIP() []byte {
 }
 
 var file_index_manifest_manifest_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_index_manifest_manifest_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_index_manifest_manifest_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_index_manifest_manifest_proto_goTypes = []any{
 	(Entry_Type)(0),    // 0: gpucr.manifest.v1.Entry.Type
 	(*Checkpoint)(nil), // 1: gpucr.manifest.v1.Checkpoint
 	(*Entries)(nil),    // 2: gpucr.manifest.v1.Entries
 	(*Entry)(nil),      // 3: gpucr.manifest.v1.Entry
 	(*Segment)(nil),    // 4: gpucr.manifest.v1.Segment
+	nil,                // 5: gpucr.manifest.v1.Checkpoint.LabelsEntry
 }
 var file_index_manifest_manifest_proto_depIdxs = []int32{
-	3, // 0: gpucr.manifest.v1.Entries.entries:type_name -> gpucr.manifest.v1.Entry
-	0, // 1: gpucr.manifest.v1.Entry.type:type_name -> gpucr.manifest.v1.Entry.Type
-	2, // [2:2] is the sub-list for method output_type
-	2, // [2:2] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	5, // 0: gpucr.manifest.v1.Checkpoint.labels:type_name -> gpucr.manifest.v1.Checkpoint.LabelsEntry
+	3, // 1: gpucr.manifest.v1.Entries.entries:type_name -> gpucr.manifest.v1.Entry
+	0, // 2: gpucr.manifest.v1.Entry.type:type_name -> gpucr.manifest.v1.Entry.Type
+	3, // [3:3] is the sub-list for method output_type
+	3, // [3:3] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_index_manifest_manifest_proto_init() }
@@ -540,7 +554,7 @@ func file_index_manifest_manifest_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_index_manifest_manifest_proto_rawDesc), len(file_index_manifest_manifest_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

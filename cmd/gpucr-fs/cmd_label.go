@@ -1,0 +1,38 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpucr/gpucr-fs/daemon"
+)
+
+func (a *app) labelCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "label STORE NAME [KEY=VALUE...]",
+		Short: "show and change the labels of a checkpoint",
+		Long: `Label sets labels of a sealed checkpoint; KEY= takes one away. Without labels it shows those of NAME. Every checkpoint has host, user and command from
+its first process where its images tell them, and started where gpucr-fs dump made it. ls --label selects by labels.`,
+		Example: "  gpucr-fs label store/ web-1 team=vision env=prod\n  gpucr-fs label store/ web-1 env=",
+		Args:    cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			labels, err := daemon.ParseLabels(args[2:])
+			if err != nil {
+				return err
+			}
+			res, err := do(cmd.Context(), a, args[0], "", daemon.Label, daemon.LabelRequest{Ref: args[1], Labels: labels})
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) {
+				for _, k := range slices.Sorted(maps.Keys(res.Labels)) {
+					fmt.Fprintf(w, "%s\t%s\n", k, res.Labels[k])
+				}
+			})
+		},
+	}
+}
