@@ -78,8 +78,13 @@ func ExportDir(ctx context.Context, c *index.Checkpoint, dst string, o ExportOpt
 		return res, fmt.Errorf("export: %w", err)
 	}
 	defer os.RemoveAll(tmp) // nothing is left under this name after the rename
-	e := exporter{c: c, tell: newTeller(o, &res, c), res: &res}
-	if err := e.write(ctx, tmp); err != nil {
+	root, err := os.OpenRoot(tmp)
+	if err != nil {
+		return res, fmt.Errorf("export: %w", err)
+	}
+	defer root.Close()
+	e := exporter{c: c, tell: newTeller(o, &res, c), res: &res, root: root}
+	if err := e.write(ctx); err != nil {
 		return res, err
 	}
 	if err := replaceEmpty(tmp, dst); err != nil {
@@ -107,15 +112,16 @@ func newTeller(o ExportOptions, res *ExportResult, c *index.Checkpoint) *teller 
 	return t
 }
 
-// exporter writes one checkpoint into a fresh directory.
+// exporter writes one checkpoint into a fresh directory. Everything goes through root: what the checkpoint says cannot lead out of it, symlinks included.
 type exporter struct {
+	root *os.Root
 	c    *index.Checkpoint
 	tell *teller
 	res  *ExportResult
 }
 
 // write makes folders and links, fills the files in parallel spans, then sets times and syncs, deepest folder first.
-func (e *exporter) write(ctx context.Context, root string) error {
+func (e *exporter) write(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(2, runtime.GOMAXPROCS(0)))
 	var open []*target
@@ -131,7 +137,7 @@ func (e *exporter) write(ctx context.Context, root string) error {
 		}
 		if ent.Mode.IsRegular() {
 			var t *target
-			if t, err = e.open(root, ent); err != nil {
+			if t, err = e.open(ent); err != nil {
 				break
 			}
 			open = append(open, t)
@@ -146,7 +152,7 @@ func (e *exporter) write(ctx context.Context, root string) error {
 			}
 			continue
 		}
-		if err = e.node(root, ent); err != nil {
+		if err = e.node(ent); err != nil {
 			break
 		}
 	}
@@ -156,7 +162,7 @@ func (e *exporter) write(ctx context.Context, root string) error {
 	if err != nil {
 		return err
 	}
-	return e.times(root)
+	return e.times()
 }
 
 // drain waits for the files being filled and syncs them.
@@ -173,16 +179,13 @@ func (e *exporter) drain(g *errgroup.Group, open *[]*target) error {
 	return err
 }
 
-func (e *exporter) node(root string, ent index.FileInfo) error {
-	p := filepath.Join(root, filepath.FromSlash(ent.Path))
+func (e *exporter) node(ent index.FileInfo) error {
 	var err error
 	switch {
-	case ent.Path == ".":
-		err = os.Chmod(root, 0o700)
 	case ent.Mode.IsDir():
-		err = os.Mkdir(p, 0o700) // its own mode follows when it is full
+		err = e.root.Mkdir(ent.Path, 0o700) // its own mode follows when it is full
 	case ent.Mode&fs.ModeSymlink != 0:
-		err = os.Symlink(ent.Target, p)
+		err = e.root.Symlink(ent.Target, ent.Path)
 	}
 	if err != nil {
 		return fmt.Errorf("export: %w", err)
@@ -191,53 +194,59 @@ func (e *exporter) node(root string, ent index.FileInfo) error {
 }
 
 // times gives folders their modes and times and syncs them, children before parents.
-func (e *exporter) times(root string) error {
+func (e *exporter) times() error {
 	entries := e.c.Entries()
 	for i := len(entries) - 1; i >= 0; i-- {
 		ent := entries[i]
 		if !ent.Mode.IsDir() {
 			continue
 		}
-		p := filepath.Join(root, filepath.FromSlash(ent.Path))
-		if ent.Path != "." {
-			if err := os.Chmod(p, ent.Mode.Perm()); err != nil {
-				return fmt.Errorf("export: %w", err)
-			}
-		}
-		if err := syncDir(p); err != nil {
-			return err
-		}
-		if err := os.Chtimes(p, ent.ModTime, ent.ModTime); err != nil {
+		if err := errors.Join(e.root.Chmod(ent.Path, ent.Mode.Perm()), e.sync(ent.Path), e.root.Chtimes(ent.Path, ent.ModTime, ent.ModTime)); err != nil {
 			return fmt.Errorf("export: %w", err)
 		}
 	}
-	return nil
+	return e.sync(".")
+}
+
+// sync makes the names in a folder durable.
+func (e *exporter) sync(p string) error {
+	d, err := e.root.Open(p)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }
 
 // target is one file being written. The exporter's goroutine owns it but for out and in, which the span workers use.
 type target struct {
 	ent   index.FileInfo
+	root  *os.Root
 	in    *index.File
 	out   *os.File
 	holes int64
 }
 
-func (e *exporter) open(root string, ent index.FileInfo) (*target, error) {
+func (e *exporter) open(ent index.FileInfo) (*target, error) {
 	in, err := e.c.Open(ent.Path)
 	if err != nil {
 		return nil, err
 	}
-	out, err := os.OpenFile(filepath.Join(root, filepath.FromSlash(ent.Path)), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	out, err := e.create(ent.Path)
 	if err != nil {
 		in.Close()
 		return nil, fmt.Errorf("export: %w", err)
 	}
-	t := &target{ent: ent, in: in, out: out}
+	t := &target{ent: ent, in: in, out: out, root: e.root}
 	if err := out.Truncate(ent.Size); err != nil {
 		t.close()
 		return nil, fmt.Errorf("export: %w", err)
 	}
 	return t, nil
+}
+
+// create makes a file that is not there yet.
+func (e *exporter) create(p string) (*os.File, error) {
+	return e.root.OpenFile(p, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 }
 
 // fill schedules the data of a file, span by span; zero runs stay holes.
@@ -284,7 +293,7 @@ func (e *exporter) copyOut(ctx context.Context, t *target, off, n int64) error {
 // finish makes a filled file durable and final.
 func (t *target) finish() error {
 	if err := errors.Join(t.out.Chmod(t.ent.Mode.Perm()), t.out.Sync(), t.out.Close(),
-		os.Chtimes(t.out.Name(), t.ent.ModTime, t.ent.ModTime)); err != nil {
+		t.root.Chtimes(t.ent.Path, t.ent.ModTime, t.ent.ModTime)); err != nil {
 		return fmt.Errorf("export: %w", err)
 	}
 	return nil

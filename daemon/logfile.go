@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // LogFile is an append-only file bounded to twice its limit: the full one becomes NAME.1, in place of the one before. Safe for concurrent use.
@@ -23,7 +25,7 @@ func OpenLogFile(path string, limit int64) (*LogFile, error) {
 }
 
 func (l *LogFile) open() error {
-	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return fmt.Errorf("open the log: %w", err)
 	}

@@ -41,7 +41,7 @@ func Spawn(ctx context.Context, program string, args []string, spec any, log str
 	}
 	defer out.Close()
 	defer outW.Close()
-	logFile, err := os.OpenFile(log, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	logFile, err := os.OpenFile(log, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return MountResult{}, fmt.Errorf("open the log: %w", err)
 	}

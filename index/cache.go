@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -98,6 +99,18 @@ func (c *cache) evict() (victims []*entry) {
 		victims = append(victims, e)
 	}
 	return victims
+}
+
+// content waits for an acquired entry and gives its bytes. They are want bytes: what one manifest says of a chunk need not be what another one did, which had it
+// fetched.
+func (e *entry) content(ctx context.Context, want uint32) ([]byte, error) {
+	if err := e.wait(ctx); err != nil {
+		return nil, err
+	}
+	if len(e.data) != int(want) {
+		return nil, fmt.Errorf("%w: chunk of %d bytes, not %d", errDamaged, len(e.data), want)
+	}
+	return e.data, nil
 }
 
 // wait waits for an acquired entry and gives its error.

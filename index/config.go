@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
 // Format is the version of the on-disk format this build writes and reads.
@@ -45,7 +47,7 @@ func Init(dir string, o InitOptions) error {
 	if o.PackSize == 0 {
 		o.PackSize = 1 << 30
 	}
-	if o.PackSize < 16<<20 || o.PackSize > 1<<40 {
+	if o.PackSize < 16<<20 || o.PackSize > pack.MaxSize {
 		return &Error{Class: Invalid, Op: op, Err: fmt.Errorf("pack size %d is not between 16 MiB and 1 TiB", o.PackSize)}
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -105,11 +107,23 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
+// maxConfig bounds config.json in bytes; one that this program writes has some 300.
+const maxConfig = 64 << 10
+
+func readConfig(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxConfig))
+}
+
 // LoadConfig reads the configuration of the store at dir. Class NoStore when there is none, Corrupt when it cannot be understood.
 func LoadConfig(dir string) (Config, error) {
 	const op = "open store"
 	path := filepath.Join(dir, configName)
-	b, err := os.ReadFile(path)
+	b, err := readConfig(path)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return Config{}, &Error{Class: NoStore, Op: op, File: dir, Err: errors.New("no store here"), Hint: "make one with: gpucr-fs init " + dir}
 	}
@@ -134,7 +148,7 @@ func LoadConfig(dir string) (Config, error) {
 	if err := c.Chunk.Validate(); err != nil {
 		return Config{}, bad(err)
 	}
-	if err := c.Compression.validate(false); err != nil || c.PackSize <= 0 {
+	if err := c.Compression.validate(false); err != nil || c.PackSize <= 0 || c.PackSize > pack.MaxSize {
 		return Config{}, bad(fmt.Errorf("compression %q, pack size %d", c.Compression, c.PackSize))
 	}
 	return c, nil
@@ -149,7 +163,7 @@ func (c Config) identity() (id [16]byte) {
 // lockStore takes the store for this process, waiting for as long as wait allows a holder that is just closing.
 func lockStore(ctx context.Context, dir string) (*os.File, error) {
 	const op = "open store"
-	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, &Error{Class: classOfOS(err), Op: op, Err: err}
 	}

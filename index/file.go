@@ -29,17 +29,21 @@ type Checkpoint struct {
 // load reads the table of files of a checkpoint.
 func (s *Store) load(r *root, pb *manifestpb.Checkpoint) (*Checkpoint, error) {
 	c := &Checkpoint{s: s, r: r, name: pb.Name}
+	var table manifest.Table
 	for part := range int(pb.Parts) {
 		_, payload, err := s.db.meta(entriesKey(pb.Id, part))
 		var entries []*manifestpb.Entry
 		if err == nil {
 			entries, err = manifest.DecodeEntries(payload)
 		}
+		if err == nil {
+			err = table.Add(entries)
+		}
 		if err != nil {
 			return nil, &Error{Class: Corrupt, Op: "open checkpoint", Checkpoint: pb.Name, File: fmt.Sprintf("table of files, part %d", part), Err: err, Hint: damagedHint(s.dir)}
 		}
-		c.entries = append(c.entries, entries...)
 	}
+	c.entries = table.Entries
 	c.infos = make([]FileInfo, len(c.entries))
 	for i, e := range c.entries {
 		kind := fs.FileMode(0)
@@ -253,7 +257,7 @@ func (f *File) Read(ctx context.Context, off int64, n int) (*Slices, error) {
 	err := f.walk(off, end, func(x stretch) bool {
 		p := piece{stretch: x}
 		if x.c != nil {
-			if k := len(pieces) - 1; k >= 0 && pieces[k].e != nil && pieces[k].e.id == x.c.ID {
+			if k := len(pieces) - 1; k >= 0 && pieces[k].e != nil && pieces[k].e.id == x.c.ID && pieces[k].c.Len == x.c.Len {
 				p.e = pieces[k].e
 			} else {
 				e, owner := sl.s.cache.acquire(x.c.ID)
@@ -284,11 +288,12 @@ func (f *File) Read(ctx context.Context, off int64, n int) (*Slices, error) {
 				sl.add(zeroBytes[:min(left, int64(len(zeroBytes)))])
 			}
 		default:
-			if err := p.e.wait(ctx); err != nil {
+			data, err := p.e.content(ctx, p.c.Len)
+			if err != nil {
 				sl.Release()
 				return nil, f.fail(p.at, err)
 			}
-			sl.add(p.e.data[p.off : p.off+p.n])
+			sl.add(data[p.off : p.off+p.n])
 		}
 	}
 	sl.s.stats.read.Add(int64(sl.n))
@@ -423,9 +428,10 @@ func (s *Store) copyChunk(c manifest.ChunkRef, off int64, p []byte) error {
 	if owner {
 		s.fetch([]fetch{newFetch(e, &c, pack.Loc{})}, false)
 	}
-	if err := e.wait(context.Background()); err != nil {
+	data, err := e.content(context.Background(), c.Len)
+	if err != nil {
 		return classify("read", err)
 	}
-	copy(p, e.data[off:])
+	copy(p, data[off:])
 	return nil
 }

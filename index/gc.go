@@ -105,7 +105,8 @@ func (s *Store) removeIncomplete(ctx context.Context) error {
 		err := s.db.scan(metaKey(prefix), false, func(key, _ []byte, _ error) error {
 			id := ownerOf(string(key[1:]))
 			s.mu.Lock()
-			if s.roots[id] == nil {
+			// A key that this program does not make is left alone.
+			if s.roots[id] == nil && manifest.ValidID(id) {
 				orphans[id] = true
 			}
 			s.mu.Unlock()

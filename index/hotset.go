@@ -6,6 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/index/manifest"
 )
 
 // hotName is the folder of hot sets: for a checkpoint, at most one file named by its ID, whose content means something to those who stored it. It repeats what packs
@@ -15,7 +19,20 @@ const (
 	hotTemp = ".new"
 )
 
-func (s *Store) hotPath(id string) string { return filepath.Join(s.dir, hotName, id) }
+// hotPath gives the path of a hot set. An id names a file here, so nothing but an id may come this far.
+func (s *Store) hotPath(id string) string {
+	if !manifest.ValidID(id) {
+		panic("index: not the id of a checkpoint: " + id)
+	}
+	return filepath.Join(s.dir, hotName, id)
+}
+
+// isHotName says whether a file is a hot set, or one half written: of what id.
+func isHotName(name string) (id string, temp, ok bool) {
+	id, rest, _ := strings.Cut(name, "-")
+	temp = strings.HasSuffix(rest, hotTemp)
+	return id, temp, manifest.ValidID(id) && (temp || name == id)
+}
 
 // HotSet opens the hot set of a sealed checkpoint. Class NotFound when there is none. It need not be what was stored: whoever reads it has to check it.
 func (s *Store) HotSet(ref string) (*os.File, error) {
@@ -26,7 +43,7 @@ func (s *Store) HotSet(ref string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.Open(s.hotPath(r.id))
+	f, err := os.OpenFile(s.hotPath(r.id), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, &Error{Class: NotFound, Op: op, Checkpoint: r.name, Err: errors.New("no hot set")}
 	}
@@ -83,7 +100,8 @@ func (s *Store) sweepHotSets() {
 		return // there is no folder before the first one
 	}
 	for _, e := range entries {
-		if s.roots[e.Name()] != nil && !strings.HasSuffix(e.Name(), hotTemp) {
+		id, temp, ok := isHotName(e.Name())
+		if !ok || s.roots[id] != nil && !temp {
 			continue
 		}
 		if err := os.Remove(filepath.Join(s.dir, hotName, e.Name())); err != nil {

@@ -76,12 +76,13 @@ func (f *File) ReadInto(p []byte, off int64) (int, error) {
 		} else {
 			s.stats.hits.Add(1)
 		}
-		if err := e.wait(context.Background()); err != nil {
+		data, err := e.content(context.Background(), w.ref.Len)
+		if err != nil {
 			fail(w.parts[0].at, err)
 			return
 		}
 		for _, x := range w.parts {
-			copy(p[x.at-off:][:x.n], e.data[x.off:])
+			copy(p[x.at-off:][:x.n], data[x.off:])
 		}
 	}
 	err := f.walk(off, end, func(x stretch) bool {
@@ -92,7 +93,7 @@ func (f *File) ReadInto(p []byte, off int64) (int, error) {
 		case x.c == nil:
 			clear(to)
 		default:
-			if k := len(now.parts); k > 0 && (now.ref.ID != x.c.ID || now.parts[k-1].off+now.parts[k-1].n != x.off) {
+			if k := len(now.parts); k > 0 && (now.ref.ID != x.c.ID || now.ref.Len != x.c.Len || now.parts[k-1].off+now.parts[k-1].n != x.off) {
 				flush()
 			}
 			now.ref, now.loc = x.c, x.loc

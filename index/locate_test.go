@@ -26,7 +26,7 @@ func chunks(t testing.TB, n int) (*db, []chunk.ID) {
 	b := d.batch()
 	for i := range ids {
 		rnd.Read(ids[i][:])
-		b.setLoc(pack.Chunk{ID: ids[i], Loc: pack.Loc{Pack: 3, Page: uint32(i), Stored: 4096, Raw: 8192, CRC: rand.Uint32()}})
+		b.setLoc(pack.Chunk{ID: ids[i], Loc: pack.Loc{Pack: 3, Page: uint32(i), Stored: 4096, Raw: 8192, Codec: chunk.S2, CRC: rand.Uint32()}})
 	}
 	if err := b.flush(); err != nil {
 		t.Fatal(err)

@@ -24,6 +24,9 @@ func Repair(ctx context.Context, dir string, o Options) (RepairResult, error) {
 		return RepairResult{}, err
 	}
 	o.setDefaults(config)
+	if err := checkLayout(dir); err != nil {
+		return RepairResult{}, err
+	}
 	lock, err := lockStore(ctx, dir)
 	if err != nil {
 		return RepairResult{}, err

@@ -70,6 +70,9 @@ func (s *Store) loadRoots() error {
 		if err == nil {
 			pb, err = manifest.DecodeCheckpoint(payload)
 		}
+		if err == nil && pb.Id != ownerOf(key) {
+			err = fmt.Errorf("%w: it is that of %s", errDamaged, pb.Id)
+		}
 		if errors.Is(err, manifest.ErrVersion) {
 			return &Error{Class: Unsupported, Op: "open store", Err: err, Hint: "use a later gpucr-fs"}
 		}

@@ -81,6 +81,9 @@ func Open(ctx context.Context, dir string, o Options) (*Store, error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, &Error{Op: "open store", Err: err}
 	}
+	if err := checkLayout(dir); err != nil {
+		return nil, err
+	}
 	lock, err := lockStore(ctx, dir)
 	if err != nil {
 		return nil, err

@@ -189,15 +189,8 @@ func (v *verification) listed(n uint32) ([]pack.Chunk, error) {
 		v.problem(Problem{Pack: pack.JournalName(n), Offset: b.Off, Text: fmt.Sprintf("%d bytes of the journal are damaged: %s", b.Len, b.Text)})
 	}
 	if used := v.used[n]; used != nil {
-		for i, w := range used.words {
-			var have uint64
-			if i < len(seen.words) {
-				have = seen.words[i]
-			}
-			if w&^have != 0 {
-				v.problem(Problem{Pack: pack.JournalName(n), Offset: int64(i) * 64 * chunk.PageSize, Text: "the journal does not list chunks that are in use"})
-				break
-			}
+		if page, lost := used.missing(seen); lost {
+			v.problem(Problem{Pack: pack.JournalName(n), Offset: int64(page) * chunk.PageSize, Text: "the journal does not list chunks that are in use"})
 		}
 	}
 	slices.SortFunc(list, func(a, b pack.Chunk) int { return int(a.Loc.Page) - int(b.Loc.Page) })

@@ -5,7 +5,10 @@ import (
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"testing"
+
+	"github.com/klauspost/compress/s2"
 )
 
 // split runs data through a splitter as a file would and gives the chunks of its data stream.
@@ -257,6 +260,32 @@ func BenchmarkSplit(b *testing.B) {
 			if !IsZero(p) {
 				s.Data(p)
 			}
+		}
+	}
+}
+
+// TestBombs: what is decoded has a length that is known before, and a chunk that has another one costs no more than that.
+func TestBombs(t *testing.T) {
+	c, err := NewCoder(1, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	zeros := make([]byte, 512<<20)
+	bombs := map[Codec][]byte{
+		Zstd: c.enc.EncodeAll(zeros, nil), S2: s2.Encode(nil, zeros), Planes: make([]byte, 100), Codec(9): {1},
+	}
+	zeros = nil
+	dst := make([]byte, 0, 8192)
+	for codec, bomb := range bombs {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if _, err := c.Decode(codec, bomb, dst, 8192); err == nil {
+			t.Errorf("%v: decoded", codec)
+		}
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > 16<<20 {
+			t.Errorf("%v: %d bytes of memory for %d", codec, n, len(bomb))
 		}
 	}
 }

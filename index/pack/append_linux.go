@@ -26,6 +26,9 @@ func (s *Set) Append(id chunk.ID, stored []byte, raw int, codec chunk.Codec) (Lo
 		return Loc{}, err
 	}
 	loc := Loc{Pack: f.n, Page: uint32(off / chunk.PageSize), Stored: uint32(len(stored)), Raw: uint32(raw), Codec: codec}
+	if err := loc.check(); err != nil {
+		return Loc{}, err // nobody could read it
+	}
 	if int64(cap(stored)) >= slot {
 		whole := stored[:slot]
 		clear(whole[len(stored):])
@@ -82,6 +85,9 @@ func (s *Set) reserve(n int64) (*file, int64, error) {
 // roll begins a new pack. Call with mu held.
 func (s *Set) roll() error {
 	n := s.next
+	if n > MaxNumber {
+		return fmt.Errorf("%w: the numbers of packs are used up", ErrNoSpace)
+	}
 	h := Header{Version: Version, Pack: n, Store: s.o.Store}
 	frame := encodeFrames(&h, nil, nil, nil)
 	// The pack first: a pack without a journal is removed at the next open, a journal without a pack would be damage.

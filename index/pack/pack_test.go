@@ -369,3 +369,41 @@ func TestWhatIsCommittedCanBeRead(t *testing.T) {
 		}
 	}
 }
+
+// TestImpossibleLocations: a location that no Append gives is refused where it is decoded, in the index and in journals.
+func TestImpossibleLocations(t *testing.T) {
+	good := Loc{Pack: 1, Page: 2, Stored: 5000, Raw: 9000, Codec: chunk.S2}
+	if l, err := DecodeLoc(AppendLoc(nil, good)); err != nil || l != good {
+		t.Fatal(l, err)
+	}
+	for name, change := range map[string]func(*Loc){
+		"no pack":         func(l *Loc) { l.Pack = 0 },
+		"pack too high":   func(l *Loc) { l.Pack = MaxNumber + 1 },
+		"page too high":   func(l *Loc) { l.Page = 1<<32 - 1 },
+		"nothing stored":  func(l *Loc) { l.Stored = 0 },
+		"no contents":     func(l *Loc) { l.Raw = 0 },
+		"enormous":        func(l *Loc) { l.Raw = maxChunk + 1 },
+		"stored larger":   func(l *Loc) { l.Stored = l.Raw + 1 },
+		"raw of two ways": func(l *Loc) { l.Codec = chunk.Raw },
+	} {
+		bad := good
+		change(&bad)
+		if l, err := DecodeLoc(AppendLoc(nil, bad)); err == nil || l != (Loc{}) {
+			t.Errorf("%s: %+v, %v", name, l, err)
+		}
+		if err := decodeRecords(appendChunk(nil, recChunk, Chunk{Loc: bad}), func(Record) error { return nil }); err == nil {
+			t.Errorf("%s: taken from a journal", name)
+		}
+	}
+	dir := t.TempDir()
+	s := openSet(t, dir)
+	fill(t, s, nil, 100)
+	other := good
+	other.Pack = 7
+	if _, err := s.writeFrames(1, encodeFrames(nil, []Chunk{{Loc: other}}, nil, nil)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.Read(1, 0, func(Record) error { return nil }); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("a journal tells of another pack: %v", err)
+	}
+}

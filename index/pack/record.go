@@ -47,10 +47,37 @@ func DecodeLoc(b []byte) (Loc, error) {
 	if len(b) != LocSize {
 		return Loc{}, fmt.Errorf("location has %d bytes, not %d", len(b), LocSize)
 	}
-	return Loc{
+	l := Loc{
 		Pack: binary.LittleEndian.Uint32(b), Page: binary.LittleEndian.Uint32(b[4:]), Stored: binary.LittleEndian.Uint32(b[8:]),
 		Raw: binary.LittleEndian.Uint32(b[12:]), CRC: binary.LittleEndian.Uint32(b[16:]), Codec: chunk.Codec(b[20]),
-	}, nil
+	}
+	if err := l.check(); err != nil {
+		return Loc{}, err
+	}
+	return l, nil
+}
+
+// Limits of locations. Whoever has a decoded one may allocate what it says.
+const (
+	// MaxSize bounds a pack in bytes.
+	MaxSize = 1 << 40
+	// MaxNumber is the largest number of a pack: names have eight digits.
+	MaxNumber = 99999999
+	// maxChunk bounds a chunk in bytes, stored and decoded.
+	maxChunk = 16 << 20
+)
+
+var errLoc = errors.New("impossible location")
+
+// check refuses what no Append has given: content is stored as it is, or shorter.
+func (l Loc) check() error {
+	switch {
+	case l.Pack == 0 || l.Pack > MaxNumber || l.Offset() > MaxSize:
+		return fmt.Errorf("%w: page %d of pack %d", errLoc, l.Page, l.Pack)
+	case l.Raw == 0 || l.Raw > maxChunk || l.Stored == 0 || l.Stored > l.Raw || l.Codec == chunk.Raw && l.Stored != l.Raw:
+		return fmt.Errorf("%w: %d bytes stored as %d, %v", errLoc, l.Raw, l.Stored, l.Codec)
+	}
+	return nil
 }
 
 // Chunk is the record of a stored chunk.

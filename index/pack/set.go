@@ -140,6 +140,11 @@ func (s *Set) Read(n uint32, from int64, fn func(Record) error) (end int64, bad 
 				return fmt.Errorf("%w: it belongs to pack %d", ErrCorrupt, h.Pack)
 			}
 		}
+		for _, c := range []*Chunk{r.Chunk, r.Dead} {
+			if c != nil && c.Loc.Pack != n {
+				return fmt.Errorf("%w: it tells of pack %d", ErrCorrupt, c.Loc.Pack)
+			}
+		}
 		return fn(r)
 	})
 }

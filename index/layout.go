@@ -1,0 +1,28 @@
+package index
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// checkLayout refuses a store that holds a symbolic link: opening a store cuts, appends to and deletes files in it, as root as a rule, and a store may come from anybody.
+func checkLayout(dir string) error {
+	for _, sub := range []string{"", dbName, packsName, hotName} {
+		entries, err := os.ReadDir(filepath.Join(dir, sub))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // whoever needs it complains
+		}
+		if err != nil {
+			return &Error{Class: classOfOS(err), Op: "open store", Err: err}
+		}
+		for _, e := range entries {
+			if e.Type()&fs.ModeSymlink != 0 {
+				return &Error{Class: Corrupt, Op: "open store", File: filepath.Join(dir, sub, e.Name()), Err: errors.New("it is a symbolic link, of which a store has none"),
+					Hint: "put the whole store there, or mount what it points to in its place (mount --bind)"}
+			}
+		}
+	}
+	return nil
+}
