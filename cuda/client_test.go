@@ -45,6 +45,7 @@ func run(m *testing.M) (int, error) {
 	if sim, err = cudasim.Build(dir); err != nil {
 		return 1, err
 	}
+	defer sim.Close()
 	if holder, err = cudasim.BuildHolder(dir); err != nil {
 		return 1, err
 	}

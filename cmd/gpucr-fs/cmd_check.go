@@ -18,20 +18,35 @@ func (a *app) checkCmd() *cobra.Command {
 	var host, criu string
 	var nvidia cudaFlags
 	var req daemon.CheckRequest
+	var pid int
 	c := &cobra.Command{
-		Use:   "check STORE NAME",
-		Short: "tell whether a checkpoint can be restored here",
-		Long: `Check compares a checkpoint with this machine: kernel, criu and driver versions, the images and their payload, the CPU's features, memory, and GPU by GPU the mapping
+		Use:   "check {STORE NAME | --pid PID [-- CRIU OPTIONS]}",
+		Short: "tell whether a checkpoint can be restored here, or a process dumped",
+		Long: `Check --pid looks at process PID and its descendants, without touching them, for what keeps them from being dumped: descriptors and mappings that criu does not dump,
+or dumps only with an option, which is named; CUDA processes that the driver cannot checkpoint ("stops") or cannot bring back ("loses"). The options that dump would be
+given follow --. The exit code is 0 when nothing known stands in the way, else 1.
+
+Check STORE NAME compares a checkpoint with this machine: kernel, criu and driver versions, the images and their payload, the CPU's features, memory, and GPU by GPU the mapping
 found or each property that stands in the way, with both values and the variable that waives it. The variables of criu's amdgpu plugin count as they would at the
 restore: KFD_FW_VER_CHECK, KFD_SDMA_FW_VER_CHECK, KFD_CACHES_COUNT_CHECK, KFD_NUM_GWS_CHECK, KFD_VRAM_SIZE_CHECK, KFD_NUMA_CHECK, KFD_CAPABILITY_CHECK.
 
 --host compares with another machine: DIR holds a copy of its /sys/class/kfd/kfd/topology, or of its root with sys/class/kfd/kfd/topology and, as far as wanted,
 proc/sys/kernel/osrelease, proc/cpuinfo and proc/meminfo. NAME is a name, a tag or the beginning of an ID. The exit code is 0 when nothing stands in the way, else 1.`,
-		Example: "  gpucr-fs check store/ web-1\n  gpucr-fs check --host /srv/hosts/gpu7 --fast store/ web-1",
-		Args:    cobra.ExactArgs(2),
+		Example: "  gpucr-fs check store/ web-1\n  gpucr-fs check --host /srv/hosts/gpu7 --fast store/ web-1\n  gpucr-fs check --pid 4711 -- --tcp-established",
+		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			own := 2
+			if cmd.Flags().Changed("pid") {
+				own = 0
+			}
+			args, rest, err := criuArgs(cmd, args, own)
+			if err != nil {
+				return err
+			}
+			if own == 0 {
+				return a.checkPID(cmd.Context(), pid, rest, nvidia)
+			}
 			req.Ref = args[1]
-			var err error
 			if req.Host, err = check.ReadHost(host); errors.Is(err, topology.ErrNoKFD) {
 				return usage(fmt.Errorf("--host %s: nothing of a host is there", host), "copy its /sys/class/kfd/kfd/topology there, or its files below proc/ and sys/")
 			} else if err != nil {
@@ -61,6 +76,7 @@ proc/sys/kernel/osrelease, proc/cpuinfo and proc/meminfo. NAME is a name, a tag 
 			return nil
 		},
 	}
+	c.Flags().IntVar(&pid, "pid", 0, "look whether `PID` and its descendants can be dumped")
 	c.Flags().StringVar(&host, "host", "", "compare with the machine whose files are in `DIR`")
 	c.Flags().StringVar(&criu, "criu", "", "`PATH` of criu")
 	nvidia.add(c.Flags())

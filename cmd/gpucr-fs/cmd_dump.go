@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,6 +24,9 @@ type dumping struct {
 	nvidia nvidiaFlags
 	pid    int
 	leave  bool
+	force  bool
+	gpu    *nvidia      // nil where NVIDIA GPUs are left alone
+	end    func() error // gives back what was taken of them
 }
 
 func (a *app) dumpCmd() *cobra.Command {
@@ -32,7 +36,10 @@ func (a *app) dumpCmd() *cobra.Command {
 		Use:   "dump STORE NAME -t PID [-- CRIU OPTIONS]",
 		Short: "checkpoint processes straight into a store",
 		Long: `Dump checkpoints process PID and its descendants with criu, as checkpoint NAME of the store; nothing is written elsewhere. When it fails the checkpoint is given up
-and the processes go on. What CUDA processes have on NVIDIA GPUs is moved into their memory first; --no-gpu leaves that to criu's cuda_plugin. Options for criu follow --, as criu itself takes them.`,
+and the processes go on. What CUDA processes have on NVIDIA GPUs is moved into their memory first; --no-gpu leaves that to criu's cuda_plugin. Options for criu follow --, as criu itself takes them.
+
+Before anything is touched dump looks for what is known to stand in the way, as gpucr-fs check --pid does, and refuses with a line for each. --force goes on all the
+same: criu may refuse then, and processes that the driver cannot give their GPUs back are lost.`,
 		Example: "  gpucr-fs dump store/ web-3 -t 4711\n  gpucr-fs dump store/ web-4 -t 4711 --leave-running -- --tcp-established --shell-job",
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -58,14 +65,30 @@ and the processes go on. What CUDA processes have on NVIDIA GPUs is moved into t
 	f.BoolVarP(&d.leave, "leave-running", "R", false, "let the processes go on afterwards")
 	f.StringSliceVar(&tags, "tag", nil, "`TAG` for the checkpoint")
 	f.StringArrayVar(&labels, "label", nil, "label `KEY=VALUE` for the checkpoint, may be given again")
+	f.BoolVar(&d.force, "force", false, "go on whatever check --pid finds; processes may be lost")
 	d.criu.add(f)
 	d.nvidia.addDump(f)
 	return c
 }
 
-func (d *dumping) run(ctx context.Context, store, name string, tags []string, set map[string]string) error {
+func (d *dumping) run(ctx context.Context, store, name string, tags []string, set map[string]string) (err error) {
+	if d.gpu, d.end, err = d.nvidia.open(); err != nil {
+		return err
+	}
+	d.end = sync.OnceValue(d.end)
+	defer func() {
+		if eerr := d.end(); err == nil {
+			err = eerr
+		}
+	}()
 	dir, start, err := d.a.startDaemon(store, false)
 	if err != nil {
+		return err
+	}
+	if err := needStore(dir); err != nil {
+		return err
+	}
+	if err := d.preflight(ctx); err != nil {
 		return err
 	}
 	labels := daemon.ProcessLabels(d.pid)
@@ -87,12 +110,8 @@ func (d *dumping) dump(ctx context.Context, images string) (err error) {
 		return err
 	}
 	defer done()
-	gpu, end, err := d.nvidia.open()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, end()) }()
-	if gpu != nil {
+	defer func() { err = errors.Join(err, d.end()) }()
+	if gpu := d.gpu; gpu != nil {
 		var undo func(context.Context) error
 		undo, err = gpu.Prepare(ctx, d.pid)
 		defer func() {

@@ -132,12 +132,19 @@ func program() (string, error) {
 	return os.Executable()
 }
 
+// needStore refuses a folder that is no store.
+func needStore(dir string) error {
+	if _, err := os.Stat(filepath.Join(dir, "config.json")); err != nil {
+		return &index.Error{Class: index.NoStore, Op: "mount", File: dir, Hint: "make one with: gpucr-fs init STORE", Err: errors.New("is not a store")}
+	}
+	return nil
+}
+
 // spawn starts this program again as the daemon.
 func spawn(ctx context.Context, spec daemonSpec) (daemon.MountResult, error) {
 	// A folder that is no store must not get a log.
-	if _, err := os.Stat(filepath.Join(spec.Store, "config.json")); err != nil {
-		return daemon.MountResult{}, &index.Error{Class: index.NoStore, Op: "mount", File: spec.Store, Hint: "make one with: gpucr-fs init STORE",
-			Err: errors.New("is not a store")}
+	if err := needStore(spec.Store); err != nil {
+		return daemon.MountResult{}, err
 	}
 	self, err := os.Executable()
 	if err != nil {

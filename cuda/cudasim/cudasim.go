@@ -30,7 +30,15 @@ type Sim struct {
 	Dir string
 	// Library is libcuda.so.1, App the application.
 	Library, App string
+	// Device is what processes with VRAM have open: a file that CRIU does not dump.
+	Device string
 }
+
+// fuse is the number of /dev/fuse, the stand-in for a GPU's device.
+var fuse = unix.Mkdev(10, 229)
+
+// Close takes the device away.
+func (s *Sim) Close() error { return os.Remove(s.Device) }
 
 // Build compiles driver and application into dir with the C compiler.
 func Build(dir string) (*Sim, error) {
@@ -59,6 +67,10 @@ func Build(dir string) (*Sim, error) {
 			return nil, fmt.Errorf("cudasim: %w: %s\nhint: apt-get install gcc libc6-dev", err, out)
 		}
 	}
+	s.Device = fmt.Sprintf("/dev/nvidia-sim%d", os.Getpid())
+	if err := unix.Mknod(s.Device, unix.S_IFCHR|0o666, int(fuse)); err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, &os.PathError{Op: "mknod", Path: s.Device, Err: err}
+	}
 	return s, nil
 }
 
@@ -71,7 +83,7 @@ type Options struct {
 
 // Env is what a program that loads the simulated driver needs in its environment.
 func (s *Sim) Env(o Options) []string {
-	return []string{"CUDASIM_DIR=" + s.Dir, "CUDASIM_GPUS=" + strconv.Itoa(max(o.GPUs, 1)), "CUDASIM_HOST=" + strconv.Itoa(o.Host)}
+	return []string{"CUDASIM_DEVICE=" + s.Device, "CUDASIM_DIR=" + s.Dir, "CUDASIM_GPUS=" + strconv.Itoa(max(o.GPUs, 1)), "CUDASIM_HOST=" + strconv.Itoa(o.Host)}
 }
 
 // Target is an application, or what it has become after a restore: it is known by its pid and sockets.

@@ -9,6 +9,7 @@
  *     ask SEED          "answer HASH COUNT": a hash over the seed and all VRAM; COUNT, in VRAM too, is how many were asked
  *     work MS           "ok", and the GPU has work for MS
  *     fail ACTION CODE  "ok", and the driver's next such action fails
+ *     fork              "ok PID": a child that does nothing, with all descriptors of its parent
  */
 #define _GNU_SOURCE
 #include "cudasim.h"
@@ -107,6 +108,16 @@ static void serve(const char *path)
 				fputs("ok\n", f);
 			} else if (sscanf(line, "fail %31s %d", action, &code) == 2 && !cudasimFail(action, code)) {
 				fputs("ok\n", f);
+			} else if (!strcmp(line, "fork\n")) {
+				int pid = fork();
+				if (pid == 0) {
+					prctl(PR_SET_PDEATHSIG, SIGKILL);
+					close(l);
+					close(fd);
+					for (;;)
+						pause();
+				}
+				fprintf(f, "ok %d\n", pid);
 			} else {
 				fputs("what?\n", f);
 			}

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,6 +72,12 @@ static int from_env(const char *name, int otherwise)
 	return v ? atoi(v) : otherwise;
 }
 
+static const char *from_env_text(const char *name, const char *otherwise)
+{
+	const char *v = getenv(name);
+	return v ? v : otherwise;
+}
+
 static int gpu_count(void)
 {
 	int n = from_env("CUDASIM_GPUS", 1);
@@ -111,7 +118,7 @@ static bool attach(int g, int dev)
 {
 	char path[4096];
 	if (device_fd < 0)
-		device_fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+		device_fd = open(from_env_text("CUDASIM_DEVICE", "/dev/fuse"), O_RDWR | O_CLOEXEC);
 	vram_path(path, sizeof path, dev);
 	gpus[g].fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	if (device_fd < 0 || gpus[g].fd < 0)
@@ -281,8 +288,8 @@ static int ask(int pid, struct message *m, int *value)
 	bool known = connect(fd, (struct sockaddr *)&addr, len) == 0;
 	bool ok = known && all_send(fd, m, sizeof *m) && all_recv(fd, &a, sizeof a);
 	close(fd);
-	if (!ok)
-		return known ? UNKNOWN : INVALID_VALUE;
+	if (!ok) /* a process that is there and has not initialised CUDA is known as such */
+		return known ? UNKNOWN : kill(pid, 0) == 0 ? NOT_INITIALIZED : INVALID_VALUE;
 	if (value)
 		*value = a.value;
 	return a.result;

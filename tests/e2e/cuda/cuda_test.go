@@ -6,7 +6,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/cuda"
@@ -120,6 +122,32 @@ func TestDumpFails(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A child that was forked after CUDA was used has the parent's devices open, which nobody can dump: that is found before the GPU is touched.
+func TestForkedChild(t *testing.T) {
+	r := start(t, cudasim.Options{})
+	line, err := r.app.Say(0, "fork", patience)
+	must(t, err)
+	child := strings.TrimPrefix(line, "ok ")
+	// Would the GPU be touched, that would fail, and be said.
+	if _, err := r.app.Say(0, "fail lock 2", patience); err != nil {
+		t.Fatal(err)
+	}
+	r.fails([]string{"dump", r.store, "one", "-t", r.pid()}, "process "+child, "CUDA does not survive fork", "cannot be dumped")
+	if _, said, err := r.command("gpucr-fs", "check", "--pid", r.pid()); err == nil || !strings.Contains(said, "CUDA does not survive fork") {
+		t.Errorf("check: %v: %s", err, said)
+	}
+	// The failure that was asked for is still to come.
+	if _, said, err := r.command("cuda-checkpoint", "--action", "lock", "--pid", r.pid()); err == nil || !strings.Contains(said, "CUDA_ERROR_OUT_OF_MEMORY") {
+		t.Errorf("the GPU was touched: %v: %s", err, said)
+	}
+	pid, err := strconv.Atoi(child)
+	must(t, err)
+	must(t, syscall.Kill(pid, syscall.SIGKILL))
+	r.verify()
+	r.ok("dump", r.store, "one", "-t", r.pid(), "--leave-running")
+	r.verify()
 }
 
 func TestOtherGPUs(t *testing.T) {

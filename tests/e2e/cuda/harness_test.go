@@ -49,6 +49,7 @@ func run(m *testing.M) (int, error) {
 	if sim, err = cudasim.Build(dir); err != nil {
 		return 1, err
 	}
+	defer sim.Close()
 	for _, name := range []string{"gpucr-fs", "gpucr-cuda"} {
 		if _, err := cudasim.BuildCommand(dir, name); err != nil {
 			return 1, err

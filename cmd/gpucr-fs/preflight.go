@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/gpucr/gpucr-fs/cuda"
+	"github.com/gpucr/gpucr-fs/preflight"
+	"github.com/gpucr/gpucr-fs/restore"
+)
+
+// lookAt examines a tree. n, nil where NVIDIA GPUs are left alone, asks the driver, when a process looks like using CUDA.
+func lookAt(ctx context.Context, root int, args *restore.Args, n *nvidia) (preflight.Report, error) {
+	o := preflight.Options{Root: root, CRIU: args, NoCUDA: n == nil, AMD: amdgpuPlugins() != ""}
+	if n != nil {
+		if n.flags.present() {
+			o.States = n.state
+		} else {
+			o.Driver = cuda.ErrNoDriver
+		}
+	}
+	return preflight.Look(ctx, o)
+}
+
+// state asks the driver where a process stands.
+func (n *nvidia) state(ctx context.Context, pid int) (preflight.State, error) {
+	c, err := n.start()
+	if err != nil {
+		return preflight.State{}, err
+	}
+	s, err := c.State(ctx, pid)
+	if cuda.CodeOf(err) == cuda.CodeNotInitialized {
+		return preflight.State{}, nil
+	}
+	return preflight.State{Name: s.String(), Failed: s == cuda.Failed, Known: err == nil}, err
+}
+
+// preflight refuses a dump that cannot succeed, or that would lose processes.
+func (d *dumping) preflight(ctx context.Context) error {
+	r, err := lookAt(ctx, d.pid, &d.args, d.gpu)
+	if err != nil {
+		return err
+	}
+	found := r.Blocking()
+	for _, f := range found {
+		fmt.Fprintf(d.a.err, "gpucr-fs: %v\n", f)
+	}
+	switch {
+	case len(found) == 0:
+		return nil
+	case !d.force:
+		return &codeError{exitError, "gpucr-fs check --pid tells the same at any time; --force dumps all the same", refused(r)}
+	case found[0].Effect == preflight.Loses:
+		fmt.Fprintln(d.a.err, "gpucr-fs: dumped by --force all the same: processes may never go on")
+	}
+	return nil
+}
+
+func refused(r preflight.Report) error {
+	found := r.Blocking()
+	err := fmt.Errorf("process %d cannot be dumped: %d obstacles", r.Root, len(found))
+	switch {
+	case found[0].Effect == preflight.Loses:
+		err = fmt.Errorf("process %d would be lost by a dump", r.Root)
+	case len(found) == 1:
+		err = fmt.Errorf("process %d cannot be dumped: %v", r.Root, found[0])
+	}
+	return err
+}
+
+// checkPID is check --pid.
+func (a *app) checkPID(ctx context.Context, pid int, args restore.Args, flags cudaFlags) (err error) {
+	if pid <= 0 {
+		return usage(errors.New("--pid takes the number of a process"), "")
+	}
+	n, end, err := (&nvidiaFlags{cudaFlags: flags}).open()
+	if err != nil {
+		return err
+	}
+	r, err := lookAt(ctx, pid, &args, n)
+	if err = errors.Join(err, end()); err != nil {
+		return err
+	}
+	if err := a.print(r, func(w io.Writer) { printPreflight(w, r) }); err != nil {
+		return err
+	}
+	if !r.OK() {
+		return refused(r)
+	}
+	return nil
+}
+
+func printPreflight(w io.Writer, r preflight.Report) {
+	fmt.Fprintf(w, "process %d and its descendants: %d\n", r.Root, r.Processes)
+	if r.Driver != "" {
+		fmt.Fprintf(w, "NVIDIA driver %s\n", r.Driver)
+	}
+	for _, g := range r.GPUs {
+		fmt.Fprintf(w, "/dev/nvidia%d %s %s: used by %v\n", g.Minor, g.UUID, g.Model, g.Processes)
+	}
+	for _, f := range r.Findings {
+		fmt.Fprintf(w, "%s: %v\n", f.Effect, f)
+	}
+	if r.OK() {
+		fmt.Fprintln(w, "nothing known stands in the way of a dump")
+	}
+}

@@ -1,0 +1,207 @@
+package preflight
+
+import (
+	"context"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestEveryKindHasARule(t *testing.T) {
+	text, err := os.ReadFile("rules.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, _, _ := strings.Cut(string(text), "\n)")
+	kinds := map[string]bool{}
+	for line := range strings.Lines(head) {
+		if _, value, ok := strings.Cut(strings.TrimSpace(line), ` = "`); ok {
+			kinds[strings.TrimSuffix(value, `"`)] = true
+		}
+	}
+	if got := slices.Sorted(maps.Keys(rules)); len(kinds) < 30 || !slices.Equal(got, slices.Sorted(maps.Keys(kinds))) {
+		t.Errorf("rules are for %v, kinds are %v", got, slices.Sorted(maps.Keys(kinds)))
+	}
+	for kind, r := range rules {
+		if strings.Contains(r.what+r.do, "\n") || r.what == "" || !slices.Contains(severity, r.effect) {
+			t.Errorf("%s: %+v", kind, r)
+		}
+	}
+}
+
+// Lines of processes on an H200, driver 580.159.04.
+const (
+	context0 = "200600000-200800000 rw-s 00000000 00:06 175                              /dev/nvidia0\n"
+	context1 = "205a00000-205c00000 rw-s 00000000 00:06 176                              /dev/nvidia1\n"
+	control  = "200800000-204000000 rw-s 00000000 00:06 174                              /dev/nvidiactl\n"
+	uvm      = "204a00000-204c00000 rw-s 204a00000 00:06 177                             /dev/nvidia-uvm\n"
+	managed  = "7f312a000000-7f312a400000 rw-s 7f312a000000 00:06 177                    /dev/nvidia-uvm\n"
+	doorbell = "7fae2d849000-7fae2d859000 -w-s 00000000 00:06 176                        /dev/nvidia1\n"
+	library  = "7f0000000000-7f0000100000 r-xp 00000000 fe:00 7                          /usr/lib/libcuda.so.580.159.04\n"
+)
+
+func TestGPUTraces(t *testing.T) {
+	for _, tc := range []struct {
+		name, maps string
+		contexts   string
+		inherited  bool
+		managed    uint64
+	}{
+		{"one GPU", context0 + control + uvm + doorbell, "/dev/nvidia0", false, 0},
+		{"two GPUs", context0 + context1 + control + uvm, "/dev/nvidia0, /dev/nvidia1", false, 0},
+		{"forked", context0 + control + doorbell, "/dev/nvidia0", true, 0},
+		{"managed memory", context0 + control + uvm + managed, "/dev/nvidia0", false, 4 << 20},
+		{"initialised only", control + doorbell, "", false, 0},
+	} {
+		var g gpuTraces
+		err := eachMapping(strings.NewReader(tc.maps+library), func(m mapping) error {
+			if strings.HasPrefix(m.path, "/dev/nvidia") {
+				g.mapped(m)
+			}
+			return nil
+		})
+		if err != nil || minors(g.contexts) != tc.contexts || g.inherited() != tc.inherited || g.managed != tc.managed || !g.used() {
+			t.Errorf("%s: %+v, %v", tc.name, g, err)
+		}
+	}
+}
+
+func TestNCCL(t *testing.T) {
+	for _, tc := range []struct {
+		env  string
+		lost bool
+	}{
+		{"", true}, {"NCCL_P2P_DISABLE=1", true}, {"NCCL_CUMEM_ENABLE=0", true}, {"NCCL_CUMEM_HOST_ENABLE=0", true}, {"NCCL_P2P_DISABLE=1 NCCL_CUMEM_ENABLE=0", false},
+		{"NCCL_P2P_DISABLE=1 NCCL_CUMEM_HOST_ENABLE=0", false}, {"NCCL_P2P_LEVEL=LOC NCCL_CUMEM_ENABLE=0", false}, {"NCCL_P2P_DISABLE=0 NCCL_CUMEM_ENABLE=0", true},
+	} {
+		text := "A=1\x00" + strings.ReplaceAll(tc.env, " ", "\x00") + "\x00"
+		env, err := environment(strings.NewReader(text), ncclVariables...)
+		if got := ncclLost(env); err != nil || (got != "") != tc.lost {
+			t.Errorf("%s: %q, %v", tc.env, got, err)
+		}
+		if got := ncclLost(ncclConf(strings.NewReader("# NCCL_P2P_DISABLE=9\n" + strings.ReplaceAll(tc.env, " ", "\n") + "\n"))); (got != "") != tc.lost {
+			t.Errorf("%s in a file: %q", tc.env, got)
+		}
+	}
+}
+
+func TestSizes(t *testing.T) {
+	for s, want := range map[string]int64{"4M": 4 << 20, "1g": 1 << 30, "17": 17, "8K": 8 << 10, "": 0, "-1": 0, "9999999999G": 0, "x": 0} {
+		if got := parseSize(s); got != want {
+			t.Errorf("%q is %d, want %d", s, got, want)
+		}
+	}
+}
+
+func TestAddress(t *testing.T) {
+	for s, want := range map[string]string{
+		"0100007F:1F90": "127.0.0.1 port 8080", "00000000000000000000000001000000:0016": "::1 port 22", "": "", "zz:1": "zz:1", "0100007F": "0100007F",
+	} {
+		if got := address(s); got != want {
+			t.Errorf("%q is %q, want %q", s, got, want)
+		}
+	}
+}
+
+// Processes come and go by the hundred while the tree is looked at: that is no error, and no finding.
+func TestRacingExits(t *testing.T) {
+	cmd := exec.Command("sh", "-c", "while :; do (exec 3</dev/null; true) & true | true; done")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		cmd.Wait()
+	}()
+	for range 200 {
+		r, err := Look(t.Context(), Options{Root: cmd.Process.Pid})
+		if err != nil || len(r.Findings) > 0 {
+			t.Fatalf("%+v, %v", r, err)
+		}
+	}
+}
+
+func TestTimeIsBounded(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Look(ctx, Options{Root: os.Getpid()}); err == nil {
+		t.Error("a look that was called off succeeds")
+	}
+	if _, err := Look(t.Context(), Options{Root: os.Getpid(), Limit: time.Nanosecond}); err == nil || !strings.Contains(err.Error(), "not done in") {
+		t.Errorf("a look without time: %v", err)
+	}
+}
+
+// A kind that the dump takes care of stops nothing.
+func TestHandled(t *testing.T) {
+	a, b, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	defer b.Close()
+	ring := &task{pid: 1, found: map[string]*details{}}
+	ring.add(kindURing, "descriptor %d", 7)
+	for handled, want := range map[string]Effect{"": Stops, kindURing: Note} {
+		if f := ring.finding(kindURing, ring.found[kindURing], &Options{Handled: []string{handled}}); f.Effect != want || !strings.Contains(f.What, "descriptor 7") {
+			t.Errorf("handled %q: %+v", handled, f)
+		}
+	}
+}
+
+func FuzzText(f *testing.F) {
+	for _, path := range []string{"stat", "maps", "mountinfo", "environ", "fdinfo/0", "status", "net/tcp", "../locks"} {
+		text, err := os.ReadFile(filepath.Join("/proc/self", path))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	f.Add([]byte(context0 + managed))
+	f.Add([]byte("1 (a) b) R 1 2 3 4"))
+	f.Add([]byte("1: POSIX  ADVISORY  WRITE 7 00:1c:5 0 9"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		s := string(text)
+		if st, ok := parseStat(text); ok && st.state == 0 {
+			t.Errorf("a state of nothing: %+v", st)
+		}
+		var g gpuTraces
+		eachMapping(strings.NewReader(s), func(m mapping) error {
+			if m.end <= m.start {
+				t.Errorf("%+v", m)
+			}
+			g.mapped(m)
+			return nil
+		})
+		eachMount(strings.NewReader(s), func(mount) {})
+		eachField(strings.NewReader(s), func(string, string) {})
+		eachTCP(strings.NewReader(s), func(c tcpSocket) {
+			if c.waiting < 0 || c.state < 0 {
+				t.Errorf("%+v", c)
+			}
+			address(c.remote)
+		})
+		lockedFiles(strings.NewReader(s))
+		ncclConf(strings.NewReader(s))
+		if env, err := environment(strings.NewReader(s), ncclVariables...); err != nil || len(env) > len(ncclVariables) {
+			t.Errorf("%v, %v", env, err)
+		}
+		inode(s, "socket")
+		if n := parseSize(s); n < 0 {
+			t.Errorf("size %d", n)
+		}
+		all := map[uint64]unixSocket{}
+		parseUnixSockets(text, all)
+	})
+}
