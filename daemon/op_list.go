@@ -94,7 +94,8 @@ type NamesRequest struct{ Select }
 
 // NamesResult are checkpoints, in the order that was asked for.
 type NamesResult struct {
-	Checkpoints []Brief `json:"checkpoints"`
+	Checkpoints []Brief          `json:"checkpoints"`
+	SetAside    []index.SetAside `json:"set_aside,omitempty"` // what the store keeps without being able to account for it
 }
 
 // Names lists checkpoints, fast.
@@ -106,7 +107,11 @@ var Names = define("names", func(ctx context.Context, env *Env, r NamesRequest) 
 	if err == nil {
 		all, err = r.apply(all)
 	}
+	if err != nil {
+		return NamesResult{}, err
+	}
 	res := NamesResult{Checkpoints: []Brief{}}
+	res.SetAside, err = env.Store.SetAside()
 	for _, i := range all {
 		res.Checkpoints = append(res.Checkpoints, brief(i))
 	}
@@ -124,7 +129,8 @@ type Listed struct {
 
 // ListResult are checkpoints, in the order that was asked for.
 type ListResult struct {
-	Checkpoints []Listed `json:"checkpoints"`
+	Checkpoints []Listed         `json:"checkpoints"`
+	SetAside    []index.SetAside `json:"set_aside,omitempty"` // what the store keeps without being able to account for it
 }
 
 // List lists checkpoints with exact byte counts.
@@ -137,6 +143,9 @@ var List = define("ls", func(ctx context.Context, env *Env, r ListRequest) (List
 		return ListResult{}, err
 	}
 	res := ListResult{Checkpoints: []Listed{}}
+	if res.SetAside, err = env.Store.SetAside(); err != nil {
+		return ListResult{}, err
+	}
 	for _, i := range all {
 		l := Listed{Info: i}
 		if i.State == index.Sealed {

@@ -78,144 +78,31 @@ func (s *Store) putLocal(puts []put) error {
 	return classify("write index", b.flush())
 }
 
-// recover applies to Badger what the journals hold beyond their applied marks, cuts off what a crash left half written, and reads the root records.
-func (s *Store) recover() error {
-	packs, err := s.packs.Packs()
-	if err != nil {
-		return classify("open store", err)
-	}
-	var last uint32
-	var lastPayload, lastJournal int64
-	for _, n := range packs {
-		mark, err := s.db.mark(n)
-		if err != nil {
-			return s.openError(pack.JournalName(n), err)
-		}
-		end, err := s.replay(n, mark)
-		if err != nil {
-			return s.openError(pack.JournalName(n), err)
-		}
-		last, lastJournal = n, end
-	}
-	if last != 0 {
-		lastPayload, err = s.payloadEnd(last)
-		if err != nil {
-			return s.openError(pack.JournalName(last), err)
-		}
-		if lastPayload < s.config.PackSize {
-			if err := s.packs.Resume(last, lastPayload, lastJournal); errors.Is(err, pack.ErrCorrupt) {
-				s.log.Error("a pack cannot be appended to, a new one will be begun", "pack", pack.Name(last), "err", err)
-			} else if err != nil {
-				return s.openError(pack.Name(last), err)
-			}
-		}
-	}
-	return s.loadRoots()
-}
-
-func (s *Store) openError(file string, err error) error {
-	e := classify("open store", err).(*Error)
-	if e.File == "" {
-		e.File = file
-	}
-	if e.Class == Other {
-		e.Class = Corrupt
-	}
-	if e.Hint == "" {
-		e.Hint = damagedHint(s.dir)
-	}
-	return e
-}
-
-// replay applies the journal of pack n from mark on and returns the end of its valid part.
-func (s *Store) replay(n uint32, mark int64) (end int64, err error) {
-	size, err := s.packs.JournalSize(n)
-	if err != nil {
+// rewriteJournal writes the journal of pack n anew, so that it holds just chunks and kvs. The mark goes first: one beyond the end of a journal always means that
+// the journal has lost something. It gives the length of the new journal.
+func (s *Store) rewriteJournal(n uint32, chunks []pack.Chunk, kvs []pack.KV) (int64, error) {
+	if err := s.forgetMark(n); err != nil {
 		return 0, err
 	}
-	if mark > size {
-		mark = 0 // the journal was rewritten, and the crash came before that was noted
-	}
-	if mark == size {
-		return size, nil
-	}
-	dead, err := s.deadSlots(n, mark)
+	mark, err := s.packs.RewriteJournal(n, chunks, kvs)
 	if err != nil {
 		return 0, err
 	}
 	b := s.db.batch()
-	applied := 0
-	end, bad, err := s.packs.Read(n, mark, func(r pack.Record) error {
-		if c := r.Chunk; c != nil && dead[c.Loc.Page] {
-			return nil
-		}
-		applied++
-		return s.apply(b, r)
-	})
-	if err != nil {
-		return 0, errors.Join(err, b.flush())
-	}
-	if len(bad) > 0 {
-		last := bad[len(bad)-1]
-		if len(bad) > 1 || last.Off+last.Len < size {
-			return 0, errors.Join(fmt.Errorf("%w: journal %s at %d: %s", pack.ErrCorrupt, pack.JournalName(n), bad[0].Off, bad[0].Text), b.flush())
-		}
-		s.log.Info("cutting off what a crash left half written", "journal", pack.JournalName(n), "at", end, "bytes", size-end)
-		if err := s.packs.TruncateJournal(n, end); err != nil {
-			return 0, errors.Join(err, b.flush())
-		}
-	}
-	b.setMark(n, end)
-	if err := b.flush(); err != nil {
-		return 0, err
-	}
-	if applied > 0 {
-		s.log.Info("applied a journal to the index", "journal", pack.JournalName(n), "records", applied)
-	}
-	return end, nil
+	b.setMark(n, mark)
+	return mark, b.flush()
 }
 
-// deadSlots gives the slots, by page, that the journal of pack n calls dead from mark on.
-func (s *Store) deadSlots(n uint32, mark int64) (map[uint32]bool, error) {
-	dead := map[uint32]bool{}
-	_, _, err := s.packs.Read(n, mark, func(r pack.Record) error {
-		if r.Dead != nil {
-			dead[r.Dead.Loc.Page] = true
-		}
-		return nil
-	})
-	return dead, err
-}
-
-// apply adds one journal record to b, unless the index holds a later one.
-func (s *Store) apply(b *batch, r pack.Record) error {
-	switch {
-	case r.Chunk != nil:
-		b.setLoc(*r.Chunk)
-	case r.Dead != nil:
-		loc, err := s.db.loc(r.Dead.ID)
-		if err == nil && loc.Pack == r.Dead.Loc.Pack && loc.Page == r.Dead.Loc.Page {
-			b.delete(chunkKey(r.Dead.ID))
-		}
-	case r.KV != nil:
-		if seq, _, err := s.db.meta(r.KV.Key); err == nil && seq >= r.KV.Seq {
-			return nil
-		}
-		kv := *r.KV
-		kv.Value = append([]byte(nil), kv.Value...)
-		applyKVs(b, []pack.KV{kv})
+// dropPack removes a pack without live chunks. The mark goes first: the number may be used again.
+func (s *Store) dropPack(n uint32) error {
+	if err := s.forgetMark(n); err != nil {
+		return err
 	}
-	return nil
+	return s.packs.Drop(n)
 }
 
-// payloadEnd gives the end of the last slot of pack n.
-func (s *Store) payloadEnd(n uint32) (int64, error) {
-	var end int64
-	_, _, err := s.packs.Read(n, 0, func(r pack.Record) error {
-		if c := r.Chunk; c != nil {
-			end = max(end, c.Loc.Offset()+c.Loc.Slot())
-		}
-		return nil
-	})
-	return end, err
+func (s *Store) forgetMark(n uint32) error {
+	b := s.db.batch()
+	b.delete(markKey(n))
+	return errors.Join(b.flush(), s.db.sync())
 }

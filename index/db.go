@@ -340,6 +340,17 @@ func (d *db) mark(n uint32) (int64, error) {
 	return int64(binary.LittleEndian.Uint64(v)), nil
 }
 
+// marks calls fn for every pack that has a mark.
+func (d *db) marks(fn func(n uint32)) error {
+	prefix := markKey(0)[:len(markKey(0))-4]
+	return d.scan(prefix, false, func(key, _ []byte, _ error) error {
+		if len(key) == len(prefix)+4 {
+			fn(binary.BigEndian.Uint32(key[len(prefix):]))
+		}
+		return nil
+	})
+}
+
 // metas calls fn for every metadata key with the prefix, in order. A damaged record comes with err set. The payload is valid during the call.
 func (d *db) metas(prefix string, fn func(key string, seq uint64, payload []byte, err error) error) error {
 	return d.scan(metaKey(prefix), true, func(key, value []byte, err error) error {

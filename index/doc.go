@@ -23,6 +23,19 @@
 // Payload, sync packs, journal frames, sync journals, Badger batch, sync Badger. Every CommitEvery bytes, and at Seal, whose last key is the root record. After a
 // crash Open applies to Badger what the journals hold beyond the applied mark.
 //
+// # What cannot be accounted for
+//
+// Opening, listing, verifying, collecting and repairing neither cut nor delete what journals and index together cannot explain. It stays in its place or is put aside under
+// another name, and is reported (SetAside). The mark tells torn from damaged: nobody is told that a commit is done before the mark is set, so half a frame behind the mark is
+// what a crash left, and nothing was promised. Bytes before the mark that are no frame, a journal shorter than its mark, and a journal that is gone are damage. Then
+//
+//   - the index serves reads as before, for it has all that the journal told up to the mark;
+//   - the pack takes no more appends, and gc leaves it alone and goes on with the others;
+//   - with the bytes or the file put back all is as it was;
+//   - Repair writes the journal anew from the index. Where the index is gone as well, or does not tell all, the damaged journal is put aside. It may then speak of checkpoints
+//     that nothing else knows of, whose chunks lie in its pack and in those before: gc gives nothing of these back as long as it is there. Repair reads what was put aside
+//     again, and removes it once it is whole.
+//
 // # Reading
 //
 // A File finds the runs of a range in its segments, takes each chunk from the cache or reads it from its pack, checks the guard and decodes. Fetches in flight are

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
@@ -47,6 +48,9 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	}
 	packs, err := s.packs.Packs()
 	if err != nil {
+		return g.res, classify("gc", err)
+	}
+	if g.keepTo, err = s.keepTo(); err != nil {
 		return g.res, classify("gc", err)
 	}
 	for i, n := range packs {
@@ -126,10 +130,11 @@ func (s *Store) removeIncomplete(ctx context.Context) error {
 
 // collection is the state of one run of GC.
 type collection struct {
-	s    *Store
-	o    GCOptions
-	live marks
-	res  GCResult
+	s      *Store
+	o      GCOptions
+	live   marks
+	keepTo uint32 // see Store.keepTo
+	res    GCResult
 }
 
 // mark finds the slots that sealed checkpoints use. Drafts need no marking: they pin what they use.
@@ -183,8 +188,11 @@ func (g *collection) sweep(n uint32) error {
 	s := g.s
 	s.sweepMu.Lock()
 	p, err := g.plan(n)
-	if err != nil {
+	if err != nil || p == nil {
 		s.sweepMu.Unlock()
+		if err == nil {
+			g.res.Kept = append(g.res.Kept, pack.Name(n))
+		}
 		return err
 	}
 	g.res.DeadChunks += int64(len(p.kill))
@@ -197,9 +205,11 @@ func (g *collection) sweep(n uint32) error {
 	}
 	s.sweepMu.Unlock()
 	drop := len(p.live) == 0 && n != s.packs.Active() && !s.hasPins(n)
-	allocated, err := s.packs.Allocated(n, p.punch)
-	if err != nil {
-		return err
+	var allocated int64
+	if len(p.punch) > 0 {
+		if allocated, err = s.packs.Allocated(n, p.punch); err != nil {
+			return err
+		}
 	}
 	if drop {
 		j, err := s.packs.JournalSize(n)
@@ -229,21 +239,30 @@ func (g *collection) sweep(n uint32) error {
 	return nil
 }
 
-// plan reads the journal of pack n. Call with sweepMu held.
+// plan reads the journal of pack n; nil: it does not account for all of the pack, which is then left alone. Call with sweepMu held.
 func (g *collection) plan(n uint32) (*packPlan, error) {
 	s := g.s
+	if n <= g.keepTo {
+		return nil, nil
+	}
+	mark, err := s.db.mark(n)
+	if err != nil {
+		return nil, err
+	}
 	dead, err := s.deadSlots(n, 0)
 	if err != nil {
 		return nil, err
 	}
 	p := &packPlan{}
+	listed := &bitset{}
 	var gone []pack.Range
-	_, bad, err := s.packs.Read(n, 0, func(r pack.Record) error {
+	end, bad, err := s.packs.Read(n, 0, func(r pack.Record) error {
 		switch {
 		case r.KV != nil:
 			p.kvs += int64(len(r.KV.Key) + len(r.KV.Value))
 		case r.Chunk != nil:
 			c := *r.Chunk
+			listed.set(c.Loc.Page)
 			slot := pack.Range{Off: c.Loc.Offset(), Len: c.Loc.Slot()}
 			switch {
 			case dead[c.Loc.Page]:
@@ -258,16 +277,29 @@ func (g *collection) plan(n uint32) (*packPlan, error) {
 		}
 		return nil
 	})
-	if err == nil && len(bad) > 0 {
-		err = fmt.Errorf("%w: journal %s at %d: %s", pack.ErrCorrupt, pack.JournalName(n), bad[0].Off, bad[0].Text)
-	}
 	if err != nil {
 		return nil, &Error{Class: Corrupt, Op: "gc", File: pack.JournalName(n), Err: err, Hint: damagedHint(s.dir)}
+	}
+	if s.judge(n, mark, end, bad); s.isAside(n) {
+		return nil, nil
+	}
+	if !s.packs.Exists(n) {
+		if len(p.live)+len(p.kill) == 0 {
+			return p, nil // it was being dropped
+		}
+		s.keepAside(n, SetAside{File: filepath.Join(packsName, pack.JournalName(n)), Text: "damaged: its pack " + pack.Name(n) + " is gone"})
+		return nil, nil
 	}
 	p.live = merge(p.live)
 	s.pinMu.Lock()
 	quiet := s.drafting == 0
 	s.pinMu.Unlock()
+	if used := g.live[n]; used != nil && quiet {
+		if _, unlisted := used.missing(listed); unlisted {
+			s.keepAside(n, SetAside{File: filepath.Join(packsName, pack.JournalName(n)), Text: "damaged: the journal does not list chunks that are in use"})
+			return nil, nil
+		}
+	}
 	if quiet && n != s.packs.Active() {
 		// Nobody writes here: what is not live is dead, slots included that were written and never journalled.
 		size, err := s.packs.Size(n)
@@ -348,12 +380,7 @@ func (g *collection) drop(n uint32) error {
 	if err != nil {
 		return err
 	}
-	if err := s.packs.Drop(n); err != nil {
-		return err
-	}
-	b := s.db.batch()
-	b.delete(markKey(n))
-	return b.flush()
+	return s.dropPack(n)
 }
 
 // shrinkJournal rewrites a journal of which more than half is about things long gone.
@@ -375,15 +402,13 @@ func (g *collection) shrinkJournal(n uint32, p *packPlan) error {
 	if err := g.keys(n, func(kv pack.KV) error { kvs = append(kvs, kv); return nil }); err != nil {
 		return err
 	}
-	mark, err := s.packs.RewriteJournal(n, p.chunks, kvs)
+	now, err := s.rewriteJournal(n, p.chunks, kvs)
 	if err != nil {
 		return err
 	}
-	g.res.Reclaimed += max(0, size-mark)
-	g.res.Reclaimable += max(0, size-mark)
-	b := s.db.batch()
-	b.setMark(n, mark)
-	return b.flush()
+	g.res.Reclaimed += max(0, size-now)
+	g.res.Reclaimable += max(0, size-now)
+	return nil
 }
 
 // merge sorts ranges and joins those that touch.

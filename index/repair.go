@@ -6,15 +6,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
-// Repair rebuilds the index of a store that no process has open from the journals beside its packs. What an old index still tells goes in where a journal is damaged, and such
-// a journal is written anew. The old index is kept until the new one is complete.
+// Repair rebuilds the index of a store that no process has open from the journals beside its packs. Where a journal is damaged or gone it takes what the old index and
+// journals put aside before still tell, and writes a new one; the damaged one is put aside, for it may be mended yet. The old index is kept until the new one is complete.
 func Repair(ctx context.Context, dir string, o Options) (RepairResult, error) {
 	config, err := LoadConfig(dir)
 	if err != nil {
@@ -37,7 +36,7 @@ func Repair(ctx context.Context, dir string, o Options) (RepairResult, error) {
 
 // rebuildIndex is Repair for who holds the lock.
 func rebuildIndex(ctx context.Context, dir string, config Config, o Options) (RepairResult, error) {
-	r := rebuild{dir: dir, o: o, old: filepath.Join(dir, dbName), fresh: filepath.Join(dir, dbName+".new"), keys: map[string]bool{}}
+	r := rebuild{dir: dir, o: o, old: filepath.Join(dir, dbName), fresh: filepath.Join(dir, dbName+".new"), keys: map[string]uint64{}, suspect: map[uint32]*suspect{}}
 	if err := r.build(ctx, config); err != nil {
 		return r.res, classify("repair", err)
 	}
@@ -52,9 +51,10 @@ type rebuild struct {
 	o          Options
 	old, fresh string
 	s          *Store // over the new index; never handed out
-	packs      []uint32
-	damaged    []uint32        // packs whose journal is damaged
-	keys       map[string]bool // metadata keys found in journals
+	was        *db    // the old index; nil where there is none that can be opened
+	knows      bool   // all records of the old index could be read
+	suspect    map[uint32]*suspect
+	keys       map[string]uint64 // metadata keys found in journals, with the highest sequence
 	res        RepairResult
 }
 
@@ -73,10 +73,7 @@ func (r *rebuild) build(ctx context.Context, config Config) error {
 	if r.s, err = newStore(r.dir, config, r.o, d, set); err != nil {
 		return errors.Join(err, set.Close(), d.close())
 	}
-	err = r.journals(ctx)
-	if err == nil && len(r.damaged) > 0 {
-		err = r.salvage(ctx)
-	}
+	err = r.read(ctx)
 	if err == nil {
 		err = d.sync()
 	}
@@ -89,13 +86,30 @@ func (r *rebuild) build(ctx context.Context, config Config) error {
 	return err
 }
 
+// read fills the new index from the journals, and from the old index where they fall short.
+func (r *rebuild) read(ctx context.Context) (err error) {
+	if _, err := os.Stat(filepath.Join(r.old, "MANIFEST")); err == nil {
+		if r.was, err = openDB(r.old, r.o.Logger, room{r.dir, r.o.FreeFloor}); err != nil {
+			r.o.Logger.Warn("the old index cannot help", "err", err)
+			r.was = nil
+		}
+	}
+	if r.was != nil {
+		r.knows = isSound(r.old)
+		defer func() { err = errors.Join(err, r.was.close()) }()
+	}
+	if err := r.journals(ctx); err != nil {
+		return err
+	}
+	return r.salvage(ctx)
+}
+
 // journals applies all journals.
 func (r *rebuild) journals(ctx context.Context) error {
 	packs, err := r.s.packs.Packs()
 	if err != nil {
 		return err
 	}
-	r.packs = packs
 	r.res.Packs = len(packs)
 	for _, n := range packs {
 		if err := ctx.Err(); err != nil {
@@ -105,145 +119,91 @@ func (r *rebuild) journals(ctx context.Context) error {
 			return fmt.Errorf("journal %s: %w", pack.JournalName(n), err)
 		}
 	}
+	orphans, err := r.s.packs.Orphans()
+	if err != nil {
+		return err
+	}
+	for _, n := range orphans {
+		r.o.Logger.Error("a journal is gone", "journal", pack.JournalName(n))
+		r.suspect[n] = newSuspect()
+		r.suspect[n].orphan = true
+		r.suspect[n].told = r.oldMark(n) > 0
+	}
+	aside, err := r.s.packs.AllAside()
+	if err != nil {
+		return err
+	}
+	for n, names := range aside {
+		if r.suspect[n] != nil {
+			r.suspect[n].aside = names
+		}
+	}
 	return nil
+}
+
+// oldMark gives how far the old index had applied the journal of pack n; 0 where that is not known.
+func (r *rebuild) oldMark(n uint32) int64 {
+	if r.was == nil {
+		return 0
+	}
+	mark, err := r.was.mark(n)
+	if err != nil {
+		r.o.Logger.Warn("the old index cannot tell how far it had read", "journal", pack.JournalName(n), "err", err)
+	}
+	return mark
 }
 
 func (r *rebuild) journal(n uint32) error {
 	s := r.s
-	if _, err := s.packs.Size(n); err != nil {
-		r.res.Lost = append(r.res.Lost, err.Error())
-	}
-	dead, err := s.deadSlots(n, 0)
+	mark := r.oldMark(n)
+	aside, err := s.packs.Aside(n)
 	if err != nil {
 		return err
 	}
-	b := s.db.batch()
+	dead, live := map[uint32]bool{}, 0
 	end, bad, err := s.packs.Read(n, 0, func(rec pack.Record) error {
-		if c := rec.Chunk; c != nil && dead[c.Loc.Page] {
-			return nil
+		switch {
+		case rec.Dead != nil:
+			dead[rec.Dead.Loc.Page] = true
+		case rec.Chunk != nil:
+			live++
 		}
-		if rec.KV != nil {
-			r.keys[rec.KV.Key] = true
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if live > len(dead) && !s.packs.Exists(n) {
+		r.res.Lost = append(r.res.Lost, fmt.Sprintf("pack %s: %v: the file is gone", pack.Name(n), pack.ErrCorrupt))
+	}
+	for _, d := range bad {
+		r.o.Logger.Error("a journal is damaged", "journal", pack.JournalName(n), "at", d.Off, "bytes", d.Len, "what", d.Text)
+	}
+	// What a crash left half written begins where the old index had read to, or behind it. Without that index it could as well be damage.
+	torn := len(bad) == 1 && bad[0].Off == end && mark > 0 && mark <= end
+	if len(bad) > 0 && !torn || mark > end || len(aside) > 0 {
+		p := newSuspect()
+		p.dead, p.damaged = dead, len(bad) > 0 || mark > end
+		p.told = mark > 0
+		for _, d := range bad {
+			p.told = p.told && d.Off+d.Len <= mark
+		}
+		r.suspect[n] = p
+	}
+	b := s.db.batch()
+	_, _, err = s.packs.Read(n, 0, func(rec pack.Record) error {
+		if kv := rec.KV; kv != nil {
+			r.keys[kv.Key] = max(r.keys[kv.Key], kv.Seq)
+		} else if r.suspect[n] != nil || rec.Chunk != nil && dead[rec.Chunk.Loc.Page] {
+			return nil
 		}
 		return s.apply(b, rec)
 	})
 	if err != nil {
 		return errors.Join(err, b.flush())
 	}
-	size, err := s.packs.JournalSize(n)
-	if err != nil {
-		return errors.Join(err, b.flush())
-	}
-	torn := len(bad) == 1 && bad[0].Off+bad[0].Len == size
-	for _, d := range bad {
-		r.o.Logger.Error("a journal is damaged", "journal", pack.JournalName(n), "at", d.Off, "bytes", d.Len, "what", d.Text)
-	}
-	if len(bad) > 0 {
-		// The last frame may be a crash's torn write or a damaged one: the old index knows. Rewriting the journal from both serves either way.
-		r.damaged = append(r.damaged, n)
-		if torn {
-			end = size
-		}
-	}
 	b.setMark(n, end)
 	return b.flush()
-}
-
-// salvage takes over what the old index knows and the damaged journals no longer tell, and writes these journals anew.
-func (r *rebuild) salvage(ctx context.Context) error {
-	s := r.s
-	lostKeys, err := r.readOld(ctx)
-	if err != nil {
-		r.o.Logger.Warn("the old index cannot help", "err", err)
-	}
-	byPack := map[uint32][]pack.Chunk{}
-	err = s.db.scan([]byte{'c'}, true, func(key, value []byte, err error) error {
-		if err != nil {
-			return err
-		}
-		loc, err := pack.DecodeLoc(value)
-		if err == nil && slices.Contains(r.damaged, loc.Pack) {
-			byPack[loc.Pack] = append(byPack[loc.Pack], pack.Chunk{ID: [32]byte(key[1:]), Loc: loc})
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	for i, n := range r.damaged {
-		var kvs []pack.KV
-		_, _, err := s.packs.Read(n, 0, func(rec pack.Record) error {
-			if rec.KV != nil {
-				kv := *rec.KV
-				kv.Value = append([]byte(nil), kv.Value...)
-				kvs = append(kvs, kv)
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		if i == 0 {
-			kvs = append(kvs, lostKeys...)
-		}
-		chunks := byPack[n]
-		slices.SortFunc(chunks, func(a, b pack.Chunk) int { return int(a.Loc.Page) - int(b.Loc.Page) })
-		mark, err := s.packs.RewriteJournal(n, chunks, kvs)
-		if err != nil {
-			return err
-		}
-		b := s.db.batch()
-		b.setMark(n, mark)
-		if err := b.flush(); err != nil {
-			return err
-		}
-		r.o.Logger.Info("wrote a journal anew", "journal", pack.JournalName(n), "chunks", len(chunks), "keys", len(kvs))
-	}
-	return nil
-}
-
-// readOld copies from the old index what the new one lacks, and gives the metadata among it.
-func (r *rebuild) readOld(ctx context.Context) (lostKeys []pack.KV, err error) {
-	if _, err := os.Stat(filepath.Join(r.old, "MANIFEST")); err != nil {
-		return nil, err
-	}
-	old, err := openDB(r.old, r.o.Logger, room{r.dir, r.o.FreeFloor})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, old.close()) }()
-	dead := map[uint32]map[uint32]bool{}
-	for _, n := range r.damaged {
-		if dead[n], err = r.s.deadSlots(n, 0); err != nil {
-			return nil, err
-		}
-	}
-	b := r.s.db.batch()
-	err = old.scan([]byte{'c'}, true, func(key, value []byte, err error) error {
-		if err != nil || ctx.Err() != nil {
-			return ctx.Err() // a damaged record of the old index tells nothing
-		}
-		loc, err := pack.DecodeLoc(value)
-		if err != nil || !slices.Contains(r.damaged, loc.Pack) || dead[loc.Pack][loc.Page] {
-			return nil
-		}
-		if _, err := r.s.db.loc([32]byte(key[1:])); errors.Is(err, errMissing) {
-			b.set(slices.Clone(key), slices.Clone(value))
-		}
-		return nil
-	})
-	if err == nil {
-		err = old.metas("", func(key string, seq uint64, payload []byte, err error) error {
-			if err != nil || seq == 0 || r.keys[key] {
-				return nil // unreadable, of a draft, or known from a journal
-			}
-			kv := pack.KV{Seq: seq, Key: key, Value: slices.Clone(payload), Delete: len(payload) == 0}
-			lostKeys = append(lostKeys, kv)
-			applyKVs(b, []pack.KV{kv})
-			return nil
-		})
-	}
-	return lostKeys, errors.Join(err, b.flush())
 }
 
 // check opens the rebuilt store and counts what is there and what is not.
@@ -257,6 +217,9 @@ func (r *rebuild) check(ctx context.Context) error {
 		return err
 	}
 	defer s.stop()
+	if r.res.SetAside, err = s.SetAside(); err != nil {
+		return err
+	}
 	l := newLocator(s)
 	roots, pbs := s.snapshot()
 	for i, root := range roots {

@@ -60,6 +60,9 @@ type Store struct {
 	collecting bool
 	drafting   int
 
+	asideMu sync.Mutex
+	aside   map[uint32]SetAside // packs whose journal is known to be damaged
+
 	badMu sync.Mutex
 	bad   map[chunk.ID]bool // seen damaged: stored anew when they come by again; false: that has been done
 }
@@ -163,20 +166,20 @@ func newStore(dir string, config Config, o Options, d *db, packs *pack.Set) (*St
 	s := &Store{
 		dir: dir, config: config, o: o, log: o.Logger, db: d, packs: packs, coder: coder, arena: a, cache: newCache(a, o.CacheSize-a.spares),
 		roots: map[string]*root{}, names: map[string]*root{}, drafts: map[string]*Draft{}, watchers: map[int]func(string){},
-		pins: map[uint32]*bitset{}, bad: map[chunk.ID]bool{},
+		pins: map[uint32]*bitset{}, bad: map[chunk.ID]bool{}, aside: map[uint32]SetAside{},
 	}
 	s.ingest = newIngest(s)
 	return s, nil
 }
 
-// isFresh says whether nothing was ever written: an index folder without files beside packs without journals.
+// isFresh says whether nothing was ever written: an index folder without files beside a folder without packs.
 func isFresh(dbDir, packDir string) (bool, error) {
 	index, err := filepath.Glob(filepath.Join(dbDir, "*"))
 	if err != nil {
 		return false, err
 	}
-	journals, err := filepath.Glob(filepath.Join(packDir, "*.journal"))
-	return len(index) == 0 && len(journals) == 0, err
+	packs, err := filepath.Glob(filepath.Join(packDir, "*"))
+	return len(index) == 0 && len(packs) == 0, err
 }
 
 // classify turns an error of the packs or of the index into one of ours.

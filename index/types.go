@@ -186,7 +186,8 @@ type GCResult struct {
 	DeadChunks  int64    `json:"dead_chunks"`
 	LiveChunks  int64    `json:"live_chunks"`
 	PacksGone   int      `json:"packs_dropped"`
-	Incomplete  []string `json:"incomplete"` // checkpoints of dead writers, removed
+	Incomplete  []string `json:"incomplete"`     // checkpoints of dead writers, removed
+	Kept        []string `json:"kept,omitempty"` // packs left alone: their journals do not tell all that they hold
 }
 
 // VerifyOptions of one verification.
@@ -207,18 +208,20 @@ type Problem struct {
 
 // VerifyResult is what a verification saw. The store is sound when Problems is empty.
 type VerifyResult struct {
-	Checkpoints int       `json:"checkpoints"`
-	Chunks      int64     `json:"chunks"`
-	Bytes       int64     `json:"bytes"` // stored payload read and checked
-	Problems    []Problem `json:"problems"`
+	Checkpoints int        `json:"checkpoints"`
+	Chunks      int64      `json:"chunks"`
+	Bytes       int64      `json:"bytes"` // stored payload read and checked
+	Problems    []Problem  `json:"problems"`
+	SetAside    []SetAside `json:"set_aside,omitempty"` // what is kept without being accounted for
 }
 
 // RepairResult says what a rebuild of the index brought back.
 type RepairResult struct {
-	Checkpoints int      `json:"checkpoints"`
-	Chunks      int64    `json:"chunks"`
-	Packs       int      `json:"packs"`
-	Lost        []string `json:"lost"` // checkpoints that could not be brought back, with the reason
+	Checkpoints int        `json:"checkpoints"`
+	Chunks      int64      `json:"chunks"`
+	Packs       int        `json:"packs"`
+	Lost        []string   `json:"lost"`                // checkpoints that could not be brought back, with the reason
+	SetAside    []SetAside `json:"set_aside,omitempty"` // what is kept without being accounted for
 }
 
 // Stats are counters since the store was opened.

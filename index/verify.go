@@ -3,6 +3,7 @@ package index
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"sync"
 
@@ -31,7 +32,7 @@ func (s *Store) Verify(ctx context.Context, o VerifyOptions) (VerifyResult, erro
 	if err := s.commit(nil); err != nil {
 		return VerifyResult{}, err
 	}
-	v := &verification{s: s, o: o, used: marks{}, bad: map[chunk.ID]string{}}
+	v := &verification{s: s, o: o, used: marks{}, bad: map[chunk.ID]string{}, unlisted: map[uint32]*bitset{}}
 	v.res.Problems = []Problem{}
 	if err := v.chooseRoots(); err != nil {
 		return v.res, err
@@ -48,15 +49,27 @@ func (s *Store) Verify(ctx context.Context, o VerifyOptions) (VerifyResult, erro
 	if err := v.nameBad(ctx); err != nil {
 		return v.res, err
 	}
-	return v.res, nil
+	return v.res, v.setAside()
+}
+
+// setAside adds what is kept without being accounted for, and is not among the problems already.
+func (v *verification) setAside() error {
+	all, err := v.s.SetAside()
+	for _, a := range all {
+		if !slices.ContainsFunc(v.res.Problems, func(p Problem) bool { return p.Pack != "" && filepath.Join(packsName, p.Pack) == a.File }) {
+			v.res.SetAside = append(v.res.SetAside, a)
+		}
+	}
+	return err
 }
 
 type verification struct {
-	s     *Store
-	o     VerifyOptions
-	roots []*root
-	pbs   []*manifestpb.Checkpoint
-	used  marks // slots that the chosen checkpoints use
+	s        *Store
+	o        VerifyOptions
+	roots    []*root
+	pbs      []*manifestpb.Checkpoint
+	used     marks              // slots that the chosen checkpoints use
+	unlisted map[uint32]*bitset // packs whose journals lack slots in use, and the slots that they list
 
 	mu   sync.Mutex // guards what follows, while workers run
 	res  VerifyResult
@@ -144,6 +157,7 @@ func (v *verification) payload(ctx context.Context) error {
 	for n := range v.used {
 		if !slices.Contains(packs, n) {
 			v.problem(Problem{Pack: pack.JournalName(n), Text: "the journal is gone"})
+			v.unlisted[n] = &bitset{}
 		}
 	}
 	for _, n := range packs {
@@ -156,18 +170,50 @@ func (v *verification) payload(ctx context.Context) error {
 			return err
 		}
 	}
+	return v.readUnlisted(ctx, total)
+}
+
+// readUnlisted checks the chunks in use that no journal lists, as far as the index knows them.
+func (v *verification) readUnlisted(ctx context.Context, total int64) error {
+	if len(v.unlisted) == 0 {
+		return nil
+	}
+	byPack := map[uint32][]pack.Chunk{}
+	err := v.s.db.scan([]byte{'c'}, true, func(key, value []byte, err error) error {
+		if err != nil {
+			return nil // found by those who look for the chunk
+		}
+		loc, err := pack.DecodeLoc(value)
+		if seen := v.unlisted[loc.Pack]; err == nil && seen != nil && v.used[loc.Pack].has(loc.Page) && !seen.has(loc.Page) {
+			byPack[loc.Pack] = append(byPack[loc.Pack], pack.Chunk{ID: chunk.ID(key[1:]), Loc: loc})
+		}
+		return ctx.Err()
+	})
+	if err != nil {
+		return err
+	}
+	for _, list := range byPack {
+		slices.SortFunc(list, func(a, b pack.Chunk) int { return int(a.Loc.Page) - int(b.Loc.Page) })
+		if err := v.readPack(ctx, list, total); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
 // listed gives the chunks of pack n that are to be read, in the order of their slots.
 func (v *verification) listed(n uint32) ([]pack.Chunk, error) {
+	mark, err := v.s.db.mark(n)
+	if err != nil {
+		return nil, err
+	}
 	dead, err := v.s.deadSlots(n, 0)
 	if err != nil {
 		return nil, err
 	}
 	seen := &bitset{}
 	var list []pack.Chunk
-	_, bad, err := v.s.packs.Read(n, 0, func(r pack.Record) error {
+	end, bad, err := v.s.packs.Read(n, 0, func(r pack.Record) error {
 		c := r.Chunk
 		if c == nil || dead[c.Loc.Page] {
 			return nil
@@ -188,9 +234,16 @@ func (v *verification) listed(n uint32) ([]pack.Chunk, error) {
 	for _, b := range bad {
 		v.problem(Problem{Pack: pack.JournalName(n), Offset: b.Off, Text: fmt.Sprintf("%d bytes of the journal are damaged: %s", b.Len, b.Text)})
 	}
+	v.s.judge(n, mark, end, bad)
+	if mark > end && len(bad) == 0 {
+		v.problem(Problem{Pack: pack.JournalName(n), Offset: end, Text: fmt.Sprintf("the journal has lost its last %d bytes", mark-end)})
+	}
 	if used := v.used[n]; used != nil {
 		if page, lost := used.missing(seen); lost {
-			v.problem(Problem{Pack: pack.JournalName(n), Offset: int64(page) * chunk.PageSize, Text: "the journal does not list chunks that are in use"})
+			if len(bad) == 0 && mark <= end {
+				v.problem(Problem{Pack: pack.JournalName(n), Offset: int64(page) * chunk.PageSize, Text: "the journal does not list chunks that are in use"})
+			}
+			v.unlisted[n] = seen
 		}
 	}
 	slices.SortFunc(list, func(a, b pack.Chunk) int { return int(a.Loc.Page) - int(b.Loc.Page) })

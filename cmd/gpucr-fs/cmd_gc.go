@@ -59,6 +59,9 @@ func (a *app) gc(ctx context.Context, s *daemon.Session, dryRun, yes bool) error
 		if !dryRun {
 			fmt.Fprintf(w, "reclaimed\t%s, %d packs dropped\n", size(res.Reclaimed), res.PacksGone)
 		}
+		if len(res.Kept) > 0 {
+			fmt.Fprintf(w, "kept\t%s: their journals do not tell all that they hold; see gpucr-fs verify\n", strings.Join(res.Kept, ", "))
+		}
 		if len(res.Incomplete) > 0 {
 			fmt.Fprintf(w, "incomplete\t%s\n", strings.Join(res.Incomplete, ", "))
 		}

@@ -22,7 +22,8 @@ func (a *app) lsCmd() *cobra.Command {
 to it; and bytes shared with other checkpoints. Stored is what its distinct chunks occupy on disk, compressed, shared ones included.
 --json adds what the processes of a checkpoint had on AMD GPUs.
 Labels tell where a checkpoint comes from: the host, the user and the command of its first process, and what was added with label.
-With NAME (a name, a tag or the beginning of an ID) it lists the files of that checkpoint.`,
+With NAME (a name, a tag or the beginning of an ID) it lists the files of that checkpoint.
+What the store keeps without being able to account for it is told on stderr.`,
 		Example: "  gpucr-fs ls store/\n  gpucr-fs ls --json --tag golden store/\n  gpucr-fs ls store/ web-1\n" +
 			"  gpucr-fs ls --label host=node-7 --label team --sort stored --reverse store/\n  gpucr-fs ls --latest 1 --label user=www-data store/",
 		Args: cobra.RangeArgs(1, 2),
@@ -37,6 +38,7 @@ With NAME (a name, a tag or the beginning of an ID) it lists the files of that c
 			if err != nil {
 				return err
 			}
+			a.warnAside(res.SetAside)
 			return a.print(res, func(w io.Writer) {
 				list := make([]index.Info, len(res.Checkpoints))
 				for i, l := range res.Checkpoints {
@@ -69,6 +71,7 @@ func (a *app) lsNames(ctx context.Context, dir string, q daemon.Select) error {
 	if err != nil {
 		return err
 	}
+	a.warnAside(res.SetAside)
 	return a.print(res, func(w io.Writer) {
 		fmt.Fprintln(w, "NAME\tSTATE\tSEALED\tFILES\tLOGICAL\tZERO\tPARENT\tTAGS\tHOST\tUSER\tCOMMAND\tLABELS")
 		for _, i := range res.Checkpoints {

@@ -15,8 +15,9 @@ func (a *app) repairCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "repair STORE",
 		Short: "rebuild a lost or damaged index from the packs",
-		Long: `Repair rebuilds the index of a store from the journals beside its packs. Nothing may be mounted meanwhile. The exit code is 3 when some checkpoints could
-not be brought back.`,
+		Long: `Repair rebuilds the index of a store from the journals beside its packs. Where a journal is damaged or gone it takes what the old index knows and writes a new one. If
+that may not be all, the damaged journal is set aside, and gc keeps all that it may have told of: put its bytes right and repair again, or remove it to give that up.
+Nothing may be mounted meanwhile. The exit code is 3 when some checkpoints could not be brought back.`,
 		Example: "  gpucr-fs repair store/ && gpucr-fs verify store/",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -38,6 +39,7 @@ not be brought back.`,
 				for _, l := range res.Lost {
 					fmt.Fprintf(w, "lost %s\n", l)
 				}
+				printAside(w, "set aside", res.SetAside)
 			}); err != nil {
 				return err
 			}

@@ -16,7 +16,7 @@ func (a *app) verifyCmd() *cobra.Command {
 		Use:   "verify STORE [NAME...]",
 		Short: "check stored checkpoints for damage",
 		Long: `Verify reads the payload of all checkpoints, or of those named, and checks it against what was written. Every damage is shown with the checkpoint and the file
-it is in; the exit code is 12 then. --read-data-subset reads a random share of the payload only.`,
+it is in; the exit code is 12 then. What the store keeps without being able to account for it is shown, too. --read-data-subset reads a random share of the payload only.`,
 		Example: "  gpucr-fs verify store/\n  gpucr-fs verify --read-data-subset 5% store/",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -48,9 +48,28 @@ func printVerify(w io.Writer, res index.VerifyResult) {
 		}
 		fmt.Fprintf(w, "damaged: %s: %s\n", dash(where), p.Text)
 	}
+	printAside(w, "set aside", res.SetAside)
 	state := "sound"
 	if len(res.Problems) > 0 {
 		state = "damaged"
 	}
 	fmt.Fprintf(w, "%s: %d checkpoints, %d chunks, %s read\n", state, res.Checkpoints, res.Chunks, size(res.Bytes))
+}
+
+// printAside shows what a store keeps without being able to account for it.
+func printAside(w io.Writer, what string, list []index.SetAside) {
+	for _, s := range list {
+		fmt.Fprintf(w, "%s: %s", what, s.File)
+		if s.Bytes > 0 {
+			fmt.Fprintf(w, ", %s at offset %d", size(s.Bytes), s.Offset)
+		}
+		fmt.Fprintf(w, ": %s\n", s.Text)
+	}
+}
+
+func (a *app) warnAside(list []index.SetAside) {
+	printAside(a.err, "warning", list)
+	if len(list) > 0 {
+		fmt.Fprintln(a.err, "hint: look with gpucr-fs verify, mend with gpucr-fs repair")
+	}
 }

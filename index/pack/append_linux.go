@@ -90,7 +90,8 @@ func (s *Set) roll() error {
 	}
 	h := Header{Version: Version, Pack: n, Store: s.o.Store}
 	frame := encodeFrames(&h, nil, nil, nil)
-	// The pack first: a pack without a journal is removed at the next open, a journal without a pack would be damage.
+	s.next = n + 1 // whatever becomes of this one, its number is used up
+	// The pack first: an empty pack without a journal is nothing, a journal without a pack looks like one whose pack is being dropped.
 	p, err := os.OpenFile(s.PackPath(n), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return s.writeError(s.PackPath(n), err)
@@ -108,7 +109,6 @@ func (s *Set) roll() error {
 	f := &file{n: n, f: p, direct: openDirect(s.PackPath(n)), journalEnd: int64(len(frame))}
 	s.files[n] = f
 	s.active = f
-	s.next = n + 1
 	return nil
 }
 

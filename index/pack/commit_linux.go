@@ -100,6 +100,14 @@ func (s *Set) writeFrames(n uint32, frames []byte) (end int64, err error) {
 		return 0, fmt.Errorf("journal %s: %w", JournalName(n), err)
 	}
 	defer j.Close()
+	if _, torn := s.ends[n]; torn {
+		if err := errors.Join(j.Truncate(f.journalEnd), j.Sync()); err != nil {
+			return 0, s.writeError(j.Name(), err)
+		}
+		s.mu.Lock()
+		delete(s.ends, n)
+		s.mu.Unlock()
+	}
 	_, err = j.WriteAt(frames, f.journalEnd)
 	if err == nil {
 		err = unix.Fdatasync(int(j.Fd()))
@@ -202,7 +210,8 @@ func (s *Set) Size(n uint32) (int64, error) {
 	return st.Size(), nil
 }
 
-// Drop removes pack n and its journal. The active pack is refused.
+// Drop removes pack n and its journal. The active pack is refused. The journal goes last: alone it tells that all chunks were dead, and is dropped again. A pack
+// without one could not be told from a pack whose journal was lost.
 func (s *Set) Drop(n uint32) error {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
@@ -218,7 +227,14 @@ func (s *Set) Drop(n uint32) error {
 			return err
 		}
 	}
-	return errors.Join(os.Remove(s.JournalPath(n)), syncDir(s.dir), os.Remove(s.PackPath(n)), syncDir(s.dir))
+	if err := os.Remove(s.PackPath(n)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := syncDir(s.dir); err != nil {
+		return err
+	}
+	delete(s.ends, n)
+	return errors.Join(os.Remove(s.JournalPath(n)), syncDir(s.dir))
 }
 
 // RewriteJournal replaces the journal of pack n by one that holds just chunks and kvs, in one step that a crash cannot split.
@@ -237,6 +253,7 @@ func (s *Set) RewriteJournal(n uint32, chunks []Chunk, kvs []KV) (mark int64, er
 		return 0, err
 	}
 	s.mu.Lock()
+	delete(s.ends, n)
 	if f := s.files[n]; f != nil {
 		f.journalEnd = int64(len(frames))
 	}

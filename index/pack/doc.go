@@ -19,8 +19,17 @@
 //
 // # Giving space back
 //
-// A dead chunk is first journalled as dead, then forgotten by the index, and only then is its slot punched out. A pack without live chunks is removed,
-// journal first: a pack without a journal is debris of that and is removed when the set is opened.
+// A dead chunk is first journalled as dead, then forgotten by the index, and only then is its slot punched out. A pack without live chunks is removed, the pack
+// first: the journal, left alone by a crash, tells that all was dead.
+//
+// # Opening
+//
+// Open changes nothing. A pack takes appends again only if both its files end where the last frame and the last slot that it lists end (Resume). What lies behind is
+// neither cut off nor written over: it is what a crash left of something that was never promised, or damage, and the bytes alone do not tell which. A frame that a crash left
+// half written (EndAt, which the index decides) is cut off when the next frame goes there.
+//
+// A pack without a journal stays, and its slots can be read. A journal that was damaged and has been written anew is kept under another name,
+// NNNNNNNN.journal.set-aside-N, as long as it may tell something that nothing else does. A number that any file has is not used again.
 //
 // Lock order: Set.commitMu, Set.mu.
 package pack

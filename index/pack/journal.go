@@ -135,6 +135,28 @@ func ReadJournal(path string, from, size int64, fn func(Record) error) (end int6
 	return end, bad, nil
 }
 
+// EndsFrame says whether a frame of the journal of pack n ends at off, by the lengths of the frames before.
+func (s *Set) EndsFrame(n uint32, off int64) (bool, error) {
+	f, err := os.Open(s.JournalPath(n))
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	var at int64
+	for h := make([]byte, frameHeader); at < off; {
+		if _, err := f.ReadAt(h, at); errors.Is(err, io.EOF) {
+			return false, nil
+		} else if err != nil {
+			return false, err
+		}
+		if binary.LittleEndian.Uint32(h) != frameMagic {
+			return false, nil
+		}
+		at += frameHeader + int64(binary.LittleEndian.Uint32(h[4:]))
+	}
+	return at == off, nil
+}
+
 // readFrame gives the payload of the frame at off, or says why there is none.
 func readFrame(f io.ReaderAt, off, size int64, buf *[]byte) (payload []byte, why string, err error) {
 	var h [frameHeader]byte

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -281,21 +282,105 @@ func TestDamageInAJournal(t *testing.T) {
 	}
 }
 
-func TestPackWithoutAJournalIsDebris(t *testing.T) {
+func TestPackWithoutAJournalStays(t *testing.T) {
 	dir := t.TempDir()
 	s := openSet(t, dir)
-	fill(t, s, nil, 5000)
+	chunks, contents := fill(t, s, nil, 5000)
 	s.Close()
+	journal, err := os.ReadFile(s.JournalPath(1))
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := os.Remove(s.JournalPath(1)); err != nil {
 		t.Fatal(err)
 	}
 	s = openSet(t, dir)
-	if _, err := os.Stat(s.PackPath(1)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it is still there: %v", err)
+	if orphans, err := s.Orphans(); err != nil || len(orphans) != 1 || orphans[0] != 1 {
+		t.Errorf("orphans %v, %v", orphans, err)
+	}
+	if got, errs := readAll(t, s, false, chunks); errs[0] != nil || !bytes.Equal(got[0], contents[0]) {
+		t.Errorf("its slots cannot be read: %v", errs)
 	}
 	fill(t, s, nil, 5000)
 	if s.Active() != 2 {
 		t.Errorf("its number was used again")
+	}
+	if err := os.WriteFile(s.JournalPath(1), journal, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if packs, err := s.Packs(); err != nil || len(packs) != 2 {
+		t.Errorf("packs %v, %v", packs, err)
+	}
+}
+
+// A crash in the middle of a drop leaves the journal, which tells that all was dead, and the drop is done again.
+func TestDropIsDoneAgain(t *testing.T) {
+	dir := t.TempDir()
+	s := openSet(t, dir)
+	chunks, _ := fill(t, s, nil, 5000)
+	if _, err := s.Kill(1, chunks); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	if err := os.Remove(s.PackPath(1)); err != nil {
+		t.Fatal(err)
+	}
+	s = openSet(t, dir)
+	if s.Exists(1) {
+		t.Error("it exists")
+	}
+	if err := s.Drop(1); err != nil {
+		t.Fatal(err)
+	}
+	if names, err := os.ReadDir(dir); err != nil || len(names) > 0 {
+		t.Errorf("left: %v, %v", names, err)
+	}
+}
+
+// What lies behind the journal's last frame, or behind the last slot that it lists, stays: the next pack takes the appends.
+func TestNothingIsCutOff(t *testing.T) {
+	for _, ext := range []string{"pack", "journal"} {
+		dir := t.TempDir()
+		s := openSet(t, dir)
+		chunks, _ := fill(t, s, nil, 5000)
+		end, err := s.JournalSize(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+		path := filepath.Join(dir, "00000001."+ext)
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b = append(b, "a torn write"...)
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s = openSet(t, dir)
+		if ext == "journal" {
+			s.EndAt(1, end)
+		}
+		if resumed, err := s.Resume(1, chunks[0].Loc.Slot(), end); resumed || err != nil {
+			t.Errorf("%s: resumed %v, %v", ext, resumed, err)
+		}
+		fill(t, s, nil, 5000)
+		if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, b) {
+			t.Errorf("%s: it was changed (%v)", ext, err)
+		}
+		// A frame takes the place of what a crash left half written.
+		if _, err := s.Kill(1, chunks); err != nil {
+			t.Fatal(err)
+		}
+		dead := 0
+		if _, bad, err := s.Read(1, 0, func(r Record) error {
+			if r.Dead != nil {
+				dead++
+			}
+			return nil
+		}); err != nil || len(bad) > 0 || dead != 1 {
+			t.Errorf("%s: %d dead, %+v, %v", ext, dead, bad, err)
+		}
 	}
 }
 

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 )
 
@@ -39,9 +39,10 @@ type Set struct {
 	files     map[uint32]*file
 	active    *file // takes appends; nil until the first
 	next      uint32
-	pending   []Chunk        // written, not yet committed
-	dirty     map[*file]bool // written since the last sync
-	unchecked int64          // bytes appended since free space was last looked at
+	ends      map[uint32]int64 // where journals end that have half a frame behind; written with commitMu held, too
+	pending   []Chunk          // written, not yet committed
+	dirty     map[*file]bool   // written since the last sync
+	unchecked int64            // bytes appended since free space was last looked at
 }
 
 // file is an open pack with its journal. end and journalEnd belong to Set.mu and Set.commitMu.
@@ -67,56 +68,15 @@ func Name(n uint32) string { return fmt.Sprintf("%08d.pack", n) }
 // JournalName gives the file name of its journal.
 func JournalName(n uint32) string { return fmt.Sprintf("%08d.journal", n) }
 
-// Open opens the set in dir, which must exist, and removes packs without a journal.
+// Open opens the set in dir, which must exist. It changes nothing there.
 func Open(dir string, o Options) (*Set, error) {
-	s := &Set{dir: dir, o: o, files: map[uint32]*file{}, dirty: map[*file]bool{}, next: 1}
-	entries, err := os.ReadDir(dir)
+	s := &Set{dir: dir, o: o, files: map[uint32]*file{}, dirty: map[*file]bool{}, ends: map[uint32]int64{}, next: 1}
+	f, err := s.list()
 	if err != nil {
 		return nil, err
 	}
-	journals := map[uint32]bool{}
-	var packs []uint32
-	for _, e := range entries {
-		var n uint32
-		if _, err := fmt.Sscanf(e.Name(), "%08d.", &n); err != nil {
-			continue
-		}
-		switch e.Name() {
-		case JournalName(n):
-			journals[n] = true
-		case Name(n):
-			packs = append(packs, n)
-		default:
-			continue
-		}
-		s.next = max(s.next, n+1)
-	}
-	for _, n := range packs {
-		if !journals[n] {
-			o.Logger.Info("removing a pack that was being dropped", "pack", Name(n))
-			if err := os.Remove(filepath.Join(dir, Name(n))); err != nil {
-				return nil, err
-			}
-		}
-	}
+	s.next = f.highest + 1
 	return s, nil
-}
-
-// Packs gives the numbers of all packs, ascending: those with a journal.
-func (s *Set) Packs() ([]uint32, error) {
-	names, err := filepath.Glob(filepath.Join(s.dir, "*.journal"))
-	if err != nil {
-		return nil, err
-	}
-	var out []uint32
-	for _, name := range names {
-		var n uint32
-		if _, err := fmt.Sscanf(filepath.Base(name), "%08d.journal", &n); err == nil && filepath.Base(name) == JournalName(n) {
-			out = append(out, n)
-		}
-	}
-	slices.Sort(out)
-	return out, nil
 }
 
 // PackPath and JournalPath give the paths of pack n.
@@ -129,7 +89,12 @@ func (s *Set) Read(n uint32, from int64, fn func(Record) error) (end int64, bad 
 	if err != nil {
 		return 0, nil, err
 	}
-	return ReadJournal(s.JournalPath(n), from, size, func(r Record) error {
+	return ReadJournal(s.JournalPath(n), from, size, s.checked(n, fn))
+}
+
+// checked puts the check of a journal's header before fn.
+func (s *Set) checked(n uint32, fn func(Record) error) func(Record) error {
+	return func(r Record) error {
 		if h := r.Header; h != nil {
 			switch {
 			case h.Version != Version:
@@ -146,37 +111,50 @@ func (s *Set) Read(n uint32, from int64, fn func(Record) error) (end int64, bad 
 			}
 		}
 		return fn(r)
-	})
+	}
 }
 
-// Resume makes pack n the one that takes appends, cut to what its journal accounts for.
-func (s *Set) Resume(n uint32, payloadEnd, journalEnd int64) error {
+// Resume makes pack n the one that takes appends, if it is the newest and both its files end where what they hold is known to end. Otherwise it has got
+// all that it will: what lies behind is left as it is, and the next Append begins a new pack.
+func (s *Set) Resume(n uint32, payloadEnd, journalEnd int64) (resumed bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.active != nil {
-		return nil
+	if s.active != nil || n+1 != s.next {
+		return false, nil
 	}
 	f, err := s.open(n)
 	if err != nil {
-		return err
+		return false, err
 	}
-	for _, t := range []struct {
-		path string
-		size int64
-	}{{s.PackPath(n), payloadEnd}, {s.JournalPath(n), journalEnd}} {
-		st, err := os.Stat(t.path)
-		if err != nil {
-			return err
-		}
-		if st.Size() > t.size {
-			if err := os.Truncate(t.path, t.size); err != nil {
-				return err
-			}
+	for path, end := range map[string]int64{s.PackPath(n): payloadEnd, s.JournalPath(n): journalEnd} {
+		if st, err := os.Stat(path); err != nil || st.Size() != end {
+			return false, err
 		}
 	}
-	f.end, f.journalEnd = payloadEnd, journalEnd
+	f.end = payloadEnd
 	s.active = f
-	return nil
+	return true, nil
+}
+
+// EndAt says that the journal of pack n ends at end: what lies behind is a frame that a crash left half written. It stays until the next frame is written.
+func (s *Set) EndAt(n uint32, end int64) {
+	s.commitMu.Lock()
+	defer s.commitMu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ends[n] = end
+	if f := s.files[n]; f != nil {
+		f.journalEnd = end
+	}
+}
+
+// NeverUse keeps the set from giving a new pack a number up to n.
+func (s *Set) NeverUse(n uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n < math.MaxUint32 {
+		s.next = max(s.next, n+1)
+	}
 }
 
 // open gives pack n, opened at most once. Call with mu held.
@@ -192,7 +170,9 @@ func (s *Set) open(n uint32) (*file, error) {
 		return nil, err
 	}
 	f := &file{n: n, f: h, direct: openDirect(s.PackPath(n))}
-	if st, err := os.Stat(s.JournalPath(n)); err == nil {
+	if end, torn := s.ends[n]; torn {
+		f.journalEnd = end
+	} else if st, err := os.Stat(s.JournalPath(n)); err == nil {
 		f.journalEnd = st.Size()
 	}
 	s.files[n] = f
@@ -219,28 +199,17 @@ func (s *Set) JournalSize(n uint32) (int64, error) {
 	defer s.commitMu.Unlock()
 	s.mu.Lock()
 	f := s.files[n]
+	end, torn := s.ends[n]
 	s.mu.Unlock()
-	if f != nil {
+	switch {
+	case f != nil:
 		return f.journalEnd, nil
+	case torn:
+		return end, nil
 	}
 	st, err := os.Stat(s.JournalPath(n))
 	if err != nil {
 		return 0, err
 	}
 	return st.Size(), nil
-}
-
-// TruncateJournal cuts the journal of pack n.
-func (s *Set) TruncateJournal(n uint32, size int64) error {
-	s.commitMu.Lock()
-	defer s.commitMu.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := os.Truncate(s.JournalPath(n), size); err != nil {
-		return err
-	}
-	if f := s.files[n]; f != nil {
-		f.journalEnd = size
-	}
-	return nil
 }

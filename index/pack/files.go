@@ -1,0 +1,132 @@
+package pack
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// asideMark is what the name of a journal gets when it is put aside, with a number behind it.
+const asideMark = ".set-aside-"
+
+// files is what the folder of a set holds, by number of the pack.
+type files struct {
+	journals []uint32 // ascending
+	packs    []uint32 // ascending
+	aside    map[uint32][]string
+	highest  uint32 // number that any name has
+}
+
+func (s *Set) list() (files, error) {
+	f := files{aside: map[uint32][]string{}}
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return f, err
+	}
+	for _, e := range entries {
+		var n uint32
+		if _, err := fmt.Sscanf(e.Name(), "%08d.", &n); err != nil {
+			continue
+		}
+		switch name := e.Name(); {
+		case name == JournalName(n):
+			f.journals = append(f.journals, n)
+		case name == Name(n):
+			f.packs = append(f.packs, n)
+		case strings.HasPrefix(name, JournalName(n)+asideMark):
+			f.aside[n] = append(f.aside[n], name)
+		case !strings.HasPrefix(name, Name(n)) && !strings.HasPrefix(name, JournalName(n)):
+			continue
+		}
+		f.highest = max(f.highest, n)
+	}
+	slices.Sort(f.journals)
+	slices.Sort(f.packs)
+	return f, nil
+}
+
+// Packs gives the numbers of all packs, ascending: those with a journal.
+func (s *Set) Packs() ([]uint32, error) {
+	f, err := s.list()
+	return f.journals, err
+}
+
+// Orphans gives the numbers of the packs that hold something and have no journal, ascending. Nothing removes them: their slots can be read by those who know where
+// they are, and the journal may come back.
+func (s *Set) Orphans() ([]uint32, error) {
+	f, err := s.list()
+	if err != nil {
+		return nil, err
+	}
+	var out []uint32
+	for _, n := range f.packs {
+		if slices.Contains(f.journals, n) {
+			continue
+		}
+		if size, err := s.Size(n); err != nil {
+			return nil, err
+		} else if size > 0 { // an empty one is what a crash leaves of a pack that was being begun
+			out = append(out, n)
+		}
+	}
+	return out, nil
+}
+
+// Exists says whether pack n has a file; one that was being dropped has a journal only.
+func (s *Set) Exists(n uint32) bool {
+	_, err := os.Stat(s.PackPath(n))
+	return !errors.Is(err, os.ErrNotExist)
+}
+
+// Aside gives the names of journals of pack n that have been put aside.
+func (s *Set) Aside(n uint32) ([]string, error) {
+	f, err := s.list()
+	return f.aside[n], err
+}
+
+// AllAside gives the names of all journals that have been put aside, by pack.
+func (s *Set) AllAside() (map[uint32][]string, error) {
+	f, err := s.list()
+	return f.aside, err
+}
+
+// PutAside gives the journal of pack n another name, under which it is kept for whoever can make something of it; RewriteJournal is to follow. Without a journal it does
+// nothing.
+func (s *Set) PutAside(n uint32) error {
+	s.commitMu.Lock()
+	defer s.commitMu.Unlock()
+	names, err := s.Aside(n)
+	if err != nil {
+		return err
+	}
+	for i := 1; ; i++ {
+		name := fmt.Sprintf("%s%s%d", JournalName(n), asideMark, i)
+		if slices.Contains(names, name) {
+			continue
+		}
+		err := os.Rename(s.JournalPath(n), filepath.Join(s.dir, name))
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		return errors.Join(err, syncDir(s.dir))
+	}
+}
+
+// ReadAside is Read for a journal that has been put aside.
+func (s *Set) ReadAside(n uint32, name string, fn func(Record) error) (bad []Damage, err error) {
+	path := filepath.Join(s.dir, name)
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	_, bad, err = ReadJournal(path, 0, st.Size(), s.checked(n, fn))
+	return bad, err
+}
+
+// RemoveAside removes a journal that had been put aside, once the present one tells all that it told.
+func (s *Set) RemoveAside(name string) error {
+	return errors.Join(os.Remove(filepath.Join(s.dir, name)), syncDir(s.dir))
+}

@@ -1,0 +1,208 @@
+package index
+
+import (
+	"errors"
+	"path/filepath"
+	"slices"
+
+	"github.com/gpucr/gpucr-fs/index/pack"
+)
+
+// recover applies to Badger what the journals hold beyond their applied marks, and reads the root records. It changes nothing in the folder of the packs.
+//
+// A journal ends in half a frame when its writer was killed. That begins at the mark or behind it, since the mark is set before anybody is told that a commit is
+// done: nobody was promised what it would have said. All else that is no valid frame is damage to something that was promised, as is a journal shorter than its mark.
+// It is reported, its pack takes no more appends, and gc leaves the pack alone; what Badger knows of it can be read as ever.
+func (s *Store) recover() error {
+	packs, err := s.packs.Packs()
+	if err != nil {
+		return classify("open store", err)
+	}
+	err = s.db.marks(func(n uint32) {
+		s.packs.NeverUse(n)
+		if !slices.Contains(packs, n) {
+			s.keepAside(n, SetAside{File: filepath.Join(packsName, pack.JournalName(n)), Text: "damaged: the journal is gone"})
+		}
+	})
+	if err != nil {
+		return s.openError(dbName, err)
+	}
+	for _, n := range packs {
+		if err := s.replay(n); err != nil {
+			return s.openError(pack.JournalName(n), err)
+		}
+	}
+	if len(packs) > 0 {
+		n := packs[len(packs)-1]
+		if err := s.resume(n); err != nil {
+			return s.openError(pack.Name(n), err)
+		}
+	}
+	list, err := s.SetAside()
+	if err != nil {
+		return classify("open store", err)
+	}
+	for _, a := range list {
+		s.log.Error("set aside", "file", a.File, "offset", a.Offset, "why", a.Text)
+	}
+	return s.loadRoots()
+}
+
+// resume lets the newest pack take appends again, if it is whole and nothing lies behind what its journal tells.
+func (s *Store) resume(n uint32) error {
+	if s.isAside(n) || !s.packs.Exists(n) {
+		return nil
+	}
+	mark, err := s.db.mark(n)
+	if err != nil {
+		return err
+	}
+	var payload int64
+	end, bad, err := s.packs.Read(n, 0, func(r pack.Record) error {
+		if c := r.Chunk; c != nil {
+			payload = max(payload, c.Loc.Offset()+c.Loc.Slot())
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if s.judge(n, mark, end, bad); len(bad) > 0 || payload >= s.config.PackSize {
+		return nil
+	}
+	resumed, err := s.packs.Resume(n, payload, end)
+	if err == nil && !resumed {
+		s.log.Info("the newest pack has got all that it will: behind what was committed lies what was not", "pack", pack.Name(n))
+	}
+	return err
+}
+
+func (s *Store) openError(file string, err error) error {
+	e := classify("open store", err).(*Error)
+	if e.File == "" {
+		e.File = file
+	}
+	if e.Class == Other {
+		e.Class = Corrupt
+	}
+	if e.Hint == "" {
+		e.Hint = damagedHint(s.dir)
+	}
+	return e
+}
+
+// replay applies the journal of pack n from its mark on.
+func (s *Store) replay(n uint32) error {
+	mark, err := s.db.mark(n)
+	if err != nil {
+		return err
+	}
+	size, err := s.packs.JournalSize(n)
+	if err != nil {
+		return err
+	}
+	if mark >= size {
+		if mark > size {
+			s.judge(n, mark, size, nil)
+		}
+		return nil
+	}
+	dead := map[uint32]bool{}
+	_, bad, err := s.packs.Read(n, mark, func(r pack.Record) error {
+		if r.Dead != nil {
+			dead[r.Dead.Loc.Page] = true
+		}
+		if r.KV != nil {
+			s.seq.Store(max(s.seq.Load(), r.KV.Seq)) // also where it is not applied
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if len(bad) > 0 && bad[0].Off == mark {
+		// Another journal may have been put in the place of the one that was read before: it may tell of slots that have been given back since.
+		if s.judge(n, mark, size, nil); s.isAside(n) {
+			return nil
+		}
+	}
+	b := s.db.batch()
+	applied := 0
+	end, bad, err := s.packs.Read(n, mark, func(r pack.Record) error {
+		if c := r.Chunk; c != nil && (dead[c.Loc.Page] || s.knowsLater(*c)) {
+			return nil
+		}
+		applied++
+		return s.apply(b, r)
+	})
+	if err != nil {
+		return errors.Join(err, b.flush())
+	}
+	switch {
+	case len(bad) == 1 && bad[0].Off == end:
+		s.log.Info("a crash left a commit half written", "journal", pack.JournalName(n), "at", end, "bytes", size-end)
+		s.packs.EndAt(n, end)
+	case len(bad) > 0:
+		s.judge(n, mark, size, bad)
+		end = bad[0].Off
+	}
+	b.setMark(n, end)
+	if err := b.flush(); err != nil {
+		return err
+	}
+	if applied > 0 {
+		s.log.Info("applied a journal to the index", "journal", pack.JournalName(n), "records", applied)
+	}
+	return nil
+}
+
+// knowsLater says whether the index has c at a later place: it was stored anew since.
+func (s *Store) knowsLater(c pack.Chunk) bool {
+	loc, err := s.db.loc(c.ID)
+	return err == nil && (loc.Pack > c.Loc.Pack || loc.Pack == c.Loc.Pack && loc.Page > c.Loc.Page)
+}
+
+// deadSlots gives the slots, by page, that the journal of pack n calls dead from mark on.
+func (s *Store) deadSlots(n uint32, mark int64) (map[uint32]bool, error) {
+	dead := map[uint32]bool{}
+	_, _, err := s.packs.Read(n, mark, func(r pack.Record) error {
+		if r.Dead != nil {
+			dead[r.Dead.Loc.Page] = true
+		}
+		return nil
+	})
+	return dead, err
+}
+
+// apply adds one journal record to b, unless the index holds a later one.
+func (s *Store) apply(b *batch, r pack.Record) error {
+	switch {
+	case r.Chunk != nil:
+		b.setLoc(*r.Chunk)
+	case r.Dead != nil:
+		loc, err := s.db.loc(r.Dead.ID)
+		if err == nil && loc.Pack == r.Dead.Loc.Pack && loc.Page == r.Dead.Loc.Page {
+			b.delete(chunkKey(r.Dead.ID))
+		}
+	case r.KV != nil:
+		if seq, _, err := s.db.meta(r.KV.Key); err == nil && seq >= r.KV.Seq {
+			return nil
+		}
+		kv := *r.KV
+		kv.Value = append([]byte(nil), kv.Value...)
+		applyKVs(b, []pack.KV{kv})
+	}
+	return nil
+}
+
+// payloadEnd gives the end of the last slot of pack n.
+func (s *Store) payloadEnd(n uint32) (int64, error) {
+	var end int64
+	_, _, err := s.packs.Read(n, 0, func(r pack.Record) error {
+		if c := r.Chunk; c != nil {
+			end = max(end, c.Loc.Offset()+c.Loc.Slot())
+		}
+		return nil
+	})
+	return end, err
+}
