@@ -15,14 +15,32 @@ type put struct {
 
 // commit makes all finished chunks durable and indexed, and the given keys with them, in this order.
 func (s *Store) commit(puts []put) error {
+	s.commitMu.Lock()
+	defer s.commitMu.Unlock()
+	return s.commitLocked(puts)
+}
+
+// commitLocked is commit for who holds commitMu. Sequence numbers are given here: the index applies records in the order
+// in which they are committed, a rebuilt one in the order of their numbers.
+func (s *Store) commitLocked(puts []put) error {
+	if s.over {
+		return classify("commit", errClosed)
+	}
+	told, ids := s.damage.takePuts()
+	puts = append(told, puts...)
 	kvs := make([]pack.KV, len(puts))
 	for i, p := range puts {
 		kvs[i] = pack.KV{Seq: s.seq.Add(1), Key: p.key, Value: p.payload, Delete: p.payload == nil}
 	}
-	return s.commitKVs(kvs)
+	done, err := s.packs.Commit(kvs)
+	if err != nil {
+		s.damage.untell(ids)
+		return classify("commit", err)
+	}
+	return s.indexCommitted(done, kvs)
 }
 
-// commitKVs is commit for keys that have their sequence number.
+// commitKVs is commit for keys that have their sequence number. They must be later than what the index has.
 func (s *Store) commitKVs(kvs []pack.KV) error {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
@@ -30,10 +48,23 @@ func (s *Store) commitKVs(kvs []pack.KV) error {
 	if err != nil {
 		return classify("commit", err)
 	}
+	return s.indexCommitted(done, kvs)
+}
+
+// indexCommitted gives the index what a commit has journalled, and what an earlier failure left out. Call with commitMu
+// held.
+func (s *Store) indexCommitted(done pack.Committed, kvs []pack.KV) error {
 	// What a failed batch left out goes first: its journals are about to be marked as applied.
 	chunks := append(s.unindexed, done.Chunks...)
 	kvs = append(s.unapplied, kvs...)
 	b := s.db.batch()
+	var gone []pack.Chunk
+	for _, c := range s.buried {
+		if loc, err := s.db.loc(c.ID); err == nil && loc == c.Loc {
+			b.delete(chunkKey(c.ID))
+			gone = append(gone, c)
+		}
+	}
 	for _, c := range chunks {
 		b.setLoc(c)
 	}
@@ -41,7 +72,7 @@ func (s *Store) commitKVs(kvs []pack.KV) error {
 	for n, end := range done.Marks {
 		b.setMark(n, end)
 	}
-	err = b.flush()
+	err := b.flush()
 	if err == nil && len(kvs) > 0 {
 		err = s.db.sync()
 	}
@@ -49,9 +80,18 @@ func (s *Store) commitKVs(kvs []pack.KV) error {
 		s.unindexed, s.unapplied = chunks, kvs
 		return classify("commit", fmt.Errorf("index: %w", err))
 	}
-	s.unindexed, s.unapplied = nil, nil
+	s.unindexed, s.unapplied, s.buried = nil, nil, nil
+	s.forgetDamage(gone)
 	s.ingest.indexed(chunks)
 	return nil
+}
+
+// indexAll sees to it that the index knows all that the journals tell. Call with commitMu held.
+func (s *Store) indexAll() error {
+	if len(s.unindexed)+len(s.unapplied)+len(s.buried) == 0 {
+		return nil
+	}
+	return s.indexCommitted(pack.Committed{}, nil)
 }
 
 func applyKVs(b *batch, kvs []pack.KV) {

@@ -64,7 +64,7 @@ func (d *db) enter() (*badger.DB, error) {
 		case d.in.CompareAndSwap(n, n+1):
 			if d.b == nil {
 				d.in.Add(-1)
-				return nil, fmt.Errorf("%w: the index could not be opened again after the disk was full", errMissing)
+				return nil, fmt.Errorf("%w: the index could not be opened again after the disk was full", errDamaged)
 			}
 			return d.b, nil
 		}

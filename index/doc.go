@@ -43,10 +43,35 @@
 //
 // # Removal
 //
-// Remove deletes records only. GC marks, in one bit per 4 KiB of pack, what the manifests of all checkpoints use, adds what open drafts and open files pinned, and gives
-// the rest back.
+// Remove deletes records only. GC marks, in one bit per 4 KiB of pack, what the manifests of all checkpoints use, and
+// gives the rest back pack by pack. What it relies on:
+//
+// A slot that is punched was journalled as dead before, or was never journalled and never will be; and nobody is told of
+// it again, or reads it on behalf of a checkpoint or a draft. Three things can lead to a slot.
+//
+//  1. The manifest of a sealed checkpoint. Sealed before the marking: its slots are marked. Sealed since: its draft was
+//     open when the marking began, and pins all its slots, those it wrote and those it was told of. Pins of a draft last
+//     until it and its files are closed, and while a collection runs none is forgotten (pins.go).
+//  2. A look-up by content (ingest). It finds a slot and pins it with sweepMu held for reading. A pack is planned, its dead
+//     journalled, and the index made to forget them in one go with sweepMu held for writing: whoever looked up before has
+//     pinned the slot, whoever does afterwards is not told of it.
+//  3. A commit, which puts into the index what has been journalled. commitMu is held as well, and what an earlier failure
+//     left out is indexed first: all that the journal lists is in the index and no longer among the recent chunks, so
+//     taking it out of the index is final. Slots that no journal lists are given back only in a pack that takes no
+//     appends and of which none waits for a commit: nobody was told of them, or a failed write or a crash lost them.
+//
+// A journal is written anew, and keys are moved out of a pack that goes, with commitMu held too, from what the journal
+// says then.
+//
+// What cannot be told is kept: see GC.
+//
+// # Damage
+//
+// A chunk that cannot be read is recorded under its slot, in the journals, before Verify reports it (damage.go). When its
+// content comes by again it is stored anew, which heals every checkpoint that uses it.
 //
 // # Lock order
 //
-// gcMu, updateMu, Draft.mu, node.mu, commitMu, sweepMu, (pack's own locks), mu, pinMu, cache.mu. Nothing is called back under mu.
+// gcMu, Draft.mu, Draft.writes, node.mu, updateMu, commitMu, sweepMu, (pack's own locks), mu, pinMu, pinner.mu, damage.mu,
+// ingest.mu, cache.mu. Nothing is called back under mu.
 package index

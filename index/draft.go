@@ -78,17 +78,18 @@ func (s *Store) Create(_ context.Context, name string, o CreateOptions) (*Draft,
 	}
 	d := &Draft{s: s, r: newRoot(pb), id: pb.Id, name: name, nodes: map[string]*node{}, policy: policies[s.o.Compression]}
 	d.r.writing = true
+	d.pins = s.newPinner()
 	s.mu.Lock()
 	if old := s.names[name]; old != nil {
 		err := taken(op, name, s.info(old).State)
 		s.mu.Unlock()
+		d.pins.release()
 		return nil, err
 	}
 	s.names[name] = d.r
 	s.roots[pb.Id] = d.r
 	s.drafts[name] = d
 	s.mu.Unlock()
-	d.pins = s.beginPins()
 	if err := s.putLocal([]put{{rootKey(pb.Id), payload}}); err != nil {
 		_ = d.Abort() // it fails of the same, and gc takes what it leaves
 		return nil, err
@@ -389,7 +390,7 @@ func (d *Draft) Abort() error {
 		err = s.putLocal(record)
 	}
 	err = errors.Join(err, s.deleteBody(d.id))
-	d.pins.end()
+	d.pins.release()
 	s.announce(d.name)
 	return err
 }

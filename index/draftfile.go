@@ -12,14 +12,16 @@ import (
 // DraftFile is an open file of a Draft, safe for concurrent use. Sequential writes stream through the splitter; writes elsewhere work and store the pages they touch
 // anew.
 type DraftFile struct {
-	n    *node
-	path string // when it was opened; for messages
+	n      *node
+	path   string // when it was opened; for messages
+	closed bool   // guarded by node.mu
 }
 
 func (n *node) open(p string) *DraftFile {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.handles++
+	n.d.pins.hold()
 	return &DraftFile{n: n, path: p}
 }
 
@@ -141,11 +143,16 @@ func (f *DraftFile) Flush(context.Context) error {
 	return f.with(false, (*content).settle)
 }
 
-// Close ends the handle.
+// Close ends the handle. Closing it again does nothing.
 func (f *DraftFile) Close() error {
 	f.n.mu.Lock()
 	defer f.n.mu.Unlock()
+	if f.closed {
+		return nil
+	}
+	f.closed = true
 	f.n.handles--
 	f.n.discardIfUnused()
+	f.n.d.pins.release()
 	return nil
 }

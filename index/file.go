@@ -124,14 +124,16 @@ func (f *File) Size() int64    { return f.e.Size }
 // Close ends the use of the file.
 func (f *File) Close() error {
 	var err error
-	f.once.Do(func() {
-		s, r := f.c.s, f.c.r
-		s.mu.Lock()
-		r.opens--
-		s.mu.Unlock()
-		err = s.forgetIfUnused(r)
-	})
+	f.once.Do(func() { err = f.c.s.closeFile(f.c.r) })
 	return err
+}
+
+// closeFile tells that a checkpoint has an open file less.
+func (s *Store) closeFile(r *root) error {
+	s.mu.Lock()
+	r.opens--
+	s.mu.Unlock()
+	return s.forgetIfUnused(r)
 }
 
 // fail classifies what kept the bytes at off from being read.
@@ -393,7 +395,7 @@ func (s *Store) fetchRun(run []fetch, past bool) {
 		if err != nil {
 			s.arena.put(data)
 			data = nil
-			s.unreadable(f.e.id, err)
+			s.unreadable(f.e.id, f.loc, err)
 		}
 		s.cache.fill(f.e, data, err)
 	}

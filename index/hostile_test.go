@@ -16,7 +16,6 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
-	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
 // A store may come from anybody, and is opened as root. These tests write into one what this program would not.
@@ -24,15 +23,15 @@ import (
 // plant commits records as they are.
 func plant(t *testing.T, s *Store, records map[string]proto.Message) {
 	t.Helper()
-	var kvs []pack.KV
+	var puts []put
 	for key, m := range records {
 		b, err := proto.Marshal(m)
 		if err != nil {
 			t.Fatal(err)
 		}
-		kvs = append(kvs, pack.KV{Seq: s.seq.Add(1), Key: key, Value: b})
+		puts = append(puts, put{key, b})
 	}
-	if err := s.commitKVs(kvs); err != nil {
+	if err := s.commit(puts); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -70,8 +69,8 @@ func TestIDsAreNoPaths(t *testing.T) {
 			}
 			plant(t, s, tc.records)
 			s = reopen(t, s)
-			if s.damagedRoots > 0 != tc.damaged {
-				t.Errorf("%d damaged roots", s.damagedRoots)
+			if len(s.damagedRoots) > 0 != tc.damaged {
+				t.Errorf("damaged roots: %v", s.damagedRoots)
 			}
 			if err := s.Remove(t.Context(), []string{"evil"}); ClassOf(err) != NotFound {
 				t.Errorf("rm: %v", err)

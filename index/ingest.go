@@ -21,6 +21,9 @@ type ingest struct {
 	jobs chan *pending
 	wg   sync.WaitGroup
 
+	gate   sync.RWMutex // read: a chunk is handed to the workers, or a commit is begun; write: closed changes
+	closed bool
+
 	mu     sync.Mutex
 	recent map[chunk.ID]*recent // appended or being appended, not yet in the index
 
@@ -41,9 +44,10 @@ type pending struct {
 
 // recent is a chunk whose location the index does not know yet. loc and err are valid once done is closed.
 type recent struct {
-	done chan struct{}
-	loc  pack.Loc
-	err  error
+	done    chan struct{}
+	loc     pack.Loc
+	err     error
+	indexed pack.Loc // what a commit indexed before done was closed; guarded by ingest.mu
 }
 
 var policies = map[Compression]chunk.Policy{
@@ -60,8 +64,11 @@ func newIngest(s *Store) *ingest {
 	return in
 }
 
-// close ends the workers after what is queued.
+// close ends the workers after what is queued; what comes later fails.
 func (in *ingest) close() {
+	in.gate.Lock()
+	in.closed = true
+	in.gate.Unlock()
 	close(in.jobs)
 	in.wg.Wait()
 	in.commits.Wait()
@@ -70,6 +77,15 @@ func (in *ingest) close() {
 // submit hands a full buffer to the workers; it waits when all are busy.
 func (in *ingest) submit(buf []byte, policy chunk.Policy, p *pinner) *pending {
 	c := &pending{buf: buf, policy: policy, pins: p, done: make(chan struct{})}
+	in.gate.RLock()
+	defer in.gate.RUnlock()
+	if in.closed {
+		c.err = errClosed
+		in.s.arena.put(c.buf)
+		c.buf = nil
+		close(c.done)
+		return c
+	}
 	in.jobs <- c
 	return c
 }
@@ -110,36 +126,29 @@ func (in *ingest) store(c *pending, scratch []byte) (manifest.ChunkRef, error) {
 // locate gives the location of content: the one it has, or a new one.
 func (in *ingest) locate(id chunk.ID, content []byte, policy chunk.Policy, scratch []byte) (loc pack.Loc, dup bool, err error) {
 	s := in.s
-	in.mu.Lock()
-	if r := in.recent[id]; r != nil {
-		in.mu.Unlock()
-		<-r.done
+	r, ours := in.enter(id)
+	if !ours {
 		return r.loc, true, r.err
 	}
-	r := &recent{done: make(chan struct{})}
-	in.recent[id] = r
-	in.mu.Unlock()
-
 	known := false
-	if !s.isBad(id) {
-		r.loc, r.err = s.db.loc(id)
-		known = r.err == nil && int(r.loc.Raw) == len(content)
-	}
+	r.loc, r.err = s.db.loc(id)
+	known = r.err == nil && int(r.loc.Raw) == len(content) && !s.isDamaged(id, r.loc)
 	if !known {
 		stored, codec := s.coder.Encode(policy, content, scratch)
 		r.loc, r.err = s.packs.Append(id, stored, len(content), codec)
 		if r.err == nil {
 			s.stats.chunksNew.Add(1)
 			s.stats.stored.Add(r.loc.Slot())
-			s.heal(id)
+			s.tellHealed(id)
+			call(s.hooks.appended)
 		}
 	}
 	r.err = classify("store chunk", r.err)
-	if known || r.err != nil {
-		in.mu.Lock()
+	in.mu.Lock()
+	if known || r.err != nil || r.indexed == r.loc {
 		delete(in.recent, id)
-		in.mu.Unlock()
 	}
+	in.mu.Unlock()
 	close(r.done)
 	if !known && r.err == nil && in.since.Add(r.loc.Slot()) >= CommitEvery {
 		in.commitSoon()
@@ -147,9 +156,36 @@ func (in *ingest) locate(id chunk.ID, content []byte, policy chunk.Policy, scrat
 	return r.loc, known, r.err
 }
 
+// enter gives the chunk as it is among the recent ones, done; or enters it, and it is the caller's to find or store.
+func (in *ingest) enter(id chunk.ID) (r *recent, ours bool) {
+	for {
+		in.mu.Lock()
+		if r = in.recent[id]; r == nil {
+			r = &recent{done: make(chan struct{})}
+			in.recent[id] = r
+			in.mu.Unlock()
+			return r, true
+		}
+		in.mu.Unlock()
+		<-r.done
+		if r.err != nil || !in.s.isDamaged(id, r.loc) {
+			return r, false
+		}
+		// It was stored a moment ago and cannot be read: it is stored once more, and the commit to come indexes the
+		// later one.
+		in.mu.Lock()
+		if in.recent[id] == r {
+			delete(in.recent, id)
+		}
+		in.mu.Unlock()
+	}
+}
+
 // commitSoon commits in the background, one at a time.
 func (in *ingest) commitSoon() {
-	if !in.committing.CompareAndSwap(false, true) {
+	in.gate.RLock()
+	defer in.gate.RUnlock()
+	if in.closed || !in.committing.CompareAndSwap(false, true) {
 		return
 	}
 	in.since.Store(0)
@@ -171,8 +207,11 @@ func (in *ingest) indexed(chunks []pack.Chunk) {
 		if r := in.recent[c.ID]; r != nil {
 			select {
 			case <-r.done:
-				delete(in.recent, c.ID)
+				if r.loc == c.Loc {
+					delete(in.recent, c.ID)
+				}
 			default:
+				r.indexed = c.Loc
 			}
 		}
 	}
@@ -198,36 +237,11 @@ func (s *Store) locate(id chunk.ID) (pack.Loc, error) {
 
 // whereIs gives the location of a chunk of want bytes. It is known, unless that is zero, or the chunk has been found damaged since: then it may have been stored anew.
 func (s *Store) whereIs(id chunk.ID, want uint32, known pack.Loc) (loc pack.Loc, err error) {
-	s.badMu.Lock()
-	_, met := s.bad[id]
-	s.badMu.Unlock()
-	if loc = known; met || loc == (pack.Loc{}) {
+	if loc = known; loc == (pack.Loc{}) || s.metDamage(id) {
 		loc, err = s.locate(id)
 	}
 	if err == nil && loc.Raw != want {
 		err = fmt.Errorf("%w: chunk of %d bytes, not %d", errDamaged, loc.Raw, want)
 	}
 	return loc, err
-}
-
-func (s *Store) isBad(id chunk.ID) bool {
-	s.badMu.Lock()
-	defer s.badMu.Unlock()
-	return s.bad[id]
-}
-
-// markBad remembers a chunk as damaged: should its content come by again it is stored anew, which heals every checkpoint that uses it.
-func (s *Store) markBad(id chunk.ID) {
-	s.badMu.Lock()
-	defer s.badMu.Unlock()
-	s.bad[id] = true
-}
-
-func (s *Store) heal(id chunk.ID) {
-	s.badMu.Lock()
-	defer s.badMu.Unlock()
-	if s.bad[id] {
-		s.bad[id] = false
-		s.log.Info("a damaged chunk was stored anew", "chunk", id.String())
-	}
 }

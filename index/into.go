@@ -197,7 +197,7 @@ func (s *Store) readIntoRun(run []taking, p []byte, base int64, past bool, fail 
 			}
 		}
 		if err != nil {
-			s.unreadable(w.ref.ID, err)
+			s.unreadable(w.ref.ID, w.loc, err)
 			fail(w.parts[0].at, err)
 		}
 	}
@@ -236,14 +236,6 @@ func (s *Store) decodeInto(w taking, slot, p []byte, base int64) error {
 		copy(p[x.at-base:][:x.n], data[x.off:])
 	}
 	return nil
-}
-
-// unreadable counts a chunk among the bad ones and tells of it once.
-func (s *Store) unreadable(id chunk.ID, err error) {
-	if !s.isBad(id) {
-		s.markBad(id)
-		s.log.Error("unreadable chunk", "chunk", id.String(), "err", err)
-	}
 }
 
 // Spans calls yield for the ranges of the file whose content is stored together, in order: reading all of one costs no more than reading a part of it. Zero

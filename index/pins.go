@@ -1,6 +1,10 @@
 package index
 
-import "github.com/gpucr/gpucr-fs/index/pack"
+import (
+	"sync"
+
+	"github.com/gpucr/gpucr-fs/index/pack"
+)
 
 // bitset has one bit per 4 KiB of a pack: a 1 GiB pack takes 38 KiB. It is in leaves of 4 MiB of pack each: a number from a damaged or hostile journal takes no more
 // than what it takes there. The zero value is ready; a nil one is empty.
@@ -55,44 +59,91 @@ func (b *bitset) missing(other *bitset) (at uint32, found bool) {
 	return at, found
 }
 
-// pinner protects the chunks of a draft from gc: their manifests are not yet where gc looks.
-type pinner struct{ s *Store }
-
-// beginPins opens a stretch in which chunks are pinned; each must be ended once.
-func (s *Store) beginPins() *pinner {
-	s.pinMu.Lock()
-	s.drafting++
-	s.pinMu.Unlock()
-	return &pinner{s}
-}
-
-func (p *pinner) pin(l pack.Loc) {
-	p.s.pinMu.Lock()
-	defer p.s.pinMu.Unlock()
-	b := p.s.pins[l.Pack]
-	if b == nil {
-		b = &bitset{}
-		p.s.pins[l.Pack] = b
-	}
-	b.set(l.Page)
-}
-
-func (p *pinner) end() {
-	p.s.pinMu.Lock()
-	defer p.s.pinMu.Unlock()
-	p.s.drafting--
-	p.s.unpin()
-}
-
-// unpin forgets all pins once nobody needs them: no draft whose chunks they protect, and no collection that might have marked before one was sealed. Call with pinMu held.
-func (s *Store) unpin() {
-	if s.drafting == 0 && !s.collecting {
-		clear(s.pins)
+// join adds what other has.
+func (b *bitset) join(other *bitset) {
+	for n, l := range other.leaves {
+		if b.leaves == nil {
+			b.leaves = map[uint32]*leaf{}
+		}
+		if b.leaves[n] == nil {
+			b.leaves[n] = &leaf{}
+		}
+		for i, w := range l {
+			b.leaves[n][i] |= w
+		}
 	}
 }
 
-func (s *Store) pinned(l pack.Loc) bool {
+// pinner protects the slots that one draft uses from gc: its manifests are not yet where gc looks. It lasts as long as
+// the draft is open or one of its files is, and beyond that until a collection that is running then has ended.
+type pinner struct {
+	s     *Store
+	users int // the draft and its open files; guarded by Store.pinMu
+
+	mu    sync.Mutex
+	slots marks
+}
+
+// newPinner gives a pinner with one user.
+func (s *Store) newPinner() *pinner {
+	p := &pinner{s: s, users: 1, slots: marks{}}
 	s.pinMu.Lock()
 	defer s.pinMu.Unlock()
-	return s.pins[l.Pack].has(l.Page)
+	s.pinners[p] = true
+	return p
+}
+
+// pin adds a slot. Call with sweepMu held for reading since the slot was looked up or written.
+func (p *pinner) pin(l pack.Loc) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.slots.set(l)
+}
+
+// hold adds a user.
+func (p *pinner) hold() {
+	p.s.pinMu.Lock()
+	defer p.s.pinMu.Unlock()
+	p.users++
+}
+
+// release takes a user away.
+func (p *pinner) release() {
+	p.s.pinMu.Lock()
+	defer p.s.pinMu.Unlock()
+	if p.users--; p.users == 0 && !p.s.collecting {
+		delete(p.s.pinners, p)
+	}
+}
+
+// keepPins begins a stretch in which no pin is forgotten, which ends when the returned function is called.
+func (s *Store) keepPins() (end func()) {
+	s.pinMu.Lock()
+	s.collecting = true
+	s.pinMu.Unlock()
+	return func() {
+		s.pinMu.Lock()
+		defer s.pinMu.Unlock()
+		s.collecting = false
+		for p := range s.pinners {
+			if p.users == 0 {
+				delete(s.pinners, p)
+			}
+		}
+	}
+}
+
+// pinned gives the slots of pack n that are pinned.
+func (s *Store) pinned(n uint32) *bitset {
+	out := &bitset{}
+	s.pinMu.Lock()
+	defer s.pinMu.Unlock()
+	for p := range s.pinners {
+		p.mu.Lock()
+		if b := p.slots[n]; b != nil {
+			out.join(b)
+		}
+		p.mu.Unlock()
+	}
+	return out
 }

@@ -77,7 +77,7 @@ func (s *Store) loadRoots() error {
 			return &Error{Class: Unsupported, Op: "open store", Err: err, Hint: "use a later gpucr-fs"}
 		}
 		if err != nil {
-			s.damagedRoots++
+			s.damagedRoots[ownerOf(key)] = true
 			s.log.Error("a checkpoint's root record is damaged", "id", ownerOf(key), "err", err, "hint", damagedHint(s.dir))
 			return nil
 		}

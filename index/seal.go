@@ -62,7 +62,7 @@ func (d *Draft) Seal(ctx context.Context) (Info, error) {
 	delete(s.drafts, d.name)
 	info := s.info(d.r)
 	s.mu.Unlock()
-	d.pins.end()
+	d.pins.release()
 	s.announce(d.name)
 	return info, nil
 }

@@ -39,12 +39,14 @@ type Store struct {
 	stats  counters
 
 	gcMu      sync.Mutex    // one collection or verification at a time
-	commitMu  sync.Mutex    // one commit at a time; guards unindexed and unapplied
+	commitMu  sync.Mutex    // one commit at a time; guards what follows up to over
 	updateMu  sync.Mutex    // one change of a root record at a time
 	sweepMu   sync.RWMutex  // read: a chunk is looked up and pinned; write: chunks are forgotten
 	seq       atomic.Uint64 // of the last metadata record
 	unindexed []pack.Chunk  // journalled, but Badger has not taken them yet
 	unapplied []pack.KV     // keys likewise
+	buried    []pack.Chunk  // journalled as dead, and not yet taken out of Badger
+	over      bool          // the store is closing: nothing is committed any more
 
 	mu           sync.Mutex
 	closed       bool
@@ -53,19 +55,39 @@ type Store struct {
 	drafts       map[string]*Draft // by name
 	watchers     map[int]func(string)
 	nextWatch    int
-	damagedRoots int // root records that could not be read when the store was opened
+	damagedRoots map[string]bool // ids whose root record could not be read when the store was opened
 
 	pinMu      sync.Mutex
-	pins       map[uint32]*bitset
-	collecting bool
-	drafting   int
+	pinners    map[*pinner]bool
+	collecting bool // no pinner is forgotten meanwhile
 
 	asideMu sync.Mutex
 	aside   map[uint32]SetAside // packs whose journal is known to be damaged
 
-	badMu sync.Mutex
-	bad   map[chunk.ID]bool // seen damaged: stored anew when they come by again; false: that has been done
+	damage damage
+
+	life    context.Context // ends when the store is closed
+	endLife context.CancelFunc
+	hooks   hooks
 }
+
+// hooks are called at moments that a test wants to do something in; nil outside of tests.
+type hooks struct {
+	marked    func()         // gc knows what is in use
+	rewriting func(n uint32) // gc has read the journal of pack n, to write it anew
+	moving    func()         // gc has read the keys of a pack that it drops, to journal them elsewhere
+	appended  func()         // a chunk is in its pack, and its worker has told nobody yet
+	updating  func()         // a root record is about to be replaced
+	sealing   func()         // the files of a draft are in their manifests, the root record is not written
+}
+
+func call(hook func()) {
+	if hook != nil {
+		hook()
+	}
+}
+
+var errClosed = errors.New("the store is closed")
 
 type counters struct {
 	hits, misses, read, fetched, written, stored, chunksNew, chunksDup, zero, errors atomic.Int64
@@ -151,6 +173,10 @@ func openLocked(ctx context.Context, dir string, config Config, o Options, lock 
 		s.stop()
 		return nil, err
 	}
+	if err := s.loadDamage(); err != nil {
+		s.stop()
+		return nil, err
+	}
 	s.sweepHotSets()
 	s.lock = lock
 	return s, nil
@@ -166,8 +192,10 @@ func newStore(dir string, config Config, o Options, d *db, packs *pack.Set) (*St
 	s := &Store{
 		dir: dir, config: config, o: o, log: o.Logger, db: d, packs: packs, coder: coder, arena: a, cache: newCache(a, o.CacheSize-a.spares),
 		roots: map[string]*root{}, names: map[string]*root{}, drafts: map[string]*Draft{}, watchers: map[int]func(string){},
-		pins: map[uint32]*bitset{}, bad: map[chunk.ID]bool{}, aside: map[uint32]SetAside{},
+		pinners: map[*pinner]bool{}, damage: damage{slots: map[chunk.ID]pack.Loc{}, dirty: map[chunk.ID]bool{}}, damagedRoots: map[string]bool{},
+		aside: map[uint32]SetAside{},
 	}
+	s.life, s.endLife = context.WithCancel(context.Background())
 	s.ingest = newIngest(s)
 	return s, nil
 }
@@ -220,6 +248,12 @@ func (s *Store) Close() error {
 		}
 	}
 	s.mu.Unlock()
+	s.endLife()
+	s.gcMu.Lock() // what runs ends first
+	defer s.gcMu.Unlock()
+	if err := s.recordDamage(); err != nil {
+		s.log.Warn("the damage that was met could not be recorded", "err", err, "hint", "gpucr-fs verify finds it again")
+	}
 	err := s.stop()
 	if s.lock != nil {
 		err = errors.Join(err, s.lock.Close())
@@ -230,9 +264,20 @@ func (s *Store) Close() error {
 	return err
 }
 
+// during gives a context that ends with ctx or when the store is closed.
+func (s *Store) during(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(s.life, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
 // stop ends the goroutines and closes the files.
 func (s *Store) stop() error {
+	s.endLife()
 	s.ingest.close()
+	s.commitMu.Lock()
+	s.over = true
+	s.commitMu.Unlock()
 	s.cache.drop()
 	s.coder.Close()
 	err := errors.Join(s.packs.Close(), s.db.close())

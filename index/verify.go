@@ -21,8 +21,13 @@ const maxProblems = 10000
 // Verify reads manifests, journals and payload, and reports every damage; err only where it could not go on. Payload is held against its guard and, decoded, against
 // its id. Memory: a bit per 4 KiB of pack, and the journal of one pack.
 func (s *Store) Verify(ctx context.Context, o VerifyOptions) (VerifyResult, error) {
+	ctx, done := s.during(ctx)
+	defer done()
 	s.gcMu.Lock()
 	defer s.gcMu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return VerifyResult{}, err
+	}
 	if o.Subset <= 0 || o.Subset > 1 {
 		o.Subset = 1
 	}
@@ -40,16 +45,29 @@ func (s *Store) Verify(ctx context.Context, o VerifyOptions) (VerifyResult, erro
 	for range s.damagedRoots {
 		v.problem(Problem{Text: "a root record of the index is damaged"})
 	}
+	err := v.check(ctx)
+	// What is reported has been recorded: whoever stores the content again, in whatever process, heals it.
+	if e := s.recordDamage(); e != nil && len(v.bad) > 0 {
+		v.problem(Problem{Text: "the damage could not be recorded, so content that comes by again may be taken for stored: " + e.Error()})
+	}
+	return v.res, err
+}
+
+func (v *verification) check(ctx context.Context) error {
 	if err := v.manifests(ctx); err != nil {
-		return v.res, err
+		return err
+	}
+	// A chunk in use may have been stored anew a moment ago: its journal is to tell of it when it is read.
+	if err := v.s.commit(nil); err != nil {
+		return err
 	}
 	if err := v.payload(ctx); err != nil {
-		return v.res, classify("verify", err)
+		return classify("verify", err)
 	}
 	if err := v.nameBad(ctx); err != nil {
-		return v.res, err
+		return err
 	}
-	return v.res, v.setAside()
+	return v.setAside()
 }
 
 // setAside adds what is kept without being accounted for, and is not among the problems already.
@@ -292,6 +310,8 @@ func (v *verification) checkRun(run []pack.Chunk, bytes, total int64) error {
 		s.arena.put(data)
 		if err != nil {
 			v.foundBad(c, err)
+		} else {
+			s.setSound(c)
 		}
 	}
 	v.mu.Lock()
@@ -308,7 +328,7 @@ func (v *verification) foundBad(c pack.Chunk, err error) {
 	if loc, e := v.s.locate(c.ID); e == nil && loc != c.Loc {
 		return // stored anew elsewhere: nobody reads this slot
 	}
-	v.s.markBad(c.ID)
+	v.s.setDamaged(c.ID, c.Loc)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.bad[c.ID] = err.Error()
