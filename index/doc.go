@@ -70,6 +70,12 @@
 // A chunk that cannot be read is recorded under its slot, in the journals, before Verify reports it (damage.go). When its
 // content comes by again it is stored anew, which heals every checkpoint that uses it.
 //
+// # Names and tags
+//
+// A word is the name of one checkpoint or the tag of one sealed checkpoint, never both. updateMu is held from the look at
+// root records to the end of the commit that replaces them, so that none comes back that was removed meanwhile. Sealing
+// takes a draft's tags from those who bear them, in one frame of a journal.
+//
 // # Lock order
 //
 // gcMu, Draft.mu, Draft.writes, node.mu, updateMu, commitMu, sweepMu, (pack's own locks), mu, pinMu, pinner.mu, damage.mu,

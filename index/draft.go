@@ -3,6 +3,7 @@ package index
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"path"
@@ -39,9 +40,13 @@ type Draft struct {
 	mu     sync.Mutex
 	nodes  map[string]*node // by path
 	next   uint32
-	parent string // id
-	ended  bool   // sealed or aborted
-	tried  bool   // a Seal failed: journals may hold its root record
+	parent string  // id
+	ended  bool    // sealed or aborted
+	tried  bool    // a Seal failed: journals may hold its root record
+	took   []*root // whose tags that Seal may have taken
+
+	// writes is held for reading by every write to a file, for writing by Seal: what is acknowledged is sealed.
+	writes sync.RWMutex
 }
 
 // node is a file, directory or symlink of a draft. kind and target never change.
@@ -58,6 +63,7 @@ type node struct {
 	handles int
 	removed bool // from its draft: the last handle discards it
 	sealed  bool
+	counted int // handles that are open files of the sealed checkpoint
 }
 
 // Create opens a new checkpoint for writing. Class Exists when the name is taken, by an incomplete one too, Invalid for names that ValidName refuses.
@@ -80,8 +86,7 @@ func (s *Store) Create(_ context.Context, name string, o CreateOptions) (*Draft,
 	d.r.writing = true
 	d.pins = s.newPinner()
 	s.mu.Lock()
-	if old := s.names[name]; old != nil {
-		err := taken(op, name, s.info(old).State)
+	if err := s.mayName(op, name, o.Tags); err != nil {
 		s.mu.Unlock()
 		d.pins.release()
 		return nil, err
@@ -96,6 +101,33 @@ func (s *Store) Create(_ context.Context, name string, o CreateOptions) (*Draft,
 	}
 	s.announce(name)
 	return d, nil
+}
+
+// mayName refuses a name that is taken, or that some checkpoint or draft has as a tag, and tags that are names: what a
+// word means would depend on who asks. Call with mu held.
+func (s *Store) mayName(op, name string, tags []string) error {
+	if old := s.names[name]; old != nil {
+		if old.removing {
+			return &Error{Class: InUse, Op: op, Checkpoint: name, Err: errors.New("one of that name is just being removed"), Hint: "try again"}
+		}
+		return taken(op, name, s.info(old).State)
+	}
+	for _, t := range tags {
+		if t == name || s.names[t] != nil {
+			return nameNotTag(op, t)
+		}
+	}
+	for _, r := range s.names {
+		if slices.Contains(r.pb.Tags, name) {
+			return &Error{Class: Exists, Op: op, Checkpoint: name, Err: fmt.Errorf("that is a tag of checkpoint %s", r.name),
+				Hint: "choose another name, or take the tag off: gpucr-fs tag STORE " + r.name + " --remove " + name}
+		}
+	}
+	return nil
+}
+
+func nameNotTag(op, tag string) error {
+	return &Error{Class: Exists, Op: op, Err: fmt.Errorf("%q is the name of a checkpoint", tag), Hint: "choose another tag"}
 }
 
 func taken(op, name string, state State) error {
@@ -372,7 +404,7 @@ func (d *Draft) Abort() error {
 	}
 	d.ended = true
 	for _, n := range d.nodes {
-		n.seal()
+		n.seal(false)
 		n.remove()
 	}
 	d.mu.Unlock()
@@ -382,15 +414,30 @@ func (d *Draft) Abort() error {
 	delete(s.drafts, d.name)
 	delete(s.roots, d.id)
 	s.mu.Unlock()
-	record := []put{{key: rootKey(d.id)}}
 	var err error
 	if d.tried {
-		err = s.commit(record)
+		err = s.commitAbort(d)
 	} else {
-		err = s.putLocal(record)
+		err = s.putLocal([]put{{key: rootKey(d.id)}})
 	}
 	err = errors.Join(err, s.deleteBody(d.id))
 	d.pins.release()
 	s.announce(d.name)
 	return err
+}
+
+// commitAbort takes back what a Seal that failed may have left in the journals.
+func (s *Store) commitAbort(d *Draft) error {
+	s.updateMu.Lock()
+	defer s.updateMu.Unlock()
+	changed := map[*root]*manifestpb.Checkpoint{}
+	s.mu.Lock()
+	for _, o := range d.took {
+		if s.roots[o.id] == o && !o.removed {
+			changed[o] = o.pb
+		}
+	}
+	s.mu.Unlock()
+	puts, err := rootPuts(changed)
+	return errors.Join(err, s.commit(append(puts, put{key: rootKey(d.id)})))
 }

@@ -41,10 +41,15 @@ func (n *node) discardIfUnused() {
 	}
 }
 
-func (n *node) seal() {
+// seal ends writing. count: the handles count as open files of the sealed checkpoint from now on.
+func (n *node) seal(count bool) (handles int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.sealed = true
+	if count {
+		n.counted = n.handles
+	}
+	return n.counted
 }
 
 func (n *node) info(p string) FileInfo {
@@ -59,6 +64,10 @@ func (n *node) info(p string) FileInfo {
 
 // with runs fn on the content, and names the file in its error.
 func (f *DraftFile) with(write bool, fn func(*content) error) error {
+	if write {
+		f.n.d.writes.RLock()
+		defer f.n.d.writes.RUnlock()
+	}
 	f.n.mu.Lock()
 	defer f.n.mu.Unlock()
 	d := f.n.d
@@ -145,14 +154,23 @@ func (f *DraftFile) Flush(context.Context) error {
 
 // Close ends the handle. Closing it again does nothing.
 func (f *DraftFile) Close() error {
-	f.n.mu.Lock()
-	defer f.n.mu.Unlock()
+	n := f.n
+	n.mu.Lock()
 	if f.closed {
+		n.mu.Unlock()
 		return nil
 	}
 	f.closed = true
-	f.n.handles--
-	f.n.discardIfUnused()
-	f.n.d.pins.release()
+	n.handles--
+	n.discardIfUnused()
+	counted := n.counted > 0
+	if counted {
+		n.counted--
+	}
+	n.mu.Unlock()
+	n.d.pins.release()
+	if counted {
+		return n.d.s.closeFile(n.d.r)
+	}
 	return nil
 }

@@ -65,7 +65,14 @@ func (s *Store) Label(name string, labels map[string]string) error {
 			return err
 		}
 	}
-	return s.update("label", name, func(pb *manifestpb.Checkpoint) ([]*root, error) { return nil, change(pb) })
+	return s.update(func() (map[*root]*manifestpb.Checkpoint, error) {
+		r, err := s.sealed("label", name)
+		if err != nil {
+			return nil, err
+		}
+		pb := clonePB(r.pb)
+		return map[*root]*manifestpb.Checkpoint{r: pb}, change(pb)
+	})
 }
 
 // relabel changes the labels of a draft; done is false when it has ended meanwhile.

@@ -20,9 +20,13 @@ type root struct {
 	id, name string
 	pb       *manifestpb.Checkpoint
 	writing  bool // a Draft of this process is open on it
+	removing bool // its removal is being committed: nobody finds it, and its name is not free yet
 	removed  bool // gone for everyone but the files still open
 	opens    int  // open files
 }
+
+// complete says whether the checkpoint is sealed. Call with Store.mu held.
+func (r *root) complete() bool { return r.pb.Sealed && !r.writing }
 
 func newRoot(pb *manifestpb.Checkpoint) *root { return &root{id: pb.Id, name: pb.Name, pb: pb} }
 
@@ -122,7 +126,7 @@ func (s *Store) describe(r *root) Info {
 func (s *Store) children(id string) []string {
 	var out []string
 	for _, r := range s.names {
-		if r.pb.ParentId == id && !r.removed {
+		if r.pb.ParentId == id && !r.removing {
 			out = append(out, r.name)
 		}
 	}
@@ -136,12 +140,15 @@ func (s *Store) Names(context.Context) ([]Info, error) {
 	defer s.mu.Unlock()
 	kids := map[string][]string{}
 	for _, r := range s.names {
-		if r.pb.ParentId != "" {
+		if r.pb.ParentId != "" && !r.removing {
 			kids[r.pb.ParentId] = append(kids[r.pb.ParentId], r.name)
 		}
 	}
 	out := make([]Info, 0, len(s.names))
 	for _, r := range s.names {
+		if r.removing {
+			continue
+		}
 		i := s.describe(r)
 		i.Children = kids[r.id]
 		sort.Strings(i.Children)
@@ -160,27 +167,42 @@ func notFound(op, ref string) error {
 	return &Error{Class: NotFound, Op: op, Err: fmt.Errorf("no checkpoint %q", ref), Hint: "list them with: gpucr-fs ls"}
 }
 
-// resolve finds a checkpoint that is not being removed by name, tag or unique prefix of its id. Call with mu held.
+// resolve finds a checkpoint that is not being removed: by name; by tag, if it is sealed; by unique prefix of its id. Two
+// with one tag, which earlier versions could leave, are not chosen from. Call with mu held.
 func (s *Store) resolve(op, ref string) (*root, error) {
 	if r := s.names[ref]; r != nil {
+		if r.removing {
+			return nil, notFound(op, ref)
+		}
 		return r, nil
 	}
-	var found *root
+	var tagged, found []*root
 	for _, r := range s.names {
-		if slices.Contains(r.pb.Tags, ref) {
-			return r, nil
+		if r.removing {
+			continue
+		}
+		if r.complete() && slices.Contains(r.pb.Tags, ref) {
+			tagged = append(tagged, r)
 		}
 		if len(ref) >= 4 && strings.HasPrefix(r.id, ref) {
-			if found != nil {
-				return nil, &Error{Class: Invalid, Op: op, Err: fmt.Errorf("%q begins the id of %s and of %s", ref, found.name, r.name), Hint: "give more digits, or the name"}
-			}
-			found = r
+			found = append(found, r)
 		}
 	}
-	if found == nil {
-		return nil, notFound(op, ref)
+	byName := func(a, b *root) int { return strings.Compare(a.name, b.name) }
+	switch {
+	case len(tagged) == 1:
+		return tagged[0], nil
+	case len(tagged) > 1:
+		slices.SortFunc(tagged, byName)
+		return nil, &Error{Class: Invalid, Op: op, Err: fmt.Errorf("%q is a tag of %s and of %s", ref, tagged[0].name, tagged[1].name),
+			Hint: "give the name, and put the tag on the right one again: gpucr-fs tag STORE NAME " + ref}
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) > 1:
+		slices.SortFunc(found, byName)
+		return nil, &Error{Class: Invalid, Op: op, Err: fmt.Errorf("%q begins the id of %s and of %s", ref, found[0].name, found[1].name), Hint: "give more digits, or the name"}
 	}
-	return found, nil
+	return nil, notFound(op, ref)
 }
 
 // sealed is resolve for those who need a complete checkpoint. Call with mu held.
@@ -217,7 +239,7 @@ func (s *Store) Latest() (*Checkpoint, error) {
 	s.mu.Lock()
 	var last *root
 	for _, r := range s.names {
-		if r.pb.Sealed && !r.writing && (last == nil || r.pb.SealedNs > last.pb.SealedNs) {
+		if r.complete() && !r.removing && (last == nil || r.pb.SealedNs > last.pb.SealedNs) {
 			last = r
 		}
 	}
@@ -233,58 +255,69 @@ func (s *Store) Latest() (*Checkpoint, error) {
 // Remove deletes checkpoints, sealed or incomplete, by name. All or none: one that is being written, or whose child is not among names, is refused with InUse. Payload
 // stays until GC. Files of them that are open go on working until closed.
 func (s *Store) Remove(_ context.Context, names []string) error {
-	const op = "remove"
-	s.mu.Lock()
-	var victims []*root
-	for _, name := range names {
-		r, err := s.resolve(op, name)
-		if err == nil && r.writing {
-			err = &Error{Class: InUse, Op: op, Checkpoint: name, Err: errors.New("it is being written")}
-		}
-		if err == nil {
-			for _, child := range s.children(r.id) {
-				if !slices.Contains(names, child) {
-					err = &Error{Class: InUse, Op: op, Checkpoint: r.name, Err: fmt.Errorf("checkpoint %s is built on it", child), Hint: "remove " + child + " first, or both together"}
-				}
-			}
-		}
-		if err != nil {
-			s.mu.Unlock()
-			return err
-		}
-		if !slices.Contains(victims, r) {
-			victims = append(victims, r)
-		}
-	}
-	// From here on nobody finds them: no draft can be built on one that is about to go.
-	for _, r := range victims {
-		delete(s.names, r.name)
-	}
-	s.mu.Unlock()
-	if len(victims) == 0 {
-		return nil
-	}
-	puts := make([]put, len(victims))
-	for i, r := range victims {
-		puts[i] = put{key: rootKey(r.id)}
-	}
-	err := s.commit(puts)
-	s.mu.Lock()
-	for _, r := range victims {
-		if r.removed = err == nil; err != nil && s.names[r.name] == nil {
-			s.names[r.name] = r
-		}
-	}
-	s.mu.Unlock()
-	if err != nil {
-		return err
-	}
+	victims, err := s.remove("remove", names)
 	var errs []error
 	for _, r := range victims {
 		errs = append(errs, s.forgetIfUnused(r))
 		s.announce(r.name)
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, err)...)
+}
+
+// remove commits the removal of checkpoints.
+func (s *Store) remove(op string, names []string) ([]*root, error) {
+	s.updateMu.Lock()
+	defer s.updateMu.Unlock()
+	s.mu.Lock()
+	victims, err := s.removable(op, names)
+	if err != nil || len(victims) == 0 {
+		s.mu.Unlock()
+		return nil, err
+	}
+	// From here on nobody finds them: no draft can be built on one that is about to go.
+	puts := make([]put, len(victims))
+	for i, r := range victims {
+		r.removing = true
+		puts[i] = put{key: rootKey(r.id)}
+	}
+	s.mu.Unlock()
+	err = s.commit(puts)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range victims {
+		r.removing = false
+		if r.removed = err == nil; r.removed && s.names[r.name] == r {
+			delete(s.names, r.name)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return victims, nil
+}
+
+// removable gives the checkpoints of these names if they may be removed together. Call with updateMu and mu held.
+func (s *Store) removable(op string, names []string) ([]*root, error) {
+	var victims []*root
+	for _, name := range names {
+		r, err := s.resolve(op, name)
+		if err != nil {
+			return nil, err
+		}
+		if r.writing {
+			return nil, &Error{Class: InUse, Op: op, Checkpoint: name, Err: errors.New("it is being written")}
+		}
+		for _, child := range s.children(r.id) {
+			if !slices.Contains(names, child) {
+				return nil, &Error{Class: InUse, Op: op, Checkpoint: r.name, Err: fmt.Errorf("checkpoint %s is built on it", child),
+					Hint: "remove " + child + " first, or both together"}
+			}
+		}
+		if !slices.Contains(victims, r) {
+			victims = append(victims, r)
+		}
+	}
+	return victims, nil
 }
 
 // forgetIfUnused deletes what is left of a removed checkpoint once no file of it is open.
@@ -316,48 +349,35 @@ func (s *Store) deleteBody(id string) error {
 	return classify("remove", errors.Join(b.flush(), s.dropHotSet(id)))
 }
 
-// update replaces the root record of a sealed checkpoint.
-func (s *Store) update(op, ref string, change func(*manifestpb.Checkpoint) ([]*root, error)) error {
-	s.updateMu.Lock()
-	defer s.updateMu.Unlock()
-	s.mu.Lock()
-	r, err := s.sealed(op, ref)
-	if err != nil {
-		s.mu.Unlock()
-		return err
-	}
-	changed := map[*root]*manifestpb.Checkpoint{r: clonePB(r.pb)}
-	others, err := change(changed[r])
-	if err != nil {
-		s.mu.Unlock()
-		return err
-	}
-	for _, o := range others {
-		changed[o] = clonePB(o.pb)
-		changed[o].Tags = slices.DeleteFunc(changed[o].Tags, func(t string) bool { return slices.Contains(changed[r].Tags, t) })
-	}
-	s.mu.Unlock()
+// rootPuts gives the records of changed roots.
+func rootPuts(changed map[*root]*manifestpb.Checkpoint) ([]put, error) {
 	var puts []put
 	for _, pb := range changed {
 		payload, err := manifest.EncodeCheckpoint(pb)
 		if err != nil {
-			return classify(op, err)
+			return nil, classify("write root record", err)
 		}
 		puts = append(puts, put{rootKey(pb.Id), payload})
 	}
-	if err := s.commit(puts); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	for r, pb := range changed {
-		r.pb = pb
-	}
-	s.mu.Unlock()
-	s.announce(r.name)
-	return nil
+	return puts, nil
 }
 
-// Tag adds and removes tags of a sealed checkpoint. A tag names at most one checkpoint: adding it takes it from another. Names of checkpoints cannot be tags.
+// withoutTags gives the records that all sealed checkpoints but r are to have when r takes these tags: a tag names one
+// checkpoint at most. A draft keeps its tags, and takes them when it is sealed. Call with updateMu and mu held.
+func (s *Store) withoutTags(r *root, tags []string) map[*root]*manifestpb.Checkpoint {
+	out := map[*root]*manifestpb.Checkpoint{}
+	taken := func(t string) bool { return slices.Contains(tags, t) }
+	for _, o := range s.names {
+		if o != r && o.complete() && slices.ContainsFunc(o.pb.Tags, taken) {
+			out[o] = clonePB(o.pb)
+			out[o].Tags = slices.DeleteFunc(out[o].Tags, taken)
+		}
+	}
+	return out
+}
+
+// Tag adds and removes tags of a sealed checkpoint. A tag names at most one checkpoint: adding it takes it from another.
+// Names of checkpoints cannot be tags.
 func (s *Store) Tag(_ context.Context, name string, add, remove []string) error {
 	const op = "tag"
 	for _, t := range add {
@@ -365,29 +385,72 @@ func (s *Store) Tag(_ context.Context, name string, add, remove []string) error 
 			return err
 		}
 	}
-	return s.update(op, name, func(pb *manifestpb.Checkpoint) (others []*root, err error) {
-		for _, t := range add {
-			if s.names[t] != nil {
-				return nil, &Error{Class: Exists, Op: op, Err: fmt.Errorf("%q is the name of a checkpoint", t), Hint: "choose another tag"}
-			}
-			for _, r := range s.names {
-				if r.id != pb.Id && slices.Contains(r.pb.Tags, t) && !slices.Contains(others, r) {
-					others = append(others, r)
-				}
-			}
-			if !slices.Contains(pb.Tags, t) {
-				pb.Tags = append(pb.Tags, t)
-			}
+	return s.update(func() (map[*root]*manifestpb.Checkpoint, error) { return s.retag(op, name, add, remove) })
+}
+
+// update replaces the root records of sealed checkpoints by those that change gives, which is called with updateMu and
+// mu held.
+func (s *Store) update(change func() (map[*root]*manifestpb.Checkpoint, error)) error {
+	changed, err := s.commitRoots(change)
+	if err != nil {
+		return err
+	}
+	for o := range changed {
+		s.announce(o.name)
+	}
+	return nil
+}
+
+func (s *Store) commitRoots(change func() (map[*root]*manifestpb.Checkpoint, error)) (map[*root]*manifestpb.Checkpoint, error) {
+	s.updateMu.Lock()
+	defer s.updateMu.Unlock()
+	s.mu.Lock()
+	changed, err := change()
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	call(s.hooks.updating)
+	puts, err := rootPuts(changed)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.commit(puts); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for o, pb := range changed {
+		o.pb = pb
+	}
+	return changed, nil
+}
+
+// retag gives the root records that Tag is to write. Call with updateMu and mu held.
+func (s *Store) retag(op, name string, add, remove []string) (map[*root]*manifestpb.Checkpoint, error) {
+	r, err := s.sealed(op, name)
+	if err != nil {
+		return nil, err
+	}
+	pb := clonePB(r.pb)
+	for _, t := range add {
+		if s.names[t] != nil {
+			return nil, nameNotTag(op, t)
 		}
-		for _, t := range remove {
-			if !slices.Contains(pb.Tags, t) {
-				return nil, &Error{Class: NotFound, Op: op, Checkpoint: pb.Name, Err: fmt.Errorf("no tag %q", t)}
-			}
+		if !slices.Contains(pb.Tags, t) {
+			pb.Tags = append(pb.Tags, t)
 		}
-		pb.Tags = slices.DeleteFunc(pb.Tags, func(t string) bool { return slices.Contains(remove, t) })
-		sort.Strings(pb.Tags)
-		return others, nil
-	})
+	}
+	for _, t := range remove {
+		if !slices.Contains(pb.Tags, t) {
+			return nil, &Error{Class: NotFound, Op: op, Checkpoint: pb.Name, Err: fmt.Errorf("no tag %q", t)}
+		}
+	}
+	pb.Tags = slices.DeleteFunc(pb.Tags, func(t string) bool { return slices.Contains(remove, t) })
+	sort.Strings(pb.Tags)
+	changed := s.withoutTags(r, add)
+	changed[r] = pb
+	return changed, nil
 }
 
 // Profile gives the profile stored with a sealed checkpoint: bytes that mean something to those who stored them. Class NotFound when there is none.
@@ -400,7 +463,7 @@ func (s *Store) Profile(ref string) ([]byte, error) {
 		return nil, err
 	}
 	_, payload, err := s.db.meta(profileKey(r.id))
-	if errors.Is(err, errMissing) {
+	if errors.Is(err, errMissing) || err == nil && len(payload) == 0 {
 		return nil, &Error{Class: NotFound, Op: op, Checkpoint: r.name, Err: errors.New("no profile"), Hint: "a first restore records one"}
 	}
 	if err != nil {
@@ -411,17 +474,21 @@ func (s *Store) Profile(ref string) ([]byte, error) {
 
 // SetProfile stores a profile with a sealed checkpoint; nil clears it. The hot set of an earlier one goes.
 func (s *Store) SetProfile(ref string, profile []byte) error {
+	const op = "write profile"
+	s.updateMu.Lock() // it is not to be removed meanwhile
+	defer s.updateMu.Unlock()
 	s.mu.Lock()
-	r, err := s.sealed("write profile", ref)
+	r, err := s.sealed(op, ref)
 	s.mu.Unlock()
 	if err != nil {
 		return err
 	}
 	if len(profile) > pack.MaxValue {
-		return &Error{Class: Invalid, Op: "write profile", Checkpoint: r.name, Err: pack.ErrTooLarge}
+		return &Error{Class: Invalid, Op: op, Checkpoint: r.name, Err: pack.ErrTooLarge}
 	}
 	if err := s.dropHotSet(r.id); err != nil {
-		return classify("write profile", err)
+		return classify(op, err)
 	}
-	return s.commit([]put{{profileKey(r.id), profile}})
+	// Cleared, it stays as an empty record, which keeps an older journal from bringing it back.
+	return s.commit([]put{{profileKey(r.id), append([]byte{}, profile...)}})
 }

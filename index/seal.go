@@ -17,14 +17,18 @@ const sealBatch = 16 << 20
 // partBytes is where a new part of the table of files is begun.
 const partBytes = 1 << 20
 
-// Seal makes the checkpoint complete, durable and immutable: when it returns nil, no crash loses it. Files that are open go on as read-only. When it fails the draft stays as
-// it is, to be sealed again or aborted.
+// Seal makes the checkpoint complete, durable and immutable: when it returns nil, no crash loses it. Writes that were
+// acknowledged are in it; those that come meanwhile wait, and fail once it is sealed. Files that are open go on as
+// read-only. Its tags are taken from the checkpoints that bear them, in the same commit. When it fails the draft stays
+// as it is, to be sealed again or aborted.
 func (d *Draft) Seal(ctx context.Context) (Info, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ended {
 		return Info{}, d.over("")
 	}
+	d.writes.Lock()
+	defer d.writes.Unlock()
 	fail := func(err error) (Info, error) {
 		d.tried = true
 		err = classify("seal", err)
@@ -48,22 +52,16 @@ func (d *Draft) Seal(ctx context.Context) (Info, error) {
 			return fail(fmt.Errorf("%s: %w", p, err))
 		}
 	}
-	if err := w.finish(); err != nil {
+	call(d.s.hooks.sealing)
+	info, changed, err := w.finish()
+	if err != nil {
 		return fail(err)
 	}
-	d.ended = true
-	for _, n := range d.nodes {
-		n.seal()
-	}
-	s := d.s
-	s.mu.Lock()
-	d.r.pb = w.pb
-	d.r.writing = false
-	delete(s.drafts, d.name)
-	info := s.info(d.r)
-	s.mu.Unlock()
 	d.pins.release()
-	s.announce(d.name)
+	d.s.announce(d.name)
+	for _, name := range changed {
+		d.s.announce(name)
+	}
 	return info, nil
 }
 
@@ -140,19 +138,53 @@ func (w *sealWriter) part() error {
 	return w.put(key, payload)
 }
 
-func (w *sealWriter) finish() error {
+// finish commits the root record, and with it those of checkpoints that lose a tag; it gives their names.
+func (w *sealWriter) finish() (info Info, changed []string, err error) {
 	if len(w.entries) > 0 {
 		if err := w.part(); err != nil {
-			return err
+			return Info{}, nil, err
 		}
 	}
+	d, s := w.d, w.d.s
 	w.pb.Sealed = true
-	w.pb.SealedNs = time.Now().UnixNano()
-	w.pb.ParentId = w.d.parent
-	payload, err := manifest.EncodeCheckpoint(w.pb)
-	if err != nil {
-		return err
+	w.pb.ParentId = d.parent
+	s.updateMu.Lock()
+	defer s.updateMu.Unlock()
+	s.mu.Lock()
+	roots := s.withoutTags(d.r, w.pb.Tags)
+	s.mu.Unlock()
+	for o := range roots {
+		changed = append(changed, o.name)
+		d.took = append(d.took, o)
 	}
-	w.puts = append(w.puts, put{rootKey(w.d.id), payload})
-	return w.d.s.commit(w.puts)
+	if len(roots) > 0 {
+		// The root records make one frame of a journal, which is there as a whole or not at all.
+		if err := s.commit(w.puts); err != nil {
+			return Info{}, nil, err
+		}
+		w.puts = nil
+	}
+	w.pb.SealedNs = time.Now().UnixNano()
+	roots[d.r] = w.pb
+	puts, err := rootPuts(roots)
+	if err != nil {
+		return Info{}, nil, err
+	}
+	if err := s.commit(append(w.puts, puts...)); err != nil {
+		return Info{}, nil, err
+	}
+	d.ended = true
+	handles := 0
+	for _, n := range d.nodes {
+		handles += n.seal(true)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for o, pb := range roots {
+		o.pb = pb
+	}
+	d.r.opens += handles
+	d.r.writing = false
+	delete(s.drafts, d.name)
+	return s.info(d.r), changed, nil
 }
