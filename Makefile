@@ -7,6 +7,7 @@ CRASH_N   ?= 200
 FAULTS_N  ?= 20
 FULL_N    ?= 30
 TORTURE_N ?= 100
+SOAK_N    ?= 5000
 STRESS_TIME ?= 10m
 FUZZTIME  ?= 30s
 ARGS      ?=
@@ -16,7 +17,7 @@ VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo de
 COMMIT    ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help gpu-pack build plugin install test race lint fuzz crash torture stress zdtm bench bench-restore bench-gpu demo criu kfdsim-shell proto clean deps bench-deps
+.PHONY: help gpu-pack build plugin install test race lint fuzz crash torture soak stress zdtm bench bench-restore bench-gpu demo criu kfdsim-shell proto clean deps bench-deps
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -59,6 +60,9 @@ torture: deps criu ## kill daemons and damage chunks under TORTURE_N (100) resto
 
 crash: deps ## kill and damage a store CRASH_N (200) times, let somebody fill its disk in FULL_N (30) rounds
 	$(GO) test -count=1 -timeout 2h -v ./tests/crash -crash.n=$(CRASH_N) -crash.full=$(FULL_N)
+
+soak: deps ## put SOAK_N (5000) checkpoints through one daemon and see that it does not grow
+	$(GO) test -count=1 -timeout 2h -v ./tests/soak -soak.n=$(SOAK_N) -soak.warm=500 -soak.files=64 -soak.growth=64
 
 stress: deps criu ## restore a process that changes its memory all the time, again and again, for STRESS_TIME (10m)
 	$(GO) test -count=1 -timeout 2h -v ./tests/e2e/lazy -run TestStress -stress.time $(STRESS_TIME)

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"hash/fnv"
@@ -16,6 +17,8 @@ import (
 type catalog struct {
 	store *index.Store
 	gen   atomic.Uint64 // counts changes of the set of checkpoints; starts at 1
+	clock atomic.Int64  // counts uses of images
+	stir  chan struct{} // takes one item when there may be something to tidy up
 
 	mu     sync.Mutex
 	seen   uint64                // gen at which infos was read
@@ -28,13 +31,24 @@ type catalog struct {
 }
 
 func newCatalog(store *index.Store, labels map[string]string) *catalog {
-	c := &catalog{store: store, labels: labels, images: map[string]*image{}, bases: map[uint64]string{}}
+	c := &catalog{store: store, labels: labels, stir: make(chan struct{}, 1), images: map[string]*image{}, bases: map[uint64]string{}}
 	c.gen.Store(1)
 	return c
 }
 
 // changed takes the store's notice that a checkpoint came or went.
-func (c *catalog) changed(string) { c.gen.Add(1) }
+func (c *catalog) changed(string) {
+	c.gen.Add(1)
+	c.wake()
+}
+
+// wake has the janitor come round.
+func (c *catalog) wake() {
+	select {
+	case c.stir <- struct{}{}:
+	default:
+	}
+}
 
 func (c *catalog) refreshLocked() error {
 	gen := c.gen.Load()
@@ -72,6 +86,7 @@ func (c *catalog) dropLocked(img *image) {
 func (c *catalog) takeGone() []*image {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	_ = c.refreshLocked() // who looks next is told
 	gone := c.gone
 	c.gone = nil
 	return gone
@@ -119,7 +134,7 @@ func (c *catalog) imageLocked(name string) (*image, error) {
 	if img != nil { // refreshLocked leaves no other than info's
 		return img, nil
 	}
-	img = &image{name: name, store: c.store, id: info.ID, parent: info.Parent, base: c.baseLocked(info.ID)}
+	img = &image{name: name, cat: c, store: c.store, id: info.ID, parent: info.Parent, base: c.baseLocked(info.ID)}
 	c.images[name] = img
 	return img, nil
 }
@@ -162,9 +177,23 @@ func (c *catalog) create(ctx context.Context, name string) (*image, error) {
 		c.dropLocked(old)
 	}
 	c.drafts++
-	img := &image{name: name, store: c.store, draft: d, base: inoDraft | c.drafts<<inoIdxBits, entries: map[string]*entry{}, next: idxFirst}
+	img := &image{name: name, cat: c, store: c.store, draft: d, base: inoDraft | c.drafts<<inoIdxBits, entries: map[string]*entry{}, next: idxFirst}
 	c.images[name] = img
 	return img, nil
+}
+
+// warm gives the sealed images that the kernel may know files of, the one used last in front.
+func (c *catalog) warm() []*image {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []*image
+	for _, img := range c.images {
+		if img.used.Load() > 0 && img.openDraft() == nil {
+			out = append(out, img)
+		}
+	}
+	slices.SortFunc(out, func(a, b *image) int { return cmp.Compare(b.used.Load(), a.used.Load()) })
+	return out
 }
 
 // open gives the drafts that are neither sealed nor aborted, by name.
@@ -198,8 +227,7 @@ func (c *catalog) seal(ctx context.Context, img *image) (index.Info, error) {
 		return index.Info{}, err
 	}
 	c.ended(img, info.ID)
-	_, err = img.checkpoint()
-	return info, err
+	return info, img.renumber()
 }
 
 // ended turns a draft into the sealed checkpoint id, or with "" into nothing. refreshLocked compares a list of the store with the images, and must not see

@@ -41,6 +41,12 @@
 // cached pages; a directory has one for each way to it, since the kernel allows a directory one place only. Numbers of sealed checkpoints are the same
 // at every mount.
 //
+// # What is given back
+//
+// A goroutine of the mount, the janitor, wakes when checkpoints come, go or are read for the first time. It frees the scratch of those that are gone, unloads the
+// tables of those not used for long, and asks the kernel to forget their files (FUSE_NOTIFY_PRUNE, before Linux 6.18 by name): it would keep every name it has
+// seen, and with it a node here. What is in use stays.
+//
 // # Reading
 //
 // A READ of sealed content borrows the store's buffers and sends them by writev without a copy. It answers with exactly the bytes asked for, up to the
@@ -48,6 +54,6 @@
 //
 // # Lock order
 //
-// Server.mu, then view.mu, then catalog.mu, then image.mu, then scratchNode.mu (parent before child), then pool.mu. No lock is held while a draft is sealed or while
-// content is read or written.
+// Server.mu, then view.mu, then catalog.mu, then image.mu, then scratchNode.mu (parent before child), then pool.mu. image.sealing comes before all of these; it is
+// held while a draft is sealed. No other lock is held then, while content of a checkpoint is read or written, or while the kernel is asked to forget.
 package fs

@@ -61,7 +61,7 @@ func (n *fileNode) Open(_ context.Context, flags uint32) (gofs.FileHandle, uint3
 		return nil, 0, errnoOf(err)
 	}
 	sf.Uncached() // the kernel keeps what it is given
-	h := &sealedHandle{s: n.s, name: n.e.img.name, path: n.e.path, f: sf, size: sf.Size()}
+	h := &sealedHandle{s: n.s, name: n.e.img.name, path: n.e.path, ino: n.e.ino, f: sf, size: sf.Size()}
 	n.s.count.opens.Add(1)
 	n.s.opened(h)
 	return h, fuse.FOPEN_KEEP_CACHE | fuse.FOPEN_NOFLUSH, 0
@@ -119,6 +119,7 @@ func (n *fileNode) Setattr(ctx context.Context, fh gofs.FileHandle, in *fuse.Set
 type sealedHandle struct {
 	s          *Server
 	name, path string
+	ino        uint64
 	f          *index.File
 	size       int64
 	told       atomic.Bool // an error was logged

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/gpucr/gpucr-fs/index"
@@ -37,6 +38,8 @@ const parentLink = "parent"
 type image struct {
 	name string
 	base uint64 // high bits of its inode numbers
+	cat  *catalog
+	used atomic.Int64 // catalog.clock at its last use; 0: the kernel was asked to forget it since
 
 	sealing sync.Mutex // held over Seal and Abort, never together with mu's readers' work
 	// inventory is held for reading while an inventory is written, and before sealing by who gives up what has none.
@@ -48,8 +51,10 @@ type image struct {
 	draft   *index.Draft      // nil once sealed or aborted
 	cp      *index.Checkpoint // loaded when first needed; nil while a draft
 	parent  string            // name of the checkpoint the parent link leads to
-	entries map[string]*entry // by path; of images born as drafts
+	entries map[string]*entry // by path; of a draft
 	next    uint64            // index for the next of these
+	numbers []uint32          // indexes of what was born in a draft, in the order of the sealed checkpoint's entries
+	files   int               // entries of the sealed checkpoint, once it was loaded
 	view    *view             // below .checkpoints; made when first needed
 	dumper  uint32            // pid of who wrote inventory.img, as seen from here; 0 when not known
 	unsure  bool              // its dump ended in a way that nobody can tell what is missing: not to be sealed unasked
@@ -149,6 +154,9 @@ func (img *image) sealedAs() (string, *index.Checkpoint) {
 // checkpoint gives the sealed checkpoint, loading it if need be. Class NotFound for a draft.
 func (img *image) checkpoint() (*index.Checkpoint, error) {
 	id, cp := img.sealedAs()
+	if img.used.Swap(img.cat.clock.Add(1)) == 0 {
+		img.cat.wake()
+	}
 	if cp != nil {
 		return cp, nil
 	}
@@ -161,10 +169,36 @@ func (img *image) checkpoint() (*index.Checkpoint, error) {
 	}
 	img.mu.Lock()
 	defer img.mu.Unlock()
-	if img.cp == nil {
-		img.cp = cp
+	img.cp, img.files = cp, len(cp.Entries())
+	return cp, nil
+}
+
+// unload gives back what a sealed image can read again.
+func (img *image) unload() {
+	img.mu.Lock()
+	defer img.mu.Unlock()
+	img.cp = nil
+}
+
+// renumber keeps of a draft's entries, once it is sealed, only their numbers.
+func (img *image) renumber() error {
+	cp, err := img.checkpoint()
+	if err != nil {
+		return err
 	}
-	return img.cp, nil
+	img.mu.Lock()
+	defer img.mu.Unlock()
+	all := cp.Entries()
+	numbers := make([]uint32, len(all))
+	for i, fi := range all {
+		e, err := img.entryLocked(fi)
+		if err != nil {
+			return err
+		}
+		numbers[i] = uint32(e.ino & maxIdx)
+	}
+	img.numbers, img.entries = numbers, nil
+	return nil
 }
 
 // stat describes one path.
@@ -233,31 +267,22 @@ func (img *image) list(p string) ([]index.FileInfo, error) {
 // entry gives the object for a path that is known to exist.
 func (img *image) entry(fi index.FileInfo) (*entry, error) {
 	img.mu.Lock()
-	defer img.mu.Unlock()
-	return img.entryLocked(fi)
-}
-
-func (img *image) entryLocked(fi index.FileInfo) (*entry, error) {
-	p := fi.Path
-	e := &entry{img: img, path: p, typ: typeOf(fi.Mode)}
-	if p == "." {
+	if img.entries != nil {
+		defer img.mu.Unlock()
+		return img.entryLocked(fi)
+	}
+	numbers := img.numbers
+	img.mu.Unlock()
+	e := &entry{img: img, path: fi.Path, typ: typeOf(fi.Mode)}
+	if fi.Path == "." {
 		e.ino = img.base | idxDir
 		return e, nil
 	}
-	if img.entries != nil {
-		if old := img.entries[p]; old != nil {
-			return old, nil
-		}
-		if img.next > maxIdx {
-			return nil, syscall.EOVERFLOW
-		}
-		e.ino = img.base | img.next
-		img.next++
-		img.entries[p] = e
-		return e, nil
+	cp, err := img.checkpoint()
+	if err != nil {
+		return nil, err
 	}
-	all := img.cp.Entries()
-	i, ok := slices.BinarySearchFunc(all, p, func(fi index.FileInfo, s string) int { return strings.Compare(fi.Path, s) })
+	i, ok := slices.BinarySearchFunc(cp.Entries(), fi.Path, func(fi index.FileInfo, s string) int { return strings.Compare(fi.Path, s) })
 	if !ok {
 		return nil, syscall.ENOENT
 	}
@@ -265,6 +290,29 @@ func (img *image) entryLocked(fi index.FileInfo) (*entry, error) {
 		return nil, syscall.EOVERFLOW
 	}
 	e.ino = img.base | uint64(i+idxFirst)
+	if numbers != nil {
+		e.ino = img.base | uint64(numbers[i])
+	}
+	return e, nil
+}
+
+// entryLocked gives the object for a path of a draft. Of a file it is one for the draft's life.
+func (img *image) entryLocked(fi index.FileInfo) (*entry, error) {
+	p := fi.Path
+	e := &entry{img: img, path: p, typ: typeOf(fi.Mode)}
+	if p == "." {
+		e.ino = img.base | idxDir
+		return e, nil
+	}
+	if old := img.entries[p]; old != nil {
+		return old, nil
+	}
+	if img.next > maxIdx {
+		return nil, syscall.EOVERFLOW
+	}
+	e.ino = img.base | img.next
+	img.next++
+	img.entries[p] = e
 	return e, nil
 }
 

@@ -398,3 +398,5 @@ func TestParentLink(t *testing.T) {
 	must(t, os.Remove(filepath.Join(dir, "parent")))
 	must(t, syscall.Rmdir(dir))
 }
+
+func inodeOf(fi os.FileInfo) uint64 { return fi.Sys().(*syscall.Stat_t).Ino }

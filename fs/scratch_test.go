@@ -102,14 +102,16 @@ func TestScratchIsBounded(t *testing.T) {
 
 // TestLogsGiveWay makes more logs than the mount keeps: none fails, the oldest are gone, and what nobody but its maker can make again stays.
 func TestLogsGiveWay(t *testing.T) {
-	for what, set := range map[string]func(*Server){
-		"bytes": func(*Server) {},
-		"files": func(s *Server) { s.scratch.files, s.scratch.limit = 6, 1<<40 },
-	} {
+	for what, bounds := range map[string]struct {
+		bytes int64
+		files int
+	}{"bytes": {1 << 20, 4096}, "files": {1 << 40, 6}} {
 		t.Run(what, func(t *testing.T) {
 			s := newStore(t)
-			srv := mounted(t, s, Options{ScratchBytes: 1 << 20})
-			set(srv)
+			srv := mounted(t, s, Options{ScratchBytes: bounds.bytes})
+			srv.scratch.mu.Lock()
+			srv.scratch.files = bounds.files
+			srv.scratch.mu.Unlock()
 			write(t, filepath.Join(srv.Dir(), "notes"), []byte("mine"))
 			text := bytes.Repeat([]byte("a line of a log\n"), 150_000/16)
 			var logs []string

@@ -141,6 +141,7 @@ func (s *Server) mount(ctx context.Context) (err error) {
 		mo.Options = append(mo.Options, "default_permissions")
 	}
 	root := &dirNode{node: node{s: s}, v: s.root}
+	s.root.node = root
 	s.top = &topNode{dirNode{node: node{s: s}, v: &view{s: s, scratch: map[uint64]*scratchNode{}}}}
 	raw := gofs.NewNodeFS(root, &gofs.Options{
 		MountOptions: mo, NullPermissions: true, Logger: goLog, RootStableAttr: &gofs.StableAttr{Ino: inoRoot},
@@ -164,7 +165,12 @@ func (s *Server) mount(ctx context.Context) (err error) {
 
 // serve runs until the mount is gone, whoever took it away, and then finishes.
 func (s *Server) serve() {
+	stop := make(chan struct{})
+	var janitor sync.WaitGroup
+	janitor.Go(func() { s.tidy(stop) })
 	s.fuse.Serve()
+	close(stop)
+	janitor.Wait()
 	s.err = s.finish()
 	close(s.done)
 }
@@ -382,12 +388,4 @@ func (s *Server) viewOf(img *image) *view {
 		img.view = &view{s: s, name: img.name, img: img, scratch: map[uint64]*scratchNode{}}
 	}
 	return img.view
-}
-
-// dropGone frees the scratch of checkpoints that are no more.
-func (s *Server) dropGone() {
-	for _, img := range s.cat.takeGone() {
-		s.viewOf(img).drop()
-		s.root.dropOf(img)
-	}
 }

@@ -25,7 +25,6 @@ func (n *topNode) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (
 	case 0:
 		return n.show(ctx, img, out)
 	case syscall.ENOENT:
-		n.s.dropGone()
 		return n.dirNode.Lookup(ctx, name, out)
 	default:
 		n.s.log.Error("look-up failed", "checkpoint", name, "error", err)
@@ -90,7 +89,6 @@ func (n *topNode) Rmdir(ctx context.Context, name string) syscall.Errno {
 	if err := n.s.cat.abort(img); err != nil {
 		return errnoOf(err)
 	}
-	n.s.dropGone()
 	return 0
 }
 

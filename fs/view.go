@@ -11,7 +11,8 @@ import (
 type view struct {
 	s    *Server
 	root bool
-	name string // below .checkpoints; "" for the root
+	name string   // below .checkpoints; "" for the root
+	node *dirNode // of the root
 
 	follow bool // the image changes with the checkpoint sealed last
 

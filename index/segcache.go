@@ -23,6 +23,9 @@ type segmentCache struct {
 	bytes int
 }
 
+// segmentCost is what a segment takes in memory beside its runs and chunks, in bytes: key, places in list and map, and the structures.
+const segmentCost = 400
+
 type cachedSegment struct {
 	key   string
 	seg   *segment
@@ -63,7 +66,7 @@ func (c *segmentCache) add(key string, seg *segment) {
 	if c.byKey == nil {
 		c.byKey = map[string]*list.Element{}
 	}
-	v := cachedSegment{key, seg, 24*len(seg.Runs) + 64*len(seg.Chunks) + 128}
+	v := cachedSegment{key, seg, 24*len(seg.Runs) + 64*len(seg.Chunks) + segmentCost}
 	c.byKey[key] = c.lru.PushFront(v)
 	for c.bytes += v.bytes; c.bytes > segmentCacheBytes && c.lru.Len() > 1; {
 		old := c.lru.Remove(c.lru.Back()).(cachedSegment)
