@@ -27,7 +27,7 @@ func TestConformance(t *testing.T) {
 	}{
 		{"disk", func(t *testing.T) (Storage, string) { return Disk{}, t.TempDir() }},
 		{"mem", func(*testing.T) (Storage, string) { return NewMem("/a/store"), "/a/store" }},
-		{"crashed mem", func(*testing.T) (Storage, string) { return NewMem("/a/store").Snapshot().Crash(1), "/a/store" }},
+		{"crashed mem", func(*testing.T) (Storage, string) { return NewMem("/a").Snapshot().Crash(1), "/a" }},
 		{"faulty disk", func(t *testing.T) (Storage, string) { return &Faulty{Disk{}, pass}, t.TempDir() }},
 		{"faulty mem", func(*testing.T) (Storage, string) { return &Faulty{NewMem("/a"), pass}, "/a" }},
 	} {
@@ -46,9 +46,9 @@ var conformance = []struct {
 	name string
 	run  func(t *testing.T, s Storage, dir string)
 }{
-	{"open", testOpen}, {"vectors", testVectors}, {"holes", testHoles}, {"truncate", testTruncate}, {"names", testNames},
-	{"folders", testFolders}, {"lock", testLock}, {"whole files", testWholeFiles}, {"many at once", testManyAtOnce},
-	{"random", testRandom},
+	{"open", testOpen}, {"vectors", testVectors}, {"holes", testHoles}, {"truncate", testTruncate},
+	{"names", testNames}, {"folders", testFolders}, {"lock", testLock}, {"whole files", testWholeFiles},
+	{"many at once", testManyAtOnce}, {"random", testRandom},
 }
 
 func ok(t *testing.T, err error) {
@@ -148,7 +148,8 @@ func testVectors(t *testing.T, s Storage, dir string) {
 		f := open(t, s, name, Create|Direct)
 		ok(t, f.Writev([][]byte{aligned(t, 8192, 'a'), aligned(t, 4096, 'b')}, 4096, past))
 		ok(t, f.Writev([][]byte{[]byte("odd"), nil, []byte("bytes")}, 16384+7, past))
-		want := slices.Concat(make([]byte, 4096), bytes.Repeat([]byte("a"), 8192), bytes.Repeat([]byte("b"), 4096), make([]byte, 7), []byte("oddbytes"))
+		want := slices.Concat(make([]byte, 4096), bytes.Repeat([]byte("a"), 8192), bytes.Repeat([]byte("b"), 4096),
+			make([]byte, 7), []byte("oddbytes"))
 		if got := contentOf(t, f); !bytes.Equal(got, want) {
 			t.Fatalf("past %v: %d bytes are not what was written", past, len(got))
 		}
@@ -327,7 +328,8 @@ func testManyAtOnce(t *testing.T, s Storage, dir string) {
 			p := bytes.Repeat([]byte{byte(i + 1)}, 4096)
 			for k := range 20 {
 				off := int64(k*8+i) * 4096
-				if err := errors.Join(f.Writev([][]byte{p}, off, false), f.Sync(), f.Readv([][]byte{make([]byte, 4096)}, off, false)); err != nil {
+				back := [][]byte{make([]byte, 4096)}
+				if err := errors.Join(f.Writev([][]byte{p}, off, false), f.Sync(), f.Readv(back, off, false)); err != nil {
 					t.Error(err)
 				}
 			}

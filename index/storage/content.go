@@ -10,7 +10,8 @@ const (
 	sectorSize = 512 // what a disk writes wholly or not at all
 )
 
-// content is the bytes of a file in memory. A page is never changed once it is there, so that copies share pages; nil is a hole.
+// content is the bytes of a file in memory. A page is never changed once it is there, so that copies share pages; nil
+// is a hole.
 type content struct {
 	size  int64
 	pages []*[pageSize]byte

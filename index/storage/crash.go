@@ -56,7 +56,8 @@ func (i *Image) Now() *Mem {
 	return m
 }
 
-// Crash gives one of the states in which a power cut at that moment may leave the files; seed chooses it. Everything there is durable.
+// Crash gives one of the states in which a power cut at that moment may leave the files; seed chooses it. Everything
+// there is durable.
 func (i *Image) Crash(seed uint64) *Mem {
 	r := rand.New(rand.NewPCG(seed, 1))
 	done := map[*memFile]*memFile{}
@@ -104,7 +105,8 @@ type drawn struct {
 	fate fate
 }
 
-// lot draws the fates of n changes. Often they have one in common, or all is lost from one on: those are the likely crashes.
+// lot draws the fates of n changes. Often they have one in common, or all is lost from one on: those are the likely
+// crashes.
 func lot(r *rand.Rand, n int) []drawn {
 	out := make([]drawn, n)
 	if n == 0 {

@@ -218,20 +218,25 @@ func TestEveryCallCanFail(t *testing.T) {
 	f := open(t, s, "/d/f", Write)
 	broken = true
 	for name, call := range map[string]func() error{
-		"open": func() error { _, err := s.Open("/d/f", Read); return err }, "create": func() error { _, err := s.Open("/d/g", Create); return err },
-		"mkdir": func() error { return s.Mkdir("/d/x") }, "rename": func() error { return s.Rename("/d/f", "/d/g") },
-		"remove": func() error { return s.Remove("/d/f") }, "list": func() error { _, err := s.List("/d"); return err },
-		"stat": func() error { _, err := s.Stat("/d/f"); return err }, "sync folder": func() error { return s.SyncDir("/d") },
-		"free": func() error { _, err := s.Free("/d"); return err }, "lock": func() error { _, err := s.Lock("/d/l", ""); return err },
-		"read":      func() error { _, err := f.ReadAt(make([]byte, 1), 0); return err },
-		"readv":     func() error { return f.Readv([][]byte{make([]byte, 1)}, 0, true) },
-		"write":     func() error { _, err := f.WriteAt([]byte("x"), 0); return err },
-		"writev":    func() error { return f.Writev([][]byte{{1}}, 0, true) },
-		"sync":      func() error { return f.Sync() },
-		"truncate":  func() error { return f.Truncate(0) },
-		"punch":     func() error { return f.Punch(0, 1) },
-		"size":      func() error { _, err := f.Size(); return err },
-		"allocated": func() error { _, err := f.Allocated(0, 1); return err },
+		"open":        func() error { _, err := s.Open("/d/f", Read); return err },
+		"create":      func() error { _, err := s.Open("/d/g", Create); return err },
+		"mkdir":       func() error { return s.Mkdir("/d/x") },
+		"rename":      func() error { return s.Rename("/d/f", "/d/g") },
+		"remove":      func() error { return s.Remove("/d/f") },
+		"list":        func() error { _, err := s.List("/d"); return err },
+		"stat":        func() error { _, err := s.Stat("/d/f"); return err },
+		"sync folder": func() error { return s.SyncDir("/d") },
+		"free":        func() error { _, err := s.Free("/d"); return err },
+		"lock":        func() error { _, err := s.Lock("/d/l", ""); return err },
+		"read":        func() error { _, err := f.ReadAt(make([]byte, 1), 0); return err },
+		"readv":       func() error { return f.Readv([][]byte{make([]byte, 1)}, 0, true) },
+		"write":       func() error { _, err := f.WriteAt([]byte("x"), 0); return err },
+		"writev":      func() error { return f.Writev([][]byte{{1}}, 0, true) },
+		"sync":        func() error { return f.Sync() },
+		"truncate":    func() error { return f.Truncate(0) },
+		"punch":       func() error { return f.Punch(0, 1) },
+		"size":        func() error { _, err := f.Size(); return err },
+		"allocated":   func() error { _, err := f.Allocated(0, 1); return err },
 	} {
 		if err := call(); !errors.Is(err, unix.EIO) {
 			t.Errorf("%s: error %v, want %v", name, err, unix.EIO)
@@ -283,7 +288,8 @@ func TestRot(t *testing.T) {
 	}
 }
 
-// TestDroppedSync: what a failed sync was to cover does not become durable by a later one, and can be forgotten or still be read.
+// TestDroppedSync: what a failed sync was to cover does not become durable by a later one, and can be forgotten or
+// still be read.
 func TestDroppedSync(t *testing.T) {
 	durable, read := map[string]bool{}, map[string]bool{}
 	for seed := range uint64(seeds) {

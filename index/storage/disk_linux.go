@@ -78,7 +78,10 @@ func (Disk) Lock(name, holder string) (io.Closer, error) {
 }
 
 var flags = map[How]int{
-	Read: os.O_RDONLY, Write: os.O_RDWR, Create: os.O_RDWR | os.O_CREATE | os.O_EXCL, Replace: os.O_RDWR | os.O_CREATE | os.O_TRUNC,
+	Read:    os.O_RDONLY,
+	Write:   os.O_RDWR,
+	Create:  os.O_RDWR | os.O_CREATE | os.O_EXCL,
+	Replace: os.O_RDWR | os.O_CREATE | os.O_TRUNC,
 }
 
 func (Disk) Open(name string, how How) (File, error) {
@@ -207,8 +210,8 @@ func pwritev(f *os.File, off int64, bufs [][]byte) error {
 	})
 }
 
-// all calls fn until it has done all of bufs. The kernel does the most with one call: only what is left of it is gathered anew, so
-// that bufs stays as it was for a second way.
+// all calls fn until it has done all of bufs. The kernel does the most with one call: only what is left of it is
+// gathered anew, so that bufs stays as it was for a second way.
 func all(bufs [][]byte, fn func(bufs [][]byte, done int64) (int, error)) error {
 	left, done := total(bufs), int64(0)
 	owned := false

@@ -69,15 +69,15 @@ const (
 	Short
 	// Silent: nothing is done, and the call succeeds. Calls that give something: Fail.
 	Silent
-	// Drop: the sync fails, and what it was to cover is lost whatever later syncs say; half of the time it can't be read any more
-	// either. On a file that is not of a Mem, and for other calls: Fail.
+	// Drop: the sync fails, and what it was to cover is lost whatever later syncs say; half of the time it can't be
+	// read any more either. On a file that is not of a Mem, and for other calls: Fail.
 	Drop
 	// Rot: one bit of what is read is wrong. Other calls: they pass.
 	Rot
 )
 
-// Faulty asks a rule about every call before it goes on to the storage below. The rule may be called by many goroutines at once, and
-// may take a Snapshot of the storage below: the call that it is asked about is not in it.
+// Faulty asks a rule about every call before it goes on to the storage below. The rule may be called by many
+// goroutines at once, and may take a Snapshot of the storage below: the call that it is asked about is not in it.
 type Faulty struct {
 	Storage
 	Rule func(Call) Fault
@@ -228,7 +228,8 @@ func (f *faultyFile) WriteAt(p []byte, off int64) (int, error) {
 
 func (f *faultyFile) Writev(bufs [][]byte, off int64, past bool) error {
 	n := total(bufs)
-	return f.s.do(f.call(OpWrite, off, n), func() error { return f.File.Writev(bufs, off, past) }, func(fault Fault) error {
+	write := func() error { return f.File.Writev(bufs, off, past) }
+	return f.s.do(f.call(OpWrite, off, n), write, func(fault Fault) error {
 		if n == 0 {
 			return nil
 		}

@@ -22,8 +22,8 @@ type Mem struct {
 	locks map[string]string // name → holder
 }
 
-// memDir is a folder: what it holds, what it held when it was synced last, and what was done since, in order. Values are *memDir or
-// *memFile.
+// memDir is a folder: what it holds, what it held when it was synced last, and what was done since, in order. Values
+// are *memDir or *memFile.
 type memDir struct {
 	now, durable map[string]any
 	since        []dirChange

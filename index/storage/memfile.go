@@ -135,8 +135,8 @@ func (h *memHandle) Sync() error {
 	})
 }
 
-// drop loses what a sync would have covered: some of it is durable, the rest never will be. With forget it can't be read either, as
-// when the kernel has given the pages up.
+// drop loses what a sync would have covered: some of it is durable, the rest never will be. With forget it can't be
+// read either, as when the kernel has given the pages up.
 func (h *memHandle) drop(seed uint64, forget bool) {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// Storage is a file system as the store uses it. Names are absolute paths. Errors wrap an errno, as those of package os do. Safe for
-// concurrent use.
+// Storage is a file system as the store uses it. Names are absolute paths. Errors wrap an errno, as those of package
+// os do. Safe for concurrent use.
 type Storage interface {
 	// Open opens a file.
 	Open(name string, how How) (File, error)
@@ -26,8 +26,8 @@ type Storage interface {
 	SyncDir(dir string) error
 	// Free gives the bytes that an unprivileged writer could still write to the file system of dir.
 	Free(dir string) (int64, error)
-	// Lock takes the lock file name until it is closed or the process ends, and writes into it who holds it. It does not wait: the
-	// error is *Locked while somebody else holds it.
+	// Lock takes the lock file name until it is closed or the process ends, and writes into it who holds it. It does
+	// not wait: the error is *Locked while somebody else holds it.
 	Lock(name, holder string) (io.Closer, error)
 }
 
@@ -53,14 +53,16 @@ type File interface {
 	io.Closer
 	Name() string
 
-	// Readv fills the buffers one after the other from off on, or fails: io.ErrUnexpectedEOF where the file ends before. With past,
-	// and if the file was opened with Direct, it reads past the page cache unless all of the range is there.
+	// Readv fills the buffers one after the other from off on, or fails: io.ErrUnexpectedEOF where the file ends
+	// before. With past, and if the file was opened with Direct, it reads past the page cache unless all of the range
+	// is there.
 	Readv(bufs [][]byte, off int64, past bool) error
-	// Writev writes the buffers one after the other at off. With past, and if the file was opened with Direct, it writes past the
-	// page cache where buffers and offset are aligned to pages; other writes go through it.
+	// Writev writes the buffers one after the other at off. With past, and if the file was opened with Direct, it
+	// writes past the page cache where buffers and offset are aligned to pages; other writes go through it.
 	Writev(bufs [][]byte, off int64, past bool) error
 
-	// Sync makes the content and size durable. When it fails, what it was to cover may be lost whatever a later Sync says.
+	// Sync makes the content and size durable. When it fails, what it was to cover may be lost whatever a later Sync
+	// says.
 	Sync() error
 	Truncate(size int64) error
 	// Punch gives a range back to the file system; it reads as zeros afterwards. The size stays.
@@ -117,8 +119,8 @@ func WriteSynced(s Storage, name string, b []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// WriteFile puts a file in place of another in one step that a crash cannot split: it is written and synced under name+".new", then
-// renamed. When WriteFile returns nil the new content is durable.
+// WriteFile puts a file in place of another in one step that a crash cannot split: it is written and synced under
+// name+".new", then renamed. When WriteFile returns nil the new content is durable.
 func WriteFile(s Storage, name string, b []byte) error {
 	fresh := name + ".new"
 	if err := WriteSynced(s, fresh, b); err != nil {
