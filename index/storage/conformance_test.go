@@ -329,7 +329,8 @@ func testManyAtOnce(t *testing.T, s Storage, dir string) {
 			for k := range 20 {
 				off := int64(k*8+i) * 4096
 				back := [][]byte{make([]byte, 4096)}
-				if err := errors.Join(f.Writev([][]byte{p}, off, false), f.Sync(), f.Readv(back, off, false)); err != nil {
+				err := errors.Join(f.Writev([][]byte{p}, off, false), f.Sync(), f.Readv(back, off, false))
+				if err != nil {
 					t.Error(err)
 				}
 			}
