@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
 // Format is the version of the on-disk format this build writes and reads.
@@ -87,43 +88,19 @@ func (c Config) save(dir string) error {
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(dir, configName+".new")
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(b, '\n'))
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return errors.Join(os.Rename(tmp, filepath.Join(dir, configName)), syncDir(dir))
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return storage.WriteFile(storage.Disk{}, filepath.Join(dir, configName), append(b, '\n'))
 }
 
 // maxConfig bounds config.json in bytes; one that this program writes has some 300.
 const maxConfig = 64 << 10
 
-func readConfig(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxConfig))
-}
-
 // LoadConfig reads the configuration of the store at dir. Class NoStore when there is none, Corrupt when it cannot be understood.
-func LoadConfig(dir string) (Config, error) {
+func LoadConfig(dir string) (Config, error) { return loadConfig(storage.Disk{}, dir) }
+
+func loadConfig(st storage.Storage, dir string) (Config, error) {
 	const op = "open store"
 	path := filepath.Join(dir, configName)
-	b, err := readConfig(path)
+	b, err := storage.ReadFile(st, path, maxConfig)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return Config{}, &Error{Class: NoStore, Op: op, File: dir, Err: errors.New("no store here"), Hint: "make one with: gpucr-fs init " + dir}
 	}
@@ -160,37 +137,23 @@ func (c Config) identity() (id [16]byte) {
 	return id
 }
 
-// lockStore takes the store for this process, waiting for as long as wait allows a holder that is just closing.
-func lockStore(ctx context.Context, dir string) (*os.File, error) {
+// lockStore takes the store for this process. It waits a moment for a holder that is just closing.
+func lockStore(ctx context.Context, st storage.Storage, dir string) (io.Closer, error) {
 	const op = "open store"
-	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, &Error{Class: classOfOS(err), Op: op, Err: err}
-	}
-	deadline := time.Now().Add(200 * time.Millisecond)
-	for {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(deadline) || ctx.Err() != nil {
-			b := make([]byte, 512)
-			n, _ := f.ReadAt(b, 0)
-			f.Close()
-			if !errors.Is(err, unix.EWOULDBLOCK) {
-				return nil, &Error{Class: classOfOS(err), Op: op, Err: err}
-			}
-			return nil, &Error{Class: InUse, Op: op, File: dir, Err: fmt.Errorf("held by %s", strings.TrimSpace(string(b[:n]))),
-				Hint: "wait for it to end, or unmount: gpucr-fs umount"}
+	holder := fmt.Sprintf("process %d (%s)", os.Getpid(), filepath.Base(os.Args[0]))
+	for deadline := time.Now().Add(200 * time.Millisecond); ; {
+		l, err := st.Lock(filepath.Join(dir, lockName), holder)
+		var held *storage.Locked
+		switch {
+		case err == nil:
+			return l, nil
+		case !errors.As(err, &held):
+			return nil, &Error{Class: classOfOS(err), Op: op, Err: err}
+		case time.Now().After(deadline) || ctx.Err() != nil:
+			return nil, &Error{Class: InUse, Op: op, File: dir, Err: held, Hint: "wait for it to end, or unmount: gpucr-fs umount"}
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	holder := fmt.Sprintf("process %d (%s)\n", os.Getpid(), filepath.Base(os.Args[0]))
-	if err := errors.Join(f.Truncate(0), func() error { _, err := f.WriteAt([]byte(holder), 0); return err }()); err != nil {
-		f.Close()
-		return nil, &Error{Class: classOfOS(err), Op: op, Err: err}
-	}
-	return f, nil
 }
 
 // classOfOS classifies an error of the operating system.

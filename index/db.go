@@ -37,6 +37,7 @@ type db struct {
 	dir  string
 	l    *slog.Logger
 	room room
+	t    Tuning
 
 	mu    sync.Mutex   // one mend at a time
 	turn  sync.Mutex   // held while b is exchanged
@@ -55,12 +56,13 @@ var (
 )
 
 // openDB opens the index at dir, and makes it where there is none.
-func openDB(dir string, log *slog.Logger, r room) (*db, error) {
+func openDB(dir string, log *slog.Logger, r room, t Tuning) (*db, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
 	}
-	d := &db{dir: dir, l: log, room: r}
+	t.setDefaults(1)
+	d := &db{dir: dir, l: log, room: r, t: t}
 	return d, d.open()
 }
 
@@ -72,9 +74,9 @@ func (d *db) options(l badgerLog) badger.Options {
 		WithMetricsEnabled(false).
 		WithValueThreshold(1 << 10).
 		WithValueLogFileSize(64 << 20).
-		WithMemTableSize(8 << 20).
+		WithMemTableSize(d.t.IndexMemory).
 		WithNumMemtables(2).
-		WithBaseTableSize(4 << 20).
+		WithBaseTableSize(d.t.IndexMemory / 2).
 		WithBlockCacheSize(0). // blocks are not compressed: the page cache serves
 		WithIndexCacheSize(32 << 20).
 		WithNumCompactors(2).
@@ -475,7 +477,11 @@ func (d *db) sync() error {
 		return err
 	}
 	defer d.leave()
-	return d.written(b.Sync())
+	if err := d.written(b.Sync()); err != nil {
+		return err
+	}
+	d.t.IndexSynced(d.dir)
+	return nil
 }
 
 // compact gives back what is dead of the value log.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
 // This file is how the index outlives a full disk.
@@ -164,7 +165,7 @@ func (d *db) copyTo(fresh string) (err error) {
 	if err := os.RemoveAll(fresh); err != nil {
 		return err
 	}
-	to, err := openDB(fresh, d.l, d.room)
+	to, err := openDB(fresh, d.l, d.room, d.t)
 	if err != nil {
 		return err
 	}
@@ -219,7 +220,7 @@ func (d *db) copyTo(fresh string) (err error) {
 
 // declareSound makes the file, durably, that says that the index at dir is complete.
 func declareSound(dir string) error {
-	return errors.Join(os.WriteFile(filepath.Join(dir, soundName), nil, 0o600), syncDir(dir))
+	return errors.Join(os.WriteFile(filepath.Join(dir, soundName), nil, 0o600), storage.Disk{}.SyncDir(dir))
 }
 
 // isSound says whether the index at dir is complete.
@@ -237,7 +238,7 @@ func swapIndex(dir, fresh string) error {
 	if err := os.Rename(dir, aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return errors.Join(os.Rename(fresh, dir), syncDir(filepath.Dir(dir)), os.RemoveAll(aside))
+	return errors.Join(os.Rename(fresh, dir), storage.Disk{}.SyncDir(filepath.Dir(dir)), os.RemoveAll(aside))
 }
 
 // takeFresh ends an exchange that a crash interrupted.
@@ -246,7 +247,7 @@ func takeFresh(dir string) error {
 	if _, err := os.Stat(dir); err == nil || !isSound(fresh) {
 		return nil
 	}
-	return errors.Join(os.Rename(fresh, dir), syncDir(filepath.Dir(dir)))
+	return errors.Join(os.Rename(fresh, dir), storage.Disk{}.SyncDir(filepath.Dir(dir)))
 }
 
 // allocated gives the bytes that the files in dir occupy on disk.

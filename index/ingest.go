@@ -55,9 +55,9 @@ var policies = map[Compression]chunk.Policy{
 }
 
 func newIngest(s *Store) *ingest {
-	// Two goroutines a core: while one waits for the disk the other hashes. The queue keeps them busy while a writer splits the next chunk, and bounds the buffers.
+	// The queue keeps them busy while a writer splits the next chunk, and bounds the buffers.
 	in := &ingest{s: s, jobs: make(chan *pending, 2*s.o.Workers), recent: map[chunk.ID]*recent{}}
-	for range 2 * s.o.Workers {
+	for range s.o.Tuning.IngestWorkers {
 		in.wg.Add(1)
 		go in.work()
 	}
@@ -150,7 +150,7 @@ func (in *ingest) locate(id chunk.ID, content []byte, policy chunk.Policy, scrat
 	}
 	in.mu.Unlock()
 	close(r.done)
-	if !known && r.err == nil && in.since.Add(r.loc.Slot()) >= CommitEvery {
+	if !known && r.err == nil && in.since.Add(r.loc.Slot()) >= s.o.Tuning.CommitEvery {
 		in.commitSoon()
 	}
 	return r.loc, known, r.err

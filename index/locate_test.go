@@ -16,7 +16,7 @@ import (
 // chunks makes an index of n chunks.
 func chunks(t testing.TB, n int) (*db, []chunk.ID) {
 	t.Helper()
-	d, err := openDB(t.TempDir(), slog.New(slog.DiscardHandler), room{dir: os.TempDir()})
+	d, err := openDB(t.TempDir(), slog.New(slog.DiscardHandler), room{dir: os.TempDir()}, Tuning{})
 	if err != nil {
 		t.Fatal(err)
 	}

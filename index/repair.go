@@ -15,7 +15,8 @@ import (
 // Repair rebuilds the index of a store that no process has open from the journals beside its packs. Where a journal is damaged or gone it takes what the old index and
 // journals put aside before still tell, and writes a new one; the damaged one is put aside, for it may be mended yet. The old index is kept until the new one is complete.
 func Repair(ctx context.Context, dir string, o Options) (RepairResult, error) {
-	config, err := LoadConfig(dir)
+	o.setStorage()
+	config, err := loadConfig(o.Storage, dir)
 	if err != nil {
 		return RepairResult{}, err
 	}
@@ -26,7 +27,7 @@ func Repair(ctx context.Context, dir string, o Options) (RepairResult, error) {
 	if err := checkLayout(dir); err != nil {
 		return RepairResult{}, err
 	}
-	lock, err := lockStore(ctx, dir)
+	lock, err := lockStore(ctx, o.Storage, dir)
 	if err != nil {
 		return RepairResult{}, err
 	}
@@ -62,11 +63,11 @@ func (r *rebuild) build(ctx context.Context, config Config) error {
 	if err := os.RemoveAll(r.fresh); err != nil {
 		return err
 	}
-	d, err := openDB(r.fresh, r.o.Logger, room{r.dir, r.o.FreeFloor})
+	d, err := openDB(r.fresh, r.o.Logger, room{r.dir, r.o.FreeFloor}, r.o.Tuning)
 	if err != nil {
 		return err
 	}
-	set, err := pack.Open(filepath.Join(r.dir, packsName), pack.Options{Store: config.identity(), PackSize: config.PackSize, FreeFloor: r.o.FreeFloor, Logger: r.o.Logger})
+	set, err := pack.Open(filepath.Join(r.dir, packsName), pack.Options{Store: config.identity(), PackSize: config.PackSize, FreeFloor: r.o.FreeFloor, Logger: r.o.Logger, Storage: r.o.Storage})
 	if err != nil {
 		return errors.Join(err, d.close())
 	}
@@ -89,7 +90,7 @@ func (r *rebuild) build(ctx context.Context, config Config) error {
 // read fills the new index from the journals, and from the old index where they fall short.
 func (r *rebuild) read(ctx context.Context) (err error) {
 	if _, err := os.Stat(filepath.Join(r.old, "MANIFEST")); err == nil {
-		if r.was, err = openDB(r.old, r.o.Logger, room{r.dir, r.o.FreeFloor}); err != nil {
+		if r.was, err = openDB(r.old, r.o.Logger, room{r.dir, r.o.FreeFloor}, r.o.Tuning); err != nil {
 			r.o.Logger.Warn("the old index cannot help", "err", err)
 			r.was = nil
 		}
@@ -208,7 +209,7 @@ func (r *rebuild) journal(n uint32) error {
 
 // check opens the rebuilt store and counts what is there and what is not.
 func (r *rebuild) check(ctx context.Context) error {
-	config, err := LoadConfig(r.dir)
+	config, err := loadConfig(r.o.Storage, r.dir)
 	if err != nil {
 		return err
 	}

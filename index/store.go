@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
 // What a manifest encodes, a journal takes.
@@ -27,7 +29,7 @@ type Store struct {
 	config Config
 	o      Options
 	log    *slog.Logger
-	lock   *os.File
+	lock   io.Closer
 	db     *db
 	packs  *pack.Set
 	coder  *chunk.Coder
@@ -95,7 +97,8 @@ type counters struct {
 
 // Open opens the store at dir for reading and writing; one process at a time (Class InUse, with the holder in the text). It finishes what a crash left undone.
 func Open(ctx context.Context, dir string, o Options) (*Store, error) {
-	config, err := LoadConfig(dir)
+	o.setStorage()
+	config, err := loadConfig(o.Storage, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +112,7 @@ func Open(ctx context.Context, dir string, o Options) (*Store, error) {
 	if err := checkLayout(dir); err != nil {
 		return nil, err
 	}
-	lock, err := lockStore(ctx, dir)
+	lock, err := lockStore(ctx, o.Storage, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -124,17 +127,17 @@ func Open(ctx context.Context, dir string, o Options) (*Store, error) {
 // damagedHint is what to do about an index that does not open.
 func damagedHint(dir string) string { return "rebuild it with: gpucr-fs repair " + dir }
 
-func openLocked(ctx context.Context, dir string, config Config, o Options, lock *os.File) (*Store, error) {
+func openLocked(ctx context.Context, dir string, config Config, o Options, lock io.Closer) (*Store, error) {
 	const op = "open store"
 	dbDir := filepath.Join(dir, dbName)
 	packDir := filepath.Join(dir, packsName)
-	if _, err := os.Stat(packDir); err != nil {
+	if _, err := o.Storage.Stat(packDir); err != nil {
 		return nil, &Error{Class: Corrupt, Op: op, File: packDir, Err: err, Hint: "restore the folder from a backup"}
 	}
 	if err := takeFresh(dbDir); err != nil {
 		return nil, classify(op, err)
 	}
-	fresh, err := isFresh(dbDir, packDir)
+	fresh, err := isFresh(o.Storage, dbDir, packDir)
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +152,7 @@ func openLocked(ctx context.Context, dir string, config Config, o Options, lock 
 			return nil, err
 		}
 	}
-	d, err := openDB(dbDir, o.Logger, room{dir, o.FreeFloor})
+	d, err := openDB(dbDir, o.Logger, room{dir, o.FreeFloor}, o.Tuning)
 	if errors.Is(err, pack.ErrNoSpace) || errors.Is(err, syscall.ENOSPC) {
 		return nil, classify(op, err)
 	}
@@ -161,7 +164,7 @@ func openLocked(ctx context.Context, dir string, config Config, o Options, lock 
 			return nil, errors.Join(classify(op, err), d.close())
 		}
 	}
-	packs, err := pack.Open(packDir, pack.Options{Store: config.identity(), PackSize: config.PackSize, FreeFloor: o.FreeFloor, Logger: o.Logger})
+	packs, err := pack.Open(packDir, pack.Options{Store: config.identity(), PackSize: config.PackSize, FreeFloor: o.FreeFloor, Logger: o.Logger, Storage: o.Storage})
 	if err != nil {
 		return nil, errors.Join(classify(op, err), d.close())
 	}
@@ -201,12 +204,12 @@ func newStore(dir string, config Config, o Options, d *db, packs *pack.Set) (*St
 }
 
 // isFresh says whether nothing was ever written: an index folder without files beside a folder without packs.
-func isFresh(dbDir, packDir string) (bool, error) {
+func isFresh(st storage.Storage, dbDir, packDir string) (bool, error) {
 	index, err := filepath.Glob(filepath.Join(dbDir, "*"))
 	if err != nil {
 		return false, err
 	}
-	packs, err := filepath.Glob(filepath.Join(packDir, "*"))
+	packs, err := st.List(packDir)
 	return len(index) == 0 && len(packs) == 0, err
 }
 

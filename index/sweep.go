@@ -271,7 +271,7 @@ func (g *collection) shrinkJournal(n uint32) error {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	size, err := s.packs.JournalSize(n)
-	if err != nil || size < 1<<20 || n == s.packs.Active() {
+	if err != nil || size < s.o.Tuning.ShrinkJournal || n == s.packs.Active() {
 		return err
 	}
 	if err := s.indexAll(); err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
 // Compression says how new chunks are stored. Old chunks keep the codec they were stored with.
@@ -54,6 +55,38 @@ type Options struct {
 	Labels func(fsys fs.FS) map[string]string
 	// OnRead, if set, is told every read of a sealed file: how long it took, how many bytes it gave, and whether all came from memory.
 	OnRead func(d time.Duration, bytes int64, hit bool)
+	// Storage has the files of the store but those of its index, which lie on the disk at the same path. Default: the disk.
+	Storage storage.Storage
+	// Tuning moves thresholds; for tests.
+	Tuning Tuning
+}
+
+// Tuning are thresholds that only tests move, to where small stores meet them. Zero values stand for the defaults.
+type Tuning struct {
+	CommitEvery   int64            // bytes appended between two commits while nothing is sealed; default CommitEvery
+	ShrinkJournal int64            // bytes from which on gc looks at what a journal still tells; default 1 MiB
+	IngestWorkers int              // goroutines that hash, compress and append; default two a core
+	IndexMemory   int64            // bytes that the index gathers in memory before it writes a table; default 8 MiB
+	IndexSynced   func(dir string) // called after the index in dir was synced
+}
+
+func (t *Tuning) setDefaults(workers int) {
+	if t.CommitEvery == 0 {
+		t.CommitEvery = CommitEvery
+	}
+	if t.ShrinkJournal == 0 {
+		t.ShrinkJournal = 1 << 20
+	}
+	if t.IngestWorkers == 0 {
+		// While one waits for the disk the other hashes.
+		t.IngestWorkers = 2 * workers
+	}
+	if t.IndexMemory == 0 {
+		t.IndexMemory = 8 << 20
+	}
+	if t.IndexSynced == nil {
+		t.IndexSynced = func(string) {}
+	}
 }
 
 func (o *Options) setDefaults(c Config) {
@@ -71,6 +104,14 @@ func (o *Options) setDefaults(c Config) {
 	}
 	if o.Compression == "" {
 		o.Compression = c.Compression
+	}
+	o.setStorage()
+	o.Tuning.setDefaults(o.Workers)
+}
+
+func (o *Options) setStorage() {
+	if o.Storage == nil {
+		o.Storage = storage.Disk{}
 	}
 }
 

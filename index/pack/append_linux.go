@@ -3,12 +3,12 @@ package pack
 import (
 	"errors"
 	"fmt"
-	"os"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/crc32c"
+	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
 // checkEvery is how much is appended between two looks at the free space.
@@ -33,11 +33,11 @@ func (s *Set) Append(id chunk.ID, stored []byte, raw int, codec chunk.Codec) (Lo
 		whole := stored[:slot]
 		clear(whole[len(stored):])
 		loc.CRC = crc32c.Checksum(whole)
-		err = f.write(off, whole)
+		err = f.f.Writev([][]byte{whole}, off, true)
 	} else {
 		pad := zeros[:slot-int64(len(stored))]
 		loc.CRC = crc32c.Update(crc32c.Checksum(stored), pad)
-		err = pwritev(f.f, off, stored, pad)
+		err = f.f.Writev([][]byte{stored, pad}, off, false)
 	}
 	if err != nil {
 		return Loc{}, s.writeError(f.f.Name(), err)
@@ -47,16 +47,6 @@ func (s *Set) Append(id chunk.ID, stored []byte, raw int, codec chunk.Codec) (Lo
 	s.pending = append(s.pending, Chunk{ID: id, Loc: loc})
 	s.dirty[f] = true
 	return loc, nil
-}
-
-// write writes whole pages at off, past the page cache where file system and buffer allow.
-func (f *file) write(off int64, p []byte) error {
-	if f.direct != nil {
-		if err := pwritev(f.direct, off, p); !errors.Is(err, unix.EINVAL) {
-			return err
-		}
-	}
-	return pwritev(f.f, off, p)
 }
 
 // reserve takes n bytes off the end of the active pack, beginning a new one when it is full.
@@ -91,42 +81,27 @@ func (s *Set) roll() error {
 	h := Header{Version: Version, Pack: n, Store: s.o.Store}
 	frame := encodeFrames(&h, nil, nil, nil)
 	s.next = n + 1 // whatever becomes of this one, its number is used up
+	// A number is never tried twice: what a failure leaves of its files may be in the way.
+	s.next = n + 1
 	// The pack first: an empty pack without a journal is nothing, a journal without a pack looks like one whose pack is being dropped.
-	p, err := os.OpenFile(s.PackPath(n), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	p, err := s.fs.Open(s.PackPath(n), storage.Create|storage.Direct)
 	if err != nil {
 		return s.writeError(s.PackPath(n), err)
 	}
-	if err := writeSynced(s.JournalPath(n), frame); err != nil {
+	err = storage.WriteSynced(s.fs, s.JournalPath(n), frame)
+	if err == nil {
+		err = s.fs.SyncDir(s.dir)
+	}
+	if err != nil {
 		p.Close()
-		os.Remove(s.JournalPath(n))
-		os.Remove(s.PackPath(n))
+		s.fs.Remove(s.JournalPath(n))
+		s.fs.Remove(s.PackPath(n))
 		return s.writeError(s.JournalPath(n), err)
 	}
-	if err := syncDir(s.dir); err != nil {
-		p.Close()
-		return err
-	}
-	f := &file{n: n, f: p, direct: openDirect(s.PackPath(n)), journalEnd: int64(len(frame))}
+	f := &file{n: n, f: p, journalEnd: int64(len(frame))}
 	s.files[n] = f
 	s.active = f
 	return nil
-}
-
-func writeSynced(path string, b []byte) error {
-	j, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = j.Write(b)
-	return errors.Join(err, j.Sync(), j.Close())
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // checkFree fails when the file system is down to the floor.
@@ -143,11 +118,7 @@ func (s *Set) checkFree() error {
 
 // Free gives the bytes that an unprivileged writer could still write.
 func (s *Set) Free() (int64, error) {
-	var st unix.Statfs_t
-	if err := unix.Statfs(s.dir, &st); err != nil {
-		return 0, fmt.Errorf("statfs %s: %w", s.dir, err)
-	}
-	return int64(st.Bavail) * st.Bsize, nil
+	return s.fs.Free(s.dir)
 }
 
 func (s *Set) writeError(name string, err error) error {
@@ -155,29 +126,4 @@ func (s *Set) writeError(name string, err error) error {
 		return fmt.Errorf("write %s: %w", name, ErrNoSpace)
 	}
 	return fmt.Errorf("write %s: %w", name, err)
-}
-
-// pwritev writes the buffers one after the other at off.
-func pwritev(f *os.File, off int64, bufs ...[]byte) error {
-	iov := make([][]byte, 0, len(bufs))
-	left := 0
-	for _, b := range bufs {
-		if len(b) > 0 {
-			iov = append(iov, b)
-			left += len(b)
-		}
-	}
-	for left > 0 {
-		n, err := unix.Pwritev(int(f.Fd()), iov, off)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		left -= n
-		off += int64(n)
-		iov = consume(iov, n)
-	}
-	return nil
 }

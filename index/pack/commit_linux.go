@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"golang.org/x/sys/unix"
+	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
 // Committed is what a Commit made durable.
@@ -38,6 +38,7 @@ func (s *Set) Commit(kvs []KV) (Committed, error) {
 	for f := range s.dirty {
 		dirty = append(dirty, f)
 	}
+	slices.SortFunc(dirty, func(a, b *file) int { return int(a.n) - int(b.n) })
 	clear(s.dirty)
 	active := s.active
 	s.mu.Unlock()
@@ -56,7 +57,7 @@ func (s *Set) Commit(kvs []KV) (Committed, error) {
 
 func (s *Set) commit(chunks []Chunk, kvs []KV, dirty []*file, active *file) (Committed, error) {
 	for _, f := range dirty {
-		if err := unix.Fdatasync(int(f.f.Fd())); err != nil {
+		if err := f.f.Sync(); err != nil {
 			return Committed{}, s.writeError(f.f.Name(), err)
 		}
 	}
@@ -95,7 +96,7 @@ func (s *Set) writeFrames(n uint32, frames []byte) (end int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	j, err := os.OpenFile(s.JournalPath(n), os.O_WRONLY, 0)
+	j, err := s.fs.Open(s.JournalPath(n), storage.Write)
 	if err != nil {
 		return 0, fmt.Errorf("journal %s: %w", JournalName(n), err)
 	}
@@ -110,7 +111,7 @@ func (s *Set) writeFrames(n uint32, frames []byte) (end int64, err error) {
 	}
 	_, err = j.WriteAt(frames, f.journalEnd)
 	if err == nil {
-		err = unix.Fdatasync(int(j.Fd()))
+		err = j.Sync()
 	}
 	if err != nil {
 		// What was half written must not be found behind the shorter frames of a later attempt.
@@ -161,7 +162,7 @@ func (s *Set) Punch(n uint32, ranges []Range) error {
 		return err
 	}
 	for _, r := range ranges {
-		if err := unix.Fallocate(int(f.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, r.Off, r.Len); err != nil {
+		if err := f.f.Punch(r.Off, r.Len); err != nil {
 			return fmt.Errorf("punch %s at %d: %w", Name(n), r.Off, err)
 		}
 	}
@@ -176,38 +177,27 @@ func (s *Set) Allocated(n uint32, ranges []Range) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	fd := int(f.f.Fd())
 	var sum int64
 	for _, r := range ranges {
-		for off, end := r.Off, r.Off+r.Len; off < end; {
-			data, err := unix.Seek(fd, off, unix.SEEK_DATA)
-			if errors.Is(err, unix.ENXIO) {
-				break
-			}
-			if err != nil {
-				return 0, fmt.Errorf("seek in %s: %w", Name(n), err)
-			}
-			hole, err := unix.Seek(fd, data, unix.SEEK_HOLE)
-			if err != nil {
-				return 0, fmt.Errorf("seek in %s: %w", Name(n), err)
-			}
-			sum += max(0, min(hole, end)-min(data, end))
-			off = hole
+		n, err := f.f.Allocated(r.Off, r.Len)
+		if err != nil {
+			return 0, err
 		}
+		sum += n
 	}
 	return sum, nil
 }
 
 // Size gives the length of pack n in bytes, holes included.
 func (s *Set) Size(n uint32) (int64, error) {
-	st, err := os.Stat(s.PackPath(n))
+	st, err := s.fs.Stat(s.PackPath(n))
 	if errors.Is(err, os.ErrNotExist) {
 		return 0, fmt.Errorf("pack %s: %w: the file is gone", Name(n), ErrCorrupt)
 	}
 	if err != nil {
 		return 0, err
 	}
-	return st.Size(), nil
+	return st.Size, nil
 }
 
 // Drop removes pack n and its journal. The active pack is refused. The journal goes last: alone it tells that all chunks were dead, and is dropped again. A pack
@@ -223,18 +213,18 @@ func (s *Set) Drop(n uint32) error {
 	if f := s.files[n]; f != nil {
 		delete(s.files, n)
 		delete(s.dirty, f)
-		if err := f.close(); err != nil {
+		if err := f.f.Close(); err != nil {
 			return err
 		}
 	}
-	if err := os.Remove(s.PackPath(n)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := s.fs.Remove(s.PackPath(n)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if err := syncDir(s.dir); err != nil {
+	if err := s.fs.SyncDir(s.dir); err != nil {
 		return err
 	}
 	delete(s.ends, n)
-	return errors.Join(os.Remove(s.JournalPath(n)), syncDir(s.dir))
+	return errors.Join(s.fs.Remove(s.JournalPath(n)), s.fs.SyncDir(s.dir))
 }
 
 // RewriteJournal replaces the journal of pack n by one that holds just chunks and kvs, in one step that a crash cannot split.
@@ -246,10 +236,10 @@ func (s *Set) RewriteJournal(n uint32, chunks []Chunk, kvs []KV) (mark int64, er
 	defer s.commitMu.Unlock()
 	frames := encodeFrames(&Header{Version: Version, Pack: n, Store: s.o.Store}, chunks, nil, kvs)
 	tmp := s.JournalPath(n) + ".new"
-	if err := writeSynced(tmp, frames); err != nil {
+	if err := storage.WriteSynced(s.fs, tmp, frames); err != nil {
 		return 0, s.writeError(tmp, err)
 	}
-	if err := errors.Join(os.Rename(tmp, s.JournalPath(n)), syncDir(s.dir)); err != nil {
+	if err := errors.Join(s.fs.Rename(tmp, s.JournalPath(n)), s.fs.SyncDir(s.dir)); err != nil {
 		return 0, err
 	}
 	s.mu.Lock()
@@ -263,15 +253,14 @@ func (s *Set) RewriteJournal(n uint32, chunks []Chunk, kvs []KV) (mark int64, er
 
 // Disk gives the bytes that the set's files occupy on disk.
 func (s *Set) Disk() (int64, error) {
-	entries, err := os.ReadDir(s.dir)
+	names, err := s.fs.List(s.dir)
 	if err != nil {
 		return 0, err
 	}
 	var sum int64
-	for _, e := range entries {
-		var st unix.Stat_t
-		if err := unix.Lstat(filepath.Join(s.dir, e.Name()), &st); err == nil {
-			sum += st.Blocks * 512
+	for _, name := range names {
+		if st, err := s.fs.Stat(filepath.Join(s.dir, name)); err == nil {
+			sum += st.Disk
 		}
 	}
 	return sum, nil

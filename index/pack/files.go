@@ -22,16 +22,16 @@ type files struct {
 
 func (s *Set) list() (files, error) {
 	f := files{aside: map[uint32][]string{}}
-	entries, err := os.ReadDir(s.dir)
+	names, err := s.fs.List(s.dir)
 	if err != nil {
 		return f, err
 	}
-	for _, e := range entries {
+	for _, name := range names {
 		var n uint32
-		if _, err := fmt.Sscanf(e.Name(), "%08d.", &n); err != nil {
+		if _, err := fmt.Sscanf(name, "%08d.", &n); err != nil {
 			continue
 		}
-		switch name := e.Name(); {
+		switch {
 		case name == JournalName(n):
 			f.journals = append(f.journals, n)
 		case name == Name(n):
@@ -77,7 +77,7 @@ func (s *Set) Orphans() ([]uint32, error) {
 
 // Exists says whether pack n has a file; one that was being dropped has a journal only.
 func (s *Set) Exists(n uint32) bool {
-	_, err := os.Stat(s.PackPath(n))
+	_, err := s.fs.Stat(s.PackPath(n))
 	return !errors.Is(err, os.ErrNotExist)
 }
 
@@ -107,26 +107,26 @@ func (s *Set) PutAside(n uint32) error {
 		if slices.Contains(names, name) {
 			continue
 		}
-		err := os.Rename(s.JournalPath(n), filepath.Join(s.dir, name))
+		err := s.fs.Rename(s.JournalPath(n), filepath.Join(s.dir, name))
 		if errors.Is(err, os.ErrNotExist) {
 			return nil
 		}
-		return errors.Join(err, syncDir(s.dir))
+		return errors.Join(err, s.fs.SyncDir(s.dir))
 	}
 }
 
 // ReadAside is Read for a journal that has been put aside.
 func (s *Set) ReadAside(n uint32, name string, fn func(Record) error) (bad []Damage, err error) {
 	path := filepath.Join(s.dir, name)
-	st, err := os.Stat(path)
+	st, err := s.fs.Stat(path)
 	if err != nil {
 		return nil, err
 	}
-	_, bad, err = ReadJournal(path, 0, st.Size(), s.checked(n, fn))
+	_, bad, err = ReadJournal(s.fs, path, 0, st.Size, s.checked(n, fn))
 	return bad, err
 }
 
 // RemoveAside removes a journal that had been put aside, once the present one tells all that it told.
 func (s *Set) RemoveAside(name string) error {
-	return errors.Join(os.Remove(filepath.Join(s.dir, name)), syncDir(s.dir))
+	return errors.Join(s.fs.Remove(filepath.Join(s.dir, name)), s.fs.SyncDir(s.dir))
 }

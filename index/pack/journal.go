@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/gpucr/gpucr-fs/index/crc32c"
+	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
 const (
@@ -103,8 +103,8 @@ func encodeFrames(h *Header, chunks, dead []Chunk, kvs []KV) []byte {
 // ReadJournal calls fn for every record of [from, size), where from must be the start of a frame. It returns the end of the last valid frame, and the stretches that
 // hold none: one that reaches size is what a crash in the middle of a write leaves, one before a valid frame is damage. Slices in
 // records are valid during the call only.
-func ReadJournal(path string, from, size int64, fn func(Record) error) (end int64, bad []Damage, err error) {
-	f, err := os.Open(path)
+func ReadJournal(st storage.Storage, path string, from, size int64, fn func(Record) error) (end int64, bad []Damage, err error) {
+	f, err := st.Open(path, storage.Read)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -137,7 +137,7 @@ func ReadJournal(path string, from, size int64, fn func(Record) error) (end int6
 
 // EndsFrame says whether a frame of the journal of pack n ends at off, by the lengths of the frames before.
 func (s *Set) EndsFrame(n uint32, off int64) (bool, error) {
-	f, err := os.Open(s.JournalPath(n))
+	f, err := s.fs.Open(s.JournalPath(n), storage.Read)
 	if err != nil {
 		return false, err
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -410,7 +411,7 @@ func FuzzReadJournal(f *testing.F) {
 		if err := os.WriteFile(path, b, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		end, bad, err := ReadJournal(path, 0, int64(len(b)), func(Record) error { return nil })
+		end, bad, err := ReadJournal(storage.Disk{}, path, 0, int64(len(b)), func(Record) error { return nil })
 		if err != nil {
 			return
 		}

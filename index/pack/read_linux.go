@@ -1,13 +1,8 @@
 package pack
 
 import (
-	"errors"
 	"fmt"
-	"os"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/crc32c"
 )
 
@@ -33,7 +28,7 @@ func (s *Set) ReadSlots(locs []Loc, bufs [][]byte, past bool) (errs []error) {
 		bufs[i] = bufs[i][:l.Slot()]
 		iov[i] = bufs[i]
 	}
-	if err := readSlots(f, locs[0].Offset(), iov, past); err != nil && len(locs) > 1 {
+	if err := f.f.Readv(iov, locs[0].Offset(), past); err != nil && len(locs) > 1 {
 		// One of them cannot be read: the others shall not suffer.
 		for i := range locs {
 			errs[i] = s.ReadSlots(locs[i:i+1], bufs[i:i+1], past)[0]
@@ -57,69 +52,6 @@ func (s *Set) WillNeed(n uint32, off, length int64) {
 	f, err := s.open(n)
 	s.mu.Unlock()
 	if err == nil {
-		unix.Fadvise(int(f.f.Fd()), off, length, unix.FADV_WILLNEED)
+		f.f.WillNeed(off, length)
 	}
-}
-
-// readSlots reads; with past, around the page cache unless all of it is there.
-func readSlots(f *file, off int64, iov [][]byte, past bool) error {
-	var n int64
-	for _, b := range iov {
-		n += int64(len(b))
-	}
-	if d := f.direct; past && d != nil && !cached(f.f, off, n) {
-		err := preadv(d, off, iov)
-		if !errors.Is(err, unix.EINVAL) {
-			return err
-		}
-		// Buffers or file system that cannot do it: the plain way works everywhere.
-	}
-	return preadv(f.f, off, iov)
-}
-
-// cached says whether [off, off+n) of f is in the page cache, or the kernel (before 6.5) cannot tell.
-func cached(f *os.File, off, n int64) bool {
-	var st unix.Cachestat_t
-	err := unix.Cachestat(uint(f.Fd()), &unix.CachestatRange{Off: uint64(off), Len: uint64(n)}, &st, 0)
-	return err != nil || int64(st.Cache)*chunk.PageSize >= n
-}
-
-// openDirect opens a pack for reading and writing past the page cache; nil where the file system has none.
-func openDirect(path string) *os.File {
-	d, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT, 0)
-	if err != nil {
-		return nil
-	}
-	return d
-}
-
-// preadv fills the buffers from off on.
-func preadv(f *os.File, off int64, iov [][]byte) error {
-	bufs := append([][]byte(nil), iov...)
-	for len(bufs) > 0 {
-		n, err := unix.Preadv(int(f.Fd()), bufs, off)
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case err != nil:
-			return err
-		case n == 0:
-			return errors.New("the file ends before the slot")
-		}
-		off += int64(n)
-		bufs = consume(bufs, n)
-	}
-	return nil
-}
-
-// consume takes n bytes off the front of bufs.
-func consume(bufs [][]byte, n int) [][]byte {
-	for n > 0 && n >= len(bufs[0]) {
-		n -= len(bufs[0])
-		bufs = bufs[1:]
-	}
-	if n > 0 {
-		bufs[0] = bufs[0][n:]
-	}
-	return bufs
 }

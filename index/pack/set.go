@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+
+	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
 // Options of a set of packs.
@@ -16,6 +18,7 @@ type Options struct {
 	PackSize  int64    // bytes at which a new pack is begun
 	FreeFloor int64    // bytes of the file system that Append leaves free
 	Logger    *slog.Logger
+	Storage   storage.Storage // what the folder lies on; default: the disk
 }
 
 // Errors that callers tell apart. They come wrapped with the file concerned.
@@ -31,6 +34,7 @@ var (
 // Set is the packs of one folder. One process at a time; safe for concurrent use within it.
 type Set struct {
 	dir string
+	fs  storage.Storage
 	o   Options
 
 	commitMu sync.Mutex // one Commit, Kill or rewrite at a time
@@ -48,18 +52,9 @@ type Set struct {
 // file is an open pack with its journal. end and journalEnd belong to Set.mu and Set.commitMu.
 type file struct {
 	n          uint32
-	f          *os.File
-	direct     *os.File // the same past the page cache; nil where the file system cannot
-	end        int64    // where the next slot goes
+	f          storage.File
+	end        int64 // where the next slot goes
 	journalEnd int64
-}
-
-func (f *file) close() error {
-	err := f.f.Close()
-	if f.direct != nil {
-		err = errors.Join(err, f.direct.Close())
-	}
-	return err
 }
 
 // Name gives the file name of pack n.
@@ -70,7 +65,10 @@ func JournalName(n uint32) string { return fmt.Sprintf("%08d.journal", n) }
 
 // Open opens the set in dir, which must exist. It changes nothing there.
 func Open(dir string, o Options) (*Set, error) {
-	s := &Set{dir: dir, o: o, files: map[uint32]*file{}, dirty: map[*file]bool{}, ends: map[uint32]int64{}, next: 1}
+	if o.Storage == nil {
+		o.Storage = storage.Disk{}
+	}
+	s := &Set{dir: dir, fs: o.Storage, o: o, files: map[uint32]*file{}, dirty: map[*file]bool{}, ends: map[uint32]int64{}, next: 1}
 	f, err := s.list()
 	if err != nil {
 		return nil, err
@@ -89,7 +87,7 @@ func (s *Set) Read(n uint32, from int64, fn func(Record) error) (end int64, bad 
 	if err != nil {
 		return 0, nil, err
 	}
-	return ReadJournal(s.JournalPath(n), from, size, s.checked(n, fn))
+	return ReadJournal(s.fs, s.JournalPath(n), from, size, s.checked(n, fn))
 }
 
 // checked puts the check of a journal's header before fn.
@@ -126,10 +124,11 @@ func (s *Set) Resume(n uint32, payloadEnd, journalEnd int64) (resumed bool, err 
 	if err != nil {
 		return false, err
 	}
-	for path, end := range map[string]int64{s.PackPath(n): payloadEnd, s.JournalPath(n): journalEnd} {
-		if st, err := os.Stat(path); err != nil || st.Size() != end {
-			return false, err
-		}
+	if st, err := s.fs.Stat(s.PackPath(n)); err != nil || st.Size != payloadEnd {
+		return false, err
+	}
+	if st, err := s.fs.Stat(s.JournalPath(n)); err != nil || st.Size != journalEnd {
+		return false, err
 	}
 	f.end = payloadEnd
 	s.active = f
@@ -162,18 +161,18 @@ func (s *Set) open(n uint32) (*file, error) {
 	if f := s.files[n]; f != nil {
 		return f, nil
 	}
-	h, err := os.OpenFile(s.PackPath(n), os.O_RDWR, 0)
+	h, err := s.fs.Open(s.PackPath(n), storage.Write|storage.Direct)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("pack %s: %w: the file is gone", Name(n), ErrCorrupt)
 	}
 	if err != nil {
 		return nil, err
 	}
-	f := &file{n: n, f: h, direct: openDirect(s.PackPath(n))}
+	f := &file{n: n, f: h}
 	if end, torn := s.ends[n]; torn {
 		f.journalEnd = end
-	} else if st, err := os.Stat(s.JournalPath(n)); err == nil {
-		f.journalEnd = st.Size()
+	} else if st, err := s.fs.Stat(s.JournalPath(n)); err == nil {
+		f.journalEnd = st.Size
 	}
 	s.files[n] = f
 	return f, nil
@@ -187,7 +186,7 @@ func (s *Set) Close() error {
 	defer s.mu.Unlock()
 	var errs []error
 	for _, f := range s.files {
-		errs = append(errs, f.close())
+		errs = append(errs, f.f.Close())
 	}
 	s.files, s.active = map[uint32]*file{}, nil
 	return errors.Join(errs...)
@@ -207,9 +206,9 @@ func (s *Set) JournalSize(n uint32) (int64, error) {
 	case torn:
 		return end, nil
 	}
-	st, err := os.Stat(s.JournalPath(n))
+	st, err := s.fs.Stat(s.JournalPath(n))
 	if err != nil {
 		return 0, err
 	}
-	return st.Size(), nil
+	return st.Size, nil
 }

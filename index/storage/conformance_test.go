@@ -305,11 +305,11 @@ func testLock(t *testing.T, s Storage, dir string) {
 
 func testWholeFiles(t *testing.T, s Storage, dir string) {
 	name := filepath.Join(dir, "f")
-	_, err := ReadFile(s, name)
+	_, err := ReadFile(s, name, 1<<20)
 	fails(t, err, os.ErrNotExist)
 	for _, want := range []string{"some", "other content", ""} {
 		ok(t, WriteFile(s, name, []byte(want)))
-		got, err := ReadFile(s, name)
+		got, err := ReadFile(s, name, 1<<20)
 		if ok(t, err); string(got) != want {
 			t.Errorf("content %q, want %q", got, want)
 		}

@@ -20,7 +20,7 @@ func state(t *testing.T, m *Mem) string {
 	ok(t, err)
 	var out []string
 	for _, name := range names {
-		b, err := ReadFile(m, "/d/"+name)
+		b, err := ReadFile(m, "/d/"+name, 1<<20)
 		ok(t, err)
 		out = append(out, name+"="+string(b))
 	}
@@ -105,7 +105,7 @@ func TestCrashTears(t *testing.T) {
 	image := m.Snapshot()
 	torn := map[int]bool{}
 	for seed := range uint64(seeds) {
-		got, err := ReadFile(image.Crash(seed), "/d/f")
+		got, err := ReadFile(image.Crash(seed), "/d/f", 1<<20)
 		ok(t, err)
 		for sector := range 16 {
 			part := got[sector*512 : sector*512+512]

@@ -53,7 +53,7 @@ func (Disk) Free(dir string) (int64, error) {
 }
 
 func (Disk) Lock(name, holder string) (io.Closer, error) {
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}

@@ -87,8 +87,8 @@ type Locked struct{ Holder string }
 
 func (e *Locked) Error() string { return fmt.Sprintf("held by %s", e.Holder) }
 
-// ReadFile gives the content of a file.
-func ReadFile(s Storage, name string) ([]byte, error) {
+// ReadFile gives the first limit bytes of a file, or all of it.
+func ReadFile(s Storage, name string, limit int64) ([]byte, error) {
 	f, err := s.Open(name, Read)
 	if err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func ReadFile(s Storage, name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := make([]byte, size)
+	b := make([]byte, min(size, limit))
 	n, err := f.ReadAt(b, 0)
 	if errors.Is(err, io.EOF) {
 		err = nil
