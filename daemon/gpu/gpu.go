@@ -55,11 +55,8 @@ func Cuts(fsys fs.FS) (map[string][]int64, error) {
 		return nil, err
 	}
 	cuts := map[string][]int64{}
-	for _, l := range set.Layouts() {
-		for _, f := range l.Files {
-			// The file may be longer than its BOs: an older dump's bytes follow.
-			cuts[path.Join(dir, f.Name)] = append(l.Cuts(f.Name), f.Size)
-		}
+	for file, offs := range set.Cuts() {
+		cuts[path.Join(dir, file)] = offs
 	}
 	return cuts, nil
 }

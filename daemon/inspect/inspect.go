@@ -19,11 +19,13 @@ import (
 	criucore "github.com/checkpoint-restore/go-criu/v8/crit/images/criu-core"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/inventory"
-	"github.com/checkpoint-restore/go-criu/v8/crit/images/mm"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/pagemap"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/pstree"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/stats"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/gpucr/gpucr-fs/bounded"
+	"github.com/gpucr/gpucr-fs/restore/criuimg"
 )
 
 const (
@@ -118,7 +120,7 @@ func Find(fsys fs.FS) (string, bool) {
 
 // Read reports on the images in the folder dir of fsys.
 func Read(fsys fs.FS, dir string) (*Report, error) {
-	i := &images{fsys: fsys, dir: dir, left: maxTotal}
+	i := &images{fsys: fsys, dir: dir, left: maxTotal, buf: make([]byte, 4<<10)}
 	r := &Report{Dir: dir, Processes: []*Process{}}
 	var inv inventory.InventoryEntry
 	if err := i.one("inventory.img", magicInventory, &inv); err != nil {
@@ -152,6 +154,7 @@ type images struct {
 	fsys fs.FS
 	dir  string
 	left int64 // bytes that may still be read
+	buf  []byte
 }
 
 func (i *images) tree(r *Report) error {
@@ -173,10 +176,7 @@ func (i *images) tree(r *Report) error {
 	if err != nil {
 		return err
 	}
-	exes, err := i.files()
-	if err != nil {
-		return err
-	}
+	exes := map[uint32][]*Process{} // by the id of their program's file
 	seen := map[*Process]bool{}
 	for _, p := range order {
 		if err := i.process(r, p, exes); err != nil {
@@ -190,11 +190,11 @@ func (i *images) tree(r *Report) error {
 		}
 		seen[p] = true
 	}
-	return nil
+	return i.files(exes)
 }
 
 // process adds what core, mm and pagemap say.
-func (i *images) process(r *Report, p *Process, exes map[uint32]string) error {
+func (i *images) process(r *Report, p *Process, exes map[uint32][]*Process) error {
 	var core criucore.CoreEntry
 	if err := i.one(fmt.Sprintf("core-%d.img", p.PID), magicCore, &core); err != nil {
 		return err
@@ -208,18 +208,11 @@ func (i *images) process(r *Report, p *Process, exes map[uint32]string) error {
 		return nil
 	}
 	m := &Memory{}
-	var entry mm.MmEntry
-	if err := i.one(fmt.Sprintf("mm-%d.img", p.PID), magicMM, &entry); err != nil {
+	exe, err := i.mappings(p.PID, m)
+	if err != nil {
 		return err
 	}
-	p.Exe = exes[entry.GetExeFileId()]
-	for _, v := range entry.GetVmas() {
-		if v.GetStatus()&vmaGuard != 0 {
-			continue
-		}
-		m.VMAs++
-		m.Mapped += v.GetEnd() - v.GetStart()
-	}
+	exes[exe] = append(exes[exe], p)
 	if err := i.pagemap(p.PID, m); err != nil {
 		return err
 	}
@@ -230,6 +223,31 @@ func (i *images) process(r *Report, p *Process, exes map[uint32]string) error {
 	r.Total.Lazy += m.Lazy
 	r.Total.Parent += m.Parent
 	return nil
+}
+
+// mappings adds up a process's mappings, one at a time: a process may have a million of them. It gives the id of its program's file.
+func (i *images) mappings(pid uint32, m *Memory) (exe uint32, err error) {
+	name := fmt.Sprintf("mm-%d.img", pid)
+	found := false
+	err = i.raw(name, magicMM, func(b []byte) error {
+		found = true
+		var err error
+		exe, err = criuimg.Mappings(name, b, func(v criuimg.VMA, _ bool) error {
+			if v.Status&vmaGuard == 0 {
+				m.VMAs++
+				m.Mapped += v.End - v.Start
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		return io.EOF
+	})
+	if err == nil && !found {
+		err = corrupt(name, "no entry")
+	}
+	return exe, err
 }
 
 func (i *images) pagemap(pid uint32, m *Memory) error {
@@ -273,23 +291,25 @@ func (i *images) pagemap(pid uint32, m *Memory) error {
 	})
 }
 
-// files gives the names of regular files by their id; none when the image is missing.
-func (i *images) files() (map[uint32]string, error) {
-	names := map[uint32]string{}
+// files gives processes the names of their programs; none when the image is missing.
+func (i *images) files(exes map[uint32][]*Process) error {
 	err := i.each("files.img", magicFiles, func() proto.Message { return &fdinfo.FileEntry{} }, func(m proto.Message) error {
 		if e := m.(*fdinfo.FileEntry); e.GetReg() != nil {
-			names[e.GetId()] = e.GetReg().GetName()
+			for _, p := range exes[e.GetId()] {
+				p.Exe = e.GetReg().GetName()
+			}
+			delete(exes, e.GetId())
 		}
 		return nil
 	})
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
-	return names, err
+	return err
 }
 
 func corrupt(name, format string, a ...any) error {
-	return fmt.Errorf("%s: not a valid criu image: %s", name, fmt.Sprintf(format, a...))
+	return fmt.Errorf("%s: not a valid criu image: %w", name, fmt.Errorf(format, a...))
 }
 
 // one reads the first entry of an image.
@@ -307,28 +327,41 @@ func (i *images) one(name string, magic uint32, m proto.Message) error {
 
 // each calls f for the entries of an image, each decoded into what next gives; f ends the reading early with io.EOF.
 func (i *images) each(name string, magic uint32, next func() proto.Message, f func(proto.Message) error) error {
+	return i.raw(name, magic, func(b []byte) error {
+		m := next()
+		// One entry at a time is in memory.
+		if err := new(bounded.Budget).Unmarshal(proto.UnmarshalOptions{AllowPartial: true, DiscardUnknown: true}, b, m); err != nil {
+			return corrupt(name, "%w", err)
+		}
+		return f(m)
+	})
+}
+
+// raw calls f for the entries of an image as they are; f ends the reading early with io.EOF.
+func (i *images) raw(name string, magic uint32, f func([]byte) error) error {
 	file, err := i.fsys.Open(path.Join(i.dir, name))
 	if err != nil {
 		return err
 	}
 	defer file.Close()
+	st, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	there := min(st.Size(), i.left)
 	r := bufio.NewReader(io.LimitReader(file, i.left))
 	if err := header(r, name, magic); err != nil {
 		return err
 	}
 	for {
-		b, err := i.entry(r, name)
+		b, err := i.entry(r, name, there)
 		if err == io.EOF {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		m := next()
-		if err := (proto.UnmarshalOptions{AllowPartial: true, DiscardUnknown: true}).Unmarshal(b, m); err != nil {
-			return corrupt(name, "%v", err)
-		}
-		if err := f(m); err == io.EOF {
+		if err := f(b); err == io.EOF {
 			return nil
 		} else if err != nil {
 			return err
@@ -360,8 +393,8 @@ func header(r *bufio.Reader, name string, magic uint32) error {
 	return nil
 }
 
-// entry reads one length and as many bytes; io.EOF at the end of the image.
-func (i *images) entry(r *bufio.Reader, name string) ([]byte, error) {
+// entry reads one length and as many bytes, which are valid until the next call; io.EOF at the end of the image, which has size bytes.
+func (i *images) entry(r *bufio.Reader, name string, size int64) ([]byte, error) {
 	n, err := u32(r)
 	if err == io.EOF {
 		return nil, io.EOF
@@ -371,8 +404,14 @@ func (i *images) entry(r *bufio.Reader, name string) ([]byte, error) {
 	}
 	var b []byte
 	if err == nil {
-		// The buffer grows with what is there, so a lying length costs nothing.
-		if b, err = io.ReadAll(io.LimitReader(r, int64(n))); err == nil && len(b) < int(n) {
+		// No more than there is, so a lying length costs nothing.
+		if want := min(int64(n), size); want <= int64(cap(i.buf)) {
+			b = i.buf[:want]
+		} else {
+			b = make([]byte, want)
+		}
+		var k int
+		if k, err = io.ReadFull(r, b); err == io.EOF && n > 0 || err == nil && k < int(n) {
 			err = io.ErrUnexpectedEOF
 		}
 	}

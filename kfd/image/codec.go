@@ -3,8 +3,10 @@ package image
 import (
 	"fmt"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/gpucr/gpucr-fs/bounded"
 	"github.com/gpucr/gpucr-fs/kfd/abi"
 	"github.com/gpucr/gpucr-fs/kfd/image/imagepb"
 )
@@ -39,8 +41,12 @@ func (s Schema) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 // DecodeProcess decodes an amdgpu-kfd image, header included. The counts in it
 // agree with its lists. Errors are [ErrCorrupt].
 func DecodeProcess(file []byte) (*imagepb.Process, Schema, error) {
+	return decodeProcess(file, &bounded.Budget{})
+}
+
+func decodeProcess(file []byte, g *bounded.Budget) (*imagepb.Process, Schema, error) {
 	p := &imagepb.Process{}
-	if err := decode(file, p); err != nil {
+	if err := decode(file, p, g); err != nil {
 		return nil, 0, err
 	}
 	if err := checkProcess(p); err != nil {
@@ -87,8 +93,12 @@ func EncodeProcess(p *imagepb.Process, s Schema) ([]byte, error) {
 // DecodeRenderNode decodes an amdgpu-renderD image, header included. Errors
 // are [ErrCorrupt].
 func DecodeRenderNode(file []byte) (*imagepb.RenderNode, Schema, error) {
+	return decodeRenderNode(file, &bounded.Budget{})
+}
+
+func decodeRenderNode(file []byte, g *bounded.Budget) (*imagepb.RenderNode, Schema, error) {
 	r := &imagepb.RenderNode{}
-	if err := decode(file, r); err != nil {
+	if err := decode(file, r, g); err != nil {
 		return nil, 0, err
 	}
 	if r.Id == nil && r.DrmRenderMinor == nil && r.NumOfBos == nil && len(r.Bos) == 0 {
@@ -127,21 +137,55 @@ func EncodeRenderNode(r *imagepb.RenderNode, s Schema) ([]byte, error) {
 // [ErrCorrupt].
 func DecodeDmabuf(file []byte) (*imagepb.Dmabuf, error) {
 	d := &imagepb.Dmabuf{}
-	return d, decode(file, d)
+	return d, decode(file, d, &bounded.Budget{})
 }
 
 // EncodeDmabuf encodes an amdgpu-dmabuf image, header included.
 func EncodeDmabuf(d *imagepb.Dmabuf) ([]byte, error) { return encode(d) }
 
-func decode(file []byte, m proto.Message) error {
+// What a BO takes besides its message, in bytes: its place in a layout, a cut; of
+// a render node's BO, which has a file to itself, that file's name in several
+// lists.
+const (
+	perBO       = 160
+	perRenderBO = 448
+)
+
+// decode decodes within the budget what a layout of the message will take as
+// well, each field counted as a BO.
+func decode(file []byte, m proto.Message, g *bounded.Budget) error {
 	body, err := payload(file)
 	if err != nil {
 		return err
 	}
-	if err := proto.Unmarshal(body, m); err != nil {
+	each := int64(perBO)
+	if _, ok := m.(*imagepb.RenderNode); ok {
+		each = perRenderBO
+	}
+	cost := each * fields(body, g.Left(len(body))/each+1)
+	cost += bounded.Cost(body, m, g.Left(len(body))-cost)
+	if err = g.Take(cost, len(body)); err == nil {
+		err = proto.Unmarshal(body, m)
+	}
+	if err != nil {
 		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	return nil
+}
+
+// fields gives how many messages lie in b, or at least limit.
+func fields(b []byte, limit int64) (n int64) {
+	for len(b) > 0 && n < limit {
+		_, typ, k := protowire.ConsumeField(b)
+		if k < 0 {
+			return n
+		}
+		if typ == protowire.BytesType {
+			n++
+		}
+		b = b[k:]
+	}
+	return n
 }
 
 func encode(m proto.Message) ([]byte, error) {

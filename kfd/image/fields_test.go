@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/gpucr/gpucr-fs/bounded"
 	"github.com/gpucr/gpucr-fs/kfd/image/imagepb"
 )
 
@@ -118,7 +119,7 @@ func TestEveryField(t *testing.T) {
 		want := map[string]any{}
 		raw := build(name, name, "", want)
 		m := fresh()
-		if err := decode(append(AppendHeader(nil, uint64(len(raw))), raw...), m); err != nil {
+		if err := decode(append(AppendHeader(nil, uint64(len(raw))), raw...), m, &bounded.Budget{}); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if u := m.ProtoReflect().GetUnknown(); len(u) > 0 {
@@ -148,7 +149,7 @@ func TestEveryField(t *testing.T) {
 			field := path[strings.LastIndex(path, ".")+1:]
 			less := build(name, name, path, map[string]any{})
 			m := fresh()
-			err := decode(append(AppendHeader(nil, uint64(len(less))), less...), m)
+			err := decode(append(AppendHeader(nil, uint64(len(less))), less...), m, &bounded.Budget{})
 			if optional := isOptional(path, field); optional && err != nil {
 				t.Errorf("without %s: %v", path, err)
 			} else if !optional && !errors.Is(err, ErrCorrupt) {

@@ -69,16 +69,20 @@ func checkLayout(t *testing.T, l *Layout) {
 		}
 		end[bo.File] = bo.Offset + bo.Size
 	}
+	cuts := l.Cuts()
 	for _, f := range l.Files {
 		if got := max(end[f.Name], HeaderSize); got != f.Size {
 			t.Fatalf("%s has %d bytes, its buffer objects end at %d", f.Name, f.Size, got)
 		}
 		last := int64(0)
-		for _, cut := range l.Cuts(f.Name) {
-			if cut <= last || cut >= f.Size {
+		for _, cut := range cuts[f.Name] {
+			if cut <= last || cut > f.Size {
 				t.Fatalf("%s is cut at %d after %d, before its end at %d", f.Name, cut, last, f.Size)
 			}
 			last = cut
+		}
+		if last != f.Size {
+			t.Fatalf("%s is not cut at its end", f.Name)
 		}
 	}
 }

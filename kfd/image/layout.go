@@ -3,7 +3,6 @@ package image
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	"github.com/gpucr/gpucr-fs/kfd/abi"
 	"github.com/gpucr/gpucr-fs/kfd/image/imagepb"
@@ -152,20 +151,22 @@ func RenderNodeLayout(id int, r *imagepb.RenderNode) (*Layout, error) {
 	return l, nil
 }
 
-// Cuts returns where a file of contents should be cut so that every BO begins
-// and ends a chunk: the end of its header and of every BO but the last, in
-// ascending order. It is nil for a file that the layout does not know.
-func (l *Layout) Cuts(file string) []int64 {
-	i := slices.IndexFunc(l.Files, func(f Pages) bool { return f.Name == file })
-	if i < 0 {
-		return nil
+// Cuts returns where each file of contents should be cut so that every BO begins
+// and ends a chunk: the end of its header and of every BO, in ascending order.
+func (l *Layout) Cuts() map[string][]int64 {
+	end := make(map[string]int64, len(l.Files))
+	for _, f := range l.Files {
+		end[f.Name] = f.Size
 	}
-	end := l.Files[i].Size
-	var cuts []int64
+	cuts := make(map[string][]int64, len(l.Files))
 	for _, bo := range l.BOs {
-		if bo.File == file && bo.Size > 0 && bo.Offset < end {
-			cuts = append(cuts, bo.Offset)
+		if bo.File != "" && bo.Size > 0 && bo.Offset < end[bo.File] {
+			cuts[bo.File] = append(cuts[bo.File], bo.Offset)
 		}
+	}
+	for name, size := range end {
+		// The file may be longer: an older dump's bytes follow.
+		cuts[name] = append(cuts[name], size)
 	}
 	return cuts
 }

@@ -88,9 +88,9 @@ func TestPlaceOfEveryBO(t *testing.T) {
 		t.Errorf("files %+v, want %+v", l.Files, files)
 	}
 	for file, want := range map[string][]int64{
-		a: {8, 8 + 1<<20}, b: {8, 8 + 8192}, "amdgpu-pages-7-dead.img": nil,
+		a: {8, 8 + 1<<20, 8 + 1<<20 + 5<<32}, b: {8, 8 + 8192, 8 + 8192 + 12288}, "amdgpu-pages-7-dead.img": nil,
 	} {
-		if got := l.Cuts(file); !reflect.DeepEqual(got, want) {
+		if got := l.Cuts()[file]; !reflect.DeepEqual(got, want) {
 			t.Errorf("%s is cut at %v, want %v", file, got, want)
 		}
 	}
@@ -114,7 +114,7 @@ func TestPlaceOfRenderBOs(t *testing.T) {
 	if !reflect.DeepEqual(l.BOs, want) {
 		t.Errorf("buffer objects %+v, want %+v", l.BOs, want)
 	}
-	if cuts := l.Cuts(want[1].File); !reflect.DeepEqual(cuts, []int64{8}) {
+	if cuts := l.Cuts()[want[1].File]; !reflect.DeepEqual(cuts, []int64{8, 8 + 8<<30}) {
 		t.Errorf("cuts %v", cuts)
 	}
 	// The size in such a file's header is whatever the stack held.
@@ -198,8 +198,8 @@ func TestLayoutOfManyLargeBOs(t *testing.T) {
 			t.Fatalf("buffer object %d at %d, want %d", i, bo.Offset, want)
 		}
 	}
-	if got := len(l.Cuts("amdgpu-pages-1-0002.img")); got != 1500 {
-		t.Errorf("%d cuts, want 1500", got)
+	if got := len(l.Cuts()["amdgpu-pages-1-0002.img"]); got != 1501 {
+		t.Errorf("%d cuts, want 1501", got)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 
+	"github.com/gpucr/gpucr-fs/bounded"
 	"github.com/gpucr/gpucr-fs/kfd/image/imagepb"
 )
 
@@ -45,9 +46,13 @@ func (s *Set) Empty() bool {
 	return len(s.Processes) == 0 && len(s.RenderNodes) == 0 && len(s.Dmabufs) == 0
 }
 
-// maxImage bounds in bytes what is read of one image into memory. A BO takes
-// some 320 bytes: this is enough for 800,000 of a process.
-const maxImage = 256 << 20
+// maxImage bounds in bytes what is read of one image into memory, maxImages
+// what is read of all. A BO takes some 320 bytes: this is enough for 800,000 of
+// a process.
+const (
+	maxImage  = 256 << 20
+	maxImages = 1 << 30
+)
 
 // Read reads the plugin's images of one checkpoint, in the order of their
 // names; files of contents are not opened. Errors name the file.
@@ -57,6 +62,8 @@ func Read(fsys fs.FS) (*Set, error) {
 		return nil, err
 	}
 	s := &Set{}
+	var budget bounded.Budget
+	left := int64(maxImages)
 	for _, e := range entries {
 		n, ok := ParseName(e.Name())
 		if !ok || n.Kind == PagesFile || n.Kind == RenderPagesFile {
@@ -64,14 +71,14 @@ func Read(fsys fs.FS) (*Set, error) {
 		}
 		if i, err := e.Info(); err != nil {
 			return nil, err
-		} else if i.Size() > maxImage {
+		} else if left -= i.Size(); i.Size() > maxImage || left < 0 {
 			return nil, fmt.Errorf("%s: %d bytes are more than it can have: %w", n, i.Size(), ErrCorrupt)
 		}
 		file, err := fs.ReadFile(fsys, e.Name())
 		if err != nil {
 			return nil, err
 		}
-		schema, err := s.add(n, file)
+		schema, err := s.add(n, file, &budget)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", n, err)
 		}
@@ -86,10 +93,10 @@ func Read(fsys fs.FS) (*Set, error) {
 	return s, nil
 }
 
-func (s *Set) add(n Name, file []byte) (Schema, error) {
+func (s *Set) add(n Name, file []byte, g *bounded.Budget) (Schema, error) {
 	switch n.Kind {
 	case ProcessFile:
-		m, schema, err := DecodeProcess(file)
+		m, schema, err := decodeProcess(file, g)
 		if err != nil {
 			return 0, err
 		}
@@ -100,7 +107,7 @@ func (s *Set) add(n Name, file []byte) (Schema, error) {
 		s.Processes = append(s.Processes, Process{n.String(), n.ID, m, l})
 		return schema, nil
 	case RenderNodeFile:
-		m, schema, err := DecodeRenderNode(file)
+		m, schema, err := decodeRenderNode(file, g)
 		if err != nil {
 			return 0, err
 		}
@@ -141,14 +148,18 @@ func (s *Set) BOs() []BO {
 	return out
 }
 
-// Cuts returns where a file of contents should be cut; see [Layout.Cuts].
-func (s *Set) Cuts(file string) []int64 {
+// Cuts returns where every file of contents should be cut; see [Layout.Cuts].
+func (s *Set) Cuts() map[string][]int64 {
+	all := map[string][]int64{}
 	for _, l := range s.Layouts() {
-		if cuts := l.Cuts(file); cuts != nil {
-			return cuts
+		for file, cuts := range l.Cuts() {
+			// Two images may name one file: the first counts.
+			if _, ok := all[file]; !ok {
+				all[file] = cuts
+			}
 		}
 	}
-	return nil
+	return all
 }
 
 // Verify holds the files of contents against the images: each is there, long

@@ -60,10 +60,10 @@ func TestVerifyContents(t *testing.T) {
 	if err := s.Verify(m); err != nil {
 		t.Errorf("good files: %v", err)
 	}
-	if cuts := s.Cuts("amdgpu-pages-1-0002.img"); !reflect.DeepEqual(cuts, []int64{8}) {
+	if cuts := s.Cuts()["amdgpu-pages-1-0002.img"]; !reflect.DeepEqual(cuts, []int64{8, 8 + 8192}) {
 		t.Errorf("cuts %v", cuts)
 	}
-	if cuts := s.Cuts("pages-1.img"); cuts != nil {
+	if cuts := s.Cuts()["pages-1.img"]; cuts != nil {
 		t.Errorf("cuts %v in another's file", cuts)
 	}
 	m["amdgpu-pages-1-0001.img"] = pages(4096, 4095)

@@ -66,7 +66,7 @@ type NodeSummary struct {
 
 // Summary condenses the set.
 func (s *Set) Summary() Summary {
-	sum := Summary{Schema: s.Schema, Dmabufs: len(s.Dmabufs), Totals: totals(s.BOs(), nil)}
+	sum := Summary{Schema: s.Schema, Dmabufs: len(s.Dmabufs), Totals: totals(s.BOs())}
 	for _, t := range sum.Totals {
 		switch t.Kind {
 		case VRAM:
@@ -80,7 +80,7 @@ func (s *Set) Summary() Summary {
 	}
 	for _, r := range s.RenderNodes {
 		sum.RenderNodes = append(sum.RenderNodes, NodeSummary{
-			Image: r.Name, GPUID: r.Message.GetGpuId(), BOs: totals(r.Layout.BOs, nil),
+			Image: r.Name, GPUID: r.Message.GetGpuId(), BOs: totals(r.Layout.BOs),
 		})
 	}
 	return sum
@@ -88,11 +88,18 @@ func (s *Set) Summary() Summary {
 
 func (p Process) summary() ProcessSummary {
 	out := ProcessSummary{Image: p.Name, PID: p.Message.GetPid()}
+	byGPU := map[uint32]*counts{}
+	for _, bo := range p.Layout.BOs {
+		if byGPU[bo.GPUID] == nil {
+			byGPU[bo.GPUID] = &counts{}
+		}
+		byGPU[bo.GPUID].add(bo)
+	}
 	for _, d := range p.Message.Devices {
 		if gpu := d.GetGpuId(); gpu != 0 {
 			out.GPUs = append(out.GPUs, GPUSummary{
 				GPUID: gpu, DeviceID: d.GetDeviceId(), RenderMinor: d.GetDrmRenderMinor(), VRAMSize: d.GetVramSize(),
-				BOs: totals(p.Layout.BOs, func(bo BO) bool { return bo.GPUID == gpu }),
+				BOs: byGPU[gpu].list(),
 			})
 		}
 	}
@@ -131,20 +138,33 @@ func queueType(q abi.KFDPrivQueue) string {
 	return "sdma"
 }
 
-// totals counts BOs by kind, in the order of the kinds, those that keep names.
-func totals(bos []BO, keep func(BO) bool) []KindTotal {
-	var by [len(kindNames)]KindTotal
+// totals counts BOs by kind, in the order of the kinds.
+func totals(bos []BO) []KindTotal {
+	var c counts
 	for _, bo := range bos {
-		if keep == nil || keep(bo) {
-			t := &by[bo.Kind]
-			t.Kind, t.Count = bo.Kind, t.Count+1
-			// Sizes of BOs without contents are as the image claims: a sum
-			// stops at the largest number instead of turning negative.
-			t.Bytes += min(bo.Size, math.MaxInt64-t.Bytes)
-		}
+		c.add(bo)
 	}
+	return c.list()
+}
+
+// counts counts BOs by kind.
+type counts [len(kindNames)]KindTotal
+
+func (c *counts) add(bo BO) {
+	t := &c[bo.Kind]
+	t.Kind, t.Count = bo.Kind, t.Count+1
+	// Sizes of BOs without contents are as the image claims: a sum
+	// stops at the largest number instead of turning negative.
+	t.Bytes += min(bo.Size, math.MaxInt64-t.Bytes)
+}
+
+// list gives the kinds of which there are any; nil counts have none.
+func (c *counts) list() []KindTotal {
 	out := []KindTotal{}
-	for _, t := range append(by[1:], by[0]) {
+	if c == nil {
+		return out
+	}
+	for _, t := range append(c[1:], c[0]) {
 		if t.Count > 0 {
 			out = append(out, t)
 		}

@@ -40,6 +40,9 @@ func (t *Task) LazyBytes() uint64 {
 	return n
 }
 
+// maxTasks bounds the tasks of a checkpoint: no more can be frozen in any useful time.
+const maxTasks = 1 << 16
+
 // Load reads the inventory, the process tree and the memory layout of every
 // task in it. Errors wrap ErrCorrupt or ErrUnknown, or come from fsys.
 func Load(fsys fs.FS) (*Checkpoint, error) {
@@ -91,6 +94,9 @@ func loadTree(fsys fs.FS) ([]Task, error) {
 		}
 		if seen[pid] {
 			return nil, corrupt(r.name, "pid %d twice", pid)
+		}
+		if len(tasks) == maxTasks {
+			return nil, corrupt(r.name, "more than %d tasks", maxTasks)
 		}
 		seen[pid] = true
 		tasks = append(tasks, Task{PID: pid, PPID: int(e.GetPpid()), Threads: len(e.GetThreads())})

@@ -25,7 +25,7 @@ func Eager(fsys fs.FS, gap int64) ([]Piece, error) {
 		if _, err := fmt.Sscanf(strings.TrimPrefix(name, "pagemap-"), "%d.img", &pid); err != nil {
 			continue // of shared memory, which is small where nobody made it large
 		}
-		m, err := loadPagemap(fsys, ".", pid)
+		m, err := loadPagemap(fsys, ".", pid, maxRuns)
 		if err != nil {
 			return nil, err
 		}

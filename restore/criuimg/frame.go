@@ -9,6 +9,8 @@ import (
 	"io/fs"
 
 	"google.golang.org/protobuf/proto"
+
+	"github.com/gpucr/gpucr-fs/bounded"
 )
 
 // Image magics, as in CRIU's magic.h. All images but the inventory start with
@@ -106,8 +108,17 @@ func (r *reader) bytes() ([]byte, error) {
 			err = nil
 		}
 	} else {
-		// ReadAll grows with what is really there, so a lying size costs nothing.
-		b, err = io.ReadAll(io.LimitReader(r.r, int64(n)))
+		// No more than there is, so a lying size costs nothing.
+		st, serr := r.f.Stat()
+		if serr != nil {
+			return nil, fmt.Errorf("read %s: %w", r.name, serr)
+		}
+		b = make([]byte, min(int64(n), st.Size()))
+		k := 0
+		if k, err = io.ReadFull(r.r, b); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			err = nil
+		}
+		b = b[:k]
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", r.name, err)
@@ -126,8 +137,9 @@ func (r *reader) next(m proto.Message) error {
 	if err != nil {
 		return err
 	}
-	if err := (proto.UnmarshalOptions{AllowPartial: true, DiscardUnknown: true}).Unmarshal(b, m); err != nil {
-		return corrupt(r.name, "%v", err)
+	// One entry at a time is in memory.
+	if err := new(bounded.Budget).Unmarshal(proto.UnmarshalOptions{AllowPartial: true, DiscardUnknown: true}, b, m); err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrCorrupt, r.name, err)
 	}
 	return nil
 }

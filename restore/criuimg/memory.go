@@ -8,7 +8,6 @@ import (
 	"path"
 	"sort"
 
-	"github.com/checkpoint-restore/go-criu/v8/crit/images/mm"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/pagemap"
 )
 
@@ -19,8 +18,13 @@ const PageSize = 4096
 // maxAddr is the end of user space with 5-level page tables.
 const maxAddr = 1 << 56
 
-// maxParents bounds a chain of incremental dumps: longer ones are a loop.
-const maxParents = 1024
+// maxParents bounds a chain of incremental dumps: longer ones are a loop. maxRuns
+// bounds the runs of pages of all of one task, 32 bytes each: of 64 GiB every
+// other page.
+const (
+	maxParents = 1024
+	maxRuns    = 1 << 23
+)
 
 // VMA is one mapping of a task, page-aligned.
 type VMA struct {
@@ -64,34 +68,40 @@ func loadMemory(fsys fs.FS, t *Task) error {
 		return fmt.Errorf("open memory of task %d: %w", t.PID, err)
 	}
 	defer r.close()
-	var e mm.MmEntry
-	if err := r.one(&e); err != nil {
+	b, err := r.bytes()
+	if errors.Is(err, io.EOF) {
+		return corrupt(name, "has no entry")
+	}
+	if err != nil {
 		return err
 	}
+	t.VMAs = make([]VMA, 0, countVMAs(b))
 	var last uint64
-	for _, v := range e.GetVmas() {
-		if v.Flags == nil || v.Status == nil {
-			return corrupt(name, "vma %#x-%#x without flags", v.GetStart(), v.GetEnd())
+	_, err = Mappings(name, b, func(w VMA, whole bool) error {
+		if !whole {
+			return corrupt(name, "vma %#x-%#x without place or flags", w.Start, w.End)
 		}
-		if b := v.GetStatus() &^ knownVMA; b != 0 {
-			return unknownBit(name, "vma flag", b, v.GetStart())
+		if b := w.Status &^ knownVMA; b != 0 {
+			return unknownBit(name, "vma flag", b, w.Start)
 		}
-		w := VMA{Start: v.GetStart(), End: v.GetEnd(), Prot: v.GetProt(), Flags: v.GetFlags(),
-			Status: v.GetStatus(), Madvise: v.GetMadv()}
 		if w.Status&vmaVsyscall != 0 {
-			continue // above user space
+			return nil // above user space
 		}
 		if w.Status&vmaGuard != 0 {
 			// No mapping: pages of one behind which CRIU puts MADV_GUARD_INSTALL's
 			// markers when all else is done. They have no contents, a fault there
 			// never gets to the userfaultfd, and UFFDIO_ZEROPAGE leaves them alone.
-			continue
+			return nil
 		}
 		if w.Start < last || w.End <= w.Start || w.End > maxAddr || (w.Start|w.End)%PageSize != 0 {
 			return corrupt(name, "vma %#x-%#x", w.Start, w.End)
 		}
 		last = w.End
 		t.VMAs = append(t.VMAs, w)
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	maps, err := loadPagemaps(fsys, t.PID)
 	if err != nil {
@@ -122,8 +132,9 @@ type pages struct {
 func loadPagemaps(fsys fs.FS, pid int) ([]pages, error) {
 	var maps []pages
 	dir := "."
+	left := maxRuns
 	for len(maps) < maxParents {
-		m, err := loadPagemap(fsys, dir, pid)
+		m, err := loadPagemap(fsys, dir, pid, left)
 		if err != nil {
 			// The task may be younger than the parent dump.
 			if len(maps) > 0 && errors.Is(err, fs.ErrNotExist) {
@@ -132,6 +143,7 @@ func loadPagemaps(fsys fs.FS, pid int) ([]pages, error) {
 			return nil, err
 		}
 		maps = append(maps, m)
+		left -= len(m.runs)
 		needParent := false
 		for _, r := range m.runs {
 			needParent = needParent || r.flags&peParent != 0
@@ -144,7 +156,7 @@ func loadPagemaps(fsys fs.FS, pid int) ([]pages, error) {
 	return nil, corrupt("parent", "more than %d directories deep", maxParents)
 }
 
-func loadPagemap(fsys fs.FS, dir string, pid int) (pages, error) {
+func loadPagemap(fsys fs.FS, dir string, pid, limit int) (pages, error) {
 	m := pages{name: path.Join(dir, fmt.Sprintf("pagemap-%d.img", pid))}
 	r, err := openImage(fsys, m.name, magicPagemap)
 	if err != nil {
@@ -182,6 +194,9 @@ func loadPagemap(fsys fs.FS, dir string, pid int) (pages, error) {
 		}
 		end := start + n*PageSize
 		last = end
+		if len(m.runs) >= limit {
+			return m, corrupt(m.name, "more than %d runs of pages, those of its parents included", maxRuns)
+		}
 		if n > 0 {
 			m.runs = append(m.runs, run{start, end, off, flags})
 		}

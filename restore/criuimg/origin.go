@@ -97,7 +97,7 @@ func arguments(fsys fs.FS, pid int) (string, error) {
 		return "", err
 	}
 	end = min(end, start+maxCommand)
-	m, err := loadPagemap(fsys, ".", pid)
+	m, err := loadPagemap(fsys, ".", pid, maxRuns)
 	if err != nil {
 		return "", err
 	}

@@ -26,15 +26,16 @@ const module = "github.com/gpucr/gpucr-fs"
 // mayImport gives, for each top-level folder, the other top-level folders its packages may import. A folder that is not here is refused,
 // so that a new one is a decision. Tests of a package may import no more than the package, except from tests/.
 var mayImport = map[string][]string{
+	"bounded":   {},
 	"index":     {},
-	"kfd":       {},
+	"kfd":       {"bounded"},
 	"cuda":      {},
 	"preflight": {},
 	"fs":        {"index"},
 	"archive":   {"index"},
 	"prefetch":  {"index"},
-	"restore":   {"index", "prefetch", "kfd"},
-	"daemon":    {"index", "fs", "archive", "prefetch", "restore", "kfd"},
+	"restore":   {"bounded", "index", "prefetch", "kfd"},
+	"daemon":    {"bounded", "index", "fs", "archive", "prefetch", "restore", "kfd"},
 	"cmd":       {"index", "kfd", "fs", "archive", "prefetch", "restore", "daemon", "cuda", "preflight"},
 	"tests":     {"index", "kfd", "fs", "archive", "prefetch", "restore", "daemon", "cuda", "preflight"},
 }
