@@ -40,6 +40,9 @@ func (s *Store) load(r *root, pb *manifestpb.Checkpoint) (*Checkpoint, error) {
 			err = table.Add(entries)
 		}
 		if err != nil {
+			if s.isGone(r) {
+				return nil, notFound("open checkpoint", pb.Name)
+			}
 			return nil, &Error{Class: Corrupt, Op: "open checkpoint", Checkpoint: pb.Name, File: fmt.Sprintf("table of files, part %d", part), Err: err, Hint: damagedHint(s.dir)}
 		}
 	}

@@ -185,15 +185,7 @@ func (g *collection) mark(ctx context.Context) error {
 	roots, pbs := s.snapshot()
 	for i, r := range roots {
 		pb := pbs[i]
-		gone := func() bool {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			return s.roots[pb.Id] != r
-		}
 		bad := func(file string, off int64, err error) error {
-			if gone() {
-				return errRemoved
-			}
 			if g.unclear[pb.Id] {
 				return nil // once is enough
 			}
@@ -211,7 +203,7 @@ func (g *collection) mark(ctx context.Context) error {
 					}
 					continue
 				}
-				if gone() {
+				if s.isGone(r) {
 					return errRemoved
 				}
 				g.wanted[c.ID] = true
@@ -256,5 +248,3 @@ func (g *collection) findHorizon(packs []uint32) error {
 	}
 	return nil
 }
-
-var errRemoved = errors.New("removed meanwhile")

@@ -2,10 +2,12 @@ package index
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -40,6 +42,7 @@ func (s *Store) account(ctx context.Context) ([]Info, map[shortID]*chunkUse, err
 	}
 	uses := map[shortID]*chunkUse{}
 	inline := make([]int64, len(list))
+	gone := map[string]bool{} // removed meanwhile
 	for i := range list {
 		if list[i].State != Sealed {
 			continue
@@ -48,7 +51,8 @@ func (s *Store) account(ctx context.Context) ([]Info, map[shortID]*chunkUse, err
 		r := s.roots[list[i].ID]
 		if r == nil {
 			s.mu.Unlock()
-			continue // removed meanwhile
+			gone[list[i].ID] = true
+			continue
 		}
 		pb := r.pb
 		s.mu.Unlock()
@@ -81,10 +85,15 @@ func (s *Store) account(ctx context.Context) ([]Info, map[shortID]*chunkUse, err
 			}
 			return nil
 		}
-		if err := s.walkSegments(ctx, r, pb, segments, fail); err != nil {
-			return nil, nil, err
+		err := s.walkSegments(ctx, r, pb, segments, fail)
+		if err == nil {
+			inline[i], err = s.inlineBytes(r, pb)
 		}
-		if inline[i], err = s.inlineBytes(r, pb); err != nil {
+		if errors.Is(err, errRemoved) || err != nil && s.isGone(r) {
+			gone[list[i].ID] = true
+			continue
+		}
+		if err != nil {
 			return nil, nil, err
 		}
 	}
@@ -99,7 +108,7 @@ func (s *Store) account(ctx context.Context) ([]Info, map[shortID]*chunkUse, err
 			list[i].Shared = list[i].Logical - list[i].Zero - list[i].Unique
 		}
 	}
-	return list, uses, nil
+	return slices.DeleteFunc(list, func(i Info) bool { return gone[i.ID] }), uses, nil
 }
 
 // inlineBytes gives how many bytes of a checkpoint lie in its table of files.

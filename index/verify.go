@@ -2,6 +2,7 @@ package index
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -137,6 +138,9 @@ func (v *verification) manifests(ctx context.Context) error {
 				if err == nil && loc.Raw != c.Len {
 					err = fmt.Errorf("%w: chunk of %d bytes, not %d", errDamaged, loc.Raw, c.Len)
 				}
+				if err != nil && v.s.isGone(r) {
+					return errRemoved
+				}
 				if err != nil {
 					return bad(e.Path, seg.Start+firstUse(seg, ci), err)
 				}
@@ -144,7 +148,7 @@ func (v *verification) manifests(ctx context.Context) error {
 			}
 			return nil
 		}, bad)
-		if err != nil {
+		if err != nil && !errors.Is(err, errRemoved) {
 			return err
 		}
 	}
@@ -353,7 +357,7 @@ func (v *verification) nameBad(ctx context.Context) error {
 			}
 			return nil
 		}, skip)
-		if err != nil {
+		if err != nil && !errors.Is(err, errRemoved) {
 			return err
 		}
 	}

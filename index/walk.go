@@ -23,10 +23,23 @@ func (s *Store) snapshot() (roots []*root, pbs []*manifestpb.Checkpoint) {
 	return roots, pbs
 }
 
+// isGone says whether a checkpoint has been removed, and no file of it is open: its manifest goes then.
+func (s *Store) isGone(r *root) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.roots[r.id] != r
+}
+
+var errRemoved = errors.New("removed meanwhile")
+
 // walkSegments calls fn for every segment of every file of a checkpoint. Damage of the manifest goes to bad, which decides whether to go on; it names the file
-// where one is concerned. Segments are read past the cache: a walk over the whole store must not empty it.
+// where one is concerned. What is missing of a checkpoint that was removed meanwhile is none: the walk ends with
+// errRemoved. Segments are read past the cache: a walk over the whole store must not empty it.
 func (s *Store) walkSegments(ctx context.Context, r *root, pb *manifestpb.Checkpoint, fn func(*manifestpb.Entry, *manifest.Segment) error, bad func(file string, off int64, err error) error) error {
 	c, err := s.load(r, pb)
+	if err != nil && s.isGone(r) {
+		return errRemoved
+	}
 	if err != nil {
 		return bad("", 0, err)
 	}
@@ -36,6 +49,9 @@ func (s *Store) walkSegments(ctx context.Context, r *root, pb *manifestpb.Checkp
 				return err
 			}
 			seg, err := s.readSegment(pb.Id, e, i)
+			if err != nil && s.isGone(r) {
+				return errRemoved
+			}
 			if err != nil {
 				err = bad(e.Path, start, err)
 			} else {
