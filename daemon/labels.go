@@ -152,6 +152,24 @@ func ExtraLabels(labels map[string]string) []string {
 	return out
 }
 
+// RenameRequest gives a sealed checkpoint another name.
+type RenameRequest struct {
+	Ref  string `json:"ref"`  // name, tag or ID prefix
+	Name string `json:"name"` // the new one
+}
+
+// Rename renames a checkpoint.
+var Rename = define("rename", func(ctx context.Context, env *Env, r RenameRequest) (Brief, error) {
+	if err := env.Store.Rename(ctx, r.Ref, r.Name); err != nil {
+		return Brief{}, err
+	}
+	c, err := env.Store.Checkpoint(r.Name)
+	if err != nil {
+		return Brief{}, err
+	}
+	return brief(c.Info()), nil
+})
+
 // LabelRequest changes labels of a checkpoint; an empty value takes one away.
 type LabelRequest struct {
 	Ref    string            `json:"ref"`

@@ -66,7 +66,8 @@ func (c *catalog) refreshLocked() error {
 		}
 	}
 	for name, img := range c.images {
-		if info, ok := c.infos[name]; img.openDraft() == nil && (!ok || img.ident() != info.ID) {
+		// The parent link shows a name, and its checkpoint may have been given another.
+		if info, ok := c.infos[name]; img.openDraft() == nil && (!ok || img.ident() != info.ID || img.parentName() != info.Parent) {
 			c.dropLocked(img)
 		}
 	}

@@ -106,6 +106,9 @@ func (s *Store) Create(_ context.Context, name string, o CreateOptions) (*Draft,
 // mayName refuses a name that is taken, or that some checkpoint or draft has as a tag, and tags that are names: what a
 // word means would depend on who asks. Call with mu held.
 func (s *Store) mayName(op, name string, tags []string) error {
+	if name == s.coming {
+		return &Error{Class: Exists, Op: op, Checkpoint: name, Err: errors.New("one is just being given that name"), Hint: "choose another name"}
+	}
 	if old := s.names[name]; old != nil {
 		if old.removing {
 			return &Error{Class: InUse, Op: op, Checkpoint: name, Err: errors.New("one of that name is just being removed"), Hint: "try again"}
@@ -119,8 +122,8 @@ func (s *Store) mayName(op, name string, tags []string) error {
 	}
 	for _, r := range s.names {
 		if slices.Contains(r.pb.Tags, name) {
-			return &Error{Class: Exists, Op: op, Checkpoint: name, Err: fmt.Errorf("that is a tag of checkpoint %s", r.name),
-				Hint: "choose another name, or take the tag off: gpucr-fs tag STORE " + r.name + " --remove " + name}
+			return &Error{Class: Exists, Op: op, Checkpoint: name, Err: fmt.Errorf("that is a tag of checkpoint %s", r.name()),
+				Hint: "choose another name, or take the tag off: gpucr-fs tag STORE " + r.name() + " --remove " + name}
 		}
 	}
 	return nil

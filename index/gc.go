@@ -80,7 +80,7 @@ func (s *Store) incomplete() []string {
 	out := []string{}
 	for _, r := range s.roots {
 		if !r.pb.Sealed && !r.writing {
-			out = append(out, r.name)
+			out = append(out, r.name())
 		}
 	}
 	slices.Sort(out)
@@ -95,8 +95,8 @@ func (s *Store) removeIncomplete(ctx context.Context) error {
 		if !r.pb.Sealed && !r.writing {
 			gone = append(gone, r)
 			delete(s.roots, id)
-			if s.names[r.name] == r {
-				delete(s.names, r.name)
+			if s.names[r.name()] == r {
+				delete(s.names, r.name())
 			}
 		}
 	}
@@ -105,7 +105,7 @@ func (s *Store) removeIncomplete(ctx context.Context) error {
 		if err := errors.Join(s.putLocal([]put{{key: rootKey(r.id)}}), s.deleteBody(r.id)); err != nil {
 			return err
 		}
-		s.announce(r.name)
+		s.announce(r.name())
 	}
 	orphans := map[string]bool{}
 	for _, prefix := range []string{entriesPrefix, segPrefix, profilePrefix} {

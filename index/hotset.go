@@ -45,7 +45,7 @@ func (s *Store) HotSet(ref string) (*os.File, error) {
 	}
 	f, err := os.OpenFile(s.hotPath(r.id), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, &Error{Class: NotFound, Op: op, Checkpoint: r.name, Err: errors.New("no hot set")}
+		return nil, &Error{Class: NotFound, Op: op, Checkpoint: r.name(), Err: errors.New("no hot set")}
 	}
 	return f, classify(op, err)
 }
@@ -61,7 +61,7 @@ func (s *Store) SetHotSet(ref string, size int64, write func(io.Writer) error) (
 		return err
 	}
 	if free, err := s.packs.Free(); err != nil || free-size < s.o.FreeFloor {
-		return &Error{Class: NoSpace, Op: op, Checkpoint: r.name, Err: errors.Join(errors.New("the disk is nearly full"), err)}
+		return &Error{Class: NoSpace, Op: op, Checkpoint: r.name(), Err: errors.Join(errors.New("the disk is nearly full"), err)}
 	}
 	if err := os.MkdirAll(filepath.Join(s.dir, hotName), 0o700); err != nil {
 		return classify(op, err)
@@ -74,7 +74,7 @@ func (s *Store) SetHotSet(ref string, size int64, write func(io.Writer) error) (
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil && (s.roots[r.id] != r || r.removed) {
-		err = notFound(op, r.name)
+		err = notFound(op, r.name())
 	}
 	if err == nil {
 		err = os.Rename(f.Name(), s.hotPath(r.id))

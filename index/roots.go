@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index/manifest"
@@ -15,9 +16,10 @@ import (
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
-// root is the record of a checkpoint in memory. id and name never change; the other fields belong to Store.mu, and pb is replaced, never changed.
+// root is the record of a checkpoint in memory. id never changes; the other fields belong to Store.mu, and pb is replaced, never changed.
 type root struct {
-	id, name string
+	id       string
+	named    atomic.Pointer[string] // its name, for messages without Store.mu
 	pb       *manifestpb.Checkpoint
 	writing  bool // a Draft of this process is open on it
 	removing bool // its removal is being committed: nobody finds it, and its name is not free yet
@@ -28,7 +30,13 @@ type root struct {
 // complete says whether the checkpoint is sealed. Call with Store.mu held.
 func (r *root) complete() bool { return r.pb.Sealed && !r.writing }
 
-func newRoot(pb *manifestpb.Checkpoint) *root { return &root{id: pb.Id, name: pb.Name, pb: pb} }
+func newRoot(pb *manifestpb.Checkpoint) *root {
+	r := &root{id: pb.Id, pb: pb}
+	r.named.Store(&pb.Name)
+	return r
+}
+
+func (r *root) name() string { return *r.named.Load() }
 
 // Keys of the metadata of one checkpoint. Everything but the root means nothing without the root.
 const (
@@ -117,7 +125,7 @@ func (s *Store) describe(r *root) Info {
 		i.SealedAt = time.Unix(0, pb.SealedNs).UTC()
 	}
 	if p := s.roots[pb.ParentId]; p != nil {
-		i.Parent = p.name
+		i.Parent = p.name()
 	}
 	return i
 }
@@ -127,7 +135,7 @@ func (s *Store) children(id string) []string {
 	var out []string
 	for _, r := range s.names {
 		if r.pb.ParentId == id && !r.removing {
-			out = append(out, r.name)
+			out = append(out, r.name())
 		}
 	}
 	sort.Strings(out)
@@ -141,7 +149,7 @@ func (s *Store) Names(context.Context) ([]Info, error) {
 	kids := map[string][]string{}
 	for _, r := range s.names {
 		if r.pb.ParentId != "" && !r.removing {
-			kids[r.pb.ParentId] = append(kids[r.pb.ParentId], r.name)
+			kids[r.pb.ParentId] = append(kids[r.pb.ParentId], r.name())
 		}
 	}
 	out := make([]Info, 0, len(s.names))
@@ -188,19 +196,19 @@ func (s *Store) resolve(op, ref string) (*root, error) {
 			found = append(found, r)
 		}
 	}
-	byName := func(a, b *root) int { return strings.Compare(a.name, b.name) }
+	byName := func(a, b *root) int { return strings.Compare(a.name(), b.name()) }
 	switch {
 	case len(tagged) == 1:
 		return tagged[0], nil
 	case len(tagged) > 1:
 		slices.SortFunc(tagged, byName)
-		return nil, &Error{Class: Invalid, Op: op, Err: fmt.Errorf("%q is a tag of %s and of %s", ref, tagged[0].name, tagged[1].name),
+		return nil, &Error{Class: Invalid, Op: op, Err: fmt.Errorf("%q is a tag of %s and of %s", ref, tagged[0].name(), tagged[1].name()),
 			Hint: "give the name, and put the tag on the right one again: gpucr-fs tag STORE NAME " + ref}
 	case len(found) == 1:
 		return found[0], nil
 	case len(found) > 1:
 		slices.SortFunc(found, byName)
-		return nil, &Error{Class: Invalid, Op: op, Err: fmt.Errorf("%q begins the id of %s and of %s", ref, found[0].name, found[1].name), Hint: "give more digits, or the name"}
+		return nil, &Error{Class: Invalid, Op: op, Err: fmt.Errorf("%q begins the id of %s and of %s", ref, found[0].name(), found[1].name()), Hint: "give more digits, or the name"}
 	}
 	return nil, notFound(op, ref)
 }
@@ -216,7 +224,7 @@ func (s *Store) sealed(op, ref string) (*root, error) {
 		if r.writing {
 			class, why, hint = InUse, "it is still being written", "seal it with: gpucr-fs seal"
 		}
-		return nil, &Error{Class: class, Op: op, Checkpoint: r.name, Err: errors.New(why), Hint: hint}
+		return nil, &Error{Class: class, Op: op, Checkpoint: r.name(), Err: errors.New(why), Hint: hint}
 	}
 	return r, nil
 }
@@ -259,7 +267,7 @@ func (s *Store) Remove(_ context.Context, names []string) error {
 	var errs []error
 	for _, r := range victims {
 		errs = append(errs, s.forgetIfUnused(r))
-		s.announce(r.name)
+		s.announce(r.name())
 	}
 	return errors.Join(append(errs, err)...)
 }
@@ -286,8 +294,8 @@ func (s *Store) remove(op string, names []string) ([]*root, error) {
 	defer s.mu.Unlock()
 	for _, r := range victims {
 		r.removing = false
-		if r.removed = err == nil; r.removed && s.names[r.name] == r {
-			delete(s.names, r.name)
+		if r.removed = err == nil; r.removed && s.names[r.name()] == r {
+			delete(s.names, r.name())
 		}
 	}
 	if err != nil {
@@ -309,7 +317,7 @@ func (s *Store) removable(op string, names []string) ([]*root, error) {
 		}
 		for _, child := range s.children(r.id) {
 			if !slices.Contains(names, child) {
-				return nil, &Error{Class: InUse, Op: op, Checkpoint: r.name, Err: fmt.Errorf("checkpoint %s is built on it", child),
+				return nil, &Error{Class: InUse, Op: op, Checkpoint: r.name(), Err: fmt.Errorf("checkpoint %s is built on it", child),
 					Hint: "remove " + child + " first, or both together"}
 			}
 		}
@@ -396,7 +404,7 @@ func (s *Store) update(change func() (map[*root]*manifestpb.Checkpoint, error)) 
 		return err
 	}
 	for o := range changed {
-		s.announce(o.name)
+		s.announce(o.name())
 	}
 	return nil
 }
@@ -422,8 +430,46 @@ func (s *Store) commitRoots(change func() (map[*root]*manifestpb.Checkpoint, err
 	defer s.mu.Unlock()
 	for o, pb := range changed {
 		o.pb = pb
+		if old := o.name(); old != pb.Name {
+			delete(s.names, old)
+			s.names[pb.Name] = o
+			o.named.Store(&pb.Name)
+		}
 	}
 	return changed, nil
+}
+
+// Rename gives a sealed checkpoint another name; its id, tags, profile and place in time stay, and who has files of it open
+// goes on. Class Exists when the name is taken, by a tag too.
+func (s *Store) Rename(_ context.Context, ref, name string) error {
+	const op = "rename"
+	if err := ValidName(name); err != nil {
+		return err
+	}
+	old := ""
+	err := s.update(func() (map[*root]*manifestpb.Checkpoint, error) {
+		r, err := s.sealed(op, ref)
+		if err != nil {
+			return nil, err
+		}
+		if err := s.mayName(op, name, nil); err != nil {
+			return nil, err
+		}
+		old = r.name()
+		s.coming = name
+		pb := clonePB(r.pb)
+		pb.Name = name
+		return map[*root]*manifestpb.Checkpoint{r: pb}, nil
+	})
+	if old != "" {
+		s.mu.Lock()
+		s.coming = ""
+		s.mu.Unlock()
+	}
+	if err == nil {
+		s.announce(old)
+	}
+	return err
 }
 
 // retag gives the root records that Tag is to write. Call with updateMu and mu held.
@@ -464,10 +510,10 @@ func (s *Store) Profile(ref string) ([]byte, error) {
 	}
 	_, payload, err := s.db.meta(profileKey(r.id))
 	if errors.Is(err, errMissing) || err == nil && len(payload) == 0 {
-		return nil, &Error{Class: NotFound, Op: op, Checkpoint: r.name, Err: errors.New("no profile"), Hint: "a first restore records one"}
+		return nil, &Error{Class: NotFound, Op: op, Checkpoint: r.name(), Err: errors.New("no profile"), Hint: "a first restore records one"}
 	}
 	if err != nil {
-		return nil, &Error{Class: Corrupt, Op: op, Checkpoint: r.name, Err: err, Hint: "clear it: the next restore records a new one"}
+		return nil, &Error{Class: Corrupt, Op: op, Checkpoint: r.name(), Err: err, Hint: "clear it: the next restore records a new one"}
 	}
 	return payload, nil
 }
@@ -484,7 +530,7 @@ func (s *Store) SetProfile(ref string, profile []byte) error {
 		return err
 	}
 	if len(profile) > pack.MaxValue {
-		return &Error{Class: Invalid, Op: op, Checkpoint: r.name, Err: pack.ErrTooLarge}
+		return &Error{Class: Invalid, Op: op, Checkpoint: r.name(), Err: pack.ErrTooLarge}
 	}
 	if err := s.dropHotSet(r.id); err != nil {
 		return classify(op, err)

@@ -154,7 +154,7 @@ func (w *sealWriter) finish() (info Info, changed []string, err error) {
 	roots := s.withoutTags(d.r, w.pb.Tags)
 	s.mu.Unlock()
 	for o := range roots {
-		changed = append(changed, o.name)
+		changed = append(changed, o.name())
 		d.took = append(d.took, o)
 	}
 	if len(roots) > 0 {

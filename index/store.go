@@ -54,6 +54,7 @@ type Store struct {
 	closed       bool
 	roots        map[string]*root  // by id
 	names        map[string]*root  // by name; not those being removed
+	coming       string            // a name that a sealed checkpoint is about to have
 	drafts       map[string]*Draft // by name
 	watchers     map[int]func(string)
 	nextWatch    int
@@ -247,7 +248,7 @@ func (s *Store) Close() error {
 	}
 	for _, r := range s.roots {
 		if r.opens > 0 {
-			left = append(left, fmt.Errorf("checkpoint %s has %d open files", r.name, r.opens))
+			left = append(left, fmt.Errorf("checkpoint %s has %d open files", r.name(), r.opens))
 		}
 	}
 	s.mu.Unlock()

@@ -1,0 +1,28 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpucr/gpucr-fs/daemon"
+)
+
+func (a *app) renameCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "rename STORE NAME NEW",
+		Short: "give a checkpoint another name",
+		Long: `Rename gives a sealed checkpoint another name, which no checkpoint and no tag may have. Its ID, tags, labels, profile and age stay. Restores
+and open files of it go on.`,
+		Example: "  gpucr-fs rename store/ web-1 web-before-upgrade",
+		Args:    cobra.ExactArgs(3),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			res, err := do(cmd.Context(), a, args[0], "", daemon.Rename, daemon.RenameRequest{Ref: args[1], Name: args[2]})
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) { fmt.Fprintf(w, "%s is %s now\n", args[1], res.Name) })
+		},
+	}
+}
