@@ -83,7 +83,11 @@ type Client struct {
 type Spawned struct {
 	wire  *wire
 	setup *os.File
+	apart error // why it is in this process's cgroup
 }
+
+// sameCgroup bounds the lines about that to one.
+var sameCgroup sync.Once
 
 // again starts this very program, even when another has taken its path: both
 // ends have to agree on what they say. The command's first word is only its name.
@@ -113,17 +117,24 @@ func Spawn(command []string) (*Spawned, error) {
 		return nil, fmt.Errorf("make shared memory: %w", err)
 	}
 	g := &Spawned{wire: w, setup: os.NewFile(uintptr(fd), "setup")}
-	cmd := again(command)
-	cmd.ExtraFiles = []*os.File{theirs, g.setup}
-	cmd.Stderr = os.Stderr
-	// Its own session: what ends this process's terminal or group does not
-	// end it.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
+	cmd, apart, err := startIn(cgroupGuardians, func() *exec.Cmd {
+		cmd := again(command)
+		cmd.ExtraFiles = []*os.File{theirs, g.setup}
+		cmd.Stderr = os.Stderr
+		// Its own session: what ends this process's terminal or group does not
+		// end it.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		return cmd
+	})
+	if err != nil {
 		g.Close()
 		return nil, fmt.Errorf("start the guardian: %w", err)
 	}
-	go cmd.Wait() // reaps it; its end shows on the connection
+	g.apart = apart
+	go func() {
+		cmd.Wait() // reaps it; its end shows on the connection
+		removeCgroups()
+	}()
 	return g, nil
 }
 
@@ -150,6 +161,12 @@ func (g *Spawned) Begin(o GuardianOptions) (*Client, error) {
 	if err != nil {
 		g.wire.close()
 		return nil, err
+	}
+	if g.apart != nil {
+		sameCgroup.Do(func() {
+			o.Logger.Warn("guardians stay in this process's cgroup: is that killed as a whole, restored processes outside of it would read zeros for what they lack; "+
+				"a writable cgroup v2 would keep guardians apart", "err", g.apart)
+		})
 	}
 	return connect(g.wire, o.Plan, o.Logger)
 }

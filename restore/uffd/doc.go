@@ -31,6 +31,12 @@
 // What no event reports is looked up: guard pages before each fill (guards_linux.go),
 // and at a fork what the child is to get empty (wipe.go).
 //
+// # Who is killed
+//
+// Provider, guardian, keeper and successor each live in a cgroup of their own where
+// that is possible (cgroup_linux.go), the last three in sessions of their own. One
+// kill ends one of them; who is left goes on or ends the tasks.
+//
 // # Lock order
 //
 // memory.mu, then Server.mu. The supplier is called with neither held for

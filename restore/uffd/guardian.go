@@ -1,6 +1,7 @@
 package uffd
 
 import (
+	"bytes"
 	"context"
 	"encoding/gob"
 	"encoding/json"
@@ -67,8 +68,12 @@ func GuardianMain() error {
 	// Nearly all its threads are in the kernel at a time, filling or waiting:
 	// one that returns must find a processor at once.
 	runtime.GOMAXPROCS(max(8, 2*runtime.NumCPU()))
-	// Who needs memory shall not take it from here. Best effort.
-	os.WriteFile("/proc/self/oom_score_adj", []byte("-900"), 0)
+	// Who needs memory shall not take it from here, nor from the keeper: only this
+	// value is spared when the kernel kills a whole cgroup for lack of memory. Best
+	// effort.
+	const oomScoreAdj = "/proc/self/oom_score_adj"
+	before, _ := os.ReadFile(oomScoreAdj)
+	os.WriteFile(oomScoreAdj, []byte("-1000"), 0)
 
 	k, err := startKeeper()
 	if err != nil {
@@ -93,7 +98,7 @@ func GuardianMain() error {
 		w.close()
 		return err
 	}
-	g := &guardian{setup: st, setupFile: setupFile, keeper: k, outbox: newOutbox()}
+	g := &guardian{setup: st, setupFile: setupFile, keeper: k, outbox: newOutbox(), oomScoreAdj: string(bytes.TrimSpace(before))}
 	log := slog.New(slog.NewTextHandler(logWriter{g}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	g.log = log
 	g.server, err = Listen(Options{Dir: st.Dir, Plan: st.Plan, Logger: log})
@@ -127,10 +132,12 @@ func readSetup(f *os.File) (*setup, error) {
 type guardian struct {
 	*setup
 	setupFile *os.File
-	keeper    *keeper
-	server    *Server
-	log       *slog.Logger
-	outbox    *outbox
+	// oomScoreAdj is what this process was started with, for its successors.
+	oomScoreAdj string
+	keeper      *keeper
+	server      *Server
+	log         *slog.Logger
+	outbox      *outbox
 
 	mu       sync.Mutex
 	provider *provider

@@ -53,6 +53,12 @@ type keeping struct {
 	look     unix.Timespec
 	probe    argFill
 	wake     argRange
+	clone    argClone // all zero without a cgroup
+}
+
+// argClone is struct clone_args of linux/sched.h.
+type argClone struct {
+	flags, pidfd, childTID, parentTID, exitSignal, stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
 }
 
 // startKeeper makes the calling process's keeper.
@@ -77,7 +83,7 @@ func startKeeper() (*keeper, error) {
 		wake:     argRange{pageSize, pageSize},
 	}
 	copy(k.name[:], keeperName)
-	pid, errno := forkKeeper(k)
+	pid, errno := forkKeeperApart(k)
 	if errno != 0 {
 		unix.Munmap(shared)
 		unix.Close(self)
@@ -116,6 +122,28 @@ func commandLine() []byte {
 	return unsafe.Slice(first, end-start)
 }
 
+// forkKeeperApart has the keeper begin in a cgroup of its own, in this process's where
+// that is not possible: who started this process has met with the same, and said so.
+func forkKeeperApart(k *keeping) (pid int, errno syscall.Errno) {
+	for range cgroupTries {
+		dir, err := openCgroup(cgroupKeepers)
+		if err != nil {
+			break
+		}
+		k.clone = argClone{flags: unix.CLONE_FILES | unix.CLONE_INTO_CGROUP, exitSignal: uint64(unix.SIGCHLD), cgroup: uint64(dir.Fd())}
+		pid, errno = forkKeeper(k)
+		dir.Close()
+		if errno == 0 {
+			return pid, 0
+		}
+		if errno != unix.ENODEV {
+			break
+		}
+	}
+	k.clone = argClone{}
+	return forkKeeper(k)
+}
+
 // forkKeeper returns twice like fork(2), but not in the keeper. That one is a copy
 // of a single thread of this process: it can use nothing of Go's runtime, not even
 // a larger stack, and takes no signals.
@@ -127,12 +155,19 @@ func forkKeeper(k *keeping) (pid int, errno syscall.Errno) {
 	block, before := uint64(all), uint64(0)
 	runtime.LockOSThread()
 	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&block)), uintptr(unsafe.Pointer(&before)), 8, 0, 0)
-	r, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, unix.CLONE_FILES|uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+	// Sandboxes may refuse the newer call.
+	call, a, b := uintptr(unix.SYS_CLONE), uintptr(unix.CLONE_FILES)|uintptr(unix.SIGCHLD), uintptr(0)
+	if k.clone.flags != 0 {
+		call, a, b = unix.SYS_CLONE3, uintptr(unsafe.Pointer(&k.clone)), unsafe.Sizeof(k.clone)
+	}
+	r, _, errno := syscall.RawSyscall6(call, a, b, 0, 0, 0, 0)
 	if r != 0 || errno != 0 {
 		syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&before)), 0, 8, 0, 0)
 		runtime.UnlockOSThread()
 		return int(r), errno
 	}
+	// Who kills the guardian's process group or session does not kill this one.
+	syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0)
 	syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_NAME, uintptr(unsafe.Pointer(&k.name)), 0, 0, 0, 0)
 	for i := range k.args {
 		k.args[i] = 0

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -240,12 +241,19 @@ func (g *guardian) spawn() (*wire, error) {
 		return nil, err
 	}
 	defer theirs.Close()
-	cmd := again(g.Successor)
-	cmd.ExtraFiles = []*os.File{theirs, g.setupFile}
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
+	cmd, _, err := startIn(cgroupSuccessors, func() *exec.Cmd {
+		cmd := again(g.Successor)
+		cmd.ExtraFiles = []*os.File{theirs, g.setupFile}
+		cmd.Stderr = os.Stderr
+		return cmd
+	})
+	if err != nil {
 		ours.Close()
 		return nil, err
+	}
+	if g.oomScoreAdj != "" {
+		// It is not as precious as this process. Best effort.
+		os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", cmd.Process.Pid), []byte(g.oomScoreAdj), 0)
 	}
 	go cmd.Wait() // reaps it; its end shows on the connection
 	return newWire(ours)
