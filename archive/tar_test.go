@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index"
+	"github.com/gpucr/gpucr-fs/tests/budget"
 )
 
 // memTree keeps the rules of a draft: no doubles, parents must be directories.
@@ -347,6 +348,7 @@ func FuzzArchive(f *testing.F) {
 		f.Add(pack(f, Zstd, s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
+		defer budget.Watch(t, len(data))()
 		m := newMemTree()
 		o := ImportOptions{MaxFiles: 100, MaxBytes: 1 << 20}
 		err := readInto(t, m, bytes.NewReader(data), o)

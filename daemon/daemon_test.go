@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/index"
+	"github.com/gpucr/gpucr-fs/tests/budget"
 )
 
 func TestSocket(t *testing.T) {
@@ -254,6 +255,7 @@ func FuzzFrames(f *testing.F) {
 	}
 	f.Add([]byte("{\"data\":-1}\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
+		defer budget.Watch(t, len(data))()
 		var res map[string]any
 		err := readFrames(newBuffered(data), Streams{Progress: func(Progress) {}}, &res)
 		if err == nil && res == nil && !strings.Contains(string(data), "null") {

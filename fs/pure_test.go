@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index"
+	"github.com/gpucr/gpucr-fs/tests/budget"
 )
 
 func noise(seed uint64, n int) []byte {
@@ -159,6 +160,7 @@ func FuzzMountinfo(f *testing.F) {
 	f.Add("1 2 3:4 / /\\0 rw - a\\777 b\\04")
 	f.Add(" - ")
 	f.Fuzz(func(t *testing.T, in string) {
+		defer budget.Watch(t, len(in))()
 		l, err := parseMountinfo(strings.NewReader(in))
 		if err != nil {
 			return

@@ -16,6 +16,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
+	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/tests/budget"
 )
 
 // A store may come from anybody, and is opened as root. These tests write into one what this program would not.
@@ -306,4 +308,34 @@ func TestHugeConfig(t *testing.T) {
 	if _, err := LoadConfig(dir); ClassOf(err) != Corrupt {
 		t.Errorf("a terabyte of zeros: %v", err)
 	}
+}
+
+func FuzzConfig(f *testing.F) {
+	dir := f.TempDir()
+	if err := Init(filepath.Join(dir, "store"), InitOptions{}); err != nil {
+		f.Fatal(err)
+	}
+	name := filepath.Join(dir, "store", configName)
+	good, err := os.ReadFile(name)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good)
+	f.Add([]byte("{}"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		defer budget.Watch(t, len(b))()
+		if err := os.WriteFile(name, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := LoadConfig(filepath.Dir(name))
+		if err != nil {
+			if class := ClassOf(err); class != Corrupt && class != Unsupported {
+				t.Fatal(err)
+			}
+			return
+		}
+		if c.Chunk.Validate() != nil || c.PackSize <= 0 || c.PackSize > pack.MaxSize || c.identity() == [16]byte{} && c.ID != strings.Repeat("0", 32) {
+			t.Fatalf("accepted %+v", c)
+		}
+	})
 }

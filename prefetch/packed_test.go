@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/gpucr/gpucr-fs/tests/budget"
 )
 
 func packTo(t testing.TB, files []File, names []string, hot []Range) (path string) {
@@ -162,6 +164,7 @@ func FuzzPackedTable(f *testing.F) {
 	}
 	f.Add([]byte{}, int64(0))
 	f.Fuzz(func(t *testing.T, table []byte, size int64) {
+		defer budget.Watch(t, len(table))()
 		var p Packed
 		if p.parse(table, size, names) != nil {
 			return

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/index/crc32c"
+	"github.com/gpucr/gpucr-fs/tests/budget"
 )
 
 func TestRecorderKeepsFirstTouches(t *testing.T) {
@@ -105,6 +106,7 @@ func FuzzDecodeProfile(f *testing.F) {
 	}
 	f.Add([]byte("GPRF\x01"))
 	f.Fuzz(func(t *testing.T, b []byte) {
+		defer budget.Watch(t, len(b))()
 		// With a right checksum, else little gets past it.
 		fixed := append([]byte(nil), b...)
 		if len(fixed) > 4 {

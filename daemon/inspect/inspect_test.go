@@ -20,6 +20,7 @@ import (
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/vma"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/gpucr/gpucr-fs/tests/budget"
 	"github.com/gpucr/gpucr-fs/tests/workload"
 )
 
@@ -163,6 +164,7 @@ func FuzzRead(f *testing.F) {
 		f.Add(name, file.Data)
 	}
 	f.Fuzz(func(t *testing.T, name string, data []byte) {
+		defer budget.Watch(t, len(data))()
 		fsys := family(t, ".")
 		fsys[name] = &fstest.MapFile{Data: data}
 		r, err := Read(fsys, ".")

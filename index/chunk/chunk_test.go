@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/klauspost/compress/s2"
+
+	"github.com/gpucr/gpucr-fs/tests/budget"
 )
 
 // split runs data through a splitter as a file would and gives the chunks of its data stream.
@@ -240,6 +242,7 @@ func FuzzDecode(f *testing.F) {
 	common, _ := commonHigh(weights)
 	f.Add(uint8(Planes), encodePlanes(weights, common, nil), len(weights))
 	f.Fuzz(func(t *testing.T, codec uint8, stored []byte, want int) {
+		defer budget.Watch(t, len(stored))()
 		if want < 0 || want > 1<<20 {
 			return
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
+	"github.com/gpucr/gpucr-fs/tests/budget"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -385,6 +386,7 @@ func FuzzDecodeSegment(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
+		defer budget.Watch(t, len(b))()
 		s, err := DecodeSegment(b)
 		if err != nil {
 			return
@@ -423,6 +425,7 @@ func FuzzDecodeEntries(f *testing.F) {
 	}
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
+		defer budget.Watch(t, len(b))()
 		e, err := DecodeEntries(b)
 		if err != nil {
 			return
@@ -449,6 +452,7 @@ func FuzzDecodeCheckpoint(f *testing.F) {
 	}
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
+		defer budget.Watch(t, len(b))()
 		c, err := DecodeCheckpoint(b)
 		if err != nil {
 			return

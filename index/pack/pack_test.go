@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/storage"
+	"github.com/gpucr/gpucr-fs/tests/budget"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -407,6 +408,7 @@ func FuzzReadJournal(f *testing.F) {
 	f.Add([]byte("GPJF\xff\xff\xff\xff"))
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, b []byte) {
+		defer budget.Watch(t, len(b))()
 		path := dir + "/j"
 		if err := os.WriteFile(path, b, 0o600); err != nil {
 			t.Fatal(err)

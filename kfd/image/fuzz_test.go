@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+
+	"github.com/gpucr/gpucr-fs/tests/budget"
 )
 
 // The seeds are the golden files, whole, truncated and with a wrong header.
@@ -22,6 +24,7 @@ func addSeeds(f *testing.F, names ...string) {
 func FuzzDecodeProcess(f *testing.F) {
 	addSeeds(f, "later/amdgpu-kfd-7.img", "v42/amdgpu-kfd-7.img")
 	f.Fuzz(func(t *testing.T, file []byte) {
+		defer budget.Watch(t, len(file))()
 		p, schema, err := DecodeProcess(file)
 		if err != nil {
 			return
@@ -90,6 +93,7 @@ func checkLayout(t *testing.T, l *Layout) {
 func FuzzDecodeRenderNode(f *testing.F) {
 	addSeeds(f, "later/amdgpu-renderD-8.img", "v42/amdgpu-renderD-8.img")
 	f.Fuzz(func(t *testing.T, file []byte) {
+		defer budget.Watch(t, len(file))()
 		r, schema, err := DecodeRenderNode(file)
 		if err != nil {
 			return
@@ -111,6 +115,7 @@ func FuzzDecodeRenderNode(f *testing.F) {
 func FuzzDecodeDmabuf(f *testing.F) {
 	addSeeds(f, "later/amdgpu-dmabuf_9.img")
 	f.Fuzz(func(t *testing.T, file []byte) {
+		defer budget.Watch(t, len(file))()
 		d, err := DecodeDmabuf(file)
 		if err != nil {
 			return
@@ -130,6 +135,7 @@ func FuzzParsePrivData(f *testing.F) {
 	f.Add((&PrivData{}).Append(nil), uint8(0), uint8(0), uint32(0))
 	f.Add([]byte{1, 0, 0, 0}, uint8(255), uint8(255), uint32(1<<32-1))
 	f.Fuzz(func(t *testing.T, b []byte, gpus, bos uint8, objects uint32) {
+		defer budget.Watch(t, len(b))()
 		p, err := ParsePrivData(b, int(gpus), int(bos), objects)
 		if err != nil {
 			return

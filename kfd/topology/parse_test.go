@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/gpucr/gpucr-fs/tests/budget"
 )
 
 // tree makes the topology directory of a machine with one CPU and two GPUs in
@@ -202,6 +204,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("0", "cpu_cores_count 1", "", "type 2\nnode_to 1")
 	f.Add("-1", "a b\n", "heap_type 1\nsize_in_bytes 1", "type 11")
 	f.Fuzz(func(t *testing.T, id, properties, memory, link string) {
+		defer budget.Watch(t, len(id)+len(properties)+len(memory)+len(link))()
 		m := tree()
 		for name, text := range map[string]string{"gpu_id": id, "properties": properties, "mem_banks/0/properties": memory, "io_links/1/properties": link} {
 			m["nodes/1/"+name].Data = []byte(text)
@@ -233,6 +236,7 @@ func FuzzParseSettings(f *testing.F) {
 		f.Add(v, v)
 	}
 	f.Fuzz(func(t *testing.T, sw, size string) {
+		defer budget.Watch(t, len(sw)+len(size))()
 		s, warn := ParseSettings(func(k string) (string, bool) {
 			if k == MaxBufferVar {
 				return size, true

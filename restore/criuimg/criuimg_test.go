@@ -15,6 +15,8 @@ import (
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/pstree"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/vma"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/gpucr/gpucr-fs/tests/budget"
 )
 
 func image(t testing.TB, magic uint32, entries ...proto.Message) *fstest.MapFile {
@@ -249,6 +251,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add([]byte{}, []byte{0x19, 0x43, 0x56, 0x54}, []byte("x"), []byte(nil))
 	inv := inventoryImage(f)
 	f.Fuzz(func(t *testing.T, tree, mem, pm, parent []byte) {
+		defer budget.Watch(t, len(tree)+len(mem)+len(pm)+len(parent))()
 		fsys := fstest.MapFS{
 			"inventory.img":        inv,
 			"pstree.img":           {Data: tree},
@@ -288,6 +291,7 @@ func FuzzEntry(f *testing.F) {
 	f.Add([]byte{8, 1, 16, 2, 0x32, 1, 'x', 0x33, 0x34})
 	f.Add([]byte{0x80, 0x80, 0x80, 0x80, 0x10, 0, 8, 1, 16, 2}) // a field number that no message can have
 	f.Fuzz(func(t *testing.T, b []byte) {
+		defer budget.Watch(t, len(b))()
 		got, err := decodeEntry("pagemap-1.img", b)
 		var e pagemap.PagemapEntry
 		want := proto.Unmarshal(b, &e)
@@ -312,6 +316,41 @@ func FuzzEntry(f *testing.F) {
 		}
 		if got != (entry{e.GetVaddr(), n, flags}) {
 			t.Fatalf("%x: %+v, the generated code says %v", b, got, &e)
+		}
+	})
+}
+
+// What is taken apart by hand is what the generated code makes of it.
+func FuzzMappings(f *testing.F) {
+	for _, file := range []*fstest.MapFile{mmImage(f, anon(0, 64)), mmImage(f)} {
+		f.Add(file.Data[12:])
+	}
+	f.Add([]byte{0x72, 0, 0x60, 5})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		defer budget.Watch(t, len(b))()
+		var got []VMA
+		exe, err := Mappings("mm-1.img", b, func(v VMA, _ bool) error {
+			got = append(got, v)
+			return nil
+		})
+		if len(got) > countVMAs(b) {
+			t.Fatalf("%d mappings, %d were counted", len(got), countVMAs(b))
+		}
+		var e mm.MmEntry
+		if (proto.UnmarshalOptions{AllowPartial: true, DiscardUnknown: true}).Unmarshal(b, &e) != nil {
+			return // the generated code looks into fields that nobody asks for here, too
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if exe != e.GetExeFileId() || len(got) != len(e.GetVmas()) {
+			t.Fatalf("program %d, %d mappings, the generated code says %v", exe, len(got), &e)
+		}
+		for i, v := range e.GetVmas() {
+			want := VMA{Start: v.GetStart(), End: v.GetEnd(), Prot: v.GetProt(), Flags: v.GetFlags(), Status: v.GetStatus(), Madvise: v.GetMadv()}
+			if got[i] != want {
+				t.Fatalf("%+v, the generated code says %v", got[i], v)
+			}
 		}
 	})
 }

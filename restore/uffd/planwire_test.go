@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/restore/criuimg"
+	"github.com/gpucr/gpucr-fs/tests/budget"
 )
 
 func wirePlan() *Plan {
@@ -39,6 +40,7 @@ func FuzzPlan(f *testing.F) {
 	b, _ := wirePlan().MarshalBinary()
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
+		defer budget.Watch(t, len(b))()
 		var p, again Plan
 		if p.UnmarshalBinary(b) != nil {
 			return

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/prefetch"
+	"github.com/gpucr/gpucr-fs/tests/budget"
 )
 
 func TestMain(m *testing.M) {
@@ -104,6 +105,7 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
+		defer budget.Watch(t, len(b))()
 		p, err := decode(b)
 		if err != nil {
 			return

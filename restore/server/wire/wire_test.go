@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/kfd/abi"
+	"github.com/gpucr/gpucr-fs/tests/budget"
 )
 
 // mirror is a Go structure and the C one it mirrors; field names come from the
@@ -159,4 +161,27 @@ func TestNotAConnection(t *testing.T) {
 		c.Close()
 		t.Error("a file became a connection")
 	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, typ := range []Type{Hello, File, OK} {
+		m := &Message{Type: typ, NumDevices: 3, GPUs: [MaxGPUs]uint32{1, 2, 3}}
+		m.SetText("text")
+		b, err := m.encode()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+		f.Add(b[:100])
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		defer budget.Watch(t, len(b))()
+		m, err := decode(b)
+		if err != nil {
+			return
+		}
+		if again, err := m.encode(); err != nil || !bytes.Equal(again, b) || len(m.String()) > TextSize {
+			t.Fatalf("%x became %x, %v", b, again, err)
+		}
+	})
 }
