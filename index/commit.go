@@ -3,6 +3,7 @@ package index
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
@@ -15,8 +16,16 @@ type put struct {
 
 // commit makes all finished chunks durable and indexed, and the given keys with them, in this order.
 func (s *Store) commit(puts []put) error {
+	return s.commitIf(puts, func() error { return nil })
+}
+
+// commitIf is commit if ok gives nil while no other commit runs.
+func (s *Store) commitIf(puts []put, ok func() error) error {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
+	if err := ok(); err != nil {
+		return err
+	}
 	return s.commitLocked(puts)
 }
 
@@ -26,8 +35,12 @@ func (s *Store) commitLocked(puts []put) error {
 	if s.over {
 		return classify("commit", errClosed)
 	}
+	settled, err := s.settle(puts)
+	if err != nil {
+		return classify("commit", err)
+	}
 	told, ids := s.damage.takePuts()
-	puts = append(told, puts...)
+	puts = slices.Concat(settled, told, puts)
 	kvs := make([]pack.KV, len(puts))
 	for i, p := range puts {
 		kvs[i] = pack.KV{Seq: s.seq.Add(1), Key: p.key, Value: p.payload, Delete: p.payload == nil}
@@ -35,9 +48,14 @@ func (s *Store) commitLocked(puts []put) error {
 	done, err := s.packs.Commit(kvs)
 	if err != nil {
 		s.damage.untell(ids)
+		s.commitFailed(kvs, done.Lost, err)
 		return classify("commit", err)
 	}
-	return s.indexCommitted(done, kvs)
+	if err := s.indexCommitted(done, kvs); err != nil {
+		return err
+	}
+	clear(s.unsettled)
+	return nil
 }
 
 // commitKVs is commit for keys that have their sequence number. They must be later than what the index has.
@@ -46,6 +64,7 @@ func (s *Store) commitKVs(kvs []pack.KV) error {
 	defer s.commitMu.Unlock()
 	done, err := s.packs.Commit(kvs)
 	if err != nil {
+		s.commitFailed(kvs, done.Lost, err)
 		return classify("commit", err)
 	}
 	return s.indexCommitted(done, kvs)
@@ -78,6 +97,7 @@ func (s *Store) indexCommitted(done pack.Committed, kvs []pack.KV) error {
 	}
 	if err != nil {
 		s.unindexed, s.unapplied = chunks, kvs
+		s.commitFailed(kvs, nil, err)
 		return classify("commit", fmt.Errorf("index: %w", err))
 	}
 	s.unindexed, s.unapplied, s.buried = nil, nil, nil

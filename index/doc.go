@@ -36,6 +36,12 @@
 //     that nothing else knows of, whose chunks lie in its pack and in those before: gc gives nothing of these back as long as it is there. Repair reads what was put aside
 //     again, and removes it once it is whole.
 //
+// # A failed sync
+//
+// What a failed sync was to cover is lost for the store, whatever can still be read of it (condemn.go): content is stored anew when it comes by again, a draft that refers to
+// lost chunks is not sealed. Keys of a failed commit may be in a journal nevertheless, so the next commit says what is true of their roots. A failure of Badger loses
+// nothing, for the journals are ahead of it; the commit fails, and is taken back in the same way.
+//
 // # Reading
 //
 // A File finds the runs of a range in its segments, takes each chunk from the cache or reads it from its pack, checks the guard and decodes. Fetches in flight are

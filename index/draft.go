@@ -44,6 +44,7 @@ type Draft struct {
 	ended  bool    // sealed or aborted
 	tried  bool    // a Seal failed: journals may hold its root record
 	took   []*root // whose tags that Seal may have taken
+	losses int     // of the store when it was begun
 
 	// writes is held for reading by every write to a file, for writing by Seal: what is acknowledged is sealed.
 	writes sync.RWMutex
@@ -84,6 +85,7 @@ func (s *Store) Create(_ context.Context, name string, o CreateOptions) (*Draft,
 	}
 	d := &Draft{s: s, r: newRoot(pb), id: pb.Id, name: name, nodes: map[string]*node{}, policy: policies[s.o.Compression]}
 	d.r.writing = true
+	d.losses, _ = s.lossesNow()
 	d.pins = s.newPinner()
 	s.mu.Lock()
 	if err := s.mayName(op, name, o.Tags); err != nil {

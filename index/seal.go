@@ -170,7 +170,7 @@ func (w *sealWriter) finish() (info Info, changed []string, err error) {
 	if err != nil {
 		return Info{}, nil, err
 	}
-	if err := s.commit(append(w.puts, puts...)); err != nil {
+	if err := d.commitRoot(append(w.puts, puts...)); err != nil {
 		return Info{}, nil, err
 	}
 	d.ended = true

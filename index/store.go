@@ -40,15 +40,16 @@ type Store struct {
 	ingest *ingest
 	stats  counters
 
-	gcMu      sync.Mutex    // one collection or verification at a time
-	commitMu  sync.Mutex    // one commit at a time; guards what follows up to over
-	updateMu  sync.Mutex    // one change of a root record at a time
-	sweepMu   sync.RWMutex  // read: a chunk is looked up and pinned; write: chunks are forgotten
-	seq       atomic.Uint64 // of the last metadata record
-	unindexed []pack.Chunk  // journalled, but Badger has not taken them yet
-	unapplied []pack.KV     // keys likewise
-	buried    []pack.Chunk  // journalled as dead, and not yet taken out of Badger
-	over      bool          // the store is closing: nothing is committed any more
+	gcMu      sync.Mutex      // one collection or verification at a time
+	commitMu  sync.Mutex      // one commit at a time; guards what follows up to over
+	updateMu  sync.Mutex      // one change of a root record at a time
+	sweepMu   sync.RWMutex    // read: a chunk is looked up and pinned; write: chunks are forgotten
+	seq       atomic.Uint64   // of the last metadata record
+	unindexed []pack.Chunk    // journalled, but Badger has not taken them yet
+	unapplied []pack.KV       // keys likewise
+	buried    []pack.Chunk    // journalled as dead, and not yet taken out of Badger
+	unsettled map[string]bool // root keys that a failed commit may have left in a journal
+	over      bool            // the store is closing: nothing is committed any more
 
 	mu           sync.Mutex
 	closed       bool
@@ -63,6 +64,10 @@ type Store struct {
 	pinMu      sync.Mutex
 	pinners    map[*pinner]bool
 	collecting bool // no pinner is forgotten meanwhile
+
+	lossMu    sync.Mutex
+	losses    int   // how often chunks were lost to a failed sync
+	lossCause error // the last time
 
 	asideMu sync.Mutex
 	aside   map[uint32]SetAside // packs whose journal is known to be damaged
@@ -197,7 +202,7 @@ func newStore(dir string, config Config, o Options, d *db, packs *pack.Set) (*St
 		dir: dir, config: config, o: o, log: o.Logger, db: d, packs: packs, coder: coder, arena: a, cache: newCache(a, o.CacheSize-a.spares),
 		roots: map[string]*root{}, names: map[string]*root{}, drafts: map[string]*Draft{}, watchers: map[int]func(string){},
 		pinners: map[*pinner]bool{}, damage: damage{slots: map[chunk.ID]pack.Loc{}, dirty: map[chunk.ID]bool{}}, damagedRoots: map[string]bool{},
-		aside: map[uint32]SetAside{},
+		aside: map[uint32]SetAside{}, unsettled: map[string]bool{},
 	}
 	s.life, s.endLife = context.WithCancel(context.Background())
 	s.ingest = newIngest(s)

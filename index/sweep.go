@@ -101,7 +101,7 @@ func (g *collection) bury(n uint32) (p *packPlan, journal int64, err error) {
 // plan reads the journal of pack n. Call with commitMu and sweepMu held.
 func (g *collection) plan(n uint32) (*packPlan, error) {
 	s := g.s
-	p := &packPlan{leave: n <= g.keepTo}
+	p := &packPlan{leave: n <= g.keepTo || s.packs.Condemned(n)}
 	if p.leave {
 		return p, nil
 	}

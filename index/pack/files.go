@@ -111,7 +111,10 @@ func (s *Set) PutAside(n uint32) error {
 		if errors.Is(err, os.ErrNotExist) {
 			return nil
 		}
-		return errors.Join(err, s.fs.SyncDir(s.dir))
+		if err != nil {
+			return err
+		}
+		return s.fs.SyncDir(s.dir)
 	}
 }
 
@@ -128,5 +131,8 @@ func (s *Set) ReadAside(n uint32, name string, fn func(Record) error) (bad []Dam
 
 // RemoveAside removes a journal that had been put aside, once the present one tells all that it told.
 func (s *Set) RemoveAside(name string) error {
-	return errors.Join(s.fs.Remove(filepath.Join(s.dir, name)), s.fs.SyncDir(s.dir))
+	if err := s.fs.Remove(filepath.Join(s.dir, name)); err != nil {
+		return err
+	}
+	return s.fs.SyncDir(s.dir)
 }

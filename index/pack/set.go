@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"os"
 	"path/filepath"
 	"sync"
@@ -18,7 +17,7 @@ type Options struct {
 	PackSize  int64    // bytes at which a new pack is begun
 	FreeFloor int64    // bytes of the file system that Append leaves free
 	Logger    *slog.Logger
-	Storage   storage.Storage // what the folder lies on; default: the disk
+	Storage   storage.Storage // where the packs are; default: this machine's file system
 }
 
 // Errors that callers tell apart. They come wrapped with the file concerned.
@@ -34,8 +33,8 @@ var (
 // Set is the packs of one folder. One process at a time; safe for concurrent use within it.
 type Set struct {
 	dir string
-	fs  storage.Storage
 	o   Options
+	fs  storage.Storage
 
 	commitMu sync.Mutex // one Commit, Kill or rewrite at a time
 
@@ -46,6 +45,7 @@ type Set struct {
 	ends      map[uint32]int64 // where journals end that have half a frame behind; written with commitMu held, too
 	pending   []Chunk          // written, not yet committed
 	dirty     map[*file]bool   // written since the last sync
+	condemned map[uint32]error // packs of which a sync failed, or one of their journals; written with commitMu held, too
 	unchecked int64            // bytes appended since free space was last looked at
 }
 
@@ -65,10 +65,10 @@ func JournalName(n uint32) string { return fmt.Sprintf("%08d.journal", n) }
 
 // Open opens the set in dir, which must exist. It changes nothing there.
 func Open(dir string, o Options) (*Set, error) {
-	if o.Storage == nil {
-		o.Storage = storage.Disk{}
+	s := &Set{dir: dir, o: o, files: map[uint32]*file{}, dirty: map[*file]bool{}, ends: map[uint32]int64{}, condemned: map[uint32]error{}, next: 1}
+	if s.fs = o.Storage; s.fs == nil {
+		s.fs = storage.Disk{}
 	}
-	s := &Set{dir: dir, fs: o.Storage, o: o, files: map[uint32]*file{}, dirty: map[*file]bool{}, ends: map[uint32]int64{}, next: 1}
 	f, err := s.list()
 	if err != nil {
 		return nil, err
@@ -151,7 +151,7 @@ func (s *Set) EndAt(n uint32, end int64) {
 func (s *Set) NeverUse(n uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n < math.MaxUint32 {
+	if n <= MaxNumber {
 		s.next = max(s.next, n+1)
 	}
 }
@@ -207,8 +207,5 @@ func (s *Set) JournalSize(n uint32) (int64, error) {
 		return end, nil
 	}
 	st, err := s.fs.Stat(s.JournalPath(n))
-	if err != nil {
-		return 0, err
-	}
-	return st.Size, nil
+	return st.Size, err
 }

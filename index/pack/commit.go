@@ -3,8 +3,8 @@ package pack
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/gpucr/gpucr-fs/index/storage"
@@ -14,10 +14,11 @@ import (
 type Committed struct {
 	Chunks []Chunk
 	Marks  map[uint32]int64 // pack → end of its journal
+	Lost   []Chunk          // after an error: what had been appended and nobody knows to be on the disk
 }
 
-// Commit makes everything appended so far durable, and kvs with it: when it returns nil, the journals tell of all of it. On an error nothing is lost: what was
-// pending stays pending.
+// Commit makes everything appended so far durable, and kvs with it: when it returns nil, the journals tell of all of it. After an error what was pending stays
+// pending, but for what lies in packs that are condemned by it: that is lost. Whether kvs are in a journal is not known then.
 func (s *Set) Commit(kvs []KV) (Committed, error) {
 	if err := checkKVs(kvs); err != nil {
 		return Committed{}, err
@@ -44,20 +45,55 @@ func (s *Set) Commit(kvs []KV) (Committed, error) {
 	s.mu.Unlock()
 
 	done, err := s.commit(chunks, kvs, dirty, active)
-	if err != nil {
-		s.mu.Lock()
-		s.pending = append(chunks, s.pending...)
-		for _, f := range dirty {
+	if err == nil {
+		return done, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pending := append(chunks, s.pending...)
+	s.pending = nil
+	var lost []Chunk
+	for _, c := range pending {
+		if s.condemned[c.Loc.Pack] != nil {
+			lost = append(lost, c)
+		} else {
+			s.pending = append(s.pending, c)
+		}
+	}
+	for _, f := range dirty {
+		if s.condemned[f.n] == nil {
 			s.dirty[f] = true
 		}
-		s.mu.Unlock()
 	}
-	return done, err
+	return Committed{Lost: lost}, err
+}
+
+// condemn ends pack n after a failed sync. The kernel says once that it could not write, and then calls the pages clean: what it answers to a later sync, or from its cache, proves
+// nothing. What was committed before is not concerned. Call with commitMu held.
+func (s *Set) condemn(n uint32, why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.o.Logger.Error("a pack is given up for what is written from now on", "pack", Name(n), "err", why)
+	s.condemned[n] = why
+	if f := s.files[n]; f != nil {
+		delete(s.dirty, f)
+	}
+	if s.active != nil && s.active.n == n {
+		s.active = nil
+	}
+}
+
+// Condemned says whether a sync of pack n or of its journal has failed since the set was opened. What the journal tells of its last chunks is then not known.
+func (s *Set) Condemned(n uint32) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.condemned[n] != nil
 }
 
 func (s *Set) commit(chunks []Chunk, kvs []KV, dirty []*file, active *file) (Committed, error) {
 	for _, f := range dirty {
 		if err := f.f.Sync(); err != nil {
+			s.condemn(f.n, err)
 			return Committed{}, s.writeError(f.f.Name(), err)
 		}
 	}
@@ -92,33 +128,84 @@ func (s *Set) commit(chunks []Chunk, kvs []KV, dirty []*file, active *file) (Com
 func (s *Set) writeFrames(n uint32, frames []byte) (end int64, err error) {
 	s.mu.Lock()
 	f, err := s.open(n)
+	if err == nil && s.condemned[n] != nil {
+		err = fmt.Errorf("journal %s takes no more: %w", JournalName(n), s.condemned[n])
+	}
 	s.mu.Unlock()
 	if err != nil {
 		return 0, err
 	}
-	j, err := s.fs.Open(s.JournalPath(n), storage.Write)
-	if err != nil {
-		return 0, fmt.Errorf("journal %s: %w", JournalName(n), err)
-	}
-	defer j.Close()
-	if _, torn := s.ends[n]; torn {
-		if err := errors.Join(j.Truncate(f.journalEnd), j.Sync()); err != nil {
-			return 0, s.writeError(j.Name(), err)
+	err = s.appendFrames(f, frames)
+	switch {
+	case err == nil:
+	case errors.Is(err, errFullJournal):
+		return 0, s.writeError(s.JournalPath(n), err)
+	default:
+		// Nobody knows what the disk has of the frames, so nothing may follow them there. All that was durable before goes into a new file, and they behind it.
+		s.o.Logger.Error("a journal could not be written, and is written anew", "journal", JournalName(n), "err", err)
+		if again := s.copyJournal(f, frames); again != nil {
+			err = errors.Join(err, again)
+			s.condemn(n, err)
+			return 0, s.writeError(s.JournalPath(n), err)
 		}
-		s.mu.Lock()
-		delete(s.ends, n)
-		s.mu.Unlock()
-	}
-	_, err = j.WriteAt(frames, f.journalEnd)
-	if err == nil {
-		err = j.Sync()
-	}
-	if err != nil {
-		// What was half written must not be found behind the shorter frames of a later attempt.
-		return 0, errors.Join(s.writeError(j.Name(), err), j.Truncate(f.journalEnd))
 	}
 	f.journalEnd += int64(len(frames))
 	return f.journalEnd, nil
+}
+
+// errFullJournal: the disk was full before all of the frames was written, and what was is cut off again.
+var errFullJournal = errors.New("no room for the journal")
+
+func (s *Set) appendFrames(f *file, frames []byte) error {
+	j, err := s.fs.Open(s.JournalPath(f.n), storage.Write)
+	if err != nil {
+		return err
+	}
+	defer j.Close()
+	if _, torn := s.ends[f.n]; torn {
+		if err := errors.Join(j.Truncate(f.journalEnd), j.Sync()); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		delete(s.ends, f.n)
+		s.mu.Unlock()
+	}
+	if _, err := j.WriteAt(frames, f.journalEnd); err != nil {
+		if cut := j.Truncate(f.journalEnd); isFull(err) && cut == nil {
+			return fmt.Errorf("%w: %w", errFullJournal, err)
+		}
+		return err
+	}
+	return j.Sync()
+}
+
+// copyJournal puts a new file in the place of the journal of f: what it held, and frames.
+func (s *Set) copyJournal(f *file, frames []byte) error {
+	path := s.JournalPath(f.n)
+	_, bad, err := ReadJournal(s.fs, path, 0, f.journalEnd, func(Record) error { return nil })
+	if err == nil && len(bad) > 0 {
+		err = fmt.Errorf("%w: %s", ErrCorrupt, bad[0].Text)
+	}
+	if err != nil {
+		return err
+	}
+	old, err := s.fs.Open(path, storage.Read)
+	if err != nil {
+		return err
+	}
+	all := make([]byte, f.journalEnd, f.journalEnd+int64(len(frames)))
+	_, err = old.ReadAt(all, 0)
+	old.Close()
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if err := storage.WriteFile(s.fs, path, append(all, frames...)); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	delete(s.ends, f.n)
+	s.mu.Unlock()
+	return nil
 }
 
 // Roll ends the active pack: the next Append begins a new one.
@@ -224,7 +311,10 @@ func (s *Set) Drop(n uint32) error {
 		return err
 	}
 	delete(s.ends, n)
-	return errors.Join(s.fs.Remove(s.JournalPath(n)), s.fs.SyncDir(s.dir))
+	if err := s.fs.Remove(s.JournalPath(n)); err != nil {
+		return err
+	}
+	return s.fs.SyncDir(s.dir)
 }
 
 // RewriteJournal replaces the journal of pack n by one that holds just chunks and kvs, in one step that a crash cannot split.
@@ -235,12 +325,10 @@ func (s *Set) RewriteJournal(n uint32, chunks []Chunk, kvs []KV) (mark int64, er
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	frames := encodeFrames(&Header{Version: Version, Pack: n, Store: s.o.Store}, chunks, nil, kvs)
-	tmp := s.JournalPath(n) + ".new"
-	if err := storage.WriteSynced(s.fs, tmp, frames); err != nil {
-		return 0, s.writeError(tmp, err)
-	}
-	if err := errors.Join(s.fs.Rename(tmp, s.JournalPath(n)), s.fs.SyncDir(s.dir)); err != nil {
-		return 0, err
+	if err := storage.WriteFile(s.fs, s.JournalPath(n), frames); err != nil {
+		// Both files tell all that counts. Which one the disk has is not known: no frame may follow.
+		s.condemn(n, err)
+		return 0, s.writeError(s.JournalPath(n), err)
 	}
 	s.mu.Lock()
 	delete(s.ends, n)
@@ -249,19 +337,4 @@ func (s *Set) RewriteJournal(n uint32, chunks []Chunk, kvs []KV) (mark int64, er
 	}
 	s.mu.Unlock()
 	return int64(len(frames)), nil
-}
-
-// Disk gives the bytes that the set's files occupy on disk.
-func (s *Set) Disk() (int64, error) {
-	names, err := s.fs.List(s.dir)
-	if err != nil {
-		return 0, err
-	}
-	var sum int64
-	for _, name := range names {
-		if st, err := s.fs.Stat(filepath.Join(s.dir, name)); err == nil {
-			sum += st.Disk
-		}
-	}
-	return sum, nil
 }

@@ -1,0 +1,150 @@
+package index
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gpucr/gpucr-fs/index/manifest"
+	"github.com/gpucr/gpucr-fs/index/pack"
+)
+
+// This file is what follows from a sync that failed.
+//
+// What it was to cover is condemned: the kernel tells once that it could not write, and what it answers later proves nothing. Payload is not kept in memory until it is
+// synced, that would be CommitEvery bytes, so chunks that a failed sync covered are lost, and forgotten: content that comes by again is stored anew, into another pack. A draft that
+// refers to a lost chunk cannot be sealed, its dump fails with what the disk said, and the process that was dumped goes on.
+//
+// A commit that failed may have left its keys in a journal all the same, for a crash to bring them forth. Root records alone matter, for all others count with
+// their root. So the next commit that succeeds says again what is true of every root that a failed one named.
+
+// commitFailed takes note of a commit that failed. Call with commitMu held.
+func (s *Store) commitFailed(kvs []pack.KV, lost []pack.Chunk, why error) {
+	for _, kv := range kvs {
+		if isRootKey(kv.Key) {
+			s.unsettled[kv.Key] = true
+		}
+	}
+	if len(lost) == 0 {
+		return
+	}
+	s.ingest.forget(lost)
+	s.log.Error("chunks are lost with a failed sync", "chunks", len(lost), "err", why)
+	// After they are forgotten: who found one before began before.
+	s.lossMu.Lock()
+	defer s.lossMu.Unlock()
+	s.losses++
+	s.lossCause = why
+}
+
+// settle gives what is true of the roots that failed commits named, those of puts aside. Call with commitMu held.
+func (s *Store) settle(puts []put) (out []put, err error) {
+	named := map[string]bool{}
+	for _, p := range puts {
+		named[p.key] = true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key := range s.unsettled {
+		if named[key] {
+			continue
+		}
+		p := put{key: key}
+		if r := s.roots[ownerOf(key)]; r != nil && !r.removed && !r.writing && r.pb.Sealed {
+			if p.payload, err = manifest.EncodeCheckpoint(r.pb); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// forget tells that nobody knows whether these chunks are on the disk.
+func (in *ingest) forget(lost []pack.Chunk) {
+	for _, c := range lost {
+		in.mu.Lock()
+		r := in.recent[c.ID]
+		in.mu.Unlock()
+		if r == nil {
+			continue
+		}
+		<-r.done // it is in its pack already: its worker is about to say so
+		in.mu.Lock()
+		if in.recent[c.ID] == r && r.loc == c.Loc {
+			delete(in.recent, c.ID)
+		}
+		in.mu.Unlock()
+	}
+}
+
+// lossesNow gives how often chunks have been lost since the store was opened, and why the last time.
+func (s *Store) lossesNow() (int, error) {
+	s.lossMu.Lock()
+	defer s.lossMu.Unlock()
+	return s.losses, s.lossCause
+}
+
+// stillStored fails if chunks have been lost since the draft began and it refers to one. It gives how many losses it has seen. Call with d.mu held.
+func (d *Draft) stillStored() (losses int, err error) {
+	s := d.s
+	losses, cause := s.lossesNow()
+	if losses == d.losses {
+		return losses, nil
+	}
+	for p, n := range d.nodes {
+		if err := d.nodeStored(n); err != nil {
+			return losses, &Error{Op: "seal", Checkpoint: d.name, File: p, Hint: "look into the kernel's log, then dump again",
+				Err: fmt.Errorf("the disk did not keep what was written of it (%w): %w", cause, err)}
+		}
+	}
+	return losses, nil
+}
+
+func (d *Draft) nodeStored(n *node) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.content == nil {
+		return nil
+	}
+	for _, seg := range n.content.closed {
+		payload := seg.encoded
+		if payload == nil {
+			var err error
+			if _, payload, err = d.s.db.meta(segKey(d.id, n.number, seg.start)); err != nil {
+				return err
+			}
+		}
+		m, err := manifest.DecodeSegment(payload)
+		if err != nil {
+			return err
+		}
+		for _, c := range m.Chunks {
+			if _, err := d.s.locate(c.ID); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// commitRoot commits the last keys of a draft, its root among them, unless a chunk that it refers to has been lost.
+func (d *Draft) commitRoot(puts []put) error {
+	s := d.s
+	for {
+		seen, err := d.stillStored()
+		if err != nil {
+			return err
+		}
+		err = s.commitIf(puts, func() error {
+			if now, _ := s.lossesNow(); now != seen {
+				return errLostMore
+			}
+			return nil
+		})
+		if !errors.Is(err, errLostMore) {
+			return err
+		}
+	}
+}
+
+var errLostMore = errors.New("more was lost meanwhile")
