@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/gpucr/gpucr-fs/index"
 )
@@ -19,6 +20,9 @@ func Import(ctx context.Context, s *index.Store, name, src string, o ImportOptio
 		return Result{}, sourceError(err)
 	}
 	if st.IsDir() {
+		if err := index.NeedInventory("import", name, statIn(src)); err != nil { // before it is read as a whole
+			return Result{}, noCheckpoint(err)
+		}
 		return into(ctx, s, name, o, func(b *builder) error { return readDir(ctx, b, src) })
 	}
 	if !st.Mode().IsRegular() && st.Mode()&os.ModeNamedPipe == 0 {
@@ -55,6 +59,25 @@ func sourceError(err error) error {
 	return fmt.Errorf("import: %w", err)
 }
 
+// statIn describes files of a folder as a checkpoint would that was made of it.
+func statIn(dir string) func(p string) (index.FileInfo, error) {
+	return func(p string) (index.FileInfo, error) {
+		st, err := os.Lstat(filepath.Join(dir, p))
+		if err != nil {
+			return index.FileInfo{}, sourceError(err)
+		}
+		return index.FileInfo{Path: p, Mode: st.Mode(), Size: st.Size()}, nil
+	}
+}
+
+func noCheckpoint(err error) error {
+	var e *index.Error
+	if errors.As(err, &e) && e.Class == index.Invalid {
+		e.Hint = "give the folder that was criu dump's -D, or an archive that podman or the kubelet made"
+	}
+	return err
+}
+
 // into runs read on a new draft and seals it, or aborts it.
 func into(ctx context.Context, s *index.Store, name string, o ImportOptions, read func(*builder) error) (res Result, err error) {
 	if err := o.Validate(); err != nil {
@@ -79,6 +102,9 @@ func into(ctx context.Context, s *index.Store, name string, o ImportOptions, rea
 	}
 	if err := ctx.Err(); err != nil {
 		return Result{}, err
+	}
+	if err := index.NeedInventory("import", name, d.Stat); err != nil {
+		return Result{}, noCheckpoint(err)
 	}
 	info, err := d.Seal(ctx)
 	if err != nil {

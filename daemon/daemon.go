@@ -55,6 +55,8 @@ import (
 
 // Mount is a mount being served, as [fs.Server] does it.
 type Mount interface {
+	// Draft gives a checkpoint that is being written through this mount; false when there is none of that name.
+	Draft(name string) (*index.Draft, bool)
 	// Seal completes a checkpoint that is being written through this mount; Class NotFound when there is none of that name.
 	Seal(ctx context.Context, name string) (index.Info, error)
 	// Discard gives a checkpoint up that is being written through this mount.

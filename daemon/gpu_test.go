@@ -121,6 +121,12 @@ func writeTar(w io.Writer, p *imagepb.Process, bos []gpuimages.BO) error {
 	if err := tw.WriteHeader(&tar.Header{Name: "checkpoint/", Typeflag: tar.TypeDir, Mode: 0o700}); err != nil {
 		return err
 	}
+	if err := tw.WriteHeader(&tar.Header{Name: "checkpoint/inventory.img", Size: 9, Mode: 0o600}); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(tw, "inventory"); err != nil {
+		return err
+	}
 	for _, f := range files {
 		if err := tw.WriteHeader(&tar.Header{Name: path.Join("checkpoint", f.Name), Size: f.Size, Mode: 0o600}); err != nil {
 			return err

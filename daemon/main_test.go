@@ -70,6 +70,8 @@ func (m *fakeMount) Wait() error {
 	return nil
 }
 
+func (m *fakeMount) Draft(string) (*index.Draft, bool) { return nil, false }
+
 func (m *fakeMount) Discard(string) error { return m.draft.Abort() }
 
 func (m *fakeMount) Settle(context.Context, string) error { return m.draft.Abort() }
@@ -185,7 +187,7 @@ func images(t testing.TB, text string) string {
 	if err := os.WriteFile(filepath.Join(dir, "pages-1.img"), []byte(body+strings.Repeat("\x00", 1<<20)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "x.img"), []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "inventory.img"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return dir

@@ -71,6 +71,11 @@ type SealRequest struct {
 var Seal = define("seal", func(ctx context.Context, env *Env, r SealRequest) (Brief, error) {
 	if env.Daemon != nil {
 		for _, m := range env.Daemon.mountList() {
+			if d, ok := m.m.Draft(r.Name); ok {
+				if err := sealable(d); err != nil {
+					return Brief{}, err
+				}
+			}
 			info, err := m.m.Seal(ctx, r.Name)
 			if err == nil || index.ClassOf(err) != index.NotFound {
 				return brief(info), err
@@ -93,6 +98,16 @@ var Seal = define("seal", func(ctx context.Context, env *Env, r SealRequest) (Br
 	}
 	return Brief{}, &index.Error{Class: index.NotFound, Op: "seal", Err: fmt.Errorf("there is no checkpoint %.128q", r.Name), Hint: "gpucr-fs ls STORE shows the names"}
 })
+
+// sealable refuses what is no checkpoint: a dump that failed, or some other folder. It stays as it is, for whoever finds out why.
+func sealable(d *index.Draft) error {
+	err := index.NeedInventory("seal", d.Name(), d.Stat)
+	var e *index.Error
+	if errors.As(err, &e) && e.Class == index.Invalid {
+		e.Hint = "dump into it again, or remove it: rm -r MOUNT/.checkpoints/" + d.Name()
+	}
+	return err
+}
 
 // StatsRequest asks for live counters.
 type StatsRequest struct{}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -28,10 +29,11 @@ type catalog struct {
 	drafts uint64                // made so far
 	labels map[string]string     // of drafts; never changes
 	gone   []*image              // left images since takeGone
+	dumps  map[string]bool       // by ID of a sealed checkpoint: whether it has an inventory, once that was asked
 }
 
 func newCatalog(store *index.Store, labels map[string]string) *catalog {
-	c := &catalog{store: store, labels: labels, stir: make(chan struct{}, 1), images: map[string]*image{}, bases: map[uint64]string{}}
+	c := &catalog{store: store, labels: labels, stir: make(chan struct{}, 1), images: map[string]*image{}, bases: map[uint64]string{}, dumps: map[string]bool{}}
 	c.gen.Store(1)
 	return c
 }
@@ -71,6 +73,13 @@ func (c *catalog) refreshLocked() error {
 			c.dropLocked(img)
 		}
 	}
+	known := map[string]bool{}
+	for _, info := range c.infos {
+		if is, ok := c.dumps[info.ID]; ok {
+			known[info.ID] = is
+		}
+	}
+	c.dumps = known
 	c.seen = gen
 	return nil
 }
@@ -152,18 +161,45 @@ func (c *catalog) baseLocked(id string) uint64 {
 	}
 }
 
-// latest gives the checkpoint sealed last, and nil where there is none. gen is the state of the catalog the answer is at least as new as.
+// latest gives the checkpoint sealed last, and nil where there is none. What has no inventory, as stores made by earlier versions may hold, is passed over: it can be read
+// below .checkpoints, but nothing can be restored from it. gen is the state of the catalog the answer is at least as new as.
 func (c *catalog) latest() (img *image, gen uint64, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	gen = c.gen.Load()
-	cp, err := c.store.Latest()
-	if index.ClassOf(err) == index.NotFound {
-		return nil, gen, nil
-	}
-	if err != nil {
+	if err := c.refreshLocked(); err != nil {
 		return nil, gen, err
 	}
-	img, err = c.image(cp.Info().Name)
-	return img, gen, err
+	all := slices.Collect(maps.Values(c.infos))
+	slices.SortFunc(all, func(a, b index.Info) int { return b.SealedAt.Compare(a.SealedAt) })
+	for _, info := range all {
+		ok, err := c.isDumpLocked(info)
+		if err != nil {
+			return nil, gen, err
+		}
+		if ok {
+			img, err = c.imageLocked(info.Name)
+			return img, gen, err
+		}
+	}
+	return nil, gen, nil
+}
+
+// isDumpLocked tells whether a checkpoint has an inventory. It reads each checkpoint's table once.
+func (c *catalog) isDumpLocked(info index.Info) (bool, error) {
+	if is, known := c.dumps[info.ID]; known {
+		return is, nil
+	}
+	cp, err := c.store.Checkpoint(info.Name)
+	if err != nil {
+		return false, err
+	}
+	err = index.NeedInventory("look up", info.Name, cp.Stat)
+	if err != nil && index.ClassOf(err) != index.Invalid {
+		return false, err
+	}
+	c.dumps[info.ID] = err == nil
+	return err == nil, nil
 }
 
 // create makes a draft.

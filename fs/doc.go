@@ -14,7 +14,8 @@
 //
 // # The root
 //
-// With Options.Checkpoint or Options.New the root shows that checkpoint for ever. Otherwise it follows the one sealed last. A restore opens the image
+// With Options.Checkpoint or Options.New the root shows that checkpoint for ever. Otherwise it follows the one sealed last that has CRIU's inventory;
+// what has none, as stores of earlier versions may hold, can be read below .checkpoints only. A restore opens the image
 // directory and then its files one by one, so the root must not change below it: while anyone has the root directory open, it stays; the newer
 // checkpoint appears after the last close. Entries of a following root are never cached by the kernel, which costs one LOOKUP per open.
 //

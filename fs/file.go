@@ -303,6 +303,10 @@ func (h *draftHandle) Flush(ctx context.Context) syscall.Errno {
 	if p != statsDump || !ok || !calledByCRIU(c.Pid) {
 		return 0
 	}
+	if !h.e.img.complete() {
+		h.s.log.Warn("criu ended a dump without an inventory: left unsealed", "checkpoint", h.e.img.name)
+		return 0
+	}
 	info, err := h.s.seal(context.Background(), h.e.img)
 	if err != nil {
 		h.s.log.Error("could not seal the dump", "checkpoint", h.e.img.name, "error", err)

@@ -394,12 +394,7 @@ func (img *image) complete() bool {
 	if d == nil || img.doubted() {
 		return false
 	}
-	for _, name := range inventories {
-		if fi, err := d.Stat(name); err == nil && fi.Size > 0 {
-			return true
-		}
-	}
-	return false
+	return index.NeedInventory("seal", img.name, d.Stat) == nil
 }
 
 // unlessComplete runs fn unless the draft is complete, and keeps it from becoming so meanwhile: CRIU ends the processes once it has written its inventory.
@@ -412,7 +407,7 @@ func (img *image) unlessComplete(fn func() error) (complete bool, err error) {
 	return false, fn()
 }
 
-var inventories = []string{"inventory.img", "checkpoint/inventory.img"}
+var inventories = index.Inventories()
 
 // wroteInventory notes who dumps.
 func (img *image) wroteInventory(pid uint32) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -129,6 +130,10 @@ func sealed(t *testing.T, s *index.Store, name string, files map[string][]byte) 
 	t.Helper()
 	d, err := s.Create(context.Background(), name, index.CreateOptions{})
 	must(t, err)
+	if files["inventory.img"] == nil { // without one it is no checkpoint
+		files = maps.Clone(files)
+		files["inventory.img"] = []byte("inventory")
+	}
 	for p, data := range files {
 		if dir := filepath.Dir(p); dir != "." {
 			if _, err := d.Stat(dir); err != nil {
@@ -248,6 +253,7 @@ func TestDraftIsWrittenAndSealed(t *testing.T) {
 	must(t, os.Remove(filepath.Join(dir, "gone")))
 	must(t, os.Chmod(filepath.Join(dir, "e", "x"), 0o600))
 	write(t, filepath.Join(dir, "dump.log"), []byte("log"))
+	write(t, filepath.Join(dir, "inventory.img"), []byte("inventory"))
 
 	open, err := os.Open(filepath.Join(dir, "pages-1.img"))
 	must(t, err)
@@ -281,7 +287,7 @@ func TestDraftIsWrittenAndSealed(t *testing.T) {
 			in = append(in, fi.Path)
 		}
 	}
-	if want := []string{"e", "e/x", "l", "pages-1.img"}; !slices.Equal(in, want) {
+	if want := []string{"e", "e/x", "inventory.img", "l", "pages-1.img"}; !slices.Equal(in, want) {
 		t.Errorf("the checkpoint holds %v, want %v", in, want)
 	}
 	wantFile(t, filepath.Join(dir, "dump.log"), []byte("log"))
@@ -340,7 +346,7 @@ func TestFollowingRootWaitsForOpenDirectory(t *testing.T) {
 	wantFile(t, filepath.Join(srv.Dir(), "id"), []byte("A"))
 	must(t, d.Close())
 	settles(t, filepath.Join(srv.Dir(), "id"), "B")
-	if got := names(t, srv.Dir()); !slices.Equal(got, []string{topName, "id", "new"}) {
+	if got := names(t, srv.Dir()); !slices.Equal(got, []string{topName, "id", "inventory.img", "new"}) {
 		t.Errorf("the root shows %v after moving on", got)
 	}
 	old, err := io.ReadAll(f)
@@ -379,6 +385,7 @@ func TestParentLink(t *testing.T) {
 			t.Errorf("%s: link reads %q, %v", target, got, err)
 		}
 		wantFile(t, filepath.Join(dir, "parent", "id"), []byte("A"))
+		write(t, filepath.Join(dir, "inventory.img"), []byte("inventory"))
 		info, err := srv.Seal(context.Background(), name)
 		must(t, err)
 		if info.Parent != "A" {
@@ -400,3 +407,38 @@ func TestParentLink(t *testing.T) {
 }
 
 func inodeOf(fi os.FileInfo) uint64 { return fi.Sys().(*syscall.Stat_t).Ino }
+
+// TestRootIsACheckpoint has a store that holds folders which are no checkpoints, sealed by an earlier version: the root follows the last that is one.
+func TestRootIsACheckpoint(t *testing.T) {
+	s := newStore(t)
+	sealFolder := func(name, file string) {
+		d, err := s.Create(context.Background(), name, index.CreateOptions{})
+		must(t, err)
+		if dir := filepath.Dir(file); dir != "." {
+			must(t, d.Mkdir(dir, 0o755))
+		}
+		f, err := d.Create(file, 0o644)
+		must(t, err)
+		_, err = f.WriteAt([]byte(name), 0)
+		must(t, err)
+		must(t, f.Close())
+		_, err = d.Seal(context.Background())
+		must(t, err)
+	}
+	srv := mounted(t, s, Options{})
+	sealFolder("etc", "passwd")
+	if got := names(t, srv.Dir()); !slices.Equal(got, []string{topName}) {
+		t.Errorf("the root shows %v of what is no checkpoint", got)
+	}
+	sealFolder("A", "inventory.img")
+	wantFile(t, filepath.Join(srv.Dir(), "inventory.img"), []byte("A"))
+	sealFolder("failed", "pages-1.img")
+	wantFile(t, filepath.Join(srv.Dir(), "inventory.img"), []byte("A"))
+	wantFile(t, filepath.Join(srv.Dir(), topName, "failed", "pages-1.img"), []byte("failed"))
+	sealFolder("engine", "checkpoint/inventory.img")
+	wantFile(t, filepath.Join(srv.Dir(), "checkpoint", "inventory.img"), []byte("engine"))
+	must(t, s.Remove(context.Background(), []string{"engine", "A"}))
+	if got := names(t, srv.Dir()); !slices.Equal(got, []string{topName}) {
+		t.Errorf("the root shows %v after the checkpoints were removed", got)
+	}
+}

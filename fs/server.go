@@ -235,7 +235,7 @@ func (s *Server) Draft(name string) (*index.Draft, bool) {
 	return d, d != nil
 }
 
-// Seal makes a checkpoint that is being written through this mount complete and immutable; its files stay open. Class NotFound when
+// Seal makes a checkpoint that is being written through this mount complete and immutable, whatever it holds (see index.NeedInventory); its files stay open. Class NotFound when
 // there is none of that name; sealing a sealed one is no error.
 func (s *Server) Seal(ctx context.Context, name string) (index.Info, error) {
 	img, err := s.cat.image(name)

@@ -266,7 +266,7 @@ func TestOtherUsers(t *testing.T) {
 	s := newStore(t)
 	d, err := s.Create(context.Background(), "A", index.CreateOptions{})
 	must(t, err)
-	for name, perm := range map[string]os.FileMode{"open": 0o644, "closed": 0o600} {
+	for name, perm := range map[string]os.FileMode{"inventory.img": 0o644, "open": 0o644, "closed": 0o600} {
 		f, err := d.Create(name, perm)
 		must(t, err)
 		_, err = f.WriteAt([]byte("x"), 0)

@@ -94,7 +94,7 @@ func makeImages(ts *testscript.TestScript, neg bool, args []string) {
 	rand.NewChaCha8([32]byte{}).Read(pages[:256<<10])
 	rand.NewChaCha8([32]byte{1, byte(seed)}).Read(pages[256<<10 : 512<<10])
 	ts.Check(os.WriteFile(filepath.Join(dir, "pages-1.img"), pages, 0o600))
-	ts.Check(os.WriteFile(filepath.Join(dir, "core-1.img"), bytes.Repeat([]byte{byte(seed)}, 5000), 0o644))
+	ts.Check(os.WriteFile(filepath.Join(dir, "inventory.img"), bytes.Repeat([]byte{byte(seed)}, 5000), 0o644))
 }
 
 // code runs a command and checks its exit code: code N COMMAND ARG... Its output is not kept; stderr must have one line, or two with a hint.

@@ -200,6 +200,7 @@ func TestIncrementalDumpLinksItsParent(t *testing.T) {
 	must(t, unix.Symlinkat("../A", d, "parent"))
 	wantErrno(t, unix.Symlinkat("../A", d, "parent"), unix.EEXIST, "second parent link")
 	must(t, os.WriteFile(filepath.Join(m.dir, ".checkpoints", "B", "pages-1.img"), noise(2, 5000), 0o644))
+	must(t, os.WriteFile(filepath.Join(m.dir, ".checkpoints", "B", "inventory.img"), []byte("inventory"), 0o644))
 	m.seal("B")
 	m.stop()
 

@@ -189,6 +189,9 @@ func (m *mount) draft(name string) string {
 func (m *mount) sealed(name string, files map[string][]byte) string {
 	m.t.Helper()
 	dir := m.draft(name)
+	if files["inventory.img"] == nil { // without one it is no checkpoint
+		must(m.t, os.WriteFile(filepath.Join(dir, "inventory.img"), []byte("inventory"), 0o644))
+	}
 	for p, data := range files {
 		must(m.t, os.WriteFile(filepath.Join(dir, p), data, 0o644))
 	}

@@ -157,6 +157,7 @@ func TestRestoreWritesBesideSealedImages(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(dir, "pages-1.img"), noise(1, 5000), 0o644))
 	must(t, os.WriteFile(filepath.Join(dir, "old"), []byte("an old log\n"), 0o644))
 	must(t, os.Rename(filepath.Join(dir, "old"), filepath.Join(dir, "restore.log")))
+	must(t, os.WriteFile(filepath.Join(m.dir, ".checkpoints", "A", "inventory.img"), []byte("inventory"), 0o644))
 	m.seal("A")
 	for _, d := range []string{m.dir, dir} {
 		log := filepath.Join(d, "restore.log")

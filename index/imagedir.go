@@ -1,0 +1,33 @@
+package index
+
+import (
+	"errors"
+	"path"
+)
+
+// imageDirs are where CRIU's images lie in what is kept as a checkpoint: in its root, or where podman and the kubelet put them.
+var imageDirs = []string{".", "checkpoint", "pre-checkpoint"}
+
+// Inventories are the paths at which a checkpoint may have CRIU's inventory, its first image to be read and the last one of a dump that must be there.
+func Inventories() []string {
+	out := make([]string, len(imageDirs))
+	for i, dir := range imageDirs {
+		out[i] = path.Join(dir, "inventory.img")
+	}
+	return out
+}
+
+// NeedInventory is an error of class Invalid unless stat finds an inventory that holds something: without one it is no checkpoint, but a dump that failed or some other
+// folder, and nothing can be restored from it. A draft is sealed whatever it holds; this is for those who take it from the hands of users.
+func NeedInventory(op, name string, stat func(p string) (FileInfo, error)) error {
+	for _, p := range Inventories() {
+		fi, err := stat(p)
+		if err == nil && fi.Mode.IsRegular() && fi.Size > 0 {
+			return nil
+		}
+		if err != nil && ClassOf(err) != NotFound {
+			return err
+		}
+	}
+	return &Error{Class: Invalid, Op: op, Checkpoint: name, Err: errors.New("it is no checkpoint: neither inventory.img nor checkpoint/inventory.img is in it, which criu writes at the end of a dump")}
+}
