@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/keys"
 )
 
 // cache keeps decoded chunks, least recently used ones leaving first. Entries in use are never evicted; while they alone exceed the bound, so does the cache.
@@ -108,7 +109,7 @@ func (e *entry) content(ctx context.Context, want uint32) ([]byte, error) {
 		return nil, err
 	}
 	if len(e.data) != int(want) {
-		return nil, fmt.Errorf("%w: chunk of %d bytes, not %d", errDamaged, len(e.data), want)
+		return nil, fmt.Errorf("%w: chunk of %d bytes, not %d", keys.ErrDamaged, len(e.data), want)
 	}
 	return e.data, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
@@ -76,24 +77,24 @@ func (s *Store) indexCommitted(done pack.Committed, kvs []pack.KV) error {
 	// What a failed batch left out goes first: its journals are about to be marked as applied.
 	chunks := append(s.unindexed, done.Chunks...)
 	kvs = append(s.unapplied, kvs...)
-	b := s.db.batch()
+	b := s.db.Batch()
 	var gone []pack.Chunk
 	for _, c := range s.buried {
-		if loc, err := s.db.loc(c.ID); err == nil && loc == c.Loc {
-			b.delete(chunkKey(c.ID))
+		if loc, err := s.db.Loc(c.ID); err == nil && loc == c.Loc {
+			b.DeleteChunk(c.ID)
 			gone = append(gone, c)
 		}
 	}
 	for _, c := range chunks {
-		b.setLoc(c)
+		b.SetChunk(c)
 	}
 	applyKVs(b, kvs)
 	for n, end := range done.Marks {
-		b.setMark(n, end)
+		b.SetMark(n, end)
 	}
-	err := b.flush()
+	err := b.Flush()
 	if err == nil && len(kvs) > 0 {
-		err = s.db.sync()
+		err = s.db.Sync()
 	}
 	if err != nil {
 		s.unindexed, s.unapplied = chunks, kvs
@@ -114,28 +115,28 @@ func (s *Store) indexAll() error {
 	return s.indexCommitted(pack.Committed{}, nil)
 }
 
-func applyKVs(b *batch, kvs []pack.KV) {
+func applyKVs(b *keys.Batch, kvs []pack.KV) {
 	for _, kv := range kvs {
 		if kv.Delete && !isRootKey(kv.Key) {
-			b.delete(metaKey(kv.Key))
+			b.DeleteMeta(kv.Key)
 			continue
 		}
 		// A deleted root stays as an empty record: it keeps an older journal from bringing the checkpoint back.
-		b.setMeta(kv.Key, kv.Seq, kv.Value)
+		b.SetMeta(kv.Key, kv.Seq, kv.Value)
 	}
 }
 
 // putLocal writes keys to Badger alone: what belongs to a draft need not outlive the index.
 func (s *Store) putLocal(puts []put) error {
-	b := s.db.batch()
+	b := s.db.Batch()
 	for _, p := range puts {
 		if p.payload == nil {
-			b.delete(metaKey(p.key))
+			b.DeleteMeta(p.key)
 		} else {
-			b.setMeta(p.key, 0, p.payload)
+			b.SetMeta(p.key, 0, p.payload)
 		}
 	}
-	return classify("write index", b.flush())
+	return classify("write index", b.Flush())
 }
 
 // rewriteJournal writes the journal of pack n anew, so that it holds just chunks and kvs. The mark goes first: one beyond the end of a journal always means that
@@ -148,9 +149,9 @@ func (s *Store) rewriteJournal(n uint32, chunks []pack.Chunk, kvs []pack.KV) (in
 	if err != nil {
 		return 0, err
 	}
-	b := s.db.batch()
-	b.setMark(n, mark)
-	return mark, b.flush()
+	b := s.db.Batch()
+	b.SetMark(n, mark)
+	return mark, b.Flush()
 }
 
 // dropPack removes a pack without live chunks. The mark goes first: the number may be used again.
@@ -162,7 +163,7 @@ func (s *Store) dropPack(n uint32) error {
 }
 
 func (s *Store) forgetMark(n uint32) error {
-	b := s.db.batch()
-	b.delete(markKey(n))
-	return errors.Join(b.flush(), s.db.sync())
+	b := s.db.Batch()
+	b.DeleteMark(n)
+	return errors.Join(b.Flush(), s.db.Sync())
 }

@@ -110,7 +110,7 @@ func (d *Draft) nodeStored(n *node) error {
 		payload := seg.encoded
 		if payload == nil {
 			var err error
-			if _, payload, err = d.s.db.meta(segKey(d.id, n.number, seg.start)); err != nil {
+			if _, payload, err = d.s.db.Meta(segKey(d.id, n.number, seg.start)); err != nil {
 				return err
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
@@ -31,7 +32,7 @@ type damage struct {
 
 // loadDamage reads the records of damage.
 func (s *Store) loadDamage() error {
-	err := s.db.metas(damagePrefix, func(key string, _ uint64, payload []byte, err error) error {
+	err := s.db.Metas(damagePrefix, func(key string, _ uint64, payload []byte, err error) error {
 		id, loc, err := decodeDamage(key, payload, err)
 		if err != nil {
 			s.log.Error("a record of damage cannot be read", "key", key, "err", err, "hint", "gpucr-fs verify finds the damage again")
@@ -49,7 +50,7 @@ func decodeDamage(key string, payload []byte, err error) (id chunk.ID, loc pack.
 	}
 	b, e := hex.DecodeString(key[len(damagePrefix):])
 	if err = errors.Join(err, e); err == nil && len(b) != len(id) {
-		err = fmt.Errorf("%w: an id of %d digits", errDamaged, 2*len(b))
+		err = fmt.Errorf("%w: an id of %d digits", keys.ErrDamaged, 2*len(b))
 	}
 	copy(id[:], b)
 	return id, loc, err
@@ -157,7 +158,7 @@ func (s *Store) recordDamage() error {
 
 // unreadable tells of a chunk that a reader could not read, once.
 func (s *Store) unreadable(id chunk.ID, loc pack.Loc, err error) {
-	if (errors.Is(err, pack.ErrCorrupt) || errors.Is(err, errDamaged)) && s.setDamaged(id, loc) {
+	if (errors.Is(err, pack.ErrCorrupt) || errors.Is(err, keys.ErrDamaged)) && s.setDamaged(id, loc) {
 		s.log.Error("unreadable chunk", "chunk", id.String(), "err", err)
 		s.ingest.commitSoon()
 	}

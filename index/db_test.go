@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/gpucr/gpucr-fs/index/keys"
 )
 
 // TestCloseOfWhatCannotBeWritten takes the index away from under an open store: closing it ends, and nothing is lost when the index is there again.
@@ -23,7 +25,7 @@ func TestCloseOfWhatCannotBeWritten(t *testing.T) {
 	go func() { closed <- s.Close() }()
 	select {
 	case err := <-closed:
-		if !errors.Is(err, errUnwritten) {
+		if !errors.Is(err, keys.ErrUnwritten) {
 			t.Errorf("closed with: %v", err)
 		}
 	case <-time.After(time.Minute):

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -31,7 +32,7 @@ func (s *Store) load(r *root, pb *manifestpb.Checkpoint) (*Checkpoint, error) {
 	c := &Checkpoint{s: s, r: r, name: pb.Name}
 	var table manifest.Table
 	for part := range int(pb.Parts) {
-		_, payload, err := s.db.meta(entriesKey(pb.Id, part))
+		_, payload, err := s.db.Meta(entriesKey(pb.Id, part))
 		var entries []*manifestpb.Entry
 		if err == nil {
 			entries, err = manifest.DecodeEntries(payload)
@@ -156,14 +157,14 @@ func (f *File) fail(off int64, err error) error {
 func (f *File) segment(off int64) (*segment, error) {
 	i := sort.Search(len(f.e.Segments), func(i int) bool { return f.e.Segments[i] > off }) - 1
 	if i < 0 {
-		return nil, fmt.Errorf("%w: no segment at %d", errDamaged, off)
+		return nil, fmt.Errorf("%w: no segment at %d", keys.ErrDamaged, off)
 	}
 	seg, err := f.c.s.segment(segKey(f.c.r.id, f.e.Number, f.e.Segments[i]))
 	if err != nil {
 		return nil, fmt.Errorf("manifest: %w", err)
 	}
 	if seg.Start != f.e.Segments[i] || off >= seg.Start+seg.Len {
-		return nil, fmt.Errorf("%w: manifest has nothing at %d", errDamaged, off)
+		return nil, fmt.Errorf("%w: manifest has nothing at %d", keys.ErrDamaged, off)
 	}
 	return seg, nil
 }
@@ -409,7 +410,7 @@ func (s *Store) decode(loc pack.Loc, buf []byte) ([]byte, error) {
 	stored := buf[:loc.Stored]
 	if loc.Codec == chunk.Raw {
 		if loc.Stored != loc.Raw {
-			return buf, fmt.Errorf("%w: raw chunk of %d bytes, not %d", errDamaged, loc.Stored, loc.Raw)
+			return buf, fmt.Errorf("%w: raw chunk of %d bytes, not %d", keys.ErrDamaged, loc.Stored, loc.Raw)
 		}
 		return stored, nil
 	}

@@ -66,7 +66,7 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 		o.Progress(int64(i+1), int64(len(packs)))
 	}
 	if !o.DryRun {
-		if err := s.db.compact(); err != nil {
+		if err := s.db.Compact(); err != nil {
 			return g.res, classify("gc", err)
 		}
 	}
@@ -109,8 +109,8 @@ func (s *Store) removeIncomplete(ctx context.Context) error {
 	}
 	orphans := map[string]bool{}
 	for _, prefix := range []string{entriesPrefix, segPrefix, profilePrefix} {
-		err := s.db.scan(metaKey(prefix), false, func(key, _ []byte, _ error) error {
-			id := ownerOf(string(key[1:]))
+		err := s.db.MetaKeys(prefix, func(key string) error {
+			id := ownerOf(key)
 			s.mu.Lock()
 			// A key that this program does not make is left alone.
 			if s.roots[id] == nil && !s.damagedRoots[id] && manifest.ValidID(id) {

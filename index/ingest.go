@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
@@ -131,7 +132,7 @@ func (in *ingest) locate(id chunk.ID, content []byte, policy chunk.Policy, scrat
 		return r.loc, true, r.err
 	}
 	known := false
-	r.loc, r.err = s.db.loc(id)
+	r.loc, r.err = s.db.Loc(id)
 	known = r.err == nil && int(r.loc.Raw) == len(content) && !s.isDamaged(id, r.loc)
 	if !known {
 		stored, codec := s.coder.Encode(policy, content, scratch)
@@ -228,8 +229,8 @@ func (s *Store) locate(id chunk.ID) (pack.Loc, error) {
 			return r.loc, nil
 		}
 	}
-	loc, err := s.db.loc(id)
-	if errors.Is(err, errMissing) {
+	loc, err := s.db.Loc(id)
+	if errors.Is(err, keys.ErrMissing) {
 		return loc, errors.New("the index does not know its chunk " + id.String()[:12])
 	}
 	return loc, err
@@ -241,7 +242,7 @@ func (s *Store) whereIs(id chunk.ID, want uint32, known pack.Loc) (loc pack.Loc,
 		loc, err = s.locate(id)
 	}
 	if err == nil && loc.Raw != want {
-		err = fmt.Errorf("%w: chunk of %d bytes, not %d", errDamaged, loc.Raw, want)
+		err = fmt.Errorf("%w: chunk of %d bytes, not %d", keys.ErrDamaged, loc.Raw, want)
 	}
 	return loc, err
 }

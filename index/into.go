@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
@@ -193,7 +194,7 @@ func (s *Store) readIntoRun(run []taking, p []byte, base int64, past bool, fail 
 			if borrowed[i] != nil {
 				err = s.decodeInto(w, bufs[i], p, base)
 			} else if w.loc.Stored != w.loc.Raw {
-				err = fmt.Errorf("%w: raw chunk of %d bytes, not %d", errDamaged, w.loc.Stored, w.loc.Raw)
+				err = fmt.Errorf("%w: raw chunk of %d bytes, not %d", keys.ErrDamaged, w.loc.Stored, w.loc.Raw)
 			}
 		}
 		if err != nil {
@@ -230,7 +231,7 @@ func (s *Store) decodeInto(w taking, slot, p []byte, base int64) error {
 			return fmt.Errorf("%w: %v", pack.ErrCorrupt, err)
 		}
 	case w.loc.Stored != w.loc.Raw:
-		return fmt.Errorf("%w: raw chunk of %d bytes, not %d", errDamaged, w.loc.Stored, w.loc.Raw)
+		return fmt.Errorf("%w: raw chunk of %d bytes, not %d", keys.ErrDamaged, w.loc.Stored, w.loc.Raw)
 	}
 	for _, x := range w.parts {
 		copy(p[x.at-base:][:x.n], data[x.off:])

@@ -183,3 +183,35 @@ func TestReadIntoFindsDamage(t *testing.T) {
 		t.Errorf("%d pages are damaged", bad)
 	}
 }
+
+// A file that knows where its chunks are finds them where they have been stored anew.
+func TestLocatedBeforeDamage(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	content := memory(9, 6<<20)
+	write(t, s, "c", map[string][]byte{"pages-1.img": content})
+	f := openFile(t, s, "c", "pages-1.img")
+	f.Locate(0, f.Size(), nil)
+	read := func() error {
+		got := make([]byte, len(content))
+		_, err := f.ReadInto(got, 0)
+		if err == nil && !bytes.Equal(got, content) {
+			t.Fatal("the content is another")
+		}
+		return err
+	}
+	if err := read(); err != nil {
+		t.Fatal(err)
+	}
+	packs, err := s.packs.Packs()
+	if err != nil || len(packs) == 0 {
+		t.Fatalf("packs: %v, %v", packs, err)
+	}
+	flip(t, s.packs.PackPath(packs[0]), 100)
+	if err := read(); ClassOf(err) != Corrupt {
+		t.Fatalf("a damaged chunk is read: %v", err)
+	}
+	write(t, s, "again", map[string][]byte{"pages-1.img": content})
+	if err := read(); err != nil {
+		t.Fatalf("after its content was stored anew: %v", err)
+	}
+}

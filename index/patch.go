@@ -27,7 +27,7 @@ func (c *content) segment(i int) (*manifest.Segment, error) {
 	b := c.closed[i].encoded
 	if b == nil {
 		var err error
-		if _, b, err = c.s.db.meta(segKey(c.draft, c.number, c.closed[i].start)); err != nil {
+		if _, b, err = c.s.db.Meta(segKey(c.draft, c.number, c.closed[i].start)); err != nil {
 			return nil, classify("read draft", err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
@@ -18,7 +19,7 @@ func (s *Store) recover() error {
 	if err != nil {
 		return classify("open store", err)
 	}
-	err = s.db.marks(func(n uint32) {
+	err = s.db.Marks(func(n uint32) {
 		s.packs.NeverUse(n)
 		if !slices.Contains(packs, n) {
 			s.keepAside(n, SetAside{File: filepath.Join(packsName, pack.JournalName(n)), Text: "damaged: the journal is gone"})
@@ -53,7 +54,7 @@ func (s *Store) resume(n uint32) error {
 	if s.isAside(n) || !s.packs.Exists(n) {
 		return nil
 	}
-	mark, err := s.db.mark(n)
+	mark, err := s.db.Mark(n)
 	if err != nil {
 		return err
 	}
@@ -93,7 +94,7 @@ func (s *Store) openError(file string, err error) error {
 
 // replay applies the journal of pack n from its mark on.
 func (s *Store) replay(n uint32) error {
-	mark, err := s.db.mark(n)
+	mark, err := s.db.Mark(n)
 	if err != nil {
 		return err
 	}
@@ -126,7 +127,7 @@ func (s *Store) replay(n uint32) error {
 			return nil
 		}
 	}
-	b := s.db.batch()
+	b := s.db.Batch()
 	applied := 0
 	end, bad, err := s.packs.Read(n, mark, func(r pack.Record) error {
 		if c := r.Chunk; c != nil && (dead[c.Loc.Page] || s.knowsLater(*c)) {
@@ -136,7 +137,7 @@ func (s *Store) replay(n uint32) error {
 		return s.apply(b, r)
 	})
 	if err != nil {
-		return errors.Join(err, b.flush())
+		return errors.Join(err, b.Flush())
 	}
 	switch {
 	case len(bad) == 1 && bad[0].Off == end:
@@ -146,8 +147,8 @@ func (s *Store) replay(n uint32) error {
 		s.judge(n, mark, size, bad)
 		end = bad[0].Off
 	}
-	b.setMark(n, end)
-	if err := b.flush(); err != nil {
+	b.SetMark(n, end)
+	if err := b.Flush(); err != nil {
 		return err
 	}
 	if applied > 0 {
@@ -158,7 +159,7 @@ func (s *Store) replay(n uint32) error {
 
 // knowsLater says whether the index has c at a later place: it was stored anew since.
 func (s *Store) knowsLater(c pack.Chunk) bool {
-	loc, err := s.db.loc(c.ID)
+	loc, err := s.db.Loc(c.ID)
 	return err == nil && (loc.Pack > c.Loc.Pack || loc.Pack == c.Loc.Pack && loc.Page > c.Loc.Page)
 }
 
@@ -175,17 +176,17 @@ func (s *Store) deadSlots(n uint32, mark int64) (map[uint32]bool, error) {
 }
 
 // apply adds one journal record to b, unless the index holds a later one.
-func (s *Store) apply(b *batch, r pack.Record) error {
+func (s *Store) apply(b *keys.Batch, r pack.Record) error {
 	switch {
 	case r.Chunk != nil:
-		b.setLoc(*r.Chunk)
+		b.SetChunk(*r.Chunk)
 	case r.Dead != nil:
-		loc, err := s.db.loc(r.Dead.ID)
+		loc, err := s.db.Loc(r.Dead.ID)
 		if err == nil && loc.Pack == r.Dead.Loc.Pack && loc.Page == r.Dead.Loc.Page {
-			b.delete(chunkKey(r.Dead.ID))
+			b.DeleteChunk(r.Dead.ID)
 		}
 	case r.KV != nil:
-		if seq, _, err := s.db.meta(r.KV.Key); err == nil && seq >= r.KV.Seq {
+		if seq, _, err := s.db.Meta(r.KV.Key); err == nil && seq >= r.KV.Seq {
 			return nil
 		}
 		kv := *r.KV

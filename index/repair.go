@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -41,7 +42,7 @@ func rebuildIndex(ctx context.Context, dir string, config Config, o Options) (Re
 	if err := r.build(ctx, config); err != nil {
 		return r.res, classify("repair", err)
 	}
-	if err := swapIndex(r.old, r.fresh); err != nil {
+	if err := keys.Swap(r.old, r.fresh); err != nil {
 		return r.res, classify("repair", err)
 	}
 	return r.res, r.check(ctx)
@@ -51,9 +52,9 @@ type rebuild struct {
 	dir        string
 	o          Options
 	old, fresh string
-	s          *Store // over the new index; never handed out
-	was        *db    // the old index; nil where there is none that can be opened
-	knows      bool   // all records of the old index could be read
+	s          *Store   // over the new index; never handed out
+	was        *keys.DB // the old index; nil where there is none that can be opened
+	knows      bool     // all records of the old index could be read
 	suspect    map[uint32]*suspect
 	keys       map[string]uint64 // metadata keys found in journals, with the highest sequence
 	res        RepairResult
@@ -63,26 +64,26 @@ func (r *rebuild) build(ctx context.Context, config Config) error {
 	if err := os.RemoveAll(r.fresh); err != nil {
 		return err
 	}
-	d, err := openDB(r.fresh, r.o.Logger, room{r.dir, r.o.FreeFloor}, r.o.Tuning)
+	d, err := keys.Open(r.fresh, r.o.Logger, keys.Room{Dir: r.dir, Floor: r.o.FreeFloor}, r.o.Tuning.keys())
 	if err != nil {
 		return err
 	}
 	set, err := pack.Open(filepath.Join(r.dir, packsName), pack.Options{Store: config.identity(), PackSize: config.PackSize, FreeFloor: r.o.FreeFloor, Logger: r.o.Logger, Storage: r.o.Storage})
 	if err != nil {
-		return errors.Join(err, d.close())
+		return errors.Join(err, d.Close())
 	}
 	if r.s, err = newStore(r.dir, config, r.o, d, set); err != nil {
-		return errors.Join(err, set.Close(), d.close())
+		return errors.Join(err, set.Close(), d.Close())
 	}
 	err = r.read(ctx)
 	if err == nil {
-		err = d.sync()
+		err = d.Sync()
 	}
-	if err = errors.Join(err, r.s.stop()); err == nil && d.cut() {
-		err = d.noRoom("")
+	if err = errors.Join(err, r.s.stop()); err == nil && d.Cut() {
+		err = d.NoRoom("")
 	}
 	if err == nil {
-		err = declareSound(r.fresh)
+		err = keys.DeclareSound(r.fresh)
 	}
 	return err
 }
@@ -90,14 +91,14 @@ func (r *rebuild) build(ctx context.Context, config Config) error {
 // read fills the new index from the journals, and from the old index where they fall short.
 func (r *rebuild) read(ctx context.Context) (err error) {
 	if _, err := os.Stat(filepath.Join(r.old, "MANIFEST")); err == nil {
-		if r.was, err = openDB(r.old, r.o.Logger, room{r.dir, r.o.FreeFloor}, r.o.Tuning); err != nil {
+		if r.was, err = keys.Open(r.old, r.o.Logger, keys.Room{Dir: r.dir, Floor: r.o.FreeFloor}, r.o.Tuning.keys()); err != nil {
 			r.o.Logger.Warn("the old index cannot help", "err", err)
 			r.was = nil
 		}
 	}
 	if r.was != nil {
-		r.knows = isSound(r.old)
-		defer func() { err = errors.Join(err, r.was.close()) }()
+		r.knows = keys.IsSound(r.old)
+		defer func() { err = errors.Join(err, r.was.Close()) }()
 	}
 	if err := r.journals(ctx); err != nil {
 		return err
@@ -147,7 +148,7 @@ func (r *rebuild) oldMark(n uint32) int64 {
 	if r.was == nil {
 		return 0
 	}
-	mark, err := r.was.mark(n)
+	mark, err := r.was.Mark(n)
 	if err != nil {
 		r.o.Logger.Warn("the old index cannot tell how far it had read", "journal", pack.JournalName(n), "err", err)
 	}
@@ -191,7 +192,7 @@ func (r *rebuild) journal(n uint32) error {
 		}
 		r.suspect[n] = p
 	}
-	b := s.db.batch()
+	b := s.db.Batch()
 	_, _, err = s.packs.Read(n, 0, func(rec pack.Record) error {
 		if kv := rec.KV; kv != nil {
 			r.keys[kv.Key] = max(r.keys[kv.Key], kv.Seq)
@@ -201,10 +202,10 @@ func (r *rebuild) journal(n uint32) error {
 		return s.apply(b, rec)
 	})
 	if err != nil {
-		return errors.Join(err, b.flush())
+		return errors.Join(err, b.Flush())
 	}
-	b.setMark(n, end)
-	return b.flush()
+	b.SetMark(n, end)
+	return b.Flush()
 }
 
 // check opens the rebuilt store and counts what is there and what is not.
@@ -246,8 +247,6 @@ func (r *rebuild) check(ctx context.Context) error {
 		}
 		r.res.Checkpoints++
 	}
-	return s.db.scan([]byte{'c'}, false, func([]byte, []byte, error) error {
-		r.res.Chunks++
-		return nil
-	})
+	r.res.Chunks, err = s.db.CountChunks()
+	return err
 }

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -73,7 +74,7 @@ func ValidName(name string) error {
 
 // loadRoots reads all root records. A damaged one is logged and left out: the others must stay reachable.
 func (s *Store) loadRoots() error {
-	return s.db.metas(rootPrefix, func(key string, seq uint64, payload []byte, err error) error {
+	return s.db.Metas(rootPrefix, func(key string, seq uint64, payload []byte, err error) error {
 		s.seq.Store(max(s.seq.Load(), seq))
 		if err == nil && len(payload) == 0 {
 			return nil // removed
@@ -83,7 +84,7 @@ func (s *Store) loadRoots() error {
 			pb, err = manifest.DecodeCheckpoint(payload)
 		}
 		if err == nil && pb.Id != ownerOf(key) {
-			err = fmt.Errorf("%w: it is that of %s", errDamaged, pb.Id)
+			err = fmt.Errorf("%w: it is that of %s", keys.ErrDamaged, pb.Id)
 		}
 		if errors.Is(err, manifest.ErrVersion) {
 			return &Error{Class: Unsupported, Op: "open store", Err: err, Hint: "use a later gpucr-fs"}
@@ -344,17 +345,17 @@ func (s *Store) forgetIfUnused(r *root) error {
 
 // deleteBody deletes all keys of a checkpoint but its root.
 func (s *Store) deleteBody(id string) error {
-	b := s.db.batch()
+	b := s.db.Batch()
 	for _, prefix := range []string{entriesPrefix, segPrefix, profilePrefix} {
-		err := s.db.scan(metaKey(prefix+id), false, func(key, _ []byte, _ error) error {
-			b.delete(append([]byte(nil), key...))
+		err := s.db.MetaKeys(prefix+id, func(key string) error {
+			b.DeleteMeta(key)
 			return nil
 		})
 		if err != nil {
-			return classify("remove", errors.Join(err, b.flush()))
+			return classify("remove", errors.Join(err, b.Flush()))
 		}
 	}
-	return classify("remove", errors.Join(b.flush(), s.dropHotSet(id)))
+	return classify("remove", errors.Join(b.Flush(), s.dropHotSet(id)))
 }
 
 // rootPuts gives the records of changed roots.
@@ -508,8 +509,8 @@ func (s *Store) Profile(ref string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, payload, err := s.db.meta(profileKey(r.id))
-	if errors.Is(err, errMissing) || err == nil && len(payload) == 0 {
+	_, payload, err := s.db.Meta(profileKey(r.id))
+	if errors.Is(err, keys.ErrMissing) || err == nil && len(payload) == 0 {
 		return nil, &Error{Class: NotFound, Op: op, Checkpoint: r.name(), Err: errors.New("no profile"), Hint: "a first restore records one"}
 	}
 	if err != nil {

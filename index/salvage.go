@@ -78,17 +78,13 @@ func (r *rebuild) readOld(ctx context.Context) (lost []pack.KV, err error) {
 		return nil, nil
 	}
 	if len(r.suspect) > 0 {
-		err = r.was.scan([]byte{'c'}, true, func(key, value []byte, err error) error {
-			var loc pack.Loc
-			if err == nil {
-				loc, err = pack.DecodeLoc(value)
-			}
+		err = r.was.Chunks(func(id chunk.ID, loc pack.Loc, err error) error {
 			p := r.suspect[loc.Pack]
 			switch {
 			case err != nil:
 				r.knows = false // a damaged record tells nothing
 			case p != nil:
-				p.chunks[loc.Page] = pack.Chunk{ID: [32]byte(key[1:]), Loc: loc}
+				p.chunks[loc.Page] = pack.Chunk{ID: id, Loc: loc}
 				p.sure[loc.Page] = true
 			}
 			return ctx.Err()
@@ -97,7 +93,7 @@ func (r *rebuild) readOld(ctx context.Context) (lost []pack.KV, err error) {
 			return nil, err
 		}
 	}
-	err = r.was.metas("", func(key string, seq uint64, payload []byte, err error) error {
+	err = r.was.Metas("", func(key string, seq uint64, payload []byte, err error) error {
 		switch {
 		case err != nil:
 			r.knows = false
@@ -118,11 +114,11 @@ func (r *rebuild) salvagePack(n uint32, p *suspect) error {
 	told := p.told && r.knows
 	if p.orphan && !told && len(p.aside) == 0 {
 		r.res.Lost = append(r.res.Lost, fmt.Sprintf("pack %s: its journal is gone, and no index tells all that it holds", pack.Name(n)))
-		b := s.db.batch()
+		b := s.db.Batch()
 		for _, c := range p.chunks {
-			b.setLoc(c)
+			b.SetChunk(c)
 		}
-		return b.flush()
+		return b.Flush()
 	}
 	if !p.orphan {
 		if _, _, err := s.packs.Read(n, 0, p.add); err != nil {
@@ -154,19 +150,19 @@ func (r *rebuild) salvagePack(n uint32, p *suspect) error {
 	if err != nil {
 		return err
 	}
-	b := s.db.batch()
+	b := s.db.Batch()
 	for _, c := range chunks {
 		if !s.knowsLater(c) {
-			b.setLoc(c)
+			b.SetChunk(c)
 		}
 	}
 	for _, kv := range kvs {
 		if err := s.apply(b, pack.Record{KV: &kv}); err != nil {
-			return errors.Join(err, b.flush())
+			return errors.Join(err, b.Flush())
 		}
 	}
-	b.setMark(n, mark)
-	if err := b.flush(); err != nil {
+	b.SetMark(n, mark)
+	if err := b.Flush(); err != nil {
 		return err
 	}
 	for _, name := range whole {

@@ -106,7 +106,7 @@ func (w *sealWriter) add(p string, n *node) error {
 			e.Segments = append(e.Segments, seg.start)
 			key, payload := segKey(w.d.id, n.number, seg.start), seg.encoded
 			if payload == nil {
-				if _, payload, err = w.d.s.db.meta(key); err != nil {
+				if _, payload, err = w.d.s.db.Meta(key); err != nil {
 					return classify("read draft", err)
 				}
 			}

@@ -71,7 +71,7 @@ func TestTagBesideRemoveManyTimes(t *testing.T) {
 			t.Errorf("%d of %d that were removed are back, %v", len(names), rounds, err)
 		}
 		left := 0
-		if err := s.db.metas("", func(key string, _ uint64, payload []byte, _ error) error {
+		if err := s.db.Metas("", func(key string, _ uint64, payload []byte, _ error) error {
 			if len(payload) > 0 {
 				left++
 			}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
@@ -80,16 +81,16 @@ func (s *Store) segment(key string) (*segment, error) {
 	if seg := s.segs.get(key); seg != nil {
 		return seg, nil
 	}
-	_, payload, err := s.db.meta(key)
-	if errors.Is(err, errMissing) {
-		return nil, fmt.Errorf("%w: segment %s is missing", errDamaged, key)
+	_, payload, err := s.db.Meta(key)
+	if errors.Is(err, keys.ErrMissing) {
+		return nil, fmt.Errorf("%w: segment %s is missing", keys.ErrDamaged, key)
 	}
 	if err != nil {
 		return nil, err
 	}
 	decoded, err := manifest.DecodeSegment(payload)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %v", errDamaged, err)
+		return nil, fmt.Errorf("%w: %v", keys.ErrDamaged, err)
 	}
 	seg := &segment{Segment: decoded}
 	s.segs.add(key, seg)
@@ -117,7 +118,7 @@ func (f *File) Locate(off, n int64, stop <-chan struct{}) {
 		for i, c := range seg.Chunks {
 			ids[i] = c.ID
 		}
-		if locs, err := f.c.s.db.locs(ids); err == nil {
+		if locs, err := f.c.s.db.Locs(ids); err == nil {
 			seg.locs.Store(&locs)
 		}
 	}

@@ -113,7 +113,7 @@ func (s *Store) keepTo() (uint32, error) {
 		return 0, err
 	}
 	for _, n := range orphans {
-		mark, err := s.db.mark(n)
+		mark, err := s.db.Mark(n)
 		if err != nil {
 			return 0, err
 		}

@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/storage"
@@ -30,7 +31,7 @@ type Store struct {
 	o      Options
 	log    *slog.Logger
 	lock   io.Closer
-	db     *db
+	db     *keys.DB
 	packs  *pack.Set
 	coder  *chunk.Coder
 	arena  *arena
@@ -140,7 +141,7 @@ func openLocked(ctx context.Context, dir string, config Config, o Options, lock 
 	if _, err := o.Storage.Stat(packDir); err != nil {
 		return nil, &Error{Class: Corrupt, Op: op, File: packDir, Err: err, Hint: "restore the folder from a backup"}
 	}
-	if err := takeFresh(dbDir); err != nil {
+	if err := keys.FinishSwap(dbDir); err != nil {
 		return nil, classify(op, err)
 	}
 	fresh, err := isFresh(o.Storage, dbDir, packDir)
@@ -152,13 +153,13 @@ func openLocked(ctx context.Context, dir string, config Config, o Options, lock 
 			return nil, &Error{Class: Corrupt, Op: op, File: dbDir, Err: errors.New("the index is gone"), Hint: damagedHint(dir)}
 		}
 	}
-	if !fresh && !isSound(dbDir) {
+	if !fresh && !keys.IsSound(dbDir) {
 		o.Logger.Warn("the index was cut short by a full disk, or a failure to write it, and is built anew", "store", dir)
 		if _, err := rebuildIndex(ctx, dir, config, o); err != nil {
 			return nil, err
 		}
 	}
-	d, err := openDB(dbDir, o.Logger, room{dir, o.FreeFloor}, o.Tuning)
+	d, err := keys.Open(dbDir, o.Logger, keys.Room{Dir: dir, Floor: o.FreeFloor}, o.Tuning.keys())
 	if errors.Is(err, pack.ErrNoSpace) || errors.Is(err, syscall.ENOSPC) {
 		return nil, classify(op, err)
 	}
@@ -166,17 +167,17 @@ func openLocked(ctx context.Context, dir string, config Config, o Options, lock 
 		return nil, &Error{Class: Corrupt, Op: op, File: dbDir, Err: err, Hint: damagedHint(dir)}
 	}
 	if fresh {
-		if err := declareSound(dbDir); err != nil {
-			return nil, errors.Join(classify(op, err), d.close())
+		if err := keys.DeclareSound(dbDir); err != nil {
+			return nil, errors.Join(classify(op, err), d.Close())
 		}
 	}
 	packs, err := pack.Open(packDir, pack.Options{Store: config.identity(), PackSize: config.PackSize, FreeFloor: o.FreeFloor, Logger: o.Logger, Storage: o.Storage})
 	if err != nil {
-		return nil, errors.Join(classify(op, err), d.close())
+		return nil, errors.Join(classify(op, err), d.Close())
 	}
 	s, err := newStore(dir, config, o, d, packs)
 	if err != nil {
-		return nil, errors.Join(err, packs.Close(), d.close())
+		return nil, errors.Join(err, packs.Close(), d.Close())
 	}
 	if err := s.recover(); err != nil {
 		s.stop()
@@ -191,7 +192,7 @@ func openLocked(ctx context.Context, dir string, config Config, o Options, lock 
 	return s, nil
 }
 
-func newStore(dir string, config Config, o Options, d *db, packs *pack.Set) (*Store, error) {
+func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set) (*Store, error) {
 	coder, err := chunk.NewCoder(o.Workers, config.Chunk.Max)
 	if err != nil {
 		return nil, &Error{Op: "open store", Err: err}
@@ -229,7 +230,7 @@ func classify(op string, err error) error {
 	switch {
 	case errors.Is(err, pack.ErrVersion):
 		class, hint = Unsupported, "use a later gpucr-fs"
-	case errors.Is(err, pack.ErrCorrupt), errors.Is(err, errDamaged), errors.Is(err, errMissing):
+	case errors.Is(err, pack.ErrCorrupt), errors.Is(err, keys.ErrDamaged), errors.Is(err, keys.ErrMissing):
 		class = Corrupt
 	case errors.Is(err, pack.ErrTooLarge), errors.Is(err, manifest.ErrLimit):
 		class = Invalid
@@ -289,7 +290,7 @@ func (s *Store) stop() error {
 	s.commitMu.Unlock()
 	s.cache.drop()
 	s.coder.Close()
-	err := errors.Join(s.packs.Close(), s.db.close())
+	err := errors.Join(s.packs.Close(), s.db.Close())
 	s.arena.close()
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
@@ -95,7 +96,7 @@ func (g *collection) bury(n uint32) (p *packPlan, journal int64, err error) {
 		s.avoid(p.kill)
 		return nil, 0, err
 	}
-	return p, mark, s.db.sync()
+	return p, mark, s.db.Sync()
 }
 
 // plan reads the journal of pack n. Call with commitMu and sweepMu held.
@@ -105,7 +106,7 @@ func (g *collection) plan(n uint32) (*packPlan, error) {
 	if p.leave {
 		return p, nil
 	}
-	mark, err := s.db.mark(n)
+	mark, err := s.db.Mark(n)
 	if err != nil {
 		return nil, err
 	}
@@ -207,14 +208,14 @@ func (g *collection) keys(n uint32, fn func(pack.KV) error) error {
 		if r.KV == nil {
 			return nil
 		}
-		seq, _, err := s.db.meta(r.KV.Key)
+		seq, _, err := s.db.Meta(r.KV.Key)
 		if g.unclear[ownerOf(r.KV.Key)] {
 			err = nil // what the index lacks of it may be here alone
-		} else if errors.Is(err, errMissing) || err == nil && seq != r.KV.Seq {
+		} else if errors.Is(err, keys.ErrMissing) || err == nil && seq != r.KV.Seq {
 			return nil
 		}
 		// What the index holds damaged may be whole here.
-		if err != nil && !errors.Is(err, errDamaged) {
+		if err != nil && !errors.Is(err, keys.ErrDamaged) {
 			return err
 		}
 		kv := *r.KV

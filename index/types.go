@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
@@ -70,6 +71,8 @@ type Tuning struct {
 	IndexSynced   func(dir string) // called after the index in dir was synced
 }
 
+func (t Tuning) keys() keys.Tuning { return keys.Tuning{Memory: t.IndexMemory, Synced: t.IndexSynced} }
+
 func (t *Tuning) setDefaults(workers int) {
 	if t.CommitEvery == 0 {
 		t.CommitEvery = CommitEvery
@@ -80,12 +83,6 @@ func (t *Tuning) setDefaults(workers int) {
 	if t.IngestWorkers == 0 {
 		// While one waits for the disk the other hashes.
 		t.IngestWorkers = 2 * workers
-	}
-	if t.IndexMemory == 0 {
-		t.IndexMemory = 8 << 20
-	}
-	if t.IndexSynced == nil {
-		t.IndexSynced = func(string) {}
 	}
 }
 

@@ -1,7 +1,6 @@
 package index
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -10,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
@@ -110,17 +110,17 @@ func TestGCSparesWhatIsBeingCommitted(t *testing.T) {
 	s.hooks.marked = func() {
 		s.commitMu.Lock()
 		defer s.commitMu.Unlock()
-		b := s.db.batch()
+		b := s.db.Batch()
 		if _, _, err := s.packs.Read(1, 0, func(r pack.Record) error {
 			if r.Chunk != nil {
-				b.delete(chunkKey(r.Chunk.ID))
+				b.DeleteChunk(r.Chunk.ID)
 				s.unindexed = append(s.unindexed, *r.Chunk)
 			}
 			return nil
 		}); err != nil {
 			t.Error(err)
 		}
-		if err := b.flush(); err != nil || len(s.unindexed) == 0 {
+		if err := b.Flush(); err != nil || len(s.unindexed) == 0 {
 			t.Errorf("%d chunks, %v", len(s.unindexed), err)
 		}
 	}
@@ -358,16 +358,16 @@ func TestGCBesideADamagedCheckpoint(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			b := s.db.batch()
-			if err := s.db.scan([]byte{'c'}, true, func(key, value []byte, _ error) error {
-				if loc, err := pack.DecodeLoc(value); err == nil && loc.Pack == 1 && !shared[[32]byte(key[1:])] {
-					b.delete(bytes.Clone(key))
+			b := s.db.Batch()
+			if err := s.db.Chunks(func(id chunk.ID, loc pack.Loc, err error) error {
+				if err == nil && loc.Pack == 1 && !shared[id] {
+					b.DeleteChunk(id)
 				}
 				return nil
 			}); err != nil {
 				t.Fatal(err)
 			}
-			if err := b.flush(); err != nil {
+			if err := b.Flush(); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -407,14 +407,14 @@ func TestGCBesideADamagedCheckpoint(t *testing.T) {
 }
 
 func (s *Store) deleteKeys(prefix string) error {
-	b := s.db.batch()
-	if err := s.db.scan(metaKey(prefix), false, func(key, _ []byte, _ error) error {
-		b.delete(bytes.Clone(key))
+	b := s.db.Batch()
+	if err := s.db.MetaKeys(prefix, func(key string) error {
+		b.DeleteMeta(key)
 		return nil
 	}); err != nil {
 		return err
 	}
-	return b.flush()
+	return b.Flush()
 }
 
 // TestGCLeavesAPackAlone whose journal does not list what is in use.

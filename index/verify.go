@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -136,7 +137,7 @@ func (v *verification) manifests(ctx context.Context) error {
 			for ci, c := range seg.Chunks {
 				loc, err := l.locate(c.ID)
 				if err == nil && loc.Raw != c.Len {
-					err = fmt.Errorf("%w: chunk of %d bytes, not %d", errDamaged, loc.Raw, c.Len)
+					err = fmt.Errorf("%w: chunk of %d bytes, not %d", keys.ErrDamaged, loc.Raw, c.Len)
 				}
 				if err != nil && v.s.isGone(r) {
 					return errRemoved
@@ -201,13 +202,12 @@ func (v *verification) readUnlisted(ctx context.Context, total int64) error {
 		return nil
 	}
 	byPack := map[uint32][]pack.Chunk{}
-	err := v.s.db.scan([]byte{'c'}, true, func(key, value []byte, err error) error {
+	err := v.s.db.Chunks(func(id chunk.ID, loc pack.Loc, err error) error {
 		if err != nil {
 			return nil // found by those who look for the chunk
 		}
-		loc, err := pack.DecodeLoc(value)
-		if seen := v.unlisted[loc.Pack]; err == nil && seen != nil && v.used[loc.Pack].has(loc.Page) && !seen.has(loc.Page) {
-			byPack[loc.Pack] = append(byPack[loc.Pack], pack.Chunk{ID: chunk.ID(key[1:]), Loc: loc})
+		if seen := v.unlisted[loc.Pack]; seen != nil && v.used[loc.Pack].has(loc.Page) && !seen.has(loc.Page) {
+			byPack[loc.Pack] = append(byPack[loc.Pack], pack.Chunk{ID: id, Loc: loc})
 		}
 		return ctx.Err()
 	})
@@ -225,7 +225,7 @@ func (v *verification) readUnlisted(ctx context.Context, total int64) error {
 
 // listed gives the chunks of pack n that are to be read, in the order of their slots.
 func (v *verification) listed(n uint32) ([]pack.Chunk, error) {
-	mark, err := v.s.db.mark(n)
+	mark, err := v.s.db.Mark(n)
 	if err != nil {
 		return nil, err
 	}

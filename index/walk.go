@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -67,9 +68,9 @@ func (s *Store) walkSegments(ctx context.Context, r *root, pb *manifestpb.Checkp
 
 // readSegment gives segment i of an entry and checks that it is what the entry says.
 func (s *Store) readSegment(id string, e *manifestpb.Entry, i int) (*manifest.Segment, error) {
-	_, payload, err := s.db.meta(segKey(id, e.Number, e.Segments[i]))
-	if errors.Is(err, errMissing) {
-		return nil, fmt.Errorf("%w: a part of the manifest is missing", errDamaged)
+	_, payload, err := s.db.Meta(segKey(id, e.Number, e.Segments[i]))
+	if errors.Is(err, keys.ErrMissing) {
+		return nil, fmt.Errorf("%w: a part of the manifest is missing", keys.ErrDamaged)
 	}
 	if err != nil {
 		return nil, err
@@ -83,7 +84,7 @@ func (s *Store) readSegment(id string, e *manifestpb.Entry, i int) (*manifest.Se
 		end = e.Segments[i+1]
 	}
 	if seg.Start != e.Segments[i] || seg.Start+seg.Len != end {
-		return nil, fmt.Errorf("%w: a part of the manifest covers [%d, %d), not [%d, %d)", errDamaged, seg.Start, seg.Start+seg.Len, e.Segments[i], end)
+		return nil, fmt.Errorf("%w: a part of the manifest covers [%d, %d), not [%d, %d)", keys.ErrDamaged, seg.Start, seg.Start+seg.Len, e.Segments[i], end)
 	}
 	return seg, nil
 }

@@ -46,7 +46,7 @@ var leaves = []string{"index/chunk", "kfd/abi", "cuda/driver"}
 // onlyIn gives, for a dependency, the folders that may import it.
 var onlyIn = map[string][]string{
 	"github.com/hanwen/go-fuse":       {"fs", "kfd/kfdsim"},
-	"github.com/dgraph-io/badger":     {"index"},
+	"github.com/dgraph-io/badger":     {"index/keys"},
 	"github.com/spf13/cobra":          {"cmd"},
 	"github.com/ebitengine/purego":    {"cuda/driver"},
 	module + "/cuda/driver":           {"cmd/gpucr-cuda"}, // whoever loads it is linked dynamically

@@ -1,8 +1,7 @@
-package index
+package keys
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -21,22 +19,22 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/crc32c"
+	"github.com/gpucr/gpucr-fs/index/keys/sigbus"
 	"github.com/gpucr/gpucr-fs/index/pack"
-	"github.com/gpucr/gpucr-fs/index/sigbus"
 )
 
-// db is Badger seen as the three things the store keeps in it. Badger answers a damaged value with an empty one and no error, so every value carries a sum over
+// DB is Badger seen as the three things the store keeps in it. Badger answers a damaged value with an empty one and no error, so every value carries a sum over
 // its key and itself.
 //
 //	'c' id            → Loc
 //	'k' key           → metadata: u64 sequence, payload
 //	's' "mark" u32    → how far the journal of a pack has been applied
 //
-// How a full disk is outlived is told in dbfull_linux.go.
-type db struct {
+// How a full disk is outlived is told in full_linux.go.
+type DB struct {
 	dir  string
 	l    *slog.Logger
-	room room
+	room Room
 	t    Tuning
 
 	mu    sync.Mutex   // one mend at a time
@@ -49,24 +47,37 @@ type db struct {
 }
 
 var (
-	errMissing = errors.New("not in the index")
-	errDamaged = errors.New("damaged index record")
-	// errUnwritten: see db.close.
-	errUnwritten = errors.New("the index cannot be written; its log is left, and read when the store is opened again")
+	// ErrMissing: there is no such key.
+	ErrMissing = errors.New("not in the index")
+	// ErrDamaged: there is, and what it holds is not what was written.
+	ErrDamaged = errors.New("damaged index record")
+	// ErrUnwritten: see [DB.Close].
+	ErrUnwritten = errors.New("the index cannot be written; its log is left, and read when the store is opened again")
 )
 
-// openDB opens the index at dir, and makes it where there is none.
-func openDB(dir string, log *slog.Logger, r room, t Tuning) (*db, error) {
+// Tuning moves thresholds; for tests. Zero values stand for the defaults.
+type Tuning struct {
+	Memory int64            // bytes gathered in memory before a table is written; default 8 MiB
+	Synced func(dir string) // called after the index in dir was synced
+}
+
+// Open opens the index at dir, and makes it where there is none.
+func Open(dir string, log *slog.Logger, r Room, t Tuning) (*DB, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
 	}
-	t.setDefaults(1)
-	d := &db{dir: dir, l: log, room: r, t: t}
+	if t.Memory == 0 {
+		t.Memory = 8 << 20
+	}
+	if t.Synced == nil {
+		t.Synced = func(string) {}
+	}
+	d := &DB{dir: dir, l: log, room: r, t: t}
 	return d, d.open()
 }
 
-func (d *db) options(l badgerLog) badger.Options {
+func (d *DB) options(l badgerLog) badger.Options {
 	return badger.DefaultOptions(d.dir).
 		WithLogger(l).
 		WithCompression(options.None).
@@ -74,9 +85,9 @@ func (d *db) options(l badgerLog) badger.Options {
 		WithMetricsEnabled(false).
 		WithValueThreshold(1 << 10).
 		WithValueLogFileSize(64 << 20).
-		WithMemTableSize(d.t.IndexMemory).
+		WithMemTableSize(d.t.Memory).
 		WithNumMemtables(2).
-		WithBaseTableSize(d.t.IndexMemory / 2).
+		WithBaseTableSize(d.t.Memory / 2).
 		WithBlockCacheSize(0). // blocks are not compressed: the page cache serves
 		WithIndexCacheSize(32 << 20).
 		WithNumCompactors(2).
@@ -85,7 +96,7 @@ func (d *db) options(l badgerLog) badger.Options {
 }
 
 // open opens Badger. It fails with pack.ErrNoSpace where the disk has no room for what opening writes.
-func (d *db) open() error {
+func (d *DB) open() error {
 	if free, err := d.room.free(); err != nil {
 		return err
 	} else if free < openRoom {
@@ -179,9 +190,9 @@ func checkTable(name string) (err error) {
 // closeFailures is how often Badger may fail while it closes, which it reports once a second.
 const closeFailures = 5
 
-// close closes Badger. That writes its memory table to a file, and tries for ever where it cannot, as on a full disk or when somebody has removed the folder. It
+// Close closes Badger. That writes its memory table to a file, and tries for ever where it cannot, as on a full disk or when somebody has removed the folder. It
 // is left to that, then: what it could not write is in its log, which the next open reads.
-func (d *db) close() error {
+func (d *DB) Close() error {
 	if d.b == nil {
 		return nil
 	}
@@ -194,7 +205,7 @@ func (d *db) close() error {
 			return err
 		case text := <-d.log.errs:
 			if failures == closeFailures {
-				return fmt.Errorf("%w: %s", errUnwritten, text)
+				return fmt.Errorf("%w: %s", ErrUnwritten, text)
 			}
 		}
 	}
@@ -213,17 +224,17 @@ func sealValue(key, value []byte) []byte {
 // openValue undoes sealValue.
 func openValue(key, sealed []byte) ([]byte, error) {
 	if len(sealed) < 4 {
-		return nil, errDamaged
+		return nil, ErrDamaged
 	}
 	value := sealed[:len(sealed)-4]
 	if crc32c.Update(crc32c.Checksum(key), value) != binary.LittleEndian.Uint32(sealed[len(value):]) {
-		return nil, errDamaged
+		return nil, ErrDamaged
 	}
 	return value, nil
 }
 
-// get gives a copy of the value at key, errMissing or errDamaged.
-func (d *db) get(key []byte) (out []byte, err error) {
+// get gives a copy of the value at key, ErrMissing or ErrDamaged.
+func (d *DB) get(key []byte) (out []byte, err error) {
 	defer damageOfPanic(&err)
 	b, err := d.enter()
 	if err != nil {
@@ -237,13 +248,13 @@ func (d *db) get(key []byte) (out []byte, err error) {
 		}
 		v, err := item.ValueCopy(nil)
 		if err != nil {
-			return fmt.Errorf("%w: %v", errDamaged, err)
+			return fmt.Errorf("%w: %v", ErrDamaged, err)
 		}
 		out, err = openValue(key, v)
 		return err
 	})
 	if errors.Is(err, badger.ErrKeyNotFound) {
-		return nil, errMissing
+		return nil, ErrMissing
 	}
 	return out, err
 }
@@ -251,11 +262,12 @@ func (d *db) get(key []byte) (out []byte, err error) {
 // damageOfPanic turns a panic of Badger over a table it cannot parse into an error.
 func damageOfPanic(err *error) {
 	if p := recover(); p != nil {
-		*err = fmt.Errorf("%w: %v", errDamaged, p)
+		*err = fmt.Errorf("%w: %v", ErrDamaged, p)
 	}
 }
 
-func (d *db) loc(id chunk.ID) (pack.Loc, error) {
+// Loc gives the location of a chunk, ErrMissing or ErrDamaged.
+func (d *DB) Loc(id chunk.ID) (pack.Loc, error) {
 	v, err := d.get(chunkKey(id))
 	if err != nil {
 		return pack.Loc{}, err
@@ -263,12 +275,12 @@ func (d *db) loc(id chunk.ID) (pack.Loc, error) {
 	return pack.DecodeLoc(v)
 }
 
-// maxSteps is how many keys locs passes over before it looks the next one up: a step costs a tenth of that.
+// maxSteps is how many keys Locs passes over before it looks the next one up: a step costs a tenth of that.
 const maxSteps = 16
 
-// locs gives the locations of many chunks; that of a chunk which the index lacks, or whose record is damaged, is zero. It goes through the keys in their order: in
-// an index without others each costs 0.3 µs where loc takes 1.1, among sixteen times as many 1.2 where loc takes 2.7 (BenchmarkLocate).
-func (d *db) locs(ids []chunk.ID) (out []pack.Loc, err error) {
+// Locs gives the locations of many chunks; that of a chunk which the index lacks, or whose record is damaged, is zero. It goes through the keys in their order: in
+// an index without others each costs 0.3 µs where loc takes 1.1, among sixteen times as many 1.2 where Loc takes 2.7 (BenchmarkLocate).
+func (d *DB) Locs(ids []chunk.ID) (out []pack.Loc, err error) {
 	defer damageOfPanic(&err)
 	out = make([]pack.Loc, len(ids))
 	order := make([]int32, len(ids))
@@ -315,8 +327,8 @@ func (d *db) locs(ids []chunk.ID) (out []pack.Loc, err error) {
 	return out, err
 }
 
-// meta gives the sequence and payload at a metadata key.
-func (d *db) meta(key string) (uint64, []byte, error) {
+// Meta gives the sequence and payload at a metadata key.
+func (d *DB) Meta(key string) (uint64, []byte, error) {
 	v, err := d.get(metaKey(key))
 	if err != nil {
 		return 0, nil, err
@@ -326,24 +338,25 @@ func (d *db) meta(key string) (uint64, []byte, error) {
 
 func splitMeta(v []byte) (uint64, []byte, error) {
 	if len(v) < 8 {
-		return 0, nil, errDamaged
+		return 0, nil, ErrDamaged
 	}
 	return binary.LittleEndian.Uint64(v), v[8:], nil
 }
 
-func (d *db) mark(n uint32) (int64, error) {
+// Mark gives how far the journal of pack n has been applied, in bytes; 0 where nothing is known.
+func (d *DB) Mark(n uint32) (int64, error) {
 	v, err := d.get(markKey(n))
-	if errors.Is(err, errMissing) {
+	if errors.Is(err, ErrMissing) {
 		return 0, nil
 	}
 	if err != nil || len(v) != 8 {
-		return 0, errors.Join(errDamaged, err)
+		return 0, errors.Join(ErrDamaged, err)
 	}
 	return int64(binary.LittleEndian.Uint64(v)), nil
 }
 
-// marks calls fn for every pack that has a mark.
-func (d *db) marks(fn func(n uint32)) error {
+// Marks calls fn for every pack that has a mark.
+func (d *DB) Marks(fn func(n uint32)) error {
 	prefix := markKey(0)[:len(markKey(0))-4]
 	return d.scan(prefix, false, func(key, _ []byte, _ error) error {
 		if len(key) == len(prefix)+4 {
@@ -353,8 +366,8 @@ func (d *db) marks(fn func(n uint32)) error {
 	})
 }
 
-// metas calls fn for every metadata key with the prefix, in order. A damaged record comes with err set. The payload is valid during the call.
-func (d *db) metas(prefix string, fn func(key string, seq uint64, payload []byte, err error) error) error {
+// Metas calls fn for every metadata key with the prefix, in order. A damaged record comes with err set. The payload is valid during the call.
+func (d *DB) Metas(prefix string, fn func(key string, seq uint64, payload []byte, err error) error) error {
 	return d.scan(metaKey(prefix), true, func(key, value []byte, err error) error {
 		var seq uint64
 		var payload []byte
@@ -366,7 +379,7 @@ func (d *db) metas(prefix string, fn func(key string, seq uint64, payload []byte
 }
 
 // scan calls fn for every key with the prefix, in order.
-func (d *db) scan(prefix []byte, values bool, fn func(key, value []byte, err error) error) (err error) {
+func (d *DB) scan(prefix []byte, values bool, fn func(key, value []byte, err error) error) (err error) {
 	defer damageOfPanic(&err)
 	b, err := d.enter()
 	if err != nil {
@@ -401,120 +414,24 @@ func (d *db) scan(prefix []byte, values bool, fn func(key, value []byte, err err
 	})
 }
 
-// batch gathers writes. Badger may apply it in several steps, in order: what makes earlier writes count must come last. Each must be flushed once.
-type batch struct {
-	d     *db
-	b     *badger.DB // nil: there is none, as err says
-	wb    *badger.WriteBatch
-	bytes int
-	err   error
+// Chunks calls fn for every chunk, by id. A damaged record comes with err set.
+func (d *DB) Chunks(fn func(id chunk.ID, loc pack.Loc, err error) error) error {
+	return d.scan([]byte{'c'}, true, func(key, value []byte, err error) error {
+		var loc pack.Loc
+		if err == nil {
+			loc, err = pack.DecodeLoc(value)
+		}
+		return fn(chunk.ID(key[1:]), loc, err)
+	})
 }
 
-// batch begins one. Where the disk is or was full it first looks whether there is room again.
-func (d *db) batch() *batch {
-	out := &batch{d: d}
-	if out.err = d.ready(); out.err != nil {
-		return out
-	}
-	if out.b, out.err = d.enter(); out.err == nil {
-		out.wb = out.b.NewWriteBatch()
-	}
-	return out
+// CountChunks gives the number of chunks.
+func (d *DB) CountChunks() (n int64, err error) {
+	err = d.scan([]byte{'c'}, false, func([]byte, []byte, error) error { n++; return nil })
+	return n, err
 }
 
-// batchBytes bounds what a Badger batch holds in memory: it counts 60 bytes a value whatever the size, so it would not do so itself.
-const batchBytes = 8 << 20
-
-func (b *batch) set(key, value []byte) {
-	if b.err != nil {
-		return
-	}
-	b.err = b.wb.Set(key, sealValue(key, value))
-	b.bytes += len(key) + len(value)
-	b.turn()
+// MetaKeys calls fn for every metadata key with the prefix, in order, without reading what is there.
+func (d *DB) MetaKeys(prefix string, fn func(key string) error) error {
+	return d.scan(metaKey(prefix), false, func(key, _ []byte, _ error) error { return fn(string(key[1:])) })
 }
-
-func (b *batch) delete(key []byte) {
-	if b.err != nil {
-		return
-	}
-	b.err = b.wb.Delete(key)
-	b.bytes += len(key)
-	b.turn()
-}
-
-func (b *batch) turn() {
-	if b.err == nil && b.bytes > batchBytes {
-		b.err = b.d.written(b.wb.Flush())
-		b.wb, b.bytes = b.b.NewWriteBatch(), 0
-	}
-}
-
-func (b *batch) setLoc(c pack.Chunk) { b.set(chunkKey(c.ID), pack.AppendLoc(nil, c.Loc)) }
-func (b *batch) setMeta(key string, seq uint64, payload []byte) {
-	b.set(metaKey(key), append(binary.LittleEndian.AppendUint64(make([]byte, 0, 12+len(payload)), seq), payload...))
-}
-func (b *batch) setMark(n uint32, end int64) {
-	b.set(markKey(n), binary.LittleEndian.AppendUint64(nil, uint64(end)))
-}
-
-func (b *batch) flush() error {
-	if b.b == nil {
-		return b.err
-	}
-	defer b.d.leave()
-	if b.err != nil {
-		b.wb.Cancel()
-		return b.err
-	}
-	return b.d.written(b.wb.Flush())
-}
-
-// sync makes what was flushed durable.
-func (d *db) sync() error {
-	b, err := d.enter()
-	if err != nil {
-		return err
-	}
-	defer d.leave()
-	if err := d.written(b.Sync()); err != nil {
-		return err
-	}
-	d.t.IndexSynced(d.dir)
-	return nil
-}
-
-// compact gives back what is dead of the value log.
-func (d *db) compact() error {
-	b, err := d.enter()
-	if err != nil {
-		return err
-	}
-	defer d.leave()
-	for b.RunValueLogGC(0.5) == nil {
-		continue // as long as a log file was rewritten
-	}
-	return nil
-}
-
-// badgerLog sends Badger's messages to slog: its errors and warnings as they are, its chatter to debug.
-type badgerLog struct {
-	l    *slog.Logger
-	errs chan string // errors, for who waits for them
-	fail func()      // called for each error
-}
-
-func (b badgerLog) say(level slog.Level, f string, v ...any) {
-	b.l.Log(context.Background(), level, strings.TrimSpace(fmt.Sprintf(f, v...)), "from", "badger")
-}
-func (b badgerLog) Errorf(f string, v ...any) {
-	b.say(slog.LevelError, f, v...)
-	b.fail()
-	select {
-	case b.errs <- strings.TrimSpace(fmt.Sprintf(f, v...)):
-	default:
-	}
-}
-func (b badgerLog) Warningf(f string, v ...any) { b.say(slog.LevelWarn, f, v...) }
-func (b badgerLog) Infof(f string, v ...any)    { b.say(slog.LevelDebug, f, v...) }
-func (b badgerLog) Debugf(f string, v ...any)   { b.say(slog.LevelDebug, f, v...) }

@@ -1,4 +1,4 @@
-package index
+package keys
 
 import (
 	"errors"
@@ -37,17 +37,17 @@ const openRoom = 1 << 20
 // copyRoom is what must be free beyond the index's own size and the floor before it is copied.
 const copyRoom = 16 << 20
 
-// room tells of the disk that the index is on.
-type room struct {
-	dir   string // any folder of it that exists
-	floor int64  // bytes that are to stay free
+// Room tells of the disk that the index is on.
+type Room struct {
+	Dir   string // any folder of it that exists
+	Floor int64  // bytes that are to stay free
 }
 
 // free gives the bytes that this process could still write, the superuser's reserve included.
-func (r room) free() (int64, error) {
+func (r Room) free() (int64, error) {
 	var st unix.Statfs_t
-	if err := unix.Statfs(r.dir, &st); err != nil {
-		return 0, fmt.Errorf("statfs %s: %w", r.dir, err)
+	if err := unix.Statfs(r.Dir, &st); err != nil {
+		return 0, fmt.Errorf("statfs %s: %w", r.Dir, err)
 	}
 	return int64(st.Bfree) * st.Bsize, nil
 }
@@ -56,7 +56,7 @@ func (r room) free() (int64, error) {
 const out = -1
 
 // enter gives Badger to its caller until leave. It may be entered again by who is in.
-func (d *db) enter() (*badger.DB, error) {
+func (d *DB) enter() (*badger.DB, error) {
 	for {
 		switch n := d.in.Load(); {
 		case n == out:
@@ -65,57 +65,58 @@ func (d *db) enter() (*badger.DB, error) {
 		case d.in.CompareAndSwap(n, n+1):
 			if d.b == nil {
 				d.in.Add(-1)
-				return nil, fmt.Errorf("%w: the index could not be opened again after the disk was full", errDamaged)
+				return nil, fmt.Errorf("%w: the index could not be opened again after the disk was full", ErrDamaged)
 			}
 			return d.b, nil
 		}
 	}
 }
 
-func (d *db) leave() { d.in.Add(-1) }
+func (d *DB) leave() { d.in.Add(-1) }
 
 // condemn notes that the disk lacks what Badger wrote.
-func (d *db) condemn() {
+func (d *DB) condemn() {
 	d.bad.Store(true)
 	_ = os.Remove(filepath.Join(d.dir, soundName)) // gone already, if the handler was there first
 }
 
-// cut says whether it does.
-func (d *db) cut() bool { return d.bad.Load() || d.watch.Load().Faulted() }
+// Cut says whether it does.
+func (d *DB) Cut() bool { return d.bad.Load() || d.watch.Load().Faulted() }
 
 // written turns the end of a write into an error if the disk did not take it.
-func (d *db) written(err error) error {
+func (d *DB) written(err error) error {
 	if err != nil {
 		d.condemn()
 		return err
 	}
-	if d.cut() {
-		return d.noRoom("")
+	if d.Cut() {
+		return d.NoRoom("")
 	}
 	return nil
 }
 
-func (d *db) noRoom(why string) error {
+// NoRoom gives the error of those who cannot write; why follows the word "written".
+func (d *DB) NoRoom(why string) error {
 	free, _ := d.room.free() // 0 where the file system does not say
 	return fmt.Errorf("%w: the index could not be written%s; %d MiB are free on its file system, %d MiB are kept free",
-		pack.ErrNoSpace, why, free>>20, d.room.floor>>20)
+		pack.ErrNoSpace, why, free>>20, d.room.Floor>>20)
 }
 
 // ready fails with pack.ErrNoSpace while the index cannot be written.
-func (d *db) ready() error {
-	if !d.cut() {
+func (d *DB) ready() error {
+	if !d.Cut() {
 		return nil
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.cut() {
+	if !d.Cut() {
 		return nil
 	}
 	return d.mend()
 }
 
 // mend copies the index to where all of it is on disk. Call with mu held.
-func (d *db) mend() error {
+func (d *DB) mend() error {
 	size, err := allocated(d.dir)
 	if err != nil {
 		return err
@@ -124,12 +125,12 @@ func (d *db) mend() error {
 	if err != nil {
 		return err
 	}
-	if free < size+copyRoom+d.room.floor {
-		return d.noRoom("")
+	if free < size+copyRoom+d.room.Floor {
+		return d.NoRoom("")
 	}
 	fresh := d.dir + ".new"
 	if err := d.copyTo(fresh); err != nil {
-		return errors.Join(d.noRoom(", nor copied: "+err.Error()), os.RemoveAll(fresh))
+		return errors.Join(d.NoRoom(", nor copied: "+err.Error()), os.RemoveAll(fresh))
 	}
 	d.turn.Lock()
 	defer d.turn.Unlock()
@@ -147,13 +148,13 @@ func (d *db) mend() error {
 }
 
 // exchange closes Badger and opens it on the copy.
-func (d *db) exchange(fresh string) error {
-	if err := d.close(); errors.Is(err, errUnwritten) {
+func (d *DB) exchange(fresh string) error {
+	if err := d.Close(); errors.Is(err, ErrUnwritten) {
 		// It goes on trying, in this folder. What it holds can still be read.
-		return d.noRoom(", nor closed")
+		return d.NoRoom(", nor closed")
 	}
 	d.b = nil
-	if err := swapIndex(d.dir, fresh); err != nil {
+	if err := Swap(d.dir, fresh); err != nil {
 		return err
 	}
 	d.bad.Store(false)
@@ -161,11 +162,11 @@ func (d *db) exchange(fresh string) error {
 }
 
 // copyTo writes all keys into a new index and declares it sound.
-func (d *db) copyTo(fresh string) (err error) {
+func (d *DB) copyTo(fresh string) (err error) {
 	if err := os.RemoveAll(fresh); err != nil {
 		return err
 	}
-	to, err := openDB(fresh, d.l, d.room, d.t)
+	to, err := Open(fresh, d.l, d.room, d.t)
 	if err != nil {
 		return err
 	}
@@ -189,7 +190,7 @@ func (d *db) copyTo(fresh string) (err error) {
 	}
 	b, err := d.enter()
 	if err != nil {
-		return errors.Join(err, to.close())
+		return errors.Join(err, to.Close())
 	}
 	err = b.View(func(txn *badger.Txn) error {
 		o := badger.DefaultIteratorOptions
@@ -206,31 +207,31 @@ func (d *db) copyTo(fresh string) (err error) {
 	d.leave()
 	err = errors.Join(err, to.written(w.Flush()))
 	if err == nil {
-		err = to.sync()
+		err = to.Sync()
 	}
-	err = errors.Join(err, to.close())
-	if err == nil && to.cut() {
+	err = errors.Join(err, to.Close())
+	if err == nil && to.Cut() {
 		err = errors.New("the disk is full again")
 	}
 	if err == nil {
-		err = declareSound(fresh)
+		err = DeclareSound(fresh)
 	}
 	return err
 }
 
-// declareSound makes the file, durably, that says that the index at dir is complete.
-func declareSound(dir string) error {
+// DeclareSound makes the file, durably, that says that the index at dir is complete.
+func DeclareSound(dir string) error {
 	return errors.Join(os.WriteFile(filepath.Join(dir, soundName), nil, 0o600), storage.Disk{}.SyncDir(dir))
 }
 
-// isSound says whether the index at dir is complete.
-func isSound(dir string) bool {
+// IsSound says whether the index at dir is complete.
+func IsSound(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, soundName))
 	return err == nil
 }
 
-// swapIndex puts the index at fresh in place of that at dir. Between its two renames there is none at dir: takeFresh ends what was begun.
-func swapIndex(dir, fresh string) error {
+// Swap puts the index at fresh in place of that at dir. Between its two renames there is none at dir: FinishSwap ends what was begun.
+func Swap(dir, fresh string) error {
 	aside := dir + ".old"
 	if err := os.RemoveAll(aside); err != nil {
 		return err
@@ -241,10 +242,10 @@ func swapIndex(dir, fresh string) error {
 	return errors.Join(os.Rename(fresh, dir), storage.Disk{}.SyncDir(filepath.Dir(dir)), os.RemoveAll(aside))
 }
 
-// takeFresh ends an exchange that a crash interrupted.
-func takeFresh(dir string) error {
+// FinishSwap ends an exchange that a crash interrupted.
+func FinishSwap(dir string) error {
 	fresh := dir + ".new"
-	if _, err := os.Stat(dir); err == nil || !isSound(fresh) {
+	if _, err := os.Stat(dir); err == nil || !IsSound(fresh) {
 		return nil
 	}
 	return errors.Join(os.Rename(fresh, dir), storage.Disk{}.SyncDir(filepath.Dir(dir)))
