@@ -56,6 +56,7 @@ fuzz: ## run each fuzz target for FUZZTIME (30s)
 torture: deps criu ## kill daemons and damage chunks under TORTURE_N (100) restores, let GPU restores fail at FAULTS_N (20) moments of each kind
 	$(GO) test -count=1 -timeout 2h -v -run 'Killed|Damaged' ./tests/e2e/restore -torture.n=$(TORTURE_N)
 	$(GO) test -count=1 -timeout 2h -v -run 'Faults' ./tests/e2e/plugin -faults.n=$(FAULTS_N)
+	$(GO) test -count=1 -timeout 2h -v -run 'ActorsKilled' ./tests/e2e/cuda -kills=$(TORTURE_N)
 	$(GO) test -count=1 -timeout 10m -v -run 'StagingIsBounded' ./restore/server -server.big
 
 crash: deps ## kill and damage a store CRASH_N (200) times, let somebody fill its disk in FULL_N (30) rounds

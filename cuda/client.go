@@ -30,6 +30,7 @@ type Options struct {
 // several goroutines. A call that its context ends leaves the driver at work:
 // the driver cannot be interrupted.
 type Client struct {
+	o    Options
 	cmd  *exec.Cmd
 	in   io.WriteCloser
 	done chan struct{} // closed when the program has ended
@@ -69,7 +70,7 @@ func Start(o Options) (*Client, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("cuda: start gpucr-cuda: %w", err)
 	}
-	c := &Client{cmd: cmd, in: in, done: make(chan struct{}), waiting: map[uint64]chan Reply{}}
+	c := &Client{o: o, cmd: cmd, in: in, done: make(chan struct{}), waiting: map[uint64]chan Reply{}}
 	go c.read(out, said)
 	return c, nil
 }
@@ -133,6 +134,16 @@ func (c *Client) Close() error {
 		return c.ended
 	}
 	return nil
+}
+
+// gone tells that the program has ended, by itself or because it was killed.
+func (c *Client) gone() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // call sends a request and waits for its answer.

@@ -132,11 +132,44 @@ func atOnce(procs []Process, f func(Process) error) error {
 	return errors.Join(errs...)
 }
 
+// successors is how many further programs Undo starts when gpucr-cuda is killed.
+const successors = 3
+
+// settle is how long a step may still go on in the driver whose caller was killed.
+const settle = 100 * time.Millisecond
+
 // Undo brings every process back to the state it had before. One that is gone
-// needs nothing.
+// needs nothing. When gpucr-cuda is killed, before or meanwhile, another one is
+// started: nobody else would give the processes their GPUs back.
 func (s *Suspension) Undo() error {
-	err := s.each(func(p Process) error {
-		now, err := s.c.State(context.Background(), p.PID)
+	err := s.undo(s.c)
+	for try := 0; err != nil && s.c.gone() && try < successors; try++ {
+		c, serr := Start(s.c.o)
+		if serr != nil {
+			return errors.Join(err, serr)
+		}
+		// A step that the killed one had begun ends in its own time, and is undone then.
+		for range 2 {
+			time.Sleep(settle)
+			err = s.undo(c)
+		}
+		if c.gone() {
+			continue
+		}
+		if cerr := c.Close(); err == nil {
+			err = cerr
+		}
+		break
+	}
+	if err != nil {
+		return fmt.Errorf("the GPU processes could not all be set going again: %w", err)
+	}
+	return nil
+}
+
+func (s *Suspension) undo(c *Client) error {
+	return s.each(func(p Process) error {
+		now, err := c.State(context.Background(), p.PID)
 		if err != nil {
 			if _, dead := Tree(p.PID); dead != nil {
 				return nil
@@ -144,13 +177,13 @@ func (s *Suspension) Undo() error {
 			return err
 		}
 		if now == Checkpointed && p.State != Checkpointed {
-			if err := s.c.Do(context.Background(), Restore, p.PID, 0, nil); err != nil {
+			if err := c.Do(context.Background(), Restore, p.PID, 0, nil); err != nil {
 				return err
 			}
 			now = Locked
 		}
 		if now == Locked && p.State == Running {
-			if err := s.c.Do(context.Background(), Unlock, p.PID, 0, nil); err != nil {
+			if err := c.Do(context.Background(), Unlock, p.PID, 0, nil); err != nil {
 				return err
 			}
 			now = Running
@@ -160,10 +193,6 @@ func (s *Suspension) Undo() error {
 		}
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("the GPU processes could not all be set going again: %w", err)
-	}
-	return nil
 }
 
 // Resume brings all CUDA processes of a tree to Running, at once: their VRAM is

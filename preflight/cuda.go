@@ -93,12 +93,15 @@ func (a *family) judgeCUDA(ctx context.Context, r *Report) error {
 		}
 	}
 	for _, t := range own {
-		if len(nccl) > 1 && t.gpu.nccl {
-			if err := t.judgeNCCL(); err != nil && !gone(err) {
-				return err
-			}
-		} else if len(t.gpu.contexts) > 1 {
-			t.add(kindPeers, "%s", minors(t.gpu.contexts))
+		var err error
+		switch {
+		case len(nccl) > 1 && t.gpu.nccl:
+			err = t.judgeNCCL()
+		case len(t.gpu.contexts) > 1:
+			err = t.judgePools()
+		}
+		if err != nil && !gone(err) {
+			return err
 		}
 	}
 	var used []string

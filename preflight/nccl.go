@@ -14,12 +14,8 @@ var ncclVariables = []string{"NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_CUMEM_E
 // judgeNCCL tells from a process's environment whether NCCL's transports can be brought back. Seen with driver 580 and NCCL 2.28, two processes and two GPUs:
 // with peer-to-peer off, and memory shared otherwise than by descriptors of cuMem, they can; otherwise the driver's restore fails.
 func (t *task) judgeNCCL() error {
-	f, err := os.Open(t.path("environ"))
+	env, err := t.environment(ncclVariables...)
 	if err != nil {
-		return err
-	}
-	env, err := environment(f, ncclVariables...)
-	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	conf := env["NCCL_CONF_FILE"]
@@ -37,6 +33,36 @@ func (t *task) judgeNCCL() error {
 	if lost := ncclLost(env); lost != "" {
 		t.add(kindNCCL, "%s", lost)
 	}
+	return nil
+}
+
+// environment gives variables that the process was started with.
+func (t *task) environment(want ...string) (map[string]string, error) {
+	f, err := os.Open(t.path("environ"))
+	if err != nil {
+		return nil, err
+	}
+	env, err := environment(f, want...)
+	return env, errors.Join(err, f.Close())
+}
+
+// Variables by which frameworks are told to allocate from the driver's pools.
+var poolVariables = []string{"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "TF_GPU_ALLOCATOR"}
+
+// judgePools looks at a process with contexts on several GPUs. Seen with driver 580 on two H200s: copies by cudaDeviceEnablePeerAccess and cuMem (PyTorch's
+// allocators) went on after the driver's restore; with cudaMallocAsync all its steps succeeded, and the next copy ended with "unspecified launch failure".
+func (t *task) judgePools() error {
+	env, err := t.environment(poolVariables...)
+	if err != nil {
+		return err
+	}
+	for _, name := range poolVariables {
+		if v := strings.ToLower(strings.ReplaceAll(env[name], "_", "")); strings.Contains(v, "mallocasync") {
+			t.add(kindPools, "%s=%s, %s", name, env[name], minors(t.gpu.contexts))
+			return nil
+		}
+	}
+	t.add(kindPeers, "%s", minors(t.gpu.contexts))
 	return nil
 }
 

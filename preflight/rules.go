@@ -38,13 +38,14 @@ const (
 	kindCUDADriver = "cuda-driver"
 	kindGPUs       = "gpus"
 	kindPeers      = "several-gpus"
+	kindPools      = "shared-pools"
 	kindSuspended  = "cuda-suspended"
 )
 
 // rules say what each kind stops, and what helps. What is in quotes of CRIU's is the option of its command line, as it is given after --.
 var rules = map[string]rule{
 	kindURing: {Stops, "has an io_uring ring (%s), and criu dumps none",
-		"start it with UV_USE_IO_URING=0 (libuv, node), or where io_uring is forbidden: kernel.io_uring_disabled=2, or a container's seccomp profile (uvloop)"},
+		"start it where io_uring is forbidden (kernel.io_uring_disabled=2, or a container's seccomp profile), or with UV_USE_IO_URING=0, which some versions of libuv heed"},
 	kindAnon:      {Stops, "has descriptors of a kind that criu does not dump (%s)", "close them before the dump"},
 	kindDevice:    {Stops, "has a device open that criu cannot dump (%s)", "close it before the dump, or give criu a plugin for it: -- --libdir DIR"},
 	kindDeviceMap: {Stops, "has mapped a device that criu cannot dump (%s)", "unmap it before the dump, or give criu a plugin for it: -- --libdir DIR"},
@@ -81,7 +82,9 @@ var rules = map[string]rule{
 		"start it with NCCL_P2P_DISABLE=1 NCCL_CUMEM_ENABLE=0, or NCCL_P2P_DISABLE=1 NCCL_CUMEM_HOST_ENABLE=0"},
 	kindCUDAState:  {Stops, "cannot be served by the driver: %s", ""},
 	kindCUDADriver: {Stops, "uses CUDA (%s), and the driver cannot take its GPU state", "driver 570 or newer and gpucr-cuda are needed, or --no-gpu to leave that to criu's cuda_plugin"},
-	kindPeers: {Note, "has contexts on several GPUs (%s); whether it copies between them directly cannot be seen, and not every driver brings such a process back",
+	kindPools: {Loses, "allocates from pools of several GPUs (%s); the driver seems to bring them back, and the next access to another GPU's pool fails",
+		"start it with PyTorch's own allocator, or TensorFlow's"},
+	kindPeers: {Note, "has contexts on several GPUs (%s); direct copies between them come back, memory pools that they share (cudaMallocAsync) do not, and cannot be seen",
 		"try it with a process that may be lost"},
 	kindSuspended: {Note, "has its GPU state %s already", ""},
 	kindGPUs:      {Elsewhere, "uses %s", "on a machine with other GPUs restore with --device-map"},

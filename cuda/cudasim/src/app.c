@@ -9,6 +9,7 @@
  *     ask SEED          "answer HASH COUNT": a hash over the seed and all VRAM; COUNT, in VRAM too, is how many were asked
  *     work MS           "ok", and the GPU has work for MS
  *     fail ACTION CODE  "ok", and the driver's next such action fails
+ *     stall ACTION MS   "ok", and the driver's next such action takes longer
  *     fork              "ok PID": a child that does nothing, with all descriptors of its parent
  */
 #define _GNU_SOURCE
@@ -107,6 +108,8 @@ static void serve(const char *path)
 			} else if (sscanf(line, "work %llu", &n) == 1 && !cudasimWork((int)n)) {
 				fputs("ok\n", f);
 			} else if (sscanf(line, "fail %31s %d", action, &code) == 2 && !cudasimFail(action, code)) {
+				fputs("ok\n", f);
+			} else if (sscanf(line, "stall %31s %d", action, &code) == 2 && !cudasimStall(action, code)) {
 				fputs("ok\n", f);
 			} else if (!strcmp(line, "fork\n")) {
 				int pid = fork();

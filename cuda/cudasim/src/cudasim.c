@@ -54,7 +54,7 @@ struct mem {
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static int state = RUNNING, working, current, fail_op = -1, fail_result;
+static int state = RUNNING, working, current, fail_op = -1, fail_result, stall_op = -1, stall_ms;
 static bool ready, serving;
 static struct mem mems[MAX_MEMS];
 static int mem_count;
@@ -204,6 +204,19 @@ static int do_lock(uint32_t timeout_ms)
 	return SUCCESS;
 }
 
+/* stall tells by a file that an action has begun, and waits. */
+static void stall(const char *action)
+{
+	const char *dir = getenv("CUDASIM_DIR");
+	char path[4096];
+	snprintf(path, sizeof path, "%s/stalls.%s.%d", dir ? dir : "/tmp", action, (int)getpid());
+	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	if (fd >= 0)
+		close(fd);
+	usleep((useconds_t)stall_ms * 1000);
+	unlink(path);
+}
+
 static int act(const struct message *m)
 {
 	static const int before[] = {RUNNING, LOCKED, CHECKPOINTED, LOCKED}, after[] = {LOCKED, CHECKPOINTED, LOCKED, RUNNING};
@@ -211,6 +224,10 @@ static int act(const struct message *m)
 		return SUCCESS;
 	if (m->op >= OPS)
 		return INVALID_VALUE;
+	if (stall_op == (int)m->op) {
+		stall_op = -1;
+		stall(op_names[m->op]);
+	}
 	if (fail_op == (int)m->op) {
 		fail_op = -1;
 		return fail_result;
@@ -476,18 +493,21 @@ int cudasimWork(int ms)
 	return SUCCESS;
 }
 
-int cudasimFail(const char *action, int result)
+static int set_next(const char *action, int *op, int *how, int value)
 {
 	for (int i = 0; i < OPS; i++)
 		if (!strcmp(op_names[i], action)) {
 			pthread_mutex_lock(&mu);
-			fail_op = i;
-			fail_result = result;
+			*op = i;
+			*how = value;
 			pthread_mutex_unlock(&mu);
 			return SUCCESS;
 		}
 	return INVALID_VALUE;
 }
+
+int cudasimFail(const char *action, int result) { return set_next(action, &fail_op, &fail_result, result); }
+int cudasimStall(const char *action, int ms) { return set_next(action, &stall_op, &stall_ms, ms); }
 
 /* The checkpoint interface. Arguments are laid out as in cuda.h 13.0. */
 

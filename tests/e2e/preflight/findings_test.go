@@ -105,6 +105,19 @@ func TestFindings(t *testing.T) {
 				return nil
 			},
 			after: func(t *testing.T, arg string, _ int) { must(t, syscall.Unmount(arg, syscall.MNT_DETACH)) }},
+		{name: "terminal", subject: []string{"terminal", "ARG"}, kind: "terminal", says: "/dev/pts/", refuses: "without correspond", remedy: []string{"--shell-job"},
+			prepare: func(t *testing.T, arg string) func(*exec.Cmd) {
+				must(t, os.Symlink(terminal(t), arg))
+				return nil
+			}},
+		{name: "file system", subject: []string{"idle"}, kind: "file-system", says: "ramfs", refuses: "unsupported",
+			prepare: func(t *testing.T, arg string) func(*exec.Cmd) {
+				must(t, os.Mkdir(arg, 0o700))
+				return func(c *exec.Cmd) {
+					c.Path = "/usr/bin/unshare"
+					c.Args = append([]string{"unshare", "--mount", "sh", "-c", `mount -t ramfs none "$0" && exec "$@"`, arg}, c.Args...)
+				}
+			}},
 		{name: "pid namespace", subject: []string{"idle"}, kind: "nested-namespace", says: "pid", refuses: "nested", child: true,
 			prepare: func(*testing.T, string) func(*exec.Cmd) {
 				return func(c *exec.Cmd) {
@@ -158,6 +171,55 @@ func (f finding) test(t *testing.T) {
 	}
 	if err := dump(t, pid, f.remedy...); err != nil {
 		t.Errorf("with %v criu says %v", f.remedy, err)
+	}
+}
+
+// terminal makes a terminal whose master is this test's, and gives the slave's path.
+func terminal(t *testing.T) string {
+	m, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	must(t, err)
+	t.Cleanup(func() { m.Close() })
+	must(t, unix.IoctlSetPointerInt(int(m.Fd()), unix.TIOCSPTLCK, 0))
+	n, err := unix.IoctlGetInt(int(m.Fd()), unix.TIOCGPTN)
+	must(t, err)
+	return fmt.Sprintf("/dev/pts/%d", n)
+}
+
+// A process of a pid namespace is dumped from the namespace's first process on.
+func TestInsidePIDNamespace(t *testing.T) {
+	outer := start(t, nil, "unshare", "--pid", "--fork", "--kill-child", "sh", "-c", fmt.Sprintf("setsid %s idle & wait", subject))
+	inner := childOf(childOf(outer))
+	r := look(t, inner)
+	if got := r.Blocking(); len(got) != 1 || got[0].Kind != "pid-namespace" || !strings.Contains(got[0].Do, fmt.Sprint(childOf(outer))) {
+		t.Errorf("it has %v", got)
+	}
+	if err := dump(t, inner); err == nil || !strings.Contains(err.Error(), "without the process init") {
+		t.Errorf("criu says %v", err)
+	}
+}
+
+// childOf gives the first child of a process.
+func childOf(pid int) (child int) {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	fmt.Sscan(string(text), &child)
+	return child
+}
+
+// A machine without iptables cannot hold a connection while criu dumps it.
+func TestNetworkLock(t *testing.T) {
+	pid := start(t, nil, subject, "tcp")
+	t.Setenv("PATH", t.TempDir())
+	for _, tc := range []struct {
+		options []string
+		ok      bool
+	}{{[]string{"--tcp-established"}, false}, {[]string{"--tcp-established", "--network-lock=skip"}, true}, {[]string{"--tcp-close"}, true}} {
+		r := look(t, pid, tc.options...)
+		if r.OK() != tc.ok || !tc.ok && r.Findings[0].Kind != "network-lock" {
+			t.Errorf("%v: %v", tc.options, r.Findings)
+		}
+		if err := dump(t, pid, tc.options...); (err == nil) != tc.ok {
+			t.Errorf("%v: criu says %v", tc.options, err)
+		}
 	}
 }
 
