@@ -21,6 +21,7 @@ type gpuTraces struct {
 	contexts map[int]bool // minors of the GPUs with a context
 	uvm      bool         // a context's mapping of nvidia-uvm
 	managed  uint64       // bytes of managed memory
+	ipc      []int        // makers of the events of CUDA IPC that it has mapped, as pids of their namespace
 }
 
 // managedFrom is the address above which mappings of nvidia-uvm are managed memory. The driver's own lie near 0x200000000.
@@ -43,6 +44,17 @@ func (g *gpuTraces) mapped(m mapping) {
 	case name == "-uvm":
 		g.uvm = true
 	}
+}
+
+// ipcMaker gives who made a file by which processes share events, and memory as PyTorch does: /dev/shm/cuda.shm.UID.PID.N, in hexadecimal.
+func ipcMaker(path string) (int, bool) {
+	rest, ok := strings.CutPrefix(path, "/dev/shm/cuda.shm.")
+	parts := strings.Split(rest, ".")
+	if !ok || len(parts) != 3 {
+		return 0, false
+	}
+	pid, err := strconv.ParseUint(parts[1], 16, 31)
+	return int(pid), err == nil
 }
 
 func (g *gpuTraces) opened(string) { g.open++ }
@@ -156,6 +168,15 @@ func (t *task) judgeCUDA(ctx context.Context, o *Options) (bool, error) {
 			t.add(kindCUDAState, "its state is %s", s.Name)
 		case s.Name != "running":
 			t.add(kindSuspended, "%s", s.Name)
+		}
+	}
+	self := strconv.Itoa(t.pid)
+	if n := len(t.nspids); n > 0 {
+		self = t.nspids[n-1]
+	}
+	for _, maker := range t.gpu.ipc {
+		if strconv.Itoa(maker) != self {
+			t.add(kindIPC, "of process %d", maker)
 		}
 	}
 	if t.gpu.managed > 0 {

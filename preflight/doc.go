@@ -13,9 +13,14 @@
 // Of CUDA, /proc tells a good deal (driver 580 was looked at):
 //
 //   - each context maps its GPU's device file once, readable and writable;
+//
 //   - each context maps /dev/nvidia-uvm below 16 TiB, 2 MiB long. Other mappings of that file are managed memory. None of them is inherited by fork, while
 //     descriptors and other mappings are: who has a context's mapping and none of nvidia-uvm is a forked child;
+//
 //   - NCCL's communicators listen on an abstract socket @/tmp/nccl-socket-*. That the library is loaded tells nothing, PyTorch always loads it.
+//
+//   - who has mapped /dev/shm/cuda.shm.UID.PID.N, made by another PID, uses that one's memory by CUDA IPC, as PyTorch shares tensors. Memory alone, without
+//     an event, leaves no such file.
 //
 // Access of one GPU to another's memory leaves no trace in /proc.
 //

@@ -95,6 +95,44 @@ func TestNCCL(t *testing.T) {
 	}
 }
 
+// The pid in the name of a file of CUDA IPC tells who shares from who is shared with.
+func TestIPC(t *testing.T) {
+	for path, want := range map[string]int{
+		"/dev/shm/cuda.shm.0.278.1": 632, "/dev/shm/cuda.shm.3e8.ffffffff.1": 0, "/dev/shm/cuda.shm.0.278": 0, "/dev/shm/cuda.shm.0.x.1": 0, "/dev/shm/x": 0,
+	} {
+		if got, ok := ipcMaker(path); got != want && ok || ok != (want > 0) {
+			t.Errorf("%s: %d, %v", path, got, ok)
+		}
+	}
+	for self, lost := range map[string]bool{"632": false, "946": true} {
+		user := &task{pid: 946, nspids: []string{"946", self}, found: map[string]*details{}, gpu: gpuTraces{open: 1, ipc: []int{632}}}
+		if mine, err := user.judgeCUDA(t.Context(), &Options{}); !mine || err != nil || (user.found[kindIPC] != nil) != lost {
+			t.Errorf("process %s: %v, %v, %v", self, mine, err, user.found)
+		}
+	}
+}
+
+// Pools of several GPUs are told by the environment.
+func TestPools(t *testing.T) {
+	for env, want := range map[string]string{
+		"PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync": kindPools, "TF_GPU_ALLOCATOR=cuda_malloc_async": kindPools, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True": kindPeers,
+		"A=1": kindPeers,
+	} {
+		cmd := exec.Command("sleep", "600")
+		cmd.Env = []string{env}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		user := &task{pid: cmd.Process.Pid, found: map[string]*details{}, gpu: gpuTraces{contexts: map[int]bool{0: true, 1: true}}}
+		err := user.judgePools()
+		if err != nil || len(user.found) != 1 || user.found[want] == nil {
+			t.Errorf("%s: %v, %v", env, user.found, err)
+		}
+		cmd.Process.Kill()
+		cmd.Wait()
+	}
+}
+
 func TestSizes(t *testing.T) {
 	for s, want := range map[string]int64{"4M": 4 << 20, "1g": 1 << 30, "17": 17, "8K": 8 << 10, "": 0, "-1": 0, "9999999999G": 0, "x": 0} {
 		if got := parseSize(s); got != want {
@@ -113,9 +151,12 @@ func TestAddress(t *testing.T) {
 	}
 }
 
+// closeInherited lets go of what this test was started with.
+const closeInherited = "for fd in 3 4 5 6 7 8 9; do eval \"exec $fd>&-\"; done; "
+
 // Processes come and go by the hundred while the tree is looked at: that is no error, and no finding.
 func TestRacingExits(t *testing.T) {
-	cmd := exec.Command("sh", "-c", "while :; do (exec 3</dev/null; true) & true | true; done")
+	cmd := exec.Command("sh", "-c", closeInherited+"while :; do (exec 3</dev/null; true) & true | true; done")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -198,6 +239,7 @@ func FuzzText(f *testing.F) {
 			t.Errorf("%v, %v", env, err)
 		}
 		inode(s, "socket")
+		ipcMaker(s)
 		if n := parseSize(s); n < 0 {
 			t.Errorf("size %d", n)
 		}

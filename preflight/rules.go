@@ -39,6 +39,7 @@ const (
 	kindGPUs       = "gpus"
 	kindPeers      = "several-gpus"
 	kindPools      = "shared-pools"
+	kindIPC        = "cuda-ipc"
 	kindSuspended  = "cuda-suspended"
 )
 
@@ -82,6 +83,8 @@ var rules = map[string]rule{
 		"start it with NCCL_P2P_DISABLE=1 NCCL_CUMEM_ENABLE=0, or NCCL_P2P_DISABLE=1 NCCL_CUMEM_HOST_ENABLE=0"},
 	kindCUDAState:  {Stops, "cannot be served by the driver: %s", ""},
 	kindCUDADriver: {Stops, "uses CUDA (%s), and the driver cannot take its GPU state", "driver 570 or newer and gpucr-cuda are needed, or --no-gpu to leave that to criu's cuda_plugin"},
+	kindIPC: {Loses, "uses GPU memory of another process by CUDA IPC (%s), which the driver takes down and cannot bring back",
+		"let it drop what it was sent (PyTorch: tensors from another process's queue) before the dump, or share copies in host memory"},
 	kindPools: {Loses, "allocates from pools of several GPUs (%s); the driver seems to bring them back, and the next access to another GPU's pool fails",
 		"start it with PyTorch's own allocator, or TensorFlow's"},
 	kindPeers: {Note, "has contexts on several GPUs (%s); direct copies between them come back, memory pools that they share (cudaMallocAsync) do not, and cannot be seen",

@@ -179,6 +179,10 @@ func (t *task) readMappings(ctx context.Context, all *family) error {
 			t.gpu.mapped(m)
 		case strings.HasPrefix(m.path, "/dev/shm/nccl-"):
 			t.gpu.nccl = true
+		case strings.HasPrefix(m.path, "/dev/shm/cuda.shm."):
+			if maker, ok := ipcMaker(m.path); ok && !slices.Contains(t.gpu.ipc, maker) {
+				t.gpu.ipc = append(t.gpu.ipc, maker)
+			}
 		case strings.HasPrefix(name, "libcuda.so"):
 			t.gpu.library = true
 		}

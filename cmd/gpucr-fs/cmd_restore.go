@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -195,6 +196,9 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p daemon.Prepa
 	if err != nil {
 		return err
 	}
+	if err := r.pidsFree(p.Images); err != nil {
+		return err
+	}
 	read, stop := context.WithCancel(ctx)
 	var reading sync.WaitGroup
 	reading.Go(func() { restore.Preread(read, p.Images) })
@@ -203,6 +207,10 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p daemon.Prepa
 	reading.Wait()
 	r.marks = append(r.marks, c.Marks()...)
 	if err != nil {
+		// Somebody may have taken a pid in between.
+		if taken := r.pidsFree(p.Images); taken != nil && strings.Contains(err.Error(), "File exists") {
+			return taken
+		}
 		return err
 	}
 	r.pid = pid
@@ -218,6 +226,28 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p daemon.Prepa
 		}
 	}
 	return nil
+}
+
+// pidsFree refuses a restore whose pids somebody has: CRIU's word for it is "Can't fork for 431: File exists".
+func (r *restoring) pidsFree(images string) error {
+	if r.args.Has("external") || r.args.Has("join-ns") {
+		return nil // the pid namespace may be another
+	}
+	taken, err := restore.TakenPIDs(os.DirFS(images), r.args.Has("shell-job"))
+	if err != nil || len(taken) == 0 {
+		return nil // what cannot be read CRIU tells of
+	}
+	const shown = 5
+	var who []string
+	for _, t := range taken[:min(shown, len(taken))] {
+		who = append(who, t.String())
+	}
+	more := ""
+	if n := len(taken) - shown; n > 0 {
+		more = fmt.Sprintf(" and %d more", n)
+	}
+	return &codeError{exitError, "a restored process has the pid, session and group that it had: end those, or their parents where they are zombies",
+		fmt.Errorf("pids that the checkpoint needs are taken: %s%s", strings.Join(who, ", "), more)}
 }
 
 // finish completes the timeline with what the daemon knows.

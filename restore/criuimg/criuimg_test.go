@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -224,6 +225,18 @@ func TestLoadRefusesPagesLeftBehind(t *testing.T) {
 	}
 }
 
+func TestLoadNumbers(t *testing.T) {
+	leaderless := task(30, 20)
+	leaderless.Pgid, leaderless.Sid = new(uint32(25)), new(uint32(20))
+	n, err := LoadNumbers(fstest.MapFS{"pstree.img": image(t, magicPstree, task(20, 0), leaderless)})
+	if err != nil || n.Root != 20 || !slices.Equal(n.Tasks, []int{20, 30, 1020, 1030}) || !slices.Equal(n.Others, []int{25}) {
+		t.Errorf("%+v, %v", n, err)
+	}
+	if _, err := LoadNumbers(fstest.MapFS{}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without images: %v", err)
+	}
+}
+
 func TestVMALazy(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -258,6 +271,9 @@ func FuzzLoad(f *testing.F) {
 			"mm-7.img":             {Data: mem},
 			"pagemap-7.img":        {Data: pm},
 			"parent/pagemap-7.img": {Data: parent},
+		}
+		if n, err := LoadNumbers(fsys); err == nil && (!slices.IsSorted(n.Tasks) || !slices.IsSorted(n.Others)) {
+			t.Fatalf("numbers %+v", n)
 		}
 		c, err := Load(fsys)
 		if err != nil {

@@ -1,0 +1,99 @@
+package restore
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/restore/criuimg"
+	"github.com/gpucr/gpucr-fs/restore/procfs"
+)
+
+// Taken is a number that a restore needs and somebody has.
+type Taken struct {
+	ID  int
+	Who string // such as "process 431 (sh)" or "process 440 (sh), a zombie of session 431"
+}
+
+func (t Taken) String() string { return fmt.Sprintf("%d (%s)", t.ID, t.Who) }
+
+// TakenPIDs looks which of the pids, sessions and groups that the images need are taken in this pid namespace. shellJob: the first process is to join the
+// caller's session and group. The kernel is asked for each number whether it has any use, which takes a microsecond; who uses it is searched for only then.
+func TakenPIDs(images fs.FS, shellJob bool) ([]Taken, error) {
+	n, err := criuimg.LoadNumbers(images)
+	if err != nil || n.Root == 1 {
+		return nil, err // a namespace of its own has all numbers free
+	}
+	need := n.Tasks
+	if !shellJob {
+		need = append(need, n.Others...)
+	}
+	probe, other, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer probe.Close()
+	defer other.Close()
+	var taken []Taken
+	for _, id := range need {
+		// Who is to be told of input may be any number that has a use, as a process, thread, group or session, the ended ones too; nobody ever is here.
+		if _, err := unix.FcntlInt(probe.Fd(), unix.F_SETOWN, id); !errors.Is(err, unix.ESRCH) {
+			taken = append(taken, Taken{ID: id})
+		}
+	}
+	if len(taken) > 0 {
+		name(taken)
+	}
+	return taken, nil
+}
+
+// name finds who has the numbers.
+func name(taken []Taken) {
+	at := map[int]*Taken{}
+	for i := range taken {
+		t := &taken[i]
+		at[t.ID] = t
+		t.Who = "a process that has just ended"
+		if f := procfs.Stat(fmt.Sprintf("/proc/%d/stat", t.ID)); f != nil { // that of a thread is there too
+			t.Who = describe(t.ID, f)
+		}
+	}
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range stats {
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		f := procfs.Stat(path)
+		if err != nil || len(f) < 4 {
+			continue
+		}
+		for i, what := range []string{"group", "session"} {
+			id, err := strconv.Atoi(f[2+i])
+			if t := at[id]; err == nil && t != nil && t.Who == "a process that has just ended" {
+				t.Who = fmt.Sprintf("%s, of %s %d", describe(pid, f), what, id)
+			}
+		}
+	}
+}
+
+// describe says who a process is. A zombie is its parent's business.
+func describe(pid int, stat []string) string {
+	who := fmt.Sprintf("process %d%s", pid, comm(pid))
+	if stat[0] != "Z" || len(stat) < 2 {
+		return who
+	}
+	parent, _ := strconv.Atoi(stat[1])
+	return fmt.Sprintf("%s, a zombie that process %d%s has not reaped", who, parent, comm(parent))
+}
+
+func comm(pid int) string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil {
+		return ""
+	}
+	return " (" + strings.TrimSpace(string(text)) + ")"
+}
