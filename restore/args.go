@@ -20,6 +20,7 @@ type Args struct {
 	lines   []string // of a configuration file of CRIU's
 	names   []string // of the options in lines
 	inherit []inherited
+	bareLog map[int]string // of lines, those that say a log's name alone, with the name
 }
 
 // inherited is a descriptor of this process that CRIU is to have.
@@ -48,6 +49,7 @@ var paths = []string{"log-file", "root", "libdir", "pidfile", "action-script", "
 var ours = map[string]string{
 	"images-dir": "the store is the image directory", "tree": "use gpucr-fs dump -t PID", "stream": "images go to the store",
 	"page-server": "images go to the store", "exec-cmd": "run the command after gpucr-fs restore", "config": "put the options after --",
+	"restore-sibling": "gpucr-fs runs criu, and would be the parent of the processes, but ends",
 }
 
 // ParseArgs takes the options that a user wants CRIU to have, as on CRIU's own command line.
@@ -74,7 +76,24 @@ func ParseArgs(args []string) (Args, error) {
 			return a, fmt.Errorf("criu takes no argument %q", arg)
 		}
 	}
-	return a, nil
+	return a, a.placeLog()
+}
+
+// placeLog settles where a log is whose name alone was given: in the user's work directory, where criu looks for it, else in the current one. A private work directory goes,
+// with all that is in it, when CRIU is done.
+func (a *Args) placeLog() (err error) {
+	if a.Work != "" {
+		return nil
+	}
+	for i, name := range a.bareLog {
+		if name, err = filepath.Abs(name); err != nil {
+			return err
+		}
+		if a.lines[i], err = configLine("log-file", name, true); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // addShort takes a group of short options, and the value of the last from rest.
@@ -142,9 +161,12 @@ func (a *Args) add(name, value string, has bool) error {
 		if err != nil {
 			return err
 		}
-		// The name of a log alone is one in the work directory.
 		if name != "log-file" || strings.Contains(value, "/") {
 			value = abs
+		} else if a.bareLog == nil {
+			a.bareLog = map[int]string{len(a.lines): value}
+		} else {
+			a.bareLog[len(a.lines)] = value
 		}
 	}
 	line, err := configLine(name, value, has)

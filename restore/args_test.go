@@ -27,7 +27,9 @@ func TestParseArgs(t *testing.T) {
 		{"--external mnt[/a]:b --external=dev[1/3]:c", []string{"external=mnt[/a]:b", "external=dev[1/3]:c"}},
 		{"-r root -L /lib", []string{"root=" + filepath.Join(cwd, "root"), "libdir=/lib"}},
 		{"--manage-cgroups=soft --manage-cgroups", []string{"manage-cgroups=soft", "manage-cgroups"}},
-		{"-o name.log", []string{"log-file=name.log"}},
+		{"-o name.log", []string{"log-file=" + filepath.Join(cwd, "name.log")}},
+		{"-o name.log -W work", []string{"log-file=name.log"}},
+		{"-W work -o name.log", []string{"log-file=name.log"}},
 		{"-o./name.log", []string{"log-file=" + filepath.Join(cwd, "name.log")}},
 		{"-d --restore-detached --lazy-pages", nil},
 	} {
@@ -47,7 +49,7 @@ func TestParseArgs(t *testing.T) {
 	if err := a.Set("log-file", "/x/y"); err != nil || a.Value("log-file") != "/x/y" {
 		t.Errorf("%q, %v", a.lines, err)
 	}
-	for _, bad := range [][]string{{"word"}, {"-"}, {"-Z"}, {"-D", "x"}, {"--images-dir=x"}, {"-t", "1"}, {"-r"}, {"--a\nb"}, {"--inherit-fd", "5"}, {"--root", "a b#c"}, {"--=x"}, {"--work-dir"}} {
+	for _, bad := range [][]string{{"word"}, {"-"}, {"-Z"}, {"-D", "x"}, {"--images-dir=x"}, {"-t", "1"}, {"-r"}, {"--a\nb"}, {"--inherit-fd", "5"}, {"--root", "a b#c"}, {"--=x"}, {"--work-dir"}, {"-S"}, {"--restore-sibling"}} {
 		if a, err := ParseArgs(bad); err == nil {
 			t.Errorf("%q was taken: %+v", bad, a)
 		}
