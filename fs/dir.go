@@ -74,6 +74,7 @@ func (n *dirNode) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (
 		}
 		fi, e, err := img.look(path.Join(dir, name))
 		if err == nil {
+			n.warnOfUserNamespace(ctx, img.name, name)
 			return n.found(ctx, fi, e, out)
 		}
 		if errno := errnoOf(err); errno != syscall.ENOENT {

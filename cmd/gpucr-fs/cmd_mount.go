@@ -76,7 +76,7 @@ the daemon's --cache-size, --free-floor, --workers and --log-file. What a killed
 	f.StringVar(&spec.Mount.Checkpoint, "checkpoint", "", "show `NAME` (a name, a tag or the beginning of an ID) instead of the one sealed last")
 	f.StringVar(&spec.Mount.New, "new", "", "show a new checkpoint `NAME`, for writing")
 	f.BoolVarP(&foreground, "foreground", "f", false, "stay in the foreground until unmounted or interrupted")
-	f.BoolVar(&spec.Mount.AllowOther, "allow-other", false, "let users other than root in, as far as file modes allow")
+	f.BoolVar(&spec.Mount.AllowOther, "allow-other", false, "let users other than root in, as far as file modes allow; criu needs it to restore user namespaces")
 	f.IntVar(&spec.Mount.ReadaheadKB, "readahead", 0, "`KIB` the kernel reads ahead (default 8192)")
 	f.StringVar(&spec.Mount.MetricsAddr, "metrics-addr", "", "serve Prometheus at `HOST:PORT`/metrics")
 	f.StringVar(&spec.Log, "log-file", "", "the daemon's log `FILE` (default STORE/daemon.log; stderr in the foreground)")

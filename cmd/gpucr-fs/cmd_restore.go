@@ -211,7 +211,7 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p daemon.Prepa
 		if taken := r.pidsFree(p.Images); taken != nil && strings.Contains(err.Error(), "File exists") {
 			return taken
 		}
-		return err
+		return explainUserfaultfd(err)
 	}
 	r.pid = pid
 	r.marks = append(r.marks, restore.Mark{Name: restore.MarkResume, At: time.Now()})
@@ -248,6 +248,14 @@ func (r *restoring) pidsFree(images string) error {
 	}
 	return &codeError{exitError, "a restored process has the pid, session and group that it had: end those, or their parents where they are zombies",
 		fmt.Errorf("pids that the checkpoint needs are taken: %s%s", strings.Join(who, ", "), more)}
+}
+
+// explainUserfaultfd adds to CRIU's error what to do when the kernel keeps userfaultfd from the tasks of a user namespace.
+func explainUserfaultfd(err error) error {
+	if !strings.Contains(err.Error(), "Unable to open an userfaultfd descriptor: Operation not permitted") {
+		return err
+	}
+	return &codeError{exitError, "to restore a user namespace set sysctl vm.unprivileged_userfaultfd=1, or use criu restore from a mount made with --allow-other", err}
 }
 
 // finish completes the timeline with what the daemon knows.

@@ -20,6 +20,7 @@ type Host struct {
 	CRIU        string   `json:"criu,omitempty"`         // path
 	CRIUVersion string   `json:"criu_version,omitempty"` // "4.2.1"
 	CPUFlags    []string `json:"cpu_flags,omitempty"`    // of /proc/cpuinfo
+	UserFaults  string   `json:"user_faults,omitempty"`  // sysctl vm.unprivileged_userfaultfd: "0" or "1"
 	// Available is the memory in bytes that can be had, swap included; 0: not known.
 	Available int64 `json:"available,omitempty"`
 
@@ -45,6 +46,9 @@ func ReadHost(dir string) (Host, error) {
 	fsys := os.DirFS(root)
 	if b, err := fs.ReadFile(fsys, "proc/sys/kernel/osrelease"); err == nil {
 		h.Kernel = strings.TrimSpace(string(b))
+	}
+	if b, err := fs.ReadFile(fsys, "proc/sys/vm/unprivileged_userfaultfd"); err == nil {
+		h.UserFaults = strings.TrimSpace(string(b))
 	}
 	h.CPUFlags = cpuFlags(fsys)
 	h.Available = available(fsys)

@@ -34,6 +34,7 @@ func below(version, least string) bool {
 func (s *subject) hasGPUs() bool { return s.gpus != nil && !s.gpus.Empty() }
 
 func kernel(_ context.Context, s *subject, r *Section) error {
+	defer userNamespace(s, r)
 	if s.Host.Kernel == "" {
 		r.unchecked("the release is not known")
 		return nil
