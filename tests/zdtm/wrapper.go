@@ -69,6 +69,9 @@ func wrapped(args []string) error {
 		return err
 	}
 	action, rest := args[1], args[2:]
+	if err := settleYard(rest); err != nil {
+		return err
+	}
 	if w.Mount != "" && (action == "dump" || action == "pre-dump") {
 		if err := w.redirect(value(rest, "--images-dir")); err != nil {
 			return fmt.Errorf("put the images into the mount: %w", err)
@@ -80,7 +83,18 @@ func wrapped(args []string) error {
 	case w.Restore && action == "restore":
 		return w.restore(rest)
 	}
-	return become(w.CRIU, args[1:])
+	return become(w.CRIU, append([]string{action}, rest...))
+}
+
+// settleYard makes the one path absolute that a test gives relative to the image directory: the mount is at another depth.
+func settleYard(args []string) error {
+	i := slices.Index(args, "--cgroup-yard")
+	if i < 0 || i+1 == len(args) || filepath.IsAbs(args[i+1]) {
+		return nil
+	}
+	images, err := filepath.Abs(value(args, "--images-dir"))
+	args[i+1] = filepath.Join(images, args[i+1])
+	return err
 }
 
 // become becomes a program.
