@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -82,24 +81,18 @@ func (d *Daemon) adopt(s Serving, wire, setup *os.File) error {
 	if err != nil {
 		return errors.Join(err, wire.Close(), setup.Close())
 	}
-	// What CRIU had of the killed daemon's mount is of no use to it any more.
-	if s.Images != "" {
-		if err := folder(filepath.Dir(s.Images)).remove(); err != nil {
-			d.log.Warn("could not clear up after a killed daemon", "dir", s.Images, "error", err)
-		}
-	}
 	profile, _, err := d.loadProfile(c.Info().ID)
 	if err != nil {
 		return errors.Join(err, wire.Close(), setup.Close())
 	}
-	o := d.feedOptions(s, c.Info().ID)
+	o := d.feedOptions(s, c.Info().ID, nil)
 	o.Profile = profile
 	f, err := feed.Takeover(o, wire, setup)
 	if err != nil {
 		return fmt.Errorf("checkpoint %s: %w", c.Info().Name, err)
 	}
 	d.log.Warn("restore taken over from a daemon that was killed", "restore", s.ID, "checkpoint", c.Info().Name)
-	_, err = d.enterRestore(&restoring{Serving: s, name: c.Info().Name, feed: f, replays: profile != nil, resumed: true, adopted: true})
+	_, err = d.enterRestore(&restoring{Serving: s, name: c.Info().Name, log: o.Logger.With("checkpoint", c.Info().Name), feed: f, replays: profile != nil, resumed: true, adopted: true})
 	return err
 }
 

@@ -71,6 +71,8 @@ type Mount interface {
 	Wait() error
 	// Stats gives counters since mounting.
 	Stats() fs.Stats
+	// Root leads into a private mount, which is attached nowhere.
+	Root() *os.File
 }
 
 // OnAccess is told of reads through a mount, see fs.Options.
@@ -82,7 +84,7 @@ type Options struct {
 	Dir string
 	// Index are the options the store is opened with. OnRead, Cuts and Labels are taken over by the daemon.
 	Index index.Options
-	// Mount makes a mount. It tells onAccess of every read of sealed content.
+	// Mount makes a mount, a private one nowhere. It tells onAccess of every read of sealed content.
 	Mount func(ctx context.Context, s *index.Store, r MountRequest, onAccess OnAccess) (Mount, error)
 	// Guardian is the command that runs uffd.GuardianMain, Successor the one that runs Succeed; without them nothing can be restored.
 	Guardian, Successor []string
@@ -131,8 +133,9 @@ type Daemon struct {
 	endServ context.CancelFunc
 
 	mu       sync.Mutex
-	mounts   map[string]*mounted   // by directory
-	restores map[string]*restoring // by ID
+	mounts   map[string]*mounted     // by directory
+	restores map[string]*restoring   // by ID
+	hands    map[string]chan *handed // connections that pass directories, by the ID of the request
 	// forgotten are restores that end as soon as they are taken over, by ID: as many as restores were begun again.
 	forgotten map[string]bool
 	pending   int  // mounts and restores being made, and clients that hold the daemon
@@ -149,7 +152,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	d := &Daemon{o: o, log: o.Logger, started: time.Now(), mounts: map[string]*mounted{}, restores: map[string]*restoring{}, forgotten: map[string]bool{},
+	d := &Daemon{o: o, log: o.Logger, started: time.Now(), mounts: map[string]*mounted{}, restores: map[string]*restoring{}, hands: map[string]chan *handed{}, forgotten: map[string]bool{},
 		idle: make(chan struct{}), quit: make(chan struct{}), served: make(chan error, 1)}
 	d.serving, d.endServ = context.WithCancel(context.Background())
 	d.metrics = newMetrics(d)
@@ -179,9 +182,6 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	}
 	if d.filler, err = startFiller(d); err != nil {
 		return nil, errors.Join(err, l.Close(), store.Close())
-	}
-	if err := sweepFolders(store.Dir()); err != nil {
-		d.log.Warn("could not clear up after a killed daemon", "error", err)
 	}
 	d.http = d.newServer()
 	go func() { d.served <- d.http.Serve(rootOnly{l, d.log}) }()
@@ -256,8 +256,13 @@ func (d *Daemon) AddMount(ctx context.Context, r MountRequest) (MountResult, err
 			return MountResult{}, err
 		}
 	}
-	if _, err := fs.ClearStale(r.Dir); err != nil {
+	if err := r.checkNamespace(); err != nil {
 		return MountResult{}, err
+	}
+	if !r.Private {
+		if _, err := fs.ClearStale(r.Dir); err != nil {
+			return MountResult{}, err
+		}
 	}
 	// The mount outlives the request that asked for it.
 	m, err := d.o.Mount(context.WithoutCancel(ctx), d.store, r, d.touch)

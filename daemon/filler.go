@@ -15,7 +15,7 @@ import (
 	bofill "github.com/gpucr/gpucr-fs/restore/server"
 )
 
-// filler serves store/fill.sock: the helper of a restore hands over the GPUs' buffer objects, and the daemon fills them from the store, without the way through
+// filler serves store/fill.sock. Directories of restores and dumps go over it, see handed.go. The helper of a restore hands over the GPUs' buffer objects, and the daemon fills them from the store, without the way through
 // the mount. A connection is one fill; when it breaks, the fill ends.
 type filler struct {
 	d *Daemon
@@ -94,7 +94,17 @@ func (f *filler) serve(c fillConn) {
 		return
 	}
 	defer context.AfterFunc(ctx, func() { c.SetReadDeadline(time.Now()) })()
-	req, err := receiveFill(c)
+	first, files, err := c.receive()
+	if err == nil && first.Hand != nil {
+		if err = errors.Join(c.SetReadDeadline(time.Time{}), f.hand(c, first.Hand.ID, files)); err != nil {
+			f.d.log.Warn("the directories of a restore or dump were not taken", "error", err)
+		}
+		return
+	}
+	var req *fillRequest
+	if err == nil {
+		req, err = receiveFill(c, first, files)
+	}
 	if err != nil {
 		f.d.log.Warn("a fill was not understood", "error", err)
 		f.finish(c, req, bofill.Report{}, err)
@@ -188,11 +198,8 @@ func (r *fillRequest) close() {
 	}
 }
 
-func receiveFill(c fillConn) (*fillRequest, error) {
-	p, files, err := c.receive()
-	if err != nil {
-		return nil, err
-	}
+// receiveFill takes the rest of a request that begins with p.
+func receiveFill(c fillConn, p fillPacket, files []*os.File) (*fillRequest, error) {
 	if p.Begin == nil || len(files) != len(p.Begin.Nodes) || p.Begin.BOs < 0 || p.Begin.BOs > maxFillBOs {
 		closeFiles(files)
 		return nil, errPacket

@@ -69,7 +69,11 @@ func FuzzFillPackets(f *testing.F) {
 			}
 		}
 		unix.Close(other)
-		req, err := receiveFill(c)
+		p, got, err := c.receive()
+		if err != nil {
+			return
+		}
+		req, err := receiveFill(c, p, got)
 		if err != nil {
 			return
 		}

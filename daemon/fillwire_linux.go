@@ -15,7 +15,8 @@ import (
 	bofill "github.com/gpucr/gpucr-fs/restore/server"
 )
 
-// fillSocket is the name, in the store, of the socket that takes fills. Its packets are each one JSON object, a fillPacket, with the descriptors that it speaks of.
+// fillSocket is the name, in the store, of the socket that takes what comes with descriptors: fills, and the directories of restores and dumps (handed.go). Its packets are
+// each one JSON object, a fillPacket, with the descriptors that it speaks of.
 const fillSocket = "fill.sock"
 
 const (
@@ -26,8 +27,9 @@ const (
 )
 
 // fillPacket is one packet; one of its fields is set. The client sends begin with the render nodes, then bos with their dma-bufs until they are all there. The
-// daemon answers with progress, and at last with done.
+// daemon answers with progress, and at last with done. A connection that begins with hand is none of a fill.
 type fillPacket struct {
+	Hand     *handPacket   `json:"hand,omitempty"`
 	Begin    *fillBegin    `json:"begin,omitempty"`
 	BOs      []bofill.BO   `json:"bos,omitempty"`
 	Progress *fillProgress `json:"progress,omitempty"`

@@ -18,7 +18,11 @@ const handover = 10 * time.Second
 
 // MountAt mounts the store: in its daemon if one runs, else in one that start makes.
 func MountAt(ctx context.Context, store string, r MountRequest, start func(context.Context) (MountResult, error)) (MountResult, error) {
-	if err := r.Validate(); err != nil {
+	err := r.Validate()
+	if err == nil {
+		r.Namespace, err = fs.Namespace()
+	}
+	if err != nil {
 		return MountResult{}, err
 	}
 	for deadline := time.Now().Add(handover); ; {

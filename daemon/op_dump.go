@@ -3,17 +3,16 @@ package daemon
 import (
 	"context"
 	"errors"
-	"path/filepath"
 
 	"github.com/gpucr/gpucr-fs/index"
 )
 
-// DumpRequest asks for an image directory that is a new checkpoint. The folder is the caller's.
+// DumpRequest asks for an image directory that is a new checkpoint, which goes over a connection of its own, see handed.go.
 type DumpRequest struct {
+	ID     string            `json:"id"`
 	Name   string            `json:"name"`
 	Tags   []string          `json:"tags,omitempty"`
 	Labels map[string]string `json:"labels,omitempty"`
-	Dir    string            `json:"dir"` // absolute, with a folder images in it
 }
 
 // Dump mounts a new checkpoint for one dump; it says so by a line with Prepared. The caller runs CRIU and answers with its verdict. Then the checkpoint is sealed, or, when
@@ -23,14 +22,24 @@ var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Br
 		return Brief{}, err
 	}
 	d := env.Daemon
-	images := filepath.Join(q.Dir, imagesDir)
+	h, err := d.handedFor(ctx, q.ID, false)
+	if err != nil {
+		return Brief{}, err
+	}
+	defer h.close()
+	images := "dump " + q.ID
 	if _, err := d.AddMount(ctx, MountRequest{Dir: images, New: q.Name, Private: true}); err != nil {
 		return Brief{}, err
 	}
 	m := d.mountAt(images)
-	err := d.store.Label(q.Name, q.Labels)
+	if m == nil {
+		return Brief{}, errStopping()
+	}
+	if err = d.store.Label(q.Name, q.Labels); err == nil {
+		err = h.give(m.m.Root())
+	}
 	if err == nil {
-		err = say(env, Prepared{Checkpoint: q.Name, Images: images})
+		err = say(env, Prepared{Checkpoint: q.Name})
 	}
 	ok, said := false, true
 	if err == nil {
@@ -50,7 +59,7 @@ var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Br
 	case !ok:
 		err = errors.Join(err, discard(m, q.Name))
 	}
-	err = errors.Join(err, d.dropMount(images), folder(q.Dir).clear())
+	err = errors.Join(err, d.dropMount(images))
 	if err == nil && !ok {
 		err = errCallerFailed
 	}

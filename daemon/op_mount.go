@@ -13,14 +13,15 @@ import (
 
 // MountRequest describes a mount.
 type MountRequest struct {
-	Dir         string `json:"dir"`                   // absolute
+	Dir         string `json:"dir"`                   // absolute; of a private mount only what it is called
 	Checkpoint  string `json:"checkpoint,omitempty"`  // shown as the root; the one sealed last when empty
 	New         string `json:"new,omitempty"`         // a new checkpoint to show as the root, for writing
 	AllowOther  bool   `json:"allow_other,omitempty"` // let other users in
 	ReadaheadKB int    `json:"readahead_kb,omitempty"`
 	MetricsAddr string `json:"metrics_addr,omitempty"` // HOST:PORT to serve Prometheus at
 	Debug       bool   `json:"debug,omitempty"`        // log every request of the kernel
-	Private     bool   `json:"private,omitempty"`      // of one restore or dump, which takes it away
+	Private     bool   `json:"private,omitempty"`      // of one restore or dump, which takes it away; attached nowhere
+	Namespace   string `json:"namespace,omitempty"`    // the mount namespace in which Dir is meant, see fs.Namespace
 }
 
 // MountResult is a mount that serves.
@@ -147,6 +148,16 @@ var LiveStats = define("stats", func(_ context.Context, env *Env, _ StatsRequest
 	}
 	return res, nil
 })
+
+// checkNamespace refuses a mount that would not be seen by who asks for it.
+func (r *MountRequest) checkNamespace() error {
+	here, err := fs.Namespace()
+	if err != nil || r.Namespace == "" || r.Namespace == here {
+		return err
+	}
+	return &index.Error{Class: index.Unsupported, Op: "mount", File: r.Dir, Err: fmt.Errorf("the store's daemon, process %d, is in another mount namespace, where the mount would be", os.Getpid()),
+		Hint: fmt.Sprintf("mount it there (nsenter -t %d -m) and bind it to where it is needed, or end the daemon by unmounting there", os.Getpid())}
+}
 
 // Validate refuses a mount that cannot be meant.
 func (r *MountRequest) Validate() error {

@@ -8,23 +8,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"path/filepath"
+	"sync"
 
 	"github.com/gpucr/gpucr-fs/index"
 )
 
-// The parts of a restore's or dump's private folder.
-const (
-	imagesDir = "images" // the mount
-	workDir   = "work"   // CRIU's work directory
-)
-
-// RestoreRequest asks for everything that CRIU needs to restore a checkpoint. The folder is the caller's.
+// RestoreRequest asks for everything that CRIU needs to restore a checkpoint. Directories go over a connection of their own, see handed.go.
 type RestoreRequest struct {
 	ID         string `json:"id"`
 	Checkpoint string `json:"checkpoint"`
-	Dir        string `json:"dir"`            // absolute, with folders images and work in it
-	Work       string `json:"work,omitempty"` // CRIU's work directory, when it is not in Dir; absolute
 	Rate       int64  `json:"rate,omitempty"`
 	RecordGPU  bool   `json:"record_gpu,omitempty"` // see Serving
 	Wait       bool   `json:"wait,omitempty"`       // answer when resident
@@ -36,8 +30,8 @@ type RestoreRequest struct {
 type Prepared struct {
 	ID         string `json:"id"`
 	Checkpoint string `json:"checkpoint"` // its name
-	Images     string `json:"images"`     // the image directory
-	Work       string `json:"work"`       // CRIU's work directory
+	Images     string `json:"-"`          // the image directory, as long as the caller is asked to run CRIU
+	Work       string `json:"-"`          // CRIU's work directory
 	Total      int64  `json:"total"`      // bytes that are filled in on demand
 	Profile    bool   `json:"profile"`    // one is replayed
 	AMDGPU     bool   `json:"amdgpu"`     // there are images of CRIU's amdgpu plugin
@@ -89,10 +83,11 @@ var Restore = define("restore", func(ctx context.Context, env *Env, q RestoreReq
 })
 
 func (d *Daemon) restore(ctx context.Context, env *Env, q RestoreRequest) (RestoreStatus, error) {
-	s := Serving{ID: q.ID, Checkpoint: q.Checkpoint, Rate: q.Rate, RecordGPU: q.RecordGPU, Dir: filepath.Join(q.Dir, workDir), Images: filepath.Join(q.Dir, imagesDir)}
-	if q.Work != "" {
-		s.Dir = q.Work
+	h, err := d.handedFor(ctx, q.ID, true)
+	if err != nil {
+		return RestoreStatus{}, err
 	}
+	defer h.close()
 	if q.Instead != "" {
 		d.forget(q.Instead)
 	}
@@ -101,23 +96,32 @@ func (d *Daemon) restore(ctx context.Context, env *Env, q RestoreRequest) (Resto
 		return RestoreStatus{}, err
 	}
 	// Mounting and reading the page maps take about the same time.
+	images := "restore " + q.ID
 	mounted := make(chan error, 1)
 	go func() {
-		_, err := d.AddMount(ctx, MountRequest{Dir: s.Images, Checkpoint: c.Info().ID, Private: true})
+		_, err := d.AddMount(ctx, MountRequest{Dir: images, Checkpoint: c.Info().ID, Private: true})
 		mounted <- err
 	}()
-	r, err := d.startRestore(s)
+	r, err := d.startRestore(Serving{ID: q.ID, Checkpoint: q.Checkpoint, Rate: q.Rate, RecordGPU: q.RecordGPU}, fdPath(h.work), nil)
 	merr := <-mounted
 	ok := false
 	if err = errors.Join(err, merr); err == nil {
-		if err = say(env, Prepared{ID: s.ID, Checkpoint: r.name, Images: s.Images, Work: s.Dir, Total: r.feed.Status().TotalBytes, Profile: r.replays, AMDGPU: hasAMDGPU(c)}); err == nil {
+		if m := d.mountAt(images); m == nil {
+			err = errStopping()
+		} else {
+			err = h.give(m.m.Root())
+		}
+		if err == nil {
+			err = say(env, Prepared{ID: q.ID, Checkpoint: r.name, Total: r.feed.Status().TotalBytes, Profile: r.replays, AMDGPU: hasAMDGPU(c)})
+		}
+		if err == nil {
 			ok, _ = awaitVerdict(env)
 		}
 	}
 	if r != nil {
 		r.mu.Lock()
 		r.resumed = true
-		if m := d.mountAt(s.Images); m != nil {
+		if m := d.mountAt(images); m != nil {
 			r.images = m.m.Stats().ReadBytes
 		}
 		r.mu.Unlock()
@@ -129,16 +133,12 @@ func (d *Daemon) restore(ctx context.Context, env *Env, q RestoreRequest) (Resto
 	if merr == nil && ok {
 		// Nobody has to wait for that. The mount keeps the daemon.
 		d.wg.Go(func() {
-			if err := errors.Join(d.dropMount(s.Images), folder(q.Dir).clear()); err != nil {
+			if err := d.dropMount(images); err != nil {
 				d.log.Error("could not clear up after a restore", "restore", q.ID, "error", err)
 			}
 		})
-	} else {
-		// The caller may be gone, or have removed the folder while the guardian made its socket there.
-		if merr == nil {
-			err = errors.Join(err, d.dropMount(s.Images))
-		}
-		err = errors.Join(err, folder(q.Dir).clear())
+	} else if merr == nil {
+		err = errors.Join(err, d.dropMount(images))
 	}
 	switch {
 	case err != nil:
@@ -179,12 +179,47 @@ var RestoreWait = define("restore-wait", func(ctx context.Context, env *Env, q R
 	return RestoreStatus{}, &index.Error{Class: index.NotFound, Op: "restore", Err: fmt.Errorf("there is no restore %q in progress", q.ID)}
 })
 
-// LazyPagesRequest asks for a lazy-pages server for a checkpoint that is restored from another mount.
+// LazyPagesRequest asks for a lazy-pages server for a checkpoint that is restored from another mount. Its work directory goes over a connection of its own, see handed.go.
 type LazyPagesRequest struct {
 	ID         string `json:"id"`
 	Checkpoint string `json:"checkpoint"` // name, tag or ID
-	Work       string `json:"work"`       // absolute
 	Rate       int64  `json:"rate,omitempty"`
+	// Log asks for what the daemon logs of it, from this level on, as lines with LogLine.
+	Log *slog.Level `json:"log,omitempty"`
+}
+
+// LogLine is a line of the daemon's log that a client asked for.
+type LogLine struct {
+	Log string `json:"log"`
+}
+
+// logLines passes a log on to the caller until it is closed.
+type logLines struct {
+	env *Env
+	mu  sync.Mutex
+	end bool
+}
+
+func (l *logLines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.end {
+		return len(b), nil
+	}
+	return len(b), say(l.env, LogLine{string(b)})
+}
+
+// say says something else to the caller, in between.
+func (l *logLines) say(v any) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return say(l.env, v)
+}
+
+func (l *logLines) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.end = true
 }
 
 // LazyPages serves a restore's memory; it says that it listens by a line with Prepared, and answers when all is resident.
@@ -193,11 +228,22 @@ var LazyPages = define("lazy-pages", func(ctx context.Context, env *Env, q LazyP
 		return RestoreStatus{}, &index.Error{Class: index.Unsupported, Op: "lazy-pages", Err: errors.New("this needs a daemon")}
 	}
 	d := env.Daemon
-	r, err := d.startRestore(Serving{ID: q.ID, Checkpoint: q.Checkpoint, Rate: q.Rate, Dir: q.Work})
+	h, err := d.handedFor(ctx, q.ID, true)
 	if err != nil {
 		return RestoreStatus{}, err
 	}
-	if err := say(env, Prepared{ID: r.ID, Checkpoint: r.name, Work: r.Dir, Total: r.feed.Status().TotalBytes, Profile: r.replays}); err != nil {
+	defer h.close()
+	lines := &logLines{env: env}
+	defer lines.close()
+	var log slog.Handler
+	if q.Log != nil {
+		log = slog.NewTextHandler(lines, &slog.HandlerOptions{Level: q.Log})
+	}
+	r, err := d.startRestore(Serving{ID: q.ID, Checkpoint: q.Checkpoint, Rate: q.Rate}, fdPath(h.work), log)
+	if err != nil {
+		return RestoreStatus{}, err
+	}
+	if err := lines.say(Prepared{ID: r.ID, Checkpoint: r.name, Total: r.feed.Status().TotalBytes, Profile: r.replays}); err != nil {
 		r.feed.Retire()
 		return r.status(), err
 	}

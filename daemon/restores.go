@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -25,10 +26,6 @@ type Serving struct {
 	Rate int64 `json:"rate,omitempty"`
 	// RecordGPU is feed.Options'.
 	RecordGPU bool `json:"record_gpu,omitempty"`
-	// Dir is CRIU's work directory, where the socket goes, absolute.
-	Dir string `json:"dir"`
-	// Images is where the checkpoint is mounted for this restore alone, "" where it is not.
-	Images string `json:"images,omitempty"`
 }
 
 // Memory of a restore's buffers: a share of the cache, within bounds.
@@ -53,6 +50,7 @@ func (d *Daemon) buffers() int64 {
 type restoring struct {
 	Serving
 	name     string // of the checkpoint
+	log      *slog.Logger
 	feed     *feed.Feed
 	replays  bool // a profile
 	adopted  bool // from a daemon that was killed
@@ -103,13 +101,18 @@ func (d *Daemon) loadProfile(ref string) (p *prefetch.Profile, record bool, err 
 	return p, false, nil
 }
 
-// feedOptions are those that Start and Takeover share.
-func (d *Daemon) feedOptions(s Serving, id string) feed.Options {
-	return feed.Options{Images: feed.Stored{Store: d.store, Ref: id}, Rate: s.Rate, RecordGPU: s.RecordGPU, Logger: d.log.With("restore", s.ID)}
+// feedOptions are those that Start and Takeover share. also, when it is not nil, takes what is logged, too.
+func (d *Daemon) feedOptions(s Serving, id string, also slog.Handler) feed.Options {
+	log := d.log
+	if also != nil {
+		log = slog.New(slog.NewMultiHandler(d.log.Handler(), also))
+	}
+	return feed.Options{Images: feed.Stored{Store: d.store, Ref: id}, Rate: s.Rate, RecordGPU: s.RecordGPU, Logger: log.With("restore", s.ID)}
 }
 
-// startRestore starts to serve memory: when it returns, CRIU may be started. The daemon stays until it is all over.
-func (d *Daemon) startRestore(s Serving) (*restoring, error) {
+// startRestore starts to serve memory, with the socket in CRIU's work directory work: when it returns, CRIU may be started. The daemon stays until it is all over.
+// also, when it is not nil, takes what is logged of it, beside the daemon's log.
+func (d *Daemon) startRestore(s Serving, work string, also slog.Handler) (*restoring, error) {
 	if len(d.o.Guardian) == 0 {
 		return nil, &index.Error{Class: index.Unsupported, Op: "restore", Err: errors.New("this daemon was started without a guardian")}
 	}
@@ -126,8 +129,8 @@ func (d *Daemon) startRestore(s Serving) (*restoring, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := d.feedOptions(s, c.Info().ID)
-	o.Work, o.Memory, o.Profile, o.Record = s.Dir, d.buffers(), profile, record
+	o := d.feedOptions(s, c.Info().ID, also)
+	o.Work, o.Memory, o.Profile, o.Record = work, d.buffers(), profile, record
 	o.Guardian, o.Spare = d.o.Guardian, d.spare.take()
 	if len(d.o.Successor) > 0 {
 		o.Successor = append(slices.Clone(d.o.Successor), spec)
@@ -136,7 +139,7 @@ func (d *Daemon) startRestore(s Serving) (*restoring, error) {
 	if err != nil {
 		return nil, fmt.Errorf("checkpoint %s: %w", c.Info().Name, err)
 	}
-	return d.enterRestore(&restoring{Serving: s, name: c.Info().Name, feed: f, replays: profile != nil})
+	return d.enterRestore(&restoring{Serving: s, name: c.Info().Name, log: o.Logger.With("checkpoint", c.Info().Name), feed: f, replays: profile != nil})
 }
 
 // enterRestore puts a restore into the table and serves it.
@@ -162,7 +165,7 @@ func (d *Daemon) enterRestore(r *restoring) (*restoring, error) {
 	}
 	d.wg.Go(func() { d.serveRestore(r) })
 	d.mu.Unlock()
-	d.log.Info("restore prepared", "restore", r.ID, "checkpoint", r.name, "bytes", r.feed.Status().TotalBytes, "profile", r.replays)
+	r.log.Info("restore prepared", "bytes", r.feed.Status().TotalBytes, "profile", r.replays)
 	return r, nil
 }
 
@@ -172,14 +175,14 @@ func (d *Daemon) serveRestore(r *restoring) {
 	st := r.feed.Status()
 	whole := st.PoisonedBytes == 0 && len(st.Killed) == 0 && !st.Finished.IsZero()
 	if err == nil {
-		d.log.Info("restore is resident", "restore", r.ID, "checkpoint", r.name, "faults", st.Faults, "copied", st.CopiedBytes, "zero", st.ZeroBytes, "poisoned", st.PoisonedBytes)
+		r.log.Info("restore is resident", "faults", st.Faults, "copied", st.CopiedBytes, "zero", st.ZeroBytes, "poisoned", st.PoisonedBytes)
 		err = d.keepProfile(r, st)
 	}
 	if err != nil {
-		d.log.Error("restore ended", "restore", r.ID, "checkpoint", r.name, "error", err)
+		r.log.Error("restore ended", "error", err)
 	}
 	if cerr := r.feed.Close(); cerr != nil {
-		d.log.Error("restore ended uncleanly", "restore", r.ID, "error", cerr)
+		r.log.Error("restore ended uncleanly", "error", cerr)
 	}
 	r.mu.Lock()
 	r.err = err

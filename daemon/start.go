@@ -4,15 +4,14 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
-	"strings"
-	"syscall"
 	"time"
 
-	"github.com/gpucr/gpucr-fs/fs"
 	"github.com/gpucr/gpucr-fs/index"
 )
 
@@ -46,65 +45,6 @@ func ConnectOrStart(ctx context.Context, dir string, start StartFunc) (*Session,
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-}
-
-// folder is a private folder of a restore or dump.
-type folder string
-
-// folderPrefix begins the names of private folders.
-const folderPrefix = "gpucr-fs-"
-
-// newFolder makes a folder for mount and work directory.
-func newFolder() (folder, error) {
-	dir, err := os.MkdirTemp("", folderPrefix)
-	if err != nil {
-		return "", err
-	}
-	// The daemon knows a mount by its name without symlinks.
-	if dir, err = filepath.EvalSymlinks(dir); err != nil {
-		return "", err
-	}
-	for _, sub := range []string{imagesDir, workDir} {
-		if err := os.Mkdir(filepath.Join(dir, sub), 0o700); err != nil {
-			return "", errors.Join(err, os.RemoveAll(dir))
-		}
-	}
-	return folder(dir), nil
-}
-
-// clear removes the folder, with what a killed daemon left in it. A daemon that is alive may still be about to take the mount away.
-func (f folder) clear() error {
-	for end := time.Now().Add(handover); ; time.Sleep(10 * time.Millisecond) {
-		err := f.remove()
-		if !errors.Is(err, syscall.EBUSY) || time.Now().After(end) {
-			return err
-		}
-	}
-}
-
-// remove removes the folder unless something is mounted in it: nothing is ever removed through a mount.
-func (f folder) remove() error {
-	images := filepath.Join(string(f), imagesDir)
-	if _, err := fs.ClearStale(images); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	if err := os.Remove(images); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return os.RemoveAll(string(f))
-}
-
-// sweepFolders removes the folders in which a daemon of the store at dir, killed, has left its mounts: who asked for them may have returned before. Preconditions: this
-// process owns the store.
-func sweepFolders(dir string) error {
-	dead, err := fs.DeadMounts(dir)
-	errs := []error{err}
-	for _, images := range dead {
-		if f := filepath.Dir(images); filepath.Base(images) == imagesDir && strings.HasPrefix(filepath.Base(f), folderPrefix) {
-			errs = append(errs, folder(f).remove())
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // newID makes a name for a restore.
@@ -151,6 +91,16 @@ func RestoreFrom(ctx context.Context, dir string, o RestoreOptions) (RestoreStat
 	}
 }
 
+// removeWork removes a private work directory and the files in it. What a killed CRIU has left mounted there is not gone into: cgroups could be removed through it.
+func removeWork(dir string) error {
+	entries, err := os.ReadDir(dir)
+	errs := []error{err}
+	for _, e := range entries {
+		errs = append(errs, os.Remove(filepath.Join(dir, e.Name())))
+	}
+	return errors.Join(append(errs, os.Remove(dir))...)
+}
+
 // restoreOnce tries to restore, instead of the former attempt; again is set when the daemon was killed and nothing runs.
 func restoreOnce(ctx context.Context, dir string, o RestoreOptions, former *string) (st RestoreStatus, again bool, err error) {
 	s, err := ConnectOrStart(ctx, dir, o.Start)
@@ -158,27 +108,37 @@ func restoreOnce(ctx context.Context, dir string, o RestoreOptions, former *stri
 		return st, errors.Is(err, ErrGone), err
 	}
 	defer s.Close()
-	f, err := newFolder()
-	if err != nil {
-		return st, false, err
+	q := RestoreRequest{ID: newID(), Checkpoint: o.Checkpoint, Rate: o.Rate, RecordGPU: o.RecordGPU, Wait: o.Wait, Instead: *former}
+	work := o.Work
+	if work == "" {
+		if work, err = os.MkdirTemp("", "gpucr-fs-"); err != nil {
+			return st, false, err
+		}
+		defer func() { err = errors.Join(err, removeWork(work)) }()
 	}
-	q := RestoreRequest{ID: newID(), Checkpoint: o.Checkpoint, Dir: string(f), Work: o.Work, Rate: o.Rate, RecordGPU: o.RecordGPU, Wait: o.Wait, Instead: *former}
+	dirs, err := passDirectories(ctx, dir, q.ID, work)
+	if err != nil {
+		return st, errors.Is(err, ErrGone), err
+	}
+	defer dirs.close()
 	*former = q.ID
 	runs := false
 	st, err = converse(ctx, s, Restore, q, func(ctx context.Context, p Prepared) error {
-		err := o.Run(ctx, p)
+		defer dirs.letGo()
+		err := dirs.take(&p)
+		if err == nil {
+			p.Work = work
+			err = o.Run(ctx, p)
+		}
 		runs = err == nil
 		return err
 	}, o.Progress)
 	if err == nil {
-		return st, false, nil // the daemon clears up
+		return st, false, nil
 	}
 	gone := errors.Is(err, ErrGone)
 	if gone && runs {
 		st, err = o.rejoin(ctx, dir, q.ID)
-	}
-	if cerr := f.clear(); cerr != nil {
-		err = errors.Join(err, fmt.Errorf("clear up: %w", cerr))
 	}
 	return st, gone && !runs, err
 }
@@ -208,11 +168,15 @@ func (o *RestoreOptions) rejoin(ctx context.Context, dir, id string) (RestoreSta
 }
 
 // ServeLazyPages has the daemon of the store at dir, which has it mounted, serve a restore's memory, and returns when all is resident. ready is called when CRIU may come.
-// When ctx ends before CRIU has come nothing is left; afterwards the daemon goes on.
-func ServeLazyPages(ctx context.Context, dir string, q LazyPagesRequest, ready func() error, progress func(Progress)) (RestoreStatus, error) {
+// When ctx ends before CRIU has come nothing is left; afterwards the daemon goes on. work is CRIU's work directory; log takes the log that q asks for.
+func ServeLazyPages(ctx context.Context, dir, work string, q LazyPagesRequest, ready func() error, progress func(Progress), log io.Writer) (RestoreStatus, error) {
 	s, ok, err := ConnectDaemon(ctx, dir)
 	if err == nil && !ok {
 		err = &index.Error{Class: index.NotFound, Op: "lazy-pages", Checkpoint: q.Checkpoint, Err: errors.New("the daemon of this mount is gone"), Hint: "unmount and mount again"}
+		if _, serr := os.Stat(dir); serr != nil {
+			err = &index.Error{Class: index.NotFound, Op: "lazy-pages", Checkpoint: q.Checkpoint, Err: fmt.Errorf("the store of this mount is not seen from here: %w", serr),
+				Hint: "make the store's folder visible under that name in this mount namespace"}
+		}
 	}
 	if err != nil {
 		return RestoreStatus{}, err
@@ -221,9 +185,22 @@ func ServeLazyPages(ctx context.Context, dir string, q LazyPagesRequest, ready f
 	q.ID = newID()
 	talk, cancel := context.WithCancel(ctx)
 	defer cancel()
+	dirs, err := passDirectories(ctx, dir, q.ID, work)
+	if err != nil {
+		return RestoreStatus{}, err
+	}
+	defer dirs.close()
 	var rerr error
-	out := &passLines{f: func([]byte) {
-		if rerr = ready(); rerr != nil {
+	listens := false
+	out := &passLines{f: func(line []byte) {
+		var l LogLine
+		switch err := json.Unmarshal(line, &l); {
+		case err == nil && l.Log != "":
+			_, rerr = io.WriteString(log, l.Log)
+		case !listens:
+			listens, rerr = true, ready()
+		}
+		if rerr != nil {
 			cancel()
 		}
 	}}
@@ -256,12 +233,17 @@ func DumpInto(ctx context.Context, dir string, o DumpOptions) (Brief, error) {
 		return Brief{}, err
 	}
 	defer s.Close()
-	f, err := newFolder()
+	q := DumpRequest{ID: newID(), Name: o.Name, Tags: o.Tags, Labels: o.Labels}
+	dirs, err := passDirectories(ctx, dir, q.ID, "")
 	if err != nil {
 		return Brief{}, err
 	}
-	res, err := converse(ctx, s, Dump, DumpRequest{Name: o.Name, Tags: o.Tags, Labels: o.Labels, Dir: string(f)}, func(ctx context.Context, p Prepared) error {
+	defer dirs.close()
+	return converse(ctx, s, Dump, q, func(ctx context.Context, p Prepared) error {
+		defer dirs.letGo()
+		if err := dirs.take(&p); err != nil {
+			return err
+		}
 		return o.Run(ctx, p.Images)
 	}, nil)
-	return res, errors.Join(err, f.clear())
 }

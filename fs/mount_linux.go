@@ -77,23 +77,6 @@ func ClearStale(dir string) (cleared bool, err error) {
 	}
 }
 
-// DeadMounts gives where a store is mounted by a daemon that is gone.
-func DeadMounts(store string) (dirs []string, err error) {
-	all, err := mounts()
-	if err != nil {
-		return nil, err
-	}
-	for _, m := range all {
-		if m.fstype != fsType || m.source != store {
-			continue
-		}
-		if _, err := os.Stat(m.point); errors.Is(err, unix.ENOTCONN) {
-			dirs = append(dirs, m.point)
-		}
-	}
-	return dirs, nil
-}
-
 // Mounted gives the folder of the store that is mounted at dir, and false where dir is no mount point of this file system. It does not touch the mount.
 func Mounted(dir string) (store string, ok bool, err error) {
 	own, ok, err := ownMount(dir)
@@ -149,18 +132,29 @@ func abortConnection(dev string) error {
 	return os.NewSyscallError("abort the connection", err)
 }
 
-// setReadahead raises what the kernel reads ahead for the mount at dir. MountOptions.MaxReadAhead can only lower it.
-func setReadahead(dir string, kb int) error {
-	all, err := mounts()
+// setReadahead raises what the kernel reads ahead. MountOptions.MaxReadAhead can only lower it.
+func (s *Server) setReadahead(kb int) error {
+	dev, err := s.device()
 	if err != nil {
 		return err
 	}
-	top, ok := topMount(all, dir)
-	if !ok {
-		return fmt.Errorf("%s is not in mountinfo", dir)
-	}
-	return os.WriteFile(filepath.Join("/sys/class/bdi", top.dev, "read_ahead_kb"), []byte(strconv.Itoa(kb)), 0o644)
+	return os.WriteFile(filepath.Join("/sys/class/bdi", dev, "read_ahead_kb"), []byte(strconv.Itoa(kb)), 0o644)
 }
+
+// device gives the mount's device number, "major:minor".
+func (s *Server) device() (string, error) {
+	if s.handle != nil {
+		return deviceOf(s.handle)
+	}
+	own, ok, err := ownMount(s.dir)
+	if err == nil && !ok {
+		err = fmt.Errorf("%s is not in mountinfo", s.dir)
+	}
+	return own.dev, err
+}
+
+// Namespace names the mount namespace of this process.
+func Namespace() (string, error) { return os.Readlink("/proc/self/ns/mnt") }
 
 // unmount takes the mount at dir away; detached, when force is set: its users then get ENOTCONN.
 func unmount(dir string, force bool) error {

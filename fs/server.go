@@ -23,7 +23,7 @@ const maxWrite = 1 << 20
 // Server is a mounted store.
 type Server struct {
 	store   *index.Store
-	dir     string // mount point, absolute
+	dir     string // mount point, absolute; "": attached nowhere
 	opts    Options
 	log     *slog.Logger
 	uid     uint32
@@ -35,7 +35,8 @@ type Server struct {
 	root    *view
 	top     *topNode
 	fuse    *fuse.Server
-	cancel  func() // of the subscription
+	handle  *os.File // the root of a mount that is attached nowhere, else nil
+	cancel  func()   // of the subscription
 
 	mu      sync.Mutex
 	handles map[closer]struct{}
@@ -49,6 +50,9 @@ type closer interface{ close() error }
 
 // Mount shows store at dir, which must be an existing directory outside of the store. It returns when the mount serves; ctx bounds no more than
 // that. What a killed daemon left at dir is cleared first. The store must stay open until Wait returns.
+//
+// With dir "" the mount is attached nowhere: it is in no mount namespace, nobody finds it by a path, and Server.Root leads into it, in any namespace to which that
+// descriptor is passed. So every user may read it.
 func Mount(ctx context.Context, store *index.Store, dir string, o Options) (*Server, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -58,8 +62,10 @@ func Mount(ctx context.Context, store *index.Store, dir string, o Options) (*Ser
 		store: store, opts: o, log: o.Logger, uid: uint32(os.Geteuid()), gid: uint32(os.Getegid()), started: time.Now(),
 		cat: newCatalog(store, o.Labels), scratch: newPool(store.Dir(), o.ScratchBytes), handles: map[closer]struct{}{}, done: make(chan struct{}),
 	}
-	if err := s.checkDir(dir); err != nil {
-		return nil, err
+	if dir != "" {
+		if err := s.checkDir(dir); err != nil {
+			return nil, err
+		}
 	}
 	s.cancel = store.Subscribe(s.cat.changed)
 	if err := s.mount(ctx); err != nil {
@@ -129,7 +135,7 @@ func (s *Server) mount(ctx context.Context) (err error) {
 	goLog := slog.NewLogLogger(s.log.Handler(), slog.LevelWarn)
 	mo := fuse.MountOptions{
 		FsName: s.store.Dir(), Name: subtype,
-		AllowOther: s.opts.AllowOther, MaxWrite: maxWrite, MaxBackground: s.opts.MaxBackground,
+		AllowOther: s.opts.AllowOther || s.dir == "", MaxWrite: maxWrite, MaxBackground: s.opts.MaxBackground,
 		DisableXAttrs: true, // else the kernel asks for security.capability at every write
 		DisableSplice: true, // a 1 MiB reply does not fit a pipe
 		// The server is the only one to change content, and says so: an mtime that moved must not cost cached pages.
@@ -137,7 +143,7 @@ func (s *Server) mount(ctx context.Context) (err error) {
 		ExtraCapabilities:        fuse.CAP_ASYNC_DIO,
 		Logger:                   goLog, Debug: s.opts.Debug,
 	}
-	if s.opts.AllowOther {
+	if mo.AllowOther && s.dir != "" {
 		mo.Options = append(mo.Options, "default_permissions")
 	}
 	root := &dirNode{node: node{s: s}, v: s.root}
@@ -149,14 +155,14 @@ func (s *Server) mount(ctx context.Context) (err error) {
 			root.AddChild(topName, root.NewPersistentInode(ctx, s.top, gofs.StableAttr{Mode: fuse.S_IFDIR, Ino: inoTop}), false)
 		},
 	})
-	if s.fuse, err = newFuseServer(raw, s.dir, &mo); err != nil {
+	if s.fuse, s.handle, err = newFuseServer(raw, s.dir, &mo); err != nil {
 		return &index.Error{Class: index.Other, Op: "mount", File: s.dir, Err: err, Hint: "mounting needs root and /dev/fuse"}
 	}
 	go s.serve()
 	// NewServer has answered INIT. WaitMount would open a file of the mount from within: a daemon killed at that moment could not end, since closing the
 	// file waits for an answer from itself.
 	if s.opts.ReadaheadKB > 0 {
-		if err := setReadahead(s.dir, s.opts.ReadaheadKB); err != nil {
+		if err := s.setReadahead(s.opts.ReadaheadKB); err != nil {
 			s.log.Warn("could not raise the readahead; cold reads will be slower", "dir", s.dir, "error", err)
 		}
 	}
@@ -215,7 +221,7 @@ func (s *Server) settle(img *image) error {
 		Hint: "seal it before unmounting if it is wanted; gc removes it"}
 }
 
-// Dir is the mount point, absolute.
+// Dir is the mount point, absolute; "" for a mount that is attached nowhere.
 func (s *Server) Dir() string { return s.dir }
 
 // Stats gives live counters.
@@ -307,6 +313,9 @@ func (s *Server) Unmount(ctx context.Context) error {
 		return s.err
 	default:
 	}
+	if s.handle != nil {
+		return s.letGo(ctx, patience)
+	}
 	own, mounted, err := ownMount(s.dir)
 	if err != nil {
 		return err
@@ -359,6 +368,9 @@ func (s *Server) Close() error {
 	case <-s.done:
 		return nil
 	default:
+	}
+	if s.handle != nil {
+		return s.letGo(context.Background(), 0)
 	}
 	if err := unmount(s.dir, true); err != nil {
 		return err

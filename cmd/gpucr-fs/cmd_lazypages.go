@@ -10,7 +10,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -64,6 +66,20 @@ Interrupted before criu has come it ends; afterwards the processes depend on it,
 	return c
 }
 
+// criuVerbosity makes of -v4, as criu takes it, what the library for flags takes for it.
+func criuVerbosity(args []string) []string {
+	if len(args) == 0 || args[0] != "lazy-pages" {
+		return args
+	}
+	args = slices.Clone(args)
+	for i, a := range args {
+		if len(a) == 3 && strings.HasPrefix(a, "-v") && a[2] >= '0' && a[2] <= '9' {
+			args[i] = "-v=" + a[2:]
+		}
+	}
+	return args
+}
+
 func (l *lazyPages) run(ctx context.Context) (err error) {
 	if l.images, err = filepath.Abs(l.images); err != nil {
 		return err
@@ -106,9 +122,19 @@ func (l *lazyPages) run(ctx context.Context) (err error) {
 
 // fromStore has the store's daemon serve.
 func (l *lazyPages) fromStore(ctx context.Context, w fs.Whose) (daemon.RestoreStatus, error) {
+	out, done, err := l.logFile()
+	if err != nil {
+		return daemon.RestoreStatus{}, err
+	}
+	defer done()
 	bar := l.a.progress("lazy-pages")
 	defer bar.close()
-	return daemon.ServeLazyPages(ctx, w.Store, daemon.LazyPagesRequest{Checkpoint: w.ID, Work: l.work, Rate: int64(l.rate)}, l.ready, bar.tell)
+	level := l.level()
+	st, err := daemon.ServeLazyPages(ctx, w.Store, l.work, daemon.LazyPagesRequest{Checkpoint: w.ID, Rate: int64(l.rate), Log: &level}, l.ready, bar.tell, out)
+	if err != nil && l.output != "" {
+		slog.New(slog.NewTextHandler(out, nil)).Error("lazy-pages ended", "error", err)
+	}
+	return st, err
 }
 
 // fromDir serves a plain directory from this process.
@@ -142,23 +168,34 @@ func (l *lazyPages) fromDir(ctx context.Context) (uffd.Report, error) {
 	return st.Report, errors.Join(err, f.Close())
 }
 
-// logger logs to --log-file, else to stderr.
-func (l *lazyPages) logger() (*slog.Logger, func(), error) {
-	level := []slog.Level{slog.LevelWarn, slog.LevelInfo, slog.LevelDebug}[min(l.verbose, 2)]
-	var out io.Writer = l.a.err
-	done := func() {}
-	if l.output != "" {
-		name := l.output
-		if !filepath.IsAbs(name) {
-			name = filepath.Join(l.work, name)
-		}
-		f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-		if err != nil {
-			return nil, nil, fmt.Errorf("open the log: %w", err)
-		}
-		out, done = f, func() { f.Close() }
+// level is how much is logged.
+func (l *lazyPages) level() slog.Level {
+	return []slog.Level{slog.LevelWarn, slog.LevelInfo, slog.LevelDebug}[min(max(int(l.verbose), 0), 2)]
+}
+
+// logFile opens --log-file; without one it is stderr.
+func (l *lazyPages) logFile() (io.Writer, func(), error) {
+	if l.output == "" {
+		return l.a.err, func() {}, nil
 	}
-	return slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: level})), done, nil
+	name := l.output
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(l.work, name)
+	}
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open the log: %w", err)
+	}
+	return f, func() { f.Close() }, nil
+}
+
+// logger logs to the log file.
+func (l *lazyPages) logger() (*slog.Logger, func(), error) {
+	out, done, err := l.logFile()
+	if err != nil {
+		return nil, nil, err
+	}
+	return slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: l.level()})), done, nil
 }
 
 // ready tells whoever wants to know that criu may come.

@@ -214,7 +214,11 @@ func (s daemonSpec) logger(w io.Writer) *slog.Logger {
 // mounter makes mounts with package fs.
 func mounter(log *slog.Logger) func(context.Context, *index.Store, daemon.MountRequest, daemon.OnAccess) (daemon.Mount, error) {
 	return func(ctx context.Context, s *index.Store, r daemon.MountRequest, onAccess daemon.OnAccess) (daemon.Mount, error) {
-		m, err := fs.Mount(ctx, s, r.Dir, fs.Options{
+		dir := r.Dir
+		if r.Private {
+			dir = ""
+		}
+		m, err := fs.Mount(ctx, s, dir, fs.Options{
 			Checkpoint: r.Checkpoint, New: r.New, Logger: log, ReadaheadKB: r.ReadaheadKB, AllowOther: r.AllowOther, Debug: r.Debug, OnAccess: onAccess,
 			Labels: daemon.HostLabels(),
 		})

@@ -38,7 +38,7 @@ func main() {
 func run(ctx context.Context, args []string) int {
 	a := &app{in: os.Stdin, out: os.Stdout, err: os.Stderr}
 	root := a.root()
-	root.SetArgs(args)
+	root.SetArgs(criuVerbosity(args))
 	err := root.ExecuteContext(ctx)
 	if err != nil {
 		a.report(err)

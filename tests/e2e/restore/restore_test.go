@@ -2,7 +2,6 @@ package restore
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -317,28 +316,4 @@ func TestCommandKilled(t *testing.T) {
 			must(t, b.left.Nothing())
 		}
 	}
-}
-
-// The mount that a killed daemon leaves after its restore's command has returned goes with the next daemon.
-func TestDeadMountSwept(t *testing.T) {
-	b := newBench(t)
-	x := b.dumped("one", quiet)
-	folder := filepath.Join(os.TempDir(), "gpucr-fs-left")
-	images := filepath.Join(folder, "images")
-	must(t, os.MkdirAll(images, 0o700))
-	b.run("mount", b.store, images)
-	for _, pid := range program.Role("daemon") {
-		must(t, syscall.Kill(pid, syscall.SIGKILL))
-	}
-	for end := time.Now().Add(limit); len(program.Processes()) > 0 && time.Now().Before(end); wait(10) {
-	}
-	if _, err := os.Stat(images); !errors.Is(err, syscall.ENOTCONN) {
-		t.Fatalf("the mount is not dead: %v", err)
-	}
-	x.mustRestore("--wait")
-	x.checks()
-	if _, err := os.Stat(folder); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the folder: %v", err)
-	}
-	must(t, b.left.Nothing())
 }
