@@ -12,7 +12,10 @@ const childMode = "GPUCR_INDEX_TEST_CHILD"
 
 // children are the things that need a process of their own, to be measured.
 var children = map[string]func(dir string) error{
-	"maintain": maintainChild,
+	"maintain":         maintainChild,
+	"optimize-placed":  optimizeChild("placed"),
+	"optimize-checked": optimizeChild("checked"),
+	"optimize-moved":   optimizeChild("moved"),
 }
 
 func runChild(mode string) int {

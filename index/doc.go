@@ -71,6 +71,14 @@
 //
 // What cannot be told is kept: see GC.
 //
+// # Moves
+//
+// Optimize stores chunks anew smaller (optimize.go), in a slot that is synced and read back before the index points to it.
+// It holds gcMu, so no collection runs until whoever pins the old slot pins the new one. A reader who knows the old slot
+// finds its guard wrong once it has been given back, and looks the chunk up again: no slot is used twice while the store is
+// open. What was moved may lie in a pack younger than the checkpoint that uses it, so wherever gc tells by age what may be
+// in use, all packs up to the last that chunks were moved to count.
+//
 // # Damage
 //
 // A chunk that cannot be read is recorded under its slot, in the journals, before Verify reports it (damage.go). When its

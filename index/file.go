@@ -197,7 +197,7 @@ func (f *File) walk(off, end int64, fn func(stretch) bool) error {
 			skip := off - seg.Start - r.Start
 			x := stretch{at: off, n: min(r.Len-skip, end-off)}
 			if r.Chunk != manifest.ZeroRun {
-				x.c, x.off, x.loc = &seg.Chunks[r.Chunk], int64(r.Off)+skip, seg.loc(r.Chunk)
+				x.c, x.off, x.loc = &seg.Chunks[r.Chunk], int64(r.Off)+skip, f.c.s.where(seg, r.Chunk)
 			}
 			if !fn(x) {
 				return nil
@@ -356,6 +356,7 @@ func (s *Store) fetch(list []fetch, past bool) {
 		f := &list[i]
 		f.loc, f.err = s.whereIs(f.e.id, f.want, f.loc)
 	}
+	call(s.hooks.located)
 	for len(list) > 0 {
 		n, bytes := 1, list[0].loc.Slot()
 		for n < len(list) && list[n-1].err == nil && list[n].err == nil && list[n].loc.Pack == list[0].loc.Pack &&
@@ -398,8 +399,7 @@ func (s *Store) fetchRun(run []fetch, past bool) {
 		}
 		if err != nil {
 			s.arena.put(data)
-			data = nil
-			s.unreadable(f.e.id, f.loc, err)
+			data, err = s.readMoved(f.e.id, f.loc, past, err)
 		}
 		s.cache.fill(f.e, data, err)
 	}

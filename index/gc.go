@@ -223,6 +223,7 @@ func (g *collection) mark(ctx context.Context) error {
 
 // findHorizon finds the newest pack that what the unclear checkpoints use may lie in. All of it was written before the
 // root record was, which is journalled in the pack that takes appends then, or, when it was moved since, in a newer one.
+// Unless Optimize has stored it anew since: then it may lie in any pack up to the last that Optimize wrote.
 func (g *collection) findHorizon(packs []uint32) error {
 	if len(g.unclear) == 0 {
 		return nil
@@ -246,5 +247,7 @@ func (g *collection) findHorizon(packs []uint32) error {
 		}
 		g.horizon = max(g.horizon, n)
 	}
-	return nil
+	to, err := g.s.movedTo()
+	g.horizon = max(g.horizon, to)
+	return err
 }

@@ -151,6 +151,7 @@ func (s *Store) readInto(list []taking, p []byte, base int64, past bool, fail fu
 		}
 		ok = append(ok, w)
 	}
+	call(s.hooks.located)
 	for list = ok; len(list) > 0; {
 		n, bytes := 1, list[0].loc.Slot()
 		for n < len(list) && list[n].loc.Pack == list[0].loc.Pack && list[n].loc.Offset() == list[n-1].loc.Offset()+list[n-1].loc.Slot() &&
@@ -198,8 +199,15 @@ func (s *Store) readIntoRun(run []taking, p []byte, base int64, past bool, fail 
 			}
 		}
 		if err != nil {
-			s.unreadable(w.ref.ID, w.loc, err)
-			fail(w.parts[0].at, err)
+			content, err := s.readMoved(w.ref.ID, w.loc, past, err)
+			if err != nil {
+				fail(w.parts[0].at, err)
+				continue
+			}
+			for _, x := range w.parts {
+				copy(p[x.at-base:][:x.n], content[x.off:])
+			}
+			s.arena.put(content)
 		}
 	}
 }

@@ -100,6 +100,24 @@ func (p *pinner) pin(l pack.Loc) {
 	p.slots.set(l)
 }
 
+// movePins makes whoever pins one of two places of a chunk pin the other as well. Look-ups that were told of the first are waited for.
+func (s *Store) movePins(list []move) {
+	s.sweepMu.Lock()
+	defer s.sweepMu.Unlock()
+	s.pinMu.Lock()
+	defer s.pinMu.Unlock()
+	for p := range s.pinners {
+		p.mu.Lock()
+		for _, m := range list {
+			if p.slots[m.from.Pack].has(m.from.Page) || p.slots[m.to.Pack].has(m.to.Page) {
+				p.slots.set(m.from)
+				p.slots.set(m.to)
+			}
+		}
+		p.mu.Unlock()
+	}
+}
+
 // hold adds a user.
 func (p *pinner) hold() {
 	p.s.pinMu.Lock()

@@ -36,13 +36,19 @@ type cachedSegment struct {
 // segment is a decoded segment, with the locations of its chunks where they have been looked up.
 type segment struct {
 	*manifest.Segment
-	locs atomic.Pointer[[]pack.Loc] // parallel to Chunks, zero where the index did not know one; nil before
+	locs atomic.Pointer[lookedUp] // nil before
 }
 
-// loc gives the location of a chunk of the segment, the zero one when it has not been looked up.
-func (s *segment) loc(i int32) pack.Loc {
-	if locs := s.locs.Load(); locs != nil {
-		return (*locs)[i]
+// lookedUp is where chunks of a segment were found.
+type lookedUp struct {
+	locs  []pack.Loc // parallel to Chunks, zero where the index did not know one
+	moves uint64     // Store.moves before they were looked up
+}
+
+// where gives the location of a chunk of the segment, the zero one when it is to be looked up.
+func (s *Store) where(seg *segment, i int32) pack.Loc {
+	if l := seg.locs.Load(); l != nil && l.moves == s.moves.Load() {
+		return l.locs[i]
 	}
 	return pack.Loc{}
 }
@@ -111,7 +117,8 @@ func (f *File) Locate(off, n int64, stop <-chan struct{}) {
 			return
 		}
 		off = seg.Start + seg.Len
-		if seg.locs.Load() != nil {
+		moves := f.c.s.moves.Load()
+		if l := seg.locs.Load(); l != nil && l.moves == moves {
 			continue
 		}
 		ids := make([]chunk.ID, len(seg.Chunks))
@@ -119,7 +126,7 @@ func (f *File) Locate(off, n int64, stop <-chan struct{}) {
 			ids[i] = c.ID
 		}
 		if locs, err := f.c.s.db.Locs(ids); err == nil {
-			seg.locs.Store(&locs)
+			seg.locs.Store(&lookedUp{locs: locs, moves: moves})
 		}
 	}
 }

@@ -121,5 +121,9 @@ func (s *Store) keepTo() (uint32, error) {
 			last = max(last, n)
 		}
 	}
-	return last, nil
+	if last == 0 {
+		return 0, nil
+	}
+	to, err := s.movedTo() // what they use may have been stored anew since
+	return max(last, to), err
 }

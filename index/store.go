@@ -40,6 +40,7 @@ type Store struct {
 	segs   segmentCache
 	ingest *ingest
 	stats  counters
+	moves  atomic.Uint64 // how often chunks were given other places: a location that was looked up before may be given back
 
 	gcMu      sync.Mutex      // one collection or verification at a time
 	commitMu  sync.Mutex      // one commit at a time; guards what follows up to over
@@ -87,6 +88,10 @@ type hooks struct {
 	moving    func()         // gc has read the keys of a pack that it drops, to journal them elsewhere
 	appended  func()         // a chunk is in its pack, and its worker has told nobody yet
 	updating  func()         // a root record is about to be replaced
+	placed    func()         // optimize has written slots anew, and nobody knows of them
+	checked   func()         // optimize has read them back, and is about to commit
+	moved     func()         // the index knows them
+	located   func()         // a reader knows where a chunk is, and has not read it
 	sealing   func()         // the files of a draft are in their manifests, the root record is not written
 }
 

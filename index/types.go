@@ -228,6 +228,24 @@ type GCResult struct {
 	Kept        []string `json:"kept,omitempty"` // packs left alone: their journals do not tell all that they hold
 }
 
+// OptimizeOptions of one optimization.
+type OptimizeOptions struct {
+	DryRun   bool                    // encode and count, and write nothing
+	Rate     int64                   // bytes a second read at most; 0 is no bound
+	Busy     func() bool             // whether somebody else should have the machine; nil: nobody
+	Progress func(done, total int64) // bytes of payload looked at
+}
+
+// OptimizeResult says what an optimization did. In a dry run it says what one would do.
+type OptimizeResult struct {
+	Chunks    int64 `json:"chunks"`    // stored fast or not compressed, in use
+	Rewritten int64 `json:"rewritten"` // of these, stored anew smaller
+	Skipped   int64 `json:"skipped"`   // of these, left as they are: no smaller, damaged, or changed meanwhile
+	Damaged   int64 `json:"damaged"`   // of the skipped, unreadable: verify names what needs them
+	Before    int64 `json:"before"`    // bytes of disk that the rewritten ones took
+	After     int64 `json:"after"`     // bytes that they take now; gc gives the rest back
+}
+
 // VerifyOptions of one verification.
 type VerifyOptions struct {
 	Names    []string                // checkpoints; all sealed ones when empty

@@ -1,0 +1,406 @@
+package index
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/keys"
+	"github.com/gpucr/gpucr-fs/index/pack"
+)
+
+// This file stores chunks anew smaller, while nobody waits.
+//
+// A dump is stored as fast as the process can be read: s2, or not compressed at all. Optimize reads such chunks again, pack by pack in the order of their slots, and
+// encodes them with the strongest level of zstd. Batches are independent of each other, and after each the store is whole; whoever is interrupted begins anew
+// and finds less to do.
+//
+//  1. A chunk is read, decoded and held against its id. What is damaged is left to Verify.
+//  2. The smaller form goes into a slot of its own that nobody knows of (pack.Set.Place).
+//  3. A commit syncs it. It also records how far up chunks have moved (movedKey).
+//  4. The slot is read back past the page cache, and must decode to the same id.
+//  5. The next commit journals it and points the index to it. Packs are numbered upwards, so a rebuilt index takes the later slot, too. A crash before that
+//     leaves a slot that no journal lists, one after it two sound slots.
+//  6. Drafts that pin the old slot pin the new one (movePins). Locations that readers know are looked up again (Store.moves); whoever was about to
+//     read the old slot looks once more before he calls it damaged (readMoved).
+//
+// The old slot is dead to the next collection, by the rules of all others. gcMu is held from 1 to 6 of a batch, so none runs meanwhile, and Verify neither.
+
+// Batches are small: gc and verify wait for one, and what the two commits of one cost is nothing beside the encoding of it (10 to 60 MB/s).
+const (
+	optimizeBatch = 4 << 20         // bytes read
+	optimizePause = 1 * time.Second // between batches while somebody else is at work
+)
+
+// movedKey is the key under which the number of the last pack is recorded that Optimize put chunks into. While a manifest cannot be read, gc tells by the age of a pack
+// what may belong to it; a chunk that was moved is in a younger one.
+const movedKey = "moved/last"
+
+// movedTo gives the number of the last pack that Optimize put chunks into; 0 if there is none.
+func (s *Store) movedTo() (uint32, error) {
+	_, payload, err := s.db.Meta(movedKey)
+	switch {
+	case errors.Is(err, keys.ErrMissing):
+		return 0, nil
+	case errors.Is(err, keys.ErrDamaged) || err == nil && len(payload) != 4:
+		return pack.MaxNumber, nil
+	case err != nil:
+		return 0, err
+	}
+	return binary.LittleEndian.Uint32(payload), nil
+}
+
+// move is a chunk that gets another place.
+type move struct {
+	id       chunk.ID
+	from, to pack.Loc
+}
+
+// optimization is the state of one run of Optimize.
+type optimization struct {
+	s       *Store
+	o       OptimizeOptions
+	tight   *chunk.Tight
+	scratch []byte
+	res     OptimizeResult
+	done    int64
+	total   int64
+	began   time.Time
+	read    int64 // bytes since began
+}
+
+// Optimize stores chunks of sealed checkpoints anew smaller that were stored fast. It gives no space back, GC does. It works on one processor, and a batch a second
+// while a draft is open or o.Busy says so. It does nothing while a manifest cannot be read: what that needs cannot be told.
+func (s *Store) Optimize(ctx context.Context, o OptimizeOptions) (OptimizeResult, error) {
+	ctx, done := s.during(ctx)
+	defer done()
+	if o.Progress == nil {
+		o.Progress = func(int64, int64) {}
+	}
+	if o.Busy == nil {
+		o.Busy = func() bool { return false }
+	}
+	z := &optimization{s: s, o: o}
+	var err error
+	if z.tight, err = chunk.NewTight(s.config.Chunk.Max); err != nil {
+		return z.res, classify("optimize", err)
+	}
+	defer z.tight.Close()
+	z.scratch = make([]byte, 0, chunk.MaxEncoded(s.config.Chunk.Max))
+	packs, live, err := z.mark(ctx)
+	if err != nil {
+		return z.res, err
+	}
+	for _, n := range packs {
+		if size, err := s.packs.Size(n); err == nil {
+			z.total += size
+		}
+	}
+	z.began = time.Now()
+	for _, n := range packs {
+		if err := z.pack(ctx, n, live[n]); err != nil {
+			return z.res, classify("optimize", err)
+		}
+	}
+	o.Progress(z.total, z.total)
+	return z.res, nil
+}
+
+// mark finds what sealed checkpoints use, and the packs that hold it and may give something back.
+func (z *optimization) mark(ctx context.Context) (packs []uint32, live marks, err error) {
+	s := z.s
+	s.gcMu.Lock()
+	defer s.gcMu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	if err := s.commit(nil); err != nil {
+		return nil, nil, err
+	}
+	g := collection{s: s, live: marks{}, wanted: map[chunk.ID]bool{}, unclear: map[string]bool{}}
+	if err := g.mark(ctx); err != nil {
+		return nil, nil, err
+	}
+	if err := g.damage(); err != nil {
+		e := err.(*Error)
+		e.Op = "optimize"
+		return nil, nil, e
+	}
+	all, err := s.packs.Packs()
+	if err != nil {
+		return nil, nil, classify("optimize", err)
+	}
+	keepTo, err := s.keepTo()
+	if err != nil {
+		return nil, nil, classify("optimize", err)
+	}
+	for _, n := range all {
+		if g.live[n] != nil && n > keepTo && !s.packs.Condemned(n) && !s.isAside(n) && s.packs.Exists(n) {
+			packs = append(packs, n)
+		}
+	}
+	return packs, g.live, nil
+}
+
+// candidates gives the chunks of pack n that may become smaller, in the order of their slots.
+func (z *optimization) candidates(n uint32, live *bitset) ([]pack.Chunk, error) {
+	var list []pack.Chunk
+	_, _, err := z.s.packs.Read(n, 0, func(r pack.Record) error {
+		if c := r.Chunk; c != nil && live.has(c.Loc.Page) && (c.Loc.Codec == chunk.S2 || c.Loc.Codec == chunk.Raw) && c.Loc.Slot() > chunk.PageSize {
+			list = append(list, *c)
+		}
+		return nil
+	})
+	slices.SortFunc(list, func(a, b pack.Chunk) int { return int(a.Loc.Page) - int(b.Loc.Page) })
+	return list, err
+}
+
+// pack goes through one pack.
+func (z *optimization) pack(ctx context.Context, n uint32, live *bitset) error {
+	list, err := z.candidates(n, live)
+	if err != nil {
+		return err
+	}
+	z.res.Chunks += int64(len(list))
+	end := z.done
+	if size, err := z.s.packs.Size(n); err == nil {
+		end += size
+	}
+	for len(list) > 0 {
+		k, bytes := 1, list[0].Loc.Slot()
+		for k < len(list) && bytes+list[k].Loc.Slot() <= optimizeBatch {
+			bytes += list[k].Loc.Slot()
+			k++
+		}
+		if err := z.yield(ctx, bytes); err != nil {
+			return err
+		}
+		if err := z.batch(ctx, list[:k]); err != nil {
+			return err
+		}
+		z.done = min(end, z.done+bytes)
+		z.o.Progress(z.done, z.total)
+		list = list[k:]
+	}
+	z.done = end
+	return ctx.Err()
+}
+
+// yield waits until the next bytes may be read.
+func (z *optimization) yield(ctx context.Context, bytes int64) error {
+	var wait time.Duration
+	if z.o.Rate > 0 {
+		wait = time.Duration(float64(z.read)/float64(z.o.Rate)*float64(time.Second)) - time.Since(z.began)
+	}
+	z.read += bytes
+	if z.s.writing() || z.o.Busy() {
+		wait = max(wait, optimizePause)
+	}
+	if wait <= 0 {
+		return ctx.Err()
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// writing says whether a draft is open.
+func (s *Store) writing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.drafts) > 0
+}
+
+// batch stores some chunks anew.
+func (z *optimization) batch(ctx context.Context, list []pack.Chunk) error {
+	s := z.s
+	s.gcMu.Lock()
+	defer s.gcMu.Unlock()
+	var moves []move
+	for _, c := range list {
+		if err := ctx.Err(); err != nil {
+			return err // what was placed belongs to nobody
+		}
+		m, err := z.place(c)
+		if err != nil {
+			return err
+		}
+		if m == nil {
+			z.res.Skipped++
+			continue
+		}
+		moves = append(moves, *m)
+	}
+	if !z.o.DryRun && len(moves) > 0 {
+		call(s.hooks.placed)
+		moved, err := s.commitMoves(moves)
+		if err != nil {
+			return err
+		}
+		z.res.Skipped += int64(len(moves) - len(moved))
+		moves = moved
+	}
+	for _, m := range moves {
+		z.res.Rewritten++
+		z.res.Before += m.from.Slot()
+		z.res.After += m.to.Slot()
+	}
+	return nil
+}
+
+// place writes the smaller form of a chunk into a slot of its own; nil where there is none.
+func (z *optimization) place(c pack.Chunk) (*move, error) {
+	s := z.s
+	if now, err := s.db.Loc(c.ID); err != nil || now != c.Loc || s.isDamaged(c.ID, c.Loc) {
+		return nil, nil // given back, or stored anew since
+	}
+	content, err := s.readSound(c)
+	if err != nil {
+		z.res.Damaged++
+		s.unreadable(c.ID, c.Loc, err)
+		return nil, nil
+	}
+	defer s.arena.put(content)
+	out := z.tight.Encode(content, c.Loc.Codec, int(c.Loc.Stored), z.scratch)
+	if out == nil {
+		return nil, nil
+	}
+	m := &move{id: c.ID, from: c.Loc, to: pack.Loc{Stored: uint32(len(out)), Raw: c.Loc.Raw, Codec: chunk.Zstd}}
+	if !z.o.DryRun {
+		m.to, err = s.packs.Place(c.ID, out, int(c.Loc.Raw), chunk.Zstd)
+	}
+	return m, err
+}
+
+// readSound gives the content of a slot, past the page cache, if it is what its id says. The buffer is of the arena.
+func (s *Store) readSound(c pack.Chunk) ([]byte, error) {
+	content, err := s.readSlot(c.Loc, true)
+	if err == nil && chunk.Sum(content) != c.ID {
+		s.arena.put(content)
+		err = fmt.Errorf("pack %s at %d: %w: the content is not what its id says", pack.Name(c.Loc.Pack), c.Loc.Offset(), pack.ErrCorrupt)
+	}
+	return content, err
+}
+
+// readSlot gives the content of a slot, in a buffer of the arena.
+func (s *Store) readSlot(loc pack.Loc, past bool) ([]byte, error) {
+	buf, err := s.arena.get(int(loc.Slot()))
+	if err != nil {
+		return nil, err
+	}
+	bufs := [][]byte{buf}
+	err = s.packs.ReadSlots([]pack.Loc{loc}, bufs, past)[0]
+	if err == nil {
+		buf, err = s.decode(loc, bufs[0])
+	}
+	if err != nil {
+		s.arena.put(buf)
+		return nil, err
+	}
+	return buf, nil
+}
+
+// commitMoves makes placed slots the places of their chunks, and gives the moves that were made.
+func (s *Store) commitMoves(moves []move) ([]move, error) {
+	last, err := s.movedTo()
+	if err != nil {
+		return nil, err
+	}
+	var puts []put
+	for _, m := range moves {
+		if m.to.Pack > last {
+			last = m.to.Pack
+			puts = []put{{key: movedKey, payload: binary.LittleEndian.AppendUint32(nil, last)}}
+		}
+	}
+	if err := s.commit(puts); err != nil { // syncs the slots
+		return nil, err
+	}
+	var sound []move
+	for _, m := range moves {
+		content, err := s.readSound(pack.Chunk{ID: m.id, Loc: m.to})
+		if err != nil {
+			s.log.Error("a chunk that was stored anew cannot be read back; the old one stays", "chunk", m.id.String(), "err", err)
+			continue
+		}
+		s.arena.put(content)
+		sound = append(sound, m)
+	}
+	call(s.hooks.checked)
+	moved, err := s.adopt(sound)
+	// Also after an error: somebody may have been told of the new place, and the old one may be what is left.
+	s.movePins(moved)
+	s.moves.Add(1)
+	if err != nil {
+		return nil, err
+	}
+	call(s.hooks.moved)
+	return moved, nil
+}
+
+// adopt commits placed chunks, but for those that were stored anew meanwhile.
+func (s *Store) adopt(list []move) (moved []move, err error) {
+	s.commitMu.Lock()
+	defer s.commitMu.Unlock()
+	if s.over {
+		return nil, errClosed
+	}
+	var chunks []pack.Chunk
+	for _, m := range list {
+		if !s.packs.Condemned(m.to.Pack) && s.ingest.claim(m) {
+			moved = append(moved, m)
+			chunks = append(chunks, pack.Chunk{ID: m.id, Loc: m.to})
+		}
+	}
+	if len(chunks) == 0 {
+		return nil, nil
+	}
+	s.packs.Adopt(chunks)
+	return moved, s.commitLocked(nil)
+}
+
+// claim enters the new place of a chunk among the recent ones, unless the chunk is just being stored or is no longer where it was.
+func (in *ingest) claim(m move) bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.recent[m.id] != nil {
+		return false
+	}
+	if now, err := in.s.db.Loc(m.id); err != nil || now != m.from {
+		return false
+	}
+	r := &recent{done: make(chan struct{}), loc: m.to}
+	close(r.done)
+	in.recent[m.id] = r
+	return true
+}
+
+// maxMoves bounds how often a reader follows a chunk: it is moved once by Optimize, and again where it heals.
+const maxMoves = 4
+
+// readMoved gives the content of a chunk, in a buffer of the arena, that could not be read at a place where it was said to be: it may have been moved since, and the
+// place given back. Where it has not, what was wrong is recorded as damage.
+func (s *Store) readMoved(id chunk.ID, tried pack.Loc, past bool, why error) ([]byte, error) {
+	for range maxMoves {
+		now, err := s.locate(id)
+		if err != nil || now == tried || now.Raw != tried.Raw {
+			break
+		}
+		content, err := s.readSlot(now, past)
+		if err == nil {
+			return content, nil
+		}
+		tried, why = now, err
+	}
+	s.unreadable(id, tried, why)
+	return nil, why
+}

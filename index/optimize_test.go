@@ -1,0 +1,450 @@
+package index
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/storage"
+)
+
+// heap makes n bytes as a process full of small objects has them: pointers close to each other, counts, short words.
+func heap(seed uint64, n int) []byte {
+	r := rand.New(rand.NewPCG(seed, 7))
+	words := strings.Fields("name value children parent next previous token index of a tree node with some text in it and numbers")
+	b := make([]byte, 0, n+256)
+	base := 0x7f3a00000000 + r.Uint64N(1<<24)<<12
+	for len(b) < n {
+		b = fmt.Appendf(b, "%08x", base+r.Uint64N(1<<20)&^15)
+		b = append(b, byte(r.IntN(40)), 0, 0, 0, byte(r.IntN(3)), 0, 0, 0)
+		for range 1 + r.IntN(6) {
+			b = append(b, words[r.IntN(len(words))]...)
+			b = append(b, ' ')
+		}
+	}
+	return b[:n]
+}
+
+func mustOptimize(t testing.TB, s *Store, o OptimizeOptions) OptimizeResult {
+	t.Helper()
+	res, err := s.Optimize(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+func TestOptimize(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	ctx := t.Context()
+	all := map[string]map[string][]byte{
+		"a": {"pages-1.img": heap(1, 6<<20), "pages-2.img": memory(2, 5<<20)},
+		"b": {"pages-1.img": heap(1, 7<<20), "small.img": []byte("few bytes")},
+	}
+	for name, files := range all {
+		write(t, s, name, files)
+	}
+	hold := func() {
+		t.Helper()
+		s.cache.drop()
+		for name, files := range all {
+			mustHold(t, s, name, files)
+		}
+		mustVerify(t, s, 0)
+	}
+	before, err := diskUsage(s.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dry := mustOptimize(t, s, OptimizeOptions{DryRun: true})
+	var seen, total int64
+	res := mustOptimize(t, s, OptimizeOptions{Progress: func(done, of int64) { seen, total = done, of }})
+	if dry != res || res.Rewritten == 0 || res.After > res.Before-res.Before/10 || seen != total || total == 0 {
+		t.Errorf("dry run %+v, then %+v; %d of %d bytes looked at", dry, res, seen, total)
+	}
+	hold()
+	gc, err := s.GC(ctx, GCOptions{})
+	if err != nil || gc.Reclaimed < res.Before {
+		t.Errorf("gc: %+v, %v; %d bytes were moved", gc, err, res.Before)
+	}
+	after, err := diskUsage(s.dir)
+	if err != nil || before-after < (res.Before-res.After)*9/10 {
+		t.Errorf("%d bytes on disk, %d before, of which %d were to be saved (%v)", after, before, res.Before-res.After, err)
+	}
+	hold()
+	if again := mustOptimize(t, s, OptimizeOptions{}); again.Rewritten != 0 {
+		t.Errorf("again: %+v", again)
+	}
+	s = reopen(t, s)
+	hold()
+	s = rebuilt(t, s)
+	hold()
+	// Content that comes by again is found where it is now.
+	write(t, s, "c", all["a"])
+	if n := s.Stats().ChunksNew; n != 0 {
+		t.Errorf("%d chunks were stored that the store had", n)
+	}
+}
+
+// TestOptimizeLeavesTheRest: what does not become smaller, what only drafts use, and what is damaged.
+func TestOptimizeLeavesTheRest(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	noise := make([]byte, 4<<20)
+	rand.NewChaCha8([32]byte{9}).Read(noise)
+	write(t, s, "noise", map[string][]byte{"pages-1.img": noise})
+	d := create(t, s, "draft", CreateOptions{})
+	fill(t, d, map[string][]byte{"pages-1.img": heap(3, 4<<20)})
+	if res := mustOptimize(t, s, OptimizeOptions{}); res.Rewritten != 0 || res.Skipped != res.Chunks {
+		t.Errorf("%+v", res)
+	}
+	if _, err := d.Seal(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var bad chunk.ID
+	f := openFile(t, s, "draft", "pages-1.img")
+	f.Extents(0, 1, func(x Extent) bool { bad = x.ID; return false })
+	loc, err := s.locate(bad)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.cache.drop()
+	flip(t, s.packs.PackPath(loc.Pack), loc.Offset())
+	res := mustOptimize(t, s, OptimizeOptions{})
+	if now, err := s.locate(bad); err != nil || now != loc || res.Damaged != 1 || res.Rewritten == 0 {
+		t.Errorf("%+v; the damaged chunk went from %v to %v, %v", res, loc, now, err)
+	}
+	mustVerify(t, s, 1)
+}
+
+// TestReadersMeetMovedChunks: a reader who knows where a chunk was reads it where it is.
+func TestReadersMeetMovedChunks(t *testing.T) {
+	for name, ahead := range map[string]bool{"looked up when read": false, "located ahead": true} {
+		for how, readAll := range map[string]func(f *File, p []byte) (int, error){"ReadAt": func(f *File, p []byte) (int, error) { return f.ReadAt(p, 0) },
+			"ReadInto": func(f *File, p []byte) (int, error) { return f.ReadInto(p, 0) }} {
+			t.Run(name+"/"+how, func(t *testing.T) {
+				s := newTestStore(t, testOptions(t))
+				want := append(heap(4, 3<<20), memory(5, 3<<20)...)
+				write(t, s, "c", map[string][]byte{"pages-1.img": want})
+				if err := s.packs.Roll(); err != nil { // the old pack goes as a whole, where nothing of it stays
+					t.Fatal(err)
+				}
+				f := openFile(t, s, "c", "pages-1.img")
+				if ahead {
+					f.Locate(0, f.Size(), nil)
+				}
+				s.cache.drop()
+				once := sync.Once{}
+				s.hooks.located = func() {
+					once.Do(func() {
+						if res := mustOptimize(t, s, OptimizeOptions{}); res.Rewritten == 0 {
+							t.Errorf("nothing moved: %+v", res)
+						}
+						if res, err := s.GC(t.Context(), GCOptions{}); err != nil || res.Reclaimed == 0 {
+							t.Errorf("gc: %+v, %v", res, err)
+						}
+					})
+				}
+				got := make([]byte, len(want))
+				if n, err := readAll(f, got); n != len(want) || err != nil || !bytes.Equal(got, want) {
+					t.Errorf("%d bytes of %d, %v", n, len(want), err)
+				}
+				if s.metDamage(chunk.ID{}) || len(s.damage.slots) > 0 {
+					t.Errorf("taken for damaged: %v", s.damage.slots)
+				}
+				mustVerify(t, s, 0)
+			})
+		}
+	}
+}
+
+// TestOptimizeBesideEverything: readers, writers of the same content, removals and collections.
+func TestOptimizeBesideEverything(t *testing.T) {
+	o := testOptions(t)
+	o.Logger = nil
+	s := newTestStore(t, o)
+	ctx := t.Context()
+	kept := map[string][]byte{"pages-1.img": heap(6, 2<<20)}
+	write(t, s, "kept", kept)
+	for round := range 6 {
+		fresh := map[string][]byte{"pages-1.img": slices.Concat(heap(uint64(10+round), 1<<20), kept["pages-1.img"])}
+		name := fmt.Sprint("c", round)
+		write(t, s, name, fresh)
+		var work sync.WaitGroup
+		work.Go(func() {
+			for range 2 {
+				if _, err := s.Optimize(ctx, OptimizeOptions{}); err != nil {
+					t.Errorf("optimize: %v", err)
+				}
+				if _, err := s.GC(ctx, GCOptions{}); err != nil {
+					t.Errorf("gc: %v", err)
+				}
+			}
+		})
+		for range 2 {
+			work.Go(func() {
+				for range 6 {
+					s.cache.drop()
+					mustHold(t, s, name, fresh)
+					mustHold(t, s, "kept", kept)
+				}
+			})
+		}
+		work.Go(func() {
+			write(t, s, "again-"+name, fresh)
+			if err := s.Remove(ctx, []string{"again-" + name}); err != nil {
+				t.Error(err)
+			}
+		})
+		work.Wait()
+		mustVerify(t, s, 0)
+		if n := len(s.ingest.recent); n > 0 {
+			t.Errorf("%d chunks count as recent", n)
+		}
+	}
+	s = rebuilt(t, s)
+	mustHold(t, s, "kept", kept)
+}
+
+// TestDraftsKeepMovedChunks: a draft that was told of the old place keeps the new one.
+func TestDraftsKeepMovedChunks(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	files := map[string][]byte{"pages-1.img": heap(7, 3<<20)}
+	write(t, s, "old", files)
+	d := create(t, s, "new", CreateOptions{})
+	fill(t, d, files)
+	f, err := d.Create("pages-2.img", 0o600) // still open: its chunks are on their way
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res := mustOptimize(t, s, OptimizeOptions{}); res.Rewritten == 0 {
+		t.Fatalf("%+v", res)
+	}
+	if err := errors.Join(f.Close(), s.Remove(t.Context(), []string{"old"})); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := d.Seal(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.cache.drop()
+	mustHold(t, s, "new", files)
+	mustVerify(t, s, 0)
+}
+
+// TestGCKeepsMovedChunksOfDamagedManifests: they are in packs that are younger than the checkpoint.
+func TestGCKeepsMovedChunksOfDamagedManifests(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	noise := make([]byte, 1<<20) // it stays, and the pack with the root record
+	rand.NewChaCha8([32]byte{8}).Read(noise)
+	files := map[string][]byte{"pages-1.img": append(heap(8, 3<<20), noise...)}
+	write(t, s, "a", files)
+	f := openFile(t, s, "a", "pages-1.img")
+	id, number := f.c.r.id, f.e.Number
+	if err := errors.Join(f.Close(), s.packs.Roll()); err != nil {
+		t.Fatal(err)
+	}
+	if res := mustOptimize(t, s, OptimizeOptions{}); res.Rewritten == 0 {
+		t.Fatalf("%+v", res)
+	}
+	gc := func() error { _, err := s.GC(t.Context(), GCOptions{}); return err }
+	if err := errors.Join(gc(), s.packs.Roll()); err != nil {
+		t.Fatal(err)
+	}
+	write(t, s, "b", map[string][]byte{"pages-1.img": []byte("the newest pack is another one")})
+	b := s.db.Batch()
+	b.DeleteMeta(segKey(id, number, 0))
+	if err := b.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	s = reopen(t, s)
+	if err := gc(); ClassOf(err) != Corrupt {
+		t.Errorf("gc: %v", err)
+	}
+	if _, err := s.Optimize(t.Context(), OptimizeOptions{}); ClassOf(err) != Corrupt {
+		t.Errorf("optimize: %v", err)
+	}
+	s = rebuilt(t, s)
+	mustHold(t, s, "a", files)
+	mustVerify(t, s, 0)
+}
+
+func TestOptimizeEndsWhenAsked(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	files := map[string][]byte{"pages-1.img": heap(9, 16<<20)}
+	write(t, s, "a", files)
+	for range 20 {
+		ctx, cancel := context.WithCancel(t.Context())
+		s.hooks.moved = cancel // after the first batch
+		_, err := s.Optimize(ctx, OptimizeOptions{})
+		cancel()
+		s.cache.drop()
+		mustHold(t, s, "a", files)
+		if err == nil {
+			mustVerify(t, s, 0)
+			return
+		}
+		if !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+	}
+	t.Error("every run began anew")
+}
+
+// optimizeChild optimizes until the moment that its mode names, says so, and waits to be killed.
+func optimizeChild(moment string) func(dir string) error {
+	return func(dir string) error {
+		s, err := Open(context.Background(), dir, Options{FreeFloor: 1})
+		if err != nil {
+			return err
+		}
+		wait := func() {
+			fmt.Println("there")
+			select {}
+		}
+		batches := 0
+		switch moment {
+		case "placed":
+			s.hooks.placed = wait
+		case "checked":
+			s.hooks.checked = wait
+		case "moved":
+			s.hooks.moved = func() {
+				if batches++; batches == 2 {
+					wait()
+				}
+			}
+		}
+		_, err = s.Optimize(context.Background(), OptimizeOptions{})
+		return errors.Join(err, errors.New("there was no such moment"))
+	}
+}
+
+func TestOptimizeIsKilled(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	files := map[string][]byte{"pages-1.img": heap(10, 30<<20)}
+	write(t, s, "a", files)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, moment := range []string{"placed", "checked", "moved"} {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), exe, s.dir)
+		cmd.Env = append(os.Environ(), childMode+"=optimize-"+moment)
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := make([]byte, 6)
+		if _, err := io.ReadFull(out, said); err != nil || string(said) != "there\n" {
+			t.Errorf("%s: the child said %q, %v", moment, said, err)
+		}
+		cmd.Process.Kill()
+		cmd.Wait()
+		s = openTestStore(t, s.dir, s.o)
+		mustHold(t, s, "a", files)
+		mustVerify(t, s, 0)
+		if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
+			t.Error(err)
+		}
+		s.cache.drop()
+		mustHold(t, s, "a", files)
+	}
+	if res := mustOptimize(t, s, OptimizeOptions{}); res.Rewritten == 0 {
+		t.Errorf("nothing was left: %+v", res)
+	}
+	s = rebuilt(t, s)
+	mustHold(t, s, "a", files)
+}
+
+// TestOptimizeAndPowerFails: from what a power cut leaves at any change of a file during optimization and collection, journals alone bring everything back.
+func TestOptimizeAndPowerFails(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "store")
+	if err := Init(dir, InitOptions{PackSize: 16 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	m := storage.NewMem(dir)
+	config, err := os.ReadFile(filepath.Join(dir, configName))
+	if err == nil {
+		err = errors.Join(storage.WriteSynced(m, filepath.Join(dir, configName), config), m.Mkdir(filepath.Join(dir, packsName)), m.SyncDir(dir))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var images []*storage.Image
+	recording := false
+	o := testOptions(t)
+	o.Logger = nil
+	o.Storage = &storage.Faulty{Storage: m, Rule: func(c storage.Call) storage.Fault {
+		mu.Lock()
+		defer mu.Unlock()
+		if recording && c.Op.Changes() {
+			images = append(images, m.Snapshot())
+		}
+		return storage.Fault{}
+	}}
+	s, err := Open(t.Context(), dir, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]map[string][]byte{"a": {"pages-1.img": heap(11, 2<<20)}, "b": {"pages-1.img": memory(12, 1<<20)}}
+	for name, files := range all {
+		write(t, s, name, files)
+	}
+	mu.Lock()
+	recording = true
+	mu.Unlock()
+	if res := mustOptimize(t, s, OptimizeOptions{}); res.Rewritten == 0 {
+		t.Errorf("%+v", res)
+	}
+	if res, err := s.GC(t.Context(), GCOptions{}); err != nil || res.DeadChunks == 0 {
+		t.Errorf("gc: %+v, %v", res, err)
+	}
+	images = append(images, m.Snapshot())
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d crash points", len(images))
+	step := max(1, len(images)/24)
+	for i := 0; i < len(images); i += step {
+		if err := os.RemoveAll(filepath.Join(dir, dbName)); err != nil {
+			t.Fatal(err)
+		}
+		o.Storage = images[i].Crash(uint64(i))
+		if res, err := Repair(t.Context(), dir, o); err != nil || len(res.Lost) > 0 {
+			t.Fatalf("crash point %d: repair: %+v, %v", i, res, err)
+		}
+		s, err := Open(t.Context(), dir, o)
+		if err != nil {
+			t.Fatalf("crash point %d: %v", i, err)
+		}
+		for name, files := range all {
+			mustHold(t, s, name, files)
+		}
+		mustVerify(t, s, 0)
+		if err := s.Close(); err != nil || t.Failed() {
+			t.Fatalf("crash point %d: %v", i, err)
+		}
+	}
+}
