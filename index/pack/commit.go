@@ -112,7 +112,7 @@ func (s *Set) commit(chunks []Chunk, kvs []KV, dirty []*file, active *file) (Com
 	done := Committed{Chunks: chunks, Marks: map[uint32]int64{}}
 	for _, n := range order {
 		var keys []KV
-		if n == active.n {
+		if len(kvs) > 0 && n == active.n {
 			keys = kvs
 		}
 		end, err := s.writeFrames(n, encodeFrames(nil, byPack[n], nil, keys))

@@ -340,3 +340,38 @@ func (p *program) collect(n uint32, every int) {
 		_ = p.s.Drop(n) // a fault: what is left is dropped by the next collection
 	}
 }
+
+// TestCommitAfterActiveIsCondemned: what an older pack has got is committed though the pack that took appends is given up, and no
+// other has been begun.
+func TestCommitAfterActiveIsCondemned(t *testing.T) {
+	s := openOn(t, failing(storage.NewMem(memDir), storage.OpSync, Name(2), storage.Fail, 1))
+	for i := range uint64(3) {
+		if _, err := appendTo(s, content(i, 512<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Commit(nil); err == nil {
+		t.Fatal("a failed sync was committed")
+	}
+	done, err := s.Commit(nil)
+	if err != nil || len(done.Chunks) != 2 {
+		t.Fatalf("committed %d chunks: %v", len(done.Chunks), err)
+	}
+}
+
+// TestBeginningAPackFailsOnce: what a failure leaves of a pack that could not be begun is not in the way of the next.
+func TestBeginningAPackFailsOnce(t *testing.T) {
+	for _, op := range []storage.Op{storage.OpCreate, storage.OpSyncDir, storage.OpWrite, storage.OpSync} {
+		suffix := ".journal"
+		if op == storage.OpSyncDir {
+			suffix = "packs"
+		}
+		s := openOn(t, failing(storage.NewMem(memDir), op, suffix, storage.Late, 1))
+		if _, err := appendTo(s, content(1, 100)); err == nil {
+			t.Fatalf("%s: no error", op)
+		}
+		if _, err := appendTo(s, content(1, 100)); err != nil {
+			t.Errorf("%s: the next append: %v", op, err)
+		}
+	}
+}
