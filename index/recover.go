@@ -147,6 +147,9 @@ func (s *Store) replay(n uint32) error {
 		s.judge(n, mark, size, bad)
 		end = bad[0].Off
 	}
+	if err := s.packs.SyncJournal(n); err != nil {
+		return errors.Join(err, b.Flush())
+	}
 	b.SetMark(n, end)
 	if err := b.Flush(); err != nil {
 		return err

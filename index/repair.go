@@ -204,6 +204,9 @@ func (r *rebuild) journal(n uint32) error {
 	if err != nil {
 		return errors.Join(err, b.Flush())
 	}
+	if err := s.packs.SyncJournal(n); err != nil {
+		return errors.Join(err, b.Flush())
+	}
 	b.SetMark(n, end)
 	return b.Flush()
 }

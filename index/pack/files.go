@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
 // asideMark is what the name of a journal gets when it is put aside, with a number behind it.
@@ -73,6 +75,19 @@ func (s *Set) Orphans() ([]uint32, error) {
 		}
 	}
 	return out, nil
+}
+
+// SyncJournal makes durable what can be read of the journal of pack n. A process that was killed may have written it and not
+// synced it: what is taken from it now must not be gone after a crash.
+func (s *Set) SyncJournal(n uint32) error {
+	j, err := s.fs.Open(s.JournalPath(n), storage.Write)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(j.Sync(), j.Close()); err != nil {
+		return err
+	}
+	return s.fs.SyncDir(s.dir)
 }
 
 // Exists says whether pack n has a file; one that was being dropped has a journal only.

@@ -308,6 +308,10 @@ func TestDroppedSync(t *testing.T) {
 		fault = Fault{}
 		ok(t, f.Sync())
 		read[string(contentOf(t, f))] = true
+		m.Forget()
+		if got := string(contentOf(t, f)); got != state(t, m.Snapshot().Crash(seed))[2:] {
+			t.Fatalf("%q can be read, and is not durable", got)
+		}
 		_, err = f.WriteAt([]byte("!"), 3)
 		ok(t, err)
 		ok(t, f.Sync())

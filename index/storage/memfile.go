@@ -184,3 +184,24 @@ func (h *memHandle) Allocated(off, n int64) (sum int64, err error) {
 }
 
 func (h *memHandle) WillNeed(int64, int64) {}
+
+// Forget gives up what of files is neither durable nor waiting to be: what failed syncs were to cover can't be read any more.
+func (m *Mem) Forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.root.forget()
+}
+
+func (d *memDir) forget() {
+	for _, node := range d.now {
+		switch n := node.(type) {
+		case *memDir:
+			n.forget()
+		case *memFile:
+			n.now = n.durable.clone()
+			for _, c := range n.since {
+				c.apply(&n.now)
+			}
+		}
+	}
+}
