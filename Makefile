@@ -9,6 +9,7 @@ FULL_N    ?= 30
 TORTURE_N ?= 100
 SOAK_N    ?= 5000
 STRESS_TIME ?= 10m
+MODEL_TIME ?= 15m
 FUZZTIME  ?= 30s
 ARGS      ?=
 PREFIX    ?= /usr/local
@@ -64,6 +65,9 @@ crash: deps ## kill and damage a store CRASH_N (200) times, let somebody fill it
 
 soak: deps ## put SOAK_N (5000) checkpoints through one daemon and see that it does not grow
 	$(GO) test -count=1 -timeout 2h -v ./tests/soak -soak.n=$(SOAK_N) -soak.warm=500 -soak.files=64 -soak.growth=64
+
+model: ## run random programs against the store and a model of it, with crashes and faults at any storage call, for MODEL_TIME (15m)
+	$(GO) test -count=1 -timeout 4h -v ./tests/model -run 'TestModel$$' -model.time $(MODEL_TIME) -model.mode all -model.seed $$(date +%s)000
 
 stress: deps criu ## restore a process that changes its memory all the time, again and again, for STRESS_TIME (10m)
 	$(GO) test -count=1 -timeout 2h -v ./tests/e2e/lazy -run TestStress -stress.time $(STRESS_TIME)

@@ -1,0 +1,289 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/index/storage"
+)
+
+var errNoSpace = unix.ENOSPC
+
+// indexSynced notes that a crash can't bring back an index older than this.
+func (w *world) indexSynced(dir string) {
+	if dir != filepath.Join(w.dir, "index") {
+		return // the index that a repair is building
+	}
+	copied := w.copyIndex()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.synced++
+	w.older = []string{copied}
+}
+
+// capture takes the image of a moment, with everything as it is just before the call c. The copy of the index comes
+// first: it may be older than the files beside it, not newer.
+func (w *world) capture(c storage.Call, n int, luck uint64) {
+	for range 3 {
+		w.mu.Lock()
+		synced := w.synced
+		w.mu.Unlock()
+		copied := w.copyIndex()
+		if copied == "" {
+			return
+		}
+		w.m.mu.Lock()
+		w.mu.Lock()
+		if w.synced == synced {
+			w.older = append(w.older, copied)
+			w.images = append(w.images, &image{files: w.mem.Snapshot(), index: slices.Clone(w.older), m: w.m.clone(), call: c, n: n, draw: luck})
+		}
+		same := w.synced == synced
+		w.mu.Unlock()
+		w.m.mu.Unlock()
+		if same {
+			return
+		}
+	}
+}
+
+// copyIndex copies the index as a crash would leave it; "" if it changes too fast.
+func (w *world) copyIndex() string {
+	w.mu.Lock()
+	to := w.folder()
+	w.mu.Unlock()
+	from := filepath.Join(w.dir, "index")
+	for range 5 {
+		before := listing(from)
+		err := copyFolder(from, to)
+		if err == nil && before == listing(from) {
+			return to
+		}
+		os.RemoveAll(to)
+	}
+	return ""
+}
+
+// listing tells which tables and logs an index has: while that does not change a copy is of one moment, but for the
+// ends of its logs.
+func listing(dir string) string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err.Error()
+	}
+	var b strings.Builder
+	for _, e := range entries {
+		b.WriteString(e.Name())
+		if info, err := e.Info(); err == nil && e.Name() == "MANIFEST" {
+			fmt.Fprint(&b, info.Size())
+		}
+		b.WriteByte(' ')
+	}
+	return b.String()
+}
+
+// copyFolder copies files, without their holes. The value log comes last: the other log refers to it.
+func copyFolder(from, to string) error {
+	entries, err := os.ReadDir(from)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.MkdirAll(to, 0o700); err != nil {
+		return err
+	}
+	slices.SortStableFunc(entries, func(a, b fs.DirEntry) int {
+		late := func(e fs.DirEntry) int { return strings.Count(e.Name(), ".vlog") }
+		return late(a) - late(b)
+	})
+	for _, e := range entries {
+		if e.Name() == "LOCK" {
+			continue
+		}
+		if err := copySparse(filepath.Join(from, e.Name()), filepath.Join(to, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func copySparse(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	info, err := in.Stat()
+	if err != nil {
+		return err
+	}
+	if err := out.Truncate(info.Size()); err != nil {
+		return err
+	}
+	var buf []byte
+	for off := int64(0); ; {
+		data, err := unix.Seek(int(in.Fd()), off, unix.SEEK_DATA)
+		if err != nil {
+			break
+		}
+		end, err := unix.Seek(int(in.Fd()), data, unix.SEEK_HOLE)
+		if err != nil {
+			return err
+		}
+		if int64(cap(buf)) < end-data {
+			buf = make([]byte, end-data)
+		}
+		n, err := in.ReadAt(buf[:end-data], data)
+		if n == 0 {
+			return err
+		}
+		if _, err := out.WriteAt(buf[:n], data); err != nil {
+			return err
+		}
+		off = end
+	}
+	return nil
+}
+
+// after gives the world that a crash at the image leaves, not opened yet, and whether its index is gone.
+func (w *world) after(img *image, luck uint64) (v *world, gone bool, what string, err error) {
+	v = &world{p: w.p, tmp: w.tmp, n: w.n, hidden: w.hidden, m: img.m.clone(), drafts: map[string]*draft{}}
+	w.mu.Lock()
+	v.dir = w.folder()
+	w.mu.Unlock()
+	v.tmp = filepath.Join(v.dir, "tmp")
+	which := len(img.index) - 1
+	switch way := luck % 16; {
+	case way < 3:
+		v.mem, what = img.files.Now(), "the process was killed"
+	case way < 9:
+		v.mem, what = img.files.Crash(luck), "power cut"
+	case way < 14:
+		v.mem, what = img.files.Crash(luck), "power cut, older index"
+		which = int(luck >> 8 % uint64(len(img.index)))
+	default:
+		v.mem, what = img.files.Crash(luck), "power cut, index lost"
+		which, gone = -1, true
+	}
+	if err := os.MkdirAll(filepath.Join(v.dir, "index"), 0o700); err != nil {
+		return nil, false, "", err
+	}
+	if which >= 0 {
+		err = copyFolder(img.index[which], filepath.Join(v.dir, "index"))
+		left, _ := os.ReadDir(filepath.Join(v.dir, "index"))
+		gone = len(left) == 0 // a repair was about to replace it
+	}
+	return v, gone, what, err
+}
+
+// tidy drops copies of the index that nobody needs any more.
+func (w *world) tidy() {
+	entries, err := os.ReadDir(w.tmp)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		p := filepath.Join(w.tmp, e.Name())
+		if p != w.dir && !slices.Contains(w.older, p) {
+			os.RemoveAll(p)
+		}
+	}
+}
+
+// checkImages opens and compares the store as crashes at the images of the last step would leave it.
+func (w *world) checkImages() error {
+	images := w.images
+	w.images = nil
+	defer w.tidy()
+	for _, img := range images {
+		if err := w.checkImage(img, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *world) checkImage(img *image, depth int) error {
+	w.n.crashes.Add(1)
+	luck := mix(w.p.Seed, img.draw, uint64(depth))
+	v, gone, what, err := w.after(img, luck)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(v.dir)
+	wrap := func(err error) error {
+		return fmt.Errorf("crash before storage call %d of the step (%s %s at %d), %s: %w", img.n, img.call.Op, img.call.Name, img.call.Off, what, err)
+	}
+	if depth == 0 && w.p.Mode == crashes && luck>>16%6 == 0 {
+		v.watch.op = &op{ID: int(luck >> 40)}
+		v.watch.draw = true
+		v.older = []string{} // a crash while it is recovered finds what that has made of the index
+	}
+	err = v.recovered(gone, luck>>20)
+	if e := v.close(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return wrap(err)
+	}
+	for _, again := range v.images {
+		if err := v.checkImage(again, depth+1); err != nil {
+			return wrap(err)
+		}
+	}
+	return nil
+}
+
+// recovered opens the store after a crash and compares it, then does what often follows.
+func (v *world) recovered(gone bool, luck uint64) error {
+	if err := v.open(gone); err != nil {
+		return err
+	}
+	v.watch.draw = false
+	if err := v.compare(); err != nil {
+		return err
+	}
+	switch luck % 8 {
+	case 0, 1:
+		if err := v.gc(); err != nil {
+			return err
+		}
+		if err := v.compare(); err != nil {
+			return fmt.Errorf("after gc: %w", err)
+		}
+		return v.verify()
+	case 2:
+		return v.verify()
+	case 3:
+		return v.reopened()
+	}
+	return nil
+}
+
+// reopened closes and opens the store: that must change nothing.
+func (v *world) reopened() error {
+	if err := v.close(); err != nil {
+		return err
+	}
+	v.watch.changed, v.watch.list = nil, true
+	err := v.open(false)
+	v.watch.list = false
+	if err != nil {
+		return err
+	}
+	if len(v.watch.changed) > 0 {
+		return fmt.Errorf("opening it a second time changed files: %v", v.watch.changed)
+	}
+	return v.compare()
+}

@@ -1,0 +1,197 @@
+package model
+
+import (
+	"slices"
+	"strings"
+	"sync"
+)
+
+// state is what the store may hold: names of checkpoints with the contents they may have. A step widens it before it
+// begins, and narrows it when the store has answered: between the two a crash may leave either.
+type state struct {
+	mu      sync.Mutex
+	names   map[string]*entry
+	tagging turns // of steps that change tags: each may concern all names
+}
+
+// entry is what is known of one name. Slices are replaced or appended to under state.mu; what they point to is never
+// changed but for version.files while the version is being sealed.
+type entry struct {
+	versions []*version // what may be found under the name
+	absent   bool       // nothing may be
+	ever     []*version // what may ever have been
+	tags     []string   // the sets of tags it may bear, each sorted and joined by commas
+	profiles []string
+	turns
+}
+
+// version is the files of a checkpoint with the contents that each may have; nil: any.
+type version struct{ files map[string][][]byte }
+
+func newState() *state { return &state{names: map[string]*entry{}} }
+
+func (s *state) clone() *state {
+	out := newState()
+	for name, e := range s.names {
+		c := *e
+		c.versions, c.ever = slices.Clip(e.versions), slices.Clip(e.ever)
+		c.tags, c.profiles = slices.Clip(e.tags), slices.Clip(e.profiles)
+		out.names[name] = &c
+	}
+	return out
+}
+
+// entry gives the entry of a name. Call with mu held.
+func (s *state) entry(name string) *entry {
+	e := s.names[name]
+	if e == nil {
+		e = &entry{absent: true, tags: []string{""}, profiles: []string{""}}
+		s.names[name] = e
+	}
+	return e
+}
+
+// may says whether a checkpoint may be found under the name.
+func (e *entry) may() bool { return len(e.versions) > 0 }
+
+func add[T comparable](list []T, v T) []T {
+	if slices.Contains(list, v) {
+		return list
+	}
+	return append(slices.Clip(list), v)
+}
+
+// turns counts steps that are at work, and how often one began while another was.
+type turns struct{ steps, clashes int }
+
+// begin counts a step. The function it gives ends that, and tells whether no other step was at work meanwhile.
+func (t *turns) begin() (end func() (alone bool)) {
+	alone := t.steps == 0
+	if !alone {
+		t.clashes++
+	}
+	t.steps++
+	clashes := t.clashes
+	return func() bool {
+		t.steps--
+		return alone && t.clashes == clashes
+	}
+}
+
+// seal is begun when a draft is being sealed. done ends that: with what is sealed, or nil where it failed.
+func (s *state) seal(name string, v *version, tags string) (done func(final *version)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entry(name)
+	end := e.begin()
+	e.versions, e.ever = append(slices.Clip(e.versions), v), append(slices.Clip(e.ever), v)
+	e.tags, e.profiles = add(e.tags, tags), add(e.profiles, "")
+	return func(final *version) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		alone := end()
+		if final == nil {
+			return
+		}
+		e.versions, e.ever = []*version{final}, append(slices.Clip(e.ever), final)
+		if alone {
+			e.absent, e.tags, e.profiles = false, []string{tags}, []string{""}
+		}
+	}
+}
+
+// remove is begun when a name is being removed.
+func (s *state) remove(name string) (done func(ok bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entry(name)
+	end := e.begin()
+	e.absent = true
+	before := slices.Clone(e.versions)
+	return func(ok bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		alone := end()
+		if !ok {
+			return
+		}
+		// What another step has sealed under the name meanwhile stays.
+		e.versions = slices.DeleteFunc(slices.Clone(e.versions), func(v *version) bool { return slices.Contains(before, v) })
+		if alone {
+			e.tags, e.profiles = []string{""}, []string{""}
+		}
+	}
+}
+
+func withTag(set, tag string) string {
+	all := strings.Split(set, ",")
+	if set == "" {
+		all = nil
+	}
+	all = add(all, tag)
+	slices.Sort(all)
+	return strings.Join(all, ",")
+}
+
+func withoutTag(set, tag string) string {
+	return strings.Join(slices.DeleteFunc(strings.Split(set, ","), func(t string) bool { return t == tag }), ",")
+}
+
+// tag is begun when a tag is given to a name, or taken off it.
+func (s *state) tag(name, tag string, on bool) (done func(ok bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entry(name)
+	end := e.begin()
+	endTags := s.tagging.begin()
+	change := func(e *entry, on, only bool) {
+		var out []string
+		if !only {
+			out = slices.Clone(e.tags)
+		}
+		for _, set := range e.tags {
+			if on {
+				out = add(out, withTag(set, tag))
+			} else {
+				out = add(out, withoutTag(set, tag))
+			}
+		}
+		e.tags = out
+	}
+	change(e, on, false)
+	if on {
+		for other, o := range s.names {
+			if other != name {
+				change(o, false, false)
+			}
+		}
+	}
+	return func(ok bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if alone, only := end(), endTags(); ok && alone && only {
+			change(e, on, true)
+			for other, o := range s.names {
+				if on && other != name {
+					change(o, false, true)
+				}
+			}
+		}
+	}
+}
+
+// profile is begun when a profile is stored.
+func (s *state) profile(name, profile string) (done func(ok bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entry(name)
+	end := e.begin()
+	e.profiles = add(e.profiles, profile)
+	return func(ok bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if alone := end(); ok && alone {
+			e.profiles = []string{profile}
+		}
+	}
+}
