@@ -198,15 +198,3 @@ func (s *Store) apply(b *keys.Batch, r pack.Record) error {
 	}
 	return nil
 }
-
-// payloadEnd gives the end of the last slot of pack n.
-func (s *Store) payloadEnd(n uint32) (int64, error) {
-	var end int64
-	_, _, err := s.packs.Read(n, 0, func(r pack.Record) error {
-		if c := r.Chunk; c != nil {
-			end = max(end, c.Loc.Offset()+c.Loc.Slot())
-		}
-		return nil
-	})
-	return end, err
-}

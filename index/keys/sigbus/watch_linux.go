@@ -16,6 +16,7 @@ var (
 	// faults counts the pages that were replaced; written by the handler.
 	faults uint64
 	// next is the handler that was there before: Go's.
+	//lint:ignore U1000 the handler reads it
 	next uintptr
 
 	mu        sync.Mutex
