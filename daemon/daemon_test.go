@@ -165,7 +165,7 @@ func TestUnknownOperation(t *testing.T) {
 }
 
 func TestTableIsComplete(t *testing.T) {
-	for _, name := range []string{"ls", "names", "entries", "du", "diff", "tag", "rm", "gc", "verify", "import", "export", "info", "seal", "mount", "umount", "stats"} {
+	for _, name := range []string{"ls", "names", "entries", "du", "diff", "tag", "rm", "gc", "optimize", "verify", "import", "export", "info", "seal", "mount", "umount", "stats"} {
 		if table[name] == nil {
 			t.Errorf("operation %s is missing", name)
 		}

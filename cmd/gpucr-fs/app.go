@@ -84,7 +84,7 @@ Exit codes: 0 done, 1 error, 2 usage, 3 partly done, 10 no store, 11 store in us
 func (a *app) commands() []*cobra.Command {
 	return []*cobra.Command{
 		a.initCmd(), a.importCmd(), a.exportCmd(), a.mountCmd(), a.umountCmd(), a.sealCmd(), a.lsCmd(), a.infoCmd(), a.duCmd(), a.diffCmd(), a.tagCmd(), a.renameCmd(), a.labelCmd(),
-		a.rmCmd(), a.gcCmd(), a.verifyCmd(), a.checkCmd(), a.repairCmd(), a.statsCmd(), a.benchCmd(), a.versionCmd(), a.completionCmd(), a.daemonCmd(),
+		a.rmCmd(), a.gcCmd(), a.optimizeCmd(), a.verifyCmd(), a.checkCmd(), a.repairCmd(), a.statsCmd(), a.benchCmd(), a.versionCmd(), a.completionCmd(), a.daemonCmd(),
 		a.restoreCmd(), a.dumpCmd(), a.lazyPagesCmd(), a.warmupCmd(), a.profileCmd(), a.guardianCmd(), a.cudaCheckpointCmd(), a.pluginDirCmd(), a.pluginHelperCmd(),
 	}
 }

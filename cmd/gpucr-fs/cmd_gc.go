@@ -31,21 +31,9 @@ there are incomplete ones.`,
 }
 
 func (a *app) gc(ctx context.Context, s *daemon.Session, dryRun, yes bool) error {
-	if !dryRun && !yes {
-		list, err := daemon.Names.Do(ctx, s, daemon.NamesRequest{}, daemon.Streams{})
-		if err != nil {
+	if !dryRun {
+		if err := a.confirmIncomplete(ctx, s, yes); err != nil {
 			return err
-		}
-		var lost []string
-		for _, c := range list.Checkpoints {
-			if c.State == index.Incomplete {
-				lost = append(lost, c.Name)
-			}
-		}
-		if len(lost) > 0 {
-			if err := a.confirm(false, "remove the incomplete "+strings.Join(lost, ", ")+"?"); err != nil {
-				return err
-			}
 		}
 	}
 	p := a.progress("gc")
@@ -66,4 +54,25 @@ func (a *app) gc(ctx context.Context, s *daemon.Session, dryRun, yes bool) error
 			fmt.Fprintf(w, "incomplete\t%s\n", strings.Join(res.Incomplete, ", "))
 		}
 	})
+}
+
+// confirmIncomplete asks, unless yes, whether the incomplete checkpoints may go, where there are any.
+func (a *app) confirmIncomplete(ctx context.Context, s *daemon.Session, yes bool) error {
+	if yes {
+		return nil
+	}
+	list, err := daemon.Names.Do(ctx, s, daemon.NamesRequest{}, daemon.Streams{})
+	if err != nil {
+		return err
+	}
+	var lost []string
+	for _, c := range list.Checkpoints {
+		if c.State == index.Incomplete {
+			lost = append(lost, c.Name)
+		}
+	}
+	if len(lost) == 0 {
+		return nil
+	}
+	return a.confirm(false, "remove the incomplete "+strings.Join(lost, ", ")+"?")
 }

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpucr/gpucr-fs/daemon"
+)
+
+func (a *app) optimizeCmd() *cobra.Command {
+	var dryRun, gc, yes bool
+	var rate bytesValue
+	c := &cobra.Command{
+		Use:   "optimize STORE",
+		Short: "store anew smaller what was stored fast",
+		Long: `Optimize compresses again, and better, what dumps and imports have compressed fast or not at all. Every piece is read back from the disk and checked before
+the old one is given up; the old ones take space until the next gc, which --gc runs at once. It may be interrupted at any time and run again: it goes on with what is left.
+
+It works on one processor, and slows down to 4 MiB a second while a checkpoint is being written or the memory of a restore is on its way. Reading back what was
+optimized takes more processor time than before. What ls and du call stored is what was stored first; the disk in du is what is there now.`,
+		Example: "  gpucr-fs optimize -n store/\n  gpucr-fs optimize --gc store/\n  gpucr-fs optimize --rate 50MiB store/",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.session(cmd.Context(), args[0], func(s *daemon.Session) error {
+				return a.optimize(cmd.Context(), s, daemon.OptimizeRequest{DryRun: dryRun, Rate: int64(rate)}, gc && !dryRun, yes)
+			})
+		},
+	}
+	f := c.Flags()
+	f.BoolVarP(&dryRun, "dry-run", "n", false, "compress and count, and write nothing")
+	f.Var(&rate, "rate", "bytes a second read at most (default: no bound)")
+	f.BoolVar(&gc, "gc", false, "give the space back at once, as gc does")
+	f.BoolVarP(&yes, "yes", "y", false, "do not ask whether gc may remove incomplete checkpoints")
+	return c
+}
+
+// optimizeOutput is what optimize prints as JSON.
+type optimizeOutput struct {
+	daemon.OptimizeResult
+	GC *daemon.CollectResult `json:"gc,omitempty"`
+}
+
+func (a *app) optimize(ctx context.Context, s *daemon.Session, r daemon.OptimizeRequest, gc, yes bool) error {
+	if gc {
+		if err := a.confirmIncomplete(ctx, s, yes); err != nil {
+			return err
+		}
+	}
+	p := a.progress("optimize")
+	res, err := daemon.Optimize.Do(ctx, s, r, daemon.Streams{Progress: p.tell})
+	p.close()
+	if err != nil {
+		return err
+	}
+	out := optimizeOutput{OptimizeResult: res}
+	if gc {
+		p := a.progress("gc")
+		collected, err := daemon.Collect.Do(ctx, s, daemon.CollectRequest{}, daemon.Streams{Progress: p.tell})
+		p.close()
+		if err != nil {
+			return err
+		}
+		out.GC = &collected
+	}
+	return a.print(out, func(w io.Writer) {
+		what := "rewritten"
+		if r.DryRun {
+			what = "would rewrite"
+		}
+		fmt.Fprintf(w, "%s\t%d of %d chunks: %s in place of %s\n", what, res.Rewritten, res.Chunks, size(res.After), size(res.Before))
+		if res.Damaged > 0 {
+			fmt.Fprintf(w, "damaged\t%d chunks could not be read; see gpucr-fs verify\n", res.Damaged)
+		}
+		switch {
+		case out.GC != nil:
+			fmt.Fprintf(w, "reclaimed\t%s, %d packs dropped\n", size(out.GC.Reclaimed), out.GC.PacksGone)
+		case res.Rewritten > 0 && !r.DryRun:
+			fmt.Fprintf(w, "the old ones take %s until the next gpucr-fs gc\n", size(res.Before))
+		}
+	})
+}
