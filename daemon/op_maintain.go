@@ -32,6 +32,8 @@ var Collect = define("gc", func(ctx context.Context, env *Env, r CollectRequest)
 type VerifyRequest struct {
 	Refs   []string `json:"refs,omitempty"`   // names, tags or ID prefixes; all when empty
 	Subset float64  `json:"subset,omitempty"` // share of the payload to read; 0 means all
+	Rate   int64    `json:"rate,omitempty"`   // bytes of payload read in a second; 0 is no bound
+	Resume bool     `json:"resume,omitempty"` // go on with what was interrupted
 }
 
 // Verify checks payload and manifests. Damage is in the result, not an error.
@@ -44,9 +46,9 @@ var Verify = define("verify", func(ctx context.Context, env *Env, r VerifyReques
 		}
 		names = append(names, c.Info().Name)
 	}
-	res, err := env.Store.Verify(ctx, index.VerifyOptions{Names: names, Subset: r.Subset, Progress: func(done, total int64) {
-		env.Progress(Progress{Done: done, Total: total, Unit: "bytes"})
-	}})
+	o := index.VerifyOptions{Names: names, Subset: r.Subset, Rate: r.Rate, Resume: r.Resume}
+	o.Progress = func(done, total int64) { env.Progress(Progress{Done: done, Total: total, Unit: "bytes"}) }
+	res, err := env.Store.Verify(ctx, o)
 	if res.Problems == nil {
 		res.Problems = []index.Problem{}
 	}

@@ -6,6 +6,7 @@
 //	lock          held by the one process that has the store open; names it
 //	index/        Badger: chunk id → location, manifests, profiles, and how far each journal has been applied
 //	packs/        payload and journals (package pack)
+//	verify.progress  how far a verification has come that did not end
 //
 // The journals are the truth and the log; Badger is an index over them that can be rebuilt (Repair). What is being written lives in Badger alone until it is
 // sealed, so a lost index loses nothing that was promised.
@@ -83,6 +84,10 @@
 //
 // A chunk that cannot be read is recorded under its slot, in the journals, before Verify reports it (damage.go). When its
 // content comes by again it is stored anew, which heals every checkpoint that uses it.
+//
+// A verification that was interrupted can go on. What it had read is known by a sum over the ids and places of the slots,
+// which must be that of the slots listed now: it holds for the same slots only. Damage is recorded before the sum is
+// saved, and what is recorded as damaged is looked at again (verifyprogress.go).
 //
 // # Names and tags
 //

@@ -7,7 +7,8 @@ import (
 	"path/filepath"
 )
 
-// checkLayout refuses a store that holds a symbolic link: opening a store cuts, appends to and deletes files in it, as root as a rule, and a store may come from anybody.
+// checkLayout refuses a store that holds a symbolic link: opening a store cuts, appends to and deletes files in it, as
+// root as a rule, and a store may come from anybody. A pipe or a device is refused as well: opening one may never end.
 func checkLayout(dir string) error {
 	for _, sub := range []string{"", dbName, packsName, hotName} {
 		entries, err := os.ReadDir(filepath.Join(dir, sub))
@@ -18,6 +19,10 @@ func checkLayout(dir string) error {
 			return &Error{Class: classOfOS(err), Op: "open store", Err: err}
 		}
 		for _, e := range entries {
+			if e.Type()&(fs.ModeNamedPipe|fs.ModeDevice) != 0 {
+				return &Error{Class: Corrupt, Op: "open store", File: filepath.Join(dir, sub, e.Name()),
+					Err: errors.New("it is a pipe or a device, of which a store has none"), Hint: "remove it"}
+			}
 			if e.Type()&fs.ModeSymlink != 0 {
 				return &Error{Class: Corrupt, Op: "open store", File: filepath.Join(dir, sub, e.Name()), Err: errors.New("it is a symbolic link, of which a store has none"),
 					Hint: "put the whole store there, or mount what it points to in its place (mount --bind)"}

@@ -93,6 +93,7 @@ type hooks struct {
 	moved     func()         // the index knows them
 	located   func()         // a reader knows where a chunk is, and has not read it
 	sealing   func()         // the files of a draft are in their manifests, the root record is not written
+	clock     *clock         // of verifications
 }
 
 func call(hook func()) {

@@ -251,6 +251,8 @@ type VerifyOptions struct {
 	Names    []string                // checkpoints; all sealed ones when empty
 	Subset   float64                 // share of the payload to read, 0 < Subset <= 1; 0 means 1
 	Progress func(done, total int64) // bytes of stored payload
+	Rate     int64                   // bytes of stored payload read in a second; 0 is no bound
+	Resume   bool                    // go on with a verification of the whole store that was interrupted, if any
 }
 
 // Problem is one piece of damage. Checkpoint and File are set when a sealed file is concerned.
@@ -269,6 +271,8 @@ type VerifyResult struct {
 	Bytes       int64      `json:"bytes"` // stored payload read and checked
 	Problems    []Problem  `json:"problems"`
 	SetAside    []SetAside `json:"set_aside,omitempty"` // what is kept without being accounted for
+	Begun       time.Time  `json:"begun,omitzero"`      // where it went on with another one: when that began
+	Earlier     int64      `json:"earlier,omitempty"`   // bytes that the other one had read and checked
 }
 
 // RepairResult says what a rebuild of the index brought back.

@@ -22,6 +22,10 @@ const maxProblems = 10000
 
 // Verify reads manifests, journals and payload, and reports every damage; err only where it could not go on. Payload is held against its guard and, decoded, against
 // its id. Memory: a bit per 4 KiB of pack, and the journal of one pack.
+//
+// A verification of the whole store saves how far it has come with the payload (verifyprogress.go), also when ctx ends.
+// With Resume the next one goes on there: it looks at all manifests and journals, at payload that was not read, and at
+// chunks recorded as damaged, so that its result names the problems of all parts.
 func (s *Store) Verify(ctx context.Context, o VerifyOptions) (VerifyResult, error) {
 	ctx, done := s.during(ctx)
 	defer done()
@@ -33,6 +37,10 @@ func (s *Store) Verify(ctx context.Context, o VerifyOptions) (VerifyResult, erro
 	if o.Subset <= 0 || o.Subset > 1 {
 		o.Subset = 1
 	}
+	whole := o.Subset == 1 && len(o.Names) == 0
+	if err := o.validate(whole); err != nil {
+		return VerifyResult{}, err
+	}
 	if o.Progress == nil {
 		o.Progress = func(int64, int64) {}
 	}
@@ -41,6 +49,17 @@ func (s *Store) Verify(ctx context.Context, o VerifyOptions) (VerifyResult, erro
 	}
 	v := &verification{s: s, o: o, used: marks{}, bad: map[chunk.ID]string{}, unlisted: map[uint32]*bitset{}}
 	v.res.Problems = []Problem{}
+	c := wallClock
+	if s.hooks.clock != nil {
+		c = *s.hooks.clock
+	}
+	v.pace = newPace(o.Rate, c)
+	if whole {
+		resumed := false
+		if v.progress, resumed = s.beginProgress(o.Resume, c); resumed {
+			v.res.Begun = v.progress.begun
+		}
+	}
 	if err := v.chooseRoots(); err != nil {
 		return v.res, err
 	}
@@ -52,7 +71,26 @@ func (s *Store) Verify(ctx context.Context, o VerifyOptions) (VerifyResult, erro
 	if e := s.recordDamage(); e != nil && len(v.bad) > 0 {
 		v.problem(Problem{Text: "the damage could not be recorded, so content that comes by again may be taken for stored: " + e.Error()})
 	}
+	switch {
+	case !whole:
+	case err == nil:
+		v.progress.remove()
+	default:
+		v.progress.save()
+	}
 	return v.res, err
+}
+
+func (o *VerifyOptions) validate(whole bool) error {
+	const op = "verify"
+	if o.Rate < 0 {
+		return &Error{Class: Invalid, Op: op, Err: fmt.Errorf("a rate of %d bytes a second", o.Rate)}
+	}
+	if o.Resume && !whole {
+		return &Error{Class: Invalid, Op: op, Err: errors.New("only a verification of the whole store can be resumed"),
+			Hint: "leave out names and the share to read, or do not resume"}
+	}
+	return nil
 }
 
 func (v *verification) check(ctx context.Context) error {
@@ -90,6 +128,8 @@ type verification struct {
 	pbs      []*manifestpb.Checkpoint
 	used     marks              // slots that the chosen checkpoints use
 	unlisted map[uint32]*bitset // packs whose journals lack slots in use, and the slots that they list
+	pace     pace
+	progress *verifyProgress // nil where not all of the store is verified
 
 	mu   sync.Mutex // guards what follows, while workers run
 	res  VerifyResult
@@ -183,17 +223,46 @@ func (v *verification) payload(ctx context.Context) error {
 			v.unlisted[n] = &bitset{}
 		}
 	}
+	if v.progress != nil {
+		v.progress.keepOnly(packs)
+	}
 	for _, n := range packs {
 		list, err := v.listed(n)
 		if err != nil {
 			v.problem(Problem{Pack: pack.JournalName(n), Text: err.Error()})
 			continue
 		}
-		if err := v.readPack(ctx, list, total); err != nil {
+		if err := v.readRest(ctx, n, list, total); err != nil {
 			return err
 		}
 	}
 	return v.readUnlisted(ctx, total)
+}
+
+// readRest checks the chunks of pack n that have not been read by the verification that this one goes on with, and
+// those that are recorded as damaged.
+func (v *verification) readRest(ctx context.Context, n uint32, list []pack.Chunk, total int64) error {
+	if v.progress == nil {
+		return v.readPack(ctx, list, total, func(int, int) {})
+	}
+	done := v.progress.done(n, list)
+	var again []pack.Chunk
+	for _, c := range list[:done] {
+		if v.s.isDamaged(c.ID, c.Loc) {
+			again = append(again, c)
+		} else {
+			v.res.Earlier += c.Loc.Slot()
+			v.done += c.Loc.Slot()
+		}
+	}
+	if err := v.readPack(ctx, again, total, func(int, int) {}); err != nil {
+		return err
+	}
+	v.progress.begin(n, list, done)
+	return v.readPack(ctx, list[done:], total, func(from, to int) {
+		v.progress.read(done+from, done+to)
+		v.progress.saveSometimes()
+	})
 }
 
 // readUnlisted checks the chunks in use that no journal lists, as far as the index knows them.
@@ -216,7 +285,7 @@ func (v *verification) readUnlisted(ctx context.Context, total int64) error {
 	}
 	for _, list := range byPack {
 		slices.SortFunc(list, func(a, b pack.Chunk) int { return int(a.Loc.Page) - int(b.Loc.Page) })
-		if err := v.readPack(ctx, list, total); err != nil {
+		if err := v.readPack(ctx, list, total, func(int, int) {}); err != nil {
 			return err
 		}
 	}
@@ -272,19 +341,32 @@ func (v *verification) listed(n uint32) ([]pack.Chunk, error) {
 	return list, nil
 }
 
-// readPack checks chunks of one pack, runs of neighbours at a time, on all workers.
-func (v *verification) readPack(ctx context.Context, list []pack.Chunk, total int64) error {
+// readPack checks chunks of one pack, runs of neighbours at a time, on all workers. It tells of each run, by its begin
+// and end in the list, when it has been checked.
+func (v *verification) readPack(ctx context.Context, list []pack.Chunk, total int64, checked func(from, to int)) error {
 	g, running := errgroup.WithContext(ctx)
 	g.SetLimit(v.s.o.Workers)
-	for len(list) > 0 && running.Err() == nil {
-		n, bytes := 1, list[0].Loc.Slot()
-		for n < len(list) && list[n].Loc.Offset() == list[n-1].Loc.Offset()+list[n-1].Loc.Slot() && bytes+list[n].Loc.Slot() <= maxRead {
-			bytes += list[n].Loc.Slot()
-			n++
+	most := v.pace.most(maxRead)
+	for next := 0; next < len(list); {
+		from, to, bytes := next, next+1, list[next].Loc.Slot()
+		for ; to < len(list); to++ {
+			last, loc := list[to-1].Loc, list[to].Loc
+			if loc.Offset() != last.Offset()+last.Slot() || bytes+loc.Slot() > most {
+				break
+			}
+			bytes += loc.Slot()
 		}
-		run := list[:n]
-		list = list[n:]
-		g.Go(func() error { return v.checkRun(run, bytes, total) })
+		if v.pace.wait(running, bytes) != nil {
+			break
+		}
+		g.Go(func() error {
+			if err := v.checkRun(list[from:to], bytes, total); err != nil {
+				return err
+			}
+			checked(from, to)
+			return nil
+		})
+		next = to
 	}
 	if err := g.Wait(); err != nil {
 		return err

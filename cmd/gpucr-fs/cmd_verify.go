@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 
@@ -12,15 +14,27 @@ import (
 
 func (a *app) verifyCmd() *cobra.Command {
 	var subset shareValue
+	var rate bytesValue
+	var resume bool
 	c := &cobra.Command{
 		Use:   "verify STORE [NAME...]",
 		Short: "check stored checkpoints for damage",
 		Long: `Verify reads the payload of all checkpoints, or of those named, and checks it against what was written. Every damage is shown with the checkpoint and the file
-it is in; the exit code is 12 then. What the store keeps without being able to account for it is shown, too. --read-data-subset reads a random share of the payload only.`,
-		Example: "  gpucr-fs verify store/\n  gpucr-fs verify --read-data-subset 5% store/",
-		Args:    cobra.MinimumNArgs(1),
+it is in; the exit code is 12 then. What the store keeps without being able to account for it is shown, too. --read-data-subset reads a random share of the payload only.
+
+--rate bounds what is read in a second. How far it has come is saved in the store every few seconds: when it was
+interrupted or killed, --resume goes on there, and reads what came since, too. What was found damaged before is looked at
+again, so the result tells of everything. Without --resume all is read. gc waits until verify ends.`,
+		Example: `  gpucr-fs verify store/
+  gpucr-fs verify --rate 100MiB --resume store/
+  gpucr-fs verify --read-data-subset 5% store/`,
+		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			res, err := do(cmd.Context(), a, args[0], "verify", daemon.Verify, daemon.VerifyRequest{Refs: args[1:], Subset: float64(subset)})
+			req := daemon.VerifyRequest{Refs: args[1:], Subset: float64(subset), Rate: int64(rate), Resume: resume}
+			res, err := do(cmd.Context(), a, args[0], "verify", daemon.Verify, req)
+			if errors.Is(err, context.Canceled) && len(args) == 1 && subset == 0 {
+				return &codeError{exitError, "go on where it was with: gpucr-fs verify --resume " + args[0], err}
+			}
 			if err != nil {
 				return err
 			}
@@ -34,6 +48,8 @@ it is in; the exit code is 12 then. What the store keeps without being able to a
 		},
 	}
 	c.Flags().Var(&subset, "read-data-subset", "share of the payload to read, like 5% or 1/20")
+	c.Flags().Var(&rate, "rate", "bytes of payload read in a second (default: no bound)")
+	c.Flags().BoolVar(&resume, "resume", false, "go on with a verification that was interrupted; without one, begin")
 	return c
 }
 
@@ -53,7 +69,11 @@ func printVerify(w io.Writer, res index.VerifyResult) {
 	if len(res.Problems) > 0 {
 		state = "damaged"
 	}
-	fmt.Fprintf(w, "%s: %d checkpoints, %d chunks, %s read\n", state, res.Checkpoints, res.Chunks, size(res.Bytes))
+	fmt.Fprintf(w, "%s: %d checkpoints, %d chunks, %s read", state, res.Checkpoints, res.Chunks, size(res.Bytes))
+	if !res.Begun.IsZero() {
+		fmt.Fprintf(w, ", %s before, since %s", size(res.Earlier), when(res.Begun))
+	}
+	fmt.Fprintln(w)
 }
 
 // printAside shows what a store keeps without being able to account for it.
