@@ -150,8 +150,8 @@ var List = define("ls", func(ctx context.Context, env *Env, r ListRequest) (List
 		l := Listed{Info: i}
 		if i.State == index.Sealed {
 			if c, err := env.Store.Checkpoint(i.Name); err == nil {
-				if l.GPU, err = gpu.Count(c.FS()); index.ClassOf(err) == index.Corrupt {
-					return ListResult{}, err
+				if l.GPU, err = gpu.Count(c.FS()); index.ClassOf(err) == index.Corrupt && l.Damage == "" {
+					l.Damage = err.Error()
 				}
 			}
 		}

@@ -166,6 +166,9 @@ type Info struct {
 	Shared   int64     `json:"shared"`
 	Stored   int64     `json:"stored"`
 
+	// Damage says why List and Usage could not count a sealed checkpoint: Unique, Shared and Stored are -1 then.
+	Damage string `json:"damage,omitempty"`
+
 	Labels map[string]string `json:"labels,omitempty"` // host, command, user, started, and what users add
 }
 

@@ -389,6 +389,16 @@ func TestGCBesideADamagedCheckpoint(t *testing.T) {
 				t.Errorf("%d bytes were given back", res.Reclaimed)
 			}
 			mustHold(t, s, "stays", stays)
+			// The others are listed and counted all the same.
+			u, err := s.Usage(t.Context())
+			if err != nil || len(u.Checkpoints) != 2 {
+				t.Fatalf("usage: %+v, %v", u, err)
+			}
+			for _, i := range u.Checkpoints {
+				if lost := i.Name == "old" && name != "chunk"; lost != (i.Damage != "") || lost && i.Stored != -1 || i.Name == "stays" && i.Stored < 1<<20 {
+					t.Errorf("listed: %+v", i)
+				}
+			}
 			// The journals bring it back as it was.
 			s = rebuilt(t, s)
 			mustHold(t, s, "old", old)

@@ -28,7 +28,8 @@ type chunkUse struct {
 
 type shortID [16]byte
 
-// List gives all checkpoints with exact byte counts, oldest first.
+// List gives all checkpoints with exact byte counts, oldest first. One that cannot be counted has its Damage set, and the others' Unique counts what they may
+// share with it.
 func (s *Store) List(ctx context.Context) ([]Info, error) {
 	list, _, err := s.account(ctx)
 	return list, err
@@ -93,6 +94,10 @@ func (s *Store) account(ctx context.Context) ([]Info, map[shortID]*chunkUse, err
 			gone[list[i].ID] = true
 			continue
 		}
+		if ClassOf(err) == Corrupt {
+			list[i].Damage = err.Error()
+			err = nil
+		}
 		if err != nil {
 			return nil, nil, err
 		}
@@ -103,7 +108,10 @@ func (s *Store) account(ctx context.Context) ([]Info, map[shortID]*chunkUse, err
 		}
 	}
 	for i := range list {
-		if list[i].State == Sealed {
+		switch {
+		case list[i].Damage != "":
+			list[i].Unique, list[i].Shared, list[i].Stored = -1, -1, -1
+		case list[i].State == Sealed:
 			list[i].Unique += inline[i]
 			list[i].Shared = list[i].Logical - list[i].Zero - list[i].Unique
 		}
@@ -141,7 +149,7 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 		u.Stored += int64(c.stored)
 	}
 	dry, err := s.GC(ctx, GCOptions{DryRun: true})
-	if err != nil {
+	if err != nil && ClassOf(err) != Corrupt { // damage is told by the list
 		return u, err
 	}
 	u.Reclaimable = dry.Reclaimable

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
@@ -23,11 +24,11 @@ back of it now.`,
 			if err != nil {
 				return err
 			}
-			return a.print(u, func(w io.Writer) {
+			return errors.Join(a.print(u, func(w io.Writer) {
 				checkpointTable(w, u.Checkpoints)
 				fmt.Fprintf(w, "\nlogical\t%s in %d checkpoints\nzero\t%s\ndistinct\t%s in %d chunks\nstored\t%s in %d packs\ndedupe\t%.2f times\ndisk\t%s\nreclaimable\t%s\n",
 					size(u.Logical), len(u.Checkpoints), size(u.Zero), size(u.Distinct), u.Chunks, size(u.Stored), u.Packs, u.DedupeRatio, size(u.Disk), size(u.Reclaimable))
-			})
+			}), damageOf("du", u.Checkpoints))
 		},
 	}
 }

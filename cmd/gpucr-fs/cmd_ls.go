@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -39,13 +40,11 @@ What the store keeps without being able to account for it is told on stderr.`,
 				return err
 			}
 			a.warnAside(res.SetAside)
-			return a.print(res, func(w io.Writer) {
-				list := make([]index.Info, len(res.Checkpoints))
-				for i, l := range res.Checkpoints {
-					list[i] = l.Info
-				}
-				checkpointTable(w, list)
-			})
+			list := make([]index.Info, len(res.Checkpoints))
+			for i, l := range res.Checkpoints {
+				list[i] = l.Info
+			}
+			return errors.Join(a.print(res, func(w io.Writer) { checkpointTable(w, list) }), damageOf("ls", list))
 		},
 	}
 	f := c.Flags()
@@ -56,6 +55,23 @@ What the store keeps without being able to account for it is told on stderr.`,
 	f.IntVar(&req.Latest, "latest", 0, "only the `N` sealed last, of those selected")
 	c.Flags().BoolVar(&fast, "fast", false, "do not count unique, shared and stored bytes")
 	return c
+}
+
+// damageOf gives an error that names the checkpoints which could not be counted; nil where there are none.
+func damageOf(op string, list []index.Info) error {
+	var names []string
+	why := ""
+	for _, i := range list {
+		if i.Damage != "" {
+			names = append(names, i.Name)
+			why = i.Damage
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return &index.Error{Class: index.Corrupt, Op: op, Err: fmt.Errorf("%s could not be counted: %s", strings.Join(names, ", "), why),
+		Hint: "gpucr-fs repair may bring back what is missing; gpucr-fs rm removes what stays damaged"}
 }
 
 func checkpointTable(w io.Writer, list []index.Info) {
