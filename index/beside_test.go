@@ -97,7 +97,10 @@ func (b *besideModel) step(s *Store, r *rand.Rand, name string, worker int) {
 		return
 	}
 	if worker == 1 {
-		switch r.IntN(4) {
+		switch r.IntN(5) {
+		case 4:
+			_, err := s.Optimize(ctx, OptimizeOptions{Rate: 1 << 30})
+			b.fail("optimize", err)
 		case 0:
 			v, err := s.Verify(ctx, VerifyOptions{})
 			if b.fail("verify", err); len(v.Problems) > 0 {
