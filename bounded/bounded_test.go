@@ -66,7 +66,7 @@ func TestCostIsWhatDecodingTakes(t *testing.T) {
 		}
 		// What is not in lists is merged: it costs less than is told, and no message has much of it.
 		merged := name == "the same string" || name == "message in pieces" || strings.HasPrefix(name, "options")
-		if took > said+said/4+1<<16 || said > 3*took+1<<16 && !merged {
+		if took > said+said/slack+1<<16 || said > 3*took+1<<16 && !merged {
 			t.Errorf("%s: %d bytes take %d, %d were told", name, len(b), took, said)
 		}
 	}
