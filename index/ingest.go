@@ -133,7 +133,7 @@ func (in *ingest) locate(id chunk.ID, content []byte, policy chunk.Policy, scrat
 	}
 	known := false
 	r.loc, r.err = s.db.Loc(id)
-	known = r.err == nil && int(r.loc.Raw) == len(content) && !s.isDamaged(id, r.loc)
+	known = r.err == nil && int(r.loc.Raw) == len(content) && !s.isDamaged(id, r.loc) && s.packs.Reaches(r.loc)
 	if !known {
 		stored, codec := s.coder.Encode(policy, content, scratch)
 		r.loc, r.err = s.packs.Append(id, stored, len(content), codec)

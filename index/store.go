@@ -218,9 +218,9 @@ func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set)
 
 // isFresh says whether nothing was ever written: an index folder without files beside a folder without packs.
 func isFresh(st storage.Storage, dbDir, packDir string) (bool, error) {
-	index, err := filepath.Glob(filepath.Join(dbDir, "*"))
-	if err != nil {
-		return false, err
+	index, err := os.ReadDir(dbDir) // Glob would take characters of the path for a pattern
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return false, classify("open store", err)
 	}
 	packs, err := st.List(packDir)
 	return len(index) == 0 && len(packs) == 0, err

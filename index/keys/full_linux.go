@@ -242,10 +242,14 @@ func Swap(dir, fresh string) error {
 	return errors.Join(os.Rename(fresh, dir), storage.Disk{}.SyncDir(filepath.Dir(dir)), os.RemoveAll(aside))
 }
 
-// FinishSwap ends an exchange that a crash interrupted.
+// FinishSwap ends an exchange that a crash interrupted. A new index beside one that is in its place was left before the exchange began: it goes, for it
+// tells less and less of what the store holds, and would be taken for the truth once the other is lost.
 func FinishSwap(dir string) error {
 	fresh := dir + ".new"
-	if _, err := os.Stat(dir); err == nil || !IsSound(fresh) {
+	switch _, err := os.Stat(dir); {
+	case err == nil:
+		return os.RemoveAll(fresh)
+	case !IsSound(fresh):
 		return nil
 	}
 	return errors.Join(os.Rename(fresh, dir), storage.Disk{}.SyncDir(filepath.Dir(dir)))

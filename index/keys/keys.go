@@ -126,20 +126,25 @@ func (d *DB) open() error {
 
 // removeUnborn removes the log files that a killed process had created and not yet given a size. They hold nothing, and Badger refuses to open over them.
 func removeUnborn(dir string) error {
-	for _, pattern := range []string{"*.vlog", "*.mem"} {
-		names, err := filepath.Glob(filepath.Join(dir, pattern))
-		if err != nil {
-			return err
+	entries, err := os.ReadDir(dir) // Glob would take characters of dir for a pattern
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if ext := filepath.Ext(e.Name()); ext != ".vlog" && ext != ".mem" {
+			continue
 		}
-		for _, name := range names {
-			if info, err := os.Stat(name); err != nil {
-				return err
-			} else if info.Size() > 0 {
-				continue
-			}
-			if err := os.Remove(name); err != nil {
-				return err
-			}
+		name := filepath.Join(dir, e.Name())
+		if info, err := os.Stat(name); err != nil {
+			return err
+		} else if info.Size() > 0 {
+			continue
+		}
+		if err := os.Remove(name); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -311,6 +311,7 @@ func (s *Set) Drop(n uint32) error {
 		return err
 	}
 	delete(s.ends, n)
+	delete(s.sizes, n)
 	if err := s.fs.Remove(s.JournalPath(n)); err != nil {
 		return err
 	}

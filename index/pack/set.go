@@ -47,6 +47,7 @@ type Set struct {
 	dirty     map[*file]bool   // written since the last sync
 	condemned map[uint32]error // packs of which a sync failed, or one of their journals; written with commitMu held, too
 	unchecked int64            // bytes appended since free space was last looked at
+	sizes     map[uint32]int64 // lengths of pack files when Reaches last looked; they only grow
 }
 
 // file is an open pack with its journal. end and journalEnd belong to Set.mu and Set.commitMu.
@@ -65,7 +66,7 @@ func JournalName(n uint32) string { return fmt.Sprintf("%08d.journal", n) }
 
 // Open opens the set in dir, which must exist. It changes nothing there.
 func Open(dir string, o Options) (*Set, error) {
-	s := &Set{dir: dir, o: o, files: map[uint32]*file{}, dirty: map[*file]bool{}, ends: map[uint32]int64{}, condemned: map[uint32]error{}, next: 1}
+	s := &Set{dir: dir, o: o, files: map[uint32]*file{}, dirty: map[*file]bool{}, ends: map[uint32]int64{}, condemned: map[uint32]error{}, next: 1, sizes: map[uint32]int64{}}
 	if s.fs = o.Storage; s.fs == nil {
 		s.fs = storage.Disk{}
 	}
