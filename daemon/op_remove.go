@@ -11,6 +11,7 @@ import (
 // RemoveRequest selects checkpoints by exactly one of its first three fields.
 type RemoveRequest struct {
 	Names  []string `json:"names,omitempty"`
+	IDs    []string `json:"ids,omitempty"` // of Names, in their order, as they were shown; without: whoever has the names
 	Tag    string   `json:"tag,omitempty"`
 	Keep   *Policy  `json:"keep,omitempty"`
 	DryRun bool     `json:"dry_run,omitempty"`
@@ -39,11 +40,11 @@ var Remove = define("rm", func(ctx context.Context, env *Env, r RemoveRequest) (
 	if err != nil || r.DryRun || len(res.Removed) == 0 {
 		return res, err
 	}
-	names := make([]string, len(res.Removed))
+	ids := make([]string, len(res.Removed))
 	for i, c := range res.Removed {
-		names[i] = c.Name
+		ids[i] = c.ID // a name may be that of another by now
 	}
-	return res, env.Store.Remove(ctx, names)
+	return res, env.Store.RemoveIDs(ctx, ids)
 })
 
 func removeError(class index.Class, name, hint, format string, a ...any) error {
@@ -83,8 +84,14 @@ func selectRemoved(all []index.Info, r RemoveRequest) (RemoveResult, error) {
 		}
 	}
 	going := map[string]bool{}
-	for _, n := range names {
+	if len(r.IDs) > 0 && len(r.IDs) != len(r.Names) {
+		return RemoveResult{}, removeError(index.Invalid, "", "", "%d ids of %d names", len(r.IDs), len(r.Names))
+	}
+	for i, n := range names {
 		c, ok := byName[n]
+		if ok && len(r.IDs) > 0 && c.ID != r.IDs[i] {
+			return RemoveResult{}, removeError(index.InUse, n, "look again, nothing was removed", "it is another checkpoint than the one that was shown")
+		}
 		if !ok {
 			return RemoveResult{}, removeError(index.NotFound, "", "gpucr-fs ls STORE shows the names", "there is no checkpoint %.128q", n)
 		}

@@ -121,3 +121,32 @@ func TestRenameBesideOthers(t *testing.T) {
 	}
 	mustVerify(t, s, 0)
 }
+
+// TestRemoveIDs removes what was looked at, though its name has gone to another since.
+func TestRemoveIDs(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	for _, name := range []string{"a", "b"} {
+		write(t, s, name, map[string][]byte{"inventory.img": []byte(name)})
+	}
+	a, err := s.Checkpoint("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := a.Info().ID
+	if err := s.Rename(t.Context(), "a", "old"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Rename(t.Context(), "b", "a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RemoveIDs(t.Context(), []string{id[:8]}); ClassOf(err) != NotFound {
+		t.Errorf("removed by half an id: %v", err)
+	}
+	if err := s.RemoveIDs(t.Context(), []string{id, id}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Checkpoint("old"); ClassOf(err) != NotFound {
+		t.Errorf("it is still there: %v", err)
+	}
+	mustHold(t, s, "a", map[string][]byte{"inventory.img": []byte("b")})
+}

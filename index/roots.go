@@ -264,7 +264,21 @@ func (s *Store) Latest() (*Checkpoint, error) {
 // Remove deletes checkpoints, sealed or incomplete, by name. All or none: one that is being written, or whose child is not among names, is refused with InUse. Payload
 // stays until GC. Files of them that are open go on working until closed.
 func (s *Store) Remove(_ context.Context, names []string) error {
-	victims, err := s.remove("remove", names)
+	return s.removeFound("remove", names, func(name string) (*root, error) { return s.resolve("remove", name) })
+}
+
+// RemoveIDs is Remove by whole ids: what was looked at is what goes, whoever has its name by now.
+func (s *Store) RemoveIDs(_ context.Context, ids []string) error {
+	return s.removeFound("remove", ids, func(id string) (*root, error) {
+		if r := s.roots[id]; r != nil && !r.removing && !r.removed {
+			return r, nil
+		}
+		return nil, notFound("remove", id)
+	})
+}
+
+func (s *Store) removeFound(op string, refs []string, find func(string) (*root, error)) error {
+	victims, err := s.remove(op, refs, find)
 	var errs []error
 	for _, r := range victims {
 		errs = append(errs, s.forgetIfUnused(r))
@@ -274,11 +288,11 @@ func (s *Store) Remove(_ context.Context, names []string) error {
 }
 
 // remove commits the removal of checkpoints.
-func (s *Store) remove(op string, names []string) ([]*root, error) {
+func (s *Store) remove(op string, refs []string, find func(string) (*root, error)) ([]*root, error) {
 	s.updateMu.Lock()
 	defer s.updateMu.Unlock()
 	s.mu.Lock()
-	victims, err := s.removable(op, names)
+	victims, err := s.removable(op, refs, find)
 	if err != nil || len(victims) == 0 {
 		s.mu.Unlock()
 		return nil, err
@@ -305,25 +319,27 @@ func (s *Store) remove(op string, names []string) ([]*root, error) {
 	return victims, nil
 }
 
-// removable gives the checkpoints of these names if they may be removed together. Call with updateMu and mu held.
-func (s *Store) removable(op string, names []string) ([]*root, error) {
+// removable gives the checkpoints that find leads to if they may be removed together. Call with updateMu and mu held.
+func (s *Store) removable(op string, refs []string, find func(string) (*root, error)) ([]*root, error) {
 	var victims []*root
-	for _, name := range names {
-		r, err := s.resolve(op, name)
+	for _, ref := range refs {
+		r, err := find(ref)
 		if err != nil {
 			return nil, err
 		}
 		if r.writing {
-			return nil, &Error{Class: InUse, Op: op, Checkpoint: name, Err: errors.New("it is being written")}
-		}
-		for _, child := range s.children(r.id) {
-			if !slices.Contains(names, child) {
-				return nil, &Error{Class: InUse, Op: op, Checkpoint: r.name(), Err: fmt.Errorf("checkpoint %s is built on it", child),
-					Hint: "remove " + child + " first, or both together"}
-			}
+			return nil, &Error{Class: InUse, Op: op, Checkpoint: r.name(), Err: errors.New("it is being written")}
 		}
 		if !slices.Contains(victims, r) {
 			victims = append(victims, r)
+		}
+	}
+	for _, r := range victims {
+		for _, child := range s.children(r.id) {
+			if !slices.Contains(victims, s.names[child]) {
+				return nil, &Error{Class: InUse, Op: op, Checkpoint: r.name(), Err: fmt.Errorf("checkpoint %s is built on it", child),
+					Hint: "remove " + child + " first, or both together"}
+			}
 		}
 	}
 	return victims, nil

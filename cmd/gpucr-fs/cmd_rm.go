@@ -56,15 +56,15 @@ func (a *app) rm(ctx context.Context, s *daemon.Session, req daemon.RemoveReques
 		return err
 	}
 	if !dryRun && len(res.Removed) > 0 {
-		names := make([]string, len(res.Removed))
+		names, ids := make([]string, len(res.Removed)), make([]string, len(res.Removed))
 		for i, c := range res.Removed {
-			names[i] = c.Name
+			names[i], ids[i] = c.Name, c.ID
 		}
 		if err := a.confirm(yes, "remove "+strings.Join(names, ", ")+"?"); err != nil {
 			return err
 		}
 		kept := res.Kept
-		if res, err = daemon.Remove.Do(ctx, s, daemon.RemoveRequest{Names: names}, daemon.Streams{}); err != nil {
+		if res, err = daemon.Remove.Do(ctx, s, daemon.RemoveRequest{Names: names, IDs: ids}, daemon.Streams{}); err != nil {
 			return err
 		}
 		res.Kept = kept
