@@ -64,7 +64,7 @@ func (t *task) judgeFile(all *family, link, path string, deleted, mapped bool) e
 		return nil
 	}
 	f := file{st.Dev_major, st.Dev_minor, st.Ino}
-	if st.Mask&unix.STATX_MNT_ID != 0 && !mapped && !all.mounts[int(st.Mnt_id)] {
+	if st.Mask&unix.STATX_MNT_ID != 0 && !mapped && !all.mounts[int(st.Mnt_id)] && !all.o.has("external") {
 		t.add(kindMount, "%s, descriptor %s", path, fd)
 		return nil
 	}

@@ -71,7 +71,7 @@ func (a *family) judgeTree() {
 		if t.nssid == "0" && t.found[kindNested] == nil {
 			t.add(kindLeader, "")
 		}
-		if a.o.has("shell-job", "orphan-pts-master") || root.session != root.pid {
+		if a.o.has("shell-job", "orphan-pts-master", "external") || root.session != root.pid {
 			continue // the latter is told of the root
 		}
 		told := map[int]bool{}

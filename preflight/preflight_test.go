@@ -123,6 +123,12 @@ func TestPools(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
+		// The kernel tells of a program's environment a moment after it has begun.
+		for path := (&task{pid: cmd.Process.Pid}).path("environ"); ; time.Sleep(time.Millisecond) {
+			if text, err := os.ReadFile(path); err != nil || len(text) > 0 {
+				break
+			}
+		}
 		user := &task{pid: cmd.Process.Pid, found: map[string]*details{}, gpu: gpuTraces{contexts: map[int]bool{0: true, 1: true}}}
 		err := user.judgePools()
 		if err != nil || len(user.found) != 1 || user.found[want] == nil {

@@ -40,8 +40,11 @@ func (n *nvidia) state(ctx context.Context, pid int) (preflight.State, error) {
 // preflight refuses a dump that cannot succeed, or that would lose processes.
 func (d *dumping) preflight(ctx context.Context) error {
 	r, err := lookAt(ctx, d.pid, &d.args, d.gpu)
-	if err != nil {
+	if err != nil && (!d.force || ctx.Err() != nil) {
 		return err
+	}
+	if err != nil {
+		fmt.Fprintf(d.a.err, "gpucr-fs: %v\n", err)
 	}
 	found := r.Blocking()
 	for _, f := range found {

@@ -150,6 +150,9 @@ func readHostile(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	defer s.Close()
+	if err := os.WriteFile(filepath.Join(dir, "inventory.img"), []byte("inventory"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := archive.Import(context.Background(), s, "a", dir, archive.ImportOptions{}); err != nil {
 		t.Fatal(err) // what cannot be understood is stored as it is
 	}

@@ -172,7 +172,7 @@ func TestCRIUFails(t *testing.T) {
 	x := b.dumped("one", quiet)
 	// The pid is taken.
 	x.mustRestore("--wait")
-	if _, err := b.try("restore", b.store, "one"); cli.Code(err) != cli.Failed || !strings.Contains(err.Error(), "criu restore: ") {
+	if _, err := b.try("restore", b.store, "one"); cli.Code(err) != cli.Failed || !strings.Contains(err.Error(), "pids that the checkpoint needs are taken") {
 		t.Errorf("a second process of the same pid: %v", err)
 	}
 	must(t, b.left.Nothing())
