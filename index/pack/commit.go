@@ -135,6 +135,9 @@ func (s *Set) writeFrames(n uint32, frames []byte) (end int64, err error) {
 	if err != nil {
 		return 0, err
 	}
+	if _, err := s.journalLen(n, f); err != nil {
+		return 0, err
+	}
 	err = s.appendFrames(f, frames)
 	switch {
 	case err == nil:
@@ -329,6 +332,11 @@ func (s *Set) RewriteJournal(n uint32, chunks []Chunk, kvs []KV) (mark int64, er
 	if err := storage.WriteFile(s.fs, s.JournalPath(n), frames); err != nil {
 		// Both files tell all that counts. Which one the disk has is not known: no frame may follow.
 		s.condemn(n, err)
+		s.mu.Lock()
+		if f := s.files[n]; f != nil {
+			f.journalEnd = unknown
+		}
+		s.mu.Unlock()
 		return 0, s.writeError(s.JournalPath(n), err)
 	}
 	s.mu.Lock()

@@ -50,13 +50,17 @@ type Set struct {
 	sizes     map[uint32]int64 // lengths of pack files when Reaches last looked; they only grow
 }
 
-// file is an open pack with its journal. end and journalEnd belong to Set.mu and Set.commitMu.
+// file is an open pack with its journal. end and journalEnd belong to Set.mu and Set.commitMu. journalEnd is asked for
+// with Set.journalLen: it is unknown until somebody needs it, so that payload is read whatever becomes of the journal.
 type file struct {
 	n          uint32
 	f          storage.File
 	end        int64 // where the next slot goes
 	journalEnd int64
 }
+
+// unknown as journalEnd: the file system has not been asked yet.
+const unknown = -1
 
 // Name gives the file name of pack n.
 func Name(n uint32) string { return fmt.Sprintf("%08d.pack", n) }
@@ -116,6 +120,8 @@ func (s *Set) checked(n uint32, fn func(Record) error) func(Record) error {
 // Resume makes pack n the one that takes appends, if it is the newest and both its files end where what they hold is known to end. Otherwise it has got
 // all that it will: what lies behind is left as it is, and the next Append begins a new pack.
 func (s *Set) Resume(n uint32, payloadEnd, journalEnd int64) (resumed bool, err error) {
+	s.commitMu.Lock()
+	defer s.commitMu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.active != nil || n+1 != s.next {
@@ -131,7 +137,7 @@ func (s *Set) Resume(n uint32, payloadEnd, journalEnd int64) (resumed bool, err 
 	if st, err := s.fs.Stat(s.JournalPath(n)); err != nil || st.Size != journalEnd {
 		return false, err
 	}
-	f.end = payloadEnd
+	f.end, f.journalEnd = payloadEnd, journalEnd
 	s.active = f
 	return true, nil
 }
@@ -169,14 +175,29 @@ func (s *Set) open(n uint32) (*file, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &file{n: n, f: h}
-	if end, torn := s.ends[n]; torn {
-		f.journalEnd = end
-	} else if st, err := s.fs.Stat(s.JournalPath(n)); err == nil {
-		f.journalEnd = st.Size
-	}
+	f := &file{n: n, f: h, journalEnd: unknown}
 	s.files[n] = f
 	return f, nil
+}
+
+// journalLen gives where the next frame of the journal of pack n goes; f is the pack if it is open. What could not be
+// asked is not taken for 0: a frame would then be written over the first ones. Call with commitMu held, without mu.
+func (s *Set) journalLen(n uint32, f *file) (int64, error) {
+	if f != nil && f.journalEnd != unknown {
+		return f.journalEnd, nil
+	}
+	size, torn := s.ends[n]
+	if !torn {
+		st, err := s.fs.Stat(s.JournalPath(n))
+		if err != nil {
+			return 0, err
+		}
+		size = st.Size
+	}
+	if f != nil {
+		f.journalEnd = size
+	}
+	return size, nil
 }
 
 // Close closes all files. Uncommitted chunks are lost.
@@ -199,14 +220,6 @@ func (s *Set) JournalSize(n uint32) (int64, error) {
 	defer s.commitMu.Unlock()
 	s.mu.Lock()
 	f := s.files[n]
-	end, torn := s.ends[n]
 	s.mu.Unlock()
-	switch {
-	case f != nil:
-		return f.journalEnd, nil
-	case torn:
-		return end, nil
-	}
-	st, err := s.fs.Stat(s.JournalPath(n))
-	return st.Size, err
+	return s.journalLen(n, f)
 }
