@@ -77,9 +77,11 @@ func TestHostileImages(t *testing.T) {
 		return
 	}
 	images := hostile(t, 8<<20)
+	large := hostile(t, maxEntry-1<<10)
 	for _, name := range []string{"empty-vmas/mm-10.img", "small-vmas/mm-10.img"} {
-		images["large-"+name] = hostile(t, maxEntry-1<<10)[name]
+		images["large-"+name] = large[name]
 	}
+	plain := plainTest(t)
 	for name, b := range images {
 		t.Run(filepath.Dir(name), func(t *testing.T) {
 			dir := t.TempDir()
@@ -91,7 +93,7 @@ func TestHostileImages(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, filepath.Base(name)), b, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			cmd := exec.Command("/proc/self/exe", "-test.run=^TestHostileImages$", "-test.v")
+			cmd := exec.Command(plain, "-test.run=^TestHostileImages$", "-test.v")
 			cmd.Env = append(os.Environ(), hostileDir+"="+dir)
 			out, err := cmd.CombinedOutput()
 			if err != nil {
@@ -109,6 +111,16 @@ func TestHostileImages(t *testing.T) {
 			t.Logf("%d KiB: %s", len(b)>>10, regexp.MustCompile(`(?m)took.*$`).Find(out))
 		})
 	}
+}
+
+// plainTest builds this package's tests without the race detector, under which memory says nothing.
+func plainTest(t *testing.T) string {
+	t.Helper()
+	bin := filepath.Join(t.TempDir(), "plain.test")
+	if out, err := exec.Command("go", "test", "-c", "-o", bin, ".").CombinedOutput(); err != nil {
+		t.Fatalf("build the tests: %v\n%s", err, out)
+	}
+	return bin
 }
 
 // readHostile looks at the images in dir in every way there is.
