@@ -2,7 +2,7 @@
 
 GO        ?= go
 RACE      ?=
-TIMEOUT   ?= 18m
+TIMEOUT   ?= 40m
 CRASH_N   ?= 200
 FAULTS_N  ?= 20
 FULL_N    ?= 30
