@@ -24,6 +24,7 @@ func (s *Store) commit(puts []put) error {
 func (s *Store) commitIf(puts []put, ok func() error) error {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
+	s.takeLosses()
 	if err := ok(); err != nil {
 		return err
 	}
@@ -63,6 +64,7 @@ func (s *Store) commitLocked(puts []put) error {
 func (s *Store) commitKVs(kvs []pack.KV) error {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
+	s.takeLosses()
 	done, err := s.packs.Commit(kvs)
 	if err != nil {
 		s.commitFailed(kvs, done.Lost, err)

@@ -36,6 +36,15 @@ func (s *Store) commitFailed(kvs []pack.KV, lost []pack.Chunk, why error) {
 	s.lossCause = why
 }
 
+// takeLosses takes note of chunks that were lost though no commit failed: a journal that could not be written to bury
+// others, or to be written anew, has condemned their pack. Nothing that is committed after it waits for them. Call with
+// commitMu held, and before it is looked at whether chunks have been lost.
+func (s *Store) takeLosses() {
+	if lost, why := s.packs.TakeLost(); len(lost) > 0 {
+		s.commitFailed(nil, lost, why)
+	}
+}
+
 // settle gives what is true of the roots that failed commits named, those of puts aside. Call with commitMu held.
 func (s *Store) settle(puts []put) (out []put, err error) {
 	named := map[string]bool{}

@@ -354,6 +354,7 @@ func (s *Store) adopt(list []move) (moved []move, err error) {
 	if s.over {
 		return nil, errClosed
 	}
+	s.takeLosses()
 	var chunks []pack.Chunk
 	for _, m := range list {
 		if !s.packs.Condemned(m.to.Pack) && s.ingest.claim(m) {

@@ -243,8 +243,10 @@ func (g *collection) drop(n uint32) error {
 			return nil
 		}
 		call(s.hooks.moving)
+		s.takeLosses()
 		done, err := s.packs.Commit(batch)
 		if err != nil {
+			s.commitFailed(batch, done.Lost, err)
 			return err
 		}
 		return s.indexCommitted(done, nil) // it has these keys

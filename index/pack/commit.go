@@ -83,6 +83,21 @@ func (s *Set) condemn(n uint32, why error) {
 	}
 }
 
+// TakeLost gives what waited for a Commit in packs that were condemned otherwise than by one, and why. It is lost; no
+// Commit tells of it any more.
+func (s *Set) TakeLost() (lost []Chunk, why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pending = slices.DeleteFunc(s.pending, func(c Chunk) bool {
+		err := s.condemned[c.Loc.Pack]
+		if err != nil {
+			lost, why = append(lost, c), err
+		}
+		return err != nil
+	})
+	return lost, why
+}
+
 // Condemned says whether a sync of pack n or of its journal has failed since the set was opened. What the journal tells of its last chunks is then not known.
 func (s *Set) Condemned(n uint32) bool {
 	s.mu.Lock()

@@ -1,0 +1,77 @@
+package index
+
+import "testing"
+
+// TestLostWhileBurying: gc can't journal what is dead, and the pack is given up with what an open draft wrote there. The
+// draft is not sealed with it, and who comes next finds a store that works.
+func TestLostWhileBurying(t *testing.T) {
+	s, fail := faultyStore(t)
+	write(t, s, "gone", map[string][]byte{"f": memory(1, 1<<20)})
+	if err := s.Remove(t.Context(), []string{"gone"}); err != nil {
+		t.Fatal(err)
+	}
+	files := map[string][]byte{"f": memory(2, 1<<20)}
+	d := create(t, s, "draft", CreateOptions{})
+	s.hooks.marked = func() { // behind the commit of gc, before it buries
+		fill(t, d, files)
+		settled(t, d)
+		fail(".journal", ".new")
+	}
+	if _, err := s.GC(t.Context(), GCOptions{}); err == nil || !s.packs.Condemned(1) {
+		t.Fatalf("gc: %v", err)
+	}
+	s.hooks.marked = nil
+	fail()
+	if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
+		t.Errorf("the next gc: %v", err)
+	}
+	mustBeLost(t, s, d, files)
+}
+
+// TestLostWhileMovingKeys: gc moves keys out of a pack that goes, and the sync of what an open draft wrote fails.
+func TestLostWhileMovingKeys(t *testing.T) {
+	s, fail := faultyStore(t)
+	write(t, s, "gone", map[string][]byte{"f": memory(1, 1<<20)})
+	write(t, s, "stays", map[string][]byte{"f": []byte("small")})
+	if err := s.packs.Roll(); err != nil {
+		t.Fatal(err)
+	}
+	write(t, s, "newer", map[string][]byte{"f": memory(3, 1<<20)})
+	if err := s.Remove(t.Context(), []string{"gone"}); err != nil {
+		t.Fatal(err)
+	}
+	files := map[string][]byte{"f": memory(2, 1<<20)}
+	d := create(t, s, "draft", CreateOptions{})
+	moved := false
+	s.hooks.moving = func() {
+		fill(t, d, files)
+		settled(t, d)
+		fail(".pack")
+		moved = true
+	}
+	_, err := s.GC(t.Context(), GCOptions{})
+	s.hooks.moving = nil
+	if err == nil || !moved {
+		t.Fatalf("gc has moved keys: %v, %v", moved, err)
+	}
+	fail()
+	s = mustBeLost(t, s, d, files)
+	mustHold(t, s, "stays", map[string][]byte{"f": []byte("small")})
+}
+
+// mustBeLost: the draft is refused, and what it held is stored anew when it comes by again. It gives the store, opened
+// again.
+func mustBeLost(t *testing.T, s *Store, d *Draft, files map[string][]byte) *Store {
+	t.Helper()
+	if _, err := d.Seal(t.Context()); err == nil {
+		t.Error("a draft was sealed whose chunks are lost")
+	}
+	if err := d.Abort(); err != nil {
+		t.Error(err)
+	}
+	write(t, s, "again", files)
+	s = reopen(t, s)
+	mustHold(t, s, "again", files)
+	mustVerify(t, s, 0)
+	return s
+}
