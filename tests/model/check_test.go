@@ -138,7 +138,8 @@ func (v *version) matches(got map[string][]byte, missing bool) error {
 		for off < len(b) && off < len(want) && b[off] == want[off] {
 			off++
 		}
-		return fmt.Errorf("file %s has %d bytes, should have %d, and differs from byte %d on", name, len(b), len(want), off)
+		return fmt.Errorf("file %s has %d bytes, should have %d, and differs from byte %d on",
+			name, len(b), len(want), off)
 	}
 	return nil
 }

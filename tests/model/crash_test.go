@@ -43,7 +43,9 @@ func (w *world) capture(c storage.Call, n int, luck uint64) {
 		w.mu.Lock()
 		if w.synced == synced {
 			w.older = append(w.older, copied)
-			w.images = append(w.images, &image{files: w.mem.Snapshot(), index: slices.Clone(w.older), m: w.m.clone(), call: c, n: n, draw: luck})
+			w.images = append(w.images, &image{
+				files: w.mem.Snapshot(), index: slices.Clone(w.older), m: w.m.clone(), call: c, n: n, draw: luck,
+			})
 		}
 		same := w.synced == synced
 		w.mu.Unlock()
@@ -223,7 +225,8 @@ func (w *world) checkImage(img *image, depth int) error {
 	}
 	defer os.RemoveAll(v.dir)
 	wrap := func(err error) error {
-		return fmt.Errorf("crash before storage call %d of the step (%s %s at %d), %s: %w", img.n, img.call.Op, img.call.Name, img.call.Off, what, err)
+		return fmt.Errorf("crash before storage call %d of the step (%s %s at %d), %s: %w",
+			img.n, img.call.Op, img.call.Name, img.call.Off, what, err)
 	}
 	if depth == 0 && w.p.Mode == crashes && luck>>16%6 == 0 {
 		v.watch.op = &op{ID: int(luck >> 40)}

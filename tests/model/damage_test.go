@@ -248,13 +248,16 @@ func (w *world) flipJournal(o *op) error {
 		}
 		back := !rebuilt && w.change(name, off, to, was)
 		if err := w.open(false); err != nil {
-			return fmt.Errorf("byte %d of journal %s (%d bytes) was damaged, put back %v: %w", off, name, size, back, err)
+			return fmt.Errorf("byte %d of journal %s (%d bytes) was damaged, put back %v: %w",
+				off, name, size, back, err)
 		}
 		if err := w.compare(); err != nil {
-			return fmt.Errorf("byte %d of journal %s (%d bytes) was damaged, put back %v: %w", off, name, size, back, err)
+			return fmt.Errorf("byte %d of journal %s (%d bytes) was damaged, put back %v: %w",
+				off, name, size, back, err)
 		}
 		if err := w.verifyNames(); err != nil {
-			return fmt.Errorf("byte %d of journal %s (%d bytes) was damaged, put back %v: %w", off, name, size, back, err)
+			return fmt.Errorf("byte %d of journal %s (%d bytes) was damaged, put back %v: %w",
+				off, name, size, back, err)
 		}
 		return nil
 	})
@@ -286,7 +289,8 @@ func (w *world) hideJournal(o *op) error {
 		}
 		w.hidden = w.hidden || rebuilt
 		if !rebuilt {
-			if err := errors.Join(storage.WriteSynced(w.mem, full, content), w.mem.SyncDir(memDir+"/packs")); err != nil {
+			err := errors.Join(storage.WriteSynced(w.mem, full, content), w.mem.SyncDir(memDir+"/packs"))
+			if err != nil {
 				return err
 			}
 		}

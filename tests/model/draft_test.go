@@ -16,7 +16,7 @@ import (
 type draft struct {
 	name    string
 	d       *index.Draft
-	order   sync.Mutex // writers of one draft take turns, so that what it holds is known; sealing and aborting it does not wait
+	order   sync.Mutex // writers take turns, so that what it holds is known; sealing and aborting it does not wait
 	files   map[string][]byte
 	coming  map[string][]byte // what a write at work will make of it
 	unknown map[string]bool   // a write to it failed: it may hold anything
@@ -70,8 +70,12 @@ func (w *world) newDraft(name string) (*draft, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &draft{name: name, d: d, files: map[string][]byte{}, coming: map[string][]byte{}, unknown: map[string]bool{}, handles: map[string]*index.DraftFile{}}
+	out := &draft{name: name, d: d, files: map[string][]byte{}, coming: map[string][]byte{}, unknown: map[string]bool{},
+		handles: map[string]*index.DraftFile{}}
 	w.mu.Lock()
+	if old := w.drafts[name]; old != nil {
+		w.ended = append(w.ended, old)
+	}
 	w.drafts[name] = out
 	w.mu.Unlock()
 	return out, d.Mkdir("d", 0o700)
@@ -246,7 +250,9 @@ func (w *world) readDraft(o *op) error {
 }
 
 func (w *world) flush(o *op) error {
-	return w.edit(o, false, func(h *index.DraftFile, old []byte) ([]byte, error) { return old, h.Flush(context.Background()) })
+	return w.edit(o, false, func(h *index.DraftFile, old []byte) ([]byte, error) {
+		return old, h.Flush(context.Background())
+	})
 }
 
 // names of a draft: these are not run beside its seal.

@@ -16,16 +16,19 @@ var verbs map[string]func(*world, *op) error
 
 func init() {
 	verbs = map[string]func(*world, *op) error{
-		"draft": (*world).create, "write": (*world).write, "truncate": (*world).truncate, "punch": (*world).punch, "hammer": (*world).hammer,
+		"draft": (*world).create, "write": (*world).write, "truncate": (*world).truncate, "punch": (*world).punch,
+		"hammer": (*world).hammer,
 		"rename": (*world).rename, "unlink": (*world).unlink, "read": (*world).readDraft, "flush": (*world).flush,
 		"seal": (*world).seal, "abort": (*world).abort, "import": (*world).importCopy, "trial": (*world).trial,
-		"tag": (*world).tag, "untag": (*world).tag, "rm": (*world).rm, "profile": (*world).profile, "hotset": (*world).hotSet,
+		"tag": (*world).tag, "untag": (*world).tag, "rm": (*world).rm,
+		"profile": (*world).profile, "hotset": (*world).hotSet,
 		"gc":     func(w *world, _ *op) error { return w.answer(w.gc()) },
 		"dry":    (*world).dry,
 		"verify": func(w *world, _ *op) error { return w.sound(w.verify) },
 		"usage":  (*world).usage, "compare": func(w *world, _ *op) error { return w.sound(w.compare) },
 		"reopen": (*world).reopen, "repair": (*world).repairStep, "crash": (*world).crash,
-		"heal": (*world).heal, "flip journal": (*world).flipJournal, "hide journal": (*world).hideJournal, "flip index": (*world).flipIndex,
+		"heal": (*world).heal, "flip journal": (*world).flipJournal, "hide journal": (*world).hideJournal,
+		"flip index": (*world).flipIndex,
 	}
 }
 
@@ -69,6 +72,7 @@ func (w *world) perform(o *op) error {
 	w.watch.draw = false
 	w.watch.op = nil
 	w.mu.Unlock()
+	w.closeEnded()
 	for name, d := range w.drafts {
 		if d.over {
 			d.closeFiles()

@@ -11,9 +11,10 @@ var weights = []struct {
 	do string
 	n  int
 }{
-	{"draft", 9}, {"write", 34}, {"truncate", 3}, {"punch", 3}, {"rename", 2}, {"unlink", 1}, {"read", 3}, {"flush", 2}, {"seal", 10}, {"abort", 5},
-	{"import", 9}, {"trial", 1}, {"duel", 3}, {"tag", 4}, {"untag", 1}, {"rm", 8}, {"profile", 2}, {"hotset", 1}, {"gc", 9}, {"dry", 1}, {"verify", 3}, {"usage", 1},
-	{"reopen", 4}, {"repair", 1}, {"crash", 4}, {"heal", 2}, {"flip journal", 2}, {"hide journal", 1}, {"flip index", 1}, {"par", 3}, {"hammer", 1},
+	{"draft", 9}, {"write", 34}, {"truncate", 3}, {"punch", 3}, {"rename", 2}, {"unlink", 1}, {"read", 3}, {"flush", 2},
+	{"seal", 10}, {"abort", 5}, {"import", 9}, {"trial", 1}, {"duel", 3}, {"tag", 4}, {"untag", 1}, {"rm", 8}, {"profile", 2},
+	{"hotset", 1}, {"gc", 9}, {"dry", 1}, {"verify", 3}, {"usage", 1}, {"reopen", 4}, {"repair", 1}, {"crash", 4}, {"heal", 2},
+	{"flip journal", 2}, {"hide journal", 1}, {"flip index", 1}, {"par", 3}, {"hammer", 1},
 }
 
 // besides are the steps that may run beside another.
@@ -111,7 +112,8 @@ func (g *generator) op(do string) op {
 		if g.r.IntN(4) > 0 {
 			return g.op("write")
 		}
-		o.Ckpt, o.File, o.Off, o.Len = g.pick(g.open), g.file(), int64(g.r.IntN(8192)), int64([]int{20, 300, 9000}[g.r.IntN(3)])
+		o.Ckpt, o.File = g.pick(g.open), g.file()
+		o.Off, o.Len = int64(g.r.IntN(8192)), int64([]int{20, 300, 9000}[g.r.IntN(3)])
 	case "rename":
 		o.Ckpt, o.File, o.To = g.pick(g.open), g.file(), g.file()
 	case "unlink", "read", "flush":
@@ -162,7 +164,9 @@ func (g *generator) op(do string) op {
 		for range 2 + g.r.IntN(2) {
 			var thread []op
 			for range 2 + g.r.IntN(6) {
-				do := []string{"draft", "write", "write", "write", "seal", "abort", "import", "tag", "rm", "gc", "gc", "verify"}[g.r.IntN(12)]
+				do := []string{
+					"draft", "write", "write", "write", "seal", "abort", "import", "tag", "rm", "gc", "gc", "verify",
+				}[g.r.IntN(12)]
 				thread = append(thread, g.op(do))
 			}
 			o.Threads = append(o.Threads, thread)
@@ -193,7 +197,8 @@ func generate(seed uint64, m mode, without []string) *program {
 			case 0:
 				o.At = r.IntN(40)
 			case 1:
-				o.On, o.At = []string{"read", "write", "sync", "allocated", "size", "open", "punch hole"}[r.IntN(7)], r.IntN(4)
+				on := []string{"read", "write", "sync", "allocated", "size", "open", "punch hole"}
+				o.On, o.At = on[r.IntN(7)], r.IntN(4)
 			}
 		}
 		p.Ops = append(p.Ops, o)

@@ -23,7 +23,7 @@ var (
 	workers  = flag.Int("model.workers", 2, "programs at once")
 	replay   = flag.String("model.program", "", "run the program in this file, as a failure has printed it")
 	times    = flag.Int("model.times", 1, "how often -model.program is run")
-	only     = flag.String("model.mode", "crashes", "one of crashes, faults, liars: all programs are of it; all: they take turns")
+	only     = flag.String("model.mode", "crashes", "crashes, faults, liars: programs of it alone; all: they take turns")
 	without  = flag.String("model.without", "", "steps that are left out, with commas")
 	shrinkBy = flag.Duration("model.shrink", time.Minute, "how long a failing program is made shorter")
 )
@@ -126,7 +126,8 @@ func TestModel(t *testing.T) {
 					continue
 				}
 				took := time.Since(begin).Round(time.Second)
-				t.Errorf("seed %d (%s) fails after %v, %d crashes, %d faults: %v", s, m, took, n.crashes.Load(), n.faults.Load(), err)
+				t.Errorf("seed %d (%s) fails after %v, %d crashes, %d faults: %v",
+					s, m, took, n.crashes.Load(), n.faults.Load(), err)
 				short, why := shrink(p, err, time.Now().Add(*shrinkBy), func(p *program) error {
 					return execute(p, filepath.Join(dir, fmt.Sprint("w", i)), &n)
 				})
@@ -135,6 +136,7 @@ func TestModel(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	t.Logf("%d programs of %d steps; %d crashes, %d faults, %d opens in %v", n.programs.Load(), n.steps.Load(), n.crashes.Load(),
-		n.faults.Load(), n.opens.Load(), time.Since(begin).Round(time.Second))
+	t.Logf("%d programs of %d steps; %d crashes, %d faults, %d opens in %v",
+		n.programs.Load(), n.steps.Load(), n.crashes.Load(), n.faults.Load(), n.opens.Load(),
+		time.Since(begin).Round(time.Second))
 }

@@ -116,7 +116,9 @@ func (s *state) remove(name string) (done func(ok bool)) {
 			return
 		}
 		// What another step has sealed under the name meanwhile stays.
-		e.versions = slices.DeleteFunc(slices.Clone(e.versions), func(v *version) bool { return slices.Contains(before, v) })
+		e.versions = slices.DeleteFunc(slices.Clone(e.versions), func(v *version) bool {
+			return slices.Contains(before, v)
+		})
 		if alone {
 			e.tags, e.profiles = []string{""}, []string{""}
 		}

@@ -36,6 +36,7 @@ type world struct {
 	mu     sync.Mutex
 	next   int // number of the next folder
 	drafts map[string]*draft
+	ended  []*draft // in whose place drafts has others: steps that run at once may still use them
 	older  []string // copies of the index: at its last sync, and later
 	synced int      // syncs of the index so far
 	images []*image
@@ -76,16 +77,17 @@ type image struct {
 func newWorld(p *program, tmp string, n *counts) (*world, error) {
 	w := &world{p: p, tmp: tmp, n: n, mem: storage.NewMem(memDir), m: newState(), drafts: map[string]*draft{}}
 	c := index.Config{
-		Format: index.Format, ID: "000102030405060708090a0b0c0d0e0f", Created: time.Unix(0, 0).UTC(), Compression: index.Compression(p.Compression),
-		Chunk: chunk.Params{Min: 4096, Avg: 8192, Max: 16384}, PackSize: p.PackSize,
+		Format: index.Format, ID: "000102030405060708090a0b0c0d0e0f", Created: time.Unix(0, 0).UTC(),
+		Compression: index.Compression(p.Compression),
+		Chunk:       chunk.Params{Min: 4096, Avg: 8192, Max: 16384}, PackSize: p.PackSize,
 	}
 	b, err := json.Marshal(c)
 	if err != nil {
 		return nil, err
 	}
 	w.dir = w.folder()
-	return w, errors.Join(storage.WriteFile(w.mem, memDir+"/config.json", b), w.mem.Mkdir(memDir+"/packs"), w.mem.SyncDir(memDir),
-		os.MkdirAll(filepath.Join(w.dir, "index"), 0o700))
+	return w, errors.Join(storage.WriteFile(w.mem, memDir+"/config.json", b), w.mem.Mkdir(memDir+"/packs"),
+		w.mem.SyncDir(memDir), os.MkdirAll(filepath.Join(w.dir, "index"), 0o700))
 }
 
 // folder gives the name of a new folder. Call with mu held, or before steps run.
@@ -99,7 +101,10 @@ func (w *world) options() index.Options {
 		Storage:   at{&storage.Faulty{Storage: w.mem, Rule: w.rule}, w.dir},
 		CacheSize: 1 << 20, Workers: 1, FreeFloor: 1,
 		Logger: slog.New(slog.DiscardHandler),
-		Tuning: index.Tuning{CommitEvery: w.p.CommitEvery, ShrinkJournal: w.p.Shrink, IngestWorkers: 1, IndexMemory: 1 << 20, IndexSynced: w.indexSynced},
+		Tuning: index.Tuning{
+			CommitEvery: w.p.CommitEvery, ShrinkJournal: w.p.Shrink, IngestWorkers: 1, IndexMemory: 1 << 20,
+			IndexSynced: w.indexSynced,
+		},
 	}
 }
 
@@ -138,11 +143,20 @@ func (w *world) repair() error {
 	return nil
 }
 
+// closeEnded closes the files of drafts that ended while others took their names.
+func (w *world) closeEnded() {
+	for _, d := range w.ended {
+		d.closeFiles()
+	}
+	w.ended = nil
+}
+
 // close closes the store; drafts are lost.
 func (w *world) close() error {
 	if w.s == nil {
 		return nil
 	}
+	w.closeEnded()
 	for _, d := range w.drafts {
 		d.closeFiles()
 	}
