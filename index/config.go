@@ -100,6 +100,10 @@ func LoadConfig(dir string) (Config, error) { return loadConfig(storage.Disk{}, 
 func loadConfig(st storage.Storage, dir string) (Config, error) {
 	const op = "open store"
 	path := filepath.Join(dir, configName)
+	if st, err := os.Lstat(path); err == nil && !st.Mode().IsRegular() {
+		// To open a pipe may never end.
+		return Config{}, &Error{Class: Corrupt, Op: op, File: path, Err: errors.New("it is not a regular file"), Hint: "restore config.json from a backup"}
+	}
 	b, err := storage.ReadFile(st, path, maxConfig)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return Config{}, &Error{Class: NoStore, Op: op, File: dir, Err: errors.New("no store here"), Hint: "make one with: gpucr-fs init " + dir}
@@ -148,7 +152,11 @@ func lockStore(ctx context.Context, st storage.Storage, dir string) (io.Closer, 
 		case err == nil:
 			return l, nil
 		case !errors.As(err, &held):
-			return nil, &Error{Class: classOfOS(err), Op: op, Err: err}
+			e := &Error{Class: classOfOS(err), Op: op, Err: err}
+			if errors.Is(err, unix.EROFS) {
+				e.Hint = "a store is opened for writing, also to read from it: mount its disk read-write, or copy the store"
+			}
+			return nil, e
 		case time.Now().After(deadline) || ctx.Err() != nil:
 			return nil, &Error{Class: InUse, Op: op, File: dir, Err: held, Hint: "wait for it to end, or unmount: gpucr-fs umount"}
 		}

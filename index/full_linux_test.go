@@ -169,8 +169,9 @@ func TestCutIndex(t *testing.T) {
 					t.Errorf("abort on a full disk: %v", err)
 				}
 				_ = s.Close() // says that the draft is left
-				if s, err := Open(t.Context(), dir, testOptions(t)); ClassOf(err) != NoSpace {
-					t.Errorf("opened on a full disk: %v, %v", s, err)
+				// The hint may not name what has to open the store itself.
+				if s, err := Open(t.Context(), dir, testOptions(t)); ClassOf(err) != NoSpace || !strings.Contains(HintOf(err), "by other means") {
+					t.Errorf("opened on a full disk: %v, %v (hint %q)", s, err, HintOf(err))
 				}
 			}
 			if err := os.Remove(ballast); err != nil {
@@ -210,5 +211,37 @@ func fillWholly(t *testing.T, path string) {
 		if _, err := f.Write(p); err != nil {
 			p = p[:len(p)/2]
 		}
+	}
+}
+
+// TestStoresThatCannotBeOpened are told of, at once and with what to do.
+func TestStoresThatCannotBeOpened(t *testing.T) {
+	make := func() string {
+		dir := filepath.Join(t.TempDir(), "store")
+		if err := Init(dir, InitOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	pipe := make()
+	if err := os.Remove(filepath.Join(pipe, configName)); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(filepath.Join(pipe, configName), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), pipe, testOptions(t)); ClassOf(err) != Corrupt || HintOf(err) == "" {
+		t.Errorf("config.json is a pipe: %v", err)
+	}
+	fixed := make()
+	if err := unix.Mount(fixed, fixed, "", unix.MS_BIND, ""); err != nil {
+		t.Fatalf("bind mount: %v (tests need root)", err)
+	}
+	t.Cleanup(func() { unix.Unmount(fixed, unix.MNT_DETACH) })
+	if err := unix.Mount("", fixed, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), fixed, testOptions(t)); err == nil || !strings.Contains(HintOf(err), "read-write") {
+		t.Errorf("a disk that cannot be written: %v (hint %q)", err, HintOf(err))
 	}
 }

@@ -161,13 +161,15 @@ func openLocked(ctx context.Context, dir string, config Config, o Options, lock 
 	}
 	if !fresh && !keys.IsSound(dbDir) {
 		o.Logger.Warn("the index was cut short by a full disk, or a failure to write it, and is built anew", "store", dir)
-		if _, err := rebuildIndex(ctx, dir, config, o); err != nil {
+		if _, err := rebuildIndex(ctx, dir, config, o); ClassOf(err) == NoSpace {
+			return nil, noRoomToOpen(err)
+		} else if err != nil {
 			return nil, err
 		}
 	}
 	d, err := keys.Open(dbDir, o.Logger, keys.Room{Dir: dir, Floor: o.FreeFloor}, o.Tuning.keys())
 	if errors.Is(err, pack.ErrNoSpace) || errors.Is(err, syscall.ENOSPC) {
-		return nil, classify(op, err)
+		return nil, noRoomToOpen(err)
 	}
 	if err != nil {
 		return nil, &Error{Class: Corrupt, Op: op, File: dbDir, Err: err, Hint: damagedHint(dir)}
@@ -214,6 +216,11 @@ func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set)
 	s.life, s.endLife = context.WithCancel(context.Background())
 	s.ingest = newIngest(s)
 	return s, nil
+}
+
+// noRoomToOpen is the error of a disk that is too full for a store to be opened. Its hint is not the usual one: rm and gc open the store, too.
+func noRoomToOpen(err error) error {
+	return &Error{Class: NoSpace, Op: "open store", Err: err, Hint: "free some space on the store's file system by other means; gpucr-fs rm and gc work again then"}
 }
 
 // isFresh says whether nothing was ever written: an index folder without files beside a folder without packs.
