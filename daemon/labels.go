@@ -92,12 +92,12 @@ func started(pid int) (time.Time, bool) {
 
 // setLabel sets a label to a value that somebody else chose: what cannot be printed becomes a space, and it is cut.
 func setLabel(labels map[string]string, key, value string) {
-	value = strings.ToValidUTF8(strings.Map(func(r rune) rune {
+	value = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return ' '
 		}
 		return r
-	}, strings.ToValidUTF8(value, "?")), "?")
+	}, strings.ToValidUTF8(value, "?"))
 	if len(value) > maxCommand {
 		value = strings.ToValidUTF8(value[:maxCommand], "")
 	}

@@ -134,24 +134,17 @@ func argumentRange(fsys fs.FS, pid int) (start, end uint64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	for len(b) > 0 {
-		field, kind, n := protowire.ConsumeTag(b)
-		if n < 0 {
-			return 0, 0, corrupt(r.name, "malformed entry")
+	err = fields(r.name, b, func(num protowire.Number, v uint64, inner []byte) error {
+		switch {
+		case num == mmArgStart && inner == nil:
+			start = v
+		case num == mmArgEnd && inner == nil:
+			end = v
 		}
-		b = b[n:]
-		if n = protowire.ConsumeFieldValue(field, kind, b); n < 0 {
-			return 0, 0, corrupt(r.name, "malformed entry")
-		}
-		if kind == protowire.VarintType && (field == mmArgStart || field == mmArgEnd) {
-			v, _ := protowire.ConsumeVarint(b)
-			if field == mmArgStart {
-				start = v
-			} else {
-				end = v
-			}
-		}
-		b = b[n:]
+		return nil
+	})
+	if err != nil {
+		return 0, 0, err
 	}
 	return start, end, nil
 }
