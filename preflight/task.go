@@ -85,7 +85,13 @@ func (t *task) read(ctx context.Context, all *family) error {
 
 // readThreads reads the status of all threads.
 func (t *task) readThreads(ctx context.Context) error {
-	dir, err := os.Open(t.path("task"))
+	return t.eachNumber(ctx, "task", t.readThread)
+}
+
+// eachNumber calls fn for each name in a folder of the task that is a number, a thread or a descriptor. What is gone by
+// the time that fn looks at it is left out. There may be a million: the names are read a thousand at a time.
+func (t *task) eachNumber(ctx context.Context, folder string, fn func(n int) error) error {
+	dir, err := os.Open(t.path(folder))
 	if err != nil {
 		return err
 	}
@@ -96,11 +102,11 @@ func (t *task) readThreads(ctx context.Context) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			tid, err := strconv.Atoi(name)
+			n, err := strconv.Atoi(name)
 			if err != nil {
 				continue
 			}
-			if err := t.readThread(tid); err != nil && !gone(err) {
+			if err := fn(n); err != nil && !gone(err) {
 				return err
 			}
 		}
@@ -203,36 +209,13 @@ func ordinary(path string) bool {
 }
 
 func (t *task) readDescriptors(ctx context.Context, all *family) error {
-	dir, err := os.Open(t.path("fd"))
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	for {
-		names, err := dir.Readdirnames(1024)
-		for _, name := range names {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			fd, err := strconv.Atoi(name)
-			if err != nil {
-				continue
-			}
-			link, err := os.Readlink(t.path("fd", name))
-			if err == nil {
-				err = t.judgeDescriptor(all, fd, link)
-			}
-			if err != nil && !gone(err) { // one that was closed meanwhile is none
-				return err
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
+	return t.eachNumber(ctx, "fd", func(fd int) error {
+		link, err := os.Readlink(t.path("fd", strconv.Itoa(fd)))
 		if err != nil {
 			return err
 		}
-	}
+		return t.judgeDescriptor(all, fd, link)
+	})
 }
 
 // dumped are the anonymous inodes that CRIU 4.2 dumps.
