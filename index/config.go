@@ -102,7 +102,12 @@ func loadConfig(st storage.Storage, dir string) (Config, error) {
 	path := filepath.Join(dir, configName)
 	if st, err := os.Lstat(path); err == nil && !st.Mode().IsRegular() {
 		// To open a pipe may never end.
-		return Config{}, &Error{Class: Corrupt, Op: op, File: path, Err: errors.New("it is not a regular file"), Hint: "restore config.json from a backup"}
+		what := "it is not a regular file"
+		if st.Mode()&os.ModeSymlink != 0 {
+			what = "it is a symbolic link, of which a store has none"
+		}
+		return Config{}, &Error{Class: Corrupt, Op: op, File: path, Err: errors.New(what),
+			Hint: "restore config.json from a backup"}
 	}
 	b, err := storage.ReadFile(st, path, maxConfig)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {

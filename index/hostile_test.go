@@ -113,7 +113,8 @@ func TestLinksInAStore(t *testing.T) {
 			if err := os.Symlink(outside, at); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := Open(t.Context(), s.dir, s.o); ClassOf(err) != Corrupt || !strings.Contains(fmt.Sprint(err), "symbolic link") {
+			if _, err := Open(t.Context(), s.dir, s.o); ClassOf(err) != Corrupt ||
+				!strings.Contains(err.Error(), "symbolic link") {
 				t.Errorf("open: %v", err)
 			}
 			if _, err := Repair(t.Context(), s.dir, s.o); ClassOf(err) != Corrupt {

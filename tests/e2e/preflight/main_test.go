@@ -56,6 +56,9 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	// The leader of the session that the test was started in may be outside of its pid namespace. Then no process of
+	// that session can be dumped, whatever the options. Who started the test from a shell is in a session that can.
+	syscall.Setsid()
 	os.Setenv("GPUCR_FS_CRIU", criu)
 	os.Setenv("GPUCR_FS_FREE_FLOOR", "1MiB")
 	return m.Run()
