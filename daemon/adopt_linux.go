@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/restore/feed"
 	"github.com/gpucr/gpucr-fs/restore/uffd"
@@ -49,45 +50,36 @@ var Adopt = define("adopt", func(_ context.Context, env *Env, q AdoptRequest) (A
 	if env.Daemon == nil {
 		return AdoptResult{}, &index.Error{Class: index.Unsupported, Op: "adopt", Err: errors.New("this needs a daemon")}
 	}
-	p, err := openProcess(q.PID)
+	p, err := wire.OpenProcess(q.PID)
 	if err != nil {
 		return AdoptResult{}, err
 	}
-	defer p.close()
-	wire, err := p.descriptor(q.Wire)
+	defer p.Close()
+	guardian, err := p.Descriptor(q.Wire)
 	if err != nil {
 		return AdoptResult{}, err
 	}
-	setup, err := p.descriptor(q.Setup)
+	setup, err := p.Descriptor(q.Setup)
 	if err != nil {
-		wire.Close()
+		guardian.Close()
 		return AdoptResult{}, err
 	}
-	return AdoptResult{os.Getpid()}, env.Daemon.adopt(q.Serving, wire, setup)
+	return AdoptResult{os.Getpid()}, env.Daemon.adopt(q.Serving, guardian, setup)
 })
 
-// descriptor gives a copy of a descriptor of the process.
-func (p *process) descriptor(n int) (*os.File, error) {
-	fd, err := unix.PidfdGetfd(p.fd, n, 0)
-	if err != nil {
-		return nil, os.NewSyscallError("pidfd_getfd", err)
-	}
-	return os.NewFile(uintptr(fd), "adopted"), nil
-}
-
 // adopt goes on with a restore; it closes the descriptors.
-func (d *Daemon) adopt(s Serving, wire, setup *os.File) error {
+func (d *Daemon) adopt(s Serving, guardian, setup *os.File) error {
 	c, err := d.store.Checkpoint(s.Checkpoint)
 	if err != nil {
-		return errors.Join(err, wire.Close(), setup.Close())
+		return errors.Join(err, guardian.Close(), setup.Close())
 	}
 	profile, _, err := d.loadProfile(c.Info().ID)
 	if err != nil {
-		return errors.Join(err, wire.Close(), setup.Close())
+		return errors.Join(err, guardian.Close(), setup.Close())
 	}
 	o := d.feedOptions(s, c.Info().ID, nil)
 	o.Profile = profile
-	f, err := feed.Takeover(o, wire, setup)
+	f, err := feed.Takeover(o, guardian, setup)
 	if err != nil {
 		return fmt.Errorf("checkpoint %s: %w", c.Info().Name, err)
 	}
@@ -103,8 +95,8 @@ func Succeed(ctx context.Context, o Options, spec string) error {
 	if err != nil {
 		return err
 	}
-	wire, setup := uffd.SuccessorFDs()
-	for _, fd := range []int{wire, setup} {
+	guardian, setup := uffd.SuccessorFDs()
+	for _, fd := range []int{guardian, setup} {
 		unix.CloseOnExec(fd)
 	}
 	// A session of its own, as every daemon has one. It may lead one already.
@@ -112,21 +104,21 @@ func Succeed(ctx context.Context, o Options, spec string) error {
 	for begin := time.Now(); ; {
 		c, ok, err := ConnectDaemon(ctx, o.Dir)
 		if ok {
-			_, err = Adopt.Do(ctx, c, AdoptRequest{s, os.Getpid(), wire, setup}, Streams{})
+			_, err = Adopt.Do(ctx, c, AdoptRequest{s, os.Getpid(), guardian, setup}, wire.Streams{})
 			c.Close()
-			if !errors.Is(err, ErrGone) {
+			if !errors.Is(err, wire.ErrGone) {
 				return err
 			}
 		} else if err == nil {
 			var d *Daemon
 			if d, err = Start(ctx, o); err == nil {
-				if err = d.adopt(s, os.NewFile(uintptr(wire), "guardian"), os.NewFile(uintptr(setup), "setup")); err != nil {
+				if err = d.adopt(s, os.NewFile(uintptr(guardian), "guardian"), os.NewFile(uintptr(setup), "setup")); err != nil {
 					return errors.Join(err, d.Close())
 				}
 				return d.Run(ctx)
 			}
 		}
-		if index.ClassOf(err) != index.InUse && !errors.Is(err, ErrGone) || time.Since(begin) > adoptPatience {
+		if index.ClassOf(err) != index.InUse && !errors.Is(err, wire.ErrGone) || time.Since(begin) > adoptPatience {
 			return err
 		}
 		select {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 )
 
@@ -25,7 +26,7 @@ type BenchOptions struct {
 	// Compression of the scratch store. Default auto.
 	Compression index.Compression
 	// Progress, if set, is told the bytes moved.
-	Progress func(Progress)
+	Progress func(wire.Progress)
 }
 
 // BenchResult are speeds in bytes per second of file content.
@@ -49,7 +50,7 @@ func Bench(ctx context.Context, o BenchOptions) (res BenchResult, err error) {
 		return res, &index.Error{Class: index.Invalid, Op: "bench", Err: errors.New("less than 4 MiB says nothing")}
 	}
 	if o.Progress == nil {
-		o.Progress = func(Progress) {}
+		o.Progress = func(wire.Progress) {}
 	}
 	parent, err := benchDir(o.Dir, o.Size)
 	if err != nil {
@@ -142,7 +143,7 @@ func (b *bench) with(ctx context.Context, f func(*index.Store) error) error {
 
 func (b *bench) moved(n int) {
 	b.done += int64(n)
-	b.o.Progress(Progress{Done: b.done, Total: 4 * b.o.Size, Unit: "bytes"})
+	b.o.Progress(wire.Progress{Done: b.done, Total: 4 * b.o.Size, Unit: "bytes"})
 }
 
 func (b *bench) ingest(ctx context.Context, s *index.Store, name string) (float64, error) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/daemon/check"
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/tests/criukinds"
 )
@@ -34,7 +35,7 @@ func TestCheckKinds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := must[check.Report](t)(Check.Do(t.Context(), s, CheckRequest{Ref: info.ID, Fast: true}, Streams{}))
+		r := must[check.Report](t)(Check.Do(t.Context(), s, CheckRequest{Ref: info.ID, Fast: true}, wire.Streams{}))
 		for _, sec := range r.Sections {
 			problems := strings.Join(sec.Problems, "; ")
 			if sec.Name == "images" && (k.Refused == "") != (problems == "") || sec.Name == "images" && !strings.Contains(problems, k.Refused) {

@@ -14,16 +14,12 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 )
 
-// errNoDaemon: no daemon listens for the store.
-var errNoDaemon = errors.New("no daemon")
-
 // errLeaving: the daemon is there, and about to leave.
-var errLeaving = fmt.Errorf("it leaves: %w", errNoDaemon)
-
-// ErrGone: the daemon ended while it was being spoken to.
-var ErrGone = errors.New("the daemon is gone")
+var errLeaving = fmt.Errorf("it leaves: %w", wire.ErrNoDaemon)
 
 // answerPatience bounds the wait for a daemon to say that it stays.
 const answerPatience = time.Minute
@@ -34,13 +30,13 @@ type client struct {
 	held net.Conn    // open while the daemon is to stay
 	gone atomic.Bool // it has ended, as far as onEnd looked
 	http *http.Client
-	proc *process // the daemon's; nil when it is in another pid namespace
+	proc *wire.Process // the daemon's; nil when it is in another pid namespace
 	pid  int
 }
 
-// newClient looks for the daemon of the store at dir and holds it; errNoDaemon when there is none, which errLeaving is, too.
+// newClient looks for the daemon of the store at dir and holds it; ErrNoDaemon when there is none, which errLeaving is, too.
 func newClient(ctx context.Context, dir string) (_ *client, err error) {
-	conn, err := dial(ctx, dir)
+	conn, err := wire.Operations.Dial(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +45,7 @@ func newClient(ctx context.Context, dir string) (_ *client, err error) {
 			conn.Close()
 		}
 	}()
-	_, pid, err := peer(conn)
+	_, pid, err := wire.Peer(conn)
 	if err != nil {
 		return nil, fmt.Errorf("ask who the daemon is: %w", err)
 	}
@@ -58,7 +54,7 @@ func newClient(ctx context.Context, dir string) (_ *client, err error) {
 	}
 	c := &client{dir: dir, held: conn, pid: pid}
 	if pid != 0 {
-		if c.proc, err = openProcess(pid); err != nil {
+		if c.proc, err = wire.OpenProcess(pid); err != nil {
 			return nil, errLeaving // it was killed this very moment
 		}
 	}
@@ -67,7 +63,7 @@ func newClient(ctx context.Context, dir string) (_ *client, err error) {
 		DisableCompression: true,
 		WriteBufferSize:    1 << 20,
 		ReadBufferSize:     1 << 20,
-		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, dir) },
+		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return wire.Operations.Dial(ctx, dir) },
 	}}
 	return c, nil
 }
@@ -76,7 +72,7 @@ func newClient(ctx context.Context, dir string) (_ *client, err error) {
 func askToStay(ctx context.Context, conn net.Conn) error {
 	conn.SetDeadline(time.Now().Add(answerPatience))
 	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Now()) })()
-	req, err := http.NewRequest(http.MethodPost, "http://daemon"+holdPath, nil)
+	req, err := http.NewRequest(http.MethodPost, "http://daemon"+wire.HoldPath, nil)
 	if err != nil {
 		return err
 	}
@@ -125,12 +121,12 @@ func (c *client) close() {
 	c.held.Close()
 	c.http.CloseIdleConnections()
 	if c.proc != nil {
-		c.proc.close()
+		c.proc.Close()
 	}
 }
 
 // call runs one operation in the daemon.
-func (c *client) call(ctx context.Context, name string, req, res any, st Streams) error {
+func (c *client) call(ctx context.Context, name string, req, res any, st wire.Streams) error {
 	line, err := json.Marshal(req)
 	if err != nil {
 		return err
@@ -140,25 +136,25 @@ func (c *client) call(ctx context.Context, name string, req, res any, st Streams
 	if st.In != nil {
 		body = &request{line: line, in: st.In}
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://daemon/v1/ops/"+name, body)
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://daemon"+wire.OpsPath+name, body)
 	if err != nil {
 		return err
 	}
 	if st.In != nil {
-		r.Header.Set(streamHeader, "in")
+		r.Header.Set(wire.StreamHeader, "in")
 	}
 	resp, err := c.http.Do(r)
 	if err != nil {
 		if cerr := ctx.Err(); cerr != nil {
 			return cerr
 		}
-		if errors.Is(err, errNoDaemon) || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || c.ended(ctx) {
-			return fmt.Errorf("%w: %w", ErrGone, err)
+		if errors.Is(err, wire.ErrNoDaemon) || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || c.ended(ctx) {
+			return fmt.Errorf("%w: %w", wire.ErrGone, err)
 		}
 		return fmt.Errorf("speak to the daemon: %w", err)
 	}
 	defer resp.Body.Close()
-	err = readFrames(bufio.NewReaderSize(resp.Body, 1<<20), st, res)
+	err = wire.ReadFrames(bufio.NewReaderSize(resp.Body, 1<<20), st, res)
 	if cerr := ctx.Err(); err != nil && cerr != nil {
 		return cerr
 	}
@@ -175,7 +171,7 @@ func (c *client) ended(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, endPatience)
 	defer cancel()
-	return c.proc.wait(ctx) == nil
+	return c.proc.Wait(ctx) == nil
 }
 
 // request is a body of a line and a raw stream. net/http copies bodies 32 KiB at a time and flushes after each; WriteTo gives it up to 1 MiB, which took an import
@@ -214,11 +210,11 @@ func (r *request) WriteTo(w io.Writer) (sum int64, err error) {
 func (c *client) waitExit(ctx context.Context) error {
 	c.held.Close()
 	if c.proc != nil {
-		return c.proc.wait(ctx)
+		return c.proc.Wait(ctx)
 	}
 	for {
-		conn, err := dial(ctx, c.dir)
-		if errors.Is(err, errNoDaemon) {
+		conn, err := wire.Operations.Dial(ctx, c.dir)
+		if errors.Is(err, wire.ErrNoDaemon) {
 			return nil
 		}
 		if err != nil {

@@ -5,13 +5,7 @@
 // [Session]: directly, on a store the command opened for itself, or by name, sent to the daemon. Callers cannot tell the difference:
 //
 //	s, err := daemon.Connect(ctx, dir, options)
-//	res, err := daemon.List.Do(ctx, s, daemon.ListRequest{}, daemon.Streams{})
-//
-// # The socket
-//
-// store/daemon.sock speaks HTTP/1.1: POST /v1/ops/NAME. The body is one line of JSON, the request, followed by the raw input stream of operations that take
-// one. The answer is a sequence of frames, each a line of JSON: progress, a piece of output ({"data":n} and n raw bytes), and at last a result or an error.
-// The socket has mode 0600 in a folder of mode 0700, and the peer must be root or the daemon's own user. A client that goes away cancels its operation.
+//	res, err := daemon.List.Do(ctx, s, daemon.ListRequest{}, wire.Streams{})
 //
 // # The life of a daemon
 //
@@ -42,13 +36,13 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/gpucr/gpucr-fs/daemon/gpu"
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/fs"
 	"github.com/gpucr/gpucr-fs/index"
 )
@@ -176,7 +170,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 		d.pending, d.awaiting = 1, true
 		time.AfterFunc(o.Await, d.come)
 	}
-	l, err := listen(store.Dir())
+	l, err := wire.Operations.Listen(store.Dir())
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
@@ -234,7 +228,7 @@ func (d *Daemon) Close() error {
 	}
 	<-d.served
 	d.metrics.close()
-	os.Remove(filepath.Join(d.store.Dir(), socketName))
+	wire.Operations.Remove(d.store.Dir())
 	errs = append(errs, d.store.Close())
 	err := errors.Join(errs...)
 	if err != nil {
@@ -456,8 +450,8 @@ func (l rootOnly) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		uid, _, err := peer(c)
-		if err == nil && (uid == 0 || int(uid) == os.Geteuid()) {
+		uid, ok, err := wire.MayAsk(c)
+		if ok {
 			return c, nil
 		}
 		l.log.Warn("connection refused", "uid", uid, "error", err)

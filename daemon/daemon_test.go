@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -12,14 +11,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
-	"github.com/gpucr/gpucr-fs/tests/budget"
 )
 
 func TestSocket(t *testing.T) {
 	dir := newStore(t)
 	s := serve(t, dir)
-	st, err := os.Stat(filepath.Join(dir, socketName))
+	st, err := os.Stat(filepath.Join(dir, "daemon.sock"))
 	if err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("the socket: %v %v", st.Mode(), err)
 	}
@@ -27,7 +26,7 @@ func TestSocket(t *testing.T) {
 		t.Errorf("a second daemon: %v", err)
 	}
 	s.stop(t)
-	if _, err := os.Stat(filepath.Join(dir, socketName)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(dir, "daemon.sock")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket stays: %v", err)
 	}
 	connect(t, dir, false)
@@ -44,13 +43,13 @@ func TestLongPath(t *testing.T) {
 	}
 	serve(t, dir)
 	s := connect(t, dir, true)
-	must[StatsResult](t)(LiveStats.Do(t.Context(), s, StatsRequest{}, Streams{}))
+	must[StatsResult](t)(LiveStats.Do(t.Context(), s, StatsRequest{}, wire.Streams{}))
 }
 
 // TestStaleSocket leaves a socket as a killed daemon does.
 func TestStaleSocket(t *testing.T) {
 	dir := newStore(t)
-	l, err := net.Listen("unix", filepath.Join(dir, socketName))
+	l, err := net.Listen("unix", filepath.Join(dir, "daemon.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +70,7 @@ func TestMountsComeAndGo(t *testing.T) {
 	dir := newStore(t)
 	d := serve(t, dir)
 	s := connect(t, dir, true)
-	ctx, none := t.Context(), Streams{}
+	ctx, none := t.Context(), wire.Streams{}
 	res := must[MountResult](t)(AddMount.Do(ctx, s, MountRequest{Dir: "/n", New: "draft"}, none))
 	if res.PID != os.Getpid() || res.Store != dir || res.New != "draft" {
 		t.Errorf("mount: %+v", res)
@@ -126,7 +125,7 @@ func TestUnmountBesideRestores(t *testing.T) {
 		d.Daemon.mu.Lock()
 		d.restores["r"] = &restoring{done: c.done}
 		d.Daemon.mu.Unlock()
-		if r := must[UnmountResult](t)(Unmount.Do(t.Context(), s, UnmountRequest{Dir: "/m"}, Streams{})); r.Last != c.last {
+		if r := must[UnmountResult](t)(Unmount.Do(t.Context(), s, UnmountRequest{Dir: "/m"}, wire.Streams{})); r.Last != c.last {
 			t.Errorf("%s: %+v", name, r)
 		}
 		d.Daemon.mu.Lock()
@@ -142,7 +141,7 @@ func TestLastUnmountEndsTheDaemon(t *testing.T) {
 	dir := newStore(t)
 	d := serve(t, dir)
 	s := connect(t, dir, true)
-	if r := must[UnmountResult](t)(Unmount.Do(t.Context(), s, UnmountRequest{Dir: "/m"}, Streams{})); !r.Last {
+	if r := must[UnmountResult](t)(Unmount.Do(t.Context(), s, UnmountRequest{Dir: "/m"}, wire.Streams{})); !r.Last {
 		t.Errorf("umount: %+v", r)
 	}
 	s.client.held.Close()
@@ -155,11 +154,11 @@ func TestUnknownOperation(t *testing.T) {
 	dir := newStore(t)
 	serve(t, dir)
 	s := connect(t, dir, true)
-	err := s.client.call(t.Context(), "teleport", struct{}{}, &struct{}{}, Streams{})
+	err := s.client.call(t.Context(), "teleport", struct{}{}, &struct{}{}, wire.Streams{})
 	if index.ClassOf(err) != index.Unsupported || index.HintOf(err) == "" {
 		t.Errorf("%v, hint %q", err, index.HintOf(err))
 	}
-	if err := s.client.call(t.Context(), "ls", 7, &struct{}{}, Streams{}); index.ClassOf(err) != index.Invalid {
+	if err := s.client.call(t.Context(), "ls", 7, &struct{}{}, wire.Streams{}); index.ClassOf(err) != index.Invalid {
 		t.Errorf("a request of the wrong shape: %v", err)
 	}
 }
@@ -176,9 +175,9 @@ func TestMetrics(t *testing.T) {
 	dir := newStore(t)
 	serve(t, dir)
 	s := connect(t, dir, true)
-	res := must[MountResult](t)(AddMount.Do(t.Context(), s, MountRequest{Dir: "/n", MetricsAddr: "127.0.0.1:0"}, Streams{}))
-	must[MountResult](t)(AddMount.Do(t.Context(), s, MountRequest{Dir: "/o", MetricsAddr: res.Metrics}, Streams{}))
-	if _, err := AddMount.Do(t.Context(), s, MountRequest{Dir: "/p", MetricsAddr: "127.0.0.1:1"}, Streams{}); index.ClassOf(err) != index.Exists {
+	res := must[MountResult](t)(AddMount.Do(t.Context(), s, MountRequest{Dir: "/n", MetricsAddr: "127.0.0.1:0"}, wire.Streams{}))
+	must[MountResult](t)(AddMount.Do(t.Context(), s, MountRequest{Dir: "/o", MetricsAddr: res.Metrics}, wire.Streams{}))
+	if _, err := AddMount.Do(t.Context(), s, MountRequest{Dir: "/p", MetricsAddr: "127.0.0.1:1"}, wire.Streams{}); index.ClassOf(err) != index.Exists {
 		t.Errorf("metrics elsewhere: %v", err)
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -242,24 +241,4 @@ func TestLogFileIsBounded(t *testing.T) {
 			t.Errorf("%s has %d bytes, want %d (%v)", name, len(b), want, err)
 		}
 	}
-}
-
-// FuzzFrames holds the client to any answer: an error or a result, never a panic.
-func FuzzFrames(f *testing.F) {
-	for _, fr := range []frame{{Progress: &Progress{Done: 1}}, {Result: json.RawMessage(`{"a":1}`)}, {Error: &wireError{Text: "x", Class: "corrupt"}}, {Data: 3}} {
-		line, err := json.Marshal(fr)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(append(line, "\nabc\n"...))
-	}
-	f.Add([]byte("{\"data\":-1}\n"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		defer budget.Watch(t, len(data))()
-		var res map[string]any
-		err := readFrames(newBuffered(data), Streams{Progress: func(Progress) {}}, &res)
-		if err == nil && res == nil && !strings.Contains(string(data), "null") {
-			t.Error("neither a result nor an error")
-		}
-	})
 }

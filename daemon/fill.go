@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/fs"
 	bofill "github.com/gpucr/gpucr-fs/restore/server"
 )
@@ -32,7 +32,7 @@ func Fill(ctx context.Context, images string, plan bofill.Plan, opts bofill.Opti
 		return bofill.Report{}, errors.Join(ErrNotMounted, err)
 	}
 	c, err := dialFill(ctx, whose.Store)
-	if errors.Is(err, errNoDaemon) {
+	if errors.Is(err, wire.ErrNoDaemon) {
 		return bofill.Report{}, ErrNotMounted
 	}
 	for try := 1; ; try++ {
@@ -40,7 +40,7 @@ func Fill(ctx context.Context, images string, plan bofill.Plan, opts bofill.Opti
 		if err == nil {
 			rep, err = fillThrough(ctx, c, whose, plan, opts)
 		}
-		if !errors.Is(err, ErrGone) || try == fillTries || ctx.Err() != nil {
+		if !errors.Is(err, wire.ErrGone) || try == fillTries || ctx.Err() != nil {
 			return rep, err
 		}
 		if opts.Logger != nil {
@@ -53,46 +53,31 @@ func Fill(ctx context.Context, images string, plan bofill.Plan, opts bofill.Opti
 }
 
 // awaitFill waits for a daemon to listen again.
-func awaitFill(ctx context.Context, dir string) (fillConn, error) {
+func awaitFill(ctx context.Context, dir string) (wire.Conn, error) {
 	for begin := time.Now(); ; {
 		c, err := dialFill(ctx, dir)
-		if !errors.Is(err, errNoDaemon) {
+		if !errors.Is(err, wire.ErrNoDaemon) {
 			return c, err
 		}
 		if time.Since(begin) > successorWait {
-			return fillConn{}, fmt.Errorf("%w and has no successor", ErrGone)
+			return wire.Conn{}, fmt.Errorf("%w and has no successor", wire.ErrGone)
 		}
 		select {
 		case <-ctx.Done():
-			return fillConn{}, context.Cause(ctx)
+			return wire.Conn{}, context.Cause(ctx)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
 
-// dialFill connects; errNoDaemon when nobody listens.
-func dialFill(ctx context.Context, dir string) (fillConn, error) {
-	p, done, err := socketPath(dir, fillSocket)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-		return fillConn{}, errNoDaemon
-	}
-	if err != nil {
-		return fillConn{}, err
-	}
-	defer done()
-	var nd net.Dialer
-	c, err := nd.DialContext(ctx, "unixpacket", p)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ECONNREFUSED) {
-		return fillConn{}, errNoDaemon
-	}
-	if err != nil {
-		return fillConn{}, err
-	}
-	return fillConn{c.(*net.UnixConn)}, nil
+// dialFill connects; ErrNoDaemon when nobody listens.
+func dialFill(ctx context.Context, dir string) (wire.Conn, error) {
+	c, err := wire.Descriptors.Dial(ctx, dir)
+	return wire.Conn{UnixConn: c}, err
 }
 
 // fillThrough is one try, and closes the connection.
-func fillThrough(ctx context.Context, c fillConn, whose fs.Whose, plan bofill.Plan, opts bofill.Options) (bofill.Report, error) {
+func fillThrough(ctx context.Context, c wire.Conn, whose fs.Whose, plan bofill.Plan, opts bofill.Options) (bofill.Report, error) {
 	defer c.Close()
 	// The daemon notices the close, and stops.
 	defer context.AfterFunc(ctx, func() { c.Close() })()
@@ -101,7 +86,7 @@ func fillThrough(ctx context.Context, c fillConn, whose fs.Whose, plan bofill.Pl
 		case ctx.Err() != nil:
 			return bofill.Report{}, context.Cause(ctx)
 		case errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET):
-			return bofill.Report{}, fmt.Errorf("fill: %w", ErrGone)
+			return bofill.Report{}, fmt.Errorf("fill: %w", wire.ErrGone)
 		}
 		return bofill.Report{}, fmt.Errorf("fill through the daemon: %w", err)
 	}
@@ -109,8 +94,9 @@ func fillThrough(ctx context.Context, c fillConn, whose fs.Whose, plan bofill.Pl
 		return gone(err)
 	}
 	for {
-		p, files, err := c.receive()
-		closeFiles(files)
+		var p fillPacket
+		files, err := c.Receive(&p)
+		wire.CloseFiles(files)
 		switch {
 		case err != nil:
 			return gone(err)
@@ -126,24 +112,24 @@ func fillThrough(ctx context.Context, c fillConn, whose fs.Whose, plan bofill.Pl
 	}
 }
 
-func sendPlan(c fillConn, whose fs.Whose, plan bofill.Plan, opts bofill.Options) error {
+func sendPlan(c wire.Conn, whose fs.Whose, plan bofill.Plan, opts bofill.Options) error {
 	begin := &fillBegin{Checkpoint: whose.Checkpoint, ID: whose.ID, BOs: len(plan.BOs),
 		Staging: opts.Staging, MaxBuffer: opts.MaxBuffer, Workers: opts.Workers, Engine: opts.Engine, Verify: opts.Verify}
 	var nodes []*os.File
 	for _, n := range plan.Nodes {
 		begin.Nodes, nodes = append(begin.Nodes, n.Name), append(nodes, n.File)
 	}
-	if err := c.send(fillPacket{Begin: begin}, nodes...); err != nil {
+	if err := c.Send(fillPacket{Begin: begin}, nodes...); err != nil {
 		return err
 	}
 	for rest := plan.BOs; len(rest) > 0; {
-		part := rest[:min(len(rest), maxFDs)]
+		part := rest[:min(len(rest), wire.MaxFDs)]
 		rest = rest[len(part):]
 		files := make([]*os.File, len(part))
 		for i := range part {
 			files[i] = part[i].Dmabuf
 		}
-		if err := c.send(fillPacket{BOs: part}, files...); err != nil {
+		if err := c.Send(fillPacket{BOs: part}, files...); err != nil {
 			return err
 		}
 	}
@@ -155,7 +141,7 @@ func (d *fillDone) error(plan bofill.Plan) error {
 	if d.Error == nil {
 		return nil
 	}
-	err := d.Error.error()
+	err := d.Error.Err()
 	if d.BO < 0 || d.BO >= len(plan.BOs) {
 		return err
 	}

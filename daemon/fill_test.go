@@ -214,7 +214,7 @@ func TestFillGoesOnWithASuccessor(t *testing.T) {
 // What does not speak the language is turned away.
 func TestFillSocketRefusesNonsense(t *testing.T) {
 	s := serve(t, newStore(t))
-	st, err := os.Stat(filepath.Join(s.dir, fillSocket))
+	st, err := os.Stat(filepath.Join(s.dir, "fill.sock"))
 	if err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("socket: %v, %v", st.Mode(), err)
 	}
@@ -227,7 +227,8 @@ func TestFillSocketRefusesNonsense(t *testing.T) {
 		if _, err := c.Write([]byte(p)); err != nil {
 			t.Fatal(err)
 		}
-		got, _, err := c.receive()
+		var got fillPacket
+		_, err = c.Receive(&got)
 		if err != nil || got.Done == nil || got.Done.Error == nil {
 			t.Errorf("%s: %+v, %v", p, got, err)
 		}

@@ -5,12 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"os"
-	"path/filepath"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 	bofill "github.com/gpucr/gpucr-fs/restore/server"
 )
@@ -28,21 +27,8 @@ type filler struct {
 
 // startFiller listens. The caller holds the store: any socket found there is a dead daemon's.
 func startFiller(d *Daemon) (*filler, error) {
-	p, done, err := socketPath(d.store.Dir(), fillSocket)
+	l, err := wire.Descriptors.Listen(d.store.Dir())
 	if err != nil {
-		return nil, err
-	}
-	defer done()
-	if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("remove stale socket: %w", err)
-	}
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: p, Net: "unixpacket"})
-	if err != nil {
-		return nil, fmt.Errorf("make the socket for fills: %w", err)
-	}
-	l.SetUnlinkOnClose(false)
-	if err := os.Chmod(p, 0o600); err != nil {
-		l.Close()
 		return nil, err
 	}
 	f := &filler{d: d, l: l, done: make(chan struct{})}
@@ -61,7 +47,7 @@ func (f *filler) accept() {
 			}
 			return
 		}
-		if uid, _, err := peer(c); err != nil || uid != 0 && int(uid) != os.Getuid() {
+		if uid, ok, err := wire.MayAsk(c); !ok {
 			f.d.log.Warn("refused a fill", "uid", uid, "error", err)
 			c.Close()
 			continue
@@ -73,7 +59,7 @@ func (f *filler) accept() {
 		f.d.wg.Go(func() {
 			defer f.d.release()
 			defer c.Close()
-			f.serve(fillConn{c})
+			f.serve(wire.Conn{UnixConn: c})
 		})
 	}
 }
@@ -83,18 +69,19 @@ func (f *filler) close() {
 	f.stop()
 	f.l.Close()
 	<-f.done
-	os.Remove(filepath.Join(f.d.store.Dir(), fillSocket))
+	wire.Descriptors.Remove(f.d.store.Dir())
 }
 
-func (f *filler) serve(c fillConn) {
+func (f *filler) serve(c wire.Conn) {
 	ctx, cancel := context.WithCancelCause(f.ctx)
 	defer cancel(nil)
 	// A client that stops in the middle of its request is not waited for for ever; afterwards it says nothing more.
-	if err := c.SetReadDeadline(time.Now().Add(packetPatience)); err != nil {
+	if err := c.SetReadDeadline(time.Now().Add(wire.Patience)); err != nil {
 		return
 	}
 	defer context.AfterFunc(ctx, func() { c.SetReadDeadline(time.Now()) })()
-	first, files, err := c.receive()
+	var first fillPacket
+	files, err := c.Receive(&first)
 	if err == nil && first.Hand != nil {
 		if err = errors.Join(c.SetReadDeadline(time.Time{}), f.hand(c, first.Hand.ID, files)); err != nil {
 			f.d.log.Warn("the directories of a restore or dump were not taken", "error", err)
@@ -117,8 +104,8 @@ func (f *filler) serve(c fillConn) {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		_, files, err := c.receive()
-		closeFiles(files)
+		files, err := c.Receive(&fillPacket{})
+		wire.CloseFiles(files)
 		if err == nil {
 			err = errPacket
 		}
@@ -133,7 +120,7 @@ func (f *filler) serve(c fillConn) {
 	<-gone
 }
 
-func (f *filler) fill(ctx context.Context, cancel context.CancelCauseFunc, c fillConn, req *fillRequest) (bofill.Report, error) {
+func (f *filler) fill(ctx context.Context, cancel context.CancelCauseFunc, c wire.Conn, req *fillRequest) (bofill.Report, error) {
 	cp, err := f.d.store.Checkpoint(req.begin.Checkpoint)
 	if err != nil {
 		return bofill.Report{}, err
@@ -145,7 +132,7 @@ func (f *filler) fill(ctx context.Context, cancel context.CancelCauseFunc, c fil
 		Staging: req.begin.Staging, MaxBuffer: req.begin.MaxBuffer, Workers: req.begin.Workers, Engine: req.begin.Engine, Verify: req.begin.Verify,
 		Logger: f.d.log,
 		Progress: func(done, total uint64) {
-			if err := c.send(fillPacket{Progress: &fillProgress{done, total}}); err != nil {
+			if err := c.Send(fillPacket{Progress: &fillProgress{done, total}}); err != nil {
 				cancel(fmt.Errorf("who asked for the fill does not listen: %w", err))
 			}
 		},
@@ -164,10 +151,10 @@ func (f *filler) fill(ctx context.Context, cancel context.CancelCauseFunc, c fil
 	return rep, err
 }
 
-func (f *filler) finish(c fillConn, req *fillRequest, rep bofill.Report, err error) {
+func (f *filler) finish(c wire.Conn, req *fillRequest, rep bofill.Report, err error) {
 	done := &fillDone{Report: rep, BO: -1}
 	if err != nil {
-		done.Error = toWire(err)
+		done.Error = wire.NewError(err)
 		var boErr *bofill.Error
 		if errors.As(err, &boErr) && req != nil {
 			done.Op, done.Error.Text = boErr.Op, boErr.Err.Error()
@@ -178,7 +165,7 @@ func (f *filler) finish(c fillConn, req *fillRequest, rep bofill.Report, err err
 			}
 		}
 	}
-	if err := c.send(fillPacket{Done: done}); err != nil {
+	if err := c.Send(fillPacket{Done: done}); err != nil {
 		f.d.log.Debug("who asked for a fill is gone", "error", err)
 	}
 }
@@ -199,9 +186,9 @@ func (r *fillRequest) close() {
 }
 
 // receiveFill takes the rest of a request that begins with p.
-func receiveFill(c fillConn, p fillPacket, files []*os.File) (*fillRequest, error) {
+func receiveFill(c wire.Conn, p fillPacket, files []*os.File) (*fillRequest, error) {
 	if p.Begin == nil || len(files) != len(p.Begin.Nodes) || p.Begin.BOs < 0 || p.Begin.BOs > maxFillBOs {
-		closeFiles(files)
+		wire.CloseFiles(files)
 		return nil, errPacket
 	}
 	r := &fillRequest{begin: *p.Begin}
@@ -209,9 +196,10 @@ func receiveFill(c fillConn, p fillPacket, files []*os.File) (*fillRequest, erro
 		r.plan.Nodes = append(r.plan.Nodes, bofill.Node{File: f, Name: p.Begin.Nodes[i]})
 	}
 	for len(r.plan.BOs) < p.Begin.BOs {
-		part, files, err := c.receive()
+		var part fillPacket
+		files, err := c.Receive(&part)
 		if err == nil && (len(part.BOs) == 0 || len(part.BOs) != len(files) || len(r.plan.BOs)+len(files) > p.Begin.BOs) {
-			closeFiles(files)
+			wire.CloseFiles(files)
 			err = errPacket
 		}
 		if err == io.EOF {

@@ -8,11 +8,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/tests/budget"
 )
 
 // fillPair gives a connection, and a socket that is its other end.
-func fillPair(t testing.TB) (fillConn, int) {
+func fillPair(t testing.TB) (wire.Conn, int) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -24,7 +25,7 @@ func fillPair(t testing.TB) (fillConn, int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fillConn{c.(*net.UnixConn)}, fds[1]
+	return wire.Conn{UnixConn: c.(*net.UnixConn)}, fds[1]
 }
 
 // FuzzFillPackets: whatever a client of the fill service sends, in two packets, with files or without.
@@ -44,7 +45,7 @@ func FuzzFillPackets(f *testing.F) {
 	add(fillPacket{Begin: &fillBegin{}}, fillPacket{}, 0)
 	f.Add([]byte(`{"begin":{"bos":131072,"nodes":[]}}`), []byte(`{"bos":[{},{},{}]}`), uint8(0))
 	f.Fuzz(func(t *testing.T, first, second []byte, files uint8) {
-		if len(first) > maxPacket || len(second) > maxPacket || len(first) == 0 || len(second) == 0 {
+		if len(first) > wire.MaxPacket || len(second) > wire.MaxPacket || len(first) == 0 || len(second) == 0 {
 			return
 		}
 		defer budget.Watch(t, len(first)+len(second))()
@@ -69,7 +70,8 @@ func FuzzFillPackets(f *testing.F) {
 			}
 		}
 		unix.Close(other)
-		p, got, err := c.receive()
+		var p fillPacket
+		got, err := c.Receive(&p)
 		if err != nil {
 			return
 		}

@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 )
 
 // TestBrokenOff breaks a call off in a way that net/http has no error of its own for. Whoever called learns that the daemon has ended if it has, and only then.
@@ -45,11 +47,11 @@ func TestBrokenOff(t *testing.T) {
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				return (&net.Dialer{}).DialContext(ctx, "unix", l.Addr().String())
 			}}}}
-		if c.proc, err = openProcess(proc.Process.Pid); err != nil {
+		if c.proc, err = wire.OpenProcess(proc.Process.Pid); err != nil {
 			t.Fatal(err)
 		}
-		err = c.call(t.Context(), "restore", struct{}{}, nil, Streams{})
-		if err == nil || errors.Is(err, ErrGone) != dies {
+		err = c.call(t.Context(), "restore", struct{}{}, nil, wire.Streams{})
+		if err == nil || errors.Is(err, wire.ErrGone) != dies {
 			t.Errorf("the daemon died: %v; told: %v", dies, err)
 		}
 		l.Close()
@@ -57,7 +59,7 @@ func TestBrokenOff(t *testing.T) {
 		if !dies {
 			end()
 		}
-		c.proc.close()
+		c.proc.Close()
 		c.http.CloseIdleConnections()
 	}
 }
@@ -70,7 +72,7 @@ func TestKilledWhileStarting(t *testing.T) {
 	}
 	// More than a pipe holds.
 	_, err := Spawn(t.Context(), script, []string{"daemon"}, make([]byte, 1<<20), filepath.Join(t.TempDir(), "log"))
-	if !errors.Is(err, ErrGone) {
+	if !errors.Is(err, wire.ErrGone) {
 		t.Errorf("told: %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/kfd/abi"
 	"github.com/gpucr/gpucr-fs/kfd/image/imagepb"
@@ -45,7 +46,7 @@ func TestSameBufferObjectIsStoredOnce(t *testing.T) {
 	// The first comes as an archive.
 	r, w := io.Pipe()
 	go func() { w.CloseWithError(writeTar(w, a, first)) }()
-	must[ImportResult](t)(Import.Do(t.Context(), s, ImportRequest{Name: "a"}, Streams{In: r}))
+	must[ImportResult](t)(Import.Do(t.Context(), s, ImportRequest{Name: "a"}, wire.Streams{In: r}))
 	before := s.store.Stats().BytesStored
 
 	// The second is written into the mount, the image that tells of the buffer objects after their contents.
@@ -76,7 +77,7 @@ func TestSameBufferObjectIsStoredOnce(t *testing.T) {
 		t.Errorf("the second checkpoint added %d bytes", more)
 	}
 
-	diff := must[DiffResult](t)(Diff.Do(t.Context(), s, DiffRequest{A: "a", B: "b"}, Streams{}))
+	diff := must[DiffResult](t)(Diff.Do(t.Context(), s, DiffRequest{A: "a", B: "b"}, wire.Streams{}))
 	same := map[string]string{}
 	for _, bo := range diff.BOs {
 		same[bo.Name] = strings.Join(bo.SameAs, ",")
@@ -95,18 +96,18 @@ func TestSameBufferObjectIsStoredOnce(t *testing.T) {
 		}
 	}
 
-	info := must[InfoResult](t)(Info.Do(t.Context(), s, InfoRequest{Ref: "a"}, Streams{}))
+	info := must[InfoResult](t)(Info.Do(t.Context(), s, InfoRequest{Ref: "a"}, wire.Streams{}))
 	if g := info.GPU; g == nil || info.GPUProblem != "" || g.VRAMBytes != big+12<<10 || len(g.Processes) != 1 || len(g.Processes[0].Queues) != 2 || len(g.BOs) != 3 {
 		t.Fatalf("info: %+v, %s", info.GPU, info.GPUProblem)
 	}
 	if bo := info.GPU.BOs[1]; bo.Shared != big || !slices.Equal(bo.SameAs, []string{"b"}) {
 		t.Errorf("info: %+v", bo)
 	}
-	list := must[ListResult](t)(List.Do(t.Context(), s, ListRequest{}, Streams{})).Checkpoints
+	list := must[ListResult](t)(List.Do(t.Context(), s, ListRequest{}, wire.Streams{})).Checkpoints
 	if g := list[0].GPU; g == nil || g.VRAM != big+12<<10 || g.GTT != 1<<20 || g.GPUs != 2 || g.BOs != 4 {
 		t.Errorf("ls: %+v", g)
 	}
-	if v := must[index.VerifyResult](t)(Verify.Do(t.Context(), s, VerifyRequest{Subset: 1}, Streams{})); len(v.Problems) > 0 {
+	if v := must[index.VerifyResult](t)(Verify.Do(t.Context(), s, VerifyRequest{Subset: 1}, wire.Streams{})); len(v.Problems) > 0 {
 		t.Errorf("verify: %+v", v)
 	}
 }
@@ -156,15 +157,15 @@ func TestGPUImagesThatMakeNoSense(t *testing.T) {
 	if _, err := d.Seal(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	info := must[InfoResult](t)(Info.Do(t.Context(), s, InfoRequest{Ref: "odd"}, Streams{}))
+	info := must[InfoResult](t)(Info.Do(t.Context(), s, InfoRequest{Ref: "odd"}, wire.Streams{}))
 	if info.GPU != nil || !strings.Contains(info.GPUProblem, "amdgpu-kfd-1.img") {
 		t.Errorf("info: %+v, %q", info.GPU, info.GPUProblem)
 	}
-	diff := must[DiffResult](t)(Diff.Do(t.Context(), s, DiffRequest{A: "odd", B: "odd"}, Streams{}))
+	diff := must[DiffResult](t)(Diff.Do(t.Context(), s, DiffRequest{A: "odd", B: "odd"}, wire.Streams{}))
 	if !strings.Contains(diff.GPUProblem, "amdgpu-kfd-1.img") {
 		t.Errorf("diff: %+v", diff)
 	}
-	if list := must[ListResult](t)(List.Do(t.Context(), s, ListRequest{}, Streams{})).Checkpoints; len(list) != 1 || list[0].GPU != nil {
+	if list := must[ListResult](t)(List.Do(t.Context(), s, ListRequest{}, wire.Streams{})).Checkpoints; len(list) != 1 || list[0].GPU != nil {
 		t.Errorf("ls: %+v", list)
 	}
 }

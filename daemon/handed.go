@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 )
 
@@ -23,7 +24,7 @@ type handPacket struct {
 
 // handed is the daemon's end.
 type handed struct {
-	conn fillConn
+	conn wire.Conn
 	work *os.File // nil for a dump
 	once sync.Once
 	done chan struct{} // closed by close
@@ -40,10 +41,10 @@ func (d *Daemon) handedOf(id string) chan *handed {
 }
 
 // hand keeps the connection of a request open until the request or the client is done with it.
-func (f *filler) hand(c fillConn, id string, files []*os.File) error {
+func (f *filler) hand(c wire.Conn, id string, files []*os.File) error {
 	h := &handed{conn: c, done: make(chan struct{})}
 	if len(files) > 1 || id == "" {
-		closeFiles(files)
+		wire.CloseFiles(files)
 		return errPacket
 	}
 	if len(files) == 1 {
@@ -53,14 +54,14 @@ func (f *filler) hand(c fillConn, id string, files []*os.File) error {
 	select {
 	case place <- h:
 	default:
-		closeFiles(files)
+		wire.CloseFiles(files)
 		return &index.Error{Class: index.Exists, Op: "restore", Err: fmt.Errorf("request %s has its directories already", id)}
 	}
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		_, files, _ := c.receive() // nothing more comes
-		closeFiles(files)
+		files, _ := c.Receive(&fillPacket{}) // nothing more comes
+		wire.CloseFiles(files)
 	}()
 	select {
 	case <-h.done:
@@ -93,14 +94,14 @@ func (d *Daemon) handedFor(ctx context.Context, id string, work bool) (*handed, 
 		return nil, ctx.Err()
 	case <-d.filler.ctx.Done():
 		return nil, errStopping()
-	case <-time.After(packetPatience):
+	case <-time.After(wire.Patience):
 		return nil, errors.New("the request came without its directories")
 	}
 }
 
 // give passes the images to the command.
 func (h *handed) give(images *os.File) error {
-	if err := h.conn.send(fillPacket{Hand: &handPacket{}}, images); err != nil {
+	if err := h.conn.Send(fillPacket{Hand: &handPacket{}}, images); err != nil {
 		return fmt.Errorf("pass the images: %w", err)
 	}
 	return nil
@@ -120,7 +121,7 @@ func fdPath(dir *os.File) string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpi
 
 // directories are the client's end, and what came over it.
 type directories struct {
-	conn   fillConn
+	conn   wire.Conn
 	images *os.File
 }
 
@@ -136,25 +137,26 @@ func passDirectories(ctx context.Context, dir, id, work string) (*directories, e
 		files = append(files, f)
 	}
 	c, err := dialFill(ctx, dir)
-	if errors.Is(err, errNoDaemon) {
-		return nil, fmt.Errorf("%w: %w", ErrGone, err)
+	if errors.Is(err, wire.ErrNoDaemon) {
+		return nil, fmt.Errorf("%w: %w", wire.ErrGone, err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err := c.send(fillPacket{Hand: &handPacket{ID: id}}, files...); err != nil {
-		return nil, errors.Join(fmt.Errorf("%w: %w", ErrGone, err), c.Close())
+	if err := c.Send(fillPacket{Hand: &handPacket{ID: id}}, files...); err != nil {
+		return nil, errors.Join(fmt.Errorf("%w: %w", wire.ErrGone, err), c.Close())
 	}
 	return &directories{conn: c}, nil
 }
 
 // take takes the daemon's answer, which it sends before it says Prepared, and puts the path of the images into p.
 func (d *directories) take(p *Prepared) error {
-	answer, files, err := d.conn.receive()
+	var answer fillPacket
+	files, err := d.conn.Receive(&answer)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrGone, err)
+		return fmt.Errorf("%w: %w", wire.ErrGone, err)
 	}
-	defer closeFiles(files)
+	defer wire.CloseFiles(files)
 	if answer.Hand == nil || len(files) != 1 {
 		return errPacket
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 )
 
@@ -47,7 +48,7 @@ func TestHeldOrGone(t *testing.T) {
 		if !ok {
 			continue
 		}
-		if _, err := LiveStats.Do(ctx, s, StatsRequest{}, Streams{}); err != nil {
+		if _, err := LiveStats.Do(ctx, s, StatsRequest{}, wire.Streams{}); err != nil {
 			t.Fatalf("a daemon that was found does not serve: %v", err)
 		}
 		served++

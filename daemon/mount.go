@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/fs"
 	"github.com/gpucr/gpucr-fs/index"
 )
@@ -27,10 +28,10 @@ func MountAt(ctx context.Context, store string, r MountRequest, start func(conte
 	}
 	for deadline := time.Now().Add(handover); ; {
 		res, err := mountOnce(ctx, store, r, start)
-		if err == nil || index.ClassOf(err) != index.InUse && !errors.Is(err, errNoDaemon) {
+		if err == nil || index.ClassOf(err) != index.InUse && !errors.Is(err, wire.ErrNoDaemon) {
 			return res, err
 		}
-		if socket, _ := hasSocket(store); !socket || time.Now().After(deadline) {
+		if socket, _ := wire.Operations.Left(store); !socket || time.Now().After(deadline) {
 			return res, err
 		}
 		select {
@@ -50,7 +51,7 @@ func mountOnce(ctx context.Context, store string, r MountRequest, start func(con
 		return start(ctx)
 	}
 	defer s.Close()
-	return AddMount.Do(ctx, s, r, Streams{})
+	return AddMount.Do(ctx, s, r, wire.Streams{})
 }
 
 // UnmountAtResult says what unmounting found.
@@ -84,7 +85,7 @@ func UnmountAt(ctx context.Context, dir string, force bool) (UnmountAtResult, er
 		return res, err
 	}
 	defer s.Close()
-	one, err := Unmount.Do(ctx, s, UnmountRequest{Dir: dir, Force: force}, Streams{})
+	one, err := Unmount.Do(ctx, s, UnmountRequest{Dir: dir, Force: force}, wire.Streams{})
 	if err != nil {
 		return res, err
 	}

@@ -5,33 +5,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 )
-
-// Progress tells how far an operation has come. Total is 0 while it is not known.
-type Progress struct {
-	Done  int64  `json:"done"`
-	Total int64  `json:"total"`
-	Unit  string `json:"unit"` // "bytes" or "packs"
-	Item  string `json:"item,omitempty"`
-}
-
-// Streams are what an operation takes and gives beside its request and result. All are optional.
-type Streams struct {
-	In       io.Reader      // raw input
-	Out      io.Writer      // raw output
-	Progress func(Progress) // called from one goroutine at a time
-}
 
 // Env is what an operation runs in.
 type Env struct {
 	Store  *index.Store
 	Daemon *Daemon // nil where the command itself holds the store
 	Log    *slog.Logger
-	Streams
+	wire.Streams
 }
 
 // Op is an operation: Req and Res survive a trip through JSON.
@@ -67,10 +52,10 @@ func (o *Op[Req, Res]) serve(ctx context.Context, env *Env, request []byte) (any
 }
 
 // Do runs the operation wherever the session's store is open.
-func (o *Op[Req, Res]) Do(ctx context.Context, s *Session, req Req, st Streams) (Res, error) {
+func (o *Op[Req, Res]) Do(ctx context.Context, s *Session, req Req, st wire.Streams) (Res, error) {
 	var res Res
 	if st.Progress == nil {
-		st.Progress = func(Progress) {}
+		st.Progress = func(wire.Progress) {}
 	}
 	if s.client == nil {
 		return o.run(ctx, &Env{Store: s.store, Log: s.log, Streams: st}, req)

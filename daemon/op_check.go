@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/gpucr/gpucr-fs/daemon/check"
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/kfd/topology"
 	"github.com/gpucr/gpucr-fs/restore/feed"
@@ -27,7 +28,7 @@ var Check = define("check", func(ctx context.Context, env *Env, r CheckRequest) 
 	if !r.Fast {
 		req.Verify = func(ctx context.Context) (index.VerifyResult, error) {
 			return env.Store.Verify(ctx, index.VerifyOptions{Names: []string{c.Info().Name}, Progress: func(done, total int64) {
-				env.Progress(Progress{Done: done, Total: total, Unit: "bytes"})
+				env.Progress(wire.Progress{Done: done, Total: total, Unit: "bytes"})
 			}})
 		}
 	}

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 )
 
@@ -20,7 +21,7 @@ type CollectResult struct {
 // Collect gives back the space of payload that no checkpoint uses.
 var Collect = define("gc", func(ctx context.Context, env *Env, r CollectRequest) (CollectResult, error) {
 	res, err := env.Store.GC(ctx, index.GCOptions{DryRun: r.DryRun, Progress: func(done, total int64) {
-		env.Progress(Progress{Done: done, Total: total, Unit: "packs"})
+		env.Progress(wire.Progress{Done: done, Total: total, Unit: "packs"})
 	}})
 	if res.Incomplete == nil {
 		res.Incomplete = []string{}
@@ -47,7 +48,7 @@ var Verify = define("verify", func(ctx context.Context, env *Env, r VerifyReques
 		names = append(names, c.Info().Name)
 	}
 	o := index.VerifyOptions{Names: names, Subset: r.Subset, Rate: r.Rate, Resume: r.Resume}
-	o.Progress = func(done, total int64) { env.Progress(Progress{Done: done, Total: total, Unit: "bytes"}) }
+	o.Progress = func(done, total int64) { env.Progress(wire.Progress{Done: done, Total: total, Unit: "bytes"}) }
 	res, err := env.Store.Verify(ctx, o)
 	if res.Problems == nil {
 		res.Problems = []index.Problem{}

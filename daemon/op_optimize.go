@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 )
 
@@ -25,7 +26,7 @@ var Optimize = define("optimize", func(ctx context.Context, env *Env, r Optimize
 		return OptimizeResult{}, &index.Error{Class: index.Invalid, Op: "optimize", Err: errors.New("a negative rate")}
 	}
 	o := index.OptimizeOptions{DryRun: r.DryRun, Rate: r.Rate, Progress: func(done, total int64) {
-		env.Progress(Progress{Done: done, Total: total, Unit: "bytes"})
+		env.Progress(wire.Progress{Done: done, Total: total, Unit: "bytes"})
 	}}
 	if env.Daemon != nil {
 		o.Busy = env.Daemon.restoringNow

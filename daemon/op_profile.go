@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/prefetch"
 	"github.com/gpucr/gpucr-fs/restore/feed"
@@ -185,7 +186,7 @@ var Warmup = define("warmup", func(ctx context.Context, env *Env, q WarmupReques
 		total += r.Len
 	}
 	images := feed.Stored{Store: env.Store, Ref: c.Info().ID}
-	st, err := feed.Warm(ctx, images, names, want, q.Rate, env.Log, func(done int64) { env.Progress(Progress{Done: min(done, total), Total: total, Unit: "bytes"}) })
+	st, err := feed.Warm(ctx, images, names, want, q.Rate, env.Log, func(done int64) { env.Progress(wire.Progress{Done: min(done, total), Total: total, Unit: "bytes"}) })
 	if err != nil {
 		return res, err
 	}

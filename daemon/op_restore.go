@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 )
 
@@ -274,13 +275,13 @@ func (p *passLines) Write(b []byte) (int, error) {
 }
 
 // converse runs an operation that says Prepared first. Once it has, run does the caller's part, in another goroutine; then the verdict is sent.
-func converse[Req, Res any](ctx context.Context, s *Session, op *Op[Req, Res], req Req, run func(context.Context, Prepared) error, progress func(Progress)) (res Res, err error) {
+func converse[Req, Res any](ctx context.Context, s *Session, op *Op[Req, Res], req Req, run func(context.Context, Prepared) error, progress func(wire.Progress)) (res Res, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	in, answer := io.Pipe()
 	defer in.Close()
 	// net/http waits for a body that is being read, also when the daemon or ctx has ended.
-	defer s.client.onEnd(func() { answer.CloseWithError(ErrGone) })()
+	defer s.client.onEnd(func() { answer.CloseWithError(wire.ErrGone) })()
 	defer context.AfterFunc(ctx, func() { answer.CloseWithError(ctx.Err()) })()
 	ran := make(chan error, 1)
 	started := false
@@ -298,16 +299,16 @@ func converse[Req, Res any](ctx context.Context, s *Session, op *Op[Req, Res], r
 			ran <- err
 		}()
 	}}
-	res, err = op.Do(ctx, s, req, Streams{In: in, Out: out, Progress: progress})
+	res, err = op.Do(ctx, s, req, wire.Streams{In: in, Out: out, Progress: progress})
 	if !started {
 		return res, err
 	}
 	in.Close() // the daemon may be gone without having read the verdict
-	if err != nil && !errors.Is(err, ErrGone) {
+	if err != nil && !errors.Is(err, wire.ErrGone) {
 		cancel() // without its daemon CRIU fails by itself, or has done all
 	}
 	// CRIU's own error tells more than that it failed.
-	if rerr := <-ran; rerr != nil && !errors.Is(err, ErrGone) {
+	if rerr := <-ran; rerr != nil && !errors.Is(err, wire.ErrGone) {
 		return res, rerr
 	} else if rerr != nil {
 		return res, fmt.Errorf("%w (%w)", err, rerr)

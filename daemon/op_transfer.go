@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/gpucr/gpucr-fs/archive"
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 )
 
@@ -86,8 +87,8 @@ var Export = define("export", func(ctx context.Context, env *Env, r ExportReques
 	return archive.ExportDir(ctx, c, r.Target, o)
 })
 
-func transferProgress(p archive.Progress) Progress {
-	return Progress{Done: p.Done, Total: p.Total, Unit: "bytes", Item: p.File}
+func transferProgress(p archive.Progress) wire.Progress {
+	return wire.Progress{Done: p.Done, Total: p.Total, Unit: "bytes", Item: p.File}
 }
 
 // checkPlace refuses to copy between a store and itself: a daemon that reads its own mount can wait for itself for ever, and a store must not hold foreign files.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/archive"
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 )
 
@@ -40,7 +41,7 @@ func must[T any](t testing.TB) func(T, error) T {
 // TestLifeOfACheckpoint goes through every operation that does not need a mount.
 func TestLifeOfACheckpoint(t *testing.T) {
 	both(t, func(t *testing.T, s *Session) {
-		ctx, none := t.Context(), Streams{}
+		ctx, none := t.Context(), wire.Streams{}
 		a, b := images(t, "first process "), images(t, "another process ")
 		in := must[ImportResult](t)(Import.Do(ctx, s, ImportRequest{Name: "a", Source: a, Tags: []string{"golden"}}, none))
 		if in.Checkpoint.State != index.Sealed || in.Checkpoint.Files != 2 {
@@ -102,29 +103,29 @@ func TestLifeOfACheckpoint(t *testing.T) {
 func TestStreams(t *testing.T) {
 	both(t, func(t *testing.T, s *Session) {
 		ctx := t.Context()
-		must[ImportResult](t)(Import.Do(ctx, s, ImportRequest{Name: "a", Source: images(t, "streamed ")}, Streams{}))
+		must[ImportResult](t)(Import.Do(ctx, s, ImportRequest{Name: "a", Source: images(t, "streamed ")}, wire.Streams{}))
 		var out bytes.Buffer
-		res := must[archive.ExportResult](t)(Export.Do(ctx, s, ExportRequest{Ref: "a", Compression: archive.Zstd}, Streams{Out: &out}))
+		res := must[archive.ExportResult](t)(Export.Do(ctx, s, ExportRequest{Ref: "a", Compression: archive.Zstd}, wire.Streams{Out: &out}))
 		if res.Files != 2 {
 			t.Errorf("export: %+v", res)
 		}
-		in := must[ImportResult](t)(Import.Do(ctx, s, ImportRequest{Name: "b"}, Streams{In: iotest.HalfReader(bytes.NewReader(out.Bytes()))}))
+		in := must[ImportResult](t)(Import.Do(ctx, s, ImportRequest{Name: "b"}, wire.Streams{In: iotest.HalfReader(bytes.NewReader(out.Bytes()))}))
 		if in.Checkpoint.Files != 2 || in.Checkpoint.Logical != res.Bytes {
 			t.Errorf("import: %+v", in)
 		}
-		if d := must[DiffResult](t)(Diff.Do(ctx, s, DiffRequest{A: "a", B: "b"}, Streams{})); d.Unique != 0 {
+		if d := must[DiffResult](t)(Diff.Do(ctx, s, DiffRequest{A: "a", B: "b"}, wire.Streams{})); d.Unique != 0 {
 			t.Errorf("what came back differs: %+v", d)
 		}
 		// A source that breaks off leaves nothing, wherever it breaks.
-		if _, err := Import.Do(ctx, s, ImportRequest{Name: "c"}, Streams{In: bytes.NewReader(out.Bytes()[:out.Len()/2])}); err == nil {
+		if _, err := Import.Do(ctx, s, ImportRequest{Name: "c"}, wire.Streams{In: bytes.NewReader(out.Bytes()[:out.Len()/2])}); err == nil {
 			t.Error("half an archive was imported")
 		}
 		broken := io.MultiReader(bytes.NewReader(out.Bytes()[:out.Len()/2]), iotest.ErrReader(errors.New("the pipe broke")))
-		if _, err := Import.Do(ctx, s, ImportRequest{Name: "d"}, Streams{In: broken}); err == nil {
+		if _, err := Import.Do(ctx, s, ImportRequest{Name: "d"}, wire.Streams{In: broken}); err == nil {
 			t.Error("a broken stream was imported")
 		}
 		eventually(t, func() bool {
-			return len(must[NamesResult](t)(Names.Do(ctx, s, NamesRequest{}, Streams{})).Checkpoints) == 2
+			return len(must[NamesResult](t)(Names.Do(ctx, s, NamesRequest{}, wire.Streams{})).Checkpoints) == 2
 		})
 	})
 }
@@ -144,20 +145,20 @@ func TestErrorsKeepTheirClass(t *testing.T) {
 	both(t, func(t *testing.T, s *Session) {
 		ctx := t.Context()
 		src := images(t, "x ")
-		must[ImportResult](t)(Import.Do(ctx, s, ImportRequest{Name: "a", Source: src}, Streams{}))
+		must[ImportResult](t)(Import.Do(ctx, s, ImportRequest{Name: "a", Source: src}, wire.Streams{}))
 		for name, c := range map[string]struct {
 			err  error
 			want index.Class
 		}{
-			"taken name":  {second(Import.Do(ctx, s, ImportRequest{Name: "a", Source: src}, Streams{})), index.Exists},
-			"bad name":    {second(Import.Do(ctx, s, ImportRequest{Name: "../a", Source: src}, Streams{})), index.Invalid},
-			"no source":   {second(Import.Do(ctx, s, ImportRequest{Name: "b", Source: "/no/such/thing"}, Streams{})), index.NotFound},
-			"relative":    {second(Import.Do(ctx, s, ImportRequest{Name: "b", Source: "x"}, Streams{})), index.Invalid},
-			"nothing":     {second(Info.Do(ctx, s, InfoRequest{Ref: "none"}, Streams{})), index.NotFound},
-			"no rm":       {second(Remove.Do(ctx, s, RemoveRequest{Names: []string{"none"}}, Streams{})), index.NotFound},
-			"no way":      {second(Remove.Do(ctx, s, RemoveRequest{}, Streams{})), index.Invalid},
-			"no seal":     {second(Seal.Do(ctx, s, SealRequest{Name: "none"}, Streams{})), index.NotFound},
-			"full target": {second(Export.Do(ctx, s, ExportRequest{Ref: "a", Target: src}, Streams{})), index.Exists},
+			"taken name":  {second(Import.Do(ctx, s, ImportRequest{Name: "a", Source: src}, wire.Streams{})), index.Exists},
+			"bad name":    {second(Import.Do(ctx, s, ImportRequest{Name: "../a", Source: src}, wire.Streams{})), index.Invalid},
+			"no source":   {second(Import.Do(ctx, s, ImportRequest{Name: "b", Source: "/no/such/thing"}, wire.Streams{})), index.NotFound},
+			"relative":    {second(Import.Do(ctx, s, ImportRequest{Name: "b", Source: "x"}, wire.Streams{})), index.Invalid},
+			"nothing":     {second(Info.Do(ctx, s, InfoRequest{Ref: "none"}, wire.Streams{})), index.NotFound},
+			"no rm":       {second(Remove.Do(ctx, s, RemoveRequest{Names: []string{"none"}}, wire.Streams{})), index.NotFound},
+			"no way":      {second(Remove.Do(ctx, s, RemoveRequest{}, wire.Streams{})), index.Invalid},
+			"no seal":     {second(Seal.Do(ctx, s, SealRequest{Name: "none"}, wire.Streams{})), index.NotFound},
+			"full target": {second(Export.Do(ctx, s, ExportRequest{Ref: "a", Target: src}, wire.Streams{})), index.Exists},
 		} {
 			if index.ClassOf(c.err) != c.want || c.err == nil {
 				t.Errorf("%s: %v is %v, want %v", name, c.err, index.ClassOf(c.err), c.want)
@@ -169,7 +170,7 @@ func TestErrorsKeepTheirClass(t *testing.T) {
 			}
 			texts[name] = text
 		}
-		if got := must[Brief](t)(Seal.Do(ctx, s, SealRequest{Name: "a"}, Streams{})); got.State != index.Sealed {
+		if got := must[Brief](t)(Seal.Do(ctx, s, SealRequest{Name: "a"}, wire.Streams{})); got.State != index.Sealed {
 			t.Errorf("seal of a sealed one: %+v", got)
 		}
 	})
@@ -183,13 +184,13 @@ func TestStoreIsNoSource(t *testing.T) {
 	serve(t, dir)
 	s := connect(t, dir, true)
 	for _, src := range []string{dir, filepath.Join(dir, "packs"), filepath.Dir(dir), "/m"} {
-		if _, err := Import.Do(t.Context(), s, ImportRequest{Name: "x", Source: src}, Streams{}); index.ClassOf(err) != index.Invalid {
+		if _, err := Import.Do(t.Context(), s, ImportRequest{Name: "x", Source: src}, wire.Streams{}); index.ClassOf(err) != index.Invalid {
 			t.Errorf("import of %s: %v", src, err)
 		}
 	}
-	must[ImportResult](t)(Import.Do(t.Context(), s, ImportRequest{Name: "x", Source: images(t, "x ")}, Streams{}))
+	must[ImportResult](t)(Import.Do(t.Context(), s, ImportRequest{Name: "x", Source: images(t, "x ")}, wire.Streams{}))
 	for _, dst := range []string{filepath.Join(dir, "out"), "/m/out"} {
-		if _, err := Export.Do(t.Context(), s, ExportRequest{Ref: "x", Target: dst}, Streams{}); index.ClassOf(err) != index.Invalid {
+		if _, err := Export.Do(t.Context(), s, ExportRequest{Ref: "x", Target: dst}, wire.Streams{}); index.ClassOf(err) != index.Invalid {
 			t.Errorf("export to %s: %v", dst, err)
 		}
 	}
@@ -204,7 +205,7 @@ func TestCancel(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		_, err := Import.Do(ctx, s, ImportRequest{Name: "x"}, Streams{In: r})
+		_, err := Import.Do(ctx, s, ImportRequest{Name: "x"}, wire.Streams{In: r})
 		ended <- err
 	}()
 	tw := tar.NewWriter(w)
@@ -215,7 +216,7 @@ func TestCancel(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, func() bool {
-		return len(must[NamesResult](t)(Names.Do(t.Context(), s, NamesRequest{}, Streams{})).Checkpoints) == 1
+		return len(must[NamesResult](t)(Names.Do(t.Context(), s, NamesRequest{}, wire.Streams{})).Checkpoints) == 1
 	})
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -223,7 +224,7 @@ func TestCancel(t *testing.T) {
 	}
 	w.Close()
 	eventually(t, func() bool {
-		return len(must[NamesResult](t)(Names.Do(t.Context(), s, NamesRequest{}, Streams{})).Checkpoints) == 0
+		return len(must[NamesResult](t)(Names.Do(t.Context(), s, NamesRequest{}, wire.Streams{})).Checkpoints) == 0
 	})
 }
 

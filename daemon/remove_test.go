@@ -1,8 +1,6 @@
 package daemon
 
 import (
-	"bufio"
-	"bytes"
 	"slices"
 	"strings"
 	"testing"
@@ -10,8 +8,6 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index"
 )
-
-func newBuffered(b []byte) *bufio.Reader { return bufio.NewReader(bytes.NewReader(b)) }
 
 func TestParseWithin(t *testing.T) {
 	for _, c := range []struct {

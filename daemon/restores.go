@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/prefetch"
 	"github.com/gpucr/gpucr-fs/restore"
@@ -315,7 +316,7 @@ func (r *restoring) status() RestoreStatus {
 }
 
 // wait waits until a restore is resident, and tells of its progress.
-func (r *restoring) wait(ctx context.Context, tell func(Progress)) (RestoreStatus, error) {
+func (r *restoring) wait(ctx context.Context, tell func(wire.Progress)) (RestoreStatus, error) {
 	t := time.NewTicker(50 * time.Millisecond)
 	defer t.Stop()
 	for {
@@ -329,7 +330,7 @@ func (r *restoring) wait(ctx context.Context, tell func(Progress)) (RestoreStatu
 			return RestoreStatus{}, ctx.Err()
 		case <-t.C:
 			if st := r.status(); !st.Finished.IsZero() {
-				tell(Progress{Done: st.Total - st.Missing, Total: st.Total, Unit: "bytes"})
+				tell(wire.Progress{Done: st.Total - st.Missing, Total: st.Total, Unit: "bytes"})
 			}
 		}
 	}

@@ -10,24 +10,19 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 )
-
-// streamHeader says that raw input follows the request's line.
-const streamHeader = "Gpucr-Stream"
 
 // progressEvery is the least time between two progress frames.
 const progressEvery = 100 * time.Millisecond
 
 func (d *Daemon) newServer() *http.Server {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/ops/{name}", d.serveOp)
-	mux.HandleFunc("POST "+holdPath, d.serveHold)
+	mux.HandleFunc("POST "+wire.OpsPath+"{name}", d.serveOp)
+	mux.HandleFunc("POST "+wire.HoldPath, d.serveHold)
 	return &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelWarn)}
 }
-
-// holdPath is where a client says that it is there. The answer comes at once; the daemon stays until the client goes.
-const holdPath = "/v1/hold"
 
 func (d *Daemon) serveHold(w http.ResponseWriter, r *http.Request) {
 	if !d.hold() {
@@ -48,26 +43,26 @@ func (d *Daemon) serveHold(w http.ResponseWriter, r *http.Request) {
 func (d *Daemon) serveOp(w http.ResponseWriter, r *http.Request) {
 	rc := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	out := &frameWriter{w: w, flush: rc.Flush}
+	out := wire.NewFrameWriter(w, rc.Flush)
 	name := r.PathValue("name")
 	op, ok := table[name]
 	if !ok {
-		out.finish(nil, &index.Error{Class: index.Unsupported, Op: name, Err: fmt.Errorf("the daemon (version %s) does not know this operation", d.o.Version),
+		out.Finish(nil, &index.Error{Class: index.Unsupported, Op: name, Err: fmt.Errorf("the daemon (version %s) does not know this operation", d.o.Version),
 			Hint: "unmount and mount again, so that the daemon is of this program's version"})
 		return
 	}
 	if err := rc.EnableFullDuplex(); err != nil {
-		out.finish(nil, err)
+		out.Finish(nil, err)
 		return
 	}
 	in := bufio.NewReaderSize(r.Body, 1<<20)
-	req, err := readLine(in)
+	req, err := wire.ReadLine(in)
 	if err != nil {
-		out.finish(nil, &index.Error{Class: index.Invalid, Op: name, Err: fmt.Errorf("read the request: %w", err)})
+		out.Finish(nil, &index.Error{Class: index.Invalid, Op: name, Err: fmt.Errorf("read the request: %w", err)})
 		return
 	}
-	env := &Env{Store: d.store, Daemon: d, Log: d.log, Streams: Streams{Out: out, Progress: throttle(out)}}
-	if r.Header.Get(streamHeader) != "" {
+	env := &Env{Store: d.store, Daemon: d, Log: d.log, Streams: wire.Streams{Out: out, Progress: throttle(out)}}
+	if r.Header.Get(wire.StreamHeader) != "" {
 		env.In = in
 	} else if _, err := io.Copy(io.Discard, in); err != nil {
 		// Reading to the end lets the server notice a client that goes away.
@@ -80,21 +75,21 @@ func (d *Daemon) serveOp(w http.ResponseWriter, r *http.Request) {
 	} else {
 		d.log.Debug("operation", "name", name, "seconds", time.Since(start).Seconds())
 	}
-	if ferr := out.finish(res, err); ferr != nil && !errors.Is(ferr, http.ErrHandlerTimeout) {
+	if ferr := out.Finish(res, err); ferr != nil && !errors.Is(ferr, http.ErrHandlerTimeout) {
 		d.log.Debug("the client is gone", "name", name, "error", ferr)
 	}
 }
 
 // throttle sends progress now and then; the last report of a finished operation may be left out, its result follows anyway.
-func throttle(out *frameWriter) func(Progress) {
+func throttle(out *wire.FrameWriter) func(wire.Progress) {
 	var mu sync.Mutex
 	var last time.Time
-	return func(p Progress) {
+	return func(p wire.Progress) {
 		mu.Lock()
 		defer mu.Unlock()
 		if now := time.Now(); now.Sub(last) >= progressEvery {
 			last = now
-			_ = out.put(frame{Progress: &p}, nil) // a client that is gone cancels the operation by itself
+			_ = out.Progress(p) // a client that is gone cancels the operation by itself
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/daemon/gpu"
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 )
 
@@ -38,7 +39,7 @@ func Connect(ctx context.Context, dir string, o index.Options) (*Session, error)
 		if err == nil {
 			return &Session{client: c, log: log}, nil
 		}
-		if !errors.Is(err, errNoDaemon) {
+		if !errors.Is(err, wire.ErrNoDaemon) {
 			return nil, err
 		}
 		if errors.Is(err, errLeaving) {
@@ -66,7 +67,7 @@ func ConnectDaemon(ctx context.Context, dir string) (s *Session, ok bool, err er
 		return nil, false, err
 	}
 	c, err := newClient(ctx, abs)
-	if errors.Is(err, errNoDaemon) {
+	if errors.Is(err, wire.ErrNoDaemon) {
 		return nil, false, nil
 	}
 	if err != nil {

@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 )
 
 // readyFD is the descriptor on which a started daemon reports, the first after the standard ones.
@@ -19,7 +21,7 @@ const readyFD = 3
 // ready is what a daemon tells its starter, once.
 type ready struct {
 	Result *MountResult `json:"result,omitempty"`
-	Error  *wireError   `json:"error,omitempty"`
+	Error  *wire.Error  `json:"error,omitempty"`
 }
 
 // Spawn starts a daemon and returns when its first mount serves, or with what kept it from serving. The daemon runs the program name with args, spec as JSON on
@@ -73,7 +75,7 @@ func Spawn(ctx context.Context, program string, args []string, spec any, log str
 		case ctx.Err() != nil:
 			return MountResult{}, ctx.Err()
 		case r.Error != nil:
-			return MountResult{}, r.Error.error()
+			return MountResult{}, r.Error.Err()
 		case err == nil:
 			err = errors.New("it ended without a word")
 		}
@@ -86,7 +88,7 @@ func Spawn(ctx context.Context, program string, args []string, spec any, log str
 func ending(cmd *exec.Cmd) error {
 	err := cmd.Wait()
 	if w := (*exec.ExitError)(nil); errors.As(err, &w) && !w.Exited() {
-		return fmt.Errorf("%w: %w", ErrGone, err)
+		return fmt.Errorf("%w: %w", wire.ErrGone, err)
 	}
 	return err
 }
@@ -110,7 +112,7 @@ func (s *Starter) Report(res MountResult, err error) error {
 	defer s.pipe.Close()
 	r := ready{Result: &res}
 	if err != nil {
-		r = ready{Error: toWire(err)}
+		r = ready{Error: wire.NewError(err)}
 	}
 	return json.NewEncoder(s.pipe).Encode(r)
 }

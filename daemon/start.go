@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 )
 
@@ -33,7 +34,7 @@ func ConnectOrStart(ctx context.Context, dir string, start StartFunc) (*Session,
 			continue
 		}
 		limit := patience
-		if socket, serr := hasSocket(dir); serr == nil && socket {
+		if socket, serr := wire.Operations.Left(dir); serr == nil && socket {
 			limit = handover
 		}
 		if index.ClassOf(err) != index.InUse || time.Since(begin) > limit {
@@ -68,7 +69,7 @@ type RestoreOptions struct {
 	Start StartFunc
 	// Run restores with CRIU; it returns when the processes run. When the daemon is killed before that, it is called again.
 	Run      func(context.Context, Prepared) error
-	Progress func(Progress)
+	Progress func(wire.Progress)
 	// Again is told why Run is about to be called once more.
 	Again func(error)
 }
@@ -105,7 +106,7 @@ func removeWork(dir string) error {
 func restoreOnce(ctx context.Context, dir string, o RestoreOptions, former *string) (st RestoreStatus, again bool, err error) {
 	s, err := ConnectOrStart(ctx, dir, o.Start)
 	if err != nil {
-		return st, errors.Is(err, ErrGone), err
+		return st, errors.Is(err, wire.ErrGone), err
 	}
 	defer s.Close()
 	q := RestoreRequest{ID: newID(), Checkpoint: o.Checkpoint, Rate: o.Rate, RecordGPU: o.RecordGPU, Wait: o.Wait, Instead: *former}
@@ -118,7 +119,7 @@ func restoreOnce(ctx context.Context, dir string, o RestoreOptions, former *stri
 	}
 	dirs, err := passDirectories(ctx, dir, q.ID, work)
 	if err != nil {
-		return st, errors.Is(err, ErrGone), err
+		return st, errors.Is(err, wire.ErrGone), err
 	}
 	defer dirs.close()
 	*former = q.ID
@@ -136,7 +137,7 @@ func restoreOnce(ctx context.Context, dir string, o RestoreOptions, former *stri
 	if err == nil {
 		return st, false, nil
 	}
-	gone := errors.Is(err, ErrGone)
+	gone := errors.Is(err, wire.ErrGone)
 	if gone && runs {
 		st, err = o.rejoin(ctx, dir, q.ID)
 	}
@@ -158,9 +159,9 @@ func (o *RestoreOptions) rejoin(ctx context.Context, dir, id string) (RestoreSta
 		if !ok {
 			continue
 		}
-		found, err := RestoreWait.Do(ctx, s, RestoreWaitRequest{id}, Streams{Progress: o.Progress})
+		found, err := RestoreWait.Do(ctx, s, RestoreWaitRequest{id}, wire.Streams{Progress: o.Progress})
 		s.Close()
-		if index.ClassOf(err) != index.NotFound && !errors.Is(err, ErrGone) {
+		if index.ClassOf(err) != index.NotFound && !errors.Is(err, wire.ErrGone) {
 			return found, err
 		}
 	}
@@ -169,7 +170,7 @@ func (o *RestoreOptions) rejoin(ctx context.Context, dir, id string) (RestoreSta
 
 // ServeLazyPages has the daemon of the store at dir, which has it mounted, serve a restore's memory, and returns when all is resident. ready is called when CRIU may come.
 // When ctx ends before CRIU has come nothing is left; afterwards the daemon goes on. work is CRIU's work directory; log takes the log that q asks for.
-func ServeLazyPages(ctx context.Context, dir, work string, q LazyPagesRequest, ready func() error, progress func(Progress), log io.Writer) (RestoreStatus, error) {
+func ServeLazyPages(ctx context.Context, dir, work string, q LazyPagesRequest, ready func() error, progress func(wire.Progress), log io.Writer) (RestoreStatus, error) {
 	s, ok, err := ConnectDaemon(ctx, dir)
 	if err == nil && !ok {
 		err = &index.Error{Class: index.NotFound, Op: "lazy-pages", Checkpoint: q.Checkpoint, Err: errors.New("the daemon of this mount is gone"), Hint: "unmount and mount again"}
@@ -204,11 +205,11 @@ func ServeLazyPages(ctx context.Context, dir, work string, q LazyPagesRequest, r
 			cancel()
 		}
 	}}
-	st, err := LazyPages.Do(talk, s, q, Streams{Out: out, Progress: progress})
+	st, err := LazyPages.Do(talk, s, q, wire.Streams{Out: out, Progress: progress})
 	if rerr != nil {
 		return st, rerr
 	}
-	if errors.Is(err, ErrGone) {
+	if errors.Is(err, wire.ErrGone) {
 		o := RestoreOptions{Wait: true, Progress: progress}
 		return o.rejoin(ctx, dir, q.ID)
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 )
 
@@ -103,7 +104,7 @@ func do[Req, Res any](ctx context.Context, a *app, dir, title string, op *daemon
 	err = a.session(ctx, dir, func(s *daemon.Session) error {
 		p := a.progress(title)
 		defer p.close()
-		res, err = op.Do(ctx, s, req, daemon.Streams{Progress: p.tell})
+		res, err = op.Do(ctx, s, req, wire.Streams{Progress: p.tell})
 		return err
 	})
 	return res, err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/archive"
 	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 )
 
 func (a *app) exportCmd() *cobra.Command {
@@ -59,7 +60,7 @@ func (a *app) exportStream(ctx context.Context, dir string, req daemon.ExportReq
 	return a.session(ctx, dir, func(s *daemon.Session) error {
 		p := a.progress("export " + req.Ref)
 		defer p.close()
-		res, err := daemon.Export.Do(ctx, s, req, daemon.Streams{Out: a.out, Progress: p.tell})
+		res, err := daemon.Export.Do(ctx, s, req, wire.Streams{Out: a.out, Progress: p.tell})
 		if err != nil || !a.json {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 )
 
@@ -37,7 +38,7 @@ func (a *app) gc(ctx context.Context, s *daemon.Session, dryRun, yes bool) error
 		}
 	}
 	p := a.progress("gc")
-	res, err := daemon.Collect.Do(ctx, s, daemon.CollectRequest{DryRun: dryRun}, daemon.Streams{Progress: p.tell})
+	res, err := daemon.Collect.Do(ctx, s, daemon.CollectRequest{DryRun: dryRun}, wire.Streams{Progress: p.tell})
 	p.close()
 	if err != nil {
 		return err
@@ -61,7 +62,7 @@ func (a *app) confirmIncomplete(ctx context.Context, s *daemon.Session, yes bool
 	if yes {
 		return nil
 	}
-	list, err := daemon.Names.Do(ctx, s, daemon.NamesRequest{}, daemon.Streams{})
+	list, err := daemon.Names.Do(ctx, s, daemon.NamesRequest{}, wire.Streams{})
 	if err != nil {
 		return err
 	}

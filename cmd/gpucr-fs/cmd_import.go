@@ -11,6 +11,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 )
 
 func (a *app) importCmd() *cobra.Command {
@@ -68,7 +69,7 @@ func (a *app) importStream(ctx context.Context, dir string, req daemon.ImportReq
 	err = a.session(ctx, dir, func(s *daemon.Session) error {
 		p := a.progress("import " + req.Name)
 		defer p.close()
-		res, err = daemon.Import.Do(ctx, s, req, daemon.Streams{In: a.in, Progress: p.tell})
+		res, err = daemon.Import.Do(ctx, s, req, wire.Streams{In: a.in, Progress: p.tell})
 		return err
 	})
 	return res, err

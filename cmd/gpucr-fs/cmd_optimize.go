@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 )
 
 func (a *app) optimizeCmd() *cobra.Command {
@@ -50,7 +51,7 @@ func (a *app) optimize(ctx context.Context, s *daemon.Session, r daemon.Optimize
 		}
 	}
 	p := a.progress("optimize")
-	res, err := daemon.Optimize.Do(ctx, s, r, daemon.Streams{Progress: p.tell})
+	res, err := daemon.Optimize.Do(ctx, s, r, wire.Streams{Progress: p.tell})
 	p.close()
 	if err != nil {
 		return err
@@ -58,7 +59,7 @@ func (a *app) optimize(ctx context.Context, s *daemon.Session, r daemon.Optimize
 	out := optimizeOutput{OptimizeResult: res}
 	if gc {
 		p := a.progress("gc")
-		collected, err := daemon.Collect.Do(ctx, s, daemon.CollectRequest{}, daemon.Streams{Progress: p.tell})
+		collected, err := daemon.Collect.Do(ctx, s, daemon.CollectRequest{}, wire.Streams{Progress: p.tell})
 		p.close()
 		if err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 )
 
 func (a *app) rmCmd() *cobra.Command {
@@ -51,7 +52,7 @@ one builds on is refused by name and kept by a policy. The space is given back b
 // rm shows the selection first and removes exactly what was shown.
 func (a *app) rm(ctx context.Context, s *daemon.Session, req daemon.RemoveRequest, dryRun, yes bool) error {
 	req.DryRun = true
-	res, err := daemon.Remove.Do(ctx, s, req, daemon.Streams{})
+	res, err := daemon.Remove.Do(ctx, s, req, wire.Streams{})
 	if err != nil {
 		return err
 	}
@@ -64,7 +65,7 @@ func (a *app) rm(ctx context.Context, s *daemon.Session, req daemon.RemoveReques
 			return err
 		}
 		kept := res.Kept
-		if res, err = daemon.Remove.Do(ctx, s, daemon.RemoveRequest{Names: names, IDs: ids}, daemon.Streams{}); err != nil {
+		if res, err = daemon.Remove.Do(ctx, s, daemon.RemoveRequest{Names: names, IDs: ids}, wire.Streams{}); err != nil {
 			return err
 		}
 		res.Kept = kept

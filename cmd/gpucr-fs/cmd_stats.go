@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 )
 
 func (a *app) statsCmd() *cobra.Command {
@@ -92,7 +93,7 @@ func daemonStats(ctx context.Context, dir string) (res daemon.StatsResult, ok bo
 		return res, ok, err
 	}
 	defer s.Close()
-	res, err = daemon.LiveStats.Do(ctx, s, daemon.StatsRequest{}, daemon.Streams{})
+	res, err = daemon.LiveStats.Do(ctx, s, daemon.StatsRequest{}, wire.Streams{})
 	return res, true, err
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/term"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 )
 
 // bar is a progress bar on stderr; nothing where stderr is no terminal. It appears with the first report.
@@ -24,7 +24,7 @@ func (a *app) progress(title string) *bar {
 }
 
 // tell is called from one goroutine at a time.
-func (b *bar) tell(p daemon.Progress) {
+func (b *bar) tell(p wire.Progress) {
 	if !b.on {
 		return
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/tests/cli"
 )
 
@@ -59,7 +60,7 @@ func TestMemoryStays(t *testing.T) {
 		t.Fatalf("no daemon: %v", err)
 	}
 	defer session.Close()
-	stats, err := daemon.LiveStats.Do(ctx, session, daemon.StatsRequest{}, daemon.Streams{})
+	stats, err := daemon.LiveStats.Do(ctx, session, daemon.StatsRequest{}, wire.Streams{})
 	must(t, err)
 	s := &soak{t: t, session: session, pid: stats.PID, mnt: mnt, noise: rand.NewChaCha8([32]byte{1})}
 
@@ -95,7 +96,7 @@ func (s *soak) once(r *rand.Rand, name string) {
 	for p, b := range content {
 		must(s.t, os.WriteFile(filepath.Join(dir, p), b, 0o644))
 	}
-	_, err := daemon.Seal.Do(context.Background(), s.session, daemon.SealRequest{Name: name}, daemon.Streams{})
+	_, err := daemon.Seal.Do(context.Background(), s.session, daemon.SealRequest{Name: name}, wire.Streams{})
 	must(s.t, err)
 	for p, b := range content {
 		got, err := os.ReadFile(filepath.Join(dir, p))
@@ -107,7 +108,7 @@ func (s *soak) once(r *rand.Rand, name string) {
 	s.kept = append(s.kept, name)
 	if s.made++; s.made%2 == 0 {
 		i := r.IntN(len(s.kept))
-		_, err := daemon.Remove.Do(context.Background(), s.session, daemon.RemoveRequest{Names: s.kept[i : i+1]}, daemon.Streams{})
+		_, err := daemon.Remove.Do(context.Background(), s.session, daemon.RemoveRequest{Names: s.kept[i : i+1]}, wire.Streams{})
 		must(s.t, err)
 		s.kept = slices.Delete(s.kept, i, i+1)
 	}

@@ -1,18 +1,30 @@
-package daemon
+package wire
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"sync"
-
-	"github.com/gpucr/gpucr-fs/index"
 )
 
-// maxLine bounds a request or the head of a frame in bytes. The longest result, ls of a store with very many checkpoints, stays far below.
+// ErrGone: the daemon ended while it was being spoken to.
+var ErrGone = errors.New("the daemon is gone")
+
+// What the operations' socket is asked for, by HTTP.
+const (
+	// OpsPath, with the name of an operation behind it, runs that.
+	OpsPath = "/v1/ops/"
+	// StreamHeader says that raw input follows the request's line.
+	StreamHeader = "Gpucr-Stream"
+	// HoldPath is where a client says that it is there. The answer comes at once; the daemon stays until the client
+	// goes.
+	HoldPath = "/v1/hold"
+)
+
+// maxLine bounds a request or the head of a frame in bytes. The longest result, ls of a store with very many
+// checkpoints, stays far below.
 const maxLine = 256 << 20
 
 // frame is one line of an answer; exactly one field is set.
@@ -20,60 +32,22 @@ type frame struct {
 	Progress *Progress       `json:"progress,omitempty"`
 	Data     int             `json:"data,omitempty"` // so many raw bytes follow the line
 	Result   json.RawMessage `json:"result,omitempty"`
-	Error    *wireError      `json:"error,omitempty"`
+	Error    *Error          `json:"error,omitempty"`
 }
 
-// wireError carries an error's text and classification to the other side.
-type wireError struct {
-	Text       string `json:"text"`
-	Class      string `json:"class"`
-	Op         string `json:"op,omitempty"`
-	Checkpoint string `json:"checkpoint,omitempty"`
-	File       string `json:"file,omitempty"`
-	Offset     int64  `json:"offset,omitempty"`
-	Hint       string `json:"hint,omitempty"`
-	Canceled   bool   `json:"canceled,omitempty"`
-}
-
-func toWire(err error) *wireError {
-	w := &wireError{Text: err.Error(), Class: index.ClassOf(err).String(), Hint: index.HintOf(err), Canceled: errors.Is(err, context.Canceled)}
-	var e *index.Error
-	if errors.As(err, &e) {
-		w.Op, w.Checkpoint, w.File, w.Offset = e.Op, e.Checkpoint, e.File, e.Offset
-	}
-	return w
-}
-
-// remoteError is an error that happened in the daemon; it unwraps to its classification.
-type remoteError struct {
-	text  string
-	cause error
-}
-
-func (e *remoteError) Error() string { return e.text }
-func (e *remoteError) Unwrap() error { return e.cause }
-
-func (w *wireError) error() error {
-	if w.Canceled {
-		return &remoteError{w.Text, context.Canceled}
-	}
-	e := &index.Error{Op: w.Op, Checkpoint: w.Checkpoint, File: w.File, Offset: w.Offset, Hint: w.Hint}
-	for c := index.Other; c <= index.Unsupported; c++ {
-		if c.String() == w.Class {
-			e.Class = c
-		}
-	}
-	return &remoteError{w.Text, e}
-}
-
-// frameWriter writes an answer. mu keeps frames whole: progress and output may come from different goroutines.
-type frameWriter struct {
+// FrameWriter writes an answer. mu keeps frames whole: progress and output may come from different goroutines.
+type FrameWriter struct {
 	mu    sync.Mutex
 	w     io.Writer
 	flush func() error
 }
 
-func (f *frameWriter) put(fr frame, data []byte) error {
+// NewFrameWriter writes an answer to w; flush is called after each frame.
+func NewFrameWriter(w io.Writer, flush func() error) *FrameWriter {
+	return &FrameWriter{w: w, flush: flush}
+}
+
+func (f *FrameWriter) put(fr frame, data []byte) error {
 	line, err := json.Marshal(fr)
 	if err != nil {
 		return err
@@ -92,7 +66,7 @@ func (f *frameWriter) put(fr frame, data []byte) error {
 }
 
 // Write sends a piece of output.
-func (f *frameWriter) Write(p []byte) (int, error) {
+func (f *FrameWriter) Write(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
@@ -102,20 +76,23 @@ func (f *frameWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// finish sends the last frame.
-func (f *frameWriter) finish(res any, err error) error {
+// Progress sends how far the operation is.
+func (f *FrameWriter) Progress(p Progress) error { return f.put(frame{Progress: &p}, nil) }
+
+// Finish sends the last frame.
+func (f *FrameWriter) Finish(res any, err error) error {
 	if err != nil {
-		return f.put(frame{Error: toWire(err)}, nil)
+		return f.put(frame{Error: NewError(err)}, nil)
 	}
 	raw, err := json.Marshal(res)
 	if err != nil {
-		return f.put(frame{Error: toWire(fmt.Errorf("encode the result: %w", err))}, nil)
+		return f.put(frame{Error: NewError(fmt.Errorf("encode the result: %w", err))}, nil)
 	}
 	return f.put(frame{Result: raw}, nil)
 }
 
-// readLine reads one line of at most maxLine bytes.
-func readLine(r *bufio.Reader) ([]byte, error) {
+// ReadLine reads one line of at most maxLine bytes.
+func ReadLine(r *bufio.Reader) ([]byte, error) {
 	var line []byte
 	for {
 		part, err := r.ReadSlice('\n')
@@ -131,10 +108,10 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// readFrames takes an answer apart until its last frame.
-func readFrames(r *bufio.Reader, st Streams, res any) error {
+// ReadFrames takes an answer apart until its last frame.
+func ReadFrames(r *bufio.Reader, st Streams, res any) error {
 	for {
-		line, err := readLine(r)
+		line, err := ReadLine(r)
 		if err == io.EOF {
 			err = io.ErrUnexpectedEOF
 		}
@@ -147,7 +124,7 @@ func readFrames(r *bufio.Reader, st Streams, res any) error {
 		}
 		switch {
 		case f.Error != nil:
-			return f.Error.error()
+			return f.Error.Err()
 		case f.Result != nil:
 			return json.Unmarshal(f.Result, res)
 		case f.Progress != nil:
