@@ -12,6 +12,7 @@ const childMode = "GPUCR_INDEX_TEST_CHILD"
 
 // children are the things that need a process of their own, to be measured.
 var children = map[string]func(dir string) error{
+	"killed":           killedChild,
 	"maintain":         maintainChild,
 	"optimize-placed":  optimizeChild("placed"),
 	"optimize-checked": optimizeChild("checked"),

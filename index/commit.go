@@ -37,6 +37,12 @@ func (s *Store) commitLocked(puts []put) error {
 	if s.over {
 		return classify("commit", errClosed)
 	}
+	if s.o.ReadOnly {
+		if len(puts) > 0 {
+			return s.mayWrite("commit")
+		}
+		return nil
+	}
 	settled, err := s.settle(puts)
 	if err != nil {
 		return classify("commit", err)

@@ -158,8 +158,8 @@ func lockStore(ctx context.Context, st storage.Storage, dir string) (io.Closer, 
 			return l, nil
 		case !errors.As(err, &held):
 			e := &Error{Class: classOfOS(err), Op: op, Err: err}
-			if errors.Is(err, unix.EROFS) {
-				e.Hint = "a store is opened for writing, also to read from it: mount its disk read-write, or copy the store"
+			if e.Class == ReadOnly || errors.Is(err, os.ErrPermission) {
+				e.Class, e.Hint = ReadOnly, readOnlyHint
 			}
 			return nil, e
 		case time.Now().After(deadline) || ctx.Err() != nil:
@@ -178,6 +178,8 @@ func classOfOS(err error) Class {
 		return NotFound
 	case errors.Is(err, os.ErrExist):
 		return Exists
+	case errors.Is(err, unix.EROFS):
+		return ReadOnly
 	}
 	return Other
 }

@@ -145,8 +145,11 @@ func (d *damage) untell(ids []chunk.ID) {
 	}
 }
 
-// recordDamage makes durable what is known of damage.
+// recordDamage makes durable what is known of damage; a store that is open for reading only keeps it in memory.
 func (s *Store) recordDamage() error {
+	if s.o.ReadOnly {
+		return nil
+	}
 	s.damage.mu.Lock()
 	n := len(s.damage.dirty)
 	s.damage.mu.Unlock()

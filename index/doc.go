@@ -3,7 +3,7 @@
 // # On disk
 //
 //	config.json   format, identity, chunking and compression (Config)
-//	lock          held by the one process that has the store open; names it
+//	lock          held by the one process that has the store open; names it. Shared by those who have it open for reading only (readonly.go)
 //	index/        Badger: chunk id → location, manifests, profiles, and how far each journal has been applied
 //	packs/        payload and journals (package pack)
 //	verify.progress  how far a verification has come that did not end

@@ -69,6 +69,9 @@ type node struct {
 
 // Create opens a new checkpoint for writing. Class Exists when the name is taken, by an incomplete one too, Invalid for names that ValidName refuses.
 func (s *Store) Create(_ context.Context, name string, o CreateOptions) (*Draft, error) {
+	if err := s.mayWrite("create checkpoint"); err != nil {
+		return nil, err
+	}
 	const op = "create checkpoint"
 	for _, n := range append([]string{name}, o.Tags...) {
 		if err := ValidName(n); err != nil {

@@ -24,7 +24,7 @@ const (
 	Corrupt
 	// NoSpace: the file system is full, or down to the floor that is kept free.
 	NoSpace
-	// ReadOnly: the checkpoint is sealed.
+	// ReadOnly: the checkpoint is sealed, or the store is open for reading only, or lies where nothing can be written.
 	ReadOnly
 	// Invalid: the caller's argument cannot be used.
 	Invalid

@@ -21,6 +21,9 @@ import (
 // wherever a journal lists it. Then the error (Class Corrupt) names what is damaged, and the result tells what was given
 // back all the same. A pack whose journal is damaged, or does not list a slot in use, is left alone: GCResult.Kept.
 func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
+	if err := s.mayWrite("gc"); err != nil && !o.DryRun {
+		return GCResult{}, err
+	}
 	ctx, done := s.during(ctx)
 	defer done()
 	s.gcMu.Lock()

@@ -53,6 +53,9 @@ func (s *Store) HotSet(ref string) (*os.File, error) {
 // SetHotSet stores the hot set of a sealed checkpoint, some size bytes that write writes, in place of an earlier one. Class NoSpace when that would leave less free than
 // the store's floor. A new profile and the checkpoint's removal delete it.
 func (s *Store) SetHotSet(ref string, size int64, write func(io.Writer) error) (err error) {
+	if err := s.mayWrite("write hot set"); err != nil {
+		return err
+	}
 	const op = "write hot set"
 	s.mu.Lock()
 	r, err := s.sealed(op, ref)

@@ -38,6 +38,9 @@ func validLabels(labels map[string]string) error {
 
 // Label sets labels of a checkpoint, sealed or being written; an empty value takes one away.
 func (s *Store) Label(name string, labels map[string]string) error {
+	if err := s.mayWrite("label"); err != nil {
+		return err
+	}
 	if err := validLabels(labels); err != nil {
 		return err
 	}

@@ -76,6 +76,9 @@ type optimization struct {
 // Optimize stores chunks of sealed checkpoints anew smaller that were stored fast. It gives no space back, GC does. It works on one processor, and a batch a second
 // while a draft is open or o.Busy says so. It does nothing while a manifest cannot be read: what that needs cannot be told.
 func (s *Store) Optimize(ctx context.Context, o OptimizeOptions) (OptimizeResult, error) {
+	if err := s.mayWrite("optimize"); err != nil && !o.DryRun {
+		return OptimizeResult{}, err
+	}
 	ctx, done := s.during(ctx)
 	defer done()
 	if o.Progress == nil {

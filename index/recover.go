@@ -33,7 +33,7 @@ func (s *Store) recover() error {
 			return s.openError(pack.JournalName(n), err)
 		}
 	}
-	if len(packs) > 0 {
+	if len(packs) > 0 && !s.o.ReadOnly {
 		n := packs[len(packs)-1]
 		if err := s.resume(n); err != nil {
 			return s.openError(pack.Name(n), err)
@@ -146,6 +146,9 @@ func (s *Store) replay(n uint32) error {
 	case len(bad) > 0:
 		s.judge(n, mark, size, bad)
 		end = bad[0].Off
+	}
+	if s.db.ReadOnly() && applied == 0 {
+		return nil
 	}
 	if err := s.packs.SyncJournal(n); err != nil {
 		return errors.Join(err, b.Flush())

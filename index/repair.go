@@ -38,7 +38,7 @@ func Repair(ctx context.Context, dir string, o Options) (RepairResult, error) {
 
 // rebuildIndex is Repair for who holds the lock.
 func rebuildIndex(ctx context.Context, dir string, config Config, o Options) (RepairResult, error) {
-	r := rebuild{dir: dir, o: o, old: filepath.Join(dir, dbName), fresh: filepath.Join(dir, dbName+".new"), keys: map[string]uint64{}, suspect: map[uint32]*suspect{}}
+	r := rebuild{dir: dir, o: o, at: dir, old: filepath.Join(dir, dbName), fresh: filepath.Join(dir, dbName+".new"), keys: map[string]uint64{}, suspect: map[uint32]*suspect{}}
 	if err := r.build(ctx, config); err != nil {
 		return r.res, classify("repair", err)
 	}
@@ -51,6 +51,7 @@ func rebuildIndex(ctx context.Context, dir string, config Config, o Options) (Re
 type rebuild struct {
 	dir        string
 	o          Options
+	at         string // a folder on the file system that fresh is on
 	old, fresh string
 	s          *Store   // over the new index; never handed out
 	was        *keys.DB // the old index; nil where there is none that can be opened
@@ -64,7 +65,7 @@ func (r *rebuild) build(ctx context.Context, config Config) error {
 	if err := os.RemoveAll(r.fresh); err != nil {
 		return err
 	}
-	d, err := keys.Open(r.fresh, r.o.Logger, keys.Room{Dir: r.dir, Floor: r.o.FreeFloor}, r.o.Tuning.keys())
+	d, err := keys.Open(r.fresh, r.o.Logger, keys.Room{Dir: r.at, Floor: r.o.FreeFloor}, r.o.Tuning.keys())
 	if err != nil {
 		return err
 	}
@@ -90,6 +91,9 @@ func (r *rebuild) build(ctx context.Context, config Config) error {
 
 // read fills the new index from the journals, and from the old index where they fall short.
 func (r *rebuild) read(ctx context.Context) (err error) {
+	if r.o.ReadOnly {
+		return r.journals(ctx)
+	}
 	if _, err := os.Stat(filepath.Join(r.old, "MANIFEST")); err == nil {
 		if r.was, err = keys.Open(r.old, r.o.Logger, keys.Room{Dir: r.dir, Floor: r.o.FreeFloor}, r.o.Tuning.keys()); err != nil {
 			r.o.Logger.Warn("the old index cannot help", "err", err)
@@ -183,7 +187,8 @@ func (r *rebuild) journal(n uint32) error {
 	}
 	// What a crash left half written begins where the old index had read to, or behind it. Without that index it could as well be damage.
 	torn := len(bad) == 1 && bad[0].Off == end && mark > 0 && mark <= end
-	if len(bad) > 0 && !torn || mark > end || len(aside) > 0 {
+	// For reading only, what can be read has to do: nothing could be put aside.
+	if (len(bad) > 0 && !torn || mark > end || len(aside) > 0) && !r.o.ReadOnly {
 		p := newSuspect()
 		p.dead, p.damaged = dead, len(bad) > 0 || mark > end
 		p.told = mark > 0

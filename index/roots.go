@@ -278,6 +278,9 @@ func (s *Store) RemoveIDs(_ context.Context, ids []string) error {
 }
 
 func (s *Store) removeFound(op string, refs []string, find func(string) (*root, error)) error {
+	if err := s.mayWrite(op); err != nil {
+		return err
+	}
 	victims, err := s.remove(op, refs, find)
 	var errs []error
 	for _, r := range victims {
@@ -404,6 +407,9 @@ func (s *Store) withoutTags(r *root, tags []string) map[*root]*manifestpb.Checkp
 // Tag adds and removes tags of a sealed checkpoint. A tag names at most one checkpoint: adding it takes it from another.
 // Names of checkpoints cannot be tags.
 func (s *Store) Tag(_ context.Context, name string, add, remove []string) error {
+	if err := s.mayWrite("tag"); err != nil {
+		return err
+	}
 	const op = "tag"
 	for _, t := range add {
 		if err := ValidName(t); err != nil {
@@ -459,6 +465,9 @@ func (s *Store) commitRoots(change func() (map[*root]*manifestpb.Checkpoint, err
 // Rename gives a sealed checkpoint another name; its id, tags, profile and place in time stay, and who has files of it open
 // goes on. Class Exists when the name is taken, by a tag too.
 func (s *Store) Rename(_ context.Context, ref, name string) error {
+	if err := s.mayWrite("rename"); err != nil {
+		return err
+	}
 	const op = "rename"
 	if err := ValidName(name); err != nil {
 		return err
@@ -537,6 +546,9 @@ func (s *Store) Profile(ref string) ([]byte, error) {
 
 // SetProfile stores a profile with a sealed checkpoint; nil clears it. The hot set of an earlier one goes.
 func (s *Store) SetProfile(ref string, profile []byte) error {
+	if err := s.mayWrite("write profile"); err != nil {
+		return err
+	}
 	const op = "write profile"
 	s.updateMu.Lock() // it is not to be removed meanwhile
 	defer s.updateMu.Unlock()

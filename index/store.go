@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
@@ -108,7 +110,8 @@ type counters struct {
 	hits, misses, read, fetched, written, stored, chunksNew, chunksDup, zero, errors atomic.Int64
 }
 
-// Open opens the store at dir for reading and writing; one process at a time (Class InUse, with the holder in the text). It finishes what a crash left undone.
+// Open opens the store at dir for reading and writing; one process at a time (Class InUse, with the holder in the text). It finishes what a crash left undone. Class
+// ReadOnly where nothing can be written: Options.ReadOnly opens it there, too.
 func Open(ctx context.Context, dir string, o Options) (*Store, error) {
 	o.setStorage()
 	config, err := loadConfig(o.Storage, dir)
@@ -124,6 +127,9 @@ func Open(ctx context.Context, dir string, o Options) (*Store, error) {
 	}
 	if err := checkLayout(dir); err != nil {
 		return nil, err
+	}
+	if o.ReadOnly {
+		return openToRead(ctx, dir, config, o)
 	}
 	lock, err := lockStore(ctx, o.Storage, dir)
 	if err != nil {
@@ -179,9 +185,15 @@ func openLocked(ctx context.Context, dir string, config Config, o Options, lock 
 			return nil, errors.Join(classify(op, err), d.Close())
 		}
 	}
-	packs, err := pack.Open(packDir, pack.Options{Store: config.identity(), PackSize: config.PackSize, FreeFloor: o.FreeFloor, Logger: o.Logger, Storage: o.Storage})
+	return openOver(dir, config, o, d, lock)
+}
+
+// openOver opens the store whose index is d. It closes d when it fails.
+func openOver(dir string, config Config, o Options, d *keys.DB, lock io.Closer) (*Store, error) {
+	packs, err := pack.Open(filepath.Join(dir, packsName), pack.Options{Store: config.identity(), PackSize: config.PackSize, FreeFloor: o.FreeFloor, Logger: o.Logger,
+		Storage: o.Storage})
 	if err != nil {
-		return nil, errors.Join(classify(op, err), d.Close())
+		return nil, errors.Join(classify("open store", err), d.Close())
 	}
 	s, err := newStore(dir, config, o, d, packs)
 	if err != nil {
@@ -195,7 +207,9 @@ func openLocked(ctx context.Context, dir string, config Config, o Options, lock 
 		s.stop()
 		return nil, err
 	}
-	s.sweepHotSets()
+	if !o.ReadOnly {
+		s.sweepHotSets()
+	}
 	s.lock = lock
 	return s, nil
 }
@@ -247,6 +261,8 @@ func classify(op string, err error) error {
 		class = Corrupt
 	case errors.Is(err, pack.ErrTooLarge), errors.Is(err, manifest.ErrLimit):
 		class = Invalid
+	case errors.Is(err, unix.EROFS), errors.Is(err, keys.ErrReadOnly):
+		class, hint = ReadOnly, readOnlyHint
 	case errors.Is(err, pack.ErrNoSpace):
 		class, hint = NoSpace, "free space on the store's file system: remove checkpoints and run gpucr-fs gc"
 	}

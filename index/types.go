@@ -56,6 +56,8 @@ type Options struct {
 	Labels func(fsys fs.FS) map[string]string
 	// OnRead, if set, is told every read of a sealed file: how long it took, how many bytes it gave, and whether all came from memory.
 	OnRead func(d time.Duration, bytes int64, hit bool)
+	// ReadOnly opens the store for reading only, beside others who do: see readonly.go. What writes fails with Class ReadOnly.
+	ReadOnly bool
 	// Storage has the files of the store but those of its index, which lie on the disk at the same path. Default: the disk.
 	Storage storage.Storage
 	// Tuning moves thresholds; for tests.

@@ -243,6 +243,9 @@ func (p *verifyProgress) save() {
 // saveLocked is save for who holds saving. The damage in what was read is made durable first: what the file says was
 // read is not looked at again unless it is recorded as damaged. Without the file nothing is lost but time.
 func (p *verifyProgress) saveLocked() {
+	if p.s.o.ReadOnly {
+		return
+	}
 	p.mu.Lock()
 	b := encodeProgress(p.begun, p.packs, p.s.config.identity())
 	p.mu.Unlock()
@@ -259,6 +262,9 @@ func (p *verifyProgress) saveLocked() {
 
 // remove forgets how far a verification has come, in the store's folder.
 func (p *verifyProgress) remove() {
+	if p.s.o.ReadOnly {
+		return
+	}
 	st, path := p.s.o.Storage, filepath.Join(p.s.dir, progressName)
 	err := st.Remove(path)
 	if err == nil {

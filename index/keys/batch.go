@@ -21,6 +21,10 @@ type Batch struct {
 // Batch begins one. Where the disk is or was full it first looks whether there is room again.
 func (d *DB) Batch() *Batch {
 	out := &Batch{d: d}
+	if d.readOnly {
+		out.err = ErrReadOnly
+		return out
+	}
 	if out.err = d.ready(); out.err != nil {
 		return out
 	}

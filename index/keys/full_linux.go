@@ -117,7 +117,7 @@ func (d *DB) ready() error {
 
 // mend copies the index to where all of it is on disk. Call with mu held.
 func (d *DB) mend() error {
-	size, err := allocated(d.dir)
+	size, err := Allocated(d.dir)
 	if err != nil {
 		return err
 	}
@@ -255,8 +255,8 @@ func FinishSwap(dir string) error {
 	return errors.Join(os.Rename(fresh, dir), storage.Disk{}.SyncDir(filepath.Dir(dir)))
 }
 
-// allocated gives the bytes that the files in dir occupy on disk.
-func allocated(dir string) (sum int64, err error) {
+// Allocated gives the bytes that the files in dir occupy on disk.
+func Allocated(dir string) (sum int64, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return 0, err

@@ -44,6 +44,8 @@ type DB struct {
 	log   badgerLog    // of b
 	watch atomic.Pointer[sigbus.Watch]
 	bad   atomic.Bool // Badger failed to write
+
+	readOnly bool // see OpenReadOnly
 }
 
 var (
@@ -63,6 +65,14 @@ type Tuning struct {
 
 // Open opens the index at dir, and makes it where there is none.
 func Open(dir string, log *slog.Logger, r Room, t Tuning) (*DB, error) {
+	d, err := newDB(dir, log, r, t)
+	if err != nil {
+		return nil, err
+	}
+	return d, d.open()
+}
+
+func newDB(dir string, log *slog.Logger, r Room, t Tuning) (*DB, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -73,8 +83,7 @@ func Open(dir string, log *slog.Logger, r Room, t Tuning) (*DB, error) {
 	if t.Synced == nil {
 		t.Synced = func(string) {}
 	}
-	d := &DB{dir: dir, l: log, room: r, t: t}
-	return d, d.open()
+	return &DB{dir: dir, l: log, room: r, t: t}, nil
 }
 
 func (d *DB) options(l badgerLog) badger.Options {
@@ -153,7 +162,7 @@ func removeUnborn(dir string) error {
 // checkTables opens every table of the manifest once where a panic can be caught: Badger opens them in goroutines of its own, and panics over a damaged footer.
 // A table that the manifest does not name was being written when its process was killed; Badger removes it.
 func checkTables(dir string, o badger.Options) error {
-	m, err := readManifest(dir, o)
+	m, _, err := readManifest(dir, o)
 	if err != nil {
 		return err
 	}
@@ -166,19 +175,19 @@ func checkTables(dir string, o badger.Options) error {
 	return nil
 }
 
-// readManifest gives the tables that Badger counts as its own; none where there is no index yet. A missing table is for Badger to complain of.
-func readManifest(dir string, o badger.Options) (m badger.Manifest, err error) {
+// readManifest gives the tables that Badger counts as its own, none where there is no index yet, and where the manifest's last whole entry ends. A missing table is for
+// Badger to complain of.
+func readManifest(dir string, o badger.Options) (m badger.Manifest, end int64, err error) {
 	f, err := os.Open(filepath.Join(dir, badger.ManifestFilename))
 	if errors.Is(err, os.ErrNotExist) {
-		return badger.Manifest{}, nil
+		return badger.Manifest{}, 0, nil
 	}
 	if err != nil {
-		return badger.Manifest{}, err
+		return badger.Manifest{}, 0, err
 	}
 	defer f.Close()
 	defer damageOfPanic(&err)
-	m, _, err = badger.ReplayManifestFile(f, o.ExternalMagicVersion, o)
-	return m, err
+	return badger.ReplayManifestFile(f, o.ExternalMagicVersion, o)
 }
 
 func checkTable(name string) (err error) {

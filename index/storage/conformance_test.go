@@ -301,6 +301,25 @@ func testLock(t *testing.T, s Storage, dir string) {
 	ok(t, l.Close())
 	_, err = s.Lock(filepath.Join(dir, "none", "lock"), "x")
 	fails(t, err, os.ErrNotExist)
+
+	_, err = s.LockShared(filepath.Join(dir, "other"))
+	fails(t, err, os.ErrNotExist)
+	a, err := s.LockShared(name)
+	ok(t, err)
+	b, err := s.LockShared(name)
+	ok(t, err)
+	for _, reader := range []io.Closer{a, b} {
+		if _, err := s.Lock(name, "three"); !errors.As(err, &held) || held.Holder != readers {
+			t.Fatalf("a lock beside readers: %v", err)
+		}
+		ok(t, reader.Close())
+	}
+	l, err = s.Lock(name, "three")
+	ok(t, err)
+	if _, err := s.LockShared(name); !errors.As(err, &held) || held.Holder != "three" {
+		t.Fatalf("a reader beside a writer: %v", err)
+	}
+	ok(t, l.Close())
 }
 
 func testWholeFiles(t *testing.T, s Storage, dir string) {

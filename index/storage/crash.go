@@ -52,7 +52,7 @@ func copyDir(d *memDir, files map[*memFile]*memFile, dirs map[*memDir]*memDir) *
 
 // Now gives the file system as the image's running process saw it, nothing lost, as after a kill of the process.
 func (i *Image) Now() *Mem {
-	m := &Mem{root: copyDir(i.root, map[*memFile]*memFile{}, map[*memDir]*memDir{}), locks: map[string]string{}}
+	m := &Mem{root: copyDir(i.root, map[*memFile]*memFile{}, map[*memDir]*memDir{}), locks: map[string]*memLock{}}
 	return m
 }
 
@@ -88,7 +88,7 @@ func (i *Image) Crash(seed uint64) *Mem {
 		out.durable = maps.Clone(out.now)
 		return out
 	}
-	return &Mem{root: dir(i.root), locks: map[string]string{}}
+	return &Mem{root: dir(i.root), locks: map[string]*memLock{}}
 }
 
 // fate is what becomes of a change that was not synced.

@@ -57,14 +57,14 @@ func (Disk) Lock(name, holder string) (io.Closer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := retry(func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }); err != nil {
-		b := make([]byte, 512)
-		n, _ := f.ReadAt(b, 0) // for the message only
-		f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, &Locked{Holder: strings.TrimSpace(string(b[:n]))}
+	if err := flock(f, unix.LOCK_EX); err != nil {
+		// What the file says is of the last one who wrote it; readers do not.
+		var held *Locked
+		if errors.As(err, &held) && flock(f, unix.LOCK_SH) == nil {
+			held.Holder = readers
 		}
-		return nil, &os.PathError{Op: "flock", Path: name, Err: err}
+		f.Close()
+		return nil, err
 	}
 	err = f.Truncate(0)
 	if err == nil {
@@ -75,6 +75,33 @@ func (Disk) Lock(name, holder string) (io.Closer, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// LockShared is of Storage. It works on a file system that is mounted read-only.
+func (Disk) LockShared(name string) (io.Closer, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := flock(f, unix.LOCK_SH); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// flock takes a lock without waiting; *Locked while others hold it.
+func flock(f *os.File, how int) error {
+	err := retry(func() error { return unix.Flock(int(f.Fd()), how|unix.LOCK_NB) })
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EWOULDBLOCK):
+		b := make([]byte, 512)
+		n, _ := f.ReadAt(b, 0) // for the message only
+		return &Locked{Holder: strings.TrimSpace(string(b[:n]))}
+	}
+	return &os.PathError{Op: "flock", Path: f.Name(), Err: err}
 }
 
 var flags = map[How]int{

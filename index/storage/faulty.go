@@ -154,6 +154,10 @@ func (f *Faulty) Lock(name, holder string) (io.Closer, error) {
 	return give(f, Call{Op: OpLock, Name: name}, func() (io.Closer, error) { return f.Storage.Lock(name, holder) })
 }
 
+func (f *Faulty) LockShared(name string) (io.Closer, error) {
+	return give(f, Call{Op: OpLock, Name: name}, func() (io.Closer, error) { return f.Storage.LockShared(name) })
+}
+
 func (f *Faulty) Open(name string, how How) (File, error) {
 	c := Call{Op: OpOpen, Name: name}
 	if m := how.mode(); m == Create || m == Replace {

@@ -19,7 +19,7 @@ const memFree = 1 << 40
 type Mem struct {
 	mu    sync.Mutex
 	root  *memDir
-	locks map[string]string // name → holder
+	locks map[string]*memLock // by name
 }
 
 // memDir is a folder: what it holds, what it held when it was synced last, and what was done since, in order. Values
@@ -42,7 +42,7 @@ func newDir() *memDir { return &memDir{now: map[string]any{}, durable: map[strin
 
 // NewMem makes a file system that holds the empty folder dir, and those above it, durably.
 func NewMem(dir string) *Mem {
-	m := &Mem{root: newDir(), locks: map[string]string{}}
+	m := &Mem{root: newDir(), locks: map[string]*memLock{}}
 	d := m.root
 	for _, part := range parts(dir) {
 		sub := newDir()
@@ -229,24 +229,57 @@ func (m *Mem) Lock(name, holder string) (io.Closer, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	name = path.Clean(name)
-	if by, held := m.locks[name]; held {
-		return nil, &Locked{Holder: by}
+	if l := m.locks[name]; l != nil {
+		return nil, &Locked{Holder: l.holder}
 	}
-	if _, _, _, err := m.find(name); err != nil {
+	in, base, node, err := m.find(name)
+	if err != nil {
 		return nil, fail("lock", name, err)
 	}
-	m.locks[name] = holder
-	return &memLock{m, name}, nil
+	if node == nil {
+		in.change(dirChange{base: &memFile{}})
+	}
+	m.locks[name] = &memLock{m: m, name: name, holder: holder, times: 1}
+	return m.locks[name], nil
 }
 
+// LockShared is of Storage.
+func (m *Mem) LockShared(name string) (io.Closer, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	name = path.Clean(name)
+	_, _, node, err := m.find(name)
+	if err == nil && node == nil {
+		err = unix.ENOENT
+	}
+	if err != nil {
+		return nil, fail("lock", name, err)
+	}
+	l := m.locks[name]
+	switch {
+	case l == nil:
+		l = &memLock{m: m, name: name, holder: readers, shared: true}
+		m.locks[name] = l
+	case !l.shared:
+		return nil, &Locked{Holder: l.holder}
+	}
+	l.times++
+	return l, nil
+}
+
+// memLock is a lock that is held, by one or, if it is shared, several times.
 type memLock struct {
-	m    *Mem
-	name string
+	m            *Mem
+	name, holder string
+	shared       bool
+	times        int
 }
 
 func (l *memLock) Close() error {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
-	delete(l.m.locks, l.name)
+	if l.times--; l.times == 0 {
+		delete(l.m.locks, l.name)
+	}
 	return nil
 }

@@ -29,6 +29,10 @@ type Storage interface {
 	// Lock takes the lock file name until it is closed or the process ends, and writes into it who holds it. It does
 	// not wait: the error is *Locked while somebody else holds it.
 	Lock(name, holder string) (io.Closer, error)
+	// LockShared takes the lock file name beside others who took it so, and keeps Lock out until it is closed or the
+	// process ends. It changes nothing: a lock file that is not there is an error (ENOENT). The error is *Locked while
+	// somebody holds it by Lock.
+	LockShared(name string) (io.Closer, error)
 }
 
 // How says how a file is opened. One of the first four, and Direct with it.
@@ -82,7 +86,10 @@ type Info struct {
 	Dir  bool
 }
 
-// Locked is the error of Lock while somebody else holds the lock.
+// readers is the holder of a lock that was taken by LockShared.
+const readers = "who opened it for reading only"
+
+// Locked is the error of Lock and LockShared while somebody else holds the lock.
 type Locked struct{ Holder string }
 
 func (e *Locked) Error() string { return fmt.Sprintf("held by %s", e.Holder) }
