@@ -20,6 +20,7 @@ type content struct {
 	split  *chunk.Splitter
 
 	closed  []*draftSegment
+	edited  []*draftSegment // of closed, those with edits: the one overwritten last is the last
 	tail    manifest.Segment
 	flying  []*pending // parallel to tail.Chunks; nil where the chunk is settled
 	cur     []byte     // from the arena
@@ -34,6 +35,7 @@ type content struct {
 type draftSegment struct {
 	start, len, zero int64
 	encoded          []byte
+	edits            *manifest.Segment // what overwriting has made of it since; it may name chunks that no run uses
 }
 
 func newContent(d *Draft, number uint32, base int64) *content {
@@ -251,11 +253,12 @@ func (c *content) closeTail() error {
 	if c.tail.Len == 0 {
 		return nil
 	}
-	for _, part := range c.tail.Split() {
-		seg, err := closeSegment(part)
-		if err != nil {
-			return err
-		}
+	c.tail.DropUnused()
+	parts, err := closeParts(&c.tail)
+	if err != nil {
+		return err
+	}
+	for _, seg := range parts {
 		c.closed = append(c.closed, seg)
 		c.zero += seg.zero
 	}
@@ -264,18 +267,22 @@ func (c *content) closeTail() error {
 	return nil
 }
 
-func closeSegment(m *manifest.Segment) (*draftSegment, error) {
-	encoded, err := manifest.EncodeSegment(m)
-	if err != nil {
-		return nil, err
-	}
-	seg := &draftSegment{start: m.Start, len: m.Len, encoded: encoded}
-	for _, r := range m.Runs {
-		if r.Chunk == manifest.ZeroRun {
-			seg.zero += r.Len
+// closeParts makes closed segments of m, one as a rule.
+func closeParts(m *manifest.Segment) (out []*draftSegment, err error) {
+	for _, part := range m.Split() {
+		encoded, err := manifest.EncodeSegment(part)
+		if err != nil {
+			return nil, err
 		}
+		seg := &draftSegment{start: part.Start, len: part.Len, encoded: encoded}
+		for _, r := range part.Runs {
+			if r.Chunk == manifest.ZeroRun {
+				seg.zero += r.Len
+			}
+		}
+		out = append(out, seg)
 	}
-	return seg, nil
+	return out, nil
 }
 
 // spill moves closed segments out of memory.
@@ -309,7 +316,10 @@ func (c *content) finish() (inline []byte, err error) {
 	if err := c.cut(); err != nil {
 		return nil, err
 	}
-	return nil, c.closeTail()
+	if err := c.closeTail(); err != nil {
+		return nil, err
+	}
+	return nil, c.closeEdited(0)
 }
 
 // discard gives the buffers back. The content cannot be used afterwards.

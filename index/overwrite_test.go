@@ -126,6 +126,10 @@ func TestOverwritesEverywhere(t *testing.T) {
 					p := memory(r.Uint64(), r.IntN(2<<20))
 					_, err = f.WriteAt(p, int64(len(model)))
 					model = append(model, p...)
+				case k < 10:
+					f.n.mu.Lock()
+					err = f.n.content.closeEdited(r.IntN(1 << 14)) // as if more had been overwritten than is kept
+					f.n.mu.Unlock()
 				case k < 100:
 					n = min(n*10, len(model)-off)
 					clear(model[off : off+n])
@@ -218,9 +222,8 @@ func TestManyOverwritesTakeLittleMemory(t *testing.T) {
 		return m.HeapAlloc
 	}
 	before := heap()
-	// Each takes a look at all before it: under the race detector, which is slow at that and whose memory says nothing, there are fewer.
-	overwrites := int64(20000 / raceFactor)
-	for i := range overwrites {
+	const overwrites = 20000
+	for i := range int64(overwrites) {
 		if _, err := f.WriteAt(fmt.Appendf(nil, "%d", i), i*7919%(1<<18)<<12); err != nil {
 			t.Fatal(err)
 		}
