@@ -31,13 +31,14 @@ var mayImport = map[string][]string{
 	"kfd":       {"bounded"},
 	"cuda":      {},
 	"preflight": {},
+	"park":      {},
 	"fs":        {"index"},
 	"archive":   {"index"},
 	"prefetch":  {"index"},
 	"restore":   {"bounded", "index", "prefetch", "kfd"},
 	"daemon":    {"bounded", "index", "fs", "archive", "prefetch", "restore", "kfd"},
-	"cmd":       {"index", "kfd", "fs", "archive", "prefetch", "restore", "daemon", "cuda", "preflight"},
-	"tests":     {"index", "kfd", "fs", "archive", "prefetch", "restore", "daemon", "cuda", "preflight"},
+	"cmd":       {"index", "kfd", "fs", "archive", "prefetch", "restore", "daemon", "cuda", "preflight", "park"},
+	"tests":     {"index", "kfd", "fs", "archive", "prefetch", "restore", "daemon", "cuda", "preflight", "park"},
 }
 
 // leaves import nothing of this module.

@@ -1,0 +1,19 @@
+//go:build !linux || !amd64
+
+package inject
+
+import "errors"
+
+// Task is a process all of whose threads stand still.
+type Task struct{ PID int }
+
+var errElsewhere = errors.New("system calls can be injected on Linux on x86-64 alone")
+
+// Stop refuses.
+func Stop(int, Options, func(*Task) error) error { return errElsewhere }
+
+// Call refuses.
+func (t *Task) Call(uintptr, ...uint64) (uint64, error) { return 0, errElsewhere }
+
+// Read refuses.
+func (t *Task) Read(uint64, []byte) error { return errElsewhere }
