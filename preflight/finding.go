@@ -64,6 +64,16 @@ func (r Report) Blocking() []Finding {
 	return slices.DeleteFunc(slices.Clone(r.Findings), func(f Finding) bool { return f.Effect != Stops && f.Effect != Loses })
 }
 
+// Of are the processes with findings of a kind that the dump takes care of.
+func (r Report) Of(kind string) (pids []int) {
+	for _, f := range r.Findings {
+		if f.Kind == kind && f.Effect == Note {
+			pids = append(pids, f.PID)
+		}
+	}
+	return pids
+}
+
 // OK tells that nothing known stands in the way of a dump.
 func (r Report) OK() bool { return len(r.Blocking()) == 0 }
 

@@ -43,8 +43,12 @@ func (t *task) finding(kind string, d *details, o *Options) Finding {
 	} else if strings.Contains(f.Do, "%s") {
 		f.Do = fmt.Sprintf(f.Do, d)
 	}
-	if slices.Contains(o.Handled, kind) {
-		f.Effect, f.Do = Note, "dump takes care of it"
+	if handle := o.Handle[kind]; handle != nil {
+		if err := handle(t.pid); err != nil {
+			f.What += fmt.Sprintf("; dump cannot take care of it: %v", err)
+		} else {
+			f.Effect, f.Do = Note, "dump takes care of it"
+		}
 	}
 	return f
 }

@@ -43,8 +43,8 @@ type Options struct {
 	Driver error
 	// AMD: a plugin of CRIU's takes care of /dev/kfd and render nodes.
 	AMD bool
-	// Handled are kinds of findings that the dump takes care of by itself.
-	Handled []string
+	// Handle are kinds of findings that the dump takes care of by itself, unless the function tells why it cannot for a process.
+	Handle map[string]func(pid int) error
 	// Limit bounds the time; 0: 10 s.
 	Limit time.Duration
 }

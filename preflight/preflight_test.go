@@ -2,6 +2,7 @@ package preflight
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"os"
 	"os/exec"
@@ -200,9 +201,15 @@ func TestHandled(t *testing.T) {
 	defer b.Close()
 	ring := &task{pid: 1, found: map[string]*details{}}
 	ring.add(kindURing, "descriptor %d", 7)
-	for handled, want := range map[string]Effect{"": Stops, kindURing: Note} {
-		if f := ring.finding(kindURing, ring.found[kindURing], &Options{Handled: []string{handled}}); f.Effect != want || !strings.Contains(f.What, "descriptor 7") {
-			t.Errorf("handled %q: %+v", handled, f)
+	busy := func(int) error { return errors.New("it is busy") }
+	idle := func(int) error { return nil }
+	for _, tc := range []struct {
+		handle map[string]func(int) error
+		want   Effect
+		says   string
+	}{{nil, Stops, "descriptor 7"}, {map[string]func(int) error{kindURing: idle}, Note, "descriptor 7"}, {map[string]func(int) error{kindURing: busy}, Stops, "it is busy"}} {
+		if f := ring.finding(kindURing, ring.found[kindURing], &Options{Handle: tc.handle}); f.Effect != tc.want || !strings.Contains(f.What, tc.says) {
+			t.Errorf("%+v, want %s and %q", f, tc.want, tc.says)
 		}
 	}
 }

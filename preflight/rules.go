@@ -43,6 +43,11 @@ const (
 	kindSuspended  = "cuda-suspended"
 )
 
+// Kinds that a dump can take care of.
+const (
+	CUDAInherited = kindInherited
+)
+
 // rules say what each kind stops, and what helps. What is in quotes of CRIU's is the option of its command line, as it is given after --.
 var rules = map[string]rule{
 	kindURing: {Stops, "has an io_uring ring (%s), and criu dumps none",

@@ -27,6 +27,8 @@ type dumping struct {
 	force  bool
 	gpu    *nvidia      // nil where NVIDIA GPUs are left alone
 	end    func() error // gives back what was taken of them
+
+	useless []int // processes with devices of their parents'
 }
 
 func (a *app) dumpCmd() *cobra.Command {
@@ -37,6 +39,9 @@ func (a *app) dumpCmd() *cobra.Command {
 		Short: "checkpoint processes straight into a store",
 		Long: `Dump checkpoints process PID and its descendants with criu, as checkpoint NAME of the store; nothing is written elsewhere. When it fails the checkpoint is given up
 and the processes go on. What CUDA processes have on NVIDIA GPUs is moved into their memory first; --no-gpu leaves that to criu's cuda_plugin. Options for criu follow --, as criu itself takes them.
+
+Children that CUDA processes have forked hold devices of the GPUs that they can never use, and that criu does not dump: dump lets them close these, unless --keep-inherited
+is given.
 
 Before anything is touched dump looks for what is known to stand in the way, as gpucr-fs check --pid does, and refuses with a line for each. --force goes on all the
 same: criu may refuse then, and processes that the driver cannot give their GPUs back are lost.`,
@@ -112,6 +117,9 @@ func (d *dumping) dump(ctx context.Context, images string) (err error) {
 	defer done()
 	defer func() { err = errors.Join(err, d.end()) }()
 	if gpu := d.gpu; gpu != nil {
+		if err := d.letGo(ctx); err != nil {
+			return err
+		}
 		var undo func(context.Context) error
 		undo, err = gpu.Prepare(ctx, d.pid)
 		defer func() {

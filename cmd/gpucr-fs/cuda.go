@@ -23,6 +23,7 @@ import (
 type nvidiaFlags struct {
 	cudaFlags
 	off     bool
+	keep    bool // what forked children have inherited
 	record  bool
 	timeout time.Duration
 	devices string
@@ -31,6 +32,7 @@ type nvidiaFlags struct {
 func (f *nvidiaFlags) addDump(fl *pflag.FlagSet) {
 	f.add(fl)
 	fl.BoolVar(&f.off, "no-gpu", false, "leave NVIDIA GPUs alone, for CRIU's cuda_plugin to move their memory")
+	fl.BoolVar(&f.keep, "keep-inherited", false, "leave forked children of CUDA processes the GPU devices that they inherited and cannot use")
 	fl.DurationVar(&f.timeout, "gpu-timeout", 10*time.Second, "how long to wait for the end of GPU work before a dump fails")
 }
 

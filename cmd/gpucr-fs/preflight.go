@@ -13,8 +13,11 @@ import (
 
 // lookAt examines a tree. n, nil where NVIDIA GPUs are left alone, asks the driver, when a process looks like using CUDA.
 func lookAt(ctx context.Context, root int, args *restore.Args, n *nvidia) (preflight.Report, error) {
-	o := preflight.Options{Root: root, CRIU: args, NoCUDA: n == nil, AMD: amdgpuPlugins() != ""}
+	o := preflight.Options{Root: root, CRIU: args, NoCUDA: n == nil, AMD: amdgpuPlugins() != "", Handle: map[string]func(int) error{}}
 	if n != nil {
+		if !n.flags.keep {
+			o.Handle[preflight.CUDAInherited] = func(pid int) error { return inherited(root, pid) }
+		}
 		if n.flags.present() {
 			o.States = n.state
 		} else {
@@ -46,6 +49,7 @@ func (d *dumping) preflight(ctx context.Context) error {
 	if err != nil {
 		fmt.Fprintf(d.a.err, "gpucr-fs: %v\n", err)
 	}
+	d.useless = r.Of(preflight.CUDAInherited)
 	found := r.Blocking()
 	for _, f := range found {
 		fmt.Fprintf(d.a.err, "gpucr-fs: %v\n", f)

@@ -32,13 +32,32 @@ type Sim struct {
 	Library, App string
 	// Device is what processes with VRAM have open: a file that CRIU does not dump.
 	Device string
+	// Mapped is what they have mapped: a block device, which CRIU does not dump either.
+	Mapped string
 }
 
 // fuse is the number of /dev/fuse, the stand-in for a GPU's device.
 var fuse = unix.Mkdev(10, 229)
 
-// Close takes the device away.
-func (s *Sim) Close() error { return os.Remove(s.Device) }
+// Close takes the devices away.
+func (s *Sim) Close() error { return errors.Join(os.Remove(s.Device), os.Remove(s.Mapped)) }
+
+// blockDevice gives the number of a block device that is there.
+func blockDevice() (int, error) {
+	names, err := filepath.Glob("/sys/class/block/*/dev")
+	if err != nil || len(names) == 0 {
+		return 0, errors.New("cudasim: no block device; load the module loop")
+	}
+	text, err := os.ReadFile(names[0])
+	if err != nil {
+		return 0, err
+	}
+	var major, minor uint32
+	if _, err := fmt.Sscanf(string(text), "%d:%d", &major, &minor); err != nil {
+		return 0, fmt.Errorf("cudasim: %s: %w", names[0], err)
+	}
+	return int(unix.Mkdev(major, minor)), nil
+}
 
 // Build compiles driver and application into dir with the C compiler.
 func Build(dir string) (*Sim, error) {
@@ -58,7 +77,7 @@ func Build(dir string) (*Sim, error) {
 	}
 	flags := []string{"-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"}
 	for _, args := range [][]string{
-		{"-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", s.Library, "cudasim.c"},
+		{"-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", s.Library, "cudasim.c", "results.c"},
 		{"-o", s.App, "app.c", s.Library, "-Wl,-rpath," + dir},
 	} {
 		cmd := exec.Command("cc", append(flags, args...)...)
@@ -70,6 +89,14 @@ func Build(dir string) (*Sim, error) {
 	s.Device = fmt.Sprintf("/dev/nvidia-sim%d", os.Getpid())
 	if err := unix.Mknod(s.Device, unix.S_IFCHR|0o666, int(fuse)); err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, &os.PathError{Op: "mknod", Path: s.Device, Err: err}
+	}
+	block, err := blockDevice()
+	if err != nil {
+		return nil, err
+	}
+	s.Mapped = s.Device + "-mapped"
+	if err := unix.Mknod(s.Mapped, unix.S_IFBLK|0o666, block); err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, &os.PathError{Op: "mknod", Path: s.Mapped, Err: err}
 	}
 	return s, nil
 }
@@ -83,7 +110,7 @@ type Options struct {
 
 // Env is what a program that loads the simulated driver needs in its environment.
 func (s *Sim) Env(o Options) []string {
-	return []string{"CUDASIM_DEVICE=" + s.Device, "CUDASIM_DIR=" + s.Dir, "CUDASIM_GPUS=" + strconv.Itoa(max(o.GPUs, 1)), "CUDASIM_HOST=" + strconv.Itoa(o.Host)}
+	return []string{"CUDASIM_DEVICE=" + s.Device, "CUDASIM_MAPPED=" + s.Mapped, "CUDASIM_DIR=" + s.Dir, "CUDASIM_GPUS=" + strconv.Itoa(max(o.GPUs, 1)), "CUDASIM_HOST=" + strconv.Itoa(o.Host)}
 }
 
 // Target is an application, or what it has become after a restore: it is known by its pid and sockets.

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Call lets the process's first thread make a system call, and gives its result. An errno is the error, as a unix.Errno.
+// Call lets the process's first thread make a system call, and gives its result. An errno is the error, as a
+// unix.Errno.
 func (t *Task) Call(nr uintptr, args ...uint64) (uint64, error) {
 	th := t.threads[0]
 	for {
@@ -67,7 +68,8 @@ func (t *Task) try(th *thread, nr uintptr, args []uint64) (uint64, error) {
 	return after.Rax, nil
 }
 
-// toCall lets a thread run to the beginning or the end of its call. A signal that comes before is delivered to where the thread was: the call is off then.
+// toCall lets a thread run to the beginning or the end of its call. A signal that comes before is delivered to where
+// the thread was: the call is off then.
 func (t *Task) toCall(th *thread) error {
 	for {
 		if err := unix.PtraceSyscall(th.tid, 0); err != nil {
@@ -148,7 +150,8 @@ const (
 	sequenceAt       = 8      // of rseq_cs in struct rseq
 )
 
-// leaveSequence moves a thread that is within a restartable sequence to where it goes when it is preempted there: the kernel would not know any more that it was.
+// leaveSequence moves a thread that is within a restartable sequence to where it goes when it is preempted there: the
+// kernel would not know any more that it was.
 func (t *Task) leaveSequence(th *thread) error {
 	var c configuration
 	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, getConfiguration, uintptr(th.tid), unsafe.Sizeof(c), uintptr(unsafe.Pointer(&c)), 0, 0)

@@ -1,28 +1,34 @@
-// Package inject lets a stopped process make system calls of somebody else's choice, and bears being killed at any moment of it.
+// Package inject lets a stopped process make system calls of somebody else's choice, and bears being killed at any
+// moment of it.
 //
 // # Why a kill is borne
 //
-// Who traces a process and sets its registers has to set them back. When the tracer dies in between, the kernel detaches and the process runs on with what it
-// has then. So nothing here depends on a tracer's life: before a call, a few instructions are written to a place that the process never executes by itself,
+// Who traces a process and sets its registers has to set them back. When the tracer dies in between, the kernel
+// detaches and the process runs on with what it has then. So nothing here depends on a tracer's life: before a call,
+// a few instructions are written to a place that the process never executes by itself,
 //
 //	syscall
 //	mov rax, …   each of the nine registers that a call takes or loses
 //	jmp …        where the thread was
 //
-// and one PTRACE_SETREGS, which the kernel does as a whole or not at all, sets instruction pointer, number and arguments. Thrown away at any point, the thread
-// makes the call and goes on where it was, with all its registers: SYSCALL changes RAX, RCX and R11 alone; flags, stack, vector registers and the other six are
-// never touched. A tracer that lives takes the thread back at the end of the call, and the instructions after it never run.
+// and one PTRACE_SETREGS, which the kernel does as a whole or not at all, sets instruction pointer, number and
+// arguments. Thrown away at any point, the thread makes the call and goes on where it was, with all its registers:
+// SYSCALL changes RAX, RCX and R11 alone; flags, stack, vector registers and the other six are never touched. A
+// tracer that lives takes the thread back at the end of the call, and the instructions after it never run.
 //
-// The place is behind the end of a segment of code, in its last page: the kernel maps whole pages, and an ELF file says how far its segment goes. Private mappings
-// alone are taken, so that the write, as a debugger's breakpoint, makes a copy of the page and touches no file. What was there is put back; after a kill the bytes
-// stay, and nobody executes them.
+// The place is behind the end of a segment of code, in its last page: the kernel maps whole pages, and an ELF file
+// says how far its segment goes. Private mappings alone are taken, so that the write, as a debugger's breakpoint,
+// makes a copy of the page and touches no file. What was there is put back; after a kill the bytes stay, and nobody
+// executes them.
 //
 // # What a call does not disturb
 //
-// All threads of the process are stopped, by PTRACE_SEIZE and PTRACE_INTERRUPT, which send no signal. A system call that was interrupted so is made again
-// (-ERESTARTSYS, -ERESTARTNOINTR, -ERESTARTNOHAND: its instruction once more; -ERESTART_RESTART_BLOCK: restart_syscall, with its time left). One in a
-// restartable sequence (rseq) goes on at its abort handler, as after any preemption. A signal that comes meanwhile is delivered to the place where the thread was
-// before the call is made, and the call follows at its handler's first instruction. PTRACE_O_EXITKILL is never set.
+// All threads of the process are stopped, by PTRACE_SEIZE and PTRACE_INTERRUPT, which send no signal. A system call
+// that was interrupted so is made again (-ERESTARTSYS, -ERESTARTNOINTR, -ERESTARTNOHAND: its instruction once more;
+// -ERESTART_RESTART_BLOCK: restart_syscall, with its time left). One in a restartable sequence (rseq) goes on at its
+// abort handler, as after any preemption. A signal that comes meanwhile is delivered to the place where the thread
+// was before the call is made, and the call follows at its handler's first instruction. PTRACE_O_EXITKILL is never
+// set.
 //
 // # Steps, and what a kill at each leaves
 //
@@ -34,6 +40,7 @@
 //
 // # Limits
 //
-// x86-64 alone; processes of 32 bits, with a shadow stack in use, with a seccomp filter (which could kill for a call that the program never makes), or in uninterruptible
-// sleep are refused. Sources: ptrace(2), syscall(2), rseq(2), elf(5); kernel/signal.c, arch/x86/kernel/signal.c, arch/x86/entry/entry_64.S and kernel/rseq.c of Linux 6.18.
+// x86-64 alone; processes of 32 bits, with a shadow stack in use, with a seccomp filter (which could kill for a call
+// that the program never makes), or in uninterruptible sleep are refused. Sources: ptrace(2), syscall(2), rseq(2),
+// elf(5); kernel/signal.c, arch/x86/kernel/signal.c, arch/x86/entry/entry_64.S and kernel/rseq.c of Linux 6.18.
 package inject

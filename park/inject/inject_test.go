@@ -150,7 +150,8 @@ func work(task *Task) error {
 	return nil
 }
 
-// Every thread goes on as if nothing had been, whatever it was at, and whatever the first thread was at, which makes the calls.
+// Every thread goes on as if nothing had been, whatever it was at, and whatever the first thread was at, which makes
+// the calls.
 func TestCalls(t *testing.T) {
 	for first, name := range []string{"registers and signals", "nanosleep", "read", "poll", "futex", "calls"} {
 		t.Run(name, func(t *testing.T) {
@@ -171,7 +172,8 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// tracer is a child of this test that injects into process PID, and kills itself at step N of "PID N". It ends with 0 when there are fewer steps.
+// tracer is a child of this test that injects into process PID, and kills itself at step N of "PID N". It ends with 0
+// when there are fewer steps.
 func tracer(what string) int {
 	var pid, at int
 	if _, err := fmt.Sscan(what, &pid, &at); err != nil {

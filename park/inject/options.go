@@ -13,7 +13,8 @@ var ErrGone = errors.New("the process has ended")
 type Options struct {
 	// Limit bounds how long the threads are waited for until they stop; 0: 5 s.
 	Limit time.Duration
-	// Step, nil for none, is called after each step that changes the process, by its name. Tests end the tracer there.
+	// Step, nil for none, is called after each step that changes the process, by its name. Tests end the tracer
+	// there.
 	Step func(name string)
 }
 

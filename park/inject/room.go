@@ -14,7 +14,8 @@ const (
 	pageSize    = 4096
 )
 
-// room finds addresses, the best first, where size bytes fit behind the end of a segment of code and before that of its mapping. read reads the process's memory.
+// room finds addresses, the best first, where size bytes fit behind the end of a segment of code and before that of
+// its mapping. read reads the process's memory.
 func room(all []Mapping, size uint64, read func(addr uint64, into []byte) error) []uint64 {
 	var found []uint64
 	for _, m := range all {

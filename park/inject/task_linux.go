@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Task is a process all of whose threads stand still. It lives for the time of a call of Stop, and only there, on one thread of this process, may it be used.
+// Task is a process all of whose threads stand still. It lives for the time of a call of Stop, and only there, on one
+// thread of this process, may it be used.
 type Task struct {
 	PID int
 
@@ -34,8 +35,9 @@ type thread struct {
 	regs unix.PtraceRegs // with which it goes on where it was: an interrupted call is made again
 }
 
-// Stop stops all threads of a process, calls f, and lets them go on, whatever f returns. The process notices nothing but the time. It must be no child of this
-// process for which somebody waits meanwhile: the kernel would tell that one of its stops.
+// Stop stops all threads of a process, calls f, and lets them go on, whatever f returns. The process notices nothing
+// but the time. It must be no child of this process for which somebody waits meanwhile: the kernel would tell that
+// one of its stops.
 func Stop(pid int, o Options, f func(*Task) error) error {
 	if o.Limit == 0 {
 		o.Limit = defaultLimit
@@ -45,7 +47,8 @@ func Stop(pid int, o Options, f func(*Task) error) error {
 	}
 	done := make(chan error, 1)
 	go func() {
-		// The kernel's tracer is a thread. It ends with this goroutine: what could not be let go then is by the kernel.
+		// The kernel's tracer is a thread. It ends with this goroutine: what could not be let go then is by the
+		// kernel.
 		runtime.LockOSThread()
 		t := &Task{PID: pid, o: o, end: time.Now().Add(o.Limit)}
 		err := t.stop()
@@ -142,7 +145,8 @@ func (t *Task) seize(tid int) error {
 	return nil
 }
 
-// standstill waits until a thread that was interrupted stops for that, and learns where it is. Signals that come before go their way.
+// standstill waits until a thread that was interrupted stops for that, and learns where it is. Signals that come
+// before go their way.
 func (t *Task) standstill(th *thread) error {
 	for {
 		s, err := t.wait(th.tid)
@@ -173,7 +177,8 @@ func ended(pid, tid int) bool {
 	return err != nil || strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
 }
 
-// worker tells a thread of io_uring's in the kernel: PF_IO_WORKER of linux/sched.h, the ninth field of proc_pid_stat(5).
+// worker tells a thread of io_uring's in the kernel: PF_IO_WORKER of linux/sched.h, the ninth field of
+// proc_pid_stat(5).
 func worker(pid, tid int) bool {
 	const ioWorker = 0x10
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/stat", pid, tid))

@@ -11,10 +11,13 @@
  *     fail ACTION CODE  "ok", and the driver's next such action fails
  *     stall ACTION MS   "ok", and the driver's next such action takes longer
  *     fork              "ok PID": a child that does nothing, with all descriptors of its parent
+ *     worker N          "ok PID": such a child, of two threads, that answers asks on SOCKET.N without the GPU, and opens its device on "open"
  */
 #define _GNU_SOURCE
 #include "cudasim.h"
 
+#include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,7 +83,7 @@ static void answer(FILE *out, uint64_t seed)
 	fprintf(out, "answer %016llx %llu\n", (unsigned long long)hash, (unsigned long long)count);
 }
 
-static void serve(const char *path)
+static int listening(const char *path)
 {
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
 	int l = socket(AF_UNIX, SOCK_STREAM, 0);
@@ -94,6 +97,43 @@ static void serve(const char *path)
 		perror("app: listen");
 		exit(1);
 	}
+	return l;
+}
+
+static volatile unsigned long long spins;
+
+static void *spin(void *p)
+{
+	for (;; spins++)
+		usleep(1000);
+	return p;
+}
+
+/* work answers as a forked worker does, which computes on the CPU. The descriptors that it opens have numbers of its own. */
+static void work(const char *path)
+{
+	pthread_t t;
+	unsigned long long n, count = 0;
+	int l = listening(path);
+	pthread_create(&t, NULL, spin, NULL);
+	for (;;) {
+		char line[256];
+		int fd = accept(l, NULL, NULL);
+		FILE *f = fd < 0 ? NULL : fdopen(fd, "r+");
+		if (f && fgets(line, sizeof line, f)) {
+			if (sscanf(line, "ask %llu", &n) == 1)
+				fprintf(f, "answer %016llx %llu\n", (unsigned long long)mix(n), ++count);
+			else if (!strcmp(line, "open\n"))
+				fprintf(f, "ok %d\n", open(getenv("CUDASIM_DEVICE"), O_RDWR | O_CLOEXEC));
+		}
+		if (f)
+			fclose(f);
+	}
+}
+
+static void serve(const char *path)
+{
+	int l = listening(path);
 	for (;;) {
 		int fd = accept(l, NULL, NULL);
 		FILE *f = fd < 0 ? NULL : fdopen(fd, "r+");
@@ -119,6 +159,17 @@ static void serve(const char *path)
 					close(fd);
 					for (;;)
 						pause();
+				}
+				fprintf(f, "ok %d\n", pid);
+			} else if (sscanf(line, "worker %llu", &n) == 1) {
+				int pid = fork();
+				if (pid == 0) {
+					char own[220];
+					prctl(PR_SET_PDEATHSIG, SIGKILL);
+					close(l);
+					close(fd);
+					snprintf(own, sizeof own, "%s.%llu", path, n);
+					work(own);
 				}
 				fprintf(f, "ok %d\n", pid);
 			} else {

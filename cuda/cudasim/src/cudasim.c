@@ -2,13 +2,14 @@
  * A libcuda.so.1 without a GPU, for tests: the driver's checkpoint interface and as much beside it as they need.
  *
  * VRAM is a file of each process and GPU in $CUDASIM_DIR. While a process has GPUs it also holds a device open that CRIU cannot dump, as with the real
- * driver. Checkpoint copies the files into memory of the process, removes them and closes the device; restore does the reverse. What is asked of another
+ * driver, and has another mapped. Both are $CUDASIM_DEVICE and $CUDASIM_MAPPED. Checkpoint copies the files into memory of the process, removes them and gives the devices up; restore does the reverse. What is asked of another
  * process goes through a socket to a thread there, which cuInit starts; its name holds the pid, so that it is found again after a restore.
  *
  * $CUDASIM_GPUS, 1 when not set, is how many GPUs there are. $CUDASIM_HOST, 0 when not set, is part of their UUIDs: another host has other GPUs.
  */
 #define _GNU_SOURCE
 #include "cudasim.h"
+#include "results.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -26,8 +27,6 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, OS_ERROR = 304, ILLEGAL_STATE = 401,
-       NOT_READY = 600, NOT_SUPPORTED = 801, UNKNOWN = 999 };
 enum { RUNNING, LOCKED, CHECKPOINTED, FAILED };
 enum { OP_LOCK, OP_CHECKPOINT, OP_RESTORE, OP_UNLOCK, OP_STATE, OPS };
 
@@ -65,6 +64,8 @@ static struct gpu {
 	void *saved;   /* while checkpointed */
 } gpus[MAX_GPUS];
 static int device_fd = -1;
+enum { MAPPINGS = 3, PAGE = 4096 };
+static void *mapped[MAPPINGS];
 
 static int from_env(const char *name, int otherwise)
 {
@@ -113,6 +114,31 @@ static bool all_io(bool write, int fd, void *buf, size_t size, off_t at)
 	return true;
 }
 
+/* map_device maps the second device a few times, not side by side. */
+static bool map_device(void)
+{
+	const char *path = getenv("CUDASIM_MAPPED");
+	if (!path || mapped[0])
+		return true;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	for (int i = 0; i < MAPPINGS; i++) {
+		char *room = mmap(NULL, 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		mapped[i] = room == MAP_FAILED ? MAP_FAILED : mmap(room, PAGE, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0);
+		if (mapped[i] == MAP_FAILED)
+			return false;
+	}
+	return close(fd) == 0;
+}
+
+static void unmap_device(void)
+{
+	for (int i = 0; i < MAPPINGS; i++) {
+		if (mapped[i])
+			munmap(mapped[i], 2 * PAGE);
+		mapped[i] = NULL;
+	}
+}
+
 /* attach opens the device and the VRAM of GPU g, which lies on the machine's GPU dev. */
 static bool attach(int g, int dev)
 {
@@ -121,7 +147,7 @@ static bool attach(int g, int dev)
 		device_fd = open(from_env_text("CUDASIM_DEVICE", "/dev/fuse"), O_RDWR | O_CLOEXEC);
 	vram_path(path, sizeof path, dev);
 	gpus[g].fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-	if (device_fd < 0 || gpus[g].fd < 0)
+	if (device_fd < 0 || gpus[g].fd < 0 || !map_device())
 		return false;
 	uuid_of(gpus[g].uuid, dev);
 	return ftruncate(gpus[g].fd, (off_t)gpus[g].size) == 0;
@@ -149,6 +175,7 @@ static int do_checkpoint(void)
 	if (device_fd >= 0)
 		close(device_fd);
 	device_fd = -1;
+	unmap_device();
 	return SUCCESS;
 }
 
@@ -312,6 +339,14 @@ static int ask(int pid, struct message *m, int *value)
 	return a.result;
 }
 
+/* forked leaves a child the device and its mappings, as the real driver does, and not the files that VRAM is here. */
+static void forked(void)
+{
+	for (int g = 0; g < MAX_GPUS; g++)
+		if (gpus[g].fd >= 0)
+			close(gpus[g].fd);
+}
+
 /* The driver's calls. */
 
 int cuInit(unsigned flags)
@@ -329,6 +364,7 @@ int cuInit(unsigned flags)
 	pthread_t thread;
 	for (int g = 0; g < MAX_GPUS; g++)
 		gpus[g].fd = -1;
+	pthread_atfork(NULL, NULL, forked);
 	int r = gpu_count() == 0 ? NO_DEVICE
 		: fd < 0 || bind(fd, (struct sockaddr *)&addr, len) || listen(fd, 8) || pthread_create(&thread, NULL, serve, (void *)(intptr_t)fd) ? OS_ERROR
 		: SUCCESS;
@@ -374,43 +410,6 @@ int cuDeviceTotalMem_v2(size_t *bytes, int dev)
 	(void)dev;
 	*bytes = (size_t)1 << 30;
 	return SUCCESS;
-}
-
-static const struct {
-	int code;
-	const char *name, *text;
-} errors[] = {
-	{SUCCESS, "CUDA_SUCCESS", "no error"},
-	{INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
-	{OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
-	{NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
-	{NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
-	{INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
-	{OS_ERROR, "CUDA_ERROR_OPERATING_SYSTEM", "an OS call failed"},
-	{ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE", "not permitted in this state"},
-	{NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
-	{NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
-	{UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
-};
-
-int cuGetErrorName(int code, const char **name)
-{
-	for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
-		if (errors[i].code == code) {
-			*name = errors[i].name;
-			return SUCCESS;
-		}
-	return INVALID_VALUE;
-}
-
-int cuGetErrorString(int code, const char **text)
-{
-	for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
-		if (errors[i].code == code) {
-			*text = errors[i].text;
-			return SUCCESS;
-		}
-	return INVALID_VALUE;
 }
 
 /* enter waits until calls are let in; leave ends what enter began. */

@@ -1,6 +1,7 @@
 /*
- * A process that notices when it is tampered with: threads in every kind of waiting, and threads that keep known values in all registers. It says "ready PID", then counts
- * rounds in shared memory at its argument, a file of 4096 bytes; a thread that finds something wrong writes what, at byte 64, and ends the process.
+ * A process that notices when it is tampered with: threads in every kind of waiting, and threads that keep known
+ * values in all registers. It says "ready PID", then counts rounds in shared memory at its argument, a file of 4096
+ * bytes; a thread that finds something wrong writes what, at byte 64, and ends the process.
  */
 #define _GNU_SOURCE
 #include <errno.h>

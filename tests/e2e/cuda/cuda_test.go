@@ -124,7 +124,7 @@ func TestDumpFails(t *testing.T) {
 	}
 }
 
-// A child that was forked after CUDA was used has the parent's devices open, which nobody can dump: that is found before the GPU is touched.
+// A child that was forked after CUDA was used has the parent's devices open, which nobody can dump. Told to leave them, dump refuses before the GPU is touched.
 func TestForkedChild(t *testing.T) {
 	r := start(t, cudasim.Options{})
 	line, err := r.app.Say(0, "fork", patience)
@@ -134,9 +134,10 @@ func TestForkedChild(t *testing.T) {
 	if _, err := r.app.Say(0, "fail lock 2", patience); err != nil {
 		t.Fatal(err)
 	}
-	r.fails([]string{"dump", r.store, "one", "-t", r.pid()}, "process "+child, "CUDA does not survive fork", "cannot be dumped")
-	if _, said, err := r.command("gpucr-fs", "check", "--pid", r.pid()); err == nil || !strings.Contains(said, "CUDA does not survive fork") {
-		t.Errorf("check: %v: %s", err, said)
+	r.fails([]string{"dump", r.store, "one", "-t", r.pid(), "--keep-inherited"}, "process "+child, "CUDA does not survive fork", "cannot be dumped")
+	out, said, err := r.command("gpucr-fs", "check", "--pid", r.pid())
+	if err != nil || !strings.Contains(out, "note: process "+child) || !strings.Contains(out, "dump takes care of it") {
+		t.Errorf("check: %v: %s%s", err, out, said)
 	}
 	// The failure that was asked for is still to come.
 	if _, said, err := r.command("cuda-checkpoint", "--action", "lock", "--pid", r.pid()); err == nil || !strings.Contains(said, "CUDA_ERROR_OUT_OF_MEMORY") {
