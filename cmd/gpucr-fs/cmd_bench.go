@@ -19,7 +19,7 @@ func (a *app) benchCmd() *cobra.Command {
 		Long: `Bench makes a scratch store on the disk of DIR, which may be a store, measures how fast a synthetic checkpoint goes in and comes out, and removes it. A store
 at DIR is not touched.`,
 		Example: "  gpucr-fs bench store/\n  gpucr-fs bench --size 4GiB --compression zstd /var/lib",
-		Args:    cobra.ExactArgs(1),
+		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p := a.progress("bench")
 			res, err := daemon.Bench(cmd.Context(), daemon.BenchOptions{Dir: args[0], Size: int64(amount), Compression: index.Compression(compression), Progress: p.tell})

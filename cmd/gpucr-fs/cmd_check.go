@@ -35,15 +35,15 @@ proc/sys/kernel/osrelease, proc/cpuinfo and proc/meminfo. NAME is a name, a tag 
 		Example: "  gpucr-fs check store/ web-1\n  gpucr-fs check --host /srv/hosts/gpu7 --fast store/ web-1\n  gpucr-fs check --pid 4711 -- --tcp-established",
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			own := 2
+			names := []string{"STORE", "NAME"}
 			if cmd.Flags().Changed("pid") {
-				own = 0
+				names = nil
 			}
-			args, rest, err := criuArgs(cmd, args, own)
+			args, rest, err := criuArgs(cmd, args, names)
 			if err != nil {
 				return err
 			}
-			if own == 0 {
+			if names == nil {
 				return a.checkPID(cmd.Context(), pid, rest, nvidia)
 			}
 			req.Ref = args[1]
@@ -61,7 +61,7 @@ proc/sys/kernel/osrelease, proc/cpuinfo and proc/meminfo. NAME is a name, a tag 
 			var warnings []string
 			req.Settings, warnings = topology.ParseSettings(os.LookupEnv)
 			for _, w := range warnings {
-				fmt.Fprintf(a.err, "gpucr-fs: %s\n", w)
+				a.note("%s", w)
 			}
 			res, err := do(cmd.Context(), a, args[0], "check", daemon.Check, req)
 			if err != nil {

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/spf13/cobra"
 )
 
@@ -9,7 +12,7 @@ func (a *app) completionCmd() *cobra.Command {
 		Use:       "completion SHELL",
 		Short:     "print the completion script for bash, zsh, fish or powershell",
 		Example:   "  gpucr-fs completion bash > /etc/bash_completion.d/gpucr-fs",
-		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		Args:      cobra.MatchAll(positional, validShell),
 		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch root := cmd.Root(); args[0] {
@@ -24,4 +27,11 @@ func (a *app) completionCmd() *cobra.Command {
 			}
 		},
 	}
+}
+
+func validShell(cmd *cobra.Command, args []string) error {
+	if err := cobra.OnlyValidArgs(cmd, args); err != nil {
+		return usage(fmt.Errorf("no completion for the shell %q", args[0]), "SHELL is one of "+strings.Join(cmd.ValidArgs, ", "))
+	}
+	return nil
 }

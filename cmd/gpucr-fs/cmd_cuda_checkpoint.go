@@ -92,7 +92,7 @@ to gpucr-fs stands in for it, for CRIU's cuda_plugin too. gpucr-fs dump and rest
 --get-state prints running, locked, checkpointed or failed. --action takes lock, checkpoint, restore or unlock. --toggle goes from running to checkpointed or
 back. --get-restore-tid prints the thread that serves the driver in the process.`,
 		Example: "  gpucr-fs cuda-checkpoint --action lock --pid 4711 --timeout 10000\n  gpucr-fs cuda-checkpoint --action checkpoint --pid 4711",
-		Args:    cobra.NoArgs,
+		Args:    positional,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return f.run(cmd, a)
 		},

@@ -66,7 +66,7 @@ func (a *app) guardianCmd() *cobra.Command {
 		Use:    "guardian",
 		Short:  "guard a restore (started by the daemon)",
 		Hidden: true,
-		Args:   cobra.NoArgs,
+		Args:   positional,
 		RunE:   func(*cobra.Command, []string) error { return uffd.GuardianMain() },
 	}
 }

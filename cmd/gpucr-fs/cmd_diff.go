@@ -16,7 +16,7 @@ func (a *app) diffCmd() *cobra.Command {
 		Long: `Diff compares two checkpoints file by file. Shared bytes of a file of B lie in chunks that A has in any of its files; unique ones do not. For a file that
 only A has, it is the other way round. Of the GPU buffer objects of B it tells which one of A has the same contents, wherever it lies. A and B are names, tags or beginnings of IDs.`,
 		Example: "  gpucr-fs diff store/ web-1 web-2",
-		Args:    cobra.ExactArgs(3),
+		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			res, err := do(cmd.Context(), a, args[0], "", daemon.Diff, daemon.DiffRequest{A: args[1], B: args[2]})
 			if err != nil {

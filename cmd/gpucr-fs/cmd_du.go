@@ -18,7 +18,7 @@ func (a *app) duCmd() *cobra.Command {
 chunks, stored bytes what these occupy on disk, compressed. Disk is what the store's folder occupies with index and journals; reclaimable is what gc would give
 back of it now.`,
 		Example: "  gpucr-fs du store/\n  gpucr-fs du --json store/",
-		Args:    cobra.ExactArgs(1),
+		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, err := do(cmd.Context(), a, args[0], "", daemon.Usage, daemon.UsageRequest{})
 			if err != nil {

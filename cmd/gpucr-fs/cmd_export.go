@@ -24,7 +24,7 @@ func (a *app) exportCmd() *cobra.Command {
 or as a tar stream to standard output, if TARGET is -. Files and directories appear under their name only when they are complete and on stable storage. In a
 directory, zero pages become holes. NAME is a name, a tag or the beginning of an ID.`,
 		Example: "  gpucr-fs export store/ web-1 /tmp/web-1\n  gpucr-fs export store/ web-1 web-1.tar.zst\n  gpucr-fs export store/ web-1 - | ssh other gpucr-fs import store/ web-1 -",
-		Args:    cobra.ExactArgs(3),
+		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			req := daemon.ExportRequest{Ref: args[1], Compression: archive.Compression(compression)}
 			if args[2] == "-" {

@@ -21,7 +21,7 @@ func (a *app) gcCmd() *cobra.Command {
 		Long: `Gc gives the space of payload that no checkpoint uses back to the file system, and removes incomplete checkpoints, whose writers died. It asks only when
 there are incomplete ones.`,
 		Example: "  gpucr-fs gc -n store/\n  gpucr-fs gc -y store/",
-		Args:    cobra.ExactArgs(1),
+		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.session(cmd.Context(), args[0], func(s *daemon.Session) error { return a.gc(cmd.Context(), s, dryRun, yes) })
 		},

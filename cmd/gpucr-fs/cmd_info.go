@@ -18,7 +18,7 @@ func (a *app) infoCmd() *cobra.Command {
 		Long: `Info reads the CRIU images of a checkpoint and shows its process tree with the memory of each process, what the dump cost, the GPUs with their buffer
 objects and queues, and how much of each file and of each buffer object is shared with other checkpoints. NAME is a name, a tag or the beginning of an ID.`,
 		Example: "  gpucr-fs info store/ web-1\n  gpucr-fs info --json store/ web-1",
-		Args:    cobra.ExactArgs(2),
+		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			res, err := do(cmd.Context(), a, args[0], "", daemon.Info, daemon.InfoRequest{Ref: args[1]})
 			if err != nil {

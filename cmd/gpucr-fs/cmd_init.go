@@ -17,7 +17,7 @@ func (a *app) initCmd() *cobra.Command {
 		Use:     "init STORE",
 		Short:   "make an empty store",
 		Example: "  gpucr-fs init /var/lib/gpucr-fs\n  gpucr-fs init --compression none /var/lib/gpucr-fs",
-		Args:    cobra.ExactArgs(1),
+		Args:    positional,
 		RunE: func(_ *cobra.Command, args []string) error {
 			dir, err := filepath.Abs(args[0])
 			if err != nil {

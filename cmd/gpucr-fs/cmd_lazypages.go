@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -49,7 +50,7 @@ other image directory serves as well.
 Interrupted before criu has come it ends; afterwards the processes depend on it, and it goes on.`,
 		Example: "  gpucr-fs lazy-pages -D /images -W /run/restore &\n  criu restore --lazy-pages -D /images -W /run/restore\n\n" +
 			"  gpucr-fs lazy-pages -d -D /images -W /run/web\n  runc restore --lazy-pages --image-path /images --work-path /run/web --bundle /srv/web web",
-		Args: cobra.NoArgs,
+		Args: positional,
 		RunE: func(cmd *cobra.Command, _ []string) error { return l.run(cmd.Context()) },
 	}
 	f := c.Flags()
@@ -232,7 +233,7 @@ func (l *lazyPages) background(ctx context.Context) error {
 	}
 	defer r.Close()
 	const statusFD = 3
-	args := []string{"lazy-pages", "-D", l.images, "-W", l.work, "--status-fd", strconv.Itoa(statusFD), "--prefetch-rate", strconv.FormatInt(int64(l.rate), 10)}
+	args := []string{"lazy-pages", "--json", "-D", l.images, "-W", l.work, "--status-fd", strconv.Itoa(statusFD), "--prefetch-rate", strconv.FormatInt(int64(l.rate), 10)}
 	for name, v := range map[string]string{"--pidfile": l.pidfile, "--log-file": l.output} {
 		if v != "" {
 			args = append(args, name, v)
@@ -266,9 +267,17 @@ func (l *lazyPages) background(ctx context.Context) error {
 		return cmd.Process.Release()
 	}
 	err = cmd.Wait()
-	if text, rerr := os.ReadFile(said); rerr == nil && len(text) > 0 {
-		line, _, _ := bytes.Cut(bytes.TrimPrefix(text, []byte("gpucr-fs: ")), []byte("\n"))
-		return errors.New(string(line))
+	if text, rerr := os.ReadFile(said); rerr == nil {
+		if f, ok := lastFailure(text); ok {
+			return &codeError{f.Code, f.Hint, errors.New(f.Error)}
+		}
 	}
 	return fmt.Errorf("it did not start: %w", err)
+}
+
+// lastFailure finds the error that a command with --json has printed at the end of its stderr.
+func lastFailure(stderr []byte) (f failure, ok bool) {
+	text := bytes.TrimSpace(stderr)
+	err := json.Unmarshal(text[bytes.LastIndexByte(text, '\n')+1:], &f)
+	return f, err == nil && f.Error != ""
 }

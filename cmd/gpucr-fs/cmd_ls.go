@@ -27,7 +27,7 @@ With NAME (a name, a tag or the beginning of an ID) it lists the files of that c
 What the store keeps without being able to account for it is told on stderr.`,
 		Example: "  gpucr-fs ls store/\n  gpucr-fs ls --json --tag golden store/\n  gpucr-fs ls store/ web-1\n" +
 			"  gpucr-fs ls --label host=node-7 --label team --sort stored --reverse store/\n  gpucr-fs ls --latest 1 --label user=www-data store/",
-		Args: cobra.RangeArgs(1, 2),
+		Args: positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 {
 				return a.lsFiles(cmd.Context(), args[0], args[1])

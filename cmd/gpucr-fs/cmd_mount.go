@@ -46,7 +46,7 @@ the mount serves. A directory made in DIR/.checkpoints is a new checkpoint for c
 A daemon serves the mount and holds the store until its last mount is gone; all commands work meanwhile. A second mount of the same store is added to it, with
 the daemon's --cache-size, --free-floor, --workers and --log-file. What a killed daemon left at DIR is cleared away.`,
 		Example: "  gpucr-fs mount store/ /images\n  criu restore -D /images\n\n  gpucr-fs mount --new web-3 store/ /mnt/web-3\n  criu dump -t 4711 -D /mnt/web-3",
-		Args:    cobra.ExactArgs(2),
+		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if spec.Store, err = filepath.Abs(args[0]); err != nil {
 				return err

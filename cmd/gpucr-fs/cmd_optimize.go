@@ -23,7 +23,7 @@ the old one is given up; the old ones take space until the next gc, which --gc r
 It works on one processor, and slows down to 4 MiB a second while a checkpoint is being written or the memory of a restore is on its way. Reading back what was
 optimized takes more processor time than before. What ls and du call stored is what was stored first; the disk in du is what is there now.`,
 		Example: "  gpucr-fs optimize -n store/\n  gpucr-fs optimize --gc store/\n  gpucr-fs optimize --rate 50MiB store/",
-		Args:    cobra.ExactArgs(1),
+		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.session(cmd.Context(), args[0], func(s *daemon.Session) error {
 				return a.optimize(cmd.Context(), s, daemon.OptimizeRequest{DryRun: dryRun, Rate: int64(rate)}, gc && !dryRun, yes)

@@ -27,7 +27,7 @@ func (a *app) pluginDirCmd() *cobra.Command {
 		Long: `Print the directory to give to criu: criu dump -L "$(gpucr-fs plugin-dir)" ...
 
 CRIU loads every plugin of that directory. It holds gpucr_plugin.so alone, which takes the place of CRIU's own amdgpu_plugin.so and restores its images.`,
-		Args: cobra.NoArgs,
+		Args: positional,
 		RunE: func(*cobra.Command, []string) error {
 			dir, err := pluginDir()
 			if err != nil {
@@ -60,7 +60,7 @@ func (a *app) pluginHelperCmd() *cobra.Command {
 		Use:    "plugin-helper",
 		Short:  "serve the CRIU plugin (started by it)",
 		Hidden: true,
-		Args:   cobra.NoArgs,
+		Args:   positional,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn})).With("in", "plugin-helper")
 			opts, err := pluginOptions(log)

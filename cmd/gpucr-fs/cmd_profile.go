@@ -16,7 +16,7 @@ func (a *app) profileCmd() *cobra.Command {
 		Long: `A profile is the order in which a restore of a checkpoint touched its data first. The first restore records it, later ones fetch in this order. That of a
 checkpoint serves its descendants, which have most of their memory in the same places, when it is copied.`,
 		Example: "  gpucr-fs profile show store/ web-3\n  gpucr-fs profile copy store/ web-3 web-4",
-		Args:    cobra.NoArgs,
+		Args:    subcommand,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	c.AddCommand(a.profileShowCmd(), a.profileRecordCmd(), a.profileClearCmd(), a.profileCopyCmd())
@@ -30,7 +30,7 @@ func (a *app) profileShowCmd() *cobra.Command {
 		Short:   "show a checkpoint's profile",
 		Long:    "Show tells how much of which file the profile of NAME has; with --order, run by run in the order of first touches.",
 		Example: "  gpucr-fs profile show --order store/ web-3",
-		Args:    cobra.ExactArgs(2),
+		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			res, err := do(cmd.Context(), a, args[0], "", daemon.ShowProfile, daemon.ProfileRequest{Checkpoint: args[1]})
 			if err != nil {
@@ -64,7 +64,7 @@ func (a *app) profileRecordCmd() *cobra.Command {
 		Short:   "have the next restore record a new profile",
 		Long:    "Record has the next restore of NAME record a new profile in place of the present one.",
 		Example: "  gpucr-fs profile record store/ web-3\n  gpucr-fs restore --wait store/ web-3",
-		Args:    cobra.ExactArgs(2),
+		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			res, err := do(cmd.Context(), a, args[0], "", daemon.RecordProfile, daemon.ProfileRequest{Checkpoint: args[1]})
 			if err != nil {
@@ -81,7 +81,7 @@ func (a *app) profileClearCmd() *cobra.Command {
 		Short:   "remove a checkpoint's profile",
 		Long:    "Clear removes the profile of NAME; the next restore records one.",
 		Example: "  gpucr-fs profile clear store/ web-3",
-		Args:    cobra.ExactArgs(2),
+		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			res, err := do(cmd.Context(), a, args[0], "", daemon.ClearProfile, daemon.ProfileRequest{Checkpoint: args[1]})
 			if err != nil {
@@ -98,7 +98,7 @@ func (a *app) profileCopyCmd() *cobra.Command {
 		Short:   "let the profile of one checkpoint serve another",
 		Long:    "Copy gives checkpoint TO the profile of FROM. What TO does not have is left out when it is restored.",
 		Example: "  gpucr-fs profile copy store/ web-3 web-4",
-		Args:    cobra.ExactArgs(3),
+		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			res, err := do(cmd.Context(), a, args[0], "", daemon.CopyProfile, daemon.CopyProfileRequest{From: args[1], To: args[2]})
 			if err != nil {

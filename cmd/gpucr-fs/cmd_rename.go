@@ -16,7 +16,7 @@ func (a *app) renameCmd() *cobra.Command {
 		Long: `Rename gives a sealed checkpoint another name, which no checkpoint and no tag may have. Its ID, tags, labels, profile and age stay. Restores
 and open files of it go on.`,
 		Example: "  gpucr-fs rename store/ web-1 web-before-upgrade",
-		Args:    cobra.ExactArgs(3),
+		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			res, err := do(cmd.Context(), a, args[0], "", daemon.Rename, daemon.RenameRequest{Ref: args[1], Name: args[2]})
 			if err != nil {

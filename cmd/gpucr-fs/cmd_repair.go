@@ -19,7 +19,7 @@ func (a *app) repairCmd() *cobra.Command {
 that may not be all, the damaged journal is set aside, and gc keeps all that it may have told of: put its bytes right and repair again, or remove it to give that up.
 Nothing may be mounted meanwhile. The exit code is 3 when some checkpoints could not be brought back.`,
 		Example: "  gpucr-fs repair store/ && gpucr-fs verify store/",
-		Args:    cobra.ExactArgs(1),
+		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if s, ok, err := daemon.ConnectDaemon(cmd.Context(), args[0]); err != nil {
 				return err

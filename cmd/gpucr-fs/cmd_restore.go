@@ -51,7 +51,7 @@ another takes its place; if that fails too, the processes are ended.`,
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			r.timeline.Started = time.Now()
-			if args, r.args, err = criuArgs(cmd, args, 2); err != nil {
+			if args, r.args, err = criuArgs(cmd, args, usageNames(cmd.Use)); err != nil {
 				return err
 			}
 			if cmd.Flags().Changed("verify-vram") {
@@ -111,7 +111,7 @@ func (r *restoring) run(ctx context.Context, store, name string, rate int64, wai
 	p := r.a.progress("restore")
 	st, err := daemon.RestoreFrom(ctx, dir, daemon.RestoreOptions{
 		Checkpoint: name, Work: r.args.Work, Rate: rate, RecordGPU: r.nvidia.record, Wait: wait, Start: start, Progress: p.tell,
-		Again: func(err error) { fmt.Fprintf(r.a.err, "gpucr-fs: %v; trying again\n", err) },
+		Again: func(err error) { r.a.note("%v; trying again", err) },
 		Run: func(ctx context.Context, prepared daemon.Prepared) error {
 			if next == nil {
 				next = r.load()

@@ -27,7 +27,8 @@ one builds on is refused by name and kept by a policy. The space is given back b
 		Example: "  gpucr-fs rm store/ web-1 web-2\n  gpucr-fs rm -n --keep-last 3 --keep-within 7d12h --keep-tag golden store/\n" +
 			"  gpucr-fs rm --keep-hourly 24 --keep-daily 7 --keep-weekly 5 --keep-monthly 12 store/\n" +
 			"  gpucr-fs rm --keep-last 3 --label host=node-7 store/",
-		Args: cobra.MinimumNArgs(1),
+		SuggestFor: []string{"delete", "remove"},
+		Args:       positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			keep.Within = time.Duration(within)
 			req.Names, req.Keep = args[1:], &keep

@@ -16,7 +16,7 @@ func (a *app) sealCmd() *cobra.Command {
 		Long: `Seal makes a checkpoint that is being written through a mount complete, durable and immutable. A checkpoint that criu dump wrote is sealed by itself when
 the dump ends; one written by other means is sealed by this command.`,
 		Example: "  mkdir /images/.checkpoints/web-4\n  cp -r dump/. /images/.checkpoints/web-4\n  gpucr-fs seal store/ web-4",
-		Args:    cobra.ExactArgs(2),
+		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			res, err := do(cmd.Context(), a, args[0], "", daemon.Seal, daemon.SealRequest{Name: args[1]})
 			if err != nil {

@@ -22,7 +22,7 @@ func (a *app) statsCmd() *cobra.Command {
 		Long: `Stats shows what the store and its mounts did since the daemon opened it. With --watch it goes on, one line an interval, until interrupted or until the
 daemon is gone. Latencies are those of the kernel's read requests; what the page cache answers is not among them.`,
 		Example: "  gpucr-fs stats store/\n  gpucr-fs stats --watch --interval 2s store/",
-		Args:    cobra.ExactArgs(1),
+		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if watch {
 				return a.watchStats(cmd.Context(), args[0], interval)

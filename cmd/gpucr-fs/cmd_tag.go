@@ -17,7 +17,7 @@ func (a *app) tagCmd() *cobra.Command {
 		Short:   "add and remove tags of a checkpoint",
 		Long:    "Tag gives a checkpoint more names. A tag belongs to one checkpoint at most; adding it elsewhere moves it. Without tags it shows those of NAME.",
 		Example: "  gpucr-fs tag store/ web-1 golden\n  gpucr-fs tag store/ web-1 --remove golden",
-		Args:    cobra.MinimumNArgs(2),
+		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req.Name, req.Add = args[1], args[2:]
 			res, err := do(cmd.Context(), a, args[0], "", daemon.Tag, req)

@@ -17,7 +17,7 @@ func (a *app) umountCmd() *cobra.Command {
 		Long: `Umount takes the mount at DIR away and returns when everything is flushed. If it was the daemon's last mount, it returns when the daemon is gone and the
 store is free, unless restores are in progress, which keep the daemon. A mount in use is refused. What a killed daemon left is cleared away.`,
 		Example: "  gpucr-fs umount /images",
-		Args:    cobra.ExactArgs(1),
+		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir, err := daemon.MountPoint(args[0])
 			if err != nil {

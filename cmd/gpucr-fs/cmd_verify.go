@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -28,7 +29,7 @@ again, so the result tells of everything. Without --resume all is read. gc waits
 		Example: `  gpucr-fs verify store/
   gpucr-fs verify --rate 100MiB --resume store/
   gpucr-fs verify --read-data-subset 5% store/`,
-		Args: cobra.MinimumNArgs(1),
+		Args: positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := daemon.VerifyRequest{Refs: args[1:], Subset: float64(subset), Rate: int64(rate), Resume: resume}
 			res, err := do(cmd.Context(), a, args[0], "verify", daemon.Verify, req)
@@ -88,8 +89,16 @@ func printAside(w io.Writer, what string, list []index.SetAside) {
 }
 
 func (a *app) warnAside(list []index.SetAside) {
-	printAside(a.err, "warning", list)
-	if len(list) > 0 {
-		fmt.Fprintln(a.err, "hint: look with gpucr-fs verify, mend with gpucr-fs repair")
+	if len(list) == 0 {
+		return
 	}
+	const what = "warning"
+	if a.json {
+		var text strings.Builder
+		printAside(&text, what, list)
+		a.note("%s", &text)
+		return
+	}
+	printAside(a.err, what, list)
+	fmt.Fprintln(a.err, "hint: look with gpucr-fs verify, mend with gpucr-fs repair")
 }

@@ -32,7 +32,7 @@ func (a *app) versionCmd() *cobra.Command {
 		Use:     "version",
 		Short:   "show the versions of this program, Go and criu",
 		Example: "  gpucr-fs version",
-		Args:    cobra.NoArgs,
+		Args:    positional,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			res := versionResult{Version: version, Commit: commit, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 			if info, ok := debug.ReadBuildInfo(); ok {

@@ -18,7 +18,7 @@ func (a *app) warmupCmd() *cobra.Command {
 		Long: `Warmup reads checkpoint NAME, so that a restore that comes later finds it in the page cache and, where a daemon serves the store, as much of it as --cache-size
 holds in the daemon's memory. With --hot it reads what the checkpoint's profile names: what its processes touch first.`,
 		Example: "  gpucr-fs warmup store/ web-3 --hot",
-		Args:    cobra.ExactArgs(2),
+		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			res, err := do(cmd.Context(), a, args[0], "warmup", daemon.Warmup, daemon.WarmupRequest{Checkpoint: args[1], Hot: hot, Rate: int64(rate)})
 			if err != nil {

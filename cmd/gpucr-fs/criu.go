@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"os"
 	"slices"
 
@@ -35,14 +34,14 @@ func (f *criuFlags) options(a *app, args restore.Args) restore.Options {
 	return restore.Options{Program: f.program, Args: args, Stdin: a.in, Stdout: a.err, Stderr: a.err, EndTree: endTree}
 }
 
-// criuArgs takes a command's own arguments and those for CRIU, after --.
-func criuArgs(cmd *cobra.Command, args []string, own int) ([]string, restore.Args, error) {
+// criuArgs takes a command's own arguments, which are called names, and those for CRIU, after --.
+func criuArgs(cmd *cobra.Command, args, names []string) ([]string, restore.Args, error) {
 	rest := []string(nil)
 	if at := cmd.ArgsLenAtDash(); at >= 0 {
 		args, rest = args[:at], args[at:]
 	}
-	if len(args) != own {
-		return nil, restore.Args{}, usage(errors.New("wrong number of arguments"), cmd.UseLine())
+	if err := checkArguments(cmd, names, args); err != nil {
+		return nil, restore.Args{}, err
 	}
 	parsed, err := restore.ParseArgs(slices.Clone(rest))
 	if err != nil {

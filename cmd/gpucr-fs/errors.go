@@ -2,9 +2,13 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+
+	"github.com/spf13/cobra"
 
 	"github.com/gpucr/gpucr-fs/index"
 )
@@ -61,21 +65,70 @@ func (a *app) exitCode(err error) int {
 	return exitError
 }
 
-// report prints an error: one line, and one with a hint where there is one.
+// failure is what --json prints of an error, as one line on stderr.
+type failure struct {
+	Error      string `json:"error"`
+	Hint       string `json:"hint,omitempty"`
+	Code       int    `json:"code"`            // the exit code
+	Class      string `json:"class,omitempty"` // of index.Class
+	Checkpoint string `json:"checkpoint,omitempty"`
+	File       string `json:"file,omitempty"`
+	Offset     int64  `json:"offset,omitempty"`
+}
+
+// reportAs finds out whether errors are wanted as JSON where the arguments of cmd were not understood: what follows the
+// one that is wrong was not read, nor were environment and configuration.
+func (a *app) reportAs(cmd *cobra.Command, args []string) {
+	if end := slices.Index(args, "--"); end >= 0 {
+		args = args[:end]
+	}
+	_ = a.configure(cmd) // the first error is the one to report
+	a.json = a.json || slices.Contains(args, "--json")
+}
+
+// report prints an error: one line, and one with a hint where there is one; with --json one line of JSON.
 func (a *app) report(err error) {
-	text, hint := err.Error(), index.HintOf(err)
+	f := failure{Error: oneLine(err.Error()), Hint: index.HintOf(err), Code: a.exitCode(err)}
 	if errors.Is(err, context.Canceled) {
-		text = "interrupted"
+		f.Error = "interrupted"
 	}
 	var c *codeError
 	switch {
 	case errors.As(err, &c) && c.hint != "":
-		hint = c.hint
-	case hint == "" && !a.running:
-		hint = "gpucr-fs help shows the commands, gpucr-fs COMMAND --help their flags"
+		f.Hint = c.hint
+	case f.Hint == "" && !a.running:
+		f.Hint = "gpucr-fs help shows the commands, gpucr-fs COMMAND --help their flags"
 	}
-	fmt.Fprintf(a.err, "gpucr-fs: %s\n", strings.ReplaceAll(strings.TrimSpace(text), "\n", "; "))
-	if hint != "" {
-		fmt.Fprintf(a.err, "hint: %s\n", hint)
+	if !a.json {
+		fmt.Fprintf(a.err, "gpucr-fs: %s\n", f.Error)
+		if f.Hint != "" {
+			fmt.Fprintf(a.err, "hint: %s\n", f.Hint)
+		}
+		return
 	}
+	if e := (*index.Error)(nil); errors.As(err, &e) {
+		f.Class, f.Checkpoint, f.File, f.Offset = e.Class.String(), e.Checkpoint, e.File, e.Offset
+	}
+	a.printLine(f)
 }
+
+// note tells on stderr what the user should know beside the result.
+func (a *app) note(format string, args ...any) {
+	text := oneLine(fmt.Sprintf(format, args...))
+	if a.json {
+		a.printLine(struct {
+			Note string `json:"note"`
+		}{text})
+		return
+	}
+	fmt.Fprintf(a.err, "gpucr-fs: %s\n", text)
+}
+
+// printLine prints a line of JSON on stderr. An error of it has nowhere to go.
+func (a *app) printLine(v any) {
+	e := json.NewEncoder(a.err)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(v)
+}
+
+func oneLine(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ") }

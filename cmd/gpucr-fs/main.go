@@ -39,8 +39,11 @@ func run(ctx context.Context, args []string) int {
 	a := &app{in: os.Stdin, out: os.Stdout, err: os.Stderr}
 	root := a.root()
 	root.SetArgs(criuVerbosity(args))
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil {
+		if !a.running {
+			a.reportAs(cmd, args)
+		}
 		a.report(err)
 	}
 	return a.exitCode(err)

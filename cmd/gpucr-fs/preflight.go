@@ -47,12 +47,12 @@ func (d *dumping) preflight(ctx context.Context) error {
 		return err
 	}
 	if err != nil {
-		fmt.Fprintf(d.a.err, "gpucr-fs: %v\n", err)
+		d.a.note("%v", err)
 	}
 	d.useless = r.Of(preflight.CUDAInherited)
 	found := r.Blocking()
 	for _, f := range found {
-		fmt.Fprintf(d.a.err, "gpucr-fs: %v\n", f)
+		d.a.note("%v", f)
 	}
 	switch {
 	case len(found) == 0:
@@ -60,7 +60,7 @@ func (d *dumping) preflight(ctx context.Context) error {
 	case !d.force:
 		return &codeError{exitError, "gpucr-fs check --pid tells the same at any time; --force dumps all the same", refused(r)}
 	case found[0].Effect == preflight.Loses:
-		fmt.Fprintln(d.a.err, "gpucr-fs: dumped by --force all the same: processes may never go on")
+		d.a.note("dumped by --force all the same: processes may never go on")
 	}
 	return nil
 }

@@ -2,12 +2,14 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -44,11 +46,12 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"images": makeImages,
-			"code":   code,
-			"golden": golden,
-			"flip":   flip,
-			"until":  until,
+			"images":  makeImages,
+			"code":    code,
+			"failure": jsonFailure,
+			"golden":  golden,
+			"flip":    flip,
+			"until":   until,
 
 			"gpuhost":   gpuHost,
 			"gpuimages": gpuImages,
@@ -115,6 +118,28 @@ func code(ts *testscript.TestScript, neg bool, args []string) {
 	lines := strings.Split(strings.TrimSpace(stderr), "\n")
 	if want != 0 && (len(lines) > 2 || !strings.HasPrefix(lines[0], "gpucr-fs: ") || len(lines) == 2 && !strings.HasPrefix(lines[1], "hint: ")) {
 		ts.Fatalf("stderr is not an error line and a hint: %q", stderr)
+	}
+}
+
+// jsonFailure runs a command with --json that must fail: failure N COMMAND ARG... Every line that it prints on stderr
+// must be JSON, the last one the error with the exit code.
+func jsonFailure(ts *testscript.TestScript, neg bool, args []string) {
+	if err := ts.Exec(args[1], append(slices.Clone(args[2:]), "--json")...); err == nil {
+		ts.Fatalf("it succeeded")
+	}
+	lines := strings.Split(strings.TrimSuffix(ts.ReadFile("stderr"), "\n"), "\n")
+	var last struct {
+		Error string
+		Code  int
+	}
+	for _, line := range lines {
+		last.Error, last.Code = "", 0
+		if err := json.Unmarshal([]byte(line), &last); err != nil {
+			ts.Fatalf("stderr has a line that is not JSON: %q", line)
+		}
+	}
+	if last.Error == "" || strconv.Itoa(last.Code) != args[0] {
+		ts.Fatalf("the last line is not an error with code %s: %s", args[0], lines[len(lines)-1])
 	}
 }
 
