@@ -32,17 +32,18 @@ type Options struct {
 
 // CRIU is one CRIU process, which does one thing. Start makes it; Close must be called.
 type CRIU struct {
-	args   Args
-	end    func(pid int) error
-	cmd    *exec.Cmd
-	began  uint64 // see birth
-	sock   *os.File
-	temp   string // folder of the configuration file
-	marks  []Mark
-	said   said
-	worked bool // it has done what it was asked for
-	exited chan struct{}
-	once   sync.Once
+	program string
+	args    Args
+	end     func(pid int) error
+	cmd     *exec.Cmd
+	began   uint64 // see birth
+	sock    *os.File
+	temp    string // folder of the configuration file
+	marks   []Mark
+	said    said
+	worked  bool // it has done what it was asked for
+	exited  chan struct{}
+	once    sync.Once
 }
 
 // said keeps the beginning of what CRIU writes before it has a log. Only the goroutine that waits for its end writes; it is read after that.
@@ -61,19 +62,18 @@ const maxMessage = 64 << 10
 
 // Find looks for CRIU's program as a shell does, and in the folders that only root has in its path.
 func Find(program string) (string, error) {
-	if strings.Contains(program, "/") {
-		return filepath.Abs(program)
-	}
 	p, err := exec.LookPath(program)
 	if err == nil {
 		return filepath.Abs(p)
 	}
-	for _, dir := range []string{"/usr/local/sbin", "/usr/sbin", "/sbin"} {
-		if p, err := exec.LookPath(filepath.Join(dir, program)); err == nil {
-			return p, nil
+	if !strings.Contains(program, "/") {
+		for _, dir := range []string{"/usr/local/sbin", "/usr/sbin", "/sbin"} {
+			if p, err := exec.LookPath(filepath.Join(dir, program)); err == nil {
+				return p, nil
+			}
 		}
 	}
-	return "", fmt.Errorf("find criu: %w", err)
+	return "", &Failure{Cause: fmt.Sprintf("find criu: %v", err), Hint: noCRIU}
 }
 
 // Validate looks for the program and for the descriptors that it is to inherit.
@@ -104,7 +104,7 @@ func Start(o Options) (*CRIU, error) {
 	}
 	theirs := os.NewFile(uintptr(fds[1]), "criu")
 	defer theirs.Close()
-	c := &CRIU{args: o.Args, end: o.EndTree, sock: os.NewFile(uintptr(fds[0]), "criu"), temp: temp, exited: make(chan struct{})}
+	c := &CRIU{program: program, args: o.Args, end: o.EndTree, sock: os.NewFile(uintptr(fds[0]), "criu"), temp: temp, exited: make(chan struct{})}
 	// CRIU's end must block.
 	if err := unix.SetNonblock(fds[1], false); err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -167,14 +167,20 @@ func (c *CRIU) wait(errs *os.File) {
 	errs.Close()
 }
 
-// ended explains that the socket closed before there was an answer.
-func (c *CRIU) ended(err error) error {
+// lastSaid gives the lines that CRIU has written before it ended, which it does after a failure.
+func (c *CRIU) lastSaid() []string {
 	select {
 	case <-c.exited:
-		if line, _, _ := strings.Cut(strings.TrimSpace(string(c.said.text)), "\n"); line != "" {
-			return fmt.Errorf("it ended: %s", line)
-		}
+		return strings.FieldsFunc(string(c.said.text), func(r rune) bool { return r == '\n' })
 	case <-time.After(time.Second):
+		return nil
+	}
+}
+
+// ended explains that the socket closed before there was an answer.
+func (c *CRIU) ended(err error) error {
+	if lines := c.lastSaid(); len(lines) > 0 {
+		err = errors.New(lines[0])
 	}
 	return fmt.Errorf("it ended: %w", err)
 }
@@ -344,7 +350,7 @@ func (c *CRIU) do(kind rpc.CriuReqType, o *rpc.CriuOpts) (*rpc.CriuResp, error) 
 			c.mark(resp.GetNotify().GetScript())
 			req = rpc.CriuReq{Type: ptr(rpc.CriuReqType_NOTIFY), NotifySuccess: ptr(true)}
 		case !resp.GetSuccess():
-			return nil, failure(resp)
+			return nil, c.failure(resp)
 		case resp.GetType() != kind:
 			return nil, fmt.Errorf("it answered a %v with a %v", kind, resp.GetType())
 		default:
@@ -356,10 +362,15 @@ func (c *CRIU) do(kind rpc.CriuReqType, o *rpc.CriuOpts) (*rpc.CriuResp, error) 
 
 func (c *CRIU) mark(name string) { c.marks = append(c.marks, Mark{Name: name, At: time.Now()}) }
 
-func failure(resp *rpc.CriuResp) error {
+func (c *CRIU) failure(resp *rpc.CriuResp) error {
 	text := strings.TrimSpace(resp.GetCrErrmsg())
-	if text == "" && resp.GetCrErrno() != 0 {
-		text = syscall.Errno(resp.GetCrErrno()).Error()
+	errno := syscall.Errno(resp.GetCrErrno())
+	if text == "" && errno == syscall.EBADRQC {
+		// It did not understand its options. It tells which one where it has no log yet.
+		text = strings.Join(c.lastSaid(), "; ")
+	}
+	if text == "" && errno != 0 {
+		text = errno.Error()
 	}
 	if text == "" {
 		text = "it failed"
@@ -370,32 +381,34 @@ func failure(resp *rpc.CriuResp) error {
 // noise are errors in CRIU's log that it goes on after, or that only say that there was another.
 var noise = []string{"rlimit: Can't setup RLIMIT_NOFILE for self", "Restoring FAILED", "Dumping FAILED"}
 
-// explain gives what the log says in place of CRIU's answer: the first errors are the cause, later ones are what follows from them.
+// explain gives what the log says in place of CRIU's answer.
 func (c *CRIU) explain(err error, work string) error {
-	log := c.args.Value("log-file")
-	if log == "" {
-		return err
+	errs := c.logged(work)
+	if len(errs) == 0 {
+		errs = []string{err.Error()}
 	}
+	return judge(c.program, failed(errs))
+}
+
+// logged gives the errors in CRIU's log.
+func (c *CRIU) logged(work string) (errs []string) {
+	log := c.args.Value("log-file")
 	if c.args.Work != "" {
 		work = c.args.Work
 	}
 	if !filepath.IsAbs(log) {
 		log = filepath.Join(work, log)
 	}
-	text, rerr := os.ReadFile(log)
-	if rerr != nil {
-		return err
+	text, err := os.ReadFile(log)
+	if err != nil {
+		return nil // its answer has to do
 	}
-	var causes []string
 	for line := range strings.Lines(string(text)) {
 		_, rest, ok := strings.Cut(line, "Error (")
 		_, what, ok2 := strings.Cut(rest, "): ")
 		if what = strings.TrimSpace(what); ok && ok2 && !slices.ContainsFunc(noise, func(n string) bool { return strings.HasPrefix(what, n) }) {
-			causes = append(causes, what)
+			errs = append(errs, what)
 		}
 	}
-	if len(causes) > 0 {
-		return errors.New(strings.Join(causes[:min(len(causes), 3)], "; "))
-	}
-	return err
+	return errs
 }

@@ -12,10 +12,12 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon"
 	"github.com/gpucr/gpucr-fs/daemon/check"
 	"github.com/gpucr/gpucr-fs/kfd/topology"
+	"github.com/gpucr/gpucr-fs/restore"
 )
 
 func (a *app) checkCmd() *cobra.Command {
-	var host, criu string
+	var host string
+	var criu criuFlags
 	var nvidia cudaFlags
 	var req daemon.CheckRequest
 	var pid int
@@ -53,8 +55,8 @@ proc/sys/kernel/osrelease, proc/cpuinfo and proc/meminfo. NAME is a name, a tag 
 				return fmt.Errorf("look at the host: %w", err)
 			}
 			if host == "" {
-				if req.Host.CRIU = findCRIU(criu); req.Host.CRIU != "" {
-					req.Host.CRIUVersion = criuVersion(cmd.Context(), req.Host.CRIU)
+				if req.Host.CRIU, err = criu.find(); err == nil {
+					req.Host.CRIUVersion = restore.Version(cmd.Context(), req.Host.CRIU)
 				}
 				req.Host.NVIDIA = nvidia.describe(cmd.Context())
 			}
@@ -78,7 +80,7 @@ proc/sys/kernel/osrelease, proc/cpuinfo and proc/meminfo. NAME is a name, a tag 
 	}
 	c.Flags().IntVar(&pid, "pid", 0, "look whether `PID` and its descendants can be dumped")
 	c.Flags().StringVar(&host, "host", "", "compare with the machine whose files are in `DIR`")
-	c.Flags().StringVar(&criu, "criu", "", "`PATH` of criu")
+	criu.add(c.Flags())
 	nvidia.add(c.Flags())
 	c.Flags().BoolVar(&req.Fast, "fast", false, "do not read the payload")
 	return c

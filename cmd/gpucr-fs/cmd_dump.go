@@ -78,6 +78,9 @@ same: criu may refuse then, and processes that the driver cannot give their GPUs
 }
 
 func (d *dumping) run(ctx context.Context, store, name string, tags []string, set map[string]string) (err error) {
+	if err := d.criu.options(d.a, d.args).Validate(); err != nil {
+		return err
+	}
 	if d.gpu, d.end, err = d.nvidia.open(); err != nil {
 		return err
 	}

@@ -208,10 +208,10 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p daemon.Prepa
 	r.marks = append(r.marks, c.Marks()...)
 	if err != nil {
 		// Somebody may have taken a pid in between.
-		if taken := r.pidsFree(p.Images); taken != nil && strings.Contains(err.Error(), "File exists") {
+		if taken := r.pidsFree(p.Images); taken != nil && criuSays(err, "File exists") {
 			return taken
 		}
-		return explainUserfaultfd(err)
+		return err
 	}
 	r.pid = pid
 	r.marks = append(r.marks, restore.Mark{Name: restore.MarkResume, At: time.Now()})
@@ -250,12 +250,9 @@ func (r *restoring) pidsFree(images string) error {
 		fmt.Errorf("pids that the checkpoint needs are taken: %s%s", strings.Join(who, ", "), more)}
 }
 
-// explainUserfaultfd adds to CRIU's error what to do when the kernel keeps userfaultfd from the tasks of a user namespace.
-func explainUserfaultfd(err error) error {
-	if !strings.Contains(err.Error(), "Unable to open an userfaultfd descriptor: Operation not permitted") {
-		return err
-	}
-	return &codeError{exitError, "to restore a user namespace set sysctl vm.unprivileged_userfaultfd=1, or use criu restore from a mount made with --allow-other", err}
+func criuSays(err error, words string) bool {
+	var f *restore.Failure
+	return errors.As(err, &f) && f.Says(words)
 }
 
 // finish completes the timeline with what the daemon knows.

@@ -1,18 +1,14 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"runtime"
 	"runtime/debug"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/gpucr/gpucr-fs/restore"
 )
 
 // versionResult tells what runs here.
@@ -27,7 +23,7 @@ type versionResult struct {
 }
 
 func (a *app) versionCmd() *cobra.Command {
-	var criu string
+	var criu criuFlags
 	c := &cobra.Command{
 		Use:     "version",
 		Short:   "show the versions of this program, Go and criu",
@@ -45,52 +41,23 @@ func (a *app) versionCmd() *cobra.Command {
 					}
 				}
 			}
-			if res.CRIU = findCRIU(criu); res.CRIU != "" {
-				res.CRIUVersion = criuVersion(cmd.Context(), res.CRIU)
+			var missing error
+			if res.CRIU, missing = criu.find(); missing == nil {
+				res.CRIUVersion = restore.Version(cmd.Context(), res.CRIU)
 			}
 			return a.print(res, func(w io.Writer) {
 				fmt.Fprintf(w, "gpucr-fs\t%s\ncommit\t%s\ngo\t%s, %s\n", res.Version, dash(res.Commit), res.Go, res.Platform)
-				if res.CRIU == "" {
-					fmt.Fprintf(w, "criu\tnot found\n")
-				} else {
-					fmt.Fprintf(w, "criu\t%s, %s\n", dash(res.CRIUVersion), res.CRIU)
+				switch {
+				case missing != nil:
+					fmt.Fprintf(w, "criu\tnot found: %v\n", missing)
+				case res.CRIUVersion == "":
+					fmt.Fprintf(w, "criu\t%s is not criu\n", res.CRIU)
+				default:
+					fmt.Fprintf(w, "criu\t%s, %s\n", res.CRIUVersion, res.CRIU)
 				}
 			})
 		},
 	}
-	c.Flags().StringVar(&criu, "criu", os.Getenv("CRIU"), "`FILE` of criu (default: $CRIU, else one built beside this program, else the one in $PATH)")
+	criu.add(c.Flags())
 	return c
-}
-
-// findCRIU gives the path of criu, "" when there is none.
-func findCRIU(path string) string {
-	if path != "" {
-		return path
-	}
-	if self, err := os.Executable(); err == nil {
-		beside := filepath.Join(filepath.Dir(self), "..", "build", "criu", "criu")
-		if _, err := os.Stat(beside); err == nil {
-			return filepath.Clean(beside)
-		}
-	}
-	if p, err := exec.LookPath("criu"); err == nil {
-		return p
-	}
-	return ""
-}
-
-// criuVersion asks criu; "" when it does not answer.
-func criuVersion(ctx context.Context, path string) string {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, path, "--version").Output()
-	if err != nil {
-		return ""
-	}
-	for _, line := range strings.Split(string(out), "\n") {
-		if v, ok := strings.CutPrefix(line, "Version: "); ok {
-			return strings.TrimSpace(v)
-		}
-	}
-	return ""
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -19,8 +20,28 @@ type criuFlags struct {
 }
 
 func (f *criuFlags) add(fl *pflag.FlagSet) {
-	fl.StringVar(&f.program, "criu", "criu", "CRIU's `PROGRAM`")
+	fl.StringVar(&f.program, "criu", "", "CRIU's `PROGRAM` (default: $CRIU, else one built beside this program, else criu in $PATH)")
 }
+
+// name gives CRIU's program, or what to look for in the PATH. Every command takes the same one.
+func (f *criuFlags) name() string {
+	if f.program != "" {
+		return f.program
+	}
+	if p := os.Getenv("CRIU"); p != "" {
+		return p
+	}
+	if self, err := os.Executable(); err == nil {
+		built := filepath.Join(filepath.Dir(self), "..", "build", "criu", "criu")
+		if _, err := os.Stat(built); err == nil {
+			return built
+		}
+	}
+	return "criu"
+}
+
+// find gives the path of CRIU's program.
+func (f *criuFlags) find() (string, error) { return restore.Find(f.name()) }
 
 // start starts CRIU with the options that follow --. Its plugin for AMD GPUs will work with this very program.
 func (f *criuFlags) start(a *app, args restore.Args) (*restore.CRIU, error) {
@@ -31,7 +52,7 @@ func (f *criuFlags) start(a *app, args restore.Args) (*restore.CRIU, error) {
 }
 
 func (f *criuFlags) options(a *app, args restore.Args) restore.Options {
-	return restore.Options{Program: f.program, Args: args, Stdin: a.in, Stdout: a.err, Stderr: a.err, EndTree: endTree}
+	return restore.Options{Program: f.name(), Args: args, Stdin: a.in, Stdout: a.err, Stderr: a.err, EndTree: endTree}
 }
 
 // criuArgs takes a command's own arguments, which are called names, and those for CRIU, after --.

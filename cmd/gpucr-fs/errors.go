@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpucr/gpucr-fs/index"
+	"github.com/gpucr/gpucr-fs/restore"
 )
 
 // Exit codes. They are part of the interface.
@@ -74,6 +75,8 @@ type failure struct {
 	Checkpoint string `json:"checkpoint,omitempty"`
 	File       string `json:"file,omitempty"`
 	Offset     int64  `json:"offset,omitempty"`
+	// CRIU are the first errors of its log where it failed.
+	CRIU []string `json:"criu,omitempty"`
 }
 
 // reportAs finds out whether errors are wanted as JSON where the arguments of cmd were not understood: what follows the
@@ -86,13 +89,21 @@ func (a *app) reportAs(cmd *cobra.Command, args []string) {
 	a.json = a.json || slices.Contains(args, "--json")
 }
 
-// report prints an error: one line, and one with a hint where there is one; with --json one line of JSON.
+// report prints an error: one line, one with a hint where there is one, and CRIU's own lines where it failed; with --json
+// one line of JSON.
 func (a *app) report(err error) {
 	f := failure{Error: oneLine(err.Error()), Hint: index.HintOf(err), Code: a.exitCode(err)}
 	if errors.Is(err, context.Canceled) {
 		f.Error = "interrupted"
 	}
 	var c *codeError
+	var criu *restore.Failure
+	if errors.As(err, &criu) {
+		f.Hint = criu.Hint
+		if criu.Cause != "" { // else they are the error
+			f.CRIU = criu.Lines
+		}
+	}
 	switch {
 	case errors.As(err, &c) && c.hint != "":
 		f.Hint = c.hint
@@ -103,6 +114,9 @@ func (a *app) report(err error) {
 		fmt.Fprintf(a.err, "gpucr-fs: %s\n", f.Error)
 		if f.Hint != "" {
 			fmt.Fprintf(a.err, "hint: %s\n", f.Hint)
+		}
+		for _, line := range f.CRIU {
+			fmt.Fprintf(a.err, "criu: %s\n", line)
 		}
 		return
 	}
