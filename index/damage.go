@@ -28,6 +28,9 @@ type damage struct {
 	mu    sync.Mutex
 	slots map[chunk.ID]pack.Loc
 	dirty map[chunk.ID]bool // what the journals do not tell yet
+	// doomed are slots that a journal may call dead though the index has them: see avoid. That they can be read changes
+	// nothing about it, so verify does not forget them.
+	doomed map[chunk.ID]pack.Loc
 }
 
 // loadDamage reads the records of damage.
@@ -56,11 +59,15 @@ func decodeDamage(key string, payload []byte, err error) (id chunk.ID, loc pack.
 	return id, loc, err
 }
 
-// isDamaged says whether the chunk was found damaged at this very place.
+// isDamaged says whether the chunk was found damaged at this very place, or may be gone from there.
 func (s *Store) isDamaged(id chunk.ID, loc pack.Loc) bool {
 	s.damage.mu.Lock()
 	defer s.damage.mu.Unlock()
 	at, ok := s.damage.slots[id]
+	if ok && at.Pack == loc.Pack && at.Page == loc.Page {
+		return true
+	}
+	at, ok = s.damage.doomed[id]
 	return ok && at.Pack == loc.Pack && at.Page == loc.Page
 }
 
@@ -106,6 +113,9 @@ func (s *Store) forgetDamage(gone []pack.Chunk) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, c := range gone {
+		if d.doomed[c.ID] == c.Loc {
+			delete(d.doomed, c.ID)
+		}
 		if _, ok := d.slots[c.ID]; ok {
 			delete(d.slots, c.ID)
 			d.dirty[c.ID] = true

@@ -59,6 +59,28 @@ func TestLostWhileMovingKeys(t *testing.T) {
 	mustHold(t, s, "stays", map[string][]byte{"f": []byte("small")})
 }
 
+// TestSoundIsNotAlive: gc can't journal what is dead, so a journal may call it dead or not. Verify reads it and finds it
+// sound: nothing is built on it all the same, for the next open may forget it.
+func TestSoundIsNotAlive(t *testing.T) {
+	s, fail := faultyStore(t)
+	files := map[string][]byte{"f": memory(1, 1<<20)}
+	write(t, s, "gone", files)
+	if err := s.Remove(t.Context(), []string{"gone"}); err != nil {
+		t.Fatal(err)
+	}
+	s.hooks.marked = func() { fail(".journal", ".new") }
+	if _, err := s.GC(t.Context(), GCOptions{}); err == nil {
+		t.Fatal("gc has not met the failure")
+	}
+	s.hooks.marked = nil
+	fail()
+	mustVerify(t, s, 0)
+	write(t, s, "again", files)
+	s = reopen(t, s)
+	mustHold(t, s, "again", files)
+	mustVerify(t, s, 0)
+}
+
 // mustBeLost: the draft is refused, and what it held is stored anew when it comes by again. It gives the store, opened
 // again.
 func mustBeLost(t *testing.T, s *Store, d *Draft, files map[string][]byte) *Store {

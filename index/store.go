@@ -224,7 +224,7 @@ func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set)
 	s := &Store{
 		dir: dir, config: config, o: o, log: o.Logger, db: d, packs: packs, coder: coder, arena: a, cache: newCache(a, o.CacheSize-a.spares),
 		roots: map[string]*root{}, names: map[string]*root{}, drafts: map[string]*Draft{}, watchers: map[int]func(string){},
-		pinners: map[*pinner]bool{}, damage: damage{slots: map[chunk.ID]pack.Loc{}, dirty: map[chunk.ID]bool{}}, damagedRoots: map[string]bool{},
+		pinners: map[*pinner]bool{}, damage: damage{slots: map[chunk.ID]pack.Loc{}, dirty: map[chunk.ID]bool{}, doomed: map[chunk.ID]pack.Loc{}}, damagedRoots: map[string]bool{},
 		aside: map[uint32]SetAside{}, unsettled: map[string]bool{},
 	}
 	s.life, s.endLife = context.WithCancel(context.Background())

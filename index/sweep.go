@@ -184,7 +184,7 @@ func (s *Store) avoid(chunks []pack.Chunk) {
 	s.damage.mu.Lock()
 	defer s.damage.mu.Unlock()
 	for _, c := range chunks {
-		s.damage.slots[c.ID] = c.Loc
+		s.damage.doomed[c.ID] = c.Loc
 	}
 }
 
