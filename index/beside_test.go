@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/gpucr/gpucr-fs/index/fault"
 )
 
 var besideFlag = flag.Duration("beside", 4*time.Second, "how long TestEverythingBesideEverything works; -beside.seed repeats its choices")
@@ -72,8 +74,8 @@ type besideModel struct {
 	gone   map[string]bool
 }
 
-func (b *besideModel) fail(op string, err error, allowed ...Class) {
-	if err != nil && !slices.Contains(allowed, ClassOf(err)) {
+func (b *besideModel) fail(op string, err error, allowed ...fault.Class) {
+	if err != nil && !slices.Contains(allowed, fault.ClassOf(err)) {
 		b.t.Errorf("%s: %v", op, err)
 	}
 }
@@ -125,12 +127,12 @@ func (b *besideModel) step(s *Store, r *rand.Rand, name string, worker int) {
 		b.read(s, b.pick(r))
 	case k < 16:
 		err := s.Tag(ctx, b.pick(r), []string{fmt.Sprint("tag", r.IntN(3))}, nil)
-		b.fail("tag", err, NotFound)
+		b.fail("tag", err, fault.NotFound)
 	case k < 18:
 		p := bytes.Repeat([]byte("p"), r.IntN(200<<10))
-		b.fail("profile", s.SetProfile(b.pick(r), p), NotFound)
+		b.fail("profile", s.SetProfile(b.pick(r), p), fault.NotFound)
 	case k < 19:
-		b.fail("hot set", s.SetHotSet(b.pick(r), 4, func(w io.Writer) error { _, err := io.WriteString(w, "hot"); return err }), NotFound)
+		b.fail("hot set", s.SetHotSet(b.pick(r), 4, func(w io.Writer) error { _, err := io.WriteString(w, "hot"); return err }), fault.NotFound)
 	default:
 		_, err := s.List(ctx)
 		b.fail("list", err)
@@ -165,7 +167,7 @@ func (b *besideModel) write(s *Store, r *rand.Rand, name string) {
 		return
 	}
 	if parent := b.pick(r); r.IntN(4) == 0 {
-		b.fail("parent", d.SetParent(parent), NotFound)
+		b.fail("parent", d.SetParent(parent), fault.NotFound)
 	}
 	files := make([][]byte, 1+r.IntN(3)) // what was acknowledged; each belongs to its writer
 	var writers sync.WaitGroup
@@ -184,7 +186,7 @@ func (b *besideModel) write(s *Store, r *rand.Rand, name string) {
 					off = len(files[i])
 				}
 				_, err := f.WriteAt(p, int64(off))
-				if ClassOf(err) == ReadOnly || ClassOf(err) == Invalid {
+				if fault.ClassOf(err) == fault.ReadOnly || fault.ClassOf(err) == fault.Invalid {
 					break
 				}
 				if err != nil {
@@ -225,7 +227,7 @@ func (b *besideModel) write(s *Store, r *rand.Rand, name string) {
 
 func (b *besideModel) remove(s *Store, name string) {
 	err := s.Remove(context.Background(), []string{name})
-	if b.fail("remove", err, NotFound, InUse); err != nil {
+	if b.fail("remove", err, fault.NotFound, fault.InUse); err != nil {
 		return
 	}
 	b.mu.Lock()
@@ -241,13 +243,13 @@ func (b *besideModel) read(s *Store, name string) {
 	b.mu.Unlock()
 	c, err := s.Checkpoint(name)
 	if err != nil {
-		b.fail("open", b.unlessGone(name, err), NotFound)
+		b.fail("open", b.unlessGone(name, err), fault.NotFound)
 		return
 	}
 	for p, want := range files {
 		f, err := c.Open(p)
 		if err != nil {
-			b.fail("open file", err, NotFound)
+			b.fail("open file", err, fault.NotFound)
 			return
 		}
 		got := make([]byte, len(want))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
@@ -35,7 +36,7 @@ func (s *Store) commitIf(puts []put, ok func() error) error {
 // in which they are committed, a rebuilt one in the order of their numbers.
 func (s *Store) commitLocked(puts []put) error {
 	if s.over {
-		return classify("commit", errClosed)
+		return fault.Classify("commit", errClosed)
 	}
 	if s.o.ReadOnly {
 		if len(puts) > 0 {
@@ -45,7 +46,7 @@ func (s *Store) commitLocked(puts []put) error {
 	}
 	settled, err := s.settle(puts)
 	if err != nil {
-		return classify("commit", err)
+		return fault.Classify("commit", err)
 	}
 	told, ids := s.damage.takePuts()
 	puts = slices.Concat(settled, told, puts)
@@ -57,7 +58,7 @@ func (s *Store) commitLocked(puts []put) error {
 	if err != nil {
 		s.damage.untell(ids)
 		s.commitFailed(kvs, done.Lost, err)
-		return classify("commit", err)
+		return fault.Classify("commit", err)
 	}
 	if err := s.indexCommitted(done, kvs); err != nil {
 		return err
@@ -74,7 +75,7 @@ func (s *Store) commitKVs(kvs []pack.KV) error {
 	done, err := s.packs.Commit(kvs)
 	if err != nil {
 		s.commitFailed(kvs, done.Lost, err)
-		return classify("commit", err)
+		return fault.Classify("commit", err)
 	}
 	return s.indexCommitted(done, kvs)
 }
@@ -107,7 +108,7 @@ func (s *Store) indexCommitted(done pack.Committed, kvs []pack.KV) error {
 	if err != nil {
 		s.unindexed, s.unapplied = chunks, kvs
 		s.commitFailed(kvs, nil, err)
-		return classify("commit", fmt.Errorf("index: %w", err))
+		return fault.Classify("commit", fmt.Errorf("index: %w", err))
 	}
 	s.unindexed, s.unapplied, s.buried = nil, nil, nil
 	s.forgetDamage(gone)
@@ -144,7 +145,7 @@ func (s *Store) putLocal(puts []put) error {
 			b.SetMeta(p.key, 0, p.payload)
 		}
 	}
-	return classify("write index", b.Flush())
+	return fault.Classify("write index", b.Flush())
 }
 
 // rewriteJournal writes the journal of pack n anew, so that it holds just chunks and kvs. The mark goes first: one beyond the end of a journal always means that

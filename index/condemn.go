@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
@@ -102,7 +103,7 @@ func (d *Draft) stillStored() (losses int, err error) {
 	}
 	for p, n := range d.nodes {
 		if err := d.nodeStored(n); err != nil {
-			return losses, &Error{Op: "seal", Checkpoint: d.name, File: p, Hint: "look into the kernel's log, then dump again",
+			return losses, &fault.Error{Op: "seal", Checkpoint: d.name, File: p, Hint: "look into the kernel's log, then dump again",
 				Err: fmt.Errorf("the disk did not keep what was written of it (%w): %w", cause, err)}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
@@ -45,8 +46,8 @@ func TestLostChunksAreNotSealed(t *testing.T) {
 	// A draft that began before and does not need what was lost is not concerned.
 	for range 2 {
 		_, err := d.Seal(t.Context())
-		if err == nil || !strings.Contains(err.Error(), "did not keep") || !strings.Contains(err.Error(), "input/output error") || HintOf(err) == "" {
-			t.Fatalf("seal: %v (hint %q)", err, HintOf(err))
+		if err == nil || !strings.Contains(err.Error(), "did not keep") || !strings.Contains(err.Error(), "input/output error") || fault.HintOf(err) == "" {
+			t.Fatalf("seal: %v (hint %q)", err, fault.HintOf(err))
 		}
 	}
 	if err := d.Abort(); err != nil {
@@ -145,7 +146,7 @@ func TestFailedCommitsAreTakenBack(t *testing.T) {
 			mustHold(t, s, name, kept)
 		}
 		for _, name := range []string{"sealed", "golden"} {
-			if _, err := s.Checkpoint(name); ClassOf(err) != NotFound {
+			if _, err := s.Checkpoint(name); fault.ClassOf(err) != fault.NotFound {
 				t.Errorf("%s: %v", name, err)
 			}
 		}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
@@ -49,22 +50,22 @@ func Init(dir string, o InitOptions) error {
 		o.PackSize = 1 << 30
 	}
 	if o.PackSize < 16<<20 || o.PackSize > pack.MaxSize {
-		return &Error{Class: Invalid, Op: op, Err: fmt.Errorf("pack size %d is not between 16 MiB and 1 TiB", o.PackSize)}
+		return &fault.Error{Class: fault.Invalid, Op: op, Err: fmt.Errorf("pack size %d is not between 16 MiB and 1 TiB", o.PackSize)}
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return &Error{Class: classOfOS(err), Op: op, Err: err}
+		return &fault.Error{Class: fault.OfOS(err), Op: op, Err: err}
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return &Error{Class: classOfOS(err), Op: op, Err: err}
+		return &fault.Error{Class: fault.OfOS(err), Op: op, Err: err}
 	}
 	for _, e := range entries {
 		if e.Name() == configName {
-			return &Error{Class: Exists, Op: op, File: dir, Err: errors.New("there is a store already"), Hint: "use it as it is, or choose another folder"}
+			return &fault.Error{Class: fault.Exists, Op: op, File: dir, Err: errors.New("there is a store already"), Hint: "use it as it is, or choose another folder"}
 		}
 	}
 	if len(entries) > 0 {
-		return &Error{Class: Invalid, Op: op, File: dir, Err: errors.New("the folder is not empty"), Hint: "choose an empty or a new folder"}
+		return &fault.Error{Class: fault.Invalid, Op: op, File: dir, Err: errors.New("the folder is not empty"), Hint: "choose an empty or a new folder"}
 	}
 	var id [16]byte
 	rand.Read(id[:])
@@ -77,7 +78,7 @@ func Init(dir string, o InitOptions) error {
 		func() error { return c.save(dir) }, // last: what has a config is a store
 	} {
 		if err := step(); err != nil {
-			return &Error{Class: classOfOS(err), Op: op, Err: err}
+			return &fault.Error{Class: fault.OfOS(err), Op: op, Err: err}
 		}
 	}
 	return nil
@@ -106,27 +107,27 @@ func loadConfig(st storage.Storage, dir string) (Config, error) {
 		if st.Mode()&os.ModeSymlink != 0 {
 			what = "it is a symbolic link, of which a store has none"
 		}
-		return Config{}, &Error{Class: Corrupt, Op: op, File: path, Err: errors.New(what),
+		return Config{}, &fault.Error{Class: fault.Corrupt, Op: op, File: path, Err: errors.New(what),
 			Hint: "restore config.json from a backup"}
 	}
 	b, err := storage.ReadFile(st, path, maxConfig)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-		return Config{}, &Error{Class: NoStore, Op: op, File: dir, Err: errors.New("no store here"), Hint: "make one with: gpucr-fs init " + dir}
+		return Config{}, &fault.Error{Class: fault.NoStore, Op: op, File: dir, Err: errors.New("no store here"), Hint: "make one with: gpucr-fs init " + dir}
 	}
 	if err != nil {
-		return Config{}, &Error{Class: classOfOS(err), Op: op, Err: err}
+		return Config{}, &fault.Error{Class: fault.OfOS(err), Op: op, Err: err}
 	}
 	var c Config
 	dec := json.NewDecoder(strings.NewReader(string(b)))
 	dec.DisallowUnknownFields()
 	bad := func(why error) error {
-		return &Error{Class: Corrupt, Op: op, File: path, Err: why, Hint: "restore config.json from a backup; all stores made with the same options differ in id and created only"}
+		return &fault.Error{Class: fault.Corrupt, Op: op, File: path, Err: why, Hint: "restore config.json from a backup; all stores made with the same options differ in id and created only"}
 	}
 	if err := dec.Decode(&c); err != nil {
 		return Config{}, bad(err)
 	}
 	if c.Format > Format {
-		return Config{}, &Error{Class: Unsupported, Op: op, File: path, Err: fmt.Errorf("format %d is not known to this version", c.Format), Hint: "use a later gpucr-fs"}
+		return Config{}, &fault.Error{Class: fault.Unsupported, Op: op, File: path, Err: fmt.Errorf("format %d is not known to this version", c.Format), Hint: "use a later gpucr-fs"}
 	}
 	if id, err := hex.DecodeString(c.ID); err != nil || len(id) != 16 || c.Format < 1 {
 		return Config{}, bad(fmt.Errorf("format %d, id %q", c.Format, c.ID))
@@ -157,29 +158,14 @@ func lockStore(ctx context.Context, st storage.Storage, dir string) (io.Closer, 
 		case err == nil:
 			return l, nil
 		case !errors.As(err, &held):
-			e := &Error{Class: classOfOS(err), Op: op, Err: err}
-			if e.Class == ReadOnly || errors.Is(err, os.ErrPermission) {
-				e.Class, e.Hint = ReadOnly, readOnlyHint
+			e := &fault.Error{Class: fault.OfOS(err), Op: op, Err: err}
+			if e.Class == fault.ReadOnly || errors.Is(err, os.ErrPermission) {
+				e.Class, e.Hint = fault.ReadOnly, fault.ReadOnlyHint
 			}
 			return nil, e
 		case time.Now().After(deadline) || ctx.Err() != nil:
-			return nil, &Error{Class: InUse, Op: op, File: dir, Err: held, Hint: "wait for it to end, or unmount: gpucr-fs umount"}
+			return nil, &fault.Error{Class: fault.InUse, Op: op, File: dir, Err: held, Hint: "wait for it to end, or unmount: gpucr-fs umount"}
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-}
-
-// classOfOS classifies an error of the operating system.
-func classOfOS(err error) Class {
-	switch {
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		return NoSpace
-	case errors.Is(err, os.ErrNotExist):
-		return NotFound
-	case errors.Is(err, os.ErrExist):
-		return Exists
-	case errors.Is(err, unix.EROFS):
-		return ReadOnly
-	}
-	return Other
 }

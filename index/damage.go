@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
@@ -44,7 +45,7 @@ func (s *Store) loadDamage() error {
 		s.damage.slots[id] = loc
 		return nil
 	})
-	return classify("open store", err)
+	return fault.Classify("open store", err)
 }
 
 func decodeDamage(key string, payload []byte, err error) (id chunk.ID, loc pack.Loc, _ error) {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 )
@@ -84,7 +85,7 @@ func (s *Store) Create(_ context.Context, name string, o CreateOptions) (*Draft,
 	pb := &manifestpb.Checkpoint{Id: newID(), Name: name, CreatedNs: time.Now().UnixNano(), Tags: slices.Clone(o.Tags), Labels: maps.Clone(o.Labels)}
 	payload, err := manifest.EncodeCheckpoint(pb)
 	if err != nil {
-		return nil, classify(op, err)
+		return nil, fault.Classify(op, err)
 	}
 	d := &Draft{s: s, r: newRoot(pb), id: pb.Id, name: name, nodes: map[string]*node{}, policy: policies[s.o.Compression]}
 	d.r.writing = true
@@ -112,11 +113,11 @@ func (s *Store) Create(_ context.Context, name string, o CreateOptions) (*Draft,
 // word means would depend on who asks. Call with mu held.
 func (s *Store) mayName(op, name string, tags []string) error {
 	if name == s.coming {
-		return &Error{Class: Exists, Op: op, Checkpoint: name, Err: errors.New("one is just being given that name"), Hint: "choose another name"}
+		return &fault.Error{Class: fault.Exists, Op: op, Checkpoint: name, Err: errors.New("one is just being given that name"), Hint: "choose another name"}
 	}
 	if old := s.names[name]; old != nil {
 		if old.removing {
-			return &Error{Class: InUse, Op: op, Checkpoint: name, Err: errors.New("one of that name is just being removed"), Hint: "try again"}
+			return &fault.Error{Class: fault.InUse, Op: op, Checkpoint: name, Err: errors.New("one of that name is just being removed"), Hint: "try again"}
 		}
 		return taken(op, name, s.info(old).State)
 	}
@@ -127,7 +128,7 @@ func (s *Store) mayName(op, name string, tags []string) error {
 	}
 	for _, r := range s.names {
 		if slices.Contains(r.pb.Tags, name) {
-			return &Error{Class: Exists, Op: op, Checkpoint: name, Err: fmt.Errorf("that is a tag of checkpoint %s", r.name()),
+			return &fault.Error{Class: fault.Exists, Op: op, Checkpoint: name, Err: fmt.Errorf("that is a tag of checkpoint %s", r.name()),
 				Hint: "choose another name, or take the tag off: gpucr-fs tag STORE " + r.name() + " --remove " + name}
 		}
 	}
@@ -135,11 +136,11 @@ func (s *Store) mayName(op, name string, tags []string) error {
 }
 
 func nameNotTag(op, tag string) error {
-	return &Error{Class: Exists, Op: op, Err: fmt.Errorf("%q is the name of a checkpoint", tag), Hint: "choose another tag"}
+	return &fault.Error{Class: fault.Exists, Op: op, Err: fmt.Errorf("%q is the name of a checkpoint", tag), Hint: "choose another tag"}
 }
 
 func taken(op, name string, state State) error {
-	e := &Error{Class: Exists, Op: op, Checkpoint: name, Err: errors.New("there is one of that name"), Hint: "choose another name, or remove it: gpucr-fs rm"}
+	e := &fault.Error{Class: fault.Exists, Op: op, Checkpoint: name, Err: errors.New("there is one of that name"), Hint: "choose another name, or remove it: gpucr-fs rm"}
 	if state == Incomplete {
 		e.Err = errors.New("an incomplete one of that name was left by a writer that died")
 		e.Hint = "remove it with gpucr-fs rm or gc, then try again"
@@ -150,11 +151,11 @@ func taken(op, name string, state State) error {
 // Name gives the name the checkpoint will have.
 func (d *Draft) Name() string { return d.name }
 
-func (d *Draft) fail(class Class, p string, why string) error {
-	return &Error{Class: class, Op: "write", Checkpoint: d.name, File: p, Err: errors.New(why)}
+func (d *Draft) fail(class fault.Class, p string, why string) error {
+	return &fault.Error{Class: class, Op: "write", Checkpoint: d.name, File: p, Err: errors.New(why)}
 }
 
-func (d *Draft) over(p string) error { return d.fail(ReadOnly, p, "the checkpoint is sealed") }
+func (d *Draft) over(p string) error { return d.fail(fault.ReadOnly, p, "the checkpoint is sealed") }
 
 // SetParent records that this checkpoint needs another one (Class NotFound if that is not sealed); "" takes it back.
 func (d *Draft) SetParent(ref string) error {
@@ -185,22 +186,22 @@ func (d *Draft) enter(p string) error {
 		return d.over(p)
 	}
 	if !manifest.ValidPath(p) {
-		return d.fail(Invalid, p, "not a clean relative path that a file system takes")
+		return d.fail(fault.Invalid, p, "not a clean relative path that a file system takes")
 	}
 	if len(d.nodes) >= manifest.MaxEntries {
-		return d.fail(NoSpace, p, "a checkpoint holds no more files")
+		return d.fail(fault.NoSpace, p, "a checkpoint holds no more files")
 	}
 	if dir := path.Dir(p); dir != "." {
 		parent := d.nodes[dir]
 		if parent == nil {
-			return d.fail(NotFound, dir, "no such directory")
+			return d.fail(fault.NotFound, dir, "no such directory")
 		}
 		if parent.kind != fs.ModeDir {
-			return d.fail(Invalid, dir, "not a directory")
+			return d.fail(fault.Invalid, dir, "not a directory")
 		}
 	}
 	if d.nodes[p] != nil {
-		return d.fail(Exists, p, "it exists")
+		return d.fail(fault.Exists, p, "it exists")
 	}
 	return nil
 }
@@ -247,9 +248,9 @@ func (d *Draft) Open(p string) (*DraftFile, error) {
 	case d.ended:
 		return nil, d.over(p)
 	case n == nil:
-		return nil, d.fail(NotFound, p, "no such file")
+		return nil, d.fail(fault.NotFound, p, "no such file")
 	case n.kind != 0:
-		return nil, d.fail(Invalid, p, "not a regular file")
+		return nil, d.fail(fault.Invalid, p, "not a regular file")
 	}
 	return n.open(p), nil
 }
@@ -265,7 +266,7 @@ func (d *Draft) Mkdir(p string, perm fs.FileMode) error {
 // Symlink makes a symlink at p.
 func (d *Draft) Symlink(target, p string) error {
 	if !manifest.ValidTarget(target) {
-		return d.fail(Invalid, p, "not a target that a symlink can have")
+		return d.fail(fault.Invalid, p, "not a target that a symlink can have")
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -282,9 +283,9 @@ func (d *Draft) Remove(p string) error {
 	case d.ended:
 		return d.over(p)
 	case n == nil:
-		return d.fail(NotFound, p, "no such file")
+		return d.fail(fault.NotFound, p, "no such file")
 	case n.kind == fs.ModeDir && len(d.below(p)) > 0:
-		return d.fail(InUse, p, "the directory is not empty")
+		return d.fail(fault.InUse, p, "the directory is not empty")
 	}
 	delete(d.nodes, p)
 	n.remove()
@@ -311,13 +312,13 @@ func (d *Draft) Rename(from, to string) error {
 	case d.ended:
 		return d.over(from)
 	case n == nil:
-		return d.fail(NotFound, from, "no such file")
+		return d.fail(fault.NotFound, from, "no such file")
 	case from == to:
 		return nil
 	case strings.HasPrefix(to, from+"/"):
-		return d.fail(Invalid, to, "a directory cannot move below itself")
+		return d.fail(fault.Invalid, to, "a directory cannot move below itself")
 	case old != nil && (old.kind == fs.ModeDir || n.kind == fs.ModeDir):
-		return d.fail(Exists, to, "it exists")
+		return d.fail(fault.Exists, to, "it exists")
 	}
 	delete(d.nodes, to)
 	if err := d.enter(to); err != nil {
@@ -329,7 +330,7 @@ func (d *Draft) Rename(from, to string) error {
 	below := d.below(from)
 	for _, q := range below {
 		if !manifest.ValidPath(to + strings.TrimPrefix(q, from)) {
-			return d.fail(Invalid, to, "the path of a file below it would be too long")
+			return d.fail(fault.Invalid, to, "the path of a file below it would be too long")
 		}
 	}
 	for _, q := range below {
@@ -359,7 +360,7 @@ func (d *Draft) SetAttr(p string, a Attr) error {
 		return d.over(p)
 	}
 	if n == nil {
-		return d.fail(NotFound, p, "no such file")
+		return d.fail(fault.NotFound, p, "no such file")
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -381,7 +382,7 @@ func (d *Draft) Stat(p string) (FileInfo, error) {
 	defer d.mu.Unlock()
 	n := d.nodes[p]
 	if n == nil {
-		return FileInfo{}, d.fail(NotFound, p, "no such file")
+		return FileInfo{}, d.fail(fault.NotFound, p, "no such file")
 	}
 	return n.info(p), nil
 }
@@ -391,7 +392,7 @@ func (d *Draft) ReadDir(p string) ([]FileInfo, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if n := d.nodes[p]; p != "." && (n == nil || n.kind != fs.ModeDir) {
-		return nil, d.fail(NotFound, p, "no such directory")
+		return nil, d.fail(fault.NotFound, p, "no such directory")
 	}
 	var out []FileInfo
 	for q, n := range d.nodes {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 )
 
@@ -73,7 +74,7 @@ func (f *DraftFile) with(write bool, fn func(*content) error) error {
 	d := f.n.d
 	switch {
 	case f.n.content == nil:
-		return d.fail(Invalid, f.path, "the file was closed")
+		return d.fail(fault.Invalid, f.path, "the file was closed")
 	case write && f.n.sealed:
 		return d.over(f.path)
 	}
@@ -81,17 +82,17 @@ func (f *DraftFile) with(write bool, fn func(*content) error) error {
 	if write {
 		f.n.mtime = time.Now()
 	}
-	var e *Error
+	var e *fault.Error
 	if err == nil || errors.As(err, &e) && e.File != "" && e.Checkpoint != "" {
 		return err
 	}
-	return &Error{Class: ClassOf(err), Op: "write", Checkpoint: d.name, File: f.path, Hint: HintOf(err), Err: err}
+	return &fault.Error{Class: fault.ClassOf(err), Op: "write", Checkpoint: d.name, File: f.path, Hint: fault.HintOf(err), Err: err}
 }
 
 // WriteAt writes p at off; a gap before off is zero. An error may be that of an earlier write whose chunk could not be stored.
 func (f *DraftFile) WriteAt(p []byte, off int64) (int, error) {
 	if off < 0 || off > manifest.MaxFileSize-int64(len(p)) {
-		return 0, f.n.d.fail(Invalid, f.path, "an offset that no file reaches")
+		return 0, f.n.d.fail(fault.Invalid, f.path, "an offset that no file reaches")
 	}
 	err := f.with(true, func(c *content) error {
 		if err := c.failed(); err != nil {
@@ -128,7 +129,7 @@ func (f *DraftFile) ReadAt(p []byte, off int64) (n int, err error) {
 // Truncate sets the size; it grows with zeros.
 func (f *DraftFile) Truncate(size int64) error {
 	if size < 0 || size > manifest.MaxFileSize {
-		return f.n.d.fail(Invalid, f.path, "a size that no file has")
+		return f.n.d.fail(fault.Invalid, f.path, "a size that no file has")
 	}
 	return f.with(true, func(c *content) error { return c.truncate(size) })
 }
@@ -136,7 +137,7 @@ func (f *DraftFile) Truncate(size int64) error {
 // PunchHole zeroes n bytes at off; the size stays.
 func (f *DraftFile) PunchHole(off, n int64) error {
 	if off < 0 || n < 0 || off > manifest.MaxFileSize {
-		return f.n.d.fail(Invalid, f.path, "negative range")
+		return f.n.d.fail(fault.Invalid, f.path, "negative range")
 	}
 	return f.with(true, func(c *content) error { return c.punch(off, min(off+min(n, manifest.MaxFileSize), c.size())) })
 }

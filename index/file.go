@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
@@ -44,7 +45,7 @@ func (s *Store) load(r *root, pb *manifestpb.Checkpoint) (*Checkpoint, error) {
 			if s.isGone(r) {
 				return nil, notFound("open checkpoint", pb.Name)
 			}
-			return nil, &Error{Class: Corrupt, Op: "open checkpoint", Checkpoint: pb.Name, File: fmt.Sprintf("table of files, part %d", part), Err: err, Hint: damagedHint(s.dir)}
+			return nil, &fault.Error{Class: fault.Corrupt, Op: "open checkpoint", Checkpoint: pb.Name, File: fmt.Sprintf("table of files, part %d", part), Err: err, Hint: fault.RepairHint(s.dir)}
 		}
 	}
 	c.entries = table.Entries
@@ -88,17 +89,17 @@ func (c *Checkpoint) Stat(p string) (FileInfo, error) {
 	if i := c.find(p); i >= 0 {
 		return c.infos[i], nil
 	}
-	return FileInfo{}, &Error{Class: NotFound, Op: "stat", Checkpoint: c.name, File: p, Err: errors.New("no such file")}
+	return FileInfo{}, &fault.Error{Class: fault.NotFound, Op: "stat", Checkpoint: c.name, File: p, Err: errors.New("no such file")}
 }
 
 // Open opens a regular file for reading. Close it: an open file keeps gc from taking its chunks after Remove.
 func (c *Checkpoint) Open(p string) (*File, error) {
 	i := c.find(p)
 	if i < 0 {
-		return nil, &Error{Class: NotFound, Op: "open", Checkpoint: c.name, File: p, Err: errors.New("no such file")}
+		return nil, &fault.Error{Class: fault.NotFound, Op: "open", Checkpoint: c.name, File: p, Err: errors.New("no such file")}
 	}
 	if !c.infos[i].Mode.IsRegular() {
-		return nil, &Error{Class: Invalid, Op: "open", Checkpoint: c.name, File: p, Err: errors.New("not a regular file")}
+		return nil, &fault.Error{Class: fault.Invalid, Op: "open", Checkpoint: c.name, File: p, Err: errors.New("not a regular file")}
 	}
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -146,11 +147,11 @@ func (f *File) fail(off int64, err error) error {
 		return err
 	}
 	f.c.s.stats.errors.Add(1)
-	e := classify("read", err).(*Error)
-	if e.Class != NoSpace {
-		e.Class = Corrupt
+	e := fault.Classify("read", err).(*fault.Error)
+	if e.Class != fault.NoSpace {
+		e.Class = fault.Corrupt
 	}
-	return &Error{Class: e.Class, Op: "read", Checkpoint: f.c.name, File: f.e.Path, Offset: off, Err: err, Hint: "see how far the damage goes with: gpucr-fs verify " + f.c.s.dir}
+	return &fault.Error{Class: e.Class, Op: "read", Checkpoint: f.c.name, File: f.e.Path, Offset: off, Err: err, Hint: "see how far the damage goes with: gpucr-fs verify " + f.c.s.dir}
 }
 
 // segment gives the segment that holds off.
@@ -222,7 +223,7 @@ func (f *File) Extents(off, n int64, yield func(Extent) bool) error {
 // ReadAt reads as io.ReaderAt. Unreadable content is a Class Corrupt error naming checkpoint, file and offset; never wrong bytes, never an early EOF.
 func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	if off < 0 {
-		return 0, &Error{Class: Invalid, Op: "read", Checkpoint: f.c.name, File: f.e.Path, Err: errors.New("negative offset")}
+		return 0, &fault.Error{Class: fault.Invalid, Op: "read", Checkpoint: f.c.name, File: f.e.Path, Err: errors.New("negative offset")}
 	}
 	// In steps, so that a huge read doesn't hold all of its chunks at once.
 	n := 0
@@ -436,7 +437,7 @@ func (s *Store) copyChunk(c manifest.ChunkRef, off int64, p []byte) error {
 	}
 	data, err := e.content(context.Background(), c.Len)
 	if err != nil {
-		return classify("read", err)
+		return fault.Classify("read", err)
 	}
 	copy(p, data[off:])
 	return nil

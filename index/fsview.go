@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"path"
 	"time"
+
+	"github.com/gpucr/gpucr-fs/index/fault"
 )
 
 // FS gives an io/fs view of the checkpoint: ReadDirFS and StatFS; its files are io.ReaderAt and io.Seeker. Symlinks are shown, not followed.
@@ -13,7 +15,7 @@ func (c *Checkpoint) FS() fs.FS { return view{c} }
 type view struct{ c *Checkpoint }
 
 func pathError(op, name string, err error) error {
-	if ClassOf(err) == NotFound {
+	if fault.ClassOf(err) == fault.NotFound {
 		err = fs.ErrNotExist
 	}
 	return &fs.PathError{Op: op, Path: name, Err: err}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/index/fault"
 )
 
 // smallDisk mounts a file system of size bytes.
@@ -77,8 +79,8 @@ func TestDiskFull(t *testing.T) {
 				fillDisk(t, ballast, s)
 			}
 			err := writeUntilFull(t, s, "big")
-			if ClassOf(err) != NoSpace || HintOf(err) == "" || !strings.Contains(err.Error(), "space") {
-				t.Fatalf("a full disk said: %v (class %v, hint %q)", err, ClassOf(err), HintOf(err))
+			if fault.ClassOf(err) != fault.NoSpace || fault.HintOf(err) == "" || !strings.Contains(err.Error(), "space") {
+				t.Fatalf("a full disk said: %v (class %v, hint %q)", err, fault.ClassOf(err), fault.HintOf(err))
 			}
 			s.cache.drop()
 			mustHold(t, s, "kept", kept)
@@ -159,19 +161,19 @@ func TestCutIndex(t *testing.T) {
 			for i := 0; full == nil && i < 10000; i++ {
 				full = s.putLocal([]put{{key: "test", payload: memory(uint64(i), 4096)}})
 			}
-			if ClassOf(full) != NoSpace || !strings.Contains(full.Error(), "are kept free") {
+			if fault.ClassOf(full) != fault.NoSpace || !strings.Contains(full.Error(), "are kept free") {
 				t.Fatalf("a full disk said: %v", full)
 			}
 			s.cache.drop()
 			mustHold(t, s, "kept", kept)
 			if closed {
-				if err := d.Abort(); ClassOf(err) != NoSpace {
+				if err := d.Abort(); fault.ClassOf(err) != fault.NoSpace {
 					t.Errorf("abort on a full disk: %v", err)
 				}
 				_ = s.Close() // says that the draft is left
 				// The hint may not name what has to open the store itself.
-				if s, err := Open(t.Context(), dir, testOptions(t)); ClassOf(err) != NoSpace || !strings.Contains(HintOf(err), "by other means") {
-					t.Errorf("opened on a full disk: %v, %v (hint %q)", s, err, HintOf(err))
+				if s, err := Open(t.Context(), dir, testOptions(t)); fault.ClassOf(err) != fault.NoSpace || !strings.Contains(fault.HintOf(err), "by other means") {
+					t.Errorf("opened on a full disk: %v, %v (hint %q)", s, err, fault.HintOf(err))
 				}
 			}
 			if err := os.Remove(ballast); err != nil {
@@ -230,7 +232,7 @@ func TestStoresThatCannotBeOpened(t *testing.T) {
 	if err := unix.Mkfifo(filepath.Join(pipe, configName), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(t.Context(), pipe, testOptions(t)); ClassOf(err) != Corrupt || HintOf(err) == "" {
+	if _, err := Open(t.Context(), pipe, testOptions(t)); fault.ClassOf(err) != fault.Corrupt || fault.HintOf(err) == "" {
 		t.Errorf("config.json is a pipe: %v", err)
 	}
 	fixed := make()
@@ -241,7 +243,7 @@ func TestStoresThatCannotBeOpened(t *testing.T) {
 	if err := unix.Mount("", fixed, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(t.Context(), fixed, testOptions(t)); err == nil || !strings.Contains(HintOf(err), "read-write") {
-		t.Errorf("a disk that cannot be written: %v (hint %q)", err, HintOf(err))
+	if _, err := Open(t.Context(), fixed, testOptions(t)); err == nil || !strings.Contains(fault.HintOf(err), "read-write") {
+		t.Errorf("a disk that cannot be written: %v (hint %q)", err, fault.HintOf(err))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -51,26 +52,26 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	call(s.hooks.marked)
 	packs, err := s.packs.Packs()
 	if err != nil {
-		return g.res, classify("gc", err)
+		return g.res, fault.Classify("gc", err)
 	}
 	if g.keepTo, err = s.keepTo(); err != nil {
-		return g.res, classify("gc", err)
+		return g.res, fault.Classify("gc", err)
 	}
 	if err := g.findHorizon(packs); err != nil {
-		return g.res, classify("gc", err)
+		return g.res, fault.Classify("gc", err)
 	}
 	for i, n := range packs {
 		if err := ctx.Err(); err != nil {
 			return g.res, err
 		}
 		if err := g.sweep(n); err != nil {
-			return g.res, classify("gc", err)
+			return g.res, fault.Classify("gc", err)
 		}
 		o.Progress(int64(i+1), int64(len(packs)))
 	}
 	if !o.DryRun {
 		if err := s.db.Compact(); err != nil {
-			return g.res, classify("gc", err)
+			return g.res, fault.Classify("gc", err)
 		}
 	}
 	return g.res, g.damage()
@@ -123,7 +124,7 @@ func (s *Store) removeIncomplete(ctx context.Context) error {
 			return ctx.Err()
 		})
 		if err != nil {
-			return classify("gc", err)
+			return fault.Classify("gc", err)
 		}
 	}
 	for id := range orphans {
@@ -173,8 +174,8 @@ func (g *collection) damage() error {
 	if g.more > 0 {
 		texts = append(texts, fmt.Sprintf("and %d more", g.more))
 	}
-	return &Error{Class: Corrupt, Op: "gc", Err: errors.New("not everything could be collected: " + strings.Join(texts, "; ")),
-		Hint: damagedHint(g.s.dir) + ", or remove the checkpoints that are damaged"}
+	return &fault.Error{Class: fault.Corrupt, Op: "gc", Err: errors.New("not everything could be collected: " + strings.Join(texts, "; ")),
+		Hint: fault.RepairHint(g.s.dir) + ", or remove the checkpoints that are damaged"}
 }
 
 // mark finds the slots that sealed checkpoints use. Drafts need no marking: they pin what they use.
@@ -193,7 +194,7 @@ func (g *collection) mark(ctx context.Context) error {
 				return nil // once is enough
 			}
 			g.unclear[pb.Id] = true
-			g.met(&Error{Class: Corrupt, Checkpoint: pb.Name, File: file, Offset: off, Err: err})
+			g.met(&fault.Error{Class: fault.Corrupt, Checkpoint: pb.Name, File: file, Offset: off, Err: err})
 			return nil
 		}
 		told := false
@@ -211,7 +212,7 @@ func (g *collection) mark(ctx context.Context) error {
 				}
 				g.wanted[c.ID] = true
 				if !told {
-					g.met(&Error{Class: Corrupt, Checkpoint: pb.Name, File: e.Path, Offset: seg.Start, Err: err})
+					g.met(&fault.Error{Class: fault.Corrupt, Checkpoint: pb.Name, File: e.Path, Offset: seg.Start, Err: err})
 				}
 				told = true
 			}

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -74,13 +75,13 @@ func TestIDsAreNoPaths(t *testing.T) {
 			if len(s.damagedRoots) > 0 != tc.damaged {
 				t.Errorf("damaged roots: %v", s.damagedRoots)
 			}
-			if err := s.Remove(t.Context(), []string{"evil"}); ClassOf(err) != NotFound {
+			if err := s.Remove(t.Context(), []string{"evil"}); fault.ClassOf(err) != fault.NotFound {
 				t.Errorf("rm: %v", err)
 			}
-			if err := s.SetProfile("evil", nil); ClassOf(err) != NotFound {
+			if err := s.SetProfile("evil", nil); fault.ClassOf(err) != fault.NotFound {
 				t.Errorf("profile: %v", err)
 			}
-			if _, err := s.GC(t.Context(), GCOptions{}); (ClassOf(err) == Corrupt) != tc.damaged || err != nil && !tc.damaged {
+			if _, err := s.GC(t.Context(), GCOptions{}); (fault.ClassOf(err) == fault.Corrupt) != tc.damaged || err != nil && !tc.damaged {
 				t.Errorf("gc: %v", err)
 			}
 			for _, v := range victims {
@@ -113,11 +114,11 @@ func TestLinksInAStore(t *testing.T) {
 			if err := os.Symlink(outside, at); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := Open(t.Context(), s.dir, s.o); ClassOf(err) != Corrupt ||
+			if _, err := Open(t.Context(), s.dir, s.o); fault.ClassOf(err) != fault.Corrupt ||
 				!strings.Contains(err.Error(), "symbolic link") {
 				t.Errorf("open: %v", err)
 			}
-			if _, err := Repair(t.Context(), s.dir, s.o); ClassOf(err) != Corrupt {
+			if _, err := Repair(t.Context(), s.dir, s.o); fault.ClassOf(err) != fault.Corrupt {
 				t.Errorf("repair: %v", err)
 			}
 			if after := listing(t, outside); after != before {
@@ -213,7 +214,7 @@ func TestOneChunkOfTwoLengths(t *testing.T) {
 					f := openFile(t, s, "a", "f")
 					failed := 0
 					for off := int64(0); off < bad.Len; off += part {
-						if _, err := read(f, make([]byte, min(part, bad.Len-off)), off); ClassOf(err) == Corrupt {
+						if _, err := read(f, make([]byte, min(part, bad.Len-off)), off); fault.ClassOf(err) == fault.Corrupt {
 							failed++
 						}
 						if part == 1 && off > 20 && off < bad.Len-20 {
@@ -299,14 +300,14 @@ func TestHugeConfig(t *testing.T) {
 		if err := os.WriteFile(name, b, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := LoadConfig(dir); ClassOf(err) != Corrupt {
+		if _, err := LoadConfig(dir); fault.ClassOf(err) != fault.Corrupt {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	if err := os.Truncate(name, 1<<40); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LoadConfig(dir); ClassOf(err) != Corrupt {
+	if _, err := LoadConfig(dir); fault.ClassOf(err) != fault.Corrupt {
 		t.Errorf("a terabyte of zeros: %v", err)
 	}
 }
@@ -330,7 +331,7 @@ func FuzzConfig(f *testing.F) {
 		}
 		c, err := LoadConfig(filepath.Dir(name))
 		if err != nil {
-			if class := ClassOf(err); class != Corrupt && class != Unsupported {
+			if class := fault.ClassOf(err); class != fault.Corrupt && class != fault.Unsupported {
 				t.Fatal(err)
 			}
 			return

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 )
 
@@ -45,9 +46,9 @@ func (s *Store) HotSet(ref string) (*os.File, error) {
 	}
 	f, err := os.OpenFile(s.hotPath(r.id), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, &Error{Class: NotFound, Op: op, Checkpoint: r.name(), Err: errors.New("no hot set")}
+		return nil, &fault.Error{Class: fault.NotFound, Op: op, Checkpoint: r.name(), Err: errors.New("no hot set")}
 	}
-	return f, classify(op, err)
+	return f, fault.Classify(op, err)
 }
 
 // SetHotSet stores the hot set of a sealed checkpoint, some size bytes that write writes, in place of an earlier one. Class NoSpace when that would leave less free than
@@ -64,14 +65,14 @@ func (s *Store) SetHotSet(ref string, size int64, write func(io.Writer) error) (
 		return err
 	}
 	if free, err := s.packs.Free(); err != nil || free-size < s.o.FreeFloor {
-		return &Error{Class: NoSpace, Op: op, Checkpoint: r.name(), Err: errors.Join(errors.New("the disk is nearly full"), err)}
+		return &fault.Error{Class: fault.NoSpace, Op: op, Checkpoint: r.name(), Err: errors.Join(errors.New("the disk is nearly full"), err)}
 	}
 	if err := os.MkdirAll(filepath.Join(s.dir, hotName), 0o700); err != nil {
-		return classify(op, err)
+		return fault.Classify(op, err)
 	}
 	f, err := os.CreateTemp(filepath.Join(s.dir, hotName), r.id+"-*"+hotTemp)
 	if err != nil {
-		return classify(op, err)
+		return fault.Classify(op, err)
 	}
 	err = errors.Join(write(f), f.Close())
 	s.mu.Lock()
@@ -83,7 +84,7 @@ func (s *Store) SetHotSet(ref string, size int64, write func(io.Writer) error) (
 		err = os.Rename(f.Name(), s.hotPath(r.id))
 	}
 	if err != nil {
-		return errors.Join(classify(op, err), os.Remove(f.Name()))
+		return errors.Join(fault.Classify(op, err), os.Remove(f.Name()))
 	}
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/gpucr/gpucr-fs/index/fault"
 )
 
 func TestHotSets(t *testing.T) {
@@ -23,7 +25,7 @@ func TestHotSets(t *testing.T) {
 		t.Helper()
 		f, err := s.HotSet(name)
 		if text == "" {
-			if ClassOf(err) != NotFound {
+			if fault.ClassOf(err) != fault.NotFound {
 				t.Errorf("%s has a hot set, or %v", name, err)
 			}
 			return
@@ -47,10 +49,10 @@ func TestHotSets(t *testing.T) {
 	if err := s.SetHotSet("a", 10, func(w io.Writer) error { return failed }); !errors.Is(err, failed) {
 		t.Errorf("got %v", err)
 	}
-	if err := s.SetHotSet("a", 1<<60, func(w io.Writer) error { return nil }); ClassOf(err) != NoSpace {
+	if err := s.SetHotSet("a", 1<<60, func(w io.Writer) error { return nil }); fault.ClassOf(err) != fault.NoSpace {
 		t.Errorf("got %v", err)
 	}
-	if err := set("c", "x"); ClassOf(err) != NotFound {
+	if err := set("c", "x"); fault.ClassOf(err) != fault.NotFound {
 		t.Errorf("got %v", err)
 	}
 	s = reopen(t, s)

@@ -3,6 +3,8 @@ package index
 import (
 	"errors"
 	"path"
+
+	"github.com/gpucr/gpucr-fs/index/fault"
 )
 
 // imageDirs are where CRIU's images lie in what is kept as a checkpoint: in its root, or where podman and the kubelet put them.
@@ -25,9 +27,9 @@ func NeedInventory(op, name string, stat func(p string) (FileInfo, error)) error
 		if err == nil && fi.Mode.IsRegular() && fi.Size > 0 {
 			return nil
 		}
-		if err != nil && ClassOf(err) != NotFound {
+		if err != nil && fault.ClassOf(err) != fault.NotFound {
 			return err
 		}
 	}
-	return &Error{Class: Invalid, Op: op, Checkpoint: name, Err: errors.New("it is no checkpoint: neither inventory.img nor checkpoint/inventory.img is in it, which criu writes at the end of a dump")}
+	return &fault.Error{Class: fault.Invalid, Op: op, Checkpoint: name, Err: errors.New("it is no checkpoint: neither inventory.img nor checkpoint/inventory.img is in it, which criu writes at the end of a dump")}
 }

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -144,7 +145,7 @@ func (in *ingest) locate(id chunk.ID, content []byte, policy chunk.Policy, scrat
 			call(s.hooks.appended)
 		}
 	}
-	r.err = classify("store chunk", r.err)
+	r.err = fault.Classify("store chunk", r.err)
 	in.mu.Lock()
 	if known || r.err != nil || r.indexed == r.loc {
 		delete(in.recent, id)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -33,7 +34,7 @@ type taking struct {
 // decoded twice.
 func (f *File) ReadInto(p []byte, off int64) (int, error) {
 	if off < 0 {
-		return 0, &Error{Class: Invalid, Op: "read", Checkpoint: f.c.name, File: f.e.Path, Err: errors.New("negative offset")}
+		return 0, &fault.Error{Class: fault.Invalid, Op: "read", Checkpoint: f.c.name, File: f.e.Path, Err: errors.New("negative offset")}
 	}
 	begin := time.Now()
 	s, past := f.c.s, f.past.Load()

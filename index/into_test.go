@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"testing"
+
+	"github.com/gpucr/gpucr-fs/index/fault"
 )
 
 func TestReadInto(t *testing.T) {
@@ -166,7 +168,7 @@ func TestReadIntoFindsDamage(t *testing.T) {
 	}
 	f := openFile(t, s, "c", "pages-1.img")
 	p := make([]byte, len(content))
-	if _, err := f.ReadInto(p, 0); ClassOf(err) != Corrupt {
+	if _, err := f.ReadInto(p, 0); fault.ClassOf(err) != fault.Corrupt {
 		t.Errorf("got %v", err)
 	}
 	bad := 0
@@ -207,7 +209,7 @@ func TestLocatedBeforeDamage(t *testing.T) {
 		t.Fatalf("packs: %v, %v", packs, err)
 	}
 	flip(t, s.packs.PackPath(packs[0]), 100)
-	if err := read(); ClassOf(err) != Corrupt {
+	if err := read(); fault.ClassOf(err) != fault.Corrupt {
 		t.Fatalf("a damaged chunk is read: %v", err)
 	}
 	write(t, s, "again", map[string][]byte{"pages-1.img": content})

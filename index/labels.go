@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 )
@@ -21,12 +22,12 @@ func ValidLabel(key, value string) error {
 	default:
 		return nil
 	}
-	return &Error{Class: Invalid, Op: "label", Err: errors.New(why), Hint: "labels are written key=value, the key in small letters"}
+	return &fault.Error{Class: fault.Invalid, Op: "label", Err: errors.New(why), Hint: "labels are written key=value, the key in small letters"}
 }
 
 func validLabels(labels map[string]string) error {
 	if len(labels) > manifest.MaxLabels {
-		return &Error{Class: Invalid, Op: "label", Err: fmt.Errorf("%d labels, %d are allowed", len(labels), manifest.MaxLabels)}
+		return &fault.Error{Class: fault.Invalid, Op: "label", Err: fmt.Errorf("%d labels, %d are allowed", len(labels), manifest.MaxLabels)}
 	}
 	for k, v := range labels {
 		if err := ValidLabel(k, v); err != nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 )
 
@@ -76,12 +77,12 @@ func TestBadLabels(t *testing.T) {
 		"utf-8":    {"host": "\xff"},
 		"many":     many,
 	} {
-		if err := s.Label("a", labels); ClassOf(err) != Invalid || HintOf(err) == "" && name != "many" {
+		if err := s.Label("a", labels); fault.ClassOf(err) != fault.Invalid || fault.HintOf(err) == "" && name != "many" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	var e *Error
-	if err := s.Label("none", map[string]string{"a": "b"}); ClassOf(err) != NotFound || !errors.As(err, &e) {
+	var e *fault.Error
+	if err := s.Label("none", map[string]string{"a": "b"}); fault.ClassOf(err) != fault.NotFound || !errors.As(err, &e) {
 		t.Errorf("no such checkpoint: %v", err)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/gpucr/gpucr-fs/index/fault"
 )
 
 // checkLayout refuses a store that holds a symbolic link: opening a store cuts, appends to and deletes files in it, as
@@ -16,15 +18,15 @@ func checkLayout(dir string) error {
 			continue // whoever needs it complains
 		}
 		if err != nil {
-			return &Error{Class: classOfOS(err), Op: "open store", Err: err}
+			return &fault.Error{Class: fault.OfOS(err), Op: "open store", Err: err}
 		}
 		for _, e := range entries {
 			if e.Type()&(fs.ModeNamedPipe|fs.ModeDevice) != 0 {
-				return &Error{Class: Corrupt, Op: "open store", File: filepath.Join(dir, sub, e.Name()),
+				return &fault.Error{Class: fault.Corrupt, Op: "open store", File: filepath.Join(dir, sub, e.Name()),
 					Err: errors.New("it is a pipe or a device, of which a store has none"), Hint: "remove it"}
 			}
 			if e.Type()&fs.ModeSymlink != 0 {
-				return &Error{Class: Corrupt, Op: "open store", File: filepath.Join(dir, sub, e.Name()), Err: errors.New("it is a symbolic link, of which a store has none"),
+				return &fault.Error{Class: fault.Corrupt, Op: "open store", File: filepath.Join(dir, sub, e.Name()), Err: errors.New("it is a symbolic link, of which a store has none"),
 					Hint: "put the whole store there, or mount what it points to in its place (mount --bind)"}
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
@@ -59,7 +60,7 @@ func TestIndexLeftOverIsNotTakenForTheTruth(t *testing.T) {
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(t.Context(), s.Dir(), testOptions(t)); ClassOf(err) != Corrupt {
+	if _, err := Open(t.Context(), s.Dir(), testOptions(t)); fault.ClassOf(err) != fault.Corrupt {
 		t.Errorf("opened without an index: %v", err)
 	}
 }

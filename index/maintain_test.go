@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"github.com/gpucr/gpucr-fs/index/fault"
 )
 
 func TestGCGivesBackWhatItPromises(t *testing.T) {
@@ -115,7 +117,7 @@ func TestIncompleteIsListedAndCollected(t *testing.T) {
 		t.Fatal(err)
 	}
 	fill(t, d, map[string][]byte{"pages-1.img": memory(2, 30<<20)})
-	if err := s.Close(); ClassOf(err) != InUse {
+	if err := s.Close(); fault.ClassOf(err) != fault.InUse {
 		t.Errorf("closing with a draft open: %v", err)
 	}
 	s = openTestStore(t, s.dir, s.o)
@@ -123,7 +125,7 @@ func TestIncompleteIsListedAndCollected(t *testing.T) {
 	if len(names) != 2 || names[1].Name != "half" || names[1].State != Incomplete {
 		t.Errorf("%+v", names)
 	}
-	if _, err := s.Create(ctx, "half", CreateOptions{}); ClassOf(err) != Exists {
+	if _, err := s.Create(ctx, "half", CreateOptions{}); fault.ClassOf(err) != fault.Exists {
 		t.Errorf("%v", err)
 	}
 	res, err := s.GC(ctx, GCOptions{})
@@ -154,7 +156,7 @@ func TestFlippedBytesAreFoundAndNeverRead(t *testing.T) {
 			t.Errorf("the problem names %+v", p)
 		}
 		s.cache.drop()
-		if got, err := read(s, "a", "pages-1.img"); ClassOf(err) != Corrupt {
+		if got, err := read(s, "a", "pages-1.img"); fault.ClassOf(err) != fault.Corrupt {
 			t.Errorf("byte %d flipped, read %d bytes: %v", off, len(got), err)
 		}
 		flip(t, path, off)
@@ -239,7 +241,7 @@ func TestRepair(t *testing.T) {
 		if err := os.RemoveAll(filepath.Join(s.dir, dbName)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Open(t.Context(), s.dir, s.o); ClassOf(err) != Corrupt || HintOf(err) == "" {
+		if _, err := Open(t.Context(), s.dir, s.o); fault.ClassOf(err) != fault.Corrupt || fault.HintOf(err) == "" {
 			t.Errorf("opened without an index: %v", err)
 		}
 		if res, err := Repair(t.Context(), s.dir, s.o); err != nil || res.Checkpoints != 2 || len(res.Lost) > 0 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
@@ -90,7 +91,7 @@ func (s *Store) Optimize(ctx context.Context, o OptimizeOptions) (OptimizeResult
 	z := &optimization{s: s, o: o}
 	var err error
 	if z.tight, err = chunk.NewTight(s.config.Chunk.Max); err != nil {
-		return z.res, classify("optimize", err)
+		return z.res, fault.Classify("optimize", err)
 	}
 	defer z.tight.Close()
 	z.scratch = make([]byte, 0, chunk.MaxEncoded(s.config.Chunk.Max))
@@ -106,7 +107,7 @@ func (s *Store) Optimize(ctx context.Context, o OptimizeOptions) (OptimizeResult
 	z.began = time.Now()
 	for _, n := range packs {
 		if err := z.pack(ctx, n, live[n]); err != nil {
-			return z.res, classify("optimize", err)
+			return z.res, fault.Classify("optimize", err)
 		}
 	}
 	o.Progress(z.total, z.total)
@@ -129,17 +130,17 @@ func (z *optimization) mark(ctx context.Context) (packs []uint32, live marks, er
 		return nil, nil, err
 	}
 	if err := g.damage(); err != nil {
-		e := err.(*Error)
+		e := err.(*fault.Error)
 		e.Op = "optimize"
 		return nil, nil, e
 	}
 	all, err := s.packs.Packs()
 	if err != nil {
-		return nil, nil, classify("optimize", err)
+		return nil, nil, fault.Classify("optimize", err)
 	}
 	keepTo, err := s.keepTo()
 	if err != nil {
-		return nil, nil, classify("optimize", err)
+		return nil, nil, fault.Classify("optimize", err)
 	}
 	for _, n := range all {
 		if g.live[n] != nil && n > keepTo && !s.packs.Condemned(n) && !s.isAside(n) && s.packs.Exists(n) {

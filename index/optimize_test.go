@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
@@ -272,10 +273,10 @@ func TestGCKeepsMovedChunksOfDamagedManifests(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = reopen(t, s)
-	if err := gc(); ClassOf(err) != Corrupt {
+	if err := gc(); fault.ClassOf(err) != fault.Corrupt {
 		t.Errorf("gc: %v", err)
 	}
-	if _, err := s.Optimize(t.Context(), OptimizeOptions{}); ClassOf(err) != Corrupt {
+	if _, err := s.Optimize(t.Context(), OptimizeOptions{}); fault.ClassOf(err) != fault.Corrupt {
 		t.Errorf("optimize: %v", err)
 	}
 	s = rebuilt(t, s)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
@@ -189,10 +190,10 @@ func TestHolesAreRuns(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	for _, off := range []int64{manifest.MaxFileSize, 1<<63 - 1, -1} {
-		if _, err := f.WriteAt([]byte("x"), off); ClassOf(err) != Invalid {
+		if _, err := f.WriteAt([]byte("x"), off); fault.ClassOf(err) != fault.Invalid {
 			t.Errorf("write at %d: %v", off, err)
 		}
-		if err := f.Truncate(off + 1); off != -1 && ClassOf(err) != Invalid {
+		if err := f.Truncate(off + 1); off != -1 && fault.ClassOf(err) != fault.Invalid {
 			t.Errorf("truncate to %d: %v", off, err)
 		}
 	}
@@ -278,14 +279,14 @@ func TestWhatCannotBeReadIsRefused(t *testing.T) {
 			return err
 		}(),
 	} {
-		if ClassOf(err) != Invalid {
+		if fault.ClassOf(err) != fault.Invalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	if _, err := d.Seal(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.SetProfile("a", make([]byte, pack.MaxValue+1)); ClassOf(err) != Invalid {
+	if err := s.SetProfile("a", make([]byte, pack.MaxValue+1)); fault.ClassOf(err) != fault.Invalid {
 		t.Errorf("profile: %v", err)
 	}
 	if err := s.SetProfile("a", make([]byte, pack.MaxValue)); err != nil {

@@ -7,6 +7,7 @@ import (
 	"sort"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 )
 
@@ -32,7 +33,7 @@ func (c *content) segment(i int) (*manifest.Segment, error) {
 	if b == nil {
 		var err error
 		if _, b, err = c.s.db.Meta(segKey(c.draft, c.number, c.closed[i].start)); err != nil {
-			return nil, classify("read draft", err)
+			return nil, fault.Classify("read draft", err)
 		}
 	}
 	return manifest.DecodeSegment(b)

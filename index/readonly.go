@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/storage"
@@ -25,10 +26,6 @@ import (
 //     the copy. Where it is gone, cut short or does not open, one is built there from the journals.
 //   - Half frames at the ends of journals stay. What is found damaged is reported, and recorded nowhere.
 
-// readOnlyHint is what to do when the store cannot be written.
-const readOnlyHint = "to write, mount the store's disk read-write, and be root or the store's owner; " +
-	"ls, info, du, diff, export, verify and mount of a sealed checkpoint need no more than to read"
-
 // ReadOnly says whether the store is open for reading only.
 func (s *Store) ReadOnly() bool { return s.o.ReadOnly }
 
@@ -37,7 +34,7 @@ func (s *Store) mayWrite(op string) error {
 	if !s.o.ReadOnly {
 		return nil
 	}
-	return &Error{Class: ReadOnly, Op: op, Err: fmt.Errorf("the store is open for reading only: %s", s.dir), Hint: readOnlyHint}
+	return &fault.Error{Class: fault.ReadOnly, Op: op, Err: fmt.Errorf("the store is open for reading only: %s", s.dir), Hint: fault.ReadOnlyHint}
 }
 
 // closers closes one after the other.
@@ -78,7 +75,7 @@ func openToRead(ctx context.Context, dir string, config Config, o Options) (_ *S
 	}()
 	packDir := filepath.Join(dir, packsName)
 	if _, err := o.Storage.Stat(packDir); err != nil {
-		return nil, &Error{Class: Corrupt, Op: "open store", File: packDir, Err: err, Hint: "restore the folder from a backup"}
+		return nil, &fault.Error{Class: fault.Corrupt, Op: "open store", File: packDir, Err: err, Hint: "restore the folder from a backup"}
 	}
 	dbDir := keys.Current(filepath.Join(dir, dbName))
 	if keys.AtRest(dbDir) {
@@ -101,7 +98,7 @@ func openElsewhere(ctx context.Context, dir, dbDir string, config Config, o Opti
 	sound := keys.IsSound(dbDir)
 	room, err := roomForIndex(o.Storage, dir, dbDir, sound)
 	if err != nil {
-		return nil, classify(op, err)
+		return nil, fault.Classify(op, err)
 	}
 	tmp, err := newTempIndex(room)
 	if err != nil {
@@ -115,7 +112,7 @@ func openElsewhere(ctx context.Context, dir, dbDir string, config Config, o Opti
 		if errors.Is(err, pack.ErrNoSpace) || errors.Is(err, unix.ENOSPC) {
 			return nil, noRoomForIndex(fmt.Sprintf("%s is full", filepath.Dir(tmp.dir)), room)
 		}
-		return nil, classify(op, err)
+		return nil, fault.Classify(op, err)
 	}
 	path := filepath.Join(tmp.dir, dbName)
 	var d *keys.DB

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/storage"
@@ -276,7 +277,7 @@ func TestReadOnly(t *testing.T) {
 				}
 				if parent == writable && name != "without a lock file" {
 					_, err := Open(t.Context(), dir, testOptions(t))
-					if ClassOf(err) != InUse || !strings.Contains(err.Error(), "reading only") {
+					if fault.ClassOf(err) != fault.InUse || !strings.Contains(err.Error(), "reading only") {
 						t.Errorf("a writer beside readers: %v", err)
 					}
 				}
@@ -288,8 +289,8 @@ func TestReadOnly(t *testing.T) {
 	if err != nil || len(left) > 0 {
 		t.Errorf("left of copies: %v, %v", left, err)
 	}
-	if _, err := Open(t.Context(), filepath.Join(disk, "closed"), testOptions(t)); ClassOf(err) != ReadOnly || HintOf(err) == "" {
-		t.Errorf("to write on a disk that is mounted read-only: %v (hint %q)", err, HintOf(err))
+	if _, err := Open(t.Context(), filepath.Join(disk, "closed"), testOptions(t)); fault.ClassOf(err) != fault.ReadOnly || fault.HintOf(err) == "" {
+		t.Errorf("to write on a disk that is mounted read-only: %v (hint %q)", err, fault.HintOf(err))
 	}
 }
 
@@ -297,20 +298,22 @@ func TestReadOnly(t *testing.T) {
 func mustRefuseToWrite(t *testing.T, s *Store) {
 	t.Helper()
 	for what, call := range map[string]func() error{
-		"create":    func() error { _, err := s.Create(t.Context(), "new", CreateOptions{}); return err },
-		"remove":    func() error { return s.Remove(t.Context(), []string{"first"}) },
-		"tag":       func() error { return s.Tag(t.Context(), "first", []string{"golden"}, nil) },
-		"rename":    func() error { return s.Rename(t.Context(), "first", "renamed") },
-		"label":     func() error { return s.Label("first", map[string]string{"team": "a"}) },
-		"profile":   func() error { return s.SetProfile("first", []byte("p")) },
-		"hot set":   func() error { return s.SetHotSet("first", 1, func(io.Writer) error { return nil }) },
-		"gc":        func() error { _, err := s.GC(t.Context(), GCOptions{}); return err },
-		"optimize":  func() error { _, err := s.Optimize(t.Context(), OptimizeOptions{}); return err },
-		"a commit":  func() error { return s.commit([]put{{key: "x", payload: []byte("y")}}) },
-		"a storage": func() error { return classify("x", storage.WriteFile(s.o.Storage, filepath.Join(s.dir, "x"), nil)) },
+		"create":   func() error { _, err := s.Create(t.Context(), "new", CreateOptions{}); return err },
+		"remove":   func() error { return s.Remove(t.Context(), []string{"first"}) },
+		"tag":      func() error { return s.Tag(t.Context(), "first", []string{"golden"}, nil) },
+		"rename":   func() error { return s.Rename(t.Context(), "first", "renamed") },
+		"label":    func() error { return s.Label("first", map[string]string{"team": "a"}) },
+		"profile":  func() error { return s.SetProfile("first", []byte("p")) },
+		"hot set":  func() error { return s.SetHotSet("first", 1, func(io.Writer) error { return nil }) },
+		"gc":       func() error { _, err := s.GC(t.Context(), GCOptions{}); return err },
+		"optimize": func() error { _, err := s.Optimize(t.Context(), OptimizeOptions{}); return err },
+		"a commit": func() error { return s.commit([]put{{key: "x", payload: []byte("y")}}) },
+		"a storage": func() error {
+			return fault.Classify("x", storage.WriteFile(s.o.Storage, filepath.Join(s.dir, "x"), nil))
+		},
 	} {
-		if err := call(); ClassOf(err) != ReadOnly || HintOf(err) == "" {
-			t.Errorf("%s: %v (class %v, hint %q)", what, err, ClassOf(err), HintOf(err))
+		if err := call(); fault.ClassOf(err) != fault.ReadOnly || fault.HintOf(err) == "" {
+			t.Errorf("%s: %v (class %v, hint %q)", what, err, fault.ClassOf(err), fault.HintOf(err))
 		}
 	}
 }
@@ -320,7 +323,7 @@ func TestReadOnlyBesideAWriter(t *testing.T) {
 	o := testOptions(t)
 	o.ReadOnly = true
 	_, err := Open(t.Context(), s.dir, o)
-	if ClassOf(err) != InUse || !strings.Contains(err.Error(), fmt.Sprint(os.Getpid())) {
+	if fault.ClassOf(err) != fault.InUse || !strings.Contains(err.Error(), fmt.Sprint(os.Getpid())) {
 		t.Errorf("a reader beside a writer: %v", err)
 	}
 }
@@ -364,7 +367,7 @@ func TestReadOnlyDamage(t *testing.T) {
 	for range 2 {
 		s := openTestStore(t, s.dir, o)
 		mustVerify(t, s, 1)
-		if _, err := read(s, "first", "pages-1.img"); ClassOf(err) != Corrupt {
+		if _, err := read(s, "first", "pages-1.img"); fault.ClassOf(err) != fault.Corrupt {
 			t.Errorf("a damaged chunk was read: %v", err)
 		}
 		if err := s.Close(); err != nil {
@@ -377,8 +380,8 @@ func TestReadOnlyDamage(t *testing.T) {
 // TestTempIndex has room refused where there is none, and what killed readers left removed.
 func TestTempIndex(t *testing.T) {
 	_, err := newTempIndex(1 << 60)
-	if ClassOf(err) != NoSpace || !strings.Contains(HintOf(err), "TMPDIR") {
-		t.Errorf("a copy of 2^60 bytes: %v (hint %q)", err, HintOf(err))
+	if fault.ClassOf(err) != fault.NoSpace || !strings.Contains(fault.HintOf(err), "TMPDIR") {
+		t.Errorf("a copy of 2^60 bytes: %v (hint %q)", err, fault.HintOf(err))
 	}
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)

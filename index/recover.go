@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
@@ -17,7 +18,7 @@ import (
 func (s *Store) recover() error {
 	packs, err := s.packs.Packs()
 	if err != nil {
-		return classify("open store", err)
+		return fault.Classify("open store", err)
 	}
 	err = s.db.Marks(func(n uint32) {
 		s.packs.NeverUse(n)
@@ -41,7 +42,7 @@ func (s *Store) recover() error {
 	}
 	list, err := s.SetAside()
 	if err != nil {
-		return classify("open store", err)
+		return fault.Classify("open store", err)
 	}
 	for _, a := range list {
 		s.log.Error("set aside", "file", a.File, "offset", a.Offset, "why", a.Text)
@@ -79,15 +80,15 @@ func (s *Store) resume(n uint32) error {
 }
 
 func (s *Store) openError(file string, err error) error {
-	e := classify("open store", err).(*Error)
+	e := fault.Classify("open store", err).(*fault.Error)
 	if e.File == "" {
 		e.File = file
 	}
-	if e.Class == Other {
-		e.Class = Corrupt
+	if e.Class == fault.Other {
+		e.Class = fault.Corrupt
 	}
 	if e.Hint == "" {
-		e.Hint = damagedHint(s.dir)
+		e.Hint = fault.RepairHint(s.dir)
 	}
 	return e
 }

@@ -7,6 +7,7 @@ import (
 	"sort"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 )
 
@@ -33,7 +34,7 @@ func (d *Draft) recut() error {
 			continue
 		}
 		if err := n.recut(offs, d.next); err != nil {
-			return &Error{Class: ClassOf(err), Op: "cut", Checkpoint: d.name, File: p, Hint: HintOf(err), Err: err}
+			return &fault.Error{Class: fault.ClassOf(err), Op: "cut", Checkpoint: d.name, File: p, Hint: fault.HintOf(err), Err: err}
 		}
 		d.next++
 	}

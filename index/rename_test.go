@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+
+	"github.com/gpucr/gpucr-fs/index/fault"
 )
 
 func TestRename(t *testing.T) {
@@ -43,11 +45,11 @@ func TestRename(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		ref, name string
-		class     Class
+		class     fault.Class
 	}{
-		{"a", "x", NotFound}, {"b", "before-upgrade", Exists}, {"b", "golden", Exists}, {"b", "b", Exists}, {"b", "../x", Invalid}, {"b", "", Invalid},
+		{"a", "x", fault.NotFound}, {"b", "before-upgrade", fault.Exists}, {"b", "golden", fault.Exists}, {"b", "b", fault.Exists}, {"b", "../x", fault.Invalid}, {"b", "", fault.Invalid},
 	} {
-		if err := s.Rename(t.Context(), tc.ref, tc.name); ClassOf(err) != tc.class {
+		if err := s.Rename(t.Context(), tc.ref, tc.name); fault.ClassOf(err) != tc.class {
 			t.Errorf("rename %s to %q: %v", tc.ref, tc.name, err)
 		}
 	}
@@ -89,7 +91,7 @@ func TestRenameBesideOthers(t *testing.T) {
 			wg.Go(func() {
 				if err := s.Rename(t.Context(), ref, name); err == nil {
 					won <- byte(i + 1)
-				} else if ClassOf(err) != Exists {
+				} else if fault.ClassOf(err) != fault.Exists {
 					t.Error(err)
 				}
 			})
@@ -99,7 +101,7 @@ func TestRenameBesideOthers(t *testing.T) {
 			if err == nil {
 				won <- 3
 				err = d.Abort()
-			} else if ClassOf(err) == Exists {
+			} else if fault.ClassOf(err) == fault.Exists {
 				err = nil
 			}
 			if err != nil {
@@ -139,13 +141,13 @@ func TestRemoveIDs(t *testing.T) {
 	if err := s.Rename(t.Context(), "b", "a"); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.RemoveIDs(t.Context(), []string{id[:8]}); ClassOf(err) != NotFound {
+	if err := s.RemoveIDs(t.Context(), []string{id[:8]}); fault.ClassOf(err) != fault.NotFound {
 		t.Errorf("removed by half an id: %v", err)
 	}
 	if err := s.RemoveIDs(t.Context(), []string{id, id}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Checkpoint("old"); ClassOf(err) != NotFound {
+	if _, err := s.Checkpoint("old"); fault.ClassOf(err) != fault.NotFound {
 		t.Errorf("it is still there: %v", err)
 	}
 	mustHold(t, s, "a", map[string][]byte{"inventory.img": []byte("b")})

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
@@ -40,10 +41,10 @@ func Repair(ctx context.Context, dir string, o Options) (RepairResult, error) {
 func rebuildIndex(ctx context.Context, dir string, config Config, o Options) (RepairResult, error) {
 	r := rebuild{dir: dir, o: o, at: dir, old: filepath.Join(dir, dbName), fresh: filepath.Join(dir, dbName+".new"), keys: map[string]uint64{}, suspect: map[uint32]*suspect{}}
 	if err := r.build(ctx, config); err != nil {
-		return r.res, classify("repair", err)
+		return r.res, fault.Classify("repair", err)
 	}
 	if err := keys.Swap(r.old, r.fresh); err != nil {
-		return r.res, classify("repair", err)
+		return r.res, fault.Classify("repair", err)
 	}
 	return r.res, r.check(ctx)
 }

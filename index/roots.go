@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
@@ -66,7 +67,7 @@ func ownerOf(key string) string {
 // underscore in front, more than 128 characters.
 func ValidName(name string) error {
 	if !manifest.ValidName(name) {
-		return &Error{Class: Invalid, Op: "name", Err: fmt.Errorf("%q cannot name a checkpoint", name),
+		return &fault.Error{Class: fault.Invalid, Op: "name", Err: fmt.Errorf("%q cannot name a checkpoint", name),
 			Hint: "use up to 128 letters, digits and . _ - + : @ = ~ %, and a letter, digit, dash or underscore in front"}
 	}
 	return nil
@@ -87,11 +88,11 @@ func (s *Store) loadRoots() error {
 			err = fmt.Errorf("%w: it is that of %s", keys.ErrDamaged, pb.Id)
 		}
 		if errors.Is(err, manifest.ErrVersion) {
-			return &Error{Class: Unsupported, Op: "open store", Err: err, Hint: "use a later gpucr-fs"}
+			return &fault.Error{Class: fault.Unsupported, Op: "open store", Err: err, Hint: "use a later gpucr-fs"}
 		}
 		if err != nil {
 			s.damagedRoots[ownerOf(key)] = true
-			s.log.Error("a checkpoint's root record is damaged", "id", ownerOf(key), "err", err, "hint", damagedHint(s.dir))
+			s.log.Error("a checkpoint's root record is damaged", "id", ownerOf(key), "err", err, "hint", fault.RepairHint(s.dir))
 			return nil
 		}
 		r := newRoot(pb)
@@ -173,7 +174,7 @@ func (s *Store) Names(context.Context) ([]Info, error) {
 }
 
 func notFound(op, ref string) error {
-	return &Error{Class: NotFound, Op: op, Err: fmt.Errorf("no checkpoint %q", ref), Hint: "list them with: gpucr-fs ls"}
+	return &fault.Error{Class: fault.NotFound, Op: op, Err: fmt.Errorf("no checkpoint %q", ref), Hint: "list them with: gpucr-fs ls"}
 }
 
 // resolve finds a checkpoint that is not being removed: by name; by tag, if it is sealed; by unique prefix of its id. Two
@@ -203,13 +204,13 @@ func (s *Store) resolve(op, ref string) (*root, error) {
 		return tagged[0], nil
 	case len(tagged) > 1:
 		slices.SortFunc(tagged, byName)
-		return nil, &Error{Class: Invalid, Op: op, Err: fmt.Errorf("%q is a tag of %s and of %s", ref, tagged[0].name(), tagged[1].name()),
+		return nil, &fault.Error{Class: fault.Invalid, Op: op, Err: fmt.Errorf("%q is a tag of %s and of %s", ref, tagged[0].name(), tagged[1].name()),
 			Hint: "give the name, and put the tag on the right one again: gpucr-fs tag STORE NAME " + ref}
 	case len(found) == 1:
 		return found[0], nil
 	case len(found) > 1:
 		slices.SortFunc(found, byName)
-		return nil, &Error{Class: Invalid, Op: op, Err: fmt.Errorf("%q begins the id of %s and of %s", ref, found[0].name(), found[1].name()), Hint: "give more digits, or the name"}
+		return nil, &fault.Error{Class: fault.Invalid, Op: op, Err: fmt.Errorf("%q begins the id of %s and of %s", ref, found[0].name(), found[1].name()), Hint: "give more digits, or the name"}
 	}
 	return nil, notFound(op, ref)
 }
@@ -221,11 +222,11 @@ func (s *Store) sealed(op, ref string) (*root, error) {
 		return nil, err
 	}
 	if r.writing || !r.pb.Sealed {
-		class, why, hint := Invalid, "it is incomplete: its writer ended before sealing it", "remove it with: gpucr-fs rm"
+		class, why, hint := fault.Invalid, "it is incomplete: its writer ended before sealing it", "remove it with: gpucr-fs rm"
 		if r.writing {
-			class, why, hint = InUse, "it is still being written", "seal it with: gpucr-fs seal"
+			class, why, hint = fault.InUse, "it is still being written", "seal it with: gpucr-fs seal"
 		}
-		return nil, &Error{Class: class, Op: op, Checkpoint: r.name(), Err: errors.New(why), Hint: hint}
+		return nil, &fault.Error{Class: class, Op: op, Checkpoint: r.name(), Err: errors.New(why), Hint: hint}
 	}
 	return r, nil
 }
@@ -254,7 +255,7 @@ func (s *Store) Latest() (*Checkpoint, error) {
 	}
 	if last == nil {
 		s.mu.Unlock()
-		return nil, &Error{Class: NotFound, Op: "open checkpoint", Err: errors.New("the store has no sealed checkpoint"), Hint: "make one with: gpucr-fs import, or criu dump into the mount"}
+		return nil, &fault.Error{Class: fault.NotFound, Op: "open checkpoint", Err: errors.New("the store has no sealed checkpoint"), Hint: "make one with: gpucr-fs import, or criu dump into the mount"}
 	}
 	pb := last.pb
 	s.mu.Unlock()
@@ -331,7 +332,7 @@ func (s *Store) removable(op string, refs []string, find func(string) (*root, er
 			return nil, err
 		}
 		if r.writing {
-			return nil, &Error{Class: InUse, Op: op, Checkpoint: r.name(), Err: errors.New("it is being written")}
+			return nil, &fault.Error{Class: fault.InUse, Op: op, Checkpoint: r.name(), Err: errors.New("it is being written")}
 		}
 		if !slices.Contains(victims, r) {
 			victims = append(victims, r)
@@ -340,7 +341,7 @@ func (s *Store) removable(op string, refs []string, find func(string) (*root, er
 	for _, r := range victims {
 		for _, child := range s.children(r.id) {
 			if !slices.Contains(victims, s.names[child]) {
-				return nil, &Error{Class: InUse, Op: op, Checkpoint: r.name(), Err: fmt.Errorf("checkpoint %s is built on it", child),
+				return nil, &fault.Error{Class: fault.InUse, Op: op, Checkpoint: r.name(), Err: fmt.Errorf("checkpoint %s is built on it", child),
 					Hint: "remove " + child + " first, or both together"}
 			}
 		}
@@ -371,10 +372,10 @@ func (s *Store) deleteBody(id string) error {
 			return nil
 		})
 		if err != nil {
-			return classify("remove", errors.Join(err, b.Flush()))
+			return fault.Classify("remove", errors.Join(err, b.Flush()))
 		}
 	}
-	return classify("remove", errors.Join(b.Flush(), s.dropHotSet(id)))
+	return fault.Classify("remove", errors.Join(b.Flush(), s.dropHotSet(id)))
 }
 
 // rootPuts gives the records of changed roots.
@@ -383,7 +384,7 @@ func rootPuts(changed map[*root]*manifestpb.Checkpoint) ([]put, error) {
 	for _, pb := range changed {
 		payload, err := manifest.EncodeCheckpoint(pb)
 		if err != nil {
-			return nil, classify("write root record", err)
+			return nil, fault.Classify("write root record", err)
 		}
 		puts = append(puts, put{rootKey(pb.Id), payload})
 	}
@@ -515,7 +516,7 @@ func (s *Store) retag(op, name string, add, remove []string) (map[*root]*manifes
 	}
 	for _, t := range remove {
 		if !slices.Contains(pb.Tags, t) {
-			return nil, &Error{Class: NotFound, Op: op, Checkpoint: pb.Name, Err: fmt.Errorf("no tag %q", t)}
+			return nil, &fault.Error{Class: fault.NotFound, Op: op, Checkpoint: pb.Name, Err: fmt.Errorf("no tag %q", t)}
 		}
 	}
 	pb.Tags = slices.DeleteFunc(pb.Tags, func(t string) bool { return slices.Contains(remove, t) })
@@ -536,10 +537,10 @@ func (s *Store) Profile(ref string) ([]byte, error) {
 	}
 	_, payload, err := s.db.Meta(profileKey(r.id))
 	if errors.Is(err, keys.ErrMissing) || err == nil && len(payload) == 0 {
-		return nil, &Error{Class: NotFound, Op: op, Checkpoint: r.name(), Err: errors.New("no profile"), Hint: "a first restore records one"}
+		return nil, &fault.Error{Class: fault.NotFound, Op: op, Checkpoint: r.name(), Err: errors.New("no profile"), Hint: "a first restore records one"}
 	}
 	if err != nil {
-		return nil, &Error{Class: Corrupt, Op: op, Checkpoint: r.name(), Err: err, Hint: "clear it: the next restore records a new one"}
+		return nil, &fault.Error{Class: fault.Corrupt, Op: op, Checkpoint: r.name(), Err: err, Hint: "clear it: the next restore records a new one"}
 	}
 	return payload, nil
 }
@@ -559,10 +560,10 @@ func (s *Store) SetProfile(ref string, profile []byte) error {
 		return err
 	}
 	if len(profile) > pack.MaxValue {
-		return &Error{Class: Invalid, Op: op, Checkpoint: r.name(), Err: pack.ErrTooLarge}
+		return &fault.Error{Class: fault.Invalid, Op: op, Checkpoint: r.name(), Err: pack.ErrTooLarge}
 	}
 	if err := s.dropHotSet(r.id); err != nil {
-		return classify(op, err)
+		return fault.Classify(op, err)
 	}
 	// Cleared, it stays as an empty record, which keeps an older journal from bringing it back.
 	return s.commit([]put{{profileKey(r.id), append([]byte{}, profile...)}})

@@ -7,6 +7,7 @@ import (
 	"sort"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 )
@@ -31,8 +32,8 @@ func (d *Draft) Seal(ctx context.Context) (Info, error) {
 	defer d.writes.Unlock()
 	fail := func(err error) (Info, error) {
 		d.tried = true
-		err = classify("seal", err)
-		return Info{}, &Error{Class: ClassOf(err), Op: "seal", Checkpoint: d.name, Hint: HintOf(err), Err: err}
+		err = fault.Classify("seal", err)
+		return Info{}, &fault.Error{Class: fault.ClassOf(err), Op: "seal", Checkpoint: d.name, Hint: fault.HintOf(err), Err: err}
 	}
 	if err := d.recut(); err != nil {
 		return fail(err)
@@ -107,7 +108,7 @@ func (w *sealWriter) add(p string, n *node) error {
 			key, payload := segKey(w.d.id, n.number, seg.start), seg.encoded
 			if payload == nil {
 				if _, payload, err = w.d.s.db.Meta(key); err != nil {
-					return classify("read draft", err)
+					return fault.Classify("read draft", err)
 				}
 			}
 			if err := w.put(key, payload); err != nil {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 )
 
@@ -30,7 +31,7 @@ func TestTagBesideRemove(t *testing.T) {
 	join()
 	s.hooks = hooks{}
 	for range 2 {
-		if _, err := s.Checkpoint("a"); ClassOf(err) != NotFound {
+		if _, err := s.Checkpoint("a"); fault.ClassOf(err) != fault.NotFound {
 			t.Errorf("a is removed, and: %v", err)
 		}
 		if _, err := s.List(t.Context()); err != nil {
@@ -52,12 +53,12 @@ func TestTagBesideRemoveManyTimes(t *testing.T) {
 		write(t, s, name, map[string][]byte{"f": []byte(name)})
 		var both sync.WaitGroup
 		both.Go(func() {
-			if err := s.Tag(context.Background(), name, []string{"t" + name}, nil); err != nil && ClassOf(err) != NotFound {
+			if err := s.Tag(context.Background(), name, []string{"t" + name}, nil); err != nil && fault.ClassOf(err) != fault.NotFound {
 				t.Error(err)
 			}
 		})
 		both.Go(func() {
-			if err := s.SetProfile(name, []byte("profile")); err != nil && ClassOf(err) != NotFound {
+			if err := s.SetProfile(name, []byte("profile")); err != nil && fault.ClassOf(err) != fault.NotFound {
 				t.Error(err)
 			}
 		})
@@ -108,7 +109,7 @@ func TestWritesWhileSealing(t *testing.T) {
 				join()
 				if failed == nil {
 					t.Error("a write was acknowledged that came too late")
-				} else if ClassOf(failed) != ReadOnly {
+				} else if fault.ClassOf(failed) != fault.ReadOnly {
 					t.Error(failed)
 				}
 				mustHold(t, s, "a", map[string][]byte{"f": content})
@@ -190,7 +191,7 @@ func TestATagNamesOneCheckpoint(t *testing.T) {
 		name string
 		tags []string
 	}{{"nightly", nil}, {"c", []string{"b"}}, {"c", []string{"c"}}} {
-		if _, err := s.Create(ctx, tc.name, CreateOptions{Tags: tc.tags}); ClassOf(err) != Exists || HintOf(err) == "" {
+		if _, err := s.Create(ctx, tc.name, CreateOptions{Tags: tc.tags}); fault.ClassOf(err) != fault.Exists || fault.HintOf(err) == "" {
 			t.Errorf("%s with tags %v: %v", tc.name, tc.tags, err)
 		}
 	}
@@ -222,10 +223,10 @@ func TestATagOfTwo(t *testing.T) {
 		}
 	}
 	s = reopen(t, s)
-	if _, err := s.Checkpoint("nightly"); ClassOf(err) != Invalid || HintOf(err) == "" {
+	if _, err := s.Checkpoint("nightly"); fault.ClassOf(err) != fault.Invalid || fault.HintOf(err) == "" {
 		t.Errorf("either was taken: %v", err)
 	}
-	if err := s.Remove(ctx, []string{"nightly"}); ClassOf(err) != Invalid {
+	if err := s.Remove(ctx, []string{"nightly"}); fault.ClassOf(err) != fault.Invalid {
 		t.Errorf("either was removed: %v", err)
 	}
 	if err := s.Tag(ctx, "a", []string{"nightly"}, nil); err != nil {
@@ -269,7 +270,7 @@ func TestCloseBesideWork(t *testing.T) {
 		for range 4 {
 			<-begun
 		}
-		if err := s.Close(); ClassOf(err) != InUse {
+		if err := s.Close(); fault.ClassOf(err) != fault.InUse {
 			t.Errorf("closing with a draft open: %v", err)
 		}
 		work.Wait()

@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
@@ -67,7 +68,7 @@ func (s *Store) SetAside() ([]SetAside, error) {
 	s.asideMu.Unlock()
 	orphans, err := s.packs.Orphans()
 	if err != nil {
-		return nil, classify("list what is set aside", err)
+		return nil, fault.Classify("list what is set aside", err)
 	}
 	for _, n := range orphans {
 		if s.isAside(n) {
@@ -75,13 +76,13 @@ func (s *Store) SetAside() ([]SetAside, error) {
 		}
 		size, err := s.packs.Size(n)
 		if err != nil {
-			return nil, classify("list what is set aside", err)
+			return nil, fault.Classify("list what is set aside", err)
 		}
 		out = append(out, SetAside{File: filepath.Join(packsName, pack.Name(n)), Bytes: size, Text: "its journal is gone, and the index does not know the pack"})
 	}
 	aside, err := s.packs.AllAside()
 	if err != nil {
-		return nil, classify("list what is set aside", err)
+		return nil, fault.Classify("list what is set aside", err)
 	}
 	for _, names := range aside {
 		for _, name := range names {

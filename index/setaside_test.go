@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
@@ -227,7 +228,7 @@ func TestJournalAndIndexLost(t *testing.T) {
 				t.Fatalf("repair: %+v, %v", res, err)
 			}
 			s = openTestStore(t, s.dir, s.o)
-			if _, err := s.Checkpoint("c"); ClassOf(err) != NotFound {
+			if _, err := s.Checkpoint("c"); fault.ClassOf(err) != fault.NotFound {
 				t.Errorf("its record came from nowhere: %v", err)
 			}
 			if v := mustVerify(t, s, 0); len(v.SetAside) != 1 {

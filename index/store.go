@@ -14,9 +14,8 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -123,7 +122,7 @@ func Open(ctx context.Context, dir string, o Options) (*Store, error) {
 	}
 	o.setDefaults(config)
 	if dir, err = filepath.Abs(dir); err != nil {
-		return nil, &Error{Op: "open store", Err: err}
+		return nil, &fault.Error{Op: "open store", Err: err}
 	}
 	if err := checkLayout(dir); err != nil {
 		return nil, err
@@ -143,18 +142,15 @@ func Open(ctx context.Context, dir string, o Options) (*Store, error) {
 	return s, nil
 }
 
-// damagedHint is what to do about an index that does not open.
-func damagedHint(dir string) string { return "rebuild it with: gpucr-fs repair " + dir }
-
 func openLocked(ctx context.Context, dir string, config Config, o Options, lock io.Closer) (*Store, error) {
 	const op = "open store"
 	dbDir := filepath.Join(dir, dbName)
 	packDir := filepath.Join(dir, packsName)
 	if _, err := o.Storage.Stat(packDir); err != nil {
-		return nil, &Error{Class: Corrupt, Op: op, File: packDir, Err: err, Hint: "restore the folder from a backup"}
+		return nil, &fault.Error{Class: fault.Corrupt, Op: op, File: packDir, Err: err, Hint: "restore the folder from a backup"}
 	}
 	if err := keys.FinishSwap(dbDir); err != nil {
-		return nil, classify(op, err)
+		return nil, fault.Classify(op, err)
 	}
 	fresh, err := isFresh(o.Storage, dbDir, packDir)
 	if err != nil {
@@ -162,12 +158,12 @@ func openLocked(ctx context.Context, dir string, config Config, o Options, lock 
 	}
 	if !fresh {
 		if _, err := os.Stat(filepath.Join(dbDir, "MANIFEST")); err != nil {
-			return nil, &Error{Class: Corrupt, Op: op, File: dbDir, Err: errors.New("the index is gone"), Hint: damagedHint(dir)}
+			return nil, &fault.Error{Class: fault.Corrupt, Op: op, File: dbDir, Err: errors.New("the index is gone"), Hint: fault.RepairHint(dir)}
 		}
 	}
 	if !fresh && !keys.IsSound(dbDir) {
 		o.Logger.Warn("the index was cut short by a full disk, or a failure to write it, and is built anew", "store", dir)
-		if _, err := rebuildIndex(ctx, dir, config, o); ClassOf(err) == NoSpace {
+		if _, err := rebuildIndex(ctx, dir, config, o); fault.ClassOf(err) == fault.NoSpace {
 			return nil, noRoomToOpen(err)
 		} else if err != nil {
 			return nil, err
@@ -178,11 +174,11 @@ func openLocked(ctx context.Context, dir string, config Config, o Options, lock 
 		return nil, noRoomToOpen(err)
 	}
 	if err != nil {
-		return nil, &Error{Class: Corrupt, Op: op, File: dbDir, Err: err, Hint: damagedHint(dir)}
+		return nil, &fault.Error{Class: fault.Corrupt, Op: op, File: dbDir, Err: err, Hint: fault.RepairHint(dir)}
 	}
 	if fresh {
 		if err := keys.DeclareSound(dbDir); err != nil {
-			return nil, errors.Join(classify(op, err), d.Close())
+			return nil, errors.Join(fault.Classify(op, err), d.Close())
 		}
 	}
 	return openOver(dir, config, o, d, lock)
@@ -193,7 +189,7 @@ func openOver(dir string, config Config, o Options, d *keys.DB, lock io.Closer) 
 	packs, err := pack.Open(filepath.Join(dir, packsName), pack.Options{Store: config.identity(), PackSize: config.PackSize, FreeFloor: o.FreeFloor, Logger: o.Logger,
 		Storage: o.Storage})
 	if err != nil {
-		return nil, errors.Join(classify("open store", err), d.Close())
+		return nil, errors.Join(fault.Classify("open store", err), d.Close())
 	}
 	s, err := newStore(dir, config, o, d, packs)
 	if err != nil {
@@ -217,7 +213,7 @@ func openOver(dir string, config Config, o Options, d *keys.DB, lock io.Closer) 
 func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set) (*Store, error) {
 	coder, err := chunk.NewCoder(o.Workers, config.Chunk.Max)
 	if err != nil {
-		return nil, &Error{Op: "open store", Err: err}
+		return nil, &fault.Error{Op: "open store", Err: err}
 	}
 	// What is kept for reuse counts as cache.
 	a := &arena{spares: min(8<<20, o.CacheSize/8)}
@@ -234,39 +230,17 @@ func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set)
 
 // noRoomToOpen is the error of a disk that is too full for a store to be opened. Its hint is not the usual one: rm and gc open the store, too.
 func noRoomToOpen(err error) error {
-	return &Error{Class: NoSpace, Op: "open store", Err: err, Hint: "free some space on the store's file system by other means; gpucr-fs rm and gc work again then"}
+	return &fault.Error{Class: fault.NoSpace, Op: "open store", Err: err, Hint: "free some space on the store's file system by other means; gpucr-fs rm and gc work again then"}
 }
 
 // isFresh says whether nothing was ever written: an index folder without files beside a folder without packs.
 func isFresh(st storage.Storage, dbDir, packDir string) (bool, error) {
 	index, err := os.ReadDir(dbDir) // Glob would take characters of the path for a pattern
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return false, classify("open store", err)
+		return false, fault.Classify("open store", err)
 	}
 	packs, err := st.List(packDir)
 	return len(index) == 0 && len(packs) == 0, err
-}
-
-// classify turns an error of the packs or of the index into one of ours.
-func classify(op string, err error) error {
-	var e *Error
-	if err == nil || errors.As(err, &e) {
-		return err
-	}
-	class, hint := classOfOS(err), ""
-	switch {
-	case errors.Is(err, pack.ErrVersion):
-		class, hint = Unsupported, "use a later gpucr-fs"
-	case errors.Is(err, pack.ErrCorrupt), errors.Is(err, keys.ErrDamaged), errors.Is(err, keys.ErrMissing):
-		class = Corrupt
-	case errors.Is(err, pack.ErrTooLarge), errors.Is(err, manifest.ErrLimit):
-		class = Invalid
-	case errors.Is(err, unix.EROFS), errors.Is(err, keys.ErrReadOnly):
-		class, hint = ReadOnly, readOnlyHint
-	case errors.Is(err, pack.ErrNoSpace):
-		class, hint = NoSpace, "free space on the store's file system: remove checkpoints and run gpucr-fs gc"
-	}
-	return &Error{Class: class, Op: op, Hint: hint, Err: err}
 }
 
 // Close flushes and closes. Open drafts are left incomplete and reported as an error, and so are files still open.
@@ -298,7 +272,7 @@ func (s *Store) Close() error {
 		err = errors.Join(err, s.lock.Close())
 	}
 	if len(left) > 0 {
-		err = errors.Join(err, &Error{Class: InUse, Op: "close store", Err: errors.Join(left...)})
+		err = errors.Join(err, &fault.Error{Class: fault.InUse, Op: "close store", Err: errors.Join(left...)})
 	}
 	return err
 }

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/fault"
 )
 
 func TestMain(m *testing.M) {
@@ -341,13 +342,13 @@ func TestDraftStates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Create(ctx, "a", CreateOptions{}); ClassOf(err) != Exists {
+	if _, err := s.Create(ctx, "a", CreateOptions{}); fault.ClassOf(err) != fault.Exists {
 		t.Errorf("a second of the name: %v", err)
 	}
-	if _, err := s.Checkpoint("a"); ClassOf(err) != InUse {
+	if _, err := s.Checkpoint("a"); fault.ClassOf(err) != fault.InUse {
 		t.Errorf("opened while written: %v", err)
 	}
-	if err := s.Remove(ctx, []string{"a"}); ClassOf(err) != InUse {
+	if err := s.Remove(ctx, []string{"a"}); fault.ClassOf(err) != fault.InUse {
 		t.Errorf("removed while written: %v", err)
 	}
 	f, err := d.Create("f", 0o644)
@@ -357,7 +358,7 @@ func TestDraftStates(t *testing.T) {
 	if _, err := d.Seal(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.WriteAt([]byte("x"), 0); ClassOf(err) != ReadOnly {
+	if _, err := f.WriteAt([]byte("x"), 0); fault.ClassOf(err) != fault.ReadOnly {
 		t.Errorf("written after sealing: %v", err)
 	}
 	f.Close()
@@ -367,7 +368,7 @@ func TestDraftStates(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"", ".", "..", ".hidden", "a/b", "../x", "x\x00", string(make([]byte, 200)), "a,b", "a b", "a\nb", "+a", "ä", "a\x7f", "a*", "a\\b"} {
-		if _, err := s.Create(ctx, name, CreateOptions{}); ClassOf(err) != Invalid {
+		if _, err := s.Create(ctx, name, CreateOptions{}); fault.ClassOf(err) != fault.Invalid {
 			t.Errorf("name %q: %v", name, err)
 		}
 	}
@@ -376,14 +377,14 @@ func TestDraftStates(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range []string{"", ".", "..", "../x", "/x", "a//b", "x/", "x\x00"} {
-		if _, err := e.Create(p, 0o644); ClassOf(err) != Invalid {
+		if _, err := e.Create(p, 0o644); fault.ClassOf(err) != fault.Invalid {
 			t.Errorf("path %q: %v", p, err)
 		}
 	}
 	if err := e.SetParent("a"); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Remove(ctx, []string{"a"}); ClassOf(err) != InUse || HintOf(err) == "" {
+	if err := s.Remove(ctx, []string{"a"}); fault.ClassOf(err) != fault.InUse || fault.HintOf(err) == "" {
 		t.Errorf("a parent was removed: %v", err)
 	}
 	open, err := e.Create("pages-1.img", 0o644)
@@ -394,13 +395,13 @@ func TestDraftStates(t *testing.T) {
 	if err := e.Abort(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := open.WriteAt([]byte("x"), 0); ClassOf(err) != ReadOnly {
+	if _, err := open.WriteAt([]byte("x"), 0); fault.ClassOf(err) != fault.ReadOnly {
 		t.Errorf("a write to a checkpoint that was given up: %v", err)
 	}
 	if err := s.Remove(ctx, []string{"a"}); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.Checkpoint("a"); ClassOf(err) != NotFound {
+	if _, err := s.Checkpoint("a"); fault.ClassOf(err) != fault.NotFound {
 		t.Errorf("after removal: %v", err)
 	}
 	s = reopen(t, s)
@@ -412,7 +413,7 @@ func TestDraftStates(t *testing.T) {
 func TestSecondOpenIsToldTheHolder(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	_, err := Open(t.Context(), s.dir, testOptions(t))
-	if ClassOf(err) != InUse || !bytes.Contains([]byte(err.Error()), []byte(fmt.Sprint(os.Getpid()))) {
+	if fault.ClassOf(err) != fault.InUse || !bytes.Contains([]byte(err.Error()), []byte(fmt.Sprint(os.Getpid()))) {
 		t.Errorf("%v", err)
 	}
 }

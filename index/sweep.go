@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
@@ -198,7 +199,7 @@ func (g *collection) spared(n uint32, id chunk.ID) bool {
 }
 
 func (g *collection) journalError(n uint32, err error) error {
-	return &Error{Class: Corrupt, Op: "gc", File: pack.JournalName(n), Err: err, Hint: damagedHint(g.s.dir)}
+	return &fault.Error{Class: fault.Corrupt, Op: "gc", File: pack.JournalName(n), Err: err, Hint: fault.RepairHint(g.s.dir)}
 }
 
 // keys calls fn for the key records of journal n that still count. Call with commitMu held.

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/index/fault"
 )
 
 // tempPrefix begins the names of folders that hold the index of a store open for reading only.
@@ -45,7 +47,7 @@ func newTempIndex(room int64) (*tempIndex, error) {
 }
 
 func noRoomForIndex(why string, room int64) error {
-	return &Error{Class: NoSpace, Op: "open store",
+	return &fault.Error{Class: fault.NoSpace, Op: "open store",
 		Err:  fmt.Errorf("its index has to be copied to be read, which takes up to %d MiB: %s", room>>20, why),
 		Hint: fmt.Sprintf("point TMPDIR to a folder with %d MiB free", room>>20)}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
@@ -117,7 +118,7 @@ func (o *Options) setStorage() {
 // Validate refuses options that cannot be meant.
 func (o *Options) Validate() error {
 	if o.CacheSize < 0 || o.Workers < 0 || o.FreeFloor < 0 {
-		return &Error{Class: Invalid, Op: "options", Err: fmt.Errorf("cache size, workers and free floor must not be negative")}
+		return &fault.Error{Class: fault.Invalid, Op: "options", Err: fmt.Errorf("cache size, workers and free floor must not be negative")}
 	}
 	return o.Compression.validate(true)
 }
@@ -131,7 +132,7 @@ func (c Compression) validate(emptyOK bool) error {
 			return nil
 		}
 	}
-	return &Error{Class: Invalid, Op: "options", Err: fmt.Errorf("unknown compression %q", string(c)), Hint: "use auto, zstd, s2 or none"}
+	return &fault.Error{Class: fault.Invalid, Op: "options", Err: fmt.Errorf("unknown compression %q", string(c)), Hint: "use auto, zstd, s2 or none"}
 }
 
 // State of a checkpoint.

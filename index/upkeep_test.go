@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
@@ -255,7 +256,7 @@ func TestDamageIsRemembered(t *testing.T) {
 			"verified": func(t *testing.T, s *Store) { mustVerify(t, s, 1) },
 			"read": func(t *testing.T, s *Store) {
 				s.cache.drop()
-				if _, err := read(s, "a", "pages-1.img"); ClassOf(err) != Corrupt {
+				if _, err := read(s, "a", "pages-1.img"); fault.ClassOf(err) != fault.Corrupt {
 					t.Errorf("%v", err)
 				}
 			},
@@ -382,7 +383,7 @@ func TestGCBesideADamagedCheckpoint(t *testing.T) {
 				t.Fatal(err)
 			}
 			res, err := s.GC(t.Context(), GCOptions{})
-			if ClassOf(err) != Corrupt || HintOf(err) == "" {
+			if fault.ClassOf(err) != fault.Corrupt || fault.HintOf(err) == "" {
 				t.Errorf("gc says %v", err)
 			}
 			if res.Reclaimed < 10<<20 {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 )
@@ -58,7 +59,7 @@ func (s *Store) account(ctx context.Context) ([]Info, map[shortID]*chunkUse, err
 		pb := r.pb
 		s.mu.Unlock()
 		fail := func(file string, off int64, err error) error {
-			return &Error{Class: Corrupt, Op: "list", Checkpoint: list[i].Name, File: file, Offset: off, Err: err, Hint: damagedHint(s.dir)}
+			return &fault.Error{Class: fault.Corrupt, Op: "list", Checkpoint: list[i].Name, File: file, Offset: off, Err: err, Hint: fault.RepairHint(s.dir)}
 		}
 		var covered []int64
 		segments := func(e *manifestpb.Entry, seg *manifest.Segment) error {
@@ -94,7 +95,7 @@ func (s *Store) account(ctx context.Context) ([]Info, map[shortID]*chunkUse, err
 			gone[list[i].ID] = true
 			continue
 		}
-		if ClassOf(err) == Corrupt {
+		if fault.ClassOf(err) == fault.Corrupt {
 			list[i].Damage = err.Error()
 			err = nil
 		}
@@ -149,17 +150,17 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 		u.Stored += int64(c.stored)
 	}
 	dry, err := s.GC(ctx, GCOptions{DryRun: true})
-	if err != nil && ClassOf(err) != Corrupt { // damage is told by the list
+	if err != nil && fault.ClassOf(err) != fault.Corrupt { // damage is told by the list
 		return u, err
 	}
 	u.Reclaimable = dry.Reclaimable
 	packs, err := s.packs.Packs()
 	if err != nil {
-		return u, classify("usage", err)
+		return u, fault.Classify("usage", err)
 	}
 	u.Packs = len(packs)
 	if u.Disk, err = diskUsage(s.dir); err != nil {
-		return u, classify("usage", err)
+		return u, fault.Classify("usage", err)
 	}
 	if u.Stored > 0 {
 		u.DedupeRatio = float64(u.Logical) / float64(u.Stored)
@@ -248,7 +249,7 @@ func (c *Checkpoint) chunks(ctx context.Context) (map[chunk.ID]bool, error) {
 		}
 		return nil
 	}, func(file string, off int64, err error) error {
-		return &Error{Class: Corrupt, Op: "diff", Checkpoint: c.name, File: file, Offset: off, Err: err, Hint: damagedHint(c.s.dir)}
+		return &fault.Error{Class: fault.Corrupt, Op: "diff", Checkpoint: c.name, File: file, Offset: off, Err: err, Hint: fault.RepairHint(c.s.dir)}
 	})
 	return ids, err
 }

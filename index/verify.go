@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
@@ -84,10 +85,10 @@ func (s *Store) Verify(ctx context.Context, o VerifyOptions) (VerifyResult, erro
 func (o *VerifyOptions) validate(whole bool) error {
 	const op = "verify"
 	if o.Rate < 0 {
-		return &Error{Class: Invalid, Op: op, Err: fmt.Errorf("a rate of %d bytes a second", o.Rate)}
+		return &fault.Error{Class: fault.Invalid, Op: op, Err: fmt.Errorf("a rate of %d bytes a second", o.Rate)}
 	}
 	if o.Resume && !whole {
-		return &Error{Class: Invalid, Op: op, Err: errors.New("only a verification of the whole store can be resumed"),
+		return &fault.Error{Class: fault.Invalid, Op: op, Err: errors.New("only a verification of the whole store can be resumed"),
 			Hint: "leave out names and the share to read, or do not resume"}
 	}
 	return nil
@@ -102,7 +103,7 @@ func (v *verification) check(ctx context.Context) error {
 		return err
 	}
 	if err := v.payload(ctx); err != nil {
-		return classify("verify", err)
+		return fault.Classify("verify", err)
 	}
 	if err := v.nameBad(ctx); err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
@@ -144,7 +145,7 @@ func TestPaceEndsAtOnce(t *testing.T) {
 	if _, err := s.Verify(ctx, VerifyOptions{Rate: 1}); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	if _, err := s.Verify(t.Context(), VerifyOptions{Rate: -1}); ClassOf(err) != Invalid {
+	if _, err := s.Verify(t.Context(), VerifyOptions{Rate: -1}); fault.ClassOf(err) != fault.Invalid {
 		t.Error(err)
 	}
 }
@@ -208,7 +209,7 @@ func TestVerifyOfAPartHasNoProgress(t *testing.T) {
 		}
 		interrupted(t, s, o, 1)
 		o.Resume = true
-		if _, err := s.Verify(t.Context(), o); ClassOf(err) != Invalid || HintOf(err) == "" {
+		if _, err := s.Verify(t.Context(), o); fault.ClassOf(err) != fault.Invalid || fault.HintOf(err) == "" {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
@@ -452,7 +453,7 @@ func TestHostileProgress(t *testing.T) {
 	if err := errors.Join(s.Close(), unix.Mkfifo(progressFile(s), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(t.Context(), s.dir, s.o); ClassOf(err) != Corrupt || HintOf(err) == "" {
+	if _, err := Open(t.Context(), s.dir, s.o); fault.ClassOf(err) != fault.Corrupt || fault.HintOf(err) == "" {
 		t.Errorf("a store with a pipe: %v", err)
 	}
 }
