@@ -8,13 +8,14 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/gpucr/gpucr-fs/index/arena"
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/keys"
 )
 
 // cache keeps decoded chunks, least recently used ones leaving first. Entries in use are never evicted; while they alone exceed the bound, so does the cache.
 type cache struct {
-	arena *arena
+	arena *arena.Arena
 
 	mu      sync.Mutex
 	entries map[chunk.ID]*entry
@@ -34,7 +35,7 @@ type entry struct {
 	gone bool // no longer in entries: the last user frees it
 }
 
-func newCache(a *arena, limit int64) *cache {
+func newCache(a *arena.Arena, limit int64) *cache {
 	return &cache{arena: a, entries: map[chunk.ID]*entry{}, limit: limit}
 }
 
@@ -86,7 +87,7 @@ func (c *cache) fill(e *entry, data []byte, err error) {
 	c.mu.Unlock()
 	close(e.done)
 	for _, v := range victims {
-		c.arena.put(v.data)
+		c.arena.Put(v.data)
 	}
 }
 
@@ -147,7 +148,7 @@ func (c *cache) release(e *entry) {
 	}
 	c.mu.Unlock()
 	for _, v := range victims {
-		c.arena.put(v.data)
+		c.arena.Put(v.data)
 	}
 }
 
@@ -168,7 +169,7 @@ func (c *cache) drop() {
 	}
 	c.mu.Unlock()
 	for _, v := range victims {
-		c.arena.put(v.data)
+		c.arena.Put(v.data)
 	}
 }
 

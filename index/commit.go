@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
+	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
@@ -126,7 +127,7 @@ func (s *Store) indexAll() error {
 
 func applyKVs(b *keys.Batch, kvs []pack.KV) {
 	for _, kv := range kvs {
-		if kv.Delete && !isRootKey(kv.Key) {
+		if kv.Delete && !manifest.IsRootKey(kv.Key) {
 			b.DeleteMeta(kv.Key)
 			continue
 		}

@@ -21,7 +21,7 @@ import (
 // commitFailed takes note of a commit that failed. Call with commitMu held.
 func (s *Store) commitFailed(kvs []pack.KV, lost []pack.Chunk, why error) {
 	for _, kv := range kvs {
-		if isRootKey(kv.Key) {
+		if manifest.IsRootKey(kv.Key) {
 			s.unsettled[kv.Key] = true
 		}
 	}
@@ -59,7 +59,7 @@ func (s *Store) settle(puts []put) (out []put, err error) {
 			continue
 		}
 		p := put{key: key}
-		if r := s.roots[ownerOf(key)]; r != nil && !r.removed && !r.writing && r.pb.Sealed {
+		if r := s.roots[manifest.OwnerOf(key)]; r != nil && !r.removed && !r.writing && r.pb.Sealed {
 			if p.payload, err = manifest.EncodeCheckpoint(r.pb); err != nil {
 				return nil, err
 			}
@@ -120,7 +120,7 @@ func (d *Draft) nodeStored(n *node) error {
 		payload := seg.encoded
 		if payload == nil {
 			var err error
-			if _, payload, err = d.s.db.Meta(segKey(d.id, n.number, seg.start)); err != nil {
+			if _, payload, err = d.s.db.Meta(manifest.SegmentKey(d.id, n.number, seg.start)); err != nil {
 				return err
 			}
 		}

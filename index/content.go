@@ -174,12 +174,12 @@ func (c *content) room(n int) error {
 	if c.cur != nil || c.cut1 {
 		want = c.s.config.Chunk.Max
 	}
-	b, err := c.s.arena.get(want)
+	b, err := c.s.arena.Get(want)
 	if err != nil {
 		return err
 	}
 	b = append(b, c.cur...)
-	c.s.arena.put(c.cur)
+	c.s.arena.Put(c.cur)
 	c.cur = b
 	return nil
 }
@@ -290,7 +290,7 @@ func (c *content) spill() error {
 	var puts []put
 	for _, seg := range c.closed {
 		if seg.encoded != nil {
-			puts = append(puts, put{segKey(c.draft, c.number, seg.start), seg.encoded})
+			puts = append(puts, put{manifest.SegmentKey(c.draft, c.number, seg.start), seg.encoded})
 		}
 	}
 	if err := c.s.putLocal(puts); err != nil {
@@ -325,6 +325,6 @@ func (c *content) finish() (inline []byte, err error) {
 // discard gives the buffers back. The content cannot be used afterwards.
 func (c *content) discard() {
 	_ = c.settle() // errors no longer matter: nobody will read this
-	c.s.arena.put(c.cur)
+	c.s.arena.Put(c.cur)
 	c.cur = nil
 }

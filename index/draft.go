@@ -101,7 +101,7 @@ func (s *Store) Create(_ context.Context, name string, o CreateOptions) (*Draft,
 	s.roots[pb.Id] = d.r
 	s.drafts[name] = d
 	s.mu.Unlock()
-	if err := s.putLocal([]put{{rootKey(pb.Id), payload}}); err != nil {
+	if err := s.putLocal([]put{{manifest.RootKey(pb.Id), payload}}); err != nil {
 		_ = d.Abort() // it fails of the same, and gc takes what it leaves
 		return nil, err
 	}
@@ -427,7 +427,7 @@ func (d *Draft) Abort() error {
 	if d.tried {
 		err = s.commitAbort(d)
 	} else {
-		err = s.putLocal([]put{{key: rootKey(d.id)}})
+		err = s.putLocal([]put{{key: manifest.RootKey(d.id)}})
 	}
 	err = errors.Join(err, s.deleteBody(d.id))
 	d.pins.release()
@@ -448,5 +448,5 @@ func (s *Store) commitAbort(d *Draft) error {
 	}
 	s.mu.Unlock()
 	puts, err := rootPuts(changed)
-	return errors.Join(err, s.commit(append(puts, put{key: rootKey(d.id)})))
+	return errors.Join(err, s.commit(append(puts, put{key: manifest.RootKey(d.id)})))
 }

@@ -33,7 +33,7 @@ func (s *Store) load(r *root, pb *manifestpb.Checkpoint) (*Checkpoint, error) {
 	c := &Checkpoint{s: s, r: r, name: pb.Name}
 	var table manifest.Table
 	for part := range int(pb.Parts) {
-		_, payload, err := s.db.Meta(entriesKey(pb.Id, part))
+		_, payload, err := s.db.Meta(manifest.TableKey(pb.Id, part))
 		var entries []*manifestpb.Entry
 		if err == nil {
 			entries, err = manifest.DecodeEntries(payload)
@@ -160,7 +160,7 @@ func (f *File) segment(off int64) (*segment, error) {
 	if i < 0 {
 		return nil, fmt.Errorf("%w: no segment at %d", keys.ErrDamaged, off)
 	}
-	seg, err := f.c.s.segment(segKey(f.c.r.id, f.e.Number, f.e.Segments[i]))
+	seg, err := f.c.s.segment(manifest.SegmentKey(f.c.r.id, f.e.Number, f.e.Segments[i]))
 	if err != nil {
 		return nil, fmt.Errorf("manifest: %w", err)
 	}
@@ -376,7 +376,7 @@ func (s *Store) fetchRun(run []fetch, past bool) {
 	for i := range run {
 		if run[i].err == nil {
 			var b []byte
-			b, run[i].err = s.arena.get(int(run[i].loc.Slot()))
+			b, run[i].err = s.arena.Get(int(run[i].loc.Slot()))
 			if run[i].err == nil {
 				locs, bufs = append(locs, run[i].loc), append(bufs, b)
 				continue
@@ -399,7 +399,7 @@ func (s *Store) fetchRun(run []fetch, past bool) {
 			data, err = s.decode(f.loc, data)
 		}
 		if err != nil {
-			s.arena.put(data)
+			s.arena.Put(data)
 			data, err = s.readMoved(f.e.id, f.loc, past, err)
 		}
 		s.cache.fill(f.e, data, err)
@@ -415,16 +415,16 @@ func (s *Store) decode(loc pack.Loc, buf []byte) ([]byte, error) {
 		}
 		return stored, nil
 	}
-	out, err := s.arena.get(int(loc.Raw))
+	out, err := s.arena.Get(int(loc.Raw))
 	if err != nil {
 		return buf, err
 	}
 	data, err := s.coder.Decode(loc.Codec, stored, out[:0:loc.Raw], int(loc.Raw))
 	if err != nil {
-		s.arena.put(out)
+		s.arena.Put(out)
 		return buf, fmt.Errorf("%w: %v", pack.ErrCorrupt, err)
 	}
-	s.arena.put(buf)
+	s.arena.Put(buf)
 	return out[:copy(out[:loc.Raw], data)], nil
 }
 

@@ -106,15 +106,15 @@ func (s *Store) removeIncomplete(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	for _, r := range gone {
-		if err := errors.Join(s.putLocal([]put{{key: rootKey(r.id)}}), s.deleteBody(r.id)); err != nil {
+		if err := errors.Join(s.putLocal([]put{{key: manifest.RootKey(r.id)}}), s.deleteBody(r.id)); err != nil {
 			return err
 		}
 		s.announce(r.name())
 	}
 	orphans := map[string]bool{}
-	for _, prefix := range []string{entriesPrefix, segPrefix, profilePrefix} {
+	for _, prefix := range []string{manifest.TablePrefix, manifest.SegmentPrefix, manifest.ProfilePrefix} {
 		err := s.db.MetaKeys(prefix, func(key string) error {
-			id := ownerOf(key)
+			id := manifest.OwnerOf(key)
 			s.mu.Lock()
 			// A key that this program does not make is left alone.
 			if s.roots[id] == nil && !s.damagedRoots[id] && manifest.ValidID(id) {
@@ -235,8 +235,8 @@ func (g *collection) findHorizon(packs []uint32) error {
 	found := map[string]uint32{}
 	for _, n := range packs {
 		_, _, err := g.s.packs.Read(n, 0, func(r pack.Record) error {
-			if r.KV != nil && isRootKey(r.KV.Key) && g.unclear[ownerOf(r.KV.Key)] {
-				found[ownerOf(r.KV.Key)] = n
+			if r.KV != nil && manifest.IsRootKey(r.KV.Key) && g.unclear[manifest.OwnerOf(r.KV.Key)] {
+				found[manifest.OwnerOf(r.KV.Key)] = n
 			}
 			return nil
 		})

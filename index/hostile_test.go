@@ -49,9 +49,9 @@ func TestIDsAreNoPaths(t *testing.T) {
 		records map[string]proto.Message
 		damaged bool
 	}{
-		"root":             {map[string]proto.Message{rootKey("../../victim"): root("../../victim", "evil")}, true},
-		"root, other key":  {map[string]proto.Message{rootKey(other): root("../../victim", "evil")}, true},
-		"root, another id": {map[string]proto.Message{rootKey(other): root("00000000000000bb", "evil")}, true},
+		"root":             {map[string]proto.Message{manifest.RootKey("../../victim"): root("../../victim", "evil")}, true},
+		"root, other key":  {map[string]proto.Message{manifest.RootKey(other): root("../../victim", "evil")}, true},
+		"root, another id": {map[string]proto.Message{manifest.RootKey(other): root("00000000000000bb", "evil")}, true},
 		"body without a root": {map[string]proto.Message{
 			"files/../../victim/000000": &manifestpb.Entries{}, "seg/../../victim": &manifestpb.Segment{}, "prof/../../victim": &manifestpb.Segment{}}, false},
 		"empty id": {map[string]proto.Message{"seg/": &manifestpb.Segment{}, "files//000000": &manifestpb.Entries{}}, false},
@@ -203,7 +203,7 @@ func TestOneChunkOfTwoLengths(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := s.commit([]put{{segKey(c.r.id, e.Number, 0), payload}, {entriesKey(c.r.id, 0), table}}); err != nil {
+			if err := s.commit([]put{{manifest.SegmentKey(c.r.id, e.Number, 0), payload}, {manifest.TableKey(c.r.id, 0), table}}); err != nil {
 				t.Fatal(err)
 			}
 			s = reopen(t, s)

@@ -83,7 +83,7 @@ func (in *ingest) submit(buf []byte, policy chunk.Policy, p *pinner) *pending {
 	defer in.gate.RUnlock()
 	if in.closed {
 		c.err = errClosed
-		in.s.arena.put(c.buf)
+		in.s.arena.Put(c.buf)
 		c.buf = nil
 		close(c.done)
 		return c
@@ -94,18 +94,18 @@ func (in *ingest) submit(buf []byte, policy chunk.Policy, p *pinner) *pending {
 
 func (in *ingest) work() {
 	defer in.wg.Done()
-	scratch, err := in.s.arena.get(chunk.MaxEncoded(in.s.config.Chunk.Max))
+	scratch, err := in.s.arena.Get(chunk.MaxEncoded(in.s.config.Chunk.Max))
 	for c := range in.jobs {
 		if err != nil {
 			c.err = err
 		} else {
 			c.ref, c.err = in.store(c, scratch)
 		}
-		in.s.arena.put(c.buf)
+		in.s.arena.Put(c.buf)
 		c.buf = nil
 		close(c.done)
 	}
-	in.s.arena.put(scratch)
+	in.s.arena.Put(scratch)
 }
 
 // store gives the reference of a chunk, storing it if the store lacks it.

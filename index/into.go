@@ -170,7 +170,7 @@ func (s *Store) readIntoRun(run []taking, p []byte, base int64, past bool, fail 
 	borrowed := make([][]byte, len(run))
 	defer func() {
 		for _, b := range borrowed {
-			s.arena.put(b)
+			s.arena.Put(b)
 		}
 	}()
 	for i, w := range run {
@@ -180,7 +180,7 @@ func (s *Store) readIntoRun(run []taking, p []byte, base int64, past bool, fail 
 			bufs[i] = p[at : at : at+w.parts[0].n]
 			continue
 		}
-		b, err := s.arena.get(int(w.loc.Slot()))
+		b, err := s.arena.Get(int(w.loc.Slot()))
 		if err != nil {
 			fail(w.parts[0].at, err)
 			return
@@ -208,7 +208,7 @@ func (s *Store) readIntoRun(run []taking, p []byte, base int64, past bool, fail 
 			for _, x := range w.parts {
 				copy(p[x.at-base:][:x.n], content[x.off:])
 			}
-			s.arena.put(content)
+			s.arena.Put(content)
 		}
 	}
 }
@@ -231,11 +231,11 @@ func (s *Store) decodeInto(w taking, slot, p []byte, base int64) error {
 	data := slot[:w.loc.Stored]
 	switch {
 	case w.loc.Codec != chunk.Raw:
-		out, err := s.arena.get(int(w.loc.Raw))
+		out, err := s.arena.Get(int(w.loc.Raw))
 		if err != nil {
 			return err
 		}
-		defer s.arena.put(out)
+		defer s.arena.Put(out)
 		if data, err = s.coder.Decode(w.loc.Codec, data, out[:0:w.loc.Raw], int(w.loc.Raw)); err != nil {
 			return fmt.Errorf("%w: %v", pack.ErrCorrupt, err)
 		}

@@ -19,7 +19,7 @@ func TestReadInto(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := s.arena.inUse() - s.cache.size()
+	before := s.arena.InUse() - s.cache.size()
 	for name, content := range map[string][]byte{"pages-1.img": content, "small.img": []byte("few bytes")} {
 		f, err := c.Open(name)
 		if err != nil {
@@ -42,7 +42,7 @@ func TestReadInto(t *testing.T) {
 			}
 		}
 	}
-	if n := s.arena.inUse() - s.cache.size(); n != before {
+	if n := s.arena.InUse() - s.cache.size(); n != before {
 		t.Errorf("%d bytes of buffers in use besides the cache, %d before", n, before)
 	}
 }

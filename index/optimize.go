@@ -273,7 +273,7 @@ func (z *optimization) place(c pack.Chunk) (*move, error) {
 		s.unreadable(c.ID, c.Loc, err)
 		return nil, nil
 	}
-	defer s.arena.put(content)
+	defer s.arena.Put(content)
 	out := z.tight.Encode(content, c.Loc.Codec, int(c.Loc.Stored), z.scratch)
 	if out == nil {
 		return nil, nil
@@ -289,7 +289,7 @@ func (z *optimization) place(c pack.Chunk) (*move, error) {
 func (s *Store) readSound(c pack.Chunk) ([]byte, error) {
 	content, err := s.readSlot(c.Loc, true)
 	if err == nil && chunk.Sum(content) != c.ID {
-		s.arena.put(content)
+		s.arena.Put(content)
 		err = fmt.Errorf("pack %s at %d: %w: the content is not what its id says", pack.Name(c.Loc.Pack), c.Loc.Offset(), pack.ErrCorrupt)
 	}
 	return content, err
@@ -297,7 +297,7 @@ func (s *Store) readSound(c pack.Chunk) ([]byte, error) {
 
 // readSlot gives the content of a slot, in a buffer of the arena.
 func (s *Store) readSlot(loc pack.Loc, past bool) ([]byte, error) {
-	buf, err := s.arena.get(int(loc.Slot()))
+	buf, err := s.arena.Get(int(loc.Slot()))
 	if err != nil {
 		return nil, err
 	}
@@ -307,7 +307,7 @@ func (s *Store) readSlot(loc pack.Loc, past bool) ([]byte, error) {
 		buf, err = s.decode(loc, bufs[0])
 	}
 	if err != nil {
-		s.arena.put(buf)
+		s.arena.Put(buf)
 		return nil, err
 	}
 	return buf, nil
@@ -336,7 +336,7 @@ func (s *Store) commitMoves(moves []move) ([]move, error) {
 			s.log.Error("a chunk that was stored anew cannot be read back; the old one stays", "chunk", m.id.String(), "err", err)
 			continue
 		}
-		s.arena.put(content)
+		s.arena.Put(content)
 		sound = append(sound, m)
 	}
 	call(s.hooks.checked)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
@@ -268,7 +269,7 @@ func TestGCKeepsMovedChunksOfDamagedManifests(t *testing.T) {
 	}
 	write(t, s, "b", map[string][]byte{"pages-1.img": []byte("the newest pack is another one")})
 	b := s.db.Batch()
-	b.DeleteMeta(segKey(id, number, 0))
+	b.DeleteMeta(manifest.SegmentKey(id, number, 0))
 	if err := b.Flush(); err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ func (c *content) segment(i int) (*manifest.Segment, error) {
 	b := c.closed[i].encoded
 	if b == nil {
 		var err error
-		if _, b, err = c.s.db.Meta(segKey(c.draft, c.number, c.closed[i].start)); err != nil {
+		if _, b, err = c.s.db.Meta(manifest.SegmentKey(c.draft, c.number, c.closed[i].start)); err != nil {
 			return nil, fault.Classify("read draft", err)
 		}
 	}
@@ -156,7 +156,7 @@ func (c *content) replace(i int, seg *manifest.Segment, rel int64, buf []byte) e
 		}
 		run := manifest.Run{Start: rel + int64(pos), Len: int64(end - pos), Chunk: manifest.ZeroRun}
 		if !zero {
-			b, err := c.s.arena.get(end - pos)
+			b, err := c.s.arena.Get(end - pos)
 			if err != nil {
 				return err
 			}
@@ -355,7 +355,7 @@ func (c *content) truncate(size int64) error {
 		for _, old := range c.closed[i:] {
 			c.zero -= old.zero
 			if old.encoded == nil {
-				gone = append(gone, put{key: segKey(c.draft, c.number, old.start)})
+				gone = append(gone, put{key: manifest.SegmentKey(c.draft, c.number, old.start)})
 			}
 		}
 		if err := c.s.putLocal(gone); err != nil {

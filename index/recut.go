@@ -54,7 +54,7 @@ func (n *node) recut(offs []int64, number uint32) error {
 	var gone []put
 	for _, seg := range old.closed {
 		if seg.encoded == nil {
-			gone = append(gone, put{key: segKey(old.draft, old.number, seg.start)})
+			gone = append(gone, put{key: manifest.SegmentKey(old.draft, old.number, seg.start)})
 		}
 	}
 	return old.s.putLocal(gone)
@@ -148,12 +148,12 @@ func (c *content) divides(cuts []int64) (bool, error) {
 
 // copyTo appends all whole pages of c to next, by reference where it can.
 func (c *content) copyTo(next *content) error {
-	buf, err := c.s.arena.get(c.s.config.Chunk.Max)
+	buf, err := c.s.arena.Get(c.s.config.Chunk.Max)
 	if err != nil {
 		return err
 	}
 	buf = buf[:cap(buf)]
-	defer c.s.arena.put(buf)
+	defer c.s.arena.Put(buf)
 	var zeros int64
 	for i := 0; i <= len(c.closed); i++ {
 		seg, err := c.segment(i)

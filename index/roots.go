@@ -40,29 +40,6 @@ func newRoot(pb *manifestpb.Checkpoint) *root {
 
 func (r *root) name() string { return *r.named.Load() }
 
-// Keys of the metadata of one checkpoint. Everything but the root means nothing without the root.
-const (
-	rootPrefix    = "ckpt/"
-	entriesPrefix = "files/"
-	segPrefix     = "seg/"
-	profilePrefix = "prof/"
-)
-
-func rootKey(id string) string              { return rootPrefix + id }
-func entriesKey(id string, part int) string { return fmt.Sprintf("%s%s/%06d", entriesPrefix, id, part) }
-func profileKey(id string) string           { return profilePrefix + id }
-func segKey(id string, file uint32, start int64) string {
-	return fmt.Sprintf("%s%s/%06d/%016x", segPrefix, id, file, start)
-}
-func isRootKey(key string) bool { return strings.HasPrefix(key, rootPrefix) }
-
-// ownerOf gives the id of the checkpoint a metadata key belongs to.
-func ownerOf(key string) string {
-	_, rest, _ := strings.Cut(key, "/")
-	id, _, _ := strings.Cut(rest, "/")
-	return id
-}
-
 // ValidName refuses what cannot name a checkpoint or tag: anything but ASCII letters, digits and the characters . _ - + : @ = ~ %, one other than a letter, digit, dash or
 // underscore in front, more than 128 characters.
 func ValidName(name string) error {
@@ -75,7 +52,7 @@ func ValidName(name string) error {
 
 // loadRoots reads all root records. A damaged one is logged and left out: the others must stay reachable.
 func (s *Store) loadRoots() error {
-	return s.db.Metas(rootPrefix, func(key string, seq uint64, payload []byte, err error) error {
+	return s.db.Metas(manifest.RootPrefix, func(key string, seq uint64, payload []byte, err error) error {
 		s.seq.Store(max(s.seq.Load(), seq))
 		if err == nil && len(payload) == 0 {
 			return nil // removed
@@ -84,15 +61,15 @@ func (s *Store) loadRoots() error {
 		if err == nil {
 			pb, err = manifest.DecodeCheckpoint(payload)
 		}
-		if err == nil && pb.Id != ownerOf(key) {
+		if err == nil && pb.Id != manifest.OwnerOf(key) {
 			err = fmt.Errorf("%w: it is that of %s", keys.ErrDamaged, pb.Id)
 		}
 		if errors.Is(err, manifest.ErrVersion) {
 			return &fault.Error{Class: fault.Unsupported, Op: "open store", Err: err, Hint: "use a later gpucr-fs"}
 		}
 		if err != nil {
-			s.damagedRoots[ownerOf(key)] = true
-			s.log.Error("a checkpoint's root record is damaged", "id", ownerOf(key), "err", err, "hint", fault.RepairHint(s.dir))
+			s.damagedRoots[manifest.OwnerOf(key)] = true
+			s.log.Error("a checkpoint's root record is damaged", "id", manifest.OwnerOf(key), "err", err, "hint", fault.RepairHint(s.dir))
 			return nil
 		}
 		r := newRoot(pb)
@@ -305,7 +282,7 @@ func (s *Store) remove(op string, refs []string, find func(string) (*root, error
 	puts := make([]put, len(victims))
 	for i, r := range victims {
 		r.removing = true
-		puts[i] = put{key: rootKey(r.id)}
+		puts[i] = put{key: manifest.RootKey(r.id)}
 	}
 	s.mu.Unlock()
 	err = s.commit(puts)
@@ -366,7 +343,7 @@ func (s *Store) forgetIfUnused(r *root) error {
 // deleteBody deletes all keys of a checkpoint but its root.
 func (s *Store) deleteBody(id string) error {
 	b := s.db.Batch()
-	for _, prefix := range []string{entriesPrefix, segPrefix, profilePrefix} {
+	for _, prefix := range []string{manifest.TablePrefix, manifest.SegmentPrefix, manifest.ProfilePrefix} {
 		err := s.db.MetaKeys(prefix+id, func(key string) error {
 			b.DeleteMeta(key)
 			return nil
@@ -386,7 +363,7 @@ func rootPuts(changed map[*root]*manifestpb.Checkpoint) ([]put, error) {
 		if err != nil {
 			return nil, fault.Classify("write root record", err)
 		}
-		puts = append(puts, put{rootKey(pb.Id), payload})
+		puts = append(puts, put{manifest.RootKey(pb.Id), payload})
 	}
 	return puts, nil
 }
@@ -535,7 +512,7 @@ func (s *Store) Profile(ref string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, payload, err := s.db.Meta(profileKey(r.id))
+	_, payload, err := s.db.Meta(manifest.ProfileKey(r.id))
 	if errors.Is(err, keys.ErrMissing) || err == nil && len(payload) == 0 {
 		return nil, &fault.Error{Class: fault.NotFound, Op: op, Checkpoint: r.name(), Err: errors.New("no profile"), Hint: "a first restore records one"}
 	}
@@ -566,5 +543,5 @@ func (s *Store) SetProfile(ref string, profile []byte) error {
 		return fault.Classify(op, err)
 	}
 	// Cleared, it stays as an empty record, which keeps an older journal from bringing it back.
-	return s.commit([]put{{profileKey(r.id), append([]byte{}, profile...)}})
+	return s.commit([]put{{manifest.ProfileKey(r.id), append([]byte{}, profile...)}})
 }

@@ -187,12 +187,12 @@ func (r *rebuild) believed(p *suspect) ([]pack.Chunk, error) {
 			if c.Loc.Slot() > int64(chunk.MaxEncoded(s.config.Chunk.Max))+chunk.PageSize {
 				continue
 			}
-			buf, err := s.arena.get(int(c.Loc.Slot()))
+			buf, err := s.arena.Get(int(c.Loc.Slot()))
 			if err != nil {
 				return nil, err
 			}
 			errs := s.packs.ReadSlots([]pack.Loc{c.Loc}, [][]byte{buf}, true)
-			s.arena.put(buf)
+			s.arena.Put(buf)
 			if errs[0] != nil {
 				r.o.Logger.Warn("a chunk of a damaged journal is not there", "chunk", c.ID.String(), "err", errs[0])
 				continue

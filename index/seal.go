@@ -105,7 +105,7 @@ func (w *sealWriter) add(p string, n *node) error {
 		e.Size, e.Zero, e.Inline = n.content.size(), n.content.zero, inline
 		for _, seg := range n.content.closed {
 			e.Segments = append(e.Segments, seg.start)
-			key, payload := segKey(w.d.id, n.number, seg.start), seg.encoded
+			key, payload := manifest.SegmentKey(w.d.id, n.number, seg.start), seg.encoded
 			if payload == nil {
 				if _, payload, err = w.d.s.db.Meta(key); err != nil {
 					return fault.Classify("read draft", err)
@@ -133,7 +133,7 @@ func (w *sealWriter) part() error {
 	if err != nil {
 		return err
 	}
-	key := entriesKey(w.d.id, int(w.pb.Parts))
+	key := manifest.TableKey(w.d.id, int(w.pb.Parts))
 	w.pb.Parts++
 	w.entries, w.size = nil, 0
 	return w.put(key, payload)

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/gpucr/gpucr-fs/index/arena"
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
@@ -35,7 +36,7 @@ type Store struct {
 	db     *keys.DB
 	packs  *pack.Set
 	coder  *chunk.Coder
-	arena  *arena
+	arena  *arena.Arena
 	cache  *cache
 	parted seenLately // chunks of which ReadInto was asked for a part
 	segs   segmentCache
@@ -216,9 +217,10 @@ func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set)
 		return nil, &fault.Error{Op: "open store", Err: err}
 	}
 	// What is kept for reuse counts as cache.
-	a := &arena{spares: min(8<<20, o.CacheSize/8)}
+	spares := min(8<<20, o.CacheSize/8)
+	a := arena.New(spares)
 	s := &Store{
-		dir: dir, config: config, o: o, log: o.Logger, db: d, packs: packs, coder: coder, arena: a, cache: newCache(a, o.CacheSize-a.spares),
+		dir: dir, config: config, o: o, log: o.Logger, db: d, packs: packs, coder: coder, arena: a, cache: newCache(a, o.CacheSize-spares),
 		roots: map[string]*root{}, names: map[string]*root{}, drafts: map[string]*Draft{}, watchers: map[int]func(string){},
 		pinners: map[*pinner]bool{}, damage: damage{slots: map[chunk.ID]pack.Loc{}, dirty: map[chunk.ID]bool{}, doomed: map[chunk.ID]pack.Loc{}}, damagedRoots: map[string]bool{},
 		aside: map[uint32]SetAside{}, unsettled: map[string]bool{},
@@ -294,7 +296,7 @@ func (s *Store) stop() error {
 	s.cache.drop()
 	s.coder.Close()
 	err := errors.Join(s.packs.Close(), s.db.Close())
-	s.arena.close()
+	s.arena.Close()
 	return err
 }
 

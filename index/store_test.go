@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/gpucr/gpucr-fs/index/arena"
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/fault"
 )
@@ -183,8 +184,8 @@ func TestRoundTrip(t *testing.T) {
 			mustHold(t, s, "a", files)
 			s = reopen(t, s)
 			mustHold(t, s, "a", files)
-			scratch := 2 * s.o.Workers * classes[classFor(chunk.MaxEncoded(s.config.Chunk.Max))] // the workers keep one each
-			if n := s.arena.inUse() - s.cache.size(); n > int64(scratch) {
+			scratch := 2 * s.o.Workers * arena.Size(chunk.MaxEncoded(s.config.Chunk.Max)) // the workers keep one each
+			if n := s.arena.InUse() - s.cache.size(); n > int64(scratch) {
 				t.Errorf("%d bytes of buffers are not given back", n-int64(scratch))
 			}
 		})

@@ -8,6 +8,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
+	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
@@ -210,7 +211,7 @@ func (g *collection) keys(n uint32, fn func(pack.KV) error) error {
 			return nil
 		}
 		seq, _, err := s.db.Meta(r.KV.Key)
-		if g.unclear[ownerOf(r.KV.Key)] {
+		if g.unclear[manifest.OwnerOf(r.KV.Key)] {
 			err = nil // what the index lacks of it may be here alone
 		} else if errors.Is(err, keys.ErrMissing) || err == nil && seq != r.KV.Seq {
 			return nil

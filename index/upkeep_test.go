@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
@@ -341,12 +342,12 @@ func TestGCBesideADamagedCheckpoint(t *testing.T) {
 	stays := map[string][]byte{"f": memory(3, 5<<20)}
 	for name, damage := range map[string]func(t *testing.T, s *Store, id string){
 		"manifest": func(t *testing.T, s *Store, id string) {
-			if err := s.deleteKeys(entriesPrefix + id); err != nil {
+			if err := s.deleteKeys(manifest.TablePrefix + id); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"segment": func(t *testing.T, s *Store, id string) {
-			if err := s.deleteKeys(segPrefix + id); err != nil {
+			if err := s.deleteKeys(manifest.SegmentPrefix + id); err != nil {
 				t.Fatal(err)
 			}
 		},

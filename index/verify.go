@@ -379,7 +379,7 @@ func (v *verification) checkRun(run []pack.Chunk, bytes, total int64) error {
 	s := v.s
 	locs, bufs := make([]pack.Loc, len(run)), make([][]byte, len(run))
 	for i, c := range run {
-		b, err := s.arena.get(int(c.Loc.Slot()))
+		b, err := s.arena.Get(int(c.Loc.Slot()))
 		if err != nil {
 			return err
 		}
@@ -394,7 +394,7 @@ func (v *verification) checkRun(run []pack.Chunk, bytes, total int64) error {
 		if err == nil && chunk.Sum(data) != c.ID {
 			err = fmt.Errorf("pack %s at %d: %w: the content is not what its id says", pack.Name(c.Loc.Pack), c.Loc.Offset(), pack.ErrCorrupt)
 		}
-		s.arena.put(data)
+		s.arena.Put(data)
 		if err != nil {
 			v.foundBad(c, err)
 		} else {

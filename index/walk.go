@@ -68,7 +68,7 @@ func (s *Store) walkSegments(ctx context.Context, r *root, pb *manifestpb.Checkp
 
 // readSegment gives segment i of an entry and checks that it is what the entry says.
 func (s *Store) readSegment(id string, e *manifestpb.Entry, i int) (*manifest.Segment, error) {
-	_, payload, err := s.db.Meta(segKey(id, e.Number, e.Segments[i]))
+	_, payload, err := s.db.Meta(manifest.SegmentKey(id, e.Number, e.Segments[i]))
 	if errors.Is(err, keys.ErrMissing) {
 		return nil, fmt.Errorf("%w: a part of the manifest is missing", keys.ErrDamaged)
 	}

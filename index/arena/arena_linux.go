@@ -1,4 +1,5 @@
-package index
+// Package arena is the memory of chunks on their way: buffers outside the Go heap, kept for reuse.
+package arena
 
 import (
 	"fmt"
@@ -7,9 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// arena hands out buffers for chunks from outside the Go heap: the collector neither scans nor counts them, so the process's memory is what the cache holds
-// and not up to twice of it. Freed buffers are kept for reuse, up to a bound: mapping fresh pages costs more than copying into them.
-type arena struct {
+// Arena hands out buffers for chunks from outside the Go heap: the collector neither scans nor counts them, so the
+// process's memory is what the cache holds and not up to twice of it. Freed buffers are kept for reuse, up to a
+// bound: mapping fresh pages costs more than copying into them.
+type Arena struct {
 	mu     sync.Mutex
 	free   [len(classes)][][]byte
 	spare  int64 // bytes in free
@@ -30,8 +32,14 @@ func classFor(n int) int {
 	return -1
 }
 
-// get gives a buffer with a capacity of at least n bytes, length 0, of any content.
-func (a *arena) get(n int) ([]byte, error) {
+// Size gives the capacity of the buffer that is mapped for n bytes.
+func Size(n int) int { return classes[classFor(n)] }
+
+// New gives an arena that keeps at most so many bytes of freed buffers.
+func New(spares int64) *Arena { return &Arena{spares: spares} }
+
+// Get gives a buffer with a capacity of at least n bytes, length 0, of any content.
+func (a *Arena) Get(n int) ([]byte, error) {
 	c := classFor(n)
 	if c < 0 {
 		return nil, fmt.Errorf("buffer of %d bytes", n)
@@ -49,9 +57,10 @@ func (a *arena) get(n int) ([]byte, error) {
 	return b[:0], nil
 }
 
-// reuse gives a spare of class c, or else of the next larger ones up to twice the size, nil when there is none. Without the larger ones a reader of many chunks, whose
-// sizes differ, keeps mapping buffers of one class while it unmaps those of another: a fifth of the daemon's time.
-func (a *arena) reuse(c int) []byte {
+// reuse gives a spare of class c, or else of the next larger ones up to twice the size, nil when there is none.
+// Without the larger ones a reader of many chunks, whose sizes differ, keeps mapping buffers of one class while it
+// unmaps those of another: a fifth of the daemon's time.
+func (a *Arena) reuse(c int) []byte {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for k := c; k < len(classes) && classes[k] <= 2*classes[c]; k++ {
@@ -66,8 +75,8 @@ func (a *arena) reuse(c int) []byte {
 	return nil
 }
 
-// put takes a buffer back. The caller must not touch it again.
-func (a *arena) put(b []byte) {
+// Put takes a buffer back. The caller must not touch it again.
+func (a *Arena) Put(b []byte) {
 	if cap(b) == 0 {
 		return
 	}
@@ -85,15 +94,15 @@ func (a *arena) put(b []byte) {
 	}
 }
 
-// inUse gives the bytes handed out and not yet given back.
-func (a *arena) inUse() int64 {
+// InUse gives the bytes handed out and not yet given back.
+func (a *Arena) InUse() int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.out
 }
 
-// close unmaps the spares.
-func (a *arena) close() {
+// Close unmaps the spares.
+func (a *Arena) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for c := range a.free {
