@@ -375,7 +375,8 @@ func (d *Daemon) comeLocked() {
 	}
 }
 
-// Unmount flushes and detaches the mount at dir; last tells that the daemon goes when its clients let it.
+// Unmount flushes and detaches the mount at dir; last tells that the daemon goes when its clients let it. With an error
+// that is an *fs.Unfinished the mount is gone all the same.
 func (d *Daemon) Unmount(ctx context.Context, dir string, force bool) (last bool, err error) {
 	e := d.mountAt(dir)
 	if e == nil {
@@ -385,7 +386,7 @@ func (d *Daemon) Unmount(ctx context.Context, dir string, force bool) (last bool
 	if force && index.ClassOf(err) == index.InUse {
 		err = e.m.Close()
 	}
-	if err != nil {
+	if unfinished := (*fs.Unfinished)(nil); err != nil && !errors.As(err, &unfinished) {
 		return false, fmt.Errorf("umount %s: %w", dir, err)
 	}
 	select {
@@ -395,7 +396,7 @@ func (d *Daemon) Unmount(ctx context.Context, dir string, force bool) (last bool
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.leavesLocked(), nil
+	return d.leavesLocked(), err
 }
 
 // leavesLocked tells that the daemon goes by itself soon: nothing is mounted, and of restores there are only such whose hot set is being packed.

@@ -60,6 +60,8 @@ type UnmountAtResult struct {
 	Store string `json:"store"`
 	Stale bool   `json:"stale"` // the daemon was dead; only the mount was left
 	Last  bool   `json:"last"`  // the daemon is gone, too
+	// Unfinished is what was left when the mount had gone: checkpoints that were not complete.
+	Unfinished []string `json:"unfinished,omitempty"`
 }
 
 // UnmountAt unmounts what is at dir and waits until all is flushed; where it was the daemon's last mount, until the daemon is gone and the store is free.
@@ -89,6 +91,7 @@ func UnmountAt(ctx context.Context, dir string, force bool) (UnmountAtResult, er
 	if err != nil {
 		return res, err
 	}
+	res.Unfinished = one.Unfinished
 	if res.Last = one.Last; res.Last {
 		err = s.WaitDaemon(ctx)
 	}

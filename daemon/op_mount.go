@@ -52,6 +52,8 @@ type UnmountRequest struct {
 type UnmountResult struct {
 	Dir  string `json:"dir"`
 	Last bool   `json:"last"` // it was the daemon's last mount
+	// Unfinished is what was left when the mount had gone: checkpoints that were not complete.
+	Unfinished []string `json:"unfinished,omitempty"`
 }
 
 // Unmount flushes and detaches one mount.
@@ -59,8 +61,16 @@ var Unmount = define("umount", func(ctx context.Context, env *Env, r UnmountRequ
 	if err := needDaemon(env, "umount"); err != nil {
 		return UnmountResult{}, err
 	}
-	last, err := env.Daemon.Unmount(ctx, r.Dir, r.Force)
-	return UnmountResult{r.Dir, last}, err
+	res := UnmountResult{Dir: r.Dir}
+	var err error
+	res.Last, err = env.Daemon.Unmount(ctx, r.Dir, r.Force)
+	if u := (*fs.Unfinished)(nil); errors.As(err, &u) {
+		for _, left := range u.Errs {
+			res.Unfinished = append(res.Unfinished, left.Error())
+		}
+		err = nil
+	}
+	return res, err
 })
 
 // SealRequest names a checkpoint that is being written.

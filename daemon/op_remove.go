@@ -102,7 +102,7 @@ func selectRemoved(all []index.Info, r RemoveRequest) (RemoveResult, error) {
 	}
 	for _, c := range res.Removed {
 		if c.State == index.Writing {
-			return RemoveResult{}, removeError(index.InUse, c.Name, "seal it first, or unmount", "it is being written")
+			return RemoveResult{}, removeError(index.InUse, c.Name, "wait for its writer, or give it up: rm -r MOUNT/.checkpoints/"+c.Name, "it is being written")
 		}
 		for _, child := range c.Children {
 			if !going[child] {

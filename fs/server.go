@@ -201,8 +201,18 @@ func (s *Server) finish() error {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(errs...)
+	if len(errs) > 0 {
+		return &Unfinished{errs}
+	}
+	return nil
 }
+
+// Unfinished is what could not be brought to an end when a mount went: checkpoints were left unsealed, or files could not
+// be closed. The mount is gone all the same.
+type Unfinished struct{ Errs []error }
+
+func (u *Unfinished) Error() string   { return errors.Join(u.Errs...).Error() }
+func (u *Unfinished) Unwrap() []error { return u.Errs }
 
 // settle ends a draft: a complete dump is sealed, an empty one given up, anything else left for the administrator.
 func (s *Server) settle(img *image) error {

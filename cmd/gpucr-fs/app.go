@@ -69,7 +69,7 @@ Exit codes: 0 done, 1 error, 2 usage, 3 partly done, 10 no store, 11 store in us
 	}
 	f := root.PersistentFlags()
 	f.BoolVar(&a.json, "json", false, "print JSON")
-	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress")
+	f.BoolVarP(&a.quiet, "quiet", "q", false, "show neither progress nor what was done")
 	f.StringVar(&a.config, "config", "", "configuration `FILE` (default "+defaultConfig+")")
 	f.Var(&a.index.cache, "cache-size", "memory for decoded chunks (default 128MiB)")
 	f.Var(&a.index.floor, "free-floor", "disk `SIZE` never filled (default 256MiB)")
@@ -114,6 +114,14 @@ func do[Req, Res any](ctx context.Context, a *app, dir, title string, op *daemon
 // print shows a result: as JSON, or as text does.
 func (a *app) print(res any, text func(w io.Writer)) error {
 	return a.printTo(a.out, res, text)
+}
+
+// done shows the result of what was done: not with --quiet, unless a program asks for it.
+func (a *app) done(res any, text func(w io.Writer)) error {
+	if a.quiet && !a.json {
+		return nil
+	}
+	return a.print(res, text)
 }
 
 func (a *app) printTo(out io.Writer, res any, text func(w io.Writer)) error {

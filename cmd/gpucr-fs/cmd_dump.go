@@ -107,7 +107,7 @@ func (d *dumping) run(ctx context.Context, store, name string, tags []string, se
 	if err != nil {
 		return err
 	}
-	return d.a.print(res, func(w io.Writer) {
+	return d.a.done(res, func(w io.Writer) {
 		fmt.Fprintf(w, "dumped process %d as %s: %d files, %s in %v\n", d.pid, res.Name, res.Files, size(res.Logical), time.Since(begin).Round(time.Millisecond))
 	})
 }

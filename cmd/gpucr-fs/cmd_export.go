@@ -43,7 +43,7 @@ directory, zero pages become holes. NAME is a name, a tag or the beginning of an
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) {
+			return a.done(res, func(w io.Writer) {
 				fmt.Fprintf(w, "exported %s to %s: %d files, %s, of which %s holes\n", res.Checkpoint, res.Target, res.Files, size(res.Bytes), size(res.Holes))
 			})
 		},

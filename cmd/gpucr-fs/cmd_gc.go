@@ -43,7 +43,11 @@ func (a *app) gc(ctx context.Context, s *daemon.Session, dryRun, yes bool) error
 	if err != nil {
 		return err
 	}
-	return a.print(res, func(w io.Writer) {
+	show := a.done
+	if dryRun {
+		show = a.print
+	}
+	return show(res, func(w io.Writer) {
 		fmt.Fprintf(w, "reclaimable\t%s in %d dead chunks; %d are live\n", size(res.Reclaimable), res.DeadChunks, res.LiveChunks)
 		if !dryRun {
 			fmt.Fprintf(w, "reclaimed\t%s, %d packs dropped\n", size(res.Reclaimed), res.PacksGone)
@@ -52,7 +56,11 @@ func (a *app) gc(ctx context.Context, s *daemon.Session, dryRun, yes bool) error
 			fmt.Fprintf(w, "kept\t%s: their journals do not tell all that they hold; see gpucr-fs verify\n", strings.Join(res.Kept, ", "))
 		}
 		if len(res.Incomplete) > 0 {
-			fmt.Fprintf(w, "incomplete\t%s\n", strings.Join(res.Incomplete, ", "))
+			verb := "removed"
+			if dryRun {
+				verb = "would remove"
+			}
+			fmt.Fprintf(w, "%s\tthe incomplete %s\n", verb, strings.Join(res.Incomplete, ", "))
 		}
 	})
 }

@@ -42,7 +42,7 @@ Absolute names, names with "..", links out of the tree, hard links and devices a
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) {
+			return a.done(res, func(w io.Writer) {
 				i := res.Checkpoint
 				fmt.Fprintf(w, "imported %s: %d files, %s, of which %s zero\n", i.Name, i.Files, size(i.Logical), size(i.Zero))
 				for _, s := range res.Skipped {

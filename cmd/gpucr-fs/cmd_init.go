@@ -30,7 +30,7 @@ func (a *app) initCmd() *cobra.Command {
 				Store       string `json:"store"`
 				Compression string `json:"compression"`
 			}{dir, compression}
-			return a.print(res, func(w io.Writer) { fmt.Fprintf(w, "made an empty store in %s\n", dir) })
+			return a.done(res, func(w io.Writer) { fmt.Fprintf(w, "made an empty store in %s\n", dir) })
 		},
 	}
 	c.Flags().StringVar(&compression, "compression", string(index.CompressAuto), "how chunks are stored: auto, zstd, s2 or none")

@@ -28,7 +28,11 @@ its first process where its images tell them, and started where gpucr-fs dump ma
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) {
+			show := a.print
+			if len(labels) > 0 {
+				show = a.done
+			}
+			return show(res, func(w io.Writer) {
 				for _, k := range slices.Sorted(maps.Keys(res.Labels)) {
 					fmt.Fprintf(w, "%s\t%s\n", k, res.Labels[k])
 				}

@@ -85,7 +85,7 @@ the daemon's --cache-size, --free-floor, --workers and --log-file. What a killed
 }
 
 func (a *app) printMount(res daemon.MountResult) error {
-	return a.print(res, func(w io.Writer) {
+	return a.done(res, func(w io.Writer) {
 		fmt.Fprintf(w, "mounted %s at %s\n", res.Store, res.Dir)
 		if res.Metrics != "" {
 			fmt.Fprintf(w, "metrics at http://%s/metrics\n", res.Metrics)

@@ -66,20 +66,25 @@ func (a *app) optimize(ctx context.Context, s *daemon.Session, r daemon.Optimize
 		}
 		out.GC = &collected
 	}
-	return a.print(out, func(w io.Writer) {
+	show := a.done
+	if r.DryRun {
+		show = a.print
+	}
+	if err := show(out, func(w io.Writer) {
 		what := "rewritten"
 		if r.DryRun {
 			what = "would rewrite"
 		}
 		fmt.Fprintf(w, "%s\t%d of %d chunks: %s in place of %s\n", what, res.Rewritten, res.Chunks, size(res.After), size(res.Before))
-		if res.Damaged > 0 {
-			fmt.Fprintf(w, "damaged\t%d chunks could not be read; see gpucr-fs verify\n", res.Damaged)
-		}
 		switch {
 		case out.GC != nil:
 			fmt.Fprintf(w, "reclaimed\t%s, %d packs dropped\n", size(out.GC.Reclaimed), out.GC.PacksGone)
 		case res.Rewritten > 0 && !r.DryRun:
 			fmt.Fprintf(w, "the old ones take %s until the next gpucr-fs gc\n", size(res.Before))
 		}
-	})
+	}); err != nil || res.Damaged == 0 {
+		return err
+	}
+	return &codeError{exitCorrupt, "gpucr-fs verify names them",
+		fmt.Errorf("optimized but for %d chunks that could not be read", res.Damaged)}
 }

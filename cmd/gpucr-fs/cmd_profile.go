@@ -70,7 +70,7 @@ func (a *app) profileRecordCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) { fmt.Fprintf(w, "the next restore of %s records a profile\n", res.Checkpoint) })
+			return a.done(res, func(w io.Writer) { fmt.Fprintf(w, "the next restore of %s records a profile\n", res.Checkpoint) })
 		},
 	}
 }
@@ -87,7 +87,7 @@ func (a *app) profileClearCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) { fmt.Fprintf(w, "%s has no profile\n", res.Checkpoint) })
+			return a.done(res, func(w io.Writer) { fmt.Fprintf(w, "%s has no profile\n", res.Checkpoint) })
 		},
 	}
 }
@@ -104,7 +104,7 @@ func (a *app) profileCopyCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) {
+			return a.done(res, func(w io.Writer) {
 				fmt.Fprintf(w, "%s has the profile of %s: %s of %s serve\n", res.To, res.From, size(res.Serves), size(res.Bytes))
 			})
 		},

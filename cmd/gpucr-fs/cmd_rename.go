@@ -22,7 +22,7 @@ and open files of it go on.`,
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) { fmt.Fprintf(w, "%s is %s now\n", args[1], res.Name) })
+			return a.done(res, func(w io.Writer) { fmt.Fprintf(w, "%s is %s now\n", args[1], res.Name) })
 		},
 	}
 }

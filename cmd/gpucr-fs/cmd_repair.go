@@ -34,7 +34,7 @@ Nothing may be mounted meanwhile. The exit code is 3 when some checkpoints could
 			if res.Lost == nil {
 				res.Lost = []string{}
 			}
-			if err := a.print(res, func(w io.Writer) {
+			if err := a.done(res, func(w io.Writer) {
 				fmt.Fprintf(w, "brought back %d checkpoints, %d chunks in %d packs\n", res.Checkpoints, res.Chunks, res.Packs)
 				for _, l := range res.Lost {
 					fmt.Fprintf(w, "lost %s\n", l)

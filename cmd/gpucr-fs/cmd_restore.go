@@ -134,7 +134,7 @@ func (r *restoring) run(ctx context.Context, store, name string, rate int64, wai
 			return err
 		}
 	}
-	if err := r.a.print(result{r.timeline, st}, func(w io.Writer) { r.text(w, st, wait) }); err != nil {
+	if err := r.a.done(result{r.timeline, st}, func(w io.Writer) { r.text(w, st, wait) }); err != nil {
 		return err
 	}
 	if len(st.Killed) > 0 {

@@ -72,7 +72,11 @@ func (a *app) rm(ctx context.Context, s *daemon.Session, req daemon.RemoveReques
 		res.Kept = kept
 	}
 	res.DryRun = dryRun
-	return a.print(res, func(w io.Writer) {
+	show := a.done
+	if dryRun {
+		show = a.print
+	}
+	return show(res, func(w io.Writer) {
 		verb := "removed"
 		if dryRun {
 			verb = "would remove"

@@ -22,7 +22,7 @@ the dump ends; one written by other means is sealed by this command.`,
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) {
+			return a.done(res, func(w io.Writer) {
 				fmt.Fprintf(w, "sealed %s: %d files, %s, of which %s zero\n", res.Name, res.Files, size(res.Logical), size(res.Zero))
 			})
 		},

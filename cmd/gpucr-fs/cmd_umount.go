@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -15,7 +16,8 @@ func (a *app) umountCmd() *cobra.Command {
 		Use:   "umount DIR",
 		Short: "unmount a store and wait until everything is flushed",
 		Long: `Umount takes the mount at DIR away and returns when everything is flushed. If it was the daemon's last mount, it returns when the daemon is gone and the
-store is free, unless restores are in progress, which keep the daemon. A mount in use is refused. What a killed daemon left is cleared away.`,
+store is free, unless restores are in progress, which keep the daemon. A mount in use is refused. When it is gone, but a checkpoint
+was being written and is not complete, the exit code is 3. What a killed daemon left is cleared away.`,
 		Example: "  gpucr-fs umount /images",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -27,7 +29,7 @@ store is free, unless restores are in progress, which keep the daemon. A mount i
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) {
+			if err := a.done(res, func(w io.Writer) {
 				switch {
 				case res.Stale:
 					fmt.Fprintf(w, "cleared the dead mount at %s\n", dir)
@@ -36,7 +38,11 @@ store is free, unless restores are in progress, which keep the daemon. A mount i
 				default:
 					fmt.Fprintf(w, "unmounted %s\n", dir)
 				}
-			})
+			}); err != nil || len(res.Unfinished) == 0 {
+				return err
+			}
+			return &codeError{exitPartial, "gpucr-fs gc removes it; one that is wanted has to be sealed before unmounting (gpucr-fs seal)",
+				fmt.Errorf("unmounted, but not all was complete: %s", strings.Join(res.Unfinished, "; "))}
 		},
 	}
 	c.Flags().BoolVar(&force, "force", false, "take it away from under its users, who get errors")

@@ -24,7 +24,7 @@ holds in the daemon's memory. With --hot it reads what the checkpoint's profile 
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) {
+			return a.done(res, func(w io.Writer) {
 				fmt.Fprintf(w, "read %s of %s; %s are zero\n", size(res.Bytes), res.Checkpoint, size(res.Zero))
 			})
 		},
