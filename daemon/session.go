@@ -21,10 +21,16 @@ type Session struct {
 	store  *index.Store // nil when client is set
 	client *client
 	log    *slog.Logger
+
+	unwritable error // see ReadOnly
 }
 
 // Connect gives access to the store at dir: through its daemon if one runs, else by opening it with o. Class NoStore, InUse with the holder in the text, Corrupt.
 func Connect(ctx context.Context, dir string, o index.Options) (*Session, error) {
+	return connectBy(ctx, dir, o, openToWrite)
+}
+
+func connectBy(ctx context.Context, dir string, o index.Options, open opener) (*Session, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -45,9 +51,9 @@ func Connect(ctx context.Context, dir string, o index.Options) (*Session, error)
 		if errors.Is(err, errLeaving) {
 			limit = handover
 		}
-		s, err := index.Open(ctx, abs, o)
+		s, unwritable, err := open(ctx, abs, o)
 		if err == nil {
-			return &Session{store: s, log: log}, nil
+			return &Session{store: s, log: log, unwritable: unwritable}, nil
 		}
 		if index.ClassOf(err) != index.InUse || time.Since(begin) > limit {
 			return nil, err

@@ -35,10 +35,12 @@ type indexFlags struct {
 	cache   bytesValue
 	floor   bytesValue
 	workers int
+
+	readOnly bool // of commands that only read
 }
 
 func (f *indexFlags) options() index.Options {
-	return index.Options{CacheSize: int64(f.cache), FreeFloor: int64(f.floor), Workers: f.workers}
+	return index.Options{CacheSize: int64(f.cache), FreeFloor: int64(f.floor), Workers: f.workers, ReadOnly: f.readOnly}
 }
 
 func (a *app) root() *cobra.Command {
@@ -84,11 +86,15 @@ Exit codes: 0 done, 1 error, 2 usage, 3 partly done, 10 no store, 11 store in us
 
 // commands lists every command; each has its file.
 func (a *app) commands() []*cobra.Command {
-	return []*cobra.Command{
-		a.initCmd(), a.importCmd(), a.exportCmd(), a.mountCmd(), a.umountCmd(), a.sealCmd(), a.lsCmd(), a.infoCmd(), a.duCmd(), a.diffCmd(), a.tagCmd(), a.renameCmd(), a.labelCmd(),
-		a.rmCmd(), a.gcCmd(), a.optimizeCmd(), a.verifyCmd(), a.checkCmd(), a.repairCmd(), a.statsCmd(), a.benchCmd(), a.versionCmd(), a.completionCmd(), a.daemonCmd(),
-		a.restoreCmd(), a.dumpCmd(), a.lazyPagesCmd(), a.warmupCmd(), a.profileCmd(), a.guardianCmd(), a.cudaCheckpointCmd(), a.pluginDirCmd(), a.pluginHelperCmd(),
+	reading := []*cobra.Command{a.lsCmd(), a.infoCmd(), a.duCmd(), a.diffCmd(), a.exportCmd(), a.verifyCmd(), a.checkCmd(), a.statsCmd()}
+	for _, c := range reading {
+		a.reads(c)
 	}
+	return append(reading,
+		a.initCmd(), a.importCmd(), a.mountCmd(), a.umountCmd(), a.sealCmd(), a.tagCmd(), a.renameCmd(), a.labelCmd(),
+		a.rmCmd(), a.gcCmd(), a.optimizeCmd(), a.repairCmd(), a.benchCmd(), a.versionCmd(), a.completionCmd(), a.daemonCmd(),
+		a.restoreCmd(), a.dumpCmd(), a.lazyPagesCmd(), a.warmupCmd(), a.profileCmd(), a.guardianCmd(), a.cudaCheckpointCmd(), a.pluginDirCmd(), a.pluginHelperCmd(),
+	)
 }
 
 // session calls f with access to the store at dir.
@@ -102,7 +108,11 @@ func (a *app) session(ctx context.Context, dir string, f func(*daemon.Session) e
 
 // do runs one operation on the store at dir, with a progress bar.
 func do[Req, Res any](ctx context.Context, a *app, dir, title string, op *daemon.Op[Req, Res], req Req) (res Res, err error) {
-	err = a.session(ctx, dir, func(s *daemon.Session) error {
+	session := a.session
+	if op.Reads() {
+		session = a.readingSession
+	}
+	err = session(ctx, dir, func(s *daemon.Session) error {
 		p := a.progress(title)
 		defer p.close()
 		res, err = op.Do(ctx, s, req, wire.Streams{Progress: p.tell})

@@ -57,7 +57,7 @@ func (a *app) exportStream(ctx context.Context, dir string, req daemon.ExportReq
 	if term.IsTerminal(int(a.out.Fd())) {
 		return usage(errors.New("standard output is a terminal"), "pipe it into something, or name a target")
 	}
-	return a.session(ctx, dir, func(s *daemon.Session) error {
+	return a.readingSession(ctx, dir, func(s *daemon.Session) error {
 		p := a.progress("export " + req.Ref)
 		defer p.close()
 		res, err := daemon.Export.Do(ctx, s, req, wire.Streams{Out: a.out, Progress: p.tell})

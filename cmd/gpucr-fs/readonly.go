@@ -1,0 +1,32 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+// reads gives a command that only reads its flag.
+func (a *app) reads(c *cobra.Command) {
+	c.Flags().BoolVar(&a.index.readOnly, "read-only", false, "change nothing in the store, beside others who only read")
+}
+
+// readingSession is session for those who change nothing, on a store that need not be writable.
+func (a *app) readingSession(ctx context.Context, dir string, f func(*daemon.Session) error) error {
+	s, err := daemon.ConnectToRead(ctx, dir, a.index.options())
+	if err != nil {
+		return err
+	}
+	if why := s.ReadOnly(); why != nil && !a.quiet {
+		if e := (*index.Error)(nil); errors.As(why, &e) && e.Err != nil {
+			why = e.Err
+		}
+		fmt.Fprintf(a.err, "gpucr-fs: the store is open for reading only: %v\n", why)
+	}
+	return errors.Join(f(s), s.Close())
+}
