@@ -113,6 +113,7 @@ type Daemon struct {
 	o       Options
 	log     *slog.Logger
 	store   *index.Store
+	home    home
 	started time.Time
 	metrics *metrics
 	http    *http.Server
@@ -161,16 +162,24 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 			}
 		}()
 	}
-	store, err := index.Open(ctx, o.Dir, o.Index)
+	store, err := openForDaemon(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	d.store = store
+	if d.home, err = takeHome(store); err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	defer func() {
+		if err != nil {
+			d.home.Close()
+		}
+	}()
 	if o.Await > 0 {
 		d.pending, d.awaiting = 1, true
 		time.AfterFunc(o.Await, d.come)
 	}
-	l, err := wire.Operations.Listen(store.Dir())
+	l, err := wire.Operations.Listen(d.home.dir)
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
@@ -228,7 +237,8 @@ func (d *Daemon) Close() error {
 	}
 	<-d.served
 	d.metrics.close()
-	wire.Operations.Remove(d.store.Dir())
+	wire.Operations.Remove(d.home.dir)
+	errs = append(errs, d.home.Close())
 	errs = append(errs, d.store.Close())
 	err := errors.Join(errs...)
 	if err != nil {
@@ -253,6 +263,10 @@ func (d *Daemon) AddMount(ctx context.Context, r MountRequest) (MountResult, err
 	if err := r.checkNamespace(); err != nil {
 		return MountResult{}, err
 	}
+	if r.ReadOnly && !d.store.ReadOnly() {
+		return MountResult{}, &index.Error{Class: index.InUse, Op: "mount", File: d.store.Dir(), Err: errors.New("its daemon has it open for writing"),
+			Hint: "leave --read-only out, or unmount first what is mounted"}
+	}
 	if !r.Private {
 		if _, err := fs.ClearStale(r.Dir); err != nil {
 			return MountResult{}, err
@@ -272,7 +286,7 @@ func (d *Daemon) AddMount(ctx context.Context, r MountRequest) (MountResult, err
 }
 
 func (d *Daemon) mountResult(r MountRequest) MountResult {
-	return MountResult{Dir: r.Dir, Store: d.store.Dir(), Checkpoint: r.Checkpoint, New: r.New, PID: os.Getpid(), Metrics: d.metrics.addr()}
+	return MountResult{Dir: r.Dir, Store: d.store.Dir(), Checkpoint: r.Checkpoint, New: r.New, PID: os.Getpid(), Metrics: d.metrics.addr(), ReadOnly: d.store.ReadOnly()}
 }
 
 // Serving is what a daemon without a mount tells its starter.

@@ -27,7 +27,7 @@ type filler struct {
 
 // startFiller listens. The caller holds the store: any socket found there is a dead daemon's.
 func startFiller(d *Daemon) (*filler, error) {
-	l, err := wire.Descriptors.Listen(d.store.Dir())
+	l, err := wire.Descriptors.Listen(d.home.dir)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func (f *filler) close() {
 	f.stop()
 	f.l.Close()
 	<-f.done
-	wire.Descriptors.Remove(f.d.store.Dir())
+	wire.Descriptors.Remove(f.d.home.dir)
 }
 
 func (f *filler) serve(c wire.Conn) {

@@ -22,6 +22,7 @@ type MountRequest struct {
 	Debug       bool   `json:"debug,omitempty"`        // log every request of the kernel
 	Private     bool   `json:"private,omitempty"`      // of one restore or dump, which takes it away; attached nowhere
 	Namespace   string `json:"namespace,omitempty"`    // the mount namespace in which Dir is meant, see fs.Namespace
+	ReadOnly    bool   `json:"read_only,omitempty"`    // nothing in the store may change
 }
 
 // MountResult is a mount that serves.
@@ -32,6 +33,7 @@ type MountResult struct {
 	New        string `json:"new,omitempty"`
 	PID        int    `json:"pid"` // of the daemon
 	Metrics    string `json:"metrics,omitempty"`
+	ReadOnly   bool   `json:"read_only,omitempty"` // the store is open for reading only
 }
 
 // AddMount adds a mount to a running daemon.

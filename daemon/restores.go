@@ -194,7 +194,7 @@ func (d *Daemon) serveRestore(r *restoring) {
 		d.spare.start(d.o.Guardian)
 	}
 	d.mu.Unlock()
-	if err == nil && whole {
+	if err == nil && whole && !d.store.ReadOnly() {
 		d.keepHot(r)
 	}
 	d.mu.Lock()
@@ -206,7 +206,7 @@ func (d *Daemon) serveRestore(r *restoring) {
 // keepProfile stores what a complete restore has recorded.
 func (d *Daemon) keepProfile(r *restoring, st feed.Status) error {
 	p := r.feed.Profile()
-	if p == nil || st.PoisonedBytes > 0 || len(st.Killed) > 0 || st.Finished.IsZero() {
+	if p == nil || d.store.ReadOnly() || st.PoisonedBytes > 0 || len(st.Killed) > 0 || st.Finished.IsZero() {
 		return nil
 	}
 	if err := d.store.SetProfile(r.Checkpoint, p.Encode()); err != nil {

@@ -32,6 +32,7 @@ type daemonSpec struct {
 	Log       string              `json:"log"` // absolute
 	Debug     bool                `json:"debug"`
 	Restores  bool                `json:"restores,omitempty"` // started by gpucr-fs restore
+	ReadOnly  bool                `json:"read_only,omitempty"`
 }
 
 func (a *app) mountCmd() *cobra.Command {
@@ -44,7 +45,11 @@ func (a *app) mountCmd() *cobra.Command {
 the mount serves. A directory made in DIR/.checkpoints is a new checkpoint for criu dump; with --new NAME, DIR itself is.
 
 A daemon serves the mount and holds the store until its last mount is gone; all commands work meanwhile. A second mount of the same store is added to it, with
-the daemon's --cache-size, --free-floor, --workers and --log-file. What a killed daemon left at DIR is cleared away.`,
+the daemon's --cache-size, --free-floor, --workers and --log-file. What a killed daemon left at DIR is cleared away.
+
+A store that cannot be written, for want of permission or because its disk is mounted read-only, is opened for reading only, as it
+is anywhere with --read-only. Its sealed checkpoints can be restored, nothing can be dumped, and no profiles are recorded. The
+daemon's sockets and log are in /run/gpucr-fs then. Unmount it before anything is to be written.`,
 		Example: "  gpucr-fs mount store/ /images\n  criu restore -D /images\n\n  gpucr-fs mount --new web-3 store/ /mnt/web-3\n  criu dump -t 4711 -D /mnt/web-3",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -55,8 +60,9 @@ the daemon's --cache-size, --free-floor, --workers and --log-file. What a killed
 				return err
 			}
 			toStderr := foreground && spec.Log == ""
+			spec.Mount.ReadOnly = a.index.readOnly
 			if spec.Log == "" {
-				spec.Log = filepath.Join(spec.Store, "daemon.log")
+				spec.Log = daemon.DefaultLog(spec.Store, a.index.readOnly)
 			}
 			if spec.Log, err = filepath.Abs(spec.Log); err != nil {
 				return err
@@ -81,10 +87,14 @@ the daemon's --cache-size, --free-floor, --workers and --log-file. What a killed
 	f.StringVar(&spec.Mount.MetricsAddr, "metrics-addr", "", "serve Prometheus at `HOST:PORT`/metrics")
 	f.StringVar(&spec.Log, "log-file", "", "the daemon's log `FILE` (default STORE/daemon.log; stderr in the foreground)")
 	f.BoolVar(&spec.Mount.Debug, "debug", false, "log every request")
+	a.reads(c)
 	return c
 }
 
 func (a *app) printMount(res daemon.MountResult) error {
+	if res.ReadOnly && !a.quiet {
+		fmt.Fprintln(a.err, "gpucr-fs: the store is open for reading only")
+	}
 	return a.done(res, func(w io.Writer) {
 		fmt.Fprintf(w, "mounted %s at %s\n", res.Store, res.Dir)
 		if res.Metrics != "" {
@@ -99,20 +109,20 @@ const awaitStarter = 30 * time.Second
 // spec is what a daemon is started with by commands that need one.
 func (a *app) spec(store string) (daemonSpec, error) {
 	abs, err := filepath.Abs(store)
-	return daemonSpec{Store: abs, CacheSize: int64(a.index.cache), FreeFloor: int64(a.index.floor), Workers: a.index.workers, Log: filepath.Join(abs, "daemon.log")}, err
+	return daemonSpec{Store: abs, CacheSize: int64(a.index.cache), FreeFloor: int64(a.index.floor), Workers: a.index.workers, Log: daemon.DefaultLog(abs, false)}, err
 }
 
 // options are the daemon's.
 func (s daemonSpec) options(log *slog.Logger) (daemon.Options, error) {
 	o := daemon.Options{
 		Dir: s.Store, Logger: log, Version: version, Mount: mounter(log), Restores: s.Restores,
-		Index: index.Options{CacheSize: s.CacheSize, FreeFloor: s.FreeFloor, Workers: s.Workers},
+		Index: index.Options{CacheSize: s.CacheSize, FreeFloor: s.FreeFloor, Workers: s.Workers, ReadOnly: s.Mount.ReadOnly || s.ReadOnly},
 	}
 	self, err := program()
 	if err != nil {
 		return o, err
 	}
-	s.Mount, s.Restores = daemon.MountRequest{}, false
+	s.Mount, s.Restores, s.ReadOnly = daemon.MountRequest{}, false, o.Index.ReadOnly
 	spec, err := json.Marshal(s)
 	o.Guardian, o.Successor = []string{self, "guardian"}, []string{self, "daemon", "--successor", string(spec)}
 	return o, err

@@ -12,6 +12,8 @@
 // store/fill.sock takes what comes with descriptors: packets, each one JSON object and the descriptors that it speaks
 // of. Who uses it tells what the objects are.
 //
+// Where the store cannot be written, the sockets are in a folder of their own below /run/gpucr-fs (Away).
+//
 // Both sockets have mode 0600 in a folder of mode 0700, and who asks must be root or the daemon's own user.
 //
 // # Lock order

@@ -15,7 +15,7 @@ import (
 // ErrNoDaemon: no daemon listens for the store.
 var ErrNoDaemon = errors.New("no daemon")
 
-// Endpoint is one of the sockets that a daemon has in its store.
+// Endpoint is one of the sockets that a daemon has in its store, or in the folder Away where it cannot write to the store.
 type Endpoint struct{ name, network string }
 
 var (
@@ -41,7 +41,7 @@ func (e Endpoint) address(dir string) (string, func(), error) {
 	return fmt.Sprintf("/proc/self/fd/%d/%s", fd, e.name), func() { unix.Close(fd) }, nil
 }
 
-// Listen makes the socket of the store at dir, whose lock the caller holds: any socket found there is a dead daemon's.
+// Listen makes the socket in dir, a store's folder or its Away, whose lock the caller holds: any socket found there is a dead daemon's.
 func (e Endpoint) Listen(dir string) (*net.UnixListener, error) {
 	p, done, err := e.address(dir)
 	if err != nil {
@@ -65,6 +65,18 @@ func (e Endpoint) Listen(dir string) (*net.UnixListener, error) {
 
 // Dial connects to the daemon of the store at dir. ErrNoDaemon when none listens.
 func (e Endpoint) Dial(ctx context.Context, dir string) (*net.UnixConn, error) {
+	c, err := e.dialIn(ctx, dir)
+	if !errors.Is(err, ErrNoDaemon) {
+		return c, err
+	}
+	away, aerr := Away(dir)
+	if aerr != nil {
+		return nil, err
+	}
+	return e.dialIn(ctx, away)
+}
+
+func (e Endpoint) dialIn(ctx context.Context, dir string) (*net.UnixConn, error) {
 	p, done, err := e.address(dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil, ErrNoDaemon
@@ -84,11 +96,26 @@ func (e Endpoint) Dial(ctx context.Context, dir string) (*net.UnixConn, error) {
 	return c.(*net.UnixConn), nil
 }
 
-// Remove takes the socket's name out of the store at dir.
+// Remove takes the socket's name out of dir.
 func (e Endpoint) Remove(dir string) { os.Remove(filepath.Join(dir, e.name)) }
 
-// Left tells whether a daemon, alive or not, has left the socket's name in the store.
+// Left tells whether a daemon, alive or not, has left the socket's name in the store or in its Away.
 func (e Endpoint) Left(dir string) (bool, error) {
+	left, err := e.leftIn(dir)
+	if left || err != nil {
+		return left, err
+	}
+	away, err := Away(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return e.leftIn(away)
+}
+
+func (e Endpoint) leftIn(dir string) (bool, error) {
 	_, err := os.Lstat(filepath.Join(dir, e.name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
