@@ -62,8 +62,12 @@ Exit codes: 0 done, 1 error, 2 usage, 3 partly done, 10 no store, 11 store in us
 		Args:          subcommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if err := a.configure(cmd); err != nil {
-				return err
+			// What this program starts is told all by who starts it. It runs in another directory, maybe much later, and
+			// must not fail for a configuration that has gone or is wrong by then.
+			if !cmd.Hidden && !isSuccessor(cmd) {
+				if err := a.configure(cmd); err != nil {
+					return err
+				}
 			}
 			a.running = true
 			return nil
@@ -82,6 +86,11 @@ Exit codes: 0 done, 1 error, 2 usage, 3 partly done, 10 no store, 11 store in us
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(a.commands()...)
 	return root
+}
+
+func isSuccessor(cmd *cobra.Command) bool {
+	f := cmd.Flags().Lookup("successor")
+	return f != nil && f.Changed
 }
 
 // commands lists every command; each has its file.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/daemon"
 	"github.com/gpucr/gpucr-fs/restore"
+	"github.com/gpucr/gpucr-fs/restore/procfs"
 )
 
 // dumping is one run of gpucr-fs dump.
@@ -26,6 +27,7 @@ type dumping struct {
 	leave  bool
 	force  bool
 	gpu    *nvidia      // nil where NVIDIA GPUs are left alone
+	done   bool         // CRIU has dumped
 	end    func() error // gives back what was taken of them
 
 	useless []int // processes with devices of their parents'
@@ -104,6 +106,9 @@ func (d *dumping) run(ctx context.Context, store, name string, tags []string, se
 	maps.Copy(labels, set)
 	begin := time.Now()
 	res, err := daemon.DumpInto(ctx, dir, daemon.DumpOptions{Name: name, Tags: tags, Labels: labels, Start: start, Run: d.dump})
+	if err != nil && ctx.Err() != nil {
+		return d.interrupted(name)
+	}
 	if err != nil {
 		return err
 	}
@@ -153,5 +158,17 @@ func (d *dumping) dump(ctx context.Context, images string) (err error) {
 	if err != nil {
 		return err
 	}
-	return errors.Join(c.Dump(images, log, d.pid, d.leave), c.Close())
+	err = c.Dump(images, log, d.pid, d.leave)
+	d.done = err == nil
+	return errors.Join(err, c.Close())
+}
+
+// interrupted tells what a dump was given up to. What CRIU says of it is that it could not write any more.
+func (d *dumping) interrupted(name string) error {
+	stat := procfs.Stat(fmt.Sprintf("/proc/%d/stat", d.pid))
+	if d.done || len(stat) == 0 || stat[0] == "Z" {
+		return &codeError{exitError, "gpucr-fs ls shows whether it is complete",
+			fmt.Errorf("interrupted when criu had written checkpoint %s", name)}
+	}
+	return &codeError{exitError, "", fmt.Errorf("interrupted: the dump was given up, process %d and its descendants go on", d.pid)}
 }

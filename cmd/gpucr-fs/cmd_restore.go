@@ -27,6 +27,7 @@ type restoring struct {
 	timeline restore.Timeline
 	marks    []restore.Mark
 	pid      int
+	runs     bool // the processes, with all that they need
 }
 
 func (a *app) restoreCmd() *cobra.Command {
@@ -125,6 +126,10 @@ func (r *restoring) run(ctx context.Context, store, name string, rate int64, wai
 		},
 	})
 	p.close()
+	if err != nil && ctx.Err() != nil && r.runs {
+		return &codeError{exitError, "gpucr-fs stats STORE shows how much is still to come",
+			fmt.Errorf("interrupted: process %d runs on, and the daemon brings the rest of its memory", r.pid)}
+	}
 	if err != nil {
 		return err
 	}
@@ -225,6 +230,7 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p daemon.Prepa
 			r.marks = append(r.marks, restore.Mark{Name: restore.MarkGPUReady, At: time.Now()})
 		}
 	}
+	r.runs = true
 	return nil
 }
 

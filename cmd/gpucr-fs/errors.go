@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -95,6 +98,8 @@ func (a *app) report(err error) {
 	f := failure{Error: oneLine(err.Error()), Hint: index.HintOf(err), Code: a.exitCode(err)}
 	if errors.Is(err, context.Canceled) {
 		f.Error = "interrupted"
+	} else if f.Hint == "" {
+		f.Hint = systemHint(err)
 	}
 	var c *codeError
 	var criu *restore.Failure
@@ -124,6 +129,19 @@ func (a *app) report(err error) {
 		f.Class, f.Checkpoint, f.File, f.Offset = e.Class.String(), e.Checkpoint, e.File, e.Offset
 	}
 	a.printLine(f)
+}
+
+// systemHint tells what to do about errors of the operating system that nobody has a better hint for.
+func systemHint(err error) string {
+	switch {
+	case errors.Is(err, syscall.EROFS):
+		return "the disk is mounted read-only: mount it read-write, or use another"
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return "free space on that disk; of a store, with gpucr-fs rm and gc"
+	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
+		return "run the command as root"
+	}
+	return ""
 }
 
 // note tells on stderr what the user should know beside the result.

@@ -278,7 +278,18 @@ func (f *Feed) Status() Status {
 	f.mu.Lock()
 	hot := f.hotDone
 	f.mu.Unlock()
-	return Status{Report: f.client.Report(), Queue: f.queue.Stats(), TotalBytes: f.total, HotDone: hot}
+	r := f.client.Report()
+	r.MissingBytes = missing(r, f.total)
+	return Status{Report: r, Queue: f.queue.Stats(), TotalBytes: f.total, HotDone: hot}
+}
+
+// missing gives the bytes that are still to come. Until CRIU has handed over all processes the guardian knows of some
+// only, or of none: "0 B follow" was told of processes of which everything was still to come.
+func missing(r uffd.Report, total int64) int64 {
+	if !r.Finished.IsZero() {
+		return r.MissingBytes
+	}
+	return max(r.MissingBytes, total-r.CopiedBytes-r.ZeroBytes)
 }
 
 // Close ends the Feed. It is not to be called while Serve runs.

@@ -1,8 +1,10 @@
 package restore
 
 import (
+	"bytes"
 	"fmt"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -20,10 +22,14 @@ func TestDumpKilled(t *testing.T) {
 		for i := range *strikes {
 			x.name = fmt.Sprintf("dump-%d-%d", int(sig), i)
 			cmd := program.Command("dump", b.store, x.name, "-t", strconv.Itoa(x.pid))
+			var said bytes.Buffer
+			cmd.Stderr = &said
 			must(t, cmd.Start())
 			wait(rnd.IntN(250))
 			cmd.Process.Signal(sig)
-			cmd.Wait()
+			if cmd.Wait(); cmd.ProcessState.ExitCode() > 0 && !strings.HasPrefix(said.String(), "gpucr-fs: interrupted") {
+				t.Errorf("an interrupted dump says %q", &said)
+			}
 			for end := time.Now().Add(limit); len(program.Processes()) > 0 && time.Now().Before(end); wait(10) {
 			}
 			b.left.Killed()
