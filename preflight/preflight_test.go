@@ -260,3 +260,16 @@ func FuzzText(f *testing.F) {
 		parseUnixSockets(text, all)
 	})
 }
+
+func TestKernelThreadsAreKnown(t *testing.T) {
+	for text, kernel := range map[string]bool{
+		"2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0":   true,
+		"9 (kworker/0:1) I 2 0 0 0 -1 69238880 0 0": true,
+		"7 (sleep) S 1 7 7 0 -1 4194304 96 0 0":     false,
+		"7 (a) b) S 1 7 7 0":                        false,
+	} {
+		if s, ok := parseStat([]byte(text)); !ok || s.kernel != kernel {
+			t.Errorf("%q: a thread of the kernel: %v, parsed %v", text, s.kernel, ok)
+		}
+	}
+}

@@ -10,11 +10,16 @@ import (
 
 // stat is what /proc/PID/stat tells.
 type stat struct {
+	kernel                 bool // a thread of the kernel
+	threads                int  // 0: not told
 	name                   string
 	state                  byte
 	parent, group, session int
 	tty                    int // device number of the controlling terminal
 }
+
+// kernelThread is PF_KTHREAD of linux/sched.h: a thread of the kernel, which has no memory of its own.
+const kernelThread = 0x00200000
 
 // parseStat reads a stat file, see proc_pid_stat(5).
 func parseStat(text []byte) (s stat, ok bool) {
@@ -33,6 +38,13 @@ func parseStat(text []byte) (s stat, ok bool) {
 			return stat{}, false
 		}
 		*into = n
+	}
+	if len(f) > 6 {
+		flags, err := strconv.ParseUint(f[6], 10, 64)
+		s.kernel = err == nil && flags&kernelThread != 0
+	}
+	if len(f) > 17 {
+		s.threads, _ = strconv.Atoi(f[17])
 	}
 	return s, true
 }

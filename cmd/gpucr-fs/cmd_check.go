@@ -96,7 +96,10 @@ func printCheck(w io.Writer, res check.Report) {
 			fmt.Fprintf(w, "  %s\n", line)
 		}
 	}
-	if res.OK {
+	switch unchecked := strings.Join(res.Unchecked(), ", "); {
+	case res.OK && unchecked == "":
 		fmt.Fprintf(w, "%s can be restored on this host\n", res.Checkpoint)
+	case res.OK:
+		fmt.Fprintf(w, "%s can be restored on this host, as far as is known; not checked: %s\n", res.Checkpoint, unchecked)
 	}
 }

@@ -163,4 +163,7 @@ func (a *app) printLine(v any) {
 	_ = e.Encode(v)
 }
 
-func oneLine(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ") }
+// oneLine puts the lines of joined errors into one. The same error may have come from several sides.
+func oneLine(text string) string {
+	return strings.Join(slices.Compact(strings.Split(strings.TrimSpace(text), "\n")), "; ")
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/gpucr/gpucr-fs/cuda"
 	"github.com/gpucr/gpucr-fs/preflight"
@@ -51,8 +52,12 @@ func (d *dumping) preflight(ctx context.Context) error {
 	}
 	d.useless = r.Of(preflight.CUDAInherited)
 	found := r.Blocking()
-	for _, f := range found {
-		d.a.note("%v", f)
+	lines := byWhat(found)
+	if len(lines) == 1 && !d.force && lines[0].effect != preflight.Loses {
+		lines = nil // the error says it
+	}
+	for _, line := range lines {
+		d.a.note("%s", line.text)
 	}
 	switch {
 	case len(found) == 0:
@@ -67,12 +72,13 @@ func (d *dumping) preflight(ctx context.Context) error {
 
 func refused(r preflight.Report) error {
 	found := r.Blocking()
-	err := fmt.Errorf("process %d cannot be dumped: %d obstacles", r.Root, len(found))
+	lines := byWhat(found)
+	err := fmt.Errorf("process %d cannot be dumped: %d obstacles", r.Root, len(lines))
 	switch {
 	case found[0].Effect == preflight.Loses:
 		err = fmt.Errorf("process %d would be lost by a dump", r.Root)
-	case len(found) == 1:
-		err = fmt.Errorf("process %d cannot be dumped: %v", r.Root, found[0])
+	case len(lines) == 1:
+		err = fmt.Errorf("process %d cannot be dumped: %s", r.Root, lines[0].text)
 	}
 	return err
 }
@@ -107,10 +113,50 @@ func printPreflight(w io.Writer, r preflight.Report) {
 	for _, g := range r.GPUs {
 		fmt.Fprintf(w, "/dev/nvidia%d %s %s: used by %v\n", g.Minor, g.UUID, g.Model, g.Processes)
 	}
-	for _, f := range r.Findings {
-		fmt.Fprintf(w, "%s: %v\n", f.Effect, f)
+	for _, line := range byWhat(r.Findings) {
+		fmt.Fprintf(w, "%s: %s\n", line.effect, line.text)
 	}
 	if r.OK() {
 		fmt.Fprintln(w, "nothing known stands in the way of a dump")
 	}
+}
+
+// finding is a line about one or more processes.
+type finding struct {
+	effect preflight.Effect
+	text   string
+}
+
+// byWhat makes one line of what was found of several processes.
+func byWhat(found []preflight.Finding) (lines []finding) {
+	const named = 3
+	type key struct {
+		effect   preflight.Effect
+		what, do string
+	}
+	var order []key
+	whose := map[key][]string{}
+	for _, f := range found {
+		k := key{f.Effect, f.What, f.Do}
+		if whose[k] == nil {
+			order = append(order, k)
+		}
+		whose[k] = append(whose[k], fmt.Sprintf("%d (%s)", f.PID, f.Name))
+	}
+	for _, k := range order {
+		who, of := whose[k], "process "
+		if len(who) > 1 {
+			of = "processes "
+		}
+		text := of + strings.Join(who[:min(len(who), named)], ", ")
+		if more := len(who) - named; more > 0 {
+			text += fmt.Sprintf(" and %d more", more)
+		}
+		text += ": " + k.what
+		if k.do != "" {
+			text += "; " + k.do
+		}
+		lines = append(lines, finding{k.effect, text})
+	}
+	return lines
 }

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/gpucr/gpucr-fs/daemon/gpu"
 	"github.com/gpucr/gpucr-fs/daemon/inspect"
@@ -42,9 +43,11 @@ type Section struct {
 // fact adds a line.
 func (s *Section) fact(format string, a ...any) { s.Facts = append(s.Facts, fmt.Sprintf(format, a...)) }
 
-// problem adds a line and fails the section.
+// problem adds a line, unless it is there already, and fails the section.
 func (s *Section) problem(format string, a ...any) {
-	s.Problems = append(s.Problems, fmt.Sprintf(format, a...))
+	if line := fmt.Sprintf(format, a...); !slices.Contains(s.Problems, line) {
+		s.Problems = append(s.Problems, line)
+	}
 	s.State = Failed
 }
 
@@ -68,6 +71,17 @@ func (r Report) Failed() []string {
 	var out []string
 	for _, s := range r.Sections {
 		if s.State == Failed {
+			out = append(out, s.Name)
+		}
+	}
+	return out
+}
+
+// Unchecked names the sections that could not look.
+func (r Report) Unchecked() []string {
+	var out []string
+	for _, s := range r.Sections {
+		if s.State == Unchecked {
 			out = append(out, s.Name)
 		}
 	}

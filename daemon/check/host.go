@@ -55,7 +55,7 @@ func ReadHost(dir string) (Host, error) {
 	var err error
 	h.Topology, err = topology.Parse(fsys)
 	switch {
-	case errors.Is(err, topology.ErrNoKFD) && h.Copy && h.Kernel == "":
+	case errors.Is(err, topology.ErrNoKFD) && h.Copy && h.Kernel == "" && h.CPUFlags == nil && h.Available == 0:
 		return h, err // nothing of a host is there: a mistaken path
 	case errors.Is(err, topology.ErrNoKFD):
 	case err != nil:

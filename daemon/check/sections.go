@@ -214,6 +214,10 @@ func amdGPUs(_ context.Context, s *subject, r *Section) error {
 		r.problem("the topology cannot be read: %s", s.Host.TopologyProblem)
 		return nil
 	}
+	if s.Host.Copy && s.Host.Topology == nil && s.hasGPUs() {
+		r.unchecked("the topology is not known: sys/class/kfd/kfd/topology was not copied")
+		return nil
+	}
 	rep := kfd.Check(set, kfd.Host{Topology: s.Host.Topology, Driver: s.Host.Driver}, s.Settings)
 	if s.hasGPUs() {
 		switch {
