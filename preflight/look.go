@@ -89,11 +89,8 @@ func look(ctx context.Context, o *Options) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	switch first := tasks[0]; {
-	case first.kernel:
+	if first := tasks[0]; first.kernel {
 		return Report{}, fmt.Errorf("process %d (%s) is a thread of the kernel", o.Root, first.name)
-	case first.state == 'Z' && first.threads == 1: // others may go on when the first thread has ended
-		return Report{}, fmt.Errorf("process %d (%s) has ended: it is a zombie", o.Root, first.name)
 	}
 	all := &family{o: o, tasks: tasks, members: map[int]bool{}, sessions: map[int]bool{}}
 	for _, t := range tasks {

@@ -11,7 +11,6 @@ import (
 // stat is what /proc/PID/stat tells.
 type stat struct {
 	kernel                 bool // a thread of the kernel
-	threads                int  // 0: not told
 	name                   string
 	state                  byte
 	parent, group, session int
@@ -42,9 +41,6 @@ func parseStat(text []byte) (s stat, ok bool) {
 	if len(f) > 6 {
 		flags, err := strconv.ParseUint(f[6], 10, 64)
 		s.kernel = err == nil && flags&kernelThread != 0
-	}
-	if len(f) > 17 {
-		s.threads, _ = strconv.Atoi(f[17])
 	}
 	return s, true
 }
