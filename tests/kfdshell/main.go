@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -30,10 +31,23 @@ func run(args []string) error {
 	if err := build(root, dir); err != nil {
 		return err
 	}
-	env := append(os.Environ(), "KFDSIM_PLUGIN="+filepath.Join(dir, "plugin"),
-		"PATH="+strings.Join([]string{dir, filepath.Join(root, "build/criu"), os.Getenv("PATH")}, ":"))
 	sim := filepath.Join(dir, "kfdsim")
+	env := environment(os.Environ(), dir, filepath.Join(root, "build/criu"))
 	return fmt.Errorf("run %s: %w", sim, syscall.Exec(sim, append([]string{sim, "shell"}, args...), env))
+}
+
+// environment puts the simulator's programs and criu before all others in the PATH. Of two entries of one name in an
+// environment programs take the first, so that the old ones have to go.
+func environment(old []string, dir, criu string) []string {
+	const path, plugin = "PATH=", "KFDSIM_PLUGIN="
+	found := ""
+	env := slices.DeleteFunc(slices.Clone(old), func(v string) bool {
+		if p, ok := strings.CutPrefix(v, path); ok && found == "" {
+			found = p
+		}
+		return strings.HasPrefix(v, path) || strings.HasPrefix(v, plugin)
+	})
+	return append(env, plugin+filepath.Join(dir, "plugin"), path+strings.Join([]string{dir, criu, found}, ":"))
 }
 
 // build puts kfdsim, gpuapp and plugin/ into dir.
