@@ -109,9 +109,9 @@ func (b *besideModel) step(s *Store, r *rand.Rand, name string, worker int) {
 				b.t.Errorf("verify: %+v", v.Problems[:min(3, len(v.Problems))])
 			}
 		case 1:
-			b.fail("commit", s.commit(nil))
+			b.fail("commit", s.chunks.Commit(nil))
 		case 2:
-			b.fail("roll", s.packs.Roll())
+			b.fail("roll", s.chunks.Packs.Roll())
 		default:
 			// As if a reader had met it: it is stored anew.
 			b.fail("damage", b.damage(s, r))
@@ -151,8 +151,8 @@ func (b *besideModel) damage(s *Store, r *rand.Rand) error {
 	}
 	defer f.Close()
 	return f.Extents(0, f.Size(), func(x Extent) bool {
-		if loc, err := s.locate(x.ID); !x.Zero && err == nil && r.IntN(3) == 0 {
-			s.setDamaged(x.ID, loc)
+		if loc, err := s.chunks.Locate(x.ID); !x.Zero && err == nil && r.IntN(3) == 0 {
+			s.chunks.SetDamaged(x.ID, loc)
 		}
 		return true
 	})
@@ -303,10 +303,10 @@ func (b *besideModel) check(s *Store) {
 		b.read(s, name)
 	}
 	mustVerify(b.t, s, 0)
-	if n := len(s.ingest.recent); n > 0 {
+	if n := len(s.chunks.RecentChunks()); n > 0 {
 		b.t.Errorf("%d chunks count as recent", n)
 	}
-	if n := len(s.pinners); n > 0 {
+	if n := s.chunks.CountPinners(); n > 0 {
 		b.t.Errorf("%d drafts pin slots", n)
 	}
 }

@@ -39,7 +39,7 @@ func TestLostChunksAreNotSealed(t *testing.T) {
 	}
 	fill(t, d, files)
 	fail(".pack")
-	if err := s.commit(nil); err == nil {
+	if err := s.chunks.Commit(nil); err == nil {
 		t.Fatal("a commit did not notice that the sync failed")
 	}
 	fail()
@@ -87,7 +87,7 @@ func TestDraftsWithoutLostChunksAreSealed(t *testing.T) {
 	}
 	fill(t, a, files)
 	fail(".pack")
-	if err := s.commit(nil); err == nil {
+	if err := s.chunks.Commit(nil); err == nil {
 		t.Fatal("a commit did not notice that the sync failed")
 	}
 	fail()
@@ -120,7 +120,7 @@ func TestFailedCommitsAreTakenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	fill(t, d, map[string][]byte{"pages-1.img": memory(3, 3<<20), "inventory.img": []byte("x")})
-	if err := s.commit(nil); err != nil {
+	if err := s.chunks.Commit(nil); err != nil {
 		t.Fatal(err)
 	}
 	fail(".journal", ".new")

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/storage"
@@ -27,8 +28,6 @@ const Format = 1
 const (
 	configName = "config.json"
 	lockName   = "lock"
-	dbName     = "index"
-	packsName  = "packs"
 )
 
 // InitOptions of a new store. The zero value is usable.
@@ -73,8 +72,8 @@ func Init(dir string, o InitOptions) error {
 		Chunk: chunk.DefaultParams(), PackSize: o.PackSize}
 	for _, step := range []func() error{
 		func() error { return os.Chmod(dir, 0o700) },
-		func() error { return os.Mkdir(filepath.Join(dir, dbName), 0o700) },
-		func() error { return os.Mkdir(filepath.Join(dir, packsName), 0o700) },
+		func() error { return os.Mkdir(filepath.Join(dir, chunks.IndexFolder), 0o700) },
+		func() error { return os.Mkdir(filepath.Join(dir, chunks.PacksFolder), 0o700) },
 		func() error { return c.save(dir) }, // last: what has a config is a store
 	} {
 		if err := step(); err != nil {

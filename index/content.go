@@ -2,6 +2,7 @@ package index
 
 import (
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 )
 
@@ -13,7 +14,7 @@ type content struct {
 	s      *Store
 	draft  string // id of the checkpoint
 	number uint32
-	pins   *pinner
+	pins   *chunks.Pins
 	policy chunk.Policy
 	base   int64
 	cuts   []int64 // where else a chunk ends, ascending; those passed are gone
@@ -22,9 +23,9 @@ type content struct {
 	closed  []*draftSegment
 	edited  []*draftSegment // of closed, those with edits: the one overwritten last is the last
 	tail    manifest.Segment
-	flying  []*pending // parallel to tail.Chunks; nil where the chunk is settled
-	cur     []byte     // from the arena
-	cut1    bool       // a chunk was cut before: the next will be of full size, too
+	flying  []*chunks.Pending // parallel to tail.Chunks; nil where the chunk is settled
+	cur     []byte            // from the arena
+	cut1    bool              // a chunk was cut before: the next will be of full size, too
 	done    int64
 	page    [chunk.PageSize]byte
 	pageLen int
@@ -174,12 +175,12 @@ func (c *content) room(n int) error {
 	if c.cur != nil || c.cut1 {
 		want = c.s.config.Chunk.Max
 	}
-	b, err := c.s.arena.Get(want)
+	b, err := c.s.chunks.Arena.Get(want)
 	if err != nil {
 		return err
 	}
 	b = append(b, c.cur...)
-	c.s.arena.Put(c.cur)
+	c.s.chunks.Arena.Put(c.cur)
 	c.cur = b
 	return nil
 }
@@ -192,7 +193,7 @@ func (c *content) cut() error {
 	}
 	// The length is known now, the rest when the workers are done.
 	c.tail.Chunks = append(c.tail.Chunks, manifest.ChunkRef{Len: uint32(len(c.cur))})
-	c.flying = append(c.flying, c.s.ingest.submit(c.cur, c.policy, c.pins))
+	c.flying = append(c.flying, c.s.chunks.Submit(c.cur, c.policy, c.pins))
 	c.cur, c.cut1 = nil, true
 	return c.spillFull()
 }
@@ -215,14 +216,14 @@ func (c *content) settle() error {
 		if p == nil {
 			continue
 		}
-		<-p.done
-		if p.err != nil {
+		<-p.Done
+		if p.Err != nil {
 			if first == nil {
-				first = p.err
+				first = p.Err
 			}
 			continue
 		}
-		c.tail.Chunks[i] = p.ref
+		c.tail.Chunks[i] = p.Ref
 		c.flying[i] = nil
 	}
 	return first
@@ -233,9 +234,9 @@ func (c *content) failed() error {
 	for _, p := range c.flying {
 		if p != nil {
 			select {
-			case <-p.done:
-				if p.err != nil {
-					return p.err
+			case <-p.Done:
+				if p.Err != nil {
+					return p.Err
 				}
 			default:
 				return nil
@@ -287,13 +288,13 @@ func closeParts(m *manifest.Segment) (out []*draftSegment, err error) {
 
 // spill moves closed segments out of memory.
 func (c *content) spill() error {
-	var puts []put
+	var puts []chunks.Put
 	for _, seg := range c.closed {
 		if seg.encoded != nil {
-			puts = append(puts, put{manifest.SegmentKey(c.draft, c.number, seg.start), seg.encoded})
+			puts = append(puts, chunks.Put{Key: manifest.SegmentKey(c.draft, c.number, seg.start), Payload: seg.encoded})
 		}
 	}
-	if err := c.s.putLocal(puts); err != nil {
+	if err := c.s.chunks.PutLocal(puts); err != nil {
 		return err
 	}
 	for _, seg := range c.closed {
@@ -325,6 +326,6 @@ func (c *content) finish() (inline []byte, err error) {
 // discard gives the buffers back. The content cannot be used afterwards.
 func (c *content) discard() {
 	_ = c.settle() // errors no longer matter: nobody will read this
-	c.s.arena.Put(c.cur)
+	c.s.chunks.Arena.Put(c.cur)
 	c.cur = nil
 }

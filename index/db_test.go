@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/keys"
 )
 
@@ -17,7 +18,7 @@ func TestCloseOfWhatCannotBeWritten(t *testing.T) {
 	dir := s.Dir()
 	files := map[string][]byte{"pages-1.img": memory(1, 1<<20)}
 	write(t, s, "one", files)
-	index := filepath.Join(dir, dbName)
+	index := filepath.Join(dir, chunks.IndexFolder)
 	if err := os.Rename(index, index+".away"); err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
@@ -35,7 +36,7 @@ type Draft struct {
 	r      *root
 	id     string
 	name   string
-	pins   *pinner
+	pins   *chunks.Pins
 	policy chunk.Policy
 
 	mu     sync.Mutex
@@ -70,7 +71,7 @@ type node struct {
 
 // Create opens a new checkpoint for writing. Class Exists when the name is taken, by an incomplete one too, Invalid for names that ValidName refuses.
 func (s *Store) Create(_ context.Context, name string, o CreateOptions) (*Draft, error) {
-	if err := s.mayWrite("create checkpoint"); err != nil {
+	if err := s.chunks.MayWrite("create checkpoint"); err != nil {
 		return nil, err
 	}
 	const op = "create checkpoint"
@@ -89,19 +90,19 @@ func (s *Store) Create(_ context.Context, name string, o CreateOptions) (*Draft,
 	}
 	d := &Draft{s: s, r: newRoot(pb), id: pb.Id, name: name, nodes: map[string]*node{}, policy: policies[s.o.Compression]}
 	d.r.writing = true
-	d.losses, _ = s.lossesNow()
-	d.pins = s.newPinner()
+	d.losses, _ = s.chunks.LossesNow()
+	d.pins = s.chunks.NewPins()
 	s.mu.Lock()
 	if err := s.mayName(op, name, o.Tags); err != nil {
 		s.mu.Unlock()
-		d.pins.release()
+		d.pins.Release()
 		return nil, err
 	}
 	s.names[name] = d.r
 	s.roots[pb.Id] = d.r
 	s.drafts[name] = d
 	s.mu.Unlock()
-	if err := s.putLocal([]put{{manifest.RootKey(pb.Id), payload}}); err != nil {
+	if err := s.chunks.PutLocal([]chunks.Put{{Key: manifest.RootKey(pb.Id), Payload: payload}}); err != nil {
 		_ = d.Abort() // it fails of the same, and gc takes what it leaves
 		return nil, err
 	}
@@ -427,10 +428,10 @@ func (d *Draft) Abort() error {
 	if d.tried {
 		err = s.commitAbort(d)
 	} else {
-		err = s.putLocal([]put{{key: manifest.RootKey(d.id)}})
+		err = s.chunks.PutLocal([]chunks.Put{{Key: manifest.RootKey(d.id)}})
 	}
 	err = errors.Join(err, s.deleteBody(d.id))
-	d.pins.release()
+	d.pins.Release()
 	s.announce(d.name)
 	return err
 }
@@ -448,5 +449,5 @@ func (s *Store) commitAbort(d *Draft) error {
 	}
 	s.mu.Unlock()
 	puts, err := rootPuts(changed)
-	return errors.Join(err, s.commit(append(puts, put{key: manifest.RootKey(d.id)})))
+	return errors.Join(err, s.chunks.Commit(append(puts, chunks.Put{Key: manifest.RootKey(d.id)})))
 }

@@ -22,7 +22,7 @@ func (n *node) open(p string) *DraftFile {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.handles++
-	n.d.pins.hold()
+	n.d.pins.Hold()
 	return &DraftFile{n: n, path: p}
 }
 
@@ -169,7 +169,7 @@ func (f *DraftFile) Close() error {
 		n.counted--
 	}
 	n.mu.Unlock()
-	n.d.pins.release()
+	n.d.pins.Release()
 	if counted {
 		return n.d.s.closeFile(n.d.r)
 	}

@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
@@ -33,7 +32,7 @@ func (s *Store) load(r *root, pb *manifestpb.Checkpoint) (*Checkpoint, error) {
 	c := &Checkpoint{s: s, r: r, name: pb.Name}
 	var table manifest.Table
 	for part := range int(pb.Parts) {
-		_, payload, err := s.db.Meta(manifest.TableKey(pb.Id, part))
+		_, payload, err := s.chunks.DB.Meta(manifest.TableKey(pb.Id, part))
 		var entries []*manifestpb.Entry
 		if err == nil {
 			entries, err = manifest.DecodeEntries(payload)
@@ -355,9 +354,9 @@ const maxRead = 4 << 20
 func (s *Store) fetch(list []fetch, past bool) {
 	for i := range list {
 		f := &list[i]
-		f.loc, f.err = s.whereIs(f.e.id, f.want, f.loc)
+		f.loc, f.err = s.chunks.WhereIs(f.e.id, f.want, f.loc)
 	}
-	call(s.hooks.located)
+	s.hooks.located.Run()
 	for len(list) > 0 {
 		n, bytes := 1, list[0].loc.Slot()
 		for n < len(list) && list[n-1].err == nil && list[n].err == nil && list[n].loc.Pack == list[0].loc.Pack &&
@@ -376,7 +375,7 @@ func (s *Store) fetchRun(run []fetch, past bool) {
 	for i := range run {
 		if run[i].err == nil {
 			var b []byte
-			b, run[i].err = s.arena.Get(int(run[i].loc.Slot()))
+			b, run[i].err = s.chunks.Arena.Get(int(run[i].loc.Slot()))
 			if run[i].err == nil {
 				locs, bufs = append(locs, run[i].loc), append(bufs, b)
 				continue
@@ -384,7 +383,7 @@ func (s *Store) fetchRun(run []fetch, past bool) {
 		}
 		s.cache.fill(run[i].e, nil, run[i].err)
 	}
-	errs := s.packs.ReadSlots(locs, bufs, past)
+	errs := s.chunks.Packs.ReadSlots(locs, bufs, past)
 	k := 0
 	for i := range run {
 		f := &run[i]
@@ -396,36 +395,14 @@ func (s *Store) fetchRun(run []fetch, past bool) {
 		if err == nil {
 			s.stats.misses.Add(1)
 			s.stats.fetched.Add(f.loc.Slot())
-			data, err = s.decode(f.loc, data)
+			data, err = s.chunks.Decode(f.loc, data)
 		}
 		if err != nil {
-			s.arena.Put(data)
-			data, err = s.readMoved(f.e.id, f.loc, past, err)
+			s.chunks.Arena.Put(data)
+			data, err = s.chunks.ReadMoved(f.e.id, f.loc, past, err)
 		}
 		s.cache.fill(f.e, data, err)
 	}
-}
-
-// decode turns the slot in buf into content; buf is given back when the content is elsewhere.
-func (s *Store) decode(loc pack.Loc, buf []byte) ([]byte, error) {
-	stored := buf[:loc.Stored]
-	if loc.Codec == chunk.Raw {
-		if loc.Stored != loc.Raw {
-			return buf, fmt.Errorf("%w: raw chunk of %d bytes, not %d", keys.ErrDamaged, loc.Stored, loc.Raw)
-		}
-		return stored, nil
-	}
-	out, err := s.arena.Get(int(loc.Raw))
-	if err != nil {
-		return buf, err
-	}
-	data, err := s.coder.Decode(loc.Codec, stored, out[:0:loc.Raw], int(loc.Raw))
-	if err != nil {
-		s.arena.Put(out)
-		return buf, fmt.Errorf("%w: %v", pack.ErrCorrupt, err)
-	}
-	s.arena.Put(buf)
-	return out[:copy(out[:loc.Raw], data)], nil
 }
 
 // copyChunk copies content of a chunk from byte off on into p.

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 )
 
@@ -112,7 +113,7 @@ func TestDiskFull(t *testing.T) {
 // fillDisk leaves less than one write of free space.
 func fillDisk(t *testing.T, path string, s *Store) {
 	t.Helper()
-	free, err := s.packs.Free()
+	free, err := s.chunks.Packs.Free()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +160,7 @@ func TestCutIndex(t *testing.T) {
 			fillWholly(t, ballast)
 			var full error
 			for i := 0; full == nil && i < 10000; i++ {
-				full = s.putLocal([]put{{key: "test", payload: memory(uint64(i), 4096)}})
+				full = s.chunks.PutLocal([]chunks.Put{{Key: "test", Payload: memory(uint64(i), 4096)}})
 			}
 			if fault.ClassOf(full) != fault.NoSpace || !strings.Contains(full.Error(), "are kept free") {
 				t.Fatalf("a full disk said: %v", full)

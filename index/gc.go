@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
@@ -22,7 +23,7 @@ import (
 // wherever a journal lists it. Then the error (Class Corrupt) names what is damaged, and the result tells what was given
 // back all the same. A pack whose journal is damaged, or does not list a slot in use, is left alone: GCResult.Kept.
 func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
-	if err := s.mayWrite("gc"); err != nil && !o.DryRun {
+	if err := s.chunks.MayWrite("gc"); err != nil && !o.DryRun {
 		return GCResult{}, err
 	}
 	ctx, done := s.during(ctx)
@@ -35,22 +36,22 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	if o.Progress == nil {
 		o.Progress = func(int64, int64) {}
 	}
-	g := collection{s: s, o: o, live: marks{}, wanted: map[chunk.ID]bool{}, unclear: map[string]bool{}}
+	g := collection{s: s, o: o, live: chunks.Slots{}, wanted: map[chunk.ID]bool{}, unclear: map[string]bool{}}
 	g.res.Incomplete = s.incomplete()
 	if !o.DryRun {
 		if err := s.removeIncomplete(ctx); err != nil {
 			return g.res, err
 		}
-		if err := s.commit(nil); err != nil {
+		if err := s.chunks.Commit(nil); err != nil {
 			return g.res, err
 		}
 	}
-	defer s.keepPins()()
+	defer s.chunks.KeepPins()()
 	if err := g.mark(ctx); err != nil {
 		return g.res, err
 	}
-	call(s.hooks.marked)
-	packs, err := s.packs.Packs()
+	s.hooks.marked.Run()
+	packs, err := s.chunks.Packs.Packs()
 	if err != nil {
 		return g.res, fault.Classify("gc", err)
 	}
@@ -70,7 +71,7 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 		o.Progress(int64(i+1), int64(len(packs)))
 	}
 	if !o.DryRun {
-		if err := s.db.Compact(); err != nil {
+		if err := s.chunks.DB.Compact(); err != nil {
 			return g.res, fault.Classify("gc", err)
 		}
 	}
@@ -106,14 +107,14 @@ func (s *Store) removeIncomplete(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	for _, r := range gone {
-		if err := errors.Join(s.putLocal([]put{{key: manifest.RootKey(r.id)}}), s.deleteBody(r.id)); err != nil {
+		if err := errors.Join(s.chunks.PutLocal([]chunks.Put{{Key: manifest.RootKey(r.id)}}), s.deleteBody(r.id)); err != nil {
 			return err
 		}
 		s.announce(r.name())
 	}
 	orphans := map[string]bool{}
 	for _, prefix := range []string{manifest.TablePrefix, manifest.SegmentPrefix, manifest.ProfilePrefix} {
-		err := s.db.MetaKeys(prefix, func(key string) error {
+		err := s.chunks.DB.MetaKeys(prefix, func(key string) error {
 			id := manifest.OwnerOf(key)
 			s.mu.Lock()
 			// A key that this program does not make is left alone.
@@ -139,7 +140,7 @@ func (s *Store) removeIncomplete(ctx context.Context) error {
 type collection struct {
 	s    *Store
 	o    GCOptions
-	live marks
+	live chunks.Slots
 	res  GCResult
 
 	wanted  map[chunk.ID]bool // named by manifests, and not in the index
@@ -202,7 +203,7 @@ func (g *collection) mark(ctx context.Context) error {
 			for _, c := range seg.Chunks {
 				loc, err := l.locate(c.ID)
 				if err == nil {
-					if g.live.set(loc) {
+					if g.live.Set(loc) {
 						g.res.LiveChunks++
 					}
 					continue
@@ -234,7 +235,7 @@ func (g *collection) findHorizon(packs []uint32) error {
 	}
 	found := map[string]uint32{}
 	for _, n := range packs {
-		_, _, err := g.s.packs.Read(n, 0, func(r pack.Record) error {
+		_, _, err := g.s.chunks.Packs.Read(n, 0, func(r pack.Record) error {
 			if r.KV != nil && manifest.IsRootKey(r.KV.Key) && g.unclear[manifest.OwnerOf(r.KV.Key)] {
 				found[manifest.OwnerOf(r.KV.Key)] = n
 			}
@@ -254,4 +255,35 @@ func (g *collection) findHorizon(packs []uint32) error {
 	to, err := g.s.movedTo()
 	g.horizon = max(g.horizon, to)
 	return err
+}
+
+// keepTo gives the number of the last pack of which nothing may be given back; 0 if there is none. A journal that was put aside, or is gone with the index that knew it, may
+// tell of checkpoints that nothing else knows of: what they use lies in its pack and in those before.
+func (s *Store) keepTo() (uint32, error) {
+	var last uint32
+	aside, err := s.chunks.Packs.AllAside()
+	if err != nil {
+		return 0, err
+	}
+	for n := range aside {
+		last = max(last, n)
+	}
+	orphans, err := s.chunks.Packs.Orphans()
+	if err != nil {
+		return 0, err
+	}
+	for _, n := range orphans {
+		mark, err := s.chunks.DB.Mark(n)
+		if err != nil {
+			return 0, err
+		}
+		if mark == 0 {
+			last = max(last, n)
+		}
+	}
+	if last == 0 {
+		return 0, nil
+	}
+	to, err := s.movedTo() // what they use may have been stored anew since
+	return max(last, to), err
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
@@ -26,15 +27,15 @@ import (
 // plant commits records as they are.
 func plant(t *testing.T, s *Store, records map[string]proto.Message) {
 	t.Helper()
-	var puts []put
+	var puts []chunks.Put
 	for key, m := range records {
 		b, err := proto.Marshal(m)
 		if err != nil {
 			t.Fatal(err)
 		}
-		puts = append(puts, put{key, b})
+		puts = append(puts, chunks.Put{Key: key, Payload: b})
 	}
-	if err := s.commit(puts); err != nil {
+	if err := s.chunks.Commit(puts); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -96,7 +97,7 @@ func TestIDsAreNoPaths(t *testing.T) {
 
 // TestLinksInAStore: no file of a store leads elsewhere.
 func TestLinksInAStore(t *testing.T) {
-	for _, name := range []string{lockName, configName, dbName, packsName, hotName, "packs/00000001.pack", "packs/00000001.journal", "index/MANIFEST", "hot/x"} {
+	for _, name := range []string{lockName, configName, chunks.IndexFolder, chunks.PacksFolder, hotName, "packs/00000001.pack", "packs/00000001.journal", "index/MANIFEST", "hot/x"} {
 		t.Run(name, func(t *testing.T) {
 			s := newTestStore(t, testOptions(t))
 			write(t, s, "a", map[string][]byte{"f": memory(1, 1<<20)})
@@ -203,7 +204,7 @@ func TestOneChunkOfTwoLengths(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := s.commit([]put{{manifest.SegmentKey(c.r.id, e.Number, 0), payload}, {manifest.TableKey(c.r.id, 0), table}}); err != nil {
+			if err := s.chunks.Commit([]chunks.Put{{Key: manifest.SegmentKey(c.r.id, e.Number, 0), Payload: payload}, {Key: manifest.TableKey(c.r.id, 0), Payload: table}}); err != nil {
 				t.Fatal(err)
 			}
 			s = reopen(t, s)
@@ -235,45 +236,45 @@ func TestOneChunkOfTwoLengths(t *testing.T) {
 
 // TestBitset holds the set to a map, and to the memory that a single far bit may take.
 func TestBitset(t *testing.T) {
-	var a, b bitset
+	var a, b chunks.Pages
 	model := map[uint32]bool{}
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 5000 {
 		i := r.Uint32() >> r.IntN(32)
 		model[i] = true
-		a.set(i)
-		b.set(i)
+		a.Set(i)
+		b.Set(i)
 	}
 	for i := range model {
 		for _, n := range []uint32{i, i + 1, i - 1, i ^ 1024} {
-			if a.has(n) != model[n] {
+			if a.Has(n) != model[n] {
 				t.Fatalf("bit %d", n)
 			}
 		}
 	}
-	if at, found := a.missing(&b); found {
+	if at, found := a.Missing(&b); found {
 		t.Errorf("%d is missing of an equal set", at)
 	}
 	for _, i := range []uint32{1<<32 - 1, 1 << 20, 70_000_000} {
 		if model[i] {
 			continue
 		}
-		a.set(i)
-		if at, found := a.missing(&b); !found || at != i&^63 {
+		a.Set(i)
+		if at, found := a.Missing(&b); !found || at != i&^63 {
 			t.Errorf("%d: missing %d, %v", i, at, found)
 		}
-		if _, found := b.missing(&a); found {
+		if _, found := b.Missing(&a); found {
 			t.Error("the smaller set lacks nothing")
 		}
-		b.set(i)
+		b.Set(i)
 	}
-	if (*bitset)(nil).has(0) {
+	if (*chunks.Pages)(nil).Has(0) {
 		t.Error("an empty set has something")
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	var far bitset
-	far.set(1<<32 - 1)
+	var far chunks.Pages
+	far.Set(1<<32 - 1)
 	runtime.ReadMemStats(&after)
 	if n := after.TotalAlloc - before.TotalAlloc; n > 64<<10 {
 		t.Errorf("one bit takes %d bytes", n)

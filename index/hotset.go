@@ -54,7 +54,7 @@ func (s *Store) HotSet(ref string) (*os.File, error) {
 // SetHotSet stores the hot set of a sealed checkpoint, some size bytes that write writes, in place of an earlier one. Class NoSpace when that would leave less free than
 // the store's floor. A new profile and the checkpoint's removal delete it.
 func (s *Store) SetHotSet(ref string, size int64, write func(io.Writer) error) (err error) {
-	if err := s.mayWrite("write hot set"); err != nil {
+	if err := s.chunks.MayWrite("write hot set"); err != nil {
 		return err
 	}
 	const op = "write hot set"
@@ -64,7 +64,7 @@ func (s *Store) SetHotSet(ref string, size int64, write func(io.Writer) error) (
 	if err != nil {
 		return err
 	}
-	if free, err := s.packs.Free(); err != nil || free-size < s.o.FreeFloor {
+	if free, err := s.chunks.Packs.Free(); err != nil || free-size < s.o.FreeFloor {
 		return &fault.Error{Class: fault.NoSpace, Op: op, Checkpoint: r.name(), Err: errors.Join(errors.New("the disk is nearly full"), err)}
 	}
 	if err := os.MkdirAll(filepath.Join(s.dir, hotName), 0o700); err != nil {

@@ -133,7 +133,7 @@ func (s *Store) passesBy(w *taking, n int64, past bool) bool {
 	if past {
 		return false
 	}
-	loc, err := s.whereIs(w.ref.ID, w.ref.Len, w.loc)
+	loc, err := s.chunks.WhereIs(w.ref.ID, w.ref.Len, w.loc)
 	if err != nil || loc.Codec != chunk.Raw {
 		return false
 	}
@@ -146,13 +146,13 @@ func (s *Store) readInto(list []taking, p []byte, base int64, past bool, fail fu
 	ok := list[:0]
 	for _, w := range list {
 		var err error
-		if w.loc, err = s.whereIs(w.ref.ID, w.ref.Len, w.loc); err != nil {
+		if w.loc, err = s.chunks.WhereIs(w.ref.ID, w.ref.Len, w.loc); err != nil {
 			fail(w.parts[0].at, err)
 			continue
 		}
 		ok = append(ok, w)
 	}
-	call(s.hooks.located)
+	s.hooks.located.Run()
 	for list = ok; len(list) > 0; {
 		n, bytes := 1, list[0].loc.Slot()
 		for n < len(list) && list[n].loc.Pack == list[0].loc.Pack && list[n].loc.Offset() == list[n-1].loc.Offset()+list[n-1].loc.Slot() &&
@@ -170,7 +170,7 @@ func (s *Store) readIntoRun(run []taking, p []byte, base int64, past bool, fail 
 	borrowed := make([][]byte, len(run))
 	defer func() {
 		for _, b := range borrowed {
-			s.arena.Put(b)
+			s.chunks.Arena.Put(b)
 		}
 	}()
 	for i, w := range run {
@@ -180,14 +180,14 @@ func (s *Store) readIntoRun(run []taking, p []byte, base int64, past bool, fail 
 			bufs[i] = p[at : at : at+w.parts[0].n]
 			continue
 		}
-		b, err := s.arena.Get(int(w.loc.Slot()))
+		b, err := s.chunks.Arena.Get(int(w.loc.Slot()))
 		if err != nil {
 			fail(w.parts[0].at, err)
 			return
 		}
 		bufs[i], borrowed[i] = b, b
 	}
-	errs := s.packs.ReadSlots(locs, bufs, past)
+	errs := s.chunks.Packs.ReadSlots(locs, bufs, past)
 	for i, w := range run {
 		err := errs[i]
 		if err == nil {
@@ -200,7 +200,7 @@ func (s *Store) readIntoRun(run []taking, p []byte, base int64, past bool, fail 
 			}
 		}
 		if err != nil {
-			content, err := s.readMoved(w.ref.ID, w.loc, past, err)
+			content, err := s.chunks.ReadMoved(w.ref.ID, w.loc, past, err)
 			if err != nil {
 				fail(w.parts[0].at, err)
 				continue
@@ -208,7 +208,7 @@ func (s *Store) readIntoRun(run []taking, p []byte, base int64, past bool, fail 
 			for _, x := range w.parts {
 				copy(p[x.at-base:][:x.n], content[x.off:])
 			}
-			s.arena.Put(content)
+			s.chunks.Arena.Put(content)
 		}
 	}
 }
@@ -218,7 +218,7 @@ func (s *Store) decodeInto(w taking, slot, p []byte, base int64) error {
 	if w.loc.Codec != chunk.Raw && w.parts[0].n == int64(w.loc.Raw) {
 		at := w.parts[0].at - base
 		to := p[at : at : at+w.parts[0].n]
-		data, err := s.coder.Decode(w.loc.Codec, slot[:w.loc.Stored], to, int(w.loc.Raw))
+		data, err := s.chunks.Coder.Decode(w.loc.Codec, slot[:w.loc.Stored], to, int(w.loc.Raw))
 		if err != nil {
 			return fmt.Errorf("%w: %v", pack.ErrCorrupt, err)
 		}
@@ -231,12 +231,12 @@ func (s *Store) decodeInto(w taking, slot, p []byte, base int64) error {
 	data := slot[:w.loc.Stored]
 	switch {
 	case w.loc.Codec != chunk.Raw:
-		out, err := s.arena.Get(int(w.loc.Raw))
+		out, err := s.chunks.Arena.Get(int(w.loc.Raw))
 		if err != nil {
 			return err
 		}
-		defer s.arena.Put(out)
-		if data, err = s.coder.Decode(w.loc.Codec, data, out[:0:w.loc.Raw], int(w.loc.Raw)); err != nil {
+		defer s.chunks.Arena.Put(out)
+		if data, err = s.chunks.Coder.Decode(w.loc.Codec, data, out[:0:w.loc.Raw], int(w.loc.Raw)); err != nil {
 			return fmt.Errorf("%w: %v", pack.ErrCorrupt, err)
 		}
 	case w.loc.Stored != w.loc.Raw:
@@ -283,7 +283,7 @@ func (f *File) WillNeed(off, n int64) {
 	var first, last pack.Loc
 	ask := func() {
 		if first.Slot() > 0 {
-			f.c.s.packs.WillNeed(first.Pack, first.Offset(), last.Offset()+last.Slot()-first.Offset())
+			f.c.s.chunks.Packs.WillNeed(first.Pack, first.Offset(), last.Offset()+last.Slot()-first.Offset())
 		}
 	}
 	var seen chunk.ID
@@ -292,7 +292,7 @@ func (f *File) WillNeed(off, n int64) {
 			return true
 		}
 		seen = x.c.ID
-		loc, err := f.c.s.whereIs(x.c.ID, x.c.Len, x.loc)
+		loc, err := f.c.s.chunks.WhereIs(x.c.ID, x.c.Len, x.loc)
 		if err != nil {
 			return true
 		}

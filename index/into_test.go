@@ -19,7 +19,7 @@ func TestReadInto(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := s.arena.InUse() - s.cache.size()
+	before := s.chunks.Arena.InUse() - s.cache.size()
 	for name, content := range map[string][]byte{"pages-1.img": content, "small.img": []byte("few bytes")} {
 		f, err := c.Open(name)
 		if err != nil {
@@ -42,7 +42,7 @@ func TestReadInto(t *testing.T) {
 			}
 		}
 	}
-	if n := s.arena.InUse() - s.cache.size(); n != before {
+	if n := s.chunks.Arena.InUse() - s.cache.size(); n != before {
 		t.Errorf("%d bytes of buffers in use besides the cache, %d before", n, before)
 	}
 }
@@ -157,7 +157,7 @@ func TestReadIntoFindsDamage(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	content := memory(9, 8<<20)
 	write(t, s, "c", map[string][]byte{"pages-1.img": content})
-	path := s.packs.PackPath(1)
+	path := s.chunks.Packs.PackPath(1)
 	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -204,11 +204,11 @@ func TestLocatedBeforeDamage(t *testing.T) {
 	if err := read(); err != nil {
 		t.Fatal(err)
 	}
-	packs, err := s.packs.Packs()
+	packs, err := s.chunks.Packs.Packs()
 	if err != nil || len(packs) == 0 {
 		t.Fatalf("packs: %v, %v", packs, err)
 	}
-	flip(t, s.packs.PackPath(packs[0]), 100)
+	flip(t, s.chunks.Packs.PackPath(packs[0]), 100)
 	if err := read(); fault.ClassOf(err) != fault.Corrupt {
 		t.Fatalf("a damaged chunk is read: %v", err)
 	}

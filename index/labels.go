@@ -39,7 +39,7 @@ func validLabels(labels map[string]string) error {
 
 // Label sets labels of a checkpoint, sealed or being written; an empty value takes one away.
 func (s *Store) Label(name string, labels map[string]string) error {
-	if err := s.mayWrite("label"); err != nil {
+	if err := s.chunks.MayWrite("label"); err != nil {
 		return err
 	}
 	if err := validLabels(labels); err != nil {

@@ -17,7 +17,7 @@ func TestLostWhileBurying(t *testing.T) {
 		settled(t, d)
 		fail(".journal", ".new")
 	}
-	if _, err := s.GC(t.Context(), GCOptions{}); err == nil || !s.packs.Condemned(1) {
+	if _, err := s.GC(t.Context(), GCOptions{}); err == nil || !s.chunks.Packs.Condemned(1) {
 		t.Fatalf("gc: %v", err)
 	}
 	s.hooks.marked = nil
@@ -33,7 +33,7 @@ func TestLostWhileMovingKeys(t *testing.T) {
 	s, fail := faultyStore(t)
 	write(t, s, "gone", map[string][]byte{"f": memory(1, 1<<20)})
 	write(t, s, "stays", map[string][]byte{"f": []byte("small")})
-	if err := s.packs.Roll(); err != nil {
+	if err := s.chunks.Packs.Roll(); err != nil {
 		t.Fatal(err)
 	}
 	write(t, s, "newer", map[string][]byte{"f": memory(3, 1<<20)})
@@ -43,14 +43,14 @@ func TestLostWhileMovingKeys(t *testing.T) {
 	files := map[string][]byte{"f": memory(2, 1<<20)}
 	d := create(t, s, "draft", CreateOptions{})
 	moved := false
-	s.hooks.moving = func() {
+	s.chunks.Hooks.Moving = func() {
 		fill(t, d, files)
 		settled(t, d)
 		fail(".pack")
 		moved = true
 	}
 	_, err := s.GC(t.Context(), GCOptions{})
-	s.hooks.moving = nil
+	s.chunks.Hooks.Moving = nil
 	if err == nil || !moved {
 		t.Fatalf("gc has moved keys: %v, %v", moved, err)
 	}

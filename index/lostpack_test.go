@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -24,7 +25,7 @@ func TestNothingIsBuiltOnALostPack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, all := threeCheckpoints(t)
-			if err := lose(filepath.Join(s.Dir(), packsName)); err != nil {
+			if err := lose(filepath.Join(s.Dir(), chunks.PacksFolder)); err != nil {
 				t.Fatal(err)
 			}
 			s = openTestStore(t, s.Dir(), testOptions(t))
@@ -42,7 +43,7 @@ func TestNothingIsBuiltOnALostPack(t *testing.T) {
 // lost: the store says so, and does not open on what was true long ago.
 func TestIndexLeftOverIsNotTakenForTheTruth(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
-	dir := filepath.Join(s.Dir(), dbName)
+	dir := filepath.Join(s.Dir(), chunks.IndexFolder)
 	write(t, s, "a", map[string][]byte{"inventory.img": []byte("a")})
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -77,7 +78,7 @@ func TestPathsThatLookLikePatterns(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		unborn := filepath.Join(dir, dbName, "000900.vlog")
+		unborn := filepath.Join(dir, chunks.IndexFolder, "000900.vlog")
 		if err := os.WriteFile(unborn, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 )
 
@@ -142,7 +143,7 @@ func TestFlippedBytesAreFoundAndNeverRead(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	files := map[string][]byte{"pages-1.img": memory(1, 12<<20)}
 	write(t, s, "a", files)
-	path := s.packs.PackPath(1)
+	path := s.chunks.Packs.PackPath(1)
 	st, err := os.Stat(path)
 	if err != nil {
 		t.Fatal(err)
@@ -238,7 +239,7 @@ func TestRepair(t *testing.T) {
 	}
 	t.Run("index deleted", func(t *testing.T) {
 		s, all := build(t)
-		if err := os.RemoveAll(filepath.Join(s.dir, dbName)); err != nil {
+		if err := os.RemoveAll(filepath.Join(s.dir, chunks.IndexFolder)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := Open(t.Context(), s.dir, s.o); fault.ClassOf(err) != fault.Corrupt || fault.HintOf(err) == "" {
@@ -251,7 +252,7 @@ func TestRepair(t *testing.T) {
 	})
 	t.Run("journal damaged", func(t *testing.T) {
 		s, all := build(t)
-		journals, _ := filepath.Glob(filepath.Join(s.dir, packsName, "*.journal"))
+		journals, _ := filepath.Glob(filepath.Join(s.dir, chunks.PacksFolder, "*.journal"))
 		for i, path := range journals {
 			st, err := os.Stat(path)
 			if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -43,7 +44,7 @@ const movedKey = "moved/last"
 
 // movedTo gives the number of the last pack that Optimize put chunks into; 0 if there is none.
 func (s *Store) movedTo() (uint32, error) {
-	_, payload, err := s.db.Meta(movedKey)
+	_, payload, err := s.chunks.DB.Meta(movedKey)
 	switch {
 	case errors.Is(err, keys.ErrMissing):
 		return 0, nil
@@ -53,12 +54,6 @@ func (s *Store) movedTo() (uint32, error) {
 		return 0, err
 	}
 	return binary.LittleEndian.Uint32(payload), nil
-}
-
-// move is a chunk that gets another place.
-type move struct {
-	id       chunk.ID
-	from, to pack.Loc
 }
 
 // optimization is the state of one run of Optimize.
@@ -77,7 +72,7 @@ type optimization struct {
 // Optimize stores chunks of sealed checkpoints anew smaller that were stored fast. It gives no space back, GC does. It works on one processor, and a batch a second
 // while a draft is open or o.Busy says so. It does nothing while a manifest cannot be read: what that needs cannot be told.
 func (s *Store) Optimize(ctx context.Context, o OptimizeOptions) (OptimizeResult, error) {
-	if err := s.mayWrite("optimize"); err != nil && !o.DryRun {
+	if err := s.chunks.MayWrite("optimize"); err != nil && !o.DryRun {
 		return OptimizeResult{}, err
 	}
 	ctx, done := s.during(ctx)
@@ -100,7 +95,7 @@ func (s *Store) Optimize(ctx context.Context, o OptimizeOptions) (OptimizeResult
 		return z.res, err
 	}
 	for _, n := range packs {
-		if size, err := s.packs.Size(n); err == nil {
+		if size, err := s.chunks.Packs.Size(n); err == nil {
 			z.total += size
 		}
 	}
@@ -115,17 +110,17 @@ func (s *Store) Optimize(ctx context.Context, o OptimizeOptions) (OptimizeResult
 }
 
 // mark finds what sealed checkpoints use, and the packs that hold it and may give something back.
-func (z *optimization) mark(ctx context.Context) (packs []uint32, live marks, err error) {
+func (z *optimization) mark(ctx context.Context) (packs []uint32, live chunks.Slots, err error) {
 	s := z.s
 	s.gcMu.Lock()
 	defer s.gcMu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
-	if err := s.commit(nil); err != nil {
+	if err := s.chunks.Commit(nil); err != nil {
 		return nil, nil, err
 	}
-	g := collection{s: s, live: marks{}, wanted: map[chunk.ID]bool{}, unclear: map[string]bool{}}
+	g := collection{s: s, live: chunks.Slots{}, wanted: map[chunk.ID]bool{}, unclear: map[string]bool{}}
 	if err := g.mark(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -134,7 +129,7 @@ func (z *optimization) mark(ctx context.Context) (packs []uint32, live marks, er
 		e.Op = "optimize"
 		return nil, nil, e
 	}
-	all, err := s.packs.Packs()
+	all, err := s.chunks.Packs.Packs()
 	if err != nil {
 		return nil, nil, fault.Classify("optimize", err)
 	}
@@ -143,7 +138,7 @@ func (z *optimization) mark(ctx context.Context) (packs []uint32, live marks, er
 		return nil, nil, fault.Classify("optimize", err)
 	}
 	for _, n := range all {
-		if g.live[n] != nil && n > keepTo && !s.packs.Condemned(n) && !s.isAside(n) && s.packs.Exists(n) {
+		if g.live[n] != nil && n > keepTo && !s.chunks.Packs.Condemned(n) && !s.chunks.IsAside(n) && s.chunks.Packs.Exists(n) {
 			packs = append(packs, n)
 		}
 	}
@@ -151,10 +146,10 @@ func (z *optimization) mark(ctx context.Context) (packs []uint32, live marks, er
 }
 
 // candidates gives the chunks of pack n that may become smaller, in the order of their slots.
-func (z *optimization) candidates(n uint32, live *bitset) ([]pack.Chunk, error) {
+func (z *optimization) candidates(n uint32, live *chunks.Pages) ([]pack.Chunk, error) {
 	var list []pack.Chunk
-	_, _, err := z.s.packs.Read(n, 0, func(r pack.Record) error {
-		if c := r.Chunk; c != nil && live.has(c.Loc.Page) && (c.Loc.Codec == chunk.S2 || c.Loc.Codec == chunk.Raw) && c.Loc.Slot() > chunk.PageSize {
+	_, _, err := z.s.chunks.Packs.Read(n, 0, func(r pack.Record) error {
+		if c := r.Chunk; c != nil && live.Has(c.Loc.Page) && (c.Loc.Codec == chunk.S2 || c.Loc.Codec == chunk.Raw) && c.Loc.Slot() > chunk.PageSize {
 			list = append(list, *c)
 		}
 		return nil
@@ -164,14 +159,14 @@ func (z *optimization) candidates(n uint32, live *bitset) ([]pack.Chunk, error) 
 }
 
 // pack goes through one pack.
-func (z *optimization) pack(ctx context.Context, n uint32, live *bitset) error {
+func (z *optimization) pack(ctx context.Context, n uint32, live *chunks.Pages) error {
 	list, err := z.candidates(n, live)
 	if err != nil {
 		return err
 	}
 	z.res.Chunks += int64(len(list))
 	end := z.done
-	if size, err := z.s.packs.Size(n); err == nil {
+	if size, err := z.s.chunks.Packs.Size(n); err == nil {
 		end += size
 	}
 	for len(list) > 0 {
@@ -229,7 +224,7 @@ func (z *optimization) batch(ctx context.Context, list []pack.Chunk) error {
 	s := z.s
 	s.gcMu.Lock()
 	defer s.gcMu.Unlock()
-	var moves []move
+	var moves []chunks.Move
 	for _, c := range list {
 		if err := ctx.Err(); err != nil {
 			return err // what was placed belongs to nobody
@@ -245,7 +240,7 @@ func (z *optimization) batch(ctx context.Context, list []pack.Chunk) error {
 		moves = append(moves, *m)
 	}
 	if !z.o.DryRun && len(moves) > 0 {
-		call(s.hooks.placed)
+		s.hooks.placed.Run()
 		moved, err := s.commitMoves(moves)
 		if err != nil {
 			return err
@@ -255,157 +250,77 @@ func (z *optimization) batch(ctx context.Context, list []pack.Chunk) error {
 	}
 	for _, m := range moves {
 		z.res.Rewritten++
-		z.res.Before += m.from.Slot()
-		z.res.After += m.to.Slot()
+		z.res.Before += m.From.Slot()
+		z.res.After += m.To.Slot()
 	}
 	return nil
 }
 
 // place writes the smaller form of a chunk into a slot of its own; nil where there is none.
-func (z *optimization) place(c pack.Chunk) (*move, error) {
+func (z *optimization) place(c pack.Chunk) (*chunks.Move, error) {
 	s := z.s
-	if now, err := s.db.Loc(c.ID); err != nil || now != c.Loc || s.isDamaged(c.ID, c.Loc) {
+	if now, err := s.chunks.DB.Loc(c.ID); err != nil || now != c.Loc || s.chunks.IsDamaged(c.ID, c.Loc) {
 		return nil, nil // given back, or stored anew since
 	}
 	content, err := s.readSound(c)
 	if err != nil {
 		z.res.Damaged++
-		s.unreadable(c.ID, c.Loc, err)
+		s.chunks.Unreadable(c.ID, c.Loc, err)
 		return nil, nil
 	}
-	defer s.arena.Put(content)
+	defer s.chunks.Arena.Put(content)
 	out := z.tight.Encode(content, c.Loc.Codec, int(c.Loc.Stored), z.scratch)
 	if out == nil {
 		return nil, nil
 	}
-	m := &move{id: c.ID, from: c.Loc, to: pack.Loc{Stored: uint32(len(out)), Raw: c.Loc.Raw, Codec: chunk.Zstd}}
+	m := &chunks.Move{ID: c.ID, From: c.Loc, To: pack.Loc{Stored: uint32(len(out)), Raw: c.Loc.Raw, Codec: chunk.Zstd}}
 	if !z.o.DryRun {
-		m.to, err = s.packs.Place(c.ID, out, int(c.Loc.Raw), chunk.Zstd)
+		m.To, err = s.chunks.Packs.Place(c.ID, out, int(c.Loc.Raw), chunk.Zstd)
 	}
 	return m, err
 }
 
 // readSound gives the content of a slot, past the page cache, if it is what its id says. The buffer is of the arena.
 func (s *Store) readSound(c pack.Chunk) ([]byte, error) {
-	content, err := s.readSlot(c.Loc, true)
+	content, err := s.chunks.ReadSlot(c.Loc, true)
 	if err == nil && chunk.Sum(content) != c.ID {
-		s.arena.Put(content)
+		s.chunks.Arena.Put(content)
 		err = fmt.Errorf("pack %s at %d: %w: the content is not what its id says", pack.Name(c.Loc.Pack), c.Loc.Offset(), pack.ErrCorrupt)
 	}
 	return content, err
 }
 
-// readSlot gives the content of a slot, in a buffer of the arena.
-func (s *Store) readSlot(loc pack.Loc, past bool) ([]byte, error) {
-	buf, err := s.arena.Get(int(loc.Slot()))
-	if err != nil {
-		return nil, err
-	}
-	bufs := [][]byte{buf}
-	err = s.packs.ReadSlots([]pack.Loc{loc}, bufs, past)[0]
-	if err == nil {
-		buf, err = s.decode(loc, bufs[0])
-	}
-	if err != nil {
-		s.arena.Put(buf)
-		return nil, err
-	}
-	return buf, nil
-}
-
 // commitMoves makes placed slots the places of their chunks, and gives the moves that were made.
-func (s *Store) commitMoves(moves []move) ([]move, error) {
+func (s *Store) commitMoves(moves []chunks.Move) ([]chunks.Move, error) {
 	last, err := s.movedTo()
 	if err != nil {
 		return nil, err
 	}
-	var puts []put
+	var puts []chunks.Put
 	for _, m := range moves {
-		if m.to.Pack > last {
-			last = m.to.Pack
-			puts = []put{{key: movedKey, payload: binary.LittleEndian.AppendUint32(nil, last)}}
+		if m.To.Pack > last {
+			last = m.To.Pack
+			puts = []chunks.Put{{Key: movedKey, Payload: binary.LittleEndian.AppendUint32(nil, last)}}
 		}
 	}
-	if err := s.commit(puts); err != nil { // syncs the slots
+	if err := s.chunks.Commit(puts); err != nil { // syncs the slots
 		return nil, err
 	}
-	var sound []move
+	var sound []chunks.Move
 	for _, m := range moves {
-		content, err := s.readSound(pack.Chunk{ID: m.id, Loc: m.to})
+		content, err := s.readSound(pack.Chunk{ID: m.ID, Loc: m.To})
 		if err != nil {
-			s.log.Error("a chunk that was stored anew cannot be read back; the old one stays", "chunk", m.id.String(), "err", err)
+			s.log.Error("a chunk that was stored anew cannot be read back; the old one stays", "chunk", m.ID.String(), "err", err)
 			continue
 		}
-		s.arena.Put(content)
+		s.chunks.Arena.Put(content)
 		sound = append(sound, m)
 	}
-	call(s.hooks.checked)
-	moved, err := s.adopt(sound)
-	// Also after an error: somebody may have been told of the new place, and the old one may be what is left.
-	s.movePins(moved)
-	s.moves.Add(1)
+	s.hooks.checked.Run()
+	moved, err := s.chunks.Adopt(sound)
 	if err != nil {
 		return nil, err
 	}
-	call(s.hooks.moved)
+	s.hooks.moved.Run()
 	return moved, nil
-}
-
-// adopt commits placed chunks, but for those that were stored anew meanwhile.
-func (s *Store) adopt(list []move) (moved []move, err error) {
-	s.commitMu.Lock()
-	defer s.commitMu.Unlock()
-	if s.over {
-		return nil, errClosed
-	}
-	s.takeLosses()
-	var chunks []pack.Chunk
-	for _, m := range list {
-		if !s.packs.Condemned(m.to.Pack) && s.ingest.claim(m) {
-			moved = append(moved, m)
-			chunks = append(chunks, pack.Chunk{ID: m.id, Loc: m.to})
-		}
-	}
-	if len(chunks) == 0 {
-		return nil, nil
-	}
-	s.packs.Adopt(chunks)
-	return moved, s.commitLocked(nil)
-}
-
-// claim enters the new place of a chunk among the recent ones, unless the chunk is just being stored or is no longer where it was.
-func (in *ingest) claim(m move) bool {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if in.recent[m.id] != nil {
-		return false
-	}
-	if now, err := in.s.db.Loc(m.id); err != nil || now != m.from {
-		return false
-	}
-	r := &recent{done: make(chan struct{}), loc: m.to}
-	close(r.done)
-	in.recent[m.id] = r
-	return true
-}
-
-// maxMoves bounds how often a reader follows a chunk: it is moved once by Optimize, and again where it heals.
-const maxMoves = 4
-
-// readMoved gives the content of a chunk, in a buffer of the arena, that could not be read at a place where it was said to be: it may have been moved since, and the
-// place given back. Where it has not, what was wrong is recorded as damage.
-func (s *Store) readMoved(id chunk.ID, tried pack.Loc, past bool, why error) ([]byte, error) {
-	for range maxMoves {
-		now, err := s.locate(id)
-		if err != nil || now == tried || now.Raw != tried.Raw {
-			break
-		}
-		content, err := s.readSlot(now, past)
-		if err == nil {
-			return content, nil
-		}
-		tried, why = now, err
-	}
-	s.unreadable(id, tried, why)
-	return nil, why
 }

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/storage"
@@ -116,14 +117,14 @@ func TestOptimizeLeavesTheRest(t *testing.T) {
 	var bad chunk.ID
 	f := openFile(t, s, "draft", "pages-1.img")
 	f.Extents(0, 1, func(x Extent) bool { bad = x.ID; return false })
-	loc, err := s.locate(bad)
+	loc, err := s.chunks.Locate(bad)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.cache.drop()
-	flip(t, s.packs.PackPath(loc.Pack), loc.Offset())
+	flip(t, s.chunks.Packs.PackPath(loc.Pack), loc.Offset())
 	res := mustOptimize(t, s, OptimizeOptions{})
-	if now, err := s.locate(bad); err != nil || now != loc || res.Damaged != 1 || res.Rewritten == 0 {
+	if now, err := s.chunks.Locate(bad); err != nil || now != loc || res.Damaged != 1 || res.Rewritten == 0 {
 		t.Errorf("%+v; the damaged chunk went from %v to %v, %v", res, loc, now, err)
 	}
 	mustVerify(t, s, 1)
@@ -138,7 +139,7 @@ func TestReadersMeetMovedChunks(t *testing.T) {
 				s := newTestStore(t, testOptions(t))
 				want := append(heap(4, 3<<20), memory(5, 3<<20)...)
 				write(t, s, "c", map[string][]byte{"pages-1.img": want})
-				if err := s.packs.Roll(); err != nil { // the old pack goes as a whole, where nothing of it stays
+				if err := s.chunks.Packs.Roll(); err != nil { // the old pack goes as a whole, where nothing of it stays
 					t.Fatal(err)
 				}
 				f := openFile(t, s, "c", "pages-1.img")
@@ -161,8 +162,8 @@ func TestReadersMeetMovedChunks(t *testing.T) {
 				if n, err := readAll(f, got); n != len(want) || err != nil || !bytes.Equal(got, want) {
 					t.Errorf("%d bytes of %d, %v", n, len(want), err)
 				}
-				if s.metDamage(chunk.ID{}) || len(s.damage.slots) > 0 {
-					t.Errorf("taken for damaged: %v", s.damage.slots)
+				if s.chunks.MetDamage(chunk.ID{}) || len(s.chunks.DamagedChunks()) > 0 {
+					t.Errorf("taken for damaged: %v", s.chunks.DamagedChunks())
 				}
 				mustVerify(t, s, 0)
 			})
@@ -210,7 +211,7 @@ func TestOptimizeBesideEverything(t *testing.T) {
 		})
 		work.Wait()
 		mustVerify(t, s, 0)
-		if n := len(s.ingest.recent); n > 0 {
+		if n := len(s.chunks.RecentChunks()); n > 0 {
 			t.Errorf("%d chunks count as recent", n)
 		}
 	}
@@ -257,18 +258,18 @@ func TestGCKeepsMovedChunksOfDamagedManifests(t *testing.T) {
 	write(t, s, "a", files)
 	f := openFile(t, s, "a", "pages-1.img")
 	id, number := f.c.r.id, f.e.Number
-	if err := errors.Join(f.Close(), s.packs.Roll()); err != nil {
+	if err := errors.Join(f.Close(), s.chunks.Packs.Roll()); err != nil {
 		t.Fatal(err)
 	}
 	if res := mustOptimize(t, s, OptimizeOptions{}); res.Rewritten == 0 {
 		t.Fatalf("%+v", res)
 	}
 	gc := func() error { _, err := s.GC(t.Context(), GCOptions{}); return err }
-	if err := errors.Join(gc(), s.packs.Roll()); err != nil {
+	if err := errors.Join(gc(), s.chunks.Packs.Roll()); err != nil {
 		t.Fatal(err)
 	}
 	write(t, s, "b", map[string][]byte{"pages-1.img": []byte("the newest pack is another one")})
-	b := s.db.Batch()
+	b := s.chunks.DB.Batch()
 	b.DeleteMeta(manifest.SegmentKey(id, number, 0))
 	if err := b.Flush(); err != nil {
 		t.Fatal(err)
@@ -291,7 +292,7 @@ func TestOptimizeEndsWhenAsked(t *testing.T) {
 	write(t, s, "a", files)
 	for range 20 {
 		ctx, cancel := context.WithCancel(t.Context())
-		s.hooks.moved = cancel // after the first batch
+		s.hooks.moved = func() { cancel() } // after the first batch
 		_, err := s.Optimize(ctx, OptimizeOptions{})
 		cancel()
 		s.cache.drop()
@@ -388,7 +389,7 @@ func TestOptimizeAndPowerFails(t *testing.T) {
 	m := storage.NewMem(dir)
 	config, err := os.ReadFile(filepath.Join(dir, configName))
 	if err == nil {
-		err = errors.Join(storage.WriteSynced(m, filepath.Join(dir, configName), config), m.Mkdir(filepath.Join(dir, packsName)), m.SyncDir(dir))
+		err = errors.Join(storage.WriteSynced(m, filepath.Join(dir, configName), config), m.Mkdir(filepath.Join(dir, chunks.PacksFolder)), m.SyncDir(dir))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -430,7 +431,7 @@ func TestOptimizeAndPowerFails(t *testing.T) {
 	t.Logf("%d crash points", len(images))
 	for n := range 3 * len(images) {
 		i := n % len(images)
-		if err := os.RemoveAll(filepath.Join(dir, dbName)); err != nil {
+		if err := os.RemoveAll(filepath.Join(dir, chunks.IndexFolder)); err != nil {
 			t.Fatal(err)
 		}
 		o.Storage = images[i].Crash(uint64(n))

@@ -33,7 +33,7 @@ func sealAndCompare(t *testing.T, s *Store, d *Draft, p string, model []byte) {
 // checkSegments holds every stored segment to what a writer may make of it.
 func checkSegments(t *testing.T, s *Store) {
 	t.Helper()
-	err := s.db.Metas(manifest.SegmentPrefix, func(key string, _ uint64, payload []byte, err error) error {
+	err := s.chunks.DB.Metas(manifest.SegmentPrefix, func(key string, _ uint64, payload []byte, err error) error {
 		if err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"sort"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 )
@@ -32,7 +33,7 @@ func (c *content) segment(i int) (*manifest.Segment, error) {
 	b := c.closed[i].encoded
 	if b == nil {
 		var err error
-		if _, b, err = c.s.db.Meta(manifest.SegmentKey(c.draft, c.number, c.closed[i].start)); err != nil {
+		if _, b, err = c.s.chunks.DB.Meta(manifest.SegmentKey(c.draft, c.number, c.closed[i].start)); err != nil {
 			return nil, fault.Classify("read draft", err)
 		}
 	}
@@ -147,7 +148,7 @@ func (c *content) patch(p []byte, off int64) error {
 // replace stores buf and puts it in place of the same stretch of segment i.
 func (c *content) replace(i int, seg *manifest.Segment, rel int64, buf []byte) error {
 	var runs []manifest.Run
-	var flying []*pending
+	var flying []*chunks.Pending
 	for pos := 0; pos < len(buf); {
 		zero := chunk.IsZero(buf[pos:min(pos+chunk.PageSize, len(buf))])
 		end := pos
@@ -156,21 +157,21 @@ func (c *content) replace(i int, seg *manifest.Segment, rel int64, buf []byte) e
 		}
 		run := manifest.Run{Start: rel + int64(pos), Len: int64(end - pos), Chunk: manifest.ZeroRun}
 		if !zero {
-			b, err := c.s.arena.Get(end - pos)
+			b, err := c.s.chunks.Arena.Get(end - pos)
 			if err != nil {
 				return err
 			}
 			run.Chunk = int32(len(seg.Chunks) + len(flying))
-			flying = append(flying, c.s.ingest.submit(append(b, buf[pos:end]...), c.policy, c.pins))
+			flying = append(flying, c.s.chunks.Submit(append(b, buf[pos:end]...), c.policy, c.pins))
 		}
 		runs = append(runs, run)
 		pos = end
 	}
 	var errs []error
 	for _, f := range flying {
-		<-f.done
-		errs = append(errs, f.err)
-		seg.Chunks = append(seg.Chunks, f.ref)
+		<-f.Done
+		errs = append(errs, f.Err)
+		seg.Chunks = append(seg.Chunks, f.Ref)
 	}
 	if err := errors.Join(errs...); err != nil {
 		seg.Chunks = seg.Chunks[:len(seg.Chunks)-len(flying)]
@@ -203,7 +204,7 @@ func (c *content) put(i int, seg *manifest.Segment, rel int64, runs []manifest.R
 	}
 	if i == len(c.closed) {
 		// quiesce has settled the others
-		c.flying = append(c.flying, make([]*pending, max(len(seg.Chunks)-len(c.flying), 0))...)[:len(seg.Chunks)]
+		c.flying = append(c.flying, make([]*chunks.Pending, max(len(seg.Chunks)-len(c.flying), 0))...)[:len(seg.Chunks)]
 		if full {
 			return c.spillFull()
 		}
@@ -351,14 +352,14 @@ func (c *content) truncate(size int64) error {
 	tail.Runs = splice(seg.Runs, start-seg.Start, 1<<62, nil)
 	tail.Len = start - seg.Start
 	if i < len(c.closed) {
-		var gone []put
+		var gone []chunks.Put
 		for _, old := range c.closed[i:] {
 			c.zero -= old.zero
 			if old.encoded == nil {
-				gone = append(gone, put{key: manifest.SegmentKey(c.draft, c.number, old.start)})
+				gone = append(gone, chunks.Put{Key: manifest.SegmentKey(c.draft, c.number, old.start)})
 			}
 		}
-		if err := c.s.putLocal(gone); err != nil {
+		if err := c.s.chunks.PutLocal(gone); err != nil {
 			return err
 		}
 		for _, old := range c.closed[i:] {
@@ -367,7 +368,7 @@ func (c *content) truncate(size int64) error {
 		c.closed = c.closed[:i]
 	}
 	tail.DropUnused()
-	c.tail, c.flying = tail, make([]*pending, len(tail.Chunks))
+	c.tail, c.flying = tail, make([]*chunks.Pending, len(tail.Chunks))
 	c.done = start
 	c.pageLen = copy(c.page[:], keep)
 	c.split.Reset()

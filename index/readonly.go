@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -28,14 +29,6 @@ import (
 
 // ReadOnly says whether the store is open for reading only.
 func (s *Store) ReadOnly() bool { return s.o.ReadOnly }
-
-// mayWrite refuses what would change a store that is open for reading only.
-func (s *Store) mayWrite(op string) error {
-	if !s.o.ReadOnly {
-		return nil
-	}
-	return &fault.Error{Class: fault.ReadOnly, Op: op, Err: fmt.Errorf("the store is open for reading only: %s", s.dir), Hint: fault.ReadOnlyHint}
-}
 
 // closers closes one after the other.
 type closers []io.Closer
@@ -73,11 +66,11 @@ func openToRead(ctx context.Context, dir string, config Config, o Options) (_ *S
 			lock.Close()
 		}
 	}()
-	packDir := filepath.Join(dir, packsName)
+	packDir := filepath.Join(dir, chunks.PacksFolder)
 	if _, err := o.Storage.Stat(packDir); err != nil {
 		return nil, &fault.Error{Class: fault.Corrupt, Op: "open store", File: packDir, Err: err, Hint: "restore the folder from a backup"}
 	}
-	dbDir := keys.Current(filepath.Join(dir, dbName))
+	dbDir := keys.Current(filepath.Join(dir, chunks.IndexFolder))
 	if keys.AtRest(dbDir) {
 		if d, err := keys.OpenReadOnly(dbDir, o.Logger, o.Tuning.keys()); err == nil {
 			s, err := openOver(dir, config, o, d, lock)
@@ -114,7 +107,7 @@ func openElsewhere(ctx context.Context, dir, dbDir string, config Config, o Opti
 		}
 		return nil, fault.Classify(op, err)
 	}
-	path := filepath.Join(tmp.dir, dbName)
+	path := filepath.Join(tmp.dir, chunks.IndexFolder)
 	var d *keys.DB
 	if sound {
 		if err = keys.Copy(dbDir, path); err == nil {
@@ -159,7 +152,7 @@ func roomForIndex(st storage.Storage, dir, dbDir string, sound bool) (int64, err
 		}
 		sum = n
 	}
-	packDir := filepath.Join(dir, packsName)
+	packDir := filepath.Join(dir, chunks.PacksFolder)
 	names, err := st.List(packDir)
 	if err != nil {
 		return 0, err

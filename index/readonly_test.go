@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -147,39 +148,39 @@ var leftStates = map[string]struct {
 		}
 	}},
 	"with an index that is behind the journals": {copied: true, second: true, leave: func(t *testing.T, dir string) {
-		old := filepath.Join(t.TempDir(), dbName)
-		copyDir(t, filepath.Join(dir, dbName), old)
+		old := filepath.Join(t.TempDir(), chunks.IndexFolder)
+		copyDir(t, filepath.Join(dir, chunks.IndexFolder), old)
 		s := openTestStore(t, dir, testOptions(t))
 		write(t, s, "second", map[string][]byte{"pages-1.img": memory(2, 1<<20)})
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.RemoveAll(filepath.Join(dir, dbName)); err != nil {
+		if err := os.RemoveAll(filepath.Join(dir, chunks.IndexFolder)); err != nil {
 			t.Fatal(err)
 		}
-		copyDir(t, old, filepath.Join(dir, dbName))
+		copyDir(t, old, filepath.Join(dir, chunks.IndexFolder))
 	}},
 	"with half a frame at the end of its journal": {leave: func(t *testing.T, dir string) {
-		appendTo(t, filepath.Join(dir, packsName, pack.JournalName(1)), []byte("GPJF\x00\x10\x00\x00half"))
+		appendTo(t, filepath.Join(dir, chunks.PacksFolder, pack.JournalName(1)), []byte("GPJF\x00\x10\x00\x00half"))
 	}},
 	"with an index that a full disk cut short": {copied: true, leave: func(t *testing.T, dir string) {
-		if err := os.Remove(filepath.Join(dir, dbName, "SOUND")); err != nil {
+		if err := os.Remove(filepath.Join(dir, chunks.IndexFolder, "SOUND")); err != nil {
 			t.Fatal(err)
 		}
 	}},
 	"cut short, with half a frame at the end of its journal": {copied: true, leave: func(t *testing.T, dir string) {
-		appendTo(t, filepath.Join(dir, packsName, pack.JournalName(1)), []byte("GPJF\x00\x10\x00\x00half"))
-		if err := os.Remove(filepath.Join(dir, dbName, "SOUND")); err != nil {
+		appendTo(t, filepath.Join(dir, chunks.PacksFolder, pack.JournalName(1)), []byte("GPJF\x00\x10\x00\x00half"))
+		if err := os.Remove(filepath.Join(dir, chunks.IndexFolder, "SOUND")); err != nil {
 			t.Fatal(err)
 		}
 	}},
 	"without an index": {copied: true, leave: func(t *testing.T, dir string) {
-		if err := os.RemoveAll(filepath.Join(dir, dbName)); err != nil {
+		if err := os.RemoveAll(filepath.Join(dir, chunks.IndexFolder)); err != nil {
 			t.Fatal(err)
 		}
 	}},
 	"with a damaged table": {copied: true, leave: func(t *testing.T, dir string) {
-		tables, err := filepath.Glob(filepath.Join(dir, dbName, "*.sst"))
+		tables, err := filepath.Glob(filepath.Join(dir, chunks.IndexFolder, "*.sst"))
 		if err != nil || len(tables) == 0 {
 			t.Fatalf("no table: %v", err)
 		}
@@ -190,17 +191,17 @@ var leftStates = map[string]struct {
 		}
 	}},
 	"with a table that nobody knows": {copied: true, leave: func(t *testing.T, dir string) {
-		if err := os.WriteFile(filepath.Join(dir, dbName, "000777.sst"), []byte("half written"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, chunks.IndexFolder, "000777.sst"), []byte("half written"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}},
 	"with a log that was just made": {copied: true, leave: func(t *testing.T, dir string) {
-		if err := os.WriteFile(filepath.Join(dir, dbName, "000777.vlog"), nil, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, chunks.IndexFolder, "000777.vlog"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}},
 	"in the middle of an exchange of its index": {leave: func(t *testing.T, dir string) {
-		if err := os.Rename(filepath.Join(dir, dbName), filepath.Join(dir, dbName+".new")); err != nil {
+		if err := os.Rename(filepath.Join(dir, chunks.IndexFolder), filepath.Join(dir, chunks.IndexFolder+".new")); err != nil {
 			t.Fatal(err)
 		}
 	}},
@@ -307,7 +308,7 @@ func mustRefuseToWrite(t *testing.T, s *Store) {
 		"hot set":  func() error { return s.SetHotSet("first", 1, func(io.Writer) error { return nil }) },
 		"gc":       func() error { _, err := s.GC(t.Context(), GCOptions{}); return err },
 		"optimize": func() error { _, err := s.Optimize(t.Context(), OptimizeOptions{}); return err },
-		"a commit": func() error { return s.commit([]put{{key: "x", payload: []byte("y")}}) },
+		"a commit": func() error { return s.chunks.Commit([]chunks.Put{{Key: "x", Payload: []byte("y")}}) },
 		"a storage": func() error {
 			return fault.Classify("x", storage.WriteFile(s.o.Storage, filepath.Join(s.dir, "x"), nil))
 		},
@@ -351,7 +352,7 @@ func TestReadOnlyDamage(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.OpenFile(filepath.Join(s.dir, packsName, pack.Name(1)), os.O_WRONLY, 0)
+	f, err := os.OpenFile(filepath.Join(s.dir, chunks.PacksFolder, pack.Name(1)), os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -386,7 +387,7 @@ func TestTempIndex(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
 	left := filepath.Join(tmp, tempPrefix+"left")
-	if err := os.MkdirAll(filepath.Join(left, dbName), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(left, chunks.IndexFolder), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	one, err := newTempIndex(1)
@@ -414,13 +415,13 @@ func TestTempIndex(t *testing.T) {
 func TestAtRest(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	write(t, s, "first", map[string][]byte{"pages-1.img": memory(1, 1<<20)})
-	if keys.AtRest(filepath.Join(s.dir, dbName)) {
+	if keys.AtRest(filepath.Join(s.dir, chunks.IndexFolder)) {
 		t.Error("an index in use is at rest")
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if !keys.AtRest(filepath.Join(s.dir, dbName)) {
+	if !keys.AtRest(filepath.Join(s.dir, chunks.IndexFolder)) {
 		t.Error("an index that was closed is not at rest")
 	}
 }

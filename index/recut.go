@@ -7,6 +7,7 @@ import (
 	"sort"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 )
@@ -51,13 +52,13 @@ func (n *node) recut(offs []int64, number uint32) error {
 	}
 	old := n.content
 	n.content, n.number = next, number
-	var gone []put
+	var gone []chunks.Put
 	for _, seg := range old.closed {
 		if seg.encoded == nil {
-			gone = append(gone, put{key: manifest.SegmentKey(old.draft, old.number, seg.start)})
+			gone = append(gone, chunks.Put{Key: manifest.SegmentKey(old.draft, old.number, seg.start)})
 		}
 	}
-	return old.s.putLocal(gone)
+	return old.s.chunks.PutLocal(gone)
 }
 
 // recut gives a content of the same bytes, cut at offs, too; nil if it is already. Offsets within a page are left out: a page is never split.
@@ -148,12 +149,12 @@ func (c *content) divides(cuts []int64) (bool, error) {
 
 // copyTo appends all whole pages of c to next, by reference where it can.
 func (c *content) copyTo(next *content) error {
-	buf, err := c.s.arena.Get(c.s.config.Chunk.Max)
+	buf, err := c.s.chunks.Arena.Get(c.s.config.Chunk.Max)
 	if err != nil {
 		return err
 	}
 	buf = buf[:cap(buf)]
-	defer c.s.arena.Put(buf)
+	defer c.s.chunks.Arena.Put(buf)
 	var zeros int64
 	for i := 0; i <= len(c.closed); i++ {
 		seg, err := c.segment(i)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
@@ -39,7 +40,7 @@ func Repair(ctx context.Context, dir string, o Options) (RepairResult, error) {
 
 // rebuildIndex is Repair for who holds the lock.
 func rebuildIndex(ctx context.Context, dir string, config Config, o Options) (RepairResult, error) {
-	r := rebuild{dir: dir, o: o, at: dir, old: filepath.Join(dir, dbName), fresh: filepath.Join(dir, dbName+".new"), keys: map[string]uint64{}, suspect: map[uint32]*suspect{}}
+	r := rebuild{dir: dir, o: o, at: dir, old: filepath.Join(dir, chunks.IndexFolder), fresh: filepath.Join(dir, chunks.IndexFolder+".new"), keys: map[string]uint64{}, suspect: map[uint32]*suspect{}}
 	if err := r.build(ctx, config); err != nil {
 		return r.res, fault.Classify("repair", err)
 	}
@@ -70,7 +71,7 @@ func (r *rebuild) build(ctx context.Context, config Config) error {
 	if err != nil {
 		return err
 	}
-	set, err := pack.Open(filepath.Join(r.dir, packsName), pack.Options{Store: config.identity(), PackSize: config.PackSize, FreeFloor: r.o.FreeFloor, Logger: r.o.Logger, Storage: r.o.Storage})
+	set, err := pack.Open(filepath.Join(r.dir, chunks.PacksFolder), pack.Options{Store: config.identity(), PackSize: config.PackSize, FreeFloor: r.o.FreeFloor, Logger: r.o.Logger, Storage: r.o.Storage})
 	if err != nil {
 		return errors.Join(err, d.Close())
 	}
@@ -113,7 +114,7 @@ func (r *rebuild) read(ctx context.Context) (err error) {
 
 // journals applies all journals.
 func (r *rebuild) journals(ctx context.Context) error {
-	packs, err := r.s.packs.Packs()
+	packs, err := r.s.chunks.Packs.Packs()
 	if err != nil {
 		return err
 	}
@@ -126,7 +127,7 @@ func (r *rebuild) journals(ctx context.Context) error {
 			return fmt.Errorf("journal %s: %w", pack.JournalName(n), err)
 		}
 	}
-	orphans, err := r.s.packs.Orphans()
+	orphans, err := r.s.chunks.Packs.Orphans()
 	if err != nil {
 		return err
 	}
@@ -136,7 +137,7 @@ func (r *rebuild) journals(ctx context.Context) error {
 		r.suspect[n].orphan = true
 		r.suspect[n].told = r.oldMark(n) > 0
 	}
-	aside, err := r.s.packs.AllAside()
+	aside, err := r.s.chunks.Packs.AllAside()
 	if err != nil {
 		return err
 	}
@@ -163,12 +164,12 @@ func (r *rebuild) oldMark(n uint32) int64 {
 func (r *rebuild) journal(n uint32) error {
 	s := r.s
 	mark := r.oldMark(n)
-	aside, err := s.packs.Aside(n)
+	aside, err := s.chunks.Packs.Aside(n)
 	if err != nil {
 		return err
 	}
 	dead, live := map[uint32]bool{}, 0
-	end, bad, err := s.packs.Read(n, 0, func(rec pack.Record) error {
+	end, bad, err := s.chunks.Packs.Read(n, 0, func(rec pack.Record) error {
 		switch {
 		case rec.Dead != nil:
 			dead[rec.Dead.Loc.Page] = true
@@ -180,7 +181,7 @@ func (r *rebuild) journal(n uint32) error {
 	if err != nil {
 		return err
 	}
-	if live > len(dead) && !s.packs.Exists(n) {
+	if live > len(dead) && !s.chunks.Packs.Exists(n) {
 		r.res.Lost = append(r.res.Lost, fmt.Sprintf("pack %s: %v: the file is gone", pack.Name(n), pack.ErrCorrupt))
 	}
 	for _, d := range bad {
@@ -198,19 +199,19 @@ func (r *rebuild) journal(n uint32) error {
 		}
 		r.suspect[n] = p
 	}
-	b := s.db.Batch()
-	_, _, err = s.packs.Read(n, 0, func(rec pack.Record) error {
+	b := s.chunks.DB.Batch()
+	_, _, err = s.chunks.Packs.Read(n, 0, func(rec pack.Record) error {
 		if kv := rec.KV; kv != nil {
 			r.keys[kv.Key] = max(r.keys[kv.Key], kv.Seq)
 		} else if r.suspect[n] != nil || rec.Chunk != nil && dead[rec.Chunk.Loc.Page] {
 			return nil
 		}
-		return s.apply(b, rec)
+		return s.chunks.Apply(b, rec)
 	})
 	if err != nil {
 		return errors.Join(err, b.Flush())
 	}
-	if err := s.packs.SyncJournal(n); err != nil {
+	if err := s.chunks.Packs.SyncJournal(n); err != nil {
 		return errors.Join(err, b.Flush())
 	}
 	b.SetMark(n, end)
@@ -228,7 +229,7 @@ func (r *rebuild) check(ctx context.Context) error {
 		return err
 	}
 	defer s.stop()
-	if r.res.SetAside, err = s.SetAside(); err != nil {
+	if r.res.SetAside, err = s.chunks.SetAside(); err != nil {
 		return err
 	}
 	l := newLocator(s)
@@ -256,6 +257,6 @@ func (r *rebuild) check(ctx context.Context) error {
 		}
 		r.res.Checkpoints++
 	}
-	r.res.Chunks, err = s.db.CountChunks()
+	r.res.Chunks, err = s.chunks.DB.CountChunks()
 	return err
 }

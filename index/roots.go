@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
@@ -52,8 +53,8 @@ func ValidName(name string) error {
 
 // loadRoots reads all root records. A damaged one is logged and left out: the others must stay reachable.
 func (s *Store) loadRoots() error {
-	return s.db.Metas(manifest.RootPrefix, func(key string, seq uint64, payload []byte, err error) error {
-		s.seq.Store(max(s.seq.Load(), seq))
+	return s.chunks.DB.Metas(manifest.RootPrefix, func(key string, seq uint64, payload []byte, err error) error {
+		s.chunks.LaterThan(seq)
 		if err == nil && len(payload) == 0 {
 			return nil // removed
 		}
@@ -256,7 +257,7 @@ func (s *Store) RemoveIDs(_ context.Context, ids []string) error {
 }
 
 func (s *Store) removeFound(op string, refs []string, find func(string) (*root, error)) error {
-	if err := s.mayWrite(op); err != nil {
+	if err := s.chunks.MayWrite(op); err != nil {
 		return err
 	}
 	victims, err := s.remove(op, refs, find)
@@ -279,13 +280,13 @@ func (s *Store) remove(op string, refs []string, find func(string) (*root, error
 		return nil, err
 	}
 	// From here on nobody finds them: no draft can be built on one that is about to go.
-	puts := make([]put, len(victims))
+	puts := make([]chunks.Put, len(victims))
 	for i, r := range victims {
 		r.removing = true
-		puts[i] = put{key: manifest.RootKey(r.id)}
+		puts[i] = chunks.Put{Key: manifest.RootKey(r.id)}
 	}
 	s.mu.Unlock()
-	err = s.commit(puts)
+	err = s.chunks.Commit(puts)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range victims {
@@ -342,9 +343,9 @@ func (s *Store) forgetIfUnused(r *root) error {
 
 // deleteBody deletes all keys of a checkpoint but its root.
 func (s *Store) deleteBody(id string) error {
-	b := s.db.Batch()
+	b := s.chunks.DB.Batch()
 	for _, prefix := range []string{manifest.TablePrefix, manifest.SegmentPrefix, manifest.ProfilePrefix} {
-		err := s.db.MetaKeys(prefix+id, func(key string) error {
+		err := s.chunks.DB.MetaKeys(prefix+id, func(key string) error {
 			b.DeleteMeta(key)
 			return nil
 		})
@@ -356,14 +357,14 @@ func (s *Store) deleteBody(id string) error {
 }
 
 // rootPuts gives the records of changed roots.
-func rootPuts(changed map[*root]*manifestpb.Checkpoint) ([]put, error) {
-	var puts []put
+func rootPuts(changed map[*root]*manifestpb.Checkpoint) ([]chunks.Put, error) {
+	var puts []chunks.Put
 	for _, pb := range changed {
 		payload, err := manifest.EncodeCheckpoint(pb)
 		if err != nil {
 			return nil, fault.Classify("write root record", err)
 		}
-		puts = append(puts, put{manifest.RootKey(pb.Id), payload})
+		puts = append(puts, chunks.Put{Key: manifest.RootKey(pb.Id), Payload: payload})
 	}
 	return puts, nil
 }
@@ -385,7 +386,7 @@ func (s *Store) withoutTags(r *root, tags []string) map[*root]*manifestpb.Checkp
 // Tag adds and removes tags of a sealed checkpoint. A tag names at most one checkpoint: adding it takes it from another.
 // Names of checkpoints cannot be tags.
 func (s *Store) Tag(_ context.Context, name string, add, remove []string) error {
-	if err := s.mayWrite("tag"); err != nil {
+	if err := s.chunks.MayWrite("tag"); err != nil {
 		return err
 	}
 	const op = "tag"
@@ -419,12 +420,12 @@ func (s *Store) commitRoots(change func() (map[*root]*manifestpb.Checkpoint, err
 	if err != nil {
 		return nil, err
 	}
-	call(s.hooks.updating)
+	s.hooks.updating.Run()
 	puts, err := rootPuts(changed)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.commit(puts); err != nil {
+	if err := s.chunks.Commit(puts); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
@@ -443,7 +444,7 @@ func (s *Store) commitRoots(change func() (map[*root]*manifestpb.Checkpoint, err
 // Rename gives a sealed checkpoint another name; its id, tags, profile and place in time stay, and who has files of it open
 // goes on. Class Exists when the name is taken, by a tag too.
 func (s *Store) Rename(_ context.Context, ref, name string) error {
-	if err := s.mayWrite("rename"); err != nil {
+	if err := s.chunks.MayWrite("rename"); err != nil {
 		return err
 	}
 	const op = "rename"
@@ -512,7 +513,7 @@ func (s *Store) Profile(ref string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, payload, err := s.db.Meta(manifest.ProfileKey(r.id))
+	_, payload, err := s.chunks.DB.Meta(manifest.ProfileKey(r.id))
 	if errors.Is(err, keys.ErrMissing) || err == nil && len(payload) == 0 {
 		return nil, &fault.Error{Class: fault.NotFound, Op: op, Checkpoint: r.name(), Err: errors.New("no profile"), Hint: "a first restore records one"}
 	}
@@ -524,7 +525,7 @@ func (s *Store) Profile(ref string) ([]byte, error) {
 
 // SetProfile stores a profile with a sealed checkpoint; nil clears it. The hot set of an earlier one goes.
 func (s *Store) SetProfile(ref string, profile []byte) error {
-	if err := s.mayWrite("write profile"); err != nil {
+	if err := s.chunks.MayWrite("write profile"); err != nil {
 		return err
 	}
 	const op = "write profile"
@@ -543,5 +544,21 @@ func (s *Store) SetProfile(ref string, profile []byte) error {
 		return fault.Classify(op, err)
 	}
 	// Cleared, it stays as an empty record, which keeps an older journal from bringing it back.
-	return s.commit([]put{{manifest.ProfileKey(r.id), append([]byte{}, profile...)}})
+	return s.chunks.Commit([]chunks.Put{{Key: manifest.ProfileKey(r.id), Payload: append([]byte{}, profile...)}})
+}
+
+// RootRecords gives what is to be told of the roots with these keys; nil for one that is no more, or not yet.
+func (s *Store) RootRecords(keys []string) ([][]byte, error) {
+	out := make([][]byte, len(keys))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, key := range keys {
+		if r := s.roots[manifest.OwnerOf(key)]; r != nil && !r.removed && !r.writing && r.pb.Sealed {
+			var err error
+			if out[i], err = manifest.EncodeCheckpoint(r.pb); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
 }

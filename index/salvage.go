@@ -69,7 +69,7 @@ func (r *rebuild) salvage(ctx context.Context) error {
 		return nil
 	}
 	r.o.Logger.Info("the old index has metadata that no journal has", "keys", len(lost))
-	return r.s.commitKVs(lost)
+	return r.s.chunks.CommitKVs(lost)
 }
 
 // readOld takes from the old index the chunks of the suspects, and gives the metadata that no journal has as late.
@@ -114,20 +114,20 @@ func (r *rebuild) salvagePack(n uint32, p *suspect) error {
 	told := p.told && r.knows
 	if p.orphan && !told && len(p.aside) == 0 {
 		r.res.Lost = append(r.res.Lost, fmt.Sprintf("pack %s: its journal is gone, and no index tells all that it holds", pack.Name(n)))
-		b := s.db.Batch()
+		b := s.chunks.DB.Batch()
 		for _, c := range p.chunks {
 			b.SetChunk(c)
 		}
 		return b.Flush()
 	}
 	if !p.orphan {
-		if _, _, err := s.packs.Read(n, 0, p.add); err != nil {
+		if _, _, err := s.chunks.Packs.Read(n, 0, p.add); err != nil {
 			return err
 		}
 	}
 	var whole []string // journals put aside that have no damage any more
 	for _, name := range p.aside {
-		bad, err := s.packs.ReadAside(n, name, p.add)
+		bad, err := s.chunks.Packs.ReadAside(n, name, p.add)
 		if err != nil {
 			return err
 		}
@@ -142,22 +142,22 @@ func (r *rebuild) salvagePack(n uint32, p *suspect) error {
 	kvs := slices.SortedFunc(maps.Values(p.kvs), func(a, b pack.KV) int { return int(min(1, max(-1, int64(a.Seq-b.Seq)))) })
 	if p.damaged && !told {
 		r.o.Logger.Warn("putting a damaged journal aside", "journal", pack.JournalName(n))
-		if err := s.packs.PutAside(n); err != nil {
+		if err := s.chunks.Packs.PutAside(n); err != nil {
 			return err
 		}
 	}
-	mark, err := s.packs.RewriteJournal(n, chunks, kvs)
+	mark, err := s.chunks.Packs.RewriteJournal(n, chunks, kvs)
 	if err != nil {
 		return err
 	}
-	b := s.db.Batch()
+	b := s.chunks.DB.Batch()
 	for _, c := range chunks {
-		if !s.knowsLater(c) {
+		if !s.chunks.KnowsLater(c) {
 			b.SetChunk(c)
 		}
 	}
 	for _, kv := range kvs {
-		if err := s.apply(b, pack.Record{KV: &kv}); err != nil {
+		if err := s.chunks.Apply(b, pack.Record{KV: &kv}); err != nil {
 			return errors.Join(err, b.Flush())
 		}
 	}
@@ -166,7 +166,7 @@ func (r *rebuild) salvagePack(n uint32, p *suspect) error {
 		return err
 	}
 	for _, name := range whole {
-		if err := s.packs.RemoveAside(name); err != nil {
+		if err := s.chunks.Packs.RemoveAside(name); err != nil {
 			return err
 		}
 	}
@@ -187,12 +187,12 @@ func (r *rebuild) believed(p *suspect) ([]pack.Chunk, error) {
 			if c.Loc.Slot() > int64(chunk.MaxEncoded(s.config.Chunk.Max))+chunk.PageSize {
 				continue
 			}
-			buf, err := s.arena.Get(int(c.Loc.Slot()))
+			buf, err := s.chunks.Arena.Get(int(c.Loc.Slot()))
 			if err != nil {
 				return nil, err
 			}
-			errs := s.packs.ReadSlots([]pack.Loc{c.Loc}, [][]byte{buf}, true)
-			s.arena.Put(buf)
+			errs := s.chunks.Packs.ReadSlots([]pack.Loc{c.Loc}, [][]byte{buf}, true)
+			s.chunks.Arena.Put(buf)
 			if errs[0] != nil {
 				r.o.Logger.Warn("a chunk of a damaged journal is not there", "chunk", c.ID.String(), "err", errs[0])
 				continue

@@ -7,6 +7,7 @@ import (
 	"sort"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
@@ -53,12 +54,12 @@ func (d *Draft) Seal(ctx context.Context) (Info, error) {
 			return fail(fmt.Errorf("%s: %w", p, err))
 		}
 	}
-	call(d.s.hooks.sealing)
+	d.s.hooks.sealing.Run()
 	info, changed, err := w.finish()
 	if err != nil {
 		return fail(err)
 	}
-	d.pins.release()
+	d.pins.Release()
 	d.s.announce(d.name)
 	for _, name := range changed {
 		d.s.announce(name)
@@ -70,21 +71,21 @@ func (d *Draft) Seal(ctx context.Context) (Info, error) {
 type sealWriter struct {
 	d       *Draft
 	pb      *manifestpb.Checkpoint
-	puts    []put
+	puts    []chunks.Put
 	bytes   int
 	entries []*manifestpb.Entry
 	size    int // of entries, about
 }
 
 func (w *sealWriter) put(key string, payload []byte) error {
-	w.puts = append(w.puts, put{key, payload})
+	w.puts = append(w.puts, chunks.Put{Key: key, Payload: payload})
 	w.bytes += len(payload)
 	if w.bytes < sealBatch {
 		return nil
 	}
 	puts := w.puts
 	w.puts, w.bytes = nil, 0
-	return w.d.s.commit(puts)
+	return w.d.s.chunks.Commit(puts)
 }
 
 func (w *sealWriter) add(p string, n *node) error {
@@ -107,7 +108,7 @@ func (w *sealWriter) add(p string, n *node) error {
 			e.Segments = append(e.Segments, seg.start)
 			key, payload := manifest.SegmentKey(w.d.id, n.number, seg.start), seg.encoded
 			if payload == nil {
-				if _, payload, err = w.d.s.db.Meta(key); err != nil {
+				if _, payload, err = w.d.s.chunks.DB.Meta(key); err != nil {
 					return fault.Classify("read draft", err)
 				}
 			}
@@ -160,7 +161,7 @@ func (w *sealWriter) finish() (info Info, changed []string, err error) {
 	}
 	if len(roots) > 0 {
 		// The root records make one frame of a journal, which is there as a whole or not at all.
-		if err := s.commit(w.puts); err != nil {
+		if err := s.chunks.Commit(w.puts); err != nil {
 			return Info{}, nil, err
 		}
 		w.puts = nil

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 )
@@ -29,7 +30,7 @@ func TestTagBesideRemove(t *testing.T) {
 		t.Fatal(err)
 	}
 	join()
-	s.hooks = hooks{}
+	s.hooks, s.chunks.Hooks = hooks{}, chunks.Hooks{}
 	for range 2 {
 		if _, err := s.Checkpoint("a"); fault.ClassOf(err) != fault.NotFound {
 			t.Errorf("a is removed, and: %v", err)
@@ -72,7 +73,7 @@ func TestTagBesideRemoveManyTimes(t *testing.T) {
 			t.Errorf("%d of %d that were removed are back, %v", len(names), rounds, err)
 		}
 		left := 0
-		if err := s.db.Metas("", func(key string, _ uint64, payload []byte, _ error) error {
+		if err := s.chunks.DB.Metas("", func(key string, _ uint64, payload []byte, _ error) error {
 			if len(payload) > 0 {
 				left++
 			}
@@ -218,7 +219,7 @@ func TestATagOfTwo(t *testing.T) {
 		pb := clonePB(s.names[name].pb)
 		pb.Tags = []string{"nightly"}
 		puts, err := rootPuts(map[*root]*manifestpb.Checkpoint{s.names[name]: pb})
-		if err = errors.Join(err, s.commit(puts)); err != nil {
+		if err = errors.Join(err, s.chunks.Commit(puts)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -47,7 +47,7 @@ type lookedUp struct {
 
 // where gives the location of a chunk of the segment, the zero one when it is to be looked up.
 func (s *Store) where(seg *segment, i int32) pack.Loc {
-	if l := seg.locs.Load(); l != nil && l.moves == s.moves.Load() {
+	if l := seg.locs.Load(); l != nil && l.moves == s.chunks.CountMoves() {
 		return l.locs[i]
 	}
 	return pack.Loc{}
@@ -87,7 +87,7 @@ func (s *Store) segment(key string) (*segment, error) {
 	if seg := s.segs.get(key); seg != nil {
 		return seg, nil
 	}
-	_, payload, err := s.db.Meta(key)
+	_, payload, err := s.chunks.DB.Meta(key)
 	if errors.Is(err, keys.ErrMissing) {
 		return nil, fmt.Errorf("%w: segment %s is missing", keys.ErrDamaged, key)
 	}
@@ -117,7 +117,7 @@ func (f *File) Locate(off, n int64, stop <-chan struct{}) {
 			return
 		}
 		off = seg.Start + seg.Len
-		moves := f.c.s.moves.Load()
+		moves := f.c.s.chunks.CountMoves()
 		if l := seg.locs.Load(); l != nil && l.moves == moves {
 			continue
 		}
@@ -125,7 +125,7 @@ func (f *File) Locate(off, n int64, stop <-chan struct{}) {
 		for i, c := range seg.Chunks {
 			ids[i] = c.ID
 		}
-		if locs, err := f.c.s.db.Locs(ids); err == nil {
+		if locs, err := f.c.s.chunks.DB.Locs(ids); err == nil {
 			seg.locs.Store(&lookedUp{locs: locs, moves: moves})
 		}
 	}

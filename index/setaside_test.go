@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
@@ -17,13 +18,13 @@ import (
 // packFiles gives the content of everything in the folder of the packs.
 func packFiles(t testing.TB, dir string) map[string][]byte {
 	t.Helper()
-	entries, err := os.ReadDir(filepath.Join(dir, packsName))
+	entries, err := os.ReadDir(filepath.Join(dir, chunks.PacksFolder))
 	if err != nil {
 		t.Fatal(err)
 	}
 	out := map[string][]byte{}
 	for _, e := range entries {
-		if out[e.Name()], err = os.ReadFile(filepath.Join(dir, packsName, e.Name())); err != nil {
+		if out[e.Name()], err = os.ReadFile(filepath.Join(dir, chunks.PacksFolder, e.Name())); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -32,7 +33,7 @@ func packFiles(t testing.TB, dir string) map[string][]byte {
 
 func putBack(t testing.TB, dir, name string, content []byte) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(dir, packsName, name), content, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, chunks.PacksFolder, name), content, 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -51,7 +52,7 @@ func threeCheckpoints(t testing.TB) (*Store, map[string]map[string][]byte) {
 		all[name] = map[string][]byte{"pages-1.img": memory(uint64(i), 3<<20), "inventory.img": []byte(name)}
 		write(t, s, name, all[name])
 		if i < 2 {
-			if err := s.packs.Roll(); err != nil {
+			if err := s.chunks.Packs.Roll(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -124,7 +125,7 @@ func TestDamagedJournal(t *testing.T) {
 					if which == "newest" {
 						name = names[len(names)-2]
 					}
-					harm(t, filepath.Join(s.dir, packsName, name), before[name])
+					harm(t, filepath.Join(s.dir, chunks.PacksFolder, name), before[name])
 					damaged := packFiles(t, s.dir)
 					s = goOver(t, s, all, damaged, strings.TrimSuffix(name, ".journal"))
 					heal(t, s, name, before[name])
@@ -133,7 +134,7 @@ func TestDamagedJournal(t *testing.T) {
 						mustHold(t, s, name, files)
 					}
 					mustVerify(t, s, 0)
-					if list, err := s.SetAside(); err != nil || len(list) > 0 {
+					if list, err := s.chunks.SetAside(); err != nil || len(list) > 0 {
 						t.Errorf("set aside: %+v, %v", list, err)
 					}
 					if res, err := s.GC(t.Context(), GCOptions{}); err != nil || len(res.Kept) > 0 {
@@ -177,12 +178,12 @@ func goOver(t testing.TB, s *Store, all map[string]map[string][]byte, damaged ma
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := s.SetAside()
+	list, err := s.chunks.SetAside()
 	if err != nil {
 		t.Fatal(err)
 	}
 	told := slices.ContainsFunc(v.Problems, func(p Problem) bool { return strings.HasPrefix(p.Pack, n) })
-	if !told || !slices.ContainsFunc(list, func(a SetAside) bool { return strings.HasPrefix(filepath.Base(a.File), n) }) {
+	if !told || !slices.ContainsFunc(list, func(a chunks.SetAside) bool { return strings.HasPrefix(filepath.Base(a.File), n) }) {
 		t.Errorf("verify says %+v, set aside are %+v", v, list)
 	}
 	same("verify")
@@ -212,7 +213,7 @@ func TestJournalAndIndexLost(t *testing.T) {
 			before := packFiles(t, s.dir)
 			names := slices.Sorted(maps.Keys(before))
 			name := names[len(names)-2]
-			path := filepath.Join(s.dir, packsName, name)
+			path := filepath.Join(s.dir, chunks.PacksFolder, name)
 			if missing {
 				if err := os.Remove(path); err != nil {
 					t.Fatal(err)
@@ -220,7 +221,7 @@ func TestJournalAndIndexLost(t *testing.T) {
 			} else {
 				flip(t, path, int64(lastFrame(t, before[name])+20))
 			}
-			if err := os.RemoveAll(filepath.Join(s.dir, dbName)); err != nil {
+			if err := os.RemoveAll(filepath.Join(s.dir, chunks.IndexFolder)); err != nil {
 				t.Fatal(err)
 			}
 			res, err := Repair(t.Context(), s.dir, s.o)
@@ -264,7 +265,7 @@ func TestJournalAndIndexLost(t *testing.T) {
 // TestTornCommit gives a journal the beginning of a frame behind its mark, as a crash does: it is nothing to report, it is not cut off, and gc gives the pack's dead space back.
 func TestTornCommit(t *testing.T) {
 	s, all := threeCheckpoints(t)
-	packs, err := s.packs.Packs()
+	packs, err := s.chunks.Packs.Packs()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +276,7 @@ func TestTornCommit(t *testing.T) {
 	putBack(t, s.dir, pack.Name(n), append(bytes.Clone(files[pack.Name(n)]), memory(9, 1<<20)...))
 	s = openTestStore(t, s.dir, s.o)
 	mustVerify(t, s, 0)
-	if list, err := s.SetAside(); err != nil || len(list) > 0 {
+	if list, err := s.chunks.SetAside(); err != nil || len(list) > 0 {
 		t.Errorf("set aside: %+v, %v", list, err)
 	}
 	s = reopen(t, s)

@@ -15,7 +15,7 @@ import (
 	"syscall"
 
 	"github.com/gpucr/gpucr-fs/index/arena"
-	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
@@ -28,32 +28,19 @@ const _ = uint(pack.MaxValue - manifest.MaxRecord)
 
 // Store is an open store. It is safe for concurrent use.
 type Store struct {
+	chunks *chunks.Store
 	dir    string
 	config Config
 	o      Options
 	log    *slog.Logger
 	lock   io.Closer
-	db     *keys.DB
-	packs  *pack.Set
-	coder  *chunk.Coder
-	arena  *arena.Arena
 	cache  *cache
 	parted seenLately // chunks of which ReadInto was asked for a part
 	segs   segmentCache
-	ingest *ingest
 	stats  counters
-	moves  atomic.Uint64 // how often chunks were given other places: a location that was looked up before may be given back
 
-	gcMu      sync.Mutex      // one collection or verification at a time
-	commitMu  sync.Mutex      // one commit at a time; guards what follows up to over
-	updateMu  sync.Mutex      // one change of a root record at a time
-	sweepMu   sync.RWMutex    // read: a chunk is looked up and pinned; write: chunks are forgotten
-	seq       atomic.Uint64   // of the last metadata record
-	unindexed []pack.Chunk    // journalled, but Badger has not taken them yet
-	unapplied []pack.KV       // keys likewise
-	buried    []pack.Chunk    // journalled as dead, and not yet taken out of Badger
-	unsettled map[string]bool // root keys that a failed commit may have left in a journal
-	over      bool            // the store is closing: nothing is committed any more
+	gcMu     sync.Mutex // one collection or verification at a time
+	updateMu sync.Mutex // one change of a root record at a time
 
 	mu           sync.Mutex
 	closed       bool
@@ -65,19 +52,6 @@ type Store struct {
 	nextWatch    int
 	damagedRoots map[string]bool // ids whose root record could not be read when the store was opened
 
-	pinMu      sync.Mutex
-	pinners    map[*pinner]bool
-	collecting bool // no pinner is forgotten meanwhile
-
-	lossMu    sync.Mutex
-	losses    int   // how often chunks were lost to a failed sync
-	lossCause error // the last time
-
-	asideMu sync.Mutex
-	aside   map[uint32]SetAside // packs whose journal is known to be damaged
-
-	damage damage
-
 	life    context.Context // ends when the store is closed
 	endLife context.CancelFunc
 	hooks   hooks
@@ -85,29 +59,18 @@ type Store struct {
 
 // hooks are called at moments that a test wants to do something in; nil outside of tests.
 type hooks struct {
-	marked    func()         // gc knows what is in use
-	rewriting func(n uint32) // gc has read the journal of pack n, to write it anew
-	moving    func()         // gc has read the keys of a pack that it drops, to journal them elsewhere
-	appended  func()         // a chunk is in its pack, and its worker has told nobody yet
-	updating  func()         // a root record is about to be replaced
-	placed    func()         // optimize has written slots anew, and nobody knows of them
-	checked   func()         // optimize has read them back, and is about to commit
-	moved     func()         // the index knows them
-	located   func()         // a reader knows where a chunk is, and has not read it
-	sealing   func()         // the files of a draft are in their manifests, the root record is not written
-	clock     *clock         // of verifications
+	marked   chunks.Hook // gc knows what is in use
+	updating chunks.Hook // a root record is about to be replaced
+	placed   chunks.Hook // optimize has written slots anew, and nobody knows of them
+	checked  chunks.Hook // optimize has read them back, and is about to commit
+	moved    chunks.Hook // the index knows them
+	located  chunks.Hook // a reader knows where a chunk is, and has not read it
+	sealing  chunks.Hook // the files of a draft are in their manifests, the root record is not written
+	clock    *clock      // of verifications
 }
-
-func call(hook func()) {
-	if hook != nil {
-		hook()
-	}
-}
-
-var errClosed = errors.New("the store is closed")
 
 type counters struct {
-	hits, misses, read, fetched, written, stored, chunksNew, chunksDup, zero, errors atomic.Int64
+	hits, misses, read, fetched, written, zero, errors atomic.Int64
 }
 
 // Open opens the store at dir for reading and writing; one process at a time (Class InUse, with the holder in the text). It finishes what a crash left undone. Class
@@ -145,8 +108,8 @@ func Open(ctx context.Context, dir string, o Options) (*Store, error) {
 
 func openLocked(ctx context.Context, dir string, config Config, o Options, lock io.Closer) (*Store, error) {
 	const op = "open store"
-	dbDir := filepath.Join(dir, dbName)
-	packDir := filepath.Join(dir, packsName)
+	dbDir := filepath.Join(dir, chunks.IndexFolder)
+	packDir := filepath.Join(dir, chunks.PacksFolder)
 	if _, err := o.Storage.Stat(packDir); err != nil {
 		return nil, &fault.Error{Class: fault.Corrupt, Op: op, File: packDir, Err: err, Hint: "restore the folder from a backup"}
 	}
@@ -187,7 +150,7 @@ func openLocked(ctx context.Context, dir string, config Config, o Options, lock 
 
 // openOver opens the store whose index is d. It closes d when it fails.
 func openOver(dir string, config Config, o Options, d *keys.DB, lock io.Closer) (*Store, error) {
-	packs, err := pack.Open(filepath.Join(dir, packsName), pack.Options{Store: config.identity(), PackSize: config.PackSize, FreeFloor: o.FreeFloor, Logger: o.Logger,
+	packs, err := pack.Open(filepath.Join(dir, chunks.PacksFolder), pack.Options{Store: config.identity(), PackSize: config.PackSize, FreeFloor: o.FreeFloor, Logger: o.Logger,
 		Storage: o.Storage})
 	if err != nil {
 		return nil, errors.Join(fault.Classify("open store", err), d.Close())
@@ -196,11 +159,11 @@ func openOver(dir string, config Config, o Options, d *keys.DB, lock io.Closer) 
 	if err != nil {
 		return nil, errors.Join(err, packs.Close(), d.Close())
 	}
-	if err := s.recover(); err != nil {
+	if err := s.chunks.Recover(); err != nil {
 		s.stop()
 		return nil, err
 	}
-	if err := s.loadDamage(); err != nil {
+	if err := s.loadRoots(); err != nil {
 		s.stop()
 		return nil, err
 	}
@@ -212,21 +175,23 @@ func openOver(dir string, config Config, o Options, d *keys.DB, lock io.Closer) 
 }
 
 func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set) (*Store, error) {
-	coder, err := chunk.NewCoder(o.Workers, config.Chunk.Max)
-	if err != nil {
-		return nil, &fault.Error{Op: "open store", Err: err}
-	}
 	// What is kept for reuse counts as cache.
 	spares := min(8<<20, o.CacheSize/8)
 	a := arena.New(spares)
 	s := &Store{
-		dir: dir, config: config, o: o, log: o.Logger, db: d, packs: packs, coder: coder, arena: a, cache: newCache(a, o.CacheSize-spares),
+		dir: dir, config: config, o: o, log: o.Logger, cache: newCache(a, o.CacheSize-spares),
 		roots: map[string]*root{}, names: map[string]*root{}, drafts: map[string]*Draft{}, watchers: map[int]func(string){},
-		pinners: map[*pinner]bool{}, damage: damage{slots: map[chunk.ID]pack.Loc{}, dirty: map[chunk.ID]bool{}, doomed: map[chunk.ID]pack.Loc{}}, damagedRoots: map[string]bool{},
-		aside: map[uint32]SetAside{}, unsettled: map[string]bool{},
+		damagedRoots: map[string]bool{},
+	}
+	var err error
+	s.chunks, err = chunks.New(d, packs, chunks.Options{
+		Dir: dir, Logger: o.Logger, Arena: a, Records: s, ReadOnly: o.ReadOnly, Workers: o.Workers, IngestWorkers: o.Tuning.IngestWorkers,
+		MaxChunk: config.Chunk.Max, PackSize: config.PackSize, CommitEvery: o.Tuning.CommitEvery, ShrinkJournal: o.Tuning.ShrinkJournal,
+	})
+	if err != nil {
+		return nil, err
 	}
 	s.life, s.endLife = context.WithCancel(context.Background())
-	s.ingest = newIngest(s)
 	return s, nil
 }
 
@@ -266,7 +231,7 @@ func (s *Store) Close() error {
 	s.endLife()
 	s.gcMu.Lock() // what runs ends first
 	defer s.gcMu.Unlock()
-	if err := s.recordDamage(); err != nil {
+	if err := s.chunks.RecordDamage(); err != nil {
 		s.log.Warn("the damage that was met could not be recorded", "err", err, "hint", "gpucr-fs verify finds it again")
 	}
 	err := s.stop()
@@ -289,15 +254,9 @@ func (s *Store) during(ctx context.Context) (context.Context, context.CancelFunc
 // stop ends the goroutines and closes the files.
 func (s *Store) stop() error {
 	s.endLife()
-	s.ingest.close()
-	s.commitMu.Lock()
-	s.over = true
-	s.commitMu.Unlock()
+	s.chunks.Stop()
 	s.cache.drop()
-	s.coder.Close()
-	err := errors.Join(s.packs.Close(), s.db.Close())
-	s.arena.Close()
-	return err
+	return s.chunks.Close()
 }
 
 // Dir gives the absolute path of the store.
@@ -311,11 +270,11 @@ func (s *Store) Stats() Stats {
 	s.mu.Lock()
 	drafts := len(s.drafts)
 	s.mu.Unlock()
-	free, _ := s.packs.Free() // 0 where the file system does not say
-	c := &s.stats
+	free, _ := s.chunks.Packs.Free() // 0 where the file system does not say
+	c, in := &s.stats, &s.chunks.Counts
 	return Stats{
 		Hits: c.hits.Load(), Misses: c.misses.Load(), BytesRead: c.read.Load(), BytesFetched: c.fetched.Load(), BytesWritten: c.written.Load(),
-		BytesStored: c.stored.Load(), ChunksNew: c.chunksNew.Load(), ChunksDup: c.chunksDup.Load(), ZeroBytes: c.zero.Load(),
+		BytesStored: in.Stored.Load(), ChunksNew: in.New.Load(), ChunksDup: in.Dup.Load(), ZeroBytes: c.zero.Load(),
 		CacheBytes: s.cache.size(), Errors: c.errors.Load(), OpenDrafts: int64(drafts), FreeBytes: free,
 	}
 }

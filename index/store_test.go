@@ -185,7 +185,7 @@ func TestRoundTrip(t *testing.T) {
 			s = reopen(t, s)
 			mustHold(t, s, "a", files)
 			scratch := 2 * s.o.Workers * arena.Size(chunk.MaxEncoded(s.config.Chunk.Max)) // the workers keep one each
-			if n := s.arena.InUse() - s.cache.size(); n > int64(scratch) {
+			if n := s.chunks.Arena.InUse() - s.cache.size(); n > int64(scratch) {
 				t.Errorf("%d bytes of buffers are not given back", n-int64(scratch))
 			}
 		})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/storage"
@@ -78,7 +79,7 @@ func (t Tuning) keys() keys.Tuning { return keys.Tuning{Memory: t.IndexMemory, S
 
 func (t *Tuning) setDefaults(workers int) {
 	if t.CommitEvery == 0 {
-		t.CommitEvery = CommitEvery
+		t.CommitEvery = chunks.CommitEvery
 	}
 	if t.ShrinkJournal == 0 {
 		t.ShrinkJournal = 1 << 20
@@ -272,22 +273,22 @@ type Problem struct {
 
 // VerifyResult is what a verification saw. The store is sound when Problems is empty.
 type VerifyResult struct {
-	Checkpoints int        `json:"checkpoints"`
-	Chunks      int64      `json:"chunks"`
-	Bytes       int64      `json:"bytes"` // stored payload read and checked
-	Problems    []Problem  `json:"problems"`
-	SetAside    []SetAside `json:"set_aside,omitempty"` // what is kept without being accounted for
-	Begun       time.Time  `json:"begun,omitzero"`      // where it went on with another one: when that began
-	Earlier     int64      `json:"earlier,omitempty"`   // bytes that the other one had read and checked
+	Checkpoints int               `json:"checkpoints"`
+	Chunks      int64             `json:"chunks"`
+	Bytes       int64             `json:"bytes"` // stored payload read and checked
+	Problems    []Problem         `json:"problems"`
+	SetAside    []chunks.SetAside `json:"set_aside,omitempty"` // what is kept without being accounted for
+	Begun       time.Time         `json:"begun,omitzero"`      // where it went on with another one: when that began
+	Earlier     int64             `json:"earlier,omitempty"`   // bytes that the other one had read and checked
 }
 
 // RepairResult says what a rebuild of the index brought back.
 type RepairResult struct {
-	Checkpoints int        `json:"checkpoints"`
-	Chunks      int64      `json:"chunks"`
-	Packs       int        `json:"packs"`
-	Lost        []string   `json:"lost"`                // checkpoints that could not be brought back, with the reason
-	SetAside    []SetAside `json:"set_aside,omitempty"` // what is kept without being accounted for
+	Checkpoints int               `json:"checkpoints"`
+	Chunks      int64             `json:"chunks"`
+	Packs       int               `json:"packs"`
+	Lost        []string          `json:"lost"`                // checkpoints that could not be brought back, with the reason
+	SetAside    []chunks.SetAside `json:"set_aside,omitempty"` // what is kept without being accounted for
 }
 
 // Stats are counters since the store was opened.
@@ -305,4 +306,8 @@ type Stats struct {
 	Errors       int64 `json:"errors"`        // reads that failed
 	OpenDrafts   int64 `json:"open_drafts"`   // checkpoints being written
 	FreeBytes    int64 `json:"free_bytes"`    // left on the store's file system
+}
+
+var policies = map[Compression]chunk.Policy{
+	CompressAuto: chunk.PolicyAuto, CompressZstd: chunk.PolicyZstd, CompressS2: chunk.PolicyS2, CompressNone: chunk.PolicyNone,
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -33,7 +34,7 @@ func beside(fn func()) (join func()) {
 // rebuilt gives the store as its journals alone tell it.
 func rebuilt(t testing.TB, s *Store) *Store {
 	t.Helper()
-	if err := errors.Join(s.Close(), os.RemoveAll(filepath.Join(s.dir, dbName))); err != nil {
+	if err := errors.Join(s.Close(), os.RemoveAll(filepath.Join(s.dir, chunks.IndexFolder))); err != nil {
 		t.Fatal(err)
 	}
 	if res, err := Repair(t.Context(), s.dir, s.o); err != nil || len(res.Lost) > 0 {
@@ -90,7 +91,7 @@ func TestGCSparesSlotsOfAnAbortedDraft(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.hooks.marked = nil
-	if s.packs.Active() < 2 {
+	if s.chunks.Packs.Active() < 2 {
 		t.Fatal("no pack was filled")
 	}
 	write(t, s, "new", files)
@@ -110,27 +111,15 @@ func TestGCSparesWhatIsBeingCommitted(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.hooks.marked = func() {
-		s.commitMu.Lock()
-		defer s.commitMu.Unlock()
-		b := s.db.Batch()
-		if _, _, err := s.packs.Read(1, 0, func(r pack.Record) error {
-			if r.Chunk != nil {
-				b.DeleteChunk(r.Chunk.ID)
-				s.unindexed = append(s.unindexed, *r.Chunk)
-			}
-			return nil
-		}); err != nil {
-			t.Error(err)
-		}
-		if err := b.Flush(); err != nil || len(s.unindexed) == 0 {
-			t.Errorf("%d chunks, %v", len(s.unindexed), err)
+		if n, err := s.chunks.LoseIndexed(1); err != nil || n == 0 {
+			t.Errorf("%d chunks, %v", n, err)
 		}
 	}
 	if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.hooks = hooks{}
-	if err := s.commit(nil); err != nil {
+	s.hooks, s.chunks.Hooks = hooks{}, chunks.Hooks{}
+	if err := s.chunks.Commit(nil); err != nil {
 		t.Fatal(err)
 	}
 	write(t, s, "new", files)
@@ -143,8 +132,8 @@ func TestGCSparesWhatIsBeingCommitted(t *testing.T) {
 // recent for ever, somebody would be told of its slot after gc has given that back.
 func TestRecentChunksAreForgotten(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
-	s.hooks.appended = func() {
-		if err := s.commit(nil); err != nil {
+	s.chunks.Hooks.Appended = func() {
+		if err := s.chunks.Commit(nil); err != nil {
 			t.Error(err)
 		}
 	}
@@ -154,7 +143,7 @@ func TestRecentChunksAreForgotten(t *testing.T) {
 	if err := d.Abort(); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(s.ingest.recent); n > 0 {
+	if n := len(s.chunks.RecentChunks()); n > 0 {
 		t.Errorf("%d chunks that the index knows count as recent for ever", n)
 	}
 	if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
@@ -183,7 +172,7 @@ func TestCommitWhileGCRewritesAJournal(t *testing.T) {
 		fill(t, d, files)
 		settled(t, d)
 	}
-	s.hooks.rewriting = func(n uint32) {
+	s.chunks.Hooks.Rewriting = func(n uint32) {
 		rewritten = append(rewritten, n)
 		join = beside(func() { mustSeal(t, d) })
 	}
@@ -191,7 +180,7 @@ func TestCommitWhileGCRewritesAJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 	join()
-	s.hooks = hooks{}
+	s.hooks, s.chunks.Hooks = hooks{}, chunks.Hooks{}
 	if !slices.Equal(rewritten, []uint32{1}) {
 		t.Fatalf("journals written anew: %v", rewritten)
 	}
@@ -214,7 +203,7 @@ func TestCommitWhileGCDropsAPack(t *testing.T) {
 	if err := s.SetProfile("stays", []byte("old")); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.packs.Roll(); err != nil {
+	if err := s.chunks.Packs.Roll(); err != nil {
 		t.Fatal(err)
 	}
 	write(t, s, "newer", files)
@@ -222,7 +211,7 @@ func TestCommitWhileGCDropsAPack(t *testing.T) {
 		t.Fatal(err)
 	}
 	join := func() {}
-	s.hooks.moving = func() {
+	s.chunks.Hooks.Moving = func() {
 		join = beside(func() {
 			if err := s.SetProfile("stays", []byte("new")); err != nil {
 				t.Error(err)
@@ -231,7 +220,7 @@ func TestCommitWhileGCDropsAPack(t *testing.T) {
 	}
 	res, err := s.GC(t.Context(), GCOptions{})
 	join()
-	s.hooks = hooks{}
+	s.hooks, s.chunks.Hooks = hooks{}, chunks.Hooks{}
 	if err != nil || res.PacksGone != 1 {
 		t.Fatalf("%+v, %v", res, err)
 	}
@@ -265,7 +254,7 @@ func TestDamageIsRemembered(t *testing.T) {
 			t.Run(name+"/"+how, func(t *testing.T) {
 				s := newTestStore(t, testOptions(t))
 				write(t, s, "a", files)
-				flip(t, s.packs.PackPath(1), 5)
+				flip(t, s.chunks.Packs.PackPath(1), 5)
 				find(t, s)
 				s = between(t, s)
 				write(t, s, "b", files)
@@ -294,18 +283,18 @@ func TestDamageThatHasGone(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	files := map[string][]byte{"pages-1.img": memory(1, 4<<20)}
 	write(t, s, "a", files)
-	flip(t, s.packs.PackPath(1), 5)
+	flip(t, s.chunks.Packs.PackPath(1), 5)
 	mustVerify(t, s, 1)
-	flip(t, s.packs.PackPath(1), 5)
+	flip(t, s.chunks.Packs.PackPath(1), 5)
 	s = reopen(t, s)
-	if len(s.damage.slots) != 1 {
-		t.Errorf("damage known after opening: %v", s.damage.slots)
+	if len(s.chunks.DamagedChunks()) != 1 {
+		t.Errorf("damage known after opening: %v", s.chunks.DamagedChunks())
 	}
 	mustVerify(t, s, 0)
 	s = reopen(t, s)
 	write(t, s, "b", files)
-	if n := s.Stats().BytesStored; n > 0 || len(s.damage.slots) > 0 {
-		t.Errorf("%d bytes stored again, damage %v", n, s.damage.slots)
+	if n := s.Stats().BytesStored; n > 0 || len(s.chunks.DamagedChunks()) > 0 {
+		t.Errorf("%d bytes stored again, damage %v", n, s.chunks.DamagedChunks())
 	}
 }
 
@@ -316,12 +305,12 @@ func TestDamagedSlotNotYetIndexed(t *testing.T) {
 	d := create(t, s, "a", CreateOptions{})
 	fill(t, d, files)
 	settled(t, d)
-	if len(s.ingest.recent) == 0 {
+	if len(s.chunks.RecentChunks()) == 0 {
 		t.Fatal("no chunk is stored")
 	}
-	for id, r := range s.ingest.recent {
-		s.setDamaged(id, r.loc)
-		flip(t, s.packs.PackPath(1), r.loc.Offset())
+	for id, loc := range s.chunks.RecentChunks() {
+		s.chunks.SetDamaged(id, loc)
+		flip(t, s.chunks.Packs.PackPath(1), loc.Offset())
 	}
 	write(t, s, "b", files)
 	mustSeal(t, d)
@@ -330,7 +319,7 @@ func TestDamagedSlotNotYetIndexed(t *testing.T) {
 	mustHold(t, s, "b", files)
 	s = reopen(t, s)
 	mustHold(t, s, "a", files)
-	if n := len(s.ingest.recent); n > 0 {
+	if n := len(s.chunks.RecentChunks()); n > 0 {
 		t.Errorf("%d chunks count as recent", n)
 	}
 }
@@ -360,8 +349,8 @@ func TestGCBesideADamagedCheckpoint(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			b := s.db.Batch()
-			if err := s.db.Chunks(func(id chunk.ID, loc pack.Loc, err error) error {
+			b := s.chunks.DB.Batch()
+			if err := s.chunks.DB.Chunks(func(id chunk.ID, loc pack.Loc, err error) error {
 				if err == nil && loc.Pack == 1 && !shared[id] {
 					b.DeleteChunk(id)
 				}
@@ -419,8 +408,8 @@ func TestGCBesideADamagedCheckpoint(t *testing.T) {
 }
 
 func (s *Store) deleteKeys(prefix string) error {
-	b := s.db.Batch()
-	if err := s.db.MetaKeys(prefix, func(key string) error {
+	b := s.chunks.DB.Batch()
+	if err := s.chunks.DB.MetaKeys(prefix, func(key string) error {
 		b.DeleteMeta(key)
 		return nil
 	}); err != nil {
@@ -435,7 +424,7 @@ func TestGCLeavesAPackAlone(t *testing.T) {
 	files := map[string][]byte{"f": memory(1, 40<<20)}
 	write(t, s, "a", files)
 	var chunks []pack.Chunk
-	if _, _, err := s.packs.Read(1, 0, func(r pack.Record) error {
+	if _, _, err := s.chunks.Packs.Read(1, 0, func(r pack.Record) error {
 		if r.Chunk != nil {
 			chunks = append(chunks, *r.Chunk)
 		}
@@ -443,7 +432,7 @@ func TestGCLeavesAPackAlone(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.packs.RewriteJournal(1, chunks[:len(chunks)/2], nil); err != nil {
+	if _, err := s.chunks.Packs.RewriteJournal(1, chunks[:len(chunks)/2], nil); err != nil {
 		t.Fatal(err)
 	}
 	if res, err := s.GC(t.Context(), GCOptions{}); err != nil || !slices.Equal(res.Kept, []string{pack.Name(1)}) {

@@ -154,7 +154,7 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 		return u, err
 	}
 	u.Reclaimable = dry.Reclaimable
-	packs, err := s.packs.Packs()
+	packs, err := s.chunks.Packs.Packs()
 	if err != nil {
 		return u, fault.Classify("usage", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
@@ -45,10 +46,10 @@ func (s *Store) Verify(ctx context.Context, o VerifyOptions) (VerifyResult, erro
 	if o.Progress == nil {
 		o.Progress = func(int64, int64) {}
 	}
-	if err := s.commit(nil); err != nil {
+	if err := s.chunks.Commit(nil); err != nil {
 		return VerifyResult{}, err
 	}
-	v := &verification{s: s, o: o, used: marks{}, bad: map[chunk.ID]string{}, unlisted: map[uint32]*bitset{}}
+	v := &verification{s: s, o: o, used: chunks.Slots{}, bad: map[chunk.ID]string{}, unlisted: map[uint32]*chunks.Pages{}}
 	v.res.Problems = []Problem{}
 	c := wallClock
 	if s.hooks.clock != nil {
@@ -69,7 +70,7 @@ func (s *Store) Verify(ctx context.Context, o VerifyOptions) (VerifyResult, erro
 	}
 	err := v.check(ctx)
 	// What is reported has been recorded: whoever stores the content again, in whatever process, heals it.
-	if e := s.recordDamage(); e != nil && len(v.bad) > 0 {
+	if e := s.chunks.RecordDamage(); e != nil && len(v.bad) > 0 {
 		v.problem(Problem{Text: "the damage could not be recorded, so content that comes by again may be taken for stored: " + e.Error()})
 	}
 	switch {
@@ -99,7 +100,7 @@ func (v *verification) check(ctx context.Context) error {
 		return err
 	}
 	// A chunk in use may have been stored anew a moment ago: its journal is to tell of it when it is read.
-	if err := v.s.commit(nil); err != nil {
+	if err := v.s.chunks.Commit(nil); err != nil {
 		return err
 	}
 	if err := v.payload(ctx); err != nil {
@@ -113,9 +114,9 @@ func (v *verification) check(ctx context.Context) error {
 
 // setAside adds what is kept without being accounted for, and is not among the problems already.
 func (v *verification) setAside() error {
-	all, err := v.s.SetAside()
+	all, err := v.s.chunks.SetAside()
 	for _, a := range all {
-		if !slices.ContainsFunc(v.res.Problems, func(p Problem) bool { return p.Pack != "" && filepath.Join(packsName, p.Pack) == a.File }) {
+		if !slices.ContainsFunc(v.res.Problems, func(p Problem) bool { return p.Pack != "" && filepath.Join(chunks.PacksFolder, p.Pack) == a.File }) {
 			v.res.SetAside = append(v.res.SetAside, a)
 		}
 	}
@@ -127,8 +128,8 @@ type verification struct {
 	o        VerifyOptions
 	roots    []*root
 	pbs      []*manifestpb.Checkpoint
-	used     marks              // slots that the chosen checkpoints use
-	unlisted map[uint32]*bitset // packs whose journals lack slots in use, and the slots that they list
+	used     chunks.Slots             // slots that the chosen checkpoints use
+	unlisted map[uint32]*chunks.Pages // packs whose journals lack slots in use, and the slots that they list
 	pace     pace
 	progress *verifyProgress // nil where not all of the store is verified
 
@@ -186,7 +187,7 @@ func (v *verification) manifests(ctx context.Context) error {
 				if err != nil {
 					return bad(e.Path, seg.Start+firstUse(seg, ci), err)
 				}
-				v.used.set(loc)
+				v.used.Set(loc)
 			}
 			return nil
 		}, bad)
@@ -208,20 +209,20 @@ func firstUse(seg *manifest.Segment, ci int) int64 {
 
 // payload reads the packs.
 func (v *verification) payload(ctx context.Context) error {
-	packs, err := v.s.packs.Packs()
+	packs, err := v.s.chunks.Packs.Packs()
 	if err != nil {
 		return err
 	}
 	var total int64
 	for _, n := range packs {
-		if size, err := v.s.packs.Size(n); err == nil {
+		if size, err := v.s.chunks.Packs.Size(n); err == nil {
 			total += size
 		}
 	}
 	for n := range v.used {
 		if !slices.Contains(packs, n) {
 			v.problem(Problem{Pack: pack.JournalName(n), Text: "the journal is gone"})
-			v.unlisted[n] = &bitset{}
+			v.unlisted[n] = &chunks.Pages{}
 		}
 	}
 	if v.progress != nil {
@@ -249,7 +250,7 @@ func (v *verification) readRest(ctx context.Context, n uint32, list []pack.Chunk
 	done := v.progress.done(n, list)
 	var again []pack.Chunk
 	for _, c := range list[:done] {
-		if v.s.isDamaged(c.ID, c.Loc) {
+		if v.s.chunks.IsDamaged(c.ID, c.Loc) {
 			again = append(again, c)
 		} else {
 			v.res.Earlier += c.Loc.Slot()
@@ -272,11 +273,11 @@ func (v *verification) readUnlisted(ctx context.Context, total int64) error {
 		return nil
 	}
 	byPack := map[uint32][]pack.Chunk{}
-	err := v.s.db.Chunks(func(id chunk.ID, loc pack.Loc, err error) error {
+	err := v.s.chunks.DB.Chunks(func(id chunk.ID, loc pack.Loc, err error) error {
 		if err != nil {
 			return nil // found by those who look for the chunk
 		}
-		if seen := v.unlisted[loc.Pack]; seen != nil && v.used[loc.Pack].has(loc.Page) && !seen.has(loc.Page) {
+		if seen := v.unlisted[loc.Pack]; seen != nil && v.used[loc.Pack].Has(loc.Page) && !seen.Has(loc.Page) {
 			byPack[loc.Pack] = append(byPack[loc.Pack], pack.Chunk{ID: id, Loc: loc})
 		}
 		return ctx.Err()
@@ -295,23 +296,23 @@ func (v *verification) readUnlisted(ctx context.Context, total int64) error {
 
 // listed gives the chunks of pack n that are to be read, in the order of their slots.
 func (v *verification) listed(n uint32) ([]pack.Chunk, error) {
-	mark, err := v.s.db.Mark(n)
+	mark, err := v.s.chunks.DB.Mark(n)
 	if err != nil {
 		return nil, err
 	}
-	dead, err := v.s.deadSlots(n, 0)
+	dead, err := v.s.chunks.DeadSlots(n, 0)
 	if err != nil {
 		return nil, err
 	}
-	seen := &bitset{}
+	seen := &chunks.Pages{}
 	var list []pack.Chunk
-	end, bad, err := v.s.packs.Read(n, 0, func(r pack.Record) error {
+	end, bad, err := v.s.chunks.Packs.Read(n, 0, func(r pack.Record) error {
 		c := r.Chunk
 		if c == nil || dead[c.Loc.Page] {
 			return nil
 		}
-		seen.set(c.Loc.Page)
-		if len(v.o.Names) > 0 && !v.used[n].has(c.Loc.Page) {
+		seen.Set(c.Loc.Page)
+		if len(v.o.Names) > 0 && !v.used[n].Has(c.Loc.Page) {
 			return nil
 		}
 		// The id is uniformly distributed: its first two bytes choose the subset.
@@ -326,12 +327,12 @@ func (v *verification) listed(n uint32) ([]pack.Chunk, error) {
 	for _, b := range bad {
 		v.problem(Problem{Pack: pack.JournalName(n), Offset: b.Off, Text: fmt.Sprintf("%d bytes of the journal are damaged: %s", b.Len, b.Text)})
 	}
-	v.s.judge(n, mark, end, bad)
+	v.s.chunks.Judge(n, mark, end, bad)
 	if mark > end && len(bad) == 0 {
 		v.problem(Problem{Pack: pack.JournalName(n), Offset: end, Text: fmt.Sprintf("the journal has lost its last %d bytes", mark-end)})
 	}
 	if used := v.used[n]; used != nil {
-		if page, lost := used.missing(seen); lost {
+		if page, lost := used.Missing(seen); lost {
 			if len(bad) == 0 && mark <= end {
 				v.problem(Problem{Pack: pack.JournalName(n), Offset: int64(page) * chunk.PageSize, Text: "the journal does not list chunks that are in use"})
 			}
@@ -379,26 +380,26 @@ func (v *verification) checkRun(run []pack.Chunk, bytes, total int64) error {
 	s := v.s
 	locs, bufs := make([]pack.Loc, len(run)), make([][]byte, len(run))
 	for i, c := range run {
-		b, err := s.arena.Get(int(c.Loc.Slot()))
+		b, err := s.chunks.Arena.Get(int(c.Loc.Slot()))
 		if err != nil {
 			return err
 		}
 		locs[i], bufs[i] = c.Loc, b
 	}
-	errs := s.packs.ReadSlots(locs, bufs, true)
+	errs := s.chunks.Packs.ReadSlots(locs, bufs, true)
 	for i, c := range run {
 		data, err := bufs[i], errs[i]
 		if err == nil {
-			data, err = s.decode(c.Loc, data)
+			data, err = s.chunks.Decode(c.Loc, data)
 		}
 		if err == nil && chunk.Sum(data) != c.ID {
 			err = fmt.Errorf("pack %s at %d: %w: the content is not what its id says", pack.Name(c.Loc.Pack), c.Loc.Offset(), pack.ErrCorrupt)
 		}
-		s.arena.Put(data)
+		s.chunks.Arena.Put(data)
 		if err != nil {
 			v.foundBad(c, err)
 		} else {
-			s.setSound(c)
+			s.chunks.SetSound(c)
 		}
 	}
 	v.mu.Lock()
@@ -412,10 +413,10 @@ func (v *verification) checkRun(run []pack.Chunk, bytes, total int64) error {
 }
 
 func (v *verification) foundBad(c pack.Chunk, err error) {
-	if loc, e := v.s.locate(c.ID); e == nil && loc != c.Loc {
+	if loc, e := v.s.chunks.Locate(c.ID); e == nil && loc != c.Loc {
 		return // stored anew elsewhere: nobody reads this slot
 	}
-	v.s.setDamaged(c.ID, c.Loc)
+	v.s.chunks.SetDamaged(c.ID, c.Loc)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.bad[c.ID] = err.Error()

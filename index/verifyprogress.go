@@ -210,7 +210,7 @@ func (p *verifyProgress) note() {
 func (p *verifyProgress) feed(h *blake3.Hasher, list []pack.Chunk) {
 	b := make([]byte, 0, len(chunk.ID{})+pack.LocSize)
 	for _, c := range list {
-		if !p.s.isDamaged(c.ID, c.Loc) {
+		if !p.s.chunks.IsDamaged(c.ID, c.Loc) {
 			b = pack.AppendLoc(append(b[:0], c.ID[:]...), c.Loc)
 			h.Write(b)
 		}
@@ -249,7 +249,7 @@ func (p *verifyProgress) saveLocked() {
 	p.mu.Lock()
 	b := encodeProgress(p.begun, p.packs, p.s.config.identity())
 	p.mu.Unlock()
-	err := p.s.recordDamage()
+	err := p.s.chunks.RecordDamage()
 	if err == nil {
 		err = storage.WriteFile(p.s.o.Storage, filepath.Join(p.s.dir, progressName), b)
 	}

@@ -160,7 +160,7 @@ func TestVerifyGoesOn(t *testing.T) {
 	if all.Earlier != 0 || !all.Begun.IsZero() {
 		t.Errorf("%+v", all)
 	}
-	if packs, err := s.packs.Packs(); err != nil || len(packs) < 3 {
+	if packs, err := s.chunks.Packs.Packs(); err != nil || len(packs) < 3 {
 		t.Fatalf("packs %v, %v", packs, err)
 	}
 	first := interrupted(t, s, VerifyOptions{}, 5<<20)
@@ -224,7 +224,7 @@ func TestVerifyGoesOnAfterAKill(t *testing.T) {
 	opts.Workers = 1 // nothing is written while it copies
 	s := newTestStore(t, opts)
 	write(t, s, "a", bigFiles())
-	flip(t, s.packs.PackPath(1), 5)
+	flip(t, s.chunks.Packs.PackPath(1), 5)
 	c := &testClock{step: saveEvery}
 	s.hooks.clock = c.clock()
 	killed := filepath.Join(t.TempDir(), "store")
@@ -258,7 +258,7 @@ func TestVerifyGoesOnAndFindsOldDamage(t *testing.T) {
 	begin := func(t *testing.T) *Store {
 		s := newTestStore(t, testOptions(t))
 		write(t, s, "a", bigFiles())
-		flip(t, s.packs.PackPath(1), 5)
+		flip(t, s.chunks.Packs.PackPath(1), 5)
 		interrupted(t, s, VerifyOptions{}, 24<<20)
 		return reopen(t, s)
 	}
@@ -278,15 +278,17 @@ func TestVerifyGoesOnAndFindsOldDamage(t *testing.T) {
 	})
 	t.Run("record lost", func(t *testing.T) {
 		s := begin(t)
-		if len(s.damage.slots) != 1 {
-			t.Fatalf("damage %v", s.damage.slots)
+		if len(s.chunks.DamagedChunks()) != 1 {
+			t.Fatalf("damage %v", s.chunks.DamagedChunks())
 		}
-		clear(s.damage.slots)
+		for id, loc := range s.chunks.DamagedChunks() {
+			s.chunks.SetSound(pack.Chunk{ID: id, Loc: loc})
+		}
 		check(t, s, 1)
 	})
 	t.Run("put right", func(t *testing.T) {
 		s := begin(t)
-		flip(t, s.packs.PackPath(1), 5)
+		flip(t, s.chunks.Packs.PackPath(1), 5)
 		check(t, s, 0)
 	})
 	t.Run("stored anew", func(t *testing.T) {
@@ -314,17 +316,17 @@ func TestVerifyGoesOnBesideChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	exists := func(s *Store, n uint32) bool { return s.packs.Exists(n) }
+	exists := func(s *Store, n uint32) bool { return s.chunks.Packs.Exists(n) }
 	t.Run("grown", func(t *testing.T) {
 		s := newTestStore(t, testOptions(t))
 		write(t, s, "a", map[string][]byte{"f": memory(1, 8<<20)})
-		st, err := os.Stat(s.packs.PackPath(1))
+		st, err := os.Stat(s.chunks.Packs.PackPath(1))
 		if err != nil {
 			t.Fatal(err)
 		}
 		interrupted(t, s, VerifyOptions{}, st.Size()) // all has been read
 		write(t, s, "b", map[string][]byte{"f": memory(2, 4<<20)})
-		flip(t, s.packs.PackPath(1), st.Size()+5)
+		flip(t, s.chunks.Packs.PackPath(1), st.Size()+5)
 		if v := resumeVerify(t, s); len(v.Problems) != 1 || v.Earlier != st.Size() {
 			t.Errorf("%+v", v)
 		}
@@ -364,13 +366,13 @@ func TestVerifyGoesOnBesideChanges(t *testing.T) {
 		remove(t, s, "a")
 		s = reopen(t, s)
 		write(t, s, "b", map[string][]byte{"f": memory(2, 4<<20)})
-		n := s.packs.Active()
+		n := s.chunks.Packs.Active()
 		packs := progressOf(t, part, s)
 		if len(packs) != 1 || n == 0 {
 			t.Fatalf("packs %v, %d takes appends", packs, n)
 		}
 		var last pack.Chunk
-		if _, _, err := s.packs.Read(n, 0, func(r pack.Record) error {
+		if _, _, err := s.chunks.Packs.Read(n, 0, func(r pack.Record) error {
 			if r.Chunk != nil {
 				last = *r.Chunk
 			}
@@ -378,7 +380,7 @@ func TestVerifyGoesOnBesideChanges(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		flip(t, s.packs.PackPath(n), last.Loc.Offset())
+		flip(t, s.chunks.Packs.PackPath(n), last.Loc.Offset())
 		for _, p := range packs {
 			packs = map[uint32]readPart{n: {last.Loc.Page, p.sum}} // only the sum is of other slots
 		}
@@ -406,7 +408,7 @@ func TestHostileProgress(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	write(t, s, "a", bigFiles())
 	all := mustVerify(t, s, 0)
-	flip(t, s.packs.PackPath(1), 5)
+	flip(t, s.chunks.Packs.PackPath(1), 5)
 	interrupted(t, s, VerifyOptions{}, 25<<20)
 	good, err := os.ReadFile(progressFile(s))
 	if err != nil {
@@ -477,7 +479,7 @@ func TestProgressThatCannotBeSaved(t *testing.T) {
 	interrupted(t, s, VerifyOptions{}, 24<<20)
 	mustBeGone(t, progressFile(s))
 	fail = ""
-	flip(t, s.packs.PackPath(1), 5)
+	flip(t, s.chunks.Packs.PackPath(1), 5)
 	s.hooks.clock = nil
 	fail = ".journal"
 	interrupted(t, s, VerifyOptions{}, 24<<20)

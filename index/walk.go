@@ -68,7 +68,7 @@ func (s *Store) walkSegments(ctx context.Context, r *root, pb *manifestpb.Checkp
 
 // readSegment gives segment i of an entry and checks that it is what the entry says.
 func (s *Store) readSegment(id string, e *manifestpb.Entry, i int) (*manifest.Segment, error) {
-	_, payload, err := s.db.Meta(manifest.SegmentKey(id, e.Number, e.Segments[i]))
+	_, payload, err := s.chunks.DB.Meta(manifest.SegmentKey(id, e.Number, e.Segments[i]))
 	if errors.Is(err, keys.ErrMissing) {
 		return nil, fmt.Errorf("%w: a part of the manifest is missing", keys.ErrDamaged)
 	}
@@ -107,25 +107,9 @@ func (l *locator) locate(id chunk.ID) (pack.Loc, error) {
 	if slot.id == id {
 		return slot.loc, nil
 	}
-	loc, err := l.s.locate(id)
+	loc, err := l.s.chunks.Locate(id)
 	if err == nil {
 		*slot = located{id, loc}
 	}
 	return loc, err
-}
-
-// marks is the set of slots that manifests use, by pack.
-type marks map[uint32]*bitset
-
-func (m marks) set(l pack.Loc) (fresh bool) {
-	b := m[l.Pack]
-	if b == nil {
-		b = &bitset{}
-		m[l.Pack] = b
-	}
-	if b.has(l.Page) {
-		return false
-	}
-	b.set(l.Page)
-	return true
 }

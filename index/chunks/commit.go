@@ -1,7 +1,6 @@
-package index
+package chunks
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -11,19 +10,19 @@ import (
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
-// put is a metadata key to write; a nil payload deletes it.
-type put struct {
-	key     string
-	payload []byte
+// Put is a metadata key to write; a nil payload deletes it.
+type Put struct {
+	Key     string
+	Payload []byte
 }
 
-// commit makes all finished chunks durable and indexed, and the given keys with them, in this order.
-func (s *Store) commit(puts []put) error {
-	return s.commitIf(puts, func() error { return nil })
+// Commit makes all finished chunks durable and indexed, and the given keys with them, in this order.
+func (s *Store) Commit(puts []Put) error {
+	return s.CommitIf(puts, func() error { return nil })
 }
 
-// commitIf is commit if ok gives nil while no other commit runs.
-func (s *Store) commitIf(puts []put, ok func() error) error {
+// CommitIf is commit if ok gives nil while no other commit runs.
+func (s *Store) CommitIf(puts []Put, ok func() error) error {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	s.takeLosses()
@@ -33,15 +32,15 @@ func (s *Store) commitIf(puts []put, ok func() error) error {
 	return s.commitLocked(puts)
 }
 
-// commitLocked is commit for who holds commitMu. Sequence numbers are given here: the index applies records in the order
-// in which they are committed, a rebuilt one in the order of their numbers.
-func (s *Store) commitLocked(puts []put) error {
+// commitLocked is commit for who holds commitMu. Sequence numbers are given here: the index applies records in the
+// order in which they are committed, a rebuilt one in the order of their numbers.
+func (s *Store) commitLocked(puts []Put) error {
 	if s.over {
 		return fault.Classify("commit", errClosed)
 	}
 	if s.o.ReadOnly {
 		if len(puts) > 0 {
-			return s.mayWrite("commit")
+			return s.MayWrite("commit")
 		}
 		return nil
 	}
@@ -53,9 +52,9 @@ func (s *Store) commitLocked(puts []put) error {
 	puts = slices.Concat(settled, told, puts)
 	kvs := make([]pack.KV, len(puts))
 	for i, p := range puts {
-		kvs[i] = pack.KV{Seq: s.seq.Add(1), Key: p.key, Value: p.payload, Delete: p.payload == nil}
+		kvs[i] = pack.KV{Seq: s.seq.Add(1), Key: p.Key, Value: p.Payload, Delete: p.Payload == nil}
 	}
-	done, err := s.packs.Commit(kvs)
+	done, err := s.Packs.Commit(kvs)
 	if err != nil {
 		s.damage.untell(ids)
 		s.commitFailed(kvs, done.Lost, err)
@@ -68,12 +67,12 @@ func (s *Store) commitLocked(puts []put) error {
 	return nil
 }
 
-// commitKVs is commit for keys that have their sequence number. They must be later than what the index has.
-func (s *Store) commitKVs(kvs []pack.KV) error {
+// CommitKVs is commit for keys that have their sequence number. They must be later than what the index has.
+func (s *Store) CommitKVs(kvs []pack.KV) error {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	s.takeLosses()
-	done, err := s.packs.Commit(kvs)
+	done, err := s.Packs.Commit(kvs)
 	if err != nil {
 		s.commitFailed(kvs, done.Lost, err)
 		return fault.Classify("commit", err)
@@ -81,16 +80,16 @@ func (s *Store) commitKVs(kvs []pack.KV) error {
 	return s.indexCommitted(done, kvs)
 }
 
-// indexCommitted gives the index what a commit has journalled, and what an earlier failure left out. Call with commitMu
-// held.
+// indexCommitted gives the index what a commit has journalled, and what an earlier failure left out. Call with
+// commitMu held.
 func (s *Store) indexCommitted(done pack.Committed, kvs []pack.KV) error {
 	// What a failed batch left out goes first: its journals are about to be marked as applied.
 	chunks := append(s.unindexed, done.Chunks...)
 	kvs = append(s.unapplied, kvs...)
-	b := s.db.Batch()
+	b := s.DB.Batch()
 	var gone []pack.Chunk
 	for _, c := range s.buried {
-		if loc, err := s.db.Loc(c.ID); err == nil && loc == c.Loc {
+		if loc, err := s.DB.Loc(c.ID); err == nil && loc == c.Loc {
 			b.DeleteChunk(c.ID)
 			gone = append(gone, c)
 		}
@@ -104,7 +103,7 @@ func (s *Store) indexCommitted(done pack.Committed, kvs []pack.KV) error {
 	}
 	err := b.Flush()
 	if err == nil && len(kvs) > 0 {
-		err = s.db.Sync()
+		err = s.DB.Sync()
 	}
 	if err != nil {
 		s.unindexed, s.unapplied = chunks, kvs
@@ -136,44 +135,15 @@ func applyKVs(b *keys.Batch, kvs []pack.KV) {
 	}
 }
 
-// putLocal writes keys to Badger alone: what belongs to a draft need not outlive the index.
-func (s *Store) putLocal(puts []put) error {
-	b := s.db.Batch()
+// PutLocal writes keys to Badger alone: what belongs to a draft need not outlive the index.
+func (s *Store) PutLocal(puts []Put) error {
+	b := s.DB.Batch()
 	for _, p := range puts {
-		if p.payload == nil {
-			b.DeleteMeta(p.key)
+		if p.Payload == nil {
+			b.DeleteMeta(p.Key)
 		} else {
-			b.SetMeta(p.key, 0, p.payload)
+			b.SetMeta(p.Key, 0, p.Payload)
 		}
 	}
 	return fault.Classify("write index", b.Flush())
-}
-
-// rewriteJournal writes the journal of pack n anew, so that it holds just chunks and kvs. The mark goes first: one beyond the end of a journal always means that
-// the journal has lost something. It gives the length of the new journal.
-func (s *Store) rewriteJournal(n uint32, chunks []pack.Chunk, kvs []pack.KV) (int64, error) {
-	if err := s.forgetMark(n); err != nil {
-		return 0, err
-	}
-	mark, err := s.packs.RewriteJournal(n, chunks, kvs)
-	if err != nil {
-		return 0, err
-	}
-	b := s.db.Batch()
-	b.SetMark(n, mark)
-	return mark, b.Flush()
-}
-
-// dropPack removes a pack without live chunks. The mark goes first: the number may be used again.
-func (s *Store) dropPack(n uint32) error {
-	if err := s.forgetMark(n); err != nil {
-		return err
-	}
-	return s.packs.Drop(n)
-}
-
-func (s *Store) forgetMark(n uint32) error {
-	b := s.db.Batch()
-	b.DeleteMark(n)
-	return errors.Join(b.Flush(), s.db.Sync())
 }

@@ -1,4 +1,4 @@
-package index
+package chunks
 
 import (
 	"errors"
@@ -10,24 +10,27 @@ import (
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
-// recover applies to Badger what the journals hold beyond their applied marks, and reads the root records. It changes nothing in the folder of the packs.
+// Recover applies to Badger what the journals hold beyond their applied marks, and reads what is known of damage.
+// It changes nothing in the folder of the packs.
 //
-// A journal ends in half a frame when its writer was killed. That begins at the mark or behind it, since the mark is set before anybody is told that a commit is
-// done: nobody was promised what it would have said. All else that is no valid frame is damage to something that was promised, as is a journal shorter than its mark.
-// It is reported, its pack takes no more appends, and gc leaves the pack alone; what Badger knows of it can be read as ever.
-func (s *Store) recover() error {
-	packs, err := s.packs.Packs()
+// A journal ends in half a frame when its writer was killed. That begins at the mark or behind it, since the mark
+// is set before anybody is told that a commit is done: nobody was promised what it would have said. All else that
+// is no valid frame is damage to something that was promised, as is a journal shorter than its mark. It is
+// reported, its pack takes no more appends, and gc leaves the pack alone; what Badger knows of it can be read as
+// ever.
+func (s *Store) Recover() error {
+	packs, err := s.Packs.Packs()
 	if err != nil {
 		return fault.Classify("open store", err)
 	}
-	err = s.db.Marks(func(n uint32) {
-		s.packs.NeverUse(n)
+	err = s.DB.Marks(func(n uint32) {
+		s.Packs.NeverUse(n)
 		if !slices.Contains(packs, n) {
-			s.keepAside(n, SetAside{File: filepath.Join(packsName, pack.JournalName(n)), Text: "damaged: the journal is gone"})
+			s.KeepAside(n, SetAside{File: filepath.Join(PacksFolder, pack.JournalName(n)), Text: "damaged: the journal is gone"})
 		}
 	})
 	if err != nil {
-		return s.openError(dbName, err)
+		return s.openError(IndexFolder, err)
 	}
 	for _, n := range packs {
 		if err := s.replay(n); err != nil {
@@ -47,20 +50,20 @@ func (s *Store) recover() error {
 	for _, a := range list {
 		s.log.Error("set aside", "file", a.File, "offset", a.Offset, "why", a.Text)
 	}
-	return s.loadRoots()
+	return s.loadDamage()
 }
 
 // resume lets the newest pack take appends again, if it is whole and nothing lies behind what its journal tells.
 func (s *Store) resume(n uint32) error {
-	if s.isAside(n) || !s.packs.Exists(n) {
+	if s.IsAside(n) || !s.Packs.Exists(n) {
 		return nil
 	}
-	mark, err := s.db.Mark(n)
+	mark, err := s.DB.Mark(n)
 	if err != nil {
 		return err
 	}
 	var payload int64
-	end, bad, err := s.packs.Read(n, 0, func(r pack.Record) error {
+	end, bad, err := s.Packs.Read(n, 0, func(r pack.Record) error {
 		if c := r.Chunk; c != nil {
 			payload = max(payload, c.Loc.Offset()+c.Loc.Slot())
 		}
@@ -69,10 +72,10 @@ func (s *Store) resume(n uint32) error {
 	if err != nil {
 		return err
 	}
-	if s.judge(n, mark, end, bad); len(bad) > 0 || payload >= s.config.PackSize {
+	if s.Judge(n, mark, end, bad); len(bad) > 0 || payload >= s.o.PackSize {
 		return nil
 	}
-	resumed, err := s.packs.Resume(n, payload, end)
+	resumed, err := s.Packs.Resume(n, payload, end)
 	if err == nil && !resumed {
 		s.log.Info("the newest pack has got all that it will: behind what was committed lies what was not", "pack", pack.Name(n))
 	}
@@ -88,29 +91,29 @@ func (s *Store) openError(file string, err error) error {
 		e.Class = fault.Corrupt
 	}
 	if e.Hint == "" {
-		e.Hint = fault.RepairHint(s.dir)
+		e.Hint = fault.RepairHint(s.o.Dir)
 	}
 	return e
 }
 
 // replay applies the journal of pack n from its mark on.
 func (s *Store) replay(n uint32) error {
-	mark, err := s.db.Mark(n)
+	mark, err := s.DB.Mark(n)
 	if err != nil {
 		return err
 	}
-	size, err := s.packs.JournalSize(n)
+	size, err := s.Packs.JournalSize(n)
 	if err != nil {
 		return err
 	}
 	if mark >= size {
 		if mark > size {
-			s.judge(n, mark, size, nil)
+			s.Judge(n, mark, size, nil)
 		}
 		return nil
 	}
 	dead := map[uint32]bool{}
-	_, bad, err := s.packs.Read(n, mark, func(r pack.Record) error {
+	_, bad, err := s.Packs.Read(n, mark, func(r pack.Record) error {
 		if r.Dead != nil {
 			dead[r.Dead.Loc.Page] = true
 		}
@@ -123,19 +126,20 @@ func (s *Store) replay(n uint32) error {
 		return err
 	}
 	if len(bad) > 0 && bad[0].Off == mark {
-		// Another journal may have been put in the place of the one that was read before: it may tell of slots that have been given back since.
-		if s.judge(n, mark, size, nil); s.isAside(n) {
+		// Another journal may have been put in the place of the one that was read before: it may tell of slots that
+		// have been given back since.
+		if s.Judge(n, mark, size, nil); s.IsAside(n) {
 			return nil
 		}
 	}
-	b := s.db.Batch()
+	b := s.DB.Batch()
 	applied := 0
-	end, bad, err := s.packs.Read(n, mark, func(r pack.Record) error {
-		if c := r.Chunk; c != nil && (dead[c.Loc.Page] || s.knowsLater(*c)) {
+	end, bad, err := s.Packs.Read(n, mark, func(r pack.Record) error {
+		if c := r.Chunk; c != nil && (dead[c.Loc.Page] || s.KnowsLater(*c)) {
 			return nil
 		}
 		applied++
-		return s.apply(b, r)
+		return s.Apply(b, r)
 	})
 	if err != nil {
 		return errors.Join(err, b.Flush())
@@ -143,15 +147,15 @@ func (s *Store) replay(n uint32) error {
 	switch {
 	case len(bad) == 1 && bad[0].Off == end:
 		s.log.Info("a crash left a commit half written", "journal", pack.JournalName(n), "at", end, "bytes", size-end)
-		s.packs.EndAt(n, end)
+		s.Packs.EndAt(n, end)
 	case len(bad) > 0:
-		s.judge(n, mark, size, bad)
+		s.Judge(n, mark, size, bad)
 		end = bad[0].Off
 	}
-	if s.db.ReadOnly() && applied == 0 {
+	if s.DB.ReadOnly() && applied == 0 {
 		return nil
 	}
-	if err := s.packs.SyncJournal(n); err != nil {
+	if err := s.Packs.SyncJournal(n); err != nil {
 		return errors.Join(err, b.Flush())
 	}
 	b.SetMark(n, end)
@@ -164,36 +168,24 @@ func (s *Store) replay(n uint32) error {
 	return nil
 }
 
-// knowsLater says whether the index has c at a later place: it was stored anew since.
-func (s *Store) knowsLater(c pack.Chunk) bool {
-	loc, err := s.db.Loc(c.ID)
+// KnowsLater says whether the index has c at a later place: it was stored anew since.
+func (s *Store) KnowsLater(c pack.Chunk) bool {
+	loc, err := s.DB.Loc(c.ID)
 	return err == nil && (loc.Pack > c.Loc.Pack || loc.Pack == c.Loc.Pack && loc.Page > c.Loc.Page)
 }
 
-// deadSlots gives the slots, by page, that the journal of pack n calls dead from mark on.
-func (s *Store) deadSlots(n uint32, mark int64) (map[uint32]bool, error) {
-	dead := map[uint32]bool{}
-	_, _, err := s.packs.Read(n, mark, func(r pack.Record) error {
-		if r.Dead != nil {
-			dead[r.Dead.Loc.Page] = true
-		}
-		return nil
-	})
-	return dead, err
-}
-
-// apply adds one journal record to b, unless the index holds a later one.
-func (s *Store) apply(b *keys.Batch, r pack.Record) error {
+// Apply adds one journal record to b, unless the index holds a later one.
+func (s *Store) Apply(b *keys.Batch, r pack.Record) error {
 	switch {
 	case r.Chunk != nil:
 		b.SetChunk(*r.Chunk)
 	case r.Dead != nil:
-		loc, err := s.db.Loc(r.Dead.ID)
+		loc, err := s.DB.Loc(r.Dead.ID)
 		if err == nil && loc.Pack == r.Dead.Loc.Pack && loc.Page == r.Dead.Loc.Page {
 			b.DeleteChunk(r.Dead.ID)
 		}
 	case r.KV != nil:
-		if seq, _, err := s.db.Meta(r.KV.Key); err == nil && seq >= r.KV.Seq {
+		if seq, _, err := s.DB.Meta(r.KV.Key); err == nil && seq >= r.KV.Seq {
 			return nil
 		}
 		kv := *r.KV

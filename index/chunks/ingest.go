@@ -1,26 +1,23 @@
-package index
+package chunks
 
 import (
-	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/fault"
-	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
-// CommitEvery is how many bytes are appended between two commits while nothing is sealed: it bounds what a crash makes to be stored again, and the memory that locations
-// not yet in the index take.
+// CommitEvery is how many bytes are appended between two commits while nothing is sealed: it bounds what a crash
+// makes to be stored again, and the memory that locations not yet in the index take.
 const CommitEvery = 256 << 20
 
 // ingest turns full chunk buffers into references: a pool of workers that hash, look up, compress and append.
 type ingest struct {
 	s    *Store
-	jobs chan *pending
+	jobs chan *Pending
 	wg   sync.WaitGroup
 
 	gate   sync.RWMutex // read: a chunk is handed to the workers, or a commit is begun; write: closed changes
@@ -34,14 +31,14 @@ type ingest struct {
 	commits    sync.WaitGroup
 }
 
-// pending is a chunk on its way. The result is valid once done is closed.
-type pending struct {
+// Pending is a chunk on its way. The result is valid once done is closed.
+type Pending struct {
 	buf    []byte // from the arena; the worker gives it back
 	policy chunk.Policy
-	pins   *pinner
-	done   chan struct{}
-	ref    manifest.ChunkRef
-	err    error
+	pins   *Pins
+	Done   chan struct{}
+	Ref    manifest.ChunkRef
+	Err    error
 }
 
 // recent is a chunk whose location the index does not know yet. loc and err are valid once done is closed.
@@ -52,14 +49,10 @@ type recent struct {
 	indexed pack.Loc // what a commit indexed before done was closed; guarded by ingest.mu
 }
 
-var policies = map[Compression]chunk.Policy{
-	CompressAuto: chunk.PolicyAuto, CompressZstd: chunk.PolicyZstd, CompressS2: chunk.PolicyS2, CompressNone: chunk.PolicyNone,
-}
-
 func newIngest(s *Store) *ingest {
 	// The queue keeps them busy while a writer splits the next chunk, and bounds the buffers.
-	in := &ingest{s: s, jobs: make(chan *pending, 2*s.o.Workers), recent: map[chunk.ID]*recent{}}
-	for range s.o.Tuning.IngestWorkers {
+	in := &ingest{s: s, jobs: make(chan *Pending, 2*s.o.Workers), recent: map[chunk.ID]*recent{}}
+	for range s.o.IngestWorkers {
 		in.wg.Add(1)
 		go in.work()
 	}
@@ -76,16 +69,21 @@ func (in *ingest) close() {
 	in.commits.Wait()
 }
 
+// Submit hands a full buffer of the arena to the workers; it waits when all are busy. What it becomes is pinned by p.
+func (s *Store) Submit(buf []byte, policy chunk.Policy, p *Pins) *Pending {
+	return s.ingest.submit(buf, policy, p)
+}
+
 // submit hands a full buffer to the workers; it waits when all are busy.
-func (in *ingest) submit(buf []byte, policy chunk.Policy, p *pinner) *pending {
-	c := &pending{buf: buf, policy: policy, pins: p, done: make(chan struct{})}
+func (in *ingest) submit(buf []byte, policy chunk.Policy, p *Pins) *Pending {
+	c := &Pending{buf: buf, policy: policy, pins: p, Done: make(chan struct{})}
 	in.gate.RLock()
 	defer in.gate.RUnlock()
 	if in.closed {
-		c.err = errClosed
-		in.s.arena.Put(c.buf)
+		c.Err = errClosed
+		in.s.Arena.Put(c.buf)
 		c.buf = nil
-		close(c.done)
+		close(c.Done)
 		return c
 	}
 	in.jobs <- c
@@ -94,22 +92,22 @@ func (in *ingest) submit(buf []byte, policy chunk.Policy, p *pinner) *pending {
 
 func (in *ingest) work() {
 	defer in.wg.Done()
-	scratch, err := in.s.arena.Get(chunk.MaxEncoded(in.s.config.Chunk.Max))
+	scratch, err := in.s.Arena.Get(chunk.MaxEncoded(in.s.o.MaxChunk))
 	for c := range in.jobs {
 		if err != nil {
-			c.err = err
+			c.Err = err
 		} else {
-			c.ref, c.err = in.store(c, scratch)
+			c.Ref, c.Err = in.store(c, scratch)
 		}
-		in.s.arena.Put(c.buf)
+		in.s.Arena.Put(c.buf)
 		c.buf = nil
-		close(c.done)
+		close(c.Done)
 	}
-	in.s.arena.Put(scratch)
+	in.s.Arena.Put(scratch)
 }
 
 // store gives the reference of a chunk, storing it if the store lacks it.
-func (in *ingest) store(c *pending, scratch []byte) (manifest.ChunkRef, error) {
+func (in *ingest) store(c *Pending, scratch []byte) (manifest.ChunkRef, error) {
 	s := in.s
 	id := chunk.Sum(c.buf)
 	s.sweepMu.RLock()
@@ -120,7 +118,7 @@ func (in *ingest) store(c *pending, scratch []byte) (manifest.ChunkRef, error) {
 	}
 	c.pins.pin(loc)
 	if dup {
-		s.stats.chunksDup.Add(1)
+		s.Counts.Dup.Add(1)
 	}
 	return manifest.ChunkRef{ID: id, Len: uint32(len(c.buf)), Stored: uint32(loc.Slot())}, nil
 }
@@ -133,16 +131,16 @@ func (in *ingest) locate(id chunk.ID, content []byte, policy chunk.Policy, scrat
 		return r.loc, true, r.err
 	}
 	known := false
-	r.loc, r.err = s.db.Loc(id)
-	known = r.err == nil && int(r.loc.Raw) == len(content) && !s.isDamaged(id, r.loc) && s.packs.Reaches(r.loc)
+	r.loc, r.err = s.DB.Loc(id)
+	known = r.err == nil && int(r.loc.Raw) == len(content) && !s.IsDamaged(id, r.loc) && s.Packs.Reaches(r.loc)
 	if !known {
-		stored, codec := s.coder.Encode(policy, content, scratch)
-		r.loc, r.err = s.packs.Append(id, stored, len(content), codec)
+		stored, codec := s.Coder.Encode(policy, content, scratch)
+		r.loc, r.err = s.Packs.Append(id, stored, len(content), codec)
 		if r.err == nil {
-			s.stats.chunksNew.Add(1)
-			s.stats.stored.Add(r.loc.Slot())
+			s.Counts.New.Add(1)
+			s.Counts.Stored.Add(r.loc.Slot())
 			s.tellHealed(id)
-			call(s.hooks.appended)
+			s.Hooks.Appended.Run()
 		}
 	}
 	r.err = fault.Classify("store chunk", r.err)
@@ -152,7 +150,7 @@ func (in *ingest) locate(id chunk.ID, content []byte, policy chunk.Policy, scrat
 	}
 	in.mu.Unlock()
 	close(r.done)
-	if !known && r.err == nil && in.since.Add(r.loc.Slot()) >= s.o.Tuning.CommitEvery {
+	if !known && r.err == nil && in.since.Add(r.loc.Slot()) >= s.o.CommitEvery {
 		in.commitSoon()
 	}
 	return r.loc, known, r.err
@@ -170,7 +168,7 @@ func (in *ingest) enter(id chunk.ID) (r *recent, ours bool) {
 		}
 		in.mu.Unlock()
 		<-r.done
-		if r.err != nil || !in.s.isDamaged(id, r.loc) {
+		if r.err != nil || !in.s.IsDamaged(id, r.loc) {
 			return r, false
 		}
 		// It was stored a moment ago and cannot be read: it is stored once more, and the commit to come indexes the
@@ -195,7 +193,7 @@ func (in *ingest) commitSoon() {
 	go func() {
 		defer in.commits.Done()
 		defer in.committing.Store(false)
-		if err := in.s.commit(nil); err != nil {
+		if err := in.s.Commit(nil); err != nil {
 			in.s.log.Error("commit failed; it is tried again with the next", "err", err)
 		}
 	}()
@@ -217,33 +215,4 @@ func (in *ingest) indexed(chunks []pack.Chunk) {
 			}
 		}
 	}
-}
-
-// locate gives the location of a chunk that a manifest names.
-func (s *Store) locate(id chunk.ID) (pack.Loc, error) {
-	s.ingest.mu.Lock()
-	r := s.ingest.recent[id]
-	s.ingest.mu.Unlock()
-	if r != nil {
-		<-r.done
-		if r.err == nil {
-			return r.loc, nil
-		}
-	}
-	loc, err := s.db.Loc(id)
-	if errors.Is(err, keys.ErrMissing) {
-		return loc, errors.New("the index does not know its chunk " + id.String()[:12])
-	}
-	return loc, err
-}
-
-// whereIs gives the location of a chunk of want bytes. It is known, unless that is zero, or the chunk has been found damaged since: then it may have been stored anew.
-func (s *Store) whereIs(id chunk.ID, want uint32, known pack.Loc) (loc pack.Loc, err error) {
-	if loc = known; loc == (pack.Loc{}) || s.metDamage(id) {
-		loc, err = s.locate(id)
-	}
-	if err == nil && loc.Raw != want {
-		err = fmt.Errorf("%w: chunk of %d bytes, not %d", keys.ErrDamaged, loc.Raw, want)
-	}
-	return loc, err
 }

@@ -1,4 +1,4 @@
-package index
+package chunks
 
 import (
 	"encoding/hex"
@@ -14,12 +14,12 @@ import (
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
-// damagePrefix begins the keys under which damage is recorded: the id of a chunk, and as value the slot in which it was
-// found damaged. Like all keys they are journalled, so they outlive the index.
+// damagePrefix begins the keys under which damage is recorded: the id of a chunk, and as value the slot in which it
+// was found damaged. Like all keys they are journalled, so they outlive the index.
 //
-// A record speaks of one slot. When the chunk is stored anew, its location is another one and the record means nothing
-// for it any more; it stays as long as the chunk does, so that nobody trusts a location that he looked up before. It is
-// deleted when that very slot is found sound, and with the chunk.
+// A record speaks of one slot. When the chunk is stored anew, its location is another one and the record means
+// nothing for it any more; it stays as long as the chunk does, so that nobody trusts a location that he looked up
+// before. It is deleted when that very slot is found sound, and with the chunk.
 const damagePrefix = "damage/"
 
 func damageKey(id chunk.ID) string { return damagePrefix + id.String() }
@@ -36,7 +36,7 @@ type damage struct {
 
 // loadDamage reads the records of damage.
 func (s *Store) loadDamage() error {
-	err := s.db.Metas(damagePrefix, func(key string, _ uint64, payload []byte, err error) error {
+	err := s.DB.Metas(damagePrefix, func(key string, _ uint64, payload []byte, err error) error {
 		id, loc, err := decodeDamage(key, payload, err)
 		if err != nil {
 			s.log.Error("a record of damage cannot be read", "key", key, "err", err, "hint", "gpucr-fs verify finds the damage again")
@@ -60,8 +60,8 @@ func decodeDamage(key string, payload []byte, err error) (id chunk.ID, loc pack.
 	return id, loc, err
 }
 
-// isDamaged says whether the chunk was found damaged at this very place, or may be gone from there.
-func (s *Store) isDamaged(id chunk.ID, loc pack.Loc) bool {
+// IsDamaged says whether the chunk was found damaged at this very place, or may be gone from there.
+func (s *Store) IsDamaged(id chunk.ID, loc pack.Loc) bool {
 	s.damage.mu.Lock()
 	defer s.damage.mu.Unlock()
 	at, ok := s.damage.slots[id]
@@ -72,18 +72,18 @@ func (s *Store) isDamaged(id chunk.ID, loc pack.Loc) bool {
 	return ok && at.Pack == loc.Pack && at.Page == loc.Page
 }
 
-// metDamage says whether the chunk was found damaged anywhere: where it lies may have changed since.
-func (s *Store) metDamage(id chunk.ID) bool {
+// MetDamage says whether the chunk was found damaged anywhere: where it lies may have changed since.
+func (s *Store) MetDamage(id chunk.ID) bool {
 	s.damage.mu.Lock()
 	defer s.damage.mu.Unlock()
 	_, ok := s.damage.slots[id]
 	return ok
 }
 
-// setDamaged remembers that a chunk is damaged where it lies: when its content comes by again it is stored anew, which
+// SetDamaged remembers that a chunk is damaged where it lies: when its content comes by again it is stored anew, which
 // heals every checkpoint that uses it. The next commit makes that durable. news: it was not known.
-func (s *Store) setDamaged(id chunk.ID, loc pack.Loc) (news bool) {
-	if now, err := s.locate(id); err == nil && now != loc {
+func (s *Store) SetDamaged(id chunk.ID, loc pack.Loc) (news bool) {
+	if now, err := s.Locate(id); err == nil && now != loc {
 		return false // it has been stored anew elsewhere
 	}
 	d := &s.damage
@@ -97,8 +97,8 @@ func (s *Store) setDamaged(id chunk.ID, loc pack.Loc) (news bool) {
 	return true
 }
 
-// setSound forgets that a chunk was damaged at this place.
-func (s *Store) setSound(c pack.Chunk) {
+// SetSound forgets that a chunk was damaged at this place.
+func (s *Store) SetSound(c pack.Chunk) {
 	d := &s.damage
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -126,19 +126,19 @@ func (s *Store) forgetDamage(gone []pack.Chunk) {
 
 // tellHealed logs that a chunk that had been damaged was stored anew.
 func (s *Store) tellHealed(id chunk.ID) {
-	if s.metDamage(id) {
+	if s.MetDamage(id) {
 		s.log.Info("a damaged chunk was stored anew", "chunk", id.String())
 	}
 }
 
 // takePuts gives the keys that tell what the journals do not tell yet, and counts them as told.
-func (d *damage) takePuts() (puts []put, ids []chunk.ID) {
+func (d *damage) takePuts() (puts []Put, ids []chunk.ID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for id := range d.dirty {
-		p := put{key: damageKey(id)}
+		p := Put{Key: damageKey(id)}
 		if loc, ok := d.slots[id]; ok {
-			p.payload = pack.AppendLoc(nil, loc)
+			p.Payload = pack.AppendLoc(nil, loc)
 		}
 		puts = append(puts, p)
 	}
@@ -156,8 +156,8 @@ func (d *damage) untell(ids []chunk.ID) {
 	}
 }
 
-// recordDamage makes durable what is known of damage; a store that is open for reading only keeps it in memory.
-func (s *Store) recordDamage() error {
+// RecordDamage makes durable what is known of damage; a store that is open for reading only keeps it in memory.
+func (s *Store) RecordDamage() error {
 	if s.o.ReadOnly {
 		return nil
 	}
@@ -167,12 +167,12 @@ func (s *Store) recordDamage() error {
 	if n == 0 {
 		return nil
 	}
-	return s.commit(nil)
+	return s.Commit(nil)
 }
 
-// unreadable tells of a chunk that a reader could not read, once.
-func (s *Store) unreadable(id chunk.ID, loc pack.Loc, err error) {
-	if (errors.Is(err, pack.ErrCorrupt) || errors.Is(err, keys.ErrDamaged)) && s.setDamaged(id, loc) {
+// Unreadable tells of a chunk that a reader could not read, once.
+func (s *Store) Unreadable(id chunk.ID, loc pack.Loc, err error) {
+	if (errors.Is(err, pack.ErrCorrupt) || errors.Is(err, keys.ErrDamaged)) && s.SetDamaged(id, loc) {
 		s.log.Error("unreadable chunk", "chunk", id.String(), "err", err)
 		s.ingest.commitSoon()
 	}

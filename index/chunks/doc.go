@@ -1,0 +1,66 @@
+// Package chunks is the store of chunks: it takes content, keeps each chunk once, says where it lies, and gives up what
+// is journalled as dead. What chunks are for is the business of the rooms above.
+//
+// # Ingest
+//
+// Full chunks go to a pool of workers that hash, look up, compress and append, while the writer fills the next chunk.
+// What has been appended and is not in the index yet is among the recent chunks; a look-up asks there first. Memory is
+// bounded by the workers and what CommitEvery lets through.
+//
+// # Commit order
+//
+// Payload, sync packs, journal frames, sync journals, Badger batch, sync Badger. Every CommitEvery bytes, and whenever
+// keys are to last. After a crash Recover applies to Badger what the journals hold beyond the applied mark.
+//
+// # What cannot be accounted for
+//
+// Nothing here cuts or deletes what journals and index together cannot explain. It stays in its place or is put aside
+// under another name, and is reported (SetAside). The mark of a journal tells torn from damaged: nobody is told that a
+// commit is done before the mark is set, so half a frame behind the mark is what a crash left, and nothing was
+// promised. Bytes before the mark that are no frame, a journal shorter than its mark, and a journal that is gone are
+// damage. Then
+//
+//   - the index serves reads as before, for it has all that the journal told up to the mark;
+//   - the pack takes no more appends, and gc leaves it alone and goes on with the others;
+//   - with the bytes or the file put back all is as it was.
+//
+// # A failed sync
+//
+// What a failed sync was to cover is lost for the store, whatever can still be read of it (lost.go): content is stored
+// anew when it comes by again, a draft that refers to lost chunks is not sealed. Keys of a failed commit may be in a
+// journal nevertheless, so the next commit says what is true of their roots. A failure of Badger loses nothing, for the
+// journals are ahead of it; the commit fails, and is taken back in the same way.
+//
+// # What is given back
+//
+// A slot that is punched was journalled as dead before, or was never journalled and never will be; and nobody is told of
+// it again, or reads it on behalf of a checkpoint or a draft. This room sees to two of the three ways to a slot, and
+// whoever collects sees to the manifests.
+//
+//  1. A look-up by content (ingest). It finds a slot and pins it with sweepMu held for reading. A pack is planned, its
+//     dead journalled, and the index made to forget them in one go with sweepMu held for writing (Bury): whoever looked
+//     up before has pinned the slot, whoever does afterwards is not told of it. Pins of a draft last until it and its
+//     files are closed, and while a collection runs none is forgotten (KeepPins).
+//  2. A commit, which puts into the index what has been journalled. commitMu is held as well, and what an earlier
+//     failure left out is indexed first: all that the journal lists is in the index and no longer among the recent
+//     chunks, so taking it out of the index is final.
+//
+// A journal is written anew, and keys are moved out of a pack that goes, with commitMu held too, from what the journal
+// says then.
+//
+// # Moves
+//
+// A chunk gets another place only once that is synced and has been read back (Adopt). A reader who knows the old slot
+// finds its guard wrong once it has been given back, and looks the chunk up again (ReadMoved): no slot is used twice
+// while the store is open.
+//
+// # Damage
+//
+// A chunk that cannot be read is recorded under its slot, in the journals (damage.go). When its content comes by again
+// it is stored anew, which heals every checkpoint that uses it.
+//
+// # Lock order
+//
+// commitMu, sweepMu, (pack's own locks), (RootRecords' locks), pinMu, Pins.mu, damage.mu, ingest.mu. lossMu and asideMu
+// are held for a look or a note.
+package chunks

@@ -1,0 +1,209 @@
+package chunks
+
+import (
+	"errors"
+
+	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/keys"
+	"github.com/gpucr/gpucr-fs/index/manifest"
+	"github.com/gpucr/gpucr-fs/index/pack"
+)
+
+// avoid sees to it that nobody is told of these chunks while they are in the index, as if they were damaged.
+func (s *Store) avoid(chunks []pack.Chunk) {
+	s.damage.mu.Lock()
+	defer s.damage.mu.Unlock()
+	for _, c := range chunks {
+		s.damage.doomed[c.ID] = c.Loc
+	}
+}
+
+// DeadSlots gives the slots, by page, that the journal of pack n calls dead from mark on.
+func (s *Store) DeadSlots(n uint32, mark int64) (map[uint32]bool, error) {
+	dead := map[uint32]bool{}
+	_, _, err := s.Packs.Read(n, mark, func(r pack.Record) error {
+		if r.Dead != nil {
+			dead[r.Dead.Loc.Page] = true
+		}
+		return nil
+	})
+	return dead, err
+}
+
+// rewriteJournal writes the journal of pack n anew, so that it holds just chunks and kvs. The mark goes first: one
+// beyond the end of a journal always means that the journal has lost something. It gives the length of the new
+// journal.
+func (s *Store) rewriteJournal(n uint32, chunks []pack.Chunk, kvs []pack.KV) (int64, error) {
+	if err := s.forgetMark(n); err != nil {
+		return 0, err
+	}
+	mark, err := s.Packs.RewriteJournal(n, chunks, kvs)
+	if err != nil {
+		return 0, err
+	}
+	b := s.DB.Batch()
+	b.SetMark(n, mark)
+	return mark, b.Flush()
+}
+
+func (s *Store) forgetMark(n uint32) error {
+	b := s.DB.Batch()
+	b.DeleteMark(n)
+	return errors.Join(b.Flush(), s.DB.Sync())
+}
+
+// Bury has plan choose what of pack n is to be given back, journals that as dead, and takes it out of the index. No
+// chunk is looked up or written meanwhile, and none is on its way into a journal or into the index. It gives the
+// length of the journal. dry: nothing but the plan is made.
+func (s *Store) Bury(n uint32, dry bool, plan func() (kill []pack.Chunk, err error)) (journal int64, err error) {
+	s.commitMu.Lock()
+	defer s.commitMu.Unlock()
+	if !dry {
+		if err := s.indexAll(); err != nil {
+			return 0, err
+		}
+	}
+	s.sweepMu.Lock()
+	defer s.sweepMu.Unlock()
+	kill, err := plan()
+	if err != nil {
+		return 0, err
+	}
+	if journal, err = s.Packs.JournalSize(n); err != nil || dry || len(kill) == 0 {
+		return journal, err
+	}
+	// Journalled as dead before the index forgets them, forgotten before the slots go: no crash leaves a location of a
+	// slot that is gone.
+	mark, err := s.Packs.Kill(n, kill)
+	if err != nil {
+		// The journal may call them dead at the next open, or not: nothing is to be built on them.
+		s.avoid(kill)
+		return 0, err
+	}
+	s.buried = append(s.buried, kill...)
+	if err := s.indexCommitted(pack.Committed{Marks: map[uint32]int64{n: mark}}, nil); err != nil {
+		s.avoid(kill)
+		return 0, err
+	}
+	return mark, s.DB.Sync()
+}
+
+// liveKeys calls fn for the key records of journal n that still count, and for all those of the unclear owners.
+// Call with commitMu held.
+func (s *Store) liveKeys(n uint32, unclear map[string]bool, fn func(pack.KV) error) error {
+	_, _, err := s.Packs.Read(n, 0, func(r pack.Record) error {
+		if r.KV == nil {
+			return nil
+		}
+		seq, _, err := s.DB.Meta(r.KV.Key)
+		if unclear[manifest.OwnerOf(r.KV.Key)] {
+			err = nil // what the index lacks of it may be here alone
+		} else if errors.Is(err, keys.ErrMissing) || err == nil && seq != r.KV.Seq {
+			return nil
+		}
+		// What the index holds damaged may be whole here.
+		if err != nil && !errors.Is(err, keys.ErrDamaged) {
+			return err
+		}
+		kv := *r.KV
+		kv.Value = append([]byte(nil), kv.Value...)
+		return fn(kv)
+	})
+	return err
+}
+
+// moveBatch is how many bytes of keys go into one commit when a pack is dropped.
+const moveBatch = 16 << 20
+
+// DropPack removes pack n, which has no live chunks; its keys that still count are journalled in the newest pack
+// first, and so are those of the unclear owners. No commit comes between: it could write a key anew that is just
+// being moved.
+func (s *Store) DropPack(n uint32, unclear map[string]bool) error {
+	s.commitMu.Lock()
+	defer s.commitMu.Unlock()
+	if err := s.indexAll(); err != nil {
+		return err
+	}
+	var kvs []pack.KV
+	bytes := 0
+	move := func() error {
+		batch := kvs
+		kvs, bytes = nil, 0
+		if len(batch) == 0 {
+			return nil
+		}
+		s.Hooks.Moving.Run()
+		s.takeLosses()
+		done, err := s.Packs.Commit(batch)
+		if err != nil {
+			s.commitFailed(batch, done.Lost, err)
+			return err
+		}
+		return s.indexCommitted(done, nil) // it has these keys
+	}
+	err := s.liveKeys(n, unclear, func(kv pack.KV) error {
+		kvs = append(kvs, kv)
+		if bytes += len(kv.Value); bytes > moveBatch {
+			return move()
+		}
+		return nil
+	})
+	if err == nil {
+		err = move()
+	}
+	if err != nil {
+		return err
+	}
+	// The mark goes first: the number may be used again.
+	if err := s.forgetMark(n); err != nil {
+		return err
+	}
+	return s.Packs.Drop(n)
+}
+
+// ShrinkJournal rewrites the journal of pack n if more than half of it is about things long gone, and gives the bytes
+// that it takes less. It reads the journal with commits held up: one may have written to it since anybody looked.
+func (s *Store) ShrinkJournal(n uint32, unclear map[string]bool) (gained int64, err error) {
+	s.commitMu.Lock()
+	defer s.commitMu.Unlock()
+	size, err := s.Packs.JournalSize(n)
+	if err != nil || size < s.o.ShrinkJournal || n == s.Packs.Active() {
+		return 0, err
+	}
+	if err := s.indexAll(); err != nil {
+		return 0, err
+	}
+	dead, err := s.DeadSlots(n, 0)
+	if err != nil {
+		return 0, err
+	}
+	const record = 1 + chunk.IDSize + pack.LocSize
+	var need int64
+	var chunks []pack.Chunk
+	_, bad, err := s.Packs.Read(n, 0, func(r pack.Record) error {
+		if c := r.Chunk; c != nil && !dead[c.Loc.Page] {
+			chunks = append(chunks, *c)
+			need += record
+		}
+		return nil
+	})
+	if err != nil || len(bad) > 0 {
+		return 0, err // the next collection tells of damage
+	}
+	err = s.liveKeys(n, unclear, func(kv pack.KV) error { need += int64(len(kv.Key) + len(kv.Value)); return nil })
+	if err != nil || need > size/2 {
+		return 0, err
+	}
+	var kvs []pack.KV
+	if err := s.liveKeys(n, unclear, func(kv pack.KV) error { kvs = append(kvs, kv); return nil }); err != nil {
+		return 0, err
+	}
+	if s.Hooks.Rewriting != nil {
+		s.Hooks.Rewriting(n)
+	}
+	now, err := s.rewriteJournal(n, chunks, kvs)
+	if err != nil {
+		return 0, err
+	}
+	return max(0, size-now), nil
+}

@@ -1,0 +1,75 @@
+package index
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gpucr/gpucr-fs/index/chunks"
+	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/manifest"
+)
+
+// stillStored fails if chunks have been lost since the draft began and it refers to one. It gives how many losses it has seen. Call with d.mu held.
+func (d *Draft) stillStored() (losses int, err error) {
+	s := d.s
+	losses, cause := s.chunks.LossesNow()
+	if losses == d.losses {
+		return losses, nil
+	}
+	for p, n := range d.nodes {
+		if err := d.nodeStored(n); err != nil {
+			return losses, &fault.Error{Op: "seal", Checkpoint: d.name, File: p, Hint: "look into the kernel's log, then dump again",
+				Err: fmt.Errorf("the disk did not keep what was written of it (%w): %w", cause, err)}
+		}
+	}
+	return losses, nil
+}
+
+func (d *Draft) nodeStored(n *node) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.content == nil {
+		return nil
+	}
+	for _, seg := range n.content.closed {
+		payload := seg.encoded
+		if payload == nil {
+			var err error
+			if _, payload, err = d.s.chunks.DB.Meta(manifest.SegmentKey(d.id, n.number, seg.start)); err != nil {
+				return err
+			}
+		}
+		m, err := manifest.DecodeSegment(payload)
+		if err != nil {
+			return err
+		}
+		for _, c := range m.Chunks {
+			if _, err := d.s.chunks.Locate(c.ID); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// commitRoot commits the last keys of a draft, its root among them, unless a chunk that it refers to has been lost.
+func (d *Draft) commitRoot(puts []chunks.Put) error {
+	s := d.s
+	for {
+		seen, err := d.stillStored()
+		if err != nil {
+			return err
+		}
+		err = s.chunks.CommitIf(puts, func() error {
+			if now, _ := s.chunks.LossesNow(); now != seen {
+				return errLostMore
+			}
+			return nil
+		})
+		if !errors.Is(err, errLostMore) {
+			return err
+		}
+	}
+}
+
+var errLostMore = errors.New("more was lost meanwhile")
