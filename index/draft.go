@@ -2,8 +2,9 @@ package index
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
-	"fmt"
 	"io/fs"
 	"maps"
 	"path"
@@ -13,16 +14,13 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
+	"github.com/gpucr/gpucr-fs/index/roots"
 )
-
-func clonePB(pb *manifestpb.Checkpoint) *manifestpb.Checkpoint { return proto.CloneOf(pb) }
 
 // CreateOptions of a new checkpoint.
 type CreateOptions struct {
@@ -33,7 +31,7 @@ type CreateOptions struct {
 // Draft is a checkpoint being written, safe for concurrent use. It is invisible to Checkpoint and Latest until Seal.
 type Draft struct {
 	s      *Store
-	r      *root
+	r      *roots.Root
 	id     string
 	name   string
 	pins   *chunks.Pins
@@ -42,11 +40,11 @@ type Draft struct {
 	mu     sync.Mutex
 	nodes  map[string]*node // by path
 	next   uint32
-	parent string  // id
-	ended  bool    // sealed or aborted
-	tried  bool    // a Seal failed: journals may hold its root record
-	took   []*root // whose tags that Seal may have taken
-	losses int     // of the store when it was begun
+	parent string        // id
+	ended  bool          // sealed or aborted
+	tried  bool          // a Seal failed: journals may hold its root record
+	took   []*roots.Root // whose tags that Seal may have taken
+	losses int           // of the store when it was begun
 
 	// writes is held for reading by every write to a file, for writing by Seal: what is acknowledged is sealed.
 	writes sync.RWMutex
@@ -76,11 +74,11 @@ func (s *Store) Create(_ context.Context, name string, o CreateOptions) (*Draft,
 	}
 	const op = "create checkpoint"
 	for _, n := range append([]string{name}, o.Tags...) {
-		if err := ValidName(n); err != nil {
+		if err := roots.ValidName(n); err != nil {
 			return nil, err
 		}
 	}
-	if err := validLabels(o.Labels); err != nil {
+	if err := roots.ValidLabels(o.Labels); err != nil {
 		return nil, err
 	}
 	pb := &manifestpb.Checkpoint{Id: newID(), Name: name, CreatedNs: time.Now().UnixNano(), Tags: slices.Clone(o.Tags), Labels: maps.Clone(o.Labels)}
@@ -88,65 +86,19 @@ func (s *Store) Create(_ context.Context, name string, o CreateOptions) (*Draft,
 	if err != nil {
 		return nil, fault.Classify(op, err)
 	}
-	d := &Draft{s: s, r: newRoot(pb), id: pb.Id, name: name, nodes: map[string]*node{}, policy: policies[s.o.Compression]}
-	d.r.writing = true
+	d := &Draft{s: s, r: roots.NewRoot(pb), id: pb.Id, name: name, nodes: map[string]*node{}, policy: policies[s.o.Compression]}
 	d.losses, _ = s.chunks.LossesNow()
 	d.pins = s.chunks.NewPins()
-	s.mu.Lock()
-	if err := s.mayName(op, name, o.Tags); err != nil {
-		s.mu.Unlock()
+	if err := s.roots.Begin(op, d.r, d); err != nil {
 		d.pins.Release()
 		return nil, err
 	}
-	s.names[name] = d.r
-	s.roots[pb.Id] = d.r
-	s.drafts[name] = d
-	s.mu.Unlock()
 	if err := s.chunks.PutLocal([]chunks.Put{{Key: manifest.RootKey(pb.Id), Payload: payload}}); err != nil {
 		_ = d.Abort() // it fails of the same, and gc takes what it leaves
 		return nil, err
 	}
-	s.announce(name)
+	s.roots.Announce(name)
 	return d, nil
-}
-
-// mayName refuses a name that is taken, or that some checkpoint or draft has as a tag, and tags that are names: what a
-// word means would depend on who asks. Call with mu held.
-func (s *Store) mayName(op, name string, tags []string) error {
-	if name == s.coming {
-		return &fault.Error{Class: fault.Exists, Op: op, Checkpoint: name, Err: errors.New("one is just being given that name"), Hint: "choose another name"}
-	}
-	if old := s.names[name]; old != nil {
-		if old.removing {
-			return &fault.Error{Class: fault.InUse, Op: op, Checkpoint: name, Err: errors.New("one of that name is just being removed"), Hint: "try again"}
-		}
-		return taken(op, name, s.info(old).State)
-	}
-	for _, t := range tags {
-		if t == name || s.names[t] != nil {
-			return nameNotTag(op, t)
-		}
-	}
-	for _, r := range s.names {
-		if slices.Contains(r.pb.Tags, name) {
-			return &fault.Error{Class: fault.Exists, Op: op, Checkpoint: name, Err: fmt.Errorf("that is a tag of checkpoint %s", r.name()),
-				Hint: "choose another name, or take the tag off: gpucr-fs tag STORE " + r.name() + " --remove " + name}
-		}
-	}
-	return nil
-}
-
-func nameNotTag(op, tag string) error {
-	return &fault.Error{Class: fault.Exists, Op: op, Err: fmt.Errorf("%q is the name of a checkpoint", tag), Hint: "choose another tag"}
-}
-
-func taken(op, name string, state State) error {
-	e := &fault.Error{Class: fault.Exists, Op: op, Checkpoint: name, Err: errors.New("there is one of that name"), Hint: "choose another name, or remove it: gpucr-fs rm"}
-	if state == Incomplete {
-		e.Err = errors.New("an incomplete one of that name was left by a writer that died")
-		e.Hint = "remove it with gpucr-fs rm or gc, then try again"
-	}
-	return e
 }
 
 // Name gives the name the checkpoint will have.
@@ -165,20 +117,11 @@ func (d *Draft) SetParent(ref string) error {
 	if d.ended {
 		return d.over("")
 	}
-	d.s.mu.Lock()
-	defer d.s.mu.Unlock()
-	id := ""
-	if ref != "" {
-		p, err := d.s.sealed("set parent", ref)
-		if err != nil {
-			return err
-		}
-		id = p.id
+	id, err := d.s.roots.SetParent(d.r, ref)
+	if err == nil {
+		d.parent = id
 	}
-	d.parent = id
-	d.r.pb = clonePB(d.r.pb)
-	d.r.pb.ParentId = id
-	return nil
+	return err
 }
 
 // enter checks that p can be made in d. Call with d.mu held.
@@ -419,35 +362,15 @@ func (d *Draft) Abort() error {
 	}
 	d.mu.Unlock()
 	s := d.s
-	s.mu.Lock()
-	delete(s.names, d.name)
-	delete(s.drafts, d.name)
-	delete(s.roots, d.id)
-	s.mu.Unlock()
-	var err error
-	if d.tried {
-		err = s.commitAbort(d)
-	} else {
-		err = s.chunks.PutLocal([]chunks.Put{{Key: manifest.RootKey(d.id)}})
-	}
-	err = errors.Join(err, s.deleteBody(d.id))
+	err := s.roots.Abort(d.r, d.tried, d.took)
 	d.pins.Release()
-	s.announce(d.name)
+	s.roots.Announce(d.name)
 	return err
 }
 
-// commitAbort takes back what a Seal that failed may have left in the journals.
-func (s *Store) commitAbort(d *Draft) error {
-	s.updateMu.Lock()
-	defer s.updateMu.Unlock()
-	changed := map[*root]*manifestpb.Checkpoint{}
-	s.mu.Lock()
-	for _, o := range d.took {
-		if s.roots[o.id] == o && !o.removed {
-			changed[o] = o.pb
-		}
-	}
-	s.mu.Unlock()
-	puts, err := rootPuts(changed)
-	return errors.Join(err, s.chunks.Commit(append(puts, chunks.Put{Key: manifest.RootKey(d.id)})))
+// newID gives the identity of a new checkpoint.
+func newID() string {
+	var b [8]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
 }

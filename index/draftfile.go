@@ -171,7 +171,7 @@ func (f *DraftFile) Close() error {
 	n.mu.Unlock()
 	n.d.pins.Release()
 	if counted {
-		return n.d.s.closeFile(n.d.r)
+		return n.d.s.roots.CloseFile(n.d.r)
 	}
 	return nil
 }

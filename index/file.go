@@ -16,19 +16,20 @@ import (
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/roots"
 )
 
 // Checkpoint is a sealed checkpoint. It is immutable and safe for concurrent use; it needs no closing.
 type Checkpoint struct {
 	s       *Store
-	r       *root
+	r       *roots.Root
 	name    string
 	entries []*manifestpb.Entry // sorted by path
 	infos   []FileInfo          // parallel
 }
 
 // load reads the table of files of a checkpoint.
-func (s *Store) load(r *root, pb *manifestpb.Checkpoint) (*Checkpoint, error) {
+func (s *Store) load(r *roots.Root, pb *manifestpb.Checkpoint) (*Checkpoint, error) {
 	c := &Checkpoint{s: s, r: r, name: pb.Name}
 	var table manifest.Table
 	for part := range int(pb.Parts) {
@@ -41,8 +42,8 @@ func (s *Store) load(r *root, pb *manifestpb.Checkpoint) (*Checkpoint, error) {
 			err = table.Add(entries)
 		}
 		if err != nil {
-			if s.isGone(r) {
-				return nil, notFound("open checkpoint", pb.Name)
+			if s.roots.IsGone(r) {
+				return nil, roots.NotFound("open checkpoint", pb.Name)
 			}
 			return nil, &fault.Error{Class: fault.Corrupt, Op: "open checkpoint", Checkpoint: pb.Name, File: fmt.Sprintf("table of files, part %d", part), Err: err, Hint: fault.RepairHint(s.dir)}
 		}
@@ -63,10 +64,8 @@ func (s *Store) load(r *root, pb *manifestpb.Checkpoint) (*Checkpoint, error) {
 }
 
 // Info describes the checkpoint as Names does.
-func (c *Checkpoint) Info() Info {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	return c.s.info(c.r)
+func (c *Checkpoint) Info() roots.Info {
+	return c.s.roots.Info(c.r)
 }
 
 // Entries gives every file, directory and symlink, sorted by path. The caller must not change it.
@@ -100,12 +99,9 @@ func (c *Checkpoint) Open(p string) (*File, error) {
 	if !c.infos[i].Mode.IsRegular() {
 		return nil, &fault.Error{Class: fault.Invalid, Op: "open", Checkpoint: c.name, File: p, Err: errors.New("not a regular file")}
 	}
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	if c.r.removed && c.s.roots[c.r.id] != c.r {
-		return nil, notFound("open", c.name)
+	if !c.s.roots.OpenFile(c.r) {
+		return nil, roots.NotFound("open", c.name)
 	}
-	c.r.opens++
 	return &File{c: c, e: c.entries[i], info: c.infos[i]}, nil
 }
 
@@ -128,16 +124,8 @@ func (f *File) Size() int64    { return f.e.Size }
 // Close ends the use of the file.
 func (f *File) Close() error {
 	var err error
-	f.once.Do(func() { err = f.c.s.closeFile(f.c.r) })
+	f.once.Do(func() { err = f.c.s.roots.CloseFile(f.c.r) })
 	return err
-}
-
-// closeFile tells that a checkpoint has an open file less.
-func (s *Store) closeFile(r *root) error {
-	s.mu.Lock()
-	r.opens--
-	s.mu.Unlock()
-	return s.forgetIfUnused(r)
 }
 
 // fail classifies what kept the bytes at off from being read.
@@ -159,7 +147,7 @@ func (f *File) segment(off int64) (*segment, error) {
 	if i < 0 {
 		return nil, fmt.Errorf("%w: no segment at %d", keys.ErrDamaged, off)
 	}
-	seg, err := f.c.s.segment(manifest.SegmentKey(f.c.r.id, f.e.Number, f.e.Segments[i]))
+	seg, err := f.c.s.segment(manifest.SegmentKey(f.c.r.ID, f.e.Number, f.e.Segments[i]))
 	if err != nil {
 		return nil, fmt.Errorf("manifest: %w", err)
 	}
@@ -418,4 +406,22 @@ func (s *Store) copyChunk(c manifest.ChunkRef, off int64, p []byte) error {
 	}
 	copy(p, data[off:])
 	return nil
+}
+
+// Checkpoint finds a sealed checkpoint by name, tag, or unique prefix (at least 4 digits) of its ID, in this order. Class NotFound.
+func (s *Store) Checkpoint(ref string) (*Checkpoint, error) {
+	r, pb, err := s.roots.Sealed("open checkpoint", ref)
+	if err != nil {
+		return nil, err
+	}
+	return s.load(r, pb)
+}
+
+// Latest is the checkpoint sealed last. Class NotFound in a store without any.
+func (s *Store) Latest() (*Checkpoint, error) {
+	r, pb, err := s.roots.Latest()
+	if err != nil {
+		return nil, err
+	}
+	return s.load(r, pb)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
@@ -37,9 +36,9 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 		o.Progress = func(int64, int64) {}
 	}
 	g := collection{s: s, o: o, live: chunks.Slots{}, wanted: map[chunk.ID]bool{}, unclear: map[string]bool{}}
-	g.res.Incomplete = s.incomplete()
+	g.res.Incomplete = s.roots.Incomplete()
 	if !o.DryRun {
-		if err := s.removeIncomplete(ctx); err != nil {
+		if err := s.roots.RemoveIncomplete(ctx); err != nil {
 			return g.res, err
 		}
 		if err := s.chunks.Commit(nil); err != nil {
@@ -76,64 +75,6 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 		}
 	}
 	return g.res, g.damage()
-}
-
-// incomplete gives the names of checkpoints whose writer is gone.
-func (s *Store) incomplete() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := []string{}
-	for _, r := range s.roots {
-		if !r.pb.Sealed && !r.writing {
-			out = append(out, r.name())
-		}
-	}
-	slices.Sort(out)
-	return out
-}
-
-// removeIncomplete deletes the records of checkpoints whose writer is gone, and records that belong to no checkpoint.
-func (s *Store) removeIncomplete(ctx context.Context) error {
-	s.mu.Lock()
-	var gone []*root
-	for id, r := range s.roots {
-		if !r.pb.Sealed && !r.writing {
-			gone = append(gone, r)
-			delete(s.roots, id)
-			if s.names[r.name()] == r {
-				delete(s.names, r.name())
-			}
-		}
-	}
-	s.mu.Unlock()
-	for _, r := range gone {
-		if err := errors.Join(s.chunks.PutLocal([]chunks.Put{{Key: manifest.RootKey(r.id)}}), s.deleteBody(r.id)); err != nil {
-			return err
-		}
-		s.announce(r.name())
-	}
-	orphans := map[string]bool{}
-	for _, prefix := range []string{manifest.TablePrefix, manifest.SegmentPrefix, manifest.ProfilePrefix} {
-		err := s.chunks.DB.MetaKeys(prefix, func(key string) error {
-			id := manifest.OwnerOf(key)
-			s.mu.Lock()
-			// A key that this program does not make is left alone.
-			if s.roots[id] == nil && !s.damagedRoots[id] && manifest.ValidID(id) {
-				orphans[id] = true
-			}
-			s.mu.Unlock()
-			return ctx.Err()
-		})
-		if err != nil {
-			return fault.Classify("gc", err)
-		}
-	}
-	for id := range orphans {
-		if err := s.deleteBody(id); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // collection is the state of one run of GC.
@@ -182,12 +123,12 @@ func (g *collection) damage() error {
 // mark finds the slots that sealed checkpoints use. Drafts need no marking: they pin what they use.
 func (g *collection) mark(ctx context.Context) error {
 	s := g.s
-	for id := range s.damagedRoots {
+	for _, id := range s.roots.DamagedIDs() {
 		g.unclear[id] = true
 		g.met(fmt.Errorf("the root record of checkpoint %s is damaged", id))
 	}
 	l := newLocator(s)
-	roots, pbs := s.snapshot()
+	roots, pbs := s.roots.Snapshot()
 	for i, r := range roots {
 		pb := pbs[i]
 		bad := func(file string, off int64, err error) error {
@@ -208,7 +149,7 @@ func (g *collection) mark(ctx context.Context) error {
 					}
 					continue
 				}
-				if s.isGone(r) {
+				if s.roots.IsGone(r) {
 					return errRemoved
 				}
 				g.wanted[c.ID] = true

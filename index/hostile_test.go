@@ -19,6 +19,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/roots"
 	"github.com/gpucr/gpucr-fs/tests/budget"
 )
 
@@ -68,13 +69,13 @@ func TestIDsAreNoPaths(t *testing.T) {
 			}
 			files := map[string][]byte{"f": memory(1, 1<<20)}
 			write(t, s, "good", files)
-			if err := os.Mkdir(filepath.Join(s.dir, hotName), 0o700); err != nil {
+			if err := os.Mkdir(filepath.Join(s.dir, roots.HotFolder), 0o700); err != nil {
 				t.Fatal(err)
 			}
 			plant(t, s, tc.records)
 			s = reopen(t, s)
-			if len(s.damagedRoots) > 0 != tc.damaged {
-				t.Errorf("damaged roots: %v", s.damagedRoots)
+			if len(s.roots.DamagedIDs()) > 0 != tc.damaged {
+				t.Errorf("damaged roots: %v", s.roots.DamagedIDs())
 			}
 			if err := s.Remove(t.Context(), []string{"evil"}); fault.ClassOf(err) != fault.NotFound {
 				t.Errorf("rm: %v", err)
@@ -97,7 +98,7 @@ func TestIDsAreNoPaths(t *testing.T) {
 
 // TestLinksInAStore: no file of a store leads elsewhere.
 func TestLinksInAStore(t *testing.T) {
-	for _, name := range []string{lockName, configName, chunks.IndexFolder, chunks.PacksFolder, hotName, "packs/00000001.pack", "packs/00000001.journal", "index/MANIFEST", "hot/x"} {
+	for _, name := range []string{lockName, configName, chunks.IndexFolder, chunks.PacksFolder, roots.HotFolder, "packs/00000001.pack", "packs/00000001.journal", "index/MANIFEST", "hot/x"} {
 		t.Run(name, func(t *testing.T) {
 			s := newTestStore(t, testOptions(t))
 			write(t, s, "a", map[string][]byte{"f": memory(1, 1<<20)})
@@ -153,7 +154,7 @@ func listing(t *testing.T, p string) string {
 // TestHotFolderOfOthers: what is no hot set of ours stays.
 func TestHotFolderOfOthers(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
-	hot := filepath.Join(s.dir, hotName)
+	hot := filepath.Join(s.dir, roots.HotFolder)
 	if err := os.Mkdir(hot, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +184,7 @@ func TestOneChunkOfTwoLengths(t *testing.T) {
 				t.Fatal(err)
 			}
 			e := c.entries[0]
-			seg, err := s.readSegment(c.r.id, e, 0)
+			seg, err := s.readSegment(c.r.ID, e, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -204,7 +205,7 @@ func TestOneChunkOfTwoLengths(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := s.chunks.Commit([]chunks.Put{{Key: manifest.SegmentKey(c.r.id, e.Number, 0), Payload: payload}, {Key: manifest.TableKey(c.r.id, 0), Payload: table}}); err != nil {
+			if err := s.chunks.Commit([]chunks.Put{{Key: manifest.SegmentKey(c.r.ID, e.Number, 0), Payload: payload}, {Key: manifest.TableKey(c.r.ID, 0), Payload: table}}); err != nil {
 				t.Fatal(err)
 			}
 			s = reopen(t, s)

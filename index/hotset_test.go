@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/roots"
 )
 
 func TestHotSets(t *testing.T) {
@@ -66,8 +67,8 @@ func TestHotSets(t *testing.T) {
 		t.Fatal(err)
 	}
 	// What a crash leaves goes when the store is opened.
-	hot := filepath.Join(s.dir, hotName)
-	if err := errors.Join(set("a", "third"), os.WriteFile(filepath.Join(hot, "0123456789abcdef"), nil, 0o600), os.WriteFile(filepath.Join(hot, "0123456789abcdef-1"+hotTemp), nil, 0o600)); err != nil {
+	hot := filepath.Join(s.dir, roots.HotFolder)
+	if err := errors.Join(set("a", "third"), os.WriteFile(filepath.Join(hot, "0123456789abcdef"), nil, 0o600), os.WriteFile(filepath.Join(hot, "0123456789abcdef-1.new"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	s = reopen(t, s)

@@ -8,12 +8,13 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/roots"
 )
 
 // checkLayout refuses a store that holds a symbolic link: opening a store cuts, appends to and deletes files in it, as
 // root as a rule, and a store may come from anybody. A pipe or a device is refused as well: opening one may never end.
 func checkLayout(dir string) error {
-	for _, sub := range []string{"", chunks.IndexFolder, chunks.PacksFolder, hotName} {
+	for _, sub := range []string{"", chunks.IndexFolder, chunks.PacksFolder, roots.HotFolder} {
 		entries, err := os.ReadDir(filepath.Join(dir, sub))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // whoever needs it complains

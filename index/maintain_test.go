@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/roots"
 )
 
 func TestGCGivesBackWhatItPromises(t *testing.T) {
@@ -123,7 +124,7 @@ func TestIncompleteIsListedAndCollected(t *testing.T) {
 	}
 	s = openTestStore(t, s.dir, s.o)
 	names, _ := s.Names(ctx)
-	if len(names) != 2 || names[1].Name != "half" || names[1].State != Incomplete {
+	if len(names) != 2 || names[1].Name != "half" || names[1].State != roots.Incomplete {
 		t.Errorf("%+v", names)
 	}
 	if _, err := s.Create(ctx, "half", CreateOptions{}); fault.ClassOf(err) != fault.Exists {

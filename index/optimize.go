@@ -196,7 +196,7 @@ func (z *optimization) yield(ctx context.Context, bytes int64) error {
 		wait = time.Duration(float64(z.read)/float64(z.o.Rate)*float64(time.Second)) - time.Since(z.began)
 	}
 	z.read += bytes
-	if z.s.writing() || z.o.Busy() {
+	if z.s.roots.Writers() > 0 || z.o.Busy() {
 		wait = max(wait, optimizePause)
 	}
 	if wait <= 0 {
@@ -210,13 +210,6 @@ func (z *optimization) yield(ctx context.Context, bytes int64) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// writing says whether a draft is open.
-func (s *Store) writing() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.drafts) > 0
 }
 
 // batch stores some chunks anew.

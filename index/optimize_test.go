@@ -257,7 +257,7 @@ func TestGCKeepsMovedChunksOfDamagedManifests(t *testing.T) {
 	files := map[string][]byte{"pages-1.img": append(heap(8, 3<<20), noise...)}
 	write(t, s, "a", files)
 	f := openFile(t, s, "a", "pages-1.img")
-	id, number := f.c.r.id, f.e.Number
+	id, number := f.c.r.ID, f.e.Number
 	if err := errors.Join(f.Close(), s.chunks.Packs.Roll()); err != nil {
 		t.Fatal(err)
 	}

@@ -233,7 +233,7 @@ func (r *rebuild) check(ctx context.Context) error {
 		return err
 	}
 	l := newLocator(s)
-	roots, pbs := s.snapshot()
+	roots, pbs := s.roots.Snapshot()
 	for i, root := range roots {
 		pb := pbs[i]
 		whole := true

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/roots"
 )
 
 var chunksFlag = flag.Int("chunks", 50_000, "chunks of the store that TestMillionChunks builds; 4 KiB of disk each")
@@ -41,7 +42,7 @@ func TestListOfAThousand(t *testing.T) {
 			t.Fatalf("%d listed, want %d", len(list), n)
 		}
 		for i, c := range list {
-			if c.State != Sealed || c.Files != 3 || c.Unique+c.Shared+c.Zero != c.Logical || c.Shared == 0 {
+			if c.State != roots.Sealed || c.Files != 3 || c.Unique+c.Shared+c.Zero != c.Logical || c.Shared == 0 {
 				t.Fatalf("checkpoint %d: %+v", i, c)
 			}
 		}

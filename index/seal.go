@@ -7,10 +7,13 @@ import (
 	"sort"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
+	"github.com/gpucr/gpucr-fs/index/roots"
 )
 
 // sealBatch is how many bytes of segments go into one commit: it bounds memory while a large checkpoint is sealed.
@@ -23,18 +26,18 @@ const partBytes = 1 << 20
 // acknowledged are in it; those that come meanwhile wait, and fail once it is sealed. Files that are open go on as
 // read-only. Its tags are taken from the checkpoints that bear them, in the same commit. When it fails the draft stays
 // as it is, to be sealed again or aborted.
-func (d *Draft) Seal(ctx context.Context) (Info, error) {
+func (d *Draft) Seal(ctx context.Context) (roots.Info, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ended {
-		return Info{}, d.over("")
+		return roots.Info{}, d.over("")
 	}
 	d.writes.Lock()
 	defer d.writes.Unlock()
-	fail := func(err error) (Info, error) {
+	fail := func(err error) (roots.Info, error) {
 		d.tried = true
 		err = fault.Classify("seal", err)
-		return Info{}, &fault.Error{Class: fault.ClassOf(err), Op: "seal", Checkpoint: d.name, Hint: fault.HintOf(err), Err: err}
+		return roots.Info{}, &fault.Error{Class: fault.ClassOf(err), Op: "seal", Checkpoint: d.name, Hint: fault.HintOf(err), Err: err}
 	}
 	if err := d.recut(); err != nil {
 		return fail(err)
@@ -44,7 +47,7 @@ func (d *Draft) Seal(ctx context.Context) (Info, error) {
 		paths = append(paths, p)
 	}
 	sort.Strings(paths)
-	w := sealWriter{d: d, pb: clonePB(d.r.pb)}
+	w := sealWriter{d: d, pb: proto.CloneOf(d.s.roots.Record(d.r))}
 	d.label(w.pb)
 	for _, p := range paths {
 		if err := ctx.Err(); err != nil {
@@ -60,9 +63,9 @@ func (d *Draft) Seal(ctx context.Context) (Info, error) {
 		return fail(err)
 	}
 	d.pins.Release()
-	d.s.announce(d.name)
+	d.s.roots.Announce(d.name)
 	for _, name := range changed {
-		d.s.announce(name)
+		d.s.roots.Announce(name)
 	}
 	return info, nil
 }
@@ -141,52 +144,40 @@ func (w *sealWriter) part() error {
 }
 
 // finish commits the root record, and with it those of checkpoints that lose a tag; it gives their names.
-func (w *sealWriter) finish() (info Info, changed []string, err error) {
+func (w *sealWriter) finish() (info roots.Info, changed []string, err error) {
 	if len(w.entries) > 0 {
 		if err := w.part(); err != nil {
-			return Info{}, nil, err
+			return roots.Info{}, nil, err
 		}
 	}
 	d, s := w.d, w.d.s
 	w.pb.Sealed = true
 	w.pb.ParentId = d.parent
-	s.updateMu.Lock()
-	defer s.updateMu.Unlock()
-	s.mu.Lock()
-	roots := s.withoutTags(d.r, w.pb.Tags)
-	s.mu.Unlock()
-	for o := range roots {
-		changed = append(changed, o.name())
+	change := s.roots.BeginSealing(d.r, w.pb)
+	defer change.End()
+	for _, o := range change.Others() {
+		changed = append(changed, o.Name())
 		d.took = append(d.took, o)
 	}
-	if len(roots) > 0 {
+	if len(changed) > 0 {
 		// The root records make one frame of a journal, which is there as a whole or not at all.
 		if err := s.chunks.Commit(w.puts); err != nil {
-			return Info{}, nil, err
+			return roots.Info{}, nil, err
 		}
 		w.puts = nil
 	}
 	w.pb.SealedNs = time.Now().UnixNano()
-	roots[d.r] = w.pb
-	puts, err := rootPuts(roots)
+	puts, err := change.Puts()
 	if err != nil {
-		return Info{}, nil, err
+		return roots.Info{}, nil, err
 	}
 	if err := d.commitRoot(append(w.puts, puts...)); err != nil {
-		return Info{}, nil, err
+		return roots.Info{}, nil, err
 	}
 	d.ended = true
 	handles := 0
 	for _, n := range d.nodes {
 		handles += n.seal(true)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for o, pb := range roots {
-		o.pb = pb
-	}
-	d.r.opens += handles
-	d.r.writing = false
-	delete(s.drafts, d.name)
-	return s.info(d.r), changed, nil
+	return change.Done(handles), changed, nil
 }

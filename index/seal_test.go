@@ -8,9 +8,12 @@ import (
 	"sync"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
-	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
+	"github.com/gpucr/gpucr-fs/index/manifest"
+	"github.com/gpucr/gpucr-fs/index/roots"
 )
 
 // TestTagBesideRemove: what is removed stays removed.
@@ -19,7 +22,7 @@ func TestTagBesideRemove(t *testing.T) {
 	write(t, s, "a", map[string][]byte{"f": memory(1, 1<<20)})
 	write(t, s, "b", map[string][]byte{"f": memory(2, 1<<20)})
 	join := func() {}
-	s.hooks.updating = func() {
+	s.roots.Hooks.Updating = func() {
 		join = beside(func() {
 			if err := s.Remove(context.Background(), []string{"a"}); err != nil {
 				t.Error(err)
@@ -30,7 +33,7 @@ func TestTagBesideRemove(t *testing.T) {
 		t.Fatal(err)
 	}
 	join()
-	s.hooks, s.chunks.Hooks = hooks{}, chunks.Hooks{}
+	s.hooks, s.roots.Hooks, s.chunks.Hooks = hooks{}, roots.Hooks{}, chunks.Hooks{}
 	for range 2 {
 		if _, err := s.Checkpoint("a"); fault.ClassOf(err) != fault.NotFound {
 			t.Errorf("a is removed, and: %v", err)
@@ -133,7 +136,7 @@ func TestWritesWhileSealing(t *testing.T) {
 				if err := f.Close(); err != nil {
 					t.Error(err)
 				}
-				if names := s.snapshotNames(); len(names) > 0 {
+				if names := snapshotNames(s); len(names) > 0 {
 					t.Errorf("left: %v", names)
 				}
 			})
@@ -141,8 +144,8 @@ func TestWritesWhileSealing(t *testing.T) {
 	}
 }
 
-func (s *Store) snapshotNames() (names []string) {
-	_, pbs := s.snapshot()
+func snapshotNames(s *Store) (names []string) {
+	_, pbs := s.roots.Snapshot()
 	for _, pb := range pbs {
 		names = append(names, pb.Name)
 	}
@@ -216,9 +219,14 @@ func TestATagOfTwo(t *testing.T) {
 	write(t, s, "a", nil)
 	write(t, s, "b", nil)
 	for _, name := range []string{"a", "b"} {
-		pb := clonePB(s.names[name].pb)
+		_, pb, err := s.roots.Sealed("test", name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pb = proto.CloneOf(pb)
 		pb.Tags = []string{"nightly"}
-		puts, err := rootPuts(map[*root]*manifestpb.Checkpoint{s.names[name]: pb})
+		payload, err := manifest.EncodeCheckpoint(pb)
+		puts := []chunks.Put{{Key: manifest.RootKey(pb.Id), Payload: payload}}
 		if err = errors.Join(err, s.chunks.Commit(puts)); err != nil {
 			t.Fatal(err)
 		}

@@ -2,10 +2,7 @@ package index
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -20,6 +17,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/roots"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
@@ -28,6 +26,7 @@ const _ = uint(pack.MaxValue - manifest.MaxRecord)
 
 // Store is an open store. It is safe for concurrent use.
 type Store struct {
+	roots  *roots.Set
 	chunks *chunks.Store
 	dir    string
 	config Config
@@ -39,18 +38,9 @@ type Store struct {
 	segs   segmentCache
 	stats  counters
 
-	gcMu     sync.Mutex // one collection or verification at a time
-	updateMu sync.Mutex // one change of a root record at a time
+	gcMu sync.Mutex // one collection or verification at a time
 
-	mu           sync.Mutex
-	closed       bool
-	roots        map[string]*root  // by id
-	names        map[string]*root  // by name; not those being removed
-	coming       string            // a name that a sealed checkpoint is about to have
-	drafts       map[string]*Draft // by name
-	watchers     map[int]func(string)
-	nextWatch    int
-	damagedRoots map[string]bool // ids whose root record could not be read when the store was opened
+	closed atomic.Bool
 
 	life    context.Context // ends when the store is closed
 	endLife context.CancelFunc
@@ -59,14 +49,13 @@ type Store struct {
 
 // hooks are called at moments that a test wants to do something in; nil outside of tests.
 type hooks struct {
-	marked   chunks.Hook // gc knows what is in use
-	updating chunks.Hook // a root record is about to be replaced
-	placed   chunks.Hook // optimize has written slots anew, and nobody knows of them
-	checked  chunks.Hook // optimize has read them back, and is about to commit
-	moved    chunks.Hook // the index knows them
-	located  chunks.Hook // a reader knows where a chunk is, and has not read it
-	sealing  chunks.Hook // the files of a draft are in their manifests, the root record is not written
-	clock    *clock      // of verifications
+	marked  chunks.Hook // gc knows what is in use
+	placed  chunks.Hook // optimize has written slots anew, and nobody knows of them
+	checked chunks.Hook // optimize has read them back, and is about to commit
+	moved   chunks.Hook // the index knows them
+	located chunks.Hook // a reader knows where a chunk is, and has not read it
+	sealing chunks.Hook // the files of a draft are in their manifests, the root record is not written
+	clock   *clock      // of verifications
 }
 
 type counters struct {
@@ -163,12 +152,12 @@ func openOver(dir string, config Config, o Options, d *keys.DB, lock io.Closer) 
 		s.stop()
 		return nil, err
 	}
-	if err := s.loadRoots(); err != nil {
+	if err := s.roots.Load(); err != nil {
 		s.stop()
 		return nil, err
 	}
 	if !o.ReadOnly {
-		s.sweepHotSets()
+		s.roots.SweepHotSets()
 	}
 	s.lock = lock
 	return s, nil
@@ -180,17 +169,16 @@ func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set)
 	a := arena.New(spares)
 	s := &Store{
 		dir: dir, config: config, o: o, log: o.Logger, cache: newCache(a, o.CacheSize-spares),
-		roots: map[string]*root{}, names: map[string]*root{}, drafts: map[string]*Draft{}, watchers: map[int]func(string){},
-		damagedRoots: map[string]bool{},
 	}
 	var err error
 	s.chunks, err = chunks.New(d, packs, chunks.Options{
-		Dir: dir, Logger: o.Logger, Arena: a, Records: s, ReadOnly: o.ReadOnly, Workers: o.Workers, IngestWorkers: o.Tuning.IngestWorkers,
+		Dir: dir, Logger: o.Logger, Arena: a, ReadOnly: o.ReadOnly, Workers: o.Workers, IngestWorkers: o.Tuning.IngestWorkers,
 		MaxChunk: config.Chunk.Max, PackSize: config.PackSize, CommitEvery: o.Tuning.CommitEvery, ShrinkJournal: o.Tuning.ShrinkJournal,
 	})
 	if err != nil {
 		return nil, err
 	}
+	s.roots = roots.New(s.chunks, roots.Options{Dir: dir, Logger: o.Logger, FreeFloor: o.FreeFloor})
 	s.life, s.endLife = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -212,22 +200,10 @@ func isFresh(st storage.Storage, dbDir, packDir string) (bool, error) {
 
 // Close flushes and closes. Open drafts are left incomplete and reported as an error, and so are files still open.
 func (s *Store) Close() error {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
+	if !s.closed.CompareAndSwap(false, true) {
 		return nil
 	}
-	s.closed = true
-	var left []error
-	for name := range s.drafts {
-		left = append(left, fmt.Errorf("checkpoint %s was not sealed", name))
-	}
-	for _, r := range s.roots {
-		if r.opens > 0 {
-			left = append(left, fmt.Errorf("checkpoint %s has %d open files", r.name(), r.opens))
-		}
-	}
-	s.mu.Unlock()
+	left := s.roots.Left()
 	s.endLife()
 	s.gcMu.Lock() // what runs ends first
 	defer s.gcMu.Unlock()
@@ -267,47 +243,11 @@ func (s *Store) Config() Config { return s.config }
 
 // Stats gives live counters.
 func (s *Store) Stats() Stats {
-	s.mu.Lock()
-	drafts := len(s.drafts)
-	s.mu.Unlock()
 	free, _ := s.chunks.Packs.Free() // 0 where the file system does not say
 	c, in := &s.stats, &s.chunks.Counts
 	return Stats{
 		Hits: c.hits.Load(), Misses: c.misses.Load(), BytesRead: c.read.Load(), BytesFetched: c.fetched.Load(), BytesWritten: c.written.Load(),
 		BytesStored: in.Stored.Load(), ChunksNew: in.New.Load(), ChunksDup: in.Dup.Load(), ZeroBytes: c.zero.Load(),
-		CacheBytes: s.cache.size(), Errors: c.errors.Load(), OpenDrafts: int64(drafts), FreeBytes: free,
+		CacheBytes: s.cache.size(), Errors: c.errors.Load(), OpenDrafts: int64(s.roots.Writers()), FreeBytes: free,
 	}
-}
-
-// Subscribe calls fn with the name of a checkpoint after it was created, sealed, renamed, tagged or removed, until cancel is called. fn must not call the store.
-func (s *Store) Subscribe(fn func(name string)) (cancel func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := s.nextWatch
-	s.nextWatch++
-	s.watchers[n] = fn
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.watchers, n)
-	}
-}
-
-func (s *Store) announce(name string) {
-	s.mu.Lock()
-	fns := make([]func(string), 0, len(s.watchers))
-	for _, fn := range s.watchers {
-		fns = append(fns, fn)
-	}
-	s.mu.Unlock()
-	for _, fn := range fns {
-		fn(name)
-	}
-}
-
-// newID gives the identity of a new checkpoint.
-func newID() string {
-	var b [8]byte
-	rand.Read(b[:])
-	return hex.EncodeToString(b[:])
 }

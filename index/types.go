@@ -11,6 +11,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
+	"github.com/gpucr/gpucr-fs/index/roots"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
@@ -136,46 +137,6 @@ func (c Compression) validate(emptyOK bool) error {
 	return &fault.Error{Class: fault.Invalid, Op: "options", Err: fmt.Errorf("unknown compression %q", string(c)), Hint: "use auto, zstd, s2 or none"}
 }
 
-// State of a checkpoint.
-type State string
-
-const (
-	// Sealed: immutable, complete, on stable storage.
-	Sealed State = "sealed"
-	// Writing: a Draft of this process is open on it.
-	Writing State = "writing"
-	// Incomplete: its writer died before sealing it. gc removes it.
-	Incomplete State = "incomplete"
-)
-
-// Info describes one checkpoint. Byte counts are of its regular files.
-//
-//	Logical = Zero + Unique + Shared
-//
-// Unique and Shared are taken against all other sealed checkpoints of the store at the time of asking; Stored is what the distinct chunks
-// of this checkpoint occupy in packs, compressed and page-aligned, shared ones included.
-type Info struct {
-	Name     string    `json:"name"`
-	ID       string    `json:"id"` // hex; unique for ever, also when a name is used again
-	State    State     `json:"state"`
-	Created  time.Time `json:"created"`
-	SealedAt time.Time `json:"sealed_at,omitzero"`
-	Tags     []string  `json:"tags,omitempty"`
-	Parent   string    `json:"parent,omitempty"`   // the checkpoint its parent link names
-	Children []string  `json:"children,omitempty"` // sealed or writing checkpoints whose parent it is
-	Files    int       `json:"files"`
-	Logical  int64     `json:"logical"`
-	Zero     int64     `json:"zero"`
-	Unique   int64     `json:"unique"`
-	Shared   int64     `json:"shared"`
-	Stored   int64     `json:"stored"`
-
-	// Damage says why List and Usage could not count a sealed checkpoint: Unique, Shared and Stored are -1 then.
-	Damage string `json:"damage,omitempty"`
-
-	Labels map[string]string `json:"labels,omitempty"` // host, command, user, started, and what users add
-}
-
 // FileInfo describes one entry of a checkpoint.
 type FileInfo struct {
 	Path    string      // slash-separated, relative, cleaned
@@ -196,16 +157,16 @@ type Extent struct {
 
 // Usage is the whole store's accounting.
 type Usage struct {
-	Checkpoints []Info  `json:"checkpoints"`
-	Logical     int64   `json:"logical"`      // sum over checkpoints
-	Zero        int64   `json:"zero"`         // of which zero runs
-	Distinct    int64   `json:"distinct"`     // bytes of distinct live chunks before compression
-	Stored      int64   `json:"stored"`       // what those occupy in packs
-	Disk        int64   `json:"disk"`         // bytes the store folder occupies on disk, index and journals included
-	Reclaimable int64   `json:"reclaimable"`  // what gc would give back now
-	Chunks      int64   `json:"chunks"`       // distinct live chunks
-	Packs       int     `json:"packs"`        // pack files
-	DedupeRatio float64 `json:"dedupe_ratio"` // Logical over Stored
+	Checkpoints []roots.Info `json:"checkpoints"`
+	Logical     int64        `json:"logical"`      // sum over checkpoints
+	Zero        int64        `json:"zero"`         // of which zero runs
+	Distinct    int64        `json:"distinct"`     // bytes of distinct live chunks before compression
+	Stored      int64        `json:"stored"`       // what those occupy in packs
+	Disk        int64        `json:"disk"`         // bytes the store folder occupies on disk, index and journals included
+	Reclaimable int64        `json:"reclaimable"`  // what gc would give back now
+	Chunks      int64        `json:"chunks"`       // distinct live chunks
+	Packs       int          `json:"packs"`        // pack files
+	DedupeRatio float64      `json:"dedupe_ratio"` // Logical over Stored
 }
 
 // FileDiff says what one file of two checkpoints has in common. Bytes are counted by chunk content, wherever it lies in the other checkpoint.
@@ -311,3 +272,22 @@ type Stats struct {
 var policies = map[Compression]chunk.Policy{
 	CompressAuto: chunk.PolicyAuto, CompressZstd: chunk.PolicyZstd, CompressS2: chunk.PolicyS2, CompressNone: chunk.PolicyNone,
 }
+
+// Info describes one checkpoint; see [roots.Info].
+type Info = roots.Info
+
+// State of a checkpoint.
+type State = roots.State
+
+// The states, as [roots.State] tells of them.
+const (
+	Sealed     = roots.Sealed
+	Writing    = roots.Writing
+	Incomplete = roots.Incomplete
+)
+
+// ValidName refuses what cannot name a checkpoint or tag; see [roots.ValidName].
+func ValidName(name string) error { return roots.ValidName(name) }
+
+// ValidLabel refuses what cannot be a label; see [roots.ValidLabel].
+func ValidLabel(key, value string) error { return roots.ValidLabel(key, value) }

@@ -368,7 +368,7 @@ func TestGCBesideADamagedCheckpoint(t *testing.T) {
 			write(t, s, "old", old)
 			write(t, s, "newer", newer)
 			write(t, s, "stays", stays)
-			damage(t, s, s.names["old"].id)
+			damage(t, s, idOf(t, s, "old"))
 			if err := s.Remove(t.Context(), []string{"newer"}); err != nil {
 				t.Fatal(err)
 			}
@@ -395,7 +395,7 @@ func TestGCBesideADamagedCheckpoint(t *testing.T) {
 			mustHold(t, s, "old", old)
 			mustHold(t, s, "stays", stays)
 			mustVerify(t, s, 0)
-			damage(t, s, s.names["old"].id)
+			damage(t, s, idOf(t, s, "old"))
 			if err := s.Remove(t.Context(), []string{"old"}); err != nil {
 				t.Fatal(err)
 			}
@@ -440,4 +440,13 @@ func TestGCLeavesAPackAlone(t *testing.T) {
 	}
 	s.cache.drop()
 	mustHold(t, s, "a", files)
+}
+
+func idOf(t *testing.T, s *Store, name string) string {
+	t.Helper()
+	c, err := s.Checkpoint(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Info().ID
 }

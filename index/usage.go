@@ -15,6 +15,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
+	"github.com/gpucr/gpucr-fs/index/roots"
 )
 
 // chunkUse is what accounting knows of one chunk. Half of its id tells chunks apart: a collision would need 2^64 of them.
@@ -31,14 +32,14 @@ type shortID [16]byte
 
 // List gives all checkpoints with exact byte counts, oldest first. One that cannot be counted has its Damage set, and the others' Unique counts what they may
 // share with it.
-func (s *Store) List(ctx context.Context) ([]Info, error) {
+func (s *Store) List(ctx context.Context) ([]roots.Info, error) {
 	list, _, err := s.account(ctx)
 	return list, err
 }
 
 // account walks all manifests once.
-func (s *Store) account(ctx context.Context) ([]Info, map[shortID]*chunkUse, error) {
-	list, err := s.Names(ctx)
+func (s *Store) account(ctx context.Context) ([]roots.Info, map[shortID]*chunkUse, error) {
+	list, err := s.roots.Names(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -46,18 +47,14 @@ func (s *Store) account(ctx context.Context) ([]Info, map[shortID]*chunkUse, err
 	inline := make([]int64, len(list))
 	gone := map[string]bool{} // removed meanwhile
 	for i := range list {
-		if list[i].State != Sealed {
+		if list[i].State != roots.Sealed {
 			continue
 		}
-		s.mu.Lock()
-		r := s.roots[list[i].ID]
+		r, pb := s.roots.ByID(list[i].ID)
 		if r == nil {
-			s.mu.Unlock()
 			gone[list[i].ID] = true
 			continue
 		}
-		pb := r.pb
-		s.mu.Unlock()
 		fail := func(file string, off int64, err error) error {
 			return &fault.Error{Class: fault.Corrupt, Op: "list", Checkpoint: list[i].Name, File: file, Offset: off, Err: err, Hint: fault.RepairHint(s.dir)}
 		}
@@ -91,7 +88,7 @@ func (s *Store) account(ctx context.Context) ([]Info, map[shortID]*chunkUse, err
 		if err == nil {
 			inline[i], err = s.inlineBytes(r, pb)
 		}
-		if errors.Is(err, errRemoved) || err != nil && s.isGone(r) {
+		if errors.Is(err, errRemoved) || err != nil && s.roots.IsGone(r) {
 			gone[list[i].ID] = true
 			continue
 		}
@@ -112,16 +109,16 @@ func (s *Store) account(ctx context.Context) ([]Info, map[shortID]*chunkUse, err
 		switch {
 		case list[i].Damage != "":
 			list[i].Unique, list[i].Shared, list[i].Stored = -1, -1, -1
-		case list[i].State == Sealed:
+		case list[i].State == roots.Sealed:
 			list[i].Unique += inline[i]
 			list[i].Shared = list[i].Logical - list[i].Zero - list[i].Unique
 		}
 	}
-	return slices.DeleteFunc(list, func(i Info) bool { return gone[i.ID] }), uses, nil
+	return slices.DeleteFunc(list, func(i roots.Info) bool { return gone[i.ID] }), uses, nil
 }
 
 // inlineBytes gives how many bytes of a checkpoint lie in its table of files.
-func (s *Store) inlineBytes(r *root, pb *manifestpb.Checkpoint) (int64, error) {
+func (s *Store) inlineBytes(r *roots.Root, pb *manifestpb.Checkpoint) (int64, error) {
 	c, err := s.load(r, pb)
 	if err != nil {
 		return 0, err
@@ -240,10 +237,7 @@ func (c *Checkpoint) chunks(ctx context.Context) (map[chunk.ID]bool, error) {
 			ids[chunk.Sum(e.Inline)] = true
 		}
 	}
-	c.s.mu.Lock()
-	pb := c.r.pb
-	c.s.mu.Unlock()
-	err := c.s.walkSegments(ctx, c.r, pb, func(_ *manifestpb.Entry, seg *manifest.Segment) error {
+	err := c.s.walkSegments(ctx, c.r, c.s.roots.Record(c.r), func(_ *manifestpb.Entry, seg *manifest.Segment) error {
 		for _, r := range seg.Chunks {
 			ids[r.ID] = true
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/roots"
 )
 
 // maxProblems bounds what one verification reports; a store with more is to be rebuilt anyway.
@@ -65,7 +66,7 @@ func (s *Store) Verify(ctx context.Context, o VerifyOptions) (VerifyResult, erro
 	if err := v.chooseRoots(); err != nil {
 		return v.res, err
 	}
-	for range s.damagedRoots {
+	for range s.roots.DamagedIDs() {
 		v.problem(Problem{Text: "a root record of the index is damaged"})
 	}
 	err := v.check(ctx)
@@ -126,7 +127,7 @@ func (v *verification) setAside() error {
 type verification struct {
 	s        *Store
 	o        VerifyOptions
-	roots    []*root
+	roots    []*roots.Root
 	pbs      []*manifestpb.Checkpoint
 	used     chunks.Slots             // slots that the chosen checkpoints use
 	unlisted map[uint32]*chunks.Pages // packs whose journals lack slots in use, and the slots that they list
@@ -150,19 +151,12 @@ func (v *verification) problem(p Problem) {
 func (v *verification) chooseRoots() error {
 	s := v.s
 	if len(v.o.Names) == 0 {
-		v.roots, v.pbs = s.snapshot()
+		v.roots, v.pbs = s.roots.Snapshot()
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, name := range v.o.Names {
-		r, err := s.sealed("verify", name)
-		if err != nil {
-			return err
-		}
-		v.roots, v.pbs = append(v.roots, r), append(v.pbs, r.pb)
-	}
-	return nil
+	var err error
+	v.roots, v.pbs, err = s.roots.AllSealed("verify", v.o.Names)
+	return err
 }
 
 // manifests checks that every chunk a file needs is known to the index.
@@ -181,7 +175,7 @@ func (v *verification) manifests(ctx context.Context) error {
 				if err == nil && loc.Raw != c.Len {
 					err = fmt.Errorf("%w: chunk of %d bytes, not %d", keys.ErrDamaged, loc.Raw, c.Len)
 				}
-				if err != nil && v.s.isGone(r) {
+				if err != nil && v.s.roots.IsGone(r) {
 					return errRemoved
 				}
 				if err != nil {
@@ -428,7 +422,7 @@ func (v *verification) nameBad(ctx context.Context) error {
 		return nil
 	}
 	named := map[chunk.ID]bool{}
-	roots, pbs := v.s.snapshot()
+	roots, pbs := v.s.roots.Snapshot()
 	for i, r := range roots {
 		pb := pbs[i]
 		skip := func(string, int64, error) error { return nil } // reported already

@@ -10,35 +10,17 @@ import (
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/roots"
 )
-
-// snapshot gives the root records of all complete checkpoints, those included whose removal waits for open files.
-func (s *Store) snapshot() (roots []*root, pbs []*manifestpb.Checkpoint) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range s.roots {
-		if r.pb.Sealed && !r.writing {
-			roots, pbs = append(roots, r), append(pbs, r.pb)
-		}
-	}
-	return roots, pbs
-}
-
-// isGone says whether a checkpoint has been removed, and no file of it is open: its manifest goes then.
-func (s *Store) isGone(r *root) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.roots[r.id] != r
-}
 
 var errRemoved = errors.New("removed meanwhile")
 
 // walkSegments calls fn for every segment of every file of a checkpoint. Damage of the manifest goes to bad, which decides whether to go on; it names the file
 // where one is concerned. What is missing of a checkpoint that was removed meanwhile is none: the walk ends with
 // errRemoved. Segments are read past the cache: a walk over the whole store must not empty it.
-func (s *Store) walkSegments(ctx context.Context, r *root, pb *manifestpb.Checkpoint, fn func(*manifestpb.Entry, *manifest.Segment) error, bad func(file string, off int64, err error) error) error {
+func (s *Store) walkSegments(ctx context.Context, r *roots.Root, pb *manifestpb.Checkpoint, fn func(*manifestpb.Entry, *manifest.Segment) error, bad func(file string, off int64, err error) error) error {
 	c, err := s.load(r, pb)
-	if err != nil && s.isGone(r) {
+	if err != nil && s.roots.IsGone(r) {
 		return errRemoved
 	}
 	if err != nil {
@@ -50,7 +32,7 @@ func (s *Store) walkSegments(ctx context.Context, r *root, pb *manifestpb.Checkp
 				return err
 			}
 			seg, err := s.readSegment(pb.Id, e, i)
-			if err != nil && s.isGone(r) {
+			if err != nil && s.roots.IsGone(r) {
 				return errRemoved
 			}
 			if err != nil {

@@ -60,7 +60,7 @@ func (s *Store) settle(puts []Put) (out []Put, err error) {
 			roots = append(roots, key)
 		}
 	}
-	payloads, err := s.o.Records.RootRecords(roots)
+	payloads, err := s.records.RootRecords(roots)
 	if err != nil {
 		return nil, err
 	}

@@ -35,6 +35,8 @@ type Store struct {
 	moves  atomic.Uint64 // see CountMoves
 	damage damage
 
+	records RootRecords
+
 	commitMu  sync.Mutex      // one commit at a time; guards what follows up to over
 	sweepMu   sync.RWMutex    // read: a chunk is looked up and pinned; write: chunks are forgotten
 	seq       atomic.Uint64   // of the last metadata record
@@ -61,7 +63,6 @@ type Options struct {
 	Dir           string // of the store, for messages
 	Logger        *slog.Logger
 	Arena         *arena.Arena
-	Records       RootRecords
 	ReadOnly      bool  // nothing of the folder is changed
 	Workers       int   // goroutines that encode and decode at once
 	IngestWorkers int   // goroutines that hash, compress and append
@@ -142,6 +143,9 @@ func (s *Store) MayWrite(op string) error {
 	return &fault.Error{Class: fault.ReadOnly, Op: op, Hint: fault.ReadOnlyHint,
 		Err: fmt.Errorf("the store is open for reading only: %s", s.o.Dir)}
 }
+
+// SetRoots says who has the root records. It is called before anything is committed.
+func (s *Store) SetRoots(r RootRecords) { s.records = r }
 
 // LaterThan sees to it that the next metadata record has a greater number than seq.
 func (s *Store) LaterThan(seq uint64) { s.seq.Store(max(s.seq.Load(), seq)) }

@@ -1,4 +1,4 @@
-package index
+package roots
 
 import (
 	"errors"
@@ -13,19 +13,20 @@ import (
 	"github.com/gpucr/gpucr-fs/index/manifest"
 )
 
-// hotName is the folder of hot sets: for a checkpoint, at most one file named by its ID, whose content means something to those who stored it. It repeats what packs
-// hold, in another order; it is not synced, and may be lost or deleted at any time.
+// hotName is the folder of hot sets: for a checkpoint, at most one file named by its ID, whose content means
+// something to those who stored it. It repeats what packs hold, in another order; it is not synced, and may be lost
+// or deleted at any time.
 const (
-	hotName = "hot"
-	hotTemp = ".new"
+	HotFolder = "hot"
+	hotTemp   = ".new"
 )
 
 // hotPath gives the path of a hot set. An id names a file here, so nothing but an id may come this far.
-func (s *Store) hotPath(id string) string {
+func (s *Set) hotPath(id string) string {
 	if !manifest.ValidID(id) {
 		panic("index: not the id of a checkpoint: " + id)
 	}
-	return filepath.Join(s.dir, hotName, id)
+	return filepath.Join(s.o.Dir, HotFolder, id)
 }
 
 // isHotName says whether a file is a hot set, or one half written: of what id.
@@ -35,8 +36,9 @@ func isHotName(name string) (id string, temp, ok bool) {
 	return id, temp, manifest.ValidID(id) && (temp || name == id)
 }
 
-// HotSet opens the hot set of a sealed checkpoint. Class NotFound when there is none. It need not be what was stored: whoever reads it has to check it.
-func (s *Store) HotSet(ref string) (*os.File, error) {
+// HotSet opens the hot set of a sealed checkpoint. Class NotFound when there is none. It need not be what was
+// stored: whoever reads it has to check it.
+func (s *Set) HotSet(ref string) (*os.File, error) {
 	const op = "open hot set"
 	s.mu.Lock()
 	r, err := s.sealed(op, ref)
@@ -44,16 +46,17 @@ func (s *Store) HotSet(ref string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(s.hotPath(r.id), os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	f, err := os.OpenFile(s.hotPath(r.ID), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, &fault.Error{Class: fault.NotFound, Op: op, Checkpoint: r.name(), Err: errors.New("no hot set")}
+		return nil, &fault.Error{Class: fault.NotFound, Op: op, Checkpoint: r.Name(), Err: errors.New("no hot set")}
 	}
 	return f, fault.Classify(op, err)
 }
 
-// SetHotSet stores the hot set of a sealed checkpoint, some size bytes that write writes, in place of an earlier one. Class NoSpace when that would leave less free than
-// the store's floor. A new profile and the checkpoint's removal delete it.
-func (s *Store) SetHotSet(ref string, size int64, write func(io.Writer) error) (err error) {
+// SetHotSet stores the hot set of a sealed checkpoint, some size bytes that write writes, in place of an earlier
+// one. Class NoSpace when that would leave less free than the store's floor. A new profile and the checkpoint's
+// removal delete it.
+func (s *Set) SetHotSet(ref string, size int64, write func(io.Writer) error) (err error) {
 	if err := s.chunks.MayWrite("write hot set"); err != nil {
 		return err
 	}
@@ -65,23 +68,23 @@ func (s *Store) SetHotSet(ref string, size int64, write func(io.Writer) error) (
 		return err
 	}
 	if free, err := s.chunks.Packs.Free(); err != nil || free-size < s.o.FreeFloor {
-		return &fault.Error{Class: fault.NoSpace, Op: op, Checkpoint: r.name(), Err: errors.Join(errors.New("the disk is nearly full"), err)}
+		return &fault.Error{Class: fault.NoSpace, Op: op, Checkpoint: r.Name(), Err: errors.Join(errors.New("the disk is nearly full"), err)}
 	}
-	if err := os.MkdirAll(filepath.Join(s.dir, hotName), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(s.o.Dir, HotFolder), 0o700); err != nil {
 		return fault.Classify(op, err)
 	}
-	f, err := os.CreateTemp(filepath.Join(s.dir, hotName), r.id+"-*"+hotTemp)
+	f, err := os.CreateTemp(filepath.Join(s.o.Dir, HotFolder), r.ID+"-*"+hotTemp)
 	if err != nil {
 		return fault.Classify(op, err)
 	}
 	err = errors.Join(write(f), f.Close())
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err == nil && (s.roots[r.id] != r || r.removed) {
-		err = notFound(op, r.name())
+	if err == nil && (s.roots[r.ID] != r || r.removed) {
+		err = NotFound(op, r.Name())
 	}
 	if err == nil {
-		err = os.Rename(f.Name(), s.hotPath(r.id))
+		err = os.Rename(f.Name(), s.hotPath(r.ID))
 	}
 	if err != nil {
 		return errors.Join(fault.Classify(op, err), os.Remove(f.Name()))
@@ -90,16 +93,16 @@ func (s *Store) SetHotSet(ref string, size int64, write func(io.Writer) error) (
 }
 
 // dropHotSet deletes the hot set of a checkpoint, if there is one.
-func (s *Store) dropHotSet(id string) error {
+func (s *Set) dropHotSet(id string) error {
 	if err := os.Remove(s.hotPath(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
-// sweepHotSets deletes what a crash left: hot sets half written, or of checkpoints that are gone.
-func (s *Store) sweepHotSets() {
-	entries, err := os.ReadDir(filepath.Join(s.dir, hotName))
+// SweepHotSets deletes what a crash left: hot sets half written, or of checkpoints that are gone.
+func (s *Set) SweepHotSets() {
+	entries, err := os.ReadDir(filepath.Join(s.o.Dir, HotFolder))
 	if err != nil {
 		return // there is no folder before the first one
 	}
@@ -108,7 +111,7 @@ func (s *Store) sweepHotSets() {
 		if !ok || s.roots[id] != nil && !temp {
 			continue
 		}
-		if err := os.Remove(filepath.Join(s.dir, hotName, e.Name())); err != nil {
+		if err := os.Remove(filepath.Join(s.o.Dir, HotFolder, e.Name())); err != nil {
 			s.log.Warn("could not delete a hot set of no checkpoint", "file", e.Name(), "error", err)
 		}
 	}

@@ -1,0 +1,59 @@
+package index
+
+import (
+	"context"
+	"io"
+	"os"
+)
+
+// Names gives all checkpoints, oldest first, with Logical and Zero, without Unique, Shared and Stored.
+func (s *Store) Names(ctx context.Context) ([]Info, error) { return s.roots.Names(ctx) }
+
+// Remove deletes checkpoints, sealed or incomplete, by name. All or none: one that is being written, or whose child
+// is not among names, is refused with InUse. Payload stays until GC. Files of them that are open go on working
+// until closed.
+func (s *Store) Remove(ctx context.Context, names []string) error { return s.roots.Remove(ctx, names) }
+
+// RemoveIDs is Remove by whole ids: what was looked at is what goes, whoever has its name by now.
+func (s *Store) RemoveIDs(ctx context.Context, ids []string) error {
+	return s.roots.RemoveIDs(ctx, ids)
+}
+
+// Tag adds and removes tags of a sealed checkpoint. A tag names at most one checkpoint: adding it takes it from
+// another. Names of checkpoints cannot be tags.
+func (s *Store) Tag(ctx context.Context, name string, add, remove []string) error {
+	return s.roots.Tag(ctx, name, add, remove)
+}
+
+// Rename gives a sealed checkpoint another name; its id, tags, profile and place in time stay, and who has files of
+// it open goes on. Class Exists when the name is taken, by a tag too.
+func (s *Store) Rename(ctx context.Context, ref, name string) error {
+	return s.roots.Rename(ctx, ref, name)
+}
+
+// Label sets labels of a checkpoint, sealed or being written; an empty value takes one away.
+func (s *Store) Label(name string, labels map[string]string) error {
+	return s.roots.Label(name, labels)
+}
+
+// Profile gives the profile stored with a sealed checkpoint: bytes that mean something to those who stored them.
+// Class NotFound when there is none.
+func (s *Store) Profile(ref string) ([]byte, error) { return s.roots.Profile(ref) }
+
+// SetProfile stores a profile with a sealed checkpoint; nil clears it. The hot set of an earlier one goes.
+func (s *Store) SetProfile(ref string, profile []byte) error { return s.roots.SetProfile(ref, profile) }
+
+// HotSet opens the hot set of a sealed checkpoint. Class NotFound when there is none. It need not be what was
+// stored: whoever reads it has to check it.
+func (s *Store) HotSet(ref string) (*os.File, error) { return s.roots.HotSet(ref) }
+
+// SetHotSet stores the hot set of a sealed checkpoint, some size bytes that write writes, in place of an earlier
+// one. Class NoSpace when that would leave less free than the store's floor. A new profile and the checkpoint's
+// removal delete it.
+func (s *Store) SetHotSet(ref string, size int64, write func(io.Writer) error) (err error) {
+	return s.roots.SetHotSet(ref, size, write)
+}
+
+// Subscribe calls fn with the name of a checkpoint after it was created, sealed, renamed, tagged or removed, until
+// cancel is called. fn must not call the store.
+func (s *Store) Subscribe(fn func(name string)) (cancel func()) { return s.roots.Subscribe(fn) }

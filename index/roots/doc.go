@@ -1,0 +1,19 @@
+// Package roots has the root records of checkpoints: which there are, what names, tags and labels mean, who is
+// written, opened and removed, and what is kept beside a checkpoint, its profile and its hot set.
+//
+// # Names and tags
+//
+// A word is the name of one checkpoint or the tag of one sealed checkpoint, never both. updateMu is held from the look
+// at root records to the end of the commit that replaces them, so that none comes back that was removed meanwhile.
+// Sealing takes a draft's tags from those who bear them, in one frame of a journal.
+//
+// # Removal
+//
+// A removal deletes records only. The root record goes first, and stays in the index as an empty one, which keeps an
+// older journal from bringing the checkpoint back; the table of files and the segments go when no file of it is open.
+//
+// # Lock order
+//
+// updateMu, (locks of package chunks), mu. Drafts are asked to change their records with neither held. Nothing is
+// called back under mu.
+package roots

@@ -1,0 +1,187 @@
+package roots
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gpucr/gpucr-fs/index/chunks"
+	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/manifest"
+)
+
+// Remove deletes checkpoints, sealed or incomplete, by name. All or none: one that is being written, or whose child
+// is not among names, is refused with InUse. Payload stays until GC. Files of them that are open go on working
+// until closed.
+func (s *Set) Remove(_ context.Context, names []string) error {
+	return s.removeFound("remove", names, func(name string) (*Root, error) { return s.resolve("remove", name) })
+}
+
+// RemoveIDs is Remove by whole ids: what was looked at is what goes, whoever has its name by now.
+func (s *Set) RemoveIDs(_ context.Context, ids []string) error {
+	return s.removeFound("remove", ids, func(id string) (*Root, error) {
+		if r := s.roots[id]; r != nil && !r.removing && !r.removed {
+			return r, nil
+		}
+		return nil, NotFound("remove", id)
+	})
+}
+
+func (s *Set) removeFound(op string, refs []string, find func(string) (*Root, error)) error {
+	if err := s.chunks.MayWrite(op); err != nil {
+		return err
+	}
+	victims, err := s.remove(op, refs, find)
+	var errs []error
+	for _, r := range victims {
+		errs = append(errs, s.forgetIfUnused(r))
+		s.Announce(r.Name())
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+// remove commits the removal of checkpoints.
+func (s *Set) remove(op string, refs []string, find func(string) (*Root, error)) ([]*Root, error) {
+	s.updateMu.Lock()
+	defer s.updateMu.Unlock()
+	s.mu.Lock()
+	victims, err := s.removable(op, refs, find)
+	if err != nil || len(victims) == 0 {
+		s.mu.Unlock()
+		return nil, err
+	}
+	// From here on nobody finds them: no draft can be built on one that is about to go.
+	puts := make([]chunks.Put, len(victims))
+	for i, r := range victims {
+		r.removing = true
+		puts[i] = chunks.Put{Key: manifest.RootKey(r.ID)}
+	}
+	s.mu.Unlock()
+	err = s.chunks.Commit(puts)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range victims {
+		r.removing = false
+		if r.removed = err == nil; r.removed && s.names[r.Name()] == r {
+			delete(s.names, r.Name())
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return victims, nil
+}
+
+// removable gives the checkpoints that find leads to if they may be removed together. Call with updateMu and mu held.
+func (s *Set) removable(op string, refs []string, find func(string) (*Root, error)) ([]*Root, error) {
+	var victims []*Root
+	for _, ref := range refs {
+		r, err := find(ref)
+		if err != nil {
+			return nil, err
+		}
+		if r.writing {
+			return nil, &fault.Error{Class: fault.InUse, Op: op, Checkpoint: r.Name(), Err: errors.New("it is being written")}
+		}
+		if !slices.Contains(victims, r) {
+			victims = append(victims, r)
+		}
+	}
+	for _, r := range victims {
+		for _, child := range s.children(r.ID) {
+			if !slices.Contains(victims, s.names[child]) {
+				return nil, &fault.Error{Class: fault.InUse, Op: op, Checkpoint: r.Name(), Err: fmt.Errorf("checkpoint %s is built on it", child),
+					Hint: "remove " + child + " first, or both together"}
+			}
+		}
+	}
+	return victims, nil
+}
+
+// forgetIfUnused deletes what is left of a removed checkpoint once no file of it is open.
+func (s *Set) forgetIfUnused(r *Root) error {
+	s.mu.Lock()
+	gone := r.removed && r.opens == 0 && s.roots[r.ID] == r
+	if gone {
+		delete(s.roots, r.ID)
+	}
+	s.mu.Unlock()
+	if !gone {
+		return nil
+	}
+	return s.deleteBody(r.ID)
+}
+
+// deleteBody deletes all keys of a checkpoint but its root.
+func (s *Set) deleteBody(id string) error {
+	b := s.chunks.DB.Batch()
+	for _, prefix := range []string{manifest.TablePrefix, manifest.SegmentPrefix, manifest.ProfilePrefix} {
+		err := s.chunks.DB.MetaKeys(prefix+id, func(key string) error {
+			b.DeleteMeta(key)
+			return nil
+		})
+		if err != nil {
+			return fault.Classify("remove", errors.Join(err, b.Flush()))
+		}
+	}
+	return fault.Classify("remove", errors.Join(b.Flush(), s.dropHotSet(id)))
+}
+
+// Incomplete gives the names of checkpoints whose writer is gone.
+func (s *Set) Incomplete() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := []string{}
+	for _, r := range s.roots {
+		if !r.pb.Sealed && !r.writing {
+			out = append(out, r.Name())
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// RemoveIncomplete deletes the records of checkpoints whose writer is gone, and records that belong to no checkpoint.
+func (s *Set) RemoveIncomplete(ctx context.Context) error {
+	s.mu.Lock()
+	var gone []*Root
+	for id, r := range s.roots {
+		if !r.pb.Sealed && !r.writing {
+			gone = append(gone, r)
+			delete(s.roots, id)
+			if s.names[r.Name()] == r {
+				delete(s.names, r.Name())
+			}
+		}
+	}
+	s.mu.Unlock()
+	for _, r := range gone {
+		if err := errors.Join(s.chunks.PutLocal([]chunks.Put{{Key: manifest.RootKey(r.ID)}}), s.deleteBody(r.ID)); err != nil {
+			return err
+		}
+		s.Announce(r.Name())
+	}
+	orphans := map[string]bool{}
+	for _, prefix := range []string{manifest.TablePrefix, manifest.SegmentPrefix, manifest.ProfilePrefix} {
+		err := s.chunks.DB.MetaKeys(prefix, func(key string) error {
+			id := manifest.OwnerOf(key)
+			s.mu.Lock()
+			// A key that this program does not make is left alone.
+			if s.roots[id] == nil && !s.damagedRoots[id] && manifest.ValidID(id) {
+				orphans[id] = true
+			}
+			s.mu.Unlock()
+			return ctx.Err()
+		})
+		if err != nil {
+			return fault.Classify("gc", err)
+		}
+	}
+	for id := range orphans {
+		if err := s.deleteBody(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
