@@ -172,3 +172,31 @@ func FuzzMountinfo(f *testing.F) {
 		}
 	})
 }
+
+func TestReadTimesSince(t *testing.T) {
+	var c counters
+	for range 100 {
+		c.latency.add(time.Second)
+	}
+	before := c.snapshot()
+	if before.ReadP50 != time.Second || before.ReadMax != time.Second {
+		t.Errorf("at first %v, at most %v", before.ReadP50, before.ReadMax)
+	}
+	if s := before.Since(before); s.ReadP50 != 0 || s.ReadP99 != 0 || s.ReadMax != 0 || len(s.ReadTimes) != 0 {
+		t.Errorf("without reads %+v", s)
+	}
+	for range 98 {
+		c.latency.add(time.Millisecond)
+	}
+	c.latency.add(100 * time.Millisecond)
+	c.latency.add(100 * time.Millisecond)
+	now := c.snapshot()
+	if now.ReadP50 < 100*time.Millisecond {
+		t.Errorf("since mounting the median is %v", now.ReadP50)
+	}
+	near := func(got, want time.Duration) bool { return got >= want && got <= want+want/8+1 }
+	s := now.Since(before)
+	if !near(s.ReadP50, time.Millisecond) || !near(s.ReadP90, time.Millisecond) || !near(s.ReadP99, 100*time.Millisecond) || !near(s.ReadMax, 100*time.Millisecond) {
+		t.Errorf("since then %v, %v, %v, at most %v", s.ReadP50, s.ReadP90, s.ReadP99, s.ReadMax)
+	}
+}

@@ -20,6 +20,33 @@ type Stats struct {
 	ReadP90      time.Duration `json:"read_p90_ns"`
 	ReadP99      time.Duration `json:"read_p99_ns"`
 	ReadMax      time.Duration `json:"read_max_ns"`
+	// ReadTimes count the READs by the time they took, in ascending order; what they took since an earlier moment is
+	// known by Since.
+	ReadTimes []ReadTime `json:"read_times,omitempty"`
+}
+
+// ReadTime is a number of READs that took Max at most, and longer than those before.
+type ReadTime struct {
+	Max   time.Duration `json:"max_ns"`
+	Count int64         `json:"count"`
+}
+
+// Since gives the times of the READs after an earlier snapshot of the same mount: percentiles, and the bound of the
+// longest.
+func (s Stats) Since(before Stats) Stats {
+	earlier := map[time.Duration]int64{}
+	for _, t := range before.ReadTimes {
+		earlier[t.Max] = t.Count
+	}
+	var times []ReadTime
+	for _, t := range s.ReadTimes {
+		if t.Count -= earlier[t.Max]; t.Count > 0 {
+			times = append(times, t)
+		}
+	}
+	q := quantiles(times, 0.5, 0.9, 0.99, 1)
+	s.ReadP50, s.ReadP90, s.ReadP99, s.ReadMax, s.ReadTimes = q[0], q[1], q[2], min(q[3], s.ReadMax), times
+	return s
 }
 
 type counters struct {
@@ -61,26 +88,39 @@ func (h *histogram) add(d time.Duration) {
 	}
 }
 
-// quantiles gives, for each share in qs (ascending), a duration that so many of the samples do not exceed; 0 without samples.
-func (h *histogram) quantiles(qs ...float64) []time.Duration {
+// times gives what was counted, without empty buckets.
+func (h *histogram) times() (times []ReadTime) {
+	for b := range h.buckets {
+		if n := h.buckets[b].Load(); n > 0 {
+			times = append(times, ReadTime{time.Duration(bucketEnd(b)), n})
+		}
+	}
+	return times
+}
+
+// quantiles gives, for each share in qs (ascending), a duration that so many of the samples do not exceed; 0 without
+// samples.
+func quantiles(times []ReadTime, qs ...float64) []time.Duration {
 	out := make([]time.Duration, len(qs))
-	var total int64
-	counts := make([]int64, len(h.buckets))
-	for i := range h.buckets {
-		counts[i] = h.buckets[i].Load()
-		total += counts[i]
+	var total, seen int64
+	for _, t := range times {
+		total += t.Count
 	}
-	if total == 0 {
-		return out
-	}
-	var seen int64
 	q := 0
-	for b, n := range counts {
-		seen += n
+	for _, t := range times {
+		seen += t.Count
 		for q < len(qs) && float64(seen) >= qs[q]*float64(total) {
-			out[q] = min(time.Duration(bucketEnd(b)), time.Duration(h.max.Load()))
+			out[q] = t.Max
 			q++
 		}
+	}
+	return out
+}
+
+func (h *histogram) quantiles(qs ...float64) []time.Duration {
+	out := quantiles(h.times(), qs...)
+	for i := range out {
+		out[i] = min(out[i], time.Duration(h.max.Load()))
 	}
 	return out
 }
@@ -91,5 +131,6 @@ func (c *counters) snapshot() Stats {
 		Opens: c.opens.Load(), Reads: c.reads.Load(), ReadBytes: c.readBytes.Load(), ReadErrors: c.readErrors.Load(),
 		Writes: c.writes.Load(), WriteBytes: c.writeBytes.Load(), OpenHandles: c.handles.Load(),
 		ReadP50: q[0], ReadP90: q[1], ReadP99: q[2], ReadMax: time.Duration(c.latency.max.Load()),
+		ReadTimes: c.latency.times(),
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,7 +21,8 @@ func (a *app) statsCmd() *cobra.Command {
 		Use:   "stats STORE",
 		Short: "show live counters: hits, misses, bytes, latencies",
 		Long: `Stats shows what the store and its mounts did since the daemon opened it. With --watch it goes on, one line an interval, until interrupted or until the
-daemon is gone. Latencies are those of the kernel's read requests; what the page cache answers is not among them.`,
+daemon is gone. Latencies are those of the kernel's read requests, with --watch of those since the line before; what the page cache
+answers is not among them.`,
 		Example: "  gpucr-fs stats store/\n  gpucr-fs stats --watch --interval 2s store/",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -74,7 +76,11 @@ func (a *app) watchStats(ctx context.Context, dir string, interval time.Duration
 		case !ok:
 			return fmt.Errorf("nothing of %s is mounted", dir)
 		}
-		if err := a.printTick(res, last, n, interval); err != nil {
+		shown := res
+		if n > 0 {
+			shown.Mounts = readsSince(res.Mounts, last.Mounts)
+		}
+		if err := a.printTick(shown, last, n, interval); err != nil {
 			return err
 		}
 		last = res
@@ -84,6 +90,19 @@ func (a *app) watchStats(ctx context.Context, dir string, interval time.Duration
 		case <-time.After(interval):
 		}
 	}
+}
+
+// readsSince gives mounts with the times of the reads since an earlier look alone.
+func readsSince(mounts, before []daemon.MountStats) []daemon.MountStats {
+	out := slices.Clone(mounts)
+	for i, m := range out {
+		for _, b := range before {
+			if b.Dir == m.Dir && b.Since.Equal(m.Since) {
+				out[i].Stats = m.Stats.Since(b.Stats)
+			}
+		}
+	}
+	return out
 }
 
 // daemonStats asks a daemon; ok is false when none runs.
@@ -121,6 +140,14 @@ func (a *app) printTick(res, last daemon.StatsResult, n int, interval time.Durat
 		}
 		fmt.Fprintf(w, row, fmt.Sprint(hits), fmt.Sprint(misses), share, per(res.Store.BytesRead, last.Store.BytesRead),
 			per(res.Store.BytesFetched, last.Store.BytesFetched), per(res.Store.BytesWritten, last.Store.BytesWritten),
-			p50.Round(time.Microsecond).String(), p90.Round(time.Microsecond).String(), p99.Round(time.Microsecond).String(), fmt.Sprint(res.Store.Errors))
+			latency(p50), latency(p90), latency(p99), fmt.Sprint(res.Store.Errors))
 	})
+}
+
+// latency shows the time that reads took, of which there may have been none.
+func latency(d time.Duration) string {
+	if d == 0 {
+		return "-"
+	}
+	return d.Round(time.Microsecond).String()
 }
