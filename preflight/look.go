@@ -43,6 +43,8 @@ type Options struct {
 	Driver error
 	// AMD: a plugin of CRIU's takes care of /dev/kfd and render nodes.
 	AMD bool
+	// Beside, unless it is 0, is a process in whose namespaces CRIU will run; this one's otherwise.
+	Beside int
 	// Handle are kinds of findings that the dump takes care of by itself, unless the function tells why it cannot for a process.
 	Handle map[string]func(pid int) error
 	// Limit bounds the time; 0: 10 s.
@@ -181,8 +183,8 @@ type family struct {
 	sessions   map[int]bool
 	locked     map[file]bool
 	ghostLimit int64
-	root, self map[string]string // namespaces of the first process, and ours
-	mounts     map[int]bool      // of all mount namespaces of the tree, and ours
+	root, self map[string]string // namespaces of the first process, and CRIU's
+	mounts     map[int]bool      // of all mount namespaces of the tree, and CRIU's
 	foreign    []string          // mounts of file systems that CRIU does not know, where the tree has its own mount namespace
 }
 
@@ -200,10 +202,14 @@ func (a *family) prepare() (err error) {
 			return err
 		}
 	}
-	a.root, a.self = namespaces(strconv.Itoa(a.o.Root)), namespaces("self")
+	self := "self"
+	if a.o.Beside != 0 {
+		self = strconv.Itoa(a.o.Beside)
+	}
+	a.root, a.self = namespaces(strconv.Itoa(a.o.Root)), namespaces(self)
 	a.mounts = map[int]bool{}
 	seen := map[string]bool{}
-	for _, who := range append([]string{"self"}, a.names()...) {
+	for _, who := range append([]string{self}, a.names()...) {
 		ns, err := os.Readlink(filepath.Join("/proc", who, "ns/mnt"))
 		if err != nil || seen[ns] {
 			continue

@@ -203,12 +203,49 @@ func (a *Args) Set(name, value string) error {
 
 // Value gives the value of an option that was given last, "" without one.
 func (a *Args) Value(name string) string {
-	for i := len(a.names) - 1; i >= 0; i-- {
-		if v, ok := strings.CutPrefix(a.lines[i], name+"="); ok && a.names[i] == name {
-			return v
-		}
+	if all := a.Values(name); len(all) > 0 {
+		return all[len(all)-1]
 	}
 	return ""
+}
+
+// Values gives the values of an option in the order they were given.
+func (a *Args) Values(name string) (all []string) {
+	for i, line := range a.lines {
+		if a.names[i] != name {
+			continue
+		}
+		if v, ok := strings.CutPrefix(line, name+"="); ok {
+			all = append(all, v)
+		} else if v, ok := strings.CutPrefix(line, name+` "`); ok { // see configLine
+			all = append(all, strings.ReplaceAll(strings.TrimSuffix(v, `"`), `\"`, `"`))
+		}
+	}
+	return all
+}
+
+// own makes a copy that can be added to.
+func (a Args) own() Args {
+	a.lines, a.names = slices.Clip(a.lines), slices.Clip(a.names)
+	return a
+}
+
+// line adds an option that CRIU gets another way as a rule.
+func (a *Args) line(name, value string) error {
+	line, err := configLine(name, value, true)
+	a.lines, a.names = append(a.lines, line), append(a.names, name)
+	return err
+}
+
+// Take removes an option that was given, and returns its value; "" where it was not.
+func (a *Args) Take(name string) string {
+	value := a.Value(name)
+	for i := len(a.names) - 1; i >= 0; i-- {
+		if a.names[i] == name {
+			a.lines, a.names = slices.Delete(slices.Clone(a.lines), i, i+1), slices.Delete(slices.Clone(a.names), i, i+1)
+		}
+	}
+	return value
 }
 
 // write makes the configuration file.

@@ -55,3 +55,23 @@ func TestParseArgs(t *testing.T) {
 		}
 	}
 }
+
+// A value is found again however it was written, and an option can be taken away.
+func TestTake(t *testing.T) {
+	a, err := ParseArgs([]string{"--pidfile", `/a b "c".pid`, "-v4", "--join-ns", "net:/x", "--join-ns=pid:/y"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := a.Values("join-ns"); !slices.Equal(got, []string{"net:/x", "pid:/y"}) {
+		t.Errorf("%q", got)
+	}
+	if got := a.Take("pidfile"); got != `/a b "c".pid` || a.Has("pidfile") {
+		t.Errorf("%q of %+v", got, a)
+	}
+	if !a.Has("verbosity") || len(a.Values("join-ns")) != 2 {
+		t.Errorf("others are gone, too: %+v", a)
+	}
+	if got := a.Take("pidfile"); got != "" {
+		t.Errorf("%q is taken a second time", got)
+	}
+}

@@ -16,6 +16,8 @@ import (
 
 	"github.com/checkpoint-restore/go-criu/v8/rpc"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/restore/procfs"
 )
 
 // Options say how to run CRIU.
@@ -26,14 +28,30 @@ type Options struct {
 	Args Args
 	// Stdin is passed on: --shell-job needs the terminal. Stdout and Stderr are for action scripts. nil: /dev/null.
 	Stdin, Stdout, Stderr *os.File
+	// Within is another pid namespace to run CRIU in; nil: this process's.
+	Within Within
 	// EndTree ends a process and all below it: CRIU, when a restore is given up, with the tasks it is making, or what a CRIU that was killed has left.
 	EndTree func(pid int) error
+}
+
+// Within is a pid namespace that CRIU is to run in, with a mount namespace that goes with it.
+type Within interface {
+	// Do calls f where children are born in these namespaces.
+	Do(f func() error) error
+	// Init is its first process, which adopts.
+	Init() int
+	// Proc is this process's /proc: CRIU opens its images through it.
+	Proc() *os.File
+	// End ends all that is there when CRIU did not do its work, unless it was there before.
+	End() error
 }
 
 // CRIU is one CRIU process, which does one thing. Start makes it; Close must be called.
 type CRIU struct {
 	program string
 	args    Args
+	within  Within
+	proc    int // the number that Within's Proc has in CRIU
 	end     func(pid int) error
 	cmd     *exec.Cmd
 	began   uint64 // see birth
@@ -87,7 +105,8 @@ func (o Options) Validate() error {
 	return err
 }
 
-// Start starts CRIU. It waits for a call of Restore or Dump. Until it has worked or is closed this process is the parent of whom it leaves; so there is one CRIU at a time.
+// Start starts CRIU. It waits for a call of Restore or Dump. Until it has worked or is closed this process is the
+// parent of whom it leaves; so there is one CRIU at a time, but for those in namespaces of their own.
 func Start(o Options) (*CRIU, error) {
 	program, err := Find(o.Program)
 	if err != nil {
@@ -104,7 +123,8 @@ func Start(o Options) (*CRIU, error) {
 	}
 	theirs := os.NewFile(uintptr(fds[1]), "criu")
 	defer theirs.Close()
-	c := &CRIU{program: program, args: o.Args, end: o.EndTree, sock: os.NewFile(uintptr(fds[0]), "criu"), temp: temp, exited: make(chan struct{})}
+	c := &CRIU{program: program, args: o.Args.own(), within: o.Within, end: o.EndTree,
+		sock: os.NewFile(uintptr(fds[0]), "criu"), temp: temp, exited: make(chan struct{})}
 	// CRIU's end must block.
 	if err := unix.SetNonblock(fds[1], false); err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -139,12 +159,19 @@ func Start(o Options) (*CRIU, error) {
 		f := os.NewFile(uintptr(fd), in.key)
 		dups = append(dups, f)
 		cmd.ExtraFiles = append(cmd.ExtraFiles, f)
-		c.args.lines = append(c.args.lines, fmt.Sprintf("inherit-fd=fd[%d]:%s", socketFD+1+i, in.key))
+		if err := c.args.line("inherit-fd", fmt.Sprintf("fd[%d]:%s", socketFD+1+i, in.key)); err != nil {
+			return nil, errors.Join(err, errs.Close(), c.Close())
+		}
 	}
-	if err := adopt(true); err != nil {
+	start := cmd.Start
+	if c.within != nil {
+		c.proc = socketFD + len(cmd.ExtraFiles)
+		cmd.ExtraFiles = append(cmd.ExtraFiles, c.within.Proc())
+		start = func() error { return c.within.Do(cmd.Start) }
+	} else if err := adopt(true); err != nil {
 		return nil, errors.Join(err, errs.Close(), c.Close())
 	}
-	if err := cmd.Start(); err != nil {
+	if err := start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("start criu: %w", err), errs.Close(), c.Close())
 	}
 	c.cmd = cmd
@@ -216,12 +243,33 @@ func (c *CRIU) Close() (err error) {
 				err = errors.New("criu did not end and was killed")
 			}
 			if !c.worked {
-				err = errors.Join(err, endOrphans(c.began, c.end))
+				err = errors.Join(err, c.endLeft())
 			}
 		}
-		err = errors.Join(err, adopt(false), os.RemoveAll(c.temp))
+		if c.within == nil {
+			err = errors.Join(err, adopt(false))
+		}
+		err = errors.Join(err, os.RemoveAll(c.temp))
 	})
 	return err
+}
+
+// Discard closes a CRIU that was asked for nothing, and leaves its namespace alone.
+func (c *CRIU) Discard() error {
+	c.worked = true
+	return c.Close()
+}
+
+func (c *CRIU) endLeft() error {
+	if c.within == nil {
+		return endOrphans(os.Getpid(), c.began, c.end)
+	}
+	return errors.Join(c.within.End(), endOrphans(c.within.Init(), c.began, c.end))
+}
+
+// theirs names a file of this process for a CRIU in another pid namespace: it has no pid for us, and another /proc.
+func (c *CRIU) theirs(f *os.File) string {
+	return fmt.Sprintf("/proc/self/fd/%d/%d/fd/%d", c.proc, os.Getpid(), f.Fd())
 }
 
 // request is what both kinds of work need.
@@ -243,11 +291,21 @@ func (c *CRIU) options(images, work string) (*rpc.CriuOpts, func(), error) {
 		wrk.Close()
 	}
 	config := filepath.Join(c.temp, "criu.conf")
-	if err := c.args.write(config); err != nil {
+	o := &rpc.CriuOpts{ImagesDirFd: ptr(int32(img.Fd())), WorkDirFd: ptr(int32(wrk.Fd())), ConfigFile: &config}
+	args := c.args.own()
+	if c.within != nil {
+		o.ImagesDirFd, o.ImagesDir, o.WorkDirFd = ptr(int32(-1)), ptr(c.theirs(img)), nil
+		// A descriptor of ours is of our mount namespace: CRIU could mount nothing in it.
+		there := work
+		if work == images {
+			there = c.theirs(img)
+		}
+		err = args.line("work-dir", there)
+	}
+	if err = errors.Join(err, args.write(config)); err != nil {
 		done()
 		return nil, nil, err
 	}
-	o := &rpc.CriuOpts{ImagesDirFd: ptr(int32(img.Fd())), WorkDirFd: ptr(int32(wrk.Fd())), ConfigFile: &config}
 	if !c.args.Has("action-script") { // CRIU knows one way of telling its milestones at a time
 		o.NotifyScripts = ptr(true)
 	}
@@ -256,34 +314,56 @@ func (c *CRIU) options(images, work string) (*rpc.CriuOpts, func(), error) {
 
 func ptr[T any](v T) *T { return &v }
 
-// Restore restores the checkpoint in the directory images and returns when its processes run, with the pid of the first. The lazy-pages server must listen
+// Restore restores the checkpoint in the directory images and returns when its processes run, with the pid of the first here and
+// where CRIU runs. The lazy-pages server must listen
 // in the directory work. When ctx ends CRIU is killed, and with it what it has made: a task that waits for a CRIU that is gone waits for ever.
-func (c *CRIU) Restore(ctx context.Context, images, work, log string) (pid int, err error) {
+func (c *CRIU) Restore(ctx context.Context, images, work, log string) (pid, inside int, err error) {
 	given := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() { given <- c.giveUp() })
 	defer func() {
 		if !stop() {
-			pid, err = 0, errors.Join(ctx.Err(), <-given)
+			pid, inside, err = 0, 0, errors.Join(ctx.Err(), <-given)
 		}
 		if err == nil {
 			// From here on the processes are whose they always were.
-			c.worked, err = true, adopt(false)
+			c.worked = true
+			if c.within == nil {
+				err = adopt(false)
+			}
 		}
 	}()
 	if err := c.args.Set("log-file", log); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	o, done, err := c.options(images, work)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer done()
 	o.LazyPages = ptr(true)
 	resp, err := c.do(rpc.CriuReqType_RESTORE, o)
 	if err != nil {
-		return 0, fmt.Errorf("criu restore: %w", c.explain(err, work))
+		return 0, 0, fmt.Errorf("criu restore: %w", c.explain(err, work))
 	}
-	return int(resp.GetRestore().GetPid()), nil
+	pid = int(resp.GetRestore().GetPid())
+	if inside = pid; c.within != nil {
+		pid, err = childAs(c.cmd.Process.Pid, c.within.Init(), inside)
+	}
+	return pid, inside, err
+}
+
+// childAs finds the process that has the number inside in the pid namespace below this process's: CRIU's child, and its init's
+// when CRIU has ended.
+func childAs(criu, init, inside int) (int, error) {
+	// Who is handed on from one to the other may be missed once.
+	for range 3 {
+		for _, pid := range append(procfs.Children(criu), procfs.Children(init)...) {
+			if n := procfs.Numbers(pid); len(n) > 1 && n[1] == inside {
+				return pid, nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("process %d of the namespace has no pid outside", inside)
 }
 
 // giveUp ends CRIU and what it has made, unless it is done.
@@ -292,8 +372,11 @@ func (c *CRIU) giveUp() error {
 	case <-c.exited:
 		return nil
 	default:
-		return c.end(c.cmd.Process.Pid)
 	}
+	if c.within != nil {
+		return c.within.End()
+	}
+	return c.end(c.cmd.Process.Pid)
 }
 
 // Dump dumps the process pid and its descendants into the directory images. It is not to be interrupted: see the package comment.

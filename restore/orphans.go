@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,14 +26,15 @@ func adopt(on bool) error {
 // endOrphans ends the processes that a CRIU which did not do its work has forked and left, with all below them, and waits for them: those by which it tried out the
 // kernel, each of which may wait for it for ever, and the tasks it was making, or had made and not told of. Programs that CRIU started, and action scripts, are
 // adopted as well and left alone: they end by themselves, or are meant to stay. So is whoever began before since, CRIU's begin: the first process of a container adopts all.
-func endOrphans(since uint64, end func(pid int) error) error {
+// parent is who has adopted them.
+func endOrphans(parent int, since uint64, end func(pid int) error) error {
 	const (
 		again = 10 * time.Millisecond // a fork that was under way shows a little later
 		limit = 5 * time.Second
 	)
 	late := time.Now().Add(limit)
 	for quiet := 0; quiet < 2; {
-		left := forks(since)
+		left := forks(parent, since)
 		switch {
 		case len(left) == 0:
 			quiet++
@@ -59,21 +58,17 @@ func endOrphans(since uint64, end func(pid int) error) error {
 	return nil
 }
 
-// forks are this process's children that somebody else forked, not before since, and that never executed a program, the ended ones too.
-func forks(since uint64) (pids []int) {
+// forks are parent's children that somebody else forked, not before since, and that never executed a program,
+// the ended ones too.
+func forks(parent int, since uint64) (pids []int) {
 	self := procfs.Program(os.Getpid())
-	files, _ := filepath.Glob("/proc/self/task/*/children")
-	for _, file := range files {
-		text, _ := os.ReadFile(file)
-		for _, child := range strings.Fields(string(text)) {
-			pid, err := strconv.Atoi(child)
-			// Guardians of a daemon that was killed are of this very program.
-			if err != nil || procfs.Program(pid) == self || fromScript(pid) {
-				continue
-			}
-			if fork, began := birth(pid); fork && began >= since && !slices.Contains(pids, pid) {
-				pids = append(pids, pid)
-			}
+	for _, pid := range procfs.Children(parent) {
+		// Guardians of a daemon that was killed are of this very program.
+		if procfs.Program(pid) == self || fromScript(pid) {
+			continue
+		}
+		if fork, began := birth(pid); fork && began >= since && !slices.Contains(pids, pid) {
+			pids = append(pids, pid)
 		}
 	}
 	return pids

@@ -44,6 +44,7 @@ type Sources struct {
 type Timeline struct {
 	Checkpoint string    `json:"checkpoint"`
 	PID        int       `json:"pid"`
+	Inside     int       `json:"inside,omitempty"` // its pid in the namespace of its own that was made for it
 	Started    time.Time `json:"started"`
 	Marks      []Mark    `json:"marks"`
 	Bytes      Sources   `json:"bytes"`

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/daemon"
 	"github.com/gpucr/gpucr-fs/restore"
+	"github.com/gpucr/gpucr-fs/restore/pidns"
 	"github.com/gpucr/gpucr-fs/restore/procfs"
 )
 
@@ -99,6 +100,9 @@ func (d *dumping) run(ctx context.Context, store, name string, tags []string, se
 	if err := needStore(dir); err != nil {
 		return err
 	}
+	if err := notInit(d.pid); err != nil {
+		return err
+	}
 	if err := d.preflight(ctx); err != nil {
 		return err
 	}
@@ -117,6 +121,16 @@ func (d *dumping) run(ctx context.Context, store, name string, tags []string, se
 	})
 }
 
+// notInit refuses the first process of a namespace that restore --own-pids made.
+func notInit(pid int) error {
+	m, ok := pidns.Find(pid)
+	if !ok || m.Init != pid {
+		return nil
+	}
+	return usage(fmt.Errorf("process %d is the init of restored processes, which stays with them and is not dumped", pid),
+		fmt.Sprintf("dump what was restored, its children: -t %v", procfs.Children(pid)))
+}
+
 // dump runs CRIU, with the GPUs stopped around it.
 func (d *dumping) dump(ctx context.Context, images string) (err error) {
 	log, done, err := tempFile("dump.log")
@@ -124,6 +138,16 @@ func (d *dumping) dump(ctx context.Context, images string) (err error) {
 		return err
 	}
 	defer done()
+	// In a namespace that restore --own-pids made criu takes it for what it was at first: a process without one.
+	pid, within := d.pid, restore.Within(nil)
+	if m, ok := pidns.Find(d.pid); ok {
+		own, err := m.Enter()
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, own.End()) }()
+		pid, within = m.Inside, own
+	}
 	defer func() { err = errors.Join(err, d.end()) }()
 	if gpu := d.gpu; gpu != nil {
 		if err := d.letGo(ctx); err != nil {
@@ -154,11 +178,11 @@ func (d *dumping) dump(ctx context.Context, images string) (err error) {
 			return err
 		}
 	}
-	c, err := d.criu.start(d.a, d.args)
+	c, err := d.criu.start(d.a, d.args, within)
 	if err != nil {
 		return err
 	}
-	err = c.Dump(images, log, d.pid, d.leave)
+	err = c.Dump(images, log, pid, d.leave)
 	d.done = err == nil
 	return errors.Join(err, c.Close())
 }

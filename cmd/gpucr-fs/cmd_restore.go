@@ -27,7 +27,10 @@ type restoring struct {
 	timeline restore.Timeline
 	marks    []restore.Mark
 	pid      int
-	runs     bool // the processes, with all that they need
+	runs     bool   // the processes, with all that they need
+	own      bool   // in a pid namespace of its own
+	inside   int    // the pid there
+	pidfile  string // for the pid here, with own
 }
 
 func (a *app) restoreCmd() *cobra.Command {
@@ -43,6 +46,14 @@ background, from a daemon that is started where none runs and that goes when all
 as its profile; later ones follow it.
 
 CUDA processes that gpucr-fs dump took get their GPU memory back while their own still follows; --no-gpu leaves that to criu's cuda_plugin.
+
+With --own-pids the processes get a pid namespace of their own: their pids, sessions and groups may be taken out
+here, by the processes that were dumped, too. In it they have their old pids and see nobody else; out here they
+have others, which is what restore prints and what goes into a pidfile. They have /proc of that namespace, and
+mounts made by them stay theirs; everything else is this machine's, as without it: files that they write, ports
+and sockets they listen on. A first process, gpucr-init, stays with them: signals to it go on to the first
+process, with whose exit status it ends when all are gone; kill -9 of it ends them all. gpucr-fs dump -t takes
+the pid that restore prints.
 
 With --wait it returns when all memory is there. The timeline says when what happened; --timeline FILE writes it to FILE.json and draws it in FILE.svg, and waits.
 
@@ -60,6 +71,11 @@ another takes its place; if that fails too, the processes are ended.`,
 					return err
 				}
 			}
+			if r.own {
+				if r.pidfile, err = ownArgs(&r.args); err != nil {
+					return err
+				}
+			}
 			return r.run(cmd.Context(), args[0], args[1], int64(rate), wait || file != "", file)
 		},
 	}
@@ -69,6 +85,7 @@ another takes its place; if that fails too, the processes are ended.`,
 	f.Var(&rate, "prefetch-rate", "bytes a second fetched ahead of need (default: no bound)")
 	f.StringVar(&verify, "verify-vram", "", "how much of AMD GPUs' memory is read back and compared before the processes run: all, sample (the default) or none; `MODE` may be left out for all")
 	f.Lookup("verify-vram").NoOptDefVal = bofill.VerifyAll.String()
+	f.BoolVar(&r.own, "own-pids", false, "restore in a pid namespace of its own, where no pid is taken")
 	r.criu.add(f)
 	r.nvidia.addRestore(f)
 	return c
@@ -119,10 +136,7 @@ func (r *restoring) run(ctx context.Context, store, name string, rate int64, wai
 			}
 			l := <-next
 			next = nil
-			if l.err != nil {
-				return l.err
-			}
-			return errors.Join(r.restore(ctx, l.criu, prepared, log), l.criu.Close())
+			return r.attempt(ctx, l, prepared, log)
 		},
 	})
 	p.close()
@@ -149,35 +163,6 @@ func (r *restoring) run(ctx context.Context, store, name string, rate int64, wai
 		return &codeError{exitPartial, "gpucr-fs verify STORE names what is damaged", fmt.Errorf("%d parts of memory cannot be read and raise SIGBUS: %s", len(st.Poisoned), st.Poisoned[0])}
 	}
 	return nil
-}
-
-// loaded is a CRIU that waits to be asked, or why there is none.
-type loaded struct {
-	criu *restore.CRIU
-	err  error
-}
-
-// loading is where one comes, once; nil when it was taken.
-type loading <-chan loaded
-
-// load starts CRIU.
-func (r *restoring) load() loading {
-	ch := make(chan loaded, 1)
-	go func() {
-		c, err := r.criu.start(r.a, r.args)
-		ch <- loaded{c, err}
-	}()
-	return ch
-}
-
-// drop ends a CRIU that was not needed.
-func (l loading) drop() {
-	if l == nil {
-		return
-	}
-	if x := <-l; x.err == nil {
-		x.criu.Close()
-	}
 }
 
 // result is what --json prints.
@@ -207,7 +192,7 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p daemon.Prepa
 	read, stop := context.WithCancel(ctx)
 	var reading sync.WaitGroup
 	reading.Go(func() { restore.Preread(read, p.Images) })
-	pid, err := c.Restore(ctx, p.Images, p.Work, log)
+	pid, inside, err := c.Restore(ctx, p.Images, p.Work, log)
 	stop()
 	reading.Wait()
 	r.marks = append(r.marks, c.Marks()...)
@@ -218,7 +203,9 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p daemon.Prepa
 		}
 		return err
 	}
-	r.pid = pid
+	if r.pid = pid; r.own {
+		r.inside = inside
+	}
 	r.marks = append(r.marks, restore.Mark{Name: restore.MarkResume, At: time.Now()})
 	if r.gpu != nil {
 		used, err := r.gpu.Resume(ctx, pid, note)
@@ -230,13 +217,12 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p daemon.Prepa
 			r.marks = append(r.marks, restore.Mark{Name: restore.MarkGPUReady, At: time.Now()})
 		}
 	}
-	r.runs = true
 	return nil
 }
 
 // pidsFree refuses a restore whose pids somebody has: CRIU's word for it is "Can't fork for 431: File exists".
 func (r *restoring) pidsFree(images string) error {
-	if r.args.Has("external") || r.args.Has("join-ns") {
+	if r.own || r.args.Has("external") || r.args.Has("join-ns") {
 		return nil // the pid namespace may be another
 	}
 	taken, err := restore.TakenPIDs(os.DirFS(images), r.args.Has("shell-job"))
@@ -252,7 +238,8 @@ func (r *restoring) pidsFree(images string) error {
 	if n := len(taken) - shown; n > 0 {
 		more = fmt.Sprintf(" and %d more", n)
 	}
-	return &codeError{exitError, "a restored process has the pid, session and group that it had: end those, or their parents where they are zombies",
+	return &codeError{exitError, "a restored process has the pid, session and group that it had: end those, or their parents where they are zombies; " +
+		"or restore with --own-pids",
 		fmt.Errorf("pids that the checkpoint needs are taken: %s%s", strings.Join(who, ", "), more)}
 }
 
@@ -264,13 +251,13 @@ func criuSays(err error, words string) bool {
 // finish completes the timeline with what the daemon knows.
 func (r *restoring) finish(st daemon.RestoreStatus) {
 	t := &r.timeline
-	t.Checkpoint, t.PID, t.Bytes, t.Faults, t.Profile = st.Checkpoint, r.pid, st.Bytes, st.Faults, st.Profile
+	t.Checkpoint, t.PID, t.Inside, t.Bytes, t.Faults, t.Profile = st.Checkpoint, r.pid, r.inside, st.Bytes, st.Faults, st.Profile
 	t.Add(r.marks...)
 	t.Add(restore.Mark{Name: restore.MarkFirstFault, At: st.FirstFault}, restore.Mark{Name: restore.MarkHotDone, At: st.HotDone}, restore.Mark{Name: restore.MarkResident, At: st.Resident})
 }
 
 func (r *restoring) text(w io.Writer, st daemon.RestoreStatus, wait bool) {
-	fmt.Fprintf(w, "restored %s as process %d\n", dash(r.timeline.Checkpoint), r.pid)
+	fmt.Fprintf(w, "restored %s as process %s\n", dash(r.timeline.Checkpoint), r.who())
 	for _, m := range r.timeline.Marks {
 		fmt.Fprintf(w, "%8.1f ms\t%s\n", m.Ms, m.Name)
 	}

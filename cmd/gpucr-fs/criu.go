@@ -43,12 +43,15 @@ func (f *criuFlags) name() string {
 // find gives the path of CRIU's program.
 func (f *criuFlags) find() (string, error) { return restore.Find(f.name()) }
 
-// start starts CRIU with the options that follow --. Its plugin for AMD GPUs will work with this very program.
-func (f *criuFlags) start(a *app, args restore.Args) (*restore.CRIU, error) {
+// start starts CRIU with the options that follow --, within another pid namespace unless that is nil. Its plugin for AMD
+// GPUs will work with this very program.
+func (f *criuFlags) start(a *app, args restore.Args, within restore.Within) (*restore.CRIU, error) {
 	if exe, err := os.Executable(); err == nil && os.Getenv("GPUCR_FS") == "" {
 		os.Setenv("GPUCR_FS", exe)
 	}
-	return restore.Start(f.options(a, args))
+	o := f.options(a, args)
+	o.Within = within
+	return restore.Start(o)
 }
 
 func (f *criuFlags) options(a *app, args restore.Args) restore.Options {

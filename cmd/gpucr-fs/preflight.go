@@ -10,11 +10,15 @@ import (
 	"github.com/gpucr/gpucr-fs/cuda"
 	"github.com/gpucr/gpucr-fs/preflight"
 	"github.com/gpucr/gpucr-fs/restore"
+	"github.com/gpucr/gpucr-fs/restore/pidns"
 )
 
 // lookAt examines a tree. n, nil where NVIDIA GPUs are left alone, asks the driver, when a process looks like using CUDA.
 func lookAt(ctx context.Context, root int, args *restore.Args, n *nvidia) (preflight.Report, error) {
 	o := preflight.Options{Root: root, CRIU: args, NoCUDA: n == nil, AMD: amdgpuPlugins() != "", Handle: map[string]func(int) error{}}
+	if m, ok := pidns.Find(root); ok {
+		o.Beside = m.Init
+	}
 	if n != nil {
 		if !n.flags.keep {
 			o.Handle[preflight.CUDAInherited] = func(pid int) error { return inherited(root, pid) }

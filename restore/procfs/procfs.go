@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 )
 
@@ -25,4 +27,35 @@ func Program(pid int) string {
 		return ""
 	}
 	return exe
+}
+
+// Children returns a process's children, those of all its threads.
+func Children(pid int) (pids []int) {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, file := range files {
+		text, _ := os.ReadFile(file)
+		for _, f := range strings.Fields(string(text)) {
+			if pid, err := strconv.Atoi(f); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+// Numbers returns the pids that a process has: in this /proc's namespace first, in its own last. There are none when it is gone.
+func Numbers(pid int) (numbers []int) {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	for line := range strings.Lines(string(text)) {
+		rest, ok := strings.CutPrefix(line, "NSpid:")
+		if !ok {
+			continue
+		}
+		for _, f := range strings.Fields(rest) {
+			if n, err := strconv.Atoi(f); err == nil {
+				numbers = append(numbers, n)
+			}
+		}
+	}
+	return numbers
 }
