@@ -128,8 +128,10 @@ func (g *collection) plan(n uint32) (*packPlan, error) {
 	if buriedAlive {
 		aside("the journal calls a slot dead that is in use")
 	}
-	if !exists && len(p.live)+len(p.kill) > 0 {
-		aside("its pack " + pack.Name(n) + " is gone")
+	if why, err := s.chunks.Packs.Missing(n); err != nil {
+		return nil, err
+	} else if why != "" && (exists || len(p.live)+len(p.kill) > 0) {
+		aside("pack " + pack.Name(n) + ": " + why)
 	}
 	if s.chunks.IsAside(n) {
 		return &packPlan{leave: true}, nil

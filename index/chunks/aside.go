@@ -81,6 +81,13 @@ func (s *Store) SetAside() ([]SetAside, error) {
 		}
 		out = append(out, SetAside{File: filepath.Join(PacksFolder, pack.Name(n)), Bytes: size, Text: "its journal is gone, and the index does not know the pack"})
 	}
+	lost, err := s.Packs.Lost()
+	if err != nil {
+		return nil, fault.Classify("list what is set aside", err)
+	}
+	for n, why := range lost {
+		out = append(out, SetAside{File: filepath.Join(PacksFolder, pack.Name(n)), Text: "damaged: " + why})
+	}
 	aside, err := s.Packs.AllAside()
 	if err != nil {
 		return nil, fault.Classify("list what is set aside", err)

@@ -55,8 +55,8 @@ func (s *Store) Recover() error {
 
 // resume lets the newest pack take appends again, if it is whole and nothing lies behind what its journal tells.
 func (s *Store) resume(n uint32) error {
-	if s.IsAside(n) || !s.Packs.Exists(n) {
-		return nil
+	if why, err := s.Packs.Missing(n); err != nil || why != "" || s.IsAside(n) {
+		return err
 	}
 	mark, err := s.DB.Mark(n)
 	if err != nil {

@@ -68,6 +68,12 @@ func (s *Set) Orphans() ([]uint32, error) {
 		if slices.Contains(f.journals, n) {
 			continue
 		}
+		if why, err := s.Missing(n); err != nil {
+			return nil, err
+		} else if why != "" {
+			out = append(out, n)
+			continue
+		}
 		if size, err := s.Size(n); err != nil {
 			return nil, err
 		} else if size > 0 { // an empty one is what a crash leaves of a pack that was being begun
@@ -94,6 +100,53 @@ func (s *Set) SyncJournal(n uint32) error {
 func (s *Set) Exists(n uint32) bool {
 	_, err := s.fs.Stat(s.PackPath(n))
 	return !errors.Is(err, os.ErrNotExist)
+}
+
+// Missing says why pack n has no file of its own, "" where it has one. What is no file is not opened: to open a pipe may never end.
+func (s *Set) Missing(n uint32) (why string, err error) {
+	st, err := s.fs.Stat(s.PackPath(n))
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return "the file is gone", nil
+	case err == nil && (st.Dir || st.Odd):
+		return "it is not a file", nil
+	}
+	return "", err
+}
+
+// Lost gives the packs of which the journal tells and that have no file of their own, and why. One that was being dropped is none of them.
+func (s *Set) Lost() (map[uint32]string, error) {
+	f, err := s.list()
+	if err != nil {
+		return nil, err
+	}
+	out := map[uint32]string{}
+	for _, n := range f.journals {
+		why, err := s.Missing(n)
+		if err != nil {
+			return nil, err
+		}
+		if why == "" {
+			continue
+		}
+		live := map[uint32]bool{}
+		_, _, err = s.Read(n, 0, func(r Record) error {
+			switch {
+			case r.Chunk != nil:
+				live[r.Chunk.Loc.Page] = true
+			case r.Dead != nil:
+				delete(live, r.Dead.Loc.Page)
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, ErrCorrupt) {
+			return nil, err
+		}
+		if len(live) > 0 {
+			out[n] = why
+		}
+	}
+	return out, nil
 }
 
 // Aside gives the names of journals of pack n that have been put aside.

@@ -10,7 +10,7 @@ func (s *Set) Reaches(loc Loc) bool {
 		return true
 	}
 	st, err := s.fs.Stat(s.PackPath(loc.Pack))
-	if err != nil {
+	if err != nil || st.Dir || st.Odd {
 		return false
 	}
 	s.sizes[loc.Pack] = st.Size

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"sync"
 
@@ -168,10 +167,12 @@ func (s *Set) open(n uint32) (*file, error) {
 	if f := s.files[n]; f != nil {
 		return f, nil
 	}
-	h, err := s.fs.Open(s.PackPath(n), storage.Write|storage.Direct)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("pack %s: %w: the file is gone", Name(n), ErrCorrupt)
+	if why, err := s.Missing(n); err != nil {
+		return nil, err
+	} else if why != "" {
+		return nil, fmt.Errorf("pack %s: %w: %s", Name(n), ErrCorrupt, why)
 	}
+	h, err := s.fs.Open(s.PackPath(n), storage.Write|storage.Direct)
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,8 @@ func (Disk) Stat(name string) (Info, error) {
 	if err := retry(func() error { return unix.Lstat(name, &st) }); err != nil {
 		return Info{}, &os.PathError{Op: "stat", Path: name, Err: err}
 	}
-	return Info{Size: st.Size, Disk: st.Blocks * 512, Dir: st.Mode&unix.S_IFMT == unix.S_IFDIR}, nil
+	kind := st.Mode & unix.S_IFMT
+	return Info{Size: st.Size, Disk: st.Blocks * 512, Dir: kind == unix.S_IFDIR, Odd: kind != unix.S_IFDIR && kind != unix.S_IFREG}, nil
 }
 
 func (Disk) SyncDir(dir string) error {

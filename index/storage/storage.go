@@ -84,6 +84,7 @@ type Info struct {
 	Size int64 // bytes, holes included
 	Disk int64 // bytes that it occupies on disk
 	Dir  bool
+	Odd  bool // neither a file nor a folder: a pipe, a device, a link
 }
 
 // readers is the holder of a lock that was taken by LockShared.
