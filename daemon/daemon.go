@@ -55,6 +55,8 @@ type Mount interface {
 	Seal(ctx context.Context, name string) (index.Info, error)
 	// Discard gives a checkpoint up that is being written through this mount.
 	Discard(name string) error
+	// Failure gives the first error of a write to a checkpoint that is being written through this mount, nil without one.
+	Failure(name string) error
 	// Settle ends one whose writer is gone: sealed if it is complete, else given up.
 	Settle(ctx context.Context, name string) error
 	// Unmount flushes and detaches. Class InUse when the mount has users; it goes on then.

@@ -72,6 +72,8 @@ func (m *fakeMount) Wait() error {
 
 func (m *fakeMount) Draft(string) (*index.Draft, bool) { return nil, false }
 
+func (m *fakeMount) Failure(string) error { return nil }
+
 func (m *fakeMount) Discard(string) error { return m.draft.Abort() }
 
 func (m *fakeMount) Settle(context.Context, string) error { return m.draft.Abort() }

@@ -57,7 +57,7 @@ var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Br
 		// CRIU may still be at it, and have ended the processes already: a complete dump is kept.
 		err = errors.Join(err, m.m.Settle(context.WithoutCancel(ctx), q.Name))
 	case !ok:
-		err = errors.Join(err, discard(m, q.Name))
+		err = errors.Join(err, m.m.Failure(q.Name), discard(m, q.Name))
 	}
 	err = errors.Join(err, d.dropMount(images))
 	if err == nil && !ok {

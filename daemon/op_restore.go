@@ -307,6 +307,11 @@ func converse[Req, Res any](ctx context.Context, s *Session, op *Op[Req, Res], r
 	if err != nil && !errors.Is(err, wire.ErrGone) {
 		cancel() // without its daemon CRIU fails by itself, or has done all
 	}
+	// CRIU knows of a full disk, but not which, nor of the floor.
+	if index.ClassOf(err) == index.NoSpace {
+		<-ran
+		return res, err
+	}
 	// CRIU's own error tells more than that it failed.
 	if rerr := <-ran; rerr != nil && !errors.Is(err, wire.ErrGone) {
 		return res, rerr

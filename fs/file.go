@@ -260,6 +260,7 @@ func (h *draftHandle) Write(_ context.Context, data []byte, off int64) (uint32, 
 	if n == 0 && err != nil {
 		if !sealedNow(err) {
 			h.s.log.Error("write to a draft failed", "checkpoint", h.e.img.name, "offset", off, "error", err)
+			h.e.img.failed.CompareAndSwap(nil, &err)
 		}
 		return 0, errnoOf(err)
 	}

@@ -39,7 +39,9 @@ type image struct {
 	name string
 	base uint64 // high bits of its inode numbers
 	cat  *catalog
-	used atomic.Int64 // catalog.clock at its last use; 0: the kernel was asked to forget it since
+	// failed is the first error of a write to it as a draft, nil without one.
+	failed atomic.Pointer[error]
+	used   atomic.Int64 // catalog.clock at its last use; 0: the kernel was asked to forget it since
 
 	sealing sync.Mutex // held over Seal and Abort, never together with mu's readers' work
 	// inventory is held for reading while an inventory is written, and before sealing by who gives up what has none.

@@ -294,6 +294,19 @@ func (s *Server) Settle(ctx context.Context, name string) error {
 		Hint: "seal it if its processes have ended; gc removes it"}
 }
 
+// Failure gives the first error of a write to a checkpoint that is being written through this mount, nil without one. The
+// writer was told an errno alone.
+func (s *Server) Failure(name string) error {
+	img, err := s.cat.image(name)
+	if err != nil {
+		return nil
+	}
+	if failed := img.failed.Load(); failed != nil {
+		return *failed
+	}
+	return nil
+}
+
 // Discard gives a checkpoint up that is being written through this mount: what is written to it from now on fails. Class NotFound when there is none of that
 // name, ReadOnly when it is sealed.
 func (s *Server) Discard(name string) error {
