@@ -10,7 +10,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
-// faultyStore makes a store whose packs fail the syncs of files whose names end in one of what it is told.
+// faultyStore makes a store whose packs fail the syncs of files and folders whose names end in one of what it is told.
 func faultyStore(t *testing.T) (s *Store, fail func(suffixes ...string)) {
 	var which atomic.Pointer[[]string]
 	fail = func(suffixes ...string) { which.Store(&suffixes) }
@@ -18,7 +18,7 @@ func faultyStore(t *testing.T) (s *Store, fail func(suffixes ...string)) {
 	o := testOptions(t)
 	o.Storage = &storage.Faulty{Storage: storage.Disk{}, Rule: func(c storage.Call) storage.Fault {
 		for _, suffix := range *which.Load() {
-			if c.Op == storage.OpSync && strings.HasSuffix(c.Name, suffix) {
+			if sync := c.Op == storage.OpSync || c.Op == storage.OpSyncDir; sync && strings.HasSuffix(c.Name, suffix) {
 				return storage.Fault{Kind: storage.Late}
 			}
 		}

@@ -1,6 +1,13 @@
 package index
 
-import "testing"
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/gpucr/gpucr-fs/index/chunks"
+)
 
 // TestLostWhileBurying: gc can't journal what is dead, and the pack is given up with what an open draft wrote there. The
 // draft is not sealed with it, and who comes next finds a store that works.
@@ -79,6 +86,42 @@ func TestSoundIsNotAlive(t *testing.T) {
 	s = reopen(t, s)
 	mustHold(t, s, "again", files)
 	mustVerify(t, s, 0)
+}
+
+// TestListedTwiceIsNotLost: a commit that is tried again lists what it had listed again. When its pack goes, and half
+// of that is done, a repair does not call dead chunks lost.
+func TestListedTwiceIsNotLost(t *testing.T) {
+	s, fail := faultyStore(t)
+	write(t, s, "kept", map[string][]byte{"f": []byte("small")})
+	d := create(t, s, "draft", CreateOptions{})
+	fill(t, d, map[string][]byte{"f": memory(1, 1<<20)})
+	settled(t, d)
+	if err := s.chunks.Packs.Roll(); err != nil {
+		t.Fatal(err)
+	}
+	fill(t, d, map[string][]byte{"g": memory(2, 1<<20)})
+	settled(t, d)
+	fail("2.journal", "2.journal.new")
+	if err := s.chunks.Commit(nil); err == nil {
+		t.Fatal("a commit did not notice that the sync failed")
+	}
+	fail()
+	if err := errors.Join(s.chunks.Commit(nil), d.Abort()); err != nil {
+		t.Fatal(err)
+	}
+	write(t, s, "newer", map[string][]byte{"f": memory(3, 1<<20)}) // begins a pack
+	fail(chunks.PacksFolder)
+	if _, err := s.GC(t.Context(), GCOptions{}); err == nil || s.chunks.Packs.Exists(1) {
+		t.Fatalf("gc has not been kept from removing a journal: %v", err)
+	}
+	fail()
+	dir := s.dir
+	if err := errors.Join(s.Close(), os.RemoveAll(filepath.Join(dir, chunks.IndexFolder))); err != nil {
+		t.Fatal(err)
+	}
+	if res, err := Repair(t.Context(), dir, s.o); err != nil || len(res.Lost) > 0 {
+		t.Errorf("repair: %+v, %v", res, err)
+	}
 }
 
 // mustBeLost: the draft is refused, and what it held is stored anew when it comes by again. It gives the store, opened

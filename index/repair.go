@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 
@@ -168,20 +169,21 @@ func (r *rebuild) journal(n uint32) error {
 	if err != nil {
 		return err
 	}
-	dead, live := map[uint32]bool{}, 0
+	dead, listed := map[uint32]bool{}, map[uint32]bool{} // by page: a commit that was tried again lists its slots twice
 	end, bad, err := s.chunks.Packs.Read(n, 0, func(rec pack.Record) error {
 		switch {
 		case rec.Dead != nil:
 			dead[rec.Dead.Loc.Page] = true
 		case rec.Chunk != nil:
-			live++
+			listed[rec.Chunk.Loc.Page] = true
 		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	if live > len(dead) && !s.chunks.Packs.Exists(n) {
+	maps.DeleteFunc(listed, func(page uint32, _ bool) bool { return dead[page] })
+	if len(listed) > 0 && !s.chunks.Packs.Exists(n) {
 		r.res.Lost = append(r.res.Lost, fmt.Sprintf("pack %s: %v: the file is gone", pack.Name(n), pack.ErrCorrupt))
 	}
 	for _, d := range bad {
