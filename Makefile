@@ -67,7 +67,7 @@ soak: deps ## put SOAK_N (5000) checkpoints through one daemon and see that it d
 	$(GO) test -count=1 -timeout 2h -v ./tests/soak -soak.n=$(SOAK_N) -soak.warm=500 -soak.files=64 -soak.growth=64
 
 model: ## run random programs against the store and a model of it, with crashes and faults at any storage call, for MODEL_TIME (15m)
-	$(GO) test -count=1 -timeout 4h -v ./tests/model -run 'TestModel$$' -model.time $(MODEL_TIME) -model.mode all -model.seed $$(date +%s)000
+	$(GO) test -count=1 -timeout 4h -v ./tests/model -run 'TestModel$$' -model.time $(MODEL_TIME) -model.mode all -model.workers 2 -model.seed $$(date +%s)000
 
 stress: deps criu ## restore a process that changes its memory all the time, again and again, for STRESS_TIME (10m)
 	$(GO) test -count=1 -timeout 2h -v ./tests/e2e/lazy -run TestStress -stress.time $(STRESS_TIME)

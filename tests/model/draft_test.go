@@ -21,6 +21,7 @@ type draft struct {
 	coming  map[string][]byte // what a write at work will make of it
 	unknown map[string]bool   // a write to it failed: it may hold anything
 	handles map[string]*index.DraftFile
+	cut     map[string]bool // it may be cut in other places than one that is written from beginning to end
 	sealing *version
 	hurt    bool // a storage call failed while it was open: it may fail later
 	over    bool
@@ -35,7 +36,7 @@ func (d *draft) closeFiles() {
 
 // content gives what the files may hold, as a version has it.
 func (d *draft) content() *version {
-	v := &version{files: map[string][][]byte{}}
+	v := &version{files: map[string][][]byte{}, cut: maps.Clone(d.cut)}
 	for name, b := range d.files {
 		v.files[name] = [][]byte{b}
 		if now, ok := d.coming[name]; ok {
@@ -71,7 +72,7 @@ func (w *world) newDraft(name string) (*draft, error) {
 		return nil, err
 	}
 	out := &draft{name: name, d: d, files: map[string][]byte{}, coming: map[string][]byte{}, unknown: map[string]bool{},
-		handles: map[string]*index.DraftFile{}}
+		cut: map[string]bool{}, handles: map[string]*index.DraftFile{}}
 	w.mu.Lock()
 	if old := w.drafts[name]; old != nil {
 		w.ended = append(w.ended, old)
@@ -92,7 +93,7 @@ func (w *world) settle(d *draft, file string, err error) error {
 	if index.ClassOf(err) == index.ReadOnly && (d.sealing != nil || d.over) {
 		return nil
 	}
-	d.unknown[file] = true
+	d.unknown[file], d.cut[file] = true, true
 	if d.sealing != nil {
 		d.sealing.files[file] = nil
 	}
@@ -139,8 +140,8 @@ func (w *world) handle(d *draft, file string, fresh bool) (*index.DraftFile, []b
 	return h, content, nil
 }
 
-// edit changes a file of a draft and what it is to hold. What was acknowledged while the draft is being sealed must
-// be in what is sealed.
+// edit changes a file of a draft and what it is to hold: by an append, or else it may be cut elsewhere. What was
+// acknowledged while the draft is being sealed must be in what is sealed.
 func (w *world) edit(o *op, fresh bool, change func(h *index.DraftFile, old []byte) ([]byte, error)) error {
 	d := w.draft(o.Ckpt)
 	if d == nil {
@@ -152,6 +153,11 @@ func (w *world) edit(o *op, fresh bool, change func(h *index.DraftFile, old []by
 	if err != nil || h == nil {
 		return w.settle(d, o.File, err)
 	}
+	w.m.mu.Lock()
+	if appends := o.Do == "flush" || o.Do == "write" && (o.Off < 0 || o.Off >= int64(len(old))); !appends {
+		d.cut[o.File] = true
+	}
+	w.m.mu.Unlock()
 	now, err := change(h, old)
 	w.m.mu.Lock()
 	delete(d.coming, o.File)
@@ -236,6 +242,9 @@ func (w *world) readDraft(o *op) error {
 	if err != nil || h == nil {
 		return w.settle(d, o.File, err)
 	}
+	w.m.mu.Lock()
+	d.cut[o.File] = true // what it has is stored before it is read
+	w.m.mu.Unlock()
 	got := make([]byte, h.Size())
 	_, err = h.ReadAt(got, 0)
 	if err = ignore(err, io.EOF); err != nil {
@@ -280,9 +289,11 @@ func (w *world) rename(o *op) error {
 		h.Close()
 	}
 	d.files[o.To], d.handles[o.To], d.unknown[o.To] = d.files[o.File], d.handles[o.File], d.unknown[o.File]
+	d.cut[o.To] = true // the name tells where the first page of some files begins
 	delete(d.files, o.File)
 	delete(d.handles, o.File)
 	delete(d.unknown, o.File)
+	delete(d.cut, o.File)
 	if d.handles[o.To] == nil {
 		delete(d.handles, o.To)
 	}
@@ -314,6 +325,7 @@ func (w *world) unlink(o *op) error {
 	delete(d.files, o.File)
 	delete(d.handles, o.File)
 	delete(d.unknown, o.File)
+	delete(d.cut, o.File)
 	return nil
 }
 
@@ -343,6 +355,9 @@ func (w *world) sealDraft(d *draft) error {
 	done(nil)
 	w.m.mu.Lock()
 	d.sealing = nil
+	for name := range d.files {
+		d.cut[name] = true // where they ended then
+	}
 	w.m.mu.Unlock()
 	w.mu.Lock()
 	over, hurt := d.over, d.hurt || w.watch.faults > 0
@@ -369,7 +384,7 @@ func (w *world) sealed(d *draft, done func(*version)) {
 		w.m.mu.Unlock()
 		done(final)
 	})
-	if o := w.watch.op; o == nil || o.Beside == nil && o.Do != "par" {
+	if o := w.watch.op; o == nil || len(o.Beside) == 0 && o.Do != "par" {
 		w.finishLater()
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/index/storage"
@@ -35,37 +34,16 @@ func init() {
 // perform runs one step with what belongs to it, and checks the store after it.
 func (w *world) perform(o *op) error {
 	w.n.steps.Add(1)
-	var beside chan error
-	w.mu.Lock()
-	w.watch.op, w.watch.calls, w.watch.ofKind, w.watch.faults, w.watch.draw = o, 0, 0, 0, true
-	w.watch.begin = nil
-	if o.Beside != nil {
-		beside = make(chan error, 1)
-		w.watch.begin = func() {
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				beside <- w.run(o.Beside)
-			}()
-			// Usually it ends here, and always at the same point. It may as well wait for a lock that this step holds.
-			select {
-			case <-done:
-			case <-time.After(3 * time.Millisecond):
-			}
-		}
+	var besides []*beside
+	for i := range o.Beside {
+		besides = append(besides, &beside{op: &o.Beside[i], done: make(chan struct{})})
 	}
+	w.mu.Lock()
+	w.watch.op, w.watch.calls, w.watch.faults, w.watch.draw = o, 0, 0, true
+	w.watch.besides = besides
 	w.mu.Unlock()
 	err := w.run(o)
-	if beside != nil {
-		w.mu.Lock()
-		begin := w.watch.begin // where the step has made too few calls
-		w.watch.begin = nil
-		w.mu.Unlock()
-		if begin != nil {
-			begin()
-		}
-		err = errors.Join(err, <-beside)
-	}
+	err = errors.Join(err, w.finish(besides))
 	w.mu.Lock()
 	w.finishLater()
 	hurt := w.watch.faults

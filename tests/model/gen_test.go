@@ -95,8 +95,7 @@ func (g *generator) size() int64 {
 
 // op makes a step with the verb.
 func (g *generator) op(do string) op {
-	g.id++
-	o := op{ID: g.id, Do: do, Seed: uint64(g.r.IntN(1 << 20))}
+	o := op{ID: g.next(), Do: do, Seed: uint64(g.r.IntN(1 << 20))}
 	switch do {
 	case "draft":
 		o.Ckpt = g.fresh()
@@ -185,23 +184,111 @@ func generate(seed uint64, m mode, without []string) *program {
 		Compression: []string{"none", "s2", "auto", "zstd"}[r.IntN(4)],
 	}
 	for range 15 + r.IntN(30) {
+		if !slices.Contains(without, "scene") && r.IntN(20) == 0 {
+			p.Ops = append(p.Ops, g.scene(p)...)
+			continue
+		}
 		o := g.op(g.verb())
 		if list := besides[o.Do]; list != nil && r.IntN(2) == 0 {
-			do := list[r.IntN(len(list))]
-			b := g.op(do)
-			if o.Do == "seal" && do == "write" || o.Do == "tag" && do == "rm" || o.Do == "rm" && do == "tag" {
-				b.Ckpt = o.Ckpt
-			}
-			o.Beside, o.At = &b, r.IntN(8)
-			switch r.IntN(3) {
-			case 0:
-				o.At = r.IntN(40)
-			case 1:
-				on := []string{"read", "write", "sync", "allocated", "size", "open", "punch hole"}
-				o.On, o.At = on[r.IntN(7)], r.IntN(4)
+			for range 1 + r.IntN(6)/4 {
+				do := list[r.IntN(len(list))]
+				b := g.op(do)
+				if o.Do == "seal" && do == "write" || o.Do == "tag" && do == "rm" || o.Do == "rm" && do == "tag" {
+					b.Ckpt = o.Ckpt
+				}
+				o.Beside = append(o.Beside, g.at(b))
 			}
 		}
 		p.Ops = append(p.Ops, o)
 	}
 	return p
+}
+
+// at draws the storage call at which a step beside another begins.
+func (g *generator) at(b op) op {
+	b.At, b.On = g.r.IntN(8), ""
+	switch g.r.IntN(3) {
+	case 0:
+		b.At = g.r.IntN(40)
+	case 1:
+		on := []string{"read", "write", "sync", "allocated", "size", "open", "punch hole", "create", "rename"}
+		b.On, b.At = on[g.r.IntN(len(on))], g.r.IntN(4)
+	}
+	return b
+}
+
+// first is at for a step that is to begin early: of gc, when nothing is locked.
+func (g *generator) first(b op) op {
+	b.At, b.On = g.r.IntN(2), []string{"", "list", "list", "write", "sync"}[g.r.IntN(5)]
+	return b
+}
+
+// scene makes steps that rarely come together by chance: what gc, commits and drafts do to one pack, or several
+// steps to one root record.
+func (g *generator) scene(p *program) []op {
+	a, b := g.name(g.r.IntN(names)), g.name(g.r.IntN(names))
+	big := min(p.PackSize/2+g.r.Int64N(p.PackSize), 200_000)
+	with := func(do, ckpt string, n int64, seed uint64) op {
+		o := g.op(do)
+		o.Ckpt, o.To, o.Len, o.Seed = ckpt, "", n, seed
+		return o
+	}
+	tag := func(ckpt string) op {
+		o := g.op("tag")
+		o.Ckpt, o.To = ckpt, "t0"
+		return o
+	}
+	seed := uint64(g.r.IntN(1 << 20))
+	small := int64(1+g.r.IntN(10)) * 4096
+	var out []op
+	switch g.r.IntN(4) {
+	case 0: // A draft ends while gc runs, and what it wrote comes by again.
+		c := with("gc", "", 0, 0)
+		c.Beside = []op{g.first(with("trial", a, big, seed))}
+		if g.r.IntN(3) == 0 {
+			c.Beside[0] = g.at(c.Beside[0])
+		}
+		out = append(out, with("rm", a, 0, 0), c, with("import", b, big, seed), with("verify", "", 0, 0))
+	case 1: // A draft fills the pack that gc looks at, and is sealed while gc is at its journal.
+		write := with("write", b, big, seed)
+		write.File, write.Off = "f0", -1
+		c := with("gc", "", 0, 0)
+		s := g.at(with("seal", b, 0, 0))
+		if g.r.IntN(3) > 0 {
+			s.On, s.At = []string{"open", "read", "create"}[g.r.IntN(3)], g.r.IntN(20)
+		}
+		c.Beside = []op{g.first(write), s}
+		out = append(out, with("draft", b, 0, 0))
+		for range 1 + g.r.IntN(3) {
+			out = append(out, with("import", a, small, seed+1), with("rm", a, 0, 0))
+		}
+		out = append(out, c, with("verify", "", 0, 0))
+	case 2: // A checkpoint goes while its tag does, both held up by a commit.
+		c := []op{with("gc", "", 0, 0), with("profile", b, 0, 1), with("import", "c9", small, seed)}[g.r.IntN(3)]
+		x, y := with("rm", a, 0, 0), tag(b)
+		x.At, x.On = g.r.IntN(3), "write"
+		y.At, y.On = x.At, x.On
+		c.Beside = []op{x, y}
+		out = append(out, with("import", a, small, seed), tag(a), with("import", b, small, seed+1), c)
+	case 3: // Files are written while their draft is sealed.
+		out = append(out, with("draft", b, 0, 0))
+		for i := range 1 + g.r.IntN(3) {
+			write := with("write", b, small, seed+uint64(i))
+			write.Off = -1
+			out = append(out, write)
+		}
+		c := with("seal", b, 0, 0)
+		for range 1 + g.r.IntN(3) {
+			write := out[1+g.r.IntN(len(out)-1)]
+			write.ID = g.next()
+			c.Beside = append(c.Beside, g.first(write))
+		}
+		out = append(out, c)
+	}
+	return append(out, op{ID: g.next(), Do: "reopen"})
+}
+
+func (g *generator) next() int {
+	g.id++
+	return g.id
 }

@@ -112,7 +112,7 @@ func TestModel(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range *workers {
 		wg.Go(func() {
-			for time.Since(begin) < *runFor && !failed.Load() {
+			for first := i == 0; (first || time.Since(begin) < *runFor) && !failed.Load(); first = false {
 				s := next.Add(1) - 1
 				m := []mode{crashes, faults, crashes, faults, faults, crashes, liars}[s%7]
 				if *only != "all" {
@@ -126,7 +126,7 @@ func TestModel(t *testing.T) {
 					continue
 				}
 				took := time.Since(begin).Round(time.Second)
-				t.Errorf("seed %d (%s) fails after %v, %d crashes, %d faults: %v",
+				t.Errorf("seed %d (%s) fails after %v, %d crash points, %d faults: %v",
 					s, m, took, n.crashes.Load(), n.faults.Load(), err)
 				short, why := shrink(p, err, time.Now().Add(*shrinkBy), func(p *program) error {
 					return execute(p, filepath.Join(dir, fmt.Sprint("w", i)), &n)
@@ -136,7 +136,7 @@ func TestModel(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	t.Logf("%d programs of %d steps; %d crashes, %d faults, %d opens in %v",
-		n.programs.Load(), n.steps.Load(), n.crashes.Load(), n.faults.Load(), n.opens.Load(),
-		time.Since(begin).Round(time.Second))
+	t.Logf("seeds %d to %d (%s): %d programs of %d steps; %d crash points, %d faults, %d opens in %v",
+		*seed, next.Load()-1, *only, n.programs.Load(), n.steps.Load(), n.crashes.Load(), n.faults.Load(),
+		n.opens.Load(), time.Since(begin).Round(time.Second))
 }

@@ -20,9 +20,9 @@ type op struct {
 	Len  int64  `json:"len,omitempty"`
 	Seed uint64 `json:"seed,omitempty"`
 
-	Calm    bool   `json:"calm,omitempty"`   // without crashes and faults
-	Beside  *op    `json:"beside,omitempty"` // begins at the storage call At of this one
-	At      int    `json:"at,omitempty"`
+	Calm    bool   `json:"calm,omitempty"`    // without crashes and faults
+	Beside  []op   `json:"beside,omitempty"`  // run while this one is held up at a storage call: see beside_test.go
+	At      int    `json:"at,omitempty"`      // of a step beside another: the storage call at which it begins
 	On      string `json:"on,omitempty"`      // storage.Op: only calls of this kind count for At
 	Threads [][]op `json:"threads,omitempty"` // of par: run at once
 }

@@ -48,7 +48,7 @@ func simplify(_ program, _ error, try func([]op) bool, best *program, why *error
 	for i := 0; i < len(best.Ops); i++ {
 		for _, change := range []func(o *op){
 			func(o *op) { o.Calm = true },
-			func(o *op) { o.Beside, o.At = nil, 0 },
+			func(o *op) { o.Beside = nil },
 			func(o *op) { o.Len = min(o.Len, 4096) },
 		} {
 			ops := slices.Clone(best.Ops)
@@ -56,6 +56,11 @@ func simplify(_ program, _ error, try func([]op) bool, best *program, why *error
 			if !same(ops[i], best.Ops[i]) {
 				try(ops)
 			}
+		}
+		for b := len(best.Ops[i].Beside) - 1; b >= 0; b-- {
+			ops := slices.Clone(best.Ops)
+			ops[i].Beside = slices.Delete(slices.Clone(ops[i].Beside), b, b+1)
+			try(ops)
 		}
 		for t := 0; t < len(best.Ops[i].Threads); t++ {
 			for k := len(best.Ops[i].Threads[t]) - 1; k >= 0; k-- {
@@ -70,4 +75,4 @@ func simplify(_ program, _ error, try func([]op) bool, best *program, why *error
 	return best, *why
 }
 
-func same(a, b op) bool { return a.Calm == b.Calm && a.Beside == b.Beside && a.Len == b.Len }
+func same(a, b op) bool { return a.Calm == b.Calm && len(a.Beside) == len(b.Beside) && a.Len == b.Len }

@@ -25,8 +25,12 @@ type entry struct {
 	turns
 }
 
-// version is the files of a checkpoint with the contents that each may have; nil: any.
-type version struct{ files map[string][][]byte }
+// version is the files of a checkpoint with the contents that each may have; nil: any. cut has those that a copy of
+// them may not share all chunks with.
+type version struct {
+	files map[string][][]byte
+	cut   map[string]bool
+}
 
 func newState() *state { return &state{names: map[string]*entry{}} }
 

@@ -55,12 +55,11 @@ type counts struct{ programs, steps, crashes, faults, opens atomic.Int64 }
 type watch struct {
 	op      *op
 	calls   int
-	ofKind  int  // calls that count for op.At
-	draw    bool // crashes and faults are drawn
-	faults  int  // injected in this step
-	ever    int  // injected since the store was opened
-	begin   func()
-	changed []string // calls that changed files, when they are to be listed
+	draw    bool      // crashes and faults are drawn
+	faults  int       // injected in this step
+	ever    int       // injected since the store was opened
+	besides []*beside // those that have not begun
+	changed []string  // calls that changed files, when they are to be listed
 	list    bool
 }
 
@@ -180,17 +179,11 @@ func (w *world) rule(c storage.Call) storage.Fault {
 	if sync := c.Op == storage.OpSync || c.Op == storage.OpSyncDir; w.watch.list && c.Op.Changes() && !sync {
 		w.watch.changed = append(w.watch.changed, fmt.Sprintf("%s %s", c.Op, c.Name))
 	}
-	var begin func()
-	if o != nil && w.watch.begin != nil && (o.On == "" || o.On == string(c.Op)) {
-		if w.watch.ofKind >= o.At {
-			begin, w.watch.begin = w.watch.begin, nil
-		}
-		w.watch.ofKind++
-	}
+	begin := w.watch.due(c)
 	draw := w.watch.draw && o != nil && !o.Calm
 	w.mu.Unlock()
-	if begin != nil {
-		begin()
+	for _, b := range begin {
+		w.begin(b)
 	}
 	if !draw {
 		return storage.Fault{}
