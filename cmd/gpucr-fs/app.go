@@ -12,7 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/client"
+	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 )
@@ -107,8 +108,8 @@ func (a *app) commands() []*cobra.Command {
 }
 
 // session calls f with access to the store at dir.
-func (a *app) session(ctx context.Context, dir string, f func(*daemon.Session) error) error {
-	s, err := daemon.Connect(ctx, dir, a.index.options())
+func (a *app) session(ctx context.Context, dir string, f func(*client.Session) error) error {
+	s, err := client.Connect(ctx, dir, a.index.options())
 	if err != nil {
 		return err
 	}
@@ -116,12 +117,12 @@ func (a *app) session(ctx context.Context, dir string, f func(*daemon.Session) e
 }
 
 // do runs one operation on the store at dir, with a progress bar.
-func do[Req, Res any](ctx context.Context, a *app, dir, title string, op *daemon.Op[Req, Res], req Req) (res Res, err error) {
+func do[Req, Res any](ctx context.Context, a *app, dir, title string, op *service.Op[Req, Res], req Req) (res Res, err error) {
 	session := a.session
 	if op.Reads() {
 		session = a.readingSession
 	}
-	err = session(ctx, dir, func(s *daemon.Session) error {
+	err = session(ctx, dir, func(s *client.Session) error {
 		p := a.progress(title)
 		defer p.close()
 		res, err = op.Do(ctx, s, req, wire.Streams{Progress: p.tell})

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/bench"
 	"github.com/gpucr/gpucr-fs/index"
 )
 
@@ -22,7 +22,7 @@ at DIR is not touched.`,
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p := a.progress("bench")
-			res, err := daemon.Bench(cmd.Context(), daemon.BenchOptions{Dir: args[0], Size: int64(amount), Compression: index.Compression(compression), Progress: p.tell})
+			res, err := bench.Run(cmd.Context(), bench.Options{Dir: args[0], Size: int64(amount), Compression: index.Compression(compression), Progress: p.tell})
 			p.close()
 			if err != nil {
 				return err

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
 	"github.com/gpucr/gpucr-fs/daemon/check"
+	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/kfd/topology"
 	"github.com/gpucr/gpucr-fs/restore"
 )
@@ -19,7 +19,7 @@ func (a *app) checkCmd() *cobra.Command {
 	var host string
 	var criu criuFlags
 	var nvidia cudaFlags
-	var req daemon.CheckRequest
+	var req service.CheckRequest
 	var pid int
 	c := &cobra.Command{
 		Use:   "check {STORE NAME | --pid PID [-- CRIU OPTIONS]}",
@@ -65,7 +65,7 @@ proc/sys/kernel/osrelease, proc/cpuinfo and proc/meminfo. NAME is a name, a tag 
 			for _, w := range warnings {
 				a.note("%s", w)
 			}
-			res, err := do(cmd.Context(), a, args[0], "check", daemon.Check, req)
+			res, err := do(cmd.Context(), a, args[0], "check", service.Check, req)
 			if err != nil {
 				return err
 			}

@@ -6,7 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/lifecycle"
+	"github.com/gpucr/gpucr-fs/daemon/mounts"
 	"github.com/gpucr/gpucr-fs/restore/uffd"
 )
 
@@ -22,17 +23,17 @@ func (a *app) daemonCmd() *cobra.Command {
 			if successor != "" {
 				return a.succeed(cmd, successor, args)
 			}
-			starter, err := daemon.NewStarter()
+			starter, err := lifecycle.NewStarter()
 			if err != nil {
 				return usage(err, "use gpucr-fs mount")
 			}
 			var spec daemonSpec
 			if err := json.NewDecoder(a.in).Decode(&spec); err != nil {
-				return starter.Report(daemon.MountResult{}, fmt.Errorf("read the daemon's instructions: %w", err))
+				return starter.Report(mounts.Result{}, fmt.Errorf("read the daemon's instructions: %w", err))
 			}
-			log, err := daemon.OpenLogFile(spec.Log, logLimit)
+			log, err := lifecycle.OpenLogFile(spec.Log, logLimit)
 			if err != nil {
-				return starter.Report(daemon.MountResult{}, err)
+				return starter.Report(mounts.Result{}, err)
 			}
 			defer log.Close()
 			return serve(cmd.Context(), spec, log, starter.Report)
@@ -48,7 +49,7 @@ func (a *app) succeed(cmd *cobra.Command, instructions string, args []string) er
 	if err := json.Unmarshal([]byte(instructions), &spec); err != nil || len(args) != 1 {
 		return usage(fmt.Errorf("these are no instructions for a successor"), "use gpucr-fs restore")
 	}
-	log, err := daemon.OpenLogFile(spec.Log, logLimit)
+	log, err := lifecycle.OpenLogFile(spec.Log, logLimit)
 	if err != nil {
 		return err
 	}
@@ -57,7 +58,7 @@ func (a *app) succeed(cmd *cobra.Command, instructions string, args []string) er
 	if err != nil {
 		return err
 	}
-	return daemon.Succeed(cmd.Context(), o, args[0])
+	return lifecycle.Succeed(cmd.Context(), o, args[0])
 }
 
 // guardianCmd is the process that holds the memory of a restore's processes together, see restore/uffd.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/service"
 )
 
 func (a *app) diffCmd() *cobra.Command {
@@ -18,7 +18,7 @@ only A has, it is the other way round. Of the GPU buffer objects of B it tells w
 		Example: "  gpucr-fs diff store/ web-1 web-2",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			res, err := do(cmd.Context(), a, args[0], "", daemon.Diff, daemon.DiffRequest{A: args[1], B: args[2]})
+			res, err := do(cmd.Context(), a, args[0], "", service.Diff, service.DiffRequest{A: args[1], B: args[2]})
 			if err != nil {
 				return err
 			}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/service"
 )
 
 func (a *app) duCmd() *cobra.Command {
@@ -20,7 +20,7 @@ back of it now.`,
 		Example: "  gpucr-fs du store/\n  gpucr-fs du --json store/",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			u, err := do(cmd.Context(), a, args[0], "", daemon.Usage, daemon.UsageRequest{})
+			u, err := do(cmd.Context(), a, args[0], "", service.Usage, service.UsageRequest{})
 			if err != nil {
 				return err
 			}

@@ -12,7 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/client"
+	"github.com/gpucr/gpucr-fs/daemon/label"
 	"github.com/gpucr/gpucr-fs/restore"
 	"github.com/gpucr/gpucr-fs/restore/pidns"
 	"github.com/gpucr/gpucr-fs/restore/procfs"
@@ -62,7 +63,7 @@ same: criu may refuse then, and processes that the driver cannot give their GPUs
 				return usage(errors.New("criu's work directory is the checkpoint here"), "-- --log-file FILE keeps criu's log")
 			}
 			d.leave = d.leave || d.args.LeaveRunning
-			set, err := daemon.ParseLabels(labels)
+			set, err := label.Parse(labels)
 			if err != nil {
 				return err
 			}
@@ -106,10 +107,10 @@ func (d *dumping) run(ctx context.Context, store, name string, tags []string, se
 	if err := d.preflight(ctx); err != nil {
 		return err
 	}
-	labels := daemon.ProcessLabels(d.pid)
+	labels := label.OfProcess(d.pid)
 	maps.Copy(labels, set)
 	begin := time.Now()
-	res, err := daemon.DumpInto(ctx, dir, daemon.DumpOptions{Name: name, Tags: tags, Labels: labels, Start: start, Run: d.dump})
+	res, err := client.DumpInto(ctx, dir, client.DumpOptions{Name: name, Tags: tags, Labels: labels, Start: start, Run: d.dump})
 	if err != nil && ctx.Err() != nil {
 		return d.interrupted(name)
 	}

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/gpucr/gpucr-fs/archive"
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/client"
+	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 )
 
@@ -26,7 +27,7 @@ directory, zero pages become holes. NAME is a name, a tag or the beginning of an
 		Example: "  gpucr-fs export store/ web-1 /tmp/web-1\n  gpucr-fs export store/ web-1 web-1.tar.zst\n  gpucr-fs export store/ web-1 - | ssh other gpucr-fs import store/ web-1 -",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			req := daemon.ExportRequest{Ref: args[1], Compression: archive.Compression(compression)}
+			req := service.ExportRequest{Ref: args[1], Compression: archive.Compression(compression)}
 			if args[2] == "-" {
 				return a.exportStream(cmd.Context(), args[0], req)
 			}
@@ -39,7 +40,7 @@ directory, zero pages become holes. NAME is a name, a tag or the beginning of an
 			} else if !req.Archive {
 				return usage(errors.New("--compression is for archives"), "let the target end in .tar, .tar.gz or .tar.zst, or be -")
 			}
-			res, err := do(cmd.Context(), a, args[0], "export "+req.Ref, daemon.Export, req)
+			res, err := do(cmd.Context(), a, args[0], "export "+req.Ref, service.Export, req)
 			if err != nil {
 				return err
 			}
@@ -53,14 +54,14 @@ directory, zero pages become holes. NAME is a name, a tag or the beginning of an
 }
 
 // exportStream exports to standard output; the result, where it is asked for, goes to stderr.
-func (a *app) exportStream(ctx context.Context, dir string, req daemon.ExportRequest) error {
+func (a *app) exportStream(ctx context.Context, dir string, req service.ExportRequest) error {
 	if term.IsTerminal(int(a.out.Fd())) {
 		return usage(errors.New("standard output is a terminal"), "pipe it into something, or name a target")
 	}
-	return a.readingSession(ctx, dir, func(s *daemon.Session) error {
+	return a.readingSession(ctx, dir, func(s *client.Session) error {
 		p := a.progress("export " + req.Ref)
 		defer p.close()
-		res, err := daemon.Export.Do(ctx, s, req, wire.Streams{Out: a.out, Progress: p.tell})
+		res, err := service.Export.Do(ctx, s, req, wire.Streams{Out: a.out, Progress: p.tell})
 		if err != nil || !a.json {
 			return err
 		}

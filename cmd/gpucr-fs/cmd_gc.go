@@ -8,7 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/client"
+	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 )
@@ -23,7 +24,7 @@ there are incomplete ones.`,
 		Example: "  gpucr-fs gc -n store/\n  gpucr-fs gc -y store/",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.session(cmd.Context(), args[0], func(s *daemon.Session) error { return a.gc(cmd.Context(), s, dryRun, yes) })
+			return a.session(cmd.Context(), args[0], func(s *client.Session) error { return a.gc(cmd.Context(), s, dryRun, yes) })
 		},
 	}
 	c.Flags().BoolVarP(&dryRun, "dry-run", "n", false, "only show what would be given back")
@@ -31,14 +32,14 @@ there are incomplete ones.`,
 	return c
 }
 
-func (a *app) gc(ctx context.Context, s *daemon.Session, dryRun, yes bool) error {
+func (a *app) gc(ctx context.Context, s *client.Session, dryRun, yes bool) error {
 	if !dryRun {
 		if err := a.confirmIncomplete(ctx, s, yes); err != nil {
 			return err
 		}
 	}
 	p := a.progress("gc")
-	res, err := daemon.Collect.Do(ctx, s, daemon.CollectRequest{DryRun: dryRun}, wire.Streams{Progress: p.tell})
+	res, err := service.Collect.Do(ctx, s, service.CollectRequest{DryRun: dryRun}, wire.Streams{Progress: p.tell})
 	p.close()
 	if err != nil {
 		return err
@@ -66,11 +67,11 @@ func (a *app) gc(ctx context.Context, s *daemon.Session, dryRun, yes bool) error
 }
 
 // confirmIncomplete asks, unless yes, whether the incomplete checkpoints may go, where there are any.
-func (a *app) confirmIncomplete(ctx context.Context, s *daemon.Session, yes bool) error {
+func (a *app) confirmIncomplete(ctx context.Context, s *client.Session, yes bool) error {
 	if yes {
 		return nil
 	}
-	list, err := daemon.Names.Do(ctx, s, daemon.NamesRequest{}, wire.Streams{})
+	list, err := service.Names.Do(ctx, s, service.NamesRequest{}, wire.Streams{})
 	if err != nil {
 		return err
 	}

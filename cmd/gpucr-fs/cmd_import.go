@@ -10,12 +10,14 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/client"
+	"github.com/gpucr/gpucr-fs/daemon/label"
+	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 )
 
 func (a *app) importCmd() *cobra.Command {
-	var req daemon.ImportRequest
+	var req service.ImportRequest
 	var maxBytes bytesValue
 	var labels []string
 	c := &cobra.Command{
@@ -30,14 +32,14 @@ Absolute names, names with "..", links out of the tree, hard links and devices a
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			req.Name, req.MaxBytes = args[1], int64(maxBytes)
-			if req.Labels, err = daemon.ParseLabels(labels); err != nil {
+			if req.Labels, err = label.Parse(labels); err != nil {
 				return err
 			}
-			var res daemon.ImportResult
+			var res service.ImportResult
 			if args[2] == "-" {
 				res, err = a.importStream(cmd.Context(), args[0], req)
 			} else if req.Source, err = filepath.Abs(args[2]); err == nil {
-				res, err = do(cmd.Context(), a, args[0], "import "+req.Name, daemon.Import, req)
+				res, err = do(cmd.Context(), a, args[0], "import "+req.Name, service.Import, req)
 			}
 			if err != nil {
 				return err
@@ -62,14 +64,14 @@ Absolute names, names with "..", links out of the tree, hard links and devices a
 }
 
 // importStream imports from standard input.
-func (a *app) importStream(ctx context.Context, dir string, req daemon.ImportRequest) (res daemon.ImportResult, err error) {
+func (a *app) importStream(ctx context.Context, dir string, req service.ImportRequest) (res service.ImportResult, err error) {
 	if term.IsTerminal(int(a.in.Fd())) {
 		return res, usage(errors.New("standard input is a terminal"), "pipe an archive into it")
 	}
-	err = a.session(ctx, dir, func(s *daemon.Session) error {
+	err = a.session(ctx, dir, func(s *client.Session) error {
 		p := a.progress("import " + req.Name)
 		defer p.close()
-		res, err = daemon.Import.Do(ctx, s, req, wire.Streams{In: a.in, Progress: p.tell})
+		res, err = service.Import.Do(ctx, s, req, wire.Streams{In: a.in, Progress: p.tell})
 		return err
 	})
 	return res, err

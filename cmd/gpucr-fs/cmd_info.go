@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
 	"github.com/gpucr/gpucr-fs/daemon/inspect"
+	"github.com/gpucr/gpucr-fs/daemon/service"
 )
 
 func (a *app) infoCmd() *cobra.Command {
@@ -20,7 +20,7 @@ objects and queues, and how much of each file and of each buffer object is share
 		Example: "  gpucr-fs info store/ web-1\n  gpucr-fs info --json store/ web-1",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			res, err := do(cmd.Context(), a, args[0], "", daemon.Info, daemon.InfoRequest{Ref: args[1]})
+			res, err := do(cmd.Context(), a, args[0], "", service.Info, service.InfoRequest{Ref: args[1]})
 			if err != nil {
 				return err
 			}
@@ -29,7 +29,7 @@ objects and queues, and how much of each file and of each buffer object is share
 	}
 }
 
-func printInfo(w io.Writer, res daemon.InfoResult) {
+func printInfo(w io.Writer, res service.InfoResult) {
 	i := res.Checkpoint
 	fmt.Fprintf(w, "name\t%s\nid\t%s\nsealed\t%s\ntags\t%s\nparent\t%s\n", i.Name, i.ID, when(i.SealedAt), dash(strings.Join(i.Tags, ",")), dash(i.Parent))
 	if len(i.Children) > 0 {

@@ -8,7 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/label"
+	"github.com/gpucr/gpucr-fs/daemon/service"
 )
 
 func (a *app) labelCmd() *cobra.Command {
@@ -20,11 +21,11 @@ its first process where its images tell them, and started where gpucr-fs dump ma
 		Example: "  gpucr-fs label store/ web-1 team=vision env=prod\n  gpucr-fs label store/ web-1 env=",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			labels, err := daemon.ParseLabels(args[2:])
+			labels, err := label.Parse(args[2:])
 			if err != nil {
 				return err
 			}
-			res, err := do(cmd.Context(), a, args[0], "", daemon.Label, daemon.LabelRequest{Ref: args[1], Labels: labels})
+			res, err := do(cmd.Context(), a, args[0], "", service.Label, service.LabelRequest{Ref: args[1], Labels: labels})
 			if err != nil {
 				return err
 			}

@@ -18,7 +18,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/client"
+	"github.com/gpucr/gpucr-fs/daemon/restores"
+	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/fs"
 	"github.com/gpucr/gpucr-fs/restore/feed"
 	"github.com/gpucr/gpucr-fs/restore/uffd"
@@ -122,16 +124,16 @@ func (l *lazyPages) run(ctx context.Context) (err error) {
 }
 
 // fromStore has the store's daemon serve.
-func (l *lazyPages) fromStore(ctx context.Context, w fs.Whose) (daemon.RestoreStatus, error) {
+func (l *lazyPages) fromStore(ctx context.Context, w fs.Whose) (restores.Status, error) {
 	out, done, err := l.logFile()
 	if err != nil {
-		return daemon.RestoreStatus{}, err
+		return restores.Status{}, err
 	}
 	defer done()
 	bar := l.a.progress("lazy-pages")
 	defer bar.close()
 	level := l.level()
-	st, err := daemon.ServeLazyPages(ctx, w.Store, l.work, daemon.LazyPagesRequest{Checkpoint: w.ID, Rate: int64(l.rate), Log: &level}, l.ready, bar.tell, out)
+	st, err := client.ServeLazyPages(ctx, w.Store, l.work, service.LazyPagesRequest{Checkpoint: w.ID, Rate: int64(l.rate), Log: &level}, l.ready, bar.tell, out)
 	if err != nil && l.output != "" {
 		slog.New(slog.NewTextHandler(out, nil)).Error("lazy-pages ended", "error", err)
 	}

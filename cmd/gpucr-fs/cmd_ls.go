@@ -9,12 +9,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/label"
+	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/index"
 )
 
 func (a *app) lsCmd() *cobra.Command {
-	var req daemon.ListRequest
+	var req service.ListRequest
 	var fast bool
 	c := &cobra.Command{
 		Use:   "ls STORE [NAME]",
@@ -35,7 +36,7 @@ What the store keeps without being able to account for it is told on stderr.`,
 			if fast {
 				return a.lsNames(cmd.Context(), args[0], req.Select)
 			}
-			res, err := do(cmd.Context(), a, args[0], "", daemon.List, req)
+			res, err := do(cmd.Context(), a, args[0], "", service.List, req)
 			if err != nil {
 				return err
 			}
@@ -50,7 +51,7 @@ What the store keeps without being able to account for it is told on stderr.`,
 	f := c.Flags()
 	f.StringVar(&req.Tag, "tag", "", "only the checkpoint of this `TAG`")
 	f.StringArrayVar((*[]string)(&req.Labels), "label", nil, "only those with the label `KEY` or KEY=VALUE, may be given again: all must hold")
-	f.StringVar(&req.Sort, "sort", "", "`ORDER`: "+strings.Join(daemon.SortKeys(), ", ")+" (default created)")
+	f.StringVar(&req.Sort, "sort", "", "`ORDER`: "+strings.Join(service.SortKeys(), ", ")+" (default created)")
 	f.BoolVar(&req.Reverse, "reverse", false, "in descending order")
 	f.IntVar(&req.Latest, "latest", 0, "only the `N` sealed last, of those selected")
 	c.Flags().BoolVar(&fast, "fast", false, "do not count unique, shared and stored bytes")
@@ -82,8 +83,8 @@ func checkpointTable(w io.Writer, list []index.Info) {
 	}
 }
 
-func (a *app) lsNames(ctx context.Context, dir string, q daemon.Select) error {
-	res, err := do(ctx, a, dir, "", daemon.Names, daemon.NamesRequest{Select: q})
+func (a *app) lsNames(ctx context.Context, dir string, q service.Select) error {
+	res, err := do(ctx, a, dir, "", service.Names, service.NamesRequest{Select: q})
 	if err != nil {
 		return err
 	}
@@ -107,12 +108,12 @@ func labelColumns(labels map[string]string) string {
 		command = append(command[:commandWidth-1], '…')
 	}
 	return strings.Join([]string{
-		dash(labels["host"]), dash(labels["user"]), dash(string(command)), dash(strings.Join(daemon.ExtraLabels(labels), ",")),
+		dash(labels["host"]), dash(labels["user"]), dash(string(command)), dash(strings.Join(label.Extra(labels), ",")),
 	}, "\t")
 }
 
 func (a *app) lsFiles(ctx context.Context, dir, ref string) error {
-	res, err := do(ctx, a, dir, "", daemon.Entries, daemon.EntriesRequest{Ref: ref})
+	res, err := do(ctx, a, dir, "", service.Entries, service.EntriesRequest{Ref: ref})
 	if err != nil {
 		return err
 	}

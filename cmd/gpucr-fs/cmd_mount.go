@@ -14,7 +14,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/client"
+	"github.com/gpucr/gpucr-fs/daemon/label"
+	"github.com/gpucr/gpucr-fs/daemon/lifecycle"
+	"github.com/gpucr/gpucr-fs/daemon/mounts"
 	"github.com/gpucr/gpucr-fs/fs"
 	"github.com/gpucr/gpucr-fs/index"
 )
@@ -24,15 +27,15 @@ const logLimit = 4 << 20
 
 // daemonSpec is everything a daemon is started with.
 type daemonSpec struct {
-	Store     string              `json:"store"` // absolute
-	Mount     daemon.MountRequest `json:"mount"`
-	CacheSize int64               `json:"cache_size"`
-	FreeFloor int64               `json:"free_floor"`
-	Workers   int                 `json:"workers"`
-	Log       string              `json:"log"` // absolute
-	Debug     bool                `json:"debug"`
-	Restores  bool                `json:"restores,omitempty"` // started by gpucr-fs restore
-	ReadOnly  bool                `json:"read_only,omitempty"`
+	Store     string         `json:"store"` // absolute
+	Mount     mounts.Request `json:"mount"`
+	CacheSize int64          `json:"cache_size"`
+	FreeFloor int64          `json:"free_floor"`
+	Workers   int            `json:"workers"`
+	Log       string         `json:"log"` // absolute
+	Debug     bool           `json:"debug"`
+	Restores  bool           `json:"restores,omitempty"` // started by gpucr-fs restore
+	ReadOnly  bool           `json:"read_only,omitempty"`
 }
 
 func (a *app) mountCmd() *cobra.Command {
@@ -56,13 +59,13 @@ daemon's sockets and log are in /run/gpucr-fs then. Unmount it before anything i
 			if spec.Store, err = filepath.Abs(args[0]); err != nil {
 				return err
 			}
-			if spec.Mount.Dir, err = daemon.MountPoint(args[1]); err != nil {
+			if spec.Mount.Dir, err = client.MountPoint(args[1]); err != nil {
 				return err
 			}
 			toStderr := foreground && spec.Log == ""
 			spec.Mount.ReadOnly = a.index.readOnly
 			if spec.Log == "" {
-				spec.Log = daemon.DefaultLog(spec.Store, a.index.readOnly)
+				spec.Log = lifecycle.DefaultLog(spec.Store, a.index.readOnly)
 			}
 			if spec.Log, err = filepath.Abs(spec.Log); err != nil {
 				return err
@@ -71,7 +74,7 @@ daemon's sockets and log are in /run/gpucr-fs then. Unmount it before anything i
 			if foreground {
 				return a.mountForeground(cmd.Context(), spec, toStderr)
 			}
-			res, err := daemon.MountAt(cmd.Context(), spec.Store, spec.Mount, func(ctx context.Context) (daemon.MountResult, error) { return spawn(ctx, spec) })
+			res, err := client.MountAt(cmd.Context(), spec.Store, spec.Mount, func(ctx context.Context) (mounts.Result, error) { return spawn(ctx, spec) })
 			if err != nil {
 				return err
 			}
@@ -91,7 +94,7 @@ daemon's sockets and log are in /run/gpucr-fs then. Unmount it before anything i
 	return c
 }
 
-func (a *app) printMount(res daemon.MountResult) error {
+func (a *app) printMount(res mounts.Result) error {
 	if res.ReadOnly && !a.quiet {
 		fmt.Fprintln(a.err, "gpucr-fs: the store is open for reading only")
 	}
@@ -109,12 +112,12 @@ const awaitStarter = 30 * time.Second
 // spec is what a daemon is started with by commands that need one.
 func (a *app) spec(store string) (daemonSpec, error) {
 	abs, err := filepath.Abs(store)
-	return daemonSpec{Store: abs, CacheSize: int64(a.index.cache), FreeFloor: int64(a.index.floor), Workers: a.index.workers, Log: daemon.DefaultLog(abs, false)}, err
+	return daemonSpec{Store: abs, CacheSize: int64(a.index.cache), FreeFloor: int64(a.index.floor), Workers: a.index.workers, Log: lifecycle.DefaultLog(abs, false)}, err
 }
 
 // options are the daemon's.
-func (s daemonSpec) options(log *slog.Logger) (daemon.Options, error) {
-	o := daemon.Options{
+func (s daemonSpec) options(log *slog.Logger) (lifecycle.Options, error) {
+	o := lifecycle.Options{
 		Dir: s.Store, Logger: log, Version: version, Mount: mounter(log), Restores: s.Restores,
 		Index: index.Options{CacheSize: s.CacheSize, FreeFloor: s.FreeFloor, Workers: s.Workers, ReadOnly: s.Mount.ReadOnly || s.ReadOnly},
 	}
@@ -122,7 +125,7 @@ func (s daemonSpec) options(log *slog.Logger) (daemon.Options, error) {
 	if err != nil {
 		return o, err
 	}
-	s.Mount, s.Restores, s.ReadOnly = daemon.MountRequest{}, false, o.Index.ReadOnly
+	s.Mount, s.Restores, s.ReadOnly = mounts.Request{}, false, o.Index.ReadOnly
 	spec, err := json.Marshal(s)
 	o.Guardian, o.Successor = []string{self, "guardian"}, []string{self, "daemon", "--successor", string(spec)}
 	return o, err
@@ -151,20 +154,20 @@ func needStore(dir string) error {
 }
 
 // spawn starts this program again as the daemon.
-func spawn(ctx context.Context, spec daemonSpec) (daemon.MountResult, error) {
+func spawn(ctx context.Context, spec daemonSpec) (mounts.Result, error) {
 	// A folder that is no store must not get a log.
 	if err := needStore(spec.Store); err != nil {
-		return daemon.MountResult{}, err
+		return mounts.Result{}, err
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return daemon.MountResult{}, err
+		return mounts.Result{}, err
 	}
-	return daemon.Spawn(ctx, self, []string{os.Args[0], "daemon"}, spec, spec.Log)
+	return lifecycle.Spawn(ctx, self, []string{os.Args[0], "daemon"}, spec, spec.Log)
 }
 
 func (a *app) mountForeground(ctx context.Context, spec daemonSpec, toStderr bool) error {
-	if s, ok, err := daemon.ConnectDaemon(ctx, spec.Store); err != nil {
+	if s, ok, err := client.ConnectDaemon(ctx, spec.Store); err != nil {
 		return err
 	} else if ok {
 		s.Close()
@@ -172,14 +175,14 @@ func (a *app) mountForeground(ctx context.Context, spec daemonSpec, toStderr boo
 	}
 	var log io.Writer = a.err
 	if !toStderr {
-		file, err := daemon.OpenLogFile(spec.Log, logLimit)
+		file, err := lifecycle.OpenLogFile(spec.Log, logLimit)
 		if err != nil {
 			return err
 		}
 		defer file.Close()
 		log = file
 	}
-	return serve(ctx, spec, log, func(res daemon.MountResult, err error) error {
+	return serve(ctx, spec, log, func(res mounts.Result, err error) error {
 		if err != nil {
 			return err
 		}
@@ -188,18 +191,18 @@ func (a *app) mountForeground(ctx context.Context, spec daemonSpec, toStderr boo
 }
 
 // serve is the life of a daemon. ready is told once whether the mount serves.
-func serve(ctx context.Context, spec daemonSpec, log io.Writer, ready func(daemon.MountResult, error) error) error {
+func serve(ctx context.Context, spec daemonSpec, log io.Writer, ready func(mounts.Result, error) error) error {
 	logger := spec.logger(log)
 	o, err := spec.options(logger)
 	if err != nil {
-		return ready(daemon.MountResult{}, err)
+		return ready(mounts.Result{}, err)
 	}
 	if spec.Mount.Dir == "" {
 		o.Await = awaitStarter
 	}
-	d, err := daemon.Start(ctx, o)
+	d, err := lifecycle.Start(ctx, o)
 	if err != nil {
-		return ready(daemon.MountResult{}, err)
+		return ready(mounts.Result{}, err)
 	}
 	res := d.Serving()
 	if spec.Mount.Dir != "" {
@@ -222,15 +225,15 @@ func (s daemonSpec) logger(w io.Writer) *slog.Logger {
 }
 
 // mounter makes mounts with package fs.
-func mounter(log *slog.Logger) func(context.Context, *index.Store, daemon.MountRequest, daemon.OnAccess) (daemon.Mount, error) {
-	return func(ctx context.Context, s *index.Store, r daemon.MountRequest, onAccess daemon.OnAccess) (daemon.Mount, error) {
+func mounter(log *slog.Logger) func(context.Context, *index.Store, mounts.Request, mounts.OnAccess) (mounts.Mount, error) {
+	return func(ctx context.Context, s *index.Store, r mounts.Request, onAccess mounts.OnAccess) (mounts.Mount, error) {
 		dir := r.Dir
 		if r.Private {
 			dir = ""
 		}
 		m, err := fs.Mount(ctx, s, dir, fs.Options{
 			Checkpoint: r.Checkpoint, New: r.New, Logger: log, ReadaheadKB: r.ReadaheadKB, AllowOther: r.AllowOther, Debug: r.Debug, OnAccess: onAccess,
-			Labels: daemon.HostLabels(),
+			Labels: label.OfHost(),
 		})
 		if err != nil {
 			return nil, err

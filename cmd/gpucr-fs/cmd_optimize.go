@@ -7,7 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/client"
+	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 )
 
@@ -25,8 +26,8 @@ optimized takes more processor time than before. What ls and du call stored is w
 		Example: "  gpucr-fs optimize -n store/\n  gpucr-fs optimize --gc store/\n  gpucr-fs optimize --rate 50MiB store/",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.session(cmd.Context(), args[0], func(s *daemon.Session) error {
-				return a.optimize(cmd.Context(), s, daemon.OptimizeRequest{DryRun: dryRun, Rate: int64(rate)}, gc && !dryRun, yes)
+			return a.session(cmd.Context(), args[0], func(s *client.Session) error {
+				return a.optimize(cmd.Context(), s, service.OptimizeRequest{DryRun: dryRun, Rate: int64(rate)}, gc && !dryRun, yes)
 			})
 		},
 	}
@@ -40,18 +41,18 @@ optimized takes more processor time than before. What ls and du call stored is w
 
 // optimizeOutput is what optimize prints as JSON.
 type optimizeOutput struct {
-	daemon.OptimizeResult
-	GC *daemon.CollectResult `json:"gc,omitempty"`
+	service.OptimizeResult
+	GC *service.CollectResult `json:"gc,omitempty"`
 }
 
-func (a *app) optimize(ctx context.Context, s *daemon.Session, r daemon.OptimizeRequest, gc, yes bool) error {
+func (a *app) optimize(ctx context.Context, s *client.Session, r service.OptimizeRequest, gc, yes bool) error {
 	if gc {
 		if err := a.confirmIncomplete(ctx, s, yes); err != nil {
 			return err
 		}
 	}
 	p := a.progress("optimize")
-	res, err := daemon.Optimize.Do(ctx, s, r, wire.Streams{Progress: p.tell})
+	res, err := service.Optimize.Do(ctx, s, r, wire.Streams{Progress: p.tell})
 	p.close()
 	if err != nil {
 		return err
@@ -59,7 +60,7 @@ func (a *app) optimize(ctx context.Context, s *daemon.Session, r daemon.Optimize
 	out := optimizeOutput{OptimizeResult: res}
 	if gc {
 		p := a.progress("gc")
-		collected, err := daemon.Collect.Do(ctx, s, daemon.CollectRequest{}, wire.Streams{Progress: p.tell})
+		collected, err := service.Collect.Do(ctx, s, service.CollectRequest{}, wire.Streams{Progress: p.tell})
 		p.close()
 		if err != nil {
 			return err

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/fill"
 	"github.com/gpucr/gpucr-fs/kfd/image"
 	"github.com/gpucr/gpucr-fs/kfd/topology"
 	"github.com/gpucr/gpucr-fs/restore/plugin"
@@ -76,8 +76,8 @@ func (a *app) pluginHelperCmd() *cobra.Command {
 
 // fillBOs fills through the daemon when the images are in a mount of ours, else from the directory.
 func fillBOs(ctx context.Context, images string, plan server.Plan, opts server.Options) (server.Report, error) {
-	rep, err := daemon.Fill(ctx, images, plan, opts)
-	if errors.Is(err, daemon.ErrNotMounted) {
+	rep, err := fill.Through(ctx, images, plan, opts)
+	if errors.Is(err, fill.ErrNotMounted) {
 		opts.Logger.Debug("filling from the directory", "reason", err)
 		return peer.FillFromDirectory(ctx, images, plan, opts)
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/service"
 )
 
 func (a *app) profileCmd() *cobra.Command {
@@ -32,7 +32,7 @@ func (a *app) profileShowCmd() *cobra.Command {
 		Example: "  gpucr-fs profile show --order store/ web-3",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			res, err := do(cmd.Context(), a, args[0], "", daemon.ShowProfile, daemon.ProfileRequest{Checkpoint: args[1]})
+			res, err := do(cmd.Context(), a, args[0], "", service.ShowProfile, service.ProfileRequest{Checkpoint: args[1]})
 			if err != nil {
 				return err
 			}
@@ -66,7 +66,7 @@ func (a *app) profileRecordCmd() *cobra.Command {
 		Example: "  gpucr-fs profile record store/ web-3\n  gpucr-fs restore --wait store/ web-3",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			res, err := do(cmd.Context(), a, args[0], "", daemon.RecordProfile, daemon.ProfileRequest{Checkpoint: args[1]})
+			res, err := do(cmd.Context(), a, args[0], "", service.RecordProfile, service.ProfileRequest{Checkpoint: args[1]})
 			if err != nil {
 				return err
 			}
@@ -83,7 +83,7 @@ func (a *app) profileClearCmd() *cobra.Command {
 		Example: "  gpucr-fs profile clear store/ web-3",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			res, err := do(cmd.Context(), a, args[0], "", daemon.ClearProfile, daemon.ProfileRequest{Checkpoint: args[1]})
+			res, err := do(cmd.Context(), a, args[0], "", service.ClearProfile, service.ProfileRequest{Checkpoint: args[1]})
 			if err != nil {
 				return err
 			}
@@ -100,7 +100,7 @@ func (a *app) profileCopyCmd() *cobra.Command {
 		Example: "  gpucr-fs profile copy store/ web-3 web-4",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			res, err := do(cmd.Context(), a, args[0], "", daemon.CopyProfile, daemon.CopyProfileRequest{From: args[1], To: args[2]})
+			res, err := do(cmd.Context(), a, args[0], "", service.CopyProfile, service.CopyProfileRequest{From: args[1], To: args[2]})
 			if err != nil {
 				return err
 			}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/service"
 )
 
 func (a *app) renameCmd() *cobra.Command {
@@ -18,7 +18,7 @@ and open files of it go on.`,
 		Example: "  gpucr-fs rename store/ web-1 web-before-upgrade",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			res, err := do(cmd.Context(), a, args[0], "", daemon.Rename, daemon.RenameRequest{Ref: args[1], Name: args[2]})
+			res, err := do(cmd.Context(), a, args[0], "", service.Rename, service.RenameRequest{Ref: args[1], Name: args[2]})
 			if err != nil {
 				return err
 			}

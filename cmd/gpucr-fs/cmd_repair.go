@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/client"
 	"github.com/gpucr/gpucr-fs/index"
 )
 
@@ -21,7 +21,7 @@ Nothing may be mounted meanwhile. The exit code is 3 when some checkpoints could
 		Example: "  gpucr-fs repair store/ && gpucr-fs verify store/",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if s, ok, err := daemon.ConnectDaemon(cmd.Context(), args[0]); err != nil {
+			if s, ok, err := client.ConnectDaemon(cmd.Context(), args[0]); err != nil {
 				return err
 			} else if ok {
 				s.Close()

@@ -12,7 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/client"
+	"github.com/gpucr/gpucr-fs/daemon/restores"
+	"github.com/gpucr/gpucr-fs/daemon/talk"
 	"github.com/gpucr/gpucr-fs/restore"
 	bofill "github.com/gpucr/gpucr-fs/restore/server"
 )
@@ -127,10 +129,10 @@ func (r *restoring) run(ctx context.Context, store, name string, rate int64, wai
 	next := r.load()
 	defer func() { next.drop() }()
 	p := r.a.progress("restore")
-	st, err := daemon.RestoreFrom(ctx, dir, daemon.RestoreOptions{
+	st, err := client.RestoreFrom(ctx, dir, client.RestoreOptions{
 		Checkpoint: name, Work: r.args.Work, Rate: rate, RecordGPU: r.nvidia.record, Wait: wait, Start: start, Progress: p.tell,
 		Again: func(err error) { r.a.note("%v; trying again", err) },
-		Run: func(ctx context.Context, prepared daemon.Prepared) error {
+		Run: func(ctx context.Context, prepared talk.Prepared) error {
 			if next == nil {
 				next = r.load()
 			}
@@ -167,12 +169,12 @@ func (r *restoring) run(ctx context.Context, store, name string, rate int64, wai
 
 // result is what --json prints.
 type result struct {
-	Timeline restore.Timeline     `json:"timeline"`
-	Status   daemon.RestoreStatus `json:"status"`
+	Timeline restore.Timeline `json:"timeline"`
+	Status   restores.Status  `json:"status"`
 }
 
 // restore runs CRIU, and what has to follow before the processes may go on.
-func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p daemon.Prepared, log string) error {
+func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p talk.Prepared, log string) error {
 	r.marks = []restore.Mark{{Name: restore.MarkPrepared, At: time.Now()}}
 	if p.AMDGPU {
 		if dir := amdgpuPlugins(); dir != "" {
@@ -249,14 +251,14 @@ func criuSays(err error, words string) bool {
 }
 
 // finish completes the timeline with what the daemon knows.
-func (r *restoring) finish(st daemon.RestoreStatus) {
+func (r *restoring) finish(st restores.Status) {
 	t := &r.timeline
 	t.Checkpoint, t.PID, t.Inside, t.Bytes, t.Faults, t.Profile = st.Checkpoint, r.pid, r.inside, st.Bytes, st.Faults, st.Profile
 	t.Add(r.marks...)
 	t.Add(restore.Mark{Name: restore.MarkFirstFault, At: st.FirstFault}, restore.Mark{Name: restore.MarkHotDone, At: st.HotDone}, restore.Mark{Name: restore.MarkResident, At: st.Resident})
 }
 
-func (r *restoring) text(w io.Writer, st daemon.RestoreStatus, wait bool) {
+func (r *restoring) text(w io.Writer, st restores.Status, wait bool) {
 	fmt.Fprintf(w, "restored %s as process %s\n", dash(r.timeline.Checkpoint), r.who())
 	for _, m := range r.timeline.Marks {
 		fmt.Fprintf(w, "%8.1f ms\t%s\n", m.Ms, m.Name)

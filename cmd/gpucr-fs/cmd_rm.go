@@ -9,13 +9,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/client"
+	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 )
 
 func (a *app) rmCmd() *cobra.Command {
-	var req daemon.RemoveRequest
-	var keep daemon.Policy
+	var req service.RemoveRequest
+	var keep service.Policy
 	var within withinValue
 	var dryRun, yes bool
 	c := &cobra.Command{
@@ -32,7 +33,7 @@ one builds on is refused by name and kept by a policy. The space is given back b
 		RunE: func(cmd *cobra.Command, args []string) error {
 			keep.Within = time.Duration(within)
 			req.Names, req.Keep = args[1:], &keep
-			return a.session(cmd.Context(), args[0], func(s *daemon.Session) error { return a.rm(cmd.Context(), s, req, dryRun, yes) })
+			return a.session(cmd.Context(), args[0], func(s *client.Session) error { return a.rm(cmd.Context(), s, req, dryRun, yes) })
 		},
 	}
 	f := c.Flags()
@@ -51,9 +52,9 @@ one builds on is refused by name and kept by a policy. The space is given back b
 }
 
 // rm shows the selection first and removes exactly what was shown.
-func (a *app) rm(ctx context.Context, s *daemon.Session, req daemon.RemoveRequest, dryRun, yes bool) error {
+func (a *app) rm(ctx context.Context, s *client.Session, req service.RemoveRequest, dryRun, yes bool) error {
 	req.DryRun = true
-	res, err := daemon.Remove.Do(ctx, s, req, wire.Streams{})
+	res, err := service.Remove.Do(ctx, s, req, wire.Streams{})
 	if err != nil {
 		return err
 	}
@@ -66,7 +67,7 @@ func (a *app) rm(ctx context.Context, s *daemon.Session, req daemon.RemoveReques
 			return err
 		}
 		kept := res.Kept
-		if res, err = daemon.Remove.Do(ctx, s, daemon.RemoveRequest{Names: names, IDs: ids}, wire.Streams{}); err != nil {
+		if res, err = service.Remove.Do(ctx, s, service.RemoveRequest{Names: names, IDs: ids}, wire.Streams{}); err != nil {
 			return err
 		}
 		res.Kept = kept

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/service"
 )
 
 func (a *app) sealCmd() *cobra.Command {
@@ -18,7 +18,7 @@ the dump ends; one written by other means is sealed by this command.`,
 		Example: "  mkdir /images/.checkpoints/web-4\n  cp -r dump/. /images/.checkpoints/web-4\n  gpucr-fs seal store/ web-4",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			res, err := do(cmd.Context(), a, args[0], "", daemon.Seal, daemon.SealRequest{Name: args[1]})
+			res, err := do(cmd.Context(), a, args[0], "", service.Seal, service.SealRequest{Name: args[1]})
 			if err != nil {
 				return err
 			}

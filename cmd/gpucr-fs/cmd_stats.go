@@ -10,7 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/client"
+	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 )
 
@@ -29,7 +30,7 @@ answers is not among them.`,
 			if watch {
 				return a.watchStats(cmd.Context(), args[0], interval)
 			}
-			res, err := do(cmd.Context(), a, args[0], "", daemon.LiveStats, daemon.StatsRequest{})
+			res, err := do(cmd.Context(), a, args[0], "", service.LiveStats, service.StatsRequest{})
 			if err != nil {
 				return err
 			}
@@ -41,7 +42,7 @@ answers is not among them.`,
 	return c
 }
 
-func printStats(w io.Writer, r daemon.StatsResult) {
+func printStats(w io.Writer, r service.StatsResult) {
 	s := r.Store
 	if r.Daemon {
 		fmt.Fprintf(w, "daemon\tpid %d, since %s\n", r.PID, when(r.Since))
@@ -65,7 +66,7 @@ func (a *app) watchStats(ctx context.Context, dir string, interval time.Duration
 	if interval <= 0 {
 		return usage(fmt.Errorf("an interval of %v", interval), "give one like 2s")
 	}
-	var last daemon.StatsResult
+	var last service.StatsResult
 	for n := 0; ; n++ {
 		res, ok, err := daemonStats(ctx, dir)
 		switch {
@@ -93,7 +94,7 @@ func (a *app) watchStats(ctx context.Context, dir string, interval time.Duration
 }
 
 // readsSince gives mounts with the times of the reads since an earlier look alone.
-func readsSince(mounts, before []daemon.MountStats) []daemon.MountStats {
+func readsSince(mounts, before []service.MountStats) []service.MountStats {
 	out := slices.Clone(mounts)
 	for i, m := range out {
 		for _, b := range before {
@@ -106,17 +107,17 @@ func readsSince(mounts, before []daemon.MountStats) []daemon.MountStats {
 }
 
 // daemonStats asks a daemon; ok is false when none runs.
-func daemonStats(ctx context.Context, dir string) (res daemon.StatsResult, ok bool, err error) {
-	s, ok, err := daemon.ConnectDaemon(ctx, dir)
+func daemonStats(ctx context.Context, dir string) (res service.StatsResult, ok bool, err error) {
+	s, ok, err := client.ConnectDaemon(ctx, dir)
 	if err != nil || !ok {
 		return res, ok, err
 	}
 	defer s.Close()
-	res, err = daemon.LiveStats.Do(ctx, s, daemon.StatsRequest{}, wire.Streams{})
+	res, err = service.LiveStats.Do(ctx, s, service.StatsRequest{}, wire.Streams{})
 	return res, true, err
 }
 
-func (a *app) printTick(res, last daemon.StatsResult, n int, interval time.Duration) error {
+func (a *app) printTick(res, last service.StatsResult, n int, interval time.Duration) error {
 	if a.json {
 		return json.NewEncoder(a.out).Encode(res) // one line each
 	}

@@ -7,11 +7,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/service"
 )
 
 func (a *app) tagCmd() *cobra.Command {
-	var req daemon.TagRequest
+	var req service.TagRequest
 	c := &cobra.Command{
 		Use:     "tag STORE NAME [TAG...]",
 		Short:   "add and remove tags of a checkpoint",
@@ -20,7 +20,7 @@ func (a *app) tagCmd() *cobra.Command {
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req.Name, req.Add = args[1], args[2:]
-			res, err := do(cmd.Context(), a, args[0], "", daemon.Tag, req)
+			res, err := do(cmd.Context(), a, args[0], "", service.Tag, req)
 			if err != nil {
 				return err
 			}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/client"
 )
 
 func (a *app) umountCmd() *cobra.Command {
@@ -21,11 +21,11 @@ was being written and is not complete, the exit code is 3. What a killed daemon 
 		Example: "  gpucr-fs umount /images",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			dir, err := daemon.MountPoint(args[0])
+			dir, err := client.MountPoint(args[0])
 			if err != nil {
 				return err
 			}
-			res, err := daemon.UnmountAt(cmd.Context(), dir, force)
+			res, err := client.UnmountAt(cmd.Context(), dir, force)
 			if err != nil {
 				return err
 			}

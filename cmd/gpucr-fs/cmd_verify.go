@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/index"
 )
 
@@ -31,8 +31,8 @@ again, so the result tells of everything. Without --resume all is read. gc waits
   gpucr-fs verify --read-data-subset 5% store/`,
 		Args: positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			req := daemon.VerifyRequest{Refs: args[1:], Subset: float64(subset), Rate: int64(rate), Resume: resume}
-			res, err := do(cmd.Context(), a, args[0], "verify", daemon.Verify, req)
+			req := service.VerifyRequest{Refs: args[1:], Subset: float64(subset), Rate: int64(rate), Resume: resume}
+			res, err := do(cmd.Context(), a, args[0], "verify", service.Verify, req)
 			if errors.Is(err, context.Canceled) && len(args) == 1 && subset == 0 {
 				return &codeError{exitError, "go on where it was with: gpucr-fs verify --resume " + args[0], err}
 			}

@@ -95,19 +95,19 @@ func readSettings(path string, explicit bool, root *cobra.Command) (settings, er
 	for key, v := range raw {
 		if sub, ok := v.(map[string]any); ok && key != "" && known[key] != nil {
 			s.commands[key] = map[string]string{}
-			if err := fill(path, s.commands[key], known[key], sub); err != nil {
+			if err := setAll(path, s.commands[key], known[key], sub); err != nil {
 				return s, err
 			}
 			continue
 		}
-		if err := fill(path, s.all, known[""], map[string]any{key: v}); err != nil {
+		if err := setAll(path, s.all, known[""], map[string]any{key: v}); err != nil {
 			return s, err
 		}
 	}
 	return s, nil
 }
 
-func fill(path string, into map[string]string, known map[string]bool, from map[string]any) error {
+func setAll(path string, into map[string]string, known map[string]bool, from map[string]any) error {
 	for key, v := range from {
 		if !known[key] {
 			return fmt.Errorf("configuration %s: no flag is named %q", path, key)

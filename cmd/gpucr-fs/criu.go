@@ -9,7 +9,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/client"
+	"github.com/gpucr/gpucr-fs/daemon/mounts"
 	"github.com/gpucr/gpucr-fs/kfd"
 	"github.com/gpucr/gpucr-fs/restore"
 )
@@ -87,10 +88,10 @@ func amdgpuPlugins() string {
 }
 
 // startDaemon makes a daemon for commands that need one; restores tells it what for.
-func (a *app) startDaemon(store string, restores bool) (dir string, start daemon.StartFunc, err error) {
+func (a *app) startDaemon(store string, restores bool) (dir string, start client.StartFunc, err error) {
 	spec, err := a.spec(store)
 	spec.Restores = restores
-	return spec.Store, func(ctx context.Context) (daemon.MountResult, error) { return spawn(ctx, spec) }, err
+	return spec.Store, func(ctx context.Context) (mounts.Result, error) { return spawn(ctx, spec) }, err
 }
 
 // tempFile gives the name of a file that does not outlive the command.

@@ -6,15 +6,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpucr/gpucr-fs/daemon"
 	"github.com/gpucr/gpucr-fs/daemon/gpu"
+	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/kfd/image"
 )
 
 // maxBOs bounds the buffer objects in a text: the largest. An application of ROCm has thousands.
 const maxBOs = 64
 
-func printGPU(w io.Writer, res daemon.InfoResult) {
+func printGPU(w io.Writer, res service.InfoResult) {
 	if res.GPUProblem != "" {
 		fmt.Fprintf(w, "\ngpu\tits images cannot be read: %s\n", res.GPUProblem)
 	}

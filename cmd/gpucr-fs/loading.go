@@ -7,7 +7,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/talk"
 	"github.com/gpucr/gpucr-fs/restore"
 	"github.com/gpucr/gpucr-fs/restore/criuimg"
 	"github.com/gpucr/gpucr-fs/restore/pidns"
@@ -74,7 +74,7 @@ func (l loading) drop() {
 }
 
 // attempt restores once: when it fails nothing is left.
-func (r *restoring) attempt(ctx context.Context, l loaded, p daemon.Prepared, log string) (err error) {
+func (r *restoring) attempt(ctx context.Context, l loaded, p talk.Prepared, log string) (err error) {
 	if l.err != nil {
 		return l.err
 	}

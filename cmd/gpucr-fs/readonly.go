@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/client"
 	"github.com/gpucr/gpucr-fs/index"
 )
 
@@ -17,8 +17,8 @@ func (a *app) reads(c *cobra.Command) {
 }
 
 // readingSession is session for those who change nothing, on a store that need not be writable.
-func (a *app) readingSession(ctx context.Context, dir string, f func(*daemon.Session) error) error {
-	s, err := daemon.ConnectToRead(ctx, dir, a.index.options())
+func (a *app) readingSession(ctx context.Context, dir string, f func(*client.Session) error) error {
+	s, err := client.ConnectToRead(ctx, dir, a.index.options())
 	if err != nil {
 		return err
 	}

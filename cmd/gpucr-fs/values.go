@@ -9,7 +9,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/service"
 )
 
 // bytesValue is a flag that takes a size like 256MiB.
@@ -44,7 +44,7 @@ func (v *withinValue) String() string {
 }
 
 func (v *withinValue) Set(s string) error {
-	d, err := daemon.ParseWithin(s)
+	d, err := service.ParseWithin(s)
 	*v = withinValue(d)
 	return err
 }

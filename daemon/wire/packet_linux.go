@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +24,12 @@ const (
 
 // Conn is one end of a connection that carries packets: each one JSON object, with the descriptors that it speaks of.
 type Conn struct{ *net.UnixConn }
+
+// DialPackets connects to the descriptors' socket of the store at dir. ErrNoDaemon when none listens.
+func DialPackets(ctx context.Context, dir string) (Conn, error) {
+	c, err := Descriptors.Dial(ctx, dir)
+	return Conn{c}, err
+}
 
 // Send sends a packet.
 func (c Conn) Send(packet any, files ...*os.File) error {

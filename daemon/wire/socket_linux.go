@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,7 +16,11 @@ import (
 // ErrNoDaemon: no daemon listens for the store.
 var ErrNoDaemon = errors.New("no daemon")
 
-// Endpoint is one of the sockets that a daemon has in its store, or in the folder Away where it cannot write to the store.
+// Handover bounds the wait for a daemon that is just leaving or just starting.
+const Handover = 10 * time.Second
+
+// Endpoint is one of the sockets that a daemon has in its store, or in the folder Away where it cannot write to the
+// store.
 type Endpoint struct{ name, network string }
 
 var (
@@ -41,7 +46,8 @@ func (e Endpoint) address(dir string) (string, func(), error) {
 	return fmt.Sprintf("/proc/self/fd/%d/%s", fd, e.name), func() { unix.Close(fd) }, nil
 }
 
-// Listen makes the socket in dir, a store's folder or its Away, whose lock the caller holds: any socket found there is a dead daemon's.
+// Listen makes the socket in dir, a store's folder or its Away, whose lock the caller holds: any socket found there
+// is a dead daemon's.
 func (e Endpoint) Listen(dir string) (*net.UnixListener, error) {
 	p, done, err := e.address(dir)
 	if err != nil {

@@ -41,6 +41,25 @@ var mayImport = map[string][]string{
 	"tests":     {"index", "kfd", "fs", "archive", "prefetch", "restore", "daemon", "cuda", "preflight", "park"},
 }
 
+// daemonMayImport gives, for each package of daemon/, the others of daemon/ that it may import: those that it stands on.
+var daemonMayImport = map[string][]string{
+	"wire":      {},
+	"stay":      {},
+	"profiles":  {},
+	"inspect":   {},
+	"gpu":       {},
+	"bench":     {"wire"},
+	"check":     {"gpu", "inspect"},
+	"label":     {"inspect"},
+	"talk":      {"stay", "wire"},
+	"mounts":    {"stay"},
+	"restores":  {"profiles", "stay", "wire"},
+	"fill":      {"profiles", "talk", "wire"},
+	"service":   {"check", "gpu", "inspect", "label", "mounts", "profiles", "restores", "stay", "talk", "wire"},
+	"client":    {"gpu", "label", "mounts", "restores", "service", "talk", "wire"},
+	"lifecycle": {"client", "fill", "gpu", "label", "mounts", "restores", "service", "stay", "talk", "wire"},
+}
+
 // leaves import nothing of this module.
 var leaves = []string{"index/chunk", "kfd/abi", "cuda/driver"}
 
@@ -153,6 +172,28 @@ func TestImports(t *testing.T) {
 		for _, part := range strings.Split(from, "/") {
 			if slices.Contains(noFolder, part) {
 				t.Errorf("%s: %q is no name for a package; name it for what it does", from, part)
+			}
+		}
+	}
+}
+
+// TestDaemonArrowsGoDown: no package of daemon/ knows one that stands on it.
+func TestDaemonArrowsGoDown(t *testing.T) {
+	for _, p := range packages(t) {
+		from, ok := strings.CutPrefix(folder(p.ImportPath), "daemon/")
+		if folder(p.ImportPath) == "daemon" {
+			t.Error("daemon holds a package; what it did is done by those below it")
+		}
+		if !ok {
+			continue
+		}
+		allowed, known := daemonMayImport[from]
+		if !known {
+			t.Errorf("daemon/%s has no place in the design; give it one in the table of this test", from)
+		}
+		for _, imp := range p.Imports {
+			if to, ok := strings.CutPrefix(folder(imp), "daemon/"); ok && !slices.Contains(allowed, to) {
+				t.Errorf("daemon/%s imports daemon/%s; it may import %v", from, to, allowed)
 			}
 		}
 	}

@@ -15,7 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/client"
+	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/tests/cli"
 )
@@ -30,7 +31,7 @@ var (
 // soak is a daemon under test.
 type soak struct {
 	t       *testing.T
-	session *daemon.Session
+	session *client.Session
 	pid     int
 	mnt     string
 	kept    []string
@@ -55,12 +56,12 @@ func TestMemoryStays(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	session, ok, err := daemon.ConnectDaemon(ctx, store)
+	session, ok, err := client.ConnectDaemon(ctx, store)
 	if err != nil || !ok {
 		t.Fatalf("no daemon: %v", err)
 	}
 	defer session.Close()
-	stats, err := daemon.LiveStats.Do(ctx, session, daemon.StatsRequest{}, wire.Streams{})
+	stats, err := service.LiveStats.Do(ctx, session, service.StatsRequest{}, wire.Streams{})
 	must(t, err)
 	s := &soak{t: t, session: session, pid: stats.PID, mnt: mnt, noise: rand.NewChaCha8([32]byte{1})}
 
@@ -96,7 +97,7 @@ func (s *soak) once(r *rand.Rand, name string) {
 	for p, b := range content {
 		must(s.t, os.WriteFile(filepath.Join(dir, p), b, 0o644))
 	}
-	_, err := daemon.Seal.Do(context.Background(), s.session, daemon.SealRequest{Name: name}, wire.Streams{})
+	_, err := service.Seal.Do(context.Background(), s.session, service.SealRequest{Name: name}, wire.Streams{})
 	must(s.t, err)
 	for p, b := range content {
 		got, err := os.ReadFile(filepath.Join(dir, p))
@@ -108,7 +109,7 @@ func (s *soak) once(r *rand.Rand, name string) {
 	s.kept = append(s.kept, name)
 	if s.made++; s.made%2 == 0 {
 		i := r.IntN(len(s.kept))
-		_, err := daemon.Remove.Do(context.Background(), s.session, daemon.RemoveRequest{Names: s.kept[i : i+1]}, wire.Streams{})
+		_, err := service.Remove.Do(context.Background(), s.session, service.RemoveRequest{Names: s.kept[i : i+1]}, wire.Streams{})
 		must(s.t, err)
 		s.kept = slices.Delete(s.kept, i, i+1)
 	}

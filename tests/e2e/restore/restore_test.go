@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpucr/gpucr-fs/daemon"
+	"github.com/gpucr/gpucr-fs/daemon/restores"
 	"github.com/gpucr/gpucr-fs/restore"
 	"github.com/gpucr/gpucr-fs/tests/cli"
 	"github.com/gpucr/gpucr-fs/tests/lazytarget"
@@ -24,7 +24,7 @@ var quiet = lazytarget.Options{MB: 48, Threads: 1, Seed: 1, Quiet: true}
 // result is what restore --json prints.
 type result struct {
 	Timeline restore.Timeline
-	Status   daemon.RestoreStatus
+	Status   restores.Status
 }
 
 func parse(t testing.TB, out string) (r result) {

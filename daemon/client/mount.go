@@ -1,0 +1,116 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	iofs "io/fs"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/daemon/mounts"
+	"github.com/gpucr/gpucr-fs/daemon/service"
+	"github.com/gpucr/gpucr-fs/daemon/wire"
+	"github.com/gpucr/gpucr-fs/fs"
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+// MountAt mounts the store: in its daemon if one runs, else in one that start makes.
+func MountAt(ctx context.Context, store string, r mounts.Request, start func(context.Context) (mounts.Result, error)) (mounts.Result, error) {
+	err := r.Validate()
+	if err == nil {
+		r.Namespace, err = fs.Namespace()
+	}
+	if err != nil {
+		return mounts.Result{}, err
+	}
+	for deadline := time.Now().Add(wire.Handover); ; {
+		res, err := mountOnce(ctx, store, r, start)
+		if err == nil || index.ClassOf(err) != index.InUse && !errors.Is(err, wire.ErrNoDaemon) {
+			return res, err
+		}
+		if socket, _ := wire.Operations.Left(store); !socket || time.Now().After(deadline) {
+			return res, err
+		}
+		select {
+		case <-ctx.Done():
+			return res, ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+func mountOnce(ctx context.Context, store string, r mounts.Request, start func(context.Context) (mounts.Result, error)) (mounts.Result, error) {
+	s, ok, err := ConnectDaemon(ctx, store)
+	if err != nil {
+		return mounts.Result{}, err
+	}
+	if !ok {
+		return start(ctx)
+	}
+	defer s.Close()
+	return service.AddMount.Do(ctx, s, r, wire.Streams{})
+}
+
+// UnmountAtResult says what unmounting found.
+type UnmountAtResult struct {
+	Dir   string `json:"dir"`
+	Store string `json:"store"`
+	Stale bool   `json:"stale"` // the daemon was dead; only the mount was left
+	Last  bool   `json:"last"`  // the daemon is gone, too
+	// Unfinished is what was left when the mount had gone: checkpoints that were not complete.
+	Unfinished []string `json:"unfinished,omitempty"`
+}
+
+// UnmountAt unmounts what is at dir and waits until all is flushed; where it was the daemon's last mount, until the
+// daemon is gone and the store is free.
+func UnmountAt(ctx context.Context, dir string, force bool) (UnmountAtResult, error) {
+	res := UnmountAtResult{Dir: dir}
+	store, ok, err := fs.Mounted(dir)
+	if err != nil {
+		return res, fmt.Errorf("umount %s: %w", dir, err)
+	}
+	if !ok {
+		return res, &index.Error{Class: index.NotFound, Op: "umount", File: dir, Err: errors.New("no store is mounted there")}
+	}
+	res.Store = store
+	s, ok, err := ConnectDaemon(ctx, store)
+	if err != nil {
+		return res, err
+	}
+	if !ok {
+		res.Stale, err = fs.ClearStale(dir)
+		if err == nil && !res.Stale {
+			err = &index.Error{Class: index.InUse, Op: "umount", File: dir, Err: errors.New("its daemon does not answer"), Hint: "detach it with umount -l"}
+		}
+		return res, err
+	}
+	defer s.Close()
+	one, err := service.Unmount.Do(ctx, s, service.UnmountRequest{Dir: dir, Force: force}, wire.Streams{})
+	if err != nil {
+		return res, err
+	}
+	res.Unfinished = one.Unfinished
+	if res.Last = one.Last; res.Last {
+		err = s.WaitDaemon(ctx)
+	}
+	return res, err
+}
+
+// MountPoint makes dir absolute and free of links, without touching a mount at it that may be dead.
+func MountPoint(dir string) (string, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	real, err := filepath.EvalSymlinks(abs)
+	if errors.Is(err, syscall.ENOTCONN) {
+		parent, err := filepath.EvalSymlinks(filepath.Dir(abs))
+		return filepath.Join(parent, filepath.Base(abs)), err
+	}
+	if errors.Is(err, iofs.ErrNotExist) {
+		return "", &index.Error{Class: index.NotFound, Op: "mount", File: dir, Err: errors.New("no such directory"), Hint: "make it with mkdir"}
+	}
+	return real, err
+}

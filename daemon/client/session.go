@@ -1,0 +1,119 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/daemon/gpu"
+	"github.com/gpucr/gpucr-fs/daemon/label"
+	"github.com/gpucr/gpucr-fs/daemon/service"
+	"github.com/gpucr/gpucr-fs/daemon/wire"
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+// patience is how long Connect waits for a store that another process holds without a daemon listening: one that just
+// starts or stops. One that said that it leaves may take until wire.Handover.
+const patience = time.Second
+
+// Session is access to a store, through its daemon if one runs.
+type Session struct {
+	store  *index.Store // nil when client is set
+	client *client
+	log    *slog.Logger
+
+	unwritable error // see ReadOnly
+}
+
+// Connect gives access to the store at dir: through its daemon if one runs, else by opening it with o. Class NoStore,
+// InUse with the holder in the text, Corrupt.
+func Connect(ctx context.Context, dir string, o index.Options) (*Session, error) {
+	return connectBy(ctx, dir, o, openToWrite)
+}
+
+func connectBy(ctx context.Context, dir string, o index.Options, open opener) (*Session, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	log := o.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	o.Cuts, o.Labels = gpu.Cuts, label.OfImages
+	for begin, limit := time.Now(), patience; ; {
+		c, err := newClient(ctx, abs)
+		if err == nil {
+			return &Session{client: c, log: log}, nil
+		}
+		if !errors.Is(err, wire.ErrNoDaemon) {
+			return nil, err
+		}
+		if errors.Is(err, errLeaving) {
+			limit = wire.Handover
+		}
+		s, unwritable, err := open(ctx, abs, o)
+		if err == nil {
+			return &Session{store: s, log: log, unwritable: unwritable}, nil
+		}
+		if index.ClassOf(err) != index.InUse || time.Since(begin) > limit {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// ConnectDaemon gives access through a running daemon only; ok is false when none runs.
+func ConnectDaemon(ctx context.Context, dir string) (s *Session, ok bool, err error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, false, err
+	}
+	c, err := newClient(ctx, abs)
+	if errors.Is(err, wire.ErrNoDaemon) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	return &Session{client: c, log: slog.New(slog.DiscardHandler)}, true, nil
+}
+
+// Here is what operations run in where this process holds the store; nil where a daemon does.
+func (s *Session) Here(st wire.Streams) *service.Env {
+	if s.client != nil {
+		return nil
+	}
+	return &service.Env{Store: s.store, Log: s.log, Streams: st}
+}
+
+// Call runs an operation in the daemon.
+func (s *Session) Call(ctx context.Context, name string, req, res any, st wire.Streams) error {
+	return s.client.call(ctx, name, req, res, st)
+}
+
+// Remote tells that a daemon holds the store.
+func (s *Session) Remote() bool { return s.client != nil }
+
+// WaitDaemon returns when the daemon's process is gone.
+func (s *Session) WaitDaemon(ctx context.Context) error {
+	if s.client == nil {
+		return nil
+	}
+	return s.client.waitExit(ctx)
+}
+
+// Close closes the store where this process holds it.
+func (s *Session) Close() error {
+	if s.client != nil {
+		s.client.close()
+		return nil
+	}
+	return s.store.Close()
+}

@@ -1,0 +1,258 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/daemon/mounts"
+	"github.com/gpucr/gpucr-fs/daemon/restores"
+	"github.com/gpucr/gpucr-fs/daemon/service"
+	"github.com/gpucr/gpucr-fs/daemon/talk"
+	"github.com/gpucr/gpucr-fs/daemon/wire"
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+// StartFunc makes a daemon that waits for who started it, as Spawn does.
+type StartFunc = func(context.Context) (mounts.Result, error)
+
+// ConnectOrStart gives access through the daemon of the store at dir; where none runs, start makes one. It has
+// patience with a daemon that is just leaving or just starting, and little with others that hold the store.
+func ConnectOrStart(ctx context.Context, dir string, start StartFunc) (*Session, error) {
+	for begin := time.Now(); ; {
+		s, ok, err := ConnectDaemon(ctx, dir)
+		if ok {
+			return s, nil
+		}
+		if err == nil {
+			_, err = start(ctx)
+		}
+		if err == nil {
+			continue
+		}
+		limit := patience
+		if socket, serr := wire.Operations.Left(dir); serr == nil && socket {
+			limit = wire.Handover
+		}
+		if index.ClassOf(err) != index.InUse || time.Since(begin) > limit {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// newID makes a name for a restore.
+func newID() string {
+	var b [8]byte
+	rand.Read(b[:]) // it never fails
+	return hex.EncodeToString(b[:])
+}
+
+// attempts is how often a restore is tried whose daemon is killed before its processes run.
+const attempts = 4
+
+// RestoreOptions say how to restore.
+type RestoreOptions struct {
+	Checkpoint string
+	Work       string // CRIU's work directory; a private one when empty
+	Rate       int64
+	RecordGPU  bool // see restores.Serving
+	Wait       bool // until resident
+	// Start makes a daemon.
+	Start StartFunc
+	// Run restores with CRIU; it returns when the processes run. When the daemon is killed before that, it is called
+	// again.
+	Run      func(context.Context, talk.Prepared) error
+	Progress func(wire.Progress)
+	// Again is told why Run is about to be called once more.
+	Again func(error)
+}
+
+// RestoreFrom restores a checkpoint of the store at dir.
+func RestoreFrom(ctx context.Context, dir string, o RestoreOptions) (restores.Status, error) {
+	former := ""
+	for try := 1; ; try++ {
+		st, again, err := restoreOnce(ctx, dir, o, &former)
+		if !again || try == attempts || ctx.Err() != nil {
+			return st, err
+		}
+		o.Again(err)
+		// What CRIU had made of the processes has ended; somebody has to reap it before their pids are free.
+		select {
+		case <-time.After(time.Duration(try) * 100 * time.Millisecond):
+		case <-ctx.Done():
+			return st, ctx.Err()
+		}
+	}
+}
+
+// removeWork removes a private work directory and the files in it. What a killed CRIU has left mounted there is not
+// gone into: cgroups could be removed through it.
+func removeWork(dir string) error {
+	entries, err := os.ReadDir(dir)
+	errs := []error{err}
+	for _, e := range entries {
+		errs = append(errs, os.Remove(filepath.Join(dir, e.Name())))
+	}
+	return errors.Join(append(errs, os.Remove(dir))...)
+}
+
+// restoreOnce tries to restore, instead of the former attempt; again is set when the daemon was killed and nothing
+// runs.
+func restoreOnce(ctx context.Context, dir string, o RestoreOptions, former *string) (st restores.Status, again bool, err error) {
+	s, err := ConnectOrStart(ctx, dir, o.Start)
+	if err != nil {
+		return st, errors.Is(err, wire.ErrGone), err
+	}
+	defer s.Close()
+	q := service.RestoreRequest{ID: newID(), Checkpoint: o.Checkpoint, Rate: o.Rate, RecordGPU: o.RecordGPU, Wait: o.Wait, Instead: *former}
+	work := o.Work
+	if work == "" {
+		if work, err = os.MkdirTemp("", "gpucr-fs-"); err != nil {
+			return st, false, err
+		}
+		defer func() { err = errors.Join(err, removeWork(work)) }()
+	}
+	dirs, err := talk.Pass(ctx, dir, q.ID, work)
+	if err != nil {
+		return st, errors.Is(err, wire.ErrGone), err
+	}
+	defer dirs.Close()
+	*former = q.ID
+	runs := false
+	st, err = converse(ctx, s, service.Restore, q, func(ctx context.Context, p talk.Prepared) error {
+		defer dirs.LetGo()
+		err := dirs.Take(&p)
+		if err == nil {
+			p.Work = work
+			err = o.Run(ctx, p)
+		}
+		runs = err == nil
+		return err
+	}, o.Progress)
+	if err == nil {
+		return st, false, nil
+	}
+	gone := errors.Is(err, wire.ErrGone)
+	if gone && runs {
+		st, err = o.rejoin(ctx, dir, q.ID)
+	}
+	return st, gone && !runs, err
+}
+
+// rejoin finds a restore again whose daemon was killed after its processes ran. When the successor is done before it
+// is found, all is well, or the guardian has ended the processes: that shows in them.
+func (o *RestoreOptions) rejoin(ctx context.Context, dir, id string) (restores.Status, error) {
+	st := restores.Status{ID: id, Adopted: true}
+	if !o.Wait {
+		return st, nil
+	}
+	for end := time.Now().Add(wire.Handover); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+		s, ok, err := ConnectDaemon(ctx, dir)
+		if err != nil {
+			return st, err
+		}
+		if !ok {
+			continue
+		}
+		found, err := service.RestoreWait.Do(ctx, s, service.RestoreWaitRequest{ID: id}, wire.Streams{Progress: o.Progress})
+		s.Close()
+		if index.ClassOf(err) != index.NotFound && !errors.Is(err, wire.ErrGone) {
+			return found, err
+		}
+	}
+	return st, ctx.Err()
+}
+
+// ServeLazyPages has the daemon of the store at dir, which has it mounted, serve a restore's memory, and returns when
+// all is resident. ready is called when CRIU may come. When ctx ends before CRIU has come nothing is left; afterwards
+// the daemon goes on. work is CRIU's work directory; log takes the log that q asks for.
+func ServeLazyPages(ctx context.Context, dir, work string, q service.LazyPagesRequest, ready func() error, progress func(wire.Progress), log io.Writer) (restores.Status, error) {
+	s, ok, err := ConnectDaemon(ctx, dir)
+	if err == nil && !ok {
+		err = &index.Error{Class: index.NotFound, Op: "lazy-pages", Checkpoint: q.Checkpoint, Err: errors.New("the daemon of this mount is gone"), Hint: "unmount and mount again"}
+		if _, serr := os.Stat(dir); serr != nil {
+			err = &index.Error{Class: index.NotFound, Op: "lazy-pages", Checkpoint: q.Checkpoint, Err: fmt.Errorf("the store of this mount is not seen from here: %w", serr),
+				Hint: "make the store's folder visible under that name in this mount namespace"}
+		}
+	}
+	if err != nil {
+		return restores.Status{}, err
+	}
+	defer s.Close()
+	q.ID = newID()
+	asking, cancel := context.WithCancel(ctx)
+	defer cancel()
+	dirs, err := talk.Pass(ctx, dir, q.ID, work)
+	if err != nil {
+		return restores.Status{}, err
+	}
+	defer dirs.Close()
+	var rerr error
+	listens := false
+	out := talk.NewLines(func(line []byte) {
+		var l talk.LogLine
+		switch err := json.Unmarshal(line, &l); {
+		case err == nil && l.Log != "":
+			_, rerr = io.WriteString(log, l.Log)
+		case !listens:
+			listens, rerr = true, ready()
+		}
+		if rerr != nil {
+			cancel()
+		}
+	})
+	st, err := service.LazyPages.Do(asking, s, q, wire.Streams{Out: out, Progress: progress})
+	if rerr != nil {
+		return st, rerr
+	}
+	if errors.Is(err, wire.ErrGone) {
+		o := RestoreOptions{Wait: true, Progress: progress}
+		return o.rejoin(ctx, dir, q.ID)
+	}
+	return st, err
+}
+
+// DumpOptions say how to dump.
+type DumpOptions struct {
+	Name   string
+	Tags   []string
+	Labels map[string]string
+	// Start makes a daemon.
+	Start StartFunc
+	// Run dumps with CRIU into the directory.
+	Run func(ctx context.Context, images string) error
+}
+
+// DumpInto dumps into a new checkpoint of the store at dir.
+func DumpInto(ctx context.Context, dir string, o DumpOptions) (service.Brief, error) {
+	s, err := ConnectOrStart(ctx, dir, o.Start)
+	if err != nil {
+		return service.Brief{}, err
+	}
+	defer s.Close()
+	q := service.DumpRequest{ID: newID(), Name: o.Name, Tags: o.Tags, Labels: o.Labels}
+	dirs, err := talk.Pass(ctx, dir, q.ID, "")
+	if err != nil {
+		return service.Brief{}, err
+	}
+	defer dirs.Close()
+	return converse(ctx, s, service.Dump, q, func(ctx context.Context, p talk.Prepared) error {
+		defer dirs.LetGo()
+		if err := dirs.Take(&p); err != nil {
+			return err
+		}
+		return o.Run(ctx, p.Images)
+	}, nil)
+}

@@ -1,0 +1,246 @@
+package fill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/daemon/profiles"
+	"github.com/gpucr/gpucr-fs/daemon/wire"
+	"github.com/gpucr/gpucr-fs/index"
+	bofill "github.com/gpucr/gpucr-fs/restore/server"
+)
+
+// Server takes what comes to a daemon with descriptors. The helper of a restore hands over the GPUs' buffer objects,
+// and the server fills them from the store, without the way through the mount: a connection is one fill; when it
+// breaks, the fill ends. Connections that pass directories go on to package talk.
+type Server struct {
+	o Options
+	l *net.UnixListener
+	// ctx ends the fills.
+	ctx   context.Context
+	done  chan struct{}
+	conns sync.WaitGroup
+}
+
+// Options of a Server. All are needed.
+type Options struct {
+	Dir   string // that of the socket
+	Store *index.Store
+	Stay  Holder
+	Talks Taker
+	Log   *slog.Logger
+}
+
+// Holder keeps the daemon while a client is connected.
+type Holder interface {
+	// HoldClient keeps the daemon until Release; false when it leaves already.
+	HoldClient() bool
+	Release()
+}
+
+// Taker takes connections that pass the directories of a restore or dump.
+type Taker interface {
+	// Take keeps the connection of a request open as long as it serves. It closes the files.
+	Take(c wire.Conn, id string, files []*os.File) error
+}
+
+// Listen serves until Close; the fills end with ctx. The caller holds the store: any socket found there is a dead
+// daemon's.
+func Listen(ctx context.Context, o Options) (*Server, error) {
+	l, err := wire.Descriptors.Listen(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	f := &Server{o: o, l: l, ctx: ctx, done: make(chan struct{})}
+	go f.accept()
+	return f, nil
+}
+
+func (f *Server) accept() {
+	defer close(f.done)
+	for {
+		c, err := f.l.AcceptUnix()
+		if err != nil {
+			if !errors.Is(err, net.ErrClosed) {
+				f.o.Log.Error("the socket for fills failed", "error", err)
+			}
+			return
+		}
+		if uid, ok, err := wire.MayAsk(c); !ok {
+			f.o.Log.Warn("refused a fill", "uid", uid, "error", err)
+			c.Close()
+			continue
+		}
+		if !f.o.Stay.HoldClient() {
+			c.Close()
+			continue
+		}
+		f.conns.Go(func() {
+			defer f.o.Stay.Release()
+			defer c.Close()
+			f.serve(wire.Conn{UnixConn: c})
+		})
+	}
+}
+
+// Close takes no more; who asked for fills that are under way notices by the connection. Wait waits for them.
+func (f *Server) Close() {
+	f.l.Close()
+	<-f.done
+	wire.Descriptors.Remove(f.o.Dir)
+}
+
+// Wait returns when nobody is connected any more, after Close and the end of the fills.
+func (f *Server) Wait() { f.conns.Wait() }
+
+func (f *Server) serve(c wire.Conn) {
+	ctx, cancel := context.WithCancelCause(f.ctx)
+	defer cancel(nil)
+	// A client that stops in the middle of its request is not waited for for ever; afterwards it says nothing more.
+	if err := c.SetReadDeadline(time.Now().Add(wire.Patience)); err != nil {
+		return
+	}
+	defer context.AfterFunc(ctx, func() { c.SetReadDeadline(time.Now()) })()
+	var first packet
+	files, err := c.Receive(&first)
+	if err == nil && first.Hand != nil {
+		if err = errors.Join(c.SetReadDeadline(time.Time{}), f.o.Talks.Take(c, first.Hand.ID, files)); err != nil {
+			f.o.Log.Warn("the directories of a restore or dump were not taken", "error", err)
+		}
+		return
+	}
+	var req *request
+	if err == nil {
+		req, err = receiveRequest(c, first, files)
+	}
+	if err != nil {
+		f.o.Log.Warn("a fill was not understood", "error", err)
+		f.finish(c, req, bofill.Report{}, err)
+		return
+	}
+	if err := c.SetReadDeadline(time.Time{}); err != nil {
+		req.close()
+		return
+	}
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		files, err := c.Receive(&packet{})
+		wire.CloseFiles(files)
+		if err == nil {
+			err = errPacket
+		}
+		cancel(fmt.Errorf("who asked for the fill is gone: %w", err))
+	}()
+	rep, err := f.fill(ctx, cancel, c, req)
+	req.close()             // before the answer: the memory is then held by nobody here
+	if f.ctx.Err() == nil { // else a successor may do it: to the client this daemon is gone
+		f.finish(c, req, rep, err)
+	}
+	c.CloseRead()
+	<-gone
+}
+
+func (f *Server) fill(ctx context.Context, cancel context.CancelCauseFunc, c wire.Conn, req *request) (bofill.Report, error) {
+	cp, err := f.o.Store.Checkpoint(req.begin.Checkpoint)
+	if err != nil {
+		return bofill.Report{}, err
+	}
+	if id := cp.Info().ID; id != req.begin.ID {
+		return bofill.Report{}, &index.Error{Class: index.NotFound, Op: "fill", Checkpoint: req.begin.Checkpoint, Err: errors.New("another checkpoint has this name now")}
+	}
+	opts := bofill.Options{
+		Staging: req.begin.Staging, MaxBuffer: req.begin.MaxBuffer, Workers: req.begin.Workers, Engine: req.begin.Engine, Verify: req.begin.Verify,
+		Logger: f.o.Log,
+		Progress: func(done, total uint64) {
+			if err := c.Send(packet{Progress: &progress{done, total}}); err != nil {
+				cancel(fmt.Errorf("who asked for the fill does not listen: %w", err))
+			}
+		},
+	}
+	if opts.Profile, _, err = profiles.Load(f.o.Store, cp.Info().ID, f.o.Log); err != nil {
+		f.o.Log.Warn("the profile does not serve the fill", "checkpoint", req.begin.Checkpoint, "error", err)
+	}
+	start := time.Now()
+	rep, err := bofill.Fill(ctx, bofill.Checkpoint{Checkpoint: cp}, req.plan, opts)
+	log := f.o.Log.With("checkpoint", req.begin.Checkpoint, "bos", rep.BOs, "bytes", rep.Bytes, "seconds", time.Since(start).Seconds())
+	if err != nil {
+		log.Error("filling buffer objects failed", "error", err)
+	} else {
+		log.Info("filled buffer objects", "dma_busy", rep.BusyShare(), "verified", rep.Verified)
+	}
+	return rep, err
+}
+
+func (f *Server) finish(c wire.Conn, req *request, rep bofill.Report, err error) {
+	answer := &done{Report: rep, BO: -1}
+	if err != nil {
+		answer.Error = wire.NewError(err)
+		var boErr *bofill.Error
+		if errors.As(err, &boErr) && req != nil {
+			answer.Op, answer.Error.Text = boErr.Op, boErr.Err.Error()
+			for i, bo := range req.plan.BOs {
+				if bo == boErr.BO {
+					answer.BO = i
+				}
+			}
+		}
+	}
+	if err := c.Send(packet{Done: answer}); err != nil {
+		f.o.Log.Debug("who asked for a fill is gone", "error", err)
+	}
+}
+
+// request is what a client wants.
+type request struct {
+	begin begin
+	plan  bofill.Plan
+}
+
+func (r *request) close() {
+	for _, n := range r.plan.Nodes {
+		n.File.Close()
+	}
+	for _, bo := range r.plan.BOs {
+		bo.Dmabuf.Close()
+	}
+}
+
+// receiveRequest takes the rest of a request that begins with p.
+func receiveRequest(c wire.Conn, p packet, files []*os.File) (*request, error) {
+	if p.Begin == nil || len(files) != len(p.Begin.Nodes) || p.Begin.BOs < 0 || p.Begin.BOs > maxBOs {
+		wire.CloseFiles(files)
+		return nil, errPacket
+	}
+	r := &request{begin: *p.Begin}
+	for i, f := range files {
+		r.plan.Nodes = append(r.plan.Nodes, bofill.Node{File: f, Name: p.Begin.Nodes[i]})
+	}
+	for len(r.plan.BOs) < p.Begin.BOs {
+		var part packet
+		files, err := c.Receive(&part)
+		if err == nil && (len(part.BOs) == 0 || len(part.BOs) != len(files) || len(r.plan.BOs)+len(files) > p.Begin.BOs) {
+			wire.CloseFiles(files)
+			err = errPacket
+		}
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			r.close()
+			return nil, err
+		}
+		for i, f := range files {
+			part.BOs[i].Dmabuf = f
+		}
+		r.plan.BOs = append(r.plan.BOs, part.BOs...)
+	}
+	return r, nil
+}

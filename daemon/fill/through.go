@@ -1,0 +1,145 @@
+package fill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/daemon/wire"
+	"github.com/gpucr/gpucr-fs/fs"
+	bofill "github.com/gpucr/gpucr-fs/restore/server"
+)
+
+// ErrNotMounted tells that images are not those of a sealed checkpoint in a mount whose daemon can be reached:
+// whoever wants them reads the directory.
+var ErrNotMounted = errors.New("not the images of a mounted store")
+
+// tries is how often a fill that the daemon's death cut off is begun in all.
+const tries = 3
+
+// successorWait is how long a successor has to come; tests are more patient.
+var successorWait = wire.Handover
+
+// Through has the daemon whose mount images is in put a plan's buffer objects in place, straight from the store.
+// ErrNotMounted when there is none; ErrGone, in which case nothing is known of the contents, when the daemon and its
+// successors were killed. Other errors are those of a fill right here.
+func Through(ctx context.Context, images string, plan bofill.Plan, opts bofill.Options) (bofill.Report, error) {
+	whose, ok, err := fs.AskWhose(images)
+	if err != nil || !ok {
+		return bofill.Report{}, errors.Join(ErrNotMounted, err)
+	}
+	c, err := wire.DialPackets(ctx, whose.Store)
+	if errors.Is(err, wire.ErrNoDaemon) {
+		return bofill.Report{}, ErrNotMounted
+	}
+	for try := 1; ; try++ {
+		var rep bofill.Report
+		if err == nil {
+			rep, err = ask(ctx, c, whose, plan, opts)
+		}
+		if !errors.Is(err, wire.ErrGone) || try == tries || ctx.Err() != nil {
+			return rep, err
+		}
+		if opts.Logger != nil {
+			opts.Logger.Warn("the daemon was lost during a fill; beginning anew with its successor", "error", err)
+		}
+		if c, err = await(ctx, whose.Store); err != nil {
+			return bofill.Report{}, err
+		}
+	}
+}
+
+// await waits for a daemon to listen again.
+func await(ctx context.Context, dir string) (wire.Conn, error) {
+	for since := time.Now(); ; {
+		c, err := wire.DialPackets(ctx, dir)
+		if !errors.Is(err, wire.ErrNoDaemon) {
+			return c, err
+		}
+		if time.Since(since) > successorWait {
+			return wire.Conn{}, fmt.Errorf("%w and has no successor", wire.ErrGone)
+		}
+		select {
+		case <-ctx.Done():
+			return wire.Conn{}, context.Cause(ctx)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// ask is one try, and closes the connection.
+func ask(ctx context.Context, c wire.Conn, whose fs.Whose, plan bofill.Plan, opts bofill.Options) (bofill.Report, error) {
+	defer c.Close()
+	// The daemon notices the close, and stops.
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	gone := func(err error) (bofill.Report, error) {
+		switch {
+		case ctx.Err() != nil:
+			return bofill.Report{}, context.Cause(ctx)
+		case errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET):
+			return bofill.Report{}, fmt.Errorf("fill: %w", wire.ErrGone)
+		}
+		return bofill.Report{}, fmt.Errorf("fill through the daemon: %w", err)
+	}
+	if err := sendPlan(c, whose, plan, opts); err != nil {
+		return gone(err)
+	}
+	for {
+		var p packet
+		files, err := c.Receive(&p)
+		wire.CloseFiles(files)
+		switch {
+		case err != nil:
+			return gone(err)
+		case p.Progress != nil:
+			if opts.Progress != nil {
+				opts.Progress(p.Progress.Done, p.Progress.Total)
+			}
+		case p.Done != nil:
+			return p.Done.Report, p.Done.error(plan)
+		default:
+			return gone(errPacket)
+		}
+	}
+}
+
+func sendPlan(c wire.Conn, whose fs.Whose, plan bofill.Plan, opts bofill.Options) error {
+	opening := &begin{Checkpoint: whose.Checkpoint, ID: whose.ID, BOs: len(plan.BOs),
+		Staging: opts.Staging, MaxBuffer: opts.MaxBuffer, Workers: opts.Workers, Engine: opts.Engine, Verify: opts.Verify}
+	var nodes []*os.File
+	for _, n := range plan.Nodes {
+		opening.Nodes, nodes = append(opening.Nodes, n.Name), append(nodes, n.File)
+	}
+	if err := c.Send(packet{Begin: opening}, nodes...); err != nil {
+		return err
+	}
+	for rest := plan.BOs; len(rest) > 0; {
+		part := rest[:min(len(rest), wire.MaxFDs)]
+		rest = rest[len(part):]
+		files := make([]*os.File, len(part))
+		for i := range part {
+			files[i] = part[i].Dmabuf
+		}
+		if err := c.Send(packet{BOs: part}, files...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// error gives back what the daemon's fill returned.
+func (d *done) error(plan bofill.Plan) error {
+	if d.Error == nil {
+		return nil
+	}
+	err := d.Error.Err()
+	if d.BO < 0 || d.BO >= len(plan.BOs) {
+		return err
+	}
+	return &bofill.Error{Op: d.Op, BO: plan.BOs[d.BO], Err: err}
+}

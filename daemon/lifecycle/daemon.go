@@ -1,0 +1,216 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/daemon/fill"
+	"github.com/gpucr/gpucr-fs/daemon/gpu"
+	"github.com/gpucr/gpucr-fs/daemon/label"
+	"github.com/gpucr/gpucr-fs/daemon/mounts"
+	"github.com/gpucr/gpucr-fs/daemon/restores"
+	"github.com/gpucr/gpucr-fs/daemon/service"
+	"github.com/gpucr/gpucr-fs/daemon/stay"
+	"github.com/gpucr/gpucr-fs/daemon/talk"
+	"github.com/gpucr/gpucr-fs/daemon/wire"
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+// Options of a daemon.
+type Options struct {
+	// Dir is the store.
+	Dir string
+	// Index are the options the store is opened with. OnRead, Cuts and Labels are taken over by the daemon.
+	Index index.Options
+	// Mount makes a mount, a private one nowhere. It tells onAccess of every read of sealed content.
+	Mount func(ctx context.Context, s *index.Store, r mounts.Request, onAccess mounts.OnAccess) (mounts.Mount, error)
+	// Guardian is the command that runs uffd.GuardianMain, Successor the one that runs Succeed; without them nothing
+	// can be restored.
+	Guardian, Successor []string
+	// Restores: the daemon is started for a restore, and makes ready for it.
+	Restores bool
+	// Await keeps a daemon that has nothing to do from leaving before its starter has come, for this long at most.
+	Await time.Duration
+	// Logger takes what an administrator should see. Default: discards.
+	Logger *slog.Logger
+	// Version is told to clients.
+	Version string
+}
+
+// Validate refuses options that cannot work.
+func (o *Options) Validate() error {
+	if o.Dir == "" || o.Mount == nil {
+		return &index.Error{Class: index.Invalid, Op: "daemon", Err: errors.New("a store and a way to mount are needed")}
+	}
+	return o.Index.Validate()
+}
+
+// Daemon owns an open store, its socket and its mounts.
+type Daemon struct {
+	o       Options
+	log     *slog.Logger
+	store   *index.Store
+	home    home
+	stay    *stay.Stay
+	parts   *service.Parts
+	metrics *metrics
+	http    *http.Server
+	served  chan error // result of http.Serve
+	spare   *restores.Spare
+	fills   *fill.Server
+	endFill context.CancelFunc
+	quit    chan struct{} // closed when the daemon closes
+}
+
+// Start opens the store and listens on its socket. Class InUse when another process holds the store. The caller adds
+// mounts, then calls Run, or Close.
+func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	d := &Daemon{o: o, log: o.Logger, stay: stay.New(), spare: &restores.Spare{}, quit: make(chan struct{}), served: make(chan error, 1)}
+	started := time.Now()
+	d.metrics = newMetrics(d)
+	o.Index.OnRead = d.metrics.observe
+	o.Index.Cuts, o.Index.Labels = gpu.Cuts, label.OfImages
+	o.Index.Logger = o.Logger
+	if o.Restores && len(o.Guardian) > 0 {
+		d.spare.Start(o.Guardian)
+		defer func() {
+			if err != nil {
+				d.spare.Close()
+			}
+		}()
+	}
+	store, err := openForDaemon(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	d.store = store
+	if d.home, err = takeHome(store); err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	defer func() {
+		if err != nil {
+			d.home.Close()
+		}
+	}()
+	if o.Await > 0 {
+		d.stay.Await(o.Await)
+	}
+	d.assemble(started)
+	l, err := wire.Operations.Listen(d.home.dir)
+	if err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	fills, endFill := context.WithCancel(context.Background())
+	d.endFill = endFill
+	d.parts.Talks = talk.NewPlaces(fills.Done())
+	d.fills, err = fill.Listen(fills, fill.Options{Dir: d.home.dir, Store: store, Stay: d.stay, Talks: d.parts.Talks, Log: d.log})
+	if err != nil {
+		endFill()
+		return nil, errors.Join(err, l.Close(), store.Close())
+	}
+	d.http = d.newServer()
+	go func() { d.served <- d.http.Serve(rootOnly{l, d.log}) }()
+	d.log.Info("daemon started", "store", store.Dir(), "pid", os.Getpid(), "version", o.Version)
+	return d, nil
+}
+
+// assemble makes the tables of mounts and restores, which know each other: reads through a mount are told to the
+// restores, and a daemon that stays for its mounts makes ready for the next restore.
+func (d *Daemon) assemble(started time.Time) {
+	d.parts = &service.Parts{Since: started}
+	d.parts.Mounts = mounts.New(mounts.Options{Store: d.store, Stay: d.stay, Metrics: d.metrics, Log: d.log,
+		Mount: func(ctx context.Context, r mounts.Request) (mounts.Mount, error) {
+			return d.o.Mount(ctx, d.store, r, d.parts.Restores.Touch)
+		}})
+	d.parts.Restores = restores.New(restores.Options{Store: d.store, Stay: d.stay, Mounts: d.parts.Mounts, Log: d.log,
+		Guardian: d.o.Guardian, Successor: d.o.Successor, Spare: d.spare, CacheSize: d.o.Index.CacheSize})
+}
+
+// Store gives the open store; it stays the daemon's.
+func (d *Daemon) Store() *index.Store { return d.store }
+
+// Run serves until nothing is left to do or ctx ends, then closes the daemon. Its error is what made the end unclean.
+func (d *Daemon) Run(ctx context.Context) error {
+	select {
+	case <-d.stay.Idle():
+		d.log.Info("nothing is mounted, and nothing restored")
+	case <-ctx.Done():
+		d.log.Info("told to stop")
+	case err := <-d.served:
+		d.served <- err
+		d.log.Error("the socket failed", "error", err)
+	}
+	return d.Close()
+}
+
+// Close unmounts everything, from under its users if need be, waits for operations in flight, and closes the store.
+func (d *Daemon) Close() error {
+	d.stay.Stop()
+	d.endFill()
+	d.fills.Close()
+	d.spare.Close()
+	d.parts.Restores.Close()
+	close(d.quit)
+	errs := []error{d.parts.Mounts.Close()}
+	d.fills.Wait()
+	d.parts.Restores.Wait()
+	d.parts.Mounts.Wait()
+	// The operations in flight end by themselves; two minutes are for a client that stopped reading.
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	if err := d.http.Shutdown(ctx); err != nil {
+		errs = append(errs, d.http.Close())
+	}
+	<-d.served
+	d.metrics.close()
+	wire.Operations.Remove(d.home.dir)
+	errs = append(errs, d.home.Close())
+	errs = append(errs, d.store.Close())
+	err := errors.Join(errs...)
+	if err != nil {
+		d.log.Error("daemon stopped", "error", err)
+	} else {
+		d.log.Info("daemon stopped")
+	}
+	return err
+}
+
+// AddMount mounts the store at r.Dir and serves it until it is unmounted.
+func (d *Daemon) AddMount(ctx context.Context, r mounts.Request) (mounts.Result, error) {
+	return d.parts.Mounts.Add(ctx, r)
+}
+
+// Serving is what a daemon without a mount tells its starter.
+func (d *Daemon) Serving() mounts.Result { return d.parts.Mounts.Result(mounts.Request{}) }
+
+// rootOnly lets only root and the daemon's own user through.
+type rootOnly struct {
+	net.Listener
+	log *slog.Logger
+}
+
+func (l rootOnly) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		uid, ok, err := wire.MayAsk(c)
+		if ok {
+			return c, nil
+		}
+		l.log.Warn("connection refused", "uid", uid, "error", err)
+		c.Close()
+	}
+}

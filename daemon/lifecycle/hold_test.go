@@ -1,0 +1,64 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/daemon/client"
+	"github.com/gpucr/gpucr-fs/daemon/mounts"
+	"github.com/gpucr/gpucr-fs/daemon/service"
+	"github.com/gpucr/gpucr-fs/daemon/wire"
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+func noMount(context.Context, *index.Store, mounts.Request, mounts.OnAccess) (mounts.Mount, error) {
+	return nil, errors.New("nothing is mounted here")
+}
+
+// TestHeldOrGone has clients meet daemons that come and go: each finds one that serves it, or none, and never one
+// that leaves.
+func TestHeldOrGone(t *testing.T) {
+	dir := newStore(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	stop := make(chan struct{})
+	var daemons sync.WaitGroup
+	daemons.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			d, err := Start(ctx, Options{Dir: dir, Index: small(), Mount: noMount, Await: time.Millisecond})
+			if err == nil {
+				err = d.Run(ctx)
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	served := 0
+	for range 300 {
+		s, ok, err := client.ConnectDaemon(ctx, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			continue
+		}
+		if _, err := service.LiveStats.Do(ctx, s, service.StatsRequest{}, wire.Streams{}); err != nil {
+			t.Fatalf("a daemon that was found does not serve: %v", err)
+		}
+		served++
+		s.Close()
+	}
+	close(stop)
+	daemons.Wait()
+	t.Logf("served %d times", served)
+}

@@ -1,0 +1,67 @@
+package lifecycle
+
+import (
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// LogFile is an append-only file bounded to twice its limit: the full one becomes NAME.1, in place of the one before.
+// Safe for concurrent use.
+type LogFile struct {
+	path  string
+	limit int64 // bytes
+
+	mu   sync.Mutex
+	f    *os.File
+	size int64
+}
+
+// OpenLogFile opens or makes the file at path, with mode 0600.
+func OpenLogFile(path string, limit int64) (*LogFile, error) {
+	l := &LogFile{path: path, limit: limit}
+	return l, l.open()
+}
+
+func (l *LogFile) open() error {
+	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the log: %w", err)
+	}
+	st, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return fmt.Errorf("open the log: %w", err)
+	}
+	l.f, l.size = f, st.Size()
+	return nil
+}
+
+// Write appends one record, whole.
+func (l *LogFile) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.size > 0 && l.size+int64(len(p)) > l.limit {
+		old := l.f
+		if err := os.Rename(l.path, l.path+".1"); err != nil {
+			return 0, err
+		}
+		if err := l.open(); err != nil {
+			l.f = old // better a log too long than none
+		} else {
+			old.Close()
+		}
+	}
+	n, err := l.f.Write(p)
+	l.size += int64(n)
+	return n, err
+}
+
+// Close closes the file.
+func (l *LogFile) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.f.Close()
+}

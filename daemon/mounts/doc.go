@@ -1,0 +1,9 @@
+// Package mounts keeps the mounts that a daemon serves.
+//
+// A mount outlives the request that asked for it: it holds the daemon until it is gone, whoever unmounted it. Private
+// mounts, of one restore or dump, are attached nowhere; who asked for one takes it away again.
+//
+// # Lock order
+//
+// Table.mu, then the lock of package stay. Neither is held while mounting, unmounting or asking a mount.
+package mounts

@@ -1,0 +1,119 @@
+package service
+
+import (
+	"context"
+
+	"github.com/gpucr/gpucr-fs/daemon/gpu"
+	"github.com/gpucr/gpucr-fs/index"
+	"github.com/gpucr/gpucr-fs/index/chunk"
+)
+
+// UsageRequest asks for the store's accounting.
+type UsageRequest struct{}
+
+// Usage accounts for the bytes of a store.
+var Usage = define("du", func(ctx context.Context, env *Env, _ UsageRequest) (index.Usage, error) {
+	u, err := env.Store.Usage(ctx)
+	if err == nil && u.Checkpoints == nil {
+		u.Checkpoints = []index.Info{}
+	}
+	return u, err
+})
+
+// DiffRequest names two sealed checkpoints: by name, tag or ID prefix.
+type DiffRequest struct {
+	A string `json:"a"`
+	B string `json:"b"`
+}
+
+// DiffResult says per file what two checkpoints share.
+type DiffResult struct {
+	A      string           `json:"a"`
+	B      string           `json:"b"`
+	Shared int64            `json:"shared"` // sums over Files
+	Zero   int64            `json:"zero"`
+	Unique int64            `json:"unique"`
+	Files  []index.FileDiff `json:"files"`
+	// BOs are the buffer objects of B's GPU side, each with the one of A that has the same contents; shared bytes lie
+	// in chunks that A has.
+	BOs        []gpu.BO `json:"buffer_objects,omitempty"`
+	GPUProblem string   `json:"gpu_problem,omitempty"` // why GPU images could not be read
+}
+
+// Diff compares two checkpoints.
+var Diff = define("diff", func(ctx context.Context, env *Env, r DiffRequest) (DiffResult, error) {
+	a, err := env.Store.Checkpoint(r.A)
+	if err != nil {
+		return DiffResult{}, err
+	}
+	b, err := env.Store.Checkpoint(r.B)
+	if err != nil {
+		return DiffResult{}, err
+	}
+	res := DiffResult{A: a.Info().Name, B: b.Info().Name}
+	if res.Files, err = env.Store.Diff(ctx, res.A, res.B); err != nil {
+		return DiffResult{}, err
+	}
+	if res.Files == nil {
+		res.Files = []index.FileDiff{}
+	}
+	for _, f := range res.Files {
+		res.Shared += f.Shared
+		res.Zero += f.Zero
+		res.Unique += f.Unique
+	}
+	err = res.addBOs(ctx, a, b)
+	if err != nil && index.ClassOf(err) != index.Corrupt && ctx.Err() == nil {
+		res.GPUProblem, err = err.Error(), nil
+	}
+	return res, err
+})
+
+func (res *DiffResult) addBOs(ctx context.Context, a, b *index.Checkpoint) error {
+	if t, err := gpu.Count(b.FS()); err != nil || t == nil {
+		return err
+	}
+	has := map[chunk.ID]bool{}
+	err := eachExtent(ctx, a, func(_ index.FileInfo, x index.Extent) {
+		if !x.Zero && x.ID != (chunk.ID{}) {
+			has[x.ID] = true
+		}
+	})
+	if err != nil {
+		return err
+	}
+	old, err := gpu.Placed(a, nil)
+	if err != nil {
+		return err
+	}
+	if res.BOs, err = gpu.Placed(b, func(id chunk.ID) bool { return has[id] }); err != nil {
+		return err
+	}
+	gpu.Match(old, res.BOs)
+	return nil
+}
+
+// TagRequest changes the tags of a sealed checkpoint.
+type TagRequest struct {
+	Name   string   `json:"name"`
+	Add    []string `json:"add,omitempty"`
+	Remove []string `json:"remove,omitempty"`
+}
+
+// Tag changes tags and gives the checkpoint as it is then.
+var Tag = define("tag", func(ctx context.Context, env *Env, r TagRequest) (Brief, error) {
+	c, err := env.Store.Checkpoint(r.Name)
+	if err != nil {
+		return Brief{}, err
+	}
+	name := c.Info().Name
+	if len(r.Add)+len(r.Remove) > 0 {
+		if err := env.Store.Tag(ctx, name, r.Add, r.Remove); err != nil {
+			return Brief{}, err
+		}
+		if c, err = env.Store.Checkpoint(name); err != nil {
+			return Brief{}, err
+		}
+	}
+	return brief(c.Info()), nil
+})

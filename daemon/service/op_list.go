@@ -1,0 +1,196 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/daemon/gpu"
+	"github.com/gpucr/gpucr-fs/daemon/label"
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+// Select says which checkpoints are listed and in which order.
+type Select struct {
+	Tag     string       `json:"tag,omitempty"`    // only the one of this tag
+	Labels  label.Filter `json:"labels,omitempty"` // only those with all of these
+	Sort    string       `json:"sort,omitempty"`   // one of SortKeys; empty: created
+	Reverse bool         `json:"reverse,omitempty"`
+	Latest  int          `json:"latest,omitempty"` // only so many, sealed last; 0: all
+}
+
+// sortKeys are the orders of a list, each ascending. Equal ones stay in the order of their creation.
+var sortKeys = map[string]func(a, b index.Info) int{
+	"created": func(a, b index.Info) int { return a.Created.Compare(b.Created) },
+	"sealed":  func(a, b index.Info) int { return a.SealedAt.Compare(b.SealedAt) },
+	"name":    func(a, b index.Info) int { return strings.Compare(a.Name, b.Name) },
+	"files":   func(a, b index.Info) int { return cmp.Compare(a.Files, b.Files) },
+	"logical": func(a, b index.Info) int { return cmp.Compare(a.Logical, b.Logical) },
+	"unique":  func(a, b index.Info) int { return cmp.Compare(a.Unique, b.Unique) },
+	"shared":  func(a, b index.Info) int { return cmp.Compare(a.Shared, b.Shared) },
+	"stored":  func(a, b index.Info) int { return cmp.Compare(a.Stored, b.Stored) },
+}
+
+// SortKeys gives the names of the orders.
+func SortKeys() []string { return slices.Sorted(maps.Keys(sortKeys)) }
+
+// counted says whether an order needs byte counts that Names does not have.
+func (q Select) counted() bool { return q.Sort == "unique" || q.Sort == "shared" || q.Sort == "stored" }
+
+// apply gives the checkpoints of all, oldest first, that q selects.
+func (q Select) apply(all []index.Info) ([]index.Info, error) {
+	if q.Sort == "" {
+		q.Sort = "created"
+	}
+	by := sortKeys[q.Sort]
+	if by == nil || q.Latest < 0 {
+		return nil, &index.Error{Class: index.Invalid, Op: "ls", Err: fmt.Errorf("cannot sort by %.40q and show the latest %d", q.Sort, q.Latest),
+			Hint: "sort by " + strings.Join(SortKeys(), ", ")}
+	}
+	var out []index.Info
+	for _, i := range all {
+		if (q.Tag == "" || slices.Contains(i.Tags, q.Tag)) && q.Labels.Matches(i.Labels) {
+			out = append(out, i)
+		}
+	}
+	if q.Latest > 0 {
+		out = slices.DeleteFunc(out, func(i index.Info) bool { return i.State != index.Sealed })
+		slices.SortStableFunc(out, sortKeys["sealed"])
+		out = out[max(0, len(out)-q.Latest):]
+	}
+	slices.SortStableFunc(out, by)
+	if q.Reverse {
+		slices.Reverse(out)
+	}
+	return out, nil
+}
+
+// Brief is what is known of a checkpoint without comparing it with the others; the fields are those of [index.Info].
+type Brief struct {
+	Name     string      `json:"name"`
+	ID       string      `json:"id"`
+	State    index.State `json:"state"`
+	Created  time.Time   `json:"created"`
+	SealedAt time.Time   `json:"sealed_at,omitzero"`
+	Tags     []string    `json:"tags,omitempty"`
+	Parent   string      `json:"parent,omitempty"`
+	Children []string    `json:"children,omitempty"`
+	Files    int         `json:"files"`
+	Logical  int64       `json:"logical"`
+	Zero     int64       `json:"zero"`
+
+	Labels map[string]string `json:"labels,omitempty"`
+}
+
+func brief(i index.Info) Brief {
+	return Brief{i.Name, i.ID, i.State, i.Created, i.SealedAt, i.Tags, i.Parent, i.Children, i.Files, i.Logical, i.Zero, i.Labels}
+}
+
+// NamesRequest asks for the checkpoints of a store, uncounted.
+type NamesRequest struct{ Select }
+
+// NamesResult are checkpoints, in the order that was asked for.
+type NamesResult struct {
+	Checkpoints []Brief          `json:"checkpoints"`
+	SetAside    []index.SetAside `json:"set_aside,omitempty"` // what the store keeps without being able to account for it
+}
+
+// Names lists checkpoints, fast.
+var Names = define("names", func(ctx context.Context, env *Env, r NamesRequest) (NamesResult, error) {
+	if r.counted() {
+		return NamesResult{}, &index.Error{Class: index.Invalid, Op: "ls", Err: fmt.Errorf("%s bytes are not counted", r.Sort), Hint: "leave --fast out"}
+	}
+	all, err := env.Store.Names(ctx)
+	if err == nil {
+		all, err = r.apply(all)
+	}
+	if err != nil {
+		return NamesResult{}, err
+	}
+	res := NamesResult{Checkpoints: []Brief{}}
+	res.SetAside, err = env.Store.SetAside()
+	for _, i := range all {
+		res.Checkpoints = append(res.Checkpoints, brief(i))
+	}
+	return res, err
+})
+
+// ListRequest asks for the checkpoints of a store with exact byte counts.
+type ListRequest struct{ Select }
+
+// Listed is a checkpoint with what its processes had on AMD GPUs.
+type Listed struct {
+	index.Info
+	GPU *gpu.Totals `json:"gpu,omitempty"` // nil where there is nothing, or nothing that can be read: info tells why
+}
+
+// ListResult are checkpoints, in the order that was asked for.
+type ListResult struct {
+	Checkpoints []Listed         `json:"checkpoints"`
+	SetAside    []index.SetAside `json:"set_aside,omitempty"` // what the store keeps without being able to account for it
+}
+
+// List lists checkpoints with exact byte counts.
+var List = define("ls", func(ctx context.Context, env *Env, r ListRequest) (ListResult, error) {
+	all, err := env.Store.List(ctx)
+	if err == nil {
+		all, err = r.apply(all)
+	}
+	if err != nil {
+		return ListResult{}, err
+	}
+	res := ListResult{Checkpoints: []Listed{}}
+	if res.SetAside, err = env.Store.SetAside(); err != nil {
+		return ListResult{}, err
+	}
+	for _, i := range all {
+		l := Listed{Info: i}
+		if i.State == index.Sealed {
+			if c, err := env.Store.Checkpoint(i.Name); err == nil {
+				if l.GPU, err = gpu.Count(c.FS()); index.ClassOf(err) == index.Corrupt && l.Damage == "" {
+					l.Damage = err.Error()
+				}
+			}
+		}
+		res.Checkpoints = append(res.Checkpoints, l)
+	}
+	return res, nil
+})
+
+// EntriesRequest asks for the files of a checkpoint.
+type EntriesRequest struct {
+	Ref string `json:"ref"` // name, tag or ID prefix
+}
+
+// Entry is a file, directory or symbolic link.
+type Entry struct {
+	Path    string    `json:"path"`
+	Mode    string    `json:"mode"` // as ls -l shows it
+	Size    int64     `json:"size"`
+	Zero    int64     `json:"zero"`
+	ModTime time.Time `json:"mod_time"`
+	Target  string    `json:"target,omitempty"`
+}
+
+// EntriesResult are the entries of one checkpoint, by path.
+type EntriesResult struct {
+	Checkpoint string  `json:"checkpoint"`
+	Entries    []Entry `json:"entries"`
+}
+
+// Entries lists the files of a checkpoint.
+var Entries = define("entries", func(_ context.Context, env *Env, r EntriesRequest) (EntriesResult, error) {
+	c, err := env.Store.Checkpoint(r.Ref)
+	if err != nil {
+		return EntriesResult{}, err
+	}
+	res := EntriesResult{Checkpoint: c.Info().Name, Entries: []Entry{}}
+	for _, e := range c.Entries() {
+		res.Entries = append(res.Entries, Entry{Path: e.Path, Mode: e.Mode.String(), Size: e.Size, Zero: e.Zero, ModTime: e.ModTime.UTC(), Target: e.Target})
+	}
+	return res, nil
+})

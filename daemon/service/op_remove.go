@@ -1,0 +1,116 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+// RemoveRequest selects checkpoints by exactly one of its first three fields.
+type RemoveRequest struct {
+	Names  []string `json:"names,omitempty"`
+	IDs    []string `json:"ids,omitempty"` // of Names, in their order, as they were shown; without: whoever has the names
+	Tag    string   `json:"tag,omitempty"`
+	Keep   *Policy  `json:"keep,omitempty"`
+	DryRun bool     `json:"dry_run,omitempty"`
+}
+
+// Kept is a checkpoint that a policy spares.
+type Kept struct {
+	Name   string `json:"name"`
+	Reason string `json:"reason"`
+}
+
+// RemoveResult says what was removed, or would be in a dry run.
+type RemoveResult struct {
+	DryRun  bool    `json:"dry_run"`
+	Removed []Brief `json:"removed"`
+	Kept    []Kept  `json:"kept"` // by a policy only
+}
+
+// Remove removes checkpoints, all of the selection or none. Their payload goes with the next gc.
+var Remove = define("rm", func(ctx context.Context, env *Env, r RemoveRequest) (RemoveResult, error) {
+	all, err := env.Store.Names(ctx)
+	if err != nil {
+		return RemoveResult{}, err
+	}
+	res, err := selectRemoved(all, r)
+	if err != nil || r.DryRun || len(res.Removed) == 0 {
+		return res, err
+	}
+	ids := make([]string, len(res.Removed))
+	for i, c := range res.Removed {
+		ids[i] = c.ID // a name may be that of another by now
+	}
+	return res, env.Store.RemoveIDs(ctx, ids)
+})
+
+func removeError(class index.Class, name, hint, format string, a ...any) error {
+	return &index.Error{Class: class, Op: "rm", Checkpoint: name, Hint: hint, Err: fmt.Errorf(format, a...)}
+}
+
+// selectRemoved applies a request to all checkpoints of a store, oldest first. It refuses what Store.Remove would, so
+// that a dry run tells the truth.
+func selectRemoved(all []index.Info, r RemoveRequest) (RemoveResult, error) {
+	ways := 0
+	for _, used := range []bool{len(r.Names) > 0, r.Tag != "", !r.Keep.empty()} {
+		if used {
+			ways++
+		}
+	}
+	if ways != 1 {
+		return RemoveResult{}, removeError(index.Invalid, "", "give names, or --tag, or --keep-… rules", "checkpoints are selected in exactly one way")
+	}
+	res := RemoveResult{DryRun: r.DryRun, Removed: []Brief{}, Kept: []Kept{}}
+	if !r.Keep.empty() {
+		var err error
+		res.Removed, res.Kept, err = r.Keep.apply(all)
+		return res, err
+	}
+	byName := map[string]index.Info{}
+	for _, c := range all {
+		byName[c.Name] = c
+	}
+	names := r.Names
+	if r.Tag != "" {
+		for _, c := range all {
+			if slices.Contains(c.Tags, r.Tag) {
+				names = append(names, c.Name)
+			}
+		}
+		if len(names) == 0 {
+			return RemoveResult{}, removeError(index.NotFound, "", "gpucr-fs ls STORE shows the tags", "no checkpoint bears the tag %.128q", r.Tag)
+		}
+	}
+	going := map[string]bool{}
+	if len(r.IDs) > 0 && len(r.IDs) != len(r.Names) {
+		return RemoveResult{}, removeError(index.Invalid, "", "", "%d ids of %d names", len(r.IDs), len(r.Names))
+	}
+	for i, n := range names {
+		c, ok := byName[n]
+		if ok && len(r.IDs) > 0 && c.ID != r.IDs[i] {
+			return RemoveResult{}, removeError(index.InUse, n, "look again, nothing was removed", "it is another checkpoint than the one that was shown")
+		}
+		if !ok {
+			return RemoveResult{}, removeError(index.NotFound, "", "gpucr-fs ls STORE shows the names", "there is no checkpoint %.128q", n)
+		}
+		if !going[n] {
+			going[n] = true
+			res.Removed = append(res.Removed, brief(c))
+		}
+	}
+	for _, c := range res.Removed {
+		if c.State == index.Writing {
+			return RemoveResult{}, removeError(index.InUse, c.Name, "wait for its writer, or give it up: rm -r MOUNT/.checkpoints/"+c.Name,
+				"it is being written")
+		}
+		for _, child := range c.Children {
+			if !going[child] {
+				return RemoveResult{}, removeError(index.InUse, c.Name, "remove "+child+" too, or first", "checkpoint %s is incremental and needs it", child)
+			}
+		}
+	}
+	return res, nil
+}

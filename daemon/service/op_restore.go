@@ -1,0 +1,209 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"sync"
+
+	"github.com/gpucr/gpucr-fs/daemon/mounts"
+	"github.com/gpucr/gpucr-fs/daemon/restores"
+	"github.com/gpucr/gpucr-fs/daemon/stay"
+	"github.com/gpucr/gpucr-fs/daemon/talk"
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+// RestoreRequest asks for everything that CRIU needs to restore a checkpoint. Directories go over a connection of
+// their own, see package talk.
+type RestoreRequest struct {
+	ID         string `json:"id"`
+	Checkpoint string `json:"checkpoint"`
+	Rate       int64  `json:"rate,omitempty"`
+	RecordGPU  bool   `json:"record_gpu,omitempty"` // see restores.Serving
+	Wait       bool   `json:"wait,omitempty"`       // answer when resident
+	// Instead is the ID of an attempt that failed because its daemon was killed; nobody waits for it any more.
+	Instead string `json:"instead,omitempty"`
+}
+
+// needTalk refuses operations that need a daemon and a caller that answers.
+func needTalk(env *Env, op string) error {
+	if env.Daemon == nil || env.In == nil || env.Out == nil {
+		return &index.Error{Class: index.Unsupported, Op: op, Err: errors.New("this needs a daemon")}
+	}
+	return nil
+}
+
+// Restore mounts a checkpoint for one restore and serves its memory; it says so by a line with Prepared. The caller
+// runs CRIU and answers with its verdict. Then the mount goes, and the rest goes on in the daemon; when CRIU failed,
+// or the caller is gone without a word, nothing is left.
+var Restore = define("restore", func(ctx context.Context, env *Env, q RestoreRequest) (restores.Status, error) {
+	if err := needTalk(env, "restore"); err != nil {
+		return restores.Status{}, err
+	}
+	return restoreHere(ctx, env, q)
+})
+
+func restoreHere(ctx context.Context, env *Env, q RestoreRequest) (restores.Status, error) {
+	d := env.Daemon
+	h, err := d.Talks.For(ctx, q.ID, true)
+	if err != nil {
+		return restores.Status{}, err
+	}
+	defer h.Close()
+	if q.Instead != "" {
+		d.Restores.Forget(q.Instead)
+	}
+	c, err := env.Store.Checkpoint(q.Checkpoint)
+	if err != nil {
+		return restores.Status{}, err
+	}
+	// Mounting and reading the page maps take about the same time.
+	images := "restore " + q.ID
+	mounted := make(chan error, 1)
+	go func() {
+		_, err := d.Mounts.Add(ctx, mounts.Request{Dir: images, Checkpoint: c.Info().ID, Private: true})
+		mounted <- err
+	}()
+	s := restores.Serving{ID: q.ID, Checkpoint: q.Checkpoint, Rate: q.Rate, RecordGPU: q.RecordGPU}
+	r, err := d.Restores.Start(s, h.Work(), nil)
+	merr := <-mounted
+	ok := false
+	if err = errors.Join(err, merr); err == nil {
+		if m := d.Mounts.At(images); m == nil {
+			err = stay.ErrStopping()
+		} else {
+			err = h.Give(m.Root())
+		}
+		if err == nil {
+			err = talk.Say(env.Out, talk.Prepared{ID: q.ID, Checkpoint: r.Name(), Total: r.Total(), Profile: r.Replays(), AMDGPU: hasAMDGPU(c)})
+		}
+		if err == nil {
+			ok, _ = talk.AwaitVerdict(env.In)
+		}
+	}
+	if r != nil {
+		var read int64
+		if m := d.Mounts.At(images); m != nil {
+			read = m.Stats().ReadBytes
+		}
+		r.Resumed(read)
+		if !ok {
+			r.Abandon()
+		}
+	}
+	if merr == nil && ok {
+		d.Mounts.DropLater(images, "restore", q.ID) // nobody has to wait for that
+	} else if merr == nil {
+		err = errors.Join(err, d.Mounts.Drop(images))
+	}
+	switch {
+	case err != nil:
+		return restores.Status{}, err
+	case !ok:
+		return r.Status(), talk.ErrCallerFailed
+	case q.Wait:
+		return r.Wait(ctx, env.Progress)
+	}
+	return r.Status(), nil
+}
+
+// hasAMDGPU tells whether a checkpoint has images of CRIU's amdgpu plugin.
+func hasAMDGPU(c *index.Checkpoint) bool {
+	for _, e := range c.Entries() {
+		if ok, err := filepath.Match("amdgpu-*.img", e.Path); ok && err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// RestoreWaitRequest names a restore in progress.
+type RestoreWaitRequest struct {
+	ID string `json:"id"`
+}
+
+// RestoreWait waits until a restore is resident. Class NotFound when this daemon has none of that ID, or no more.
+var RestoreWait = define("restore-wait", func(ctx context.Context, env *Env, q RestoreWaitRequest) (restores.Status, error) {
+	if env.Daemon != nil {
+		if r := env.Daemon.Restores.Of(q.ID); r != nil {
+			return r.Wait(ctx, env.Progress)
+		}
+	}
+	return restores.Status{}, &index.Error{Class: index.NotFound, Op: "restore", Err: fmt.Errorf("there is no restore %q in progress", q.ID)}
+})
+
+// LazyPagesRequest asks for a lazy-pages server for a checkpoint that is restored from another mount. Its work
+// directory goes over a connection of its own, see package talk.
+type LazyPagesRequest struct {
+	ID         string `json:"id"`
+	Checkpoint string `json:"checkpoint"` // name, tag or ID
+	Rate       int64  `json:"rate,omitempty"`
+	// Log asks for what the daemon logs of it, from this level on, as lines with LogLine.
+	Log *slog.Level `json:"log,omitempty"`
+}
+
+// logLines passes a log on to the caller until it is closed.
+type logLines struct {
+	out io.Writer
+	mu  sync.Mutex
+	end bool
+}
+
+func (l *logLines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.end {
+		return len(b), nil
+	}
+	return len(b), talk.Say(l.out, talk.LogLine{Log: string(b)})
+}
+
+// say says something else to the caller, in between.
+func (l *logLines) say(v any) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return talk.Say(l.out, v)
+}
+
+func (l *logLines) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.end = true
+}
+
+// LazyPages serves a restore's memory; it says that it listens by a line with Prepared, and answers when all is
+// resident.
+var LazyPages = define("lazy-pages", func(ctx context.Context, env *Env, q LazyPagesRequest) (restores.Status, error) {
+	if env.Daemon == nil || env.Out == nil {
+		return restores.Status{}, &index.Error{Class: index.Unsupported, Op: "lazy-pages", Err: errors.New("this needs a daemon")}
+	}
+	d := env.Daemon
+	h, err := d.Talks.For(ctx, q.ID, true)
+	if err != nil {
+		return restores.Status{}, err
+	}
+	defer h.Close()
+	lines := &logLines{out: env.Out}
+	defer lines.close()
+	var log slog.Handler
+	if q.Log != nil {
+		log = slog.NewTextHandler(lines, &slog.HandlerOptions{Level: q.Log})
+	}
+	r, err := d.Restores.Start(restores.Serving{ID: q.ID, Checkpoint: q.Checkpoint, Rate: q.Rate}, h.Work(), log)
+	if err != nil {
+		return restores.Status{}, err
+	}
+	if err := lines.say(talk.Prepared{ID: r.ID, Checkpoint: r.Name(), Total: r.Total(), Profile: r.Replays()}); err != nil {
+		r.Retire()
+		return r.Status(), err
+	}
+	st, err := r.Wait(ctx, env.Progress)
+	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		// Whoever asked is gone. A restore that has begun goes on.
+		r.Retire()
+	}
+	return st, err
+})

@@ -1,0 +1,179 @@
+package service
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/daemon/label"
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+func TestParseWithin(t *testing.T) {
+	for _, c := range []struct {
+		s    string
+		want time.Duration
+	}{{"7d12h", 180 * time.Hour}, {"90m", 90 * time.Minute}, {"1w", 168 * time.Hour}, {"30s", 30 * time.Second}, {"1h1d", 25 * time.Hour}, {"0d", 0},
+		{"", -1}, {"7", -1}, {"d", -1}, {"7x", -1}, {"-1d", -1}, {"1.5d", -1}, {"999999999w", -1}, {"1d ", -1}, {"12345678901s", -1}} {
+		got, err := ParseWithin(c.s)
+		if (err != nil) != (c.want < 0) || err == nil && got != c.want {
+			t.Errorf("%q: %v, %v", c.s, got, err)
+		}
+	}
+}
+
+func FuzzParseWithin(f *testing.F) {
+	f.Add("7d12h")
+	f.Add("99999999w99999999w")
+	f.Fuzz(func(t *testing.T, s string) {
+		if d, err := ParseWithin(s); err == nil && d < 0 {
+			t.Errorf("%q is %v", s, d)
+		}
+	})
+}
+
+// history is five checkpoints a day apart: base ← next are a chain, dead was never sealed, now is being written on
+// top of old.
+func history() []index.Info {
+	day := func(n int) time.Time { return time.Date(2026, 1, n, 0, 0, 0, 0, time.UTC) }
+	return []index.Info{
+		{Name: "old", State: index.Sealed, SealedAt: day(1), Children: []string{"now"}},
+		{Name: "base", State: index.Sealed, SealedAt: day(2), Children: []string{"next"}, Tags: []string{"golden"}},
+		{Name: "dead", State: index.Incomplete},
+		{Name: "lone", ID: "1d", State: index.Sealed, SealedAt: day(3), Tags: []string{"x"}},
+		{Name: "next", State: index.Sealed, SealedAt: day(4), Parent: "base"},
+		{Name: "now", State: index.Writing, Parent: "old"},
+		{Name: "last", State: index.Sealed, SealedAt: day(5)},
+	}
+}
+
+func TestSelectRemoved(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		r       RemoveRequest
+		removed string // names, or
+		class   index.Class
+		text    string // part of the error
+	}{
+		{name: "by name", r: RemoveRequest{Names: []string{"lone", "dead", "lone"}}, removed: "lone dead"},
+		{name: "by tag", r: RemoveRequest{Tag: "x"}, removed: "lone"},
+		{name: "chain", r: RemoveRequest{Names: []string{"base", "next"}}, removed: "base next"},
+		{name: "parent", r: RemoveRequest{Names: []string{"base"}}, class: index.InUse, text: "next"},
+		{name: "parent of a draft", r: RemoveRequest{Names: []string{"old"}}, class: index.InUse, text: "now"},
+		{name: "draft", r: RemoveRequest{Names: []string{"now"}}, class: index.InUse, text: "written"},
+		{name: "no such name", r: RemoveRequest{Names: []string{"lone", "none"}}, class: index.NotFound, text: "none"},
+		{name: "as shown", r: RemoveRequest{Names: []string{"lone"}, IDs: []string{"1d"}}, removed: "lone"},
+		{name: "renamed since", r: RemoveRequest{Names: []string{"lone"}, IDs: []string{"2d"}}, class: index.InUse, text: "another"},
+		{name: "ids of others", r: RemoveRequest{Names: []string{"lone"}, IDs: []string{"1d", "2d"}}, class: index.Invalid, text: "ids"},
+		{name: "no such tag", r: RemoveRequest{Tag: "none"}, class: index.NotFound, text: "none"},
+		{name: "two ways", r: RemoveRequest{Tag: "x", Names: []string{"lone"}}, class: index.Invalid, text: "exactly one way"},
+		{name: "no way", class: index.Invalid, text: "exactly one way"},
+		{name: "empty policy", r: RemoveRequest{Keep: &Policy{}}, class: index.Invalid, text: "exactly one way"},
+		{name: "last 1", r: RemoveRequest{Keep: &Policy{Last: 1}}, removed: "base lone next"}, // old is needed by now
+		{name: "last 2", r: RemoveRequest{Keep: &Policy{Last: 2}}, removed: "lone"},           // base is needed by next
+		{name: "all", r: RemoveRequest{Keep: &Policy{Last: 99}}, removed: ""},
+		{name: "within", r: RemoveRequest{Keep: &Policy{Within: 48 * time.Hour}}, removed: ""},
+		{name: "within a day", r: RemoveRequest{Keep: &Policy{Within: 23 * time.Hour}}, removed: "base lone next"},
+		{name: "tag", r: RemoveRequest{Keep: &Policy{Tags: []string{"x", "none"}}}, removed: "base next last"},
+		{name: "tag and last", r: RemoveRequest{Keep: &Policy{Last: 1, Tags: []string{"golden"}}}, removed: "lone next"},
+		{name: "keeps nothing", r: RemoveRequest{Keep: &Policy{Tags: []string{"none"}}}, class: index.Invalid, text: "keep nothing"},
+		{name: "negative", r: RemoveRequest{Keep: &Policy{Last: -1}}, class: index.Invalid, text: "negative"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			res, err := selectRemoved(history(), c.r)
+			if c.text != "" {
+				if index.ClassOf(err) != c.class || !strings.Contains(err.Error(), c.text) {
+					t.Errorf("got %v (%v)", err, index.ClassOf(err))
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			var names []string
+			for _, i := range res.Removed {
+				names = append(names, i.Name)
+			}
+			if got := strings.Join(names, " "); got != c.removed {
+				t.Errorf("removes %q, want %q", got, c.removed)
+			}
+			for _, k := range res.Kept {
+				if slices.Contains(names, k.Name) || k.Reason == "" {
+					t.Errorf("kept %+v", k)
+				}
+			}
+		})
+	}
+	if res, err := selectRemoved(nil, RemoveRequest{Keep: &Policy{Last: 3}}); err != nil || len(res.Removed) != 0 {
+		t.Errorf("an empty store: %+v, %v", res, err)
+	}
+}
+
+// Rules by the calendar keep the newest of each stretch that has one; stretches without any are not counted.
+func TestKeepByCalendar(t *testing.T) {
+	local := time.Local
+	time.Local = time.UTC
+	t.Cleanup(func() { time.Local = local })
+	var all []index.Info
+	for _, at := range []string{
+		"2025-12-28T10:00:00Z", // Sunday, the last day of a week
+		"2025-12-29T10:00:00Z", // Monday: ISO week 1 of 2026
+		"2026-01-01T09:00:00Z",
+		"2026-01-01T23:10:00Z",
+		"2026-01-01T23:50:00Z",
+		"2026-01-03T00:10:00Z",
+		"2026-02-14T12:00:00Z",
+	} {
+		when, err := time.Parse(time.RFC3339, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, index.Info{Name: when.Format("0102-1504"), State: index.Sealed, Created: when, SealedAt: when})
+	}
+	for _, c := range []struct {
+		name string
+		keep Policy
+		want string
+	}{
+		{"one hour", Policy{Hourly: 1}, "0214-1200"},
+		{"hours", Policy{Hourly: 3}, "0101-2350 0103-0010 0214-1200"},
+		{"days", Policy{Daily: 3}, "0101-2350 0103-0010 0214-1200"},
+		{"weeks", Policy{Weekly: 2}, "0103-0010 0214-1200"},
+		{"weeks across the year", Policy{Weekly: 3}, "1228-1000 0103-0010 0214-1200"},
+		{"months", Policy{Monthly: 2}, "0103-0010 0214-1200"},
+		{"more than there are", Policy{Monthly: 9}, "1229-1000 0103-0010 0214-1200"},
+		{"any rule keeps", Policy{Last: 1, Monthly: 3, Hourly: 2}, "1229-1000 0103-0010 0214-1200"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			res, err := selectRemoved(all, RemoveRequest{Keep: &c.keep})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var kept []string
+			for _, k := range res.Kept {
+				kept = append(kept, k.Name)
+			}
+			if got := strings.Join(kept, " "); got != c.want {
+				t.Errorf("kept %s, want %s", got, c.want)
+			}
+			if len(res.Kept)+len(res.Removed) != len(all) {
+				t.Errorf("%d kept and %d removed of %d", len(res.Kept), len(res.Removed), len(all))
+			}
+		})
+	}
+	all[0].Labels, all[2].Labels = map[string]string{"host": "a"}, map[string]string{"host": "a"}
+	all[0].Name, all[2].Parent = "base", ""
+	all[6].Parent = "base" // whoever a rule does not see still needs its parent
+	res, err := selectRemoved(all, RemoveRequest{Keep: &Policy{Labels: label.Filter{"host=a"}, Last: 1}})
+	if err != nil || len(res.Removed) != 0 || len(res.Kept) != 2 {
+		t.Errorf("by label: %+v, %v", res, err)
+	}
+	all[6].Parent = ""
+	if res, err = selectRemoved(all, RemoveRequest{Keep: &Policy{Labels: label.Filter{"host=a"}, Last: 1}}); err != nil || len(res.Removed) != 1 || res.Removed[0].Name != "base" {
+		t.Errorf("by label: %+v, %v", res, err)
+	}
+	if _, err := selectRemoved(all, RemoveRequest{Keep: &Policy{Daily: -1}}); index.ClassOf(err) != index.Invalid {
+		t.Errorf("a negative rule: %v", err)
+	}
+}

@@ -1,0 +1,77 @@
+package talk
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+)
+
+// Prepared is what a restore can start with.
+type Prepared struct {
+	ID         string `json:"id"`
+	Checkpoint string `json:"checkpoint"` // its name
+	Images     string `json:"-"`          // the image directory, as long as the caller is asked to run CRIU
+	Work       string `json:"-"`          // CRIU's work directory
+	Total      int64  `json:"total"`      // bytes that are filled in on demand
+	Profile    bool   `json:"profile"`    // one is replayed
+	AMDGPU     bool   `json:"amdgpu"`     // there are images of CRIU's amdgpu plugin
+}
+
+// LogLine is a line of the daemon's log that a client asked for.
+type LogLine struct {
+	Log string `json:"log"`
+}
+
+// ErrCallerFailed: CRIU did not do its part, or who ran it is gone.
+var ErrCallerFailed = errors.New("criu failed, or was given up")
+
+// verdict is what the caller says when CRIU is done.
+type verdict struct {
+	OK bool `json:"ok"`
+}
+
+// Say sends one line of JSON to the caller.
+func Say(out io.Writer, v any) error {
+	line, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(append(line, '\n'))
+	return err
+}
+
+// AwaitVerdict waits for the caller's word: whether CRIU did its part, and false for said when the caller is gone.
+func AwaitVerdict(in io.Reader) (ok, said bool) {
+	var v verdict
+	line, err := bufio.NewReader(in).ReadBytes('\n')
+	if err != nil || json.Unmarshal(line, &v) != nil {
+		return false, false
+	}
+	return v.OK, true
+}
+
+// GiveVerdict is the caller's word.
+func GiveVerdict(out io.Writer, ok bool) error { return Say(out, verdict{OK: ok}) }
+
+// Lines passes on each line that is written to it.
+type Lines struct {
+	buf  []byte
+	pass func([]byte)
+}
+
+// NewLines calls pass with each line, from the goroutine that writes it.
+func NewLines(pass func(line []byte)) *Lines { return &Lines{pass: pass} }
+
+func (l *Lines) Write(b []byte) (int, error) {
+	l.buf = append(l.buf, b...)
+	for {
+		line, rest, ok := bytes.Cut(l.buf, []byte{'\n'})
+		if !ok {
+			return len(b), nil
+		}
+		l.pass(line)
+		l.buf = rest
+	}
+}
