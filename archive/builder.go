@@ -114,7 +114,14 @@ func (b *builder) finish(p string, f file, mtime time.Time) error {
 	if err := f.Close(); err != nil {
 		return err
 	}
-	ns := mtime.UnixNano()
+	return b.setTime(p, mtime)
+}
+
+func (b *builder) setTime(p string, mtime time.Time) error {
+	ns, ok := index.TimeNS(mtime)
+	if !ok {
+		return refuse(p, "give it another time, with touch", "its time of modification, %d seconds from 1970 on, is outside of the years 1678 to 2261", mtime.Unix())
+	}
 	return b.t.SetAttr(p, index.Attr{ModTime: &ns})
 }
 
@@ -171,8 +178,7 @@ func (b *builder) close() error {
 	}
 	slices.SortFunc(paths, func(x, y string) int { return strings.Count(y, "/") - strings.Count(x, "/") })
 	for _, p := range paths {
-		ns := b.dirs[p].UnixNano()
-		if err := b.t.SetAttr(p, index.Attr{ModTime: &ns}); err != nil {
+		if err := b.setTime(p, *b.dirs[p]); err != nil {
 			return err
 		}
 	}

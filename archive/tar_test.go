@@ -100,13 +100,21 @@ func special(kind byte, name, target string) member {
 	return member{h: tar.Header{Typeflag: kind, Name: name, Linkname: target, Mode: 0o700}}
 }
 
+// at gives a member another time, in seconds since 1970.
+func at(m member, sec int64) member {
+	m.h.ModTime, m.h.Format = time.Unix(sec, 0), tar.FormatPAX
+	return m
+}
+
 func makeTar(t testing.TB, members ...member) []byte {
 	t.Helper()
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
 	for _, m := range members {
 		m.h.Size = int64(len(m.body))
-		m.h.ModTime = time.Unix(1700000000, 0)
+		if m.h.ModTime.IsZero() {
+			m.h.ModTime = time.Unix(1700000000, 0)
+		}
 		if err := w.WriteHeader(&m.h); err != nil {
 			t.Fatal(err)
 		}
@@ -186,6 +194,10 @@ func TestHostileArchives(t *testing.T) {
 		{"directory then file", []member{special(tar.TypeDir, "f/", ""), reg("f", "x")}, "directory and as a file"},
 		{"below a file", []member{reg("f", "x"), reg("f/g", "y")}, "twice"},
 		{"link over a file", []member{reg("f", "x"), special(tar.TypeSymlink, "f", "g")}, "twice"},
+		{"time in 2263", []member{at(reg("f", "x"), 9250000000)}, "outside of the years"},
+		{"time in 1670", []member{at(reg("f", "x"), -9450000000)}, "outside of the years"},
+		{"time without end", []member{at(reg("f", "x"), 1<<62)}, "outside of the years"},
+		{"folder in 2263", []member{reg("d/f", "x"), at(special(tar.TypeDir, "d/", ""), 9250000000)}, "outside of the years"},
 		{"empty", nil, "no files"},
 		{"only directories", []member{special(tar.TypeDir, "d/", "")}, "no files"},
 		{"absolute parent", []member{reg("inventory.img", "x"), special(tar.TypeSymlink, "parent", "/dumps/unknown")}, "unknown"},

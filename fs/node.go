@@ -137,7 +137,7 @@ func (s *Server) setContentAttr(e *entry, in *fuse.SetAttrIn) syscall.Errno {
 		a.Perm = &perm
 	}
 	if t, ok := in.GetMTime(); ok {
-		ns := t.UnixNano()
+		ns, _ := index.TimeNS(t) // cut to what can be kept, as file systems do
 		a.ModTime = &ns
 	}
 	if a == (index.Attr{}) {

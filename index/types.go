@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"runtime"
 	"time"
 
@@ -285,6 +286,18 @@ const (
 	Writing    = roots.Writing
 	Incomplete = roots.Incomplete
 )
+
+// TimeNS gives a time in nanoseconds since 1970, as checkpoints keep it. Where it lies outside of what that can say, the
+// years 1678 to 2261, it gives the nearest that does, and false.
+func TimeNS(t time.Time) (ns int64, ok bool) {
+	switch {
+	case t.Before(time.Unix(0, math.MinInt64)):
+		return math.MinInt64, false
+	case t.After(time.Unix(0, math.MaxInt64)):
+		return math.MaxInt64, false
+	}
+	return t.UnixNano(), true
+}
 
 // ValidName refuses what cannot name a checkpoint or tag; see [roots.ValidName].
 func ValidName(name string) error { return roots.ValidName(name) }
