@@ -27,11 +27,10 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	}
 	ctx, done := s.during(ctx)
 	defer done()
-	s.gcMu.Lock()
-	defer s.gcMu.Unlock()
-	if err := ctx.Err(); err != nil {
+	if err := s.gcMu.Acquire(ctx, 1); err != nil {
 		return GCResult{}, err
 	}
+	defer s.gcMu.Release(1)
 	if o.Progress == nil {
 		o.Progress = func(int64, int64) {}
 	}

@@ -112,11 +112,10 @@ func (s *Store) Optimize(ctx context.Context, o OptimizeOptions) (OptimizeResult
 // mark finds what sealed checkpoints use, and the packs that hold it and may give something back.
 func (z *optimization) mark(ctx context.Context) (packs []uint32, live chunks.Slots, err error) {
 	s := z.s
-	s.gcMu.Lock()
-	defer s.gcMu.Unlock()
-	if err := ctx.Err(); err != nil {
+	if err := s.gcMu.Acquire(ctx, 1); err != nil {
 		return nil, nil, err
 	}
+	defer s.gcMu.Release(1)
 	if err := s.chunks.Commit(nil); err != nil {
 		return nil, nil, err
 	}
@@ -215,8 +214,10 @@ func (z *optimization) yield(ctx context.Context, bytes int64) error {
 // batch stores some chunks anew.
 func (z *optimization) batch(ctx context.Context, list []pack.Chunk) error {
 	s := z.s
-	s.gcMu.Lock()
-	defer s.gcMu.Unlock()
+	if err := s.gcMu.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer s.gcMu.Release(1)
 	var moves []chunks.Move
 	for _, c := range list {
 		if err := ctx.Err(); err != nil {

@@ -7,9 +7,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"syscall"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/gpucr/gpucr-fs/index/arena"
 	"github.com/gpucr/gpucr-fs/index/chunks"
@@ -38,7 +39,7 @@ type Store struct {
 	segs   segmentCache
 	stats  counters
 
-	gcMu sync.Mutex // one collection or verification at a time
+	gcMu *semaphore.Weighted // one collection or verification at a time; whoever waits may give up
 
 	closed atomic.Bool
 
@@ -168,7 +169,7 @@ func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set)
 	spares := min(8<<20, o.CacheSize/8)
 	a := arena.New(spares)
 	s := &Store{
-		dir: dir, config: config, o: o, log: o.Logger, cache: newCache(a, o.CacheSize-spares),
+		dir: dir, config: config, o: o, log: o.Logger, gcMu: semaphore.NewWeighted(1), cache: newCache(a, o.CacheSize-spares),
 	}
 	var err error
 	s.chunks, err = chunks.New(d, packs, chunks.Options{
@@ -205,8 +206,8 @@ func (s *Store) Close() error {
 	}
 	left := s.roots.Left()
 	s.endLife()
-	s.gcMu.Lock() // what runs ends first
-	defer s.gcMu.Unlock()
+	_ = s.gcMu.Acquire(context.Background(), 1) // what runs ends first; it fails with its context only
+	defer s.gcMu.Release(1)
 	if err := s.chunks.RecordDamage(); err != nil {
 		s.log.Warn("the damage that was met could not be recorded", "err", err, "hint", "gpucr-fs verify finds it again")
 	}

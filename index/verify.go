@@ -32,11 +32,10 @@ const maxProblems = 10000
 func (s *Store) Verify(ctx context.Context, o VerifyOptions) (VerifyResult, error) {
 	ctx, done := s.during(ctx)
 	defer done()
-	s.gcMu.Lock()
-	defer s.gcMu.Unlock()
-	if err := ctx.Err(); err != nil {
+	if err := s.gcMu.Acquire(ctx, 1); err != nil {
 		return VerifyResult{}, err
 	}
+	defer s.gcMu.Release(1)
 	if o.Subset <= 0 || o.Subset > 1 {
 		o.Subset = 1
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -48,7 +49,7 @@ func (a *app) gc(ctx context.Context, s *client.Session, dryRun, yes bool) error
 	if dryRun {
 		show = a.print
 	}
-	return show(res, func(w io.Writer) {
+	return errors.Join(show(res, func(w io.Writer) {
 		fmt.Fprintf(w, "reclaimable\t%s in %d dead chunks; %d are live\n", size(res.Reclaimable), res.DeadChunks, res.LiveChunks)
 		if !dryRun {
 			fmt.Fprintf(w, "reclaimed\t%s, %d packs dropped\n", size(res.Reclaimed), res.PacksGone)
@@ -63,7 +64,7 @@ func (a *app) gc(ctx context.Context, s *client.Session, dryRun, yes bool) error
 			}
 			fmt.Fprintf(w, "%s\tthe incomplete %s\n", verb, strings.Join(res.Incomplete, ", "))
 		}
-	})
+	}), res.Err())
 }
 
 // confirmIncomplete asks, unless yes, whether the incomplete checkpoints may go, where there are any.

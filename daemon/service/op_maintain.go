@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
@@ -16,9 +17,19 @@ type CollectRequest struct {
 type CollectResult struct {
 	DryRun bool `json:"dry_run"`
 	index.GCResult
+	Damage string `json:"damage,omitempty"` // what kept something from being collected
+	Hint   string `json:"hint,omitempty"`   // what to do about it
 }
 
-// Collect gives back the space of payload that no checkpoint uses.
+// Err gives the damage as an error of Class Corrupt, nil where there is none.
+func (r CollectResult) Err() error {
+	if r.Damage == "" {
+		return nil
+	}
+	return &index.Error{Class: index.Corrupt, Hint: r.Hint, Err: errors.New(r.Damage)}
+}
+
+// Collect gives back the space of payload that no checkpoint uses. Damage is in the result, not an error.
 var Collect = define("gc", func(ctx context.Context, env *Env, r CollectRequest) (CollectResult, error) {
 	res, err := env.Store.GC(ctx, index.GCOptions{DryRun: r.DryRun, Progress: func(done, total int64) {
 		env.Progress(wire.Progress{Done: done, Total: total, Unit: "packs"})
@@ -26,7 +37,11 @@ var Collect = define("gc", func(ctx context.Context, env *Env, r CollectRequest)
 	if res.Incomplete == nil {
 		res.Incomplete = []string{}
 	}
-	return CollectResult{r.DryRun, res}, err
+	out := CollectResult{DryRun: r.DryRun, GCResult: res}
+	if index.ClassOf(err) == index.Corrupt {
+		out.Damage, out.Hint, err = err.Error(), index.HintOf(err), nil
+	}
+	return out, err
 })
 
 // VerifyRequest asks to check checkpoints against what was written.
