@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -151,9 +152,14 @@ func (a *app) printTo(out io.Writer, res any, text func(w io.Writer)) error {
 		e.SetEscapeHTML(false)
 		return e.Encode(res)
 	}
-	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
 	text(w)
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err := io.WriteString(out, shownBut(b.String(), "\n"))
+	return err
 }
 
 // confirm asks before something is deleted.

@@ -48,7 +48,7 @@ func printInfo(w io.Writer, res service.InfoResult) {
 	printGPU(w, res)
 	fmt.Fprintf(w, "\nFILE\tSIZE\tZERO\tUNIQUE\tSHARED\n")
 	for _, f := range res.Files {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", f.Path, size(f.Size), size(f.Zero), size(f.Unique), size(f.Shared))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", shown(f.Path), size(f.Size), size(f.Zero), size(f.Unique), size(f.Shared))
 	}
 }
 
@@ -70,8 +70,8 @@ func printTree(w io.Writer, list []*inspect.Process, indent string) {
 		if m == nil {
 			m = &inspect.Memory{}
 		}
-		fmt.Fprintf(w, "%s%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", indent, dash(p.Comm), p.PID, len(p.Threads), strings.ToLower(p.State),
-			size(int64(m.Mapped)), size(int64(m.Present)), size(int64(m.Lazy)), size(int64(m.Zero)), size(int64(m.Parent)), dash(p.Exe))
+		fmt.Fprintf(w, "%s%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", indent, dash(shown(p.Comm)), p.PID, len(p.Threads), strings.ToLower(p.State),
+			size(int64(m.Mapped)), size(int64(m.Present)), size(int64(m.Lazy)), size(int64(m.Zero)), size(int64(m.Parent)), dash(shown(p.Exe)))
 		printTree(w, p.Children, indent+"  ")
 	}
 }

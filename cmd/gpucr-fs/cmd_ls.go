@@ -120,9 +120,9 @@ func (a *app) lsFiles(ctx context.Context, dir, ref string) error {
 	return a.print(res, func(w io.Writer) {
 		fmt.Fprintln(w, "MODE\tSIZE\tZERO\tMODIFIED\tPATH")
 		for _, e := range res.Entries {
-			name := e.Path
+			name := shown(e.Path)
 			if e.Target != "" {
-				name += " -> " + e.Target
+				name += " -> " + shown(e.Target)
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", e.Mode, size(e.Size), size(e.Zero), when(e.ModTime), name)
 		}

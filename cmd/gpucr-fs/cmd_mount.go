@@ -96,7 +96,7 @@ daemon's sockets and log are in /run/gpucr-fs then. Unmount it before anything i
 
 func (a *app) printMount(res mounts.Result) error {
 	if res.ReadOnly && !a.quiet {
-		fmt.Fprintln(a.err, "gpucr-fs: the store is open for reading only")
+		a.note("the store is open for reading only")
 	}
 	return a.done(res, func(w io.Writer) {
 		fmt.Fprintf(w, "mounted %s at %s\n", res.Store, res.Dir)

@@ -60,10 +60,10 @@ func printVerify(w io.Writer, res index.VerifyResult) {
 		if p.Checkpoint != "" {
 			where = "checkpoint " + p.Checkpoint
 			if p.File != "" {
-				where += fmt.Sprintf(", file %s, offset %d", p.File, p.Offset)
+				where += fmt.Sprintf(", file %s, offset %d", shown(p.File), p.Offset)
 			}
 		}
-		fmt.Fprintf(w, "damaged: %s: %s\n", dash(where), p.Text)
+		fmt.Fprintf(w, "damaged: %s: %s\n", dash(where), shown(p.Text))
 	}
 	printAside(w, "set aside", res.SetAside)
 	state := "sound"
@@ -80,11 +80,11 @@ func printVerify(w io.Writer, res index.VerifyResult) {
 // printAside shows what a store keeps without being able to account for it.
 func printAside(w io.Writer, what string, list []index.SetAside) {
 	for _, s := range list {
-		fmt.Fprintf(w, "%s: %s", what, s.File)
+		fmt.Fprintf(w, "%s: %s", what, shown(s.File))
 		if s.Bytes > 0 {
 			fmt.Fprintf(w, ", %s at offset %d", size(s.Bytes), s.Offset)
 		}
-		fmt.Fprintf(w, ": %s\n", s.Text)
+		fmt.Fprintf(w, ": %s\n", shown(s.Text))
 	}
 }
 

@@ -116,12 +116,12 @@ func (a *app) report(err error) {
 		f.Hint = "gpucr-fs help shows the commands, gpucr-fs COMMAND --help their flags"
 	}
 	if !a.json {
-		fmt.Fprintf(a.err, "gpucr-fs: %s\n", f.Error)
+		fmt.Fprintf(a.err, "gpucr-fs: %s\n", shown(f.Error))
 		if f.Hint != "" {
-			fmt.Fprintf(a.err, "hint: %s\n", f.Hint)
+			fmt.Fprintf(a.err, "hint: %s\n", shown(f.Hint))
 		}
 		for _, line := range f.CRIU {
-			fmt.Fprintf(a.err, "criu: %s\n", line)
+			fmt.Fprintf(a.err, "criu: %s\n", shown(line))
 		}
 		return
 	}
@@ -153,7 +153,7 @@ func (a *app) note(format string, args ...any) {
 		}{text})
 		return
 	}
-	fmt.Fprintf(a.err, "gpucr-fs: %s\n", text)
+	fmt.Fprintf(a.err, "gpucr-fs: %s\n", shown(text))
 }
 
 // printLine prints a line of JSON on stderr. An error of it has nowhere to go.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -26,7 +25,7 @@ func (a *app) readingSession(ctx context.Context, dir string, f func(*client.Ses
 		if e := (*index.Error)(nil); errors.As(why, &e) && e.Err != nil {
 			why = e.Err
 		}
-		fmt.Fprintf(a.err, "gpucr-fs: the store is open for reading only: %v\n", why)
+		a.note("the store is open for reading only: %v", why)
 	}
 	return errors.Join(f(s), s.Close())
 }

@@ -99,7 +99,7 @@ func started(pid int) (time.Time, bool) {
 // setLabel sets a label to a value that somebody else chose: what cannot be printed becomes a space, and it is cut.
 func setLabel(labels map[string]string, key, value string) {
 	value = strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
+		if !unicode.IsGraphic(r) {
 			return ' '
 		}
 		return r

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
+	"unicode"
 
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
@@ -17,7 +19,7 @@ func ValidLabel(key, value string) error {
 	switch {
 	case !manifest.ValidLabelKey(key):
 		why = fmt.Sprintf("%.80q cannot be the key of a label", key)
-	case !manifest.ValidLabelValue(value):
+	case !manifest.ValidLabelValue(value), strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsGraphic(r) }):
 		why = fmt.Sprintf("the value of %s is longer than %d bytes or cannot be printed on one line", key, manifest.MaxLabelValue)
 	default:
 		return nil
