@@ -238,6 +238,9 @@ func (w *world) flipJournal(o *op) error {
 			return err
 		}
 		size := w.sizeOf(name)
+		if size == 0 { // it could neither be begun nor removed
+			return w.open(false)
+		}
 		off := max(0, size-1-r.Int64N(min(size, 400)))
 		if r.IntN(3) == 0 {
 			off = r.Int64N(size)
