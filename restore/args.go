@@ -230,6 +230,15 @@ func (a Args) own() Args {
 	return a
 }
 
+// Copy is for one of several runs with the same options: its log has a file of its own, with the number at its end.
+func (a Args) Copy(number int) Args {
+	a = a.own()
+	if log := a.Take("log-file"); log != "" {
+		a.line("log-file", fmt.Sprintf("%s.%d", log, number)) // it could be written before
+	}
+	return a
+}
+
 // line adds an option that CRIU gets another way as a rule.
 func (a *Args) line(name, value string) error {
 	line, err := configLine(name, value, true)

@@ -33,6 +33,9 @@ type restoring struct {
 	own      bool   // in a pid namespace of its own
 	inside   int    // the pid there
 	pidfile  string // for the pid here, with own
+	copies   int
+	copy     int         // the number of this one; 0 where there is no other
+	turn     *sync.Mutex // of copies that must not run criu at once
 }
 
 func (a *app) restoreCmd() *cobra.Command {
@@ -57,11 +60,17 @@ and sockets they listen on. A first process, gpucr-init, stays with them: signal
 process, with whose exit status it ends when all are gone; kill -9 of it ends them all. gpucr-fs dump -t takes
 the pid that restore prints.
 
+--copies N restores N copies at once, each with --own-pids, and with descriptors, sockets and memory of its own;
+only what the store's disk holds do they share. Each succeeds or fails by itself; where some fail the exit code is 3.
+They write to the same files, as processes do that were started N times. What there is only once the first copy
+gets, and the others fail: ports and unix sockets that the processes listen on. Files of --timeline, --pidfile and
+--log-file get the number of the copy at the end of their names.
+
 With --wait it returns when all memory is there. The timeline says when what happened; --timeline FILE writes it to FILE.json and draws it in FILE.svg, and waits.
 
 Options for criu follow --, as criu itself takes them. Memory that cannot be read raises SIGBUS where it is touched; it is never wrong. When the daemon is killed,
 another takes its place; if that fails too, the processes are ended.`,
-		Example: "  gpucr-fs restore store/ web-3\n  gpucr-fs restore --wait --timeline web-3 store/ web-3 -- --tcp-established --shell-job",
+		Example: "  gpucr-fs restore store/ web-3\n  gpucr-fs restore --copies 4 store/ model\n  gpucr-fs restore --wait --timeline web-3 store/ web-3 -- --tcp-established --shell-job",
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			r.timeline.Started = time.Now()
@@ -70,6 +79,12 @@ another takes its place; if that fails too, the processes are ended.`,
 			}
 			if cmd.Flags().Changed("verify-vram") {
 				if err := setVerify(verify); err != nil {
+					return err
+				}
+			}
+			if cmd.Flags().Changed("copies") {
+				r.own = true
+				if err := r.copyArgs(); err != nil {
 					return err
 				}
 			}
@@ -88,6 +103,7 @@ another takes its place; if that fails too, the processes are ended.`,
 	f.StringVar(&verify, "verify-vram", "", "how much of AMD GPUs' memory is read back and compared before the processes run: all, sample (the default) or none; `MODE` may be left out for all")
 	f.Lookup("verify-vram").NoOptDefVal = bofill.VerifyAll.String()
 	f.BoolVar(&r.own, "own-pids", false, "restore in a pid namespace of its own, where no pid is taken")
+	f.IntVar(&r.copies, "copies", 1, "restore `N` copies side by side, each with --own-pids")
 	r.criu.add(f)
 	r.nvidia.addRestore(f)
 	return c
@@ -116,20 +132,53 @@ func (r *restoring) run(ctx context.Context, store, name string, rate int64, wai
 		gpu.warm() // while the rest is prepared
 		r.gpu = gpu
 	}
-	dir, start, err := r.a.startDaemon(store, true)
+	if r.copies > 1 {
+		return r.runCopies(ctx, store, name, rate, wait, file)
+	}
+	st, err := r.one(ctx, store, name, rate, wait, file)
 	if err != nil {
 		return err
 	}
+	if err := r.a.done(result{r.timeline, st}, func(w io.Writer) { r.text(w, st, wait) }); err != nil {
+		return err
+	}
+	return lost(st)
+}
+
+// lost tells what of a restore's memory could not be had.
+func lost(st restores.Status) error {
+	if len(st.Killed) > 0 {
+		return fmt.Errorf("processes %v could not be given their memory and were ended", st.Killed)
+	}
+	if len(st.Poisoned) > 0 {
+		return &codeError{exitPartial, "gpucr-fs verify STORE names what is damaged",
+			fmt.Errorf("%d parts of memory cannot be read and raise SIGBUS: %s", len(st.Poisoned), st.Poisoned[0])}
+	}
+	return nil
+}
+
+// one restores once.
+func (r *restoring) one(
+	ctx context.Context, store, name string, rate int64, wait bool, file string,
+) (st restores.Status, err error) {
+	dir, start, err := r.a.startDaemon(store, true)
+	if err != nil {
+		return st, err
+	}
 	log, remove, err := tempFile("restore.log")
 	if err != nil {
-		return err
+		return st, err
 	}
 	defer remove()
 	// CRIU is loaded while the daemon is started and prepares.
 	next := r.load()
 	defer func() { next.drop() }()
-	p := r.a.progress("restore")
-	st, err := client.RestoreFrom(ctx, dir, client.RestoreOptions{
+	title := "restore"
+	if r.copy > 0 {
+		title = "" // one bar is no measure of several
+	}
+	p := r.a.progress(title)
+	st, err = client.RestoreFrom(ctx, dir, client.RestoreOptions{
 		Checkpoint: name, Work: r.args.Work, Rate: rate, RecordGPU: r.nvidia.record, Wait: wait, Start: start, Progress: p.tell,
 		Again: func(err error) { r.a.note("%v; trying again", err) },
 		Run: func(ctx context.Context, prepared talk.Prepared) error {
@@ -143,28 +192,19 @@ func (r *restoring) run(ctx context.Context, store, name string, rate int64, wai
 	})
 	p.close()
 	if err != nil && ctx.Err() != nil && r.runs {
-		return &codeError{exitError, "gpucr-fs stats STORE shows how much is still to come",
+		return st, &codeError{exitError, "gpucr-fs stats STORE shows how much is still to come",
 			fmt.Errorf("interrupted: process %d runs on, and the daemon brings the rest of its memory", r.pid)}
 	}
 	if err != nil {
-		return err
+		return st, err
 	}
 	r.finish(st)
 	if file != "" {
 		if err := r.timeline.Write(file); err != nil {
-			return err
+			return st, err
 		}
 	}
-	if err := r.a.done(result{r.timeline, st}, func(w io.Writer) { r.text(w, st, wait) }); err != nil {
-		return err
-	}
-	if len(st.Killed) > 0 {
-		return fmt.Errorf("processes %v could not be given their memory and were ended", st.Killed)
-	}
-	if len(st.Poisoned) > 0 {
-		return &codeError{exitPartial, "gpucr-fs verify STORE names what is damaged", fmt.Errorf("%d parts of memory cannot be read and raise SIGBUS: %s", len(st.Poisoned), st.Poisoned[0])}
-	}
-	return nil
+	return st, nil
 }
 
 // result is what --json prints.
@@ -191,6 +231,10 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p talk.Prepare
 	if err := r.pidsFree(p.Images); err != nil {
 		return err
 	}
+	if err := r.contested(p.Images); err != nil {
+		return err
+	}
+	defer r.takeTurn(p.Images)()
 	read, stop := context.WithCancel(ctx)
 	var reading sync.WaitGroup
 	reading.Go(func() { restore.Preread(read, p.Images) })
