@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/reading"
 )
 
 var besideFlag = flag.Duration("beside", 4*time.Second, "how long TestEverythingBesideEverything works; -beside.seed repeats its choices")
@@ -150,7 +151,7 @@ func (b *besideModel) damage(s *Store, r *rand.Rand) error {
 		return nil
 	}
 	defer f.Close()
-	return f.Extents(0, f.Size(), func(x Extent) bool {
+	return f.Extents(0, f.Size(), func(x reading.Extent) bool {
 		if loc, err := s.chunks.Locate(x.ID); !x.Zero && err == nil && r.IntN(3) == 0 {
 			s.chunks.SetDamaged(x.ID, loc)
 		}
@@ -272,7 +273,7 @@ func (b *besideModel) unlessGone(name string, err error) error {
 
 // check holds the whole store against the model while nothing runs.
 func (b *besideModel) check(s *Store) {
-	s.cache.drop()
+	s.reading.DropCache()
 	list, err := s.List(context.Background())
 	if err != nil {
 		b.t.Errorf("list: %v", err)
@@ -298,7 +299,7 @@ func (b *besideModel) check(s *Store) {
 	if _, err := s.GC(context.Background(), GCOptions{}); err != nil {
 		b.t.Errorf("gc: %v", err)
 	}
-	s.cache.drop()
+	s.reading.DropCache()
 	for name := range b.sealed {
 		b.read(s, name)
 	}

@@ -57,3 +57,16 @@ func (s *Store) SetHotSet(ref string, size int64, write func(io.Writer) error) (
 // Subscribe calls fn with the name of a checkpoint after it was created, sealed, renamed, tagged or removed, until
 // cancel is called. fn must not call the store.
 func (s *Store) Subscribe(fn func(name string)) (cancel func()) { return s.roots.Subscribe(fn) }
+
+// Checkpoint finds a sealed checkpoint by name, tag, or unique prefix (at least 4 digits) of its ID, in this order.
+// Class NotFound.
+func (s *Store) Checkpoint(ref string) (*Checkpoint, error) { return s.reading.Checkpoint(ref) }
+
+// Latest is the checkpoint sealed last. Class NotFound in a store without any.
+func (s *Store) Latest() (*Checkpoint, error) { return s.reading.Latest() }
+
+// Diff compares two sealed checkpoints file by file, by the content of their chunks: bytes count as shared wherever
+// they lie in the other checkpoint.
+func (s *Store) Diff(ctx context.Context, a, b string) ([]FileDiff, error) {
+	return s.reading.Diff(ctx, a, b)
+}

@@ -19,6 +19,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
+	"github.com/gpucr/gpucr-fs/index/reading"
 	"github.com/gpucr/gpucr-fs/index/roots"
 )
 
@@ -318,27 +319,27 @@ func (d *Draft) SetAttr(p string, a Attr) error {
 }
 
 // Stat gives one entry; path "." is the root directory.
-func (d *Draft) Stat(p string) (FileInfo, error) {
+func (d *Draft) Stat(p string) (reading.FileInfo, error) {
 	if p == "." {
-		return FileInfo{Path: ".", Mode: fs.ModeDir | 0o755}, nil
+		return reading.FileInfo{Path: ".", Mode: fs.ModeDir | 0o755}, nil
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n := d.nodes[p]
 	if n == nil {
-		return FileInfo{}, d.fail(fault.NotFound, p, "no such file")
+		return reading.FileInfo{}, d.fail(fault.NotFound, p, "no such file")
 	}
 	return n.info(p), nil
 }
 
 // ReadDir gives what is in a directory, sorted.
-func (d *Draft) ReadDir(p string) ([]FileInfo, error) {
+func (d *Draft) ReadDir(p string) ([]reading.FileInfo, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if n := d.nodes[p]; p != "." && (n == nil || n.kind != fs.ModeDir) {
 		return nil, d.fail(fault.NotFound, p, "no such directory")
 	}
-	var out []FileInfo
+	var out []reading.FileInfo
 	for q, n := range d.nodes {
 		if path.Dir(q) == p {
 			out = append(out, n.info(q))

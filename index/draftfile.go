@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
+	"github.com/gpucr/gpucr-fs/index/reading"
 )
 
 // DraftFile is an open file of a Draft, safe for concurrent use. Sequential writes stream through the splitter; writes elsewhere work and store the pages they touch
@@ -53,10 +54,10 @@ func (n *node) seal(count bool) (handles int) {
 	return n.counted
 }
 
-func (n *node) info(p string) FileInfo {
+func (n *node) info(p string) reading.FileInfo {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	i := FileInfo{Path: p, Mode: n.kind | n.perm, ModTime: n.mtime, Target: n.target, Size: int64(len(n.target))}
+	i := reading.FileInfo{Path: p, Mode: n.kind | n.perm, ModTime: n.mtime, Target: n.target, Size: int64(len(n.target))}
 	if n.content != nil {
 		i.Size, i.Zero = n.content.size(), n.content.zero
 	}
@@ -146,7 +147,7 @@ func (f *DraftFile) PunchHole(off, n int64) error {
 func (f *DraftFile) Size() int64 { return f.Info().Size }
 
 // Info describes the file.
-func (f *DraftFile) Info() FileInfo { return f.n.info(f.path) }
+func (f *DraftFile) Info() reading.FileInfo { return f.n.info(f.path) }
 
 // Flush waits until what is full of the file is stored, and reports what that failed with. It does not make it durable: Seal does.
 func (f *DraftFile) Flush(context.Context) error {

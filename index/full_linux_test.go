@@ -83,7 +83,7 @@ func TestDiskFull(t *testing.T) {
 			if fault.ClassOf(err) != fault.NoSpace || fault.HintOf(err) == "" || !strings.Contains(err.Error(), "space") {
 				t.Fatalf("a full disk said: %v (class %v, hint %q)", err, fault.ClassOf(err), fault.HintOf(err))
 			}
-			s.cache.drop()
+			s.reading.DropCache()
 			mustHold(t, s, "kept", kept)
 			if tt.ballast > 0 {
 				if err := os.Remove(ballast); err != nil {
@@ -165,7 +165,7 @@ func TestCutIndex(t *testing.T) {
 			if fault.ClassOf(full) != fault.NoSpace || !strings.Contains(full.Error(), "are kept free") {
 				t.Fatalf("a full disk said: %v", full)
 			}
-			s.cache.drop()
+			s.reading.DropCache()
 			mustHold(t, s, "kept", kept)
 			if closed {
 				if err := d.Abort(); fault.ClassOf(err) != fault.NoSpace {

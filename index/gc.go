@@ -13,6 +13,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/reading"
 )
 
 // GC gives back the space of payload that no checkpoint uses, and removes incomplete checkpoints.
@@ -126,7 +127,7 @@ func (g *collection) mark(ctx context.Context) error {
 		g.unclear[id] = true
 		g.met(fmt.Errorf("the root record of checkpoint %s is damaged", id))
 	}
-	l := newLocator(s)
+	l := reading.NewLocator(s.chunks)
 	roots, pbs := s.roots.Snapshot()
 	for i, r := range roots {
 		pb := pbs[i]
@@ -139,9 +140,9 @@ func (g *collection) mark(ctx context.Context) error {
 			return nil
 		}
 		told := false
-		err := s.walkSegments(ctx, r, pb, func(e *manifestpb.Entry, seg *manifest.Segment) error {
+		err := s.reading.WalkSegments(ctx, r, pb, func(e *manifestpb.Entry, seg *manifest.Segment) error {
 			for _, c := range seg.Chunks {
-				loc, err := l.locate(c.ID)
+				loc, err := l.Locate(c.ID)
 				if err == nil {
 					if g.live.Set(loc) {
 						g.res.LiveChunks++
@@ -149,7 +150,7 @@ func (g *collection) mark(ctx context.Context) error {
 					continue
 				}
 				if s.roots.IsGone(r) {
-					return errRemoved
+					return reading.ErrRemoved
 				}
 				g.wanted[c.ID] = true
 				if !told {
@@ -159,7 +160,7 @@ func (g *collection) mark(ctx context.Context) error {
 			}
 			return nil
 		}, bad)
-		if err != nil && !errors.Is(err, errRemoved) {
+		if err != nil && !errors.Is(err, reading.ErrRemoved) {
 			return err
 		}
 	}

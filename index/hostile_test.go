@@ -19,6 +19,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/reading"
 	"github.com/gpucr/gpucr-fs/index/roots"
 	"github.com/gpucr/gpucr-fs/tests/budget"
 )
@@ -179,12 +180,12 @@ func TestOneChunkOfTwoLengths(t *testing.T) {
 			s := newTestStore(t, testOptions(t))
 			content := bytes.Repeat([]byte("x"), size)
 			write(t, s, "a", map[string][]byte{"f": append(content, make([]byte, 8192)...)})
-			c, err := s.Checkpoint("a")
+			id, e := entryOf(t, s, "a")
+			_, payload, err := s.chunks.DB.Meta(manifest.SegmentKey(id, e.Number, 0))
 			if err != nil {
 				t.Fatal(err)
 			}
-			e := c.entries[0]
-			seg, err := s.readSegment(c.r.ID, e, 0)
+			seg, err := manifest.DecodeSegment(payload)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -195,7 +196,7 @@ func TestOneChunkOfTwoLengths(t *testing.T) {
 				runs = []manifest.Run{{Len: int64(ref.Len) + 8192, Chunk: 1}, {Start: int64(ref.Len) + 8192, Len: int64(ref.Len)}}
 			}
 			bad := &manifest.Segment{Len: 2*int64(ref.Len) + 8192, Chunks: refs, Runs: runs}
-			payload, err := manifest.EncodeSegment(bad)
+			payload, err = manifest.EncodeSegment(bad)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -205,12 +206,12 @@ func TestOneChunkOfTwoLengths(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := s.chunks.Commit([]chunks.Put{{Key: manifest.SegmentKey(c.r.ID, e.Number, 0), Payload: payload}, {Key: manifest.TableKey(c.r.ID, 0), Payload: table}}); err != nil {
+			if err := s.chunks.Commit([]chunks.Put{{Key: manifest.SegmentKey(id, e.Number, 0), Payload: payload}, {Key: manifest.TableKey(id, 0), Payload: table}}); err != nil {
 				t.Fatal(err)
 			}
 			s = reopen(t, s)
-			for how, read := range map[string]func(f *File, p []byte, off int64) (int, error){
-				"ReadAt": (*File).ReadAt, "ReadInto": (*File).ReadInto,
+			for how, read := range map[string]func(f *reading.File, p []byte, off int64) (int, error){
+				"ReadAt": (*reading.File).ReadAt, "ReadInto": (*reading.File).ReadInto,
 			} {
 				for _, part := range []int64{bad.Len, 4096, 1} {
 					f := openFile(t, s, "a", "f")
@@ -342,4 +343,19 @@ func FuzzConfig(f *testing.F) {
 			t.Fatalf("accepted %+v", c)
 		}
 	})
+}
+
+// entryOf gives the id of a checkpoint of one file, and what is recorded of that.
+func entryOf(t *testing.T, s *Store, name string) (id string, e *manifestpb.Entry) {
+	t.Helper()
+	id = idOf(t, s, name)
+	_, payload, err := s.chunks.DB.Meta(manifest.TableKey(id, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := manifest.DecodeEntries(payload)
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("%d entries, %v", len(entries), err)
+	}
+	return id, entries[0]
 }

@@ -5,6 +5,7 @@ import (
 	"path"
 
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/reading"
 )
 
 // imageDirs are where CRIU's images lie in what is kept as a checkpoint: in its root, or where podman and the kubelet put them.
@@ -21,7 +22,7 @@ func Inventories() []string {
 
 // NeedInventory is an error of class Invalid unless stat finds an inventory that holds something: without one it is no checkpoint, but a dump that failed or some other
 // folder, and nothing can be restored from it. A draft is sealed whatever it holds; this is for those who take it from the hands of users.
-func NeedInventory(op, name string, stat func(p string) (FileInfo, error)) error {
+func NeedInventory(op, name string, stat func(p string) (reading.FileInfo, error)) error {
 	for _, p := range Inventories() {
 		fi, err := stat(p)
 		if err == nil && fi.Mode.IsRegular() && fi.Size > 0 {

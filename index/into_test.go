@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/reading"
 )
 
 func TestReadInto(t *testing.T) {
@@ -19,7 +20,7 @@ func TestReadInto(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := s.chunks.Arena.InUse() - s.cache.size()
+	before := s.chunks.Arena.InUse() - s.reading.CacheBytes()
 	for name, content := range map[string][]byte{"pages-1.img": content, "small.img": []byte("few bytes")} {
 		f, err := c.Open(name)
 		if err != nil {
@@ -42,7 +43,7 @@ func TestReadInto(t *testing.T) {
 			}
 		}
 	}
-	if n := s.chunks.Arena.InUse() - s.cache.size(); n != before {
+	if n := s.chunks.Arena.InUse() - s.reading.CacheBytes(); n != before {
 		t.Errorf("%d bytes of buffers in use besides the cache, %d before", n, before)
 	}
 }
@@ -56,7 +57,7 @@ func TestSpansAreReadOnce(t *testing.T) {
 	before := s.Stats()
 	got := make([]byte, len(content))
 	chunks := map[string]bool{}
-	if err := f.Extents(0, f.Size(), func(x Extent) bool {
+	if err := f.Extents(0, f.Size(), func(x reading.Extent) bool {
 		if !x.Zero {
 			chunks[x.ID.String()] = true
 		}
@@ -103,8 +104,8 @@ func TestPartsOfChunks(t *testing.T) {
 		fetched []int64 // chunks, by the first, second and third read
 	}{"pages-1.img": {raw, []int64{1, 1, 0}}, "pages-2.img": {text, []int64{1, 0, 0}}} {
 		f := openFile(t, s, "c", name)
-		var chunk Extent
-		if err := f.Extents(0, f.Size(), func(x Extent) bool { chunk = x; return false }); err != nil {
+		var chunk reading.Extent
+		if err := f.Extents(0, f.Size(), func(x reading.Extent) bool { chunk = x; return false }); err != nil {
 			t.Fatal(err)
 		}
 		for i, want := range c.fetched {
@@ -122,7 +123,7 @@ func TestPartsOfChunks(t *testing.T) {
 				t.Errorf("%s: %d bytes in the cache after the first read", name, after.CacheBytes)
 			}
 		}
-		s.cache.drop()
+		s.reading.DropCache()
 	}
 }
 
@@ -135,18 +136,10 @@ func TestPartOfAChunkStoredAnew(t *testing.T) {
 	}
 	write(t, s, "c", map[string][]byte{"pages-1.img": text})
 	f := openFile(t, s, "c", "pages-1.img")
-	var w taking
-	if err := f.walk(8192, 12288, func(x stretch) bool {
-		w = taking{ref: x.c, parts: []part{{at: x.at, n: x.n, off: x.off}}}
-		return false
-	}); err != nil {
+	p := make([]byte, 4096)
+	if err := f.ReadPart(p, 8192); err != nil {
 		t.Fatal(err)
 	}
-	if len(w.parts) != 1 || w.parts[0].n == int64(w.ref.Len) {
-		t.Fatalf("%+v is no part", w)
-	}
-	p := make([]byte, w.parts[0].n)
-	s.readInto([]taking{w}, p, 8192, false, func(_ int64, err error) { t.Fatal(err) })
 	if !bytes.Equal(p, text[8192:8192+len(p)]) {
 		t.Error("wrong bytes")
 	}

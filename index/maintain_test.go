@@ -92,7 +92,7 @@ func TestGCSparesDraftsAndOpenFiles(t *testing.T) {
 	if _, err := s.GC(ctx, GCOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.cache.drop()
+	s.reading.DropCache()
 	got := make([]byte, f.Size())
 	if _, err := f.ReadAt(got, 0); err != nil || !bytes.Equal(got, old["pages-1.img"]) {
 		t.Errorf("an open file of a removed checkpoint: %v", err)
@@ -157,20 +157,20 @@ func TestFlippedBytesAreFoundAndNeverRead(t *testing.T) {
 		if p := v.Problems[0]; p.Checkpoint != "a" || p.File != "pages-1.img" {
 			t.Errorf("the problem names %+v", p)
 		}
-		s.cache.drop()
+		s.reading.DropCache()
 		if got, err := read(s, "a", "pages-1.img"); fault.ClassOf(err) != fault.Corrupt {
 			t.Errorf("byte %d flipped, read %d bytes: %v", off, len(got), err)
 		}
 		flip(t, path, off)
 	}
-	s.cache.drop()
+	s.reading.DropCache()
 	mustHold(t, s, "a", files)
 	mustVerify(t, s, 0)
 	// The same content coming by again heals what was damaged.
 	flip(t, path, 5)
 	mustVerify(t, s, 1)
 	write(t, s, "b", files)
-	s.cache.drop()
+	s.reading.DropCache()
 	mustHold(t, s, "a", files)
 	mustVerify(t, s, 0)
 }

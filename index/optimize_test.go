@@ -19,6 +19,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
+	"github.com/gpucr/gpucr-fs/index/reading"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
@@ -60,7 +61,7 @@ func TestOptimize(t *testing.T) {
 	}
 	hold := func() {
 		t.Helper()
-		s.cache.drop()
+		s.reading.DropCache()
 		for name, files := range all {
 			mustHold(t, s, name, files)
 		}
@@ -116,12 +117,12 @@ func TestOptimizeLeavesTheRest(t *testing.T) {
 	}
 	var bad chunk.ID
 	f := openFile(t, s, "draft", "pages-1.img")
-	f.Extents(0, 1, func(x Extent) bool { bad = x.ID; return false })
+	f.Extents(0, 1, func(x reading.Extent) bool { bad = x.ID; return false })
 	loc, err := s.chunks.Locate(bad)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.cache.drop()
+	s.reading.DropCache()
 	flip(t, s.chunks.Packs.PackPath(loc.Pack), loc.Offset())
 	res := mustOptimize(t, s, OptimizeOptions{})
 	if now, err := s.chunks.Locate(bad); err != nil || now != loc || res.Damaged != 1 || res.Rewritten == 0 {
@@ -133,8 +134,8 @@ func TestOptimizeLeavesTheRest(t *testing.T) {
 // TestReadersMeetMovedChunks: a reader who knows where a chunk was reads it where it is.
 func TestReadersMeetMovedChunks(t *testing.T) {
 	for name, ahead := range map[string]bool{"looked up when read": false, "located ahead": true} {
-		for how, readAll := range map[string]func(f *File, p []byte) (int, error){"ReadAt": func(f *File, p []byte) (int, error) { return f.ReadAt(p, 0) },
-			"ReadInto": func(f *File, p []byte) (int, error) { return f.ReadInto(p, 0) }} {
+		for how, readAll := range map[string]func(f *reading.File, p []byte) (int, error){"ReadAt": func(f *reading.File, p []byte) (int, error) { return f.ReadAt(p, 0) },
+			"ReadInto": func(f *reading.File, p []byte) (int, error) { return f.ReadInto(p, 0) }} {
 			t.Run(name+"/"+how, func(t *testing.T) {
 				s := newTestStore(t, testOptions(t))
 				want := append(heap(4, 3<<20), memory(5, 3<<20)...)
@@ -146,9 +147,9 @@ func TestReadersMeetMovedChunks(t *testing.T) {
 				if ahead {
 					f.Locate(0, f.Size(), nil)
 				}
-				s.cache.drop()
+				s.reading.DropCache()
 				once := sync.Once{}
-				s.hooks.located = func() {
+				s.reading.Hooks.Located = func() {
 					once.Do(func() {
 						if res := mustOptimize(t, s, OptimizeOptions{}); res.Rewritten == 0 {
 							t.Errorf("nothing moved: %+v", res)
@@ -197,7 +198,7 @@ func TestOptimizeBesideEverything(t *testing.T) {
 		for range 2 {
 			work.Go(func() {
 				for range 6 {
-					s.cache.drop()
+					s.reading.DropCache()
 					mustHold(t, s, name, fresh)
 					mustHold(t, s, "kept", kept)
 				}
@@ -244,7 +245,7 @@ func TestDraftsKeepMovedChunks(t *testing.T) {
 	if _, err := d.Seal(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s.cache.drop()
+	s.reading.DropCache()
 	mustHold(t, s, "new", files)
 	mustVerify(t, s, 0)
 }
@@ -256,9 +257,9 @@ func TestGCKeepsMovedChunksOfDamagedManifests(t *testing.T) {
 	rand.NewChaCha8([32]byte{8}).Read(noise)
 	files := map[string][]byte{"pages-1.img": append(heap(8, 3<<20), noise...)}
 	write(t, s, "a", files)
-	f := openFile(t, s, "a", "pages-1.img")
-	id, number := f.c.r.ID, f.e.Number
-	if err := errors.Join(f.Close(), s.chunks.Packs.Roll()); err != nil {
+	id, e := entryOf(t, s, "a")
+	number := e.Number
+	if err := s.chunks.Packs.Roll(); err != nil {
 		t.Fatal(err)
 	}
 	if res := mustOptimize(t, s, OptimizeOptions{}); res.Rewritten == 0 {
@@ -295,7 +296,7 @@ func TestOptimizeEndsWhenAsked(t *testing.T) {
 		s.hooks.moved = func() { cancel() } // after the first batch
 		_, err := s.Optimize(ctx, OptimizeOptions{})
 		cancel()
-		s.cache.drop()
+		s.reading.DropCache()
 		mustHold(t, s, "a", files)
 		if err == nil {
 			mustVerify(t, s, 0)
@@ -370,7 +371,7 @@ func TestOptimizeIsKilled(t *testing.T) {
 		if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
 			t.Error(err)
 		}
-		s.cache.drop()
+		s.reading.DropCache()
 		mustHold(t, s, "a", files)
 	}
 	if res := mustOptimize(t, s, OptimizeOptions{}); res.Rewritten == 0 {

@@ -88,7 +88,7 @@ func (c *content) readSegment(seg *manifest.Segment, off int64, p []byte) error 
 		k := min(int64(len(p)), r.Start+r.Len-off)
 		if r.Chunk == manifest.ZeroRun {
 			clear(p[:k])
-		} else if err := c.s.copyChunk(seg.Chunks[r.Chunk], int64(r.Off)+off-r.Start, p[:k]); err != nil {
+		} else if err := c.s.reading.CopyChunk(seg.Chunks[r.Chunk], int64(r.Off)+off-r.Start, p[:k]); err != nil {
 			return err
 		}
 		p, off = p[k:], off+k

@@ -10,6 +10,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
+	"github.com/gpucr/gpucr-fs/index/reading"
 )
 
 // This file cuts files of a draft where Options.Cuts says. What is in a file may be told by another one that is written after it, so this is done when everything
@@ -176,7 +177,7 @@ func (c *content) copyTo(next *content) error {
 				}
 				for at := int64(0); at < r.Len; {
 					p := buf[:min(int64(len(buf)), r.Len-at)]
-					if err := c.s.copyChunk(seg.Chunks[r.Chunk], int64(r.Off)+at, p); err != nil {
+					if err := c.s.reading.CopyChunk(seg.Chunks[r.Chunk], int64(r.Off)+at, p); err != nil {
 						return err
 					}
 					if err := next.append(p); err != nil {
@@ -221,20 +222,20 @@ type draftView struct{ d *Draft }
 func (v draftView) Open(name string) (fs.File, error) {
 	n := v.d.nodes[name]
 	if n == nil || n.kind != 0 {
-		return nil, pathError("open", name, fs.ErrNotExist)
+		return nil, reading.PathError("open", name, fs.ErrNotExist)
 	}
 	r := &draftReader{n: n}
-	return &draftViewFile{SectionReader: io.NewSectionReader(r, 0, n.info(name).Size), info: viewInfo{n.info(name)}}, nil
+	return &draftViewFile{SectionReader: io.NewSectionReader(r, 0, n.info(name).Size), info: reading.FSInfo(n.info(name))}, nil
 }
 
 func (v draftView) ReadDir(name string) ([]fs.DirEntry, error) {
 	if n := v.d.nodes[name]; name != "." && (n == nil || n.kind != fs.ModeDir) {
-		return nil, pathError("readdir", name, fs.ErrNotExist)
+		return nil, reading.PathError("readdir", name, fs.ErrNotExist)
 	}
 	var out []fs.DirEntry
 	for p, n := range v.d.nodes {
 		if path.Dir(p) == name {
-			out = append(out, fs.FileInfoToDirEntry(viewInfo{n.info(p)}))
+			out = append(out, fs.FileInfoToDirEntry(reading.FSInfo(n.info(p))))
 		}
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Name() < out[j].Name() })
@@ -244,9 +245,9 @@ func (v draftView) ReadDir(name string) ([]fs.DirEntry, error) {
 func (v draftView) Stat(name string) (fs.FileInfo, error) {
 	n := v.d.nodes[name]
 	if n == nil {
-		return nil, pathError("stat", name, fs.ErrNotExist)
+		return nil, reading.PathError("stat", name, fs.ErrNotExist)
 	}
-	return viewInfo{n.info(name)}, nil
+	return reading.FSInfo(n.info(name)), nil
 }
 
 // draftReader reads a file that has no handle.

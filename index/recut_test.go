@@ -8,15 +8,17 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/gpucr/gpucr-fs/index/reading"
 )
 
 // extents gives where a file's bytes lie.
-func extents(t *testing.T, s *Store, ref, p string) []Extent {
+func extents(t *testing.T, s *Store, ref, p string) []reading.Extent {
 	t.Helper()
 	f := openFile(t, s, ref, p)
 	defer f.Close()
-	var out []Extent
-	if err := f.Extents(0, f.Size(), func(x Extent) bool { out = append(out, x); return true }); err != nil {
+	var out []reading.Extent
+	if err := f.Extents(0, f.Size(), func(x reading.Extent) bool { out = append(out, x); return true }); err != nil {
 		t.Fatal(err)
 	}
 	return out
@@ -88,7 +90,7 @@ func TestCutsComeOutAsIfKnownBefore(t *testing.T) {
 		}
 		rf.Close()
 		for _, cut := range cuts {
-			i := slices.IndexFunc(got, func(x Extent) bool { return x.Off == cut })
+			i := slices.IndexFunc(got, func(x reading.Extent) bool { return x.Off == cut })
 			if i >= 0 && !got[i].Zero && got[i].ChunkOff != 0 {
 				t.Errorf("seed %d: no chunk begins at %d", seed, cut)
 			}

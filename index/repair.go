@@ -14,6 +14,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/reading"
 )
 
 // Repair rebuilds the index of a store that no process has open from the journals beside its packs. Where a journal is damaged or gone it takes what the old index and
@@ -234,7 +235,7 @@ func (r *rebuild) check(ctx context.Context) error {
 	if r.res.SetAside, err = s.chunks.SetAside(); err != nil {
 		return err
 	}
-	l := newLocator(s)
+	l := reading.NewLocator(s.chunks)
 	roots, pbs := s.roots.Snapshot()
 	for i, root := range roots {
 		pb := pbs[i]
@@ -246,9 +247,9 @@ func (r *rebuild) check(ctx context.Context) error {
 			whole = false
 			return nil
 		}
-		err := s.walkSegments(ctx, root, pb, func(e *manifestpb.Entry, seg *manifest.Segment) error {
+		err := s.reading.WalkSegments(ctx, root, pb, func(e *manifestpb.Entry, seg *manifest.Segment) error {
 			for _, c := range seg.Chunks {
-				if _, err := l.locate(c.ID); err != nil {
+				if _, err := l.Locate(c.ID); err != nil {
 					return lost(e.Path, seg.Start, err)
 				}
 			}

@@ -128,7 +128,7 @@ func TestWritesWhileSealing(t *testing.T) {
 				if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
 					t.Error(err)
 				}
-				s.cache.drop()
+				s.reading.DropCache()
 				clear(got)
 				if n, err := f.ReadAt(got, 0); n != size || !bytes.Equal(got, content) {
 					t.Errorf("read %d bytes of the file that was open, after rm and gc, %v", n, err)
@@ -172,7 +172,7 @@ func TestATagNamesOneCheckpoint(t *testing.T) {
 	a := create(t, s, "a", CreateOptions{Tags: []string{"nightly", "first"}})
 	b := create(t, s, "b", CreateOptions{Tags: []string{"nightly"}})
 	mustSeal(t, a)
-	if c, err := s.Checkpoint("nightly"); err != nil || c.name != "a" {
+	if c, err := s.Checkpoint("nightly"); err != nil || c.Info().Name != "a" {
 		t.Errorf("a draft stands in the way of a sealed one: %v", err)
 	}
 	fill(t, b, map[string][]byte{"f": memory(1, 100)})
@@ -182,7 +182,7 @@ func TestATagNamesOneCheckpoint(t *testing.T) {
 		if tags := tagsOf(t, s); fmt.Sprint(tags) != "map[a:[first] b:[nightly]]" {
 			t.Errorf("%v", tags)
 		}
-		if c, err := s.Checkpoint("nightly"); err != nil || c.name != "b" {
+		if c, err := s.Checkpoint("nightly"); err != nil || c.Info().Name != "b" {
 			t.Errorf("nightly: %v", err)
 		}
 	}
@@ -241,7 +241,7 @@ func TestATagOfTwo(t *testing.T) {
 	if err := s.Tag(ctx, "a", []string{"nightly"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if c, err := s.Checkpoint("nightly"); err != nil || c.name != "a" {
+	if c, err := s.Checkpoint("nightly"); err != nil || c.Info().Name != "a" {
 		t.Errorf("after the tag was put on a: %v", err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/reading"
 	"github.com/gpucr/gpucr-fs/index/roots"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
@@ -27,17 +28,15 @@ const _ = uint(pack.MaxValue - manifest.MaxRecord)
 
 // Store is an open store. It is safe for concurrent use.
 type Store struct {
-	roots  *roots.Set
-	chunks *chunks.Store
-	dir    string
-	config Config
-	o      Options
-	log    *slog.Logger
-	lock   io.Closer
-	cache  *cache
-	parted seenLately // chunks of which ReadInto was asked for a part
-	segs   segmentCache
-	stats  counters
+	reading *reading.Reader
+	roots   *roots.Set
+	chunks  *chunks.Store
+	dir     string
+	config  Config
+	o       Options
+	log     *slog.Logger
+	lock    io.Closer
+	stats   counters
 
 	gcMu *semaphore.Weighted // one collection or verification at a time; whoever waits may give up
 
@@ -54,13 +53,12 @@ type hooks struct {
 	placed  chunks.Hook // optimize has written slots anew, and nobody knows of them
 	checked chunks.Hook // optimize has read them back, and is about to commit
 	moved   chunks.Hook // the index knows them
-	located chunks.Hook // a reader knows where a chunk is, and has not read it
 	sealing chunks.Hook // the files of a draft are in their manifests, the root record is not written
 	clock   *clock      // of verifications
 }
 
 type counters struct {
-	hits, misses, read, fetched, written, zero, errors atomic.Int64
+	written, zero atomic.Int64
 }
 
 // Open opens the store at dir for reading and writing; one process at a time (Class InUse, with the holder in the text). It finishes what a crash left undone. Class
@@ -169,7 +167,7 @@ func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set)
 	spares := min(8<<20, o.CacheSize/8)
 	a := arena.New(spares)
 	s := &Store{
-		dir: dir, config: config, o: o, log: o.Logger, gcMu: semaphore.NewWeighted(1), cache: newCache(a, o.CacheSize-spares),
+		dir: dir, config: config, o: o, log: o.Logger, gcMu: semaphore.NewWeighted(1),
 	}
 	var err error
 	s.chunks, err = chunks.New(d, packs, chunks.Options{
@@ -180,6 +178,7 @@ func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set)
 		return nil, err
 	}
 	s.roots = roots.New(s.chunks, roots.Options{Dir: dir, Logger: o.Logger, FreeFloor: o.FreeFloor})
+	s.reading = reading.New(s.chunks, s.roots, reading.Options{Dir: dir, CacheSize: o.CacheSize - spares, OnRead: o.OnRead})
 	s.life, s.endLife = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -232,7 +231,7 @@ func (s *Store) during(ctx context.Context) (context.Context, context.CancelFunc
 func (s *Store) stop() error {
 	s.endLife()
 	s.chunks.Stop()
-	s.cache.drop()
+	s.reading.DropCache()
 	return s.chunks.Close()
 }
 
@@ -245,10 +244,10 @@ func (s *Store) Config() Config { return s.config }
 // Stats gives live counters.
 func (s *Store) Stats() Stats {
 	free, _ := s.chunks.Packs.Free() // 0 where the file system does not say
-	c, in := &s.stats, &s.chunks.Counts
+	c, w, in := &s.reading.Counts, &s.stats, &s.chunks.Counts
 	return Stats{
-		Hits: c.hits.Load(), Misses: c.misses.Load(), BytesRead: c.read.Load(), BytesFetched: c.fetched.Load(), BytesWritten: c.written.Load(),
-		BytesStored: in.Stored.Load(), ChunksNew: in.New.Load(), ChunksDup: in.Dup.Load(), ZeroBytes: c.zero.Load(),
-		CacheBytes: s.cache.size(), Errors: c.errors.Load(), OpenDrafts: int64(s.roots.Writers()), FreeBytes: free,
+		Hits: c.Hits.Load(), Misses: c.Misses.Load(), BytesRead: c.Read.Load(), BytesFetched: c.Fetched.Load(), BytesWritten: w.written.Load(),
+		BytesStored: in.Stored.Load(), ChunksNew: in.New.Load(), ChunksDup: in.Dup.Load(), ZeroBytes: w.zero.Load(),
+		CacheBytes: s.reading.CacheBytes(), Errors: c.Errors.Load(), OpenDrafts: int64(s.roots.Writers()), FreeBytes: free,
 	}
 }

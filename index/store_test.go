@@ -18,6 +18,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/arena"
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/reading"
 )
 
 func TestMain(m *testing.M) {
@@ -144,7 +145,7 @@ func read(s *Store, name, p string) ([]byte, error) {
 }
 
 // openFile opens a file of a checkpoint until the end of the test, or until it is closed before.
-func openFile(t testing.TB, s *Store, name, p string) *File {
+func openFile(t testing.TB, s *Store, name, p string) *reading.File {
 	t.Helper()
 	c, err := s.Checkpoint(name)
 	if err != nil {
@@ -185,7 +186,7 @@ func TestRoundTrip(t *testing.T) {
 			s = reopen(t, s)
 			mustHold(t, s, "a", files)
 			scratch := 2 * s.o.Workers * arena.Size(chunk.MaxEncoded(s.config.Chunk.Max)) // the workers keep one each
-			if n := s.chunks.Arena.InUse() - s.cache.size(); n > int64(scratch) {
+			if n := s.chunks.Arena.InUse() - s.reading.CacheBytes(); n > int64(scratch) {
 				t.Errorf("%d bytes of buffers are not given back", n-int64(scratch))
 			}
 		})

@@ -12,6 +12,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
+	"github.com/gpucr/gpucr-fs/index/reading"
 	"github.com/gpucr/gpucr-fs/index/roots"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
@@ -138,24 +139,6 @@ func (c Compression) validate(emptyOK bool) error {
 	return &fault.Error{Class: fault.Invalid, Op: "options", Err: fmt.Errorf("unknown compression %q", string(c)), Hint: "use auto, zstd, s2 or none"}
 }
 
-// FileInfo describes one entry of a checkpoint.
-type FileInfo struct {
-	Path    string      // slash-separated, relative, cleaned
-	Mode    fs.FileMode // type and permission bits; regular, directory or symlink
-	Size    int64       // bytes; length of Target for symlinks
-	ModTime time.Time
-	Target  string // of a symlink
-	Zero    int64  // bytes that are zero runs, stored nowhere
-}
-
-// Extent is a run of a file with one source. Zero runs have Zero set; the others lie in chunk ID at byte ChunkOff of its content.
-type Extent struct {
-	Off, Len int64
-	Zero     bool
-	ID       chunk.ID // the zero ID where the bytes lie in the manifest itself
-	ChunkOff int64
-}
-
 // Usage is the whole store's accounting.
 type Usage struct {
 	Checkpoints []roots.Info `json:"checkpoints"`
@@ -168,16 +151,6 @@ type Usage struct {
 	Chunks      int64        `json:"chunks"`       // distinct live chunks
 	Packs       int          `json:"packs"`        // pack files
 	DedupeRatio float64      `json:"dedupe_ratio"` // Logical over Stored
-}
-
-// FileDiff says what one file of two checkpoints has in common. Bytes are counted by chunk content, wherever it lies in the other checkpoint.
-type FileDiff struct {
-	Path   string `json:"path"`
-	SizeA  int64  `json:"size_a"` // -1: not in A
-	SizeB  int64  `json:"size_b"` // -1: not in B
-	Shared int64  `json:"shared"` // bytes of B's file (A's when B lacks it) whose chunks A (B) has in any file
-	Zero   int64  `json:"zero"`
-	Unique int64  `json:"unique"`
 }
 
 // GCOptions of one collection.
@@ -304,3 +277,21 @@ func ValidName(name string) error { return roots.ValidName(name) }
 
 // ValidLabel refuses what cannot be a label; see [roots.ValidLabel].
 func ValidLabel(key, value string) error { return roots.ValidLabel(key, value) }
+
+// Checkpoint is a sealed checkpoint; see [reading.Checkpoint].
+type Checkpoint = reading.Checkpoint
+
+// File is an open regular file of a sealed checkpoint; see [reading.File].
+type File = reading.File
+
+// Slices are borrowed, read-only buffers; see [reading.Slices].
+type Slices = reading.Slices
+
+// FileInfo describes one entry of a checkpoint; see [reading.FileInfo].
+type FileInfo = reading.FileInfo
+
+// Extent is a run of a file with one source; see [reading.Extent].
+type Extent = reading.Extent
+
+// FileDiff says what one file of two checkpoints has in common; see [reading.FileDiff].
+type FileDiff = reading.FileDiff

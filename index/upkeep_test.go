@@ -14,6 +14,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/reading"
 )
 
 // beside runs fn beside what calls it, which goes on when fn is done, or when fn has had time enough to do harm and is
@@ -95,7 +96,7 @@ func TestGCSparesSlotsOfAnAbortedDraft(t *testing.T) {
 		t.Fatal("no pack was filled")
 	}
 	write(t, s, "new", files)
-	s.cache.drop()
+	s.reading.DropCache()
 	mustHold(t, s, "new", files)
 	mustVerify(t, s, 0)
 }
@@ -123,7 +124,7 @@ func TestGCSparesWhatIsBeingCommitted(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, s, "new", files)
-	s.cache.drop()
+	s.reading.DropCache()
 	mustHold(t, s, "new", files)
 	mustVerify(t, s, 0)
 }
@@ -150,7 +151,7 @@ func TestRecentChunksAreForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, s, "b", files)
-	s.cache.drop()
+	s.reading.DropCache()
 	mustHold(t, s, "b", files)
 }
 
@@ -187,7 +188,7 @@ func TestCommitWhileGCRewritesAJournal(t *testing.T) {
 	if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.cache.drop()
+	s.reading.DropCache()
 	mustHold(t, s, "new", files)
 	mustVerify(t, s, 0)
 	s = rebuilt(t, s)
@@ -245,7 +246,7 @@ func TestDamageIsRemembered(t *testing.T) {
 		for how, find := range map[string]func(*testing.T, *Store){
 			"verified": func(t *testing.T, s *Store) { mustVerify(t, s, 1) },
 			"read": func(t *testing.T, s *Store) {
-				s.cache.drop()
+				s.reading.DropCache()
 				if _, err := read(s, "a", "pages-1.img"); fault.ClassOf(err) != fault.Corrupt {
 					t.Errorf("%v", err)
 				}
@@ -258,7 +259,7 @@ func TestDamageIsRemembered(t *testing.T) {
 				find(t, s)
 				s = between(t, s)
 				write(t, s, "b", files)
-				s.cache.drop()
+				s.reading.DropCache()
 				mustHold(t, s, "b", files)
 				mustHold(t, s, "a", files)
 				if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
@@ -314,7 +315,7 @@ func TestDamagedSlotNotYetIndexed(t *testing.T) {
 	}
 	write(t, s, "b", files)
 	mustSeal(t, d)
-	s.cache.drop()
+	s.reading.DropCache()
 	mustHold(t, s, "a", files)
 	mustHold(t, s, "b", files)
 	s = reopen(t, s)
@@ -345,9 +346,13 @@ func TestGCBesideADamagedCheckpoint(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			shared, err := c.chunks(t.Context())
-			if err != nil {
-				t.Fatal(err)
+			shared := map[chunk.ID]bool{}
+			for _, e := range c.Entries() {
+				f := openFile(t, s, "stays", e.Path)
+				err := f.Extents(0, e.Size, func(x reading.Extent) bool { shared[x.ID] = true; return true })
+				if err := errors.Join(err, f.Close()); err != nil {
+					t.Fatal(err)
+				}
 			}
 			b := s.chunks.DB.Batch()
 			if err := s.chunks.DB.Chunks(func(id chunk.ID, loc pack.Loc, err error) error {
@@ -438,7 +443,7 @@ func TestGCLeavesAPackAlone(t *testing.T) {
 	if res, err := s.GC(t.Context(), GCOptions{}); err != nil || !slices.Equal(res.Kept, []string{pack.Name(1)}) {
 		t.Errorf("gc says %+v, %v", res, err)
 	}
-	s.cache.drop()
+	s.reading.DropCache()
 	mustHold(t, s, "a", files)
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/reading"
 	"github.com/gpucr/gpucr-fs/index/roots"
 )
 
@@ -160,7 +161,7 @@ func (v *verification) chooseRoots() error {
 
 // manifests checks that every chunk a file needs is known to the index.
 func (v *verification) manifests(ctx context.Context) error {
-	l := newLocator(v.s)
+	l := reading.NewLocator(v.s.chunks)
 	for i, r := range v.roots {
 		pb := v.pbs[i]
 		v.res.Checkpoints++
@@ -168,14 +169,14 @@ func (v *verification) manifests(ctx context.Context) error {
 			v.problem(Problem{Checkpoint: pb.Name, File: file, Offset: off, Text: err.Error()})
 			return nil
 		}
-		err := v.s.walkSegments(ctx, r, pb, func(e *manifestpb.Entry, seg *manifest.Segment) error {
+		err := v.s.reading.WalkSegments(ctx, r, pb, func(e *manifestpb.Entry, seg *manifest.Segment) error {
 			for ci, c := range seg.Chunks {
-				loc, err := l.locate(c.ID)
+				loc, err := l.Locate(c.ID)
 				if err == nil && loc.Raw != c.Len {
 					err = fmt.Errorf("%w: chunk of %d bytes, not %d", keys.ErrDamaged, loc.Raw, c.Len)
 				}
 				if err != nil && v.s.roots.IsGone(r) {
-					return errRemoved
+					return reading.ErrRemoved
 				}
 				if err != nil {
 					return bad(e.Path, seg.Start+firstUse(seg, ci), err)
@@ -184,7 +185,7 @@ func (v *verification) manifests(ctx context.Context) error {
 			}
 			return nil
 		}, bad)
-		if err != nil && !errors.Is(err, errRemoved) {
+		if err != nil && !errors.Is(err, reading.ErrRemoved) {
 			return err
 		}
 	}
@@ -341,7 +342,7 @@ func (v *verification) listed(n uint32) ([]pack.Chunk, error) {
 func (v *verification) readPack(ctx context.Context, list []pack.Chunk, total int64, checked func(from, to int)) error {
 	g, running := errgroup.WithContext(ctx)
 	g.SetLimit(v.s.o.Workers)
-	most := v.pace.most(maxRead)
+	most := v.pace.most(reading.MaxRead)
 	for next := 0; next < len(list); {
 		from, to, bytes := next, next+1, list[next].Loc.Slot()
 		for ; to < len(list); to++ {
@@ -425,7 +426,7 @@ func (v *verification) nameBad(ctx context.Context) error {
 	for i, r := range roots {
 		pb := pbs[i]
 		skip := func(string, int64, error) error { return nil } // reported already
-		err := v.s.walkSegments(ctx, r, pb, func(e *manifestpb.Entry, seg *manifest.Segment) error {
+		err := v.s.reading.WalkSegments(ctx, r, pb, func(e *manifestpb.Entry, seg *manifest.Segment) error {
 			for ci, c := range seg.Chunks {
 				if why, bad := v.bad[c.ID]; bad {
 					named[c.ID] = true
@@ -434,7 +435,7 @@ func (v *verification) nameBad(ctx context.Context) error {
 			}
 			return nil
 		}, skip)
-		if err != nil && !errors.Is(err, errRemoved) {
+		if err != nil && !errors.Is(err, reading.ErrRemoved) {
 			return err
 		}
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/reading"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
@@ -179,7 +180,7 @@ func TestVerifyGoesOn(t *testing.T) {
 		t.Errorf("%+v of %+v", v, all)
 	}
 	// A run that was read behind a gap is read again.
-	if over := read + v.Bytes - all.Bytes; over < 0 || over > 4*int64(s.o.Workers)*maxRead {
+	if over := read + v.Bytes - all.Bytes; over < 0 || over > 4*int64(s.o.Workers)*reading.MaxRead {
 		t.Errorf("%d bytes were read twice", over)
 	}
 	mustBeGone(t, progressFile(s))

@@ -1,4 +1,4 @@
-package index
+package reading
 
 import (
 	"context"
@@ -14,7 +14,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
-// intoRead bounds what ReadInto reads from a pack at once: it is decoded while it is in the processor's cache, and many read at a time.
+// intoRead bounds what ReadInto reads from a pack at once: it is decoded while it is in the processor's cache, and
+// many read at a time.
 const intoRead = 1 << 20
 
 // part is a stretch of a file of a chunk's content: n bytes from byte off of the chunk, for the file at at.
@@ -29,9 +30,9 @@ type taking struct {
 	loc   pack.Loc // zero until it has been looked up
 }
 
-// ReadInto reads as ReadAt, for those who keep what they read: chunks of which p takes all pass by the cache and are decoded, or read when they are stored
-// as they are, straight into p. The rest comes from the cache, but for a part of a chunk that is stored as it is, the first time. Read what Span gives and nothing is
-// decoded twice.
+// ReadInto reads as ReadAt, for those who keep what they read: chunks of which p takes all pass by the cache and
+// are decoded, or read when they are stored as they are, straight into p. The rest comes from the cache, but for a
+// part of a chunk that is stored as it is, the first time. Read what Span gives and nothing is decoded twice.
 func (f *File) ReadInto(p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, &fault.Error{Class: fault.Invalid, Op: "read", Checkpoint: f.c.name, File: f.e.Path, Err: errors.New("negative offset")}
@@ -76,7 +77,7 @@ func (f *File) ReadInto(p []byte, off int64) (int, error) {
 		if owner {
 			s.fetch([]fetch{newFetch(e, w.ref, w.loc)}, past)
 		} else {
-			s.stats.hits.Add(1)
+			s.Counts.Hits.Add(1)
 		}
 		data, err := e.content(context.Background(), w.ref.Len)
 		if err != nil {
@@ -114,7 +115,7 @@ func (f *File) ReadInto(p []byte, off int64) (int, error) {
 		return 0, failed
 	}
 	n := int(end - off)
-	s.stats.read.Add(int64(n))
+	s.Counts.Read.Add(int64(n))
 	if s.o.OnRead != nil {
 		s.o.OnRead(time.Since(begin), int64(n), len(direct) == 0)
 	}
@@ -124,9 +125,9 @@ func (f *File) ReadInto(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// passesBy reports whether w, of which n bytes are taken, is not to enter the cache. A part of a raw chunk costs a look at the page cache; whoever soon asks for
-// another one is spared the second.
-func (s *Store) passesBy(w *taking, n int64, past bool) bool {
+// passesBy reports whether w, of which n bytes are taken, is not to enter the cache. A part of a raw chunk costs a
+// look at the page cache; whoever soon asks for another one is spared the second.
+func (s *Reader) passesBy(w *taking, n int64, past bool) bool {
 	if n == int64(w.ref.Len) {
 		return true
 	}
@@ -142,7 +143,7 @@ func (s *Store) passesBy(w *taking, n int64, past bool) bool {
 }
 
 // readInto reads chunks to where p, which begins at byte base of the file, takes them.
-func (s *Store) readInto(list []taking, p []byte, base int64, past bool, fail func(int64, error)) {
+func (s *Reader) readInto(list []taking, p []byte, base int64, past bool, fail func(int64, error)) {
 	ok := list[:0]
 	for _, w := range list {
 		var err error
@@ -152,7 +153,7 @@ func (s *Store) readInto(list []taking, p []byte, base int64, past bool, fail fu
 		}
 		ok = append(ok, w)
 	}
-	s.hooks.located.Run()
+	s.Hooks.Located.Run()
 	for list = ok; len(list) > 0; {
 		n, bytes := 1, list[0].loc.Slot()
 		for n < len(list) && list[n].loc.Pack == list[0].loc.Pack && list[n].loc.Offset() == list[n-1].loc.Offset()+list[n-1].loc.Slot() &&
@@ -165,7 +166,7 @@ func (s *Store) readInto(list []taking, p []byte, base int64, past bool, fail fu
 	}
 }
 
-func (s *Store) readIntoRun(run []taking, p []byte, base int64, past bool, fail func(int64, error)) {
+func (s *Reader) readIntoRun(run []taking, p []byte, base int64, past bool, fail func(int64, error)) {
 	locs, bufs := make([]pack.Loc, len(run)), make([][]byte, len(run))
 	borrowed := make([][]byte, len(run))
 	defer func() {
@@ -191,8 +192,8 @@ func (s *Store) readIntoRun(run []taking, p []byte, base int64, past bool, fail 
 	for i, w := range run {
 		err := errs[i]
 		if err == nil {
-			s.stats.misses.Add(1)
-			s.stats.fetched.Add(w.loc.Slot())
+			s.Counts.Misses.Add(1)
+			s.Counts.Fetched.Add(w.loc.Slot())
 			if borrowed[i] != nil {
 				err = s.decodeInto(w, bufs[i], p, base)
 			} else if w.loc.Stored != w.loc.Raw {
@@ -214,7 +215,7 @@ func (s *Store) readIntoRun(run []taking, p []byte, base int64, past bool, fail 
 }
 
 // decodeInto puts the content of a slot to where p takes it.
-func (s *Store) decodeInto(w taking, slot, p []byte, base int64) error {
+func (s *Reader) decodeInto(w taking, slot, p []byte, base int64) error {
 	if w.loc.Codec != chunk.Raw && w.parts[0].n == int64(w.loc.Raw) {
 		at := w.parts[0].at - base
 		to := p[at : at : at+w.parts[0].n]
@@ -248,8 +249,8 @@ func (s *Store) decodeInto(w taking, slot, p []byte, base int64) error {
 	return nil
 }
 
-// Spans calls yield for the ranges of the file whose content is stored together, in order: reading all of one costs no more than reading a part of it. Zero
-// runs within a range belong to it, other zeros to none.
+// Spans calls yield for the ranges of the file whose content is stored together, in order: reading all of one costs
+// no more than reading a part of it. Zero runs within a range belong to it, other zeros to none.
 func (f *File) Spans(yield func(start, end int64) bool) error {
 	var id chunk.ID
 	var start, end, next int64 // next is the byte of the chunk after what was passed
@@ -277,8 +278,8 @@ func (f *File) Spans(yield func(start, end int64) bool) error {
 	return err
 }
 
-// WillNeed lets the kernel read what [off, off+n) is stored in ahead of time. It waits for no disk longer than it takes to ask, and what cannot be asked for
-// is left to be found by who reads it.
+// WillNeed lets the kernel read what [off, off+n) is stored in ahead of time. It waits for no disk longer than it
+// takes to ask, and what cannot be asked for is left to be found by who reads it.
 func (f *File) WillNeed(off, n int64) {
 	var first, last pack.Loc
 	ask := func() {

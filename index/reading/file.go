@@ -1,4 +1,4 @@
-package index
+package reading
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 
 // Checkpoint is a sealed checkpoint. It is immutable and safe for concurrent use; it needs no closing.
 type Checkpoint struct {
-	s       *Store
+	s       *Reader
 	r       *roots.Root
 	name    string
 	entries []*manifestpb.Entry // sorted by path
@@ -29,7 +29,7 @@ type Checkpoint struct {
 }
 
 // load reads the table of files of a checkpoint.
-func (s *Store) load(r *roots.Root, pb *manifestpb.Checkpoint) (*Checkpoint, error) {
+func (s *Reader) load(r *roots.Root, pb *manifestpb.Checkpoint) (*Checkpoint, error) {
 	c := &Checkpoint{s: s, r: r, name: pb.Name}
 	var table manifest.Table
 	for part := range int(pb.Parts) {
@@ -45,7 +45,7 @@ func (s *Store) load(r *roots.Root, pb *manifestpb.Checkpoint) (*Checkpoint, err
 			if s.roots.IsGone(r) {
 				return nil, roots.NotFound("open checkpoint", pb.Name)
 			}
-			return nil, &fault.Error{Class: fault.Corrupt, Op: "open checkpoint", Checkpoint: pb.Name, File: fmt.Sprintf("table of files, part %d", part), Err: err, Hint: fault.RepairHint(s.dir)}
+			return nil, &fault.Error{Class: fault.Corrupt, Op: "open checkpoint", Checkpoint: pb.Name, File: fmt.Sprintf("table of files, part %d", part), Err: err, Hint: fault.RepairHint(s.o.Dir)}
 		}
 	}
 	c.entries = table.Entries
@@ -114,7 +114,8 @@ type File struct {
 	past atomic.Bool
 }
 
-// Uncached tells that the caller keeps what it reads: packs are read past the page cache. The mount does, whose files the kernel caches.
+// Uncached tells that the caller keeps what it reads: packs are read past the page cache. The mount does, whose
+// files the kernel caches.
 func (f *File) Uncached() { f.past.Store(true) }
 
 // Info describes the file; Size gives its length in bytes.
@@ -133,12 +134,12 @@ func (f *File) fail(off int64, err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	f.c.s.stats.errors.Add(1)
+	f.c.s.Counts.Errors.Add(1)
 	e := fault.Classify("read", err).(*fault.Error)
 	if e.Class != fault.NoSpace {
 		e.Class = fault.Corrupt
 	}
-	return &fault.Error{Class: e.Class, Op: "read", Checkpoint: f.c.name, File: f.e.Path, Offset: off, Err: err, Hint: "see how far the damage goes with: gpucr-fs verify " + f.c.s.dir}
+	return &fault.Error{Class: e.Class, Op: "read", Checkpoint: f.c.name, File: f.e.Path, Offset: off, Err: err, Hint: "see how far the damage goes with: gpucr-fs verify " + f.c.s.o.Dir}
 }
 
 // segment gives the segment that holds off.
@@ -207,7 +208,8 @@ func (f *File) Extents(off, n int64, yield func(Extent) bool) error {
 	})
 }
 
-// ReadAt reads as io.ReaderAt. Unreadable content is a Class Corrupt error naming checkpoint, file and offset; never wrong bytes, never an early EOF.
+// ReadAt reads as io.ReaderAt. Unreadable content is a Class Corrupt error naming checkpoint, file and offset;
+// never wrong bytes, never an early EOF.
 func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, &fault.Error{Class: fault.Invalid, Op: "read", Checkpoint: f.c.name, File: f.e.Path, Err: errors.New("negative offset")}
@@ -234,7 +236,8 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) {
 // zeroBytes is what zero runs are answered from. It is never written: its pages are all the kernel's zero page.
 var zeroBytes [1 << 20]byte
 
-// Read gives n bytes at off (fewer only at the end of the file) without copying. Release it, once, when its buffers are no longer used.
+// Read gives n bytes at off (fewer only at the end of the file) without copying. Release it, once, when its buffers
+// are no longer used.
 func (f *File) Read(ctx context.Context, off int64, n int) (*Slices, error) {
 	begin := time.Now()
 	end := min(off+int64(n), f.e.Size)
@@ -260,7 +263,7 @@ func (f *File) Read(ctx context.Context, off int64, n int) (*Slices, error) {
 				if owner {
 					fetch = append(fetch, newFetch(e, x.c, x.loc))
 				} else {
-					sl.s.stats.hits.Add(1)
+					sl.s.Counts.Hits.Add(1)
 				}
 			}
 		}
@@ -290,7 +293,7 @@ func (f *File) Read(ctx context.Context, off int64, n int) (*Slices, error) {
 			sl.add(data[p.off : p.off+p.n])
 		}
 	}
-	sl.s.stats.read.Add(int64(sl.n))
+	sl.s.Counts.Read.Add(int64(sl.n))
 	if sl.s.o.OnRead != nil {
 		sl.s.o.OnRead(time.Since(begin), int64(sl.n), hit)
 	}
@@ -299,7 +302,7 @@ func (f *File) Read(ctx context.Context, off int64, n int) (*Slices, error) {
 
 // Slices are borrowed, read-only buffers.
 type Slices struct {
-	s    *Store
+	s    *Reader
 	held []*entry
 	bufs [][]byte
 	n    int
@@ -335,20 +338,20 @@ func newFetch(e *entry, c *manifest.ChunkRef, loc pack.Loc) fetch {
 	return fetch{e: e, want: c.Len, loc: loc}
 }
 
-// maxRead bounds what is read from a pack at once.
-const maxRead = 4 << 20
+// MaxRead bounds what is read from a pack at once.
+const MaxRead = 4 << 20
 
 // fetch reads chunks into the cache, those that lie side by side with one system call.
-func (s *Store) fetch(list []fetch, past bool) {
+func (s *Reader) fetch(list []fetch, past bool) {
 	for i := range list {
 		f := &list[i]
 		f.loc, f.err = s.chunks.WhereIs(f.e.id, f.want, f.loc)
 	}
-	s.hooks.located.Run()
+	s.Hooks.Located.Run()
 	for len(list) > 0 {
 		n, bytes := 1, list[0].loc.Slot()
 		for n < len(list) && list[n-1].err == nil && list[n].err == nil && list[n].loc.Pack == list[0].loc.Pack &&
-			list[n].loc.Offset() == list[n-1].loc.Offset()+list[n-1].loc.Slot() && bytes+list[n].loc.Slot() <= maxRead {
+			list[n].loc.Offset() == list[n-1].loc.Offset()+list[n-1].loc.Slot() && bytes+list[n].loc.Slot() <= MaxRead {
 			bytes += list[n].loc.Slot()
 			n++
 		}
@@ -357,7 +360,7 @@ func (s *Store) fetch(list []fetch, past bool) {
 	}
 }
 
-func (s *Store) fetchRun(run []fetch, past bool) {
+func (s *Reader) fetchRun(run []fetch, past bool) {
 	locs := make([]pack.Loc, 0, len(run))
 	bufs := make([][]byte, 0, len(run))
 	for i := range run {
@@ -381,8 +384,8 @@ func (s *Store) fetchRun(run []fetch, past bool) {
 		data, err := bufs[k], errs[k]
 		k++
 		if err == nil {
-			s.stats.misses.Add(1)
-			s.stats.fetched.Add(f.loc.Slot())
+			s.Counts.Misses.Add(1)
+			s.Counts.Fetched.Add(f.loc.Slot())
 			data, err = s.chunks.Decode(f.loc, data)
 		}
 		if err != nil {
@@ -393,8 +396,8 @@ func (s *Store) fetchRun(run []fetch, past bool) {
 	}
 }
 
-// copyChunk copies content of a chunk from byte off on into p.
-func (s *Store) copyChunk(c manifest.ChunkRef, off int64, p []byte) error {
+// CopyChunk copies content of a chunk from byte off on into p.
+func (s *Reader) CopyChunk(c manifest.ChunkRef, off int64, p []byte) error {
 	e, owner := s.cache.acquire(c.ID)
 	defer s.cache.release(e)
 	if owner {
@@ -408,8 +411,9 @@ func (s *Store) copyChunk(c manifest.ChunkRef, off int64, p []byte) error {
 	return nil
 }
 
-// Checkpoint finds a sealed checkpoint by name, tag, or unique prefix (at least 4 digits) of its ID, in this order. Class NotFound.
-func (s *Store) Checkpoint(ref string) (*Checkpoint, error) {
+// Checkpoint finds a sealed checkpoint by name, tag, or unique prefix (at least 4 digits) of its ID, in this order.
+// Class NotFound.
+func (s *Reader) Checkpoint(ref string) (*Checkpoint, error) {
 	r, pb, err := s.roots.Sealed("open checkpoint", ref)
 	if err != nil {
 		return nil, err
@@ -418,7 +422,7 @@ func (s *Store) Checkpoint(ref string) (*Checkpoint, error) {
 }
 
 // Latest is the checkpoint sealed last. Class NotFound in a store without any.
-func (s *Store) Latest() (*Checkpoint, error) {
+func (s *Reader) Latest() (*Checkpoint, error) {
 	r, pb, err := s.roots.Latest()
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package index
+package reading
 
 import (
 	"container/list"
@@ -13,7 +13,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index/keys"
 )
 
-// cache keeps decoded chunks, least recently used ones leaving first. Entries in use are never evicted; while they alone exceed the bound, so does the cache.
+// cache keeps decoded chunks, least recently used ones leaving first. Entries in use are never evicted; while they
+// alone exceed the bound, so does the cache.
 type cache struct {
 	arena *arena.Arena
 
@@ -24,7 +25,8 @@ type cache struct {
 	limit   int64
 }
 
-// entry is one chunk: being fetched until done is closed, then with data or err. refs, elem belong to cache.mu; the rest is written before done closes.
+// entry is one chunk: being fetched until done is closed, then with data or err. refs, elem belong to cache.mu; the
+// rest is written before done closes.
 type entry struct {
 	id   chunk.ID
 	done chan struct{}
@@ -39,7 +41,8 @@ func newCache(a *arena.Arena, limit int64) *cache {
 	return &cache{arena: a, entries: map[chunk.ID]*entry{}, limit: limit}
 }
 
-// acquire gives the entry of id with a reference for the caller. owner says that the caller must fetch it and call fill; everyone else waits.
+// acquire gives the entry of id with a reference for the caller. owner says that the caller must fetch it and call
+// fill; everyone else waits.
 func (c *cache) acquire(id chunk.ID) (e *entry, owner bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,7 +76,8 @@ func (c *cache) use(id chunk.ID) *entry {
 	return e
 }
 
-// fill ends the fetch of an entry the caller owns. data comes from the arena and passes to the cache. A failed entry is forgotten, so that the next reader tries anew.
+// fill ends the fetch of an entry the caller owns. data comes from the arena and passes to the cache. A failed
+// entry is forgotten, so that the next reader tries anew.
 func (c *cache) fill(e *entry, data []byte, err error) {
 	c.mu.Lock()
 	e.data, e.err = data, err
@@ -103,8 +107,8 @@ func (c *cache) evict() (victims []*entry) {
 	return victims
 }
 
-// content waits for an acquired entry and gives its bytes. They are want bytes: what one manifest says of a chunk need not be what another one did, which had it
-// fetched.
+// content waits for an acquired entry and gives its bytes. They are want bytes: what one manifest says of a chunk
+// need not be what another one did, which had it fetched.
 func (e *entry) content(ctx context.Context, want uint32) ([]byte, error) {
 	if err := e.wait(ctx); err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package index
+package reading
 
 import (
 	"container/list"
@@ -13,7 +13,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
-// segmentCacheBytes bounds the decoded segments in memory. Sequential readers need one segment a file; this keeps some hundred files of average runs.
+// segmentCacheBytes bounds the decoded segments in memory. Sequential readers need one segment a file; this keeps
+// some hundred files of average runs.
 const segmentCacheBytes = 32 << 20
 
 // segmentCache keeps decoded segments, least recently used ones leaving first. The zero value is ready.
@@ -24,7 +25,8 @@ type segmentCache struct {
 	bytes int
 }
 
-// segmentCost is what a segment takes in memory beside its runs and chunks, in bytes: key, places in list and map, and the structures.
+// segmentCost is what a segment takes in memory beside its runs and chunks, in bytes: key, places in list and map,
+// and the structures.
 const segmentCost = 400
 
 type cachedSegment struct {
@@ -46,7 +48,7 @@ type lookedUp struct {
 }
 
 // where gives the location of a chunk of the segment, the zero one when it is to be looked up.
-func (s *Store) where(seg *segment, i int32) pack.Loc {
+func (s *Reader) where(seg *segment, i int32) pack.Loc {
 	if l := seg.locs.Load(); l != nil && l.moves == s.chunks.CountMoves() {
 		return l.locs[i]
 	}
@@ -83,7 +85,7 @@ func (c *segmentCache) add(key string, seg *segment) {
 }
 
 // segment gives a committed segment, decoded.
-func (s *Store) segment(key string) (*segment, error) {
+func (s *Reader) segment(key string) (*segment, error) {
 	if seg := s.segs.get(key); seg != nil {
 		return seg, nil
 	}
@@ -103,8 +105,9 @@ func (s *Store) segment(key string) (*segment, error) {
 	return seg, nil
 }
 
-// Locate looks up where the chunks of [off, off+n) are stored, all of a segment at a time, which takes less than half the time that it takes one by one. It
-// ends early when stop is closed. What cannot be found out is left to who reads it.
+// Locate looks up where the chunks of [off, off+n) are stored, all of a segment at a time, which takes less than
+// half the time that it takes one by one. It ends early when stop is closed. What cannot be found out is left to
+// who reads it.
 func (f *File) Locate(off, n int64, stop <-chan struct{}) {
 	for end := min(off+n, f.e.Size); off < end; {
 		select {

@@ -1,4 +1,4 @@
-package index
+package reading
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
@@ -13,15 +14,17 @@ import (
 	"github.com/gpucr/gpucr-fs/index/roots"
 )
 
-var errRemoved = errors.New("removed meanwhile")
+// ErrRemoved ends the walk over a checkpoint that was removed meanwhile.
+var ErrRemoved = errors.New("removed meanwhile")
 
-// walkSegments calls fn for every segment of every file of a checkpoint. Damage of the manifest goes to bad, which decides whether to go on; it names the file
-// where one is concerned. What is missing of a checkpoint that was removed meanwhile is none: the walk ends with
-// errRemoved. Segments are read past the cache: a walk over the whole store must not empty it.
-func (s *Store) walkSegments(ctx context.Context, r *roots.Root, pb *manifestpb.Checkpoint, fn func(*manifestpb.Entry, *manifest.Segment) error, bad func(file string, off int64, err error) error) error {
+// WalkSegments calls fn for every segment of every file of a checkpoint. Damage of the manifest goes to bad, which
+// decides whether to go on; it names the file where one is concerned. What is missing of a checkpoint that was
+// removed meanwhile is none: the walk ends with errRemoved. Segments are read past the cache: a walk over the whole
+// store must not empty it.
+func (s *Reader) WalkSegments(ctx context.Context, r *roots.Root, pb *manifestpb.Checkpoint, fn func(*manifestpb.Entry, *manifest.Segment) error, bad func(file string, off int64, err error) error) error {
 	c, err := s.load(r, pb)
 	if err != nil && s.roots.IsGone(r) {
-		return errRemoved
+		return ErrRemoved
 	}
 	if err != nil {
 		return bad("", 0, err)
@@ -33,7 +36,7 @@ func (s *Store) walkSegments(ctx context.Context, r *roots.Root, pb *manifestpb.
 			}
 			seg, err := s.readSegment(pb.Id, e, i)
 			if err != nil && s.roots.IsGone(r) {
-				return errRemoved
+				return ErrRemoved
 			}
 			if err != nil {
 				err = bad(e.Path, start, err)
@@ -49,7 +52,7 @@ func (s *Store) walkSegments(ctx context.Context, r *roots.Root, pb *manifestpb.
 }
 
 // readSegment gives segment i of an entry and checks that it is what the entry says.
-func (s *Store) readSegment(id string, e *manifestpb.Entry, i int) (*manifest.Segment, error) {
+func (s *Reader) readSegment(id string, e *manifestpb.Entry, i int) (*manifest.Segment, error) {
 	_, payload, err := s.chunks.DB.Meta(manifest.SegmentKey(id, e.Number, e.Segments[i]))
 	if errors.Is(err, keys.ErrMissing) {
 		return nil, fmt.Errorf("%w: a part of the manifest is missing", keys.ErrDamaged)
@@ -71,9 +74,9 @@ func (s *Store) readSegment(id string, e *manifestpb.Entry, i int) (*manifest.Se
 	return seg, nil
 }
 
-// locator looks up locations for walks over many manifests, which name the same chunks again and again. One goroutine.
-type locator struct {
-	s     *Store
+// Locator looks up locations for walks over many manifests, which name the same chunks again and again. One goroutine.
+type Locator struct {
+	s     *chunks.Store
 	slots []located // direct-mapped by id
 }
 
@@ -82,16 +85,31 @@ type located struct {
 	loc pack.Loc
 }
 
-func newLocator(s *Store) *locator { return &locator{s: s, slots: make([]located, 1<<16)} }
+// NewLocator gives a locator that has looked nothing up.
+func NewLocator(s *chunks.Store) *Locator { return &Locator{s: s, slots: make([]located, 1<<16)} }
 
-func (l *locator) locate(id chunk.ID) (pack.Loc, error) {
+// Locate gives the location of a chunk that a manifest names.
+func (l *Locator) Locate(id chunk.ID) (pack.Loc, error) {
 	slot := &l.slots[int(id[0])|int(id[1])<<8]
 	if slot.id == id {
 		return slot.loc, nil
 	}
-	loc, err := l.s.chunks.Locate(id)
+	loc, err := l.s.Locate(id)
 	if err == nil {
 		*slot = located{id, loc}
 	}
 	return loc, err
+}
+
+// InlineBytes gives how many bytes of a checkpoint lie in its table of files.
+func (s *Reader) InlineBytes(r *roots.Root, pb *manifestpb.Checkpoint) (int64, error) {
+	c, err := s.load(r, pb)
+	if err != nil {
+		return 0, err
+	}
+	var n int64
+	for _, e := range c.entries {
+		n += int64(len(e.Inline))
+	}
+	return n, nil
 }
