@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/reading"
 )
@@ -162,7 +163,7 @@ func (b *besideModel) damage(s *Store, r *rand.Rand) error {
 // write makes a checkpoint by several writers, and seals it or gives it up while they write.
 func (b *besideModel) write(s *Store, r *rand.Rand, name string) {
 	ctx := context.Background()
-	d, err := s.Create(ctx, name, CreateOptions{Tags: []string{fmt.Sprint("tag", r.IntN(3))}})
+	d, err := s.Create(ctx, name, drafts.CreateOptions{Tags: []string{fmt.Sprint("tag", r.IntN(3))}})
 	if err != nil {
 		b.t.Errorf("create: %v", err)
 		return

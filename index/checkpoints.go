@@ -70,3 +70,9 @@ func (s *Store) Latest() (*Checkpoint, error) { return s.reading.Latest() }
 func (s *Store) Diff(ctx context.Context, a, b string) ([]FileDiff, error) {
 	return s.reading.Diff(ctx, a, b)
 }
+
+// Create opens a new checkpoint for writing. Class Exists when the name is taken, by an incomplete one too, Invalid
+// for names that ValidName refuses.
+func (s *Store) Create(ctx context.Context, name string, o CreateOptions) (*Draft, error) {
+	return s.drafts.Create(ctx, name, o)
+}

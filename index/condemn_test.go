@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
@@ -33,7 +34,7 @@ func TestLostChunksAreNotSealed(t *testing.T) {
 	files := map[string][]byte{"pages-1.img": memory(1, 6<<20)}
 	kept := map[string][]byte{"pages-1.img": memory(2, 6<<20)}
 	write(t, s, "kept", kept)
-	d, err := s.Create(t.Context(), "lost", CreateOptions{})
+	d, err := s.Create(t.Context(), "lost", drafts.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,11 +78,11 @@ func TestLostChunksAreNotSealed(t *testing.T) {
 func TestDraftsWithoutLostChunksAreSealed(t *testing.T) {
 	s, fail := faultyStore(t)
 	files := map[string][]byte{"pages-1.img": memory(1, 3<<20)}
-	a, err := s.Create(t.Context(), "a", CreateOptions{})
+	a, err := s.Create(t.Context(), "a", drafts.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := s.Create(t.Context(), "b", CreateOptions{})
+	b, err := s.Create(t.Context(), "b", drafts.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +116,7 @@ func TestFailedCommitsAreTakenBack(t *testing.T) {
 	for _, name := range []string{"kept", "tagged"} {
 		write(t, s, name, kept)
 	}
-	d, err := s.Create(t.Context(), "sealed", CreateOptions{})
+	d, err := s.Create(t.Context(), "sealed", drafts.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/index/chunks"
+	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
 )
 
@@ -26,7 +27,7 @@ func smallDisk(t *testing.T, size string) string {
 // writeUntilFull writes random bytes into a draft until that fails.
 func writeUntilFull(t *testing.T, s *Store, name string) error {
 	t.Helper()
-	d, err := s.Create(t.Context(), name, CreateOptions{})
+	d, err := s.Create(t.Context(), name, drafts.CreateOptions{})
 	if err != nil {
 		return err
 	}
@@ -141,7 +142,7 @@ func TestCutIndex(t *testing.T) {
 			s := openTestStore(t, dir, testOptions(t))
 			kept := map[string][]byte{"pages-1.img": memory(1, 24<<20)}
 			write(t, s, "kept", kept)
-			d, err := s.Create(t.Context(), "begun", CreateOptions{})
+			d, err := s.Create(t.Context(), "begun", drafts.CreateOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 )
@@ -21,7 +22,7 @@ func TestLabels(t *testing.T) {
 		return map[string]string{"command": string(b), "host": "from the images", "BAD KEY": "x", "bad": "line\nbreak"}
 	}
 	s := newTestStore(t, o)
-	d, err := s.Create(t.Context(), "a", CreateOptions{Labels: map[string]string{"host": "node-7"}})
+	d, err := s.Create(t.Context(), "a", drafts.CreateOptions{Labels: map[string]string{"host": "node-7"}})
 	if err != nil {
 		t.Fatal(err)
 	}

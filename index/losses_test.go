@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/index/chunks"
+	"github.com/gpucr/gpucr-fs/index/drafts"
 )
 
 // TestLostWhileBurying: gc can't journal what is dead, and the pack is given up with what an open draft wrote there. The
@@ -18,7 +19,7 @@ func TestLostWhileBurying(t *testing.T) {
 		t.Fatal(err)
 	}
 	files := map[string][]byte{"f": memory(2, 1<<20)}
-	d := create(t, s, "draft", CreateOptions{})
+	d := create(t, s, "draft", drafts.CreateOptions{})
 	s.hooks.marked = func() { // behind the commit of gc, before it buries
 		fill(t, d, files)
 		settled(t, d)
@@ -48,7 +49,7 @@ func TestLostWhileMovingKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	files := map[string][]byte{"f": memory(2, 1<<20)}
-	d := create(t, s, "draft", CreateOptions{})
+	d := create(t, s, "draft", drafts.CreateOptions{})
 	moved := false
 	s.chunks.Hooks.Moving = func() {
 		fill(t, d, files)
@@ -126,7 +127,7 @@ func TestListedTwiceIsNotLost(t *testing.T) {
 
 // mustBeLost: the draft is refused, and what it held is stored anew when it comes by again. It gives the store, opened
 // again.
-func mustBeLost(t *testing.T, s *Store, d *Draft, files map[string][]byte) *Store {
+func mustBeLost(t *testing.T, s *Store, d *drafts.Draft, files map[string][]byte) *Store {
 	t.Helper()
 	if _, err := d.Seal(t.Context()); err == nil {
 		t.Error("a draft was sealed whose chunks are lost")

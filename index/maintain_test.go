@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/index/chunks"
+	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/roots"
 )
@@ -80,7 +81,7 @@ func TestGCSparesDraftsAndOpenFiles(t *testing.T) {
 	old := map[string][]byte{"pages-1.img": memory(1, 10<<20)}
 	write(t, s, "old", old)
 	f := openFile(t, s, "old", "pages-1.img")
-	d, err := s.Create(ctx, "new", CreateOptions{})
+	d, err := s.Create(ctx, "new", drafts.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +115,7 @@ func TestIncompleteIsListedAndCollected(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	ctx := context.Background()
 	write(t, s, "whole", map[string][]byte{"f": memory(1, 3<<20)})
-	d, err := s.Create(ctx, "half", CreateOptions{})
+	d, err := s.Create(ctx, "half", drafts.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +128,7 @@ func TestIncompleteIsListedAndCollected(t *testing.T) {
 	if len(names) != 2 || names[1].Name != "half" || names[1].State != roots.Incomplete {
 		t.Errorf("%+v", names)
 	}
-	if _, err := s.Create(ctx, "half", CreateOptions{}); fault.ClassOf(err) != fault.Exists {
+	if _, err := s.Create(ctx, "half", drafts.CreateOptions{}); fault.ClassOf(err) != fault.Exists {
 		t.Errorf("%v", err)
 	}
 	res, err := s.GC(ctx, GCOptions{})
@@ -354,7 +355,7 @@ func TestTagsWhileOthersRead(t *testing.T) {
 		})
 	}
 	for _, name := range []string{"a", "a", "b"} {
-		prefix := fmt.Sprint(name, "-", newID())
+		prefix := fmt.Sprint(name, "-", rand.Uint64())
 		taggers.Go(func() {
 			for i := range 10 {
 				if err := s.Tag(ctx, name, []string{fmt.Sprint(prefix, i)}, nil); err != nil {

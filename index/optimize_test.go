@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
+	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/reading"
@@ -107,7 +108,7 @@ func TestOptimizeLeavesTheRest(t *testing.T) {
 	noise := make([]byte, 4<<20)
 	rand.NewChaCha8([32]byte{9}).Read(noise)
 	write(t, s, "noise", map[string][]byte{"pages-1.img": noise})
-	d := create(t, s, "draft", CreateOptions{})
+	d := create(t, s, "draft", drafts.CreateOptions{})
 	fill(t, d, map[string][]byte{"pages-1.img": heap(3, 4<<20)})
 	if res := mustOptimize(t, s, OptimizeOptions{}); res.Rewritten != 0 || res.Skipped != res.Chunks {
 		t.Errorf("%+v", res)
@@ -225,7 +226,7 @@ func TestDraftsKeepMovedChunks(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	files := map[string][]byte{"pages-1.img": heap(7, 3<<20)}
 	write(t, s, "old", files)
-	d := create(t, s, "new", CreateOptions{})
+	d := create(t, s, "new", drafts.CreateOptions{})
 	fill(t, d, files)
 	f, err := d.Create("pages-2.img", 0o600) // still open: its chunks are on their way
 	if err != nil {

@@ -10,13 +10,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
 // sealAndCompare seals d, whose only file is p, and holds it against the model: read, collected, read again by another process.
-func sealAndCompare(t *testing.T, s *Store, d *Draft, p string, model []byte) {
+func sealAndCompare(t *testing.T, s *Store, d *drafts.Draft, p string, model []byte) {
 	t.Helper()
 	if _, err := d.Seal(t.Context()); err != nil {
 		t.Fatal(err)
@@ -85,9 +86,9 @@ func TestOverwritesAtOnePlace(t *testing.T) {
 	}
 }
 
-func draftFile(t *testing.T, s *Store, name, p string) (*Draft, *DraftFile) {
+func draftFile(t *testing.T, s *Store, name, p string) (*drafts.Draft, *drafts.DraftFile) {
 	t.Helper()
-	d, err := s.Create(t.Context(), name, CreateOptions{})
+	d, err := s.Create(t.Context(), name, drafts.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,9 +129,7 @@ func TestOverwritesEverywhere(t *testing.T) {
 					_, err = f.WriteAt(p, int64(len(model)))
 					model = append(model, p...)
 				case k < 10:
-					f.n.mu.Lock()
-					err = f.n.content.closeEdited(r.IntN(1 << 14)) // as if more had been overwritten than is kept
-					f.n.mu.Unlock()
+					err = f.CloseEdited(r.IntN(1 << 14)) // as if more had been overwritten than is kept
 				case k < 100:
 					n = min(n*10, len(model)-off)
 					clear(model[off : off+n])
@@ -154,7 +153,7 @@ func TestOverwritesEverywhere(t *testing.T) {
 					}
 				}
 			}
-			if n := len(f.n.content.closed); n < 2 {
+			if n, _ := f.Segments(); n < 2 {
 				t.Errorf("only %d segments: no limit was met", n)
 			}
 			if err := f.Close(); err != nil {
@@ -181,7 +180,7 @@ func TestHolesAreRuns(t *testing.T) {
 	if err := f.PunchHole(5, size-10); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(f.n.content.tail.Runs); n > 3 {
+	if _, n := f.Segments(); n > 3 {
 		t.Errorf("%d runs", n)
 	}
 	want := []byte("somet\x00\x00\x00")
@@ -269,13 +268,16 @@ func TestWhatCannotBeReadIsRefused(t *testing.T) {
 		"no target":        d.Symlink("", "l"),
 		"renamed too long": d.Rename("f", long),
 		"renamed too deep": d.Rename("m", deep+"m"),
-		"tag no name":      func() error { _, err := s.Create(t.Context(), "b", CreateOptions{Tags: []string{"../x"}}); return err }(),
+		"tag no name": func() error {
+			_, err := s.Create(t.Context(), "b", drafts.CreateOptions{Tags: []string{"../x"}})
+			return err
+		}(),
 		"more tags": func() error {
 			tags := make([]string, manifest.MaxTags+1)
 			for i := range tags {
 				tags[i] = fmt.Sprint("t", i)
 			}
-			_, err := s.Create(t.Context(), "b", CreateOptions{Tags: tags})
+			_, err := s.Create(t.Context(), "b", drafts.CreateOptions{Tags: tags})
 			return err
 		}(),
 	} {

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/index/chunks"
+	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -103,7 +104,7 @@ func killedChild(dir string) error {
 		return err
 	}
 	for _, name := range []string{"second", "begun"} {
-		d, err := s.Create(context.Background(), name, CreateOptions{})
+		d, err := s.Create(context.Background(), name, drafts.CreateOptions{})
 		if err != nil {
 			return err
 		}
@@ -299,7 +300,7 @@ func TestReadOnly(t *testing.T) {
 func mustRefuseToWrite(t *testing.T, s *Store) {
 	t.Helper()
 	for what, call := range map[string]func() error{
-		"create":   func() error { _, err := s.Create(t.Context(), "new", CreateOptions{}); return err },
+		"create":   func() error { _, err := s.Create(t.Context(), "new", drafts.CreateOptions{}); return err },
 		"remove":   func() error { return s.Remove(t.Context(), []string{"first"}) },
 		"tag":      func() error { return s.Tag(t.Context(), "first", []string{"golden"}, nil) },
 		"rename":   func() error { return s.Rename(t.Context(), "first", "renamed") },

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/reading"
 )
 
@@ -56,7 +57,7 @@ func TestCutsComeOutAsIfKnownBefore(t *testing.T) {
 		}
 		s := newTestStore(t, o)
 
-		before, err := s.Create(t.Context(), "before", CreateOptions{})
+		before, err := s.Create(t.Context(), "before", drafts.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,7 +65,7 @@ func TestCutsComeOutAsIfKnownBefore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.n.content.cuts = slices.Clone(cuts)
+		f.CutAt(slices.Clone(cuts))
 		if _, err := f.WriteAt(content, 0); err != nil {
 			t.Fatal(err)
 		}

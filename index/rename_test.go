@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
 )
 
@@ -16,7 +17,7 @@ func TestRename(t *testing.T) {
 	if err := s.Tag(t.Context(), "a", []string{"golden"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	child, err := s.Create(t.Context(), "child", CreateOptions{})
+	child, err := s.Create(t.Context(), "child", drafts.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +98,7 @@ func TestRenameBesideOthers(t *testing.T) {
 			})
 		}
 		wg.Go(func() {
-			d, err := s.Create(t.Context(), name, CreateOptions{})
+			d, err := s.Create(t.Context(), name, drafts.CreateOptions{})
 			if err == nil {
 				won <- 3
 				err = d.Abort()

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/roots"
 )
 
@@ -93,7 +94,7 @@ func buildScale(t testing.TB, n int) (dir string) {
 	}
 	buf := make([]byte, 1<<20)
 	for _, name := range []string{"keep", "gone"} {
-		d, err := s.Create(t.Context(), name, CreateOptions{})
+		d, err := s.Create(t.Context(), name, drafts.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

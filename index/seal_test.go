@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/gpucr/gpucr-fs/index/chunks"
+	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/roots"
@@ -33,7 +34,7 @@ func TestTagBesideRemove(t *testing.T) {
 		t.Fatal(err)
 	}
 	join()
-	s.hooks, s.roots.Hooks, s.chunks.Hooks = hooks{}, roots.Hooks{}, chunks.Hooks{}
+	s.hooks, s.drafts.Hooks, s.roots.Hooks, s.chunks.Hooks = hooks{}, drafts.Hooks{}, roots.Hooks{}, chunks.Hooks{}
 	for range 2 {
 		if _, err := s.Checkpoint("a"); fault.ClassOf(err) != fault.NotFound {
 			t.Errorf("a is removed, and: %v", err)
@@ -90,17 +91,17 @@ func TestTagBesideRemoveManyTimes(t *testing.T) {
 
 // TestWritesWhileSealing: a write that is acknowledged is in what is sealed.
 func TestWritesWhileSealing(t *testing.T) {
-	for name, change := range map[string]func(f *DraftFile) error{
-		"write":    func(f *DraftFile) error { _, err := f.WriteAt([]byte("late"), 10); return err },
-		"append":   func(f *DraftFile) error { _, err := f.WriteAt([]byte("late"), f.Size()); return err },
-		"truncate": func(f *DraftFile) error { return f.Truncate(7) },
-		"punch":    func(f *DraftFile) error { return f.PunchHole(0, 5000) },
+	for name, change := range map[string]func(f *drafts.DraftFile) error{
+		"write":    func(f *drafts.DraftFile) error { _, err := f.WriteAt([]byte("late"), 10); return err },
+		"append":   func(f *drafts.DraftFile) error { _, err := f.WriteAt([]byte("late"), f.Size()); return err },
+		"truncate": func(f *drafts.DraftFile) error { return f.Truncate(7) },
+		"punch":    func(f *drafts.DraftFile) error { return f.PunchHole(0, 5000) },
 	} {
 		for _, size := range []int{100, 300000} {
 			t.Run(fmt.Sprint(name, size), func(t *testing.T) {
 				s := newTestStore(t, testOptions(t))
 				content := memory(3, size)
-				d := create(t, s, "a", CreateOptions{})
+				d := create(t, s, "a", drafts.CreateOptions{})
 				fill(t, d, map[string][]byte{"f": content})
 				f, err := d.Open("f")
 				if err != nil {
@@ -108,7 +109,7 @@ func TestWritesWhileSealing(t *testing.T) {
 				}
 				var failed error
 				join := func() {}
-				s.hooks.sealing = func() { join = beside(func() { failed = change(f) }) }
+				s.drafts.Hooks.Sealing = func() { join = beside(func() { failed = change(f) }) }
 				mustSeal(t, d)
 				join()
 				if failed == nil {
@@ -169,8 +170,8 @@ func tagsOf(t testing.TB, s *Store) map[string][]string {
 func TestATagNamesOneCheckpoint(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	ctx := t.Context()
-	a := create(t, s, "a", CreateOptions{Tags: []string{"nightly", "first"}})
-	b := create(t, s, "b", CreateOptions{Tags: []string{"nightly"}})
+	a := create(t, s, "a", drafts.CreateOptions{Tags: []string{"nightly", "first"}})
+	b := create(t, s, "b", drafts.CreateOptions{Tags: []string{"nightly"}})
 	mustSeal(t, a)
 	if c, err := s.Checkpoint("nightly"); err != nil || c.Info().Name != "a" {
 		t.Errorf("a draft stands in the way of a sealed one: %v", err)
@@ -195,12 +196,12 @@ func TestATagNamesOneCheckpoint(t *testing.T) {
 		name string
 		tags []string
 	}{{"nightly", nil}, {"c", []string{"b"}}, {"c", []string{"c"}}} {
-		if _, err := s.Create(ctx, tc.name, CreateOptions{Tags: tc.tags}); fault.ClassOf(err) != fault.Exists || fault.HintOf(err) == "" {
+		if _, err := s.Create(ctx, tc.name, drafts.CreateOptions{Tags: tc.tags}); fault.ClassOf(err) != fault.Exists || fault.HintOf(err) == "" {
 			t.Errorf("%s with tags %v: %v", tc.name, tc.tags, err)
 		}
 	}
 	// A draft's tag is its own until it is sealed; a draft that is given up takes nothing.
-	c := create(t, s, "c", CreateOptions{Tags: []string{"nightly"}})
+	c := create(t, s, "c", drafts.CreateOptions{Tags: []string{"nightly"}})
 	if err := s.Tag(ctx, "a", []string{"nightly"}, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +252,7 @@ func TestCloseBesideWork(t *testing.T) {
 	for range 10 {
 		s := newTestStore(t, testOptions(t))
 		write(t, s, "a", map[string][]byte{"f": memory(1, 2<<20)})
-		d := create(t, s, "b", CreateOptions{})
+		d := create(t, s, "b", drafts.CreateOptions{})
 		f, err := d.Create("f", 0o600)
 		if err != nil {
 			t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/arena"
 	"github.com/gpucr/gpucr-fs/index/chunks"
+	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
@@ -28,6 +29,7 @@ const _ = uint(pack.MaxValue - manifest.MaxRecord)
 
 // Store is an open store. It is safe for concurrent use.
 type Store struct {
+	drafts  *drafts.Writer
 	reading *reading.Reader
 	roots   *roots.Set
 	chunks  *chunks.Store
@@ -36,7 +38,6 @@ type Store struct {
 	o       Options
 	log     *slog.Logger
 	lock    io.Closer
-	stats   counters
 
 	gcMu *semaphore.Weighted // one collection or verification at a time; whoever waits may give up
 
@@ -53,12 +54,7 @@ type hooks struct {
 	placed  chunks.Hook // optimize has written slots anew, and nobody knows of them
 	checked chunks.Hook // optimize has read them back, and is about to commit
 	moved   chunks.Hook // the index knows them
-	sealing chunks.Hook // the files of a draft are in their manifests, the root record is not written
 	clock   *clock      // of verifications
-}
-
-type counters struct {
-	written, zero atomic.Int64
 }
 
 // Open opens the store at dir for reading and writing; one process at a time (Class InUse, with the holder in the text). It finishes what a crash left undone. Class
@@ -179,6 +175,9 @@ func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set)
 	}
 	s.roots = roots.New(s.chunks, roots.Options{Dir: dir, Logger: o.Logger, FreeFloor: o.FreeFloor})
 	s.reading = reading.New(s.chunks, s.roots, reading.Options{Dir: dir, CacheSize: o.CacheSize - spares, OnRead: o.OnRead})
+	s.drafts = drafts.New(s.chunks, s.roots, s.reading, drafts.Options{
+		Logger: o.Logger, Params: config.Chunk, Policy: policies[o.Compression], Cuts: o.Cuts, Labels: o.Labels,
+	})
 	s.life, s.endLife = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -244,10 +243,10 @@ func (s *Store) Config() Config { return s.config }
 // Stats gives live counters.
 func (s *Store) Stats() Stats {
 	free, _ := s.chunks.Packs.Free() // 0 where the file system does not say
-	c, w, in := &s.reading.Counts, &s.stats, &s.chunks.Counts
+	c, w, in := &s.reading.Counts, &s.drafts.Counts, &s.chunks.Counts
 	return Stats{
-		Hits: c.Hits.Load(), Misses: c.Misses.Load(), BytesRead: c.Read.Load(), BytesFetched: c.Fetched.Load(), BytesWritten: w.written.Load(),
-		BytesStored: in.Stored.Load(), ChunksNew: in.New.Load(), ChunksDup: in.Dup.Load(), ZeroBytes: w.zero.Load(),
+		Hits: c.Hits.Load(), Misses: c.Misses.Load(), BytesRead: c.Read.Load(), BytesFetched: c.Fetched.Load(), BytesWritten: w.Written.Load(),
+		BytesStored: in.Stored.Load(), ChunksNew: in.New.Load(), ChunksDup: in.Dup.Load(), ZeroBytes: w.Zero.Load(),
 		CacheBytes: s.reading.CacheBytes(), Errors: c.Errors.Load(), OpenDrafts: int64(s.roots.Writers()), FreeBytes: free,
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/arena"
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/reading"
 )
@@ -96,7 +97,7 @@ func memory(seed uint64, n int) []byte {
 
 func write(t testing.TB, s *Store, name string, files map[string][]byte) {
 	t.Helper()
-	d, err := s.Create(t.Context(), name, CreateOptions{})
+	d, err := s.Create(t.Context(), name, drafts.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +107,7 @@ func write(t testing.TB, s *Store, name string, files map[string][]byte) {
 	}
 }
 
-func fill(t testing.TB, d *Draft, files map[string][]byte) {
+func fill(t testing.TB, d *drafts.Draft, files map[string][]byte) {
 	t.Helper()
 	for p, content := range files {
 		f, err := d.Create(p, 0o644)
@@ -195,7 +196,7 @@ func TestRoundTrip(t *testing.T) {
 
 func TestFSView(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
-	d, err := s.Create(t.Context(), "a", CreateOptions{})
+	d, err := s.Create(t.Context(), "a", drafts.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +239,7 @@ func TestRandomWrites(t *testing.T) {
 			if seed%2 == 1 {
 				name = "amdgpu-pages-1-0001.img"
 			}
-			d, err := s.Create(t.Context(), "a", CreateOptions{})
+			d, err := s.Create(t.Context(), "a", drafts.CreateOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -310,7 +311,7 @@ func TestRandomWrites(t *testing.T) {
 
 func TestSparseFile(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
-	d, err := s.Create(t.Context(), "a", CreateOptions{})
+	d, err := s.Create(t.Context(), "a", drafts.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -340,11 +341,11 @@ func TestSparseFile(t *testing.T) {
 func TestDraftStates(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	ctx := context.Background()
-	d, err := s.Create(ctx, "a", CreateOptions{Tags: []string{"nightly"}})
+	d, err := s.Create(ctx, "a", drafts.CreateOptions{Tags: []string{"nightly"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Create(ctx, "a", CreateOptions{}); fault.ClassOf(err) != fault.Exists {
+	if _, err := s.Create(ctx, "a", drafts.CreateOptions{}); fault.ClassOf(err) != fault.Exists {
 		t.Errorf("a second of the name: %v", err)
 	}
 	if _, err := s.Checkpoint("a"); fault.ClassOf(err) != fault.InUse {
@@ -364,17 +365,17 @@ func TestDraftStates(t *testing.T) {
 		t.Errorf("written after sealing: %v", err)
 	}
 	f.Close()
-	for _, ref := range []string{"a", "nightly", d.id[:6]} {
+	for _, ref := range []string{"a", "nightly", idOf(t, s, "a")[:6]} {
 		if _, err := s.Checkpoint(ref); err != nil {
 			t.Errorf("%s: %v", ref, err)
 		}
 	}
 	for _, name := range []string{"", ".", "..", ".hidden", "a/b", "../x", "x\x00", string(make([]byte, 200)), "a,b", "a b", "a\nb", "+a", "ä", "a\x7f", "a*", "a\\b"} {
-		if _, err := s.Create(ctx, name, CreateOptions{}); fault.ClassOf(err) != fault.Invalid {
+		if _, err := s.Create(ctx, name, drafts.CreateOptions{}); fault.ClassOf(err) != fault.Invalid {
 			t.Errorf("name %q: %v", name, err)
 		}
 	}
-	e, err := s.Create(ctx, "b", CreateOptions{})
+	e, err := s.Create(ctx, "b", drafts.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
+	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/reading"
@@ -295,3 +296,15 @@ type Extent = reading.Extent
 
 // FileDiff says what one file of two checkpoints has in common; see [reading.FileDiff].
 type FileDiff = reading.FileDiff
+
+// Draft is a checkpoint being written; see [drafts.Draft].
+type Draft = drafts.Draft
+
+// DraftFile is an open file of a Draft; see [drafts.DraftFile].
+type DraftFile = drafts.DraftFile
+
+// CreateOptions of a new checkpoint; see [drafts.CreateOptions].
+type CreateOptions = drafts.CreateOptions
+
+// Attr are changes of metadata; see [drafts.Attr].
+type Attr = drafts.Attr

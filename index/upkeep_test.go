@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
+	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -44,7 +45,7 @@ func rebuilt(t testing.TB, s *Store) *Store {
 	return openTestStore(t, s.dir, s.o)
 }
 
-func create(t testing.TB, s *Store, name string, o CreateOptions) *Draft {
+func create(t testing.TB, s *Store, name string, o drafts.CreateOptions) *drafts.Draft {
 	t.Helper()
 	d, err := s.Create(t.Context(), name, o)
 	if err != nil {
@@ -53,7 +54,7 @@ func create(t testing.TB, s *Store, name string, o CreateOptions) *Draft {
 	return d
 }
 
-func mustSeal(t testing.TB, d *Draft) {
+func mustSeal(t testing.TB, d *drafts.Draft) {
 	t.Helper()
 	if _, err := d.Seal(context.Background()); err != nil {
 		t.Error(err)
@@ -61,10 +62,14 @@ func mustSeal(t testing.TB, d *Draft) {
 }
 
 // settled waits until all that a draft was given is stored.
-func settled(t testing.TB, d *Draft) {
+func settled(t testing.TB, d *drafts.Draft) {
 	t.Helper()
-	for p := range d.nodes {
-		f, err := d.Open(p)
+	list, err := d.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range list {
+		f, err := d.Open(e.Path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +86,7 @@ func TestGCSparesSlotsOfAnAbortedDraft(t *testing.T) {
 	write(t, s, "old", map[string][]byte{"f": memory(1, 1<<20)})
 	files := map[string][]byte{"pages-1.img": memory(2, 40<<20)}
 	s.hooks.marked = func() {
-		d := create(t, s, "draft", CreateOptions{})
+		d := create(t, s, "draft", drafts.CreateOptions{})
 		fill(t, d, files)
 		settled(t, d)
 		if err := d.Abort(); err != nil {
@@ -106,7 +111,7 @@ func TestGCSparesSlotsOfAnAbortedDraft(t *testing.T) {
 func TestGCSparesWhatIsBeingCommitted(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	files := map[string][]byte{"pages-1.img": memory(2, 3<<20)}
-	d := create(t, s, "draft", CreateOptions{})
+	d := create(t, s, "draft", drafts.CreateOptions{})
 	fill(t, d, files)
 	if err := d.Abort(); err != nil {
 		t.Fatal(err)
@@ -139,7 +144,7 @@ func TestRecentChunksAreForgotten(t *testing.T) {
 		}
 	}
 	files := map[string][]byte{"f": memory(1, 4<<20)}
-	d := create(t, s, "a", CreateOptions{})
+	d := create(t, s, "a", drafts.CreateOptions{})
 	fill(t, d, files)
 	if err := d.Abort(); err != nil {
 		t.Fatal(err)
@@ -165,11 +170,11 @@ func TestCommitWhileGCRewritesAJournal(t *testing.T) {
 		}
 	}
 	files := map[string][]byte{"pages-1.img": memory(2, 40<<20)}
-	var d *Draft
+	var d *drafts.Draft
 	var rewritten []uint32
 	join := func() {}
 	s.hooks.marked = func() {
-		d = create(t, s, "new", CreateOptions{})
+		d = create(t, s, "new", drafts.CreateOptions{})
 		fill(t, d, files)
 		settled(t, d)
 	}
@@ -303,7 +308,7 @@ func TestDamageThatHasGone(t *testing.T) {
 func TestDamagedSlotNotYetIndexed(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	files := map[string][]byte{"f": memory(1, 2<<20)}
-	d := create(t, s, "a", CreateOptions{})
+	d := create(t, s, "a", drafts.CreateOptions{})
 	fill(t, d, files)
 	settled(t, d)
 	if len(s.chunks.RecentChunks()) == 0 {

@@ -1,4 +1,4 @@
-package index
+package drafts
 
 import (
 	"errors"
@@ -12,7 +12,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index/manifest"
 )
 
-// This file is the part of content that goes back: reading, overwriting and truncating what was written. CRIU does none of it; runc, tar and stdio may.
+// This file is the part of content that goes back: reading, overwriting and truncating what was written. CRIU does
+// none of it; runc, tar and stdio may.
 
 // quiesce makes the segments readable: the chunk being built is cut, all are stored.
 func (c *content) quiesce() error {
@@ -104,7 +105,7 @@ func (c *content) writeAt(p []byte, off int64) error {
 		}
 	}
 	for len(p) > 0 && off < c.done {
-		k := min(int64(len(p)), c.done-off, int64(c.s.config.Chunk.Max))
+		k := min(int64(len(p)), c.done-off, int64(c.s.o.Params.Max))
 		if err := c.patch(p[:k], off); err != nil {
 			return err
 		}
@@ -152,7 +153,7 @@ func (c *content) replace(i int, seg *manifest.Segment, rel int64, buf []byte) e
 	for pos := 0; pos < len(buf); {
 		zero := chunk.IsZero(buf[pos:min(pos+chunk.PageSize, len(buf))])
 		end := pos
-		for end < len(buf) && end-pos < c.s.config.Chunk.Max && chunk.IsZero(buf[end:min(end+chunk.PageSize, len(buf))]) == zero {
+		for end < len(buf) && end-pos < c.s.o.Params.Max && chunk.IsZero(buf[end:min(end+chunk.PageSize, len(buf))]) == zero {
 			end = min(end+chunk.PageSize, len(buf))
 		}
 		run := manifest.Run{Start: rel + int64(pos), Len: int64(end - pos), Chunk: manifest.ZeroRun}
@@ -189,8 +190,9 @@ const (
 	maxEdits = 1 << 17
 )
 
-// put puts runs, which follow each other from rel on, in place of what segment i has there. Chunks that no run uses any more go after a while, and a segment that has
-// grown too large is split: however often a place is overwritten, what the reader allows is kept to.
+// put puts runs, which follow each other from rel on, in place of what segment i has there. Chunks that no run uses
+// any more go after a while, and a segment that has grown too large is split: however often a place is overwritten,
+// what the reader allows is kept to.
 func (c *content) put(i int, seg *manifest.Segment, rel int64, runs []manifest.Run) error {
 	end := runs[len(runs)-1].Start + runs[len(runs)-1].Len
 	// A run on either side is looked at, too: what goes on in what is put there is joined with it.
@@ -261,7 +263,8 @@ func (c *content) closeEdits(old *draftSegment) error {
 	return nil
 }
 
-// punch zeroes [off, end), which lies within the file. Whole pages of segments become a run each, whatever their number.
+// punch zeroes [off, end), which lies within the file. Whole pages of segments become a run each, whatever their
+// number.
 func (c *content) punch(off, end int64) error {
 	if err := c.quiesce(); err != nil {
 		return err

@@ -1,4 +1,4 @@
-package index
+package drafts
 
 import (
 	"context"
@@ -31,7 +31,7 @@ type CreateOptions struct {
 
 // Draft is a checkpoint being written, safe for concurrent use. It is invisible to Checkpoint and Latest until Seal.
 type Draft struct {
-	s      *Store
+	s      *Writer
 	r      *roots.Root
 	id     string
 	name   string
@@ -64,12 +64,13 @@ type node struct {
 	content *content // of a regular file
 	handles int
 	removed bool // from its draft: the last handle discards it
-	sealed  bool
+	ended   bool
 	counted int // handles that are open files of the sealed checkpoint
 }
 
-// Create opens a new checkpoint for writing. Class Exists when the name is taken, by an incomplete one too, Invalid for names that ValidName refuses.
-func (s *Store) Create(_ context.Context, name string, o CreateOptions) (*Draft, error) {
+// Create opens a new checkpoint for writing. Class Exists when the name is taken, by an incomplete one too, Invalid
+// for names that ValidName refuses.
+func (s *Writer) Create(_ context.Context, name string, o CreateOptions) (*Draft, error) {
 	if err := s.chunks.MayWrite("create checkpoint"); err != nil {
 		return nil, err
 	}
@@ -87,7 +88,7 @@ func (s *Store) Create(_ context.Context, name string, o CreateOptions) (*Draft,
 	if err != nil {
 		return nil, fault.Classify(op, err)
 	}
-	d := &Draft{s: s, r: roots.NewRoot(pb), id: pb.Id, name: name, nodes: map[string]*node{}, policy: policies[s.o.Compression]}
+	d := &Draft{s: s, r: roots.NewRoot(pb), id: pb.Id, name: name, nodes: map[string]*node{}, policy: s.o.Policy}
 	d.losses, _ = s.chunks.LossesNow()
 	d.pins = s.chunks.NewPins()
 	if err := s.roots.Begin(op, d.r, d); err != nil {
@@ -164,8 +165,9 @@ func (d *Draft) make(p string, kind, perm fs.FileMode, target string) (*node, er
 	return n, nil
 }
 
-// headerLen is where the pages of a file begin. CRIU's amdgpu plugin writes an 8-byte payload size in front of raw pages; a cut behind it keeps them aligned, so that they dedupe
-// with the same pages elsewhere (plugins/amdgpu/amdgpu_plugin_util.c, write_img_file).
+// headerLen is where the pages of a file begin. CRIU's amdgpu plugin writes an 8-byte payload size in front of raw
+// pages; a cut behind it keeps them aligned, so that they dedupe with the same pages elsewhere
+// (plugins/amdgpu/amdgpu_plugin_util.c, write_img_file).
 func headerLen(p string) int64 {
 	if base := path.Base(p); strings.HasPrefix(base, "amdgpu-pages-") || strings.HasPrefix(base, "amdgpu-drm-pages-") {
 		return 8
@@ -173,7 +175,8 @@ func headerLen(p string) int64 {
 	return 0
 }
 
-// Create makes a new empty regular file and opens it; Class Exists if there is one. Parent directories must exist (Class NotFound).
+// Create makes a new empty regular file and opens it; Class Exists if there is one. Parent directories must exist
+// (Class NotFound).
 func (d *Draft) Create(p string, perm fs.FileMode) (*DraftFile, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -349,7 +352,8 @@ func (d *Draft) ReadDir(p string) ([]reading.FileInfo, error) {
 	return out, nil
 }
 
-// Abort gives the checkpoint up and removes its record; writes to files that are open fail from then on, Class ReadOnly. After Seal it does nothing.
+// Abort gives the checkpoint up and removes its record; writes to files that are open fail from then on, Class
+// ReadOnly. After Seal it does nothing.
 func (d *Draft) Abort() error {
 	d.mu.Lock()
 	if d.ended {
@@ -358,7 +362,7 @@ func (d *Draft) Abort() error {
 	}
 	d.ended = true
 	for _, n := range d.nodes {
-		n.seal(false)
+		n.end(false)
 		n.remove()
 	}
 	d.mu.Unlock()

@@ -1,4 +1,4 @@
-package index
+package drafts
 
 import (
 	"github.com/gpucr/gpucr-fs/index/manifest"
@@ -17,7 +17,8 @@ func (d *Draft) Relabel(change func(*manifestpb.Checkpoint) error) (done bool, e
 	return err == nil, err
 }
 
-// label adds what Options.Labels finds in the files of a draft to pb, where nobody has said otherwise. Call with d.mu held.
+// label adds what Options.Labels finds in the files of a draft to pb, where nobody has said otherwise. Call with
+// d.mu held.
 func (d *Draft) label(pb *manifestpb.Checkpoint) {
 	if d.s.o.Labels == nil {
 		return

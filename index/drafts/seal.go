@@ -1,4 +1,4 @@
-package index
+package drafts
 
 import (
 	"context"
@@ -57,7 +57,7 @@ func (d *Draft) Seal(ctx context.Context) (roots.Info, error) {
 			return fail(fmt.Errorf("%s: %w", p, err))
 		}
 	}
-	d.s.hooks.sealing.Run()
+	d.s.Hooks.Sealing.Run()
 	info, changed, err := w.finish()
 	if err != nil {
 		return fail(err)
@@ -177,7 +177,7 @@ func (w *sealWriter) finish() (info roots.Info, changed []string, err error) {
 	d.ended = true
 	handles := 0
 	for _, n := range d.nodes {
-		handles += n.seal(true)
+		handles += n.end(true)
 	}
 	return change.Done(handles), changed, nil
 }

@@ -1,4 +1,4 @@
-package index
+package drafts
 
 import (
 	"io"
@@ -13,11 +13,12 @@ import (
 	"github.com/gpucr/gpucr-fs/index/reading"
 )
 
-// This file cuts files of a draft where Options.Cuts says. What is in a file may be told by another one that is written after it, so this is done when everything
-// is there: before the checkpoint is sealed.
+// This file cuts files of a draft where Options.Cuts says. What is in a file may be told by another one that is
+// written after it, so this is done when everything is there: before the checkpoint is sealed.
 //
-// A chunk that no new cut divides is kept as it is. A cut changes the chunk around it and those after it, until the splitter cuts again where it cut before, which is
-// mostly the end of the next chunk: a few hundred KiB a cut are read back and stored anew, the rest costs nothing. What the old chunks leave is garbage, as that of any
+// A chunk that no new cut divides is kept as it is. A cut changes the chunk around it and those after it, until the
+// splitter cuts again where it cut before, which is mostly the end of the next chunk: a few hundred KiB a cut are
+// read back and stored anew, the rest costs nothing. What the old chunks leave is garbage, as that of any
 // overwritten file.
 
 // recut cuts every file at the offsets that Options.Cuts gives. Call with d.mu held.
@@ -28,7 +29,7 @@ func (d *Draft) recut() error {
 	cuts, err := d.s.o.Cuts(draftView{d})
 	if err != nil {
 		// Cuts make checkpoints smaller, not right: what cannot be understood is stored as it is.
-		d.s.log.Warn("files are cut by their content alone", "checkpoint", d.name, "error", err)
+		d.s.o.Logger.Warn("files are cut by their content alone", "checkpoint", d.name, "error", err)
 	}
 	for p, offs := range cuts {
 		n := d.nodes[p]
@@ -43,7 +44,8 @@ func (d *Draft) recut() error {
 	return nil
 }
 
-// recut replaces the content by one that is cut at offs, too. Its segments are kept under the given number, which no other node may have.
+// recut replaces the content by one that is cut at offs, too. Its segments are kept under the given number, which
+// no other node may have.
 func (n *node) recut(offs []int64, number uint32) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -62,7 +64,8 @@ func (n *node) recut(offs []int64, number uint32) error {
 	return old.s.chunks.PutLocal(gone)
 }
 
-// recut gives a content of the same bytes, cut at offs, too; nil if it is already. Offsets within a page are left out: a page is never split.
+// recut gives a content of the same bytes, cut at offs, too; nil if it is already. Offsets within a page are left
+// out: a page is never split.
 func (c *content) recut(offs []int64, number uint32) (*content, error) {
 	if err := c.quiesce(); err != nil {
 		return nil, err
@@ -76,7 +79,7 @@ func (c *content) recut(offs []int64, number uint32) (*content, error) {
 	if divides, err := c.divides(cuts); err != nil || !divides {
 		return nil, err
 	}
-	next := &content{s: c.s, draft: c.draft, number: number, pins: c.pins, policy: c.policy, base: c.base, cuts: cuts, split: chunk.NewSplitter(c.s.config.Chunk)}
+	next := &content{s: c.s, draft: c.draft, number: number, pins: c.pins, policy: c.policy, base: c.base, cuts: cuts, split: chunk.NewSplitter(c.s.o.Params)}
 	if err := c.copyTo(next); err != nil {
 		next.discard()
 		return nil, err
@@ -150,7 +153,7 @@ func (c *content) divides(cuts []int64) (bool, error) {
 
 // copyTo appends all whole pages of c to next, by reference where it can.
 func (c *content) copyTo(next *content) error {
-	buf, err := c.s.chunks.Arena.Get(c.s.config.Chunk.Max)
+	buf, err := c.s.chunks.Arena.Get(c.s.o.Params.Max)
 	if err != nil {
 		return err
 	}
@@ -192,7 +195,7 @@ func (c *content) copyTo(next *content) error {
 			return err
 		}
 	}
-	c.s.stats.zero.Add(-zeros) // they were counted when they came
+	c.s.Counts.Zero.Add(-zeros) // they were counted when they came
 	return nil
 }
 

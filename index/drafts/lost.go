@@ -1,4 +1,4 @@
-package index
+package drafts
 
 import (
 	"errors"
@@ -9,7 +9,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index/manifest"
 )
 
-// stillStored fails if chunks have been lost since the draft began and it refers to one. It gives how many losses it has seen. Call with d.mu held.
+// stillStored fails if chunks have been lost since the draft began and it refers to one. It gives how many losses
+// it has seen. Call with d.mu held.
 func (d *Draft) stillStored() (losses int, err error) {
 	s := d.s
 	losses, cause := s.chunks.LossesNow()

@@ -1,4 +1,4 @@
-package index
+package drafts
 
 import (
 	"github.com/gpucr/gpucr-fs/index/chunk"
@@ -8,10 +8,11 @@ import (
 
 // content is the bytes of one file of a draft. Its owner (node) serialises all calls.
 //
-// The file is [0, done) in segments plus page[:pageLen]: bytes that do not fill a page yet. The segments are the closed ones and the tail, which grows; the data of the
-// tail's last chunk is still in cur. Pages begin at base and every 4 KiB after it: the raw pages of an amdgpu image follow an 8-byte header.
+// The file is [0, done) in segments plus page[:pageLen]: bytes that do not fill a page yet. The segments are the
+// closed ones and the tail, which grows; the data of the tail's last chunk is still in cur. Pages begin at base and
+// every 4 KiB after it: the raw pages of an amdgpu image follow an 8-byte header.
 type content struct {
-	s      *Store
+	s      *Writer
 	draft  string // id of the checkpoint
 	number uint32
 	pins   *chunks.Pins
@@ -41,7 +42,7 @@ type draftSegment struct {
 
 func newContent(d *Draft, number uint32, base int64) *content {
 	s := d.s
-	return &content{s: s, draft: d.id, number: number, pins: d.pins, policy: d.policy, base: base, split: chunk.NewSplitter(s.config.Chunk)}
+	return &content{s: s, draft: d.id, number: number, pins: d.pins, policy: d.policy, base: base, split: chunk.NewSplitter(s.o.Params)}
 }
 
 func (c *content) size() int64 { return c.done + int64(c.pageLen) }
@@ -147,7 +148,7 @@ func (c *content) addZeroRun(n int64) error {
 		c.passCuts()
 		return nil
 	}
-	c.s.stats.zero.Add(n)
+	c.s.Counts.Zero.Add(n)
 	if c.split.Zero(int(n)) {
 		if err := c.cut(); err != nil {
 			return err
@@ -173,7 +174,7 @@ func (c *content) room(n int) error {
 	}
 	want := 64 << 10
 	if c.cur != nil || c.cut1 {
-		want = c.s.config.Chunk.Max
+		want = c.s.o.Params.Max
 	}
 	b, err := c.s.chunks.Arena.Get(want)
 	if err != nil {

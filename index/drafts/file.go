@@ -1,4 +1,4 @@
-package index
+package drafts
 
 import (
 	"context"
@@ -11,8 +11,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index/reading"
 )
 
-// DraftFile is an open file of a Draft, safe for concurrent use. Sequential writes stream through the splitter; writes elsewhere work and store the pages they touch
-// anew.
+// DraftFile is an open file of a Draft, safe for concurrent use. Sequential writes stream through the splitter;
+// writes elsewhere work and store the pages they touch anew.
 type DraftFile struct {
 	n      *node
 	path   string // when it was opened; for messages
@@ -43,11 +43,11 @@ func (n *node) discardIfUnused() {
 	}
 }
 
-// seal ends writing. count: the handles count as open files of the sealed checkpoint from now on.
-func (n *node) seal(count bool) (handles int) {
+// end ends writing. count: the handles count as open files of the sealed checkpoint from now on.
+func (n *node) end(count bool) (handles int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.sealed = true
+	n.ended = true
 	if count {
 		n.counted = n.handles
 	}
@@ -76,7 +76,7 @@ func (f *DraftFile) with(write bool, fn func(*content) error) error {
 	switch {
 	case f.n.content == nil:
 		return d.fail(fault.Invalid, f.path, "the file was closed")
-	case write && f.n.sealed:
+	case write && f.n.ended:
 		return d.over(f.path)
 	}
 	err := fn(f.n.content)
@@ -90,7 +90,8 @@ func (f *DraftFile) with(write bool, fn func(*content) error) error {
 	return &fault.Error{Class: fault.ClassOf(err), Op: "write", Checkpoint: d.name, File: f.path, Hint: fault.HintOf(err), Err: err}
 }
 
-// WriteAt writes p at off; a gap before off is zero. An error may be that of an earlier write whose chunk could not be stored.
+// WriteAt writes p at off; a gap before off is zero. An error may be that of an earlier write whose chunk could not
+// be stored.
 func (f *DraftFile) WriteAt(p []byte, off int64) (int, error) {
 	if off < 0 || off > manifest.MaxFileSize-int64(len(p)) {
 		return 0, f.n.d.fail(fault.Invalid, f.path, "an offset that no file reaches")
@@ -107,7 +108,7 @@ func (f *DraftFile) WriteAt(p []byte, off int64) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	f.n.d.s.stats.written.Add(int64(len(p)))
+	f.n.d.s.Counts.Written.Add(int64(len(p)))
 	return len(p), nil
 }
 
@@ -149,7 +150,8 @@ func (f *DraftFile) Size() int64 { return f.Info().Size }
 // Info describes the file.
 func (f *DraftFile) Info() reading.FileInfo { return f.n.info(f.path) }
 
-// Flush waits until what is full of the file is stored, and reports what that failed with. It does not make it durable: Seal does.
+// Flush waits until what is full of the file is stored, and reports what that failed with. It does not make it
+// durable: Seal does.
 func (f *DraftFile) Flush(context.Context) error {
 	return f.with(false, (*content).settle)
 }
