@@ -18,6 +18,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/reading"
+	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
 var besideFlag = flag.Duration("beside", 4*time.Second, "how long TestEverythingBesideEverything works; -beside.seed repeats its choices")
@@ -96,17 +97,17 @@ func (b *besideModel) pick(r *rand.Rand) string {
 func (b *besideModel) step(s *Store, r *rand.Rand, name string, worker int) {
 	ctx := context.Background()
 	if worker == 0 {
-		_, err := s.GC(ctx, GCOptions{DryRun: r.IntN(4) == 0})
+		_, err := s.GC(ctx, upkeep.GCOptions{DryRun: r.IntN(4) == 0})
 		b.fail("gc", err)
 		return
 	}
 	if worker == 1 {
 		switch r.IntN(5) {
 		case 4:
-			_, err := s.Optimize(ctx, OptimizeOptions{Rate: 1 << 30})
+			_, err := s.Optimize(ctx, upkeep.OptimizeOptions{Rate: 1 << 30})
 			b.fail("optimize", err)
 		case 0:
-			v, err := s.Verify(ctx, VerifyOptions{})
+			v, err := s.Verify(ctx, upkeep.VerifyOptions{})
 			if b.fail("verify", err); len(v.Problems) > 0 {
 				b.t.Errorf("verify: %+v", v.Problems[:min(3, len(v.Problems))])
 			}
@@ -297,7 +298,7 @@ func (b *besideModel) check(s *Store) {
 	for name := range b.sealed {
 		b.read(s, name)
 	}
-	if _, err := s.GC(context.Background(), GCOptions{}); err != nil {
+	if _, err := s.GC(context.Background(), upkeep.GCOptions{}); err != nil {
 		b.t.Errorf("gc: %v", err)
 	}
 	s.reading.DropCache()

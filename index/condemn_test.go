@@ -9,6 +9,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/storage"
+	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
 // faultyStore makes a store whose packs fail the syncs of files and folders whose names end in one of what it is told.
@@ -58,14 +59,14 @@ func TestLostChunksAreNotSealed(t *testing.T) {
 	mustHold(t, s, "again", files)
 	mustHold(t, s, "kept", kept)
 	mustVerify(t, s, 0)
-	if res, err := s.GC(t.Context(), GCOptions{}); err != nil || len(res.Kept) != 1 {
+	if res, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil || len(res.Kept) != 1 {
 		t.Errorf("gc: %+v, %v", res, err)
 	}
 	s = reopen(t, s)
 	mustHold(t, s, "again", files)
 	mustHold(t, s, "kept", kept)
 	mustVerify(t, s, 0)
-	if res, err := s.GC(t.Context(), GCOptions{}); err != nil || len(res.Kept) > 0 {
+	if res, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil || len(res.Kept) > 0 {
 		t.Errorf("gc after opening again: %+v, %v", res, err)
 	}
 	mustVerify(t, s, 0)
@@ -138,7 +139,7 @@ func TestFailedCommitsAreTakenBack(t *testing.T) {
 		t.Error("tagged, though no journal could be synced")
 	}
 	fail()
-	if res, err := s.GC(t.Context(), GCOptions{}); err != nil {
+	if res, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil {
 		t.Errorf("gc: %+v, %v", res, err)
 	}
 	check := func(s *Store) {

@@ -11,6 +11,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
 // smallDisk mounts a file system of size bytes.
@@ -94,7 +95,7 @@ func TestDiskFull(t *testing.T) {
 			if err := s.Remove(t.Context(), []string{"dropped"}); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
+			if _, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			after := map[string][]byte{"pages-1.img": memory(3, 16<<20)}

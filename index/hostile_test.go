@@ -21,6 +21,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/reading"
 	"github.com/gpucr/gpucr-fs/index/roots"
+	"github.com/gpucr/gpucr-fs/index/upkeep"
 	"github.com/gpucr/gpucr-fs/tests/budget"
 )
 
@@ -84,7 +85,7 @@ func TestIDsAreNoPaths(t *testing.T) {
 			if err := s.SetProfile("evil", nil); fault.ClassOf(err) != fault.NotFound {
 				t.Errorf("profile: %v", err)
 			}
-			if _, err := s.GC(t.Context(), GCOptions{}); (fault.ClassOf(err) == fault.Corrupt) != tc.damaged || err != nil && !tc.damaged {
+			if _, err := s.GC(t.Context(), upkeep.GCOptions{}); (fault.ClassOf(err) == fault.Corrupt) != tc.damaged || err != nil && !tc.damaged {
 				t.Errorf("gc: %v", err)
 			}
 			for _, v := range victims {
@@ -229,7 +230,7 @@ func TestOneChunkOfTwoLengths(t *testing.T) {
 					}
 				}
 			}
-			if _, err := s.Verify(t.Context(), VerifyOptions{}); err != nil {
+			if _, err := s.Verify(t.Context(), upkeep.VerifyOptions{}); err != nil {
 				t.Error(err)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/drafts"
+	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
 // TestLostWhileBurying: gc can't journal what is dead, and the pack is given up with what an open draft wrote there. The
@@ -20,17 +21,17 @@ func TestLostWhileBurying(t *testing.T) {
 	}
 	files := map[string][]byte{"f": memory(2, 1<<20)}
 	d := create(t, s, "draft", drafts.CreateOptions{})
-	s.hooks.marked = func() { // behind the commit of gc, before it buries
+	s.upkeep.Hooks.Found = func() { // behind the commit of gc, before it buries
 		fill(t, d, files)
 		settled(t, d)
 		fail(".journal", ".new")
 	}
-	if _, err := s.GC(t.Context(), GCOptions{}); err == nil || !s.chunks.Packs.Condemned(1) {
+	if _, err := s.GC(t.Context(), upkeep.GCOptions{}); err == nil || !s.chunks.Packs.Condemned(1) {
 		t.Fatalf("gc: %v", err)
 	}
-	s.hooks.marked = nil
+	s.upkeep.Hooks.Found = nil
 	fail()
-	if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
+	if _, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil {
 		t.Errorf("the next gc: %v", err)
 	}
 	mustBeLost(t, s, d, files)
@@ -57,7 +58,7 @@ func TestLostWhileMovingKeys(t *testing.T) {
 		fail(".pack")
 		moved = true
 	}
-	_, err := s.GC(t.Context(), GCOptions{})
+	_, err := s.GC(t.Context(), upkeep.GCOptions{})
 	s.chunks.Hooks.Moving = nil
 	if err == nil || !moved {
 		t.Fatalf("gc has moved keys: %v, %v", moved, err)
@@ -76,11 +77,11 @@ func TestSoundIsNotAlive(t *testing.T) {
 	if err := s.Remove(t.Context(), []string{"gone"}); err != nil {
 		t.Fatal(err)
 	}
-	s.hooks.marked = func() { fail(".journal", ".new") }
-	if _, err := s.GC(t.Context(), GCOptions{}); err == nil {
+	s.upkeep.Hooks.Found = func() { fail(".journal", ".new") }
+	if _, err := s.GC(t.Context(), upkeep.GCOptions{}); err == nil {
 		t.Fatal("gc has not met the failure")
 	}
-	s.hooks.marked = nil
+	s.upkeep.Hooks.Found = nil
 	fail()
 	mustVerify(t, s, 0)
 	write(t, s, "again", files)

@@ -10,10 +10,12 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gpucr/gpucr-fs/index/accounting"
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/roots"
+	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
 func TestGCGivesBackWhatItPromises(t *testing.T) {
@@ -29,22 +31,22 @@ func TestGCGivesBackWhatItPromises(t *testing.T) {
 	if err := s.Remove(ctx, []string{"c0", "c1", "c3"}); err != nil {
 		t.Fatal(err)
 	}
-	before, err := diskUsage(s.dir)
+	before, err := accounting.DiskUsage(s.dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	dry, err := s.GC(ctx, GCOptions{DryRun: true})
+	dry, err := s.GC(ctx, upkeep.GCOptions{DryRun: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if dry.Reclaimed != 0 || dry.Reclaimable < 20<<20 {
 		t.Errorf("dry run: %+v", dry)
 	}
-	res, err := s.GC(ctx, GCOptions{})
+	res, err := s.GC(ctx, upkeep.GCOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	after, err := diskUsage(s.dir)
+	after, err := accounting.DiskUsage(s.dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +56,7 @@ func TestGCGivesBackWhatItPromises(t *testing.T) {
 	mustHold(t, s, "c2", all["c2"])
 	s = reopen(t, s)
 	mustHold(t, s, "c2", all["c2"])
-	if again, err := s.GC(ctx, GCOptions{}); err != nil || again.Reclaimed > 1<<20 || again.DeadChunks != 0 {
+	if again, err := s.GC(ctx, upkeep.GCOptions{}); err != nil || again.Reclaimed > 1<<20 || again.DeadChunks != 0 {
 		t.Errorf("a second collection: %+v, %v", again, err)
 	}
 	// What was given back is stored anew when it comes by again.
@@ -63,9 +65,9 @@ func TestGCGivesBackWhatItPromises(t *testing.T) {
 	mustVerify(t, s, 0)
 }
 
-func mustVerify(t testing.TB, s *Store, problems int) VerifyResult {
+func mustVerify(t testing.TB, s *Store, problems int) upkeep.VerifyResult {
 	t.Helper()
-	v, err := s.Verify(context.Background(), VerifyOptions{})
+	v, err := s.Verify(context.Background(), upkeep.VerifyOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +92,7 @@ func TestGCSparesDraftsAndOpenFiles(t *testing.T) {
 	if err := s.Remove(ctx, []string{"old"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.GC(ctx, GCOptions{}); err != nil {
+	if _, err := s.GC(ctx, upkeep.GCOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	s.reading.DropCache()
@@ -104,7 +106,7 @@ func TestGCSparesDraftsAndOpenFiles(t *testing.T) {
 	if _, err := d.Seal(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if res, err := s.GC(ctx, GCOptions{}); err != nil || res.Reclaimed < 5<<20 {
+	if res, err := s.GC(ctx, upkeep.GCOptions{}); err != nil || res.Reclaimed < 5<<20 {
 		t.Errorf("after closing: %+v, %v", res, err)
 	}
 	mustHold(t, s, "new", fresh)
@@ -131,7 +133,7 @@ func TestIncompleteIsListedAndCollected(t *testing.T) {
 	if _, err := s.Create(ctx, "half", drafts.CreateOptions{}); fault.ClassOf(err) != fault.Exists {
 		t.Errorf("%v", err)
 	}
-	res, err := s.GC(ctx, GCOptions{})
+	res, err := s.GC(ctx, upkeep.GCOptions{})
 	if err != nil || len(res.Incomplete) != 1 {
 		t.Errorf("%+v, %v", res, err)
 	}
@@ -212,7 +214,7 @@ func TestRepair(t *testing.T) {
 			t.Fatal(err)
 		}
 		delete(all, "c0")
-		if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
+		if _, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Close(); err != nil {
@@ -338,7 +340,7 @@ func TestTagsWhileOthersRead(t *testing.T) {
 		func() error { _, err := s.Diff(ctx, "a", "b"); return err },
 		func() error { _, err := read(s, "a", "f"); return err },
 		func() error { return s.SetProfile("b", []byte("p")) },
-		func() error { _, err := s.Verify(ctx, VerifyOptions{}); return err },
+		func() error { _, err := s.Verify(ctx, upkeep.VerifyOptions{}); return err },
 	} {
 		lookers.Go(func() {
 			for {

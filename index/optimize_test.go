@@ -15,6 +15,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gpucr/gpucr-fs/index/accounting"
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/drafts"
@@ -22,6 +23,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/reading"
 	"github.com/gpucr/gpucr-fs/index/storage"
+	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
 // heap makes n bytes as a process full of small objects has them: pointers close to each other, counts, short words.
@@ -41,7 +43,7 @@ func heap(seed uint64, n int) []byte {
 	return b[:n]
 }
 
-func mustOptimize(t testing.TB, s *Store, o OptimizeOptions) OptimizeResult {
+func mustOptimize(t testing.TB, s *Store, o upkeep.OptimizeOptions) upkeep.OptimizeResult {
 	t.Helper()
 	res, err := s.Optimize(t.Context(), o)
 	if err != nil {
@@ -68,27 +70,27 @@ func TestOptimize(t *testing.T) {
 		}
 		mustVerify(t, s, 0)
 	}
-	before, err := diskUsage(s.dir)
+	before, err := accounting.DiskUsage(s.dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	dry := mustOptimize(t, s, OptimizeOptions{DryRun: true})
+	dry := mustOptimize(t, s, upkeep.OptimizeOptions{DryRun: true})
 	var seen, total int64
-	res := mustOptimize(t, s, OptimizeOptions{Progress: func(done, of int64) { seen, total = done, of }})
+	res := mustOptimize(t, s, upkeep.OptimizeOptions{Progress: func(done, of int64) { seen, total = done, of }})
 	if dry != res || res.Rewritten == 0 || res.After > res.Before-res.Before/10 || seen != total || total == 0 {
 		t.Errorf("dry run %+v, then %+v; %d of %d bytes looked at", dry, res, seen, total)
 	}
 	hold()
-	gc, err := s.GC(ctx, GCOptions{})
+	gc, err := s.GC(ctx, upkeep.GCOptions{})
 	if err != nil || gc.Reclaimed < res.Before {
 		t.Errorf("gc: %+v, %v; %d bytes were moved", gc, err, res.Before)
 	}
-	after, err := diskUsage(s.dir)
+	after, err := accounting.DiskUsage(s.dir)
 	if err != nil || before-after < (res.Before-res.After)*9/10 {
 		t.Errorf("%d bytes on disk, %d before, of which %d were to be saved (%v)", after, before, res.Before-res.After, err)
 	}
 	hold()
-	if again := mustOptimize(t, s, OptimizeOptions{}); again.Rewritten != 0 {
+	if again := mustOptimize(t, s, upkeep.OptimizeOptions{}); again.Rewritten != 0 {
 		t.Errorf("again: %+v", again)
 	}
 	s = reopen(t, s)
@@ -110,7 +112,7 @@ func TestOptimizeLeavesTheRest(t *testing.T) {
 	write(t, s, "noise", map[string][]byte{"pages-1.img": noise})
 	d := create(t, s, "draft", drafts.CreateOptions{})
 	fill(t, d, map[string][]byte{"pages-1.img": heap(3, 4<<20)})
-	if res := mustOptimize(t, s, OptimizeOptions{}); res.Rewritten != 0 || res.Skipped != res.Chunks {
+	if res := mustOptimize(t, s, upkeep.OptimizeOptions{}); res.Rewritten != 0 || res.Skipped != res.Chunks {
 		t.Errorf("%+v", res)
 	}
 	if _, err := d.Seal(t.Context()); err != nil {
@@ -125,7 +127,7 @@ func TestOptimizeLeavesTheRest(t *testing.T) {
 	}
 	s.reading.DropCache()
 	flip(t, s.chunks.Packs.PackPath(loc.Pack), loc.Offset())
-	res := mustOptimize(t, s, OptimizeOptions{})
+	res := mustOptimize(t, s, upkeep.OptimizeOptions{})
 	if now, err := s.chunks.Locate(bad); err != nil || now != loc || res.Damaged != 1 || res.Rewritten == 0 {
 		t.Errorf("%+v; the damaged chunk went from %v to %v, %v", res, loc, now, err)
 	}
@@ -152,10 +154,10 @@ func TestReadersMeetMovedChunks(t *testing.T) {
 				once := sync.Once{}
 				s.reading.Hooks.Located = func() {
 					once.Do(func() {
-						if res := mustOptimize(t, s, OptimizeOptions{}); res.Rewritten == 0 {
+						if res := mustOptimize(t, s, upkeep.OptimizeOptions{}); res.Rewritten == 0 {
 							t.Errorf("nothing moved: %+v", res)
 						}
-						if res, err := s.GC(t.Context(), GCOptions{}); err != nil || res.Reclaimed == 0 {
+						if res, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil || res.Reclaimed == 0 {
 							t.Errorf("gc: %+v, %v", res, err)
 						}
 					})
@@ -188,10 +190,10 @@ func TestOptimizeBesideEverything(t *testing.T) {
 		var work sync.WaitGroup
 		work.Go(func() {
 			for range 2 {
-				if _, err := s.Optimize(ctx, OptimizeOptions{}); err != nil {
+				if _, err := s.Optimize(ctx, upkeep.OptimizeOptions{}); err != nil {
 					t.Errorf("optimize: %v", err)
 				}
-				if _, err := s.GC(ctx, GCOptions{}); err != nil {
+				if _, err := s.GC(ctx, upkeep.GCOptions{}); err != nil {
 					t.Errorf("gc: %v", err)
 				}
 			}
@@ -232,14 +234,14 @@ func TestDraftsKeepMovedChunks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res := mustOptimize(t, s, OptimizeOptions{}); res.Rewritten == 0 {
+	if res := mustOptimize(t, s, upkeep.OptimizeOptions{}); res.Rewritten == 0 {
 		t.Fatalf("%+v", res)
 	}
 	if err := errors.Join(f.Close(), s.Remove(t.Context(), []string{"old"})); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
+		if _, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -263,10 +265,10 @@ func TestGCKeepsMovedChunksOfDamagedManifests(t *testing.T) {
 	if err := s.chunks.Packs.Roll(); err != nil {
 		t.Fatal(err)
 	}
-	if res := mustOptimize(t, s, OptimizeOptions{}); res.Rewritten == 0 {
+	if res := mustOptimize(t, s, upkeep.OptimizeOptions{}); res.Rewritten == 0 {
 		t.Fatalf("%+v", res)
 	}
-	gc := func() error { _, err := s.GC(t.Context(), GCOptions{}); return err }
+	gc := func() error { _, err := s.GC(t.Context(), upkeep.GCOptions{}); return err }
 	if err := errors.Join(gc(), s.chunks.Packs.Roll()); err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +282,7 @@ func TestGCKeepsMovedChunksOfDamagedManifests(t *testing.T) {
 	if err := gc(); fault.ClassOf(err) != fault.Corrupt {
 		t.Errorf("gc: %v", err)
 	}
-	if _, err := s.Optimize(t.Context(), OptimizeOptions{}); fault.ClassOf(err) != fault.Corrupt {
+	if _, err := s.Optimize(t.Context(), upkeep.OptimizeOptions{}); fault.ClassOf(err) != fault.Corrupt {
 		t.Errorf("optimize: %v", err)
 	}
 	s = rebuilt(t, s)
@@ -294,8 +296,8 @@ func TestOptimizeEndsWhenAsked(t *testing.T) {
 	write(t, s, "a", files)
 	for range 20 {
 		ctx, cancel := context.WithCancel(t.Context())
-		s.hooks.moved = func() { cancel() } // after the first batch
-		_, err := s.Optimize(ctx, OptimizeOptions{})
+		s.upkeep.Hooks.Moved = func() { cancel() } // after the first batch
+		_, err := s.Optimize(ctx, upkeep.OptimizeOptions{})
 		cancel()
 		s.reading.DropCache()
 		mustHold(t, s, "a", files)
@@ -324,17 +326,17 @@ func optimizeChild(moment string) func(dir string) error {
 		batches := 0
 		switch moment {
 		case "placed":
-			s.hooks.placed = wait
+			s.upkeep.Hooks.Placed = wait
 		case "checked":
-			s.hooks.checked = wait
+			s.upkeep.Hooks.Checked = wait
 		case "moved":
-			s.hooks.moved = func() {
+			s.upkeep.Hooks.Moved = func() {
 				if batches++; batches == 2 {
 					wait()
 				}
 			}
 		}
-		_, err = s.Optimize(context.Background(), OptimizeOptions{})
+		_, err = s.Optimize(context.Background(), upkeep.OptimizeOptions{})
 		return errors.Join(err, errors.New("there was no such moment"))
 	}
 }
@@ -369,13 +371,13 @@ func TestOptimizeIsKilled(t *testing.T) {
 		s = openTestStore(t, s.dir, s.o)
 		mustHold(t, s, "a", files)
 		mustVerify(t, s, 0)
-		if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
+		if _, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil {
 			t.Error(err)
 		}
 		s.reading.DropCache()
 		mustHold(t, s, "a", files)
 	}
-	if res := mustOptimize(t, s, OptimizeOptions{}); res.Rewritten == 0 {
+	if res := mustOptimize(t, s, upkeep.OptimizeOptions{}); res.Rewritten == 0 {
 		t.Errorf("nothing was left: %+v", res)
 	}
 	s = rebuilt(t, s)
@@ -420,10 +422,10 @@ func TestOptimizeAndPowerFails(t *testing.T) {
 	mu.Lock()
 	recording = true
 	mu.Unlock()
-	if res := mustOptimize(t, s, OptimizeOptions{}); res.Rewritten == 0 {
+	if res := mustOptimize(t, s, upkeep.OptimizeOptions{}); res.Rewritten == 0 {
 		t.Errorf("%+v", res)
 	}
-	if res, err := s.GC(t.Context(), GCOptions{}); err != nil || res.DeadChunks == 0 {
+	if res, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil || res.DeadChunks == 0 {
 		t.Errorf("gc: %+v, %v", res, err)
 	}
 	images = append(images, m.Snapshot())

@@ -14,6 +14,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
 // sealAndCompare seals d, whose only file is p, and holds it against the model: read, collected, read again by another process.
@@ -24,7 +25,7 @@ func sealAndCompare(t *testing.T, s *Store, d *drafts.Draft, p string, model []b
 	}
 	mustHold(t, s, d.Name(), map[string][]byte{p: model})
 	checkSegments(t, s)
-	if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
+	if _, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	s = reopen(t, s)

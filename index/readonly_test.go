@@ -23,6 +23,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/storage"
+	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
 // ext4Disk mounts a new ext4 of size bytes. readOnly mounts it read-only.
@@ -269,7 +270,7 @@ func TestReadOnly(t *testing.T) {
 					if _, err := s.Usage(t.Context()); err != nil {
 						t.Error(err)
 					}
-					if _, err := s.GC(t.Context(), GCOptions{DryRun: true}); err != nil {
+					if _, err := s.GC(t.Context(), upkeep.GCOptions{DryRun: true}); err != nil {
 						t.Error(err)
 					}
 					mustRefuseToWrite(t, s)
@@ -307,8 +308,8 @@ func mustRefuseToWrite(t *testing.T, s *Store) {
 		"label":    func() error { return s.Label("first", map[string]string{"team": "a"}) },
 		"profile":  func() error { return s.SetProfile("first", []byte("p")) },
 		"hot set":  func() error { return s.SetHotSet("first", 1, func(io.Writer) error { return nil }) },
-		"gc":       func() error { _, err := s.GC(t.Context(), GCOptions{}); return err },
-		"optimize": func() error { _, err := s.Optimize(t.Context(), OptimizeOptions{}); return err },
+		"gc":       func() error { _, err := s.GC(t.Context(), upkeep.GCOptions{}); return err },
+		"optimize": func() error { _, err := s.Optimize(t.Context(), upkeep.OptimizeOptions{}); return err },
 		"a commit": func() error { return s.chunks.Commit([]chunks.Put{{Key: "x", Payload: []byte("y")}}) },
 		"a storage": func() error {
 			return fault.Classify("x", storage.WriteFile(s.o.Storage, filepath.Join(s.dir, "x"), nil))

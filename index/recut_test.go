@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/reading"
+	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
 // extents gives where a file's bytes lie.
@@ -108,7 +109,7 @@ func TestCutUpChunksAreGarbage(t *testing.T) {
 	s := newTestStore(t, o)
 	content := map[string][]byte{"pages-1.img": memory(3, 16<<20)}
 	write(t, s, "c", content)
-	res, err := s.GC(t.Context(), GCOptions{})
+	res, err := s.GC(t.Context(), upkeep.GCOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +117,7 @@ func TestCutUpChunksAreGarbage(t *testing.T) {
 		t.Errorf("gc: %+v", res)
 	}
 	mustHold(t, s, "c", content)
-	v, err := s.Verify(t.Context(), VerifyOptions{})
+	v, err := s.Verify(t.Context(), upkeep.VerifyOptions{})
 	if err != nil || len(v.Problems) > 0 {
 		t.Errorf("verify: %+v, %v", v, err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/roots"
+	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
 var chunksFlag = flag.Int("chunks", 50_000, "chunks of the store that TestMillionChunks builds; 4 KiB of disk each")
@@ -154,7 +155,7 @@ func maintainChild(dir string) error {
 	}
 	verify := func(chunks *int64) func() error {
 		return func() error {
-			v, err := s.Verify(ctx, VerifyOptions{})
+			v, err := s.Verify(ctx, upkeep.VerifyOptions{})
 			*chunks, m.Problems = v.Chunks, m.Problems+len(v.Problems)
 			return err
 		}
@@ -164,12 +165,12 @@ func maintainChild(dir string) error {
 		err = s.Remove(ctx, []string{"gone"})
 	}
 	timed(&m.Dry, func() error {
-		r, err := s.GC(ctx, GCOptions{DryRun: true})
+		r, err := s.GC(ctx, upkeep.GCOptions{DryRun: true})
 		m.Reclaimable = r.Reclaimable
 		return err
 	})
 	timed(&m.GC, func() error {
-		r, err := s.GC(ctx, GCOptions{})
+		r, err := s.GC(ctx, upkeep.GCOptions{})
 		m.Dead, m.Reclaimed = r.DeadChunks, r.Reclaimed
 		return err
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/roots"
+	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
 // TestTagBesideRemove: what is removed stays removed.
@@ -34,7 +35,7 @@ func TestTagBesideRemove(t *testing.T) {
 		t.Fatal(err)
 	}
 	join()
-	s.hooks, s.drafts.Hooks, s.roots.Hooks, s.chunks.Hooks = hooks{}, drafts.Hooks{}, roots.Hooks{}, chunks.Hooks{}
+	s.upkeep.Hooks, s.drafts.Hooks, s.roots.Hooks, s.chunks.Hooks = upkeep.Hooks{}, drafts.Hooks{}, roots.Hooks{}, chunks.Hooks{}
 	for range 2 {
 		if _, err := s.Checkpoint("a"); fault.ClassOf(err) != fault.NotFound {
 			t.Errorf("a is removed, and: %v", err)
@@ -42,7 +43,7 @@ func TestTagBesideRemove(t *testing.T) {
 		if _, err := s.List(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
+		if _, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil {
 			t.Error(err)
 		}
 		s = reopen(t, s)
@@ -126,7 +127,7 @@ func TestWritesWhileSealing(t *testing.T) {
 				if err := s.Remove(t.Context(), []string{"a"}); err != nil {
 					t.Error(err)
 				}
-				if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
+				if _, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil {
 					t.Error(err)
 				}
 				s.reading.DropCache()
@@ -261,8 +262,8 @@ func TestCloseBesideWork(t *testing.T) {
 		begun := make(chan struct{}, 4)
 		for _, fn := range []func(i int) error{
 			func(i int) error { _, err := f.WriteAt(memory(uint64(i), 200000), int64(i)*200000); return err },
-			func(int) error { _, err := s.Verify(context.Background(), VerifyOptions{}); return err },
-			func(int) error { _, err := s.GC(context.Background(), GCOptions{}); return err },
+			func(int) error { _, err := s.Verify(context.Background(), upkeep.VerifyOptions{}); return err },
+			func(int) error { _, err := s.GC(context.Background(), upkeep.GCOptions{}); return err },
 			func(i int) error { return s.Tag(context.Background(), "a", []string{fmt.Sprint("t", i)}, nil) },
 		} {
 			work.Go(func() {

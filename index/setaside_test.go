@@ -13,6 +13,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
 // packFiles gives the content of everything in the folder of the packs.
@@ -137,7 +138,7 @@ func TestDamagedJournal(t *testing.T) {
 					if list, err := s.chunks.SetAside(); err != nil || len(list) > 0 {
 						t.Errorf("set aside: %+v, %v", list, err)
 					}
-					if res, err := s.GC(t.Context(), GCOptions{}); err != nil || len(res.Kept) > 0 {
+					if res, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil || len(res.Kept) > 0 {
 						t.Errorf("gc: %+v, %v", res, err)
 					}
 					mustVerify(t, s, 0)
@@ -174,7 +175,7 @@ func goOver(t testing.TB, s *Store, all map[string]map[string][]byte, damaged ma
 	for name, files := range all {
 		mustHold(t, s, name, files)
 	}
-	v, err := s.Verify(t.Context(), VerifyOptions{})
+	v, err := s.Verify(t.Context(), upkeep.VerifyOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,12 +183,12 @@ func goOver(t testing.TB, s *Store, all map[string]map[string][]byte, damaged ma
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := slices.ContainsFunc(v.Problems, func(p Problem) bool { return strings.HasPrefix(p.Pack, n) })
+	told := slices.ContainsFunc(v.Problems, func(p upkeep.Problem) bool { return strings.HasPrefix(p.Pack, n) })
 	if !told || !slices.ContainsFunc(list, func(a chunks.SetAside) bool { return strings.HasPrefix(filepath.Base(a.File), n) }) {
 		t.Errorf("verify says %+v, set aside are %+v", v, list)
 	}
 	same("verify")
-	if res, err := s.GC(t.Context(), GCOptions{}); err != nil || res.Reclaimed == 0 {
+	if res, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil || res.Reclaimed == 0 {
 		t.Errorf("gc: %+v, %v", res, err)
 	}
 	same("gc")
@@ -241,7 +242,7 @@ func TestJournalAndIndexLost(t *testing.T) {
 				t.Fatal(err)
 			}
 			delete(all, "later")
-			if res, err := s.GC(t.Context(), GCOptions{}); err != nil || res.Reclaimed < 1<<20 || len(res.Kept) < 2 {
+			if res, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil || res.Reclaimed < 1<<20 || len(res.Kept) < 2 {
 				t.Errorf("gc: %+v, %v", res, err)
 			}
 			if err := s.Close(); err != nil {
@@ -289,10 +290,10 @@ func TestTornCommit(t *testing.T) {
 		t.Fatal(err)
 	}
 	delete(all, "c")
-	if res, err := s.GC(t.Context(), GCOptions{}); err != nil || len(res.Kept) > 0 || res.Reclaimed == 0 {
+	if res, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil || len(res.Kept) > 0 || res.Reclaimed == 0 {
 		t.Errorf("gc: %+v, %v", res, err)
 	}
-	if again, err := s.GC(t.Context(), GCOptions{DryRun: true}); err != nil || again.Reclaimable > 0 {
+	if again, err := s.GC(t.Context(), upkeep.GCOptions{DryRun: true}); err != nil || again.Reclaimable > 0 {
 		t.Errorf("left to reclaim: %+v, %v", again, err)
 	}
 	s = reopen(t, s)

@@ -10,8 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"golang.org/x/sync/semaphore"
-
+	"github.com/gpucr/gpucr-fs/index/accounting"
 	"github.com/gpucr/gpucr-fs/index/arena"
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/drafts"
@@ -22,6 +21,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/reading"
 	"github.com/gpucr/gpucr-fs/index/roots"
 	"github.com/gpucr/gpucr-fs/index/storage"
+	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
 // What a manifest encodes, a journal takes.
@@ -29,6 +29,8 @@ const _ = uint(pack.MaxValue - manifest.MaxRecord)
 
 // Store is an open store. It is safe for concurrent use.
 type Store struct {
+	books   *accounting.Books
+	upkeep  *upkeep.Jobs
 	drafts  *drafts.Writer
 	reading *reading.Reader
 	roots   *roots.Set
@@ -39,22 +41,7 @@ type Store struct {
 	log     *slog.Logger
 	lock    io.Closer
 
-	gcMu *semaphore.Weighted // one collection or verification at a time; whoever waits may give up
-
 	closed atomic.Bool
-
-	life    context.Context // ends when the store is closed
-	endLife context.CancelFunc
-	hooks   hooks
-}
-
-// hooks are called at moments that a test wants to do something in; nil outside of tests.
-type hooks struct {
-	marked  chunks.Hook // gc knows what is in use
-	placed  chunks.Hook // optimize has written slots anew, and nobody knows of them
-	checked chunks.Hook // optimize has read them back, and is about to commit
-	moved   chunks.Hook // the index knows them
-	clock   *clock      // of verifications
 }
 
 // Open opens the store at dir for reading and writing; one process at a time (Class InUse, with the holder in the text). It finishes what a crash left undone. Class
@@ -163,7 +150,7 @@ func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set)
 	spares := min(8<<20, o.CacheSize/8)
 	a := arena.New(spares)
 	s := &Store{
-		dir: dir, config: config, o: o, log: o.Logger, gcMu: semaphore.NewWeighted(1),
+		dir: dir, config: config, o: o, log: o.Logger,
 	}
 	var err error
 	s.chunks, err = chunks.New(d, packs, chunks.Options{
@@ -178,7 +165,10 @@ func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set)
 	s.drafts = drafts.New(s.chunks, s.roots, s.reading, drafts.Options{
 		Logger: o.Logger, Params: config.Chunk, Policy: policies[o.Compression], Cuts: o.Cuts, Labels: o.Labels,
 	})
-	s.life, s.endLife = context.WithCancel(context.Background())
+	s.upkeep = upkeep.New(s.chunks, s.roots, s.reading, upkeep.Options{
+		Dir: dir, ID: config.identity(), Logger: o.Logger, Storage: o.Storage, Workers: o.Workers, MaxChunk: config.Chunk.Max, ReadOnly: o.ReadOnly,
+	})
+	s.books = accounting.New(dir, s.chunks, s.roots, s.reading, s.upkeep)
 	return s, nil
 }
 
@@ -203,9 +193,7 @@ func (s *Store) Close() error {
 		return nil
 	}
 	left := s.roots.Left()
-	s.endLife()
-	_ = s.gcMu.Acquire(context.Background(), 1) // what runs ends first; it fails with its context only
-	defer s.gcMu.Release(1)
+	defer s.upkeep.CancelAndHold()()
 	if err := s.chunks.RecordDamage(); err != nil {
 		s.log.Warn("the damage that was met could not be recorded", "err", err, "hint", "gpucr-fs verify finds it again")
 	}
@@ -219,16 +207,9 @@ func (s *Store) Close() error {
 	return err
 }
 
-// during gives a context that ends with ctx or when the store is closed.
-func (s *Store) during(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(s.life, cancel)
-	return ctx, func() { stop(); cancel() }
-}
-
 // stop ends the goroutines and closes the files.
 func (s *Store) stop() error {
-	s.endLife()
+	s.upkeep.Cancel()
 	s.chunks.Stop()
 	s.reading.DropCache()
 	return s.chunks.Close()

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/index/accounting"
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/drafts"
@@ -16,6 +17,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/reading"
 	"github.com/gpucr/gpucr-fs/index/roots"
 	"github.com/gpucr/gpucr-fs/index/storage"
+	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
 // Compression says how new chunks are stored. Old chunks keep the codec they were stored with.
@@ -140,84 +142,6 @@ func (c Compression) validate(emptyOK bool) error {
 	return &fault.Error{Class: fault.Invalid, Op: "options", Err: fmt.Errorf("unknown compression %q", string(c)), Hint: "use auto, zstd, s2 or none"}
 }
 
-// Usage is the whole store's accounting.
-type Usage struct {
-	Checkpoints []roots.Info `json:"checkpoints"`
-	Logical     int64        `json:"logical"`      // sum over checkpoints
-	Zero        int64        `json:"zero"`         // of which zero runs
-	Distinct    int64        `json:"distinct"`     // bytes of distinct live chunks before compression
-	Stored      int64        `json:"stored"`       // what those occupy in packs
-	Disk        int64        `json:"disk"`         // bytes the store folder occupies on disk, index and journals included
-	Reclaimable int64        `json:"reclaimable"`  // what gc would give back now
-	Chunks      int64        `json:"chunks"`       // distinct live chunks
-	Packs       int          `json:"packs"`        // pack files
-	DedupeRatio float64      `json:"dedupe_ratio"` // Logical over Stored
-}
-
-// GCOptions of one collection.
-type GCOptions struct {
-	DryRun   bool
-	Progress func(done, total int64) // packs
-}
-
-// GCResult says what a collection found and gave back. In a dry run Reclaimed is 0 and nothing was changed.
-type GCResult struct {
-	Reclaimable int64    `json:"reclaimable"` // bytes of disk that dead payload occupies
-	Reclaimed   int64    `json:"reclaimed"`   // bytes given back to the file system
-	DeadChunks  int64    `json:"dead_chunks"`
-	LiveChunks  int64    `json:"live_chunks"`
-	PacksGone   int      `json:"packs_dropped"`
-	Incomplete  []string `json:"incomplete"`     // checkpoints of dead writers, removed
-	Kept        []string `json:"kept,omitempty"` // packs left alone: their journals do not tell all that they hold
-}
-
-// OptimizeOptions of one optimization.
-type OptimizeOptions struct {
-	DryRun   bool                    // encode and count, and write nothing
-	Rate     int64                   // bytes a second read at most; 0 is no bound
-	Busy     func() bool             // whether somebody else should have the machine; nil: nobody
-	Progress func(done, total int64) // bytes of payload looked at
-}
-
-// OptimizeResult says what an optimization did. In a dry run it says what one would do.
-type OptimizeResult struct {
-	Chunks    int64 `json:"chunks"`    // stored fast or not compressed, in use
-	Rewritten int64 `json:"rewritten"` // of these, stored anew smaller
-	Skipped   int64 `json:"skipped"`   // of these, left as they are: no smaller, damaged, or changed meanwhile
-	Damaged   int64 `json:"damaged"`   // of the skipped, unreadable: verify names what needs them
-	Before    int64 `json:"before"`    // bytes of disk that the rewritten ones took
-	After     int64 `json:"after"`     // bytes that they take now; gc gives the rest back
-}
-
-// VerifyOptions of one verification.
-type VerifyOptions struct {
-	Names    []string                // checkpoints; all sealed ones when empty
-	Subset   float64                 // share of the payload to read, 0 < Subset <= 1; 0 means 1
-	Progress func(done, total int64) // bytes of stored payload
-	Rate     int64                   // bytes of stored payload read in a second; 0 is no bound
-	Resume   bool                    // go on with a verification of the whole store that was interrupted, if any
-}
-
-// Problem is one piece of damage. Checkpoint and File are set when a sealed file is concerned.
-type Problem struct {
-	Checkpoint string `json:"checkpoint,omitempty"`
-	File       string `json:"file,omitempty"`
-	Offset     int64  `json:"offset"`
-	Pack       string `json:"pack,omitempty"`
-	Text       string `json:"text"`
-}
-
-// VerifyResult is what a verification saw. The store is sound when Problems is empty.
-type VerifyResult struct {
-	Checkpoints int               `json:"checkpoints"`
-	Chunks      int64             `json:"chunks"`
-	Bytes       int64             `json:"bytes"` // stored payload read and checked
-	Problems    []Problem         `json:"problems"`
-	SetAside    []chunks.SetAside `json:"set_aside,omitempty"` // what is kept without being accounted for
-	Begun       time.Time         `json:"begun,omitzero"`      // where it went on with another one: when that began
-	Earlier     int64             `json:"earlier,omitempty"`   // bytes that the other one had read and checked
-}
-
 // RepairResult says what a rebuild of the index brought back.
 type RepairResult struct {
 	Checkpoints int               `json:"checkpoints"`
@@ -308,3 +232,27 @@ type CreateOptions = drafts.CreateOptions
 
 // Attr are changes of metadata; see [drafts.Attr].
 type Attr = drafts.Attr
+
+// GCOptions of one collection; see [upkeep.GCOptions].
+type GCOptions = upkeep.GCOptions
+
+// GCResult says what a collection found and gave back; see [upkeep.GCResult].
+type GCResult = upkeep.GCResult
+
+// OptimizeOptions of one optimization; see [upkeep.OptimizeOptions].
+type OptimizeOptions = upkeep.OptimizeOptions
+
+// OptimizeResult says what an optimization did; see [upkeep.OptimizeResult].
+type OptimizeResult = upkeep.OptimizeResult
+
+// VerifyOptions of one verification; see [upkeep.VerifyOptions].
+type VerifyOptions = upkeep.VerifyOptions
+
+// VerifyResult is what a verification saw; see [upkeep.VerifyResult].
+type VerifyResult = upkeep.VerifyResult
+
+// Problem is one piece of damage; see [upkeep.Problem].
+type Problem = upkeep.Problem
+
+// Usage is the whole store's accounting; see [accounting.Usage].
+type Usage = accounting.Usage

@@ -16,6 +16,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/reading"
+	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
 // beside runs fn beside what calls it, which goes on when fn is done, or when fn has had time enough to do harm and is
@@ -85,7 +86,7 @@ func TestGCSparesSlotsOfAnAbortedDraft(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	write(t, s, "old", map[string][]byte{"f": memory(1, 1<<20)})
 	files := map[string][]byte{"pages-1.img": memory(2, 40<<20)}
-	s.hooks.marked = func() {
+	s.upkeep.Hooks.Found = func() {
 		d := create(t, s, "draft", drafts.CreateOptions{})
 		fill(t, d, files)
 		settled(t, d)
@@ -93,10 +94,10 @@ func TestGCSparesSlotsOfAnAbortedDraft(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
+	if _, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.hooks.marked = nil
+	s.upkeep.Hooks.Found = nil
 	if s.chunks.Packs.Active() < 2 {
 		t.Fatal("no pack was filled")
 	}
@@ -116,15 +117,15 @@ func TestGCSparesWhatIsBeingCommitted(t *testing.T) {
 	if err := d.Abort(); err != nil {
 		t.Fatal(err)
 	}
-	s.hooks.marked = func() {
+	s.upkeep.Hooks.Found = func() {
 		if n, err := s.chunks.LoseIndexed(1); err != nil || n == 0 {
 			t.Errorf("%d chunks, %v", n, err)
 		}
 	}
-	if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
+	if _, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.hooks, s.chunks.Hooks = hooks{}, chunks.Hooks{}
+	s.upkeep.Hooks, s.chunks.Hooks = upkeep.Hooks{}, chunks.Hooks{}
 	if err := s.chunks.Commit(nil); err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +153,7 @@ func TestRecentChunksAreForgotten(t *testing.T) {
 	if n := len(s.chunks.RecentChunks()); n > 0 {
 		t.Errorf("%d chunks that the index knows count as recent for ever", n)
 	}
-	if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
+	if _, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	write(t, s, "b", files)
@@ -173,7 +174,7 @@ func TestCommitWhileGCRewritesAJournal(t *testing.T) {
 	var d *drafts.Draft
 	var rewritten []uint32
 	join := func() {}
-	s.hooks.marked = func() {
+	s.upkeep.Hooks.Found = func() {
 		d = create(t, s, "new", drafts.CreateOptions{})
 		fill(t, d, files)
 		settled(t, d)
@@ -182,15 +183,15 @@ func TestCommitWhileGCRewritesAJournal(t *testing.T) {
 		rewritten = append(rewritten, n)
 		join = beside(func() { mustSeal(t, d) })
 	}
-	if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
+	if _, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	join()
-	s.hooks, s.chunks.Hooks = hooks{}, chunks.Hooks{}
+	s.upkeep.Hooks, s.chunks.Hooks = upkeep.Hooks{}, chunks.Hooks{}
 	if !slices.Equal(rewritten, []uint32{1}) {
 		t.Fatalf("journals written anew: %v", rewritten)
 	}
-	if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
+	if _, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	s.reading.DropCache()
@@ -224,9 +225,9 @@ func TestCommitWhileGCDropsAPack(t *testing.T) {
 			}
 		})
 	}
-	res, err := s.GC(t.Context(), GCOptions{})
+	res, err := s.GC(t.Context(), upkeep.GCOptions{})
 	join()
-	s.hooks, s.chunks.Hooks = hooks{}, chunks.Hooks{}
+	s.upkeep.Hooks, s.chunks.Hooks = upkeep.Hooks{}, chunks.Hooks{}
 	if err != nil || res.PacksGone != 1 {
 		t.Fatalf("%+v, %v", res, err)
 	}
@@ -267,7 +268,7 @@ func TestDamageIsRemembered(t *testing.T) {
 				s.reading.DropCache()
 				mustHold(t, s, "b", files)
 				mustHold(t, s, "a", files)
-				if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
+				if _, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil {
 					t.Error(err)
 				}
 				s = between(t, s)
@@ -382,7 +383,7 @@ func TestGCBesideADamagedCheckpoint(t *testing.T) {
 			if err := s.Remove(t.Context(), []string{"newer"}); err != nil {
 				t.Fatal(err)
 			}
-			res, err := s.GC(t.Context(), GCOptions{})
+			res, err := s.GC(t.Context(), upkeep.GCOptions{})
 			if fault.ClassOf(err) != fault.Corrupt || fault.HintOf(err) == "" {
 				t.Errorf("gc says %v", err)
 			}
@@ -409,7 +410,7 @@ func TestGCBesideADamagedCheckpoint(t *testing.T) {
 			if err := s.Remove(t.Context(), []string{"old"}); err != nil {
 				t.Fatal(err)
 			}
-			if res, err := s.GC(t.Context(), GCOptions{}); err != nil || name != "chunk" && res.Reclaimed < 5<<20 {
+			if res, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil || name != "chunk" && res.Reclaimed < 5<<20 {
 				t.Errorf("with the damaged one removed: %+v, %v", res, err)
 			}
 			mustHold(t, s, "stays", stays)
@@ -445,7 +446,7 @@ func TestGCLeavesAPackAlone(t *testing.T) {
 	if _, err := s.chunks.Packs.RewriteJournal(1, chunks[:len(chunks)/2], nil); err != nil {
 		t.Fatal(err)
 	}
-	if res, err := s.GC(t.Context(), GCOptions{}); err != nil || !slices.Equal(res.Kept, []string{pack.Name(1)}) {
+	if res, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil || !slices.Equal(res.Kept, []string{pack.Name(1)}) {
 		t.Errorf("gc says %+v, %v", res, err)
 	}
 	s.reading.DropCache()

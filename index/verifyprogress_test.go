@@ -20,6 +20,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/reading"
 	"github.com/gpucr/gpucr-fs/index/storage"
+	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
 // testClock goes on only when somebody sleeps, and by step each time it is looked at.
@@ -30,16 +31,16 @@ type testClock struct {
 	slept []time.Duration
 }
 
-func (c *testClock) clock() *clock {
+func (c *testClock) clock() *upkeep.Clock {
 	c.at = time.Unix(1e9, 0)
-	return &clock{
-		now: func() time.Time {
+	return &upkeep.Clock{
+		Now: func() time.Time {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			c.at = c.at.Add(c.step)
 			return c.at
 		},
-		sleep: func(ctx context.Context, d time.Duration) error {
+		Sleep: func(ctx context.Context, d time.Duration) error {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			c.at = c.at.Add(d)
@@ -55,7 +56,7 @@ func bigFiles() map[string][]byte {
 }
 
 // interrupted verifies until so many bytes have been read, one run after the other, and is cancelled then.
-func interrupted(t *testing.T, s *Store, o VerifyOptions, after int64) VerifyResult {
+func interrupted(t *testing.T, s *Store, o upkeep.VerifyOptions, after int64) upkeep.VerifyResult {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -78,16 +79,16 @@ func noise(seed byte, n int) []byte {
 	return b
 }
 
-func resumeVerify(t *testing.T, s *Store) VerifyResult {
+func resumeVerify(t *testing.T, s *Store) upkeep.VerifyResult {
 	t.Helper()
-	v, err := s.Verify(t.Context(), VerifyOptions{Resume: true})
+	v, err := s.Verify(t.Context(), upkeep.VerifyOptions{Resume: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return v
 }
 
-func progressFile(s *Store) string { return filepath.Join(s.dir, progressName) }
+func progressFile(s *Store) string { return filepath.Join(s.dir, upkeep.ProgressName) }
 
 func mustBeGone(t *testing.T, file string) {
 	t.Helper()
@@ -117,9 +118,9 @@ func TestVerifyKeepsItsPace(t *testing.T) {
 	}}
 	s := newTestStore(t, o)
 	write(t, s, "a", bigFiles())
-	s.hooks.clock = c.clock()
+	s.upkeep.Hooks.Clock = c.clock()
 	begun = c.at
-	v, err := s.Verify(t.Context(), VerifyOptions{Rate: perSecond})
+	v, err := s.Verify(t.Context(), upkeep.VerifyOptions{Rate: perSecond})
 	if err != nil || len(v.Problems) > 0 || v.Bytes != read || read == 0 {
 		t.Fatalf("%+v, %v; %d bytes read", v, err, read)
 	}
@@ -137,16 +138,16 @@ func TestPaceEndsAtOnce(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	write(t, s, "a", map[string][]byte{"f": memory(1, 4<<20)})
 	ctx, cancel := context.WithCancel(t.Context())
-	c := wallClock
-	c.sleep = func(ctx context.Context, d time.Duration) error {
+	c := upkeep.WallClock
+	c.Sleep = func(ctx context.Context, d time.Duration) error {
 		cancel()
-		return sleep(ctx, time.Hour)
+		return upkeep.WallClock.Sleep(ctx, time.Hour)
 	}
-	s.hooks.clock = &c
-	if _, err := s.Verify(ctx, VerifyOptions{Rate: 1}); !errors.Is(err, context.Canceled) {
+	s.upkeep.Hooks.Clock = &c
+	if _, err := s.Verify(ctx, upkeep.VerifyOptions{Rate: 1}); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	if _, err := s.Verify(t.Context(), VerifyOptions{Rate: -1}); fault.ClassOf(err) != fault.Invalid {
+	if _, err := s.Verify(t.Context(), upkeep.VerifyOptions{Rate: -1}); fault.ClassOf(err) != fault.Invalid {
 		t.Error(err)
 	}
 }
@@ -164,11 +165,11 @@ func TestVerifyGoesOn(t *testing.T) {
 	if packs, err := s.chunks.Packs.Packs(); err != nil || len(packs) < 3 {
 		t.Fatalf("packs %v, %v", packs, err)
 	}
-	first := interrupted(t, s, VerifyOptions{}, 5<<20)
+	first := interrupted(t, s, upkeep.VerifyOptions{}, 5<<20)
 	read, last := first.Bytes, first
 	for i := range 3 {
 		s = reopen(t, s)
-		last = interrupted(t, s, VerifyOptions{Resume: true}, 1)
+		last = interrupted(t, s, upkeep.VerifyOptions{Resume: true}, 1)
 		read += last.Bytes
 		if last.Earlier == 0 || last.Begun.IsZero() {
 			t.Errorf("%d: it began anew: %+v", i, last)
@@ -188,7 +189,7 @@ func TestVerifyGoesOn(t *testing.T) {
 		t.Errorf("nothing to resume: %+v", v)
 	}
 	// Without being told to, it begins anew.
-	interrupted(t, s, VerifyOptions{}, 5<<20)
+	interrupted(t, s, upkeep.VerifyOptions{}, 5<<20)
 	if v := mustVerify(t, s, 0); v.Bytes != all.Bytes {
 		t.Errorf("%+v", v)
 	}
@@ -199,12 +200,12 @@ func TestVerifyGoesOn(t *testing.T) {
 func TestVerifyOfAPartHasNoProgress(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	write(t, s, "a", bigFiles())
-	interrupted(t, s, VerifyOptions{}, 5<<20)
+	interrupted(t, s, upkeep.VerifyOptions{}, 5<<20)
 	before, err := os.ReadFile(progressFile(s))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range []VerifyOptions{{Names: []string{"a"}}, {Subset: 0.5}} {
+	for _, o := range []upkeep.VerifyOptions{{Names: []string{"a"}}, {Subset: 0.5}} {
 		if _, err := s.Verify(t.Context(), o); err != nil {
 			t.Error(err)
 		}
@@ -226,11 +227,11 @@ func TestVerifyGoesOnAfterAKill(t *testing.T) {
 	s := newTestStore(t, opts)
 	write(t, s, "a", bigFiles())
 	flip(t, s.chunks.Packs.PackPath(1), 5)
-	c := &testClock{step: saveEvery}
-	s.hooks.clock = c.clock()
+	c := &testClock{step: upkeep.SaveEvery}
+	s.upkeep.Hooks.Clock = c.clock()
 	killed := filepath.Join(t.TempDir(), "store")
 	var once sync.Once
-	o := VerifyOptions{Progress: func(done, _ int64) {
+	o := upkeep.VerifyOptions{Progress: func(done, _ int64) {
 		if done >= 24<<20 {
 			once.Do(func() { copyStore(t, s.dir, killed) })
 		}
@@ -260,10 +261,10 @@ func TestVerifyGoesOnAndFindsOldDamage(t *testing.T) {
 		s := newTestStore(t, testOptions(t))
 		write(t, s, "a", bigFiles())
 		flip(t, s.chunks.Packs.PackPath(1), 5)
-		interrupted(t, s, VerifyOptions{}, 24<<20)
+		interrupted(t, s, upkeep.VerifyOptions{}, 24<<20)
 		return reopen(t, s)
 	}
-	check := func(t *testing.T, s *Store, problems int) VerifyResult {
+	check := func(t *testing.T, s *Store, problems int) upkeep.VerifyResult {
 		t.Helper()
 		v := resumeVerify(t, s)
 		if len(v.Problems) != problems {
@@ -299,7 +300,7 @@ func TestVerifyGoesOnAndFindsOldDamage(t *testing.T) {
 	})
 	t.Run("interrupted again", func(t *testing.T) {
 		s := begin(t)
-		interrupted(t, s, VerifyOptions{Resume: true}, 1)
+		interrupted(t, s, upkeep.VerifyOptions{Resume: true}, 1)
 		if v := check(t, reopen(t, s), 1); v.Earlier == 0 {
 			t.Errorf("%+v", v)
 		}
@@ -313,7 +314,7 @@ func TestVerifyGoesOnBesideChanges(t *testing.T) {
 		if err := s.Remove(t.Context(), []string{name}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.GC(t.Context(), GCOptions{}); err != nil {
+		if _, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -325,7 +326,7 @@ func TestVerifyGoesOnBesideChanges(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		interrupted(t, s, VerifyOptions{}, st.Size()) // all has been read
+		interrupted(t, s, upkeep.VerifyOptions{}, st.Size()) // all has been read
 		write(t, s, "b", map[string][]byte{"f": memory(2, 4<<20)})
 		flip(t, s.chunks.Packs.PackPath(1), st.Size()+5)
 		if v := resumeVerify(t, s); len(v.Problems) != 1 || v.Earlier != st.Size() {
@@ -336,7 +337,7 @@ func TestVerifyGoesOnBesideChanges(t *testing.T) {
 		s := newTestStore(t, testOptions(t))
 		write(t, s, "a", map[string][]byte{"f": memory(1, 8<<20)})
 		write(t, s, "b", bigFiles())
-		interrupted(t, s, VerifyOptions{}, 25<<20)
+		interrupted(t, s, upkeep.VerifyOptions{}, 25<<20)
 		remove(t, s, "a")
 		if v := resumeVerify(t, s); len(v.Problems) != 0 || v.Earlier == 0 {
 			t.Errorf("%+v", v)
@@ -346,7 +347,7 @@ func TestVerifyGoesOnBesideChanges(t *testing.T) {
 		s := newTestStore(t, testOptions(t))
 		write(t, s, "a", map[string][]byte{"f": noise(1, 40<<20)})
 		write(t, s, "b", map[string][]byte{"f": noise(2, 20<<20)})
-		interrupted(t, s, VerifyOptions{}, 35<<20)
+		interrupted(t, s, upkeep.VerifyOptions{}, 35<<20)
 		remove(t, s, "a")
 		if exists(s, 1) {
 			t.Fatal("the first pack is still there")
@@ -359,7 +360,7 @@ func TestVerifyGoesOnBesideChanges(t *testing.T) {
 	t.Run("number used again", func(t *testing.T) {
 		s := newTestStore(t, testOptions(t))
 		write(t, s, "a", map[string][]byte{"f": memory(1, 4<<20)})
-		interrupted(t, s, VerifyOptions{}, 1)
+		interrupted(t, s, upkeep.VerifyOptions{}, 1)
 		part, err := os.ReadFile(progressFile(s))
 		if err != nil {
 			t.Fatal(err)
@@ -383,9 +384,9 @@ func TestVerifyGoesOnBesideChanges(t *testing.T) {
 		}
 		flip(t, s.chunks.Packs.PackPath(n), last.Loc.Offset())
 		for _, p := range packs {
-			packs = map[uint32]readPart{n: {last.Loc.Page, p.sum}} // only the sum is of other slots
+			packs = map[uint32]upkeep.ReadPart{n: {Page: last.Loc.Page, Sum: p.Sum}} // only the sum is of other slots
 		}
-		if err := os.WriteFile(progressFile(s), encodeProgress(time.Now(), packs, s.config.identity()), 0o600); err != nil {
+		if err := os.WriteFile(progressFile(s), upkeep.EncodeProgress(time.Now(), packs, s.config.identity()), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if v := resumeVerify(t, s); len(v.Problems) != 1 || v.Earlier != 0 {
@@ -394,9 +395,9 @@ func TestVerifyGoesOnBesideChanges(t *testing.T) {
 	})
 }
 
-func progressOf(t *testing.T, b []byte, s *Store) map[uint32]readPart {
+func progressOf(t *testing.T, b []byte, s *Store) map[uint32]upkeep.ReadPart {
 	t.Helper()
-	_, packs, err := decodeProgress(b, s.config.identity())
+	_, packs, err := upkeep.DecodeProgress(b, s.config.identity())
 	if err != nil || len(packs) == 0 {
 		t.Fatalf("%v, %v", packs, err)
 	}
@@ -410,39 +411,39 @@ func TestHostileProgress(t *testing.T) {
 	write(t, s, "a", bigFiles())
 	all := mustVerify(t, s, 0)
 	flip(t, s.chunks.Packs.PackPath(1), 5)
-	interrupted(t, s, VerifyOptions{}, 25<<20)
+	interrupted(t, s, upkeep.VerifyOptions{}, 25<<20)
 	good, err := os.ReadFile(progressFile(s))
 	if err != nil {
 		t.Fatal(err)
 	}
 	packs := progressOf(t, good, s)
 	id := s.config.identity()
-	change := func(f func(p *readPart)) []byte {
-		out := map[uint32]readPart{}
+	change := func(f func(p *upkeep.ReadPart)) []byte {
+		out := map[uint32]upkeep.ReadPart{}
 		for n, p := range packs {
 			f(&p)
 			out[n] = p
 		}
-		return encodeProgress(time.Now(), out, id)
+		return upkeep.EncodeProgress(time.Now(), out, id)
 	}
-	double := append(bytes.Clone(good[:progressHead+progressEntry]), good[progressHead:progressHead+progressEntry]...)
+	double := append(bytes.Clone(good[:upkeep.ProgressHead+upkeep.ProgressEntry]), good[upkeep.ProgressHead:upkeep.ProgressHead+upkeep.ProgressEntry]...)
 	flipped := bytes.Clone(good)
-	flipped[progressHead] ^= 1
+	flipped[upkeep.ProgressHead] ^= 1
 	for name, b := range map[string][]byte{
 		"empty":           {},
 		"noise":           bytes.Repeat([]byte("verify"), 1000),
 		"cut":             good[:len(good)-1],
-		"entry gone":      good[:len(good)-progressEntry],
-		"longer":          append(bytes.Clone(good), make([]byte, progressEntry)...),
+		"entry gone":      good[:len(good)-upkeep.ProgressEntry],
+		"longer":          append(bytes.Clone(good), make([]byte, upkeep.ProgressEntry)...),
 		"a bit":           flipped,
 		"twice":           double,
-		"too long":        make([]byte, progressHead+(maxProgressPacks+1)*progressEntry+4),
-		"another store":   encodeProgress(time.Now(), packs, [16]byte{1}),
-		"all pages":       change(func(p *readPart) { p.page = 1<<32 - 1 }),
-		"another page":    change(func(p *readPart) { p.page++ }),
-		"the first page":  change(func(p *readPart) { p.page = 0 }),
-		"another sum":     change(func(p *readPart) { p.sum[15] ^= 1 }),
-		"packs not there": encodeProgress(time.Now(), map[uint32]readPart{0: {}, 77: packs[1], 1<<32 - 1: packs[1]}, id),
+		"too long":        make([]byte, upkeep.ProgressHead+(upkeep.MaxProgressPacks+1)*upkeep.ProgressEntry+4),
+		"another store":   upkeep.EncodeProgress(time.Now(), packs, [16]byte{1}),
+		"all pages":       change(func(p *upkeep.ReadPart) { p.Page = 1<<32 - 1 }),
+		"another page":    change(func(p *upkeep.ReadPart) { p.Page++ }),
+		"the first page":  change(func(p *upkeep.ReadPart) { p.Page = 0 }),
+		"another sum":     change(func(p *upkeep.ReadPart) { p.Sum[15] ^= 1 }),
+		"packs not there": upkeep.EncodeProgress(time.Now(), map[uint32]upkeep.ReadPart{0: {}, 77: packs[1], 1<<32 - 1: packs[1]}, id),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := os.WriteFile(progressFile(s), b, 0o600); err != nil {
@@ -474,16 +475,16 @@ func TestProgressThatCannotBeSaved(t *testing.T) {
 	}}
 	s := newTestStore(t, o)
 	write(t, s, "a", bigFiles())
-	fail = progressName
-	s.hooks.clock = (&testClock{step: saveEvery}).clock()
+	fail = upkeep.ProgressName
+	s.upkeep.Hooks.Clock = (&testClock{step: upkeep.SaveEvery}).clock()
 	mustVerify(t, s, 0)
-	interrupted(t, s, VerifyOptions{}, 24<<20)
+	interrupted(t, s, upkeep.VerifyOptions{}, 24<<20)
 	mustBeGone(t, progressFile(s))
 	fail = ""
 	flip(t, s.chunks.Packs.PackPath(1), 5)
-	s.hooks.clock = nil
+	s.upkeep.Hooks.Clock = nil
 	fail = ".journal"
-	interrupted(t, s, VerifyOptions{}, 24<<20)
+	interrupted(t, s, upkeep.VerifyOptions{}, 24<<20)
 	mustBeGone(t, progressFile(s))
 	fail = ""
 	mustVerify(t, s, 1)

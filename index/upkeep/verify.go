@@ -1,4 +1,4 @@
-package index
+package upkeep
 
 import (
 	"context"
@@ -24,13 +24,14 @@ import (
 // maxProblems bounds what one verification reports; a store with more is to be rebuilt anyway.
 const maxProblems = 10000
 
-// Verify reads manifests, journals and payload, and reports every damage; err only where it could not go on. Payload is held against its guard and, decoded, against
-// its id. Memory: a bit per 4 KiB of pack, and the journal of one pack.
+// Verify reads manifests, journals and payload, and reports every damage; err only where it could not go on.
+// Payload is held against its guard and, decoded, against its id. Memory: a bit per 4 KiB of pack, and the journal
+// of one pack.
 //
-// A verification of the whole store saves how far it has come with the payload (verifyprogress.go), also when ctx ends.
-// With Resume the next one goes on there: it looks at all manifests and journals, at payload that was not read, and at
-// chunks recorded as damaged, so that its result names the problems of all parts.
-func (s *Store) Verify(ctx context.Context, o VerifyOptions) (VerifyResult, error) {
+// A verification of the whole store saves how far it has come with the payload (verifyprogress.go), also when ctx
+// ends. With Resume the next one goes on there: it looks at all manifests and journals, at payload that was not
+// read, and at chunks recorded as damaged, so that its result names the problems of all parts.
+func (s *Jobs) Verify(ctx context.Context, o VerifyOptions) (VerifyResult, error) {
 	ctx, done := s.during(ctx)
 	defer done()
 	if err := s.gcMu.Acquire(ctx, 1); err != nil {
@@ -52,9 +53,9 @@ func (s *Store) Verify(ctx context.Context, o VerifyOptions) (VerifyResult, erro
 	}
 	v := &verification{s: s, o: o, used: chunks.Slots{}, bad: map[chunk.ID]string{}, unlisted: map[uint32]*chunks.Pages{}}
 	v.res.Problems = []Problem{}
-	c := wallClock
-	if s.hooks.clock != nil {
-		c = *s.hooks.clock
+	c := WallClock
+	if s.Hooks.Clock != nil {
+		c = *s.Hooks.Clock
 	}
 	v.pace = newPace(o.Rate, c)
 	if whole {
@@ -125,7 +126,7 @@ func (v *verification) setAside() error {
 }
 
 type verification struct {
-	s        *Store
+	s        *Jobs
 	o        VerifyOptions
 	roots    []*roots.Root
 	pbs      []*manifestpb.Checkpoint

@@ -1,4 +1,4 @@
-package index
+package upkeep
 
 import (
 	"bytes"
@@ -20,7 +20,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
-// progressName is the file that tells how far a verification of the whole store has come. It is there from its first
+// ProgressName is the file that tells how far a verification of the whole store has come. It is there from its first
 // save to the verification's end. Numbers are little-endian:
 //
 //	0   8    "GPUCRVP1"
@@ -32,36 +32,36 @@ import (
 //	           16  sum over these slots, see readSum
 //	end 4    CRC-32C of all that
 //
-// Nothing in it is believed of a pack unless the sum is that of the slots that the journal lists now. So a pack that gc
-// emptied in part, or whose number was used again, is read anew; one that grew is read from the page on.
-const progressName = "verify.progress"
+// Nothing in it is believed of a pack unless the sum is that of the slots that the journal lists now. So a pack
+// that gc emptied in part, or whose number was used again, is read anew; one that grew is read from the page on.
+const ProgressName = "verify.progress"
 
 const (
 	progressMagic = "GPUCRVP1"
-	progressHead  = 32
-	progressEntry = 24
+	ProgressHead  = 32
+	ProgressEntry = 24
 
-	// maxProgressPacks bounds the file, to 12 MiB: what more packs there are, is read again after an interruption.
-	maxProgressPacks = 1 << 19
+	// MaxProgressPacks bounds the file, to 12 MiB: what more packs there are, is read again after an interruption.
+	MaxProgressPacks = 1 << 19
 )
 
-// saveEvery is how often progress is saved. One save costs two syncs.
-const saveEvery = 5 * time.Second
+// SaveEvery is how often progress is saved. One save costs two syncs.
+const SaveEvery = 5 * time.Second
 
-// readPart says how far a pack was read.
-type readPart struct {
-	page uint32
-	sum  readSum
+// ReadPart says how far a pack was read.
+type ReadPart struct {
+	Page uint32
+	Sum  readSum
 }
 
-// readSum is a hash over the ids and places of slots that were read, in their order. Slots that are recorded as damaged
-// do not go into it: where such a record is lost, the sum is no longer right, and the pack is read anew.
+// readSum is a hash over the ids and places of slots that were read, in their order. Slots that are recorded as
+// damaged do not go into it: where such a record is lost, the sum is no longer right, and the pack is read anew.
 type readSum [16]byte
 
 // verifyProgress is how far a verification has come.
 type verifyProgress struct {
-	s     *Store
-	clock clock
+	s     *Jobs
+	clock Clock
 	begun time.Time
 
 	saving sync.Mutex // one save at a time; guards saved and failed
@@ -69,7 +69,7 @@ type verifyProgress struct {
 	failed bool
 
 	mu    sync.Mutex // guards what follows
-	packs map[uint32]readPart
+	packs map[uint32]ReadPart
 	// The pack that is being read.
 	now  uint32
 	list []pack.Chunk // its slots in their order
@@ -79,23 +79,23 @@ type verifyProgress struct {
 }
 
 // beginProgress gives the progress to go on with, or that of a new verification.
-func (s *Store) beginProgress(resume bool, c clock) (p *verifyProgress, resumed bool) {
-	p = &verifyProgress{s: s, clock: c, begun: c.now(), saved: c.now(), packs: map[uint32]readPart{}}
-	path := filepath.Join(s.dir, progressName)
+func (s *Jobs) beginProgress(resume bool, c Clock) (p *verifyProgress, resumed bool) {
+	p = &verifyProgress{s: s, clock: c, begun: c.Now(), saved: c.Now(), packs: map[uint32]ReadPart{}}
+	path := filepath.Join(s.o.Dir, ProgressName)
 	if !resume {
 		p.remove()
 		return p, false
 	}
-	limit := int64(progressHead + maxProgressPacks*progressEntry + 4)
+	limit := int64(ProgressHead + MaxProgressPacks*ProgressEntry + 4)
 	b, err := storage.ReadFile(s.o.Storage, path, limit+1)
 	if errors.Is(err, os.ErrNotExist) {
 		s.log.Info("there is no verification to go on with: it begins anew")
 		return p, false
 	}
 	var begun time.Time
-	var packs map[uint32]readPart
+	var packs map[uint32]ReadPart
 	if err == nil {
-		begun, packs, err = decodeProgress(b, s.config.identity())
+		begun, packs, err = DecodeProgress(b, s.o.ID)
 	}
 	if err != nil {
 		s.log.Warn("how far the verification had come cannot be read: it begins anew", "file", path, "err", err)
@@ -106,12 +106,13 @@ func (s *Store) beginProgress(resume bool, c clock) (p *verifyProgress, resumed 
 	return p, true
 }
 
-func decodeProgress(b []byte, store [16]byte) (begun time.Time, packs map[uint32]readPart, err error) {
-	bad := func(why string) (time.Time, map[uint32]readPart, error) {
+// DecodeProgress gives what a file of progress says, if it belongs to the store.
+func DecodeProgress(b []byte, store [16]byte) (begun time.Time, packs map[uint32]ReadPart, err error) {
+	bad := func(why string) (time.Time, map[uint32]ReadPart, error) {
 		return time.Time{}, nil, fmt.Errorf("%w: %s", pack.ErrCorrupt, why)
 	}
-	n := len(b) - progressHead - 4
-	if n < 0 || n%progressEntry != 0 || n/progressEntry > maxProgressPacks {
+	n := len(b) - ProgressHead - 4
+	if n < 0 || n%ProgressEntry != 0 || n/ProgressEntry > MaxProgressPacks {
 		return bad(fmt.Sprintf("it has %d bytes", len(b)))
 	}
 	body, sum := b[:len(b)-4], binary.LittleEndian.Uint32(b[len(b)-4:])
@@ -121,28 +122,29 @@ func decodeProgress(b []byte, store [16]byte) (begun time.Time, packs map[uint32
 	if !bytes.Equal(b[8:24], store[:]) {
 		return bad("it belongs to another store")
 	}
-	packs = make(map[uint32]readPart, n/progressEntry)
+	packs = make(map[uint32]ReadPart, n/ProgressEntry)
 	last := int64(-1)
-	for e := body[progressHead:]; len(e) > 0; e = e[progressEntry:] {
+	for e := body[ProgressHead:]; len(e) > 0; e = e[ProgressEntry:] {
 		number := binary.LittleEndian.Uint32(e)
 		if int64(number) <= last {
 			return bad("packs out of order")
 		}
 		last = int64(number)
-		packs[number] = readPart{binary.LittleEndian.Uint32(e[4:]), readSum(e[8:])}
+		packs[number] = ReadPart{binary.LittleEndian.Uint32(e[4:]), readSum(e[8:])}
 	}
 	return time.Unix(0, int64(binary.LittleEndian.Uint64(b[24:]))).UTC(), packs, nil
 }
 
-func encodeProgress(begun time.Time, packs map[uint32]readPart, store [16]byte) []byte {
+// EncodeProgress gives the file of progress.
+func EncodeProgress(begun time.Time, packs map[uint32]ReadPart, store [16]byte) []byte {
 	b := append([]byte(progressMagic), store[:]...)
 	b = binary.LittleEndian.AppendUint64(b, uint64(begun.UnixNano()))
 	numbers := slices.Sorted(maps.Keys(packs))
-	for _, n := range numbers[:min(len(numbers), maxProgressPacks)] {
+	for _, n := range numbers[:min(len(numbers), MaxProgressPacks)] {
 		b = binary.LittleEndian.AppendUint32(b, n)
 		part := packs[n]
-		b = binary.LittleEndian.AppendUint32(b, part.page)
-		b = append(b, part.sum[:]...)
+		b = binary.LittleEndian.AppendUint32(b, part.Page)
+		b = append(b, part.Sum[:]...)
 	}
 	return binary.LittleEndian.AppendUint32(b, crc32c.Checksum(b))
 }
@@ -151,7 +153,7 @@ func encodeProgress(begun time.Time, packs map[uint32]readPart, store [16]byte) 
 func (p *verifyProgress) keepOnly(packs []uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	maps.DeleteFunc(p.packs, func(n uint32, _ readPart) bool { _, ok := slices.BinarySearch(packs, n); return !ok })
+	maps.DeleteFunc(p.packs, func(n uint32, _ ReadPart) bool { _, ok := slices.BinarySearch(packs, n); return !ok })
 }
 
 // done gives how many slots of the list of pack n were read before, from the first one on. They are those that the
@@ -163,7 +165,7 @@ func (p *verifyProgress) done(n uint32, list []pack.Chunk) int {
 	if !ok {
 		return 0
 	}
-	count, _ := slices.BinarySearchFunc(list, part.page, func(c pack.Chunk, page uint32) int {
+	count, _ := slices.BinarySearchFunc(list, part.Page, func(c pack.Chunk, page uint32) int {
 		if c.Loc.Page <= page {
 			return -1
 		}
@@ -171,7 +173,7 @@ func (p *verifyProgress) done(n uint32, list []pack.Chunk) int {
 	})
 	h := blake3.New()
 	p.feed(h, list[:count])
-	if count == 0 || list[count-1].Loc.Page != part.page || sumOf(h) != part.sum {
+	if count == 0 || list[count-1].Loc.Page != part.Page || sumOf(h) != part.Sum {
 		delete(p.packs, n)
 		return 0
 	}
@@ -184,7 +186,7 @@ func (p *verifyProgress) begin(n uint32, list []pack.Chunk, done int) {
 	defer p.mu.Unlock()
 	p.now, p.list, p.fed, p.ends, p.hash = n, list, done, map[int]int{}, blake3.New()
 	p.feed(p.hash, list[:done])
-	p.note()
+	p.keep()
 }
 
 // read says that the slots from to end of the list have been read, and what is wrong with them is known.
@@ -197,13 +199,13 @@ func (p *verifyProgress) read(from, to int) {
 		p.feed(p.hash, p.list[p.fed:end])
 		p.fed = end
 	}
-	p.note()
+	p.keep()
 }
 
-// note keeps how far the pack has been read. Call with mu held.
-func (p *verifyProgress) note() {
+// keep keeps how far the pack has been read. Call with mu held.
+func (p *verifyProgress) keep() {
 	if p.fed > 0 {
-		p.packs[p.now] = readPart{p.list[p.fed-1].Loc.Page, sumOf(p.hash)}
+		p.packs[p.now] = ReadPart{p.list[p.fed-1].Loc.Page, sumOf(p.hash)}
 	}
 }
 
@@ -228,7 +230,7 @@ func (p *verifyProgress) saveSometimes() {
 		return
 	}
 	defer p.saving.Unlock()
-	if p.clock.now().Sub(p.saved) >= saveEvery {
+	if p.clock.Now().Sub(p.saved) >= SaveEvery {
 		p.saveLocked()
 	}
 }
@@ -247,17 +249,17 @@ func (p *verifyProgress) saveLocked() {
 		return
 	}
 	p.mu.Lock()
-	b := encodeProgress(p.begun, p.packs, p.s.config.identity())
+	b := EncodeProgress(p.begun, p.packs, p.s.o.ID)
 	p.mu.Unlock()
 	err := p.s.chunks.RecordDamage()
 	if err == nil {
-		err = storage.WriteFile(p.s.o.Storage, filepath.Join(p.s.dir, progressName), b)
+		err = storage.WriteFile(p.s.o.Storage, filepath.Join(p.s.o.Dir, ProgressName), b)
 	}
 	if err != nil && !p.failed {
 		p.s.log.Warn("how far the verification has come could not be saved", "err", err)
 		p.failed = true
 	}
-	p.saved = p.clock.now()
+	p.saved = p.clock.Now()
 }
 
 // remove forgets how far a verification has come, in the store's folder.
@@ -265,10 +267,10 @@ func (p *verifyProgress) remove() {
 	if p.s.o.ReadOnly {
 		return
 	}
-	st, path := p.s.o.Storage, filepath.Join(p.s.dir, progressName)
+	st, path := p.s.o.Storage, filepath.Join(p.s.o.Dir, ProgressName)
 	err := st.Remove(path)
 	if err == nil {
-		err = st.SyncDir(p.s.dir)
+		err = st.SyncDir(p.s.o.Dir)
 	}
 	// The second is what a failed save leaves.
 	for _, err := range []error{err, st.Remove(path + ".new")} {

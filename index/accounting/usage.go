@@ -1,4 +1,4 @@
-package index
+package accounting
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
@@ -17,7 +18,42 @@ import (
 	"github.com/gpucr/gpucr-fs/index/roots"
 )
 
-// chunkUse is what accounting knows of one chunk. Half of its id tells chunks apart: a collision would need 2^64 of them.
+// Books tell what checkpoints and the whole store take.
+type Books struct {
+	dir       string
+	chunks    *chunks.Store
+	roots     *roots.Set
+	reading   *reading.Reader
+	collector Collector
+}
+
+// Collector knows what could be given back.
+type Collector interface {
+	// Reclaimable gives the bytes of disk that nothing uses. Damage that it meets is no error.
+	Reclaimable(ctx context.Context) (int64, error)
+}
+
+// New gives the books of the store in a folder.
+func New(dir string, c *chunks.Store, s *roots.Set, r *reading.Reader, g Collector) *Books {
+	return &Books{dir: dir, chunks: c, roots: s, reading: r, collector: g}
+}
+
+// Usage is the whole store's accounting.
+type Usage struct {
+	Checkpoints []roots.Info `json:"checkpoints"`
+	Logical     int64        `json:"logical"`      // sum over checkpoints
+	Zero        int64        `json:"zero"`         // of which zero runs
+	Distinct    int64        `json:"distinct"`     // bytes of distinct live chunks before compression
+	Stored      int64        `json:"stored"`       // what those occupy in packs
+	Disk        int64        `json:"disk"`         // bytes the store folder occupies on disk, index and journals included
+	Reclaimable int64        `json:"reclaimable"`  // what gc would give back now
+	Chunks      int64        `json:"chunks"`       // distinct live chunks
+	Packs       int          `json:"packs"`        // pack files
+	DedupeRatio float64      `json:"dedupe_ratio"` // Logical over Stored
+}
+
+// chunkUse is what accounting knows of one chunk. Half of its id tells chunks apart: a collision would need 2^64 of
+// them.
 type chunkUse struct {
 	first   int32 // the checkpoint that named it first, and whether another did
 	last    int32
@@ -29,15 +65,15 @@ type chunkUse struct {
 
 type shortID [16]byte
 
-// List gives all checkpoints with exact byte counts, oldest first. One that cannot be counted has its Damage set, and the others' Unique counts what they may
-// share with it.
-func (s *Store) List(ctx context.Context) ([]roots.Info, error) {
+// List gives all checkpoints with exact byte counts, oldest first. One that cannot be counted has its Damage set,
+// and the others' Unique counts what they may share with it.
+func (s *Books) List(ctx context.Context) ([]roots.Info, error) {
 	list, _, err := s.account(ctx)
 	return list, err
 }
 
 // account walks all manifests once.
-func (s *Store) account(ctx context.Context) ([]roots.Info, map[shortID]*chunkUse, error) {
+func (s *Books) account(ctx context.Context) ([]roots.Info, map[shortID]*chunkUse, error) {
 	list, err := s.roots.Names(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -117,7 +153,7 @@ func (s *Store) account(ctx context.Context) ([]roots.Info, map[shortID]*chunkUs
 }
 
 // Usage gives the whole store's accounting.
-func (s *Store) Usage(ctx context.Context) (Usage, error) {
+func (s *Books) Usage(ctx context.Context) (Usage, error) {
 	list, uses, err := s.account(ctx)
 	if err != nil {
 		return Usage{}, err
@@ -132,17 +168,15 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 		u.Distinct += int64(c.len)
 		u.Stored += int64(c.stored)
 	}
-	dry, err := s.GC(ctx, GCOptions{DryRun: true})
-	if err != nil && fault.ClassOf(err) != fault.Corrupt { // damage is told by the list
+	if u.Reclaimable, err = s.collector.Reclaimable(ctx); err != nil {
 		return u, err
 	}
-	u.Reclaimable = dry.Reclaimable
 	packs, err := s.chunks.Packs.Packs()
 	if err != nil {
 		return u, fault.Classify("usage", err)
 	}
 	u.Packs = len(packs)
-	if u.Disk, err = diskUsage(s.dir); err != nil {
+	if u.Disk, err = DiskUsage(s.dir); err != nil {
 		return u, fault.Classify("usage", err)
 	}
 	if u.Stored > 0 {
@@ -151,8 +185,8 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 	return u, nil
 }
 
-// diskUsage gives the bytes that a folder occupies, as du does.
-func diskUsage(dir string) (int64, error) {
+// DiskUsage gives the bytes that a folder occupies, as du does.
+func DiskUsage(dir string) (int64, error) {
 	var sum int64
 	err := filepath.WalkDir(dir, func(p string, _ fs.DirEntry, err error) error {
 		if err != nil {

@@ -1,4 +1,4 @@
-package index
+package upkeep
 
 import (
 	"context"
@@ -18,11 +18,12 @@ import (
 
 // GC gives back the space of payload that no checkpoint uses, and removes incomplete checkpoints.
 //
-// It never guesses. What a checkpoint uses whose manifest cannot be read lies in no pack that was begun after it was
-// sealed: those are collected, the others left alone. A chunk that a manifest names and the index does not know is kept
-// wherever a journal lists it. Then the error (Class Corrupt) names what is damaged, and the result tells what was given
-// back all the same. A pack whose journal is damaged, or does not list a slot in use, is left alone: GCResult.Kept.
-func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
+// It never guesses. What a checkpoint uses whose manifest cannot be read lies in no pack that was begun after it
+// was sealed: those are collected, the others left alone. A chunk that a manifest names and the index does not know
+// is kept wherever a journal lists it. Then the error (Class Corrupt) names what is damaged, and the result tells
+// what was given back all the same. A pack whose journal is damaged, or does not list a slot in use, is left alone:
+// GCResult.Kept.
+func (s *Jobs) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	if err := s.chunks.MayWrite("gc"); err != nil && !o.DryRun {
 		return GCResult{}, err
 	}
@@ -46,10 +47,10 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 		}
 	}
 	defer s.chunks.KeepPins()()
-	if err := g.mark(ctx); err != nil {
+	if err := g.findLive(ctx); err != nil {
 		return g.res, err
 	}
-	s.hooks.marked.Run()
+	s.Hooks.Found.Run()
 	packs, err := s.chunks.Packs.Packs()
 	if err != nil {
 		return g.res, fault.Classify("gc", err)
@@ -79,7 +80,7 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 
 // collection is the state of one run of GC.
 type collection struct {
-	s    *Store
+	s    *Jobs
 	o    GCOptions
 	live chunks.Slots
 	res  GCResult
@@ -117,11 +118,11 @@ func (g *collection) damage() error {
 		texts = append(texts, fmt.Sprintf("and %d more", g.more))
 	}
 	return &fault.Error{Class: fault.Corrupt, Op: "gc", Err: errors.New("not everything could be collected: " + strings.Join(texts, "; ")),
-		Hint: fault.RepairHint(g.s.dir) + ", or remove the checkpoints that are damaged"}
+		Hint: fault.RepairHint(g.s.o.Dir) + ", or remove the checkpoints that are damaged"}
 }
 
-// mark finds the slots that sealed checkpoints use. Drafts need no marking: they pin what they use.
-func (g *collection) mark(ctx context.Context) error {
+// findLive finds the slots that sealed checkpoints use. Drafts need no marking: they pin what they use.
+func (g *collection) findLive(ctx context.Context) error {
 	s := g.s
 	for _, id := range s.roots.DamagedIDs() {
 		g.unclear[id] = true
@@ -167,9 +168,10 @@ func (g *collection) mark(ctx context.Context) error {
 	return nil
 }
 
-// findHorizon finds the newest pack that what the unclear checkpoints use may lie in. All of it was written before the
-// root record was, which is journalled in the pack that takes appends then, or, when it was moved since, in a newer one.
-// Unless Optimize has stored it anew since: then it may lie in any pack up to the last that Optimize wrote.
+// findHorizon finds the newest pack that what the unclear checkpoints use may lie in. All of it was written before
+// the root record was, which is journalled in the pack that takes appends then, or, when it was moved since, in a
+// newer one. Unless Optimize has stored it anew since: then it may lie in any pack up to the last that Optimize
+// wrote.
 func (g *collection) findHorizon(packs []uint32) error {
 	if len(g.unclear) == 0 {
 		return nil
@@ -198,9 +200,10 @@ func (g *collection) findHorizon(packs []uint32) error {
 	return err
 }
 
-// keepTo gives the number of the last pack of which nothing may be given back; 0 if there is none. A journal that was put aside, or is gone with the index that knew it, may
-// tell of checkpoints that nothing else knows of: what they use lies in its pack and in those before.
-func (s *Store) keepTo() (uint32, error) {
+// keepTo gives the number of the last pack of which nothing may be given back; 0 if there is none. A journal that
+// was put aside, or is gone with the index that knew it, may tell of checkpoints that nothing else knows of: what
+// they use lies in its pack and in those before.
+func (s *Jobs) keepTo() (uint32, error) {
 	var last uint32
 	aside, err := s.chunks.Packs.AllAside()
 	if err != nil {
@@ -227,4 +230,14 @@ func (s *Store) keepTo() (uint32, error) {
 	}
 	to, err := s.movedTo() // what they use may have been stored anew since
 	return max(last, to), err
+}
+
+// Reclaimable gives the bytes of disk that a collection would give back. What it cannot tell for damage does not
+// count.
+func (s *Jobs) Reclaimable(ctx context.Context) (int64, error) {
+	dry, err := s.GC(ctx, GCOptions{DryRun: true})
+	if err != nil && fault.ClassOf(err) != fault.Corrupt {
+		return 0, err
+	}
+	return dry.Reclaimable, nil
 }

@@ -1,4 +1,4 @@
-package index
+package upkeep
 
 import (
 	"path/filepath"
@@ -165,7 +165,7 @@ func (g *collection) spared(n uint32, id chunk.ID) bool {
 }
 
 func (g *collection) journalError(n uint32, err error) error {
-	return &fault.Error{Class: fault.Corrupt, Op: "gc", File: pack.JournalName(n), Err: err, Hint: fault.RepairHint(g.s.dir)}
+	return &fault.Error{Class: fault.Corrupt, Op: "gc", File: pack.JournalName(n), Err: err, Hint: fault.RepairHint(g.s.o.Dir)}
 }
 
 // merge sorts ranges and joins those that touch.

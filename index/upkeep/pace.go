@@ -1,4 +1,4 @@
-package index
+package upkeep
 
 import (
 	"context"
@@ -7,13 +7,14 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// clock is where time comes from. Tests have one of their own.
-type clock struct {
-	now   func() time.Time
-	sleep func(ctx context.Context, d time.Duration) error // fails at once when ctx ends
+// Clock is where time comes from. Tests have one of their own.
+type Clock struct {
+	Now   func() time.Time
+	Sleep func(ctx context.Context, d time.Duration) error // fails at once when ctx ends
 }
 
-var wallClock = clock{now: time.Now, sleep: sleep}
+// WallClock is the clock of the machine.
+var WallClock = Clock{Now: time.Now, Sleep: sleep}
 
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
@@ -29,17 +30,17 @@ func sleep(ctx context.Context, d time.Duration) error {
 // pace bounds what is read in a second: within any span of time no more than the rate allows for it and for a tenth of
 // a second more. The zero value has no bound. One goroutine uses it.
 type pace struct {
-	clock clock
+	clock Clock
 	limit *rate.Limiter
 }
 
 // newPace gives a pace of so many bytes a second; 0 is no bound.
-func newPace(perSecond int64, c clock) pace {
+func newPace(perSecond int64, c Clock) pace {
 	if perSecond == 0 {
 		return pace{}
 	}
 	p := pace{clock: c, limit: rate.NewLimiter(rate.Limit(perSecond), int(max(1, perSecond/10)))}
-	p.limit.AllowN(c.now(), p.limit.Burst()) // nothing is saved up at the beginning
+	p.limit.AllowN(c.Now(), p.limit.Burst()) // nothing is saved up at the beginning
 	return p
 }
 
@@ -58,8 +59,8 @@ func (p *pace) wait(ctx context.Context, n int64) error {
 	}
 	for n > 0 {
 		k := p.most(n)
-		now := p.clock.now()
-		if err := p.clock.sleep(ctx, p.limit.ReserveN(now, int(k)).DelayFrom(now)); err != nil {
+		now := p.clock.Now()
+		if err := p.clock.Sleep(ctx, p.limit.ReserveN(now, int(k)).DelayFrom(now)); err != nil {
 			return err
 		}
 		n -= k

@@ -1,4 +1,4 @@
-package index
+package upkeep
 
 import (
 	"context"
@@ -17,33 +17,37 @@ import (
 
 // This file stores chunks anew smaller, while nobody waits.
 //
-// A dump is stored as fast as the process can be read: s2, or not compressed at all. Optimize reads such chunks again, pack by pack in the order of their slots, and
-// encodes them with the strongest level of zstd. Batches are independent of each other, and after each the store is whole; whoever is interrupted begins anew
-// and finds less to do.
+// A dump is stored as fast as the process can be read: s2, or not compressed at all. Optimize reads such chunks
+// again, pack by pack in the order of their slots, and encodes them with the strongest level of zstd. Batches are
+// independent of each other, and after each the store is whole; whoever is interrupted begins anew and finds less
+// to do.
 //
 //  1. A chunk is read, decoded and held against its id. What is damaged is left to Verify.
 //  2. The smaller form goes into a slot of its own that nobody knows of (pack.Set.Place).
 //  3. A commit syncs it. It also records how far up chunks have moved (movedKey).
 //  4. The slot is read back past the page cache, and must decode to the same id.
-//  5. The next commit journals it and points the index to it. Packs are numbered upwards, so a rebuilt index takes the later slot, too. A crash before that
-//     leaves a slot that no journal lists, one after it two sound slots.
-//  6. Drafts that pin the old slot pin the new one (movePins). Locations that readers know are looked up again (Store.moves); whoever was about to
-//     read the old slot looks once more before he calls it damaged (readMoved).
+//  5. The next commit journals it and points the index to it. Packs are numbered upwards, so a rebuilt index takes
+//     the later slot, too. A crash before that leaves a slot that no journal lists, one after it two sound slots.
+//  6. Drafts that pin the old slot pin the new one (movePins). Locations that readers know are looked up again
+//     (Store.moves); whoever was about to read the old slot looks once more before he calls it damaged (readMoved).
 //
-// The old slot is dead to the next collection, by the rules of all others. gcMu is held from 1 to 6 of a batch, so none runs meanwhile, and Verify neither.
+// The old slot is dead to the next collection, by the rules of all others. gcMu is held from 1 to 6 of a batch, so
+// none runs meanwhile, and Verify neither.
 
-// Batches are small: gc and verify wait for one, and what the two commits of one cost is nothing beside the encoding of it (10 to 60 MB/s).
+// Batches are small: gc and verify wait for one, and what the two commits of one cost is nothing beside the
+// encoding of it (10 to 60 MB/s).
 const (
 	optimizeBatch = 4 << 20         // bytes read
 	optimizePause = 1 * time.Second // between batches while somebody else is at work
 )
 
-// movedKey is the key under which the number of the last pack is recorded that Optimize put chunks into. While a manifest cannot be read, gc tells by the age of a pack
-// what may belong to it; a chunk that was moved is in a younger one.
+// movedKey is the key under which the number of the last pack is recorded that Optimize put chunks into. While a
+// manifest cannot be read, gc tells by the age of a pack what may belong to it; a chunk that was moved is in a
+// younger one.
 const movedKey = "moved/last"
 
 // movedTo gives the number of the last pack that Optimize put chunks into; 0 if there is none.
-func (s *Store) movedTo() (uint32, error) {
+func (s *Jobs) movedTo() (uint32, error) {
 	_, payload, err := s.chunks.DB.Meta(movedKey)
 	switch {
 	case errors.Is(err, keys.ErrMissing):
@@ -58,7 +62,7 @@ func (s *Store) movedTo() (uint32, error) {
 
 // optimization is the state of one run of Optimize.
 type optimization struct {
-	s       *Store
+	s       *Jobs
 	o       OptimizeOptions
 	tight   *chunk.Tight
 	scratch []byte
@@ -69,9 +73,10 @@ type optimization struct {
 	read    int64 // bytes since began
 }
 
-// Optimize stores chunks of sealed checkpoints anew smaller that were stored fast. It gives no space back, GC does. It works on one processor, and a batch a second
-// while a draft is open or o.Busy says so. It does nothing while a manifest cannot be read: what that needs cannot be told.
-func (s *Store) Optimize(ctx context.Context, o OptimizeOptions) (OptimizeResult, error) {
+// Optimize stores chunks of sealed checkpoints anew smaller that were stored fast. It gives no space back, GC does.
+// It works on one processor, and a batch a second while a draft is open or o.Busy says so. It does nothing while a
+// manifest cannot be read: what that needs cannot be told.
+func (s *Jobs) Optimize(ctx context.Context, o OptimizeOptions) (OptimizeResult, error) {
 	if err := s.chunks.MayWrite("optimize"); err != nil && !o.DryRun {
 		return OptimizeResult{}, err
 	}
@@ -85,12 +90,12 @@ func (s *Store) Optimize(ctx context.Context, o OptimizeOptions) (OptimizeResult
 	}
 	z := &optimization{s: s, o: o}
 	var err error
-	if z.tight, err = chunk.NewTight(s.config.Chunk.Max); err != nil {
+	if z.tight, err = chunk.NewTight(s.o.MaxChunk); err != nil {
 		return z.res, fault.Classify("optimize", err)
 	}
 	defer z.tight.Close()
-	z.scratch = make([]byte, 0, chunk.MaxEncoded(s.config.Chunk.Max))
-	packs, live, err := z.mark(ctx)
+	z.scratch = make([]byte, 0, chunk.MaxEncoded(s.o.MaxChunk))
+	packs, live, err := z.choose(ctx)
 	if err != nil {
 		return z.res, err
 	}
@@ -109,8 +114,8 @@ func (s *Store) Optimize(ctx context.Context, o OptimizeOptions) (OptimizeResult
 	return z.res, nil
 }
 
-// mark finds what sealed checkpoints use, and the packs that hold it and may give something back.
-func (z *optimization) mark(ctx context.Context) (packs []uint32, live chunks.Slots, err error) {
+// choose finds what sealed checkpoints use, and the packs that hold it and may give something back.
+func (z *optimization) choose(ctx context.Context) (packs []uint32, live chunks.Slots, err error) {
 	s := z.s
 	if err := s.gcMu.Acquire(ctx, 1); err != nil {
 		return nil, nil, err
@@ -120,7 +125,7 @@ func (z *optimization) mark(ctx context.Context) (packs []uint32, live chunks.Sl
 		return nil, nil, err
 	}
 	g := collection{s: s, live: chunks.Slots{}, wanted: map[chunk.ID]bool{}, unclear: map[string]bool{}}
-	if err := g.mark(ctx); err != nil {
+	if err := g.findLive(ctx); err != nil {
 		return nil, nil, err
 	}
 	if err := g.damage(); err != nil {
@@ -234,7 +239,7 @@ func (z *optimization) batch(ctx context.Context, list []pack.Chunk) error {
 		moves = append(moves, *m)
 	}
 	if !z.o.DryRun && len(moves) > 0 {
-		s.hooks.placed.Run()
+		s.Hooks.Placed.Run()
 		moved, err := s.commitMoves(moves)
 		if err != nil {
 			return err
@@ -275,7 +280,7 @@ func (z *optimization) place(c pack.Chunk) (*chunks.Move, error) {
 }
 
 // readSound gives the content of a slot, past the page cache, if it is what its id says. The buffer is of the arena.
-func (s *Store) readSound(c pack.Chunk) ([]byte, error) {
+func (s *Jobs) readSound(c pack.Chunk) ([]byte, error) {
 	content, err := s.chunks.ReadSlot(c.Loc, true)
 	if err == nil && chunk.Sum(content) != c.ID {
 		s.chunks.Arena.Put(content)
@@ -285,7 +290,7 @@ func (s *Store) readSound(c pack.Chunk) ([]byte, error) {
 }
 
 // commitMoves makes placed slots the places of their chunks, and gives the moves that were made.
-func (s *Store) commitMoves(moves []chunks.Move) ([]chunks.Move, error) {
+func (s *Jobs) commitMoves(moves []chunks.Move) ([]chunks.Move, error) {
 	last, err := s.movedTo()
 	if err != nil {
 		return nil, err
@@ -310,11 +315,11 @@ func (s *Store) commitMoves(moves []chunks.Move) ([]chunks.Move, error) {
 		s.chunks.Arena.Put(content)
 		sound = append(sound, m)
 	}
-	s.hooks.checked.Run()
+	s.Hooks.Checked.Run()
 	moved, err := s.chunks.Adopt(sound)
 	if err != nil {
 		return nil, err
 	}
-	s.hooks.moved.Run()
+	s.Hooks.Moved.Run()
 	return moved, nil
 }

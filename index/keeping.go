@@ -1,0 +1,37 @@
+package index
+
+import "context"
+
+// GC gives back the space of payload that no checkpoint uses, and removes incomplete checkpoints.
+//
+// It never guesses. What a checkpoint uses whose manifest cannot be read lies in no pack that was begun after it
+// was sealed: those are collected, the others left alone. A chunk that a manifest names and the index does not know
+// is kept wherever a journal lists it. Then the error (Class Corrupt) names what is damaged, and the result tells
+// what was given back all the same. A pack whose journal is damaged, or does not list a slot in use, is left alone:
+// GCResult.Kept.
+func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) { return s.upkeep.GC(ctx, o) }
+
+// Verify reads manifests, journals and payload, and reports every damage; err only where it could not go on.
+// Payload is held against its guard and, decoded, against its id. Memory: a bit per 4 KiB of pack, and the journal
+// of one pack.
+//
+// A verification of the whole store saves how far it has come with the payload (verifyprogress.go), also when ctx
+// ends. With Resume the next one goes on there: it looks at all manifests and journals, at payload that was not
+// read, and at chunks recorded as damaged, so that its result names the problems of all parts.
+func (s *Store) Verify(ctx context.Context, o VerifyOptions) (VerifyResult, error) {
+	return s.upkeep.Verify(ctx, o)
+}
+
+// Optimize stores chunks of sealed checkpoints anew smaller that were stored fast. It gives no space back, GC does.
+// It works on one processor, and a batch a second while a draft is open or o.Busy says so. It does nothing while a
+// manifest cannot be read: what that needs cannot be told.
+func (s *Store) Optimize(ctx context.Context, o OptimizeOptions) (OptimizeResult, error) {
+	return s.upkeep.Optimize(ctx, o)
+}
+
+// List gives all checkpoints with exact byte counts, oldest first. One that cannot be counted has its Damage set,
+// and the others' Unique counts what they may share with it.
+func (s *Store) List(ctx context.Context) ([]Info, error) { return s.books.List(ctx) }
+
+// Usage gives the whole store's accounting.
+func (s *Store) Usage(ctx context.Context) (Usage, error) { return s.books.Usage(ctx) }
