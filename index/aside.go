@@ -5,6 +5,6 @@ import "github.com/gpucr/gpucr-fs/index/chunks"
 // SetAside is something in the folder of the packs that cannot be accounted for; see [chunks.SetAside].
 type SetAside = chunks.SetAside
 
-// SetAside lists what the store keeps without being able to account for it. Damage of older journals is found by Verify
-// and GC, and listed once they have been there.
+// SetAside lists what the store keeps without being able to account for it. Damage of older journals is found by
+// Verify and GC, and listed once they have been there.
 func (s *Store) SetAside() ([]SetAside, error) { return s.chunks.SetAside() }

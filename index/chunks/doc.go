@@ -1,5 +1,5 @@
-// Package chunks is the store of chunks: it takes content, keeps each chunk once, says where it lies, and gives up what
-// is journalled as dead. What chunks are for is the business of the rooms above.
+// Package chunks is the store of chunks: it takes content, keeps each chunk once, says where it lies, and gives up
+// what is journalled as dead. What chunks are for is the business of the rooms above.
 //
 // # Ingest
 //
@@ -26,21 +26,21 @@
 //
 // # A failed sync
 //
-// What a failed sync was to cover is lost for the store, whatever can still be read of it (lost.go): content is stored
-// anew when it comes by again, a draft that refers to lost chunks is not sealed. Keys of a failed commit may be in a
-// journal nevertheless, so the next commit says what is true of their roots. A failure of Badger loses nothing, for the
-// journals are ahead of it; the commit fails, and is taken back in the same way.
+// What a failed sync was to cover is lost for the store, whatever can still be read of it (lost.go): content is
+// stored anew when it comes by again, a draft that refers to lost chunks is not sealed. Keys of a failed commit may
+// be in a journal nevertheless, so the next commit says what is true of their roots. A failure of Badger loses
+// nothing, for the journals are ahead of it; the commit fails, and is taken back in the same way.
 //
 // # What is given back
 //
-// A slot that is punched was journalled as dead before, or was never journalled and never will be; and nobody is told of
-// it again, or reads it on behalf of a checkpoint or a draft. This room sees to two of the three ways to a slot, and
-// whoever collects sees to the manifests.
+// A slot that is punched was journalled as dead before, or was never journalled and never will be; and nobody is
+// told of it again, or reads it on behalf of a checkpoint or a draft. This room sees to two of the three ways to a
+// slot, and whoever collects sees to the manifests.
 //
-//  1. A look-up by content (ingest). It finds a slot and pins it with sweepMu held for reading. A pack is planned, its
-//     dead journalled, and the index made to forget them in one go with sweepMu held for writing (Bury): whoever looked
-//     up before has pinned the slot, whoever does afterwards is not told of it. Pins of a draft last until it and its
-//     files are closed, and while a collection runs none is forgotten (KeepPins).
+//  1. A look-up by content (ingest). It finds a slot and pins it with sweepMu held for reading. A pack is planned,
+//     its dead journalled, and the index made to forget them in one go with sweepMu held for writing (Bury):
+//     whoever looked up before has pinned the slot, whoever does afterwards is not told of it. Pins of a draft last
+//     until it and its files are closed, and while a collection runs none is forgotten (KeepPins).
 //  2. A commit, which puts into the index what has been journalled. commitMu is held as well, and what an earlier
 //     failure left out is indexed first: all that the journal lists is in the index and no longer among the recent
 //     chunks, so taking it out of the index is final.
@@ -61,6 +61,6 @@
 //
 // # Lock order
 //
-// commitMu, sweepMu, (pack's own locks), (RootRecords' locks), pinMu, Pins.mu, damage.mu, ingest.mu. lossMu and asideMu
-// are held for a look or a note.
+// commitMu, sweepMu, (pack's own locks), (RootRecords' locks), pinMu, Pins.mu, damage.mu, ingest.mu. lossMu and
+// asideMu are held for a look or a note.
 package chunks

@@ -44,7 +44,7 @@ type segment struct {
 // lookedUp is where chunks of a segment were found.
 type lookedUp struct {
 	locs  []pack.Loc // parallel to Chunks, zero where the index did not know one
-	moves uint64     // Store.moves before they were looked up
+	moves uint64     // CountMoves before they were looked up
 }
 
 // where gives the location of a chunk of the segment, the zero one when it is to be looked up.

@@ -88,7 +88,7 @@ type collection struct {
 	wanted  map[chunk.ID]bool // named by manifests, and not in the index
 	unclear map[string]bool   // ids of checkpoints whose manifest cannot be read
 	horizon uint32            // what the unclear ones use lies in no pack above this one
-	keepTo  uint32            // see Store.keepTo
+	keepTo  uint32            // see Jobs.keepTo
 	errs    []error           // damage that was met
 	more    int               // how many errors errs leaves out
 }
@@ -121,7 +121,7 @@ func (g *collection) damage() error {
 		Hint: fault.RepairHint(g.s.o.Dir) + ", or remove the checkpoints that are damaged"}
 }
 
-// findLive finds the slots that sealed checkpoints use. Drafts need no marking: they pin what they use.
+// findLive finds the slots that sealed checkpoints use. Drafts are not looked at: they pin what they use.
 func (g *collection) findLive(ctx context.Context) error {
 	s := g.s
 	for _, id := range s.roots.DamagedIDs() {

@@ -28,8 +28,9 @@ import (
 //  4. The slot is read back past the page cache, and must decode to the same id.
 //  5. The next commit journals it and points the index to it. Packs are numbered upwards, so a rebuilt index takes
 //     the later slot, too. A crash before that leaves a slot that no journal lists, one after it two sound slots.
-//  6. Drafts that pin the old slot pin the new one (movePins). Locations that readers know are looked up again
-//     (Store.moves); whoever was about to read the old slot looks once more before he calls it damaged (readMoved).
+//  6. Drafts that pin the old slot pin the new one. Locations that readers know are looked up again (CountMoves);
+//     whoever was about to read the old slot looks once more before he calls it damaged (ReadMoved). All that is
+//     package chunks' (Adopt).
 //
 // The old slot is dead to the next collection, by the rules of all others. gcMu is held from 1 to 6 of a batch, so
 // none runs meanwhile, and Verify neither.

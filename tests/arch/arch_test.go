@@ -60,6 +60,27 @@ var daemonMayImport = map[string][]string{
 	"lifecycle": {"client", "fill", "gpu", "label", "mounts", "restores", "service", "stay", "talk", "wire"},
 }
 
+// indexMayImport gives, for each package of index/, the others of index/ that it may import: those that it stands on.
+var indexMayImport = map[string][]string{
+	"storage":             {},
+	"chunk":               {},
+	"crc32c":              {},
+	"arena":               {},
+	"keys/sigbus":         {},
+	"manifest/manifestpb": {},
+	"manifest":            {"chunk", "manifest/manifestpb"},
+	"pack":                {"chunk", "crc32c", "storage"},
+	"keys":                {"chunk", "crc32c", "keys/sigbus", "pack", "storage"},
+	"fault":               {"keys", "manifest", "pack"},
+	"chunks":              {"arena", "chunk", "fault", "keys", "manifest", "pack"},
+	"roots":               {"chunks", "fault", "keys", "manifest", "manifest/manifestpb", "pack"},
+	"reading":             {"arena", "chunk", "chunks", "fault", "keys", "manifest", "manifest/manifestpb", "pack", "roots"},
+	"drafts":              {"chunk", "chunks", "fault", "manifest", "manifest/manifestpb", "reading", "roots"},
+	"accounting":          {"chunks", "fault", "manifest", "manifest/manifestpb", "reading", "roots"},
+	"upkeep": {"chunk", "chunks", "crc32c", "fault", "keys", "manifest", "manifest/manifestpb", "pack", "reading", "roots",
+		"storage"},
+}
+
 // leaves import nothing of this module.
 var leaves = []string{"index/chunk", "kfd/abi", "cuda/driver"}
 
@@ -85,6 +106,11 @@ var notInLibraries = []string{
 }
 
 const maxLines = 600
+
+// maxPackage bounds the lines of a package below smallPackages, tests and generated files left out.
+const maxPackage = 2000
+
+var smallPackages = []string{"index", "daemon"}
 
 func root(t *testing.T) string {
 	t.Helper()
@@ -195,6 +221,40 @@ func TestDaemonArrowsGoDown(t *testing.T) {
 			if to, ok := strings.CutPrefix(folder(imp), "daemon/"); ok && !slices.Contains(allowed, to) {
 				t.Errorf("daemon/%s imports daemon/%s; it may import %v", from, to, allowed)
 			}
+		}
+	}
+}
+
+// TestIndexArrowsGoDown: no package of index/ knows one that stands on it. The store itself knows them all.
+func TestIndexArrowsGoDown(t *testing.T) {
+	for _, p := range packages(t) {
+		from, ok := strings.CutPrefix(folder(p.ImportPath), "index/")
+		if !ok {
+			continue
+		}
+		allowed, known := indexMayImport[from]
+		if !known {
+			t.Errorf("index/%s has no place in the design; give it one in the table of this test", from)
+		}
+		for _, imp := range slices.Concat(p.Imports, p.TestImports) {
+			to := folder(imp)
+			if top(to) == "index" && !slices.Contains(allowed, strings.TrimPrefix(to, "index/")) {
+				t.Errorf("index/%s imports %s; of index/ it may import %v", from, to, allowed)
+			}
+		}
+	}
+}
+
+func TestPackagesAreSmall(t *testing.T) {
+	lines := map[string]int{}
+	sources(t, []string{".go"}, func(name string, text []byte) {
+		if dir := path.Dir(name); !strings.HasSuffix(name, "_test.go") && !generated(text) && under(dir, smallPackages) {
+			lines[dir] += bytes.Count(text, []byte("\n"))
+		}
+	})
+	for dir, n := range lines {
+		if n > maxPackage {
+			t.Errorf("%s has %d lines; split it, one purpose a package (limit %d)", dir, n, maxPackage)
 		}
 	}
 }
