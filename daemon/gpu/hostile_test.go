@@ -6,14 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/gpucr/gpucr-fs/archive"
@@ -22,12 +18,14 @@ import (
 	"github.com/gpucr/gpucr-fs/kfd/abi"
 	"github.com/gpucr/gpucr-fs/kfd/image"
 	"github.com/gpucr/gpucr-fs/kfd/image/imagepb"
+	"github.com/gpucr/gpucr-fs/tests/budget"
 )
 
 // hostileDir tells a child of the tests where the images are that it is to read.
 const hostileDir = "GPU_TEST_HOSTILE"
 
-// fill gives an image of n bytes: head, and as many repetitions of what makes a message large in memory and small on disk.
+// fill gives an image of n bytes: head, and as many repetitions of what makes a message large in memory and small on
+// disk.
 func fill(t *testing.T, head proto.Message, n int, repeated proto.Message) []byte {
 	t.Helper()
 	o := proto.MarshalOptions{AllowPartial: true}
@@ -43,7 +41,8 @@ func fill(t *testing.T, head proto.Message, n int, repeated proto.Message) []byt
 	return append(image.AppendHeader(nil, uint64(len(b))), b...)
 }
 
-// hostileImages are images that take a hundred times their length when they are decoded, or have loops over loops in those who use them.
+// hostileImages are images that take a hundred times their length when they are decoded, or have loops over loops in
+// those who use them.
 func hostileImages(t *testing.T, n int) map[string][]byte {
 	u32, u64 := proto.Uint32, proto.Uint64
 	bo := &imagepb.BO{Addr: u64(0), Size: u64(1), Offset: u64(0), AllocFlags: u32(abi.KFDMemVRAM), GpuId: u32(1)}
@@ -100,8 +99,8 @@ func device(id uint32) *imagepb.Device {
 	return d
 }
 
-// TestHostileImages: whatever an image holds, reading and sealing it takes memory in proportion to its length. Each is sealed, and looked at, in a process of its
-// own, whose peak is taken.
+// TestHostileImages: whatever an image holds, reading and sealing it takes memory in proportion to its length. Each
+// is sealed, and looked at, in a process of its own, whose peak is taken.
 func TestHostileImages(t *testing.T) {
 	if dir := os.Getenv(hostileDir); dir != "" {
 		readHostile(t, dir)
@@ -112,41 +111,17 @@ func TestHostileImages(t *testing.T) {
 	for _, name := range []string{"empty-bos/amdgpu-kfd-1.img", "small-bos/amdgpu-kfd-1.img", "render-bos/amdgpu-renderD-1.img"} {
 		images["large-"+name] = large[name]
 	}
-	plain := plainTest(t)
+	children := budget.NewChildren(t)
 	for name, b := range images {
 		t.Run(filepath.Dir(name), func(t *testing.T) {
 			dir := t.TempDir()
 			if err := os.WriteFile(filepath.Join(dir, filepath.Base(name)), b, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			cmd := exec.Command(plain, "-test.run=^TestHostileImages$", "-test.v")
-			cmd.Env = append(os.Environ(), hostileDir+"="+dir)
-			out, err := cmd.CombinedOutput()
-			if err != nil {
-				t.Fatalf("%v\n%s", err, out)
-			}
-			m := regexp.MustCompile(`peak (\d+) kB`).FindSubmatch(out)
-			if m == nil {
-				t.Fatalf("no peak in\n%s", out)
-			}
-			peak, err := strconv.ParseInt(string(m[1]), 10, 64)
-			// 64 MiB, four times what is on disk, and what a program with a store takes: its cache is 32 MiB here.
-			if err != nil || peak > 64<<10+int64(4*len(b)>>10)+96<<10 {
-				t.Errorf("%d bytes took %d MiB", len(b), peak>>10)
-			}
-			t.Logf("%d KiB: %s", len(b)>>10, regexp.MustCompile(`(?m)took.*$`).Find(out))
+			// A program with a store takes more: its cache is 32 MiB here.
+			children.Run(t, hostileDir+"="+dir, len(b), 96<<20)
 		})
 	}
-}
-
-// plainTest builds this package's tests without the race detector, under which memory says nothing.
-func plainTest(t *testing.T) string {
-	t.Helper()
-	bin := filepath.Join(t.TempDir(), "plain.test")
-	if out, err := exec.Command("go", "test", "-c", "-o", bin, ".").CombinedOutput(); err != nil {
-		t.Fatalf("build the tests: %v\n%s", err, out)
-	}
-	return bin
 }
 
 // readHostile seals the images in dir and looks at them.
@@ -175,15 +150,5 @@ func readHostile(t *testing.T, dir string) {
 	}
 	_, err = gpu.Inspect(c, nil)
 	_, err2 := gpu.Count(c.FS())
-	status, e := os.ReadFile("/proc/self/status")
-	if e != nil {
-		t.Fatal(e)
-	}
-	var use unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &use); err != nil {
-		t.Fatal(err)
-	}
-	m := regexp.MustCompile(`VmHWM:\s*(\d+) kB`).FindSubmatch(status)
-	fmt.Printf("peak %s kB\n", m[1])
-	fmt.Printf("took %v to seal, %v in all, %v on processors, peak %s kB: %.100v, %.100v\n", sealed.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond), time.Duration(use.Utime.Nano()+use.Stime.Nano()).Round(time.Millisecond), m[1], err, err2)
+	budget.Tell(t, begin, fmt.Sprintf("%v of it to seal: %.100v, %.100v", sealed.Round(time.Millisecond), err, err2))
 }

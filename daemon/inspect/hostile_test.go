@@ -5,17 +5,14 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/gpucr/gpucr-fs/restore/criuimg"
+	"github.com/gpucr/gpucr-fs/tests/budget"
 )
 
 // hostileDir tells a child of the tests where the images are that it is to read.
@@ -69,8 +66,8 @@ func hostile(t testing.TB, n int) map[string][]byte {
 	}
 }
 
-// TestHostileImages: whatever an image holds, what looks at it takes memory in proportion to its length. Each is looked at in a process of its own, whose peak is
-// taken.
+// TestHostileImages: whatever an image holds, what looks at it takes memory in proportion to its length. Each is
+// looked at in a process of its own, whose peak is taken.
 func TestHostileImages(t *testing.T) {
 	if dir := os.Getenv(hostileDir); dir != "" {
 		readHostile(t, dir)
@@ -81,7 +78,7 @@ func TestHostileImages(t *testing.T) {
 	for _, name := range []string{"empty-vmas/mm-10.img", "small-vmas/mm-10.img"} {
 		images["large-"+name] = large[name]
 	}
-	plain := plainTest(t)
+	children := budget.NewChildren(t)
 	for name, b := range images {
 		t.Run(filepath.Dir(name), func(t *testing.T) {
 			dir := t.TempDir()
@@ -93,34 +90,9 @@ func TestHostileImages(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, filepath.Base(name)), b, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			cmd := exec.Command(plain, "-test.run=^TestHostileImages$", "-test.v")
-			cmd.Env = append(os.Environ(), hostileDir+"="+dir)
-			out, err := cmd.CombinedOutput()
-			if err != nil {
-				t.Fatalf("%v\n%s", err, out)
-			}
-			m := regexp.MustCompile(`peak (\d+) kB`).FindSubmatch(out)
-			if m == nil {
-				t.Fatalf("no peak in\n%s", out)
-			}
-			peak, err := strconv.ParseInt(string(m[1]), 10, 64)
-			// 64 MiB, four times what is on disk, and what any program takes.
-			if err != nil || peak > 64<<10+int64(4*len(b)>>10)+32<<10 {
-				t.Errorf("%d bytes took %d MiB", len(b), peak>>10)
-			}
-			t.Logf("%d KiB: %s", len(b)>>10, regexp.MustCompile(`(?m)took.*$`).Find(out))
+			children.Run(t, hostileDir+"="+dir, len(b), 32<<20)
 		})
 	}
-}
-
-// plainTest builds this package's tests without the race detector, under which memory says nothing.
-func plainTest(t *testing.T) string {
-	t.Helper()
-	bin := filepath.Join(t.TempDir(), "plain.test")
-	if out, err := exec.Command("go", "test", "-c", "-o", bin, ".").CombinedOutput(); err != nil {
-		t.Fatalf("build the tests: %v\n%s", err, out)
-	}
-	return bin
 }
 
 // readHostile looks at the images in dir in every way there is.
@@ -135,17 +107,7 @@ func readHostile(t *testing.T, dir string) {
 	_, err2 := criuimg.Load(fsys)
 	_, err3 := criuimg.Eager(fsys, 0)
 	_, _, err4 := criuimg.CUDA(fsys)
-	status, e := os.ReadFile("/proc/self/status")
-	if e != nil {
-		t.Fatal(e)
-	}
-	var use unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &use); err != nil {
-		t.Fatal(err)
-	}
-	m := regexp.MustCompile(`VmHWM:\s*(\d+) kB`).FindSubmatch(status)
-	fmt.Printf("peak %s kB\n", m[1])
-	fmt.Printf("took %v to report, %v in all, %v on processors, peak %s kB: %.60v; %.60v; %.60v; %.60v\n", took.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond), time.Duration(use.Utime.Nano()+use.Stime.Nano()).Round(time.Millisecond), m[1], err, err2, err3, err4)
+	budget.Tell(t, begin, fmt.Sprintf("%v of it to report: %.60v; %.60v; %.60v; %.60v", took.Round(time.Millisecond), err, err2, err3, err4))
 }
 
 // TestHostileVMAsAreCounted: what is large and sound is shown.

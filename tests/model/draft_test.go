@@ -265,20 +265,40 @@ func (w *world) flush(o *op) error {
 
 // names of a draft: these are not run beside its seal.
 
-func (w *world) rename(o *op) error {
+// named gives the draft of an operation on the name of a file, with its order taken; nil without such a file, or while the
+// draft is sealed.
+func (w *world) named(o *op) *draft {
 	d := w.draft(o.Ckpt)
-	if d == nil || o.File == o.To {
+	if d == nil {
 		return nil
 	}
 	d.order.Lock()
-	defer d.order.Unlock()
 	w.m.mu.Lock()
-	_, there := d.files[o.File]
-	busy := d.sealing != nil
-	w.m.mu.Unlock()
-	if !there || busy {
+	defer w.m.mu.Unlock()
+	if _, there := d.files[o.File]; !there || d.sealing != nil {
+		d.order.Unlock()
 		return nil
 	}
+	return d
+}
+
+// forget takes a file out of what the model knows of a draft; the world's lock is held.
+func (d *draft) forget(file string) {
+	delete(d.files, file)
+	delete(d.handles, file)
+	delete(d.unknown, file)
+	delete(d.cut, file)
+}
+
+func (w *world) rename(o *op) error {
+	if o.File == o.To {
+		return nil
+	}
+	d := w.named(o)
+	if d == nil {
+		return nil
+	}
+	defer d.order.Unlock()
 	if err := d.d.Rename(o.File, o.To); err != nil {
 		return w.settle(d, o.File, err)
 	}
@@ -289,10 +309,7 @@ func (w *world) rename(o *op) error {
 	}
 	d.files[o.To], d.handles[o.To], d.unknown[o.To] = d.files[o.File], d.handles[o.File], d.unknown[o.File]
 	d.cut[o.To] = true // the name tells where the first page of some files begins
-	delete(d.files, o.File)
-	delete(d.handles, o.File)
-	delete(d.unknown, o.File)
-	delete(d.cut, o.File)
+	d.forget(o.File)
 	if d.handles[o.To] == nil {
 		delete(d.handles, o.To)
 	}
@@ -300,19 +317,11 @@ func (w *world) rename(o *op) error {
 }
 
 func (w *world) unlink(o *op) error {
-	d := w.draft(o.Ckpt)
+	d := w.named(o)
 	if d == nil {
 		return nil
 	}
-	d.order.Lock()
 	defer d.order.Unlock()
-	w.m.mu.Lock()
-	_, there := d.files[o.File]
-	busy := d.sealing != nil
-	w.m.mu.Unlock()
-	if !there || busy {
-		return nil
-	}
 	if err := d.d.Remove(o.File); err != nil {
 		return w.settle(d, o.File, err)
 	}
@@ -321,10 +330,7 @@ func (w *world) unlink(o *op) error {
 	if h := d.handles[o.File]; h != nil {
 		h.Close()
 	}
-	delete(d.files, o.File)
-	delete(d.handles, o.File)
-	delete(d.unknown, o.File)
-	delete(d.cut, o.File)
+	d.forget(o.File)
 	return nil
 }
 
