@@ -69,6 +69,11 @@ func (n *dirNode) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (
 		return nil, errnoOf(err)
 	}
 	if img != nil {
+		if n.v.root && n.top() {
+			if other := n.instead(ctx, img, name, out); other != nil {
+				return other, 0
+			}
+		}
 		if dir == "." && name == parentLink && img.parentName() != "" {
 			return n.parent(ctx, img, out), 0
 		}
@@ -250,7 +255,9 @@ func (n *dirNode) entries() ([]fuse.DirEntry, syscall.Errno) {
 		return nil, errnoOf(err)
 	}
 	if img != nil {
-		if dir == "." && img.parentName() != "" {
+		if _, itself := n.v.insteadOf(parentLink); itself && n.top() {
+			add(parentLink, syscall.S_IFLNK, inoInstead)
+		} else if dir == "." && img.parentName() != "" {
 			add(parentLink, syscall.S_IFLNK, img.base|idxParent)
 		}
 		list, err := img.list(dir)

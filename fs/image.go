@@ -15,7 +15,7 @@ import (
 
 // Inode numbers. A sealed file has base<<24 | 2 + its place in the sorted list of entries, where base is taken from the checkpoint's ID; base<<24 is
 // the parent link and base<<24 | 1 the image directory. Files born in a draft have inoDraft and count up. inoRootView marks directories and parent
-// links seen through the root.
+// links seen through the root, inoInstead what Instead shows.
 const (
 	inoRoot     = 1
 	inoTop      = 2 // .checkpoints
@@ -23,6 +23,7 @@ const (
 	inoScratch  = 1 << 63
 	inoDraft    = 1 << 62
 	inoRootView = 1 << 61
+	inoInstead  = 1 << 60
 	inoBaseMask = 1<<36 - 1
 	maxIdx      = 1<<inoIdxBits - 1
 

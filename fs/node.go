@@ -79,8 +79,17 @@ func (n *linkNode) Setattr(_ context.Context, _ gofs.FileHandle, in *fuse.SetAtt
 // where it is seen.
 type parentNode struct {
 	node
-	v   *view
-	img *image
+	v      *view
+	img    *image
+	itself bool // it leads to img, see Instead
+}
+
+// leadsTo gives the checkpoint that the link leads to, "" where it is gone.
+func (n *parentNode) leadsTo() string {
+	if n.itself {
+		return n.img.name
+	}
+	return n.img.parentName()
 }
 
 var (
@@ -90,7 +99,7 @@ var (
 )
 
 func (n *parentNode) Readlink(context.Context) ([]byte, syscall.Errno) {
-	name := n.img.parentName()
+	name := n.leadsTo()
 	if name == "" {
 		return nil, syscall.ENOENT
 	}
@@ -104,7 +113,7 @@ func (n *parentNode) Getattr(_ context.Context, _ gofs.FileHandle, out *fuse.Att
 
 func (n *parentNode) fill(out *fuse.Attr) {
 	out.Mode = syscall.S_IFLNK | 0o777
-	out.Size = uint64(len(n.v.parentTarget(n.img.parentName())))
+	out.Size = uint64(len(n.v.parentTarget(n.leadsTo())))
 	out.Blksize = 4096
 	out.Nlink = 1
 	out.Owner = fuse.Owner{Uid: n.s.uid, Gid: n.s.gid}

@@ -22,6 +22,7 @@ type view struct {
 	pins    int                     // open handles of the directory: img stays
 	scratch map[uint64]*scratchNode // by inode number of the directory it belongs to; 0 is the top
 	gone    bool                    // so is the checkpoint: nothing new is made
+	instead map[string]*insteadNode // see Instead; of the root of a private mount
 }
 
 // image gives what the view shows now.

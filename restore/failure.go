@@ -109,6 +109,8 @@ var failures = []known{
 	// Restore.
 	rule(`Can't fork for (\d+): File exists|Pid (\d+) do not match expected`, "a pid that the checkpoint needs is taken",
 		"a restored process has the pid that it had: end who has it, or restore with --own-pids"),
+	rule(`Can't read (?:async pr bytes \(-1|mapping page -1: Input/output error)`, "a part of the images cannot be read",
+		"gpucr-fs verify names what is damaged; restore --copy-shared leaves what processes share to be read when it is touched"),
 	rule(`No lazy-pages socket|Can't connect.*lazy-pages`, "the server of the memory does not listen",
 		"start gpucr-fs lazy-pages with the same work directory first"),
 	rule(`File (\S+) has bad (?:size|build-ID|mode)`, "the file $1 is not as it was at the dump",

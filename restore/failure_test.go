@@ -41,6 +41,8 @@ var sayings = []struct{ said, cause, hint string }{
 	{"SEIZE 7: Unable to interrupt task: 7 (Operation not permitted)", "a process is being traced", "end its debugger"},
 	{"Can't fork for 431: File exists", "a pid that the checkpoint needs is taken", "a restored process"},
 	{"Pid 44 do not match expected 43", "a pid that the checkpoint needs is taken", "a restored process"},
+	{"pagemap: Can't read async pr bytes (-1 / 24576 read, 0 off, 2 iovs)", "a part of the images", "gpucr-fs verify"},
+	{"pagemap: Can't read mapping page -1: Input/output error", "a part of the images", "gpucr-fs verify"},
 	{"uffd: No lazy-pages socket", "the server of the memory", "start gpucr-fs lazy-pages"},
 	{"File usr/bin/app has bad size 5 (expect 4)", "the file usr/bin/app is not as it was", "put it back as it was"},
 	{"Can't open file tmp/log on restore: No such file or directory", "the file tmp/log was open", "put it back"},

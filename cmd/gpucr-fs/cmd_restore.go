@@ -21,21 +21,22 @@ import (
 
 // restoring is one run of gpucr-fs restore.
 type restoring struct {
-	a        *app
-	criu     criuFlags
-	args     restore.Args
-	nvidia   nvidiaFlags
-	gpu      *nvidia // nil: GPUs are not this program's business
-	timeline restore.Timeline
-	marks    []restore.Mark
-	pid      int
-	runs     bool   // the processes, with all that they need
-	own      bool   // in a pid namespace of its own
-	inside   int    // the pid there
-	pidfile  string // for the pid here, with own
-	copies   int
-	copy     int         // the number of this one; 0 where there is no other
-	turn     *sync.Mutex // of copies that must not run criu at once
+	a          *app
+	criu       criuFlags
+	args       restore.Args
+	nvidia     nvidiaFlags
+	copyShared bool    // each process gets its own copy of shared memory
+	gpu        *nvidia // nil: GPUs are not this program's business
+	timeline   restore.Timeline
+	marks      []restore.Mark
+	pid        int
+	runs       bool   // the processes, with all that they need
+	own        bool   // in a pid namespace of its own
+	inside     int    // the pid there
+	pidfile    string // for the pid here, with own
+	copies     int
+	copy       int         // the number of this one; 0 where there is no other
+	turn       *sync.Mutex // of copies that must not run criu at once
 }
 
 func (a *app) restoreCmd() *cobra.Command {
@@ -51,6 +52,8 @@ background, from a daemon that is started where none runs and that goes when all
 as its profile; later ones follow it.
 
 CUDA processes that gpucr-fs dump took get their GPU memory back while their own still follows; --no-gpu leaves that to criu's cuda_plugin.
+
+Memory that processes share because one forked the others is shared again, and is there when they run. --copy-shared gives each a copy.
 
 With --own-pids the processes get a pid namespace of their own: their pids, sessions and groups may be taken out
 here, by the processes that were dumped, too. In it they have their old pids and see nobody else; out here they
@@ -99,6 +102,7 @@ another takes its place; if that fails too, the processes are ended.`,
 	f := c.Flags()
 	f.BoolVar(&wait, "wait", false, "return when all memory is there")
 	f.StringVar(&file, "timeline", "", "write the timeline to `FILE`.json and FILE.svg; waits")
+	f.BoolVar(&r.copyShared, "copy-shared", false, "give each process a copy of the memory that it shares with the one it was forked from: they run sooner, and take more memory")
 	f.Var(&rate, "prefetch-rate", "bytes a second fetched ahead of need (default: no bound)")
 	f.StringVar(&verify, "verify-vram", "", "how much of AMD GPUs' memory is read back and compared before the processes run: all, sample (the default) or none; `MODE` may be left out for all")
 	f.Lookup("verify-vram").NoOptDefVal = bofill.VerifyAll.String()
@@ -179,7 +183,8 @@ func (r *restoring) one(
 	}
 	p := r.a.progress(title)
 	st, err = client.RestoreFrom(ctx, dir, client.RestoreOptions{
-		Checkpoint: name, Work: r.args.Work, Rate: rate, RecordGPU: r.nvidia.record, Wait: wait, Start: start, Progress: p.tell,
+		Checkpoint: name, Work: r.args.Work, Rate: rate, RecordGPU: r.nvidia.record, Wait: wait, CopyShared: r.copyShared,
+		Start: start, Progress: p.tell,
 		Again: func(err error) { r.a.note("%v; trying again", err) },
 		Run: func(ctx context.Context, prepared talk.Prepared) error {
 			if next == nil {

@@ -69,6 +69,7 @@ type RestoreOptions struct {
 	Rate       int64
 	RecordGPU  bool // see restores.Serving
 	Wait       bool // until resident
+	CopyShared bool // see service.RestoreRequest
 	// Start makes a daemon.
 	Start StartFunc
 	// Run restores with CRIU; it returns when the processes run. When the daemon is killed before that, it is called
@@ -116,7 +117,10 @@ func restoreOnce(ctx context.Context, dir string, o RestoreOptions, former *stri
 		return st, errors.Is(err, wire.ErrGone), err
 	}
 	defer s.Close()
-	q := service.RestoreRequest{ID: newID(), Checkpoint: o.Checkpoint, Rate: o.Rate, RecordGPU: o.RecordGPU, Wait: o.Wait, Instead: *former}
+	q := service.RestoreRequest{
+		ID: newID(), Checkpoint: o.Checkpoint, Rate: o.Rate, RecordGPU: o.RecordGPU, Wait: o.Wait, Instead: *former,
+		CopyShared: o.CopyShared,
+	}
 	work := o.Work
 	if work == "" {
 		if work, err = os.MkdirTemp("", "gpucr-fs-"); err != nil {

@@ -34,6 +34,8 @@ type Mount interface {
 	Stats() fs.Stats
 	// Root leads into a private mount, which is attached nowhere.
 	Root() *os.File
+	// Instead has a private mount show other contents for some files, see fs.Server.
+	Instead(files map[string][]byte)
 }
 
 // OnAccess is told of reads through a mount, see fs.Options.

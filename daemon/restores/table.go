@@ -100,8 +100,8 @@ func (t *Table) feedOptions(s Serving, id string, also slog.Handler) feed.Option
 
 // Start starts to serve memory, with the socket in CRIU's work directory work: when it returns, CRIU may be started.
 // The daemon stays until it is all over. also, when it is not nil, takes what is logged of it, beside the daemon's
-// log.
-func (t *Table) Start(s Serving, work string, also slog.Handler) (*Restore, error) {
+// log. inherit is feed.Options'.
+func (t *Table) Start(s Serving, work string, also slog.Handler, inherit bool) (*Restore, error) {
 	if len(t.o.Guardian) == 0 {
 		return nil, &index.Error{Class: index.Unsupported, Op: "restore", Err: errors.New("this daemon was started without a guardian")}
 	}
@@ -120,6 +120,7 @@ func (t *Table) Start(s Serving, work string, also slog.Handler) (*Restore, erro
 	}
 	o := t.feedOptions(s, c.Info().ID, also)
 	o.Work, o.Memory, o.Profile, o.Record = work, t.buffers(), profile, record
+	o.Inherit = inherit
 	o.Guardian, o.Spare = t.o.Guardian, t.o.Spare.take()
 	if len(t.o.Successor) > 0 {
 		o.Successor = append(slices.Clone(t.o.Successor), spec)

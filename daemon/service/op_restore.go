@@ -24,6 +24,8 @@ type RestoreRequest struct {
 	Rate       int64  `json:"rate,omitempty"`
 	RecordGPU  bool   `json:"record_gpu,omitempty"` // see restores.Serving
 	Wait       bool   `json:"wait,omitempty"`       // answer when resident
+	// CopyShared gives each process its own copy of what it shared with the one it was forked from.
+	CopyShared bool `json:"copy_shared,omitempty"`
 	// Instead is the ID of an attempt that failed because its daemon was killed; nobody waits for it any more.
 	Instead string `json:"instead,omitempty"`
 }
@@ -68,13 +70,16 @@ func restoreHere(ctx context.Context, env *Env, q RestoreRequest) (restores.Stat
 		mounted <- err
 	}()
 	s := restores.Serving{ID: q.ID, Checkpoint: q.Checkpoint, Rate: q.Rate, RecordGPU: q.RecordGPU}
-	r, err := d.Restores.Start(s, h.Work(), nil)
+	r, err := d.Restores.Start(s, h.Work(), nil, !q.CopyShared)
 	merr := <-mounted
 	ok := false
 	if err = errors.Join(err, merr); err == nil {
 		if m := d.Mounts.At(images); m == nil {
 			err = stay.ErrStopping()
 		} else {
+			if other := r.Inherited(); len(other) > 0 {
+				m.Instead(other)
+			}
 			err = h.Give(m.Root())
 		}
 		if err == nil {
@@ -192,7 +197,7 @@ var LazyPages = define("lazy-pages", func(ctx context.Context, env *Env, q LazyP
 	if q.Log != nil {
 		log = slog.NewTextHandler(lines, &slog.HandlerOptions{Level: q.Log})
 	}
-	r, err := d.Restores.Start(restores.Serving{ID: q.ID, Checkpoint: q.Checkpoint, Rate: q.Rate}, h.Work(), log)
+	r, err := d.Restores.Start(restores.Serving{ID: q.ID, Checkpoint: q.Checkpoint, Rate: q.Rate}, h.Work(), log, false)
 	if err != nil {
 		return restores.Status{}, err
 	}

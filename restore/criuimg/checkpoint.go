@@ -29,6 +29,7 @@ type Task struct {
 	// Ranges are the lazily restorable runs of pages, by rising Start,
 	// without overlap, each within one VMA.
 	Ranges []Range
+	exe    uint32 // the id of its program's file
 }
 
 // LazyBytes returns how much of the task's memory can be restored lazily.

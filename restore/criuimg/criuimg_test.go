@@ -47,11 +47,13 @@ func task(pid, ppid uint32) *pstree.PstreeEntry {
 	return &pstree.PstreeEntry{Pid: &pid, Ppid: &ppid, Pgid: &pid, Sid: &pid, Threads: []uint32{pid, pid + 1000}}
 }
 
-func mmImage(t testing.TB, vmas ...*vma.VmaEntry) *fstest.MapFile {
+func mmImage(t testing.TB, vmas ...*vma.VmaEntry) *fstest.MapFile { return mmImageOf(t, 1, vmas...) }
+
+func mmImageOf(t testing.TB, exe uint32, vmas ...*vma.VmaEntry) *fstest.MapFile {
 	z := proto.Uint64(0)
 	return image(t, magicMM, &mm.MmEntry{MmStartCode: z, MmEndCode: z, MmStartData: z, MmEndData: z,
 		MmStartStack: z, MmStartBrk: z, MmBrk: z, MmArgStart: z, MmArgEnd: z, MmEnvStart: z, MmEnvEnd: z,
-		ExeFileId: proto.Uint32(1), Vmas: vmas})
+		ExeFileId: &exe, Vmas: vmas})
 }
 
 func anon(startPage, endPage uint64) *vma.VmaEntry {

@@ -30,6 +30,7 @@ const (
 const (
 	mapPrivate   = 0x02
 	mapAnonymous = 0x20
+	mapGrowsDown = 0x100
 	mapLocked    = 0x2000
 	mapHugeTLB   = 0x40000
 )

@@ -77,7 +77,7 @@ func loadMemory(fsys fs.FS, t *Task) error {
 	}
 	t.VMAs = make([]VMA, 0, countVMAs(b))
 	var last uint64
-	_, err = Mappings(name, b, func(w VMA, whole bool) error {
+	t.exe, err = Mappings(name, b, func(w VMA, whole bool) error {
 		if !whole {
 			return corrupt(name, "vma %#x-%#x without place or flags", w.Start, w.End)
 		}
@@ -124,7 +124,8 @@ type run struct {
 // pages is one directory's pagemap of a task.
 type pages struct {
 	name string // of the pagemap image
-	file string // pages file
+	id   uint32 // of the pages file
+	file string // its name
 	runs []run
 }
 
@@ -156,8 +157,10 @@ func loadPagemaps(fsys fs.FS, pid int) ([]pages, error) {
 	return nil, corrupt("parent", "more than %d directories deep", maxParents)
 }
 
+func pagemapName(pid int) string { return fmt.Sprintf("pagemap-%d.img", pid) }
+
 func loadPagemap(fsys fs.FS, dir string, pid, limit int) (pages, error) {
-	m := pages{name: path.Join(dir, fmt.Sprintf("pagemap-%d.img", pid))}
+	m := pages{name: path.Join(dir, pagemapName(pid))}
 	r, err := openImage(fsys, m.name, magicPagemap)
 	if err != nil {
 		return m, fmt.Errorf("open page map: %w", err)
@@ -170,7 +173,8 @@ func loadPagemap(fsys fs.FS, dir string, pid, limit int) (pages, error) {
 	if head.PagesId == nil {
 		return m, corrupt(m.name, "does not name its pages")
 	}
-	m.file = path.Join(dir, fmt.Sprintf("pages-%d.img", head.GetPagesId()))
+	m.id = head.GetPagesId()
+	m.file = path.Join(dir, fmt.Sprintf("pages-%d.img", m.id))
 	var last uint64
 	var off int64
 	for {

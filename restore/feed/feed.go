@@ -28,6 +28,9 @@ type Options struct {
 	Record  bool
 	// RecordGPU lets the record of processes that use CUDA go on after their resume, see the package comment.
 	RecordGPU bool
+	// Inherit leaves to CRIU what processes share with those they were forked from, so that they share it again. CRIU has
+	// to see Feed.Inherited then. Not for Takeover.
+	Inherit bool
 	// Guardian and Successor are the commands of uffd.GuardianOptions. Not for Takeover.
 	Guardian, Successor []string
 	// Spare is a process of Guardian that has been started already, or nil. Start owns it.
@@ -62,6 +65,7 @@ type Feed struct {
 	closeAll  func() error
 	names     []string
 	total     int64
+	inherited map[string][]byte
 	closeOnce sync.Once
 	closeErr  error
 
@@ -97,6 +101,13 @@ func Start(o Options) (*Feed, error) {
 		guardian.Close()
 		return nil, fmt.Errorf("read the images: %w", err)
 	}
+	var inherited map[string][]byte
+	if o.Inherit {
+		if inherited, err = inherit(o.Images, c, o.Logger); err != nil {
+			guardian.Close()
+			return nil, fmt.Errorf("find what processes share: %w", err)
+		}
+	}
 	run := int64(2 << 20)
 	for run > 256<<10 && o.Memory < 8*run {
 		run /= 2
@@ -123,8 +134,13 @@ func Start(o Options) (*Feed, error) {
 		client.Serve(ctx, nobody{})
 		return nil, errors.Join(err, client.Close())
 	}
+	f.inherited = inherited
 	return f, nil
 }
+
+// Inherited gives the images that CRIU has to see in place of those of the same name, with a link "parent" beside
+// them that leads to the image directory itself; none when it may see that as it is.
+func (f *Feed) Inherited() map[string][]byte { return f.inherited }
 
 // nobody supplies nothing.
 type nobody struct{}

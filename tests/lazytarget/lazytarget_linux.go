@@ -29,6 +29,9 @@ func Build(dir string) (string, error) { return build(dir, "lazytarget") }
 // BuildKinds compiles src/kinds.c, which has memory of every kind: see Scenarios.
 func BuildKinds(dir string) (string, error) { return build(dir, "kinds") }
 
+// BuildFamily compiles src/family.c, which shares its memory with the children it forks.
+func BuildFamily(dir string) (string, error) { return build(dir, "family") }
+
 func build(dir, name string) (string, error) {
 	code, err := os.MkdirTemp(dir, "src-")
 	if err != nil {
@@ -73,6 +76,9 @@ type Options struct {
 	Seed        uint64
 	// Quiet processes change nothing and check their memory when asked to.
 	Quiet bool
+	// Changed of a thousand blocks of Block pages are changed by each process of src/family.c; Threads is the number
+	// of its children.
+	Changed, Block int
 }
 
 // Start runs the program with its status file in dir and waits until it has
@@ -100,6 +106,9 @@ func Start(bin, dir string, o Options) (*Target, error) {
 // Args are the program's arguments for a status file in dir.
 func (o Options) Args(dir string) []string {
 	args := []string{filepath.Join(dir, "status"), strconv.Itoa(o.MB), strconv.Itoa(o.Threads), strconv.FormatUint(o.Seed, 10)}
+	if o.Block > 0 {
+		args = append(args, strconv.Itoa(o.Changed), strconv.Itoa(o.Block))
+	}
 	if o.Quiet {
 		args = append(args, "quiet")
 	}
