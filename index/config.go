@@ -74,7 +74,7 @@ func Init(dir string, o InitOptions) error {
 		func() error { return os.Chmod(dir, 0o700) },
 		func() error { return os.Mkdir(filepath.Join(dir, chunks.IndexFolder), 0o700) },
 		func() error { return os.Mkdir(filepath.Join(dir, chunks.PacksFolder), 0o700) },
-		func() error { return c.save(dir) }, // last: what has a config is a store
+		func() error { return c.save(storage.Disk{}, dir) }, // last: what has a config is a store
 	} {
 		if err := step(); err != nil {
 			return &fault.Error{Class: fault.OfOS(err), Op: op, Err: err}
@@ -83,21 +83,32 @@ func Init(dir string, o InitOptions) error {
 	return nil
 }
 
-func (c Config) save(dir string) error {
-	b, err := json.MarshalIndent(c, "", "  ")
-	if err != nil {
-		return err
-	}
-	return storage.WriteFile(storage.Disk{}, filepath.Join(dir, configName), append(b, '\n'))
-}
-
 // maxConfig bounds config.json in bytes; one that this program writes has some 300.
 const maxConfig = 64 << 10
 
 // LoadConfig reads the configuration of the store at dir. Class NoStore when there is none, Corrupt when it cannot be understood.
 func LoadConfig(dir string) (Config, error) { return loadConfig(storage.Disk{}, dir) }
 
+// loadConfig reads config.json and holds it against its copy, where there is one.
 func loadConfig(st storage.Storage, dir string) (Config, error) {
+	c, err := readConfig(st, dir)
+	again, noCopy := readConfigCopy(st, dir)
+	switch class := fault.ClassOf(err); {
+	case noCopy != nil, err == nil && c == again:
+		return c, err
+	case err == nil:
+		err = fmt.Errorf("it is not what its copy %s says", copyName)
+	case class != fault.Corrupt && class != fault.NoStore:
+		return c, err
+	}
+	if e := (*fault.Error)(nil); errors.As(err, &e) {
+		err = e.Err
+	}
+	return Config{}, &fault.Error{Class: fault.Corrupt, Op: "open store", File: filepath.Join(dir, configName), Err: err,
+		Hint: "make it anew from its copy with: gpucr-fs repair " + dir}
+}
+
+func readConfig(st storage.Storage, dir string) (Config, error) {
 	const op = "open store"
 	path := filepath.Join(dir, configName)
 	if st, err := os.Lstat(path); err == nil && !st.Mode().IsRegular() {
@@ -116,6 +127,12 @@ func loadConfig(st storage.Storage, dir string) (Config, error) {
 	if err != nil {
 		return Config{}, &fault.Error{Class: fault.OfOS(err), Op: op, Err: err}
 	}
+	return parseConfig(path, b)
+}
+
+// parseConfig reads the content of config.json or of its copy, the file at path.
+func parseConfig(path string, b []byte) (Config, error) {
+	const op = "open store"
 	var c Config
 	dec := json.NewDecoder(strings.NewReader(string(b)))
 	dec.DisallowUnknownFields()

@@ -6,6 +6,7 @@
 // # On disk
 //
 //	config.json   format, identity, chunking and compression (Config)
+//	config.copy   the same, with a sum: Repair makes one of the other
 //	lock          held by the one process that has the store open; names it. Shared by those who have it open for
 //	              reading only (readonly.go)
 //	index/        Badger: chunk id → location, manifests, profiles, and how far each journal has been applied

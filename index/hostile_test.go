@@ -326,6 +326,9 @@ func FuzzConfig(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
+	if err := os.Remove(filepath.Join(dir, "store", copyName)); err != nil {
+		f.Fatal(err)
+	}
 	f.Add(good)
 	f.Add([]byte("{}"))
 	f.Fuzz(func(t *testing.T, b []byte) {

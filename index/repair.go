@@ -22,6 +22,11 @@ import (
 func Repair(ctx context.Context, dir string, o Options) (RepairResult, error) {
 	o.setStorage()
 	config, err := loadConfig(o.Storage, dir)
+	again, noCopy := readConfigCopy(o.Storage, dir)
+	damaged := fault.ClassOf(err) == fault.Corrupt
+	if damaged && noCopy == nil {
+		config, err = again, nil
+	}
 	if err != nil {
 		return RepairResult{}, err
 	}
@@ -37,6 +42,12 @@ func Repair(ctx context.Context, dir string, o Options) (RepairResult, error) {
 		return RepairResult{}, err
 	}
 	defer lock.Close()
+	if damaged || noCopy != nil {
+		if err := config.save(o.Storage, dir); err != nil {
+			return RepairResult{}, fault.Classify("repair", err)
+		}
+		o.Logger.Info("config.json and its copy were made anew", "damaged", damaged)
+	}
 	return rebuildIndex(ctx, dir, config, o)
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/roots"
+	"github.com/gpucr/gpucr-fs/index/storage"
 	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
@@ -72,7 +73,7 @@ func buildScale(t testing.TB, n int) (dir string) {
 		t.Fatal(err)
 	}
 	c.Chunk = scaleParams
-	if err := c.save(dir); err != nil {
+	if err := c.save(storage.Disk{}, dir); err != nil {
 		t.Fatal(err)
 	}
 	s, err := Open(t.Context(), dir, testOptions(t))

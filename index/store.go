@@ -49,6 +49,11 @@ type Store struct {
 func Open(ctx context.Context, dir string, o Options) (*Store, error) {
 	o.setStorage()
 	config, err := loadConfig(o.Storage, dir)
+	if o.ReadOnly && fault.ClassOf(err) == fault.Corrupt {
+		if again, noCopy := readConfigCopy(o.Storage, dir); noCopy == nil {
+			config, err = again, nil
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
