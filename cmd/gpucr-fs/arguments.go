@@ -22,7 +22,8 @@ func positional(cmd *cobra.Command, args []string) error {
 // usageNames gives the names of the arguments in a usage line, as they stand there: NAME, [NAME] or [NAME...].
 func usageNames(use string) []string {
 	names := strings.Fields(use)[1:]
-	if end := slices.IndexFunc(names, func(n string) bool { return strings.HasPrefix(strings.TrimPrefix(n, "["), "-") }); end >= 0 {
+	flag := func(n string) bool { return strings.HasPrefix(strings.TrimLeft(n, "[{"), "-") }
+	if end := slices.IndexFunc(names, flag); end >= 0 {
 		names = names[:end]
 	}
 	return names
