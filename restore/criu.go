@@ -144,7 +144,8 @@ func Start(o Options) (*CRIU, error) {
 	}
 	cmd.ExtraFiles = []*os.File{theirs}
 	// A signal from the terminal is for this program, which ends CRIU in the way that leaves the processes well.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !o.Args.Has("shell-job")}
+	// A shell's job joins CRIU's group, which in another pid namespace has to be of it: a group outside has no number.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !o.Args.Has("shell-job") || o.Within != nil}
 	var dups []*os.File
 	defer func() {
 		for _, f := range dups {

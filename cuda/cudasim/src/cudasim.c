@@ -319,13 +319,31 @@ static int process_of(int tid)
 	return pid;
 }
 
+/* inside_of gives the pid that a process has in its own pid namespace, which is the one it knows. */
+static int inside_of(int pid)
+{
+	char path[64], line[256];
+	snprintf(path, sizeof path, "/proc/%d/status", pid);
+	FILE *f = fopen(path, "re");
+	while (f && fgets(line, sizeof line, f)) {
+		if (strncmp(line, "NSpid:", 6) != 0)
+			continue;
+		for (char *at = line + 6, *end; (end = at, strtol(at, &end, 10), end != at); at = end)
+			pid = (int)strtol(at, NULL, 10);
+		break;
+	}
+	if (f)
+		fclose(f);
+	return pid;
+}
+
 static int ask(int pid, struct message *m, int *value)
 {
 	if (!ready)
 		return NOT_INITIALIZED;
 	struct sockaddr_un addr;
 	struct answer a = {0};
-	socklen_t len = name_of(&addr, process_of(pid));
+	socklen_t len = name_of(&addr, inside_of(process_of(pid)));
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return OS_ERROR;
