@@ -1,8 +1,9 @@
 // Package bounded decodes protobuf messages from outside within a budget of memory.
 //
-// An encoded message of two bytes an entry takes a hundred times as much once it is decoded, and the process that decodes it is one that others live on. So an encoding is
-// looked through before anything is made of it: what each of its fields will take is known from the Go types, and the sum is held against the budget. The look is
-// linear in the encoding's length, whatever is nested in what, and allocates nothing.
+// An encoded message of two bytes an entry takes a hundred times as much once it is decoded, and the process that
+// decodes it is one that others live on. So an encoding is looked through before anything is made of it: what each of
+// its fields will take is known from the Go types, and the sum is held against the budget. The look is linear in the
+// encoding's length, whatever is nested in what, and allocates nothing.
 package bounded
 
 import (
@@ -16,8 +17,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// A decoded message may take Factor bytes for each byte of its encoding, which is in memory beside it; what it takes beyond is taken from Free, once for all messages of
-// one budget.
+// A decoded message may take Factor bytes for each byte of its encoding, which is in memory beside it; what it takes
+// beyond is taken from Free, once for all messages of one budget.
 const (
 	Free   = 64 << 20
 	Factor = 3
@@ -32,7 +33,8 @@ var ErrBudget = errors.New("it would take far more memory than its length tells"
 // Budget is what some messages may take together. The zero value is ready; one goroutine at a time.
 type Budget struct{ used int64 }
 
-// small is an encoding that is not looked through: two bytes become some 500 at most, and images have millions of such entries.
+// small is an encoding that is not looked through: two bytes become some 500 at most, and images have millions of such
+// entries.
 const small = 32 << 10
 
 // Unmarshal decodes b into m as o says. It fails with ErrBudget before it allocates what it may not.
@@ -58,8 +60,8 @@ func (g *Budget) Take(cost int64, n int) error {
 	return nil
 }
 
-// Cost gives the memory that decoding b into a message like m takes at most, in bytes, what becomes garbage meanwhile included. It looks no further than the first thing
-// that is malformed, or where the sum passes limit.
+// Cost gives the memory that decoding b into a message like m takes at most, in bytes, what becomes garbage meanwhile
+// included. It looks no further than the first thing that is malformed, or where the sum passes limit.
 func Cost(b []byte, m proto.Message, limit int64) int64 {
 	return planOf(m.ProtoReflect().Type()).cost(b, limit, 0)
 }
@@ -95,7 +97,8 @@ func build(t protoreflect.MessageType, under map[protoreflect.FullName]*plan) *p
 	if p := under[d.FullName()]; p != nil {
 		return p
 	}
-	p := &plan{size: round(int64(reflect.TypeOf(t.Zero().Interface()).Elem().Size())), fields: map[protowire.Number]field{}}
+	p := &plan{size: round(int64(reflect.TypeOf(t.Zero().Interface()).Elem().Size())),
+		fields: map[protowire.Number]field{}}
 	under[d.FullName()] = p
 	one := t.New()
 	for i := range d.Fields().Len() {
@@ -139,7 +142,8 @@ func elemSize(k protoreflect.Kind) int64 {
 		return 16
 	case protoreflect.BoolKind:
 		return 1
-	case protoreflect.Int32Kind, protoreflect.Uint32Kind, protoreflect.Sint32Kind, protoreflect.Fixed32Kind, protoreflect.Sfixed32Kind, protoreflect.FloatKind,
+	case protoreflect.Int32Kind, protoreflect.Uint32Kind, protoreflect.Sint32Kind, protoreflect.Fixed32Kind,
+		protoreflect.Sfixed32Kind, protoreflect.FloatKind,
 		protoreflect.EnumKind:
 		return 4
 	}

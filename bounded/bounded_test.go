@@ -14,7 +14,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// encodings are messages of all shapes, n bytes each or a little more; many of them take many times as much once decoded.
+// encodings are messages of all shapes, n bytes each or a little more; many of them take many times as much once
+// decoded.
 func encodings(n int) map[string][]byte {
 	repeat := func(field []byte) []byte { return bytes.Repeat(field, n/len(field)+1) }
 	bytesField := func(num protowire.Number, b []byte) []byte {
@@ -99,7 +100,8 @@ func TestBudget(t *testing.T) {
 	if err := h.Take(1, 0); err != nil {
 		t.Fatal(err)
 	}
-	for ; n < 1000 && h.Unmarshal(proto.UnmarshalOptions{}, encodings(1 << 17)["empty messages"], &descriptorpb.DescriptorProto{}) == nil; n++ {
+	for ; n < 1000 && h.Unmarshal(proto.UnmarshalOptions{}, encodings(1 << 17)["empty messages"],
+		&descriptorpb.DescriptorProto{}) == nil; n++ {
 	}
 	if n == 0 || n == 1000 {
 		t.Errorf("%d messages in one budget", n)
@@ -107,7 +109,8 @@ func TestBudget(t *testing.T) {
 	// A type that contains itself.
 	deep := []byte{}
 	for range 1000 {
-		deep = protowire.AppendBytes(protowire.AppendTag(nil, 6, protowire.BytesType), protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), deep))
+		deep = protowire.AppendBytes(protowire.AppendTag(nil, 6, protowire.BytesType),
+			protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), deep))
 	}
 	if err := h.Unmarshal(proto.UnmarshalOptions{}, deep, &structpb.Value{}); !errors.Is(err, ErrBudget) {
 		t.Errorf("a thousand messages within each other: %v", err)

@@ -128,7 +128,8 @@ func (c *Client) Close() error {
 	case <-time.After(closePatience):
 		_ = c.cmd.Process.Kill()
 		<-c.done
-		return fmt.Errorf("cuda: gpucr-cuda did not end in %v and was killed; look at the states of its processes", closePatience)
+		return fmt.Errorf("cuda: gpucr-cuda did not end in %v and was killed; look at the states of its processes",
+			closePatience)
 	}
 	if s := c.cmd.ProcessState; s != nil && !s.Success() {
 		return c.ended
@@ -218,7 +219,8 @@ func (c *Client) Do(ctx context.Context, a Action, pid int, timeout time.Duratio
 
 // Info is what the driver says of itself and the machine.
 type Info struct {
-	// CUDA is the version of the interface, 13000 for 13.0; Driver that of the kernel's module, such as 580.159.04, "" when unknown.
+	// CUDA is the version of the interface, 13000 for 13.0; Driver that of the kernel's module, such as 580.159.04, ""
+	// when unknown.
 	CUDA    int      `json:"cuda"`
 	Driver  string   `json:"driver,omitempty"`
 	Library string   `json:"library"`

@@ -62,7 +62,8 @@ func run(m *testing.M) (int, error) {
 
 func client(t *testing.T) *cuda.Client {
 	t.Helper()
-	c, err := cuda.Start(cuda.Options{Program: holder, Library: sim.Library, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	c, err := cuda.Start(cuda.Options{Program: holder, Library: sim.Library,
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +115,8 @@ func TestStates(t *testing.T) {
 	for _, step := range []struct {
 		do   cuda.Action
 		want cuda.State
-	}{{cuda.Lock, cuda.Locked}, {cuda.Checkpoint, cuda.Checkpointed}, {cuda.Restore, cuda.Locked}, {cuda.Unlock, cuda.Running}} {
+	}{{cuda.Lock, cuda.Locked}, {cuda.Checkpoint, cuda.Checkpointed}, {cuda.Restore, cuda.Locked},
+		{cuda.Unlock, cuda.Running}} {
 		if err := c.Do(ctx(t), step.do, a.PID, time.Minute, nil); err != nil {
 			t.Fatalf("%s: %v", step.do, err)
 		}
@@ -140,13 +142,15 @@ func TestStates(t *testing.T) {
 
 func TestInfo(t *testing.T) {
 	info, err := client(t).Info(ctx(t))
-	if err != nil || info.CUDA != 13000 || len(info.Devices) != 2 || info.Devices[1].Name != "Simulated GPU 1" || info.Devices[1].Memory != 1<<30 {
+	if err != nil || info.CUDA != 13000 || len(info.Devices) != 2 || info.Devices[1].Name != "Simulated GPU 1" ||
+		info.Devices[1].Memory != 1<<30 {
 		t.Fatalf("%+v, %v", info, err)
 	}
 }
 
 func TestNoLibrary(t *testing.T) {
-	c, err := cuda.Start(cuda.Options{Program: holder, Library: "/nonexistent/libcuda.so.1", Logger: slog.New(slog.DiscardHandler)})
+	c, err := cuda.Start(cuda.Options{Program: holder, Library: "/nonexistent/libcuda.so.1",
+		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -369,7 +373,8 @@ func TestOtherGPUs(t *testing.T) {
 	}
 	missing := two
 	missing[0] ^= 1
-	if _, err := c.Resume(ctx(t), a.PID, []cuda.Pair{{From: two, To: missing}}); cuda.CodeOf(err) != cuda.CodeInvalidDevice {
+	if _, err := c.Resume(ctx(t), a.PID,
+		[]cuda.Pair{{From: two, To: missing}}); cuda.CodeOf(err) != cuda.CodeInvalidDevice {
 		t.Errorf("restore on a GPU that is not there: %v", err)
 	}
 }
@@ -383,7 +388,8 @@ func TestParsePairs(t *testing.T) {
 	if pairs, err := cuda.ParsePairs(""); err != nil || pairs != nil {
 		t.Errorf("an empty map: %v, %v", pairs, err)
 	}
-	for _, bad := range []string{"x", a, a + "=", a + "=" + b + ",", a + "=" + b + "," + a + "=" + a, a + "=" + b + "," + b + "=" + b, "GPU-=" + b, a + "=" + strings.Repeat("z", 36)} {
+	for _, bad := range []string{"x", a, a + "=", a + "=" + b + ",", a + "=" + b + "," + a + "=" + a,
+		a + "=" + b + "," + b + "=" + b, "GPU-=" + b, a + "=" + strings.Repeat("z", 36)} {
 		if pairs, err := cuda.ParsePairs(bad); err == nil {
 			t.Errorf("%q is read as %v", bad, pairs)
 		}

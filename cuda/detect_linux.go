@@ -87,7 +87,8 @@ func tree(proc string, root int) ([]int, error) {
 	return all, nil
 }
 
-// traces are what CUDA leaves on a process: open or mapped GPU devices, and the driver's library, which stays when the devices are given free.
+// traces are what CUDA leaves on a process: open or mapped GPU devices, and the driver's library, which stays when the
+// devices are given free.
 type traces struct{ devices, libcuda bool }
 
 func look(proc string, pid int) (t traces, err error) {
@@ -103,7 +104,8 @@ func look(proc string, pid int) (t traces, err error) {
 		return t, gone(err)
 	}
 	for _, fd := range fds {
-		if to, err := os.Readlink(filepath.Join(dir, "fd", fd.Name())); err == nil && strings.HasPrefix(to, "/dev/nvidia") {
+		if to, err := os.Readlink(filepath.Join(dir, "fd", fd.Name())); err == nil &&
+			strings.HasPrefix(to, "/dev/nvidia") {
 			t.devices = true
 		}
 	}

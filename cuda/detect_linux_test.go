@@ -33,10 +33,12 @@ func fakeProc(t *testing.T, stat, maps map[string]string, fds map[string][]strin
 func TestLook(t *testing.T) {
 	dir := fakeProc(t,
 		map[string]string{
-			"10": "10 (a) b) R 1 10", "11": "11 (python3) S 10 10", "12": "12 (x) S 11 10", "13": "13 (x) Z 11 10", "9": "9 (late) S 12 10", "20": "20 (other) S 1 20",
+			"10": "10 (a) b) R 1 10", "11": "11 (python3) S 10 10", "12": "12 (x) S 11 10", "13": "13 (x) Z 11 10",
+			"9": "9 (late) S 12 10", "20": "20 (other) S 1 20",
 		},
 		map[string]string{
-			"11": "7f00-7f01 rw-s 00000000 00:05 3 /dev/nvidia0\n", "12": "7f00-7f01 r-xp 0 00:05 3 /usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04\n",
+			"11": "7f00-7f01 rw-s 00000000 00:05 3 /dev/nvidia0\n",
+			"12": "7f00-7f01 r-xp 0 00:05 3 /usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04\n",
 			"20": "7f00-7f01 r-xp 0 00:05 3 /usr/lib/libcudart.so.13\n",
 		},
 		map[string][]string{"9": {"/dev/null", "/dev/nvidiactl"}, "20": {"/dev/null", "/tmp/dev/nvidia0"}})
@@ -44,7 +46,8 @@ func TestLook(t *testing.T) {
 	if err != nil || !slices.Equal(pids, []int{10, 11, 12, 9}) {
 		t.Fatalf("tree %v, %v", pids, err)
 	}
-	for pid, want := range map[int]traces{10: {}, 11: {devices: true}, 12: {libcuda: true}, 9: {devices: true}, 20: {}, 999: {}} {
+	for pid, want := range map[int]traces{10: {}, 11: {devices: true}, 12: {libcuda: true}, 9: {devices: true}, 20: {},
+		999: {}} {
 		if got, err := look(dir, pid); err != nil || got != want {
 			t.Errorf("process %d: %+v, %v; want %+v", pid, got, err, want)
 		}

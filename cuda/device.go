@@ -14,7 +14,8 @@ func ParseUUID(s string) (UUID, error) {
 	var u UUID
 	digits := strings.TrimPrefix(s, "GPU-")
 	groups := strings.Split(digits, "-")
-	if len(groups) == 5 && len(groups[0]) == 8 && len(groups[1]) == 4 && len(groups[2]) == 4 && len(groups[3]) == 4 && len(groups[4]) == 12 {
+	if len(groups) == 5 && len(groups[0]) == 8 && len(groups[1]) == 4 && len(groups[2]) == 4 && len(groups[3]) == 4 &&
+		len(groups[4]) == 12 {
 		if b, err := hex.DecodeString(strings.Join(groups, "")); err == nil {
 			copy(u[:], b)
 			return u, nil

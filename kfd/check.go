@@ -79,7 +79,8 @@ func Check(set *image.Set, host Host, settings topology.Settings) *Report {
 		}
 	}
 	if host.Topology == nil {
-		r.Problems = append(r.Problems, "the checkpoint has GPU state and this host has no KFD (hint: is the amdgpu driver loaded?)")
+		r.Problems = append(r.Problems,
+			"the checkpoint has GPU state and this host has no KFD (hint: is the amdgpu driver loaded?)")
 		return r
 	}
 	partner := map[uint32]bool{}
@@ -92,7 +93,8 @@ func Check(set *image.Set, host Host, settings topology.Settings) *Report {
 	}
 	for _, n := range set.RenderNodes {
 		if id := n.Message.GetGpuId(); !partner[id] {
-			r.Problems = append(r.Problems, fmt.Sprintf("%s is of GPU %#x, which no process of the checkpoint lists", n.Name, id))
+			r.Problems = append(r.Problems,
+				fmt.Sprintf("%s is of GPU %#x, which no process of the checkpoint lists", n.Name, id))
 		}
 	}
 	r.addMemory(host.Topology)
@@ -141,8 +143,9 @@ func (r *Report) addMemory(host *topology.System) {
 		m := GPUMemory{GPUID: n.GPUID, Need: need[n.GPUID], Have: n.Props[topology.VRAMSize]}
 		r.Memory = append(r.Memory, m)
 		if m.Need > m.Have {
-			r.Problems = append(r.Problems, fmt.Sprintf("GPU %#x has %s of VRAM, the checkpoint's buffer objects need %s of it",
-				m.GPUID, humanize.IBytes(m.Have), humanize.IBytes(m.Need)))
+			r.Problems = append(r.Problems,
+				fmt.Sprintf("GPU %#x has %s of VRAM, the checkpoint's buffer objects need %s of it",
+					m.GPUID, humanize.IBytes(m.Have), humanize.IBytes(m.Need)))
 		}
 	}
 }
@@ -170,7 +173,8 @@ func (r *Report) Lines() []string {
 		}
 		out = append(out, fmt.Sprintf("process %d: its GPUs map onto this host's", p.PID))
 		for _, g := range p.GPUs {
-			out = append(out, fmt.Sprintf("  GPU %#x -> %#x (renderD%d), %s of VRAM, %s of GTT", g.Src, g.Dst, g.RenderMinor,
+			out = append(out, fmt.Sprintf("  GPU %#x -> %#x (renderD%d), %s of VRAM, %s of GTT", g.Src, g.Dst,
+				g.RenderMinor,
 				humanize.IBytes(uint64(g.VRAMBytes)), humanize.IBytes(uint64(g.GTTBytes))))
 		}
 		for _, c := range p.CPUs {

@@ -77,14 +77,18 @@ func TestCheck(t *testing.T) {
 			"  GPU 0xa000 onto 0x1: vram_size is 64 GiB (68719476736 bytes) in the checkpoint and 16 GiB (17179869184 bytes) here, must be at least that (KFD_VRAM_SIZE_CHECK=0 waives this)",
 			"  GPU 0xb111 onto 0x2: vram_size is 64 GiB (68719476736 bytes) in the checkpoint and 16 GiB (17179869184 bytes) here, must be at least that (KFD_VRAM_SIZE_CHECK=0 waives this)",
 			"  hint: the checkpoint maps onto this host with KFD_VRAM_SIZE_CHECK=0"}},
-		{"too little VRAM, waived, and yet too little", host(set, prop(topology.VRAMSize, 16<<30)), topology.Waive(topology.VRAM), false,
-			append([]string{"GPU 0x1 has 16 GiB of VRAM, the checkpoint's buffer objects need 20 GiB of it", "not checked: KFD_VRAM_SIZE_CHECK"}, mapped...)},
-		{"less VRAM, waived, and enough", host(set, prop(topology.VRAMSize, 32<<30)), topology.Waive(topology.VRAM), true,
+		{"too little VRAM, waived, and yet too little", host(set, prop(topology.VRAMSize, 16<<30)),
+			topology.Waive(topology.VRAM), false,
+			append([]string{"GPU 0x1 has 16 GiB of VRAM, the checkpoint's buffer objects need 20 GiB of it",
+				"not checked: KFD_VRAM_SIZE_CHECK"}, mapped...)},
+		{"less VRAM, waived, and enough", host(set, prop(topology.VRAMSize, 32<<30)), topology.Waive(topology.VRAM),
+			true,
 			append([]string{"not checked: KFD_VRAM_SIZE_CHECK"}, mapped...)},
-		{"older firmware", host(set, func(sys *topology.System) { sys.GPU(2).Props[topology.FWVersion] = 460 }), 0, false, []string{
-			"process 4242: its GPUs do not map onto this host's",
-			"  GPU 0xb111 onto 0x2: fw_version is 1027 in the checkpoint and 460 here, must be at least that (KFD_FW_VER_CHECK=0 waives this)",
-			"  hint: the checkpoint maps onto this host with KFD_FW_VER_CHECK=0"}},
+		{"older firmware", host(set, func(sys *topology.System) { sys.GPU(2).Props[topology.FWVersion] = 460 }), 0,
+			false, []string{
+				"process 4242: its GPUs do not map onto this host's",
+				"  GPU 0xb111 onto 0x2: fw_version is 1027 in the checkpoint and 460 here, must be at least that (KFD_FW_VER_CHECK=0 waives this)",
+				"  hint: the checkpoint maps onto this host with KFD_FW_VER_CHECK=0"}},
 		{"fewer GPUs", host(set, without), 0, false, []string{
 			"process 4242: its GPUs do not map onto this host's",
 			"  the checkpoint was made with 2 GPUs visible, this host shows 1 GPU: the numbers must be equal"}},
@@ -125,13 +129,15 @@ func TestCheckProcessesShareGPUs(t *testing.T) {
 		set.Processes = append(set.Processes, set.Processes[0])
 	}
 	r := Check(set, host(set, nil), topology.Settings{})
-	if want := "GPU 0x1 has 64 GiB of VRAM, the checkpoint's buffer objects need 80 GiB of it"; r.OK || !slices.Equal(r.Problems, []string{want}) {
+	if want := "GPU 0x1 has 64 GiB of VRAM, the checkpoint's buffer objects need 80 GiB of it"; r.OK ||
+		!slices.Equal(r.Problems, []string{want}) {
 		t.Errorf("four processes of 20 GiB: %q, want %q", r.Problems, want)
 	}
 	set = checkpoint(t)
 	*set.RenderNodes[0].Message.GpuId = 5
 	r = Check(set, host(set, nil), topology.Settings{})
-	if want := "amdgpu-renderD-8.img is of GPU 0x5, which no process of the checkpoint lists"; r.OK || !slices.Equal(r.Problems, []string{want}) {
+	if want := "amdgpu-renderD-8.img is of GPU 0x5, which no process of the checkpoint lists"; r.OK ||
+		!slices.Equal(r.Problems, []string{want}) {
 		t.Errorf("a stray render node: %q, want %q", r.Problems, want)
 	}
 }
@@ -172,7 +178,8 @@ func TestTopologyFromImage(t *testing.T) {
 			t.Errorf("%v does not come from the field of its name", prop)
 		}
 	}
-	if want := (topology.Link{Type: topology.XGMI, To: 2}); before.ID != 1 || before.GPUID != 0xa000 || !slices.Contains(before.Links, want) {
+	if want := (topology.Link{Type: topology.XGMI, To: 2}); before.ID != 1 || before.GPUID != 0xa000 ||
+		!slices.Contains(before.Links, want) {
 		t.Errorf("GPU %+v", before)
 	}
 }
@@ -181,7 +188,8 @@ func TestReadDriverVersion(t *testing.T) {
 	if _, err := ReadDriverVersion(t.TempDir() + "/kfd"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing device: %v", err)
 	}
-	if _, err := ReadDriverVersion("/dev/null"); !errors.Is(err, unix.ENOTTY) || !strings.Contains(err.Error(), "/dev/null: AMDKFD_IOC_GET_VERSION") {
+	if _, err := ReadDriverVersion("/dev/null"); !errors.Is(err, unix.ENOTTY) ||
+		!strings.Contains(err.Error(), "/dev/null: AMDKFD_IOC_GET_VERSION") {
 		t.Errorf("another device: %v", err)
 	}
 }

@@ -162,7 +162,8 @@ func (q *Queue) read(f File, r Range, buf []byte) (failed int64) {
 		part = retryBytes
 	}
 	if r.Len <= part {
-		q.opts.Logger.Error("cannot read page", "file", q.opts.Names[r.File], "offset", r.Off, "bytes", r.Len, "err", err)
+		q.opts.Logger.Error("cannot read page", "file", q.opts.Names[r.File], "offset", r.Off, "bytes", r.Len, "err",
+			err)
 		q.pass(r, nil, err)
 		q.opts.Sink.Fail(r, err)
 		return r.Len

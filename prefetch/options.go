@@ -148,10 +148,12 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("prefetch: run of %d bytes is not a multiple of %d", o.RunBytes, UnitBytes)
 	}
 	if o.DemandBytes < UnitBytes || o.DemandBytes > o.RunBytes || o.DemandBytes%UnitBytes != 0 {
-		return fmt.Errorf("prefetch: demand of %d bytes is not a multiple of %d up to %d", o.DemandBytes, UnitBytes, o.RunBytes)
+		return fmt.Errorf("prefetch: demand of %d bytes is not a multiple of %d up to %d", o.DemandBytes, UnitBytes,
+			o.RunBytes)
 	}
 	if o.Memory < 2*o.RunBytes {
-		return fmt.Errorf("prefetch: memory of %d bytes is less than two runs of %d; raise it or lower the run size", o.Memory, o.RunBytes)
+		return fmt.Errorf("prefetch: memory of %d bytes is less than two runs of %d; raise it or lower the run size",
+			o.Memory, o.RunBytes)
 	}
 	if o.Packed != nil && o.RunBytes < blockBytes {
 		o.Packed = nil // its blocks do not fit

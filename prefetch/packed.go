@@ -150,7 +150,8 @@ func (p *Packed) load(names []string) error {
 		return err
 	}
 	at := binary.LittleEndian.Uint64(end)
-	if string(end[12:]) != packedMagic || at > uint64(st.Size()-packedTrailer) || uint64(st.Size()-packedTrailer)-at > maxTable {
+	if string(end[12:]) != packedMagic || at > uint64(st.Size()-packedTrailer) ||
+		uint64(st.Size()-packedTrailer)-at > maxTable {
 		return errors.New("it does not end like one")
 	}
 	table := make([]byte, st.Size()-packedTrailer-int64(at))
@@ -198,7 +199,8 @@ func (p *Packed) parse(table []byte, size int64, names []string) error {
 		b := block{off: off}
 		for ranges := v.uint(); ranges > 0; ranges-- {
 			file, page, pages := v.uint(), v.uint(), v.uint()
-			if v.bad || file >= uint64(len(files)) || page > math.MaxInt64/PageSize/2 || pages == 0 || pages > blockBytes/PageSize {
+			if v.bad || file >= uint64(len(files)) || page > math.MaxInt64/PageSize/2 || pages == 0 ||
+				pages > blockBytes/PageSize {
 				return errors.New("a bad range")
 			}
 			r := Range{files[file], int64(page) * PageSize, int64(pages) * PageSize}

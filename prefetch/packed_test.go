@@ -87,7 +87,8 @@ func TestPacked(t *testing.T) {
 			}
 			src.reads = nil
 			out := newSink(src.Size())
-			q := newQueue(t, Options{Files: []File{src}, Names: names, Sink: out, Hot: hot, Packed: p, RunBytes: mib, Memory: 8 * mib, Workers: 3})
+			q := newQueue(t, Options{Files: []File{src}, Names: names, Sink: out, Hot: hot, Packed: p, RunBytes: mib,
+				Memory: 8 * mib, Workers: 3})
 			q.Warm()
 			drain(t, q)
 			if n := len(src.taken()); (n > 0) != c.damage {
@@ -194,7 +195,8 @@ func TestRecordedDemands(t *testing.T) {
 	src := newPieced(8*mib, 18)
 	out := newSink(src.Size())
 	rec := NewRecorder()
-	q := newQueue(t, Options{Files: []File{src}, Names: []string{"p"}, Sink: out, RunBytes: mib, Memory: 8 * mib, Recorder: rec})
+	q := newQueue(t, Options{Files: []File{src}, Names: []string{"p"}, Sink: out, RunBytes: mib, Memory: 8 * mib,
+		Recorder: rec})
 	q.Demand(Range{0, 5 * mib, PageSize}, false)
 	drain(t, q)
 	at := int64(mib)

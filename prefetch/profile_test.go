@@ -22,7 +22,8 @@ func TestRecorderKeepsFirstTouches(t *testing.T) {
 	} {
 		r.Touch(c.name, c.off, c.n)
 	}
-	want := &Profile{[]string{"a", "b"}, []Range{{0, 8 * PageSize, PageSize}, {1, 0, PageSize}, {0, 9 * PageSize, 4 * PageSize}}}
+	want := &Profile{[]string{"a", "b"},
+		[]Range{{0, 8 * PageSize, PageSize}, {1, 0, PageSize}, {0, 9 * PageSize, 4 * PageSize}}}
 	if got := r.Profile(); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v", got)
 	}
@@ -42,7 +43,8 @@ func profiles() []*Profile {
 	return []*Profile{
 		{},
 		{Files: []string{"pages-1.img"}, Touches: []Range{{0, 0, PageSize}}},
-		{Files: []string{"a", "", "c"}, Touches: []Range{{2, 1 << 40, 1 << 30}, {0, 5 * PageSize, PageSize}, {1, 0, 7 * PageSize}}},
+		{Files: []string{"a", "", "c"},
+			Touches: []Range{{2, 1 << 40, 1 << 30}, {0, 5 * PageSize, PageSize}, {1, 0, 7 * PageSize}}},
 	}
 }
 
@@ -79,8 +81,10 @@ func TestLimitsOfProfiles(t *testing.T) {
 	if len(many.Touches) > maxTouches {
 		t.Errorf("%d touches recorded", len(many.Touches))
 	}
-	long := &Profile{Files: []string{"a", string(make([]byte, maxNameBytes+1))}, Touches: []Range{{1, 0, PageSize}, {0, 0, PageSize}}}
-	files := &Profile{Files: make([]string, maxProfileFiles+10), Touches: []Range{{3, 0, PageSize}, {maxProfileFiles + 3, 0, PageSize}}}
+	long := &Profile{Files: []string{"a", string(make([]byte, maxNameBytes+1))},
+		Touches: []Range{{1, 0, PageSize}, {0, 0, PageSize}}}
+	files := &Profile{Files: make([]string, maxProfileFiles+10),
+		Touches: []Range{{3, 0, PageSize}, {maxProfileFiles + 3, 0, PageSize}}}
 	wide := &Profile{Files: make([]string, 5000)}
 	for i := range wide.Files {
 		wide.Files[i] = string(make([]byte, maxNameBytes))
@@ -118,7 +122,8 @@ func FuzzDecodeProfile(f *testing.F) {
 				continue
 			}
 			for _, r := range p.Touches {
-				if r.File < 0 || r.File >= len(p.Files) || r.Off < 0 || r.Len <= 0 || r.End() < r.Off || r.Off%PageSize != 0 || r.Len%PageSize != 0 {
+				if r.File < 0 || r.File >= len(p.Files) || r.Off < 0 || r.Len <= 0 || r.End() < r.Off ||
+					r.Off%PageSize != 0 || r.Len%PageSize != 0 {
 					t.Fatalf("touch %+v", r)
 				}
 			}

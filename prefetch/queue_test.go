@@ -203,7 +203,8 @@ func TestDemandBeforeHotBeforeSweep(t *testing.T) {
 	src.gate = make(chan struct{})
 	out := newSink(src.Size())
 	hotSet := []Range{{0, 20 * mib, 2 * UnitBytes}, {0, 10 * mib, UnitBytes}, {0, 20*mib + 2*UnitBytes, UnitBytes}}
-	q := newQueue(t, Options{Files: []File{src}, Sink: out, Workers: 1, RunBytes: 2 * mib, Memory: 8 * mib, DemandBytes: UnitBytes, Hot: hotSet})
+	q := newQueue(t, Options{Files: []File{src}, Sink: out, Workers: 1, RunBytes: 2 * mib, Memory: 8 * mib,
+		DemandBytes: UnitBytes, Hot: hotSet})
 	// Both workers are stopped in a read.
 	q.Demand(Range{0, 31 * mib, PageSize}, false)
 	q.Demand(Range{0, 30 * mib, PageSize}, false)
@@ -271,7 +272,8 @@ func TestDemandJoinsWhatIsInFlight(t *testing.T) {
 	}
 	q.Again([]Range{{0, 0, mib}})
 	drain(t, q)
-	if out.times[0] != 2 || out.times[mib/PageSize-1] != 2 || out.times[mib/PageSize] != 1 || out.times[4*mib/PageSize-1] != 1 {
+	if out.times[0] != 2 || out.times[mib/PageSize-1] != 2 || out.times[mib/PageSize] != 1 ||
+		out.times[4*mib/PageSize-1] != 1 {
 		t.Errorf("%d and %d deliveries", out.times[0], out.times[4*mib/PageSize-1])
 	}
 }
@@ -360,7 +362,8 @@ func TestMemoryBoundsWhatIsInFlight(t *testing.T) {
 	src := newSource(24*mib, 7)
 	src.gate = make(chan struct{})
 	out := newSink(src.Size())
-	q := newQueue(t, Options{Files: []File{src}, Sink: out, Workers: 16, RunBytes: mib, Memory: 3 * mib, window: time.Millisecond})
+	q := newQueue(t, Options{Files: []File{src}, Sink: out, Workers: 16, RunBytes: mib, Memory: 3 * mib,
+		window: time.Millisecond})
 	q.Sweep([]Range{{0, 0, src.Size()}})
 	for range 8 {
 		q.Demand(Range{0, 23 * mib, PageSize}, false)

@@ -21,7 +21,8 @@ func TestReadersJoinEachOtherAndTheSweep(t *testing.T) {
 	}
 	out := newSink(src.Size())
 	rec := NewRecorder()
-	q := newQueue(t, Options{Files: []File{src}, Names: []string{"pages-1.img"}, Sink: out, RunBytes: mib, Memory: 8 * mib, Recorder: rec})
+	q := newQueue(t, Options{Files: []File{src}, Names: []string{"pages-1.img"}, Sink: out, RunBytes: mib,
+		Memory: 8 * mib, Recorder: rec})
 	var readers sync.WaitGroup
 	for i := range 8 {
 		readers.Go(func() {
@@ -30,7 +31,8 @@ func TestReadersJoinEachOtherAndTheSweep(t *testing.T) {
 				off := rnd.Int64N(src.Size())
 				p := make([]byte, 1+rnd.IntN(300<<10))
 				n, err := q.Read(context.Background(), 0, off, p)
-				if want := min(int64(len(p)), src.Size()-off); int64(n) != want || (err != nil) != (want < int64(len(p))) || err != nil && err != io.EOF {
+				if want := min(int64(len(p)), src.Size()-off); int64(n) != want ||
+					(err != nil) != (want < int64(len(p))) || err != nil && err != io.EOF {
 					t.Errorf("read %d at %d: %d, %v", len(p), off, n, err)
 				}
 				if !bytes.Equal(p[:n], src.data[off:off+int64(n)]) {
@@ -61,7 +63,8 @@ func TestReadFailsAlone(t *testing.T) {
 		t.Errorf("a bad page: %v", err)
 	}
 	p := make([]byte, PageSize)
-	if n, err := q.Read(context.Background(), 0, 6*PageSize, p); n != PageSize || err != nil || !bytes.Equal(p, src.data[6*PageSize:7*PageSize]) {
+	if n, err := q.Read(context.Background(), 0, 6*PageSize, p); n != PageSize || err != nil ||
+		!bytes.Equal(p, src.data[6*PageSize:7*PageSize]) {
 		t.Errorf("the page before: %d, %v", n, err)
 	}
 }

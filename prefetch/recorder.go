@@ -54,7 +54,8 @@ func (r *Recorder) Touch(name string, off, n int64) {
 		}
 		r.seen[t] = struct{}{}
 		at := page * PageSize
-		if k := len(r.profile.Touches) - 1; k >= 0 && r.profile.Touches[k].File == file && r.profile.Touches[k].End() == at {
+		if k := len(r.profile.Touches) - 1; k >= 0 && r.profile.Touches[k].File == file &&
+			r.profile.Touches[k].End() == at {
 			r.profile.Touches[k].Len += PageSize
 			continue
 		}

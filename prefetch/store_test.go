@@ -20,7 +20,8 @@ func TestStoreFile(t *testing.T) {
 	}
 	defer s.Close()
 	content := newSource(12*mib+5*PageSize, 30).data
-	for _, z := range [][2]int64{{0, mib}, {3*mib + 3*PageSize, 5 * mib}, {9 * mib, 9*mib + PageSize}, {12 * mib, 12*mib + 5*PageSize}} {
+	for _, z := range [][2]int64{{0, mib}, {3*mib + 3*PageSize, 5 * mib}, {9 * mib, 9*mib + PageSize},
+		{12 * mib, 12*mib + 5*PageSize}} {
 		clear(content[z[0]:z[1]])
 	}
 	d, err := s.Create(t.Context(), "c", index.CreateOptions{})
@@ -56,7 +57,8 @@ func TestStoreFile(t *testing.T) {
 		a, b := rnd.Int64N(f.Size()/PageSize), rnd.Int64N(f.Size()/PageSize)
 		off, end := min(a, b)*PageSize, (max(a, b)+1)*PageSize
 		start, stop, err := f.Data(off, end)
-		if err != nil || start < off || stop > end || start > stop || start == stop && start != end || (start|stop)%PageSize != 0 {
+		if err != nil || start < off || stop > end || start > stop || start == stop && start != end ||
+			(start|stop)%PageSize != 0 {
 			t.Fatalf("data of %d-%d is %d-%d, %v", off, end, start, stop, err)
 		}
 		if bytes.ContainsFunc(content[off:start], func(r rune) bool { return r != 0 }) {

@@ -1,6 +1,7 @@
-// Command gpucr-cuda holds NVIDIA's driver for gpucr-fs, which is linked statically and cannot load it. It reads requests from its standard input, a JSON
-// object a line, and writes the answers to its standard output; package cuda says what they are. It ends with its input, after it has let go every process
-// that is still suspended and that it was told to guard.
+// Command gpucr-cuda holds NVIDIA's driver for gpucr-fs, which is linked statically and cannot load it. It reads
+// requests from its standard input, a JSON object a line, and writes the answers to its standard output; package cuda
+// says what they are. It ends with its input, after it has let go every process that is still suspended and that it was
+// told to guard.
 //
 // Signals meant for the program that started it do not end it: it would leave processes suspended.
 package main
@@ -162,7 +163,8 @@ func devices(lib *driver.Library) ([]cuda.Device, error) {
 }
 
 func refusal(err error) *cuda.Refusal {
-	r := &cuda.Refusal{Text: err.Error(), Absent: errors.Is(err, driver.ErrAbsent), TooOld: errors.Is(err, driver.ErrTooOld)}
+	r := &cuda.Refusal{Text: err.Error(), Absent: errors.Is(err, driver.ErrAbsent),
+		TooOld: errors.Is(err, driver.ErrTooOld)}
 	if res := (*driver.Result)(nil); errors.As(err, &res) {
 		r.Code, r.Name, r.Text = res.Code, res.Name, res.Text
 	}

@@ -61,7 +61,8 @@ type gpuFlag []kfdsim.GPU
 
 func (g *gpuFlag) String() string { return "" }
 
-// Set parses MODEL[,vram=BYTES][,visible=BYTES][,resident=BYTES][,rate=BYTES/S][,id=N][,hive=N][,numa=N][,fw=N][,sdmafw=N].
+// Set parses
+// MODEL[,vram=BYTES][,visible=BYTES][,resident=BYTES][,rate=BYTES/S][,id=N][,hive=N][,numa=N][,fw=N][,sdmafw=N].
 func (g *gpuFlag) Set(s string) error {
 	parts := strings.Split(s, ",")
 	gpu := kfdsim.GPU{Model: parts[0]}
@@ -174,7 +175,9 @@ func shell(ctx context.Context, args []string) (code int, err error) {
 	dir := filepath.Dir(s.DevDir())
 	defer func() {
 		if cerr := s.Close(); cerr != nil {
-			code, err = 1, errors.Join(err, fmt.Errorf("%w\nhint: end the processes that use the devices, then umount %s and remove %s", cerr, s.DevDir(), dir))
+			code, err = 1, errors.Join(err,
+				fmt.Errorf("%w\nhint: end the processes that use the devices, then umount %s and remove %s", cerr,
+					s.DevDir(), dir))
 			return
 		}
 		if made != "" {
@@ -199,7 +202,8 @@ func shell(ctx context.Context, args []string) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	cmd.Env = append(os.Environ(), "KFDSIM_DIR="+dir, "KFDSIM_SHIM="+shim, "PATH="+filepath.Dir(self)+":"+os.Getenv("PATH"))
+	cmd.Env = append(os.Environ(), "KFDSIM_DIR="+dir, "KFDSIM_SHIM="+shim,
+		"PATH="+filepath.Dir(self)+":"+os.Getenv("PATH"))
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	err = cmd.Run()
 	var exit *exec.ExitError
@@ -230,7 +234,8 @@ kfd/kfdsim/README.md has a whole session. End what you started, then leave with 
 
 // control speaks to the control socket of a running simulator.
 func control(ctx context.Context, method, dir, path, body string) (int, error) {
-	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn,
+		error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", filepath.Join(dir, kfdsim.ControlSocket))
 	}}}

@@ -110,7 +110,8 @@ type Options struct {
 
 // Env is what a program that loads the simulated driver needs in its environment.
 func (s *Sim) Env(o Options) []string {
-	return []string{"CUDASIM_DEVICE=" + s.Device, "CUDASIM_MAPPED=" + s.Mapped, "CUDASIM_DIR=" + s.Dir, "CUDASIM_GPUS=" + strconv.Itoa(max(o.GPUs, 1)), "CUDASIM_HOST=" + strconv.Itoa(o.Host)}
+	return []string{"CUDASIM_DEVICE=" + s.Device, "CUDASIM_MAPPED=" + s.Mapped, "CUDASIM_DIR=" + s.Dir,
+		"CUDASIM_GPUS=" + strconv.Itoa(max(o.GPUs, 1)), "CUDASIM_HOST=" + strconv.Itoa(o.Host)}
 }
 
 // Target is an application, or what it has become after a restore: it is known by its pid and sockets.
@@ -120,8 +121,9 @@ type Target struct {
 	log    string
 }
 
-// Start runs the application in a session of its own, its socket and log in dir, and waits until all its processes answer.
-// The calling process becomes the reaper of what it and a restore leave behind: pids have to be free for the next one.
+// Start runs the application in a session of its own, its socket and log in dir, and waits until all its processes
+// answer. The calling process becomes the reaper of what it and a restore leave behind: pids have to be free for the
+// next one.
 func (s *Sim) Start(dir string, o Options) (*Target, error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, err

@@ -17,7 +17,8 @@ var ErrAbsent = errors.New("libcuda.so.1 cannot be loaded")
 var ErrTooOld = errors.New("libcuda.so.1 has no checkpoint interface")
 
 // Folders that containers and driver installers use outside the loader's path.
-var folders = []string{"/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/run/nvidia/driver/usr/lib/x86_64-linux-gnu", "/usr/lib/wsl/lib"}
+var folders = []string{"/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib64",
+	"/run/nvidia/driver/usr/lib/x86_64-linux-gnu", "/usr/lib/wsl/lib"}
 
 // Result is a CUresult that is not CUDA_SUCCESS.
 type Result struct {

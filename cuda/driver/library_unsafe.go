@@ -188,13 +188,15 @@ func (l *Library) Lock(pid int, timeout time.Duration) error {
 // Checkpoint moves a locked process's VRAM into its memory and gives its GPUs free.
 func (l *Library) Checkpoint(pid int) error { return l.result(l.checkpoint(int32(pid), nil)) }
 
-// Restore takes GPUs for a checkpointed process and moves its VRAM back: onto the GPUs where it was, or the ones pairs name.
+// Restore takes GPUs for a checkpointed process and moves its VRAM back: onto the GPUs where it was, or the ones pairs
+// name.
 func (l *Library) Restore(pid int, pairs []Pair) error {
 	if len(pairs) == 0 {
 		return l.result(l.restore(int32(pid), nil))
 	}
 	if v, err := l.Version(); err == nil && v < gpuPairsSince {
-		return &Result{Code: 801, Name: "CUDA_ERROR_NOT_SUPPORTED", Text: "restoring on other GPUs needs driver 580 or newer"}
+		return &Result{Code: 801, Name: "CUDA_ERROR_NOT_SUPPORTED",
+			Text: "restoring on other GPUs needs driver 580 or newer"}
 	}
 	var pin runtime.Pinner
 	defer pin.Unpin()

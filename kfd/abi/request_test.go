@@ -11,7 +11,8 @@ func TestRequestParts(t *testing.T) {
 	if KFDIocGetVersion.Writes() || !KFDIocGetVersion.Reads() {
 		t.Error("GET_VERSION is read-only for the caller")
 	}
-	if grown := KFDIocCreateQueue.WithSize(96); !grown.Same(KFDIocCreateQueue) || grown.Size() != 96 || grown == KFDIocCreateQueue {
+	if grown := KFDIocCreateQueue.WithSize(96); !grown.Same(KFDIocCreateQueue) || grown.Size() != 96 ||
+		grown == KFDIocCreateQueue {
 		t.Errorf("resized request %#x", uint32(grown))
 	}
 	if DRMIocVersion.Same(KFDIocGetVersion) {

@@ -74,7 +74,8 @@ func Open(node *os.File, opts Options) (*Device, error) {
 		return nil, err
 	}
 	fd := -1
-	if cerr := raw.Control(func(n uintptr) { fd, err = unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, 0) }); cerr != nil || err != nil {
+	if cerr := raw.Control(func(n uintptr) { fd, err = unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, 0) }); cerr != nil ||
+		err != nil {
 		return nil, fmt.Errorf("duplicate render node: %w", errors.Join(cerr, err))
 	}
 	d := &Device{fd: fd, opts: opts, nextVA: vaStart, handles: map[uint32]int{}, buffers: map[*Buffer]struct{}{}}
@@ -118,7 +119,8 @@ func (d *Device) setUpSDMA() error {
 		return err
 	}
 	var ip abi.AMDGPUInfoHWIP
-	if err := info(d, abi.AMDGPUInfoArgs{Query: abi.AMDGPUInfoHWIPInfo, DwordOffset: abi.AMDGPUHWIPDMA}, &ip); err != nil {
+	if err := info(d, abi.AMDGPUInfoArgs{Query: abi.AMDGPUInfoHWIPInfo, DwordOffset: abi.AMDGPUHWIPDMA},
+		&ip); err != nil {
 		return err
 	}
 	var err error

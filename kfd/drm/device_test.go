@@ -68,7 +68,8 @@ func newRig(t testing.TB, gpu kfdsim.GPU, opts drm.Options, staging int) *rig {
 
 func (r *rig) open(opts drm.Options) *drm.Device {
 	r.t.Helper()
-	f, err := os.OpenFile(filepath.Join(r.sim.DevDir(), fmt.Sprintf("dri/renderD%d", r.sim.Options().GPUs[0].RenderMinor)), os.O_RDWR, 0)
+	f, err := os.OpenFile(filepath.Join(r.sim.DevDir(),
+		fmt.Sprintf("dri/renderD%d", r.sim.Options().GPUs[0].RenderMinor)), os.O_RDWR, 0)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -249,9 +250,11 @@ func TestManySubmissions(t *testing.T) {
 
 func TestTransientErrorsAreRepeated(t *testing.T) {
 	r := newRig(t, kfdsim.GPU{}, drm.Options{}, 16*page)
-	for _, req := range []abi.Request{abi.DRMIocPrimeFDToHandle, abi.AMDGPUIocGEMVA, abi.AMDGPUIocCS, abi.AMDGPUIocWaitCS, abi.DRMIocGEMClose} {
+	for _, req := range []abi.Request{abi.DRMIocPrimeFDToHandle, abi.AMDGPUIocGEMVA, abi.AMDGPUIocCS,
+		abi.AMDGPUIocWaitCS, abi.DRMIocGEMClose} {
 		for _, errno := range []syscall.Errno{syscall.EBUSY, syscall.EAGAIN, syscall.EINTR} {
-			if err := r.sim.Inject(kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: req.String(), Errno: errno, Count: 3}); err != nil {
+			if err := r.sim.Inject(kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: req.String(), Errno: errno,
+				Count: 3}); err != nil {
 				t.Fatal(err)
 			}
 			b, vram, _ := r.bo(page)
@@ -277,7 +280,8 @@ func TestTransientErrorsAreRepeated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.sim.Inject(kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: abi.AMDGPUIocCS.String(), Errno: syscall.EBUSY}); err != nil {
+	if err := r.sim.Inject(kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: abi.AMDGPUIocCS.String(),
+		Errno: syscall.EBUSY}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := impatient.Submit(context.Background(), drm.Op{Dst: b2, N: page}); !errors.Is(err, syscall.EBUSY) {

@@ -178,8 +178,10 @@ func (r *ring) submit(ctx context.Context, va uint64, bytes uint32, handles []ui
 		BOInfoSize: uint32(unsafe.Sizeof(a.entries[0])), BOInfoPtr: address(unsafe.Pointer(&a.entries))}
 	a.ib = abi.AMDGPUCSChunkIB{VAStart: va, IBBytes: bytes, IPType: abi.AMDGPUHWIPDMA, Ring: r.number}
 	a.chunks = [2]abi.AMDGPUCSChunk{
-		{ChunkID: abi.AMDGPUChunkBOHandles, LengthDW: uint32(unsafe.Sizeof(a.list) / 4), ChunkData: address(unsafe.Pointer(&a.list))},
-		{ChunkID: abi.AMDGPUChunkIB, LengthDW: uint32(unsafe.Sizeof(a.ib) / 4), ChunkData: address(unsafe.Pointer(&a.ib))},
+		{ChunkID: abi.AMDGPUChunkBOHandles, LengthDW: uint32(unsafe.Sizeof(a.list) / 4),
+			ChunkData: address(unsafe.Pointer(&a.list))},
+		{ChunkID: abi.AMDGPUChunkIB, LengthDW: uint32(unsafe.Sizeof(a.ib) / 4),
+			ChunkData: address(unsafe.Pointer(&a.ib))},
 	}
 	a.ptrs = [2]uint64{address(unsafe.Pointer(&a.chunks[0])), address(unsafe.Pointer(&a.chunks[1]))}
 	a.cs = abi.AMDGPUCSIn{CtxID: d.ctx, NumChunks: 2, Chunks: address(unsafe.Pointer(&a.ptrs))}

@@ -31,7 +31,8 @@ func generationOf(family, major uint32) (generation, error) {
 		return 3, nil
 	case abi.AMDGPUFamilyAI, abi.AMDGPUFamilyRV:
 		return 4, nil
-	case abi.AMDGPUFamilyNV, abi.AMDGPUFamilyVGH, abi.AMDGPUFamilyYC, abi.AMDGPUFamilyGC10_3_6, abi.AMDGPUFamilyGC10_3_7:
+	case abi.AMDGPUFamilyNV, abi.AMDGPUFamilyVGH, abi.AMDGPUFamilyYC, abi.AMDGPUFamilyGC10_3_6,
+		abi.AMDGPUFamilyGC10_3_7:
 		return 5, nil
 	case abi.AMDGPUFamilyGC11_0_0, abi.AMDGPUFamilyGC11_0_1, abi.AMDGPUFamilyGC11_5_0:
 		return 6, nil

@@ -42,7 +42,8 @@ func TestPackets(t *testing.T) {
 	} {
 		g, err := generationOf(tc.family, tc.major)
 		if err != nil || g != tc.want || g.maxBytes() != tc.max {
-			t.Errorf("family %d, version %d: generation %d up to %#x, %v; want %d, %#x", tc.family, tc.major, g, g.maxBytes(), err, tc.want, tc.max)
+			t.Errorf("family %d, version %d: generation %d up to %#x, %v; want %d, %#x", tc.family, tc.major, g,
+				g.maxBytes(), err, tc.want, tc.max)
 			continue
 		}
 		c := words(g.appendCopy(nil, dst, src, 4096))

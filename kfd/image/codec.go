@@ -117,7 +117,8 @@ func EncodeRenderNode(r *imagepb.RenderNode, s Schema) ([]byte, error) {
 	switch s {
 	case Schema42:
 		if len(r.Bos) > 0 {
-			return nil, fmt.Errorf("render node %#x has %d buffer objects, which schema 4.2 cannot hold", r.GetGpuId(), len(r.Bos))
+			return nil, fmt.Errorf("render node %#x has %d buffer objects, which schema 4.2 cannot hold", r.GetGpuId(),
+				len(r.Bos))
 		}
 		r = proto.Clone(r).(*imagepb.RenderNode)
 		r.Id, r.DrmRenderMinor, r.NumOfBos = nil, nil, nil
@@ -205,7 +206,8 @@ func checkProcess(p *imagepb.Process) error {
 	}
 	gpus, cpus := uint64(p.GetNumOfGpus()), uint64(p.GetNumOfCpus())
 	if gpus+cpus != uint64(len(p.Devices)) {
-		return fmt.Errorf("image counts %d GPUs and %d CPUs and lists %d devices: %w", gpus, cpus, len(p.Devices), ErrCorrupt)
+		return fmt.Errorf("image counts %d GPUs and %d CPUs and lists %d devices: %w", gpus, cpus, len(p.Devices),
+			ErrCorrupt)
 	}
 	seen := map[uint32]bool{}
 	for _, d := range p.Devices {
@@ -228,7 +230,8 @@ func checkRenderNode(r *imagepb.RenderNode) error {
 		return fmt.Errorf("render node %#x lacks its id, minor or count: %w", r.GetGpuId(), ErrCorrupt)
 	}
 	if n := r.GetNumOfBos(); n != uint64(len(r.Bos)) {
-		return fmt.Errorf("render node %#x counts %d buffer objects and lists %d: %w", r.GetGpuId(), n, len(r.Bos), ErrCorrupt)
+		return fmt.Errorf("render node %#x counts %d buffer objects and lists %d: %w", r.GetGpuId(), n, len(r.Bos),
+			ErrCorrupt)
 	}
 	for i, bo := range r.Bos {
 		if n := bo.GetNumOfVms(); uint64(n) != uint64(len(bo.Mappings)) {

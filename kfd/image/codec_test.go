@@ -109,7 +109,8 @@ func TestSchemaConversion(t *testing.T) {
 		t.Errorf("buffer objects of a render node were written as 4.2: %v", err)
 	}
 	node.Bos, node.NumOfBos = nil, nil
-	if out, err := EncodeRenderNode(node, Schema42); err != nil || !bytes.Equal(out, golden(t, "v42/amdgpu-renderD-8.img")) {
+	if out, err := EncodeRenderNode(node, Schema42); err != nil ||
+		!bytes.Equal(out, golden(t, "v42/amdgpu-renderD-8.img")) {
 		t.Errorf("render node as 4.2: % x, %v", out, err)
 	}
 	if _, err := EncodeRenderNode(&imagepb.RenderNode{GpuId: proto.Uint32(1)}, SchemaLater); err == nil {

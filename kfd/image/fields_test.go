@@ -178,7 +178,8 @@ func TestFormatCoversProto(t *testing.T) {
 	if all.Len() != len(format) {
 		t.Errorf("the .proto has %d messages, %d are known", all.Len(), len(format))
 	}
-	kinds := map[protoreflect.Kind]string{protoreflect.Uint32Kind: "32", protoreflect.Uint64Kind: "64", protoreflect.BytesKind: "bytes"}
+	kinds := map[protoreflect.Kind]string{protoreflect.Uint32Kind: "32", protoreflect.Uint64Kind: "64",
+		protoreflect.BytesKind: "bytes"}
 	for i := range all.Len() {
 		md := all.Get(i)
 		want := wireFields(string(md.Name()))
@@ -192,7 +193,8 @@ func TestFormatCoversProto(t *testing.T) {
 			if fd.Message() != nil {
 				typ = string(fd.Message().Name())
 			}
-			if string(fd.Name()) != f.name || typ != f.typ || fd.IsList() != f.repeated || (fd.Cardinality() == protoreflect.Required) != f.required {
+			if string(fd.Name()) != f.name || typ != f.typ || fd.IsList() != f.repeated ||
+				(fd.Cardinality() == protoreflect.Required) != f.required {
 				t.Errorf("%s field %d is %s %s %s, want %+v", md.Name(), f.num, fd.Cardinality(), typ, fd.Name(), f)
 			}
 		}

@@ -154,7 +154,8 @@ func FuzzParsePrivData(f *testing.F) {
 }
 
 func FuzzParseName(f *testing.F) {
-	for _, s := range []string{"amdgpu-kfd-7.img", "amdgpu-pages-7-00a0.img", "amdgpu-drm-pages-8-128-000b.img", "amdgpu-dmabuf_9.img", "amdgpu-renderD-8.img", "x"} {
+	for _, s := range []string{"amdgpu-kfd-7.img", "amdgpu-pages-7-00a0.img", "amdgpu-drm-pages-8-128-000b.img",
+		"amdgpu-dmabuf_9.img", "amdgpu-renderD-8.img", "x"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

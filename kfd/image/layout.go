@@ -21,7 +21,8 @@ const (
 	MMIO
 )
 
-var kindNames = [...]string{Other: "other", VRAM: "vram", GTT: "gtt", Userptr: "userptr", Doorbell: "doorbell", MMIO: "mmio"}
+var kindNames = [...]string{Other: "other", VRAM: "vram", GTT: "gtt", Userptr: "userptr", Doorbell: "doorbell",
+	MMIO: "mmio"}
 
 // String returns the kind in lower case.
 func (k Kind) String() string {
@@ -110,11 +111,13 @@ func ProcessLayout(id int, p *imagepb.Process) (*Layout, error) {
 		if e.GetAllocFlags()&abi.KFDMemPaged != 0 {
 			at, ok := file[bo.GPUID]
 			if !ok {
-				return nil, fmt.Errorf("%s: buffer object %d is on GPU %#x, which is not listed: %w", image, i, bo.GPUID, ErrCorrupt)
+				return nil, fmt.Errorf("%s: buffer object %d is on GPU %#x, which is not listed: %w", image, i,
+					bo.GPUID, ErrCorrupt)
 			}
 			f := &l.Files[at]
 			if bo.Size > math.MaxInt64-f.Size {
-				return nil, fmt.Errorf("%s: the buffer objects of GPU %#x exceed the size of a file: %w", image, bo.GPUID, ErrCorrupt)
+				return nil, fmt.Errorf("%s: the buffer objects of GPU %#x exceed the size of a file: %w", image,
+					bo.GPUID, ErrCorrupt)
 			}
 			bo.File, bo.Offset = f.Name, f.Size
 			f.Size += bo.Size
@@ -174,7 +177,8 @@ func (l *Layout) Cuts() map[string][]int64 {
 // CheckHeader holds the header of a file of contents against the layout.
 func (f Pages) CheckHeader(payload uint64) error {
 	if want := uint64(f.Size - HeaderSize); f.Header && payload != want {
-		return fmt.Errorf("%s: header announces %d bytes, its buffer objects have %d: %w", f.Name, payload, want, ErrCorrupt)
+		return fmt.Errorf("%s: header announces %d bytes, its buffer objects have %d: %w", f.Name, payload, want,
+			ErrCorrupt)
 	}
 	return nil
 }

@@ -79,7 +79,8 @@ func TestPlaceOfEveryBO(t *testing.T) {
 		t.Fatalf("%d buffer objects, want %d", len(l.BOs), len(want))
 	}
 	for i, bo := range l.BOs {
-		if got := (place{bo.File, bo.Offset, bo.Size, bo.Kind, bo.GPUID, bo.Handle}); got != want[i] || bo.Index != i || bo.Image != "amdgpu-kfd-7.img" {
+		if got := (place{bo.File, bo.Offset, bo.Size, bo.Kind, bo.GPUID, bo.Handle}); got != want[i] || bo.Index != i ||
+			bo.Image != "amdgpu-kfd-7.img" {
 			t.Errorf("buffer object %d lies at %+v, want %+v", i, bo, want[i])
 		}
 	}
@@ -159,16 +160,20 @@ func bo(gpu, flags uint32, size uint64) *imagepb.BO {
 func TestLayoutRefusesOverflow(t *testing.T) {
 	const huge = math.MaxInt64 - 4096
 	for want, p := range map[string]*imagepb.Process{
-		"amdgpu-kfd-3.img: buffer object 1 has 9223372036854775808 bytes":           process([]uint32{5}, bo(5, 1, 1), bo(5, 4, 1<<63)),
-		"amdgpu-kfd-3.img: the buffer objects of GPU 0x5 exceed the size of a file": process([]uint32{5}, bo(5, 1, huge), bo(5, 1, huge)),
-		"amdgpu-kfd-3.img: buffer object 0 is on GPU 0x6, which is not listed":      process([]uint32{5}, bo(6, 1, 4096)),
+		"amdgpu-kfd-3.img: buffer object 1 has 9223372036854775808 bytes": process([]uint32{5}, bo(5, 1, 1),
+			bo(5, 4, 1<<63)),
+		"amdgpu-kfd-3.img: the buffer objects of GPU 0x5 exceed the size of a file": process([]uint32{5},
+			bo(5, 1, huge), bo(5, 1, huge)),
+		"amdgpu-kfd-3.img: buffer object 0 is on GPU 0x6, which is not listed": process([]uint32{5},
+			bo(6, 1, 4096)),
 	} {
 		if _, err := ProcessLayout(3, p); !errors.Is(err, ErrCorrupt) || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
 	}
 	// Without contents neither size nor GPU matters to a file.
-	l, err := ProcessLayout(3, process([]uint32{5}, bo(6, abi.KFDMemUserptr, huge), bo(5, abi.KFDMemVRAM, huge), bo(6, 0, huge)))
+	l, err := ProcessLayout(3, process([]uint32{5}, bo(6, abi.KFDMemUserptr, huge), bo(5, abi.KFDMemVRAM, huge),
+		bo(6, 0, huge)))
 	if err != nil || l.Files[0].Size != huge+8 || l.BOs[2].Kind != Other {
 		t.Errorf("layout %+v, %v", l, err)
 	}
@@ -178,7 +183,9 @@ func TestLayoutRefusesOverflow(t *testing.T) {
 			t.Errorf("total %+v", total)
 		}
 	}
-	if _, err := RenderNodeLayout(1, &imagepb.RenderNode{Bos: []*imagepb.RenderBO{{Size: proto.Uint64(math.MaxInt64)}}}); !errors.Is(err, ErrCorrupt) {
+	if _, err := RenderNodeLayout(1,
+		&imagepb.RenderNode{Bos: []*imagepb.RenderBO{{Size: proto.Uint64(math.MaxInt64)}}}); !errors.Is(err,
+		ErrCorrupt) {
 		t.Errorf("render node with an 8 EiB buffer object: %v", err)
 	}
 }

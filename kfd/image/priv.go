@@ -40,7 +40,8 @@ func ParsePrivData(b []byte, gpus, bos int, objects uint32) (*PrivData, error) {
 	var head abi.KFDPrivProcess
 	r.next(&head)
 	if r.err == nil && head.Version != abi.KFDPrivVersion {
-		return nil, fmt.Errorf("private data of version %d, only %d is known: %w", head.Version, abi.KFDPrivVersion, ErrUnsupported)
+		return nil, fmt.Errorf("private data of version %d, only %d is known: %w", head.Version, abi.KFDPrivVersion,
+			ErrUnsupported)
 	}
 	p := &PrivData{XNACKMode: head.XNACKMode}
 	for i := 0; i < gpus && r.err == nil; i++ {

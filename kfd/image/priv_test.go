@@ -21,19 +21,23 @@ func samplePriv() *PrivData {
 		Queues: []PrivQueue{{
 			KFDPrivQueue: abi.KFDPrivQueue{
 				QAddress: 1, QSize: 2, ReadPtrAddr: 3, WritePtrAddr: 4, DoorbellOff: 5, EOPRingBufferAddress: 6,
-				CtxSaveRestoreAddress: 7, GPUID: 8, Type: abi.KFDPrivQueueTypeCompute, Format: abi.KFDPrivQueueFormatAQL,
-				QID: 9, Priority: 10, QPercent: 11, DoorbellID: 12, GWS: 13, SDMAID: 14, EOPRingBufferSize: 15,
+				CtxSaveRestoreAddress: 7, GPUID: 8, Type: abi.KFDPrivQueueTypeCompute,
+				Format: abi.KFDPrivQueueFormatAQL,
+				QID:    9, Priority: 10, QPercent: 11, DoorbellID: 12, GWS: 13, SDMAID: 14, EOPRingBufferSize: 15,
 				CtxSaveRestoreSize: 16, CtlStackSize: 3, MQDSize: 5,
 			},
 			MQD: []byte("mqd..."[:5]), CtlStack: []byte("ctl"),
 		}},
 		Events: []abi.KFDPrivEvent{{
-			ObjectType: abi.KFDPrivObjectEvent, UserHandle: 1, EventID: 2, AutoReset: 1, Type: abi.KFDEventMemory, Signaled: 1,
+			ObjectType: abi.KFDPrivObjectEvent, UserHandle: 1, EventID: 2, AutoReset: 1, Type: abi.KFDEventMemory,
+			Signaled:  1,
 			Exception: abi.KFDMemoryException{NotPresent: 1, VA: 0xdead000, GPUID: 0xa000},
 		}},
 		Ranges: []PrivRange{{
-			KFDPrivSVMRange: abi.KFDPrivSVMRange{ObjectType: abi.KFDPrivObjectSVMRange, StartAddr: 0x7f0000000000, Size: 2 << 20},
-			Attrs:           []abi.KFDSVMAttribute{{Type: 0, Value: 1}, {Type: 1, Value: 2}, {Type: 5, Value: 3}, {Type: 7, Value: 9}, {Type: 2, Value: 0xa000}, {Type: 4, Value: 0xb111}},
+			KFDPrivSVMRange: abi.KFDPrivSVMRange{ObjectType: abi.KFDPrivObjectSVMRange, StartAddr: 0x7f0000000000,
+				Size: 2 << 20},
+			Attrs: []abi.KFDSVMAttribute{{Type: 0, Value: 1}, {Type: 1, Value: 2}, {Type: 5, Value: 3},
+				{Type: 7, Value: 9}, {Type: 2, Value: 0xa000}, {Type: 4, Value: 0xb111}},
 		}},
 	}
 }
@@ -52,7 +56,8 @@ func TestPrivDataRoundTrip(t *testing.T) {
 		t.Errorf("% x\nbecame\n% x", raw, out)
 	}
 	q := got.Queues[0]
-	if q.CtxSaveRestoreSize != 16 || string(q.MQD) != "mqd.." || string(q.CtlStack) != "ctl" || got.BOs[1].MappedGPUIDs[63] != 0xb111 {
+	if q.CtxSaveRestoreSize != 16 || string(q.MQD) != "mqd.." || string(q.CtlStack) != "ctl" ||
+		got.BOs[1].MappedGPUIDs[63] != 0xb111 {
 		t.Errorf("read %+v", got)
 	}
 	for _, dir := range []string{"later", "v42"} {
@@ -93,7 +98,8 @@ func TestPrivDataErrors(t *testing.T) {
 		{raw, 4, ErrCorrupt, "ends before its last object"},
 		{nil, 0, ErrCorrupt, "ends 0 bytes into an item of 8"},
 	} {
-		if _, err := ParsePrivData(c.b, 2, 2, c.objects); !errors.Is(err, c.class) || !strings.Contains(err.Error(), c.want) {
+		if _, err := ParsePrivData(c.b, 2, 2, c.objects); !errors.Is(err, c.class) ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%d objects: error %v, want %q", c.objects, err, c.want)
 		}
 	}

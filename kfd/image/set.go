@@ -186,7 +186,8 @@ func (f Pages) verify(fsys fs.FS) error {
 		return err
 	}
 	if st.Size() < f.Size {
-		return fmt.Errorf("%s: file has %d bytes, its buffer objects end at %d: %w", f.Name, st.Size(), f.Size, ErrCorrupt)
+		return fmt.Errorf("%s: file has %d bytes, its buffer objects end at %d: %w", f.Name, st.Size(), f.Size,
+			ErrCorrupt)
 	}
 	var head [HeaderSize]byte
 	if _, err := io.ReadFull(file, head[:]); err != nil {

@@ -19,7 +19,8 @@ func TestReadSet(t *testing.T) {
 		}
 		want := map[string]Schema{"later": SchemaLater, "v42": Schema42}[dir]
 		if s.Schema != want || len(s.Processes) != 1 || len(s.RenderNodes) != 1 || s.Empty() {
-			t.Errorf("%s: schema %v, %d processes, %d render nodes", dir, s.Schema, len(s.Processes), len(s.RenderNodes))
+			t.Errorf("%s: schema %v, %d processes, %d render nodes", dir, s.Schema, len(s.Processes),
+				len(s.RenderNodes))
 		}
 	}
 	s, err := Read(fstest.MapFS{"core-1.img": {}, "amdgpu-pages-1-0001.img": {}})
@@ -94,7 +95,8 @@ func TestSummary(t *testing.T) {
 	if sum.VRAMBytes != vram || sum.GTTBytes != 8192+8<<30 || sum.Dmabufs != 1 {
 		t.Errorf("VRAM %d GTT %d dma-bufs %d", sum.VRAMBytes, sum.GTTBytes, sum.Dmabufs)
 	}
-	want := []KindTotal{{VRAM, 4, vram}, {GTT, 2, 8192 + 8<<30}, {Userptr, 1, 4096}, {Doorbell, 1, 8192}, {MMIO, 1, 4096}}
+	want := []KindTotal{{VRAM, 4, vram}, {GTT, 2, 8192 + 8<<30}, {Userptr, 1, 4096}, {Doorbell, 1, 8192},
+		{MMIO, 1, 4096}}
 	if !reflect.DeepEqual(sum.Totals, want) {
 		t.Errorf("totals %+v, want %+v", sum.Totals, want)
 	}
@@ -119,7 +121,8 @@ func TestSummary(t *testing.T) {
 		t.Errorf("GPUs %+v, want %+v", p.GPUs, gpus)
 	}
 	b, err := json.Marshal(sum)
-	if err != nil || !strings.Contains(string(b), `"schema":"later","processes":[{"image":"amdgpu-kfd-7.img","pid":4242`) {
+	if err != nil || !strings.Contains(string(b),
+		`"schema":"later","processes":[{"image":"amdgpu-kfd-7.img","pid":4242`) {
 		t.Errorf("JSON %s, %v", b, err)
 	}
 }

@@ -58,7 +58,8 @@ func (s *Sim) newBO(g *gpu, kind boKind, size uint64) (*bo, syscall.Errno) {
 		used, limit = &g.gttUsed, g.cfg.GTT
 	}
 	if size > limit || *used > limit-size {
-		return nil, s.refuse(syscall.ENOMEM, "no memory left", "gpu", g.cfg.ID, "kind", kind, "size", size, "used", *used, "limit", limit)
+		return nil, s.refuse(syscall.ENOMEM, "no memory left", "gpu", g.cfg.ID, "kind", kind, "size", size, "used",
+			*used, "limit", limit)
 	}
 	off, mem, err := g.arena.alloc(size)
 	if err != nil {

@@ -127,7 +127,8 @@ func (c caller) resolvePID(pid int) (int, error) {
 			continue
 		}
 		// The same depth may belong to a sibling namespace.
-		if link, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", host)); err == nil && (link == theirs || len(other.nspid) > depth+1) {
+		if link, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", host)); err == nil &&
+			(link == theirs || len(other.nspid) > depth+1) {
 			return host, nil
 		}
 	}
@@ -162,7 +163,8 @@ func writeProcess(pid int, addr uint64, buf []byte) error {
 	return moveProcess(pid, addr, buf, unix.ProcessVMWritev)
 }
 
-func moveProcess(pid int, addr uint64, buf []byte, call func(int, []unix.Iovec, []unix.RemoteIovec, uint) (int, error)) error {
+func moveProcess(pid int, addr uint64, buf []byte,
+	call func(int, []unix.Iovec, []unix.RemoteIovec, uint) (int, error)) error {
 	for len(buf) > 0 {
 		n := min(len(buf), iovMax)
 		local := []unix.Iovec{{Base: &buf[0], Len: uint64(n)}}

@@ -141,7 +141,8 @@ func (c *client) install(token uint32) int {
 	c.t.Helper()
 	claim := claimArgs{Token: token}
 	c.must(c.kfd, iocClaim, &claim)
-	fd, err := unix.OpenByHandleAt(c.kfd, unix.NewFileHandle(claim.Type, claim.Handle[:claim.Bytes]), unix.O_RDWR|unix.O_CLOEXEC)
+	fd, err := unix.OpenByHandleAt(c.kfd, unix.NewFileHandle(claim.Type, claim.Handle[:claim.Bytes]),
+		unix.O_RDWR|unix.O_CLOEXEC)
 	if err != nil {
 		c.t.Fatalf("open by handle: %v", err)
 	}

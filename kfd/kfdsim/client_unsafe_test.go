@@ -10,7 +10,8 @@ import (
 	"github.com/gpucr/gpucr-fs/kfd/abi"
 )
 
-// ioctl issues a request with one of the abi structures, again where a signal came between, as the GPU's user-space libraries do: Go's scheduler sends them.
+// ioctl issues a request with one of the abi structures, again where a signal came between, as the GPU's user-space
+// libraries do: Go's scheduler sends them.
 func ioctl(fd int, req abi.Request, args any) syscall.Errno {
 	var buf []byte
 	if args != nil {

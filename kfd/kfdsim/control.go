@@ -58,7 +58,8 @@ func newControl(s *Sim, path string) (*control, error) {
 			PID int `json:"pid"`
 			MS  int `json:"ms"`
 		}
-		answer(w, struct{}{}, withBody(r, &in, func() error { return s.Evict(in.PID, time.Duration(in.MS)*time.Millisecond) }))
+		answer(w, struct{}{},
+			withBody(r, &in, func() error { return s.Evict(in.PID, time.Duration(in.MS)*time.Millisecond) }))
 	})
 	c := &control{srv: &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}}
 	c.wg.Add(1)

@@ -69,17 +69,21 @@ func demo(c *client) abi.KFDAllocMemoryArgs {
 		c.mapTo(vram.Handle, 1)
 	}
 	mem := c.anonymous(2 * pageSize)
-	user := abi.KFDAllocMemoryArgs{VAAddr: c.nextVA, Size: 2 * pageSize, MmapOffset: slicePtr(mem), GPUID: c.gpus[0], Flags: abi.KFDMemUserptr | rw}
+	user := abi.KFDAllocMemoryArgs{VAAddr: c.nextVA, Size: 2 * pageSize, MmapOffset: slicePtr(mem), GPUID: c.gpus[0],
+		Flags: abi.KFDMemUserptr | rw}
 	c.nextVA += 1 << 21
 	c.must(c.kfd, abi.KFDIocAllocMemory, &user)
 	c.alloc(0, doorbellSlice, abi.KFDMemDoorbell|abi.KFDMemWritable)
 	ring := c.alloc(0, pageSize, abi.KFDMemGTT|rw)
 	ptrs := c.alloc(0, pageSize, abi.KFDMemGTT|rw)
-	q := abi.KFDCreateQueueArgs{RingBaseAddress: ring.VAAddr, RingSize: pageSize, ReadPointerAddress: ptrs.VAAddr + 0x80,
-		WritePointerAddress: ptrs.VAAddr + 0x38, GPUID: c.gpus[0], QueueType: abi.KFDQueueComputeAQL, QueuePercentage: 100, CtlStackSize: pageSize}
+	q := abi.KFDCreateQueueArgs{RingBaseAddress: ring.VAAddr, RingSize: pageSize,
+		ReadPointerAddress:  ptrs.VAAddr + 0x80,
+		WritePointerAddress: ptrs.VAAddr + 0x38, GPUID: c.gpus[0], QueueType: abi.KFDQueueComputeAQL,
+		QueuePercentage: 100, CtlStackSize: pageSize}
 	c.must(c.kfd, abi.KFDIocCreateQueue, &q)
 	svm := make([]byte, svmHeadSize+8)
-	copy(svm, appendStruct(appendStruct(nil, &abi.KFDSVMArgs{StartAddr: slicePtr(mem), Size: pageSize, Op: svmSetAttr, NAttr: 1}),
+	copy(svm, appendStruct(appendStruct(nil,
+		&abi.KFDSVMArgs{StartAddr: slicePtr(mem), Size: pageSize, Op: svmSetAttr, NAttr: 1}),
 		&abi.KFDSVMAttribute{Type: svmAccess, Value: c.gpus[0]}))
 	c.must(c.kfd, abi.KFDIocSVM.WithSize(len(svm)), svm)
 	return vram
@@ -120,7 +124,8 @@ func TestCheckpointOrder(t *testing.T) {
 
 	info := &checkpoint{}
 	want(info, abi.KFDCRIUProcessInfo, 0, "PROCESS_INFO")
-	if info.args.NumDevices != 2 || info.args.NumBOs != 6 || info.args.NumObjects != 4 || info.args.PID != uint32(os.Getpid()) {
+	if info.args.NumDevices != 2 || info.args.NumBOs != 6 || info.args.NumObjects != 4 ||
+		info.args.PID != uint32(os.Getpid()) {
 		t.Errorf("PROCESS_INFO reports %+v of process %d", info.args, os.Getpid())
 	}
 	for _, edit := range []func(*abi.KFDCRIUArgs){
@@ -197,7 +202,8 @@ func TestCheckpointRestoreCheckpoint(t *testing.T) {
 		}
 	}
 	// The process goes on with the ids and handles it knows.
-	cb.must(cb.kfd, abi.KFDIocUnmapMemory, &abi.KFDMapMemoryArgs{Handle: vram.Handle, DeviceIDsArrayPtr: ptr(&[]uint32{12}[0]), NDevices: 1})
+	cb.must(cb.kfd, abi.KFDIocUnmapMemory,
+		&abi.KFDMapMemoryArgs{Handle: vram.Handle, DeviceIDsArrayPtr: ptr(&[]uint32{12}[0]), NDevices: 1})
 	var wait struct {
 		D abi.KFDEventData
 	}
@@ -275,7 +281,8 @@ func TestRestoreRefusals(t *testing.T) {
 		{name: "two bos of one handle", edit: func(r *checkpoint) {
 			copy(r.priv[8+16+privBOSize+8:], r.priv[8+16+8:8+16+12])
 		}, errno: syscall.ENOMEM},
-		{name: "too little vram", opts: Options{GPUs: []GPU{{VRAM: 8192}, {}}}, edit: func(*checkpoint) {}, errno: syscall.ENOMEM},
+		{name: "too little vram", opts: Options{GPUs: []GPU{{VRAM: 8192}, {}}}, edit: func(*checkpoint) {},
+			errno: syscall.ENOMEM},
 		{name: "pointer to nowhere", edit: func(r *checkpoint) { r.args.BOs = 8 }, errno: syscall.EFAULT},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

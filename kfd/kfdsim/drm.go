@@ -264,7 +264,8 @@ func drmPrimeFDToHandle(c *drmCall) syscall.Errno {
 		}
 	}
 	if b.gpu != c.drm.gpu {
-		return c.sim.refuse(syscall.EINVAL, "import of another gpu's bo is not modelled", "of", b.gpu.cfg.ID, "on", c.drm.gpu.cfg.ID)
+		return c.sim.refuse(syscall.EINVAL, "import of another gpu's bo is not modelled", "of", b.gpu.cfg.ID, "on",
+			c.drm.gpu.cfg.ID)
 	}
 	args.Handle = c.drm.addObject(b.get(), true).handle
 	return c.reply(&args)

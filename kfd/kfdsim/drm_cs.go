@@ -150,14 +150,16 @@ func (c *drmCall) readChunk(sub *submission, args *abi.AMDGPUCSIn, id uint32, da
 			return s.refuse(syscall.EINVAL, "ib chunk is too short")
 		}
 		if ib.IPType != abi.AMDGPUHWIPDMA || ib.IPInstance != 0 || int(ib.Ring) >= len(c.drm.gpu.engines) {
-			return s.refuse(syscall.EINVAL, "submission to a ring not modelled", "ip", ib.IPType, "instance", ib.IPInstance, "ring", ib.Ring)
+			return s.refuse(syscall.EINVAL, "submission to a ring not modelled", "ip", ib.IPType, "instance",
+				ib.IPInstance, "ring", ib.Ring)
 		}
 		if sub.hasIBs && int(ib.Ring) != sub.ring {
 			return s.refuse(syscall.EINVAL, "ibs of one submission on two rings")
 		}
 		// The engine fetches whole 8-dword groups.
 		if ib.IBBytes == 0 || ib.IBBytes%32 != 0 || ib.VAStart%32 != 0 {
-			return s.refuse(syscall.EINVAL, "ib is not padded or aligned to 8 dwords", "va", ib.VAStart, "bytes", ib.IBBytes)
+			return s.refuse(syscall.EINVAL, "ib is not padded or aligned to 8 dwords", "va", ib.VAStart, "bytes",
+				ib.IBBytes)
 		}
 		sub.ring, sub.hasIBs = int(ib.Ring), true
 		sub.job.ibs = append(sub.job.ibs, ibRange{va: ib.VAStart, n: uint64(ib.IBBytes)})
@@ -326,7 +328,8 @@ func amdgpuWaitCS(c *drmCall) syscall.Errno {
 	ctx := c.drm.ctxs[args.CtxID]
 	if ctx == nil || args.IPType != abi.AMDGPUHWIPDMA || args.IPInstance != 0 || int(args.Ring) >= len(ctx.rings) {
 		c.sim.unlock()
-		return c.sim.refuse(syscall.EINVAL, "wait on a context or ring that does not exist", "ctx", args.CtxID, "ip", args.IPType, "ring", args.Ring)
+		return c.sim.refuse(syscall.EINVAL, "wait on a context or ring that does not exist", "ctx", args.CtxID, "ip",
+			args.IPType, "ring", args.Ring)
 	}
 	r := &ctx.rings[args.Ring]
 	seq := args.Handle

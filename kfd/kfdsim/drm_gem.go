@@ -135,10 +135,12 @@ func amdgpuGEMVA(c *drmCall) syscall.Errno {
 		if c.sim.injectedMapping(c.drm.gpu) {
 			return 0 // said to be mapped, and is not
 		}
-		return c.sim.mapBO(v, mapping{va: args.VAAddress, size: args.MapSize, bo: o.bo, off: args.OffsetInBO, prot: prot, owner: o})
+		return c.sim.mapBO(v, mapping{va: args.VAAddress, size: args.MapSize, bo: o.bo, off: args.OffsetInBO,
+			prot: prot, owner: o})
 	case abi.AMDGPUVAOpUnmap:
 		if !c.sim.unmapAt(v, args.VAAddress, o) {
-			return c.sim.refuse(syscall.ENOENT, "unmap of an address not mapped", "va", args.VAAddress, "handle", args.Handle)
+			return c.sim.refuse(syscall.ENOENT, "unmap of an address not mapped", "va", args.VAAddress, "handle",
+				args.Handle)
 		}
 		return 0
 	}
@@ -210,7 +212,8 @@ func amdgpuGEMOp(c *drmCall) syscall.Errno {
 	var user []byte
 	switch args.Op {
 	case abi.AMDGPUGEMOpGetCreateInfo:
-		user = appendStruct(nil, &abi.AMDGPUGEMCreateIn{BOSize: o.bo.size, Alignment: pageSize, Domains: o.bo.domains, DomainFlags: o.bo.gemFlags})
+		user = appendStruct(nil, &abi.AMDGPUGEMCreateIn{BOSize: o.bo.size, Alignment: pageSize, Domains: o.bo.domains,
+			DomainFlags: o.bo.gemFlags})
 	case abi.AMDGPUGEMOpGetMappingInfo:
 		n := uint32(0)
 		for _, m := range c.drm.vm.maps {
@@ -218,7 +221,8 @@ func amdgpuGEMOp(c *drmCall) syscall.Errno {
 				continue
 			}
 			if n++; n <= args.NumEntries {
-				user = appendStruct(user, &abi.AMDGPUGEMVMEntry{Addr: m.va, Size: m.size, Offset: m.off, Flags: m.gemFlags()})
+				user = appendStruct(user,
+					&abi.AMDGPUGEMVMEntry{Addr: m.va, Size: m.size, Offset: m.off, Flags: m.gemFlags()})
 			}
 		}
 		args.NumEntries = n
@@ -267,7 +271,8 @@ func amdgpuGEMListHandles(c *drmCall) syscall.Errno {
 			break
 		}
 		o := c.drm.gem[h]
-		e := abi.AMDGPUGEMListHandlesEntry{GEMHandle: h, Size: o.bo.size, PreferredDomains: o.bo.domains, AllocFlags: o.bo.gemFlags, Alignment: pageSize}
+		e := abi.AMDGPUGEMListHandlesEntry{GEMHandle: h, Size: o.bo.size, PreferredDomains: o.bo.domains,
+			AllocFlags: o.bo.gemFlags, Alignment: pageSize}
 		if o.imported {
 			e.Flags |= abi.AMDGPUGEMListIsImport
 		}

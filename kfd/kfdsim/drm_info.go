@@ -59,10 +59,13 @@ func (c *drmCall) infoValue(args *abi.AMDGPUInfoArgs) ([]byte, syscall.Errno) {
 	case abi.AMDGPUInfoGTTUsage:
 		return binary.NativeEndian.AppendUint64(nil, gtt), 0
 	case abi.AMDGPUInfoVRAMGTT:
-		return appendStruct(nil, &abi.AMDGPUInfoVRAMGTTSizes{VRAMSize: g.cfg.VRAM, VRAMCPUAccessibleSize: g.cfg.VisibleVRAM, GTTSize: g.cfg.GTT}), 0
+		return appendStruct(nil,
+			&abi.AMDGPUInfoVRAMGTTSizes{VRAMSize: g.cfg.VRAM, VRAMCPUAccessibleSize: g.cfg.VisibleVRAM,
+				GTTSize: g.cfg.GTT}), 0
 	case abi.AMDGPUInfoMemory:
 		heap := func(total, used uint64) abi.AMDGPUHeapInfo {
-			return abi.AMDGPUHeapInfo{TotalHeapSize: total, UsableHeapSize: total, HeapUsage: used, MaxAllocation: total / 4 * 3}
+			return abi.AMDGPUHeapInfo{TotalHeapSize: total, UsableHeapSize: total, HeapUsage: used,
+				MaxAllocation: total / 4 * 3}
 		}
 		return appendStruct(nil, &abi.AMDGPUMemoryInfo{VRAM: heap(g.cfg.VRAM, vram),
 			CPUAccessibleVRAM: heap(g.cfg.VisibleVRAM, min(vram, g.cfg.VisibleVRAM)), GTT: heap(g.cfg.GTT, gtt)}), 0

@@ -93,7 +93,8 @@ func (d *dma) submit(ring uint32, bos []uint32, packets ...uint32) (uint64, sysc
 	}
 	buf, _ := binary.Append(nil, binary.NativeEndian, packets)
 	copy(d.ibMem, buf)
-	return d.submitIB(bos, abi.AMDGPUCSChunkIB{VAStart: vaIB, IBBytes: uint32(len(buf)), IPType: abi.AMDGPUHWIPDMA, Ring: ring})
+	return d.submitIB(bos, abi.AMDGPUCSChunkIB{VAStart: vaIB, IBBytes: uint32(len(buf)), IPType: abi.AMDGPUHWIPDMA,
+		Ring: ring})
 }
 
 func (d *dma) submitIB(bos []uint32, ib abi.AMDGPUCSChunkIB) (uint64, syscall.Errno) {
@@ -188,7 +189,8 @@ func TestSDMAFaults(t *testing.T) {
 		{"beyond the bo", (*dma).all, copyPacket(vaBO+size-4096, vaUser, 4096), "not mapped"},
 		{"one byte too many", (*dma).all, copyPacket(vaBO, vaUser, size), "not mapped"},
 		{"source not mapped", (*dma).all, copyPacket(vaBO, 0x9000000, 4095), "not mapped"},
-		{"bo not listed", func(d *dma) []uint32 { return []uint32{d.user} }, copyPacket(vaBO, vaUser, 4095), "not in the submission's bo list"},
+		{"bo not listed", func(d *dma) []uint32 { return []uint32{d.user} }, copyPacket(vaBO, vaUser, 4095),
+			"not in the submission's bo list"},
 		{"too long a packet", (*dma).all, copyPacket(vaBO, vaUser, 0x400000), "at most 0x400000"},
 		{"illegal operation", (*dma).all, []uint32{0x77}, "illegal sdma operation"},
 		{"cut off", (*dma).all, []uint32{0, 0, 0, 0, 0, 0, 1, 0}, "cut off"},
@@ -235,7 +237,8 @@ func TestSubmissionChecks(t *testing.T) {
 	if _, errno := d.wait(0, 1000, 0); errno != syscall.EINVAL {
 		t.Errorf("wait for a submission never made: %v", errno)
 	}
-	va := abi.AMDGPUGEMVAArgs{Handle: d.bo, Operation: abi.AMDGPUVAOpMap, Flags: abi.AMDGPUVMPageReadable, VAAddress: vaBO, MapSize: 4096}
+	va := abi.AMDGPUGEMVAArgs{Handle: d.bo, Operation: abi.AMDGPUVAOpMap, Flags: abi.AMDGPUVMPageReadable,
+		VAAddress: vaBO, MapSize: 4096}
 	for _, tc := range []struct {
 		name  string
 		edit  func(*abi.AMDGPUGEMVAArgs)
@@ -247,7 +250,8 @@ func TestSubmissionChecks(t *testing.T) {
 		{"beyond the bo", func(a *abi.AMDGPUGEMVAArgs) { a.VAAddress, a.MapSize = 1<<40, 8192 }, syscall.EINVAL},
 		{"half a page", func(a *abi.AMDGPUGEMVAArgs) { a.VAAddress, a.MapSize = 1<<40, 2048 }, syscall.EINVAL},
 		{"no handle", func(a *abi.AMDGPUGEMVAArgs) { a.Handle = 77 }, syscall.ENOENT},
-		{"unmap of nothing", func(a *abi.AMDGPUGEMVAArgs) { a.Operation, a.VAAddress = abi.AMDGPUVAOpUnmap, 1<<40 }, syscall.ENOENT},
+		{"unmap of nothing", func(a *abi.AMDGPUGEMVAArgs) { a.Operation, a.VAAddress = abi.AMDGPUVAOpUnmap, 1<<40 },
+			syscall.ENOENT},
 		{"unmap", func(a *abi.AMDGPUGEMVAArgs) { a.Operation = abi.AMDGPUVAOpUnmap }, 0},
 	} {
 		a := va
@@ -264,9 +268,11 @@ func TestUserptrChecks(t *testing.T) {
 	const flags = abi.AMDGPUUserptrAnononly | abi.AMDGPUUserptrRegister | abi.AMDGPUUserptrValidate
 	mem := c.anonymous(8192)
 	addr := slicePtr(mem)
-	c.want(syscall.EINVAL, c.render[0], abi.AMDGPUIocGEMUserptr, &abi.AMDGPUGEMUserptrArgs{Addr: addr + 8, Size: 4096, Flags: flags})
+	c.want(syscall.EINVAL, c.render[0], abi.AMDGPUIocGEMUserptr,
+		&abi.AMDGPUGEMUserptrArgs{Addr: addr + 8, Size: 4096, Flags: flags})
 	c.want(syscall.EACCES, c.render[0], abi.AMDGPUIocGEMUserptr, &abi.AMDGPUGEMUserptrArgs{Addr: addr, Size: 4096})
-	c.want(syscall.EFAULT, c.render[0], abi.AMDGPUIocGEMUserptr, &abi.AMDGPUGEMUserptrArgs{Addr: 0x10000, Size: 4096, Flags: flags})
+	c.want(syscall.EFAULT, c.render[0], abi.AMDGPUIocGEMUserptr,
+		&abi.AMDGPUGEMUserptrArgs{Addr: 0x10000, Size: 4096, Flags: flags})
 }
 
 // A link keeps its rate, and its account says how busy it was.
@@ -289,7 +295,8 @@ func TestRateAndAccount(t *testing.T) {
 	if st.Bytes != 8*size || st.Jobs != 8 {
 		t.Errorf("account of %d bytes in %d jobs", st.Bytes, st.Jobs)
 	}
-	if st.Busy > st.Span || st.Busy < want-maxLag || st.Wire < want-time.Millisecond || st.Wire > want+time.Millisecond {
+	if st.Busy > st.Span || st.Busy < want-maxLag || st.Wire < want-time.Millisecond ||
+		st.Wire > want+time.Millisecond {
 		t.Errorf("busy %v of %v, on the wire %v, expected %v", st.Busy, st.Span, st.Wire, want)
 	}
 	time.Sleep(50 * time.Millisecond)
@@ -333,7 +340,8 @@ func TestInjectedFaults(t *testing.T) {
 	if errno := d.run(d.all(), copyPacket(vaBO, vaUser, 4095)...); errno != syscall.ETIME {
 		t.Errorf("hung submission: %v", errno)
 	}
-	for _, f := range []Fault{{}, {Kind: "other"}, {Kind: FaultIoctl}, {Kind: FaultStall}, {Kind: FaultDMA, Count: -1}} {
+	for _, f := range []Fault{{}, {Kind: "other"}, {Kind: FaultIoctl}, {Kind: FaultStall},
+		{Kind: FaultDMA, Count: -1}} {
 		if s.Inject(f) == nil {
 			t.Errorf("fault %+v was taken", f)
 		}
@@ -346,12 +354,15 @@ func TestVRAMIsBounded(t *testing.T) {
 	c := newClient(t, s)
 	c.acquire()
 	a := c.alloc(0, 768<<10, abi.KFDMemVRAM|rw)
-	c.want(syscall.ENOMEM, c.kfd, abi.KFDIocAllocMemory, &abi.KFDAllocMemoryArgs{VAAddr: 1 << 40, Size: 512 << 10, GPUID: c.gpus[0], Flags: abi.KFDMemVRAM})
+	c.want(syscall.ENOMEM, c.kfd, abi.KFDIocAllocMemory,
+		&abi.KFDAllocMemoryArgs{VAAddr: 1 << 40, Size: 512 << 10, GPUID: c.gpus[0], Flags: abi.KFDMemVRAM})
 	c.want(syscall.EBUSY, c.kfd, abi.KFDIocFreeMemory, &abi.KFDFreeMemoryArgs{Handle: a.Handle})
 	id := c.gpus[0]
-	c.must(c.kfd, abi.KFDIocUnmapMemory, &abi.KFDMapMemoryArgs{Handle: a.Handle, DeviceIDsArrayPtr: ptr(&id), NDevices: 1})
+	c.must(c.kfd, abi.KFDIocUnmapMemory,
+		&abi.KFDMapMemoryArgs{Handle: a.Handle, DeviceIDsArrayPtr: ptr(&id), NDevices: 1})
 	c.must(c.kfd, abi.KFDIocFreeMemory, &abi.KFDFreeMemoryArgs{Handle: a.Handle})
-	c.must(c.kfd, abi.KFDIocAllocMemory, &abi.KFDAllocMemoryArgs{VAAddr: 1 << 40, Size: 512 << 10, GPUID: c.gpus[0], Flags: abi.KFDMemVRAM})
+	c.must(c.kfd, abi.KFDIocAllocMemory,
+		&abi.KFDAllocMemoryArgs{VAAddr: 1 << 40, Size: 512 << 10, GPUID: c.gpus[0], Flags: abi.KFDMemVRAM})
 }
 
 // Behind a small BAR, PUBLIC memory is refused and other VRAM cannot be mapped.
@@ -359,7 +370,8 @@ func TestSmallBAR(t *testing.T) {
 	s := startSim(t, Options{GPUs: []GPU{{VRAM: 1 << 30, VisibleVRAM: 256 << 20}}})
 	c := newClient(t, s)
 	c.acquire()
-	c.want(syscall.EINVAL, c.kfd, abi.KFDIocAllocMemory, &abi.KFDAllocMemoryArgs{Size: 4096, GPUID: c.gpus[0], Flags: abi.KFDMemVRAM | abi.KFDMemPublic})
+	c.want(syscall.EINVAL, c.kfd, abi.KFDIocAllocMemory,
+		&abi.KFDAllocMemoryArgs{Size: 4096, GPUID: c.gpus[0], Flags: abi.KFDMemVRAM | abi.KFDMemPublic})
 	a := c.alloc(0, 4096, abi.KFDMemVRAM|abi.KFDMemWritable)
 	exp := abi.KFDExportDmabufArgs{Handle: a.Handle}
 	c.must(c.kfd, abi.KFDIocExportDmabuf, &exp)

@@ -34,7 +34,8 @@ func (s *Sim) BuildShim(cc string) (string, error) {
 		}
 	}
 	out := filepath.Join(s.opts.Dir, "shim.so")
-	cmd := exec.Command(cc, "-std=c11", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", out, filepath.Join(s.opts.Dir, "shim.c"), "-ldl")
+	cmd := exec.Command(cc, "-std=c11", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", out,
+		filepath.Join(s.opts.Dir, "shim.c"), "-ldl")
 	if msg, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("kfdsim: compile shim: %w: %s", err, msg)
 	}

@@ -214,9 +214,11 @@ func (s *Sim) mount() error {
 		dri := root.NewPersistentInode(ctx, &fs.Inode{}, fs.StableAttr{Mode: syscall.S_IFDIR})
 		root.AddChild("dri", dri, false)
 		for _, g := range s.gpus {
-			file(dri, fmt.Sprintf("renderD%d", g.cfg.RenderMinor), inoRender|uint64(g.cfg.RenderMinor), &devNode{sim: s, gpu: g})
+			file(dri, fmt.Sprintf("renderD%d", g.cfg.RenderMinor), inoRender|uint64(g.cfg.RenderMinor),
+				&devNode{sim: s, gpu: g})
 		}
-		root.AddChild("dmabuf", root.NewPersistentInode(ctx, &dmabufDir{sim: s}, fs.StableAttr{Mode: syscall.S_IFDIR}), false)
+		root.AddChild("dmabuf", root.NewPersistentInode(ctx, &dmabufDir{sim: s}, fs.StableAttr{Mode: syscall.S_IFDIR}),
+			false)
 	}
 	srv, err := fs.Mount(s.DevDir(), root, opts)
 	if err != nil {

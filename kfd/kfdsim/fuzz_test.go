@@ -52,7 +52,8 @@ func FuzzSDMA(f *testing.F) {
 // Private data that no driver wrote is refused or taken, never believed.
 func FuzzRestoreObjects(f *testing.F) {
 	signal := appendStruct(nil, &abi.KFDPrivEvent{ObjectType: abi.KFDPrivObjectEvent, EventID: 3})
-	aql := appendStruct(nil, &abi.KFDPrivQueue{ObjectType: abi.KFDPrivObjectQueue, GPUID: 1, QAddress: vaBO, QSize: pageSize,
+	aql := appendStruct(nil, &abi.KFDPrivQueue{ObjectType: abi.KFDPrivObjectQueue, GPUID: 1, QAddress: vaBO,
+		QSize:       pageSize,
 		ReadPtrAddr: vaBO, WritePtrAddr: vaBO, QID: 1, MQDSize: mqdComputeSize, Format: abi.KFDPrivQueueFormatAQL})
 	aql = append(aql, appendStruct(nil, &mqd{Magic: mqdMagic})...)
 	long := appendStruct(nil, &abi.KFDPrivQueue{ObjectType: abi.KFDPrivObjectQueue, GPUID: 1, MQDSize: mqdComputeSize,
@@ -60,7 +61,8 @@ func FuzzRestoreObjects(f *testing.F) {
 	f.Add(append(signal, aql...))
 	f.Add(append(aql, make([]byte, mqdComputeSize)...))
 	f.Add(long)
-	f.Add(appendStruct(nil, &abi.KFDPrivSVMRange{ObjectType: abi.KFDPrivObjectSVMRange, StartAddr: pageSize, Size: pageSize}))
+	f.Add(appendStruct(nil, &abi.KFDPrivSVMRange{ObjectType: abi.KFDPrivObjectSVMRange, StartAddr: pageSize,
+		Size: pageSize}))
 	pages, err := newArena("fuzz", kfdArenaSize)
 	if err != nil {
 		f.Fatal(err)
@@ -70,7 +72,8 @@ func FuzzRestoreObjects(f *testing.F) {
 		a := fuzzVM()
 		s, g := a.sim, a.vm.gpu
 		s.kfd, s.gpus, s.procs, s.slots = pages, []*gpu{g}, map[int]*kfdProcess{}, map[int]*kfdProcess{}
-		p := &kfdProcess{sim: s, pid: os.Getpid(), vpid: os.Getpid(), gone: make(chan struct{}), queues: map[uint32]*queue{}, events: newEventTable(), evictions: 1}
+		p := &kfdProcess{sim: s, pid: os.Getpid(), vpid: os.Getpid(), gone: make(chan struct{}),
+			queues: map[uint32]*queue{}, events: newEventTable(), evictions: 1}
 		p.pdds = []*pdd{{proc: p, gpu: g, userID: 1, mem: map[int]*kfdMem{}, drm: &drmFile{gpu: g, vm: a.vm, refs: 1}}}
 		p.pdds[0].ensureDoorbells()
 		for errno := error(nil); errno == nil && len(priv) > 0; {

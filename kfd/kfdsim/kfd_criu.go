@@ -246,7 +246,8 @@ func (p *kfdProcess) privObjects() []byte {
 		buf = appendStruct(buf, &rec)
 	}
 	for _, r := range p.svm {
-		buf = appendStruct(buf, &abi.KFDPrivSVMRange{ObjectType: abi.KFDPrivObjectSVMRange, StartAddr: r.start, Size: r.size})
+		buf = appendStruct(buf, &abi.KFDPrivSVMRange{ObjectType: abi.KFDPrivObjectSVMRange, StartAddr: r.start,
+			Size: r.size})
 		buf = appendStruct(buf, r.attrs)
 	}
 	return buf

@@ -117,7 +117,8 @@ func (p *kfdProcess) setEventPage(handle uint64) syscall.Errno {
 		return errno
 	}
 	if m.bo.kind != boGTT || m.bo.size < eventPageSize {
-		return p.sim.refuse(syscall.EINVAL, "event page is no gtt bo of enough size", "handle", handle, "size", m.bo.size)
+		return p.sim.refuse(syscall.EINVAL, "event page is no gtt bo of enough size", "handle", handle, "size",
+			m.bo.size)
 	}
 	p.events.page = eventPage{mem: m.bo.mem, bo: m.bo.get(), handle: handle}
 	clearSlots(m.bo.mem)
@@ -145,7 +146,8 @@ func (p *kfdProcess) addEvent(e *event, id *uint32) syscall.Errno {
 			off := mmapOffset(mmapEvents, 0, p.vpid)
 			for _, other := range s.procs {
 				if other.events.page.off == off {
-					return s.refuse(syscall.EBUSY, "two processes of the same pid in their namespaces use kfd event pages", "pid", p.vpid)
+					return s.refuse(syscall.EBUSY,
+						"two processes of the same pid in their namespaces use kfd event pages", "pid", p.vpid)
 				}
 			}
 			mem, err := s.kfd.mapRange(off, eventPageSize)

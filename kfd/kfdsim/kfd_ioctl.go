@@ -81,11 +81,13 @@ func (f *openFile) kfdIoctl(ctx context.Context, who caller, req abi.Request, in
 	isCRIU := req.Same(abi.KFDIocCRIUOp)
 	if st.tgid != f.proc.pid {
 		if !isCRIU || !f.proc.tracedBy(who.tid) {
-			return s.refuse(syscall.EBADF, "kfd file used by another process", "owner", f.proc.pid, "caller", st.tgid, "request", req)
+			return s.refuse(syscall.EBADF, "kfd file used by another process", "owner", f.proc.pid, "caller", st.tgid,
+				"request", req)
 		}
 	}
 	if isCRIU && !who.mayCheckpoint(st) {
-		return s.refuse(syscall.EACCES, "CRIU operation without CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN", "caller", st.tgid)
+		return s.refuse(syscall.EACCES, "CRIU operation without CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN", "caller",
+			st.tgid)
 	}
 	s.mu.Lock()
 	dead := f.proc.dead
@@ -252,7 +254,8 @@ func kfdSetMemoryPolicy(c *kfdCall) syscall.Errno {
 		return errno
 	}
 	if args.DefaultPolicy > 1 || args.AlternatePolicy > 1 {
-		return c.sim.refuse(syscall.EINVAL, "memory policy", "default", args.DefaultPolicy, "alternate", args.AlternatePolicy)
+		return c.sim.refuse(syscall.EINVAL, "memory policy", "default", args.DefaultPolicy, "alternate",
+			args.AlternatePolicy)
 	}
 	return kfdCheckGPU(c, args.GPUID)
 }

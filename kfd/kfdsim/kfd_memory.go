@@ -54,7 +54,8 @@ func kfdAllocMemory(c *kfdCall) syscall.Errno {
 // Preconditions: Sim.mu is held.
 func (s *Sim) allocMem(d *pdd, va, size, userAddr uint64, flags uint32) (*kfdMem, syscall.Errno) {
 	refuse := func(errno syscall.Errno, why string) (*kfdMem, syscall.Errno) {
-		return nil, s.refuse(errno, why, "pid", d.proc.pid, "gpu", d.userID, "va", va, "size", size, "flags", uint64(flags))
+		return nil, s.refuse(errno, why, "pid", d.proc.pid, "gpu", d.userID, "va", va, "size", size, "flags",
+			uint64(flags))
 	}
 	if size == 0 {
 		return refuse(syscall.EINVAL, "allocation of no bytes")

@@ -58,7 +58,8 @@ func kfdCreateQueue(c *kfdCall) syscall.Errno {
 // Preconditions: Sim.mu is held.
 func (q *queue) check() syscall.Errno {
 	refuse := func(why string) syscall.Errno {
-		return q.sim.refuse(syscall.EINVAL, why, "pid", q.proc.pid, "ring", q.ringBase, "size", q.ringSize, "percent", q.percent, "priority", q.priority)
+		return q.sim.refuse(syscall.EINVAL, why, "pid", q.proc.pid, "ring", q.ringBase, "size", q.ringSize, "percent",
+			q.percent, "priority", q.priority)
 	}
 	if q.percent > abi.KFDMaxQueuePercentage {
 		return refuse("queue percentage above 100")
@@ -159,7 +160,8 @@ func kfdUpdateQueue(c *kfdCall) syscall.Errno {
 	if q == nil {
 		return c.sim.refuse(syscall.EINVAL, "no such queue", "id", args.QueueID)
 	}
-	next := &queue{sim: q.sim, proc: q.proc, pdd: q.pdd, ringBase: args.RingBaseAddress, ringSize: uint64(args.RingSize),
+	next := &queue{sim: q.sim, proc: q.proc, pdd: q.pdd, ringBase: args.RingBaseAddress,
+		ringSize: uint64(args.RingSize),
 		rptrAddr: q.rptrAddr, wptrAddr: q.wptrAddr, percent: args.QueuePercentage & 0xff, priority: args.QueuePriority}
 	if errno := next.check(); errno != 0 {
 		return errno

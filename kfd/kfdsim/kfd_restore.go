@@ -17,7 +17,8 @@ const (
 // failed restore made stays until the process ends, as in the driver.
 func (c *kfdCall) criuRestore(args *abi.KFDCRIUArgs) syscall.Errno {
 	s := c.sim
-	if args.BOs == 0 || args.Devices == 0 || args.PrivData == 0 || args.PrivDataSize == 0 || args.NumDevices == 0 || args.NumBOs == 0 {
+	if args.BOs == 0 || args.Devices == 0 || args.PrivData == 0 || args.PrivDataSize == 0 || args.NumDevices == 0 ||
+		args.NumBOs == 0 {
 		return s.refuse(syscall.EINVAL, "restore without devices, bos or private data")
 	}
 	if args.NumBOs > maxRestoreBOs || args.PrivDataSize > maxRestorePriv || args.NumDevices > abi.KFDMaxGPUInstance {
@@ -91,7 +92,8 @@ func (c *kfdCall) restoreHead(priv []byte, devices []abi.KFDCRIUDeviceBucket) ([
 		return nil, s.refuse(syscall.EPERM, "xnack mode cannot be set")
 	}
 	if len(devices) != len(p.pdds) {
-		return nil, s.refuse(syscall.EINVAL, "restore of another number of devices than this process sees", "devices", len(devices), "here", len(p.pdds))
+		return nil, s.refuse(syscall.EINVAL, "restore of another number of devices than this process sees", "devices",
+			len(devices), "here", len(p.pdds))
 	}
 	if len(priv) < len(devices)*privDeviceSize {
 		return nil, s.refuse(syscall.EINVAL, "private data is cut off")
@@ -225,9 +227,12 @@ func (p *kfdProcess) restoreQueue(priv []byte) ([]byte, syscall.Errno) {
 		return nil, errno
 	}
 	q := &queue{
-		sim: s, proc: p, ringBase: rec.QAddress, ringSize: rec.QSize, rptrAddr: rec.ReadPtrAddr, wptrAddr: rec.WritePtrAddr,
-		percent: rec.QPercent, priority: rec.Priority, eopAddr: rec.EOPRingBufferAddress, eopSize: rec.EOPRingBufferSize,
-		cwsrAddr: rec.CtxSaveRestoreAddress, cwsrSize: rec.CtxSaveRestoreSize, ctlStack: rec.CtlStackSize, sdmaEngine: rec.SDMAID,
+		sim: s, proc: p, ringBase: rec.QAddress, ringSize: rec.QSize, rptrAddr: rec.ReadPtrAddr,
+		wptrAddr: rec.WritePtrAddr,
+		percent:  rec.QPercent, priority: rec.Priority, eopAddr: rec.EOPRingBufferAddress,
+		eopSize:  rec.EOPRingBufferSize,
+		cwsrAddr: rec.CtxSaveRestoreAddress, cwsrSize: rec.CtxSaveRestoreSize, ctlStack: rec.CtlStackSize,
+		sdmaEngine: rec.SDMAID,
 	}
 	switch {
 	case rec.Type == abi.KFDPrivQueueTypeCompute && rec.Format == abi.KFDPrivQueueFormatAQL:
@@ -240,7 +245,8 @@ func (p *kfdProcess) restoreQueue(priv []byte) ([]byte, syscall.Errno) {
 		return nil, s.refuse(syscall.EINVAL, "queue type not modelled", "type", rec.Type, "format", rec.Format)
 	}
 	if rec.MQDSize != q.mqdSize() || rec.CtlStackSize != q.ctlStackSize() {
-		return nil, s.refuse(syscall.EINVAL, "queue state of another gpu", "mqd", rec.MQDSize, "ctl_stack", rec.CtlStackSize)
+		return nil, s.refuse(syscall.EINVAL, "queue state of another gpu", "mqd", rec.MQDSize, "ctl_stack",
+			rec.CtlStackSize)
 	}
 	var state mqd
 	body := uint64(rec.MQDSize) + uint64(rec.CtlStackSize)
@@ -289,7 +295,8 @@ func (p *kfdProcess) restoreSVM(priv []byte) ([]byte, syscall.Errno) {
 	if errno := s.cut(&priv, privSVMSize, &rec); errno != 0 {
 		return nil, errno
 	}
-	r := &svmRange{start: rec.StartAddr, size: rec.Size, attrs: make([]abi.KFDSVMAttribute, abi.KFDPrivSVMCommonAttrs+len(p.pdds))}
+	r := &svmRange{start: rec.StartAddr, size: rec.Size,
+		attrs: make([]abi.KFDSVMAttribute, abi.KFDPrivSVMCommonAttrs+len(p.pdds))}
 	if errno := s.cut(&priv, 8*len(r.attrs), r.attrs); errno != 0 {
 		return nil, errno
 	}

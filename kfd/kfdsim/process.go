@@ -260,7 +260,8 @@ func (d *pdd) ensureDoorbells() syscall.Errno {
 	if err != nil {
 		return s.refuse(syscall.ENOMEM, err.Error())
 	}
-	d.doorbells = s.addBO(&bo{gpu: d.gpu, kind: boDoorbell, size: doorbellSlice, off: off, mem: mem, noCPU: true, freed: make(chan struct{})})
+	d.doorbells = s.addBO(&bo{gpu: d.gpu, kind: boDoorbell, size: doorbellSlice, off: off, mem: mem, noCPU: true,
+		freed: make(chan struct{})})
 	return 0
 }
 

@@ -74,7 +74,8 @@ func Start(opts Options) (*Sim, error) {
 		opts: opts, log: opts.Logger,
 		bos: map[uint64]*bo{}, procs: map[int]*kfdProcess{}, slots: map[int]*kfdProcess{},
 		// File numbers tell simulators apart, too.
-		files: map[uint64]*openFile{}, lastFile: uint64(rand.Uint32()) << 32, dmabufs: map[uint64]*dmabuf{}, evicting: map[*kfdProcess]bool{},
+		files: map[uint64]*openFile{}, lastFile: uint64(rand.Uint32()) << 32, dmabufs: map[uint64]*dmabuf{},
+		evicting: map[*kfdProcess]bool{},
 	}
 	if err := s.start(); err != nil {
 		return nil, errors.Join(err, s.Close())

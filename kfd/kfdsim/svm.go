@@ -82,7 +82,8 @@ func kfdSVM(c *kfdCall) syscall.Errno {
 		return c.sim.refuse(syscall.EINVAL, "svm attributes are cut off", "nattr", args.NAttr)
 	}
 	if (args.StartAddr|args.Size)%pageSize != 0 || args.Size == 0 {
-		return c.sim.refuse(syscall.EINVAL, "svm range is not made of whole pages", "start", args.StartAddr, "size", args.Size)
+		return c.sim.refuse(syscall.EINVAL, "svm range is not made of whole pages", "start", args.StartAddr, "size",
+			args.Size)
 	}
 	if args.Op == svmSetAttr {
 		if err := checkUserRange(c.proc.pid, args.StartAddr, args.Size, false); err != nil {

@@ -64,13 +64,15 @@ func (v *vm) find(va uint64) int {
 // Preconditions: Sim.mu is held.
 func (s *Sim) mapBO(v *vm, m mapping) syscall.Errno {
 	if (m.va|m.size|m.off)%pageSize != 0 || m.size == 0 {
-		return s.refuse(syscall.EINVAL, "mapping is not made of whole pages", "va", m.va, "size", m.size, "offset", m.off)
+		return s.refuse(syscall.EINVAL, "mapping is not made of whole pages", "va", m.va, "size", m.size, "offset",
+			m.off)
 	}
 	if m.va < vaReservedBottom || m.va+m.size > vaHoleStart || m.va+m.size < m.va {
 		return s.refuse(syscall.EINVAL, "address outside the usable range", "va", m.va, "size", m.size)
 	}
 	if m.off+m.size > m.bo.size || m.off+m.size < m.off {
-		return s.refuse(syscall.EINVAL, "mapping reaches beyond its bo", "offset", m.off, "size", m.size, "bo_size", m.bo.size)
+		return s.refuse(syscall.EINVAL, "mapping reaches beyond its bo", "offset", m.off, "size", m.size, "bo_size",
+			m.bo.size)
 	}
 	i := v.find(m.va)
 	if i < len(v.maps) && v.maps[i].va < m.va+m.size {

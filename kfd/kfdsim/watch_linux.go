@@ -30,7 +30,8 @@ func newWatcher(exited func(pid int)) (*watcher, error) {
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
 	w := &watcher{epfd: epfd, stop: stop, exited: exited, pidfds: map[int32]int{}}
-	if err := unix.EpollCtl(epfd, unix.EPOLL_CTL_ADD, stop, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(stop)}); err != nil {
+	if err := unix.EpollCtl(epfd, unix.EPOLL_CTL_ADD, stop,
+		&unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(stop)}); err != nil {
 		unix.Close(epfd)
 		unix.Close(stop)
 		return nil, fmt.Errorf("epoll: %w", err)
@@ -48,7 +49,8 @@ func (w *watcher) add(pid int) error {
 	w.mu.Lock()
 	w.pidfds[int32(fd)] = pid
 	w.mu.Unlock()
-	if err := unix.EpollCtl(w.epfd, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}); err != nil {
+	if err := unix.EpollCtl(w.epfd, unix.EPOLL_CTL_ADD, fd,
+		&unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}); err != nil {
 		w.forget(int32(fd))
 		return fmt.Errorf("watch process %d: %w", pid, err)
 	}

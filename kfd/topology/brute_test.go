@@ -41,7 +41,8 @@ func verify(src, dst *System, w Waived, m *Mapping) error {
 		}
 		cpus[p.Src], back[p.Dst] = p.Dst, true
 	}
-	if !cpuLinksAgree(src, dst, w, func(s *Node) *Node { return gpus[s.GPUID] }, func(c uint32) (uint32, bool) { d, ok := cpus[c]; return d, ok }) {
+	if !cpuLinksAgree(src, dst, w, func(s *Node) *Node { return gpus[s.GPUID] },
+		func(c uint32) (uint32, bool) { d, ok := cpus[c]; return d, ok }) {
 		return fmt.Errorf("links to CPUs")
 	}
 	return nil
@@ -68,7 +69,8 @@ func countUsable(s *System, n *Node) int {
 
 func propertiesAgree(s, d *Node, w Waived) bool {
 	for _, p := range []Property{
-		SIMDCount, MemBanksCount, IOLinksCount, MaxWavesPerSIMD, LDSSizeInKB, WaveFrontSize, ArrayCount, SIMDArraysPerEngine,
+		SIMDCount, MemBanksCount, IOLinksCount, MaxWavesPerSIMD, LDSSizeInKB, WaveFrontSize, ArrayCount,
+		SIMDArraysPerEngine,
 		CUPerSIMDArray, SIMDPerCU, MaxSlotsScratchCU, VendorID, DeviceID, NumSDMAEngines, NumSDMAXGMIEngines,
 		NumSDMAQueuesPerEngine, NumCPQueues, VRAMPublic,
 	} {
@@ -166,7 +168,8 @@ func cpuLinksAgree(src, dst *System, w Waived, partner func(*Node) *Node, cpu fu
 			any, same := false, false
 			d := partner(s)
 			for _, k := range d.Links {
-				if !isCPU(dst, k.To) || !w.Has(NUMA) && k.To != to || l.Type == XGMI && k.Type == PCIe || both(src, s, l) && !both(dst, d, k) {
+				if !isCPU(dst, k.To) || !w.Has(NUMA) && k.To != to || l.Type == XGMI && k.Type == PCIe ||
+					both(src, s, l) && !both(dst, d, k) {
 					continue
 				}
 				any, same = true, same || k.Type == l.Type
@@ -385,7 +388,8 @@ func TestEqualsBruteForce(t *testing.T) {
 		m, ok := Map(src, dst, w)
 		ours += time.Since(began)
 		if want := brute(src, dst, w); ok != want {
-			t.Fatalf("seed %d, pair %d, waived %v: mapped %v, brute force says %v\n%s\n%s", seed, i, w.List(), ok, want, dump(src), dump(dst))
+			t.Fatalf("seed %d, pair %d, waived %v: mapped %v, brute force says %v\n%s\n%s", seed, i, w.List(), ok, want,
+				dump(src), dump(dst))
 		}
 		if len(src.GPUs()) == 8 {
 			eight++
@@ -395,10 +399,12 @@ func TestEqualsBruteForce(t *testing.T) {
 		}
 		yes++
 		if err := verify(src, dst, w, m); err != nil {
-			t.Fatalf("seed %d, pair %d, waived %v: %v breaks %v\n%s\n%s", seed, i, w.List(), *m, err, dump(src), dump(dst))
+			t.Fatalf("seed %d, pair %d, waived %v: %v breaks %v\n%s\n%s", seed, i, w.List(), *m, err, dump(src),
+				dump(dst))
 		}
 	}
-	t.Logf("%d pairs (%d of 8 GPUs), %d with a mapping, in %v, of which the search took %v", pairs, eight, yes, time.Since(start), ours)
+	t.Logf("%d pairs (%d of 8 GPUs), %d with a mapping, in %v, of which the search took %v", pairs, eight, yes,
+		time.Since(start), ours)
 	if yes < pairs/5 || yes > pairs*4/5 {
 		t.Errorf("%d of %d pairs have a mapping: the generator is lopsided", yes, pairs)
 	}

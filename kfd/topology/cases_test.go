@@ -137,12 +137,16 @@ func upstreamCases() []struct {
 		{"0: two hives, models swapped", case0(A, d0, d1), case0(B, d1, d0), true},
 		{"1: two hives, some GPUs without links back", case1(A, d0, d0), case1(B, d0, d0), true},
 		{"2: as 1, models swapped", case1(A, d0, d1), case1(B, d1, d0), false},
-		{"3: one GPU a hive with a link back, at other places", octo(A, d0, d1, 4, 9).hives(first, second), octo(B, d0, d1, 2, 7).hives(first, second), true},
-		{"4: as 3, one link back at a GPU of the wrong CPU", octo(A, d0, d1, 4, 9).hives(first, second), case4(B, d0, d1), false},
+		{"3: one GPU a hive with a link back, at other places", octo(A, d0, d1, 4, 9).hives(first, second),
+			octo(B, d0, d1, 2, 7).hives(first, second), true},
+		{"4: as 3, one link back at a GPU of the wrong CPU", octo(A, d0, d1, 4, 9).hives(first, second),
+			case4(B, d0, d1), false},
 		{"5: one hive of four, four GPUs without", case5(A), case5(B), true},
-		{"6: five GPUs of two models at other places", quint(A, [5]uint64{d0, d0, d1, d0, d1}, four), quint(B, [5]uint64{d0, d1, d0, d0, d1}, four), true},
+		{"6: five GPUs of two models at other places", quint(A, [5]uint64{d0, d0, d1, d0, d1}, four),
+			quint(B, [5]uint64{d0, d1, d0, d0, d1}, four), true},
 		{"7: the host has a hive more", case7(A, first), case7(B, first, second), true},
-		{"8: the host has more links", quint(A, [5]uint64{d0, d0, d0, d0, d0}, three), quint(B, [5]uint64{d0, d0, d0, d0, d0}, four), true},
+		{"8: the host has more links", quint(A, [5]uint64{d0, d0, d0, d0, d0}, three),
+			quint(B, [5]uint64{d0, d0, d0, d0, d0}, four), true},
 	}
 }
 

@@ -53,8 +53,9 @@ func Explain(src, dst *System, w Waived) *Explanation {
 	}
 	e := &Explanation{}
 	if s, d := len(src.GPUs()), len(dst.GPUs()); s != d {
-		e.Reasons = append(e.Reasons, fmt.Sprintf("the checkpoint was made with %s visible, this host shows %s: the numbers must be equal",
-			plural(s, "GPU"), plural(d, "GPU")))
+		e.Reasons = append(e.Reasons,
+			fmt.Sprintf("the checkpoint was made with %s visible, this host shows %s: the numbers must be equal",
+				plural(s, "GPU"), plural(d, "GPU")))
 		// With a GPU more or less, links differ anyway: properties alone tell
 		// more.
 		e.GPUs = closest(src, dst, func(s, d *Node) []Mismatch { return Mismatches(s, d, w) })
@@ -68,7 +69,8 @@ func Explain(src, dst *System, w Waived) *Explanation {
 			}
 		}
 		if more.Has(NUMA) {
-			e.Reasons = append(e.Reasons, fmt.Sprintf("the GPUs would not keep their CPUs: %s (%s=0 waives this)", cpuLinks(src), NUMA))
+			e.Reasons = append(e.Reasons,
+				fmt.Sprintf("the GPUs would not keep their CPUs: %s (%s=0 waives this)", cpuLinks(src), NUMA))
 		}
 		return e
 	}
@@ -159,10 +161,12 @@ func unwaivable(src, dst *System) []string {
 		if len(onto) == 0 {
 			return nil
 		}
-		return []string{fmt.Sprintf("GPUs %s of the checkpoint fit only %s of this host", strings.Join(ids, ", "), strings.Join(onto, ", "))}
+		return []string{fmt.Sprintf("GPUs %s of the checkpoint fit only %s of this host", strings.Join(ids, ", "),
+			strings.Join(onto, ", "))}
 	}
 	feasible := func(c constraints) bool { _, ok := newProblem(src, dst, every, c).solve(); return ok }
-	hives := fmt.Sprintf("the checkpoint's XGMI hives (%s) do not fit into this host's (%s)", hiveSizes(src), hiveSizes(dst))
+	hives := fmt.Sprintf("the checkpoint's XGMI hives (%s) do not fit into this host's (%s)", hiveSizes(src),
+		hiveSizes(dst))
 	links := fmt.Sprintf("links to CPUs have no counterpart of at least their kind: the checkpoint has %s, this host %s", cpuLinks(src), cpuLinks(dst))
 	switch {
 	case !feasible(withHives):

@@ -51,9 +51,11 @@ func TestEachSwitch(t *testing.T) {
 	}{
 		{FWVer, single(0xa, set(FWVersion, 477)), single(0xb, set(FWVersion, 460)), single(0xb, set(FWVersion, 480)),
 			"GPU 0xa onto 0xb: fw_version is 477 in the checkpoint and 460 here, must be at least that (KFD_FW_VER_CHECK=0 waives this)"},
-		{SDMAFWVer, single(0xa, set(SDMAFWVersion, 18)), single(0xb, set(SDMAFWVersion, 17)), single(0xb, set(SDMAFWVersion, 19)),
+		{SDMAFWVer, single(0xa, set(SDMAFWVersion, 18)), single(0xb, set(SDMAFWVersion, 17)),
+			single(0xb, set(SDMAFWVersion, 19)),
 			"GPU 0xa onto 0xb: sdma_fw_version is 18 in the checkpoint and 17 here, must be at least that (KFD_SDMA_FW_VER_CHECK=0 waives this)"},
-		{Caches, single(0xa, set(CachesCount, 206)), single(0xb, set(CachesCount, 205)), single(0xb, set(CachesCount, 207)),
+		{Caches, single(0xa, set(CachesCount, 206)), single(0xb, set(CachesCount, 205)),
+			single(0xb, set(CachesCount, 207)),
 			"GPU 0xa onto 0xb: caches_count is 206 in the checkpoint and 205 here, must be at least that (KFD_CACHES_COUNT_CHECK=0 waives this)"},
 		{GWS, single(0xa, set(NumGWS, 64)), single(0xb, set(NumGWS, 0)), single(0xb, set(NumGWS, 65)),
 			"GPU 0xa onto 0xb: num_gws is 64 in the checkpoint and 0 here, must be at least that (KFD_NUM_GWS_CHECK=0 waives this)"},
@@ -100,7 +102,8 @@ func TestEachSwitch(t *testing.T) {
 // TestEveryProperty changes one property after the other.
 func TestEveryProperty(t *testing.T) {
 	ignored := []Property{CPUCoresCount, Domain, DRMRenderMinor, HiveID}
-	atLeast := map[Property]Switch{CachesCount: Caches, NumGWS: GWS, FWVersion: FWVer, SDMAFWVersion: SDMAFWVer, VRAMSize: VRAM}
+	atLeast := map[Property]Switch{CachesCount: Caches, NumGWS: GWS, FWVersion: FWVer, SDMAFWVersion: SDMAFWVer,
+		VRAMSize: VRAM}
 	src := single(0xa, nil)
 	for p := range NumProperties {
 		for _, up := range []bool{true, false} {
@@ -129,7 +132,8 @@ func TestEveryProperty(t *testing.T) {
 				t.Errorf("%v: mismatch %+v", p, m)
 			}
 			waivable := more || p == Capability
-			if waivable != (m.Switch != nil) || waivable != strings.Contains(m.String(), "=0 waives this") || waivable != (len(e.Waive) == 1) {
+			if waivable != (m.Switch != nil) || waivable != strings.Contains(m.String(), "=0 waives this") ||
+				waivable != (len(e.Waive) == 1) {
 				t.Errorf("%v: waivable %v, mismatch %v, hint %v", p, waivable, m, e.Waive)
 			}
 		}
@@ -273,7 +277,8 @@ func TestLargeMachines(t *testing.T) {
 		t.Errorf("less VRAM besides: %v", e)
 	}
 	dst.Nodes[70].Props[DeviceID]++
-	if e := Explain(&src.System, &dst.System, 0); e == nil || len(e.Waive) > 0 || !strings.Contains(fmt.Sprint(e.Lines()), "fit only") {
+	if e := Explain(&src.System, &dst.System, 0); e == nil || len(e.Waive) > 0 ||
+		!strings.Contains(fmt.Sprint(e.Lines()), "fit only") {
 		t.Errorf("another model besides: %v", e)
 	}
 }

@@ -32,7 +32,8 @@ func tree() fstest.MapFS {
 			text += fmt.Sprintf("%s %d\n", p, 1000*i+int(p))
 		}
 		file(fmt.Sprintf("%d/properties", i), text)
-		file(fmt.Sprintf("%d/mem_banks/0/properties", i), fmt.Sprintf("heap_type %d\nsize_in_bytes 68702699520\nflags 0\nwidth 4096\n", i))
+		file(fmt.Sprintf("%d/mem_banks/0/properties", i),
+			fmt.Sprintf("heap_type %d\nsize_in_bytes 68702699520\nflags 0\nwidth 4096\n", i))
 		file(fmt.Sprintf("%d/mem_banks/1/properties", i), "heap_type 4\nsize_in_bytes 1\n")
 		file(fmt.Sprintf("%d/io_links/0/properties", i), "type 2\nnode_to 0\n")
 		file(fmt.Sprintf("%d/io_links/1/properties", i), fmt.Sprintf("type 11\nnode_to %d\n", 3-i))
@@ -48,7 +49,8 @@ func TestParse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(s.Nodes) != 3 || s.Nodes[0].IsGPU() || s.Nodes[0].Props[CPUCoresCount] != 64 || s.Nodes[0].Props[SIMDCount] != 0 {
+	if len(s.Nodes) != 3 || s.Nodes[0].IsGPU() || s.Nodes[0].Props[CPUCoresCount] != 64 ||
+		s.Nodes[0].Props[SIMDCount] != 0 {
 		t.Fatalf("nodes %+v", s.Nodes)
 	}
 	if want := []Link{{PCIe, 1}, {PCIe, 2}}; !reflect.DeepEqual(s.Nodes[0].Links, want) {
@@ -169,7 +171,8 @@ func TestParseSettings(t *testing.T) {
 		t.Errorf("without variables: %+v, %v", s, warn)
 	}
 	for _, sw := range Switches() {
-		for v, waived := range map[string]bool{"0": true, "NO": true, "no": true, "1": false, "YES": false, "Yes": false} {
+		for v, waived := range map[string]bool{"0": true, "NO": true, "no": true, "1": false, "YES": false,
+			"Yes": false} {
 			s, warn := ParseSettings(env(sw.String() + "=" + v))
 			if s.Waived.Has(sw) != waived || warn != nil || len(s.Waived.List()) > 1 {
 				t.Errorf("%v=%s: waived %v, %v", sw, v, s.Waived.List(), warn)
@@ -181,17 +184,20 @@ func TestParseSettings(t *testing.T) {
 		}
 	}
 	for v, want := range map[string]uint64{
-		"0": 0, "1": 1, "4096": 4096, "4k": 4096, "4K": 4096, "16M": 16 << 20, "2G": 2 << 30, "0x10M": 16 << 20, "0X10": 16,
-		"010": 8, "0k": 0, "18446744073709551615": math.MaxUint64, "17179869183G": 17179869183 << 30,
+		"0": 0, "1": 1, "4096": 4096, "4k": 4096, "4K": 4096, "16M": 16 << 20, "2G": 2 << 30, "0x10M": 16 << 20,
+		"0X10": 16,
+		"010":  8, "0k": 0, "18446744073709551615": math.MaxUint64, "17179869183G": 17179869183 << 30,
 	} {
 		s, warn := ParseSettings(env(MaxBufferVar + "=" + v))
 		if s.MaxBufferSize != want || warn != nil {
 			t.Errorf("%s=%s: %d, %v, want %d", MaxBufferVar, v, s.MaxBufferSize, warn, want)
 		}
 	}
-	for _, v := range []string{"", "x", "4m", "4g", "4T", "4KB", "-1", "0x", "09", "0b1", "1_000", "18446744073709551616", "17179869184G", "K"} {
+	for _, v := range []string{"", "x", "4m", "4g", "4T", "4KB", "-1", "0x", "09", "0b1", "1_000",
+		"18446744073709551616", "17179869184G", "K"} {
 		s, warn := ParseSettings(env(MaxBufferVar + "=" + v))
-		if s.MaxBufferSize != 0 || len(warn) != 1 || !strings.HasPrefix(warn[0], "ignoring KFD_MAX_BUFFER_SIZE="+v+": ex") {
+		if s.MaxBufferSize != 0 || len(warn) != 1 ||
+			!strings.HasPrefix(warn[0], "ignoring KFD_MAX_BUFFER_SIZE="+v+": ex") {
 			t.Errorf("%s=%s: %d, %q", MaxBufferVar, v, s.MaxBufferSize, warn)
 		}
 	}
@@ -206,7 +212,8 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, id, properties, memory, link string) {
 		defer budget.Watch(t, len(id)+len(properties)+len(memory)+len(link))()
 		m := tree()
-		for name, text := range map[string]string{"gpu_id": id, "properties": properties, "mem_banks/0/properties": memory, "io_links/1/properties": link} {
+		for name, text := range map[string]string{"gpu_id": id, "properties": properties,
+			"mem_banks/0/properties": memory, "io_links/1/properties": link} {
 			m["nodes/1/"+name].Data = []byte(text)
 		}
 		s, err := Parse(m)

@@ -16,7 +16,8 @@ type rule struct {
 var rules = func() []rule {
 	var out []rule
 	for _, p := range []Property{
-		VendorID, DeviceID, SIMDCount, MemBanksCount, IOLinksCount, MaxWavesPerSIMD, LDSSizeInKB, WaveFrontSize, ArrayCount,
+		VendorID, DeviceID, SIMDCount, MemBanksCount, IOLinksCount, MaxWavesPerSIMD, LDSSizeInKB, WaveFrontSize,
+		ArrayCount,
 		SIMDArraysPerEngine, CUPerSIMDArray, SIMDPerCU, MaxSlotsScratchCU, NumSDMAEngines, NumSDMAXGMIEngines,
 		NumSDMAQueuesPerEngine, NumCPQueues, VRAMPublic,
 	} {
@@ -46,7 +47,8 @@ type Mismatch struct {
 
 // String tells the mismatch to a user.
 func (m Mismatch) String() string {
-	text := fmt.Sprintf("%s is %s in the checkpoint and %s here, must be ", m.Property, m.format(m.Need), m.format(m.Have))
+	text := fmt.Sprintf("%s is %s in the checkpoint and %s here, must be ", m.Property, m.format(m.Need),
+		m.format(m.Have))
 	if m.AtLeast {
 		text += "at least that"
 	} else {

@@ -208,7 +208,8 @@ func (p *problem) addCPULinks(src, dst *System) {
 		for i := range p.dstCPU {
 			ch.values = append(ch.values, i)
 		}
-		slices.SortStableFunc(ch.values, func(a, b int) int { return distance(n, p.dstCPU[a]) - distance(n, p.dstCPU[b]) })
+		slices.SortStableFunc(ch.values,
+			func(a, b int) int { return distance(n, p.dstCPU[a]) - distance(n, p.dstCPU[b]) })
 		p.cpus = append(p.cpus, ch)
 	}
 }

@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// Stat returns the fields of a stat file of a process or thread, see proc_pid_stat(5), from the third on: state, parent and so on. There are none when it is gone.
+// Stat returns the fields of a stat file of a process or thread, see proc_pid_stat(5), from the third on: state, parent
+// and so on. There are none when it is gone.
 func Stat(path string) []string {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -43,7 +44,8 @@ func Children(pid int) (pids []int) {
 	return pids
 }
 
-// Numbers returns the pids that a process has: in this /proc's namespace first, in its own last. There are none when it is gone.
+// Numbers returns the pids that a process has: in this /proc's namespace first, in its own last. There are none when it
+// is gone.
 func Numbers(pid int) (numbers []int) {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	for line := range strings.Lines(string(text)) {

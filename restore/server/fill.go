@@ -103,7 +103,8 @@ func openFiles(w *work, src Source) ([]*contents, error) {
 		c := &contents{w: w, bo: i, file: f, off: t.bo.Off, size: int64(t.bo.Size)}
 		out = append(out, c)
 		if c.off > f.Size()-c.size {
-			return out, w.wrong(i, fmt.Errorf("image %s ends at byte %d, its contents at %d", t.bo.File, f.Size(), c.off+c.size))
+			return out, w.wrong(i, fmt.Errorf("image %s ends at byte %d, its contents at %d", t.bo.File, f.Size(),
+				c.off+c.size))
 		}
 		c.look()
 	}
@@ -284,7 +285,8 @@ func (f *filler) take(r prefetch.Range, data []byte) {
 		ops[n-1].N += uint64(len(data))
 		return
 	}
-	f.slots[k] = append(ops, drm.Op{Dst: buf, DstOff: uint64(r.Off), Src: t.dev.staging, SrcOff: at, N: uint64(len(data))})
+	f.slots[k] = append(ops,
+		drm.Op{Dst: buf, DstOff: uint64(r.Off), Src: t.dev.staging, SrcOff: at, N: uint64(len(data))})
 }
 
 // Put submits what was read into a slot.
@@ -325,8 +327,9 @@ func (w *work) fill(files []*contents) error {
 	f := &filler{w: w, slots: make([][]drm.Op, w.staging.slots()), bos: make([]int, w.staging.slots())}
 	run := int64(w.staging.slot)
 	opts := prefetch.Options{
-		Sink: f, Buffers: f, Workers: w.opts.Workers, RunBytes: run, Memory: int64(len(w.staging.area)), DemandBytes: min(run, 128<<10),
-		Hot: w.hot(files), Names: make([]string, len(files)),
+		Sink: f, Buffers: f, Workers: w.opts.Workers, RunBytes: run, Memory: int64(len(w.staging.area)),
+		DemandBytes: min(run, 128<<10),
+		Hot:         w.hot(files), Names: make([]string, len(files)),
 		Logger: slog.New(slog.DiscardHandler), // an error is told once, by fail
 	}
 	for _, c := range files {

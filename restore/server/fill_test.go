@@ -94,14 +94,16 @@ func TestFill(t *testing.T) {
 			if rep.Bytes != r.total() || rep.BOs != len(r.plan.BOs) || len(rep.Nodes) != len(tc.gpus) || calls == 0 {
 				t.Errorf("%d calls of progress, report %+v", calls, rep)
 			}
-			if err := tc.opts.Validate(); err != nil || rep.PeakStaging > tc.opts.Staging || rep.Staging > tc.opts.Staging || rep.PeakStaging == 0 {
+			if err := tc.opts.Validate(); err != nil || rep.PeakStaging > tc.opts.Staging ||
+				rep.Staging > tc.opts.Staging || rep.PeakStaging == 0 {
 				t.Errorf("staging peaked at %d of %d bytes, %v", rep.PeakStaging, tc.opts.Staging, err)
 			}
 			if tc.store && rep.Zero == 0 {
 				t.Error("no zeros were filled")
 			}
 			switch {
-			case tc.opts.Verify == VerifyAll && rep.Verified != r.total(), tc.opts.Verify == VerifySample && rep.Verified == 0,
+			case tc.opts.Verify == VerifyAll && rep.Verified != r.total(), tc.opts.Verify == VerifySample &&
+				rep.Verified == 0,
 				tc.opts.Verify == VerifyNone && rep.Verified != 0:
 				t.Errorf("verified %d bytes", rep.Verified)
 			}
@@ -194,7 +196,8 @@ func TestStagingIsBounded(t *testing.T) {
 	if vram[size/2-1] != 0 {
 		t.Error("what was stale is still there")
 	}
-	t.Logf("%d MiB in %v, dma busy %.0f %%, staging %d KiB", size/mib, rep.Duration, 100*rep.BusyShare(), rep.PeakStaging/kib)
+	t.Logf("%d MiB in %v, dma busy %.0f %%, staging %d KiB", size/mib, rep.Duration, 100*rep.BusyShare(),
+		rep.PeakStaging/kib)
 }
 
 // What the profile names comes first.
@@ -225,7 +228,8 @@ func TestProfileBesideZeros(t *testing.T) {
 	r := newRig(t, kfdsim.GPU{})
 	r.add(1, 0, content(1, 3*mib, mib, 2*mib))
 	src, _ := r.store()
-	p := &prefetch.Profile{Files: []string{r.plan.BOs[0].File}, Touches: []prefetch.Range{{Off: mib - page, Len: page}, {Off: mib + 8*page, Len: page}}}
+	p := &prefetch.Profile{Files: []string{r.plan.BOs[0].File},
+		Touches: []prefetch.Range{{Off: mib - page, Len: page}, {Off: mib + 8*page, Len: page}}}
 	rep, err := Fill(within(t), src, r.plan, Options{Profile: p, Verify: VerifyAll})
 	if err != nil {
 		t.Fatal(err)
@@ -265,7 +269,8 @@ func TestBusyIsRepeated(t *testing.T) {
 	r := newRig(t, kfdsim.GPU{}, kfdsim.GPU{})
 	r.addAll()
 	src := r.plain()
-	for _, req := range []abi.Request{abi.AMDGPUIocCS, abi.AMDGPUIocWaitCS, abi.DRMIocPrimeFDToHandle, abi.AMDGPUIocGEMVA} {
+	for _, req := range []abi.Request{abi.AMDGPUIocCS, abi.AMDGPUIocWaitCS, abi.DRMIocPrimeFDToHandle,
+		abi.AMDGPUIocGEMVA} {
 		for _, errno := range []syscall.Errno{syscall.EBUSY, syscall.EAGAIN, syscall.EINTR} {
 			r.inject(kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: req.String(), Errno: errno, After: 3, Count: 5})
 		}
@@ -288,10 +293,14 @@ func TestFillFaults(t *testing.T) {
 	}{
 		{"dma error", kfdsim.Fault{Kind: kfdsim.FaultDMA}, "did not complete"},
 		{"lost mapping", kfdsim.Fault{Kind: kfdsim.FaultMapping}, "did not complete"},
-		{"import fails", kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: abi.DRMIocPrimeFDToHandle.String(), Errno: syscall.EINVAL}, "import dma-buf"},
-		{"no address space", kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: abi.AMDGPUIocGEMVA.String(), Errno: syscall.ENOSPC}, "map "},
-		{"submission fails", kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: abi.AMDGPUIocCS.String(), Errno: syscall.ENODEV}, "submit"},
-		{"wait fails", kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: abi.AMDGPUIocWaitCS.String(), Errno: syscall.ENODEV}, "did not complete"},
+		{"import fails", kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: abi.DRMIocPrimeFDToHandle.String(),
+			Errno: syscall.EINVAL}, "import dma-buf"},
+		{"no address space", kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: abi.AMDGPUIocGEMVA.String(),
+			Errno: syscall.ENOSPC}, "map "},
+		{"submission fails", kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: abi.AMDGPUIocCS.String(),
+			Errno: syscall.ENODEV}, "submit"},
+		{"wait fails", kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: abi.AMDGPUIocWaitCS.String(),
+			Errno: syscall.ENODEV}, "did not complete"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := newRig(t, kfdsim.GPU{}, kfdsim.GPU{})
@@ -314,7 +323,8 @@ func TestFillFaults(t *testing.T) {
 				}
 				failed++
 				e := r.named(err)
-				if !strings.Contains(err.Error(), tc.text) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), fmt.Sprintf("of process %d on gpu %#x", e.BO.PID, e.BO.GPU)) {
+				if !strings.Contains(err.Error(), tc.text) || strings.Contains(err.Error(), "\n") ||
+					!strings.Contains(err.Error(), fmt.Sprintf("of process %d on gpu %#x", e.BO.PID, e.BO.GPU)) {
 					t.Errorf("error is %q", err)
 				}
 			}

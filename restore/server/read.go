@@ -57,7 +57,8 @@ func (w *work) outputs() ([]*output, error) {
 		slices.SortStableFunc(o.bos, func(a, b int) int { return cmp.Compare(w.plan.BOs[a].Off, w.plan.BOs[b].Off) })
 		for _, i := range o.bos {
 			if bo := w.plan.BOs[i]; bo.Off != o.size {
-				return nil, w.wrong(i, fmt.Errorf("its place in %s is byte %d, not %d where the one before ends", o.name, bo.Off, o.size))
+				return nil, w.wrong(i,
+					fmt.Errorf("its place in %s is byte %d, not %d where the one before ends", o.name, bo.Off, o.size))
 			}
 			o.size += int64(w.plan.BOs[i].Size)
 		}
@@ -112,7 +113,8 @@ func (w *work) order(o *output, coming chan<- arrival) {
 		for off := uint64(0); off < t.bo.Size; off += uint64(w.staging.slot) {
 			slot := w.staging.Get()
 			n := min(uint64(w.staging.slot), t.bo.Size-off)
-			fence, err := t.dev.dev.Submit(w.ctx, drm.Op{Dst: t.dev.staging, DstOff: w.staging.offset(slot), Src: buf, SrcOff: off, N: n})
+			fence, err := t.dev.dev.Submit(w.ctx,
+				drm.Op{Dst: t.dev.staging, DstOff: w.staging.offset(slot), Src: buf, SrcOff: off, N: n})
 			if err != nil {
 				w.staging.Put(slot)
 				w.fail(i, err)

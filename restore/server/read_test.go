@@ -57,7 +57,8 @@ func TestReadFaults(t *testing.T) {
 	}
 	for _, f := range []kfdsim.Fault{
 		{Kind: kfdsim.FaultDMA, After: 7, Count: 1},
-		{Kind: kfdsim.FaultIoctl, Request: abi.DRMIocPrimeFDToHandle.String(), Errno: syscall.EINVAL, After: 9, Count: 1},
+		{Kind: kfdsim.FaultIoctl, Request: abi.DRMIocPrimeFDToHandle.String(), Errno: syscall.EINVAL, After: 9,
+			Count: 1},
 		{Kind: kfdsim.FaultMapping, After: 6, Count: 1},
 	} {
 		r.inject(f)
@@ -72,7 +73,8 @@ func TestReadFaults(t *testing.T) {
 		t.Errorf("canceled: %v", err)
 	}
 	r.plan.BOs[3].Off += page
-	if _, err := Read(within(t), r.plan, DirSink(r.dir), Options{}); err == nil || !strings.Contains(err.Error(), "its place in") {
+	if _, err := Read(within(t), r.plan, DirSink(r.dir), Options{}); err == nil ||
+		!strings.Contains(err.Error(), "its place in") {
 		t.Errorf("gap in a file: %v", err)
 	}
 }

@@ -78,8 +78,9 @@ func (r *rig) add(pid, gpu int, content []byte) {
 	if r.size[name] == 0 {
 		r.size[name] = 8
 	}
-	r.plan.BOs = append(r.plan.BOs, BO{PID: pid, GPU: id, Index: len(r.plan.BOs), Kind: "vram", VA: 0x7f0000000000 + uint64(len(r.plan.BOs))<<32,
-		Size: uint64(len(content)), Node: gpu, Dmabuf: f, File: name, Off: r.size[name]})
+	r.plan.BOs = append(r.plan.BOs,
+		BO{PID: pid, GPU: id, Index: len(r.plan.BOs), Kind: "vram", VA: 0x7f0000000000 + uint64(len(r.plan.BOs))<<32,
+			Size: uint64(len(content)), Node: gpu, Dmabuf: f, File: name, Off: r.size[name]})
 	r.size[name] += int64(len(content))
 	r.vram, r.want = append(r.vram, mem), append(r.want, content)
 }

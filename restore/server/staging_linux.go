@@ -42,7 +42,8 @@ func newStaging(size int64) (*staging, error) {
 	s.cond = sync.NewCond(&s.mu)
 	n := int(size / slot)
 	var err error
-	if s.area, err = unix.Mmap(-1, 0, n*s.slot, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON); err != nil {
+	if s.area, err = unix.Mmap(-1, 0, n*s.slot, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANON); err != nil {
 		return nil, fmt.Errorf("staging memory of %d bytes: %w", n*s.slot, err)
 	}
 	// Neither is needed: huge pages are quicker to touch and to pin, and a

@@ -135,7 +135,8 @@ func (o *Options) Validate() error {
 		o.Staging = min(o.Staging, o.MaxBuffer)
 	}
 	if o.Staging < MinStaging {
-		return fmt.Errorf("staging memory of %d bytes is too little; give at least %d (KFD_MAX_BUFFER_SIZE)", o.Staging, MinStaging)
+		return fmt.Errorf("staging memory of %d bytes is too little; give at least %d (KFD_MAX_BUFFER_SIZE)", o.Staging,
+			MinStaging)
 	}
 	if o.Workers < 0 || o.MaxBuffer < 0 {
 		return errors.New("workers and buffer size must not be negative")

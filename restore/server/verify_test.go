@@ -24,7 +24,8 @@ func TestVerifyFindsAFlippedByte(t *testing.T) {
 	if err != nil || rep.Verified != r.total() {
 		t.Fatalf("verified %d of %d bytes: %v", rep.Verified, r.total(), err)
 	}
-	if rep, err := Verify(within(t), src, r.plan, Options{}); err != nil || rep.Verified == 0 || rep.Verified >= r.total() {
+	if rep, err := Verify(within(t), src, r.plan, Options{}); err != nil || rep.Verified == 0 ||
+		rep.Verified >= r.total() {
 		t.Fatalf("sampled %d of %d bytes: %v", rep.Verified, r.total(), err)
 	}
 	for i := range r.plan.BOs {

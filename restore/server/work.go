@@ -299,7 +299,8 @@ func (w *work) tell() {
 		return
 	}
 	w.mu.Lock()
-	for !w.telling && (w.done+w.verified == w.total || time.Since(w.told) > progressEvery) && w.done+w.verified > w.last {
+	for !w.telling && (w.done+w.verified == w.total || time.Since(w.told) > progressEvery) &&
+		w.done+w.verified > w.last {
 		w.telling, w.last = true, w.done+w.verified
 		moved := w.last
 		w.mu.Unlock()
@@ -350,7 +351,8 @@ func (w *work) report() Report {
 			continue
 		}
 		s := d.dev.Stats()
-		r.Nodes = append(r.Nodes, NodeReport{Name: d.name, Engine: d.dev.Kind(), Bytes: s.Bytes, Jobs: s.Jobs, Busy: s.Busy})
+		r.Nodes = append(r.Nodes,
+			NodeReport{Name: d.name, Engine: d.dev.Kind(), Bytes: s.Bytes, Jobs: s.Jobs, Busy: s.Busy})
 	}
 	return r
 }

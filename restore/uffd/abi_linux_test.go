@@ -88,15 +88,23 @@ int main(void)
 		{"sizeof(struct uffd_msg)", unsafe.Sizeof(m)}, {"sizeof(struct uffdio_range)", unsafe.Sizeof(argRange{})},
 		{"sizeof(struct uffdio_copy)", unsafe.Sizeof(c)}, {"sizeof(struct uffdio_zeropage)", unsafe.Sizeof(f)},
 		{"sizeof(struct uffdio_continue)", unsafe.Sizeof(f)}, {"sizeof(struct uffdio_poison)", unsafe.Sizeof(f)},
-		{"offsetof(struct uffd_msg, arg.pagefault.address)", unsafe.Offsetof(m.b)}, {"offsetof(struct uffd_msg, arg.fork.ufd)", unsafe.Offsetof(m.a)},
-		{"offsetof(struct uffd_msg, arg.remap.from)", unsafe.Offsetof(m.a)}, {"offsetof(struct uffd_msg, arg.remap.to)", unsafe.Offsetof(m.b)},
+		{"offsetof(struct uffd_msg, arg.pagefault.address)", unsafe.Offsetof(m.b)},
+		{"offsetof(struct uffd_msg, arg.fork.ufd)", unsafe.Offsetof(m.a)},
+		{"offsetof(struct uffd_msg, arg.remap.from)", unsafe.Offsetof(m.a)},
+		{"offsetof(struct uffd_msg, arg.remap.to)", unsafe.Offsetof(m.b)},
 		{"offsetof(struct uffd_msg, arg.remap.len)", unsafe.Offsetof(m.c)},
-		{"offsetof(struct uffd_msg, arg.remove.start)", unsafe.Offsetof(m.a)}, {"offsetof(struct uffd_msg, arg.remove.end)", unsafe.Offsetof(m.b)},
-		{"offsetof(struct uffdio_copy, copy)", unsafe.Offsetof(c.copied)}, {"offsetof(struct uffdio_zeropage, zeropage)", unsafe.Offsetof(f.done)},
-		{"offsetof(struct uffdio_continue, mapped)", unsafe.Offsetof(f.done)}, {"offsetof(struct uffdio_poison, updated)", unsafe.Offsetof(f.done)},
-		{"SO_PASSPIDFD", soPassPidfd}, {"SO_PEERPIDFD", soPeerPidfd}, {"SCM_PIDFD", scmPidfd}, {"MADV_HUGEPAGE", madvHugepage}, {"MADV_COLLAPSE", madvCollapse},
-		{"PAGEMAP_SCAN", ioctlPagemapScan}, {"PAGE_IS_GUARD", pageIsGuard}, {"sizeof(struct pm_scan_arg)", unsafe.Sizeof(argScan{})},
-		{"sizeof(struct page_region)", unsafe.Sizeof(pageRegion{})}, {"offsetof(struct pm_scan_arg, return_mask)", unsafe.Offsetof(argScan{}.ret)},
+		{"offsetof(struct uffd_msg, arg.remove.start)", unsafe.Offsetof(m.a)},
+		{"offsetof(struct uffd_msg, arg.remove.end)", unsafe.Offsetof(m.b)},
+		{"offsetof(struct uffdio_copy, copy)", unsafe.Offsetof(c.copied)},
+		{"offsetof(struct uffdio_zeropage, zeropage)", unsafe.Offsetof(f.done)},
+		{"offsetof(struct uffdio_continue, mapped)", unsafe.Offsetof(f.done)},
+		{"offsetof(struct uffdio_poison, updated)", unsafe.Offsetof(f.done)},
+		{"SO_PASSPIDFD", soPassPidfd}, {"SO_PEERPIDFD", soPeerPidfd}, {"SCM_PIDFD", scmPidfd},
+		{"MADV_HUGEPAGE", madvHugepage}, {"MADV_COLLAPSE", madvCollapse},
+		{"PAGEMAP_SCAN", ioctlPagemapScan}, {"PAGE_IS_GUARD", pageIsGuard},
+		{"sizeof(struct pm_scan_arg)", unsafe.Sizeof(argScan{})},
+		{"sizeof(struct page_region)", unsafe.Sizeof(pageRegion{})},
+		{"offsetof(struct pm_scan_arg, return_mask)", unsafe.Offsetof(argScan{}.ret)},
 	} {
 		fmt.Fprintf(&want, "%s %x\n", v.name, v.value)
 	}
@@ -309,7 +317,8 @@ func TestKernelEvents(t *testing.T) {
 			got = append(got, buf[:n]...)
 		}
 		for i := range got {
-			if got[i].event != c.want[i].event || got[i].a != c.want[i].a || got[i].b != c.want[i].b || got[i].c != c.want[i].c {
+			if got[i].event != c.want[i].event || got[i].a != c.want[i].a || got[i].b != c.want[i].b ||
+				got[i].c != c.want[i].c {
 				t.Errorf("%s: report %d is %+v, want %+v", c.what, i, got[i], c.want[i])
 			}
 		}

@@ -151,7 +151,9 @@ func (g *Spawned) Begin(o GuardianOptions) (*Client, error) {
 	defer g.setup.Close()
 	err := o.Validate()
 	if err == nil {
-		err = writeSetup(g.setup, &setup{Plan: o.Plan, Dir: o.Dir, Successor: o.Successor, RunBytes: o.RunBytes, Slots: int(o.Memory / o.RunBytes)})
+		err = writeSetup(g.setup,
+			&setup{Plan: o.Plan, Dir: o.Dir, Successor: o.Successor, RunBytes: o.RunBytes,
+				Slots: int(o.Memory / o.RunBytes)})
 	}
 	if err == nil {
 		if err = g.wire.send(&packet{kind: kindBegin}); err != nil {

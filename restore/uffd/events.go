@@ -239,7 +239,8 @@ func (s *space) remap(from, to, n uint64) {
 		r := &s.areas[i+k]
 		// What an mremap brought cannot move on before all of that mremap
 		// has been reported, so this is about something older.
-		l := slices.IndexFunc(r.installs, func(in install) bool { return in.to == 0 && !slices.Contains(s.moving, in.gen) })
+		l := slices.IndexFunc(r.installs,
+			func(in install) bool { return in.to == 0 && !slices.Contains(s.moving, in.gen) })
 		if l < 0 || older < r.installs[l].gen {
 			// Not known: what is older and moves from below reached up to here.
 			r.installs = slices.Insert(r.installs, 0, install{to: s.gen})

@@ -26,7 +26,8 @@ type KilledTask struct {
 
 func (s *Server) poisoned(r prefetch.Range, n int64, err error) {
 	p := PoisonedRange{s.opts.Plan.Files[r.File], r.Off, n, err.Error()}
-	s.log.Error("memory cannot be read, touching it will raise SIGBUS", "file", p.File, "offset", p.Off, "bytes", n, "err", err)
+	s.log.Error("memory cannot be read, touching it will raise SIGBUS", "file", p.File, "offset", p.Off, "bytes", n,
+		"err", err)
 	s.stats.poisoned.Add(n)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +89,8 @@ func (s *Server) clearUp(c *conn) {
 	for empty := 0; empty < 2; {
 		left := s.stillRestored(c)
 		left = append(left, descendants(slices.Concat(left, known))...)
-		left = slices.DeleteFunc(left, func(pid int) bool { return slices.Contains(known, pid) || procfs.Program(pid) == "" })
+		left = slices.DeleteFunc(left,
+			func(pid int) bool { return slices.Contains(known, pid) || procfs.Program(pid) == "" })
 		switch {
 		case len(left) == 0:
 			empty++

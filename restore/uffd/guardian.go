@@ -98,7 +98,8 @@ func GuardianMain() error {
 		w.close()
 		return err
 	}
-	g := &guardian{setup: st, setupFile: setupFile, keeper: k, outbox: newOutbox(), oomScoreAdj: string(bytes.TrimSpace(before))}
+	g := &guardian{setup: st, setupFile: setupFile, keeper: k, outbox: newOutbox(),
+		oomScoreAdj: string(bytes.TrimSpace(before))}
 	log := slog.New(slog.NewTextHandler(logWriter{g}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	g.log = log
 	g.server, err = Listen(Options{Dir: st.Dir, Plan: st.Plan, Logger: log})

@@ -72,7 +72,8 @@ func (m *pagemap) close() {
 func (m *pagemap) guard(start, end uint64) (from, to uint64, errno unix.Errno) {
 	s := scans.Get().(*scan)
 	defer scans.Put(s)
-	s.arg = argScan{size: uint64(unsafe.Sizeof(s.arg)), start: start, end: end, vec: uint64(uintptr(unsafe.Pointer(&s.ans))), vecLen: 1,
+	s.arg = argScan{size: uint64(unsafe.Sizeof(s.arg)), start: start, end: end,
+		vec: uint64(uintptr(unsafe.Pointer(&s.ans))), vecLen: 1,
 		mask: pageIsGuard, ret: pageIsGuard}
 	n, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(m.fd), ioctlPagemapScan, uintptr(unsafe.Pointer(&s.arg)))
 	if errno != 0 || n == 0 {

@@ -72,7 +72,8 @@ func TestDropGuarded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(self)
-	m := &memory{space: newSpace(1, nil, []*piece{{start: at, end: at + 16*pageSize}}), pagemap: openPagemap(&process{pid: os.Getpid(), pidfd: self})}
+	m := &memory{space: newSpace(1, nil, []*piece{{start: at, end: at + 16*pageSize}}),
+		pagemap: openPagemap(&process{pid: os.Getpid(), pidfd: self})}
 	defer m.pagemap.close()
 	for _, page := range []int{2, 3, 15} {
 		if err := unix.Madvise(mem[page*pageSize:(page+1)*pageSize], madvGuardInstall); err != nil {

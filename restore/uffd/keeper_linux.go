@@ -130,7 +130,8 @@ func forkKeeperApart(k *keeping) (pid int, errno syscall.Errno) {
 		if err != nil {
 			break
 		}
-		k.clone = argClone{flags: unix.CLONE_FILES | unix.CLONE_INTO_CGROUP, exitSignal: uint64(unix.SIGCHLD), cgroup: uint64(dir.Fd())}
+		k.clone = argClone{flags: unix.CLONE_FILES | unix.CLONE_INTO_CGROUP, exitSignal: uint64(unix.SIGCHLD),
+			cgroup: uint64(dir.Fd())}
 		pid, errno = forkKeeper(k)
 		dir.Close()
 		if errno == 0 {
@@ -154,7 +155,8 @@ func forkKeeper(k *keeping) (pid int, errno syscall.Errno) {
 	const all = ^uint64(0)
 	block, before := uint64(all), uint64(0)
 	runtime.LockOSThread()
-	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&block)), uintptr(unsafe.Pointer(&before)), 8, 0, 0)
+	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&block)),
+		uintptr(unsafe.Pointer(&before)), 8, 0, 0)
 	// Sandboxes may refuse the newer call.
 	call, a, b := uintptr(unix.SYS_CLONE), uintptr(unix.CLONE_FILES)|uintptr(unix.SIGCHLD), uintptr(0)
 	if k.clone.flags != 0 {

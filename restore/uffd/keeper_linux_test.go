@@ -95,7 +95,8 @@ func TestKeeperKeeps(t *testing.T) {
 	keep.keptBy(k.keeper)
 	defer keep.drop()
 	var cmdline []byte
-	for late := time.Now().Add(5 * time.Second); strings.Trim(string(cmdline), "\x00") != keeperName; time.Sleep(time.Millisecond) {
+	for late := time.Now().Add(5 * time.Second); strings.Trim(string(cmdline),
+		"\x00") != keeperName; time.Sleep(time.Millisecond) {
 		// It names itself as soon as it runs.
 		if time.Now().After(late) {
 			t.Fatalf("ps shows the keeper as %q", cmdline)

@@ -29,7 +29,8 @@ func TestKinds(t *testing.T) {
 		if err := got.UnmarshalBinary(b); err != nil {
 			t.Errorf("%s: %v", k.Name, err)
 		}
-		if err := got.Validate(); err != nil || !reflect.DeepEqual(&got, p) || got.Bytes() != criukinds.End-criukinds.Start {
+		if err := got.Validate(); err != nil || !reflect.DeepEqual(&got, p) ||
+			got.Bytes() != criukinds.End-criukinds.Start {
 			t.Errorf("%s: %+v, %v", k.Name, got, err)
 		}
 	}

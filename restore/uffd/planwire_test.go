@@ -10,7 +10,8 @@ import (
 
 func wirePlan() *Plan {
 	return &Plan{Files: []string{"pages-1.img", "parent/pages-1.img"}, Tasks: []PlanTask{
-		{PID: 7, VMAs: []criuimg.VMA{{Start: pageSize, End: 9 * pageSize, Prot: 3, Flags: 0x22, Status: 513, Madvise: 1 << 14}},
+		{PID: 7, VMAs: []criuimg.VMA{{Start: pageSize, End: 9 * pageSize, Prot: 3, Flags: 0x22, Status: 513,
+			Madvise: 1 << 14}},
 			Ranges: []PlanRange{{pageSize, 3 * pageSize, 0, 0}, {4 * pageSize, 5 * pageSize, 1, 1 << 40}}},
 		{PID: 8, Dead: true, VMAs: []criuimg.VMA{}, Ranges: []PlanRange{}},
 	}}

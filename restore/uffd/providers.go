@@ -31,7 +31,8 @@ func (g *guardian) attach(w *wire) error {
 	}
 	defer f.Close()
 	p := &provider{wire: w, slots: s, lost: make(chan struct{})}
-	hello := packet{kind: kindHello, id: uint64(g.RunBytes), fds: []int{int(f.Fd())}, tail: []byte(strconv.Itoa(g.keeper.pid))}
+	hello := packet{kind: kindHello, id: uint64(g.RunBytes), fds: []int{int(f.Fd())},
+		tail: []byte(strconv.Itoa(g.keeper.pid))}
 	if err := w.send(&hello); err != nil {
 		s.close()
 		return err

@@ -37,7 +37,8 @@ type Report struct {
 func (s *Server) Report() Report {
 	r := Report{
 		Faults: s.stats.faults.Load(), ZeroFaults: s.stats.zeroFaults.Load(), Events: s.stats.events.Load(),
-		CopiedBytes: s.stats.copied.Load(), ZeroBytes: s.stats.zeroed.Load(), PoisonedBytes: s.stats.poisoned.Load(), HugeBytes: s.stats.huge.Load(),
+		CopiedBytes: s.stats.copied.Load(), ZeroBytes: s.stats.zeroed.Load(), PoisonedBytes: s.stats.poisoned.Load(),
+		HugeBytes: s.stats.huge.Load(),
 	}
 	if t := s.stats.firstFault.Load(); t != 0 {
 		r.FirstFault = time.Unix(0, t)

@@ -211,7 +211,8 @@ func (s *Server) add(pid int, task *process, fd int) error {
 		return fmt.Errorf("criu restores task %d, which the images do not have; check that both use the same image directory", pid)
 	}
 	t := &s.opts.Plan.Tasks[i]
-	m := &memory{srv: s, fd: fd, id: s.newID(), task: task, name: fmt.Sprint(pid), vmas: t.VMAs, pagemap: openPagemap(task), space: t.space(len(s.opts.Plan.Files))}
+	m := &memory{srv: s, fd: fd, id: s.newID(), task: task, name: fmt.Sprint(pid), vmas: t.VMAs,
+		pagemap: openPagemap(task), space: t.space(len(s.opts.Plan.Files))}
 	s.log.Debug("task", "pid", pid, "ranges", len(t.Ranges), "bytes", m.space.left.Load()*pageSize)
 	return s.start(m)
 }

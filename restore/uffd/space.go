@@ -121,7 +121,8 @@ func (s *space) scan(file int, page, last int64, inv uint64) int64 {
 // and the address it belongs to: n is 0 when there is none.
 func (s *space) next(file int, off, end int64) (addr uint64, at, n int64) {
 	ps := s.live.byFile[file]
-	for i := sort.Search(len(ps), func(i int) bool { return ps[i].offEnd() > off }); i < len(ps) && ps[i].off < end; i++ {
+	for i := sort.Search(len(ps), func(i int) bool { return ps[i].offEnd() > off }); i < len(ps) &&
+		ps[i].off < end; i++ {
 		p := ps[i]
 		from, to := s.undone(file, max(off, p.off), min(end, p.offEnd()))
 		if from < to {
@@ -146,7 +147,8 @@ func (s *space) find(addr uint64) (file int, off int64, ok bool) {
 // registered and without contents.
 func (s *space) empty(addr uint64, limit int64) int64 {
 	end := addr + pageSize
-	if i := sort.Search(len(s.areas), func(i int) bool { return s.areas[i].end > addr }); i < len(s.areas) && s.areas[i].start <= addr {
+	if i := sort.Search(len(s.areas), func(i int) bool { return s.areas[i].end > addr }); i < len(s.areas) &&
+		s.areas[i].start <= addr {
 		end = min(s.areas[i].end, addr+uint64(limit))
 	}
 	if i := s.live.after(addr); i < len(s.live.byAddr) {

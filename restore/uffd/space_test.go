@@ -79,14 +79,16 @@ func newWorld(t *testing.T, seed uint64) *world {
 		w.threads = append(w.threads, &worker{id: id})
 		for range 3 {
 			n := 2 + w.rnd.IntN(8)
-			vmas = append(vmas, criuimg.VMA{Start: uint64(at) * pageSize, End: uint64(at+n) * pageSize, Flags: lazyFlags})
+			vmas = append(vmas, criuimg.VMA{Start: uint64(at) * pageSize, End: uint64(at+n) * pageSize,
+				Flags: lazyFlags})
 			w.vmas++
 			for k := range n {
 				w.cells[at+k].owner, w.cells[at+k].vma = id, w.vmas
 			}
 			from := w.rnd.IntN(n)
 			to := from + 1 + w.rnd.IntN(n-from)
-			ps = append(ps, &piece{start: uint64(at+from) * pageSize, end: uint64(at+to) * pageSize, off: int64(page) * pageSize})
+			ps = append(ps, &piece{start: uint64(at+from) * pageSize, end: uint64(at+to) * pageSize,
+				off: int64(page) * pageSize})
 			for k := from; k < to; k++ {
 				w.cells[at+k].want = page
 				page++
@@ -114,7 +116,8 @@ func (w *world) own(id int) (r [2]int, ok bool) {
 	}
 	s := at[w.rnd.IntN(len(at))]
 	e := s + 1
-	for n := w.rnd.IntN(6); n > 0 && e < len(w.cells) && w.cells[e].owner == id && w.cells[e].vma == w.cells[s].vma; n-- {
+	for n := w.rnd.IntN(6); n > 0 && e < len(w.cells) && w.cells[e].owner == id &&
+		w.cells[e].vma == w.cells[s].vma; n-- {
 		e++
 	}
 	return [2]int{s, e}, true
@@ -180,7 +183,8 @@ func (w *world) call(th *worker) {
 			c.hidden, c.vma = true, w.vmas
 			w.cells[to[0]+i] = c
 		}
-		th.events = []event{{w: th, kind: eventRemap, a: r, b: [2]int{to[0], to[0] + len(cs)}, hidden: to}, {w: th, kind: eventUnmap, a: r}}
+		th.events = []event{{w: th, kind: eventRemap, a: r, b: [2]int{to[0], to[0] + len(cs)}, hidden: to},
+			{w: th, kind: eventUnmap, a: r}}
 		w.logf("%d mremap %v %v", th.id, r, to)
 	case 4: // madvise: takes effect after the event was read
 		th.events = []event{{w: th, kind: eventRemove, a: r}}
@@ -189,7 +193,8 @@ func (w *world) call(th *worker) {
 		}
 		w.logf("%d madvise %v", th.id, r)
 	case 5: // mremap that grows in place: no event
-		for n := 1 + w.rnd.IntN(4); n > 0 && r[1] < len(w.cells) && w.cells[r[1]].owner == 0 && !w.cells[r[1]].ghost; n-- {
+		for n := 1 + w.rnd.IntN(4); n > 0 && r[1] < len(w.cells) && w.cells[r[1]].owner == 0 &&
+			!w.cells[r[1]].ghost; n-- {
 			w.cells[r[1]] = cell{owner: th.id, vma: cs[0].vma, want: zero, grown: true}
 			r[1]++
 		}
@@ -334,7 +339,8 @@ func (w *world) check(who string, s *space, cells []cell) {
 // checkChild lets the child of a thread live on until its space has settled. It
 // has that thread only, which may change all that its parent had.
 func (w *world) checkChild(c *space, snap []cell) {
-	child := &world{t: w.t, rnd: w.rnd, cells: snap, threads: []*worker{{id: 1}}, space: c, files: w.files, vmas: w.vmas, depth: w.depth + 1, log: append(slices.Clone(w.log), "child")}
+	child := &world{t: w.t, rnd: w.rnd, cells: snap, threads: []*worker{{id: 1}}, space: c, files: w.files,
+		vmas: w.vmas, depth: w.depth + 1, log: append(slices.Clone(w.log), "child")}
 	for i := range snap {
 		switch {
 		case snap[i].hidden:
@@ -437,7 +443,8 @@ func TestNext(t *testing.T) {
 	} {
 		addr, at, n := s.next(0, c.off*pageSize, c.end*pageSize)
 		if int64(addr) != c.addr*pageSize || at != c.at*pageSize || n != c.n*pageSize {
-			t.Errorf("next(%d, %d) = %d, %d, %d; want %d, %d, %d", c.off, c.end, addr/pageSize, at/pageSize, n/pageSize, c.addr, c.at, c.n)
+			t.Errorf("next(%d, %d) = %d, %d, %d; want %d, %d, %d", c.off, c.end, addr/pageSize, at/pageSize, n/pageSize,
+				c.addr, c.at, c.n)
 		}
 	}
 	if s.left.Load() != 3+10 {

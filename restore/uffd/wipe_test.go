@@ -55,8 +55,9 @@ func TestWipe(t *testing.T) {
 		{"the child has unmapped it", false, wiped, [][]mapping{nil, {pagesAt(0, 2, true)}}, "........"},
 	} {
 		task := PlanTask{
-			VMAs:   []criuimg.VMA{{Start: 100 * pageSize, End: 108 * pageSize, Flags: 0x22, Status: 513}},
-			Ranges: []PlanRange{{Start: 100 * pageSize, End: 103 * pageSize}, {Start: 103 * pageSize, End: 108 * pageSize, Off: 3 * pageSize}},
+			VMAs: []criuimg.VMA{{Start: 100 * pageSize, End: 108 * pageSize, Flags: 0x22, Status: 513}},
+			Ranges: []PlanRange{{Start: 100 * pageSize, End: 103 * pageSize},
+				{Start: 103 * pageSize, End: 108 * pageSize, Off: 3 * pageSize}},
 		}
 		if c.images {
 			task.VMAs[0].Madvise = 1 << unix.MADV_WIPEONFORK

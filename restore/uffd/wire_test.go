@@ -27,8 +27,11 @@ func packets() []packet {
 		{kind: kindStop},
 		{kind: kindTask},
 		{kind: kindDemand, flag: true, r: prefetch.Range{File: 3, Off: 1 << 50, Len: pageSize}},
-		{kind: kindTake, id: 1 << 60, ranges: []prefetch.Range{{File: 0, Off: 0, Len: 2 << 20}, {File: 1, Off: 1 << 40, Len: 4096}}, pages: []uint32{7, zeroPage}},
-		{kind: kindSweep, ranges: []prefetch.Range{{File: 1, Off: pageSize, Len: pageSize}, {File: -1, Off: -1, Len: -1}}},
+		{kind: kindTake, id: 1 << 60,
+			ranges: []prefetch.Range{{File: 0, Off: 0, Len: 2 << 20}, {File: 1, Off: 1 << 40, Len: 4096}},
+			pages:  []uint32{7, zeroPage}},
+		{kind: kindSweep, ranges: []prefetch.Range{{File: 1, Off: pageSize, Len: pageSize},
+			{File: -1, Off: -1, Len: -1}}},
 		{kind: kindFail, id: 9, tail: []byte("no such chunk")},
 	}
 }

@@ -161,7 +161,8 @@ func (b *bench) measureDump() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.Kill()) }()
-	plain, store, mnt := filepath.Join(b.dir, "dump-ext4"), filepath.Join(b.dir, "dump-store"), filepath.Join(b.dir, "dump-mnt")
+	plain, store, mnt := filepath.Join(b.dir, "dump-ext4"), filepath.Join(b.dir, "dump-store"),
+		filepath.Join(b.dir, "dump-mnt")
 	for range b.rounds {
 		measure.Sync()
 		seconds, err := b.dump(p, plain, true)

@@ -1,16 +1,16 @@
-// Command bench compares gpucr-fs with cp, restic, borg and desync in one run, on real CRIU dumps, and prints a Markdown table with a
-// verdict for each target.
+// Command bench compares gpucr-fs with cp, restic, borg and desync in one run, on real CRIU dumps, and prints a
+// Markdown table with a verdict for each target.
 //
-// Two workload processes load the same model and keep heaps of their own. The first is dumped three times while it runs on, the second
-// once. Then, -n times over, the parts take turns:
+// Two workload processes load the same model and keep heaps of their own. The first is dumped three times while it runs
+// on, the second once. Then, -n times over, the parts take turns:
 //
 //	import   each tool takes all four dumps, in order, into an empty repository; the dumps are in the page cache
 //	read     one pages image is read sequentially: cold (caches dropped, daemons fresh) and again from the page cache
 //	restore  criu restores a 1 GB process from images in the page cache, plain ext4 against the mount
 //	dump     criu dumps a running process, plain ext4 against the mount, until the checkpoint is sealed
 //
-// Every figure is a median. Memory is touched before anything is timed: a virtual machine gets much of it from its host on first touch,
-// which would count against whoever comes first.
+// Every figure is a median. Memory is touched before anything is timed: a virtual machine gets much of it from its host
+// on first touch, which would count against whoever comes first.
 package main
 
 import (
@@ -133,7 +133,8 @@ func run(ctx context.Context, args []string) (err error) {
 // say tells a person who waits what is going on.
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
-// touch touches mb MB of memory; -1: all that is available but 3 GB, and no more than 14 GB, which the largest part of a run does not exceed.
+// touch touches mb MB of memory; -1: all that is available but 3 GB, and no more than 14 GB, which the largest part of
+// a run does not exceed.
 func touch(mb int) error {
 	n := int64(mb) << 20
 	if mb < 0 {

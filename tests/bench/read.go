@@ -16,7 +16,8 @@ import (
 
 const pagesImage = "pages-1.img"
 
-// singlePages is a tmpfs that keeps its files in single pages, as Linux keeps those of FUSE: what a read from the page cache can reach where it does.
+// singlePages is a tmpfs that keeps its files in single pages, as Linux keeps those of FUSE: what a read from the page
+// cache can reach where it does.
 const singlePages = "tmpfs in single pages"
 
 // reader is one place a pages image can be read from. open gives its path and what closes it again.
@@ -39,10 +40,12 @@ func (b *bench) readers() []reader {
 			if _, err := b.gpucr.Run(b.ctx, "mount", store, mnt); err != nil {
 				return "", nil, err
 			}
-			return filepath.Join(mnt, ".checkpoints", "dump2", pagesImage), func() error { _, err := b.gpucr.Run(b.ctx, "umount", mnt); return err }, nil
+			return filepath.Join(mnt, ".checkpoints", "dump2", pagesImage),
+				func() error { _, err := b.gpucr.Run(b.ctx, "umount", mnt); return err }, nil
 		}},
 	}
-	all = append(all, reader{singlePages, func() (string, func() error, error) { return b.copyToTmpfs(filepath.Join(dump, pagesImage)) }})
+	all = append(all, reader{singlePages,
+		func() (string, func() error, error) { return b.copyToTmpfs(filepath.Join(dump, pagesImage)) }})
 	if b.desync != "" {
 		all = append(all, reader{nameDesync, b.mountDesync})
 	}
@@ -70,7 +73,8 @@ func (b *bench) mountDesync() (string, func() error, error) {
 	if err := os.MkdirAll(mnt, 0o755); err != nil {
 		return "", nil, err
 	}
-	cmd := exec.Command(b.desync, "mount-index", "-s", filepath.Join(repo, "store"), filepath.Join(repo, "dump2-"+pagesImage+".caibx"), mnt)
+	cmd := exec.Command(b.desync, "mount-index", "-s", filepath.Join(repo, "store"),
+		filepath.Join(repo, "dump2-"+pagesImage+".caibx"), mnt)
 	if err := cmd.Start(); err != nil {
 		return "", nil, err
 	}
@@ -91,7 +95,8 @@ func (b *bench) mountDesync() (string, func() error, error) {
 	return "", nil, errors.Join(errors.New("desync mount-index does not serve"), done())
 }
 
-// measureRead reads the pages image of the third dump from each place: cold, then twice from the page cache, of which the second counts.
+// measureRead reads the pages image of the third dump from each place: cold, then twice from the page cache, of which
+// the second counts.
 func (b *bench) measureRead() error {
 	if _, err := os.Stat(repoOf(b.dir, nameGpucr)); err != nil {
 		for _, t := range b.tools() {

@@ -61,7 +61,8 @@ func (r *results) judge() {
 			fastest = key
 		}
 	}
-	ratio("import: times as fast as "+strings.TrimPrefix(fastest, "import ")+", the fastest of the peers", fastest, "import "+nameGpucr, 3, true)
+	ratio("import: times as fast as "+strings.TrimPrefix(fastest, "import ")+", the fastest of the peers", fastest,
+		"import "+nameGpucr, 3, true)
 	ratio("import: times as fast as cp -r + sync", "import "+nameCp, "import "+nameGpucr, 0.5, true)
 	ratio("stored bytes, of restic's", "stored "+nameGpucr, "stored "+nameRestic, 1, false)
 	ratio("cold read, of desync mount-index's rate", "read cold mount", "read cold "+nameDesync, 4, true)
@@ -78,13 +79,15 @@ func (r *results) print(w io.Writer) {
 		fmt.Fprintf(w, "%s.\n", n)
 	}
 	if len(r.Imports) > 0 {
-		fmt.Fprintf(w, "\n| four dumps, %.0f MB | seconds | stored MB | version |\n|---|---:|---:|---|\n", float64(r.Logical)/1e6)
+		fmt.Fprintf(w, "\n| four dumps, %.0f MB | seconds | stored MB | version |\n|---|---:|---:|---|\n",
+			float64(r.Logical)/1e6)
 		for _, i := range r.Imports {
 			name := i.Tool
 			if i.Remark != "" {
 				name += " (" + i.Remark + ")"
 			}
-			fmt.Fprintf(w, "| %s | %.2f | %.0f | %s |\n", name, measure.Median(i.Seconds), float64(i.Stored)/1e6, r.Versions[i.Tool])
+			fmt.Fprintf(w, "| %s | %.2f | %.0f | %s |\n", name, measure.Median(i.Seconds), float64(i.Stored)/1e6,
+				r.Versions[i.Tool])
 		}
 	}
 	if r.has("read cold ext4") {
@@ -92,14 +95,16 @@ func (r *results) print(w io.Writer) {
 		for _, n := range []string{"ext4", "mount", singlePages, nameDesync} {
 			switch {
 			case r.has("read cold " + n):
-				fmt.Fprintf(w, "| %s | %.0f | %.0f |\n", n, r.median("read cold "+n)/1e6, r.median("read cached "+n)/1e6)
+				fmt.Fprintf(w, "| %s | %.0f | %.0f |\n", n, r.median("read cold "+n)/1e6,
+					r.median("read cached "+n)/1e6)
 			case r.has("read cached " + n):
 				fmt.Fprintf(w, "| %s | | %.0f |\n", n, r.median("read cached "+n)/1e6)
 			}
 		}
 	}
 	var rows []string
-	for _, n := range []string{"restore ext4", "restore mount", "dump ext4", "dump ext4 synced", "dump mount first", "dump mount second"} {
+	for _, n := range []string{"restore ext4", "restore mount", "dump ext4", "dump ext4 synced", "dump mount first",
+		"dump mount second"} {
 		if r.has(n) {
 			rows = append(rows, fmt.Sprintf("| %s | %.2f |\n", n, r.median(n)))
 		}

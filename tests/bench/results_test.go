@@ -23,7 +23,8 @@ func TestJudge(t *testing.T) {
 	for _, target := range r.Targets {
 		for word, pass := range want {
 			if strings.Contains(target.Name, word) && target.Pass != pass {
-				t.Errorf("%s: %v against %v passes: %v, want %v", target.Name, target.Value, target.Bound, target.Pass, pass)
+				t.Errorf("%s: %v against %v passes: %v, want %v", target.Name, target.Value, target.Bound, target.Pass,
+					pass)
 			}
 		}
 	}

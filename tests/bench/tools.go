@@ -28,7 +28,8 @@ func command(dir string, env []string, name string, args ...string) (string, err
 	cmd.Env = append(os.Environ(), env...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s", filepath.Base(name), strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+		return "", fmt.Errorf("%s %s: %w: %s", filepath.Base(name), strings.Join(args, " "), err,
+			strings.TrimSpace(string(out)))
 	}
 	return string(out), nil
 }
@@ -52,10 +53,12 @@ const (
 // tools gives the tools of the import comparison. The first is the one under test.
 func (b *bench) tools() []tool {
 	resticEnv := func(repo string) []string {
-		return []string{"RESTIC_REPOSITORY=" + filepath.Join(repo, "repo"), "RESTIC_PASSWORD=bench", "RESTIC_CACHE_DIR=" + filepath.Join(b.dir, "restic-cache")}
+		return []string{"RESTIC_REPOSITORY=" + filepath.Join(repo, "repo"), "RESTIC_PASSWORD=bench",
+			"RESTIC_CACHE_DIR=" + filepath.Join(b.dir, "restic-cache")}
 	}
 	borgEnv := func(repo string) []string {
-		return []string{"BORG_REPO=" + filepath.Join(repo, "repo"), "BORG_BASE_DIR=" + filepath.Join(b.dir, "borg-base"), "BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK=yes"}
+		return []string{"BORG_REPO=" + filepath.Join(repo, "repo"),
+			"BORG_BASE_DIR=" + filepath.Join(b.dir, "borg-base"), "BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK=yes"}
 	}
 	all := []tool{
 		{
@@ -87,7 +90,8 @@ func (b *bench) tools() []tool {
 				return err
 			},
 			put: func(repo, name, images string) error {
-				_, err := command(images, resticEnv(repo), "restic", "backup", "--quiet", "--compression", "auto", "--tag", name, ".")
+				_, err := command(images, resticEnv(repo), "restic", "backup", "--quiet", "--compression", "auto",
+					"--tag", name, ".")
 				return err
 			},
 		},
@@ -109,13 +113,15 @@ func (b *bench) tools() []tool {
 		return all
 	}
 	return append(all, tool{
-		name: nameDesync, remark: "make, the pages images only", version: func() (string, error) { return b.desync, nil },
+		name: nameDesync, remark: "make, the pages images only",
+		version: func() (string, error) { return b.desync, nil },
 		prepare: func(repo string) error { return os.Mkdir(filepath.Join(repo, "store"), 0o755) },
 		put: func(repo, name, images string) error {
 			pages, err := filepath.Glob(filepath.Join(images, "pages-*.img"))
 			for _, p := range pages {
 				if err == nil {
-					_, err = command("", nil, b.desync, "make", "-s", filepath.Join(repo, "store"), filepath.Join(repo, name+"-"+filepath.Base(p)+".caibx"), p)
+					_, err = command("", nil, b.desync, "make", "-s", filepath.Join(repo, "store"),
+						filepath.Join(repo, name+"-"+filepath.Base(p)+".caibx"), p)
 				}
 			}
 			return err
@@ -155,7 +161,8 @@ func (b *bench) measureImport() error {
 	}
 	for _, t := range tools {
 		b.results.Imports = append(b.results.Imports, importResult{
-			Tool: t.name, Remark: t.remark, Seconds: b.results.samples("import " + t.name), Stored: int64(measure.Median(b.results.samples("stored " + t.name))),
+			Tool: t.name, Remark: t.remark, Seconds: b.results.samples("import " + t.name),
+			Stored: int64(measure.Median(b.results.samples("stored " + t.name))),
 		})
 	}
 	return nil

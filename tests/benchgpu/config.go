@@ -52,7 +52,8 @@ func measureConfig(t *stage, o options, c config, res *results) {
 	gpus := make([]kfdsim.GPU, c.gpus)
 	for i := range gpus {
 		// The slack is for what the application has beside its large buffer objects.
-		gpus[i] = kfdsim.GPU{Model: "mi50", VRAM: 8 << 30, DMARate: o.rate, Resident: (c.vram/uint64(c.gpus) + 128<<20) &^ 4095}
+		gpus[i] = kfdsim.GPU{Model: "mi50", VRAM: 8 << 30, DMARate: o.rate,
+			Resident: (c.vram/uint64(c.gpus) + 128<<20) &^ 4095}
 	}
 	m := &machine{stage: t, Rig: rig.New(t, kfdsim.Options{GPUs: gpus}), o: o, c: c}
 	m.store, m.images = filepath.Join(m.Dir, "store"), filepath.Join(m.Dir, "images")
@@ -76,10 +77,12 @@ func (m *machine) build() {
 		return cmd.Run()
 	}), "gpucr-fs")
 	m.criu = filepath.Join(m.Dir, "criu")
-	m.must(os.WriteFile(m.criu, fmt.Appendf(nil, "#!/bin/sh\nexport LD_PRELOAD=%s GPUCR_FS=%s\nexec %s \"$@\"\n", m.Shim, m.program, m.CRIU), 0o755))
+	m.must(os.WriteFile(m.criu, fmt.Appendf(nil, "#!/bin/sh\nexport LD_PRELOAD=%s GPUCR_FS=%s\nexec %s \"$@\"\n",
+		m.Shim, m.program, m.CRIU), 0o755))
 }
 
-// run runs a program where the devices are, and tells how long it took. Its output goes to a file: what it leaves running keeps nobody waiting.
+// run runs a program where the devices are, and tells how long it took. Its output goes to a file: what it leaves
+// running keeps nobody waiting.
 func (m *machine) run(env []string, args ...string) time.Duration {
 	if !m.cleaning {
 		m.must(m.ctx.Err())
@@ -120,7 +123,8 @@ func (m *machine) umount() {
 
 // dump starts the application and dumps it into a new store.
 func (m *machine) dump() {
-	m.app = m.StartApp(m.c.procs, "--gpus", strconv.Itoa(m.c.gpus), "--bos", strconv.Itoa(m.c.gpus), "--big-bo", strconv.FormatUint(m.c.each(), 10),
+	m.app = m.StartApp(m.c.procs, "--gpus", strconv.Itoa(m.c.gpus), "--bos", strconv.Itoa(m.c.gpus), "--big-bo",
+		strconv.FormatUint(m.c.each(), 10),
 		"--memory", strconv.FormatUint(m.c.vram/uint64(m.c.procs)&^4095, 10), "--interval", "100")
 	m.run(nil, m.program, "init", m.store)
 	m.Cleanup(func() {
@@ -195,7 +199,8 @@ func (m *machine) end() {
 func (m *machine) restore(way string) time.Duration {
 	switch way {
 	case lazy:
-		return m.run([]string{"GPUCR_PARALLEL=1"}, m.program, "--cache-size", m.o.cacheSize, "restore", "--criu", m.criu, m.store, name, "--", "--libdir", m.plugin)
+		return m.run([]string{"GPUCR_PARALLEL=1"}, m.program, "--cache-size", m.o.cacheSize, "restore", "--criu",
+			m.criu, m.store, name, "--", "--libdir", m.plugin)
 	case upstream:
 		return m.run(nil, append([]string{m.criu, "restore", "-d"}, m.argsWith(m.o.upstream)...)...)
 	case sequential:

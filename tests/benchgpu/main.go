@@ -1,18 +1,22 @@
-// Command benchgpu compares, in one run on the simulator, how long criu takes to restore a GPU process when its VRAM is filled by each task in turn (GPUCR_PARALLEL=0)
-// and when it is filled beside everything else that criu does.
+// Command benchgpu compares, in one run on the simulator, how long criu takes to restore a GPU process when its VRAM is
+// filled by each task in turn (GPUCR_PARALLEL=0) and when it is filled beside everything else that criu does.
 //
-// The application has as much memory of its own as VRAM, spread evenly over its processes and GPUs. It is dumped once through a mount of a new store. Then unmodified criu
-// restores it from a mount -n times in each of the two ways, in turns, with the images in the page cache and without. A time runs from the start of criu to its end, when
-// all processes run; the least share that can be saved is what the shorter of the two halves takes. The simulated GPUs' links have the rate of PCIe 3 x16; the simulator
-// tells which part of the fill they were busy.
+// The application has as much memory of its own as VRAM, spread evenly over its processes and GPUs. It is dumped once
+// through a mount of a new store. Then unmodified criu restores it from a mount -n times in each of the two ways, in
+// turns, with the images in the page cache and without. A time runs from the start of criu to its end, when all
+// processes run; the least share that can be saved is what the shorter of the two halves takes. The simulated GPUs'
+// links have the rate of PCIe 3 x16; the simulator tells which part of the fill they were busy.
 //
-// With lazy pages on top (gpucr-fs restore), resume waits for the VRAM alone. Right before each time, more memory than is needed is touched and freed: see package
-// measure. The first restore in each way is left to run until the application has verified every buffer object.
+// With lazy pages on top (gpucr-fs restore), resume waits for the VRAM alone. Right before each time, more memory than
+// is needed is touched and freed: see package measure. The first restore in each way is left to run until the
+// application has verified every buffer object.
 //
-// CRIU's own plugin is the peer: built for the criu that is used, and named by -upstream, it restores the same images, and with -upstream-dump it has dumped them.
+// CRIU's own plugin is the peer: built for the criu that is used, and named by -upstream, it restores the same images,
+// and with -upstream-dump it has dumped them.
 //
-// A simulated copy takes the machine's memory bandwidth, as no GPU's does. Where copying all in all is hardly faster than the link, as on two cores with 16 GB/s, what is
-// done beside it slows down; a lower -rate shows what a machine does whose memory is an order faster than the link.
+// A simulated copy takes the machine's memory bandwidth, as no GPU's does. Where copying all in all is hardly faster
+// than the link, as on two cores with 16 GB/s, what is done beside it slows down; a lower -rate shows what a machine
+// does whose memory is an order faster than the link.
 package main
 
 import (
@@ -69,7 +73,8 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.rounds, "n", 5, "restores of each kind; the median counts")
 	f.Float64Var(&o.rate, "rate", kfdsim.PCIe3x16, "bytes a second of a GPU's link, 0: no bound")
 	f.StringVar(&o.cacheSize, "cache-size", "128MiB", "the daemon's --cache-size")
-	f.StringVar(&o.upstream, "upstream", os.Getenv("AMDGPU_PLUGIN"), "measure CRIU's own amdgpu_plugin.so in `DIR` as well (default $AMDGPU_PLUGIN)")
+	f.StringVar(&o.upstream, "upstream", os.Getenv("AMDGPU_PLUGIN"),
+		"measure CRIU's own amdgpu_plugin.so in `DIR` as well (default $AMDGPU_PLUGIN)")
 	f.BoolVar(&o.theirDump, "upstream-dump", false, "have the plugin of -upstream dump what all restore")
 	f.StringVar(&o.jsonFile, "json", "", "write the results to `FILE`, too")
 	if err := f.Parse(args); err != nil {

@@ -98,12 +98,15 @@ func (r *results) print(w io.Writer) {
 	fmt.Fprintf(w, "\n| VRAM | processes | GPUs | images | sequential s | parallel s | less | DMA busy | VRAM over rate s | lazy s |%s\n|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|%s\n", head, rule)
 	for _, c := range r.configs() {
 		for _, state := range []string{cached, cold} {
-			seq, par, lz, up := r.cell(c, state, sequential), r.cell(c, state, parallel), r.cell(c, state, lazy), r.cell(c, state, upstream)
+			seq, par, lz, up := r.cell(c, state, sequential), r.cell(c, state, parallel), r.cell(c, state, lazy),
+				r.cell(c, state, upstream)
 			if seq == nil && par == nil && lz == nil && up == nil {
 				continue
 			}
-			fmt.Fprintf(w, "| %s | %d | %d | %s | %s | %s | %s | %s | %s | %s |", humanize.IBytes(c.vram), c.procs, c.gpus, state,
-				seconds(seq.median()), seconds(par.median()), percent(1-par.median()/seq.median()), percent(par.busy()), seconds(r.wire(c)), seconds(lz.median()))
+			fmt.Fprintf(w, "| %s | %d | %d | %s | %s | %s | %s | %s | %s | %s |", humanize.IBytes(c.vram), c.procs,
+				c.gpus, state,
+				seconds(seq.median()), seconds(par.median()), percent(1-par.median()/seq.median()), percent(par.busy()),
+				seconds(r.wire(c)), seconds(lz.median()))
 			if peer {
 				fmt.Fprintf(w, " %s | %s |", seconds(up.median()), percent(1-par.median()/up.median()))
 			}
@@ -173,7 +176,8 @@ func (r *results) targets(w io.Writer) {
 	for _, t := range []struct {
 		name  string
 		bound float64
-	}{{warmOne, 0.343}, {coldOne, 0.076}, {warmTwo, 0.343}, {peerOne, 0.343}, {peerCold, 0.076}, {peerTwo, 0.343}, {busy, 0.85}, {onTime, 1 / 1.15}} {
+	}{{warmOne, 0.343}, {coldOne, 0.076}, {warmTwo, 0.343}, {peerOne, 0.343}, {peerCold, 0.076}, {peerTwo, 0.343},
+		{busy, 0.85}, {onTime, 1 / 1.15}} {
 		v, ok := worst[t.name]
 		if !ok {
 			continue

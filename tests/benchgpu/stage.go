@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// stage stands in for a test, which package rig is made for: it cleans up in reverse order, and what would fail a test ends it with an error.
+// stage stands in for a test, which package rig is made for: it cleans up in reverse order, and what would fail a test
+// ends it with an error.
 type stage struct {
 	testing.TB
 	dir     string

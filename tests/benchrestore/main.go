@@ -1,16 +1,19 @@
-// Command benchrestore compares, in one run, how soon a process runs again, answers again and has all its memory again: restored by criu as it is, by criu
-// with its own lazy-pages server, and by gpucr-fs, for the first time and with the profile of an earlier time.
+// Command benchrestore compares, in one run, how soon a process runs again, answers again and has all its memory again:
+// restored by criu as it is, by criu with its own lazy-pages server, and by gpucr-fs, for the first time and with the
+// profile of an earlier time.
 //
-// A process fills its memory, is dumped to a plain directory, and that is imported into a store. Then it is restored -n times by each, in turns, with the images in
-// the page cache and without. As soon as it runs, the process goes through its hot set, a twentieth of its memory in pieces of 64 KiB spread over all of it, checking
-// every byte. What is measured begins with the command that restores (servers and mounts are there already, freshly started) and ends with
+// A process fills its memory, is dumped to a plain directory, and that is imported into a store. Then it is restored -n
+// times by each, in turns, with the images in the page cache and without. As soon as it runs, the process goes through
+// its hot set, a twentieth of its memory in pieces of 64 KiB spread over all of it, checking every byte. What is
+// measured begins with the command that restores (servers and mounts are there already, freshly started) and ends with
 //
 //	resume      the command is back: the process runs
 //	response    the process has passed its hot set
 //	resident    all memory is there
 //
-// Every figure is a median. Right before each of them, more memory than it needs is touched and freed, since memory that a virtual machine has to get from its host
-// first is several times slower, and would count against whoever is measured after a pause. In the first round of each size the process checks all of its memory.
+// Every figure is a median. Right before each of them, more memory than it needs is touched and freed, since memory
+// that a virtual machine has to get from its host first is several times slower, and would count against whoever is
+// measured after a pause. In the first round of each size the process checks all of its memory.
 package main
 
 import (
@@ -103,7 +106,8 @@ func run(ctx context.Context, args []string) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	o.dir = dir
-	b := &bench{options: o, ctx: ctx, gpucr: cli.Program(o.gpucr), results: &results{CacheSize: int64(o.cacheSize) << 20}}
+	b := &bench{options: o, ctx: ctx, gpucr: cli.Program(o.gpucr),
+		results: &results{CacheSize: int64(o.cacheSize) << 20}}
 	if b.results.Machine, err = measure.Describe(); err != nil {
 		return err
 	}

@@ -11,7 +11,8 @@ import (
 	"github.com/gpucr/gpucr-fs/tests/cli"
 )
 
-// ours is gpucr-fs restore with a daemon that serves a mount of the store already, as on a machine where the store is in use.
+// ours is gpucr-fs restore with a daemon that serves a mount of the store already, as on a machine where the store is
+// in use.
 type ours struct {
 	b      *bench
 	s      *subject
@@ -42,9 +43,11 @@ func prepareOurs(b *bench, s *subject, first bool) (_ restoring, err error) {
 	return o, nil
 }
 
-// restore returns when the command says that the process runs, which it does as soon as it may: it is asked to wait for the memory as well.
+// restore returns when the command says that the process runs, which it does as soon as it may: it is asked to wait for
+// the memory as well.
 func (o *ours) restore() (resumed time.Time, err error) {
-	if err := o.b.gpucr.JSON(o.b.ctx, &o.result, "restore", "--wait", "--criu", o.b.criu, o.s.store, checkpointName); err != nil {
+	if err := o.b.gpucr.JSON(o.b.ctx, &o.result, "restore", "--wait", "--criu", o.b.criu, o.s.store,
+		checkpointName); err != nil {
 		return time.Time{}, err
 	}
 	return o.mark(restore.MarkResume)

@@ -27,13 +27,15 @@ type subject struct {
 // size measures processes of one size.
 func (b *bench) size(bin string, mb int) (err error) {
 	dir := filepath.Join(b.dir, strconv.Itoa(mb))
-	s := &subject{mb: mb, images: filepath.Join(dir, "images"), store: filepath.Join(dir, "store"), mnt: filepath.Join(dir, "mnt")}
+	s := &subject{mb: mb, images: filepath.Join(dir, "images"), store: filepath.Join(dir, "store"),
+		mnt: filepath.Join(dir, "mnt")}
 	if err := errors.Join(os.MkdirAll(s.images, 0o755), os.MkdirAll(s.mnt, 0o755)); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	say("%d MB: starting the process, dumping it, importing the dump", mb)
-	if s.Target, err = lazytarget.Start(bin, dir, lazytarget.Options{MB: mb, Threads: 1, Seed: 17, Quiet: true}); err != nil {
+	if s.Target, err = lazytarget.Start(bin, dir,
+		lazytarget.Options{MB: mb, Threads: 1, Seed: 17, Quiet: true}); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
@@ -106,9 +108,11 @@ func (b *bench) one(s *subject, w way, state string, verify bool) (err error) {
 			return err
 		}
 	}
-	f := figures{Resume: resumed.Sub(begun).Seconds(), Response: response.Sub(begun).Seconds(), Resident: at.Sub(begun).Seconds(), PeakMB: r.peakMB()}
+	f := figures{Resume: resumed.Sub(begun).Seconds(), Response: response.Sub(begun).Seconds(),
+		Resident: at.Sub(begun).Seconds(), PeakMB: r.peakMB()}
 	b.results.add(s.mb, state, w.name, f)
-	say("%5d MB  %s  %-20s resume %6.3f  response %6.3f  resident %6.3f  %s", s.mb, state, w.name, f.Resume, f.Response, f.Resident, f.peak())
+	say("%5d MB  %s  %-20s resume %6.3f  response %6.3f  resident %6.3f  %s", s.mb, state, w.name, f.Resume, f.Response,
+		f.Resident, f.peak())
 	s.Kill()
 	return nil
 }

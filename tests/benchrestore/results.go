@@ -105,18 +105,22 @@ func (r *results) judge() {
 		}
 		target(fmt.Sprintf("%s: resume at %d MB, ms", w, largest), 1e3*x.of(resume), 100, false)
 		if smallest < largest {
-			target(fmt.Sprintf("%s: resume at %d MB above %d MB, ms", w, largest, smallest), 1e3*(x.of(resume)-small.of(resume)), 30, false)
+			target(fmt.Sprintf("%s: resume at %d MB above %d MB, ms", w, largest, smallest),
+				1e3*(x.of(resume)-small.of(resume)), 30, false)
 		}
 		if c := r.find(largest, warm, wayEager); c != nil {
-			target(fmt.Sprintf("%s: resident at %d MB, of criu's, page-cached", w, largest), x.of(resident)/c.of(resident), 0.65, false)
+			target(fmt.Sprintf("%s: resident at %d MB, of criu's, page-cached", w, largest),
+				x.of(resident)/c.of(resident), 0.65, false)
 		}
 	}
 	if x := r.find(largest, cold, wayProfile); x != nil {
 		if c := r.find(largest, cold, wayEager); c != nil {
-			target(fmt.Sprintf("response with a profile, cold, %d MB: times as soon as criu", largest), c.of(response)/x.of(response), 5, true)
+			target(fmt.Sprintf("response with a profile, cold, %d MB: times as soon as criu", largest),
+				c.of(response)/x.of(response), 5, true)
 		}
 		if c := r.find(largest, cold, wayLazy); c != nil {
-			target(fmt.Sprintf("response with a profile, cold, %d MB: times as soon as criu lazy-pages", largest), c.of(response)/x.of(response), 2, true)
+			target(fmt.Sprintf("response with a profile, cold, %d MB: times as soon as criu lazy-pages", largest),
+				c.of(response)/x.of(response), 2, true)
 		}
 	}
 	var most float64
@@ -140,7 +144,8 @@ func (r *results) print(w io.Writer) {
 		if p := x.peak(); p > 0 {
 			peak = fmt.Sprintf("%.0f", p)
 		}
-		fmt.Fprintf(w, "| %d MB, %s | %s | %.3f | %.3f | %.3f | %s |\n", x.MB, x.State, x.Way, x.of(resume), x.of(response), x.of(resident), peak)
+		fmt.Fprintf(w, "| %d MB, %s | %s | %.3f | %.3f | %.3f | %s |\n", x.MB, x.State, x.Way, x.of(resume),
+			x.of(response), x.of(resident), peak)
 	}
 	if len(r.Targets) == 0 {
 		return

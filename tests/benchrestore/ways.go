@@ -90,7 +90,8 @@ type lazy struct {
 
 func prepareLazy(b *bench, s *subject, work string) (restoring, error) {
 	l := &lazy{eager: eager{b, s, work}, ended: make(chan error, 1)}
-	l.server = exec.CommandContext(b.ctx, b.criu, "lazy-pages", "-D", s.images, "-W", work, "-o", filepath.Join(work, "lazy-pages.log"))
+	l.server = exec.CommandContext(b.ctx, b.criu, "lazy-pages", "-D", s.images, "-W", work, "-o",
+		filepath.Join(work, "lazy-pages.log"))
 	if err := l.server.Start(); err != nil {
 		return nil, err
 	}

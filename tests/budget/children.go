@@ -27,8 +27,8 @@ func NewChildren(t *testing.T) *Children {
 	return &Children{bin, t.Name()}
 }
 
-// Run runs the test with env, KEY=VALUE, which tells it that it is a child and what to read: n bytes. It fails t when the
-// child's peak is more than parsing n bytes may take and what any such program takes, own bytes.
+// Run runs the test with env, KEY=VALUE, which tells it that it is a child and what to read: n bytes. It fails t when
+// the child's peak is more than parsing n bytes may take and what any such program takes, own bytes.
 func (c *Children) Run(t *testing.T, env string, n, own int) {
 	t.Helper()
 	cmd := exec.Command(c.bin, "-test.run=^"+c.test+"$", "-test.v")

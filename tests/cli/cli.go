@@ -1,5 +1,5 @@
-// Package cli drives the gpucr-fs program as a user does: by its arguments, its output and its exit codes. It holds all that tests and
-// benchmarks know of the command line.
+// Package cli drives the gpucr-fs program as a user does: by its arguments, its output and its exit codes. It holds all
+// that tests and benchmarks know of the command line.
 package cli
 
 import (
@@ -78,7 +78,8 @@ func (p Program) Run(ctx context.Context, args ...string) (string, error) {
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return stdout.String(), &Error{Args: args, Code: exit.ExitCode(), Stdout: stdout.String(), Stderr: stderr.String()}
+		return stdout.String(),
+			&Error{Args: args, Code: exit.ExitCode(), Stdout: stdout.String(), Stderr: stderr.String()}
 	}
 	if errors.Is(err, exec.ErrWaitDelay) {
 		err = nil
@@ -86,7 +87,8 @@ func (p Program) Run(ctx context.Context, args ...string) (string, error) {
 	return stdout.String(), err
 }
 
-// JSON runs the program with --json and decodes its standard output into v, also when it exits with another code than 0.
+// JSON runs the program with --json and decodes its standard output into v, also when it exits with another code than
+// 0.
 func (p Program) JSON(ctx context.Context, v any, args ...string) error {
 	out, err := p.Run(ctx, append(args, "--json")...)
 	var e *Error
@@ -123,7 +125,8 @@ type Daemon struct {
 
 // StartServing starts the daemon of a store without waiting until it serves.
 func (p Program) StartServing(store, mnt string, args ...string) (*Daemon, error) {
-	d := &Daemon{cmd: p.Command(append([]string{"mount", "-f", store, mnt}, args...)...), mnt: mnt, exited: make(chan struct{})}
+	d := &Daemon{cmd: p.Command(append([]string{"mount", "-f", store, mnt}, args...)...), mnt: mnt,
+		exited: make(chan struct{})}
 	d.cmd.Stderr = &d.stderr
 	if err := d.cmd.Start(); err != nil {
 		return nil, err
@@ -159,8 +162,9 @@ func (p Program) Serve(store, mnt string, args ...string) (*Daemon, error) {
 // PID gives the daemon's process.
 func (d *Daemon) PID() int { return d.cmd.Process.Pid }
 
-// Kill ends the daemon with SIGKILL and waits for its end. The stale mount stays. A daemon that has a file of its own mount open, or a
-// request to it under way, cannot end, since its last thread waits for an answer from itself; that is an error, and the mount is aborted.
+// Kill ends the daemon with SIGKILL and waits for its end. The stale mount stays. A daemon that has a file of its own
+// mount open, or a request to it under way, cannot end, since its last thread waits for an answer from itself; that is
+// an error, and the mount is aborted.
 func (d *Daemon) Kill() error {
 	err := d.cmd.Process.Kill()
 	if errors.Is(err, os.ErrProcessDone) {
@@ -170,7 +174,8 @@ func (d *Daemon) Kill() error {
 	case <-d.exited:
 		return err
 	case <-time.After(time.Minute):
-		err = errors.Join(err, errors.New("the killed daemon does not end: it waits for its own mount"), syscall.Unmount(d.mnt, syscall.MNT_FORCE|syscall.MNT_DETACH))
+		err = errors.Join(err, errors.New("the killed daemon does not end: it waits for its own mount"),
+			syscall.Unmount(d.mnt, syscall.MNT_FORCE|syscall.MNT_DETACH))
 		<-d.exited
 		return err
 	}

@@ -30,7 +30,8 @@ func FindCRIU() (string, error) {
 	return p, nil
 }
 
-// Processes gives the processes of the program that are not zombies, whatever they were started for: daemons, guardians, successors.
+// Processes gives the processes of the program that are not zombies, whatever they were started for: daemons,
+// guardians, successors.
 func (p Program) Processes() (pids []int) {
 	links, _ := filepath.Glob("/proc/[0-9]*/exe")
 	for _, l := range links {
@@ -99,8 +100,8 @@ type Left struct {
 // WatchLeft notes what is there already.
 func (p Program) WatchLeft(store string) *Left { return &Left{p: p, store: store, before: folders()} }
 
-// Killed forgets the folders that a killed command could not remove, the name of a killed daemon's socket, and the mounts that it left: the next daemon takes these
-// away, so that they are not forgotten twice.
+// Killed forgets the folders that a killed command could not remove, the name of a killed daemon's socket, and the
+// mounts that it left: the next daemon takes these away, so that they are not forgotten twice.
 func (l *Left) Killed() {
 	l.dead = slices.DeleteFunc(Mounts(l.store), func(m string) bool {
 		_, err := os.Stat(m)

@@ -74,8 +74,8 @@ func filled(t *testing.T) *site {
 	return s
 }
 
-// TestFlippedByte damages one byte of a pack at a time. verify must name the checkpoints and files it concerns; reading them through the
-// mount must fail with EIO where the damage lies and give the right bytes everywhere else.
+// TestFlippedByte damages one byte of a pack at a time. verify must name the checkpoints and files it concerns; reading
+// them through the mount must fail with EIO where the damage lies and give the right bytes everywhere else.
 func TestFlippedByte(t *testing.T) {
 	s := filled(t)
 	files := packs(t, s.store)
@@ -140,15 +140,18 @@ func (s *site) readAll(where string, named map[string]bool) {
 	}()
 	for name, images := range s.sealed {
 		for _, file := range regularFiles(s.t, images) {
-			unreadable := readDamaged(s.t, filepath.Join(s.mnt, ".checkpoints", name, file), filepath.Join(images, file))
+			unreadable := readDamaged(s.t, filepath.Join(s.mnt, ".checkpoints", name, file),
+				filepath.Join(images, file))
 			if damaged := named[name+"/"+file]; damaged != (unreadable > 0) {
-				s.t.Fatalf("%s: %s of %s: %d unreadable pieces, named by verify: %v", where, file, name, unreadable, damaged)
+				s.t.Fatalf("%s: %s of %s: %d unreadable pieces, named by verify: %v", where, file, name, unreadable,
+					damaged)
 			}
 		}
 	}
 }
 
-// TestLostIndex deletes the index; repair brings every checkpoint back from packs and journals, also when it is killed on its way.
+// TestLostIndex deletes the index; repair brings every checkpoint back from packs and journals, also when it is killed
+// on its way.
 func TestLostIndex(t *testing.T) {
 	s := filled(t)
 	lose := func() {
@@ -174,8 +177,8 @@ func TestLostIndex(t *testing.T) {
 	s.check()
 }
 
-// TestDamagedMetadata flips bytes of config, journals and index files. Whatever a command then answers, it is an error or the right bytes;
-// and with the index gone as well, repair gives back what is whole or names what is not.
+// TestDamagedMetadata flips bytes of config, journals and index files. Whatever a command then answers, it is an error
+// or the right bytes; and with the index gone as well, repair gives back what is whole or names what is not.
 func TestDamagedMetadata(t *testing.T) {
 	s := filled(t)
 	pristine := filepath.Join(t.TempDir(), "pristine")
@@ -204,7 +207,8 @@ func TestDamagedMetadata(t *testing.T) {
 	}
 }
 
-// wholeOrError exports every checkpoint: each either equals what was put in or cannot be exported, with an error in words.
+// wholeOrError exports every checkpoint: each either equals what was put in or cannot be exported, with an error in
+// words.
 func (s *site) wholeOrError(where string) {
 	s.t.Helper()
 	for name, images := range s.sealed {
@@ -229,7 +233,8 @@ func metadata(t *testing.T, store string) []string {
 	t.Helper()
 	var names []string
 	err := filepath.WalkDir(store, func(p string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() || filepath.Ext(p) == ".pack" || filepath.Dir(p) == store && d.Name() != "config.json" {
+		if err != nil || !d.Type().IsRegular() || filepath.Ext(p) == ".pack" || filepath.Dir(p) == store &&
+			d.Name() != "config.json" {
 			return err
 		}
 		info, err := d.Info()

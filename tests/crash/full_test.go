@@ -87,7 +87,8 @@ func (b ballast) drain() {
 	}
 }
 
-// A disk that somebody else fills is an error of those who write, and of nobody else. Nothing is lost, and everything goes on once there is room.
+// A disk that somebody else fills is an error of those who write, and of nobody else. Nothing is lost, and everything
+// goes on once there is room.
 func TestDiskFilledFromOutside(t *testing.T) {
 	s := newSite(t)
 	disk := fileSystem(t, 1024)

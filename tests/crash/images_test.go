@@ -21,8 +21,8 @@ import (
 
 const page = 4096
 
-// makeImages writes count image directories under dir: pages that cannot be compressed, pages that can, zero pages and small files. They
-// share most of their pages, at different offsets, as dumps of one service do.
+// makeImages writes count image directories under dir: pages that cannot be compressed, pages that can, zero pages and
+// small files. They share most of their pages, at different offsets, as dumps of one service do.
 func makeImages(t *testing.T, dir string, count int) []string {
 	t.Helper()
 	r := rand.New(rand.NewPCG(1, 2))
@@ -133,8 +133,8 @@ func exports(t *testing.T, store, name, images string) {
 	}
 }
 
-// readDamaged reads a file through a mount, piece by piece, and compares it with what it must hold. It gives the number of pieces that were
-// answered with EIO; wrong bytes, a short read or another error are failures.
+// readDamaged reads a file through a mount, piece by piece, and compares it with what it must hold. It gives the number
+// of pieces that were answered with EIO; wrong bytes, a short read or another error are failures.
 func readDamaged(t *testing.T, mounted, original string) (unreadable int) {
 	t.Helper()
 	want, err := os.ReadFile(original)

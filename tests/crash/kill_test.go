@@ -34,8 +34,10 @@ type site struct {
 func newSite(t *testing.T) *site {
 	dir := t.TempDir()
 	s := &site{
-		t: t, rand: source(t), store: filepath.Join(dir, "store"), mnt: filepath.Join(dir, "mnt"), images: makeImages(t, dir, 4),
-		sealed: map[string]string{}, doubt: map[string]string{}, gone: map[string]bool{}, typical: map[string]time.Duration{}, outcomes: map[string]int{},
+		t: t, rand: source(t), store: filepath.Join(dir, "store"), mnt: filepath.Join(dir, "mnt"),
+		images: makeImages(t, dir, 4),
+		sealed: map[string]string{}, doubt: map[string]string{}, gone: map[string]bool{},
+		typical: map[string]time.Duration{}, outcomes: map[string]int{},
 	}
 	if err := os.Mkdir(s.mnt, 0o755); err != nil {
 		t.Fatal(err)
@@ -262,8 +264,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// A daemon killed at any instant of its start or its run ends, leaves the store free, and its stale mount does not keep the next one from
-// mounting at the same place.
+// A daemon killed at any instant of its start or its run ends, leaves the store free, and its stale mount does not keep
+// the next one from mounting at the same place.
 func TestMountAfterKill(t *testing.T) {
 	s := newSite(t)
 	name, images := s.newName()

@@ -70,16 +70,18 @@ func u(n uint32) *uint32 { return &n }
 func plain() *parts {
 	return &parts{
 		inventory: &inventory.InventoryEntry{ImgVersion: u(2)},
-		core:      &criucore.CoreEntry{Mtype: criucore.CoreEntry_X86_64.Enum(), Tc: &criucore.TaskCoreEntry{TaskState: u(1), Comm: proto.String("task")}},
-		vmas:      []*vma.VmaEntry{area(Start, End, 1|1<<9)},
-		runs:      []*pagemap.PagemapEntry{run(Start, (End-Start)>>12, 2|4)},
-		files:     []*fdinfo.FileEntry{{Type: fdinfo.FdTypes_REG.Enum(), Id: u(1)}},
+		core: &criucore.CoreEntry{Mtype: criucore.CoreEntry_X86_64.Enum(),
+			Tc: &criucore.TaskCoreEntry{TaskState: u(1), Comm: proto.String("task")}},
+		vmas:  []*vma.VmaEntry{area(Start, End, 1|1<<9)},
+		runs:  []*pagemap.PagemapEntry{run(Start, (End-Start)>>12, 2|4)},
+		files: []*fdinfo.FileEntry{{Type: fdinfo.FdTypes_REG.Enum(), Id: u(1)}},
 	}
 }
 
 // area is private anonymous memory with CRIU's status.
 func area(start, end uint64, status uint32) *vma.VmaEntry {
-	return &vma.VmaEntry{Start: &start, End: &end, Pgoff: proto.Uint64(0), Shmid: proto.Uint64(0), Prot: u(3), Flags: u(0x22),
+	return &vma.VmaEntry{Start: &start, End: &end, Pgoff: proto.Uint64(0), Shmid: proto.Uint64(0), Prot: u(3),
+		Flags:  u(0x22),
 		Status: &status, Fd: proto.Int64(-1)}
 }
 
@@ -118,11 +120,14 @@ func (p *parts) images() fstest.MapFS {
 		files = append(files, f)
 	}
 	return fstest.MapFS{
-		"inventory.img":                 file(inventoryID, p.inventory),
-		"pstree.img":                    file(pstreeID, &pstree.PstreeEntry{Pid: u(PID), Ppid: u(0), Pgid: u(PID), Sid: u(PID), Threads: []uint32{PID}}),
+		"inventory.img": file(inventoryID, p.inventory),
+		"pstree.img": file(pstreeID,
+			&pstree.PstreeEntry{Pid: u(PID), Ppid: u(0), Pgid: u(PID), Sid: u(PID), Threads: []uint32{PID}}),
 		fmt.Sprintf("core-%d.img", PID): file(coreID, p.core),
-		fmt.Sprintf("mm-%d.img", PID): file(mmID, &mm.MmEntry{MmStartCode: z, MmEndCode: z, MmStartData: z, MmEndData: z, MmStartStack: z,
-			MmStartBrk: z, MmBrk: z, MmArgStart: z, MmArgEnd: z, MmEnvStart: z, MmEnvEnd: z, ExeFileId: u(1), Vmas: p.vmas}),
+		fmt.Sprintf("mm-%d.img", PID): file(mmID,
+			&mm.MmEntry{MmStartCode: z, MmEndCode: z, MmStartData: z, MmEndData: z, MmStartStack: z,
+				MmStartBrk: z, MmBrk: z, MmArgStart: z, MmArgEnd: z, MmEnvStart: z, MmEnvEnd: z, ExeFileId: u(1),
+				Vmas: p.vmas}),
 		fmt.Sprintf("pagemap-%d.img", PID): file(pagemapID, pages...),
 		"pages-1.img":                      &fstest.MapFile{Data: make([]byte, 16<<12), Mode: 0o600},
 		"files.img":                        file(filesID, files...),

@@ -38,7 +38,8 @@ func (b *bench) start(ctx context.Context, name string, processes int, small boo
 	defer log.Close()
 	var cmd *exec.Cmd
 	if b.o.app == "torch" {
-		args := []string{filepath.Join(b.o.pack, "app.py"), "--socket", a.socket, "--device", b.o.device, "--processes", strconv.Itoa(processes)}
+		args := []string{filepath.Join(b.o.pack, "app.py"), "--socket", a.socket, "--device", b.o.device, "--processes",
+			strconv.Itoa(processes)}
 		if small {
 			args = append(args, "--layers", "6")
 		}
@@ -94,7 +95,8 @@ func (a *app) verify(ctx context.Context) error {
 				return err
 			}
 			if s != a.answers[i][k] {
-				return fmt.Errorf("WRONG ANSWER of %s, process %d, to %d: %s, and %s before", a.name, i, q, s, a.answers[i][k])
+				return fmt.Errorf("WRONG ANSWER of %s, process %d, to %d: %s, and %s before", a.name, i, q, s,
+					a.answers[i][k])
 			}
 		}
 	}

@@ -94,7 +94,8 @@ func (b *bench) prepare(program string, args ...string) (*exec.Cmd, func(error) 
 			err = nil
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w: %s", strings.Join(append([]string{filepath.Base(program)}, args...), " "), err, strings.TrimSpace(said.String()))
+			return fmt.Errorf("%s: %w: %s", strings.Join(append([]string{filepath.Base(program)}, args...), " "), err,
+				strings.TrimSpace(said.String()))
 		}
 		return nil
 	}, nil
@@ -117,7 +118,8 @@ func (b *bench) fsJSON(ctx context.Context, into any, args ...string) error {
 	return nil
 }
 
-// driver starts gpucr-cuda for the restores that are compared with, and waits until it has loaded the driver: its time is not theirs.
+// driver starts gpucr-cuda for the restores that are compared with, and waits until it has loaded the driver: its time
+// is not theirs.
 func (b *bench) driver(ctx context.Context) (*cuda.Client, error) {
 	c, err := cuda.Start(cuda.Options{Program: b.holder, Library: b.o.libcuda, Logger: b.log})
 	if err != nil {
@@ -158,9 +160,11 @@ func (b *bench) dump(ctx context.Context, a *app, name string, leave bool) error
 	if err := b.fsJSON(ctx, &info, "info", b.store, name); err != nil {
 		return err
 	}
-	s := share{What: name, Logical: info.Checkpoint.Logical, Zero: info.Checkpoint.Zero, Unique: info.Checkpoint.Unique, Grown: after - before}
+	s := share{What: name, Logical: info.Checkpoint.Logical, Zero: info.Checkpoint.Zero, Unique: info.Checkpoint.Unique,
+		Grown: after - before}
 	b.res.Shares = append(b.res.Shares, s)
-	fmt.Fprintf(b.out, "dump %s: %.2f s; %d bytes, %.1f %% zero, %.2f %% not shared; the store grew by %d\n", name, b.dumpTook.Seconds(), s.Logical, percent(s.Zero, s.Logical),
+	fmt.Fprintf(b.out, "dump %s: %.2f s; %d bytes, %.1f %% zero, %.2f %% not shared; the store grew by %d\n", name,
+		b.dumpTook.Seconds(), s.Logical, percent(s.Zero, s.Logical),
 		percent(s.Unique, s.Logical), s.Grown)
 	return nil
 }

@@ -1,8 +1,10 @@
-// Command gpu shows, on a machine with an NVIDIA GPU, what gpucr-fs does for a process that uses one, and prints the tables of BENCHMARKS.md about it.
-// scripts/gpu-pack.sh packs it with all it needs; the machine has to have the driver, PyTorch and root, and no network.
+// Command gpu shows, on a machine with an NVIDIA GPU, what gpucr-fs does for a process that uses one, and prints the
+// tables of BENCHMARKS.md about it. scripts/gpu-pack.sh packs it with all it needs; the machine has to have the driver,
+// PyTorch and root, and no network.
 //
-// It goes step by step: each has a limit, a step that fails is reported word for word and the next one begins, and results are printed as they come. The
-// application is src/app.py; another can stand in for it, such as cuda/cudasim's on a machine without a GPU.
+// It goes step by step: each has a limit, a step that fails is reported word for word and the next one begins, and
+// results are printed as they come. The application is src/app.py; another can stand in for it, such as cuda/cudasim's
+// on a machine without a GPU.
 package main
 
 import (
@@ -38,7 +40,8 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.pack, "pack", ".", "`DIR` of the pack")
-	flag.StringVar(&o.work, "work", "", "`DIR` for stores and images, on a disk with 40 GB free (default: a new one in $TMPDIR)")
+	flag.StringVar(&o.work, "work", "",
+		"`DIR` for stores and images, on a disk with 40 GB free (default: a new one in $TMPDIR)")
 	flag.StringVar(&o.out, "out", os.Getenv("OUT"), "`DIR` for results and logs (default $OUT, else WORK/out)")
 	flag.StringVar(&o.criu, "criu", "", "`FILE` of criu (default: the pack's)")
 	flag.StringVar(&o.libcuda, "libcuda", "", "`FILE` of libcuda.so.1 (default: where the loader finds it)")
@@ -71,7 +74,8 @@ func show(ctx context.Context, o options) (failed int, err error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return 0, err
 	}
-	// What this program was given beside its standard streams is not for the applications: they would be dumped with it.
+	// What this program was given beside its standard streams is not for the applications: they would be dumped with
+	// it.
 	if err := unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return 0, err
 	}

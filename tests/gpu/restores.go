@@ -26,7 +26,8 @@ const (
 	cold        = "cold"
 )
 
-// finish brings the GPUs back with an own client, as the restores need that are compared with, and asks the first question.
+// finish brings the GPUs back with an own client, as the restores need that are compared with, and asks the first
+// question.
 func (b *bench) finish(ctx context.Context, a *app, c *cuda.Client, start time.Time, x *run) error {
 	if c != nil {
 		began := time.Now()
@@ -46,7 +47,8 @@ func (b *bench) finish(ctx context.Context, a *app, c *cuda.Client, start time.T
 	return nil
 }
 
-// peer is one of the restores that are compared with: it has a client of the driver, nil without GPUs, and a work directory.
+// peer is one of the restores that are compared with: it has a client of the driver, nil without GPUs, and a work
+// directory.
 type peer func(c *cuda.Client, work string) (run, error)
 
 // with prepares what a peer needs, and runs it.
@@ -123,7 +125,8 @@ func (b *bench) lazyWith(ctx context.Context, a *app, dir string, c *cuda.Client
 		case <-time.After(time.Millisecond):
 		}
 	}
-	if _, err := b.command(ctx, b.o.criu, "restore", "-d", "--lazy-pages", "-D", dir, "-W", work, "-o", "restore.log"); err != nil {
+	if _, err := b.command(ctx, b.o.criu, "restore", "-d", "--lazy-pages", "-D", dir, "-W", work, "-o",
+		"restore.log"); err != nil {
 		return x, b.withLog(err, filepath.Join(work, "restore.log"))
 	}
 	x.Resume = since(start)
@@ -197,7 +200,8 @@ func (b *bench) ours(ctx context.Context, a *app, name string, flags ...string) 
 		return x, one.err
 	}
 	x.Answer = one.at.Sub(start).Seconds()
-	fmt.Fprintf(b.out, "  marks: %s; first answer %.3f; %d faults, bytes %v, profile %v\n", strings.Join(marks, ", "), x.Answer, t.Faults, t.Bytes, t.Profile)
+	fmt.Fprintf(b.out, "  marks: %s; first answer %.3f; %d faults, bytes %v, profile %v\n", strings.Join(marks, ", "),
+		x.Answer, t.Faults, t.Bytes, t.Profile)
 	return x, nil
 }
 
@@ -209,7 +213,8 @@ func (b *bench) withLog(err error, path string) error {
 	return fmt.Errorf("%w\n%s", err, criuErrors(path))
 }
 
-// killDump kills the criu of a dump, some time after it has stopped the application. A dump that is faster is tried again with half the time.
+// killDump kills the criu of a dump, some time after it has stopped the application. A dump that is faster is tried
+// again with half the time.
 func (b *bench) killDump(ctx context.Context, a *app, name string, after time.Duration) error {
 	for try := range 4 {
 		cmd, done, err := b.prepare(b.gpucrfs, b.dumpArgs(a, fmt.Sprintf("%s-%d", name, try), true)...)
@@ -228,7 +233,8 @@ func (b *bench) killDump(ctx context.Context, a *app, name string, after time.Du
 			fmt.Fprintf(b.out, "its criu was killed %.2f s after it had stopped the application; gpucr-fs dump said, after %.2f s: %v\n", after.Seconds(), since(start), werr)
 			return kerr
 		}
-		fmt.Fprintf(b.out, "the dump was done in %.2f s, before its criu was killed (%v); again, and sooner\n", since(start), kerr)
+		fmt.Fprintf(b.out, "the dump was done in %.2f s, before its criu was killed (%v); again, and sooner\n",
+			since(start), kerr)
 		after /= 2
 	}
 	return errors.New("no dump could be broken off")

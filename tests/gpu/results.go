@@ -101,13 +101,15 @@ func (r *results) print(w io.Writer) {
 	}
 	fmt.Fprintf(w, "\n| restore | page cache | runs | CPU resume s | GPU ready s | first answer s | resident s | of it the driver s |\n|---|---|---|---|---|---|---|---|\n")
 	for _, s := range r.Series {
-		fmt.Fprintf(w, "| %s | %s | %d | %s | %s | %s | %s | %s |\n", s.Kind, s.Cache, len(s.Runs), seconds(s.median(resume)), seconds(s.median(gpuReady)),
+		fmt.Fprintf(w, "| %s | %s | %d | %s | %s | %s | %s | %s |\n", s.Kind, s.Cache, len(s.Runs),
+			seconds(s.median(resume)), seconds(s.median(gpuReady)),
 			seconds(s.median(answered)), seconds(s.median(resident)), seconds(s.median(driver)))
 	}
 	r.targets(w)
 	fmt.Fprintf(w, "\n| checkpoint | logical bytes | zero | not shared | of the logical size | the store grew by |\n|---|---|---|---|---|---|\n")
 	for _, s := range r.Shares {
-		fmt.Fprintf(w, "| %s | %d | %.1f %% | %d | %.2f %% | %d (%.2f %%) |\n", s.What, s.Logical, percent(s.Zero, s.Logical), s.Unique, percent(s.Unique, s.Logical),
+		fmt.Fprintf(w, "| %s | %d | %.1f %% | %d | %.2f %% | %d (%.2f %%) |\n", s.What, s.Logical,
+			percent(s.Zero, s.Logical), s.Unique, percent(s.Unique, s.Logical),
 			s.Grown, percent(s.Grown, s.Logical))
 	}
 	fmt.Fprintln(w)
@@ -126,7 +128,8 @@ func percent(a, b int64) float64 {
 	return 100 * float64(a) / float64(b)
 }
 
-// targets tells which of the aims were reached. The driver's own time is that of the eager restore, whose memory is all there.
+// targets tells which of the aims were reached. The driver's own time is that of the eager restore, whose memory is all
+// there.
 func (r *results) targets(w io.Writer) {
 	eager := r.find(kindEager, warm)
 	fmt.Fprintf(w, "\n| aim | wanted | measured | |\n|---|---|---|---|\n")

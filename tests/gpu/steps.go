@@ -28,7 +28,8 @@ func (b *bench) steps() []step {
 			return f(ctx)
 		}
 	}
-	restores := func(n int, kind, cache string, before func(context.Context) error, restore func(context.Context) (run, error)) func(context.Context) error {
+	restores := func(n int, kind, cache string, before func(context.Context) error,
+		restore func(context.Context) (run, error)) func(context.Context) error {
 		return need(&two, func(ctx context.Context) error {
 			if !prepared {
 				return errors.New("there is no checkpoint to restore")
@@ -85,7 +86,8 @@ func (b *bench) steps() []step {
 			if err := one.verify(ctx); err != nil {
 				return err
 			}
-			b.fact("--leave-running: dumped in %.2f s; the application goes on and gives the same answers", b.dumpTook.Seconds())
+			b.fact("--leave-running: dumped in %.2f s; the application goes on and gives the same answers",
+				b.dumpTook.Seconds())
 			return nil
 		})},
 		{"dump a second process of the model", time.Minute, need(&two, func(ctx context.Context) error {
@@ -106,18 +108,21 @@ func (b *bench) steps() []step {
 			return nil
 		})},
 		{"restores: " + kindEager, 90 * time.Second, restores(b.o.runs+1, kindEager, warm, nil, eager)},
-		{"restores: " + kindFirst + ", warm", 90 * time.Second, restores(b.o.runs+1, kindFirst, warm, func(ctx context.Context) error {
-			if err := b.mounted(ctx); err != nil {
-				return err
-			}
-			return errors.Join(clear(ctx), b.readPacks())
-		}, ours)},
-		{"restores: " + kindProfile + ", warm", 60 * time.Second, restores(b.o.runs, kindProfile, warm, func(context.Context) error { return b.readPacks() }, ours)},
+		{"restores: " + kindFirst + ", warm", 90 * time.Second,
+			restores(b.o.runs+1, kindFirst, warm, func(ctx context.Context) error {
+				if err := b.mounted(ctx); err != nil {
+					return err
+				}
+				return errors.Join(clear(ctx), b.readPacks())
+			}, ours)},
+		{"restores: " + kindProfile + ", warm", 60 * time.Second,
+			restores(b.o.runs, kindProfile, warm, func(context.Context) error { return b.readPacks() }, ours)},
 		{"restores: " + kindLazy, 90 * time.Second, restores(b.o.runs, kindLazy, warm, nil, lazy)},
 		{"dumps whose criu is killed", 90 * time.Second, need(&tree, func(ctx context.Context) error {
 			took := b.dumpTook
 			for i, part := range []float64{0.05, 0.3} {
-				if err := b.killDump(ctx, tree, fmt.Sprintf("killed-%d", i), time.Duration(part*float64(took))); err != nil {
+				if err := b.killDump(ctx, tree, fmt.Sprintf("killed-%d", i),
+					time.Duration(part*float64(took))); err != nil {
 					return err
 				}
 				if err := tree.verify(ctx); err != nil {
@@ -141,9 +146,10 @@ func (b *bench) steps() []step {
 			b.fact("a tree of %d GPU processes: CPU resume %.3f s, GPU ready %.3f s, resident %.3f s; all answer as before", tree.processes, x.Resume, x.GPU, x.Resident)
 			return tree.kill(ctx)
 		})},
-		{"restores: " + kindFirst + ", cold", 90 * time.Second, restores(b.o.runs, kindFirst, cold, func(ctx context.Context) error {
-			return errors.Join(clear(ctx), chill(ctx))
-		}, ours)},
+		{"restores: " + kindFirst + ", cold", 90 * time.Second,
+			restores(b.o.runs, kindFirst, cold, func(ctx context.Context) error {
+				return errors.Join(clear(ctx), chill(ctx))
+			}, ours)},
 		{"restores: " + kindProfile + ", cold", 90 * time.Second, restores(b.o.runs, kindProfile, cold, chill, ours)},
 		{"dump the first process again", b.o.apart + time.Minute, need(&one, func(ctx context.Context) error {
 			select {
@@ -173,9 +179,10 @@ func (b *bench) steps() []step {
 	}
 }
 
-// restoreOnce prepares, measures and clears up one restore. The first of the eager and of our own is not counted: it takes memory and loads libraries for those
-// that follow, or records what they replay.
-func (b *bench) restoreOnce(ctx context.Context, a *app, i int, kind, cache string, before func(context.Context) error, restore func(context.Context) (run, error)) error {
+// restoreOnce prepares, measures and clears up one restore. The first of the eager and of our own is not counted: it
+// takes memory and loads libraries for those that follow, or records what they replay.
+func (b *bench) restoreOnce(ctx context.Context, a *app, i int, kind, cache string, before func(context.Context) error,
+	restore func(context.Context) (run, error)) error {
 	if before != nil {
 		if err := before(ctx); err != nil {
 			return err
@@ -192,7 +199,8 @@ func (b *bench) restoreOnce(ctx context.Context, a *app, i int, kind, cache stri
 		} else {
 			b.res.add(kind, cache, x)
 		}
-		fmt.Fprintf(b.out, "%s, %s: CPU resume %s, GPU ready %s, first answer %s, resident %s, of it the driver %s%s\n", kind, cache, seconds(x.Resume), seconds(x.GPU), seconds(x.Answer),
+		fmt.Fprintf(b.out, "%s, %s: CPU resume %s, GPU ready %s, first answer %s, resident %s, of it the driver %s%s\n",
+			kind, cache, seconds(x.Resume), seconds(x.GPU), seconds(x.Answer),
 			seconds(x.Resident), seconds(x.Driver), counted)
 	}
 	kctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
@@ -240,7 +248,8 @@ func (b *bench) machine(ctx context.Context) error {
 		fmt.Fprintln(b.out, s)
 	}
 	for _, c := range [][]string{
-		{"uname", "-sr"}, {"nproc"}, {"sh", "-c", "grep -m1 'model name' /proc/cpuinfo; grep MemTotal /proc/meminfo; stat -f -c '/run is %T' /run; df -h " + b.o.work + " | tail -1"},
+		{"uname", "-sr"}, {"nproc"},
+		{"sh", "-c", "grep -m1 'model name' /proc/cpuinfo; grep MemTotal /proc/meminfo; stat -f -c '/run is %T' /run; df -h " + b.o.work + " | tail -1"},
 		{"nvidia-smi", "--query-gpu=name,driver_version,memory.total,persistence_mode", "--format=csv,noheader"},
 		{b.o.criu, "--version"}, {b.gpucrfs, "version"},
 		{b.o.python, "-c", "import torch; print('PyTorch', torch.__version__, torch.version.cuda)"},

@@ -26,21 +26,25 @@ const (
 	magicPagemap   = 0x56084025
 )
 
-// WriteCRIU writes the images of CRIU's that tell of a task: one with this pid, memory in bytes, and components of the extended CPU state in use. They are enough to be
-// looked at, not to be restored.
+// WriteCRIU writes the images of CRIU's that tell of a task: one with this pid, memory in bytes, and components of the
+// extended CPU state in use. They are enough to be looked at, not to be restored.
 func WriteCRIU(dir string, pid uint32, memory int64, xstate uint64) error {
 	alive, name := uint32(1), "gpuapp"
 	x86 := &corex86.ThreadInfoX86{Fpregs: &corex86.UserX86FpregsEntry{Xsave: &corex86.UserX86XsaveEntry{XstateBv: &xstate}}}
 	pages := uint64(memory / 4096)
 	return errors.Join(
-		write(dir, "inventory.img", magicInventory, &inventory.InventoryEntry{ImgVersion: proto.Uint32(2), DumpCriuRunId: proto.String("made"),
-			PluginsEntry: &inventory.PluginsEntry{Plugins: []string{"amdgpu_plugin"}}}),
-		write(dir, "pstree.img", magicPstree, &pstree.PstreeEntry{Pid: &pid, Ppid: proto.Uint32(0), Pgid: &pid, Sid: &pid, Threads: []uint32{pid}}),
-		write(dir, fmt.Sprintf("core-%d.img", pid), magicCore, &criucore.CoreEntry{Mtype: criucore.CoreEntry_X86_64.Enum(), ThreadInfo: x86,
-			Tc: &criucore.TaskCoreEntry{TaskState: &alive, Comm: &name}}),
+		write(dir, "inventory.img", magicInventory,
+			&inventory.InventoryEntry{ImgVersion: proto.Uint32(2), DumpCriuRunId: proto.String("made"),
+				PluginsEntry: &inventory.PluginsEntry{Plugins: []string{"amdgpu_plugin"}}}),
+		write(dir, "pstree.img", magicPstree,
+			&pstree.PstreeEntry{Pid: &pid, Ppid: proto.Uint32(0), Pgid: &pid, Sid: &pid, Threads: []uint32{pid}}),
+		write(dir, fmt.Sprintf("core-%d.img", pid), magicCore,
+			&criucore.CoreEntry{Mtype: criucore.CoreEntry_X86_64.Enum(), ThreadInfo: x86,
+				Tc: &criucore.TaskCoreEntry{TaskState: &alive, Comm: &name}}),
 		write(dir, fmt.Sprintf("mm-%d.img", pid), magicMM, &mm.MmEntry{}),
 		write(dir, fmt.Sprintf("pagemap-%d.img", pid), magicPagemap, &pagemap.PagemapHead{PagesId: proto.Uint32(1)},
-			&pagemap.PagemapEntry{Vaddr: proto.Uint64(0x10000), CompatNrPages: proto.Uint32(0), NrPages: &pages, Flags: proto.Uint32(4)}))
+			&pagemap.PagemapEntry{Vaddr: proto.Uint64(0x10000), CompatNrPages: proto.Uint32(0), NrPages: &pages,
+				Flags: proto.Uint32(4)}))
 }
 
 // write frames messages as CRIU does.

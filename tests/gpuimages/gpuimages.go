@@ -1,4 +1,5 @@
-// Package gpuimages makes the amdgpu images of a checkpoint, and the topology trees of hosts, on a machine without a GPU.
+// Package gpuimages makes the amdgpu images of a checkpoint, and the topology trees of hosts, on a machine without a
+// GPU.
 package gpuimages
 
 import (
@@ -57,7 +58,8 @@ func Host(dir string, o kfdsim.Options) (*topology.System, error) {
 
 // Process makes the image of a process that has all GPUs of a host open, these BOs, and an AQL queue on each GPU.
 func Process(pid uint32, host *topology.System, bos []BO) *imagepb.Process {
-	p := &imagepb.Process{Pid: &pid, NumOfBos: proto.Uint64(uint64(len(bos))), SharedMemSize: proto.Uint64(0), SharedMemMagic: proto.Uint32(0)}
+	p := &imagepb.Process{Pid: &pid, NumOfBos: proto.Uint64(uint64(len(bos))), SharedMemSize: proto.Uint64(0),
+		SharedMemMagic: proto.Uint32(0)}
 	priv := image.PrivData{BOs: make([]abi.KFDPrivBO, len(bos))}
 	gpus := uint32(0)
 	for _, n := range host.Nodes {
@@ -66,14 +68,16 @@ func Process(pid uint32, host *topology.System, bos []BO) *imagepb.Process {
 			gpus++
 			priv.Devices = append(priv.Devices, abi.KFDPrivDevice{})
 			priv.Queues = append(priv.Queues, image.PrivQueue{KFDPrivQueue: abi.KFDPrivQueue{
-				ObjectType: abi.KFDPrivObjectQueue, QSize: 4096, GPUID: n.GPUID, Format: abi.KFDPrivQueueFormatAQL, QID: gpus - 1, Priority: 7}})
+				ObjectType: abi.KFDPrivObjectQueue, QSize: 4096, GPUID: n.GPUID, Format: abi.KFDPrivQueueFormatAQL,
+				QID: gpus - 1, Priority: 7}})
 		}
 	}
 	p.NumOfGpus, p.NumOfCpus = &gpus, proto.Uint32(uint32(len(host.Nodes))-gpus)
 	addr := uint64(0x7f0000000000)
 	for i, b := range bos {
-		p.Bos = append(p.Bos, &imagepb.BO{Addr: proto.Uint64(addr), Size: proto.Uint64(uint64(b.Size)), Offset: proto.Uint64(0),
-			AllocFlags: &bos[i].Flags, GpuId: &host.GPUs()[b.GPU].GPUID, Handle: proto.Uint32(uint32(i + 1))})
+		p.Bos = append(p.Bos,
+			&imagepb.BO{Addr: proto.Uint64(addr), Size: proto.Uint64(uint64(b.Size)), Offset: proto.Uint64(0),
+				AllocFlags: &bos[i].Flags, GpuId: &host.GPUs()[b.GPU].GPUID, Handle: proto.Uint32(uint32(i + 1))})
 		addr += uint64(b.Size)
 	}
 	p.NumOfObjects = proto.Uint32(priv.Objects())
@@ -106,7 +110,8 @@ type File struct {
 	Body io.Reader
 }
 
-// Files gives the images of one process, id being CRIU's of the open file: first those of the BOs' contents, then the one that says where in them each lies.
+// Files gives the images of one process, id being CRIU's of the open file: first those of the BOs' contents, then the
+// one that says where in them each lies.
 func Files(id int, p *imagepb.Process, bos []BO) ([]File, error) {
 	l, err := image.ProcessLayout(id, p)
 	if err != nil {
@@ -126,7 +131,8 @@ func Files(id int, p *imagepb.Process, bos []BO) ([]File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return append(out, File{image.Name{Kind: image.ProcessFile, ID: id}.String(), int64(len(b)), bytes.NewReader(b)}), nil
+	return append(out, File{image.Name{Kind: image.ProcessFile, ID: id}.String(), int64(len(b)), bytes.NewReader(b)}),
+		nil
 }
 
 // Write writes the images of one process into a directory.

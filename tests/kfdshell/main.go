@@ -1,5 +1,5 @@
-// Command kfdshell builds the simulator, the test application and the minimal plugin into build/kfdsim, and opens a shell that has them: make kfdsim-shell. Its arguments
-// are those of kfdsim shell.
+// Command kfdshell builds the simulator, the test application and the minimal plugin into build/kfdsim, and opens a
+// shell that has them: make kfdsim-shell. Its arguments are those of kfdsim shell.
 package main
 
 import (

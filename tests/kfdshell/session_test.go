@@ -37,7 +37,8 @@ func session(t *testing.T, root string) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// TestSessionOfTheManual types the manual's session into the shell of make kfdsim-shell. Between its lines it waits, as a person would, for the application to come up.
+// TestSessionOfTheManual types the manual's session into the shell of make kfdsim-shell. Between its lines it waits, as
+// a person would, for the application to come up.
 func TestSessionOfTheManual(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	if err != nil {
@@ -96,7 +97,8 @@ set -e
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "kfdsim"), "shell")
-	cmd.Env = append(os.Environ(), "SHELL=/bin/sh", "KFDSIM_PLUGIN="+filepath.Join(bin, "plugin"), "PATH="+bin+":"+os.Getenv("PATH"))
+	cmd.Env = append(os.Environ(), "SHELL=/bin/sh", "KFDSIM_PLUGIN="+filepath.Join(bin, "plugin"),
+		"PATH="+bin+":"+os.Getenv("PATH"))
 	cmd.Stdin = strings.NewReader(script)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -134,7 +136,8 @@ func killApp(dir string) {
 	if err != nil || pid <= 1 {
 		return
 	}
-	if exe, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err == nil && strings.TrimSpace(string(exe)) == "gpuapp" {
+	if exe, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err == nil &&
+		strings.TrimSpace(string(exe)) == "gpuapp" {
 		syscall.Kill(-pid, syscall.SIGKILL)
 	}
 }

@@ -1,7 +1,9 @@
-// Package measure holds what benchmarks share: which machine this is, and how to bring its memory and its caches into a known state before something is timed.
+// Package measure holds what benchmarks share: which machine this is, and how to bring its memory and its caches into a
+// known state before something is timed.
 //
-// A virtual machine gives free memory back to its host, and getting it again is 4 to 8 times slower than clearing memory that is still there: whoever is measured first,
-// or after a pause, pays for it. Freshen makes sure that nobody does.
+// A virtual machine gives free memory back to its host, and getting it again is 4 to 8 times slower than clearing
+// memory that is still there: whoever is measured first, or after a pause, pays for it. Freshen makes sure that nobody
+// does.
 package measure
 
 import (
@@ -53,7 +55,8 @@ func Describe() (Machine, error) {
 	if err := unix.Statfs(os.TempDir(), &st); err != nil {
 		return m, err
 	}
-	names := map[int64]string{unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs", unix.TMPFS_MAGIC: "tmpfs"}
+	names := map[int64]string{unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs",
+		unix.BTRFS_SUPER_MAGIC: "btrfs", unix.TMPFS_MAGIC: "tmpfs"}
 	if m.FS = names[st.Type]; m.FS == "" {
 		m.FS = fmt.Sprintf("file system %#x", st.Type)
 	}
@@ -91,8 +94,9 @@ func Meminfo(field string) int64 {
 // Available gives the memory in bytes that can be had without swapping.
 func Available() int64 { return Meminfo("MemAvailable") }
 
-// Freshen has the kernel hand out n bytes of zeroed memory, one piece on each core at a time, and gives it back: for the next moments what is handed out comes from there
-// and not from the host. It takes no more than is available but 1 GB. It tells how long it took.
+// Freshen has the kernel hand out n bytes of zeroed memory, one piece on each core at a time, and gives it back: for
+// the next moments what is handed out comes from there and not from the host. It takes no more than is available but 1
+// GB. It tells how long it took.
 func Freshen(n int64) (time.Duration, error) {
 	const step = 64 << 20
 	n = min(n, Available()-1<<30)
@@ -107,7 +111,8 @@ func Freshen(n int64) (time.Duration, error) {
 	for range runtime.NumCPU() {
 		wg.Go(func() {
 			for i := range next {
-				held[i], errs[i] = unix.Mmap(-1, 0, step, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+				held[i], errs[i] = unix.Mmap(-1, 0, step, unix.PROT_READ|unix.PROT_WRITE,
+					unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
 			}
 		})
 	}

@@ -70,18 +70,22 @@ func startWorkload(t *testing.T, mb int) *workload.Process {
 	return p
 }
 
-// The two lines that must always work, and what is behind them: a dump into the store, the server gone and come back, a restore from the root.
+// The two lines that must always work, and what is behind them: a dump into the store, the server gone and come back, a
+// restore from the root.
 func TestCRIUDumpsAndRestores(t *testing.T) {
 	m := start(t, serveArgs{Store: newStore(t)})
 	p := startWorkload(t, 96)
 	first, second := m.draft("first"), m.draft("second")
-	runCRIU(t, filepath.Join(first, "dump.log"), "dump", "-t", strconv.Itoa(p.PID), "-D", first, "-o", "dump.log", "-v4", "--leave-running")
+	runCRIU(t, filepath.Join(first, "dump.log"), "dump", "-t", strconv.Itoa(p.PID), "-D", first, "-o", "dump.log",
+		"-v4", "--leave-running")
 	must(t, p.Verified(time.Minute))
-	runCRIU(t, filepath.Join(second, "dump.log"), "dump", "-t", strconv.Itoa(p.PID), "-D", second, "-o", "dump.log", "-v4")
+	runCRIU(t, filepath.Join(second, "dump.log"), "dump", "-t", strconv.Itoa(p.PID), "-D", second, "-o", "dump.log",
+		"-v4")
 	must(t, p.Gone(time.Minute))
 	for _, dir := range []string{first, second} {
 		wantErrno(t, os.WriteFile(filepath.Join(dir, "late.img"), nil, 0o644), 30, "the dump is not sealed: write")
-		if log, err := os.ReadFile(filepath.Join(dir, "dump.log")); err != nil || !bytes.Contains(log, []byte("Dumping finished successfully")) {
+		if log, err := os.ReadFile(filepath.Join(dir, "dump.log")); err != nil ||
+			!bytes.Contains(log, []byte("Dumping finished successfully")) {
 			t.Errorf("the log of the dump cannot be read: %v", err)
 		}
 	}
@@ -102,7 +106,8 @@ func TestCRIUDumpsAndRestores(t *testing.T) {
 func TestCRIUDumpsIntoTheRoot(t *testing.T) {
 	m := start(t, serveArgs{Store: newStore(t), New: "A"})
 	p := startWorkload(t, 32)
-	runCRIU(t, filepath.Join(m.dir, "dump.log"), "dump", "-t", strconv.Itoa(p.PID), "-D", m.dir, "-o", "dump.log", "-v4")
+	runCRIU(t, filepath.Join(m.dir, "dump.log"), "dump", "-t", strconv.Itoa(p.PID), "-D", m.dir, "-o", "dump.log",
+		"-v4")
 	must(t, p.Gone(time.Minute))
 	runCRIU(t, filepath.Join(m.dir, "restore.log"), "restore", "-D", m.dir, "-d", "-o", "restore.log", "-v4")
 	must(t, p.Verified(time.Minute))

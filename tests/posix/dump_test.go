@@ -33,14 +33,16 @@ func writeAll(t *testing.T, fd int, data []byte) {
 	}
 }
 
-// Images are made O_WRONLY|O_CREAT|O_TRUNC below a directory handle and written front to back; those of plugins without O_TRUNC; pages-N is O_RDWR
-// with --auto-dedup. A second dump into the same draft starts every file anew.
+// Images are made O_WRONLY|O_CREAT|O_TRUNC below a directory handle and written front to back; those of plugins without
+// O_TRUNC; pages-N is O_RDWR with --auto-dedup. A second dump into the same draft starts every file anew.
 func TestDumpOpensAndWritesImages(t *testing.T) {
 	m := start(t, serveArgs{Store: newStore(t)})
 	dir := m.draft("A")
 	fd := m.opendir(dir)
-	files := map[string][]byte{"inventory.img": noise(1, 41), "core-1.img": noise(2, 4096), "amdgpu-kfd-1.img": noise(3, 300_000), "pages-1.img": noise(4, 3<<20+5)}
-	flags := map[string]int{"amdgpu-kfd-1.img": unix.O_WRONLY | unix.O_CREAT, "pages-1.img": unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC}
+	files := map[string][]byte{"inventory.img": noise(1, 41), "core-1.img": noise(2, 4096),
+		"amdgpu-kfd-1.img": noise(3, 300_000), "pages-1.img": noise(4, 3<<20+5)}
+	flags := map[string]int{"amdgpu-kfd-1.img": unix.O_WRONLY | unix.O_CREAT,
+		"pages-1.img": unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC}
 	for round := range 2 {
 		for name, data := range files {
 			how, ok := flags[name]
@@ -110,7 +112,8 @@ func TestDumpSplicesPages(t *testing.T) {
 	}
 }
 
-// The log is opened O_APPEND, 0600, and written in small pieces by criu, its children and the parasite at once. It is no part of the checkpoint.
+// The log is opened O_APPEND, 0600, and written in small pieces by criu, its children and the parasite at once. It is
+// no part of the checkpoint.
 func TestDumpLogsFromSeveralProcesses(t *testing.T) {
 	m := start(t, serveArgs{Store: newStore(t)})
 	dir := m.draft("A")
@@ -120,7 +123,8 @@ func TestDumpLogsFromSeveralProcesses(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 4 {
 			wg.Go(func() {
-				cmd := exec.Command("sh", "-c", `i=0; while [ $i -lt 450 ]; do echo "(00.012345) page-xfer: a line of a log as criu writes it"; i=$((i+1)); done`)
+				cmd := exec.Command("sh", "-c",
+					`i=0; while [ $i -lt 450 ]; do echo "(00.012345) page-xfer: a line of a log as criu writes it"; i=$((i+1)); done`)
 				cmd.Stdout = f
 				if err := cmd.Run(); err != nil {
 					t.Error(err)
@@ -131,7 +135,9 @@ func TestDumpLogsFromSeveralProcesses(t *testing.T) {
 		must(t, f.Close())
 		text, err := os.ReadFile(filepath.Join(dir, name))
 		must(t, err)
-		if lines := bytes.Count(text, []byte("(00.012345) page-xfer: a line of a log as criu writes it\n")); lines != 1800 || len(text) != lines*57 {
+		if lines := bytes.Count(text,
+			[]byte("(00.012345) page-xfer: a line of a log as criu writes it\n")); lines != 1800 ||
+			len(text) != lines*57 {
 			t.Errorf("%s has %d whole lines in %d bytes, want 1800", name, lines, len(text))
 		}
 	}
@@ -222,11 +228,13 @@ func TestIncrementalDumpLinksItsParent(t *testing.T) {
 	}
 }
 
-// Sockets and pidfiles are made wherever the work directory is: --stream in the image directory, lazy-pages.socket in the work directory.
+// Sockets and pidfiles are made wherever the work directory is: --stream in the image directory, lazy-pages.socket in
+// the work directory.
 func TestSocketsAnywhere(t *testing.T) {
 	m := start(t, serveArgs{Store: newStore(t)})
 	m.sealed("A", map[string][]byte{"x.img": {1}})
-	for _, dir := range []string{m.dir, filepath.Join(m.dir, ".checkpoints", "A"), m.draft("B"), filepath.Join(m.dir, ".checkpoints")} {
+	for _, dir := range []string{m.dir, filepath.Join(m.dir, ".checkpoints", "A"), m.draft("B"),
+		filepath.Join(m.dir, ".checkpoints")} {
 		for _, name := range []string{"lazy-pages.socket", "streamer-serve.sock", "any"} {
 			p := filepath.Join(dir, name)
 			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: p})
@@ -246,11 +254,13 @@ func TestSocketsAnywhere(t *testing.T) {
 		must(t, f.Close())
 		wantFile(t, filepath.Join(dir, "criu.pid"), fmt.Append(nil, os.Getpid()))
 	}
-	wantErrno(t, unix.Mknod(filepath.Join(m.dir, "null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))), unix.EPERM, "device node")
+	wantErrno(t, unix.Mknod(filepath.Join(m.dir, "null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))), unix.EPERM,
+		"device node")
 	must(t, os.WriteFile(filepath.Join(m.dir, ".checkpoints", "B", "inventory.img"), []byte{1}, 0o644))
 }
 
-// CRIU closing stats-dump, its last act in a dump, seals; copying an old image directory, which closes a file of that name in the middle, does not.
+// CRIU closing stats-dump, its last act in a dump, seals; copying an old image directory, which closes a file of that
+// name in the middle, does not.
 func TestClosingStatsDumpSeals(t *testing.T) {
 	m := start(t, serveArgs{Store: newStore(t)})
 	dir := m.draft("A")
@@ -265,7 +275,8 @@ func TestClosingStatsDumpSeals(t *testing.T) {
 	must(t, os.WriteFile(criu, []byte("#!/bin/sh\nprintf statistics >\"$1/stats-dump\"\n"), 0o755))
 	run(t, criu, dir)
 	wantErrno(t, os.WriteFile(filepath.Join(dir, "late.img"), nil, 0o644), unix.EROFS, "write after the dump")
-	for name, want := range map[string]string{"inventory.img": "inventory.img", "stats-dump": "statistics", "tty-info.img": "tty-info.img"} {
+	for name, want := range map[string]string{"inventory.img": "inventory.img", "stats-dump": "statistics",
+		"tty-info.img": "tty-info.img"} {
 		wantFile(t, filepath.Join(m.dir, name), []byte(want))
 	}
 	must(t, os.WriteFile(filepath.Join(dir, "dump.log"), []byte("log"), 0o600))

@@ -20,8 +20,9 @@ const (
 	pePresent = 4
 )
 
-// makeIncremental writes into child what an incremental dump of process pid would hold next to the full dump in full, if half of each run of pages
-// had not changed: those pages are marked PARENT and left out. It gives the bytes left out.
+// makeIncremental writes into child what an incremental dump of process pid would hold next to the full dump in full,
+// if half of each run of pages had not changed: those pages are marked PARENT and left out. It gives the bytes left
+// out.
 func makeIncremental(t *testing.T, full, child string, pid int) (saved int) {
 	t.Helper()
 	pm := fmt.Sprintf("pagemap-%d.img", pid)
@@ -120,8 +121,8 @@ func TestCRIURestoresIncrementalDump(t *testing.T) {
 	must(t, p.Gone(time.Minute))
 }
 
-// criu makes the parent link itself and dumps against it. A kernel that does not track changed pages lets it dump against a parent without this
-// process only, which is enough for the link.
+// criu makes the parent link itself and dumps against it. A kernel that does not track changed pages lets it dump
+// against a parent without this process only, which is enough for the link.
 func TestCRIUDumpLinksItsParent(t *testing.T) {
 	m := start(t, serveArgs{Store: newStore(t)})
 	m.sealed("base", map[string][]byte{"inventory.img": {1}})

@@ -12,11 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLogTakesLinesWithoutTheServer writes lines of a log while the server stands still: no line waits for a round trip to it. Readers see each at once.
+// TestLogTakesLinesWithoutTheServer writes lines of a log while the server stands still: no line waits for a round trip
+// to it. Readers see each at once.
 func TestLogTakesLinesWithoutTheServer(t *testing.T) {
 	m := start(t, serveArgs{Store: newStore(t)})
 	dir := m.draft("A")
-	log := openat(t, m.opendir(dir), "dump.log", unix.O_CREAT|unix.O_TRUNC|unix.O_WRONLY|unix.O_APPEND|unix.O_CLOEXEC, 0o600)
+	log := openat(t, m.opendir(dir), "dump.log", unix.O_CREAT|unix.O_TRUNC|unix.O_WRONLY|unix.O_APPEND|unix.O_CLOEXEC,
+		0o600)
 	reader := openat(t, m.opendir(dir), "dump.log", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	var want bytes.Buffer
 	line := func(i int) []byte {
@@ -66,7 +68,8 @@ func TestLogTakesLinesWithoutTheServer(t *testing.T) {
 	wantFile(t, filepath.Join(dir, "dump.log"), want.Bytes())
 }
 
-// TestLogIsAFile does to a log what is done to files: it is appended to by several, cut, extended, punched, mapped, timed, renamed, linked and unlinked while open.
+// TestLogIsAFile does to a log what is done to files: it is appended to by several, cut, extended, punched, mapped,
+// timed, renamed, linked and unlinked while open.
 func TestLogIsAFile(t *testing.T) {
 	m := start(t, serveArgs{Store: newStore(t)})
 	dir := m.draft("A")
@@ -104,7 +107,8 @@ func TestLogIsAFile(t *testing.T) {
 	fi, err := os.Stat(p)
 	must(t, err)
 	if !fi.ModTime().Equal(when) || fi.Size() != int64(len(want)) || fi.Mode().Perm() != 0o640 {
-		t.Errorf("the log is %v, %d bytes, of %v; want %d bytes of %v", fi.Mode(), fi.Size(), fi.ModTime(), len(want), when)
+		t.Errorf("the log is %v, %d bytes, of %v; want %d bytes of %v", fi.Mode(), fi.Size(), fi.ModTime(), len(want),
+			when)
 	}
 	_, err = unix.Pwrite(fd, []byte("later"), 0)
 	must(t, err)

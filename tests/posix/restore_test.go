@@ -12,8 +12,8 @@ import (
 	"github.com/gpucr/gpucr-fs/fs"
 )
 
-// Private pages come by one preadv over everything, up to 1,024 iovecs, straight into the memory they belong to. A short answer is repeated from
-// where it ended, as the restorer does.
+// Private pages come by one preadv over everything, up to 1,024 iovecs, straight into the memory they belong to. A
+// short answer is repeated from where it ended, as the restorer does.
 func TestRestoreReadsPagesByPreadv(t *testing.T) {
 	m := start(t, serveArgs{Store: newStore(t)})
 	data := noise(1, 40<<20)
@@ -73,7 +73,8 @@ func TestRestoreReadsSmallImages(t *testing.T) {
 	wantErrno(t, err, unix.ENOENT, "an image that is not there")
 }
 
-// A damaged chunk is EIO and stays EIO. An end of file before the end makes CRIU's restorer spin for ever, so the size must not shrink either.
+// A damaged chunk is EIO and stays EIO. An end of file before the end makes CRIU's restorer spin for ever, so the size
+// must not shrink either.
 func TestDamageIsAnErrorNeverAnEnd(t *testing.T) {
 	m := start(t, serveArgs{Store: newStore(t)})
 	data := noise(1, 24<<20)
@@ -115,7 +116,8 @@ func TestDamageIsAnErrorNeverAnEnd(t *testing.T) {
 			t.Fatalf("%d bytes were read, past the damage or wrong", off)
 		}
 		tail := make([]byte, 1<<20)
-		if n, err := unix.Pread(img, tail, 20<<20); n != len(tail) || err != nil || !bytes.Equal(tail, data[20<<20:21<<20]) {
+		if n, err := unix.Pread(img, tail, 20<<20); n != len(tail) || err != nil ||
+			!bytes.Equal(tail, data[20<<20:21<<20]) {
 			t.Errorf("sound bytes behind the damage: %d, %v", n, err)
 		}
 		var st unix.Stat_t
@@ -139,7 +141,8 @@ func TestHolePunchingOfSealedContentIsRefused(t *testing.T) {
 	must(t, unix.Fallocate(img, unix.FALLOC_FL_KEEP_SIZE|unix.FALLOC_FL_PUNCH_HOLE, 4096, 8192))
 	clear(data[4096 : 4096+8192])
 	m.seal("A")
-	wantErrno(t, unix.Fallocate(img, unix.FALLOC_FL_KEEP_SIZE|unix.FALLOC_FL_PUNCH_HOLE, 0, 4096), unix.EROFS, "punch through a handle from before")
+	wantErrno(t, unix.Fallocate(img, unix.FALLOC_FL_KEEP_SIZE|unix.FALLOC_FL_PUNCH_HOLE, 0, 4096), unix.EROFS,
+		"punch through a handle from before")
 	_, err := unix.Pwrite(img, []byte("x"), 0)
 	wantErrno(t, err, unix.EROFS, "write through a handle from before")
 	unix.Close(img)
@@ -150,7 +153,8 @@ func TestHolePunchingOfSealedContentIsRefused(t *testing.T) {
 	wantFile(t, filepath.Join(dir, "pages-1.img"), data)
 }
 
-// A restore writes its log, statistics and pidfile into the image directory, over those that an earlier one left in an imported checkpoint.
+// A restore writes its log, statistics and pidfile into the image directory, over those that an earlier one left in an
+// imported checkpoint.
 func TestRestoreWritesBesideSealedImages(t *testing.T) {
 	m := start(t, serveArgs{Store: newStore(t)})
 	dir := m.draft("A")
@@ -250,7 +254,8 @@ func TestStatfs(t *testing.T) {
 	}
 }
 
-// A killed server leaves a stale mount, which the next one clears; a live one is not mounted over; what was sealed is there.
+// A killed server leaves a stale mount, which the next one clears; a live one is not mounted over; what was sealed is
+// there.
 func TestKilledServer(t *testing.T) {
 	m := start(t, serveArgs{Store: newStore(t)})
 	m.sealed("A", map[string][]byte{"pages-1.img": noise(1, 100_000)})
@@ -267,7 +272,8 @@ func TestKilledServer(t *testing.T) {
 	wantErrno(t, err, unix.ENOTCONN, "the mount of a killed server")
 	m = start(t, serveArgs{Store: m.store, Dir: dir})
 	wantFile(t, filepath.Join(dir, "pages-1.img"), noise(1, 100_000))
-	wantErrno(t, os.Mkdir(filepath.Join(dir, ".checkpoints", "B"), 0o755), unix.EEXIST, "draft of an incomplete one's name")
+	wantErrno(t, os.Mkdir(filepath.Join(dir, ".checkpoints", "B"), 0o755), unix.EEXIST,
+		"draft of an incomplete one's name")
 	m.stop()
 	if _, err := os.Stat(dir); err != nil {
 		t.Error(err)

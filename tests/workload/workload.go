@@ -1,5 +1,6 @@
-// Package workload builds, starts and watches the process that tests and benchmarks checkpoint: threads, a child, and memory of a chosen
-// make-up whose every byte the process itself keeps verifying. See src/workload.c for what it does and what its status means.
+// Package workload builds, starts and watches the process that tests and benchmarks checkpoint: threads, a child, and
+// memory of a chosen make-up whose every byte the process itself keeps verifying. See src/workload.c for what it does
+// and what its status means.
 package workload
 
 import (
@@ -27,7 +28,8 @@ func Build(dir string) (string, error) {
 	if err := os.WriteFile(src, source, 0o600); err != nil {
 		return "", err
 	}
-	out, err := exec.Command("cc", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread", "-o", bin, src, "-lm").CombinedOutput()
+	out, err := exec.Command("cc", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread", "-o", bin, src,
+		"-lm").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("compile the workload: %w\n%s", err, out)
 	}
@@ -38,11 +40,12 @@ func Build(dir string) (string, error) {
 type Process struct {
 	PID    int
 	status string
-	exited chan struct{} // closed when the process that Start started has ended and was reaped; restored ones have other parents
+	// closed when the process that Start started has ended and was reaped; restored ones have other parents
+	exited chan struct{}
 }
 
-// Start runs the program at bin, detached from the terminal, with its status in dir; args are further flags of src/workload.c. It returns
-// when all memory is filled and verified once.
+// Start runs the program at bin, detached from the terminal, with its status in dir; args are further flags of
+// src/workload.c. It returns when all memory is filled and verified once.
 func Start(bin, dir string, args ...string) (*Process, error) {
 	log, err := os.Create(filepath.Join(dir, "workload.log"))
 	if err != nil {
@@ -96,7 +99,8 @@ func (p *Process) Status() (Status, error) {
 		return s, errors.New("no status yet")
 	}
 	var ticks int64
-	if _, err := fmt.Sscanf("passes="+rest, "passes=%d child_passes=%d ticks=%d bytes=%d", &s.Passes, &s.ChildPasses, &ticks, &s.Bytes); err != nil {
+	if _, err := fmt.Sscanf("passes="+rest, "passes=%d child_passes=%d ticks=%d bytes=%d", &s.Passes, &s.ChildPasses,
+		&ticks, &s.Bytes); err != nil {
 		return s, fmt.Errorf("status %q: %w", s.Text, err)
 	}
 	s.OK = strings.TrimSpace(verdict) == "ok"
@@ -113,8 +117,8 @@ func (p *Process) Blank() error {
 	return errors.Join(err, f.Close())
 }
 
-// Verified waits until parent and child have each verified all of their memory at least once from now on, and gives an error when either
-// finds damage or does not get that far within the time.
+// Verified waits until parent and child have each verified all of their memory at least once from now on, and gives an
+// error when either finds damage or does not get that far within the time.
 func (p *Process) Verified(timeout time.Duration) error {
 	if err := p.Blank(); err != nil {
 		return err
@@ -155,8 +159,9 @@ func (p *Process) Kill() error {
 	return p.Gone(30 * time.Second)
 }
 
-// Gone waits until the process and its child are reaped, as after a dump that ends them. A restored process, and any child, is for init to
-// reap. Process and group have the same number, and it is not free for a restore before both are gone.
+// Gone waits until the process and its child are reaped, as after a dump that ends them. A restored process, and any
+// child, is for init to reap. Process and group have the same number, and it is not free for a restore before both are
+// gone.
 func (p *Process) Gone(timeout time.Duration) error {
 	late := time.After(timeout)
 	select {

@@ -40,7 +40,8 @@ func TestVerifiesItself(t *testing.T) {
 	}
 }
 
-// The tests that lean on the workload are worth nothing if it overlooks damage: change one byte of its memory from outside.
+// The tests that lean on the workload are worth nothing if it overlooks damage: change one byte of its memory from
+// outside.
 func TestFindsDamage(t *testing.T) {
 	for _, kind := range []string{"weights", "bf16", "zero", "heap"} {
 		t.Run(kind, func(t *testing.T) {
@@ -77,14 +78,16 @@ func TestFindsDamage(t *testing.T) {
 			}
 			var block int64
 			var where string
-			if _, scan := fmt.Sscanf(err.Error(), "corrupt at %v in %s", &block, &where); scan != nil || where != kind || at < block || at >= block+1<<20 {
+			if _, scan := fmt.Sscanf(err.Error(), "corrupt at %v in %s", &block, &where); scan != nil ||
+				where != kind || at < block || at >= block+1<<20 {
 				t.Errorf("got %v, want corrupt in %s at the MiB that holds %#x", err, kind, at)
 			}
 		})
 	}
 }
 
-// largestMapping finds where the workload's memory lies; its table of sums may lie before it in the same mapping, and is far smaller than 5 MiB.
+// largestMapping finds where the workload's memory lies; its table of sums may lie before it in the same mapping, and
+// is far smaller than 5 MiB.
 func largestMapping(pid int) (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
@@ -105,7 +108,8 @@ func TestStartReportsFailure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Start(bin, t.TempDir(), "--mem", "none"); err == nil || !strings.Contains(err.Error(), "bad number none") {
+	if _, err := Start(bin, t.TempDir(), "--mem", "none"); err == nil ||
+		!strings.Contains(err.Error(), "bad number none") {
 		t.Errorf("got %v, want the program's own message", err)
 	}
 }

@@ -1,9 +1,10 @@
-// Command zdtm runs CRIU's own test suite on a mount of a store, beside a plain directory in the same run, and tells which tests pass in one place and not in the
-// other.
+// Command zdtm runs CRIU's own test suite on a mount of a store, beside a plain directory in the same run, and tells
+// which tests pass in one place and not in the other.
 //
-// Nothing of the suite is part of this module: -src is a source tree of CRIU in which whoever runs this has built the suite (make, make -C test/zdtm). Its driver,
-// zdtm.py, runs as it is. All that differs is the program it is given as criu: this one, under that name, see wrapper.go. It puts the image directory of each dump into
-// the mount, leaves a link to it where the driver made its own, and runs criu, or gpucr-fs in place of what the mode replaces.
+// Nothing of the suite is part of this module: -src is a source tree of CRIU in which whoever runs this has built the
+// suite (make, make -C test/zdtm). Its driver, zdtm.py, runs as it is. All that differs is the program it is given as
+// criu: this one, under that name, see wrapper.go. It puts the image directory of each dump into the mount, leaves a
+// link to it where the driver made its own, and runs criu, or gpucr-fs in place of what the mode replaces.
 //
 // The modes:
 //
@@ -12,8 +13,9 @@
 //	restore   criu dump, gpucr-fs restore --wait; plain: criu restore
 //	userns    as host, each test in a user namespace (and mount, pid, net namespaces) of its own
 //
-// Every mode runs in parts, plain directory and mount in turns. A test that passes in the plain directory and fails in the mount runs again, in both; it counts when that
-// happens each time. The exit code is 1 when a test counts, or when the mount takes more than -ratio times as long.
+// Every mode runs in parts, plain directory and mount in turns. A test that passes in the plain directory and fails in
+// the mount runs again, in both; it counts when that happens each time. The exit code is 1 when a test counts, or when
+// the mount takes more than -ratio times as long.
 package main
 
 import (
@@ -63,7 +65,8 @@ func parse(args []string) (options, error) {
 	f := flag.NewFlagSet("zdtm", flag.ContinueOnError)
 	which := f.String("modes", "host,lazy,restore,userns", "what to run")
 	f.StringVar(&o.src, "src", "", "source tree of CRIU with the suite built in it")
-	f.StringVar(&o.out, "out", "", "folder for store, mount and logs, on the file system to compare with (default: a new one in -src)")
+	f.StringVar(&o.out, "out", "",
+		"folder for store, mount and logs, on the file system to compare with (default: a new one in -src)")
 	f.StringVar(&o.tests, "tests", ".*", "regular expression of the tests to run, as zdtm/static/env00")
 	f.StringVar(&o.exclude, "exclude", "", "regular expression of tests to leave out")
 	f.IntVar(&o.parts, "parts", 8, "parts that take turns; at most the number of tests")
@@ -183,7 +186,8 @@ func (r *runner) mode(ctx context.Context, m mode, plainRuns map[string]*tally) 
 	if _, err := p.Run(ctx, "init", store); err != nil {
 		return nil, err
 	}
-	if _, err := p.Run(ctx, append([]string{"mount", "--allow-other", store, mnt}, strings.Fields(r.flags)...)...); err != nil {
+	if _, err := p.Run(ctx,
+		append([]string{"mount", "--allow-other", store, mnt}, strings.Fields(r.flags)...)...); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -200,7 +204,8 @@ func (r *runner) mode(ctx context.Context, m mode, plainRuns map[string]*tally) 
 	}
 	mount := newTally()
 	for part := range r.parts {
-		sel := []string{"-T", r.tests, "--test-shard-count", fmt.Sprint(r.parts), "--test-shard-index", fmt.Sprint(part)}
+		sel := []string{"-T", r.tests, "--test-shard-count", fmt.Sprint(r.parts), "--test-shard-index",
+			fmt.Sprint(part)}
 		if !shared {
 			if err := r.zdtm(ctx, m, there, plain, sel); err != nil {
 				return nil, err
@@ -219,7 +224,8 @@ func (r *runner) mode(ctx context.Context, m mode, plainRuns map[string]*tally) 
 			break
 		}
 		p2, m2 := newTally(), newTally()
-		if err := errors.Join(r.zdtm(ctx, m, there, p2, named(only)), r.zdtm(ctx, m, here, m2, named(only))); err != nil {
+		if err := errors.Join(r.zdtm(ctx, m, there, p2, named(only)),
+			r.zdtm(ctx, m, here, m2, named(only))); err != nil {
 			return nil, err
 		}
 		only = m2.worse(p2)

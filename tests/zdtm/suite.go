@@ -32,9 +32,11 @@ func checkSuite(ctx context.Context, src string) error {
 			return fmt.Errorf("%w; %s", err, how)
 		}
 	}
-	if out, err := exec.CommandContext(ctx, "python3", "-c", "import yaml, google.protobuf").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "python3", "-c",
+		"import yaml, google.protobuf").CombinedOutput(); err != nil {
 		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-		return fmt.Errorf("python3: %s; the suite's driver needs Debian's python3-yaml and python3-protobuf", lines[len(lines)-1])
+		return fmt.Errorf("python3: %s; the suite's driver needs Debian's python3-yaml and python3-protobuf",
+			lines[len(lines)-1])
 	}
 	return nil
 }
@@ -139,7 +141,8 @@ func (r *runner) zdtm(ctx context.Context, m mode, p place, t *tally, which []st
 		return err
 	}
 	defer log.Close()
-	args := []string{"zdtm.py", "run", "-f", m.flavor, "--keep-going", "--keep-img", "never", "--ignore-taint", "--criu-bin", filepath.Join(p.dir, wrapperName), "--pycriu-search-path", "../lib"}
+	args := []string{"zdtm.py", "run", "-f", m.flavor, "--keep-going", "--keep-img", "never", "--ignore-taint",
+		"--criu-bin", filepath.Join(p.dir, wrapperName), "--pycriu-search-path", "../lib"}
 	args = append(append(args, m.args...), which...)
 	if r.exclude != "" {
 		args = append(args, "-x", r.exclude)

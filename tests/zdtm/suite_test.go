@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// What the driver prints of tests that pass, fail, are left out, die without a word, and fail after they have passed in another flavor.
+// What the driver prints of tests that pass, fail, are left out, die without a word, and fail after they have passed in
+// another flavor.
 const output = `=== Run 1/5 ===------------- zdtm/static/a
 ========================== Run zdtm/static/a in h ==========================
 ========================= Test zdtm/static/a PASS ==========================
@@ -31,8 +32,10 @@ func TestTally(t *testing.T) {
 	if mount.passed() != 1 || len(mount.results) != 4 || !mount.results["zdtm/static/a"].passed {
 		t.Errorf("%s: %v", mount, mount.results)
 	}
-	other := strings.ReplaceAll(output, "=== Run 3/5 =========------- zdtm/static/b\n", "=== Run 3/5 =========------- zdtm/static/b\n==== Test zdtm/static/b PASS ====\n")
-	other = strings.ReplaceAll(strings.ReplaceAll(other, " * zdtm/static/b(h)\n", ""), " * zdtm/static/twice(uns)\n", "")
+	other := strings.ReplaceAll(output, "=== Run 3/5 =========------- zdtm/static/b\n",
+		"=== Run 3/5 =========------- zdtm/static/b\n==== Test zdtm/static/b PASS ====\n")
+	other = strings.ReplaceAll(strings.ReplaceAll(other, " * zdtm/static/b(h)\n", ""), " * zdtm/static/twice(uns)\n",
+		"")
 	if err := plain.follow(strings.NewReader(other), io.Discard); err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +48,8 @@ func TestTally(t *testing.T) {
 }
 
 func TestArguments(t *testing.T) {
-	args := []string{"--log-file", "dump.log", "--images-dir", "dump/zdtm/static/a/5/1", "--no-default-config", "--tree", "5"}
+	args := []string{"--log-file", "dump.log", "--images-dir", "dump/zdtm/static/a/5/1", "--no-default-config",
+		"--tree", "5"}
 	if got := value(args, "--images-dir"); got != "dump/zdtm/static/a/5/1" {
 		t.Error(got)
 	}

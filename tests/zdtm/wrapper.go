@@ -17,7 +17,8 @@ import (
 // wrapperName is the name under which this program stands in for criu.
 const wrapperName = "criu"
 
-// wrapping says what stands in for criu. It lies, as JSON, beside the link through which this program is started as criu: an environment would reach the tests.
+// wrapping says what stands in for criu. It lies, as JSON, beside the link through which this program is started as
+// criu: an environment would reach the tests.
 type wrapping struct {
 	CRIU  string // the real one
 	GPUCR string // gpucr-fs; "" leaves everything to criu
@@ -86,7 +87,8 @@ func wrapped(args []string) error {
 	return become(w.CRIU, append([]string{action}, rest...))
 }
 
-// settleYard makes the one path absolute that a test gives relative to the image directory: the mount is at another depth.
+// settleYard makes the one path absolute that a test gives relative to the image directory: the mount is at another
+// depth.
 func settleYard(args []string) error {
 	i := slices.Index(args, "--cgroup-yard")
 	if i < 0 || i+1 == len(args) || filepath.IsAbs(args[i+1]) {
@@ -102,12 +104,14 @@ func become(program string, args []string) error {
 	return os.NewSyscallError("execve "+program, unix.Exec(program, append([]string{program}, args...), os.Environ()))
 }
 
-// redirect makes a checkpoint and puts a link to it where the driver has made a folder for images. What is in that already moves along.
+// redirect makes a checkpoint and puts a link to it where the driver has made a folder for images. What is in that
+// already moves along.
 func (w *wrapping) redirect(images string) error {
 	if images == "" {
 		return errors.New("criu got no --images-dir")
 	}
-	name := strings.ReplaceAll(strings.TrimPrefix(filepath.Clean(images), "dump/zdtm/"), "/", "-") + "-" + strconv.FormatInt(time.Now().UnixNano(), 36)
+	name := strings.ReplaceAll(strings.TrimPrefix(filepath.Clean(images), "dump/zdtm/"), "/", "-") + "-" +
+		strconv.FormatInt(time.Now().UnixNano(), 36)
 	dir := filepath.Join(w.Mount, ".checkpoints", name)
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
@@ -152,7 +156,8 @@ func (w *wrapping) restore(args []string) error {
 	log := value(args, "--log-file")
 	rest := without(without(args, "--images-dir", images), "--log-file", log)
 	rest = append(without(rest, "--no-default-config"), "--log-file", filepath.Join(dir, log))
-	return become(w.GPUCR, append([]string{"restore", "--criu", w.CRIU, "--wait", w.Store, filepath.Base(dir), "--"}, rest...))
+	return become(w.GPUCR, append([]string{"restore", "--criu", w.CRIU, "--wait", w.Store, filepath.Base(dir), "--"},
+		rest...))
 }
 
 // value gives what follows an option, "" without it.

@@ -241,7 +241,8 @@ func (d *dump) process(ctx context.Context, k *kfdDump) (string, error) {
 		return "", err
 	}
 	took := time.Since(began)
-	return fmt.Sprintf("process %d: %d buffer objects, %s of VRAM and GTT written in %.2f s", msg.GetPid(), len(msg.Bos),
+	return fmt.Sprintf("process %d: %d buffer objects, %s of VRAM and GTT written in %.2f s", msg.GetPid(),
+		len(msg.Bos),
 		humanize.IBytes(total), took.Seconds()), nil
 }
 

@@ -31,8 +31,10 @@ func (d *dump) gemHandles(msg *imagepb.Process, plan server.Plan) error {
 			d.nodes[name] = node
 		}
 		args := abi.DRMPrimeArgs{FD: int32(bo.Dmabuf.Fd())}
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, node.Fd(), uintptr(abi.DRMIocPrimeFDToHandle), uintptr(unsafe.Pointer(&args))); errno != 0 {
-			return fmt.Errorf("%s: handle of buffer object %d: %v: %w", name, bo.Index, abi.DRMIocPrimeFDToHandle, errno)
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, node.Fd(), uintptr(abi.DRMIocPrimeFDToHandle),
+			uintptr(unsafe.Pointer(&args))); errno != 0 {
+			return fmt.Errorf("%s: handle of buffer object %d: %v: %w", name, bo.Index, abi.DRMIocPrimeFDToHandle,
+				errno)
 		}
 		msg.Bos[bo.Index].Handle = proto.Uint32(args.Handle)
 	}

@@ -30,8 +30,9 @@ func processMessage(k *kfdDump, sys *topology.System) (msg *imagepb.Process, act
 		actual[d.UserGPUID], user[d.ActualGPUID] = d.ActualGPUID, d.UserGPUID
 	}
 	msg = &imagepb.Process{
-		Pid: proto.Uint32(k.msg.PID), NumOfGpus: proto.Uint32(k.msg.NumDevices), NumOfObjects: proto.Uint32(k.msg.NumObjects),
-		NumOfBos: proto.Uint64(uint64(len(bos))), PrivData: slices.Clone(priv),
+		Pid: proto.Uint32(k.msg.PID), NumOfGpus: proto.Uint32(k.msg.NumDevices),
+		NumOfObjects: proto.Uint32(k.msg.NumObjects),
+		NumOfBos:     proto.Uint64(uint64(len(bos))), PrivData: slices.Clone(priv),
 	}
 	size, magic, err := thunkMemory()
 	if err != nil {
@@ -47,8 +48,10 @@ func processMessage(k *kfdDump, sys *topology.System) (msg *imagepb.Process, act
 		}
 		d := deviceMessage(n, user[n.GPUID])
 		for _, l := range n.Links {
-			if i := slices.IndexFunc(sys.Nodes, func(to *topology.Node) bool { return to.ID == l.To }); i >= 0 && member(sys.Nodes[i]) {
-				d.Links = append(d.Links, &imagepb.Link{Type: proto.Uint32(uint32(l.Type)), NodeToId: proto.Uint32(l.To)})
+			if i := slices.IndexFunc(sys.Nodes, func(to *topology.Node) bool { return to.ID == l.To }); i >= 0 &&
+				member(sys.Nodes[i]) {
+				d.Links = append(d.Links,
+					&imagepb.Link{Type: proto.Uint32(uint32(l.Type)), NodeToId: proto.Uint32(l.To)})
 			}
 		}
 		msg.Devices = append(msg.Devices, d)
@@ -107,7 +110,8 @@ func (p plan) close() {
 
 // makePlan joins the BOs that have contents with their dma-bufs. minor gives the
 // render node, on this machine, of a GPU that the process knows.
-func makePlan(msg *imagepb.Process, layout *image.Layout, dmabufs []*os.File, minor func(gpu uint32) uint32) (_ plan, err error) {
+func makePlan(msg *imagepb.Process, layout *image.Layout, dmabufs []*os.File, minor func(gpu uint32) uint32) (_ plan,
+	err error) {
 	var p plan
 	defer func() {
 		if err != nil {

@@ -25,7 +25,8 @@ import (
 type Filler func(ctx context.Context, images string, plan server.Plan, opts server.Options) (server.Report, error)
 
 // FillFromDirectory fills from the files of a directory, whatever it is.
-func FillFromDirectory(ctx context.Context, images string, plan server.Plan, opts server.Options) (server.Report, error) {
+func FillFromDirectory(ctx context.Context, images string, plan server.Plan, opts server.Options) (server.Report,
+	error) {
 	return server.Fill(ctx, server.Dir(images), plan, opts)
 }
 
@@ -157,7 +158,8 @@ func reply(c *wire.Conn, m *wire.Message, text string, err error) error {
 	if err != nil {
 		m.Status = -int32(unix.EIO)
 		var errno unix.Errno
-		if errors.As(err, &errno) && (errno == unix.ENOENT || errno == unix.ENOTSUP) && (errors.Is(err, errNoFile) || errors.Is(err, errNotOurs)) {
+		if errors.As(err, &errno) && (errno == unix.ENOENT || errno == unix.ENOTSUP) &&
+			(errors.Is(err, errNoFile) || errors.Is(err, errNotOurs)) {
 			m.Status = -int32(errno)
 		}
 		m.SetText(err.Error())
@@ -192,7 +194,8 @@ func working(c *wire.Conn) (stop func()) {
 
 // stalled cancels ctx when progress has not been told for the limit. What comes
 // when all is in place, reading back, tells of no progress and is not watched.
-func stalled(ctx context.Context, limit time.Duration) (watched context.Context, progress func(done, total uint64), stop func()) {
+func stalled(ctx context.Context, limit time.Duration) (watched context.Context, progress func(done, total uint64),
+	stop func()) {
 	watched, cancel := context.WithCancelCause(ctx)
 	var last atomic.Uint64
 	var moved, complete atomic.Bool

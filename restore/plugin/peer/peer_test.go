@@ -186,7 +186,8 @@ func TestRestoreBuffers(t *testing.T) {
 		var gpus []kfd.GPUPair
 		for i, d := range p.Message.Devices {
 			if d.GetGpuId() != 0 {
-				gpus = append(gpus, kfd.GPUPair{Pair: topology.Pair{Src: d.GetGpuId(), Dst: uint32(i)}, RenderMinor: uint32(200 + i)})
+				gpus = append(gpus, kfd.GPUPair{Pair: topology.Pair{Src: d.GetGpuId(), Dst: uint32(i)},
+					RenderMinor: uint32(200 + i)})
 			}
 		}
 		mem, m, err := restoreBuffers(p, gpus)
@@ -196,10 +197,12 @@ func TestRestoreBuffers(t *testing.T) {
 		devices := make([]abi.KFDCRIUDeviceBucket, m.NumDevices)
 		bos := make([]abi.KFDCRIUBoBucket, m.NumBOs)
 		ranges := make([]wire.Range, m.NumRanges)
-		if err := errors.Join(abi.Decode(mem.mem[m.Devices:m.BOs], devices), abi.Decode(mem.mem[m.BOs:m.Priv], bos), abi.Decode(mem.mem[m.Ranges:], ranges)); err != nil {
+		if err := errors.Join(abi.Decode(mem.mem[m.Devices:m.BOs], devices), abi.Decode(mem.mem[m.BOs:m.Priv], bos),
+			abi.Decode(mem.mem[m.Ranges:], ranges)); err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Equal(mem.mem[m.Priv:m.Priv+m.PrivSize], p.Message.PrivData) || m.NumObjects != p.Message.GetNumOfObjects() {
+		if !slices.Equal(mem.mem[m.Priv:m.Priv+m.PrivSize], p.Message.PrivData) ||
+			m.NumObjects != p.Message.GetNumOfObjects() {
 			t.Errorf("%s: private data differs", dir)
 		}
 		for i, d := range devices {
@@ -209,7 +212,8 @@ func TestRestoreBuffers(t *testing.T) {
 		}
 		for i, b := range bos {
 			want := p.Message.Bos[i]
-			if b.Addr != want.GetAddr() || b.Size != want.GetSize() || b.Offset != want.GetOffset() || b.AllocFlags != want.GetAllocFlags() || b.GPUID != want.GetGpuId() {
+			if b.Addr != want.GetAddr() || b.Size != want.GetSize() || b.Offset != want.GetOffset() ||
+				b.AllocFlags != want.GetAllocFlags() || b.GPUID != want.GetGpuId() {
 				t.Errorf("%s: bo %+v, want %v", dir, b, want)
 			}
 		}
@@ -309,11 +313,13 @@ func TestUnusedGPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(msg.Devices) != len(p.Message.Devices) || int(msg.GetNumOfGpus()) != len(devices) || len(actual) != len(devices) {
+	if len(msg.Devices) != len(p.Message.Devices) || int(msg.GetNumOfGpus()) != len(devices) ||
+		len(actual) != len(devices) {
 		t.Errorf("%d devices, %d gpus, ids %v", len(msg.Devices), msg.GetNumOfGpus(), actual)
 	}
 	for i, d := range msg.Devices {
-		if d.GetGpuId() != 0 && (d.GetGpuId() != uint32(50+i) || actual[d.GetGpuId()] != p.Message.Devices[i].GetGpuId()) {
+		if d.GetGpuId() != 0 &&
+			(d.GetGpuId() != uint32(50+i) || actual[d.GetGpuId()] != p.Message.Devices[i].GetGpuId()) {
 			t.Errorf("device %d has id %d, of GPU %#x", i, d.GetGpuId(), actual[d.GetGpuId()])
 		}
 		for _, l := range d.Links {
@@ -326,7 +332,8 @@ func TestUnusedGPU(t *testing.T) {
 	if err := abi.Encode(mem.mem, devices); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := processMessage(&kfdDump{msg: m, mem: mem}, sys); err == nil || !strings.Contains(err.Error(), "which the topology does not show") {
+	if _, _, err := processMessage(&kfdDump{msg: m, mem: mem}, sys); err == nil ||
+		!strings.Contains(err.Error(), "which the topology does not show") {
 		t.Errorf("a GPU that the topology hides: %v", err)
 	}
 }

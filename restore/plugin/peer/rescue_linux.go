@@ -111,7 +111,8 @@ func interruptAndDetach(pid int) error {
 	if status.Stopped() && status.TrapCause() != unix.PTRACE_EVENT_STOP {
 		sig = int(status.StopSignal())
 	}
-	if _, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, uintptr(pid), 0, uintptr(sig), 0, 0); errno != 0 {
+	if _, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, uintptr(pid), 0, uintptr(sig), 0,
+		0); errno != 0 {
 		return fmt.Errorf("let go of process %d: %w", pid, errno)
 	}
 	return nil

@@ -48,7 +48,8 @@ type task struct {
 
 func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	r := &restore{peer: p, ctx: ctx, ready: make(chan struct{}), fills: make(chan struct{}, maxFills), conns: map[*wire.Conn]bool{}, tasks: map[int]*task{}}
+	r := &restore{peer: p, ctx: ctx, ready: make(chan struct{}), fills: make(chan struct{}, maxFills),
+		conns: map[*wire.Conn]bool{}, tasks: map[int]*task{}}
 	r.wg.Go(r.prepare)
 	r.wg.Go(func() { r.accept(attach) })
 	r.track(attach)

@@ -235,7 +235,8 @@ func (r *restore) fill(p image.Process, gpus []kfd.GPUPair, dmabufs []*os.File) 
 	if err != nil {
 		return "", because(ctx, err)
 	}
-	return fmt.Sprintf("process %d: %d buffer objects, %d bytes filled in %v, DMA busy %.0f %%, %d bytes read back", p.Message.GetPid(),
+	return fmt.Sprintf("process %d: %d buffer objects, %d bytes filled in %v, DMA busy %.0f %%, %d bytes read back",
+		p.Message.GetPid(),
 		rep.BOs, rep.Bytes, rep.Duration.Round(time.Millisecond), 100*rep.BusyShare(), rep.Verified), nil
 }
 
@@ -266,7 +267,8 @@ func restoreBuffers(p image.Process, gpus []kfd.GPUPair) (*shared, *wire.Message
 	var ranges []wire.Range
 	for i, b := range p.Message.Bos {
 		bos[i] = abi.KFDCRIUBoBucket{
-			Addr: b.GetAddr(), Size: b.GetSize(), Offset: b.GetOffset(), GPUID: b.GetGpuId(), AllocFlags: b.GetAllocFlags(), DmabufFD: abi.KFDInvalidFD,
+			Addr: b.GetAddr(), Size: b.GetSize(), Offset: b.GetOffset(), GPUID: b.GetGpuId(),
+			AllocFlags: b.GetAllocFlags(), DmabufFD: abi.KFDInvalidFD,
 		}
 		moved := wire.Range{Offset: b.GetOffset(), Size: b.GetSize(), BO: uint32(i)}
 		switch p.Layout.BOs[i].Kind {
@@ -302,7 +304,8 @@ func restoreBuffers(p image.Process, gpus []kfd.GPUPair) (*shared, *wire.Message
 	if err != nil {
 		return nil, nil, err
 	}
-	err = errors.Join(abi.Encode(mem.mem[m.Devices:m.BOs], devices), abi.Encode(mem.mem[m.BOs:m.Priv], bos), abi.Encode(mem.mem[m.Ranges:], ranges))
+	err = errors.Join(abi.Encode(mem.mem[m.Devices:m.BOs], devices), abi.Encode(mem.mem[m.BOs:m.Priv], bos),
+		abi.Encode(mem.mem[m.Ranges:], ranges))
 	copy(mem.mem[m.Priv:], priv)
 	if err != nil {
 		mem.close()

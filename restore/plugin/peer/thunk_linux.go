@@ -49,7 +49,8 @@ func restoreThunkMemory(pid int, size uint64, magic uint32) error {
 	sem := make([]byte, 32)
 	binary.NativeEndian.PutUint64(sem, 1)
 	binary.NativeEndian.PutUint32(sem[8:], 128)
-	return errors.Join(makeMissing(root+thunkPath, head, int64(size)), makeMissing(root+thunkSemaphore, sem, int64(len(sem))))
+	return errors.Join(makeMissing(root+thunkPath, head, int64(size)),
+		makeMissing(root+thunkSemaphore, sem, int64(len(sem))))
 }
 
 func makeMissing(path string, head []byte, size int64) error {

@@ -21,7 +21,8 @@ type Conn struct{ sock *net.UnixConn }
 // NewConn takes over a descriptor of a SOCK_SEQPACKET socket.
 func NewConn(f *os.File) (*Conn, error) {
 	defer f.Close()
-	if typ, err := unix.GetsockoptInt(int(f.Fd()), unix.SOL_SOCKET, unix.SO_TYPE); err != nil || typ != unix.SOCK_SEQPACKET {
+	if typ, err := unix.GetsockoptInt(int(f.Fd()), unix.SOL_SOCKET, unix.SO_TYPE); err != nil ||
+		typ != unix.SOCK_SEQPACKET {
 		return nil, errors.New("not a connection of the plugin")
 	}
 	c, err := net.FileConn(f)

@@ -29,16 +29,22 @@ type mirror struct {
 func TestHeader(t *testing.T) {
 	structs := []mirror{
 		{"struct gpucr_msg", Message{}}, {"struct gpucr_range", Range{}},
-		{"struct kfd_criu_args", abi.KFDCRIUArgs{}}, {"struct kfd_device", abi.KFDCRIUDeviceBucket{}}, {"struct kfd_bo", abi.KFDCRIUBoBucket{}},
-		{"struct kfd_apertures", abi.KFDProcessDeviceApertures{}}, {"struct kfd_apertures_args", abi.KFDGetProcessAperturesNewArgs{}},
+		{"struct kfd_criu_args", abi.KFDCRIUArgs{}}, {"struct kfd_device", abi.KFDCRIUDeviceBucket{}},
+		{"struct kfd_bo", abi.KFDCRIUBoBucket{}},
+		{"struct kfd_apertures", abi.KFDProcessDeviceApertures{}},
+		{"struct kfd_apertures_args", abi.KFDGetProcessAperturesNewArgs{}},
 	}
 	numbers := map[string]uint64{
 		"GPUCR_MAGIC": Magic, "GPUCR_TEXT": TextSize, "GPUCR_MAX_FDS": MaxFDs,
-		"GPUCR_HELLO": uint64(Hello), "GPUCR_DUMP_RENDER": uint64(DumpRender), "GPUCR_DUMP_KFD": uint64(DumpKFD), "GPUCR_BOS": uint64(BOs),
-		"GPUCR_DUMP_GO": uint64(DumpGo), "GPUCR_RESUME": uint64(Resume), "GPUCR_BYE": uint64(Bye), "GPUCR_ATTACH": uint64(Attach),
-		"GPUCR_FILE": uint64(File), "GPUCR_NODE": uint64(Node), "GPUCR_RESTORED": uint64(Restored), "GPUCR_RESUMED": uint64(Resumed), "GPUCR_PAUSE": uint64(Pause), "GPUCR_OK": uint64(OK),
+		"GPUCR_HELLO": uint64(Hello), "GPUCR_DUMP_RENDER": uint64(DumpRender), "GPUCR_DUMP_KFD": uint64(DumpKFD),
+		"GPUCR_BOS":     uint64(BOs),
+		"GPUCR_DUMP_GO": uint64(DumpGo), "GPUCR_RESUME": uint64(Resume), "GPUCR_BYE": uint64(Bye),
+		"GPUCR_ATTACH": uint64(Attach),
+		"GPUCR_FILE":   uint64(File), "GPUCR_NODE": uint64(Node), "GPUCR_RESTORED": uint64(Restored),
+		"GPUCR_RESUMED": uint64(Resumed), "GPUCR_PAUSE": uint64(Pause), "GPUCR_OK": uint64(OK),
 		"GPUCR_KFD": uint64(KFD), "GPUCR_RENDER": uint64(Render), "GPUCR_WORKING": uint64(Working),
-		"KFD_PROCESS_INFO": abi.KFDCRIUProcessInfo, "KFD_CHECKPOINT": abi.KFDCRIUCheckpoint, "KFD_UNPAUSE": abi.KFDCRIUUnpause,
+		"KFD_PROCESS_INFO": abi.KFDCRIUProcessInfo, "KFD_CHECKPOINT": abi.KFDCRIUCheckpoint,
+		"KFD_UNPAUSE": abi.KFDCRIUUnpause,
 		"KFD_RESTORE": abi.KFDCRIURestore, "KFD_RESUME": abi.KFDCRIUResume, "KFD_IOC_CRIU_OP": uint64(abi.KFDIocCRIUOp),
 		"KFD_IOC_APERTURES": uint64(abi.KFDIocGetProcessAperturesNew), "GPUCR_MAX_GPUS": MaxGPUs,
 		"sizeof(struct gpucr_range)": RangeSize, "sizeof(struct gpucr_msg)": Size,
@@ -66,7 +72,8 @@ func TestHeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	exe := filepath.Join(dir, "p")
-	if msg, err := exec.Command("cc", "-I../../plugin/src", "-o", exe, filepath.Join(dir, "p.c")).CombinedOutput(); err != nil {
+	if msg, err := exec.Command("cc", "-I../../plugin/src", "-o", exe,
+		filepath.Join(dir, "p.c")).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s\nhint: apt-get install gcc libc6-dev", err, msg)
 	}
 	got, err := exec.Command(exe).Output()

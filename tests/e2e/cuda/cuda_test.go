@@ -26,7 +26,8 @@ func TestDumpAndRestore(t *testing.T) {
 		t.Fatalf("dumped, and still on the GPU: %v", left)
 	}
 	out := r.ok("check", r.store, "one")
-	for _, want := range []string{"the processes use CUDA", "CUDA 13.0, 2 GPUs", "GPU-63756461-7369-6d00-0000-000000000001 Simulated GPU 1, 1.0 GiB"} {
+	for _, want := range []string{"the processes use CUDA", "CUDA 13.0, 2 GPUs",
+		"GPU-63756461-7369-6d00-0000-000000000001 Simulated GPU 1, 1.0 GiB"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("check does not say %q: %s", want, out)
 		}
@@ -106,7 +107,8 @@ func TestDumpFails(t *testing.T) {
 		words     []string
 	}{
 		{"driver", "fail checkpoint 2", nil, []string{"checkpoint of process", "CUDA_ERROR_OUT_OF_MEMORY"}},
-		{"work", "work 20000", []string{"--gpu-timeout", "200ms"}, []string{"did not end in time", "hint: ", "--gpu-timeout"}},
+		{"work", "work 20000", []string{"--gpu-timeout", "200ms"},
+			[]string{"did not end in time", "hint: ", "--gpu-timeout"}},
 		{"left alone", "ask 1", []string{"--no-gpu"}, []string{"criu dump"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -124,7 +126,8 @@ func TestDumpFails(t *testing.T) {
 	}
 }
 
-// A child that was forked after CUDA was used has the parent's devices open, which nobody can dump. Told to leave them, dump refuses before the GPU is touched.
+// A child that was forked after CUDA was used has the parent's devices open, which nobody can dump. Told to leave them,
+// dump refuses before the GPU is touched.
 func TestForkedChild(t *testing.T) {
 	r := start(t, cudasim.Options{})
 	line, err := r.app.Say(0, "fork", patience)
@@ -134,13 +137,15 @@ func TestForkedChild(t *testing.T) {
 	if _, err := r.app.Say(0, "fail lock 2", patience); err != nil {
 		t.Fatal(err)
 	}
-	r.fails([]string{"dump", r.store, "one", "-t", r.pid(), "--keep-inherited"}, "process "+child, "CUDA does not survive fork", "cannot be dumped")
+	r.fails([]string{"dump", r.store, "one", "-t", r.pid(), "--keep-inherited"}, "process "+child,
+		"CUDA does not survive fork", "cannot be dumped")
 	out, said, err := r.command("gpucr-fs", "check", "--pid", r.pid())
 	if err != nil || !strings.Contains(out, "note: process "+child) || !strings.Contains(out, "dump takes care of it") {
 		t.Errorf("check: %v: %s%s", err, out, said)
 	}
 	// The failure that was asked for is still to come.
-	if _, said, err := r.command("cuda-checkpoint", "--action", "lock", "--pid", r.pid()); err == nil || !strings.Contains(said, "CUDA_ERROR_OUT_OF_MEMORY") {
+	if _, said, err := r.command("cuda-checkpoint", "--action", "lock", "--pid", r.pid()); err == nil ||
+		!strings.Contains(said, "CUDA_ERROR_OUT_OF_MEMORY") {
 		t.Errorf("the GPU was touched: %v: %s", err, said)
 	}
 	pid, err := strconv.Atoi(child)
@@ -155,7 +160,8 @@ func TestOtherGPUs(t *testing.T) {
 	r := start(t, cudasim.Options{GPUs: 2})
 	r.ok("dump", r.store, "one", "-t", r.pid())
 	r.gone()
-	const one, two, missing = "GPU-63756461-7369-6d00-0000-000000000000", "GPU-63756461-7369-6d00-0000-000000000001", "GPU-63756461-7369-6d00-0000-000000000009"
+	const one, two, missing = "GPU-63756461-7369-6d00-0000-000000000000", "GPU-63756461-7369-6d00-0000-000000000001",
+		"GPU-63756461-7369-6d00-0000-000000000009"
 	// A process without its GPU is ended.
 	r.fails([]string{"restore", r.store, "one", "--device-map", one + "=" + missing}, "CUDA_ERROR_INVALID_DEVICE")
 	r.gone()
@@ -193,11 +199,13 @@ func TestTool(t *testing.T) {
 		t.Errorf("the restore thread is none of the process: %v", err)
 	}
 	out, _, err = r.command("cuda-checkpoint", "-h")
-	if head := out[:min(len(out), 2000)]; err != nil || !strings.Contains(head, "--action") || !strings.Contains(head, "--get-restore-tid") {
+	if head := out[:min(len(out), 2000)]; err != nil || !strings.Contains(head, "--action") ||
+		!strings.Contains(head, "--get-restore-tid") {
 		t.Errorf("cuda-checkpoint -h: %v: %q", err, out)
 	}
 	for _, args := range [][]string{
-		{"--get-restore-tid", "--pid", "1"}, {"--get-state", "--pid", "1"}, {"--action", "unlock", "--pid", r.pid()}, {"--action", "sleep", "--pid", r.pid()}, {"--get-state"},
+		{"--get-restore-tid", "--pid", "1"}, {"--get-state", "--pid", "1"}, {"--action", "unlock", "--pid", r.pid()},
+		{"--action", "sleep", "--pid", r.pid()}, {"--get-state"},
 		{"--pid", r.pid()}, {"--get-state", "--toggle", "--pid", r.pid()},
 	} {
 		if out, _, err := r.command("cuda-checkpoint", args...); err == nil {
@@ -207,12 +215,14 @@ func TestTool(t *testing.T) {
 	if _, err := r.app.Say(0, "work 20000", patience); err != nil {
 		t.Fatal(err)
 	}
-	if _, said, err := r.command("cuda-checkpoint", "--action", "lock", "--pid", r.pid(), "--timeout", "100"); err == nil || !strings.Contains(said, "CUDA_ERROR_NOT_READY") {
+	if _, said, err := r.command("cuda-checkpoint", "--action", "lock", "--pid", r.pid(), "--timeout",
+		"100"); err == nil || !strings.Contains(said, "CUDA_ERROR_NOT_READY") {
 		t.Errorf("lock of a process at work: %v: %s", err, said)
 	}
 }
 
-// Without NVIDIA's driver nothing of it is loaded, the commands say so plainly, and processes without a GPU are dumped and restored as ever.
+// Without NVIDIA's driver nothing of it is loaded, the commands say so plainly, and processes without a GPU are dumped
+// and restored as ever.
 func TestWithoutDriver(t *testing.T) {
 	r := start(t, cudasim.Options{})
 	alone := t.TempDir()
@@ -231,7 +241,8 @@ func TestWithoutDriver(t *testing.T) {
 		t.Log("this machine has NVIDIA's driver; what is said without it cannot be seen here")
 		return
 	}
-	for _, args := range [][]string{{"cuda-checkpoint", "--get-state", "--pid", r.pid()}, {"dump", r.store, "one", "-t", r.pid()}} {
+	for _, args := range [][]string{{"cuda-checkpoint", "--get-state", "--pid", r.pid()},
+		{"dump", r.store, "one", "-t", r.pid()}} {
 		if out, err := command(args...); err == nil || !strings.Contains(out, "no NVIDIA driver on this machine") {
 			t.Errorf("%v: %v: %s", args, err, out)
 		}
@@ -239,7 +250,8 @@ func TestWithoutDriver(t *testing.T) {
 	r.states(cuda.Running)
 	r.verify()
 	r.ok("dump", r.store, "cuda", "-t", r.pid(), "--leave-running")
-	if out, err := command("check", r.store, "cuda"); err == nil || !strings.Contains(out, "the processes use CUDA, and this machine has no NVIDIA driver") {
+	if out, err := command("check", r.store, "cuda"); err == nil ||
+		!strings.Contains(out, "the processes use CUDA, and this machine has no NVIDIA driver") {
 		t.Errorf("check: %v: %s", err, out)
 	}
 	idle := exec.Command("sleep", "600")
@@ -256,7 +268,8 @@ func TestWithoutDriver(t *testing.T) {
 		t.Fatalf("dump of a process without a GPU: %v: %s", err, out)
 	}
 	must(t, other.Gone(patience))
-	if out, err := command("check", r.store, "idle"); err != nil || !strings.Contains(out, "this machine has no NVIDIA driver") {
+	if out, err := command("check", r.store, "idle"); err != nil ||
+		!strings.Contains(out, "this machine has no NVIDIA driver") {
 		t.Errorf("check: %v: %s", err, out)
 	}
 	if out, err := command("restore", r.store, "idle", "--wait"); err != nil || strings.Contains(out, "gpu ready") {

@@ -90,7 +90,8 @@ func TestOwnDevices(t *testing.T) {
 	if _, err := r.app.Say(5, "open", patience); err != nil {
 		t.Fatal(err)
 	}
-	r.fails([]string{"dump", r.store, "one", "-t", r.pid()}, "no process that it descends from has open", "CUDA does not survive fork")
+	r.fails([]string{"dump", r.store, "one", "-t", r.pid()}, "no process that it descends from has open",
+		"CUDA does not survive fork")
 	if fds, maps := devices(t, pid); fds != 2 || maps != 3 {
 		t.Errorf("the worker has %d descriptors and %d mappings of the GPU", fds, maps)
 	}
@@ -103,7 +104,8 @@ func TestLetGoKilled(t *testing.T) {
 	r := start(t, cudasim.Options{})
 	for i := range *kills {
 		pid := r.worker(5 + i)
-		cmd := r.prepare(t.Context(), "gpucr-fs", "dump", r.store, fmt.Sprintf("killed-%d", i), "-t", r.pid(), "--leave-running")
+		cmd := r.prepare(t.Context(), "gpucr-fs", "dump", r.store, fmt.Sprintf("killed-%d", i), "-t", r.pid(),
+			"--leave-running")
 		must(t, cmd.Start())
 		// Until the worker's devices become fewer, or the dump has ended without that.
 		ended := make(chan error, 1)

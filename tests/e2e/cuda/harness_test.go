@@ -157,7 +157,8 @@ func (r *rig) command(name string, args ...string) (stdout, stderr string, err e
 
 func (r *rig) prepare(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(dir, name), args...)
-	cmd.Env = append(append(cmd.Environ(), sim.Env(r.gpus)...), "GPUCR_FS_LIBCUDA="+sim.Library, "GPUCR_FS_CRIU="+criuProgram(r.t), "GPUCR_FS_FREE_FLOOR=1MiB")
+	cmd.Env = append(append(cmd.Environ(), sim.Env(r.gpus)...), "GPUCR_FS_LIBCUDA="+sim.Library,
+		"GPUCR_FS_CRIU="+criuProgram(r.t), "GPUCR_FS_FREE_FLOOR=1MiB")
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // it tells where it stands
 	cmd.WaitDelay = 5 * time.Second
 	return cmd
@@ -218,7 +219,8 @@ func (r *rig) restored(name string, flags ...string) []string {
 			Marks []struct{ Name string }
 		}
 	}
-	must(r.t, json.Unmarshal([]byte(r.ok(append([]string{"restore", r.store, name, "--wait", "--json"}, flags...)...)), &res))
+	must(r.t, json.Unmarshal([]byte(r.ok(append([]string{"restore", r.store, name, "--wait", "--json"}, flags...)...)),
+		&res))
 	if res.Timeline.PID != r.app.PID {
 		r.t.Fatalf("restored as process %d, it was %d", res.Timeline.PID, r.app.PID)
 	}
@@ -249,8 +251,9 @@ func (r *rig) quiet() {
 	}
 }
 
-// killCRIU kills the criu under the process dump while it writes memory: when it injects code into the processes, a moment before and after, nobody could save them. The
-// store's daemon is stopped meanwhile, so that criu cannot go on. False when criu was faster.
+// killCRIU kills the criu under the process dump while it writes memory: when it injects code into the processes, a
+// moment before and after, nobody could save them. The store's daemon is stopped meanwhile, so that criu cannot go on.
+// False when criu was faster.
 func (r *rig) killCRIU(ctx context.Context, dump int) (bool, error) {
 	for ctx.Err() == nil {
 		pids, err := cuda.Tree(dump)
@@ -310,10 +313,11 @@ func daemonOf(store string) (int, error) {
 		if err != nil || !hasArg(pid, "daemon") {
 			continue
 		}
-		if fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid)); err == nil && slices.ContainsFunc(fds, func(fd string) bool {
-			to, err := os.Readlink(fd)
-			return err == nil && to == filepath.Join(store, "lock")
-		}) {
+		if fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid)); err == nil &&
+			slices.ContainsFunc(fds, func(fd string) bool {
+				to, err := os.Readlink(fd)
+				return err == nil && to == filepath.Join(store, "lock")
+			}) {
 			return pid, nil
 		}
 	}

@@ -20,7 +20,8 @@ import (
 
 var kills = flag.Int("kills", 4, "how many dumps lose an actor at a random moment")
 
-// actors of a dump. CRIU is not among them: killed while it runs code inside a process it takes that one along; TestDumpKilled kills it where it does not.
+// actors of a dump. CRIU is not among them: killed while it runs code inside a process it takes that one along;
+// TestDumpKilled kills it where it does not.
 var actors = []string{"gpucr-fs", "gpucr-cuda", "daemon"}
 
 // stallTime is how long a step takes in which an actor is killed.
@@ -32,7 +33,8 @@ func TestActorsKilled(t *testing.T) {
 		for _, actor := range actors {
 			t.Run(fmt.Sprintf("%s while %s", actor, step), func(t *testing.T) {
 				r := start(t, cudasim.Options{Processes: 2})
-				if _, err := r.app.Say(1, fmt.Sprintf("stall %s %d", step, stallTime.Milliseconds()), patience); err != nil {
+				if _, err := r.app.Say(1, fmt.Sprintf("stall %s %d", step, stallTime.Milliseconds()),
+					patience); err != nil {
 					t.Fatal(err)
 				}
 				r.strike(actor, func(ctx context.Context) {
@@ -55,7 +57,8 @@ func TestActorsKilled(t *testing.T) {
 func TestActorsKilledAnywhere(t *testing.T) {
 	r := start(t, cudasim.Options{Processes: 2, MiB: 32})
 	for i := range *kills {
-		r.strike(actors[i%len(actors)], func(context.Context) { time.Sleep(time.Duration(rand.IntN(600)) * time.Millisecond) })
+		r.strike(actors[i%len(actors)],
+			func(context.Context) { time.Sleep(time.Duration(rand.IntN(600)) * time.Millisecond) })
 	}
 	r.ok("dump", r.store, "after", "-t", r.pid(), "--leave-running")
 	r.verify()

@@ -9,7 +9,8 @@ import (
 
 func TestContainer(t *testing.T) {
 	b := newBench(t, kfdsim.Options{})
-	c := b.NewContainer([]string{"CRIU_LIBS_DIR=" + b.plugin, "KFDPLUGIN_LOG=" + b.hooks}, "--procs", "2", "--interval", "1", "--max-bo", "1048576")
+	c := b.NewContainer([]string{"CRIU_LIBS_DIR=" + b.plugin, "KFDPLUGIN_LOG=" + b.hooks}, "--procs", "2", "--interval",
+		"1", "--max-bo", "1048576")
 	if err := c.Run(); err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,8 @@ func (b *bench) criu(args ...string) error {
 		append(args, "-D", b.images, "-L", b.plugin, "-v4", "-o", log)...)
 	if err != nil {
 		hooks, _ := os.ReadFile(b.hooks)
-		return fmt.Errorf("%w\n%s\nhooks:\n%s\nsimulator: %q", err, rig.ErrorLines(filepath.Join(b.images, log)), hooks, b.Sim.State().Refusals)
+		return fmt.Errorf("%w\n%s\nhooks:\n%s\nsimulator: %q", err, rig.ErrorLines(filepath.Join(b.images, log)), hooks,
+			b.Sim.State().Refusals)
 	}
 	return nil
 }
@@ -109,8 +110,10 @@ func TestDumpAndRestore(t *testing.T) {
 		args   []string
 	}{
 		{name: "one process", procs: 1, gpus: []kfdsim.GPU{{}, {}}},
-		{name: "own event page, sdma", procs: 1, copyBy: "sdma", gpus: []kfdsim.GPU{{Model: "mi210"}}, args: []string{"--own-event-page", "--max-bo", "1048576"}},
-		{name: "three processes", procs: 3, gpus: []kfdsim.GPU{{Model: "mi50", Hive: 7}, {Model: "mi50", Hive: 7}}, args: []string{"--max-bo", "1048576"}},
+		{name: "own event page, sdma", procs: 1, copyBy: "sdma", gpus: []kfdsim.GPU{{Model: "mi210"}},
+			args: []string{"--own-event-page", "--max-bo", "1048576"}},
+		{name: "three processes", procs: 3, gpus: []kfdsim.GPU{{Model: "mi50", Hive: 7}, {Model: "mi50", Hive: 7}},
+			args: []string{"--max-bo", "1048576"}},
 		{name: "sdma of every generation", procs: 1, copyBy: "sdma", args: []string{"--max-bo", "1048576"},
 			gpus: []kfdsim.GPU{{Model: "polaris"}, {Model: "navi21"}, {Model: "navi31"}, {Model: "navi48"}}},
 	} {
@@ -132,9 +135,11 @@ func TestDumpAndRestore(t *testing.T) {
 			b.noGPUErrors()
 
 			for hook, want := range map[string]int{
-				"PAUSE_DEVICES": tc.procs, "CHECKPOINT_DEVICES": tc.procs, "DUMP_EXT_FILE": tc.procs * (1 + len(tc.gpus)),
-				"HANDLE_DEVICE_VMA": tc.procs, "RESTORE_EXT_FILE": tc.procs * (1 + len(tc.gpus)), "UPDATE_VMA_MAP": 20 * tc.procs,
-				"POST_FORKING": 1, "RESUME_DEVICES_LATE": tc.procs, "exit stage=0 ret=0": 1, "exit stage=2 ret=0": 1,
+				"PAUSE_DEVICES": tc.procs, "CHECKPOINT_DEVICES": tc.procs,
+				"DUMP_EXT_FILE":     tc.procs * (1 + len(tc.gpus)),
+				"HANDLE_DEVICE_VMA": tc.procs, "RESTORE_EXT_FILE": tc.procs * (1 + len(tc.gpus)),
+				"UPDATE_VMA_MAP": 20 * tc.procs,
+				"POST_FORKING":   1, "RESUME_DEVICES_LATE": tc.procs, "exit stage=0 ret=0": 1, "exit stage=2 ret=0": 1,
 			} {
 				if got := len(b.hookLines(hook)); got < want {
 					t.Errorf("hook %s fired %d times, expected %d or more", hook, got, want)
@@ -205,7 +210,8 @@ func TestRefusedRestore(t *testing.T) {
 		fault kfdsim.Fault
 		want  string
 	}{
-		{"restore", kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: abi.KFDIocCRIUOp.String(), Errno: 22, Count: 1}, "RESTORE: Invalid argument"},
+		{"restore", kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: abi.KFDIocCRIUOp.String(), Errno: 22, Count: 1},
+			"RESTORE: Invalid argument"},
 		{"submission hangs", kfdsim.Fault{Kind: kfdsim.FaultDMA, After: 20, Count: 1}, "WAIT_CS: Timer expired"},
 		{"mapping lost", kfdsim.Fault{Kind: kfdsim.FaultMapping, After: 30, Count: 1}, "WAIT_CS: Timer expired"},
 	} {

@@ -79,7 +79,8 @@ func TestUnreadable(t *testing.T) {
 		must(t, c.StopDamaged(time.Minute))
 		must(t, s.wait(time.Minute))
 		r := s.Report()
-		if r.PoisonedBytes > 0 && len(r.Poisoned) == 0 || len(r.Poisoned) > 0 && r.Poisoned[0].Reason != errDamaged.Error() {
+		if r.PoisonedBytes > 0 && len(r.Poisoned) == 0 || len(r.Poisoned) > 0 &&
+			r.Poisoned[0].Reason != errDamaged.Error() {
 			t.Errorf("report does not tell what is poisoned: %+v", r)
 		}
 		if c.SIGBUS() > 0 && r.PoisonedBytes == 0 {
@@ -88,7 +89,8 @@ func TestUnreadable(t *testing.T) {
 		bus += c.SIGBUS()
 		poisoned += r.PoisonedBytes
 	}
-	t.Logf("%d restores, %d did not get to run, %d bytes poisoned, %d pages raised SIGBUS", *damages, failed, poisoned, bus)
+	t.Logf("%d restores, %d did not get to run, %d bytes poisoned, %d pages raised SIGBUS", *damages, failed, poisoned,
+		bus)
 	if bus == 0 {
 		t.Error("no page was ever unreadable")
 	}
@@ -196,7 +198,8 @@ func TestGuardianKilledOfSome(t *testing.T) {
 	c := &checkpoint{Target: child, dir: filepath.Join(dir, "images")}
 	must(t, os.Mkdir(c.dir, 0o755))
 	large := lazytarget.Options{MB: 64, Threads: 1, Seed: 15, Quiet: true}
-	cmd := exec.Command("sh", append([]string{"-c", `"$@" & wait $!; echo $? > seen`, "sh", targetBin}, large.Args(dir)...)...)
+	cmd := exec.Command("sh",
+		append([]string{"-c", `"$@" & wait $!; echo $? > seen`, "sh", targetBin}, large.Args(dir)...)...)
 	cmd.Dir, cmd.SysProcAttr = dir, &syscall.SysProcAttr{Setsid: true}
 	must(t, cmd.Start())
 	go cmd.Wait()

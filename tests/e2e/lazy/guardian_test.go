@@ -83,8 +83,8 @@ func TestNobodySucceeds(t *testing.T) {
 	}
 }
 
-// Successors may be killed as well, as long as each brings something. A process that touches all of its memory has it soon: it is restored again until enough of
-// them have been met.
+// Successors may be killed as well, as long as each brings something. A process that touches all of its memory has it
+// soon: it is restored again until enough of them have been met.
 func TestSuccessorsKilled(t *testing.T) {
 	const enough, tries = 5, 60
 	c := dump(t, lazytarget.Options{MB: 256, Threads: 2, Seed: 14})
@@ -99,12 +99,14 @@ func TestSuccessorsKilled(t *testing.T) {
 		must(t, c.restore(t, work))
 		g.cmd.Process.Kill()
 		for range 5 {
-			must(t, poll(time.Minute, func() bool { return len(g.role("successor")) == 1 || len(g.role("guardian")) == 0 }))
+			must(t, poll(time.Minute,
+				func() bool { return len(g.role("successor")) == 1 || len(g.role("guardian")) == 0 }))
 			must(t, c.Beats(2, time.Minute))
 			for _, pid := range g.role("successor") {
 				syscall.Kill(pid, syscall.SIGKILL)
 				killed++
-				must(t, poll(time.Minute, func() bool { return syscall.Kill(pid, 0) != nil || len(g.role("successor")) == 0 }))
+				must(t, poll(time.Minute,
+					func() bool { return syscall.Kill(pid, 0) != nil || len(g.role("successor")) == 0 }))
 			}
 		}
 		must(t, c.Stop(time.Minute))

@@ -189,7 +189,8 @@ func (c *checkpoint) serve(t testing.TB, work string, o serveOptions) *server {
 	}
 	s.Server, err = uffd.Listen(uffd.Options{Dir: work, Plan: plan, Logger: log})
 	must(t, err)
-	q := prefetch.Options{Files: s.files, Names: plan.Files, Sink: s.Server, Rate: o.rate, Memory: o.memory, Recorder: o.recorder, Logger: log}
+	q := prefetch.Options{Files: s.files, Names: plan.Files, Sink: s.Server, Rate: o.rate, Memory: o.memory,
+		Recorder: o.recorder, Logger: log}
 	if o.memory > 0 {
 		q.RunBytes = o.memory / 4
 	}

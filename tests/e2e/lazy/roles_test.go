@@ -95,7 +95,8 @@ func serve(g *uffd.Client, images, rate string) error {
 	if err != nil {
 		return err
 	}
-	q, err := prefetch.New(prefetch.Options{Files: files, Sink: g, Buffers: g, RunBytes: g.RunBytes(), Memory: g.Memory(), Rate: r, Logger: roleLog()})
+	q, err := prefetch.New(prefetch.Options{Files: files, Sink: g, Buffers: g, RunBytes: g.RunBytes(),
+		Memory: g.Memory(), Rate: r, Logger: roleLog()})
 	if err != nil {
 		return err
 	}

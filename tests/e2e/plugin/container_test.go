@@ -11,7 +11,8 @@ import (
 func TestContainer(t *testing.T) {
 	b := newBench(t, kfdsim.Options{})
 	store := b.mounted()
-	c := b.NewContainer([]string{"CRIU_LIBS_DIR=" + b.plugin, "GPUCR_FS=" + b.program}, "--procs", "2", "--interval", "1", "--max-bo", "262144")
+	c := b.NewContainer([]string{"CRIU_LIBS_DIR=" + b.plugin, "GPUCR_FS=" + b.program}, "--procs", "2", "--interval",
+		"1", "--max-bo", "262144")
 	if err := c.Run(); err != nil {
 		t.Fatal(err)
 	}

@@ -41,7 +41,9 @@ type faultBench struct {
 func newFaultBench(t *testing.T, prepare func(*bench)) (f *faultBench) {
 	t.Helper()
 	t.Logf("seed %d", *seed)
-	f = &faultBench{procs: 2, bench: newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: slowRate}, {DMARate: slowRate}}}), rand: rand.New(rand.NewPCG(*seed, 0))}
+	f = &faultBench{procs: 2,
+		bench: newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: slowRate}, {DMARate: slowRate}}}),
+		rand:  rand.New(rand.NewPCG(*seed, 0))}
 	prepare(f.bench)
 	f.app = f.StartApp(f.procs, "--interval", "1", "--bos", "40", "--max-bo", "1048576")
 	f.dump(f.app)
@@ -90,7 +92,8 @@ func (f *faultBench) outcome(err error) (failed bool) {
 	deadline := time.Now().Add(time.Minute)
 	for len(f.Sim.State().Processes) > 0 {
 		if time.Now().After(deadline) {
-			f.T.Fatalf("processes use the gpus after a failed restore: %+v\n%s", f.Sim.State().Processes, f.criuLog("restore"))
+			f.T.Fatalf("processes use the gpus after a failed restore: %+v\n%s", f.Sim.State().Processes,
+				f.criuLog("restore"))
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -160,7 +163,8 @@ func (f *faultBench) pluginErrors() string {
 func (f *faultBench) says(what string) {
 	f.T.Helper()
 	if got := f.pluginErrors(); !strings.Contains(got, what) {
-		f.T.Errorf("the restore failed without a word of %q:\n%s\n%s", what, got, rig.ErrorLines(filepath.Join(f.Dir, "work-restore/log")))
+		f.T.Errorf("the restore failed without a word of %q:\n%s\n%s", what, got,
+			rig.ErrorLines(filepath.Join(f.Dir, "work-restore/log")))
 	}
 }
 
@@ -251,7 +255,8 @@ func TestFaults(t *testing.T) {
 		f.inject(kfdsim.Fault{Kind: kfdsim.FaultMapping, After: f.rand.IntN(60), Count: 1})
 	})
 	each("submissions refused for a while", func(t *testing.T) {
-		f.inject(kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: abi.AMDGPUIocCS.String(), Errno: syscall.EBUSY, After: f.rand.IntN(int(f.jobs)), Count: 3})
+		f.inject(kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: abi.AMDGPUIocCS.String(), Errno: syscall.EBUSY,
+			After: f.rand.IntN(int(f.jobs)), Count: 3})
 	})
 	each("pages unreadable", func(t *testing.T) {
 		pages, err := filepath.Glob(filepath.Join(f.images, "amdgpu-pages-*"))

@@ -114,11 +114,13 @@ func TestCommands(t *testing.T) {
 	app := b.StartApp(2, "--interval", "1", "--bos", "20", "--max-bo", "262144")
 	run := func(args ...string) {
 		t.Helper()
-		if err := b.start(b.Command("env", append([]string{"LD_PRELOAD=" + b.Shim, b.program}, args...)...)).wait(); err != nil {
+		if err := b.start(b.Command("env",
+			append([]string{"LD_PRELOAD=" + b.Shim, b.program}, args...)...)).wait(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if dir, err := exec.Command(b.program, "plugin-dir").Output(); err != nil || strings.TrimSpace(string(dir)) != b.plugin {
+	if dir, err := exec.Command(b.program, "plugin-dir").Output(); err != nil ||
+		strings.TrimSpace(string(dir)) != b.plugin {
 		t.Errorf("plugin-dir printed %q, %v", dir, err)
 	}
 	run("dump", "--criu", b.CRIU, "-t", strconv.Itoa(app.PID), store, "gpu")

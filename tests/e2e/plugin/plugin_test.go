@@ -58,7 +58,8 @@ func newBench(t *testing.T, opts kfdsim.Options) *bench {
 	prefix := b.Built("installed", func(dir string) error {
 		cmd := exec.Command("go", "build", "-o", filepath.Join(dir, "bin/gpucr-fs"), "./cmd/gpucr-fs")
 		cmd.Dir, cmd.Env = b.Root, append(os.Environ(), "CGO_ENABLED=0")
-		return errors.Join(output(cmd), output(exec.Command(filepath.Join(b.Root, "scripts/plugin.sh"), filepath.Join(dir, "lib/gpucr-fs"))))
+		return errors.Join(output(cmd),
+			output(exec.Command(filepath.Join(b.Root, "scripts/plugin.sh"), filepath.Join(dir, "lib/gpucr-fs"))))
 	})
 	b.program, b.plugin = filepath.Join(prefix, "bin/gpucr-fs"), filepath.Join(prefix, "lib/gpucr-fs")
 	return b
@@ -147,7 +148,8 @@ func (b *bench) criuLog(action string) string {
 func (b *bench) criu(args ...string) error {
 	b.T.Helper()
 	if err := b.startCriu(args...).wait(); err != nil {
-		return fmt.Errorf("criu %s: %w\n%s\nsimulator: %q", args[0], err, rig.ErrorLines(filepath.Join(b.Dir, "work-"+args[0], "log")), b.Sim.State().Refusals)
+		return fmt.Errorf("criu %s: %w\n%s\nsimulator: %q", args[0], err,
+			rig.ErrorLines(filepath.Join(b.Dir, "work-"+args[0], "log")), b.Sim.State().Refusals)
 	}
 	return nil
 }
@@ -222,9 +224,11 @@ func TestDumpAndRestore(t *testing.T) {
 		env   []string
 	}{
 		{name: "two processes", procs: 2, gpus: []kfdsim.GPU{{}, {}}, args: []string{"--max-bo", "4194304"}},
-		{name: "sequential", procs: 2, gpus: []kfdsim.GPU{{}}, args: []string{"--max-bo", "262144"}, env: []string{"GPUCR_PARALLEL=0"}},
-		{name: "own event page", procs: 1, gpus: []kfdsim.GPU{{Model: "mi210"}}, args: []string{"--own-event-page", "--max-bo", "262144"},
-			env: []string{"GPUCR_VERIFY=all", "KFD_MAX_BUFFER_SIZE=1M"}},
+		{name: "sequential", procs: 2, gpus: []kfdsim.GPU{{}}, args: []string{"--max-bo", "262144"},
+			env: []string{"GPUCR_PARALLEL=0"}},
+		{name: "own event page", procs: 1, gpus: []kfdsim.GPU{{Model: "mi210"}},
+			args: []string{"--own-event-page", "--max-bo", "262144"},
+			env:  []string{"GPUCR_VERIFY=all", "KFD_MAX_BUFFER_SIZE=1M"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			b := newBench(t, kfdsim.Options{GPUs: tc.gpus})

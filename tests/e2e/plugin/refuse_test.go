@@ -47,7 +47,8 @@ func TestRefusals(t *testing.T) {
 	app.WaitRounds(1)
 	b.dump(app)
 
-	if err := b.Sim.Inject(kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: abi.KFDIocCRIUOp.String(), Errno: syscall.EINVAL, Count: 1}); err != nil {
+	if err := b.Sim.Inject(kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: abi.KFDIocCRIUOp.String(),
+		Errno: syscall.EINVAL, Count: 1}); err != nil {
 		t.Fatal(err)
 	}
 	fails("restore", "Error: RESTORE of 2 GPUs", "-d")
@@ -97,7 +98,8 @@ func TestHooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, hooks := range []string{"13", "15"} {
-		if err := output(exec.Command(filepath.Join(root, "scripts/plugin.sh"), filepath.Join(dir, hooks), hooks)); err != nil {
+		if err := output(exec.Command(filepath.Join(root, "scripts/plugin.sh"), filepath.Join(dir, hooks),
+			hooks)); err != nil {
 			t.Fatal(err)
 		}
 		cc := exec.Command("cc", "-x", "c", "-rdynamic", "-DHOOKS="+hooks, "-o", filepath.Join(dir, "criu-"+hooks), "-")
@@ -111,7 +113,8 @@ func TestHooks(t *testing.T) {
 		{"15", "15", "amdgpu_plugin of 15 hooks: 0\n"},
 		{"15", "13", "built for a CRIU of 13 hooks, this one has 15 (build it with make plugin CRIU_HOOKS=15)\namdgpu_plugin of 13 hooks: -1\n"},
 	} {
-		out, err := exec.Command(filepath.Join(dir, "criu-"+tc.criu), filepath.Join(dir, tc.plugin, "gpucr_plugin.so")).CombinedOutput()
+		out, err := exec.Command(filepath.Join(dir, "criu-"+tc.criu),
+			filepath.Join(dir, tc.plugin, "gpucr_plugin.so")).CombinedOutput()
 		if err != nil || !strings.HasSuffix(string(out), tc.want) {
 			t.Errorf("plugin of %s hooks in a CRIU of %s: %v: %q", tc.plugin, tc.criu, err, out)
 		}

@@ -55,10 +55,12 @@ func TestImages(t *testing.T) {
 }
 
 func testImages(t *testing.T, schema image.Schema) {
-	b := newBench(t, kfdsim.Options{CPUNodes: 2, GPUs: []kfdsim.GPU{{ID: 7001, Hive: 9}, {ID: 7002, Hive: 9, NUMANode: 1}}})
+	b := newBench(t, kfdsim.Options{CPUNodes: 2,
+		GPUs: []kfdsim.GPU{{ID: 7001, Hive: 9}, {ID: 7002, Hive: 9, NUMANode: 1}}})
 	var nodeFields, boFields []protoreflect.Name // that 4.2 does not have
 	if schema == image.Schema42 {
-		nodeFields, boFields = []protoreflect.Name{"id", "drm_render_minor", "num_of_bos"}, []protoreflect.Name{"handle"}
+		nodeFields, boFields = []protoreflect.Name{"id", "drm_render_minor", "num_of_bos"},
+			[]protoreflect.Name{"handle"}
 	} else {
 		b.env = []string{"GPUCR_SCHEMA=" + schema.String()}
 	}
@@ -70,7 +72,8 @@ func testImages(t *testing.T, schema image.Schema) {
 	}
 	s := b.set()
 	if s.Schema != schema || len(s.Processes) != 2 || len(s.RenderNodes) != 4 || len(s.Dmabufs) != 0 {
-		t.Fatalf("schema %v, %d processes, %d render nodes, %d dma-bufs", s.Schema, len(s.Processes), len(s.RenderNodes), len(s.Dmabufs))
+		t.Fatalf("schema %v, %d processes, %d render nodes, %d dma-bufs", s.Schema, len(s.Processes),
+			len(s.RenderNodes), len(s.Dmabufs))
 	}
 	host, err := topology.Parse(os.DirFS(b.Sim.SysDir()))
 	if err != nil {
@@ -86,7 +89,8 @@ func testImages(t *testing.T, schema image.Schema) {
 	ids := map[uint32]int{}
 	for _, n := range s.RenderNodes {
 		allSet(t, n.Name, n.Message.ProtoReflect(), nodeFields...)
-		if m := n.Message; schema == image.SchemaLater && (int(m.GetId()) != n.ID || m.GetNumOfBos() != 0 || b.minor(m.GetGpuId()) != m.GetDrmRenderMinor()) {
+		if m := n.Message; schema == image.SchemaLater &&
+			(int(m.GetId()) != n.ID || m.GetNumOfBos() != 0 || b.minor(m.GetGpuId()) != m.GetDrmRenderMinor()) {
 			t.Errorf("%s: %v", n.Name, m)
 		}
 		ids[n.Message.GetGpuId()]++
@@ -118,7 +122,8 @@ func (b *bench) checkProcess(p image.Process, host *topology.System, bos []kfdsi
 	m := p.Message
 	allSet(t, p.Name, m.ProtoReflect())
 	if m.GetNumOfGpus() != 2 || m.GetNumOfCpus() != 2 || m.GetSharedMemSize() != 0 || int(m.GetNumOfBos()) != len(bos) {
-		t.Errorf("%s: %d gpus, %d cpus, shared memory of %d, %d bos of %d", p.Name, m.GetNumOfGpus(), m.GetNumOfCpus(), m.GetSharedMemSize(), m.GetNumOfBos(), len(bos))
+		t.Errorf("%s: %d gpus, %d cpus, shared memory of %d, %d bos of %d", p.Name, m.GetNumOfGpus(), m.GetNumOfCpus(),
+			m.GetSharedMemSize(), m.GetNumOfBos(), len(bos))
 	}
 	for _, d := range m.Devices {
 		allSet(t, fmt.Sprintf("%s: device %d", p.Name, d.GetNodeId()), d.ProtoReflect())
@@ -129,7 +134,8 @@ func (b *bench) checkProcess(p image.Process, host *topology.System, bos []kfdsi
 	// What the image says of the machine is the machine.
 	got := kfd.Topology(m)
 	for i, n := range host.Nodes {
-		if g := got.Nodes[i]; g.ID != n.ID || g.GPUID != n.GPUID || !slices.Equal(g.Links, n.Links) || n.IsGPU() && !sameProperties(g, n) {
+		if g := got.Nodes[i]; g.ID != n.ID || g.GPUID != n.GPUID || !slices.Equal(g.Links, n.Links) || n.IsGPU() &&
+			!sameProperties(g, n) {
 			t.Errorf("%s: node\n%+v, the host has\n%+v", p.Name, g, n)
 		}
 	}
@@ -138,15 +144,18 @@ func (b *bench) checkProcess(p image.Process, host *topology.System, bos []kfdsi
 		t.Fatal(err)
 	}
 	if len(priv.BOs) != len(bos) || len(priv.Queues) != 4 || priv.Objects() != m.GetNumOfObjects() {
-		t.Errorf("%s: private data of %d bos, %d queues, %d objects of %d", p.Name, len(priv.BOs), len(priv.Queues), priv.Objects(), m.GetNumOfObjects())
+		t.Errorf("%s: private data of %d bos, %d queues, %d objects of %d", p.Name, len(priv.BOs), len(priv.Queues),
+			priv.Objects(), m.GetNumOfObjects())
 	}
 	for i, e := range m.Bos {
 		allSet(t, fmt.Sprintf("%s: bo %d", p.Name, i), e.ProtoReflect(), without...)
 		want := bos[i]
-		if has := e.GetAllocFlags()&abi.KFDMemPaged != 0; e.Handle != nil && (e.GetHandle() != abi.DRMInvalidHandle) != has {
+		if has := e.GetAllocFlags()&abi.KFDMemPaged != 0; e.Handle != nil &&
+			(e.GetHandle() != abi.DRMInvalidHandle) != has {
 			t.Errorf("%s: bo %d of flags %#x has handle %#x", p.Name, i, e.GetAllocFlags(), e.GetHandle())
 		}
-		if e.GetAddr() != want.VA || e.GetSize() != want.Size || e.GetOffset() != want.Offset || e.GetAllocFlags() != want.Flags || e.GetGpuId() != want.UserID {
+		if e.GetAddr() != want.VA || e.GetSize() != want.Size || e.GetOffset() != want.Offset ||
+			e.GetAllocFlags() != want.Flags || e.GetGpuId() != want.UserID {
 			t.Errorf("%s: bo %d is %v, the simulator has %+v", p.Name, i, e, want)
 		}
 	}

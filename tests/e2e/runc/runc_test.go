@@ -1,4 +1,5 @@
-// Package runc checkpoints a container of Debian's runc into a mount of a store, and restores it from there with its memory on demand.
+// Package runc checkpoints a container of Debian's runc into a mount of a store, and restores it from there with its
+// memory on demand.
 package runc
 
 import (
@@ -44,7 +45,8 @@ func newContainer(t *testing.T, dir string) *container {
 	}
 	criu, err := cli.FindCRIU()
 	must(t, err)
-	c := &container{t: t, bundle: filepath.Join(dir, "bundle"), name: fmt.Sprintf("gpucr-fs-test-%d", os.Getpid()), criu: criu}
+	c := &container{t: t, bundle: filepath.Join(dir, "bundle"), name: fmt.Sprintf("gpucr-fs-test-%d", os.Getpid()),
+		criu: criu}
 	rootfs := filepath.Join(c.bundle, "rootfs")
 	for _, d := range []string{"bin", "proc", "dev", "status"} {
 		must(t, os.MkdirAll(filepath.Join(rootfs, d), 0o755))
@@ -68,7 +70,8 @@ func newContainer(t *testing.T, dir string) *container {
 		"annotations": object{"org.criu.config": conf},
 		"process": object{"user": object{"uid": 0, "gid": 0}, "cwd": "/", "env": []string{"PATH=/bin"},
 			"args": append([]string{"/bin/lazytarget"}, o.Args("/status")...)},
-		"linux": object{"namespaces": list{object{"type": "pid"}, object{"type": "network"}, object{"type": "ipc"}, object{"type": "uts"}, object{"type": "mount"}}},
+		"linux": object{"namespaces": list{object{"type": "pid"}, object{"type": "network"}, object{"type": "ipc"},
+			object{"type": "uts"}, object{"type": "mount"}}},
 	})
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(c.bundle, "config.json"), spec, 0o644))
@@ -83,7 +86,8 @@ func newContainer(t *testing.T, dir string) *container {
 // runc runs a command of runc. A container must not keep pipes of the test's.
 func (c *container) runc(args ...string) error {
 	log := filepath.Join(c.bundle, args[0]+".log")
-	cmd := exec.Command("runc", append([]string{"--root", filepath.Join(c.bundle, "state"), "--log", log, "--criu", c.criu}, args...)...)
+	cmd := exec.Command("runc",
+		append([]string{"--root", filepath.Join(c.bundle, "state"), "--log", log, "--criu", c.criu}, args...)...)
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -102,8 +106,8 @@ func errorLines(work, name string) string {
 	return string(text[max(0, len(text)-2000):])
 }
 
-// Runc restores a container from the mount, with our lazy-pages server in place of CRIU's: first and later restores, from the image directory of the checkpoint and from
-// the root of a mount that shows it.
+// Runc restores a container from the mount, with our lazy-pages server in place of CRIU's: first and later restores,
+// from the image directory of the checkpoint and from the root of a mount that shows it.
 func TestContainer(t *testing.T) {
 	// What the container leaves is for init to reap, and this may be the only one.
 	must(t, unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
@@ -147,12 +151,14 @@ func TestContainer(t *testing.T) {
 		must(t, os.Mkdir(work, 0o700))
 		c.mem.Reset()
 		run("lazy-pages", "-d", "-D", images, "-W", work)
-		if err := c.runc("restore", "-d", "--bundle", c.bundle, "--image-path", images, "--work-path", work, "--lazy-pages", c.name); err != nil {
+		if err := c.runc("restore", "-d", "--bundle", c.bundle, "--image-path", images, "--work-path", work,
+			"--lazy-pages", c.name); err != nil {
 			t.Fatalf("%v\n%s\n%s", err, errorLines(work, "restore.log"), cli.Log(store))
 		}
 		must(t, c.mem.Check(1, limit))
 		// The command ends when all is there; one guardian waits for the next restore.
-		for end := time.Now().Add(limit); len(program.Role("lazy-pages")) > 0 || len(program.Role("guardian")) > 1; time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(limit); len(program.Role("lazy-pages")) > 0 ||
+			len(program.Role("guardian")) > 1; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("the lazy-pages server does not end\n%s", cli.Log(store))
 			}

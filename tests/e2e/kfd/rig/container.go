@@ -44,11 +44,13 @@ func (r *Rig) NewContainer(criuEnv []string, args ...string) *Container {
 	if err != nil {
 		r.T.Fatal(err)
 	}
-	criu := fmt.Sprintf("#!/bin/sh\nexport LD_PRELOAD=%s %s\nexec %s \"$@\"\n", r.Shim, strings.Join(criuEnv, " "), r.CRIU)
+	criu := fmt.Sprintf("#!/bin/sh\nexport LD_PRELOAD=%s %s\nexec %s \"$@\"\n", r.Shim, strings.Join(criuEnv, " "),
+		r.CRIU)
 	for _, f := range []struct {
 		name, content string
 		mode          os.FileMode
-	}{{"rootfs/bin/gpuapp", string(app), 0o755}, {"criu", criu, 0o755}, {"criu.conf", "network-lock skip\n", 0o644}, {"config.json", string(spec), 0o644}} {
+	}{{"rootfs/bin/gpuapp", string(app), 0o755}, {"criu", criu, 0o755}, {"criu.conf", "network-lock skip\n", 0o644},
+		{"config.json", string(spec), 0o644}} {
 		if err := os.WriteFile(filepath.Join(c.bundle, f.name), []byte(f.content), f.mode); err != nil {
 			r.T.Fatal(err)
 		}
@@ -68,7 +70,8 @@ func (c *Container) spec(args []string) map[string]any {
 	mounts := list{object{"destination": "/proc", "type": "proc", "source": "proc"},
 		object{"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": []string{"mode=755"}}}
 	bind := func(from, to string) {
-		mounts = append(mounts, object{"destination": to, "type": "bind", "source": from, "options": []string{"bind", "rw"}})
+		mounts = append(mounts,
+			object{"destination": to, "type": "bind", "source": from, "options": []string{"bind", "rw"}})
 	}
 	sim := c.rig.Sim
 	bind(filepath.Join(sim.DevDir(), "kfd"), "/dev/kfd")
@@ -106,10 +109,13 @@ func (c *Container) Restore(images string) error {
 // runc runs a command of runc. A container must not keep pipes of the test's.
 func (c *Container) runc(args ...string) error {
 	log := filepath.Join(c.bundle, args[0]+".log")
-	cmd := c.rig.Command("runc", append([]string{"--root", filepath.Join(c.bundle, "state"), "--log", log, "--criu", filepath.Join(c.bundle, "criu")}, args...)...)
+	cmd := c.rig.Command("runc",
+		append([]string{"--root", filepath.Join(c.bundle, "state"), "--log", log, "--criu",
+			filepath.Join(c.bundle, "criu")}, args...)...)
 	if err := cmd.Run(); err != nil {
 		why, _ := os.ReadFile(log)
-		return fmt.Errorf("runc %s: %w: %s\n%s\n%s", args[0], err, why, ErrorLines(filepath.Join(c.work, "dump.log")), ErrorLines(filepath.Join(c.work, "restore.log")))
+		return fmt.Errorf("runc %s: %w: %s\n%s\n%s", args[0], err, why, ErrorLines(filepath.Join(c.work, "dump.log")),
+			ErrorLines(filepath.Join(c.work, "restore.log")))
 	}
 	return nil
 }

@@ -192,7 +192,9 @@ func (r *Rig) StartApp(procs int, args ...string) *Application {
 	// The standard files are opened inside the namespace: criu looks for their
 	// mounts there.
 	script := `exec setsid "$@" </dev/null >>"$0" 2>&1`
-	cmd := r.Command("sh", append([]string{"-c", script, filepath.Join(dir, "log"), r.App, "--dir", dir, "--procs", strconv.Itoa(procs)}, args...)...)
+	cmd := r.Command("sh",
+		append([]string{"-c", script, filepath.Join(dir, "log"), r.App, "--dir", dir, "--procs", strconv.Itoa(procs)},
+			args...)...)
 	if err := cmd.Start(); err != nil {
 		r.T.Fatal(err)
 	}
@@ -252,7 +254,8 @@ func (a *Application) WaitRounds(n int) {
 				break
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("process %d stands at tick %d round %d\n%s\nsimulator: %+v", i, tick, round, a.log(), a.rig.Sim.State())
+				t.Fatalf("process %d stands at tick %d round %d\n%s\nsimulator: %+v", i, tick, round, a.log(),
+					a.rig.Sim.State())
 			}
 			time.Sleep(20 * time.Millisecond)
 		}
@@ -298,7 +301,8 @@ func (a *Application) waitUntil(left func() bool) {
 			syscall.Wait4(pid, nil, syscall.WNOHANG, nil) // or somebody else's to wait for
 		}
 		if time.Now().After(deadline) {
-			a.rig.T.Fatalf("processes left: %v of %v, in the simulator %+v", tree(a.PID), a.pids, a.rig.Sim.State().Processes)
+			a.rig.T.Fatalf("processes left: %v of %v, in the simulator %+v", tree(a.PID), a.pids,
+				a.rig.Sim.State().Processes)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -360,7 +364,8 @@ func tree(root int) []int {
 // Criu runs criu in the namespace with the shim. env is added to its
 // environment, and reaches the plugin.
 func (r *Rig) Criu(env []string, args ...string) error {
-	cmd := r.Command("env", append(append([]string{"LD_PRELOAD=" + r.Shim}, env...), append([]string{r.CRIU}, args...)...)...)
+	cmd := r.Command("env",
+		append(append([]string{"LD_PRELOAD=" + r.Shim}, env...), append([]string{r.CRIU}, args...)...)...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("criu %s: %w: %s", args[0], err, out)
