@@ -10,10 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Call lets the process's first thread make a system call, and gives its result. An errno is the error, as a
-// unix.Errno.
-func (t *Task) Call(nr uintptr, args ...uint64) (uint64, error) {
-	th := t.threads[0]
+// Call lets the process's first thread make a system call, and gives its result. An errno is the error, as a unix.Errno.
+func (t *Task) Call(nr uintptr, args ...uint64) (uint64, error) { return t.CallBy(0, nr, args...) }
+
+// Threads is how many threads stand still.
+func (t *Task) Threads() int { return len(t.threads) }
+
+// CallBy lets thread i make a system call.
+func (t *Task) CallBy(i int, nr uintptr, args ...uint64) (uint64, error) {
+	th := t.threads[i]
 	for {
 		result, err := t.try(th, nr, args)
 		if errors.Is(err, errSignal) {
@@ -105,16 +110,19 @@ func (t *Task) toCall(th *thread) error {
 
 // prepare writes the instructions of a call that bring a thread back to where it is.
 func (t *Task) prepare(th *thread) error {
-	var c code
+	var c Code
 	r := &th.regs
-	c.syscall()
+	c.Syscall()
 	for _, v := range []struct {
-		into  register
+		into  Register
 		value uint64
-	}{{rax, r.Rax}, {rcx, r.Rcx}, {rdx, r.Rdx}, {rsi, r.Rsi}, {rdi, r.Rdi}, {r8, r.R8}, {r9, r.R9}, {r10, r.R10}, {r11, r.R11}} {
-		c.load(v.into, v.value)
+	}{
+		{RAX, r.Rax}, {RCX, r.Rcx}, {RDX, r.Rdx}, {RSI, r.Rsi}, {RDI, r.Rdi}, {R8, r.R8}, {R9, r.R9}, {R10, r.R10},
+		{R11, r.R11},
+	} {
+		c.Load(v.into, v.value)
 	}
-	c.jump(r.Rip)
+	c.Jump(r.Rip)
 	if t.at != 0 {
 		return t.put(t.at, c)
 	}
@@ -122,7 +130,7 @@ func (t *Task) prepare(th *thread) error {
 	if t.all, err = Mappings(t.PID); err != nil {
 		return gone(t.PID, err)
 	}
-	places := room(t.all, codeSize, t.Read)
+	places := room(t.all, callSize, t.Read)
 	for _, at := range places {
 		was := make([]byte, len(c))
 		if t.Read(at, was) != nil || t.put(at, c) != nil {
@@ -135,7 +143,7 @@ func (t *Task) prepare(th *thread) error {
 	if err := unix.PtraceGetRegs(th.tid, &unix.PtraceRegs{}); err != nil {
 		return gone(t.PID, err)
 	}
-	return refusal(t.PID, "none of its %d mappings has room for %d bytes of code", len(t.all), codeSize)
+	return refusal(t.PID, "none of its %d mappings has room for %d bytes of code", len(t.all), callSize)
 }
 
 // configuration is struct ptrace_rseq_configuration of linux/ptrace.h.

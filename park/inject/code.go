@@ -2,38 +2,110 @@ package inject
 
 import "encoding/binary"
 
-// registers that a system call takes or loses, in the order in which they are loaded.
-type register byte
+// Register is one of x86-64's, by its number in instructions.
+type Register byte
 
-// Numbers of x86-64's registers in its instructions.
+// The registers that are used here.
 const (
-	rax register = 0
-	rcx register = 1
-	rdx register = 2
-	rsi register = 6
-	rdi register = 7
-	r8  register = 8
-	r9  register = 9
-	r10 register = 10
-	r11 register = 11
+	RAX Register = 0
+	RCX Register = 1
+	RDX Register = 2
+	RBX Register = 3
+	RSP Register = 4
+	RBP Register = 5
+	RSI Register = 6
+	RDI Register = 7
+	R8  Register = 8
+	R9  Register = 9
+	R10 Register = 10
+	R11 Register = 11
+	R12 Register = 12
+	R13 Register = 13
+	R14 Register = 14
+	R15 Register = 15
 )
 
-// code is a sequence of instructions of x86-64.
-type code []byte
+// arguments of a system call, in their order.
+var arguments = [...]Register{RDI, RSI, RDX, R10, R8, R9}
 
-func (c *code) syscall() { *c = append(*c, 0x0f, 0x05) }
+// Code is a sequence of instructions. Addresses and numbers stand in the instructions: it runs wherever it is.
+type Code []byte
 
-// load is MOV r64, imm64.
-func (c *code) load(r register, v uint64) {
-	*c = append(*c, 0x48|byte(r>>3), 0xb8|byte(r&7))
+// Bytes appends instructions as the processor has them.
+func (c *Code) Bytes(b ...byte) { *c = append(*c, b...) }
+
+// Syscall is SYSCALL.
+func (c *Code) Syscall() { c.Bytes(0x0f, 0x05) }
+
+// Load is MOV r64, imm64.
+func (c *Code) Load(r Register, v uint64) {
+	c.Bytes(0x48|byte(r>>3), 0xb8|byte(r&7))
 	*c = binary.LittleEndian.AppendUint64(*c, v)
 }
 
-// jump is JMP [rip+0] with the address behind it: it needs no register.
-func (c *code) jump(to uint64) {
-	*c = append(*c, 0xff, 0x25, 0, 0, 0, 0)
+// Jump is JMP [rip+0] with the address behind it: it needs no register.
+func (c *Code) Jump(to uint64) {
+	c.Bytes(0xff, 0x25, 0, 0, 0, 0)
 	*c = binary.LittleEndian.AppendUint64(*c, to)
 }
 
-// codeSize is how much room the instructions of a call take.
-const codeSize = 2 + 9*10 + 14
+// Call makes a system call. Its result is in RAX.
+func (c *Code) Call(nr uintptr, args ...uint64) {
+	for i, a := range args {
+		c.Load(arguments[i], a)
+	}
+	c.Load(RAX, uint64(nr))
+	c.Syscall()
+}
+
+// Get is MOV RAX, [address], Put is MOV [address], RAX.
+func (c *Code) Get(addr uint64) {
+	c.Bytes(0x48, 0xa1)
+	*c = binary.LittleEndian.AppendUint64(*c, addr)
+}
+
+// Put is MOV [address], RAX.
+func (c *Code) Put(addr uint64) {
+	c.Bytes(0x48, 0xa3)
+	*c = binary.LittleEndian.AppendUint64(*c, addr)
+}
+
+// Word writes 32 bits to an address. RAX and RCX are lost.
+func (c *Code) Word(addr uint64, v uint32) {
+	c.Load(RAX, addr)
+	c.Load(RCX, uint64(v))
+	c.Bytes(0x89, 0x08) // MOV [rax], ecx
+}
+
+// Conditions of jumps.
+const (
+	Equal    = 0x84
+	NotEqual = 0x85
+	Negative = 0x88
+)
+
+// If is a jump on a condition, forward, to where Here is called with what it gives.
+func (c *Code) If(condition byte) int {
+	c.Bytes(0x0f, condition, 0, 0, 0, 0)
+	return len(*c)
+}
+
+// Here ends a jump.
+func (c *Code) Here(from int) {
+	binary.LittleEndian.PutUint32((*c)[from-4:], uint32(len(*c)-from))
+}
+
+// Back is a jump on a condition to a place before, which is what len gave there.
+func (c *Code) Back(condition byte, to int) {
+	from := c.If(condition)
+	binary.LittleEndian.PutUint32((*c)[from-4:], uint32(to-from))
+}
+
+// Compare is CMP RAX, imm32, extended by its sign.
+func (c *Code) Compare(v int32) {
+	c.Bytes(0x48, 0x3d)
+	*c = binary.LittleEndian.AppendUint32(*c, uint32(v))
+}
+
+// callSize is how much room the instructions of one call take.
+const callSize = 2 + 9*10 + 14

@@ -176,15 +176,22 @@ func TestCalls(t *testing.T) {
 // when there are fewer steps.
 func tracer(what string) int {
 	var pid, at int
-	if _, err := fmt.Sscan(what, &pid, &at); err != nil {
+	var kind string
+	if n, _ := fmt.Sscan(what, &pid, &at, &kind); n < 2 {
 		return 2
 	}
 	n := 0
-	err := Stop(pid, Options{Step: func(string) {
+	o := Options{Step: func(string) {
 		if n++; n == at {
 			syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		}
-	}}, work)
+	}}
+	err := error(nil)
+	if kind == "hold" {
+		_, err = hold(pid, o) // whoever ends lets go
+	} else {
+		err = Stop(pid, o, work)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -305,10 +312,10 @@ func FuzzRoom(f *testing.F) {
 			copy(into, memory[min(at&0xfff, uint64(len(memory))):])
 			return nil
 		}
-		for _, at := range room(all, codeSize, read) {
+		for _, at := range room(all, callSize, read) {
 			fits := false
 			for _, m := range all {
-				fits = fits || m.Perms == "r-xp" && m.Start <= at && at+codeSize <= m.End
+				fits = fits || m.Perms == "r-xp" && m.Start <= at && at+callSize <= m.End
 			}
 			if !fits {
 				t.Errorf("%x is in no mapping of code", at)

@@ -11,6 +11,7 @@ import (
 // Mapping is one line of /proc/PID/maps.
 type Mapping struct {
 	Start, End, Offset uint64
+	Inode              uint64
 	Perms              string // such as "r-xp"
 	Path               string // as the kernel shows it, " (deleted)" and all
 }
@@ -44,11 +45,12 @@ func parseMapping(line string) (m Mapping, ok bool) {
 	if !ok || len(f[1]) != 4 || f[4] == "" {
 		return m, false
 	}
-	var errs [3]error
+	var errs [4]error
 	m.Start, errs[0] = strconv.ParseUint(start, 16, 64)
 	m.End, errs[1] = strconv.ParseUint(end, 16, 64)
 	m.Offset, errs[2] = strconv.ParseUint(f[2], 16, 64)
-	if errs != [3]error{} || m.End <= m.Start {
+	m.Inode, errs[3] = strconv.ParseUint(f[4], 10, 64)
+	if errs != [4]error{} || m.End <= m.Start {
 		return Mapping{}, false
 	}
 	m.Perms, m.Path = f[1], strings.TrimLeft(rest, " ")

@@ -1,0 +1,107 @@
+package inject
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// secret is what the plan of these tests writes.
+const secret = 0x5eed
+
+// hold makes a process wait, with a plan that writes a word behind its own data.
+func hold(pid int, o Options) (h *Hold, err error) {
+	err = Stop(pid, o, func(t *Task) error {
+		if h, err = t.Hold(64, 256); err != nil {
+			return err
+		}
+		var c Code
+		c.Word(h.Free(), secret)
+		return h.Plan(c)
+	})
+	return h, err
+}
+
+// Nobody runs while a process is held, signals wait, and the plan is carried out before anybody goes on.
+func TestHold(t *testing.T) {
+	for first := range threads {
+		p := start(t, first)
+		before, err := Mappings(p.pid)
+		must(t, err)
+		for range 5 {
+			h, err := hold(p.pid, Options{})
+			must(t, err)
+			was := p.counts()
+			must(t, Stop(p.pid, Options{}, work))
+			word := make([]byte, 4)
+			must(t, (&Task{PID: p.pid}).Read(h.Free(), word))
+			if now := p.counts(); now != was || binary.LittleEndian.Uint32(word) != 0 {
+				t.Errorf("somebody runs: %v, then %v; %x", was, now, word)
+			}
+			must(t, h.Close())
+			p.goesOn()
+			must(t, (&Task{PID: p.pid}).Read(h.Free(), word))
+			if binary.LittleEndian.Uint32(word) != secret {
+				t.Errorf("the plan has written %x", word)
+			}
+			must(t, h.Held().Leave(p.pid, patience, Options{}))
+			p.goesOn()
+		}
+		after, err := Mappings(p.pid)
+		must(t, err)
+		if len(after) != len(before) {
+			t.Errorf("it had %d mappings and has %d", len(before), len(after))
+		}
+	}
+}
+
+// A plan that fails ends the process: it would go on without what it had.
+func TestPlanFails(t *testing.T) {
+	p := start(t, 2)
+	var h *Hold
+	must(t, Stop(p.pid, Options{}, func(task *Task) (err error) {
+		if h, err = task.Hold(64, 256); err != nil {
+			return err
+		}
+		var c Code
+		c.Call(unix.SYS_CLOSE, 1<<20)
+		c.Jump(h.Failed())
+		return h.Plan(c)
+	}))
+	must(t, h.Close())
+	<-p.ended
+	if err := h.Held().Leave(p.pid, patience, Options{}); !errors.Is(err, ErrGone) {
+		t.Errorf("it says %v", err)
+	}
+}
+
+// Who holds is killed at each of its steps in turn: the process goes on.
+func TestHoldKilledAtEveryStep(t *testing.T) {
+	for _, first := range []int{0, 1, 2} {
+		p := start(t, first)
+		for at := 1; ; at++ {
+			cmd := exec.Command(os.Args[0])
+			cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d hold", killAt, p.pid, at))
+			out, err := cmd.CombinedOutput()
+			var exit *exec.ExitError
+			if errors.As(err, &exit) && !exit.Sys().(syscall.WaitStatus).Signaled() {
+				t.Fatalf("step %d: %v: %s", at, err, out)
+			}
+			p.goesOn()
+			if err == nil {
+				if at < 40 {
+					t.Errorf("%d steps only", at)
+				}
+				break
+			}
+		}
+		must(t, Stop(p.pid, Options{}, work))
+		p.goesOn()
+	}
+}
