@@ -71,21 +71,7 @@ func Inherited(pid int, family []int) (Leftovers, error) {
 			return l, fmt.Errorf("descriptor %d of process %d is of a file that no process that it descends from has open", fd, pid)
 		}
 	}
-	for _, other := range append([]int{s.parent}, family...) {
-		if other == pid {
-			continue
-		}
-		for _, kind := range []int{kcmpVM, kcmpFiles} {
-			same, err := kcmp(pid, other, kind, 0, 0)
-			if err != nil && !isGone(err) {
-				return l, err
-			}
-			if same {
-				return l, fmt.Errorf("process %d shares its descriptors or memory with process %d", pid, other)
-			}
-		}
-	}
-	return l, nil
+	return l, alone(pid, family)
 }
 
 // LetGo lets process pid unmap and close what Inherited finds. One that has ended needs nothing.
@@ -183,6 +169,29 @@ func readStat(pid int) (s stat, err error) {
 	flags, errs[1] = strconv.ParseUint(f[6], 10, 64)
 	s.forked = flags&forkNoExec != 0
 	return s, errors.Join(errs[:]...)
+}
+
+// alone tells when a process shares descriptors or memory with another of its tree, or its parent.
+func alone(pid int, family []int) error {
+	s, err := readStat(pid)
+	if err != nil {
+		return err
+	}
+	for _, other := range append([]int{s.parent}, family...) {
+		if other == pid || other == 0 {
+			continue
+		}
+		for _, kind := range []int{kcmpVM, kcmpFiles} {
+			same, err := kcmp(pid, other, kind, 0, 0)
+			if err != nil && !isGone(err) {
+				return err
+			}
+			if same {
+				return fmt.Errorf("process %d shares its descriptors or memory with process %d", pid, other)
+			}
+		}
+	}
+	return nil
 }
 
 // opened is a descriptor of a process.

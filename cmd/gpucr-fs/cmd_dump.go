@@ -33,6 +33,7 @@ type dumping struct {
 	end    func() error // gives back what was taken of them
 
 	useless []int // processes with devices of their parents'
+	rings   []int // processes with idle io_uring rings
 }
 
 func (a *app) dumpCmd() *cobra.Command {
@@ -178,6 +179,11 @@ func (d *dumping) dump(ctx context.Context, images string) (err error) {
 		if err := d.args.Set("libdir", dir); err != nil {
 			return err
 		}
+	}
+	unpark, err := d.park(images)
+	defer func() { err = errors.Join(err, unpark(err != nil || d.leave)) }()
+	if err != nil {
+		return err
 	}
 	c, err := d.criu.start(d.a, d.args, within)
 	if err != nil {

@@ -233,6 +233,10 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p talk.Prepare
 	if err != nil {
 		return err
 	}
+	rings, err := readRings(p.Images)
+	if err != nil {
+		return err
+	}
 	if err := r.pidsFree(p.Images); err != nil {
 		return err
 	}
@@ -258,6 +262,9 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p talk.Prepare
 		r.inside = inside
 	}
 	r.marks = append(r.marks, restore.Mark{Name: restore.MarkResume, At: time.Now()})
+	if err := r.ringsBack(pid, rings); err != nil {
+		return errors.Join(err, endTree(pid))
+	}
 	if r.gpu != nil {
 		used, err := r.gpu.Resume(ctx, pid, note)
 		if err != nil {

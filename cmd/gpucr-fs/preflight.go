@@ -15,7 +15,8 @@ import (
 
 // lookAt examines a tree. n, nil where NVIDIA GPUs are left alone, asks the driver, when a process looks like using CUDA.
 func lookAt(ctx context.Context, root int, args *restore.Args, n *nvidia) (preflight.Report, error) {
-	o := preflight.Options{Root: root, CRIU: args, NoCUDA: n == nil, AMD: amdgpuPlugins() != "", Handle: map[string]func(int) error{}}
+	o := preflight.Options{Root: root, CRIU: args, NoCUDA: n == nil, AMD: amdgpuPlugins() != "",
+		Handle: map[string]func(int) error{preflight.IOURing: func(pid int) error { return idle(root, pid) }}}
 	if m, ok := pidns.Find(root); ok {
 		o.Beside = m.Init
 	}
@@ -54,7 +55,7 @@ func (d *dumping) preflight(ctx context.Context) error {
 	if err != nil {
 		d.a.note("%v", err)
 	}
-	d.useless = r.Of(preflight.CUDAInherited)
+	d.useless, d.rings = r.Of(preflight.CUDAInherited), r.Of(preflight.IOURing)
 	found := r.Blocking()
 	lines := byWhat(found)
 	if len(lines) == 1 && !d.force && lines[0].effect != preflight.Loses {

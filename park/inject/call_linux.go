@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Call lets the process's first thread make a system call, and gives its result. An errno is the error, as a unix.Errno.
+// Call lets the process's first thread make a system call, and gives its result. An errno is the error, as a
+// unix.Errno.
 func (t *Task) Call(nr uintptr, args ...uint64) (uint64, error) { return t.CallBy(0, nr, args...) }
 
 // Threads is how many threads stand still.
@@ -18,9 +19,19 @@ func (t *Task) Threads() int { return len(t.threads) }
 
 // CallBy lets thread i make a system call.
 func (t *Task) CallBy(i int, nr uintptr, args ...uint64) (uint64, error) {
-	th := t.threads[i]
+	return t.make(t.threads[i], false, nr, args)
+}
+
+// CallAndClose lets the first thread make a system call that opens a descriptor, and close it again. A kill in
+// between leaves it closed as well.
+func (t *Task) CallAndClose(nr uintptr, args ...uint64) error {
+	_, err := t.make(t.threads[0], true, nr, args)
+	return err
+}
+
+func (t *Task) make(th *thread, closes bool, nr uintptr, args []uint64) (uint64, error) {
 	for {
-		result, err := t.try(th, nr, args)
+		result, err := t.try(th, closes, nr, args)
 		if errors.Is(err, errSignal) {
 			continue // the call was not made
 		}
@@ -37,8 +48,8 @@ func (t *Task) CallBy(i int, nr uintptr, args ...uint64) (uint64, error) {
 // errSignal tells that a signal was delivered instead of the call's being made.
 var errSignal = errors.New("a signal came")
 
-func (t *Task) try(th *thread, nr uintptr, args []uint64) (uint64, error) {
-	if err := t.prepare(th); err != nil {
+func (t *Task) try(th *thread, closes bool, nr uintptr, args []uint64) (uint64, error) {
+	if err := t.prepare(th, closes); err != nil {
 		return 0, err
 	}
 	r := th.regs
@@ -61,6 +72,19 @@ func (t *Task) try(th *thread, nr uintptr, args []uint64) (uint64, error) {
 	var after unix.PtraceRegs
 	if err := unix.PtraceGetRegs(th.tid, &after); err != nil {
 		return 0, gone(t.PID, err)
+	}
+	if closes {
+		for _, where := range []string{"close begun", "closed"} {
+			err := t.toCall(th)
+			if errors.Is(err, errSignal) { // it goes its way first
+				_, err = t.make(th, false, unix.SYS_CLOSE, []uint64{after.Rax})
+				return after.Rax, err
+			}
+			if err != nil {
+				return 0, err
+			}
+			t.o.step(where)
+		}
 	}
 	if err := unix.PtraceSetRegs(th.tid, &th.regs); err != nil {
 		return 0, gone(t.PID, err)
@@ -109,10 +133,15 @@ func (t *Task) toCall(th *thread) error {
 }
 
 // prepare writes the instructions of a call that bring a thread back to where it is.
-func (t *Task) prepare(th *thread) error {
+func (t *Task) prepare(th *thread, closes bool) error {
 	var c Code
 	r := &th.regs
 	c.Syscall()
+	if closes {
+		c.Bytes(0x48, 0x89, 0xc7) // MOV rdi, rax
+		c.Load(RAX, unix.SYS_CLOSE)
+		c.Syscall()
+	}
 	for _, v := range []struct {
 		into  Register
 		value uint64
@@ -132,7 +161,7 @@ func (t *Task) prepare(th *thread) error {
 	}
 	places := room(t.all, callSize, t.Read)
 	for _, at := range places {
-		was := make([]byte, len(c))
+		was := make([]byte, callSize)
 		if t.Read(at, was) != nil || t.put(at, c) != nil {
 			continue
 		}

@@ -108,4 +108,4 @@ func (c *Code) Compare(v int32) {
 }
 
 // callSize is how much room the instructions of one call take.
-const callSize = 2 + 9*10 + 14
+const callSize = 2 + 15 + 9*10 + 14

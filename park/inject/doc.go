@@ -30,6 +30,14 @@
 // was before the call is made, and the call follows at its handler's first instruction. PTRACE_O_EXITKILL is never
 // set.
 //
+// # Holding
+//
+// What is to come back whoever is killed cannot be brought back by a tracer. [Task.Hold] puts code of their own
+// before all threads: they block all signals and read from a pipe whose only other end is this process's. When it is
+// gone, by a close or a kill, the first of them carries out a plan, and all go on where they were. A process that
+// criu dumps meanwhile is restored in the same place, its pipe without the other end: it carries the plan out before
+// all else. CRIU needs to know nothing of it. A plan is replaced by another at once, by one word.
+//
 // # Steps, and what a kill at each leaves
 //
 //	seized, interrupted        threads run on; an interrupted call is made again by the kernel

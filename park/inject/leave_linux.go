@@ -24,8 +24,8 @@ func (h *Hold) Held() Held { return Held{h.Data, h.DataSize, h.Code, h.CodeSize}
 // leaveRounds is how often it is looked whether all threads have left a hold's code.
 const leaveRounds = 20
 
-// Leave waits until a process has carried out its plan, limit at most, and takes the memory of the hold from it. A thread
-// that is still in its code leaves the memory there: some pages, and no error.
+// Leave waits until a process has carried out its plan, limit at most, and takes the memory of the hold from it. A
+// thread that is still in its code leaves the memory there: some pages, and no error.
 func (h Held) Leave(pid int, limit time.Duration, o Options) error {
 	word := func(at uint64) (int64, error) {
 		var b [8]byte

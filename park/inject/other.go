@@ -17,3 +17,14 @@ func (t *Task) Call(uintptr, ...uint64) (uint64, error) { return 0, errElsewhere
 
 // Read refuses.
 func (t *Task) Read(uint64, []byte) error { return errElsewhere }
+
+// Hold is a process that waits.
+type Hold struct{}
+
+// Held is what has to be known of it.
+type Held struct {
+	Data     uint64 `json:"data"`
+	DataSize uint64 `json:"data_size"`
+	Code     uint64 `json:"code"`
+	CodeSize uint64 `json:"code_size"`
+}

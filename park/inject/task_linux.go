@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -107,6 +108,9 @@ func (t *Task) stop() error {
 				continue
 			}
 			seen[tid], more = true, true
+			if worker(t.PID, tid) {
+				continue // it runs in the kernel alone, and waits for work there
+			}
 			if err := t.seize(tid); err != nil {
 				return err
 			}
@@ -123,9 +127,6 @@ func (t *Task) seize(tid int) error {
 	if err := unix.PtraceSeize(tid); err != nil {
 		if errors.Is(err, unix.ESRCH) || ended(t.PID, tid) {
 			return nil
-		}
-		if errors.Is(err, unix.EPERM) && worker(t.PID, tid) {
-			return refusal(t.PID, "thread %d works for io_uring, in the kernel", tid)
 		}
 		return refusal(t.PID, "seize thread %d: %v", tid, err)
 	}
@@ -175,6 +176,16 @@ func ended(pid, tid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/stat", pid, tid))
 	_, rest, _ := strings.Cut(string(text), ") ")
 	return err != nil || strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
+}
+
+// Workers tells whether a process has threads of io_uring's in the kernel. They end with its last ring, a little
+// later.
+func Workers(pid int) bool {
+	names, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*", pid))
+	return slices.ContainsFunc(names, func(name string) bool {
+		tid, err := strconv.Atoi(filepath.Base(name))
+		return err == nil && worker(pid, tid)
+	})
 }
 
 // worker tells a thread of io_uring's in the kernel: PF_IO_WORKER of linux/sched.h, the ninth field of

@@ -28,7 +28,7 @@ func TestDumpCommand(t *testing.T) {
 		return out, said
 	}
 	run(cli.OK, "init", store)
-	pid := strconv.Itoa(start(t, nil, subject, "uring"))
+	pid := strconv.Itoa(start(t, nil, subject, "perf"))
 	alive := func() {
 		t.Helper()
 		if text, err := os.ReadFile("/proc/" + pid + "/stat"); err != nil || !strings.Contains(string(text), ") S ") {
@@ -39,7 +39,7 @@ func TestDumpCommand(t *testing.T) {
 		}
 	}
 	_, said := run(cli.Failed, "dump", store, "one", "-t", pid)
-	for _, want := range []string{"cannot be dumped", "io_uring", "UV_USE_IO_URING=0", "--force"} {
+	for _, want := range []string{"cannot be dumped", "perf_event", "close them", "--force"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("nothing of %q: %s", want, said)
 		}
