@@ -1,5 +1,5 @@
 // Package index is the store: a folder that keeps checkpoints as manifests over content-addressed chunks, each chunk
-// once. It opens, makes and rebuilds one, and offers what the rooms below do for it.
+// once. It opens and makes one, and offers what the rooms below do for it.
 //
 // "The store" is the folder, and this package; "the index" is Badger in it, here and in every room.
 //
@@ -31,6 +31,7 @@
 //	reading                         sealed files, the cache, walks over manifests
 //	drafts                          what is written, until it is sealed
 //	upkeep                          gc, verify, optimize
+//	repair                          the index built anew
 //	accounting                      what things take
 //
 // # What is never given up

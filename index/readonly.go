@@ -14,6 +14,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/repair"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
@@ -125,8 +126,7 @@ func openElsewhere(ctx context.Context, dir, dbDir string, config Config, o Opti
 		if err := os.RemoveAll(path); err != nil {
 			return fail(err)
 		}
-		r := rebuild{dir: dir, o: o, at: tmp.dir, fresh: path, keys: map[string]uint64{}, suspect: map[uint32]*suspect{}}
-		if err := r.build(ctx, config); err != nil {
+		if _, err := repair.Build(ctx, o.repair(config, repair.Options{Dir: dir, Room: tmp.dir, Fresh: path})); err != nil {
 			return fail(err)
 		}
 		if d, err = keys.Open(path, o.Logger, at, t); err != nil {

@@ -11,7 +11,6 @@ import (
 	"syscall"
 
 	"github.com/gpucr/gpucr-fs/index/accounting"
-	"github.com/gpucr/gpucr-fs/index/arena"
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
@@ -126,8 +125,7 @@ func openLocked(ctx context.Context, dir string, config Config, o Options, lock 
 
 // openOver opens the store whose index is d. It closes d when it fails.
 func openOver(dir string, config Config, o Options, d *keys.DB, lock io.Closer) (*Store, error) {
-	packs, err := pack.Open(filepath.Join(dir, chunks.PacksFolder), pack.Options{Store: config.identity(), PackSize: config.PackSize, FreeFloor: o.FreeFloor, Logger: o.Logger,
-		Storage: o.Storage})
+	packs, err := pack.Open(filepath.Join(dir, chunks.PacksFolder), o.packs(config))
 	if err != nil {
 		return nil, errors.Join(fault.Classify("open store", err), d.Close())
 	}
@@ -151,22 +149,16 @@ func openOver(dir string, config Config, o Options, d *keys.DB, lock io.Closer) 
 }
 
 func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set) (*Store, error) {
-	// What is kept for reuse counts as cache.
-	spares := min(8<<20, o.CacheSize/8)
-	a := arena.New(spares)
 	s := &Store{
 		dir: dir, config: config, o: o, log: o.Logger,
 	}
 	var err error
-	s.chunks, err = chunks.New(d, packs, chunks.Options{
-		Dir: dir, Logger: o.Logger, Arena: a, ReadOnly: o.ReadOnly, Workers: o.Workers, IngestWorkers: o.Tuning.IngestWorkers,
-		MaxChunk: config.Chunk.Max, PackSize: config.PackSize, CommitEvery: o.Tuning.CommitEvery, ShrinkJournal: o.Tuning.ShrinkJournal,
-	})
+	s.chunks, err = chunks.New(d, packs, o.chunks(config, dir))
 	if err != nil {
 		return nil, err
 	}
 	s.roots = roots.New(s.chunks, roots.Options{Dir: dir, Logger: o.Logger, FreeFloor: o.FreeFloor})
-	s.reading = reading.New(s.chunks, s.roots, reading.Options{Dir: dir, CacheSize: o.CacheSize - spares, OnRead: o.OnRead})
+	s.reading = reading.New(s.chunks, s.roots, reading.Options{Dir: dir, CacheSize: o.CacheSize - o.spares(), OnRead: o.OnRead})
 	s.drafts = drafts.New(s.chunks, s.roots, s.reading, drafts.Options{
 		Logger: o.Logger, Params: config.Chunk, Policy: policies[o.Compression], Cuts: o.Cuts, Labels: o.Labels,
 	})

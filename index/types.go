@@ -15,6 +15,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/reading"
+	"github.com/gpucr/gpucr-fs/index/repair"
 	"github.com/gpucr/gpucr-fs/index/roots"
 	"github.com/gpucr/gpucr-fs/index/storage"
 	"github.com/gpucr/gpucr-fs/index/upkeep"
@@ -142,15 +143,6 @@ func (c Compression) validate(emptyOK bool) error {
 	return &fault.Error{Class: fault.Invalid, Op: "options", Err: fmt.Errorf("unknown compression %q", string(c)), Hint: "use auto, zstd, s2 or none"}
 }
 
-// RepairResult says what a rebuild of the index brought back.
-type RepairResult struct {
-	Checkpoints int               `json:"checkpoints"`
-	Chunks      int64             `json:"chunks"`
-	Packs       int               `json:"packs"`
-	Lost        []string          `json:"lost"`                // checkpoints that could not be brought back, with the reason
-	SetAside    []chunks.SetAside `json:"set_aside,omitempty"` // what is kept without being accounted for
-}
-
 // Stats are counters since the store was opened.
 type Stats struct {
 	Hits         int64 `json:"hits"`          // chunk reads answered from memory
@@ -256,3 +248,6 @@ type Problem = upkeep.Problem
 
 // Usage is the whole store's accounting; see [accounting.Usage].
 type Usage = accounting.Usage
+
+// RepairResult says what a rebuild of the index brought back; see [repair.Result].
+type RepairResult = repair.Result

@@ -77,6 +77,7 @@ var indexMayImport = map[string][]string{
 	"reading":             {"arena", "chunk", "chunks", "fault", "keys", "manifest", "manifest/manifestpb", "pack", "roots"},
 	"drafts":              {"chunk", "chunks", "fault", "manifest", "manifest/manifestpb", "reading", "roots"},
 	"accounting":          {"chunks", "fault", "manifest", "manifest/manifestpb", "reading", "roots"},
+	"repair":              {"chunk", "chunks", "fault", "keys", "manifest", "manifest/manifestpb", "pack", "reading", "roots"},
 	"upkeep": {"chunk", "chunks", "crc32c", "fault", "keys", "manifest", "manifest/manifestpb", "pack", "reading", "roots",
 		"storage"},
 }

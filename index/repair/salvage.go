@@ -1,4 +1,4 @@
-package index
+package repair
 
 import (
 	"context"
@@ -49,8 +49,8 @@ func (p *suspect) add(rec pack.Record) error {
 	return nil
 }
 
-// salvage gathers what old index, journals and journals put aside tell of the suspects, and writes their journals anew. Metadata that the old index has and no journal go
-// into the journal of a new pack.
+// salvage gathers what old index, journals and journals put aside tell of the suspects, and writes their journals
+// anew. Metadata that the old index has and no journal go into the journal of a new pack.
 func (r *rebuild) salvage(ctx context.Context) error {
 	lost, err := r.readOld(ctx)
 	if err != nil {
@@ -69,7 +69,7 @@ func (r *rebuild) salvage(ctx context.Context) error {
 		return nil
 	}
 	r.o.Logger.Info("the old index has metadata that no journal has", "keys", len(lost))
-	return r.s.chunks.CommitKVs(lost)
+	return r.s.CommitKVs(lost)
 }
 
 // readOld takes from the old index the chunks of the suspects, and gives the metadata that no journal has as late.
@@ -105,29 +105,31 @@ func (r *rebuild) readOld(ctx context.Context) (lost []pack.KV, err error) {
 	return lost, err
 }
 
-// salvagePack enters what is known of one suspect into the new index and into a new journal. Where the old index had read all that is lost, and still tells it, nothing is
-// lost. Else the damaged journal is put aside, and gc keeps what it may have told of.
+// salvagePack enters what is known of one suspect into the new index and into a new journal. Where the old index
+// had read all that is lost, and still tells it, nothing is lost. Else the damaged journal is put aside, and gc
+// keeps what it may have told of.
 //
-// A chunk that the old index does not know may have been given back, and the record of that lost: it counts only if its guard says that it is still there.
+// A chunk that the old index does not know may have been given back, and the record of that lost: it counts only if
+// its guard says that it is still there.
 func (r *rebuild) salvagePack(n uint32, p *suspect) error {
 	s := r.s
 	told := p.told && r.knows
 	if p.orphan && !told && len(p.aside) == 0 {
 		r.res.Lost = append(r.res.Lost, fmt.Sprintf("pack %s: its journal is gone, and no index tells all that it holds", pack.Name(n)))
-		b := s.chunks.DB.Batch()
+		b := s.DB.Batch()
 		for _, c := range p.chunks {
 			b.SetChunk(c)
 		}
 		return b.Flush()
 	}
 	if !p.orphan {
-		if _, _, err := s.chunks.Packs.Read(n, 0, p.add); err != nil {
+		if _, _, err := s.Packs.Read(n, 0, p.add); err != nil {
 			return err
 		}
 	}
 	var whole []string // journals put aside that have no damage any more
 	for _, name := range p.aside {
-		bad, err := s.chunks.Packs.ReadAside(n, name, p.add)
+		bad, err := s.Packs.ReadAside(n, name, p.add)
 		if err != nil {
 			return err
 		}
@@ -142,22 +144,22 @@ func (r *rebuild) salvagePack(n uint32, p *suspect) error {
 	kvs := slices.SortedFunc(maps.Values(p.kvs), func(a, b pack.KV) int { return int(min(1, max(-1, int64(a.Seq-b.Seq)))) })
 	if p.damaged && !told {
 		r.o.Logger.Warn("putting a damaged journal aside", "journal", pack.JournalName(n))
-		if err := s.chunks.Packs.PutAside(n); err != nil {
+		if err := s.Packs.PutAside(n); err != nil {
 			return err
 		}
 	}
-	mark, err := s.chunks.Packs.RewriteJournal(n, chunks, kvs)
+	mark, err := s.Packs.RewriteJournal(n, chunks, kvs)
 	if err != nil {
 		return err
 	}
-	b := s.chunks.DB.Batch()
+	b := s.DB.Batch()
 	for _, c := range chunks {
-		if !s.chunks.KnowsLater(c) {
+		if !s.KnowsLater(c) {
 			b.SetChunk(c)
 		}
 	}
 	for _, kv := range kvs {
-		if err := s.chunks.Apply(b, pack.Record{KV: &kv}); err != nil {
+		if err := s.Apply(b, pack.Record{KV: &kv}); err != nil {
 			return errors.Join(err, b.Flush())
 		}
 	}
@@ -166,7 +168,7 @@ func (r *rebuild) salvagePack(n uint32, p *suspect) error {
 		return err
 	}
 	for _, name := range whole {
-		if err := s.chunks.Packs.RemoveAside(name); err != nil {
+		if err := s.Packs.RemoveAside(name); err != nil {
 			return err
 		}
 	}
@@ -184,15 +186,15 @@ func (r *rebuild) believed(p *suspect) ([]pack.Chunk, error) {
 			continue
 		}
 		if !p.sure[page] {
-			if c.Loc.Slot() > int64(chunk.MaxEncoded(s.config.Chunk.Max))+chunk.PageSize {
+			if c.Loc.Slot() > int64(chunk.MaxEncoded(r.o.Chunks.MaxChunk))+chunk.PageSize {
 				continue
 			}
-			buf, err := s.chunks.Arena.Get(int(c.Loc.Slot()))
+			buf, err := s.Arena.Get(int(c.Loc.Slot()))
 			if err != nil {
 				return nil, err
 			}
-			errs := s.chunks.Packs.ReadSlots([]pack.Loc{c.Loc}, [][]byte{buf}, true)
-			s.chunks.Arena.Put(buf)
+			errs := s.Packs.ReadSlots([]pack.Loc{c.Loc}, [][]byte{buf}, true)
+			s.Arena.Put(buf)
 			if errs[0] != nil {
 				r.o.Logger.Warn("a chunk of a damaged journal is not there", "chunk", c.ID.String(), "err", errs[0])
 				continue

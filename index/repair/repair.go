@@ -1,0 +1,254 @@
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+
+	"github.com/gpucr/gpucr-fs/index/chunks"
+	"github.com/gpucr/gpucr-fs/index/keys"
+	"github.com/gpucr/gpucr-fs/index/manifest"
+	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
+	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/reading"
+	"github.com/gpucr/gpucr-fs/index/roots"
+)
+
+// Result says what a rebuild of the index brought back.
+type Result struct {
+	Checkpoints int               `json:"checkpoints"`
+	Chunks      int64             `json:"chunks"`
+	Packs       int               `json:"packs"`
+	Lost        []string          `json:"lost"`                // checkpoints that could not be brought back, with the reason
+	SetAside    []chunks.SetAside `json:"set_aside,omitempty"` // what is kept without being accounted for
+}
+
+// Options say what is built from what.
+type Options struct {
+	Dir   string // of the store
+	Fresh string // the folder of the new index; what is in it goes
+	Room  string // a folder on the file system that Fresh is on
+	Old   string // the folder of the old index; what is not in the journals is taken from there
+	// ReadOnly leaves journals and packs as they are, and the old index alone: what can be read has to do.
+	ReadOnly bool
+
+	Logger    *slog.Logger
+	FreeFloor int64
+	Index     keys.Tuning
+	Packs     pack.Options
+	Chunks    chunks.Options // but for the arena, which each build has for its own
+}
+
+// Build makes an index from the journals, and from the old index where they fall short.
+func Build(ctx context.Context, o Options) (Result, error) {
+	r := rebuild{o: o, keys: map[string]uint64{}, suspect: map[uint32]*suspect{}}
+	err := r.build(ctx)
+	return r.res, err
+}
+
+// rebuild is the state of one build.
+type rebuild struct {
+	o       Options
+	s       *chunks.Store // over the new index
+	was     *keys.DB      // the old index; nil where there is none that can be opened
+	knows   bool          // all records of the old index could be read
+	suspect map[uint32]*suspect
+	keys    map[string]uint64 // metadata keys found in journals, with the highest sequence
+	res     Result
+}
+
+func (r *rebuild) build(ctx context.Context) error {
+	if err := os.RemoveAll(r.o.Fresh); err != nil {
+		return err
+	}
+	d, err := keys.Open(r.o.Fresh, r.o.Logger, keys.Room{Dir: r.o.Room, Floor: r.o.FreeFloor}, r.o.Index)
+	if err != nil {
+		return err
+	}
+	set, err := pack.Open(filepath.Join(r.o.Dir, chunks.PacksFolder), r.o.Packs)
+	if err != nil {
+		return errors.Join(err, d.Close())
+	}
+	if r.s, err = chunks.New(d, set, r.o.Chunks); err != nil {
+		return errors.Join(err, set.Close(), d.Close())
+	}
+	err = r.read(ctx)
+	if err == nil {
+		err = d.Sync()
+	}
+	r.s.Stop()
+	if err = errors.Join(err, r.s.Close()); err == nil && d.Cut() {
+		err = d.NoRoom("")
+	}
+	if err == nil {
+		err = keys.DeclareSound(r.o.Fresh)
+	}
+	return err
+}
+
+// read fills the new index from the journals, and from the old index where they fall short.
+func (r *rebuild) read(ctx context.Context) (err error) {
+	if r.o.ReadOnly {
+		return r.journals(ctx)
+	}
+	if _, err := os.Stat(filepath.Join(r.o.Old, "MANIFEST")); err == nil {
+		if r.was, err = keys.Open(r.o.Old, r.o.Logger, keys.Room{Dir: r.o.Dir, Floor: r.o.FreeFloor}, r.o.Index); err != nil {
+			r.o.Logger.Warn("the old index cannot help", "err", err)
+			r.was = nil
+		}
+	}
+	if r.was != nil {
+		r.knows = keys.IsSound(r.o.Old)
+		defer func() { err = errors.Join(err, r.was.Close()) }()
+	}
+	if err := r.journals(ctx); err != nil {
+		return err
+	}
+	return r.salvage(ctx)
+}
+
+// journals applies all journals.
+func (r *rebuild) journals(ctx context.Context) error {
+	packs, err := r.s.Packs.Packs()
+	if err != nil {
+		return err
+	}
+	r.res.Packs = len(packs)
+	for _, n := range packs {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := r.journal(n); err != nil {
+			return fmt.Errorf("journal %s: %w", pack.JournalName(n), err)
+		}
+	}
+	orphans, err := r.s.Packs.Orphans()
+	if err != nil {
+		return err
+	}
+	for _, n := range orphans {
+		r.o.Logger.Error("a journal is gone", "journal", pack.JournalName(n))
+		r.suspect[n] = newSuspect()
+		r.suspect[n].orphan = true
+		r.suspect[n].told = r.oldMark(n) > 0
+	}
+	aside, err := r.s.Packs.AllAside()
+	if err != nil {
+		return err
+	}
+	for n, names := range aside {
+		if r.suspect[n] != nil {
+			r.suspect[n].aside = names
+		}
+	}
+	return nil
+}
+
+// oldMark gives how far the old index had applied the journal of pack n; 0 where that is not known.
+func (r *rebuild) oldMark(n uint32) int64 {
+	if r.was == nil {
+		return 0
+	}
+	mark, err := r.was.Mark(n)
+	if err != nil {
+		r.o.Logger.Warn("the old index cannot tell how far it had read", "journal", pack.JournalName(n), "err", err)
+	}
+	return mark
+}
+
+func (r *rebuild) journal(n uint32) error {
+	s := r.s
+	mark := r.oldMark(n)
+	aside, err := s.Packs.Aside(n)
+	if err != nil {
+		return err
+	}
+	dead, listed := map[uint32]bool{}, map[uint32]bool{} // by page: a commit that was tried again lists its slots twice
+	end, bad, err := s.Packs.Read(n, 0, func(rec pack.Record) error {
+		switch {
+		case rec.Dead != nil:
+			dead[rec.Dead.Loc.Page] = true
+		case rec.Chunk != nil:
+			listed[rec.Chunk.Loc.Page] = true
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	maps.DeleteFunc(listed, func(page uint32, _ bool) bool { return dead[page] })
+	if len(listed) > 0 && !s.Packs.Exists(n) {
+		r.res.Lost = append(r.res.Lost, fmt.Sprintf("pack %s: %v: the file is gone", pack.Name(n), pack.ErrCorrupt))
+	}
+	for _, d := range bad {
+		r.o.Logger.Error("a journal is damaged", "journal", pack.JournalName(n), "at", d.Off, "bytes", d.Len, "what", d.Text)
+	}
+	// What a crash left half written begins where the old index had read to, or behind it. Without that index it
+	// could as well be damage.
+	torn := len(bad) == 1 && bad[0].Off == end && mark > 0 && mark <= end
+	// For reading only, what can be read has to do: nothing could be put aside.
+	if (len(bad) > 0 && !torn || mark > end || len(aside) > 0) && !r.o.ReadOnly {
+		p := newSuspect()
+		p.dead, p.damaged = dead, len(bad) > 0 || mark > end
+		p.told = mark > 0
+		for _, d := range bad {
+			p.told = p.told && d.Off+d.Len <= mark
+		}
+		r.suspect[n] = p
+	}
+	b := s.DB.Batch()
+	_, _, err = s.Packs.Read(n, 0, func(rec pack.Record) error {
+		if kv := rec.KV; kv != nil {
+			r.keys[kv.Key] = max(r.keys[kv.Key], kv.Seq)
+		} else if r.suspect[n] != nil || rec.Chunk != nil && dead[rec.Chunk.Loc.Page] {
+			return nil
+		}
+		return s.Apply(b, rec)
+	})
+	if err != nil {
+		return errors.Join(err, b.Flush())
+	}
+	if err := s.Packs.SyncJournal(n); err != nil {
+		return errors.Join(err, b.Flush())
+	}
+	b.SetMark(n, end)
+	return b.Flush()
+}
+
+// Count tells what is in the rebuilt store, and what is not.
+func (res *Result) Count(ctx context.Context, cs *chunks.Store, rs *roots.Set, rd *reading.Reader) (err error) {
+	if res.SetAside, err = cs.SetAside(); err != nil {
+		return err
+	}
+	l := reading.NewLocator(cs)
+	roots, pbs := rs.Snapshot()
+	for i, root := range roots {
+		pb := pbs[i]
+		whole := true
+		lost := func(file string, off int64, err error) error {
+			if whole {
+				res.Lost = append(res.Lost, fmt.Sprintf("checkpoint %s, file %s: %v", pb.Name, file, err))
+			}
+			whole = false
+			return nil
+		}
+		err := rd.WalkSegments(ctx, root, pb, func(e *manifestpb.Entry, seg *manifest.Segment) error {
+			for _, c := range seg.Chunks {
+				if _, err := l.Locate(c.ID); err != nil {
+					return lost(e.Path, seg.Start, err)
+				}
+			}
+			return nil
+		}, lost)
+		if err != nil {
+			return err
+		}
+		res.Checkpoints++
+	}
+	res.Chunks, err = cs.DB.CountChunks()
+	return err
+}
