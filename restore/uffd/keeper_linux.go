@@ -36,6 +36,8 @@ const (
 	keeperName = "gpucr-keeper"
 	// keeperPatience is how long the keeper waits to be relieved, in seconds.
 	keeperPatience = 2
+	// keeperLook is how often it looks whether memory is left, in nanoseconds.
+	keeperLook = 100e6
 	// keeperFDs bounds the descriptors that are looked at, firstFD is the one
 	// after standard error: those before belong to whoever started the guardian.
 	keeperFDs, firstFD = 1 << 16, 3
@@ -78,7 +80,6 @@ func startKeeper() (*keeper, error) {
 		tasks:    tasks,
 		guardian: unix.PollFd{Fd: int32(self), Events: unix.POLLIN},
 		patience: unix.Timespec{Sec: keeperPatience},
-		look:     unix.Timespec{Nsec: 100e6},
 		probe:    argFill{argRange: argRange{pageSize, pageSize}},
 		wake:     argRange{pageSize, pageSize},
 	}
@@ -198,6 +199,7 @@ func forkKeeper(k *keeping) (pid int, errno syscall.Errno) {
 				left = left || e != unix.ESRCH
 			}
 		}
+		k.look = unix.Timespec{Nsec: keeperLook} // the kernel counts it down
 		syscall.RawSyscall6(unix.SYS_PPOLL, 0, 0, uintptr(unsafe.Pointer(&k.look)), 0, 0, 0)
 	}
 	for {
