@@ -59,6 +59,7 @@ func (t *Task) try(th *thread, closes bool, nr uintptr, args []uint64) (uint64, 
 			*into = args[i]
 		}
 	}
+	th.away = true
 	if err := unix.PtraceSetRegs(th.tid, &r); err != nil {
 		return 0, gone(t.PID, err)
 	}
@@ -89,6 +90,7 @@ func (t *Task) try(th *thread, closes bool, nr uintptr, args []uint64) (uint64, 
 	if err := unix.PtraceSetRegs(th.tid, &th.regs); err != nil {
 		return 0, gone(t.PID, err)
 	}
+	th.away = false
 	t.o.step("registers set back")
 	switch int64(after.Rax) {
 	case restartSys, restartNoIntr, restartNoHand, restartBlock:
@@ -119,6 +121,7 @@ func (t *Task) toCall(th *thread) error {
 			return gone(t.PID, err)
 		}
 		t.o.step("registers set back for a signal")
+		th.away = false
 		if err := unix.PtraceInterrupt(th.tid); err != nil {
 			return gone(t.PID, err)
 		}

@@ -325,3 +325,26 @@ func FuzzRoom(f *testing.F) {
 		}
 	})
 }
+
+// A thread that could not be taken back in time comes back by itself, through the instructions that are left for it.
+func TestLate(t *testing.T) {
+	p := start(t, 2)
+	err := Stop(p.pid, Options{Limit: patience}, func(task *Task) error {
+		task.o.Step = func(name string) {
+			if name == "registers set" {
+				task.end = time.Time{}
+			}
+		}
+		for {
+			if err := work(task); err != nil {
+				return err
+			}
+		}
+	})
+	if err == nil || !strings.Contains(err.Error(), "does not stop") {
+		t.Errorf("it says %v", err)
+	}
+	p.goesOn()
+	must(t, Stop(p.pid, Options{}, work))
+	p.goesOn()
+}

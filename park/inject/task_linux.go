@@ -34,6 +34,7 @@ type thread struct {
 	tid  int
 	raw  unix.PtraceRegs // as it was met
 	regs unix.PtraceRegs // with which it goes on where it was: an interrupted call is made again
+	away bool            // it is at the instructions of a call
 }
 
 // Stop stops all threads of a process, calls f, and lets them go on, whatever f returns. The process notices nothing
@@ -253,11 +254,16 @@ func (t *Task) look(th *thread) error {
 	return t.leaveSequence(th)
 }
 
+// away tells that a thread could not be taken back: the instructions bring it back, and have to stay.
+func (t *Task) away() bool {
+	return slices.ContainsFunc(t.threads, func(th *thread) bool { return th.away })
+}
+
 // release lets all threads go on.
 func (t *Task) release() error {
 	var errs []error
 	for _, th := range t.threads {
-		if t.at != 0 && th == t.threads[0] {
+		if t.at != 0 && th == t.threads[0] && !t.away() {
 			errs = append(errs, t.put(t.at, t.was))
 			t.o.step("bytes put back")
 		}
