@@ -19,7 +19,7 @@ func init() {
 		"hammer": (*world).hammer,
 		"rename": (*world).rename, "unlink": (*world).unlink, "read": (*world).readDraft, "flush": (*world).flush,
 		"seal": (*world).seal, "abort": (*world).abort, "import": (*world).importCopy, "trial": (*world).trial,
-		"tag": (*world).tag, "untag": (*world).tag, "rm": (*world).rm,
+		"tag": (*world).tag, "untag": (*world).tag, "rm": (*world).rm, "move": (*world).move,
 		"profile": (*world).profile, "hotset": (*world).hotSet,
 		"gc":     func(w *world, _ *op) error { return w.answer(w.gc()) },
 		"dry":    (*world).dry,

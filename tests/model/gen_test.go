@@ -12,7 +12,7 @@ var weights = []struct {
 	n  int
 }{
 	{"draft", 9}, {"write", 34}, {"truncate", 3}, {"punch", 3}, {"rename", 2}, {"unlink", 1}, {"read", 3}, {"flush", 2},
-	{"seal", 10}, {"abort", 5}, {"import", 9}, {"trial", 1}, {"duel", 3}, {"tag", 4}, {"untag", 1}, {"rm", 8}, {"profile", 2},
+	{"seal", 10}, {"abort", 5}, {"import", 9}, {"trial", 1}, {"duel", 3}, {"tag", 4}, {"untag", 1}, {"rm", 8}, {"move", 3}, {"profile", 2},
 	{"hotset", 1}, {"gc", 9}, {"dry", 1}, {"verify", 3}, {"usage", 1}, {"reopen", 4}, {"repair", 1}, {"crash", 4}, {"heal", 2},
 	{"flip journal", 2}, {"hide journal", 1}, {"flip index", 1}, {"par", 3}, {"hammer", 1},
 }
@@ -20,9 +20,10 @@ var weights = []struct {
 // besides are the steps that may run beside another.
 var besides = map[string][]string{
 	"seal":   {"write", "write", "write", "gc", "rm", "import", "tag", "abort"},
-	"gc":     {"abort", "seal", "import", "write", "rm", "tag", "trial", "trial", "import", "seal"},
+	"gc":     {"move", "abort", "seal", "import", "write", "rm", "tag", "trial", "trial", "import", "seal"},
 	"tag":    {"rm", "tag", "gc"},
-	"rm":     {"tag", "gc", "seal", "import"},
+	"rm":     {"tag", "gc", "seal", "import", "move"},
+	"move":   {"rm", "tag", "gc", "import", "seal", "profile", "move"},
 	"import": {"gc", "rm", "abort", "import"},
 	"verify": {"rm", "import", "abort", "seal"},
 }
@@ -141,6 +142,9 @@ func (g *generator) op(do string) op {
 		}
 	case "tag", "untag":
 		o.Ckpt, o.To = g.pick(g.sealed), fmt.Sprintf("t%d", g.r.IntN(2))
+	case "move":
+		o.Ckpt, o.To = g.pick(g.sealed), g.fresh()
+		g.sealed = add(drop(g.sealed, o.Ckpt), o.To)
 	case "rm":
 		o.Ckpt = g.pick(g.sealed)
 		if g.r.IntN(5) == 0 {

@@ -201,3 +201,37 @@ func (s *state) profile(name, profile string) (done func(ok bool)) {
 		}
 	}
 }
+
+// move is begun when a name is being changed. done ends that; refused: nothing was tried.
+func (s *state) move(from, to string) (done func(ok, refused bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a, b := s.entry(from), s.entry(to)
+	ends := []func() bool{a.begin(), b.begin(), s.tagging.begin()}
+	wasA, wasB := *a, *b
+	a.absent = true
+	b.versions = append(slices.Clip(b.versions), a.versions...)
+	b.ever = append(slices.Clip(b.ever), a.ever...)
+	for _, set := range a.tags {
+		b.tags = add(b.tags, set)
+	}
+	for _, p := range a.profiles {
+		b.profiles = add(b.profiles, p)
+	}
+	return func(ok, refused bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		alone := true
+		for _, end := range ends {
+			alone = end() && alone
+		}
+		switch {
+		case alone && refused:
+			a.absent = wasA.absent
+			b.versions, b.tags, b.profiles = wasB.versions, wasB.tags, wasB.profiles
+		case alone && ok:
+			b.versions, b.tags, b.profiles, b.absent = wasA.versions, wasA.tags, wasA.profiles, false
+			a.versions, a.tags, a.profiles = nil, []string{""}, []string{""}
+		}
+	}
+}

@@ -40,6 +40,17 @@ func (w *world) rm(o *op) error {
 	return w.answer(may(err, index.NotFound, index.InUse))
 }
 
+// move gives a checkpoint another name.
+func (w *world) move(o *op) error {
+	if o.Ckpt == o.To {
+		return nil
+	}
+	done := w.m.move(o.Ckpt, o.To)
+	err := w.s.Rename(context.Background(), o.Ckpt, o.To)
+	done(err == nil, err != nil && may(err, index.NotFound, index.InUse, index.Exists, index.Invalid) == nil)
+	return w.answer(may(err, index.NotFound, index.InUse, index.Exists, index.Invalid))
+}
+
 func (w *world) profile(o *op) error {
 	text := ""
 	if o.Seed%4 > 0 {
