@@ -37,6 +37,35 @@ func TestLostWhileBurying(t *testing.T) {
 	mustBeLost(t, s, d, files)
 }
 
+// TestLostIsStoredAnewAtOnce: a pack was given up with what waited for a commit there. The next dump of the same content
+// is not built on it, and is sealed.
+func TestLostIsStoredAnewAtOnce(t *testing.T) {
+	s, fail := faultyStore(t)
+	write(t, s, "gone", map[string][]byte{"f": memory(1, 1<<20)})
+	if err := s.Remove(t.Context(), []string{"gone"}); err != nil {
+		t.Fatal(err)
+	}
+	files := map[string][]byte{"f": memory(2, 1<<20)}
+	d := create(t, s, "draft", drafts.CreateOptions{})
+	s.upkeep.Hooks.Found = func() {
+		fill(t, d, files)
+		settled(t, d)
+		fail(".journal", ".new")
+	}
+	if _, err := s.GC(t.Context(), upkeep.GCOptions{}); err == nil || !s.chunks.Packs.Condemned(1) {
+		t.Fatalf("gc: %v", err)
+	}
+	s.upkeep.Hooks.Found = nil
+	fail()
+	if err := d.Abort(); err != nil {
+		t.Fatal(err)
+	}
+	write(t, s, "again", files)
+	s = reopen(t, s)
+	mustHold(t, s, "again", files)
+	mustVerify(t, s, 0)
+}
+
 // TestLostWhileMovingKeys: gc moves keys out of a pack that goes, and the sync of what an open draft wrote fails.
 func TestLostWhileMovingKeys(t *testing.T) {
 	s, fail := faultyStore(t)

@@ -168,11 +168,11 @@ func (in *ingest) enter(id chunk.ID) (r *recent, ours bool) {
 		}
 		in.mu.Unlock()
 		<-r.done
-		if r.err != nil || !in.s.IsDamaged(id, r.loc) {
+		if r.err != nil || !in.s.IsDamaged(id, r.loc) && !in.s.Packs.Condemned(r.loc.Pack) {
 			return r, false
 		}
-		// It was stored a moment ago and cannot be read: it is stored once more, and the commit to come indexes the
-		// later one.
+		// It was stored a moment ago and cannot be read, or its pack was given up before a commit told of it. It is
+		// stored once more, and the commit to come indexes the later one.
 		in.mu.Lock()
 		if in.recent[id] == r {
 			delete(in.recent, id)
