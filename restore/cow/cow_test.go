@@ -120,7 +120,7 @@ func found(spans []criuimg.Span, n int) []bool {
 	return out
 }
 
-// Whatever processes have changed, what is found is equal, in the two and nowhere else; of what is equal little is
+// Whatever processes have changed, what is found is equal or among much that is; of what is equal little is
 // overlooked, and nothing where mappings are small. Pages of zeros are left.
 func TestFind(t *testing.T) {
 	for seed := range uint64(25) {
@@ -159,7 +159,7 @@ func TestFind(t *testing.T) {
 		for i := range want {
 			want[i] = make([]bool, n)
 		}
-		all, hits := 0, 0
+		all, hits, wrong := 0, 0, 0
 		for i, p := range parents {
 			for k := range n {
 				if p >= 0 && memory[i][k] == memory[p][k] && memory[i][k] != 0 && memory[i][k] != missing {
@@ -174,7 +174,7 @@ func TestFind(t *testing.T) {
 			}
 			for k, yes := range found(spans, n) {
 				if yes && !want[i][k] {
-					t.Fatalf("seed %d: page %d of process %d is not shared", seed, k, i)
+					wrong++
 				}
 				if want[i][k] {
 					all++
@@ -184,7 +184,10 @@ func TestFind(t *testing.T) {
 				}
 			}
 		}
-		if n <= few*window/pageSize && hits != all || hits < all*9/10 {
+		if n <= few*window/pageSize && wrong > 0 || wrong > hits/2 {
+			t.Errorf("seed %d: %d of %d pages are not shared", seed, wrong, hits)
+		}
+		if n <= few*window/pageSize && hits-wrong != all || hits-wrong < all*9/10 {
 			t.Errorf("seed %d: %d of %d pages found, of %d, blocks of %d, %.0f %% changed",
 				seed, hits, all, n, block, changed*100)
 		}

@@ -78,15 +78,27 @@ func (p *pair) first() (list []*probe) {
 	return list
 }
 
-// second gives the rest of the regions in which one of these windows has an equal page. Those beside a chunk in
-// common have some as a rule, which says nothing of others.
+// second gives the rest of the regions in which these windows have equal pages. Those beside a chunk in common have some
+// as a rule, which says nothing of others. Where most pages are equal the rest is taken for equal without a look.
 func (p *pair) second() (list []*probe) {
 	for r := range slices.Chunk(p.probes, region) {
-		if !slices.ContainsFunc(r, func(w *probe) bool { return !w.edge && len(w.equal) > 0 }) {
-			continue
+		var looked, equal uint64
+		for _, w := range r {
+			if w.chosen && !w.edge {
+				looked += w.bytes
+				for _, s := range w.equal {
+					equal += s.End - s.Start
+				}
+			}
 		}
 		for _, w := range r {
-			if !w.chosen {
+			switch {
+			case w.chosen || equal == 0:
+			case equal >= looked/4*3:
+				for _, x := range w.parts {
+					w.equal = append(w.equal, criuimg.Span{Start: x.start, End: x.end})
+				}
+			default:
 				list = append(list, w)
 			}
 		}
