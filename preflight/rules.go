@@ -52,7 +52,7 @@ const (
 // rules say what each kind stops, and what helps. What is in quotes of CRIU's is the option of its command line, as it is given after --.
 var rules = map[string]rule{
 	kindURing: {Stops, "has an io_uring ring (%s), and criu dumps none",
-		"dump parks idle ones; or start it where io_uring is forbidden (kernel.io_uring_disabled=2, or a container's seccomp profile), or with UV_USE_IO_URING=0, which some versions of libuv heed"},
+		"dump --park-rings parks idle ones; or start it where io_uring is forbidden (kernel.io_uring_disabled=2, or a container's seccomp profile), or with UV_USE_IO_URING=0, which some versions of libuv heed"},
 	kindAnon:      {Stops, "has descriptors of a kind that criu does not dump (%s)", "close them before the dump"},
 	kindDevice:    {Stops, "has a device open that criu cannot dump (%s)", "close it before the dump, or give criu a plugin for it: -- --libdir DIR"},
 	kindDeviceMap: {Stops, "has mapped a device that criu cannot dump (%s)", "unmap it before the dump, or give criu a plugin for it: -- --libdir DIR"},

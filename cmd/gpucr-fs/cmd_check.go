@@ -21,6 +21,7 @@ func (a *app) checkCmd() *cobra.Command {
 	var nvidia cudaFlags
 	var req service.CheckRequest
 	var pid int
+	var parkRings bool
 	c := &cobra.Command{
 		Use:   "check {STORE NAME | --pid PID [-- CRIU OPTIONS]}",
 		Short: "tell whether a checkpoint can be restored here, or a process dumped",
@@ -46,7 +47,7 @@ proc/sys/kernel/osrelease, proc/cpuinfo and proc/meminfo. NAME is a name, a tag 
 				return err
 			}
 			if names == nil {
-				return a.checkPID(cmd.Context(), pid, rest, nvidia)
+				return a.checkPID(cmd.Context(), pid, rest, nvidia, parkRings)
 			}
 			req.Ref = args[1]
 			if req.Host, err = check.ReadHost(host); errors.Is(err, topology.ErrNoKFD) {
@@ -79,6 +80,7 @@ proc/sys/kernel/osrelease, proc/cpuinfo and proc/meminfo. NAME is a name, a tag 
 		},
 	}
 	c.Flags().IntVar(&pid, "pid", 0, "look whether `PID` and its descendants can be dumped")
+	addParkRings(c.Flags(), &parkRings)
 	c.Flags().StringVar(&host, "host", "", "compare with the machine whose files are in `DIR`")
 	criu.add(c.Flags())
 	nvidia.add(c.Flags())

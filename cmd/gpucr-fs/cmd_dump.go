@@ -21,16 +21,17 @@ import (
 
 // dumping is one run of gpucr-fs dump.
 type dumping struct {
-	a      *app
-	criu   criuFlags
-	args   restore.Args
-	nvidia nvidiaFlags
-	pid    int
-	leave  bool
-	force  bool
-	gpu    *nvidia      // nil where NVIDIA GPUs are left alone
-	done   bool         // CRIU has dumped
-	end    func() error // gives back what was taken of them
+	a         *app
+	criu      criuFlags
+	args      restore.Args
+	nvidia    nvidiaFlags
+	pid       int
+	leave     bool
+	force     bool
+	parkRings bool
+	gpu       *nvidia      // nil where NVIDIA GPUs are left alone
+	done      bool         // CRIU has dumped
+	end       func() error // gives back what was taken of them
 
 	useless []int // processes with devices of their parents'
 	rings   []int // processes with idle io_uring rings
@@ -77,6 +78,7 @@ same: criu may refuse then, and processes that the driver cannot give their GPUs
 	f.StringSliceVar(&tags, "tag", nil, "`TAG` for the checkpoint")
 	f.StringArrayVar(&labels, "label", nil, "label `KEY=VALUE` for the checkpoint, may be given again")
 	f.BoolVar(&d.force, "force", false, "go on whatever check --pid finds; processes may be lost")
+	addParkRings(f, &d.parkRings)
 	d.criu.add(f)
 	d.nvidia.addDump(f)
 	return c

@@ -41,7 +41,7 @@ func (d *dumping) letGo(ctx context.Context) error {
 					fmt.Errorf("take the GPU devices of its parent from a child that cannot use them: %w", err)}
 			}
 		}
-		r, err := lookAt(ctx, d.pid, &d.args, d.gpu)
+		r, err := lookAt(ctx, d.pid, &d.args, d.gpu, d.parkRings)
 		if err != nil {
 			return err
 		}

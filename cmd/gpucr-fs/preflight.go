@@ -13,10 +13,14 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/pidns"
 )
 
-// lookAt examines a tree. n, nil where NVIDIA GPUs are left alone, asks the driver, when a process looks like using CUDA.
-func lookAt(ctx context.Context, root int, args *restore.Args, n *nvidia) (preflight.Report, error) {
+// lookAt examines a tree. n, nil where NVIDIA GPUs are left alone, asks the driver, when a process looks like using
+// CUDA. parkRings: idle io_uring rings are no obstacle.
+func lookAt(ctx context.Context, root int, args *restore.Args, n *nvidia, parkRings bool) (preflight.Report, error) {
 	o := preflight.Options{Root: root, CRIU: args, NoCUDA: n == nil, AMD: amdgpuPlugins() != "",
-		Handle: map[string]func(int) error{preflight.IOURing: func(pid int) error { return idle(root, pid) }}}
+		Handle: map[string]func(int) error{}}
+	if parkRings {
+		o.Handle[preflight.IOURing] = func(pid int) error { return idle(root, pid) }
+	}
 	if m, ok := pidns.Find(root); ok {
 		o.Beside = m.Init
 	}
@@ -48,14 +52,17 @@ func (n *nvidia) state(ctx context.Context, pid int) (preflight.State, error) {
 
 // preflight refuses a dump that cannot succeed, or that would lose processes.
 func (d *dumping) preflight(ctx context.Context) error {
-	r, err := lookAt(ctx, d.pid, &d.args, d.gpu)
+	r, err := lookAt(ctx, d.pid, &d.args, d.gpu, d.parkRings)
 	if err != nil && (!d.force || ctx.Err() != nil) {
 		return err
 	}
 	if err != nil {
 		d.a.note("%v", err)
 	}
-	d.useless, d.rings = r.Of(preflight.CUDAInherited), r.Of(preflight.IOURing)
+	d.useless = r.Of(preflight.CUDAInherited)
+	if d.parkRings {
+		d.rings = r.Of(preflight.IOURing)
+	}
 	found := r.Blocking()
 	lines := byWhat(found)
 	if len(lines) == 1 && !d.force && lines[0].effect != preflight.Loses {
@@ -89,7 +96,7 @@ func refused(r preflight.Report) error {
 }
 
 // checkPID is check --pid.
-func (a *app) checkPID(ctx context.Context, pid int, args restore.Args, flags cudaFlags) (err error) {
+func (a *app) checkPID(ctx context.Context, pid int, args restore.Args, flags cudaFlags, parkRings bool) (err error) {
 	if pid <= 0 {
 		return usage(errors.New("--pid takes the number of a process"), "")
 	}
@@ -97,7 +104,7 @@ func (a *app) checkPID(ctx context.Context, pid int, args restore.Args, flags cu
 	if err != nil {
 		return err
 	}
-	r, err := lookAt(ctx, pid, &args, n)
+	r, err := lookAt(ctx, pid, &args, n, parkRings)
 	if err = errors.Join(err, end()); err != nil {
 		return err
 	}

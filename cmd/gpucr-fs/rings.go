@@ -9,10 +9,18 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/spf13/pflag"
+
 	"github.com/gpucr/gpucr-fs/cuda"
 	"github.com/gpucr/gpucr-fs/park"
 	"github.com/gpucr/gpucr-fs/park/inject"
 )
+
+// addParkRings adds the option that lets idle rings be parked.
+func addParkRings(f *pflag.FlagSet, to *bool) {
+	f.BoolVar(to, "park-rings", false,
+		"take idle io_uring rings away for the dump (new: one of some hundred such dumps has cost a program its life)")
+}
 
 // ringsImage is a file beside criu's images that tells which processes make io_uring rings anew by themselves.
 const ringsImage = "gpucr-rings.json"

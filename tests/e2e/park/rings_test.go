@@ -46,9 +46,9 @@ func TestIdle(t *testing.T) {
 				}
 				before := r.rings()
 				name := fmt.Sprintf("c%d", i)
-				r.ok("dump", r.store, name+"a", "-t", r.name(), "--leave-running")
+				r.ok("dump", "--park-rings", r.store, name+"a", "-t", r.name(), "--leave-running")
 				r.same(before)
-				r.ok("dump", r.store, name+"b", "-t", r.name())
+				r.ok("dump", "--park-rings", r.store, name+"b", "-t", r.name())
 				r.gone()
 				r.ok("restore", r.store, name+"b")
 				r.same(before)
@@ -72,11 +72,11 @@ func TestBusy(t *testing.T) {
 			total := r.say("go 3")
 			r.say("busy")
 			before := r.rings()
-			r.fails([]string{"dump", r.store, "one", "-t", r.name(), "--leave-running"}, "requests in flight", "cannot be dumped")
+			r.fails([]string{"dump", "--park-rings", r.store, "one", "-t", r.name(), "--leave-running"}, "requests in flight", "cannot be dumped")
 			r.same(before)
 			r.wants("finish", 1)
 			r.wants("go 2", total+2)
-			r.ok("dump", r.store, "one", "-t", r.name(), "--leave-running")
+			r.ok("dump", "--park-rings", r.store, "one", "-t", r.name(), "--leave-running")
 			r.wants("go 2", total+4)
 		})
 	}
@@ -99,7 +99,7 @@ func TestRefused(t *testing.T) {
 				r.say(tc.say)
 			}
 			before := r.rings()
-			r.fails([]string{"dump", r.store, "one", "-t", r.name(), "--leave-running"}, tc.word)
+			r.fails([]string{"dump", "--park-rings", r.store, "one", "-t", r.name(), "--leave-running"}, tc.word)
 			if tc.flags != sqpoll { // whose thread moves indices by itself
 				r.same(before)
 			}
@@ -113,13 +113,13 @@ func TestWorking(t *testing.T) {
 	r := start(t, "raw", "8", "0")
 	r.say("spin")
 	for i := range *times {
-		r.ok("dump", r.store, fmt.Sprintf("c%d", i), "-t", r.name(), "--leave-running")
+		r.ok("dump", "--park-rings", r.store, fmt.Sprintf("c%d", i), "-t", r.name(), "--leave-running")
 		was := r.say("count")
 		for r.say("count") <= was {
 			r.say("go 1")
 		}
 	}
-	r.ok("dump", r.store, "last", "-t", r.name())
+	r.ok("dump", "--park-rings", r.store, "last", "-t", r.name())
 	r.gone()
 	r.ok("restore", r.store, "last")
 	was := r.say("count")
@@ -135,7 +135,7 @@ func TestDumpFails(t *testing.T) {
 	r.wants("leave 2", 2)
 	before := r.rings()
 	r.say("socket")
-	r.fails([]string{"dump", r.store, "one", "-t", r.name(), "--force"}, "criu dump")
+	r.fails([]string{"dump", "--park-rings", r.store, "one", "-t", r.name(), "--force"}, "criu dump")
 	r.same(before)
 	r.wants("reap", 2)
 	r.wants("go 2", total+2)
@@ -144,7 +144,7 @@ func TestDumpFails(t *testing.T) {
 // Where io_uring is forbidden a restore says so before anything runs.
 func TestForbidden(t *testing.T) {
 	r := start(t, "raw", "8", "0")
-	r.ok("dump", r.store, "one", "-t", r.name())
+	r.ok("dump", "--park-rings", r.store, "one", "-t", r.name())
 	r.gone()
 	forbidden := command
 	command = cli.Program(programs["forbid"])
@@ -164,7 +164,7 @@ func TestDumpKilled(t *testing.T) {
 	for i := 0; kills < *times*2; i++ {
 		r.wants("leave 2", 2)
 		before := r.rings()
-		cmd := prepare(t.Context(), "dump", r.store, fmt.Sprintf("killed-%d", i), "-t", r.name(), "--leave-running")
+		cmd := prepare(t.Context(), "dump", "--park-rings", r.store, fmt.Sprintf("killed-%d", i), "-t", r.name(), "--leave-running")
 		must(t, cmd.Start())
 		// Until the ring is gone, or the dump has ended without that being seen.
 		ended := make(chan error, 1)
