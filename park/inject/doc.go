@@ -38,6 +38,11 @@
 // criu dumps meanwhile is restored in the same place, its pipe without the other end: it carries the plan out before
 // all else. CRIU needs to know nothing of it. A plan is replaced by another at once, by one word.
 //
+// A signal that comes meanwhile is handled when a thread unblocks it, which is before the end of that code; its handler
+// may take long, and comes back there. So each thread leaves a mark by the last instruction but one, and the code is
+// taken away only behind that. What is left is one instruction: a signal right before the last jump, whose handler
+// still runs when the process is looked at, would come back to nothing.
+//
 // # Steps, and what a kill at each leaves
 //
 //	seized, interrupted        threads run on; an interrupted call is made again by the kernel

@@ -38,8 +38,17 @@ const (
 	holdByte   = 48 // what nobody sends
 	holdPipe   = 56 // two descriptors
 	holdPlan   = 64 // the address of the plan
+	holdCount  = 72 // of threads
 	holdBlocks = 128
-	holdBlock  = 32 // of a thread: the signals it had blocked, its flags
+	holdBlock  = 32 // of a thread: the signals it had blocked, its flags, its mark, and what the mark is at last
+)
+
+// Places in the block of a thread.
+const (
+	blockMask  = 0
+	blockFlags = 8
+	blockMark  = 16
+	blockLeft  = 24
 )
 
 // States of a hold.
@@ -81,7 +90,7 @@ func (t *Task) Hold(room, code uint64) (_ *Hold, err error) {
 		return h, err
 	}
 	h.next = h.Code + sharedSize + n*entrySize
-	words := map[uint64]uint64{holdMagic: magic, holdAll: ^uint64(0), holdPlan: h.done()}
+	words := map[uint64]uint64{holdMagic: magic, holdAll: ^uint64(0), holdPlan: h.done(), holdCount: n}
 	for at, v := range words {
 		if err := t.Write(h.Data+at, binary.LittleEndian.AppendUint64(nil, v)); err != nil {
 			return h, err
@@ -183,9 +192,11 @@ const (
 func (h *Hold) entry(i int, at uint64, pipe uint32) (Code, error) {
 	r := &h.t.threads[i].regs
 	block := h.Data + holdBlocks + uint64(i)*holdBlock
-	mask, flags := block, block+8
-	if err := h.t.Write(flags, binary.LittleEndian.AppendUint64(nil, r.Eflags)); err != nil {
-		return nil, err
+	mask, flags := block+blockMask, block+blockFlags
+	for at, v := range map[uint64]uint64{blockFlags: r.Eflags, blockMark: ^r.Rax, blockLeft: r.Rax} {
+		if err := h.t.Write(block+at, binary.LittleEndian.AppendUint64(nil, v)); err != nil {
+			return nil, err
+		}
 	}
 	var c Code
 	c.Call(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, h.Data+holdAll, mask, 8)
@@ -223,6 +234,9 @@ func (h *Hold) entry(i int, at uint64, pipe uint32) (Code, error) {
 	} {
 		c.Load(v.into, v.value)
 	}
+	// A signal that waited is handled as soon as signals are free, and its handler comes back to here: the mark tells
+	// that this is over. It is made with what RAX holds anyway, and changes no flags.
+	c.Put(block + blockMark)
 	c.Jump(r.Rip)
 	if len(c) > entrySize {
 		return nil, fmt.Errorf("the code of a thread has %d bytes", len(c))

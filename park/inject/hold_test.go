@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -61,6 +62,30 @@ func TestHold(t *testing.T) {
 			t.Errorf("it had %d mappings and has %d", len(before), len(after))
 		}
 	}
+}
+
+// A signal that came while a process was held is handled at the end of the hold's code, and the handler comes back
+// there, whenever that is: the code is not taken away before.
+func TestHandlerOutlastsHold(t *testing.T) {
+	const calls = 5
+	p := start(t, calls)
+	h, err := hold(p.pid, Options{})
+	must(t, err)
+	must(t, unix.Tgkill(p.pid, p.pid, unix.SIGUSR1))
+	must(t, h.Close())
+	f, err := os.OpenFile(p.path, os.O_RDWR, 0)
+	must(t, err)
+	defer f.Close()
+	begun := make([]byte, 1)
+	for end := time.Now().Add(patience); begun[0] == 0; time.Sleep(time.Millisecond) {
+		if _, err := f.ReadAt(begun, 48); err != nil || time.Now().After(end) {
+			t.Fatalf("no handler runs: %v", err)
+		}
+	}
+	must(t, h.Held().Leave(p.pid, patience, Options{}))
+	_, err = f.WriteAt([]byte{1}, 56)
+	must(t, err)
+	p.goesOn()
 }
 
 // A plan that fails ends the process: it would go on without what it had.

@@ -4,6 +4,7 @@ package inject
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 
@@ -25,7 +26,8 @@ func (h *Hold) Held() Held { return Held{h.Data, h.DataSize, h.Code, h.CodeSize}
 const leaveRounds = 20
 
 // Leave waits until a process has carried out its plan, limit at most, and takes the memory of the hold from it. A
-// thread that is still in its code leaves the memory there: some pages, and no error.
+// thread that is still in its code, or in the handler of a signal that comes back there, leaves the memory there: some
+// pages, and no error.
 func (h Held) Leave(pid int, limit time.Duration, o Options) error {
 	word := func(at uint64) (int64, error) {
 		var b [8]byte
@@ -52,7 +54,24 @@ func (h Held) Leave(pid int, limit time.Duration, o Options) error {
 			return refusal(pid, "it does not come to its plan in %v", limit)
 		}
 	}
+	count, err := word(holdCount)
+	if err != nil {
+		return err
+	}
 	for range leaveRounds {
+		marked := true
+		for i := range uint64(count) {
+			mark, err := word(holdBlocks + i*holdBlock + blockMark)
+			left, err2 := word(holdBlocks + i*holdBlock + blockLeft)
+			if err := errors.Join(err, err2); err != nil {
+				return err
+			}
+			marked = marked && mark == left
+		}
+		if !marked {
+			time.Sleep(time.Millisecond)
+			continue
+		}
 		left := true
 		err := Stop(pid, o, func(t *Task) error {
 			for _, th := range t.threads {

@@ -1,7 +1,8 @@
 /*
  * A process that notices when it is tampered with: threads in every kind of waiting, and threads that keep known
  * values in all registers. It says "ready PID", then counts rounds in shared memory at its argument, a file of 4096
- * bytes; a thread that finds something wrong writes what, at byte 64, and ends the process.
+ * bytes; a thread that finds something wrong writes what, at byte 64, and ends the process. The handler of SIGUSR1 says
+ * at byte 48 that it runs, and lasts until byte 56 is not 0.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -127,6 +128,17 @@ static void tick(int sig)
 	errno = e;
 }
 
+/* lasts is a handler that comes back when it is told to. */
+static void lasts(int sig)
+{
+	int e = errno;
+	(void)sig;
+	rounds[6] = 1;
+	while (!rounds[7])
+		usleep(1000);
+	errno = e;
+}
+
 static void (*const kinds[THREADS])(void) = {registers, sleeps, reads, writes, futexes, calls};
 
 static void *run(void *arg)
@@ -158,6 +170,8 @@ int main(int argc, char **argv)
 	for (int i = 0; i < THREADS; i++)
 		if (i != first)
 			pthread_create(&t, NULL, run, (void *)(intptr_t)i);
+	struct sigaction slow = {.sa_handler = lasts, .sa_flags = SA_RESTART};
+	sigaction(SIGUSR1, &slow, NULL);
 	if (first == 0) { /* signals all the time, to who computes */
 		sigaction(SIGALRM, &act, NULL);
 		setitimer(ITIMER_REAL, &every, NULL);
