@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -462,9 +461,6 @@ func (c *CRIU) failure(resp *rpc.CriuResp) error {
 	return errors.New(text)
 }
 
-// noise are errors in CRIU's log that it goes on after, or that only say that there was another.
-var noise = []string{"rlimit: Can't setup RLIMIT_NOFILE for self", "Restoring FAILED", "Dumping FAILED"}
-
 // explain gives what the log says in place of CRIU's answer.
 func (c *CRIU) explain(err error, work string) error {
 	errs := c.logged(work)
@@ -487,12 +483,5 @@ func (c *CRIU) logged(work string) (errs []string) {
 	if err != nil {
 		return nil // its answer has to do
 	}
-	for line := range strings.Lines(string(text)) {
-		_, rest, ok := strings.Cut(line, "Error (")
-		_, what, ok2 := strings.Cut(rest, "): ")
-		if what = strings.TrimSpace(what); ok && ok2 && !slices.ContainsFunc(noise, func(n string) bool { return strings.HasPrefix(what, n) }) {
-			errs = append(errs, what)
-		}
-	}
-	return errs
+	return errorsIn(string(text))
 }

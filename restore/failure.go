@@ -105,6 +105,8 @@ var failures = []known{
 		"dump without --track-mem; the kernel needs CONFIG_MEM_SOFT_DIRTY"),
 	rule(`PTRACE_SEIZE.*: Operation not permitted|Unable to interrupt task: (\d+) \(Operation not permitted\)`,
 		"a process is being traced, or may not be by this user", "end its debugger, and run the command as root"),
+	rule(`Unable to interrupt task: (\d+) \(No such process\)`,
+		"process $1 ended before criu could stop it", "dump another process"),
 
 	// Restore.
 	rule(`Can't fork for (\d+): File exists|Pid (\d+) do not match expected`, "a pid that the checkpoint needs is taken",

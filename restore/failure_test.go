@@ -39,6 +39,7 @@ var sayings = []struct{ said, cause, hint string }{
 	{"Can't dump file 4 of that type [20666] (chr 10:200 /dev/net/tun)", "criu cannot dump an open file: chr 10:200 /dev/net/tun", "gpucr-fs check --pid"},
 	{"Tracking memory is not available. Consider omitting --track-mem option.", "the kernel does not track", "dump without"},
 	{"SEIZE 7: Unable to interrupt task: 7 (Operation not permitted)", "a process is being traced", "end its debugger"},
+	{"Unable to interrupt task: 431 (No such process)", "process 431 ended before criu", "dump another"},
 	{"Can't fork for 431: File exists", "a pid that the checkpoint needs is taken", "a restored process"},
 	{"Pid 44 do not match expected 43", "a pid that the checkpoint needs is taken", "a restored process"},
 	{"pagemap: Can't read async pr bytes (-1 / 24576 read, 0 off, 2 iovs)", "a part of the images", "gpucr-fs verify"},

@@ -53,6 +53,14 @@ func TestDumpCommand(t *testing.T) {
 	}
 	alive()
 
+	// criu's own word for a process that is traced is that it cannot detach from it: no such process.
+	traced := strconv.Itoa(start(t, nil, subject, "traced"))
+	_, said = run(cli.Failed, "dump", store, "one", "-t", traced, "--force")
+	if !strings.Contains(said, "criu dump: a process is being traced") {
+		t.Errorf("a traced process is dumped: %s", said)
+	}
+	alive()
+
 	// The report for programs.
 	out, _ := run(cli.OK, "check", "--json", "--pid", strconv.Itoa(start(t, nil, subject, "idle")))
 	var r preflight.Report

@@ -83,7 +83,7 @@ func TestFindings(t *testing.T) {
 		{name: "posix lock", subject: []string{"posix-lock", "ARG"}, kind: "file-lock", refuses: "file locks", remedy: []string{"--file-locks"}},
 		{name: "sysv", subject: []string{"sysv"}, kind: "sysv-shm", refuses: "SysVIPC"},
 		{name: "secret", subject: []string{"secret"}, kind: "secret-memory"},
-		{name: "traced", subject: []string{"traced"}, kind: "traced", says: "subject"},
+		{name: "traced", subject: []string{"traced"}, kind: "traced", says: "subject", refuses: "Unable to detach"},
 		{name: "first thread ended", subject: []string{"half-dead"}, kind: "first-thread-ended",
 			after: func(t *testing.T, _ string, pid int) {
 				until(t, func() bool {
