@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -267,8 +268,12 @@ func (h *Hold) enter(i int) error {
 	t.o.step("thread sent to wait")
 	for entries := 0; ; entries++ {
 		if err := t.toCall(th); err != nil {
+			if errors.Is(err, errSignal) && entries > 1 {
+				err = errors.Join(err, h.unblock(i)) // only SIGSTOP comes now
+			}
 			return err
 		}
+		t.o.step("thread on its way")
 		var now unix.PtraceRegs
 		if err := unix.PtraceGetRegs(th.tid, &now); err != nil {
 			return gone(t.PID, err)
@@ -287,6 +292,21 @@ func (h *Hold) enter(i int) error {
 		return gone(t.PID, err)
 	}
 	return t.standstill(th)
+}
+
+// unblock gives a thread the signals back that it had blocked before it came to wait: it goes there once more.
+func (h *Hold) unblock(i int) error {
+	const setMask = 0x420b // PTRACE_SETSIGMASK
+	var mask [8]byte
+	if err := h.t.Read(h.Data+holdBlocks+uint64(i)*holdBlock+blockMask, mask[:]); err != nil {
+		return err
+	}
+	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, setMask, uintptr(h.t.threads[i].tid), unsafe.Sizeof(mask),
+		uintptr(unsafe.Pointer(&mask)), 0, 0)
+	if errno != 0 {
+		return gone(h.t.PID, errno)
+	}
+	return nil
 }
 
 // Plan makes instructions the plan, in place of what was, at once. They must end by a jump to what End gives, or to

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -86,6 +87,37 @@ func TestHandlerOutlastsHold(t *testing.T) {
 	_, err = f.WriteAt([]byte{1}, 56)
 	must(t, err)
 	p.goesOn()
+}
+
+// A process that is stopped while it comes to wait has, when it goes on, the signals blocked that it had.
+func TestStoppedOnItsWay(t *testing.T) {
+	const calls = 5
+	p := start(t, calls)
+	blocked := func() string {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.pid))
+		must(t, err)
+		_, rest, _ := strings.Cut(string(text), "SigBlk:")
+		line, _, _ := strings.Cut(rest, "\n")
+		return line
+	}
+	for at := 1; at <= 3; at++ {
+		before, n := blocked(), 0
+		h, err := hold(p.pid, Options{Step: func(name string) {
+			if name == "thread on its way" {
+				if n++; n == at {
+					must(t, unix.Kill(p.pid, unix.SIGSTOP))
+				}
+			}
+		}})
+		must(t, err)
+		must(t, unix.Kill(p.pid, unix.SIGCONT))
+		must(t, h.Close())
+		must(t, h.Held().Leave(p.pid, patience, Options{}))
+		p.goesOn()
+		if now := blocked(); now != before {
+			t.Errorf("stopped at %d: it has %s blocked, and had %s", at, now, before)
+		}
+	}
 }
 
 // A plan that fails ends the process: it would go on without what it had.
