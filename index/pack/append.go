@@ -122,8 +122,10 @@ func (s *Set) roll() error {
 		err = s.fs.SyncDir(s.dir)
 	}
 	if err != nil {
-		// Nothing is in them yet: what cannot be removed here either is an empty pack.
-		_ = errors.Join(p.Close(), s.fs.Remove(s.JournalPath(n)), s.fs.Remove(s.PackPath(n)))
+		// Nothing is in them yet: what cannot be removed here either is an empty pack, whose journal may be half a frame.
+		if errors.Join(p.Close(), s.fs.Remove(s.JournalPath(n)), s.fs.Remove(s.PackPath(n))) != nil {
+			s.ends[n] = 0
+		}
 		return s.writeError(s.JournalPath(n), err)
 	}
 	f := &file{n: n, f: p, journalEnd: int64(len(frame))}

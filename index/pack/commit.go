@@ -180,7 +180,10 @@ func (s *Set) appendFrames(f *file, frames []byte) error {
 		return err
 	}
 	defer j.Close()
-	if _, torn := s.ends[f.n]; torn {
+	s.mu.Lock()
+	_, torn := s.ends[f.n]
+	s.mu.Unlock()
+	if torn {
 		if err := errors.Join(j.Truncate(f.journalEnd), j.Sync()); err != nil {
 			return err
 		}

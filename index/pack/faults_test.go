@@ -375,3 +375,33 @@ func TestBeginningAPackFailsOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestHeadOfAJournal: of a pack that could not be begun, nor removed again, nothing is called damaged.
+func TestHeadOfAJournal(t *testing.T) {
+	m := storage.NewMem(memDir)
+	var broken atomic.Bool
+	s := openOn(t, &storage.Faulty{Storage: m, Rule: func(c storage.Call) storage.Fault {
+		switch {
+		case broken.Load() && c.Op == storage.OpWrite && strings.HasSuffix(c.Name, ".journal"):
+			return storage.Fault{Kind: storage.Short, Seed: 5}
+		case broken.Load() && c.Op == storage.OpRemove:
+			return storage.Fault{Kind: storage.Fail}
+		}
+		return storage.Fault{}
+	}})
+	broken.Store(true)
+	if _, err := appendTo(s, content(1, 5000)); err == nil {
+		t.Fatal("a pack without a journal takes a chunk")
+	}
+	broken.Store(false)
+	if st, err := m.Stat(s.JournalPath(1)); err != nil || st.Size == 0 {
+		t.Fatalf("no part of the journal was written: %+v, %v", st, err)
+	}
+	end, bad, err := s.Read(1, 0, func(Record) error { return nil })
+	if end != 0 || len(bad) > 0 || err != nil {
+		t.Errorf("its journal is read up to %d, with damage %+v, %v", end, bad, err)
+	}
+	if c, err := appendTo(s, content(2, 5000)); err != nil || c.Loc.Pack != 2 {
+		t.Errorf("the next chunk: %+v, %v", c, err)
+	}
+}

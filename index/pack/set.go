@@ -41,7 +41,7 @@ type Set struct {
 	files     map[uint32]*file
 	active    *file // takes appends; nil until the first
 	next      uint32
-	ends      map[uint32]int64 // where journals end that have half a frame behind; written with commitMu held, too
+	ends      map[uint32]int64 // where journals end that have half a frame behind
 	pending   []Chunk          // written, not yet committed
 	dirty     map[*file]bool   // written since the last sync
 	condemned map[uint32]error // packs of which a sync failed, or one of their journals; written with commitMu held, too
@@ -187,7 +187,9 @@ func (s *Set) journalLen(n uint32, f *file) (int64, error) {
 	if f != nil && f.journalEnd != unknown {
 		return f.journalEnd, nil
 	}
+	s.mu.Lock()
 	size, torn := s.ends[n]
+	s.mu.Unlock()
 	if !torn {
 		st, err := s.fs.Stat(s.JournalPath(n))
 		if err != nil {
