@@ -73,7 +73,7 @@ round() { sed -n 's/.*round \([0-9]*\) ok.*/\1/p' $app/status.$1 2>/dev/null || 
 more() { ! grep -q FAIL $app/status.* && [ "0$(round 0)" -gt "$((0$r0 + 1))" ] && [ "0$(round 1)" -gt "$((0$r1 + 1))" ]; }
 rounds() { r0=$(round 0) r1=$(round 1); try more; }
 gone() { kfdsim get "$KFDSIM_DIR" /state | grep -Eq '"processes": *(null|\[\])'; }
-trap 'kill -KILL -$(cat $app/pid) 2>/dev/null' EXIT
+trap 'kill -KILL -$(cat $app/pid) 2>/dev/null || true' EXIT
 set -e
 `, dir)
 	for _, line := range strings.SplitAfter(typed, "\n") {
