@@ -153,6 +153,20 @@ func (l *Left) now() error {
 	return errors.Join(errs...)
 }
 
+// DaemonEnded says whether a store's daemon has ended. It takes its socket away first, and lets the store's lock go last,
+// when it writes no more files there.
+func DaemonEnded(store string) bool {
+	if _, err := os.Lstat(filepath.Join(store, "daemon.sock")); err == nil {
+		return false
+	}
+	f, err := os.Open(filepath.Join(store, "lock"))
+	if err != nil {
+		return errors.Is(err, os.ErrNotExist)
+	}
+	defer f.Close()
+	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
+}
+
 // Log gives the end of the daemon's log.
 func Log(store string) string {
 	text, _ := os.ReadFile(filepath.Join(store, "daemon.log"))

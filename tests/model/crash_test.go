@@ -21,6 +21,8 @@ func (w *world) indexSynced(dir string) {
 	if dir != filepath.Join(w.dir, "index") {
 		return // the index that a repair is building
 	}
+	w.copies.RLock()
+	defer w.copies.RUnlock()
 	copied := w.copyIndex()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -31,6 +33,8 @@ func (w *world) indexSynced(dir string) {
 // capture takes the image of a moment, with everything as it is just before the call c. The copy of the index comes
 // first: it may be older than the files beside it, not newer.
 func (w *world) capture(c storage.Call, n int, luck uint64) {
+	w.copies.RLock()
+	defer w.copies.RUnlock()
 	for range 3 {
 		w.mu.Lock()
 		synced := w.synced
@@ -189,15 +193,21 @@ func (w *world) after(img *image, luck uint64) (v *world, gone bool, what string
 	return v, gone, what, err
 }
 
-// tidy drops copies of the index that nobody needs any more.
+// tidy drops copies of the index that nobody needs any more. Badger may sync its index, which is copied then, after the
+// step that wrote to it.
 func (w *world) tidy() {
+	w.copies.Lock()
+	defer w.copies.Unlock()
+	w.mu.Lock()
+	older := slices.Clone(w.older)
+	w.mu.Unlock()
 	entries, err := os.ReadDir(w.tmp)
 	if err != nil {
 		return
 	}
 	for _, e := range entries {
 		p := filepath.Join(w.tmp, e.Name())
-		if p != w.dir && !slices.Contains(w.older, p) {
+		if p != w.dir && !slices.Contains(older, p) {
 			os.RemoveAll(p)
 		}
 	}

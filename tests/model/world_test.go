@@ -33,6 +33,8 @@ type world struct {
 	m   *state
 	n   *counts
 
+	copies sync.RWMutex // read: the index is being copied; write: copies are dropped
+
 	mu     sync.Mutex
 	next   int // number of the next folder
 	drafts map[string]*draft

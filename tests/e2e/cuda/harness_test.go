@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/cuda"
 	"github.com/gpucr/gpucr-fs/cuda/cudasim"
+	"github.com/gpucr/gpucr-fs/tests/cli"
 )
 
 const patience = 2 * time.Minute
@@ -241,7 +241,7 @@ func (r *rig) gone() {
 func (r *rig) quiet() {
 	r.t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat(filepath.Join(r.store, "daemon.sock")); errors.Is(err, fs.ErrNotExist) {
+		if cli.DaemonEnded(r.store) {
 			return
 		}
 		if time.Now().After(end) {

@@ -121,7 +121,7 @@ func (r *rig) end() {
 	syscall.Kill(-r.pid, syscall.SIGKILL)
 	r.gone()
 	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		if _, err := os.Stat(filepath.Join(r.store, "daemon.sock")); errors.Is(err, fs.ErrNotExist) {
+		if cli.DaemonEnded(r.store) {
 			return
 		}
 		if time.Now().After(end) {
