@@ -11,16 +11,17 @@ import (
 	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
-// TestLostWhileBurying: gc can't journal what is dead, and the pack is given up with what an open draft wrote there. The
-// draft is not sealed with it, and who comes next finds a store that works.
-func TestLostWhileBurying(t *testing.T) {
+// lostWhileBurying gives a store whose gc could not write the journal of the pack that a draft had just written files to,
+// and that draft. The pack is given up. Calls succeed again.
+func lostWhileBurying(t *testing.T) (s *Store, d *drafts.Draft, files map[string][]byte) {
+	t.Helper()
 	s, fail := faultyStore(t)
 	write(t, s, "gone", map[string][]byte{"f": memory(1, 1<<20)})
 	if err := s.Remove(t.Context(), []string{"gone"}); err != nil {
 		t.Fatal(err)
 	}
-	files := map[string][]byte{"f": memory(2, 1<<20)}
-	d := create(t, s, "draft", drafts.CreateOptions{})
+	files = map[string][]byte{"f": memory(2, 1<<20)}
+	d = create(t, s, "draft", drafts.CreateOptions{})
 	s.upkeep.Hooks.Found = func() { // behind the commit of gc, before it buries
 		fill(t, d, files)
 		settled(t, d)
@@ -31,6 +32,13 @@ func TestLostWhileBurying(t *testing.T) {
 	}
 	s.upkeep.Hooks.Found = nil
 	fail()
+	return s, d, files
+}
+
+// TestLostWhileBurying: gc can't journal what is dead, and the pack is given up with what an open draft wrote there. The
+// draft is not sealed with it, and who comes next finds a store that works.
+func TestLostWhileBurying(t *testing.T) {
+	s, d, files := lostWhileBurying(t)
 	if _, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil {
 		t.Errorf("the next gc: %v", err)
 	}
@@ -40,23 +48,7 @@ func TestLostWhileBurying(t *testing.T) {
 // TestLostIsStoredAnewAtOnce: a pack was given up with what waited for a commit there. The next dump of the same content
 // is not built on it, and is sealed.
 func TestLostIsStoredAnewAtOnce(t *testing.T) {
-	s, fail := faultyStore(t)
-	write(t, s, "gone", map[string][]byte{"f": memory(1, 1<<20)})
-	if err := s.Remove(t.Context(), []string{"gone"}); err != nil {
-		t.Fatal(err)
-	}
-	files := map[string][]byte{"f": memory(2, 1<<20)}
-	d := create(t, s, "draft", drafts.CreateOptions{})
-	s.upkeep.Hooks.Found = func() {
-		fill(t, d, files)
-		settled(t, d)
-		fail(".journal", ".new")
-	}
-	if _, err := s.GC(t.Context(), upkeep.GCOptions{}); err == nil || !s.chunks.Packs.Condemned(1) {
-		t.Fatalf("gc: %v", err)
-	}
-	s.upkeep.Hooks.Found = nil
-	fail()
+	s, d, files := lostWhileBurying(t)
 	if err := d.Abort(); err != nil {
 		t.Fatal(err)
 	}

@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -144,22 +142,7 @@ func TestPlanFails(t *testing.T) {
 func TestHoldKilledAtEveryStep(t *testing.T) {
 	for _, first := range []int{0, 1, 2} {
 		p := start(t, first)
-		for at := 1; ; at++ {
-			cmd := exec.Command(os.Args[0])
-			cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d hold", killAt, p.pid, at))
-			out, err := cmd.CombinedOutput()
-			var exit *exec.ExitError
-			if errors.As(err, &exit) && !exit.Sys().(syscall.WaitStatus).Signaled() {
-				t.Fatalf("step %d: %v: %s", at, err, out)
-			}
-			p.goesOn()
-			if err == nil {
-				if at < 40 {
-					t.Errorf("%d steps only", at)
-				}
-				break
-			}
-		}
+		p.killedAtEveryStep("hold", 40)
 		must(t, Stop(p.pid, Options{}, work))
 		p.goesOn()
 	}

@@ -206,22 +206,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 	for _, first := range []int{0, 1, 2, 4} {
 		t.Run(strconv.Itoa(first), func(t *testing.T) {
 			p := start(t, first)
-			for at := 1; ; at++ {
-				cmd := exec.Command(os.Args[0])
-				cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d", killAt, p.pid, at))
-				out, err := cmd.CombinedOutput()
-				var exit *exec.ExitError
-				if errors.As(err, &exit) && !exit.Sys().(syscall.WaitStatus).Signaled() {
-					t.Fatalf("step %d: %v: %s", at, err, out)
-				}
-				p.goesOn()
-				if err == nil {
-					if at < 20 {
-						t.Errorf("%d steps only", at)
-					}
-					break
-				}
-			}
+			p.killedAtEveryStep("", 20)
 			must(t, Stop(p.pid, Options{}, work))
 			p.goesOn()
 		})
@@ -347,4 +332,26 @@ func TestLate(t *testing.T) {
 	p.goesOn()
 	must(t, Stop(p.pid, Options{}, work))
 	p.goesOn()
+}
+
+// killedAtEveryStep has another process inject, or do what is named, and be killed at its first step, the second and so
+// on, until it comes to its end. There are least steps or more.
+func (p *process) killedAtEveryStep(what string, least int) {
+	p.t.Helper()
+	for at := 1; ; at++ {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), strings.TrimRight(fmt.Sprintf("%s=%d %d %s", killAt, p.pid, at, what), " "))
+		out, err := cmd.CombinedOutput()
+		var exit *exec.ExitError
+		if errors.As(err, &exit) && !exit.Sys().(syscall.WaitStatus).Signaled() {
+			p.t.Fatalf("step %d: %v: %s", at, err, out)
+		}
+		p.goesOn()
+		if err == nil {
+			if at < least {
+				p.t.Errorf("%d steps only", at)
+			}
+			return
+		}
+	}
 }

@@ -1,9 +1,7 @@
 package pidns
 
 import (
-	"os"
 	"runtime"
-	"strconv"
 	"syscall"
 	"unsafe"
 
@@ -52,7 +50,7 @@ type first struct {
 const look = 20e6
 
 func newFirst(control int) *first {
-	f := &first{args: commandLine(), mask: ^uint64(0)}
+	f := &first{args: procfs.CommandLine(), mask: ^uint64(0)}
 	copy(f.name[:], initName)
 	copy(f.fs[:], "proc")
 	copy(f.proc[:], "/proc")
@@ -60,22 +58,6 @@ func newFirst(control int) *first {
 	f.polls[0] = unix.PollFd{Fd: int32(control), Events: unix.POLLIN}
 	f.polls[1] = unix.PollFd{Events: unix.POLLIN}
 	return f
-}
-
-// commandLine returns the memory of this process's arguments, nil when it is not where it should be.
-func commandLine() []byte {
-	// Fields 48 and 49 are arg_start and arg_end.
-	f := procfs.Stat("/proc/self/stat")
-	if len(f) < 47 || len(os.Args) == 0 {
-		return nil
-	}
-	start, err := strconv.ParseUint(f[45], 10, 64)
-	end, err2 := strconv.ParseUint(f[46], 10, 64)
-	at := unsafe.StringData(os.Args[0])
-	if err != nil || err2 != nil || uint64(uintptr(unsafe.Pointer(at))) != start || end <= start {
-		return nil
-	}
-	return unsafe.Slice(at, end-start)
 }
 
 // forkInit returns twice like fork(2), but not in init. That one is a copy of a single thread of this process:

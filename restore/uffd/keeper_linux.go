@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -76,7 +75,7 @@ func startKeeper() (*keeper, error) {
 	}
 	tasks := unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(shared))), keeperTasks)
 	k := &keeping{
-		args:     commandLine(),
+		args:     procfs.CommandLine(),
 		tasks:    tasks,
 		guardian: unix.PollFd{Fd: int32(self), Events: unix.POLLIN},
 		patience: unix.Timespec{Sec: keeperPatience},
@@ -104,23 +103,6 @@ func (k *keeper) task(pidfd int) {
 	if i := int(k.known.Add(1)) - 1; i < len(k.tasks) {
 		atomic.StoreInt32(&k.tasks[i], int32(pidfd))
 	}
-}
-
-// commandLine returns the memory of this process's arguments, nil when it is not
-// where it should be.
-func commandLine() []byte {
-	// Fields 48 and 49 are arg_start and arg_end.
-	f := procfs.Stat("/proc/self/stat")
-	if len(f) < 47 || len(os.Args) == 0 {
-		return nil
-	}
-	start, err := strconv.ParseUint(f[45], 10, 64)
-	end, err2 := strconv.ParseUint(f[46], 10, 64)
-	first := unsafe.StringData(os.Args[0])
-	if err != nil || err2 != nil || uint64(uintptr(unsafe.Pointer(first))) != start || end <= start {
-		return nil
-	}
-	return unsafe.Slice(first, end-start)
 }
 
 // forkKeeperApart has the keeper begin in a cgroup of its own, in this process's where
