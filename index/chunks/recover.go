@@ -155,7 +155,7 @@ func (s *Store) replay(n uint32) error {
 	if s.DB.ReadOnly() && applied == 0 {
 		return nil
 	}
-	if err := s.Packs.SyncJournal(n); err != nil {
+	if err := s.Packs.SyncJournal(n, mark, end); err != nil {
 		return errors.Join(err, b.Flush())
 	}
 	b.SetMark(n, end)

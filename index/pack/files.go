@@ -83,14 +83,30 @@ func (s *Set) Orphans() ([]uint32, error) {
 	return out, nil
 }
 
-// SyncJournal makes durable what can be read of the journal of pack n. A process that was killed may have written it and not
-// synced it: what is taken from it now must not be gone after a crash.
-func (s *Set) SyncJournal(n uint32) error {
+// SyncJournal makes durable what can be read of the journal of pack n from from to end. Whoever wrote it may have been
+// killed before the sync, or the sync may have failed: then the pages are clean, and another sync would not write them.
+// So the bytes are written once more, each where it stands. On a read-only file system nothing is done.
+func (s *Set) SyncJournal(n uint32, from, end int64) (err error) {
+	if _, ok := s.fs.(storage.ReadOnly); ok {
+		return nil
+	}
 	j, err := s.fs.Open(s.JournalPath(n), storage.Write)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(j.Sync(), j.Close()); err != nil {
+	defer func() { err = errors.Join(err, j.Close()) }()
+	buf := make([]byte, min(1<<20, max(0, end-from)))
+	for from < end {
+		b := buf[:min(int64(len(buf)), end-from)]
+		if _, err := j.ReadAt(b, from); err != nil {
+			return err
+		}
+		if _, err := j.WriteAt(b, from); err != nil {
+			return err
+		}
+		from += int64(len(b))
+	}
+	if err := j.Sync(); err != nil {
 		return err
 	}
 	return s.fs.SyncDir(s.dir)

@@ -212,7 +212,7 @@ func (r *rebuild) journal(n uint32) error {
 	if err != nil {
 		return errors.Join(err, b.Flush())
 	}
-	if err := s.Packs.SyncJournal(n); err != nil {
+	if err := s.Packs.SyncJournal(n, min(mark, end), end); err != nil {
 		return errors.Join(err, b.Flush())
 	}
 	b.SetMark(n, end)
