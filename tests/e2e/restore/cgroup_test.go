@@ -181,7 +181,7 @@ func TestGuardiansGroupKilled(t *testing.T) {
 	b := newBench(t)
 	x := b.dumped("one", lazytarget.Options{MB: 64, Threads: 3, Seed: 22})
 	for range *strikes {
-		_, err := x.restore("--prefetch-rate", "4MiB")
+		_, err := x.restore(onDemand, "--prefetch-rate", "4MiB")
 		must(t, err)
 		for _, pid := range program.Role("guardian") {
 			syscall.Kill(-pid, syscall.SIGKILL)

@@ -166,6 +166,10 @@ func (x *target) restore(args ...string) (string, error) {
 	return out, err
 }
 
+// onDemand has all memory come on demand. Without it a dump that meets the process with a child just forked is
+// restored with what the two share, nearly all, in its place.
+const onDemand = "--copy-shared"
+
 // mustRestore restores the process and has it check its memory once.
 func (x *target) mustRestore(args ...string) string {
 	x.b.t.Helper()

@@ -317,7 +317,7 @@ func TestOwnPIDsKilled(t *testing.T) {
 	occupy(t, x.pid)
 	rnd := source(t)
 	for range *strikes {
-		_, err := x.own("--prefetch-rate", "4MiB")
+		_, err := x.own(onDemand, "--prefetch-rate", "4MiB")
 		must(t, err)
 		must(t, x.Beats(5, limit))
 		must(t, syscall.Kill(initOf(t, x.PID), syscall.SIGKILL))
@@ -345,7 +345,7 @@ func TestOwnPIDsKilled(t *testing.T) {
 		}
 	}
 	for range *strikes {
-		_, err := x.own("--prefetch-rate", "4MiB")
+		_, err := x.own(onDemand, "--prefetch-rate", "4MiB")
 		must(t, err)
 		wait(rnd.IntN(300))
 		for _, pid := range program.Role("daemon") {

@@ -277,7 +277,7 @@ func TestTargetKilled(t *testing.T) {
 	b := newBench(t)
 	x := b.dumped("one", lazytarget.Options{MB: 48, Threads: 2, Seed: 6})
 	for range *strikes {
-		x.mustRestore("--prefetch-rate", "2MiB")
+		x.mustRestore(onDemand, "--prefetch-rate", "2MiB")
 		must(t, x.Beats(5, limit))
 		x.Kill()
 		must(t, b.left.Nothing())

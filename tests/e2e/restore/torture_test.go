@@ -37,7 +37,7 @@ func TestDaemonKilled(t *testing.T) {
 			}
 			done <- n
 		}()
-		_, err := x.restore("--prefetch-rate", "64MiB")
+		_, err := x.restore(onDemand, "--prefetch-rate", "64MiB")
 		if <-done > 0 {
 			hit++
 		}
