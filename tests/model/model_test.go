@@ -135,8 +135,22 @@ func TestModel(t *testing.T) {
 			}
 		})
 	}
-	wg.Wait()
-	t.Logf("seeds %d to %d (%s): %d programs of %d steps; %d crash points, %d faults, %d opens in %v",
-		*seed, next.Load()-1, *only, n.programs.Load(), n.steps.Load(), n.crashes.Load(), n.faults.Load(),
-		n.opens.Load(), time.Since(begin).Round(time.Second))
+	tell := func() {
+		t.Logf("seeds %d to %d (%s): %d programs of %d steps; %d crash points, %d faults, %d opens in %v",
+			*seed, next.Load()-1, *only, n.programs.Load(), n.steps.Load(), n.crashes.Load(), n.faults.Load(),
+			n.opens.Load(), time.Since(begin).Round(time.Second))
+	}
+	ended := make(chan struct{})
+	go func() { wg.Wait(); close(ended) }()
+	each := time.NewTicker(time.Minute)
+	defer each.Stop()
+	for {
+		select {
+		case <-each.C:
+			tell()
+		case <-ended:
+			tell()
+			return
+		}
+	}
 }
