@@ -1,6 +1,8 @@
 package index
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -109,9 +111,43 @@ func TestDraftsWithoutLostChunksAreSealed(t *testing.T) {
 	mustVerify(t, s, 0)
 }
 
-// TestFailedCommitsAreTakenBack lets commits fail after their keys have reached a journal: what they would have made true is not true after the store is opened
-// again either.
+// TestFailedCommitsAreTakenBack lets commits fail after their keys have reached a journal: what they would have made
+// true is not true after the store is opened again either, whoever has the next chance to say so.
 func TestFailedCommitsAreTakenBack(t *testing.T) {
+	t.Run("gc", func(t *testing.T) {
+		takenBack(t, func(s *Store) error {
+			_, err := s.GC(t.Context(), upkeep.GCOptions{})
+			return err
+		})
+	})
+	t.Run("close", func(t *testing.T) { takenBack(t, func(*Store) error { return nil }) })
+	t.Run("abort", func(t *testing.T) {
+		takenBack(t, func(s *Store) error {
+			d, err := s.Create(t.Context(), "sealed", drafts.CreateOptions{})
+			if err != nil {
+				return err
+			}
+			if err := d.Abort(); err != nil {
+				return err
+			}
+			// The journals say so now, before the store is closed.
+			dir := filepath.Join(t.TempDir(), "copy")
+			if err := os.CopyFS(dir, os.DirFS(s.dir)); err != nil {
+				return err
+			}
+			if _, err := Repair(t.Context(), dir, testOptions(t)); err != nil {
+				return err
+			}
+			if _, err := openTestStore(t, dir, testOptions(t)).Checkpoint("sealed"); fault.ClassOf(err) != fault.NotFound {
+				return fmt.Errorf("in the journals it is sealed: %w", err)
+			}
+			return nil
+		})
+	})
+}
+
+// takenBack has commits fail, lets then come about, and looks whether the store is as it was before.
+func takenBack(t *testing.T, then func(*Store) error) {
 	s, fail := faultyStore(t)
 	kept := map[string][]byte{"pages-1.img": memory(2, 3<<20)}
 	for _, name := range []string{"kept", "tagged"} {
@@ -139,8 +175,8 @@ func TestFailedCommitsAreTakenBack(t *testing.T) {
 		t.Error("tagged, though no journal could be synced")
 	}
 	fail()
-	if res, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil {
-		t.Errorf("gc: %+v, %v", res, err)
+	if err := then(s); err != nil {
+		t.Error(err)
 	}
 	check := func(s *Store) {
 		t.Helper()
@@ -154,8 +190,10 @@ func TestFailedCommitsAreTakenBack(t *testing.T) {
 		}
 		mustVerify(t, s, 0)
 	}
-	check(s)
-	s = reopen(t, s)
+	for _, name := range []string{"kept", "tagged"} {
+		mustHold(t, s, name, kept)
+	}
+	s = reopen(t, s) // without a verify before, which would commit something
 	check(s)
 	dir := s.dir
 	if err := s.Close(); err != nil {

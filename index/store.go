@@ -194,6 +194,10 @@ func (s *Store) Close() error {
 	if err := s.chunks.RecordDamage(); err != nil {
 		s.log.Warn("the damage that was met could not be recorded", "err", err, "hint", "gpucr-fs verify finds it again")
 	}
+	if err := s.chunks.Settle(); err != nil {
+		s.log.Warn("what failed earlier could not be taken back: a checkpoint whose seal failed may be there when the store is opened again",
+			"err", err)
+	}
 	err := s.stop()
 	if s.lock != nil {
 		err = errors.Join(err, s.lock.Close())

@@ -15,7 +15,7 @@ import (
 //
 // A commit that failed may have left its keys in a journal all the same, for a crash to bring them forth. Root
 // records alone matter, for all others count with their root. So the next commit that succeeds says again what is
-// true of every root that a failed one named.
+// true of every root that a failed one named; whoever ends a draft, or closes the store, sees to it that there is one.
 
 // commitFailed takes note of a commit that failed. Call with commitMu held.
 func (s *Store) commitFailed(kvs []pack.KV, lost []pack.Chunk, why error) {
@@ -43,6 +43,18 @@ func (s *Store) takeLosses() {
 	if lost, why := s.Packs.TakeLost(); len(lost) > 0 {
 		s.commitFailed(nil, lost, why)
 	}
+}
+
+// Settle has a journal say what is true of the roots that failed commits named, if there are any: a crash does not
+// bring forth then what such a commit has left.
+func (s *Store) Settle() error {
+	s.commitMu.Lock()
+	defer s.commitMu.Unlock()
+	if len(s.unsettled) == 0 {
+		return nil
+	}
+	s.takeLosses()
+	return s.commitLocked(nil)
 }
 
 // settle gives what is true of the roots that failed commits named, those of puts aside. Call with commitMu held.

@@ -122,7 +122,8 @@ func (s *Set) Abort(r *Root, tried bool, took []*Root) error {
 	if tried {
 		err = s.commitAbort(r, took)
 	} else {
-		err = s.chunks.PutLocal([]chunks.Put{{Key: manifest.RootKey(r.ID)}})
+		// An earlier draft of this name may have failed to take its seal back. It must not come up again either.
+		err = errors.Join(s.chunks.Settle(), s.chunks.PutLocal([]chunks.Put{{Key: manifest.RootKey(r.ID)}}))
 	}
 	return errors.Join(err, s.deleteBody(r.ID))
 }
