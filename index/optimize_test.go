@@ -74,6 +74,10 @@ func TestOptimize(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	was, err := s.Usage(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
 	dry := mustOptimize(t, s, upkeep.OptimizeOptions{DryRun: true})
 	var seen, total int64
 	res := mustOptimize(t, s, upkeep.OptimizeOptions{Progress: func(done, of int64) { seen, total = done, of }})
@@ -88,6 +92,15 @@ func TestOptimize(t *testing.T) {
 	after, err := accounting.DiskUsage(s.dir)
 	if err != nil || before-after < (res.Before-res.After)*9/10 {
 		t.Errorf("%d bytes on disk, %d before, of which %d were to be saved (%v)", after, before, res.Before-res.After, err)
+	}
+	is, err := s.Usage(ctx)
+	if err != nil || was.Stored-is.Stored != res.Before-res.After {
+		t.Errorf("%d bytes stored, %d before, of which %d were to be saved (%v)", is.Stored, was.Stored, res.Before-res.After, err)
+	}
+	for i, c := range is.Checkpoints {
+		if c.Stored >= was.Checkpoints[i].Stored || c.Unique != was.Checkpoints[i].Unique {
+			t.Errorf("checkpoint %+v was %+v", c, was.Checkpoints[i])
+		}
 	}
 	hold()
 	if again := mustOptimize(t, s, upkeep.OptimizeOptions{}); again.Rewritten != 0 {

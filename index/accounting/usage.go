@@ -10,10 +10,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
+	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/reading"
 	"github.com/gpucr/gpucr-fs/index/roots"
 )
@@ -72,6 +74,19 @@ func (s *Books) List(ctx context.Context) ([]roots.Info, error) {
 	return list, err
 }
 
+// slots gives the bytes that the slot of each chunk occupies now: a manifest tells what it was when that was sealed,
+// and the chunk may have been stored anew since. What the index cannot tell is left out.
+func (s *Books) slots() (map[shortID]uint32, error) {
+	out := map[shortID]uint32{}
+	err := s.chunks.DB.Chunks(func(id chunk.ID, loc pack.Loc, err error) error {
+		if err == nil {
+			out[shortID(id[:16])] = uint32(loc.Slot())
+		}
+		return nil
+	})
+	return out, fault.Classify("list", err)
+}
+
 // account walks all manifests once.
 func (s *Books) account(ctx context.Context) ([]roots.Info, map[shortID]*chunkUse, error) {
 	list, err := s.roots.Names(ctx)
@@ -79,6 +94,10 @@ func (s *Books) account(ctx context.Context) ([]roots.Info, map[shortID]*chunkUs
 		return nil, nil, err
 	}
 	uses := map[shortID]*chunkUse{}
+	slots, err := s.slots()
+	if err != nil {
+		return nil, nil, err
+	}
 	inline := make([]int64, len(list))
 	gone := map[string]bool{} // removed meanwhile
 	for i := range list {
@@ -104,7 +123,11 @@ func (s *Books) account(ctx context.Context) ([]roots.Info, map[shortID]*chunkUs
 			for ci, c := range seg.Chunks {
 				u := uses[shortID(c.ID[:16])]
 				if u == nil {
-					u = &chunkUse{first: int32(i), last: -1, len: c.Len, stored: c.Stored}
+					stored, ok := slots[shortID(c.ID[:16])]
+					if !ok {
+						stored = c.Stored
+					}
+					u = &chunkUse{first: int32(i), last: -1, len: c.Len, stored: stored}
 					uses[shortID(c.ID[:16])] = u
 				}
 				if u.first == int32(i) {
@@ -114,7 +137,7 @@ func (s *Books) account(ctx context.Context) ([]roots.Info, map[shortID]*chunkUs
 				}
 				if u.last != int32(i) {
 					u.last = int32(i)
-					list[i].Stored += int64(c.Stored)
+					list[i].Stored += int64(u.stored)
 				}
 			}
 			return nil
