@@ -61,7 +61,7 @@ torture: deps criu ## kill daemons and damage chunks under TORTURE_N (100) resto
 	$(GO) test -count=1 -timeout 10m -v -run 'StagingIsBounded' ./restore/server -server.big
 
 crash: deps ## kill and damage a store CRASH_N (200) times, let somebody fill its disk in FULL_N (30) rounds
-	$(GO) test -count=1 -timeout 2h -v ./tests/crash -crash.n=$(CRASH_N) -crash.full=$(FULL_N)
+	$(GO) test -count=1 -timeout 6h -v ./tests/crash -crash.n=$(CRASH_N) -crash.full=$(FULL_N)
 
 soak: deps ## put SOAK_N (5000) checkpoints through one daemon and see that it does not grow
 	$(GO) test -count=1 -timeout 2h -v ./tests/soak -soak.n=$(SOAK_N) -soak.warm=500 -soak.files=64 -soak.growth=64
