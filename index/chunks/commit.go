@@ -126,6 +126,7 @@ func (s *Store) indexAll() error {
 
 func applyKVs(b *keys.Batch, kvs []pack.KV) {
 	for _, kv := range kvs {
+		b.Later(kv.Seq)
 		if kv.Delete && !manifest.IsRootKey(kv.Key) {
 			b.DeleteMeta(kv.Key)
 			continue

@@ -37,6 +37,9 @@ func (s *Store) Recover() error {
 			return s.openError(pack.JournalName(n), err)
 		}
 	}
+	if err := s.countOn(packs); err != nil {
+		return s.openError(IndexFolder, err)
+	}
 	if len(packs) > 0 && !s.o.ReadOnly {
 		n := packs[len(packs)-1]
 		if err := s.resume(n); err != nil {
@@ -51,6 +54,44 @@ func (s *Store) Recover() error {
 		s.log.Error("set aside", "file", a.File, "offset", a.Offset, "why", a.Text)
 	}
 	return s.loadDamage()
+}
+
+// countOn sees to it that the next metadata record gets a higher sequence than any before. One that the index has
+// forgotten may still be in a journal, and would count in an index that is built anew.
+func (s *Store) countOn(packs []uint32) error {
+	if s.o.ReadOnly {
+		return nil
+	}
+	seq, err := s.DB.Seq()
+	if errors.Is(err, keys.ErrMissing) || errors.Is(err, keys.ErrDamaged) {
+		if seq, err = s.highest(packs); err == nil && seq > 0 {
+			b := s.DB.Batch()
+			b.Later(seq)
+			err = b.Flush()
+		}
+	}
+	s.seq.Store(max(s.seq.Load(), seq))
+	return err
+}
+
+// highest looks for the highest sequence in the index and in all journals.
+func (s *Store) highest(packs []uint32) (seq uint64, err error) {
+	err = s.DB.Metas("", func(_ string, n uint64, _ []byte, _ error) error {
+		seq = max(seq, n)
+		return nil
+	})
+	for _, n := range packs {
+		if err != nil {
+			break
+		}
+		_, _, err = s.Packs.Read(n, 0, func(r pack.Record) error {
+			if r.KV != nil {
+				seq = max(seq, r.KV.Seq)
+			}
+			return nil
+		})
+	}
+	return seq, err
 }
 
 // resume lets the newest pack take appends again, if it is whole and nothing lies behind what its journal tells.
@@ -118,7 +159,7 @@ func (s *Store) replay(n uint32) error {
 			dead[r.Dead.Loc.Page] = true
 		}
 		if r.KV != nil {
-			s.seq.Store(max(s.seq.Load(), r.KV.Seq)) // also where it is not applied
+			s.seq.Store(max(s.seq.Load(), r.KV.Seq))
 		}
 		return nil
 	})
@@ -174,7 +215,7 @@ func (s *Store) KnowsLater(c pack.Chunk) bool {
 	return err == nil && (loc.Pack > c.Loc.Pack || loc.Pack == c.Loc.Pack && loc.Page > c.Loc.Page)
 }
 
-// Apply adds one journal record to b, unless the index holds a later one.
+// Apply adds one journal record to b, unless the index or b holds a later one.
 func (s *Store) Apply(b *keys.Batch, r pack.Record) error {
 	switch {
 	case r.Chunk != nil:
@@ -185,7 +226,8 @@ func (s *Store) Apply(b *keys.Batch, r pack.Record) error {
 			b.DeleteChunk(r.Dead.ID)
 		}
 	case r.KV != nil:
-		if seq, _, err := s.DB.Meta(r.KV.Key); err == nil && seq >= r.KV.Seq {
+		b.Later(r.KV.Seq) // also where it is not applied
+		if seq, _, err := s.DB.Meta(r.KV.Key); err == nil && seq >= r.KV.Seq || !b.Newest(r.KV.Key, r.KV.Seq) {
 			return nil
 		}
 		kv := *r.KV

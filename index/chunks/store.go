@@ -146,6 +146,3 @@ func (s *Store) MayWrite(op string) error {
 
 // SetRoots says who has the root records. It is called before anything is committed.
 func (s *Store) SetRoots(r RootRecords) { s.records = r }
-
-// LaterThan sees to it that the next metadata record has a greater number than seq.
-func (s *Store) LaterThan(seq uint64) { s.seq.Store(max(s.seq.Load(), seq)) }

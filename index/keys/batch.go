@@ -2,6 +2,7 @@ package keys
 
 import (
 	"encoding/binary"
+	"errors"
 
 	"github.com/dgraph-io/badger/v4"
 
@@ -15,6 +16,9 @@ type Batch struct {
 	b     *badger.DB // nil: there is none, as err says
 	wb    *badger.WriteBatch
 	bytes int
+	seq   uint64            // to be noted; see Later
+	later bool              // it is
+	told  map[string]uint64 // see Newest
 	err   error
 }
 
@@ -32,6 +36,44 @@ func (d *DB) Batch() *Batch {
 		out.wb = out.b.NewWriteBatch()
 	}
 	return out
+}
+
+// Later notes that a metadata record has the sequence seq: see [DB.Seq]. Batches that note one must not be gathered at
+// the same time.
+func (b *Batch) Later(seq uint64) {
+	if b.err != nil {
+		return
+	}
+	if !b.later {
+		before, err := b.d.Seq()
+		if err != nil && !errors.Is(err, ErrMissing) && !errors.Is(err, ErrDamaged) {
+			b.err = err
+			return
+		}
+		b.seq, b.later = before, true
+	}
+	b.seq = max(b.seq, seq)
+}
+
+// Newest says whether seq is higher than any that it was asked about for this key before: the index itself does not
+// know yet what the batch gathers.
+func (b *Batch) Newest(key string, seq uint64) bool {
+	if before, ok := b.told[key]; ok && before >= seq {
+		return false
+	}
+	if b.told == nil {
+		b.told = map[string]uint64{}
+	}
+	b.told[key] = seq
+	return true
+}
+
+// noteSeq writes what Later was told.
+func (b *Batch) noteSeq() {
+	if b.later {
+		b.later = false
+		b.set(seqKey, binary.LittleEndian.AppendUint64(nil, b.seq))
+	}
 }
 
 // batchBytes bounds what a Badger batch holds in memory: it counts 60 bytes a value whatever the size, so it would not do so itself.
@@ -72,6 +114,7 @@ func (b *Batch) SetMeta(key string, seq uint64, payload []byte) {
 
 // SetMark notes how far the journal of pack n has been applied, in bytes.
 func (b *Batch) SetMark(n uint32, end int64) {
+	b.noteSeq() // who finds the mark does not read the sequences of the journal again
 	b.set(markKey(n), binary.LittleEndian.AppendUint64(nil, uint64(end)))
 }
 
@@ -90,6 +133,7 @@ func (b *Batch) Flush() error {
 		return b.err
 	}
 	defer b.d.leave()
+	b.noteSeq()
 	if b.err != nil {
 		b.wb.Cancel()
 		return b.err

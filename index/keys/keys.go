@@ -29,6 +29,7 @@ import (
 //	'c' id            → Loc
 //	'k' key           → metadata: u64 sequence, payload
 //	's' "mark" u32    → how far the journal of a pack has been applied
+//	's' "seq"         → the highest sequence that metadata ever had, u64
 //
 // How a full disk is outlived is told in full_linux.go.
 type DB struct {
@@ -229,6 +230,8 @@ func chunkKey(id chunk.ID) []byte { return append([]byte{'c'}, id[:]...) }
 func metaKey(key string) []byte   { return append([]byte{'k'}, key...) }
 func markKey(n uint32) []byte     { return binary.BigEndian.AppendUint32([]byte("smark"), n) }
 
+var seqKey = []byte("sseq")
+
 // sealValue appends the sum over key and value.
 func sealValue(key, value []byte) []byte {
 	sum := crc32c.Update(crc32c.Checksum(key), value)
@@ -367,6 +370,19 @@ func (d *DB) Mark(n uint32) (int64, error) {
 		return 0, errors.Join(ErrDamaged, err)
 	}
 	return int64(binary.LittleEndian.Uint64(v)), nil
+}
+
+// Seq gives the highest sequence that a metadata record ever had, of deleted ones too. ErrMissing where the index was
+// written before it was noted.
+func (d *DB) Seq() (uint64, error) {
+	v, err := d.get(seqKey)
+	if err != nil {
+		return 0, err
+	}
+	if len(v) != 8 {
+		return 0, ErrDamaged
+	}
+	return binary.LittleEndian.Uint64(v), nil
 }
 
 // Marks calls fn for every pack that has a mark.

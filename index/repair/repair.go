@@ -108,7 +108,21 @@ func (r *rebuild) read(ctx context.Context) (err error) {
 	if err := r.journals(ctx); err != nil {
 		return err
 	}
-	return r.salvage(ctx)
+	if err := r.salvage(ctx); err != nil {
+		return err
+	}
+	return r.countOn()
+}
+
+// countOn keeps the highest sequence that the old index noted: a journal that is put back may still have that record.
+func (r *rebuild) countOn() error {
+	var seq uint64
+	if r.was != nil {
+		seq, _ = r.was.Seq() // what it cannot tell the journals have to
+	}
+	b := r.s.DB.Batch()
+	b.Later(seq)
+	return b.Flush()
 }
 
 // journals applies all journals.

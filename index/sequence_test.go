@@ -1,0 +1,78 @@
+package index
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/gpucr/gpucr-fs/index/drafts"
+	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/manifest"
+	"github.com/gpucr/gpucr-fs/index/pack"
+)
+
+// TestLastWordCounts: what was written last counts, whatever order the store was closed, opened and repaired in.
+// Profiles are written after all roots, so their sequences are the highest; a draft that is given up fills a pack in
+// between, so that each is in a journal of its own.
+func TestLastWordCounts(t *testing.T) {
+	for name, words := range map[string][]string{
+		"written again": {"first", "second"},
+		"cleared":       {"first", ""},
+		"three times":   {"first", "second", "third"},
+		"and back":      {"first", "", "second", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newTestStore(t, testOptions(t))
+			write(t, s, "a", map[string][]byte{"f": []byte("content")})
+			for i, word := range words {
+				// Each time one more than before, so that a sequence that starts over stays behind.
+				for range len(words) - i {
+					if err := s.SetProfile("a", []byte(word)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				d := create(t, s, "draft", drafts.CreateOptions{})
+				fill(t, d, map[string][]byte{"pages-1.img": memory(uint64(i), 48<<20)})
+				if err := d.Abort(); err != nil {
+					t.Fatal(err)
+				}
+				s = reopen(t, s)
+			}
+			for _, step := range []string{"opened", "repaired", "repaired again"} {
+				if step != "opened" {
+					if err := s.Close(); err != nil {
+						t.Fatal(err)
+					}
+					mustRepair(t, s)
+					s = openTestStore(t, s.dir, s.o)
+				}
+				want := words[len(words)-1]
+				p, err := s.Profile("a")
+				if want == "" && fault.ClassOf(err) == fault.NotFound {
+					err = nil
+				}
+				if string(p) != want || err != nil {
+					t.Errorf("%s: profile %q, %v, and %q was written last", step, p, err, want)
+				}
+			}
+		})
+	}
+}
+
+// TestLaterInOneBatch: records of one key that are applied together need not come in their order, as where gc has moved
+// an earlier one to the end of the newest journal.
+func TestLaterInOneBatch(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	b := s.chunks.DB.Batch()
+	for _, seq := range []uint64{5, 3, 9, 7} {
+		kv := pack.KV{Seq: seq, Key: manifest.ProfileKey("x"), Value: fmt.Append(nil, seq)}
+		if err := s.chunks.Apply(b, pack.Record{KV: &kv}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if seq, value, err := s.chunks.DB.Meta(manifest.ProfileKey("x")); seq != 9 || string(value) != "9" || err != nil {
+		t.Errorf("%d %q %v", seq, value, err)
+	}
+}
