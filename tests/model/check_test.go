@@ -152,14 +152,17 @@ func (w *world) gc() error {
 	return nil
 }
 
-// verify expects no damage.
+// verify expects no damage, but for chunks that nobody uses and gc cannot collect.
 func (w *world) verify() error {
 	res, err := w.s.Verify(context.Background(), index.VerifyOptions{})
 	if err != nil {
 		return fmt.Errorf("verify: %w", err)
 	}
-	if len(res.Problems) > 0 && w.p.Mode != liars {
-		return fmt.Errorf("verify finds %d problems, the first: %+v", len(res.Problems), res.Problems[0])
+	for _, p := range res.Problems {
+		// A damaged chunk that nobody uses is kept while a journal is set aside that may tell of who does.
+		if w.p.Mode != liars && (p.Checkpoint != "" || len(res.SetAside) == 0) {
+			return fmt.Errorf("verify finds %d problems, one of them: %+v", len(res.Problems), p)
+		}
 	}
 	return nil
 }
