@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -59,8 +60,11 @@ func newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// attempts is how often a restore is tried whose daemon is killed before its processes run.
+// attempts is how often a restore is tried whose daemon is killed before its processes run, or that asks for it.
 const attempts = 4
+
+// ErrAgain is what the error of [RestoreOptions.Run] wraps that wants to be called once more. It has left nothing.
+var ErrAgain = errors.New("to be tried again")
 
 // RestoreOptions say how to restore.
 type RestoreOptions struct {
@@ -73,7 +77,7 @@ type RestoreOptions struct {
 	// Start makes a daemon.
 	Start StartFunc
 	// Run restores with CRIU; it returns when the processes run. When the daemon is killed before that, it is called
-	// again.
+	// again, and when it fails with ErrAgain.
 	Run      func(context.Context, talk.Prepared) error
 	Progress func(wire.Progress)
 	// Again is told why Run is about to be called once more.
@@ -104,7 +108,10 @@ func removeWork(dir string) error {
 	entries, err := os.ReadDir(dir)
 	errs := []error{err}
 	for _, e := range entries {
-		errs = append(errs, os.Remove(filepath.Join(dir, e.Name())))
+		// CRIU's socket goes by itself, at this very moment perhaps.
+		if err := os.Remove(filepath.Join(dir, e.Name())); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(append(errs, os.Remove(dir))...)
 }
@@ -152,7 +159,7 @@ func restoreOnce(ctx context.Context, dir string, o RestoreOptions, former *stri
 	if gone && runs {
 		st, err = o.rejoin(ctx, dir, q.ID)
 	}
-	return st, gone && !runs, err
+	return st, !runs && (gone || errors.Is(err, ErrAgain)), err
 }
 
 // rejoin finds a restore again whose daemon was killed after its processes ran. When the successor is done before it

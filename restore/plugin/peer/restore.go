@@ -12,6 +12,7 @@ import (
 	"github.com/gpucr/gpucr-fs/kfd/image"
 	"github.com/gpucr/gpucr-fs/kfd/topology"
 	"github.com/gpucr/gpucr-fs/restore/server/wire"
+	"github.com/gpucr/gpucr-fs/restore/touch"
 )
 
 // maxFills bounds the fills under way at once; they share the staging memory.
@@ -41,7 +42,7 @@ type task struct {
 	end    *watched
 	filled chan struct{} // closed when the fill has ended
 	report string        // how it went
-	memory []span        // of its own that its GPUs use
+	memory []touch.Span  // of its own that its GPUs use
 
 	resumed bool // its queues run
 }
@@ -255,7 +256,7 @@ func (r *restore) bring(pid int) error {
 	if t == nil || len(t.memory) == 0 {
 		return nil
 	}
-	return touch(pid, t.memory, r.opts.Stall)
+	return touch.Spans(pid, t.memory, r.opts.Stall)
 }
 
 // summary tells how a process was filled, and how many others' queues do not run
@@ -274,7 +275,7 @@ func (r *restore) summary(pid int) (text string, others int) {
 }
 
 // addTask takes a process in, once.
-func (r *restore) addTask(pid int, memory []span) (*task, error) {
+func (r *restore) addTask(pid int, memory []touch.Span) (*task, error) {
 	end, err := watch(pid, func() {})
 	if err != nil {
 		return nil, fmt.Errorf("process %d: %w", pid, err)

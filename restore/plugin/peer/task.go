@@ -17,6 +17,7 @@ import (
 	"github.com/gpucr/gpucr-fs/kfd/image"
 	"github.com/gpucr/gpucr-fs/restore/server"
 	"github.com/gpucr/gpucr-fs/restore/server/wire"
+	"github.com/gpucr/gpucr-fs/restore/touch"
 )
 
 // serveTask answers one task's hook, until it closes the connection.
@@ -312,4 +313,28 @@ func restoreBuffers(p image.Process, gpus []kfd.GPUPair) (*shared, *wire.Message
 		return nil, nil, err
 	}
 	return mem, m, nil
+}
+
+const pageSize = 4096
+
+// hostMemory returns what the GPUs of a process use of its own memory: userptr
+// buffer objects and ranges of shared virtual memory. Private data that is not
+// understood tells nothing; the driver will have its say.
+func hostMemory(p image.Process) []touch.Span {
+	priv, err := p.PrivData()
+	if err != nil {
+		return nil
+	}
+	var out []touch.Span
+	for i, bo := range p.Layout.BOs {
+		if bo.Kind == image.Userptr {
+			start := priv.BOs[i].UserAddr &^ (pageSize - 1)
+			out = append(out, touch.Span{Start: start, End: start + uint64(bo.Size)})
+		}
+	}
+	for _, r := range priv.Ranges {
+		// The driver counts these in pages.
+		out = append(out, touch.Span{Start: r.StartAddr * pageSize, End: (r.StartAddr + r.Size) * pageSize})
+	}
+	return out
 }

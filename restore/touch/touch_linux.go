@@ -1,0 +1,117 @@
+// Package touch brings memory of a process that comes on demand: it has every page of it read once. A driver that pins
+// pages cannot wait for userfaultfd, a reader can: pin_user_pages of Linux 6.18 does not let a fault be tried again where
+// its caller holds the lock of the address space.
+package touch
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Span is a range of a process's addresses in bytes.
+type Span struct{ Start, End uint64 }
+
+const pageSize = 4096
+
+// mappedParts gives what part takes of the mappings that a process can read.
+func mappedParts(pid int, part func(start, end uint64, perms string) []Span) ([]Span, error) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var out []Span
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		var start, end uint64
+		var perms string
+		if n, _ := fmt.Sscanf(lines.Text(), "%x-%x %s", &start, &end, &perms); n == 3 && strings.HasPrefix(perms, "r") {
+			out = append(out, part(start, end, perms)...)
+		}
+	}
+	return out, lines.Err()
+}
+
+// Spans brings what of some memory of a process is mapped for reading. It gives up when no page comes for the limit; the
+// reader then stays behind until the process or this one ends.
+func Spans(pid int, spans []Span, limit time.Duration) error {
+	parts, err := mappedParts(pid, func(start, end uint64, _ string) (out []Span) {
+		for _, want := range spans {
+			if part := (Span{max(start, want.Start), min(end, want.End)}); part.Start < part.End {
+				out = append(out, part)
+			}
+		}
+		return out
+	})
+	if err != nil {
+		return err
+	}
+	return touch(pid, parts, limit)
+}
+
+// All brings all memory of a process that it can write and shares with nobody, within the limit of Spans.
+func All(pid int, limit time.Duration) error {
+	parts, err := mappedParts(pid, func(start, end uint64, perms string) []Span {
+		if !strings.HasPrefix(perms, "rw-p") && !strings.HasPrefix(perms, "rwxp") {
+			return nil
+		}
+		return []Span{{start, end}}
+	})
+	if err != nil {
+		return err
+	}
+	return touch(pid, parts, limit)
+}
+
+func touch(pid int, parts []Span, limit time.Duration) error {
+	moved, done := make(chan struct{}, 1), make(chan error, 1)
+	go func() { done <- readPages(pid, parts, moved) }()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-moved:
+			timer.Reset(limit)
+		case <-timer.C:
+			return fmt.Errorf("memory of process %d that its GPUs use has not come for %v", pid, limit)
+		}
+	}
+}
+
+// batch is how many pages one call reads a byte of; the kernel takes 1024.
+const batch = 256
+
+func readPages(pid int, parts []Span, moved chan<- struct{}) error {
+	buf := make([]byte, batch)
+	for _, p := range parts {
+		for at := p.Start; at < p.End; {
+			var remote []unix.RemoteIovec
+			for next := at; next < p.End && len(remote) < batch; next += pageSize {
+				remote = append(remote, unix.RemoteIovec{Base: uintptr(next), Len: 1})
+			}
+			local := []unix.Iovec{{Base: &buf[0]}}
+			local[0].SetLen(len(remote))
+			n, err := unix.ProcessVMReadv(pid, local, remote, 0)
+			switch {
+			case errors.Is(err, unix.EFAULT):
+				n = 1 // beyond the end of a file, or unmapped meanwhile
+			case err != nil:
+				return fmt.Errorf("read memory of process %d at %#x: %w", pid, at, err)
+			}
+			at += uint64(max(n, 1)) * pageSize
+			select {
+			case moved <- struct{}{}:
+			default:
+			}
+		}
+	}
+	return nil
+}
