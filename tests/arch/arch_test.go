@@ -76,7 +76,7 @@ var indexMayImport = map[string][]string{
 	"roots":               {"chunks", "fault", "keys", "manifest", "manifest/manifestpb", "pack"},
 	"reading":             {"arena", "chunk", "chunks", "fault", "keys", "manifest", "manifest/manifestpb", "pack", "roots"},
 	"drafts":              {"chunk", "chunks", "fault", "manifest", "manifest/manifestpb", "reading", "roots"},
-	"accounting":          {"chunks", "fault", "manifest", "manifest/manifestpb", "reading", "roots"},
+	"accounting":          {"chunk", "chunks", "fault", "manifest", "manifest/manifestpb", "pack", "reading", "roots"},
 	"repair":              {"chunk", "chunks", "fault", "keys", "manifest", "manifest/manifestpb", "pack", "reading", "roots"},
 	"upkeep": {"chunk", "chunks", "crc32c", "fault", "keys", "manifest", "manifest/manifestpb", "pack", "reading", "roots",
 		"storage"},
