@@ -94,19 +94,19 @@ func (h *holder) letGo() error {
 	}
 	var failed []error
 	for pid := range h.guarded {
-		s, err := h.lib.State(pid)
+		s, err := h.state(pid)
 		if err != nil {
 			continue
 		}
 		if cuda.State(s) == cuda.Checkpointed {
-			if err := h.lib.Restore(pid, nil); err != nil {
+			if err := h.restore(pid, nil); err != nil {
 				failed = append(failed, fmt.Errorf("restore process %d: %w", pid, err))
 				continue
 			}
 			s = int(cuda.Locked)
 		}
 		if cuda.State(s) == cuda.Locked {
-			if err := h.lib.Unlock(pid); err != nil {
+			if err := h.unlock(pid); err != nil {
 				failed = append(failed, fmt.Errorf("unlock process %d: %w", pid, err))
 			}
 		}
@@ -124,18 +124,18 @@ func (h *holder) answer(req cuda.Request) cuda.Reply {
 	case string(cuda.Lock):
 		err = lib.Lock(req.PID, req.Timeout)
 	case string(cuda.Checkpoint):
-		err = lib.Checkpoint(req.PID)
+		err = h.checkpoint(req.PID)
 	case string(cuda.Restore):
 		pairs := make([]driver.Pair, len(req.Pairs))
 		for i, p := range req.Pairs {
 			pairs[i] = driver.Pair{From: p.From, To: p.To}
 		}
-		err = lib.Restore(req.PID, pairs)
+		err = h.restore(req.PID, pairs)
 	case string(cuda.Unlock):
-		err = lib.Unlock(req.PID)
+		err = h.unlock(req.PID)
 	case cuda.OpState:
 		var s int
-		s, err = lib.State(req.PID)
+		s, err = h.state(req.PID)
 		rep.State = cuda.State(s)
 	case cuda.OpThread:
 		rep.Thread, err = lib.RestoreThread(req.PID)

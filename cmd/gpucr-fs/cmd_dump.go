@@ -157,6 +157,9 @@ func (d *dumping) dump(ctx context.Context, images string) (err error) {
 		if err := d.letGo(ctx); err != nil {
 			return err
 		}
+		if err := d.parkable(); err != nil {
+			return err
+		}
 		var undo func(context.Context) error
 		undo, err = gpu.Prepare(ctx, d.pid)
 		defer func() {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpucr/gpucr-fs/cuda"
 	"github.com/gpucr/gpucr-fs/daemon/client"
 	"github.com/gpucr/gpucr-fs/daemon/restores"
 	"github.com/gpucr/gpucr-fs/daemon/talk"
@@ -31,6 +32,7 @@ type restoring struct {
 	marks      []restore.Mark
 	pid        int
 	runs       bool   // the processes, with all that they need
+	allFirst   bool   // all memory is to be there before the GPUs' state is
 	own        bool   // in a pid namespace of its own
 	inside     int    // the pid there
 	pidfile    string // for the pid here, with own
@@ -185,7 +187,7 @@ func (r *restoring) one(
 	st, err = client.RestoreFrom(ctx, dir, client.RestoreOptions{
 		Checkpoint: name, Work: r.args.Work, Rate: rate, RecordGPU: r.nvidia.record, Wait: wait, CopyShared: r.copyShared,
 		Start: start, Progress: p.tell,
-		Again: func(err error) { r.a.note("%v; trying again", err) },
+		Again: func(err error) { r.a.note("%v; trying again", oneLine(err.Error())) },
 		Run: func(ctx context.Context, prepared talk.Prepared) error {
 			if next == nil {
 				next = r.load()
@@ -266,16 +268,38 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p talk.Prepare
 		return errors.Join(err, endTree(pid))
 	}
 	if r.gpu != nil {
-		used, err := r.gpu.Resume(ctx, pid, note)
+		used, err := r.resumeGPUs(ctx, pid, note)
 		if err != nil {
-			// Its memory may all be there already, and nobody else end it then.
-			return errors.Join(fmt.Errorf("give the gpus their state back: %w", err), endTree(pid))
+			return err
 		}
 		if used {
 			r.marks = append(r.marks, restore.Mark{Name: restore.MarkGPUReady, At: time.Now()})
 		}
 	}
 	return nil
+}
+
+// resumeGPUs gives the processes their GPUs back. Memory that they have registered with the driver (cudaHostRegister) has
+// to be there then: the driver cannot wait for it, and after one failure it serves the process no more. Nothing tells
+// which memory that is, so the restore begins anew then, and brings all memory first.
+func (r *restoring) resumeGPUs(ctx context.Context, pid int, note cudaNote) (used bool, err error) {
+	if r.allFirst && note.Processes > 0 {
+		err = bring(pid)
+	}
+	if err == nil {
+		used, err = r.gpu.Resume(ctx, pid, note)
+	}
+	if err == nil {
+		return used, nil
+	}
+	again := cuda.CodeOf(err) == cuda.CodeInvalidValue && !r.allFirst
+	// Its memory may all be there already, and nobody else end it then.
+	err = errors.Join(fmt.Errorf("give the gpus their state back: %w", err), endTree(pid))
+	if again {
+		r.allFirst = true
+		err = fmt.Errorf("%w, %w with all memory there first", err, client.ErrAgain)
+	}
+	return false, err
 }
 
 // pidsFree refuses a restore whose pids somebody has: CRIU's word for it is "Can't fork for 431: File exists".

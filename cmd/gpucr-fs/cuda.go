@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gpucr/gpucr-fs/cuda"
+	"github.com/gpucr/gpucr-fs/restore/touch"
 )
 
 // nvidiaFlags say what dump and restore do about NVIDIA GPUs.
@@ -163,6 +164,23 @@ func (n *nvidia) Resume(ctx context.Context, root int, want cudaNote) (bool, err
 	return len(procs) > 0, err
 }
 
+// bringTime is how long no page may come of memory that is waited for.
+const bringTime = 30 * time.Second
+
+// bring waits until all memory of a tree is there.
+func bring(root int) error {
+	tree, err := cuda.Tree(root)
+	if err != nil {
+		return err
+	}
+	for _, pid := range tree {
+		if err := touch.All(pid, bringTime); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // needed gives the client when a process of the tree uses CUDA, nil when none does.
 func (n *nvidia) needed(root int) (*cuda.Client, error) {
 	used, err := cuda.Uses(root)
@@ -178,6 +196,9 @@ func (n *nvidia) needed(root int) (*cuda.Client, error) {
 
 // forkTime is how long a fork may go on in a process that has been told to stop.
 const forkTime = 2 * time.Millisecond
+
+// endTime is how long it is waited for the end of processes that were killed. Zombies whose parent does not reap them stay.
+const endTime = time.Second
 
 // endTree kills a process and its descendants. They are stopped first, so that none forks meanwhile; a fork that was under way shows a little later.
 func endTree(root int) error {
@@ -203,6 +224,13 @@ func endTree(root int) error {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 			errs = append(errs, fmt.Errorf("end process %d: %w", pid, err))
 		}
+	}
+	// A restore that follows needs their pids. Who is theirs by now reaps them, this process those that became its own.
+	for end := time.Now().Add(endTime); len(all) > 0 && time.Now().Before(end); time.Sleep(forkTime) {
+		all = slices.DeleteFunc(all, func(pid int) bool {
+			_, _ = syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
+			return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
+		})
 	}
 	return errors.Join(errs...)
 }

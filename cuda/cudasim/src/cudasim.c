@@ -9,6 +9,7 @@
  */
 #define _GNU_SOURCE
 #include "cudasim.h"
+#include "hazards.h"
 #include "results.h"
 
 #include <dirent.h>
@@ -66,6 +67,7 @@ static struct gpu {
 static int device_fd = -1;
 enum { MAPPINGS = 3, PAGE = 4096 };
 static void *mapped[MAPPINGS];
+static bool broken; /* a restore has failed */
 
 static int from_env(const char *name, int otherwise)
 {
@@ -155,6 +157,7 @@ static bool attach(int g, int dev)
 
 static int do_checkpoint(void)
 {
+	hazards_checkpointed();
 	for (int g = 0; g < MAX_GPUS; g++) {
 		struct gpu *p = &gpus[g];
 		if (p->fd < 0)
@@ -192,6 +195,12 @@ static int find_gpu(const unsigned char uuid[16])
 
 static int do_restore(const struct message *m)
 {
+	if (broken)
+		return OS_ERROR;
+	if (!pin_registered() || !hazards_restored()) {
+		broken = true;
+		return INVALID_VALUE;
+	}
 	for (int g = 0; g < MAX_GPUS; g++) {
 		struct gpu *p = &gpus[g];
 		if (!p->saved)
@@ -386,6 +395,8 @@ int cuInit(unsigned flags)
 	int r = gpu_count() == 0 ? NO_DEVICE
 		: fd < 0 || bind(fd, (struct sockaddr *)&addr, len) || listen(fd, 8) || pthread_create(&thread, NULL, serve, (void *)(intptr_t)fd) ? OS_ERROR
 		: SUCCESS;
+	if (r == SUCCESS && !hazards_begin())
+		r = OS_ERROR;
 	while (r == SUCCESS && !serving)
 		pthread_cond_wait(&changed, &mu);
 	ready = r == SUCCESS;

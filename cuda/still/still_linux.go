@@ -1,0 +1,250 @@
+package still
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// limit is how long threads may take to stand still.
+const limit = 5 * time.Second
+
+// pause is between two looks.
+const pause = 100 * time.Microsecond
+
+// Stop stops a process, as SIGSTOP does, and waits until all its threads are.
+func Stop(pid int) error {
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		return fmt.Errorf("stop process %d: %w", pid, err)
+	}
+	if !settled(pid) {
+		return fmt.Errorf("process %d does not stop", pid)
+	}
+	return nil
+}
+
+// settled waits until all threads are stopped.
+func settled(pid int) bool {
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(pause) {
+		if Stopped(pid) {
+			return true
+		}
+		if _, err := threads(pid); err != nil {
+			return false
+		}
+	}
+	return false
+}
+
+// Stands says whether a process is stopped or about to be: it waits then until all its threads are. A process that CRIU
+// has just restored may still have its SIGSTOP before it. Who takes that is stopped before the signal counts as taken, so
+// the signal is looked for first.
+func Stands(pid int) bool {
+	pending := pendingStop(pid)
+	tids, _ := threads(pid)
+	if !pending && !slices.ContainsFunc(tids, func(tid int) bool { return state(pid, tid) == "T" }) {
+		return false
+	}
+	return settled(pid)
+}
+
+// pendingStop says whether a SIGSTOP waits for a process.
+func pendingStop(pid int) bool {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	_, rest, _ := strings.Cut(string(text), "\nShdPnd:\t")
+	line, _, _ := strings.Cut(rest, "\n")
+	set, err := strconv.ParseUint(line, 16, 64)
+	return err == nil && set&(1<<(unix.SIGSTOP-1)) != 0
+}
+
+// Continue lets a stopped process go on.
+func Continue(pid int) error {
+	if err := unix.Kill(pid, unix.SIGCONT); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("continue process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// Stopped says whether a process is stopped, all its threads. One that is gone is not.
+func Stopped(pid int) bool {
+	tids, err := threads(pid)
+	for _, tid := range tids {
+		if !strings.Contains("TZX", state(pid, tid)) {
+			return false
+		}
+	}
+	return err == nil
+}
+
+// state gives a thread's, a letter of proc_pid_stat(5); "X" where it has ended.
+func state(pid, tid int) string {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/stat", pid, tid))
+	// The name in parentheses may contain anything; the state follows the last one.
+	f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	if err != nil || len(f) == 0 {
+		return "X"
+	}
+	return f[0]
+}
+
+// Traced says whether somebody traces a process: it is theirs to stop then.
+func Traced(pid int) bool {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	_, rest, ok := strings.Cut(string(text), "\nTracerPid:\t")
+	return ok && !strings.HasPrefix(rest, "0\n")
+}
+
+func threads(pid int) ([]int, error) {
+	names, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*", pid))
+	if err == nil && len(names) == 0 {
+		err = fmt.Errorf("process %d has ended", pid)
+	}
+	var tids []int
+	for _, name := range names {
+		if tid, err := strconv.Atoi(filepath.Base(name)); err == nil {
+			tids = append(tids, tid)
+		}
+	}
+	return tids, err
+}
+
+// Running are threads of a stopped process that run all the same.
+type Running struct {
+	end   chan struct{}
+	ended chan error
+}
+
+// Run lets those threads of a stopped process run for which wanted gives true. name is the thread's, as in its comm
+// file. End is called once.
+func Run(pid int, wanted func(tid int, name string) bool) (*Running, error) {
+	r := &Running{end: make(chan struct{}), ended: make(chan error, 1)}
+	ready := make(chan error, 1)
+	go func() {
+		// The kernel's tracer is a thread. It ends with this goroutine, and the threads are back in their stop.
+		runtime.LockOSThread()
+		t := tracer{pid: pid}
+		err := t.start(wanted)
+		ready <- err
+		if err == nil {
+			t.attend(r.end)
+		}
+		r.ended <- t.stop()
+	}()
+	if err := <-ready; err != nil {
+		return nil, errors.Join(err, <-r.ended)
+	}
+	return r, nil
+}
+
+// End brings the threads back into the stop, and waits until they are there.
+func (r *Running) End() error {
+	close(r.end)
+	return <-r.ended
+}
+
+// tracer traces the threads that run. It is used on one thread of this process.
+type tracer struct {
+	pid  int
+	tids []int
+}
+
+func (t *tracer) start(wanted func(int, string) bool) error {
+	all, err := threads(t.pid)
+	if err != nil {
+		return err
+	}
+	for _, tid := range all {
+		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/comm", t.pid, tid))
+		if err != nil || !wanted(tid, strings.TrimSpace(string(name))) {
+			continue
+		}
+		if err := unix.PtraceSeize(tid); err != nil {
+			return fmt.Errorf("trace thread %d of process %d: %w", tid, t.pid, err)
+		}
+		t.tids = append(t.tids, tid)
+		if err := t.standstill(tid); err != nil {
+			return err
+		}
+	}
+	for _, tid := range t.tids {
+		if err := unix.PtraceCont(tid, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("let thread %d of process %d run: %w", tid, t.pid, err)
+		}
+	}
+	return nil
+}
+
+// attend lets signals reach the threads until end is closed.
+func (t *tracer) attend(end <-chan struct{}) {
+	for {
+		for _, tid := range t.tids {
+			if s, ok := stop(tid); ok {
+				_ = unix.PtraceCont(tid, signal(s)) // it may have been killed
+			}
+		}
+		select {
+		case <-end:
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// stop brings all threads back into the stop of their process.
+func (t *tracer) stop() error {
+	var errs []error
+	for _, tid := range t.tids {
+		errs = append(errs, t.standstill(tid))
+		if err := unix.PtraceDetach(tid); err != nil && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, fmt.Errorf("let thread %d of process %d go: %w", tid, t.pid, err))
+		}
+	}
+	if _, err := threads(t.pid); err == nil && !settled(t.pid) {
+		errs = append(errs, fmt.Errorf("process %d does not stop again", t.pid))
+	}
+	return errors.Join(errs...)
+}
+
+// standstill interrupts a thread. Signals that come before go their way.
+func (t *tracer) standstill(tid int) error {
+	if err := unix.PtraceInterrupt(tid); err != nil {
+		return nil // it has ended
+	}
+	for end := time.Now().Add(limit); ; {
+		s, ok := stop(tid)
+		switch {
+		case ok && int(s)>>16 == unix.PTRACE_EVENT_STOP:
+			return nil
+		case ok:
+			_ = unix.PtraceCont(tid, signal(s))
+			continue
+		case strings.Contains("ZX", state(t.pid, tid)):
+			return nil
+		case time.Now().After(end):
+			return fmt.Errorf("thread %d of process %d does not stop", tid, t.pid)
+		}
+		time.Sleep(pause)
+	}
+}
+
+// stop gives the stop that a traced thread is in, if it has come to one.
+func stop(tid int) (s unix.WaitStatus, ok bool) {
+	got, err := unix.Wait4(tid, &s, unix.WALL|unix.WNOHANG, nil)
+	return s, err == nil && got == tid && s.Stopped()
+}
+
+// signal gives the one that a thread goes on with.
+func signal(s unix.WaitStatus) int {
+	if int(s)>>16 != 0 {
+		return 0 // an event of the tracing, no signal
+	}
+	return int(s.StopSignal())
+}
