@@ -16,7 +16,7 @@ cd "$root"
 for command in ./cmd/gpucr-fs ./cmd/gpucr-cuda ./tests/gpu; do
 	CGO_ENABLED=0 ${GO:-go} build -trimpath -ldflags "-s -w -X main.version=${VERSION:-dev} -X main.commit=${COMMIT:-}" -o "$pack/bin/$(basename "$command")" "$command"
 done
-cp tests/gpu/src/app.py "$pack/"
+cp tests/gpu/src/app.py tests/gpu/src/matrix.py "$pack/"
 
 # criu was bound to the folder it was made in: here its own loader starts it, wherever the pack lies.
 cp -L "$criu/criu" "$pack/criu/criu"

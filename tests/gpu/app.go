@@ -26,16 +26,13 @@ type app struct {
 	processes int
 	answers   [][]string // of each process to each question
 	starting  bool
+	service   *service // where it is asked over HTTP
+	known     []int    // pids of its processes
 }
 
 // start starts an application and waits until all its processes answer.
 func (b *bench) start(ctx context.Context, name string, processes int, small bool) (*app, error) {
 	a := &app{name: name, socket: filepath.Join(b.o.work, name+".sock"), processes: processes, starting: true}
-	log, err := os.Create(filepath.Join(b.o.work, "logs", "app-"+name+".log"))
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
 	var cmd *exec.Cmd
 	if b.o.app == "torch" {
 		args := []string{filepath.Join(b.o.pack, "app.py"), "--socket", a.socket, "--device", b.o.device, "--processes",
@@ -51,11 +48,25 @@ func (b *bench) start(ctx context.Context, name string, processes int, small boo
 		}
 		cmd = exec.Command(b.o.app, a.socket, mib, "1", strconv.Itoa(processes))
 	}
+	return a, b.launch(ctx, a, cmd)
+}
+
+// launch starts an application's command and learns its answers.
+func (b *bench) launch(ctx context.Context, a *app, cmd *exec.Cmd) error {
+	log, err := os.Create(filepath.Join(b.o.work, "logs", "app-"+filepath.Base(a.socket)+".log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	fmt.Fprintf(log, "%s: %s\n", a.name, strings.Join(cmd.Args, " "))
+	if cmd.Env == nil {
+		cmd.Env = os.Environ()
+	}
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
-	cmd.Env = append(os.Environ(), "PYTHONUNBUFFERED=1")
+	cmd.Env = append(cmd.Env, "PYTHONUNBUFFERED=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return nil, err
+		return err
 	}
 	a.pid = cmd.Process.Pid
 	go cmd.Wait()
@@ -64,9 +75,9 @@ func (b *bench) start(ctx context.Context, name string, processes int, small boo
 	b.mu.Unlock()
 	if err := a.learn(ctx); err != nil {
 		text, _ := os.ReadFile(log.Name())
-		return nil, fmt.Errorf("%w; its log: %s", err, text)
+		return fmt.Errorf("%w; its log: %s", err, text)
 	}
-	return a, nil
+	return nil
 }
 
 // learn asks all questions and keeps the answers; a second round must give the same.
@@ -121,8 +132,15 @@ func (a *app) say(ctx context.Context, i int, line string) (string, error) {
 	if i > 0 {
 		path += "." + strconv.Itoa(i)
 	}
+	put := func() (string, error) { return say(ctx, path, line) }
+	if a.service != nil {
+		put = func() (string, error) { return a.service.say(ctx, line) }
+	}
 	for {
-		answer, err := say(ctx, path, line)
+		answer, err := put()
+		if errors.Is(err, errConnectionLost) {
+			return "", err
+		}
 		if err == nil {
 			return answer, nil
 		}

@@ -35,8 +35,9 @@ type bench struct {
 	mount           string // where the store is mounted, "" while it is not
 	mu              sync.Mutex
 	apps            []*app        // all ever started; under mu
-	runs            int           // numbers log files
+	runs            int           // numbers files; under mu
 	dumpTook        time.Duration // the last dump
+	remaps          sync.Mutex    // held from a dump with criu's --link-remap to its restore: names would meet
 }
 
 // endPatience is how long a program has to end by itself.
@@ -71,14 +72,21 @@ func (b *bench) command(ctx context.Context, program string, args ...string) (st
 	return cmd.Stdout.(*bytes.Buffer).String(), err
 }
 
+// number gives each file a number of its own.
+func (b *bench) number() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.runs++
+	return b.runs
+}
+
 // prepare makes a command; done closes its log and puts what it said into its error.
 func (b *bench) prepare(program string, args ...string) (*exec.Cmd, func(error) error, error) {
-	b.runs++
 	words := filepath.Base(program)
 	if len(args) > 0 {
 		words += "-" + strings.ReplaceAll(args[0], "/", "")
 	}
-	log, err := os.Create(filepath.Join(b.o.work, "logs", fmt.Sprintf("%03d-%s.log", b.runs, words)))
+	log, err := os.Create(filepath.Join(b.o.work, "logs", fmt.Sprintf("%03d-%s.log", b.number(), words)))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -256,7 +264,7 @@ func (b *bench) cleanUp() {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	for _, a := range b.apps {
-		if err := a.kill(ctx); err != nil {
+		if err := a.killTree(ctx); err != nil {
 			fmt.Fprintln(b.out, "clean up:", err)
 		}
 	}

@@ -34,7 +34,8 @@ type options struct {
 	cycles, runs       int
 	apart              time.Duration
 	budget             time.Duration
-	keep               bool
+	keep, matrix       bool
+	only               string
 }
 
 func main() {
@@ -54,6 +55,8 @@ func main() {
 	flag.DurationVar(&o.apart, "apart", 2*time.Minute, "time between two dumps of one process, for what they share")
 	flag.DurationVar(&o.budget, "budget", 510*time.Second, "no step begins later, and a running one is ended")
 	flag.BoolVar(&o.keep, "keep", false, "leave stores and images")
+	flag.BoolVar(&o.matrix, "matrix", false, "take the programs of src/matrix.py through dump and restore, and nothing else")
+	flag.StringVar(&o.only, "only", "", "the `PROGRAMS` of the matrix, with commas between (default: all)")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -116,7 +119,11 @@ func show(ctx context.Context, o options) (failed int, err error) {
 		b.cleanUp()
 		err = errors.Join(err, b.write())
 	}()
-	for _, s := range b.steps() {
+	steps := b.steps
+	if o.matrix {
+		steps = b.matrixSteps
+	}
+	for _, s := range steps() {
 		if !b.step(ctx, s) {
 			failed++
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -36,7 +37,8 @@ type results struct {
 	Machine  []string  `json:"machine"`
 	Series   []*series `json:"series"`
 	Shares   []share   `json:"shares"`
-	Facts    []string  `json:"facts"` // what was shown beside
+	Facts    []string  `json:"facts"`    // what was shown beside
+	Programs []outcome `json:"programs"` // of the matrix
 	Failures []string  `json:"failures"`
 }
 
@@ -99,6 +101,10 @@ func (r *results) print(w io.Writer) {
 	for _, m := range r.Machine {
 		fmt.Fprintln(w, m)
 	}
+	if len(r.Programs) > 0 {
+		r.printPrograms(w)
+		return
+	}
 	fmt.Fprintf(w, "\n| restore | page cache | runs | CPU resume s | GPU ready s | first answer s | resident s | of it the driver s |\n|---|---|---|---|---|---|---|---|\n")
 	for _, s := range r.Series {
 		fmt.Fprintf(w, "| %s | %s | %d | %s | %s | %s | %s | %s |\n", s.Kind, s.Cache, len(s.Runs),
@@ -115,6 +121,31 @@ func (r *results) print(w io.Writer) {
 	fmt.Fprintln(w)
 	for _, f := range r.Facts {
 		fmt.Fprintln(w, "-", f)
+	}
+	for _, f := range r.Failures {
+		fmt.Fprintln(w, "- FAILED:", f)
+	}
+}
+
+// printPrograms prints the matrix.
+func (r *results) printPrograms(w io.Writer) {
+	fmt.Fprintf(w, "\n| program | outcome | dump s | restore s | images MB |\n|---|---|---:|---:|---:|\n")
+	for _, p := range r.Programs {
+		what := p.Result
+		if p.Why != "" {
+			why, _, _ := strings.Cut(p.Why, "\n")
+			what += ": " + why
+		}
+		if !p.Good {
+			what = "**" + what + "**"
+		}
+		fmt.Fprintf(w, "| %s | %s | %s | %s | %d |\n", p.Name, what, seconds(p.Dump), seconds(p.Restore), p.Size/1e6)
+	}
+	fmt.Fprintln(w)
+	for _, p := range r.Programs {
+		for _, f := range p.Check {
+			fmt.Fprintf(w, "- check --pid, %s: %s\n", p.Name, f)
+		}
 	}
 	for _, f := range r.Failures {
 		fmt.Fprintln(w, "- FAILED:", f)

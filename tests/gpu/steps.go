@@ -179,6 +179,14 @@ func (b *bench) steps() []step {
 	}
 }
 
+// matrixSteps gives the steps of -matrix.
+func (b *bench) matrixSteps() []step {
+	return []step{
+		{"machine", time.Minute, b.machine},
+		{"programs", b.o.budget, func(ctx context.Context) error { return b.matrix(ctx, b.o.only) }},
+	}
+}
+
 // restoreOnce prepares, measures and clears up one restore. The first of the eager and of our own is not counted: it
 // takes memory and loads libraries for those that follow, or records what they replay.
 func (b *bench) restoreOnce(ctx context.Context, a *app, i int, kind, cache string, before func(context.Context) error,
