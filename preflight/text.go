@@ -27,7 +27,7 @@ func parseStat(text []byte) (s stat, ok bool) {
 		return s, false
 	}
 	f := strings.Fields(string(text[shut+1:]))
-	if len(f) < 5 || len(f[0]) != 1 {
+	if len(f) < 5 || len(f[0]) != 1 || f[0][0] <= ' ' || f[0][0] > '~' {
 		return s, false
 	}
 	s.name, s.state = string(text[open+1:shut]), f[0][0]
