@@ -88,19 +88,8 @@ func tree(proc string, root int) ([]int, error) {
 }
 
 // traces are what CUDA leaves on a process: open or mapped GPU devices, and the driver's library, which stays when the
-// devices are given free. asks tells that a thread of the process asks the driver something from time to time, whether
-// or not there is work: see package still.
-type traces struct{ devices, libcuda, asks bool }
-
-// askers are libraries whose threads do: JAX's, 0.11 was seen.
-var askers = [][]byte{[]byte("/xla_cuda_plugin.so")}
-
-// Asks reports whether a thread of the process asks the driver something from time to time, work or not: such a process
-// stands still while its GPU is away (see package still).
-func Asks(pid int) (bool, error) {
-	t, err := look("/proc", pid)
-	return t.asks, err
-}
+// devices are given free.
+type traces struct{ devices, libcuda bool }
 
 func look(proc string, pid int) (t traces, err error) {
 	dir := filepath.Join(proc, strconv.Itoa(pid))
@@ -110,7 +99,6 @@ func look(proc string, pid int) (t traces, err error) {
 	}
 	t.libcuda = bytes.Contains(maps, []byte("/libcuda.so"))
 	t.devices = bytes.Contains(maps, []byte(" /dev/nvidia"))
-	t.asks = slices.ContainsFunc(askers, func(name []byte) bool { return bytes.Contains(maps, name) })
 	fds, err := os.ReadDir(filepath.Join(dir, "fd"))
 	if err != nil {
 		return t, gone(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -74,7 +75,10 @@ type Suspension struct {
 // within timeout when that is not 0, before one is checkpointed. When one
 // cannot be, all are brought back to where they were. A tree without CUDA gives
 // a Suspension of none.
-func (c *Client) Suspend(ctx context.Context, root int, timeout time.Duration) (*Suspension, error) {
+//
+// The processes stand still from then on until Undo, or a restore, has given them their GPUs back (package still), but
+// for those in runs.
+func (c *Client) Suspend(ctx context.Context, root int, timeout time.Duration, runs ...int) (*Suspension, error) {
 	procs, err := c.Processes(ctx, root)
 	if err != nil {
 		return nil, err
@@ -104,7 +108,9 @@ func (c *Client) Suspend(ctx context.Context, root int, timeout time.Duration) (
 			if p.State == Checkpointed {
 				return nil
 			}
-			return c.Do(context.Background(), Checkpoint, p.PID, 0, nil)
+			_, err := c.call(context.Background(),
+				Request{Op: string(Checkpoint), PID: p.PID, Stand: !slices.Contains(runs, p.PID)})
+			return err
 		})
 		s.CheckpointTime = time.Since(began)
 	}
@@ -122,7 +128,7 @@ func (s *Suspension) each(f func(Process) error) error {
 	return atOnce(s.procs, f)
 }
 
-func atOnce(procs []Process, f func(Process) error) error {
+func atOnce[T any](procs []T, f func(T) error) error {
 	errs := make([]error, len(procs))
 	var wg sync.WaitGroup
 	for i, p := range procs {
@@ -192,6 +198,29 @@ func (s *Suspension) undo(c *Client) error {
 			return fmt.Errorf("cuda: process %d has lost its GPU state: the driver calls it failed", p.PID)
 		}
 		return nil
+	})
+}
+
+// Wake lets the restored processes of a tree run that stand still for want of their GPUs, until Resume: a thread that
+// comes to memory which is not there yet waits for it. It does not wait for the driver to be loaded.
+func (c *Client) Wake(ctx context.Context, root int) error {
+	pids, err := Tree(root)
+	if err != nil {
+		return err
+	}
+	var users []int
+	for _, pid := range pids {
+		t, err := look("/proc", pid)
+		if err != nil {
+			return err
+		}
+		if t.devices || t.libcuda {
+			users = append(users, pid)
+		}
+	}
+	return atOnce(users, func(pid int) error {
+		_, err := c.call(ctx, Request{Op: OpWake, PID: pid})
+		return err
 	})
 }
 

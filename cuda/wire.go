@@ -7,6 +7,7 @@ const (
 	OpState  = "state"
 	OpThread = "restore-thread"
 	OpInfo   = "info"
+	OpWake   = "wake" // see Client.Wake
 )
 
 // Request is one line to gpucr-cuda.
@@ -20,6 +21,8 @@ type Request struct {
 	// Guard, with Lock, lets gpucr-cuda bring the process back to Running when
 	// its standard input ends.
 	Guard bool `json:"guard,omitempty"`
+	// Stand, with Checkpoint, stops the process until it is restored: see package still.
+	Stand bool `json:"stand,omitempty"`
 }
 
 // Reply is one line from gpucr-cuda.

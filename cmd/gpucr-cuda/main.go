@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/cuda"
 	"github.com/gpucr/gpucr-fs/cuda/driver"
+	"github.com/gpucr/gpucr-fs/cuda/still"
 )
 
 func main() {
@@ -31,7 +32,7 @@ func main() {
 	if len(os.Args) == 2 {
 		path = os.Args[1]
 	}
-	h := &holder{path: path, guarded: map[int]bool{}}
+	h := &holder{path: path, guarded: map[int]bool{}, awake: map[int]*still.Awake{}}
 	if err := h.serve(os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintf(os.Stderr, "gpucr-cuda: %v\n", err)
 		os.Exit(1)
@@ -47,8 +48,9 @@ type holder struct {
 
 	guarded map[int]bool // processes to let go at the end; serve's own
 
-	mu  sync.Mutex
-	out *json.Encoder
+	mu    sync.Mutex
+	out   *json.Encoder
+	awake map[int]*still.Awake // processes that run without their GPUs; under mu
 }
 
 // driver loads and readies the driver once: a quarter of a second, which the client spends on other things.
@@ -84,7 +86,7 @@ func (h *holder) serve(in io.Reader, out io.Writer) error {
 		})
 	}
 	running.Wait()
-	return errors.Join(bad, lines.Err(), h.letGo())
+	return errors.Join(bad, lines.Err(), h.letGo(), h.leave())
 }
 
 // letGo brings every guarded process back to Running. A process that is gone needs nothing.
@@ -115,6 +117,12 @@ func (h *holder) letGo() error {
 }
 
 func (h *holder) answer(req cuda.Request) cuda.Reply {
+	if req.Op == cuda.OpWake { // it need not wait for the driver
+		if err := h.wake(req.PID); err != nil {
+			return cuda.Reply{Refusal: refusal(err)}
+		}
+		return cuda.Reply{}
+	}
 	lib, err := h.driver()
 	if err != nil {
 		return cuda.Reply{Refusal: refusal(err)}
@@ -124,7 +132,7 @@ func (h *holder) answer(req cuda.Request) cuda.Reply {
 	case string(cuda.Lock):
 		err = lib.Lock(req.PID, req.Timeout)
 	case string(cuda.Checkpoint):
-		err = h.checkpoint(req.PID)
+		err = h.checkpoint(req.PID, req.Stand)
 	case string(cuda.Restore):
 		pairs := make([]driver.Pair, len(req.Pairs))
 		for i, p := range req.Pairs {

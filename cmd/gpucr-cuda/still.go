@@ -4,18 +4,15 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/gpucr/gpucr-fs/cuda"
 	"github.com/gpucr/gpucr-fs/cuda/driver"
 	"github.com/gpucr/gpucr-fs/cuda/still"
 )
 
-// The steps of the driver, for processes that stand still from their checkpoint to the end of their restore. All else
-// is left to the driver.
+// The steps of the driver, for processes that stand still from their checkpoint to the end of their restore.
 
-func (h *holder) checkpoint(pid int) error {
-	asks, err := cuda.Asks(pid)
-	if err != nil || !asks || still.Traced(pid) {
-		return errors.Join(err, h.lib.Checkpoint(pid))
+func (h *holder) checkpoint(pid int, stand bool) error {
+	if !stand || still.Traced(pid) { // who traces it has stopped it
+		return h.lib.Checkpoint(pid)
 	}
 	if err := still.Stop(pid); err != nil {
 		return errors.Join(err, still.Continue(pid))
@@ -27,21 +24,24 @@ func (h *holder) checkpoint(pid int) error {
 }
 
 func (h *holder) restore(pid int, pairs []driver.Pair) error {
-	stands := h.stands(pid)
+	stands := stands(pid)
 	err := h.within(pid, func() error { return h.lib.Restore(pid, pairs) })
 	if err == nil && stands {
 		err = still.Continue(pid)
+	}
+	if err == nil {
+		err = h.asleep(pid)
 	}
 	return err
 }
 
 func (h *holder) unlock(pid int) error {
-	if h.stands(pid) {
+	if stands(pid) {
 		if err := still.Continue(pid); err != nil {
 			return err
 		}
 	}
-	return h.lib.Unlock(pid)
+	return errors.Join(h.asleep(pid), h.lib.Unlock(pid))
 }
 
 func (h *holder) state(pid int) (s int, err error) {
@@ -53,14 +53,11 @@ func (h *holder) state(pid int) (s int, err error) {
 }
 
 // stands tells whether a process was stopped for its checkpoint.
-func (h *holder) stands(pid int) bool {
-	asks, err := cuda.Asks(pid)
-	return err == nil && asks && !still.Traced(pid) && still.Stands(pid)
-}
+func stands(pid int) bool { return !still.Traced(pid) && still.Stands(pid) }
 
-// within calls f while the driver's threads of the process run, and no others.
+// within calls f while the driver's threads of the process run, and no others where it stands still.
 func (h *holder) within(pid int, f func() error) error {
-	if !h.stands(pid) {
+	if !stands(pid) {
 		return f()
 	}
 	serves, err := h.lib.RestoreThread(pid)
@@ -76,3 +73,39 @@ func (h *holder) within(pid int, f func() error) error {
 
 // driversThread tells the driver's threads, by the names that it gives them: cuda-EvtHandlr, cuda00001400006.
 func driversThread(name string) bool { return strings.HasPrefix(name, "cuda") }
+
+// wake lets a process that stands still run without its GPU, until asleep.
+func (h *holder) wake(pid int) error {
+	if !stands(pid) {
+		return nil
+	}
+	a, err := still.Wake(pid)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.awake[pid] = a
+	return nil
+}
+
+// asleep ends what wake began: what the process waits for is there.
+func (h *holder) asleep(pid int) error {
+	h.mu.Lock()
+	a := h.awake[pid]
+	delete(h.awake, pid)
+	h.mu.Unlock()
+	if a == nil {
+		return nil
+	}
+	return a.End()
+}
+
+// leave ends what wake began and nobody has ended.
+func (h *holder) leave() error {
+	var errs []error
+	for _, a := range h.awake {
+		errs = append(errs, a.End())
+	}
+	return errors.Join(errs...)
+}

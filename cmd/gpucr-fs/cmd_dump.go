@@ -157,9 +157,7 @@ func (d *dumping) dump(ctx context.Context, images string) (err error) {
 		if err := d.letGo(ctx); err != nil {
 			return err
 		}
-		if err := d.parkable(); err != nil {
-			return err
-		}
+		gpu.runs = d.rings // their threads wait by other means, and have to run to make their rings anew
 		var undo func(context.Context) error
 		undo, err = gpu.Prepare(ctx, d.pid)
 		defer func() {

@@ -263,6 +263,9 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p talk.Prepare
 	if r.pid = pid; r.own {
 		r.inside = inside
 	}
+	if err := r.wake(ctx, pid, note); err != nil {
+		return errors.Join(err, endTree(pid))
+	}
 	r.marks = append(r.marks, restore.Mark{Name: restore.MarkResume, At: time.Now()})
 	if err := r.ringsBack(pid, rings); err != nil {
 		return errors.Join(err, endTree(pid))
@@ -277,6 +280,22 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p talk.Prepare
 		}
 	}
 	return nil
+}
+
+// wake lets processes run that stand still since their GPUs were taken.
+func (r *restoring) wake(ctx context.Context, pid int, note cudaNote) error {
+	if note.Processes == 0 {
+		return nil
+	}
+	if r.gpu == nil {
+		r.a.note("processes that use CUDA stand still: continue them (kill -CONT) when they have their GPUs")
+		return nil
+	}
+	c, err := r.gpu.start()
+	if err != nil {
+		return err
+	}
+	return c.Wake(ctx, pid)
 }
 
 // resumeGPUs gives the processes their GPUs back. Memory that they have registered with the driver (cudaHostRegister) has

@@ -48,7 +48,8 @@ func (f *nvidiaFlags) addRestore(fl *pflag.FlagSet) {
 type nvidia struct {
 	flags   *nvidiaFlags
 	pairs   []cuda.Pair
-	stopped int // processes that Prepare has stopped
+	stopped int   // processes that Prepare has stopped
+	runs    []int // those that do not stand still
 	warming sync.WaitGroup
 
 	mu     sync.Mutex
@@ -113,7 +114,7 @@ func (n *nvidia) Prepare(ctx context.Context, root int) (func(context.Context) e
 	if c == nil || err != nil {
 		return nil, err
 	}
-	s, err := c.Suspend(ctx, root, n.flags.timeout)
+	s, err := c.Suspend(ctx, root, n.flags.timeout, n.runs...)
 	if err != nil {
 		if cuda.CodeOf(err) == cuda.CodeNotReady {
 			return nil, &codeError{exitError, "try again, or with a longer --gpu-timeout", err}

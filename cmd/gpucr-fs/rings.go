@@ -34,20 +34,6 @@ func idle(root, pid int) error {
 	return park.Idle(pid, family)
 }
 
-// parkable refuses what cannot be both: a process that stands still while its GPU is away, and one whose rings are
-// parked, which has to run to make them anew.
-func (d *dumping) parkable() error {
-	for _, pid := range d.rings {
-		if asks, err := cuda.Asks(pid); err != nil {
-			return err
-		} else if asks {
-			return &codeError{exitError, "start it where io_uring is forbidden (kernel.io_uring_disabled=2), or on asyncio in place of uvloop",
-				fmt.Errorf("process %d has io_uring rings, and JAX, which asks the driver while the GPU is away: rings are not parked there", pid)}
-		}
-	}
-	return nil
-}
-
 // park takes the rings from the processes that the preflight has found with them. The function that it gives, always,
 // lets them have rings again; wait: and waits for that.
 func (d *dumping) park(images string) (func(wait bool) error, error) {

@@ -30,8 +30,6 @@ type Sim struct {
 	Dir string
 	// Library is libcuda.so.1, App the application.
 	Library, App string
-	// Asker is a library of the name that JAX's has, for applications with Options.Asks.
-	Asker string
 	// Device is what processes with VRAM have open: a file that CRIU does not dump.
 	Device string
 	// Mapped is what they have mapped: a block device, which CRIU does not dump either.
@@ -63,8 +61,7 @@ func blockDevice() (int, error) {
 
 // Build compiles driver and application into dir with the C compiler.
 func Build(dir string) (*Sim, error) {
-	s := &Sim{Dir: dir, Library: filepath.Join(dir, "libcuda.so.1"), App: filepath.Join(dir, "app"),
-		Asker: filepath.Join(dir, "xla_cuda_plugin.so")}
+	s := &Sim{Dir: dir, Library: filepath.Join(dir, "libcuda.so.1"), App: filepath.Join(dir, "app")}
 	names, err := fs.Glob(sources, "src/*")
 	if err != nil {
 		return nil, err
@@ -81,7 +78,6 @@ func Build(dir string) (*Sim, error) {
 	flags := []string{"-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"}
 	for _, args := range [][]string{
 		{"-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", s.Library, "cudasim.c", "hazards.c", "results.c"},
-		{"-shared", "-fPIC", "-o", s.Asker, "results.c"},
 		{"-o", s.App, "app.c", s.Library, "-Wl,-rpath," + dir},
 	} {
 		cmd := exec.Command("cc", append(flags, args...)...)
@@ -110,7 +106,7 @@ type Options struct {
 	MiB, GPUs, Processes int // 0: 8, 1, 1
 	// Host tells the GPUs of one machine from those of another.
 	Host int
-	// Asks gives each process a thread that asks the driver all the time, as JAX's does from time to time.
+	// Asks gives each process a thread that asks the driver all the time.
 	Asks bool
 	// Registered are MiB of memory that each process has registered with the driver.
 	Registered int
@@ -149,7 +145,7 @@ func (s *Sim) Start(dir string, o Options) (*Target, error) {
 		cmd.Env = append(cmd.Env, "CUDASIM_REGISTERED="+strconv.Itoa(o.Registered))
 	}
 	if o.Asks {
-		cmd.Env = append(cmd.Env, "CUDASIM_ASKS=1", "LD_PRELOAD="+s.Asker)
+		cmd.Env = append(cmd.Env, "CUDASIM_ASKS=1")
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {

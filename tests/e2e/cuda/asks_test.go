@@ -37,6 +37,31 @@ func TestAsks(t *testing.T) {
 	}
 }
 
+// Restored processes run before they have their GPUs.
+func TestRunsBeforeItsGPU(t *testing.T) {
+	const stall = 2 * time.Second
+	r := start(t, cudasim.Options{Asks: true})
+	if _, err := r.app.Say(0, fmt.Sprintf("stall restore %d", stall.Milliseconds()), patience); err != nil {
+		t.Fatal(err)
+	}
+	r.ok("dump", r.store, "last", "-t", r.pid())
+	r.gone()
+	begun := time.Now()
+	answered := make(chan time.Duration, 1)
+	go func() {
+		_, _ = r.app.Say(0, "what?", patience) // needs no GPU
+		answered <- time.Since(begun)
+	}()
+	r.restored("last")
+	if took := time.Since(begun); took < stall {
+		t.Errorf("the restore took %v: it did not wait for the driver", took)
+	}
+	if took := <-answered; took > stall/2 {
+		t.Errorf("the process answered after %v, when it had its GPU", took)
+	}
+	r.verify()
+}
+
 // A dump that fails when all GPUs are away gives them back, and nobody runs before.
 func TestAsksWhereDumpFails(t *testing.T) {
 	r := start(t, cudasim.Options{Processes: 2, Asks: true})

@@ -1,0 +1,154 @@
+package still
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Awake is a process that runs although its GPU is away. Who comes to memory that is not there waits until End.
+type Awake struct {
+	end   chan struct{}
+	ended chan error
+}
+
+// Wake lets a stopped process run, all its threads traced. A thread that takes a SIGSEGV of the kernel's stands still
+// until End, and makes the access again then: either the memory is there, or it takes the signal once more. This process
+// must have no children: their ends would be taken for the threads'.
+func Wake(pid int) (*Awake, error) {
+	a := &Awake{end: make(chan struct{}), ended: make(chan error, 1)}
+	ready := make(chan error, 1)
+	go func() {
+		// The kernel's tracer is a thread. It ends with this goroutine, and with it the tracing.
+		runtime.LockOSThread()
+		t := waker{pid: pid}
+		err := t.start()
+		ready <- err
+		if err == nil {
+			t.attend(a.end)
+		}
+		a.ended <- t.leave()
+	}()
+	if err := <-ready; err != nil {
+		return nil, errors.Join(err, <-a.ended)
+	}
+	return a, nil
+}
+
+// End lets those who wait go on, and traces nobody any more.
+func (a *Awake) End() error {
+	close(a.end)
+	return <-a.ended
+}
+
+// waker traces all threads of a process. It is used on one thread of this process.
+type waker struct {
+	pid   int
+	tids  []int
+	waits []int // those that stand still for a fault
+}
+
+func (t *waker) start() error {
+	for more := true; more; {
+		more = false
+		all, err := threads(t.pid)
+		if err != nil {
+			return err
+		}
+		for _, tid := range all {
+			if slices.Contains(t.tids, tid) {
+				continue
+			}
+			more = true
+			if err := unix.PtraceSeize(tid); err != nil {
+				return fmt.Errorf("trace thread %d of process %d: %w", tid, t.pid, err)
+			}
+			t.tids = append(t.tids, tid)
+			one := tracer{pid: t.pid}
+			if err := one.standstill(tid); err != nil {
+				return err
+			}
+			if err := unix.PtraceSetOptions(tid, unix.PTRACE_O_TRACECLONE); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("trace thread %d of process %d: %w", tid, t.pid, err)
+			}
+		}
+	}
+	if err := Continue(t.pid); err != nil {
+		return err
+	}
+	for _, tid := range t.tids {
+		_ = unix.PtraceCont(tid, 0) // it may have been killed
+	}
+	return nil
+}
+
+// glance is between two looks at threads that stop seldom.
+const glance = 500 * time.Microsecond
+
+// attend lets the threads have their signals but those that it waits with, until end is closed.
+func (t *waker) attend(end <-chan struct{}) {
+	for {
+		for t.next() {
+			continue
+		}
+		select {
+		case <-end:
+			return
+		case <-time.After(glance):
+		}
+	}
+}
+
+// next takes one stop, or end, of a thread. False: there is none.
+func (t *waker) next() bool {
+	var s unix.WaitStatus
+	tid, err := unix.Wait4(-1, &s, unix.WALL|unix.WNOHANG|unix.WNOTHREAD, nil)
+	if errors.Is(err, unix.EINTR) {
+		return true
+	}
+	if err != nil || tid <= 0 {
+		return false
+	}
+	if !s.Stopped() {
+		t.tids = slices.DeleteFunc(t.tids, func(x int) bool { return x == tid })
+		return true
+	}
+	if !slices.Contains(t.tids, tid) {
+		t.tids = append(t.tids, tid) // one that was made
+	}
+	if signal(s) == int(unix.SIGSEGV) && ofKernel(tid) {
+		t.waits = append(t.waits, tid)
+		return true
+	}
+	_ = unix.PtraceCont(tid, signal(s)) // it may have been killed
+	return true
+}
+
+// ofKernel says whether the signal that a thread is stopped for comes from an access of its own: si_code of siginfo_t,
+// asm-generic/siginfo.h, is above 0.
+func ofKernel(tid int) bool {
+	var info [128]byte
+	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GETSIGINFO, uintptr(tid), 0, uintptr(unsafe.Pointer(&info)), 0, 0)
+	return errno == 0 && int32(binary.NativeEndian.Uint32(info[8:])) > 0
+}
+
+// leave traces nobody any more. The fault of those who wait is forgotten: they make the access again.
+func (t *waker) leave() error {
+	var errs []error
+	one := tracer{pid: t.pid}
+	for _, tid := range t.tids {
+		if !slices.Contains(t.waits, tid) {
+			errs = append(errs, one.standstill(tid))
+		}
+		if err := unix.PtraceDetach(tid); err != nil && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, fmt.Errorf("let thread %d of process %d go: %w", tid, t.pid, err))
+		}
+	}
+	return errors.Join(errs...)
+}

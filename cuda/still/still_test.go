@@ -1,0 +1,106 @@
+package still
+
+import (
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// sleeper starts a process with one thread.
+func sleeper(t *testing.T) int {
+	t.Helper()
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	return cmd.Process.Pid
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestStopAndContinue(t *testing.T) {
+	pid := sleeper(t)
+	if Stands(pid) || Traced(pid) {
+		t.Error("it stands, or is traced, before anything was done")
+	}
+	must(t, Stop(pid))
+	if !Stands(pid) {
+		t.Error("stopped, it does not stand")
+	}
+	must(t, Continue(pid))
+	for end := time.Now().Add(limit); Stands(pid); {
+		if time.Now().After(end) {
+			t.Fatal("continued, it stands still")
+		}
+	}
+}
+
+// Who runs in a stopped process goes back into the stop, whether the tracer ends it or dies.
+func TestRun(t *testing.T) {
+	pid := sleeper(t)
+	must(t, Stop(pid))
+	for range 20 {
+		r, err := Run(pid, func(int, string) bool { return true })
+		must(t, err)
+		if !Traced(pid) {
+			t.Error("it is not traced")
+		}
+		if Stopped(pid) {
+			t.Error("it does not run")
+		}
+		must(t, r.End())
+		if Traced(pid) || !Stopped(pid) {
+			t.Error("it is traced, or runs, at the end")
+		}
+	}
+	r, err := Run(pid, func(int, string) bool { return false })
+	must(t, err)
+	if !Stopped(pid) {
+		t.Error("a thread runs that nobody wanted")
+	}
+	must(t, r.End())
+}
+
+// One that waits for memory has no signal to show for it afterwards but the one that is its own.
+func TestAwakeTakesSignals(t *testing.T) {
+	pid := sleeper(t)
+	must(t, Stop(pid))
+	a, err := Wake(pid)
+	must(t, err)
+	if Stopped(pid) {
+		t.Error("it does not run")
+	}
+	must(t, syscall.Kill(pid, syscall.SIGTERM))
+	for end := time.Now().Add(limit); state(pid, pid) != "Z"; {
+		if time.Now().After(end) {
+			t.Fatal("it does not take a signal while it is awake")
+		}
+	}
+	must(t, a.End())
+}
+
+func TestGone(t *testing.T) {
+	cmd := exec.Command("true")
+	must(t, cmd.Run())
+	pid := cmd.Process.Pid
+	if Stands(pid) || Stopped(pid) || Traced(pid) {
+		t.Error("one that is gone stands, is stopped or is traced")
+	}
+	if err := Stop(pid); err == nil {
+		t.Error("one that is gone was stopped")
+	}
+	must(t, Continue(pid))
+	if _, err := Wake(pid); err == nil {
+		t.Error("one that is gone is awake")
+	}
+}
