@@ -27,4 +27,7 @@
 // brought back to Running. The program that holds the driver does so too, by
 // itself, when the one that asked for the suspension is killed: it sees its
 // standard input end.
+//
+// From Checkpoint to the end of Restore a process stands still, and a restored
+// one runs with care: package still tells why and how.
 package cuda
