@@ -76,3 +76,35 @@ func TestLaterInOneBatch(t *testing.T) {
 		t.Errorf("%d %q %v", seq, value, err)
 	}
 }
+
+// TestForgedSequence: a forged record does not let numbers start over, nor get so high that what is written next would
+// not be read again.
+func TestForgedSequence(t *testing.T) {
+	for _, seq := range []uint64{1<<64 - 1, pack.MaxSeq + 1, pack.MaxSeq} {
+		t.Run(fmt.Sprint(seq), func(t *testing.T) {
+			s := newTestStore(t, testOptions(t))
+			write(t, s, "a", map[string][]byte{"f": []byte("content")})
+			b := s.chunks.DB.Batch()
+			b.Later(seq)
+			if err := b.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			s = reopen(t, s)
+			err := s.SetProfile("a", []byte("profile"))
+			if seq == pack.MaxSeq {
+				if fault.ClassOf(err) != fault.Corrupt {
+					t.Errorf("a number beyond the last: %v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			s = reopen(t, s)
+			if p, err := s.Profile("a"); string(p) != "profile" || err != nil {
+				t.Errorf("%q, %v", p, err)
+			}
+			mustHold(t, s, "a", map[string][]byte{"f": []byte("content")})
+		})
+	}
+}

@@ -1,6 +1,7 @@
 package chunks
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -15,6 +16,9 @@ type Put struct {
 	Key     string
 	Payload []byte
 }
+
+// errSequence tells that a metadata record has a number that no store comes to by itself.
+var errSequence = errors.New("the numbers of its metadata are used up")
 
 // Commit makes all finished chunks durable and indexed, and the given keys with them, in this order.
 func (s *Store) Commit(puts []Put) error {
@@ -50,6 +54,11 @@ func (s *Store) commitLocked(puts []Put) error {
 	}
 	told, ids := s.damage.takePuts()
 	puts = slices.Concat(settled, told, puts)
+	if s.seq.Load()+uint64(len(puts)) > pack.MaxSeq {
+		s.damage.untell(ids)
+		return &fault.Error{Class: fault.Corrupt, Op: "commit", Err: errSequence,
+			Hint: "somebody has forged a journal of this store: export what it holds into a new one"}
+	}
 	kvs := make([]pack.KV, len(puts))
 	for i, p := range puts {
 		kvs[i] = pack.KV{Seq: s.seq.Add(1), Key: p.Key, Value: p.Payload, Delete: p.Payload == nil}

@@ -354,7 +354,7 @@ func (d *DB) Meta(key string) (uint64, []byte, error) {
 }
 
 func splitMeta(v []byte) (uint64, []byte, error) {
-	if len(v) < 8 {
+	if len(v) < 8 || binary.LittleEndian.Uint64(v) > pack.MaxSeq {
 		return 0, nil, ErrDamaged
 	}
 	return binary.LittleEndian.Uint64(v), v[8:], nil
@@ -379,7 +379,7 @@ func (d *DB) Seq() (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if len(v) != 8 {
+	if len(v) != 8 || binary.LittleEndian.Uint64(v) > pack.MaxSeq {
 		return 0, ErrDamaged
 	}
 	return binary.LittleEndian.Uint64(v), nil

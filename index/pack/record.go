@@ -94,6 +94,9 @@ type KV struct {
 	Delete bool
 }
 
+// MaxSeq is the highest sequence that counts. No store comes there: a record with more was forged.
+const MaxSeq = 1 << 62
+
 // Header is the first record of a journal.
 type Header struct {
 	Version uint32
@@ -180,7 +183,7 @@ func decodeRecords(payload []byte, fn func(Record) error) error {
 			kv := &KV{Delete: kind == recDelete}
 			var key []byte
 			var ok bool
-			if kv.Seq, ok = d.uvarint(); !ok {
+			if kv.Seq, ok = d.uvarint(); !ok || kv.Seq > MaxSeq {
 				return errRecord
 			}
 			if key, ok = d.bytes(); !ok {
