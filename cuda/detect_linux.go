@@ -87,6 +87,17 @@ func tree(proc string, root int) ([]int, error) {
 	return all, nil
 }
 
+// parent gives the parent of a process; 0 where there is none.
+func parent(pid int) int {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if err != nil || len(f) < 2 {
+		return 0
+	}
+	up, _ := strconv.Atoi(f[1])
+	return up
+}
+
 // traces are what CUDA leaves on a process: open or mapped GPU devices, and the driver's library, which stays when the
 // devices are given free.
 type traces struct{ devices, libcuda bool }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/gpucr/gpucr-fs/cuda/still"
 )
 
 // Process is one that uses CUDA.
@@ -67,6 +69,7 @@ func (c *Client) Processes(ctx context.Context, root int) ([]Process, error) {
 type Suspension struct {
 	c     *Client
 	procs []Process // as they were before
+	waits []int     // see others
 	// LockTime and CheckpointTime are what the driver took for all of them.
 	LockTime, CheckpointTime time.Duration
 }
@@ -87,15 +90,22 @@ func (c *Client) Suspend(ctx context.Context, root int, timeout time.Duration, r
 		if p.State == Failed {
 			return nil, fmt.Errorf("cuda: the driver cannot serve process %d any more: its state is failed", p.PID)
 		}
+		if p.State == Running && still.Stands(p.PID) {
+			return nil, fmt.Errorf("cuda: process %d is stopped, and would never end its GPU work: continue it (kill -CONT)", p.PID)
+		}
 	}
 	s := &Suspension{c: c, procs: procs}
+	if s.waits, err = others(root, procs); err != nil {
+		return nil, err
+	}
 	began := time.Now()
 	// No context from here on: a step in flight has to be waited for before it can be undone.
 	err = s.each(func(p Process) error {
 		if p.State != Running {
 			return nil
 		}
-		_, err := c.call(context.Background(), Request{Op: string(Lock), PID: p.PID, Timeout: timeout, Guard: true})
+		_, err := c.call(context.Background(),
+			Request{Op: string(Lock), PID: p.PID, Timeout: timeout, Guard: true, Waits: s.waits})
 		return err
 	})
 	s.LockTime = time.Since(began)
@@ -174,6 +184,30 @@ func (s *Suspension) Undo() error {
 }
 
 func (s *Suspension) undo(c *Client) error {
+	return errors.Join(s.give(c), still.ContinueAll(s.waits))
+}
+
+// Over continues the processes of the tree, and its ancestors, that have stopped themselves because a child of theirs
+// was stopped. Undo does so too.
+func (s *Suspension) Over() error { return still.ContinueAll(s.waits) }
+
+// others lists the processes of a tree, and the ancestors of its root, that do not use CUDA and are not stopped. One that
+// waits for a child with WUNTRACED (su, sudo, script) may stop itself when its child is.
+func others(root int, procs []Process) ([]int, error) {
+	pids, err := Tree(root)
+	if err != nil {
+		return nil, err
+	}
+	for up := parent(root); up > 1; up = parent(up) {
+		pids = append(pids, up)
+	}
+	return slices.DeleteFunc(pids, func(pid int) bool {
+		return still.Stands(pid) || slices.ContainsFunc(procs, func(p Process) bool { return p.PID == pid })
+	}), nil
+}
+
+// give gives each process its GPU back.
+func (s *Suspension) give(c *Client) error {
 	return s.each(func(p Process) error {
 		now, err := c.State(context.Background(), p.PID)
 		if err != nil {

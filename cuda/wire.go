@@ -23,6 +23,8 @@ type Request struct {
 	Guard bool `json:"guard,omitempty"`
 	// Stand, with Checkpoint, stops the process until it is restored: see package still.
 	Stand bool `json:"stand,omitempty"`
+	// Waits, with Lock, are processes that do as their child does when it is stopped: they are continued with it.
+	Waits []int `json:"waits,omitempty"`
 }
 
 // Reply is one line from gpucr-cuda.

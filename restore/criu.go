@@ -59,6 +59,7 @@ type CRIU struct {
 	marks   []Mark
 	said    said
 	worked  bool // it has done what it was asked for
+	keeps   bool // see Keep
 	exited  chan struct{}
 	once    sync.Once
 }
@@ -314,6 +315,10 @@ func (c *CRIU) options(images, work string) (*rpc.CriuOpts, func(), error) {
 
 func ptr[T any](v T) *T { return &v }
 
+// Keep lets the restored processes be this process's children until Close. Without a parent in their session the group of
+// one that is stopped would be orphaned when CRIU ends, and the kernel sends such a group SIGHUP (exit.c of Linux 6.18).
+func (c *CRIU) Keep() { c.keeps = true }
+
 // Restore restores the checkpoint in the directory images and returns when its processes run, with the pid of the first here and
 // where CRIU runs. The lazy-pages server must listen
 // in the directory work. When ctx ends CRIU is killed, and with it what it has made: a task that waits for a CRIU that is gone waits for ever.
@@ -327,7 +332,7 @@ func (c *CRIU) Restore(ctx context.Context, images, work, log string) (pid, insi
 		if err == nil {
 			// From here on the processes are whose they always were.
 			c.worked = true
-			if c.within == nil {
+			if c.within == nil && !c.keeps {
 				err = adopt(false)
 			}
 		}

@@ -47,6 +47,7 @@ type holder struct {
 	fail error
 
 	guarded map[int]bool // processes to let go at the end; serve's own
+	waits   []int        // see Request; serve's own
 
 	mu    sync.Mutex
 	out   *json.Encoder
@@ -76,6 +77,10 @@ func (h *holder) serve(in io.Reader, out io.Writer) error {
 		}
 		if req.Op == string(cuda.Lock) && req.Guard {
 			h.guarded[req.PID] = true
+			h.waits = req.Waits
+		}
+		if req.Op == cuda.OpWake {
+			h.guarded[req.PID] = true // who restores it may be killed before it has its GPU
 		}
 		running.Go(func() {
 			rep := h.answer(req)
@@ -95,11 +100,13 @@ func (h *holder) letGo() error {
 		return nil
 	}
 	var failed []error
+	undone := false
 	for pid := range h.guarded {
 		s, err := h.state(pid)
 		if err != nil {
 			continue
 		}
+		undone = undone || cuda.State(s) != cuda.Running
 		if cuda.State(s) == cuda.Checkpointed {
 			if err := h.restore(pid, nil); err != nil {
 				failed = append(failed, fmt.Errorf("restore process %d: %w", pid, err))
@@ -112,6 +119,9 @@ func (h *holder) letGo() error {
 				failed = append(failed, fmt.Errorf("unlock process %d: %w", pid, err))
 			}
 		}
+	}
+	if undone {
+		failed = append(failed, still.ContinueAll(h.waits))
 	}
 	return errors.Join(failed...)
 }

@@ -71,8 +71,12 @@ func (h *holder) within(pid int, f func() error) error {
 	return errors.Join(f(), r.End())
 }
 
-// driversThread tells the driver's threads, by the names that it gives them: cuda-EvtHandlr, cuda00001400006.
-func driversThread(name string) bool { return strings.HasPrefix(name, "cuda") }
+// driversThread tells the driver's threads, by the names that it gives them: cuda-EvtHandlr, and cuda with a number of
+// eleven digits. A program's own threads bear its name, which may begin like that.
+func driversThread(name string) bool {
+	number, ok := strings.CutPrefix(name, "cuda")
+	return name == "cuda-EvtHandlr" || ok && len(number) == 11 && strings.Trim(number, "0123456789abcdef") == ""
+}
 
 // wake lets a process that stands still run without its GPU, until asleep.
 func (h *holder) wake(pid int) error {

@@ -161,8 +161,16 @@ func (d *dumping) dump(ctx context.Context, images string) (err error) {
 		var undo func(context.Context) error
 		undo, err = gpu.Prepare(ctx, d.pid)
 		defer func() {
-			if undo != nil && (err != nil || d.leave) {
+			stays := d.args.Has("leave-stopped")
+			if undo != nil && (err != nil || d.leave || stays) {
+				stays = stays && err == nil
 				err = errors.Join(err, undo(context.WithoutCancel(ctx)))
+			}
+			if gpu.over != nil {
+				err = errors.Join(err, gpu.over())
+			}
+			if stays && undo != nil {
+				err = errors.Join(err, stopTree(d.pid))
 			}
 		}()
 		if err != nil {

@@ -245,6 +245,9 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p talk.Prepare
 	if err := r.contested(p.Images); err != nil {
 		return err
 	}
+	if note.Processes > 0 {
+		c.Keep()
+	}
 	defer r.takeTurn(p.Images)()
 	read, stop := context.WithCancel(ctx)
 	var reading sync.WaitGroup
@@ -291,11 +294,17 @@ func (r *restoring) wake(ctx context.Context, pid int, note cudaNote) error {
 		r.a.note("processes that use CUDA stand still: continue them (kill -CONT) when they have their GPUs")
 		return nil
 	}
-	c, err := r.gpu.start()
-	if err != nil {
-		return err
+	if r.args.Has("leave-stopped") {
+		return nil
 	}
-	return c.Wake(ctx, pid)
+	c, err := r.gpu.start()
+	if err == nil {
+		err = c.Wake(ctx, pid)
+	}
+	if err == nil {
+		err = rouse(pid, note)
+	}
+	return err
 }
 
 // resumeGPUs gives the processes their GPUs back. Memory that they have registered with the driver (cudaHostRegister) has
@@ -308,8 +317,13 @@ func (r *restoring) resumeGPUs(ctx context.Context, pid int, note cudaNote) (use
 	if err == nil {
 		used, err = r.gpu.Resume(ctx, pid, note)
 	}
-	if err == nil {
+	switch {
+	case err == nil && note.Processes == 0:
 		return used, nil
+	case err == nil && r.args.Has("leave-stopped"):
+		return used, stopTree(pid)
+	case err == nil:
+		return used, rouse(pid, note) // who has heard only now that its child was stopped
 	}
 	again := cuda.CodeOf(err) == cuda.CodeInvalidValue && !r.allFirst
 	// Its memory may all be there already, and nobody else end it then.

@@ -17,6 +17,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gpucr/gpucr-fs/cuda"
+	"github.com/gpucr/gpucr-fs/cuda/still"
+	"github.com/gpucr/gpucr-fs/park"
 	"github.com/gpucr/gpucr-fs/restore/touch"
 )
 
@@ -50,6 +52,8 @@ type nvidia struct {
 	pairs   []cuda.Pair
 	stopped int   // processes that Prepare has stopped
 	runs    []int // those that do not stand still
+	asleep  []int // processes of the tree that were stopped before, by the pids that they know
+	over    func() error
 	warming sync.WaitGroup
 
 	mu     sync.Mutex
@@ -61,7 +65,8 @@ const cudaImage = "gpucr-cuda.json"
 
 // cudaNote is its content.
 type cudaNote struct {
-	Processes int `json:"processes"` // that use CUDA
+	Processes int   `json:"processes"`         // that use CUDA
+	Stopped   []int `json:"stopped,omitempty"` // processes that somebody had stopped, by the pids that they know
 }
 
 // open gives what dump and restore need for NVIDIA GPUs, nil when they are to be left alone, and what ends it: what Prepare stopped and nobody undid then goes on,
@@ -114,6 +119,15 @@ func (n *nvidia) Prepare(ctx context.Context, root int) (func(context.Context) e
 	if c == nil || err != nil {
 		return nil, err
 	}
+	tree, err := cuda.Tree(root)
+	if err != nil {
+		return nil, err
+	}
+	for _, pid := range tree {
+		if still.Stands(pid) {
+			n.asleep = append(n.asleep, park.Innermost(pid))
+		}
+	}
 	s, err := c.Suspend(ctx, root, n.flags.timeout, n.runs...)
 	if err != nil {
 		if cuda.CodeOf(err) == cuda.CodeNotReady {
@@ -124,6 +138,7 @@ func (n *nvidia) Prepare(ctx context.Context, root int) (func(context.Context) e
 	if n.stopped = len(s.Processes()); n.stopped == 0 {
 		return nil, nil
 	}
+	n.over = s.Over
 	return func(context.Context) error { return s.Undo() }, nil
 }
 
@@ -132,7 +147,7 @@ func (n *nvidia) note(images string) error {
 	if n.stopped == 0 {
 		return nil
 	}
-	text, err := json.Marshal(cudaNote{n.stopped})
+	text, err := json.Marshal(cudaNote{n.stopped, n.asleep})
 	if err != nil {
 		return err
 	}
@@ -193,6 +208,26 @@ func (n *nvidia) needed(root int) (*cuda.Client, error) {
 		return nil, fmt.Errorf("process %d or a descendant uses CUDA: %w", root, err)
 	}
 	return c, err
+}
+
+// stopTree stops the processes of a tree again that were continued with their GPUs.
+func stopTree(root int) error {
+	tree, err := cuda.Tree(root)
+	for _, pid := range tree {
+		err = errors.Join(err, still.Stop(pid))
+	}
+	return err
+}
+
+// rouse continues restored processes that are stopped because a child of theirs was, which has its GPU or waits for it.
+func rouse(root int, note cudaNote) error {
+	tree, err := cuda.Tree(root)
+	for _, pid := range tree {
+		if err == nil && still.Stands(pid) && !slices.Contains(note.Stopped, park.Innermost(pid)) {
+			err = still.Continue(pid)
+		}
+	}
+	return err
 }
 
 // forkTime is how long a fork may go on in a process that has been told to stop.

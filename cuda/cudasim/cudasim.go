@@ -28,8 +28,8 @@ var sources embed.FS
 type Sim struct {
 	// Dir holds what was built, and VRAM.
 	Dir string
-	// Library is libcuda.so.1, App the application.
-	Library, App string
+	// Library is libcuda.so.1, App the application, Waiter a program that runs it and stops when it is stopped.
+	Library, App, Waiter string
 	// Device is what processes with VRAM have open: a file that CRIU does not dump.
 	Device string
 	// Mapped is what they have mapped: a block device, which CRIU does not dump either.
@@ -61,7 +61,8 @@ func blockDevice() (int, error) {
 
 // Build compiles driver and application into dir with the C compiler.
 func Build(dir string) (*Sim, error) {
-	s := &Sim{Dir: dir, Library: filepath.Join(dir, "libcuda.so.1"), App: filepath.Join(dir, "app")}
+	s := &Sim{Dir: dir, Library: filepath.Join(dir, "libcuda.so.1"), App: filepath.Join(dir, "app"),
+		Waiter: filepath.Join(dir, "waiter")}
 	names, err := fs.Glob(sources, "src/*")
 	if err != nil {
 		return nil, err
@@ -78,6 +79,7 @@ func Build(dir string) (*Sim, error) {
 	flags := []string{"-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"}
 	for _, args := range [][]string{
 		{"-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", s.Library, "cudasim.c", "hazards.c", "results.c"},
+		{"-o", s.Waiter, "waiter.c"},
 		{"-o", s.App, "app.c", s.Library, "-Wl,-rpath," + dir},
 	} {
 		cmd := exec.Command("cc", append(flags, args...)...)
@@ -110,6 +112,8 @@ type Options struct {
 	Asks bool
 	// Registered are MiB of memory that each process has registered with the driver.
 	Registered int
+	// Waited puts Sim.Waiter before the application: it is the first process then.
+	Waited bool
 }
 
 // Env is what a program that loads the simulated driver needs in its environment.
@@ -139,7 +143,11 @@ func (s *Sim) Start(dir string, o Options) (*Target, error) {
 	}
 	defer log.Close()
 	procs := max(o.Processes, 1)
-	cmd := exec.Command(s.App, t.Socket, strconv.Itoa(max(o.MiB, 8)), strconv.Itoa(max(o.GPUs, 1)), strconv.Itoa(procs))
+	args := []string{s.App, t.Socket, strconv.Itoa(max(o.MiB, 8)), strconv.Itoa(max(o.GPUs, 1)), strconv.Itoa(procs)}
+	if o.Waited {
+		args = append([]string{s.Waiter}, args...)
+	}
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env, cmd.Stdout, cmd.Stderr, cmd.Dir = append(cmd.Environ(), s.Env(o)...), log, log, "/"
 	if o.Registered > 0 {
 		cmd.Env = append(cmd.Env, "CUDASIM_REGISTERED="+strconv.Itoa(o.Registered))

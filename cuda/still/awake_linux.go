@@ -70,8 +70,7 @@ func (t *waker) start() error {
 				return fmt.Errorf("trace thread %d of process %d: %w", tid, t.pid, err)
 			}
 			t.tids = append(t.tids, tid)
-			one := tracer{pid: t.pid}
-			if err := one.standstill(tid); err != nil {
+			if err := standstill(t.pid, tid, nil); err != nil {
 				return err
 			}
 			if err := unix.PtraceSetOptions(tid, unix.PTRACE_O_TRACECLONE); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -122,13 +121,16 @@ func (t *waker) next() bool {
 	if !slices.Contains(t.tids, tid) {
 		t.tids = append(t.tids, tid) // one that was made
 	}
-	if signal(s) == int(unix.SIGSEGV) && ofKernel(tid) {
+	if faulted(tid, s) {
 		t.waits = append(t.waits, tid)
 		return true
 	}
 	_ = unix.PtraceCont(tid, signal(s)) // it may have been killed
 	return true
 }
+
+// faulted says whether a thread has stopped for an access of its own to what is not there.
+func faulted(tid int, s unix.WaitStatus) bool { return signal(s) == int(unix.SIGSEGV) && ofKernel(tid) }
 
 // ofKernel says whether the signal that a thread is stopped for comes from an access of its own: si_code of siginfo_t,
 // asm-generic/siginfo.h, is above 0.
@@ -141,10 +143,9 @@ func ofKernel(tid int) bool {
 // leave traces nobody any more. The fault of those who wait is forgotten: they make the access again.
 func (t *waker) leave() error {
 	var errs []error
-	one := tracer{pid: t.pid}
 	for _, tid := range t.tids {
 		if !slices.Contains(t.waits, tid) {
-			errs = append(errs, one.standstill(tid))
+			errs = append(errs, standstill(t.pid, tid, faulted))
 		}
 		if err := unix.PtraceDetach(tid); err != nil && !errors.Is(err, unix.ESRCH) {
 			errs = append(errs, fmt.Errorf("let thread %d of process %d go: %w", tid, t.pid, err))

@@ -21,5 +21,11 @@
 // again. A fault that is the program's own comes once more then, and has its way. When the tracer is killed in between,
 // such a thread takes its process along; the restore fails, and may be tried again.
 //
-// A system call that is given such memory still fails with EFAULT.
+// A system call that is given such memory still fails with EFAULT. Where a thread blocks SIGSEGV the kernel has given up
+// the program's handler of it with the fault: force_sig_info_to_task in kernel/signal.c of Linux 6.18.
+//
+// # Who waits for the process
+//
+// A parent that waits with WUNTRACED, as su and sudo do, stops itself when its child is stopped. Who stops a process
+// therefore continues its ancestors, and restored parents, with it.
 package still

@@ -102,6 +102,17 @@ func Traced(pid int) bool {
 	return ok && !strings.HasPrefix(rest, "0\n")
 }
 
+// ContinueAll continues those of some processes that are stopped.
+func ContinueAll(pids []int) error {
+	var errs []error
+	for _, pid := range pids {
+		if Stands(pid) {
+			errs = append(errs, Continue(pid))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 func threads(pid int) ([]int, error) {
 	names, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*", pid))
 	if err == nil && len(names) == 0 {
@@ -170,7 +181,7 @@ func (t *tracer) start(wanted func(int, string) bool) error {
 			return fmt.Errorf("trace thread %d of process %d: %w", tid, t.pid, err)
 		}
 		t.tids = append(t.tids, tid)
-		if err := t.standstill(tid); err != nil {
+		if err := standstill(t.pid, tid, nil); err != nil {
 			return err
 		}
 	}
@@ -202,7 +213,7 @@ func (t *tracer) attend(end <-chan struct{}) {
 func (t *tracer) stop() error {
 	var errs []error
 	for _, tid := range t.tids {
-		errs = append(errs, t.standstill(tid))
+		errs = append(errs, standstill(t.pid, tid, nil))
 		if err := unix.PtraceDetach(tid); err != nil && !errors.Is(err, unix.ESRCH) {
 			errs = append(errs, fmt.Errorf("let thread %d of process %d go: %w", tid, t.pid, err))
 		}
@@ -213,8 +224,9 @@ func (t *tracer) stop() error {
 	return errors.Join(errs...)
 }
 
-// standstill interrupts a thread. Signals that come before go their way.
-func (t *tracer) standstill(tid int) error {
+// standstill interrupts a traced thread. Signals that come before go their way, but for one that stays tells true for:
+// the thread stands still with it.
+func standstill(pid, tid int, stays func(tid int, s unix.WaitStatus) bool) error {
 	if err := unix.PtraceInterrupt(tid); err != nil {
 		return nil // it has ended
 	}
@@ -223,13 +235,15 @@ func (t *tracer) standstill(tid int) error {
 		switch {
 		case ok && int(s)>>16 == unix.PTRACE_EVENT_STOP:
 			return nil
+		case ok && stays != nil && stays(tid, s):
+			return nil
 		case ok:
 			_ = unix.PtraceCont(tid, signal(s))
 			continue
-		case strings.Contains("ZX", state(t.pid, tid)):
+		case strings.Contains("ZX", state(pid, tid)):
 			return nil
 		case time.Now().After(end):
-			return fmt.Errorf("thread %d of process %d does not stop", tid, t.pid)
+			return fmt.Errorf("thread %d of process %d does not stop", tid, pid)
 		}
 		time.Sleep(pause)
 	}
