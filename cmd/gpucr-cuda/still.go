@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/gpucr/gpucr-fs/cuda/driver"
 	"github.com/gpucr/gpucr-fs/cuda/still"
@@ -68,8 +69,15 @@ func (h *holder) within(pid int, f func() error) error {
 	if err != nil {
 		return err
 	}
+	// A thread that stands still may have what the driver's waits for, such as a lock of the allocator. CRIU's plugin lets
+	// no more of them run, so the driver should do without; but nobody is to stand for ever.
+	free := time.AfterFunc(stuck, func() { _ = still.Continue(pid) })
+	defer free.Stop()
 	return errors.Join(f(), r.End())
 }
+
+// stuck is how long a step of the driver's may take: it copies some GB a second.
+const stuck = 5 * time.Minute
 
 // driversThread tells the driver's threads, by the names that it gives them: cuda-EvtHandlr, and cuda with a number of
 // eleven digits. A program's own threads bear its name, which may begin like that.

@@ -55,24 +55,25 @@ type waker struct {
 }
 
 func (t *waker) start() error {
-	for more := true; more; {
-		more = false
+	for {
 		all, err := threads(t.pid)
 		if err != nil {
 			return err
 		}
-		for _, tid := range all {
-			if slices.Contains(t.tids, tid) {
-				continue
-			}
-			more = true
+		fresh := slices.DeleteFunc(all, func(tid int) bool { return slices.Contains(t.tids, tid) })
+		if len(fresh) == 0 {
+			break
+		}
+		for _, tid := range fresh {
 			if err := unix.PtraceSeize(tid); err != nil {
 				return fmt.Errorf("trace thread %d of process %d: %w", tid, t.pid, err)
 			}
 			t.tids = append(t.tids, tid)
-			if err := standstill(t.pid, tid, nil); err != nil {
-				return err
-			}
+		}
+		if err := standstill(t.pid, fresh, nil); err != nil {
+			return err
+		}
+		for _, tid := range fresh {
 			if err := unix.PtraceSetOptions(tid, unix.PTRACE_O_TRACECLONE); err != nil && !errors.Is(err, unix.ESRCH) {
 				return fmt.Errorf("trace thread %d of process %d: %w", tid, t.pid, err)
 			}
@@ -140,13 +141,26 @@ func ofKernel(tid int) bool {
 	return errno == 0 && int32(binary.NativeEndian.Uint32(info[8:])) > 0
 }
 
-// leave traces nobody any more. The fault of those who wait is forgotten: they make the access again.
+// leave traces nobody any more. The fault of those who wait is forgotten: they make the access again. All stand still
+// before the first is let go, so that none makes a thread meanwhile that would stay traced.
 func (t *waker) leave() error {
 	var errs []error
-	for _, tid := range t.tids {
-		if !slices.Contains(t.waits, tid) {
-			errs = append(errs, standstill(t.pid, tid, faulted))
+	there := slices.Clone(t.waits)
+	for {
+		all, err := threads(t.pid)
+		if err != nil {
+			break // it has ended
 		}
+		fresh := slices.DeleteFunc(all, func(tid int) bool { return slices.Contains(there, tid) })
+		if len(fresh) == 0 {
+			break
+		}
+		if err := standstill(t.pid, fresh, faulted); err != nil {
+			errs = append(errs, err)
+		}
+		there = append(there, fresh...)
+	}
+	for _, tid := range there {
 		if err := unix.PtraceDetach(tid); err != nil && !errors.Is(err, unix.ESRCH) {
 			errs = append(errs, fmt.Errorf("let thread %d of process %d go: %w", tid, t.pid, err))
 		}

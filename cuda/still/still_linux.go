@@ -181,9 +181,9 @@ func (t *tracer) start(wanted func(int, string) bool) error {
 			return fmt.Errorf("trace thread %d of process %d: %w", tid, t.pid, err)
 		}
 		t.tids = append(t.tids, tid)
-		if err := standstill(t.pid, tid, nil); err != nil {
-			return err
-		}
+	}
+	if err := standstill(t.pid, t.tids, nil); err != nil {
+		return err
 	}
 	for _, tid := range t.tids {
 		if err := unix.PtraceCont(tid, 0); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -211,9 +211,8 @@ func (t *tracer) attend(end <-chan struct{}) {
 
 // stop brings all threads back into the stop of their process.
 func (t *tracer) stop() error {
-	var errs []error
+	errs := []error{standstill(t.pid, t.tids, nil)}
 	for _, tid := range t.tids {
-		errs = append(errs, standstill(t.pid, tid, nil))
 		if err := unix.PtraceDetach(tid); err != nil && !errors.Is(err, unix.ESRCH) {
 			errs = append(errs, fmt.Errorf("let thread %d of process %d go: %w", tid, t.pid, err))
 		}
@@ -224,18 +223,26 @@ func (t *tracer) stop() error {
 	return errors.Join(errs...)
 }
 
-// standstill interrupts a traced thread. Signals that come before go their way, but for one that stays tells true for:
-// the thread stands still with it.
-func standstill(pid, tid int, stays func(tid int, s unix.WaitStatus) bool) error {
-	if err := unix.PtraceInterrupt(tid); err != nil {
-		return nil // it has ended
+// standstill interrupts traced threads, all at once. Signals that come before go their way, but for one that stays tells
+// true for: the thread stands still with it.
+func standstill(pid int, tids []int, stays func(tid int, s unix.WaitStatus) bool) error {
+	for _, tid := range tids {
+		_ = unix.PtraceInterrupt(tid) // it may have ended
 	}
+	for _, tid := range tids {
+		if err := stands(pid, tid, stays); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stands waits until a thread that was interrupted stands still, or has ended.
+func stands(pid, tid int, stays func(tid int, s unix.WaitStatus) bool) error {
 	for end := time.Now().Add(limit); ; {
 		s, ok := stop(tid)
 		switch {
-		case ok && int(s)>>16 == unix.PTRACE_EVENT_STOP:
-			return nil
-		case ok && stays != nil && stays(tid, s):
+		case ok && (int(s)>>16 == unix.PTRACE_EVENT_STOP || stays != nil && stays(tid, s)):
 			return nil
 		case ok:
 			_ = unix.PtraceCont(tid, signal(s))
