@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"sync"
 	"syscall"
 
@@ -21,6 +22,9 @@ import (
 	"github.com/gpucr/gpucr-fs/cuda/driver"
 	"github.com/gpucr/gpucr-fs/cuda/still"
 )
+
+// What traces ends with its thread of this process; Go never ends the first one.
+func init() { runtime.LockOSThread() }
 
 func main() {
 	if len(os.Args) > 2 {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -12,8 +13,11 @@ import (
 // The steps of the driver, for processes that stand still from their checkpoint to the end of their restore.
 
 func (h *holder) checkpoint(pid int, stand bool) error {
-	if !stand || still.Traced(pid) { // who traces it has stopped it
+	if !stand {
 		return h.lib.Checkpoint(pid)
+	}
+	if still.Traced(pid) {
+		return fmt.Errorf("process %d is being traced, and cannot stand still while its GPU is away: end the debugger", pid)
 	}
 	if err := still.Stop(pid); err != nil {
 		return errors.Join(err, still.Continue(pid))

@@ -245,6 +245,7 @@ func stands(pid, tid int, stays func(tid int, s unix.WaitStatus) bool) error {
 		case ok && (int(s)>>16 == unix.PTRACE_EVENT_STOP || stays != nil && stays(tid, s)):
 			return nil
 		case ok:
+			_ = unix.PtraceInterrupt(tid) // each stop takes an earlier interrupt along
 			_ = unix.PtraceCont(tid, signal(s))
 			continue
 		case strings.Contains("ZX", state(pid, tid)):

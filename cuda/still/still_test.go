@@ -1,11 +1,63 @@
 package still
 
 import (
+	"os"
 	"os/exec"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
 )
+
+// churnVar makes this program one whose threads come and go.
+const churnVar = "STILL_TEST_CHURN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(churnVar) != "" {
+		churn()
+	}
+	os.Exit(m.Run())
+}
+
+func churn() {
+	for range 4 {
+		go func() {
+			for {
+				ended := make(chan struct{})
+				go func() {
+					runtime.LockOSThread() // its thread ends with it
+					close(ended)
+				}()
+				<-ended
+			}
+		}()
+	}
+	select {}
+}
+
+// Threads that are made and end at any moment are traced while their process is awake, and by nobody afterwards.
+func TestAwakeThreadsComeAndGo(t *testing.T) {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), churnVar+"=1")
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	pid := cmd.Process.Pid
+	for range 60 {
+		must(t, Stop(pid))
+		a, err := Wake(pid)
+		must(t, err)
+		time.Sleep(3 * time.Millisecond)
+		must(t, a.End())
+		if Traced(pid) {
+			t.Fatal("it is still traced")
+		}
+	}
+	// A thread that were left in a stop of its tracing would not stop with the others.
+	must(t, Stop(pid))
+}
 
 // sleeper starts a process with one thread.
 func sleeper(t *testing.T) int {
