@@ -2,8 +2,13 @@ package index
 
 import (
 	"fmt"
+	"path/filepath"
 	"testing"
 
+	"github.com/dgraph-io/badger/v4"
+	"github.com/dgraph-io/badger/v4/options"
+
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
@@ -106,5 +111,66 @@ func TestForgedSequence(t *testing.T) {
 			}
 			mustHold(t, s, "a", map[string][]byte{"f": []byte("content")})
 		})
+	}
+}
+
+// TestSequenceWithoutItsNote: an index without the note of the highest sequence, as an older program has left it, gets the
+// right one, also where the tail of an early journal is applied first.
+func TestSequenceWithoutItsNote(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	write(t, s, "a", map[string][]byte{"f": []byte("content")})
+	if err := s.SetProfile("a", []byte("first")); err != nil {
+		t.Fatal(err)
+	}
+	d := create(t, s, "draft", drafts.CreateOptions{})
+	fill(t, d, map[string][]byte{"pages-1.img": memory(1, 48<<20)})
+	if err := d.Abort(); err != nil {
+		t.Fatal(err)
+	}
+	s = reopen(t, s)
+	for range 3 {
+		if err := s.SetProfile("a", []byte("second")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// The keys of the note, and of how far the first journal was applied: see package keys.
+	forget(t, s, "sseq", "smark\x00\x00\x00\x01")
+	s = openTestStore(t, s.dir, s.o)
+	if err := s.SetProfile("a", []byte("third")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	mustRepair(t, s)
+	s = openTestStore(t, s.dir, s.o)
+	if p, err := s.Profile("a"); string(p) != "third" || err != nil {
+		t.Errorf("profile %q, %v", p, err)
+	}
+}
+
+// forget deletes keys from the index of a store that is closed.
+func forget(t *testing.T, s *Store, keys ...string) {
+	t.Helper()
+	b, err := badger.Open(badger.DefaultOptions(filepath.Join(s.dir, chunks.IndexFolder)).
+		WithLogger(nil).WithCompression(options.None).WithChecksumVerificationMode(options.OnTableAndBlockRead))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Update(func(x *badger.Txn) error {
+		for _, key := range keys {
+			if err := x.Delete([]byte(key)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
 	}
 }

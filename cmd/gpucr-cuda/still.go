@@ -17,7 +17,7 @@ func (h *holder) checkpoint(pid int, stand bool) error {
 		return h.lib.Checkpoint(pid)
 	}
 	if still.Traced(pid) {
-		return fmt.Errorf("process %d is being traced, and cannot stand still while its GPU is away: end the debugger", pid)
+		return fmt.Errorf("process %d is being traced, and has to stand still without its GPU: end the tracer", pid)
 	}
 	if err := still.Stop(pid); err != nil {
 		return errors.Join(err, still.Continue(pid))
@@ -73,8 +73,8 @@ func (h *holder) within(pid int, f func() error) error {
 	if err != nil {
 		return err
 	}
-	// A thread that stands still may have what the driver's waits for, such as a lock of the allocator. CRIU's plugin lets
-	// no more of them run, so the driver should do without; but nobody is to stand for ever.
+	// A thread that stands still may have what the driver's waits for, such as a lock of the allocator. CRIU's plugin
+	// lets no more of them run, so the driver should do without; but nobody is to stand for ever.
 	free := time.AfterFunc(stuck, func() { _ = still.Continue(pid) })
 	defer free.Stop()
 	return errors.Join(f(), r.End())

@@ -32,13 +32,20 @@ func (s *Store) Recover() error {
 	if err != nil {
 		return s.openError(IndexFolder, err)
 	}
+	if !s.o.ReadOnly {
+		if err := s.found(packs); err != nil {
+			return s.openError(IndexFolder, err)
+		}
+	}
 	for _, n := range packs {
 		if err := s.replay(n); err != nil {
 			return s.openError(pack.JournalName(n), err)
 		}
 	}
-	if err := s.countOn(packs); err != nil {
-		return s.openError(IndexFolder, err)
+	if !s.o.ReadOnly {
+		if err := s.countOn(); err != nil {
+			return s.openError(IndexFolder, err)
+		}
 	}
 	if len(packs) > 0 && !s.o.ReadOnly {
 		n := packs[len(packs)-1]
@@ -56,20 +63,26 @@ func (s *Store) Recover() error {
 	return s.loadDamage()
 }
 
+// found sees to it that the index notes the highest sequence, before a journal's tail is noted for it: an index that
+// lacks the note, or holds it damaged, is gone through, with all journals.
+func (s *Store) found(packs []uint32) error {
+	_, err := s.DB.Seq()
+	if !errors.Is(err, keys.ErrMissing) && !errors.Is(err, keys.ErrDamaged) {
+		return err
+	}
+	seq, err := s.highest(packs)
+	if err != nil {
+		return err
+	}
+	b := s.DB.Batch()
+	b.Later(seq)
+	return b.Flush()
+}
+
 // countOn sees to it that the next metadata record gets a higher sequence than any before. One that the index has
 // forgotten may still be in a journal, and would count in an index that is built anew.
-func (s *Store) countOn(packs []uint32) error {
-	if s.o.ReadOnly {
-		return nil
-	}
+func (s *Store) countOn() error {
 	seq, err := s.DB.Seq()
-	if errors.Is(err, keys.ErrMissing) || errors.Is(err, keys.ErrDamaged) {
-		if seq, err = s.highest(packs); err == nil && seq > 0 {
-			b := s.DB.Batch()
-			b.Later(seq)
-			err = b.Flush()
-		}
-	}
 	s.seq.Store(max(s.seq.Load(), seq))
 	return err
 }

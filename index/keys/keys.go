@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -64,6 +66,9 @@ type Tuning struct {
 	Synced func(dir string) // called after the index in dir was synced
 }
 
+// defaultMemory is that of Tuning.
+const defaultMemory = 8 << 20
+
 // Open opens the index at dir, and makes it where there is none.
 func Open(dir string, log *slog.Logger, r Room, t Tuning) (*DB, error) {
 	d, err := newDB(dir, log, r, t)
@@ -79,7 +84,7 @@ func newDB(dir string, log *slog.Logger, r Room, t Tuning) (*DB, error) {
 		return nil, err
 	}
 	if t.Memory == 0 {
-		t.Memory = 8 << 20
+		t.Memory = defaultMemory
 	}
 	if t.Synced == nil {
 		t.Synced = func(string) {}
@@ -117,14 +122,14 @@ func (d *DB) open() error {
 	}
 	l := badgerLog{d.l, make(chan string), d.condemn}
 	o := d.options(l)
-	if err := checkTables(d.dir, o); err != nil {
+	if err := errors.Join(checkFiles(d.dir, o), checkTables(d.dir, o)); err != nil {
 		return err
 	}
 	w, err := sigbus.New(filepath.Join(d.dir, soundName))
 	if err != nil {
 		return err
 	}
-	b, err := badger.Open(o)
+	b, err := openBadger(o)
 	if err != nil {
 		w.Close()
 		return err
@@ -174,6 +179,41 @@ func checkTables(dir string, o badger.Options) error {
 		}
 	}
 	return nil
+}
+
+// maxFile is the number of the last log that Badger counts to. It ends the process where there is a later one.
+const maxFile = 1 << 31
+
+// checkFiles looks for files that Badger does not make: it maps and reads logs whole, whatever their size, and ends the
+// process over what is no file at all.
+func checkFiles(dir string, o badger.Options) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		most := map[string]int64{".vlog": 2 * o.ValueLogFileSize, ".mem": max(2*o.MemTableSize, 64<<20)}[filepath.Ext(e.Name())]
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		number, _ := strconv.ParseUint(strings.TrimSuffix(e.Name(), ".vlog"), 10, 64)
+		switch {
+		case !info.Mode().IsRegular():
+			return fmt.Errorf("%w: %s is no file", ErrDamaged, e.Name())
+		case most > 0 && info.Size() > most+1<<20:
+			return fmt.Errorf("%w: %s has %d bytes, more than any that was written here", ErrDamaged, e.Name(), info.Size())
+		case number > maxFile:
+			return fmt.Errorf("%w: %s has a number that none comes to", ErrDamaged, e.Name())
+		}
+	}
+	return err
+}
+
+// openBadger opens it; what it panics over is damage.
+func openBadger(o badger.Options) (b *badger.DB, err error) {
+	defer damageOfPanic(&err)
+	return badger.Open(o)
 }
 
 // readManifest gives the tables that Badger counts as its own, none where there is no index yet, and where the manifest's last whole entry ends. A missing table is for

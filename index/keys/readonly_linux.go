@@ -70,14 +70,14 @@ func OpenReadOnly(dir string, log *slog.Logger, t Tuning) (*DB, error) {
 	d.readOnly = true
 	l := badgerLog{log, make(chan string), func() {}}
 	o := d.options(l).WithReadOnly(true)
-	if err := checkTables(d.dir, o); err != nil {
+	if err := errors.Join(checkFiles(d.dir, o), checkTables(d.dir, o)); err != nil {
 		return nil, err
 	}
 	w, err := sigbus.New("")
 	if err != nil {
 		return nil, err
 	}
-	b, err := badger.Open(o)
+	b, err := openBadger(o)
 	if err != nil {
 		w.Close()
 		return nil, err
@@ -101,6 +101,9 @@ func Current(dir string) string {
 // Copy copies the index at from, which nobody writes to, into the new folder to. It takes as much room as Allocated
 // says, for Badger's logs are mostly holes.
 func Copy(from, to string) error {
+	if err := checkFiles(from, (&DB{dir: from, t: Tuning{Memory: defaultMemory}}).options(badgerLog{})); err != nil {
+		return err
+	}
 	entries, err := os.ReadDir(from)
 	if err != nil {
 		return err
