@@ -5,12 +5,10 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/dgraph-io/badger/v4"
-	"github.com/dgraph-io/badger/v4/options"
-
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/keys/keystest"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
@@ -137,7 +135,7 @@ func TestSequenceWithoutItsNote(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The keys of the note, and of how far the first journal was applied: see package keys.
-	forget(t, s, "sseq", "smark\x00\x00\x00\x01")
+	keystest.Forget(t, filepath.Join(s.dir, chunks.IndexFolder), "sseq", "smark\x00\x00\x00\x01")
 	s = openTestStore(t, s.dir, s.o)
 	if err := s.SetProfile("a", []byte("third")); err != nil {
 		t.Fatal(err)
@@ -149,28 +147,5 @@ func TestSequenceWithoutItsNote(t *testing.T) {
 	s = openTestStore(t, s.dir, s.o)
 	if p, err := s.Profile("a"); string(p) != "third" || err != nil {
 		t.Errorf("profile %q, %v", p, err)
-	}
-}
-
-// forget deletes keys from the index of a store that is closed.
-func forget(t *testing.T, s *Store, keys ...string) {
-	t.Helper()
-	b, err := badger.Open(badger.DefaultOptions(filepath.Join(s.dir, chunks.IndexFolder)).
-		WithLogger(nil).WithCompression(options.None).WithChecksumVerificationMode(options.OnTableAndBlockRead))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Update(func(x *badger.Txn) error {
-		for _, key := range keys {
-			if err := x.Delete([]byte(key)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
 	}
 }

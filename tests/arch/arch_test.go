@@ -71,6 +71,7 @@ var indexMayImport = map[string][]string{
 	"manifest":            {"chunk", "manifest/manifestpb"},
 	"pack":                {"chunk", "crc32c", "storage"},
 	"keys":                {"chunk", "crc32c", "keys/sigbus", "pack", "storage"},
+	"keys/keystest":       {},
 	"fault":               {"keys", "manifest", "pack"},
 	"chunks":              {"arena", "chunk", "fault", "keys", "manifest", "pack"},
 	"roots":               {"chunks", "fault", "keys", "manifest", "manifest/manifestpb", "pack"},
