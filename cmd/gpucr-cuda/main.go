@@ -17,6 +17,7 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/gpucr/gpucr-fs/cuda"
 	"github.com/gpucr/gpucr-fs/cuda/driver"
@@ -106,28 +107,57 @@ func (h *holder) letGo() error {
 	var failed []error
 	undone := false
 	for pid := range h.guarded {
-		s, err := h.state(pid)
-		if err != nil {
-			continue
-		}
-		undone = undone || cuda.State(s) != cuda.Running
-		if cuda.State(s) == cuda.Checkpointed {
-			if err := h.restore(pid, nil); err != nil {
-				failed = append(failed, fmt.Errorf("restore process %d: %w", pid, err))
-				continue
-			}
-			s = int(cuda.Locked)
-		}
-		if cuda.State(s) == cuda.Locked {
-			if err := h.unlock(pid); err != nil {
-				failed = append(failed, fmt.Errorf("unlock process %d: %w", pid, err))
-			}
-		}
+		did, err := h.giveBack(pid)
+		undone, failed = undone || did, append(failed, err)
 	}
 	if undone {
 		failed = append(failed, still.ContinueAll(h.waits))
 	}
 	return errors.Join(failed...)
+}
+
+// tries and pause are for a process that somebody else may still trace: a criu whose command was killed.
+const (
+	tries = 100
+	pause = 50 * time.Millisecond
+)
+
+// giveBack brings one process back to Running, and tells whether that was needed.
+func (h *holder) giveBack(pid int) (did bool, err error) {
+	for range tries {
+		for !h.isAwake(pid) && still.Traced(pid) {
+			time.Sleep(pause)
+		}
+		s, serr := h.state(pid)
+		if serr != nil {
+			if _, gone := os.Stat(fmt.Sprintf("/proc/%d", pid)); gone != nil || !still.Stands(pid) {
+				return did, nil
+			}
+			time.Sleep(pause)
+			err = serr
+			continue
+		}
+		did = did || cuda.State(s) != cuda.Running
+		if err = h.undo(pid, cuda.State(s)); err == nil {
+			return did, nil
+		}
+		time.Sleep(pause)
+	}
+	return did, fmt.Errorf("give process %d its GPU back: %w", pid, err)
+}
+
+// undo brings a process to Running from where it is.
+func (h *holder) undo(pid int, s cuda.State) error {
+	if s == cuda.Checkpointed {
+		if err := h.restore(pid, nil); err != nil {
+			return err
+		}
+		s = cuda.Locked
+	}
+	if s == cuda.Locked {
+		return h.unlock(pid)
+	}
+	return nil
 }
 
 func (h *holder) answer(req cuda.Request) cuda.Reply {

@@ -117,6 +117,13 @@ func (h *holder) asleep(pid int) error {
 	return a.End()
 }
 
+// isAwake tells that this program traces a process, since wake.
+func (h *holder) isAwake(pid int) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.awake[pid] != nil
+}
+
 // leave ends what wake began and nobody has ended.
 func (h *holder) leave() error {
 	var errs []error
