@@ -66,8 +66,7 @@ func tree(proc string, root int) ([]int, error) {
 			continue // it ended
 		}
 		found = found || pid == root
-		// The name in parentheses may contain anything; state and parent follow the last one.
-		f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		f := afterName(stat)
 		if len(f) < 2 || f[0] == "Z" || f[0] == "X" {
 			continue
 		}
@@ -87,10 +86,16 @@ func tree(proc string, root int) ([]int, error) {
 	return all, nil
 }
 
+// afterName gives the fields of a stat file from the state on; the parent is the second. The name in parentheses before
+// them may contain anything.
+func afterName(stat []byte) []string {
+	return strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+}
+
 // parent gives the parent of a process; 0 where there is none.
 func parent(pid int) int {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	f := afterName(stat)
 	if err != nil || len(f) < 2 {
 		return 0
 	}

@@ -29,9 +29,9 @@ func (h *holder) checkpoint(pid int, stand bool) error {
 }
 
 func (h *holder) restore(pid int, pairs []driver.Pair) error {
-	stands := stands(pid)
+	stood := stands(pid)
 	err := h.within(pid, func() error { return h.lib.Restore(pid, pairs) })
-	if err == nil && stands {
+	if err == nil && stood {
 		err = still.Continue(pid)
 	}
 	if err == nil {

@@ -160,10 +160,5 @@ func (t *waker) leave() error {
 		}
 		there = append(there, fresh...)
 	}
-	for _, tid := range there {
-		if err := unix.PtraceDetach(tid); err != nil && !errors.Is(err, unix.ESRCH) {
-			errs = append(errs, fmt.Errorf("let thread %d of process %d go: %w", tid, t.pid, err))
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, detach(t.pid, there))...)
 }

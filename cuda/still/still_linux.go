@@ -211,14 +211,20 @@ func (t *tracer) attend(end <-chan struct{}) {
 
 // stop brings all threads back into the stop of their process.
 func (t *tracer) stop() error {
-	errs := []error{standstill(t.pid, t.tids, nil)}
-	for _, tid := range t.tids {
-		if err := unix.PtraceDetach(tid); err != nil && !errors.Is(err, unix.ESRCH) {
-			errs = append(errs, fmt.Errorf("let thread %d of process %d go: %w", tid, t.pid, err))
-		}
-	}
+	errs := []error{standstill(t.pid, t.tids, nil), detach(t.pid, t.tids)}
 	if _, err := threads(t.pid); err == nil && !settled(t.pid) {
 		errs = append(errs, fmt.Errorf("process %d does not stop again", t.pid))
+	}
+	return errors.Join(errs...)
+}
+
+// detach ends the tracing of threads that stand still. What they stopped for is forgotten.
+func detach(pid int, tids []int) error {
+	var errs []error
+	for _, tid := range tids {
+		if err := unix.PtraceDetach(tid); err != nil && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, fmt.Errorf("let thread %d of process %d go: %w", tid, pid, err))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -48,7 +48,10 @@ func (b *bench) start(ctx context.Context, name string, processes int, small boo
 		}
 		cmd = exec.Command(b.o.app, a.socket, mib, "1", strconv.Itoa(processes))
 	}
-	return a, b.launch(ctx, a, cmd)
+	if err := b.launch(ctx, a, cmd); err != nil {
+		return nil, err
+	}
+	return a, nil
 }
 
 // launch starts an application's command and learns its answers.
