@@ -34,6 +34,13 @@ func (p *pieced) Spans(yield func(start, end int64) bool) error {
 
 // Whoever asks, what is stored together is read at once, and only once.
 func TestStoredTogetherIsReadOnce(t *testing.T) {
+	for _, wait := range []bool{false, true} {
+		storedTogetherIsReadOnce(t, wait)
+	}
+}
+
+// storedTogetherIsReadOnce asks for one half, for single pages and for the other half. It may wait for the first half.
+func storedTogetherIsReadOnce(t *testing.T, wait bool) {
 	src := newPieced(40*mib+3*PageSize, 9)
 	src.zero = func(page int64) bool { return page%1500 < 40 || page%11 == 0 }
 	for p := int64(0); p*PageSize < src.Size(); p++ {
@@ -48,11 +55,15 @@ func TestStoredTogetherIsReadOnce(t *testing.T) {
 		hotSet = append(hotSet, Range{0, rnd.Int64N(src.Size()/PageSize) * PageSize, PageSize})
 	}
 	q := newQueue(t, Options{Files: []File{src}, Sink: out, Hot: hotSet, RunBytes: mib, Memory: 8 * mib, Workers: 4})
-	q.Sweep([]Range{{0, 0, 20 * mib}})
+	half := src.cuts[len(src.cuts)/2] // a sweep that ends within a piece leaves the rest of it to the next one
+	q.Sweep([]Range{{0, 0, half}})
 	for range 200 {
 		q.Demand(Range{0, rnd.Int64N(src.Size()/PageSize) * PageSize, PageSize}, false)
 	}
-	q.Sweep([]Range{{0, 20 * mib, src.Size() - 20*mib}})
+	if wait {
+		drain(t, q)
+	}
+	q.Sweep([]Range{{0, half, src.Size() - half}})
 	drain(t, q)
 	if !bytes.Equal(out.got, src.data) {
 		t.Error("contents differ")
