@@ -138,6 +138,9 @@ func (n *dirNode) scratchInode(ctx context.Context, ch *scratchNode, out *fuse.E
 	if ch.typ == syscall.S_IFDIR {
 		return n.NewInode(ctx, &dirNode{node: node{s: n.s}, v: n.v, scr: ch}, id)
 	}
+	ch.mu.Lock()
+	ch.known = true
+	ch.mu.Unlock()
 	return n.NewInode(ctx, &scratchFile{node: node{s: n.s}, n: ch}, id)
 }
 

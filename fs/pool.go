@@ -20,10 +20,11 @@ type pool struct {
 
 	mu     sync.Mutex
 	idle   list.List // of *scratchNode: by-products that nobody has open, the one closed first in front
+	left   list.List // of *scratchNode: unlinked files that nobody has open, but the kernel knows
 	backed map[*backing]struct{}
 }
 
-// restingPlace is where a node is in pool.idle.
+// restingPlace is where a node is in pool.idle or pool.left.
 type restingPlace = list.Element
 
 func newPool(dir string, limit int64) *pool {
@@ -53,24 +54,37 @@ func (p *pool) rest(n *scratchNode) {
 	}
 }
 
+// leave lets n, which has no name any more, be given up before any other. Call with n.mu held.
+func (p *pool) leave(n *scratchNode) {
+	p.wake(n)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n.resting = p.left.PushBack(n)
+}
+
 // wake keeps n from being given up. Call with n.mu held.
 func (p *pool) wake(n *scratchNode) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n.resting != nil {
-		p.idle.Remove(n.resting)
+		p.idle.Remove(n.resting) // a list leaves an element of another one alone
+		p.left.Remove(n.resting)
 		n.resting = nil
 	}
 }
 
-// oldest takes the node that rests longest off the list; nil when there is none but the one that came last, which somebody may be about to read.
+// oldest takes off its list the node to be given up next: one without a name, or the one that rests longest; nil when there is none but the one that came last, which
+// somebody may be about to read.
 func (p *pool) oldest() *scratchNode {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.idle.Len() < 2 {
-		return nil
+	from := &p.left
+	if from.Len() == 0 {
+		if from = &p.idle; from.Len() < 2 {
+			return nil
+		}
 	}
-	n := p.idle.Remove(p.idle.Front()).(*scratchNode)
+	n := from.Remove(from.Front()).(*scratchNode)
 	n.resting = nil
 	return n
 }

@@ -20,7 +20,9 @@ type scratchNode struct {
 	atime, mtime, ctime time.Time
 	nlink               uint32
 	rdev                uint32
-	opens               int // handles; the contents of an unlinked file go with its last one
+	opens               int  // handles
+	known               bool // by the kernel, which may open it: see freeLocked
+	freed               bool // contents and charge are given back
 	target              string
 	file                *backing                       // contents of a regular file; nil before they are needed
 	base                func() ([]byte, syscall.Errno) // what they start as, baseSize bytes; nil: nothing
@@ -117,11 +119,20 @@ func (n *scratchNode) unlink() syscall.Errno {
 	return 0
 }
 
-// freeLocked gives back what a node takes when neither name nor handle is left.
+// freeLocked gives back what a node takes when neither name nor handle is left, and the kernel has forgotten it: whoever has looked up a file may still open it
+// after another has put a new one in its place. The pool takes it before that when it needs the room.
 func (n *scratchNode) freeLocked() {
-	if n.nlink > 0 || n.opens > 0 {
-		return
+	switch {
+	case n.nlink > 0 || n.opens > 0 || n.freed:
+	case n.known && n.typ == syscall.S_IFREG:
+		n.p.leave(n)
+	default:
+		n.freeNowLocked()
 	}
+}
+
+func (n *scratchNode) freeNowLocked() {
+	n.freed = true
 	n.dir, n.base = nil, nil
 	n.p.wake(n)
 	n.p.discard(n.file)
@@ -153,10 +164,21 @@ func (n *scratchNode) list() []string {
 	return names
 }
 
-// giveUp takes away the only name of a file that nobody has open.
+// forgotten notes that the kernel does not know the node any more.
+func (n *scratchNode) forgotten() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.known = false
+	n.freeLocked()
+}
+
+// giveUp takes away the only name of a file that nobody has open, or frees it if it has none.
 func (n *scratchNode) giveUp() {
 	n.mu.Lock()
 	dir, name := n.dir, n.name
+	if n.nlink == 0 && n.opens == 0 && !n.freed {
+		n.freeNowLocked()
+	}
 	n.mu.Unlock()
 	if dir == nil {
 		return
@@ -170,7 +192,7 @@ func (n *scratchNode) giveUp() {
 	}
 	delete(dir.children, name)
 	n.nlink = 0
-	n.freeLocked()
+	n.freeNowLocked()
 }
 
 // drop frees a whole tree, for a checkpoint or mount that is gone. Open files keep their memory until closed.
@@ -181,8 +203,8 @@ func (n *scratchNode) drop() {
 		ch.drop()
 	}
 	n.children = nil
-	if n.nlink > 0 {
-		n.nlink = 0
-		n.freeLocked()
+	n.nlink = 0
+	if n.opens == 0 && !n.freed {
+		n.freeNowLocked()
 	}
 }

@@ -10,6 +10,9 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestScratchAgainstBytes runs random operations on a scratch file and on a byte slice.
@@ -137,5 +140,61 @@ func TestLogsGiveWay(t *testing.T) {
 				t.Errorf("%d bytes of scratch are held", st.ScratchBytes)
 			}
 		})
+	}
+}
+
+// TestReplacedFileCanStillBeOpened opens what another has put a new file in the place of, as a program may that has just looked it up, and sees the room come
+// back once nobody has it.
+func TestReplacedFileCanStillBeOpened(t *testing.T) {
+	srv := mounted(t, newStore(t), Options{Logger: quiet()})
+	dir := filepath.Join(srv.Dir(), "replaced")
+	must(t, os.Mkdir(dir, 0o755))
+	name := filepath.Join(dir, "state")
+	before := srv.scratch.used.Load()
+	for i := range 50 {
+		was := fmt.Sprintf("state %d", i)
+		must(t, os.WriteFile(name, []byte(was), 0o600))
+		fd, err := unix.Open(name, unix.O_PATH|unix.O_CLOEXEC, 0)
+		must(t, err)
+		must(t, os.WriteFile(name+".new", bytes.Repeat([]byte{'n'}, 1<<20), 0o600))
+		must(t, os.Rename(name+".new", name))
+		got, err := os.ReadFile(fmt.Sprintf("/proc/self/fd/%d", fd))
+		if err != nil || string(got) != was {
+			t.Fatalf("what was there before the rename reads %q, %v; want %q", got, err, was)
+		}
+		must(t, unix.Close(fd))
+		must(t, os.Remove(name))
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for srv.scratch.used.Load() > before {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d bytes are still taken with all files gone", srv.scratch.used.Load()-before)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// TestUnlinkedFilesGiveRoom keeps unlinked files from standing in the way of new ones.
+func TestUnlinkedFilesGiveRoom(t *testing.T) {
+	p := newPool(t.TempDir(), 8*grain)
+	for range 5 {
+		n, errno := p.newNode(syscall.S_IFREG, 0o600, 0, 0, false)
+		if errno != 0 {
+			t.Fatal(errno)
+		}
+		n.known = true
+		p.relieve(6 * grain)
+		if k, errno := n.writeAt(make([]byte, 6*grain), 0); k != 6*grain || errno != 0 {
+			t.Fatalf("wrote %d, %v", k, errno)
+		}
+		n.unlink()
+		if errno := n.open(false); errno != 0 {
+			t.Fatalf("opening it before the room is needed: %v", errno)
+		}
+		n.close()
+	}
+	p.relieve(8 * grain)
+	if used := p.used.Load(); used != 0 {
+		t.Errorf("%d bytes are still taken", used)
 	}
 }

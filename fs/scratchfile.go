@@ -56,8 +56,8 @@ func (n *scratchNode) settleLocked() syscall.Errno {
 	if n.typ != syscall.S_IFREG {
 		return 0
 	}
-	if n.nlink == 0 && n.opens == 0 {
-		return syscall.ESTALE // given up, or unlinked, while the caller was on the way here
+	if n.freed {
+		return syscall.ESTALE // given up while the caller was on the way here: the kernel looks again
 	}
 	if n.file == nil {
 		f, err := n.p.newBacking(n.byProduct)

@@ -20,7 +20,11 @@ var (
 	_ gofs.NodeGetattrer  = (*scratchFile)(nil)
 	_ gofs.NodeSetattrer  = (*scratchFile)(nil)
 	_ gofs.NodeReadlinker = (*scratchFile)(nil)
+
+	_ gofs.NodeOnForgetter = (*scratchFile)(nil)
 )
+
+func (f *scratchFile) OnForget() { f.n.forgotten() }
 
 func (f *scratchFile) Open(_ context.Context, flags uint32) (gofs.FileHandle, uint32, syscall.Errno) {
 	return f.s.openScratch(f.n, flags)
