@@ -100,6 +100,50 @@ func encodeFrames(h *Header, chunks, dead []Chunk, kvs []KV) []byte {
 	return w.out
 }
 
+// EncodeFrames gives frames for what lies elsewhere than in a journal of this store: a header, chunks, keys with their
+// values, in this order. ErrTooLarge for a key or value that no frame holds.
+func EncodeFrames(h Header, chunks []Chunk, kvs []KV) ([]byte, error) {
+	if err := checkKVs(kvs); err != nil {
+		return nil, err
+	}
+	return encodeFrames(&h, chunks, nil, kvs), nil
+}
+
+// DecodeFrames calls fn for every record of what EncodeFrames gave. Whatever is not a whole frame is an error, wrapping
+// ErrCorrupt: unlike in a journal, nothing is left of a crash there. Slices in records are valid during the call only.
+func DecodeFrames(r io.Reader, fn func(Record) error) error {
+	var h [frameHeader]byte
+	var buf bytes.Buffer
+	for {
+		if _, err := io.ReadFull(r, h[:]); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return cutShort(err)
+		}
+		n := int64(binary.LittleEndian.Uint32(h[4:]))
+		if binary.LittleEndian.Uint32(h[:]) != frameMagic || n > maxFrame {
+			return fmt.Errorf("%w: no frame", ErrCorrupt)
+		}
+		buf.Reset()
+		if _, err := io.CopyN(&buf, r, n); err != nil { // takes no memory for what does not come
+			return cutShort(err)
+		}
+		if frameCRC(h[4:8], buf.Bytes()) != binary.LittleEndian.Uint32(h[8:]) {
+			return fmt.Errorf("%w: wrong checksum", ErrCorrupt)
+		}
+		if err := decodeRecords(buf.Bytes(), fn); err != nil {
+			return err
+		}
+	}
+}
+
+func cutShort(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("%w: cut short", ErrCorrupt)
+	}
+	return err
+}
+
 // ReadJournal calls fn for every record of [from, size), where from must be the start of a frame. It returns the end of the last valid frame, and the stretches that
 // hold none: one that reaches size is what a crash in the middle of a write leaves, one before a valid frame is damage. Slices in
 // records are valid during the call only.

@@ -1,0 +1,294 @@
+package object
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/crc32c"
+	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/tests/budget"
+)
+
+var store = [16]byte{7, 7, 7}
+
+// slotOf gives a chunk of n bytes with its slot.
+func slotOf(seed uint64, n int) (chunk.ID, pack.Loc, []byte) {
+	rnd := rand.New(rand.NewPCG(seed, uint64(n)))
+	data := make([]byte, n)
+	for i := range data {
+		data[i] = byte(rnd.Uint32())
+	}
+	loc := pack.Loc{Pack: 99, Page: 12345, Stored: uint32(n), Raw: uint32(n), Codec: chunk.Raw}
+	slot := make([]byte, loc.Slot())
+	copy(slot, data)
+	loc.CRC = crc32c.Checksum(slot)
+	return chunk.Sum(data), loc, slot
+}
+
+// TestPackObject puts chunks of many sizes into an object and finds each at the place that both Add and the object tell.
+func TestPackObject(t *testing.T) {
+	var p Packer
+	for round := range 2 { // the second in the same buffers
+		p.Reset()
+		want := map[chunk.ID][]byte{}
+		var told []pack.Chunk
+		for i := range 3000 {
+			id, loc, slot := slotOf(uint64(i+round), 1+(i*7919)%20000)
+			at, full := p.Add(id, loc, slot)
+			if full {
+				t.Fatal("full")
+			}
+			want[id] = slot
+			told = append(told, pack.Chunk{ID: id, Loc: at})
+		}
+		object, err := p.Finish(store)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		err = ReadPack(bytes.NewReader(object), int64(len(object)), store, func(c pack.Chunk) error {
+			if c != told[n] {
+				return fmt.Errorf("chunk %d is %v, was %v", n, c, told[n])
+			}
+			n++
+			slot := object[c.Loc.Offset():][:c.Loc.Slot()]
+			if !bytes.Equal(slot, want[c.ID]) || crc32c.Checksum(slot) != c.Loc.CRC {
+				return fmt.Errorf("chunk %d has other bytes", n)
+			}
+			return nil
+		})
+		if err != nil || n != len(told) {
+			t.Fatalf("%d of %d chunks, %v", n, len(told), err)
+		}
+	}
+}
+
+// TestPackObjectIsBounded fills one object: what does not fit goes elsewhere, and one chunk always fits.
+func TestPackObjectIsBounded(t *testing.T) {
+	var p Packer
+	big := pack.Loc{Stored: 16 << 20, Raw: 16 << 20, Codec: chunk.Raw}
+	slot := make([]byte, big.Slot())
+	for i := range 4 {
+		if _, full := p.Add(chunk.ID{byte(i)}, big, slot); full {
+			t.Fatalf("full after %d bytes", p.Len())
+		}
+	}
+	if _, full := p.Add(chunk.ID{9}, big, slot); !full || p.Len() != TargetSize {
+		t.Errorf("not full with %d bytes", p.Len())
+	}
+	p.Reset()
+	small := pack.Loc{Stored: 1, Raw: 1, Codec: chunk.Raw}
+	for full := false; !full; { // the longest list there is
+		_, full = p.Add(chunk.ID{9}, small, slot[:chunk.PageSize])
+	}
+	object, err := p.Finish(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ReadPack(bytes.NewReader(object), int64(len(object)), store, func(pack.Chunk) error { return nil }); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestDamagedPackObject flips, cuts and renames: a list is given as it was, or not at all.
+func TestDamagedPackObject(t *testing.T) {
+	var p Packer
+	for i := range 20 {
+		id, loc, slot := slotOf(uint64(i), 3000)
+		p.Add(id, loc, slot)
+	}
+	object, err := p.Finish(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func(b []byte, store [16]byte) error {
+		return ReadPack(bytes.NewReader(b), int64(len(b)), store, func(pack.Chunk) error { return nil })
+	}
+	for i := p.Len(); i < len(object); i++ {
+		b := bytes.Clone(object)
+		b[i] ^= 0x10
+		if err := read(b, store); err == nil {
+			t.Errorf("byte %d of %d was changed and nobody says so", i, len(object))
+		}
+		if err := read(object[:i], store); !errors.Is(err, pack.ErrCorrupt) {
+			t.Errorf("cut to %d of %d bytes: %v", i, len(object), err)
+		}
+	}
+	if err := read(object, [16]byte{1}); !errors.Is(err, pack.ErrCorrupt) {
+		t.Errorf("of another store: %v", err)
+	}
+}
+
+// someList gives a list with n chunks in several packs.
+func someList(n int) *List {
+	l := &List{}
+	for range 5 {
+		l.Packs = append(l.Packs, PackRef{NewName(), TargetSize})
+	}
+	for i := range n {
+		id, loc, _ := slotOf(uint64(i), 100+i%5000)
+		loc.Pack, loc.Page = uint32(i%5+1), uint32(i%16000)
+		l.Chunks = append(l.Chunks, pack.Chunk{ID: id, Loc: loc})
+	}
+	for i := range 50 {
+		l.Records = append(l.Records, pack.KV{Key: fmt.Sprintf("pack/%d", i), Value: bytes.Repeat([]byte{byte(i)}, i*1000)})
+	}
+	l.Records = append(l.Records, pack.KV{Key: "end", Value: []byte("of nothing")}, pack.KV{Key: "pack"})
+	return l
+}
+
+// decoded gives a list as it is told.
+func decoded(b []byte) (*List, error) {
+	var l List
+	err := Decode(bytes.NewReader(b), store, Visitor{
+		Pack: func(n uint32, p PackRef) error {
+			l.Packs = append(l.Packs, p)
+			if int(n) != len(l.Packs) {
+				return fmt.Errorf("pack %d is told as %d", len(l.Packs), n)
+			}
+			return nil
+		},
+		Chunk: func(c pack.Chunk) error { l.Chunks = append(l.Chunks, c); return nil },
+		Record: func(kv pack.KV) error {
+			l.Records = append(l.Records, pack.KV{Key: kv.Key, Value: bytes.Clone(kv.Value)})
+			return nil
+		},
+	})
+	return &l, err
+}
+
+func same(a, b *List) bool {
+	return slices.Equal(a.Packs, b.Packs) && slices.Equal(a.Chunks, b.Chunks) &&
+		slices.EqualFunc(a.Records, b.Records, func(x, y pack.KV) bool { return x.Key == y.Key && bytes.Equal(x.Value, y.Value) })
+}
+
+func TestList(t *testing.T) {
+	for _, n := range []int{0, 1, 20000} {
+		l := someList(n)
+		b, err := l.Encode(store)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := decoded(b)
+		if err != nil || !same(l, got) {
+			t.Errorf("a list of %d chunks comes back as another one, %v", n, err)
+		}
+		if err := Decode(bytes.NewReader(b), store, Visitor{}); err != nil {
+			t.Errorf("nobody listens: %v", err)
+		}
+		if err := Decode(bytes.NewReader(b), [16]byte{1}, Visitor{}); !errors.Is(err, pack.ErrCorrupt) {
+			t.Errorf("of another store: %v", err)
+		}
+	}
+}
+
+// TestImpossibleListIsNotEncoded refuses what could not be read again.
+func TestImpossibleListIsNotEncoded(t *testing.T) {
+	at := func(n, page uint32) pack.Chunk {
+		return pack.Chunk{Loc: pack.Loc{Pack: n, Page: page, Stored: 1, Raw: 1}}
+	}
+	one := []PackRef{{NewName(), 8192}}
+	for name, l := range map[string]*List{
+		"no pack":         {Chunks: []pack.Chunk{at(1, 0)}},
+		"pack 0":          {Packs: one, Chunks: []pack.Chunk{at(0, 0)}},
+		"behind its end":  {Packs: one, Chunks: []pack.Chunk{at(1, 2)}},
+		"a long key":      {Records: []pack.KV{{Key: string(make([]byte, pack.MaxKey))}}},
+		"a negative pack": {Packs: []PackRef{{NewName(), -1}}},
+	} {
+		if b, err := l.Encode(store); err == nil {
+			t.Errorf("%s: encoded in %d bytes", name, len(b))
+		}
+	}
+}
+
+// TestDamagedList changes and cuts lists: what is told as whole is what was encoded.
+func TestDamagedList(t *testing.T) {
+	l := someList(300)
+	b, err := l.Encode(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for range 500 {
+		bad := bytes.Clone(b)
+		bad[rnd.IntN(len(bad))] ^= 1 << rnd.IntN(8)
+		if rnd.IntN(3) == 0 {
+			bad = bad[:rnd.IntN(len(bad))]
+		}
+		got, err := decoded(bad)
+		switch {
+		case err == nil && !same(l, got):
+			t.Fatal("a damaged list is told as another one")
+		case err != nil && !errors.Is(err, pack.ErrCorrupt) && !errors.Is(err, pack.ErrVersion):
+			t.Fatalf("damage is not told as such: %v", err)
+		}
+	}
+}
+
+// TestForgedListIsRefusedSoon decompresses to far more than what a list of its length can hold.
+func TestForgedListIsRefusedSoon(t *testing.T) {
+	enc, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var frames []byte
+	for range 300 {
+		b, err := pack.EncodeFrames(pack.Header{Version: Version, Store: store}, nil, []pack.KV{{Key: "m/x", Value: make([]byte, 1<<20)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		frames = append(frames, b...)
+	}
+	told := 0
+	err = Decode(bytes.NewReader(enc.EncodeAll(frames, nil)), store, Visitor{Record: func(pack.KV) error { told++; return nil }})
+	if !errors.Is(err, pack.ErrCorrupt) || told > 100 {
+		t.Errorf("%d records of 1 MiB were told, then %v", told, err)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	b, err := someList(10).Encode(store)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add(b[:len(b)/2])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		defer budget.Watch(t, len(b))()
+		var packs []PackRef
+		_ = Decode(bytes.NewReader(b), store, Visitor{
+			Pack:  func(_ uint32, p PackRef) error { packs = append(packs, p); return nil },
+			Chunk: func(c pack.Chunk) error { return inside(c.Loc, packs) },
+		})
+	})
+}
+
+func FuzzReadPack(f *testing.F) {
+	var p Packer
+	for i := range 3 {
+		id, loc, slot := slotOf(uint64(i), 3000)
+		p.Add(id, loc, slot)
+	}
+	b, err := p.Finish(store)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add(b[4096:])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		defer budget.Watch(t, len(b))()
+		_ = ReadPack(bytes.NewReader(b), int64(len(b)), store, func(c pack.Chunk) error {
+			if c.Loc.Offset()+c.Loc.Slot() > int64(len(b)) {
+				t.Error("a slot beyond the object")
+			}
+			return nil
+		})
+	})
+}
