@@ -1,0 +1,272 @@
+// Package nodecache keeps on this node what was fetched of pack objects, in sparse files: what lies at an offset of an
+// object lies at the same offset of its file.
+//
+// # Reading
+//
+// ReadSlots gives slots from the file where they are there and right, and fetches the others: those that lie within
+// gapBytes of each other with one request, and what another reader is fetching not again. A fetched slot is held against
+// its guard and by Object.Verify, against the id of its chunk, before it is given or kept. That the file cannot be written
+// is no reason not to give what was fetched.
+//
+// # What is there
+//
+// Nothing lists what a file holds. A hole reads as zeros, a stretch that a crash of the machine took reads as anything,
+// and a guard tells both from what was written: such a slot is fetched again. So nothing here is ever synced, and the
+// folder may be deleted whenever no store has it open.
+//
+// # How much is kept
+//
+// What the files occupy is held below Options.Limit by punching out the regions (4 MiB of an object) that nobody has read
+// for the longest time. Whoever reads one meanwhile reads zeros, and fetches.
+//
+// # Lock order
+//
+// Cache.filesMu, then Cache.mu. None is held during a fetch.
+package nodecache
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"github.com/gpucr/gpucr-fs/index/crc32c"
+	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/remote/object"
+	"github.com/gpucr/gpucr-fs/index/storage"
+)
+
+const (
+	// gapBytes is how much that nobody wants is fetched along rather than asking twice.
+	gapBytes = 1 << 20
+	// MaxRequest bounds one request, in bytes. A single slot may be as long.
+	MaxRequest = 16 << 20
+)
+
+// Source is where pack objects lie.
+type Source interface {
+	// ReadRange fills p with what lies at off in the object, or fails.
+	ReadRange(ctx context.Context, name object.Name, p []byte, off int64) error
+}
+
+// Object says what is asked for.
+type Object struct {
+	Name object.Name
+	Size int64 // bytes of its slots
+	// Verify refuses a slot whose content is not that of the chunk that is to lie there.
+	Verify func(at pack.Loc, slot []byte) error
+}
+
+// Options of a cache. All must be set.
+type Options struct {
+	Dir     string // is made when it is not there
+	Limit   int64  // bytes of disk that files may occupy together
+	Storage storage.Storage
+	Source  Source
+	Logger  *slog.Logger
+}
+
+// Counters are live.
+type Counters struct {
+	Hits, Misses      atomic.Int64 // slots
+	Requests, Fetched atomic.Int64 // of the source; bytes, gaps included
+	Evicted           atomic.Int64 // bytes given back
+}
+
+// Cache is the pack objects of one bucket as this node has them. It is safe for concurrent use.
+type Cache struct {
+	Counts Counters
+	o      Options
+
+	filesMu sync.RWMutex // read: a file is written; write: regions are given back, or files removed
+
+	mu      sync.Mutex
+	regions map[place]*region
+	recent  list.List // of *region, the one read last in front
+	used    int64     // bytes of all regions
+	full    bool      // the last write failed, and was told
+	waiting map[place]*fetch
+}
+
+// place is a place in an object: the page where a slot begins, or the number of a region.
+type place struct {
+	name object.Name
+	at   uint32
+}
+
+// fetch is a slot on its way.
+type fetch struct {
+	done chan struct{}
+	slot []byte // once done; nil when err is not
+	err  error
+}
+
+// Open gives the cache in a folder, with what an earlier one left there.
+func Open(o Options) (*Cache, error) {
+	c := &Cache{o: o, regions: map[place]*region{}, waiting: map[place]*fetch{}}
+	if _, err := o.Storage.Stat(o.Dir); err != nil {
+		if err := o.Storage.Mkdir(o.Dir); err != nil {
+			return nil, err
+		}
+	}
+	names, err := o.Storage.List(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range names {
+		name, err := object.ParseName(n)
+		if err == nil {
+			err = c.adopt(name)
+		}
+		if err != nil {
+			o.Logger.Warn("the node's cache holds a file that it cannot use", "file", filepath.Join(o.Dir, n), "err", err)
+		}
+	}
+	c.evict()
+	return c, nil
+}
+
+// Used gives the bytes of disk that the files occupy.
+func (c *Cache) Used() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.used
+}
+
+// check refuses what is not in the object.
+func (o Object) check(locs []pack.Loc) error {
+	for _, l := range locs {
+		if l.Stored == 0 || l.Offset()+l.Slot() > o.Size {
+			return fmt.Errorf("pack object %s of %d bytes: %w: a slot of %d bytes at %d", o.Name, o.Size, pack.ErrCorrupt, l.Slot(), l.Offset())
+		}
+	}
+	return nil
+}
+
+// ReadSlots gives slots of an object, in ascending order, each into a buffer with a capacity of the slot's length; errs
+// tells for each what is wrong with it. past reads around the page cache. What the source says is passed on as it is; a
+// slot that is not what it should be wraps pack.ErrCorrupt.
+func (c *Cache) ReadSlots(ctx context.Context, o Object, locs []pack.Loc, bufs [][]byte, past bool) (errs []error) {
+	errs = make([]error, len(locs))
+	if err := o.check(locs); err != nil {
+		for i := range errs {
+			errs[i] = err
+		}
+		return errs
+	}
+	for i, l := range locs {
+		bufs[i] = bufs[i][:l.Slot()]
+	}
+	absent := c.readKept(o.Name, locs, bufs, past)
+	c.Counts.Hits.Add(int64(len(locs) - len(absent)))
+	c.Counts.Misses.Add(int64(len(absent)))
+	mine, others := c.claim(o.Name, locs, absent)
+	for len(mine) > 0 {
+		n := together(locs, mine)
+		c.fetch(ctx, o, locs, bufs, errs, mine[:n])
+		mine = mine[n:]
+	}
+	for i, f := range others {
+		select {
+		case <-f.done:
+			if errs[i] = f.err; f.err == nil {
+				copy(bufs[i], f.slot)
+			}
+		case <-ctx.Done():
+			errs[i] = ctx.Err()
+		}
+	}
+	return errs
+}
+
+// claim says which of the absent slots the caller is to fetch, and which are on their way.
+func (c *Cache) claim(name object.Name, locs []pack.Loc, absent []int) (mine []int, others map[int]*fetch) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, i := range absent {
+		at := place{name, locs[i].Page}
+		if f := c.waiting[at]; f != nil {
+			if others == nil {
+				others = map[int]*fetch{}
+			}
+			others[i] = f
+			continue
+		}
+		c.waiting[at] = &fetch{done: make(chan struct{})}
+		mine = append(mine, i)
+	}
+	return mine, others
+}
+
+// together gives how many of the slots go into one request.
+func together(locs []pack.Loc, mine []int) int {
+	n := 1
+	first := locs[mine[0]].Offset()
+	for end := first + locs[mine[0]].Slot(); n < len(mine); n++ {
+		l := locs[mine[n]]
+		if l.Offset() < end || l.Offset()-end > gapBytes || l.Offset()+l.Slot()-first > MaxRequest {
+			break
+		}
+		end = l.Offset() + l.Slot()
+	}
+	return n
+}
+
+// fetch brings slots with one request, and tells those who wait for them.
+func (c *Cache) fetch(ctx context.Context, o Object, locs []pack.Loc, bufs [][]byte, errs []error, mine []int) {
+	first, last := locs[mine[0]], locs[mine[len(mine)-1]]
+	b := make([]byte, last.Offset()+last.Slot()-first.Offset())
+	c.Counts.Requests.Add(1)
+	err := c.o.Source.ReadRange(ctx, o.Name, b, first.Offset())
+	if err == nil {
+		c.Counts.Fetched.Add(int64(len(b)))
+	}
+	good := make([]pack.Loc, 0, len(mine))
+	slots := make([][]byte, 0, len(mine))
+	for _, i := range mine {
+		l := locs[i]
+		slot := b[l.Offset()-first.Offset():][:l.Slot()]
+		if errs[i] = err; err == nil {
+			errs[i] = o.examine(l, slot)
+		}
+		if errs[i] == nil {
+			copy(bufs[i], slot)
+			good, slots = append(good, l), append(slots, slot)
+		}
+	}
+	c.keep(o, good, slots)
+	for _, i := range mine {
+		c.settle(place{o.Name, locs[i].Page}, bufs[i], errs[i])
+	}
+	c.evict()
+}
+
+// right says whether a slot is what its guard says.
+func right(l pack.Loc, slot []byte) bool { return crc32c.Checksum(slot) == l.CRC }
+
+// examine refuses a slot that is not what was asked for.
+func (o Object) examine(l pack.Loc, slot []byte) error {
+	if !right(l, slot) {
+		return fmt.Errorf("pack object %s at %d: %w: wrong checksum", o.Name, l.Offset(), pack.ErrCorrupt)
+	}
+	return o.Verify(l, slot)
+}
+
+// settle ends a fetch. Who waits gets a copy: the buffer is the caller's.
+func (c *Cache) settle(at place, slot []byte, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f := c.waiting[at]
+	delete(c.waiting, at)
+	if f.err = err; err == nil {
+		f.slot = append([]byte(nil), slot...)
+	}
+	close(f.done)
+}
+
+func isMissing(err error) bool { return errors.Is(err, os.ErrNotExist) }

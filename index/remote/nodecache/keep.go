@@ -1,0 +1,220 @@
+package nodecache
+
+import (
+	"container/list"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/remote/object"
+	"github.com/gpucr/gpucr-fs/index/storage"
+)
+
+// regionBytes is what is given back at a time: a slot belongs to the region where it begins.
+const regionBytes = 4 << 20
+
+// region is a stretch of regionBytes of an object, of which something is kept.
+type region struct {
+	place
+	bytes  int64 // that it occupies, at most: what was written twice counts twice
+	listed *list.Element
+}
+
+func regionOf(l pack.Loc) uint32 { return uint32(l.Offset() / regionBytes) }
+
+func (c *Cache) path(name object.Name) string { return filepath.Join(c.o.Dir, name.String()) }
+
+// adopt takes over the file of an object from an earlier cache.
+func (c *Cache) adopt(name object.Name) error {
+	f, err := c.o.Storage.Open(c.path(name), storage.Read)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	size, err := f.Size()
+	if err != nil || size > object.MaxPack {
+		return errors.Join(err, f.Close(), c.o.Storage.Remove(c.path(name)))
+	}
+	for off := int64(0); off < size; off += regionBytes {
+		n, err := f.Allocated(off, min(regionBytes, size-off))
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			c.grow(place{name, uint32(off / regionBytes)}, n)
+		}
+	}
+	return nil
+}
+
+// readKept reads what is kept, and gives the places of the others in locs.
+func (c *Cache) readKept(name object.Name, locs []pack.Loc, bufs [][]byte, past bool) (absent []int) {
+	how := storage.Read
+	if past {
+		how |= storage.Direct
+	}
+	f, err := c.o.Storage.Open(c.path(name), how)
+	if err != nil {
+		for i := range locs {
+			absent = append(absent, i)
+		}
+		return absent
+	}
+	defer f.Close()
+	for from := 0; from < len(locs); {
+		to := from + 1
+		for to < len(locs) && locs[to].Offset() == locs[to-1].Offset()+locs[to-1].Slot() {
+			to++
+		}
+		err := f.Readv(bufs[from:to], locs[from].Offset(), past)
+		for i := from; i < to; i++ {
+			if err != nil { // one of them cannot be read: the others shall not suffer
+				one := f.Readv(bufs[i:i+1], locs[i].Offset(), past)
+				if one != nil {
+					absent = append(absent, i)
+					continue
+				}
+			}
+			if !right(locs[i], bufs[i]) {
+				absent = append(absent, i)
+			}
+		}
+		from = to
+	}
+	if len(absent) < len(locs) {
+		c.touch(name, locs)
+	}
+	return absent
+}
+
+// keep writes slots to the file of their object. What it cannot write is fetched again the next time.
+func (c *Cache) keep(o Object, locs []pack.Loc, slots [][]byte) {
+	if len(locs) == 0 || c.o.Limit <= 0 {
+		return
+	}
+	c.filesMu.RLock()
+	err := c.write(o, locs, slots)
+	c.filesMu.RUnlock()
+	c.mu.Lock()
+	told := c.full
+	c.full = err != nil
+	c.mu.Unlock()
+	if err != nil && !told {
+		c.o.Logger.Warn("what was fetched cannot be kept on this node, and is fetched each time", "folder", c.o.Dir, "err", err)
+	}
+}
+
+func (c *Cache) write(o Object, locs []pack.Loc, slots [][]byte) error {
+	path := c.path(o.Name)
+	f, err := c.o.Storage.Open(path, storage.Write)
+	if isMissing(err) {
+		if f, err = c.o.Storage.Open(path, storage.Create); errors.Is(err, os.ErrExist) { // made meanwhile
+			f, err = c.o.Storage.Open(path, storage.Write)
+		} else if err == nil {
+			err = f.Truncate(o.Size) // a run that is there in part is read as a whole
+		}
+	}
+	if f != nil {
+		defer f.Close()
+	}
+	if err != nil {
+		return err
+	}
+	for i, l := range locs {
+		if err := f.Writev(slots[i:i+1], l.Offset(), false); err != nil {
+			return err
+		}
+		c.grow(place{o.Name, regionOf(l)}, l.Slot())
+	}
+	return nil
+}
+
+// grow notes that more of a region is kept.
+func (c *Cache) grow(p place, n int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.regions[p]
+	if r == nil {
+		r = &region{place: p}
+		r.listed = c.recent.PushFront(r)
+		c.regions[p] = r
+	}
+	r.bytes += n
+	c.used += n
+}
+
+// touch notes that slots were read.
+func (c *Cache) touch(name object.Name, locs []pack.Loc) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last := ^uint32(0)
+	for _, l := range locs {
+		if n := regionOf(l); n != last {
+			last = n
+			if r := c.regions[place{name, n}]; r != nil {
+				c.recent.MoveToFront(r.listed)
+			}
+		}
+	}
+}
+
+// evict gives regions back until what is kept is below the limit.
+func (c *Cache) evict() {
+	for {
+		c.mu.Lock()
+		over := c.used > c.o.Limit && c.recent.Len() > 0
+		c.mu.Unlock()
+		if !over {
+			return
+		}
+		c.evictOldest()
+	}
+}
+
+func (c *Cache) evictOldest() {
+	c.filesMu.Lock()
+	defer c.filesMu.Unlock()
+	c.mu.Lock()
+	e := c.recent.Back()
+	if e == nil || c.used <= c.o.Limit {
+		c.mu.Unlock()
+		return
+	}
+	r := e.Value.(*region)
+	c.forgetLocked(r)
+	c.mu.Unlock()
+	c.Counts.Evicted.Add(r.bytes)
+	f, err := c.o.Storage.Open(c.path(r.name), storage.Write)
+	if err == nil {
+		// A slot that began in the region may reach into the next one: that part stays until the next one goes.
+		err = errors.Join(f.Punch(int64(r.at)*regionBytes, regionBytes), f.Close())
+	}
+	if err != nil && !isMissing(err) {
+		c.o.Logger.Warn("cannot give back what the node's cache keeps", "file", c.path(r.name), "err", err)
+	}
+}
+
+// forgetLocked takes a region off the books.
+func (c *Cache) forgetLocked(r *region) {
+	c.recent.Remove(r.listed)
+	delete(c.regions, r.place)
+	c.used -= r.bytes
+}
+
+// Remove gives up what is kept of an object. Nobody may be reading it.
+func (c *Cache) Remove(name object.Name) error {
+	c.filesMu.Lock()
+	defer c.filesMu.Unlock()
+	c.mu.Lock()
+	for i := range uint32(object.MaxPack/regionBytes + 1) {
+		if r := c.regions[place{name, i}]; r != nil {
+			c.forgetLocked(r)
+		}
+	}
+	c.mu.Unlock()
+	if err := c.o.Storage.Remove(c.path(name)); !isMissing(err) {
+		return err
+	}
+	return nil
+}
