@@ -79,6 +79,8 @@ var indexMayImport = map[string][]string{
 	"drafts":              {"chunk", "chunks", "fault", "manifest", "manifest/manifestpb", "reading", "roots"},
 	"accounting":          {"chunk", "chunks", "fault", "manifest", "manifest/manifestpb", "pack", "reading", "roots"},
 	"repair":              {"chunk", "chunks", "fault", "keys", "manifest", "manifest/manifestpb", "pack", "reading", "roots"},
+	"remote/object":       {"chunk", "crc32c", "pack"},
+	"remote/nodecache":    {"chunk", "crc32c", "pack", "remote/object", "storage"},
 	"upkeep": {"chunk", "chunks", "crc32c", "fault", "keys", "manifest", "manifest/manifestpb", "pack", "reading", "roots",
 		"storage"},
 }

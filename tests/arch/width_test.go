@@ -22,6 +22,8 @@ var narrow = []string{
 	"cmd/gpucr-cuda",
 	"cuda/cudasim",
 	"cuda/driver",
+	"index/remote/nodecache",
+	"index/remote/object",
 	"kfd/abi",
 	"kfd/drm",
 	"kfd/kfdsim/shim",

@@ -4,9 +4,9 @@
 // # Reading
 //
 // ReadSlots gives slots from the file where they are there and right, and fetches the others: those that lie within
-// gapBytes of each other with one request, and what another reader is fetching not again. A fetched slot is held against
-// its guard and by Object.Verify, against the id of its chunk, before it is given or kept. That the file cannot be written
-// is no reason not to give what was fetched.
+// gapBytes of each other with one request, and what another reader is fetching not again. A fetched slot is held
+// against its guard and by Object.Verify, against the id of its chunk, before it is given or kept. What cannot be
+// written to the file is given all the same.
 //
 // # What is there
 //
@@ -16,8 +16,8 @@
 //
 // # How much is kept
 //
-// What the files occupy is held below Options.Limit by punching out the regions (4 MiB of an object) that nobody has read
-// for the longest time. Whoever reads one meanwhile reads zeros, and fetches.
+// What the files occupy is held below Options.Limit by punching out the regions (4 MiB of an object) that nobody has
+// read for the longest time. Whoever reads one meanwhile reads zeros, and fetches.
 //
 // # Lock order
 //
@@ -124,7 +124,7 @@ func Open(o Options) (*Cache, error) {
 			err = c.adopt(name)
 		}
 		if err != nil {
-			o.Logger.Warn("the node's cache holds a file that it cannot use", "file", filepath.Join(o.Dir, n), "err", err)
+			o.Logger.Warn("the node's cache cannot use a file", "file", filepath.Join(o.Dir, n), "err", err)
 		}
 	}
 	c.evict()
@@ -142,7 +142,8 @@ func (c *Cache) Used() int64 {
 func (o Object) check(locs []pack.Loc) error {
 	for _, l := range locs {
 		if l.Stored == 0 || l.Offset()+l.Slot() > o.Size {
-			return fmt.Errorf("pack object %s of %d bytes: %w: a slot of %d bytes at %d", o.Name, o.Size, pack.ErrCorrupt, l.Slot(), l.Offset())
+			return fmt.Errorf("pack object %s of %d bytes: %w: a slot of %d bytes at %d", o.Name, o.Size,
+				pack.ErrCorrupt, l.Slot(), l.Offset())
 		}
 	}
 	return nil

@@ -77,11 +77,13 @@ func (f *far) put(seed uint64, lengths ...int) (Object, []pack.Loc) {
 	}}, locs
 }
 
+func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
 func newFar() *far { return &far{objects: map[object.Name][]byte{}} }
 
 func cacheIn(t *testing.T, dir string, src *far, limit int64) *Cache {
 	t.Helper()
-	c, err := Open(Options{Dir: dir, Limit: limit, Storage: storage.Disk{}, Source: src, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	c, err := Open(Options{Dir: dir, Limit: limit, Storage: storage.Disk{}, Source: src, Logger: quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +179,8 @@ func TestReadersShareAFetch(t *testing.T) {
 	}
 }
 
-// TestWrongBytes has the file changed, and then the object: the first is fetched again, the second refused and not kept.
+// TestWrongBytes has the file changed, and then the object: the first is fetched again, the second refused and not
+// kept.
 func TestWrongBytes(t *testing.T) {
 	src, dir := newFar(), filepath.Join(t.TempDir(), "cache")
 	c := cacheIn(t, dir, src, 1<<30)
@@ -213,7 +216,8 @@ func TestWrongBytes(t *testing.T) {
 	slot := src.objects[bad.Name][locs[1].Offset():][:locs[1].Slot()]
 	locs[1].CRC = crc32c.Checksum(slot)
 	for range 2 {
-		if errs := c.ReadSlots(t.Context(), bad, locs[1:2], [][]byte{make([]byte, 12288)}, false); !errors.Is(errs[0], pack.ErrCorrupt) {
+		errs := c.ReadSlots(t.Context(), bad, locs[1:2], [][]byte{make([]byte, 12288)}, false)
+		if !errors.Is(errs[0], pack.ErrCorrupt) {
 			t.Errorf("another chunk with a right guard: %v", errs[0])
 		}
 	}
@@ -225,7 +229,8 @@ func TestImpossibleSlot(t *testing.T) {
 	c := cacheIn(t, filepath.Join(t.TempDir(), "cache"), src, 1<<30)
 	o, locs := src.put(6, 10_000)
 	locs[0].Page++
-	if errs := c.ReadSlots(t.Context(), o, locs, [][]byte{make([]byte, 12288)}, false); !errors.Is(errs[0], pack.ErrCorrupt) || src.asked() > 0 {
+	errs := c.ReadSlots(t.Context(), o, locs, [][]byte{make([]byte, 12288)}, false)
+	if !errors.Is(errs[0], pack.ErrCorrupt) || src.asked() > 0 {
 		t.Errorf("a slot behind the end: %v after %d requests", errs[0], src.asked())
 	}
 }
@@ -236,7 +241,8 @@ func TestFailedRequest(t *testing.T) {
 	c := cacheIn(t, filepath.Join(t.TempDir(), "cache"), src, 1<<30)
 	o, locs := src.put(7, 10_000, 20_000)
 	src.fail = errors.New("no way there")
-	if errs := c.ReadSlots(t.Context(), o, locs, [][]byte{make([]byte, 12288), make([]byte, 20480)}, false); !errors.Is(errs[0], src.fail) || !errors.Is(errs[1], src.fail) {
+	errs := c.ReadSlots(t.Context(), o, locs, [][]byte{make([]byte, 12288), make([]byte, 20480)}, false)
+	if !errors.Is(errs[0], src.fail) || !errors.Is(errs[1], src.fail) {
 		t.Errorf("errors %v", errs)
 	}
 	src.fail = nil
@@ -280,7 +286,7 @@ func TestFullDisk(t *testing.T) {
 		}
 		return storage.Fault{}
 	}}
-	c, err := Open(Options{Dir: dir, Limit: 1 << 30, Storage: broken, Source: src, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	c, err := Open(Options{Dir: dir, Limit: 1 << 30, Storage: broken, Source: src, Logger: quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -101,7 +101,7 @@ func (c *Cache) keep(o Object, locs []pack.Loc, slots [][]byte) {
 	c.full = err != nil
 	c.mu.Unlock()
 	if err != nil && !told {
-		c.o.Logger.Warn("what was fetched cannot be kept on this node, and is fetched each time", "folder", c.o.Dir, "err", err)
+		c.o.Logger.Warn("what was fetched cannot be kept, and is fetched each time", "folder", c.o.Dir, "err", err)
 	}
 }
 

@@ -33,8 +33,8 @@ const (
 	MaxRecords = 1 << 24
 	// window bounds what a reader of a list needs for decompression, in bytes.
 	window = 8 << 20
-	// A list may be decompressed to free + ratio times its own length in bytes: ids do not compress, and a small object that
-	// keeps a reader busy for hours was forged.
+	// A list may be decompressed to free + ratio times its own length in bytes: ids do not compress, and a small
+	// object that keeps a reader busy for hours was forged.
 	free  = 64 << 20
 	ratio = 128
 )
@@ -62,7 +62,8 @@ func (c counts) encode() []byte {
 func (l *List) check() error {
 	switch {
 	case len(l.Packs) > MaxPacks || len(l.Chunks) > MaxChunks || len(l.Records) > MaxRecords:
-		return fmt.Errorf("a list of %d packs, %d chunks and %d records: %w", len(l.Packs), len(l.Chunks), len(l.Records), pack.ErrTooLarge)
+		return fmt.Errorf("a list of %d packs, %d chunks and %d records: %w", len(l.Packs), len(l.Chunks),
+			len(l.Records), pack.ErrTooLarge)
 	}
 	for _, p := range l.Packs {
 		if p.Size < 0 || p.Size > MaxPack {
@@ -80,7 +81,8 @@ func (l *List) check() error {
 // inside refuses a location in no pack, or beyond its end.
 func inside(l pack.Loc, packs []PackRef) error {
 	if l.Pack == 0 || int(l.Pack) > len(packs) || l.Offset()+l.Slot() > packs[l.Pack-1].Size {
-		return fmt.Errorf("%w: a slot of %d bytes at %d of pack %d of %d", ErrCorrupt, l.Slot(), l.Offset(), l.Pack, len(packs))
+		return fmt.Errorf("%w: a slot of %d bytes at %d of pack %d of %d", ErrCorrupt, l.Slot(), l.Offset(), l.Pack,
+			len(packs))
 	}
 	return nil
 }
@@ -166,8 +168,8 @@ func (c *counting) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// bounded is a decompressed stream that may not become too long for what it was made of. It remembers how it failed: what
-// cannot be decompressed is damage, too.
+// bounded is a decompressed stream that may not become too long for what it was made of. It remembers how it failed:
+// what cannot be decompressed is damage, too.
 type bounded struct {
 	r   io.Reader
 	in  *counting

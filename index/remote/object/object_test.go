@@ -32,7 +32,8 @@ func slotOf(seed uint64, n int) (chunk.ID, pack.Loc, []byte) {
 	return chunk.Sum(data), loc, slot
 }
 
-// TestPackObject puts chunks of many sizes into an object and finds each at the place that both Add and the object tell.
+// TestPackObject puts chunks of many sizes into an object and finds each at the place that both Add and the object
+// tell.
 func TestPackObject(t *testing.T) {
 	var p Packer
 	for round := range 2 { // the second in the same buffers
@@ -92,7 +93,8 @@ func TestPackObjectIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := ReadPack(bytes.NewReader(object), int64(len(object)), store, func(pack.Chunk) error { return nil }); err != nil {
+	err = ReadPack(bytes.NewReader(object), int64(len(object)), store, func(pack.Chunk) error { return nil })
+	if err != nil {
 		t.Error(err)
 	}
 }
@@ -138,7 +140,7 @@ func someList(n int) *List {
 		l.Chunks = append(l.Chunks, pack.Chunk{ID: id, Loc: loc})
 	}
 	for i := range 50 {
-		l.Records = append(l.Records, pack.KV{Key: fmt.Sprintf("pack/%d", i), Value: bytes.Repeat([]byte{byte(i)}, i*1000)})
+		l.Records = append(l.Records, pack.KV{Key: fmt.Sprintf("pack/%d", i), Value: make([]byte, i*1000)})
 	}
 	l.Records = append(l.Records, pack.KV{Key: "end", Value: []byte("of nothing")}, pack.KV{Key: "pack"})
 	return l
@@ -166,7 +168,9 @@ func decoded(b []byte) (*List, error) {
 
 func same(a, b *List) bool {
 	return slices.Equal(a.Packs, b.Packs) && slices.Equal(a.Chunks, b.Chunks) &&
-		slices.EqualFunc(a.Records, b.Records, func(x, y pack.KV) bool { return x.Key == y.Key && bytes.Equal(x.Value, y.Value) })
+		slices.EqualFunc(a.Records, b.Records, func(x, y pack.KV) bool {
+			return x.Key == y.Key && bytes.Equal(x.Value, y.Value)
+		})
 }
 
 func TestList(t *testing.T) {
@@ -240,14 +244,17 @@ func TestForgedListIsRefusedSoon(t *testing.T) {
 	}
 	var frames []byte
 	for range 300 {
-		b, err := pack.EncodeFrames(pack.Header{Version: Version, Store: store}, nil, []pack.KV{{Key: "m/x", Value: make([]byte, 1<<20)}})
+		kv := pack.KV{Key: "m/x", Value: make([]byte, 1<<20)}
+		b, err := pack.EncodeFrames(pack.Header{Version: Version, Store: store}, nil, []pack.KV{kv})
 		if err != nil {
 			t.Fatal(err)
 		}
 		frames = append(frames, b...)
 	}
 	told := 0
-	err = Decode(bytes.NewReader(enc.EncodeAll(frames, nil)), store, Visitor{Record: func(pack.KV) error { told++; return nil }})
+	err = Decode(bytes.NewReader(enc.EncodeAll(frames, nil)), store, Visitor{
+		Record: func(pack.KV) error { told++; return nil },
+	})
 	if !errors.Is(err, pack.ErrCorrupt) || told > 100 {
 		t.Errorf("%d records of 1 MiB were told, then %v", told, err)
 	}

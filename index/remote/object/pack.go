@@ -83,9 +83,9 @@ func (p *Packer) Reset() { p.slots, p.chunks = p.slots[:0], p.chunks[:0] }
 // listGuess is how much of the end of an object is read at once: with chunks of average size its list is in it.
 const listGuess = 64 << 10
 
-// ReadPack calls fn for each chunk that a pack object of size bytes says it has, in the order of the object. It reads the
-// end of the object once or twice. Its error wraps pack.ErrVersion when a later version of the program wrote the object,
-// pack.ErrCorrupt when it is not one of this store or damaged.
+// ReadPack calls fn for each chunk that a pack object of size bytes says it has, in the order of the object. It reads
+// the end of the object once or twice. Its error wraps pack.ErrVersion when a later version of the program wrote the
+// object, pack.ErrCorrupt when it is not one of this store or damaged.
 func ReadPack(r io.ReaderAt, size int64, store [16]byte, fn func(pack.Chunk) error) error {
 	if size < trailerSize || size > MaxPack {
 		return fmt.Errorf("%w: %d bytes", ErrCorrupt, size)
@@ -116,7 +116,8 @@ func ReadPack(r io.ReaderAt, size int64, store [16]byte, fn func(pack.Chunk) err
 		}
 		l := rec.Chunk.Loc
 		if l.Pack != here || l.Offset() < end || l.Offset()+l.Slot() > at {
-			return fmt.Errorf("%w: a slot of %d bytes at %d of %d, after one that ends at %d", ErrCorrupt, l.Slot(), l.Offset(), at, end)
+			return fmt.Errorf("%w: a slot of %d bytes at %d of %d, after one that ends at %d", ErrCorrupt, l.Slot(),
+				l.Offset(), at, end)
 		}
 		end = l.Offset() + l.Slot()
 		return fn(*rec.Chunk)
