@@ -20,6 +20,7 @@ const (
 	ReadOnly    = fault.ReadOnly
 	Invalid     = fault.Invalid
 	Unsupported = fault.Unsupported
+	Unreachable = fault.Unreachable
 )
 
 // ClassOf gives the class of the first *Error in err's chain, Other when there is none.

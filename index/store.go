@@ -157,6 +157,7 @@ func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set)
 	if err != nil {
 		return nil, err
 	}
+	s.chunks.Distant.SetSource(o.Distant)
 	s.roots = roots.New(s.chunks, roots.Options{Dir: dir, Logger: o.Logger, FreeFloor: o.FreeFloor})
 	s.reading = reading.New(s.chunks, s.roots, reading.Options{Dir: dir, CacheSize: o.CacheSize - o.spares(), OnRead: o.OnRead})
 	s.drafts = drafts.New(s.chunks, s.roots, s.reading, drafts.Options{

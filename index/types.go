@@ -11,6 +11,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/accounting"
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
+	"github.com/gpucr/gpucr-fs/index/distant"
 	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
@@ -65,6 +66,8 @@ type Options struct {
 	Labels func(fsys fs.FS) map[string]string
 	// OnRead, if set, is told every read of a sealed file: how long it took, how many bytes it gave, and whether all came from memory.
 	OnRead func(d time.Duration, bytes int64, hit bool)
+	// Distant, if set, gives the payload of packs that lie in a bucket; see [Store.Pull].
+	Distant distant.Source
 	// ReadOnly opens the store for reading only, beside others who do: see readonly.go. What writes fails with Class ReadOnly.
 	ReadOnly bool
 	// Storage has the files of the store but those of its index, which lie on the disk at the same path. Default: the disk.

@@ -45,7 +45,7 @@ func (w *Error) Err() error {
 		return &remoteError{w.Text, context.Canceled}
 	}
 	e := &index.Error{Op: w.Op, Checkpoint: w.Checkpoint, File: w.File, Offset: w.Offset, Hint: w.Hint}
-	for c := index.Other; c <= index.Unsupported; c++ {
+	for c := index.Other; c <= index.Unreachable; c++ {
 		if c.String() == w.Class {
 			e.Class = c
 		}

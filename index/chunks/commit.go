@@ -106,6 +106,7 @@ func (s *Store) indexCommitted(done pack.Committed, kvs []pack.KV) error {
 	for _, c := range chunks {
 		b.SetChunk(c)
 	}
+	s.Distant.Index(b, kvs)
 	applyKVs(b, kvs)
 	for n, end := range done.Marks {
 		b.SetMark(n, end)

@@ -5,12 +5,30 @@ import (
 	"fmt"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/distant"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/remote/object"
 )
 
-// Locate gives the location of a chunk that a manifest names.
+// Locate gives the location of a chunk that a manifest names: here, or else in a distant pack.
 func (s *Store) Locate(id chunk.ID) (pack.Loc, error) {
+	loc, err := s.LocateHere(id)
+	if errors.Is(err, keys.ErrMissing) {
+		loc, err = s.DB.DistantLoc(id)
+	}
+	if errors.Is(err, keys.ErrMissing) {
+		return loc, errUnknownChunk(id)
+	}
+	return loc, err
+}
+
+func errUnknownChunk(id chunk.ID) error {
+	return errors.New("the index does not know its chunk " + id.String()[:12])
+}
+
+// LocateHere gives the location of a chunk that is stored here, ErrMissing or ErrDamaged.
+func (s *Store) LocateHere(id chunk.ID) (pack.Loc, error) {
 	s.ingest.mu.Lock()
 	r := s.ingest.recent[id]
 	s.ingest.mu.Unlock()
@@ -20,11 +38,7 @@ func (s *Store) Locate(id chunk.ID) (pack.Loc, error) {
 			return r.loc, nil
 		}
 	}
-	loc, err := s.DB.Loc(id)
-	if errors.Is(err, keys.ErrMissing) {
-		return loc, errors.New("the index does not know its chunk " + id.String()[:12])
-	}
-	return loc, err
+	return s.DB.Loc(id)
 }
 
 // WhereIs gives the location of a chunk of want bytes. It is known, unless that is zero, or the chunk has been
@@ -61,16 +75,64 @@ func (s *Store) Decode(loc pack.Loc, buf []byte) ([]byte, error) {
 	return out[:copy(out[:loc.Raw], data)], nil
 }
 
-// ReadSlot gives the content of a slot, in a buffer of the arena.
-func (s *Store) ReadSlot(loc pack.Loc, past bool) ([]byte, error) {
-	buf, err := s.Arena.Get(int(loc.Slot()))
+// ReadSlots reads the slots of chunks that lie one behind the other in one pack, here or in a bucket; see
+// [pack.Set.ReadSlots].
+func (s *Store) ReadSlots(list []pack.Chunk, bufs [][]byte, past bool) []error {
+	locs := make([]pack.Loc, len(list))
+	for i, c := range list {
+		locs[i] = c.Loc
+	}
+	if len(list) == 0 || !locs[0].Distant() {
+		return s.Packs.ReadSlots(locs, bufs, past)
+	}
+	return s.Distant.ReadSlots(locs, bufs, past, func(i int, slot []byte) error { return s.holds(list[i], slot) })
+}
+
+// holds refuses a slot that does not hold the content of a chunk.
+func (s *Store) holds(c pack.Chunk, slot []byte) error {
+	content := slot[:c.Loc.Stored]
+	if c.Loc.Codec != chunk.Raw {
+		out, err := s.Arena.Get(int(c.Loc.Raw))
+		if err != nil {
+			return err
+		}
+		defer s.Arena.Put(out)
+		if content, err = s.Coder.Decode(c.Loc.Codec, content, out[:0:c.Loc.Raw], int(c.Loc.Raw)); err != nil {
+			return fmt.Errorf("%w: %v", pack.ErrCorrupt, err)
+		}
+	}
+	if len(content) != int(c.Loc.Raw) || chunk.Sum(content) != c.ID {
+		return fmt.Errorf("%w: the content is not what its id says", pack.ErrCorrupt)
+	}
+	return nil
+}
+
+// Learn notes where chunks lie in distant packs; see [distant.Packs.Learn].
+func (s *Store) Learn(packs []object.PackRef, list []pack.Chunk) error {
+	return s.Distant.Learn(packs, list, s.commitDistant)
+}
+
+// Forget takes distant packs out of what is known; see [distant.Packs.Forget].
+func (s *Store) Forget(names []object.Name) error { return s.Distant.Forget(names, s.commitDistant) }
+
+func (s *Store) commitDistant(list []distant.Put) error {
+	puts := make([]Put, len(list))
+	for i, p := range list {
+		puts[i] = Put(p)
+	}
+	return s.Commit(puts)
+}
+
+// ReadSlot gives the content of a chunk's slot, in a buffer of the arena.
+func (s *Store) ReadSlot(c pack.Chunk, past bool) ([]byte, error) {
+	buf, err := s.Arena.Get(int(c.Loc.Slot()))
 	if err != nil {
 		return nil, err
 	}
 	bufs := [][]byte{buf}
-	err = s.Packs.ReadSlots([]pack.Loc{loc}, bufs, past)[0]
+	err = s.ReadSlots([]pack.Chunk{c}, bufs, past)[0]
 	if err == nil {
-		buf, err = s.Decode(loc, bufs[0])
+		buf, err = s.Decode(c.Loc, bufs[0])
 	}
 	if err != nil {
 		s.Arena.Put(buf)
@@ -91,7 +153,7 @@ func (s *Store) ReadMoved(id chunk.ID, tried pack.Loc, past bool, why error) ([]
 		if err != nil || now == tried || now.Raw != tried.Raw {
 			break
 		}
-		content, err := s.ReadSlot(now, past)
+		content, err := s.ReadSlot(pack.Chunk{ID: id, Loc: now}, past)
 		if err == nil {
 			return content, nil
 		}

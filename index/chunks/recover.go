@@ -60,7 +60,7 @@ func (s *Store) Recover() error {
 	for _, a := range list {
 		s.log.Error("set aside", "file", a.File, "offset", a.Offset, "why", a.Text)
 	}
-	return s.loadDamage()
+	return errors.Join(s.loadDamage(), s.Distant.Load())
 }
 
 // found sees to it that the index notes the highest sequence, before a journal's tail is noted for it: an index that
@@ -245,6 +245,7 @@ func (s *Store) Apply(b *keys.Batch, r pack.Record) error {
 		}
 		kv := *r.KV
 		kv.Value = append([]byte(nil), kv.Value...)
+		s.Distant.Index(b, []pack.KV{kv})
 		applyKVs(b, []pack.KV{kv})
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/arena"
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/distant"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -29,11 +30,12 @@ type Store struct {
 	Counts Counters
 	Hooks  Hooks
 
-	o      Options
-	log    *slog.Logger
-	ingest *ingest
-	moves  atomic.Uint64 // see CountMoves
-	damage damage
+	o       Options
+	log     *slog.Logger
+	ingest  *ingest
+	moves   atomic.Uint64 // see CountMoves
+	damage  damage
+	Distant *distant.Packs
 
 	records RootRecords
 
@@ -113,7 +115,7 @@ func New(d *keys.DB, packs *pack.Set, o Options) (*Store, error) {
 	s := &Store{
 		o: o, log: o.Logger, DB: d, Packs: packs, Coder: coder, Arena: o.Arena, pinners: map[*Pins]bool{},
 		damage: damage{slots: map[chunk.ID]pack.Loc{}, dirty: map[chunk.ID]bool{}, doomed: map[chunk.ID]pack.Loc{}},
-		aside:  map[uint32]SetAside{}, unsettled: map[string]bool{},
+		aside:  map[uint32]SetAside{}, unsettled: map[string]bool{}, Distant: distant.New(d, o.Logger),
 	}
 	s.ingest = newIngest(s)
 	return s, nil

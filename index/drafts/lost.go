@@ -45,7 +45,7 @@ func (d *Draft) nodeStored(n *node) error {
 			return err
 		}
 		for _, c := range m.Chunks {
-			if _, err := d.s.chunks.Locate(c.ID); err != nil {
+			if _, err := d.s.chunks.LocateHere(c.ID); err != nil {
 				return err
 			}
 		}

@@ -40,11 +40,14 @@ const (
 	Invalid
 	// Unsupported: a format version or feature this build does not know.
 	Unsupported
+	// Unreachable: it lies in a bucket, and cannot be had from there now.
+	Unreachable
 )
 
 var classNames = map[Class]string{
 	Other: "error", NotFound: "not found", NoStore: "no store", Exists: "exists", InUse: "in use", Corrupt: "corrupt",
 	NoSpace: "no space", ReadOnly: "read-only", Invalid: "invalid", Unsupported: "unsupported",
+	Unreachable: "unreachable",
 }
 
 func (c Class) String() string { return classNames[c] }

@@ -107,6 +107,12 @@ func (b *Batch) turn() {
 // SetChunk says where a chunk is.
 func (b *Batch) SetChunk(c pack.Chunk) { b.set(chunkKey(c.ID), pack.AppendLoc(nil, c.Loc)) }
 
+// SetDistant says where a chunk is in a distant pack.
+func (b *Batch) SetDistant(c pack.Chunk) { b.set(distantKey(c.ID), pack.AppendLoc(nil, c.Loc)) }
+
+// DeleteDistant forgets that a chunk is in a distant pack.
+func (b *Batch) DeleteDistant(id chunk.ID) { b.del(distantKey(id)) }
+
 // SetMeta sets a metadata key.
 func (b *Batch) SetMeta(key string, seq uint64, payload []byte) {
 	b.set(metaKey(key), append(binary.LittleEndian.AppendUint64(make([]byte, 0, 12+len(payload)), seq), payload...))

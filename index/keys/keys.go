@@ -29,6 +29,7 @@ import (
 // its key and itself.
 //
 //	'c' id            → Loc
+//	'd' id            → Loc in a distant pack: one that lies in a bucket
 //	'k' key           → metadata: u64 sequence, payload
 //	's' "mark" u32    → how far the journal of a pack has been applied
 //	's' "seq"         → the highest sequence that metadata ever had, u64
@@ -266,9 +267,10 @@ func (d *DB) Close() error {
 	}
 }
 
-func chunkKey(id chunk.ID) []byte { return append([]byte{'c'}, id[:]...) }
-func metaKey(key string) []byte   { return append([]byte{'k'}, key...) }
-func markKey(n uint32) []byte     { return binary.BigEndian.AppendUint32([]byte("smark"), n) }
+func chunkKey(id chunk.ID) []byte   { return append([]byte{'c'}, id[:]...) }
+func distantKey(id chunk.ID) []byte { return append([]byte{'d'}, id[:]...) }
+func metaKey(key string) []byte     { return append([]byte{'k'}, key...) }
+func markKey(n uint32) []byte       { return binary.BigEndian.AppendUint32([]byte("smark"), n) }
 
 var seqKey = []byte("sseq")
 
@@ -326,6 +328,15 @@ func damageOfPanic(err *error) {
 // Loc gives the location of a chunk, ErrMissing or ErrDamaged.
 func (d *DB) Loc(id chunk.ID) (pack.Loc, error) {
 	v, err := d.get(chunkKey(id))
+	if err != nil {
+		return pack.Loc{}, err
+	}
+	return pack.DecodeLoc(v)
+}
+
+// DistantLoc gives the location of a chunk in a distant pack, ErrMissing or ErrDamaged.
+func (d *DB) DistantLoc(id chunk.ID) (pack.Loc, error) {
+	v, err := d.get(distantKey(id))
 	if err != nil {
 		return pack.Loc{}, err
 	}

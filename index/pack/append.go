@@ -106,7 +106,7 @@ func (s *Set) reserve(n int64) (*file, int64, error) {
 // roll begins a new pack. Call with mu held.
 func (s *Set) roll() error {
 	n := s.next
-	if n > MaxNumber {
+	if n >= FirstDistant {
 		return fmt.Errorf("%w: the numbers of packs are used up", ErrNoSpace)
 	}
 	h := Header{Version: Version, Pack: n, Store: s.o.Store}

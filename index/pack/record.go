@@ -24,6 +24,9 @@ type Loc struct {
 // Offset is where the slot begins, in bytes.
 func (l Loc) Offset() int64 { return int64(l.Page) * chunk.PageSize }
 
+// Distant says whether the pack lies in a bucket.
+func (l Loc) Distant() bool { return l.Pack >= FirstDistant }
+
 // Slot is the length of the slot, in bytes.
 func (l Loc) Slot() int64 { return padded(int64(l.Stored)) }
 
@@ -63,6 +66,8 @@ const (
 	MaxSize = 1 << 40
 	// MaxNumber is the largest number of a pack: names have eight digits.
 	MaxNumber = 99999999
+	// FirstDistant is the smallest number of a distant pack: one that lies in a bucket, and that no Set has.
+	FirstDistant = 50000000
 	// maxChunk bounds a chunk in bytes, stored and decoded.
 	maxChunk = 16 << 20
 )

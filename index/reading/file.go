@@ -136,10 +136,15 @@ func (f *File) fail(off int64, err error) error {
 	}
 	f.c.s.Counts.Errors.Add(1)
 	e := fault.Classify("read", err).(*fault.Error)
-	if e.Class != fault.NoSpace {
+	hint := "see how far the damage goes with: gpucr-fs verify " + f.c.s.o.Dir
+	switch e.Class {
+	case fault.NoSpace:
+	case fault.Unreachable:
+		hint = e.Hint
+	default:
 		e.Class = fault.Corrupt
 	}
-	return &fault.Error{Class: e.Class, Op: "read", Checkpoint: f.c.name, File: f.e.Path, Offset: off, Err: err, Hint: "see how far the damage goes with: gpucr-fs verify " + f.c.s.o.Dir}
+	return &fault.Error{Class: e.Class, Op: "read", Checkpoint: f.c.name, File: f.e.Path, Offset: off, Err: err, Hint: hint}
 }
 
 // segment gives the segment that holds off.
@@ -361,20 +366,20 @@ func (s *Reader) fetch(list []fetch, past bool) {
 }
 
 func (s *Reader) fetchRun(run []fetch, past bool) {
-	locs := make([]pack.Loc, 0, len(run))
+	slots := make([]pack.Chunk, 0, len(run))
 	bufs := make([][]byte, 0, len(run))
 	for i := range run {
 		if run[i].err == nil {
 			var b []byte
 			b, run[i].err = s.chunks.Arena.Get(int(run[i].loc.Slot()))
 			if run[i].err == nil {
-				locs, bufs = append(locs, run[i].loc), append(bufs, b)
+				slots, bufs = append(slots, pack.Chunk{ID: run[i].e.id, Loc: run[i].loc}), append(bufs, b)
 				continue
 			}
 		}
 		s.cache.fill(run[i].e, nil, run[i].err)
 	}
-	errs := s.chunks.Packs.ReadSlots(locs, bufs, past)
+	errs := s.chunks.ReadSlots(slots, bufs, past)
 	k := 0
 	for i := range run {
 		f := &run[i]

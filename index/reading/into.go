@@ -167,7 +167,7 @@ func (s *Reader) readInto(list []taking, p []byte, base int64, past bool, fail f
 }
 
 func (s *Reader) readIntoRun(run []taking, p []byte, base int64, past bool, fail func(int64, error)) {
-	locs, bufs := make([]pack.Loc, len(run)), make([][]byte, len(run))
+	slots, bufs := make([]pack.Chunk, len(run)), make([][]byte, len(run))
 	borrowed := make([][]byte, len(run))
 	defer func() {
 		for _, b := range borrowed {
@@ -175,7 +175,7 @@ func (s *Reader) readIntoRun(run []taking, p []byte, base int64, past bool, fail
 		}
 	}()
 	for i, w := range run {
-		locs[i] = w.loc
+		slots[i] = pack.Chunk{ID: w.ref.ID, Loc: w.loc}
 		if w.loc.Codec == chunk.Raw && len(w.parts) == 1 && w.loc.Slot() == w.parts[0].n {
 			at := w.parts[0].at - base
 			bufs[i] = p[at : at : at+w.parts[0].n]
@@ -188,7 +188,7 @@ func (s *Reader) readIntoRun(run []taking, p []byte, base int64, past bool, fail
 		}
 		bufs[i], borrowed[i] = b, b
 	}
-	errs := s.chunks.Packs.ReadSlots(locs, bufs, past)
+	errs := s.chunks.ReadSlots(slots, bufs, past)
 	for i, w := range run {
 		err := errs[i]
 		if err == nil {

@@ -63,7 +63,8 @@ type Problem struct {
 type VerifyResult struct {
 	Checkpoints int               `json:"checkpoints"`
 	Chunks      int64             `json:"chunks"`
-	Bytes       int64             `json:"bytes"` // stored payload read and checked
+	Bytes       int64             `json:"bytes"`             // stored payload read and checked
+	Distant     int64             `json:"distant,omitempty"` // chunks in use that lie in a bucket; they are not read
 	Problems    []Problem         `json:"problems"`
 	SetAside    []chunks.SetAside `json:"set_aside,omitempty"` // what is kept without being accounted for
 	Begun       time.Time         `json:"begun,omitzero"`      // where it went on with another one: when that began

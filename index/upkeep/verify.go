@@ -182,7 +182,9 @@ func (v *verification) manifests(ctx context.Context) error {
 				if err != nil {
 					return bad(e.Path, seg.Start+firstUse(seg, ci), err)
 				}
-				v.used.Set(loc)
+				if v.used.Set(loc) && loc.Distant() {
+					v.res.Distant++
+				}
 			}
 			return nil
 		}, bad)
@@ -215,7 +217,7 @@ func (v *verification) payload(ctx context.Context) error {
 		}
 	}
 	for n := range v.used {
-		if !slices.Contains(packs, n) {
+		if n < pack.FirstDistant && !slices.Contains(packs, n) {
 			v.problem(Problem{Pack: pack.JournalName(n), Text: "the journal is gone"})
 			v.unlisted[n] = &chunks.Pages{}
 		}

@@ -54,7 +54,7 @@ func (f *far) asked() int {
 
 // put makes an object of slots of the given lengths.
 func (f *far) put(seed uint64, lengths ...int) (Object, []pack.Loc) {
-	name := object.NewName()
+	name := object.Name{byte(seed), 19: byte(len(f.objects))}
 	rnd := rand.NewChaCha8([32]byte{byte(seed)})
 	var b []byte
 	var locs []pack.Loc

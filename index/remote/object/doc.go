@@ -3,10 +3,10 @@
 //
 // # Packs
 //
-// A pack object is immutable and has a random name. It holds slots as a pack of a store does: stored chunks, each
-// padded with zeros to 4 KiB at a 4 KiB-aligned offset, so that a node keeps what it has fetched at the same offsets
-// of a sparse file. Behind them lies the list of the slots, as journal frames (package pack), and at the very end a
-// trailer
+// A pack object is immutable and has a name that no other has (Name). It holds slots as a pack of a store does:
+// stored chunks, each padded with zeros to 4 KiB at a 4 KiB-aligned offset, so that a node keeps what it has fetched
+// at the same offsets of a sparse file. Behind them lies the list of the slots, as journal frames (package pack), and
+// at the very end a trailer
 //
 //	u32 magic "GPKO" | u32 version | u64 offset of the list | u64 its length | u32 0 | u32 CRC-32C of these 28 bytes
 //

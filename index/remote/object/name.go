@@ -1,32 +1,35 @@
 package object
 
 import (
-	"crypto/rand"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"strconv"
+	"strings"
 )
 
-// Name is the name of a pack object: 128 random bits. No two are alike, so nobody ever writes over an object that
-// another has written.
-type Name [16]byte
+// NameSize is the length of a Name in bytes.
+const NameSize = 20
 
-// NewName gives a fresh name.
-func NewName() Name {
-	var n Name
-	rand.Read(n[:]) // never fails
-	return n
+// Name is the name of a pack object: 128 bits that the writer of a checkpoint chose at random, and a number that it
+// counted up, big-endian. No two are alike, so nobody ever writes over an object that another has written.
+type Name [NameSize]byte
+
+// String gives 32 hex digits, a dash and the number.
+func (n Name) String() string {
+	return hex.EncodeToString(n[:16]) + "-" + strconv.FormatUint(uint64(binary.BigEndian.Uint32(n[16:])), 10)
 }
 
-// String gives 32 hex digits.
-func (n Name) String() string { return hex.EncodeToString(n[:]) }
-
-// ParseName reads what String gives.
+// ParseName reads what String gives, and nothing else.
 func ParseName(s string) (Name, error) {
 	var n Name
-	b, err := hex.DecodeString(s)
-	if err != nil || len(b) != len(n) || hex.EncodeToString(b) != s {
-		return n, fmt.Errorf("%.40q is not the name of a pack object", s)
-	}
+	digits, number, _ := strings.Cut(s, "-")
+	b, err := hex.DecodeString(digits)
+	k, numErr := strconv.ParseUint(number, 10, 32)
 	copy(n[:], b)
+	binary.BigEndian.PutUint32(n[16:], uint32(k))
+	if err != nil || numErr != nil || len(b) != 16 || n.String() != s {
+		return Name{}, fmt.Errorf("%.60q is not the name of a pack object", s)
+	}
 	return n, nil
 }

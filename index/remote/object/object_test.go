@@ -18,6 +18,24 @@ import (
 
 var store = [16]byte{7, 7, 7}
 
+func name(i int) Name { return Name{1, 2, 3, 19: byte(i)} }
+
+func TestName(t *testing.T) {
+	n := Name{0xab, 16: 0, 1, 0, 2}
+	if s := n.String(); s != "ab000000000000000000000000000000-65538" {
+		t.Errorf("%s", s)
+	} else if got, err := ParseName(s); got != n || err != nil {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, s := range []string{"", "-", "ab-1", n.String() + "x", "AB000000000000000000000000000000-1", n.String()[:33],
+		"ab000000000000000000000000000000-01",
+		"ab000000000000000000000000000000-4294967296", "../00000000000000000000000000000-1"} {
+		if _, err := ParseName(s); err == nil {
+			t.Errorf("%q is taken for a name", s)
+		}
+	}
+}
+
 // slotOf gives a chunk of n bytes with its slot.
 func slotOf(seed uint64, n int) (chunk.ID, pack.Loc, []byte) {
 	rnd := rand.New(rand.NewPCG(seed, uint64(n)))
@@ -132,7 +150,7 @@ func TestDamagedPackObject(t *testing.T) {
 func someList(n int) *List {
 	l := &List{}
 	for range 5 {
-		l.Packs = append(l.Packs, PackRef{NewName(), TargetSize})
+		l.Packs = append(l.Packs, PackRef{name(len(l.Packs)), TargetSize})
 	}
 	for i := range n {
 		id, loc, _ := slotOf(uint64(i), 100+i%5000)
@@ -198,13 +216,13 @@ func TestImpossibleListIsNotEncoded(t *testing.T) {
 	at := func(n, page uint32) pack.Chunk {
 		return pack.Chunk{Loc: pack.Loc{Pack: n, Page: page, Stored: 1, Raw: 1}}
 	}
-	one := []PackRef{{NewName(), 8192}}
+	one := []PackRef{{name(1), 8192}}
 	for name, l := range map[string]*List{
 		"no pack":         {Chunks: []pack.Chunk{at(1, 0)}},
 		"pack 0":          {Packs: one, Chunks: []pack.Chunk{at(0, 0)}},
 		"behind its end":  {Packs: one, Chunks: []pack.Chunk{at(1, 2)}},
 		"a long key":      {Records: []pack.KV{{Key: string(make([]byte, pack.MaxKey))}}},
-		"a negative pack": {Packs: []PackRef{{NewName(), -1}}},
+		"a negative pack": {Packs: []PackRef{{name(1), -1}}},
 	} {
 		if b, err := l.Encode(store); err == nil {
 			t.Errorf("%s: encoded in %d bytes", name, len(b))

@@ -1,0 +1,19 @@
+package index
+
+import (
+	"context"
+	"io"
+
+	"github.com/gpucr/gpucr-fs/index/pull"
+	"github.com/gpucr/gpucr-fs/index/upload"
+)
+
+// Pull makes a checkpoint of a bucket one of this store; see [pull.Puller.Pull].
+func (s *Store) Pull(ctx context.Context, name string, bucket [16]byte, list io.Reader) (Info, error) {
+	return pull.New(s.chunks, s.roots, s.reading).Pull(ctx, name, bucket, list)
+}
+
+// Uploader gives who takes checkpoints of this store to the bucket with this identity.
+func (s *Store) Uploader(bucket [16]byte) *upload.Uploader {
+	return upload.New(s.chunks, s.roots, s.reading, bucket)
+}

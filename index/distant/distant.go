@@ -1,0 +1,355 @@
+// Package distant is the packs that lie in a bucket, as the index of a store knows them.
+//
+// Each has a number here, from pack.FirstDistant on, and a metadata key, journalled like all others, that tells which
+// object it is and which chunks are known to lie in it. The index keeps the locations of these chunks under their ids
+// as well, apart from those of chunks that the store itself has. So a chunk that is here is never looked for
+// elsewhere, and nothing that is stored here relies on what is not: look-ups by content do not see distant chunks.
+//
+// What is known of a pack is never taken for more than it is: whether its object still stands, and holds what it
+// should, shows when it is read.
+//
+// # Lock order
+//
+// learnMu, (locks of who commits), mu.
+package distant
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/keys"
+	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/remote/nodecache"
+	"github.com/gpucr/gpucr-fs/index/remote/object"
+)
+
+// Source gives slots of packs that lie in a bucket.
+type Source interface {
+	ReadSlots(ctx context.Context, o nodecache.Object, locs []pack.Loc, bufs [][]byte, past bool) []error
+}
+
+// prefix begins the keys that tell of distant packs: the number that the pack has here, and as value
+//
+//	20 bytes name of the object | u64 bytes of its slots | for each chunk known of it its id and its location
+//
+// A pack that was forgotten keeps its key, with a size of 0 and no chunks: no number is given twice.
+const prefix = "distant/"
+
+func keyOf(n uint32) string { return fmt.Sprintf("%s%08d", prefix, n) }
+
+// maxChunks is how many chunks a key of a distant pack tells of: those of a pack object with slots of one page.
+const maxChunks = object.MaxPack / chunk.PageSize
+
+// commitBytes is how many bytes of keys go into one commit.
+const commitBytes = 16 << 20
+
+const (
+	headSize   = object.NameSize + 8
+	recordSize = chunk.IDSize + pack.LocSize
+)
+
+// The value of a distant pack's key is one that a journal takes.
+const _ = uint(pack.MaxValue - headSize - maxChunks*recordSize)
+
+// Put is a metadata key to write; a nil payload deletes it.
+type Put struct {
+	Key     string
+	Payload []byte
+}
+
+// Packs is what is known of distant packs.
+type Packs struct {
+	db     *keys.DB
+	log    *slog.Logger
+	source Source // nil: this store has no bucket
+
+	learnMu sync.Mutex // one Learn or Forget at a time
+
+	mu      sync.Mutex
+	packs   map[uint32]object.PackRef
+	numbers map[object.Name]uint32
+	last    uint32 // number given last
+}
+
+// New gives what knows of no pack yet. Whatever is said of packs is in db, or goes there.
+func New(db *keys.DB, log *slog.Logger) *Packs {
+	return &Packs{db: db, log: log, packs: map[uint32]object.PackRef{}, numbers: map[object.Name]uint32{},
+		last: pack.FirstDistant - 1}
+}
+
+// SetSource says who has what lies in the bucket. It is called before anything is read.
+func (d *Packs) SetSource(s Source) { d.source = s }
+
+func encode(p object.PackRef, list []pack.Chunk) []byte {
+	b := make([]byte, 0, headSize+len(list)*recordSize)
+	b = append(b, p.Name[:]...)
+	b = binary.LittleEndian.AppendUint64(b, uint64(p.Size))
+	for _, c := range list {
+		b = pack.AppendLoc(append(b, c.ID[:]...), c.Loc)
+	}
+	return b
+}
+
+// decode reads the value of the key of distant pack n. list may be nil: then the chunks are not looked at.
+func decode(n uint32, b []byte, list func(pack.Chunk)) (object.PackRef, error) {
+	var p object.PackRef
+	if len(b) < headSize || (len(b)-headSize)%recordSize != 0 {
+		return p, fmt.Errorf("%w: a distant pack of %d bytes", keys.ErrDamaged, len(b))
+	}
+	copy(p.Name[:], b)
+	size := binary.LittleEndian.Uint64(b[object.NameSize:])
+	if size > object.MaxPack {
+		return p, fmt.Errorf("%w: a distant pack of %d bytes", keys.ErrDamaged, size)
+	}
+	p.Size = int64(size)
+	if list == nil {
+		return p, nil
+	}
+	for b = b[headSize:]; len(b) > 0; b = b[recordSize:] {
+		loc, err := pack.DecodeLoc(b[chunk.IDSize:recordSize])
+		if err != nil || loc.Pack != n || loc.Offset()+loc.Slot() > p.Size {
+			return p, fmt.Errorf("%w: a chunk of distant pack %d lies at %d of pack %d", keys.ErrDamaged, n,
+				loc.Offset(), loc.Pack)
+		}
+		list(pack.Chunk{ID: chunk.ID(b[:chunk.IDSize]), Loc: loc})
+	}
+	return p, nil
+}
+
+// numberOf gives the number in the key of a distant pack.
+func numberOf(key string) (uint32, bool) {
+	digits, ok := strings.CutPrefix(key, prefix)
+	n, err := strconv.ParseUint(digits, 10, 32)
+	return uint32(n), ok && err == nil && n >= pack.FirstDistant && n <= pack.MaxNumber
+}
+
+// Index gives the index the chunks of distant packs that keys tell of; other keys are left alone.
+func (d *Packs) Index(b *keys.Batch, kvs []pack.KV) {
+	for _, kv := range kvs {
+		n, ok := numberOf(kv.Key)
+		if !ok {
+			continue
+		}
+		p, err := decode(n, kv.Value, b.SetDistant)
+		if err == nil && p.Size == 0 {
+			d.forget(b, n)
+		}
+		if err != nil {
+			d.log.Error("what a journal tells of a distant pack cannot be read", "pack", n, "err", err)
+		}
+	}
+}
+
+// forget takes the chunks of a distant pack out of the index, as far as they are not known to lie in another one.
+func (d *Packs) forget(b *keys.Batch, n uint32) {
+	_, v, err := d.db.Meta(keyOf(n))
+	if err != nil {
+		return
+	}
+	_, _ = decode(n, v, func(c pack.Chunk) {
+		if loc, err := d.db.DistantLoc(c.ID); err == nil && loc.Pack == n {
+			b.DeleteDistant(c.ID)
+		}
+	})
+}
+
+// Load reads which distant packs there are.
+func (d *Packs) Load() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	err := d.db.Metas(prefix, func(key string, _ uint64, payload []byte, err error) error {
+		n, ok := numberOf(key)
+		if !ok {
+			return nil
+		}
+		d.last = max(d.last, n)
+		var p object.PackRef
+		if err == nil {
+			p, err = decode(n, payload, nil)
+		}
+		if err != nil {
+			d.log.Error("what is known of a distant pack cannot be read", "pack", n, "err", err)
+			return nil
+		}
+		if p.Size > 0 {
+			d.packs[n], d.numbers[p.Name] = p, n
+		}
+		return nil
+	})
+	return fault.Classify("open store", err)
+}
+
+// Learn notes where chunks lie in distant packs: packs[i] is what locations call pack i+1. When it returns nil that is
+// durable, by commit. What is known of these packs already stays known.
+func (d *Packs) Learn(packs []object.PackRef, list []pack.Chunk, commit func([]Put) error) error {
+	d.learnMu.Lock()
+	defer d.learnMu.Unlock()
+	of := make([][]pack.Chunk, len(packs))
+	for _, c := range list {
+		of[c.Loc.Pack-1] = append(of[c.Loc.Pack-1], c)
+	}
+	if slices.ContainsFunc(packs, func(p object.PackRef) bool { return p.Size == 0 }) {
+		return &fault.Error{Class: fault.Corrupt, Op: "learn of a pack", Err: errors.New("a pack object without slots")}
+	}
+	var puts []Put
+	bytes := 0
+	learned := map[uint32]object.PackRef{}
+	settle := func() error {
+		if err := commit(puts); err != nil {
+			return err
+		}
+		d.mu.Lock()
+		for n, p := range learned {
+			d.packs[n], d.numbers[p.Name] = p, n
+		}
+		d.mu.Unlock()
+		puts, bytes = nil, 0
+		clear(learned)
+		return nil
+	}
+	for i, p := range packs {
+		n, value, err := d.merge(p, of[i])
+		if err != nil {
+			return err
+		}
+		if value == nil {
+			continue // nothing new
+		}
+		puts = append(puts, Put{Key: keyOf(n), Payload: value})
+		learned[n] = p
+		if bytes += len(value); bytes >= commitBytes {
+			if err := settle(); err != nil {
+				return err
+			}
+		}
+	}
+	return settle()
+}
+
+// merge gives the number of a distant pack, and what its key is to say: what it says, and these chunks. It is nil when
+// there is nothing new. Call with learnMu held.
+func (d *Packs) merge(p object.PackRef, list []pack.Chunk) (n uint32, value []byte, err error) {
+	d.mu.Lock()
+	n, known := d.numbers[p.Name]
+	if !known {
+		d.last++
+		n = d.last
+	}
+	old := d.packs[n]
+	d.mu.Unlock()
+	if n > pack.MaxNumber {
+		return 0, nil, &fault.Error{Class: fault.NoSpace, Op: "learn of a pack",
+			Err: errors.New("the numbers of packs are used up")}
+	}
+	at := map[uint32]pack.Chunk{}
+	if known {
+		_, v, err := d.db.Meta(keyOf(n))
+		if err == nil {
+			_, err = decode(n, v, func(c pack.Chunk) { at[c.Loc.Page] = c })
+		}
+		if err != nil && !errors.Is(err, keys.ErrDamaged) && !errors.Is(err, keys.ErrMissing) {
+			return 0, nil, fault.Classify("learn of a pack", err)
+		}
+		if p.Size != old.Size {
+			return 0, nil, &fault.Error{Class: fault.Corrupt, Op: "learn of a pack",
+				Err: fmt.Errorf("pack object %s has %d bytes, and had %d", p.Name, p.Size, old.Size)}
+		}
+	}
+	before := len(at)
+	for _, c := range list {
+		c.Loc.Pack = n
+		if c.Loc.Offset()+c.Loc.Slot() > p.Size {
+			return 0, nil, &fault.Error{Class: fault.Corrupt, Op: "learn of a pack",
+				Err: fmt.Errorf("a chunk at %d of pack object %s, which has %d bytes", c.Loc.Offset(), p.Name, p.Size)}
+		}
+		at[c.Loc.Page] = c
+	}
+	if known && len(at) == before {
+		return n, nil, nil
+	}
+	all := make([]pack.Chunk, 0, len(at))
+	for _, c := range at {
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b pack.Chunk) int { return int(a.Loc.Page) - int(b.Loc.Page) })
+	return n, encode(p, all), nil
+}
+
+// Forget takes distant packs out of what is known, by commit: their objects are gone.
+func (d *Packs) Forget(names []object.Name, commit func([]Put) error) error {
+	d.learnMu.Lock()
+	defer d.learnMu.Unlock()
+	var puts []Put
+	d.mu.Lock()
+	for _, name := range names {
+		if n, ok := d.numbers[name]; ok {
+			puts = append(puts, Put{Key: keyOf(n), Payload: encode(object.PackRef{Name: name}, nil)})
+		}
+	}
+	d.mu.Unlock()
+	if len(puts) == 0 {
+		return nil
+	}
+	if err := commit(puts); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, name := range names {
+		delete(d.packs, d.numbers[name])
+		delete(d.numbers, name)
+	}
+	return nil
+}
+
+// Pack says what a distant pack is.
+func (d *Packs) Pack(n uint32) (p object.PackRef, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p, ok = d.packs[n]
+	return p, ok
+}
+
+// ErrNoBucket: what was asked for lies in a bucket, and the store was opened without one.
+var ErrNoBucket = errors.New("it lies in a bucket, and this store is opened without one")
+
+// ReadSlots reads slots that lie one behind the other in one distant pack; see [pack.Set.ReadSlots]. verify is told of
+// each that had to be fetched, by its place in locs. Class Unreachable where the bucket does not give them.
+func (d *Packs) ReadSlots(locs []pack.Loc, bufs [][]byte, past bool, verify func(i int, slot []byte) error) []error {
+	p, ok := d.Pack(locs[0].Pack)
+	var err error
+	switch {
+	case !ok:
+		err = fmt.Errorf("distant pack %d: %w: nothing is known of it", locs[0].Pack, pack.ErrCorrupt)
+	case d.source == nil:
+		err = unreachable(p.Name, ErrNoBucket)
+	}
+	if err != nil {
+		return slices.Repeat([]error{err}, len(locs))
+	}
+	o := nodecache.Object{Name: p.Name, Size: p.Size, Verify: func(l pack.Loc, slot []byte) error {
+		return verify(slices.Index(locs, l), slot)
+	}}
+	errs := d.source.ReadSlots(context.Background(), o, locs, bufs, past)
+	for i, err := range errs {
+		if err != nil && !errors.Is(err, pack.ErrCorrupt) {
+			errs[i] = unreachable(p.Name, err)
+		}
+	}
+	return errs
+}
+
+// unreachable is the error of what lies in a bucket and cannot be had now. It is no damage.
+func unreachable(name object.Name, err error) error {
+	return &fault.Error{Class: fault.Unreachable, Op: "fetch", File: name.String(), Err: err,
+		Hint: "the checkpoint's contents lie in the store's bucket: see whether it can be reached from here"}
+}

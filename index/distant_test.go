@@ -1,0 +1,344 @@
+package index
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/gpucr/gpucr-fs/index/distant"
+	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/remote/nodecache"
+	"github.com/gpucr/gpucr-fs/index/remote/object"
+	"github.com/gpucr/gpucr-fs/index/storage"
+	"github.com/gpucr/gpucr-fs/index/upload"
+)
+
+// shelf is a bucket that several stores use.
+type shelf struct {
+	id [16]byte
+
+	mu    sync.Mutex
+	packs map[object.Name][]byte
+	gets  int
+	added byte
+	cut   error // what every request fails with
+}
+
+func newShelf() *shelf { return &shelf{id: [16]byte{0xb0, 1}, packs: map[object.Name][]byte{}} }
+
+func (b *shelf) AddPack(_ context.Context, p []byte) (object.Name, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.added++
+	name := object.Name{19: b.added}
+	b.packs[name] = bytes.Clone(p)
+	return name, nil
+}
+
+func (b *shelf) ReadRange(_ context.Context, name object.Name, p []byte, off int64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.gets++
+	if b.cut != nil {
+		return b.cut
+	}
+	if off+int64(len(p)) > int64(len(b.packs[name])) {
+		return fmt.Errorf("no %d bytes at %d of %s", len(p), off, name)
+	}
+	copy(p, b.packs[name][off:])
+	return nil
+}
+
+// node is a store with a bucket.
+type node struct {
+	*Store
+	dir   string
+	cache *nodecache.Cache
+}
+
+// newNode makes a store with the bucket, or opens the one in dir.
+func newNode(t *testing.T, b *shelf, dir string) *node {
+	t.Helper()
+	if dir == "" {
+		dir = filepath.Join(t.TempDir(), "store")
+		must(t, Init(dir, InitOptions{}))
+	}
+	n := &node{dir: dir}
+	n.open(t, b)
+	t.Cleanup(func() { n.Close() })
+	return n
+}
+
+func (n *node) open(t *testing.T, b *shelf) {
+	t.Helper()
+	var err error
+	n.cache, err = nodecache.Open(nodecache.Options{Dir: filepath.Join(n.dir, "cache"), Limit: 1 << 30, Storage: storage.Disk{},
+		Source: b, Logger: slog.New(slog.DiscardHandler)})
+	must(t, err)
+	n.Store, err = Open(t.Context(), n.dir, Options{Distant: n.cache, FreeFloor: 1})
+	must(t, err)
+}
+
+// upload takes a checkpoint to the bucket, and gives its list.
+func (n *node) upload(t *testing.T, b *shelf, name string) *upload.Result {
+	t.Helper()
+	u := n.Uploader(b.id)
+	res, err := u.Upload(t.Context(), name, b, nil)
+	must(t, err)
+	must(t, u.Durable(res))
+	return res
+}
+
+// fill writes a checkpoint of several files: large, small, sparse, compressible, empty, in folders.
+func (n *node) fill(t *testing.T, name string, seed uint64, size int) map[string][]byte {
+	t.Helper()
+	rnd := rand.NewChaCha8([32]byte{byte(seed)})
+	files := map[string][]byte{"pages-1.img": make([]byte, size), "core-1.img": []byte("core"), "empty": {},
+		"text": bytes.Repeat([]byte("all work and no play "), 30_000), "sparse": make([]byte, 3<<20)}
+	rnd.Read(files["pages-1.img"])
+	rnd.Read(files["sparse"][1<<20 : 1<<20+5000])
+	d, err := n.Create(t.Context(), name, CreateOptions{Labels: map[string]string{"of": name}})
+	must(t, err)
+	must(t, d.Mkdir("folder", 0o755))
+	files["folder/inside"] = []byte("in a folder")
+	for p, data := range files {
+		f, err := d.Create(p, 0o644)
+		must(t, err)
+		_, err = f.WriteAt(data, 0)
+		must(t, err)
+		must(t, f.Close())
+	}
+	_, err = d.Seal(t.Context())
+	must(t, err)
+	return files
+}
+
+// holds compares a checkpoint with what was written.
+func (n *node) holds(name string, files map[string][]byte) error {
+	c, err := n.Checkpoint(name)
+	if err != nil {
+		return err
+	}
+	for p, want := range files {
+		got, err := fs.ReadFile(c.FS(), p)
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(got, want) {
+			return fmt.Errorf("%s has other bytes", p)
+		}
+	}
+	return nil
+}
+
+// TestPulled takes a checkpoint through the bucket to a node that has never seen it, which reads it on demand; it stays
+// when that node's store is opened again, its index is lost, its cache is deleted.
+func TestPulled(t *testing.T) {
+	b := newShelf()
+	one := newNode(t, b, "")
+	files := one.fill(t, "web", 1, 9<<20)
+	res := one.upload(t, b, "web")
+	if len(res.New) == 0 || len(res.Known) != 0 {
+		t.Errorf("%d new packs, %d known", len(res.New), len(res.Known))
+	}
+
+	two := newNode(t, b, "")
+	info, err := two.Pull(t.Context(), "web-2", b.id, bytes.NewReader(res.List))
+	must(t, err)
+	if b.gets != 0 {
+		t.Errorf("%d requests before anything was read", b.gets)
+	}
+	from, err := one.Checkpoint("web")
+	must(t, err)
+	if info.ID != from.Info().ID || info.Logical != from.Info().Logical || info.Labels["of"] != "web" || info.Name != "web-2" {
+		t.Errorf("pulled as %+v", info)
+	}
+	must(t, two.holds("web-2", files))
+	gets := b.gets
+	must(t, two.holds("web-2", files))
+	must(t, two.Close())
+	two.open(t, b)
+	must(t, two.holds("web-2", files))
+	if b.gets != gets {
+		t.Errorf("%d requests for what was there", b.gets-gets)
+	}
+	got, err := two.Verify(t.Context(), VerifyOptions{Subset: 1})
+	if err != nil || len(got.Problems) > 0 || got.Distant == 0 {
+		t.Errorf("verify: %+v, %v", got, err)
+	}
+	_, err = two.GC(t.Context(), GCOptions{})
+	must(t, err)
+
+	must(t, two.Close())
+	must(t, os.RemoveAll(filepath.Join(two.dir, "index")))
+	must(t, os.RemoveAll(filepath.Join(two.dir, "cache")))
+	_, err = Repair(t.Context(), two.dir, Options{FreeFloor: 1})
+	must(t, err)
+	two.open(t, b)
+	must(t, two.holds("web-2", files))
+
+	if _, err := two.Pull(t.Context(), "again", b.id, bytes.NewReader(res.List)); fault.ClassOf(err) != fault.Exists {
+		t.Errorf("pulled twice: %v", err)
+	}
+	must(t, two.Remove(t.Context(), []string{"web-2"}))
+	_, err = two.GC(t.Context(), GCOptions{})
+	must(t, err)
+	_, err = two.Pull(t.Context(), "again", b.id, bytes.NewReader(res.List))
+	must(t, err)
+	must(t, two.holds("again", files))
+}
+
+// TestWhatIsStoredHereReliesOnNothingElse writes, on a node that knows all its content from the bucket, a checkpoint of
+// its own: it is there without the bucket.
+func TestWhatIsStoredHereReliesOnNothingElse(t *testing.T) {
+	b := newShelf()
+	one := newNode(t, b, "")
+	files := one.fill(t, "web", 1, 5<<20)
+	res := one.upload(t, b, "web")
+	two := newNode(t, b, "")
+	_, err := two.Pull(t.Context(), "theirs", b.id, bytes.NewReader(res.List))
+	must(t, err)
+	two.fill(t, "mine", 1, 5<<20)
+	b.cut = errors.New("no way there")
+	must(t, two.holds("mine", files))
+	must(t, two.holds("theirs", files)) // the same chunks
+	must(t, two.Close())
+	must(t, os.RemoveAll(filepath.Join(two.dir, "cache")))
+	must(t, os.RemoveAll(filepath.Join(two.dir, "index")))
+	_, err = Repair(t.Context(), two.dir, Options{FreeFloor: 1})
+	must(t, err)
+	two.open(t, b)
+	must(t, two.holds("mine", files))
+	// And without theirs, gc keeps what is mine.
+	must(t, two.Remove(t.Context(), []string{"theirs"}))
+	_, err = two.GC(t.Context(), GCOptions{})
+	must(t, err)
+	must(t, two.holds("mine", files))
+}
+
+// TestUploadedOnce uploads a second checkpoint that has most of the first: only what differs goes. Chunks of packs that
+// do not stand any more go again.
+func TestUploadedOnce(t *testing.T) {
+	b := newShelf()
+	one := newNode(t, b, "")
+	one.fill(t, "a", 1, 8<<20)
+	first := one.upload(t, b, "a")
+	files := one.fill(t, "b", 1, 9<<20)
+	second := one.upload(t, b, "b")
+	if second.Bytes > 3<<20 || len(second.Known) != len(first.New) {
+		t.Errorf("%d bytes more for 1 MiB more, %d packs known", second.Bytes, len(second.Known))
+	}
+	two := newNode(t, b, "")
+	_, err := two.Pull(t.Context(), "b", b.id, bytes.NewReader(second.List))
+	must(t, err)
+	must(t, two.holds("b", files))
+
+	gone := map[object.Name]bool{}
+	for _, p := range first.New {
+		gone[p.Name] = true
+		delete(b.packs, p.Name)
+	}
+	third, err := one.Uploader(b.id).Upload(t.Context(), "b", b, func(n object.Name) bool { return !gone[n] })
+	must(t, err)
+	must(t, one.Uploader(b.id).Durable(third))
+	three := newNode(t, b, "")
+	_, err = three.Pull(t.Context(), "b", b.id, bytes.NewReader(third.List))
+	must(t, err)
+	must(t, three.holds("b", files))
+}
+
+// TestBucketIsAway reads an pulled checkpoint while the bucket cannot be reached: an error, not damage. Afterwards it
+// can be read.
+func TestBucketIsAway(t *testing.T) {
+	b := newShelf()
+	one := newNode(t, b, "")
+	files := one.fill(t, "web", 1, 2<<20)
+	res := one.upload(t, b, "web")
+	two := newNode(t, b, "")
+	_, err := two.Pull(t.Context(), "web", b.id, bytes.NewReader(res.List))
+	must(t, err)
+	b.cut = errors.New("no way there")
+	if err := two.holds("web", files); !errors.Is(err, b.cut) || fault.ClassOf(err) == fault.Corrupt {
+		t.Errorf("read with the bucket away: %v", err)
+	}
+	b.cut = nil
+	must(t, two.holds("web", files))
+	must(t, two.Close())
+	s, err := Open(t.Context(), two.dir, Options{FreeFloor: 1})
+	must(t, err)
+	if err := (&node{Store: s}).holds("web", files); !errors.Is(err, distant.ErrNoBucket) {
+		t.Errorf("read without a bucket: %v", err)
+	}
+	must(t, s.Close())
+	two.open(t, b)
+}
+
+// TestHostileList pulls lists that do not tell all, or tell of another checkpoint: nothing of them stays.
+func TestHostileList(t *testing.T) {
+	b := newShelf()
+	one := newNode(t, b, "")
+	one.fill(t, "web", 1, 2<<20)
+	res := one.upload(t, b, "web")
+	whole := &object.List{}
+	must(t, object.Decode(bytes.NewReader(res.List), b.id, object.Visitor{
+		Pack:  func(_ uint32, p object.PackRef) error { whole.Packs = append(whole.Packs, p); return nil },
+		Chunk: func(c pack.Chunk) error { whole.Chunks = append(whole.Chunks, c); return nil },
+		Record: func(kv pack.KV) error {
+			kv.Value = bytes.Clone(kv.Value)
+			whole.Records = append(whole.Records, kv)
+			return nil
+		},
+	}))
+	for name, change := range map[string]func(l *object.List){
+		"a chunk less":     func(l *object.List) { l.Chunks = l.Chunks[1:] },
+		"a record less":    func(l *object.List) { l.Records = l.Records[:len(l.Records)-1] },
+		"no root":          func(l *object.List) { l.Records = l.Records[1:] },
+		"nothing":          func(l *object.List) { *l = object.List{} },
+		"another's record": func(l *object.List) { l.Records[1].Key = "files/0123456789abcdef/000000" },
+		"an odd record":    func(l *object.List) { l.Records[1].Key = "damage/" + l.Records[1].Key },
+		"a broken record":  func(l *object.List) { l.Records[1].Value = []byte("no table") },
+		"a shorter pack":   func(l *object.List) { l.Packs[0].Size = 0; l.Chunks = nil },
+	} {
+		l := &object.List{Packs: append([]object.PackRef(nil), whole.Packs...), Chunks: append([]pack.Chunk(nil), whole.Chunks...),
+			Records: append([]pack.KV(nil), whole.Records...)}
+		change(l)
+		list, err := l.Encode(b.id)
+		must(t, err)
+		two := newNode(t, b, "")
+		if _, err := two.Pull(t.Context(), "web", b.id, bytes.NewReader(list)); fault.ClassOf(err) != fault.Corrupt {
+			t.Errorf("%s: %v", name, err)
+		}
+		if names, err := two.Names(t.Context()); err != nil || len(names) > 0 {
+			t.Errorf("%s: %v is left, %v", name, names, err)
+		}
+		_, err = two.Pull(t.Context(), "web", b.id, bytes.NewReader(res.List))
+		if name != "a shorter pack" && err != nil {
+			t.Errorf("after %s: %v", name, err)
+		}
+	}
+	two := newNode(t, b, "")
+	if _, err := two.Pull(t.Context(), "web", [16]byte{9}, bytes.NewReader(res.List)); fault.ClassOf(err) != fault.Corrupt {
+		t.Errorf("another bucket's list: %v", err)
+	}
+	broken := io.MultiReader(bytes.NewReader(res.List[:len(res.List)/2]))
+	if _, err := two.Pull(t.Context(), "web", b.id, broken); fault.ClassOf(err) != fault.Corrupt {
+		t.Errorf("half a list: %v", err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
