@@ -79,6 +79,7 @@ var indexMayImport = map[string][]string{
 	"drafts":                   {"chunk", "chunks", "fault", "manifest", "manifest/manifestpb", "reading", "roots"},
 	"accounting":               {"chunk", "chunks", "fault", "manifest", "manifest/manifestpb", "pack", "reading", "roots"},
 	"remote/bucket":            {},
+	"remote/catalog":           {"crc32c", "manifest", "remote/bucket", "remote/bucket/memory"},
 	"remote/bucket/memory":     {"remote/bucket"},
 	"remote/bucket/buckettest": {"remote/bucket"},
 	"repair":                   {"chunk", "chunks", "fault", "keys", "manifest", "manifest/manifestpb", "pack", "reading", "roots"},

@@ -25,6 +25,7 @@ var narrow = []string{
 	"index/remote/bucket",
 	"index/remote/bucket/buckettest",
 	"index/remote/bucket/memory",
+	"index/remote/catalog",
 	"kfd/abi",
 	"kfd/drm",
 	"kfd/kfdsim/shim",

@@ -113,4 +113,4 @@ func ReadAll(ctx context.Context, b Bucket, key string, limit int64) ([]byte, In
 }
 
 // firstRead is how much ReadAll asks for before it knows the object's size: nearly all small records in one request.
-const firstRead = 16 << 10
+const firstRead = 4 << 10
