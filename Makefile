@@ -20,7 +20,7 @@ VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo de
 COMMIT    ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help gpu-pack build plugin install test race lint fuzz crash torture soak simulate stress zdtm bench bench-restore bench-gpu demo criu kfdsim-shell proto clean deps bench-deps
+.PHONY: help gpu-pack build plugin install test race lint fuzz crash torture soak simulate stress versitygw zdtm bench bench-restore bench-gpu demo criu kfdsim-shell proto clean deps bench-deps
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -44,7 +44,10 @@ deps:
 criu: ## put a working CRIU >= 4.2 at build/criu/criu (CRIU=/path to use another)
 	@scripts/criu.sh
 
-test: deps criu ## run all tests (RACE=1 for the race detector)
+versitygw: ## put versitygw, an S3 server for tests, at build/versitygw/versitygw (VERSITYGW=/path to use another)
+	@GO="$(GO)" scripts/versitygw.sh
+
+test: deps criu versitygw ## run all tests (RACE=1 for the race detector)
 	$(GO) test -count=1 -timeout $(TIMEOUT) $(if $(RACE),-race) ./...
 
 race: ## run all tests under the race detector

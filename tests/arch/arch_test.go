@@ -81,6 +81,7 @@ var indexMayImport = map[string][]string{
 	"remote/bucket":            {},
 	"remote/catalog":           {"crc32c", "manifest", "remote/bucket", "remote/bucket/memory"},
 	"remote/bucket/memory":     {"remote/bucket"},
+	"remote/bucket/s3":         {"remote/bucket"},
 	"remote/bucket/buckettest": {"remote/bucket"},
 	"repair":                   {"chunk", "chunks", "fault", "keys", "manifest", "manifest/manifestpb", "pack", "reading", "roots"},
 	"upkeep": {"chunk", "chunks", "crc32c", "fault", "keys", "manifest", "manifest/manifestpb", "pack", "reading", "roots",
@@ -94,6 +95,7 @@ var leaves = []string{"index/chunk", "kfd/abi", "cuda/driver"}
 var onlyIn = map[string][]string{
 	"github.com/hanwen/go-fuse":       {"fs", "kfd/kfdsim"},
 	"github.com/dgraph-io/badger":     {"index/keys"},
+	"github.com/minio/minio-go":       {"index/remote/bucket/s3"},
 	"github.com/spf13/cobra":          {"cmd"},
 	"github.com/ebitengine/purego":    {"cuda/driver"},
 	module + "/cuda/driver":           {"cmd/gpucr-cuda"}, // whoever loads it is linked dynamically

@@ -25,6 +25,7 @@ var narrow = []string{
 	"index/remote/bucket",
 	"index/remote/bucket/buckettest",
 	"index/remote/bucket/memory",
+	"index/remote/bucket/s3",
 	"index/remote/catalog",
 	"kfd/abi",
 	"kfd/drm",
@@ -38,6 +39,7 @@ var narrow = []string{
 	"tests/gpuapp/src/include/drm",
 	"tests/kfdplugin",
 	"tests/measure",
+	"tests/s3server",
 	"tests/workload",
 }
 

@@ -168,10 +168,10 @@ func keysOf(t *testing.T, b bucket.Bucket, prefix string) []string {
 
 func list(t *testing.T, b bucket.Bucket) {
 	etag := put(t, b, "roots/b", "bee", bucket.Cond{})
-	for _, key := range []string{"roots/a", "roots/b-1", "roots/b/c", "roots0", "packs/x", "roots/Z"} {
+	for _, key := range []string{"roots/a", "roots/b-1", "roots/b=c", "roots0", "packs/x", "roots/Z"} {
 		put(t, b, key, key, bucket.Cond{})
 	}
-	want := []string{"roots/Z", "roots/a", "roots/b", "roots/b-1", "roots/b/c"}
+	want := []string{"roots/Z", "roots/a", "roots/b", "roots/b-1", "roots/b=c"}
 	if got := keysOf(t, b, "roots/"); !slices.Equal(got, want) {
 		t.Errorf("roots/ has %v, want %v", got, want)
 	}
@@ -277,6 +277,7 @@ func probe(t *testing.T, b bucket.Bucket) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Logf("found: %+v", found)
 	if left := keysOf(t, b, ""); len(left) != 0 {
 		t.Errorf("the probe left %v", left)
 	}

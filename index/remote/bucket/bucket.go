@@ -64,12 +64,13 @@ type Bucket interface {
 	// condition that does not hold is class Precondition, also where the object to match does not exist.
 	Put(ctx context.Context, key string, content io.ReaderAt, size int64, cond Cond) (etag string, err error)
 	// List gives up to PageSize objects whose keys begin with prefix and come after the key after, in the order of
-	// their bytes, and whether there are more.
+	// their bytes, and whether there may be more.
 	List(ctx context.Context, prefix, after string) (page []Info, more bool, err error)
 	// Delete removes an object. Without a condition one that does not exist is no error; with IfMatch it is class
 	// Precondition or none, as the server has it. IfMatch serves only where Probe found that it does.
 	Delete(ctx context.Context, key string, cond Cond) error
-	// Stat tells of an object without reading it.
+	// Stat tells of an object without reading it. Servers have no room for reasons in their answer: NotFound may mean
+	// that the bucket is missing.
 	Stat(ctx context.Context, key string) (Info, error)
 }
 
