@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	simulations = flag.Uint64("sim.n", 5000, "interleavings to simulate")
+	simulations = flag.Uint64("sim.n", 3000, "interleavings to simulate")
 	firstSeed   = flag.Uint64("sim.seed", 1, "seed of the first interleaving")
 )
 

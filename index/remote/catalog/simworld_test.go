@@ -293,7 +293,11 @@ func (w *world) choose(live []*actor) *actor {
 		i := slices.Index(w.actors, a)
 		w.actors[0], w.actors[i] = w.actors[i], w.actors[0]
 	}
-	if w.rng.IntN(60) == 0 {
+	pause := 60
+	if a.call.Op == "delete" { // what has been decided some time ago is done when much has changed
+		pause = 2
+	}
+	if w.rng.IntN(pause) == 0 {
 		a.frozen = w.rng.IntN(200)
 	}
 	if a.frozen > 0 && len(live) > 1 {
