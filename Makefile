@@ -10,6 +10,8 @@ TORTURE_N ?= 100
 SOAK_N    ?= 5000
 STRESS_TIME ?= 10m
 MODEL_TIME ?= 15m
+SIMULATE_N ?= 1000000
+SIMULATE_SEED ?= 1
 FUZZTIME  ?= 30s
 ARGS      ?=
 PREFIX    ?= /usr/local
@@ -18,7 +20,7 @@ VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo de
 COMMIT    ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help gpu-pack build plugin install test race lint fuzz crash torture soak stress zdtm bench bench-restore bench-gpu demo criu kfdsim-shell proto clean deps bench-deps
+.PHONY: help gpu-pack build plugin install test race lint fuzz crash torture soak simulate stress versitygw zdtm bench bench-restore bench-gpu demo criu kfdsim-shell proto clean deps bench-deps
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -42,7 +44,10 @@ deps:
 criu: ## put a working CRIU >= 4.2 at build/criu/criu (CRIU=/path to use another)
 	@scripts/criu.sh
 
-test: deps criu ## run all tests (RACE=1 for the race detector)
+versitygw: ## put versitygw, an S3 server for tests, at build/versitygw/versitygw (VERSITYGW=/path to use another)
+	@GO="$(GO)" scripts/versitygw.sh
+
+test: deps criu versitygw ## run all tests (RACE=1 for the race detector)
 	$(GO) test -count=1 -timeout $(TIMEOUT) $(if $(RACE),-race) ./...
 
 race: ## run all tests under the race detector
@@ -68,6 +73,9 @@ soak: deps ## put SOAK_N (5000) checkpoints through one daemon and see that it d
 
 model: ## run random programs against the store and a model of it, with crashes and faults at any storage call, for MODEL_TIME (15m)
 	$(GO) test -count=1 -timeout 4h -v ./tests/model -run 'TestModel$$' -model.time $(MODEL_TIME) -model.mode all -model.workers 2 -model.seed $$(date +%s)000
+
+simulate: ## simulate SIMULATE_N (1000000) interleavings of machines that share a bucket, from SIMULATE_SEED (1) on
+	$(GO) test -count=1 -timeout 4h -v ./index/remote/catalog -run Simulation -sim.n=$(SIMULATE_N) -sim.seed=$(SIMULATE_SEED)
 
 stress: deps criu ## restore a process that changes its memory all the time, again and again, for STRESS_TIME (10m)
 	$(GO) test -count=1 -timeout 2h -v ./tests/e2e/lazy -run TestStress -stress.time $(STRESS_TIME)

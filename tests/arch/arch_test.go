@@ -83,8 +83,13 @@ var indexMayImport = map[string][]string{
 	"pull":                {"chunks", "fault", "manifest", "manifest/manifestpb", "pack", "reading", "remote/object", "roots"},
 	"upload": {"chunk", "chunks", "fault", "manifest", "manifest/manifestpb", "pack", "reading", "remote/object",
 		"roots"},
-	"remote/object":    {"chunk", "crc32c", "pack"},
-	"remote/nodecache": {"chunk", "crc32c", "pack", "remote/object", "storage"},
+	"remote/object":            {"chunk", "crc32c", "pack"},
+	"remote/nodecache":         {"chunk", "crc32c", "pack", "remote/object", "storage"},
+	"remote/bucket":            {},
+	"remote/catalog":           {"crc32c", "manifest", "remote/bucket", "remote/bucket/memory"},
+	"remote/bucket/memory":     {"remote/bucket"},
+	"remote/bucket/s3":         {"remote/bucket"},
+	"remote/bucket/buckettest": {"remote/bucket"},
 	"upkeep": {"chunk", "chunks", "crc32c", "fault", "keys", "manifest", "manifest/manifestpb", "pack", "reading", "roots",
 		"storage"},
 }
@@ -96,6 +101,7 @@ var leaves = []string{"index/chunk", "kfd/abi", "cuda/driver"}
 var onlyIn = map[string][]string{
 	"github.com/hanwen/go-fuse":       {"fs", "kfd/kfdsim"},
 	"github.com/dgraph-io/badger":     {"index/keys"},
+	"github.com/minio/minio-go":       {"index/remote/bucket/s3"},
 	"github.com/spf13/cobra":          {"cmd"},
 	"github.com/ebitengine/purego":    {"cuda/driver"},
 	module + "/cuda/driver":           {"cmd/gpucr-cuda"}, // whoever loads it is linked dynamically

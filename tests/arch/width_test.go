@@ -24,6 +24,11 @@ var narrow = []string{
 	"cuda/driver",
 	"index/distant",
 	"index/pull",
+	"index/remote/bucket",
+	"index/remote/bucket/buckettest",
+	"index/remote/bucket/memory",
+	"index/remote/bucket/s3",
+	"index/remote/catalog",
 	"index/remote/nodecache",
 	"index/remote/object",
 	"index/upload",
@@ -39,6 +44,7 @@ var narrow = []string{
 	"tests/gpuapp/src/include/drm",
 	"tests/kfdplugin",
 	"tests/measure",
+	"tests/s3server",
 	"tests/workload",
 }
 

@@ -1,0 +1,163 @@
+package catalog
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"iter"
+
+	"github.com/gpucr/gpucr-fs/index/manifest"
+	"github.com/gpucr/gpucr-fs/index/remote/bucket"
+)
+
+const (
+	rootDir    = "roots/"
+	packDir    = "packs/"
+	tombDir    = "tombs/"
+	removedDir = "removed/"
+)
+
+// PackKey gives the key under which a pack lies in the bucket.
+func PackKey(id string) string { return packDir + id }
+
+// Options are how a catalog does its requests. The zero Options have defaults.
+type Options struct {
+	// ConditionalDelete says that the server has conditional removals (bucket.Found).
+	ConditionalDelete bool
+	// Attempts is how often a request that fails with bucket.Transient is made in all; 5 by default.
+	Attempts int
+	// Wait is the pause between two attempts; bucket.Backoff by default.
+	Wait bucket.Wait
+	// Nonce gives 32 lower-case hex digits that nobody else has; random ones by default.
+	Nonce func() string
+}
+
+func (o Options) withDefaults() Options {
+	if o.Attempts <= 0 {
+		o.Attempts = 5
+	}
+	if o.Wait == nil {
+		o.Wait = bucket.Backoff
+	}
+	if o.Nonce == nil {
+		o.Nonce = nonce
+	}
+	return o
+}
+
+func nonce() string {
+	var b [nonceDigits / 2]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
+
+// Catalog is the account of a bucket's checkpoints. Its methods may be called at once.
+type Catalog struct {
+	b    bucket.Bucket
+	o    Options
+	omit omitted
+}
+
+// omitted are steps that are left out, so that a test sees the simulation fail without them. Nothing else sets them.
+type omitted struct {
+	tombstones bool // claims do not look for tombstones
+	order      bool // claims look for packs first, then for tombstones
+	pending    bool // collectors take pending roots for nothing
+	second     bool // collectors do not list the roots again after they wrote tombstones
+	condition  bool // roots are sealed without a condition
+	ownTombs   bool // runs share their tombstones
+}
+
+// New gives the catalog of a bucket.
+func New(b bucket.Bucket, o Options) *Catalog {
+	o = o.withDefaults()
+	return &Catalog{b: bucket.Retry(b, o.Attempts, o.Wait), o: o}
+}
+
+// root is a record as it lies in the bucket.
+type root struct {
+	Record
+	key, etag string
+}
+
+// read reads a record. Without one the error is of class bucket.NotFound.
+func (c *Catalog) read(ctx context.Context, key string) (root, error) {
+	b, info, err := bucket.ReadAll(ctx, c.b, key, maxRecord)
+	if err != nil {
+		return root{}, err
+	}
+	r, err := decode(b)
+	if err == nil && key != rootDir+r.Name && (r.State != Removed || key != removedDir+r.Revision) {
+		err = fmt.Errorf("%w: it is of another place", ErrCorrupt)
+	}
+	if err != nil {
+		return root{}, fmt.Errorf("%s: %w", key, err)
+	}
+	return root{r, key, info.ETag}, nil
+}
+
+// write writes a root with a condition and a revision of its own. A write without an answer is looked for before it is
+// made again, so that success and bucket.Precondition are certain. After any other error it may still happen.
+func (c *Catalog) write(ctx context.Context, r Record, cond bucket.Cond) (root, error) {
+	key := rootDir + r.Name
+	r.Revision = c.o.Nonce()
+	if err := r.check(); err != nil {
+		return root{}, err
+	}
+	b := r.encode()
+	for n := 1; ; n++ {
+		etag, err := c.b.Put(ctx, key, bytes.NewReader(b), int64(len(b)), cond)
+		class := bucket.ClassOf(err)
+		switch {
+		case err == nil:
+			return root{r, key, etag}, nil
+		case class != bucket.Transient && class != bucket.Precondition, class == bucket.Precondition && n == 1:
+			return root{}, err
+		case class == bucket.Transient:
+			if werr := c.o.Wait(ctx, n); werr != nil {
+				return root{}, werr
+			}
+		}
+		now, rerr := c.read(ctx, key)
+		switch {
+		case rerr == nil && now.Revision == r.Revision:
+			return now, nil
+		case rerr != nil && bucket.ClassOf(rerr) != bucket.NotFound:
+			return root{}, rerr
+		case class == bucket.Precondition, n >= c.o.Attempts:
+			return root{}, err
+		}
+	}
+}
+
+// All gives the records of all roots, those of drafts and void ones included. It ends with the first error.
+func (c *Catalog) All(ctx context.Context) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		for info, err := range bucket.All(ctx, c.b, rootDir) {
+			var r root
+			if err == nil {
+				r, err = c.read(ctx, info.Key)
+			}
+			if bucket.ClassOf(err) == bucket.NotFound {
+				continue
+			}
+			if !yield(r.Record, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// lookup reads a checkpoint's root. The error is ErrNotFound when there is none, or a void one.
+func (c *Catalog) lookup(ctx context.Context, name string) (root, error) {
+	if !manifest.ValidName(name) {
+		return root{}, fmt.Errorf("%w: name %q", ErrInvalid, name)
+	}
+	r, err := c.read(ctx, rootDir+name)
+	if bucket.ClassOf(err) == bucket.NotFound || err == nil && r.State == Void {
+		return r, fmt.Errorf("%s: %w", name, ErrNotFound)
+	}
+	return r, err
+}
