@@ -17,3 +17,12 @@ func (s *Store) Pull(ctx context.Context, name string, bucket [16]byte, list io.
 func (s *Store) Uploader(bucket [16]byte) *upload.Uploader {
 	return upload.New(s.chunks, s.roots, s.reading, bucket)
 }
+
+// Info describes a sealed checkpoint, without Unique, Shared and Stored. Class NotFound.
+func (s *Store) Info(ref string) (Info, error) {
+	c, err := s.Checkpoint(ref)
+	if err != nil {
+		return Info{}, err
+	}
+	return c.Info(), nil
+}

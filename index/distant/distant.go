@@ -39,7 +39,7 @@ type Source interface {
 
 // prefix begins the keys that tell of distant packs: the number that the pack has here, and as value
 //
-//	20 bytes name of the object | u64 bytes of its slots | for each chunk known of it its id and its location
+//	20 bytes name of the object | u64 bytes of the object | for each chunk known of it its id and its location
 //
 // A pack that was forgotten keeps its key, with a size of 0 and no chunks: no number is given twice.
 const prefix = "distant/"

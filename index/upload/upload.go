@@ -93,6 +93,32 @@ func (u *Uploader) Upload(ctx context.Context, ref string, sink Sink, stands fun
 // Durable notes that the bucket has what r tells: chunks that another checkpoint uses as well are not put again.
 func (u *Uploader) Durable(r *Result) error { return u.chunks.Learn(r.list.Packs, r.list.Chunks) }
 
+// Known gives the packs of the bucket that Upload would refer to.
+func (u *Uploader) Known(ctx context.Context, ref string) ([]object.PackRef, error) {
+	const op = "upload"
+	r, pb, err := u.roots.Sealed(op, ref)
+	if err != nil {
+		return nil, err
+	}
+	var known []object.PackRef
+	seen := map[object.Name]bool{}
+	err = u.reading.WalkSegments(ctx, r, pb, func(_ *manifestpb.Entry, seg *manifest.Segment) error {
+		for _, c := range seg.Chunks {
+			if loc, err := u.chunks.DB.DistantLoc(c.ID); err == nil {
+				if p, ok := u.chunks.Distant.Pack(loc.Pack); ok && !seen[p.Name] {
+					seen[p.Name] = true
+					known = append(known, p)
+				}
+			}
+		}
+		return nil
+	}, func(string, int64, error) error { return nil }) // Upload tells of damage
+	return known, fault.Classify(op, err)
+}
+
+// Gone notes that packs do not stand in the bucket any more.
+func (u *Uploader) Gone(names []object.Name) error { return u.chunks.Forget(names) }
+
 // records adds the records of a checkpoint to a list, the root first.
 func (u *Uploader) records(pb *manifestpb.Checkpoint, l *object.List) error {
 	root, err := manifest.EncodeCheckpoint(pb)
@@ -196,12 +222,13 @@ func (j *job) put(ctx context.Context) error {
 	if j.packer.Len() == 0 {
 		return nil
 	}
-	p := object.PackRef{Size: int64(j.packer.Len())}
 	placed := j.packer.Chunks()
+	j.res.Bytes += int64(j.packer.Len())
 	b, err := j.packer.Finish(j.u.store)
 	if err != nil {
 		return err
 	}
+	p := object.PackRef{Size: int64(len(b))}
 	if p.Name, err = j.sink.AddPack(ctx, b); err != nil {
 		return err
 	}
@@ -211,7 +238,6 @@ func (j *job) put(ctx context.Context) error {
 		j.list.Chunks = append(j.list.Chunks, c)
 	}
 	j.res.New = append(j.res.New, p)
-	j.res.Bytes += p.Size
 	j.packer.Reset()
 	return nil
 }

@@ -31,6 +31,7 @@ var narrow = []string{
 	"index/remote/catalog",
 	"index/remote/nodecache",
 	"index/remote/object",
+	"index/remote",
 	"index/upload",
 	"kfd/abi",
 	"kfd/drm",

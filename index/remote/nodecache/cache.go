@@ -57,7 +57,7 @@ type Source interface {
 // Object says what is asked for.
 type Object struct {
 	Name object.Name
-	Size int64 // bytes of its slots
+	Size int64 // bytes
 	// Verify refuses a slot whose content is not that of the chunk that is to lie there.
 	Verify func(at pack.Loc, slot []byte) error
 }

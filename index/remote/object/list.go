@@ -13,7 +13,7 @@ import (
 // PackRef names a pack object that a list speaks of.
 type PackRef struct {
 	Name Name
-	Size int64 // bytes of its slots: what a node may ask for
+	Size int64 // bytes of the object
 }
 
 // List says where chunks lie, and carries metadata.

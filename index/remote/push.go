@@ -1,0 +1,331 @@
+package remote
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/remote/catalog"
+	"github.com/gpucr/gpucr-fs/index/remote/object"
+	"github.com/gpucr/gpucr-fs/index/roots"
+	"github.com/gpucr/gpucr-fs/index/upload"
+)
+
+// Node is the store of a machine.
+type Node interface {
+	Uploader(bucket [16]byte) *upload.Uploader
+	Pull(ctx context.Context, name string, bucket [16]byte, list io.Reader) (roots.Info, error)
+	Info(ref string) (roots.Info, error)
+}
+
+// touchEvery is how often a push shows that it is there.
+const touchEvery = time.Minute
+
+// abortTime is how long a push that failed tries to give its name free.
+const abortTime = 20 * time.Second
+
+// Meta is what a root says of its checkpoint.
+type Meta struct {
+	ID      string            `json:"id"`   // of the checkpoint
+	List    string            `json:"list"` // the pack that is its list
+	Sealed  time.Time         `json:"sealed"`
+	Logical int64             `json:"logical"` // bytes of its files
+	Zero    int64             `json:"zero"`
+	Files   int               `json:"files"`
+	Labels  map[string]string `json:"labels,omitempty"`
+	// Of the checkpoint that this one needs: its name in the remote store, and its id.
+	Parent   string `json:"parent,omitempty"`
+	ParentID string `json:"parent_id,omitempty"`
+}
+
+// Entry is a checkpoint of the remote store.
+type Entry struct {
+	Name string `json:"name"`
+	Meta
+	Packs  int   `json:"packs"`
+	Stored int64 `json:"stored"` // bytes of the packs that it needs, shared ones included
+}
+
+// Pushed says what a push did.
+type Pushed struct {
+	Already bool  `json:"already"` // the bucket had it
+	Packs   int   `json:"packs"`   // new pack objects
+	Bytes   int64 `json:"bytes"`   // that were uploaded, the list included
+	Known   int   `json:"known"`   // packs of other checkpoints that it refers to
+}
+
+// Push takes a sealed checkpoint of a node to the bucket, under the name that it has there. When it returns nil the
+// checkpoint stands in the bucket, and so do those that it needs. Class Exists when another checkpoint has that name,
+// InUse while somebody pushes one.
+func (s *Store) Push(ctx context.Context, n Node, ref string) (Pushed, error) {
+	const op = "push"
+	info, err := n.Info(ref)
+	if err != nil {
+		return Pushed{}, err
+	}
+	fail := func(err error) (Pushed, error) {
+		return Pushed{}, named(op, info.Name, err)
+	}
+	parent := ""
+	if info.Parent != "" {
+		up, err := s.Push(ctx, n, info.Parent)
+		if err != nil {
+			return up, err
+		}
+		of, err := n.Info(info.Parent)
+		if err != nil {
+			return Pushed{}, err
+		}
+		parent = of.ID
+	}
+	d, err := s.c.Begin(ctx, info.Name)
+	if errors.Is(err, catalog.ErrExists) {
+		if e, ferr := s.Find(ctx, info.Name); ferr == nil && e.ID == info.ID {
+			return Pushed{Already: true}, nil
+		}
+	}
+	if err != nil {
+		return fail(err)
+	}
+	p := push{s: s, d: d, u: n.Uploader(s.id), info: info, parent: parent}
+	out, err := p.run(ctx)
+	if err != nil {
+		// The name is given free even where the push was cancelled.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTime)
+		defer cancel()
+		_ = d.Abort(ctx) // where that fails a collector does it
+		return fail(err)
+	}
+	return out, nil
+}
+
+// push is one checkpoint on its way.
+type push struct {
+	s    *Store
+	d    *catalog.Draft
+	u    *upload.Uploader
+	info roots.Info
+
+	parent string // id
+}
+
+func (p *push) run(ctx context.Context) (Pushed, error) {
+	stands, err := p.claim(ctx)
+	if err != nil {
+		return Pushed{}, err
+	}
+	res, err := p.upload(ctx, stands)
+	if err != nil {
+		return Pushed{}, err
+	}
+	list, err := p.d.Add(ctx, bytes.NewReader(res.List), int64(len(res.List)))
+	if err != nil {
+		return Pushed{}, err
+	}
+	var packs []catalog.Pack
+	for _, ref := range res.Known {
+		packs = append(packs, packOf(ref))
+	}
+	for _, ref := range res.New {
+		packs = append(packs, packOf(ref))
+	}
+	meta, err := json.Marshal(Meta{ID: p.info.ID, List: list.ID, Sealed: p.info.SealedAt, Logical: p.info.Logical,
+		Zero: p.info.Zero, Files: p.info.Files, Labels: p.info.Labels, Parent: p.info.Parent, ParentID: p.parent})
+	if err != nil {
+		return Pushed{}, err
+	}
+	if err := p.d.Seal(ctx, append(packs, list), meta); err != nil {
+		return Pushed{}, err
+	}
+	out := Pushed{Packs: len(res.New), Known: len(res.Known), Bytes: list.Size}
+	for _, ref := range res.New {
+		out.Bytes += ref.Size
+	}
+	return out, p.u.Durable(res)
+}
+
+func packOf(p object.PackRef) catalog.Pack { return catalog.Pack{ID: p.Name.String(), Size: p.Size} }
+
+// claim claims the packs in which chunks of the checkpoint are known to be, and gives those that may be referred to.
+func (p *push) claim(ctx context.Context) (map[object.Name]bool, error) {
+	known, err := p.u.Known(ctx, p.info.ID)
+	if err != nil {
+		return nil, err
+	}
+	stands := map[object.Name]bool{}
+	packs := make([]catalog.Pack, len(known))
+	for i, ref := range known {
+		packs[i] = packOf(ref)
+		stands[ref.Name] = true
+	}
+	lost, err := p.d.Claim(ctx, packs)
+	if err != nil {
+		return nil, err
+	}
+	var gone []object.Name
+	for _, l := range lost {
+		name, err := object.ParseName(l.ID)
+		if err != nil {
+			return nil, err
+		}
+		delete(stands, name)
+		gone = append(gone, name)
+	}
+	return stands, p.u.Gone(gone)
+}
+
+// upload uploads what the bucket lacks, and touches the draft meanwhile.
+func (p *push) upload(ctx context.Context, stands map[object.Name]bool) (*upload.Result, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var touching sync.WaitGroup
+	done := make(chan struct{})
+	touching.Go(func() {
+		t := time.NewTicker(touchEvery)
+		defer t.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-t.C:
+				if err := p.d.Touch(ctx); err != nil && errors.Is(err, catalog.ErrTaken) {
+					cancel(err)
+				}
+			}
+		}
+	})
+	res, err := p.u.Upload(ctx, p.info.ID, p, func(n object.Name) bool { return stands[n] })
+	close(done)
+	touching.Wait()
+	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
+		err = errors.Join(cause, err)
+	}
+	return res, err
+}
+
+// AddPack is of upload.Sink.
+func (p *push) AddPack(ctx context.Context, b []byte) (object.Name, error) {
+	pack, err := p.d.Add(ctx, bytes.NewReader(b), int64(len(b)))
+	if err != nil {
+		return object.Name{}, err
+	}
+	return object.ParseName(pack.ID)
+}
+
+// Find gives a checkpoint of the remote store by its name. Class NotFound.
+func (s *Store) Find(ctx context.Context, name string) (Entry, error) {
+	k, err := s.c.Find(ctx, name)
+	if err != nil {
+		return Entry{}, classify("find checkpoint", err)
+	}
+	return entryOf(k.Record)
+}
+
+func entryOf(r catalog.Record) (Entry, error) {
+	e := Entry{Name: r.Name, Packs: len(r.Packs)}
+	if err := json.Unmarshal(r.Meta, &e.Meta); err != nil {
+		return Entry{}, &fault.Error{Class: fault.Corrupt, Op: "find checkpoint", Checkpoint: r.Name, Err: err}
+	}
+	for _, p := range r.Packs {
+		e.Stored += p.Size
+	}
+	return e, nil
+}
+
+// List gives the checkpoints of the remote store, in the order of their names.
+func (s *Store) List(ctx context.Context) ([]Entry, error) {
+	var out []Entry
+	for r, err := range s.c.All(ctx) {
+		if err != nil {
+			return nil, classify("list remote store", err)
+		}
+		if r.State != catalog.Sealed {
+			continue
+		}
+		e, err := entryOf(r)
+		if err != nil {
+			s.o.Logger.Error("a checkpoint of the remote store cannot be understood", "checkpoint", r.Name, "err", err)
+			continue
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+// Pull makes a checkpoint of the remote store one of a node, under the name as, and before it those that it needs,
+// under their own. Class NotFound, Exists.
+func (s *Store) Pull(ctx context.Context, n Node, name, as string) (roots.Info, error) {
+	return s.pull(ctx, n, name, as, 0)
+}
+
+// maxParents bounds how many checkpoints one needs, one the next: CRIU's incremental dumps.
+const maxParents = 100
+
+func (s *Store) pull(ctx context.Context, n Node, name, as string, depth int) (roots.Info, error) {
+	const op = "pull"
+	fail := func(err error) (roots.Info, error) {
+		return roots.Info{}, named(op, name, err)
+	}
+	k, err := s.c.Find(ctx, name)
+	if err != nil {
+		return fail(err)
+	}
+	e, err := entryOf(k.Record)
+	if err != nil {
+		return roots.Info{}, err
+	}
+	if e.ParentID != "" {
+		_, err := n.Info(e.ParentID)
+		if fault.ClassOf(err) == fault.NotFound && depth < maxParents {
+			_, err = s.pull(ctx, n, e.Parent, e.Parent, depth+1)
+		}
+		if err != nil {
+			return fail(err)
+		}
+	}
+	last := len(k.Packs) - 1
+	if last < 0 || k.Packs[last].ID != e.List {
+		return fail(fmt.Errorf("%w: the root does not end with its list", catalog.ErrCorrupt))
+	}
+	r := &packReader{ctx: ctx, k: k, p: k.Packs[last]}
+	list := bufio.NewReaderSize(io.NewSectionReader(r, 0, r.p.Size), int(min(r.p.Size+1, readBytes)))
+	info, err := n.Pull(ctx, as, s.id, list)
+	if err != nil {
+		return fail(err)
+	}
+	return info, nil
+}
+
+// readBytes is how much of a list one request reads.
+const readBytes = 8 << 20
+
+// packReader reads a pack of a checkpoint.
+type packReader struct {
+	ctx context.Context
+	k   *catalog.Checkpoint
+	p   catalog.Pack
+}
+
+func (r *packReader) ReadAt(b []byte, off int64) (int, error) {
+	n, err := r.k.ReadAt(r.ctx, r.p, b, off)
+	if err == nil && n < len(b) {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// Remove removes a checkpoint from the remote store. Its packs stay until they are collected. Class NotFound.
+func (s *Store) Remove(ctx context.Context, name string) error {
+	return classify("remove from the remote store", s.c.Remove(ctx, name))
+}
+
+// Collector gives who deletes what no checkpoint of the remote store needs. One that runs again and again knows what
+// has been left behind; one that runs once leaves it.
+func (s *Store) Collector(p catalog.Patience) *catalog.Collector { return s.c.Collector(p) }
