@@ -34,7 +34,16 @@ const (
 type InitOptions struct {
 	Compression Compression // default auto
 	PackSize    int64       // default 1 GiB
+	Chunk       *Params     // where files are cut; default those of every store
+	// Beside are files that the store's folder has from the beginning, by name.
+	Beside map[string][]byte
 }
+
+// Params say where files are cut.
+type Params = chunk.Params
+
+// DefaultParams are those of a store that says nothing else.
+func DefaultParams() Params { return chunk.DefaultParams() }
 
 // Init makes an empty store in dir, which must not exist or be empty. Class Exists when dir holds a store, Invalid when it holds anything else.
 func Init(dir string, o InitOptions) error {
@@ -70,10 +79,21 @@ func Init(dir string, o InitOptions) error {
 	rand.Read(id[:])
 	c := Config{Format: Format, ID: hex.EncodeToString(id[:]), Created: time.Now().UTC().Truncate(time.Second), Compression: o.Compression,
 		Chunk: chunk.DefaultParams(), PackSize: o.PackSize}
+	if o.Chunk != nil {
+		c.Chunk = *o.Chunk
+	}
 	for _, step := range []func() error{
 		func() error { return os.Chmod(dir, 0o700) },
 		func() error { return os.Mkdir(filepath.Join(dir, chunks.IndexFolder), 0o700) },
 		func() error { return os.Mkdir(filepath.Join(dir, chunks.PacksFolder), 0o700) },
+		func() error {
+			for name, b := range o.Beside {
+				if err := storage.WriteFile(storage.Disk{}, filepath.Join(dir, name), b); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
 		func() error { return c.save(storage.Disk{}, dir) }, // last: what has a config is a store
 	} {
 		if err := step(); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,7 +17,8 @@ import (
 )
 
 func (a *app) gcCmd() *cobra.Command {
-	var dryRun, yes bool
+	var dryRun, yes, remote bool
+	var patience time.Duration
 	c := &cobra.Command{
 		Use:   "gc STORE",
 		Short: "give back the space that no checkpoint uses",
@@ -25,11 +27,17 @@ there are incomplete ones.`,
 		Example: "  gpucr-fs gc -n store/\n  gpucr-fs gc -y store/",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if remote {
+				return a.gcRemote(cmd.Context(), args[0], patience)
+			}
 			return a.session(cmd.Context(), args[0], func(s *client.Session) error { return a.gc(cmd.Context(), s, dryRun, yes) })
 		},
 	}
 	c.Flags().BoolVarP(&dryRun, "dry-run", "n", false, "only show what would be given back")
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	c.Flags().BoolVar(&remote, "remote", false, "remove from the remote store what no checkpoint there needs")
+	c.Flags().DurationVar(&patience, "patience", 15*time.Minute,
+		"with --remote: how long a push must have stood still to count as abandoned, and readers of removed checkpoints have; it takes as long")
 	return c
 }
 

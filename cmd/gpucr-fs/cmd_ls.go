@@ -16,7 +16,7 @@ import (
 
 func (a *app) lsCmd() *cobra.Command {
 	var req service.ListRequest
-	var fast bool
+	var fast, remote bool
 	c := &cobra.Command{
 		Use:   "ls STORE [NAME]",
 		Short: "list checkpoints, or the files of one",
@@ -30,6 +30,9 @@ What the store keeps without being able to account for it is told on stderr.`,
 			"  gpucr-fs ls --label host=node-7 --label team --sort stored --reverse store/\n  gpucr-fs ls --latest 1 --label user=www-data store/",
 		Args: positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if remote {
+				return a.lsRemote(cmd.Context(), args[0])
+			}
 			if len(args) == 2 {
 				return a.lsFiles(cmd.Context(), args[0], args[1])
 			}
@@ -54,6 +57,7 @@ What the store keeps without being able to account for it is told on stderr.`,
 	f.StringVar(&req.Sort, "sort", "", "`ORDER`: "+strings.Join(service.SortKeys(), ", ")+" (default created)")
 	f.BoolVar(&req.Reverse, "reverse", false, "in descending order")
 	f.IntVar(&req.Latest, "latest", 0, "only the `N` sealed last, of those selected")
+	c.Flags().BoolVar(&remote, "remote", false, "list the checkpoints of the remote store")
 	c.Flags().BoolVar(&fast, "fast", false, "do not count unique, shared and stored bytes")
 	return c
 }

@@ -18,7 +18,7 @@ func (a *app) rmCmd() *cobra.Command {
 	var req service.RemoveRequest
 	var keep service.Policy
 	var within withinValue
-	var dryRun, yes bool
+	var dryRun, yes, remote bool
 	c := &cobra.Command{
 		Use:   "rm STORE [NAME...]",
 		Short: "remove checkpoints by name, tag or policy",
@@ -33,6 +33,9 @@ one builds on is refused by name and kept by a policy. The space is given back b
 		RunE: func(cmd *cobra.Command, args []string) error {
 			keep.Within = time.Duration(within)
 			req.Names, req.Keep = args[1:], &keep
+			if remote {
+				return a.rmRemote(cmd.Context(), args[0], args[1:], yes)
+			}
 			return a.session(cmd.Context(), args[0], func(s *client.Session) error { return a.rm(cmd.Context(), s, req, dryRun, yes) })
 		},
 	}
@@ -47,6 +50,7 @@ one builds on is refused by name and kept by a policy. The space is given back b
 	f.StringSliceVar(&keep.Tags, "keep-tag", nil, "keep those that bear `TAG`, may be given again")
 	f.StringArrayVar((*[]string)(&keep.Labels), "label", nil, "let the rules see only those with the label `KEY` or KEY=VALUE, may be given again")
 	f.BoolVarP(&dryRun, "dry-run", "n", false, "only show what would be removed")
+	f.BoolVar(&remote, "remote", false, "remove the named checkpoints from the remote store, for all machines")
 	f.BoolVarP(&yes, "yes", "y", false, "do not ask")
 	return c
 }

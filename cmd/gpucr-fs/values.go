@@ -9,7 +9,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 
-	"github.com/gpucr/gpucr-fs/daemon/service"
+	"github.com/gpucr/gpucr-fs/daemon/retention"
 )
 
 // bytesValue is a flag that takes a size like 256MiB.
@@ -44,7 +44,7 @@ func (v *withinValue) String() string {
 }
 
 func (v *withinValue) Set(s string) error {
-	d, err := service.ParseWithin(s)
+	d, err := retention.ParseWithin(s)
 	*v = withinValue(d)
 	return err
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/daemon/gpu"
 	"github.com/gpucr/gpucr-fs/daemon/label"
+	"github.com/gpucr/gpucr-fs/daemon/remotes"
 	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
@@ -21,6 +22,7 @@ const patience = time.Second
 // Session is access to a store, through its daemon if one runs.
 type Session struct {
 	store  *index.Store // nil when client is set
+	remote *remotes.Remote
 	client *client
 	log    *slog.Logger
 
@@ -54,10 +56,15 @@ func connectBy(ctx context.Context, dir string, o index.Options, open opener) (*
 		if errors.Is(err, errLeaving) {
 			limit = wire.Handover
 		}
+		r, err := remotes.Of(abs, &o, log)
+		if err != nil {
+			return nil, err
+		}
 		s, unwritable, err := open(ctx, abs, o)
 		if err == nil {
-			return &Session{store: s, log: log, unwritable: unwritable}, nil
+			return &Session{store: s, remote: r, log: log, unwritable: unwritable}, nil
 		}
+		r.Close()
 		if index.ClassOf(err) != index.InUse || time.Since(begin) > limit {
 			return nil, err
 		}
@@ -90,7 +97,7 @@ func (s *Session) Here(st wire.Streams) *service.Env {
 	if s.client != nil {
 		return nil
 	}
-	return &service.Env{Store: s.store, Log: s.log, Streams: st}
+	return &service.Env{Store: s.store, Remote: s.remote, Log: s.log, Streams: st}
 }
 
 // Call runs an operation in the daemon.
@@ -98,8 +105,8 @@ func (s *Session) Call(ctx context.Context, name string, req, res any, st wire.S
 	return s.client.call(ctx, name, req, res, st)
 }
 
-// Remote tells that a daemon holds the store.
-func (s *Session) Remote() bool { return s.client != nil }
+// ThroughDaemon tells that a daemon holds the store.
+func (s *Session) ThroughDaemon() bool { return s.client != nil }
 
 // WaitDaemon returns when the daemon's process is gone.
 func (s *Session) WaitDaemon(ctx context.Context) error {
@@ -115,5 +122,6 @@ func (s *Session) Close() error {
 		s.client.close()
 		return nil
 	}
+	defer s.remote.Close()
 	return s.store.Close()
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon/gpu"
 	"github.com/gpucr/gpucr-fs/daemon/label"
 	"github.com/gpucr/gpucr-fs/daemon/mounts"
+	"github.com/gpucr/gpucr-fs/daemon/remotes"
 	"github.com/gpucr/gpucr-fs/daemon/restores"
 	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/daemon/stay"
@@ -55,6 +56,7 @@ type Daemon struct {
 	o       Options
 	log     *slog.Logger
 	store   *index.Store
+	remote  *remotes.Remote
 	home    home
 	stay    *stay.Stay
 	parts   *service.Parts
@@ -90,6 +92,14 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 			}
 		}()
 	}
+	if d.remote, err = remotes.Of(o.Dir, &o.Index, o.Logger); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			d.remote.Close()
+		}
+	}()
 	store, err := openForDaemon(ctx, o)
 	if err != nil {
 		return nil, err
@@ -131,6 +141,12 @@ func (d *Daemon) assemble(started time.Time) {
 	d.parts = &service.Parts{Since: started}
 	d.parts.Mounts = mounts.New(mounts.Options{Store: d.store, Stay: d.stay, Metrics: d.metrics, Log: d.log,
 		Mount: func(ctx context.Context, r mounts.Request) (mounts.Mount, error) {
+			if r.Checkpoint != "" {
+				env := service.Env{Store: d.store, Remote: d.remote, Log: d.log}
+				if _, err := env.Checkpoint(ctx, r.Checkpoint); err != nil {
+					return nil, err
+				}
+			}
 			return d.o.Mount(ctx, d.store, r, d.parts.Restores.Touch)
 		}})
 	d.parts.Restores = restores.New(restores.Options{Store: d.store, Stay: d.stay, Mounts: d.parts.Mounts, Log: d.log,
@@ -177,6 +193,7 @@ func (d *Daemon) Close() error {
 	wire.Operations.Remove(d.home.dir)
 	errs = append(errs, d.home.Close())
 	errs = append(errs, d.store.Close())
+	d.remote.Close()
 	err := errors.Join(errs...)
 	if err != nil {
 		d.log.Error("daemon stopped", "error", err)

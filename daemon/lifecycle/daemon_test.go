@@ -59,7 +59,7 @@ func TestStaleSocket(t *testing.T) {
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	l.Close()
 	local, err := client.Connect(t.Context(), dir, small())
-	if err != nil || local.Remote() {
+	if err != nil || local.ThroughDaemon() {
 		t.Fatalf("a dead socket is in the way: %v", err)
 	}
 	if err := local.Close(); err != nil {

@@ -176,8 +176,8 @@ func connect(t testing.TB, dir string, wantRemote bool) *client.Session {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Remote() != wantRemote {
-		t.Errorf("through a daemon: %v", s.Remote())
+	if s.ThroughDaemon() != wantRemote {
+		t.Errorf("through a daemon: %v", s.ThroughDaemon())
 	}
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {

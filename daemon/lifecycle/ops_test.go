@@ -94,7 +94,7 @@ func TestLifeOfACheckpoint(t *testing.T) {
 		if found.Reclaimable == 0 || gone.Reclaimed < found.Reclaimable || found.Reclaimed != 0 {
 			t.Errorf("gc: %+v then %+v", found, gone)
 		}
-		if st := must[service.StatsResult](t)(service.LiveStats.Do(ctx, s, service.StatsRequest{}, none)); st.Daemon != s.Remote() || st.Store.FreeBytes == 0 || st.Daemon && st.Mounts[0].Reads != 7 {
+		if st := must[service.StatsResult](t)(service.LiveStats.Do(ctx, s, service.StatsRequest{}, none)); st.Daemon != s.ThroughDaemon() || st.Store.FreeBytes == 0 || st.Daemon && st.Mounts[0].Reads != 7 {
 			t.Errorf("stats: %+v", st)
 		}
 	})

@@ -62,7 +62,7 @@ func (d *Daemon) serveOp(w http.ResponseWriter, r *http.Request) {
 		out.Finish(nil, &index.Error{Class: index.Invalid, Op: name, Err: fmt.Errorf("read the request: %w", err)})
 		return
 	}
-	env := &service.Env{Store: d.store, Daemon: d.parts, Log: d.log, Streams: wire.Streams{Out: out, Progress: throttle(out)}}
+	env := &service.Env{Store: d.store, Remote: d.remote, Daemon: d.parts, Log: d.log, Streams: wire.Streams{Out: out, Progress: throttle(out)}}
 	if r.Header.Get(wire.StreamHeader) != "" {
 		env.In = in
 	} else if _, err := io.Copy(io.Discard, in); err != nil {

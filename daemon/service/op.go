@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/daemon/mounts"
+	"github.com/gpucr/gpucr-fs/daemon/remotes"
 	"github.com/gpucr/gpucr-fs/daemon/restores"
 	"github.com/gpucr/gpucr-fs/daemon/talk"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
@@ -26,7 +27,8 @@ type Parts struct {
 // Env is what an operation runs in.
 type Env struct {
 	Store  *index.Store
-	Daemon *Parts // nil where the command itself holds the store
+	Remote *remotes.Remote // nil where the store has no remote store
+	Daemon *Parts          // nil where the command itself holds the store
 	Log    *slog.Logger
 	wire.Streams
 }

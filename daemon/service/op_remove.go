@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gpucr/gpucr-fs/daemon/retention"
 	"github.com/gpucr/gpucr-fs/index"
 )
 
@@ -17,11 +18,11 @@ type RemoveRequest struct {
 	DryRun bool     `json:"dry_run,omitempty"`
 }
 
-// Kept is a checkpoint that a policy spares.
-type Kept struct {
-	Name   string `json:"name"`
-	Reason string `json:"reason"`
-}
+// Policy says which sealed checkpoints to keep; see [retention.Policy].
+type Policy = retention.Policy
+
+// Kept is a checkpoint that a policy spares; see [retention.Kept].
+type Kept = retention.Kept
 
 // RemoveResult says what was removed, or would be in a dry run.
 type RemoveResult struct {
@@ -55,7 +56,7 @@ func removeError(class index.Class, name, hint, format string, a ...any) error {
 // that a dry run tells the truth.
 func selectRemoved(all []index.Info, r RemoveRequest) (RemoveResult, error) {
 	ways := 0
-	for _, used := range []bool{len(r.Names) > 0, r.Tag != "", !r.Keep.empty()} {
+	for _, used := range []bool{len(r.Names) > 0, r.Tag != "", !r.Keep.Empty()} {
 		if used {
 			ways++
 		}
@@ -64,9 +65,12 @@ func selectRemoved(all []index.Info, r RemoveRequest) (RemoveResult, error) {
 		return RemoveResult{}, removeError(index.Invalid, "", "give names, or --tag, or --keep-… rules", "checkpoints are selected in exactly one way")
 	}
 	res := RemoveResult{DryRun: r.DryRun, Removed: []Brief{}, Kept: []Kept{}}
-	if !r.Keep.empty() {
-		var err error
-		res.Removed, res.Kept, err = r.Keep.apply(all)
+	if !r.Keep.Empty() {
+		remove, kept, err := r.Keep.Apply(all)
+		for _, c := range remove {
+			res.Removed = append(res.Removed, brief(c))
+		}
+		res.Kept = kept
 		return res, err
 	}
 	byName := map[string]index.Info{}

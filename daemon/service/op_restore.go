@@ -58,7 +58,7 @@ func restoreHere(ctx context.Context, env *Env, q RestoreRequest) (restores.Stat
 	if q.Instead != "" {
 		d.Restores.Forget(q.Instead)
 	}
-	c, err := env.Store.Checkpoint(q.Checkpoint)
+	c, err := env.Checkpoint(ctx, q.Checkpoint)
 	if err != nil {
 		return restores.Status{}, err
 	}

@@ -223,7 +223,7 @@ func (p *push) AddPack(ctx context.Context, b []byte) (object.Name, error) {
 func (s *Store) Find(ctx context.Context, name string) (Entry, error) {
 	k, err := s.c.Find(ctx, name)
 	if err != nil {
-		return Entry{}, classify("find checkpoint", err)
+		return Entry{}, Classify("find checkpoint", err)
 	}
 	return entryOf(k.Record)
 }
@@ -244,7 +244,7 @@ func (s *Store) List(ctx context.Context) ([]Entry, error) {
 	var out []Entry
 	for r, err := range s.c.All(ctx) {
 		if err != nil {
-			return nil, classify("list remote store", err)
+			return nil, Classify("list remote store", err)
 		}
 		if r.State != catalog.Sealed {
 			continue
@@ -323,7 +323,7 @@ func (r *packReader) ReadAt(b []byte, off int64) (int, error) {
 
 // Remove removes a checkpoint from the remote store. Its packs stay until they are collected. Class NotFound.
 func (s *Store) Remove(ctx context.Context, name string) error {
-	return classify("remove from the remote store", s.c.Remove(ctx, name))
+	return Classify("remove from the remote store", s.c.Remove(ctx, name))
 }
 
 // Collector gives who deletes what no checkpoint of the remote store needs. One that runs again and again knows what

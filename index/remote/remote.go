@@ -90,7 +90,7 @@ func Make(ctx context.Context, b bucket.Bucket, params chunk.Params, o Options) 
 	}
 	found, err := bucket.Probe(ctx, b)
 	if err != nil {
-		return nil, false, classify(op, err)
+		return nil, false, Classify(op, err)
 	}
 	var id [16]byte
 	rand.Read(id[:])
@@ -102,7 +102,7 @@ func Make(ctx context.Context, b bucket.Bucket, params chunk.Params, o Options) 
 	}
 	_, err = b.Put(ctx, configKey, bytes.NewReader(text), int64(len(text)), bucket.IfAbsent)
 	if err != nil && bucket.ClassOf(err) != bucket.Precondition {
-		return nil, false, classify(op, err)
+		return nil, false, Classify(op, err)
 	}
 	s, err = Open(ctx, b, o) // what another machine has made meanwhile counts
 	return s, err == nil && s.id == id, err
@@ -117,7 +117,7 @@ func Open(ctx context.Context, b bucket.Bucket, o Options) (*Store, error) {
 			Hint: "make one with: gpucr-fs init --remote ADDRESS STORE"}
 	}
 	if err != nil {
-		return nil, classify(op, err)
+		return nil, Classify(op, err)
 	}
 	c, id, err := parseConfig(text)
 	if err != nil {
@@ -162,8 +162,8 @@ var classes = map[bucket.Class]fault.Class{
 	bucket.Unsupported: fault.Unsupported,
 }
 
-// classify turns an error of the bucket or its catalog into one of the store's.
-func classify(op string, err error) error {
+// Classify turns an error of the bucket or its catalog into one of the store's.
+func Classify(op string, err error) error {
 	if err == nil || fault.ClassOf(err) != fault.Other {
 		return err
 	}
@@ -189,7 +189,7 @@ func classify(op string, err error) error {
 
 // named gives an error of the remote store the name of the checkpoint concerned.
 func named(op, name string, err error) error {
-	err = classify(op, err)
+	err = Classify(op, err)
 	return &fault.Error{Class: fault.ClassOf(err), Op: op, Checkpoint: name, Hint: fault.HintOf(err), Err: err}
 }
 
@@ -201,12 +201,12 @@ func (s *Store) ReadRange(ctx context.Context, name object.Name, p []byte, off i
 	for n := 1; ; n++ {
 		err := s.readOnce(ctx, name, p, off)
 		if class := bucket.ClassOf(err); err == nil || class != bucket.Transient && class != bucket.Corrupt {
-			return classify("fetch", err)
+			return Classify("fetch", err)
 		}
 		s.o.Logger.Warn("a range of the bucket could not be read, and is asked for again", "pack", name.String(),
 			"offset", off, "bytes", len(p), "err", err)
 		if bucket.Backoff(ctx, n) != nil {
-			return classify("fetch", err)
+			return Classify("fetch", err)
 		}
 	}
 }

@@ -55,9 +55,12 @@ var daemonMayImport = map[string][]string{
 	"mounts":    {"stay"},
 	"restores":  {"profiles", "stay", "wire"},
 	"fill":      {"profiles", "talk", "wire"},
-	"service":   {"check", "gpu", "inspect", "label", "mounts", "profiles", "restores", "stay", "talk", "wire"},
-	"client":    {"gpu", "label", "mounts", "restores", "service", "talk", "wire"},
-	"lifecycle": {"client", "fill", "gpu", "label", "mounts", "restores", "service", "stay", "talk", "wire"},
+	"remotes":   {},
+	"retention": {"label"},
+	"service": {"check", "gpu", "inspect", "label", "mounts", "profiles", "remotes", "restores", "retention", "stay",
+		"talk", "wire"},
+	"client":    {"gpu", "label", "mounts", "remotes", "restores", "service", "talk", "wire"},
+	"lifecycle": {"client", "fill", "gpu", "label", "mounts", "remotes", "restores", "service", "stay", "talk", "wire"},
 }
 
 // indexMayImport gives, for each package of index/, the others of index/ that it may import: those that it stands on.

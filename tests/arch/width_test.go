@@ -22,6 +22,8 @@ var narrow = []string{
 	"cmd/gpucr-cuda",
 	"cuda/cudasim",
 	"cuda/driver",
+	"daemon/remotes",
+	"daemon/retention",
 	"index/distant",
 	"index/pull",
 	"index/remote/bucket",

@@ -66,6 +66,7 @@ type Object struct {
 type Options struct {
 	Dir     string // is made when it is not there
 	Limit   int64  // bytes of disk that files may occupy together
+	Floor   int64  // bytes of the file system that are left free
 	Storage storage.Storage
 	Source  Source
 	Logger  *slog.Logger

@@ -93,6 +93,10 @@ func (c *Cache) keep(o Object, locs []pack.Loc, slots [][]byte) {
 	if len(locs) == 0 || c.o.Limit <= 0 {
 		return
 	}
+	if free, err := c.o.Storage.Free(c.o.Dir); err == nil && free < c.o.Floor {
+		c.evictOldest(0)
+		return
+	}
 	c.filesMu.RLock()
 	err := c.write(o, locs, slots)
 	c.filesMu.RUnlock()
@@ -168,16 +172,17 @@ func (c *Cache) evict() {
 		if !over {
 			return
 		}
-		c.evictOldest()
+		c.evictOldest(c.o.Limit)
 	}
 }
 
-func (c *Cache) evictOldest() {
+// evictOldest gives a region back if more than limit bytes are kept.
+func (c *Cache) evictOldest(limit int64) {
 	c.filesMu.Lock()
 	defer c.filesMu.Unlock()
 	c.mu.Lock()
 	e := c.recent.Back()
-	if e == nil || c.used <= c.o.Limit {
+	if e == nil || c.used <= limit {
 		c.mu.Unlock()
 		return
 	}

@@ -1,4 +1,5 @@
-package service
+// Package retention says which checkpoints a policy keeps.
+package retention
 
 import (
 	"errors"
@@ -26,7 +27,8 @@ type Policy struct {
 	Monthly int `json:"monthly,omitempty"`
 }
 
-func (p *Policy) empty() bool {
+// Empty says whether it has no rule.
+func (p *Policy) Empty() bool {
 	return p == nil || p.Last == 0 && p.Within == 0 && len(p.Tags) == 0 && len(p.periods()) == 0
 }
 
@@ -44,17 +46,30 @@ func (p *Policy) periods() []period {
 	all := []period{
 		{"hourly", p.Hourly, layout("2006-01-02 15 -0700")}, // the hour that a clock change repeats is two hours
 		{"daily", p.Daily, layout("2006-01-02")},
-		{"weekly", p.Weekly, func(t time.Time) string { year, week := t.ISOWeek(); return fmt.Sprintf("%d-W%02d", year, week) }},
+		{"weekly", p.Weekly, func(t time.Time) string {
+			year, week := t.ISOWeek()
+			return fmt.Sprintf("%d-W%02d", year, week)
+		}},
 		{"monthly", p.Monthly, layout("2006-01")},
 	}
 	return slices.DeleteFunc(all, func(r period) bool { return r.count == 0 })
 }
 
-// apply splits the sealed checkpoints into those to remove and those to keep. What a kept one or a writing one needs
+// Kept is a checkpoint that a policy spares.
+type Kept struct {
+	Name   string `json:"name"`
+	Reason string `json:"reason"`
+}
+
+func invalid(hint, format string, a ...any) error {
+	return &index.Error{Class: index.Invalid, Op: "rm", Hint: hint, Err: fmt.Errorf(format, a...)}
+}
+
+// Apply splits the sealed checkpoints into those to remove and those to keep. What a kept one or a writing one needs
 // as its parent is kept, too.
-func (p *Policy) apply(all []index.Info) (remove []Brief, kept []Kept, err error) {
+func (p *Policy) Apply(all []index.Info) (remove []index.Info, kept []Kept, err error) {
 	if p.Last < 0 || p.Within < 0 || slices.ContainsFunc(p.periods(), func(r period) bool { return r.count < 0 }) {
-		return nil, nil, removeError(index.Invalid, "", "", "a rule to keep checkpoints must not be negative")
+		return nil, nil, invalid("", "a rule to keep checkpoints must not be negative")
 	}
 	sealed := make([]index.Info, 0, len(all))
 	for _, c := range all {
@@ -62,21 +77,21 @@ func (p *Policy) apply(all []index.Info) (remove []Brief, kept []Kept, err error
 			sealed = append(sealed, c)
 		}
 	}
-	remove, kept = []Brief{}, []Kept{}
+	remove, kept = []index.Info{}, []Kept{}
 	if len(sealed) == 0 {
 		return remove, kept, nil
 	}
 	slices.SortStableFunc(sealed, func(a, b index.Info) int { return a.SealedAt.Compare(b.SealedAt) })
 	reason := p.reasons(sealed)
 	if len(reason) == 0 {
-		return nil, nil, removeError(index.Invalid, "", "name the checkpoints to remove them all", "the rules keep nothing")
+		return nil, nil, invalid("name the checkpoints to remove them all", "the rules keep nothing")
 	}
 	p.spareParents(all, reason)
 	for _, c := range sealed {
 		if why, ok := reason[c.Name]; ok {
 			kept = append(kept, Kept{c.Name, why})
 		} else {
-			remove = append(remove, brief(c))
+			remove = append(remove, c)
 		}
 	}
 	return remove, kept, nil
@@ -139,7 +154,8 @@ func (p *Policy) spareParents(all []index.Info, reason map[string]string) {
 
 // ParseWithin reads a duration like 7d12h: whole numbers of w, d, h, m (minutes) and s, in any order.
 func ParseWithin(s string) (time.Duration, error) {
-	units := map[byte]time.Duration{'w': 7 * 24 * time.Hour, 'd': 24 * time.Hour, 'h': time.Hour, 'm': time.Minute, 's': time.Second}
+	const day = 24 * time.Hour
+	units := map[byte]time.Duration{'w': 7 * day, 'd': day, 'h': time.Hour, 'm': time.Minute, 's': time.Second}
 	var sum time.Duration
 	digits := 0
 	var n int64

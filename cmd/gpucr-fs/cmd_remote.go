@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpucr/gpucr-fs/daemon/service"
+)
+
+func (a *app) syncCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "sync STORE [NAME...]",
+		Short: "take checkpoints to the remote store",
+		Long: `Sync takes sealed checkpoints to the remote store, all of them or those that are named, and returns when they stand there.
+What the remote store has already is not sent again. A checkpoint of another machine that has the same name is not replaced.`,
+		Example: "  gpucr-fs sync store/\n  gpucr-fs sync store/ web-7",
+		Args:    positional,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			res, err := do(cmd.Context(), a, args[0], "sync", service.Sync, service.SyncRequest{Names: args[1:]})
+			show := a.done(res, func(w io.Writer) {
+				for _, c := range res.Checkpoints {
+					switch {
+					case c.Error != "":
+						fmt.Fprintf(w, "%s: not taken: %s\n", c.Name, c.Error)
+					case c.Already:
+						fmt.Fprintf(w, "%s: was there\n", c.Name)
+					default:
+						fmt.Fprintf(w, "%s: sent %s in %d packs, refers to %d packs of others\n", c.Name, size(c.Bytes), c.Packs, c.Known)
+					}
+				}
+			})
+			if err != nil {
+				return err
+			}
+			return show
+		},
+	}
+}
+
+func (a *app) pullCmd() *cobra.Command {
+	var req service.PullRequest
+	c := &cobra.Command{
+		Use:   "pull STORE NAME",
+		Short: "make a checkpoint of the remote store one of this store",
+		Long: `Pull takes over a checkpoint that another machine has taken to the remote store. Its contents are fetched when they are read.
+Restore and mount --checkpoint do this by themselves for a name that the store does not have.`,
+		Example: "  gpucr-fs pull store/ web-7\n  gpucr-fs pull store/ web-7 --as web-7-of-node-3",
+		Args:    positional,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req.Name = args[1]
+			res, err := do(cmd.Context(), a, args[0], "", service.Pull, req)
+			if err != nil {
+				return err
+			}
+			return a.done(res, func(w io.Writer) { fmt.Fprintf(w, "%s can be restored here\n", res.Name) })
+		},
+	}
+	c.Flags().StringVar(&req.As, "as", "", "the `NAME` it is to have in this store")
+	return c
+}
+
+// lsRemote lists the remote store.
+func (a *app) lsRemote(ctx context.Context, dir string) error {
+	res, err := do(ctx, a, dir, "", service.RemoteList, service.RemoteListRequest{})
+	if err != nil {
+		return err
+	}
+	return a.print(res, func(w io.Writer) {
+		fmt.Fprintln(w, "NAME\tSEALED\tFILES\tLOGICAL\tZERO\tSTORED\tPARENT\tHOST\tUSER\tCOMMAND\tLABELS")
+		for _, e := range res.Checkpoints {
+			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", e.Name, when(e.Sealed), e.Files, size(e.Logical), size(e.Zero),
+				size(e.Stored), dash(e.Parent), labelColumns(e.Labels))
+		}
+	})
+}
+
+// rmRemote removes checkpoints from the remote store.
+func (a *app) rmRemote(ctx context.Context, dir string, names []string, yes bool) error {
+	if len(names) == 0 {
+		return usage(errors.New("rm --remote needs the names of checkpoints"), "gpucr-fs ls --remote STORE shows them")
+	}
+	if err := a.confirm(yes, "remove "+strings.Join(names, ", ")+" from the remote store, for all machines?"); err != nil {
+		return err
+	}
+	res, err := do(ctx, a, dir, "", service.RemoteRemove, service.RemoteRemoveRequest{Names: names})
+	if err != nil {
+		return err
+	}
+	return a.done(res, func(w io.Writer) { fmt.Fprintf(w, "removed %s\n", strings.Join(res.Names, ", ")) })
+}
+
+// gcRemote gives back what no checkpoint of the remote store needs.
+func (a *app) gcRemote(ctx context.Context, dir string, patience time.Duration) error {
+	res, err := do(ctx, a, dir, "", service.RemoteGC, service.RemoteGCRequest{Patience: patience})
+	if err != nil {
+		return err
+	}
+	return a.done(res, func(w io.Writer) {
+		fmt.Fprintf(w, "removed %d packs, %s; %d abandoned pushes\n", res.Packs, size(res.Bytes), res.Abandoned)
+	})
+}

@@ -1,0 +1,172 @@
+// Package remotes is the way from a store to its remote store: the file remote.json in the store's folder says which
+// bucket that is, the folder cache holds what was fetched of it.
+//
+// Nothing is asked of the bucket before it is needed: a store whose bucket is away can be opened, and what lies in its
+// own packs be read.
+package remotes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/gpucr/gpucr-fs/index"
+	"github.com/gpucr/gpucr-fs/index/remote"
+	"github.com/gpucr/gpucr-fs/index/remote/bucket"
+	"github.com/gpucr/gpucr-fs/index/remote/bucket/s3"
+	"github.com/gpucr/gpucr-fs/index/remote/nodecache"
+	"github.com/gpucr/gpucr-fs/index/remote/object"
+	"github.com/gpucr/gpucr-fs/index/storage"
+)
+
+const (
+	// FileName is the file in a store that says where its remote store is.
+	FileName = "remote.json"
+	// cacheFolder is where a node keeps what it has fetched.
+	cacheFolder = "cache"
+	// maxFile bounds FileName in bytes.
+	maxFile = 64 << 10
+	// defaultFloor is what the node's cache leaves free of the store's disk where the store's options do not say.
+	defaultFloor = 1 << 30
+	// DefaultCache is how many bytes of disk the node's cache may take where nobody says otherwise.
+	DefaultCache = 32 << 30
+)
+
+// File is what FileName holds. There are no secrets in it.
+type File struct {
+	Address string        `json:"address"`    // s3://…
+	Cache   int64         `json:"cache_disk"` // bytes of disk that the node's cache may take
+	Config  remote.Config `json:"config"`     // of the remote store when this store was made
+}
+
+// Remote is the remote store of a store. It is safe for concurrent use.
+type Remote struct {
+	dir   string
+	file  File
+	log   *slog.Logger
+	cache *nodecache.Cache
+
+	mu   sync.Mutex
+	open *remote.Store // nil before it was needed
+	s3   *s3.Bucket
+}
+
+// Make makes a remote store at an address, or joins the one that is there, and gives what the file of a store is to
+// hold.
+func Make(
+	ctx context.Context, address string, cache int64, params index.Params, log *slog.Logger,
+) (f File, fresh bool, err error) {
+	b, err := dial(address)
+	if err != nil {
+		return File{}, false, err
+	}
+	defer b.Close()
+	s, fresh, err := remote.Make(ctx, b, params, remote.Options{Logger: log})
+	if err != nil {
+		return File{}, false, err
+	}
+	return File{Address: address, Cache: cache, Config: s.Config()}, fresh, nil
+}
+
+func dial(address string) (*s3.Bucket, error) {
+	a, err := s3.Parse(address)
+	if err != nil {
+		return nil, &index.Error{Class: index.Invalid, Op: "remote store", Hint: bucket.HintOf(err), Err: err}
+	}
+	b, err := s3.Open(a, s3.Options{})
+	if err != nil {
+		return nil, &index.Error{Class: index.Invalid, Op: "remote store", Hint: bucket.HintOf(err), Err: err}
+	}
+	return b, nil
+}
+
+// Of gives the remote store of the store at dir, nil where it has none, and has o read what lies there. Close ends it,
+// after the store.
+func Of(dir string, o *index.Options, log *slog.Logger) (*Remote, error) {
+	const op = "open store"
+	path := filepath.Join(dir, FileName)
+	text, err := storage.ReadFile(storage.Disk{}, path, maxFile)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, &index.Error{Op: op, File: path, Err: err}
+	}
+	r := &Remote{dir: dir, log: log}
+	if err := json.Unmarshal(text, &r.file); err != nil {
+		return nil, &index.Error{Class: index.Corrupt, Op: op, File: path, Err: err,
+			Hint: "write it anew: " + `{"address": "s3://…", "cache_disk": BYTES}`}
+	}
+	if o.ReadOnly {
+		return r, nil // nothing can be kept; what lies in the bucket is not read
+	}
+	floor := o.FreeFloor
+	if floor == 0 {
+		floor = defaultFloor
+	}
+	r.cache, err = nodecache.Open(nodecache.Options{Dir: filepath.Join(dir, cacheFolder), Limit: r.file.Cache,
+		Floor: floor, Storage: storage.Disk{}, Source: r, Logger: log})
+	if err != nil {
+		return nil, &index.Error{Op: op, File: filepath.Join(dir, cacheFolder), Err: err}
+	}
+	o.Distant = r.cache
+	return r, nil
+}
+
+// Close ends the connections.
+func (r *Remote) Close() {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.s3 != nil {
+		r.s3.Close()
+	}
+	r.open, r.s3 = nil, nil
+}
+
+// Address says where the remote store is.
+func (r *Remote) Address() string { return r.file.Address }
+
+// Cached gives what the node's cache has done.
+func (r *Remote) Cached() *nodecache.Cache { return r.cache }
+
+// Store opens the remote store, once. Class Corrupt where another one is in its place.
+func (r *Remote) Store(ctx context.Context) (*remote.Store, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.open != nil {
+		return r.open, nil
+	}
+	b, err := dial(r.file.Address)
+	if err != nil {
+		return nil, err
+	}
+	s, err := remote.Open(ctx, b, remote.Options{Logger: r.log})
+	if err == nil && r.file.Config.ID != "" && s.Config().ID != r.file.Config.ID {
+		err = &index.Error{Class: index.Corrupt, Op: "open remote store", File: r.file.Address,
+			Err:  fmt.Errorf("its identity is %s, and this store was made with %s", s.Config().ID, r.file.Config.ID),
+			Hint: "make a new store with: gpucr-fs init --remote"}
+	}
+	if err != nil {
+		b.Close()
+		return nil, err
+	}
+	r.open, r.s3 = s, b
+	return s, nil
+}
+
+// ReadRange is of nodecache.Source.
+func (r *Remote) ReadRange(ctx context.Context, name object.Name, p []byte, off int64) error {
+	s, err := r.Store(ctx)
+	if err != nil {
+		return err
+	}
+	return s.ReadRange(ctx, name, p, off)
+}
