@@ -274,8 +274,14 @@ func TestAtOnce(t *testing.T) {
 			for n := range 50 {
 				name := fmt.Sprint("name", (i+n)%3)
 				if d, err := c.Begin(ctx, name); err == nil {
+					var beat sync.WaitGroup
+					beat.Go(func() {
+						if err := d.Touch(ctx); err != nil {
+							t.Errorf("touch %s: %v", name, err)
+						}
+					})
 					p, err := d.Add(ctx, strings.NewReader(name), int64(len(name)))
-					if err == nil {
+					if beat.Wait(); err == nil {
 						err = d.Seal(ctx, []Pack{p}, nil)
 					}
 					if err != nil {
