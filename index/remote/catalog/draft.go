@@ -195,8 +195,8 @@ func (d *Draft) Add(ctx context.Context, content io.ReaderAt, size int64) (Pack,
 	}
 }
 
-// Seal makes the draft a checkpoint of these packs, each added or claimed. When it gives nil, the checkpoint stands. When
-// the error is ErrTaken, it does not. After bucket.Transient it may stand, now or later: Find tells, by the Nonce.
+// Seal makes the draft a checkpoint of these packs, each added or claimed. When it gives nil, the checkpoint stands.
+// When the error is ErrTaken, it does not. After bucket.Transient it may stand, now or later: Find tells, by the Nonce.
 func (d *Draft) Seal(ctx context.Context, packs []Pack, meta []byte) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
