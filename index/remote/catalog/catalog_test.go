@@ -144,6 +144,9 @@ func TestCollect(t *testing.T) {
 	var now time.Duration
 	g := c.Collector(Patience{Pending: 10, Removed: 20, Now: func() time.Duration { return now }})
 	collected(t, g, Report{})
+	if got, err := g.Garbage(t.Context()); len(got) != 0 || err != nil {
+		t.Errorf("garbage %v, %v", got, err)
+	}
 	if got, err := text(t, k, removed); got != "removed" || err != nil {
 		t.Errorf("a reader has its time: %q, %v", got, err)
 	}
@@ -221,8 +224,17 @@ func TestFailuresAreCounted(t *testing.T) {
 	p, q := dumped(t, c, "a", "a"), dumped(t, c, "b", "b")
 	ok(t, c.Remove(t.Context(), "a"))
 	ok(t, c.Remove(t.Context(), "b"))
+	for _, key := range mem.Keys() {
+		if strings.HasPrefix(key, removedDir) {
+			ok(t, mem.Delete(t.Context(), key, bucket.Cond{}))
+		}
+	}
 	stuck = PackKey(p.ID)
 	g := c.Collector(Patience{})
+	garbage, err := g.Garbage(t.Context())
+	if len(garbage) != 2 || err != nil {
+		t.Errorf("garbage %v, %v", garbage, err)
+	}
 	got, err := g.Collect(t.Context())
 	if got != (Report{Packs: 1, Bytes: 1, Failed: 1}) || bucket.ClassOf(err) != bucket.Denied {
 		t.Fatalf("collected %+v, %v", got, err)
@@ -274,8 +286,14 @@ func TestAtOnce(t *testing.T) {
 			for n := range 50 {
 				name := fmt.Sprint("name", (i+n)%3)
 				if d, err := c.Begin(ctx, name); err == nil {
+					var beat sync.WaitGroup
+					beat.Go(func() {
+						if err := d.Touch(ctx); err != nil {
+							t.Errorf("touch %s: %v", name, err)
+						}
+					})
 					p, err := d.Add(ctx, strings.NewReader(name), int64(len(name)))
-					if err == nil {
+					if beat.Wait(); err == nil {
 						err = d.Seal(ctx, []Pack{p}, nil)
 					}
 					if err != nil {

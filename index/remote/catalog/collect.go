@@ -78,6 +78,32 @@ type collection struct {
 	first  error           // of the failures counted in report
 }
 
+// Garbage gives the packs that Collect would delete now, at most, and changes nothing. What abandoned drafts and
+// removed checkpoints still keep is not among them.
+func (g *Collector) Garbage(ctx context.Context) ([]Pack, error) {
+	r := &collection{Collector: g, roots: map[string]root{}}
+	packs, err := r.list(ctx, packDir)
+	if err != nil {
+		return nil, fmt.Errorf("look for garbage: %w", err)
+	}
+	used, err := r.references(ctx, false)
+	if err != nil {
+		return nil, fmt.Errorf("look for garbage: %w", err)
+	}
+	return unused(packs, used), nil
+}
+
+// unused gives those of the packs that are not in use. What has no pack's name is nobody's business here.
+func unused(packs []bucket.Info, used references) (rest []Pack) {
+	for _, info := range packs {
+		p := Pack{strings.TrimPrefix(info.Key, packDir), info.Size}
+		if ValidPack(p) && !used.has(p.ID) {
+			rest = append(rest, p)
+		}
+	}
+	return rest
+}
+
 // Collect deletes the packs that no root needs, and what drafts, removals and collectors left behind. When single
 // objects fail it goes on with the others, and gives the first failure at the end.
 func (g *Collector) Collect(ctx context.Context) (Report, error) {
@@ -110,7 +136,7 @@ func (r *collection) collect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	candidates := r.condemn(ctx, packs, used)
+	candidates := r.condemn(ctx, unused(packs, used))
 	if !r.c.omit.second {
 		if used, err = r.references(ctx, false); err != nil {
 			return err
@@ -143,13 +169,9 @@ func (r *collection) list(ctx context.Context, dir string) (all []bucket.Info, e
 	return all, nil
 }
 
-// condemn writes a tombstone for each pack that is not in use. It gives those that have theirs.
-func (r *collection) condemn(ctx context.Context, packs []bucket.Info, used references) (candidates []Pack) {
-	for _, info := range packs {
-		p := Pack{strings.TrimPrefix(info.Key, packDir), info.Size}
-		if !ValidPack(p) || used.has(p.ID) {
-			continue
-		}
+// condemn writes a tombstone for each of the packs. It gives those that have theirs.
+func (r *collection) condemn(ctx context.Context, packs []Pack) (candidates []Pack) {
+	for _, p := range packs {
 		key := tombKey(p.ID, r.run)
 		_, err := r.c.b.Put(ctx, key, bytes.NewReader(nil), 0, bucket.Cond{})
 		if r.failed(err) {

@@ -8,19 +8,25 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/gpucr/gpucr-fs/index/remote/bucket"
 )
 
-// Draft is a checkpoint that is being written. Its methods must not be called at once, except Add.
+// Draft is a checkpoint that is being written. Its methods may be called at once.
 type Draft struct {
-	c    *Catalog
+	c           *Catalog
+	name, nonce string
+	next        counter
+	own         packSet // written by Add
+
+	mu   sync.Mutex // held over each change of the root, and over the whole of a claim
 	root root
-	next counter
-	own  packSet // written by Add
 	held packSet // claimed, and found to be safe
 	over error   // set when no change of the root is possible any more
 }
+
+func (c *Catalog) draft(r root) *Draft { return &Draft{c: c, name: r.Name, nonce: r.Nonce, root: r} }
 
 var errOver = fmt.Errorf("%w: the draft is over", ErrInvalid)
 
@@ -32,7 +38,7 @@ func (c *Catalog) Begin(ctx context.Context, name string) (*Draft, error) {
 	for {
 		made, err := c.write(ctx, r, cond)
 		if err == nil {
-			return &Draft{c: c, root: made}, nil
+			return c.draft(made), nil
 		}
 		if bucket.ClassOf(err) != bucket.Precondition {
 			return nil, fmt.Errorf("begin %s: %w", name, err)
@@ -54,7 +60,7 @@ func (c *Catalog) Begin(ctx context.Context, name string) (*Draft, error) {
 }
 
 // Nonce identifies the draft: for Abandon, by who begins anew after a crash.
-func (d *Draft) Nonce() string { return d.root.Nonce }
+func (d *Draft) Nonce() string { return d.nonce }
 
 // Abandon gives free the name of a draft whose writer is known to be gone. The error is ErrNotFound when there is no
 // such draft.
@@ -66,11 +72,11 @@ func (c *Catalog) Abandon(ctx context.Context, name, nonce string) error {
 	if r.State != Pending || r.Nonce != nonce {
 		return fmt.Errorf("abandon %s: %w", name, ErrNotFound)
 	}
-	return (&Draft{c: c, root: r}).Abort(ctx)
+	return c.draft(r).Abort(ctx)
 }
 
 // change writes the draft's root anew. The error is ErrTaken when somebody else has changed it. After any error but
-// ErrInvalid the draft is over: it may not know what its root holds.
+// ErrInvalid the draft is over: it may not know what its root holds. d.mu is held.
 func (d *Draft) change(ctx context.Context, r Record) error {
 	if d.over != nil {
 		return fmt.Errorf("%s: %w", r.Name, d.over)
@@ -97,15 +103,21 @@ func (d *Draft) change(ctx context.Context, r Record) error {
 
 // pending gives the draft's record with further claims.
 func (d *Draft) pending(claims []Pack) Record {
-	return Record{State: Pending, Name: d.root.Name, Nonce: d.root.Nonce, Packs: append(d.held.list(), claims...)}
+	return Record{State: Pending, Name: d.name, Nonce: d.nonce, Packs: append(d.held.list(), claims...)}
 }
 
 // Touch shows collectors that the draft's writer is there.
-func (d *Draft) Touch(ctx context.Context) error { return d.change(ctx, d.pending(nil)) }
+func (d *Draft) Touch(ctx context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.change(ctx, d.pending(nil))
+}
 
 // Claim asks for packs that stand already, so that Seal may list them. It gives those that are lost: they are missing,
 // or about to be deleted. What they hold is to be written anew with Add.
 func (d *Draft) Claim(ctx context.Context, packs []Pack) (lost []Pack, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	packs = slices.DeleteFunc(slices.Clone(packs), func(p Pack) bool { return d.held.has(p) || d.own.has(p) })
 	if len(packs) == 0 {
 		return nil, nil
@@ -164,10 +176,10 @@ func (c *Catalog) standing(ctx context.Context, packs []Pack) (map[Pack]bool, er
 	return found, nil
 }
 
-// Add writes a new pack of size bytes. It may be called at once with itself.
+// Add writes a new pack of size bytes.
 func (d *Draft) Add(ctx context.Context, content io.ReaderAt, size int64) (Pack, error) {
 	for n := 1; ; n++ {
-		p := Pack{d.root.Nonce + "-" + strconv.FormatUint(uint64(d.next.take()), 10), size}
+		p := Pack{d.nonce + "-" + strconv.FormatUint(uint64(d.next.take()), 10), size}
 		_, err := d.c.b.Put(ctx, PackKey(p.ID), content, size, bucket.IfAbsent)
 		if err == nil {
 			d.own.add(p)
@@ -183,15 +195,17 @@ func (d *Draft) Add(ctx context.Context, content io.ReaderAt, size int64) (Pack,
 	}
 }
 
-// Seal makes the draft a checkpoint of these packs, each added or claimed. When it gives nil, the checkpoint
-// stands. When the error is ErrTaken, it does not. After bucket.Transient it may stand, now or later: see Find.
+// Seal makes the draft a checkpoint of these packs, each added or claimed. When it gives nil, the checkpoint stands.
+// When the error is ErrTaken, it does not. After bucket.Transient it may stand, now or later: Find tells, by the Nonce.
 func (d *Draft) Seal(ctx context.Context, packs []Pack, meta []byte) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for _, p := range packs {
 		if !d.own.has(p) && !d.held.has(p) {
-			return fmt.Errorf("seal %s: %w: pack %s is neither added nor claimed", d.root.Name, ErrInvalid, p.ID)
+			return fmt.Errorf("seal %s: %w: pack %s is neither added nor claimed", d.name, ErrInvalid, p.ID)
 		}
 	}
-	r := Record{State: Sealed, Name: d.root.Name, Nonce: d.root.Nonce, Packs: packs, Meta: meta}
+	r := Record{State: Sealed, Name: d.name, Nonce: d.nonce, Packs: packs, Meta: meta}
 	if err := d.change(ctx, r); err != nil {
 		return fmt.Errorf("seal %w", err)
 	}
@@ -200,7 +214,9 @@ func (d *Draft) Seal(ctx context.Context, packs []Pack, meta []byte) error {
 
 // Abort gives the name free. What was added is left to collectors.
 func (d *Draft) Abort(ctx context.Context) error {
-	if err := d.change(ctx, Record{State: Void, Name: d.root.Name, Nonce: d.root.Nonce}); err != nil {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.change(ctx, Record{State: Void, Name: d.name, Nonce: d.nonce}); err != nil {
 		return fmt.Errorf("abort %w", err)
 	}
 	return nil

@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/gpucr/gpucr-fs/index/remote/bucket"
 )
 
 const (
@@ -23,9 +26,14 @@ func (w *world) populate() {
 	for i, name := range names[:2] {
 		w.dump(nil, name, []int{i, i + 1})
 	}
-	w.dump(nil, "old", []int{contents - 1})
+	w.dump(nil, "old", w.rng.Perm(contents))
 	if err := w.cat.Remove(context.Background(), "old"); err != nil {
 		w.fail("remove: %v", err)
+	}
+	for _, key := range w.mem.Keys() {
+		if strings.HasPrefix(key, removedDir) {
+			w.mem.Delete(context.Background(), key, bucket.Cond{})
+		}
 	}
 	for i := range writers {
 		w.start(fmt.Sprint("writer ", i), w.writer)
@@ -45,8 +53,8 @@ func (w *world) populate() {
 func (w *world) anyName() string { return names[w.rng.IntN(len(names))] }
 
 func (w *world) collector(*actor) {
-	some := func() time.Duration { return []time.Duration{0, 40, 1000}[w.rng.IntN(3)] }
-	g := w.cat.Collector(Patience{Pending: some(), Removed: some(),
+	some := []time.Duration{0, 40, 1000, 1000}
+	g := w.cat.Collector(Patience{Pending: some[w.rng.IntN(4)], Removed: some[w.rng.IntN(2)],
 		Now: func() time.Duration { return time.Duration(w.step) }})
 	for range 1 + w.rng.IntN(2) {
 		if _, err := g.Collect(context.Background()); err != nil {

@@ -29,11 +29,13 @@ type world struct {
 	style  int // how turns are given
 	faults int // requests of 1,000 that go wrong
 	deaths int // turns of 1,000 in which somebody crashes
+	travel int // turns that a late request takes, on average
 
 	packs    map[string][]byte // all that lie in the bucket
 	needed   map[string]int    // by checkpoints that stand
 	standing map[string]stands // by name
 	sealed   map[string]bool   // nonces of all that were ever sealed
+	leaving  map[string]bool   // nonces of those that somebody began to remove
 	index    map[int][]Pack    // what machines remember of packs, by content; never cleared
 
 	wrong string
@@ -68,14 +70,16 @@ var (
 func newWorld(seed uint64, omit omitted, trace *[]string) *world {
 	w := &world{
 		rng: rand.New(rand.NewPCG(seed, 1)), packs: map[string][]byte{}, needed: map[string]int{},
-		standing: map[string]stands{}, sealed: map[string]bool{}, index: map[int][]Pack{}, trace: trace,
+		standing: map[string]stands{}, sealed: map[string]bool{}, leaving: map[string]bool{},
+		index: map[int][]Pack{}, trace: trace,
 	}
 	w.style = w.rng.IntN(3)
-	w.faults = []int{0, 5, 40}[w.rng.IntN(3)]
+	w.faults = []int{0, 10, 80}[w.rng.IntN(3)]
 	w.deaths = []int{0, 3, 10}[w.rng.IntN(3)]
+	w.travel = []int{8, 60}[w.rng.IntN(2)]
 	w.mem = memory.New(memory.Hooks{Before: w.before, After: w.after})
 	w.cat = New(w.mem, Options{
-		ConditionalDelete: w.rng.IntN(4) > 0, Attempts: 3, Nonce: w.nonce,
+		ConditionalDelete: w.rng.IntN(4) > 0, Attempts: 1 + w.rng.IntN(3), Nonce: w.nonce,
 		Wait: func(context.Context, int) error {
 			if w.cur != nil && w.cur.dead {
 				return errDead
@@ -158,6 +162,10 @@ func (w *world) after(c memory.Call, _ []byte) {
 		delete(w.packs, name)
 	case rootDir:
 		w.rooted(name, c)
+	case removedDir:
+		if r, err := decode(c.Content); c.Op == "put" && err == nil {
+			w.leaving[r.Nonce] = true
+		}
 	}
 }
 
@@ -174,7 +182,7 @@ func (w *world) rooted(name string, c memory.Call) {
 		w.fail("a root was written that cannot be read: %v", err)
 		return
 	}
-	if stood && r.State != Void {
+	if stood && (r.State != Void || !w.leaving[old.Nonce]) {
 		w.fail("%s stands, and its root became %s", name, r.State)
 	}
 	for _, p := range old.Packs {
@@ -219,7 +227,7 @@ func (w *world) play() {
 	}
 	const enough = 5000
 	for ; len(live) > 0 && w.wrong == "" && w.step < enough; w.step++ {
-		if len(w.late) > 0 && w.rng.IntN(8) == 0 {
+		if len(w.late) > 0 && w.rng.IntN(w.travel) == 0 {
 			w.arrive(w.rng.IntN(len(w.late)), true)
 			continue
 		}
