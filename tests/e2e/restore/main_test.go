@@ -84,8 +84,16 @@ type bench struct {
 
 func newBench(t testing.TB, flags ...string) *bench {
 	t.Helper()
-	b := &bench{t: t, store: filepath.Join(t.TempDir(), "store"), flags: flags}
+	b := &bench{t: t, store: filepath.Join(t.TempDir(), "store")}
 	b.run("init", b.store)
+	b.flags = flags
+	return b.watched()
+}
+
+// watched has the test fail when something is left at its end.
+func (b *bench) watched() *bench {
+	t := b.t
+	t.Helper()
 	b.left = program.WatchLeft(b.store)
 	t.Cleanup(func() {
 		if err := b.left.Nothing(); err != nil {
