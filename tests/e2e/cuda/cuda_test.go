@@ -75,7 +75,7 @@ func TestDumpKilled(t *testing.T) {
 		}
 		ended := make(chan end, 1)
 		go func() {
-			killed, err := r.killCRIU(ctx, cmd.Process.Pid)
+			killed, err := killCRIU(ctx, r.work(cmd))
 			ended <- end{killed, err}
 		}()
 		err := cmd.Wait()
