@@ -78,7 +78,7 @@ func Build(dir string) (*Sim, error) {
 	}
 	flags := []string{"-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"}
 	for _, args := range [][]string{
-		{"-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", s.Library, "cudasim.c", "hazards.c", "results.c"},
+		{"-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", s.Library, "cudasim.c", "ask.c", "hazards.c", "results.c"},
 		{"-o", s.Waiter, "waiter.c"},
 		{"-o", s.App, "app.c", s.Library, "-Wl,-rpath," + dir},
 	} {
