@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,11 @@ import (
 
 	"github.com/gpucr/gpucr-fs/cuda/cudasim"
 	"github.com/gpucr/gpucr-fs/tests/cli"
+)
+
+var (
+	kills = flag.Int("kills", 8, "how many dumps lose an actor")
+	seed  = flag.Uint64("seed", uint64(time.Now().UnixNano()), "of their moments")
 )
 
 // rig makes a pack with the simulated driver, and the options to run it.
@@ -72,9 +78,10 @@ func contains(t *testing.T, text string, words ...string) {
 
 func TestKills(t *testing.T) {
 	o := rig(t, 1)
-	o.kills, o.seed = 8, uint64(time.Now().UnixNano())
+	o.kills, o.seed = *kills, *seed
 	text := shown(t, o)
-	contains(t, text, fmt.Sprintf("seed %d", o.seed), "| gpucr-fs | 2 | 0 |", "| all | ")
+	contains(t, text, fmt.Sprintf("seed %d", o.seed), "| gpucr-cuda | ", "| criu | ", "| daemon | ",
+		fmt.Sprintf("| all | %d | 0 | ", *kills))
 }
 
 func TestCopies(t *testing.T) {

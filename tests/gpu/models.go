@@ -99,10 +99,13 @@ func (m *model) begin(ctx context.Context) (err error) {
 	return err
 }
 
+// reserve is what the end of a model takes.
+const reserve = 15 * time.Second
+
 // enough tells whether the time is left for another round that takes as long as the longest so far.
 func (m *model) enough(ctx context.Context, what string, done, of int, longest time.Duration) bool {
 	deadline, ok := ctx.Deadline()
-	if done == 0 || !ok || time.Until(deadline) > longest+longest/8 {
+	if done == 0 || !ok || time.Until(deadline) > longest+longest/8+reserve {
 		return true
 	}
 	m.fact("%s: the budget ended after %d of %d rounds of %s", m.name, done, of, what)
@@ -177,11 +180,14 @@ func (m *model) bare(ctx context.Context) (x dumpRun, err error) {
 	}
 	_, err = m.with(ctx, func(c *cuda.Client, work string) (_ run, err error) {
 		start := time.Now()
-		s, err := c.Suspend(ctx, m.a.pid, 10*time.Second)
-		if err != nil {
-			return run{}, err
+		undo := func() error { return nil }
+		if c != nil {
+			s, err := c.Suspend(ctx, m.a.pid, 10*time.Second)
+			if err != nil {
+				return run{}, err
+			}
+			x.Lock, x.Checkpoint, undo = s.LockTime.Seconds(), s.CheckpointTime.Seconds(), s.Undo
 		}
-		x.Lock, x.Checkpoint = s.LockTime.Seconds(), s.CheckpointTime.Seconds()
 		began := time.Now()
 		// criu's plugins are left out, as gpucr-fs leaves them out.
 		_, err = m.command(ctx, m.o.criu, "dump", "-t", strconv.Itoa(m.a.pid), "-D", m.images, "-W", work, "-o", "dump.log",
@@ -189,7 +195,7 @@ func (m *model) bare(ctx context.Context) (x dumpRun, err error) {
 		x.CRIU, x.All = since(began), since(start)
 		err = m.withLog(err, filepath.Join(work, "dump.log"))
 		began = time.Now()
-		err = errors.Join(err, s.Undo())
+		err = errors.Join(err, undo())
 		x.Back = since(began)
 		return run{}, err
 	})

@@ -7,6 +7,7 @@
  * of a restored process can be there at once.
  *
  * $CUDASIM_GPUS, 1 when not set, is how many GPUs there are. $CUDASIM_HOST, 0 when not set, is part of their UUIDs: another host has other GPUs.
+ * $CUDA_VISIBLE_DEVICES, UUIDs, hides all others from who lists them.
  */
 #define _GNU_SOURCE
 #include "cudasim.h"
@@ -312,6 +313,25 @@ static void forked(void)
 			close(gpus[g].fd);
 }
 
+/* shown gives the GPU with an ordinal among those that this process is shown, or how many these are: $CUDA_VISIBLE_DEVICES names one of them by its UUID. */
+static int shown(int ordinal)
+{
+	const char *only = getenv("CUDA_VISIBLE_DEVICES");
+	int n = 0;
+	for (int dev = 0; dev < gpu_count(); dev++) {
+		unsigned char u[16];
+		char name[37], *at = name;
+		uuid_of(u, dev);
+		for (int i = 0; i < 16; i++)
+			at += sprintf(at, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", u[i]);
+		if (only && *only && !strstr(only, name))
+			continue;
+		if (n++ == ordinal)
+			return dev;
+	}
+	return ordinal < 0 ? n : -1;
+}
+
 /* The driver's calls. */
 
 int cuInit(unsigned flags)
@@ -347,14 +367,14 @@ int cuDriverGetVersion(int *version)
 
 int cuDeviceGetCount(int *count)
 {
-	*count = gpu_count();
+	*count = shown(-1);
 	return ready ? SUCCESS : NOT_INITIALIZED;
 }
 
 int cuDeviceGet(int *dev, int ordinal)
 {
-	*dev = ordinal;
-	return ordinal >= 0 && ordinal < gpu_count() ? SUCCESS : INVALID_DEVICE;
+	*dev = ordinal < 0 ? -1 : shown(ordinal);
+	return *dev < 0 ? INVALID_DEVICE : SUCCESS;
 }
 
 int cuDeviceGetUuid_v2(unsigned char uuid[16], int dev)
@@ -365,7 +385,8 @@ int cuDeviceGetUuid_v2(unsigned char uuid[16], int dev)
 
 int cuDeviceGetName(char *name, int size, int dev)
 {
-	snprintf(name, (size_t)size, "Simulated GPU %d", dev);
+	(void)dev;
+	snprintf(name, (size_t)size, "Simulated GPU");
 	return SUCCESS;
 }
 
