@@ -35,6 +35,9 @@ type Dump struct {
 func (d *Dump) Find(actor string) int {
 	switch actor {
 	case Command:
+		if state := status(d.PID, "State"); state == "" || strings.HasPrefix(state, "Z") {
+			return 0
+		}
 		return d.PID
 	case Daemon:
 		pid, err := DaemonOf(d.Store)
