@@ -98,11 +98,11 @@ func (c *Client) read(out io.Reader, said *tail) {
 	defer c.mu.Unlock()
 	switch text := said.last(); {
 	case text != "":
-		c.ended = fmt.Errorf("cuda: gpucr-cuda ended: %s", text)
+		c.ended = &endedError{fmt.Errorf("cuda: gpucr-cuda ended: %s", text)}
 	case err != nil:
-		c.ended = fmt.Errorf("cuda: gpucr-cuda ended: %w", err)
+		c.ended = &endedError{fmt.Errorf("cuda: gpucr-cuda ended: %w", err)}
 	default:
-		c.ended = errors.New("cuda: gpucr-cuda has ended")
+		c.ended = &endedError{errors.New("cuda: gpucr-cuda has ended")}
 	}
 	for id, w := range c.waiting {
 		close(w)
@@ -137,14 +137,16 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// gone tells that the program has ended, by itself or because it was killed.
-func (c *Client) gone() bool {
-	select {
-	case <-c.done:
-		return true
-	default:
-		return false
-	}
+// endedError is about a program that has ended, by itself or because it was killed, or that is about to: it takes no more
+// requests then, while its end may not be known yet.
+type endedError struct{ error }
+
+func (e *endedError) Unwrap() error { return e.error }
+
+// hasEnded tells such an error.
+func hasEnded(err error) bool {
+	var e *endedError
+	return errors.As(err, &e)
 }
 
 // call sends a request and waits for its answer.
@@ -160,7 +162,9 @@ func (c *Client) call(ctx context.Context, req Request) (Reply, error) {
 	c.waiting[req.ID] = w
 	line, err := json.Marshal(req)
 	if err == nil {
-		_, err = c.in.Write(append(line, '\n'))
+		if _, err = c.in.Write(append(line, '\n')); err != nil {
+			err = &endedError{err}
+		}
 	}
 	if err != nil {
 		delete(c.waiting, req.ID)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -142,7 +143,7 @@ func TestStates(t *testing.T) {
 
 func TestInfo(t *testing.T) {
 	info, err := client(t).Info(ctx(t))
-	if err != nil || info.CUDA != 13000 || len(info.Devices) != 2 || info.Devices[1].Name != "Simulated GPU 1" ||
+	if err != nil || info.CUDA != 13000 || len(info.Devices) != 2 || info.Devices[1].Name != "Simulated GPU" ||
 		info.Devices[1].Memory != 1<<30 {
 		t.Fatalf("%+v, %v", info, err)
 	}
@@ -290,25 +291,6 @@ func TestSuspendedBefore(t *testing.T) {
 	}
 }
 
-// Who asked for a suspension and ended leaves the processes running.
-func TestAbandoned(t *testing.T) {
-	a := target(t, cudasim.Options{Processes: 2})
-	before := ask(t, a, 1)
-	c := client(t)
-	if _, err := c.Suspend(ctx(t), a.PID, time.Minute); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if after := ask(t, a, 1); after != before {
-		t.Errorf("the process answers %s, and %s before", after, before)
-	}
-	if _, err := c.State(ctx(t), a.PID); err == nil {
-		t.Error("a closed client answers")
-	}
-}
-
 // Signals for the group of the client's process do not end gpucr-cuda, which alone can let the processes go.
 func TestSignals(t *testing.T) {
 	a := target(t, cudasim.Options{})
@@ -376,6 +358,36 @@ func TestOtherGPUs(t *testing.T) {
 	if _, err := c.Resume(ctx(t), a.PID,
 		[]cuda.Pair{{From: two, To: missing}}); cuda.CodeOf(err) != cuda.CodeInvalidDevice {
 		t.Errorf("restore on a GPU that is not there: %v", err)
+	}
+}
+
+func TestStandIns(t *testing.T) {
+	gpu := func(n byte, name string) cuda.Device { return cuda.Device{UUID: cuda.UUID{n}, Name: name} }
+	a, b, c, d := gpu(1, "big"), gpu(2, "big"), gpu(3, "big"), gpu(4, "small")
+	pair := func(from, to cuda.Device) cuda.Pair { return cuda.Pair{From: from.UUID, To: to.UUID} }
+	for _, tc := range []struct {
+		name             string
+		had, used, shown []cuda.Device
+		want             []cuda.Pair
+	}{
+		{"all there", []cuda.Device{a, b}, []cuda.Device{a, b}, []cuda.Device{b, a}, nil},
+		{"an unused one is not shown", []cuda.Device{a, b}, []cuda.Device{a}, []cuda.Device{a}, nil},
+		{"hidden", []cuda.Device{a, b}, []cuda.Device{a}, []cuda.Device{b}, []cuda.Pair{pair(a, b), pair(b, a)}},
+		{"another machine", []cuda.Device{a}, []cuda.Device{a}, []cuda.Device{c, b}, []cuda.Pair{pair(a, c)}},
+		{"another machine with two", []cuda.Device{a, b}, []cuda.Device{b}, []cuda.Device{c, d},
+			[]cuda.Pair{pair(a, d), pair(b, c)}},
+		{"one stays", []cuda.Device{a, b}, []cuda.Device{a, b}, []cuda.Device{c, b}, []cuda.Pair{pair(a, c), pair(b, b)}},
+		{"another kind", []cuda.Device{a}, []cuda.Device{a}, []cuda.Device{d}, nil},
+		{"too few", []cuda.Device{a, b}, []cuda.Device{a, b}, []cuda.Device{b}, nil},
+		{"none", []cuda.Device{a}, []cuda.Device{a}, nil, nil},
+	} {
+		var used []cuda.UUID
+		for _, d := range tc.used {
+			used = append(used, d.UUID)
+		}
+		if got := cuda.StandIns(tc.had, used, tc.shown); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package cuda
 import (
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -77,4 +78,56 @@ func ParsePairs(s string) ([]Pair, error) {
 		pairs = append(pairs, p)
 	}
 	return pairs, nil
+}
+
+// StandIns gives the pairs for a restore of processes that had the GPUs had before them, and used those of them, where the
+// driver shows other GPUs now: each that was used and is not shown moves to one of the same name. None are needed, and none
+// given, where all that were used are shown; nor where there are too few.
+//
+// The driver wants every GPU named that the process had before it, each other one once. So those that were not used get
+// what is left, even where it is not shown: nothing is put there.
+func StandIns(had []Device, used []UUID, shown []Device) []Pair {
+	is := func(list []Device, u UUID) bool {
+		return slices.ContainsFunc(list, func(d Device) bool { return d.UUID == u })
+	}
+	if !slices.ContainsFunc(used, func(u UUID) bool { return !is(shown, u) }) {
+		return nil
+	}
+	to, taken := map[UUID]UUID{}, map[UUID]bool{}
+	give := func(from UUID, list []Device, fits func(Device) bool) bool {
+		for _, d := range list {
+			if !taken[d.UUID] && fits(d) {
+				to[from], taken[d.UUID] = d.UUID, true
+				return true
+			}
+		}
+		return false
+	}
+	anyOf := func(Device) bool { return true }
+	var moved, rest []Device
+	for _, d := range had {
+		same := func(x Device) bool { return x.UUID == d.UUID }
+		switch {
+		case !slices.Contains(used, d.UUID):
+			rest = append(rest, d)
+		case !give(d.UUID, shown, same):
+			moved = append(moved, d)
+		}
+	}
+	for _, d := range moved {
+		if !give(d.UUID, shown, func(x Device) bool { return x.Name == d.Name }) {
+			return nil
+		}
+	}
+	for _, d := range rest {
+		_ = give(d.UUID, shown, func(x Device) bool { return x.UUID == d.UUID }) || give(d.UUID, shown, anyOf) ||
+			give(d.UUID, had, anyOf)
+	}
+	var pairs []Pair
+	for _, d := range had {
+		if t, ok := to[d.UUID]; ok {
+			pairs = append(pairs, Pair{d.UUID, t})
+		}
+	}
+	return pairs
 }

@@ -159,7 +159,7 @@ const settle = 100 * time.Millisecond
 // started: nobody else would give the processes their GPUs back.
 func (s *Suspension) Undo() error {
 	err := s.undo(s.c)
-	for try := 0; err != nil && s.c.gone() && try < successors; try++ {
+	for try := 0; hasEnded(err) && try < successors; try++ {
 		c, serr := Start(s.c.o)
 		if serr != nil {
 			return errors.Join(err, serr)
@@ -169,13 +169,9 @@ func (s *Suspension) Undo() error {
 			time.Sleep(settle)
 			err = s.undo(c)
 		}
-		if c.gone() {
-			continue
-		}
 		if cerr := c.Close(); err == nil {
 			err = cerr
 		}
-		break
 	}
 	if err != nil {
 		return fmt.Errorf("the GPU processes could not all be set going again: %w", err)

@@ -99,17 +99,25 @@ func (h *holder) serve(in io.Reader, out io.Writer) error {
 	return errors.Join(bad, lines.Err(), h.letGo(), h.leave())
 }
 
-// letGo brings every guarded process back to Running. A process that is gone needs nothing.
+// letGo brings every guarded process back to Running, all at once: one may have to wait for who traces it. One that is
+// gone needs nothing.
 func (h *holder) letGo() error {
 	if h.fail != nil {
 		return nil
 	}
+	var mu sync.Mutex
 	var failed []error
 	undone := false
+	var giving sync.WaitGroup
 	for pid := range h.guarded {
-		did, err := h.giveBack(pid)
-		undone, failed = undone || did, append(failed, err)
+		giving.Go(func() {
+			did, err := h.giveBack(pid)
+			mu.Lock()
+			defer mu.Unlock()
+			undone, failed = undone || did, append(failed, err)
+		})
 	}
+	giving.Wait()
 	if undone {
 		failed = append(failed, still.ContinueAll(h.waits))
 	}

@@ -182,7 +182,7 @@ func (d *dumping) dump(ctx context.Context, images string) (err error) {
 				return err
 			}
 		}
-		if err := gpu.note(images); err != nil {
+		if err := gpu.note(ctx, images); err != nil {
 			return err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -315,7 +316,13 @@ func (r *restoring) resumeGPUs(ctx context.Context, pid int, note cudaNote) (use
 		err = bring(pid)
 	}
 	if err == nil {
-		used, err = r.gpu.Resume(ctx, pid, note)
+		pairs := r.gpu.moves(ctx, note)
+		for _, p := range pairs {
+			if p.From != p.To && slices.Contains(note.used(), p.From) && r.copy < 2 {
+				r.a.note("%v stands in for %v", p.To, p.From)
+			}
+		}
+		used, err = r.gpu.Resume(ctx, pid, note, pairs)
 	}
 	switch {
 	case err == nil && note.Processes == 0:

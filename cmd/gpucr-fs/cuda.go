@@ -50,9 +50,10 @@ func (f *nvidiaFlags) addRestore(fl *pflag.FlagSet) {
 type nvidia struct {
 	flags   *nvidiaFlags
 	pairs   []cuda.Pair
-	stopped int   // processes that Prepare has stopped
-	runs    []int // those that do not stand still
-	asleep  []int // processes of the tree that were stopped before, by the pids that they know
+	stopped int         // processes that Prepare has stopped
+	runs    []int       // those that do not stand still
+	asleep  []int       // processes of the tree that were stopped before, by the pids that they know
+	used    []cuda.UUID // GPUs that they use; none where that is not known
 	over    func() error
 	warming sync.WaitGroup
 
@@ -65,8 +66,10 @@ const cudaImage = "gpucr-cuda.json"
 
 // cudaNote is its content.
 type cudaNote struct {
-	Processes int   `json:"processes"`         // that use CUDA
-	Stopped   []int `json:"stopped,omitempty"` // processes that somebody had stopped, by the pids that they know
+	Processes int           `json:"processes"`         // that use CUDA
+	Stopped   []int         `json:"stopped,omitempty"` // processes that somebody had stopped, by the pids that they know
+	GPUs      []cuda.Device `json:"gpus,omitempty"`    // that the driver showed
+	Used      []cuda.UUID   `json:"used,omitempty"`    // those that the processes used; none where that is not known
 }
 
 // open gives what dump and restore need for NVIDIA GPUs, nil when they are to be left alone, and what ends it: what Prepare stopped and nobody undid then goes on,
@@ -143,11 +146,12 @@ func (n *nvidia) Prepare(ctx context.Context, root int) (func(context.Context) e
 }
 
 // note writes into an image directory what a restore has to find.
-func (n *nvidia) note(images string) error {
+func (n *nvidia) note(ctx context.Context, images string) error {
 	if n.stopped == 0 {
 		return nil
 	}
-	text, err := json.Marshal(cudaNote{n.stopped, n.asleep})
+	info, _ := n.client.Info(ctx) // only a restore on other GPUs would miss it
+	text, err := json.Marshal(cudaNote{Processes: n.stopped, Stopped: n.asleep, GPUs: info.Devices, Used: n.used})
 	if err != nil {
 		return err
 	}
@@ -166,13 +170,41 @@ func readNote(images string) (want cudaNote, err error) {
 	return want, nil
 }
 
+// moves says which GPUs stand in for those of the checkpoint: the ones that were asked for, else, where some are not shown, others of their kind.
+func (n *nvidia) moves(ctx context.Context, was cudaNote) []cuda.Pair {
+	if len(n.pairs) > 0 || len(was.GPUs) == 0 {
+		return n.pairs
+	}
+	c, err := n.start()
+	if err != nil {
+		return nil // Resume tells
+	}
+	info, err := c.Info(ctx)
+	if err != nil {
+		return nil
+	}
+	return cuda.StandIns(was.GPUs, was.used(), info.Devices)
+}
+
+// used lists the GPUs that the processes used: all, where that is not known.
+func (was *cudaNote) used() []cuda.UUID {
+	if len(was.Used) > 0 {
+		return was.Used
+	}
+	var used []cuda.UUID
+	for _, d := range was.GPUs {
+		used = append(used, d.UUID)
+	}
+	return used
+}
+
 // Resume moves the VRAM of root and its descendants back, and tells whether there was any. Finding fewer processes than were dumped is an error: those missed would wait
 // for their GPU for ever.
-func (n *nvidia) Resume(ctx context.Context, root int, want cudaNote) (bool, error) {
+func (n *nvidia) Resume(ctx context.Context, root int, want cudaNote, pairs []cuda.Pair) (bool, error) {
 	var procs []cuda.Process
 	c, err := n.needed(root)
 	if c != nil && err == nil {
-		procs, err = c.Resume(ctx, root, n.pairs)
+		procs, err = c.Resume(ctx, root, pairs)
 	}
 	if err == nil && len(procs) < want.Processes {
 		err = fmt.Errorf("%d processes used CUDA, and the driver knows %d of them", want.Processes, len(procs))

@@ -60,6 +60,9 @@ func (d *dumping) preflight(ctx context.Context) error {
 		d.a.note("%v", err)
 	}
 	d.useless = r.Of(preflight.CUDAInherited)
+	if d.gpu != nil {
+		d.gpu.used = usedGPUs(r)
+	}
 	if d.parkRings {
 		d.rings = r.Of(preflight.IOURing)
 	}
@@ -80,6 +83,18 @@ func (d *dumping) preflight(ctx context.Context) error {
 		d.a.note("dumped by --force all the same: processes may never go on")
 	}
 	return nil
+}
+
+// usedGPUs lists the GPUs that a tree uses; none where not all of them are known.
+func usedGPUs(r preflight.Report) (used []cuda.UUID) {
+	for _, g := range r.GPUs {
+		u, err := cuda.ParseUUID(g.UUID)
+		if err != nil {
+			return nil
+		}
+		used = append(used, u)
+	}
+	return used
 }
 
 func refused(r preflight.Report) error {

@@ -78,7 +78,8 @@ func Build(dir string) (*Sim, error) {
 	}
 	flags := []string{"-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"}
 	for _, args := range [][]string{
-		{"-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", s.Library, "cudasim.c", "hazards.c", "results.c"},
+		{"-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", s.Library, "cudasim.c", "ask.c", "hazards.c",
+			"results.c"},
 		{"-o", s.Waiter, "waiter.c"},
 		{"-o", s.App, "app.c", s.Library, "-Wl,-rpath," + dir},
 	} {
@@ -106,6 +107,8 @@ func Build(dir string) (*Sim, error) {
 // Options of an application.
 type Options struct {
 	MiB, GPUs, Processes int // 0: 8, 1, 1
+	// Idle are GPUs of the machine that no process uses.
+	Idle int
 	// Host tells the GPUs of one machine from those of another.
 	Host int
 	// Asks gives each process a thread that asks the driver all the time.
@@ -118,8 +121,9 @@ type Options struct {
 
 // Env is what a program that loads the simulated driver needs in its environment.
 func (s *Sim) Env(o Options) []string {
+	gpus := max(o.GPUs, 1) + o.Idle
 	return []string{"CUDASIM_DEVICE=" + s.Device, "CUDASIM_MAPPED=" + s.Mapped, "CUDASIM_DIR=" + s.Dir,
-		"CUDASIM_GPUS=" + strconv.Itoa(max(o.GPUs, 1)), "CUDASIM_HOST=" + strconv.Itoa(o.Host)}
+		"CUDASIM_GPUS=" + strconv.Itoa(gpus), "CUDASIM_HOST=" + strconv.Itoa(o.Host)}
 }
 
 // Target is an application, or what it has become after a restore: it is known by its pid and sockets.

@@ -28,30 +28,53 @@ type app struct {
 	starting  bool
 	service   *service // where it is asked over HTTP
 	known     []int    // pids of its processes
+	piped     bool     // it is asked over its pipes
 }
 
+// shape is how large an application is: options of app.py, or MiB of cudasim's.
+type shape struct {
+	options []string
+	mib     int
+}
+
+var (
+	whole = shape{mib: 64}
+	small = shape{[]string{"--layers", "6"}, 16}
+)
+
 // start starts an application and waits until all its processes answer.
-func (b *bench) start(ctx context.Context, name string, processes int, small bool) (*app, error) {
+func (b *bench) start(ctx context.Context, name string, processes int, size shape) (*app, error) {
 	a := &app{name: name, socket: filepath.Join(b.o.work, name+".sock"), processes: processes, starting: true}
-	var cmd *exec.Cmd
-	if b.o.app == "torch" {
-		args := []string{filepath.Join(b.o.pack, "app.py"), "--socket", a.socket, "--device", b.o.device, "--processes",
-			strconv.Itoa(processes)}
-		if small {
-			args = append(args, "--layers", "6")
-		}
-		cmd = exec.Command(b.o.python, append(args, strings.Fields(b.o.model)...)...)
-	} else {
-		mib := "64"
-		if small {
-			mib = "16"
-		}
-		cmd = exec.Command(b.o.app, a.socket, mib, "1", strconv.Itoa(processes))
+	return a, b.launch(ctx, a, b.program(a.socket, processes, size))
+}
+
+// startPiped starts an application of one process that is asked over pipes of its own, so that copies of it can be.
+func (b *bench) startPiped(ctx context.Context, name string, size shape) (*app, error) {
+	a := &app{name: name, socket: name, processes: 1, starting: true, piped: true}
+	return a, b.launch(ctx, a, b.program("pipes", 1, size))
+}
+
+// program gives the command of an application.
+func (b *bench) program(socket string, processes int, size shape) *exec.Cmd {
+	if b.o.app != "torch" {
+		return exec.Command(b.o.app, socket, strconv.Itoa(size.mib), "1", strconv.Itoa(processes))
 	}
-	if err := b.launch(ctx, a, cmd); err != nil {
-		return nil, err
+	args := []string{filepath.Join(b.o.pack, "app.py"), "--socket", socket, "--device", b.o.device, "--processes",
+		strconv.Itoa(processes)}
+	return exec.Command(b.o.python, append(append(args, size.options...), strings.Fields(b.o.model)...)...)
+}
+
+// fork lets the first process fork a child that answers without the GPU, and learns its answers.
+func (a *app) fork(ctx context.Context) error {
+	line, err := a.say(ctx, 0, fmt.Sprintf("worker %d", a.processes))
+	if err == nil && !strings.HasPrefix(line, "ok ") {
+		err = fmt.Errorf("%s answered %q", a.name, line)
 	}
-	return a, nil
+	if err != nil {
+		return err
+	}
+	a.processes++
+	return a.learn(ctx)
 }
 
 // launch starts an application's command and learns its answers.
@@ -85,7 +108,7 @@ func (b *bench) launch(ctx context.Context, a *app, cmd *exec.Cmd) error {
 
 // learn asks all questions and keeps the answers; a second round must give the same.
 func (a *app) learn(ctx context.Context) error {
-	for i := range a.processes {
+	for i := len(a.answers); i < a.processes; i++ {
 		var list []string
 		for _, q := range questions {
 			s, err := a.ask(ctx, i, q)
@@ -136,6 +159,9 @@ func (a *app) say(ctx context.Context, i int, line string) (string, error) {
 		path += "." + strconv.Itoa(i)
 	}
 	put := func() (string, error) { return say(ctx, path, line) }
+	if a.piped {
+		put = func() (string, error) { return sayPiped(ctx, a.pid, line) }
+	}
 	if a.service != nil {
 		put = func() (string, error) { return a.service.say(ctx, line) }
 	}

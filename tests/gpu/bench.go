@@ -37,6 +37,7 @@ type bench struct {
 	apps            []*app        // all ever started; under mu
 	runs            int           // numbers files; under mu
 	dumpTook        time.Duration // the last dump
+	subject         string        // put before the kinds of restores in tables, such as "14g, "
 	remaps          sync.Mutex    // held from a dump with criu's --link-remap to its restore: names would meet
 }
 

@@ -36,6 +36,13 @@ type options struct {
 	budget             time.Duration
 	keep, matrix       bool
 	only               string
+
+	kills  int
+	seed   uint64
+	within time.Duration
+	copies int
+	models string
+	dumps  int
 }
 
 func main() {
@@ -57,6 +64,12 @@ func main() {
 	flag.BoolVar(&o.keep, "keep", false, "leave stores and images")
 	flag.BoolVar(&o.matrix, "matrix", false, "take the programs of src/matrix.py through dump and restore, and nothing else")
 	flag.StringVar(&o.only, "only", "", "the `PROGRAMS` of the matrix, with commas between (default: all)")
+	flag.IntVar(&o.kills, "kills", 0, "kill an actor of each of `N` dumps, and nothing else")
+	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of the moments of -kills")
+	flag.DurationVar(&o.within, "within", 30*time.Second, "how long a program may take to answer again after a kill")
+	flag.IntVar(&o.copies, "copies", 0, "restore `N` copies at once, beside the driver alone, and a process on another GPU, and nothing else")
+	flag.StringVar(&o.models, "models", "", "measure dumps and restores of models of the `SIZES` of their images, such as 14g,26g, and nothing else")
+	flag.IntVar(&o.dumps, "dumps", 3, "measured dumps of each of -models")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -84,6 +97,11 @@ func show(ctx context.Context, o options) (failed int, err error) {
 	}
 	if o.pack, err = filepath.Abs(o.pack); err != nil {
 		return 0, err
+	}
+	if o.work != "" {
+		if o.work, err = filepath.Abs(o.work); err != nil {
+			return 0, err
+		}
 	}
 	if o.work == "" {
 		if o.work, err = os.MkdirTemp("", "gpucr-gpu"); err != nil {
@@ -119,14 +137,26 @@ func show(ctx context.Context, o options) (failed int, err error) {
 		b.cleanUp()
 		err = errors.Join(err, b.write())
 	}()
-	steps := b.steps
-	if o.matrix {
+	steps, whole := b.steps, false
+	switch {
+	case o.matrix:
 		steps = b.matrixSteps
+	case o.kills > 0:
+		steps = b.killSteps
+	case o.copies > 0:
+		steps = b.copySteps
+	case o.models != "":
+		steps = b.modelSteps
+	default:
+		whole = true
 	}
 	for _, s := range steps() {
 		if !b.step(ctx, s) {
 			failed++
 		}
+	}
+	if whole {
+		b.res.aims()
 	}
 	b.res.print(b.out)
 	fmt.Fprintf(b.out, "\n%d of the steps failed; %.0f s in all\n", failed, time.Since(began).Seconds())

@@ -1,24 +1,25 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/gpucr/gpucr-fs/cuda"
+	"github.com/gpucr/gpucr-fs/tests/actors"
 )
 
 // Kinds of restores, and how the page cache stands.
 const (
 	kindEager   = "criu, images on tmpfs"
 	kindLazy    = "criu lazy-pages, images on tmpfs"
+	kindLazyUp  = "criu lazy-pages, its server up, images on tmpfs"
 	kindFirst   = "gpucr-fs, first time"
 	kindProfile = "gpucr-fs, with a profile"
 	kindDriver  = "gpucr-fs, with the driver's reads as the profile"
@@ -81,12 +82,12 @@ func (b *bench) eager(ctx context.Context, a *app, dir string) (run, error) {
 	})
 }
 
-// lazy restores with criu's own lazy-pages server.
-func (b *bench) lazy(ctx context.Context, a *app, dir string) (run, error) {
-	return b.with(ctx, func(c *cuda.Client, work string) (run, error) { return b.lazyWith(ctx, a, dir, c, work) })
+// lazy restores with criu's own lazy-pages server. up leaves the time out that the server takes to begin.
+func (b *bench) lazy(ctx context.Context, a *app, dir string, up bool) (run, error) {
+	return b.with(ctx, func(c *cuda.Client, work string) (run, error) { return b.lazyWith(ctx, a, dir, c, work, up) })
 }
 
-func (b *bench) lazyWith(ctx context.Context, a *app, dir string, c *cuda.Client, work string) (x run, err error) {
+func (b *bench) lazyWith(ctx context.Context, a *app, dir string, c *cuda.Client, work string, up bool) (x run, err error) {
 	start := time.Now()
 	server, done, err := b.prepare(b.o.criu, "lazy-pages", "-D", dir, "-W", work, "-o", "lazy.log")
 	if err != nil {
@@ -124,6 +125,9 @@ func (b *bench) lazyWith(ctx context.Context, a *app, dir string, c *cuda.Client
 			return x, ctx.Err()
 		case <-time.After(time.Millisecond):
 		}
+	}
+	if up {
+		start = time.Now()
 	}
 	if _, err := b.command(ctx, b.o.criu, "restore", "-d", "--lazy-pages", "-D", dir, "-W", work, "-o",
 		"restore.log"); err != nil {
@@ -226,7 +230,7 @@ func (b *bench) killDump(ctx context.Context, a *app, name string, after time.Du
 			return done(err)
 		}
 		killed := make(chan error, 1)
-		go func() { killed <- killCRIU(ctx, cmd.Process.Pid, a.pid, after) }()
+		go func() { killed <- killCRIU(ctx, b.dumpOf(cmd, a), after) }()
 		werr := done(cmd.Wait())
 		kerr := <-killed
 		if werr != nil {
@@ -240,42 +244,29 @@ func (b *bench) killDump(ctx context.Context, a *app, name string, after time.Du
 	return errors.New("no dump could be broken off")
 }
 
-// killCRIU kills the criu under the process dump when it has stopped the process target for some time.
-func killCRIU(ctx context.Context, dump, target int, after time.Duration) error {
-	criu := 0
-	for ctx.Err() == nil {
-		pids, err := cuda.Tree(dump)
-		if err != nil {
-			return fmt.Errorf("the dump has ended: %w", err)
-		}
-		for _, p := range pids {
-			if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p)); err == nil && isCRIU(line) {
-				criu = p
-			}
-		}
-		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", target))
-		if err != nil {
-			return err
-		}
-		if criu != 0 && !strings.Contains(string(status), "TracerPid:\t0\n") {
-			time.Sleep(after)
-			// Not while it injects code into a process: nobody could save that then.
-			for ctx.Err() == nil && syscall.Kill(criu, 0) == nil {
-				if writesPages(criu) {
-					return syscall.Kill(criu, syscall.SIGKILL)
-				}
-				time.Sleep(time.Millisecond)
-			}
-			return errors.New("criu was done sooner")
-		}
-		time.Sleep(time.Millisecond)
-	}
-	return ctx.Err()
+// dumpOf is what is known of a dump that command cmd does.
+func (b *bench) dumpOf(cmd *exec.Cmd, a *app) *actors.Dump {
+	return &actors.Dump{PID: cmd.Process.Pid, Target: a.pid, Store: b.store, Holder: b.holder}
 }
 
-// isCRIU tells a criu at work by its command line: what it was started with, or what it calls itself when it dumps.
-func isCRIU(cmdline []byte) bool {
-	return bytes.Contains(cmdline, []byte("\x00swrk\x00")) || bytes.Contains(cmdline, []byte("dump --rpc"))
+// killCRIU kills the criu of a dump some time after it has stopped the processes.
+func killCRIU(ctx context.Context, d *actors.Dump, after time.Duration) error {
+	var stopped time.Time
+	for w := actors.NewWatch(d); ctx.Err() == nil; time.Sleep(time.Millisecond) {
+		step := w.Step()
+		if stopped.IsZero() && (step == actors.Stopping || step == actors.Writing) {
+			stopped = time.Now()
+		}
+		if !stopped.IsZero() && time.Since(stopped) >= after {
+			if pid, err := d.Kill(actors.CRIU); pid != 0 || err != nil {
+				return err
+			}
+		}
+		if syscall.Kill(d.PID, 0) != nil || step == actors.Giving {
+			return errors.New("criu was done sooner")
+		}
+	}
+	return ctx.Err()
 }
 
 // criuErrors gives the errors of a log of criu's.
@@ -291,13 +282,4 @@ func criuErrors(path string) string {
 		}
 	}
 	return strings.Join(lines, "\n")
-}
-
-// writesPages tells whether a process has an image of memory open.
-func writesPages(pid int) bool {
-	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
-	return err == nil && slices.ContainsFunc(fds, func(fd string) bool {
-		to, err := os.Readlink(fd)
-		return err == nil && strings.HasPrefix(filepath.Base(to), "pages-")
-	})
 }

@@ -33,13 +33,23 @@ type share struct {
 	Grown   int64  `json:"grown"`  // what the store's packs grew by on disk
 }
 
+// dumpSeries are the runs of one kind of dump.
+type dumpSeries struct {
+	What string    `json:"what"`
+	Runs []dumpRun `json:"runs"`
+}
+
 type results struct {
-	Machine  []string  `json:"machine"`
-	Series   []*series `json:"series"`
-	Shares   []share   `json:"shares"`
-	Facts    []string  `json:"facts"`    // what was shown beside
-	Programs []outcome `json:"programs"` // of the matrix
-	Failures []string  `json:"failures"`
+	Machine  []string      `json:"machine"`
+	Series   []*series     `json:"series"`
+	Dumps    []*dumpSeries `json:"dumps"`
+	Copies   []*series     `json:"copies"`
+	Kills    []struck      `json:"kills"`
+	Aims     []aim         `json:"aims"`
+	Shares   []share       `json:"shares"`
+	Facts    []string      `json:"facts"`    // what was shown beside
+	Programs []outcome     `json:"programs"` // of the matrix
+	Failures []string      `json:"failures"`
 }
 
 func newResults() *results { return &results{} }
@@ -62,17 +72,48 @@ func (r *results) find(kind, cache string) *series {
 	return nil
 }
 
+// copies gives the series of one kind of several processes at once.
+func (r *results) copies(kind string) *series {
+	i := slices.IndexFunc(r.Copies, func(s *series) bool { return s.Kind == kind })
+	if i < 0 {
+		r.Copies = append(r.Copies, &series{Kind: kind})
+		i = len(r.Copies) - 1
+	}
+	return r.Copies[i]
+}
+
+// dumps gives the series of one kind of dump.
+func (r *results) dumps(what string) *dumpSeries {
+	i := slices.IndexFunc(r.Dumps, func(s *dumpSeries) bool { return s.What == what })
+	if i < 0 {
+		r.Dumps = append(r.Dumps, &dumpSeries{What: what})
+		i = len(r.Dumps) - 1
+	}
+	return r.Dumps[i]
+}
+
 // median of one of the values; 0 without any.
 func (s *series) median(f func(run) float64) float64 {
 	if s == nil {
 		return 0
 	}
+	return medianOf(s.Runs, f)
+}
+
+func (s *dumpSeries) median(f func(dumpRun) float64) float64 { return medianOf(s.Runs, f) }
+
+func medianOf[T any](runs []T, f func(T) float64) float64 {
 	var v []float64
-	for _, x := range s.Runs {
+	for _, x := range runs {
 		if f(x) > 0 {
 			v = append(v, f(x))
 		}
 	}
+	return median(v)
+}
+
+// median of some values; 0 without any.
+func median(v []float64) float64 {
 	if len(v) == 0 {
 		return 0
 	}
@@ -105,19 +146,12 @@ func (r *results) print(w io.Writer) {
 		r.printPrograms(w)
 		return
 	}
-	fmt.Fprintf(w, "\n| restore | page cache | runs | CPU resume s | GPU ready s | first answer s | resident s | of it the driver s |\n|---|---|---|---|---|---|---|---|\n")
-	for _, s := range r.Series {
-		fmt.Fprintf(w, "| %s | %s | %d | %s | %s | %s | %s | %s |\n", s.Kind, s.Cache, len(s.Runs),
-			seconds(s.median(resume)), seconds(s.median(gpuReady)),
-			seconds(s.median(answered)), seconds(s.median(resident)), seconds(s.median(driver)))
-	}
-	r.targets(w)
-	fmt.Fprintf(w, "\n| checkpoint | logical bytes | zero | not shared | of the logical size | the store grew by |\n|---|---|---|---|---|---|\n")
-	for _, s := range r.Shares {
-		fmt.Fprintf(w, "| %s | %d | %.1f %% | %d | %.2f %% | %d (%.2f %%) |\n", s.What, s.Logical,
-			percent(s.Zero, s.Logical), s.Unique, percent(s.Unique, s.Logical),
-			s.Grown, percent(s.Grown, s.Logical))
-	}
+	r.printSeries(w)
+	r.printDumps(w)
+	r.printCopies(w)
+	r.printKills(w)
+	r.printAims(w)
+	r.printShares(w)
 	fmt.Fprintln(w)
 	for _, f := range r.Facts {
 		fmt.Fprintln(w, "-", f)
@@ -159,26 +193,16 @@ func percent(a, b int64) float64 {
 	return 100 * float64(a) / float64(b)
 }
 
-// targets tells which of the aims were reached. The driver's own time is that of the eager restore, whose memory is all
-// there.
-func (r *results) targets(w io.Writer) {
+// aims holds the whole show against what it is to reach. The driver's own time is that of the eager restore, whose memory
+// is all there.
+func (r *results) aims() {
 	eager := r.find(kindEager, warm)
-	fmt.Fprintf(w, "\n| aim | wanted | measured | |\n|---|---|---|---|\n")
-	line := func(what string, want, got float64) {
-		verdict := "reached"
-		if got == 0 || want == 0 {
-			verdict = "not measured"
-		} else if got > want {
-			verdict = "MISSED"
-		}
-		fmt.Fprintf(w, "| %s | ≤ %.3f s | %s | %s |\n", what, want, seconds(got), verdict)
-	}
 	for _, kind := range []string{kindFirst, kindProfile} {
 		s := r.find(kind, warm)
-		line("CPU resume, "+kind, 0.100, s.median(resume))
-		line("first answer, a third of eager, "+kind, eager.median(answered)/3, s.median(answered))
-		line("first answer, 1.25 driver + 0.15 s, "+kind, 1.25*eager.median(driver)+0.15, s.median(answered))
-		line("resident, GPU ready + 0.2 s, "+kind, s.median(gpuReady)+0.2, s.median(resident))
+		r.aim("CPU resume, "+kind, 0.100, s.median(resume))
+		r.aim("first answer, a third of eager criu's, "+kind, eager.median(answered)/3, s.median(answered))
+		r.aim("first answer, 1.25 × the driver's own restore + 0.15 s, "+kind, plus(1.25*eager.median(driver), 0.15), s.median(answered))
+		r.aim("resident, GPU ready + 0.2 s, "+kind, plus(s.median(gpuReady), 0.2), s.median(resident))
 	}
 }
 

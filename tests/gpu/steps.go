@@ -45,7 +45,7 @@ func (b *bench) steps() []step {
 	}
 	ours := func(ctx context.Context) (run, error) { return b.ours(ctx, two, "second") }
 	eager := func(ctx context.Context) (run, error) { return b.eager(ctx, two, b.images) }
-	lazy := func(ctx context.Context) (run, error) { return b.lazy(ctx, two, b.images) }
+	lazy := func(ctx context.Context) (run, error) { return b.lazy(ctx, two, b.images, false) }
 	clear := func(ctx context.Context) error {
 		_, err := b.fs(ctx, "profile", "clear", b.store, "second")
 		return err
@@ -65,9 +65,15 @@ func (b *bench) steps() []step {
 				into      **app
 				name      string
 				processes int
-				small     bool
-			}{{&one, "first", 1, false}, {&two, "second", 1, false}, {&tree, "tree", 2, true}} {
-				wg.Go(func() { *s.into, errs[i] = b.start(ctx, s.name, s.processes, s.small) })
+				size      shape
+			}{{&one, "first", 1, whole}, {&two, "second", 1, whole}, {&tree, "tree", 2, small}} {
+				wg.Go(func() {
+					if a, err := b.start(ctx, s.name, s.processes, s.size); err != nil {
+						errs[i] = err
+					} else {
+						*s.into = a
+					}
+				})
 			}
 			wg.Wait()
 			for _, a := range []*app{one, two, tree} {
@@ -95,10 +101,7 @@ func (b *bench) steps() []step {
 		})},
 		{"export for criu", time.Minute, need(&two, func(ctx context.Context) error {
 			tmpfs := filepath.Dir(b.images)
-			if err := os.MkdirAll(tmpfs, 0o700); err != nil {
-				return err
-			}
-			if err := unix.Mount("tmpfs", tmpfs, "tmpfs", 0, "size=24g,mode=700"); err != nil {
+			if err := mountTmpfs(tmpfs); err != nil {
 				return err
 			}
 			if _, err := b.fs(ctx, "export", b.store, "second", b.images); err != nil {
@@ -179,6 +182,14 @@ func (b *bench) steps() []step {
 	}
 }
 
+// mountTmpfs makes a file system in memory.
+func mountTmpfs(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return unix.Mount("tmpfs", dir, "tmpfs", 0, "size=75%,mode=700")
+}
+
 // matrixSteps gives the steps of -matrix.
 func (b *bench) matrixSteps() []step {
 	return []step{
@@ -205,10 +216,10 @@ func (b *bench) restoreOnce(ctx context.Context, a *app, i int, kind, cache stri
 		if i == 0 && cache == warm && kind != kindProfile && kind != kindLazy {
 			counted = " (not counted)"
 		} else {
-			b.res.add(kind, cache, x)
+			b.res.add(b.subject+kind, cache, x)
 		}
 		fmt.Fprintf(b.out, "%s, %s: CPU resume %s, GPU ready %s, first answer %s, resident %s, of it the driver %s%s\n",
-			kind, cache, seconds(x.Resume), seconds(x.GPU), seconds(x.Answer),
+			b.subject+kind, cache, seconds(x.Resume), seconds(x.GPU), seconds(x.Answer),
 			seconds(x.Resident), seconds(x.Driver), counted)
 	}
 	kctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)

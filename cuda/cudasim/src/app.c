@@ -4,7 +4,7 @@
  *     app SOCKET [MIB [GPUS [PROCESSES]]]
  *
  * fills MIB of VRAM on each of GPUS GPUs. PROCESSES-1 children do the same and answer on SOCKET.1, SOCKET.2, ... One line is asked, one answered, per
- * connection:
+ * connection; where SOCKET is the word pipes, lines are written to descriptor 901 of the process and answers read from 902, by their names in /proc:
  *
  *     ask SEED          "answer HASH COUNT": a hash over the seed and all VRAM; COUNT, in VRAM too, is how many were asked
  *     work MS           "ok", and the GPU has work for MS
@@ -27,7 +27,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { MAX_GPUS = 16, CHUNK = 1 << 20 };
+enum { MAX_GPUS = 16, CHUNK = 1 << 20, PIPES = 900 };
 
 static uint64_t vram[MAX_GPUS], counter;
 static size_t size;
@@ -131,52 +131,77 @@ static void work(const char *path)
 	}
 }
 
+/* child ends with its parent, and leaves the line over which it was asked for. */
+static int child(int l, int fd)
+{
+	int pid = fork();
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		close(l);
+		close(fd);
+	}
+	return pid;
+}
+
+/* obey answers a line. l is what listens, fd where the line came from. */
+static void obey(const char *path, const char *line, FILE *f, int l, int fd)
+{
+	char action[32];
+	unsigned long long n;
+	int code, pid;
+	if (sscanf(line, "ask %llu", &n) == 1) {
+		answer(f, n);
+	} else if ((sscanf(line, "work %llu", &n) == 1 && !cudasimWork((int)n)) ||
+		   (sscanf(line, "fail %31s %d", action, &code) == 2 && !cudasimFail(action, code)) ||
+		   (sscanf(line, "stall %31s %d", action, &code) == 2 && !cudasimStall(action, code))) {
+		fputs("ok\n", f);
+	} else if (!strcmp(line, "fork\n")) {
+		if ((pid = child(l, fd)) == 0)
+			for (;;)
+				pause();
+		fprintf(f, "ok %d\n", pid);
+	} else if (sscanf(line, "worker %llu", &n) == 1) {
+		if ((pid = child(l, fd)) == 0) {
+			char own[220];
+			snprintf(own, sizeof own, "%s.%llu", path, n);
+			work(own);
+		}
+		fprintf(f, "ok %d\n", pid);
+	} else {
+		fputs("what?\n", f);
+	}
+}
+
 static void serve(const char *path)
 {
+	char line[256];
 	int l = listening(path);
 	for (;;) {
 		int fd = accept(l, NULL, NULL);
 		FILE *f = fd < 0 ? NULL : fdopen(fd, "r+");
-		char line[256], action[32];
-		unsigned long long n;
-		int code;
 		if (!f)
 			continue;
-		if (fgets(line, sizeof line, f)) {
-			if (sscanf(line, "ask %llu", &n) == 1) {
-				answer(f, n);
-			} else if (sscanf(line, "work %llu", &n) == 1 && !cudasimWork((int)n)) {
-				fputs("ok\n", f);
-			} else if (sscanf(line, "fail %31s %d", action, &code) == 2 && !cudasimFail(action, code)) {
-				fputs("ok\n", f);
-			} else if (sscanf(line, "stall %31s %d", action, &code) == 2 && !cudasimStall(action, code)) {
-				fputs("ok\n", f);
-			} else if (!strcmp(line, "fork\n")) {
-				int pid = fork();
-				if (pid == 0) {
-					prctl(PR_SET_PDEATHSIG, SIGKILL);
-					close(l);
-					close(fd);
-					for (;;)
-						pause();
-				}
-				fprintf(f, "ok %d\n", pid);
-			} else if (sscanf(line, "worker %llu", &n) == 1) {
-				int pid = fork();
-				if (pid == 0) {
-					char own[220];
-					prctl(PR_SET_PDEATHSIG, SIGKILL);
-					close(l);
-					close(fd);
-					snprintf(own, sizeof own, "%s.%llu", path, n);
-					work(own);
-				}
-				fprintf(f, "ok %d\n", pid);
-			} else {
-				fputs("what?\n", f);
-			}
-		}
+		if (fgets(line, sizeof line, f))
+			obey(path, line, f, l, fd);
 		fclose(f);
+	}
+}
+
+/* serve_pipes answers lines that come over a pipe over another one. Both ends of both have fixed numbers, by which others open them in /proc. */
+static void serve_pipes(void)
+{
+	char line[256];
+	for (int first = PIPES; first < PIPES + 4; first += 2) {
+		int p[2];
+		if (pipe(p) || dup2(p[0], first) < 0 || dup2(p[1], first + 1) < 0 || close(p[0]) || close(p[1])) {
+			perror("app: pipe");
+			exit(1);
+		}
+	}
+	FILE *in = fdopen(PIPES, "r"), *out = fdopen(PIPES + 3, "w");
+	while (in && out && fgets(line, sizeof line, in)) {
+		obey("pipes", line, out, -1, -1);
+		fflush(out);
 	}
 }
 
@@ -197,5 +222,7 @@ int main(int argc, char **argv)
 		}
 	check(cuInit(0), "init");
 	fill();
+	if (!strcmp(path, "pipes"))
+		serve_pipes();
 	serve(path);
 }

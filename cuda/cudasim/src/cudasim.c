@@ -3,12 +3,15 @@
  *
  * VRAM is a file of each process and GPU in $CUDASIM_DIR. While a process has GPUs it also holds a device open that CRIU cannot dump, as with the real
  * driver, and has another mapped. Both are $CUDASIM_DEVICE and $CUDASIM_MAPPED. Checkpoint copies the files into memory of the process, removes them and gives the devices up; restore does the reverse. What is asked of another
- * process goes through a socket to a thread there, which cuInit starts; its name holds the pid, so that it is found again after a restore.
+ * process goes to a thread there, which cuInit starts, over a pair of sockets of that process: the asker takes a copy of its descriptor ASK_FD. Nothing of it has a name, so that several copies
+ * of a restored process can be there at once.
  *
  * $CUDASIM_GPUS, 1 when not set, is how many GPUs there are. $CUDASIM_HOST, 0 when not set, is part of their UUIDs: another host has other GPUs.
+ * $CUDA_VISIBLE_DEVICES, UUIDs, hides all others from who lists them.
  */
 #define _GNU_SOURCE
 #include "cudasim.h"
+#include "ask.h"
 #include "hazards.h"
 #include "results.h"
 
@@ -23,8 +26,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -35,18 +36,8 @@ static const char *op_names[OPS] = {"lock", "checkpoint", "restore", "unlock", "
 
 #define THREAD_NAME "cudasim-restore"
 
-enum { MAX_GPUS = 16, MAX_MEMS = 256, MAX_PAIRS = 16, CHUNK = 1 << 20 };
+enum { MAX_GPUS = 16, MAX_MEMS = 256, MAX_COPIES = 64, CHUNK = 1 << 20 };
 
-struct pair {
-	unsigned char from[16], to[16];
-};
-struct message {
-	uint32_t op, timeout_ms, count;
-	struct pair pairs[MAX_PAIRS];
-};
-struct answer {
-	int32_t result, value;
-};
 struct mem {
 	int dev;
 	uint64_t offset, size;
@@ -61,6 +52,7 @@ static int mem_count;
 static struct gpu {
 	unsigned char uuid[16];
 	int fd;        /* its VRAM, -1 while there is none */
+	char path[256];
 	uint64_t size; /* of what is allocated */
 	void *saved;   /* while checkpointed */
 } gpus[MAX_GPUS];
@@ -95,10 +87,16 @@ static void uuid_of(unsigned char uuid[16], int dev)
 	uuid[15] = (unsigned char)dev;
 }
 
-static void vram_path(char *path, size_t size, int dev)
+/* open_vram makes a file that no other process has, as a copy of this one may. */
+static int open_vram(char *path, size_t size, int dev)
 {
 	const char *dir = getenv("CUDASIM_DIR");
-	snprintf(path, size, "%s/vram.%d.%d", dir ? dir : "/tmp", (int)getpid(), dev);
+	int fd = -1;
+	for (int copy = 0; copy < MAX_COPIES && fd < 0; copy++) {
+		snprintf(path, size, copy ? "%s/vram.%d.%d.%d" : "%s/vram.%d.%d", dir ? dir : "/tmp", (int)getpid(), dev, copy);
+		fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	}
+	return fd;
 }
 
 static bool all_io(bool write, int fd, void *buf, size_t size, off_t at)
@@ -144,11 +142,9 @@ static void unmap_device(void)
 /* attach opens the device and the VRAM of GPU g, which lies on the machine's GPU dev. */
 static bool attach(int g, int dev)
 {
-	char path[4096];
 	if (device_fd < 0)
 		device_fd = open(from_env_text("CUDASIM_DEVICE", "/dev/fuse"), O_RDWR | O_CLOEXEC);
-	vram_path(path, sizeof path, dev);
-	gpus[g].fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	gpus[g].fd = open_vram(gpus[g].path, sizeof gpus[g].path, dev);
 	if (device_fd < 0 || gpus[g].fd < 0 || !map_device())
 		return false;
 	uuid_of(gpus[g].uuid, dev);
@@ -162,8 +158,6 @@ static int do_checkpoint(void)
 		struct gpu *p = &gpus[g];
 		if (p->fd < 0)
 			continue;
-		char path[4096];
-		vram_path(path, sizeof path, p->uuid[15]);
 		if (p->size) {
 			p->saved = mmap(NULL, p->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 			if (p->saved == MAP_FAILED)
@@ -173,7 +167,7 @@ static int do_checkpoint(void)
 		}
 		close(p->fd);
 		p->fd = -1;
-		unlink(path);
+		unlink(p->path);
 	}
 	if (device_fd >= 0)
 		close(device_fd);
@@ -277,20 +271,8 @@ static int act(const struct message *m)
 	return r;
 }
 
-static socklen_t name_of(struct sockaddr_un *a, int pid)
-{
-	memset(a, 0, sizeof *a);
-	a->sun_family = AF_UNIX;
-	int n = snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "cudasim/%d", pid);
-	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
-}
-
-static bool all_send(int fd, const void *buf, size_t n) { return send(fd, buf, n, MSG_NOSIGNAL) == (ssize_t)n; }
-static bool all_recv(int fd, void *buf, size_t n) { return recv(fd, buf, n, MSG_WAITALL) == (ssize_t)n; }
-
 static void *serve(void *arg)
 {
-	int listener = (int)(intptr_t)arg;
 	pthread_mutex_lock(&mu);
 	prctl(PR_SET_NAME, THREAD_NAME);
 	serving = true;
@@ -298,80 +280,56 @@ static void *serve(void *arg)
 	pthread_mutex_unlock(&mu);
 	for (;;) {
 		struct message m;
-		int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+		int fd = ask_next(&m);
 		if (fd < 0)
 			continue;
-		if (all_recv(fd, &m, sizeof m)) {
-			pthread_mutex_lock(&mu);
-			struct answer a = {.result = act(&m)};
-			a.value = state;
-			pthread_mutex_unlock(&mu);
-			all_send(fd, &a, sizeof a);
-		}
-		close(fd);
+		pthread_mutex_lock(&mu);
+		struct answer a = {.result = act(&m)};
+		a.value = state;
+		pthread_mutex_unlock(&mu);
+		ask_answer(fd, &a);
 	}
-	return NULL;
-}
-
-/* process_of gives the process of a thread: the driver takes either. */
-static int process_of(int tid)
-{
-	char path[64], line[256];
-	snprintf(path, sizeof path, "/proc/%d/status", tid);
-	FILE *f = fopen(path, "re");
-	int pid = tid;
-	while (f && fgets(line, sizeof line, f))
-		if (sscanf(line, "Tgid: %d", &pid) == 1)
-			break;
-	if (f)
-		fclose(f);
-	return pid;
-}
-
-/* inside_of gives the pid that a process has in its own pid namespace, which is the one it knows. */
-static int inside_of(int pid)
-{
-	char path[64], line[256];
-	snprintf(path, sizeof path, "/proc/%d/status", pid);
-	FILE *f = fopen(path, "re");
-	while (f && fgets(line, sizeof line, f)) {
-		if (strncmp(line, "NSpid:", 6) != 0)
-			continue;
-		for (char *at = line + 6, *end; (end = at, strtol(at, &end, 10), end != at); at = end)
-			pid = (int)strtol(at, NULL, 10);
-		break;
-	}
-	if (f)
-		fclose(f);
-	return pid;
+	return arg;
 }
 
 static int ask(int pid, struct message *m, int *value)
 {
 	if (!ready)
 		return NOT_INITIALIZED;
-	struct sockaddr_un addr;
 	struct answer a = {0};
-	socklen_t len = name_of(&addr, inside_of(process_of(pid)));
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (fd < 0)
-		return OS_ERROR;
-	bool known = connect(fd, (struct sockaddr *)&addr, len) == 0;
-	bool ok = known && all_send(fd, m, sizeof *m) && all_recv(fd, &a, sizeof a);
-	close(fd);
-	if (!ok) /* a process that is there and has not initialised CUDA is known as such */
-		return known ? UNKNOWN : kill(pid, 0) == 0 ? NOT_INITIALIZED : INVALID_VALUE;
+	if (!ask_process(pid, m, &a)) /* a process that is there and has not initialised CUDA is known as such */
+		return !errno ? UNKNOWN : kill(pid, 0) == 0 ? NOT_INITIALIZED : INVALID_VALUE;
 	if (value)
 		*value = a.value;
 	return a.result;
 }
 
-/* forked leaves a child the device and its mappings, as the real driver does, and not the files that VRAM is here. */
+/* forked leaves a child the device and its mappings, as the real driver does, and neither the files that VRAM is here nor the sockets. */
 static void forked(void)
 {
+	ask_end();
 	for (int g = 0; g < MAX_GPUS; g++)
 		if (gpus[g].fd >= 0)
 			close(gpus[g].fd);
+}
+
+/* shown gives the GPU with an ordinal among those that this process is shown, or how many these are: $CUDA_VISIBLE_DEVICES names one of them by its UUID. */
+static int shown(int ordinal)
+{
+	const char *only = getenv("CUDA_VISIBLE_DEVICES");
+	int n = 0;
+	for (int dev = 0; dev < gpu_count(); dev++) {
+		unsigned char u[16];
+		char name[37], *at = name;
+		uuid_of(u, dev);
+		for (int i = 0; i < 16; i++)
+			at += sprintf(at, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", u[i]);
+		if (only && *only && !strstr(only, name))
+			continue;
+		if (n++ == ordinal)
+			return dev;
+	}
+	return ordinal < 0 ? n : -1;
 }
 
 /* The driver's calls. */
@@ -385,15 +343,12 @@ int cuInit(unsigned flags)
 		pthread_mutex_unlock(&mu);
 		return SUCCESS;
 	}
-	struct sockaddr_un addr;
-	socklen_t len = name_of(&addr, getpid());
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	pthread_t thread;
 	for (int g = 0; g < MAX_GPUS; g++)
 		gpus[g].fd = -1;
 	pthread_atfork(NULL, NULL, forked);
 	int r = gpu_count() == 0 ? NO_DEVICE
-		: fd < 0 || bind(fd, (struct sockaddr *)&addr, len) || listen(fd, 8) || pthread_create(&thread, NULL, serve, (void *)(intptr_t)fd) ? OS_ERROR
+		: !ask_begin() || pthread_create(&thread, NULL, serve, NULL) ? OS_ERROR
 		: SUCCESS;
 	if (r == SUCCESS && !hazards_begin())
 		r = OS_ERROR;
@@ -412,14 +367,14 @@ int cuDriverGetVersion(int *version)
 
 int cuDeviceGetCount(int *count)
 {
-	*count = gpu_count();
+	*count = shown(-1);
 	return ready ? SUCCESS : NOT_INITIALIZED;
 }
 
 int cuDeviceGet(int *dev, int ordinal)
 {
-	*dev = ordinal;
-	return ordinal >= 0 && ordinal < gpu_count() ? SUCCESS : INVALID_DEVICE;
+	*dev = ordinal < 0 ? -1 : shown(ordinal);
+	return *dev < 0 ? INVALID_DEVICE : SUCCESS;
 }
 
 int cuDeviceGetUuid_v2(unsigned char uuid[16], int dev)
@@ -430,7 +385,8 @@ int cuDeviceGetUuid_v2(unsigned char uuid[16], int dev)
 
 int cuDeviceGetName(char *name, int size, int dev)
 {
-	snprintf(name, (size_t)size, "Simulated GPU %d", dev);
+	(void)dev;
+	snprintf(name, (size_t)size, "Simulated GPU");
 	return SUCCESS;
 }
 

@@ -27,7 +27,7 @@ func TestDumpAndRestore(t *testing.T) {
 	}
 	out := r.ok("check", r.store, "one")
 	for _, want := range []string{"the processes use CUDA", "CUDA 13.0, 2 GPUs",
-		"GPU-63756461-7369-6d00-0000-000000000001 Simulated GPU 1, 1.0 GiB"} {
+		"GPU-63756461-7369-6d00-0000-000000000001 Simulated GPU, 1.0 GiB"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("check does not say %q: %s", want, out)
 		}
@@ -75,7 +75,7 @@ func TestDumpKilled(t *testing.T) {
 		}
 		ended := make(chan end, 1)
 		go func() {
-			killed, err := r.killCRIU(ctx, cmd.Process.Pid)
+			killed, err := killCRIU(ctx, r.work(cmd))
 			ended <- end{killed, err}
 		}()
 		err := cmd.Wait()
@@ -168,6 +168,25 @@ func TestOtherGPUs(t *testing.T) {
 	r.fails([]string{"restore", r.store, "one", "--device-map", "one=two"}, "no GPU UUID")
 	r.restored("one", "--device-map", one+"="+two+","+two+"="+one)
 	r.verify()
+}
+
+// Where the GPU of the checkpoint is not shown another of its kind stands in for it, and restore says so.
+func TestStandIn(t *testing.T) {
+	r := start(t, cudasim.Options{Idle: 1})
+	const hide, first, second = "CUDA_VISIBLE_DEVICES", "GPU-63756461-7369-6d00-0000-000000000000",
+		"GPU-63756461-7369-6d00-0000-000000000001"
+	t.Setenv(hide, first)
+	r.ok("dump", r.store, "one", "-t", r.pid())
+	r.gone()
+	t.Setenv(hide, second)
+	_, said, err := r.command("gpucr-fs", "restore", r.store, "one", "--wait")
+	if want := second + " stands in for " + first; err != nil || !strings.Contains(said, want) {
+		t.Fatalf("restore: %v: %s; want %q", err, said, want)
+	}
+	r.verify()
+	if names := r.vram(); len(names) != 1 || !strings.HasSuffix(names[0], ".1") {
+		t.Errorf("its memory is in %v", names)
+	}
 }
 
 // The tool answers as CRIU's cuda_plugin wants it.

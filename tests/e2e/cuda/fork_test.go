@@ -122,7 +122,7 @@ func TestLetGoKilled(t *testing.T) {
 		}
 		syscall.Kill(cmd.Process.Pid, syscall.SIGKILL)
 		<-ended
-		for r.busy() {
+		for work := r.work(cmd); work.Busy(); {
 			time.Sleep(5 * time.Millisecond)
 		}
 		if _, _, err := r.app.Ask(5+i, 3, patience); err != nil {

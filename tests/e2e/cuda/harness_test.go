@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/cuda"
 	"github.com/gpucr/gpucr-fs/cuda/cudasim"
+	"github.com/gpucr/gpucr-fs/tests/actors"
 	"github.com/gpucr/gpucr-fs/tests/cli"
 )
 
@@ -251,77 +251,23 @@ func (r *rig) quiet() {
 	}
 }
 
-// killCRIU kills the criu under the process dump while it writes memory: when it injects code into the processes, a
-// moment before and after, nobody could save them. The store's daemon is stopped meanwhile, so that criu cannot go on.
-// False when criu was faster.
-func (r *rig) killCRIU(ctx context.Context, dump int) (bool, error) {
+// work is what is known of a dump that command cmd does.
+func (r *rig) work(cmd *exec.Cmd) *actors.Dump {
+	return &actors.Dump{PID: cmd.Process.Pid, Target: r.app.PID, Store: r.store, Holder: filepath.Join(dir, "gpucr-cuda")}
+}
+
+// killCRIU kills the criu of a dump while it writes memory. False when criu was faster.
+func killCRIU(ctx context.Context, d *actors.Dump) (bool, error) {
 	for ctx.Err() == nil {
-		pids, err := cuda.Tree(dump)
-		if err != nil {
-			return false, nil // it has ended
+		if pid, err := d.Kill(actors.CRIU); pid != 0 || err != nil {
+			return pid != 0, err
 		}
-		for _, p := range pids {
-			if !dumps(p) || !writesPages(p) {
-				continue
-			}
-			daemon, err := daemonOf(r.store)
-			if err != nil {
-				return false, nil
-			}
-			if err := syscall.Kill(daemon, syscall.SIGSTOP); err != nil {
-				return false, err
-			}
-			still := writesPages(p)
-			if still {
-				err = syscall.Kill(p, syscall.SIGKILL)
-			}
-			return still, errors.Join(err, syscall.Kill(daemon, syscall.SIGCONT))
+		if _, err := cuda.Tree(d.PID); err != nil {
+			return false, nil // it has ended
 		}
 		time.Sleep(time.Millisecond)
 	}
 	return false, ctx.Err()
-}
-
-// dumps tells whether a process is a criu that dumps: it calls itself so when it does.
-func dumps(pid int) bool {
-	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	return err == nil && bytes.Contains(line, []byte("dump --rpc"))
-}
-
-func hasArg(pid int, arg string) bool {
-	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	return err == nil && slices.Contains(strings.Split(string(line), "\x00"), arg)
-}
-
-// writesPages tells whether a process has an image of memory open.
-func writesPages(pid int) bool {
-	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
-	return err == nil && slices.ContainsFunc(fds, func(fd string) bool {
-		to, err := os.Readlink(fd)
-		return err == nil && strings.HasPrefix(filepath.Base(to), "pages-")
-	})
-}
-
-// daemonOf finds the daemon of a store: it holds a lock on a file of it.
-func daemonOf(store string) (int, error) {
-	procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		return 0, err
-	}
-	for _, p := range procs {
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(p)))
-		if err != nil || !hasArg(pid, "daemon") {
-			continue
-		}
-		if fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid)); err == nil &&
-			slices.ContainsFunc(fds, func(fd string) bool {
-				to, err := os.Readlink(fd)
-				return err == nil && to == filepath.Join(store, "lock")
-			}) {
-			return pid, nil
-		}
-	}
-	return 0, fmt.Errorf("no daemon has %s", store)
 }
 
 func session() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
