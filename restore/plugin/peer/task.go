@@ -134,7 +134,7 @@ func (r *restore) process(c *wire.Conn, p image.Process, visible []uint32) error
 		r.finish(t, "", err)
 		return err
 	}
-	if err := restoreThunkMemory(pid, p.Message.GetSharedMemSize(), p.Message.GetSharedMemMagic()); err != nil {
+	if err := restoreThunkMemory(pid, t.end, p.Message.GetSharedMemSize(), p.Message.GetSharedMemMagic()); err != nil {
 		r.opts.Logger.Warn("the runtime's shared memory is not restored", "err", err)
 	}
 	if r.opts.Sequential {

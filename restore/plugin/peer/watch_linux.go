@@ -34,16 +34,30 @@ func watch(pid int, f func()) (*watched, error) {
 	}
 	go func() {
 		defer close(w.ended)
-		err := raw.Read(func(fd uintptr) bool {
-			p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-			n, err := unix.Poll(p, 0)
-			return err == nil && n > 0
-		})
-		if err == nil {
+		if raw.Read(pidfdEnded) == nil {
 			f()
 		}
 	}()
 	return w, nil
+}
+
+// gone reports whether the process has ended: its pid may be another's then.
+func (w *watched) gone() bool {
+	if w.pidfd == nil {
+		return true
+	}
+	ended := true
+	raw, err := w.pidfd.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { ended = pidfdEnded(fd) })
+	}
+	return err != nil || ended
+}
+
+func pidfdEnded(fd uintptr) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n > 0
 }
 
 // stop ends the watch.
