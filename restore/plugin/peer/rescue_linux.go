@@ -89,14 +89,26 @@ func unpause(pid int, kfd *os.File) error {
 	if err := seize(pid); err != nil {
 		return err
 	}
-	args := abi.KFDCRIUArgs{Op: abi.KFDCRIUUnpause}
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, kfd.Fd(), uintptr(abi.KFDIocCRIUOp), uintptr(unsafe.Pointer(&args)))
+	errno := unpauseIoctl(kfd)
 	// A process must stand to be let go.
 	detach := interruptAndDetach(pid)
 	if errno != 0 {
 		return fmt.Errorf("UNPAUSE of process %d: %w", pid, errno)
 	}
 	return detach
+}
+
+// busyTime is how long a driver that says EAGAIN is asked again.
+const busyTime = 5 * time.Second
+
+func unpauseIoctl(kfd *os.File) unix.Errno {
+	for late := time.Now().Add(busyTime); ; time.Sleep(time.Millisecond) {
+		args := abi.KFDCRIUArgs{Op: abi.KFDCRIUUnpause}
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, kfd.Fd(), uintptr(abi.KFDIocCRIUOp), uintptr(unsafe.Pointer(&args)))
+		if errno != unix.EAGAIN && errno != unix.EINTR || time.Now().After(late) {
+			return errno
+		}
+	}
 }
 
 func interruptAndDetach(pid int) error {

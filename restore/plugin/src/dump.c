@@ -21,24 +21,13 @@
 static int *paused;
 static size_t num_paused;
 
-static int criu_op(int fd, struct kfd_criu_args *args)
-{
-	int ret;
-
-	do
-		ret = ioctl(fd, KFD_IOC_CRIU_OP, args);
-	while (ret && (errno == EINTR || errno == EAGAIN));
-	return ret ? -errno : 0;
-}
-
 void unpause_all(void)
 {
 	while (num_paused) {
 		struct kfd_criu_args args = { .op = KFD_UNPAUSE };
-		int fd = paused[--num_paused], ret = criu_op(fd, &args);
+		int fd = paused[--num_paused];
 
-		if (ret)
-			say(LOG_ERROR, "Error: queues of a process stay paused: UNPAUSE: %s", strerror(-ret));
+		kfd_ioctl(fd, KFD_IOC_CRIU_OP, &args, "queues of a process stay paused: UNPAUSE");
 		close(fd);
 	}
 	free(paused);
@@ -119,10 +108,10 @@ static int dump_kfd(int fd, int id)
 		close(paused[num_paused]);
 		return ret;
 	}
-	ret = criu_op(fd, &args);
+	ret = kfd_ioctl(fd, KFD_IOC_CRIU_OP, &args, "PROCESS_INFO");
 	if (ret) {
 		close(paused[num_paused]);
-		return fail("PROCESS_INFO: %s", strerror(-ret));
+		return ret;
 	}
 	num_paused++;
 
@@ -143,11 +132,8 @@ static int dump_kfd(int fd, int id)
 	for (uint32_t i = 0; i < args.num_bos; i++)
 		bos[i].dmabuf_fd = ~0u;
 	ret = peer_tell(&msg, &shared, 1);
-	if (!ret) {
-		ret = criu_op(fd, &args);
-		if (ret)
-			say(LOG_ERROR, "Error: CHECKPOINT: %s", strerror(-ret));
-	}
+	if (!ret)
+		ret = kfd_ioctl(fd, KFD_IOC_CRIU_OP, &args, "CHECKPOINT");
 	if (!ret)
 		ret = peer_tell_bos((const int32_t *)&bos->dmabuf_fd, sizeof(*bos), args.num_bos);
 	if (!ret) {

@@ -49,6 +49,12 @@ int peer_tell_bos(const int32_t *fds, size_t stride, uint32_t count);
 /* Says that CRIU is done, and waits until the peer has let go of the images. */
 void peer_bye(int status);
 
+/*
+ * ioctl.c: a request on /dev/kfd, again while the driver asks for that, up to a
+ * bound. Returns 0, or a negative errno after having told the log.
+ */
+int kfd_ioctl(int fd, unsigned long request, void *args, const char *what);
+
 /* dump.c */
 int dump_ext_file(int fd, int id);
 int handle_device_vma(int fd, const struct stat *st);

@@ -113,12 +113,10 @@ static int visible_gpus(struct gpucr_msg *msg)
 	kfd = open_device("/dev/kfd", 0);
 	if (kfd < 0)
 		return 0;
-	do
-		ret = ioctl(kfd, KFD_IOC_APERTURES, &args);
-	while (ret && (errno == EINTR || errno == EAGAIN));
+	ret = kfd_ioctl(kfd, KFD_IOC_APERTURES, &args, "GPUs of this process");
 	close(kfd);
 	if (ret)
-		return fail("GPUs of this process: %s", strerror(errno));
+		return ret;
 	for (uint32_t i = 0; i < args.num_of_nodes && i < GPUCR_MAX_GPUS; i++)
 		ids[num_ids++] = gpu[i].gpu_id;
 out:
