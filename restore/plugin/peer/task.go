@@ -106,10 +106,6 @@ func (r *restore) renderMinor(n image.RenderNode, visible []uint32) (uint32, err
 
 // process restores a process: it sends the buffers, takes the BOs and fills them.
 func (r *restore) process(c *wire.Conn, p image.Process, visible []uint32) error {
-	pid, err := c.Peer()
-	if err != nil {
-		return answer(c, wire.OK, "", err)
-	}
 	gpus, err := r.gpus(p, visible)
 	if err != nil {
 		return answer(c, wire.OK, "", err)
@@ -119,7 +115,11 @@ func (r *restore) process(c *wire.Conn, p image.Process, visible []uint32) error
 		return answer(c, wire.OK, "", err)
 	}
 	defer mem.close()
-	t, err := r.addTask(pid, hostMemory(p))
+	pid, pidfd, err := c.Peer()
+	if err != nil {
+		return answer(c, wire.OK, "", err)
+	}
+	t, err := r.addTask(pid, pidfd, hostMemory(p))
 	if err != nil {
 		return answer(c, wire.OK, "", err)
 	}

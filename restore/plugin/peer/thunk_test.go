@@ -40,7 +40,11 @@ func rooted(t *testing.T, dir string) int {
 
 func watchSelf(t *testing.T) *watched {
 	t.Helper()
-	w, err := watch(os.Getpid(), func() {})
+	fd, err := unix.PidfdOpen(os.Getpid(), unix.PIDFD_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := watch(os.NewFile(uintptr(fd), "pidfd"), func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
