@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,6 +35,19 @@ func (d *dump) rescue() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// dyingTime is how long processes that CRIU has killed may take to end.
+const dyingTime = 500 * time.Millisecond
+
+// outlive unpauses the processes that CRIU was about to kill, and did not.
+func (d *dump) outlive() error {
+	for late := time.Now().Add(dyingTime); time.Now().Before(late); time.Sleep(10 * time.Millisecond) {
+		if !slices.ContainsFunc(d.paused, func(kfd *os.File) bool { _, err := owner(kfd); return err == nil }) {
+			return nil
+		}
+	}
+	return d.rescue()
 }
 
 // owner returns the process that has the open file f, too.

@@ -1,13 +1,19 @@
 /*
  * Dumping. The driver accepts PROCESS_INFO, CHECKPOINT and UNPAUSE from the
  * thread that traces the process, CRIU's own; what they return goes to the peer,
- * which writes the images. A process stays paused until CRIU is done with its
- * memory; should CRIU be killed before, the peer unpauses it.
+ * which writes the images.
+ *
+ * A process stays paused until CRIU is done with its memory, and until it is dead
+ * where CRIU kills it next: nothing that its GPUs would do after the checkpoint may
+ * be seen by others. CRIU calls no plugin after it has made up its mind (a
+ * post-dump script that fails keeps the processes alive), so the peer unpauses what
+ * outlives CRIU; also should CRIU be killed.
  */
 #define _GNU_SOURCE
 #include "kfd.h"
 #include "plugin.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -21,7 +27,7 @@
 static int *paused;
 static size_t num_paused;
 
-void unpause_all(void)
+static void unpause_all(void)
 {
 	while (num_paused) {
 		struct kfd_criu_args args = { .op = KFD_UNPAUSE };
@@ -32,6 +38,20 @@ void unpause_all(void)
 	}
 	free(paused);
 	paused = NULL;
+}
+
+void dump_done(int status)
+{
+	/* A CRIU that does not tell gets its processes back as they were. */
+	const int *final_state = dlsym(RTLD_DEFAULT, "opts");
+
+	if (!status && num_paused && peer_started() && final_state && *final_state == FINAL_DEAD &&
+	    !peer_bye(status, num_paused)) {
+		say(LOG_INFO, "%zu processes stay paused until CRIU has killed them", num_paused);
+		while (num_paused)
+			close(paused[--num_paused]);
+	}
+	unpause_all();
 }
 
 static bool is_kfd(const struct stat *st)
