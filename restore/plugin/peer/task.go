@@ -229,7 +229,7 @@ func (r *restore) fill(p image.Process, gpus []kfd.GPUPair, dmabufs []*os.File) 
 		opts.Staging = server.DefaultStaging
 	}
 	if opts.MaxBuffer > 0 {
-		opts.Staging = min(opts.Staging, opts.MaxBuffer)
+		opts.Staging = min(opts.Staging, max(opts.MaxBuffer, server.MinStaging))
 	}
 	opts.Staging = max(opts.Staging/int64(min(len(r.set.Processes), maxFills)), server.MinStaging)
 	rep, err := r.opts.Fill(ctx, r.dir(), plan.Plan, opts)
