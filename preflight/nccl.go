@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Variables of NCCL that choose its transports within a machine.
@@ -22,7 +24,7 @@ func (t *task) judgeNCCL() error {
 	if conf == "" {
 		conf = "/etc/nccl.conf"
 	}
-	if f, err := os.Open(t.path("root", conf)); err == nil {
+	if f, err := openBelow(t.path("root"), conf); err == nil {
 		for name, value := range ncclConf(f) {
 			if _, ok := env[name]; !ok { // the environment wins
 				env[name] = value
@@ -34,6 +36,32 @@ func (t *task) judgeNCCL() error {
 		t.add(kindNCCL, "%s", lost)
 	}
 	return nil
+}
+
+// openBelow opens a file as a process with that root directory would. Links, and the name itself, are the process's own to choose: they lead to nothing outside,
+// and nobody waits for what is no regular file.
+func openBelow(root, name string) (*os.File, error) {
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(dir)
+	fd, err := unix.Openat2(dir, name, &unix.OpenHow{
+		Flags: unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = errors.New("no regular file")
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // environment gives variables that the process was started with.

@@ -153,8 +153,8 @@ func (d *Device) userptr(mem []byte) (uint32, error) {
 
 func address(p unsafe.Pointer) uint64 { return uint64(uintptr(p)) }
 
-// maxListed bounds the BOs of one submission.
-const maxListed = 32
+// maxListed bounds the BOs of one submission: as many as an IB has copies for.
+const maxListed = 128
 
 // csArgs is a submission as the kernel reads it. It lives on the heap, where
 // it stays in place; its pointers are into itself.

@@ -48,6 +48,14 @@ const (
 	opConstantFill = 11
 )
 
+// Bits of a packet's header in generation 7, as the driver sets them. GFX12
+// compresses memory: without the word on compression that a copy carries then, or
+// the bit of a fill, data is corrupted now and then (Linux 6.12 mended its own).
+const (
+	copyParameterValid = 1 << 19 // CPV: the eighth dword counts
+	fillCompress       = 1 << 16
+)
+
 // Sizes in bytes.
 const (
 	fillPacketBytes = 5 * 4
@@ -85,6 +93,9 @@ func (g generation) count(n uint64) uint32 {
 // appendCopy appends one copy packet for n bytes, at most maxBytes.
 func (g generation) appendCopy(ib []byte, dst, src, n uint64) []byte {
 	words := [8]uint32{opCopyLinear, g.count(n), 0, uint32(src), uint32(src >> 32), uint32(dst), uint32(dst >> 32)}
+	if g >= 7 {
+		words[0] |= copyParameterValid
+	}
 	for _, w := range words[:g.copyPacketBytes()/4] {
 		ib = binary.LittleEndian.AppendUint32(ib, w)
 	}
@@ -93,7 +104,11 @@ func (g generation) appendCopy(ib []byte, dst, src, n uint64) []byte {
 
 // appendZero appends one fill packet for n zero bytes, at most maxBytes.
 func (g generation) appendZero(ib []byte, dst, n uint64) []byte {
-	for _, w := range [5]uint32{opConstantFill, uint32(dst), uint32(dst >> 32), 0, g.count(n)} {
+	header := uint32(opConstantFill)
+	if g >= 7 {
+		header |= fillCompress
+	}
+	for _, w := range [5]uint32{header, uint32(dst), uint32(dst >> 32), 0, g.count(n)} {
 		ib = binary.LittleEndian.AppendUint32(ib, w)
 	}
 	return ib

@@ -16,7 +16,7 @@ func words(b []byte) []uint32 {
 }
 
 // Packets are those of the driver's sdma_v*.c: CIK and 2.4, 3.0, 4.0 and later
-// count differently, 7.0 copies with one dword more.
+// count differently, 7.0 copies with one dword more and says something of compression.
 func TestPackets(t *testing.T) {
 	const src, dst = 0x1_2345_6000, 0x7_8abc_d000
 	for _, tc := range []struct {
@@ -47,7 +47,11 @@ func TestPackets(t *testing.T) {
 			continue
 		}
 		c := words(g.appendCopy(nil, dst, src, 4096))
-		want := []uint32{1, tc.count, 0, 0x23456000, 1, 0x8abcd000, 7, 0}[:tc.copyWords]
+		copyHeader, fillHeader := uint32(1), uint32(11)
+		if tc.want == 7 {
+			copyHeader, fillHeader = 1|1<<19, 11|1<<16
+		}
+		want := []uint32{copyHeader, tc.count, 0, 0x23456000, 1, 0x8abcd000, 7, 0}[:tc.copyWords]
 		if len(c) != len(want) {
 			t.Fatalf("generation %d: copy of %d dwords", g, len(c))
 		}
@@ -58,7 +62,7 @@ func TestPackets(t *testing.T) {
 			}
 		}
 		f := words(g.appendZero(nil, dst, 4096))
-		if len(f) != 5 || f[0] != 11 || f[1] != 0x8abcd000 || f[2] != 7 || f[3] != 0 || f[4] != tc.count {
+		if len(f) != 5 || f[0] != fillHeader || f[1] != 0x8abcd000 || f[2] != 7 || f[3] != 0 || f[4] != tc.count {
 			t.Errorf("generation %d: fill %#x", g, f)
 		}
 		if p := pad(g.appendZero(nil, dst, 4)); len(p) != ibAlign {

@@ -16,6 +16,8 @@ type drmFile struct {
 	compute bool // serves a KFD process
 	vm      *vm
 	gem     map[uint32]*gemObject
+	byBO    map[*bo]*gemObject
+	free    uint32 // no handle below it is free
 	ctxs    map[uint32]*drmCtx
 	lists   map[uint32][]*bo
 	lastCtx uint32
@@ -32,7 +34,8 @@ type gemObject struct {
 
 func newDRMFile(s *Sim, g *gpu, pid int) *drmFile {
 	return &drmFile{gpu: g, pid: pid, refs: 1, vm: &vm{gpu: g},
-		gem: map[uint32]*gemObject{}, ctxs: map[uint32]*drmCtx{}, lists: map[uint32][]*bo{}}
+		gem: map[uint32]*gemObject{}, byBO: map[*bo]*gemObject{}, free: 1,
+		ctxs: map[uint32]*drmCtx{}, lists: map[uint32][]*bo{}}
 }
 
 // putDRMFile drops a reference, and with the last one all handles, contexts
@@ -52,6 +55,7 @@ func (s *Sim) putDRMFile(f *drmFile) {
 	}
 	clear(f.lists)
 	clear(f.gem)
+	clear(f.byBO)
 	clear(f.ctxs)
 }
 
@@ -163,13 +167,18 @@ func (c *drmCall) object(handle uint32) (*gemObject, syscall.Errno) {
 //
 // Preconditions: Sim.mu is held.
 func (f *drmFile) addObject(b *bo, imported bool) *gemObject {
-	h := uint32(1)
-	for f.gem[h] != nil {
-		h++
+	for f.gem[f.free] != nil {
+		f.free++
 	}
-	o := &gemObject{handle: h, bo: b, imported: imported}
-	f.gem[h] = o
+	o := &gemObject{handle: f.free, bo: b, imported: imported}
+	f.gem[o.handle], f.byBO[b] = o, o
 	return o
+}
+
+// freeHandle makes a handle free. Preconditions: Sim.mu is held.
+func (f *drmFile) freeHandle(h uint32) {
+	delete(f.gem, h)
+	f.free = min(f.free, h)
 }
 
 func drmGEMClose(c *drmCall) syscall.Errno {
@@ -183,7 +192,8 @@ func drmGEMClose(c *drmCall) syscall.Errno {
 	if o == nil {
 		return c.sim.refuse(syscall.EINVAL, "close of no gem handle", "handle", args.Handle)
 	}
-	delete(c.drm.gem, args.Handle)
+	c.drm.freeHandle(args.Handle)
+	delete(c.drm.byBO, o.bo)
 	c.sim.unmapIf(c.drm.vm, func(m *mapping) bool { return m.owner == o })
 	c.sim.putBO(o.bo)
 	return 0
@@ -206,7 +216,7 @@ func drmGEMChangeHandle(c *drmCall) syscall.Errno {
 	if other := c.drm.gem[args.NewHandle]; other != nil && other != o {
 		return c.sim.refuse(syscall.ENOSPC, "new gem handle is taken", "handle", args.NewHandle)
 	}
-	delete(c.drm.gem, args.Handle)
+	c.drm.freeHandle(args.Handle)
 	o.handle = args.NewHandle
 	c.drm.gem[o.handle] = o
 	return 0
@@ -257,11 +267,9 @@ func drmPrimeFDToHandle(c *drmCall) syscall.Errno {
 	c.sim.mu.Lock()
 	defer c.sim.unlock()
 	b := file.buf.bo
-	for _, o := range c.drm.gem {
-		if o.bo == b {
-			args.Handle = o.handle
-			return c.reply(&args)
-		}
+	if o := c.drm.byBO[b]; o != nil {
+		args.Handle = o.handle
+		return c.reply(&args)
 	}
 	if b.gpu != c.drm.gpu {
 		return c.sim.refuse(syscall.EINVAL, "import of another gpu's bo is not modelled", "of", b.gpu.cfg.ID, "on",

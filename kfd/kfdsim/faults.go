@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"syscall"
 	"time"
-
-	"github.com/gpucr/gpucr-fs/kfd/abi"
 )
 
 // Fault makes something go wrong: the first After matching events pass, then
@@ -18,7 +16,8 @@ type Fault struct {
 	After int    `json:"after,omitempty"`
 	Count int    `json:"count,omitempty"`
 	// Request and Errno belong to FaultIoctl: the request's name, as
-	// abi.Request.String gives it, and the error number.
+	// abi.Request.String gives it, for CRIU_OP alone or with an operation
+	// ("AMDKFD_IOC_CRIU_OP CHECKPOINT"), and the error number.
 	Request string        `json:"request,omitempty"`
 	Errno   syscall.Errno `json:"errno,omitempty"`
 	// Delay belongs to FaultStall.
@@ -96,7 +95,7 @@ func (s *Sim) strike(kind FaultKind, gpu uint32, request string) *Fault {
 	return nil
 }
 
-func (s *Sim) injected(req abi.Request, file *openFile) syscall.Errno {
+func (s *Sim) injected(request string, file *openFile) syscall.Errno {
 	s.mu.Lock()
 	defer s.unlock()
 	if len(s.faults) == 0 {
@@ -106,8 +105,8 @@ func (s *Sim) injected(req abi.Request, file *openFile) syscall.Errno {
 	if file.drm != nil {
 		gpu = file.drm.gpu.cfg.ID
 	}
-	if f := s.strike(FaultIoctl, gpu, req.String()); f != nil {
-		return s.refuse(f.Errno, "injected fault", "request", req)
+	if f := s.strike(FaultIoctl, gpu, request); f != nil {
+		return s.refuse(f.Errno, "injected fault", "request", request)
 	}
 	return 0
 }

@@ -152,7 +152,7 @@ func (f *openFile) Ioctl(ctx context.Context, cmd uint32, _ uint64, in, out []by
 	case req == iocDrop:
 		return 0, f.drop(in)
 	}
-	if errno := f.sim.injected(req, f); errno != 0 {
+	if errno := f.sim.injected(req.String(), f); errno != 0 {
 		return 0, errno
 	}
 	switch {

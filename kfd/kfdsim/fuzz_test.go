@@ -33,7 +33,7 @@ func FuzzSDMA(f *testing.F) {
 	lo, hi := uint32(vaBO&(1<<32-1)), uint32(vaBO>>32)
 	seed(4, copyPacket(vaBO, vaBO+2048, 1023)...)
 	seed(3, copyPacket(vaBO, vaBO+2048, 1024)...)
-	seed(7, append(copyPacket(vaBO, vaBO+2048, 1023), 0)...)
+	seed(5, append([]uint32{1 | sdmaCopyCPV}, append(copyPacket(vaBO, vaBO+2048, 1023)[1:], 0)...)...) // v7
 	seed(4, 11|2<<30, lo, hi, 0xdeadbeef, 4095)
 	seed(4, 2, lo, hi, 1, 7, 8)
 	seed(4, 5, lo, hi, 9, 6, 0, 0|3<<16, 0, 0, 0)

@@ -44,22 +44,41 @@ func (q *queue) ctlStackSize() uint32 {
 	return 0
 }
 
+// criuOps name the operations of CRIU_OP, in [State] and for a [Fault].
+var criuOps = map[uint32]string{
+	abi.KFDCRIUProcessInfo: "PROCESS_INFO", abi.KFDCRIUCheckpoint: "CHECKPOINT", abi.KFDCRIUUnpause: "UNPAUSE",
+	abi.KFDCRIURestore: "RESTORE", abi.KFDCRIUResume: "RESUME",
+}
+
 func kfdCRIUOp(c *kfdCall) syscall.Errno {
 	var args abi.KFDCRIUArgs
 	if errno := c.decode(&args); errno != 0 {
 		return errno
 	}
+	if errno := c.sim.injected(abi.KFDIocCRIUOp.String()+" "+criuOps[args.Op], c.file); errno != 0 {
+		return errno
+	}
+	errno := c.criuOp(&args)
+	if errno == 0 {
+		c.sim.mu.Lock()
+		c.sim.criuOps[criuOps[args.Op]]++
+		c.sim.unlock()
+	}
+	return errno
+}
+
+func (c *kfdCall) criuOp(args *abi.KFDCRIUArgs) syscall.Errno {
 	switch args.Op {
 	case abi.KFDCRIUProcessInfo:
-		return c.criuProcessInfo(&args)
+		return c.criuProcessInfo(args)
 	case abi.KFDCRIUCheckpoint:
-		return c.criuCheckpoint(&args)
+		return c.criuCheckpoint(args)
 	case abi.KFDCRIUUnpause:
 		return c.criuUnpause()
 	case abi.KFDCRIURestore:
-		return c.criuRestore(&args)
+		return c.criuRestore(args)
 	case abi.KFDCRIUResume:
-		return c.criuResume(&args)
+		return c.criuResume(args)
 	}
 	return c.sim.refuse(syscall.EINVAL, "CRIU operation", "op", args.Op)
 }

@@ -221,6 +221,7 @@ func TestSDMAQueue(t *testing.T) {
 	to := q.mmap(q.render[0], b.MmapOffset, pageSize)
 	clear(q.ringMem)
 	packets := append(append(copyPacket(b.VAAddr, a.VAAddr, pageSize-1), 0), sdmaTrap, q.event)
+	packets[0] |= sdmaCopyCPV
 	for i, p := range packets {
 		binary.LittleEndian.PutUint32(q.ringMem[4*i:], p)
 	}

@@ -53,6 +53,23 @@ const (
 	sdmaGCR       = 17 // cache control, v5 and later
 )
 
+// Bits of a header that v7 needs: what a copy says of compression in its last
+// dword counts, a fill compresses. An engine goes on without them and corrupts data
+// now and then; this one stops. Earlier ones have other meanings for these bits,
+// which are not modelled.
+const (
+	sdmaCopyCPV      = 1 << 19
+	sdmaFillCompress = 1 << 16
+)
+
+// compression refuses a header that does not say of compression what it should.
+func (v SDMAVersion) compression(header, bit uint32) error {
+	if set := header&bit != 0; set != (v >= SDMAv7) {
+		return faultf("sdma header %#x with bit %#x set: %v, in generation %d", header, bit, set, v)
+	}
+	return nil
+}
+
 // sdmaRun interprets packets over an access. proc receives traps of user
 // queues; nil for submissions of the DRM side.
 type sdmaRun struct {
@@ -105,6 +122,9 @@ func (x *sdmaRun) packet(b []byte) (uint64, error) {
 		if err := need(n); err != nil {
 			return 0, err
 		}
+		if err := x.version.compression(header, sdmaCopyCPV); err != nil {
+			return 0, err
+		}
 		size := x.version.count(dw(1))
 		if size > x.version.MaxCopy() || size == 0 {
 			return 0, faultf("linear copy of %#x bytes, at most %#x in a packet", size, x.version.MaxCopy())
@@ -113,6 +133,9 @@ func (x *sdmaRun) packet(b []byte) (uint64, error) {
 
 	case sdmaConstFill:
 		if err := need(5); err != nil {
+			return 0, err
+		}
+		if err := x.version.compression(header, sdmaFillCompress); err != nil {
 			return 0, err
 		}
 		return 20, x.fill(qw(1), x.version.count(dw(4)), dw(3), header>>30)

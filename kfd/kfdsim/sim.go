@@ -40,6 +40,7 @@ type Sim struct {
 	dmabufs  map[uint64]*dmabuf
 	faults   []*Fault
 	gpuErrs  []GPUError
+	criuOps  map[string]int // done, by name
 	evicting map[*kfdProcess]bool
 }
 
@@ -72,7 +73,7 @@ func Start(opts Options) (*Sim, error) {
 	}
 	s := &Sim{
 		opts: opts, log: opts.Logger,
-		bos: map[uint64]*bo{}, procs: map[int]*kfdProcess{}, slots: map[int]*kfdProcess{},
+		bos: map[uint64]*bo{}, criuOps: map[string]int{}, procs: map[int]*kfdProcess{}, slots: map[int]*kfdProcess{},
 		// File numbers tell simulators apart, too.
 		files: map[uint64]*openFile{}, lastFile: uint64(rand.Uint32()) << 32, dmabufs: map[uint64]*dmabuf{},
 		evicting: map[*kfdProcess]bool{},

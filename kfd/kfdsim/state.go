@@ -2,6 +2,7 @@ package kfdsim
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 )
@@ -14,6 +15,8 @@ type State struct {
 	// the last ones of each.
 	Errors   []GPUError `json:"errors"`
 	Refusals []string   `json:"refusals"`
+	// CRIUOps are how often each operation of CRIU's has succeeded.
+	CRIUOps map[string]int `json:"criu_ops"`
 }
 
 // GPUState is one device.
@@ -61,7 +64,7 @@ func (s *Sim) State() State {
 		queues[pid] = p.sortedQueues()
 		st.Processes = append(st.Processes, ps)
 	}
-	st.Errors = slices.Clone(s.gpuErrs)
+	st.Errors, st.CRIUOps = slices.Clone(s.gpuErrs), maps.Clone(s.criuOps)
 	s.unlock()
 	slices.SortFunc(st.Processes, func(a, b ProcessState) int { return a.PID - b.PID })
 	for i := range st.Processes {

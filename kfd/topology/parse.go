@@ -2,6 +2,7 @@ package topology
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -34,7 +35,7 @@ func Parse(fsys fs.FS) (*System, error) {
 	var entries []fs.DirEntry
 	var err error
 	for _, dir = range roots {
-		if entries, err = fs.ReadDir(fsys, dir); !errors.Is(err, fs.ErrNotExist) {
+		if entries, err = list(fsys, dir); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
 	}
@@ -45,7 +46,7 @@ func Parse(fsys fs.FS) (*System, error) {
 		return nil, fmt.Errorf("read KFD topology: %w", err)
 	}
 	s := &System{}
-	for _, id := range numbers(entries) {
+	for place, id := range numbers(entries) {
 		n, err := parseNode(fsys, path.Join(dir, strconv.Itoa(id)), uint32(id))
 		if err != nil {
 			return nil, err
@@ -53,15 +54,33 @@ func Parse(fsys fs.FS) (*System, error) {
 		if n == nil {
 			continue
 		}
-		if n.IsGPU() && s.GPU(n.GPUID) != nil {
-			return nil, fmt.Errorf("nodes %d and %d are both GPU %#x", s.GPU(n.GPUID).ID, n.ID, n.GPUID)
-		}
+		n.Listed = place
 		s.Nodes = append(s.Nodes, n)
+	}
+	slices.SortFunc(s.Nodes, func(a, b *Node) int { return cmp.Compare(a.ID, b.ID) })
+	for i, n := range s.Nodes {
+		if same := (&System{Nodes: s.Nodes[:i]}).GPU(n.GPUID); same != nil {
+			return nil, fmt.Errorf("nodes %d and %d are both GPU %#x", same.ID, n.ID, n.GPUID)
+		}
 	}
 	return s, nil
 }
 
-// numbers returns the entries that are numbers, ascending.
+// list returns what a directory holds, in its own order.
+func list(fsys fs.FS, dir string) ([]fs.DirEntry, error) {
+	f, err := fsys.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	d, ok := f.(fs.ReadDirFile)
+	if !ok {
+		return nil, &fs.PathError{Op: "readdir", Path: dir, Err: errors.ErrUnsupported}
+	}
+	return d.ReadDir(-1)
+}
+
+// numbers returns the entries that are numbers, in their order.
 func numbers(entries []fs.DirEntry) []int {
 	var out []int
 	for _, e := range entries {
@@ -69,7 +88,6 @@ func numbers(entries []fs.DirEntry) []int {
 			out = append(out, int(n))
 		}
 	}
-	slices.Sort(out)
 	return out
 }
 
@@ -129,7 +147,7 @@ const (
 
 // parseMemory takes the first bank of VRAM.
 func (n *Node) parseMemory(fsys fs.FS, dir string) error {
-	entries, err := fs.ReadDir(fsys, dir)
+	entries, err := list(fsys, dir)
 	if err != nil {
 		return fmt.Errorf("read KFD topology: %w", err)
 	}
@@ -163,7 +181,7 @@ func (n *Node) parseMemory(fsys fs.FS, dir string) error {
 }
 
 func (n *Node) parseLinks(fsys fs.FS, dir string) error {
-	entries, err := fs.ReadDir(fsys, dir)
+	entries, err := list(fsys, dir)
 	if err != nil {
 		return fmt.Errorf("read KFD topology: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -92,9 +93,56 @@ func TestParse(t *testing.T) {
 		}
 	}
 	for _, fsys := range []fs.FS{sysfs, whole, os.DirFS(dir)} {
-		if got, err := Parse(fsys); err != nil || !reflect.DeepEqual(got, s) {
+		got, err := Parse(fsys)
+		if err == nil {
+			unlisted(got)
+		}
+		if unlisted(s); err != nil || !reflect.DeepEqual(got, s) {
 			t.Errorf("%T parses to %+v, %v", fsys, got, err)
 		}
+	}
+}
+
+// unlisted takes away what the order of directories tells.
+func unlisted(s *System) {
+	for _, n := range s.Nodes {
+		n.Listed = 0
+		slices.SortFunc(n.Links, func(a, b Link) int { return int(a.To) - int(b.To) })
+	}
+}
+
+// backwards lists directories from the end.
+type backwards struct{ fs.FS }
+
+type backwardsDir struct{ fs.ReadDirFile }
+
+func (b backwards) Open(name string) (fs.File, error) {
+	f, err := b.FS.Open(name)
+	if d, ok := f.(fs.ReadDirFile); ok {
+		return backwardsDir{d}, err
+	}
+	return f, err
+}
+
+func (d backwardsDir) ReadDir(n int) ([]fs.DirEntry, error) {
+	entries, err := d.ReadDirFile.ReadDir(n)
+	slices.Reverse(entries)
+	return entries, err
+}
+
+// Nodes are known by their numbers, and where they are listed is kept.
+func TestListed(t *testing.T) {
+	s, err := Parse(backwards{tree()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, n := range s.Nodes {
+		if int(n.ID) != i || n.Listed != len(s.Nodes)-1-i {
+			t.Errorf("node %d is at %d, listed as %d", n.ID, i, n.Listed)
+		}
+	}
+	if want := []Link{{XGMI, 2}, {PCIe, 0}}; !slices.Equal(s.GPU(51001).Links, want) {
+		t.Errorf("links %v, listed as %v", s.GPU(51001).Links, want)
 	}
 }
 

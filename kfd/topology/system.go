@@ -114,6 +114,10 @@ type Node struct {
 	GPUID uint32 // 0 for a CPU
 	Props [NumProperties]uint64
 	Links []Link
+	// Listed is the node's place in the directory of its host: CRIU's plugin takes
+	// nodes, and their links, in the order in which directories list them, and maps
+	// the first of an image onto the first of a host.
+	Listed int
 }
 
 // IsGPU tells GPUs from CPUs.

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/kfd/drm"
 	"github.com/gpucr/gpucr-fs/kfd/kfdsim"
 )
 
@@ -66,4 +67,76 @@ func BenchmarkFill(b *testing.B) {
 			b.ReportMetric(100*wire.Seconds()/span.Seconds(), "%wire")
 		})
 	}
+}
+
+// Many small BOs beside one of their total size. What they hold goes together; to
+// import a BO takes two requests, on the simulator round trips to its server, which
+// are measured by themselves.
+func BenchmarkSmallBOs(b *testing.B) {
+	sizes := smallSizes(10_000)
+	total := 0
+	for _, n := range sizes {
+		total += n
+	}
+	for _, bc := range []struct {
+		name   string
+		sizes  []int
+		verify Mode
+	}{
+		{"one", []int{total}, VerifyNone},
+		{"10000", sizes, VerifyNone},
+		{"one, sampled", []int{total}, VerifySample},
+		{"10000, sampled", sizes, VerifySample},
+	} {
+		b.Run(bc.name, func(b *testing.B) {
+			r := newRig(b, kfdsim.GPU{DMARate: kfdsim.PCIe3x16, Resident: 2 << 30})
+			for i, n := range bc.sizes {
+				r.add(1, 0, content(byte(i), n))
+			}
+			src := r.plain()
+			b.SetBytes(int64(total))
+			b.ResetTimer()
+			var took, verified time.Duration
+			var jobs uint64
+			for range b.N {
+				rep, err := Fill(within(b), src, r.plan, Options{Verify: bc.verify})
+				if err != nil {
+					b.Fatal(err)
+				}
+				took, verified, jobs = took+rep.Duration, verified+rep.Verification, jobs+rep.Nodes[0].Jobs
+			}
+			b.StopTimer()
+			r.intact()
+			b.ReportMetric(r.imports().Seconds(), "s-import")
+			b.ReportMetric(took.Seconds()/float64(b.N), "s-fill")
+			b.ReportMetric(verified.Seconds()/float64(b.N), "s-verify")
+			b.ReportMetric(float64(jobs)/float64(b.N), "jobs")
+		})
+	}
+}
+
+// imports is how long it takes to import all BOs of the first GPU.
+func (r *rig) imports() time.Duration {
+	r.t.Helper()
+	d, err := drm.Open(r.plan.Nodes[0].File, drm.Options{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer d.Close()
+	began := time.Now()
+	for _, bo := range r.plan.BOs {
+		if _, err := d.Import(bo.Dmabuf, bo.Size); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	return time.Since(began)
+}
+
+// smallSizes are n sizes from 4 to 256 KiB, in no order.
+func smallSizes(n int) []int {
+	sizes := make([]int, n)
+	for i := range sizes {
+		sizes[i] = page << (i * 5 % 7)
+	}
+	return sizes
 }

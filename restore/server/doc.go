@@ -6,7 +6,7 @@
 //
 // A plan names the render nodes to work on and the BOs, each as a dma-buf with
 // the place of its contents in an image file. All BOs of all processes and
-// GPUs are files of one prefetch.Queue: the profile's ranges first, then the
+// GPUs, small neighbours together, are files of one prefetch.Queue: the profile's ranges first, then the
 // rest, GPUs taking turns run by run. The queue's buffers are slots of one
 // staging area, registered with every GPU once, so the queue's workers read
 // and decode straight into memory that the GPUs fetch from:

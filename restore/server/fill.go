@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -73,22 +71,11 @@ type imageFile struct {
 	cuts []int64
 }
 
-// contents is the part of an image file that a BO is in, as a file of a
-// prefetch.Queue.
-type contents struct {
-	w    *work
-	bo   int
-	file *imageFile
-	off  int64
-	size int64
-	// parts cover the BO in order, zeros and data alternating.
-	parts []stretch
-}
-
 // openFiles opens what the BOs are in, each file once, and looks where they
 // are zero.
 func openFiles(w *work, src Source) ([]*contents, error) {
 	open := map[string]*imageFile{}
+	last := map[*imageFile]*contents{}
 	var out []*contents
 	for i, t := range w.targets {
 		f := open[t.bo.File]
@@ -100,12 +87,17 @@ func openFiles(w *work, src Source) ([]*contents, error) {
 			f = &imageFile{File: file, cuts: cuts(file)}
 			open[t.bo.File] = f
 		}
-		c := &contents{w: w, bo: i, file: f, off: t.bo.Off, size: int64(t.bo.Size)}
-		out = append(out, c)
+		c := last[f]
+		if c == nil || !c.join(i) {
+			c = &contents{w: w, bos: []int{i}, starts: []int64{0}, file: f, off: t.bo.Off, size: int64(t.bo.Size)}
+			out, last[f] = append(out, c), c
+		}
 		if c.off > f.Size()-c.size {
 			return out, w.wrong(i, fmt.Errorf("image %s ends at byte %d, its contents at %d", t.bo.File, f.Size(),
 				c.off+c.size))
 		}
+	}
+	for _, c := range out {
 		c.look()
 	}
 	return out, nil
@@ -142,120 +134,12 @@ func closeFiles(files []*contents) error {
 	return errors.Join(errs...)
 }
 
-// look finds the runs of zeros that are worth a fill. They begin and end at
-// units of the queue, or at the end of the BO.
-func (c *contents) look() {
-	for off := int64(0); off < c.size; {
-		start, stop, err := c.file.Data(c.off+off, c.off+c.size)
-		if err != nil || start < c.off+off || stop > c.off+c.size || start < c.off+c.size && stop <= start {
-			// Reading will tell.
-			start, stop = c.off+off, c.off+c.size
-		}
-		start, stop = start-c.off, max(start, stop)-c.off
-		c.zeros(off, start)
-		off = stop
-	}
-	if end := c.covered(); end < c.size {
-		c.parts = append(c.parts, stretch{off: end, n: c.size - end})
-	}
-}
-
-func (c *contents) covered() int64 {
-	if len(c.parts) == 0 {
-		return 0
-	}
-	last := c.parts[len(c.parts)-1]
-	return last.off + last.n
-}
-
-// zeros notes that [start, end) is zero, and that what lies before is data.
-func (c *contents) zeros(start, end int64) {
-	start = (start + prefetch.UnitBytes - 1) / prefetch.UnitBytes * prefetch.UnitBytes
-	if end < c.size {
-		end = end / prefetch.UnitBytes * prefetch.UnitBytes
-	}
-	if end-start < minZero && end-start != c.size {
-		return
-	}
-	if before := c.covered(); before < start {
-		c.parts = append(c.parts, stretch{off: before, n: start - before})
-	}
-	c.parts = append(c.parts, stretch{off: start, n: end - start, zero: true})
-}
-
-func (c *contents) Size() int64 { return c.size }
-
-// ReadAt reads a part of the BO. The first failure ends the work.
-func (c *contents) ReadAt(p []byte, off int64) (int, error) {
-	if err := c.w.failed(); err != nil {
-		return 0, err
-	}
-	n, err := c.file.ReadAt(p, c.off+off)
-	if n == len(p) {
-		return n, nil
-	}
-	if err == nil || errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF
-	}
-	c.w.fail(c.bo, fmt.Errorf("image %s, byte %d: %w", c.w.plan.BOs[c.bo].File, c.off+off+int64(n), err))
-	return n, err
-}
-
-// Data gives the parts of the BO that are not filled with zeros.
-func (c *contents) Data(off, end int64) (start, stop int64, err error) {
-	for _, s := range c.from(off) {
-		if s.off >= end {
-			break
-		}
-		if !s.zero {
-			return max(off, s.off), min(end, s.off+s.n), nil
-		}
-	}
-	return end, end, nil
-}
-
-// Spans gives what is stored together, within the BO.
-func (c *contents) Spans(yield func(start, end int64) bool) error {
-	if c.file.cuts == nil {
-		return errors.ErrUnsupported
-	}
-	i, _ := slices.BinarySearch(c.file.cuts, c.off)
-	start := int64(0)
-	for ; i < len(c.file.cuts) && start < c.size; i++ {
-		end := min(c.file.cuts[i]-c.off, c.size)
-		if end > start && !yield(start, end) {
-			break
-		}
-		start = end
-	}
-	return nil
-}
-
-// Locate has the image file look up where a part of the BO is stored.
-func (c *contents) Locate(off, n int64, stop <-chan struct{}) {
-	if l, ok := c.file.File.(prefetch.Locator); ok {
-		l.Locate(c.off+off, n, stop)
-	}
-}
-
-// from returns the parts that end after off.
-func (c *contents) from(off int64) []stretch {
-	i, _ := slices.BinarySearchFunc(c.parts, off, func(s stretch, off int64) int {
-		if s.off+s.n <= off {
-			return -1
-		}
-		return 1
-	})
-	return c.parts[i:]
-}
-
-// filler is the Sink of the queue. A slot's operations are those of one run,
-// and so of one BO; they are submitted together when the queue puts the slot
-// back.
+// filler is the Sink of the queue. A slot's operations are those of one run;
+// they are submitted together when the queue puts the slot back.
 type filler struct {
 	w     *work
-	slots [][]drm.Op // of the slot of that number, owned by who has the slot
-	bos   []int      // the BO they are for
+	files []*contents
+	slots [][]piece // of the slot of that number, owned by who has the slot
 }
 
 func (f *filler) Get() []byte { return f.w.staging.Get() }
@@ -271,52 +155,65 @@ func (f *filler) Take(parts []prefetch.Part) {
 }
 
 func (f *filler) take(r prefetch.Range, data []byte) {
-	t := f.w.targets[r.File]
-	buf, err := t.get()
-	if err != nil {
-		f.w.fail(r.File, err)
-		return
-	}
+	c := f.files[r.File]
 	k := f.w.staging.number(data)
-	at := f.w.staging.offset(data)
-	ops := f.slots[k]
-	f.bos[k] = r.File
-	if n := len(ops); n > 0 && ops[n-1].SrcOff+ops[n-1].N == at && ops[n-1].DstOff+ops[n-1].N == uint64(r.Off) {
-		ops[n-1].N += uint64(len(data))
-		return
+	src := f.w.staging.offset(data)
+	err := c.pieces(r.Off, int64(len(data)), func(bo int, buf *drm.Buffer, at, from, n int64) {
+		p := piece{bo, drm.Op{Dst: buf, DstOff: uint64(at), Src: c.dev().staging, SrcOff: src + uint64(from),
+			N: uint64(n)}}
+		if i := len(f.slots[k]) - 1; i >= 0 && f.slots[k][i].extend(p) {
+			return
+		}
+		f.slots[k] = append(f.slots[k], p)
+	})
+	if err != nil {
+		f.w.failWith(err)
 	}
-	f.slots[k] = append(ops,
-		drm.Op{Dst: buf, DstOff: uint64(r.Off), Src: t.dev.staging, SrcOff: at, N: uint64(len(data))})
+}
+
+// extend adds what follows a piece, in its BO and in staging memory.
+func (p *piece) extend(next piece) bool {
+	if p.bo != next.bo || p.op.SrcOff+p.op.N != next.op.SrcOff || p.op.DstOff+p.op.N != next.op.DstOff {
+		return false
+	}
+	p.op.N += next.op.N
+	return true
 }
 
 // Put submits what was read into a slot.
 func (f *filler) Put(slot []byte) {
 	k := f.w.staging.number(slot)
-	ops := f.slots[k]
-	f.slots[k] = ops[:0]
-	if len(ops) == 0 || f.w.failed() != nil {
+	pieces := f.slots[k]
+	f.slots[k] = nil // they go with the submission
+	if len(pieces) == 0 || f.w.failed() != nil {
 		f.w.staging.Put(slot)
 		return
 	}
-	f.w.launch(f.bos[k], ops, false, slot)
+	f.w.launch(pieces, false, slot)
 }
 
 // Fail ends the work, if the failed read has not.
-func (f *filler) Fail(r prefetch.Range, err error) { f.w.fail(r.File, err) }
+func (f *filler) Fail(r prefetch.Range, err error) {
+	c := f.files[r.File]
+	f.w.fail(c.bos[c.at(r.Off)], err)
+}
 
 // Had is not called: nothing is demanded.
 func (f *filler) Had(prefetch.Range) {}
 
-// fillZero fills a part of a BO, and reports whether the work goes on.
-func (w *work) fillZero(i int, off, n int64) bool {
-	buf, err := w.targets[i].get()
-	if err != nil {
-		w.fail(i, err)
-		return false
-	}
+// fillZero fills a part of contents, and reports whether the work goes on.
+func (w *work) fillZero(c *contents, off, n int64) bool {
 	for n > 0 && w.failed() == nil {
 		k := min(n, maxFill)
-		w.launch(i, []drm.Op{{Dst: buf, DstOff: uint64(off), N: uint64(k)}}, true, nil)
+		var pieces []piece
+		err := c.pieces(off, k, func(bo int, buf *drm.Buffer, at, _, n int64) {
+			pieces = append(pieces, piece{bo, drm.Op{Dst: buf, DstOff: uint64(at), N: uint64(n)}})
+		})
+		if err != nil {
+			w.failWith(err)
+			return false
+		}
+		w.launch(pieces, true, nil)
 		off, n = off+k, n-k
 	}
 	return w.failed() == nil
@@ -324,7 +221,7 @@ func (w *work) fillZero(i int, off, n int64) bool {
 
 // fill moves everything.
 func (w *work) fill(files []*contents) error {
-	f := &filler{w: w, slots: make([][]drm.Op, w.staging.slots()), bos: make([]int, w.staging.slots())}
+	f := &filler{w: w, files: files, slots: make([][]piece, w.staging.slots())}
 	run := int64(w.staging.slot)
 	opts := prefetch.Options{
 		Sink: f, Buffers: f, Workers: w.opts.Workers, RunBytes: run, Memory: int64(len(w.staging.area)),
@@ -356,11 +253,11 @@ func (w *work) fill(files []*contents) error {
 
 func (w *work) fillZeros(d *device, files []*contents) {
 	for _, c := range files {
-		if w.targets[c.bo].dev != d {
+		if c.dev() != d {
 			continue
 		}
 		for _, s := range c.parts {
-			if s.zero && !w.fillZero(c.bo, s.off, s.n) {
+			if s.zero && !w.fillZero(c, s.off, s.n) {
 				return
 			}
 		}
@@ -372,7 +269,7 @@ func (w *work) fillZeros(d *device, files []*contents) {
 func (w *work) sweep(files []*contents, run int64) []prefetch.Range {
 	lists := map[*device][]prefetch.Range{}
 	for i, c := range files {
-		d := w.targets[c.bo].dev
+		d := c.dev()
 		for _, s := range c.parts {
 			for off := s.off; off < s.off+s.n && !s.zero; off += run {
 				lists[d] = append(lists[d], prefetch.Range{File: i, Off: off, Len: min(run, s.off+s.n-off)})
@@ -403,7 +300,7 @@ func (w *work) hot(files []*contents) []prefetch.Range {
 	var names []string
 	var sizes []int64
 	for i, c := range files {
-		name := w.plan.BOs[c.bo].File
+		name := w.plan.BOs[c.bos[0]].File
 		if _, ok := byName[name]; !ok {
 			names, sizes = append(names, name), append(sizes, c.file.Size())
 		}

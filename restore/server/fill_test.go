@@ -59,6 +59,8 @@ func TestFill(t *testing.T) {
 		{"three generations", Options{}, true, []kfdsim.GPU{{Model: "polaris"}, {Model: "navi31"}, {Model: "navi48"}}},
 		{"little staging", Options{Staging: MinStaging, Verify: VerifyAll}, false, []kfdsim.GPU{{}, {}}},
 		{"kfd max buffer size", Options{MaxBuffer: 1 << 20}, true, []kfdsim.GPU{{}}},
+		{"kfd max buffer size of 64 KiB", Options{MaxBuffer: 64 * kib, Verify: VerifyAll}, true, []kfdsim.GPU{{}, {}}},
+		{"kfd max buffer size of a page", Options{MaxBuffer: page, Verify: VerifyAll}, false, []kfdsim.GPU{{}, {}}},
 		{"mapping", Options{Engine: drm.Mapping, Verify: VerifyAll}, true, []kfdsim.GPU{{}, {}}},
 		{"unverified", Options{Verify: VerifyNone}, true, []kfdsim.GPU{{}}},
 	} {
@@ -461,7 +463,8 @@ func TestWrongPlans(t *testing.T) {
 			r.named(err)
 		})
 	}
-	for _, o := range []Options{{Staging: 1000}, {MaxBuffer: page}, {Workers: -1}, {Verify: 9}, {MaxBuffer: -1}} {
+	for _, o := range []Options{{Staging: 1000}, {Staging: page}, {MaxBuffer: page - 1}, {MaxBuffer: -1}, {Workers: -1},
+		{Verify: 9}} {
 		if _, err := Fill(within(t), src, r.plan, o); err == nil {
 			t.Errorf("%+v was taken", o)
 		}

@@ -139,5 +139,5 @@ func (w *work) arrive(a arrival, file io.Writer) {
 		w.fail(a.bo, fmt.Errorf("write %s: %w", w.plan.BOs[a.bo].File, err))
 		return
 	}
-	w.account(a.bo, uint64(a.n), false)
+	w.account(a.bo, uint64(a.n))
 }

@@ -17,7 +17,7 @@ import (
 // into few slots rather than small ones.
 const (
 	maxSlot  = 2 << 20
-	minSlot  = 16 << 10
+	minSlot  = pageBytes
 	minSlots = 4
 )
 

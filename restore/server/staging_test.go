@@ -13,7 +13,8 @@ func TestSlotSizes(t *testing.T) {
 		{DefaultStaging / 8, 2 * mib, 4}, // of eight processes that are filled at once
 		{5 * mib, mib, 5},
 		{mib, 256 * kib, 4},
-		{MinStaging, 16 * kib, 4},
+		{64 * kib, 16 * kib, 4},
+		{MinStaging, page, 2},
 	} {
 		s, err := newStaging(tc.size)
 		if err != nil {

@@ -99,8 +99,8 @@ type Options struct {
 	// Staging bounds the staging memory in bytes, of all GPUs together.
 	// Default 64 MiB, at least [MinStaging].
 	Staging int64
-	// MaxBuffer lowers Staging further; it is KFD_MAX_BUFFER_SIZE. 0 is no
-	// bound.
+	// MaxBuffer lowers Staging further, though not below MinStaging; it is
+	// KFD_MAX_BUFFER_SIZE. 0 is no bound, below a page nothing can be done.
 	MaxBuffer int64
 	// Workers bounds the goroutines that read image files. Default: that of
 	// prefetch.
@@ -120,10 +120,12 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Bounds of Options.Staging.
+// Bounds of Options.Staging. The least is two pages: one is read while the other is
+// on its way.
 const (
 	DefaultStaging = 64 << 20
-	MinStaging     = 64 << 10
+	MinStaging     = 2 * pageBytes
+	pageBytes      = 4096
 )
 
 // Validate fills in defaults.
@@ -131,15 +133,18 @@ func (o *Options) Validate() error {
 	if o.Staging == 0 {
 		o.Staging = DefaultStaging
 	}
-	if o.MaxBuffer > 0 {
-		o.Staging = min(o.Staging, o.MaxBuffer)
-	}
-	if o.Staging < MinStaging {
-		return fmt.Errorf("staging memory of %d bytes is too little; give at least %d (KFD_MAX_BUFFER_SIZE)", o.Staging,
-			MinStaging)
-	}
 	if o.Workers < 0 || o.MaxBuffer < 0 {
 		return errors.New("workers and buffer size must not be negative")
+	}
+	if o.MaxBuffer > 0 {
+		if o.MaxBuffer < pageBytes {
+			return fmt.Errorf("buffers of %d bytes take no page; give at least %d (KFD_MAX_BUFFER_SIZE)", o.MaxBuffer,
+				pageBytes)
+		}
+		o.Staging = min(o.Staging, max(o.MaxBuffer, MinStaging))
+	}
+	if o.Staging < MinStaging {
+		return fmt.Errorf("staging memory of %d bytes is too little; give at least %d", o.Staging, MinStaging)
 	}
 	if o.Verify < VerifySample || o.Verify > VerifyAll {
 		return fmt.Errorf("verification mode %d does not exist", o.Verify)

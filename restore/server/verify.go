@@ -51,7 +51,7 @@ type place struct{ off, n int64 }
 func (w *work) samples(files []*contents, yield func(sample) bool) {
 	step := int64(w.staging.slot)
 	for i, c := range files {
-		if w.opts.Verify == VerifyAll || c.size <= places*placeBytes {
+		if w.opts.Verify == VerifyAll || c.size <= smallBO || len(c.bos) > 1 {
 			for off := int64(0); off < c.size; off += step {
 				if !yield(sample{c, []place{{off, min(step, c.size-off)}}}) {
 					return
@@ -94,7 +94,7 @@ func (w *work) verify(files []*contents) error {
 			for s := range todo {
 				if w.failed() == nil {
 					if err := w.compare(s); err != nil {
-						w.fail(s.bo, err)
+						w.failWith(err)
 					}
 				}
 			}
@@ -116,26 +116,27 @@ func (w *work) verify(files []*contents) error {
 	return w.healthy()
 }
 
-// compare holds places of a BO against its image.
+// compare holds places of BOs against their image. Its error names the BO.
 func (w *work) compare(s sample) error {
-	t := w.targets[s.bo]
-	buf, err := t.get()
-	if err != nil {
-		return err
-	}
 	has, want := w.staging.Get(), w.staging.Get()
 	defer w.staging.Put(has)
 	defer w.staging.Put(want)
 	has, want = has[:s.bytes()], want[:s.bytes()]
-	ops := make([]drm.Op, 0, places)
-	at := w.staging.offset(has)
+	var ops []drm.Op
+	d, at := s.dev(), w.staging.offset(has)
 	for _, p := range s.places {
-		ops = append(ops, drm.Op{Dst: t.dev.staging, DstOff: at, Src: buf, SrcOff: uint64(p.off), N: uint64(p.n)})
+		err := s.pieces(p.off, p.n, func(_ int, buf *drm.Buffer, from, after, n int64) {
+			ops = append(ops, drm.Op{Dst: d.staging, DstOff: at + uint64(after), Src: buf, SrcOff: uint64(from),
+				N: uint64(n)})
+		})
+		if err != nil {
+			return err
+		}
 		at += uint64(p.n)
 	}
-	fence, err := t.dev.dev.Submit(w.ctx, ops...)
+	fence, err := d.dev.Submit(w.ctx, ops...)
 	if err != nil {
-		return err
+		return w.wrong(s.bos[0], err)
 	}
 	var rerr error
 	for rest, i := want, 0; i < len(s.places) && rerr == nil; i++ {
@@ -144,7 +145,7 @@ func (w *work) compare(s sample) error {
 		rest = rest[n:]
 	}
 	if err := first(fence.Wait(w.waits), rerr); err != nil {
-		return err
+		return w.wrong(s.bos[0], err)
 	}
 	if !bytes.Equal(has, want) {
 		return s.difference(has, want)
@@ -165,9 +166,11 @@ func (s sample) difference(has, want []byte) error {
 	at := int64(i)
 	for _, p := range s.places {
 		if at < p.n {
-			return fmt.Errorf("byte %#x of it is %#02x, the image has %#02x", p.off+at, has[i], want[i])
+			k := s.at(p.off + at)
+			return s.w.wrong(s.bos[k], fmt.Errorf("byte %#x of it is %#02x, the image has %#02x", p.off+at-s.starts[k],
+				has[i], want[i]))
 		}
 		at -= p.n
 	}
-	return errors.New("it differs from the image")
+	return s.w.wrong(s.bos[0], errors.New("it differs from the image"))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -63,8 +64,7 @@ type target struct {
 // flight is a submission under way.
 type flight struct {
 	fence  *drm.Fence
-	target int
-	bytes  uint64
+	pieces []piece
 	zero   bool
 	slot   []byte // to give back; nil for none
 }
@@ -230,6 +230,16 @@ func (w *work) fail(i int, err error) {
 	w.cancel(cause)
 }
 
+// failWith ends the work with an error that names its BO.
+func (w *work) failWith(err error) {
+	var e *Error
+	if !errors.As(err, &e) {
+		w.cancel(err)
+		return
+	}
+	w.fail(slices.Index(w.plan.BOs, e.BO), e.Err)
+}
+
 // failed returns what ended the work.
 func (w *work) failed() error {
 	if w.ctx.Err() == nil {
@@ -249,23 +259,31 @@ func (t *target) get() (*drm.Buffer, error) {
 	return t.buffer, t.err
 }
 
-// launch submits work on a BO. What it needs of staging lies in slot, which
-// comes back when all is done.
-func (w *work) launch(i int, ops []drm.Op, zero bool, slot []byte) {
-	t := w.targets[i]
-	fence, err := t.dev.dev.Submit(w.ctx, ops...)
+// launch submits copies and fills of one GPU. What they need of staging lies in
+// slot, which comes back when all is done.
+func (w *work) launch(pieces []piece, zero bool, slot []byte) {
+	ops := make([]drm.Op, len(pieces))
+	for i, p := range pieces {
+		ops[i] = p.op
+	}
+	dev := w.targets[pieces[0].bo].dev
+	fence, err := dev.dev.Submit(w.ctx, ops...)
 	if err != nil {
-		w.fail(i, err)
+		w.fail(pieces[0].bo, together(pieces, err))
 		if slot != nil {
 			w.staging.Put(slot)
 		}
 		return
 	}
-	f := flight{fence: fence, target: i, zero: zero, slot: slot}
-	for _, o := range ops {
-		f.bytes += o.N
+	dev.flights[fence.Ring()] <- flight{fence: fence, pieces: pieces, zero: zero, slot: slot}
+}
+
+// together says that an error may be about another BO than the first.
+func together(pieces []piece, err error) error {
+	if last := pieces[len(pieces)-1].bo; last != pieces[0].bo {
+		return fmt.Errorf("%w (or one of those up to %d, which go together)", err, last)
 	}
-	t.dev.flights[fence.Ring()] <- f
+	return err
 }
 
 // land waits for a submission.
@@ -275,22 +293,32 @@ func (w *work) land(f flight) {
 		w.staging.Put(f.slot)
 	}
 	if err != nil {
-		w.fail(f.target, err)
+		w.fail(f.pieces[0].bo, together(f.pieces, err))
 		return
 	}
-	w.account(f.target, f.bytes, f.zero)
+	w.mu.Lock()
+	for _, p := range f.pieces {
+		w.count(p.bo, p.op.N, f.zero)
+	}
+	w.mu.Unlock()
+	w.tell()
 }
 
 // account counts bytes of a BO that are in place.
-func (w *work) account(i int, n uint64, zero bool) {
+func (w *work) account(i int, n uint64) {
 	w.mu.Lock()
+	w.count(i, n, false)
+	w.mu.Unlock()
+	w.tell()
+}
+
+// count is account's part under mu.
+func (w *work) count(i int, n uint64, zero bool) {
 	w.done += n
 	w.left[i] -= n
 	if zero {
 		w.zero += n
 	}
-	w.mu.Unlock()
-	w.tell()
 }
 
 // tell reports progress, when it is time.

@@ -11,8 +11,9 @@
 // thread alone, and hands over what they return: buckets and private data in
 // shared memory, and a dma-buf for each buffer object (BO). The contents go by
 // DMA into pages files, then the process image is written: a dump that fails
-// midway has no process image. The processes stay paused until CRIU is done. If
-// CRIU is killed, this process traces them itself for a moment to unpause them.
+// midway has no process image. The processes stay paused until CRIU is done, or
+// dead where it kills them. What outlives CRIU, because it was killed or a script of
+// its user's failed, this process traces for a moment to unpause it.
 //
 // # Restore
 //

@@ -86,7 +86,13 @@ func (p *peer) dump(ctx context.Context, hooks uint32) error {
 		}
 		if done {
 			p.images.Close()
-			return answer(p.control, wire.OK, "", nil)
+			err := answer(p.control, wire.OK, "", nil)
+			if m.Count > 0 {
+				p.control.Close()
+				<-p.criu.ended
+				err = errors.Join(err, d.outlive())
+			}
+			return err
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"slices"
@@ -42,7 +43,10 @@ func processMessage(k *kfdDump, sys *topology.System) (msg *imagepb.Process, act
 	cpus := uint32(0)
 	// A GPU that the process does not use is no part of it, nor links to it.
 	member := func(n *topology.Node) bool { return !n.IsGPU() || user[n.GPUID] != 0 }
-	for _, n := range sys.Nodes {
+	// In the order of CRIU's plugin, which would swap equal GPUs otherwise.
+	listed := slices.SortedStableFunc(slices.Values(sys.Nodes),
+		func(a, b *topology.Node) int { return cmp.Compare(a.Listed, b.Listed) })
+	for _, n := range listed {
 		if !member(n) {
 			continue
 		}

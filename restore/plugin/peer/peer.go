@@ -96,11 +96,11 @@ func Serve(ctx context.Context, control *wire.Conn, opts Options) error {
 	// process. Forks of CRIU may hold the connection for longer.
 	defer context.AfterFunc(ctx, func() { control.Until(time.Now().Add(lastWords)) })()
 
-	criu, err := control.Peer()
+	criu, pidfd, err := control.Peer()
 	if err != nil {
 		return err
 	}
-	gone, err := watch(criu, func() { cancel(errors.New("criu has ended")) })
+	gone, err := watch(pidfd, func() { cancel(errors.New("criu has ended")) })
 	if err != nil {
 		return fmt.Errorf("criu, process %d: %w", criu, err)
 	}

@@ -284,6 +284,46 @@ func TestVisibleGPUs(t *testing.T) {
 	}
 }
 
+// Devices are in the image as their host lists them: CRIU's plugin maps the first of
+// an image onto the first that it finds, and would swap equal GPUs.
+func TestDevicesAsListed(t *testing.T) {
+	set, err := image.Read(os.DirFS("../../../kfd/image/testdata/v42"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sys := kfd.Topology(set.Processes[0].Message)
+	var devices []abi.KFDCRIUDeviceBucket
+	var want []uint32
+	for i, n := range sys.Nodes {
+		n.Listed = len(sys.Nodes) - i
+		want = append([]uint32{n.ID}, want...)
+		if n.IsGPU() {
+			devices = append(devices, abi.KFDCRIUDeviceBucket{UserGPUID: n.GPUID, ActualGPUID: n.GPUID})
+		}
+	}
+	m := &wire.Message{PID: 7, NumDevices: uint32(len(devices)), BOs: deviceBucket * uint64(len(devices))}
+	m.Priv = m.BOs
+	mem, err := newShared(m.BOs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mem.close()
+	if err := abi.Encode(mem.mem, devices); err != nil {
+		t.Fatal(err)
+	}
+	msg, _, err := processMessage(&kfdDump{msg: m, mem: mem}, sys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []uint32
+	for _, d := range msg.Devices {
+		got = append(got, d.GetNodeId())
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("nodes %v in the image, listed as %v", got, want)
+	}
+}
+
 // A GPU that a process does not use is not in its image, nor are links to it.
 func TestUnusedGPU(t *testing.T) {
 	set, err := image.Read(os.DirFS("../../../kfd/image/testdata/v42"))

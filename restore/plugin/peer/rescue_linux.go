@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,6 +35,19 @@ func (d *dump) rescue() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// dyingTime is how long processes that CRIU has killed may take to end.
+const dyingTime = 500 * time.Millisecond
+
+// outlive unpauses the processes that CRIU was about to kill, and did not.
+func (d *dump) outlive() error {
+	for late := time.Now().Add(dyingTime); time.Now().Before(late); time.Sleep(10 * time.Millisecond) {
+		if !slices.ContainsFunc(d.paused, func(kfd *os.File) bool { _, err := owner(kfd); return err == nil }) {
+			return nil
+		}
+	}
+	return d.rescue()
 }
 
 // owner returns the process that has the open file f, too.
@@ -89,14 +103,26 @@ func unpause(pid int, kfd *os.File) error {
 	if err := seize(pid); err != nil {
 		return err
 	}
-	args := abi.KFDCRIUArgs{Op: abi.KFDCRIUUnpause}
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, kfd.Fd(), uintptr(abi.KFDIocCRIUOp), uintptr(unsafe.Pointer(&args)))
+	errno := unpauseIoctl(kfd)
 	// A process must stand to be let go.
 	detach := interruptAndDetach(pid)
 	if errno != 0 {
 		return fmt.Errorf("UNPAUSE of process %d: %w", pid, errno)
 	}
 	return detach
+}
+
+// busyTime is how long a driver that says EAGAIN is asked again.
+const busyTime = 5 * time.Second
+
+func unpauseIoctl(kfd *os.File) unix.Errno {
+	for late := time.Now().Add(busyTime); ; time.Sleep(time.Millisecond) {
+		args := abi.KFDCRIUArgs{Op: abi.KFDCRIUUnpause}
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, kfd.Fd(), uintptr(abi.KFDIocCRIUOp), uintptr(unsafe.Pointer(&args)))
+		if errno != unix.EAGAIN && errno != unix.EINTR || time.Now().After(late) {
+			return errno
+		}
+	}
 }
 
 func interruptAndDetach(pid int) error {

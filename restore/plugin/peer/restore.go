@@ -274,9 +274,9 @@ func (r *restore) summary(pid int) (text string, others int) {
 	return text, others
 }
 
-// addTask takes a process in, once.
-func (r *restore) addTask(pid int, memory []touch.Span) (*task, error) {
-	end, err := watch(pid, func() {})
+// addTask takes a process in, once, and its pidfd over.
+func (r *restore) addTask(pid int, pidfd *os.File, memory []touch.Span) (*task, error) {
+	end, err := watch(pidfd, func() {})
 	if err != nil {
 		return nil, fmt.Errorf("process %d: %w", pid, err)
 	}

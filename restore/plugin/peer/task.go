@@ -106,10 +106,6 @@ func (r *restore) renderMinor(n image.RenderNode, visible []uint32) (uint32, err
 
 // process restores a process: it sends the buffers, takes the BOs and fills them.
 func (r *restore) process(c *wire.Conn, p image.Process, visible []uint32) error {
-	pid, err := c.Peer()
-	if err != nil {
-		return answer(c, wire.OK, "", err)
-	}
 	gpus, err := r.gpus(p, visible)
 	if err != nil {
 		return answer(c, wire.OK, "", err)
@@ -119,7 +115,11 @@ func (r *restore) process(c *wire.Conn, p image.Process, visible []uint32) error
 		return answer(c, wire.OK, "", err)
 	}
 	defer mem.close()
-	t, err := r.addTask(pid, hostMemory(p))
+	pid, pidfd, err := c.Peer()
+	if err != nil {
+		return answer(c, wire.OK, "", err)
+	}
+	t, err := r.addTask(pid, pidfd, hostMemory(p))
 	if err != nil {
 		return answer(c, wire.OK, "", err)
 	}
@@ -134,7 +134,7 @@ func (r *restore) process(c *wire.Conn, p image.Process, visible []uint32) error
 		r.finish(t, "", err)
 		return err
 	}
-	if err := restoreThunkMemory(pid, p.Message.GetSharedMemSize(), p.Message.GetSharedMemMagic()); err != nil {
+	if err := restoreThunkMemory(pid, t.end, p.Message.GetSharedMemSize(), p.Message.GetSharedMemMagic()); err != nil {
 		r.opts.Logger.Warn("the runtime's shared memory is not restored", "err", err)
 	}
 	if r.opts.Sequential {
@@ -229,7 +229,7 @@ func (r *restore) fill(p image.Process, gpus []kfd.GPUPair, dmabufs []*os.File) 
 		opts.Staging = server.DefaultStaging
 	}
 	if opts.MaxBuffer > 0 {
-		opts.Staging = min(opts.Staging, opts.MaxBuffer)
+		opts.Staging = min(opts.Staging, max(opts.MaxBuffer, server.MinStaging))
 	}
 	opts.Staging = max(opts.Staging/int64(min(len(r.set.Processes), maxFills)), server.MinStaging)
 	rep, err := r.opts.Fill(ctx, r.dir(), plan.Plan, opts)

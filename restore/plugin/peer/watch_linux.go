@@ -13,20 +13,15 @@ type watched struct {
 	ended chan struct{} // the process has ended, or the watch
 }
 
-// watch calls f once when a process has ended, or at once if there is none.
-func watch(pid int, f func()) (*watched, error) {
-	// Non-blocking, so that the runtime's poller takes it.
-	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
-	if err == unix.ESRCH {
-		w := &watched{ended: make(chan struct{})}
+// watch calls f once when the process of a pidfd has ended, or at once where there
+// is none. It takes the pidfd over.
+func watch(pidfd *os.File, f func()) (*watched, error) {
+	w := &watched{pidfd, make(chan struct{})}
+	if pidfd == nil {
 		close(w.ended)
 		f()
 		return w, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	w := &watched{os.NewFile(uintptr(fd), "pidfd"), make(chan struct{})}
 	raw, err := w.pidfd.SyscallConn()
 	if err != nil {
 		w.pidfd.Close()
@@ -34,16 +29,30 @@ func watch(pid int, f func()) (*watched, error) {
 	}
 	go func() {
 		defer close(w.ended)
-		err := raw.Read(func(fd uintptr) bool {
-			p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-			n, err := unix.Poll(p, 0)
-			return err == nil && n > 0
-		})
-		if err == nil {
+		if raw.Read(pidfdEnded) == nil {
 			f()
 		}
 	}()
 	return w, nil
+}
+
+// gone reports whether the process has ended: its pid may be another's then.
+func (w *watched) gone() bool {
+	if w.pidfd == nil {
+		return true
+	}
+	ended := true
+	raw, err := w.pidfd.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { ended = pidfdEnded(fd) })
+	}
+	return err != nil || ended
+}
+
+func pidfdEnded(fd uintptr) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n > 0
 }
 
 // stop ends the watch.

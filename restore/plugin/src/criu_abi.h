@@ -31,6 +31,9 @@ enum {
 enum { STAGE_DUMP, STAGE_PRE_DUMP, STAGE_RESTORE };
 enum { LOG_ERROR = 1, LOG_WARN, LOG_INFO };
 
+/* What becomes of the processes after a dump: the first field of CRIU's opts. */
+enum { FINAL_ALIVE = 1, FINAL_DEAD, FINAL_STOPPED };
+
 struct plugin_desc {
 	const char *name;
 	int (*init)(int stage);

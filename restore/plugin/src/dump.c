@@ -1,13 +1,19 @@
 /*
  * Dumping. The driver accepts PROCESS_INFO, CHECKPOINT and UNPAUSE from the
  * thread that traces the process, CRIU's own; what they return goes to the peer,
- * which writes the images. A process stays paused until CRIU is done with its
- * memory; should CRIU be killed before, the peer unpauses it.
+ * which writes the images.
+ *
+ * A process stays paused until CRIU is done with its memory, and until it is dead
+ * where CRIU kills it next: nothing that its GPUs would do after the checkpoint may
+ * be seen by others. CRIU calls no plugin after it has made up its mind (a
+ * post-dump script that fails keeps the processes alive), so the peer unpauses what
+ * outlives CRIU; also should CRIU be killed.
  */
 #define _GNU_SOURCE
 #include "kfd.h"
 #include "plugin.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -21,28 +27,31 @@
 static int *paused;
 static size_t num_paused;
 
-static int criu_op(int fd, struct kfd_criu_args *args)
-{
-	int ret;
-
-	do
-		ret = ioctl(fd, KFD_IOC_CRIU_OP, args);
-	while (ret && (errno == EINTR || errno == EAGAIN));
-	return ret ? -errno : 0;
-}
-
-void unpause_all(void)
+static void unpause_all(void)
 {
 	while (num_paused) {
 		struct kfd_criu_args args = { .op = KFD_UNPAUSE };
-		int fd = paused[--num_paused], ret = criu_op(fd, &args);
+		int fd = paused[--num_paused];
 
-		if (ret)
-			say(LOG_ERROR, "Error: queues of a process stay paused: UNPAUSE: %s", strerror(-ret));
+		kfd_ioctl(fd, KFD_IOC_CRIU_OP, &args, "queues of a process stay paused: UNPAUSE");
 		close(fd);
 	}
 	free(paused);
 	paused = NULL;
+}
+
+void dump_done(int status)
+{
+	/* A CRIU that does not tell gets its processes back as they were. */
+	const int *final_state = dlsym(RTLD_DEFAULT, "opts");
+
+	if (!status && num_paused && peer_started() && final_state && *final_state == FINAL_DEAD &&
+	    !peer_bye(status, num_paused)) {
+		say(LOG_INFO, "%zu processes stay paused until CRIU has killed them", num_paused);
+		while (num_paused)
+			close(paused[--num_paused]);
+	}
+	unpause_all();
 }
 
 static bool is_kfd(const struct stat *st)
@@ -119,10 +128,10 @@ static int dump_kfd(int fd, int id)
 		close(paused[num_paused]);
 		return ret;
 	}
-	ret = criu_op(fd, &args);
+	ret = kfd_ioctl(fd, KFD_IOC_CRIU_OP, &args, "PROCESS_INFO");
 	if (ret) {
 		close(paused[num_paused]);
-		return fail("PROCESS_INFO: %s", strerror(-ret));
+		return ret;
 	}
 	num_paused++;
 
@@ -143,11 +152,8 @@ static int dump_kfd(int fd, int id)
 	for (uint32_t i = 0; i < args.num_bos; i++)
 		bos[i].dmabuf_fd = ~0u;
 	ret = peer_tell(&msg, &shared, 1);
-	if (!ret) {
-		ret = criu_op(fd, &args);
-		if (ret)
-			say(LOG_ERROR, "Error: CHECKPOINT: %s", strerror(-ret));
-	}
+	if (!ret)
+		ret = kfd_ioctl(fd, KFD_IOC_CRIU_OP, &args, "CHECKPOINT");
 	if (!ret)
 		ret = peer_tell_bos((const int32_t *)&bos->dmabuf_fd, sizeof(*bos), args.num_bos);
 	if (!ret) {

@@ -319,13 +319,16 @@ int peer_tell_bos(const int32_t *fds, size_t stride, uint32_t count)
 	return peer_send_bos(control, fds, stride, count);
 }
 
-void peer_bye(int status)
+int peer_bye(int status, uint32_t paused)
 {
-	struct gpucr_msg msg = { .type = GPUCR_BYE, .status = status };
+	struct gpucr_msg msg = { .type = GPUCR_BYE, .status = status, .count = paused };
+	int ret;
 
 	/* It has let go of the images before it answers. */
-	if (peer_ask(&msg))
+	ret = peer_ask(&msg);
+	if (ret)
 		say(LOG_WARN, "gpucr-fs plugin-helper did not say goodbye");
 	close(control);
 	control = -1;
+	return ret;
 }

@@ -56,9 +56,9 @@ static int init(int stage)
 static void fini(int stage, int ret)
 {
 	if (stage == STAGE_DUMP)
-		unpause_all();
+		dump_done(ret);
 	if (peer_started())
-		peer_bye(ret);
+		peer_bye(ret, 0);
 	if (stage == STAGE_RESTORE && !ret && resume_failed()) {
 		/* CRIU is about to report success: processes are gone. */
 		say(LOG_ERROR, "Error: the restore failed, see above");

@@ -46,13 +46,22 @@ int peer_ask(struct gpucr_msg *msg);
 int peer_tell(const struct gpucr_msg *msg, const int *fds, int count);
 int peer_tell_bos(const int32_t *fds, size_t stride, uint32_t count);
 
-/* Says that CRIU is done, and waits until the peer has let go of the images. */
-void peer_bye(int status);
+/*
+ * Says that CRIU is done, and waits until the peer has let go of the images. The
+ * peer unpauses what of the paused processes outlives CRIU.
+ */
+int peer_bye(int status, uint32_t paused);
+
+/*
+ * ioctl.c: a request on /dev/kfd, again while the driver asks for that, up to a
+ * bound. Returns 0, or a negative errno after having told the log.
+ */
+int kfd_ioctl(int fd, unsigned long request, void *args, const char *what);
 
 /* dump.c */
 int dump_ext_file(int fd, int id);
 int handle_device_vma(int fd, const struct stat *st);
-void unpause_all(void);
+void dump_done(int status);
 
 /* restore.c */
 int restore_ext_file(int id);

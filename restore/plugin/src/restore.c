@@ -10,11 +10,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 /*
@@ -36,6 +39,28 @@ bool resume_failed(void)
 	return failed;
 }
 
+/*
+ * Opens a device in this task's file system, which a container's image may have
+ * laid out: no link leads from there to a descriptor of CRIU's, and a render node
+ * is taken for its number, not for its name. number is 0 for /dev/kfd.
+ */
+static int open_device(const char *path, uint32_t number)
+{
+	struct open_how how = { .flags = O_RDWR | O_CLOEXEC, .resolve = RESOLVE_NO_MAGICLINKS };
+	int fd = syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof(how));
+	struct stat st;
+
+	if (fd < 0)
+		return -1;
+	if (fstat(fd, &st) || !S_ISCHR(st.st_mode) ||
+	    (number && (major(st.st_rdev) != DRM_MAJOR || minor(st.st_rdev) != number))) {
+		close(fd);
+		errno = ENODEV;
+		return -1;
+	}
+	return fd;
+}
+
 /* A new descriptor of this task's open of a render node. */
 static int node(int sock, uint32_t minor)
 {
@@ -49,7 +74,7 @@ static int node(int sock, uint32_t minor)
 	if (id)
 		return fdstore_get(id - 1);
 	snprintf(path, sizeof(path), "/dev/dri/renderD%u", minor);
-	fd = open(path, O_RDWR | O_CLOEXEC);
+	fd = open_device(path, minor);
 	if (fd < 0 && sock >= 0) {
 		/* The container calls it otherwise. */
 		ret = peer_send(sock, &msg, NULL, 0);
@@ -85,15 +110,13 @@ static int visible_gpus(struct gpucr_msg *msg)
 	if (asked)
 		goto out;
 	asked = true;
-	kfd = open("/dev/kfd", O_RDWR | O_CLOEXEC);
+	kfd = open_device("/dev/kfd", 0);
 	if (kfd < 0)
 		return 0;
-	do
-		ret = ioctl(kfd, KFD_IOC_APERTURES, &args);
-	while (ret && (errno == EINTR || errno == EAGAIN));
+	ret = kfd_ioctl(kfd, KFD_IOC_APERTURES, &args, "GPUs of this process");
 	close(kfd);
 	if (ret)
-		return fail("GPUs of this process: %s", strerror(errno));
+		return ret;
 	for (uint32_t i = 0; i < args.num_of_nodes && i < GPUCR_MAX_GPUS; i++)
 		ids[num_ids++] = gpu[i].gpu_id;
 out:
@@ -161,7 +184,7 @@ static int restore_kfd(int sock, const struct gpucr_msg *msg, int shared)
 
 	if (mem == MAP_FAILED)
 		return fail("memory for %llu bytes of state: %s", (unsigned long long)msg->size, strerror(errno));
-	kfd = open("/dev/kfd", O_RDWR | O_CLOEXEC);
+	kfd = open_device("/dev/kfd", 0);
 	if (kfd < 0) {
 		munmap(mem, msg->size);
 		return fail("open /dev/kfd: %s", strerror(errno));

@@ -19,7 +19,8 @@
  *                count of other processes whose queues do not run yet; -ENOENT
  *                for a process without KFD
  *   RESUMED      pid, whose queues run. No answer.
- *   BYE          status of the whole dump or restore -> OK
+ *   BYE          status of the whole dump or restore, count of processes that
+ *                stay paused because CRIU kills them next -> OK
  *
  * From a task under restore:
  *
@@ -41,7 +42,7 @@
 
 #include <stdint.h>
 
-#define GPUCR_MAGIC 0x31435047u /* "GPC1" */
+#define GPUCR_MAGIC 0x32435047u /* "GPC2" */
 #define GPUCR_TEXT 416
 #define GPUCR_MAX_GPUS 64 /* the driver's bound */
 #define GPUCR_MAX_FDS 250 /* of a message; the kernel's bound is 253 */
@@ -73,7 +74,7 @@ struct gpucr_msg {
 	uint32_t id; /* CRIU's id of the file, or the stage */
 	uint32_t pid;
 	uint32_t minor;
-	uint32_t first, count; /* BOS: indices of the descriptors' BOs; HELLO, RESUME: see above */
+	uint32_t first, count; /* BOS: indices of the descriptors' BOs; HELLO, RESUME, BYE: see above */
 	uint32_t num_devices, num_bos, num_objects, num_ranges;
 	/*
 	 * Offsets in the shared memory: buckets as the driver takes them, its

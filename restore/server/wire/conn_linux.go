@@ -134,24 +134,45 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// Peer returns the process that made the connection, by a pid of this
-// process's namespace.
-func (c *Conn) Peer() (pid int, err error) {
+// Peer returns the process that made the connection: its pid in this process's
+// namespace, and a pidfd of it that does not block, nil when it has ended. The pid
+// is its own as long as the pidfd says that it has not ended.
+func (c *Conn) Peer() (pid int, pidfd *os.File, err error) { return c.peer(unix.SO_PEERPIDFD) }
+
+// peer asks for a pidfd by a socket option.
+func (c *Conn) peer(option int) (pid int, pidfd *os.File, err error) {
 	raw, err := c.sock.SyscallConn()
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
-	ctl := raw.Control(func(fd uintptr) {
+	fd := -1
+	ctl := raw.Control(func(sock uintptr) {
 		var cred *unix.Ucred
-		if cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			pid = int(cred.Pid)
+		if cred, err = unix.GetsockoptUcred(int(sock), unix.SOL_SOCKET, unix.SO_PEERCRED); err != nil {
+			return
+		}
+		if pid = int(cred.Pid); pid == 0 {
+			err = errors.New("the process at the other end is not visible from here")
+			return
+		}
+		fd, err = unix.GetsockoptInt(int(sock), unix.SOL_SOCKET, option)
+		if err == unix.ENOPROTOOPT { // Linux before 6.5
+			fd, err = unix.PidfdOpen(pid, 0)
 		}
 	})
-	if ctl != nil {
-		return 0, ctl
+	switch {
+	case ctl != nil:
+		return 0, nil, ctl
+	case err == unix.ESRCH || err == unix.EINVAL: // EINVAL of SO_PEERPIDFD before Linux 6.16
+		return pid, nil, nil
+	case err == nil:
+		err = unix.SetNonblock(fd, true)
 	}
-	if err == nil && pid == 0 {
-		err = errors.New("the process at the other end is not visible from here")
+	if err != nil {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+		return 0, nil, err
 	}
-	return pid, err
+	return pid, os.NewFile(uintptr(fd), "pidfd"), nil
 }

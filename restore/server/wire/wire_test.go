@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpucr/gpucr-fs/kfd/abi"
 	"github.com/gpucr/gpucr-fs/tests/budget"
 )
@@ -103,8 +105,12 @@ func TestConn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if pid, err := b.Peer(); err != nil || pid != os.Getpid() {
-		t.Errorf("other end is process %d, %v", pid, err)
+	for _, option := range []int{unix.SO_PEERPIDFD, unknownOption} {
+		pid, pidfd, err := b.peer(option)
+		if err != nil || pid != os.Getpid() || ended(pidfd) {
+			t.Errorf("other end is process %d, %v", pid, err)
+		}
+		pidfd.Close()
 	}
 	f, err := os.CreateTemp(t.TempDir(), "")
 	if err != nil {

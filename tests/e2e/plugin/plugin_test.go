@@ -229,6 +229,8 @@ func TestDumpAndRestore(t *testing.T) {
 		{name: "own event page", procs: 1, gpus: []kfdsim.GPU{{Model: "mi210"}},
 			args: []string{"--own-event-page", "--max-bo", "262144"},
 			env:  []string{"GPUCR_VERIFY=all", "KFD_MAX_BUFFER_SIZE=1M"}},
+		{name: "the least staging memory", procs: 1, gpus: []kfdsim.GPU{{}}, args: []string{"--max-bo", "262144"},
+			env: []string{"KFD_MAX_BUFFER_SIZE=010000"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			b := newBench(t, kfdsim.Options{GPUs: tc.gpus})

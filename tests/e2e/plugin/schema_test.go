@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -131,9 +132,15 @@ func (b *bench) checkProcess(p image.Process, host *topology.System, bos []kfdsi
 			allSet(t, "link", l.ProtoReflect())
 		}
 	}
-	// What the image says of the machine is the machine.
+	// What the image says of the machine is the machine, listed as CRIU's plugin lists
+	// it.
 	got := kfd.Topology(m)
-	for i, n := range host.Nodes {
+	for i, name := range b.listed() {
+		id, err := strconv.Atoi(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := host.Nodes[id]
 		if g := got.Nodes[i]; g.ID != n.ID || g.GPUID != n.GPUID || !slices.Equal(g.Links, n.Links) || n.IsGPU() &&
 			!sameProperties(g, n) {
 			t.Errorf("%s: node\n%+v, the host has\n%+v", p.Name, g, n)
@@ -160,6 +167,21 @@ func (b *bench) checkProcess(p image.Process, host *topology.System, bos []kfdsi
 		}
 	}
 	b.checkPages(p, bos)
+}
+
+// listed are the topology's nodes as their directory lists them.
+func (b *bench) listed() []string {
+	b.T.Helper()
+	dir, err := os.Open(filepath.Join(b.Sim.SysDir(), "class/kfd/kfd/topology/nodes"))
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	return names
 }
 
 func sameProperties(a, b *topology.Node) bool {

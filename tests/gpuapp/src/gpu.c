@@ -19,6 +19,7 @@
 #define DOORBELL_SLICE 8192
 #define AQL_PACKETS 64
 #define SDMA_RING 65536
+#define SDMA_COPY_CPV (1u << 19) /* GFX12: the last dword counts */
 #define EVENT_PAGE (KFD_SIGNAL_EVENT_LIMIT * 8)
 
 #define RW KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE
@@ -357,7 +358,7 @@ void gpu_sdma_copy(struct device *dev, struct gpu *g, void *dst, const void *src
 		uint32_t part = n < max ? n : max;
 
 		/* Since GFX9 the count is one less; GFX12 has an eighth dword. */
-		sdma_put(q, (uint32_t[]){ 1, g->gfx < 9 ? part : part - 1, 0, s, s >> 32, d, d >> 32, 0 }, g->gfx < 12 ? 7 : 8);
+		sdma_put(q, (uint32_t[]){ 1 | (g->gfx < 12 ? 0 : SDMA_COPY_CPV), g->gfx < 9 ? part : part - 1, 0, s, s >> 32, d, d >> 32, 0 }, g->gfx < 12 ? 7 : 8);
 		s += part;
 		d += part;
 		n -= part;

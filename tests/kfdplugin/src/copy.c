@@ -12,6 +12,7 @@
 
 #include "plugin.h"
 
+#define FAMILY_GFX12 152 /* older headers do not have it */
 #define STAGING (1u << 20)
 #define VA_IB 0x1000000ull
 #define VA_STAGING 0x2000000ull
@@ -98,8 +99,8 @@ static int sdma_copy(struct sdma *s, uint64_t dst, uint64_t src, uint32_t n)
 	uint64_t ptrs[] = { (uintptr_t)&chunks[0], (uintptr_t)&chunks[1] };
 	union drm_amdgpu_cs cs = { .in = { .ctx_id = s->ctx, .num_chunks = 2, .chunks = (uintptr_t)ptrs } };
 	union drm_amdgpu_wait_cs wait;
-	/* From GFX9 on the count is one less; GFX12 has an eighth dword. */
-	uint32_t packet[8] = { 1, s->family >= AMDGPU_FAMILY_AI ? n - 1 : n, 0, src, src >> 32, dst, dst >> 32, 0 };
+	/* From GFX9 on the count is one less; GFX12 has an eighth dword, and a bit (CPV) that says so. */
+	uint32_t packet[8] = { s->family >= FAMILY_GFX12 ? 1 | 1 << 19 : 1, s->family >= AMDGPU_FAMILY_AI ? n - 1 : n, 0, src, src >> 32, dst, dst >> 32, 0 };
 
 	memcpy(s->ib_mem, packet, sizeof(packet));
 	ib.ib_bytes = sizeof(packet);

@@ -16,6 +16,8 @@ import (
 type Container struct {
 	rig                *Rig
 	bundle, work, name string
+	args               []string
+	swapped            bool // names of the first two render nodes
 }
 
 // roundLimit bounds what WaitRounds waits for.
@@ -29,7 +31,8 @@ func (r *Rig) NewContainer(criuEnv []string, args ...string) *Container {
 	if _, err := exec.LookPath("runc"); err != nil {
 		r.T.Fatalf("%v\nhint: apt-get install runc", err)
 	}
-	c := &Container{rig: r, bundle: filepath.Join(r.Dir, "bundle"), name: fmt.Sprintf("gpucr-rig-%d", os.Getpid())}
+	c := &Container{rig: r, bundle: filepath.Join(r.Dir, "bundle"), name: fmt.Sprintf("gpucr-rig-%d", os.Getpid()),
+		args: args}
 	c.work = filepath.Join(c.bundle, "work")
 	for _, d := range []string{"bin", "proc", "dev", "sys/class/kfd", "status"} {
 		if err := os.MkdirAll(filepath.Join(c.bundle, "rootfs", d), 0o755); err != nil {
@@ -40,21 +43,17 @@ func (r *Rig) NewContainer(criuEnv []string, args ...string) *Container {
 	if err != nil {
 		r.T.Fatal(err)
 	}
-	spec, err := json.Marshal(c.spec(args))
-	if err != nil {
-		r.T.Fatal(err)
-	}
 	criu := fmt.Sprintf("#!/bin/sh\nexport LD_PRELOAD=%s %s\nexec %s \"$@\"\n", r.Shim, strings.Join(criuEnv, " "),
 		r.CRIU)
 	for _, f := range []struct {
 		name, content string
 		mode          os.FileMode
-	}{{"rootfs/bin/gpuapp", string(app), 0o755}, {"criu", criu, 0o755}, {"criu.conf", "network-lock skip\n", 0o644},
-		{"config.json", string(spec), 0o644}} {
+	}{{"rootfs/bin/gpuapp", string(app), 0o755}, {"criu", criu, 0o755}, {"criu.conf", "network-lock skip\n", 0o644}} {
 		if err := os.WriteFile(filepath.Join(c.bundle, f.name), []byte(f.content), f.mode); err != nil {
 			r.T.Fatal(err)
 		}
 	}
+	c.configure()
 	r.T.Cleanup(func() {
 		if err := c.runc("delete", "-f", c.name); err != nil {
 			r.T.Error(err)
@@ -63,8 +62,27 @@ func (r *Rig) NewContainer(criuEnv []string, args ...string) *Container {
 	return c
 }
 
+// SwapNodes has the next restore call the first render node as the second was
+// called, and the other way round.
+func (c *Container) SwapNodes() {
+	c.rig.T.Helper()
+	c.swapped = !c.swapped
+	c.configure()
+}
+
+func (c *Container) configure() {
+	c.rig.T.Helper()
+	spec, err := json.Marshal(c.spec())
+	if err == nil {
+		err = os.WriteFile(filepath.Join(c.bundle, "config.json"), spec, 0o644)
+	}
+	if err != nil {
+		c.rig.T.Fatal(err)
+	}
+}
+
 // spec is the container's runtime configuration.
-func (c *Container) spec(args []string) map[string]any {
+func (c *Container) spec() map[string]any {
 	type list []any
 	type object = map[string]any
 	mounts := list{object{"destination": "/proc", "type": "proc", "source": "proc"},
@@ -75,9 +93,13 @@ func (c *Container) spec(args []string) map[string]any {
 	}
 	sim := c.rig.Sim
 	bind(filepath.Join(sim.DevDir(), "kfd"), "/dev/kfd")
-	for _, g := range sim.Options().GPUs {
-		node := fmt.Sprintf("dri/renderD%d", g.RenderMinor)
-		bind(filepath.Join(sim.DevDir(), node), "/dev/"+node)
+	gpus := sim.Options().GPUs
+	for i, g := range gpus {
+		if c.swapped && i < 2 {
+			g = gpus[1-i]
+		}
+		bind(filepath.Join(sim.DevDir(), fmt.Sprintf("dri/renderD%d", gpus[i].RenderMinor)),
+			fmt.Sprintf("/dev/dri/renderD%d", g.RenderMinor))
 	}
 	bind(filepath.Join(sim.SysDir(), "class/kfd"), "/sys/class/kfd")
 	// The application opens dmabufs by file handle, as on no hardware.
@@ -86,7 +108,7 @@ func (c *Container) spec(args []string) map[string]any {
 		"ociVersion": "1.0.2", "root": object{"path": "rootfs"}, "hostname": "gpu", "mounts": mounts,
 		"annotations": object{"org.criu.config": filepath.Join(c.bundle, "criu.conf")},
 		"process": object{"user": object{"uid": 0, "gid": 0}, "cwd": "/", "env": []string{"PATH=/bin"},
-			"args":         append([]string{"/bin/gpuapp", "--dir", "/status"}, args...),
+			"args":         append([]string{"/bin/gpuapp", "--dir", "/status"}, c.args...),
 			"capabilities": object{"bounding": caps, "effective": caps, "permitted": caps}},
 		"linux": object{"namespaces": list{object{"type": "pid"}, object{"type": "network"}, object{"type": "ipc"},
 			object{"type": "uts"}, object{"type": "mount"}}},

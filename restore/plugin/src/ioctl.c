@@ -1,0 +1,53 @@
+/*
+ * Requests of the driver's that it may put off. EAGAIN is its word for "in a
+ * moment": while it moves memory or resets a GPU. The whole tree stands meanwhile,
+ * so the moment has an end here.
+ */
+#define _GNU_SOURCE
+#include "kfd.h"
+#include "plugin.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#define PATIENCE_MS 5000
+#define MAX_TRIES 2000
+#define FIRST_PAUSE_US 50
+#define LAST_PAUSE_US 20000
+
+static int64_t now_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+int kfd_ioctl(int fd, unsigned long request, void *args, const char *what)
+{
+	int64_t began = now_ms();
+	long pause_us = FIRST_PAUSE_US;
+	int tries = 1, err;
+
+	while (ioctl(fd, request, args)) {
+		struct timespec pause = { .tv_nsec = pause_us * 1000 };
+
+		err = errno;
+		if (err != EINTR && err != EAGAIN) {
+			say(LOG_ERROR, "Error: %s: %s", what, strerror(err));
+			return -err;
+		}
+		if (tries++ == MAX_TRIES || now_ms() - began >= PATIENCE_MS) {
+			say(LOG_ERROR, "Error: %s: the driver puts it off for ever: %s, asked %d times in %lld ms (hint: does it say more in dmesg?)",
+			    what, strerror(err), tries - 1, (long long)(now_ms() - began));
+			return -err;
+		}
+		if (err == EINTR)
+			continue;
+		nanosleep(&pause, NULL);
+		if (pause_us < LAST_PAUSE_US)
+			pause_us *= 2;
+	}
+	return 0;
+}
