@@ -167,6 +167,26 @@ func TestCollect(t *testing.T) {
 	}
 }
 
+// TestPatienceOutlivesProcesses: what one collector has watched counts for the next.
+func TestPatienceOutlivesProcesses(t *testing.T) {
+	c, mem := newCatalog()
+	dumped(t, c, "a", "a")
+	ok(t, c.Remove(t.Context(), "a"))
+	begun(t, c, "b")
+	watched := map[string]Sighting{}
+	for i, want := range []Report{{}, {}, {Packs: 1, Bytes: 1, Abandoned: 1}, {}} {
+		g := c.Collector(Patience{Pending: time.Hour, Removed: time.Hour, Now: func() time.Duration { return 0 }})
+		g.Remember(watched, 31*time.Minute)
+		collected(t, g, want)
+		if watched = g.Watched(); i == 0 && len(watched) != 2 {
+			t.Errorf("watched %v", watched)
+		}
+	}
+	if left := mem.Keys(); len(left) != 0 {
+		t.Errorf("left %v", left)
+	}
+}
+
 // TestUnreadableRoot: who does not know what a root needs deletes nothing.
 func TestUnreadableRoot(t *testing.T) {
 	for _, content := range []string{"", "gpucr-fs root 2\n", string(sample().encode())} {

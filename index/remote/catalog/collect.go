@@ -10,23 +10,6 @@ import (
 	"github.com/gpucr/gpucr-fs/index/remote/bucket"
 )
 
-// Patience is how long a collector watches something unchanged before it takes it for left behind, by its own clock.
-// What it has watched it forgets when the program ends. Zero means not to wait, except for Foreign.
-type Patience struct {
-	// Pending is for roots of drafts. Writers call Draft.Touch more often.
-	Pending time.Duration
-	// Removed is the time that readers of a removed checkpoint have.
-	Removed time.Duration
-	// Foreign is for tombstones of other runs over packs in use; zero keeps them. No request may take effect so long
-	// after its collector made it.
-	Foreign time.Duration
-	// Now gives the time since any fixed moment, and never runs backwards; by default the program's running time.
-	Now func() time.Duration
-}
-
-// DefaultPatience suits writers that call Draft.Touch every minute, and restores of up to a day.
-var DefaultPatience = Patience{Pending: 15 * time.Minute, Removed: 24 * time.Hour}
-
 // Report is what a collection did.
 type Report struct {
 	Packs     int   // deleted
@@ -41,13 +24,8 @@ type Report struct {
 type Collector struct {
 	c        *Catalog
 	patience Patience
-	seen     map[string]sighting
+	seen     map[string]seenAt
 	harmless map[string]bool // tombstones of earlier runs of this collector over packs it has never tried to delete
-}
-
-type sighting struct {
-	etag  string
-	since time.Duration
 }
 
 // Collector gives a collector.
@@ -56,7 +34,7 @@ func (c *Catalog) Collector(p Patience) *Collector {
 		start := time.Now()
 		p.Now = func() time.Duration { return time.Since(start) }
 	}
-	return &Collector{c: c, patience: p, seen: map[string]sighting{}, harmless: map[string]bool{}}
+	return &Collector{c: c, patience: p, seen: map[string]seenAt{}, harmless: map[string]bool{}}
 }
 
 // tombKey gives the key of a run's tombstone over a pack.
@@ -73,7 +51,7 @@ type collection struct {
 	*Collector
 	run    string
 	report Report
-	watch  map[string]sighting
+	watch  map[string]seenAt
 	roots  map[string]root // those read in this run
 	first  error           // of the failures counted in report
 }
@@ -107,7 +85,7 @@ func unused(packs []bucket.Info, used references) (rest []Pack) {
 // Collect deletes the packs that no root needs, and what drafts, removals and collectors left behind. When single
 // objects fail it goes on with the others, and gives the first failure at the end.
 func (g *Collector) Collect(ctx context.Context) (Report, error) {
-	r := &collection{Collector: g, run: g.c.o.Nonce(), watch: map[string]sighting{}, roots: map[string]root{}}
+	r := &collection{Collector: g, run: g.c.o.Nonce(), watch: map[string]seenAt{}, roots: map[string]root{}}
 	if g.c.omit.ownTombs {
 		r.run = "shared"
 	}
@@ -232,17 +210,6 @@ func (r *collection) failed(err error) bool {
 		r.first = err
 	}
 	return true
-}
-
-// unchanged watches an object, and says whether it has been as it is for so long.
-func (r *collection) unchanged(key, etag string, long time.Duration) bool {
-	now := r.patience.Now()
-	s, ok := r.seen[key]
-	if !ok || s.etag != etag {
-		s = sighting{etag, now}
-	}
-	r.watch[key] = s
-	return now-s.since >= long
 }
 
 // references are the packs that roots need.
