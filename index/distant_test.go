@@ -342,3 +342,38 @@ func must(t testing.TB, err error) {
 		t.Fatal(err)
 	}
 }
+
+// TestLongList pulls by a list that tells of far more packs and chunks than the checkpoint needs: it is learned of piece
+// by piece.
+func TestLongList(t *testing.T) {
+	b := newShelf()
+	one := newNode(t, b, "")
+	files := one.fill(t, "web", 1, 2<<20)
+	res := one.upload(t, b, "web")
+	l := &object.List{}
+	must(t, object.Decode(bytes.NewReader(res.List), b.id, object.Visitor{
+		Pack:  func(_ uint32, p object.PackRef) error { l.Packs = append(l.Packs, p); return nil },
+		Chunk: func(c pack.Chunk) error { l.Chunks = append(l.Chunks, c); return nil },
+		Record: func(kv pack.KV) error {
+			l.Records = append(l.Records, pack.KV{Key: kv.Key, Value: bytes.Clone(kv.Value)})
+			return nil
+		},
+	}))
+	for i := range 30 {
+		l.Packs = append(l.Packs, object.PackRef{Name: object.Name{9, 19: byte(i)}, Size: 64 << 20})
+		for page := range uint32(5000) {
+			c := pack.Chunk{Loc: pack.Loc{Pack: uint32(len(l.Packs)), Page: page, Stored: 4096, Raw: 4096}}
+			c.ID[0], c.ID[1], c.ID[2], c.ID[3] = byte(i), byte(page), byte(page>>8), 0xee
+			l.Chunks = append(l.Chunks, c)
+		}
+	}
+	list, err := l.Encode(b.id)
+	must(t, err)
+	two := newNode(t, b, "")
+	_, err = two.Pull(t.Context(), "web", b.id, bytes.NewReader(list))
+	must(t, err)
+	must(t, two.holds("web", files))
+	must(t, two.Close())
+	two.open(t, b)
+	must(t, two.holds("web", files))
+}

@@ -29,6 +29,8 @@ const (
 	FileName = "remote.json"
 	// cacheFolder is where a node keeps what it has fetched.
 	cacheFolder = "cache"
+	// pushesFolder has a file for each push that was begun and not ended, with the nonce of its draft.
+	pushesFolder = "pushes"
 	// maxFile bounds FileName in bytes.
 	maxFile = 64 << 10
 	// defaultFloor is what the node's cache leaves free of the store's disk where the store's options do not say.
@@ -148,7 +150,7 @@ func (r *Remote) Store(ctx context.Context) (*remote.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := remote.Open(ctx, b, remote.Options{Logger: r.log})
+	s, err := remote.Open(ctx, b, remote.Options{Logger: r.log, Pushes: pushes{filepath.Join(r.dir, pushesFolder)}})
 	if err == nil && r.file.Config.ID != "" && s.Config().ID != r.file.Config.ID {
 		err = &index.Error{Class: index.Corrupt, Op: "open remote store", File: r.file.Address,
 			Err:  fmt.Errorf("its identity is %s, and this store was made with %s", s.Config().ID, r.file.Config.ID),
@@ -161,6 +163,26 @@ func (r *Remote) Store(ctx context.Context) (*remote.Store, error) {
 	r.open, r.s3 = s, b
 	return s, nil
 }
+
+// pushes is of remote.Pushes, in a folder.
+type pushes struct{ dir string }
+
+func (p pushes) Begun(name, nonce string) error {
+	if err := os.Mkdir(p.dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return storage.WriteFile(storage.Disk{}, filepath.Join(p.dir, name), []byte(nonce))
+}
+
+func (p pushes) Left(name string) string {
+	b, err := storage.ReadFile(storage.Disk{}, filepath.Join(p.dir, name), maxFile)
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
+func (p pushes) Ended(name string) { os.Remove(filepath.Join(p.dir, name)) }
 
 // ReadRange is of nodecache.Source.
 func (r *Remote) ReadRange(ctx context.Context, name object.Name, p []byte, off int64) error {

@@ -53,7 +53,7 @@ func (p *Puller) Pull(ctx context.Context, name string, bucket [16]byte, list io
 	l := pulling{p: p, name: name}
 	err := object.Decode(list, bucket, object.Visitor{
 		Pack:   func(_ uint32, ref object.PackRef) error { l.packs = append(l.packs, ref); return ctx.Err() },
-		Chunk:  func(c pack.Chunk) error { l.chunks = append(l.chunks, c); return nil },
+		Chunk:  l.chunk,
 		Record: l.record,
 	})
 	var info roots.Info
@@ -74,7 +74,7 @@ type pulling struct {
 	p      *Puller
 	name   string
 	packs  []object.PackRef
-	chunks []pack.Chunk
+	chunks []pack.Chunk // not learned of yet
 
 	r     *roots.Root            // nil before its root record has come
 	pb    *manifestpb.Checkpoint // as it will be sealed
@@ -93,13 +93,41 @@ func (l *pulling) corrupt(file string, off int64, err error) error {
 	return &fault.Error{Class: fault.Corrupt, Op: op, Checkpoint: l.name, File: file, Offset: off, Err: err}
 }
 
+// learnChunks is how many chunks are learned of at once: it bounds memory.
+const learnChunks = 1 << 16
+
+// chunk takes the next chunk of the list. They come pack by pack: what is known of one pack is written once.
+func (l *pulling) chunk(c pack.Chunk) error {
+	if len(l.chunks) >= learnChunks && c.Loc.Pack != l.chunks[len(l.chunks)-1].Loc.Pack {
+		if err := l.learn(); err != nil {
+			return err
+		}
+	}
+	l.chunks = append(l.chunks, c)
+	return nil
+}
+
+// learn notes where the chunks that have come lie.
+func (l *pulling) learn() error {
+	if len(l.chunks) == 0 {
+		return nil
+	}
+	first, last := l.chunks[0].Loc.Pack, l.chunks[len(l.chunks)-1].Loc.Pack
+	for i := range l.chunks {
+		l.chunks[i].Loc.Pack -= first - 1
+	}
+	err := l.p.chunks.Learn(l.packs[first-1:last], l.chunks)
+	l.chunks = l.chunks[:0]
+	return err
+}
+
 // record takes the next record of the list.
 func (l *pulling) record(kv pack.KV) error {
 	if l.r == nil {
 		if err := l.begin(kv); err != nil {
 			return err
 		}
-		return l.p.chunks.Learn(l.packs, l.chunks)
+		return l.learn()
 	}
 	var err error
 	switch {

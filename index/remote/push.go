@@ -65,6 +65,26 @@ type Pushed struct {
 // checkpoint stands in the bucket, and so do those that it needs. Class Exists when another checkpoint has that name,
 // InUse while somebody pushes one.
 func (s *Store) Push(ctx context.Context, n Node, ref string) (Pushed, error) {
+	s.pushMu.Lock()
+	defer s.pushMu.Unlock()
+	return s.push(ctx, n, ref)
+}
+
+// begin takes a name for a push. What is left of a push of this machine that was killed is abandoned.
+func (s *Store) begin(ctx context.Context, name string) (*catalog.Draft, error) {
+	d, err := s.c.Begin(ctx, name)
+	if nonce := s.o.Pushes.Left(name); errors.Is(err, catalog.ErrInUse) && nonce != "" {
+		if s.c.Abandon(ctx, name, nonce) == nil {
+			d, err = s.c.Begin(ctx, name)
+		}
+	}
+	if err == nil {
+		err = s.o.Pushes.Begun(name, d.Nonce())
+	}
+	return d, err
+}
+
+func (s *Store) push(ctx context.Context, n Node, ref string) (Pushed, error) {
 	const op = "push"
 	info, err := n.Info(ref)
 	if err != nil {
@@ -75,7 +95,7 @@ func (s *Store) Push(ctx context.Context, n Node, ref string) (Pushed, error) {
 	}
 	parent := ""
 	if info.Parent != "" {
-		up, err := s.Push(ctx, n, info.Parent)
+		up, err := s.push(ctx, n, info.Parent)
 		if err != nil {
 			return up, err
 		}
@@ -85,7 +105,7 @@ func (s *Store) Push(ctx context.Context, n Node, ref string) (Pushed, error) {
 		}
 		parent = of.ID
 	}
-	d, err := s.c.Begin(ctx, info.Name)
+	d, err := s.begin(ctx, info.Name)
 	if errors.Is(err, catalog.ErrExists) {
 		if e, ferr := s.Find(ctx, info.Name); ferr == nil && e.ID == info.ID {
 			return Pushed{Already: true}, nil
@@ -100,9 +120,12 @@ func (s *Store) Push(ctx context.Context, n Node, ref string) (Pushed, error) {
 		// The name is given free even where the push was cancelled.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTime)
 		defer cancel()
-		_ = d.Abort(ctx) // where that fails a collector does it
+		if d.Abort(ctx) == nil { // else the next push does it, or a collector
+			s.o.Pushes.Ended(info.Name)
+		}
 		return fail(err)
 	}
+	s.o.Pushes.Ended(info.Name)
 	return out, nil
 }
 

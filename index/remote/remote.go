@@ -26,6 +26,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
@@ -58,6 +59,9 @@ type Options struct {
 	Timeout time.Duration
 	// Catalog is how requests of the catalog are made.
 	Catalog catalog.Options
+	// Pushes remembers pushes across crashes; by default nobody does, and the name of one that was killed is taken
+	// until a collector gives it free.
+	Pushes Pushes
 	// Logger takes what an administrator should see. Default: discards.
 	Logger *slog.Logger
 }
@@ -66,11 +70,30 @@ func (o Options) withDefaults() Options {
 	if o.Timeout == 0 {
 		o.Timeout = time.Minute
 	}
+	if o.Pushes == nil {
+		o.Pushes = noPushes{}
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	return o
 }
+
+// Pushes remembers, durably, which pushes this machine has begun and not ended.
+type Pushes interface {
+	// Begun notes the nonce of a push's draft.
+	Begun(name, nonce string) error
+	// Left gives the nonce of the last push of a name that was begun and not ended, "" for none.
+	Left(name string) string
+	// Ended forgets the push of a name.
+	Ended(name string)
+}
+
+type noPushes struct{}
+
+func (noPushes) Begun(string, string) error { return nil }
+func (noPushes) Left(string) string         { return "" }
+func (noPushes) Ended(string)               {}
 
 // Store is an open remote store. It is safe for concurrent use.
 type Store struct {
@@ -79,6 +102,8 @@ type Store struct {
 	config Config
 	id     [16]byte
 	o      Options
+
+	pushMu sync.Mutex // one push at a time: what is left of an earlier one is nobody's
 }
 
 // Make makes a remote store in a bucket, or opens the one that is there; fresh says which. It first finds out whether

@@ -264,6 +264,46 @@ func TestPushFailsAnywhere(t *testing.T) {
 	}
 }
 
+// remembered is of remote.Pushes.
+type remembered map[string]string
+
+func (r remembered) Begun(name, nonce string) error { r[name] = nonce; return nil }
+func (r remembered) Left(name string) string        { return r[name] }
+func (r remembered) Ended(name string)              { delete(r, name) }
+
+// TestKilledPushIsTakenUp leaves a push behind, as one that is killed does: the same machine pushes anew at once,
+// another one is told that the name is taken.
+func TestKilledPushIsTakenUp(t *testing.T) {
+	b := memory.New(memory.Hooks{})
+	files := map[string][]byte{"a": noise(1, 50_000)}
+	one, two := newMachine(t, b), newMachine(t, b)
+	one.dump(t, "a", files)
+	two.dump(t, "a", files)
+	left := remembered{}
+	o := hasty
+	o.Pushes = left
+	s, err := remote.Open(t.Context(), b, o)
+	must(t, err)
+	d, err := catalog.New(b, hasty.Catalog).Begin(t.Context(), "a")
+	must(t, err)
+	left["a"] = d.Nonce()
+	if _, err := two.remote.Push(t.Context(), two.Store, "a"); index.ClassOf(err) != index.InUse {
+		t.Errorf("pushed beside another: %v", err)
+	}
+	_, err = s.Push(t.Context(), one.Store, "a")
+	must(t, err)
+	if len(left) > 0 {
+		t.Errorf("remembered: %v", left)
+	}
+	if err := d.Seal(t.Context(), nil, nil); !errors.Is(err, catalog.ErrTaken) {
+		t.Errorf("the push that was given up is sealed: %v", err)
+	}
+	three := newMachine(t, b)
+	_, err = three.remote.Pull(t.Context(), three.Store, "a", "a")
+	must(t, err)
+	must(t, three.holds("a", files))
+}
+
 // failing fails some requests.
 type failing struct {
 	bucket.Bucket

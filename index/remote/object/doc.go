@@ -18,8 +18,9 @@
 // A list says where chunks lie, in any number of pack objects, and carries metadata. That of a checkpoint has all its
 // chunks and all its records: it is all that a node needs before it fetches payload. That of an index delta has the
 // chunks that one seal added, for the dedupe of others. A list is a zstd stream of journal frames: a header, a record
-// for each pack (key "pack", its number in the value, from 1 on), the chunks, whose locations name packs by these
-// numbers, the metadata, and a record that counts them all (key "end"). Without that one the list was cut short.
+// for each pack (key "pack", its number in the value, from 1 on), the chunks in the order of their places, whose
+// locations name packs by these numbers, the metadata, and a record that counts them all (key "end"). Without that
+// one the list was cut short.
 //
 // Whatever is decoded is bounded: who reads a list is told records one after the other, and keeps what it wants.
 package object

@@ -1,9 +1,11 @@
 package object
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -19,7 +21,7 @@ type PackRef struct {
 // List says where chunks lie, and carries metadata.
 type List struct {
 	Packs   []PackRef
-	Chunks  []pack.Chunk // Loc.Pack is the place in Packs, from 1 on
+	Chunks  []pack.Chunk // Loc.Pack is the place in Packs, from 1 on; no two overlap
 	Records []pack.KV    // in the order in which they are to be applied; Seq and Delete do not count
 }
 
@@ -36,7 +38,7 @@ const (
 	// A list may be decompressed to free + ratio times its own length in bytes: ids do not compress, and a small
 	// object that keeps a reader busy for hours was forged.
 	free  = 64 << 20
-	ratio = 128
+	ratio = 16
 )
 
 const (
@@ -70,10 +72,27 @@ func (l *List) check() error {
 			return fmt.Errorf("a pack of %d bytes: %w", p.Size, pack.ErrTooLarge)
 		}
 	}
+	slices.SortFunc(l.Chunks, func(a, b pack.Chunk) int {
+		return cmp.Or(cmp.Compare(a.Loc.Pack, b.Loc.Pack), cmp.Compare(a.Loc.Page, b.Loc.Page))
+	})
+	var last pack.Loc
 	for _, c := range l.Chunks {
 		if err := inside(c.Loc, l.Packs); err != nil {
 			return err
 		}
+		if err := behind(c.Loc, last); err != nil {
+			return err
+		}
+		last = c.Loc
+	}
+	return nil
+}
+
+// behind refuses a location that does not come after another one.
+func behind(l, last pack.Loc) error {
+	if l.Pack < last.Pack || l.Pack == last.Pack && l.Offset() < last.Offset()+last.Slot() {
+		return fmt.Errorf("%w: a slot at %d of pack %d after one at %d of pack %d", ErrCorrupt, l.Offset(), l.Pack,
+			last.Offset(), last.Pack)
 	}
 	return nil
 }
@@ -87,7 +106,7 @@ func inside(l pack.Loc, packs []PackRef) error {
 	return nil
 }
 
-// Encode gives the object of a list.
+// Encode gives the object of a list, and puts its chunks into the order of their places.
 func (l *List) Encode(store [16]byte) ([]byte, error) {
 	if err := l.check(); err != nil {
 		return nil, err
@@ -125,7 +144,7 @@ func (l *List) Encode(store [16]byte) ([]byte, error) {
 	return out, nil
 }
 
-// Visitor is told what a list holds, in the order of the list: packs, chunks, records. A nil function is not called.
+// Visitor is told what a list holds: packs, chunks in the order of their places, records. A nil function is not called.
 // Whatever a function is given is valid during the call only.
 type Visitor struct {
 	Pack   func(number uint32, p PackRef) error
@@ -195,6 +214,7 @@ type decoder struct {
 	headers int
 	packs   []PackRef
 	n       counts
+	last    pack.Loc // of the chunk told last
 	ended   bool
 }
 
@@ -211,6 +231,10 @@ func (d *decoder) record(r pack.Record) error {
 		if err := inside(r.Chunk.Loc, d.packs); err != nil {
 			return err
 		}
+		if err := behind(r.Chunk.Loc, d.last); err != nil {
+			return err
+		}
+		d.last = r.Chunk.Loc
 		return call(d.v.Chunk, *r.Chunk)
 	case r.KV != nil && !r.KV.Delete:
 		return d.kv(*r.KV)

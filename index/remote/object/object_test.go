@@ -154,7 +154,7 @@ func someList(n int) *List {
 	}
 	for i := range n {
 		id, loc, _ := slotOf(uint64(i), 100+i%5000)
-		loc.Pack, loc.Page = uint32(i%5+1), uint32(i%16000)
+		loc.Pack, loc.Page = uint32(i%5+1), uint32(i/5*2)
 		l.Chunks = append(l.Chunks, pack.Chunk{ID: id, Loc: loc})
 	}
 	for i := range 50 {

@@ -1,6 +1,7 @@
 package restore
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"path/filepath"
@@ -199,4 +200,44 @@ func TestBucketAway(t *testing.T) {
 	}
 	k.setCut(false)
 	b.run("sync", b.store)
+}
+
+// A sync is killed at a random moment: the checkpoint stands in the bucket, whole, or it is not there; the next sync
+// takes it there at once.
+func TestSyncKilled(t *testing.T) {
+	s := newServer(t)
+	rnd := source(t)
+	one := withRemote(t, s.Endpoint)
+	one.dumped("first", quiet)
+	began := time.Now()
+	one.run("sync", one.store)
+	whole := time.Since(began)
+	killed := 0
+	for i := range *strikes {
+		name := fmt.Sprintf("web-%d", i)
+		x := one.dumped(name, lazytarget.Options{MB: 48, Threads: 1, Seed: uint64(10 + i), Quiet: true})
+		cmd := program.Command("sync", one.store, name)
+		must(t, cmd.Start())
+		time.Sleep(time.Duration(rnd.Int64N(int64(whole))))
+		cmd.Process.Kill()
+		if cmd.Wait() != nil {
+			killed++
+		}
+		two := withRemote(t, s.Endpoint)
+		if out := two.run("ls", "--remote", two.store); strings.Contains(out, name) {
+			two.run("pull", two.store, name)
+			two.run("export", two.store, name, filepath.Join(t.TempDir(), name)) // reads all of it
+		}
+		one.run("sync", one.store, name)
+		two.run("verify", two.store)
+		x.b = two
+		x.mustRestore("--wait")
+		x.checks()
+		must(t, two.left.Nothing())
+	}
+	one.run("verify", one.store)
+	t.Logf("%d of %d were killed before they ended, which takes %v", killed, *strikes, whole)
+	if killed == 0 {
+		t.Error("none was killed before it ended")
+	}
 }
