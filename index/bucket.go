@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"github.com/gpucr/gpucr-fs/index/pull"
+	"github.com/gpucr/gpucr-fs/index/remote/object"
 	"github.com/gpucr/gpucr-fs/index/upload"
 )
 
@@ -12,6 +13,14 @@ import (
 func (s *Store) Pull(ctx context.Context, name string, bucket [16]byte, list io.Reader) (Info, error) {
 	return pull.New(s.chunks, s.roots, s.reading).Pull(ctx, name, bucket, list)
 }
+
+// Learn notes where a bucket has the chunks of a checkpoint; see [pull.Puller.Learn].
+func (s *Store) Learn(ctx context.Context, bucket [16]byte, list io.Reader) error {
+	return pull.New(s.chunks, s.roots, s.reading).Learn(ctx, bucket, list)
+}
+
+// Knows says whether anything is known of a pack object.
+func (s *Store) Knows(name object.Name) bool { return s.chunks.Distant.Knows(name) }
 
 // Uploader gives who takes checkpoints of this store to the bucket with this identity.
 func (s *Store) Uploader(bucket [16]byte) *upload.Uploader {

@@ -104,17 +104,23 @@ func Of(dir string, o *index.Options, log *slog.Logger) (*Remote, error) {
 		return nil, &index.Error{Class: index.Corrupt, Op: op, File: path, Err: err,
 			Hint: "write it anew: " + `{"address": "s3://…", "cache_disk": BYTES}`}
 	}
-	if o.ReadOnly {
-		return r, nil // nothing can be kept; what lies in the bucket is not read
-	}
 	floor := o.FreeFloor
 	if floor == 0 {
 		floor = defaultFloor
 	}
-	r.cache, err = nodecache.Open(nodecache.Options{Dir: filepath.Join(dir, cacheFolder), Limit: r.file.Cache,
-		Floor: floor, Storage: storage.Disk{}, Source: r, Logger: log})
+	c := nodecache.Options{Dir: filepath.Join(dir, cacheFolder), Limit: r.file.Cache, Floor: floor,
+		Storage: storage.Disk{}, Source: r, Logger: log}
+	if o.ReadOnly {
+		c.Limit = 0
+	}
+	r.cache, err = nodecache.Open(c)
+	if err != nil { // as on a disk that is mounted read-only
+		log.Warn("what is fetched of the remote store cannot be kept", "folder", c.Dir, "err", err)
+		c.Limit = 0
+		r.cache, err = nodecache.Open(c)
+	}
 	if err != nil {
-		return nil, &index.Error{Op: op, File: filepath.Join(dir, cacheFolder), Err: err}
+		return nil, &index.Error{Op: op, File: c.Dir, Err: err}
 	}
 	o.Distant = r.cache
 	return r, nil

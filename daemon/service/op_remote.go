@@ -104,6 +104,9 @@ var Sync = define("sync", func(ctx context.Context, env *Env, r SyncRequest) (Sy
 			}
 		}
 	}
+	if err := s.Learn(ctx, env.Store); err != nil {
+		return SyncResult{}, err
+	}
 	res := SyncResult{Remote: env.Remote.Address(), Checkpoints: []Synced{}}
 	var first error
 	for i, name := range names {

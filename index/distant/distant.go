@@ -319,6 +319,14 @@ func (d *Packs) Pack(n uint32) (p object.PackRef, ok bool) {
 	return p, ok
 }
 
+// Knows says whether anything is known of a pack object.
+func (d *Packs) Knows(name object.Name) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, ok := d.numbers[name]
+	return ok
+}
+
 // ErrNoBucket: what was asked for lies in a bucket, and the store was opened without one.
 var ErrNoBucket = errors.New("it lies in a bucket, and this store is opened without one")
 

@@ -50,12 +50,8 @@ func (p *Puller) Pull(ctx context.Context, name string, bucket [16]byte, list io
 	if err := roots.ValidName(name); err != nil {
 		return roots.Info{}, err
 	}
-	l := pulling{p: p, name: name}
-	err := object.Decode(list, bucket, object.Visitor{
-		Pack:   func(_ uint32, ref object.PackRef) error { l.packs = append(l.packs, ref); return ctx.Err() },
-		Chunk:  l.chunk,
-		Record: l.record,
-	})
+	l := pulling{learner: learner{p: p, ctx: ctx}, name: name}
+	err := object.Decode(list, bucket, object.Visitor{Pack: l.pack, Chunk: l.chunk, Record: l.record})
 	var info roots.Info
 	if err == nil {
 		info, err = l.seal(ctx)
@@ -69,12 +65,20 @@ func (p *Puller) Pull(ctx context.Context, name string, bucket [16]byte, list io
 	return info, nil
 }
 
+// Learn notes where the bucket has the chunks of a checkpoint, by its list object, and no more of it.
+func (p *Puller) Learn(ctx context.Context, bucket [16]byte, list io.Reader) error {
+	l := learner{p: p, ctx: ctx}
+	err := object.Decode(list, bucket, object.Visitor{Pack: l.pack, Chunk: l.chunk})
+	if err == nil {
+		err = l.learn()
+	}
+	return fault.Classify("learn of a checkpoint", err)
+}
+
 // pulling is a checkpoint that becomes one of the store as its list is read.
 type pulling struct {
-	p      *Puller
-	name   string
-	packs  []object.PackRef
-	chunks []pack.Chunk // not learned of yet
+	learner
+	name string
 
 	r     *roots.Root            // nil before its root record has come
 	pb    *manifestpb.Checkpoint // as it will be sealed
@@ -96,8 +100,21 @@ func (l *pulling) corrupt(file string, off int64, err error) error {
 // learnChunks is how many chunks are learned of at once: it bounds memory.
 const learnChunks = 1 << 16
 
+// learner notes where chunks lie as their list is read.
+type learner struct {
+	p      *Puller
+	ctx    context.Context
+	packs  []object.PackRef
+	chunks []pack.Chunk // not learned of yet
+}
+
+func (l *learner) pack(_ uint32, p object.PackRef) error {
+	l.packs = append(l.packs, p)
+	return l.ctx.Err()
+}
+
 // chunk takes the next chunk of the list. They come pack by pack: what is known of one pack is written once.
-func (l *pulling) chunk(c pack.Chunk) error {
+func (l *learner) chunk(c pack.Chunk) error {
 	if len(l.chunks) >= learnChunks && c.Loc.Pack != l.chunks[len(l.chunks)-1].Loc.Pack {
 		if err := l.learn(); err != nil {
 			return err
@@ -108,7 +125,7 @@ func (l *pulling) chunk(c pack.Chunk) error {
 }
 
 // learn notes where the chunks that have come lie.
-func (l *pulling) learn() error {
+func (l *learner) learn() error {
 	if len(l.chunks) == 0 {
 		return nil
 	}

@@ -23,6 +23,8 @@ type Node interface {
 	Uploader(bucket [16]byte) *upload.Uploader
 	Pull(ctx context.Context, name string, bucket [16]byte, list io.Reader) (roots.Info, error)
 	Info(ref string) (roots.Info, error)
+	Knows(name object.Name) bool
+	Learn(ctx context.Context, bucket [16]byte, list io.Reader) error
 }
 
 // touchEvery is how often a push shows that it is there.
@@ -68,6 +70,57 @@ func (s *Store) Push(ctx context.Context, n Node, ref string) (Pushed, error) {
 	s.pushMu.Lock()
 	defer s.pushMu.Unlock()
 	return s.push(ctx, n, ref)
+}
+
+// Learn tells a node what other machines have taken to the bucket, so that a push sends none of it again. It reads the
+// root of each checkpoint, and the list of those with packs of which the node knows nothing.
+func (s *Store) Learn(ctx context.Context, n Node) error {
+	const op = "learn of the remote store"
+	for r, err := range s.c.All(ctx) {
+		if err != nil {
+			return Classify(op, err)
+		}
+		if r.State != catalog.Sealed || len(r.Packs) < 2 || !s.isNews(n, r.Packs[:len(r.Packs)-1]) {
+			continue
+		}
+		err := s.learn(ctx, n, r.Name)
+		if class := fault.ClassOf(err); class == fault.NotFound {
+			continue // removed meanwhile
+		} else if class == fault.Corrupt || class == fault.Unsupported {
+			s.o.Logger.Error("the list of a checkpoint cannot be read, and what it shares is sent again", "checkpoint",
+				r.Name, "err", err)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) isNews(n Node, packs []catalog.Pack) bool {
+	for _, p := range packs {
+		if name, err := object.ParseName(p.ID); err == nil && !n.Knows(name) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Store) learn(ctx context.Context, n Node, name string) error {
+	k, err := s.c.Find(ctx, name)
+	if err != nil {
+		return Classify("learn", err)
+	}
+	e, err := entryOf(k.Record)
+	if err != nil {
+		return err
+	}
+	list, err := listOf(ctx, k, e)
+	if err != nil {
+		return Classify("learn", err)
+	}
+	return Classify("learn", n.Learn(ctx, s.id, list))
 }
 
 // begin takes a name for a push. What is left of a push of this machine that was killed is abandoned.
@@ -313,17 +366,25 @@ func (s *Store) pull(ctx context.Context, n Node, name, as string, depth int) (r
 			return fail(err)
 		}
 	}
-	last := len(k.Packs) - 1
-	if last < 0 || k.Packs[last].ID != e.List {
-		return fail(fmt.Errorf("%w: the root does not end with its list", catalog.ErrCorrupt))
+	list, err := listOf(ctx, k, e)
+	if err != nil {
+		return fail(err)
 	}
-	r := &packReader{ctx: ctx, k: k, p: k.Packs[last]}
-	list := bufio.NewReaderSize(io.NewSectionReader(r, 0, r.p.Size), int(min(r.p.Size+1, readBytes)))
 	info, err := n.Pull(ctx, as, s.id, list)
 	if err != nil {
 		return fail(err)
 	}
 	return info, nil
+}
+
+// listOf reads the list of a checkpoint.
+func listOf(ctx context.Context, k *catalog.Checkpoint, e Entry) (io.Reader, error) {
+	last := len(k.Packs) - 1
+	if last < 0 || k.Packs[last].ID != e.List {
+		return nil, fmt.Errorf("%w: the root does not end with its list", catalog.ErrCorrupt)
+	}
+	r := &packReader{ctx: ctx, k: k, p: k.Packs[last]}
+	return bufio.NewReaderSize(io.NewSectionReader(r, 0, r.p.Size), int(min(r.p.Size+1, readBytes))), nil
 }
 
 // readBytes is how much of a list one request reads.

@@ -148,6 +148,30 @@ func TestPushAndPull(t *testing.T) {
 	}
 }
 
+// TestLearned dumps the same content on two machines that have not seen each other: the second sends what differs.
+func TestLearned(t *testing.T) {
+	b := memory.New(memory.Hooks{})
+	one, two := newMachine(t, b), newMachine(t, b)
+	model := noise(1, 6<<20)
+	one.dump(t, "a", map[string][]byte{"model": model, "own": noise(2, 100_000)})
+	_, err := one.remote.Push(t.Context(), one.Store, "a")
+	must(t, err)
+	files := map[string][]byte{"model": model, "own": noise(3, 200_000)}
+	two.dump(t, "b", files)
+	for range 2 {
+		must(t, two.remote.Learn(t.Context(), two.Store))
+	}
+	p, err := two.remote.Push(t.Context(), two.Store, "b")
+	must(t, err)
+	if p.Bytes > 300_000 || p.Known == 0 {
+		t.Errorf("pushed %+v for 200,000 bytes more", p)
+	}
+	three := newMachine(t, b)
+	_, err = three.remote.Pull(t.Context(), three.Store, "b", "b")
+	must(t, err)
+	must(t, three.holds("b", files))
+}
+
 // TestCollected removes one of two checkpoints that share most, collects, and reads the other; a push that knew the
 // collected packs uploads anew.
 func TestCollected(t *testing.T) {

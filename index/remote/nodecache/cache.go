@@ -65,7 +65,7 @@ type Object struct {
 // Options of a cache. All must be set.
 type Options struct {
 	Dir     string // is made when it is not there
-	Limit   int64  // bytes of disk that files may occupy together
+	Limit   int64  // bytes of disk that files may occupy together; with 0 nothing is kept, and Dir may not exist
 	Floor   int64  // bytes of the file system that are left free
 	Storage storage.Storage
 	Source  Source
@@ -110,6 +110,9 @@ type fetch struct {
 // Open gives the cache in a folder, with what an earlier one left there.
 func Open(o Options) (*Cache, error) {
 	c := &Cache{o: o, regions: map[place]*region{}, waiting: map[place]*fetch{}}
+	if o.Limit <= 0 {
+		return c, nil
+	}
 	if _, err := o.Storage.Stat(o.Dir); err != nil {
 		if err := o.Storage.Mkdir(o.Dir); err != nil {
 			return nil, err

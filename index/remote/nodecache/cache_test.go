@@ -318,3 +318,18 @@ func TestManyReaders(t *testing.T) {
 	}
 	all.Wait()
 }
+
+// TestNothingIsKept reads through a cache without room: each time from the source, and no folder is made.
+func TestNothingIsKept(t *testing.T) {
+	src, dir := newFar(), filepath.Join(t.TempDir(), "cache")
+	c := cacheIn(t, dir, src, 0)
+	o, locs := src.put(20, many(10, 10_000)...)
+	read(t, c, src, o, locs)
+	read(t, c, src, o, locs)
+	if n := src.asked(); n != 2 {
+		t.Errorf("%d requests", n)
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("the folder was made")
+	}
+}
