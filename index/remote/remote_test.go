@@ -367,7 +367,7 @@ func TestManyPushAtOnce(t *testing.T) {
 	stop := make(chan struct{})
 	sweeper := newMachine(t, b)
 	all.Go(func() {
-		g := sweeper.remote.Collector(catalog.Patience{Pending: time.Minute, Removed: time.Minute})
+		g := sweeper.remote.Collector(catalog.Patience{Pending: time.Hour, Removed: time.Hour})
 		for {
 			select {
 			case <-stop:
