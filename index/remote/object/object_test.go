@@ -238,7 +238,7 @@ func TestDamagedList(t *testing.T) {
 		t.Fatal(err)
 	}
 	rnd := rand.New(rand.NewPCG(1, 2))
-	for range 500 {
+	for range 150 {
 		bad := bytes.Clone(b)
 		bad[rnd.IntN(len(bad))] ^= 1 << rnd.IntN(8)
 		if rnd.IntN(3) == 0 {
@@ -261,7 +261,7 @@ func TestForgedListIsRefusedSoon(t *testing.T) {
 		t.Fatal(err)
 	}
 	var frames []byte
-	for range 300 {
+	for range 120 {
 		kv := pack.KV{Key: "m/x", Value: make([]byte, 1<<20)}
 		b, err := pack.EncodeFrames(pack.Header{Version: Version, Store: store}, nil, []pack.KV{kv})
 		if err != nil {
