@@ -11,10 +11,17 @@ import (
 	"github.com/gpucr/gpucr-fs/index/roots"
 )
 
-// checkLayout refuses a store that holds a symbolic link: opening a store cuts, appends to and deletes files in it, as
+// Folders of a store that has a remote store: what was fetched from there, and the pushes that were begun. What keeps
+// them is elsewhere.
+const (
+	CacheFolder  = "cache"
+	PushesFolder = "pushes"
+)
+
+// CheckLayout refuses a store that holds a symbolic link: opening a store cuts, appends to and deletes files in it, as
 // root as a rule, and a store may come from anybody. A pipe or a device is refused as well: opening one may never end.
-func checkLayout(dir string) error {
-	for _, sub := range []string{"", chunks.IndexFolder, chunks.PacksFolder, roots.HotFolder} {
+func CheckLayout(dir string) error {
+	for _, sub := range []string{"", chunks.IndexFolder, chunks.PacksFolder, roots.HotFolder, CacheFolder, PushesFolder} {
 		entries, err := os.ReadDir(filepath.Join(dir, sub))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // whoever needs it complains

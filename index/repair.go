@@ -29,7 +29,7 @@ func Repair(ctx context.Context, dir string, o Options) (repair.Result, error) {
 		return repair.Result{}, err
 	}
 	o.setDefaults(config)
-	if err := checkLayout(dir); err != nil {
+	if err := CheckLayout(dir); err != nil {
 		return repair.Result{}, err
 	}
 	lock, err := lockStore(ctx, o.Storage, dir)

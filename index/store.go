@@ -63,7 +63,7 @@ func Open(ctx context.Context, dir string, o Options) (*Store, error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, &fault.Error{Op: "open store", Err: err}
 	}
-	if err := checkLayout(dir); err != nil {
+	if err := CheckLayout(dir); err != nil {
 		return nil, err
 	}
 	if o.ReadOnly {

@@ -27,10 +27,6 @@ import (
 const (
 	// FileName is the file in a store that says where its remote store is.
 	FileName = "remote.json"
-	// cacheFolder is where a node keeps what it has fetched.
-	cacheFolder = "cache"
-	// pushesFolder has a file for each push that was begun and not ended, with the nonce of its draft.
-	pushesFolder = "pushes"
 	// maxFile bounds FileName in bytes.
 	maxFile = 64 << 10
 	// defaultFloor is what the node's cache leaves free of the store's disk where the store's options do not say.
@@ -91,6 +87,9 @@ func dial(address string) (*s3.Bucket, error) {
 // after the store.
 func Of(dir string, o *index.Options, log *slog.Logger) (*Remote, error) {
 	const op = "open store"
+	if err := index.CheckLayout(dir); err != nil {
+		return nil, err
+	}
 	path := filepath.Join(dir, FileName)
 	text, err := storage.ReadFile(storage.Disk{}, path, maxFile)
 	if errors.Is(err, os.ErrNotExist) {
@@ -108,7 +107,7 @@ func Of(dir string, o *index.Options, log *slog.Logger) (*Remote, error) {
 	if floor == 0 {
 		floor = defaultFloor
 	}
-	c := nodecache.Options{Dir: filepath.Join(dir, cacheFolder), Limit: r.file.Cache, Floor: floor,
+	c := nodecache.Options{Dir: filepath.Join(dir, index.CacheFolder), Limit: r.file.Cache, Floor: floor,
 		Storage: storage.Disk{}, Source: r, Logger: log}
 	if o.ReadOnly {
 		c.Limit = 0
@@ -156,7 +155,8 @@ func (r *Remote) Store(ctx context.Context) (*remote.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := remote.Open(ctx, b, remote.Options{Logger: r.log, Pushes: pushes{filepath.Join(r.dir, pushesFolder)}})
+	left := pushes{filepath.Join(r.dir, index.PushesFolder)}
+	s, err := remote.Open(ctx, b, remote.Options{Logger: r.log, Pushes: left})
 	if err == nil && r.file.Config.ID != "" && s.Config().ID != r.file.Config.ID {
 		err = &index.Error{Class: index.Corrupt, Op: "open remote store", File: r.file.Address,
 			Err:  fmt.Errorf("its identity is %s, and this store was made with %s", s.Config().ID, r.file.Config.ID),
@@ -170,7 +170,8 @@ func (r *Remote) Store(ctx context.Context) (*remote.Store, error) {
 	return s, nil
 }
 
-// pushes is of remote.Pushes, in a folder.
+// pushes is of remote.Pushes: a folder that has a file for each push that was begun and not ended, with the nonce of
+// its draft.
 type pushes struct{ dir string }
 
 func (p pushes) Begun(name, nonce string) error {

@@ -172,6 +172,9 @@ func (s *Store) RecordDamage() error {
 
 // Unreadable tells of a chunk that a reader could not read, once.
 func (s *Store) Unreadable(id chunk.ID, loc pack.Loc, err error) {
+	if loc.Distant() {
+		return // nothing here is damaged, and the bucket may give the right bytes the next time
+	}
 	if (errors.Is(err, pack.ErrCorrupt) || errors.Is(err, keys.ErrDamaged)) && s.SetDamaged(id, loc) {
 		s.log.Error("unreadable chunk", "chunk", id.String(), "err", err)
 		s.ingest.commitSoon()

@@ -85,7 +85,7 @@ func (s *Store) ReadSlots(list []pack.Chunk, bufs [][]byte, past bool) []error {
 	if len(list) == 0 || !locs[0].Distant() {
 		return s.Packs.ReadSlots(locs, bufs, past)
 	}
-	return s.Distant.ReadSlots(locs, bufs, past, func(i int, slot []byte) error { return s.holds(list[i], slot) })
+	return s.Distant.ReadSlots(list, bufs, past, s.holds)
 }
 
 // holds refuses a slot that does not hold the content of a chunk.
@@ -111,9 +111,6 @@ func (s *Store) holds(c pack.Chunk, slot []byte) error {
 func (s *Store) Learn(packs []object.PackRef, list []pack.Chunk) error {
 	return s.Distant.Learn(packs, list, s.commitDistant)
 }
-
-// Forget takes distant packs out of what is known; see [distant.Packs.Forget].
-func (s *Store) Forget(names []object.Name) error { return s.Distant.Forget(names, s.commitDistant) }
 
 func (s *Store) commitDistant(list []distant.Put) error {
 	puts := make([]Put, len(list))
@@ -145,10 +142,15 @@ func (s *Store) ReadSlot(c pack.Chunk, past bool) ([]byte, error) {
 const maxMoves = 4
 
 // ReadMoved gives the content of a chunk, in a buffer of the arena, that could not be read at a place where it was
-// said to be: it may have been moved since, and the place given back. Where it has not, what was wrong is recorded
+// said to be: it may have been moved since, and the place given back; or another distant pack has it. Where it has not, what was wrong is recorded
 // as damage.
 func (s *Store) ReadMoved(id chunk.ID, tried pack.Loc, past bool, why error) ([]byte, error) {
 	for range maxMoves {
+		if tried.Distant() && (errors.Is(why, distant.ErrGone) || errors.Is(why, pack.ErrCorrupt)) {
+			if _, err := s.Distant.Elsewhere(tried.Pack); err != nil {
+				s.log.Error("no other pack could be looked for", "chunk", id.String(), "err", err)
+			}
+		}
 		now, err := s.Locate(id)
 		if err != nil || now == tried || now.Raw != tried.Raw {
 			break

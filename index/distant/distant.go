@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,14 +35,15 @@ import (
 
 // Source gives slots of packs that lie in a bucket.
 type Source interface {
-	ReadSlots(ctx context.Context, o nodecache.Object, locs []pack.Loc, bufs [][]byte, past bool) []error
+	ReadSlots(ctx context.Context, o nodecache.Object, list []pack.Chunk, bufs [][]byte, past bool) []error
 }
 
 // prefix begins the keys that tell of distant packs: the number that the pack has here, and as value
 //
 //	20 bytes name of the object | u64 bytes of the object | for each chunk known of it its id and its location
 //
-// A pack that was forgotten keeps its key, with a size of 0 and no chunks: no number is given twice.
+// No such key is ever deleted, so no number is given twice. That an object is gone is no reason to forget it: what the
+// node has kept of it can still be read.
 const prefix = "distant/"
 
 func keyOf(n uint32) string { return fmt.Sprintf("%s%08d", prefix, n) }
@@ -72,18 +74,19 @@ type Packs struct {
 	log    *slog.Logger
 	source Source // nil: this store has no bucket
 
-	learnMu sync.Mutex // one Learn or Forget at a time
+	learnMu sync.Mutex // one Learn at a time
 
 	mu      sync.Mutex
 	packs   map[uint32]object.PackRef
 	numbers map[object.Name]uint32
-	last    uint32 // number given last
+	last    uint32          // number given last
+	shunned map[uint32]bool // see Elsewhere
 }
 
 // New gives what knows of no pack yet. Whatever is said of packs is in db, or goes there.
 func New(db *keys.DB, log *slog.Logger) *Packs {
 	return &Packs{db: db, log: log, packs: map[uint32]object.PackRef{}, numbers: map[object.Name]uint32{},
-		last: pack.FirstDistant - 1}
+		last: pack.FirstDistant - 1, shunned: map[uint32]bool{}}
 }
 
 // SetSource says who has what lies in the bucket. It is called before anything is read.
@@ -139,27 +142,10 @@ func (d *Packs) Index(b *keys.Batch, kvs []pack.KV) {
 		if !ok {
 			continue
 		}
-		p, err := decode(n, kv.Value, b.SetDistant)
-		if err == nil && p.Size == 0 {
-			d.forget(b, n)
-		}
-		if err != nil {
+		if _, err := decode(n, kv.Value, b.SetDistant); err != nil {
 			d.log.Error("what a journal tells of a distant pack cannot be read", "pack", n, "err", err)
 		}
 	}
-}
-
-// forget takes the chunks of a distant pack out of the index, as far as they are not known to lie in another one.
-func (d *Packs) forget(b *keys.Batch, n uint32) {
-	_, v, err := d.db.Meta(keyOf(n))
-	if err != nil {
-		return
-	}
-	_, _ = decode(n, v, func(c pack.Chunk) {
-		if loc, err := d.db.DistantLoc(c.ID); err == nil && loc.Pack == n {
-			b.DeleteDistant(c.ID)
-		}
-	})
 }
 
 // Load reads which distant packs there are.
@@ -180,9 +166,7 @@ func (d *Packs) Load() error {
 			d.log.Error("what is known of a distant pack cannot be read", "pack", n, "err", err)
 			return nil
 		}
-		if p.Size > 0 {
-			d.packs[n], d.numbers[p.Name] = p, n
-		}
+		d.packs[n], d.numbers[p.Name] = p, n
 		return nil
 	})
 	return fault.Classify("open store", err)
@@ -259,21 +243,21 @@ func (d *Packs) merge(p object.PackRef, list []pack.Chunk) (n uint32, value []by
 		if err != nil && !errors.Is(err, keys.ErrDamaged) && !errors.Is(err, keys.ErrMissing) {
 			return 0, nil, fault.Classify("learn of a pack", err)
 		}
-		if p.Size != old.Size {
-			return 0, nil, &fault.Error{Class: fault.Corrupt, Op: "learn of a pack",
-				Err: fmt.Errorf("pack object %s has %d bytes, and had %d", p.Name, p.Size, old.Size)}
+		if p.Size != old.Size { // what is said last counts: somebody was wrong
+			clear(at)
 		}
 	}
-	before := len(at)
+	news := !known
 	for _, c := range list {
 		c.Loc.Pack = n
+		news = news || at[c.Loc.Page] != c
 		if c.Loc.Offset()+c.Loc.Slot() > p.Size {
 			return 0, nil, &fault.Error{Class: fault.Corrupt, Op: "learn of a pack",
 				Err: fmt.Errorf("a chunk at %d of pack object %s, which has %d bytes", c.Loc.Offset(), p.Name, p.Size)}
 		}
 		at[c.Loc.Page] = c
 	}
-	if known && len(at) == before {
+	if !news {
 		return n, nil, nil
 	}
 	all := make([]pack.Chunk, 0, len(at))
@@ -284,31 +268,41 @@ func (d *Packs) merge(p object.PackRef, list []pack.Chunk) (n uint32, value []by
 	return n, encode(p, all), nil
 }
 
-// Forget takes distant packs out of what is known, by commit: their objects are gone.
-func (d *Packs) Forget(names []object.Name, commit func([]Put) error) error {
-	d.learnMu.Lock()
-	defer d.learnMu.Unlock()
-	var puts []Put
+// Elsewhere gives the index other places of the chunks of a pack that does not give them, because it is gone or holds
+// something else: places in packs that other keys tell of. It looks once for each pack; it says whether it looked.
+func (d *Packs) Elsewhere(n uint32) (looked bool, err error) {
 	d.mu.Lock()
-	for _, name := range names {
-		if n, ok := d.numbers[name]; ok {
-			puts = append(puts, Put{Key: keyOf(n), Payload: encode(object.PackRef{Name: name}, nil)})
-		}
-	}
+	looked = !d.shunned[n]
+	d.shunned[n] = true
+	shunned := maps.Clone(d.shunned)
 	d.mu.Unlock()
-	if len(puts) == 0 {
+	if !looked {
+		return false, nil
+	}
+	wanted := map[chunk.ID]bool{}
+	_, v, err := d.db.Meta(keyOf(n))
+	if err == nil {
+		_, err = decode(n, v, func(c pack.Chunk) { wanted[c.ID] = true })
+	}
+	if err != nil {
+		return true, fault.Classify("look for other packs", err)
+	}
+	var found []pack.Chunk
+	err = d.db.Metas(prefix, func(key string, _ uint64, payload []byte, err error) error {
+		if m, ok := numberOf(key); ok && err == nil && !shunned[m] {
+			_, _ = decode(m, payload, func(c pack.Chunk) { // what is damaged of it shows elsewhere
+				if wanted[c.ID] {
+					found = append(found, c)
+				}
+			})
+		}
 		return nil
+	})
+	b := d.db.Batch()
+	for _, c := range found {
+		b.SetDistant(c)
 	}
-	if err := commit(puts); err != nil {
-		return err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, name := range names {
-		delete(d.packs, d.numbers[name])
-		delete(d.numbers, name)
-	}
-	return nil
+	return true, fault.Classify("look for other packs", errors.Join(err, b.Flush()))
 }
 
 // Pack says what a distant pack is.
@@ -330,24 +324,25 @@ func (d *Packs) Knows(name object.Name) bool {
 // ErrNoBucket: what was asked for lies in a bucket, and the store was opened without one.
 var ErrNoBucket = errors.New("it lies in a bucket, and this store is opened without one")
 
-// ReadSlots reads slots that lie one behind the other in one distant pack; see [pack.Set.ReadSlots]. verify is told of
-// each that had to be fetched, by its place in locs. Class Unreachable where the bucket does not give them.
-func (d *Packs) ReadSlots(locs []pack.Loc, bufs [][]byte, past bool, verify func(i int, slot []byte) error) []error {
-	p, ok := d.Pack(locs[0].Pack)
+// ReadSlots reads the slots of chunks that lie one behind the other in one distant pack; see [pack.Set.ReadSlots].
+// verify refuses a slot that does not hold the content of a chunk. Class Unreachable where the bucket does not give
+// them.
+func (d *Packs) ReadSlots(
+	list []pack.Chunk, bufs [][]byte, past bool, verify func(c pack.Chunk, slot []byte) error,
+) []error {
+	p, ok := d.Pack(list[0].Loc.Pack)
 	var err error
 	switch {
 	case !ok:
-		err = fmt.Errorf("distant pack %d: %w: nothing is known of it", locs[0].Pack, pack.ErrCorrupt)
+		err = fmt.Errorf("distant pack %d: %w: nothing is known of it", list[0].Loc.Pack, pack.ErrCorrupt)
 	case d.source == nil:
 		err = unreachable(p.Name, ErrNoBucket)
 	}
 	if err != nil {
-		return slices.Repeat([]error{err}, len(locs))
+		return slices.Repeat([]error{err}, len(list))
 	}
-	o := nodecache.Object{Name: p.Name, Size: p.Size, Verify: func(l pack.Loc, slot []byte) error {
-		return verify(slices.Index(locs, l), slot)
-	}}
-	errs := d.source.ReadSlots(context.Background(), o, locs, bufs, past)
+	o := nodecache.Object{Name: p.Name, Size: p.Size, Verify: verify}
+	errs := d.source.ReadSlots(context.Background(), o, list, bufs, past)
 	for i, err := range errs {
 		if err != nil && !errors.Is(err, pack.ErrCorrupt) {
 			errs[i] = unreachable(p.Name, err)
@@ -356,8 +351,16 @@ func (d *Packs) ReadSlots(locs []pack.Loc, bufs [][]byte, past bool, verify func
 	return errs
 }
 
+// ErrGone: the bucket has not the object any more.
+var ErrGone = errors.New("it is gone from the bucket")
+
 // unreachable is the error of what lies in a bucket and cannot be had now. It is no damage.
 func unreachable(name object.Name, err error) error {
+	if fault.ClassOf(err) == fault.NotFound {
+		return &fault.Error{Class: fault.Unreachable, Op: "fetch", File: name.String(),
+			Err:  fmt.Errorf("%w: %w", ErrGone, err),
+			Hint: "it was removed from the remote store: remove it here, or sync it anew where it was dumped"}
+	}
 	return &fault.Error{Class: fault.Unreachable, Op: "fetch", File: name.String(), Err: err,
 		Hint: "the checkpoint's contents lie in the store's bucket: see whether it can be reached from here"}
 }

@@ -66,8 +66,7 @@ func (j *journal) where(id byte) (object.Name, uint32) {
 	return p.Name, loc.Page
 }
 
-// TestLearn learns of two packs, of one of them again with other chunks, and forgets it; all of that is known to who
-// loads it anew.
+// TestLearn learns of two packs, and of one of them again with other chunks; all of that is known to who loads it anew.
 func TestLearn(t *testing.T) {
 	j := newJournal(t)
 	a, b := object.PackRef{Name: object.Name{1}, Size: 1 << 20}, object.PackRef{Name: object.Name{2}, Size: 1 << 20}
@@ -102,28 +101,46 @@ func TestLearn(t *testing.T) {
 	if err := j.d.Learn([]object.PackRef{a}, []pack.Chunk{at(4, 1, 7)}, j.commit); err != nil || j.seq != seq {
 		t.Errorf("what is known is written again: %v", err)
 	}
-	if err := j.d.Forget([]object.Name{a.Name, {9}}, j.commit); err != nil {
+	// What is said of a place last counts.
+	if err := j.d.Learn([]object.PackRef{a}, []pack.Chunk{at(5, 1, 7)}, j.commit); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 {
-		check(1, object.Name{}, 0)
-		check(4, object.Name{}, 0)
-		check(3, b.Name, 0)
-		again()
-	}
-	// Its number is given to no other.
-	if err := j.d.Learn([]object.PackRef{a}, []pack.Chunk{at(1, 1, 5)}, j.commit); err != nil {
+	check(5, a.Name, 7)
+}
+
+// TestElsewhere knows chunks in two packs: where one does not give them they are looked for in the other, and no
+// place is tried in turns for ever.
+func TestElsewhere(t *testing.T) {
+	j := newJournal(t)
+	a, b := object.PackRef{Name: object.Name{1}, Size: 1 << 20}, object.PackRef{Name: object.Name{2}, Size: 1 << 20}
+	err := j.d.Learn([]object.PackRef{a, b}, []pack.Chunk{at(1, 1, 0), at(2, 1, 1), at(1, 2, 5), at(3, 2, 6)}, j.commit)
+	if err != nil {
 		t.Fatal(err)
 	}
-	check(1, a.Name, 5)
-	check(3, b.Name, 0)
-	if p, ok := j.d.Pack(pack.FirstDistant); ok {
-		t.Errorf("the first number is %v's again", p.Name)
+	if n, _ := j.where(1); n != b.Name {
+		t.Fatalf("chunk 1 lies in %v", n)
+	}
+	for i := range 2 {
+		if looked, err := j.d.Elsewhere(pack.FirstDistant + 1); err != nil || looked != (i == 0) {
+			t.Errorf("looked: %v, %v", looked, err)
+		}
+		if n, page := j.where(1); n != a.Name || page != 0 {
+			t.Errorf("chunk 1 lies in %v at %d", n, page)
+		}
+		if n, _ := j.where(3); n != b.Name {
+			t.Errorf("chunk 3, which is nowhere else, lies in %v", n)
+		}
+	}
+	if looked, err := j.d.Elsewhere(pack.FirstDistant); err != nil || !looked {
+		t.Errorf("looked: %v, %v", looked, err)
+	}
+	if n, _ := j.where(1); n != a.Name {
+		t.Errorf("chunk 1 goes back to %v", n)
 	}
 }
 
-// TestLearnsNothingImpossible refuses chunks behind the end of their pack, a pack that has another length than before,
-// and one without slots.
+// TestLearnsNothingImpossible refuses chunks behind the end of their pack, and a pack without slots. A pack that has
+// another length than before is taken at its last word.
 func TestLearnsNothingImpossible(t *testing.T) {
 	j := newJournal(t)
 	p := object.PackRef{Name: object.Name{1}, Size: 8192}
@@ -137,10 +154,10 @@ func TestLearnsNothingImpossible(t *testing.T) {
 		t.Errorf("no slots: %v", err)
 	}
 	p.Size++
-	if err := j.d.Learn([]object.PackRef{p}, []pack.Chunk{at(1, 1, 0)}, j.commit); fault.ClassOf(err) != fault.Corrupt {
+	if err := j.d.Learn([]object.PackRef{p}, []pack.Chunk{at(1, 1, 0)}, j.commit); err != nil {
 		t.Errorf("another length: %v", err)
 	}
-	if n, page := j.where(1); n != p.Name || page != 1 {
+	if n, page := j.where(1); n != p.Name || page != 0 {
 		t.Errorf("afterwards the chunk lies in %v at %d", n, page)
 	}
 }

@@ -77,6 +77,9 @@ func (s *Store) Push(ctx context.Context, n Node, ref string) (Pushed, error) {
 func (s *Store) Learn(ctx context.Context, n Node) error {
 	const op = "learn of the remote store"
 	for r, err := range s.c.All(ctx) {
+		if errors.Is(err, catalog.ErrCorrupt) || errors.Is(err, catalog.ErrVersion) {
+			continue // List tells of it
+		}
 		if err != nil {
 			return Classify(op, err)
 		}
@@ -245,16 +248,14 @@ func (p *push) claim(ctx context.Context) (map[object.Name]bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	var gone []object.Name
 	for _, l := range lost {
 		name, err := object.ParseName(l.ID)
 		if err != nil {
 			return nil, err
 		}
 		delete(stands, name)
-		gone = append(gone, name)
 	}
-	return stands, p.u.Gone(gone)
+	return stands, nil
 }
 
 // upload uploads what the bucket lacks, and touches the draft meanwhile.
@@ -319,6 +320,10 @@ func entryOf(r catalog.Record) (Entry, error) {
 func (s *Store) List(ctx context.Context) ([]Entry, error) {
 	var out []Entry
 	for r, err := range s.c.All(ctx) {
+		if errors.Is(err, catalog.ErrCorrupt) || errors.Is(err, catalog.ErrVersion) {
+			s.o.Logger.Error("a root of the remote store cannot be understood", "err", err)
+			continue
+		}
 		if err != nil {
 			return nil, Classify("list remote store", err)
 		}

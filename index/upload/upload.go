@@ -116,9 +116,6 @@ func (u *Uploader) Known(ctx context.Context, ref string) ([]object.PackRef, err
 	return known, fault.Classify(op, err)
 }
 
-// Gone notes that packs do not stand in the bucket any more.
-func (u *Uploader) Gone(names []object.Name) error { return u.chunks.Forget(names) }
-
 // records adds the records of a checkpoint to a list, the root first.
 func (u *Uploader) records(pb *manifestpb.Checkpoint, l *object.List) error {
 	root, err := manifest.EncodeCheckpoint(pb)

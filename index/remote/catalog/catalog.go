@@ -132,18 +132,20 @@ func (c *Catalog) write(ctx context.Context, r Record, cond bucket.Cond) (root, 
 	}
 }
 
-// All gives the records of all roots, those of drafts and void ones included. It ends with the first error.
+// All gives the records of all roots, those of drafts and void ones included. After a root that cannot be read, whose
+// error it gives, it goes on; it ends when roots cannot be listed.
 func (c *Catalog) All(ctx context.Context) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		for info, err := range bucket.All(ctx, c.b, rootDir) {
-			var r root
-			if err == nil {
-				r, err = c.read(ctx, info.Key)
+			if err != nil {
+				yield(Record{}, err)
+				return
 			}
+			r, err := c.read(ctx, info.Key)
 			if bucket.ClassOf(err) == bucket.NotFound {
 				continue
 			}
-			if !yield(r.Record, err) || err != nil {
+			if !yield(r.Record, err) {
 				return
 			}
 		}

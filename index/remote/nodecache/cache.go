@@ -5,8 +5,11 @@
 //
 // ReadSlots gives slots from the file where they are there and right, and fetches the others: those that lie within
 // gapBytes of each other with one request, and what another reader is fetching not again. A fetched slot is held
-// against its guard and by Object.Verify, against the id of its chunk, before it is given or kept. What cannot be
-// written to the file is given all the same.
+// against its guard and, by Object.Verify, against the id of its chunk before it is given or kept; one that is wrong is
+// asked for once more. What cannot be written to the file is given all the same.
+//
+// A guard is no more than what somebody says of a place. So a slot from the file is held against the id as well, once
+// for each chunk and place: nobody can have another's bytes taken for a chunk by what he says.
 //
 // # What is there
 //
@@ -58,8 +61,8 @@ type Source interface {
 type Object struct {
 	Name object.Name
 	Size int64 // bytes
-	// Verify refuses a slot whose content is not that of the chunk that is to lie there.
-	Verify func(at pack.Loc, slot []byte) error
+	// Verify refuses a slot that does not hold the content of the chunk.
+	Verify func(c pack.Chunk, slot []byte) error
 }
 
 // Options of a cache. All must be set.
@@ -92,6 +95,7 @@ type Cache struct {
 	used    int64     // bytes of all regions
 	full    bool      // the last write failed, and was told
 	waiting map[place]*fetch
+	checked map[place]pack.Chunk // the chunk that was last found to lie there
 }
 
 // place is a place in an object: the page where a slot begins, or the number of a region.
@@ -102,6 +106,7 @@ type place struct {
 
 // fetch is a slot on its way.
 type fetch struct {
+	what pack.Chunk
 	done chan struct{}
 	slot []byte // once done; nil when err is not
 	err  error
@@ -109,7 +114,7 @@ type fetch struct {
 
 // Open gives the cache in a folder, with what an earlier one left there.
 func Open(o Options) (*Cache, error) {
-	c := &Cache{o: o, regions: map[place]*region{}, waiting: map[place]*fetch{}}
+	c := &Cache{o: o, regions: map[place]*region{}, waiting: map[place]*fetch{}, checked: map[place]pack.Chunk{}}
 	if o.Limit <= 0 {
 		return c, nil
 	}
@@ -143,8 +148,9 @@ func (c *Cache) Used() int64 {
 }
 
 // check refuses what is not in the object.
-func (o Object) check(locs []pack.Loc) error {
-	for _, l := range locs {
+func (o Object) check(list []pack.Chunk) error {
+	for _, c := range list {
+		l := c.Loc
 		if l.Stored == 0 || l.Offset()+l.Slot() > o.Size {
 			return fmt.Errorf("pack object %s of %d bytes: %w: a slot of %d bytes at %d", o.Name, o.Size,
 				pack.ErrCorrupt, l.Slot(), l.Offset())
@@ -156,31 +162,40 @@ func (o Object) check(locs []pack.Loc) error {
 // ReadSlots gives slots of an object, in ascending order, each into a buffer with a capacity of the slot's length; errs
 // tells for each what is wrong with it. past reads around the page cache. What the source says is passed on as it is; a
 // slot that is not what it should be wraps pack.ErrCorrupt.
-func (c *Cache) ReadSlots(ctx context.Context, o Object, locs []pack.Loc, bufs [][]byte, past bool) (errs []error) {
-	errs = make([]error, len(locs))
-	if err := o.check(locs); err != nil {
+func (c *Cache) ReadSlots(ctx context.Context, o Object, list []pack.Chunk, bufs [][]byte, past bool) (errs []error) {
+	errs = make([]error, len(list))
+	if err := o.check(list); err != nil {
 		for i := range errs {
 			errs[i] = err
 		}
 		return errs
 	}
-	for i, l := range locs {
-		bufs[i] = bufs[i][:l.Slot()]
+	for i, x := range list {
+		bufs[i] = bufs[i][:x.Loc.Slot()]
 	}
-	absent := c.readKept(o.Name, locs, bufs, past)
-	c.Counts.Hits.Add(int64(len(locs) - len(absent)))
+	absent := c.readKept(o, list, bufs, past)
+	c.Counts.Hits.Add(int64(len(list) - len(absent)))
 	c.Counts.Misses.Add(int64(len(absent)))
-	mine, others := c.claim(o.Name, locs, absent)
+	mine, others, kept := c.claim(o.Name, list, absent)
+	for _, i := range kept {
+		if len(c.readKept(o, list[i:i+1], bufs[i:i+1], past)) > 0 {
+			c.fetchOne(ctx, o, list[i], bufs[i], &errs[i])
+		}
+	}
 	for len(mine) > 0 {
-		n := together(locs, mine)
-		c.fetch(ctx, o, locs, bufs, errs, mine[:n])
+		n := together(list, mine)
+		c.fetch(ctx, o, list, bufs, errs, mine[:n])
 		mine = mine[n:]
 	}
 	for i, f := range others {
 		select {
 		case <-f.done:
-			if errs[i] = f.err; f.err == nil {
+			errs[i] = f.err
+			switch {
+			case f.err == nil && f.what == list[i]:
 				copy(bufs[i], f.slot)
+			case f.what != list[i]: // something else was looked for there
+				c.fetchOne(ctx, o, list[i], bufs[i], &errs[i])
 			}
 		case <-ctx.Done():
 			errs[i] = ctx.Err()
@@ -189,12 +204,14 @@ func (c *Cache) ReadSlots(ctx context.Context, o Object, locs []pack.Loc, bufs [
 	return errs
 }
 
-// claim says which of the absent slots the caller is to fetch, and which are on their way.
-func (c *Cache) claim(name object.Name, locs []pack.Loc, absent []int) (mine []int, others map[int]*fetch) {
+// claim says which of the absent slots the caller is to fetch, which are on their way, and which have come since.
+func (c *Cache) claim(
+	name object.Name, list []pack.Chunk, absent []int,
+) (mine []int, others map[int]*fetch, kept []int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, i := range absent {
-		at := place{name, locs[i].Page}
+		at := place{name, list[i].Loc.Page}
 		if f := c.waiting[at]; f != nil {
 			if others == nil {
 				others = map[int]*fetch{}
@@ -202,18 +219,22 @@ func (c *Cache) claim(name object.Name, locs []pack.Loc, absent []int) (mine []i
 			others[i] = f
 			continue
 		}
-		c.waiting[at] = &fetch{done: make(chan struct{})}
+		if c.checked[at] == list[i] {
+			kept = append(kept, i)
+			continue
+		}
+		c.waiting[at] = &fetch{what: list[i], done: make(chan struct{})}
 		mine = append(mine, i)
 	}
-	return mine, others
+	return mine, others, kept
 }
 
 // together gives how many of the slots go into one request.
-func together(locs []pack.Loc, mine []int) int {
+func together(list []pack.Chunk, mine []int) int {
 	n := 1
-	first := locs[mine[0]].Offset()
-	for end := first + locs[mine[0]].Slot(); n < len(mine); n++ {
-		l := locs[mine[n]]
+	first := list[mine[0]].Loc.Offset()
+	for end := first + list[mine[0]].Loc.Slot(); n < len(mine); n++ {
+		l := list[mine[n]].Loc
 		if l.Offset() < end || l.Offset()-end > gapBytes || l.Offset()+l.Slot()-first > MaxRequest {
 			break
 		}
@@ -223,43 +244,54 @@ func together(locs []pack.Loc, mine []int) int {
 }
 
 // fetch brings slots with one request, and tells those who wait for them.
-func (c *Cache) fetch(ctx context.Context, o Object, locs []pack.Loc, bufs [][]byte, errs []error, mine []int) {
-	first, last := locs[mine[0]], locs[mine[len(mine)-1]]
+func (c *Cache) fetch(ctx context.Context, o Object, list []pack.Chunk, bufs [][]byte, errs []error, mine []int) {
+	first, last := list[mine[0]].Loc, list[mine[len(mine)-1]].Loc
 	b := make([]byte, last.Offset()+last.Slot()-first.Offset())
 	c.Counts.Requests.Add(1)
 	err := c.o.Source.ReadRange(ctx, o.Name, b, first.Offset())
 	if err == nil {
 		c.Counts.Fetched.Add(int64(len(b)))
 	}
-	good := make([]pack.Loc, 0, len(mine))
+	good := make([]pack.Chunk, 0, len(mine))
 	slots := make([][]byte, 0, len(mine))
 	for _, i := range mine {
-		l := locs[i]
+		l := list[i].Loc
 		slot := b[l.Offset()-first.Offset():][:l.Slot()]
-		if errs[i] = err; err == nil {
-			errs[i] = o.examine(l, slot)
+		if errs[i] = err; err == nil && o.examine(list[i], slot) != nil {
+			c.Counts.Requests.Add(1)
+			if errs[i] = c.o.Source.ReadRange(ctx, o.Name, slot, l.Offset()); errs[i] == nil {
+				errs[i] = o.examine(list[i], slot)
+			}
 		}
 		if errs[i] == nil {
 			copy(bufs[i], slot)
-			good, slots = append(good, l), append(slots, slot)
+			good, slots = append(good, list[i]), append(slots, slot)
 		}
 	}
 	c.keep(o, good, slots)
 	for _, i := range mine {
-		c.settle(place{o.Name, locs[i].Page}, bufs[i], errs[i])
+		c.settle(place{o.Name, list[i].Loc.Page}, bufs[i], errs[i])
 	}
 	c.evict()
+}
+
+// fetchOne brings a slot for one reader alone.
+func (c *Cache) fetchOne(ctx context.Context, o Object, x pack.Chunk, buf []byte, err *error) {
+	c.Counts.Requests.Add(1)
+	if *err = c.o.Source.ReadRange(ctx, o.Name, buf, x.Loc.Offset()); *err == nil {
+		*err = o.examine(x, buf)
+	}
 }
 
 // right says whether a slot is what its guard says.
 func right(l pack.Loc, slot []byte) bool { return crc32c.Checksum(slot) == l.CRC }
 
 // examine refuses a slot that is not what was asked for.
-func (o Object) examine(l pack.Loc, slot []byte) error {
-	if !right(l, slot) {
+func (o Object) examine(c pack.Chunk, slot []byte) error {
+	if l := c.Loc; !right(l, slot) {
 		return fmt.Errorf("pack object %s at %d: %w: wrong checksum", o.Name, l.Offset(), pack.ErrCorrupt)
 	}
-	return o.Verify(l, slot)
+	return o.Verify(c, slot)
 }
 
 // settle ends a fetch. Who waits gets a copy: the buffer is the caller's.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -29,6 +30,7 @@ type far struct {
 	objects  map[object.Name][]byte
 	requests []int // their lengths
 	fail     error
+	spoil    int           // how many answers are to have a wrong byte
 	gate     chan struct{} // when not nil, a request waits for it
 }
 
@@ -43,6 +45,12 @@ func (f *far) ReadRange(ctx context.Context, name object.Name, p []byte, off int
 	if err == nil {
 		copy(p, f.objects[name][off:])
 	}
+	f.mu.Lock()
+	if f.spoil > 0 {
+		f.spoil--
+		p[17] ^= 1
+	}
+	f.mu.Unlock()
 	return err
 }
 
@@ -53,24 +61,22 @@ func (f *far) asked() int {
 }
 
 // put makes an object of slots of the given lengths.
-func (f *far) put(seed uint64, lengths ...int) (Object, []pack.Loc) {
+func (f *far) put(seed uint64, lengths ...int) (Object, []pack.Chunk) {
 	name := object.Name{byte(seed), 19: byte(len(f.objects))}
 	rnd := rand.NewChaCha8([32]byte{byte(seed)})
 	var b []byte
-	var locs []pack.Loc
-	ids := map[uint32]chunk.ID{}
+	var locs []pack.Chunk
 	for _, n := range lengths {
 		l := pack.Loc{Pack: 1, Page: uint32(len(b) / chunk.PageSize), Stored: uint32(n), Raw: uint32(n)}
 		slot := make([]byte, l.Slot())
 		rnd.Read(slot[:n])
 		l.CRC = crc32c.Checksum(slot)
-		ids[l.Page] = chunk.Sum(slot[:n])
 		b = append(b, slot...)
-		locs = append(locs, l)
+		locs = append(locs, pack.Chunk{ID: chunk.Sum(slot[:n]), Loc: l})
 	}
 	f.objects[name] = b
-	return Object{Name: name, Size: int64(len(b)), Verify: func(l pack.Loc, slot []byte) error {
-		if chunk.Sum(slot[:l.Stored]) != ids[l.Page] {
+	return Object{Name: name, Size: int64(len(b)), Verify: func(c pack.Chunk, slot []byte) error {
+		if chunk.Sum(slot[:c.Loc.Stored]) != c.ID {
 			return pack.ErrCorrupt
 		}
 		return nil
@@ -91,17 +97,17 @@ func cacheIn(t *testing.T, dir string, src *far, limit int64) *Cache {
 }
 
 // read reads slots and holds them against the object.
-func read(t *testing.T, c *Cache, src *far, o Object, locs []pack.Loc) {
+func read(t *testing.T, c *Cache, src *far, o Object, locs []pack.Chunk) {
 	t.Helper()
 	bufs := make([][]byte, len(locs))
-	for i, l := range locs {
-		bufs[i] = make([]byte, l.Slot())
+	for i, x := range locs {
+		bufs[i] = make([]byte, x.Loc.Slot())
 	}
 	for i, err := range c.ReadSlots(context.Background(), o, locs, bufs, len(locs)%2 == 0) {
 		if err != nil {
 			t.Fatalf("slot %d: %v", i, err)
 		}
-		if l := locs[i]; !bytes.Equal(bufs[i], src.objects[o.Name][l.Offset():][:l.Slot()]) {
+		if l := locs[i].Loc; !bytes.Equal(bufs[i], src.objects[o.Name][l.Offset():][:l.Slot()]) {
 			t.Fatalf("slot %d has other bytes", i)
 		}
 	}
@@ -147,7 +153,7 @@ func TestRequests(t *testing.T) {
 	src := newFar()
 	c := cacheIn(t, filepath.Join(t.TempDir(), "cache"), src, 1<<30)
 	o, locs := src.put(2, many(600, 100_000)...)
-	read(t, c, src, o, []pack.Loc{locs[0], locs[5], locs[10], locs[100], locs[101]})
+	read(t, c, src, o, []pack.Chunk{locs[0], locs[5], locs[10], locs[100], locs[101]})
 	if n := src.asked(); n != 2 {
 		t.Errorf("%d requests for two places", n)
 	}
@@ -190,10 +196,10 @@ func TestWrongBytes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.WriteAt([]byte("no"), locs[3].Offset()+100); err != nil {
+	if _, err := f.WriteAt([]byte("no"), locs[3].Loc.Offset()+100); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Truncate(locs[18].Offset() + 5); err != nil {
+	if err := f.Truncate(locs[18].Loc.Offset() + 5); err != nil {
 		t.Fatal(err)
 	}
 	f.Close()
@@ -204,7 +210,7 @@ func TestWrongBytes(t *testing.T) {
 	}
 
 	bad, locs := src.put(5, 10_000, 10_000, 10_000)
-	src.objects[bad.Name][locs[1].Offset()] ^= 1
+	src.objects[bad.Name][locs[1].Loc.Offset()] ^= 1
 	for range 2 {
 		bufs := [][]byte{make([]byte, 12288), make([]byte, 12288), make([]byte, 12288)}
 		errs := c.ReadSlots(t.Context(), bad, locs, bufs, false)
@@ -213,8 +219,8 @@ func TestWrongBytes(t *testing.T) {
 		}
 	}
 	// With the right guard it is not the chunk yet.
-	slot := src.objects[bad.Name][locs[1].Offset():][:locs[1].Slot()]
-	locs[1].CRC = crc32c.Checksum(slot)
+	slot := src.objects[bad.Name][locs[1].Loc.Offset():][:locs[1].Loc.Slot()]
+	locs[1].Loc.CRC = crc32c.Checksum(slot)
 	for range 2 {
 		errs := c.ReadSlots(t.Context(), bad, locs[1:2], [][]byte{make([]byte, 12288)}, false)
 		if !errors.Is(errs[0], pack.ErrCorrupt) {
@@ -228,7 +234,7 @@ func TestImpossibleSlot(t *testing.T) {
 	src := newFar()
 	c := cacheIn(t, filepath.Join(t.TempDir(), "cache"), src, 1<<30)
 	o, locs := src.put(6, 10_000)
-	locs[0].Page++
+	locs[0].Loc.Page++
 	errs := c.ReadSlots(t.Context(), o, locs, [][]byte{make([]byte, 12288)}, false)
 	if !errors.Is(errs[0], pack.ErrCorrupt) || src.asked() > 0 {
 		t.Errorf("a slot behind the end: %v after %d requests", errs[0], src.asked())
@@ -300,7 +306,7 @@ func TestManyReaders(t *testing.T) {
 	src := newFar()
 	c := cacheIn(t, filepath.Join(t.TempDir(), "cache"), src, 3*regionBytes)
 	var objects []Object
-	var locs [][]pack.Loc
+	var locs [][]pack.Chunk
 	for i := range 4 {
 		o, l := src.put(uint64(10+i), many(200, 50_000+i*1000)...)
 		objects, locs = append(objects, o), append(locs, l)
@@ -331,5 +337,67 @@ func TestNothingIsKept(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("the folder was made")
+	}
+}
+
+// TestAnothersBytes says of a chunk that it lies where the file holds another one, with the guard of that: it is not
+// taken for it, at any time.
+func TestAnothersBytes(t *testing.T) {
+	src := newFar()
+	c := cacheIn(t, filepath.Join(t.TempDir(), "cache"), src, 1<<30)
+	o, locs := src.put(21, 10_000, 10_000)
+	read(t, c, src, o, locs)
+	forged := pack.Chunk{ID: locs[0].ID, Loc: locs[1].Loc}
+	for range 2 {
+		errs := c.ReadSlots(t.Context(), o, []pack.Chunk{forged}, [][]byte{make([]byte, 12288)}, false)
+		if !errors.Is(errs[0], pack.ErrCorrupt) {
+			t.Errorf("another chunk's bytes: %v", errs[0])
+		}
+	}
+	read(t, c, src, o, locs)
+}
+
+// TestWrongOnce gets wrong bytes from the source once: they are asked for again.
+func TestWrongOnce(t *testing.T) {
+	src := newFar()
+	c := cacheIn(t, filepath.Join(t.TempDir(), "cache"), src, 1<<30)
+	o, locs := src.put(22, 10_000, 10_000)
+	src.spoil = 1
+	read(t, c, src, o, locs)
+}
+
+// TestOddThingsInTheFolder has a pipe, a link and a folder in the place of files, put there while the cache is open and
+// before, and the folder deleted: nobody hangs, nothing elsewhere is written, what is asked for is given.
+func TestOddThingsInTheFolder(t *testing.T) {
+	src := newFar()
+	outside := filepath.Join(t.TempDir(), "outside")
+	for name, put := range map[string]func(path string) error{
+		"pipe":      func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"link":      func(path string) error { return os.Symlink(outside, path) },
+		"folder":    func(path string) error { return os.Mkdir(path, 0o700) },
+		"no folder": func(path string) error { return os.RemoveAll(filepath.Dir(path)) },
+	} {
+		dir := filepath.Join(t.TempDir(), "cache")
+		c := cacheIn(t, dir, src, 1<<30)
+		o, locs := src.put(30, many(5, 10_000)...)
+		path := filepath.Join(dir, o.Name.String())
+		for _, again := range []bool{false, true} {
+			os.Remove(path)
+			if err := put(path); err != nil {
+				t.Fatal(name, err)
+			}
+			if again {
+				c = cacheIn(t, dir, src, 1<<30)
+			}
+			read(t, c, src, o, locs)
+			asked := src.asked()
+			read(t, c, src, o, locs)
+			if src.asked() != asked {
+				t.Errorf("%s: nothing is kept afterwards", name)
+			}
+		}
+	}
+	if _, err := os.Stat(outside); err == nil {
+		t.Error("a link was written through")
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/remote/object"
 	"github.com/gpucr/gpucr-fs/index/storage"
@@ -25,8 +26,26 @@ func regionOf(l pack.Loc) uint32 { return uint32(l.Offset() / regionBytes) }
 
 func (c *Cache) path(name object.Name) string { return filepath.Join(c.o.Dir, name.String()) }
 
+// plain says whether there is a file for an object. What is none goes: a pipe would hold a reader up, a link lead
+// elsewhere.
+func (c *Cache) plain(name object.Name) bool {
+	st, err := c.o.Storage.Stat(c.path(name))
+	if err == nil && (st.Odd || st.Dir) {
+		err = errOdd
+		if rerr := c.o.Storage.Remove(c.path(name)); rerr != nil {
+			c.o.Logger.Warn("the node's cache holds what is no file", "file", c.path(name), "err", rerr)
+		}
+	}
+	return err == nil
+}
+
+var errOdd = errors.New("no file")
+
 // adopt takes over the file of an object from an earlier cache.
 func (c *Cache) adopt(name object.Name) error {
+	if !c.plain(name) {
+		return errOdd
+	}
 	f, err := c.o.Storage.Open(c.path(name), storage.Read)
 	if err != nil {
 		return err
@@ -49,48 +68,88 @@ func (c *Cache) adopt(name object.Name) error {
 }
 
 // readKept reads what is kept, and gives the places of the others in locs.
-func (c *Cache) readKept(name object.Name, locs []pack.Loc, bufs [][]byte, past bool) (absent []int) {
+func (c *Cache) readKept(o Object, list []pack.Chunk, bufs [][]byte, past bool) (absent []int) {
 	how := storage.Read
 	if past {
 		how |= storage.Direct
 	}
-	f, err := c.o.Storage.Open(c.path(name), how)
+	var f storage.File
+	err := errOdd
+	if c.plain(o.Name) {
+		f, err = c.o.Storage.Open(c.path(o.Name), how)
+	}
 	if err != nil {
-		for i := range locs {
+		for i := range list {
 			absent = append(absent, i)
 		}
+		c.uncheck(o.Name, list, absent)
 		return absent
 	}
 	defer f.Close()
-	for from := 0; from < len(locs); {
+	for from := 0; from < len(list); {
 		to := from + 1
-		for to < len(locs) && locs[to].Offset() == locs[to-1].Offset()+locs[to-1].Slot() {
+		for to < len(list) && list[to].Loc.Offset() == list[to-1].Loc.Offset()+list[to-1].Loc.Slot() {
 			to++
 		}
-		err := f.Readv(bufs[from:to], locs[from].Offset(), past)
+		err := f.Readv(bufs[from:to], list[from].Loc.Offset(), past)
 		for i := from; i < to; i++ {
 			if err != nil { // one of them cannot be read: the others shall not suffer
-				one := f.Readv(bufs[i:i+1], locs[i].Offset(), past)
+				one := f.Readv(bufs[i:i+1], list[i].Loc.Offset(), past)
 				if one != nil {
 					absent = append(absent, i)
 					continue
 				}
 			}
-			if !right(locs[i], bufs[i]) {
+			if !right(list[i].Loc, bufs[i]) || !c.isChecked(o, list[i], bufs[i]) {
 				absent = append(absent, i)
 			}
 		}
 		from = to
 	}
-	if len(absent) < len(locs) {
-		c.touch(name, locs)
+	if len(absent) < len(list) {
+		c.touch(o.Name, list)
 	}
+	c.uncheck(o.Name, list, absent)
 	return absent
 }
 
+// isChecked says whether a slot of the file holds the content of a chunk, and looks where nobody has.
+func (c *Cache) isChecked(o Object, x pack.Chunk, slot []byte) bool {
+	at := place{o.Name, x.Loc.Page}
+	c.mu.Lock()
+	known := c.checked[at] == x
+	c.mu.Unlock()
+	if known {
+		return true
+	}
+	if o.Verify(x, slot) != nil {
+		return false
+	}
+	c.check(at, x)
+	return true
+}
+
+// check notes that a chunk was found to lie at a place.
+func (c *Cache) check(at place, x pack.Chunk) {
+	c.mu.Lock()
+	c.checked[at] = x
+	c.mu.Unlock()
+}
+
+// uncheck notes that it was not.
+func (c *Cache) uncheck(name object.Name, list []pack.Chunk, absent []int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, i := range absent {
+		if at := (place{name, list[i].Loc.Page}); c.checked[at] == list[i] {
+			delete(c.checked, at)
+		}
+	}
+}
+
 // keep writes slots to the file of their object. What it cannot write is fetched again the next time.
-func (c *Cache) keep(o Object, locs []pack.Loc, slots [][]byte) {
-	if len(locs) == 0 || c.o.Limit <= 0 {
+func (c *Cache) keep(o Object, list []pack.Chunk, slots [][]byte) {
+	if len(list) == 0 || c.o.Limit <= 0 {
 		return
 	}
 	if free, err := c.o.Storage.Free(c.o.Dir); err == nil && free < c.o.Floor {
@@ -98,7 +157,7 @@ func (c *Cache) keep(o Object, locs []pack.Loc, slots [][]byte) {
 		return
 	}
 	c.filesMu.RLock()
-	err := c.write(o, locs, slots)
+	err := c.write(o, list, slots)
 	c.filesMu.RUnlock()
 	c.mu.Lock()
 	told := c.full
@@ -109,10 +168,14 @@ func (c *Cache) keep(o Object, locs []pack.Loc, slots [][]byte) {
 	}
 }
 
-func (c *Cache) write(o Object, locs []pack.Loc, slots [][]byte) error {
+func (c *Cache) write(o Object, list []pack.Chunk, slots [][]byte) error {
 	path := c.path(o.Name)
+	c.plain(o.Name)
 	f, err := c.o.Storage.Open(path, storage.Write)
 	if isMissing(err) {
+		if _, err := c.o.Storage.Stat(c.o.Dir); isMissing(err) { // somebody has emptied it
+			c.o.Storage.Mkdir(c.o.Dir)
+		}
 		if f, err = c.o.Storage.Open(path, storage.Create); errors.Is(err, os.ErrExist) { // made meanwhile
 			f, err = c.o.Storage.Open(path, storage.Write)
 		} else if err == nil {
@@ -125,11 +188,13 @@ func (c *Cache) write(o Object, locs []pack.Loc, slots [][]byte) error {
 	if err != nil {
 		return err
 	}
-	for i, l := range locs {
+	for i, x := range list {
+		l := x.Loc
 		if err := f.Writev(slots[i:i+1], l.Offset(), false); err != nil {
 			return err
 		}
 		c.grow(place{o.Name, regionOf(l)}, l.Slot())
+		c.check(place{o.Name, l.Page}, x)
 	}
 	return nil
 }
@@ -149,12 +214,12 @@ func (c *Cache) grow(p place, n int64) {
 }
 
 // touch notes that slots were read.
-func (c *Cache) touch(name object.Name, locs []pack.Loc) {
+func (c *Cache) touch(name object.Name, list []pack.Chunk) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	last := ^uint32(0)
-	for _, l := range locs {
-		if n := regionOf(l); n != last {
+	for _, x := range list {
+		if n := regionOf(x.Loc); n != last {
 			last = n
 			if r := c.regions[place{name, n}]; r != nil {
 				c.recent.MoveToFront(r.listed)
@@ -190,6 +255,9 @@ func (c *Cache) evictOldest(limit int64) {
 	c.forgetLocked(r)
 	c.mu.Unlock()
 	c.Counts.Evicted.Add(r.bytes)
+	if !c.plain(r.name) {
+		return
+	}
 	f, err := c.o.Storage.Open(c.path(r.name), storage.Write)
 	if err == nil {
 		// A slot that began in the region may reach into the next one: that part stays until the next one goes.
@@ -204,6 +272,9 @@ func (c *Cache) evictOldest(limit int64) {
 func (c *Cache) forgetLocked(r *region) {
 	c.recent.Remove(r.listed)
 	delete(c.regions, r.place)
+	for page := range uint32(regionBytes / chunk.PageSize) {
+		delete(c.checked, place{r.name, r.at*(regionBytes/chunk.PageSize) + page})
+	}
 	c.used -= r.bytes
 }
 
