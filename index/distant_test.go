@@ -377,3 +377,24 @@ func TestLongList(t *testing.T) {
 	two.open(t, b)
 	must(t, two.holds("web", files))
 }
+
+// TestNoParent pulls an incremental checkpoint without the one that it needs.
+func TestNoParent(t *testing.T) {
+	b := newShelf()
+	one := newNode(t, b, "")
+	one.fill(t, "first", 1, 1<<20)
+	d, err := one.Create(t.Context(), "second", CreateOptions{})
+	must(t, err)
+	must(t, d.SetParent("first"))
+	_, err = d.Seal(t.Context())
+	must(t, err)
+	first, second := one.upload(t, b, "first"), one.upload(t, b, "second")
+	two := newNode(t, b, "")
+	if _, err := two.Pull(t.Context(), "second", b.id, bytes.NewReader(second.List)); fault.ClassOf(err) != fault.NotFound {
+		t.Errorf("pulled without its parent: %v", err)
+	}
+	_, err = two.Pull(t.Context(), "first", b.id, bytes.NewReader(first.List))
+	must(t, err)
+	_, err = two.Pull(t.Context(), "second", b.id, bytes.NewReader(second.List))
+	must(t, err)
+}

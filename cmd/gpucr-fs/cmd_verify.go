@@ -71,6 +71,9 @@ func printVerify(w io.Writer, res index.VerifyResult) {
 		state = "damaged"
 	}
 	fmt.Fprintf(w, "%s: %d checkpoints, %d chunks, %s read", state, res.Checkpoints, res.Chunks, size(res.Bytes))
+	if res.Distant > 0 {
+		fmt.Fprintf(w, ", %d chunks in the bucket were not read", res.Distant)
+	}
 	if !res.Begun.IsZero() {
 		fmt.Fprintf(w, ", %s before, since %s", size(res.Earlier), when(res.Begun))
 	}

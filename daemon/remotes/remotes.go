@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/index/remote"
@@ -49,10 +50,21 @@ type Remote struct {
 	log   *slog.Logger
 	cache *nodecache.Cache
 
-	mu   sync.Mutex
-	open *remote.Store // nil before it was needed
-	s3   *s3.Bucket
+	opening chan struct{} // held by who opens it
+
+	mu       sync.Mutex
+	open     *remote.Store // nil before it was needed
+	s3       *s3.Bucket
+	failed   error // of the last attempt to open it
+	failedAt time.Time
 }
+
+// openTime is how long a reader waits for the remote store to be opened, failTime how long a failed attempt counts
+// for others.
+const (
+	openTime = time.Minute
+	failTime = 5 * time.Second
+)
 
 // Make makes a remote store at an address, or joins the one that is there, and gives what the file of a store is to
 // hold.
@@ -98,7 +110,7 @@ func Of(dir string, o *index.Options, log *slog.Logger) (*Remote, error) {
 	if err != nil {
 		return nil, &index.Error{Op: op, File: path, Err: err}
 	}
-	r := &Remote{dir: dir, log: log}
+	r := &Remote{dir: dir, log: log, opening: make(chan struct{}, 1)}
 	if err := json.Unmarshal(text, &r.file); err != nil {
 		return nil, &index.Error{Class: index.Corrupt, Op: op, File: path, Err: err,
 			Hint: "write it anew: " + `{"address": "s3://…", "cache_disk": BYTES}`}
@@ -146,14 +158,36 @@ func (r *Remote) Cached() *nodecache.Cache { return r.cache }
 
 // Store opens the remote store, once. Class Corrupt where another one is in its place.
 func (r *Remote) Store(ctx context.Context) (*remote.Store, error) {
+	select {
+	case r.opening <- struct{}{}:
+		defer func() { <-r.opening }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	r.mu.Lock()
+	s, err := r.open, r.failed
+	if time.Since(r.failedAt) > failTime {
+		err = nil
+	}
+	r.mu.Unlock()
+	if s != nil || err != nil {
+		return s, err
+	}
+	s, b, err := r.dial(ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.open != nil {
-		return r.open, nil
+	r.open, r.s3 = s, b
+	if r.failed = err; err != nil && ctx.Err() == nil {
+		r.failedAt = time.Now()
 	}
+	return s, err
+}
+
+// dial opens the remote store anew.
+func (r *Remote) dial(ctx context.Context) (*remote.Store, *s3.Bucket, error) {
 	b, err := dial(r.file.Address)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	left := pushes{filepath.Join(r.dir, index.PushesFolder)}
 	s, err := remote.Open(ctx, b, remote.Options{Logger: r.log, Pushes: left})
@@ -164,10 +198,9 @@ func (r *Remote) Store(ctx context.Context) (*remote.Store, error) {
 	}
 	if err != nil {
 		b.Close()
-		return nil, err
+		return nil, nil, err
 	}
-	r.open, r.s3 = s, b
-	return s, nil
+	return s, b, nil
 }
 
 // pushes is of remote.Pushes: a folder that has a file for each push that was begun and not ended, with the nonce of
@@ -193,7 +226,9 @@ func (p pushes) Ended(name string) { os.Remove(filepath.Join(p.dir, name)) }
 
 // ReadRange is of nodecache.Source.
 func (r *Remote) ReadRange(ctx context.Context, name object.Name, p []byte, off int64) error {
-	s, err := r.Store(ctx)
+	opening, cancel := context.WithTimeout(ctx, openTime)
+	defer cancel()
+	s, err := r.Store(opening)
 	if err != nil {
 		return err
 	}

@@ -186,6 +186,12 @@ func (l *pulling) begin(kv pack.KV) error {
 		return &fault.Error{Class: fault.Exists, Op: op, Checkpoint: l.name,
 			Err: fmt.Errorf("this checkpoint is in the store already, as %s", old.Name)}
 	}
+	if pb.ParentId != "" {
+		if _, parent := l.p.roots.ByID(pb.ParentId); parent == nil || !parent.Sealed {
+			return &fault.Error{Class: fault.NotFound, Op: op, Checkpoint: l.name,
+				Err: fmt.Errorf("it needs checkpoint %s, which is not in the store", pb.ParentId)}
+		}
+	}
 	pb.Name, pb.Tags = l.name, nil
 	open := proto.CloneOf(pb)
 	open.Sealed = false

@@ -1,6 +1,7 @@
 package remote_test
 
 import (
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -140,4 +141,23 @@ func newMachineAgain(t *testing.T, b bucket.Bucket) (*machine, func()) {
 	open()
 	t.Cleanup(func() { m.Store.Close() })
 	return m, open
+}
+
+// TestRootsThatLie has roots whose parents or labels would draw lines of their own, and one with packs of impossible
+// lengths: they are left out.
+func TestRootsThatLie(t *testing.T) {
+	b := memory.New(memory.Hooks{})
+	one := newMachine(t, b)
+	one.dump(t, "web", map[string][]byte{"a": noise(1, 5000)})
+	_, err := one.remote.Push(t.Context(), one.Store, "web")
+	must(t, err)
+	forged := []string{`{"parent": "a\nb"}`, `{"labels": {"host": "x\ny"}}`, `{"labels": {"A B": "x"}}`, `not JSON`}
+	for i, meta := range forged {
+		d, err := catalog.New(b, hasty.Catalog).Begin(t.Context(), fmt.Sprintf("forged-%d", i))
+		must(t, err)
+		must(t, d.Seal(t.Context(), nil, []byte(meta)))
+	}
+	if l, err := one.remote.List(t.Context()); err != nil || len(l) != 1 {
+		t.Errorf("ls: %v, %v", l, err)
+	}
 }

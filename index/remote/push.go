@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/remote/catalog"
 	"github.com/gpucr/gpucr-fs/index/remote/object"
 	"github.com/gpucr/gpucr-fs/index/roots"
@@ -305,13 +306,27 @@ func (s *Store) Find(ctx context.Context, name string) (Entry, error) {
 	return entryOf(k.Record)
 }
 
+func entryError(name string, err error) error {
+	return &fault.Error{Class: fault.Corrupt, Op: "read root", Checkpoint: name, Err: err}
+}
+
 func entryOf(r catalog.Record) (Entry, error) {
 	e := Entry{Name: r.Name, Packs: len(r.Packs)}
 	if err := json.Unmarshal(r.Meta, &e.Meta); err != nil {
-		return Entry{}, &fault.Error{Class: fault.Corrupt, Op: "find checkpoint", Checkpoint: r.Name, Err: err}
+		return Entry{}, entryError(r.Name, err)
 	}
 	for _, p := range r.Packs {
-		e.Stored += p.Size
+		if e.Stored += p.Size; e.Stored < 0 {
+			return Entry{}, entryError(r.Name, errors.New("packs of impossible lengths"))
+		}
+	}
+	if e.Parent != "" && !manifest.ValidName(e.Parent) {
+		return Entry{}, entryError(r.Name, fmt.Errorf("parent %.40q", e.Parent))
+	}
+	for k, v := range e.Labels {
+		if !manifest.ValidLabelKey(k) || !manifest.ValidLabelValue(v) {
+			return Entry{}, entryError(r.Name, fmt.Errorf("label %.80q", k))
+		}
 	}
 	return e, nil
 }

@@ -85,7 +85,7 @@ var indexMayImport = map[string][]string{
 	"repair":              {"chunk", "chunks", "fault", "keys", "manifest", "manifest/manifestpb", "pack", "reading", "roots"},
 	"pull":                {"chunks", "fault", "manifest", "manifest/manifestpb", "pack", "reading", "remote/object", "roots"},
 	"shared":              {"chunk", "fault", "remote/bucket", "remote/catalog", "remote/object", "roots", "upload"},
-	"remote":              {"chunk", "fault", "remote/bucket", "remote/catalog", "remote/object", "roots", "upload"},
+	"remote":              {"chunk", "fault", "manifest", "remote/bucket", "remote/catalog", "remote/object", "roots", "upload"},
 	"upload": {"chunk", "chunks", "fault", "manifest", "manifest/manifestpb", "pack", "reading", "remote/object",
 		"roots"},
 	"remote/object":            {"chunk", "crc32c", "pack"},
