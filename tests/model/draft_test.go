@@ -303,15 +303,16 @@ func (w *world) rename(o *op) error {
 		return w.settle(d, o.File, err)
 	}
 	w.m.mu.Lock()
-	defer w.m.mu.Unlock()
-	if h := d.handles[o.To]; h != nil {
-		h.Close()
-	}
+	h := d.handles[o.To]
 	d.files[o.To], d.handles[o.To], d.unknown[o.To] = d.files[o.File], d.handles[o.File], d.unknown[o.File]
 	d.cut[o.To] = true // the name tells where the first page of some files begins
 	d.forget(o.File)
 	if d.handles[o.To] == nil {
 		delete(d.handles, o.To)
+	}
+	w.m.mu.Unlock()
+	if h != nil { // it waits for chunks on their way, whose writes are crash points, which look at the model
+		h.Close()
 	}
 	return nil
 }
@@ -326,11 +327,12 @@ func (w *world) unlink(o *op) error {
 		return w.settle(d, o.File, err)
 	}
 	w.m.mu.Lock()
-	defer w.m.mu.Unlock()
-	if h := d.handles[o.File]; h != nil {
+	h := d.handles[o.File]
+	d.forget(o.File)
+	w.m.mu.Unlock()
+	if h != nil {
 		h.Close()
 	}
-	d.forget(o.File)
 	return nil
 }
 
