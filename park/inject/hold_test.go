@@ -98,8 +98,14 @@ func TestStoppedOnItsWay(t *testing.T) {
 		line, _, _ := strings.Cut(rest, "\n")
 		return line
 	}
+	const usual = "\t0000000000002000" // SIGALRM, once its first thread has begun
+	for end := time.Now().Add(patience); blocked() != usual; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it has %s blocked", blocked())
+		}
+	}
 	for at := 1; at <= 3; at++ {
-		before, n := blocked(), 0
+		n := 0
 		h, err := hold(p.pid, Options{Step: func(name string) {
 			if name == "thread on its way" {
 				if n++; n == at {
@@ -112,8 +118,8 @@ func TestStoppedOnItsWay(t *testing.T) {
 		must(t, h.Close())
 		must(t, h.Held().Leave(p.pid, patience, Options{}))
 		p.goesOn()
-		if now := blocked(); now != before {
-			t.Errorf("stopped at %d: it has %s blocked, and had %s", at, now, before)
+		if now := blocked(); now != usual {
+			t.Errorf("stopped at %d: it has %s blocked, and had %s", at, now, usual)
 		}
 	}
 }

