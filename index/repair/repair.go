@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/keys"
@@ -155,6 +156,12 @@ func (r *rebuild) journals(ctx context.Context) error {
 		return err
 	}
 	for n, names := range aside {
+		if r.suspect[n] == nil && !slices.Contains(packs, n) {
+			// A pack that holds keys alone is an empty file, no orphan: a repair was about to write its journal anew.
+			r.suspect[n] = newSuspect()
+			r.suspect[n].orphan = true
+			r.suspect[n].told = r.oldMark(n) > 0
+		}
 		if r.suspect[n] != nil {
 			r.suspect[n].aside = names
 		}
