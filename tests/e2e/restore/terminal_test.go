@@ -9,15 +9,22 @@ import (
 	"testing"
 )
 
-// onTerminal runs a shell on a terminal of its own, passes on what it says, types Ctrl-C when it has said "type", and
-// hangs up when it ends.
+// onTerminal runs a shell on a terminal of its own, passes on what it says, types Ctrl-C when it has said "type", again
+// each second, for the job may not be in front yet, and hangs up when it ends, or after a minute of silence.
 const onTerminal = `
-import os, pty, sys
+import os, pty, select, sys
 pid, fd = pty.fork()
 if pid == 0:
     os.execvp("sh", ["sh", "-c", sys.argv[1]] + sys.argv[2:])
 said = b""
-while True:
+quiet = 0
+while quiet < 60:
+    if not select.select([fd], [], [], 1)[0]:
+        quiet += 1
+        if b"type" in said:
+            os.write(fd, b"\x03")
+        continue
+    quiet = 0
     try:
         b = os.read(fd, 4096)
     except OSError:
@@ -29,6 +36,7 @@ while True:
     sys.stdout.flush()
     if b"type" in said and b"type" not in before:
         os.write(fd, b"\x03")
+os.close(fd)
 os.waitpid(pid, 0)
 `
 
