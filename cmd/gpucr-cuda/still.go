@@ -30,6 +30,10 @@ func (h *holder) checkpoint(pid int, stand bool) error {
 
 func (h *holder) restore(pid int, pairs []driver.Pair) error {
 	stood := stands(pid)
+	var left error
+	if stood {
+		left = still.Expel(pid) // a CRIU that was killed may have left them there
+	}
 	err := h.within(pid, func() error { return h.lib.Restore(pid, pairs) })
 	if err == nil && stood {
 		err = still.Continue(pid)
@@ -37,7 +41,7 @@ func (h *holder) restore(pid int, pairs []driver.Pair) error {
 	if err == nil {
 		err = h.asleep(pid)
 	}
-	return err
+	return errors.Join(left, err)
 }
 
 func (h *holder) unlock(pid int) error {

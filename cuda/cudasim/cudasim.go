@@ -115,6 +115,8 @@ type Options struct {
 	Asks bool
 	// Registered are MiB of memory that each process has registered with the driver.
 	Registered int
+	// Room are MiB of addresses that the driver gives up with the GPU, and takes back whatever lies there.
+	Room int
 	// Waited puts Sim.Waiter before the application: it is the first process then.
 	Waited bool
 }
@@ -155,6 +157,9 @@ func (s *Sim) Start(dir string, o Options) (*Target, error) {
 	cmd.Env, cmd.Stdout, cmd.Stderr, cmd.Dir = append(cmd.Environ(), s.Env(o)...), log, log, "/"
 	if o.Registered > 0 {
 		cmd.Env = append(cmd.Env, "CUDASIM_REGISTERED="+strconv.Itoa(o.Registered))
+	}
+	if o.Room > 0 {
+		cmd.Env = append(cmd.Env, "CUDASIM_ROOM="+strconv.Itoa(o.Room))
 	}
 	if o.Asks {
 		cmd.Env = append(cmd.Env, "CUDASIM_ASKS=1")

@@ -14,6 +14,9 @@
 // Whoever is killed at whatever moment, the process stays stopped: a tracer's end brings the threads that it traced back
 // into the stop. Who survives has to continue it. A step that was begun then is done once they run again.
 //
+// A CRIU that is killed leaves a thread in code that it had put into the process. That code goes back to where the thread
+// was, but it may be stopped on its way there, and the driver's restore maps over it. [Expel] lets it go back before.
+//
 // # A restore
 //
 // There a process runs before it has its GPU. [Wake] traces all its threads. One that comes to memory which is not there

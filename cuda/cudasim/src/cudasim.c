@@ -153,7 +153,6 @@ static bool attach(int g, int dev)
 
 static int do_checkpoint(void)
 {
-	hazards_checkpointed();
 	for (int g = 0; g < MAX_GPUS; g++) {
 		struct gpu *p = &gpus[g];
 		if (p->fd < 0)
@@ -173,6 +172,7 @@ static int do_checkpoint(void)
 		close(device_fd);
 	device_fd = -1;
 	unmap_device();
+	hazards_checkpointed();
 	return SUCCESS;
 }
 

@@ -57,16 +57,36 @@ bool pin_registered(void)
 	return true;
 }
 
+static void *room; /* NULL: the driver keeps none */
+static size_t room_size;
+
+/* map_room maps device memory where the driver has its addresses, over whatever lies there. */
+static bool map_room(void *at)
+{
+	void *p = mmap(at, room_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (at ? MAP_FIXED : 0), -1, 0);
+	room = p;
+	return p != MAP_FAILED;
+}
+
+static bool begin_room(void)
+{
+	const char *mib = getenv("CUDASIM_ROOM");
+	room_size = mib ? (size_t)atoi(mib) << 20 : 0;
+	return !room_size || map_room(NULL);
+}
+
 bool hazards_begin(void)
 {
 	pthread_t thread;
-	return register_memory() && (!getenv("CUDASIM_ASKS") || (map_notifier(NULL) && !pthread_create(&thread, NULL, asker, NULL)));
+	return register_memory() && begin_room() && (!getenv("CUDASIM_ASKS") || (map_notifier(NULL) && !pthread_create(&thread, NULL, asker, NULL)));
 }
 
 void hazards_checkpointed(void)
 {
 	if (notifier)
 		munmap((void *)notifier, PAGE);
+	if (room)
+		munmap(room, room_size);
 }
 
-bool hazards_restored(void) { return !notifier || map_notifier((void *)notifier); }
+bool hazards_restored(void) { return (!notifier || map_notifier((void *)notifier)) && (!room || map_room(room)); }

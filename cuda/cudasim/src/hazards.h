@@ -5,6 +5,8 @@
  *
  * $CUDASIM_REGISTERED is how many MiB of its own memory the process has registered with the driver. They have to be there at a restore, page by page: the driver
  * does not wait for them, and serves the process no more when one is missing.
+ *
+ * $CUDASIM_ROOM is how many MiB of addresses the driver keeps. A checkpoint gives them up, and a restore takes them back, whatever somebody has put there.
  */
 #include <stdbool.h>
 
