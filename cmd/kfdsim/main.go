@@ -122,6 +122,7 @@ func start(name string, args []string) (s *kfdsim.Sim, rest []string, made strin
 	fs.Var(&gpus, "gpu", "a GPU: MODEL[,vram=4G][,visible=..][,rate=15.8e9][,id=..][,hive=..][,numa=..]; may be repeated (default two mi50)")
 	dir := fs.String("dir", "", "empty directory for the devices (default a temporary one)")
 	cpus := fs.Int("cpu-nodes", 1, "number of CPU nodes")
+	check := fs.Bool("check-fills", false, "make it a fault of a queue to come to memory that a restore has not filled by DMA")
 	verbose := fs.Bool("v", false, "log every refused request")
 	if err := fs.Parse(args); err != nil {
 		return nil, nil, "", err
@@ -141,7 +142,7 @@ func start(name string, args []string) (s *kfdsim.Sim, rest []string, made strin
 	if *verbose {
 		level = slog.LevelDebug
 	}
-	s, err = kfdsim.Start(kfdsim.Options{Dir: *dir, GPUs: gpus, CPUNodes: *cpus,
+	s, err = kfdsim.Start(kfdsim.Options{Dir: *dir, GPUs: gpus, CPUNodes: *cpus, CheckFills: *check,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))})
 	return s, fs.Args(), made, err
 }

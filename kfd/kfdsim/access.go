@@ -107,6 +107,7 @@ func (a *access) write(va uint64, buf []byte) error {
 		}
 		buf, va = buf[sp.n:], va+sp.n
 	}
+	a.filled(spans)
 	return nil
 }
 
@@ -153,6 +154,7 @@ func (a *access) copy(dst, src, n uint64) error {
 		}
 		dst += k
 	}
+	a.filled(to)
 	return nil
 }
 

@@ -38,6 +38,9 @@ type bo struct {
 	// domains and gemFlags are what GEM_OP and GEM_LIST_HANDLES report.
 	domains, gemFlags uint64
 
+	// missing is what a RESTORE left to be filled.
+	missing gaps
+
 	holds  int
 	dmabuf *dmabuf
 }

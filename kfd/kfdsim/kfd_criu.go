@@ -2,6 +2,7 @@ package kfdsim
 
 import (
 	"syscall"
+	"time"
 
 	"github.com/gpucr/gpucr-fs/kfd/abi"
 )
@@ -313,8 +314,8 @@ func (c *kfdCall) criuUnpause() syscall.Errno {
 	return 0
 }
 
-// criuResume lets the queues of a restored process run. The target is named in
-// the caller's pid namespace.
+// criuResume lets the queues of a restored process run, a moment after it has
+// returned. The target is named in the caller's pid namespace.
 func (c *kfdCall) criuResume(args *abi.KFDCRIUArgs) syscall.Errno {
 	pid, err := c.who.resolvePID(int(args.PID))
 	if err != nil {
@@ -332,6 +333,13 @@ func (c *kfdCall) criuResume(args *abi.KFDCRIUArgs) syscall.Errno {
 	}
 	target.blockNotify = false
 	c.sim.unlock()
-	target.unevict()
+	// A worker of the driver's brings the userptr pages first.
+	c.sim.wg.Go(func() {
+		time.Sleep(resumeDelay)
+		target.unevict()
+	})
 	return 0
 }
+
+// resumeDelay is how long after RESUME the queues begin to run.
+const resumeDelay = 2 * time.Millisecond

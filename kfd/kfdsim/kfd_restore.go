@@ -184,6 +184,9 @@ func (p *kfdProcess) restoreBO(bucket *abi.KFDCRIUBoBucket, rec *abi.KFDPrivBO) 
 		return nil, s.refuse(syscall.ENOMEM, "handle of a bo is taken or negative", "handle", rec.IDRHandle)
 	}
 	d.mem[m.handle] = m
+	if s.opts.CheckFills && (m.bo.kind == boVRAM || m.bo.kind == boGTT) {
+		m.bo.missing = gaps{{0, m.bo.size}}
+	}
 	if m.bo.kind != boUserptr {
 		bucket.RestoredOffset = m.bo.off
 	}

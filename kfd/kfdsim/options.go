@@ -25,6 +25,10 @@ type Options struct {
 	// DoorbellPoll is how often an idle queue looks at its doorbell. Default
 	// 500 µs.
 	DoorbellPoll time.Duration
+	// CheckFills makes it a fault of a queue to come to VRAM or GTT that a
+	// RESTORE made and no submission of the DRM side has filled. What is filled by
+	// mapping is not seen: leave it off for those who do so.
+	CheckFills bool
 	// Logger receives refusals with their reasons at level Debug, faults of
 	// the GPU at Warn. Default: discarded.
 	Logger *slog.Logger

@@ -236,6 +236,7 @@ func (x *sdmaRun) fill(dst, n uint64, value, unit uint32) error {
 		}
 		dst += sp.n
 	}
+	x.filled(spans)
 	return nil
 }
 

@@ -32,11 +32,14 @@ type GPUState struct {
 
 // ProcessState is one process that uses the KFD.
 type ProcessState struct {
-	PID       int          `json:"pid"`
-	BOs       int          `json:"bos"`
-	Events    int          `json:"events"`
-	Evictions int          `json:"evictions"` // reasons for which its queues stand still
-	Queues    []QueueState `json:"queues"`
+	PID       int `json:"pid"`
+	BOs       int `json:"bos"`
+	Events    int `json:"events"`
+	Evictions int `json:"evictions"` // reasons for which its queues stand still
+	// Missing is how many bytes a RESTORE has made that nobody has filled yet,
+	// with Options.CheckFills.
+	Missing uint64       `json:"missing"`
+	Queues  []QueueState `json:"queues"`
 }
 
 // QueueState is one queue; Done counts packets (AQL) or bytes (SDMA).
@@ -60,6 +63,9 @@ func (s *Sim) State() State {
 		ps := ProcessState{PID: pid, Events: len(p.events.byID), Evictions: p.evictions}
 		for _, d := range p.pdds {
 			ps.BOs += len(d.mem)
+			for _, m := range d.mem {
+				ps.Missing += m.bo.missing.bytes()
+			}
 		}
 		queues[pid] = p.sortedQueues()
 		st.Processes = append(st.Processes, ps)

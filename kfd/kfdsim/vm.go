@@ -186,7 +186,14 @@ func (s *Sim) spans(a *access, va, n uint64, need int) ([]span, error) {
 		if _, kfd := m.owner.(*kfdMem); a.listed != nil && !kfd && !a.listed[m.bo] {
 			return fault(va, fmt.Sprintf("bo %d is not in the submission's bo list", m.bo.id))
 		}
-		sp := span{bo: m.bo.get(), off: m.off + (va - m.va), n: min(n, m.va+m.size-va)}
+		off, part := m.off+(va-m.va), min(n, m.va+m.size-va)
+		if a.listed == nil && m.bo.missing != nil {
+			if hole, ok := m.bo.missing.over(off, part); ok {
+				return fault(va+max(hole.off, off)-off,
+					fmt.Sprintf("bo %d of %d bytes is not filled from byte %d to %d", m.bo.id, m.bo.size, hole.off, hole.end))
+			}
+		}
+		sp := span{bo: m.bo.get(), off: off, n: part}
 		out = append(out, sp)
 		va, n = va+sp.n, n-sp.n
 	}

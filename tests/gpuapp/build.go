@@ -21,7 +21,7 @@ func Build(root, out string) error {
 	if runtime.GOARCH != "amd64" {
 		return fmt.Errorf("gpuapp: not tried on %s", runtime.GOARCH)
 	}
-	cmd := exec.Command(cc, "-static", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror",
+	cmd := exec.Command(cc, "-static", "-pthread", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror",
 		"-I"+filepath.Join(root, "kfd/kfdsim/shim"), "-idirafter", filepath.Join(src, "include"),
 		"-o", out, filepath.Join(src, "main.c"), filepath.Join(src, "gpu.c"), filepath.Join(src, "work.c"))
 	if msg, err := cmd.CombinedOutput(); err != nil {

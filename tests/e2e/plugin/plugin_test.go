@@ -49,6 +49,7 @@ type bench struct {
 
 func newBench(t *testing.T, opts kfdsim.Options) *bench {
 	t.Helper()
+	opts.CheckFills = true
 	b := &bench{Rig: rig.New(t, opts)}
 	b.images = filepath.Join(b.Dir, "images")
 	if err := os.Mkdir(b.images, 0o755); err != nil {

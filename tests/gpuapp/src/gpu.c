@@ -20,6 +20,7 @@
 #define AQL_PACKETS 64
 #define SDMA_RING 65536
 #define SDMA_COPY_CPV (1u << 19) /* GFX12: the last dword counts */
+#define EVENT_MS 60000 /* a restore may keep the queues still for as long as it waits for a successor of its daemon */
 #define EVENT_PAGE (KFD_SIGNAL_EVENT_LIMIT * 8)
 
 #define RW KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE
@@ -303,11 +304,11 @@ void device_open(struct device *dev, int max_gpus, bool own_page)
 static void wait_event(struct device *dev, struct gpu *g)
 {
 	struct kfd_event_data data = { .event_id = g->event };
-	struct kfd_ioctl_wait_events_args args = { .events_ptr = (uintptr_t)&data, .num_events = 1, .timeout = 10000 };
+	struct kfd_ioctl_wait_events_args args = { .events_ptr = (uintptr_t)&data, .num_events = 1, .timeout = EVENT_MS };
 
 	must(dev->kfd, AMDKFD_IOC_WAIT_EVENTS, &args, "wait for event");
 	if (args.wait_result != KFD_IOC_WAIT_RESULT_COMPLETE)
-		die("gpu %d: no event in 10 s, wait result %u", g->index, args.wait_result);
+		die("gpu %d: no event in %d s, wait result %u", g->index, EVENT_MS / 1000, args.wait_result);
 }
 
 void gpu_run(struct device *dev, struct gpu *g, enum kernel op, void *dst, const void *src, uint64_t n, uint64_t value)

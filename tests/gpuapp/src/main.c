@@ -5,14 +5,16 @@
  * kernels, moved by SDMA and hashed by the GPU, for ever.
  *
  *   gpuapp --dir DIR [--procs N] [--gpus N] [--bos N] [--max-bo BYTES]
- *          [--big-bo BYTES] [--memory BYTES] [--interval MS] [--ticks N]
- *          [--own-event-page]
+ *          [--big-bo BYTES] [--memory BYTES] [--cpu-bo BYTES] [--interval MS]
+ *          [--ticks N] [--own-event-page]
  *
  * Process I keeps DIR/status.I: one line of fixed length, "tick N round R ok",
  * or "FAIL: why", after which the process ends with status 1. A round is one
  * tick for every BO. Sizes cycle through powers of two up to --max-bo; --big-bo
  * gives each GPU one BO of its size. --memory gives each process as much memory
- * of its own, some words of which it checks in every tick. --ticks ends a process after so many. It
+ * of its own, some words of which it checks in every tick. --cpu-bo gives it VRAM that only a
+ * thread of its own reads and writes, through a mapping, page by page without a pause; DIR/cpu.I
+ * counts the passes over it. --ticks ends a process after so many. It
  * asks the simulated kernels of kfd/kfdsim of the GPU, so it runs there alone.
  */
 #define _GNU_SOURCE
@@ -112,7 +114,7 @@ int main(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{ "dir", 1, 0, 'd' }, { "procs", 1, 0, 'p' }, { "gpus", 1, 0, 'g' }, { "bos", 1, 0, 'b' },
-		{ "max-bo", 1, 0, 'm' }, { "big-bo", 1, 0, 'B' }, { "memory", 1, 0, 'M' }, { "interval", 1, 0, 'i' }, { "ticks", 1, 0, 't' },
+		{ "max-bo", 1, 0, 'm' }, { "big-bo", 1, 0, 'B' }, { "memory", 1, 0, 'M' }, { "cpu-bo", 1, 0, 'C' }, { "interval", 1, 0, 'i' }, { "ticks", 1, 0, 't' },
 		{ "own-event-page", 0, 0, 'o' }, { 0, 0, 0, 0 },
 	};
 	struct config cfg = { .dir = NULL, .procs = 1, .gpus = MAX_GPUS, .bos = 64, .max_bo = 4 << 20, .interval_ms = 10 };
@@ -127,6 +129,7 @@ int main(int argc, char **argv)
 		case 'm': cfg.max_bo = number(optarg, PAGE); break;
 		case 'B': cfg.big_bo = number(optarg, PAGE); break;
 		case 'M': cfg.memory = number(optarg, PAGE); break;
+		case 'C': cfg.cpu_bo = number(optarg, PAGE); break;
 		case 'i': cfg.interval_ms = number(optarg, 0); break;
 		case 't': cfg.ticks = number(optarg, 1); break;
 		case 'o': cfg.own_event_page = true; break;
@@ -134,7 +137,7 @@ int main(int argc, char **argv)
 		}
 	}
 	if (!cfg.dir || cfg.procs > MAX_PROCS) {
-		fprintf(stderr, "usage: gpuapp --dir DIR [--procs N] [--gpus N] [--bos N] [--max-bo BYTES] [--big-bo BYTES] [--memory BYTES] [--interval MS] [--ticks N] [--own-event-page]\n");
+		fprintf(stderr, "usage: gpuapp --dir DIR [--procs N] [--gpus N] [--bos N] [--max-bo BYTES] [--big-bo BYTES] [--memory BYTES] [--cpu-bo BYTES] [--interval MS] [--ticks N] [--own-event-page]\n");
 		return 2;
 	}
 	/* What a shell or a test left open is not ours to checkpoint. */

@@ -2,6 +2,8 @@
 #include "work.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -254,6 +256,54 @@ static void memory_check(const uint64_t *m, uint64_t size, long t)
 	}
 }
 
+#define CPU_SEED 0xc9000000ull
+
+/* VRAM that the CPU alone works on: in pass p word i goes from mix(seed + i) + p to one more. */
+struct cpu_work {
+	uint64_t *words, count;
+	int fd;
+};
+
+static void *cpu_thread(void *arg)
+{
+	const struct cpu_work *w = arg;
+
+	for (uint64_t p = 0;; p++) {
+		char line[32];
+
+		for (uint64_t i = 0; i < w->count; i++) {
+			uint64_t want = mix(CPU_SEED + i) + p, got = w->words[i];
+
+			if (got != want)
+				die("vram that the cpu works on: word %llu is %#llx in pass %llu, expected %#llx", (unsigned long long)i,
+				    (unsigned long long)got, (unsigned long long)p, (unsigned long long)want);
+			w->words[i] = want + 1;
+		}
+		snprintf(line, sizeof(line), "pass %20llu\n", (unsigned long long)p);
+		if (pwrite(w->fd, line, strlen(line), 0) < 0)
+			die("count passes: %s", strerror(errno));
+	}
+	return NULL;
+}
+
+static void cpu_start(struct device *dev, const struct config *cfg, int index)
+{
+	static struct cpu_work w;
+	static struct bo bo;
+	char path[4096];
+	pthread_t thread;
+
+	bo_alloc(dev, &dev->gpus[0], cfg->cpu_bo, KFD_IOC_ALLOC_MEM_FLAGS_VRAM | RW | KFD_IOC_ALLOC_MEM_FLAGS_PUBLIC, true, &bo);
+	w.words = bo.va;
+	w.count = cfg->cpu_bo / 8;
+	for (uint64_t i = 0; i < w.count; i++)
+		w.words[i] = mix(CPU_SEED + i);
+	snprintf(path, sizeof(path), "%s/cpu.%d", cfg->dir, index);
+	w.fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+	if (w.fd < 0 || pthread_create(&thread, NULL, cpu_thread, &w))
+		die("a thread for vram that the cpu works on: %s", strerror(errno));
+}
+
 void work(const struct config *cfg, int index)
 {
 	uint64_t *memory = NULL;
@@ -275,6 +325,8 @@ void work(const struct config *cfg, int index)
 		make_item(&dev, cfg, index, i, &items[i]);
 	if (cfg->procs > 1)
 		share(&dev, cfg, index, &items[cfg->bos]);
+	if (cfg->cpu_bo)
+		cpu_start(&dev, cfg, index);
 	for (long t = 0; !cfg->ticks || t < cfg->ticks; t++) {
 		tick(&dev, &items[t % count], t % count, scratch);
 		if (memory)

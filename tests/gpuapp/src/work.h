@@ -10,7 +10,7 @@
 struct config {
 	const char *dir;
 	int procs, gpus, bos;
-	uint64_t max_bo, big_bo, memory;
+	uint64_t max_bo, big_bo, memory, cpu_bo;
 	long interval_ms, ticks;
 	bool own_event_page;
 };
