@@ -20,7 +20,7 @@ VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo de
 COMMIT    ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help gpu-pack build plugin install test race lint fuzz crash torture soak simulate stress versitygw zdtm bench bench-restore bench-gpu demo criu kfdsim-shell proto clean deps bench-deps
+.PHONY: help gpu-pack build plugin install test race lint fuzz crash torture soak simulate stress versitygw zdtm bench bench-restore bench-remote bench-gpu demo criu kfdsim-shell proto clean deps bench-deps
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -99,11 +99,17 @@ bench-restore: deps criu build ## how soon a restored process runs, answers and 
 	$(GO) build -o build/benchrestore ./tests/benchrestore
 	scripts/run-in-memory.sh build/benchrestore $(ARGS)
 
+bench-remote: deps criu versitygw build ## the same on an empty machine, from a bucket behind a slow link: rclone and criu, and gpucr-fs (ARGS=-h)
+	@scripts/need.sh rclone:rclone
+	$(GO) build -o build/benchremote ./tests/benchremote
+	scripts/run-in-memory.sh build/benchremote $(ARGS)
+
 bench-gpu: deps criu ## compare sequential with parallel restores of GPU processes, simulated (ARGS=-h for options)
 	$(GO) run ./tests/benchgpu $(ARGS)
 
-demo: deps criu build ## dump a real process twice into a store, restart the daemon, restore it
+demo: deps criu versitygw build plugin ## dump a real process twice into a store, restart the daemon, restore it; then from a bucket, on a second node; then one on two simulated GPUs, whose VRAM follows it
 	@scripts/demo.sh
+	@GO="$(GO)" scripts/demo-gpu.sh
 
 kfdsim-shell: deps criu ## open a shell with simulated AMD GPUs (ARGS="--gpu mi300x --gpu mi300x")
 	@$(GO) run ./tests/kfdshell $(ARGS)

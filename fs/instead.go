@@ -8,12 +8,13 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// Instead has the root, which shows one sealed checkpoint, show other contents for some of its files, by name, and
-// a link "parent" that leads to the checkpoint as it is. CRIU's view of an incremental dump is made that way. It
-// is to be called before anybody looks into the mount, once.
-func (s *Server) Instead(files map[string][]byte) {
+// Instead has the root, which shows one sealed checkpoint, show other contents for some of its files, by name, and with
+// parent a link of that name that leads to the checkpoint as it is. CRIU's view of an incremental dump is made that
+// way. It is to be called before anybody looks into the mount, once.
+func (s *Server) Instead(files map[string][]byte, parent bool) {
 	s.root.mu.Lock()
 	defer s.root.mu.Unlock()
+	s.root.parent = parent
 	s.root.instead = make(map[string]*insteadNode, len(files))
 	for name, data := range files {
 		s.root.instead[name] = &insteadNode{data: data, ino: inoInstead | uint64(len(s.root.instead)+1)}
@@ -24,7 +25,7 @@ func (s *Server) Instead(files map[string][]byte) {
 func (v *view) insteadOf(name string) (file *insteadNode, parent bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.instead[name], name == parentLink && len(v.instead) > 0
+	return v.instead[name], name == parentLink && v.parent
 }
 
 // insteadNode is a file that is shown in place of another one.

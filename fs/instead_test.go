@@ -15,7 +15,7 @@ func TestInstead(t *testing.T) {
 	sealed(t, s, "B", map[string][]byte{
 		"inventory.img": []byte("B"), "pagemap-1.img": []byte("map"), "pages-1.img": make([]byte, 8192)})
 	srv := mounted(t, s, Options{Checkpoint: "B"})
-	srv.Instead(map[string][]byte{"pagemap-1.img": []byte("another map")})
+	srv.Instead(map[string][]byte{"pagemap-1.img": []byte("another map")}, true)
 	dir := srv.Dir()
 	wantFile(t, filepath.Join(dir, "pagemap-1.img"), []byte("another map"))
 	wantFile(t, filepath.Join(dir, "inventory.img"), []byte("B"))

@@ -23,6 +23,7 @@ type view struct {
 	scratch map[uint64]*scratchNode // by inode number of the directory it belongs to; 0 is the top
 	gone    bool                    // so is the checkpoint: nothing new is made
 	instead map[string]*insteadNode // see Instead; of the root of a private mount
+	parent  bool                    // the same
 }
 
 // image gives what the view shows now.

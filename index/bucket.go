@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 
+	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/pull"
 	"github.com/gpucr/gpucr-fs/index/remote/object"
 	"github.com/gpucr/gpucr-fs/index/upload"
@@ -11,16 +12,21 @@ import (
 
 // Pull makes a checkpoint of a bucket one of this store; see [pull.Puller.Pull].
 func (s *Store) Pull(ctx context.Context, name string, bucket [16]byte, list io.Reader) (Info, error) {
+	defer s.chunks.Distant.Hold()()
 	return pull.New(s.chunks, s.roots, s.reading).Pull(ctx, name, bucket, list)
 }
 
 // Learn notes where a bucket has the chunks of a checkpoint; see [pull.Puller.Learn].
 func (s *Store) Learn(ctx context.Context, bucket [16]byte, list io.Reader) error {
+	defer s.chunks.Distant.Hold()()
 	return pull.New(s.chunks, s.roots, s.reading).Learn(ctx, bucket, list)
 }
 
 // Knows says whether anything is known of a pack object.
 func (s *Store) Knows(name object.Name) bool { return s.chunks.Distant.Knows(name) }
+
+// Holds refuses a slot of a pack object that does not hold a chunk; see [chunks.Store.Holds].
+func (s *Store) Holds(c pack.Chunk, slot []byte) error { return s.chunks.Holds(c, slot) }
 
 // Uploader gives who takes checkpoints of this store to the bucket with this identity.
 func (s *Store) Uploader(bucket [16]byte) *upload.Uploader {

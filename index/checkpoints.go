@@ -4,6 +4,10 @@ import (
 	"context"
 	"io"
 	"os"
+
+	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/manifest"
+	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
 // Names gives all checkpoints, oldest first, with Logical and Zero, without Unique, Shared and Stored.
@@ -43,9 +47,66 @@ func (s *Store) Profile(ref string) ([]byte, error) { return s.roots.Profile(ref
 // SetProfile stores a profile with a sealed checkpoint; nil clears it. The hot set of an earlier one goes.
 func (s *Store) SetProfile(ref string, profile []byte) error { return s.roots.SetProfile(ref, profile) }
 
-// HotSet opens the hot set of a sealed checkpoint. Class NotFound when there is none. It need not be what was
-// stored: whoever reads it has to check it.
-func (s *Store) HotSet(ref string) (*os.File, error) { return s.roots.HotSet(ref) }
+// HotSet is the packed hot set of a checkpoint, for reading.
+type HotSet interface {
+	io.ReaderAt
+	io.Closer
+	// Size gives its length in bytes.
+	Size() int64
+	// Pieces gives the chunks that hold it, each HotPiece bytes but the last, where it lies in a bucket; none where it
+	// is a file of the store.
+	Pieces() []Chunk
+}
+
+// HotPiece is how many bytes of a hot set lie in one chunk.
+const HotPiece = manifest.HotPiece
+
+// hotFile is a hot set of the store.
+type hotFile struct {
+	*os.File
+	size int64
+}
+
+func (h hotFile) Size() int64   { return h.size }
+func (hotFile) Pieces() []Chunk { return nil }
+
+// HotSet opens the hot set of a sealed checkpoint: that of the store, or the one that came with it from a bucket. Class
+// NotFound when there is none. It need not be what was stored: whoever reads it has to check it.
+func (s *Store) HotSet(ref string) (HotSet, error) {
+	f, err := s.roots.HotSet(ref)
+	if err == nil {
+		st, err := f.Stat()
+		if err != nil {
+			f.Close()
+			return nil, err
+		}
+		return hotFile{f, st.Size()}, nil
+	}
+	if fault.ClassOf(err) != fault.NotFound {
+		return nil, err
+	}
+	info, err := s.Info(ref)
+	if err != nil {
+		return nil, err
+	}
+	h, err := s.reading.HotSet(info.ID)
+	if err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// Chunk is a chunk and the place where it lies; see [File.Away].
+type Chunk = pack.Chunk
+
+// HasBucket says whether chunks may lie in a bucket.
+func (s *Store) HasBucket() bool { return s.o.Distant != nil }
+
+// Bring fetches chunks that lie in a bucket before anybody reads them, in their order, and calls came, from many
+// goroutines, with the numbers of those that may be read now; see [File.Away].
+func (s *Store) Bring(ctx context.Context, list []Chunk, came func(numbers []int)) {
+	s.reading.Bring(ctx, list, came)
+}
 
 // SetHotSet stores the hot set of a sealed checkpoint, some size bytes that write writes, in place of an earlier
 // one. Class NoSpace when that would leave less free than the store's floor. A new profile and the checkpoint's

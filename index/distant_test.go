@@ -111,13 +111,7 @@ func (n *node) fill(t *testing.T, name string, seed uint64, size int) map[string
 	must(t, err)
 	must(t, d.Mkdir("folder", 0o755))
 	files["folder/inside"] = []byte("in a folder")
-	for p, data := range files {
-		f, err := d.Create(p, 0o644)
-		must(t, err)
-		_, err = f.WriteAt(data, 0)
-		must(t, err)
-		must(t, f.Close())
-	}
+	fill(t, d, files)
 	_, err = d.Seal(t.Context())
 	must(t, err)
 	return files
@@ -198,6 +192,56 @@ func TestPulled(t *testing.T) {
 	must(t, two.holds("again", files))
 }
 
+// TestWhatWasLearntComesAlong takes profile and hot set of a checkpoint through the bucket with it; the hot set lies in
+// a pack of its own. A new profile takes the place of both.
+func TestWhatWasLearntComesAlong(t *testing.T) {
+	b := newShelf()
+	one, two := newNode(t, b, ""), newNode(t, b, "")
+	files := one.fill(t, "web", 1, 3<<20)
+	hot := make([]byte, HotPiece*2+12345)
+	rand.NewChaCha8([32]byte{7}).Read(hot)
+	must(t, one.SetProfile("web", []byte("the profile")))
+	must(t, one.SetHotSet("web", int64(len(hot)), func(w io.Writer) error { _, err := w.Write(hot); return err }))
+	res := one.upload(t, b, "web")
+	if n := len(res.New); n != 2 || res.New[1].Size < int64(len(hot)) || res.New[1].Size > int64(len(hot))+1<<16 {
+		t.Errorf("packs %+v for contents and a hot set of %d bytes", res.New, len(hot))
+	}
+	for range 2 {
+		_, err := two.Pull(t.Context(), "web", b.id, bytes.NewReader(res.List))
+		must(t, err)
+		if p, err := two.Profile("web"); err != nil || string(p) != "the profile" {
+			t.Errorf("the profile that came is %q, %v", p, err)
+		}
+		h, err := two.HotSet("web")
+		must(t, err)
+		gets := b.gets
+		two.Bring(t.Context(), h.Pieces(), func([]int) {})
+		got := make([]byte, h.Size())
+		if _, err := h.ReadAt(got, 0); err != nil || !bytes.Equal(got, hot) {
+			t.Errorf("another hot set of %d bytes came, %v", len(got), err)
+		}
+		if _, err := h.ReadAt(got[:100], h.Size()-50); !errors.Is(err, io.EOF) || !bytes.Equal(got[:50], hot[len(hot)-50:]) {
+			t.Errorf("read beyond its end: %v", err)
+		}
+		if b.gets > gets+1 {
+			t.Errorf("%d requests for the hot set", b.gets-gets)
+		}
+		must(t, two.holds("web", files))
+		must(t, two.SetProfile("web", []byte("another")))
+		if _, err := two.HotSet("web"); fault.ClassOf(err) != fault.NotFound {
+			t.Errorf("the hot set outlives its profile: %v", err)
+		}
+		must(t, two.Remove(t.Context(), []string{"web"}))
+		_, err = two.GC(t.Context(), GCOptions{})
+		must(t, err)
+		must(t, two.Close())
+		must(t, os.RemoveAll(filepath.Join(two.dir, "index")))
+		_, err = Repair(t.Context(), two.dir, Options{FreeFloor: 1})
+		must(t, err)
+		two.open(t, b)
+	}
+}
+
 // TestWhatIsStoredHereReliesOnNothingElse writes, on a node that knows all its content from the bucket, a checkpoint of
 // its own: it is there without the bucket.
 func TestWhatIsStoredHereReliesOnNothingElse(t *testing.T) {
@@ -224,6 +268,44 @@ func TestWhatIsStoredHereReliesOnNothingElse(t *testing.T) {
 	_, err = two.GC(t.Context(), GCOptions{})
 	must(t, err)
 	must(t, two.holds("mine", files))
+}
+
+// TestForgotten collects after a pulled checkpoint was removed: what the store knows of its packs goes once nothing in
+// the bucket needs them, and a checkpoint that is still here can be read, also by an index that is built anew.
+func TestForgotten(t *testing.T) {
+	b := newShelf()
+	one := newNode(t, b, "")
+	one.fill(t, "a", 1, 3<<20)
+	a := one.upload(t, b, "a")
+	files := one.fill(t, "b", 2, 2<<20)
+	other := one.upload(t, b, "b")
+	two := newNode(t, b, "")
+	for name, list := range map[string][]byte{"a": a.List, "b": other.List} {
+		_, err := two.Pull(t.Context(), name, b.id, bytes.NewReader(list))
+		must(t, err)
+	}
+	collect := func(want int, stands func(object.Name) bool) {
+		t.Helper()
+		res, err := two.GC(t.Context(), GCOptions{Stands: stands})
+		if err != nil || res.Forgotten != want {
+			t.Errorf("%d packs are forgotten, not %d, %v", res.Forgotten, want, err)
+		}
+	}
+	none := func(object.Name) bool { return false }
+	collect(0, none) // both are here
+	must(t, two.Remove(t.Context(), []string{"a"}))
+	collect(0, func(object.Name) bool { return true })
+	collect(0, nil)
+	collect(len(a.New)-len(other.Known), none)
+	must(t, two.holds("b", files))
+	must(t, two.Close())
+	must(t, os.RemoveAll(filepath.Join(two.dir, "index")))
+	_, err := Repair(t.Context(), two.dir, Options{FreeFloor: 1})
+	must(t, err)
+	two.open(t, b)
+	must(t, two.holds("b", files))
+	_, err = two.Pull(t.Context(), "a", b.id, bytes.NewReader(a.List))
+	must(t, err)
 }
 
 // TestUploadedOnce uploads a second checkpoint that has most of the first: only what differs goes. Chunks of packs that

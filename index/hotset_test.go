@@ -35,7 +35,7 @@ func TestHotSets(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		if b, err := io.ReadAll(f); err != nil || string(b) != text {
+		if b, err := io.ReadAll(io.NewSectionReader(f, 0, f.Size())); err != nil || string(b) != text {
 			t.Errorf("the hot set of %s is %q (%v), not %q", name, b, err, text)
 		}
 	}

@@ -99,7 +99,7 @@ func openElsewhere(ctx context.Context, dir, dbDir string, config Config, o Opti
 		return nil, err
 	}
 	t := o.Tuning.keys()
-	t.Synced = nil // it is told of the store's index
+	t.Synced, t.Wrote = nil, nil // they are told of the store's index
 	at := keys.Room{Dir: tmp.dir}
 	fail := func(err error) (*Store, error) {
 		err = errors.Join(err, tmp.Close())

@@ -83,9 +83,12 @@ type Tuning struct {
 	IngestWorkers int              // goroutines that hash, compress and append; default two a core
 	IndexMemory   int64            // bytes that the index gathers in memory before it writes a table; default 8 MiB
 	IndexSynced   func(dir string) // called after the index in dir was synced
+	IndexWrote    func(dir string) // called after something was written to it, which is not synced yet
 }
 
-func (t Tuning) keys() keys.Tuning { return keys.Tuning{Memory: t.IndexMemory, Synced: t.IndexSynced} }
+func (t Tuning) keys() keys.Tuning {
+	return keys.Tuning{Memory: t.IndexMemory, Synced: t.IndexSynced, Wrote: t.IndexWrote}
+}
 
 func (t *Tuning) setDefaults(workers int) {
 	if t.CommitEvery == 0 {

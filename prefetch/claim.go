@@ -61,14 +61,14 @@ func (q *Queue) next(worker int) (run, bool) {
 		case worker < 0:
 			q.expressIdle = true
 			q.wakeExpress.Wait()
-		case worker >= q.active || len(q.lists[hot])+len(q.lists[sweep])+len(q.blocks) == 0:
+		case worker >= q.active || len(q.lists[hot])+len(q.lists[sweep]) == 0 && !q.blockReady():
 			q.wakeAny.Wait()
 		case q.rate.due(time.Now()) > 0:
 			// Nothing is claimed before it may be fetched: a demand for it
 			// would have to wait too.
 			q.paid.Reset(q.rate.due(time.Now()))
 			q.wakeAny.Wait()
-		case len(q.blocks) > 0:
+		case q.blockReady():
 			q.urgent = time.Now()
 			if r, any := q.claimBlock(); any {
 				return r, true

@@ -68,6 +68,8 @@ func (o *OSFile) Data(off, end int64) (start, stop int64, err error) {
 
 // advise lets the kernel read the packed hot set ahead.
 func (p *Packed) advise() {
-	// Advice that is not taken changes nothing.
-	unix.Fadvise(int(p.f.Fd()), 0, p.Bytes(), unix.FADV_WILLNEED)
+	if f, ok := p.f.(interface{ Fd() uintptr }); ok {
+		// Advice that is not taken changes nothing.
+		unix.Fadvise(int(f.Fd()), 0, p.Bytes(), unix.FADV_WILLNEED)
+	}
 }

@@ -93,6 +93,8 @@ type Options struct {
 	// Packed is the hot set as Pack wrote it for these very files: it is read in
 	// place of Hot. The queue does not close it.
 	Packed *Packed
+	// HotAway: Packed is still on its way, and HotCame tells how much of it has come.
+	HotAway bool
 	// Workers bounds the goroutines that fetch hot set and sweep, besides
 	// the one for demands. Default: four per CPU, at most 16.
 	Workers int

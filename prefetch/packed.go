@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 
 	"github.com/gpucr/gpucr-fs/index/crc32c"
 )
@@ -23,8 +22,15 @@ import (
 // these as file, first page and number of pages, and a CRC-32C of its bytes,
 // little endian; and a trailer: the table's offset, its CRC-32C, the magic.
 type Packed struct {
-	f      *os.File
+	f      PackedFile
+	size   int64
 	blocks []block
+}
+
+// PackedFile is where a packed hot set lies.
+type PackedFile interface {
+	io.ReaderAt
+	io.Closer
 }
 
 // block is read and checked as a whole. Its ranges lie behind each other in it.
@@ -117,10 +123,10 @@ func Pack(to io.Writer, files []File, names []string, hot []Range) (int64, error
 	return at + int64(len(table)+len(end)), w.Flush()
 }
 
-// OpenPacked reads the table of a packed hot set of files that are called names.
-// It takes f over. Errors wrap ErrPacked.
-func OpenPacked(f *os.File, names []string) (*Packed, error) {
-	p := &Packed{f: f}
+// OpenPacked reads the table of a packed hot set of size bytes, of files that are
+// called names. It takes f over. Errors wrap ErrPacked.
+func OpenPacked(f PackedFile, size int64, names []string) (*Packed, error) {
+	p := &Packed{f: f, size: size}
 	err := p.load(names)
 	if err != nil {
 		f.Close()
@@ -141,20 +147,16 @@ func (p *Packed) Bytes() (n int64) {
 }
 
 func (p *Packed) load(names []string) error {
-	st, err := p.f.Stat()
-	if err != nil {
-		return err
-	}
 	end := make([]byte, packedTrailer)
-	if _, err := p.f.ReadAt(end, st.Size()-packedTrailer); err != nil {
+	if _, err := p.f.ReadAt(end, p.size-packedTrailer); err != nil {
 		return err
 	}
 	at := binary.LittleEndian.Uint64(end)
-	if string(end[12:]) != packedMagic || at > uint64(st.Size()-packedTrailer) ||
-		uint64(st.Size()-packedTrailer)-at > maxTable {
+	if string(end[12:]) != packedMagic || at > uint64(p.size-packedTrailer) ||
+		uint64(p.size-packedTrailer)-at > maxTable {
 		return errors.New("it does not end like one")
 	}
-	table := make([]byte, st.Size()-packedTrailer-int64(at))
+	table := make([]byte, p.size-packedTrailer-int64(at))
 	if _, err := p.f.ReadAt(table, int64(at)); err != nil {
 		return err
 	}
@@ -228,6 +230,21 @@ func (p *Packed) read(b *block, buf []byte) error {
 		return errors.New("wrong checksum")
 	}
 	return nil
+}
+
+// HotCame tells that the first n bytes of the packed hot set can be read without
+// waiting; see Options.HotAway.
+func (q *Queue) HotCame(n int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.hotHere = max(q.hotHere, n)
+	q.wakeAny.Broadcast()
+}
+
+// blockReady reports whether the next block of the packed hot set may be read.
+// Preconditions: mu is held.
+func (q *Queue) blockReady() bool {
+	return len(q.blocks) > 0 && q.blocks[0].off+q.blocks[0].len <= q.hotHere
 }
 
 // claimBlock takes what is wanted of the next block of the packed hot set.

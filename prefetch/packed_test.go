@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/gpucr/gpucr-fs/tests/budget"
 )
@@ -36,7 +37,11 @@ func openPacked(t testing.TB, path string, names []string) *Packed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := OpenPacked(f, names)
+	st, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := OpenPacked(f, st.Size(), names)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,6 +121,47 @@ func TestPacked(t *testing.T) {
 	}
 }
 
+// What has come of a packed hot set is brought, and no more; the rest when it has come.
+func TestPackedComes(t *testing.T) {
+	src := newPieced(24*mib, 15)
+	names, hot := []string{"pages-1.img"}, hotRanges(src, 100)
+	p := openPacked(t, packTo(t, []File{src}, names, hot), names)
+	src.reads = nil
+	out := newSink(src.Size())
+	q := newQueue(t, Options{Files: []File{src}, Names: names, Sink: out, Hot: hot, Packed: p, HotAway: true,
+		RunBytes: mib, Memory: 8 * mib, Workers: 3})
+	q.Warm()
+	brought := func() (n int) {
+		out.mu.Lock()
+		defer out.mu.Unlock()
+		for _, b := range p.blocks {
+			if r := b.ranges[0]; out.times[r.Off/PageSize] > 0 {
+				n++
+			}
+		}
+		return n
+	}
+	for n := range p.blocks {
+		q.HotCame(p.blocks[n].off + 1) // not all of the block
+		for end := time.Now().Add(time.Minute); brought() < n; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%d blocks of %d were brought", brought(), n)
+			}
+		}
+		if k := brought(); k > n {
+			t.Fatalf("%d blocks were brought, and %d have come", k, n)
+		}
+	}
+	if q.HotDone() {
+		t.Error("done before all has come")
+	}
+	q.HotCame(p.Bytes())
+	drain(t, q)
+	if len(src.taken()) > 0 || !q.HotDone() {
+		t.Errorf("%d reads from where it is stored", len(src.taken()))
+	}
+}
+
 func TestPackedRefused(t *testing.T) {
 	src := newPieced(4*mib, 16)
 	names := []string{"pages-1.img"}
@@ -143,7 +189,7 @@ func TestPackedRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := OpenPacked(f, c.names); !errors.Is(err, ErrPacked) {
+		if _, err := OpenPacked(f, int64(len(c.b)), c.names); !errors.Is(err, ErrPacked) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -51,6 +51,7 @@ type Queue struct {
 	readers map[unitRef][]*reader
 	swept   bool             // a sweep has been asked for
 	blocks  []block          // of the packed hot set, not taken yet
+	hotHere int64            // bytes of it that have come
 	tails   []tail           // of the last demands, while recording
 	lists   [classes][]Range // what hot set and sweep have not passed yet
 	active  int              // background workers that may run, see adapt
@@ -114,6 +115,8 @@ func New(opts Options) (*Queue, error) {
 	}
 	if opts.Packed == nil {
 		q.opts.Hot = q.hotSet()
+	} else if !opts.HotAway {
+		q.hotHere = opts.Packed.Bytes()
 	}
 	if q.opts.Buffers == nil {
 		q.opts.Buffers = newPool(opts.Workers+1, opts.RunBytes)

@@ -27,6 +27,8 @@ type Options struct {
 	Args Args
 	// Stdin is passed on: --shell-job needs the terminal. Stdout and Stderr are for action scripts. nil: /dev/null.
 	Stdin, Stdout, Stderr *os.File
+	// Env is added to CRIU's environment, which is this process's otherwise.
+	Env []string
 	// Within is another pid namespace to run CRIU in; nil: this process's.
 	Within Within
 	// EndTree ends a process and all below it: CRIU, when a restore is given up, with the tasks it is making, or what a CRIU that was killed has left.
@@ -131,7 +133,7 @@ func Start(o Options) (*CRIU, error) {
 	}
 	const socketFD = 3
 	cmd := exec.Command(program, "swrk", fmt.Sprint(socketFD))
-	cmd.Stdin = file(o.Stdin)
+	cmd.Stdin, cmd.Env = file(o.Stdin), append(cmd.Environ(), o.Env...)
 	errs, theirErrs, err := os.Pipe()
 	if err != nil {
 		return nil, errors.Join(err, c.Close())

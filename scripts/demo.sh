@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The whole story on one real process: dumped twice by criu straight into a mounted store, deduplicated, the daemon stopped and started,
-# the process restored from the mount by criu as it is, and once more on demand. MEM sets its memory in MB; TIMELINE=FILE.svg keeps the picture of the last restore.
+# the process restored from the mount by criu as it is, and once more on demand; then taken to a bucket, and restored from there on a second node, which has
+# nothing but the bucket's address. MEM sets its memory in MB; TIMELINE=FILE.svg keeps the picture of the last restore on the first node.
 # Leaves nothing behind.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -8,7 +9,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 gpucr=$PWD/bin/gpucr-fs criu=${CRIU:-$PWD/build/criu/criu} mem=${MEM:-640}
 work=$(mktemp -d -t gpucr-demo.XXXXXX)
 store=$work/store mnt=$work/mnt status=$work/status
-pid='' criu_pid=''
+store2=$work/node-2/store mnt2=$work/node-2/mnt
+gateway=${VERSITYGW:-$PWD/build/versitygw/versitygw}
+pid='' criu_pid='' gateway_pid=''
 
 die() { echo "demo: $1" >&2; exit 1; }
 
@@ -17,7 +20,10 @@ cleanup() {
 	trap - EXIT
 	[ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null || true
 	[ -z "$criu_pid" ] || wait "$criu_pid" 2>/dev/null || true
-	! mountpoint -q "$mnt" || "$gpucr" umount "$mnt" || umount -l "$mnt" || true
+	for m in "$mnt" "$mnt2"; do
+		! mountpoint -q "$m" || "$gpucr" umount "$m" || umount -l "$m" || true
+	done
+	[ -z "$gateway_pid" ] || { kill "$gateway_pid"; wait "$gateway_pid"; } 2>/dev/null || true
 	rm -rf "$work"
 	[ $rc = 0 ] || echo "demo: failed" >&2
 	exit $rc
@@ -67,8 +73,27 @@ gone() {
 	done
 }
 
+# serve starts an S3 server with an empty bucket, and sets endpoint.
+serve() {
+	local port end
+	export AWS_ACCESS_KEY_ID=demo AWS_SECRET_ACCESS_KEY=a-secret-for-the-demo
+	mkdir -p "$work/objects/checkpoints" "$work/sidecar"
+	for _ in 1 2 3 4 5; do
+		port=$((20000 + RANDOM % 12000)) # below those that Linux gives to clients
+		ROOT_ACCESS_KEY=$AWS_ACCESS_KEY_ID ROOT_SECRET_KEY=$AWS_SECRET_ACCESS_KEY \
+			"$gateway" --port "127.0.0.1:$port" --quiet posix --sidecar "$work/sidecar" "$work/objects" >"$work/gateway.log" 2>&1 &
+		gateway_pid=$! endpoint=http://127.0.0.1:$port end=$((SECONDS + 30))
+		while kill -0 "$gateway_pid" 2>/dev/null && [ $SECONDS -lt $end ]; do
+			! (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null || return 0
+			sleep 0.05
+		done
+	done
+	die "versitygw does not serve: $(cat "$work/gateway.log")"
+}
+
 total=$EPOCHREALTIME
-mkdir "$mnt"
+mkdir -p "$mnt" "$mnt2"
+[ -x "$gateway" ] || die "no versitygw at $gateway: run make versitygw"
 echo "criu:     $("$criu" --version | head -n1)"
 echo "gpucr-fs: $("$gpucr" version | awk 'NR == 1 { print $2 }')"
 echo "machine:  $(nproc) cores, Linux $(uname -r)"
@@ -86,7 +111,8 @@ done
 passes 1
 printf '   %s s\n' "$(seconds "$begun")"
 
-step 'make a store' "$gpucr" init "$store"
+serve
+step 'make a store that shares a bucket' "$gpucr" init --remote "s3://checkpoints/demo?endpoint=$endpoint" "$store"
 step 'mount it' "$gpucr" mount "$store" "$mnt"
 step 'a checkpoint opened for writing' mkdir "$mnt/.checkpoints/first"
 step 'first dump, straight into the store; the process runs on' "$criu" dump -t "$pid" -D "$mnt/.checkpoints/first" --leave-running
@@ -128,7 +154,18 @@ echo "   every byte of its memory verified after the restore"
 
 [ -z "${TIMELINE:-}" ] || cp "$work/timeline.svg" "$TIMELINE"
 kill "$pid"
-pid=''
+gone "$pid"
+step 'take it to the bucket, with what the restore has learnt' "$gpucr" sync "$store" second
 step 'unmount' "$gpucr" umount "$mnt"
 [ ! -e "$store/daemon.sock" ] || die 'the daemon is still there'
+
+step 'a second node, which has nothing yet' "$gpucr" init --remote "s3://checkpoints/demo?endpoint=$endpoint" "$store2"
+step 'mount it there' "$gpucr" mount "$store2" "$mnt2"
+printf '%255s\n' '' >"$status"
+step 'restore the process there, from the bucket' "$gpucr" restore --wait --criu "$criu" "$store2" second
+passes 2
+echo "   every byte of its memory verified after the restore on the second node"
+kill "$pid"
+pid=''
+step 'unmount' "$gpucr" umount "$mnt2"
 printf '\ndone in %s s\n' "$(seconds "$total")"

@@ -29,6 +29,7 @@ type dumping struct {
 	leave     bool
 	force     bool
 	parkRings bool
+	durable   bool
 	gpu       *nvidia      // nil where NVIDIA GPUs are left alone
 	done      bool         // CRIU has dumped
 	end       func() error // gives back what was taken of them
@@ -79,6 +80,7 @@ same: criu may refuse then, and processes that the driver cannot give their GPUs
 	f.StringArrayVar(&labels, "label", nil, "label `KEY=VALUE` for the checkpoint, may be given again")
 	f.BoolVar(&d.force, "force", false, "go on whatever check --pid finds; processes may be lost")
 	addParkRings(f, &d.parkRings)
+	addDurable(f, &d.durable)
 	d.criu.add(f)
 	d.nvidia.addDump(f)
 	return c
@@ -104,7 +106,7 @@ func (d *dumping) run(ctx context.Context, store, name string, tags []string, se
 	if err := needStore(dir); err != nil {
 		return err
 	}
-	if err := notInit(d.pid); err != nil {
+	if err := errors.Join(notInit(d.pid), mayBeDurable(dir, d.durable)); err != nil {
 		return err
 	}
 	if err := d.preflight(ctx); err != nil {
@@ -120,9 +122,11 @@ func (d *dumping) run(ctx context.Context, store, name string, tags []string, se
 	if err != nil {
 		return err
 	}
-	return d.a.done(res, func(w io.Writer) {
-		fmt.Fprintf(w, "dumped process %d as %s: %d files, %s in %v\n", d.pid, res.Name, res.Files, size(res.Logical), time.Since(begin).Round(time.Millisecond))
-	})
+	took := time.Since(begin)
+	late := d.a.durable(ctx, dir, res.Name, d.durable)
+	return errors.Join(d.a.done(res, func(w io.Writer) {
+		fmt.Fprintf(w, "dumped process %d as %s: %d files, %s in %v\n", d.pid, res.Name, res.Files, size(res.Logical), took.Round(time.Millisecond))
+	}), late)
 }
 
 // notInit refuses the first process of a namespace that restore --own-pids made.

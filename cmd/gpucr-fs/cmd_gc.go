@@ -23,7 +23,10 @@ func (a *app) gcCmd() *cobra.Command {
 		Use:   "gc STORE",
 		Short: "give back the space that no checkpoint uses",
 		Long: `Gc gives the space of payload that no checkpoint uses back to the file system, and removes incomplete checkpoints, whose writers died. It asks only when
-there are incomplete ones.`,
+there are incomplete ones.
+
+With --remote it removes from the remote store what no checkpoint there needs. What a push that seems to have stopped has uploaded, and what a removed checkpoint
+needed, goes when this or an earlier gc --remote has seen it unchanged for --patience: run it now and then.`,
 		Example: "  gpucr-fs gc -n store/\n  gpucr-fs gc -y store/",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -37,7 +40,7 @@ there are incomplete ones.`,
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	c.Flags().BoolVar(&remote, "remote", false, "remove from the remote store what no checkpoint there needs")
 	c.Flags().DurationVar(&patience, "patience", 15*time.Minute,
-		"with --remote: how long a push must have stood still to count as abandoned, and readers of removed checkpoints have; it takes as long")
+		"with --remote: how long a push must have stood still to count as abandoned, and readers of removed checkpoints have")
 	return c
 }
 
@@ -61,6 +64,9 @@ func (a *app) gc(ctx context.Context, s *client.Session, dryRun, yes bool) error
 		fmt.Fprintf(w, "reclaimable\t%s in %d dead chunks; %d are live\n", size(res.Reclaimable), res.DeadChunks, res.LiveChunks)
 		if !dryRun {
 			fmt.Fprintf(w, "reclaimed\t%s, %d packs dropped\n", size(res.Reclaimed), res.PacksGone)
+		}
+		if res.Forgotten > 0 {
+			fmt.Fprintf(w, "forgotten\t%d packs of the bucket that nothing needs\n", res.Forgotten)
 		}
 		if len(res.Kept) > 0 {
 			fmt.Fprintf(w, "kept\t%s: their journals do not tell all that they hold; see gpucr-fs verify\n", strings.Join(res.Kept, ", "))

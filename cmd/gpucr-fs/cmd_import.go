@@ -20,6 +20,7 @@ func (a *app) importCmd() *cobra.Command {
 	var req service.ImportRequest
 	var maxBytes bytesValue
 	var labels []string
+	var durable bool
 	c := &cobra.Command{
 		Use:   "import STORE NAME SOURCE",
 		Short: "bring an image directory or a checkpoint archive into the store",
@@ -35,6 +36,9 @@ Absolute names, names with "..", links out of the tree, hard links and devices a
 			if req.Labels, err = label.Parse(labels); err != nil {
 				return err
 			}
+			if err := mayBeDurable(args[0], durable); err != nil {
+				return err
+			}
 			var res service.ImportResult
 			if args[2] == "-" {
 				res, err = a.importStream(cmd.Context(), args[0], req)
@@ -44,13 +48,14 @@ Absolute names, names with "..", links out of the tree, hard links and devices a
 			if err != nil {
 				return err
 			}
-			return a.done(res, func(w io.Writer) {
+			late := a.durable(cmd.Context(), args[0], res.Checkpoint.Name, durable)
+			return errors.Join(a.done(res, func(w io.Writer) {
 				i := res.Checkpoint
 				fmt.Fprintf(w, "imported %s: %d files, %s, of which %s zero\n", i.Name, i.Files, size(i.Logical), size(i.Zero))
 				for _, s := range res.Skipped {
 					fmt.Fprintf(w, "left out the socket %s\n", s)
 				}
-			})
+			}), late)
 		},
 	}
 	f := c.Flags()
@@ -59,6 +64,7 @@ Absolute names, names with "..", links out of the tree, hard links and devices a
 	f.StringVar(&req.Parent, "parent", "", "`NAME` of the checkpoint an incremental dump builds on")
 	f.IntVar(&req.MaxFiles, "max-files", 0, "most files, directories and links (default 1048576)")
 	f.Var(&maxBytes, "max-bytes", "largest sum of file sizes (default 16TiB)")
+	addDurable(f, &durable)
 	f.Int64Var(&req.MaxRatio, "max-ratio", 0, "most `TIMES` an archive may expand, beyond 1 GiB (default 1000)")
 	return c
 }

@@ -74,10 +74,14 @@ func withRemote(ctx context.Context, dir, address string, cache int64, o *index.
 	if err != nil {
 		return false, err
 	}
+	return fresh, joined(f, o)
+}
+
+// joined has the store that is about to be made fit a remote store.
+func joined(f remotes.File, o *index.InitOptions) error {
 	text, err := json.MarshalIndent(f, "", "\t")
-	if err != nil {
-		return false, err
+	if err == nil {
+		o.Chunk, o.Beside = &f.Config.Chunk, map[string][]byte{remotes.FileName: append(text, '\n')}
 	}
-	o.Chunk, o.Beside = &f.Config.Chunk, map[string][]byte{remotes.FileName: append(text, '\n')}
-	return fresh, nil
+	return err
 }

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpucr/gpucr-fs/daemon/label"
+	"github.com/gpucr/gpucr-fs/daemon/selection"
 	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/index"
 )
@@ -22,7 +24,8 @@ func (a *app) lsCmd() *cobra.Command {
 		Short: "list checkpoints, or the files of one",
 		Long: `Ls lists the checkpoints of a store, oldest first or as --sort says. A checkpoint's logical bytes are its files' sizes: zero pages, which are stored nowhere; bytes unique
 to it; and bytes shared with other checkpoints. Stored is what its distinct chunks occupy on disk, compressed, shared ones included.
---json adds what the processes of a checkpoint had on AMD GPUs.
+--json adds what the processes of a checkpoint had on AMD GPUs. With a remote store, REMOTE says whether a checkpoint is local, uploading or durable: in the bucket, as far
+as is known here.
 Labels tell where a checkpoint comes from: the host, the user and the command of its first process, and what was added with label.
 With NAME (a name, a tag or the beginning of an ID) it lists the files of that checkpoint.
 What the store keeps without being able to account for it is told on stderr.`,
@@ -44,17 +47,17 @@ What the store keeps without being able to account for it is told on stderr.`,
 				return err
 			}
 			a.warnAside(res.SetAside)
-			list := make([]index.Info, len(res.Checkpoints))
+			list, places := make([]index.Info, len(res.Checkpoints)), make([]string, len(res.Checkpoints))
 			for i, l := range res.Checkpoints {
-				list[i] = l.Info
+				list[i], places[i] = l.Info, l.Place
 			}
-			return errors.Join(a.print(res, func(w io.Writer) { checkpointTable(w, list) }), damageOf("ls", list))
+			return errors.Join(a.print(res, func(w io.Writer) { checkpointTable(w, list, places) }), damageOf("ls", list))
 		},
 	}
 	f := c.Flags()
 	f.StringVar(&req.Tag, "tag", "", "only the checkpoint of this `TAG`")
 	f.StringArrayVar((*[]string)(&req.Labels), "label", nil, "only those with the label `KEY` or KEY=VALUE, may be given again: all must hold")
-	f.StringVar(&req.Sort, "sort", "", "`ORDER`: "+strings.Join(service.SortKeys(), ", ")+" (default created)")
+	f.StringVar(&req.Sort, "sort", "", "`ORDER`: "+strings.Join(selection.SortKeys(), ", ")+" (default created)")
 	f.BoolVar(&req.Reverse, "reverse", false, "in descending order")
 	f.IntVar(&req.Latest, "latest", 0, "only the `N` sealed last, of those selected")
 	c.Flags().BoolVar(&remote, "remote", false, "list the checkpoints of the remote store")
@@ -79,27 +82,50 @@ func damageOf(op string, list []index.Info) error {
 		Hint: "gpucr-fs repair may bring back what is missing; gpucr-fs rm removes what stays damaged"}
 }
 
-func checkpointTable(w io.Writer, list []index.Info) {
-	fmt.Fprintln(w, "NAME\tSTATE\tSEALED\tFILES\tLOGICAL\tZERO\tUNIQUE\tSHARED\tSTORED\tPARENT\tTAGS\tHOST\tUSER\tCOMMAND\tLABELS")
-	for _, i := range list {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.Name, i.State, when(i.SealedAt), i.Files, size(i.Logical), size(i.Zero),
+// checkpointTable shows checkpoints. Places, where they are told, say where each is: in a column of its own, in a store
+// with a remote store.
+func checkpointTable(w io.Writer, list []index.Info, places []string) {
+	column := remoteColumn(places)
+	fmt.Fprintln(w, "NAME\tSTATE"+column("REMOTE", -1)+"\tSEALED\tFILES\tLOGICAL\tZERO\tUNIQUE\tSHARED\tSTORED\tPARENT\tTAGS\tHOST\tUSER\tCOMMAND\tLABELS")
+	for n, i := range list {
+		fmt.Fprintf(w, "%s\t%s%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.Name, i.State, column("", n), when(i.SealedAt), i.Files, size(i.Logical), size(i.Zero),
 			size(i.Unique), size(i.Shared), size(i.Stored), dash(i.Parent), dash(strings.Join(i.Tags, ",")), labelColumns(i.Labels))
 	}
 }
 
-func (a *app) lsNames(ctx context.Context, dir string, q service.Select) error {
+func (a *app) lsNames(ctx context.Context, dir string, q selection.Select) error {
 	res, err := do(ctx, a, dir, "", service.Names, service.NamesRequest{Select: q})
 	if err != nil {
 		return err
 	}
 	a.warnAside(res.SetAside)
+	places := make([]string, len(res.Checkpoints))
+	for i, c := range res.Checkpoints {
+		places[i] = c.Place
+	}
+	column := remoteColumn(places)
 	return a.print(res, func(w io.Writer) {
-		fmt.Fprintln(w, "NAME\tSTATE\tSEALED\tFILES\tLOGICAL\tZERO\tPARENT\tTAGS\tHOST\tUSER\tCOMMAND\tLABELS")
-		for _, i := range res.Checkpoints {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", i.Name, i.State, when(i.SealedAt), i.Files, size(i.Logical), size(i.Zero),
+		fmt.Fprintln(w, "NAME\tSTATE"+column("REMOTE", -1)+"\tSEALED\tFILES\tLOGICAL\tZERO\tPARENT\tTAGS\tHOST\tUSER\tCOMMAND\tLABELS")
+		for n, i := range res.Checkpoints {
+			fmt.Fprintf(w, "%s\t%s%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", i.Name, i.State, column("", n), when(i.SealedAt), i.Files, size(i.Logical), size(i.Zero),
 				dash(i.Parent), dash(strings.Join(i.Tags, ",")), labelColumns(i.Labels))
 		}
 	})
+}
+
+// remoteColumn gives what shows a column of a table with a remote store, and nothing where no place is told: its head,
+// or the place of the n-th checkpoint.
+func remoteColumn(places []string) func(head string, n int) string {
+	told := slices.ContainsFunc(places, func(p string) bool { return p != "" })
+	return func(head string, n int) string {
+		if !told {
+			return ""
+		}
+		if n >= 0 {
+			head = dash(places[n])
+		}
+		return "\t" + head
+	}
 }
 
 // commandWidth is what a table shows of a command line, in characters.

@@ -7,9 +7,13 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/exec"
+	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/daemon/fill"
 	"github.com/gpucr/gpucr-fs/kfd/image"
@@ -18,6 +22,7 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/plugin/peer"
 	"github.com/gpucr/gpucr-fs/restore/server"
 	"github.com/gpucr/gpucr-fs/restore/server/wire"
+	"github.com/gpucr/gpucr-fs/restore/uffd"
 )
 
 func (a *app) pluginDirCmd() *cobra.Command {
@@ -56,15 +61,26 @@ const pluginFD = 3
 
 // pluginHelperCmd is what the CRIU plugin starts beside CRIU.
 func (a *app) pluginHelperCmd() *cobra.Command {
-	return &cobra.Command{
+	second := false
+	c := &cobra.Command{
 		Use:    "plugin-helper",
 		Short:  "serve the CRIU plugin (started by it)",
 		Hidden: true,
 		Args:   positional,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn})).With("in", "plugin-helper")
+			signal.Ignore(syscall.SIGPIPE) // who listened to standard error may be gone
+			tell := teller(os.Getenv(vramEventsVar))
+			if second {
+				conn, err := wire.NewConn(os.NewFile(pluginFD, "helper"))
+				if err != nil {
+					return usage(err, "gpucr-fs plugin-helper starts this command")
+				}
+				return peer.Watch(conn, log, tell)
+			}
 			opts, err := pluginOptions(log)
-			opts.Refuse, opts.Fill = err, fillBOs
+			opts.Refuse, opts.Fills, opts.Second, opts.Alone = err, fillsOf(log), startSecond, alone
+			opts.Tell = tell
 			conn, err := wire.NewConn(os.NewFile(pluginFD, "plugin"))
 			if err != nil {
 				return usage(err, "CRIU's plugin starts this command")
@@ -72,16 +88,74 @@ func (a *app) pluginHelperCmd() *cobra.Command {
 			return peer.Serve(cmd.Context(), conn, opts)
 		},
 	}
+	c.Flags().BoolVar(&second, "second", false, "end the processes that a helper leaves without their GPU memory")
+	return c
 }
 
-// fillBOs fills through the daemon when the images are in a mount of ours, else from the directory.
-func fillBOs(ctx context.Context, images string, plan server.Plan, opts server.Options) (server.Report, error) {
-	rep, err := fill.Through(ctx, images, plan, opts)
-	if errors.Is(err, fill.ErrNotMounted) {
-		opts.Logger.Debug("filling from the directory", "reason", err)
-		return peer.FillFromDirectory(ctx, images, plan, opts)
+// startSecond starts the second of this helper, in a cgroup of its own where there is one.
+func startSecond() (*wire.Conn, <-chan struct{}, error) {
+	conn, theirs, err := wire.Pair()
+	if err != nil {
+		return nil, nil, err
 	}
-	return rep, err
+	defer theirs.Close()
+	cmd, _, err := uffd.StartApart(func() *exec.Cmd {
+		cmd := exec.Command("/proc/self/exe", "plugin-helper", "--second")
+		cmd.Args[0], cmd.ExtraFiles = os.Args[0], []*os.File{theirs}
+		if !awaited(os.Stderr) {
+			cmd.Stderr = os.Stderr
+		}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		return cmd
+	})
+	if err != nil {
+		conn.Close()
+		return nil, nil, err
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		cmd.Wait() // killed or not, it is gone
+		uffd.ClearApart()
+	}()
+	return conn, ended, nil
+}
+
+// awaited tells whether somebody may be reading a file to its end.
+func awaited(f *os.File) bool {
+	st, err := f.Stat()
+	return err == nil && st.Mode()&(os.ModeNamedPipe|os.ModeSocket) != 0
+}
+
+// alone lets go of a pipe that CRIU's caller may be reading to its end.
+func alone() {
+	if !awaited(os.Stderr) {
+		return
+	}
+	if null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0); err == nil {
+		unix.Dup2(int(null.Fd()), 2)
+		null.Close()
+	}
+}
+
+// fillsOf fills through the daemon when the images are in a mount of ours, else from the directory.
+func fillsOf(log *slog.Logger) func(images string) (peer.Filler, bool) {
+	return func(images string) (peer.Filler, bool) {
+		directory := peer.Directory(images)
+		mounted, err := fill.Open(images)
+		if err != nil {
+			log.Debug("filling from the directory", "reason", err)
+			return directory, true
+		}
+		return func(ctx context.Context, plan server.Plan, opts server.Options, turn <-chan struct{}) (server.Report, error) {
+			rep, err := mounted.Fill(ctx, plan, opts, turn)
+			if errors.Is(err, fill.ErrNotMounted) {
+				log.Debug("filling from the directory", "reason", err)
+				return directory(ctx, plan, opts, turn)
+			}
+			return rep, err
+		}, false
+	}
 }
 
 // pluginOptions come from the environment that CRIU was started in.
@@ -108,6 +182,9 @@ func pluginOptions(log *slog.Logger) (peer.Options, error) {
 		return opts, fmt.Errorf("GPUCR_SCHEMA=%s is neither %v nor %v", v, image.Schema42, image.SchemaLater)
 	}
 	var err error
+	if opts.Lazy, err = parseVRAM(os.Getenv(vramVar)); err != nil {
+		return opts, fmt.Errorf("%s: %w", vramVar, err)
+	}
 	if opts.Server.Verify, err = server.ParseMode(os.Getenv(verifyVar)); err != nil {
 		return opts, fmt.Errorf("%s: %w", verifyVar, err)
 	}

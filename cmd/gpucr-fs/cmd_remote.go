@@ -5,12 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/gpucr/gpucr-fs/daemon/remotes"
 	"github.com/gpucr/gpucr-fs/daemon/service"
+	"github.com/gpucr/gpucr-fs/index"
 )
 
 func (a *app) syncCmd() *cobra.Command {
@@ -18,7 +23,9 @@ func (a *app) syncCmd() *cobra.Command {
 		Use:   "sync STORE [NAME...]",
 		Short: "take checkpoints to the remote store",
 		Long: `Sync takes sealed checkpoints to the remote store, all of them or those that are named, and returns when they stand there.
-What the remote store has already is not sent again. A checkpoint of another machine that has the same name is not replaced.`,
+What the remote store has already is not sent again. A checkpoint of another machine that has the same name is not replaced.
+
+A daemon takes there by itself what was sealed: sync waits for it, takes what was sealed without one, and what another machine has removed there.`,
 		Example: "  gpucr-fs sync store/\n  gpucr-fs sync store/ web-7",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -41,6 +48,39 @@ What the remote store has already is not sent again. A checkpoint of another mac
 			return show
 		},
 	}
+}
+
+// addDurable adds --durable.
+func addDurable(f *pflag.FlagSet, on *bool) {
+	f.BoolVar(on, "durable", false, "return when the checkpoint stands in the remote store")
+}
+
+// mayBeDurable refuses --durable where there is no remote store, before anything is done.
+func mayBeDurable(dir string, on bool) error {
+	if !on {
+		return nil
+	}
+	if _, err := os.Stat(filepath.Join(dir, remotes.FileName)); err != nil {
+		return usage(errors.New("--durable needs a store with a remote store, and this one has none"),
+			"make a store with one: gpucr-fs init --remote s3://BUCKET/PREFIX STORE")
+	}
+	return nil
+}
+
+// durable waits, if on, until a checkpoint that was just sealed stands in the remote store.
+func (a *app) durable(ctx context.Context, dir, name string, on bool) error {
+	if !on {
+		return nil
+	}
+	_, err := do(ctx, a, dir, "upload "+name, service.Sync, service.SyncRequest{Names: []string{name}})
+	if err == nil {
+		return nil
+	}
+	hint := "gpucr-fs sync " + dir + " " + name + " takes it there later"
+	if h := index.HintOf(err); h != "" {
+		hint = h + "; " + hint
+	}
+	return &codeError{exitPartial, hint, fmt.Errorf("%s is sealed here, and not in the remote store: %w", name, err)}
 }
 
 func (a *app) pullCmd() *cobra.Command {
@@ -80,6 +120,29 @@ func (a *app) lsRemote(ctx context.Context, dir string) error {
 	})
 }
 
+// verifyRemote checks the remote store.
+func (a *app) verifyRemote(ctx context.Context, dir string, req service.RemoteVerifyRequest) error {
+	res, err := do(ctx, a, dir, "verify", service.RemoteVerify, req)
+	if err != nil {
+		return err
+	}
+	err = a.print(res, func(w io.Writer) {
+		for _, p := range res.Problems {
+			fmt.Fprintf(w, "damaged: checkpoint %s, pack %s: %s\n", dash(p.Checkpoint), dash(p.Pack), shown(p.Text))
+		}
+		state := "sound"
+		if len(res.Problems) > 0 {
+			state = "damaged"
+		}
+		fmt.Fprintf(w, "%s: %d checkpoints, %d packs, %d chunks, %s read\n", state, res.Checkpoints, res.Packs, res.Chunks, size(res.Bytes))
+	})
+	if n := len(res.Problems); err == nil && n > 0 {
+		err = &codeError{exitCorrupt, "sync them anew where they were dumped, after gpucr-fs rm --remote",
+			fmt.Errorf("verify: %d problems found in the remote store", n)}
+	}
+	return err
+}
+
 // rmRemote removes checkpoints from the remote store.
 func (a *app) rmRemote(ctx context.Context, dir string, names []string, yes bool) error {
 	if len(names) == 0 {
@@ -103,5 +166,9 @@ func (a *app) gcRemote(ctx context.Context, dir string, patience time.Duration) 
 	}
 	return a.done(res, func(w io.Writer) {
 		fmt.Fprintf(w, "removed %d packs, %s; %d abandoned pushes\n", res.Packs, size(res.Bytes), res.Abandoned)
+		if res.Watched > 0 {
+			fmt.Fprintf(w, "%d pushes and removed checkpoints keep their packs; they are let go when a gc --remote finds them unchanged for %v\n",
+				res.Watched, patience)
+		}
 	})
 }

@@ -1,26 +1,40 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpucr/gpucr-fs/daemon/client"
+	"github.com/gpucr/gpucr-fs/daemon/remotes"
+	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/index"
 )
 
 func (a *app) repairCmd() *cobra.Command {
-	return &cobra.Command{
+	var address string
+	var cache bytesValue = remotes.DefaultCache
+	c := &cobra.Command{
 		Use:   "repair STORE",
 		Short: "rebuild a lost or damaged index from the packs",
 		Long: `Repair rebuilds the index of a store from the journals beside its packs. Where a journal is damaged or gone it takes what the old index knows and writes a new one. If
 that may not be all, the damaged journal is set aside, and gc keeps all that it may have told of: put its bytes right and repair again, or remove it to give that up.
-Nothing may be mounted meanwhile. The exit code is 3 when some checkpoints could not be brought back.`,
-		Example: "  gpucr-fs repair store/ && gpucr-fs verify store/",
-		Args:    positional,
+Nothing may be mounted meanwhile. The exit code is 3 when some checkpoints could not be brought back.
+
+--remote makes a store of an empty folder, for a node that has lost its own: what stands in the remote store at that address can be listed and restored again. There must be
+a remote store; init --remote makes one.`,
+		Example: "  gpucr-fs repair store/ && gpucr-fs verify store/\n" +
+			"  gpucr-fs repair --remote 's3://bucket/checkpoints?endpoint=https://s3.example.org' store/ && gpucr-fs restore store/ web-7",
+		Args: positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if address != "" {
+				return a.repairFrom(cmd.Context(), args[0], address, int64(cache))
+			}
 			if s, ok, err := client.ConnectDaemon(cmd.Context(), args[0]); err != nil {
 				return err
 			} else if ok {
@@ -49,4 +63,32 @@ Nothing may be mounted meanwhile. The exit code is 3 when some checkpoints could
 			return nil
 		},
 	}
+	c.Flags().StringVar(&address, "remote", "", "make a store of an empty folder, with the remote store at `ADDRESS`")
+	c.Flags().Var(&cache, "cache-disk", "with --remote: disk that what is fetched may take (default 32GiB)")
+	return c
+}
+
+// repairFrom makes a store of an empty folder for the remote store at an address.
+func (a *app) repairFrom(ctx context.Context, dir, address string, cache int64) error {
+	var o index.InitOptions
+	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
+		return usage(fmt.Errorf("repair --remote needs an empty folder, and %s is none", dir), "gpucr-fs repair STORE mends the store that is there")
+	}
+	f, err := remotes.Join(ctx, address, cache, slog.New(slog.DiscardHandler))
+	if err == nil {
+		err = joined(f, &o)
+	}
+	if err == nil {
+		err = index.Init(dir, o)
+	}
+	if err != nil {
+		return err
+	}
+	res, err := do(ctx, a, dir, "", service.RemoteList, service.RemoteListRequest{})
+	if err != nil {
+		return err
+	}
+	return a.done(res, func(w io.Writer) {
+		fmt.Fprintf(w, "made a store in %s; %d checkpoints of %s can be restored\n", dir, len(res.Checkpoints), address)
+	})
 }

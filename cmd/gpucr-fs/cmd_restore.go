@@ -40,13 +40,14 @@ type restoring struct {
 	copies     int
 	copy       int         // the number of this one; 0 where there is no other
 	turn       *sync.Mutex // of copies that must not run criu at once
+	events     *vramEvents // of AMD GPUs
 }
 
 func (a *app) restoreCmd() *cobra.Command {
 	r := restoring{a: a}
 	var wait bool
 	var rate bytesValue
-	var file, verify string
+	var file, verify, vram string
 	c := &cobra.Command{
 		Use:   "restore STORE NAME [-- CRIU OPTIONS]",
 		Short: "bring processes back, before their memory has arrived",
@@ -88,6 +89,11 @@ another takes its place; if that fails too, the processes are ended.`,
 					return err
 				}
 			}
+			if cmd.Flags().Changed("vram") {
+				if err := setVRAM(vram); err != nil {
+					return err
+				}
+			}
 			if cmd.Flags().Changed("copies") {
 				r.own = true
 				if err := r.copyArgs(); err != nil {
@@ -108,6 +114,7 @@ another takes its place; if that fails too, the processes are ended.`,
 	f.BoolVar(&r.copyShared, "copy-shared", false, "give each process a copy of the memory that it shares with the one it was forked from: they run sooner, and take more memory")
 	f.Var(&rate, "prefetch-rate", "bytes a second fetched ahead of need (default: no bound)")
 	f.StringVar(&verify, "verify-vram", "", "how much of AMD GPUs' memory is read back and compared before the processes run: all, sample (the default) or none; `MODE` may be left out for all")
+	f.StringVar(&vram, "vram", "", "when processes run that use AMD GPUs: `gate`, when their VRAM is there, or lazy, when what their CPU may touch of it is; their queues follow (default gate, or $GPUCR_VRAM)")
 	f.Lookup("verify-vram").NoOptDefVal = bofill.VerifyAll.String()
 	f.BoolVar(&r.own, "own-pids", false, "restore in a pid namespace of its own, where no pid is taken")
 	f.IntVar(&r.copies, "copies", 1, "restore `N` copies side by side, each with --own-pids")
@@ -177,6 +184,10 @@ func (r *restoring) one(
 		return st, err
 	}
 	defer remove()
+	if r.events, err = listenVRAM(); err != nil {
+		return st, err
+	}
+	defer func() { err = errors.Join(err, r.events.close()) }()
 	// CRIU is loaded while the daemon is started and prepares.
 	next := r.load()
 	defer func() { next.drop() }()
@@ -185,15 +196,24 @@ func (r *restoring) one(
 		title = "" // one bar is no measure of several
 	}
 	p := r.a.progress(title)
+	var namespace func() uint64
+	if r.own {
+		namespace = func() uint64 {
+			if next == nil {
+				next = r.load()
+			}
+			return next.namespace()
+		}
+	}
 	st, err = client.RestoreFrom(ctx, dir, client.RestoreOptions{
 		Checkpoint: name, Work: r.args.Work, Rate: rate, RecordGPU: r.nvidia.record, Wait: wait, CopyShared: r.copyShared,
-		Start: start, Progress: p.tell,
+		PIDNamespace: namespace, Start: start, Progress: p.tell,
 		Again: func(err error) { r.a.note("%v; trying again", oneLine(err.Error())) },
 		Run: func(ctx context.Context, prepared talk.Prepared) error {
 			if next == nil {
 				next = r.load()
 			}
-			l := <-next
+			l := <-next.one
 			next = nil
 			return r.attempt(ctx, l, prepared, log)
 		},
@@ -205,6 +225,14 @@ func (r *restoring) one(
 	}
 	if err != nil {
 		return st, err
+	}
+	if wait {
+		if err := r.events.wait(ctx); err != nil {
+			return st, fmt.Errorf("wait for the GPUs' memory: %w", err)
+		}
+		if err := r.events.lost(); err != nil {
+			return st, err
+		}
 	}
 	r.finish(st)
 	if file != "" {
@@ -375,6 +403,7 @@ func (r *restoring) finish(st restores.Status) {
 	t := &r.timeline
 	t.Checkpoint, t.PID, t.Inside, t.Bytes, t.Faults, t.Profile = st.Checkpoint, r.pid, r.inside, st.Bytes, st.Faults, st.Profile
 	t.Add(r.marks...)
+	t.Add(r.events.marks()...)
 	t.Add(restore.Mark{Name: restore.MarkFirstFault, At: st.FirstFault}, restore.Mark{Name: restore.MarkHotDone, At: st.HotDone}, restore.Mark{Name: restore.MarkResident, At: st.Resident})
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
@@ -10,7 +11,8 @@ import (
 )
 
 func (a *app) sealCmd() *cobra.Command {
-	return &cobra.Command{
+	var durable bool
+	c := &cobra.Command{
 		Use:   "seal STORE NAME",
 		Short: "complete a checkpoint that is being written through a mount",
 		Long: `Seal makes a checkpoint that is being written through a mount complete, durable and immutable. A checkpoint that criu dump wrote is sealed by itself when
@@ -18,13 +20,19 @@ the dump ends; one written by other means is sealed by this command.`,
 		Example: "  mkdir /images/.checkpoints/web-4\n  cp -r dump/. /images/.checkpoints/web-4\n  gpucr-fs seal store/ web-4",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := mayBeDurable(args[0], durable); err != nil {
+				return err
+			}
 			res, err := do(cmd.Context(), a, args[0], "", service.Seal, service.SealRequest{Name: args[1]})
 			if err != nil {
 				return err
 			}
-			return a.done(res, func(w io.Writer) {
+			late := a.durable(cmd.Context(), args[0], res.Name, durable)
+			return errors.Join(a.done(res, func(w io.Writer) {
 				fmt.Fprintf(w, "sealed %s: %d files, %s, of which %s zero\n", res.Name, res.Files, size(res.Logical), size(res.Zero))
-			})
+			}), late)
 		},
 	}
+	addDurable(c.Flags(), &durable)
+	return c
 }

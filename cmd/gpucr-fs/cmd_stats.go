@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon/client"
 	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
+	"github.com/gpucr/gpucr-fs/index/remote/bucket"
 )
 
 func (a *app) statsCmd() *cobra.Command {
@@ -23,7 +25,7 @@ func (a *app) statsCmd() *cobra.Command {
 		Short: "show live counters: hits, misses, bytes, latencies",
 		Long: `Stats shows what the store and its mounts did since the daemon opened it. With --watch it goes on, one line an interval, until interrupted or until the
 daemon is gone. Latencies are those of the kernel's read requests, with --watch of those since the line before; what the page cache
-answers is not among them.`,
+answers is not among them. With a remote store it shows the requests to the bucket, each attempt as one, and what is being uploaded.`,
 		Example: "  gpucr-fs stats store/\n  gpucr-fs stats --watch --interval 2s store/",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -55,6 +57,19 @@ func printStats(w io.Writer, r service.StatsResult) {
 	for _, m := range r.Mounts {
 		fmt.Fprintf(w, "mount\t%s: %d reads, %s, p50 %v, p90 %v, p99 %v, max %v, %d errors, %d writes, %s\n", m.Dir, m.Reads, size(m.ReadBytes),
 			m.ReadP50, m.ReadP90, m.ReadP99, m.ReadMax, m.ReadErrors, m.Writes, size(m.WriteBytes))
+	}
+	for _, k := range bucket.Kinds() {
+		if c := r.Requests[k]; c.Requests > 0 {
+			fmt.Fprintf(w, "bucket %s\t%d requests, %s, %d errors, %d made again, p50 < %v, p99 < %v\n", k, c.Requests, size(c.Bytes), c.Errors,
+				c.Retries, c.Quantile(0.5), c.Quantile(0.99))
+		}
+	}
+	if u := r.Uploads; u != nil && u.Name != "" {
+		fmt.Fprintf(w, "uploading\t%s: %s of %s; %d wait\n", u.Name, size(u.Done), size(u.Total), u.Waiting-1)
+	} else if u != nil {
+		for _, name := range slices.Sorted(maps.Keys(u.Failed)) {
+			fmt.Fprintf(w, "not uploaded\t%s: %s\n", name, u.Failed[name])
+		}
 	}
 	for _, x := range r.Restores {
 		fmt.Fprintf(w, "restore\t%s: %s of %s to come, %d faults\n", x.Checkpoint, size(x.Missing), size(x.Total), x.Faults)

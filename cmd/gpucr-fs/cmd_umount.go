@@ -16,7 +16,8 @@ func (a *app) umountCmd() *cobra.Command {
 		Use:   "umount DIR",
 		Short: "unmount a store and wait until everything is flushed",
 		Long: `Umount takes the mount at DIR away and returns when everything is flushed. If it was the daemon's last mount, it returns when the daemon is gone and the
-store is free, unless restores are in progress, which keep the daemon. A mount in use is refused. When it is gone, but a checkpoint
+store is free, unless restores are in progress, which keep the daemon. It waits then for what is being uploaded to the remote store, and tells what that does not
+have yet. A mount in use is refused. When it is gone, but a checkpoint
 was being written and is not complete, the exit code is 3. What a killed daemon left is cleared away.`,
 		Example: "  gpucr-fs umount /images",
 		Args:    positional,
@@ -25,7 +26,9 @@ was being written and is not complete, the exit code is 3. What a killed daemon 
 			if err != nil {
 				return err
 			}
-			res, err := client.UnmountAt(cmd.Context(), dir, force)
+			p := a.progress("upload")
+			res, err := client.UnmountAt(cmd.Context(), dir, force, p.tell)
+			p.close()
 			if err != nil {
 				return err
 			}
@@ -37,6 +40,10 @@ was being written and is not complete, the exit code is 3. What a killed daemon 
 					fmt.Fprintf(w, "unmounted %s; the daemon is gone\n", dir)
 				default:
 					fmt.Fprintf(w, "unmounted %s\n", dir)
+				}
+				if len(res.Lacking) > 0 {
+					fmt.Fprintf(w, "not in the remote store yet: %s; gpucr-fs sync %s takes them there\n",
+						strings.Join(res.Lacking, ", "), res.Store)
 				}
 			}); err != nil || len(res.Unfinished) == 0 {
 				return err

@@ -16,7 +16,7 @@ import (
 func (a *app) verifyCmd() *cobra.Command {
 	var subset shareValue
 	var rate bytesValue
-	var resume bool
+	var resume, remote bool
 	c := &cobra.Command{
 		Use:   "verify STORE [NAME...]",
 		Short: "check stored checkpoints for damage",
@@ -25,12 +25,18 @@ it is in; the exit code is 12 then. What the store keeps without being able to a
 
 --rate bounds what is read in a second. How far it has come is saved in the store every few seconds: when it was
 interrupted or killed, --resume goes on there, and reads what came since, too. What was found damaged before is looked at
-again, so the result tells of everything. Without --resume all is read. gc waits until verify ends.`,
+again, so the result tells of everything. Without --resume all is read. gc waits until verify ends.
+
+--remote checks what lies in the bucket, for all machines: that each checkpoint there has all that it needs, and its payload, or the share of it that is asked for.`,
 		Example: `  gpucr-fs verify store/
   gpucr-fs verify --rate 100MiB --resume store/
-  gpucr-fs verify --read-data-subset 5% store/`,
+  gpucr-fs verify --read-data-subset 5% store/
+  gpucr-fs verify --remote --read-data-subset 5% store/`,
 		Args: positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if remote {
+				return a.verifyRemote(cmd.Context(), args[0], service.RemoteVerifyRequest{Names: args[1:], Subset: float64(subset)})
+			}
 			req := service.VerifyRequest{Refs: args[1:], Subset: float64(subset), Rate: int64(rate), Resume: resume}
 			res, err := do(cmd.Context(), a, args[0], "verify", service.Verify, req)
 			if errors.Is(err, context.Canceled) && len(args) == 1 && subset == 0 {
@@ -50,6 +56,7 @@ again, so the result tells of everything. Without --resume all is read. gc waits
 	}
 	c.Flags().Var(&subset, "read-data-subset", "share of the payload to read, like 5% or 1/20")
 	c.Flags().Var(&rate, "rate", "bytes of payload read in a second (default: no bound)")
+	c.Flags().BoolVar(&remote, "remote", false, "check the remote store")
 	c.Flags().BoolVar(&resume, "resume", false, "go on with a verification that was interrupted; without one, begin")
 	return c
 }

@@ -46,12 +46,12 @@ func (f *criuFlags) find() (string, error) { return restore.Find(f.name()) }
 
 // start starts CRIU with the options that follow --, within another pid namespace unless that is nil. Its plugin for AMD
 // GPUs will work with this very program.
-func (f *criuFlags) start(a *app, args restore.Args, within restore.Within) (*restore.CRIU, error) {
+func (f *criuFlags) start(a *app, args restore.Args, within restore.Within, env ...string) (*restore.CRIU, error) {
 	if exe, err := os.Executable(); err == nil && os.Getenv("GPUCR_FS") == "" {
 		os.Setenv("GPUCR_FS", exe)
 	}
 	o := f.options(a, args)
-	o.Within = within
+	o.Within, o.Env = within, env
 	return restore.Start(o)
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 
 	"github.com/gpucr/gpucr-fs/daemon/talk"
 	"github.com/gpucr/gpucr-fs/restore"
@@ -21,22 +22,32 @@ type loaded struct {
 }
 
 // loading is where one comes, once; nil when it was taken.
-type loading <-chan loaded
+type loading struct {
+	one       <-chan loaded
+	namespace func() uint64 // waits for the number of its pid namespace; 0 for ours, or where there is none
+}
 
 // load starts CRIU.
-func (r *restoring) load() loading {
-	ch := make(chan loaded, 1)
+func (r *restoring) load() *loading {
+	ch, number := make(chan loaded, 1), make(chan uint64, 1)
 	go func() {
 		var l loaded
+		var n uint64
 		if r.own {
 			l.own, l.err = pidns.New()
 		}
+		if l.own != nil {
+			n, l.err = l.own.Number()
+		}
+		number <- n
 		if l.err == nil {
 			l.err = l.start(r)
+		} else if l.own != nil {
+			l.err = errors.Join(l.err, l.end())
 		}
 		ch <- l
 	}()
-	return ch
+	return &loading{ch, sync.OnceValue(func() uint64 { return <-number })}
 }
 
 // start starts CRIU in l's namespace.
@@ -45,7 +56,7 @@ func (l *loaded) start(r *restoring) error {
 	if l.own != nil {
 		within = l.own
 	}
-	c, err := r.criu.start(r.a, r.args, within)
+	c, err := r.criu.start(r.a, r.args, within, r.events.env()...)
 	if err != nil {
 		return errors.Join(err, l.end())
 	}
@@ -65,11 +76,11 @@ func (l *loaded) end() (err error) {
 }
 
 // drop ends a CRIU that was not needed.
-func (l loading) drop() {
+func (l *loading) drop() {
 	if l == nil {
 		return
 	}
-	x := <-l
+	x := <-l.one
 	x.end()
 }
 

@@ -61,11 +61,13 @@ type UnmountAtResult struct {
 	Last  bool   `json:"last"`  // the daemon is gone, too
 	// Unfinished is what was left when the mount had gone: checkpoints that were not complete.
 	Unfinished []string `json:"unfinished,omitempty"`
+	// Lacking are the sealed checkpoints that the remote store is not known to have.
+	Lacking []string `json:"lacking,omitempty"`
 }
 
 // UnmountAt unmounts what is at dir and waits until all is flushed; where it was the daemon's last mount, until the
-// daemon is gone and the store is free.
-func UnmountAt(ctx context.Context, dir string, force bool) (UnmountAtResult, error) {
+// daemon is gone and the store is free. tell is told how uploads to the remote store go on that it waits for.
+func UnmountAt(ctx context.Context, dir string, force bool, tell func(wire.Progress)) (UnmountAtResult, error) {
 	res := UnmountAtResult{Dir: dir}
 	store, ok, err := fs.Mounted(dir)
 	if err != nil {
@@ -87,11 +89,11 @@ func UnmountAt(ctx context.Context, dir string, force bool) (UnmountAtResult, er
 		return res, err
 	}
 	defer s.Close()
-	one, err := service.Unmount.Do(ctx, s, service.UnmountRequest{Dir: dir, Force: force}, wire.Streams{})
+	one, err := service.Unmount.Do(ctx, s, service.UnmountRequest{Dir: dir, Force: force}, wire.Streams{Progress: tell})
 	if err != nil {
 		return res, err
 	}
-	res.Unfinished = one.Unfinished
+	res.Unfinished, res.Lacking = one.Unfinished, one.Lacking
 	if res.Last = one.Last; res.Last {
 		err = s.WaitDaemon(ctx)
 	}

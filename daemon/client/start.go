@@ -74,6 +74,9 @@ type RestoreOptions struct {
 	RecordGPU  bool // see restores.Serving
 	Wait       bool // until resident
 	CopyShared bool // see service.RestoreRequest
+	// PIDNamespace makes the pid namespace for the next call of Run, where it is to be another, and gives its number; it
+	// may be nil.
+	PIDNamespace func() uint64
 	// Start makes a daemon.
 	Start StartFunc
 	// Run restores with CRIU; it returns when the processes run. When the daemon is killed before that, it is called
@@ -127,6 +130,9 @@ func restoreOnce(ctx context.Context, dir string, o RestoreOptions, former *stri
 	q := service.RestoreRequest{
 		ID: newID(), Checkpoint: o.Checkpoint, Rate: o.Rate, RecordGPU: o.RecordGPU, Wait: o.Wait, Instead: *former,
 		CopyShared: o.CopyShared,
+	}
+	if o.PIDNamespace != nil {
+		q.PIDNamespace = o.PIDNamespace()
 	}
 	work := o.Work
 	if work == "" {

@@ -101,6 +101,15 @@ func newFillRig(t *testing.T, bos int) *fillRig {
 	return r
 }
 
+// through fills from the images of a mount.
+func through(ctx context.Context, images string, plan bofill.Plan, opts bofill.Options) (bofill.Report, error) {
+	m, err := Open(images)
+	if err != nil {
+		return bofill.Report{}, err
+	}
+	return m.Fill(ctx, plan, opts, nil)
+}
+
 // small are options for tests.
 var small = index.Options{FreeFloor: 1, CacheSize: 4 << 20}
 
@@ -184,7 +193,7 @@ func TestFillThroughTheDaemon(t *testing.T) {
 	r := newFillRig(t, 300) // more than one packet takes
 	srv := mountOf(t, serve(t, r.dir))
 	var last, total uint64
-	rep, err := Through(within(t), srv.Dir(), r.plan, bofill.Options{Verify: bofill.VerifyAll, Progress: func(done, all uint64) { last, total = done, all }})
+	rep, err := through(within(t), srv.Dir(), r.plan, bofill.Options{Verify: bofill.VerifyAll, Progress: func(done, all uint64) { last, total = done, all }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,14 +201,14 @@ func TestFillThroughTheDaemon(t *testing.T) {
 	if rep.BOs != 300 || rep.Bytes == 0 || rep.Verified != rep.Bytes || last != total || total != 2*rep.Bytes {
 		t.Errorf("%+v, progress %d of %d", rep, last, total)
 	}
-	if _, err := Through(within(t), t.TempDir(), r.plan, bofill.Options{}); !errors.Is(err, ErrNotMounted) {
+	if _, err := through(within(t), t.TempDir(), r.plan, bofill.Options{}); !errors.Is(err, ErrNotMounted) {
 		t.Errorf("from a plain directory: %v", err)
 	}
 	// What goes wrong names the BO here, too.
 	if err := r.sim.Inject(kfdsim.Fault{Kind: kfdsim.FaultDMA, After: 20, Count: 1}); err != nil {
 		t.Fatal(err)
 	}
-	_, err = Through(within(t), srv.Dir(), r.plan, bofill.Options{})
+	_, err = through(within(t), srv.Dir(), r.plan, bofill.Options{})
 	var boErr *bofill.Error
 	if !errors.As(err, &boErr) || boErr.Op != "fill" || boErr.BO.PID != 77 || !strings.Contains(err.Error(), "did not complete") {
 		t.Errorf("dma error: %v", err)
@@ -207,10 +216,10 @@ func TestFillThroughTheDaemon(t *testing.T) {
 	plan := r.plan
 	plan.BOs = append([]bofill.BO(nil), plan.BOs...)
 	plan.BOs[7].File = "amdgpu-pages-9-0001.img"
-	if _, err = Through(within(t), srv.Dir(), plan, bofill.Options{}); !errors.As(err, &boErr) || boErr.BO.Index != 7 || index.ClassOf(err) != index.NotFound {
+	if _, err = through(within(t), srv.Dir(), plan, bofill.Options{}); !errors.As(err, &boErr) || boErr.BO.Index != 7 || index.ClassOf(err) != index.NotFound {
 		t.Errorf("missing image: %v, class %v", err, index.ClassOf(err))
 	}
-	if _, err := Through(within(t), srv.Dir(), bofill.Plan{}, bofill.Options{Staging: 1}); err == nil {
+	if _, err := through(within(t), srv.Dir(), bofill.Plan{}, bofill.Options{Staging: 1}); err == nil {
 		t.Error("senseless options were taken")
 	}
 }
@@ -225,7 +234,7 @@ func TestFillEndsWithItsClient(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancelCause(within(t))
 	reason := errors.New("no longer needed")
-	_, err := Through(ctx, srv.Dir(), r.plan, bofill.Options{Progress: func(_, _ uint64) { cancel(reason) }})
+	_, err := through(ctx, srv.Dir(), r.plan, bofill.Options{Progress: func(_, _ uint64) { cancel(reason) }})
 	if !errors.Is(err, reason) {
 		t.Errorf("canceled fill: %v", err)
 	}
@@ -247,7 +256,7 @@ func TestFillGoesOnWithASuccessor(t *testing.T) {
 	begun := make(chan struct{}, 100)
 	result := make(chan error, 1)
 	go func() {
-		_, err := Through(within(t), srv.Dir(), r.plan, bofill.Options{Verify: bofill.VerifyAll, Progress: func(_, _ uint64) {
+		_, err := through(within(t), srv.Dir(), r.plan, bofill.Options{Verify: bofill.VerifyAll, Progress: func(_, _ uint64) {
 			select {
 			case begun <- struct{}{}:
 			default:

@@ -10,12 +10,13 @@ import (
 )
 
 // packet is one packet of [wire.Descriptors]; one of its fields is set. The client sends begin with the render nodes,
-// then bos with their dma-bufs until they are all there. The daemon answers with progress, and at last with done. A
-// connection that begins with hand is of package talk.
+// then bos with their dma-bufs until they are all there, then, where begin says held, go. The daemon answers with
+// progress, and at last with done. A connection that begins with hand is of package talk.
 type packet struct {
 	talk.Packet
 	Begin    *begin      `json:"begin,omitempty"`
 	BOs      []bofill.BO `json:"bos,omitempty"`
+	Go       bool        `json:"go,omitempty"`
 	Progress *progress   `json:"progress,omitempty"`
 	Done     *done       `json:"done,omitempty"`
 }
@@ -25,6 +26,7 @@ type begin struct {
 	ID         string   `json:"id"`
 	Nodes      []string `json:"nodes"`
 	BOs        int      `json:"bos"`
+	Held       bool     `json:"held,omitempty"` // it begins with go
 
 	Staging   int64       `json:"staging"`
 	MaxBuffer int64       `json:"max_buffer"`

@@ -125,9 +125,17 @@ func (f *Server) serve(c wire.Conn) {
 		f.finish(c, req, bofill.Report{}, err)
 		return
 	}
-	if err := c.SetReadDeadline(time.Time{}); err != nil {
+	if err := c.SetReadDeadline(time.Time{}); err != nil || ctx.Err() != nil {
 		req.close()
 		return
+	}
+	// The checkpoint is looked up before the wait for go: it may get another name meanwhile.
+	cp, err := f.checkpoint(req)
+	if err == nil && req.begin.Held {
+		if heard := hear(c); heard != nil {
+			req.close()
+			return // nobody waits for an answer
+		}
 	}
 	gone := make(chan struct{})
 	go func() {
@@ -139,7 +147,10 @@ func (f *Server) serve(c wire.Conn) {
 		}
 		cancel(fmt.Errorf("who asked for the fill is gone: %w", err))
 	}()
-	rep, err := f.fill(ctx, cancel, c, req)
+	var rep bofill.Report
+	if err == nil {
+		rep, err = f.fill(ctx, cancel, c, cp, req)
+	}
 	req.close()             // before the answer: the memory is then held by nobody here
 	if f.ctx.Err() == nil { // else a successor may do it: to the client this daemon is gone
 		f.finish(c, req, rep, err)
@@ -148,14 +159,30 @@ func (f *Server) serve(c wire.Conn) {
 	<-gone
 }
 
-func (f *Server) fill(ctx context.Context, cancel context.CancelCauseFunc, c wire.Conn, req *request) (bofill.Report, error) {
+// hear waits for the go of a fill that is held.
+func hear(c wire.Conn) error {
+	var p packet
+	files, err := c.Receive(&p)
+	wire.CloseFiles(files)
+	if err == nil && !p.Go {
+		err = errPacket
+	}
+	return err
+}
+
+// checkpoint gives the one that a request names.
+func (f *Server) checkpoint(req *request) (*index.Checkpoint, error) {
 	cp, err := f.o.Store.Checkpoint(req.begin.Checkpoint)
 	if err != nil {
-		return bofill.Report{}, err
+		return nil, err
 	}
 	if id := cp.Info().ID; id != req.begin.ID {
-		return bofill.Report{}, &index.Error{Class: index.NotFound, Op: "fill", Checkpoint: req.begin.Checkpoint, Err: errors.New("another checkpoint has this name now")}
+		return nil, &index.Error{Class: index.NotFound, Op: "fill", Checkpoint: req.begin.Checkpoint, Err: errors.New("another checkpoint has this name now")}
 	}
+	return cp, nil
+}
+
+func (f *Server) fill(ctx context.Context, cancel context.CancelCauseFunc, c wire.Conn, cp *index.Checkpoint, req *request) (bofill.Report, error) {
 	opts := bofill.Options{
 		Staging: req.begin.Staging, MaxBuffer: req.begin.MaxBuffer, Workers: req.begin.Workers, Engine: req.begin.Engine, Verify: req.begin.Verify,
 		Logger: f.o.Log,
@@ -165,6 +192,7 @@ func (f *Server) fill(ctx context.Context, cancel context.CancelCauseFunc, c wir
 			}
 		},
 	}
+	var err error
 	if opts.Profile, _, err = profiles.Load(f.o.Store, cp.Info().ID, f.o.Log); err != nil {
 		f.o.Log.Warn("the profile does not serve the fill", "checkpoint", req.begin.Checkpoint, "error", err)
 	}

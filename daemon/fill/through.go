@@ -25,14 +25,24 @@ const tries = 3
 // successorWait is how long a successor has to come; tests are more patient.
 var successorWait = wire.Handover
 
-// Through has the daemon whose mount images is in put a plan's buffer objects in place, straight from the store.
-// ErrNotMounted when there is none; ErrGone, in which case nothing is known of the contents, when the daemon and its
-// successors were killed. Other errors are those of a fill right here.
-func Through(ctx context.Context, images string, plan bofill.Plan, opts bofill.Options) (bofill.Report, error) {
+// Images are those of a checkpoint in a store, known from a mount that may be gone since.
+type Images struct{ whose fs.Whose }
+
+// Open asks the mount that images is in whose they are. ErrNotMounted when it is none of ours.
+func Open(images string) (*Images, error) {
 	whose, ok, err := fs.AskWhose(images)
 	if err != nil || !ok {
-		return bofill.Report{}, errors.Join(ErrNotMounted, err)
+		return nil, errors.Join(ErrNotMounted, err)
 	}
+	return &Images{whose}, nil
+}
+
+// Fill has the daemon of the store put a plan's buffer objects in place, straight from the store. It hands the plan
+// over at once, which keeps the daemon, and has it filled when turn is closed (nil: at once too).
+// ErrNotMounted when there is no daemon; ErrGone, in which case nothing is known of the contents, when the daemon and its
+// successors were killed. Other errors are those of a fill right here.
+func (m *Images) Fill(ctx context.Context, plan bofill.Plan, opts bofill.Options, turn <-chan struct{}) (bofill.Report, error) {
+	whose := m.whose
 	c, err := wire.DialPackets(ctx, whose.Store)
 	if errors.Is(err, wire.ErrNoDaemon) {
 		return bofill.Report{}, ErrNotMounted
@@ -40,7 +50,7 @@ func Through(ctx context.Context, images string, plan bofill.Plan, opts bofill.O
 	for try := 1; ; try++ {
 		var rep bofill.Report
 		if err == nil {
-			rep, err = ask(ctx, c, whose, plan, opts)
+			rep, err = ask(ctx, c, whose, plan, opts, turn)
 		}
 		if !errors.Is(err, wire.ErrGone) || try == tries || ctx.Err() != nil {
 			return rep, err
@@ -73,7 +83,8 @@ func await(ctx context.Context, dir string) (wire.Conn, error) {
 }
 
 // ask is one try, and closes the connection.
-func ask(ctx context.Context, c wire.Conn, whose fs.Whose, plan bofill.Plan, opts bofill.Options) (bofill.Report, error) {
+func ask(ctx context.Context, c wire.Conn, whose fs.Whose, plan bofill.Plan, opts bofill.Options,
+	turn <-chan struct{}) (bofill.Report, error) {
 	defer c.Close()
 	// The daemon notices the close, and stops.
 	defer context.AfterFunc(ctx, func() { c.Close() })()
@@ -86,8 +97,19 @@ func ask(ctx context.Context, c wire.Conn, whose fs.Whose, plan bofill.Plan, opt
 		}
 		return bofill.Report{}, fmt.Errorf("fill through the daemon: %w", err)
 	}
-	if err := sendPlan(c, whose, plan, opts); err != nil {
+	if err := sendPlan(c, whose, plan, opts, turn != nil); err != nil {
 		return gone(err)
+	}
+	if turn != nil {
+		over := make(chan struct{})
+		defer close(over)
+		go func() {
+			select {
+			case <-turn:
+				c.Send(packet{Go: true}) // what becomes of it the answers tell
+			case <-over:
+			}
+		}()
 	}
 	for {
 		var p packet
@@ -108,8 +130,8 @@ func ask(ctx context.Context, c wire.Conn, whose fs.Whose, plan bofill.Plan, opt
 	}
 }
 
-func sendPlan(c wire.Conn, whose fs.Whose, plan bofill.Plan, opts bofill.Options) error {
-	opening := &begin{Checkpoint: whose.Checkpoint, ID: whose.ID, BOs: len(plan.BOs),
+func sendPlan(c wire.Conn, whose fs.Whose, plan bofill.Plan, opts bofill.Options, held bool) error {
+	opening := &begin{Checkpoint: whose.Checkpoint, ID: whose.ID, BOs: len(plan.BOs), Held: held,
 		Staging: opts.Staging, MaxBuffer: opts.MaxBuffer, Workers: opts.Workers, Engine: opts.Engine, Verify: opts.Verify}
 	var nodes []*os.File
 	for _, n := range plan.Nodes {

@@ -18,6 +18,7 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/daemon/stay"
 	"github.com/gpucr/gpucr-fs/daemon/talk"
+	"github.com/gpucr/gpucr-fs/daemon/uploads"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 )
@@ -124,6 +125,14 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	fills, endFill := context.WithCancel(context.Background())
 	d.endFill = endFill
 	d.parts.Talks = talk.NewPlaces(fills.Done())
+	if d.remote != nil && !store.ReadOnly() {
+		d.parts.Uploads = uploads.Start(uploads.Options{Store: store, Remote: d.remote, Stay: d.stay, Log: d.log})
+		defer func() {
+			if err != nil {
+				d.parts.Uploads.Close()
+			}
+		}()
+	}
 	d.fills, err = fill.Listen(fills, fill.Options{Dir: d.home.dir, Store: store, Stay: d.stay, Talks: d.parts.Talks, Log: d.log})
 	if err != nil {
 		endFill()
@@ -180,6 +189,7 @@ func (d *Daemon) Close() error {
 	close(d.quit)
 	errs := []error{d.parts.Mounts.Close()}
 	d.fills.Wait()
+	d.parts.Uploads.Close()
 	d.parts.Restores.Wait()
 	d.parts.Mounts.Wait()
 	// The operations in flight end by themselves; two minutes are for a client that stopped reading.

@@ -191,7 +191,7 @@ func TestMountAt(t *testing.T) {
 	if _, err := client.MountAt(t.Context(), dir, mounts.Request{Dir: "/y", New: "a", Checkpoint: "b"}, start); index.ClassOf(err) != index.Invalid {
 		t.Errorf("both: %v", err)
 	}
-	if _, err := client.UnmountAt(t.Context(), t.TempDir(), false); index.ClassOf(err) != index.NotFound {
+	if _, err := client.UnmountAt(t.Context(), t.TempDir(), false, nil); index.ClassOf(err) != index.NotFound {
 		t.Errorf("umount of nothing: %v", err)
 	}
 }

@@ -82,7 +82,7 @@ func (m *fakeMount) Settle(context.Context, string) error { return m.draft.Abort
 
 func (m *fakeMount) Root() *os.File { return nil }
 
-func (m *fakeMount) Instead(map[string][]byte) {}
+func (m *fakeMount) Instead(map[string][]byte, bool) {}
 
 func (m *fakeMount) Stats() fs.Stats { return fs.Stats{Reads: 7} }
 

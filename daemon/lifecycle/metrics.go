@@ -40,7 +40,7 @@ func newMetrics(d *Daemon) *metrics {
 			Buckets: prometheus.ExponentialBuckets(16e-6, 4, 9), // 16 µs to 1 s
 		}, []string{"cache"}),
 	}
-	m.registry.MustRegister(m.reads, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), storeCollector{d}, mountCollector{d})
+	m.registry.MustRegister(m.reads, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), storeCollector{d}, mountCollector{d}, remoteCollector{d})
 	return m
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/archive"
 	"github.com/gpucr/gpucr-fs/daemon/client"
+	"github.com/gpucr/gpucr-fs/daemon/selection"
 	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
@@ -55,13 +56,13 @@ func TestLifeOfACheckpoint(t *testing.T) {
 		if len(list) != 3 || list[0].Name != "a" || list[0].Logical != list[0].Zero+list[0].Unique+list[0].Shared || list[0].Shared == 0 || list[1].Shared != 0 {
 			t.Errorf("ls: %+v", list)
 		}
-		if tagged := must[service.NamesResult](t)(service.Names.Do(ctx, s, service.NamesRequest{Select: service.Select{Tag: "golden"}}, none)).Checkpoints; len(tagged) != 1 || tagged[0].Name != "a" {
+		if tagged := must[service.NamesResult](t)(service.Names.Do(ctx, s, service.NamesRequest{Select: selection.Select{Tag: "golden"}}, none)).Checkpoints; len(tagged) != 1 || tagged[0].Name != "a" {
 			t.Errorf("ls --tag: %+v", tagged)
 		}
 		if e := must[service.EntriesResult](t)(service.Entries.Do(ctx, s, service.EntriesRequest{Ref: "golden"}, none)); e.Checkpoint != "a" || len(e.Entries) < 2 {
 			t.Errorf("entries: %+v", e)
 		}
-		if u := must[index.Usage](t)(service.Usage.Do(ctx, s, service.UsageRequest{}, none)); len(u.Checkpoints) != 3 || u.DedupeRatio <= 1 {
+		if u := must[service.UsageResult](t)(service.Usage.Do(ctx, s, service.UsageRequest{}, none)); len(u.Checkpoints) != 3 || u.DedupeRatio <= 1 {
 			t.Errorf("du: %+v", u)
 		}
 		if d := must[service.DiffResult](t)(service.Diff.Do(ctx, s, service.DiffRequest{A: "a", B: "c"}, none)); d.Unique != 0 || d.Shared == 0 || len(d.Files) != 2 {

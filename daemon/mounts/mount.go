@@ -35,7 +35,7 @@ type Mount interface {
 	// Root leads into a private mount, which is attached nowhere.
 	Root() *os.File
 	// Instead has a private mount show other contents for some files, see fs.Server.
-	Instead(files map[string][]byte)
+	Instead(files map[string][]byte, parent bool)
 }
 
 // OnAccess is told of reads through a mount, see fs.Options.

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index"
@@ -50,11 +51,16 @@ type Remote struct {
 	log   *slog.Logger
 	cache *nodecache.Cache
 
-	opening chan struct{} // held by who opens it
+	ledger   *ledger
+	requests *requests
+
+	opening    chan struct{} // held by who opens it
+	collecting sync.Mutex    // one collection at a time
+	pulls      atomic.Int64  // under way
 
 	mu       sync.Mutex
 	open     *remote.Store // nil before it was needed
-	s3       *s3.Bucket
+	s3       []*s3.Bucket
 	failed   error // of the last attempt to open it
 	failedAt time.Time
 }
@@ -81,6 +87,20 @@ func Make(
 		return File{}, false, err
 	}
 	return File{Address: address, Cache: cache, Config: s.Config()}, fresh, nil
+}
+
+// Join is Make for a remote store that must be there: for a node that was lost. Class NoStore where there is none.
+func Join(ctx context.Context, address string, cache int64, log *slog.Logger) (File, error) {
+	b, err := dial(address)
+	if err != nil {
+		return File{}, err
+	}
+	defer b.Close()
+	s, err := remote.Open(ctx, b, remote.Options{Logger: log})
+	if err != nil {
+		return File{}, err
+	}
+	return File{Address: address, Cache: cache, Config: s.Config()}, nil
 }
 
 func dial(address string) (*s3.Bucket, error) {
@@ -110,7 +130,8 @@ func Of(dir string, o *index.Options, log *slog.Logger) (*Remote, error) {
 	if err != nil {
 		return nil, &index.Error{Op: op, File: path, Err: err}
 	}
-	r := &Remote{dir: dir, log: log, opening: make(chan struct{}, 1)}
+	r := &Remote{dir: dir, log: log, opening: make(chan struct{}, 1), ledger: openLedger(dir, log),
+		requests: openRequests(dir, !o.ReadOnly)}
 	if err := json.Unmarshal(text, &r.file); err != nil {
 		return nil, &index.Error{Class: index.Corrupt, Op: op, File: path, Err: err,
 			Hint: "write it anew: " + `{"address": "s3://…", "cache_disk": BYTES}`}
@@ -120,7 +141,7 @@ func Of(dir string, o *index.Options, log *slog.Logger) (*Remote, error) {
 		floor = defaultFloor
 	}
 	c := nodecache.Options{Dir: filepath.Join(dir, index.CacheFolder), Limit: r.file.Cache, Floor: floor,
-		Storage: storage.Disk{}, Source: r, Logger: log}
+		Storage: storage.Disk{}, Source: r, Ahead: r, Logger: log}
 	if o.ReadOnly {
 		c.Limit = 0
 	}
@@ -144,17 +165,17 @@ func (r *Remote) Close() {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for _, b := range r.s3 {
+		b.Close()
+	}
 	if r.s3 != nil {
-		r.s3.Close()
+		r.SaveRequests()
 	}
 	r.open, r.s3 = nil, nil
 }
 
 // Address says where the remote store is.
 func (r *Remote) Address() string { return r.file.Address }
-
-// Cached gives what the node's cache has done.
-func (r *Remote) Cached() *nodecache.Cache { return r.cache }
 
 // Store opens the remote store, once. Class Corrupt where another one is in its place.
 func (r *Remote) Store(ctx context.Context) (*remote.Store, error) {
@@ -183,14 +204,57 @@ func (r *Remote) Store(ctx context.Context) (*remote.Store, error) {
 	return s, err
 }
 
-// dial opens the remote store anew.
-func (r *Remote) dial(ctx context.Context) (*remote.Store, *s3.Bucket, error) {
+// Pull makes a checkpoint of the remote store one of the store; see [remote.Store.Pull].
+func (r *Remote) Pull(ctx context.Context, n remote.Node, name, as string) (index.Info, error) {
+	s, err := r.Store(ctx)
+	if err != nil {
+		return index.Info{}, err
+	}
+	r.pulls.Add(1)
+	defer r.pulls.Add(-1)
+	info, err := s.Pull(ctx, n, name, as)
+	if err == nil {
+		r.NoteStands(info.ID, name)
+	}
+	return info, err
+}
+
+// Pulling says whether a checkpoint is being pulled, which may be in the store before it is noted that it stands.
+func (r *Remote) Pulling() bool { return r.pulls.Load() > 0 }
+
+// neededTime is how long Needed waits for a bucket that does not answer.
+const neededTime = 20 * time.Second
+
+// Needed gives what says which packs checkpoints of the remote store need; nil where that cannot be found out.
+func (r *Remote) Needed(ctx context.Context) func(object.Name) bool {
+	ctx, cancel := context.WithTimeout(ctx, neededTime)
+	defer cancel()
+	s, err := r.Store(ctx)
+	var needed map[object.Name]bool
+	if err == nil {
+		needed, err = s.Needed(ctx)
+	}
+	if err != nil {
+		r.log.Warn("what is known of the remote store stays, as it cannot be seen what is needed there", "err", err)
+		return nil
+	}
+	return func(n object.Name) bool { return needed[n] }
+}
+
+// dial opens the remote store anew. What is read ahead has connections of its own.
+func (r *Remote) dial(ctx context.Context) (*remote.Store, []*s3.Bucket, error) {
 	b, err := dial(r.file.Address)
 	if err != nil {
 		return nil, nil, err
 	}
+	ahead, err := dial(r.file.Address)
+	if err != nil {
+		b.Close()
+		return nil, nil, err
+	}
 	left := pushes{filepath.Join(r.dir, index.PushesFolder)}
-	s, err := remote.Open(ctx, b, remote.Options{Logger: r.log, Pushes: left})
+	s, err := remote.Open(ctx, r.requests.meter.Over(b),
+		remote.Options{Ahead: r.requests.meter.Over(ahead), Logger: r.log, Pushes: left})
 	if err == nil && r.file.Config.ID != "" && s.Config().ID != r.file.Config.ID {
 		err = &index.Error{Class: index.Corrupt, Op: "open remote store", File: r.file.Address,
 			Err:  fmt.Errorf("its identity is %s, and this store was made with %s", s.Config().ID, r.file.Config.ID),
@@ -198,9 +262,10 @@ func (r *Remote) dial(ctx context.Context) (*remote.Store, *s3.Bucket, error) {
 	}
 	if err != nil {
 		b.Close()
+		ahead.Close()
 		return nil, nil, err
 	}
-	return s, b, nil
+	return s, []*s3.Bucket{b, ahead}, nil
 }
 
 // pushes is of remote.Pushes: a folder that has a file for each push that was begun and not ended, with the nonce of
@@ -224,13 +289,36 @@ func (p pushes) Left(name string) string {
 
 func (p pushes) Ended(name string) { os.Remove(filepath.Join(p.dir, name)) }
 
+// soon gives the remote store to a reader, who does not wait for long.
+func (r *Remote) soon(ctx context.Context) (*remote.Store, error) {
+	ctx, cancel := context.WithTimeout(ctx, openTime)
+	defer cancel()
+	return r.Store(ctx)
+}
+
 // ReadRange is of nodecache.Source.
 func (r *Remote) ReadRange(ctx context.Context, name object.Name, p []byte, off int64) error {
-	opening, cancel := context.WithTimeout(ctx, openTime)
-	defer cancel()
-	s, err := r.Store(opening)
+	s, err := r.soon(ctx)
 	if err != nil {
 		return err
 	}
 	return s.ReadRange(ctx, name, p, off)
+}
+
+// Begin is of nodecache.Ahead.
+func (r *Remote) Begin(ctx context.Context) (end func(bytes int64), err error) {
+	s, err := r.soon(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.BeginAhead(ctx)
+}
+
+// ReadAhead is of nodecache.Ahead.
+func (r *Remote) ReadAhead(ctx context.Context, name object.Name, p []byte, off int64) error {
+	s, err := r.soon(ctx)
+	if err != nil {
+		return err
+	}
+	return s.ReadAhead(ctx, name, p, off)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon/remotes"
 	"github.com/gpucr/gpucr-fs/daemon/restores"
 	"github.com/gpucr/gpucr-fs/daemon/talk"
+	"github.com/gpucr/gpucr-fs/daemon/uploads"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 )
@@ -22,6 +23,7 @@ type Parts struct {
 	Mounts   *mounts.Table
 	Restores *restores.Table
 	Talks    *talk.Places
+	Uploads  *uploads.Uploads // nil where the store has no remote store, or cannot be written
 }
 
 // Env is what an operation runs in.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/gpucr/gpucr-fs/daemon/gpu"
+	"github.com/gpucr/gpucr-fs/daemon/remotes"
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/index/chunk"
 )
@@ -11,13 +12,22 @@ import (
 // UsageRequest asks for the store's accounting.
 type UsageRequest struct{}
 
+// UsageResult is the accounting of a store, and of its remote store where it has one.
+type UsageResult struct {
+	index.Usage
+	Remote *remotes.Account `json:"remote,omitempty"`
+}
+
 // Usage accounts for the bytes of a store.
-var Usage = define("du", func(ctx context.Context, env *Env, _ UsageRequest) (index.Usage, error) {
-	u, err := env.Store.Usage(ctx)
-	if err == nil && u.Checkpoints == nil {
-		u.Checkpoints = []index.Info{}
+var Usage = define("du", func(ctx context.Context, env *Env, _ UsageRequest) (res UsageResult, err error) {
+	res.Usage, err = env.Store.Usage(ctx)
+	if err == nil && res.Checkpoints == nil {
+		res.Checkpoints = []index.Info{}
 	}
-	return u, err
+	if err == nil && env.Remote != nil {
+		res.Remote = env.Remote.Account(ctx)
+	}
+	return res, err
 })
 
 // DiffRequest names two sealed checkpoints: by name, tag or ID prefix.

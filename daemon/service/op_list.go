@@ -1,73 +1,14 @@
 package service
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/gpucr/gpucr-fs/daemon/gpu"
-	"github.com/gpucr/gpucr-fs/daemon/label"
+	"github.com/gpucr/gpucr-fs/daemon/selection"
 	"github.com/gpucr/gpucr-fs/index"
 )
-
-// Select says which checkpoints are listed and in which order.
-type Select struct {
-	Tag     string       `json:"tag,omitempty"`    // only the one of this tag
-	Labels  label.Filter `json:"labels,omitempty"` // only those with all of these
-	Sort    string       `json:"sort,omitempty"`   // one of SortKeys; empty: created
-	Reverse bool         `json:"reverse,omitempty"`
-	Latest  int          `json:"latest,omitempty"` // only so many, sealed last; 0: all
-}
-
-// sortKeys are the orders of a list, each ascending. Equal ones stay in the order of their creation.
-var sortKeys = map[string]func(a, b index.Info) int{
-	"created": func(a, b index.Info) int { return a.Created.Compare(b.Created) },
-	"sealed":  func(a, b index.Info) int { return a.SealedAt.Compare(b.SealedAt) },
-	"name":    func(a, b index.Info) int { return strings.Compare(a.Name, b.Name) },
-	"files":   func(a, b index.Info) int { return cmp.Compare(a.Files, b.Files) },
-	"logical": func(a, b index.Info) int { return cmp.Compare(a.Logical, b.Logical) },
-	"unique":  func(a, b index.Info) int { return cmp.Compare(a.Unique, b.Unique) },
-	"shared":  func(a, b index.Info) int { return cmp.Compare(a.Shared, b.Shared) },
-	"stored":  func(a, b index.Info) int { return cmp.Compare(a.Stored, b.Stored) },
-}
-
-// SortKeys gives the names of the orders.
-func SortKeys() []string { return slices.Sorted(maps.Keys(sortKeys)) }
-
-// counted says whether an order needs byte counts that Names does not have.
-func (q Select) counted() bool { return q.Sort == "unique" || q.Sort == "shared" || q.Sort == "stored" }
-
-// apply gives the checkpoints of all, oldest first, that q selects.
-func (q Select) apply(all []index.Info) ([]index.Info, error) {
-	if q.Sort == "" {
-		q.Sort = "created"
-	}
-	by := sortKeys[q.Sort]
-	if by == nil || q.Latest < 0 {
-		return nil, &index.Error{Class: index.Invalid, Op: "ls", Err: fmt.Errorf("cannot sort by %.40q and show the latest %d", q.Sort, q.Latest),
-			Hint: "sort by " + strings.Join(SortKeys(), ", ")}
-	}
-	var out []index.Info
-	for _, i := range all {
-		if (q.Tag == "" || slices.Contains(i.Tags, q.Tag)) && q.Labels.Matches(i.Labels) {
-			out = append(out, i)
-		}
-	}
-	if q.Latest > 0 {
-		out = slices.DeleteFunc(out, func(i index.Info) bool { return i.State != index.Sealed })
-		slices.SortStableFunc(out, sortKeys["sealed"])
-		out = out[max(0, len(out)-q.Latest):]
-	}
-	slices.SortStableFunc(out, by)
-	if q.Reverse {
-		slices.Reverse(out)
-	}
-	return out, nil
-}
 
 // Brief is what is known of a checkpoint without comparing it with the others; the fields are those of [index.Info].
 type Brief struct {
@@ -84,14 +25,15 @@ type Brief struct {
 	Zero     int64       `json:"zero"`
 
 	Labels map[string]string `json:"labels,omitempty"`
+	Place  string            `json:"place,omitempty"` // in a list of a store with a remote store: see uploads.Place
 }
 
 func brief(i index.Info) Brief {
-	return Brief{i.Name, i.ID, i.State, i.Created, i.SealedAt, i.Tags, i.Parent, i.Children, i.Files, i.Logical, i.Zero, i.Labels}
+	return Brief{i.Name, i.ID, i.State, i.Created, i.SealedAt, i.Tags, i.Parent, i.Children, i.Files, i.Logical, i.Zero, i.Labels, ""}
 }
 
 // NamesRequest asks for the checkpoints of a store, uncounted.
-type NamesRequest struct{ Select }
+type NamesRequest struct{ selection.Select }
 
 // NamesResult are checkpoints, in the order that was asked for.
 type NamesResult struct {
@@ -101,12 +43,12 @@ type NamesResult struct {
 
 // Names lists checkpoints, fast.
 var Names = define("names", func(ctx context.Context, env *Env, r NamesRequest) (NamesResult, error) {
-	if r.counted() {
+	if r.Counted() {
 		return NamesResult{}, &index.Error{Class: index.Invalid, Op: "ls", Err: fmt.Errorf("%s bytes are not counted", r.Sort), Hint: "leave --fast out"}
 	}
 	all, err := env.Store.Names(ctx)
 	if err == nil {
-		all, err = r.apply(all)
+		all, err = r.Apply(all)
 	}
 	if err != nil {
 		return NamesResult{}, err
@@ -114,18 +56,21 @@ var Names = define("names", func(ctx context.Context, env *Env, r NamesRequest) 
 	res := NamesResult{Checkpoints: []Brief{}}
 	res.SetAside, err = env.Store.SetAside()
 	for _, i := range all {
-		res.Checkpoints = append(res.Checkpoints, brief(i))
+		b := brief(i)
+		b.Place = env.uploads().Place(i)
+		res.Checkpoints = append(res.Checkpoints, b)
 	}
 	return res, err
 })
 
 // ListRequest asks for the checkpoints of a store with exact byte counts.
-type ListRequest struct{ Select }
+type ListRequest struct{ selection.Select }
 
 // Listed is a checkpoint with what its processes had on AMD GPUs.
 type Listed struct {
 	index.Info
-	GPU *gpu.Totals `json:"gpu,omitempty"` // nil where there is nothing, or nothing that can be read: info tells why
+	Place string      `json:"place,omitempty"` // in a store with a remote store: see uploads.Place
+	GPU   *gpu.Totals `json:"gpu,omitempty"`   // nil where there is nothing, or nothing that can be read: info tells why
 }
 
 // ListResult are checkpoints, in the order that was asked for.
@@ -138,7 +83,7 @@ type ListResult struct {
 var List = define("ls", func(ctx context.Context, env *Env, r ListRequest) (ListResult, error) {
 	all, err := env.Store.List(ctx)
 	if err == nil {
-		all, err = r.apply(all)
+		all, err = r.Apply(all)
 	}
 	if err != nil {
 		return ListResult{}, err
@@ -148,7 +93,7 @@ var List = define("ls", func(ctx context.Context, env *Env, r ListRequest) (List
 		return ListResult{}, err
 	}
 	for _, i := range all {
-		l := Listed{Info: i}
+		l := Listed{Info: i, Place: env.uploads().Place(i)}
 		if i.State == index.Sealed {
 			if c, err := env.Store.Checkpoint(i.Name); err == nil {
 				if l.GPU, err = gpu.Count(c.FS()); index.ClassOf(err) == index.Corrupt && l.Damage == "" {

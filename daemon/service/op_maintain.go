@@ -31,9 +31,13 @@ func (r CollectResult) Err() error {
 
 // Collect gives back the space of payload that no checkpoint uses. Damage is in the result, not an error.
 var Collect = define("gc", func(ctx context.Context, env *Env, r CollectRequest) (CollectResult, error) {
-	res, err := env.Store.GC(ctx, index.GCOptions{DryRun: r.DryRun, Progress: func(done, total int64) {
+	o := index.GCOptions{DryRun: r.DryRun, Progress: func(done, total int64) {
 		env.Progress(wire.Progress{Done: done, Total: total, Unit: "packs"})
-	}})
+	}}
+	if env.Remote != nil && !r.DryRun {
+		o.Stands = env.Remote.Needed(ctx)
+	}
+	res, err := env.Store.GC(ctx, o)
 	if res.Incomplete == nil {
 		res.Incomplete = []string{}
 	}

@@ -9,8 +9,11 @@ import (
 
 	"github.com/gpucr/gpucr-fs/daemon/mounts"
 	"github.com/gpucr/gpucr-fs/daemon/restores"
+	"github.com/gpucr/gpucr-fs/daemon/uploads"
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/fs"
 	"github.com/gpucr/gpucr-fs/index"
+	"github.com/gpucr/gpucr-fs/index/remote/bucket"
 )
 
 // AddMount adds a mount to a running daemon.
@@ -33,9 +36,11 @@ type UnmountResult struct {
 	Last bool   `json:"last"` // it was the daemon's last mount
 	// Unfinished is what was left when the mount had gone: checkpoints that were not complete.
 	Unfinished []string `json:"unfinished,omitempty"`
+	// Lacking are the sealed checkpoints that the remote store is not known to have.
+	Lacking []string `json:"lacking,omitempty"`
 }
 
-// Unmount flushes and detaches one mount.
+// Unmount flushes and detaches one mount. With the last one it waits for uploads to the remote store that are under way.
 var Unmount = define("umount", func(ctx context.Context, env *Env, r UnmountRequest) (UnmountResult, error) {
 	if err := needDaemon(env, "umount"); err != nil {
 		return UnmountResult{}, err
@@ -51,6 +56,14 @@ var Unmount = define("umount", func(ctx context.Context, env *Env, r UnmountRequ
 	// The daemon goes by itself soon when nothing is mounted, and of restores there are only such whose hot set is
 	// being packed.
 	res.Last = err == nil && env.Daemon.Mounts.None() && env.Daemon.Restores.Over()
+	if up := env.Daemon.Uploads; res.Last && up != nil {
+		err = up.Settle(ctx, func(s uploads.State) {
+			env.Progress(wire.Progress{Done: s.Done, Total: s.Total, Unit: "bytes", Item: s.Name})
+		})
+		if err == nil {
+			res.Lacking, err = up.Lacking(ctx)
+		}
+	}
 	return res, err
 })
 
@@ -124,11 +137,18 @@ type StatsResult struct {
 	Mounts  []MountStats `json:"mounts"`
 	// Restores are those whose memory is still on its way.
 	Restores []restores.Status `json:"restores"`
+	// Uploads are what the daemon takes to the remote store; nil where there is none.
+	Uploads *uploads.State `json:"uploads,omitempty"`
+	// Requests are those to the remote store, by kind; nil where there is none.
+	Requests map[bucket.Kind]bucket.Counts `json:"requests,omitempty"`
 }
 
 // LiveStats gives live counters.
 var LiveStats = define("stats", func(_ context.Context, env *Env, _ StatsRequest) (StatsResult, error) {
 	res := StatsResult{Store: env.Store.Stats(), Mounts: []MountStats{}, Restores: []restores.Status{}}
+	if env.Remote != nil {
+		res.Requests = env.Remote.Counted()
+	}
 	if d := env.Daemon; d != nil {
 		res.Daemon, res.PID, res.Since, res.Metrics = true, os.Getpid(), d.Since.UTC(), d.Mounts.Metrics()
 		for _, m := range d.Mounts.List() {
@@ -136,6 +156,10 @@ var LiveStats = define("stats", func(_ context.Context, env *Env, _ StatsRequest
 		}
 		for _, r := range d.Restores.List() {
 			res.Restores = append(res.Restores, r.Status())
+		}
+		if d.Uploads != nil {
+			s := d.Uploads.State()
+			res.Uploads = &s
 		}
 	}
 	return res, nil

@@ -6,10 +6,11 @@ import (
 	"errors"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/daemon/remotes"
+	"github.com/gpucr/gpucr-fs/daemon/uploads"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/index/remote"
-	"github.com/gpucr/gpucr-fs/index/remote/catalog"
 	"github.com/gpucr/gpucr-fs/index/roots"
 )
 
@@ -22,16 +23,24 @@ func (e *Env) remoteStore(ctx context.Context, op string) (*remote.Store, error)
 	return e.Remote.Store(ctx)
 }
 
+// uploads gives who takes checkpoints to the remote store; nil where there is none.
+func (e *Env) uploads() *uploads.Uploads {
+	switch {
+	case e.Remote == nil:
+		return nil
+	case e.Daemon != nil && e.Daemon.Uploads != nil:
+		return e.Daemon.Uploads
+	}
+	return uploads.Idle(e.Store, e.Remote)
+}
+
 // Checkpoint gives a sealed checkpoint of the store, or pulls the one of that name from the remote store.
 func (e *Env) Checkpoint(ctx context.Context, ref string) (*index.Checkpoint, error) {
 	c, err := e.Store.Checkpoint(ref)
 	if index.ClassOf(err) != index.NotFound || e.Remote == nil || index.ValidName(ref) != nil {
 		return c, err
 	}
-	s, rerr := e.Remote.Store(ctx)
-	if rerr == nil {
-		_, rerr = s.Pull(ctx, e.Store, ref, ref)
-	}
+	_, rerr := e.Remote.Pull(ctx, e.Store, ref, ref)
 	switch index.ClassOf(rerr) {
 	case index.NotFound:
 		return nil, err
@@ -53,14 +62,10 @@ type PullRequest struct {
 
 // Pull makes a checkpoint of the remote store one of this store. Its payload is fetched when it is read.
 var Pull = define("pull", func(ctx context.Context, env *Env, r PullRequest) (Brief, error) {
-	s, err := env.remoteStore(ctx, "pull")
-	if err != nil {
+	if _, err := env.remoteStore(ctx, "pull"); err != nil {
 		return Brief{}, err
 	}
-	if r.As == "" {
-		r.As = r.Name
-	}
-	info, err := s.Pull(ctx, env.Store, r.Name, r.As)
+	info, err := env.Remote.Pull(ctx, env.Store, r.Name, cmp.Or(r.As, r.Name))
 	if err != nil {
 		return Brief{}, err
 	}
@@ -109,9 +114,10 @@ var Sync = define("sync", func(ctx context.Context, env *Env, r SyncRequest) (Sy
 	}
 	res := SyncResult{Remote: env.Remote.Address(), Checkpoints: []Synced{}}
 	var first error
-	for i, name := range names {
-		env.Progress(wire.Progress{Done: int64(i), Total: int64(len(names))})
-		p, err := s.Push(ctx, env.Store, name)
+	for _, name := range names {
+		p, err := env.uploads().Take(ctx, s, name, func(done, total int64) {
+			env.Progress(wire.Progress{Done: done, Total: total, Unit: "bytes", Item: name})
+		})
 		done := Synced{Name: name, Pushed: p}
 		if err != nil {
 			done.Error = err.Error()
@@ -141,6 +147,13 @@ var RemoteList = define("ls-remote", func(ctx context.Context, env *Env, _ Remot
 		return RemoteListResult{}, err
 	}
 	list, err := s.List(ctx)
+	if err == nil && !env.Store.ReadOnly() {
+		ids := map[string]bool{}
+		for _, e := range list {
+			ids[e.ID] = true
+		}
+		env.Remote.NoteListed(func(id string) bool { return ids[id] })
+	}
 	return RemoteListResult{Remote: env.Remote.Address(), Checkpoints: list}, err
 })
 
@@ -159,39 +172,38 @@ var RemoteRemove = define("rm-remote", func(ctx context.Context, env *Env, r Rem
 		if err := s.Remove(ctx, name); err != nil {
 			return RemoteRemoveRequest{r.Names[:i]}, err
 		}
+		env.Remote.NoteRemoved(name)
 	}
 	return r, nil
+})
+
+// RemoteVerifyRequest asks to check checkpoints of the remote store.
+type RemoteVerifyRequest struct {
+	Names  []string `json:"names,omitempty"`  // all when empty
+	Subset float64  `json:"subset,omitempty"` // share of the payload to read; 0 means all
+}
+
+// RemoteVerify checks what lies in the bucket. Damage is in the result, not an error.
+var RemoteVerify = define("verify-remote", func(ctx context.Context, env *Env, r RemoteVerifyRequest) (remote.Verified, error) {
+	s, err := env.remoteStore(ctx, "verify")
+	if err != nil {
+		return remote.Verified{}, err
+	}
+	return s.Verify(ctx, remote.VerifyOptions{Names: r.Names, Subset: r.Subset, Holds: env.Store.Holds,
+		Progress: func(done, total int64) { env.Progress(wire.Progress{Done: done, Total: total, Unit: "packs"}) }})
 })
 
 // RemoteGCRequest asks for what no checkpoint of the remote store needs to be removed.
 type RemoteGCRequest struct {
 	// Patience is how long a push must have stood still to count as abandoned, and how long the packs of a removed
-	// checkpoint stay for those who read it. The collection takes as long.
+	// checkpoint stay for those who read it: as this and earlier collections of the store have seen.
 	Patience time.Duration `json:"patience"`
 }
 
-// RemoteGC removes from the remote store what no checkpoint needs. It looks twice, Patience apart.
-var RemoteGC = define("gc-remote", func(ctx context.Context, env *Env, r RemoteGCRequest) (catalog.Report, error) {
-	s, err := env.remoteStore(ctx, "gc")
-	if err != nil {
-		return catalog.Report{}, err
+// RemoteGC removes from the remote store what no checkpoint needs.
+var RemoteGC = define("gc-remote", func(ctx context.Context, env *Env, r RemoteGCRequest) (remotes.Collected, error) {
+	if _, err := env.remoteStore(ctx, "gc"); err != nil {
+		return remotes.Collected{}, err
 	}
-	g := s.Collector(catalog.Patience{Pending: r.Patience, Removed: r.Patience})
-	if _, err := g.Collect(ctx); err != nil {
-		return catalog.Report{}, remote.Classify("gc", err)
-	}
-	select {
-	case <-ctx.Done():
-		return catalog.Report{}, ctx.Err()
-	case <-time.After(r.Patience):
-	}
-	var sum catalog.Report
-	for range 2 { // what an abandoned push had uploaded goes with the second
-		res, err := g.Collect(ctx)
-		if err != nil {
-			return sum, remote.Classify("gc", err)
-		}
-		sum.Packs, sum.Bytes, sum.Abandoned = sum.Packs+res.Packs, sum.Bytes+res.Bytes, sum.Abandoned+res.Abandoned
-	}
-	return sum, nil
+	return env.Remote.Collect(ctx, r.Patience)
 })

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"sync"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon/stay"
 	"github.com/gpucr/gpucr-fs/daemon/talk"
 	"github.com/gpucr/gpucr-fs/index"
+	"github.com/gpucr/gpucr-fs/restore/criuimg"
 )
 
 // RestoreRequest asks for everything that CRIU needs to restore a checkpoint. Directories go over a connection of
@@ -28,6 +30,8 @@ type RestoreRequest struct {
 	CopyShared bool `json:"copy_shared,omitempty"`
 	// Instead is the ID of an attempt that failed because its daemon was killed; nobody waits for it any more.
 	Instead string `json:"instead,omitempty"`
+	// PIDNamespace is the number of the pid namespace to restore in, 0 for the one that was dumped: see criuimg.FilesFor.
+	PIDNamespace uint64 `json:"pid_namespace,omitempty"`
 }
 
 // needTalk refuses operations that need a daemon and a caller that answers.
@@ -77,10 +81,11 @@ func restoreHere(ctx context.Context, env *Env, q RestoreRequest) (restores.Stat
 		if m := d.Mounts.At(images); m == nil {
 			err = stay.ErrStopping()
 		} else {
-			if other := r.Inherited(); len(other) > 0 {
-				m.Instead(other)
+			var other map[string][]byte
+			if other, err = instead(c, r, q.PIDNamespace); len(other) > 0 {
+				m.Instead(other, len(r.Inherited()) > 0)
 			}
-			err = h.Give(m.Root())
+			err = errors.Join(err, h.Give(m.Root()))
 		}
 		if err == nil {
 			err = talk.Say(env.Out, talk.Prepared{ID: q.ID, Checkpoint: r.Name(), Total: r.Total(), Profile: r.Replays(), AMDGPU: hasAMDGPU(c)})
@@ -113,6 +118,23 @@ func restoreHere(ctx context.Context, env *Env, q RestoreRequest) (restores.Stat
 		return r.Wait(ctx, env.Progress)
 	}
 	return r.Status(), nil
+}
+
+// instead gives the images that CRIU has to see in place of those of the same name.
+func instead(c *index.Checkpoint, r *restores.Restore, namespace uint64) (map[string][]byte, error) {
+	other := maps.Clone(r.Inherited())
+	if namespace == 0 {
+		return other, nil
+	}
+	files, err := criuimg.FilesFor(c.FS(), namespace)
+	if err != nil || files == nil {
+		return other, err
+	}
+	if other == nil {
+		other = map[string][]byte{}
+	}
+	other["files.img"] = files
+	return other, nil
 }
 
 // hasAMDGPU tells whether a checkpoint has images of CRIU's amdgpu plugin.

@@ -60,6 +60,18 @@ func (s *Stay) Hold() bool {
 	return true
 }
 
+// HoldAlong is Hold where something else holds the daemon already: what is done beside other work neither begins a
+// daemon's stay nor ends it.
+func (s *Stay) HoldAlong() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopping || s.holds == 0 {
+		return false
+	}
+	s.holds++
+	return true
+}
+
 // HoldClient is Hold for a client: whoever started the daemon has come then.
 func (s *Stay) HoldClient() bool {
 	s.mu.Lock()

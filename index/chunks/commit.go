@@ -3,6 +3,7 @@ package chunks
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/gpucr/gpucr-fs/index/fault"
@@ -11,11 +12,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
-// Put is a metadata key to write; a nil payload deletes it.
-type Put struct {
-	Key     string
-	Payload []byte
-}
+// Put is a metadata key to write.
+type Put = keys.Put
 
 // errSequence tells that a metadata record has a number that no store comes to by itself.
 var errSequence = errors.New("the numbers of its metadata are used up")
@@ -108,12 +106,13 @@ func (s *Store) indexCommitted(done pack.Committed, kvs []pack.KV) error {
 	}
 	s.Distant.Index(b, kvs)
 	applyKVs(b, kvs)
-	for n, end := range done.Marks {
-		b.SetMark(n, end)
-	}
 	err := b.Flush()
-	if err == nil && len(kvs) > 0 {
-		err = s.DB.Sync()
+	if err == nil {
+		maps.Copy(s.marks, done.Marks)
+		s.unsynced += len(chunks) + len(kvs) + len(gone)
+	}
+	if err == nil && (len(kvs) > 0 || s.unsynced > maxUnsynced || s.unmarked(done.Marks)) {
+		err = s.syncIndex()
 	}
 	if err != nil {
 		s.unindexed, s.unapplied = chunks, kvs
@@ -123,6 +122,44 @@ func (s *Store) indexCommitted(done pack.Committed, kvs []pack.KV) error {
 	s.unindexed, s.unapplied, s.buried = nil, nil, nil
 	s.forgetDamage(gone)
 	s.ingest.indexed(chunks)
+	return nil
+}
+
+// unmarked says whether one of these packs has no mark in the index yet. A pack without one could not be told from a
+// pack whose journal was put in place of another's: see package repair.
+func (s *Store) unmarked(marks map[uint32]int64) bool {
+	for n := range marks {
+		if mark, err := s.DB.Mark(n); err == nil && mark == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// maxUnsynced is about how many records the index is given before it is synced. So many are read from journals again
+// when the process is killed.
+const maxUnsynced = 1 << 16
+
+// syncIndex makes durable what the index was given, and only then notes how far it has the journals. A note that came
+// with what it tells of could outlive it: Badger writes a full table of its memory to the disk at any time, and the
+// values that the table refers to, or what the table before it held, later. A note that a power cut takes costs no more
+// than a second look at the journal. Call with commitMu held.
+func (s *Store) syncIndex() error {
+	if len(s.marks) == 0 && s.unsynced == 0 {
+		return nil
+	}
+	if err := s.DB.Sync(); err != nil {
+		return err
+	}
+	s.unsynced = 0
+	b := s.DB.Batch()
+	for n, end := range s.marks {
+		b.SetMark(n, end)
+	}
+	if err := b.Flush(); err != nil {
+		return err
+	}
+	clear(s.marks)
 	return nil
 }
 

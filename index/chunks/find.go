@@ -1,10 +1,12 @@
 package chunks
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/crc32c"
 	"github.com/gpucr/gpucr-fs/index/distant"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -88,6 +90,19 @@ func (s *Store) ReadSlots(list []pack.Chunk, bufs [][]byte, past bool) []error {
 	return s.Distant.ReadSlots(list, bufs, past, s.holds)
 }
 
+// Holds refuses a slot, padding included, that is not as it was written or does not hold the content of a chunk.
+func (s *Store) Holds(c pack.Chunk, slot []byte) error {
+	if crc32c.Checksum(slot) != c.Loc.CRC || c.Loc.Stored == 0 {
+		return fmt.Errorf("%w: the slot is not as it was written", pack.ErrCorrupt)
+	}
+	return s.holds(c, slot)
+}
+
+// Bring fetches what distant packs have of chunks before anybody reads it; see [distant.Packs.Bring].
+func (s *Store) Bring(ctx context.Context, list []pack.Chunk, came func(numbers []int)) {
+	s.Distant.Bring(ctx, list, s.holds, came)
+}
+
 // holds refuses a slot that does not hold the content of a chunk.
 func (s *Store) holds(c pack.Chunk, slot []byte) error {
 	content := slot[:c.Loc.Stored]
@@ -109,41 +124,47 @@ func (s *Store) holds(c pack.Chunk, slot []byte) error {
 
 // Learn notes where chunks lie in distant packs; see [distant.Packs.Learn].
 func (s *Store) Learn(packs []object.PackRef, list []pack.Chunk) error {
-	return s.Distant.Learn(packs, list, s.commitDistant)
+	return s.Distant.Learn(packs, list, s.Commit)
 }
 
-func (s *Store) commitDistant(list []distant.Put) error {
-	puts := make([]Put, len(list))
-	for i, p := range list {
-		puts[i] = Put(p)
-	}
-	return s.Commit(puts)
+// Forget gives back what is known of distant packs that nothing needs; see [distant.Packs.Forget].
+func (s *Store) Forget(needed func(uint32) bool, stands func(object.Name) bool) (int, error) {
+	return s.Distant.Forget(needed, stands, s.Commit)
 }
 
-// ReadSlot gives the content of a chunk's slot, in a buffer of the arena.
-func (s *Store) ReadSlot(c pack.Chunk, past bool) ([]byte, error) {
+// Slot gives the slot of a chunk as it is stored, held against its guard, in a buffer of the arena.
+func (s *Store) Slot(c pack.Chunk, past bool) ([]byte, error) {
 	buf, err := s.Arena.Get(int(c.Loc.Slot()))
 	if err != nil {
 		return nil, err
 	}
 	bufs := [][]byte{buf}
-	err = s.ReadSlots([]pack.Chunk{c}, bufs, past)[0]
-	if err == nil {
-		buf, err = s.Decode(c.Loc, bufs[0])
-	}
-	if err != nil {
-		s.Arena.Put(buf)
+	if err := s.ReadSlots([]pack.Chunk{c}, bufs, past)[0]; err != nil {
+		s.Arena.Put(bufs[0])
 		return nil, err
 	}
-	return buf, nil
+	return bufs[0], nil
+}
+
+// ReadSlot gives the content of a chunk's slot, in a buffer of the arena.
+func (s *Store) ReadSlot(c pack.Chunk, past bool) ([]byte, error) {
+	buf, err := s.Slot(c, past)
+	if err != nil {
+		return nil, err
+	}
+	content, err := s.Decode(c.Loc, buf)
+	if err != nil {
+		s.Arena.Put(content)
+		return nil, err
+	}
+	return content, nil
 }
 
 // maxMoves bounds how often a reader follows a chunk: it is moved once by Optimize, and again where it heals.
 const maxMoves = 4
 
-// ReadMoved gives the content of a chunk, in a buffer of the arena, that could not be read at a place where it was
-// said to be: it may have been moved since, and the place given back; or another distant pack has it. Where it has not, what was wrong is recorded
-// as damage.
+// ReadMoved gives the content of a chunk, in a buffer of the arena, that could not be read where it was said to be.
+// It may have been moved since, or another distant pack has it. Otherwise what was wrong is recorded as damage.
 func (s *Store) ReadMoved(id chunk.ID, tried pack.Loc, past bool, why error) ([]byte, error) {
 	for range maxMoves {
 		if tried.Distant() && (errors.Is(why, distant.ErrGone) || errors.Is(why, pack.ErrCorrupt)) {

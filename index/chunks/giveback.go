@@ -47,6 +47,7 @@ func (s *Store) rewriteJournal(n uint32, chunks []pack.Chunk, kvs []pack.KV) (in
 }
 
 func (s *Store) forgetMark(n uint32) error {
+	delete(s.marks, n)
 	b := s.DB.Batch()
 	b.DeleteMark(n)
 	return errors.Join(b.Flush(), s.DB.Sync())
@@ -85,7 +86,7 @@ func (s *Store) Bury(n uint32, dry bool, plan func() (kill []pack.Chunk, err err
 		s.avoid(kill)
 		return 0, err
 	}
-	return mark, s.DB.Sync()
+	return mark, s.syncIndex()
 }
 
 // liveKeys calls fn for the key records of journal n that still count, and for all those of the unclear owners.

@@ -42,6 +42,12 @@ func (s *Store) Recover() error {
 			return s.openError(pack.JournalName(n), err)
 		}
 	}
+	s.commitMu.Lock()
+	err = s.syncIndex()
+	s.commitMu.Unlock()
+	if err != nil {
+		return s.openError(IndexFolder, err)
+	}
 	if !s.o.ReadOnly {
 		if err := s.countOn(); err != nil {
 			return s.openError(IndexFolder, err)
@@ -212,10 +218,10 @@ func (s *Store) replay(n uint32) error {
 	if err := s.Packs.SyncJournal(n, mark, end); err != nil {
 		return errors.Join(err, b.Flush())
 	}
-	b.SetMark(n, end)
 	if err := b.Flush(); err != nil {
 		return err
 	}
+	s.marks[n] = end
 	if applied > 0 {
 		s.log.Info("applied a journal to the index", "journal", pack.JournalName(n), "records", applied)
 	}

@@ -39,14 +39,16 @@ type Store struct {
 
 	records RootRecords
 
-	commitMu  sync.Mutex      // one commit at a time; guards what follows up to over
-	sweepMu   sync.RWMutex    // read: a chunk is looked up and pinned; write: chunks are forgotten
-	seq       atomic.Uint64   // of the last metadata record
-	unindexed []pack.Chunk    // journalled, but Badger has not taken them yet
-	unapplied []pack.KV       // keys likewise
-	buried    []pack.Chunk    // journalled as dead, and not yet taken out of Badger
-	unsettled map[string]bool // root keys that a failed commit may have left in a journal
-	over      bool            // the store is closing: nothing is committed any more
+	commitMu  sync.Mutex       // one commit at a time; guards what follows up to over
+	sweepMu   sync.RWMutex     // read: a chunk is looked up and pinned; write: chunks are forgotten
+	seq       atomic.Uint64    // of the last metadata record
+	unindexed []pack.Chunk     // journalled, but Badger has not taken them yet
+	unapplied []pack.KV        // keys likewise
+	buried    []pack.Chunk     // journalled as dead, and not yet taken out of Badger
+	marks     map[uint32]int64 // how far Badger has been given journals since it was synced; see syncIndex
+	unsynced  int              // records that it has been given since
+	unsettled map[string]bool  // root keys that a failed commit may have left in a journal
+	over      bool             // the store is closing: nothing is committed any more
 
 	pinMu      sync.Mutex
 	pinners    map[*Pins]bool
@@ -115,7 +117,8 @@ func New(d *keys.DB, packs *pack.Set, o Options) (*Store, error) {
 	s := &Store{
 		o: o, log: o.Logger, DB: d, Packs: packs, Coder: coder, Arena: o.Arena, pinners: map[*Pins]bool{},
 		damage: damage{slots: map[chunk.ID]pack.Loc{}, dirty: map[chunk.ID]bool{}, doomed: map[chunk.ID]pack.Loc{}},
-		aside:  map[uint32]SetAside{}, unsettled: map[string]bool{}, Distant: distant.New(d, o.Logger),
+		aside:  map[uint32]SetAside{}, unsettled: map[string]bool{}, marks: map[uint32]int64{},
+		Distant: distant.New(d, o.Logger),
 	}
 	s.ingest = newIngest(s)
 	return s, nil
@@ -132,6 +135,11 @@ func (s *Store) Stop() {
 // Close closes the files. Nobody may have a buffer of the arena any more.
 func (s *Store) Close() error {
 	s.Coder.Close()
+	s.commitMu.Lock()
+	if !s.DB.Cut() {
+		_ = s.syncIndex() // what it can't note is read from the journals again
+	}
+	s.commitMu.Unlock()
 	err := errors.Join(s.Packs.Close(), s.DB.Close())
 	s.Arena.Close()
 	return err

@@ -36,14 +36,16 @@ import (
 // Source gives slots of packs that lie in a bucket.
 type Source interface {
 	ReadSlots(ctx context.Context, o nodecache.Object, list []pack.Chunk, bufs [][]byte, past bool) []error
+	// Bring fetches slots before anybody asks for them; see [nodecache.Cache.Bring].
+	Bring(ctx context.Context, list []nodecache.Wanted, came func(numbers []int))
 }
 
 // prefix begins the keys that tell of distant packs: the number that the pack has here, and as value
 //
 //	20 bytes name of the object | u64 bytes of the object | for each chunk known of it its id and its location
 //
-// No such key is ever deleted, so no number is given twice. That an object is gone is no reason to forget it: what the
-// node has kept of it can still be read.
+// A pack that nothing needs is forgotten (Forget): its key stays without a value, so no number is given twice. That an
+// object is gone is no reason to forget it while a checkpoint here needs it: what the node has kept of it can be read.
 const prefix = "distant/"
 
 func keyOf(n uint32) string { return fmt.Sprintf("%s%08d", prefix, n) }
@@ -62,31 +64,28 @@ const (
 // The value of a distant pack's key is one that a journal takes.
 const _ = uint(pack.MaxValue - headSize - maxChunks*recordSize)
 
-// Put is a metadata key to write; a nil payload deletes it.
-type Put struct {
-	Key     string
-	Payload []byte
-}
-
 // Packs is what is known of distant packs.
 type Packs struct {
 	db     *keys.DB
 	log    *slog.Logger
 	source Source // nil: this store has no bucket
 
-	learnMu sync.Mutex // one Learn at a time
+	learnMu   sync.Mutex // one Learn or Forget at a time
+	unsettled bool       // the index may have places in forgotten packs that stand in the way; set while it is opened
 
 	mu      sync.Mutex
 	packs   map[uint32]object.PackRef
 	numbers map[object.Name]uint32
 	last    uint32          // number given last
 	shunned map[uint32]bool // see Elsewhere
+	holds   int             // see Hold
+	touched map[uint32]bool // learned of while holds > 0
 }
 
 // New gives what knows of no pack yet. Whatever is said of packs is in db, or goes there.
 func New(db *keys.DB, log *slog.Logger) *Packs {
 	return &Packs{db: db, log: log, packs: map[uint32]object.PackRef{}, numbers: map[object.Name]uint32{},
-		last: pack.FirstDistant - 1, shunned: map[uint32]bool{}}
+		last: pack.FirstDistant - 1, shunned: map[uint32]bool{}, touched: map[uint32]bool{}}
 }
 
 // SetSource says who has what lies in the bucket. It is called before anything is read.
@@ -142,6 +141,10 @@ func (d *Packs) Index(b *keys.Batch, kvs []pack.KV) {
 		if !ok {
 			continue
 		}
+		if len(kv.Value) == 0 {
+			d.unindex(b, n)
+			continue
+		}
 		if _, err := decode(n, kv.Value, b.SetDistant); err != nil {
 			d.log.Error("what a journal tells of a distant pack cannot be read", "pack", n, "err", err)
 		}
@@ -157,7 +160,9 @@ func (d *Packs) Load() error {
 		if !ok {
 			return nil
 		}
-		d.last = max(d.last, n)
+		if d.last = max(d.last, n); err == nil && len(payload) == 0 {
+			return nil // forgotten
+		}
 		var p object.PackRef
 		if err == nil {
 			p, err = decode(n, payload, nil)
@@ -169,12 +174,12 @@ func (d *Packs) Load() error {
 		d.packs[n], d.numbers[p.Name] = p, n
 		return nil
 	})
-	return fault.Classify("open store", err)
+	return fault.Classify("open store", errors.Join(err, d.reindex()))
 }
 
 // Learn notes where chunks lie in distant packs: packs[i] is what locations call pack i+1. When it returns nil that is
 // durable, by commit. What is known of these packs already stays known.
-func (d *Packs) Learn(packs []object.PackRef, list []pack.Chunk, commit func([]Put) error) error {
+func (d *Packs) Learn(packs []object.PackRef, list []pack.Chunk, commit func([]keys.Put) error) error {
 	d.learnMu.Lock()
 	defer d.learnMu.Unlock()
 	of := make([][]pack.Chunk, len(packs))
@@ -184,7 +189,7 @@ func (d *Packs) Learn(packs []object.PackRef, list []pack.Chunk, commit func([]P
 	if slices.ContainsFunc(packs, func(p object.PackRef) bool { return p.Size == 0 }) {
 		return &fault.Error{Class: fault.Corrupt, Op: "learn of a pack", Err: errors.New("a pack object without slots")}
 	}
-	var puts []Put
+	var puts []keys.Put
 	bytes := 0
 	learned := map[uint32]object.PackRef{}
 	settle := func() error {
@@ -208,7 +213,7 @@ func (d *Packs) Learn(packs []object.PackRef, list []pack.Chunk, commit func([]P
 		if value == nil {
 			continue // nothing new
 		}
-		puts = append(puts, Put{Key: keyOf(n), Payload: value})
+		puts = append(puts, keys.Put{Key: keyOf(n), Payload: value})
 		learned[n] = p
 		if bytes += len(value); bytes >= commitBytes {
 			if err := settle(); err != nil {
@@ -227,6 +232,9 @@ func (d *Packs) merge(p object.PackRef, list []pack.Chunk) (n uint32, value []by
 	if !known {
 		d.last++
 		n = d.last
+	}
+	if d.holds > 0 {
+		d.touched[n] = true
 	}
 	old := d.packs[n]
 	d.mu.Unlock()
@@ -289,7 +297,7 @@ func (d *Packs) Elsewhere(n uint32) (looked bool, err error) {
 	}
 	var found []pack.Chunk
 	err = d.db.Metas(prefix, func(key string, _ uint64, payload []byte, err error) error {
-		if m, ok := numberOf(key); ok && err == nil && !shunned[m] {
+		if m, ok := numberOf(key); ok && err == nil && len(payload) > 0 && !shunned[m] {
 			_, _ = decode(m, payload, func(c pack.Chunk) { // what is damaged of it shows elsewhere
 				if wanted[c.ID] {
 					found = append(found, c)
@@ -349,6 +357,42 @@ func (d *Packs) ReadSlots(
 		}
 	}
 	return errs
+}
+
+// Bring fetches slots of chunks in distant packs before anybody reads them, in their order, and calls came with the
+// numbers of those that may be read; see [nodecache.Cache.Bring]. verify is as for ReadSlots.
+func (d *Packs) Bring(
+	ctx context.Context, list []pack.Chunk, verify func(c pack.Chunk, slot []byte) error, came func(numbers []int),
+) {
+	objects := map[uint32]*nodecache.Object{}
+	var wanted []nodecache.Wanted
+	var of, unknown []int // numbers in list
+	for i, c := range list {
+		o := objects[c.Loc.Pack]
+		if o == nil && d.source != nil {
+			if p, ok := d.Pack(c.Loc.Pack); ok {
+				o = &nodecache.Object{Name: p.Name, Size: p.Size, Verify: verify}
+				objects[c.Loc.Pack] = o
+			}
+		}
+		if o == nil {
+			unknown = append(unknown, i)
+			continue
+		}
+		wanted, of = append(wanted, nodecache.Wanted{Object: o, Chunk: c}), append(of, i)
+	}
+	if len(unknown) > 0 {
+		came(unknown) // whoever reads them is told
+	}
+	if len(wanted) == 0 {
+		return
+	}
+	d.source.Bring(ctx, wanted, func(numbers []int) {
+		for i, n := range numbers {
+			numbers[i] = of[n]
+		}
+		came(numbers)
+	})
 }
 
 // ErrGone: the bucket has not the object any more.

@@ -3,6 +3,7 @@ package distant
 import (
 	"errors"
 	"log/slog"
+	"slices"
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
@@ -32,7 +33,7 @@ func newJournal(t *testing.T) *journal {
 	return &journal{t: t, db: db, d: New(db, slog.New(slog.DiscardHandler))}
 }
 
-func (j *journal) commit(puts []Put) error {
+func (j *journal) commit(puts []keys.Put) error {
 	b := j.db.Batch()
 	for _, p := range puts {
 		j.seq++
@@ -136,6 +137,84 @@ func TestElsewhere(t *testing.T) {
 	}
 	if n, _ := j.where(1); n != a.Name {
 		t.Errorf("chunk 1 goes back to %v", n)
+	}
+}
+
+// TestForget forgets packs that nothing needs: their chunks are known where another pack has them, their numbers are
+// never given again, and what was learned of since somebody looked stays.
+func TestForget(t *testing.T) {
+	j := newJournal(t)
+	ref := func(n byte) object.PackRef { return object.PackRef{Name: object.Name{n}, Size: 1 << 20} }
+	learn := func(p object.PackRef, chunks ...pack.Chunk) {
+		t.Helper()
+		if err := j.d.Learn([]object.PackRef{p}, chunks, j.commit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	learn(ref(1), at(1, 1, 0), at(2, 1, 1))
+	learn(ref(2), at(1, 1, 5), at(3, 1, 6)) // chunk 1 is found here
+	learn(ref(3), at(4, 1, 0))
+	forget := func(stands ...byte) int {
+		t.Helper()
+		n, err := j.d.Forget(func(n uint32) bool { return n == pack.FirstDistant+2 },
+			func(p object.Name) bool { return slices.Contains(stands, p[0]) }, j.commit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	release := j.d.Hold()
+	learn(ref(4), at(5, 1, 0))
+	learn(ref(2), at(1, 1, 5)) // no news, and yet somebody is about to need it
+	if n := forget(1); n != 0 {
+		t.Errorf("%d packs are forgotten while somebody learns of them", n)
+	}
+	release()
+	if n := forget(1, 4); n != 1 || j.d.Knows(ref(2).Name) || !j.d.Knows(ref(1).Name) || !j.d.Knows(ref(3).Name) {
+		t.Errorf("%d packs are forgotten", n)
+	}
+	for range 2 {
+		for id, want := range map[byte]byte{1: 1, 2: 1, 3: 0, 4: 3, 5: 4} {
+			if n, _ := j.where(id); n != ref(want).Name && (want != 0 || n != object.Name{}) {
+				t.Errorf("chunk %d lies in %v", id, n)
+			}
+		}
+		j.d = New(j.db, slog.New(slog.DiscardHandler))
+		if err := j.d.Load(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := forget(1); n != 1 { // the newest
+		t.Errorf("%d packs are forgotten", n)
+	}
+	j.d = New(j.db, slog.New(slog.DiscardHandler))
+	if err := j.d.Load(); err != nil {
+		t.Fatal(err)
+	}
+	learn(ref(5), at(6, 1, 0))
+	if loc, err := j.db.DistantLoc(chunk.ID{6}); err != nil || loc.Pack != pack.FirstDistant+4 {
+		t.Errorf("a number is given again: %d, %v", loc.Pack, err)
+	}
+}
+
+// TestForgottenAnew reads in one go, as when an index is built anew, what was learned and what was forgotten.
+func TestForgottenAnew(t *testing.T) {
+	j := newJournal(t)
+	a, b := object.PackRef{Name: object.Name{1}, Size: 1 << 20}, object.PackRef{Name: object.Name{2}, Size: 1 << 20}
+	batch := j.db.Batch()
+	for i, kv := range []pack.KV{
+		{Key: keyOf(pack.FirstDistant), Value: encode(a, []pack.Chunk{at(1, pack.FirstDistant, 3)})},
+		{Key: keyOf(pack.FirstDistant + 1), Value: encode(b, []pack.Chunk{at(1, pack.FirstDistant+1, 4)})},
+		{Key: keyOf(pack.FirstDistant + 1), Value: []byte{}},
+	} {
+		j.d.Index(batch, []pack.KV{kv})
+		batch.SetMeta(kv.Key, uint64(i+1), kv.Value)
+	}
+	if err := errors.Join(batch.Flush(), j.d.Load()); err != nil {
+		t.Fatal(err)
+	}
+	if n, page := j.where(1); n != a.Name || page != 3 {
+		t.Errorf("the chunk lies in %v at %d", n, page)
 	}
 }
 

@@ -3,12 +3,23 @@ package keys
 import (
 	"encoding/binary"
 	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 
 	"github.com/dgraph-io/badger/v4"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/storage"
 )
+
+// Put is a metadata key to write; a nil payload deletes it.
+type Put struct {
+	Key     string
+	Payload []byte
+}
 
 // Batch gathers writes. Badger may apply it in several steps, in order: what makes earlier writes count must come last. Each must be flushed once.
 type Batch struct {
@@ -144,21 +155,65 @@ func (b *Batch) Flush() error {
 		b.wb.Cancel()
 		return b.err
 	}
-	return b.d.written(b.wb.Flush())
+	err := b.d.written(b.wb.Flush())
+	b.d.t.Wrote(b.d.dir)
+	return err
 }
 
 // Sync makes what was flushed durable.
 func (d *DB) Sync() error {
-	b, err := d.enter()
-	if err != nil {
+	if _, err := d.enter(); err != nil {
 		return err
 	}
 	defer d.leave()
-	if err := d.written(b.Sync()); err != nil {
+	if err := d.written(d.syncLogs()); err != nil {
 		return err
 	}
 	d.t.Synced(d.dir)
 	return nil
+}
+
+// syncLogs syncs all logs that may hold what is not on the disk yet. Badger's own Sync (4.9) does so for the two that it
+// is writing to, and leaves out those that are full: of memory that waits to become a table, and of values.
+func (d *DB) syncLogs() error {
+	entries, err := os.ReadDir(d.dir)
+	if err != nil {
+		return err
+	}
+	full := d.full.Load() // logs of values below it are on the disk, and get nothing any more
+	newest := full
+	for _, e := range entries {
+		ext := filepath.Ext(e.Name())
+		if ext == ".vlog" {
+			n, err := strconv.ParseUint(strings.TrimSuffix(e.Name(), ext), 10, 32)
+			if err != nil || n < full {
+				continue
+			}
+			newest = max(newest, n)
+		} else if ext != ".mem" {
+			continue
+		}
+		if err := syncFile(filepath.Join(d.dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	for {
+		if now := d.full.Load(); now >= newest || d.full.CompareAndSwap(now, newest) {
+			return nil
+		}
+	}
+}
+
+// syncFile syncs a log, unless it has become a table meanwhile, which is on the disk.
+func syncFile(name string) error {
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 // Compact gives back what is dead of the value log.
@@ -168,8 +223,41 @@ func (d *DB) Compact() error {
 		return err
 	}
 	defer d.leave()
-	for b.RunValueLogGC(0.5) == nil {
-		continue // as long as a log file was rewritten
+	if d.Cut() {
+		return nil // the next write copies the index
 	}
-	return nil
+	// Badger may write where values have gone before these are on the disk. Who finds what a power cut leaves of that
+	// builds the index anew.
+	sound := IsSound(d.dir)
+	if sound {
+		if err := errors.Join(os.Remove(filepath.Join(d.dir, soundName)), storage.Disk{}.SyncDir(d.dir)); err != nil {
+			return err
+		}
+	}
+	for again := true; again && err == nil; {
+		again, err = d.compactLog(b)
+	}
+	if err == nil {
+		err = d.written(d.syncLogs())
+	}
+	if err == nil && sound {
+		err = DeclareSound(d.dir)
+	}
+	if d.Cut() { // meanwhile
+		_ = os.Remove(filepath.Join(d.dir, soundName))
+	}
+	return err
+}
+
+// compactLog writes what is alive of one log of values to another, and removes it. done is false where none is worth
+// it. Badger does not remove a log as long as there is an iterator: that holds it back until the other is on the disk.
+func (d *DB) compactLog(b *badger.DB) (done bool, err error) {
+	txn := b.NewTransaction(false)
+	defer txn.Discard()
+	it := txn.NewIterator(badger.IteratorOptions{})
+	defer it.Close()
+	if b.RunValueLogGC(0.5) != nil {
+		return false, nil
+	}
+	return true, d.written(d.syncLogs())
 }

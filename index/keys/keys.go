@@ -47,7 +47,8 @@ type DB struct {
 	b     *badger.DB   // nil once a new index could not be opened
 	log   badgerLog    // of b
 	watch atomic.Pointer[sigbus.Watch]
-	bad   atomic.Bool // Badger failed to write
+	bad   atomic.Bool   // Badger failed to write
+	full  atomic.Uint64 // see syncLogs
 
 	readOnly bool // see OpenReadOnly
 }
@@ -65,6 +66,7 @@ var (
 type Tuning struct {
 	Memory int64            // bytes gathered in memory before a table is written; default 8 MiB
 	Synced func(dir string) // called after the index in dir was synced
+	Wrote  func(dir string) // called after something was flushed to it, which is not synced yet
 }
 
 // defaultMemory is that of Tuning.
@@ -89,6 +91,9 @@ func newDB(dir string, log *slog.Logger, r Room, t Tuning) (*DB, error) {
 	}
 	if t.Synced == nil {
 		t.Synced = func(string) {}
+	}
+	if t.Wrote == nil {
+		t.Wrote = func(string) {}
 	}
 	return &DB{dir: dir, l: log, room: r, t: t}, nil
 }
@@ -136,6 +141,7 @@ func (d *DB) open() error {
 		return err
 	}
 	d.b, d.log = b, l
+	d.full.Store(0) // what another process has left may not be on the disk
 	d.watch.Store(w)
 	return nil
 }

@@ -157,9 +157,13 @@ func (s *Set) writeFrames(n uint32, frames []byte) (end int64, err error) {
 	switch {
 	case err == nil:
 	case errors.Is(err, errFullJournal):
+		s.mu.Lock()
+		s.ends[n] = f.journalEnd
+		s.mu.Unlock()
 		return 0, s.writeError(s.JournalPath(n), err)
 	default:
-		// Nobody knows what the disk has of the frames, so nothing may follow them there. All that was durable before goes into a new file, and they behind it.
+		// Nobody knows what the disk has of the frames, so nothing may follow them there. All that was durable before
+		// goes into a new file, and they behind it.
 		s.o.Logger.Error("a journal could not be written, and is written anew", "journal", JournalName(n), "err", err)
 		if again := s.copyJournal(f, frames); again != nil {
 			err = errors.Join(err, again)
@@ -171,7 +175,7 @@ func (s *Set) writeFrames(n uint32, frames []byte) (end int64, err error) {
 	return f.journalEnd, nil
 }
 
-// errFullJournal: the disk was full before all of the frames was written, and what was is cut off again.
+// errFullJournal: the disk was full before all of the frames were written. What was written stays behind the end.
 var errFullJournal = errors.New("no room for the journal")
 
 func (s *Set) appendFrames(f *file, frames []byte) error {
@@ -184,20 +188,38 @@ func (s *Set) appendFrames(f *file, frames []byte) error {
 	_, torn := s.ends[f.n]
 	s.mu.Unlock()
 	if torn {
-		if err := errors.Join(j.Truncate(f.journalEnd), j.Sync()); err != nil {
+		if err := cutTail(j, f.journalEnd); err != nil {
 			return err
 		}
 		s.mu.Lock()
 		delete(s.ends, f.n)
 		s.mu.Unlock()
 	}
-	if _, err := j.WriteAt(frames, f.journalEnd); err != nil {
-		if cut := j.Truncate(f.journalEnd); isFull(err) && cut == nil {
-			return fmt.Errorf("%w: %w", errFullJournal, err)
-		}
+	if _, err := j.WriteAt(frames, f.journalEnd); isFull(err) {
+		return fmt.Errorf("%w: %w", errFullJournal, err)
+	} else if err != nil {
 		return err
 	}
 	return j.Sync()
+}
+
+// cutTail cuts off what lies behind the end of a journal: half a frame that a crash has left, or frames that a full disk
+// refused. Where the disk does not say that it is gone, it is put back: whoever opens the set next is to see no less
+// than the disk may have.
+func cutTail(j storage.File, end int64) error {
+	size, err := j.Size()
+	if err != nil {
+		return err
+	}
+	tail := make([]byte, max(0, size-end))
+	if n, err := j.ReadAt(tail, end); err != nil && n < len(tail) {
+		return err
+	}
+	if err := errors.Join(j.Truncate(end), j.Sync()); err != nil {
+		_, again := j.WriteAt(tail, end)
+		return errors.Join(err, again)
+	}
+	return nil
 }
 
 // copyJournal puts a new file in the place of the journal of f: what it held, and frames.
@@ -331,11 +353,11 @@ func (s *Set) Drop(n uint32) error {
 	if err := s.fs.SyncDir(s.dir); err != nil {
 		return err
 	}
-	delete(s.ends, n)
 	delete(s.sizes, n)
 	if err := s.fs.Remove(s.JournalPath(n)); err != nil {
 		return err
 	}
+	delete(s.ends, n) // not before: a journal that stays is no longer than it was
 	return s.fs.SyncDir(s.dir)
 }
 
@@ -353,6 +375,9 @@ func (s *Set) RewriteJournal(n uint32, chunks []Chunk, kvs []KV) (mark int64, er
 		s.mu.Lock()
 		if f := s.files[n]; f != nil {
 			f.journalEnd = unknown
+		}
+		if st, err := s.fs.Stat(s.JournalPath(n)); err == nil && st.Size == int64(len(frames)) {
+			delete(s.ends, n) // it is the new one
 		}
 		s.mu.Unlock()
 		return 0, s.writeError(s.JournalPath(n), err)

@@ -41,7 +41,7 @@ type Set struct {
 	files     map[uint32]*file
 	active    *file // takes appends; nil until the first
 	next      uint32
-	ends      map[uint32]int64 // where journals end that have half a frame behind
+	ends      map[uint32]int64 // where journals end that have something behind: half a frame, or what a full disk refused
 	pending   []Chunk          // written, not yet committed
 	dirty     map[*file]bool   // written since the last sync
 	condemned map[uint32]error // packs of which a sync failed, or one of their journals; written with commitMu held, too

@@ -154,6 +154,9 @@ func (l *pulling) record(kv pack.KV) error {
 		_, err = manifest.DecodeEntries(kv.Value)
 	case strings.HasPrefix(kv.Key, manifest.SegmentPrefix):
 		_, err = manifest.DecodeSegment(kv.Value)
+	case kv.Key == manifest.HotKey(l.pb.Id):
+		_, _, err = manifest.DecodeHot(kv.Value)
+	case kv.Key == manifest.ProfileKey(l.pb.Id): // means something to others
 	default:
 		err = fmt.Errorf("an unknown record %.60q", kv.Key)
 	}

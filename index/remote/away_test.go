@@ -2,19 +2,13 @@ package remote_test
 
 import (
 	"fmt"
-	"log/slog"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/index"
-	"github.com/gpucr/gpucr-fs/index/chunk"
-	"github.com/gpucr/gpucr-fs/index/remote"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket/memory"
 	"github.com/gpucr/gpucr-fs/index/remote/catalog"
-	"github.com/gpucr/gpucr-fs/index/remote/nodecache"
-	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
 func (m *machine) collect(t *testing.T) {
@@ -59,7 +53,7 @@ func TestOtherPackServes(t *testing.T) {
 func TestGoneAndCached(t *testing.T) {
 	b := memory.New(memory.Hooks{})
 	one := newMachine(t, b)
-	two, reopen := newMachineAgain(t, b)
+	two := newMachine(t, b)
 	files := map[string][]byte{"pages-1.img": noise(1, 3<<20)}
 	one.dump(t, "a", files)
 	_, err := one.remote.Push(t.Context(), one.Store, "a")
@@ -69,11 +63,11 @@ func TestGoneAndCached(t *testing.T) {
 	must(t, two.holds("a", files))
 	must(t, one.remote.Remove(t.Context(), "a"))
 	one.collect(t)
-	reopen()
+	two.reopen(t)
 	must(t, two.holds("a", files)) // from the node's cache
 	_, err = two.remote.Push(t.Context(), two.Store, "a")
 	must(t, err)
-	reopen()
+	two.reopen(t)
 	if err := two.holds("a", files); err != nil {
 		t.Errorf("a could be read before sync, and now: %v (class %v)", err, index.ClassOf(err))
 	}
@@ -118,29 +112,6 @@ func TestOddRoots(t *testing.T) {
 			t.Errorf("%q: ls: %v, %v", key, l, err)
 		}
 	}
-}
-
-// newMachineAgain gives a machine, and what opens its store anew.
-func newMachineAgain(t *testing.T, b bucket.Bucket) (*machine, func()) {
-	t.Helper()
-	s, _, err := remote.Make(t.Context(), b, chunk.DefaultParams(), hasty)
-	must(t, err)
-	dir := filepath.Join(t.TempDir(), "store")
-	must(t, index.Init(dir, index.InitOptions{}))
-	m := &machine{remote: s}
-	open := func() {
-		if m.Store != nil {
-			must(t, m.Store.Close())
-		}
-		cache, err := nodecache.Open(nodecache.Options{Dir: filepath.Join(dir, "cache"), Limit: 1 << 30,
-			Storage: storage.Disk{}, Source: s, Logger: slog.New(slog.DiscardHandler)})
-		must(t, err)
-		m.Store, err = index.Open(t.Context(), dir, index.Options{Distant: cache, FreeFloor: 1})
-		must(t, err)
-	}
-	open()
-	t.Cleanup(func() { m.Store.Close() })
-	return m, open
 }
 
 // TestRootsThatLie has roots whose parents or labels would draw lines of their own, and one with packs of impossible

@@ -66,18 +66,35 @@ type Pushed struct {
 
 // Push takes a sealed checkpoint of a node to the bucket, under the name that it has there. When it returns nil the
 // checkpoint stands in the bucket, and so do those that it needs. Class Exists when another checkpoint has that name,
-// InUse while somebody pushes one.
+// InUse while somebody pushes one. One push of this Store runs at a time.
 func (s *Store) Push(ctx context.Context, n Node, ref string) (Pushed, error) {
-	s.pushMu.Lock()
-	defer s.pushMu.Unlock()
-	return s.push(ctx, n, ref)
+	return s.PushTelling(ctx, n, ref, func(int64, int64) {})
 }
 
-// Learn tells a node what other machines have taken to the bucket, so that a push sends none of it again. It reads the
-// root of each checkpoint, and the list of those with packs of which the node knows nothing.
+// PushTelling is Push. It tells how much of the checkpoint's content it has dealt with, in bytes, zeros left out, again
+// and again, in one goroutine.
+func (s *Store) PushTelling(ctx context.Context, n Node, ref string, tell func(done, total int64)) (Pushed, error) {
+	select {
+	case s.pushing <- struct{}{}:
+		defer func() { <-s.pushing }()
+	case <-ctx.Done():
+		return Pushed{}, named("push", ref, ctx.Err())
+	}
+	return s.push(ctx, n, ref, tell)
+}
+
+// Learn tells a node what other machines have taken to the bucket, so that a push sends none of it again. It reads each
+// root that has changed since it looked last, and the list of those with packs of which the node knows nothing.
 func (s *Store) Learn(ctx context.Context, n Node) error {
 	const op = "learn of the remote store"
-	for r, err := range s.c.All(ctx) {
+	s.learning.Lock()
+	defer s.learning.Unlock()
+	fresh := map[string]string{}
+	same := func(key, etag string) bool {
+		fresh[key] = etag
+		return s.learned[key] == etag
+	}
+	for r, err := range s.c.Unlike(ctx, same) {
 		if errors.Is(err, catalog.ErrCorrupt) || errors.Is(err, catalog.ErrVersion) {
 			continue // List tells of it
 		}
@@ -99,6 +116,7 @@ func (s *Store) Learn(ctx context.Context, n Node) error {
 			return err
 		}
 	}
+	s.learned = fresh
 	return nil
 }
 
@@ -141,7 +159,7 @@ func (s *Store) begin(ctx context.Context, name string) (*catalog.Draft, error) 
 	return d, err
 }
 
-func (s *Store) push(ctx context.Context, n Node, ref string) (Pushed, error) {
+func (s *Store) push(ctx context.Context, n Node, ref string, tell func(done, total int64)) (Pushed, error) {
 	const op = "push"
 	info, err := n.Info(ref)
 	if err != nil {
@@ -152,7 +170,7 @@ func (s *Store) push(ctx context.Context, n Node, ref string) (Pushed, error) {
 	}
 	parent := ""
 	if info.Parent != "" {
-		up, err := s.push(ctx, n, info.Parent)
+		up, err := s.push(ctx, n, info.Parent, tell)
 		if err != nil {
 			return up, err
 		}
@@ -172,6 +190,11 @@ func (s *Store) push(ctx context.Context, n Node, ref string) (Pushed, error) {
 		return fail(err)
 	}
 	p := push{s: s, d: d, u: n.Uploader(s.id), info: info, parent: parent}
+	done := int64(0)
+	p.u.Looked = func(bytes int64) {
+		done += bytes
+		tell(done, info.Logical-info.Zero)
+	}
 	out, err := p.run(ctx)
 	if err != nil {
 		// The name is given free even where the push was cancelled.

@@ -26,6 +26,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,6 +35,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/remote/bucket"
 	"github.com/gpucr/gpucr-fs/index/remote/catalog"
 	"github.com/gpucr/gpucr-fs/index/remote/object"
+	"github.com/gpucr/gpucr-fs/index/remote/ranges"
 )
 
 // Format is the version of the remote store's format that this program writes and reads.
@@ -55,6 +57,9 @@ type Config struct {
 
 // Options of an open remote store. The zero Options have defaults.
 type Options struct {
+	// Ahead is the same bucket by connections of its own, for what is read before anybody waits for it: whoever waits
+	// has the others. Default: the bucket itself.
+	Ahead bucket.Bucket
 	// Timeout is how long a reader of payload waits for a bucket that does not answer; a minute by default.
 	Timeout time.Duration
 	// Catalog is how requests of the catalog are made.
@@ -103,7 +108,13 @@ type Store struct {
 	id     [16]byte
 	o      Options
 
-	pushMu sync.Mutex // one push at a time: what is left of an earlier one is nobody's
+	waited, ahead ranges.Lane // of payload
+	window        *ranges.Window
+
+	pushing chan struct{} // one push at a time: what is left of an earlier one is nobody's
+
+	learning sync.Mutex        // one Learn at a time
+	learned  map[string]string // ETags of the roots that it has seen, by key
 }
 
 // Make makes a remote store in a bucket, or opens the one that is there; fresh says which. It first finds out whether
@@ -150,7 +161,11 @@ func Open(ctx context.Context, b bucket.Bucket, o Options) (*Store, error) {
 	}
 	o = o.withDefaults()
 	o.Catalog.ConditionalDelete = c.ConditionalDelete
-	return &Store{b: b, c: catalog.New(b, o.Catalog), config: c, id: id, o: o}, nil
+	if o.Ahead == nil {
+		o.Ahead = b
+	}
+	return &Store{b: b, c: catalog.New(b, o.Catalog), config: c, id: id, o: o, window: ranges.NewWindow(),
+		pushing: make(chan struct{}, 1)}, nil
 }
 
 func parseConfig(text []byte) (c Config, id [16]byte, err error) {
@@ -212,34 +227,49 @@ func Classify(op string, err error) error {
 	return &fault.Error{Class: class, Op: op, Hint: hint, Err: err}
 }
 
+// Needed gives the packs that checkpoints of the bucket need, those that are being pushed included.
+func (s *Store) Needed(ctx context.Context) (map[object.Name]bool, error) {
+	needed := map[object.Name]bool{}
+	for r, err := range s.c.All(ctx) {
+		if err != nil {
+			return nil, Classify("look what the remote store needs", err)
+		}
+		for _, p := range r.Packs {
+			if name, err := object.ParseName(p.ID); err == nil {
+				needed[name] = true
+			}
+		}
+	}
+	return needed, nil
+}
+
+// Contents is what a bucket holds for a remote store.
+type Contents struct {
+	Objects int64 `json:"objects"`
+	Bytes   int64 `json:"bytes"`
+	Packs   int64 `json:"packs"`      // pack and list objects, waste included
+	InPacks int64 `json:"pack_bytes"` // bytes of these
+}
+
+// Contents lists the bucket, a thousand objects a request.
+func (s *Store) Contents(ctx context.Context) (Contents, error) {
+	var c Contents
+	for info, err := range bucket.All(ctx, bucket.Retry(s.b, 5, bucket.Backoff), "") {
+		if err != nil {
+			return c, Classify("account for the remote store", err)
+		}
+		c.Objects++
+		c.Bytes += info.Size
+		if strings.HasPrefix(info.Key, catalog.PackKey("")) {
+			c.Packs++
+			c.InPacks += info.Size
+		}
+	}
+	return c, nil
+}
+
 // named gives an error of the remote store the name of the checkpoint concerned.
 func named(op, name string, err error) error {
 	err = Classify(op, err)
 	return &fault.Error{Class: fault.ClassOf(err), Op: op, Checkpoint: name, Hint: fault.HintOf(err), Err: err}
-}
-
-// ReadRange fills p with what lies at off in a pack object. A bucket that does not answer is asked again for
-// Options.Timeout. Class NotFound when the pack is gone: the checkpoint was removed.
-func (s *Store) ReadRange(ctx context.Context, name object.Name, p []byte, off int64) error {
-	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
-	defer cancel()
-	for n := 1; ; n++ {
-		err := s.readOnce(ctx, name, p, off)
-		if class := bucket.ClassOf(err); err == nil || class != bucket.Transient && class != bucket.Corrupt {
-			return Classify("fetch", err)
-		}
-		s.o.Logger.Warn("a range of the bucket could not be read, and is asked for again", "pack", name.String(),
-			"offset", off, "bytes", len(p), "err", err)
-		if bucket.Backoff(ctx, n) != nil {
-			return Classify("fetch", err)
-		}
-	}
-}
-
-func (s *Store) readOnce(ctx context.Context, name object.Name, p []byte, off int64) error {
-	n, info, err := s.b.Get(ctx, catalog.PackKey(name.String()), p, off)
-	if err == nil && n < len(p) {
-		return fmt.Errorf("pack object %s has %d bytes: %w", name, info.Size, object.ErrCorrupt)
-	}
-	return err
 }

@@ -41,6 +41,7 @@ func must(t testing.TB, err error) {
 type machine struct {
 	*index.Store
 	remote *remote.Store
+	dir    string
 }
 
 // hasty makes requests again without a pause.
@@ -51,15 +52,27 @@ func newMachine(t *testing.T, b bucket.Bucket) *machine {
 	t.Helper()
 	s, _, err := remote.Make(t.Context(), b, chunk.DefaultParams(), hasty)
 	must(t, err)
-	dir := filepath.Join(t.TempDir(), "store")
-	must(t, index.Init(dir, index.InitOptions{}))
-	cache, err := nodecache.Open(nodecache.Options{Dir: filepath.Join(dir, "cache"), Limit: 1 << 30,
-		Storage: storage.Disk{}, Source: s, Logger: slog.New(slog.DiscardHandler)})
+	m := &machine{remote: s, dir: filepath.Join(t.TempDir(), "store")}
+	must(t, index.Init(m.dir, index.InitOptions{}))
+	m.open(t)
+	t.Cleanup(func() { m.Close() })
+	return m
+}
+
+func (m *machine) open(t *testing.T) {
+	t.Helper()
+	cache, err := nodecache.Open(nodecache.Options{Dir: filepath.Join(m.dir, "cache"), Limit: 1 << 30,
+		Storage: storage.Disk{}, Source: m.remote, Logger: slog.New(slog.DiscardHandler)})
 	must(t, err)
-	st, err := index.Open(t.Context(), dir, index.Options{Distant: cache, FreeFloor: 1})
+	m.Store, err = index.Open(t.Context(), m.dir, index.Options{Distant: cache, FreeFloor: 1})
 	must(t, err)
-	t.Cleanup(func() { st.Close() })
-	return &machine{st, s}
+}
+
+// reopen opens the machine's store anew.
+func (m *machine) reopen(t *testing.T) {
+	t.Helper()
+	must(t, m.Close())
+	m.open(t)
 }
 
 func noise(seed uint64, n int) []byte {

@@ -94,7 +94,7 @@ func (r *rebuild) build(ctx context.Context) error {
 // read fills the new index from the journals, and from the old index where they fall short.
 func (r *rebuild) read(ctx context.Context) (err error) {
 	if r.o.ReadOnly {
-		return r.journals(ctx)
+		return errors.Join(r.journals(ctx), r.s.Distant.Load())
 	}
 	if _, err := os.Stat(filepath.Join(r.o.Old, "MANIFEST")); err == nil {
 		if r.was, err = keys.Open(r.o.Old, r.o.Logger, keys.Room{Dir: r.o.Dir, Floor: r.o.FreeFloor}, r.o.Index); err != nil {
@@ -112,7 +112,7 @@ func (r *rebuild) read(ctx context.Context) (err error) {
 	if err := r.salvage(ctx); err != nil {
 		return err
 	}
-	return r.countOn()
+	return errors.Join(r.countOn(), r.s.Distant.Load())
 }
 
 // countOn keeps the highest sequence that the old index noted: a journal that is put back may still have that record.

@@ -51,5 +51,9 @@ func (s *Set) SetProfile(ref string, profile []byte) error {
 		return fault.Classify(op, err)
 	}
 	// Cleared, it stays as an empty record, which keeps an older journal from bringing it back.
-	return s.chunks.Commit([]chunks.Put{{Key: manifest.ProfileKey(r.ID), Payload: append([]byte{}, profile...)}})
+	puts := []chunks.Put{{Key: manifest.ProfileKey(r.ID), Payload: append([]byte{}, profile...)}}
+	if _, _, err := s.chunks.DB.Meta(manifest.HotKey(r.ID)); !errors.Is(err, keys.ErrMissing) {
+		puts = append(puts, chunks.Put{Key: manifest.HotKey(r.ID), Payload: []byte{}}) // of the earlier profile
+	}
+	return s.chunks.Commit(puts)
 }

@@ -132,6 +132,7 @@ func WriteSynced(s Storage, name string, b []byte) error {
 func WriteFile(s Storage, name string, b []byte) error {
 	fresh := name + ".new"
 	if err := WriteSynced(s, fresh, b); err != nil {
+		s.Remove(fresh) // on a full disk it would be in the way
 		return err
 	}
 	if err := s.Rename(fresh, name); err != nil {

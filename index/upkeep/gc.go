@@ -47,6 +47,7 @@ func (s *Jobs) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 		}
 	}
 	defer s.chunks.KeepPins()()
+	defer s.chunks.Distant.Hold()()
 	if err := g.findLive(ctx); err != nil {
 		return g.res, err
 	}
@@ -71,11 +72,24 @@ func (s *Jobs) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 		o.Progress(int64(i+1), int64(len(packs)))
 	}
 	if !o.DryRun {
+		if err := g.forget(); err != nil {
+			return g.res, err
+		}
 		if err := s.chunks.DB.Compact(); err != nil {
 			return g.res, fault.Classify("gc", err)
 		}
 	}
 	return g.res, g.damage()
+}
+
+// forget gives back what is known of packs of the bucket that nothing needs. What damage hides may need any of them.
+func (g *collection) forget() (err error) {
+	if g.o.Stands == nil || len(g.errs) > 0 || len(g.unclear) > 0 {
+		return nil
+	}
+	needed := func(n uint32) bool { return g.live[n] != nil }
+	g.res.Forgotten, err = g.s.chunks.Forget(needed, g.o.Stands)
+	return err
 }
 
 // collection is the state of one run of GC.

@@ -4,12 +4,16 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index/chunks"
+	"github.com/gpucr/gpucr-fs/index/remote/object"
 )
 
 // GCOptions of one collection.
 type GCOptions struct {
 	DryRun   bool
 	Progress func(done, total int64) // packs
+	// Stands says whether a checkpoint of the store's bucket needs a pack there. What is known of packs that none needs,
+	// there or here, is given back. nil: nobody knows, and all of that stays.
+	Stands func(object.Name) bool
 }
 
 // GCResult says what a collection found and gave back. In a dry run Reclaimed is 0 and nothing was changed.
@@ -19,8 +23,9 @@ type GCResult struct {
 	DeadChunks  int64    `json:"dead_chunks"`
 	LiveChunks  int64    `json:"live_chunks"`
 	PacksGone   int      `json:"packs_dropped"`
-	Incomplete  []string `json:"incomplete"`     // checkpoints of dead writers, removed
-	Kept        []string `json:"kept,omitempty"` // packs left alone: their journals do not tell all that they hold
+	Forgotten   int      `json:"forgotten,omitempty"` // packs of the bucket of which nothing is known any more
+	Incomplete  []string `json:"incomplete"`          // checkpoints of dead writers, removed
+	Kept        []string `json:"kept,omitempty"`      // packs left alone: their journals do not tell all that they hold
 }
 
 // OptimizeOptions of one optimization.

@@ -5,11 +5,16 @@
 // slots are copied as they lie in the store's packs, held against their guard. A chunk of which the store knows a place
 // in the bucket (chunks.Store.Learn) is referred to there. Whether that place still stands is for the caller to find
 // out: it is told which packs the checkpoint refers to.
+//
+// Several pack objects are on their way at once, while the next one is gathered: a connection alone gives a part of
+// what a link does. An upload so takes up to 260 MiB of memory.
 package upload
 
 import (
 	"context"
 	"fmt"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
@@ -22,9 +27,13 @@ import (
 	"github.com/gpucr/gpucr-fs/index/roots"
 )
 
+// packers is how many pack objects are gathered or on their way at once.
+const packers = 4
+
 // Sink takes pack objects.
 type Sink interface {
-	// AddPack stores a pack object under a new name, and gives that. b is the caller's again when it returns.
+	// AddPack stores a pack object under a new name, and gives that. b is the caller's again when it returns. Several
+	// calls may be under way at once.
 	AddPack(ctx context.Context, b []byte) (object.Name, error)
 }
 
@@ -34,6 +43,9 @@ type Uploader struct {
 	roots   *roots.Set
 	reading *reading.Reader
 	store   [16]byte // identity of the bucket's store
+
+	// Looked is told of each piece of content that Upload has dealt with, by its bytes; nil: nobody is.
+	Looked func(bytes int64)
 }
 
 // New gives an uploader.
@@ -43,7 +55,6 @@ func New(c *chunks.Store, r *roots.Set, rd *reading.Reader, store [16]byte) *Upl
 
 // Result is what was made of a checkpoint.
 type Result struct {
-	ID    string           // of the checkpoint
 	List  []byte           // its list object
 	New   []object.PackRef // packs that were put
 	Known []object.PackRef // packs of the bucket that it refers to besides
@@ -60,14 +71,22 @@ func (u *Uploader) Upload(ctx context.Context, ref string, sink Sink, stands fun
 	if err != nil {
 		return nil, err
 	}
-	j := &job{u: u, sink: sink, stands: stands, res: &Result{ID: pb.Id}, numbers: map[object.Name]uint32{},
-		places: map[chunk.ID]bool{}}
+	j := &job{u: u, sink: sink, stands: stands, res: &Result{}, numbers: map[object.Name]uint32{},
+		places: map[chunk.ID]bool{}, free: make(chan *object.Packer, packers)}
+	for range packers {
+		j.free <- &object.Packer{}
+	}
+	var putting context.Context
+	j.puts, putting = errgroup.WithContext(ctx)
 	bad := func(file string, off int64, err error) error {
 		return &fault.Error{Class: fault.Corrupt, Op: op, Checkpoint: pb.Name, File: file, Offset: off, Err: err}
 	}
 	err = u.reading.WalkSegments(ctx, r, pb, func(e *manifestpb.Entry, seg *manifest.Segment) error {
 		for _, c := range seg.Chunks {
-			if err := j.add(ctx, c.ID); err != nil {
+			if u.Looked != nil {
+				u.Looked(int64(c.Len))
+			}
+			if err := j.add(putting, c.ID); err != nil {
 				return &fault.Error{Class: fault.ClassOf(err), Op: op, Checkpoint: pb.Name, File: e.Path,
 					Offset: seg.Start, Hint: fault.HintOf(err), Err: err}
 			}
@@ -75,11 +94,16 @@ func (u *Uploader) Upload(ctx context.Context, ref string, sink Sink, stands fun
 		return nil
 	}, bad)
 	if err == nil {
-		err = j.put(ctx)
-	}
-	if err == nil {
+		j.put(putting)
 		err = u.records(pb, &j.list)
 	}
+	if err == nil {
+		err = j.learnt(putting, pb.Id)
+	}
+	if perr := j.puts.Wait(); perr != nil { // what walking has met then follows from it
+		err = perr
+	}
+	j.named()
 	if err != nil {
 		return nil, fault.Classify(op, err)
 	}
@@ -146,7 +170,16 @@ type job struct {
 	list    object.List
 	numbers map[object.Name]uint32 // in list
 	places  map[chunk.ID]bool      // chunks that are in list, or in packer
-	packer  object.Packer
+	packer  *object.Packer         // gathers the next pack object; nil: nothing is gathered yet
+	free    chan *object.Packer    // those that nobody uses
+	puts    *errgroup.Group        // pack objects on their way
+	sent    []*sent
+}
+
+// sent is a pack object on its way, or there.
+type sent struct {
+	number uint32 // in list
+	ref    object.PackRef
 }
 
 // number gives the number of a pack in the list.
@@ -165,76 +198,94 @@ func (j *job) add(ctx context.Context, id chunk.ID) error {
 	if j.places[id] {
 		return nil
 	}
-	j.places[id] = true
-	s := j.u.chunks
-	if loc, err := s.DB.DistantLoc(id); err == nil {
-		if p, ok := s.Distant.Pack(loc.Pack); ok && (j.stands == nil || j.stands(p.Name)) {
-			n, fresh := j.number(p)
-			if fresh {
-				j.res.Known = append(j.res.Known, p)
-			}
-			loc.Pack = n
-			j.list.Chunks = append(j.list.Chunks, pack.Chunk{ID: id, Loc: loc})
-			return nil
-		}
+	if j.refer(id) {
+		return nil
 	}
+	s := j.u.chunks
 	loc, err := s.Locate(id)
 	if err != nil {
 		return err
 	}
-	slot, err := j.slot(id, loc)
+	slot, err := s.Slot(pack.Chunk{ID: id, Loc: loc}, true)
 	if err != nil {
 		return err
 	}
 	defer s.Arena.Put(slot)
-	if _, full := j.packer.Add(id, loc, slot); !full {
-		return nil
-	}
-	if err := j.put(ctx); err != nil {
-		return err
-	}
-	if _, full := j.packer.Add(id, loc, slot); full {
-		return fmt.Errorf("a chunk of %d bytes does not fit into a pack object", len(slot))
-	}
-	return nil
+	return j.pack(ctx, id, loc, slot)
 }
 
-// slot reads a slot, into a buffer of the arena.
-func (j *job) slot(id chunk.ID, loc pack.Loc) ([]byte, error) {
+// refer refers to the place where the bucket is known to have a chunk, if there is one. The chunk then counts as dealt
+// with, in any case.
+func (j *job) refer(id chunk.ID) bool {
+	j.places[id] = true
 	s := j.u.chunks
-	buf, err := s.Arena.Get(int(loc.Slot()))
+	loc, err := s.DB.DistantLoc(id)
 	if err != nil {
-		return nil, err
+		return false
 	}
-	bufs := [][]byte{buf}
-	if err := s.ReadSlots([]pack.Chunk{{ID: id, Loc: loc}}, bufs, true)[0]; err != nil {
-		s.Arena.Put(buf)
-		return nil, err
+	p, ok := s.Distant.Pack(loc.Pack)
+	if !ok || j.stands != nil && !j.stands(p.Name) {
+		return false
 	}
-	return bufs[0], nil
+	n, fresh := j.number(p)
+	if fresh {
+		j.res.Known = append(j.res.Known, p)
+	}
+	loc.Pack = n
+	j.list.Chunks = append(j.list.Chunks, pack.Chunk{ID: id, Loc: loc})
+	return true
 }
 
-// put puts the pack object that has been gathered, if there is anything in it.
-func (j *job) put(ctx context.Context) error {
-	if j.packer.Len() == 0 {
-		return nil
+// pack adds a slot to the pack object that is being gathered.
+func (j *job) pack(ctx context.Context, id chunk.ID, loc pack.Loc, slot []byte) error {
+	for range 2 {
+		if j.packer == nil {
+			select {
+			case j.packer = <-j.free:
+				j.packer.Reset()
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		if _, full := j.packer.Add(id, loc, slot); !full {
+			return nil
+		}
+		j.put(ctx)
 	}
-	placed := j.packer.Chunks()
-	j.res.Bytes += int64(j.packer.Len())
-	b, err := j.packer.Finish(j.u.store)
-	if err != nil {
-		return err
+	return fmt.Errorf("a chunk of %d bytes does not fit into a pack object", len(slot))
+}
+
+// put puts the pack object that has been gathered on its way, if there is anything in it. Who waits for j.puts is told
+// what becomes of it.
+func (j *job) put(ctx context.Context) {
+	p := j.packer
+	if p == nil || p.Len() == 0 {
+		return
 	}
-	p := object.PackRef{Size: int64(len(b))}
-	if p.Name, err = j.sink.AddPack(ctx, b); err != nil {
-		return err
-	}
-	n, _ := j.number(p)
-	for _, c := range placed {
-		c.Loc.Pack = n
+	j.packer = nil
+	j.list.Packs = append(j.list.Packs, object.PackRef{}) // see named
+	s := &sent{number: uint32(len(j.list.Packs))}
+	j.sent = append(j.sent, s)
+	for _, c := range p.Chunks() {
+		c.Loc.Pack = s.number
 		j.list.Chunks = append(j.list.Chunks, c)
 	}
-	j.res.New = append(j.res.New, p)
-	j.packer.Reset()
-	return nil
+	j.res.Bytes += int64(p.Len())
+	j.puts.Go(func() error {
+		b, err := p.Finish(j.u.store)
+		if err == nil {
+			s.ref.Size = int64(len(b))
+			s.ref.Name, err = j.sink.AddPack(ctx, b)
+		}
+		j.free <- p
+		return err
+	})
+}
+
+// named enters the names of the pack objects that were put, which they have since.
+func (j *job) named() {
+	for _, s := range j.sent {
+		j.list.Packs[s.number-1] = s.ref
+		j.res.New = append(j.res.New, s.ref)
+	}
 }

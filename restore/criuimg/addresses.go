@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
 	sk_inet "github.com/checkpoint-restore/go-criu/v8/crit/images/sk-inet"
@@ -17,7 +18,7 @@ import (
 // Addresses are what only one process tree of a network namespace, or of a file system, can have.
 type Addresses struct {
 	// Ports are listening, connected and bound sockets of TCP and UDP, such as "tcp 127.0.0.1:8080", and unix sockets
-	// with an abstract name, such as "unix @name".
+	// with an abstract name, such as "unix @name", without those of NVIDIA's driver.
 	Ports []string
 	// Sockets are the paths of bound unix sockets.
 	Sockets []string
@@ -58,6 +59,9 @@ func (a *Addresses) unix(s *sk_unix.UnixSkEntry) {
 	name := s.GetName()
 	if len(name) == 0 || (s.GetType() == stream || s.GetType() == seqpacket) && s.GetState() != listening {
 		return
+	}
+	if strings.HasPrefix(string(name), driverSocket) {
+		return // each pid namespace has names of its own, see FilesFor
 	}
 	if name[0] == 0 {
 		a.Ports = append(a.Ports, "unix @"+string(name[1:]))

@@ -65,3 +65,30 @@ func TestLoadAddresses(t *testing.T) {
 		t.Error("another image is read")
 	}
 }
+
+// The driver's sockets have another name in another pid namespace, and all else stays; they are nobody's addresses.
+func TestFilesFor(t *testing.T) {
+	const there, plain = "\x00cuda-uvmfd-4026531836-77\x00", "\x00cuda-uvmfd"
+	dir := func(driver string) fstest.MapFS {
+		return fstest.MapFS{"files.img": image(t, magicFiles, regular(1, "/dev/null"), unixSocket(1, 10, driver),
+			unixSocket(1, 10, plain), inet(6, 7), unixSocket(1, 10, "/run"+there))}
+	}
+	b, err := FilesFor(dir(there), 4026532999)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := dir("\x00cuda-uvmfd-4026532999-77\x00")
+	if !slices.Equal(b, want["files.img"].Data) {
+		t.Errorf("%q instead of %q", b, want["files.img"].Data)
+	}
+	if a, err := LoadAddresses(dir(there)); err != nil || !slices.Equal(a.Ports, []string{"tcp port 7", "unix @cuda-uvmfd"}) {
+		t.Errorf("addresses %q, %v", a.Ports, err)
+	}
+	whole := dir(there)["files.img"].Data
+	for name, fsys := range map[string]fstest.MapFS{"no such socket": {"files.img": image(t, magicFiles, unixSocket(1, 10, plain))}, "no files.img": {},
+		"another image": {"files.img": image(t, magicMM)}, "cut": {"files.img": {Data: whole[:len(whole)-3]}}} {
+		if b, err := FilesFor(fsys, 1); b != nil || err != nil {
+			t.Errorf("%s: %q, %v", name, b, err)
+		}
+	}
+}

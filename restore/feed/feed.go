@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/prefetch"
 	"github.com/gpucr/gpucr-fs/restore/criuimg"
 	"github.com/gpucr/gpucr-fs/restore/uffd"
@@ -59,6 +60,7 @@ type Feed struct {
 	queue     *prefetch.Queue
 	supplier  uffd.Supplier
 	patient   *patient // nil with a profile
+	ahead     *ahead   // nil where nothing lies in a bucket
 	recorder  *prefetch.Recorder
 	packed    *prefetch.Packed // nil without one
 	burst     bool             // the processes read all they have right after their resume
@@ -84,9 +86,9 @@ type Status struct {
 }
 
 // Start reads the images and starts a guardian. When it returns, criu restore --lazy-pages may be started.
-func Start(o Options) (*Feed, error) {
+func Start(o Options) (_ *Feed, err error) {
 	guardian := o.Spare
-	err := o.Validate()
+	err = o.Validate()
 	if guardian == nil && err == nil {
 		guardian, err = uffd.Spawn(o.Guardian)
 	}
@@ -96,6 +98,13 @@ func Start(o Options) (*Feed, error) {
 		}
 		return nil, err
 	}
+	far := aheadOf(o)
+	defer func() {
+		if err != nil && far != nil {
+			far.close()
+		}
+	}()
+	bringSmall(o.Images)
 	c, err := criuimg.Load(o.Images.FS())
 	if err != nil {
 		guardian.Close()
@@ -126,7 +135,7 @@ func Start(o Options) (*Feed, error) {
 	if err != nil {
 		return nil, errors.Join(err, in.close())
 	}
-	f, err := provide(o, client, in)
+	f, err := provide(o, client, in, far)
 	if err != nil {
 		// Nobody will come: without a word the guardian would look for a successor.
 		ctx, cancel := context.WithCancel(context.Background())
@@ -162,8 +171,12 @@ func Takeover(o Options, wire, setup *os.File) (*Feed, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := provide(o, client, openContents(o.Images, client.Plan()))
+	far := aheadOf(o)
+	f, err := provide(o, client, openContents(o.Images, client.Plan()), far)
 	if err != nil {
+		if far != nil {
+			far.close()
+		}
 		return nil, errors.Join(err, client.Close())
 	}
 	return f, nil
@@ -193,8 +206,9 @@ func (c contents) close() error {
 	return c.done()
 }
 
-// provide makes a Feed of a guardian and what it is to bring, which it closes where it fails.
-func provide(o Options, client *uffd.Client, in contents) (*Feed, error) {
+// provide makes a Feed of a guardian and what it is to bring, which it closes where it fails. far may be nil; it is the
+// caller's where provide fails.
+func provide(o Options, client *uffd.Client, in contents, far *ahead) (*Feed, error) {
 	if in.err != nil {
 		return nil, in.err
 	}
@@ -212,8 +226,9 @@ func provide(o Options, client *uffd.Client, in contents) (*Feed, error) {
 			sizes[i] = x.Size()
 		}
 		q.Hot = o.Profile.Ranges(f.names, sizes)
-		if f.packed = openHot(o, f.names); f.packed != nil {
-			q.Packed = f.packed
+		var pieces []index.Chunk
+		if f.packed, pieces = openHot(o, f.names); f.packed != nil {
+			q.Packed, q.HotAway = f.packed, far != nil && len(pieces) > 0
 			f.closeAll = func() error { return errors.Join(in.done(), f.packed.Close()) }
 		}
 	}
@@ -228,6 +243,10 @@ func provide(o Options, client *uffd.Client, in contents) (*Feed, error) {
 	case f.recorder != nil && o.Profile == nil:
 		f.patient = newPatient(f.queue)
 		f.supplier = f.patient
+	}
+	if far != nil {
+		far.start(in.files, f.supplier, f.queue)
+		f.ahead, f.supplier = far, far
 	}
 	return f, nil
 }
@@ -311,6 +330,9 @@ func missing(r uffd.Report, total int64) int64 {
 // Close ends the Feed. It is not to be called while Serve runs.
 func (f *Feed) Close() error {
 	f.closeOnce.Do(func() {
+		if f.ahead != nil {
+			f.ahead.close()
+		}
 		if f.patient != nil {
 			f.patient.close()
 		}

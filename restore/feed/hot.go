@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/prefetch"
@@ -14,34 +13,35 @@ import (
 // HotKeeper is implemented by images beside which a packed hot set can be kept.
 type HotKeeper interface {
 	// HotSet opens it; index.NotFound when there is none.
-	HotSet() (*os.File, error)
+	HotSet() (index.HotSet, error)
 	// SetHotSet keeps another one, of about size bytes.
 	SetHotSet(size int64, write func(io.Writer) error) error
 }
 
 // HotSet and SetHotSet are the store's.
-func (s Stored) HotSet() (*os.File, error) { return s.Store.HotSet(s.Ref) }
+func (s Stored) HotSet() (index.HotSet, error) { return s.Store.HotSet(s.Ref) }
 func (s Stored) SetHotSet(size int64, write func(io.Writer) error) error {
 	return s.Store.SetHotSet(s.Ref, size, write)
 }
 
-// openHot opens the packed hot set of the images. Without one, or with a damaged one, everything is fetched from where it is stored.
-func openHot(o Options, names []string) *prefetch.Packed {
+// openHot opens the packed hot set of the images, and gives the chunks that hold it where it lies in a bucket. Without
+// one, or with a damaged one, everything is fetched from where it is stored.
+func openHot(o Options, names []string) (*prefetch.Packed, []index.Chunk) {
 	k, ok := o.Images.(HotKeeper)
 	if !ok {
-		return nil
+		return nil, nil
 	}
 	f, err := k.HotSet()
 	if err == nil {
 		var p *prefetch.Packed
-		if p, err = prefetch.OpenPacked(f, names); err == nil {
-			return p
+		if p, err = prefetch.OpenPacked(f, f.Size(), names); err == nil {
+			return p, f.Pieces()
 		}
 	}
 	if index.ClassOf(err) != index.NotFound {
 		o.Logger.Warn("the packed hot set cannot be used", "error", err)
 	}
-	return nil
+	return nil, nil
 }
 
 // warmHot reads the packed hot set, if there is one, so that the kernel has it in memory.
@@ -52,7 +52,7 @@ func warmHot(images Images) {
 	}
 	if f, err := k.HotSet(); err == nil {
 		defer f.Close()
-		io.Copy(io.Discard, f) // what cannot be read now cannot be read then
+		io.Copy(io.Discard, io.NewSectionReader(f, 0, f.Size())) // what cannot be read now cannot be read then
 	}
 }
 

@@ -45,7 +45,7 @@ func TestHotSetIsKeptAndFound(t *testing.T) {
 	}}
 	names := []string{"pages-1.img"}
 	f := &Feed{opts: o, names: names}
-	if p := openHot(o, names); p != nil {
+	if p, _ := openHot(o, names); p != nil {
 		t.Error("there is a hot set before one was kept")
 	}
 	ended, cancel := context.WithCancel(t.Context())
@@ -56,7 +56,7 @@ func TestHotSetIsKeptAndFound(t *testing.T) {
 	if n, err := f.KeepHot(t.Context()); err != nil || n < 68<<10 {
 		t.Fatalf("kept %d bytes, %v", n, err)
 	}
-	p := openHot(o, names)
+	p, _ := openHot(o, names)
 	if p == nil || p.Bytes() != 68<<10 {
 		t.Fatalf("found %v", p)
 	}
@@ -72,7 +72,7 @@ func TestHotSetIsKeptAndFound(t *testing.T) {
 	if err := os.Truncate(hot[0], 1000); err != nil {
 		t.Fatal(err)
 	}
-	if p := openHot(o, names); p != nil {
+	if p, _ := openHot(o, names); p != nil {
 		t.Error("a damaged hot set is used")
 	}
 	if err := s.SetProfile("c", nil); err != nil {

@@ -94,6 +94,16 @@ func (n *Namespace) begin() error {
 // Init is the pid of the namespace's first process, out here.
 func (n *Namespace) Init() int { return n.init }
 
+// Number is the namespace's, the inode of its file in /proc; see namespaces(7).
+func (n *Namespace) Number() (uint64, error) {
+	var st unix.Stat_t
+	path := fmt.Sprintf("/proc/%d/ns/pid", n.init)
+	if err := unix.Stat(path, &st); err != nil {
+		return 0, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return st.Ino, nil
+}
+
 // Proc is /proc out here: in the namespace there is another at its place.
 func (n *Namespace) Proc() *os.File { return n.proc }
 

@@ -16,6 +16,8 @@ const (
 	// minZero is the shortest run of zeros that is taken out of a BO: a
 	// shorter one is cheaper to copy along than to submit by itself.
 	minZero = 256 << 10
+	// minLook is the least of a plain file that is searched for zeros.
+	minLook = 2 << 20
 	// maxFill is the most that one submission fills, so that fills of one BO
 	// do not keep the copies of others waiting for long.
 	maxFill = 16 << 20

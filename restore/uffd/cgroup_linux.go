@@ -119,6 +119,15 @@ func removeCgroups() {
 	}
 }
 
+// StartApart starts a command in the keepers' cgroup, for processes of others that have
+// to outlive this process's cgroup, as startIn does.
+func StartApart(command func() *exec.Cmd) (cmd *exec.Cmd, apart, err error) {
+	return startIn(cgroupKeepers, command)
+}
+
+// ClearApart removes cgroups that StartApart has made, when they are empty.
+func ClearApart() { removeCgroups() }
+
 // startIn starts a command in one of our cgroups. Where that is not possible it starts
 // it in this process's own and returns in apart why.
 func startIn(name string, command func() *exec.Cmd) (cmd *exec.Cmd, apart, err error) {

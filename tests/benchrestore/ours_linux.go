@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"time"
 
@@ -64,12 +63,6 @@ func (o *ours) mark(name string) (time.Time, error) {
 func (o *ours) resident() (time.Time, error) { return o.mark(restore.MarkResident) }
 
 // peakMB is the daemon's.
-func (o *ours) peakMB() float64 {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", o.daemon.PID()))
-	if err != nil {
-		return 0
-	}
-	return float64(statusKB(string(b), "VmHWM")) / 1024
-}
+func (o *ours) peakMB() float64 { return o.daemon.PeakMB() }
 
 func (o *ours) done() error { return o.daemon.Stop() }

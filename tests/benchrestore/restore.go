@@ -145,13 +145,3 @@ func (b *bench) command(name string, args ...string) error {
 	}
 	return nil
 }
-
-// statusKB gives a field of /proc/PID/status in KiB, 0 when it is not there.
-func statusKB(text, field string) (kb int64) {
-	for line := range strings.Lines(text) {
-		if rest, ok := strings.CutPrefix(line, field+":"); ok {
-			fmt.Sscan(rest, &kb)
-		}
-	}
-	return kb
-}

@@ -162,6 +162,22 @@ func (p Program) Serve(store, mnt string, args ...string) (*Daemon, error) {
 // PID gives the daemon's process.
 func (d *Daemon) PID() int { return d.cmd.Process.Pid }
 
+// PeakMB gives the largest resident memory of the daemon so far, 0 when it has ended.
+func (d *Daemon) PeakMB() float64 {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.PID()))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			var kb float64
+			fmt.Sscan(rest, &kb)
+			return kb / 1024
+		}
+	}
+	return 0
+}
+
 // Kill ends the daemon with SIGKILL and waits for its end. The stale mount stays. A daemon that has a file of its own
 // mount open, or a request to it under way, cannot end, since its last thread waits for an answer from itself; that is
 // an error, and the mount is aborted.

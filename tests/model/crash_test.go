@@ -27,12 +27,39 @@ func (w *world) indexSynced(dir string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.synced++
-	w.older = []string{copied}
+	w.older, w.base = []string{copied}, copied
 }
 
-// capture takes the image of a moment, with everything as it is just before the call c. The copy of the index comes
-// first: it may be older than the files beside it, not newer.
+// indexWrote looks now and then at what a crash leaves of an index that was written to and not synced.
+func (w *world) indexWrote(dir string) {
+	w.mu.Lock()
+	o, n := w.watch.op, w.watch.calls
+	draw := w.watch.draw && w.p.Mode == crashes && o != nil && !o.Calm && dir == filepath.Join(w.dir, "index")
+	w.mu.Unlock()
+	if !draw {
+		return
+	}
+	if luck := mix(w.p.Seed, uint64(o.ID), uint64(n), 3); luck%4 == 0 {
+		w.capture(storage.Call{Op: "write", Name: "index"}, n, luck>>8)
+	}
+}
+
+// capture takes the image of a moment, with everything as it is just before the call c, for a look at it later.
 func (w *world) capture(c storage.Call, n int, luck uint64) {
+	img := w.moment()
+	if img == nil {
+		return
+	}
+	img.call, img.n, img.draw = c, n, luck
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.images = append(w.images, img)
+}
+
+// moment gives an image of this moment; nil if the index changes too fast. The copy of the index comes first: it may
+// be older than the files beside it, not newer. Commits go on meanwhile, and one whose journal the image lacks must not
+// be marked in the copy.
+func (w *world) moment() *image {
 	w.copies.RLock()
 	defer w.copies.RUnlock()
 	for range 3 {
@@ -41,23 +68,22 @@ func (w *world) capture(c storage.Call, n int, luck uint64) {
 		w.mu.Unlock()
 		copied := w.copyIndex()
 		if copied == "" {
-			return
+			return nil
 		}
 		w.m.mu.Lock()
 		w.mu.Lock()
+		var img *image
 		if w.synced == synced {
 			w.older = append(w.older, copied)
-			w.images = append(w.images, &image{
-				files: w.mem.Snapshot(), index: slices.Clone(w.older), m: w.m.clone(), call: c, n: n, draw: luck,
-			})
+			img = &image{files: w.mem.Snapshot(), index: slices.Clone(w.older), base: w.base, m: w.m.clone()}
 		}
-		same := w.synced == synced
 		w.mu.Unlock()
 		w.m.mu.Unlock()
-		if same {
-			return
+		if img != nil {
+			return img
 		}
 	}
+	return nil
 }
 
 // copyIndex copies the index as a crash would leave it; "" if it changes too fast.
@@ -169,15 +195,20 @@ func (w *world) after(img *image, luck uint64) (v *world, gone bool, what string
 	v.dir = w.folder()
 	w.mu.Unlock()
 	v.tmp = filepath.Join(v.dir, "tmp")
-	which := len(img.index) - 1
+	which, base := len(img.index)-1, ""
 	switch way := luck % 16; {
 	case way < 3:
 		v.mem, what = img.files.Now(), "the process was killed"
 	case way < 9:
 		v.mem, what = img.files.Crash(luck), "power cut"
-	case way < 14:
+	case way < 12:
 		v.mem, what = img.files.Crash(luck), "power cut, older index"
 		which = int(luck >> 8 % uint64(len(img.index)))
+	case way < 14 && img.base != "":
+		v.mem, what = img.files.Crash(luck), "power cut, and not all is there of the index's logs"
+		base = img.base
+	case way < 14:
+		v.mem, what = img.files.Crash(luck), "power cut"
 	default:
 		v.mem, what = img.files.Crash(luck), "power cut, index lost"
 		which, gone = -1, true
@@ -189,8 +220,34 @@ func (w *world) after(img *image, luck uint64) (v *world, gone bool, what string
 		err = copyFolder(img.index[which], filepath.Join(v.dir, "index"))
 		left, _ := os.ReadDir(filepath.Join(v.dir, "index"))
 		gone = len(left) == 0 // a repair was about to replace it
+		if base != "" {
+			err = errors.Join(err, unsyncLogs(filepath.Join(v.dir, "index"), base, luck>>12))
+		}
 	}
 	return v, gone, what, err
+}
+
+// unsyncLogs takes from some logs of an index what was written to them since the copy base of it was made. Badger
+// syncs tables whenever it makes them, its logs when it is told to, and the kernel writes back what it likes of them.
+func unsyncLogs(dir, base string, luck uint64) error {
+	logs, err := filepath.Glob(filepath.Join(dir, "*.*"))
+	for _, log := range logs {
+		if ext := filepath.Ext(log); ext != ".mem" && ext != ".vlog" {
+			continue
+		}
+		if luck >>= 1; luck&1 == 0 {
+			continue
+		}
+		info, e := os.Stat(log)
+		if e == nil {
+			e = copySparse(filepath.Join(base, filepath.Base(log)), log)
+		}
+		if errors.Is(e, fs.ErrNotExist) { // it is younger: the disk has its name and its size
+			e = errors.Join(os.Truncate(log, 0), os.Truncate(log, info.Size()))
+		}
+		err = errors.Join(err, e)
+	}
+	return err
 }
 
 // tidy drops copies of the index that nobody needs any more. Badger may sync its index, which is copied then, after the

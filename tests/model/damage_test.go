@@ -23,7 +23,7 @@ func (w *world) calm(fn func() error) error {
 	err := fn()
 	w.mu.Lock()
 	w.watch.draw = draw
-	w.older = nil
+	w.older, w.base = nil, ""
 	w.mu.Unlock()
 	return err
 }

@@ -155,12 +155,11 @@ func (w *world) repairStep(*op) error {
 
 // crash goes on with the store as a crash at this moment leaves it.
 func (w *world) crash(o *op) error {
+	img := w.moment()
+	if img == nil {
+		return nil // at another moment
+	}
 	w.mu.Lock()
-	img := &image{files: w.mem.Snapshot(), m: w.m.clone(), draw: o.Seed}
-	w.mu.Unlock()
-	copied := w.copyIndex()
-	w.mu.Lock()
-	img.index = append(slices.Clone(w.older), copied)
 	w.images = nil
 	w.mu.Unlock()
 	w.close()
@@ -168,7 +167,7 @@ func (w *world) crash(o *op) error {
 	if err != nil {
 		return err
 	}
-	w.mem, w.dir, w.m, w.older = v.mem, v.dir, v.m, nil
+	w.mem, w.dir, w.m, w.older, w.base = v.mem, v.dir, v.m, nil, ""
 	w.n.crashes.Add(1)
 	draw := w.watch.draw
 	w.watch.draw = w.p.Mode == crashes && draw

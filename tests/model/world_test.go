@@ -40,6 +40,7 @@ type world struct {
 	drafts map[string]*draft
 	ended  []*draft // in whose place drafts has others: steps that run at once may still use them
 	older  []string // copies of the index: at its last sync, and later
+	base   string   // that of them from its last sync; "" where it has not been synced since it was opened
 	synced int      // syncs of the index so far
 	images []*image
 	hidden bool     // a journal was taken away, and written anew: what nobody had committed to its pack is unknown
@@ -69,6 +70,7 @@ type watch struct {
 type image struct {
 	files *storage.Image
 	index []string // copies of the index that may be found, the present one last
+	base  string   // copy of the index as of its last sync
 	m     *state
 	call  storage.Call
 	n     int // of the call within its step
@@ -104,7 +106,7 @@ func (w *world) options() index.Options {
 		Logger: slog.New(slog.DiscardHandler),
 		Tuning: index.Tuning{
 			CommitEvery: w.p.CommitEvery, ShrinkJournal: w.p.Shrink, IngestWorkers: 1, IndexMemory: 1 << 20,
-			IndexSynced: w.indexSynced,
+			IndexSynced: w.indexSynced, IndexWrote: w.indexWrote,
 		},
 	}
 }
@@ -131,7 +133,7 @@ func (w *world) open(indexGone bool) error {
 func (w *world) repair() error {
 	res, err := index.Repair(context.Background(), w.dir, w.options())
 	w.mu.Lock()
-	w.older = nil // it has put a new index in place of the old one, durably
+	w.older, w.base = nil, "" // it has put a new index in place of the old one, durably
 	w.mu.Unlock()
 	if err != nil {
 		return fmt.Errorf("repair: %w", err)

@@ -3,6 +3,7 @@ package s3server
 
 import (
 	"bytes"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -24,89 +25,114 @@ type Server struct {
 	Endpoint string // http://HOST:PORT
 	dir      string
 	log      buffer
+	stop     func()
 }
 
 // Start starts a server, which ends with the test.
 func Start(t testing.TB) *Server {
 	t.Helper()
+	s, err := Run(t.TempDir(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// Run starts a server with its buckets in dir, and what it knows of them in sidecar. Stop ends it.
+func Run(dir, sidecar string) (*Server, error) {
+	program, err := find()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{dir: dir}
+	// Somebody else may take the port between looking and starting.
+	for range 5 {
+		address, err := freePort()
+		if err != nil {
+			return nil, err
+		}
+		serves, err := s.run(program, sidecar, address)
+		if err != nil {
+			return nil, err
+		}
+		if serves {
+			s.Endpoint = "http://" + address
+			return s, nil
+		}
+	}
+	return nil, fmt.Errorf("versitygw does not serve:\n%s", s.log.String())
+}
+
+// find gives the path of the program.
+func find() (string, error) {
 	program := os.Getenv("VERSITYGW")
 	if program == "" {
-		program = filepath.Join(moduleRoot(t), "build/versitygw/versitygw")
+		out, err := exec.Command("go", "env", "GOMOD").Output()
+		if err != nil {
+			return "", err
+		}
+		program = filepath.Join(filepath.Dir(strings.TrimSpace(string(out))), "build/versitygw/versitygw")
 	}
 	if _, err := os.Stat(program); err != nil {
-		t.Fatalf("no versitygw at %s\nhint: run make versitygw, or name one in $VERSITYGW", program)
+		return "", fmt.Errorf("no versitygw at %s\nhint: run make versitygw, or name one in $VERSITYGW", program)
 	}
-	s := &Server{dir: t.TempDir()}
-	// Somebody else may take the port between looking and starting.
-	for try := 1; ; try++ {
-		address := freePort(t)
-		if s.run(t, program, address) {
-			s.Endpoint = "http://" + address
-			return s
-		}
-		if try == 5 {
-			t.Fatalf("versitygw does not serve:\n%s", s.log.String())
-		}
-	}
+	return program, nil
 }
 
 // run starts the program, and says whether it serves.
-func (s *Server) run(t testing.TB, program, address string) bool {
-	t.Helper()
-	cmd := exec.Command(program, "--port", address, "--keep-alive", "--quiet", "posix", "--sidecar", t.TempDir(), s.dir)
+func (s *Server) run(program, sidecar, address string) (bool, error) {
+	cmd := exec.Command(program, "--port", address, "--keep-alive", "--quiet", "posix", "--sidecar", sidecar, s.dir)
 	cmd.Env = append(os.Environ(), "ROOT_ACCESS_KEY="+KeyID, "ROOT_SECRET_KEY="+Secret)
 	cmd.Stdout, cmd.Stderr = &s.log, &s.log
 	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+		return false, err
 	}
 	ended := make(chan struct{})
 	go func() {
 		cmd.Wait()
 		close(ended)
 	}()
-	t.Cleanup(func() {
+	s.stop = func() {
 		cmd.Process.Kill()
 		<-ended
-	})
+	}
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		select {
 		case <-ended:
-			return false
+			return false, nil
 		default:
 		}
 		if c, err := net.Dial("tcp", address); err == nil {
 			c.Close()
-			return true
+			return true, nil
 		}
 	}
-	return false
+	s.stop()
+	return false, nil
 }
+
+// Stop ends the server.
+func (s *Server) Stop() { s.stop() }
 
 // Bucket makes a bucket.
 func (s *Server) Bucket(t testing.TB, name string) {
 	t.Helper()
-	if err := os.Mkdir(filepath.Join(s.dir, name), 0o755); err != nil {
+	if err := s.MakeBucket(name); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func freePort(t testing.TB) string {
-	t.Helper()
+// MakeBucket makes a bucket.
+func (s *Server) MakeBucket(name string) error { return os.Mkdir(filepath.Join(s.dir, name), 0o755) }
+
+func freePort() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	defer l.Close()
-	return l.Addr().String()
-}
-
-func moduleRoot(t testing.TB) string {
-	t.Helper()
-	out, err := exec.Command("go", "env", "GOMOD").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Dir(strings.TrimSpace(string(out)))
+	return l.Addr().String(), nil
 }
 
 // buffer is a bytes.Buffer for two writers.

@@ -38,7 +38,7 @@ type retrying struct {
 	wait     Wait
 }
 
-func (r *retrying) again(ctx context.Context, do func() error) error {
+func (r *retrying) again(ctx context.Context, k Kind, do func() error) error {
 	for n := 1; ; n++ {
 		err := do()
 		if n >= r.attempts || ClassOf(err) != Transient {
@@ -47,11 +47,12 @@ func (r *retrying) again(ctx context.Context, do func() error) error {
 		if werr := r.wait(ctx, n); werr != nil {
 			return werr
 		}
+		NoteRetry(r.Bucket, k)
 	}
 }
 
 func (r *retrying) Get(ctx context.Context, key string, p []byte, off int64) (n int, info Info, err error) {
-	err = r.again(ctx, func() (err error) {
+	err = r.again(ctx, KindGet, func() (err error) {
 		n, info, err = r.Bucket.Get(ctx, key, p, off)
 		return err
 	})
@@ -59,7 +60,7 @@ func (r *retrying) Get(ctx context.Context, key string, p []byte, off int64) (n 
 }
 
 func (r *retrying) List(ctx context.Context, prefix, after string) (page []Info, more bool, err error) {
-	err = r.again(ctx, func() (err error) {
+	err = r.again(ctx, KindList, func() (err error) {
 		page, more, err = r.Bucket.List(ctx, prefix, after)
 		return err
 	})
@@ -67,7 +68,7 @@ func (r *retrying) List(ctx context.Context, prefix, after string) (page []Info,
 }
 
 func (r *retrying) Stat(ctx context.Context, key string) (info Info, err error) {
-	err = r.again(ctx, func() (err error) {
+	err = r.again(ctx, KindHead, func() (err error) {
 		info, err = r.Bucket.Stat(ctx, key)
 		return err
 	})
@@ -78,7 +79,7 @@ func (r *retrying) Delete(ctx context.Context, key string, cond Cond) error {
 	if !cond.None() {
 		return r.Bucket.Delete(ctx, key, cond)
 	}
-	return r.again(ctx, func() error { return r.Bucket.Delete(ctx, key, cond) })
+	return r.again(ctx, KindDelete, func() error { return r.Bucket.Delete(ctx, key, cond) })
 }
 
 func (r *retrying) Put(ctx context.Context, key string, content io.ReaderAt, size int64, cond Cond) (string, error) {

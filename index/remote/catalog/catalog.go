@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"iter"
+	"sync"
 
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket"
@@ -132,24 +133,52 @@ func (c *Catalog) write(ctx context.Context, r Record, cond bucket.Cond) (root, 
 	}
 }
 
-// All gives the records of all roots, those of drafts and void ones included. After a root that cannot be read, whose
-// error it gives, it goes on; it ends when roots cannot be listed.
+// atOnce is how many roots All reads at once.
+const atOnce = 32
+
+// All gives the records of all roots, those of drafts and void ones included, in the order of their names. After a root
+// that cannot be read, whose error it gives, it goes on; it ends when roots cannot be listed.
 func (c *Catalog) All(ctx context.Context) iter.Seq2[Record, error] {
+	return c.Unlike(ctx, func(string, string) bool { return false })
+}
+
+// Unlike is All without the roots that are as the caller has seen them: same says so, by a root's key and its ETag.
+func (c *Catalog) Unlike(ctx context.Context, same func(key, etag string) bool) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
+		keys := make([]string, 0, atOnce)
 		for info, err := range bucket.All(ctx, c.b, rootDir) {
 			if err != nil {
 				yield(Record{}, err)
 				return
 			}
-			r, err := c.read(ctx, info.Key)
-			if bucket.ClassOf(err) == bucket.NotFound {
+			if same(info.Key, info.ETag) {
 				continue
 			}
-			if !yield(r.Record, err) {
-				return
+			if keys = append(keys, info.Key); len(keys) == atOnce {
+				if !c.readAll(ctx, keys, yield) {
+					return
+				}
+				keys = keys[:0]
 			}
 		}
+		c.readAll(ctx, keys, yield)
 	}
+}
+
+// readAll reads roots at once, and yields those that are there in the order of the keys.
+func (c *Catalog) readAll(ctx context.Context, keys []string, yield func(Record, error) bool) (more bool) {
+	roots, errs := make([]root, len(keys)), make([]error, len(keys))
+	var all sync.WaitGroup
+	for i, key := range keys {
+		all.Go(func() { roots[i], errs[i] = c.read(ctx, key) })
+	}
+	all.Wait()
+	for i, r := range roots {
+		if bucket.ClassOf(errs[i]) != bucket.NotFound && !yield(r.Record, errs[i]) {
+			return false
+		}
+	}
+	return true
 }
 
 // lookup reads a checkpoint's root. The error is ErrNotFound when there is none, or a void one.

@@ -194,7 +194,7 @@ func (r *collection) leftTombs(ctx context.Context, tombs, packs []bucket.Info) 
 			r.failed(r.c.b.Delete(ctx, t.Key, bucket.Cond{}))
 		case r.harmless[t.Key]:
 			r.takeBack(ctx, t.Key)
-		case r.unchanged(t.Key, t.ETag, r.patience.Foreign) && r.patience.Foreign > 0:
+		case r.patience.Foreign > 0 && r.unchanged(t.Key, t.ETag, r.patience.Foreign):
 			r.failed(r.c.b.Delete(ctx, t.Key, bucket.Cond{}))
 		}
 	}
@@ -282,12 +282,17 @@ func (r *collection) tidied(ctx context.Context, rec root) bool {
 		void := Record{State: Void, Name: rec.Name, Nonce: rec.Nonce}
 		_, err := r.c.write(ctx, void, bucket.IfMatch(rec.etag))
 		if err == nil {
+			delete(r.watch, rec.key)
 			r.report.Abandoned++
 		}
 		r.failed(unlessPrecondition(err))
 		return err == nil
 	case rec.State == Removed && r.unchanged(rec.key, rec.etag, r.patience.Removed):
-		return !r.failed(r.c.b.Delete(ctx, rec.key, bucket.Cond{}))
+		if r.failed(r.c.b.Delete(ctx, rec.key, bucket.Cond{})) {
+			return false
+		}
+		delete(r.watch, rec.key)
+		return true
 	}
 	return false
 }

@@ -9,7 +9,12 @@
 // asked for once more. What cannot be written to the file is given all the same.
 //
 // A guard is no more than what somebody says of a place. So a slot from the file is held against the id as well, once
-// for each chunk and place: nobody can have another's bytes taken for a chunk by what he says.
+// for each chunk and place: nobody can have another's bytes taken for a chunk by what he says. What was found is
+// remembered beside the file (known.go).
+//
+// Bring fetches what nobody has asked for yet, for those who will: in large requests, many at once, by a way of its own
+// (Options.Ahead), so that who waits for a slot has a request and a connection at once. Who asks for what Bring is
+// fetching waits for that.
 //
 // # What is there
 //
@@ -24,7 +29,7 @@
 //
 // # Lock order
 //
-// Cache.filesMu, then Cache.mu. None is held during a fetch.
+// Cache.filesMu, then Cache.knownMu, then Cache.mu. None is held during a fetch.
 package nodecache
 
 import (
@@ -35,6 +40,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -65,13 +72,14 @@ type Object struct {
 	Verify func(c pack.Chunk, slot []byte) error
 }
 
-// Options of a cache. All must be set.
+// Options of a cache. All but Ahead must be set.
 type Options struct {
 	Dir     string // is made when it is not there
 	Limit   int64  // bytes of disk that files may occupy together; with 0 nothing is kept, and Dir may not exist
 	Floor   int64  // bytes of the file system that are left free
 	Storage storage.Storage
 	Source  Source
+	Ahead   Ahead // nil: what nobody waits for is fetched from Source, too
 	Logger  *slog.Logger
 }
 
@@ -87,13 +95,14 @@ type Cache struct {
 	Counts Counters
 	o      Options
 
+	knownMu sync.Mutex   // appends to the files that say what was found
 	filesMu sync.RWMutex // read: a file is written; write: regions are given back, or files removed
 
 	mu      sync.Mutex
 	regions map[place]*region
 	recent  list.List // of *region, the one read last in front
 	used    int64     // bytes of all regions
-	full    bool      // the last write failed, and was told
+	full    bool      // the last slots could not be kept
 	waiting map[place]*fetch
 	checked map[place]pack.Chunk // the chunk that was last found to lie there
 }
@@ -128,8 +137,12 @@ func Open(o Options) (*Cache, error) {
 		return nil, err
 	}
 	for _, n := range names {
-		name, err := object.ParseName(n)
-		if err == nil {
+		name, err := object.ParseName(strings.TrimSuffix(n, knownSuffix))
+		switch {
+		case err != nil:
+		case strings.HasSuffix(n, knownSuffix):
+			err = c.recall(name)
+		default:
 			err = c.adopt(name)
 		}
 		if err != nil {
@@ -163,13 +176,10 @@ func (o Object) check(list []pack.Chunk) error {
 // tells for each what is wrong with it. past reads around the page cache. What the source says is passed on as it is; a
 // slot that is not what it should be wraps pack.ErrCorrupt.
 func (c *Cache) ReadSlots(ctx context.Context, o Object, list []pack.Chunk, bufs [][]byte, past bool) (errs []error) {
-	errs = make([]error, len(list))
 	if err := o.check(list); err != nil {
-		for i := range errs {
-			errs[i] = err
-		}
-		return errs
+		return slices.Repeat([]error{err}, len(list))
 	}
+	errs = make([]error, len(list))
 	for i, x := range list {
 		bufs[i] = bufs[i][:x.Loc.Slot()]
 	}
@@ -179,12 +189,12 @@ func (c *Cache) ReadSlots(ctx context.Context, o Object, list []pack.Chunk, bufs
 	mine, others, kept := c.claim(o.Name, list, absent)
 	for _, i := range kept {
 		if len(c.readKept(o, list[i:i+1], bufs[i:i+1], past)) > 0 {
-			c.fetchOne(ctx, o, list[i], bufs[i], &errs[i])
+			errs[i] = c.fetchOne(ctx, o, list[i], bufs[i])
 		}
 	}
 	for len(mine) > 0 {
 		n := together(list, mine)
-		c.fetch(ctx, o, list, bufs, errs, mine[:n])
+		c.fetch(ctx, o, list, bufs, errs, mine[:n], false)
 		mine = mine[n:]
 	}
 	for i, f := range others {
@@ -195,7 +205,7 @@ func (c *Cache) ReadSlots(ctx context.Context, o Object, list []pack.Chunk, bufs
 			case f.err == nil && f.what == list[i]:
 				copy(bufs[i], f.slot)
 			case f.what != list[i]: // something else was looked for there
-				c.fetchOne(ctx, o, list[i], bufs[i], &errs[i])
+				errs[i] = c.fetchOne(ctx, o, list[i], bufs[i])
 			}
 		case <-ctx.Done():
 			errs[i] = ctx.Err()
@@ -243,12 +253,19 @@ func together(list []pack.Chunk, mine []int) int {
 	return n
 }
 
-// fetch brings slots with one request, and tells those who wait for them.
-func (c *Cache) fetch(ctx context.Context, o Object, list []pack.Chunk, bufs [][]byte, errs []error, mine []int) {
+// fetch brings slots with one request, and tells those who wait for them. bufs may be nil. ahead: nobody has asked for
+// them yet.
+func (c *Cache) fetch(
+	ctx context.Context, o Object, list []pack.Chunk, bufs [][]byte, errs []error, mine []int, ahead bool,
+) {
 	first, last := list[mine[0]].Loc, list[mine[len(mine)-1]].Loc
 	b := make([]byte, last.Offset()+last.Slot()-first.Offset())
 	c.Counts.Requests.Add(1)
-	err := c.o.Source.ReadRange(ctx, o.Name, b, first.Offset())
+	read := c.o.Source.ReadRange
+	if ahead && c.o.Ahead != nil {
+		read = c.o.Ahead.ReadAhead
+	}
+	err := read(ctx, o.Name, b, first.Offset())
 	if err == nil {
 		c.Counts.Fetched.Add(int64(len(b)))
 	}
@@ -258,29 +275,31 @@ func (c *Cache) fetch(ctx context.Context, o Object, list []pack.Chunk, bufs [][
 		l := list[i].Loc
 		slot := b[l.Offset()-first.Offset():][:l.Slot()]
 		if errs[i] = err; err == nil && o.examine(list[i], slot) != nil {
-			c.Counts.Requests.Add(1)
-			if errs[i] = c.o.Source.ReadRange(ctx, o.Name, slot, l.Offset()); errs[i] == nil {
-				errs[i] = o.examine(list[i], slot)
-			}
+			errs[i] = c.fetchOne(ctx, o, list[i], slot)
 		}
 		if errs[i] == nil {
-			copy(bufs[i], slot)
+			if bufs != nil {
+				copy(bufs[i], slot)
+			}
 			good, slots = append(good, list[i]), append(slots, slot)
 		}
 	}
 	c.keep(o, good, slots)
 	for _, i := range mine {
-		c.settle(place{o.Name, list[i].Loc.Page}, bufs[i], errs[i])
+		l := list[i].Loc
+		c.settle(place{o.Name, l.Page}, b[l.Offset()-first.Offset():][:l.Slot()], errs[i])
 	}
 	c.evict()
 }
 
 // fetchOne brings a slot for one reader alone.
-func (c *Cache) fetchOne(ctx context.Context, o Object, x pack.Chunk, buf []byte, err *error) {
+func (c *Cache) fetchOne(ctx context.Context, o Object, x pack.Chunk, buf []byte) error {
 	c.Counts.Requests.Add(1)
-	if *err = c.o.Source.ReadRange(ctx, o.Name, buf, x.Loc.Offset()); *err == nil {
-		*err = o.examine(x, buf)
+	if err := c.o.Source.ReadRange(ctx, o.Name, buf, x.Loc.Offset()); err != nil {
+		return err
 	}
+	c.Counts.Fetched.Add(int64(len(buf)))
+	return o.examine(x, buf)
 }
 
 // right says whether a slot is what its guard says.
@@ -294,14 +313,14 @@ func (o Object) examine(c pack.Chunk, slot []byte) error {
 	return o.Verify(c, slot)
 }
 
-// settle ends a fetch. Who waits gets a copy: the buffer is the caller's.
+// settle ends a fetch. The slot is not written to any more: those who wait copy it.
 func (c *Cache) settle(at place, slot []byte, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f := c.waiting[at]
 	delete(c.waiting, at)
 	if f.err = err; err == nil {
-		f.slot = append([]byte(nil), slot...)
+		f.slot = slot
 	}
 	close(f.done)
 }

@@ -140,12 +140,6 @@ func TestFetchedOnce(t *testing.T) {
 	if used := again.Used(); used < o.Size || used > o.Size+1<<20 {
 		t.Errorf("%d bytes are said to be kept of %d", used, o.Size)
 	}
-	if err := again.Remove(o.Name); err != nil || again.Used() != 0 {
-		t.Errorf("%d bytes are left after the removal, %v", again.Used(), err)
-	}
-	if left, _ := os.ReadDir(dir); len(left) != 0 {
-		t.Errorf("files are left: %v", left)
-	}
 }
 
 // TestRequests asks for slots with gaps between: small ones are fetched along, and no request is larger than allowed.
@@ -355,6 +349,65 @@ func TestAnothersBytes(t *testing.T) {
 		}
 	}
 	read(t, c, src, o, locs)
+}
+
+// TestFoundOnce reads what an earlier cache has fetched: its ids are not worked out again, and still nothing else is
+// taken for it. Without what is remembered, or with that damaged, they are.
+func TestFoundOnce(t *testing.T) {
+	src, dir := newFar(), filepath.Join(t.TempDir(), "cache")
+	o, locs := src.put(23, many(50, 10_000)...)
+	read(t, cacheIn(t, dir, src, 1<<30), src, o, locs)
+	asked := src.asked()
+	sum, verified := o.Verify, 0
+	o.Verify = func(c pack.Chunk, slot []byte) error {
+		verified++
+		return sum(c, slot)
+	}
+	read(t, cacheIn(t, dir, src, 1<<30), src, o, locs)
+	if verified != 0 || src.asked() != asked {
+		t.Errorf("%d ids were worked out again, %d requests", verified, src.asked()-asked)
+	}
+	path := filepath.Join(dir, o.Name.String())
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte("no"), locs[7].Loc.Offset()); err != nil {
+		t.Fatal(err)
+	}
+	read(t, cacheIn(t, dir, src, 1<<30), src, o, locs)
+	if src.asked() != asked+1 {
+		t.Errorf("%d requests for a slot that was changed", src.asked()-asked)
+	}
+	known, err := os.ReadFile(path + knownSuffix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged := pack.Chunk{ID: locs[0].ID, Loc: locs[1].Loc}
+	for _, b := range [][]byte{nil, known[:len(known)/2+3], bytes.Repeat([]byte{7}, 2000)} {
+		if err := os.WriteFile(path+knownSuffix, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c := cacheIn(t, dir, src, 1<<30)
+		errs := c.ReadSlots(t.Context(), o, []pack.Chunk{forged}, [][]byte{make([]byte, 12288)}, false)
+		if !errors.Is(errs[0], pack.ErrCorrupt) {
+			t.Errorf("another chunk's bytes: %v", errs[0])
+		}
+		verified = 0
+		for range 2 {
+			read(t, c, src, o, locs)
+			c = cacheIn(t, dir, src, 1<<30)
+		}
+		if verified > len(locs)+3 {
+			t.Errorf("%d ids of %d were worked out", verified, len(locs))
+		}
+	}
+	verified = 0
+	read(t, cacheIn(t, dir, src, 1<<30), src, o, locs)
+	if verified != 0 {
+		t.Errorf("%d ids were worked out after all had been", verified)
+	}
 }
 
 // TestWrongOnce gets wrong bytes from the source once: they are asked for again.

@@ -87,10 +87,7 @@ func (c *Cache) readKept(o Object, list []pack.Chunk, bufs [][]byte, past bool) 
 	}
 	defer f.Close()
 	for from := 0; from < len(list); {
-		to := from + 1
-		for to < len(list) && list[to].Loc.Offset() == list[to-1].Loc.Offset()+list[to-1].Loc.Slot() {
-			to++
-		}
+		to := from + behind(list[from:])
 		err := f.Readv(bufs[from:to], list[from].Loc.Offset(), past)
 		for i := from; i < to; i++ {
 			if err != nil { // one of them cannot be read: the others shall not suffer
@@ -126,6 +123,7 @@ func (c *Cache) isChecked(o Object, x pack.Chunk, slot []byte) bool {
 		return false
 	}
 	c.check(at, x)
+	c.remember(o.Name, []pack.Chunk{x})
 	return true
 }
 
@@ -154,6 +152,9 @@ func (c *Cache) keep(o Object, list []pack.Chunk, slots [][]byte) {
 	}
 	if free, err := c.o.Storage.Free(c.o.Dir); err == nil && free < c.o.Floor {
 		c.evictOldest(0)
+		c.mu.Lock()
+		c.full = true
+		c.mu.Unlock()
 		return
 	}
 	c.filesMu.RLock()
@@ -188,15 +189,28 @@ func (c *Cache) write(o Object, list []pack.Chunk, slots [][]byte) error {
 	if err != nil {
 		return err
 	}
-	for i, x := range list {
-		l := x.Loc
-		if err := f.Writev(slots[i:i+1], l.Offset(), false); err != nil {
+	for from := 0; from < len(list); {
+		to := from + behind(list[from:])
+		if err := f.Writev(slots[from:to], list[from].Loc.Offset(), false); err != nil {
 			return err
 		}
-		c.grow(place{o.Name, regionOf(l)}, l.Slot())
-		c.check(place{o.Name, l.Page}, x)
+		for _, x := range list[from:to] {
+			c.grow(place{o.Name, regionOf(x.Loc)}, x.Loc.Slot())
+			c.check(place{o.Name, x.Loc.Page}, x)
+		}
+		from = to
 	}
+	c.remember(o.Name, list)
 	return nil
+}
+
+// behind gives how many slots lie one behind the other, from the first on.
+func behind(list []pack.Chunk) int {
+	n := 1
+	for n < len(list) && list[n].Loc.Offset() == list[n-1].Loc.Offset()+list[n-1].Loc.Slot() {
+		n++
+	}
+	return n
 }
 
 // grow notes that more of a region is kept.
@@ -276,21 +290,4 @@ func (c *Cache) forgetLocked(r *region) {
 		delete(c.checked, place{r.name, r.at*(regionBytes/chunk.PageSize) + page})
 	}
 	c.used -= r.bytes
-}
-
-// Remove gives up what is kept of an object. Nobody may be reading it.
-func (c *Cache) Remove(name object.Name) error {
-	c.filesMu.Lock()
-	defer c.filesMu.Unlock()
-	c.mu.Lock()
-	for i := range uint32(object.MaxPack/regionBytes + 1) {
-		if r := c.regions[place{name, i}]; r != nil {
-			c.forgetLocked(r)
-		}
-	}
-	c.mu.Unlock()
-	if err := c.o.Storage.Remove(c.path(name)); !isMissing(err) {
-		return err
-	}
-	return nil
 }

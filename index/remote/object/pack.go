@@ -74,6 +74,7 @@ func (p *Packer) Finish(store [16]byte) ([]byte, error) {
 	b = binary.LittleEndian.AppendUint64(b, uint64(len(list)))
 	b = binary.LittleEndian.AppendUint32(b, 0)
 	b = binary.LittleEndian.AppendUint32(b, crc32c.Checksum(b[len(b)-trailerSize+4:]))
+	p.slots = b[:at] // it may have been moved: the next object has the room
 	return b, nil
 }
 

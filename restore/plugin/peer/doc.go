@@ -29,15 +29,38 @@
 // Before RESUME, too, the process's own memory that its GPUs use is read once: with
 // lazy pages that brings it, and the driver could not wait for it.
 //
-// No process is resumed before the VRAM of all is in place. A failed fill is
-// told to RESUME, which kills the process, and CRIU fails. When CRIU ends without
+// No process is resumed before the VRAM of all is in place, unless it comes on
+// demand (below). A failed fill is told to RESUME, which kills the process, and CRIU fails. When CRIU ends without
 // a goodbye and not all processes run their queues, every process whose BOs were
 // handed over is killed here: its memory or its queues would be wrong. (While CRIU
 // waits in RESUME the kernel does, see hold.c; it lets go when no other process is
 // left to resume, which the answer to RESUME tells.) As long as
 // CRIU runs none is: past RESTORE_SIGCHLD it waits for ever for a task that dies.
 //
+// # VRAM on demand
+//
+// The driver keeps the queues of a restored process still until its RESUME, which
+// anybody with the capability may issue by pid. With Options.Lazy a process runs
+// when what its CPU may touch is in place, and this process issues RESUME when the
+// rest is:
+//
+//	here:    fill: GTT, and VRAM that the driver maps for CPUs → fill: the rest → RESUME
+//	CRIU:                       RESUME is answered, the process runs
+//
+// What the CPU may touch is asked of flags and of /proc/PID/maps, when the process
+// stands for the last time: one that has mapped more waits for all, and so does one with
+// ranges of shared virtual memory. What was in place when the process began to run
+// is never filled again, since it has changed; the rest nobody can have touched, so
+// that a fill of it may begin anew when a daemon is killed.
+//
+// Fills of the rest take turns on each GPU, so that some queues run early: first those
+// that had work at the dump. A fill that
+// fails ends its process, with a line on standard error and in the system's log.
+// A second process has pidfds of all that run so: it ends them, with such a line, when this
+// one is killed, and has a successor when it is killed itself. Dumps wait
+// for memory that is on its way: locks on one file tell whose.
+//
 // # Lock order
 //
-// restore.mu is a leaf.
+// second.mu; then restore.mu, turns.mu and coming.mu, which are leaves.
 package peer

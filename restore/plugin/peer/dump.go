@@ -207,6 +207,11 @@ func (d *dump) process(ctx context.Context, k *kfdDump) (string, error) {
 		return "", d.opts.Refuse
 	}
 	began := time.Now()
+	if n := len(d.paused); n > 0 {
+		if err := awaitMemory(ctx, d.opts.Coming, d.paused[n-1]); err != nil {
+			return "", fmt.Errorf("wait for GPU memory that a restore still brings: %w", err)
+		}
+	}
 	sys, err := d.hostTopology()
 	if err != nil {
 		return "", err
@@ -286,7 +291,7 @@ func (d *dump) contents(ctx context.Context, layout *image.Layout, plan server.P
 	if len(plan.BOs) == 0 {
 		return 0, nil
 	}
-	ctx, progress, stop := stalled(ctx, d.opts.Stall)
+	ctx, progress, stop := stalled(ctx, d.opts.Stall, nil)
 	defer stop()
 	opts := d.opts.Server
 	opts.Progress = progress

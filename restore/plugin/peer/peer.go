@@ -20,14 +20,27 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/server/wire"
 )
 
-// Filler moves the contents of BOs from an image directory into place;
-// [FillFromDirectory] is one.
-type Filler func(ctx context.Context, images string, plan server.Plan, opts server.Options) (server.Report, error)
+// Filler moves the contents of BOs into place when turn is closed; nil: at once.
+type Filler func(ctx context.Context, plan server.Plan, opts server.Options, turn <-chan struct{}) (server.Report, error)
 
-// FillFromDirectory fills from the files of a directory, whatever it is.
-func FillFromDirectory(ctx context.Context, images string, plan server.Plan, opts server.Options) (server.Report,
-	error) {
-	return server.Fill(ctx, server.Dir(images), plan, opts)
+// Directory fills from the files of a directory, whatever it is.
+func Directory(images string) Filler {
+	return func(ctx context.Context, plan server.Plan, opts server.Options, turn <-chan struct{}) (server.Report, error) {
+		if turn != nil {
+			select {
+			case <-turn:
+			case <-ctx.Done():
+				return server.Report{}, context.Cause(ctx)
+			}
+		}
+		return server.Fill(ctx, server.Dir(images), plan, opts)
+	}
+}
+
+// Event is that a process's queues run, or will not.
+type Event struct {
+	PID int    `json:"pid"`
+	Why string `json:"why,omitempty"` // it was ended; its queues run where this is empty
 }
 
 // Options are what a peer needs to know of its surroundings. The zero value of a
@@ -41,8 +54,24 @@ type Options struct {
 	Schema image.Schema
 	// Sequential makes every task wait for its own fill.
 	Sequential bool
-	// Fill is how BOs are filled. Default: [FillFromDirectory].
-	Fill Filler
+	// Fills looks once at an image directory, by a path that is good as long as
+	// this process has it open, and gives how BOs are filled from it. direct says
+	// that the directory itself is read. Default: [Directory].
+	Fills func(images string) (fill Filler, direct bool)
+	// Lazy lets a process run when what its CPU may touch of its BOs is in
+	// place, and its queues when the rest is. It asks for Second.
+	Lazy bool
+	// Second starts a process that runs [Watch] at the other end of the
+	// connection, and outlives this one. ended is closed when it has ended.
+	Second func() (c *wire.Conn, ended <-chan struct{}, err error)
+	// Coming is a file whose locks tell dumps whose GPU memory is on its way.
+	// Default: /run/gpucr-fs/vram.
+	Coming string
+	// Tell, when set, is told of each process when its queues run.
+	Tell func(Event)
+	// Alone, when set, is called when CRIU is gone and work is left: nobody
+	// listens to standard error any more.
+	Alone func()
 	// Server tunes fills and reads.
 	Server server.Options
 	// Stall is how long a fill or a read may go on without a byte moving, until
@@ -59,8 +88,20 @@ func (o *Options) setDefaults() {
 	if o.Sys == nil {
 		o.Sys = os.DirFS("/sys")
 	}
-	if o.Fill == nil {
-		o.Fill = FillFromDirectory
+	if o.Fills == nil {
+		o.Fills = func(images string) (Filler, bool) { return Directory(images), true }
+	}
+	if o.Second == nil || o.Sequential {
+		o.Lazy = false
+	}
+	if o.Coming == "" {
+		o.Coming = comingFile
+	}
+	if o.Tell == nil {
+		o.Tell = func(Event) {}
+	}
+	if o.Alone == nil {
+		o.Alone = func() {}
 	}
 	if o.Stall == 0 {
 		o.Stall = 2 * time.Minute
@@ -192,9 +233,10 @@ func working(c *wire.Conn) (stop func()) {
 	}
 }
 
-// stalled cancels ctx when progress has not been told for the limit. What comes
-// when all is in place, reading back, tells of no progress and is not watched.
-func stalled(ctx context.Context, limit time.Duration) (watched context.Context, progress func(done, total uint64),
+// stalled cancels ctx when progress has not been told for the limit, since turn was
+// closed if there is one. What comes when all is in place, reading back, tells of no
+// progress and is not watched.
+func stalled(ctx context.Context, limit time.Duration, turn <-chan struct{}) (watched context.Context, progress func(done, total uint64),
 	stop func()) {
 	watched, cancel := context.WithCancelCause(ctx)
 	var last atomic.Uint64
@@ -202,6 +244,13 @@ func stalled(ctx context.Context, limit time.Duration) (watched context.Context,
 	timer := make(chan struct{})
 	go func() {
 		defer close(timer)
+		if turn != nil {
+			select {
+			case <-turn:
+			case <-watched.Done():
+				return
+			}
+		}
 		tick := time.NewTicker(limit)
 		defer tick.Stop()
 		for {

@@ -17,6 +17,7 @@ import (
 	"github.com/gpucr/gpucr-fs/kfd"
 	"github.com/gpucr/gpucr-fs/kfd/abi"
 	"github.com/gpucr/gpucr-fs/kfd/image"
+	"github.com/gpucr/gpucr-fs/kfd/image/imagepb"
 	"github.com/gpucr/gpucr-fs/kfd/topology"
 	"github.com/gpucr/gpucr-fs/restore/server/wire"
 )
@@ -161,7 +162,7 @@ func TestEnds(t *testing.T) {
 }
 
 func TestStalled(t *testing.T) {
-	ctx, progress, stop := stalled(context.Background(), 20*time.Millisecond)
+	ctx, progress, stop := stalled(context.Background(), 20*time.Millisecond, nil)
 	defer stop()
 	progress(1, 2)
 	select {
@@ -284,6 +285,24 @@ func TestVisibleGPUs(t *testing.T) {
 	}
 }
 
+// dumped gives the image of a process that has these devices on a machine.
+func dumped(t *testing.T, devices []abi.KFDCRIUDeviceBucket, sys *topology.System) (
+	msg *imagepb.Process, actual map[uint32]uint32, err error,
+) {
+	t.Helper()
+	m := &wire.Message{PID: 7, NumDevices: uint32(len(devices)), BOs: deviceBucket * uint64(len(devices))}
+	m.Priv = m.BOs
+	mem, err := newShared(m.BOs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mem.close()
+	if err := abi.Encode(mem.mem, devices); err != nil {
+		t.Fatal(err)
+	}
+	return processMessage(&kfdDump{msg: m, mem: mem}, sys)
+}
+
 // Devices are in the image as their host lists them: CRIU's plugin maps the first of
 // an image onto the first that it finds, and would swap equal GPUs.
 func TestDevicesAsListed(t *testing.T) {
@@ -301,17 +320,7 @@ func TestDevicesAsListed(t *testing.T) {
 			devices = append(devices, abi.KFDCRIUDeviceBucket{UserGPUID: n.GPUID, ActualGPUID: n.GPUID})
 		}
 	}
-	m := &wire.Message{PID: 7, NumDevices: uint32(len(devices)), BOs: deviceBucket * uint64(len(devices))}
-	m.Priv = m.BOs
-	mem, err := newShared(m.BOs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer mem.close()
-	if err := abi.Encode(mem.mem, devices); err != nil {
-		t.Fatal(err)
-	}
-	msg, _, err := processMessage(&kfdDump{msg: m, mem: mem}, sys)
+	msg, _, err := dumped(t, devices, sys)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -339,17 +348,7 @@ func TestUnusedGPU(t *testing.T) {
 			devices = append(devices, abi.KFDCRIUDeviceBucket{UserGPUID: uint32(50 + i), ActualGPUID: d.GetGpuId()})
 		}
 	}
-	m := &wire.Message{PID: 7, NumDevices: uint32(len(devices)), BOs: deviceBucket * uint64(len(devices))}
-	m.Priv = m.BOs
-	mem, err := newShared(m.BOs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer mem.close()
-	if err := abi.Encode(mem.mem, devices); err != nil {
-		t.Fatal(err)
-	}
-	msg, actual, err := processMessage(&kfdDump{msg: m, mem: mem}, sys)
+	msg, actual, err := dumped(t, devices, sys)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -369,10 +368,7 @@ func TestUnusedGPU(t *testing.T) {
 		}
 	}
 	devices[0].ActualGPUID = 1
-	if err := abi.Encode(mem.mem, devices); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := processMessage(&kfdDump{msg: m, mem: mem}, sys); err == nil ||
+	if _, _, err := dumped(t, devices, sys); err == nil ||
 		!strings.Contains(err.Error(), "which the topology does not show") {
 		t.Errorf("a GPU that the topology hides: %v", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -21,14 +22,20 @@ const maxFills = 8
 // restore is one run of criu restore.
 type restore struct {
 	*peer
-	ctx   context.Context
-	ready chan struct{} // closed when the next three are set
-	set   *image.Set
-	sys   *topology.System
-	err   error
+	ctx    context.Context // ends with CRIU
+	work   context.Context // of fills; they may go on when CRIU is gone
+	ready  chan struct{}   // closed when the next five are set
+	set    *image.Set
+	sys    *topology.System
+	put    Filler
+	direct bool // put reads the image directory
+	err    error
 
-	fills chan struct{} // a token for each fill under way
-	wg    sync.WaitGroup
+	fills  chan struct{} // a token for each fill under way that somebody waits for
+	turns  turns         // of the others
+	second *second
+	coming coming
+	wg     sync.WaitGroup
 
 	mu    sync.Mutex
 	conns map[*wire.Conn]bool
@@ -40,17 +47,25 @@ type restore struct {
 type task struct {
 	pid    int
 	end    *watched
+	first  chan struct{} // closed when what its CPU may touch is in place, or nothing will be
 	filled chan struct{} // closed when the fill has ended
 	report string        // how it went
+	err    error         // of the fill
 	memory []touch.Span  // of its own that its GPUs use
+	later  []extent      // of BOs that may follow it; before first is closed, its fill's
 
-	resumed bool // its queues run
+	resumed bool  // it may run
+	follows bool  // before its queues do
+	at      int64 // its byte of coming
 }
 
 func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
+	work, abort := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer abort(nil)
 	ctx, cancel := context.WithCancel(ctx)
-	r := &restore{peer: p, ctx: ctx, ready: make(chan struct{}), fills: make(chan struct{}, maxFills),
-		conns: map[*wire.Conn]bool{}, tasks: map[int]*task{}}
+	r := &restore{peer: p, ctx: ctx, work: work, ready: make(chan struct{}), fills: make(chan struct{}, maxFills),
+		conns: map[*wire.Conn]bool{}, tasks: map[int]*task{}, second: newSecond(p.opts.Second, p.opts.Logger),
+		coming: coming{path: p.opts.Coming}}
 	r.wg.Go(r.prepare)
 	r.wg.Go(func() { r.accept(attach) })
 	r.track(attach)
@@ -64,16 +79,32 @@ func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
 			// that was killed.
 			p.control.Close()
 			<-p.criu.ended
-			err = errors.Join(err, r.killTasks())
+			if killed, e := r.killTasks(); killed {
+				abort(err)
+				err = errors.Join(err, e)
+			}
+		}
+		<-r.ready
+		if !r.direct {
+			p.images.Close()
+		}
+		if !r.following() {
+			r.wg.Wait()
+			p.images.Close()
+		}
+		if bye {
+			err = answer(p.control, wire.OK, "", err)
+		}
+		if r.following() {
+			p.opts.Alone()
 		}
 		r.wg.Wait()
 		for _, t := range r.tasks {
 			t.end.stop()
 		}
+		r.second.close()
+		r.coming.close()
 		p.images.Close()
-		if bye {
-			err = answer(p.control, wire.OK, "", err)
-		}
 	}()
 	for {
 		m, files, err := p.receive(ctx)
@@ -84,13 +115,14 @@ func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
 		switch m.Type {
 		case wire.Resume:
 			stop := working(p.control)
-			err := r.wait(int(m.PID))
-			if err == nil {
-				err = r.bring(int(m.PID))
-			}
+			follows, err := r.wait(int(m.PID))
 			stop()
 			text, others := r.summary(int(m.PID))
-			if err := reply(p.control, &wire.Message{Type: wire.OK, Count: uint32(others)}, text, err); err != nil {
+			answer := &wire.Message{Type: wire.OK, Count: uint32(others)}
+			if follows {
+				answer.ID = 1
+			}
+			if err := reply(p.control, answer, text, err); err != nil {
 				return err
 			}
 		case wire.Resumed:
@@ -98,7 +130,7 @@ func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
 		case wire.Bye:
 			bye = true
 			if m.Status != 0 {
-				return r.abandon(cancel)
+				return r.abandon(cancel, abort)
 			}
 			return nil
 		default:
@@ -108,24 +140,56 @@ func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
 }
 
 // abandon ends all processes of a restore that CRIU has given up.
-func (r *restore) abandon(cancel func()) error {
+func (r *restore) abandon(cancel func(), abort func(error)) error {
 	cancel()
 	r.closeConns()
-	return r.killTasks()
+	abort(errors.New("criu has given up"))
+	return r.kill()
 }
 
-// resumed notes that a process's queues run.
+// resumed notes that a process may run.
 func (r *restore) resumed(pid int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if t := r.tasks[pid]; t != nil {
-		t.resumed = true
+	t := r.tasks[pid]
+	if t == nil {
+		return
 	}
+	t.resumed = true
+	if t.follows {
+		r.wg.Go(func() { r.follow(t) })
+	} else {
+		r.wg.Go(func() { r.opts.Tell(Event{PID: pid}) })
+	}
+}
+
+// following tells whether processes run before their queues do.
+func (r *restore) following() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, t := range r.tasks {
+		select {
+		case <-t.filled:
+		default:
+			if t.follows {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // prepare reads the images and the topology.
 func (r *restore) prepare() {
 	defer close(r.ready)
+	if r.put, r.direct = r.opts.Fills(r.dir()); r.opts.Lazy {
+		// It takes as long as a process does to start.
+		r.wg.Go(func() {
+			if err := r.second.begin(); err != nil {
+				r.opts.Logger.Warn("processes wait for all of their GPU memory", "err", err)
+			}
+		})
+	}
 	if r.err = r.opts.Refuse; r.err != nil {
 		return
 	}
@@ -201,20 +265,25 @@ func (r *restore) accept(attach *wire.Conn) {
 	}
 }
 
-// killTasks ends the processes whose BOs were handed over, unless all are
-// complete.
-func (r *restore) killTasks() error {
+// killTasks ends the processes whose BOs were handed over, unless all may run.
+func (r *restore) killTasks() (killed bool, err error) {
 	r.mu.Lock()
-	tasks := make([]*task, 0, len(r.tasks))
 	complete := true
 	for _, t := range r.tasks {
-		tasks = append(tasks, t)
 		complete = complete && t.resumed
 	}
 	r.mu.Unlock()
 	if complete {
-		return nil
+		return false, nil
 	}
+	return true, r.kill()
+}
+
+// kill ends the processes whose BOs were handed over.
+func (r *restore) kill() error {
+	r.mu.Lock()
+	tasks := slices.Collect(maps.Values(r.tasks))
+	r.mu.Unlock()
 	var errs []error
 	for _, t := range tasks {
 		if err := t.end.kill(); err != nil {
@@ -224,39 +293,62 @@ func (r *restore) killTasks() error {
 	return errors.Join(errs...)
 }
 
-// wait waits for the fills of all processes and returns the first error, or
-// errNoFile for a process without KFD.
-func (r *restore) wait(pid int) error {
+// wait waits until a process may run, which none may before what the CPU may touch is
+// in place for all. It follows when it runs before all of its own is. The error is the
+// first of any process, or errNoFile for one without KFD.
+func (r *restore) wait(pid int) (follows bool, err error) {
 	r.mu.Lock()
 	mine := r.tasks[pid]
-	tasks := make([]*task, 0, len(r.tasks))
-	for _, t := range r.tasks {
-		tasks = append(tasks, t)
-	}
+	tasks := slices.Collect(maps.Values(r.tasks))
 	r.mu.Unlock()
 	for _, t := range tasks {
-		<-t.filled
+		<-t.first
+	}
+	failed := func() error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.first
+	}
+	if err := failed(); err != nil {
+		return false, err
+	}
+	if mine == nil {
+		return false, errNoFile
+	}
+	if follows, err = r.mayFollow(mine); follows || err != nil {
+		return follows, err
+	}
+	<-mine.filled
+	if err := failed(); err != nil {
+		return false, err
+	}
+	return false, r.bring(mine)
+}
+
+// mayFollow tells whether a process may run now, and notes it, with the second too.
+func (r *restore) mayFollow(t *task) (bool, error) {
+	select {
+	case <-t.filled:
+		return false, nil
+	default:
+	}
+	if cpu, err := mapped(t.pid, t.later); cpu || err != nil {
+		return false, err
+	}
+	at, err := r.coming.add(t.pid)
+	if err == nil {
+		if err = r.second.add(t); err != nil {
+			err = errors.Join(err, r.coming.remove(at))
+		}
+	}
+	if err != nil {
+		r.opts.Logger.Warn("a process waits for all of its GPU memory", "pid", t.pid, "err", err)
+		return false, nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.first != nil {
-		return r.first
-	}
-	if mine == nil {
-		return errNoFile
-	}
-	return nil
-}
-
-// bring brings the memory that a process's GPUs use of its own.
-func (r *restore) bring(pid int) error {
-	r.mu.Lock()
-	t := r.tasks[pid]
-	r.mu.Unlock()
-	if t == nil || len(t.memory) == 0 {
-		return nil
-	}
-	return touch.Spans(pid, t.memory, r.opts.Stall)
+	t.follows, t.at = true, at
+	return true, nil
 }
 
 // summary tells how a process was filled, and how many others' queues do not run
@@ -280,7 +372,7 @@ func (r *restore) addTask(pid int, pidfd *os.File, memory []touch.Span) (*task, 
 	if err != nil {
 		return nil, fmt.Errorf("process %d: %w", pid, err)
 	}
-	t := &task{pid: pid, end: end, filled: make(chan struct{}), memory: memory}
+	t := &task{pid: pid, end: end, first: make(chan struct{}), filled: make(chan struct{}), memory: memory}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.tasks[pid] != nil {
@@ -291,13 +383,26 @@ func (r *restore) addTask(pid int, pidfd *os.File, memory []touch.Span) (*task, 
 	return t, nil
 }
 
+// begun says, once, that what a task's CPU may touch is in place.
+func (r *restore) begun(t *task, report string, later []extent) {
+	r.mu.Lock()
+	t.report, t.later = report, later
+	r.mu.Unlock()
+	close(t.first)
+}
+
 // finish says, once, how a task's fill ended.
 func (r *restore) finish(t *task, report string, err error) {
 	r.mu.Lock()
-	t.report = report
+	t.report, t.err = report, err
 	if err != nil && r.first == nil {
 		r.first = err
 	}
 	r.mu.Unlock()
 	close(t.filled)
+	select {
+	case <-t.first:
+	default:
+		close(t.first)
+	}
 }

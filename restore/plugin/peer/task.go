@@ -128,6 +128,7 @@ func (r *restore) process(c *wire.Conn, p image.Process, visible []uint32) error
 		return err
 	}
 	dmabufs := make([]*os.File, len(p.Message.Bos))
+	follows := r.followers(p)
 	if err := receiveBOs(c, dmabufs); err != nil {
 		closeAll(dmabufs)
 		err = fmt.Errorf("process %d: %w", p.Message.GetPid(), err)
@@ -137,18 +138,38 @@ func (r *restore) process(c *wire.Conn, p image.Process, visible []uint32) error
 	if err := restoreThunkMemory(pid, t.end, p.Message.GetSharedMemSize(), p.Message.GetSharedMemMagic()); err != nil {
 		r.opts.Logger.Warn("the runtime's shared memory is not restored", "err", err)
 	}
+	var later []extent
+	if follows != nil {
+		buckets, err := mem.slice(m.BOs, boBucket*uint64(m.NumBOs))
+		if err == nil {
+			later, err = extents(buckets, follows)
+		}
+		if err != nil {
+			closeAll(dmabufs)
+			r.finish(t, "", err)
+			return err
+		}
+	}
 	if r.opts.Sequential {
 		stop := working(c)
-		text, err := r.fill(p, gpus, dmabufs)
+		text, err := r.fill(t, p, gpus, dmabufs, nil, nil)
 		stop()
 		r.finish(t, text, err)
 		return answer(c, wire.OK, "", err)
 	}
 	r.wg.Go(func() {
-		text, err := r.fill(p, gpus, dmabufs)
+		text, err := r.fill(t, p, gpus, dmabufs, follows, later)
 		r.finish(t, text, err)
 	})
 	return answer(c, wire.OK, "", nil)
+}
+
+// followers is which BOs may follow the process; nil for none.
+func (r *restore) followers(p image.Process) []bool {
+	if !r.opts.Lazy {
+		return nil
+	}
+	return followers(p)
 }
 
 // gpus is how the GPUs of a process map to this machine's.
@@ -206,21 +227,57 @@ func receiveBOs(c *wire.Conn, dmabufs []*os.File) error {
 	}
 }
 
-// fill puts the contents of a process's BOs in place, and closes them.
-func (r *restore) fill(p image.Process, gpus []kfd.GPUPair, dmabufs []*os.File) (string, error) {
+// fill puts the contents of a process's BOs in place, those that may follow it after
+// the others, and closes them. What was in place when the process began to run is
+// never filled again: it has changed since.
+func (r *restore) fill(t *task, p image.Process, gpus []kfd.GPUPair, dmabufs []*os.File, follows []bool,
+	later []extent) (string, error) {
 	defer closeAll(dmabufs)
 	plan, err := makePlan(p.Message, p.Layout, dmabufs, func(gpu uint32) uint32 { return pair(gpus, gpu).RenderMinor })
 	if err != nil {
 		return "", err
 	}
 	defer plan.close()
+	now, rest := plan.split(follows)
+	var turn *turn
+	if len(rest.BOs) > 0 {
+		turn = r.turns.newTurn(rest, idle(r.dir(), p))
+		defer r.turns.done(turn)
+	}
+	ctx, stop := t.work(r.work)
+	defer stop()
 	select {
 	case r.fills <- struct{}{}:
-		defer func() { <-r.fills }()
-	case <-r.ctx.Done():
-		return "", context.Cause(r.ctx)
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
 	}
-	ctx, progress, stop := stalled(r.ctx, r.opts.Stall)
+	rep, err := r.fillPart(ctx, now, nil)
+	<-r.fills
+	if err != nil {
+		return "", err
+	}
+	text := fmt.Sprintf("process %d: %s", p.Message.GetPid(), filledText(rep))
+	if turn == nil {
+		return text, nil
+	}
+	r.begun(t, fmt.Sprintf("%s; %d follow", text, len(rest.BOs)), later)
+	if rep, err = r.fillPart(ctx, rest, turn.begin); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s; then %s", text, filledText(rep)), nil
+}
+
+func filledText(rep server.Report) string {
+	return fmt.Sprintf("%d buffer objects, %d bytes filled in %v, DMA busy %.0f %%, %d bytes read back",
+		rep.BOs, rep.Bytes, rep.Duration.Round(time.Millisecond), 100*rep.BusyShare(), rep.Verified)
+}
+
+// fillPart fills a plan when it is its turn.
+func (r *restore) fillPart(ctx context.Context, plan server.Plan, turn <-chan struct{}) (server.Report, error) {
+	if len(plan.BOs) == 0 {
+		return server.Report{}, nil
+	}
+	ctx, progress, stop := stalled(ctx, r.opts.Stall, turn)
 	defer stop()
 	opts := r.opts.Server
 	opts.Progress = progress
@@ -232,13 +289,11 @@ func (r *restore) fill(p image.Process, gpus []kfd.GPUPair, dmabufs []*os.File) 
 		opts.Staging = min(opts.Staging, max(opts.MaxBuffer, server.MinStaging))
 	}
 	opts.Staging = max(opts.Staging/int64(min(len(r.set.Processes), maxFills)), server.MinStaging)
-	rep, err := r.opts.Fill(ctx, r.dir(), plan.Plan, opts)
+	rep, err := r.put(ctx, plan, opts, turn)
 	if err != nil {
-		return "", because(ctx, err)
+		return rep, because(ctx, err)
 	}
-	return fmt.Sprintf("process %d: %d buffer objects, %d bytes filled in %v, DMA busy %.0f %%, %d bytes read back",
-		p.Message.GetPid(),
-		rep.BOs, rep.Bytes, rep.Duration.Round(time.Millisecond), 100*rep.BusyShare(), rep.Verified), nil
+	return rep, nil
 }
 
 // pair returns the partner of a GPU; there is one for each in a mapping.

@@ -270,6 +270,10 @@ int update_vma_map(const char *path, uint64_t addr, uint64_t old_offset, uint64_
 	return *fd < 0 ? fail("no render node for buffer object %u", r->bo) : 1;
 }
 
+/*
+ * With VRAM on demand (GPUCR_VRAM=lazy) a process may run before the driver's
+ * RESUME: its queues stand still since RESTORE, until the peer issues it.
+ */
 int resume_devices_late(int pid)
 {
 	struct kfd_criu_args args = { .pid = pid, .op = KFD_RESUME };
@@ -280,7 +284,7 @@ int resume_devices_late(int pid)
 	ret = failed ? -EIO : peer_ask(&msg);
 	if (ret == -ENOENT)
 		return -ENOTSUP;
-	if (!ret) {
+	if (!ret && !msg.id) {
 		fd = open("/dev/kfd", O_RDWR | O_CLOEXEC);
 		ret = fd < 0 || ioctl(fd, KFD_IOC_CRIU_OP, &args) ? -errno : 0;
 		if (ret)

@@ -15,10 +15,11 @@
  *   DUMP_KFD     id, pid, counts and offsets; fds: shared memory. No answer.
  *   BOS          first, count; fds: dma-bufs. No answer.
  *   DUMP_GO      -> OK when the images are complete
- *   RESUME       pid -> OK when all VRAM of the restore is in place, with the
- *                count of other processes whose queues do not run yet; -ENOENT
- *                for a process without KFD
- *   RESUMED      pid, whose queues run. No answer.
+ *   RESUME       pid -> OK when the process may run, with the count of others that
+ *                may not yet; -ENOENT for a process without KFD. id = 0: all
+ *                VRAM is in place, and the plugin issues the driver's RESUME; 1:
+ *                the rest follows, and the peer issues it then
+ *   RESUMED      pid, which may run. No answer.
  *   BYE          status of the whole dump or restore, count of processes that
  *                stay paused because CRIU kills them next -> OK
  *
@@ -42,7 +43,7 @@
 
 #include <stdint.h>
 
-#define GPUCR_MAGIC 0x32435047u /* "GPC2" */
+#define GPUCR_MAGIC 0x33435047u /* "GPC3" */
 #define GPUCR_TEXT 416
 #define GPUCR_MAX_GPUS 64 /* the driver's bound */
 #define GPUCR_MAX_FDS 250 /* of a message; the kernel's bound is 253 */

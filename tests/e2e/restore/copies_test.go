@@ -115,6 +115,10 @@ if "port" in sys.argv:
 if "socket" in sys.argv:
     b.bind(os.path.join(sys.argv[1], "sock"))
     b.listen()
+if "driver" in sys.argv: # NVIDIA's listens there, in each process
+    ns = os.stat("/proc/self/ns/pid").st_ino
+    b.bind("\0cuda-uvmfd-%d-%d\0" % (ns, os.getpid()))
+    b.listen()
 if "deleted" in sys.argv:
     f = open(os.path.join(sys.argv[1], "deleted"), "w+")
     os.unlink(f.name)
@@ -133,6 +137,7 @@ func TestCopiesCollide(t *testing.T) {
 		code      int
 	}{
 		{"port", "tcp 127.0.0.1:", cli.Partial}, {"socket", "/sock", cli.Partial}, {"deleted", "", 0},
+		{"driver", "", 0},
 	} {
 		dir := t.TempDir()
 		must(t, exec.Command("setsid", "--fork", "python3", "-c", listening, dir, c.has).Run())

@@ -4,13 +4,17 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index"
+	"github.com/gpucr/gpucr-fs/tests/cli"
 	"github.com/gpucr/gpucr-fs/tests/lazytarget"
 	"github.com/gpucr/gpucr-fs/tests/s3server"
 )
@@ -111,36 +115,160 @@ func newServer(t *testing.T) *s3server.Server {
 func TestRestoreFromTheBucket(t *testing.T) {
 	s := newServer(t)
 	one, two := withRemote(t, s.Endpoint), withRemote(t, s.Endpoint)
-	x := one.dumped("web-7", quiet)
 	if _, err := two.try("restore", two.store, "web-7"); err == nil || !strings.Contains(err.Error(), "web-7") {
 		t.Fatalf("restored before it was there: %v", err)
 	}
-	if out := one.run("sync", one.store); !strings.Contains(out, "web-7: sent") {
-		t.Errorf("sync says:\n%s", out)
-	}
+	x := one.dumped("web-7", quiet)
+	one.run("sync", one.store) // or the daemon has done so
 	if out := one.run("sync", one.store); !strings.Contains(out, "web-7: was there") {
 		t.Errorf("a second sync says:\n%s", out)
 	}
+	if got := one.place("web-7"); got != "durable" {
+		t.Errorf("synced, and %s", got)
+	}
 	if out := two.run("ls", "--remote", two.store); !strings.Contains(out, "web-7") {
 		t.Errorf("ls --remote says:\n%s", out)
+	}
+	for _, out := range []string{
+		one.run("verify", "--remote", one.store), one.run("verify", "--remote", "--read-data-subset", "5%", one.store),
+	} {
+		if !strings.Contains(out, "sound: 1 checkpoints, 1 packs") {
+			t.Errorf("verify --remote says:\n%s", out)
+		}
 	}
 	x.b = two
 	x.mustRestore("--wait")
 	x.checks()
 	must(t, two.left.Nothing())
+	du := two.run("du", "--price", "get=1000,put=2000", two.store)
+	if c := column(du, "cache"); !strings.Contains(c, "MiB, of 32") {
+		t.Errorf("du tells of the cache %q", c)
+	}
+	if c := column(du, "bucket"); !strings.Contains(c, "MiB in 4 objects") || !strings.Contains(c, "in 2 packs") {
+		t.Errorf("du tells of the bucket %q", c)
+	}
+	if c := column(du, "get"); strings.HasPrefix(c, "0 requests") || strings.Contains(c, " 0.00 a month") {
+		t.Errorf("du tells of requests %q", c)
+	}
 	x.mustRestore() // with its profile, from the node's cache
 	x.checks()
 	must(t, two.left.Nothing())
 
 	one.run("rm", "--remote", "-y", one.store, "web-7")
-	if out := one.run("gc", "--remote", "--patience", "1ms", one.store); !strings.Contains(out, "removed ") {
+	if out := one.run("gc", "--remote", "--patience", "1h", one.store); !strings.Contains(out, "removed 0 packs") ||
+		!strings.Contains(out, "1 pushes and removed checkpoints") {
 		t.Errorf("gc --remote says:\n%s", out)
+	}
+	if out := one.run("gc", "--remote", "--patience", "1ms", one.store); strings.Contains(out, "removed 0 packs") {
+		t.Errorf("a later gc --remote, which has seen that before, says:\n%s", out)
 	}
 	if out := two.run("ls", "--remote", two.store); strings.Contains(out, "web-7") {
 		t.Errorf("removed, and still listed:\n%s", out)
 	}
+	for _, b := range []*bench{one, two} {
+		if got := b.place("web-7"); got != "local" {
+			t.Errorf("removed from the remote store, and %s", got)
+		}
+	}
 	x.mustRestore() // all of it is here by now
 	x.checks()
+}
+
+// place gives where a checkpoint is, as ls says.
+func (b *bench) place(name string) string {
+	b.t.Helper()
+	var res struct {
+		Checkpoints []struct{ Name, Place string }
+	}
+	must(b.t, program.JSON(b.t.Context(), &res, "ls", "--fast", b.store))
+	for _, c := range res.Checkpoints {
+		if c.Name == name {
+			return c.Place
+		}
+	}
+	return "nowhere"
+}
+
+// column gives what a table says behind a word.
+func column(table, word string) string {
+	for line := range strings.Lines(table) {
+		if rest, ok := strings.CutPrefix(line, word+" "); ok {
+			return strings.TrimSpace(rest)
+		}
+	}
+	return ""
+}
+
+// A node that has lost its store gets it back from the address of the bucket alone.
+func TestNodeLost(t *testing.T) {
+	s := newServer(t)
+	one := withRemote(t, s.Endpoint)
+	address := "s3://checkpoints/team?endpoint=" + s.Endpoint + "&region=us-east-1"
+	x := one.start("web", quiet)
+	one.run("dump", "--durable", one.store, "web", "-t", strconv.Itoa(x.pid))
+	must(t, x.Dumped())
+	must(t, one.left.Nothing())
+	if out, err := one.try("repair", "--remote", address, one.store); cli.Code(err) != 2 {
+		t.Errorf("a store that is there: %v\n%s", err, out)
+	}
+	must(t, os.RemoveAll(one.store))
+	if out, err := one.try("repair", "--remote", address+"x", one.store); err == nil {
+		t.Errorf("no remote store is there, and repair says:\n%s", out)
+	}
+	if out := one.run("repair", "--remote", address, one.store); !strings.Contains(out, "1 checkpoints") {
+		t.Errorf("repair says:\n%s", out)
+	}
+	x.mustRestore("--wait")
+	x.checks()
+}
+
+// until waits for what a daemon does by itself.
+func (b *bench) until(what string, done func() bool) {
+	b.t.Helper()
+	for deadline := time.Now().Add(limit); !done(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			b.t.Fatalf("it never comes that %s", what)
+		}
+	}
+}
+
+// A daemon takes to the bucket what is sealed, by itself: after a dump that did not wait, once the link is mended after
+// it was cut, and what another daemon that was killed has left. --durable and umount wait for it, or tell.
+func TestUploadedBehind(t *testing.T) {
+	s := newServer(t)
+	k := newLink(t, s.Endpoint)
+	b := withRemote(t, k.endpoint())
+	x := b.start("web", quiet)
+	b.run("dump", "--durable", b.store, "durable", "-t", strconv.Itoa(x.pid), "--leave-running")
+	if got := b.place("durable"); got != "durable" {
+		t.Errorf("dump --durable has returned, and it is %s", got)
+	}
+	b.run("dump", b.store, "behind", "-t", strconv.Itoa(x.pid), "--leave-running")
+	b.until("the dump is durable", func() bool { return b.place("behind") == "durable" })
+
+	mnt := t.TempDir()
+	b.run("mount", b.store, mnt)
+	k.setCut(true)
+	out, err := b.try("dump", "--durable", b.store, "cut", "-t", strconv.Itoa(x.pid), "--leave-running")
+	if cli.Code(err) != 3 || !strings.Contains(err.Error(), "gpucr-fs sync") {
+		t.Errorf("dump --durable without a link: %v\n%s", err, out)
+	}
+	if got := b.place("cut"); got == "durable" {
+		t.Errorf("without a link, %s", got)
+	}
+	b.until("stats tells why nothing is uploaded", func() bool {
+		return strings.Contains(b.run("stats", b.store), "cut: ")
+	})
+	if out := b.run("umount", mnt); !strings.Contains(out, "not in the remote store yet: cut") {
+		t.Errorf("umount says:\n%s", out)
+	}
+	k.setCut(false)
+	must(t, b.left.Nothing())
+	b.run("mount", b.store, mnt) // another daemon
+	b.until("what the first one left is durable", func() bool { return b.place("cut") == "durable" })
+	if out := b.run("umount", mnt); strings.Contains(out, "not in") {
+		t.Errorf("umount says:\n%s", out)
+	}
 }
 
 // The link to the bucket is cut at a random moment of a restore and mended a second later: the process goes on with
@@ -202,8 +330,8 @@ func TestBucketAway(t *testing.T) {
 	b.run("sync", b.store)
 }
 
-// A sync is killed at a random moment: the checkpoint stands in the bucket, whole, or it is not there; the next sync
-// takes it there at once.
+// A sync is killed at a random moment, and so is the daemon that uploads: the checkpoint stands in the bucket, whole, or
+// it is not there; the next sync takes it there at once.
 func TestSyncKilled(t *testing.T) {
 	s := newServer(t)
 	rnd := source(t)
@@ -219,7 +347,9 @@ func TestSyncKilled(t *testing.T) {
 		cmd := program.Command("sync", one.store, name)
 		must(t, cmd.Start())
 		time.Sleep(time.Duration(rnd.Int64N(int64(whole))))
-		cmd.Process.Kill()
+		for _, pid := range append(program.Role("daemon"), cmd.Process.Pid) {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
 		if cmd.Wait() != nil {
 			killed++
 		}
@@ -236,6 +366,9 @@ func TestSyncKilled(t *testing.T) {
 		must(t, two.left.Nothing())
 	}
 	one.run("verify", one.store)
+	mnt := t.TempDir()
+	one.run("mount", one.store, mnt) // a daemon that clears away what the killed ones left
+	one.run("umount", mnt)
 	t.Logf("%d of %d were killed before they ended, which takes %v", killed, *strikes, whole)
 	if killed == 0 {
 		t.Error("none was killed before it ended")

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/syslog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/restore"
+	"github.com/gpucr/gpucr-fs/restore/plugin/peer"
+)
+
+// What the plugin's helper finds in criu's environment: when processes may run, and a socket for who waits for their
+// queues.
+const (
+	vramVar       = "GPUCR_VRAM"
+	vramLazy      = "lazy"
+	vramGate      = "gate"
+	vramEventsVar = "GPUCR_VRAM_EVENTS"
+)
+
+// parseVRAM tells whether processes run before their VRAM is there.
+func parseVRAM(mode string) (lazy bool, err error) {
+	switch mode {
+	case vramLazy:
+		return true, nil
+	case "", vramGate:
+		return false, nil
+	}
+	return false, fmt.Errorf("%q is neither %s nor %s", mode, vramLazy, vramGate)
+}
+
+func setVRAM(mode string) error {
+	if _, err := parseVRAM(mode); err != nil || mode == "" {
+		return usage(fmt.Errorf("--vram=%s is neither %s nor %s", mode, vramLazy, vramGate), "")
+	}
+	return os.Setenv(vramVar, mode)
+}
+
+// teller tells who listens at a socket, if anybody does, and the system's log of what was ended.
+func teller(socket string) func(peer.Event) {
+	var mu sync.Mutex
+	var c net.Conn
+	if socket != "" {
+		if dialed, err := net.Dial("unix", socket); err == nil {
+			c = dialed // open until this process ends: who listens waits for that
+		}
+	}
+	return func(e peer.Event) {
+		if e.Why != "" {
+			if log, err := syslog.New(syslog.LOG_ERR|syslog.LOG_DAEMON, "gpucr-fs"); err == nil {
+				log.Err(fmt.Sprintf("process %d ended: the rest of its GPU memory did not come: %s", e.PID, e.Why))
+				log.Close()
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if c == nil {
+			return
+		}
+		if line, err := json.Marshal(e); err == nil {
+			c.SetWriteDeadline(time.Now().Add(time.Second))
+			c.Write(append(line, '\n')) // who does not listen any more need not know
+		}
+	}
+}
+
+// vramEvents hears from the helpers of one restore when queues run.
+type vramEvents struct {
+	l     *net.UnixListener
+	dir   string
+	conns sync.WaitGroup
+	all   chan struct{} // closed when those who connected before wait are counted
+
+	mu     sync.Mutex
+	heard  []peer.Event
+	at     []time.Time
+	open   map[net.Conn]bool
+	waited bool // and so all were heard
+}
+
+// listenVRAM makes a socket for the helpers.
+func listenVRAM() (*vramEvents, error) {
+	dir, err := os.MkdirTemp("", "gpucr-fs-vram-")
+	if err != nil {
+		return nil, err
+	}
+	v := &vramEvents{dir: dir, all: make(chan struct{}), open: map[net.Conn]bool{}}
+	if v.l, err = net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: v.path()}); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	go v.accept()
+	return v, nil
+}
+
+func (v *vramEvents) path() string { return filepath.Join(v.dir, "events") }
+
+// env is for criu.
+func (v *vramEvents) env() []string { return []string{vramEventsVar + "=" + v.path()} }
+
+func (v *vramEvents) accept() {
+	for {
+		c, err := v.l.Accept()
+		if err != nil {
+			return
+		}
+		v.mu.Lock()
+		v.open[c] = true
+		v.mu.Unlock()
+		v.conns.Go(func() { v.hear(c) })
+	}
+}
+
+// hear takes a helper's events until it ends.
+func (v *vramEvents) hear(c net.Conn) {
+	defer c.Close()
+	for lines := bufio.NewScanner(c); lines.Scan(); {
+		var e peer.Event
+		if json.Unmarshal(lines.Bytes(), &e) != nil {
+			continue
+		}
+		if e.PID == 0 {
+			close(v.all)
+			return
+		}
+		v.mu.Lock()
+		v.heard, v.at = append(v.heard, e), append(v.at, time.Now())
+		v.mu.Unlock()
+	}
+}
+
+// wait waits until the helpers that have connected have ended.
+func (v *vramEvents) wait(ctx context.Context) error {
+	// They connected before: whoever comes after them says so.
+	c, err := net.Dial("unix", v.path())
+	if err == nil {
+		_, err = c.Write([]byte("{\"pid\":0}\n"))
+		c.Close()
+	}
+	if err != nil {
+		return err
+	}
+	done := make(chan struct{})
+	go func() {
+		<-v.all
+		v.conns.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.waited = true
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// marks gives when each process's queues ran, and when all did; nothing before wait has returned.
+func (v *vramEvents) marks() (marks []restore.Mark) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.waited {
+		return nil
+	}
+	for i, e := range v.heard {
+		if e.Why != "" {
+			continue
+		}
+		if len(v.heard) > 1 {
+			marks = append(marks, restore.Mark{Name: fmt.Sprintf("%s, process %d", restore.MarkGPUReady, e.PID), At: v.at[i]})
+		}
+	}
+	if n := len(v.heard); n > 0 && v.lost() == nil {
+		marks = append(marks, restore.Mark{Name: restore.MarkGPUReady, At: v.at[n-1]})
+	}
+	return marks
+}
+
+// lost gives the processes that were ended. Preconditions: v.mu is held, or wait has returned.
+func (v *vramEvents) lost() error {
+	var why []string
+	for _, e := range v.heard {
+		if e.Why != "" {
+			why = append(why, fmt.Sprintf("process %d: %s", e.PID, e.Why))
+		}
+	}
+	if len(why) == 0 {
+		return nil
+	}
+	return fmt.Errorf("processes could not be given their GPU memory and were ended: %s", strings.Join(why, "; "))
+}
+
+func (v *vramEvents) close() error {
+	err := v.l.Close()
+	v.mu.Lock()
+	for c := range v.open {
+		c.Close()
+	}
+	v.mu.Unlock()
+	v.conns.Wait()
+	return errors.Join(err, os.RemoveAll(v.dir))
+}

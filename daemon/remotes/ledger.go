@@ -1,0 +1,125 @@
+package remotes
+
+import (
+	"encoding/json"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"sync"
+
+	"github.com/gpucr/gpucr-fs/index/storage"
+)
+
+const (
+	// ledgerName is the file in a store that says which of its checkpoints the remote store has.
+	ledgerName = "remote-has.json"
+	// maxLedger bounds that file in bytes.
+	maxLedger = 256 << 20
+)
+
+// state of a checkpoint in the ledger.
+type state string
+
+const (
+	durable state = "durable" // it stands in the remote store
+	removed state = "removed" // it stood there, and was removed
+)
+
+// entry is what the ledger has of a checkpoint.
+type entry struct {
+	Name  string `json:"name"` // in the remote store
+	State state  `json:"state"`
+}
+
+// ledger notes which checkpoints of a store the remote store has, by their ids. It is a memory, no truth: what it lacks
+// a push finds out, and others may have removed what it has.
+type ledger struct {
+	path string
+	log  *slog.Logger
+
+	mu  sync.Mutex
+	has map[string]entry
+}
+
+// openLedger reads the ledger of the store at dir; without one, or with one that cannot be read, it is empty.
+func openLedger(dir string, log *slog.Logger) *ledger {
+	l := &ledger{path: filepath.Join(dir, ledgerName), log: log, has: map[string]entry{}}
+	text, err := storage.ReadFile(storage.Disk{}, l.path, maxLedger)
+	if err != nil {
+		return l
+	}
+	if err := json.Unmarshal(text, &l.has); err != nil {
+		log.Warn("it is looked anew which checkpoints the remote store has", "file", l.path, "err", err)
+		l.has = map[string]entry{}
+	}
+	return l
+}
+
+// change has fn change the entries, and writes them if it says that it did.
+func (l *ledger) change(fn func(has map[string]entry) bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !fn(l.has) {
+		return
+	}
+	text, err := json.Marshal(l.has)
+	if err == nil {
+		err = storage.WriteFile(storage.Disk{}, l.path, text)
+	}
+	if err != nil { // a later push finds it out
+		l.log.Warn("what the remote store has could not be noted", "file", l.path, "err", err)
+	}
+}
+
+// Has says whether a checkpoint is known to stand in the remote store, and whether anything is known of it there.
+func (r *Remote) Has(id string) (stands, known bool) {
+	r.ledger.mu.Lock()
+	defer r.ledger.mu.Unlock()
+	e, known := r.ledger.has[id]
+	return e.State == durable, known
+}
+
+// NoteStands notes that the remote store has a checkpoint of this store under a name.
+func (r *Remote) NoteStands(id, name string) {
+	r.ledger.change(func(has map[string]entry) bool {
+		e := entry{name, durable}
+		fresh := has[id] != e
+		has[id] = e
+		return fresh
+	})
+}
+
+// NoteListed notes which checkpoints there are in the remote store, by their ids.
+func (r *Remote) NoteListed(stand func(id string) bool) {
+	r.ledger.change(func(has map[string]entry) bool {
+		news := false
+		for id, e := range has {
+			if e.State == durable && !stand(id) {
+				has[id], news = entry{e.Name, removed}, true
+			}
+		}
+		return news
+	})
+}
+
+// NoteRemoved notes that the remote store has no checkpoint of this name any more.
+func (r *Remote) NoteRemoved(name string) {
+	r.ledger.change(func(has map[string]entry) bool {
+		news := false
+		for id, e := range has {
+			if e.Name == name && e.State == durable {
+				has[id], news = entry{name, removed}, true
+			}
+		}
+		return news
+	})
+}
+
+// Forget forgets checkpoints that the store has no more.
+func (r *Remote) Forget(gone func(id string) bool) {
+	r.ledger.change(func(has map[string]entry) bool {
+		n := len(has)
+		maps.DeleteFunc(has, func(id string, _ entry) bool { return gone(id) })
+		return len(has) < n
+	})
+}

@@ -1,0 +1,193 @@
+package uploads
+
+import (
+	"encoding/json"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/gpucr/gpucr-fs/daemon/remotes"
+	"github.com/gpucr/gpucr-fs/daemon/stay"
+	"github.com/gpucr/gpucr-fs/index"
+	"github.com/gpucr/gpucr-fs/index/remote/bucket"
+	"github.com/gpucr/gpucr-fs/tests/s3server"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// node is a machine with a daemon's parts.
+type node struct {
+	t      *testing.T
+	dir    string
+	store  *index.Store
+	remote *remotes.Remote
+	stay   *stay.Stay
+	up     *Uploads
+}
+
+func newNode(t *testing.T, address string) *node {
+	t.Helper()
+	n := &node{t: t, dir: filepath.Join(t.TempDir(), "store")}
+	f, _, err := remotes.Make(t.Context(), address, 1<<30, index.DefaultParams(), quiet)
+	must(t, err)
+	text, err := json.Marshal(f)
+	must(t, err)
+	must(t, index.Init(n.dir, index.InitOptions{Beside: map[string][]byte{remotes.FileName: text}}))
+	n.open()
+	t.Cleanup(n.close)
+	return n
+}
+
+// open starts a daemon's parts on the node's store.
+func (n *node) open() {
+	n.t.Helper()
+	o := index.Options{FreeFloor: 1}
+	var err error
+	n.remote, err = remotes.Of(n.dir, &o, quiet)
+	must(n.t, err)
+	n.store, err = index.Open(n.t.Context(), n.dir, o)
+	must(n.t, err)
+	n.stay = stay.New()
+	n.stay.Hold()
+	n.up = Start(Options{Store: n.store, Remote: n.remote, Stay: n.stay, Log: quiet})
+}
+
+func (n *node) close() {
+	n.up.Close()
+	if err := n.store.Close(); err != nil {
+		n.t.Error(err)
+	}
+	n.remote.Close()
+}
+
+func (n *node) dump(name, text string) {
+	n.t.Helper()
+	d, err := n.store.Create(n.t.Context(), name, index.CreateOptions{})
+	must(n.t, err)
+	f, err := d.Create("file", 0o600)
+	must(n.t, err)
+	_, err = f.WriteAt([]byte(strings.Repeat(text, 2000)), 0)
+	must(n.t, err)
+	must(n.t, f.Close())
+	_, err = d.Seal(n.t.Context())
+	must(n.t, err)
+}
+
+func (n *node) place(name string) string {
+	n.t.Helper()
+	i, err := n.store.Info(name)
+	must(n.t, err)
+	return n.up.Place(i)
+}
+
+func (n *node) settle() {
+	n.t.Helper()
+	must(n.t, n.up.Settle(n.t.Context(), func(State) {}))
+}
+
+// TestBehind seals checkpoints, which come to the bucket by themselves and once: not after a restart, not when they
+// came from there, and not when they were removed there. Take takes them there all the same.
+func TestBehind(t *testing.T) {
+	s := s3server.Start(t)
+	s.Bucket(t, "checkpoints")
+	t.Setenv("AWS_ACCESS_KEY_ID", s3server.KeyID)
+	t.Setenv("AWS_SECRET_ACCESS_KEY", s3server.Secret)
+	address := "s3://checkpoints/p?endpoint=" + s.Endpoint + "&region=us-east-1"
+	one, two := newNode(t, address), newNode(t, address)
+	one.dump("a", "some text")
+	one.stay.Release() // what sealed it goes
+	one.settle()
+	select {
+	case <-one.stay.Idle():
+	case <-time.After(time.Minute):
+		t.Fatal("with all uploaded, the daemon is held")
+	}
+	if got := one.place("a"); got != Durable {
+		t.Errorf("sealed, and %s", got)
+	}
+	_, err := two.remote.Pull(t.Context(), two.store, "a", "theirs")
+	must(t, err)
+	two.settle()
+	if got := two.place("theirs"); got != Durable {
+		t.Errorf("pulled, and %s", got)
+	}
+
+	puts := func(n *node) int64 { return n.remote.Requests().Kinds[bucket.KindPut].Requests }
+	before := puts(one)
+	one.close()
+	one.open()
+	one.settle()
+	if after := puts(one); before == 0 || after != before {
+		t.Errorf("%d puts, and after a restart %d", before, after)
+	}
+
+	r, err := one.remote.Store(t.Context())
+	must(t, err)
+	must(t, r.Remove(t.Context(), "a"))
+	one.remote.NoteRemoved("a")
+	one.dump("b", "other text")
+	one.settle()
+	lacking, err := one.up.Lacking(t.Context())
+	if err != nil || len(lacking) != 1 || lacking[0] != "a" || one.place("b") != Durable {
+		t.Errorf("the bucket lacks %v, b is %s, %v", lacking, one.place("b"), err)
+	}
+	if list, err := r.List(t.Context()); err != nil || len(list) != 1 || list[0].Name != "b" {
+		t.Errorf("removed there, and the list is %v, %v", list, err)
+	}
+	// A collection does not wait: what it saw counts for the next, also of another process.
+	if res, err := one.remote.Collect(t.Context(), time.Hour); err != nil || res.Packs != 0 || res.Watched != 1 {
+		t.Errorf("collected %+v, %v", res, err)
+	}
+	one.close()
+	one.open()
+	if res, err := one.remote.Collect(t.Context(), time.Nanosecond); err != nil || res.Packs != 2 || res.Watched != 0 {
+		t.Errorf("collected %+v, %v", res, err)
+	}
+	r, err = one.remote.Store(t.Context())
+	must(t, err)
+	told := int64(0)
+	p, err := one.up.Take(t.Context(), r, "a", func(done, _ int64) { told = done })
+	if err != nil || p.Already || told == 0 || one.place("a") != Durable {
+		t.Errorf("taken: %+v, %v; %d bytes told, %s", p, err, told, one.place("a"))
+	}
+}
+
+// TestNotes loses what is noted: it begins anew, and nothing fails.
+func TestNotes(t *testing.T) {
+	s := s3server.Start(t)
+	s.Bucket(t, "checkpoints")
+	t.Setenv("AWS_ACCESS_KEY_ID", s3server.KeyID)
+	t.Setenv("AWS_SECRET_ACCESS_KEY", s3server.Secret)
+	n := newNode(t, "s3://checkpoints?endpoint="+s.Endpoint+"&region=us-east-1")
+	n.dump("a", "some text")
+	n.settle()
+	_, err := n.remote.Collect(t.Context(), time.Hour)
+	must(t, err)
+	n.close()
+	for _, name := range []string{"remote-has.json", "remote-requests.json", "remote-watched.json"} {
+		must(t, os.WriteFile(filepath.Join(n.dir, name), []byte("{no JSON"), 0o600))
+	}
+	n.open()
+	_, err = n.remote.Collect(t.Context(), time.Hour)
+	must(t, err)
+	n.settle()
+	for deadline := time.Now().Add(time.Minute); n.place("a") != Durable; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it stands in the bucket, and is %s", n.place("a"))
+		}
+	}
+}

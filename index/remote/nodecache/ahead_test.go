@@ -1,0 +1,194 @@
+package nodecache
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/remote/object"
+	"github.com/gpucr/gpucr-fs/index/storage"
+)
+
+// heard gathers what Bring says has come.
+type heard struct {
+	mu    sync.Mutex
+	times []int
+}
+
+func (h *heard) came(numbers []int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, n := range numbers {
+		h.times[n]++
+	}
+}
+
+func (h *heard) all() bool { return !slices.ContainsFunc(h.times, func(n int) bool { return n != 1 }) }
+
+// bring brings slots of several objects, and asserts that all are said to have come, once.
+func bring(t *testing.T, ctx context.Context, c *Cache, list []Wanted) {
+	t.Helper()
+	h := &heard{times: make([]int, len(list))}
+	c.Bring(ctx, list, h.came)
+	if !h.all() {
+		t.Errorf("slots were said to have come %v times", h.times)
+	}
+}
+
+// TestBring brings two objects of which some is there already: with few requests, which lie side by side, and nothing
+// twice. What has come is read without another one, and brought again by none.
+func TestBring(t *testing.T) {
+	src := newFar()
+	c := cacheIn(t, filepath.Join(t.TempDir(), "cache"), src, 1<<30)
+	var list []Wanted
+	var total int64
+	for i := range 2 {
+		o, locs := src.put(uint64(40+i), many(300, 100_000)...)
+		read(t, c, src, o, locs[10:14]) // a small gap
+		read(t, c, src, o, locs[100:150])
+		for _, x := range locs {
+			list = append(list, Wanted{&o, x})
+		}
+		total += o.Size
+	}
+	before := src.asked()
+	bring(t, t.Context(), c, list)
+	n := src.asked() - before
+	if most := int(total/AheadRequest) + 8; n > most {
+		t.Errorf("%d requests for %d bytes", n, total)
+	}
+	if f := c.Counts.Fetched.Load(); f > total+total/gapShare {
+		t.Errorf("%d bytes fetched of %d", f, total)
+	}
+	before = src.asked()
+	for _, o := range []*Object{list[0].Object, list[300].Object} {
+		for i, w := range list {
+			if w.Object == o && i%7 == 0 {
+				read(t, c, src, *o, []pack.Chunk{w.Chunk})
+			}
+		}
+	}
+	bring(t, t.Context(), c, list)
+	if n := src.asked() - before; n != 0 {
+		t.Errorf("%d requests for what had come", n)
+	}
+}
+
+// TestBringInVain brings what cannot be fetched, what cannot be kept, and what nobody waits for any more: all of it is
+// left to its readers, and the bucket is not read for nothing.
+func TestBringInVain(t *testing.T) {
+	src := newFar()
+	o, locs := src.put(50, many(300, 100_000)...)
+	var list []Wanted
+	for _, x := range locs {
+		list = append(list, Wanted{&o, x})
+	}
+	none := cacheIn(t, filepath.Join(t.TempDir(), "cache"), src, 0)
+	bring(t, t.Context(), none, list)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	c := cacheIn(t, filepath.Join(t.TempDir(), "cache"), src, 1<<30)
+	bring(t, ended, c, list)
+	if n := src.asked(); n > 0 {
+		t.Errorf("%d requests", n)
+	}
+	src.fail = errors.New("no way there")
+	bring(t, t.Context(), c, list)
+	src.fail = nil
+	read(t, c, src, o, locs)
+
+	broken := &storage.Faulty{Storage: storage.Disk{}, Rule: func(c storage.Call) storage.Fault {
+		if c.Op == storage.OpWrite {
+			return storage.Fault{Kind: storage.Fail}
+		}
+		return storage.Fault{}
+	}}
+	full, err := Open(Options{Dir: filepath.Join(t.TempDir(), "cache"), Limit: 1 << 30, Storage: broken, Source: src,
+		Logger: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := full.Counts.Fetched.Load()
+	long, more := src.put(51, many(600, 100_000)...)
+	list = nil
+	for _, x := range more {
+		list = append(list, Wanted{&long, x})
+	}
+	bring(t, t.Context(), full, list)
+	if f := full.Counts.Fetched.Load() - before; f >= long.Size {
+		t.Errorf("%d bytes fetched though nothing can be kept", f)
+	}
+	read(t, full, src, long, more[:10])
+}
+
+// gate lets so many ranges be under way at once.
+type gate struct {
+	*far
+	free chan struct{}
+
+	mu          sync.Mutex
+	under, most int
+}
+
+func (g *gate) Begin(ctx context.Context) (func(int64), error) {
+	select {
+	case <-g.free:
+		return func(int64) { g.free <- struct{}{} }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (g *gate) ReadAhead(ctx context.Context, name object.Name, p []byte, off int64) error {
+	g.mu.Lock()
+	g.under++
+	g.most = max(g.most, g.under)
+	g.mu.Unlock()
+	defer func() {
+		g.mu.Lock()
+		g.under--
+		g.mu.Unlock()
+	}()
+	return g.far.ReadRange(ctx, name, p, off)
+}
+
+// TestBringBesideReaders brings by a way of its own, no more at once than that allows, while others read: nothing is
+// fetched twice.
+func TestBringBesideReaders(t *testing.T) {
+	src := newFar()
+	g := &gate{far: src, free: make(chan struct{}, 3)}
+	for range 3 {
+		g.free <- struct{}{}
+	}
+	c, err := Open(Options{Dir: filepath.Join(t.TempDir(), "cache"), Limit: 1 << 30, Storage: storage.Disk{},
+		Source: src, Ahead: g, Logger: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, locs := src.put(60, many(300, 100_000)...)
+	var list []Wanted
+	for _, x := range locs {
+		list = append(list, Wanted{&o, x})
+	}
+	var all sync.WaitGroup
+	for w := range 4 {
+		all.Go(func() {
+			for i := w * 50; i < len(locs); i += 97 {
+				read(t, c, src, o, locs[i:min(i+3, len(locs))])
+			}
+		})
+	}
+	bring(t, t.Context(), c, list)
+	all.Wait()
+	read(t, c, src, o, locs)
+	if f := c.Counts.Fetched.Load(); f > o.Size+o.Size/gapShare+gapBytes {
+		t.Errorf("%d bytes fetched of %d", f, o.Size)
+	}
+	if g.most == 0 || g.most > 3 {
+		t.Errorf("%d ranges were under way at once", g.most)
+	}
+}

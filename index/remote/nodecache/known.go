@@ -1,0 +1,83 @@
+package nodecache
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+
+	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/crc32c"
+	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/remote/object"
+	"github.com/gpucr/gpucr-fs/index/storage"
+)
+
+// Beside the file of an object lies one that says which chunks were found in it: for each, id, location, and a CRC-32C
+// of both. So what an earlier cache has held against its id is held against its guard only, like what lies in a pack of
+// the store. It is appended to and never synced: what is lost of it is looked at again. What it says of a slot that was
+// given back since is found wrong by the guard.
+const (
+	knownSuffix = ".known"
+	knownRecord = chunk.IDSize + pack.LocSize + 4
+	// maxKnown bounds what is read of such a file, in bytes: twice what an object with slots of one page takes.
+	maxKnown = 2 * object.MaxPack / chunk.PageSize * knownRecord
+)
+
+// remember notes that chunks were found in an object.
+func (c *Cache) remember(name object.Name, list []pack.Chunk) {
+	if len(list) == 0 || c.o.Limit <= 0 {
+		return
+	}
+	var b []byte
+	for _, x := range list {
+		from := len(b)
+		b = pack.AppendLoc(append(b, x.ID[:]...), x.Loc)
+		b = binary.LittleEndian.AppendUint32(b, crc32c.Checksum(b[from:]))
+	}
+	c.knownMu.Lock()
+	defer c.knownMu.Unlock()
+	path := c.path(name) + knownSuffix
+	if st, err := c.o.Storage.Stat(path); err == nil && (st.Odd || st.Dir) {
+		return
+	}
+	f, err := c.o.Storage.Open(path, storage.Write)
+	if isMissing(err) {
+		f, err = c.o.Storage.Open(path, storage.Create)
+	}
+	if err != nil {
+		return // it is looked at again
+	}
+	defer f.Close()
+	size, err := f.Size()
+	if err == nil && size+int64(len(b)) <= maxKnown {
+		f.WriteAt(b, size-size%knownRecord)
+	}
+}
+
+// recall reads what an earlier cache has found in an object.
+func (c *Cache) recall(name object.Name) error {
+	path := c.path(name) + knownSuffix
+	st, err := c.o.Storage.Stat(path)
+	if errors.Is(err, os.ErrNotExist) || err == nil && (st.Odd || st.Dir) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	b, err := storage.ReadFile(c.o.Storage, path, maxKnown)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for ; len(b) >= knownRecord; b = b[knownRecord:] {
+		r := b[:knownRecord-4]
+		if crc32c.Checksum(r) != binary.LittleEndian.Uint32(b[knownRecord-4:]) {
+			continue
+		}
+		if loc, err := pack.DecodeLoc(r[chunk.IDSize:]); err == nil {
+			c.checked[place{name, loc.Page}] = pack.Chunk{ID: chunk.ID(r[:chunk.IDSize]), Loc: loc}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,242 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/remote/bucket"
+	"github.com/gpucr/gpucr-fs/index/remote/catalog"
+	"github.com/gpucr/gpucr-fs/index/remote/object"
+)
+
+// VerifyOptions of a verification of the remote store.
+type VerifyOptions struct {
+	Names  []string // checkpoints; all when empty
+	Subset float64  // share of the payload to read, 0 < Subset <= 1; 0 means 1
+	// Holds refuses a slot, padding included, that does not hold what a chunk's location and id say.
+	Holds func(c pack.Chunk, slot []byte) error
+	// Progress is told how many packs of how many were dealt with, as far as known.
+	Progress func(done, total int64)
+}
+
+// Problem is one piece of damage in a bucket.
+type Problem struct {
+	Checkpoint string `json:"checkpoint,omitempty"`
+	Pack       string `json:"pack,omitempty"`
+	Text       string `json:"text"`
+}
+
+// Verified is what a verification saw. The remote store is sound when Problems is empty.
+type Verified struct {
+	Checkpoints int       `json:"checkpoints"`
+	Packs       int       `json:"packs"`
+	Chunks      int64     `json:"chunks"` // in their lists
+	Bytes       int64     `json:"bytes"`  // of slots that were read and checked
+	Problems    []Problem `json:"problems"`
+}
+
+const (
+	// maxProblems bounds what a verification tells.
+	maxProblems = 1000
+	// verifyRun is how many bytes of a pack are read by one request, or left out together.
+	verifyRun = 4 << 20
+	// verifiers is how many requests are under way at once.
+	verifiers = 8
+)
+
+// verification is one run.
+type verification struct {
+	s    *Store
+	o    VerifyOptions
+	read map[string]bool // packs whose payload was looked at
+
+	mu  sync.Mutex
+	res Verified
+}
+
+// Verify checks checkpoints of the remote store: their lists, that all packs stand and hold what the lists say, and
+// the payload of these or a share of it, read once for each pack. Damage is in the result, no error.
+func (s *Store) Verify(ctx context.Context, o VerifyOptions) (Verified, error) {
+	const op = "verify remote store"
+	v := &verification{s: s, o: o, read: map[string]bool{}, res: Verified{Problems: []Problem{}}}
+	if o.Subset == 0 {
+		v.o.Subset = 1
+	}
+	if len(o.Names) > 0 {
+		for _, name := range o.Names {
+			if err := v.checkpoint(ctx, name); err != nil {
+				return v.res, named(op, name, err)
+			}
+		}
+		return v.res, nil
+	}
+	for r, err := range s.c.All(ctx) {
+		switch {
+		case errors.Is(err, catalog.ErrCorrupt), errors.Is(err, catalog.ErrVersion):
+			v.met(Problem{Text: err.Error()})
+			continue
+		case err != nil:
+			return v.res, Classify(op, err)
+		case r.State != catalog.Sealed:
+			continue
+		}
+		err := v.checkpoint(ctx, r.Name)
+		if fault.ClassOf(Classify(op, err)) == fault.NotFound {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return v.res, named(op, r.Name, err)
+		}
+	}
+	return v.res, nil
+}
+
+func (v *verification) met(p Problem) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.res.Problems) < maxProblems {
+		v.res.Problems = append(v.res.Problems, p)
+	}
+}
+
+// damage says whether an error is of what lies in the bucket, and not of the way there.
+func damage(err error) bool {
+	return errors.Is(err, pack.ErrCorrupt) || errors.Is(err, pack.ErrVersion) || errors.Is(err, catalog.ErrCorrupt) ||
+		bucket.ClassOf(err) == bucket.Corrupt
+}
+
+func (v *verification) checkpoint(ctx context.Context, name string) error {
+	k, err := v.s.c.Find(ctx, name)
+	if err != nil {
+		return err
+	}
+	v.res.Checkpoints++
+	bad := func(err error) error {
+		if ctx.Err() == nil && damage(err) {
+			v.met(Problem{Checkpoint: name, Text: err.Error()})
+			return nil
+		}
+		return err
+	}
+	e, err := entryOf(k.Record)
+	if err != nil {
+		v.met(Problem{Checkpoint: name, Text: err.Error()})
+		return nil
+	}
+	list, err := listOf(ctx, k, e)
+	if err != nil {
+		return bad(err)
+	}
+	var packs []object.PackRef
+	var chunks []pack.Chunk
+	settle := func() error {
+		if len(chunks) == 0 {
+			return nil
+		}
+		p := packs[chunks[0].Loc.Pack-1]
+		err := v.pack(ctx, k, p, chunks)
+		chunks = chunks[:0]
+		return bad(err)
+	}
+	err = object.Decode(list, v.s.id, object.Visitor{
+		Pack: func(_ uint32, p object.PackRef) error { packs = append(packs, p); return nil },
+		Chunk: func(c pack.Chunk) error {
+			v.res.Chunks++
+			if len(chunks) > 0 && chunks[0].Loc.Pack != c.Loc.Pack {
+				if err := settle(); err != nil {
+					return err
+				}
+			}
+			chunks = append(chunks, c)
+			return nil
+		},
+	})
+	if err == nil {
+		err = settle()
+	}
+	return bad(err)
+}
+
+// pack checks what a checkpoint's list says of a pack against what the pack says of itself, and its payload if that was
+// not done before.
+func (v *verification) pack(ctx context.Context, k *catalog.Checkpoint, p object.PackRef, listed []pack.Chunk) error {
+	bad := func(format string, args ...any) {
+		v.met(Problem{Checkpoint: k.Name, Pack: p.Name.String(), Text: fmt.Sprintf(format, args...)})
+	}
+	id := p.Name.String()
+	r := &packReader{ctx: ctx, k: k, p: packOf(p)}
+	in := map[uint32]pack.Chunk{}
+	var all []pack.Chunk
+	err := object.ReadPack(r, p.Size, v.s.id, func(c pack.Chunk) error {
+		in[c.Loc.Page] = c
+		all = append(all, c)
+		return nil
+	})
+	if err != nil && damage(err) {
+		bad("%v", err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, c := range listed {
+		c.Loc.Pack = in[c.Loc.Page].Loc.Pack
+		if in[c.Loc.Page] != c {
+			bad("it does not hold chunk %.12s at %d, as the checkpoint's list says", c.ID, c.Loc.Offset())
+		}
+	}
+	if v.read[id] {
+		return nil
+	}
+	v.read[id] = true
+	v.res.Packs++
+	if v.o.Progress != nil {
+		v.o.Progress(int64(len(v.read)), int64(max(len(v.read), len(k.Packs)-1)))
+	}
+	reads, ctx := errgroup.WithContext(ctx)
+	reads.SetLimit(verifiers)
+	r = &packReader{ctx: ctx, k: k, p: packOf(p)}
+	for len(all) > 0 {
+		n := 1
+		for n < len(all) && all[n].Loc.Offset()+all[n].Loc.Slot()-all[0].Loc.Offset() <= verifyRun {
+			n++
+		}
+		run := all[:n]
+		if all = all[n:]; v.o.Subset < 1 && rand.Float64() >= v.o.Subset {
+			continue
+		}
+		reads.Go(func() error {
+			first := run[0].Loc.Offset()
+			last := run[len(run)-1].Loc
+			b := make([]byte, last.Offset()+last.Slot()-first)
+			if n, err := r.ReadAt(b, first); n < len(b) {
+				if err == nil || errors.Is(err, io.EOF) {
+					err = fmt.Errorf("%w: cut short", object.ErrCorrupt)
+				}
+				if damage(err) {
+					bad("%v", err)
+					return nil
+				}
+				return err
+			}
+			for _, c := range run {
+				if err := v.o.Holds(c, b[c.Loc.Offset()-first:][:c.Loc.Slot()]); err != nil {
+					bad("chunk %.12s at %d: %v", c.ID, c.Loc.Offset(), err)
+				}
+			}
+			v.mu.Lock()
+			v.res.Bytes += int64(len(b))
+			v.mu.Unlock()
+			return nil
+		})
+	}
+	return reads.Wait()
+}

@@ -1,0 +1,70 @@
+package upload
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/crc32c"
+	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/manifest"
+	"github.com/gpucr/gpucr-fs/index/pack"
+)
+
+// learnt puts what was learnt when the checkpoint was restored: its profile into the list, its hot set into packs of
+// its own, so that it is read as one stream.
+func (j *job) learnt(ctx context.Context, id string) error {
+	profile, err := j.u.roots.Profile(id)
+	if fault.ClassOf(err) == fault.NotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	j.list.Records = append(j.list.Records, pack.KV{Key: manifest.ProfileKey(id), Value: profile})
+	f, err := j.u.roots.HotSet(id)
+	if fault.ClassOf(err) == fault.NotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	j.put(ctx)
+	var ids []chunk.ID
+	var size int64
+	for buf := make([]byte, manifest.HotPiece); ; {
+		n, err := io.ReadFull(f, buf)
+		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			return err
+		}
+		if n > 0 {
+			ids, size = append(ids, chunk.Sum(buf[:n])), size+int64(n)
+			if err := j.addPiece(ctx, ids[len(ids)-1], buf[:n]); err != nil {
+				return err
+			}
+		}
+		if err != nil {
+			break
+		}
+	}
+	if size == 0 {
+		return nil
+	}
+	j.list.Records = append(j.list.Records, pack.KV{Key: manifest.HotKey(id), Value: manifest.EncodeHot(size, ids)})
+	j.put(ctx)
+	return nil
+}
+
+// addPiece sees to it that the bucket has a chunk that lies in no pack of the store, and the list tells where.
+func (j *job) addPiece(ctx context.Context, id chunk.ID, content []byte) error {
+	if j.places[id] || j.refer(id) {
+		return nil
+	}
+	loc := pack.Loc{Stored: uint32(len(content)), Raw: uint32(len(content)), Codec: chunk.Raw}
+	slot := make([]byte, loc.Slot())
+	copy(slot, content)
+	loc.CRC = crc32c.Checksum(slot)
+	return j.pack(ctx, id, loc, slot)
+}

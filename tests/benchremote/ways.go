@@ -1,0 +1,227 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gpucr/gpucr-fs/index/remote/bucket"
+	"github.com/gpucr/gpucr-fs/index/remote/bucket/s3"
+	"github.com/gpucr/gpucr-fs/restore"
+	"github.com/gpucr/gpucr-fs/tests/cli"
+)
+
+// way is a way to restore.
+type way struct {
+	name string
+	// measure restores the process once and ends it. verify: it checks all of its memory.
+	measure func(b *bench, s *subject, verify bool) (figures, error)
+}
+
+const (
+	wayRclone  = "rclone + criu"
+	wayFirst   = "gpucr-fs first"
+	wayProfile = "gpucr-fs profile"
+	wayWarm    = "gpucr-fs cache warm"
+	wayLocal   = "gpucr-fs local store"
+)
+
+var ways = []way{
+	{wayRclone, copied},
+	{wayFirst, func(b *bench, s *subject, verify bool) (figures, error) { return b.onEmpty(s, plainName, verify) }},
+	{wayProfile, func(b *bench, s *subject, verify bool) (figures, error) { return b.onEmpty(s, profiledName, verify) }},
+	{wayWarm, func(b *bench, s *subject, verify bool) (figures, error) {
+		if s.empty == nil {
+			return figures{}, fmt.Errorf("nothing has filled the cache (hint: measure %q as well)", wayProfile)
+		}
+		return b.restore(s, s.empty, profiledName, verify)
+	}},
+	{wayLocal, func(b *bench, s *subject, verify bool) (figures, error) {
+		return b.restore(s, s.origin, profiledName, verify)
+	}},
+}
+
+func wayNames() (out []string) {
+	for _, w := range ways {
+		out = append(out, w.name)
+	}
+	return out
+}
+
+func (b *bench) takes(name string) bool { return slices.Contains(b.ways, name) }
+
+// copied copies the images from the bucket and restores from them.
+func copied(b *bench, s *subject, verify bool) (f figures, err error) {
+	dir, work := filepath.Join(s.dir, "copied"), filepath.Join(s.dir, "work")
+	defer func() { err = errors.Join(err, os.RemoveAll(dir), os.RemoveAll(work)) }()
+	if err := errors.Join(os.MkdirAll(work, 0o755), b.begin(s)); err != nil {
+		return f, err
+	}
+	defer s.Kill()
+	before, begun := b.link.Counts(), time.Now()
+	if err := b.copy(":s3:"+s.bucket+"/images", dir, "http://"+b.link.Address()); err != nil {
+		return f, err
+	}
+	if err := b.command(b.criu, "restore", "-d", "-D", dir, "-W", work); err != nil {
+		return f, err
+	}
+	f.Resume = time.Since(begun).Seconds()
+	f.Resident = f.Resume
+	f.count(b.link.Counts().Minus(before))
+	at, err := b.passed(s)
+	f.Response = at.Sub(begun).Seconds()
+	if err == nil && verify {
+		err = s.Check(1, patience)
+	}
+	return f, err
+}
+
+// node is a machine: a store, and its daemon.
+type node struct {
+	store, mnt string
+	daemon     *cli.Daemon // nil while it is not running
+}
+
+// node makes an empty store that is joined to the bucket.
+func (b *bench) node(s *subject, name string) (*node, error) {
+	n := &node{store: filepath.Join(s.dir, name), mnt: filepath.Join(s.dir, name+"-mnt")}
+	if err := os.MkdirAll(n.mnt, 0o755); err != nil {
+		return nil, err
+	}
+	_, err := b.gpucr.Run(b.ctx, "init", "--remote", b.remote(s), n.store)
+	return n, err
+}
+
+func (n *node) stop() error {
+	if n == nil || n.daemon == nil {
+		return nil
+	}
+	d := n.daemon
+	n.daemon = nil
+	return d.Stop()
+}
+
+func (n *node) remove() error {
+	if n == nil {
+		return nil
+	}
+	return errors.Join(n.stop(), os.RemoveAll(n.store), os.RemoveAll(n.mnt))
+}
+
+// onEmpty restores on a machine that has nothing of the checkpoint. The last one with a profile is kept.
+func (b *bench) onEmpty(s *subject, name string, verify bool) (f figures, err error) {
+	if name == profiledName {
+		if err := s.empty.remove(); err != nil {
+			return f, err
+		}
+	}
+	n, err := b.node(s, "empty-"+name)
+	if err != nil {
+		return f, err
+	}
+	if f, err = b.restore(s, n, name, verify); err != nil {
+		return f, err
+	}
+	if name == profiledName {
+		s.empty = n
+		return f, nil
+	}
+	return f, n.remove()
+}
+
+// restore restores on a node, with a daemon that has just been started and ends with it.
+func (b *bench) restore(s *subject, n *node, name string, verify bool) (figures, error) {
+	return b.restoreOn(s, n, name, verify, false)
+}
+
+// restoreOn restores on a node, with a daemon that has just been started; keep leaves it running.
+func (b *bench) restoreOn(s *subject, n *node, name string, verify, keep bool) (f figures, err error) {
+	if n.daemon, err = b.gpucr.Serve(n.store, n.mnt); err != nil {
+		return f, err
+	}
+	defer func() {
+		f.PeakMB = n.daemon.PeakMB()
+		if !keep {
+			err = errors.Join(err, n.stop())
+		}
+	}()
+	if err := b.begin(s); err != nil {
+		return f, err
+	}
+	defer s.Kill()
+	var result struct {
+		Timeline restore.Timeline `json:"timeline"`
+	}
+	before, begun := b.link.Counts(), time.Now()
+	if err := b.gpucr.JSON(b.ctx, &result, "restore", "--wait", "--criu", b.criu, n.store, name); err != nil {
+		return f, err
+	}
+	f.count(b.link.Counts().Minus(before))
+	at, err := b.passed(s)
+	if err != nil {
+		return f, err
+	}
+	f.Response = at.Sub(begun).Seconds()
+	for mark, to := range map[string]*float64{restore.MarkResume: &f.Resume, restore.MarkResident: &f.Resident} {
+		d, ok := result.Timeline.At(mark)
+		if !ok {
+			return f, fmt.Errorf("the timeline does not tell of %q", mark)
+		}
+		*to = result.Timeline.Started.Add(d).Sub(begun).Seconds()
+	}
+	if verify {
+		err = s.Check(1, patience)
+	}
+	return f, err
+}
+
+// alone measures what the link gives to one who only reads.
+func (b *bench) alone(s *subject) error {
+	const connections, piece = 8, 8 << 20
+	a, err := s3.Parse(b.remote(s))
+	if err != nil {
+		return err
+	}
+	far, err := s3.Open(a, s3.Options{})
+	if err != nil {
+		return err
+	}
+	defer far.Close()
+	type part struct {
+		key string
+		off int64
+	}
+	var parts []part
+	for o, err := range bucket.All(b.ctx, far, "packs/") {
+		if err != nil {
+			return err
+		}
+		for off := int64(0); off < o.Size; off += piece {
+			parts = append(parts, part{o.Key, off})
+		}
+	}
+	before, begun := b.link.Counts(), time.Now()
+	var next atomic.Int64
+	var all errgroup.Group
+	for range connections {
+		all.Go(func() error {
+			p := make([]byte, piece)
+			for i := next.Add(1) - 1; i < int64(len(parts)); i = next.Add(1) - 1 {
+				if _, _, err := far.Get(b.ctx, parts[i].key, p, parts[i].off); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	err = all.Wait()
+	b.results.Sizes[len(b.results.Sizes)-1].Link = float64(b.link.Counts().Minus(before).Received) /
+		time.Since(begun).Seconds()
+	return err
+}

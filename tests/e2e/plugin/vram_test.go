@@ -1,0 +1,401 @@
+package plugin
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/kfd/kfdsim"
+	"github.com/gpucr/gpucr-fs/tests/e2e/kfd/rig"
+)
+
+var (
+	vramSize = flag.Int64("vram.size", 64<<20, "bytes of VRAM of the larger process")
+	vramRuns = flag.Int("vram.n", 1, "measured restores of each kind")
+)
+
+// onDemand lets processes run before their VRAM is there.
+const onDemand = "GPUCR_VRAM=lazy"
+
+// lazy is a bench whose processes run before their VRAM is there.
+func lazy(t *testing.T, opts kfdsim.Options) *bench {
+	t.Helper()
+	b := newBench(t, opts)
+	b.env = append(b.env, onDemand)
+	return b
+}
+
+// missing is how much of its GPU memory a process of the simulator lacks; all of
+// them where pid is 0. waits says that queues stand still.
+func (b *bench) missing(pid int) (bytes uint64, waits bool) {
+	b.T.Helper()
+	for _, p := range b.Sim.State().Processes {
+		if pid == 0 || p.PID == pid {
+			bytes, waits = bytes+p.Missing, waits || p.Evictions > 0
+		}
+	}
+	return bytes, waits
+}
+
+// ready waits until no queue stands still and nothing is missing, and says when.
+func (b *bench) ready() time.Time {
+	b.T.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		n, waits := b.missing(0)
+		if n == 0 && !waits {
+			return time.Now()
+		}
+		if time.Now().After(deadline) {
+			b.T.Fatalf("%d bytes are missing still, queues wait: %v", n, waits)
+		}
+	}
+}
+
+// passes is how often the CPU of a process has gone over its VRAM.
+func passes(t *testing.T, app *rig.Application, proc int) int {
+	t.Helper()
+	line, err := os.ReadFile(filepath.Join(app.Dir, fmt.Sprintf("cpu.%d", proc)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n int
+	fmt.Sscanf(string(line), "pass %d", &n)
+	return n
+}
+
+// A process runs before its VRAM is there, its queues afterwards, and the helper ends
+// then. Its CPU finds the VRAM that it works on as it was, and what it writes stays.
+func TestRunsBeforeVRAM(t *testing.T) {
+	const big = 64 << 20
+	b := lazy(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: 100e6}}})
+	app := b.StartApp(1, "--interval", "1", "--bos", "20", "--max-bo", "262144", "--big-bo", fmt.Sprint(big),
+		"--cpu-bo", "4194304")
+	b.dump(app)
+	before := passes(t, app, 0)
+	b.restore()
+	if n, waits := b.missing(0); n < big/2 || !waits {
+		t.Errorf("the restore returned with %d bytes missing, queues wait: %v", n, waits)
+	}
+	for passes(t, app, 0) < before+3 {
+		if _, _, err := app.Status(0); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if n, waits := b.missing(0); n == 0 || !waits {
+		t.Errorf("the CPU worked when all was there: %d bytes missing, queues wait: %v", n, waits)
+	}
+	b.noHelpers()
+	if n, waits := b.missing(0); n != 0 || waits {
+		t.Errorf("%d bytes are missing when the helper has ended, queues wait: %v", n, waits)
+	}
+	app.WaitRounds(1)
+	b.noGPUErrors()
+	app.Kill()
+}
+
+// The queues of one process run before the VRAM of another on the same GPU is there.
+func TestQueuesDoNotWaitForOthers(t *testing.T) {
+	b := lazy(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: 200e6}}})
+	app := b.StartApp(2, "--interval", "1", "--bos", "20", "--max-bo", "262144", "--big-bo", fmt.Sprint(80<<20))
+	b.dump(app)
+	b.restore()
+	early := false
+	for !early {
+		var runs, waits bool
+		for _, p := range b.Sim.State().Processes {
+			runs = runs || p.Missing == 0 && p.Evictions == 0 && len(p.Queues) > 0
+			waits = waits || p.Missing > 8<<20
+		}
+		early = runs && waits
+		if n, _ := b.missing(0); n == 0 {
+			break
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	if !early {
+		t.Error("no queue ran before all VRAM was there")
+	}
+	b.ready()
+	app.WaitRounds(1)
+	b.noHelpers()
+	b.noGPUErrors()
+	app.Kill()
+}
+
+// How soon a process runs does not depend on its VRAM, and its queues run no later than
+// if it waited for all.
+func TestResumeWithoutVRAM(t *testing.T) {
+	type times struct {
+		resume, ready []time.Duration
+	}
+	// Modes take turns: machines have better and worse minutes.
+	measure := func(size int64, modes ...string) map[string]*times {
+		b := newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: float64(*vramSize), Resident: 3 << 30}}})
+		app := b.StartApp(1, "--interval", "1", "--bos", "12", "--max-bo", "65536", "--big-bo", fmt.Sprint(size))
+		b.dump(app)
+		out := map[string]*times{}
+		runs := *vramRuns
+		if runs > 1 {
+			runs++ // the first one reads the program from disk
+		}
+		for i := range runs {
+			for _, mode := range modes {
+				b.env = []string{"GPUCR_VRAM=" + mode}
+				began := time.Now()
+				b.restore()
+				resume := time.Since(began)
+				ready := b.ready().Sub(began)
+				b.noHelpers()
+				if out[mode] == nil {
+					out[mode] = &times{}
+				}
+				if i > 0 || runs == 1 {
+					out[mode].resume, out[mode].ready = append(out[mode].resume, resume), append(out[mode].ready, ready)
+				}
+				if i == runs-1 {
+					app.WaitRounds(1)
+				}
+				app.Kill()
+				app.WaitGone()
+				b.WaitVRAMFree()
+			}
+		}
+		b.noGPUErrors()
+		return out
+	}
+	small := measure(16<<20, "lazy")["lazy"]
+	both := measure(*vramSize, "lazy", "gate")
+	large, gated := both["lazy"], both["gate"]
+	late := slices.Min(large.resume) - slices.Min(small.resume)
+	t.Logf("runs with 16 MiB after %v, with %d MiB after %v, gated %v; gpu ready after %v, %v, gated %v", small.resume,
+		*vramSize>>20, large.resume, gated.resume, small.ready, large.ready, gated.ready)
+	// A fill of it takes a second and more; how long criu takes on a loaded machine is not this test's matter.
+	if late > 400*time.Millisecond {
+		t.Errorf("%d MiB of VRAM cost %v", *vramSize>>20, late)
+	}
+	if a, b := slices.Min(large.ready), slices.Min(gated.ready); a > b+b/10+200*time.Millisecond {
+		t.Errorf("queues run after %v, gated after %v", a, b)
+	}
+}
+
+// A dump of a process whose VRAM is on its way waits for it.
+func TestDumpWaitsForVRAM(t *testing.T) {
+	b := lazy(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: 100e6}}})
+	app := b.StartApp(1, "--interval", "1", "--bos", "20", "--max-bo", "262144", "--big-bo", fmt.Sprint(64<<20))
+	b.dump(app)
+	b.restore()
+	b.images = filepath.Join(b.Dir, "again")
+	if err := os.Mkdir(b.images, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if n, _ := b.missing(0); n == 0 {
+		t.Error("nothing is missing")
+	}
+	b.dump(app)
+	b.noHelpers()
+	b.restore()
+	app.WaitRounds(1)
+	b.noHelpers()
+	b.noGPUErrors()
+	app.Kill()
+}
+
+// lazyFaults is a faultBench with VRAM on demand.
+type lazyFaults struct {
+	*faultBench
+	rounds []int // of each process when it was dumped
+	all    time.Duration
+}
+
+func newLazyFaults(t *testing.T, prepare func(*bench)) *lazyFaults {
+	f := &lazyFaults{faultBench: newFaultBench(t, func(b *bench) {
+		b.env = append(b.env, onDemand)
+		prepare(b)
+	})}
+	for i := range f.procs {
+		_, round, err := f.app.Status(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.rounds = append(f.rounds, round)
+	}
+	return f
+}
+
+// begin forgets what the processes have written last, and how long it took until all was
+// there when nothing went wrong.
+func (f *lazyFaults) begin() {
+	f.T.Helper()
+	for i := range f.procs {
+		name := filepath.Join(f.app.Dir, fmt.Sprintf("status.%d", i))
+		line, err := os.ReadFile(name)
+		if err == nil {
+			const zero = "tick 0 round 0 ok"
+			err = os.WriteFile(name, []byte(zero+strings.Repeat(" ", len(line)-len(zero)-1)+"\n"), 0o644)
+		}
+		if err != nil {
+			f.T.Fatal(err)
+		}
+	}
+}
+
+// outcome holds a restore to the rule: every process runs with the VRAM it had, or it is
+// gone and somebody has said why. It is not without an end, and no queue comes to
+// VRAM that is not there.
+func (f *lazyFaults) outcome(r *run, err error) (alive bool) {
+	f.T.Helper()
+	f.noHelpers()
+	deadline := time.Now().Add(2 * time.Minute)
+	for ; ; time.Sleep(5 * time.Millisecond) {
+		ahead := 0
+		for i, at := range f.rounds {
+			_, round, err := f.app.Status(i)
+			if err != nil {
+				f.T.Fatalf("process %d: %v", i, err)
+			}
+			if round >= at+2 {
+				ahead++
+			}
+		}
+		gone := len(f.Sim.State().Processes) == 0
+		if alive = ahead == f.procs; alive || gone {
+			break
+		}
+		if time.Now().After(deadline) {
+			f.T.Fatalf("the application neither runs nor is gone: %+v", f.Sim.State().Processes)
+		}
+	}
+	for _, e := range f.Sim.State().Errors {
+		if strings.Contains(e.What, "is not filled") {
+			f.T.Fatalf("a queue ran too early: %+v", e)
+		}
+	}
+	if !alive && err == nil {
+		said, e := os.ReadFile(r.log)
+		if e != nil {
+			f.T.Fatal(e)
+		}
+		if !strings.Contains(string(said), "process ended") {
+			f.T.Fatalf("the application is gone without a word; criu and its helpers said: %q", said)
+		}
+	}
+	f.end()
+	f.WaitVRAMFree()
+	return alive
+}
+
+// helpersOf gives those that are seconds, or those that are not.
+func (f *lazyFaults) helpersOf(seconds bool) []int {
+	return slices.DeleteFunc(f.helpers(), func(pid int) bool {
+		line, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+		return err != nil || strings.Contains(string(line), "--second") != seconds
+	})
+}
+
+// strike restores, and has something happen at a random moment until all would be there.
+func (f *lazyFaults) strike(kill func(r *run)) (alive bool) {
+	f.T.Helper()
+	f.begin()
+	r := f.startCriu("restore", "-d")
+	time.Sleep(time.Duration(f.rand.Int64N(int64(f.all))))
+	kill(r)
+	return f.outcome(r, r.wait())
+}
+
+// undisturbed restores while nothing goes wrong, and measures.
+func (f *lazyFaults) undisturbed() {
+	f.T.Helper()
+	f.begin()
+	f.Sim.DMAStats(true)
+	began := time.Now()
+	r := f.startCriu("restore", "-d")
+	err := r.wait()
+	f.all = f.ready().Sub(began)
+	f.jobs = 0
+	for _, s := range f.Sim.DMAStats(true) {
+		f.jobs += s.Jobs
+	}
+	if !f.outcome(r, err) {
+		f.T.Fatalf("the restore failed: %v", err)
+	}
+}
+
+func kill(pids []int) {
+	for _, pid := range pids {
+		syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+// Whoever is killed, and whatever fails: VRAM is right, or the process is ended.
+func TestVRAMFaults(t *testing.T) {
+	f := newLazyFaults(t, func(*bench) {})
+	f.undisturbed()
+	each := func(name string, strike func() bool) {
+		t.Run(name, func(t *testing.T) {
+			defer f.as(t)()
+			alive := 0
+			n := (*moments + 1) / 2
+			for range n {
+				if strike() {
+					alive++
+				}
+			}
+			t.Logf("the application went on after %d of %d", alive, n)
+		})
+	}
+	each("helper killed", func() bool { return f.strike(func(*run) { kill(f.helpersOf(false)) }) })
+	each("second killed", func() bool {
+		alive := f.strike(func(*run) { kill(f.helpersOf(true)) })
+		if !alive {
+			f.T.Error("the application is gone")
+		}
+		return alive
+	})
+	each("criu killed", func() bool { return f.strike(func(r *run) { r.cmd.Process.Kill() }) })
+	inject := func(fault kfdsim.Fault) bool {
+		if err := f.Sim.Inject(fault); err != nil {
+			f.T.Fatal(err)
+		}
+		defer f.Sim.ClearFaults()
+		return f.strike(func(*run) {})
+	}
+	each("dma error", func() bool {
+		return inject(kfdsim.Fault{Kind: kfdsim.FaultDMA, After: f.rand.IntN(int(f.jobs)), Count: 1})
+	})
+	each("mapping missing", func() bool {
+		return inject(kfdsim.Fault{Kind: kfdsim.FaultMapping, After: f.rand.IntN(60), Count: 1})
+	})
+	each("RESUME refused", func() bool {
+		return inject(kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: "AMDKFD_IOC_CRIU_OP RESUME", Errno: syscall.EINVAL, Count: 1})
+	})
+	f.undisturbed()
+}
+
+// The daemon is killed while it fills what runs already.
+func TestVRAMStoreFaults(t *testing.T) {
+	var store string
+	f := newLazyFaults(t, func(b *bench) {
+		store = filepath.Join(b.Dir, "store")
+		b.gpucr("init", store)
+		b.daemonsEnd(store)
+		b.gpucr("mount", "--new", "gpu", store, b.images)
+	})
+	f.gpucr("seal", store, "gpu")
+	f.undisturbed()
+	f.gpucr("umount", f.images)
+	for range (*moments + 1) / 2 {
+		f.gpucr("mount", store, f.images)
+		serving := f.daemons(store)
+		alive := f.strike(func(*run) { kill(serving) })
+		t.Logf("the application goes on: %v", alive)
+		f.gpucr("umount", f.images)
+	}
+}

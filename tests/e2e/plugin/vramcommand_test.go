@@ -1,0 +1,79 @@
+package plugin
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/gpucr/gpucr-fs/kfd/kfdsim"
+	"github.com/gpucr/gpucr-fs/restore"
+)
+
+// restore --vram=lazy tells when processes ran and when their queues did, and fails with
+// --wait when a process could not be given its VRAM.
+func TestRestoreOnDemand(t *testing.T) {
+	b := newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: 100e6}}})
+	store := filepath.Join(b.Dir, "store")
+	b.gpucr("init", store)
+	b.daemonsEnd(store)
+	app := b.StartApp(2, "--interval", "1", "--bos", "12", "--max-bo", "262144", "--big-bo", strconv.Itoa(16<<20))
+	run := func(args ...string) error {
+		t.Helper()
+		return b.start(b.Command("env", append([]string{"LD_PRELOAD=" + b.Shim, b.program}, args...)...)).wait()
+	}
+	if err := run("dump", "--criu", b.CRIU, "-t", strconv.Itoa(app.PID), store, "gpu"); err != nil {
+		t.Fatal(err)
+	}
+	app.WaitGone()
+	if err := run("restore", "--vram=soon", "--criu", b.CRIU, store, "gpu"); err == nil ||
+		!strings.Contains(err.Error(), "neither lazy nor gate") {
+		t.Errorf("a mode that does not exist: %v", err)
+	}
+	file := filepath.Join(b.Dir, "timeline")
+	if err := run("restore", "--criu", b.CRIU, "--vram=lazy", "--wait", "--timeline", file, store, "gpu"); err != nil {
+		t.Fatal(err)
+	}
+	if n, waits := b.missing(0); n != 0 || waits {
+		t.Errorf("%d bytes are missing after --wait, queues wait: %v", n, waits)
+	}
+	var line restore.Timeline
+	text, err := os.ReadFile(file + ".json")
+	if err = errors.Join(err, json.Unmarshal(text, &line)); err != nil {
+		t.Fatal(err)
+	}
+	resume, ok1 := line.At(restore.MarkResume)
+	ready, ok2 := line.At(restore.MarkGPUReady)
+	if !ok1 || !ok2 || resume >= ready {
+		t.Errorf("the timeline: %s", text)
+	}
+	each := 0
+	for _, m := range line.Marks {
+		if strings.HasPrefix(m.Name, restore.MarkGPUReady+", process ") && m.Ms <= float64(ready.Microseconds())/1000+1 {
+			each++
+		}
+	}
+	if each != 2 {
+		t.Errorf("queues of %d processes in the timeline: %s", each, text)
+	}
+	app.WaitRounds(1)
+	b.noGPUErrors()
+	app.Kill()
+	app.WaitGone()
+	// RESUME is the last thing that may fail.
+	if err := b.Sim.Inject(kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: "AMDKFD_IOC_CRIU_OP RESUME", Errno: 22}); err != nil {
+		t.Fatal(err)
+	}
+	err = run("restore", "--criu", b.CRIU, "--vram=lazy", "--wait", store, "gpu")
+	if b.Sim.ClearFaults(); err == nil || !strings.Contains(err.Error(), "could not be given their GPU memory and were ended") {
+		t.Errorf("processes that cannot be resumed: %v", err)
+	}
+	if err != nil && !strings.Contains(err.Error(), "RESUME of process") {
+		t.Errorf("it does not say why: %v", err)
+	}
+	b.noHelpers()
+	app.WaitGone()
+}
