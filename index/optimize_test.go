@@ -236,6 +236,37 @@ func TestOptimizeBesideEverything(t *testing.T) {
 	mustHold(t, s, "kept", kept)
 }
 
+// TestOptimizePacksGivenBack: a collection gives back a pack that is to be optimized.
+func TestOptimizePacksGivenBack(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	kept := map[string][]byte{"pages-1.img": heap(20, 2<<20)}
+	write(t, s, "kept", kept)
+	if err := s.chunks.Packs.Roll(); err != nil {
+		t.Fatal(err)
+	}
+	write(t, s, "removed", map[string][]byte{"pages-1.img": heap(21, 2<<20)})
+	if err := s.chunks.Packs.Roll(); err != nil {
+		t.Fatal(err)
+	}
+	dropped := 0
+	giveBack := sync.OnceFunc(func() {
+		if err := s.Remove(t.Context(), []string{"removed"}); err != nil {
+			t.Error(err)
+		}
+		res, err := s.GC(t.Context(), upkeep.GCOptions{})
+		if err != nil {
+			t.Error(err)
+		}
+		dropped = res.PacksGone
+	})
+	mustOptimize(t, s, upkeep.OptimizeOptions{Busy: func() bool { giveBack(); return false }})
+	if dropped == 0 {
+		t.Error("no pack was given back meanwhile")
+	}
+	mustHold(t, s, "kept", kept)
+	mustVerify(t, s, 0)
+}
+
 // TestDraftsKeepMovedChunks: a draft that was told of the old place keeps the new one.
 func TestDraftsKeepMovedChunks(t *testing.T) {
 	s := newTestStore(t, testOptions(t))

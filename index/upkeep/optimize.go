@@ -150,8 +150,16 @@ func (z *optimization) choose(ctx context.Context) (packs []uint32, live chunks.
 	return packs, g.live, nil
 }
 
-// candidates gives the chunks of pack n that may become smaller, in the order of their slots.
-func (z *optimization) candidates(n uint32, live *chunks.Pages) ([]pack.Chunk, error) {
+// candidates gives the chunks of pack n that may become smaller, in the order of their slots. A collection may have
+// given the pack back since it was chosen: then there are none. gcMu keeps one from doing so meanwhile.
+func (z *optimization) candidates(ctx context.Context, n uint32, live *chunks.Pages) ([]pack.Chunk, error) {
+	if err := z.s.gcMu.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer z.s.gcMu.Release(1)
+	if !z.s.chunks.Packs.Exists(n) {
+		return nil, nil
+	}
 	var list []pack.Chunk
 	_, _, err := z.s.chunks.Packs.Read(n, 0, func(r pack.Record) error {
 		if c := r.Chunk; c != nil && live.Has(c.Loc.Page) && (c.Loc.Codec == chunk.S2 || c.Loc.Codec == chunk.Raw) && c.Loc.Slot() > chunk.PageSize {
@@ -165,7 +173,7 @@ func (z *optimization) candidates(n uint32, live *chunks.Pages) ([]pack.Chunk, e
 
 // pack goes through one pack.
 func (z *optimization) pack(ctx context.Context, n uint32, live *chunks.Pages) error {
-	list, err := z.candidates(n, live)
+	list, err := z.candidates(ctx, n, live)
 	if err != nil {
 		return err
 	}
