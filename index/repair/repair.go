@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/keys"
@@ -57,6 +58,7 @@ type rebuild struct {
 	s       *chunks.Store // over the new index
 	was     *keys.DB      // the old index; nil where there is none that can be opened
 	knows   bool          // all records of the old index could be read
+	given   bool          // whoever wrote the old index has given it up: the disk was full, or failed
 	suspect map[uint32]*suspect
 	keys    map[string]uint64 // metadata keys found in journals, with the highest sequence
 	res     Result
@@ -97,13 +99,18 @@ func (r *rebuild) read(ctx context.Context) (err error) {
 		return errors.Join(r.journals(ctx), r.s.Distant.Load())
 	}
 	if _, err := os.Stat(filepath.Join(r.o.Old, "MANIFEST")); err == nil {
-		if r.was, err = keys.Open(r.o.Old, r.o.Logger, keys.Room{Dir: r.o.Dir, Floor: r.o.FreeFloor}, r.o.Index); err != nil {
+		r.given = !keys.IsSound(r.o.Old)
+		r.was, err = keys.Open(r.o.Old, r.o.Logger, keys.Room{Dir: r.o.Dir, Floor: r.o.FreeFloor}, r.o.Index)
+		if errors.Is(err, pack.ErrNoSpace) || errors.Is(err, syscall.ENOSPC) {
+			return err // it may be read when there is room again
+		}
+		if err != nil {
 			r.o.Logger.Warn("the old index cannot help", "err", err)
 			r.was = nil
 		}
 	}
 	if r.was != nil {
-		r.knows = keys.IsSound(r.o.Old)
+		r.knows = !r.given
 		defer func() { err = errors.Join(err, r.was.Close()) }()
 	}
 	if err := r.journals(ctx); err != nil {
@@ -209,8 +216,8 @@ func (r *rebuild) journal(n uint32) error {
 		r.o.Logger.Error("a journal is damaged", "journal", pack.JournalName(n), "at", d.Off, "bytes", d.Len, "what", d.Text)
 	}
 	// What a crash left half written begins where the old index had read to, or behind it. Without that index it
-	// could as well be damage.
-	torn := len(bad) == 1 && bad[0].Off == end && mark > 0 && mark <= end
+	// could as well be damage, unless the index was given up: a disk that is full leaves half frames behind, too.
+	torn := len(bad) == 1 && bad[0].Off == end && (mark > 0 && mark <= end || mark == 0 && r.given && bad[0].Cut)
 	// For reading only, what can be read has to do: nothing could be put aside.
 	if (len(bad) > 0 && !torn || mark > end || len(aside) > 0) && !r.o.ReadOnly {
 		p := newSuspect()
