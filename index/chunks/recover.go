@@ -234,7 +234,8 @@ func (s *Store) KnowsLater(c pack.Chunk) bool {
 	return err == nil && (loc.Pack > c.Loc.Pack || loc.Pack == c.Loc.Pack && loc.Page > c.Loc.Page)
 }
 
-// Apply adds one journal record to b, unless the index or b holds a later one.
+// Apply adds one journal record to b, unless the index or b holds a later one. One that the index holds already is
+// added again: after a power cut its value may lie in a log behind a hole, which Badger takes for the log's end.
 func (s *Store) Apply(b *keys.Batch, r pack.Record) error {
 	switch {
 	case r.Chunk != nil:
@@ -246,7 +247,7 @@ func (s *Store) Apply(b *keys.Batch, r pack.Record) error {
 		}
 	case r.KV != nil:
 		b.Later(r.KV.Seq) // also where it is not applied
-		if seq, _, err := s.DB.Meta(r.KV.Key); err == nil && seq >= r.KV.Seq || !b.Newest(r.KV.Key, r.KV.Seq) {
+		if seq, _, err := s.DB.Meta(r.KV.Key); err == nil && seq > r.KV.Seq || !b.Newest(r.KV.Key, r.KV.Seq) {
 			return nil
 		}
 		kv := *r.KV
