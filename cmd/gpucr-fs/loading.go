@@ -90,12 +90,16 @@ func (r *restoring) attempt(ctx context.Context, l loaded, p talk.Prepared, log 
 		return l.err
 	}
 	defer func() { r.runs = err == nil }()
+	r.events.begin()
 	err = l.makeWay(r, p.Images)
 	if err == nil {
 		err = r.restore(ctx, l.criu, p, log)
 	}
-	if l.own == nil || err != nil {
-		return errors.Join(err, l.end())
+	if err != nil {
+		return r.events.cause(ctx, errors.Join(err, l.end()))
+	}
+	if l.own == nil {
+		return l.end()
 	}
 	// CRIU is of the namespace too, and goes first.
 	if err = errors.Join(l.criu.Close(), writePID(r.pidfile, r.pid)); err != nil {

@@ -77,14 +77,16 @@ func teller(socket string) func(peer.Event) {
 type vramEvents struct {
 	l     *net.UnixListener
 	dir   string
-	conns sync.WaitGroup
-	all   chan struct{} // closed when those who connected before wait are counted
+	conns sync.WaitGroup // who accepts and who hears
 
-	mu     sync.Mutex
-	heard  []peer.Event
-	at     []time.Time
-	open   map[net.Conn]bool
-	waited bool // and so all were heard
+	mu      sync.Mutex
+	changed *sync.Cond // of what follows
+	heard   []peer.Event
+	at      []time.Time
+	open    map[net.Conn]bool
+	asked   bool // whoever connected before the question is in open
+	waited  bool // and so all were heard
+	closed  bool
 }
 
 // listenVRAM makes a socket for the helpers.
@@ -93,11 +95,12 @@ func listenVRAM() (*vramEvents, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &vramEvents{dir: dir, all: make(chan struct{}), open: map[net.Conn]bool{}}
+	v := &vramEvents{dir: dir, open: map[net.Conn]bool{}}
+	v.changed = sync.NewCond(&v.mu)
 	if v.l, err = net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: v.path()}); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	go v.accept()
+	v.conns.Go(v.accept)
 	return v, nil
 }
 
@@ -114,6 +117,9 @@ func (v *vramEvents) accept() {
 		}
 		v.mu.Lock()
 		v.open[c] = true
+		if v.closed {
+			c.Close()
+		}
 		v.mu.Unlock()
 		v.conns.Go(func() { v.hear(c) })
 	}
@@ -121,24 +127,33 @@ func (v *vramEvents) accept() {
 
 // hear takes a helper's events until it ends.
 func (v *vramEvents) hear(c net.Conn) {
-	defer c.Close()
+	defer func() {
+		c.Close()
+		v.mu.Lock()
+		delete(v.open, c)
+		v.changed.Broadcast()
+		v.mu.Unlock()
+	}()
 	for lines := bufio.NewScanner(c); lines.Scan(); {
 		var e peer.Event
 		if json.Unmarshal(lines.Bytes(), &e) != nil {
 			continue
 		}
-		if e.PID == 0 {
-			close(v.all)
-			return
-		}
 		v.mu.Lock()
-		v.heard, v.at = append(v.heard, e), append(v.at, time.Now())
+		if e.PID == 0 {
+			v.asked = true
+		} else {
+			v.heard, v.at = append(v.heard, e), append(v.at, time.Now())
+		}
 		v.mu.Unlock()
 	}
 }
 
 // wait waits until the helpers that have connected have ended.
 func (v *vramEvents) wait(ctx context.Context) error {
+	v.mu.Lock()
+	v.asked = false
+	v.mu.Unlock()
 	// They connected before: whoever comes after them says so.
 	c, err := net.Dial("unix", v.path())
 	if err == nil {
@@ -148,21 +163,45 @@ func (v *vramEvents) wait(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	done := make(chan struct{})
-	go func() {
-		<-v.all
-		v.conns.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
+	defer context.AfterFunc(ctx, func() {
 		v.mu.Lock()
-		defer v.mu.Unlock()
-		v.waited = true
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+		v.changed.Broadcast()
+		v.mu.Unlock()
+	})()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for !v.asked || len(v.open) > 0 {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		v.changed.Wait()
 	}
+	v.waited = true
+	return nil
+}
+
+// begin forgets what helpers of a former attempt have said.
+func (v *vramEvents) begin() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.heard, v.at, v.waited = nil, nil, false
+}
+
+// lastHeard is how long the helper of a criu that has failed is listened to. It ends with criu.
+const lastHeard = 20 * time.Second
+
+// cause gives the reason of a restore that failed with err. Of a process that its helper has ended criu sees only that
+// it is gone, and says so.
+func (v *vramEvents) cause(ctx context.Context, err error) error {
+	ctx, cancel := context.WithTimeout(ctx, lastHeard)
+	defer cancel()
+	v.wait(ctx) // what was heard until then counts
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if lost := v.lost(); lost != nil {
+		return lost
+	}
+	return err
 }
 
 // marks gives when each process's queues ran, and when all did; nothing before wait has returned.
@@ -186,7 +225,7 @@ func (v *vramEvents) marks() (marks []restore.Mark) {
 	return marks
 }
 
-// lost gives the processes that were ended. Preconditions: v.mu is held, or wait has returned.
+// lost gives the processes that were ended. Preconditions: v.mu is held, or wait has returned nil.
 func (v *vramEvents) lost() error {
 	var why []string
 	for _, e := range v.heard {
@@ -203,6 +242,7 @@ func (v *vramEvents) lost() error {
 func (v *vramEvents) close() error {
 	err := v.l.Close()
 	v.mu.Lock()
+	v.closed = true
 	for c := range v.open {
 		c.Close()
 	}

@@ -20,7 +20,7 @@ type Fault struct {
 	// ("AMDKFD_IOC_CRIU_OP CHECKPOINT"), and the error number.
 	Request string        `json:"request,omitempty"`
 	Errno   syscall.Errno `json:"errno,omitempty"`
-	// Delay belongs to FaultStall.
+	// Delay belongs to FaultStall, and to FaultIoctl: how long the request takes until it fails.
 	Delay time.Duration `json:"delay_ns,omitempty"`
 
 	seen, hit int
@@ -97,18 +97,22 @@ func (s *Sim) strike(kind FaultKind, gpu uint32, request string) *Fault {
 
 func (s *Sim) injected(request string, file *openFile) syscall.Errno {
 	s.mu.Lock()
-	defer s.unlock()
-	if len(s.faults) == 0 {
-		return 0
-	}
 	var gpu uint32
 	if file.drm != nil {
 		gpu = file.drm.gpu.cfg.ID
 	}
-	if f := s.strike(FaultIoctl, gpu, request); f != nil {
-		return s.refuse(f.Errno, "injected fault", "request", request)
+	f := s.strike(FaultIoctl, gpu, request)
+	if f == nil {
+		s.unlock()
+		return 0
 	}
-	return 0
+	defer s.unlock()
+	if f.Delay > 0 {
+		s.unlock()
+		time.Sleep(f.Delay)
+		s.mu.Lock()
+	}
+	return s.refuse(f.Errno, "injected fault", "request", request)
 }
 
 func (s *Sim) injectedDMA(g *gpu) error {

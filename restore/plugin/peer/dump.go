@@ -101,8 +101,11 @@ func (p *peer) dump(ctx context.Context, hooks uint32) error {
 func (d *dump) handle(ctx context.Context, m *wire.Message, files []*os.File) (done bool, err error) {
 	switch m.Type {
 	case wire.DumpRender:
-		closeAll(files)
-		return false, answer(d.control, wire.OK, "", d.render(m.ID, m.Minor))
+		defer closeAll(files)
+		if len(files) != 1 {
+			return false, wire.ErrProtocol
+		}
+		return false, answer(d.control, wire.OK, "", d.render(m.ID, m.Minor, files[0]))
 	case wire.Pause:
 		d.paused = append(d.paused, files...)
 		return false, nil
@@ -163,9 +166,10 @@ func place(dmabufs []*os.File, m *wire.Message, files []*os.File) bool {
 	return true
 }
 
-// render writes the image of a render node. Its GPU has the id that processes
-// know, which a process that is dumped later may tell.
-func (d *dump) render(id, minor uint32) error {
+// render writes the image of a render node, unless it has buffer objects of its own.
+// Its GPU has the id that processes know, which a process that is dumped later may
+// tell.
+func (d *dump) render(id, minor uint32, node *os.File) error {
 	if d.opts.Refuse != nil {
 		return d.opts.Refuse
 	}
@@ -175,6 +179,9 @@ func (d *dump) render(id, minor uint32) error {
 	}
 	for _, g := range sys.GPUs() {
 		if g.Props[topology.DRMRenderMinor] == uint64(minor) {
+			if err := noObjects(node, minor); err != nil {
+				return err
+			}
 			r := renderFile{id: id, minor: minor, gpu: g.GPUID, user: g.GPUID}
 			if user, ok := d.user[g.GPUID]; ok {
 				r.user = user

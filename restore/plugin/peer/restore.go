@@ -69,7 +69,7 @@ func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
 	r.wg.Go(r.prepare)
 	r.wg.Go(func() { r.accept(attach) })
 	r.track(attach)
-	bye := false
+	bye, given := false, false
 	defer func() {
 		cancel()
 		r.closeConns()
@@ -88,7 +88,7 @@ func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
 		if !r.direct {
 			p.images.Close()
 		}
-		if !r.following() {
+		if given || !r.following() {
 			r.wg.Wait()
 			p.images.Close()
 		}
@@ -129,7 +129,7 @@ func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
 			r.resumed(int(m.PID))
 		case wire.Bye:
 			bye = true
-			if m.Status != 0 {
+			if given = m.Status != 0; given {
 				return r.abandon(cancel, abort)
 			}
 			return nil
@@ -143,8 +143,10 @@ func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
 func (r *restore) abandon(cancel func(), abort func(error)) error {
 	cancel()
 	r.closeConns()
+	// They are gone when their fills end: that is not why.
+	err := r.kill()
 	abort(errors.New("criu has given up"))
-	return r.kill()
+	return err
 }
 
 // resumed notes that a process may run.

@@ -68,11 +68,12 @@ func endUnready(w *watched, pid int, why error, log *slog.Logger, tell func(Even
 	if w.gone() {
 		return
 	}
+	// It is told first: criu may fail because the process is gone, and whoever started criu looks for the reason.
+	tell(Event{PID: pid, Why: why.Error()})
 	log.Error("process ended: the rest of its GPU memory did not come", "pid", pid, "err", why)
 	if err := w.kill(); err != nil {
 		log.Error("it cannot be ended: its queues stand still for good", "pid", pid, "err", err)
 	}
-	tell(Event{PID: pid, Why: why.Error()})
 }
 
 // second is this process's end of the connection to its second.

@@ -185,7 +185,7 @@ int dump_ext_file(int fd, int id)
 		ret = dump_kfd(fd, id);
 	} else {
 		msg.minor = minor(st.st_rdev);
-		ret = peer_ask(&msg);
+		ret = peer_ask_about(&msg, &fd, 1);
 	}
 	return ret ? ret : note_use();
 }

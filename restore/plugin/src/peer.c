@@ -302,7 +302,12 @@ int peer_answer(int sock, struct gpucr_msg *msg, int *fd)
 
 int peer_ask(struct gpucr_msg *msg)
 {
-	int fd, ret = peer_send(control, msg, NULL, 0);
+	return peer_ask_about(msg, NULL, 0);
+}
+
+int peer_ask_about(struct gpucr_msg *msg, const int *fds, int count)
+{
+	int fd, ret = peer_send(control, msg, fds, count);
 
 	if (!ret)
 		ret = peer_answer(control, msg, &fd);

@@ -43,6 +43,7 @@ int peer_answer(int sock, struct gpucr_msg *msg, int *fd);
 
 /* Sends over the control connection and waits for the answer. */
 int peer_ask(struct gpucr_msg *msg);
+int peer_ask_about(struct gpucr_msg *msg, const int *fds, int count);
 int peer_tell(const struct gpucr_msg *msg, const int *fds, int count);
 int peer_tell_bos(const int32_t *fds, size_t stride, uint32_t count);
 

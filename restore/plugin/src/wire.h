@@ -9,7 +9,8 @@
  *   HELLO        id = stage, count = hooks of this CRIU; fds: images directory,
  *                and for a restore the end of the socket over which tasks
  *                attach. No answer.
- *   DUMP_RENDER  id, minor -> OK, or -ENOTSUP for a GPU that is not the KFD's
+ *   DUMP_RENDER  id, minor; fds: the open render node -> OK, or -ENOTSUP for a GPU
+ *                that is not the KFD's
  *   PAUSE        fds: /dev/kfd of a process that is about to be paused. No
  *                answer.
  *   DUMP_KFD     id, pid, counts and offsets; fds: shared memory. No answer.
@@ -43,7 +44,7 @@
 
 #include <stdint.h>
 
-#define GPUCR_MAGIC 0x33435047u /* "GPC3" */
+#define GPUCR_MAGIC 0x34435047u /* "GPC4" */
 #define GPUCR_TEXT 416
 #define GPUCR_MAX_GPUS 64 /* the driver's bound */
 #define GPUCR_MAX_FDS 250 /* of a message; the kernel's bound is 253 */

@@ -39,7 +39,7 @@ const (
 
 // Bounds of a message.
 const (
-	Magic    = 0x33435047
+	Magic    = 0x34435047
 	TextSize = 416
 	MaxFDs   = 250
 	MaxGPUs  = 64

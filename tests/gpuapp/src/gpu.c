@@ -172,6 +172,14 @@ int bo_export(struct device *dev, struct bo *bo)
 	return fd;
 }
 
+void render_bo(struct gpu *g, uint64_t size)
+{
+	/* union drm_amdgpu_gem_create */
+	struct { uint64_t size, alignment, domains, flags; } args = { size, PAGE, 4, 0 };
+
+	must(g->drm_fd, _IOWR('d', 0x40, args), &args, "make a bo on the render node");
+}
+
 void bo_import(struct device *dev, struct gpu *g, int fd, uint64_t size, struct bo *bo)
 {
 	struct kfd_ioctl_get_dmabuf_info_args info = { .dmabuf_fd = fd };

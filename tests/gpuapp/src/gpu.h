@@ -79,6 +79,9 @@ void bo_map_peer(struct device *dev, struct bo *bo, struct gpu *peer);
 
 /* A dmabuf descriptor of a BO, and a BO of a dmabuf. */
 int bo_export(struct device *dev, struct bo *bo);
+
+/* Makes a BO of size bytes of VRAM on the render node, of which the KFD does not know. */
+void render_bo(struct gpu *g, uint64_t size);
 void bo_import(struct device *dev, struct gpu *g, int fd, uint64_t size, struct bo *bo);
 
 /* Run to completion. gpu_hash returns the hash of n bytes. */

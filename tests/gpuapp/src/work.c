@@ -325,6 +325,10 @@ void work(const struct config *cfg, int index)
 		make_item(&dev, cfg, index, i, &items[i]);
 	if (cfg->procs > 1)
 		share(&dev, cfg, index, &items[cfg->bos]);
+	if (cfg->render_bo)
+		render_bo(&dev.gpus[0], cfg->render_bo);
+	if (cfg->keep_dmabuf)
+		bo_export(&dev, &items[0].bo);
 	if (cfg->cpu_bo)
 		cpu_start(&dev, cfg, index);
 	for (long t = 0; !cfg->ticks || t < cfg->ticks; t++) {

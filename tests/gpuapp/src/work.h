@@ -12,7 +12,8 @@ struct config {
 	int procs, gpus, bos;
 	uint64_t max_bo, big_bo, memory, cpu_bo;
 	long interval_ms, ticks;
-	bool own_event_page;
+	uint64_t render_bo;
+	bool own_event_page, keep_dmabuf;
 };
 
 void status_write(const char *msg);
