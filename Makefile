@@ -48,7 +48,7 @@ versitygw: ## put versitygw, an S3 server for tests, at build/versitygw/versityg
 	@GO="$(GO)" scripts/versitygw.sh
 
 test: deps criu versitygw ## run all tests (RACE=1 for the race detector)
-	$(GO) test -count=1 -timeout $(TIMEOUT) $(if $(RACE),-race) ./...
+	$(GO) test -count=1 -vet=off -timeout $(TIMEOUT) $(if $(RACE),-race) ./...
 
 race: ## run all tests under the race detector
 	@$(MAKE) --no-print-directory test RACE=1

@@ -28,6 +28,7 @@ var besideSeed = flag.Uint64("beside.seed", 0, "seed of TestEverythingBesideEver
 // found stored, given back and stored again. Every checkpoint is held against what was acknowledged: it is there byte
 // for byte when it was sealed and not removed, and gone when it was removed; a tag is on one at most.
 func TestEverythingBesideEverything(t *testing.T) {
+	t.Parallel()
 	seed := *besideSeed
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())

@@ -33,6 +33,7 @@ func faultyStore(t *testing.T) (s *Store, fail func(suffixes ...string)) {
 
 // TestLostChunksAreNotSealed lets a sync of a pack fail while a draft is written: it cannot be sealed, whatever later syncs say, and the same content is stored anew.
 func TestLostChunksAreNotSealed(t *testing.T) {
+	t.Parallel()
 	s, fail := faultyStore(t)
 	files := map[string][]byte{"pages-1.img": memory(1, 6<<20)}
 	kept := map[string][]byte{"pages-1.img": memory(2, 6<<20)}
@@ -114,6 +115,7 @@ func TestDraftsWithoutLostChunksAreSealed(t *testing.T) {
 // TestFailedCommitsAreTakenBack lets commits fail after their keys have reached a journal: what they would have made
 // true is not true after the store is opened again either, whoever has the next chance to say so.
 func TestFailedCommitsAreTakenBack(t *testing.T) {
+	t.Parallel()
 	t.Run("gc", func(t *testing.T) {
 		takenBack(t, func(s *Store) error {
 			_, err := s.GC(t.Context(), upkeep.GCOptions{})

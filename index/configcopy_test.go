@@ -13,6 +13,7 @@ import (
 // TestDamagedConfig flips each byte of config.json, and loses it: that is noticed wherever it says something else then,
 // who only reads goes on, and repair puts it back.
 func TestDamagedConfig(t *testing.T) {
+	t.Parallel()
 	s := newTestStore(t, testOptions(t))
 	files := map[string][]byte{"pages-1.img": memory(1, 1<<20)}
 	write(t, s, "a", files)

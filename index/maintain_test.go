@@ -19,6 +19,7 @@ import (
 )
 
 func TestGCGivesBackWhatItPromises(t *testing.T) {
+	t.Parallel()
 	s := newTestStore(t, testOptions(t))
 	ctx := context.Background()
 	shared := memory(1, 20<<20)
@@ -144,6 +145,7 @@ func TestIncompleteIsListedAndCollected(t *testing.T) {
 }
 
 func TestFlippedBytesAreFoundAndNeverRead(t *testing.T) {
+	t.Parallel()
 	s := newTestStore(t, testOptions(t))
 	files := map[string][]byte{"pages-1.img": memory(1, 12<<20)}
 	write(t, s, "a", files)
@@ -196,6 +198,7 @@ func flip(t testing.TB, path string, off int64) {
 }
 
 func TestRepair(t *testing.T) {
+	t.Parallel()
 	build := func(t *testing.T) (*Store, map[string]map[string][]byte) {
 		s := newTestStore(t, testOptions(t))
 		all := map[string]map[string][]byte{}
@@ -326,6 +329,7 @@ func TestUsageAndDiff(t *testing.T) {
 
 // TestTagsWhileOthersRead is for the race detector: everything that looks at root records, while they change.
 func TestTagsWhileOthersRead(t *testing.T) {
+	t.Parallel()
 	s := newTestStore(t, testOptions(t))
 	ctx := context.Background()
 	files := map[string][]byte{"f": memory(1, 1<<20)}

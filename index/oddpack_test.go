@@ -17,6 +17,7 @@ import (
 // TestPackThatIsNoFile has a folder, a pipe or nothing in the place of a pack: that is damage of the pack, told by all
 // who look, and the rest of the store goes on.
 func TestPackThatIsNoFile(t *testing.T) {
+	t.Parallel()
 	for kind, put := range map[string]func(path string) error{
 		"folder": func(path string) error { return os.MkdirAll(filepath.Join(path, "sub"), 0o700) },
 		"pipe":   func(path string) error { return unix.Mkfifo(path, 0o600) },

@@ -53,6 +53,7 @@ func mustOptimize(t testing.TB, s *Store, o upkeep.OptimizeOptions) upkeep.Optim
 }
 
 func TestOptimize(t *testing.T) {
+	t.Parallel()
 	s := newTestStore(t, testOptions(t))
 	ctx := t.Context()
 	all := map[string]map[string][]byte{
@@ -119,6 +120,7 @@ func TestOptimize(t *testing.T) {
 
 // TestOptimizeLeavesTheRest: what does not become smaller, what only drafts use, and what is damaged.
 func TestOptimizeLeavesTheRest(t *testing.T) {
+	t.Parallel()
 	s := newTestStore(t, testOptions(t))
 	noise := make([]byte, 4<<20)
 	rand.NewChaCha8([32]byte{9}).Read(noise)
@@ -149,6 +151,7 @@ func TestOptimizeLeavesTheRest(t *testing.T) {
 
 // TestReadersMeetMovedChunks: a reader who knows where a chunk was reads it where it is.
 func TestReadersMeetMovedChunks(t *testing.T) {
+	t.Parallel()
 	for name, ahead := range map[string]bool{"looked up when read": false, "located ahead": true} {
 		for how, readAll := range map[string]func(f *reading.File, p []byte) (int, error){"ReadAt": func(f *reading.File, p []byte) (int, error) { return f.ReadAt(p, 0) },
 			"ReadInto": func(f *reading.File, p []byte) (int, error) { return f.ReadInto(p, 0) }} {
@@ -190,6 +193,7 @@ func TestReadersMeetMovedChunks(t *testing.T) {
 
 // TestOptimizeBesideEverything: readers, writers of the same content, removals and collections.
 func TestOptimizeBesideEverything(t *testing.T) {
+	t.Parallel()
 	o := testOptions(t)
 	o.Logger = nil
 	s := newTestStore(t, o)
@@ -269,6 +273,7 @@ func TestOptimizePacksGivenBack(t *testing.T) {
 
 // TestDraftsKeepMovedChunks: a draft that was told of the old place keeps the new one.
 func TestDraftsKeepMovedChunks(t *testing.T) {
+	t.Parallel()
 	s := newTestStore(t, testOptions(t))
 	files := map[string][]byte{"pages-1.img": heap(7, 3<<20)}
 	write(t, s, "old", files)
@@ -386,6 +391,7 @@ func optimizeChild(moment string) func(dir string) error {
 }
 
 func TestOptimizeIsKilled(t *testing.T) {
+	t.Parallel()
 	s := newTestStore(t, testOptions(t))
 	files := map[string][]byte{"pages-1.img": heap(10, 30<<20)}
 	write(t, s, "a", files)
@@ -430,6 +436,7 @@ func TestOptimizeIsKilled(t *testing.T) {
 
 // TestOptimizeAndPowerFails: from what a power cut leaves at any change of a file during optimization and collection, journals alone bring everything back.
 func TestOptimizeAndPowerFails(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
 	if err := Init(dir, InitOptions{PackSize: 16 << 20}); err != nil {
 		t.Fatal(err)

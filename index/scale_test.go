@@ -24,6 +24,7 @@ import (
 var chunksFlag = flag.Int("chunks", 50_000, "chunks of the store that TestMillionChunks builds; 4 KiB of disk each")
 
 func TestListOfAThousand(t *testing.T) {
+	t.Parallel()
 	s := newTestStore(t, testOptions(t))
 	const n = 1000
 	shared := memory(1, 64<<10)

@@ -92,6 +92,7 @@ func TestTagBesideRemoveManyTimes(t *testing.T) {
 
 // TestWritesWhileSealing: a write that is acknowledged is in what is sealed.
 func TestWritesWhileSealing(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(f *drafts.DraftFile) error{
 		"write":    func(f *drafts.DraftFile) error { _, err := f.WriteAt([]byte("late"), 10); return err },
 		"append":   func(f *drafts.DraftFile) error { _, err := f.WriteAt([]byte("late"), f.Size()); return err },
@@ -250,6 +251,7 @@ func TestATagOfTwo(t *testing.T) {
 
 // TestCloseBesideWork: closing ends what runs, or makes it fail.
 func TestCloseBesideWork(t *testing.T) {
+	t.Parallel()
 	for range 10 {
 		s := newTestStore(t, testOptions(t))
 		write(t, s, "a", map[string][]byte{"f": memory(1, 2<<20)})

@@ -17,6 +17,7 @@ import (
 // Profiles are written after all roots, so their sequences are the highest; a draft that is given up fills a pack in
 // between, so that each is in a journal of its own.
 func TestLastWordCounts(t *testing.T) {
+	t.Parallel()
 	for name, words := range map[string][]string{
 		"written again": {"first", "second"},
 		"cleared":       {"first", ""},

@@ -2,7 +2,6 @@ package index
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -209,6 +208,7 @@ func goOver(t testing.TB, s *Store, all map[string]map[string][]byte, damaged ma
 
 // TestJournalAndIndexLost takes the index away as well: what only the damaged journal told is unknown then, but kept, and comes back with the journal.
 func TestJournalAndIndexLost(t *testing.T) {
+	t.Parallel()
 	for _, missing := range []bool{false, true} {
 		t.Run(fmt.Sprint("missing ", missing), func(t *testing.T) {
 			s, all := threeCheckpoints(t)
@@ -302,43 +302,4 @@ func TestTornCommit(t *testing.T) {
 		mustHold(t, s, name, files)
 	}
 	mustVerify(t, s, 0)
-}
-
-// TestHalfFrameUnderGivenUpIndex: a disk that is full leaves half a frame behind, and an index that cannot be opened
-// and says that it was given up. That frame is no damage, a last frame whose length was damaged is.
-func TestHalfFrameUnderGivenUpIndex(t *testing.T) {
-	half := []byte("GPJF\x00\x10\x00\x00half")
-	for name, c := range map[string]struct {
-		harm  func(path string, b []byte)
-		aside int
-	}{
-		"half a frame":   {func(path string, _ []byte) { appendTo(t, path, half) }, 0},
-		"half a header":  {func(path string, _ []byte) { appendTo(t, path, half[:5]) }, 0},
-		"damaged length": {func(path string, b []byte) { flip(t, path, int64(lastFrame(t, b)+5)) }, 1},
-		"damaged frame":  {func(path string, b []byte) { flip(t, path, int64(lastFrame(t, b)+20)) }, 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s, all := threeCheckpoints(t)
-			n := pack.JournalName(3)
-			c.harm(filepath.Join(s.dir, chunks.PacksFolder, n), packFiles(t, s.dir)[n])
-			index := filepath.Join(s.dir, chunks.IndexFolder)
-			manifest := filepath.Join(index, "MANIFEST")
-			if err := errors.Join(os.Remove(filepath.Join(index, "SOUND")), os.WriteFile(manifest, make([]byte, 64), 0o600)); err != nil {
-				t.Fatal(err)
-			}
-			s = openTestStore(t, s.dir, s.o)
-			if list, err := s.SetAside(); err != nil || len(list) != c.aside {
-				t.Errorf("set aside: %+v, %v", list, err)
-			}
-			if c.aside > 0 {
-				return
-			}
-			for name, files := range all {
-				mustHold(t, s, name, files)
-			}
-			if res, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil || len(res.Kept) > 0 || res.Reclaimed == 0 {
-				t.Errorf("gc: %+v, %v", res, err)
-			}
-		})
-	}
 }

@@ -173,6 +173,7 @@ func mustHold(t testing.TB, s *Store, name string, files map[string][]byte) {
 }
 
 func TestRoundTrip(t *testing.T) {
+	t.Parallel()
 	for _, comp := range []Compression{CompressAuto, CompressZstd, CompressS2, CompressNone} {
 		t.Run(string(comp), func(t *testing.T) {
 			o := testOptions(t)

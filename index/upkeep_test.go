@@ -242,6 +242,7 @@ func TestCommitWhileGCDropsAPack(t *testing.T) {
 
 // TestDamageIsRemembered: what verify has named is stored anew when it comes by again, in whatever process.
 func TestDamageIsRemembered(t *testing.T) {
+	t.Parallel()
 	files := map[string][]byte{"pages-1.img": memory(1, 12<<20)}
 	for name, between := range map[string]func(*testing.T, *Store) *Store{
 		"same process":  func(_ *testing.T, s *Store) *Store { return s },
@@ -334,6 +335,7 @@ func TestDamagedSlotNotYetIndexed(t *testing.T) {
 // TestGCBesideADamagedCheckpoint: one damaged checkpoint does not keep the rest from being collected for ever, and
 // nothing that it may use is given back.
 func TestGCBesideADamagedCheckpoint(t *testing.T) {
+	t.Parallel()
 	old, newer := map[string][]byte{"f": memory(1, 20<<20)}, map[string][]byte{"f": memory(2, 40<<20)}
 	stays := map[string][]byte{"f": memory(3, 5<<20)}
 	for name, damage := range map[string]func(t *testing.T, s *Store, id string){

@@ -257,6 +257,7 @@ func copyStore(t *testing.T, from, to string) {
 // TestVerifyGoesOnAndFindsOldDamage: the result of the last part tells of damage in the parts before, also where the
 // record of it was lost; what was healed or put right meanwhile is no problem any more.
 func TestVerifyGoesOnAndFindsOldDamage(t *testing.T) {
+	t.Parallel()
 	begin := func(t *testing.T) *Store {
 		s := newTestStore(t, testOptions(t))
 		write(t, s, "a", bigFiles())
@@ -309,6 +310,7 @@ func TestVerifyGoesOnAndFindsOldDamage(t *testing.T) {
 
 // TestVerifyGoesOnBesideChanges changes the packs between the parts. What is new is read: damage in it is found.
 func TestVerifyGoesOnBesideChanges(t *testing.T) {
+	t.Parallel()
 	remove := func(t *testing.T, s *Store, name string) {
 		t.Helper()
 		if err := s.Remove(t.Context(), []string{name}); err != nil {
@@ -407,6 +409,7 @@ func progressOf(t *testing.T, b []byte, s *Store) map[uint32]upkeep.ReadPart {
 // TestHostileProgress puts all kinds of things in the place of the progress: nothing in it keeps payload from being
 // read.
 func TestHostileProgress(t *testing.T) {
+	t.Parallel()
 	s := newTestStore(t, testOptions(t))
 	write(t, s, "a", bigFiles())
 	all := mustVerify(t, s, 0)

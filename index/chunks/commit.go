@@ -106,6 +106,9 @@ func (s *Store) indexCommitted(done pack.Committed, kvs []pack.KV) error {
 	}
 	s.Distant.Index(b, kvs)
 	applyKVs(b, kvs)
+	for n, end := range done.Marks {
+		b.SetDurable(n, end)
+	}
 	err := b.Flush()
 	if err == nil {
 		maps.Copy(s.marks, done.Marks)

@@ -118,7 +118,7 @@ func (s *Store) resume(n uint32) error {
 	if why, err := s.Packs.Missing(n); err != nil || why != "" || s.IsAside(n) {
 		return err
 	}
-	mark, err := s.DB.Mark(n)
+	durable, err := s.DB.Durable(n)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (s *Store) resume(n uint32) error {
 	if err != nil {
 		return err
 	}
-	if s.Judge(n, mark, end, bad); len(bad) > 0 || payload >= s.o.PackSize {
+	if s.Judge(n, durable, end, bad); len(bad) > 0 || payload >= s.o.PackSize {
 		return nil
 	}
 	resumed, err := s.Packs.Resume(n, payload, end)
@@ -162,14 +162,18 @@ func (s *Store) replay(n uint32) error {
 	if err != nil {
 		return err
 	}
+	durable, err := s.DB.Durable(n)
+	if err != nil {
+		return err
+	}
 	size, err := s.Packs.JournalSize(n)
 	if err != nil {
 		return err
 	}
+	if durable > size {
+		s.Judge(n, durable, size, nil)
+	}
 	if mark >= size {
-		if mark > size {
-			s.Judge(n, mark, size, nil)
-		}
 		return nil
 	}
 	dead := map[uint32]bool{}
@@ -205,7 +209,7 @@ func (s *Store) replay(n uint32) error {
 		return errors.Join(err, b.Flush())
 	}
 	switch {
-	case len(bad) == 1 && bad[0].Off == end:
+	case len(bad) == 1 && bad[0].Off == end && end >= durable:
 		s.log.Info("a crash left a commit half written", "journal", pack.JournalName(n), "at", end, "bytes", size-end)
 		s.Packs.EndAt(n, end)
 	case len(bad) > 0:

@@ -141,8 +141,17 @@ func (b *Batch) DeleteChunk(id chunk.ID) { b.del(chunkKey(id)) }
 // DeleteMeta deletes a metadata key.
 func (b *Batch) DeleteMeta(key string) { b.del(metaKey(key)) }
 
+// SetDurable notes that the journal of pack n is on the disk up to end; see [DB.Durable]. It may come with what that
+// part of the journal tells, which SetMark may not: it does not keep anybody from reading the journal again.
+func (b *Batch) SetDurable(n uint32, end int64) {
+	b.set(durableKey(n), binary.LittleEndian.AppendUint64(nil, uint64(end)))
+}
+
 // DeleteMark forgets the journal of pack n.
-func (b *Batch) DeleteMark(n uint32) { b.del(markKey(n)) }
+func (b *Batch) DeleteMark(n uint32) {
+	b.del(markKey(n))
+	b.del(durableKey(n))
+}
 
 // Flush writes what was gathered.
 func (b *Batch) Flush() error {

@@ -32,6 +32,7 @@ import (
 //	'd' id            → Loc in a distant pack: one that lies in a bucket
 //	'k' key           → metadata: u64 sequence, payload
 //	's' "mark" u32    → how far the journal of a pack has been applied
+//	's' "durable" u32 → how far it was on the disk when the index was given it
 //	's' "seq"         → the highest sequence that metadata ever had, u64
 //
 // How a full disk is outlived is told in full_linux.go.
@@ -277,6 +278,7 @@ func chunkKey(id chunk.ID) []byte   { return append([]byte{'c'}, id[:]...) }
 func distantKey(id chunk.ID) []byte { return append([]byte{'d'}, id[:]...) }
 func metaKey(key string) []byte     { return append([]byte{'k'}, key...) }
 func markKey(n uint32) []byte       { return binary.BigEndian.AppendUint32([]byte("smark"), n) }
+func durableKey(n uint32) []byte    { return binary.BigEndian.AppendUint32([]byte("sdurable"), n) }
 
 var seqKey = []byte("sseq")
 
@@ -418,8 +420,22 @@ func splitMeta(v []byte) (uint64, []byte, error) {
 }
 
 // Mark gives how far the journal of pack n has been applied, in bytes; 0 where nothing is known.
-func (d *DB) Mark(n uint32) (int64, error) {
-	v, err := d.get(markKey(n))
+func (d *DB) Mark(n uint32) (int64, error) { return d.length(markKey(n)) }
+
+// Durable gives how far the journal of pack n is known to have been on the disk, in bytes: as far as its mark, or
+// farther. What the journal lacks before is damage, not what a crash has left.
+func (d *DB) Durable(n uint32) (int64, error) {
+	mark, err := d.Mark(n)
+	if err != nil {
+		return 0, err
+	}
+	end, err := d.length(durableKey(n))
+	return max(mark, end), err
+}
+
+// length gives a number of bytes; 0 where there is none.
+func (d *DB) length(key []byte) (int64, error) {
+	v, err := d.get(key)
 	if errors.Is(err, ErrMissing) {
 		return 0, nil
 	}

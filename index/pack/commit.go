@@ -157,9 +157,7 @@ func (s *Set) writeFrames(n uint32, frames []byte) (end int64, err error) {
 	switch {
 	case err == nil:
 	case errors.Is(err, errFullJournal):
-		s.mu.Lock()
-		s.ends[n] = f.journalEnd
-		s.mu.Unlock()
+		s.cutRefused(f)
 		return 0, s.writeError(s.JournalPath(n), err)
 	default:
 		// Nobody knows what the disk has of the frames, so nothing may follow them there. All that was durable before
@@ -175,7 +173,7 @@ func (s *Set) writeFrames(n uint32, frames []byte) (end int64, err error) {
 	return f.journalEnd, nil
 }
 
-// errFullJournal: the disk was full before all of the frames were written. What was written stays behind the end.
+// errFullJournal: the disk was full before all of the frames were written. What was written lies behind the end.
 var errFullJournal = errors.New("no room for the journal")
 
 func (s *Set) appendFrames(f *file, frames []byte) error {
@@ -201,6 +199,23 @@ func (s *Set) appendFrames(f *file, frames []byte) error {
 		return err
 	}
 	return j.Sync()
+}
+
+// cutRefused cuts off what a full disk has taken of frames. Where the disk does not say that this is gone, it stays
+// behind the end, until the next frames are written. Nobody may take the journal for shorter than the disk may have it:
+// what builds on that would be lost, or undone, with a power cut.
+func (s *Set) cutRefused(f *file) {
+	j, err := s.fs.Open(s.JournalPath(f.n), storage.Write)
+	if err == nil {
+		err = cutTail(j, f.journalEnd)
+		j.Close()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if delete(s.ends, f.n); err != nil {
+		s.ends[f.n] = f.journalEnd
+		s.o.Logger.Warn("what a full disk refused stays behind the end of a journal", "journal", JournalName(f.n), "err", err)
+	}
 }
 
 // cutTail cuts off what lies behind the end of a journal: half a frame that a crash has left, or frames that a full disk

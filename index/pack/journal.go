@@ -42,11 +42,7 @@ func checkKVs(kvs []KV) error {
 type Damage struct {
 	Off, Len int64
 	Text     string
-	Cut      bool // it is the beginning of a frame, and nothing is behind it
 }
-
-// beginning is what readFrame says of the beginning of a frame behind which there is nothing.
-const beginning = "cut short"
 
 // frameWriter collects records into frames.
 type frameWriter struct {
@@ -177,7 +173,7 @@ func ReadJournal(st storage.Storage, path string, from, size int64, fn func(Reco
 		if err != nil {
 			return end, bad, err
 		}
-		bad = append(bad, Damage{Off: off, Len: next - off, Text: why, Cut: why == beginning && next == size})
+		bad = append(bad, Damage{Off: off, Len: next - off, Text: why})
 		off = next
 	}
 	return end, bad, nil
@@ -209,7 +205,7 @@ func (s *Set) EndsFrame(n uint32, off int64) (bool, error) {
 func readFrame(f io.ReaderAt, off, size int64, buf *[]byte) (payload []byte, why string, err error) {
 	var h [frameHeader]byte
 	if size-off < frameHeader {
-		return nil, beginning, nil
+		return nil, "cut short", nil
 	}
 	if _, err := f.ReadAt(h[:], off); err != nil {
 		return nil, "", err
@@ -220,11 +216,8 @@ func readFrame(f io.ReaderAt, off, size int64, buf *[]byte) (payload []byte, why
 		return nil, "no frame", nil
 	case n > maxFrame:
 		return nil, "impossible length", nil
-	}
-	cut := off+frameHeader+n > size
-	if cut {
-		n = size - off - frameHeader
-		binary.LittleEndian.PutUint32(h[4:], uint32(n))
+	case off+frameHeader+n > size:
+		return nil, "cut short", nil
 	}
 	if int64(cap(*buf)) < n {
 		*buf = make([]byte, n)
@@ -233,13 +226,7 @@ func readFrame(f io.ReaderAt, off, size int64, buf *[]byte) (payload []byte, why
 	if _, err := f.ReadAt(p, off+frameHeader); err != nil {
 		return nil, "", err
 	}
-	same := frameCRC(h[4:8], p) == binary.LittleEndian.Uint32(h[8:])
-	switch {
-	case cut && same:
-		return nil, "wrong length", nil // all of the last frame is there
-	case cut:
-		return nil, beginning, nil
-	case !same:
+	if frameCRC(h[4:8], p) != binary.LittleEndian.Uint32(h[8:]) {
 		return nil, "wrong checksum", nil
 	}
 	return p, "", nil

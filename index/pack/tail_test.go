@@ -30,8 +30,11 @@ func tailed(
 		t.Fatal(err)
 	}
 	full := func(c storage.Call) storage.Fault {
-		if c.Op == storage.OpWrite && strings.HasSuffix(c.Name, ".journal") {
+		switch {
+		case c.Op == storage.OpWrite && strings.HasSuffix(c.Name, ".journal"):
 			return storage.Fault{Kind: kind, Err: unix.ENOSPC, Seed: 3}
+		case c.Op == storage.OpTruncate && strings.HasSuffix(c.Name, ".journal"):
+			return storage.Fault{Kind: storage.Fail} // else it would be cut off at once
 		}
 		return storage.Fault{}
 	}
@@ -129,5 +132,42 @@ func TestLittleRoomAgain(t *testing.T) {
 	room.Store(1 << 20)
 	if _, err := s.Commit([]KV{{Seq: 6, Key: "k", Value: []byte("v")}}); err != nil {
 		t.Errorf("with 1 MiB free, 60 bytes to write: %v", err)
+	}
+}
+
+// TestRefusedFramesAreCutOff: a full disk takes the first part of some frames, and the next process finds no half frame.
+func TestRefusedFramesAreCutOff(t *testing.T) {
+	for _, kind := range []storage.FaultKind{storage.Short, storage.Late} {
+		var fault atomic.Pointer[func(storage.Call) storage.Fault]
+		m := storage.NewMem(memDir)
+		s := openOn(t, &storage.Faulty{Storage: m, Rule: func(c storage.Call) storage.Fault {
+			if f := fault.Load(); f != nil {
+				return (*f)(c)
+			}
+			return storage.Fault{}
+		}})
+		if _, err := appendTo(s, content(1, 5000)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Commit(nil); err != nil {
+			t.Fatal(err)
+		}
+		before, err := m.Stat(s.JournalPath(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		full := func(c storage.Call) storage.Fault {
+			if c.Op == storage.OpWrite && strings.HasSuffix(c.Name, ".journal") {
+				return storage.Fault{Kind: kind, Err: unix.ENOSPC, Seed: 3}
+			}
+			return storage.Fault{}
+		}
+		fault.Store(&full)
+		if _, err := s.Commit([]KV{{Seq: 1, Key: "k", Value: make([]byte, 3000)}}); err == nil {
+			t.Fatal("no error on a full disk")
+		}
+		if after, err := m.Stat(s.JournalPath(1)); err != nil || after.Size != before.Size {
+			t.Errorf("the journal has %d bytes, and had %d: %v", after.Size, before.Size, err)
+		}
 	}
 }

@@ -58,7 +58,6 @@ type rebuild struct {
 	s       *chunks.Store // over the new index
 	was     *keys.DB      // the old index; nil where there is none that can be opened
 	knows   bool          // all records of the old index could be read
-	given   bool          // whoever wrote the old index has given it up: the disk was full, or failed
 	suspect map[uint32]*suspect
 	keys    map[string]uint64 // metadata keys found in journals, with the highest sequence
 	res     Result
@@ -99,7 +98,6 @@ func (r *rebuild) read(ctx context.Context) (err error) {
 		return errors.Join(r.journals(ctx), r.s.Distant.Load())
 	}
 	if _, err := os.Stat(filepath.Join(r.o.Old, "MANIFEST")); err == nil {
-		r.given = !keys.IsSound(r.o.Old)
 		r.was, err = keys.Open(r.o.Old, r.o.Logger, keys.Room{Dir: r.o.Dir, Floor: r.o.FreeFloor}, r.o.Index)
 		if errors.Is(err, pack.ErrNoSpace) || errors.Is(err, syscall.ENOSPC) {
 			return err // it may be read when there is room again
@@ -110,7 +108,7 @@ func (r *rebuild) read(ctx context.Context) (err error) {
 		}
 	}
 	if r.was != nil {
-		r.knows = !r.given
+		r.knows = keys.IsSound(r.o.Old)
 		defer func() { err = errors.Join(err, r.was.Close()) }()
 	}
 	if err := r.journals(ctx); err != nil {
@@ -188,9 +186,18 @@ func (r *rebuild) oldMark(n uint32) int64 {
 	return mark
 }
 
+// oldDurable gives how far the old index knew the journal of pack n to be on the disk; 0 where that is not known.
+func (r *rebuild) oldDurable(n uint32) int64 {
+	if r.was == nil {
+		return 0
+	}
+	end, _ := r.was.Durable(n) // oldMark says what is wrong
+	return end
+}
+
 func (r *rebuild) journal(n uint32) error {
 	s := r.s
-	mark := r.oldMark(n)
+	mark, durable := r.oldMark(n), r.oldDurable(n)
 	aside, err := s.Packs.Aside(n)
 	if err != nil {
 		return err
@@ -215,13 +222,13 @@ func (r *rebuild) journal(n uint32) error {
 	for _, d := range bad {
 		r.o.Logger.Error("a journal is damaged", "journal", pack.JournalName(n), "at", d.Off, "bytes", d.Len, "what", d.Text)
 	}
-	// What a crash left half written begins where the old index had read to, or behind it. Without that index it
-	// could as well be damage, unless the index was given up: a disk that is full leaves half frames behind, too.
-	torn := len(bad) == 1 && bad[0].Off == end && (mark > 0 && mark <= end || mark == 0 && r.given && bad[0].Cut)
+	// What a crash left half written begins where the journal is known to have been on the disk to, or behind it.
+	// Without the old index it could as well be damage.
+	torn := len(bad) == 1 && bad[0].Off == end && durable > 0 && durable <= end
 	// For reading only, what can be read has to do: nothing could be put aside.
-	if (len(bad) > 0 && !torn || mark > end || len(aside) > 0) && !r.o.ReadOnly {
+	if (len(bad) > 0 && !torn || durable > end || len(aside) > 0) && !r.o.ReadOnly {
 		p := newSuspect()
-		p.dead, p.damaged = dead, len(bad) > 0 || mark > end
+		p.dead, p.damaged = dead, len(bad) > 0 || durable > end
 		p.told = mark > 0
 		for _, d := range bad {
 			p.told = p.told && d.Off+d.Len <= mark

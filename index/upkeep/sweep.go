@@ -80,7 +80,7 @@ func (g *collection) plan(n uint32) (*packPlan, error) {
 	if p.leave {
 		return p, nil
 	}
-	mark, err := s.chunks.DB.Mark(n)
+	durable, err := s.chunks.DB.Durable(n)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func (g *collection) plan(n uint32) (*packPlan, error) {
 	if err != nil {
 		return nil, g.journalError(n, err)
 	}
-	s.chunks.Judge(n, mark, end, bad)
+	s.chunks.Judge(n, durable, end, bad)
 	aside := func(why string) {
 		s.chunks.KeepAside(n, chunks.SetAside{File: filepath.Join(chunks.PacksFolder, pack.JournalName(n)), Text: "damaged: " + why})
 	}

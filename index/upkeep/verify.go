@@ -293,7 +293,7 @@ func (v *verification) readUnlisted(ctx context.Context, total int64) error {
 
 // listed gives the chunks of pack n that are to be read, in the order of their slots.
 func (v *verification) listed(n uint32) ([]pack.Chunk, error) {
-	mark, err := v.s.chunks.DB.Mark(n)
+	durable, err := v.s.chunks.DB.Durable(n)
 	if err != nil {
 		return nil, err
 	}
@@ -324,13 +324,13 @@ func (v *verification) listed(n uint32) ([]pack.Chunk, error) {
 	for _, b := range bad {
 		v.problem(Problem{Pack: pack.JournalName(n), Offset: b.Off, Text: fmt.Sprintf("%d bytes of the journal are damaged: %s", b.Len, b.Text)})
 	}
-	v.s.chunks.Judge(n, mark, end, bad)
-	if mark > end && len(bad) == 0 {
-		v.problem(Problem{Pack: pack.JournalName(n), Offset: end, Text: fmt.Sprintf("the journal has lost its last %d bytes", mark-end)})
+	v.s.chunks.Judge(n, durable, end, bad)
+	if durable > end && len(bad) == 0 {
+		v.problem(Problem{Pack: pack.JournalName(n), Offset: end, Text: fmt.Sprintf("the journal has lost its last %d bytes", durable-end)})
 	}
 	if used := v.used[n]; used != nil {
 		if page, lost := used.Missing(seen); lost {
-			if len(bad) == 0 && mark <= end {
+			if len(bad) == 0 && durable <= end {
 				v.problem(Problem{Pack: pack.JournalName(n), Offset: int64(page) * chunk.PageSize, Text: "the journal does not list chunks that are in use"})
 			}
 			v.unlisted[n] = seen
