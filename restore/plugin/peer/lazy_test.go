@@ -168,7 +168,7 @@ func TestMapped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := mapped(os.Getpid(), []extent{{at, at + 8*pageSize}})
+		got, err := mapped(os.Getpid(), []extent{{off: at, end: at + 8*pageSize}}, anyDevice)
 		if err != nil || got != tc.want {
 			t.Errorf("%s: %v, %v", tc.name, got, err)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/gpucr/gpucr-fs/kfd"
 	"github.com/gpucr/gpucr-fs/kfd/image"
 	"github.com/gpucr/gpucr-fs/kfd/topology"
+	"github.com/gpucr/gpucr-fs/restore/plugin/coming"
 	"github.com/gpucr/gpucr-fs/restore/server/wire"
 	"github.com/gpucr/gpucr-fs/restore/touch"
 )
@@ -34,7 +35,7 @@ type restore struct {
 	fills  chan struct{} // a token for each fill under way that somebody waits for
 	turns  turns         // of the others
 	second *second
-	coming coming
+	coming *coming.Processes
 	wg     sync.WaitGroup
 
 	mu    sync.Mutex
@@ -65,7 +66,7 @@ func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &restore{peer: p, ctx: ctx, work: work, ready: make(chan struct{}), fills: make(chan struct{}, maxFills),
 		conns: map[*wire.Conn]bool{}, tasks: map[int]*task{}, second: newSecond(p.opts.Second, p.opts.Logger),
-		coming: coming{path: p.opts.Coming}}
+		coming: coming.New(p.opts.Coming)}
 	r.wg.Go(r.prepare)
 	r.wg.Go(func() { r.accept(attach) })
 	r.track(attach)
@@ -103,7 +104,7 @@ func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
 			t.end.stop()
 		}
 		r.second.close()
-		r.coming.close()
+		r.coming.Close()
 		p.images.Close()
 	}()
 	for {
@@ -334,13 +335,13 @@ func (r *restore) mayFollow(t *task) (bool, error) {
 		return false, nil
 	default:
 	}
-	if cpu, err := mapped(t.pid, t.later); cpu || err != nil {
+	if cpu, err := mapped(t.pid, t.later, anyDevice); cpu || err != nil {
 		return false, err
 	}
-	at, err := r.coming.add(t.pid)
+	at, err := r.coming.Add(t.pid)
 	if err == nil {
-		if err = r.second.add(t); err != nil {
-			err = errors.Join(err, r.coming.remove(at))
+		if err = r.second.add(t, r.coming.Locks()); err != nil {
+			err = errors.Join(err, r.coming.Remove(at))
 		}
 	}
 	if err != nil {
