@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -260,6 +262,46 @@ func (s *turns) newTurn(p server.Plan, idle bool) *turn {
 	s.list = slices.Insert(s.list, i, t)
 	s.admit()
 	return t
+}
+
+// coreRate is about what a core moves, in bytes a second, and linkRate what a GPU's link
+// does.
+const (
+	coreRate = 1e9
+	linkRate = 16e9
+)
+
+// patience is how long a fill waits for its process to run: a small part of the time that
+// it takes itself. Where cores are few it would take them from criu.
+func patience(p server.Plan) time.Duration {
+	var bytes uint64
+	for _, bo := range p.BOs {
+		bytes += bo.Size
+	}
+	rate := min(coreRate*float64(runtime.NumCPU()), linkRate)
+	return time.Duration(float64(bytes) / rate / 20 * float64(time.Second))
+}
+
+// after is closed when it is the turn of t, and its process has run or so much time has
+// passed; not when ctx has ended before.
+func (t *turn) after(ctx context.Context, ran <-chan struct{}, patience time.Duration) <-chan struct{} {
+	begin := make(chan struct{})
+	go func() {
+		late := time.NewTimer(patience)
+		defer late.Stop()
+		select {
+		case <-ran:
+		case <-late.C:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-t.begin:
+			close(begin)
+		case <-ctx.Done():
+		}
+	}()
+	return begin
 }
 
 // done says that a fill has ended, or is not wanted any more.

@@ -50,6 +50,8 @@ type task struct {
 	end    *watched
 	first  chan struct{} // closed when what its CPU may touch is in place, or nothing will be
 	filled chan struct{} // closed when the fill has ended
+	runs   func()        // says, any number of times, that it runs, or waits for its fill
+	ran    chan struct{} // closed then
 	report string        // how it went
 	err    error         // of the fill
 	memory []touch.Span  // of its own that its GPUs use
@@ -159,6 +161,7 @@ func (r *restore) resumed(pid int) {
 		return
 	}
 	t.resumed = true
+	t.runs()
 	if t.follows {
 		r.wg.Go(func() { r.follow(t) })
 	} else {
@@ -321,6 +324,7 @@ func (r *restore) wait(pid int) (follows bool, err error) {
 	if follows, err = r.mayFollow(mine); follows || err != nil {
 		return follows, err
 	}
+	mine.runs()
 	<-mine.filled
 	if err := failed(); err != nil {
 		return false, err
@@ -375,7 +379,9 @@ func (r *restore) addTask(pid int, pidfd *os.File, memory []touch.Span) (*task, 
 	if err != nil {
 		return nil, fmt.Errorf("process %d: %w", pid, err)
 	}
-	t := &task{pid: pid, end: end, first: make(chan struct{}), filled: make(chan struct{}), memory: memory}
+	t := &task{pid: pid, end: end, first: make(chan struct{}), filled: make(chan struct{}),
+		ran: make(chan struct{}), memory: memory}
+	t.runs = sync.OnceFunc(func() { close(t.ran) })
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.tasks[pid] != nil {

@@ -263,7 +263,7 @@ func (r *restore) fill(t *task, p image.Process, gpus []kfd.GPUPair, dmabufs []*
 		return text, nil
 	}
 	r.begun(t, fmt.Sprintf("%s; %d follow", text, len(rest.BOs)), later)
-	if rep, err = r.fillPart(ctx, rest, turn.begin); err != nil {
+	if rep, err = r.fillPart(ctx, rest, turn.after(ctx, t.ran, patience(rest))); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("%s; then %s", text, filledText(rep)), nil
