@@ -80,7 +80,7 @@ func (a *app) pluginHelperCmd() *cobra.Command {
 			}
 			opts, err := pluginOptions(log)
 			opts.Refuse, opts.Fills, opts.Second, opts.Alone = err, fillsOf(log), startSecond, alone
-			opts.Tell = tell
+			opts.Tell, opts.Abandoned = tell, report
 			conn, err := wire.NewConn(os.NewFile(pluginFD, "plugin"))
 			if err != nil {
 				return usage(err, "CRIU's plugin starts this command")

@@ -56,10 +56,7 @@ func teller(socket string) func(peer.Event) {
 	}
 	return func(e peer.Event) {
 		if e.Why != "" {
-			if log, err := syslog.New(syslog.LOG_ERR|syslog.LOG_DAEMON, "gpucr-fs"); err == nil {
-				log.Err(fmt.Sprintf("process %d ended: the rest of its GPU memory did not come: %s", e.PID, e.Why))
-				log.Close()
-			}
+			report(e)
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -70,6 +67,14 @@ func teller(socket string) func(peer.Event) {
 			c.SetWriteDeadline(time.Now().Add(time.Second))
 			c.Write(append(line, '\n')) // who does not listen any more need not know
 		}
+	}
+}
+
+// report tells the system's log of a process that was ended.
+func report(e peer.Event) {
+	if log, err := syslog.New(syslog.LOG_ERR|syslog.LOG_DAEMON, "gpucr-fs"); err == nil {
+		log.Err(fmt.Sprintf("process %d ended: the rest of its GPU memory did not come: %s", e.PID, e.Why))
+		log.Close()
 	}
 }
 

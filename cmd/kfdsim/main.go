@@ -62,7 +62,7 @@ type gpuFlag []kfdsim.GPU
 func (g *gpuFlag) String() string { return "" }
 
 // Set parses
-// MODEL[,vram=BYTES][,visible=BYTES][,resident=BYTES][,rate=BYTES/S][,id=N][,hive=N][,numa=N][,fw=N][,sdmafw=N].
+// MODEL[,vram=BYTES][,visible=BYTES][,resident=BYTES][,rate=BYTES/S][,id=N][,hive=N][,partitions=N][,numa=N][,fw=N][,sdmafw=N].
 func (g *gpuFlag) Set(s string) error {
 	parts := strings.Split(s, ",")
 	gpu := kfdsim.GPU{Model: parts[0]}
@@ -85,6 +85,8 @@ func (g *gpuFlag) Set(s string) error {
 			gpu.ID = uint32(n)
 		case "hive":
 			gpu.Hive = uint64(n)
+		case "partitions":
+			gpu.Partitions = uint32(n)
 		case "numa":
 			gpu.NUMANode = int(n)
 		case "fw":
@@ -119,7 +121,7 @@ func parseSize(s string) (float64, error) {
 func start(name string, args []string) (s *kfdsim.Sim, rest []string, made string, err error) {
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
 	var gpus gpuFlag
-	fs.Var(&gpus, "gpu", "a GPU: MODEL[,vram=4G][,visible=..][,rate=15.8e9][,id=..][,hive=..][,numa=..]; may be repeated (default two mi50)")
+	fs.Var(&gpus, "gpu", "a GPU: MODEL[,vram=4G][,visible=..][,rate=15.8e9][,id=..][,hive=..][,partitions=..][,numa=..]; may be repeated (default two mi50)")
 	dir := fs.String("dir", "", "empty directory for the devices (default a temporary one)")
 	cpus := fs.Int("cpu-nodes", 1, "number of CPU nodes")
 	check := fs.Bool("check-fills", false, "make it a fault of a queue to come to memory that a restore has not filled by DMA")

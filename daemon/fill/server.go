@@ -14,6 +14,7 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon/profiles"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
+	"github.com/gpucr/gpucr-fs/restore/plugin/coming"
 	bofill "github.com/gpucr/gpucr-fs/restore/server"
 )
 
@@ -134,7 +135,8 @@ func (f *Server) serve(c wire.Conn) {
 	if err == nil && req.begin.Held {
 		if heard := hear(c); heard != nil {
 			req.close()
-			return // nobody waits for an answer
+			f.endAbandoned() // nobody waits for an answer
+			return
 		}
 	}
 	gone := make(chan struct{})
@@ -151,12 +153,34 @@ func (f *Server) serve(c wire.Conn) {
 	if err == nil {
 		rep, err = f.fill(ctx, cancel, c, cp, req)
 	}
+	lost := context.Cause(ctx) != nil && f.ctx.Err() == nil
 	req.close()             // before the answer: the memory is then held by nobody here
 	if f.ctx.Err() == nil { // else a successor may do it: to the client this daemon is gone
 		f.finish(c, req, rep, err)
 	}
 	c.CloseRead()
 	<-gone
+	if lost {
+		f.endAbandoned()
+	}
+}
+
+// dying is how long the kernel may take to close what processes had that were killed at once.
+const dying = time.Second
+
+// endAbandoned ends the processes whose fill was lost with its helper, where none of those lives that watch over them.
+func (f *Server) endAbandoned() {
+	select {
+	case <-time.After(dying):
+	case <-f.ctx.Done():
+		return
+	}
+	err := coming.EndAbandoned(coming.Path, func(pid int) {
+		f.o.Log.Error("process ended: the rest of its GPU memory did not come", "pid", pid, "error", coming.ErrAbandoned)
+	})
+	if err != nil {
+		f.o.Log.Warn("processes whose GPU memory does not come may stand still", "error", err)
+	}
 }
 
 // hear waits for the go of a fill that is held.

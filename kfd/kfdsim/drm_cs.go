@@ -256,6 +256,7 @@ func (c *drmCall) submit(sub *submission, args *abi.AMDGPUCSIn) (uint64, syscall
 			r.pending = append(r.pending, &fenceUse{fence: j.fence, bos: sub.bos})
 			seq := r.last
 			s.unlock()
+			c.drm.gpu.link.looksUp(sub.bos)
 			c.drm.gpu.engines[sub.ring].push(j)
 			return seq, 0
 		}

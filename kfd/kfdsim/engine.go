@@ -149,6 +149,7 @@ type link struct {
 	first     time.Time
 	last      time.Time
 	onTheWire time.Duration // bytes over rate
+	lookups   uint64        // see DMAStats
 }
 
 func (l *link) begin() {
@@ -223,13 +224,29 @@ type DMAStats struct {
 	// machine that simulates is fast enough. 0 without a rate.
 	Wire time.Duration `json:"wire_ns"`
 	Rate float64       `json:"rate"` // bytes per second, 0 for no limit
+	// Lookups is how many pages of userptr BOs the submissions have listed: the
+	// driver looks each up at every submission.
+	Lookups uint64 `json:"lookups"`
+}
+
+// looksUp counts the pages of a submission's userptr BOs.
+func (l *link) looksUp(list map[*bo]bool) {
+	var n uint64
+	for b := range list {
+		if b.kind == boUserptr {
+			n += b.size / pageSize
+		}
+	}
+	l.mu.Lock()
+	l.lookups += n
+	l.mu.Unlock()
 }
 
 func (l *link) stats(id uint32, reset bool) DMAStats {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	st := DMAStats{GPU: id, Bytes: l.bytes, Jobs: l.jobs, Busy: l.busy, Wire: l.onTheWire, Rate: l.rate}
+	st := DMAStats{GPU: id, Bytes: l.bytes, Jobs: l.jobs, Busy: l.busy, Wire: l.onTheWire, Rate: l.rate, Lookups: l.lookups}
 	last := l.last
 	if l.active > 0 {
 		st.Busy += now.Sub(l.since)
@@ -239,7 +256,7 @@ func (l *link) stats(id uint32, reset bool) DMAStats {
 		st.Span = last.Sub(l.first)
 	}
 	if reset {
-		l.bytes, l.jobs, l.busy, l.onTheWire = 0, 0, 0, 0
+		l.bytes, l.jobs, l.busy, l.onTheWire, l.lookups = 0, 0, 0, 0, 0
 		l.first, l.since = time.Time{}, now
 		if l.active > 0 {
 			l.first = now

@@ -29,18 +29,19 @@ type mqd struct {
 	Doorbell uint64
 }
 
+// mqdSize is that of all dies: each has an MQD of a compute queue.
 func (q *queue) mqdSize() uint32 {
 	if q.kind == queueAQL {
-		return mqdComputeSize
+		return mqdComputeSize * q.pdd.gpu.xccs()
 	}
 	return mqdSDMASize
 }
 
 // ctlStackSize is the control stack that goes into the private data: compute
-// queues have one.
+// queues have one on each die.
 func (q *queue) ctlStackSize() uint32 {
 	if q.kind == queueAQL {
-		return q.ctlStack
+		return q.ctlStack * q.pdd.gpu.xccs()
 	}
 	return 0
 }
@@ -343,3 +344,6 @@ func (c *kfdCall) criuResume(args *abi.KFDCRIUArgs) syscall.Errno {
 
 // resumeDelay is how long after RESUME the queues begin to run.
 const resumeDelay = 2 * time.Millisecond
+
+// xccs is how many dies the GPU has.
+func (g *gpu) xccs() uint32 { return max(g.model.XCCs, 1) }

@@ -247,6 +247,13 @@ func (p *kfdProcess) restoreQueue(priv []byte) ([]byte, syscall.Errno) {
 	default:
 		return nil, s.refuse(syscall.EINVAL, "queue type not modelled", "type", rec.Type, "format", rec.Format)
 	}
+	s.mu.Lock()
+	defer s.unlock()
+	var errno syscall.Errno
+	if q.pdd, errno = p.bound(rec.GPUID); errno != 0 {
+		return nil, errno
+	}
+	q.ctlStack /= q.pdd.gpu.xccs() // the record has that of all dies
 	if rec.MQDSize != q.mqdSize() || rec.CtlStackSize != q.ctlStackSize() {
 		return nil, s.refuse(syscall.EINVAL, "queue state of another gpu", "mqd", rec.MQDSize, "ctl_stack",
 			rec.CtlStackSize)
@@ -255,12 +262,6 @@ func (p *kfdProcess) restoreQueue(priv []byte) ([]byte, syscall.Errno) {
 	body := uint64(rec.MQDSize) + uint64(rec.CtlStackSize)
 	if uint64(len(priv)) < body || abi.Decode(priv[:24], &state) != nil || state.Magic != mqdMagic {
 		return nil, s.refuse(syscall.EINVAL, "queue's mqd is not one")
-	}
-	s.mu.Lock()
-	defer s.unlock()
-	var errno syscall.Errno
-	if q.pdd, errno = p.bound(rec.GPUID); errno != 0 {
-		return nil, errno
 	}
 	if errno := q.check(); errno != 0 {
 		return nil, errno

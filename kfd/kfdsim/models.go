@@ -22,6 +22,7 @@ type Model struct {
 	XGMIEngines         uint32
 	QueuesPerEngine     uint32
 	CPQueues            uint32
+	XCCs                uint32 // accelerator dies, which partitions share out; 0 is 1
 	Capability          uint32
 	FirmwareVersion     uint32
 	SDMAFirmwareVersion uint32
@@ -52,7 +53,7 @@ var Models = map[string]Model{
 	"mi300x": {
 		DeviceID: 0x74a1, Family: abi.AMDGPUFamilyAI, SDMA: SDMAv4, GFXTarget: 90402,
 		SIMDCount: 1216, ArrayCount: 32, CUPerArray: 10, SIMDPerCU: 4, MaxWavesPerSIMD: 8,
-		WaveFrontSize: 64, LDSKiB: 64, NumGWS: 64, Caches: 498, SDMAEngines: 2, XGMIEngines: 14,
+		WaveFrontSize: 64, LDSKiB: 64, NumGWS: 64, Caches: 498, SDMAEngines: 2, XGMIEngines: 14, XCCs: 8,
 		QueuesPerEngine: 8, CPQueues: 24, Capability: 0x38017280, FirmwareVersion: 169, SDMAFirmwareVersion: 22,
 	},
 	"navi21": {
@@ -74,3 +75,18 @@ var Models = map[string]Model{
 		CPQueues: 8, Capability: 0x00014280, FirmwareVersion: 80, SDMAFirmwareVersion: 866,
 	},
 }
+
+// part is the model of one of n partitions of a device: its share of the dies and of what they have.
+func (m Model) part(n uint32) Model {
+	if n == 1 {
+		return m
+	}
+	m.SIMDCount, m.ArrayCount, m.Caches, m.XCCs = m.SIMDCount/n, m.ArrayCount/n, m.Caches/n, m.XCCs/n
+	engines := (m.SDMAEngines + m.XGMIEngines) / n
+	m.SDMAEngines = min(engines, m.SDMAEngines)
+	m.XGMIEngines = engines - m.SDMAEngines
+	return m
+}
+
+// model is what the GPU is like.
+func (g *GPU) model() Model { return Models[g.Model].part(g.Partitions) }

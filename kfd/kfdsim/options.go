@@ -58,8 +58,11 @@ type GPU struct {
 	Resident uint64
 	// Hive joins GPUs of the same nonzero number by XGMI links, each with
 	// each.
-	Hive     uint64
-	NUMANode int // CPU node that the PCIe link goes to
+	Hive uint64
+	// Partitions says that it is one of so many partitions of a device, as others whose
+	// render nodes are beside its own: it has that share of the model's dies. VRAM is its own. Default 1.
+	Partitions uint32
+	NUMANode   int // CPU node that the PCIe link goes to
 	// FirmwareVersion and SDMAFirmwareVersion default to the model's.
 	FirmwareVersion     uint32
 	SDMAFirmwareVersion uint32
@@ -138,6 +141,12 @@ func (g *GPU) setDefaults(i, cpuNodes int) error {
 	m, ok := Models[g.Model]
 	if !ok {
 		return fmt.Errorf("no model %q", g.Model)
+	}
+	if g.Partitions == 0 {
+		g.Partitions = 1
+	}
+	if max(m.XCCs, 1)%g.Partitions != 0 {
+		return fmt.Errorf("%d partitions of %d dies", g.Partitions, max(m.XCCs, 1))
 	}
 	if g.ID == 0 {
 		g.ID = (m.DeviceID*31+uint32(i)*2311)%(MaxGPUID-1) + 1

@@ -116,7 +116,7 @@ func (s *Sim) start() error {
 }
 
 func (s *Sim) newGPU(i int, cfg GPU) (*gpu, error) {
-	g := &gpu{sim: s, node: s.opts.CPUNodes + i, cfg: cfg, model: Models[cfg.Model]}
+	g := &gpu{sim: s, node: s.opts.CPUNodes + i, cfg: cfg, model: cfg.model()}
 	g.link.rate = cfg.DMARate
 	var err error
 	if g.arena, err = newArena(fmt.Sprintf("renderD%d", cfg.RenderMinor), renderArenaSize); err != nil {

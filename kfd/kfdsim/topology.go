@@ -31,7 +31,7 @@ func WriteTopology(sys string, o Options) error {
 	}
 	s := &Sim{opts: o}
 	for i, cfg := range o.GPUs {
-		s.gpus = append(s.gpus, &gpu{sim: s, node: o.CPUNodes + i, cfg: cfg, model: Models[cfg.Model]})
+		s.gpus = append(s.gpus, &gpu{sim: s, node: o.CPUNodes + i, cfg: cfg, model: cfg.model()})
 	}
 	return s.writeTopology(sys)
 }
@@ -142,8 +142,23 @@ func cpuProperties(links int) []prop {
 	return append(p, prop{"max_engine_clk_ccompute", 3200})
 }
 
-// busNumber spreads GPUs over PCI buses.
-func (g *gpu) busNumber() uint64 { return uint64(g.cfg.RenderMinor-firstRender)*4 + 3 }
+// device numbers the devices, and the partitions of each.
+func (g *gpu) device() (number, partition uint64) {
+	at, n := uint64(g.cfg.RenderMinor-firstRender), uint64(g.cfg.Partitions)
+	return at / n, at % n
+}
+
+// busNumber spreads devices over PCI buses.
+func (g *gpu) busNumber() uint64 {
+	number, _ := g.device()
+	return number*4 + 3
+}
+
+// location has the partition in its highest bits.
+func (g *gpu) location() uint64 {
+	_, partition := g.device()
+	return partition<<28 | g.busNumber()<<8
+}
 
 func (g *gpu) pciSlot() string { return fmt.Sprintf("0000:%02x:00.0", g.busNumber()) }
 
@@ -160,14 +175,14 @@ func (g *gpu) properties(links int) []prop {
 		{"simd_arrays_per_engine", 1}, {"cu_per_simd_array", uint64(m.CUPerArray)},
 		{"simd_per_cu", uint64(m.SIMDPerCU)},
 		{"max_slots_scratch_cu", 32}, {"gfx_target_version", uint64(m.GFXTarget)}, {"vendor_id", abi.PCIVendorAMD},
-		{"device_id", uint64(m.DeviceID)}, {"location_id", g.busNumber() << 8}, {"domain", 0},
+		{"device_id", uint64(m.DeviceID)}, {"location_id", g.location()}, {"domain", 0},
 		{"drm_render_minor", uint64(g.cfg.RenderMinor)}, {"hive_id", g.cfg.Hive},
 		{"num_sdma_engines", uint64(m.SDMAEngines)},
 		{"num_sdma_xgmi_engines", uint64(m.XGMIEngines)}, {"num_sdma_queues_per_engine", uint64(m.QueuesPerEngine)},
 		{"num_cp_queues", uint64(m.CPQueues)}, {"max_engine_clk_fcompute", 1700}, {"local_mem_size", 0},
 		{"fw_version", uint64(g.cfg.FirmwareVersion)}, {"capability", uint64(m.Capability)}, {"debug_prop", 1511},
 		{"sdma_fw_version", uint64(g.cfg.SDMAFirmwareVersion)}, {"unique_id", uint64(g.cfg.ID) * 0x9e3779b9},
-		{"num_xcc", 1},
+		{"num_xcc", uint64(g.xccs())},
 		{"max_engine_clk_ccompute", 3200},
 	}
 }

@@ -52,6 +52,9 @@ func Explain(src, dst *System, w Waived) *Explanation {
 		return nil
 	}
 	e := &Explanation{}
+	if reason := partitions(src, dst); reason != "" {
+		e.Reasons = append(e.Reasons, reason)
+	}
 	if s, d := len(src.GPUs()), len(dst.GPUs()); s != d {
 		e.Reasons = append(e.Reasons,
 			fmt.Sprintf("the checkpoint was made with %s visible, this host shows %s: the numbers must be equal",
@@ -75,8 +78,33 @@ func Explain(src, dst *System, w Waived) *Explanation {
 		return e
 	}
 	e.GPUs = closest(src, dst, func(s, d *Node) []Mismatch { return pairMismatches(src, dst, s, d, w) })
-	e.Reasons = unwaivable(src, dst)
+	e.Reasons = append(e.Reasons, unwaivable(src, dst)...)
 	return e
+}
+
+// partitions finds that the checkpoint's GPUs and this host's are of the same devices, which are cut into
+// partitions otherwise; "" where that is not so.
+func partitions(src, dst *System) string {
+	reason := ""
+	for _, s := range src.GPUs() {
+		for _, d := range dst.GPUs() {
+			a, b := s.Props[SIMDCount], d.Props[SIMDCount]
+			switch {
+			case s.Props[VendorID] != d.Props[VendorID] || s.Props[DeviceID] != d.Props[DeviceID] || a == 0 || b == 0 ||
+				a*d.Props[ArrayCount] != b*s.Props[ArrayCount]:
+			case a == b:
+				return "" // some fit
+			case b%a == 0:
+				reason = fmt.Sprintf("a GPU of the checkpoint is a partition of 1/%d of a GPU of this host", b/a)
+			case a%b == 0:
+				reason = fmt.Sprintf("a GPU of this host is a partition of 1/%d of a GPU of the checkpoint", a/b)
+			}
+		}
+	}
+	if reason == "" {
+		return ""
+	}
+	return "the devices are partitioned otherwise here: " + reason + " (hint: amd-smi set --compute-partition)"
 }
 
 // smallestWaiver returns the fewest further checks whose waiving allows a

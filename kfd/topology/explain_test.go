@@ -99,6 +99,29 @@ func TestEachSwitch(t *testing.T) {
 	}
 }
 
+// TestPartitions tells GPUs that are partitions of the same devices from others.
+func TestPartitions(t *testing.T) {
+	cut := func(n uint64) func(*Node) {
+		return func(g *Node) { g.Props[SIMDCount], g.Props[ArrayCount] = 1216/n, 32/n }
+	}
+	other := func(g *Node) { g.Props[SIMDCount], g.Props[ArrayCount] = 608, 32 }
+	for _, c := range []struct {
+		src, dst func(*Node)
+		want     string
+	}{
+		{cut(2), cut(1), "a GPU of the checkpoint is a partition of 1/2 of a GPU of this host"},
+		{cut(1), cut(8), "a GPU of this host is a partition of 1/8 of a GPU of the checkpoint"},
+		{cut(1), other, ""},
+		{func(g *Node) { g.Props[SIMDCount] = 0 }, cut(1), ""},
+	} {
+		lines := Explain(single(0xa, c.src), single(0xb, c.dst), 0).Lines()
+		found := strings.Contains(lines[0], "partitioned otherwise here: "+c.want)
+		if found != (c.want != "") {
+			t.Errorf("told %q, want %q", lines, c.want)
+		}
+	}
+}
+
 // TestEveryProperty changes one property after the other.
 func TestEveryProperty(t *testing.T) {
 	ignored := []Property{CPUCoresCount, Domain, DRMRenderMinor, HiveID}

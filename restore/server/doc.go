@@ -8,8 +8,8 @@
 // the place of its contents in an image file. All BOs of all processes and
 // GPUs, small neighbours together, are files of one prefetch.Queue: the profile's ranges first, then the
 // rest, GPUs taking turns run by run. The queue's buffers are slots of one
-// staging area, registered with every GPU once, so the queue's workers read
-// and decode straight into memory that the GPUs fetch from:
+// staging area, registered with a GPU when they are first used for it, so the
+// queue's workers read and decode straight into memory that the GPUs fetch from:
 //
 //	worker:  take a slot → read a run into it → submit its copy packets
 //	waiter:  one for each ring: wait for the oldest submission → free the slot

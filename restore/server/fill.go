@@ -159,9 +159,13 @@ func (f *filler) Take(parts []prefetch.Part) {
 func (f *filler) take(r prefetch.Range, data []byte) {
 	c := f.files[r.File]
 	k := f.w.staging.number(data)
-	src := f.w.staging.offset(data)
-	err := c.pieces(r.Off, int64(len(data)), func(bo int, buf *drm.Buffer, at, from, n int64) {
-		p := piece{bo, drm.Op{Dst: buf, DstOff: uint64(at), Src: c.dev().staging, SrcOff: src + uint64(from),
+	slot, src, err := c.dev().slot(data)
+	if err != nil {
+		f.w.failWith(f.w.wrong(c.bos[0], err))
+		return
+	}
+	err = c.pieces(r.Off, int64(len(data)), func(bo int, buf *drm.Buffer, at, from, n int64) {
+		p := piece{bo, drm.Op{Dst: buf, DstOff: uint64(at), Src: slot, SrcOff: src + uint64(from),
 			N: uint64(n)}}
 		if i := len(f.slots[k]) - 1; i >= 0 && f.slots[k][i].extend(p) {
 			return

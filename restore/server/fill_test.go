@@ -148,6 +148,31 @@ func TestSharedBO(t *testing.T) {
 
 var big = flag.Bool("server.big", false, "fill a 4 GiB buffer object, which takes as much memory")
 
+// A submission costs the driver a look at each page of the memory that it lists: staging memory is listed a slot at a
+// time.
+func TestListsLittle(t *testing.T) {
+	const size = 32 * mib
+	r := newRig(t, kfdsim.GPU{})
+	id := r.sim.Options().GPUs[0].ID
+	f, _, err := r.sim.NewDmabuf(id, size, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	r.plan.BOs = []BO{{PID: 1, GPU: id, Kind: "vram", Size: size, Dmabuf: f, File: "some.img", Off: 8}}
+	image := append(make([]byte, 8), content(5, size)...)
+	if err := os.WriteFile(filepath.Join(r.dir, "some.img"), image, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.sim.DMAStats(true)
+	if _, err := Fill(within(t), Dir(r.dir), r.plan, Options{Verify: VerifyNone}); err != nil {
+		t.Fatal(err)
+	}
+	if n := r.sim.DMAStats(false)[0].Lookups; n > size/page*3/2 {
+		t.Errorf("%d pages were looked up for %d", n, size/page)
+	}
+}
+
 // However large a BO is, staging memory is not.
 func TestStagingIsBounded(t *testing.T) {
 	size, bound := uint64(256*mib), int64(4*mib)

@@ -113,8 +113,11 @@ func (w *work) order(o *output, coming chan<- arrival) {
 		for off := uint64(0); off < t.bo.Size; off += uint64(w.staging.slot) {
 			slot := w.staging.Get()
 			n := min(uint64(w.staging.slot), t.bo.Size-off)
-			fence, err := t.dev.dev.Submit(w.ctx,
-				drm.Op{Dst: t.dev.staging, DstOff: w.staging.offset(slot), Src: buf, SrcOff: off, N: n})
+			dst, at, err := t.dev.slot(slot)
+			var fence *drm.Fence
+			if err == nil {
+				fence, err = t.dev.dev.Submit(w.ctx, drm.Op{Dst: dst, DstOff: at, Src: buf, SrcOff: off, N: n})
+			}
 			if err != nil {
 				w.staging.Put(slot)
 				w.fail(i, err)

@@ -21,8 +21,7 @@ const (
 	minSlots = 4
 )
 
-// staging is one area of memory, cut into slots of the same size, that is
-// registered with every GPU. It is lent to a prefetch.Queue as its buffers.
+// staging is one area of memory, cut into slots of the same size. It is lent to a prefetch.Queue as its buffers.
 type staging struct {
 	area []byte
 	slot int
@@ -69,7 +68,7 @@ func (s *staging) Get() []byte {
 	s.free = s.free[:len(s.free)-1]
 	s.used++
 	s.peak = max(s.peak, s.used)
-	return s.area[i*s.slot : (i+1)*s.slot]
+	return s.part(i)
 }
 
 // Put gives a slot back.
@@ -85,6 +84,9 @@ func (s *staging) Put(b []byte) {
 func (s *staging) offset(b []byte) uint64 {
 	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b))) - uintptr(unsafe.Pointer(unsafe.SliceData(s.area))))
 }
+
+// part is the slot of a number.
+func (s *staging) part(k int) []byte { return s.area[k*s.slot : (k+1)*s.slot] }
 
 // number returns which slot b is a part of.
 func (s *staging) number(b []byte) int { return int(s.offset(b)) / s.slot }

@@ -123,10 +123,14 @@ func (w *work) compare(s sample) error {
 	defer w.staging.Put(want)
 	has, want = has[:s.bytes()], want[:s.bytes()]
 	var ops []drm.Op
-	d, at := s.dev(), w.staging.offset(has)
+	d := s.dev()
+	dst, at, err := d.slot(has)
+	if err != nil {
+		return w.wrong(s.bos[0], err)
+	}
 	for _, p := range s.places {
 		err := s.pieces(p.off, p.n, func(_ int, buf *drm.Buffer, from, after, n int64) {
-			ops = append(ops, drm.Op{Dst: d.staging, DstOff: at + uint64(after), Src: buf, SrcOff: uint64(from),
+			ops = append(ops, drm.Op{Dst: dst, DstOff: at + uint64(after), Src: buf, SrcOff: uint64(from),
 				N: uint64(n)})
 		})
 		if err != nil {

@@ -47,9 +47,27 @@ type work struct {
 type device struct {
 	name    string
 	dev     *drm.Device
-	staging *drm.Buffer
+	area    *staging
+	staging []registered  // by slot
 	flights []chan flight // by ring
 	waiters sync.WaitGroup
+}
+
+// registered is a slot of staging memory as a GPU sees it, from its first use on.
+type registered struct {
+	once   sync.Once
+	buffer *drm.Buffer
+	err    error
+}
+
+// slot returns the slot that b is a part of, and where in it b begins. A submission
+// makes the driver look up all pages of each piece of memory that it lists, so that
+// slots are registered one by one.
+func (d *device) slot(b []byte) (*drm.Buffer, uint64, error) {
+	k := d.area.number(b)
+	r := &d.staging[k]
+	r.once.Do(func() { r.buffer, r.err = d.dev.Register(d.area.part(k)) })
+	return r.buffer, d.area.offset(b) - uint64(k*d.area.slot), r.err
 }
 
 // target is a BO, imported when it is first touched.
@@ -151,10 +169,7 @@ func (w *work) openDevice(n Node) (*device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &device{name: n.Name, dev: dev}
-	if d.staging, err = dev.Register(w.staging.area); err != nil {
-		return nil, errors.Join(err, dev.Close())
-	}
+	d := &device{name: n.Name, dev: dev, area: w.staging, staging: make([]registered, w.staging.slots())}
 	if dev.Kind() == drm.Mapping && w.opts.Engine == drm.Auto {
 		w.opts.Logger.Warn("copy engines do not serve, the cpu copies", "node", n.Name)
 	}

@@ -163,7 +163,7 @@ func (m *machine) times(state string, res *results) {
 		for _, way := range m.o.ways {
 			_, err := measure.Freshen(int64(3 * m.c.vram))
 			m.must(err)
-			if state == cold && way != lazy {
+			if state == cold && way != lazy && way != onDemand {
 				m.umount()
 				m.mount("--checkpoint", name)
 			}
@@ -171,8 +171,10 @@ func (m *machine) times(state string, res *results) {
 				m.must(measure.DropCaches())
 			}
 			m.Sim.DMAStats(true)
-			took := m.restore(way)
-			s := sample{Seconds: took.Seconds()}
+			begun := time.Now()
+			s := sample{Seconds: m.restore(way).Seconds()}
+			m.queuesRun()
+			s.Ready = time.Since(begun).Seconds()
 			for _, st := range m.Sim.DMAStats(false) {
 				s.DMABytes += st.Bytes
 				s.Busy = append(s.Busy, st.Busy.Seconds()/max(st.Span.Seconds(), 1e-9))
@@ -183,6 +185,22 @@ func (m *machine) times(state string, res *results) {
 			m.end()
 			res.add(m.c, state, way, s)
 			fmt.Fprintf(os.Stderr, "  %-6s %-10s %.3f s\n", state, way, s.Seconds)
+		}
+	}
+}
+
+// queuesRun waits until no queue stands still.
+func (m *machine) queuesRun() {
+	for late := time.Now().Add(limit); ; time.Sleep(time.Millisecond) {
+		still := 0
+		for _, p := range m.Sim.State().Processes {
+			still += p.Evictions
+		}
+		switch {
+		case still == 0:
+			return
+		case time.Now().After(late):
+			m.fail(fmt.Errorf("queues stand still for %v", limit))
 		}
 	}
 }
@@ -198,6 +216,9 @@ func (m *machine) end() {
 
 func (m *machine) restore(way string) time.Duration {
 	switch way {
+	case onDemand:
+		return m.run([]string{"GPUCR_PARALLEL=1"}, m.program, "--cache-size", m.o.cacheSize, "restore", "--vram=lazy",
+			"--criu", m.criu, m.store, name, "--", "--libdir", m.plugin)
 	case lazy:
 		return m.run([]string{"GPUCR_PARALLEL=1"}, m.program, "--cache-size", m.o.cacheSize, "restore", "--criu",
 			m.criu, m.store, name, "--", "--libdir", m.plugin)

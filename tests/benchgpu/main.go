@@ -7,7 +7,8 @@
 // processes run; the least share that can be saved is what the shorter of the two halves takes. The simulated GPUs'
 // links have the rate of PCIe 3 x16; the simulator tells which part of the fill they were busy.
 //
-// With lazy pages on top (gpucr-fs restore), resume waits for the VRAM alone. Right before each time, more memory than
+// With lazy pages on top (gpucr-fs restore), resume waits for the VRAM alone, and with --vram=lazy for next to nothing;
+// the time until all queues run is told beside it. Right before each time, more memory than
 // is needed is touched and freed: see package measure. The first restore in each way is left to run until the
 // application has verified every buffer object.
 //
@@ -59,6 +60,7 @@ const (
 	sequential = "sequential"
 	parallel   = "parallel"
 	lazy       = "lazy"
+	onDemand   = "ondemand" // lazy, and VRAM too
 	upstream   = "upstream"
 )
 
@@ -69,7 +71,7 @@ func parse(args []string) (options, error) {
 	procs := f.String("procs", "1,2", "numbers of processes")
 	gpus := f.String("gpus", "1,2", "numbers of GPUs")
 	states := f.String("states", cached+","+cold, "of the images")
-	ways := f.String("ways", strings.Join([]string{sequential, parallel, lazy}, ","), "who fills VRAM when")
+	ways := f.String("ways", strings.Join([]string{sequential, parallel, lazy, onDemand}, ","), "who fills VRAM when")
 	f.IntVar(&o.rounds, "n", 5, "restores of each kind; the median counts")
 	f.Float64Var(&o.rate, "rate", kfdsim.PCIe3x16, "bytes a second of a GPU's link, 0: no bound")
 	f.StringVar(&o.cacheSize, "cache-size", "128MiB", "the daemon's --cache-size")
@@ -97,7 +99,7 @@ func parse(args []string) (options, error) {
 	if o.states, err = names(*states, cached, cold); err != nil {
 		return o, err
 	}
-	if o.ways, err = names(*ways, sequential, parallel, lazy); err != nil {
+	if o.ways, err = names(*ways, sequential, parallel, lazy, onDemand); err != nil {
 		return o, err
 	}
 	if o.upstream != "" {

@@ -14,6 +14,7 @@ import (
 // sample is one restore.
 type sample struct {
 	Seconds  float64   `json:"seconds"`
+	Ready    float64   `json:"ready"` // until all queues ran, in seconds
 	DMABytes uint64    `json:"dma_bytes"`
 	Busy     []float64 `json:"dma_busy"` // for each GPU, the share of the time between its first and its last copy
 }
@@ -28,13 +29,18 @@ type cell struct {
 	Samples []sample `json:"samples"`
 }
 
-func (c *cell) median() float64 {
+func (c *cell) median() float64 { return c.medianOf(func(s sample) float64 { return s.Seconds }) }
+
+// ready is when queues ran.
+func (c *cell) ready() float64 { return c.medianOf(func(s sample) float64 { return s.Ready }) }
+
+func (c *cell) medianOf(what func(sample) float64) float64 {
 	if c == nil {
 		return math.NaN()
 	}
 	var v []float64
 	for _, s := range c.Samples {
-		v = append(v, s.Seconds)
+		v = append(v, what(s))
 	}
 	return measure.Median(v)
 }
@@ -95,18 +101,20 @@ func (r *results) print(w io.Writer) {
 	if peer {
 		head, rule = " criu's plugin s | parallel is less |", "---:|---:|"
 	}
-	fmt.Fprintf(w, "\n| VRAM | processes | GPUs | images | sequential s | parallel s | less | DMA busy | VRAM over rate s | lazy s |%s\n|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|%s\n", head, rule)
+	fmt.Fprintf(w, "\n| VRAM | processes | GPUs | images | sequential s | parallel s | less | DMA busy | VRAM over rate s | lazy s | GPUs ready s | VRAM on demand s | GPUs ready s |%s\n"+
+		"|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|%s\n", head, rule)
 	for _, c := range r.configs() {
 		for _, state := range []string{cached, cold} {
 			seq, par, lz, up := r.cell(c, state, sequential), r.cell(c, state, parallel), r.cell(c, state, lazy),
 				r.cell(c, state, upstream)
-			if seq == nil && par == nil && lz == nil && up == nil {
+			od := r.cell(c, state, onDemand)
+			if seq == nil && par == nil && lz == nil && od == nil && up == nil {
 				continue
 			}
-			fmt.Fprintf(w, "| %s | %d | %d | %s | %s | %s | %s | %s | %s | %s |", humanize.IBytes(c.vram), c.procs,
+			fmt.Fprintf(w, "| %s | %d | %d | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |", humanize.IBytes(c.vram), c.procs,
 				c.gpus, state,
 				seconds(seq.median()), seconds(par.median()), percent(1-par.median()/seq.median()), percent(par.busy()),
-				seconds(r.wire(c)), seconds(lz.median()))
+				seconds(r.wire(c)), seconds(lz.median()), seconds(lz.ready()), seconds(od.median()), seconds(od.ready()))
 			if peer {
 				fmt.Fprintf(w, " %s | %s |", seconds(up.median()), percent(1-par.median()/up.median()))
 			}

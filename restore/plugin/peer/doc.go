@@ -57,10 +57,10 @@
 // that had work at the dump. A fill that
 // fails ends its process, with a line on standard error and in the system's log.
 // A second process has pidfds of all that run so: it ends them, with such a line, when this
-// one is killed, and has a successor when it is killed itself. Dumps wait
-// for memory that is on its way: locks on one file tell whose.
+// one is killed, and has a successor when it is killed itself. Package coming tells dumps
+// whose memory is on its way, and whoever comes next whose will never come.
 //
 // # Lock order
 //
-// second.mu; then restore.mu, turns.mu and coming.mu, which are leaves.
+// second.mu; then restore.mu, turns.mu and that of package coming, which are leaves.
 package peer

@@ -15,6 +15,7 @@ import (
 	"github.com/gpucr/gpucr-fs/kfd/image"
 	"github.com/gpucr/gpucr-fs/kfd/image/imagepb"
 	"github.com/gpucr/gpucr-fs/kfd/topology"
+	"github.com/gpucr/gpucr-fs/restore/plugin/coming"
 	"github.com/gpucr/gpucr-fs/restore/server"
 	"github.com/gpucr/gpucr-fs/restore/server/wire"
 )
@@ -215,7 +216,8 @@ func (d *dump) process(ctx context.Context, k *kfdDump) (string, error) {
 	}
 	began := time.Now()
 	if n := len(d.paused); n > 0 {
-		if err := awaitMemory(ctx, d.opts.Coming, d.paused[n-1]); err != nil {
+		who := func() (int, error) { return owner(d.paused[n-1]) }
+		if err := coming.Await(ctx, d.opts.Coming, who); err != nil {
 			return "", fmt.Errorf("wait for GPU memory that a restore still brings: %w", err)
 		}
 	}

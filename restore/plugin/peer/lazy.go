@@ -5,12 +5,15 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,8 +27,11 @@ import (
 // bytes: less takes a few milliseconds.
 const leastLater = 1 << 20
 
-// extent is a range of mmap offsets of a render node.
-type extent struct{ off, end uint64 }
+// extent is a range of mmap offsets of the render node of that number.
+type extent struct {
+	off, end uint64
+	minor    uint32
+}
 
 // followers tells which BOs of a process may be filled when it runs: VRAM that the
 // driver maps for no CPU, since its owner did not ask for that. None of a process
@@ -102,8 +108,9 @@ func (p plan) split(follows []bool) (now, later server.Plan) {
 }
 
 // extents are where the BOs that follow can be mapped now, from the buckets that
-// RESTORE has completed.
-func extents(buckets []byte, follows []bool) ([]extent, error) {
+// RESTORE has completed. minor gives the render node, on this machine, of a GPU that
+// the process knows.
+func extents(buckets []byte, follows []bool, minor func(gpu uint32) uint32) ([]extent, error) {
 	bos := make([]abi.KFDCRIUBoBucket, len(follows))
 	if err := abi.Decode(buckets, bos); err != nil {
 		return nil, err
@@ -111,17 +118,16 @@ func extents(buckets []byte, follows []bool) ([]extent, error) {
 	var out []extent
 	for i, b := range bos {
 		if follows[i] {
-			out = append(out, extent{b.RestoredOffset, b.RestoredOffset + b.Size})
+			out = append(out, extent{b.RestoredOffset, b.RestoredOffset + b.Size, minor(b.GPUID)})
 		}
 	}
-	slices.SortFunc(out, func(a, b extent) int { return cmp.Compare(a.off, b.off) })
+	slices.SortFunc(out, func(a, b extent) int { return cmp.Or(cmp.Compare(a.off, b.off), cmp.Compare(a.end, b.end)) })
 	return out, nil
 }
 
 // mapped tells whether a process has mapped one of these extents so that its CPU can
-// touch it. Files that are no devices are left out; of devices the offset tells, so
-// that another GPU's BO of the same offset counts, too.
-func mapped(pid int, list []extent) (bool, error) {
+// touch it, on the device that is tells of.
+func mapped(pid int, list []extent, is func(pid int, line string, e extent) bool) (bool, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
 		return false, err
@@ -135,28 +141,39 @@ func mapped(pid int, list []extent) (bool, error) {
 		if n != 6 || inode == 0 || len(perms) < 3 || perms[:3] == "---" {
 			continue
 		}
-		i, _ := slices.BinarySearchFunc(list, off, func(e extent, off uint64) int {
-			if e.end <= off {
-				return -1
+		for _, e := range list {
+			if e.off < off+(end-start) && off < e.end && is(pid, lines.Text(), e) {
+				return true, nil
 			}
-			return 1
-		})
-		if i < len(list) && list[i].off < off+(end-start) && isDevice(pid, lines.Text()) {
-			return true, nil
 		}
 	}
 	return false, lines.Err()
 }
 
-// isDevice tells whether a line of maps is of a device; what cannot be found out
-// counts as one.
-func isDevice(pid int, line string) bool {
-	addresses, _, _ := strings.Cut(line, " ")
+// anyDevice tells whether a line of maps is of a device; what cannot be found out
+// counts as one. Another GPU's BO of the same offset counts, too.
+func anyDevice(pid int, line string, _ extent) bool {
 	var st unix.Stat_t
-	if strings.Contains(line, "renderD") || unix.Stat(fmt.Sprintf("/proc/%d/map_files/%s", pid, addresses), &st) != nil {
+	if strings.Contains(line, "renderD") || unix.Stat(mapFile(pid, line), &st) != nil {
 		return true
 	}
 	return st.Mode&unix.S_IFMT != unix.S_IFREG
+}
+
+// thatNode tells whether a line of maps is of an extent's render node.
+func thatNode(pid int, line string, e extent) bool {
+	if strings.HasSuffix(line, fmt.Sprintf("/renderD%d", e.minor)) {
+		return true
+	}
+	var st unix.Stat_t
+	err := unix.Stat(mapFile(pid, line), &st)
+	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == unix.Mkdev(abi.DRMMajor, e.minor)
+}
+
+// mapFile is what a line of maps has mapped.
+func mapFile(pid int, line string) string {
+	addresses, _, _ := strings.Cut(line, " ")
+	return fmt.Sprintf("/proc/%d/map_files/%s", pid, addresses)
 }
 
 // follow brings the rest of a process that runs, lets its queues run then, or ends
@@ -173,7 +190,9 @@ func (r *restore) follow(t *task) {
 		err = brought
 	}
 	if err == nil && !t.end.gone() {
-		err = resumeQueues(t.pid)
+		if err = r.touched(t); err == nil {
+			err = resumeQueues(t.pid)
+		}
 	}
 	switch {
 	case err != nil:
@@ -182,9 +201,23 @@ func (r *restore) follow(t *task) {
 		r.opts.Tell(Event{PID: t.pid})
 	}
 	r.second.remove(t)
-	if err := r.coming.remove(t.at); err != nil {
+	if err := r.coming.Remove(t.at); err != nil {
 		r.opts.Logger.Warn("dumps wait for memory that is there", "pid", t.pid, "err", err)
 	}
+}
+
+// touched refuses a process that has mapped for its CPU, since it runs, what was not
+// there yet (mprotect of a mapping for nobody, as ROCm makes them for debuggers): it
+// may have read that, or written what the fill has overwritten. The driver lets it.
+func (r *restore) touched(t *task) error {
+	cpu, err := mapped(t.pid, t.later, thatNode)
+	if t.end.gone() {
+		return nil // who can be looked at no more
+	}
+	if err == nil && cpu {
+		err = errors.New("its CPU could touch VRAM before that was there")
+	}
+	return err
 }
 
 // bring brings the memory that a process's GPUs use of its own.
@@ -229,6 +262,46 @@ func (s *turns) newTurn(p server.Plan, idle bool) *turn {
 	s.list = slices.Insert(s.list, i, t)
 	s.admit()
 	return t
+}
+
+// coreRate is about what a core moves, in bytes a second, and linkRate what a GPU's link
+// does.
+const (
+	coreRate = 1e9
+	linkRate = 16e9
+)
+
+// patience is how long a fill waits for its process to run: a small part of the time that
+// it takes itself. Where cores are few it would take them from criu.
+func patience(p server.Plan) time.Duration {
+	var bytes uint64
+	for _, bo := range p.BOs {
+		bytes += bo.Size
+	}
+	rate := min(coreRate*float64(runtime.NumCPU()), linkRate)
+	return time.Duration(float64(bytes) / rate / 20 * float64(time.Second))
+}
+
+// after is closed when it is the turn of t, and its process has run or so much time has
+// passed; not when ctx has ended before.
+func (t *turn) after(ctx context.Context, ran <-chan struct{}, patience time.Duration) <-chan struct{} {
+	begin := make(chan struct{})
+	go func() {
+		late := time.NewTimer(patience)
+		defer late.Stop()
+		select {
+		case <-ran:
+		case <-late.C:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-t.begin:
+			close(begin)
+		case <-ctx.Done():
+		}
+	}()
+	return begin
 }
 
 // done says that a fill has ended, or is not wanted any more.

@@ -1,11 +1,13 @@
 package peer
 
 import (
+	"context"
 	"encoding/binary"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
@@ -64,6 +66,32 @@ func TestTurns(t *testing.T) {
 		if begun(x) != (i < maxFills) {
 			t.Errorf("small fill %d: begun %v", i, begun(x))
 		}
+	}
+}
+
+// A fill begins when it is its turn and its process runs, or has not for a while.
+func TestAfter(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ran, never := make(chan struct{}), make(chan struct{})
+	turn := &turn{begin: make(chan struct{})}
+	when, soon, stopped := turn.after(ctx, ran, time.Hour), turn.after(ctx, never, 0), turn.after(ctx, never, time.Hour)
+	close(turn.begin)
+	<-soon
+	select {
+	case <-when:
+		t.Error("a fill began before its process ran")
+	case <-time.After(10 * time.Millisecond):
+	}
+	close(ran)
+	<-when
+	cancel()
+	select {
+	case <-stopped:
+		t.Error("a fill began that nobody wants")
+	case <-time.After(10 * time.Millisecond):
+	}
+	if p := patience(planOf(map[string]uint64{"a": 16 << 30})); p < time.Second/20 || p > time.Second {
+		t.Errorf("16 GiB wait %v", p)
 	}
 }
 
@@ -168,7 +196,7 @@ func TestMapped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := mapped(os.Getpid(), []extent{{at, at + 8*pageSize}})
+		got, err := mapped(os.Getpid(), []extent{{off: at, end: at + 8*pageSize}}, anyDevice)
 		if err != nil || got != tc.want {
 			t.Errorf("%s: %v, %v", tc.name, got, err)
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/kfd/image"
 	"github.com/gpucr/gpucr-fs/kfd/topology"
+	"github.com/gpucr/gpucr-fs/restore/plugin/coming"
 	"github.com/gpucr/gpucr-fs/restore/server"
 	"github.com/gpucr/gpucr-fs/restore/server/wire"
 )
@@ -65,10 +66,13 @@ type Options struct {
 	// connection, and outlives this one. ended is closed when it has ended.
 	Second func() (c *wire.Conn, ended <-chan struct{}, err error)
 	// Coming is a file whose locks tell dumps whose GPU memory is on its way.
-	// Default: /run/gpucr-fs/vram.
+	// Default: coming.Path.
 	Coming string
 	// Tell, when set, is told of each process when its queues run.
 	Tell func(Event)
+	// Abandoned, when set, is told of each process of another restore that is ended
+	// because nobody brings its GPU memory any more.
+	Abandoned func(Event)
 	// Alone, when set, is called when CRIU is gone and work is left: nobody
 	// listens to standard error any more.
 	Alone func()
@@ -95,10 +99,13 @@ func (o *Options) setDefaults() {
 		o.Lazy = false
 	}
 	if o.Coming == "" {
-		o.Coming = comingFile
+		o.Coming = coming.Path
 	}
 	if o.Tell == nil {
 		o.Tell = func(Event) {}
+	}
+	if o.Abandoned == nil {
+		o.Abandoned = func(Event) {}
 	}
 	if o.Alone == nil {
 		o.Alone = func() {}
@@ -130,6 +137,7 @@ var errNoFile = fmt.Errorf("no such image: %w", unix.ENOENT)
 // plugin says goodbye or CRIU ends, and closes the connection.
 func Serve(ctx context.Context, control *wire.Conn, opts Options) error {
 	opts.setDefaults()
+	defer endAbandoned(opts.Coming, opts.Logger, opts.Abandoned)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer control.Close()

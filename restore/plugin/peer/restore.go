@@ -12,6 +12,7 @@ import (
 	"github.com/gpucr/gpucr-fs/kfd"
 	"github.com/gpucr/gpucr-fs/kfd/image"
 	"github.com/gpucr/gpucr-fs/kfd/topology"
+	"github.com/gpucr/gpucr-fs/restore/plugin/coming"
 	"github.com/gpucr/gpucr-fs/restore/server/wire"
 	"github.com/gpucr/gpucr-fs/restore/touch"
 )
@@ -34,7 +35,7 @@ type restore struct {
 	fills  chan struct{} // a token for each fill under way that somebody waits for
 	turns  turns         // of the others
 	second *second
-	coming coming
+	coming *coming.Processes
 	wg     sync.WaitGroup
 
 	mu    sync.Mutex
@@ -49,6 +50,8 @@ type task struct {
 	end    *watched
 	first  chan struct{} // closed when what its CPU may touch is in place, or nothing will be
 	filled chan struct{} // closed when the fill has ended
+	runs   func()        // says, any number of times, that it runs, or waits for its fill
+	ran    chan struct{} // closed then
 	report string        // how it went
 	err    error         // of the fill
 	memory []touch.Span  // of its own that its GPUs use
@@ -65,7 +68,7 @@ func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &restore{peer: p, ctx: ctx, work: work, ready: make(chan struct{}), fills: make(chan struct{}, maxFills),
 		conns: map[*wire.Conn]bool{}, tasks: map[int]*task{}, second: newSecond(p.opts.Second, p.opts.Logger),
-		coming: coming{path: p.opts.Coming}}
+		coming: coming.New(p.opts.Coming)}
 	r.wg.Go(r.prepare)
 	r.wg.Go(func() { r.accept(attach) })
 	r.track(attach)
@@ -103,7 +106,7 @@ func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
 			t.end.stop()
 		}
 		r.second.close()
-		r.coming.close()
+		r.coming.Close()
 		p.images.Close()
 	}()
 	for {
@@ -158,6 +161,7 @@ func (r *restore) resumed(pid int) {
 		return
 	}
 	t.resumed = true
+	t.runs()
 	if t.follows {
 		r.wg.Go(func() { r.follow(t) })
 	} else {
@@ -320,6 +324,7 @@ func (r *restore) wait(pid int) (follows bool, err error) {
 	if follows, err = r.mayFollow(mine); follows || err != nil {
 		return follows, err
 	}
+	mine.runs()
 	<-mine.filled
 	if err := failed(); err != nil {
 		return false, err
@@ -334,13 +339,13 @@ func (r *restore) mayFollow(t *task) (bool, error) {
 		return false, nil
 	default:
 	}
-	if cpu, err := mapped(t.pid, t.later); cpu || err != nil {
+	if cpu, err := mapped(t.pid, t.later, anyDevice); cpu || err != nil {
 		return false, err
 	}
-	at, err := r.coming.add(t.pid)
+	at, err := r.coming.Add(t.pid)
 	if err == nil {
-		if err = r.second.add(t); err != nil {
-			err = errors.Join(err, r.coming.remove(at))
+		if err = r.second.add(t, r.coming.Locks()); err != nil {
+			err = errors.Join(err, r.coming.Remove(at))
 		}
 	}
 	if err != nil {
@@ -374,7 +379,9 @@ func (r *restore) addTask(pid int, pidfd *os.File, memory []touch.Span) (*task, 
 	if err != nil {
 		return nil, fmt.Errorf("process %d: %w", pid, err)
 	}
-	t := &task{pid: pid, end: end, first: make(chan struct{}), filled: make(chan struct{}), memory: memory}
+	t := &task{pid: pid, end: end, first: make(chan struct{}), filled: make(chan struct{}),
+		ran: make(chan struct{}), memory: memory}
+	t.runs = sync.OnceFunc(func() { close(t.ran) })
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.tasks[pid] != nil {

@@ -7,14 +7,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/restore/plugin/coming"
 	"github.com/gpucr/gpucr-fs/restore/server/wire"
 )
 
 // A process that runs before its GPU memory is there needs somebody who brings it,
 // or ends it. That is the peer; the second is there for a peer that is killed.
-// The peer hands it pidfds, and takes them back when queues run:
+// The peer hands it pidfds, and takes them back when queues run. With them comes the
+// file of package coming, so that its locks last as long as either.
 //
-//	Resume   pid; fds: its pidfd -> OK
+//	Resume   pid; fds: its pidfd, the file of locks -> OK
 //	Resumed  pid, which needs nobody any more. No answer.
 //	Bye      all are well. No answer.
 
@@ -22,8 +24,11 @@ import (
 // without a goodbye.
 func Watch(c *wire.Conn, log *slog.Logger, tell func(Event)) error {
 	defer c.Close()
-	watched := map[uint32]*watched{}
+	watched, locks := map[uint32]*watched{}, map[uint32]*os.File{}
 	defer func() {
+		for _, f := range locks {
+			f.Close()
+		}
 		for _, w := range watched {
 			if w != nil {
 				w.stop()
@@ -32,7 +37,8 @@ func Watch(c *wire.Conn, log *slog.Logger, tell func(Event)) error {
 	}()
 	for {
 		m, files, err := c.Receive()
-		if err == nil && m.Type == wire.Resume && len(files) == 1 && watched[m.PID] == nil {
+		if err == nil && m.Type == wire.Resume && len(files) == 2 && watched[m.PID] == nil {
+			locks[m.PID] = files[1]
 			if watched[m.PID], err = watch(files[0], func() {}); err == nil {
 				err = answer(c, wire.OK, "", nil)
 			}
@@ -53,8 +59,10 @@ func Watch(c *wire.Conn, log *slog.Logger, tell func(Event)) error {
 		case m.Type == wire.Resumed:
 			if w := watched[m.PID]; w != nil {
 				w.stop()
+				locks[m.PID].Close()
 			}
 			delete(watched, m.PID)
+			delete(locks, m.PID)
 		case m.Type == wire.Bye:
 			return nil
 		default:
@@ -84,7 +92,7 @@ type second struct {
 	mu      sync.Mutex
 	conn    *wire.Conn
 	ended   <-chan struct{}
-	pending map[int]*os.File
+	pending map[int][]*os.File // by pid: its pidfd and the file of locks
 	begun   int
 	bye     bool
 }
@@ -93,7 +101,7 @@ type second struct {
 const maxSeconds = 8
 
 func newSecond(start func() (*wire.Conn, <-chan struct{}, error), log *slog.Logger) *second {
-	return &second{start: start, log: log, pending: map[int]*os.File{}}
+	return &second{start: start, log: log, pending: map[int][]*os.File{}}
 }
 
 // secondWait is how long a second may take to answer.
@@ -114,8 +122,8 @@ func (s *second) begin() error {
 		return fmt.Errorf("start a second: %w", err)
 	}
 	s.conn, s.ended = conn, ended
-	for pid, pidfd := range s.pending {
-		if err := s.hand(pid, pidfd); err != nil {
+	for pid, files := range s.pending {
+		if err := s.hand(pid, files); err != nil {
 			conn.Close()
 			s.conn = nil
 			<-ended
@@ -141,13 +149,13 @@ func (s *second) begin() error {
 }
 
 // hand gives the second a process. Preconditions: s.mu is held, and there is a second.
-func (s *second) hand(pid int, pidfd *os.File) error {
-	if err := s.conn.Send(&wire.Message{Type: wire.Resume, PID: uint32(pid)}, pidfd); err != nil {
+func (s *second) hand(pid int, files []*os.File) error {
+	if err := s.conn.Send(&wire.Message{Type: wire.Resume, PID: uint32(pid)}, files...); err != nil {
 		return fmt.Errorf("second: %w", err)
 	}
 	s.conn.Until(time.Now().Add(secondWait))
-	m, files, err := s.conn.Receive()
-	closeAll(files)
+	m, sent, err := s.conn.Receive()
+	closeAll(sent)
 	if err == nil && m.Status != 0 {
 		err = fmt.Errorf("%s", m)
 	}
@@ -158,7 +166,7 @@ func (s *second) hand(pid int, pidfd *os.File) error {
 }
 
 // add hands a process over, before it runs.
-func (s *second) add(t *task) error {
+func (s *second) add(t *task, locks *os.File) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
@@ -167,9 +175,10 @@ func (s *second) add(t *task) error {
 	if s.conn == nil || t.end.pidfd == nil {
 		return fmt.Errorf("second: %w", os.ErrClosed)
 	}
-	err := s.hand(t.pid, t.end.pidfd)
+	files := []*os.File{t.end.pidfd, locks}
+	err := s.hand(t.pid, files)
 	if err == nil {
-		s.pending[t.pid] = t.end.pidfd
+		s.pending[t.pid] = files
 	}
 	return err
 }
@@ -195,5 +204,16 @@ func (s *second) close() {
 	s.mu.Unlock()
 	if conn != nil {
 		<-ended
+	}
+}
+
+// endAbandoned ends the processes of others whose helper and second were killed.
+func endAbandoned(path string, log *slog.Logger, ended func(Event)) {
+	err := coming.EndAbandoned(path, func(pid int) {
+		log.Error("process ended: the rest of its GPU memory did not come", "pid", pid, "err", coming.ErrAbandoned)
+		ended(Event{PID: pid, Why: coming.ErrAbandoned.Error()})
+	})
+	if err != nil {
+		log.Warn("processes whose GPU memory does not come may stand still", "err", err)
 	}
 }

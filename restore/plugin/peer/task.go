@@ -139,10 +139,11 @@ func (r *restore) process(c *wire.Conn, p image.Process, visible []uint32) error
 		r.opts.Logger.Warn("the runtime's shared memory is not restored", "err", err)
 	}
 	var later []extent
+	minor := func(gpu uint32) uint32 { return pair(gpus, gpu).RenderMinor }
 	if follows != nil {
 		buckets, err := mem.slice(m.BOs, boBucket*uint64(m.NumBOs))
 		if err == nil {
-			later, err = extents(buckets, follows)
+			later, err = extents(buckets, follows, minor)
 		}
 		if err != nil {
 			closeAll(dmabufs)
@@ -233,7 +234,8 @@ func receiveBOs(c *wire.Conn, dmabufs []*os.File) error {
 func (r *restore) fill(t *task, p image.Process, gpus []kfd.GPUPair, dmabufs []*os.File, follows []bool,
 	later []extent) (string, error) {
 	defer closeAll(dmabufs)
-	plan, err := makePlan(p.Message, p.Layout, dmabufs, func(gpu uint32) uint32 { return pair(gpus, gpu).RenderMinor })
+	minor := func(gpu uint32) uint32 { return pair(gpus, gpu).RenderMinor }
+	plan, err := makePlan(p.Message, p.Layout, dmabufs, minor)
 	if err != nil {
 		return "", err
 	}
@@ -261,7 +263,7 @@ func (r *restore) fill(t *task, p image.Process, gpus []kfd.GPUPair, dmabufs []*
 		return text, nil
 	}
 	r.begun(t, fmt.Sprintf("%s; %d follow", text, len(rest.BOs)), later)
-	if rep, err = r.fillPart(ctx, rest, turn.begin); err != nil {
+	if rep, err = r.fillPart(ctx, rest, turn.after(ctx, t.ran, patience(rest))); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("%s; then %s", text, filledText(rep)), nil

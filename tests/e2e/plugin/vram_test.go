@@ -19,6 +19,7 @@ import (
 var (
 	vramSize = flag.Int64("vram.size", 64<<20, "bytes of VRAM of the larger process")
 	vramRuns = flag.Int("vram.n", 1, "measured restores of each kind")
+	stress   = flag.Duration("vram.stress", 0, "how long restores go on while CPUs work on VRAM; one at least")
 )
 
 // onDemand lets processes run before their VRAM is there.
@@ -78,27 +79,35 @@ func TestRunsBeforeVRAM(t *testing.T) {
 	app := b.StartApp(1, "--interval", "1", "--bos", "20", "--max-bo", "262144", "--big-bo", fmt.Sprint(big),
 		"--cpu-bo", "4194304")
 	b.dump(app)
-	before := passes(t, app, 0)
-	b.restore()
-	if n, waits := b.missing(0); n < big/2 || !waits {
-		t.Errorf("the restore returned with %d bytes missing, queues wait: %v", n, waits)
-	}
-	for passes(t, app, 0) < before+3 {
-		if _, _, err := app.Status(0); err != nil {
+	before, n := passes(t, app, 0), 0
+	for late := time.Now().Add(*stress); n == 0 || time.Now().Before(late) && !t.Failed(); n++ {
+		// As long as what is there: criu looks at the size.
+		if err := os.WriteFile(filepath.Join(app.Dir, "cpu.0"), fmt.Appendf(nil, "pass %20d\n", 0), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Millisecond)
+		b.restore()
+		if n, waits := b.missing(0); n < big/2 || !waits {
+			t.Errorf("the restore returned with %d bytes missing, queues wait: %v", n, waits)
+		}
+		for passes(t, app, 0) < before+3 {
+			if _, _, err := app.Status(0); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if n, waits := b.missing(0); n == 0 || !waits {
+			t.Errorf("the CPU worked when all was there: %d bytes missing, queues wait: %v", n, waits)
+		}
+		b.noHelpers()
+		if n, _ := b.missing(0); n != 0 {
+			t.Errorf("%d bytes are missing when the helper has ended", n)
+		}
+		app.WaitRounds(1)
+		b.noGPUErrors()
+		app.Kill()
+		app.WaitGone()
 	}
-	if n, waits := b.missing(0); n == 0 || !waits {
-		t.Errorf("the CPU worked when all was there: %d bytes missing, queues wait: %v", n, waits)
-	}
-	b.noHelpers()
-	if n, waits := b.missing(0); n != 0 || waits {
-		t.Errorf("%d bytes are missing when the helper has ended, queues wait: %v", n, waits)
-	}
-	app.WaitRounds(1)
-	b.noGPUErrors()
-	app.Kill()
+	t.Logf("%d restores", n)
 }
 
 // The queues of one process run before the VRAM of another on the same GPU is there.
@@ -377,6 +386,78 @@ func TestVRAMFaults(t *testing.T) {
 		return inject(kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: "AMDKFD_IOC_CRIU_OP RESUME", Errno: syscall.EINVAL, Count: 1})
 	})
 	f.undisturbed()
+}
+
+// abandoned restores an application with VRAM on demand, and kills helper and second at once.
+func abandoned(t *testing.T, b *bench, dumped func()) *rig.Application {
+	t.Helper()
+	// Other tests look after what is abandoned, too.
+	for _, args := range [][]string{{"mkdir", "-p", "/run/gpucr-fs"}, {"mount", "-t", "tmpfs", "none", "/run/gpucr-fs"}} {
+		if err := b.start(b.Command(args[0], args[1:]...)).wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	app := b.StartApp(1, "--interval", "1", "--bos", "20", "--max-bo", "262144", "--big-bo", fmt.Sprint(64<<20))
+	b.dump(app)
+	dumped()
+	b.restore()
+	kill(b.helpers())
+	b.noHelpers()
+	if n, waits := b.missing(0); n == 0 || !waits {
+		t.Fatalf("%d bytes are missing when they were killed, queues wait: %v", n, waits)
+	}
+	return app
+}
+
+// Helper and second are killed at once: a dump does not take what was never filled, and whoever comes next ends the
+// process.
+func TestAbandonedVRAM(t *testing.T) {
+	b := lazy(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: 30e6}}})
+	app := abandoned(t, b, func() {})
+	b.images = filepath.Join(b.Dir, "again")
+	if err := os.Mkdir(b.images, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.criu("dump", "-t", fmt.Sprint(app.PID)); err == nil {
+		t.Error("VRAM that was never filled was dumped")
+	}
+	if log := b.criuLog("dump"); !strings.Contains(log, "who brought the GPU memory of the process was killed") {
+		t.Errorf("the dump does not say why it failed: %s", log)
+	}
+	app.WaitGone()
+	b.noHelpers()
+}
+
+// The daemon that filled ends the process.
+func TestAbandonedVRAMOfStore(t *testing.T) {
+	b := lazy(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: 30e6}}})
+	store := b.mounted()
+	abandoned(t, b, func() { b.gpucr("seal", store, "gpu") }).WaitGone()
+	log, err := os.ReadFile(filepath.Join(store, "daemon.log"))
+	if err != nil || !strings.Contains(string(log), "process ended: the rest of its GPU memory did not come") {
+		t.Errorf("the daemon has not said so: %v\n%s", err, log)
+	}
+}
+
+// A process whose CPU could read VRAM before that was there may have read anything.
+func TestMapsVRAMTooEarly(t *testing.T) {
+	b := lazy(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: 60e6}}})
+	app := b.StartApp(1, "--interval", "1", "--bos", "20", "--max-bo", "262144", "--big-bo", fmt.Sprint(64<<20), "--map-late")
+	b.dump(app)
+	r := b.startCriu("restore", "-d")
+	if err := r.wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(app.PID, syscall.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	app.WaitGone()
+	b.noHelpers()
+	b.noGPUErrors()
+	said, err := os.ReadFile(r.log)
+	if err != nil || !strings.Contains(string(said), "its CPU could touch VRAM before that was there") {
+		t.Errorf("the helper said %q, %v", said, err)
+	}
 }
 
 // The daemon is killed while it fills what runs already.

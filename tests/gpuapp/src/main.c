@@ -6,7 +6,7 @@
  *
  *   gpuapp --dir DIR [--procs N] [--gpus N] [--bos N] [--max-bo BYTES]
  *          [--big-bo BYTES] [--memory BYTES] [--cpu-bo BYTES] [--interval MS]
- *          [--ticks N] [--own-event-page] [--render-bo BYTES] [--keep-dmabuf]
+ *          [--ticks N] [--own-event-page] [--render-bo BYTES] [--keep-dmabuf] [--map-late]
  *
  * Process I keeps DIR/status.I: one line of fixed length, "tick N round R ok",
  * or "FAIL: why", after which the process ends with status 1. A round is one
@@ -15,7 +15,8 @@
  * of its own, some words of which it checks in every tick. --cpu-bo gives it VRAM that only a
  * thread of its own reads and writes, through a mapping, page by page without a pause; DIR/cpu.I
  * counts the passes over it. --render-bo makes a BO on the first render node that the KFD does not know of, and
- * --keep-dmabuf keeps the descriptor of an exported one open. --ticks ends a process after so many. It
+ * --map-late maps the largest BO of the first GPU as ROCm maps what is for no CPU, and makes that readable when SIGUSR1
+ * comes; --keep-dmabuf keeps the descriptor of an exported one open. --ticks ends a process after so many. It
  * asks the simulated kernels of kfd/kfdsim of the GPU, so it runs there alone.
  */
 #define _GNU_SOURCE
@@ -116,7 +117,7 @@ int main(int argc, char **argv)
 	static const struct option options[] = {
 		{ "dir", 1, 0, 'd' }, { "procs", 1, 0, 'p' }, { "gpus", 1, 0, 'g' }, { "bos", 1, 0, 'b' },
 		{ "max-bo", 1, 0, 'm' }, { "big-bo", 1, 0, 'B' }, { "memory", 1, 0, 'M' }, { "cpu-bo", 1, 0, 'C' }, { "interval", 1, 0, 'i' }, { "ticks", 1, 0, 't' },
-		{ "own-event-page", 0, 0, 'o' }, { "render-bo", 1, 0, 'r' }, { "keep-dmabuf", 0, 0, 'k' },
+		{ "own-event-page", 0, 0, 'o' }, { "render-bo", 1, 0, 'r' }, { "keep-dmabuf", 0, 0, 'k' }, { "map-late", 0, 0, 'l' },
 		{ 0, 0, 0, 0 },
 	};
 	struct config cfg = { .dir = NULL, .procs = 1, .gpus = MAX_GPUS, .bos = 64, .max_bo = 4 << 20, .interval_ms = 10 };
@@ -135,13 +136,14 @@ int main(int argc, char **argv)
 		case 'i': cfg.interval_ms = number(optarg, 0); break;
 		case 't': cfg.ticks = number(optarg, 1); break;
 		case 'r': cfg.render_bo = number(optarg, PAGE); break;
+		case 'l': cfg.map_late = true; break;
 		case 'k': cfg.keep_dmabuf = true; break;
 		case 'o': cfg.own_event_page = true; break;
 		default: return 2;
 		}
 	}
 	if (!cfg.dir || cfg.procs > MAX_PROCS) {
-		fprintf(stderr, "usage: gpuapp --dir DIR [--procs N] [--gpus N] [--bos N] [--max-bo BYTES] [--big-bo BYTES] [--memory BYTES] [--cpu-bo BYTES] [--interval MS] [--ticks N] [--own-event-page] [--render-bo BYTES] [--keep-dmabuf]\n");
+		fprintf(stderr, "usage: gpuapp --dir DIR [--procs N] [--gpus N] [--bos N] [--max-bo BYTES] [--big-bo BYTES] [--memory BYTES] [--cpu-bo BYTES] [--interval MS] [--ticks N] [--own-event-page] [--render-bo BYTES] [--keep-dmabuf] [--map-late]\n");
 		return 2;
 	}
 	/* What a shell or a test left open is not ours to checkpoint. */

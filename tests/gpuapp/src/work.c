@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -304,6 +305,28 @@ static void cpu_start(struct device *dev, const struct config *cfg, int index)
 		die("a thread for vram that the cpu works on: %s", strerror(errno));
 }
 
+static void *late;
+
+static void map_late(int sig)
+{
+	(void)sig;
+	if (mprotect(late, PAGE, PROT_READ))
+		_exit(1);
+}
+
+static void map_late_start(const struct item *items, int n)
+{
+	const struct bo *bo = &items[0].bo;
+
+	for (int i = 0; i < n; i++)
+		if (items[i].bo.gpu->index == 0 && items[i].bo.size > bo->size)
+			bo = &items[i].bo;
+	late = mmap(NULL, bo->size, PROT_NONE, MAP_PRIVATE, bo->gpu->drm_fd, bo->mmap_offset);
+	if (late == MAP_FAILED)
+		die("map a bo for nobody: %s", strerror(errno));
+	signal(SIGUSR1, map_late);
+}
+
 void work(const struct config *cfg, int index)
 {
 	uint64_t *memory = NULL;
@@ -327,6 +350,8 @@ void work(const struct config *cfg, int index)
 		share(&dev, cfg, index, &items[cfg->bos]);
 	if (cfg->render_bo)
 		render_bo(&dev.gpus[0], cfg->render_bo);
+	if (cfg->map_late)
+		map_late_start(items, cfg->bos);
 	if (cfg->keep_dmabuf)
 		bo_export(&dev, &items[0].bo);
 	if (cfg->cpu_bo)

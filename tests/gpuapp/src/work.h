@@ -13,7 +13,7 @@ struct config {
 	uint64_t max_bo, big_bo, memory, cpu_bo;
 	long interval_ms, ticks;
 	uint64_t render_bo;
-	bool own_event_page, keep_dmabuf;
+	bool own_event_page, keep_dmabuf, map_late;
 };
 
 void status_write(const char *msg);
