@@ -39,7 +39,7 @@ install: build plugin ## install gpucr-fs and the plugin under PREFIX (/usr/loca
 	install -D -m 755 build/plugin/gpucr_plugin.so $(DESTDIR)$(PREFIX)/lib/gpucr-fs/gpucr_plugin.so
 
 deps:
-	@scripts/need.sh cc:gcc libc6-dev linux-libc-dev libdrm-dev setsid:util-linux runc:runc liburing-dev
+	@scripts/need.sh cc:gcc libc6-dev linux-libc-dev libdrm-dev setsid:util-linux runc:runc liburing-dev chromium:chromium
 
 criu: ## put a working CRIU >= 4.2 at build/criu/criu (CRIU=/path to use another)
 	@scripts/criu.sh
