@@ -19,7 +19,8 @@ import (
 
 // How often the books are looked at and counted.
 const (
-	namesEvery  = time.Second
+	namesEvery  = time.Second // or this many times as long as it took:
+	namesShare  = 20
 	countLimit  = 10 * time.Minute
 	countShare  = 10              // between two counts passes this many times as long as the last took,
 	countPause  = 2 * time.Second // and at least this,
@@ -65,21 +66,22 @@ type keeper struct {
 	seed   maphash.Seed
 	look   chan struct{} // holds a token while nobody reads the names
 
-	mu       sync.Mutex
-	names    []index.Info
-	namesAt  time.Time
-	key      uint64 // of names, see keys
-	lookKey  uint64
-	usage    *service.UsageResult
-	usageKey uint64
-	counted  time.Time     // when the last count ended
-	took     time.Duration // what it took
-	counting bool
-	problem  string
-	made     *Books // of names and usage; nil when one has changed
-	looked   time.Time
-	forget   *time.Timer
-	closed   bool
+	mu        sync.Mutex
+	names     []index.Info
+	namesAt   time.Time
+	namesTook time.Duration
+	key       uint64 // of names, see keys
+	lookKey   uint64
+	usage     *service.UsageResult
+	usageKey  uint64
+	counted   time.Time     // when the last count ended
+	took      time.Duration // what it took
+	counting  bool
+	problem   string
+	made      *Books // of names and usage; nil when one has changed
+	looked    time.Time
+	forget    *time.Timer
+	closed    bool
 }
 
 func newKeeper(env func() *service.Env, log *slog.Logger) *keeper {
@@ -122,11 +124,12 @@ func (k *keeper) refresh(ctx context.Context) error {
 		return ctx.Err()
 	}
 	k.mu.Lock()
-	fresh := k.names != nil && time.Since(k.namesAt) < namesEvery
+	fresh := k.names != nil && time.Since(k.namesAt) < max(namesEvery, namesShare*k.namesTook)
 	k.mu.Unlock()
 	if fresh {
 		return nil
 	}
+	begin := time.Now()
 	names, err := k.env().Store.Names(ctx)
 	if err != nil {
 		return err
@@ -137,7 +140,7 @@ func (k *keeper) refresh(ctx context.Context) error {
 	key, look := k.keys(names)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.namesAt = time.Now()
+	k.namesAt, k.namesTook = time.Now(), time.Since(begin)
 	if k.names == nil || look != k.lookKey {
 		k.names, k.key, k.lookKey, k.made = names, key, look, nil
 	}

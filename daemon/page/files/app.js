@@ -69,7 +69,7 @@ async function poll() {
       frame();
       shown?.update?.();
       if (app.restores.restores.some((r) => !r.over)) wait = 500;
-      else if (app.overview.counting) wait = 800;
+      else if (app.overview.counting) wait = 300;
     } catch (e) {
       lost.textContent = e instanceof TypeError ? 'The daemon does not answer. It ends with its last mount; the page comes back with it.' : e.message;
       lost.hidden = false;

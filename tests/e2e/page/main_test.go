@@ -1,7 +1,7 @@
 // Package page looks at the page of a store with a real browser, headless Chromium: of a store of 200 checkpoints, with
 // a real process being restored. Pictures of each view are left in build/screenshots.
 //
-// -page.many sets how many checkpoints the large store has; the time that its page takes is logged.
+// -page.many sets how many checkpoints the large store has. The time that its page takes is logged (make bench-page).
 package page
 
 import (
@@ -31,7 +31,7 @@ import (
 )
 
 var (
-	manyFlag = flag.Int("page.many", 2000, "how many checkpoints the large store has")
+	manyFlag = flag.Int("page.many", 1000, "how many checkpoints the large store has")
 
 	program     cli.Program
 	targetBin   string
