@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpucr/gpucr-fs/daemon/client"
+	"github.com/gpucr/gpucr-fs/daemon/lifecycle"
 	"github.com/gpucr/gpucr-fs/daemon/mounts"
 	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
@@ -79,6 +80,7 @@ may look; ssh -L 9100:PATH HOST brings such a page to another machine.`,
 			}
 			r.ReadOnly = a.index.readOnly
 			spec.Mount, spec.Stays, spec.ReadOnly = r, true, a.index.readOnly
+			spec.Log = lifecycle.DefaultLog(spec.Store, a.index.readOnly)
 			return a.serve(cmd.Context(), spec)
 		},
 	}
@@ -100,7 +102,12 @@ func (a *app) serve(ctx context.Context, spec daemonSpec) error {
 		return err
 	}
 	if !ok {
-		return serve(ctx, spec, a.err, tell)
+		log, err := lifecycle.OpenLogFile(spec.Log, logLimit)
+		if err != nil {
+			return err
+		}
+		defer log.Close()
+		return serve(ctx, spec, log, tell)
 	}
 	defer s.Close()
 	if err := tell(service.AddMount.Do(ctx, s, spec.Mount, wire.Streams{})); err != nil {

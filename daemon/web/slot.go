@@ -78,7 +78,7 @@ func (s *Slot) Listen(at Where) error {
 	}
 	if !loopback && g.token == "" {
 		return errors.Join(&index.Error{Class: index.Invalid, Op: s.o.Name,
-			Err:  fmt.Errorf("%s can be reached from other machines, and no token was given", l.Addr()),
+			Err:  fmt.Errorf("%s can be reached from other machines, and no token was given", at.Addr),
 			Hint: "give --token-file FILE, or a loopback address like 127.0.0.1:9100, or unix:PATH"}, l.Close())
 	}
 	g.hosts = loopback && !private && g.token == ""
