@@ -43,6 +43,7 @@ type Recorder struct {
 	mu      sync.Mutex
 	started bool
 	closed  bool
+	ended   int64    // restores that are over, also those that were forgotten
 	tracks  []*track // by the time they were begun
 }
 
@@ -106,6 +107,7 @@ func (c *Recorder) sample(t *track, st restores.Status, over bool) time.Duration
 	t.status = st
 	if over {
 		t.over, t.ended, t.r = true, now, nil
+		c.ended++
 		if !st.Resident.IsZero() {
 			now = st.Resident
 		}
@@ -143,15 +145,19 @@ func (c *Recorder) forgetOld() {
 	})
 }
 
-// Restores gives the restores in progress and the last ones that are over, the newest first.
-func (c *Recorder) Restores() []Progress {
+// Restores gives the restores in progress and the last ones that are over, the newest first, and how many have come to
+// an end. Who knows all of these gets those in progress only.
+func (c *Recorder) Restores(known int64) (list []Progress, ended int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := []Progress{}
 	for _, t := range slices.Backward(c.tracks) {
+		if t.over && known == c.ended {
+			continue
+		}
 		out = append(out, Progress{t.status, t.over, t.ended, slices.Clone(t.samples)})
 	}
-	return out
+	return out, c.ended
 }
 
 // Close ends the record.

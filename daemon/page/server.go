@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/gpucr/gpucr-fs/daemon/restores"
@@ -233,11 +234,20 @@ func (s *Server) overview(ctx context.Context, _ *http.Request) (any, error) {
 	return o, nil
 }
 
-func (s *Server) restores(context.Context, *http.Request) (any, error) {
-	return struct {
-		Now      time.Time  `json:"now"`
-		Restores []Progress `json:"restores"`
-	}{time.Now().UTC(), s.recorder.Restores()}, nil
+// Restores are those in progress, and the last ones that are over.
+type Restores struct {
+	Now      time.Time  `json:"now"`
+	Ended    int64      `json:"ended"` // how many are over; with this as "known" they are left out
+	Restores []Progress `json:"restores"`
+}
+
+func (s *Server) restores(_ context.Context, r *http.Request) (any, error) {
+	known, err := strconv.ParseInt(defaultTo(r.URL.Query().Get("known"), "-1"), 10, 64)
+	if err != nil {
+		return nil, invalid("known must be a number")
+	}
+	list, ended := s.recorder.Restores(known)
+	return Restores{time.Now().UTC(), ended, list}, nil
 }
 
 func invalid(format string, a ...any) error {

@@ -26,6 +26,7 @@ const views = { store: storeView, checkpoints: listView, checkpoint: detailView,
 const titles = { store: 'Store', checkpoints: 'Checkpoints', checkpoint: 'Checkpoint', restores: 'Restores', messages: 'Messages' };
 const app = { ask, overview: null, restores: null };
 let shown = null;
+let finding = false;
 
 function route() {
   const [name, ...rest] = location.hash.replace(/^#\/?/, '').split('/');
@@ -64,14 +65,17 @@ async function poll() {
   let wait = 2000;
   if (!document.hidden) {
     try {
-      [app.overview, app.restores] = await Promise.all([ask('overview'), ask('restores')]);
+      const known = app.restores?.ended ?? -1;
+      const [overview, restores] = await Promise.all([ask('overview'), ask(`restores?known=${known}`)]);
+      if (restores.ended === known) restores.restores.push(...app.restores.restores.filter((r) => r.over));
+      Object.assign(app, { overview, restores });
       lost.hidden = true;
       frame();
       shown?.update?.();
       if (app.restores.restores.some((r) => !r.over)) wait = 500;
       else if (app.overview.counting) wait = 300;
     } catch (e) {
-      lost.textContent = e instanceof TypeError ? 'The daemon does not answer. It ends with its last mount; the page comes back with it.' : e.message;
+      lost.textContent = e instanceof TypeError ? 'The daemon does not answer. It ends with its last mount; gpucr-fs serve shows the store without one.' : e.message;
       lost.hidden = false;
     }
   }
@@ -86,8 +90,13 @@ document.addEventListener('keydown', (e) => {
   if (e.key === '/') {
     e.preventDefault();
     if (document.body.dataset.view !== 'checkpoints') location.hash = '#/checkpoints';
-    setTimeout(() => document.querySelector('input[type=search]')?.focus());
+    finding = true;
   }
+});
+// The field gets the focus when the key is up: it is not to get the key.
+document.addEventListener('keyup', () => {
+  if (finding) document.querySelector('input[type=search]')?.focus();
+  finding = false;
 });
 route();
 poll();

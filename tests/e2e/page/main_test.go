@@ -138,7 +138,7 @@ func (b *tab) listen(ev any) {
 		found = "exception: " + fmt.Sprint(*e.ExceptionDetails)
 	case *log.EventEntryAdded:
 		// Among them are violations of the Content-Security-Policy.
-		if e.Entry.Level == log.EntryLevelError {
+		if e.Entry.Level == log.EntryLevelError && !strings.Contains(e.Entry.Text, "status of 401") {
 			found = "console: " + e.Entry.Text + " " + e.Entry.URL
 		}
 	}
