@@ -129,7 +129,7 @@ func (b *tab) listView(store string) func(*testing.T) {
 		b.keys("train-llama-1 node-")
 		b.wait("document.querySelector('[role=grid]').getAttribute('aria-rowcount') === '11'")
 		b.keys(kb.Enter)
-		b.keys(kb.ArrowDown + " " + kb.ArrowDown + " ")
+		b.keys(" " + kb.ArrowDown + " ")
 		b.wait("/would be free/.test(document.querySelector('.picked')?.innerText) && document.querySelector('.picked code')")
 		b.picture("picked")
 		command := b.text(".picked code")
