@@ -20,7 +20,7 @@ VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo de
 COMMIT    ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help gpu-pack build plugin install test race lint fuzz crash torture soak simulate stress versitygw zdtm bench bench-restore bench-remote bench-gpu demo criu kfdsim-shell proto clean deps bench-deps
+.PHONY: help gpu-pack build plugin install test race lint fuzz crash torture soak simulate stress versitygw zdtm bench bench-restore bench-remote bench-page bench-gpu demo criu kfdsim-shell proto clean deps bench-deps
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -39,7 +39,7 @@ install: build plugin ## install gpucr-fs and the plugin under PREFIX (/usr/loca
 	install -D -m 755 build/plugin/gpucr_plugin.so $(DESTDIR)$(PREFIX)/lib/gpucr-fs/gpucr_plugin.so
 
 deps:
-	@scripts/need.sh cc:gcc libc6-dev linux-libc-dev libdrm-dev setsid:util-linux runc:runc liburing-dev
+	@scripts/need.sh cc:gcc libc6-dev linux-libc-dev libdrm-dev setsid:util-linux runc:runc liburing-dev chromium:chromium
 
 criu: ## put a working CRIU >= 4.2 at build/criu/criu (CRIU=/path to use another)
 	@scripts/criu.sh
@@ -103,6 +103,9 @@ bench-remote: deps criu versitygw build ## the same on an empty machine, from a 
 	@scripts/need.sh rclone:rclone
 	$(GO) build -o build/benchremote ./tests/benchremote
 	scripts/run-in-memory.sh build/benchremote $(ARGS)
+
+bench-page: deps criu ## how soon the page of a store of 10,000 checkpoints is there
+	$(GO) test -count=1 -timeout 30m -v -run TestManyCheckpoints ./tests/e2e/page -page.many 10000
 
 bench-gpu: deps criu ## compare sequential with parallel restores of GPU processes, simulated (ARGS=-h for options)
 	$(GO) run ./tests/benchgpu $(ARGS)

@@ -35,3 +35,6 @@ func (s *Store) List(ctx context.Context) ([]Info, error) { return s.books.List(
 
 // Usage gives the whole store's accounting.
 func (s *Store) Usage(ctx context.Context) (Usage, error) { return s.books.Usage(ctx) }
+
+// Frees gives the bytes in packs that only the checkpoints with these IDs use; see [accounting.Books.Frees].
+func (s *Store) Frees(ctx context.Context, ids []string) (int64, error) { return s.books.Frees(ctx, ids) }

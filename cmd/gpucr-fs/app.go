@@ -102,7 +102,7 @@ func (a *app) commands() []*cobra.Command {
 		a.reads(c)
 	}
 	return append(reading,
-		a.initCmd(), a.importCmd(), a.mountCmd(), a.umountCmd(), a.sealCmd(), a.tagCmd(), a.renameCmd(), a.labelCmd(), a.syncCmd(), a.pullCmd(),
+		a.initCmd(), a.importCmd(), a.mountCmd(), a.serveCmd(), a.umountCmd(), a.sealCmd(), a.tagCmd(), a.renameCmd(), a.labelCmd(), a.syncCmd(), a.pullCmd(),
 		a.rmCmd(), a.gcCmd(), a.optimizeCmd(), a.repairCmd(), a.benchCmd(), a.versionCmd(), a.completionCmd(), a.daemonCmd(),
 		a.restoreCmd(), a.dumpCmd(), a.lazyPagesCmd(), a.warmupCmd(), a.profileCmd(), a.guardianCmd(), a.cudaCheckpointCmd(), a.pluginDirCmd(), a.pluginHelperCmd(),
 	)

@@ -35,6 +35,7 @@ type daemonSpec struct {
 	Log       string         `json:"log"` // absolute
 	Debug     bool           `json:"debug"`
 	Restores  bool           `json:"restores,omitempty"` // started by gpucr-fs restore
+	Stays     bool           `json:"stays,omitempty"`    // started by gpucr-fs serve
 	ReadOnly  bool           `json:"read_only,omitempty"`
 }
 
@@ -63,6 +64,9 @@ daemon's sockets and log are in /run/gpucr-fs then. Unmount it before anything i
 				return err
 			}
 			toStderr := foreground && spec.Log == ""
+			if err := absToken(&spec.Mount); err != nil {
+				return err
+			}
 			spec.Mount.ReadOnly = a.index.readOnly
 			if spec.Log == "" {
 				spec.Log = lifecycle.DefaultLog(spec.Store, a.index.readOnly)
@@ -87,7 +91,7 @@ daemon's sockets and log are in /run/gpucr-fs then. Unmount it before anything i
 	f.BoolVarP(&foreground, "foreground", "f", false, "stay in the foreground until unmounted or interrupted")
 	f.BoolVar(&spec.Mount.AllowOther, "allow-other", false, "let users other than root in, as far as file modes allow; criu needs it to restore user namespaces")
 	f.IntVar(&spec.Mount.ReadaheadKB, "readahead", 0, "`KIB` the kernel reads ahead (default 8192)")
-	f.StringVar(&spec.Mount.MetricsAddr, "metrics-addr", "", "serve Prometheus at `HOST:PORT`/metrics")
+	a.serving(c, &spec.Mount)
 	f.StringVar(&spec.Log, "log-file", "", "the daemon's log `FILE` (default STORE/daemon.log; stderr in the foreground)")
 	f.BoolVar(&spec.Mount.Debug, "debug", false, "log every request")
 	a.reads(c)
@@ -100,9 +104,7 @@ func (a *app) printMount(res mounts.Result) error {
 	}
 	return a.done(res, func(w io.Writer) {
 		fmt.Fprintf(w, "mounted %s at %s\n", res.Store, res.Dir)
-		if res.Metrics != "" {
-			fmt.Fprintf(w, "metrics at http://%s/metrics\n", res.Metrics)
-		}
+		printServed(w, res)
 	})
 }
 
@@ -118,14 +120,14 @@ func (a *app) spec(store string) (daemonSpec, error) {
 // options are the daemon's.
 func (s daemonSpec) options(log *slog.Logger) (lifecycle.Options, error) {
 	o := lifecycle.Options{
-		Dir: s.Store, Logger: log, Version: version, Mount: mounter(log), Restores: s.Restores,
+		Dir: s.Store, Logger: log, Version: version, Mount: mounter(log), Restores: s.Restores, Stays: s.Stays,
 		Index: index.Options{CacheSize: s.CacheSize, FreeFloor: s.FreeFloor, Workers: s.Workers, ReadOnly: s.Mount.ReadOnly || s.ReadOnly},
 	}
 	self, err := program()
 	if err != nil {
 		return o, err
 	}
-	s.Mount, s.Restores, s.ReadOnly = mounts.Request{}, false, o.Index.ReadOnly
+	s.Mount, s.Restores, s.Stays, s.ReadOnly = mounts.Request{}, false, false, o.Index.ReadOnly
 	spec, err := json.Marshal(s)
 	o.Guardian, o.Successor = []string{self, "guardian"}, []string{self, "daemon", "--successor", string(spec)}
 	return o, err
@@ -197,7 +199,7 @@ func serve(ctx context.Context, spec daemonSpec, log io.Writer, ready func(mount
 	if err != nil {
 		return ready(mounts.Result{}, err)
 	}
-	if spec.Mount.Dir == "" {
+	if spec.Mount.Dir == "" && !spec.Stays {
 		o.Await = awaitStarter
 	}
 	d, err := lifecycle.Start(ctx, o)
@@ -205,7 +207,7 @@ func serve(ctx context.Context, spec daemonSpec, log io.Writer, ready func(mount
 		return ready(mounts.Result{}, err)
 	}
 	res := d.Serving()
-	if spec.Mount.Dir != "" {
+	if spec.Mount.Dir != "" || spec.Stays {
 		if res, err = d.AddMount(ctx, spec.Mount); err != nil {
 			return errors.Join(ready(res, err), d.Close())
 		}

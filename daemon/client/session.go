@@ -116,6 +116,21 @@ func (s *Session) WaitDaemon(ctx context.Context) error {
 	return s.client.waitExit(ctx)
 }
 
+// Hold keeps the daemon until ctx ends. ErrGone when the daemon ends before.
+func (s *Session) Hold(ctx context.Context) error {
+	if s.client == nil {
+		return nil
+	}
+	gone := make(chan struct{})
+	defer s.client.onEnd(func() { close(gone) })()
+	select {
+	case <-gone:
+		return wire.ErrGone
+	case <-ctx.Done():
+		return nil
+	}
+}
+
 // Close closes the store where this process holds it.
 func (s *Session) Close() error {
 	if s.client != nil {

@@ -13,12 +13,14 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon/gpu"
 	"github.com/gpucr/gpucr-fs/daemon/label"
 	"github.com/gpucr/gpucr-fs/daemon/mounts"
+	"github.com/gpucr/gpucr-fs/daemon/page"
 	"github.com/gpucr/gpucr-fs/daemon/remotes"
 	"github.com/gpucr/gpucr-fs/daemon/restores"
 	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/daemon/stay"
 	"github.com/gpucr/gpucr-fs/daemon/talk"
 	"github.com/gpucr/gpucr-fs/daemon/uploads"
+	"github.com/gpucr/gpucr-fs/daemon/web"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 )
@@ -36,6 +38,8 @@ type Options struct {
 	Guardian, Successor []string
 	// Restores: the daemon is started for a restore, and makes ready for it.
 	Restores bool
+	// Stays: the daemon goes on until it is told to stop, also when nothing is mounted.
+	Stays bool
 	// Await keeps a daemon that has nothing to do from leaving before its starter has come, for this long at most.
 	Await time.Duration
 	// Logger takes what an administrator should see. Default: discards.
@@ -62,6 +66,9 @@ type Daemon struct {
 	stay    *stay.Stay
 	parts   *service.Parts
 	metrics *metrics
+	recent  *page.Recent
+	page    *page.Server
+	slots   struct{ metrics, page *web.Slot }
 	http    *http.Server
 	served  chan error // result of http.Serve
 	spare   *restores.Spare
@@ -81,6 +88,9 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	}
 	d := &Daemon{o: o, log: o.Logger, stay: stay.New(), spare: &restores.Spare{}, quit: make(chan struct{}), served: make(chan error, 1)}
 	started := time.Now()
+	d.recent = page.NewRecent()
+	o.Logger = slog.New(slog.NewMultiHandler(o.Logger.Handler(), d.recent))
+	d.o.Logger, d.log = o.Logger, o.Logger
 	d.metrics = newMetrics(d)
 	o.Index.OnRead = d.metrics.observe
 	o.Index.Cuts, o.Index.Labels = gpu.Cuts, label.OfImages
@@ -114,6 +124,9 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 			d.home.Close()
 		}
 	}()
+	if o.Stays {
+		d.stay.Hold()
+	}
 	if o.Await > 0 {
 		d.stay.Await(o.Await)
 	}
@@ -148,7 +161,11 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 // restores, and a daemon that stays for its mounts makes ready for the next restore.
 func (d *Daemon) assemble(started time.Time) {
 	d.parts = &service.Parts{Since: started}
-	d.parts.Mounts = mounts.New(mounts.Options{Store: d.store, Stay: d.stay, Metrics: d.metrics, Log: d.log,
+	d.page = page.New(page.Options{Env: d.env, Recent: d.recent, Metrics: d.metrics.handler(), Version: d.o.Version, Log: d.log})
+	d.slots.metrics = web.New(web.Options{Name: "metrics", Flag: "--metrics-addr", Handler: d.metrics.handler(), Log: d.log})
+	d.slots.page = web.New(web.Options{Name: "page", Flag: "--http", Page: true, Handler: d.page, Log: d.log,
+		Begun: func() { d.page.Start(d.parts.Restores.List()) }})
+	d.parts.Mounts = mounts.New(mounts.Options{Store: d.store, Stay: d.stay, Metrics: d.slots.metrics, Page: d.slots.page, Log: d.log,
 		Mount: func(ctx context.Context, r mounts.Request) (mounts.Mount, error) {
 			if r.Checkpoint != "" {
 				env := service.Env{Store: d.store, Remote: d.remote, Log: d.log}
@@ -159,7 +176,13 @@ func (d *Daemon) assemble(started time.Time) {
 			return d.o.Mount(ctx, d.store, r, d.parts.Restores.Touch)
 		}})
 	d.parts.Restores = restores.New(restores.Options{Store: d.store, Stay: d.stay, Mounts: d.parts.Mounts, Log: d.log,
-		Guardian: d.o.Guardian, Successor: d.o.Successor, Spare: d.spare, CacheSize: d.o.Index.CacheSize})
+		Guardian: d.o.Guardian, Successor: d.o.Successor, Spare: d.spare, CacheSize: d.o.Index.CacheSize,
+		Began: d.page.Began})
+}
+
+// env is what operations run in that nobody sends anything.
+func (d *Daemon) env() *service.Env {
+	return &service.Env{Store: d.store, Remote: d.remote, Daemon: d.parts, Log: d.log, Streams: wire.Streams{Progress: func(wire.Progress) {}}}
 }
 
 // Store gives the open store; it stays the daemon's.
@@ -199,7 +222,9 @@ func (d *Daemon) Close() error {
 		errs = append(errs, d.http.Close())
 	}
 	<-d.served
-	d.metrics.close()
+	d.slots.metrics.Close()
+	d.slots.page.Close()
+	d.page.Close()
 	wire.Operations.Remove(d.home.dir)
 	errs = append(errs, d.home.Close())
 	errs = append(errs, d.store.Close())

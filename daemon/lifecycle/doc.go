@@ -17,6 +17,6 @@
 //
 // # Lock order
 //
-// metrics.mu and LogFile.mu are held alone. The locks of mounts, restores and stay are theirs, in this order: a
+// LogFile.mu is held alone. The locks of mounts, restores and stay are theirs, in this order: a
 // table, then what it keeps, then the stay.
 package lifecycle

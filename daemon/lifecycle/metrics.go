@@ -1,13 +1,8 @@
 package lifecycle
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,17 +13,11 @@ import (
 	"github.com/gpucr/gpucr-fs/index"
 )
 
-// metrics serves the daemon's counters to Prometheus, from a registry of its own. mu guards the listener.
+// metrics are the daemon's counters for Prometheus, in a registry of their own.
 type metrics struct {
 	log      *slog.Logger
 	registry *prometheus.Registry
 	reads    *prometheus.HistogramVec
-
-	mu     sync.Mutex
-	where  string
-	asked  string // the address as it was asked for
-	server *http.Server
-	served chan struct{}
 }
 
 func newMetrics(d *Daemon) *metrics {
@@ -53,52 +42,12 @@ func (m *metrics) observe(t time.Duration, _ int64, hit bool) {
 	m.reads.WithLabelValues(label).Observe(t.Seconds())
 }
 
-// Listen serves at addr; again at the same address it does nothing.
-func (m *metrics) Listen(addr string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.server != nil {
-		if addr == m.asked || addr == m.where {
-			return nil
-		}
-		return &index.Error{Class: index.Exists, Op: "metrics", Err: fmt.Errorf("the daemon serves them at %s already", m.where), Hint: "drop --metrics-addr"}
-	}
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return &index.Error{Op: "metrics", Err: err, Hint: "give --metrics-addr a free HOST:PORT"}
-	}
+// handler answers Prometheus.
+func (m *metrics) handler() http.Handler {
+	warn := slog.NewLogLogger(m.log.Handler(), slog.LevelWarn)
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelWarn)}))
-	m.server = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelWarn)}
-	m.asked, m.where, m.served = addr, l.Addr().String(), make(chan struct{})
-	go func() {
-		defer close(m.served)
-		if err := m.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			m.log.Error("metrics are no longer served", "error", err)
-		}
-	}()
-	return nil
-}
-
-// Addr is where they are served, "" for nowhere.
-func (m *metrics) Addr() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.where
-}
-
-func (m *metrics) close() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.server == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	if m.server.Shutdown(ctx) != nil {
-		m.server.Close()
-	}
-	<-m.served
+	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{ErrorLog: warn, MaxRequestsInFlight: 4}))
+	return mux
 }
 
 // counter is one number of a struct of counters.

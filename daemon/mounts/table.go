@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/daemon/stay"
+	"github.com/gpucr/gpucr-fs/daemon/web"
 	"github.com/gpucr/gpucr-fs/fs"
 	"github.com/gpucr/gpucr-fs/index"
 )
@@ -23,7 +24,8 @@ type Options struct {
 	// Mount makes a mount, a private one nowhere.
 	Mount   func(context.Context, Request) (Mount, error)
 	Stay    *stay.Stay
-	Metrics Metrics
+	Metrics Listener
+	Page    Listener
 	Log     *slog.Logger
 }
 
@@ -34,10 +36,10 @@ type Store interface {
 	ReadOnly() bool
 }
 
-// Metrics serves the daemon's counters where a mount asks for them.
-type Metrics interface {
-	// Listen serves at addr; again at the same address it does nothing. Class Exists when it serves elsewhere.
-	Listen(addr string) error
+// Listener serves the metrics, or the page, where a mount asks for them.
+type Listener interface {
+	// Listen serves; again at the same address it does nothing. Class Exists when it serves elsewhere.
+	Listen(at web.Where) error
 	// Addr is where it serves, "" for nowhere.
 	Addr() string
 }
@@ -67,10 +69,8 @@ func (t *Table) Add(ctx context.Context, r Request) (Result, error) {
 		return Result{}, err
 	}
 	defer t.o.Stay.Release()
-	if r.MetricsAddr != "" {
-		if err := t.o.Metrics.Listen(r.MetricsAddr); err != nil {
-			return Result{}, err
-		}
+	if err := t.listen(r); err != nil || r.Dir == "" {
+		return t.Result(r), err
 	}
 	if err := r.checkNamespace(); err != nil {
 		return Result{}, err
@@ -97,14 +97,27 @@ func (t *Table) Add(ctx context.Context, r Request) (Result, error) {
 	return t.Result(r), nil
 }
 
+// listen serves what a mount asks for beside itself.
+func (t *Table) listen(r Request) error {
+	if r.MetricsAddr != "" {
+		if err := t.o.Metrics.Listen(web.Where{Addr: r.MetricsAddr, TokenFile: r.TokenFile}); err != nil {
+			return err
+		}
+	}
+	if r.PageAddr == "" {
+		return nil
+	}
+	return t.o.Page.Listen(web.Where{Addr: r.PageAddr, TokenFile: r.TokenFile})
+}
+
 // Result is what is told of a mount that serves.
 func (t *Table) Result(r Request) Result {
 	return Result{Dir: r.Dir, Store: t.o.Store.Dir(), Checkpoint: r.Checkpoint, New: r.New, PID: os.Getpid(), Metrics: t.o.Metrics.Addr(),
-		ReadOnly: t.o.Store.ReadOnly()}
+		Page: t.o.Page.Addr(), ReadOnly: t.o.Store.ReadOnly()}
 }
 
-// Metrics is where the daemon's counters are served, "" for nowhere.
-func (t *Table) Metrics() string { return t.o.Metrics.Addr() }
+// Served is where the daemon's counters and the page are served, "" for nowhere.
+func (t *Table) Served() (metrics, page string) { return t.o.Metrics.Addr(), t.o.Page.Addr() }
 
 // reserve holds the daemon for a mount being made.
 func (t *Table) reserve(dir string) error {

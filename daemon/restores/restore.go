@@ -39,6 +39,9 @@ func (r *Restore) running() bool {
 // Name is the name of the checkpoint that is restored.
 func (r *Restore) Name() string { return r.name }
 
+// Done is closed when all is over but for the packing of a hot set.
+func (r *Restore) Done() <-chan struct{} { return r.done }
+
 // Total is how many bytes are brought on demand or ahead of it.
 func (r *Restore) Total() int64 { return r.feed.Status().TotalBytes }
 

@@ -31,6 +31,8 @@ type Options struct {
 	// CacheSize is that of the store's options.
 	CacheSize int64
 	Log       *slog.Logger
+	// Began, if set, is told of each restore that has been prepared or taken over. It must not wait.
+	Began func(*Restore)
 }
 
 // Mounts are the mounts beside the restores.
@@ -155,6 +157,9 @@ func (t *Table) enter(r *Restore) (*Restore, error) {
 	}
 	t.served.Go(func() { t.serve(r) })
 	t.mu.Unlock()
+	if t.o.Began != nil {
+		t.o.Began(r)
+	}
 	r.log.Info("restore prepared", "bytes", r.feed.Status().TotalBytes, "profile", r.replays)
 	return r, nil
 }

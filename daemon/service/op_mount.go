@@ -133,6 +133,7 @@ type StatsResult struct {
 	PID     int          `json:"pid,omitempty"`
 	Since   time.Time    `json:"since,omitzero"`
 	Metrics string       `json:"metrics,omitempty"` // where Prometheus is served
+	Page    string       `json:"page,omitempty"`    // where the page is served
 	Store   index.Stats  `json:"store"`
 	Mounts  []MountStats `json:"mounts"`
 	// Restores are those whose memory is still on its way.
@@ -150,7 +151,8 @@ var LiveStats = define("stats", func(_ context.Context, env *Env, _ StatsRequest
 		res.Requests = env.Remote.Counted()
 	}
 	if d := env.Daemon; d != nil {
-		res.Daemon, res.PID, res.Since, res.Metrics = true, os.Getpid(), d.Since.UTC(), d.Mounts.Metrics()
+		res.Daemon, res.PID, res.Since = true, os.Getpid(), d.Since.UTC()
+		res.Metrics, res.Page = d.Mounts.Served()
 		for _, m := range d.Mounts.List() {
 			res.Mounts = append(res.Mounts, MountStats{m.Request.Dir, m.Request.Checkpoint, m.Request.New, m.Since.UTC(), m.Stats()})
 		}

@@ -52,14 +52,41 @@ type Usage struct {
 	Chunks      int64        `json:"chunks"`       // distinct live chunks
 	Packs       int          `json:"packs"`        // pack files
 	DedupeRatio float64      `json:"dedupe_ratio"` // Logical over Stored
+	Held        []Held       `json:"held"`         // by place in Checkpoints
+}
+
+// Held are the bytes in packs of the chunks that a checkpoint was the first to have, by how many checkpoints have them
+// now. Each chunk counts once in a store.
+type Held struct {
+	Only int64 `json:"only"` // this checkpoint alone: they are free when it goes
+	Two  int64 `json:"two"`
+	Few  int64 `json:"few"`  // 3 to 9
+	Many int64 `json:"many"` // 10 and more
+}
+
+// Sum is all of it.
+func (h Held) Sum() int64 { return h.Only + h.Two + h.Few + h.Many }
+
+func (h *Held) add(c *chunkUse) {
+	switch n := int64(c.stored); {
+	case c.users == 1:
+		h.Only += n
+	case c.users == 2:
+		h.Two += n
+	case c.users < 10:
+		h.Few += n
+	default:
+		h.Many += n
+	}
 }
 
 // chunkUse is what accounting knows of one chunk. Half of its id tells chunks apart: a collision would need 2^64 of
 // them.
 type chunkUse struct {
-	first   int32 // the checkpoint that named it first, and whether another did
-	last    int32
-	many    bool
+	first   int32 // the checkpoint that named it first
+	last    int32 // the one that named it last
+	users   int32 // how many name it
+	going   int32 // of them those that Frees is asked about
 	covered int64 // bytes of files of the first that it makes up
 	len     uint32
 	stored  uint32
@@ -70,8 +97,8 @@ type shortID [16]byte
 // List gives all checkpoints with exact byte counts, oldest first. One that cannot be counted has its Damage set,
 // and the others' Unique counts what they may share with it.
 func (s *Books) List(ctx context.Context) ([]roots.Info, error) {
-	list, _, err := s.account(ctx)
-	return list, err
+	w, err := s.account(ctx, nil)
+	return slices.DeleteFunc(w.list, func(i roots.Info) bool { return w.gone[i.ID] }), err
 }
 
 // slots gives the bytes that the slot of each chunk occupies now: a manifest tells what it was when that was sealed,
@@ -87,16 +114,23 @@ func (s *Books) slots() (map[shortID]uint32, error) {
 	return out, fault.Classify("list", err)
 }
 
-// account walks all manifests once.
-func (s *Books) account(ctx context.Context) ([]roots.Info, map[shortID]*chunkUse, error) {
+// walk is what one look at all manifests finds.
+type walk struct {
+	list []roots.Info
+	gone map[string]bool // IDs of those in list that were removed meanwhile
+	uses map[shortID]*chunkUse
+}
+
+// account walks all manifests once. going are the IDs of checkpoints whose uses of a chunk are counted apart.
+func (s *Books) account(ctx context.Context, going map[string]bool) (walk, error) {
 	list, err := s.roots.Names(ctx)
 	if err != nil {
-		return nil, nil, err
+		return walk{}, err
 	}
 	uses := map[shortID]*chunkUse{}
 	slots, err := s.slots()
 	if err != nil {
-		return nil, nil, err
+		return walk{}, err
 	}
 	inline := make([]int64, len(list))
 	gone := map[string]bool{} // removed meanwhile
@@ -132,11 +166,13 @@ func (s *Books) account(ctx context.Context) ([]roots.Info, map[shortID]*chunkUs
 				}
 				if u.first == int32(i) {
 					u.covered += covered[ci]
-				} else {
-					u.many = true
 				}
 				if u.last != int32(i) {
 					u.last = int32(i)
+					u.users++
+					if going[list[i].ID] {
+						u.going++
+					}
 					list[i].Stored += int64(u.stored)
 				}
 			}
@@ -155,11 +191,11 @@ func (s *Books) account(ctx context.Context) ([]roots.Info, map[shortID]*chunkUs
 			err = nil
 		}
 		if err != nil {
-			return nil, nil, err
+			return walk{}, err
 		}
 	}
 	for _, u := range uses {
-		if !u.many {
+		if u.users == 1 {
 			list[u.first].Unique += u.covered
 		}
 	}
@@ -172,24 +208,46 @@ func (s *Books) account(ctx context.Context) ([]roots.Info, map[shortID]*chunkUs
 			list[i].Shared = list[i].Logical - list[i].Zero - list[i].Unique
 		}
 	}
-	return slices.DeleteFunc(list, func(i roots.Info) bool { return gone[i.ID] }), uses, nil
+	return walk{list, gone, uses}, nil
+}
+
+// Frees gives the bytes in packs that nothing would use any more if the checkpoints with these IDs were removed: what
+// the next gc gives back, but for what it leaves in packs that are nearly full. Those that are not there free nothing.
+func (s *Books) Frees(ctx context.Context, ids []string) (n int64, err error) {
+	going := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		going[id] = true
+	}
+	w, err := s.account(ctx, going)
+	for _, u := range w.uses {
+		if u.users == u.going {
+			n += int64(u.stored)
+		}
+	}
+	return n, err
 }
 
 // Usage gives the whole store's accounting.
 func (s *Books) Usage(ctx context.Context) (Usage, error) {
-	list, uses, err := s.account(ctx)
+	all, err := s.account(ctx, nil)
 	if err != nil {
 		return Usage{}, err
 	}
-	u := Usage{Checkpoints: list}
-	for _, i := range list {
-		u.Logical += i.Logical
-		u.Zero += i.Zero
-	}
-	for _, c := range uses {
+	u := Usage{}
+	held := make([]Held, len(all.list))
+	for _, c := range all.uses {
 		u.Chunks++
 		u.Distinct += int64(c.len)
 		u.Stored += int64(c.stored)
+		held[c.first].add(c)
+	}
+	for i, c := range all.list {
+		if all.gone[c.ID] {
+			continue
+		}
+		u.Checkpoints, u.Held = append(u.Checkpoints, c), append(u.Held, held[i])
+		u.Logical += c.Logical
+		u.Zero += c.Zero
 	}
 	if u.Reclaimable, err = s.collector.Reclaimable(ctx); err != nil {
 		return u, err

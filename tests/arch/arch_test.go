@@ -52,7 +52,9 @@ var daemonMayImport = map[string][]string{
 	"check":     {"gpu", "inspect"},
 	"label":     {"inspect"},
 	"talk":      {"stay", "wire"},
-	"mounts":    {"stay"},
+	"layout":    {},
+	"web":       {"wire"},
+	"mounts":    {"stay", "web"},
 	"restores":  {"profiles", "stay", "wire"},
 	"fill":      {"profiles", "talk", "wire"},
 	"remotes":   {},
@@ -61,9 +63,10 @@ var daemonMayImport = map[string][]string{
 	"selection": {"label"},
 	"service": {"check", "gpu", "inspect", "label", "mounts", "profiles", "remotes", "restores", "retention",
 		"selection", "stay", "talk", "uploads", "wire"},
+	"page":   {"gpu", "inspect", "layout", "profiles", "restores", "service", "wire"},
 	"client": {"gpu", "label", "mounts", "remotes", "restores", "service", "talk", "wire"},
-	"lifecycle": {"client", "fill", "gpu", "label", "mounts", "remotes", "restores", "service", "stay", "talk",
-		"uploads", "wire"},
+	"lifecycle": {"client", "fill", "gpu", "label", "mounts", "page", "remotes", "restores", "service", "stay",
+		"talk", "uploads", "web", "wire"},
 }
 
 // indexMayImport gives, for each package of index/, the others of index/ that it may import: those that it stands on.

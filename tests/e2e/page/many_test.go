@@ -1,0 +1,67 @@
+package page
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// TestManyCheckpoints opens the page of a large store and goes to the end of its list.
+func TestManyCheckpoints(t *testing.T) {
+	store := storeDir(t)
+	must(t, fillStore(t, store, *manyFlag, 2).Close())
+	at := serve(t, store)
+	b := open(t, "about:blank")
+	b.at = at
+	begin := time.Now()
+	b.run(chromedp.Navigate(at + "#/checkpoints"))
+	b.wait(fmt.Sprintf("document.querySelector('[role=grid]')?.getAttribute('aria-rowcount') === '%d' && document.querySelectorAll('.body a').length > 5", *manyFlag+1))
+	listed := time.Since(begin)
+	b.wait("document.querySelectorAll('.body .split').length > 5")
+	counted := time.Since(begin)
+	nodes := eval[float64](b, "document.querySelectorAll('*').length")
+	if nodes > 3000 {
+		t.Errorf("the page of %d checkpoints has %v elements", *manyFlag, nodes)
+	}
+	b.do("document.querySelector('.body').focus()")
+	b.keys(kb.End)
+	b.wait(fmt.Sprintf("document.querySelector('.body .at')?.getAttribute('aria-rowindex') === '%d' && document.querySelector('.body .at a')", *manyFlag+1))
+	begin = time.Now()
+	b.view("store")
+	b.wait("document.querySelectorAll('.tile').length > 50")
+	t.Logf("%d checkpoints: listed after %v, counted after %v, map drawn after %v", *manyFlag, listed, counted, time.Since(begin))
+	b.shows(".figures", fmt.Sprintf("%d,%03d", *manyFlag/1000, *manyFlag%1000))
+	b.picture("large")
+}
+
+// serve runs gpucr-fs serve and gives the address of the page.
+func serve(t *testing.T, store string, flags ...string) string {
+	t.Helper()
+	p := program.Command(append([]string{"serve", "--http", "127.0.0.1:0", store}, flags...)...)
+	must(t, p.Start())
+	t.Cleanup(func() {
+		must(t, p.Process.Signal(syscall.SIGTERM))
+		must(t, p.Wait())
+	})
+	return served(t, store)
+}
+
+// TestToken has a person type in the token.
+func TestToken(t *testing.T) {
+	store := storeDir(t)
+	must(t, fillStore(t, store, 3, 2).Close())
+	token := filepath.Join(t.TempDir(), "token")
+	must(t, os.WriteFile(token, []byte("correct-horse-battery\n"), 0o600))
+	b := open(t, serve(t, store, "--token-file", token))
+	b.shows("main", "Token", "--token-file")
+	b.picture("token")
+	b.keys("correct-horse-battery" + kb.Enter)
+	b.wait("document.querySelector('.tile')")
+	b.shows(".figures", "Checkpoints", "3")
+}
