@@ -18,6 +18,7 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon/restores"
 	"github.com/gpucr/gpucr-fs/daemon/talk"
 	"github.com/gpucr/gpucr-fs/restore"
+	"github.com/gpucr/gpucr-fs/restore/diagnosis"
 	bofill "github.com/gpucr/gpucr-fs/restore/server"
 )
 
@@ -394,7 +395,7 @@ func (r *restoring) pidsFree(images string) error {
 }
 
 func criuSays(err error, words string) bool {
-	var f *restore.Failure
+	var f *diagnosis.Failure
 	return errors.As(err, &f) && f.Says(words)
 }
 
