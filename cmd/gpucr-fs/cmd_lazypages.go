@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	iofs "io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -94,7 +95,11 @@ func (l *lazyPages) run(ctx context.Context) (err error) {
 		return err
 	}
 	for _, dir := range []string{l.images, l.work} {
-		if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+		st, err := os.Stat(dir)
+		if errors.Is(err, iofs.ErrPermission) {
+			return err
+		}
+		if err != nil || !st.IsDir() {
 			return usage(fmt.Errorf("%s is no directory", dir), "give the directories as criu restore has them")
 		}
 	}
