@@ -196,6 +196,9 @@ func (r *restoring) one(
 	if r.copy > 0 {
 		title = "" // one bar is no measure of several
 	}
+	if r.args.Has("shell-job") {
+		title = "" // the terminal is the job's
+	}
 	p := r.a.progress(title)
 	var namespace func() uint64
 	if r.own {
