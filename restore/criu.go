@@ -16,6 +16,7 @@ import (
 	"github.com/checkpoint-restore/go-criu/v8/rpc"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpucr/gpucr-fs/restore/diagnosis"
 	"github.com/gpucr/gpucr-fs/restore/procfs"
 )
 
@@ -93,7 +94,7 @@ func Find(program string) (string, error) {
 			}
 		}
 	}
-	return "", &Failure{Cause: fmt.Sprintf("find criu: %v", err), Hint: noCRIU}
+	return "", &diagnosis.Failure{Cause: fmt.Sprintf("find criu: %v", err), Hint: noCRIU}
 }
 
 // Validate looks for the program and for the descriptors that it is to inherit.
@@ -474,7 +475,7 @@ func (c *CRIU) explain(err error, work string) error {
 	if len(errs) == 0 {
 		errs = []string{err.Error()}
 	}
-	return judge(c.program, failed(errs))
+	return judge(c.program, diagnosis.Of(errs))
 }
 
 // logged gives the errors in CRIU's log.
@@ -490,5 +491,5 @@ func (c *CRIU) logged(work string) (errs []string) {
 	if err != nil {
 		return nil // its answer has to do
 	}
-	return errorsIn(string(text))
+	return diagnosis.Errors(string(text))
 }

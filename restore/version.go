@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"strings"
 	"time"
+
+	"github.com/gpucr/gpucr-fs/restore/diagnosis"
 )
 
 // LeastCRIU is the oldest version of CRIU that this was tried with.
@@ -44,7 +46,7 @@ func older(version string) bool {
 const noCRIU = "install criu " + LeastCRIU + " or newer, or name it: --criu PROGRAM, or GPUCR_FS_CRIU or CRIU in the environment"
 
 // judge looks whether a program that failed, for a reason that nobody knows, is a CRIU that serves.
-func judge(program string, f *Failure) *Failure {
+func judge(program string, f *diagnosis.Failure) *diagnosis.Failure {
 	if f.Cause != "" {
 		return f
 	}

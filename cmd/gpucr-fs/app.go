@@ -117,15 +117,18 @@ func (a *app) session(ctx context.Context, dir string, f func(*client.Session) e
 	return errors.Join(f(s), s.Close())
 }
 
-// do runs one operation on the store at dir, with a progress bar.
+// do runs one operation on the store at dir, and shows its progress.
 func do[Req, Res any](ctx context.Context, a *app, dir, title string, op *service.Op[Req, Res], req Req) (res Res, err error) {
 	session := a.session
 	if op.Reads() {
 		session = a.readingSession
 	}
+	if title == "" {
+		title = op.Name()
+	}
+	p := a.progress(title) // opening a store may take its time, too
+	defer p.close()
 	err = session(ctx, dir, func(s *client.Session) error {
-		p := a.progress(title)
-		defer p.close()
 		res, err = op.Do(ctx, s, req, wire.Streams{Progress: p.tell})
 		return err
 	})

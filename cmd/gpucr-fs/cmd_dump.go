@@ -8,12 +8,14 @@ import (
 	"maps"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpucr/gpucr-fs/daemon/client"
 	"github.com/gpucr/gpucr-fs/daemon/label"
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/restore"
 	"github.com/gpucr/gpucr-fs/restore/pidns"
 	"github.com/gpucr/gpucr-fs/restore/procfs"
@@ -33,13 +35,14 @@ type dumping struct {
 	gpu       *nvidia      // nil where NVIDIA GPUs are left alone
 	done      bool         // CRIU has dumped
 	end       func() error // gives back what was taken of them
+	total     atomic.Int64 // about how many bytes CRIU will write
 
 	useless []int // processes with devices of their parents'
 	rings   []int // processes with idle io_uring rings
 }
 
 func (a *app) dumpCmd() *cobra.Command {
-	d := dumping{a: a}
+	d := &dumping{a: a}
 	var tags, labels []string
 	c := &cobra.Command{
 		Use:   "dump STORE NAME -t PID [-- CRIU OPTIONS]",
@@ -115,7 +118,14 @@ func (d *dumping) run(ctx context.Context, store, name string, tags []string, se
 	labels := label.OfProcess(d.pid)
 	maps.Copy(labels, set)
 	begin := time.Now()
-	res, err := client.DumpInto(ctx, dir, client.DumpOptions{Name: name, Tags: tags, Labels: labels, Start: start, Run: d.dump})
+	bar := d.a.progress("dump " + name)
+	defer bar.close()
+	res, err := client.DumpInto(ctx, dir, client.DumpOptions{Name: name, Tags: tags, Labels: labels, Start: start,
+		Run: d.dump, Progress: func(p wire.Progress) {
+			p.Total = d.total.Load()
+			bar.tell(p)
+		}})
+	bar.close()
 	if err != nil && ctx.Err() != nil {
 		return d.interrupted(name)
 	}
@@ -204,9 +214,19 @@ func (d *dumping) dump(ctx context.Context, images string) (err error) {
 	if err != nil {
 		return err
 	}
+	d.total.Store(memoryOfTree(d.pid)) // with what was on their GPUs
 	err = c.Dump(images, log, pid, d.leave)
 	d.done = err == nil
 	return errors.Join(err, c.Close())
+}
+
+// memoryOfTree is about how much memory criu writes for a process and its descendants.
+func memoryOfTree(pid int) int64 {
+	sum := procfs.Memory(pid)
+	for _, child := range procfs.Children(pid) {
+		sum += memoryOfTree(child)
+	}
+	return sum
 }
 
 // interrupted tells what a dump was given up to. What CRIU says of it is that it could not write any more.

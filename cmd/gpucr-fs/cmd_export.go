@@ -60,8 +60,8 @@ func (a *app) exportStream(ctx context.Context, dir string, req service.ExportRe
 	}
 	return a.readingSession(ctx, dir, func(s *client.Session) error {
 		p := a.progress("export " + req.Ref)
-		defer p.close()
 		res, err := service.Export.Do(ctx, s, req, wire.Streams{Out: a.out, Progress: p.tell})
+		p.close()
 		if err != nil || !a.json {
 			return err
 		}

@@ -74,9 +74,9 @@ func (a *app) importStream(ctx context.Context, dir string, req service.ImportRe
 	if term.IsTerminal(int(a.in.Fd())) {
 		return res, usage(errors.New("standard input is a terminal"), "pipe an archive into it")
 	}
+	p := a.progress("import " + req.Name)
+	defer p.close()
 	err = a.session(ctx, dir, func(s *client.Session) error {
-		p := a.progress("import " + req.Name)
-		defer p.close()
 		res, err = service.Import.Do(ctx, s, req, wire.Streams{In: a.in, Progress: p.tell})
 		return err
 	})

@@ -41,7 +41,10 @@ conditional writes. Credentials are found as Amazon's tools find them: AWS_ACCES
 			}{Store: dir, Compression: compression, Remote: address}
 			o := index.InitOptions{Compression: index.Compression(compression), PackSize: int64(pack)}
 			if address != "" {
-				if res.Fresh, err = withRemote(cmd.Context(), dir, address, int64(cache), &o); err != nil {
+				p := a.progress("init")
+				res.Fresh, err = withRemote(cmd.Context(), dir, address, int64(cache), &o)
+				p.close()
+				if err != nil {
 					return err
 				}
 			}

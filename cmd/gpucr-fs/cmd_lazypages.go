@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	iofs "io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/gpucr/gpucr-fs/daemon/client"
 	"github.com/gpucr/gpucr-fs/daemon/restores"
@@ -94,7 +96,11 @@ func (l *lazyPages) run(ctx context.Context) (err error) {
 		return err
 	}
 	for _, dir := range []string{l.images, l.work} {
-		if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+		st, err := os.Stat(dir)
+		if errors.Is(err, iofs.ErrPermission) {
+			return err
+		}
+		if err != nil || !st.IsDir() {
 			return usage(fmt.Errorf("%s is no directory", dir), "give the directories as criu restore has them")
 		}
 	}
@@ -130,7 +136,11 @@ func (l *lazyPages) fromStore(ctx context.Context, w fs.Whose) (restores.Status,
 		return restores.Status{}, err
 	}
 	defer done()
-	bar := l.a.progress("lazy-pages")
+	title := "lazy-pages"
+	if !term.IsTerminal(int(l.a.err.Fd())) {
+		title = "" // a server, whose log this would be
+	}
+	bar := l.a.progress(title)
 	defer bar.close()
 	level := l.level()
 	st, err := client.ServeLazyPages(ctx, w.Store, l.work, service.LazyPagesRequest{Checkpoint: w.ID, Rate: int64(l.rate), Log: &level}, l.ready, bar.tell, out)

@@ -78,7 +78,10 @@ daemon's sockets and log are in /run/gpucr-fs then. Unmount it before anything i
 			if foreground {
 				return a.mountForeground(cmd.Context(), spec, toStderr)
 			}
-			res, err := client.MountAt(cmd.Context(), spec.Store, spec.Mount, func(ctx context.Context) (mounts.Result, error) { return spawn(ctx, spec) })
+			p := a.progress("mount")
+			res, err := client.MountAt(cmd.Context(), spec.Store, spec.Mount,
+				func(ctx context.Context) (mounts.Result, error) { return spawn(ctx, spec) })
+			p.close()
 			if err != nil {
 				return err
 			}

@@ -41,7 +41,9 @@ a remote store; init --remote makes one.`,
 				s.Close()
 				return &index.Error{Class: index.InUse, Op: "repair", Err: errors.New("a daemon serves the store"), Hint: "unmount it first"}
 			}
+			p := a.progress("repair")
 			res, err := index.Repair(cmd.Context(), args[0], a.index.options())
+			p.close()
 			if err != nil {
 				return err
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon/restores"
 	"github.com/gpucr/gpucr-fs/daemon/talk"
 	"github.com/gpucr/gpucr-fs/restore"
+	"github.com/gpucr/gpucr-fs/restore/diagnosis"
 	bofill "github.com/gpucr/gpucr-fs/restore/server"
 )
 
@@ -194,6 +195,9 @@ func (r *restoring) one(
 	title := "restore"
 	if r.copy > 0 {
 		title = "" // one bar is no measure of several
+	}
+	if r.args.Has("shell-job") {
+		title = "" // the terminal is the job's
 	}
 	p := r.a.progress(title)
 	var namespace func() uint64
@@ -394,7 +398,7 @@ func (r *restoring) pidsFree(images string) error {
 }
 
 func criuSays(err error, words string) bool {
-	var f *restore.Failure
+	var f *diagnosis.Failure
 	return errors.As(err, &f) && f.Says(words)
 }
 
@@ -407,13 +411,21 @@ func (r *restoring) finish(st restores.Status) {
 	t.Add(restore.Mark{Name: restore.MarkFirstFault, At: st.FirstFault}, restore.Mark{Name: restore.MarkHotDone, At: st.HotDone}, restore.Mark{Name: restore.MarkResident, At: st.Resident})
 }
 
+// rest tells how much of the memory is still to come. A small process may have all of it before it runs.
+func rest(st restores.Status, wait bool) string {
+	if wait || st.Missing == 0 {
+		return "all memory is there"
+	}
+	return size(st.Missing) + " follow"
+}
+
 func (r *restoring) text(w io.Writer, st restores.Status, wait bool) {
 	fmt.Fprintf(w, "restored %s as process %s\n", dash(r.timeline.Checkpoint), r.who())
 	for _, m := range r.timeline.Marks {
 		fmt.Fprintf(w, "%8.1f ms\t%s\n", m.Ms, m.Name)
 	}
 	if !wait {
-		fmt.Fprintf(w, "%s follow\n", size(st.Missing))
+		fmt.Fprintln(w, rest(st, wait))
 		return
 	}
 	b := st.Bytes

@@ -26,7 +26,7 @@ was being written and is not complete, the exit code is 3. What a killed daemon 
 			if err != nil {
 				return err
 			}
-			p := a.progress("upload")
+			p := a.progress("umount")
 			res, err := client.UnmountAt(cmd.Context(), dir, force, p.tell)
 			p.close()
 			if err != nil {

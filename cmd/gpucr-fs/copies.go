@@ -102,12 +102,8 @@ func copiesText(w io.Writer, all []copied, wait bool) {
 			continue
 		}
 		resume, _ := c.Timeline.At(restore.MarkResume)
-		rest := size(c.Status.Missing) + " follow"
-		if wait {
-			rest = "all memory is there"
-		}
 		fmt.Fprintf(w, "copy %d: restored %s as process %s, runs after %v, %s\n",
-			c.Copy, dash(c.Timeline.Checkpoint), c.r.who(), resume.Round(time.Millisecond), rest)
+			c.Copy, dash(c.Timeline.Checkpoint), c.r.who(), resume.Round(time.Millisecond), rest(c.Status, wait))
 	}
 }
 

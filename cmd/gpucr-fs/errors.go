@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpucr/gpucr-fs/index"
-	"github.com/gpucr/gpucr-fs/restore"
+	"github.com/gpucr/gpucr-fs/restore/diagnosis"
 )
 
 // Exit codes. They are part of the interface.
@@ -102,7 +102,7 @@ func (a *app) report(err error) {
 		f.Hint = systemHint(err)
 	}
 	var c *codeError
-	var criu *restore.Failure
+	var criu *diagnosis.Failure
 	if errors.As(err, &criu) {
 		f.Hint = criu.Hint
 		if criu.Cause != "" { // else they are the error

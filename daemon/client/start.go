@@ -250,6 +250,8 @@ type DumpOptions struct {
 	Start StartFunc
 	// Run dumps with CRIU into the directory.
 	Run func(ctx context.Context, images string) error
+	// Progress is told how many bytes CRIU has written.
+	Progress func(wire.Progress)
 }
 
 // DumpInto dumps into a new checkpoint of the store at dir.
@@ -271,5 +273,5 @@ func DumpInto(ctx context.Context, dir string, o DumpOptions) (service.Brief, er
 			return err
 		}
 		return o.Run(ctx, p.Images)
-	}, nil)
+	}, o.Progress)
 }

@@ -60,6 +60,34 @@ type Mounted struct {
 	gone    chan struct{} // closed when the mount is out of the table
 }
 
+// watchEvery is how often WatchWrites looks.
+const watchEvery = 200 * time.Millisecond
+
+// WatchWrites calls tell with how many bytes have been written through the mount, now and then, until stop is called,
+// which waits for the last call.
+func (m *Mounted) WatchWrites(tell func(bytes int64)) (stop func()) {
+	end := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		t := time.NewTicker(watchEvery)
+		defer t.Stop()
+		for {
+			select {
+			case <-end:
+				return
+			case <-t.C:
+				if n := m.Stats().WriteBytes; n > 0 {
+					tell(n)
+				}
+			}
+		}
+	})
+	return func() {
+		close(end)
+		watching.Wait()
+	}
+}
+
 // New makes an empty table.
 func New(o Options) *Table { return &Table{o: o, at: map[string]*Mounted{}} }
 

@@ -83,6 +83,9 @@ func (o *Op[Req, Res]) Serve(ctx context.Context, env *Env, request []byte) (any
 	return o.run(ctx, env, req)
 }
 
+// Name is the operation's name.
+func (o *Op[Req, Res]) Name() string { return o.name }
+
 // Do runs the operation wherever the store is open.
 func (o *Op[Req, Res]) Do(ctx context.Context, a Access, req Req, st wire.Streams) (Res, error) {
 	var res Res

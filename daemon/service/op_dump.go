@@ -7,6 +7,7 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon/mounts"
 	"github.com/gpucr/gpucr-fs/daemon/stay"
 	"github.com/gpucr/gpucr-fs/daemon/talk"
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 )
 
@@ -48,7 +49,9 @@ var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Br
 	}
 	ok, said := false, true
 	if err == nil {
+		watched := m.WatchWrites(func(n int64) { env.Progress(wire.Progress{Done: n, Unit: "bytes"}) })
 		ok, said = talk.AwaitVerdict(env.In)
+		watched()
 	}
 	var res Brief
 	if ok {

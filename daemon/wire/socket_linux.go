@@ -96,6 +96,9 @@ func (e Endpoint) dialIn(ctx context.Context, dir string) (*net.UnixConn, error)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ECONNREFUSED) {
 		return nil, ErrNoDaemon
 	}
+	if errno := unix.Errno(0); errors.As(err, &errno) { // what net says around it are names of sockets
+		return nil, fmt.Errorf("reach the daemon of the store %s: %w", dir, errno)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -44,6 +44,19 @@ func Children(pid int) (pids []int) {
 	return pids
 }
 
+// Memory returns how many bytes of memory a process has that no file holds for it: anonymous, shared, and swapped out.
+func Memory(pid int) (bytes int64) {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(line, ":")
+		var kb int64
+		if n, _ := fmt.Sscanf(value, "%d kB", &kb); n == 1 && (name == "RssAnon" || name == "RssShmem" || name == "VmSwap") {
+			bytes += kb << 10
+		}
+	}
+	return bytes
+}
+
 // Numbers returns the pids that a process has: in this /proc's namespace first, in its own last. There are none when it
 // is gone.
 func Numbers(pid int) (numbers []int) {

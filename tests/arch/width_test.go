@@ -41,6 +41,7 @@ var narrow = []string{
 	"kfd/drm",
 	"kfd/kfdsim/shim",
 	"prefetch",
+	"restore/diagnosis",
 	"restore/plugin",
 	"restore/server",
 	"tests/bench",

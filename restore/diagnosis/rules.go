@@ -1,32 +1,6 @@
-package restore
+package diagnosis
 
-import (
-	"regexp"
-	"slices"
-	"strings"
-)
-
-// Failure is why CRIU did not do what it was asked for.
-type Failure struct {
-	// Cause is one sentence; empty where nobody has put CRIU's words into plain ones yet.
-	Cause string
-	// Hint is what the user can do.
-	Hint string
-	// Lines are the first errors of CRIU's log, as it wrote them.
-	Lines []string
-}
-
-func (f *Failure) Error() string {
-	if f.Cause != "" {
-		return f.Cause
-	}
-	return strings.Join(f.Lines, "; ")
-}
-
-// Says tells whether CRIU used these words.
-func (f *Failure) Says(words string) bool {
-	return slices.ContainsFunc(f.Lines, func(line string) bool { return strings.Contains(line, words) })
-}
+import "regexp"
 
 // known is a failure of CRIU whose cause and remedy are known. In both $1 stands for what the pattern has in its first
 // group.
@@ -45,7 +19,8 @@ var failures = []known{
 	// Options.
 	rule(`unrecognized option '(--[^']+)'`, "criu has no option $1", "criu --help lists criu's options"),
 	rule(`invalid option -- '(.)'`, "criu has no option -$1", "criu --help lists criu's options"),
-	rule(`option '(--[^']+)' requires an argument`, "criu's option $1 needs a value", "criu --help lists criu's options"),
+	rule(`option '(--[^']+)' requires an argument`,
+		"criu's option $1 needs a value", "criu --help lists criu's options"),
 	rule(`option '(--[^']+)' doesn't allow an argument`, "criu's option $1 takes no value",
 		"criu --help lists criu's options"),
 
@@ -65,6 +40,8 @@ var failures = []known{
 		"set sysctl vm.unprivileged_userfaultfd=1, or use criu restore from a mount made with --allow-other"),
 	rule(`UFFD is not supported|Lazy pages are not available`, "this kernel lacks userfaultfd",
 		"use a kernel with CONFIG_USERFAULTFD, or criu restore from a mount, which needs none"),
+	rule(`(?:System call kcmp|prctl: PR_SET_MM_\w+|prctl: PR_GET_TID_ADDRESS) is not supported`,
+		"this kernel was built without what criu needs", "use a kernel with CONFIG_CHECKPOINT_RESTORE"),
 	rule(`Missing required plugin: (\S+)`, "the checkpoint needs criu's plugin $1, which is not installed",
 		"install it, and name its folder: -- --libdir DIR"),
 	rule(`No space left on device`, "a disk is full that criu writes to",
@@ -81,8 +58,24 @@ var failures = []known{
 	rule(`Connected TCP socket, consider using`, "the processes have open TCP connections", "add -- --tcp-established"),
 	rule(`(?:External socket is used|External socket found in image)`,
 		"a unix socket leads to a process that is not part of the checkpoint", "add -- --ext-unix-sk"),
+	rule(`Can't dump (?:half of stream unix connection|name-less external socket)`,
+		"a unix socket is connected to a process that is not part of the checkpoint",
+		"dump that process, too, or end the connection before the dump; ss -xp shows it"),
+	rule(`GODEBUG=multipathtcp=0`, "a process has a socket of Multipath TCP, which criu does not dump",
+		"start it with plain TCP; a Go program with GODEBUG=multipathtcp=0"),
+	rule(`inet: Unsupported proto (\d+) for socket|Can't dump (\d+) inet socket`,
+		"a process has a socket of a protocol ($1$2) that criu does not dump", "close it before the dump"),
+	rule(`packetized mode for pipes is not supported`,
+		"a process has a pipe in packet mode (O_DIRECT), which criu does not dump", "close it before the dump"),
+	rule(`Can't create link remap for (.*)\. Use link-remap option`,
+		"a process has the file $1 open, which was deleted but still has another name", "add -- --link-remap"),
+	rule(`fsnotify: \s*Can't dump that handle`,
+		"a process watches a file (inotify, fanotify) that criu cannot find by itself",
+		"add -- --force-irmap, or -- --irmap-scan-path DIR with the folder where the file is"),
+	rule(`Timeout reached\. Try to interrupt: (\d+)`, "process $1 did not stop in time",
+		"try again when the machine has less to do, or add -- --timeout SECONDS"),
 	rule(`Some file locks are hold by dumping tasks`, "the processes hold file locks", "add -- --file-locks"),
-	rule(`Consider using --shell-job option|Found dangling tty`,
+	rule(`Consider using --shell-job option|Found dangling tty|Found slave peer index`,
 		"the processes belong to a terminal or a session that is not part of the checkpoint",
 		"add -- --shell-job, or start them in a session of their own (setsid)"),
 	rule(`A session leader of (?:zombie process )?(\d+)\(\d+\) is outside of its pid namespace`,
@@ -95,6 +88,19 @@ var failures = []known{
 		"a mount is shared with mounts outside of the container", "add -- --enable-external-masters"),
 	rule(`is autodetected external mount`, "a mount comes from outside of the container",
 		"add -- --external mnt[]"),
+	rule(`FS mnt (\S+) dev \S+ root \S+ unsupported id`,
+		"a file system of a kind that criu does not dump is mounted at $1",
+		"unmount it, or declare it as one that comes from outside: -- --external mnt[$1]:NAME"),
+	rule(`Can't dump nested (\S+) namespace for (\d+)`,
+		"process $2 has a $1 namespace of its own inside the one of the first process, which criu does not dump",
+		"run it without that namespace"),
+	rule(`Can't dump a pid namespace without the process init`,
+		"the processes are in a pid namespace whose first process is not among them",
+		"dump the first process of that namespace; dump a container with its runtime"),
+	rule(`Can't dump task (\d+) running in 32-bit mode`, "process $1 runs 32-bit code, which this criu does not dump",
+		"use a criu that is built with support for 32-bit processes"),
+	rule(`Unsupported mapping found`, "a process has a device mapped that criu does not dump",
+		"gpucr-fs check --pid names process and device; criu needs a plugin for it"),
 	rule(`PID (\d+) has uprobes vma`, "process $1 is traced by uprobes", "end the tracing, or add -- --allow-uprobes"),
 	rule(`Can't dump file \d+ of that type \[\d+\] \((\S+) (.*)\)$`, "criu cannot dump an open file: $1 $2",
 		"gpucr-fs check --pid names the process that has it; close it before the dump"),
@@ -103,16 +109,19 @@ var failures = []known{
 		"close it, or start the process in the mount namespace of its files"),
 	rule(`Tracking memory is not available`, "the kernel does not track which pages are written",
 		"dump without --track-mem; the kernel needs CONFIG_MEM_SOFT_DIRTY"),
-	rule(`PTRACE_SEIZE.*: Operation not permitted|Unable to interrupt task: (\d+) \(Operation not permitted\)`,
+	rule(`SEIZE \d+: can't interrupt task: Operation not permitted|`+
+		`Unable to interrupt task: \d+ \(Operation not permitted\)`,
 		"a process is being traced, or may not be by this user", "end its debugger, and run the command as root"),
 	rule(`Unable to interrupt task: (\d+) \(No such process\)`,
 		"process $1 ended before criu could stop it", "dump another process"),
 
 	// Restore.
-	rule(`Can't fork for (\d+): File exists|Pid (\d+) do not match expected`, "a pid that the checkpoint needs is taken",
+	rule(`Can't fork for (\d+): File exists|Pid (\d+) do not match expected`,
+		"a pid that the checkpoint needs is taken",
 		"a restored process has the pid that it had: end who has it, or restore with --own-pids"),
-	rule(`Can't read (?:async pr bytes \(-1|mapping page -1: Input/output error)`, "a part of the images cannot be read",
-		"gpucr-fs verify names what is damaged; restore --copy-shared leaves what processes share to be read when it is touched"),
+	rule(`Can't read (?:async pr bytes \(-1|mapping page -1: Input/output error)`,
+		"a part of the images cannot be read",
+		"gpucr-fs verify names what is damaged; restore --copy-shared reads what processes share when it is touched"),
 	rule(`No lazy-pages socket|Can't connect.*lazy-pages`, "the server of the memory does not listen",
 		"start gpucr-fs lazy-pages with the same work directory first"),
 	rule(`File (\S+) has bad (?:size|build-ID|mode)`, "the file $1 is not as it was at the dump",
@@ -122,36 +131,20 @@ var failures = []known{
 	rule(`Can't bind inet socket(?: back| \(id \d+\))?: Address already in use`,
 		"a port that the processes listen on is taken", "end who listens there: ss -ltnp shows it"),
 	rule(`Can't bind inet socket(?: back| \(id \d+\))?: Cannot assign requested address`,
-		"an address that the processes use is not on this machine", "add the address, or restore in their network namespace"),
+		"an address that the processes use is not on this machine",
+		"add the address, or restore in their network namespace"),
 	rule(`apparmor LSM specified but apparmor not supported|can't write lsm profile`,
 		"the security profile of the processes (AppArmor, SELinux) cannot be set here",
 		"load the profile, or give another: -- --lsm-profile"),
-	rule(`Clone flag mismatch|Not supported images version`, "the images are of another version of criu",
+	rule(`cg: .*Can't move .*into|cg: Restoring .*(?:property|props) failed|cg: CG paths mismatch`,
+		"the cgroups of the processes cannot be restored here", "add -- --manage-cgroups=ignore to leave them out"),
+	rule(`Can't open sysctl (\S+): `, "this machine has no sysctl $1, which the processes had set",
+		"load the kernel module that it belongs to, or add -- --weak-sysctls"),
+	rule(`Images corrupted or too old criu`, "the images are damaged or of a criu that is too old",
+		"gpucr-fs verify tells whether they are damaged"),
+	rule(`Plugin (\S+) has version \S+ while max \S+ supported`, "criu's plugin $1 is newer than criu",
+		"install criu and its plugins of the same version"),
+	rule(`Clone flag mismatch|Not supported images version|Too old image, no longer supported`,
+		"the images are of another version of criu",
 		"restore with the criu that dumped, or a newer one: --criu PROGRAM"),
-}
-
-// plain finds cause and remedy of CRIU's errors, in its own words.
-func plain(errs []string) (cause, hint string) {
-	text := strings.Join(errs, "\n")
-	for _, k := range failures {
-		if m := k.pattern.FindStringSubmatchIndex(text); m != nil {
-			return string(k.pattern.ExpandString(nil, k.cause, text, m)), string(k.pattern.ExpandString(nil, k.hint, text, m))
-		}
-	}
-	return "", ""
-}
-
-// shownLines bounds the lines of CRIU's log that are shown: the first errors are the cause, later ones follow from them.
-const shownLines = 3
-
-// failed makes a Failure of the errors in CRIU's log.
-func failed(errs []string) *Failure {
-	f := &Failure{}
-	f.Cause, f.Hint = plain(errs)
-	for _, line := range errs {
-		if len(f.Lines) < shownLines && !slices.Contains(f.Lines, line) {
-			f.Lines = append(f.Lines, line)
-		}
-	}
-	return f
 }

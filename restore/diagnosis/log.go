@@ -1,4 +1,4 @@
-package restore
+package diagnosis
 
 import (
 	"slices"
@@ -8,9 +8,9 @@ import (
 // noise are errors in CRIU's log that it goes on after, or that only say that there was another.
 var noise = []string{"rlimit: Can't setup RLIMIT_NOFILE for self", "Restoring FAILED", "Dumping FAILED"}
 
-// errorsIn gives the errors in a log of CRIU's. A process that it cannot stop is a warning there, since it may be a
+// Errors gives the errors in a log of CRIU's. A process that it cannot stop is a warning there, since it may be a
 // zombie; the only error is that it cannot let that process go. So the warning comes first then, and has the reason.
-func errorsIn(log string) (errs []string) {
+func Errors(log string) (errs []string) {
 	var warnings []string
 	for line := range strings.Lines(log) {
 		if what, ok := lineOf(line, "Warn "); ok {

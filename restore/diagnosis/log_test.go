@@ -1,4 +1,4 @@
-package restore
+package diagnosis
 
 import (
 	"slices"
@@ -8,7 +8,7 @@ import (
 // A process that CRIU cannot stop is told by its reason; a zombie, which it cannot stop either, is none.
 func TestErrorsInLog(t *testing.T) {
 	const (
-		limit  = "(00.07) Error (criu/util.c:1534): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted\n"
+		limit  = "(00.07) Error (criu/util.c:1): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted\n"
 		seize  = "Warn  (compel/src/lib/infect.c:132): Unable to interrupt task: 431 (Operation not permitted)\n"
 		detach = "Error (compel/src/lib/infect.c:417): Unable to detach from 431: No such process\n"
 		other  = "(00.08) Error (criu/files.c:1): Can't dump file\n"
@@ -24,7 +24,7 @@ func TestErrorsInLog(t *testing.T) {
 		"Error (a.c:1): c\nError (no end\nError": {"c"},
 		"":                                       nil,
 	} {
-		if got := errorsIn(log); !slices.Equal(got, want) {
+		if got := Errors(log); !slices.Equal(got, want) {
 			t.Errorf("%q has the errors %q, want %q", log, got, want)
 		}
 	}
