@@ -177,9 +177,11 @@ func (s *Store) replay(n uint32) error {
 		return nil
 	}
 	dead := map[uint32]bool{}
+	var buried []pack.Chunk
 	_, bad, err := s.Packs.Read(n, mark, func(r pack.Record) error {
 		if r.Dead != nil {
 			dead[r.Dead.Loc.Page] = true
+			buried = append(buried, *r.Dead)
 		}
 		if r.KV != nil {
 			s.seq.Store(max(s.seq.Load(), r.KV.Seq))
@@ -197,9 +199,14 @@ func (s *Store) replay(n uint32) error {
 		}
 	}
 	b := s.DB.Batch()
-	applied := 0
+	applied := len(buried)
+	for i := range buried { // first: one that was moved within its pack has its new place before the end of the old one
+		if err := s.Apply(b, pack.Record{Dead: &buried[i]}); err != nil {
+			return errors.Join(err, b.Flush())
+		}
+	}
 	end, bad, err := s.Packs.Read(n, mark, func(r pack.Record) error {
-		if c := r.Chunk; c != nil && (dead[c.Loc.Page] || s.KnowsLater(*c)) {
+		if c := r.Chunk; r.Dead != nil || c != nil && (dead[c.Loc.Page] || s.KnowsLater(*c)) {
 			return nil
 		}
 		applied++
