@@ -206,6 +206,10 @@ func (d *DB) syncLogs() error {
 			return err
 		}
 	}
+	// Badger does not see to it that the names of new files are on the disk.
+	if err := (storage.Disk{}).SyncDir(d.dir); err != nil {
+		return err
+	}
 	for {
 		if now := d.full.Load(); now >= newest || d.full.CompareAndSwap(now, newest) {
 			return nil
