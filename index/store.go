@@ -15,6 +15,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
+	"github.com/gpucr/gpucr-fs/index/learned"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/reading"
@@ -34,6 +35,7 @@ type Store struct {
 	reading *reading.Reader
 	roots   *roots.Set
 	chunks  *chunks.Store
+	learned *learned.Places
 	dir     string
 	config  Config
 	o       Options
@@ -158,6 +160,9 @@ func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set)
 		return nil, err
 	}
 	s.chunks.Distant.SetSource(o.Distant)
+	s.learned = learned.New(learned.Options{Dir: filepath.Join(dir, LearnedFolder), Floor: o.FreeFloor, Storage: o.Storage,
+		Logger: o.Logger})
+	s.chunks.Distant.SetOthers(s.learned)
 	s.roots = roots.New(s.chunks, roots.Options{Dir: dir, Logger: o.Logger, FreeFloor: o.FreeFloor})
 	s.reading = reading.New(s.chunks, s.roots, reading.Options{Dir: dir, CacheSize: o.CacheSize - o.spares(), OnRead: o.OnRead})
 	s.drafts = drafts.New(s.chunks, s.roots, s.reading, drafts.Options{
@@ -214,7 +219,7 @@ func (s *Store) stop() error {
 	s.upkeep.Cancel()
 	s.chunks.Stop()
 	s.reading.DropCache()
-	return s.chunks.Close()
+	return errors.Join(s.learned.Close(), s.chunks.Close())
 }
 
 // Dir gives the absolute path of the store.

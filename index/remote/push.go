@@ -26,6 +26,7 @@ type Node interface {
 	Info(ref string) (roots.Info, error)
 	Knows(name object.Name) bool
 	Learn(ctx context.Context, bucket [16]byte, list io.Reader) error
+	KeepLearned()
 }
 
 // touchEvery is how often a push shows that it is there.
@@ -89,6 +90,7 @@ func (s *Store) Learn(ctx context.Context, n Node) error {
 	const op = "learn of the remote store"
 	s.learning.Lock()
 	defer s.learning.Unlock()
+	defer n.KeepLearned()
 	fresh := map[string]string{}
 	same := func(key, etag string) bool {
 		fresh[key] = etag

@@ -2,9 +2,9 @@
 // bucket lacks, and the list object that tells where all of them are.
 //
 // Chunks go into pack objects in the order in which the checkpoint uses them, so that who restores it reads runs. Their
-// slots are copied as they lie in the store's packs, held against their guard. A chunk of which the store knows a place
-// in the bucket (chunks.Store.Learn) is referred to there. Whether that place still stands is for the caller to find
-// out: it is told which packs the checkpoint refers to.
+// slots are copied as they lie in the store's packs, held against their guard. A chunk of which a place in the bucket
+// is known, from an upload of this store or from what others have taken there (package learned), is referred to there.
+// Whether that place still stands is for the caller to find out: it is told which packs the checkpoint refers to.
 //
 // Several pack objects are on their way at once, while the next one is gathered: a connection alone gives a part of
 // what a link does. An upload so takes up to 260 MiB of memory.
@@ -19,6 +19,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/learned"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -42,6 +43,7 @@ type Uploader struct {
 	chunks  *chunks.Store
 	roots   *roots.Set
 	reading *reading.Reader
+	others  *learned.Places
 	store   [16]byte // identity of the bucket's store
 
 	// Looked is told of each piece of content that Upload has dealt with, by its bytes; nil: nobody is.
@@ -49,8 +51,18 @@ type Uploader struct {
 }
 
 // New gives an uploader.
-func New(c *chunks.Store, r *roots.Set, rd *reading.Reader, store [16]byte) *Uploader {
-	return &Uploader{chunks: c, roots: r, reading: rd, store: store}
+func New(c *chunks.Store, r *roots.Set, rd *reading.Reader, others *learned.Places, store [16]byte) *Uploader {
+	return &Uploader{chunks: c, roots: r, reading: rd, others: others, store: store}
+}
+
+// inBucket gives the place where the bucket is known to have a chunk: as the store knows it, or as others have told.
+func (u *Uploader) inBucket(id chunk.ID) (p object.PackRef, loc pack.Loc, ok bool) {
+	if loc, err := u.chunks.DB.DistantLoc(id); err == nil {
+		if p, ok := u.chunks.Distant.Pack(loc.Pack); ok {
+			return p, loc, true
+		}
+	}
+	return u.others.Find(id)
 }
 
 // Result is what was made of a checkpoint.
@@ -128,11 +140,9 @@ func (u *Uploader) Known(ctx context.Context, ref string) ([]object.PackRef, err
 	seen := map[object.Name]bool{}
 	err = u.reading.WalkSegments(ctx, r, pb, func(_ *manifestpb.Entry, seg *manifest.Segment) error {
 		for _, c := range seg.Chunks {
-			if loc, err := u.chunks.DB.DistantLoc(c.ID); err == nil {
-				if p, ok := u.chunks.Distant.Pack(loc.Pack); ok && !seen[p.Name] {
-					seen[p.Name] = true
-					known = append(known, p)
-				}
+			if p, _, ok := u.inBucket(c.ID); ok && !seen[p.Name] {
+				seen[p.Name] = true
+				known = append(known, p)
 			}
 		}
 		return nil
@@ -218,12 +228,7 @@ func (j *job) add(ctx context.Context, id chunk.ID) error {
 // with, in any case.
 func (j *job) refer(id chunk.ID) bool {
 	j.places[id] = true
-	s := j.u.chunks
-	loc, err := s.DB.DistantLoc(id)
-	if err != nil {
-		return false
-	}
-	p, ok := s.Distant.Pack(loc.Pack)
+	p, loc, ok := j.u.inBucket(id)
 	if !ok || j.stands != nil && !j.stands(p.Name) {
 		return false
 	}

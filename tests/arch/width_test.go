@@ -27,6 +27,7 @@ var narrow = []string{
 	"daemon/selection",
 	"daemon/uploads",
 	"index/distant",
+	"index/learned",
 	"index/pull",
 	"index/remote/bucket",
 	"index/remote/bucket/buckettest",
