@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 
+	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/pull"
 	"github.com/gpucr/gpucr-fs/index/remote/object"
@@ -35,6 +36,14 @@ func (s *Store) Knows(name object.Name) bool {
 
 // Holds refuses a slot of a pack object that does not hold a chunk; see [chunks.Store.Holds].
 func (s *Store) Holds(c pack.Chunk, slot []byte) error { return s.chunks.Holds(c, slot) }
+
+// Writing gives the names of checkpoints that are being written, by their ids, if the store has a bucket.
+func (s *Store) Writing() map[string]string { return s.ongoing.Names() }
+
+// Stored gives the chunks that a checkpoint which is being written has stored; see [ongoing.Drafts.Stored].
+func (s *Store) Stored(id string, first int) (ids []chunk.ID, waiting int, open bool) {
+	return s.ongoing.Stored(id, first)
+}
 
 // Uploader gives who takes checkpoints of this store to the bucket with this identity.
 func (s *Store) Uploader(bucket [16]byte) *upload.Uploader {

@@ -17,6 +17,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/learned"
 	"github.com/gpucr/gpucr-fs/index/manifest"
+	"github.com/gpucr/gpucr-fs/index/ongoing"
 	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/reading"
 	"github.com/gpucr/gpucr-fs/index/roots"
@@ -36,6 +37,7 @@ type Store struct {
 	roots   *roots.Set
 	chunks  *chunks.Store
 	learned *learned.Places
+	ongoing *ongoing.Drafts // nil without a bucket
 	dir     string
 	config  Config
 	o       Options
@@ -165,8 +167,12 @@ func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set)
 	s.chunks.Distant.SetOthers(s.learned)
 	s.roots = roots.New(s.chunks, roots.Options{Dir: dir, Logger: o.Logger, FreeFloor: o.FreeFloor})
 	s.reading = reading.New(s.chunks, s.roots, reading.Options{Dir: dir, CacheSize: o.CacheSize - o.spares(), OnRead: o.OnRead})
+	if o.Distant != nil && !o.ReadOnly {
+		s.ongoing = ongoing.New()
+	}
 	s.drafts = drafts.New(s.chunks, s.roots, s.reading, drafts.Options{
 		Logger: o.Logger, Params: config.Chunk, Policy: policies[o.Compression], Cuts: o.Cuts, Labels: o.Labels,
+		Ongoing: s.ongoing,
 	})
 	s.upkeep = upkeep.New(s.chunks, s.roots, s.reading, upkeep.Options{
 		Dir: dir, ID: config.identity(), Logger: o.Logger, Storage: o.Storage, Workers: o.Workers, MaxChunk: config.Chunk.Max, ReadOnly: o.ReadOnly,

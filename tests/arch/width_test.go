@@ -28,6 +28,7 @@ var narrow = []string{
 	"daemon/uploads",
 	"index/distant",
 	"index/learned",
+	"index/ongoing",
 	"index/pull",
 	"index/remote/bucket",
 	"index/remote/bucket/buckettest",
