@@ -52,6 +52,9 @@ func (b *shelf) ReadRange(_ context.Context, name object.Name, p []byte, off int
 	if b.cut != nil {
 		return b.cut
 	}
+	if b.packs[name] == nil {
+		return &fault.Error{Class: fault.NotFound, Op: "get", File: name.String()}
+	}
 	if off+int64(len(p)) > int64(len(b.packs[name])) {
 		return fmt.Errorf("no %d bytes at %d of %s", len(p), off, name)
 	}
@@ -337,6 +340,37 @@ func TestUploadedOnce(t *testing.T) {
 	_, err = three.Pull(t.Context(), "b", b.id, bytes.NewReader(third.List))
 	must(t, err)
 	must(t, three.holds("b", files))
+}
+
+// TestWhatOthersTold hears of another machine's checkpoint with the same contents as one that was pulled: when the packs
+// of that are gone from the bucket it is read from the other's, also when the store was opened anew. An upload refers
+// to what was heard.
+func TestWhatOthersTold(t *testing.T) {
+	b := newShelf()
+	one, other, two := newNode(t, b, ""), newNode(t, b, ""), newNode(t, b, "")
+	files := one.fill(t, "a", 1, 8<<20)
+	other.fill(t, "b", 1, 8<<20)
+	theirs, others := one.upload(t, b, "a"), other.upload(t, b, "b")
+	_, err := two.Pull(t.Context(), "a", b.id, bytes.NewReader(theirs.List))
+	must(t, err)
+	must(t, two.Learn(t.Context(), b.id, bytes.NewReader(others.List)))
+	two.KeepLearned()
+	must(t, two.Close())
+	two.open(t, b)
+	b.mu.Lock()
+	for _, p := range theirs.New {
+		delete(b.packs, p.Name)
+	}
+	b.mu.Unlock()
+	must(t, two.holds("a", files))
+
+	three := newNode(t, b, "")
+	must(t, three.Learn(t.Context(), b.id, bytes.NewReader(others.List)))
+	three.KeepLearned()
+	three.fill(t, "c", 1, 8<<20)
+	if c := three.upload(t, b, "c"); c.Bytes > 0 || len(c.Known) == 0 {
+		t.Errorf("uploaded %d bytes of what others have there, %d packs known", c.Bytes, len(c.Known))
+	}
 }
 
 // TestBucketIsAway reads an pulled checkpoint while the bucket cannot be reached: an error, not damage. Afterwards it

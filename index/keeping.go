@@ -9,7 +9,13 @@ import "context"
 // is kept wherever a journal lists it. Then the error (Class Corrupt) names what is damaged, and the result tells
 // what was given back all the same. A pack whose journal is damaged, or does not list a slot in use, is left alone:
 // GCResult.Kept.
-func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) { return s.upkeep.GC(ctx, o) }
+func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
+	res, err := s.upkeep.GC(ctx, o)
+	if err == nil && !o.DryRun && o.Stands != nil {
+		res.Forgotten += s.learned.Forget(o.Stands)
+	}
+	return res, err
+}
 
 // Verify reads manifests, journals and payload, and reports every damage; err only where it could not go on.
 // Payload is held against its guard and, decoded, against its id. Memory: a bit per 4 KiB of pack, and the journal

@@ -16,12 +16,15 @@ import (
 const (
 	CacheFolder  = "cache"
 	PushesFolder = "pushes"
+	// LearnedFolder is where chunks of others lie in the remote store (package learned).
+	LearnedFolder = "learned"
 )
 
 // CheckLayout refuses a store that holds a symbolic link: opening a store cuts, appends to and deletes files in it, as
 // root as a rule, and a store may come from anybody. A pipe or a device is refused as well: opening one may never end.
 func CheckLayout(dir string) error {
-	for _, sub := range []string{"", chunks.IndexFolder, chunks.PacksFolder, roots.HotFolder, CacheFolder, PushesFolder} {
+	for _, sub := range []string{"", chunks.IndexFolder, chunks.PacksFolder, roots.HotFolder, CacheFolder, PushesFolder,
+		LearnedFolder} {
 		entries, err := os.ReadDir(filepath.Join(dir, sub))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // whoever needs it complains

@@ -15,7 +15,9 @@ import (
 	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
+	"github.com/gpucr/gpucr-fs/index/learned"
 	"github.com/gpucr/gpucr-fs/index/manifest"
+	"github.com/gpucr/gpucr-fs/index/ongoing"
 	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/reading"
 	"github.com/gpucr/gpucr-fs/index/roots"
@@ -34,6 +36,8 @@ type Store struct {
 	reading *reading.Reader
 	roots   *roots.Set
 	chunks  *chunks.Store
+	learned *learned.Places
+	ongoing *ongoing.Drafts // nil without a bucket
 	dir     string
 	config  Config
 	o       Options
@@ -158,10 +162,17 @@ func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set)
 		return nil, err
 	}
 	s.chunks.Distant.SetSource(o.Distant)
+	s.learned = learned.New(learned.Options{Dir: filepath.Join(dir, LearnedFolder), Floor: o.FreeFloor, Storage: o.Storage,
+		Logger: o.Logger})
+	s.chunks.Distant.SetOthers(s.learned)
 	s.roots = roots.New(s.chunks, roots.Options{Dir: dir, Logger: o.Logger, FreeFloor: o.FreeFloor})
 	s.reading = reading.New(s.chunks, s.roots, reading.Options{Dir: dir, CacheSize: o.CacheSize - o.spares(), OnRead: o.OnRead})
+	if o.Distant != nil && !o.ReadOnly {
+		s.ongoing = ongoing.New()
+	}
 	s.drafts = drafts.New(s.chunks, s.roots, s.reading, drafts.Options{
 		Logger: o.Logger, Params: config.Chunk, Policy: policies[o.Compression], Cuts: o.Cuts, Labels: o.Labels,
+		Ongoing: s.ongoing,
 	})
 	s.upkeep = upkeep.New(s.chunks, s.roots, s.reading, upkeep.Options{
 		Dir: dir, ID: config.identity(), Logger: o.Logger, Storage: o.Storage, Workers: o.Workers, MaxChunk: config.Chunk.Max, ReadOnly: o.ReadOnly,
@@ -214,7 +225,7 @@ func (s *Store) stop() error {
 	s.upkeep.Cancel()
 	s.chunks.Stop()
 	s.reading.DropCache()
-	return s.chunks.Close()
+	return errors.Join(s.learned.Close(), s.chunks.Close())
 }
 
 // Dir gives the absolute path of the store.

@@ -68,6 +68,8 @@ type Options struct {
 	OnRead func(d time.Duration, bytes int64, hit bool)
 	// Distant, if set, gives the payload of packs that lie in a bucket; see [Store.Pull].
 	Distant distant.Source
+	// DistantTimeout is how long a reader waits for a bucket that gives nothing, for who makes Distant; 0: its default.
+	DistantTimeout time.Duration
 	// ReadOnly opens the store for reading only, beside others who do: see readonly.go. What writes fails with Class ReadOnly.
 	ReadOnly bool
 	// Storage has the files of the store but those of its index, which lie on the disk at the same path. Default: the disk.

@@ -9,11 +9,13 @@ import (
 	"os"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/gpucr/gpucr-fs/daemon/client"
+	"github.com/gpucr/gpucr-fs/daemon/remotes"
 	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
@@ -37,12 +39,14 @@ type indexFlags struct {
 	cache   bytesValue
 	floor   bytesValue
 	workers int
+	remote  time.Duration // see index.Options.DistantTimeout
 
 	readOnly bool // of commands that only read
 }
 
 func (f *indexFlags) options() index.Options {
-	return index.Options{CacheSize: int64(f.cache), FreeFloor: int64(f.floor), Workers: f.workers, ReadOnly: f.readOnly}
+	return index.Options{CacheSize: int64(f.cache), FreeFloor: int64(f.floor), Workers: f.workers, ReadOnly: f.readOnly,
+		DistantTimeout: f.remote}
 }
 
 func (a *app) root() *cobra.Command {
@@ -82,6 +86,8 @@ Exit codes: 0 done, 1 error, 2 usage, 3 partly done, 10 no store, 11 store in us
 	f.Var(&a.index.cache, "cache-size", "memory for decoded chunks (default 128MiB)")
 	f.Var(&a.index.floor, "free-floor", "disk `SIZE` never filled (default 256MiB)")
 	f.IntVar(&a.index.workers, "workers", 0, "threads that hash, compress and read (default: one a core)")
+	f.DurationVar(&a.index.remote, "remote-timeout", remotes.DefaultWait,
+		"how long who needs memory or files that lie in the remote store waits for it")
 	root.SetOut(a.out)
 	root.SetErr(a.err)
 	root.SetFlagErrorFunc(flagError)

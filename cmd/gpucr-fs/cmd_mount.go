@@ -37,6 +37,8 @@ type daemonSpec struct {
 	Restores  bool           `json:"restores,omitempty"` // started by gpucr-fs restore
 	Stays     bool           `json:"stays,omitempty"`    // started by gpucr-fs serve
 	ReadOnly  bool           `json:"read_only,omitempty"`
+	// RemoteTimeout is index.Options.DistantTimeout.
+	RemoteTimeout time.Duration `json:"remote_timeout,omitempty"`
 }
 
 func (a *app) mountCmd() *cobra.Command {
@@ -49,7 +51,7 @@ func (a *app) mountCmd() *cobra.Command {
 the mount serves. A directory made in DIR/.checkpoints is a new checkpoint for criu dump; with --new NAME, DIR itself is.
 
 A daemon serves the mount and holds the store until its last mount is gone; all commands work meanwhile. A second mount of the same store is added to it, with
-the daemon's --cache-size, --free-floor, --workers and --log-file. What a killed daemon left at DIR is cleared away.
+the daemon's --cache-size, --free-floor, --workers, --remote-timeout and --log-file. What a killed daemon left at DIR is cleared away.
 
 A store that cannot be written, for want of permission or because its disk is mounted read-only, is opened for reading only, as it
 is anywhere with --read-only. Its sealed checkpoints can be restored, nothing can be dumped, and no profiles are recorded. The
@@ -74,6 +76,7 @@ daemon's sockets and log are in /run/gpucr-fs then. Unmount it before anything i
 			if spec.Log, err = filepath.Abs(spec.Log); err != nil {
 				return err
 			}
+			spec.RemoteTimeout = a.index.remote
 			spec.CacheSize, spec.FreeFloor, spec.Workers, spec.Debug = int64(a.index.cache), int64(a.index.floor), a.index.workers, spec.Mount.Debug
 			if foreground {
 				return a.mountForeground(cmd.Context(), spec, toStderr)
@@ -117,14 +120,16 @@ const awaitStarter = 30 * time.Second
 // spec is what a daemon is started with by commands that need one.
 func (a *app) spec(store string) (daemonSpec, error) {
 	abs, err := filepath.Abs(store)
-	return daemonSpec{Store: abs, CacheSize: int64(a.index.cache), FreeFloor: int64(a.index.floor), Workers: a.index.workers, Log: lifecycle.DefaultLog(abs, false)}, err
+	return daemonSpec{Store: abs, CacheSize: int64(a.index.cache), FreeFloor: int64(a.index.floor),
+		Workers: a.index.workers, RemoteTimeout: a.index.remote, Log: lifecycle.DefaultLog(abs, false)}, err
 }
 
 // options are the daemon's.
 func (s daemonSpec) options(log *slog.Logger) (lifecycle.Options, error) {
 	o := lifecycle.Options{
 		Dir: s.Store, Logger: log, Version: version, Mount: mounter(log), Restores: s.Restores, Stays: s.Stays,
-		Index: index.Options{CacheSize: s.CacheSize, FreeFloor: s.FreeFloor, Workers: s.Workers, ReadOnly: s.Mount.ReadOnly || s.ReadOnly},
+		Index: index.Options{CacheSize: s.CacheSize, FreeFloor: s.FreeFloor, Workers: s.Workers,
+			ReadOnly: s.Mount.ReadOnly || s.ReadOnly, DistantTimeout: s.RemoteTimeout},
 	}
 	self, err := program()
 	if err != nil {

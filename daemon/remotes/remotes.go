@@ -6,6 +6,7 @@
 package remotes
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -50,6 +51,7 @@ type Remote struct {
 	file  File
 	log   *slog.Logger
 	cache *nodecache.Cache
+	wait  time.Duration // that a reader waits for payload
 
 	ledger   *ledger
 	requests *requests
@@ -65,10 +67,10 @@ type Remote struct {
 	failedAt time.Time
 }
 
-// openTime is how long a reader waits for the remote store to be opened, failTime how long a failed attempt counts
-// for others.
 const (
-	openTime = time.Minute
+	// DefaultWait is how long a reader waits for payload where nobody says otherwise.
+	DefaultWait = time.Minute
+	// failTime is how long a failed attempt to open the remote store counts for others.
 	failTime = 5 * time.Second
 )
 
@@ -130,7 +132,8 @@ func Of(dir string, o *index.Options, log *slog.Logger) (*Remote, error) {
 	if err != nil {
 		return nil, &index.Error{Op: op, File: path, Err: err}
 	}
-	r := &Remote{dir: dir, log: log, opening: make(chan struct{}, 1), ledger: openLedger(dir, log),
+	r := &Remote{dir: dir, log: log, wait: cmp.Or(o.DistantTimeout, DefaultWait),
+		opening: make(chan struct{}, 1), ledger: openLedger(dir, log),
 		requests: openRequests(dir, !o.ReadOnly)}
 	if err := json.Unmarshal(text, &r.file); err != nil {
 		return nil, &index.Error{Class: index.Corrupt, Op: op, File: path, Err: err,
@@ -254,7 +257,7 @@ func (r *Remote) dial(ctx context.Context) (*remote.Store, []*s3.Bucket, error) 
 	}
 	left := pushes{filepath.Join(r.dir, index.PushesFolder)}
 	s, err := remote.Open(ctx, r.requests.meter.Over(b),
-		remote.Options{Ahead: r.requests.meter.Over(ahead), Logger: r.log, Pushes: left})
+		remote.Options{Ahead: r.requests.meter.Over(ahead), Logger: r.log, Pushes: left, Timeout: r.wait})
 	if err == nil && r.file.Config.ID != "" && s.Config().ID != r.file.Config.ID {
 		err = &index.Error{Class: index.Corrupt, Op: "open remote store", File: r.file.Address,
 			Err:  fmt.Errorf("its identity is %s, and this store was made with %s", s.Config().ID, r.file.Config.ID),
@@ -289,20 +292,26 @@ func (p pushes) Left(name string) string {
 
 func (p pushes) Ended(name string) { os.Remove(filepath.Join(p.dir, name)) }
 
-// soon gives the remote store to a reader, who does not wait for long.
+// soon gives the remote store to who reads ahead, and does not wait for long.
 func (r *Remote) soon(ctx context.Context) (*remote.Store, error) {
-	ctx, cancel := context.WithTimeout(ctx, openTime)
+	ctx, cancel := context.WithTimeout(ctx, r.wait)
 	defer cancel()
 	return r.Store(ctx)
 }
 
-// ReadRange is of nodecache.Source.
+// ReadRange is of nodecache.Source. Somebody waits for it: a bucket that cannot be reached is tried again for r.wait.
 func (r *Remote) ReadRange(ctx context.Context, name object.Name, p []byte, off int64) error {
-	s, err := r.soon(ctx)
-	if err != nil {
-		return err
+	ctx, cancel := context.WithTimeout(ctx, r.wait)
+	defer cancel()
+	for n := 1; ; n++ {
+		s, err := r.Store(ctx)
+		if err == nil {
+			return s.ReadRange(ctx, name, p, off)
+		}
+		if index.ClassOf(err) != index.Unreachable || bucket.Backoff(ctx, n) != nil {
+			return err
+		}
 	}
-	return s.ReadRange(ctx, name, p, off)
 }
 
 // Begin is of nodecache.Ahead.

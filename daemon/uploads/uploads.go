@@ -1,8 +1,8 @@
 // Package uploads takes sealed checkpoints of a daemon's store to its remote store, behind whoever sealed them.
 //
-// One checkpoint at a time, oldest first. What a killed daemon had begun its successor begins anew: what had come to
-// the bucket is abandoned there. A checkpoint that came from the bucket, or was removed there, is not taken to it: who
-// wants that says sync.
+// One checkpoint at a time, oldest first; one that is being written begins to go there before it is sealed (early.go).
+// What a killed daemon had begun its successor begins anew: what had come to the bucket is abandoned there. A
+// checkpoint that came from the bucket, or was removed there, is not taken to it: who wants that says sync.
 //
 // It holds the daemon from the moment of a seal until nothing is left to do, or nothing can be done: when the bucket
 // does not answer it lets the daemon go, and tries again later while there is one.
@@ -16,6 +16,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpucr/gpucr-fs/daemon/remotes"
@@ -54,6 +55,8 @@ type Uploads struct {
 	cancel context.CancelFunc
 	unsub  func()
 	wake   chan struct{}
+	born   chan struct{} // something may be written that was not before
+	begun  atomic.Bool   // something was begun to be uploaded early
 	joined sync.WaitGroup
 
 	mu     sync.Mutex
@@ -68,11 +71,12 @@ type Uploads struct {
 // Start begins with what the bucket lacks already.
 func Start(o Options) *Uploads {
 	ctx, cancel := context.WithCancel(context.Background())
-	u := &Uploads{o: o, cancel: cancel, wake: make(chan struct{}, 1), failed: map[string]error{},
-		turn: make(chan struct{})}
+	u := &Uploads{o: o, cancel: cancel, wake: make(chan struct{}, 1), born: make(chan struct{}, 1),
+		failed: map[string]error{}, turn: make(chan struct{})}
 	u.unsub = o.Store.Subscribe(func(string) { u.signal() })
 	u.signal()
 	u.joined.Go(func() { u.run(ctx) })
+	u.joined.Go(func() { u.watch(ctx) })
 	return u
 }
 
@@ -97,9 +101,11 @@ func (u *Uploads) signal() {
 	defer u.mu.Unlock()
 	u.news = true
 	u.hold()
-	select {
-	case u.wake <- struct{}{}:
-	default:
+	for _, c := range []chan struct{}{u.wake, u.born} {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -181,6 +187,7 @@ func (u *Uploads) pass(ctx context.Context) (again bool) {
 	list, err := u.unknown(ctx)
 	if err != nil || len(list) == 0 {
 		u.set(func() { u.state, u.failed = State{}, map[string]error{} })
+		u.forsake(ctx)
 		return err != nil && ctx.Err() == nil
 	}
 	u.set(func() { u.state = State{Waiting: len(list)} })
@@ -188,6 +195,7 @@ func (u *Uploads) pass(ctx context.Context) (again bool) {
 	if err == nil {
 		err = s.Learn(ctx, u.o.Store)
 	}
+	u.forsake(ctx)
 	failed := map[string]error{}
 	for i, info := range list {
 		if err != nil { // of the bucket as a whole

@@ -171,6 +171,7 @@ func (s *Store) ReadMoved(id chunk.ID, tried pack.Loc, past bool, why error) ([]
 			if _, err := s.Distant.Elsewhere(tried.Pack); err != nil {
 				s.log.Error("no other pack could be looked for", "chunk", id.String(), "err", err)
 			}
+			s.Distant.OfOthers(id, s.Commit)
 		}
 		now, err := s.Locate(id)
 		if err != nil || now == tried || now.Raw != tried.Raw {

@@ -64,11 +64,18 @@ const (
 // The value of a distant pack's key is one that a journal takes.
 const _ = uint(pack.MaxValue - headSize - maxChunks*recordSize)
 
+// Others is what other machines have told of the bucket.
+type Others interface {
+	// Find gives a place of a chunk.
+	Find(id chunk.ID) (p object.PackRef, loc pack.Loc, ok bool)
+}
+
 // Packs is what is known of distant packs.
 type Packs struct {
 	db     *keys.DB
 	log    *slog.Logger
 	source Source // nil: this store has no bucket
+	others Others // nil: nothing was told
 
 	learnMu   sync.Mutex // one Learn or Forget at a time
 	unsettled bool       // the index may have places in forgotten packs that stand in the way; set while it is opened
@@ -90,6 +97,9 @@ func New(db *keys.DB, log *slog.Logger) *Packs {
 
 // SetSource says who has what lies in the bucket. It is called before anything is read.
 func (d *Packs) SetSource(s Source) { d.source = s }
+
+// SetOthers says who knows what others have told of the bucket. It is called before anything is read.
+func (d *Packs) SetOthers(o Others) { d.others = o }
 
 func encode(p object.PackRef, list []pack.Chunk) []byte {
 	b := make([]byte, 0, headSize+len(list)*recordSize)
@@ -311,6 +321,21 @@ func (d *Packs) Elsewhere(n uint32) (looked bool, err error) {
 		b.SetDistant(c)
 	}
 	return true, fault.Classify("look for other packs", errors.Join(err, b.Flush()))
+}
+
+// OfOthers gives the index a place where others have a chunk, if one is known.
+func (d *Packs) OfOthers(id chunk.ID, commit func([]keys.Put) error) {
+	if d.others == nil || d.db.ReadOnly() {
+		return
+	}
+	p, loc, ok := d.others.Find(id)
+	if !ok {
+		return
+	}
+	loc.Pack = 1
+	if err := d.Learn([]object.PackRef{p}, []pack.Chunk{{ID: id, Loc: loc}}, commit); err != nil {
+		d.log.Error("the place of a chunk that others have told cannot be noted", "chunk", id.String(), "err", err)
+	}
 }
 
 // Pack says what a distant pack is.

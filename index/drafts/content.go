@@ -4,6 +4,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/manifest"
+	"github.com/gpucr/gpucr-fs/index/ongoing"
 )
 
 // content is the bytes of one file of a draft. Its owner (node) serialises all calls.
@@ -16,6 +17,7 @@ type content struct {
 	draft  string // id of the checkpoint
 	number uint32
 	pins   *chunks.Pins
+	told   *ongoing.Draft
 	policy chunk.Policy
 	base   int64
 	cuts   []int64 // where else a chunk ends, ascending; those passed are gone
@@ -42,7 +44,7 @@ type draftSegment struct {
 
 func newContent(d *Draft, number uint32, base int64) *content {
 	s := d.s
-	return &content{s: s, draft: d.id, number: number, pins: d.pins, policy: d.policy, base: base, split: chunk.NewSplitter(s.o.Params)}
+	return &content{s: s, draft: d.id, number: number, pins: d.pins, told: d.told, policy: d.policy, base: base, split: chunk.NewSplitter(s.o.Params)}
 }
 
 func (c *content) size() int64 { return c.done + int64(c.pageLen) }
@@ -194,7 +196,9 @@ func (c *content) cut() error {
 	}
 	// The length is known now, the rest when the workers are done.
 	c.tail.Chunks = append(c.tail.Chunks, manifest.ChunkRef{Len: uint32(len(c.cur))})
-	c.flying = append(c.flying, c.s.chunks.Submit(c.cur, c.policy, c.pins))
+	p := c.s.chunks.Submit(c.cur, c.policy, c.pins)
+	c.flying = append(c.flying, p)
+	c.told.Note(p)
 	c.cur, c.cut1 = nil, true
 	return c.spillFull()
 }

@@ -79,7 +79,7 @@ func (c *content) recut(offs []int64, number uint32) (*content, error) {
 	if divides, err := c.divides(cuts); err != nil || !divides {
 		return nil, err
 	}
-	next := &content{s: c.s, draft: c.draft, number: number, pins: c.pins, policy: c.policy, base: c.base, cuts: cuts, split: chunk.NewSplitter(c.s.o.Params)}
+	next := &content{s: c.s, draft: c.draft, number: number, pins: c.pins, told: c.told, policy: c.policy, base: c.base, cuts: cuts, split: chunk.NewSplitter(c.s.o.Params)}
 	if err := c.copyTo(next); err != nil {
 		next.discard()
 		return nil, err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
+	"github.com/gpucr/gpucr-fs/index/ongoing"
 	"github.com/gpucr/gpucr-fs/index/reading"
 	"github.com/gpucr/gpucr-fs/index/roots"
 )
@@ -31,7 +32,8 @@ type Options struct {
 	// ascending.
 	Cuts func(fsys fs.FS) (map[string][]int64, error)
 	// Labels, if set, is asked before a checkpoint is sealed what its files tell about the processes in it.
-	Labels func(fsys fs.FS) map[string]string
+	Labels  func(fsys fs.FS) map[string]string
+	Ongoing *ongoing.Drafts // is told what drafts have stored before they are sealed
 }
 
 // Counters are live.

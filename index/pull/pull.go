@@ -50,7 +50,7 @@ func (p *Puller) Pull(ctx context.Context, name string, bucket [16]byte, list io
 	if err := roots.ValidName(name); err != nil {
 		return roots.Info{}, err
 	}
-	l := pulling{learner: learner{p: p, ctx: ctx}, name: name}
+	l := pulling{learner: learner{note: p.chunks.Learn, ctx: ctx}, p: p, name: name}
 	err := object.Decode(list, bucket, object.Visitor{Pack: l.pack, Chunk: l.chunk, Record: l.record})
 	var info roots.Info
 	if err == nil {
@@ -65,9 +65,12 @@ func (p *Puller) Pull(ctx context.Context, name string, bucket [16]byte, list io
 	return info, nil
 }
 
-// Learn notes where the bucket has the chunks of a checkpoint, by its list object, and no more of it.
-func (p *Puller) Learn(ctx context.Context, bucket [16]byte, list io.Reader) error {
-	l := learner{p: p, ctx: ctx}
+// Learn calls note with the places of the chunks of a checkpoint of the bucket with this identity, by its list object,
+// some packs at a time: packs[i] is what locations call pack i+1.
+func Learn(
+	ctx context.Context, bucket [16]byte, list io.Reader, note func(packs []object.PackRef, list []pack.Chunk) error,
+) error {
+	l := learner{note: note, ctx: ctx}
 	err := object.Decode(list, bucket, object.Visitor{Pack: l.pack, Chunk: l.chunk})
 	if err == nil {
 		err = l.learn()
@@ -78,6 +81,7 @@ func (p *Puller) Learn(ctx context.Context, bucket [16]byte, list io.Reader) err
 // pulling is a checkpoint that becomes one of the store as its list is read.
 type pulling struct {
 	learner
+	p    *Puller
 	name string
 
 	r     *roots.Root            // nil before its root record has come
@@ -102,7 +106,7 @@ const learnChunks = 1 << 16
 
 // learner notes where chunks lie as their list is read.
 type learner struct {
-	p      *Puller
+	note   func(packs []object.PackRef, list []pack.Chunk) error
 	ctx    context.Context
 	packs  []object.PackRef
 	chunks []pack.Chunk // not learned of yet
@@ -133,7 +137,7 @@ func (l *learner) learn() error {
 	for i := range l.chunks {
 		l.chunks[i].Loc.Pack -= first - 1
 	}
-	err := l.p.chunks.Learn(l.packs[first-1:last], l.chunks)
+	err := l.note(l.packs[first-1:last], l.chunks)
 	l.chunks = l.chunks[:0]
 	return err
 }

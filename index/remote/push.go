@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/remote/catalog"
@@ -25,7 +26,9 @@ type Node interface {
 	Pull(ctx context.Context, name string, bucket [16]byte, list io.Reader) (roots.Info, error)
 	Info(ref string) (roots.Info, error)
 	Knows(name object.Name) bool
+	Stored(id string, first int) (ids []chunk.ID, waiting int, open bool)
 	Learn(ctx context.Context, bucket [16]byte, list io.Reader) error
+	KeepLearned()
 }
 
 // touchEvery is how often a push shows that it is there.
@@ -89,6 +92,7 @@ func (s *Store) Learn(ctx context.Context, n Node) error {
 	const op = "learn of the remote store"
 	s.learning.Lock()
 	defer s.learning.Unlock()
+	defer n.KeepLearned()
 	fresh := map[string]string{}
 	same := func(key, etag string) bool {
 		fresh[key] = etag
@@ -180,16 +184,21 @@ func (s *Store) push(ctx context.Context, n Node, ref string, tell func(done, to
 		}
 		parent = of.ID
 	}
-	d, err := s.begin(ctx, info.Name)
-	if errors.Is(err, catalog.ErrExists) {
-		if e, ferr := s.Find(ctx, info.Name); ferr == nil && e.ID == info.ID {
-			return Pushed{Already: true}, nil
+	p := s.takeEarly(ctx, info.ID, info.Name)
+	if p == nil {
+		d, err := s.begin(ctx, info.Name)
+		if errors.Is(err, catalog.ErrExists) {
+			if e, ferr := s.Find(ctx, info.Name); ferr == nil && e.ID == info.ID {
+				return Pushed{Already: true}, nil
+			}
 		}
+		if err != nil {
+			return fail(err)
+		}
+		p = s.newPush(ctx, n, d, info.Name)
 	}
-	if err != nil {
-		return fail(err)
-	}
-	p := push{s: s, d: d, u: n.Uploader(s.id), info: info, parent: parent}
+	defer p.end()
+	p.info, p.parent = info, parent
 	done := int64(0)
 	p.u.Looked = func(bytes int64) {
 		done += bytes
@@ -197,12 +206,7 @@ func (s *Store) push(ctx context.Context, n Node, ref string, tell func(done, to
 	}
 	out, err := p.run(ctx)
 	if err != nil {
-		// The name is given free even where the push was cancelled.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTime)
-		defer cancel()
-		if d.Abort(ctx) == nil { // else the next push does it, or a collector
-			s.o.Pushes.Ended(info.Name)
-		}
+		p.abort(ctx)
 		return fail(err)
 	}
 	s.o.Pushes.Ended(info.Name)
@@ -213,10 +217,52 @@ func (s *Store) push(ctx context.Context, n Node, ref string, tell func(done, to
 type push struct {
 	s    *Store
 	d    *catalog.Draft
+	name string
 	u    *upload.Uploader
+	job  *upload.Upload
 	info roots.Info
 
 	parent string // id
+
+	ctx      context.Context // of what is uploaded; it ends when somebody else has taken the draft
+	cancel   context.CancelCauseFunc
+	touching sync.WaitGroup
+}
+
+// newPush begins to upload for a draft, and touches that until end is called.
+func (s *Store) newPush(ctx context.Context, n Node, d *catalog.Draft, name string) *push {
+	p := &push{s: s, d: d, name: name, u: n.Uploader(s.id)}
+	p.ctx, p.cancel = context.WithCancelCause(ctx)
+	p.job = p.u.Begin(p.ctx, p)
+	p.touching.Go(func() {
+		t := time.NewTicker(touchEvery)
+		defer t.Stop()
+		for {
+			select {
+			case <-p.ctx.Done():
+				return
+			case <-t.C:
+				if err := d.Touch(p.ctx); err != nil && errors.Is(err, catalog.ErrTaken) {
+					p.cancel(err)
+				}
+			}
+		}
+	})
+	return p
+}
+
+func (p *push) end() {
+	p.cancel(nil)
+	p.touching.Wait()
+}
+
+// abort gives the name free, even where the push was cancelled.
+func (p *push) abort(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTime)
+	defer cancel()
+	if p.d.Abort(ctx) == nil { // else the next push does it, or a collector
+		p.s.o.Pushes.Ended(p.name)
+	}
 }
 
 func (p *push) run(ctx context.Context) (Pushed, error) {
@@ -282,32 +328,13 @@ func (p *push) claim(ctx context.Context) (map[object.Name]bool, error) {
 	return stands, nil
 }
 
-// upload uploads what the bucket lacks, and touches the draft meanwhile.
+// upload uploads what the bucket lacks.
 func (p *push) upload(ctx context.Context, stands map[object.Name]bool) (*upload.Result, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var touching sync.WaitGroup
-	done := make(chan struct{})
-	touching.Go(func() {
-		t := time.NewTicker(touchEvery)
-		defer t.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-t.C:
-				if err := p.d.Touch(ctx); err != nil && errors.Is(err, catalog.ErrTaken) {
-					cancel(err)
-				}
-			}
-		}
-	})
-	res, err := p.u.Upload(ctx, p.info.ID, p, func(n object.Name) bool { return stands[n] })
-	close(done)
-	touching.Wait()
-	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
+	res, err := p.job.End(ctx, p.info.ID, func(n object.Name) bool { return stands[n] })
+	if cause := context.Cause(p.ctx); err != nil && cause != nil && !errors.Is(err, cause) {
 		err = errors.Join(cause, err)
 	}
+	p.end()
 	return res, err
 }
 

@@ -10,9 +10,10 @@ import (
 	"github.com/gpucr/gpucr-fs/index/remote/ranges"
 )
 
-// ReadRange fills p with what lies at off in a pack object. A bucket that does not answer is asked again for
-// Options.Timeout, one that is slow a second time beside the first (package ranges). Class NotFound when the pack is
-// gone: the checkpoint was removed.
+// ReadRange fills p with what lies at off in a pack object. A bucket that does not give it is asked again for
+// Options.Timeout, also where it refuses these credentials, which somebody may renew meanwhile; one that is slow is
+// asked a second time beside the first (package ranges). Class NotFound when the pack is gone: the checkpoint was
+// removed.
 func (s *Store) ReadRange(ctx context.Context, name object.Name, p []byte, off int64) error {
 	return s.read(ctx, &s.waited, s.b, name, p, off)
 }
@@ -34,7 +35,7 @@ func (s *Store) read(
 	defer cancel()
 	for n := 1; ; n++ {
 		err := lane.Read(ctx, p, func(ctx context.Context, p []byte) error { return readOnce(ctx, b, name, p, off) })
-		if class := bucket.ClassOf(err); err == nil || class != bucket.Transient && class != bucket.Corrupt {
+		if err == nil || !s.mayPass(lane, bucket.ClassOf(err)) {
 			return Classify("fetch", err)
 		}
 		if lane == &s.ahead {
@@ -47,6 +48,17 @@ func (s *Store) read(
 		}
 		bucket.NoteRetry(b, bucket.KindGet)
 	}
+}
+
+// mayPass says whether what went wrong may pass, for somebody who waits for it.
+func (s *Store) mayPass(lane *ranges.Lane, class bucket.Class) bool {
+	switch class {
+	case bucket.Transient, bucket.Corrupt:
+		return true
+	case bucket.Denied, bucket.NoBucket:
+		return lane == &s.waited
+	}
+	return false
 }
 
 func readOnce(ctx context.Context, b bucket.Bucket, name object.Name, p []byte, off int64) error {

@@ -13,8 +13,9 @@
 // # What a push does
 //
 // It takes the name, claims the packs of the bucket in which it knows chunks of the checkpoint, uploads what is left,
-// and seals. While it uploads it touches its draft, so that no collector takes it for abandoned. When anything fails
-// the name is given free; what was uploaded is collected.
+// and seals. PushEarly takes the name and uploads while the checkpoint is still being written (early.go). Meanwhile the
+// draft is touched, so that no collector takes it for abandoned. When anything fails the name is given free; what was
+// uploaded is collected.
 package remote
 
 import (
@@ -111,6 +112,11 @@ type Store struct {
 	waited, ahead ranges.Lane // of payload
 	window        *ranges.Window
 
+	earlyMu sync.Mutex
+	earlies map[string]*early // by the ids of the checkpoints
+
+	earlyTurn chan struct{}
+
 	pushing chan struct{} // one push at a time: what is left of an earlier one is nobody's
 
 	learning sync.Mutex        // one Learn at a time
@@ -165,7 +171,8 @@ func Open(ctx context.Context, b bucket.Bucket, o Options) (*Store, error) {
 		o.Ahead = b
 	}
 	return &Store{b: b, c: catalog.New(b, o.Catalog), config: c, id: id, o: o, window: ranges.NewWindow(),
-		pushing: make(chan struct{}, 1)}, nil
+		pushing: make(chan struct{}, 1), earlies: map[string]*early{},
+		earlyTurn: make(chan struct{}, 1)}, nil
 }
 
 func parseConfig(text []byte) (c Config, id [16]byte, err error) {

@@ -14,7 +14,7 @@ import (
 
 // learnt puts what was learnt when the checkpoint was restored: its profile into the list, its hot set into packs of
 // its own, so that it is read as one stream.
-func (j *job) learnt(ctx context.Context, id string) error {
+func (j *Upload) learnt(ctx context.Context, id string) error {
 	profile, err := j.u.roots.Profile(id)
 	if fault.ClassOf(err) == fault.NotFound {
 		return nil
@@ -58,7 +58,7 @@ func (j *job) learnt(ctx context.Context, id string) error {
 }
 
 // addPiece sees to it that the bucket has a chunk that lies in no pack of the store, and the list tells where.
-func (j *job) addPiece(ctx context.Context, id chunk.ID, content []byte) error {
+func (j *Upload) addPiece(ctx context.Context, id chunk.ID, content []byte) error {
 	if j.places[id] || j.refer(id) {
 		return nil
 	}

@@ -2,9 +2,9 @@
 // bucket lacks, and the list object that tells where all of them are.
 //
 // Chunks go into pack objects in the order in which the checkpoint uses them, so that who restores it reads runs. Their
-// slots are copied as they lie in the store's packs, held against their guard. A chunk of which the store knows a place
-// in the bucket (chunks.Store.Learn) is referred to there. Whether that place still stands is for the caller to find
-// out: it is told which packs the checkpoint refers to.
+// slots are copied as they lie in the store's packs, held against their guard. A chunk of which a place in the bucket
+// is known, from an upload of this store or from what others have taken there (package learned), is referred to there.
+// Whether that place still stands is for the caller to find out: it is told which packs the checkpoint refers to.
 //
 // Several pack objects are on their way at once, while the next one is gathered: a connection alone gives a part of
 // what a link does. An upload so takes up to 260 MiB of memory.
@@ -19,6 +19,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/learned"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -27,8 +28,12 @@ import (
 	"github.com/gpucr/gpucr-fs/index/roots"
 )
 
-// packers is how many pack objects are gathered or on their way at once.
-const packers = 4
+// packers is how many pack objects are gathered or on their way at once, earlyPackers while the checkpoint is still
+// being written: what is uploaded then must not hold that up.
+const (
+	packers      = 4
+	earlyPackers = 2
+)
 
 // Sink takes pack objects.
 type Sink interface {
@@ -42,6 +47,7 @@ type Uploader struct {
 	chunks  *chunks.Store
 	roots   *roots.Set
 	reading *reading.Reader
+	others  *learned.Places
 	store   [16]byte // identity of the bucket's store
 
 	// Looked is told of each piece of content that Upload has dealt with, by its bytes; nil: nobody is.
@@ -49,8 +55,18 @@ type Uploader struct {
 }
 
 // New gives an uploader.
-func New(c *chunks.Store, r *roots.Set, rd *reading.Reader, store [16]byte) *Uploader {
-	return &Uploader{chunks: c, roots: r, reading: rd, store: store}
+func New(c *chunks.Store, r *roots.Set, rd *reading.Reader, others *learned.Places, store [16]byte) *Uploader {
+	return &Uploader{chunks: c, roots: r, reading: rd, others: others, store: store}
+}
+
+// inBucket gives the place where the bucket is known to have a chunk: as the store knows it, or as others have told.
+func (u *Uploader) inBucket(id chunk.ID) (p object.PackRef, loc pack.Loc, ok bool) {
+	if loc, err := u.chunks.DB.DistantLoc(id); err == nil {
+		if p, ok := u.chunks.Distant.Pack(loc.Pack); ok {
+			return p, loc, true
+		}
+	}
+	return u.others.Find(id)
 }
 
 // Result is what was made of a checkpoint.
@@ -63,21 +79,67 @@ type Result struct {
 	list object.List
 }
 
-// Upload puts what the bucket lacks of a sealed checkpoint. stands says whether a pack that the bucket is known to have
-// may be referred to; nil: all may. When it fails some packs may have been put: nothing refers to them.
+// Begin begins with a checkpoint that is still being written: Add takes chunks of it as they are stored, End the rest.
+// ctx ends all of it.
+func (u *Uploader) Begin(ctx context.Context, sink Sink) *Upload {
+	j := &Upload{u: u, sink: sink, res: &Result{}, numbers: map[object.Name]uint32{}, places: map[chunk.ID]bool{},
+		free: make(chan *object.Packer, packers), stands: func(object.Name) bool { return false }}
+	for range earlyPackers {
+		j.free <- &object.Packer{}
+	}
+	j.puts, j.putting = errgroup.WithContext(ctx)
+	return j
+}
+
+// Add sees to it that the bucket gets a chunk, unless it is known to have it: whether that place stands is asked at the
+// end. After an error only Drop may be called.
+func (j *Upload) Add(id chunk.ID) error {
+	if _, _, ok := j.u.inBucket(id); ok && !j.places[id] {
+		return nil
+	}
+	return j.add(j.putting, id)
+}
+
+// Failed says that something could not be put.
+func (j *Upload) Failed() bool { return j.putting.Err() != nil }
+
+// Drop ends what was begun, in place of End. What was put is referred to by nothing.
+func (j *Upload) Drop() { _ = j.puts.Wait() }
+
+// Upload is Begin and End.
 func (u *Uploader) Upload(ctx context.Context, ref string, sink Sink, stands func(object.Name) bool) (*Result, error) {
+	return u.Begin(ctx, sink).End(ctx, ref, stands)
+}
+
+// End puts what the bucket lacks of a sealed checkpoint. stands says whether a pack that the bucket is known to have
+// may be referred to; nil: all may. When it fails some packs may have been put: nothing refers to them.
+func (j *Upload) End(ctx context.Context, ref string, stands func(object.Name) bool) (*Result, error) {
+	res, err := j.end(ctx, ref, stands)
+	if perr := j.puts.Wait(); perr != nil { // what walking has met then follows from it
+		err = perr
+	}
+	j.named()
+	if err != nil {
+		return nil, fault.Classify("upload", err)
+	}
+	if res.List, err = j.list.Encode(j.u.store); err != nil {
+		return nil, fault.Classify("upload", err)
+	}
+	res.list = object.List{Packs: j.list.Packs, Chunks: j.list.Chunks}
+	return res, nil
+}
+
+func (j *Upload) end(ctx context.Context, ref string, stands func(object.Name) bool) (*Result, error) {
 	const op = "upload"
+	j.stands = stands
+	for range packers - earlyPackers {
+		j.free <- &object.Packer{}
+	}
+	u := j.u
 	r, pb, err := u.roots.Sealed(op, ref)
 	if err != nil {
 		return nil, err
 	}
-	j := &job{u: u, sink: sink, stands: stands, res: &Result{}, numbers: map[object.Name]uint32{},
-		places: map[chunk.ID]bool{}, free: make(chan *object.Packer, packers)}
-	for range packers {
-		j.free <- &object.Packer{}
-	}
-	var putting context.Context
-	j.puts, putting = errgroup.WithContext(ctx)
 	bad := func(file string, off int64, err error) error {
 		return &fault.Error{Class: fault.Corrupt, Op: op, Checkpoint: pb.Name, File: file, Offset: off, Err: err}
 	}
@@ -86,32 +148,21 @@ func (u *Uploader) Upload(ctx context.Context, ref string, sink Sink, stands fun
 			if u.Looked != nil {
 				u.Looked(int64(c.Len))
 			}
-			if err := j.add(putting, c.ID); err != nil {
+			if err := j.add(j.putting, c.ID); err != nil {
 				return &fault.Error{Class: fault.ClassOf(err), Op: op, Checkpoint: pb.Name, File: e.Path,
 					Offset: seg.Start, Hint: fault.HintOf(err), Err: err}
 			}
 		}
 		return nil
 	}, bad)
-	if err == nil {
-		j.put(putting)
-		err = u.records(pb, &j.list)
-	}
-	if err == nil {
-		err = j.learnt(putting, pb.Id)
-	}
-	if perr := j.puts.Wait(); perr != nil { // what walking has met then follows from it
-		err = perr
-	}
-	j.named()
 	if err != nil {
-		return nil, fault.Classify(op, err)
+		return nil, err
 	}
-	if j.res.List, err = j.list.Encode(u.store); err != nil {
-		return nil, fault.Classify(op, err)
+	j.put(j.putting)
+	if err := u.records(pb, &j.list); err != nil {
+		return nil, err
 	}
-	j.res.list = object.List{Packs: j.list.Packs, Chunks: j.list.Chunks}
-	return j.res, nil
+	return j.res, j.learnt(j.putting, pb.Id)
 }
 
 // Durable notes that the bucket has what r tells: chunks that another checkpoint uses as well are not put again.
@@ -128,11 +179,9 @@ func (u *Uploader) Known(ctx context.Context, ref string) ([]object.PackRef, err
 	seen := map[object.Name]bool{}
 	err = u.reading.WalkSegments(ctx, r, pb, func(_ *manifestpb.Entry, seg *manifest.Segment) error {
 		for _, c := range seg.Chunks {
-			if loc, err := u.chunks.DB.DistantLoc(c.ID); err == nil {
-				if p, ok := u.chunks.Distant.Pack(loc.Pack); ok && !seen[p.Name] {
-					seen[p.Name] = true
-					known = append(known, p)
-				}
+			if p, _, ok := u.inBucket(c.ID); ok && !seen[p.Name] {
+				seen[p.Name] = true
+				known = append(known, p)
 			}
 		}
 		return nil
@@ -161,9 +210,10 @@ func (u *Uploader) records(pb *manifestpb.Checkpoint, l *object.List) error {
 	return nil
 }
 
-// job is one upload.
-type job struct {
+// Upload is a checkpoint on its way. One goroutine at a time uses it.
+type Upload struct {
 	u       *Uploader
+	putting context.Context // of puts
 	sink    Sink
 	stands  func(object.Name) bool
 	res     *Result
@@ -183,7 +233,7 @@ type sent struct {
 }
 
 // number gives the number of a pack in the list.
-func (j *job) number(p object.PackRef) (n uint32, fresh bool) {
+func (j *Upload) number(p object.PackRef) (n uint32, fresh bool) {
 	n, ok := j.numbers[p.Name]
 	if !ok {
 		j.list.Packs = append(j.list.Packs, p)
@@ -194,7 +244,7 @@ func (j *job) number(p object.PackRef) (n uint32, fresh bool) {
 }
 
 // add sees to it that the bucket has a chunk, and the list tells where.
-func (j *job) add(ctx context.Context, id chunk.ID) error {
+func (j *Upload) add(ctx context.Context, id chunk.ID) error {
 	if j.places[id] {
 		return nil
 	}
@@ -216,14 +266,9 @@ func (j *job) add(ctx context.Context, id chunk.ID) error {
 
 // refer refers to the place where the bucket is known to have a chunk, if there is one. The chunk then counts as dealt
 // with, in any case.
-func (j *job) refer(id chunk.ID) bool {
+func (j *Upload) refer(id chunk.ID) bool {
 	j.places[id] = true
-	s := j.u.chunks
-	loc, err := s.DB.DistantLoc(id)
-	if err != nil {
-		return false
-	}
-	p, ok := s.Distant.Pack(loc.Pack)
+	p, loc, ok := j.u.inBucket(id)
 	if !ok || j.stands != nil && !j.stands(p.Name) {
 		return false
 	}
@@ -237,7 +282,7 @@ func (j *job) refer(id chunk.ID) bool {
 }
 
 // pack adds a slot to the pack object that is being gathered.
-func (j *job) pack(ctx context.Context, id chunk.ID, loc pack.Loc, slot []byte) error {
+func (j *Upload) pack(ctx context.Context, id chunk.ID, loc pack.Loc, slot []byte) error {
 	for range 2 {
 		if j.packer == nil {
 			select {
@@ -257,7 +302,7 @@ func (j *job) pack(ctx context.Context, id chunk.ID, loc pack.Loc, slot []byte) 
 
 // put puts the pack object that has been gathered on its way, if there is anything in it. Who waits for j.puts is told
 // what becomes of it.
-func (j *job) put(ctx context.Context) {
+func (j *Upload) put(ctx context.Context) {
 	p := j.packer
 	if p == nil || p.Len() == 0 {
 		return
@@ -283,7 +328,7 @@ func (j *job) put(ctx context.Context) {
 }
 
 // named enters the names of the pack objects that were put, which they have since.
-func (j *job) named() {
+func (j *Upload) named() {
 	for _, s := range j.sent {
 		j.list.Packs[s.number-1] = s.ref
 		j.res.New = append(j.res.New, s.ref)

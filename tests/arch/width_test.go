@@ -27,6 +27,8 @@ var narrow = []string{
 	"daemon/selection",
 	"daemon/uploads",
 	"index/distant",
+	"index/learned",
+	"index/ongoing",
 	"index/pull",
 	"index/remote/bucket",
 	"index/remote/bucket/buckettest",

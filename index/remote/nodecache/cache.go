@@ -6,7 +6,7 @@
 // ReadSlots gives slots from the file where they are there and right, and fetches the others: those that lie within
 // gapBytes of each other with one request, and what another reader is fetching not again. A fetched slot is held
 // against its guard and, by Object.Verify, against the id of its chunk before it is given or kept; one that is wrong is
-// asked for once more. What cannot be written to the file is given all the same.
+// asked for again (fetchOne). What cannot be written to the file is given all the same.
 //
 // A guard is no more than what somebody says of a place. So a slot from the file is held against the id as well, once
 // for each chunk and place: nobody can have another's bytes taken for a chunk by what he says. What was found is
@@ -44,6 +44,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/gpucr/gpucr-fs/index/crc32c"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -292,14 +293,35 @@ func (c *Cache) fetch(
 	c.evict()
 }
 
-// fetchOne brings a slot for one reader alone.
+// A slot that is wrong is asked for again, so often, after pauses that double: about 12 s in all.
+const (
+	mostTries  = 9
+	firstPause = 50 * time.Millisecond
+)
+
+// fetchOne brings a slot for one reader alone. One that is wrong, and the next time wrong in another way, was altered
+// on its way, which may pass; one that is wrong twice in the same way lies there so.
 func (c *Cache) fetchOne(ctx context.Context, o Object, x pack.Chunk, buf []byte) error {
-	c.Counts.Requests.Add(1)
-	if err := c.o.Source.ReadRange(ctx, o.Name, buf, x.Loc.Offset()); err != nil {
-		return err
+	var before uint32
+	for n := range mostTries {
+		c.Counts.Requests.Add(1)
+		if err := c.o.Source.ReadRange(ctx, o.Name, buf, x.Loc.Offset()); err != nil {
+			return err
+		}
+		c.Counts.Fetched.Add(int64(len(buf)))
+		err := o.examine(x, buf)
+		sum := crc32c.Checksum(buf)
+		if err == nil || n > 0 && sum == before || n == mostTries-1 {
+			return err
+		}
+		before = sum
+		select {
+		case <-time.After(firstPause << n):
+		case <-ctx.Done():
+			return err
+		}
 	}
-	c.Counts.Fetched.Add(int64(len(buf)))
-	return o.examine(x, buf)
+	return nil
 }
 
 // right says whether a slot is what its guard says.

@@ -48,7 +48,7 @@ func (f *far) ReadRange(ctx context.Context, name object.Name, p []byte, off int
 	f.mu.Lock()
 	if f.spoil > 0 {
 		f.spoil--
-		p[17] ^= 1
+		p[17+f.spoil] ^= 1
 	}
 	f.mu.Unlock()
 	return err
@@ -410,13 +410,24 @@ func TestFoundOnce(t *testing.T) {
 	}
 }
 
-// TestWrongOnce gets wrong bytes from the source once: they are asked for again.
-func TestWrongOnce(t *testing.T) {
+// TestAltered gets wrong bytes from the source some times, other ones each time: they are asked for again. An object
+// that is wrong itself is not asked for for long.
+func TestAltered(t *testing.T) {
+	for _, times := range []int{1, 2, 5} {
+		src := newFar()
+		c := cacheIn(t, filepath.Join(t.TempDir(), "cache"), src, 1<<30)
+		o, locs := src.put(22, 10_000, 10_000)
+		src.spoil = times
+		read(t, c, src, o, locs)
+	}
 	src := newFar()
 	c := cacheIn(t, filepath.Join(t.TempDir(), "cache"), src, 1<<30)
-	o, locs := src.put(22, 10_000, 10_000)
-	src.spoil = 1
-	read(t, c, src, o, locs)
+	o, locs := src.put(22, 10_000)
+	src.objects[o.Name][5] ^= 1
+	errs := c.ReadSlots(t.Context(), o, locs, [][]byte{make([]byte, 0, locs[0].Loc.Slot())}, false)
+	if !errors.Is(errs[0], pack.ErrCorrupt) || src.asked() > 3 {
+		t.Errorf("damaged in the bucket: %v after %d requests", errs[0], src.asked())
+	}
 }
 
 // TestOddThingsInTheFolder has a pipe, a link and a folder in the place of files, put there while the cache is open and

@@ -47,6 +47,9 @@ func (p *Packer) Add(id chunk.ID, at pack.Loc, slot []byte) (loc pack.Loc, full 
 	if len(p.slots) > 0 && len(p.slots)+len(slot) > TargetSize {
 		return pack.Loc{}, true
 	}
+	if p.slots == nil { // as long as it can become: to move what is there again and again was half of an upload's work
+		p.slots = make([]byte, 0, TargetSize+maxList)
+	}
 	loc = at
 	loc.Pack, loc.Page = here, uint32(len(p.slots)/chunk.PageSize)
 	p.slots = append(p.slots, slot...)

@@ -2,13 +2,10 @@ package restore
 
 import (
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -18,81 +15,6 @@ import (
 	"github.com/gpucr/gpucr-fs/tests/lazytarget"
 	"github.com/gpucr/gpucr-fs/tests/s3server"
 )
-
-// link is a way to a server that can be cut.
-type link struct {
-	listener net.Listener
-	to       string
-
-	mu    sync.Mutex
-	cut   bool
-	conns map[net.Conn]bool
-	all   sync.WaitGroup
-}
-
-// newLink gives a way to a server, which ends with the test.
-func newLink(t *testing.T, endpoint string) *link {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	k := &link{listener: l, to: strings.TrimPrefix(endpoint, "http://"), conns: map[net.Conn]bool{}}
-	k.all.Go(k.serve)
-	t.Cleanup(func() {
-		l.Close()
-		k.setCut(true)
-		k.all.Wait()
-	})
-	return k
-}
-
-func (k *link) endpoint() string { return "http://" + k.listener.Addr().String() }
-
-func (k *link) serve() {
-	for {
-		c, err := k.listener.Accept()
-		if err != nil {
-			return
-		}
-		k.all.Go(func() { k.carry(c) })
-	}
-}
-
-func (k *link) carry(c net.Conn) {
-	defer c.Close()
-	s, err := net.Dial("tcp", k.to)
-	if err != nil {
-		return
-	}
-	defer s.Close()
-	k.mu.Lock()
-	if k.cut {
-		k.mu.Unlock()
-		return
-	}
-	k.conns[c], k.conns[s] = true, true
-	k.mu.Unlock()
-	var both sync.WaitGroup
-	both.Go(func() { io.Copy(s, c); s.Close() })
-	io.Copy(c, s)
-	c.Close()
-	both.Wait()
-	k.mu.Lock()
-	delete(k.conns, c)
-	delete(k.conns, s)
-	k.mu.Unlock()
-}
-
-// setCut cuts the link, also in the middle of what it carries, or mends it.
-func (k *link) setCut(cut bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.cut = cut
-	for c := range k.conns {
-		if cut {
-			c.Close()
-		}
-	}
-}
 
 // withRemote makes a store whose remote store is reached at an endpoint.
 func withRemote(t *testing.T, endpoint string) *bench {
@@ -268,46 +190,6 @@ func TestUploadedBehind(t *testing.T) {
 	b.until("what the first one left is durable", func() bool { return b.place("cut") == "durable" })
 	if out := b.run("umount", mnt); strings.Contains(out, "not in") {
 		t.Errorf("umount says:\n%s", out)
-	}
-}
-
-// The link to the bucket is cut at a random moment of a restore and mended a second later: the process goes on with
-// right memory, or the restore says what is wrong.
-func TestLinkCut(t *testing.T) {
-	s := newServer(t)
-	rnd := source(t)
-	k := newLink(t, s.Endpoint)
-	one := withRemote(t, s.Endpoint)
-	x := one.dumped("web", lazytarget.Options{MB: 48, Threads: 1, Seed: 3, Quiet: true})
-	one.run("sync", one.store)
-	lived := 0
-	for range *strikes {
-		two := withRemote(t, k.endpoint())
-		x.b = two
-		after := time.Duration(rnd.IntN(600)) * time.Millisecond
-		var cutting sync.WaitGroup
-		cutting.Go(func() {
-			time.Sleep(after)
-			k.setCut(true)
-			time.Sleep(time.Second)
-			k.setCut(false)
-		})
-		out, err := x.restore("--wait")
-		cutting.Wait()
-		switch {
-		case err == nil:
-			lived++
-			x.checks()
-		case !strings.Contains(err.Error(), "hint"):
-			t.Errorf("cut after %v: %v\n%s", after, err, out)
-		default:
-			x.Kill()
-		}
-		must(t, two.left.Nothing())
-	}
-	t.Logf("%d of %d restores went on", lived, *strikes)
-	if lived == 0 {
-		t.Error("no restore outlived a second without the link")
 	}
 }
 
