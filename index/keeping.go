@@ -37,4 +37,6 @@ func (s *Store) List(ctx context.Context) ([]Info, error) { return s.books.List(
 func (s *Store) Usage(ctx context.Context) (Usage, error) { return s.books.Usage(ctx) }
 
 // Frees gives the bytes in packs that only the checkpoints with these IDs use; see [accounting.Books.Frees].
-func (s *Store) Frees(ctx context.Context, ids []string) (int64, error) { return s.books.Frees(ctx, ids) }
+func (s *Store) Frees(ctx context.Context, ids []string) (int64, error) {
+	return s.books.Frees(ctx, ids)
+}
