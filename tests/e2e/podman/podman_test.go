@@ -55,7 +55,8 @@ func newHost(t *testing.T) *host {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		"storage.conf": fmt.Sprintf("[storage]\ndriver = \"vfs\"\ngraphroot = %q\nrunroot = %q\n", h.dir+"/root", h.dir+"/run"),
+		"storage.conf": fmt.Sprintf("[storage]\ndriver = \"vfs\"\ngraphroot = %q\nrunroot = %q\n",
+			h.dir+"/root", h.dir+"/run"),
 		"containers.conf": fmt.Sprintf("[containers]\nnetns = \"none\"\nlog_driver = \"k8s-file\"\n"+
 			"[engine]\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n"+
 			"static_dir = %q\ntmp_dir = %q\n", h.dir+"/static", h.dir+"/tmp"),
