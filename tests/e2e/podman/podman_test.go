@@ -74,7 +74,7 @@ func newHost(t *testing.T) *host {
 		"CONTAINERS_STORAGE_CONF="+h.dir+"/storage.conf", "CONTAINERS_CONF="+h.dir+"/containers.conf")
 	h.sh(`mkdir images && gpucr-fs init store && gpucr-fs mount store images
 		go build -o rootfs/bin/app app/main.go && tar -C rootfs -cf rootfs.tar . && podman import rootfs.tar app`)
-	t.Cleanup(func() { h.sh("podman rm -fa; gpucr-fs umount images") })
+	t.Cleanup(func() { h.sh("podman rm -f web; gpucr-fs umount images") })
 	return h
 }
 
