@@ -75,14 +75,18 @@ func (r *Request) checkNamespace() error {
 	if err != nil || r.Namespace == "" || r.Namespace == here {
 		return err
 	}
-	return &index.Error{Class: index.Unsupported, Op: "mount", File: r.Dir, Err: fmt.Errorf("the store's daemon, process %d, is in another mount namespace, where the mount would be", os.Getpid()),
-		Hint: fmt.Sprintf("mount it there (nsenter -t %d -m) and bind it to where it is needed, or end the daemon by unmounting there", os.Getpid())}
+	return &index.Error{Class: index.Unsupported, Op: "mount", File: r.Dir,
+		Err: fmt.Errorf("the store's daemon, process %d, is in another mount namespace, where the mount would be",
+			os.Getpid()),
+		Hint: fmt.Sprintf("mount it there (nsenter -t %d -m) and bind it to where it is needed, "+
+			"or end the daemon by unmounting there", os.Getpid())}
 }
 
 // Validate refuses a mount that cannot be meant.
 func (r *Request) Validate() error {
 	if r.Checkpoint != "" && r.New != "" {
-		return &index.Error{Class: index.Invalid, Op: "mount", Err: errors.New("a mount shows either a checkpoint or a new one"), Hint: "drop --checkpoint or --new"}
+		return &index.Error{Class: index.Invalid, Op: "mount",
+			Err: errors.New("a mount shows either a checkpoint or a new one"), Hint: "drop --checkpoint or --new"}
 	}
 	return nil
 }

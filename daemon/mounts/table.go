@@ -104,7 +104,8 @@ func (t *Table) Add(ctx context.Context, r Request) (Result, error) {
 		return Result{}, err
 	}
 	if r.ReadOnly && !t.o.Store.ReadOnly() {
-		return Result{}, &index.Error{Class: index.InUse, Op: "mount", File: t.o.Store.Dir(), Err: errors.New("its daemon has it open for writing"),
+		return Result{}, &index.Error{Class: index.InUse, Op: "mount", File: t.o.Store.Dir(),
+			Err:  errors.New("its daemon has it open for writing"),
 			Hint: "leave --read-only out, or unmount first what is mounted"}
 	}
 	if !r.Private {
@@ -140,8 +141,9 @@ func (t *Table) listen(r Request) error {
 
 // Result is what is told of a mount that serves.
 func (t *Table) Result(r Request) Result {
-	return Result{Dir: r.Dir, Store: t.o.Store.Dir(), Checkpoint: r.Checkpoint, New: r.New, PID: os.Getpid(), Metrics: t.o.Metrics.Addr(),
-		Page: t.o.Page.Addr(), ReadOnly: t.o.Store.ReadOnly()}
+	return Result{Dir: r.Dir, Store: t.o.Store.Dir(), Checkpoint: r.Checkpoint, New: r.New, PID: os.Getpid(),
+		Metrics: t.o.Metrics.Addr(),
+		Page:    t.o.Page.Addr(), ReadOnly: t.o.Store.ReadOnly()}
 }
 
 // Served is where the daemon's counters and the page are served, "" for nowhere.
@@ -156,7 +158,8 @@ func (t *Table) reserve(dir string) error {
 		return nil
 	}
 	t.o.Stay.Release()
-	return &index.Error{Class: index.Exists, Op: "mount", File: dir, Err: errors.New("the store is mounted there already")}
+	return &index.Error{Class: index.Exists, Op: "mount", File: dir,
+		Err: errors.New("the store is mounted there already")}
 }
 
 // enter puts a mount into the table and watches it; false when the daemon has begun to stop.
@@ -207,7 +210,8 @@ func (t *Table) Wait() { t.served.Wait() }
 func (t *Table) Unmount(ctx context.Context, dir string, force bool) error {
 	e := t.At(dir)
 	if e == nil {
-		return &index.Error{Class: index.NotFound, Op: "umount", File: dir, Err: errors.New("this store is not mounted there")}
+		return &index.Error{Class: index.NotFound, Op: "umount", File: dir,
+			Err: errors.New("this store is not mounted there")}
 	}
 	err := e.Unmount(ctx)
 	if force && index.ClassOf(err) == index.InUse {
@@ -259,7 +263,8 @@ func (t *Table) DropLater(dir string, note ...any) {
 func (t *Table) List() []*Mounted {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.SortedFunc(maps.Values(t.at), func(a, b *Mounted) int { return strings.Compare(a.Request.Dir, b.Request.Dir) })
+	byDir := func(a, b *Mounted) int { return strings.Compare(a.Request.Dir, b.Request.Dir) }
+	return slices.SortedFunc(maps.Values(t.at), byDir)
 }
 
 // Public tells that there is a mount that does not go with a restore.

@@ -12,7 +12,8 @@ import (
 
 // FuzzFrames holds the client to any answer: an error or a result, never a panic.
 func FuzzFrames(f *testing.F) {
-	for _, fr := range []frame{{Progress: &Progress{Done: 1}}, {Result: json.RawMessage(`{"a":1}`)}, {Error: &Error{Text: "x", Class: "corrupt"}}, {Data: 3}} {
+	for _, fr := range []frame{{Progress: &Progress{Done: 1}}, {Result: json.RawMessage(`{"a":1}`)},
+		{Error: &Error{Text: "x", Class: "corrupt"}}, {Data: 3}} {
 		line, err := json.Marshal(fr)
 		if err != nil {
 			f.Fatal(err)

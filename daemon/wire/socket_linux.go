@@ -145,7 +145,9 @@ func Peer(c net.Conn) (uid uint32, pid int, err error) {
 	}
 	var cred *unix.Ucred
 	var gerr error
-	if err := raw.Control(func(fd uintptr) { cred, gerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+	if err := raw.Control(func(fd uintptr) {
+		cred, gerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
 		return 0, 0, err
 	}
 	if gerr != nil {

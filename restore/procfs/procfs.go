@@ -50,7 +50,10 @@ func Memory(pid int) (bytes int64) {
 	for line := range strings.Lines(string(text)) {
 		name, value, _ := strings.Cut(line, ":")
 		var kb int64
-		if n, _ := fmt.Sscanf(value, "%d kB", &kb); n == 1 && (name == "RssAnon" || name == "RssShmem" || name == "VmSwap") {
+		if name != "RssAnon" && name != "RssShmem" && name != "VmSwap" {
+			continue
+		}
+		if n, _ := fmt.Sscanf(value, "%d kB", &kb); n == 1 {
 			bytes += kb << 10
 		}
 	}

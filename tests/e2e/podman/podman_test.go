@@ -55,7 +55,8 @@ func newHost(t *testing.T) *host {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		"storage.conf": fmt.Sprintf("[storage]\ndriver = \"vfs\"\ngraphroot = %q\nrunroot = %q\n", h.dir+"/root", h.dir+"/run"),
+		"storage.conf": fmt.Sprintf("[storage]\ndriver = \"vfs\"\ngraphroot = %q\nrunroot = %q\n",
+			h.dir+"/root", h.dir+"/run"),
 		"containers.conf": fmt.Sprintf("[containers]\nnetns = \"none\"\nlog_driver = \"k8s-file\"\n"+
 			"[engine]\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n"+
 			"static_dir = %q\ntmp_dir = %q\n", h.dir+"/static", h.dir+"/tmp"),
@@ -73,7 +74,7 @@ func newHost(t *testing.T) *host {
 		"CONTAINERS_STORAGE_CONF="+h.dir+"/storage.conf", "CONTAINERS_CONF="+h.dir+"/containers.conf")
 	h.sh(`mkdir images && gpucr-fs init store && gpucr-fs mount store images
 		go build -o rootfs/bin/app app/main.go && tar -C rootfs -cf rootfs.tar . && podman import rootfs.tar app`)
-	t.Cleanup(func() { h.sh("podman rm -fa; gpucr-fs umount images") })
+	t.Cleanup(func() { h.sh("podman rm -f web; gpucr-fs umount images") })
 	return h
 }
 
