@@ -116,6 +116,9 @@ func (d *dumping) run(ctx context.Context, store, name string, tags []string, se
 	if err := d.preflight(ctx); err != nil {
 		return err
 	}
+	if err := d.a.allThere(ctx, d.pid); err != nil {
+		return err
+	}
 	labels := label.OfProcess(d.pid)
 	maps.Copy(labels, set)
 	begin := time.Now()
