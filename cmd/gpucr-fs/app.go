@@ -87,6 +87,7 @@ Exit codes: 0 done, 1 error, 2 usage, 3 partly done, 10 no store, 11 store in us
 	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(a.commands()...)
+	a.completeArguments(root)
 	return root
 }
 
@@ -105,7 +106,7 @@ func (a *app) commands() []*cobra.Command {
 		a.initCmd(), a.importCmd(), a.mountCmd(), a.serveCmd(), a.umountCmd(), a.sealCmd(), a.tagCmd(), a.renameCmd(), a.labelCmd(), a.syncCmd(), a.pullCmd(),
 		a.rmCmd(), a.gcCmd(), a.optimizeCmd(), a.repairCmd(), a.benchCmd(), a.versionCmd(), a.completionCmd(), a.daemonCmd(),
 		a.restoreCmd(), a.dumpCmd(), a.lazyPagesCmd(), a.warmupCmd(), a.profileCmd(), a.guardianCmd(), a.cudaCheckpointCmd(), a.pluginDirCmd(), a.pluginHelperCmd(),
-		a.containerCmd(),
+		a.containerCmd(), a.mountHelperCmd(),
 	)
 }
 
