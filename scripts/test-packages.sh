@@ -122,7 +122,7 @@ pids+=("$unit_pid")
 for _ in $(seq 200); do grep -q READY=1 "$work/notify" && break; sleep 0.1; done
 grep -q READY=1 "$work/notify" || { cat "$work/unit.log" >&2; fail "the unit's command does not say that it is ready"; }
 in_root sh -c '[ -d /images/web/.checkpoints ]' || fail "nothing is mounted"
-in_root setsid sh -c 'exec </dev/null >/tmp/out 2>&1 10>&-; exec /usr/local/bin/count' &
+in_root setsid bash -c 'exec </dev/null >/tmp/out 2>&1; exec /usr/local/bin/count' &
 for _ in $(seq 100); do [ -s "$root/tmp/count" ] && break; sleep 0.1; done
 pid=$(pgrep -f '^/usr/local/bin/count$')
 in_root gpucr-fs dump /var/lib/gpucr-fs/web one -t "$pid"
@@ -142,7 +142,7 @@ in_root gpucr-fs init /var/lib/gpucr-fs/store
 echo '/var/lib/gpucr-fs/store /images gpucr-fs nofail,cache-size=32MiB 0 0' >>"$root/etc/fstab"
 in_root mount /images
 in_root mount -a # there already
-in_root setsid sh -c 'exec </dev/null >/tmp/out 2>&1 10>&-; exec /usr/local/bin/count' &
+in_root setsid bash -c 'exec </dev/null >/tmp/out 2>&1; exec /usr/local/bin/count' &
 sleep 0.5
 goes_on
 pid=$(pgrep -f '^/usr/local/bin/count$')

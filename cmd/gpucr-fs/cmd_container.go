@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpucr/gpucr-fs/cuda"
 	"github.com/gpucr/gpucr-fs/daemon/talk"
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/restore"
@@ -111,6 +112,11 @@ func (a *app) dumpContainer(ctx context.Context, c *container) (err error) {
 	if s.PID <= 0 {
 		return fmt.Errorf("container %s does not run: it is %s", c.call.ID, s.Status)
 	}
+	again, err := c.thaw(s)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, again()) }()
 	c.name = s.Name(time.Now())
 	d := dumping{a: a, pid: s.PID, leave: c.call.Has("leave-running"), durable: c.conf.Durable, container: c}
 	d.criu.program = c.criu
@@ -124,6 +130,27 @@ func (a *app) dumpContainer(ctx context.Context, c *container) (err error) {
 		err = errors.Join(err, oci.Unrefer(c.call.Value("image-path")))
 	}
 	return err
+}
+
+// thaw lets a container that is paused run where CUDA processes have to give up their GPUs, which threads of the driver
+// in them do. What it returns pauses the container again, for its caller to let it run.
+func (c *container) thaw(s oci.State) (again func() error, err error) {
+	again = func() error { return nil }
+	if s.Status != "paused" {
+		return again, nil
+	}
+	if used, err := cuda.Uses(s.PID); !used || err != nil {
+		return again, err
+	}
+	if err := c.do("resume"); err != nil {
+		return again, err
+	}
+	return func() error {
+		if now, err := oci.Ask(c.runtime, c.call); err != nil || now.Status != "running" {
+			return nil // it has ended with its checkpoint
+		}
+		return c.do("pause")
+	}, nil
 }
 
 // onDemand refuses a runtime that cannot have memory brought on demand.

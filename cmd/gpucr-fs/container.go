@@ -207,10 +207,13 @@ func readPID(file string) (int, error) {
 }
 
 // end removes a container that was restored and cannot go on.
-func (c *container) end() error {
-	out, err := exec.Command(c.runtime, c.call.Other("delete", "--force")...).CombinedOutput()
+func (c *container) end() error { return c.do("delete", "--force") }
+
+// do runs another of the runtime's commands for the container.
+func (c *container) do(command string, options ...string) error {
+	out, err := exec.Command(c.runtime, c.call.Other(command, options...)...).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("remove container %s: %w: %s", c.call.ID, err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("%s container %s: %w: %s", command, c.call.ID, err, strings.TrimSpace(string(out)))
 	}
 	return nil
 }

@@ -1,8 +1,8 @@
 // Command gpucr-runc is an OCI runtime for podman, containerd, CRI-O and docker. It is runc, or crun, in everything but
 // checkpoint and restore: these go through a store, by gpucr-fs.
 //
-// Each call of it becomes another program, by exec: the runtime, or gpucr-fs. So it adds a millisecond to what they take,
-// and descriptors, signals and exit codes are theirs.
+// Each call of it becomes another program, by exec: the runtime, or gpucr-fs. So it adds a millisecond to what they
+// take, and descriptors, signals and exit codes are theirs.
 package main
 
 import (

@@ -12,13 +12,13 @@ func TestParse(t *testing.T) {
 		ours                      bool
 	}{
 		// podman 4.3, by itself and by conmon.
-		{"checkpoint --image-path /b/checkpoint --work-path /b --leave-running --tcp-established 1234", "checkpoint", "1234",
-			"/b/checkpoint", true},
-		{"--log-format=json --log /l restore --bundle /b --pid-file /p --detach --image-path /i --work-path /b 1234", "restore",
-			"1234", "/i", true},
+		{"checkpoint --image-path /b/checkpoint --work-path /b --leave-running --tcp-established 1234", "checkpoint",
+			"1234", "/b/checkpoint", true},
+		{"--log-format=json --log /l restore --bundle /b --pid-file /p --detach --image-path /i --work-path /b 1234",
+			"restore", "1234", "/i", true},
 		// containerd's shim.
-		{"--root /r --log /l --log-format json checkpoint --image-path /i --work-path /w --empty-ns network c1", "checkpoint",
-			"c1", "/i", true},
+		{"--root /r --log /l --log-format json checkpoint --image-path /i --work-path /w --empty-ns network c1",
+			"checkpoint", "c1", "/i", true},
 		{"--systemd-cgroup --debug checkpoint --image-path=/i c1", "checkpoint", "c1", "/i", true},
 		// crun takes options behind the name.
 		{"checkpoint c1 --image-path /i", "checkpoint", "c1", "/i", true},
@@ -39,7 +39,8 @@ func TestParse(t *testing.T) {
 		args := strings.Fields(c.line)
 		got := Parse(args)
 		if got.Command != c.command || got.ID != c.id || got.Value("image-path") != c.images || got.Ours() != c.ours {
-			t.Errorf("%q: %q of %q, images %q, ours %v", c.line, got.Command, got.ID, got.Value("image-path"), got.Ours())
+			t.Errorf("%q: %q of %q, images %q, ours %v", c.line, got.Command, got.ID, got.Value("image-path"),
+				got.Ours())
 		}
 		if want := slices.Sorted(slices.Values(args)); !slices.Equal(slices.Sorted(slices.Values(got.Args())), want) {
 			t.Errorf("%q is written %q", c.line, got.Args())

@@ -38,8 +38,8 @@ func Ask(runtime string, c Call) (State, error) {
 
 // named are annotations that name a container, the first that is there counts: containerd's, CRI-O's and podman's.
 var named = []string{
-	"gpucr-fs/name", "io.kubernetes.cri.container-name", "io.kubernetes.container.name", "org.opencontainers.container.name",
-	"com.docker.compose.service",
+	"gpucr-fs/name", "io.kubernetes.cri.container-name", "io.kubernetes.container.name",
+	"org.opencontainers.container.name", "com.docker.compose.service",
 }
 
 // labelled gives, for a label of a checkpoint, the annotations that have its value.
@@ -47,7 +47,8 @@ var labelled = map[string][]string{
 	"container.name": named,
 	"pod":            {"io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"},
 	"namespace":      {"io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace"},
-	"image":          {"io.kubernetes.cri.image-name", "io.kubernetes.cri-o.ImageName", "org.opencontainers.image.ref.name"},
+	"image": {"io.kubernetes.cri.image-name", "io.kubernetes.cri-o.ImageName",
+		"org.opencontainers.image.ref.name"},
 }
 
 // TagAnnotation holds tags for the checkpoints of a container, with commas between them.

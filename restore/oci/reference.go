@@ -22,8 +22,8 @@ const inventory = "inventory.img"
 // copied are the images that callers look at.
 var copied = []string{inventory, "descriptors.json"}
 
-// maxReference and maxInventory bound what is read of files that come in archives of others. The images are some hundred
-// bytes.
+// maxReference and maxInventory bound what is read of files that come in archives of others. The images are some
+// hundred bytes.
 const (
 	maxReference = 64 << 10
 	maxInventory = 1 << 20

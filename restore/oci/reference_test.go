@@ -90,7 +90,8 @@ func TestConfig(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
-	s := State{ID: strings.Repeat("0123456789abcdef", 4), Annotations: map[string]string{TagAnnotation: "nightly, golden"}}
+	s := State{ID: strings.Repeat("0123456789abcdef", 4)}
+	s.Annotations = map[string]string{TagAnnotation: "nightly, golden"}
 	if got := s.Name(now); got != "0123456789ab-20260102T030405.000006Z" {
 		t.Error(got)
 	}

@@ -22,7 +22,8 @@ import (
 
 var (
 	mb    = flag.Int("containers.mb", 32, "memory of the container in MiB")
-	ratio = flag.Float64("containers.ratio", 0, "a restore answers in this part of the time of plain containerd's; 0: it is not asked")
+	ratio = flag.Float64("containers.ratio", 0,
+		"a restore answers in this part of the time of plain containerd's; 0: it is not asked")
 )
 
 const limit = 3 * time.Minute
@@ -47,8 +48,8 @@ type machine struct {
 const config = `version = 2
 root = "%[1]s/root"
 state = "%[1]s/state"
-disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs",
-  "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.devmapper"]
+disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.devmapper"]
 [grpc]
   address = "%[1]s/c.sock"
 [ttrpc]
@@ -184,15 +185,16 @@ func (m *machine) stored() (sum int64) {
 	return sum
 }
 
-// through runs a container with a runtime, checkpoints it, and restores it some times. It gives how long the last restore
-// took until the process had gone through what it always uses, and what containerd keeps of the checkpoint.
+// through runs a container with a runtime, checkpoints it, and restores it some times. It gives how long the last
+// restore took until the process had gone through what it always uses, and what containerd keeps of the checkpoint.
 func (m *machine) through(runtime, image string, restores int) (took time.Duration, kept int64) {
 	m.t.Helper()
 	o := lazytarget.Options{MB: *mb, Threads: 1, Seed: 5, Quiet: true, Rough: true}
 	m.mem.Reset()
 	name := filepath.Base(runtime)
 	m.ctr(append([]string{"run", "-d", "--snapshotter", "native", "--runc-binary", runtime, "--mount",
-		"type=bind,src=" + filepath.Join(m.dir, "status") + ",dst=/status,options=rbind:rw", image, name, "/bin/lazytarget"},
+		"type=bind,src=" + filepath.Join(m.dir, "status") + ",dst=/status,options=rbind:rw",
+		image, name, "/bin/lazytarget"},
 		o.Args("/status")...)...)
 	must(m.t, m.mem.Ready(limit))
 	before := m.stored()
@@ -226,7 +228,8 @@ func TestContainerd(t *testing.T) {
 		return
 	}
 	plain, _ := m.through("/usr/sbin/runc", image, 2)
-	t.Logf("%d MiB: answered after %v from a store, %v by runc alone: %.2f of it", *mb, ours, plain, ours.Seconds()/plain.Seconds())
+	t.Logf("%d MiB: answered after %v from a store, %v by runc alone: %.2f of it", *mb, ours, plain,
+		ours.Seconds()/plain.Seconds())
 	if ours.Seconds() > *ratio*plain.Seconds() {
 		t.Errorf("a restore answers after %v, that is more than %.2f of %v", ours, *ratio, plain)
 	}

@@ -81,8 +81,8 @@ func (s *stored) quiet() {
 	}
 }
 
-// TestRuntime puts a container through gpucr-runc as podman and containerd call it: created, a checkpoint that fails, one
-// that does not, restores of it.
+// TestRuntime puts a container through gpucr-runc as podman and containerd call it: created, a checkpoint that fails,
+// one that does not, restores of it.
 func TestRuntime(t *testing.T) {
 	s := newStored(t)
 	images, work := filepath.Join(s.dir, "checkpoint"), filepath.Join(s.dir, "work")
@@ -119,8 +119,8 @@ func TestRuntime(t *testing.T) {
 	for i := range 2 {
 		s.mem.Reset()
 		pid := filepath.Join(s.dir, "pid")
-		if err := s.runc("restore", "-d", "--bundle", s.bundle, "--image-path", images, "--pid-file", pid, "--work-path",
-			filepath.Join(s.dir, fmt.Sprintf("restore-%d", i)), s.name); err != nil {
+		if err := s.runc("restore", "-d", "--bundle", s.bundle, "--image-path", images, "--pid-file", pid,
+			"--work-path", filepath.Join(s.dir, fmt.Sprintf("restore-%d", i)), s.name); err != nil {
 			t.Fatalf("%v\n%s", err, cli.Log(s.store))
 		}
 		must(t, s.mem.Check(1, limit))
@@ -143,7 +143,8 @@ func (s *stored) inForeground(images string) {
 	s.mem.Reset()
 	done := make(chan error, 1)
 	go func() {
-		done <- s.runc("restore", "--bundle", s.bundle, "--image-path", images, "--work-path", filepath.Join(s.dir, "fore"), s.name)
+		done <- s.runc("restore", "--bundle", s.bundle, "--image-path", images, "--work-path",
+			filepath.Join(s.dir, "fore"), s.name)
 	}()
 	must(s.t, s.mem.Check(1, limit))
 	select {
@@ -209,8 +210,8 @@ func TestElsewhere(t *testing.T) {
 		got, gotErr := exec.Command(s.runtime, args...).CombinedOutput()
 		want, wantErr := exec.Command("runc", args...).CombinedOutput()
 		cut := func(b []byte) string {
-			lines := slices.DeleteFunc(strings.Split(string(b), "\n"), func(l string) bool { return strings.Contains(l, "time=") })
-			return strings.Join(lines, "\n")
+			dated := func(l string) bool { return strings.Contains(l, "time=") }
+			return strings.Join(slices.DeleteFunc(strings.Split(string(b), "\n"), dated), "\n")
 		}
 		if cut(got) != cut(want) || (gotErr == nil) != (wantErr == nil) {
 			t.Errorf("gpucr-runc %v: %v %s\nrunc: %v %s", args, gotErr, got, wantErr, want)
