@@ -58,14 +58,22 @@ cc -O2 -static -o "$root/usr/local/bin/count" -x c - <<'C'
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <fcntl.h>
 #include <unistd.h>
 int main(void) {
+	/* It has nothing open of this machine's, and a session of its own. */
+	if (fork()) return 0;
+	setsid();
+	for (int fd = 0; fd < 256; fd++) close(fd);
+	open("/dev/null", O_RDWR);
+	open("/tmp/out", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+	dup(1);
 	size_t n = 64 << 20;
 	unsigned char *p = malloc(n);
 	for (size_t i = 0; i < n; i++) p[i] = (i >> 12) + i * 31;
 	for (unsigned long k = 0;; k++) {
 		for (size_t i = 0; i < n; i += 4096)
-			if (p[i] != (unsigned char)((i >> 12) + i * 31)) { puts("wrong memory"); return 1; }
+			if (p[i] != (unsigned char)((i >> 12) + i * 31)) { puts("wrong memory"); fflush(stdout); return 1; }
 		FILE *f = fopen("/tmp/count.new", "w");
 		fprintf(f, "%lu\n", k);
 		fclose(f);
@@ -122,7 +130,7 @@ pids+=("$unit_pid")
 for _ in $(seq 200); do grep -q READY=1 "$work/notify" && break; sleep 0.1; done
 grep -q READY=1 "$work/notify" || { cat "$work/unit.log" >&2; fail "the unit's command does not say that it is ready"; }
 in_root sh -c '[ -d /images/web/.checkpoints ]' || fail "nothing is mounted"
-in_root setsid bash -c 'exec </dev/null >/tmp/out 2>&1; exec /usr/local/bin/count' &
+in_root /usr/local/bin/count
 for _ in $(seq 100); do [ -s "$root/tmp/count" ] && break; sleep 0.1; done
 pid=$(pgrep -f '^/usr/local/bin/count$')
 in_root gpucr-fs dump /var/lib/gpucr-fs/web one -t "$pid"
@@ -142,7 +150,7 @@ in_root gpucr-fs init /var/lib/gpucr-fs/store
 echo '/var/lib/gpucr-fs/store /images gpucr-fs nofail,cache-size=32MiB 0 0' >>"$root/etc/fstab"
 in_root mount /images
 in_root mount -a # there already
-in_root setsid bash -c 'exec </dev/null >/tmp/out 2>&1; exec /usr/local/bin/count' &
+in_root /usr/local/bin/count
 sleep 0.5
 goes_on
 pid=$(pgrep -f '^/usr/local/bin/count$')

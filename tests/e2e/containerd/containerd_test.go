@@ -95,9 +95,6 @@ func newMachine(t *testing.T) *machine {
 	m.command("go", "build", "-o", dir, "github.com/gpucr/gpucr-fs/cmd/gpucr-runc")
 	must(t, os.WriteFile(filepath.Join(dir, "config.toml"), fmt.Appendf(nil, config, dir), 0o600))
 	must(t, os.Mkdir(filepath.Join(dir, "status"), 0o755))
-	m.mem, err = lazytarget.Watch(filepath.Join(dir, "status"))
-	must(t, err)
-	t.Cleanup(func() { m.mem.Close() })
 	text, err := json.Marshal(map[string]string{"store": m.store, "criu": criu})
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(dir, "runtime.json"), text, 0o600))
@@ -190,7 +187,10 @@ func (m *machine) stored() (sum int64) {
 func (m *machine) through(runtime, image string, restores int) (took time.Duration, kept int64) {
 	m.t.Helper()
 	o := lazytarget.Options{MB: *mb, Threads: 1, Seed: 5, Quiet: true, Rough: true}
-	m.mem.Reset()
+	var err error
+	m.mem, err = lazytarget.Watch(filepath.Join(m.dir, "status"))
+	must(m.t, err)
+	m.t.Cleanup(func() { m.mem.Close() })
 	name := filepath.Base(runtime)
 	m.ctr(append([]string{"run", "-d", "--snapshotter", "native", "--runc-binary", runtime, "--mount",
 		"type=bind,src=" + filepath.Join(m.dir, "status") + ",dst=/status,options=rbind:rw",
