@@ -493,16 +493,3 @@ func (c *CRIU) logged(work string) (errs []string) {
 	}
 	return diagnosis.Errors(string(text))
 }
-
-// Logged gives the failure that a log of CRIU's tells of, nil where it tells of none or cannot be read. It is for a CRIU
-// that somebody else has run.
-func Logged(program, log string) error {
-	text, err := os.ReadFile(log)
-	if err != nil {
-		return nil // the runtime's own words have to do
-	}
-	if errs := diagnosis.Errors(string(text)); len(errs) > 0 {
-		return judge(program, diagnosis.Of(errs))
-	}
-	return nil
-}

@@ -49,7 +49,7 @@ var narrow = []string{
 	"tests/bench",
 	"tests/criukinds",
 	"tests/e2e/containerd",
-	"tests/e2e/podman",
+	"tests/e2e/podmanrunc",
 	"tests/e2e/runc",
 	"tests/gpuapp",
 	"tests/gpuapp/src/include/drm",
