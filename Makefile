@@ -20,14 +20,15 @@ VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo de
 COMMIT    ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help gpu-pack build plugin install test race lint fuzz crash torture soak simulate stress versitygw zdtm bench bench-restore bench-remote bench-page bench-gpu demo criu kfdsim-shell proto clean deps bench-deps
+.PHONY: help gpu-pack build plugin install packages test-packages test-containers test race lint fuzz crash torture soak simulate stress versitygw zdtm bench bench-restore bench-remote bench-page bench-gpu demo criu kfdsim-shell proto clean deps bench-deps
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-build: ## build bin/gpucr-fs, and bin/gpucr-cuda, which loads NVIDIA's driver for it
+build: ## build bin/gpucr-fs, bin/gpucr-runc, and bin/gpucr-cuda, which loads NVIDIA's driver
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION) -X main.commit=$(COMMIT)" -o bin/gpucr-fs ./cmd/gpucr-fs
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/gpucr-cuda ./cmd/gpucr-cuda
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/gpucr-runc ./cmd/gpucr-runc
 
 plugin: ## build the CRIU plugin for AMD GPUs in build/plugin (CRIU_HOOKS=15 for CRIU after 4.2)
 	@scripts/need.sh cc:gcc libc6-dev
@@ -36,10 +37,21 @@ plugin: ## build the CRIU plugin for AMD GPUs in build/plugin (CRIU_HOOKS=15 for
 install: build plugin ## install gpucr-fs and the plugin under PREFIX (/usr/local; DESTDIR is put before it)
 	install -D -m 755 bin/gpucr-fs $(DESTDIR)$(PREFIX)/bin/gpucr-fs
 	install -D -m 755 bin/gpucr-cuda $(DESTDIR)$(PREFIX)/bin/gpucr-cuda
+	install -D -m 755 bin/gpucr-runc $(DESTDIR)$(PREFIX)/bin/gpucr-runc
 	install -D -m 755 build/plugin/gpucr_plugin.so $(DESTDIR)$(PREFIX)/lib/gpucr-fs/gpucr_plugin.so
 
+packages: build plugin ## build a deb and an rpm in build/packages
+	@GO="$(GO)" scripts/packages.sh $(VERSION)
+
+test-packages: packages criu ## install the deb on a bare Debian, use and remove it
+	@scripts/need.sh debootstrap:debootstrap
+	scripts/test-packages.sh
+
+test-containers: deps criu versitygw ## podman and containerd with containers of 1 GB, by gpucr-runc and without it
+	$(GO) test -count=1 -timeout 1h -v ./tests/e2e/podmanrunc ./tests/e2e/containerd -containers.mb 1000 -containers.ratio 0.3
+
 deps:
-	@scripts/need.sh cc:gcc libc6-dev linux-libc-dev libdrm-dev setsid:util-linux runc:runc liburing-dev chromium:chromium
+	@scripts/need.sh cc:gcc libc6-dev linux-libc-dev libdrm-dev setsid:util-linux runc:runc liburing-dev chromium:chromium podman:podman containerd:containerd iptables:iptables
 
 criu: ## put a working CRIU >= 4.2 at build/criu/criu (CRIU=/path to use another)
 	@scripts/criu.sh

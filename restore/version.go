@@ -3,6 +3,7 @@ package restore
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"time"
@@ -57,4 +58,17 @@ func judge(program string, f *diagnosis.Failure) *diagnosis.Failure {
 		f.Cause, f.Hint = fmt.Sprintf("criu %s is too old (%s)", v, program), noCRIU
 	}
 	return f
+}
+
+// Logged gives the failure that a log of CRIU's tells of, nil where it tells of none or cannot be read. It is for a CRIU
+// that somebody else has run.
+func Logged(program, log string) error {
+	text, err := os.ReadFile(log)
+	if err != nil {
+		return nil // the runtime's own words have to do
+	}
+	if errs := diagnosis.Errors(string(text)); len(errs) > 0 {
+		return judge(program, diagnosis.Of(errs))
+	}
+	return nil
 }

@@ -70,7 +70,7 @@ Exit codes: 0 done, 1 error, 2 usage, 3 partly done, 10 no store, 11 store in us
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			// What this program starts is told all by who starts it. It runs in another directory, maybe much later, and
 			// must not fail for a configuration that has gone or is wrong by then.
-			if !cmd.Hidden && !isSuccessor(cmd) {
+			if (!cmd.Hidden || cmd.Name() == containerName) && !isSuccessor(cmd) {
 				if err := a.configure(cmd); err != nil {
 					return err
 				}
@@ -93,6 +93,7 @@ Exit codes: 0 done, 1 error, 2 usage, 3 partly done, 10 no store, 11 store in us
 	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(a.commands()...)
+	a.completeArguments(root)
 	return root
 }
 
@@ -111,6 +112,7 @@ func (a *app) commands() []*cobra.Command {
 		a.initCmd(), a.importCmd(), a.mountCmd(), a.serveCmd(), a.umountCmd(), a.sealCmd(), a.tagCmd(), a.renameCmd(), a.labelCmd(), a.syncCmd(), a.pullCmd(),
 		a.rmCmd(), a.gcCmd(), a.optimizeCmd(), a.repairCmd(), a.benchCmd(), a.versionCmd(), a.completionCmd(), a.daemonCmd(),
 		a.restoreCmd(), a.dumpCmd(), a.lazyPagesCmd(), a.warmupCmd(), a.profileCmd(), a.guardianCmd(), a.cudaCheckpointCmd(), a.pluginDirCmd(), a.pluginHelperCmd(),
+		a.containerCmd(), a.mountHelperCmd(),
 	)
 }
 

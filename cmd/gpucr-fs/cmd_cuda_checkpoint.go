@@ -23,8 +23,8 @@ const cudaToolName = "cuda-checkpoint"
 
 // toolArgs gives the arguments of this program: those of the command that it was called by the name of, or its own.
 func toolArgs(argv []string) []string {
-	if filepath.Base(argv[0]) == cudaToolName {
-		return append([]string{cudaToolName}, argv[1:]...)
+	if name := filepath.Base(argv[0]); name == cudaToolName || name == mountHelperName {
+		return append([]string{name}, argv[1:]...)
 	}
 	return argv[1:]
 }

@@ -32,6 +32,7 @@ type dumping struct {
 	force     bool
 	parkRings bool
 	durable   bool
+	container *container   // what an OCI runtime dumps; nil where this program runs criu
 	gpu       *nvidia      // nil where NVIDIA GPUs are left alone
 	done      bool         // CRIU has dumped
 	end       func() error // gives back what was taken of them
@@ -113,6 +114,9 @@ func (d *dumping) run(ctx context.Context, store, name string, tags []string, se
 		return err
 	}
 	if err := d.preflight(ctx); err != nil {
+		return err
+	}
+	if err := d.a.allThere(ctx, d.pid); err != nil {
 		return err
 	}
 	labels := label.OfProcess(d.pid)
@@ -208,6 +212,15 @@ func (d *dumping) dump(ctx context.Context, images string) (err error) {
 	unpark, err := d.park(images)
 	defer func() { err = errors.Join(err, unpark(err != nil || d.leave)) }()
 	if err != nil {
+		return err
+	}
+	if d.container != nil {
+		var env []string
+		if dir := d.args.Value("libdir"); dir != "" {
+			env = append(env, pluginDirVar+"="+dir)
+		}
+		err = d.container.dump(images, env)
+		d.done = err == nil
 		return err
 	}
 	c, err := d.criu.start(d.a, d.args, within)

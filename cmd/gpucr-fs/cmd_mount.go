@@ -196,7 +196,8 @@ func (a *app) mountForeground(ctx context.Context, spec daemonSpec, toStderr boo
 		if err != nil {
 			return err
 		}
-		return a.printMount(res)
+		context.AfterFunc(ctx, func() { _ = notify("STOPPING=1") }) // there is nobody to tell that it failed
+		return errors.Join(a.printMount(res), notify("READY=1"))
 	})
 }
 

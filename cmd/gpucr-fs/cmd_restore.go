@@ -42,6 +42,7 @@ type restoring struct {
 	copy       int         // the number of this one; 0 where there is no other
 	turn       *sync.Mutex // of copies that must not run criu at once
 	events     *vramEvents // of AMD GPUs
+	container  *container  // what an OCI runtime restores; nil where this program runs criu
 }
 
 func (a *app) restoreCmd() *cobra.Command {
@@ -190,7 +191,10 @@ func (r *restoring) one(
 	}
 	defer func() { err = errors.Join(err, r.events.close()) }()
 	// CRIU is loaded while the daemon is started and prepares.
-	next := r.load()
+	var next *loading
+	if r.container == nil {
+		next = r.load()
+	}
 	defer func() { next.drop() }()
 	title := "restore"
 	if r.copy > 0 {
@@ -214,6 +218,9 @@ func (r *restoring) one(
 		PIDNamespace: namespace, Start: start, Progress: p.tell,
 		Again: func(err error) { r.a.note("%v; trying again", oneLine(err.Error())) },
 		Run: func(ctx context.Context, prepared talk.Prepared) error {
+			if r.container != nil {
+				return r.inContainer(ctx, prepared)
+			}
 			if next == nil {
 				next = r.load()
 			}
@@ -228,7 +235,7 @@ func (r *restoring) one(
 			fmt.Errorf("interrupted: process %d runs on, and the daemon brings the rest of its memory", r.pid)}
 	}
 	if err != nil {
-		return st, err
+		return st, r.container.lookedFor(err)
 	}
 	if wait {
 		if err := r.events.wait(ctx); err != nil {

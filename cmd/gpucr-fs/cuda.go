@@ -22,6 +22,9 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/touch"
 )
 
+// gpuPatience is how long a dump waits for the end of GPU work, unless it is told.
+const gpuPatience = 10 * time.Second
+
 // nvidiaFlags say what dump and restore do about NVIDIA GPUs.
 type nvidiaFlags struct {
 	cudaFlags
@@ -36,7 +39,7 @@ func (f *nvidiaFlags) addDump(fl *pflag.FlagSet) {
 	f.add(fl)
 	fl.BoolVar(&f.off, "no-gpu", false, "leave NVIDIA GPUs alone, for CRIU's cuda_plugin to move their memory")
 	fl.BoolVar(&f.keep, "keep-inherited", false, "leave forked children of CUDA processes the GPU devices that they inherited and cannot use")
-	fl.DurationVar(&f.timeout, "gpu-timeout", 10*time.Second, "how long to wait for the end of GPU work before a dump fails")
+	fl.DurationVar(&f.timeout, "gpu-timeout", gpuPatience, "how long to wait for the end of GPU work before a dump fails")
 }
 
 func (f *nvidiaFlags) addRestore(fl *pflag.FlagSet) {

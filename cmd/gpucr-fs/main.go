@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -40,6 +41,9 @@ func run(ctx context.Context, args []string) int {
 	root := a.root()
 	root.SetArgs(criuVerbosity(args))
 	cmd, err := root.ExecuteContextC(ctx)
+	if code := ended(0); errors.As(err, &code) {
+		return int(code)
+	}
 	if err != nil {
 		if !a.running {
 			a.reportAs(cmd, args)

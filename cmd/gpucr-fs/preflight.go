@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/gpucr/gpucr-fs/cuda"
@@ -65,6 +66,10 @@ func (d *dumping) preflight(ctx context.Context) error {
 	}
 	if d.parkRings {
 		d.rings = r.Of(preflight.IOURing)
+	}
+	if d.container != nil {
+		// What criu takes of a container its runtime has told it: what is mounted from outside, and much else.
+		r.Findings = slices.DeleteFunc(r.Findings, func(f preflight.Finding) bool { return f.Effect != preflight.Loses })
 	}
 	found := r.Blocking()
 	lines := byWhat(found)

@@ -25,7 +25,7 @@ import (
 
 // The scripts run the real main, in processes of their own.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"gpucr-fs": main})
+	testscript.Main(m, map[string]func(){"gpucr-fs": main, mountHelperName: main})
 }
 
 func TestScripts(t *testing.T) {

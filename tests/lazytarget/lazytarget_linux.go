@@ -76,6 +76,8 @@ type Options struct {
 	Seed        uint64
 	// Quiet processes change nothing and check their memory when asked to.
 	Quiet bool
+	// Rough memory of a quiet process cannot be compressed.
+	Rough bool
 	// Changed of a thousand blocks of Block pages are changed by each process of src/family.c; Threads is the number
 	// of its children.
 	Changed, Block int
@@ -111,6 +113,9 @@ func (o Options) Args(dir string) []string {
 	}
 	if o.Quiet {
 		args = append(args, "quiet")
+	}
+	if o.Quiet && o.Rough {
+		args = append(args, "rough")
 	}
 	return args
 }

@@ -48,3 +48,18 @@ func TestDumpKilled(t *testing.T) {
 	}
 	t.Logf("%d of %d dumps were complete", kept, 2**strikes)
 }
+
+// TestDumpWhileMemoryFollows: a dump waits for memory that a restore has not brought yet. criu would leave it out, and the
+// process read zeros after the next restore.
+func TestDumpWhileMemoryFollows(t *testing.T) {
+	b := newBench(t)
+	x := b.dumped("one", quiet)
+	x.mustRestore(onDemand, "--prefetch-rate", "2MiB")
+	b.run("dump", b.store, "two", "-t", strconv.Itoa(x.pid))
+	must(t, x.Dumped())
+	x.Reset()
+	b.run("restore", "--wait", b.store, "two")
+	x.Restored(x.pid)
+	x.checks()
+	must(t, b.left.Nothing())
+}

@@ -34,6 +34,8 @@ type container struct {
 	name   string
 	criu   string
 	mem    *lazytarget.Target
+
+	runtime string // the program that is called: runc, or gpucr-runc
 }
 
 func newContainer(t *testing.T, dir string) *container {
@@ -46,7 +48,7 @@ func newContainer(t *testing.T, dir string) *container {
 	criu, err := cli.FindCRIU()
 	must(t, err)
 	c := &container{t: t, bundle: filepath.Join(dir, "bundle"), name: fmt.Sprintf("gpucr-fs-test-%d", os.Getpid()),
-		criu: criu}
+		criu: criu, runtime: "runc"}
 	rootfs := filepath.Join(c.bundle, "rootfs")
 	for _, d := range []string{"bin", "proc", "dev", "status"} {
 		must(t, os.MkdirAll(filepath.Join(rootfs, d), 0o755))
@@ -86,7 +88,7 @@ func newContainer(t *testing.T, dir string) *container {
 // runc runs a command of runc. A container must not keep pipes of the test's.
 func (c *container) runc(args ...string) error {
 	log := filepath.Join(c.bundle, args[0]+".log")
-	cmd := exec.Command("runc",
+	cmd := exec.Command(c.runtime,
 		append([]string{"--root", filepath.Join(c.bundle, "state"), "--log", log, "--criu", c.criu}, args...)...)
 	if err := cmd.Start(); err != nil {
 		return err
@@ -95,7 +97,7 @@ func (c *container) runc(args ...string) error {
 	defer late.Stop()
 	if err := cmd.Wait(); err != nil {
 		why, _ := os.ReadFile(log)
-		return fmt.Errorf("runc %s: %w: %s", args[0], err, why)
+		return fmt.Errorf("%s %s: %w: %s", c.runtime, args[0], err, why)
 	}
 	return nil
 }

@@ -11,8 +11,8 @@
  * The process talks to its test through a shared file mapping, which keeps its
  * contents over dump and restore.
  *
- * usage: lazytarget STATUS MB THREADS SEED [quiet]
- * With quiet it changes nothing: it checks its memory when asked to.
+ * usage: lazytarget STATUS MB THREADS SEED [quiet [rough]]
+ * With quiet it changes nothing: it checks its memory when asked to. With rough no compressor finds anything in it.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -41,7 +41,7 @@
 
 static struct status *st;
 static uint64_t seed;
-static int quiet;
+static int quiet, rough;
 
 struct region {
 	uint8_t *p;
@@ -92,11 +92,18 @@ static uint64_t rnd(struct thread *t, uint64_t n)
 	return t->rnd % n;
 }
 
+/* word is the i-th of a page that begins with x. */
+static uint64_t word(uint64_t x, size_t i)
+{
+	x += i * 0x9e3779b97f4a7c15;
+	return rough ? mix(x) : x;
+}
+
 static void fill(uint8_t *p, uint64_t tag)
 {
 	uint64_t *w = (uint64_t *)p, x = mix(tag ^ seed);
 	for (size_t i = 0; i < WORDS; i++)
-		w[i] = x + i * 0x9e3779b97f4a7c15;
+		w[i] = word(x, i);
 }
 
 /* check_page returns 0 when the page is right or gave SIGBUS. */
@@ -112,12 +119,12 @@ static int check_page(struct region *r, size_t i, const char *who)
 	bus_jmp = &jmp;
 	volatile uint64_t *w = (uint64_t *)(r->p + i * PAGE);
 	uint64_t tag = r->tag[i];
-	uint64_t x = tag ? mix(tag ^ seed) : 0, step = tag ? 0x9e3779b97f4a7c15 : 0;
+	uint64_t x = tag ? mix(tag ^ seed) : 0;
 	for (size_t k = 0; k < WORDS; k++) {
-		uint64_t got = w[k];
-		if (got != x + k * step) {
+		uint64_t got = w[k], want = tag ? word(x, k) : 0;
+		if (got != want) {
 			bus_jmp = NULL;
-			failed("%s: page %p word %zu of tag %lx: got %lx, want %lx\n", who, (void *)w, k, tag, got, x + k * step);
+			failed("%s: page %p word %zu of tag %lx: got %lx, want %lx\n", who, (void *)w, k, tag, got, want);
 			return 1;
 		}
 	}
@@ -394,7 +401,7 @@ static void *run(void *arg)
 int main(int argc, char **argv)
 {
 	if (argc < 5) {
-		fprintf(stderr, "usage: lazytarget STATUS MB THREADS SEED [quiet]\n");
+		fprintf(stderr, "usage: lazytarget STATUS MB THREADS SEED [quiet [rough]]\n");
 		return 2;
 	}
 	/* What it was started with may lie in a mount that CRIU cannot see. */
@@ -416,6 +423,7 @@ int main(int argc, char **argv)
 		return 2;
 	seed = strtoull(argv[4], NULL, 0);
 	quiet = argc > 5;
+	rough = argc > 6;
 	struct sigaction sa = { .sa_handler = on_bus, .sa_flags = SA_NODEFER };
 	sigaction(SIGBUS, &sa, NULL);
 	setsid();

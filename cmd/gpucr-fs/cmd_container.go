@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpucr/gpucr-fs/cuda"
+	"github.com/gpucr/gpucr-fs/daemon/talk"
+	"github.com/gpucr/gpucr-fs/index"
+	"github.com/gpucr/gpucr-fs/restore"
+	"github.com/gpucr/gpucr-fs/restore/oci"
+)
+
+// containerName is hidden, but started by who knows nothing of this program: it takes its options from the configuration.
+const containerName = "container"
+
+// containerCmd is what gpucr-runc runs for a checkpoint or restore: the command line after -- is that of an OCI runtime.
+func (a *app) containerCmd() *cobra.Command {
+	var file string
+	c := &cobra.Command{
+		Use:    containerName + " [-- OCI RUNTIME ARGUMENTS]",
+		Short:  "checkpoint or restore a container (started by gpucr-runc)",
+		Hidden: true,
+		Args:   cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a.quiet = true // the runtime prints what callers expect, and nothing else
+			call := oci.Parse(args)
+			err := a.container(cmd.Context(), call, file)
+			if code := ended(0); err != nil && !errors.As(err, &code) {
+				// podman and containerd show what is in the log.
+				err = errors.Join(err, call.Log(time.Now(), "gpucr-fs: "+oneLine(err.Error())))
+			}
+			return err
+		},
+	}
+	c.Flags().StringVar(&file, "runtime-config", oci.DefaultConfig, "configuration `FILE` of gpucr-runc")
+	return c
+}
+
+func (a *app) container(ctx context.Context, call oci.Call, file string) error {
+	if !call.Ours() {
+		return usage(errors.New("this is no checkpoint or restore of a container"), "use gpucr-runc")
+	}
+	c, err := newContainer(call, file)
+	if err != nil {
+		return err
+	}
+	if call.Command == oci.Checkpoint {
+		return a.dumpContainer(ctx, c)
+	}
+	return a.restoreContainer(ctx, c)
+}
+
+func newContainer(call oci.Call, file string) (*container, error) {
+	conf, err := oci.Load(file)
+	if err != nil {
+		return nil, err
+	}
+	if conf.Store == "" {
+		return nil, usage(fmt.Errorf("%s names no store", file), "")
+	}
+	runtime, err := conf.FindRuntime()
+	if err != nil {
+		return nil, err
+	}
+	criu, err := criuOf(call, conf)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"image-path", "work-path"} {
+		if v := call.Value(name); v != "" {
+			if v, err = filepath.Abs(v); err != nil {
+				return nil, err
+			}
+			call = call.With(name, v)
+		}
+	}
+	return &container{call: call, conf: conf, runtime: runtime, criu: criu}, nil
+}
+
+// criuOf finds criu's program. Runtimes look for "criu" in the PATH, and so it has to be called.
+func criuOf(call oci.Call, conf oci.Config) (string, error) {
+	flags := criuFlags{program: conf.CRIU}
+	if p := call.Global("criu"); p != "" && conf.CRIU == "" {
+		flags.program = p
+	}
+	p, err := flags.find()
+	if err != nil {
+		return "", err
+	}
+	if filepath.Base(p) != "criu" {
+		return "", usage(fmt.Errorf("criu's program is called %s; OCI runtimes look for a program called criu", p), "")
+	}
+	return p, nil
+}
+
+// dumpContainer checkpoints a container. Where that fails it goes on.
+func (a *app) dumpContainer(ctx context.Context, c *container) (err error) {
+	s, err := oci.Ask(c.runtime, c.call)
+	if err != nil {
+		return err
+	}
+	if s.PID <= 0 {
+		return fmt.Errorf("container %s does not run: it is %s", c.call.ID, s.Status)
+	}
+	again, err := c.thaw(s)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, again()) }()
+	c.name = s.Name(time.Now())
+	d := dumping{a: a, pid: s.PID, leave: c.call.Has("leave-running"), durable: c.conf.Durable, container: c}
+	d.criu.program = c.criu
+	d.nvidia.timeout = gpuPatience
+	err = d.run(ctx, c.conf.Store, c.name, s.Tags(), s.Labels())
+	if late := (*codeError)(nil); errors.As(err, &late) && late.code == exitPartial {
+		a.note("%v; %s", err, late.hint) // it is sealed, and there is no container to go on
+		return nil
+	}
+	if err != nil && c.referred {
+		err = errors.Join(err, oci.Unrefer(c.call.Value("image-path")))
+	}
+	return err
+}
+
+// thaw lets a container that is paused run where CUDA processes have to give up their GPUs, which threads of the driver
+// in them do. What it returns pauses the container again, for its caller to let it run.
+func (c *container) thaw(s oci.State) (again func() error, err error) {
+	again = func() error { return nil }
+	if s.Status != "paused" {
+		return again, nil
+	}
+	if used, err := cuda.Uses(s.PID); !used || err != nil {
+		return again, err
+	}
+	if err := c.do("resume"); err != nil {
+		return again, err
+	}
+	return func() error {
+		if now, err := oci.Ask(c.runtime, c.call); err != nil || now.Status != "running" {
+			return nil // it has ended with its checkpoint
+		}
+		return c.do("pause")
+	}, nil
+}
+
+// onDemand refuses a runtime that cannot have memory brought on demand.
+func (c *container) onDemand() error {
+	help, err := exec.Command(c.runtime, oci.Restore, "--help").CombinedOutput()
+	if err == nil && !strings.Contains(string(help), "--lazy-pages") {
+		err = errors.New("its restore has no --lazy-pages")
+	}
+	if err != nil {
+		return &codeError{exitError, "name runc as the runtime in the configuration of gpucr-runc",
+			fmt.Errorf("%s cannot restore from a store: %w", c.runtime, err)}
+	}
+	return nil
+}
+
+// restoreContainer brings a container back. Its memory follows.
+func (a *app) restoreContainer(ctx context.Context, c *container) (err error) {
+	if c.ref, err = oci.ReadReference(c.call.Value("image-path")); err != nil {
+		return err
+	}
+	if err := c.onDemand(); err != nil {
+		return err
+	}
+	if _, err := oci.Ask(c.runtime, c.call); err == nil {
+		return fmt.Errorf("container %s exists already", c.call.ID)
+	}
+	args := restore.Args{Work: c.call.Value("work-path")}
+	if args.Work == "" {
+		dir, done, err := c.workDir()
+		if err != nil {
+			return err
+		}
+		defer done()
+		args.Work = dir
+	}
+	if err := os.MkdirAll(args.Work, 0o700); err != nil {
+		return err
+	}
+	// A container is not restored twice: its caller's terminal is there for one attempt.
+	r := restoring{a: a, args: args, container: c, allFirst: true}
+	r.criu.program = c.criu
+	r.timeline.Started = time.Now()
+	err = r.run(ctx, c.conf.Store, c.ref.Checkpoint, 0, false, "")
+	if partly := (*codeError)(nil); r.runs && errors.As(err, &partly) && partly.code == exitPartial {
+		a.note("%v; %s", err, partly.hint)
+		err = nil
+	}
+	if err != nil {
+		return err
+	}
+	return c.foreground()
+}
+
+// inContainer has the runtime restore a container, and does what has to follow before its processes may go on.
+func (r *restoring) inContainer(ctx context.Context, p talk.Prepared) error {
+	c := r.container
+	env := r.events.env()
+	note, err := readNote(p.Images)
+	if err != nil {
+		return err
+	}
+	if dir := r.plugins(p, note); dir != "" {
+		env = append(env, pluginDirVar+"="+dir)
+	}
+	read, stop := context.WithCancel(ctx)
+	var reading sync.WaitGroup
+	reading.Go(func() { restore.Preread(read, p.Images) })
+	err = c.restore(ctx, p, env)
+	stop()
+	reading.Wait()
+	if err != nil {
+		return err
+	}
+	r.pid = c.pid
+	if err := r.wake(ctx, r.pid, note); err != nil {
+		return errors.Join(err, c.end())
+	}
+	if r.gpu != nil {
+		if _, err := r.resumeGPUs(ctx, r.pid, note); err != nil {
+			return errors.Join(err, c.end())
+		}
+	}
+	r.runs = true
+	return nil
+}
+
+// plugins gives criu's folder of plugins for a restore: ours where there is something for it.
+func (r *restoring) plugins(p talk.Prepared, note cudaNote) string {
+	if p.AMDGPU {
+		return amdgpuPlugins()
+	}
+	if note.Processes > 0 {
+		return p.Work // criu's cuda_plugin would find nothing to do; here is none
+	}
+	return ""
+}
+
+// lookedFor makes the error of a reference whose checkpoint is not there say what it is.
+func (c *container) lookedFor(err error) error {
+	if c == nil || index.ClassOf(err) != index.NotFound {
+		return err
+	}
+	return &codeError{exitError,
+		"stores of several machines share checkpoints by a bucket (gpucr-fs init --remote), or by gpucr-fs export and import",
+		fmt.Errorf("the images of container %s are checkpoint %s, which %s does not have: %w", c.ref.Container, c.ref.Checkpoint,
+			c.conf.Store, err)}
+}

@@ -1,0 +1,95 @@
+// Command gpucr-runc is an OCI runtime for podman, containerd, CRI-O and docker. It is runc, or crun, in everything but
+// checkpoint and restore: these go through a store, by gpucr-fs.
+//
+// Each call of it becomes another program, by exec: the runtime, or gpucr-fs. So it adds a millisecond to what they
+// take, and descriptors, signals and exit codes are theirs.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/gpucr/gpucr-fs/restore/oci"
+)
+
+// configVar names another configuration than oci.DefaultConfig.
+const configVar = "GPUCR_RUNC_CONFIG"
+
+func main() {
+	call := oci.Parse(os.Args[1:])
+	err := become(call)
+	fmt.Fprintf(os.Stderr, "gpucr-runc: %v\n", err)
+	// The caller's log is where podman and containerd look for the reason. There is nowhere to tell that it cannot be
+	// written.
+	_ = call.Log(time.Now(), "gpucr-runc: "+err.Error())
+	os.Exit(1)
+}
+
+// become runs the program that does what is asked for in place of this one. It returns only when that fails.
+func become(call oci.Call) error {
+	file := oci.DefaultConfig
+	if f := os.Getenv(configVar); f != "" {
+		file = f
+	}
+	conf, err := oci.Load(file)
+	if err != nil {
+		return err
+	}
+	runtime, err := conf.FindRuntime()
+	if err != nil {
+		return err
+	}
+	args := os.Args[1:]
+	switch forStore, err := stored(call); {
+	case err != nil:
+		return err
+	case !forStore:
+		return run(runtime, args)
+	case conf.Store == "":
+		return fmt.Errorf("no store is named: write {\"store\": \"/var/lib/gpucr-fs\"} into %s", file)
+	}
+	program, err := gpucrFS()
+	if err != nil {
+		return err
+	}
+	return run(program, append([]string{"container", "--runtime-config", file, "--"}, args...))
+}
+
+// stored tells whether a call goes through the store. Images that are not in a store are the runtime's to restore.
+func stored(call oci.Call) (bool, error) {
+	if !call.Ours() || call.Command == oci.Checkpoint {
+		return call.Ours(), nil
+	}
+	_, err := oci.ReadReference(call.Value("image-path"))
+	if errors.Is(err, oci.ErrNoReference) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// gpucrFS finds gpucr-fs: beside this program, else where programs are.
+func gpucrFS() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	beside := filepath.Join(filepath.Dir(self), "gpucr-fs")
+	if _, err := os.Stat(beside); err == nil {
+		return beside, nil
+	}
+	p, err := exec.LookPath("gpucr-fs")
+	if err != nil {
+		return "", fmt.Errorf("find gpucr-fs: %w", err)
+	}
+	return p, nil
+}
+
+func run(program string, args []string) error {
+	err := syscall.Exec(program, append([]string{program}, args...), os.Environ())
+	return fmt.Errorf("run %s: %w", program, err)
+}
