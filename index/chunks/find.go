@@ -1,7 +1,6 @@
 package chunks
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -10,7 +9,6 @@ import (
 	"github.com/gpucr/gpucr-fs/index/distant"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
-	"github.com/gpucr/gpucr-fs/index/remote/object"
 )
 
 // Locate gives the location of a chunk that a manifest names: here, or else in a distant pack.
@@ -98,11 +96,6 @@ func (s *Store) Holds(c pack.Chunk, slot []byte) error {
 	return s.holds(c, slot)
 }
 
-// Bring fetches what distant packs have of chunks before anybody reads it; see [distant.Packs.Bring].
-func (s *Store) Bring(ctx context.Context, list []pack.Chunk, came func(numbers []int)) {
-	s.Distant.Bring(ctx, list, s.holds, came)
-}
-
 // holds refuses a slot that does not hold the content of a chunk.
 func (s *Store) holds(c pack.Chunk, slot []byte) error {
 	content := slot[:c.Loc.Stored]
@@ -120,16 +113,6 @@ func (s *Store) holds(c pack.Chunk, slot []byte) error {
 		return fmt.Errorf("%w: the content is not what its id says", pack.ErrCorrupt)
 	}
 	return nil
-}
-
-// Learn notes where chunks lie in distant packs; see [distant.Packs.Learn].
-func (s *Store) Learn(packs []object.PackRef, list []pack.Chunk) error {
-	return s.Distant.Learn(packs, list, s.Commit)
-}
-
-// Forget gives back what is known of distant packs that nothing needs; see [distant.Packs.Forget].
-func (s *Store) Forget(needed func(uint32) bool, stands func(object.Name) bool) (int, error) {
-	return s.Distant.Forget(needed, stands, s.Commit)
 }
 
 // Slot gives the slot of a chunk as it is stored, held against its guard, in a buffer of the arena.

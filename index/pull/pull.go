@@ -50,7 +50,10 @@ func (p *Puller) Pull(ctx context.Context, name string, bucket [16]byte, list io
 	if err := roots.ValidName(name); err != nil {
 		return roots.Info{}, err
 	}
-	l := pulling{learner: learner{note: p.chunks.Learn, ctx: ctx}, p: p, name: name}
+	note := func(packs []object.PackRef, list []pack.Chunk) error {
+		return p.chunks.Distant.Learn(packs, list, p.chunks.Commit)
+	}
+	l := pulling{learner: learner{note: note, ctx: ctx}, p: p, name: name}
 	err := object.Decode(list, bucket, object.Visitor{Pack: l.pack, Chunk: l.chunk, Record: l.record})
 	var info roots.Info
 	if err == nil {

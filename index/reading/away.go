@@ -35,7 +35,7 @@ func (f *File) Away(yield func(off, n int64, c pack.Chunk) bool) error {
 // Bring fetches chunks that lie in a bucket before anybody reads them, in their order, and calls came with the numbers
 // of those that may be read now; see [chunks.Store.Bring].
 func (s *Reader) Bring(ctx context.Context, list []pack.Chunk, came func(numbers []int)) {
-	s.chunks.Bring(ctx, list, came)
+	s.chunks.Distant.Bring(ctx, list, s.chunks.Holds, came)
 }
 
 // HotSet is the hot set of a checkpoint as a bucket has it. It is safe for concurrent use.

@@ -88,7 +88,7 @@ func (g *collection) forget() (err error) {
 		return nil
 	}
 	needed := func(n uint32) bool { return g.live[n] != nil }
-	g.res.Forgotten, err = g.s.chunks.Forget(needed, g.o.Stands)
+	g.res.Forgotten, err = g.s.chunks.Distant.Forget(needed, g.o.Stands, g.s.chunks.Commit)
 	return err
 }
 

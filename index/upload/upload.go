@@ -166,7 +166,9 @@ func (j *Upload) end(ctx context.Context, ref string, stands func(object.Name) b
 }
 
 // Durable notes that the bucket has what r tells: chunks that another checkpoint uses as well are not put again.
-func (u *Uploader) Durable(r *Result) error { return u.chunks.Learn(r.list.Packs, r.list.Chunks) }
+func (u *Uploader) Durable(r *Result) error {
+	return u.chunks.Distant.Learn(r.list.Packs, r.list.Chunks, u.chunks.Commit)
+}
 
 // Known gives the packs of the bucket that Upload would refer to.
 func (u *Uploader) Known(ctx context.Context, ref string) ([]object.PackRef, error) {
