@@ -1,6 +1,7 @@
 package restore
 
 import (
+	"bytes"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -99,6 +100,7 @@ type altering struct {
 
 func (a *altering) Write(p []byte) (int, error) {
 	if mean := a.k.alters.Load(); mean > 0 {
+		p = bytes.Clone(p)
 		for i := rand.Int64N(2 * mean); i < int64(len(p)); i += rand.Int64N(2 * mean) {
 			p[i] ^= 1 << rand.IntN(8)
 			a.k.altered.Add(1)
