@@ -9,16 +9,16 @@
 //
 // # Commit order
 //
-// Payload, sync packs, journal frames, sync journals, Badger batch, sync Badger. Every CommitEvery bytes, and whenever
-// keys are to last. After a crash Recover applies to Badger what the journals hold beyond the applied mark.
+// Payload, sync packs, journal frames, sync journals, Badger batch, sync Badger, mark. Every CommitEvery bytes, and
+// whenever keys are to last. After a crash Recover applies to Badger what the journals hold beyond the applied mark. The
+// batch notes how far the journals are on the disk (keys.DB.Durable); the mark, that Badger's disk has what they tell.
 //
 // # What cannot be accounted for
 //
 // Nothing here cuts or deletes what journals and index together cannot explain. It stays in its place or is put aside
-// under another name, and is reported (SetAside). The mark of a journal tells torn from damaged: nobody is told that a
-// commit is done before the mark is set, so half a frame behind the mark is what a crash left, and nothing was
-// promised. Bytes before the mark that are no frame, a journal shorter than its mark, and a journal that is gone are
-// damage. Then
+// under another name, and is reported (SetAside). How far a journal was on the disk tells torn from damaged: nobody is
+// told that a commit is done before that is noted and synced, so half a frame behind it is what a crash left, and
+// nothing was promised. Bytes before it that are no frame, a shorter journal, and one that is gone are damage. Then
 //
 //   - the index serves reads as before, for it has all that the journal told up to the mark;
 //   - the pack takes no more appends, and gc leaves it alone and goes on with the others;

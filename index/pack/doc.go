@@ -31,10 +31,10 @@
 //   - A journal that was rewritten, and its folder not synced, is condemned likewise: either file tells all that counts, but a frame behind the new one could be lost.
 //   - A pack that could not be begun leaves at most empty files, and its number is not used again.
 //
-// A full disk is none of these where the write itself fails: all that is pending stays so. What went to the journal
-// stays behind its end, where nobody reads it, until the next frames come: then it is cut off, durably. It may be whole
-// frames: a cut that is not synced could be undone by a power cut long after somebody has opened the store and built on
-// the rest.
+// A full disk is none of these where the write itself fails: all that is pending stays so. What went to the journal is
+// cut off at once, durably. It may be whole frames: a cut that is not synced could be undone by a power cut long after
+// somebody has opened the store and built on the rest. Where the disk does not say that the cut is done, these bytes
+// stay behind the end, where nobody reads them, and the cut is tried again before the next frames.
 //
 // # Giving space back
 //
