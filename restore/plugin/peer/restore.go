@@ -129,6 +129,11 @@ func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
 				return err
 			}
 		case wire.Resumed:
+			if m.Status != 0 {
+				// The plugin ends it, of which criu sees only that it is gone.
+				r.opts.Tell(Event{PID: int(m.PID), Why: m.String()})
+				continue
+			}
 			r.resumed(int(m.PID))
 		case wire.Bye:
 			bye = true

@@ -287,8 +287,10 @@ int resume_devices_late(int pid)
 	if (!ret && !msg.id) {
 		fd = open("/dev/kfd", O_RDWR | O_CLOEXEC);
 		ret = fd < 0 || ioctl(fd, KFD_IOC_CRIU_OP, &args) ? -errno : 0;
-		if (ret)
-			say(LOG_ERROR, "Error: RESUME of process %d: %s", pid, strerror(-ret));
+		if (ret) {
+			snprintf(msg.text, sizeof(msg.text), "RESUME of process %d: %s", pid, strerror(-ret));
+			say(LOG_ERROR, "Error: %s", msg.text);
+		}
 		if (fd >= 0)
 			close(fd);
 	}
@@ -301,6 +303,12 @@ int resume_devices_late(int pid)
 	}
 	if (ret) {
 		say(LOG_ERROR, "Error: process %d is killed: its GPU state is not complete", pid);
+		/* CRIU will say that the process is gone, and no more. */
+		msg.type = GPUCR_RESUMED;
+		msg.pid = pid;
+		msg.status = ret;
+		if (!failed)
+			peer_tell(&msg, NULL, 0);
 		kill(pid, SIGKILL);
 		failed = true;
 	}

@@ -20,7 +20,8 @@
  *                may not yet; -ENOENT for a process without KFD. id = 0: all
  *                VRAM is in place, and the plugin issues the driver's RESUME; 1:
  *                the rest follows, and the peer issues it then
- *   RESUMED      pid, which may run. No answer.
+ *   RESUMED      pid, which may run; or status and a text: it is ended. No
+ *                answer.
  *   BYE          status of the whole dump or restore, count of processes that
  *                stay paused because CRIU kills them next -> OK
  *

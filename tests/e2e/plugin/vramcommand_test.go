@@ -67,8 +67,9 @@ func TestRestoreOnDemand(t *testing.T) {
 	app.WaitGone()
 	b.noHelpers()
 	// RESUME is the last thing that may fail. Its process is killed while criu holds it, which sees that it is gone and
-	// no more, or when criu is done.
+	// no more, or when criu is done; or it fails in criu itself, where all VRAM is there first.
 	const held = `#!/bin/sh
+if [ "$CRTOOLS_SCRIPT_ACTION" = post-restore ] && [ -n "$FILL_SECONDS" ]; then sleep "$FILL_SECONDS"; exit; fi
 [ "$CRTOOLS_SCRIPT_ACTION" = pre-resume ] || exit 0
 for i in $(seq 600); do
 	dead=yes
@@ -87,16 +88,19 @@ exit 1
 	for _, tc := range []struct {
 		name  string
 		after time.Duration
+		fill  string // seconds that criu waits for fills
 		args  []string
 	}{
-		{"criu holds the process", 0, []string{"--", "--action-script", script}},
-		{"criu is done", time.Second, nil},
+		{"criu holds the process", 0, "", []string{"--", "--action-script", script}},
+		{"criu is done", time.Second, "", nil},
+		{"VRAM is there first", 0, "2", []string{"--", "--action-script", script}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: "AMDKFD_IOC_CRIU_OP RESUME", Errno: 22, Delay: tc.after}
 			if err := b.Sim.Inject(f); err != nil {
 				t.Fatal(err)
 			}
+			t.Setenv("FILL_SECONDS", tc.fill)
 			args := []string{"restore", "--criu", b.CRIU, "--vram=lazy", "--wait", store, "gpu"}
 			err := run(append(args, tc.args...)...)
 			b.Sim.ClearFaults()
