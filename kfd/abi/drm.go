@@ -33,6 +33,7 @@ const (
 	AMDGPUIocGEMVA          Request = 0x40286448
 	AMDGPUIocWaitCS         Request = 0xc0206449
 	AMDGPUIocGEMOp          Request = 0xc0106450
+	AMDGPUIocGEMOpMapping   Request = 0xc0186450 // Linux 6.18, the same with AMDGPUGEMOpMappingArgs
 	AMDGPUIocGEMUserptr     Request = 0xc0186451
 	AMDGPUIocGEMListHandles Request = 0xc0106459 // Linux 6.18
 )

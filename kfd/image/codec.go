@@ -107,19 +107,30 @@ func decodeRenderNode(file []byte, g *bounded.Budget) (*imagepb.RenderNode, Sche
 	if err := checkRenderNode(r); err != nil {
 		return nil, 0, err
 	}
+	for _, bo := range r.Bos {
+		if bo.Object != nil {
+			return r, SchemaAny, nil // ours, in dumps of either schema
+		}
+	}
 	return r, SchemaLater, nil
 }
 
 // EncodeRenderNode encodes an amdgpu-renderD image, header included. In
-// SchemaLater the node needs its id and minor. In Schema42 it may not have
-// BOs, whose contents that version would lose.
+// SchemaLater, and where it has BOs, the node needs its id and minor. In Schema42
+// those have to be of the kind that CRIU's plugin does not know: their objects are
+// numbered.
 func EncodeRenderNode(r *imagepb.RenderNode, s Schema) ([]byte, error) {
+	if s == Schema42 && len(r.Bos) > 0 {
+		for i, bo := range r.Bos {
+			if bo.Object == nil {
+				return nil, fmt.Errorf("render node %#x has buffer object %d without a number, which schema 4.2 cannot hold",
+					r.GetGpuId(), i)
+			}
+		}
+		s = SchemaLater
+	}
 	switch s {
 	case Schema42:
-		if len(r.Bos) > 0 {
-			return nil, fmt.Errorf("render node %#x has %d buffer objects, which schema 4.2 cannot hold", r.GetGpuId(),
-				len(r.Bos))
-		}
 		r = proto.Clone(r).(*imagepb.RenderNode)
 		r.Id, r.DrmRenderMinor, r.NumOfBos = nil, nil, nil
 	case SchemaLater:

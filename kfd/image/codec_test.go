@@ -105,8 +105,18 @@ func TestSchemaConversion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := EncodeRenderNode(node, Schema42); err == nil || !strings.Contains(err.Error(), "2 buffer objects") {
+	if _, err := EncodeRenderNode(node, Schema42); err == nil || !strings.Contains(err.Error(), "without a number") {
 		t.Errorf("buffer objects of a render node were written as 4.2: %v", err)
+	}
+	for i, bo := range node.Bos {
+		bo.Object = proto.Uint64(uint64(i) + 1)
+	}
+	out, err := EncodeRenderNode(node, Schema42)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, s, err := DecodeRenderNode(out); err != nil || s != SchemaAny || !proto.Equal(m, node) {
+		t.Errorf("numbered objects of a render node read as %v of schema %v, %v", m, s, err)
 	}
 	node.Bos, node.NumOfBos = nil, nil
 	if out, err := EncodeRenderNode(node, Schema42); err != nil ||
@@ -117,7 +127,7 @@ func TestSchemaConversion(t *testing.T) {
 		t.Error("a render node without a minor was written as later")
 	}
 	node.NumOfBos = nil
-	out, err := EncodeRenderNode(node, SchemaLater)
+	out, err = EncodeRenderNode(node, SchemaLater)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -128,30 +128,61 @@ func ProcessLayout(id int, p *imagepb.Process) (*Layout, error) {
 }
 
 // RenderNodeLayout computes the layout of the pages files of a render node's
-// image, which has none in schema 4.2.
+// image, which has none in CRIU's schema 4.2. What is imported in an image of ours
+// has its contents elsewhere.
 func RenderNodeLayout(id int, r *imagepb.RenderNode) (*Layout, error) {
 	image := Name{Kind: RenderNodeFile, ID: id}.String()
 	l := &Layout{BOs: make([]BO, 0, len(r.Bos))}
 	for i, e := range r.Bos {
-		if e.GetSize() > math.MaxInt64-HeaderSize {
-			return nil, fmt.Errorf("%s: buffer object %d has %d bytes: %w", image, i, e.GetSize(), ErrCorrupt)
+		bo, err := renderBO(image, i, r.GetGpuId(), e)
+		if err != nil {
+			return nil, err
 		}
-		kind := Other
-		switch {
-		case e.GetPreferredDomains()&abi.AMDGPUDomainVRAM != 0:
-			kind = VRAM
-		case e.GetPreferredDomains()&abi.AMDGPUDomainGTT != 0:
-			kind = GTT
+		if e.GetIsImport() == 0 || e.Object == nil {
+			name := Name{Kind: RenderPagesFile, ID: int(r.GetId()), Minor: int(r.GetDrmRenderMinor()), Index: i}
+			l.contents(&bo, name)
 		}
-		name := Name{Kind: RenderPagesFile, ID: int(r.GetId()), Minor: int(r.GetDrmRenderMinor()), Index: i}.String()
-		size := int64(e.GetSize())
-		l.Files = append(l.Files, Pages{Name: name, GPUID: r.GetGpuId(), Size: HeaderSize + size})
-		l.BOs = append(l.BOs, BO{
-			Image: image, Index: i, GPUID: r.GetGpuId(), Kind: kind, Addr: e.GetAddr(), Size: size,
-			Handle: e.GetHandle(), File: name, Offset: HeaderSize,
-		})
+		l.BOs = append(l.BOs, bo)
 	}
 	return l, nil
+}
+
+// DmabufLayout computes the layout of the pages file of a dma-buf's image, which
+// has one where no other image has the object.
+func DmabufLayout(id int, d *imagepb.Dmabuf) (*Layout, error) {
+	l := &Layout{}
+	if d.Bo == nil {
+		return l, nil
+	}
+	bo, err := renderBO(Name{Kind: DmabufFile, ID: id}.String(), 0, d.GetGpuId(), d.Bo)
+	if err != nil {
+		return nil, err
+	}
+	l.contents(&bo, Name{Kind: RenderPagesFile, ID: id, Minor: int(d.GetDrmRenderMinor())})
+	l.BOs = append(l.BOs, bo)
+	return l, nil
+}
+
+// contents gives a BO a file to itself.
+func (l *Layout) contents(bo *BO, name Name) {
+	bo.File, bo.Offset = name.String(), HeaderSize
+	l.Files = append(l.Files, Pages{Name: bo.File, GPUID: bo.GPUID, Size: HeaderSize + bo.Size})
+}
+
+// renderBO is a buffer object of a render node, without contents.
+func renderBO(image string, index int, gpu uint32, e *imagepb.RenderBO) (BO, error) {
+	if e.GetSize() > math.MaxInt64-HeaderSize {
+		return BO{}, fmt.Errorf("%s: buffer object %d has %d bytes: %w", image, index, e.GetSize(), ErrCorrupt)
+	}
+	kind := Other
+	switch {
+	case e.GetPreferredDomains()&abi.AMDGPUDomainVRAM != 0:
+		kind = VRAM
+	case e.GetPreferredDomains()&abi.AMDGPUDomainGTT != 0:
+		kind = GTT
+	}
+	return BO{Image: image, Index: index, GPUID: gpu, Kind: kind, Addr: e.GetAddr(), Size: int64(e.GetSize()),
+		Handle: e.GetHandle()}, nil
 }
 
 // Cuts returns where each file of contents should be cut so that every BO begins

@@ -39,6 +39,7 @@ type Dmabuf struct {
 	Name    string
 	ID      int
 	Message *imagepb.Dmabuf
+	Layout  *Layout
 }
 
 // Empty reports whether the checkpoint has no image of the plugin.
@@ -122,7 +123,14 @@ func (s *Set) add(n Name, file []byte, g *bounded.Budget) (Schema, error) {
 		if err != nil {
 			return 0, err
 		}
-		s.Dmabufs = append(s.Dmabufs, Dmabuf{n.String(), n.ID, m})
+		l, err := DmabufLayout(n.ID, m)
+		if err != nil {
+			return 0, err
+		}
+		s.Dmabufs = append(s.Dmabufs, Dmabuf{n.String(), n.ID, m, l})
+		if m.Object != nil {
+			return SchemaAny, nil // ours, in dumps of either schema
+		}
 		return SchemaLater, nil
 	}
 }
@@ -135,6 +143,9 @@ func (s *Set) Layouts() []*Layout {
 	}
 	for _, r := range s.RenderNodes {
 		out = append(out, r.Layout)
+	}
+	for _, d := range s.Dmabufs {
+		out = append(out, d.Layout)
 	}
 	return out
 }

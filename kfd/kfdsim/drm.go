@@ -28,8 +28,6 @@ type drmFile struct {
 type gemObject struct {
 	handle uint32
 	bo     *bo // held
-	// imported marks a BO that came as a dmabuf.
-	imported bool
 }
 
 func newDRMFile(s *Sim, g *gpu, pid int) *drmFile {
@@ -166,11 +164,11 @@ func (c *drmCall) object(handle uint32) (*gemObject, syscall.Errno) {
 // addObject gives a held BO the lowest free handle.
 //
 // Preconditions: Sim.mu is held.
-func (f *drmFile) addObject(b *bo, imported bool) *gemObject {
+func (f *drmFile) addObject(b *bo) *gemObject {
 	for f.gem[f.free] != nil {
 		f.free++
 	}
-	o := &gemObject{handle: f.free, bo: b, imported: imported}
+	o := &gemObject{handle: f.free, bo: b}
 	f.gem[o.handle], f.byBO[b] = o, o
 	return o
 }
@@ -275,6 +273,6 @@ func drmPrimeFDToHandle(c *drmCall) syscall.Errno {
 		return c.sim.refuse(syscall.EINVAL, "import of another gpu's bo is not modelled", "of", b.gpu.cfg.ID, "on",
 			c.drm.gpu.cfg.ID)
 	}
-	args.Handle = c.drm.addObject(b.get(), true).handle
+	args.Handle = c.drm.addObject(b.get()).handle
 	return c.reply(&args)
 }

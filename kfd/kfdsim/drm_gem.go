@@ -42,7 +42,7 @@ func amdgpuGEMCreate(c *drmCall) syscall.Errno {
 	defer c.sim.unlock()
 	b.domains, b.gemFlags = args.Domains, args.DomainFlags
 	b.noCPU = args.DomainFlags&abi.AMDGPUCreateNoCPUAccess != 0
-	return c.reply(&abi.AMDGPUGEMCreateOut{Handle: c.drm.addObject(b, false).handle})
+	return c.reply(&abi.AMDGPUGEMCreateOut{Handle: c.drm.addObject(b).handle})
 }
 
 func amdgpuGEMMmap(c *drmCall) syscall.Errno {
@@ -89,7 +89,7 @@ func amdgpuGEMUserptr(c *drmCall) syscall.Errno {
 	defer c.sim.unlock()
 	b := c.sim.addBO(&bo{gpu: c.drm.gpu, kind: boUserptr, size: args.Size, noCPU: true,
 		user: userRange{pid: st.tgid, addr: args.Addr}, domains: abi.AMDGPUDomainGTT})
-	args.Handle = c.drm.addObject(b, false).handle
+	args.Handle = c.drm.addObject(b).handle
 	return c.reply(&args)
 }
 
@@ -273,9 +273,8 @@ func amdgpuGEMListHandles(c *drmCall) syscall.Errno {
 		o := c.drm.gem[h]
 		e := abi.AMDGPUGEMListHandlesEntry{GEMHandle: h, Size: o.bo.size, PreferredDomains: o.bo.domains,
 			AllocFlags: o.bo.gemFlags, Alignment: pageSize}
-		if o.imported {
-			e.Flags |= abi.AMDGPUGEMListIsImport
-		}
+		// IS_IMPORT marks memory of another device, which is not modelled: an object of
+		// the same device is itself again when it is imported.
 		user = appendStruct(user, &e)
 	}
 	c.sim.unlock()

@@ -23,7 +23,8 @@ func Build(root, out string) error {
 	}
 	cmd := exec.Command(cc, "-static", "-pthread", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror",
 		"-I"+filepath.Join(root, "kfd/kfdsim/shim"), "-idirafter", filepath.Join(src, "include"),
-		"-o", out, filepath.Join(src, "main.c"), filepath.Join(src, "gpu.c"), filepath.Join(src, "work.c"))
+		"-o", out, filepath.Join(src, "main.c"), filepath.Join(src, "gpu.c"), filepath.Join(src, "work.c"),
+		filepath.Join(src, "objects.c"))
 	if msg, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("gpuapp: %w: %s\nhint: apt-get install gcc linux-libc-dev", err, msg)
 	}

@@ -492,13 +492,16 @@ func (x *Link) GetNodeToId() uint32 {
 
 // BO is a buffer object of the KFD.
 type BO struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Addr          *uint64                `protobuf:"varint,1,req,name=addr" json:"addr,omitempty"`
-	Size          *uint64                `protobuf:"varint,2,req,name=size" json:"size,omitempty"`     // bytes
-	Offset        *uint64                `protobuf:"varint,3,req,name=offset" json:"offset,omitempty"` // for mmap on the render node
-	AllocFlags    *uint32                `protobuf:"varint,4,req,name=alloc_flags,json=allocFlags" json:"alloc_flags,omitempty"`
-	GpuId         *uint32                `protobuf:"varint,5,req,name=gpu_id,json=gpuId" json:"gpu_id,omitempty"`
-	Handle        *uint32                `protobuf:"varint,6,opt,name=handle" json:"handle,omitempty"` // GEM handle; required after 4.2
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Addr       *uint64                `protobuf:"varint,1,req,name=addr" json:"addr,omitempty"`
+	Size       *uint64                `protobuf:"varint,2,req,name=size" json:"size,omitempty"`     // bytes
+	Offset     *uint64                `protobuf:"varint,3,req,name=offset" json:"offset,omitempty"` // for mmap on the render node
+	AllocFlags *uint32                `protobuf:"varint,4,req,name=alloc_flags,json=allocFlags" json:"alloc_flags,omitempty"`
+	GpuId      *uint32                `protobuf:"varint,5,req,name=gpu_id,json=gpuId" json:"gpu_id,omitempty"`
+	Handle     *uint32                `protobuf:"varint,6,opt,name=handle" json:"handle,omitempty"` // GEM handle; required after 4.2
+	// Ours: one number for each piece of memory, whoever holds it; 0: not known.
+	// CRIU's plugin passes over fields from 1000 on.
+	Object        *uint64 `protobuf:"varint,1000,opt,name=object" json:"object,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -571,6 +574,13 @@ func (x *BO) GetGpuId() uint32 {
 func (x *BO) GetHandle() uint32 {
 	if x != nil && x.Handle != nil {
 		return *x.Handle
+	}
+	return 0
+}
+
+func (x *BO) GetObject() uint64 {
+	if x != nil && x.Object != nil {
+		return *x.Object
 	}
 	return 0
 }
@@ -666,6 +676,7 @@ type RenderBO struct {
 	IsImport         *uint32                `protobuf:"varint,8,req,name=is_import,json=isImport" json:"is_import,omitempty"`
 	NumOfVms         *uint32                `protobuf:"varint,9,req,name=num_of_vms,json=numOfVms" json:"num_of_vms,omitempty"`
 	Mappings         []*Mapping             `protobuf:"bytes,10,rep,name=mappings" json:"mappings,omitempty"`
+	Object           *uint64                `protobuf:"varint,1000,opt,name=object" json:"object,omitempty"` // as in BO
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -770,6 +781,13 @@ func (x *RenderBO) GetMappings() []*Mapping {
 	return nil
 }
 
+func (x *RenderBO) GetObject() uint64 {
+	if x != nil && x.Object != nil {
+		return *x.Object
+	}
+	return 0
+}
+
 // Mapping is a range of a buffer object in the GPU's address space.
 type Mapping struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -841,10 +859,16 @@ func (x *Mapping) GetFlags() uint64 {
 
 // Dmabuf is the payload of amdgpu-dmabuf_ID.img: one open dma-buf.
 type Dmabuf struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	GemHandle     *uint32                `protobuf:"varint,1,req,name=gem_handle,json=gemHandle" json:"gem_handle,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	GemHandle *uint32                `protobuf:"varint,1,req,name=gem_handle,json=gemHandle" json:"gem_handle,omitempty"`
+	Object    *uint64                `protobuf:"varint,1000,opt,name=object" json:"object,omitempty"` // as in BO
+	// Where no image before this one has the object: what it is, and its GPU. Its
+	// contents are in a pages file of this image's id.
+	GpuId          *uint32   `protobuf:"varint,1001,opt,name=gpu_id,json=gpuId" json:"gpu_id,omitempty"`
+	DrmRenderMinor *uint32   `protobuf:"varint,1002,opt,name=drm_render_minor,json=drmRenderMinor" json:"drm_render_minor,omitempty"`
+	Bo             *RenderBO `protobuf:"bytes,1003,opt,name=bo" json:"bo,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Dmabuf) Reset() {
@@ -882,6 +906,34 @@ func (x *Dmabuf) GetGemHandle() uint32 {
 		return *x.GemHandle
 	}
 	return 0
+}
+
+func (x *Dmabuf) GetObject() uint64 {
+	if x != nil && x.Object != nil {
+		return *x.Object
+	}
+	return 0
+}
+
+func (x *Dmabuf) GetGpuId() uint32 {
+	if x != nil && x.GpuId != nil {
+		return *x.GpuId
+	}
+	return 0
+}
+
+func (x *Dmabuf) GetDrmRenderMinor() uint32 {
+	if x != nil && x.DrmRenderMinor != nil {
+		return *x.DrmRenderMinor
+	}
+	return 0
+}
+
+func (x *Dmabuf) GetBo() *RenderBO {
+	if x != nil {
+		return x.Bo
+	}
+	return nil
 }
 
 var File_kfd_image_image_proto protoreflect.FileDescriptor
@@ -945,7 +997,7 @@ const file_kfd_image_image_proto_rawDesc = "" +
 	"\x04Link\x12\x12\n" +
 	"\x04type\x18\x01 \x02(\rR\x04type\x12\x1c\n" +
 	"\n" +
-	"node_to_id\x18\x02 \x02(\rR\bnodeToId\"\x94\x01\n" +
+	"node_to_id\x18\x02 \x02(\rR\bnodeToId\"\xad\x01\n" +
 	"\x02BO\x12\x12\n" +
 	"\x04addr\x18\x01 \x02(\x04R\x04addr\x12\x12\n" +
 	"\x04size\x18\x02 \x02(\x04R\x04size\x12\x16\n" +
@@ -953,7 +1005,8 @@ const file_kfd_image_image_proto_rawDesc = "" +
 	"\valloc_flags\x18\x04 \x02(\rR\n" +
 	"allocFlags\x12\x15\n" +
 	"\x06gpu_id\x18\x05 \x02(\rR\x05gpuId\x12\x16\n" +
-	"\x06handle\x18\x06 \x01(\rR\x06handle\"\xab\x01\n" +
+	"\x06handle\x18\x06 \x01(\rR\x06handle\x12\x17\n" +
+	"\x06object\x18\xe8\a \x01(\x04R\x06object\"\xab\x01\n" +
 	"\n" +
 	"RenderNode\x12\x15\n" +
 	"\x06gpu_id\x18\x01 \x02(\rR\x05gpuId\x12\x0e\n" +
@@ -961,7 +1014,7 @@ const file_kfd_image_image_proto_rawDesc = "" +
 	"\x10drm_render_minor\x18\x03 \x01(\rR\x0edrmRenderMinor\x12\x1c\n" +
 	"\n" +
 	"num_of_bos\x18\x04 \x01(\x04R\bnumOfBos\x12.\n" +
-	"\x03bos\x18\x05 \x03(\v2\x1c.gpucr.kfd.image.v1.RenderBOR\x03bos\"\xc2\x02\n" +
+	"\x03bos\x18\x05 \x03(\v2\x1c.gpucr.kfd.image.v1.RenderBOR\x03bos\"\xdb\x02\n" +
 	"\bRenderBO\x12\x12\n" +
 	"\x04addr\x18\x01 \x02(\x04R\x04addr\x12\x12\n" +
 	"\x04size\x18\x02 \x02(\x04R\x04size\x12\x16\n" +
@@ -975,15 +1028,20 @@ const file_kfd_image_image_proto_rawDesc = "" +
 	"\n" +
 	"num_of_vms\x18\t \x02(\rR\bnumOfVms\x127\n" +
 	"\bmappings\x18\n" +
-	" \x03(\v2\x1b.gpucr.kfd.image.v1.MappingR\bmappings\"_\n" +
+	" \x03(\v2\x1b.gpucr.kfd.image.v1.MappingR\bmappings\x12\x17\n" +
+	"\x06object\x18\xe8\a \x01(\x04R\x06object\"_\n" +
 	"\aMapping\x12\x12\n" +
 	"\x04addr\x18\x01 \x02(\x04R\x04addr\x12\x12\n" +
 	"\x04size\x18\x02 \x02(\x04R\x04size\x12\x16\n" +
 	"\x06offset\x18\x03 \x02(\x04R\x06offset\x12\x14\n" +
-	"\x05flags\x18\x04 \x02(\x04R\x05flags\"'\n" +
+	"\x05flags\x18\x04 \x02(\x04R\x05flags\"\xb2\x01\n" +
 	"\x06Dmabuf\x12\x1d\n" +
 	"\n" +
-	"gem_handle\x18\x01 \x02(\rR\tgemHandleB-Z+github.com/gpucr/gpucr-fs/kfd/image/imagepb"
+	"gem_handle\x18\x01 \x02(\rR\tgemHandle\x12\x17\n" +
+	"\x06object\x18\xe8\a \x01(\x04R\x06object\x12\x16\n" +
+	"\x06gpu_id\x18\xe9\a \x01(\rR\x05gpuId\x12)\n" +
+	"\x10drm_render_minor\x18\xea\a \x01(\rR\x0edrmRenderMinor\x12-\n" +
+	"\x02bo\x18\xeb\a \x01(\v2\x1c.gpucr.kfd.image.v1.RenderBOR\x02boB-Z+github.com/gpucr/gpucr-fs/kfd/image/imagepb"
 
 var (
 	file_kfd_image_image_proto_rawDescOnce sync.Once
@@ -1014,11 +1072,12 @@ var file_kfd_image_image_proto_depIdxs = []int32{
 	2, // 2: gpucr.kfd.image.v1.Device.links:type_name -> gpucr.kfd.image.v1.Link
 	5, // 3: gpucr.kfd.image.v1.RenderNode.bos:type_name -> gpucr.kfd.image.v1.RenderBO
 	6, // 4: gpucr.kfd.image.v1.RenderBO.mappings:type_name -> gpucr.kfd.image.v1.Mapping
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	5, // 5: gpucr.kfd.image.v1.Dmabuf.bo:type_name -> gpucr.kfd.image.v1.RenderBO
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_kfd_image_image_proto_init() }

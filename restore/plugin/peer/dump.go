@@ -36,6 +36,9 @@ type dump struct {
 	renders []renderFile
 	paused  []*os.File          // /dev/kfd of processes that were told to pause
 	nodes   map[string]*os.File // render nodes open for their handles
+	known   map[uint64]uint32   // handles by object: what an image has, or is about to
+	kept    []*os.File          // dma-bufs of some of these, which keep their inode numbers
+	dmabufs []dmabufFile
 	current *kfdDump
 }
 
@@ -44,6 +47,7 @@ type renderFile struct {
 	id, minor uint32
 	gpu       uint32 // of this machine
 	user      uint32 // as written
+	bos       []*imagepb.RenderBO
 }
 
 // kfdDump is a process whose state is on its way here.
@@ -59,7 +63,8 @@ func (k *kfdDump) close() {
 }
 
 func (p *peer) dump(ctx context.Context, hooks uint32) error {
-	d := &dump{peer: p, schema: p.opts.Schema, user: map[uint32]uint32{}, nodes: map[string]*os.File{}}
+	d := &dump{peer: p, schema: p.opts.Schema, user: map[uint32]uint32{}, nodes: map[string]*os.File{},
+		known: map[uint64]uint32{}}
 	switch {
 	case d.schema != image.SchemaAny:
 	case hooks > hooks42:
@@ -72,6 +77,7 @@ func (p *peer) dump(ctx context.Context, hooks uint32) error {
 			d.current.close()
 		}
 		closeAll(d.paused)
+		closeAll(d.kept)
 		for _, f := range d.nodes {
 			f.Close()
 		}
@@ -106,7 +112,17 @@ func (d *dump) handle(ctx context.Context, m *wire.Message, files []*os.File) (d
 		if len(files) != 1 {
 			return false, wire.ErrProtocol
 		}
-		return false, answer(d.control, wire.OK, "", d.render(m.ID, m.Minor, files[0]))
+		return false, answer(d.control, wire.OK, "", d.render(ctx, m.ID, m.Minor, files[0]))
+	case wire.DumpDmabuf:
+		if len(files) != 1 {
+			closeAll(files)
+			return false, wire.ErrProtocol
+		}
+		taken, err := d.dmabuf(ctx, m.ID, files[0])
+		if !taken {
+			files[0].Close()
+		}
+		return false, answer(d.control, wire.OK, "", err)
 	case wire.Pause:
 		d.paused = append(d.paused, files...)
 		return false, nil
@@ -167,10 +183,10 @@ func place(dmabufs []*os.File, m *wire.Message, files []*os.File) bool {
 	return true
 }
 
-// render writes the image of a render node, unless it has buffer objects of its own.
+// render writes the image of a render node, with what buffer objects it has of its own.
 // Its GPU has the id that processes know, which a process that is dumped later may
 // tell.
-func (d *dump) render(id, minor uint32, node *os.File) error {
+func (d *dump) render(ctx context.Context, id, minor uint32, node *os.File) error {
 	if d.opts.Refuse != nil {
 		return d.opts.Refuse
 	}
@@ -180,13 +196,11 @@ func (d *dump) render(id, minor uint32, node *os.File) error {
 	}
 	for _, g := range sys.GPUs() {
 		if g.Props[topology.DRMRenderMinor] == uint64(minor) {
-			if err := noObjects(node, minor); err != nil {
-				return err
+			bos, err := d.renderObjects(ctx, node, id, minor, g.GPUID)
+			if err != nil {
+				return fmt.Errorf("render node renderD%d: %w", minor, err)
 			}
-			r := renderFile{id: id, minor: minor, gpu: g.GPUID, user: g.GPUID}
-			if user, ok := d.user[g.GPUID]; ok {
-				r.user = user
-			}
+			r := renderFile{id: id, minor: minor, gpu: g.GPUID, user: d.userID(g.GPUID), bos: bos}
 			if err := d.writeRender(r); err != nil {
 				return err
 			}
@@ -199,8 +213,9 @@ func (d *dump) render(id, minor uint32, node *os.File) error {
 
 func (d *dump) writeRender(r renderFile) error {
 	m := &imagepb.RenderNode{GpuId: proto.Uint32(r.user)}
-	if d.schema == image.SchemaLater {
-		m.Id, m.DrmRenderMinor, m.NumOfBos = proto.Uint32(r.id), proto.Uint32(r.minor), proto.Uint64(0)
+	if d.schema == image.SchemaLater || len(r.bos) > 0 {
+		m.Id, m.DrmRenderMinor, m.Bos = proto.Uint32(r.id), proto.Uint32(r.minor), r.bos
+		m.NumOfBos = proto.Uint64(uint64(len(r.bos)))
 	}
 	b, err := image.EncodeRenderNode(m, d.schema)
 	if err != nil {
@@ -244,10 +259,8 @@ func (d *dump) process(ctx context.Context, k *kfdDump) (string, error) {
 		return "", err
 	}
 	defer plan.close()
-	if d.schema == image.SchemaLater {
-		if err := d.gemHandles(msg, plan.Plan); err != nil {
-			return "", err
-		}
+	if err := d.gemHandles(msg, plan.Plan); err != nil {
+		return "", err
 	}
 	total, err := d.contents(ctx, layout, plan.Plan)
 	if err != nil {
@@ -276,6 +289,13 @@ func (d *dump) learn(actual map[uint32]uint32) error {
 		if user, ok := d.user[r.gpu]; ok && user != r.user {
 			d.renders[i].user = user
 			if err := d.writeRender(d.renders[i]); err != nil {
+				return err
+			}
+		}
+	}
+	for _, f := range d.dmabufs {
+		if f.gpu != 0 && f.msg.GetGpuId() != d.userID(f.gpu) {
+			if err := d.writeDmabuf(f); err != nil {
 				return err
 			}
 		}

@@ -36,8 +36,8 @@ type extent struct {
 // followers tells which BOs of a process may be filled when it runs: VRAM that the
 // driver maps for no CPU, since its owner did not ask for that. None of a process
 // with ranges of shared virtual memory, whose attributes the driver applies in
-// RESUME, nor of one whose state is not understood.
-func followers(p image.Process) []bool {
+// RESUME, nor of one whose state is not understood; and none that others hold too.
+func followers(p image.Process, shared []bool) []bool {
 	priv, err := p.PrivData()
 	if err != nil || len(priv.Ranges) > 0 {
 		return nil
@@ -45,7 +45,7 @@ func followers(p image.Process) []bool {
 	out := make([]bool, len(p.Layout.BOs))
 	var n int64
 	for i, bo := range p.Layout.BOs {
-		out[i] = bo.File != "" && bo.Kind == image.VRAM && p.Message.Bos[i].GetAllocFlags()&abi.KFDMemPublic == 0
+		out[i] = bo.File != "" && !shared[i] && bo.Kind == image.VRAM && p.Message.Bos[i].GetAllocFlags()&abi.KFDMemPublic == 0
 		if out[i] {
 			n += bo.Size
 		}

@@ -123,18 +123,22 @@ func processOf(t *testing.T, hidden uint64, ranges []image.PrivRange) image.Proc
 func TestFollowers(t *testing.T) {
 	svm := image.PrivRange{KFDPrivSVMRange: abi.KFDPrivSVMRange{ObjectType: abi.KFDPrivObjectSVMRange, Size: 1},
 		Attrs: make([]abi.KFDSVMAttribute, abi.KFDPrivSVMCommonAttrs+1)}
-	if got := followers(processOf(t, 2<<20, nil)); !slices.Equal(got, []bool{false, false, true}) {
+	none := make([]bool, 3) // is shared
+	if got := followers(processOf(t, 2<<20, nil), none); !slices.Equal(got, []bool{false, false, true}) {
 		t.Errorf("what follows: %v", got)
 	}
-	if got := followers(processOf(t, leastLater-pageSize, nil)); got != nil {
+	if got := followers(processOf(t, leastLater-pageSize, nil), none); got != nil {
 		t.Errorf("little follows: %v", got)
 	}
-	if got := followers(processOf(t, 2<<20, []image.PrivRange{svm})); got != nil {
+	if got := followers(processOf(t, 2<<20, []image.PrivRange{svm}), none); got != nil {
 		t.Errorf("with shared virtual memory: %v", got)
+	}
+	if got := followers(processOf(t, 2<<20, nil), []bool{false, false, true}); got != nil {
+		t.Errorf("what another process holds too: %v", got)
 	}
 	p := processOf(t, 2<<20, nil)
 	p.Message.PrivData = p.Message.PrivData[:20]
-	if got := followers(p); got != nil {
+	if got := followers(p, none); got != nil {
 		t.Errorf("of a state that is not understood: %v", got)
 	}
 }

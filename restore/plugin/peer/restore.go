@@ -23,14 +23,15 @@ const maxFills = 8
 // restore is one run of criu restore.
 type restore struct {
 	*peer
-	ctx    context.Context // ends with CRIU
-	work   context.Context // of fills; they may go on when CRIU is gone
-	ready  chan struct{}   // closed when the next five are set
-	set    *image.Set
-	sys    *topology.System
-	put    Filler
-	direct bool // put reads the image directory
-	err    error
+	ctx     context.Context // ends with CRIU
+	work    context.Context // of fills; they may go on when CRIU is gone
+	ready   chan struct{}   // closed when the next six are set
+	set     *image.Set
+	sys     *topology.System
+	objects *objects
+	put     Filler
+	direct  bool // put reads the image directory
+	err     error
 
 	fills  chan struct{} // a token for each fill under way that somebody waits for
 	turns  turns         // of the others
@@ -44,9 +45,11 @@ type restore struct {
 	first error         // of any task
 }
 
-// task is a process under restore that has asked for its KFD.
+// task is a process under restore that has asked for its KFD, or for objects of a
+// render node.
 type task struct {
 	pid    int
+	image  *image.Process // of its KFD; nil: it has none, or not yet
 	end    *watched
 	first  chan struct{} // closed when what its CPU may touch is in place, or nothing will be
 	filled chan struct{} // closed when the fill has ended
@@ -104,6 +107,9 @@ func (p *peer) restore(ctx context.Context, attach *wire.Conn) (err error) {
 		r.wg.Wait()
 		for _, t := range r.tasks {
 			t.end.stop()
+		}
+		if r.objects != nil {
+			r.objects.close()
 		}
 		r.second.close()
 		r.coming.Close()
@@ -207,6 +213,7 @@ func (r *restore) prepare() {
 	if r.set, r.err = image.Read(os.DirFS(r.dir())); r.err != nil {
 		return
 	}
+	r.objects = newObjects(r.set)
 	if r.sys, r.err = r.hostTopology(); errors.Is(r.err, topology.ErrNoKFD) {
 		r.err = nil
 	}
@@ -323,8 +330,14 @@ func (r *restore) wait(pid int) (follows bool, err error) {
 	if err := failed(); err != nil {
 		return false, err
 	}
+	if err := r.settleAll(); err != nil {
+		return false, err
+	}
 	if mine == nil {
 		return false, errNoFile
+	}
+	if mine.image == nil {
+		return true, nil // it has no queues of the KFD's
 	}
 	if follows, err = r.mayFollow(mine); follows || err != nil {
 		return follows, err
@@ -378,23 +391,39 @@ func (r *restore) summary(pid int) (text string, others int) {
 	return text, others
 }
 
-// addTask takes a process in, once, and its pidfd over.
-func (r *restore) addTask(pid int, pidfd *os.File, memory []touch.Span) (*task, error) {
+// addTask takes in a process that restores its KFD, once, and its pidfd over.
+func (r *restore) addTask(pid int, pidfd *os.File, p *image.Process) (*task, error) {
+	if err := r.holds(pid, pidfd); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := r.tasks[pid]
+	if t.image != nil {
+		return nil, fmt.Errorf("process %d has /dev/kfd open twice, which cannot be restored (hint: dump it when only one is open)", pid)
+	}
+	t.image, t.memory = p, hostMemory(*p)
+	t.first, t.filled, t.ran = make(chan struct{}), make(chan struct{}), make(chan struct{})
+	t.runs = sync.OnceFunc(func() { close(t.ran) })
+	return t, nil
+}
+
+// holds takes in a process that holds buffer objects, and its pidfd over.
+func (r *restore) holds(pid int, pidfd *os.File) error {
 	end, err := watch(pidfd, func() {})
 	if err != nil {
-		return nil, fmt.Errorf("process %d: %w", pid, err)
+		return fmt.Errorf("process %d: %w", pid, err)
 	}
-	t := &task{pid: pid, end: end, first: make(chan struct{}), filled: make(chan struct{}),
-		ran: make(chan struct{}), memory: memory}
-	t.runs = sync.OnceFunc(func() { close(t.ran) })
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.tasks[pid] != nil {
 		end.stop()
-		return nil, fmt.Errorf("process %d has /dev/kfd open twice, which cannot be restored (hint: dump it when only one is open)", pid)
+		return nil
 	}
-	r.tasks[pid] = t
-	return t, nil
+	nothing := make(chan struct{}) // to wait for
+	close(nothing)
+	r.tasks[pid] = &task{pid: pid, end: end, first: nothing, filled: nothing, ran: nothing, runs: func() {}}
+	return nil
 }
 
 // begun says, once, that what a task's CPU may touch is in place.

@@ -35,10 +35,22 @@ func (r *restore) serveTask(c *wire.Conn) error {
 		if err != nil {
 			return err
 		}
+		if m.Type == wire.Objects && len(files) == 1 && r.err == nil {
+			if err := r.opened(c, int(m.ID), files[0]); err != nil {
+				return err
+			}
+			continue
+		}
 		closeAll(files)
 		switch m.Type {
 		case wire.File:
 			err = r.file(c, m)
+		case wire.Mapping:
+			if r.err != nil {
+				err = answer(c, wire.OK, "", r.err)
+			} else {
+				err = r.mapping(c, m)
+			}
 		case wire.Node:
 			err = r.node(c, m.Minor)
 		default:
@@ -74,34 +86,29 @@ func (r *restore) file(c *wire.Conn, m *wire.Message) error {
 	}
 	if i := slices.IndexFunc(r.set.RenderNodes, func(n image.RenderNode) bool { return n.ID == id }); i >= 0 {
 		n := r.set.RenderNodes[i]
-		minor, err := r.renderMinor(n, visible)
+		minor, err := r.renderMinor(n.Message.GetGpuId(), n.Name, visible)
 		if err != nil {
 			return answer(c, wire.OK, "", err)
 		}
-		return c.Send(&wire.Message{Type: wire.Render, Minor: minor})
+		return c.Send(&wire.Message{Type: wire.Render, Minor: minor, Count: uint32(len(n.Message.Bos))})
 	}
 	if i := slices.IndexFunc(r.set.Dmabufs, func(d image.Dmabuf) bool { return d.ID == id }); i >= 0 {
-		return answer(c, wire.OK, "", fmt.Errorf("%s: open dma-bufs cannot be restored", r.set.Dmabufs[i].Name))
+		return r.dmabuf(c, r.set.Dmabufs[i], visible)
 	}
 	return answer(c, wire.OK, "", errNoFile)
 }
 
 // renderMinor is this machine's render node in place of a dumped one.
-func (r *restore) renderMinor(n image.RenderNode, visible []uint32) (uint32, error) {
-	for i, bo := range n.Layout.BOs {
-		if n.Message.Bos[i].GetIsImport() == 0 {
-			return 0, fmt.Errorf("%s: buffer object %d (%d bytes at %#x) belongs to the render node alone, which cannot be restored", n.Name, i, bo.Size, bo.Addr)
-		}
-	}
+func (r *restore) renderMinor(gpu uint32, name string, visible []uint32) (uint32, error) {
 	check := r.check(visible)
 	for _, p := range check.Processes {
 		for _, g := range p.GPUs {
-			if g.Src == n.Message.GetGpuId() {
+			if g.Src == gpu {
 				return g.RenderMinor, nil
 			}
 		}
 	}
-	return 0, fmt.Errorf("%s: GPU %#x maps to none of this machine: %s", n.Name, n.Message.GetGpuId(), problems(check))
+	return 0, fmt.Errorf("%s: GPU %#x maps to none of this machine: %s", name, gpu, problems(check))
 }
 
 // process restores a process: it sends the buffers, takes the BOs and fills them.
@@ -119,11 +126,12 @@ func (r *restore) process(c *wire.Conn, p image.Process, visible []uint32) error
 	if err != nil {
 		return answer(c, wire.OK, "", err)
 	}
-	t, err := r.addTask(pid, pidfd, hostMemory(p))
+	t, err := r.addTask(pid, pidfd, &p)
 	if err != nil {
 		return answer(c, wire.OK, "", err)
 	}
 	if err := c.Send(m, mem.file); err != nil {
+		r.objects.restored(p, nil, err)
 		r.finish(t, "", err)
 		return err
 	}
@@ -132,9 +140,11 @@ func (r *restore) process(c *wire.Conn, p image.Process, visible []uint32) error
 	if err := receiveBOs(c, dmabufs); err != nil {
 		closeAll(dmabufs)
 		err = fmt.Errorf("process %d: %w", p.Message.GetPid(), err)
+		r.objects.restored(p, nil, err)
 		r.finish(t, "", err)
 		return err
 	}
+	r.objects.restored(p, dmabufs, nil)
 	if err := restoreThunkMemory(pid, t.end, p.Message.GetSharedMemSize(), p.Message.GetSharedMemMagic()); err != nil {
 		r.opts.Logger.Warn("the runtime's shared memory is not restored", "err", err)
 	}
@@ -170,7 +180,7 @@ func (r *restore) followers(p image.Process) []bool {
 	if !r.opts.Lazy {
 		return nil
 	}
-	return followers(p)
+	return followers(p, r.objects.shared(p))
 }
 
 // gpus is how the GPUs of a process map to this machine's.

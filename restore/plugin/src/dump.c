@@ -176,15 +176,18 @@ int dump_ext_file(int fd, int id)
 
 	if (fstat(fd, &st))
 		return fail("stat: %s", strerror(errno));
-	if (!is_kfd(&st) && !is_render_node(&st))
+	if (!is_kfd(&st) && !is_render_node(&st) && !is_dmabuf(fd, &st))
 		return -ENOTSUP;
 	ret = peer_start(STAGE_DUMP);
 	if (ret)
 		return ret;
 	if (is_kfd(&st)) {
 		ret = dump_kfd(fd, id);
-	} else {
+	} else if (is_render_node(&st)) {
 		msg.minor = minor(st.st_rdev);
+		ret = peer_ask_objects(&msg, fd);
+	} else {
+		msg.type = GPUCR_DUMP_DMABUF;
 		ret = peer_ask_about(&msg, &fd, 1);
 	}
 	return ret ? ret : note_use();

@@ -32,9 +32,16 @@ struct kfd_apertures_args {
 	uint32_t num_of_nodes, pad;
 };
 
+/* Of drm.h. */
+struct drm_prime {
+	uint32_t handle, flags;
+	int32_t fd;
+};
+
 enum { KFD_PROCESS_INFO, KFD_CHECKPOINT, KFD_UNPAUSE, KFD_RESTORE, KFD_RESUME };
 
 #define KFD_IOC_CRIU_OP _IOWR('K', 0x22, struct kfd_criu_args)
 #define KFD_IOC_APERTURES _IOWR('K', 0x14, struct kfd_apertures_args)
+#define DRM_IOC_PRIME_HANDLE_TO_FD _IOWR('d', 0x2d, struct drm_prime)
 
 #endif

@@ -314,6 +314,17 @@ int peer_ask_about(struct gpucr_msg *msg, const int *fds, int count)
 	return ret;
 }
 
+int peer_ask_objects(struct gpucr_msg *msg, int node)
+{
+	int fd, ret = peer_send(control, msg, &node, 1);
+
+	if (!ret)
+		ret = peer_answer(control, msg, &fd);
+	if (!ret)
+		ret = export_objects(control, node, msg, &fd);
+	return ret;
+}
+
 int peer_tell(const struct gpucr_msg *msg, const int *fds, int count)
 {
 	return peer_send(control, msg, fds, count);

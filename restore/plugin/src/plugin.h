@@ -44,6 +44,9 @@ int peer_answer(int sock, struct gpucr_msg *msg, int *fd);
 /* Sends over the control connection and waits for the answer. */
 int peer_ask(struct gpucr_msg *msg);
 int peer_ask_about(struct gpucr_msg *msg, const int *fds, int count);
+
+/* The same, where the answer is EXPORT: exports objects of node until it is not. */
+int peer_ask_objects(struct gpucr_msg *msg, int node);
 int peer_tell(const struct gpucr_msg *msg, const int *fds, int count);
 int peer_tell_bos(const int32_t *fds, size_t stride, uint32_t count);
 
@@ -58,6 +61,14 @@ int peer_bye(int status, uint32_t paused);
  * bound. Returns 0, or a negative errno after having told the log.
  */
 int kfd_ioctl(int fd, unsigned long request, void *args, const char *what);
+
+/*
+ * objects.c: answers EXPORT, the last message on a socket, and those that follow,
+ * with the dma-bufs of objects of the render node *fd, if it is one, which is closed,
+ * or of node. Returns as peer_answer does for the answer after them.
+ */
+int export_objects(int sock, int node, struct gpucr_msg *msg, int *fd);
+bool is_dmabuf(int fd, const struct stat *st);
 
 /* dump.c */
 int dump_ext_file(int fd, int id);

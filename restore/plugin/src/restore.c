@@ -61,18 +61,15 @@ static int open_device(const char *path, uint32_t number)
 	return fd;
 }
 
-/* A new descriptor of this task's open of a render node. */
-static int node(int sock, uint32_t minor)
+/* Opens a render node, by its path or with the peer's help. */
+static int open_node(int sock, uint32_t minor)
 {
 	struct gpucr_msg msg = { .type = GPUCR_NODE, .minor = minor };
 	char path[64];
-	int fd, id, ret;
+	int fd, ret;
 
 	if (minor < FIRST_RENDER_MINOR || minor - FIRST_RENDER_MINOR >= MAX_MINORS)
 		return fail("there is no render node %u", minor);
-	id = stored_nodes[minor - FIRST_RENDER_MINOR];
-	if (id)
-		return fdstore_get(id - 1);
 	snprintf(path, sizeof(path), "/dev/dri/renderD%u", minor);
 	fd = open_device(path, minor);
 	if (fd < 0 && sock >= 0) {
@@ -85,10 +82,26 @@ static int node(int sock, uint32_t minor)
 	}
 	if (fd < 0)
 		return fail("open %s: %s", path, strerror(errno));
+	return fd;
+}
+
+/* A new descriptor of this task's open of a render node. */
+static int node(int sock, uint32_t minor)
+{
+	int fd, id;
+
+	if (minor >= FIRST_RENDER_MINOR && minor - FIRST_RENDER_MINOR < MAX_MINORS) {
+		id = stored_nodes[minor - FIRST_RENDER_MINOR];
+		if (id)
+			return fdstore_get(id - 1);
+	}
+	fd = open_node(sock, minor);
+	if (fd < 0)
+		return fd;
 	id = fdstore_add(fd);
 	if (id < 0) {
 		close(fd);
-		return fail("%s cannot be stored", path);
+		return fail("render node %u cannot be stored", minor);
 	}
 	stored_nodes[minor - FIRST_RENDER_MINOR] = id + 1;
 	return fd;
@@ -204,6 +217,35 @@ static int restore_kfd(int sock, const struct gpucr_msg *msg, int shared)
 	return kfd;
 }
 
+/*
+ * A render node with buffer objects of its own. The first of a GPU is this task's
+ * open of it, which the KFD gets; handles of a second one would not fit in there.
+ */
+static int restore_node(int sock, const struct gpucr_msg *msg)
+{
+	static bool has_objects[MAX_MINORS];
+	struct gpucr_msg objects = { .type = GPUCR_OBJECTS, .id = msg->id };
+	uint32_t i = msg->minor - FIRST_RENDER_MINOR;
+	bool first = i < MAX_MINORS && !has_objects[i];
+	int fd = first || !msg->count ? node(sock, msg->minor) : open_node(sock, msg->minor), none = -1, ret;
+
+	if (fd < 0 || !msg->count)
+		return fd;
+	has_objects[i] = true;
+	ret = peer_send(sock, &objects, &fd, 1);
+	if (!ret)
+		ret = peer_answer(sock, &objects, &none);
+	if (!ret)
+		ret = export_objects(sock, fd, &objects, &none);
+	if (none >= 0)
+		close(none);
+	if (ret) {
+		close(fd);
+		return ret;
+	}
+	return fd;
+}
+
 int restore_ext_file(int id)
 {
 	struct gpucr_msg msg = { .type = GPUCR_FILE, .id = id };
@@ -217,10 +259,19 @@ int restore_ext_file(int id)
 	if (!ret)
 		ret = peer_answer(sock, &msg, &shared);
 	if (!ret) {
-		if (msg.type == GPUCR_KFD)
+		if (msg.type == GPUCR_EXPORT)
+			ret = export_objects(sock, -1, &msg, &shared);
+		if (ret)
+			;
+		else if (msg.type == GPUCR_KFD)
 			ret = restore_kfd(sock, &msg, shared);
-		else
-			ret = node(sock, msg.minor);
+		else if (msg.type == GPUCR_RENDER) {
+			msg.id = id;
+			ret = restore_node(sock, &msg);
+		} else {
+			ret = shared; /* a dma-buf */
+			shared = -1;
+		}
 	}
 	if (shared >= 0)
 		close(shared);
@@ -240,12 +291,31 @@ static int compare(const void *key, const void *element)
 	return k->offset - r->offset >= r->size;
 }
 
+/* The mapping of an object that the KFD does not know. */
+static int map_object(uint32_t minor, uint64_t old_offset, uint64_t *new_offset, int *fd)
+{
+	struct gpucr_msg msg = { .type = GPUCR_MAPPING, .minor = minor, .size = old_offset };
+	int sock = peer_attach(), ret;
+
+	if (sock < 0)
+		return sock;
+	ret = peer_send(sock, &msg, NULL, 0);
+	if (!ret)
+		ret = peer_answer(sock, &msg, fd);
+	close(sock);
+	if (ret)
+		return ret;
+	*new_offset = msg.size;
+	return *fd < 0 ? -EIO : 1;
+}
+
 int update_vma_map(const char *path, uint64_t addr, uint64_t old_offset, uint64_t *new_offset, int *fd)
 {
 	const char *render = strstr(path, "/dri/renderD"), *name = strrchr(path, '/');
 	struct gpucr_range key = { .offset = old_offset };
 	const struct kfd_bo *bo;
 	const struct gpucr_range *r;
+	int ret;
 
 	*fd = -1;
 	if (!render && (!name || strcmp(name, "/kfd")))
@@ -256,6 +326,9 @@ int update_vma_map(const char *path, uint64_t addr, uint64_t old_offset, uint64_
 	if (!r) {
 		if (!render)
 			return 0; /* events: the same offset in every process */
+		ret = map_object(key.minor, old_offset, new_offset, fd);
+		if (ret != -ENOENT)
+			return ret;
 		say(LOG_ERROR, "Error: the mapping of %s at %#llx belongs to no buffer object of the process (offset %#llx)", path,
 		    (unsigned long long)addr, (unsigned long long)old_offset);
 		return -ENXIO;

@@ -9,8 +9,9 @@
  *   HELLO        id = stage, count = hooks of this CRIU; fds: images directory,
  *                and for a restore the end of the socket over which tasks
  *                attach. No answer.
- *   DUMP_RENDER  id, minor; fds: the open render node -> OK, or -ENOTSUP for a GPU
- *                that is not the KFD's
+ *   DUMP_RENDER  id, minor; fds: the open render node -> EXPORT any number of
+ *                times, then OK, or -ENOTSUP for a GPU that is not the KFD's
+ *   DUMP_DMABUF  id; fds: the dma-buf -> OK, or -ENOTSUP for another driver's
  *   PAUSE        fds: /dev/kfd of a process that is about to be paused. No
  *                answer.
  *   DUMP_KFD     id, pid, counts and offsets; fds: shared memory. No answer.
@@ -29,13 +30,22 @@
  *
  *   ATTACH       over the attach socket; fds: one end of a fresh socket pair,
  *                over which the rest goes. No answer.
- *   FILE         id, num_devices, gpus -> KFD (counts, offsets; fds: shared memory) or RENDER
- *                (minor)
+ *   FILE         id, num_devices, gpus -> KFD (counts, offsets; fds: shared memory), RENDER
+ *                (minor; count of buffer objects on it), or for a dma-buf EXPORT any
+ *                number of times, then OK; fds: the dma-buf
+ *   OBJECTS      id, after RENDER with a count; fds: the task's open of that node
+ *                -> EXPORT any number of times, then OK
+ *   MAPPING      minor, size: an mmap offset, both as dumped -> OK with the offset
+ *                that it has now in size; fds: the render node; -ENOENT for no object's
  *   NODE         minor -> OK; fds: the render node, for a task that cannot
  *                open it by itself
  *   BOS          as above
  *   RESTORED     status of the ioctl -> OK; at once, or when the VRAM is in
  *                place if the restore is sequential
+ *
+ * EXPORT names count handles, in gpus, of the render node that came with it, or was
+ * sent last; it is answered by BOS with their dma-bufs, first as in EXPORT: as many
+ * as there are before one that cannot be exported, whose negative errno is status.
  *
  * An answer has status 0 or a negative errno, and a text for people. WORKING
  * comes any number of times before an answer that takes long.
@@ -45,7 +55,7 @@
 
 #include <stdint.h>
 
-#define GPUCR_MAGIC 0x34435047u /* "GPC4" */
+#define GPUCR_MAGIC 0x35435047u /* "GPC5" */
 #define GPUCR_TEXT 416
 #define GPUCR_MAX_GPUS 64 /* the driver's bound */
 #define GPUCR_MAX_FDS 250 /* of a message; the kernel's bound is 253 */
@@ -64,10 +74,14 @@ enum gpucr_type {
 	GPUCR_RESTORED,
 	GPUCR_RESUMED,
 	GPUCR_PAUSE,
+	GPUCR_DUMP_DMABUF,
+	GPUCR_OBJECTS,
+	GPUCR_MAPPING,
 	GPUCR_OK = 32,
 	GPUCR_KFD,
 	GPUCR_RENDER,
 	GPUCR_WORKING,
+	GPUCR_EXPORT,
 };
 
 struct gpucr_msg {
@@ -85,7 +99,7 @@ struct gpucr_msg {
 	 */
 	uint64_t devices, bos, priv, priv_size, ranges;
 	uint64_t size; /* of the shared memory */
-	/* FILE: ids of the num_devices GPUs that the task sees; all if it is 0. */
+	/* FILE: ids of the num_devices GPUs that the task sees; all if it is 0. EXPORT: see above. */
 	uint32_t gpus[GPUCR_MAX_GPUS];
 	char text[GPUCR_TEXT]; /* ends in a zero byte */
 };

@@ -30,16 +30,20 @@ const (
 	Restored
 	Resumed
 	Pause
+	DumpDmabuf
+	Objects
+	Mapping
 
 	OK      Type = 32
 	KFD     Type = 33
 	Render  Type = 34
 	Working Type = 35
+	Export  Type = 36
 )
 
 // Bounds of a message.
 const (
-	Magic    = 0x34435047
+	Magic    = 0x35435047
 	TextSize = 416
 	MaxFDs   = 250
 	MaxGPUs  = 64
@@ -69,7 +73,7 @@ type Message struct {
 	Ranges   uint64 `c:"ranges"`
 	Size     uint64 `c:"size"`
 
-	GPUs [MaxGPUs]uint32 `c:"gpus"` // in a File message, NumDevices of them
+	GPUs [MaxGPUs]uint32 `c:"gpus"` // in a File message, NumDevices of them; in Export handles, Count of them
 
 	Text [TextSize]byte `c:"text"`
 }

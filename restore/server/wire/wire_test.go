@@ -32,7 +32,7 @@ func TestHeader(t *testing.T) {
 	structs := []mirror{
 		{"struct gpucr_msg", Message{}}, {"struct gpucr_range", Range{}},
 		{"struct kfd_criu_args", abi.KFDCRIUArgs{}}, {"struct kfd_device", abi.KFDCRIUDeviceBucket{}},
-		{"struct kfd_bo", abi.KFDCRIUBoBucket{}},
+		{"struct kfd_bo", abi.KFDCRIUBoBucket{}}, {"struct drm_prime", abi.DRMPrimeArgs{}},
 		{"struct kfd_apertures", abi.KFDProcessDeviceApertures{}},
 		{"struct kfd_apertures_args", abi.KFDGetProcessAperturesNewArgs{}},
 	}
@@ -45,6 +45,8 @@ func TestHeader(t *testing.T) {
 		"GPUCR_FILE":   uint64(File), "GPUCR_NODE": uint64(Node), "GPUCR_RESTORED": uint64(Restored),
 		"GPUCR_RESUMED": uint64(Resumed), "GPUCR_PAUSE": uint64(Pause), "GPUCR_OK": uint64(OK),
 		"GPUCR_KFD": uint64(KFD), "GPUCR_RENDER": uint64(Render), "GPUCR_WORKING": uint64(Working),
+		"GPUCR_DUMP_DMABUF": uint64(DumpDmabuf), "GPUCR_OBJECTS": uint64(Objects), "GPUCR_MAPPING": uint64(Mapping),
+		"GPUCR_EXPORT": uint64(Export), "DRM_IOC_PRIME_HANDLE_TO_FD": uint64(abi.DRMIocPrimeHandleToFD),
 		"KFD_PROCESS_INFO": abi.KFDCRIUProcessInfo, "KFD_CHECKPOINT": abi.KFDCRIUCheckpoint,
 		"KFD_UNPAUSE": abi.KFDCRIUUnpause,
 		"KFD_RESTORE": abi.KFDCRIURestore, "KFD_RESUME": abi.KFDCRIUResume, "KFD_IOC_CRIU_OP": uint64(abi.KFDIocCRIUOp),

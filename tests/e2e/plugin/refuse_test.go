@@ -64,43 +64,6 @@ func TestRefusals(t *testing.T) {
 	app.Kill()
 }
 
-// What the driver's CHECKPOINT does not tell of is not dropped: the dump is refused, with its name, and the
-// application runs on.
-func TestObjectsOfRenderNodes(t *testing.T) {
-	b := newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{}}})
-	for _, tc := range []struct {
-		arg   string
-		errno syscall.Errno // of the driver's list of handles
-		want  []string
-	}{
-		{"--render-bo=196608", 0, []string{"render node renderD128 has buffer objects that are not the KFD's",
-			"handle 1, 192 KiB, made on it"}},
-		{"--render-bo=196608", syscall.EINVAL, []string{"render node renderD128 has", "handle 1, 192 KiB"}},
-		{"--keep-dmabuf", 0, []string{"Can't dump file", "dmabuf"}},
-	} {
-		app := b.StartApp(1, "--interval", "1", "--bos", "8", "--max-bo", "65536", tc.arg)
-		if tc.errno != 0 {
-			if err := b.Sim.Inject(kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: abi.AMDGPUIocGEMListHandles.String(),
-				Errno: tc.errno}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := b.criu("dump", "-t", strconv.Itoa(app.PID)); err == nil {
-			t.Fatalf("%s: it was dumped", tc.arg)
-		}
-		b.Sim.ClearFaults()
-		for _, want := range tc.want {
-			if log := b.criuLog("dump"); !strings.Contains(log, want) {
-				t.Errorf("%s: criu does not say %q:\n%s", tc.arg, want, log)
-			}
-		}
-		b.noHelpers()
-		app.WaitRounds(1)
-		app.Kill()
-		app.WaitGone()
-	}
-}
-
 // A CRIU of so many hooks, as far as the plugin's descriptor and init go.
 const host = `
 #include <dlfcn.h>

@@ -172,12 +172,87 @@ int bo_export(struct device *dev, struct bo *bo)
 	return fd;
 }
 
-void render_bo(struct gpu *g, uint64_t size)
+/* Gives an object of the render node a place for the GPU, where nothing else is, and with cpu one for the CPU there too. */
+static void render_map(struct gpu *g, struct render *r, bool cpu)
+{
+	/* struct drm_amdgpu_gem_va, union drm_amdgpu_gem_mmap */
+	struct { uint32_t handle, pad, op, flags; uint64_t va, offset, size; } va = { .handle = r->handle, .op = 1, .flags = 2 | 4, .size = r->bo.size };
+	union { uint32_t handle; uint64_t offset; } at = { .handle = r->handle };
+
+	r->bo.gpu = g;
+	r->bo.cpu = cpu;
+	r->bo.va = reserve(r->bo.size);
+	va.va = (uintptr_t)r->bo.va;
+	must(g->drm_fd, _IOW('d', 0x48, va), &va, "map a bo of the render node");
+	if (!cpu)
+		return;
+	must(g->drm_fd, _IOWR('d', 0x41, at), &at, "find a bo of the render node");
+	if (mmap(r->bo.va, r->bo.size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, g->drm_fd, at.offset) != r->bo.va)
+		die("map a bo of the render node: %s", strerror(errno));
+}
+
+void render_make(struct gpu *g, uint64_t size, bool cpu, struct render *r)
 {
 	/* union drm_amdgpu_gem_create */
-	struct { uint64_t size, alignment, domains, flags; } args = { size, PAGE, 4, 0 };
+	union { struct { uint64_t size, alignment, domains, flags; }; uint32_t handle; } args = { { size, PAGE, 4, cpu } };
 
+	*r = (struct render){ .bo.size = size };
 	must(g->drm_fd, _IOWR('d', 0x40, args), &args, "make a bo on the render node");
+	r->handle = args.handle;
+	render_map(g, r, cpu);
+}
+
+struct prime {
+	uint32_t handle, flags;
+	int32_t fd;
+};
+
+void render_import(struct gpu *g, int fd, uint64_t size, struct render *r)
+{
+	struct prime args = { .fd = fd };
+
+	*r = (struct render){ .bo.size = size };
+	must(g->drm_fd, _IOWR('d', 0x2e, args), &args, "import a dmabuf into the render node");
+	r->handle = args.handle;
+	render_map(g, r, true);
+}
+
+int render_export(struct gpu *g, const struct render *r)
+{
+	struct prime args = { .handle = r->handle, .flags = O_CLOEXEC | O_RDWR };
+	int fd;
+
+	must(g->drm_fd, _IOWR('d', 0x2d, args), &args, "export a bo of the render node");
+	fd = kfdsim_install_fd(g->drm_fd, args.fd, O_CLOEXEC);
+	if (fd < 0)
+		die("descriptor of a dmabuf: %s", strerror(errno));
+	return fd;
+}
+
+void render_lookup(struct gpu *g, int fd, uint32_t *handle)
+{
+	struct prime args = { .fd = fd };
+
+	must(g->drm_fd, _IOWR('d', 0x2e, args), &args, "look for a dmabuf's handle");
+	*handle = args.handle;
+}
+
+void render_close(struct gpu *g, struct render *r)
+{
+	uint32_t args[2] = { r->handle };
+
+	must(g->drm_fd, _IOW('d', 0x09, args), args, "close a handle");
+	if (r->bo.cpu)
+		munmap(r->bo.va, r->bo.size);
+}
+
+void render_userptr(struct gpu *g, uint64_t size)
+{
+	/* struct drm_amdgpu_gem_userptr; ANONONLY, VALIDATE, REGISTER */
+	struct { uint64_t addr, size; uint32_t flags, handle; } args = { .size = size, .flags = 2 | 4 | 8 };
+
+	args.addr = (uintptr_t)mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	must(g->drm_fd, _IOWR('d', 0x51, args), &args, "register memory on the render node");
 }
 
 void bo_import(struct device *dev, struct gpu *g, int fd, uint64_t size, struct bo *bo)

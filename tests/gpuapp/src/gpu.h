@@ -80,8 +80,22 @@ void bo_map_peer(struct device *dev, struct bo *bo, struct gpu *peer);
 /* A dmabuf descriptor of a BO, and a BO of a dmabuf. */
 int bo_export(struct device *dev, struct bo *bo);
 
-/* Makes a BO of size bytes of VRAM on the render node, of which the KFD does not know. */
-void render_bo(struct gpu *g, uint64_t size);
+/*
+ * Objects of the render node, of which the KFD does not know: VRAM that is made there, or a dmabuf's. The GPU has them at
+ * bo.va, and with cpu the CPU does.
+ */
+struct render {
+	struct bo bo;
+	uint32_t handle;
+};
+
+void render_make(struct gpu *g, uint64_t size, bool cpu, struct render *r);
+void render_import(struct gpu *g, int fd, uint64_t size, struct render *r);
+int render_export(struct gpu *g, const struct render *r);
+void render_lookup(struct gpu *g, int fd, uint32_t *handle);
+void render_close(struct gpu *g, struct render *r);
+/* Memory of the process that the render node's GPU may use. */
+void render_userptr(struct gpu *g, uint64_t size);
 void bo_import(struct device *dev, struct gpu *g, int fd, uint64_t size, struct bo *bo);
 
 /* Run to completion. gpu_hash returns the hash of n bytes. */

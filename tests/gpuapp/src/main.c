@@ -6,7 +6,7 @@
  *
  *   gpuapp --dir DIR [--procs N] [--gpus N] [--bos N] [--max-bo BYTES]
  *          [--big-bo BYTES] [--memory BYTES] [--cpu-bo BYTES] [--interval MS]
- *          [--ticks N] [--own-event-page] [--render-bo BYTES] [--keep-dmabuf] [--map-late]
+ *          [--ticks N] [--own-event-page] [--render-bo BYTES] [--keep-dmabuf] [--map-late] [--render-kfd] [--dmabuf-alone] [--render-userptr]
  *
  * Process I keeps DIR/status.I: one line of fixed length, "tick N round R ok",
  * or "FAIL: why", after which the process ends with status 1. A round is one
@@ -118,6 +118,7 @@ int main(int argc, char **argv)
 		{ "dir", 1, 0, 'd' }, { "procs", 1, 0, 'p' }, { "gpus", 1, 0, 'g' }, { "bos", 1, 0, 'b' },
 		{ "max-bo", 1, 0, 'm' }, { "big-bo", 1, 0, 'B' }, { "memory", 1, 0, 'M' }, { "cpu-bo", 1, 0, 'C' }, { "interval", 1, 0, 'i' }, { "ticks", 1, 0, 't' },
 		{ "own-event-page", 0, 0, 'o' }, { "render-bo", 1, 0, 'r' }, { "keep-dmabuf", 0, 0, 'k' }, { "map-late", 0, 0, 'l' },
+		{ "render-kfd", 0, 0, 'K' }, { "dmabuf-alone", 0, 0, 'a' }, { "render-userptr", 0, 0, 'u' },
 		{ 0, 0, 0, 0 },
 	};
 	struct config cfg = { .dir = NULL, .procs = 1, .gpus = MAX_GPUS, .bos = 64, .max_bo = 4 << 20, .interval_ms = 10 };
@@ -137,6 +138,9 @@ int main(int argc, char **argv)
 		case 't': cfg.ticks = number(optarg, 1); break;
 		case 'r': cfg.render_bo = number(optarg, PAGE); break;
 		case 'l': cfg.map_late = true; break;
+		case 'K': cfg.render_kfd = true; break;
+		case 'a': cfg.dmabuf_alone = true; break;
+		case 'u': cfg.render_userptr = true; break;
 		case 'k': cfg.keep_dmabuf = true; break;
 		case 'o': cfg.own_event_page = true; break;
 		default: return 2;

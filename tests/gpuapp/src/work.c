@@ -158,7 +158,7 @@ void share_close(void)
 	}
 }
 
-static void send_fd(int sock, int fd)
+void send_fd(int sock, int fd)
 {
 	char byte = 0, control[CMSG_SPACE(sizeof(int))] = { 0 };
 	struct iovec iov = { &byte, 1 };
@@ -173,7 +173,7 @@ static void send_fd(int sock, int fd)
 		die("send a dmabuf: %s", strerror(errno));
 }
 
-static int recv_fd(int sock)
+int recv_fd(int sock)
 {
 	char byte, control[CMSG_SPACE(sizeof(int))];
 	struct iovec iov = { &byte, 1 };
@@ -186,7 +186,7 @@ static int recv_fd(int sock)
 	return fd;
 }
 
-static void sync_byte(int sock, bool send)
+void sync_byte(int sock, bool send)
 {
 	char byte = 0;
 
@@ -229,7 +229,11 @@ static void share(struct device *dev, const struct config *cfg, int index, struc
 			sync_byte(socks[i][0], true);
 	}
 	item_expect(it);
-	share_close();
+}
+
+static int sock_of(int index, int end)
+{
+	return socks[index][end];
 }
 
 #define MEMORY_SEED 0x3e30000000ull
@@ -349,15 +353,18 @@ void work(const struct config *cfg, int index)
 	if (cfg->procs > 1)
 		share(&dev, cfg, index, &items[cfg->bos]);
 	if (cfg->render_bo)
-		render_bo(&dev.gpus[0], cfg->render_bo);
+		objects_make(&dev, cfg, index, sock_of);
+	share_close();
 	if (cfg->map_late)
 		map_late_start(items, cfg->bos);
-	if (cfg->keep_dmabuf)
+	if (cfg->keep_dmabuf && !cfg->render_bo)
 		bo_export(&dev, &items[0].bo);
 	if (cfg->cpu_bo)
 		cpu_start(&dev, cfg, index);
 	for (long t = 0; !cfg->ticks || t < cfg->ticks; t++) {
 		tick(&dev, &items[t % count], t % count, scratch);
+		if (cfg->render_bo)
+			objects_tick(&dev, cfg, index, t + 1);
 		if (memory)
 			memory_check(memory, cfg->memory, t);
 		snprintf(line, sizeof(line), "tick %ld round %ld ok", t + 1, (t + 1) / count);

@@ -1,0 +1,98 @@
+package plugin
+
+import (
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gpucr/gpucr-fs/kfd/abi"
+	"github.com/gpucr/gpucr-fs/kfd/kfdsim"
+)
+
+// Buffer objects of render nodes, and dma-bufs, come back under their handles, at their
+// addresses and shared by the processes that shared them. The application checks that: who
+// writes is seen by the others.
+func TestObjectsOfRenderNodes(t *testing.T) {
+	const object = "--render-bo=196608"
+	for _, tc := range []struct {
+		name  string
+		procs int
+		args  []string
+		env   []string
+	}{
+		{"made on a render node", 1, nil, nil},
+		{"made on a render node, exported and imported", 2, nil, nil},
+		{"with dma-bufs that are open", 2, []string{"--keep-dmabuf"}, nil},
+		{"made by the KFD, imported by three", 4, []string{"--render-kfd", "--keep-dmabuf"}, nil},
+		{"in images of CRIU's later form", 2, []string{"--render-kfd"}, []string{"GPUCR_SCHEMA=later"}},
+		{"held by a dma-buf alone", 1, []string{"--dmabuf-alone"}, nil},
+		{"held by dma-bufs of two processes alone", 2, []string{"--dmabuf-alone"}, nil},
+		{"beside VRAM on demand", 2, []string{"--render-kfd", "--keep-dmabuf", "--big-bo", "33554432"},
+			[]string{"GPUCR_VRAM=lazy"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{}}})
+			b.env = tc.env
+			args := append([]string{"--interval", "1", "--bos", "8", "--max-bo", "65536", object}, tc.args...)
+			app := b.StartApp(tc.procs, args...)
+			for range 2 {
+				b.dump(app)
+				b.noHelpers()
+				b.WaitVRAMFree()
+				b.restore()
+				app.WaitRounds(2)
+				b.noHelpers()
+			}
+			b.noGPUErrors()
+			app.Kill()
+		})
+	}
+}
+
+// A dma-buf of the KFD's alone, without a render node that has objects.
+func TestDmabufOfTheKFD(t *testing.T) {
+	b := newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{}}})
+	app := b.StartApp(1, "--interval", "1", "--bos", "8", "--max-bo", "65536", "--keep-dmabuf")
+	b.dump(app)
+	b.restore()
+	app.WaitRounds(1)
+	b.noGPUErrors()
+	app.Kill()
+}
+
+// What cannot be restored is not dropped: the dump is refused, with its name, and the
+// application runs on.
+func TestObjectsThatAreRefused(t *testing.T) {
+	b := newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{}}})
+	for _, tc := range []struct {
+		arg   string
+		errno syscall.Errno // of the driver's list of handles
+		want  []string
+	}{
+		{"--render-userptr", 0, []string{"renderD128: buffer object of handle 2, 4.0 KiB, cannot be restored: the driver does not export it; it may be memory of the process itself"}},
+		{"--keep-dmabuf", syscall.EINVAL, []string{"render node renderD128: it has 1 buffer objects that are not the KFD's, the first handle 1 of 196 KiB",
+			"Linux 6.18 does"}},
+	} {
+		app := b.StartApp(1, "--interval", "1", "--bos", "8", "--max-bo", "65536", "--render-bo=196608", tc.arg)
+		if tc.errno != 0 {
+			if err := b.Sim.Inject(kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: abi.AMDGPUIocGEMListHandles.String(),
+				Errno: tc.errno}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := b.criu("dump", "-t", strconv.Itoa(app.PID)); err == nil {
+			t.Fatalf("%s: it was dumped", tc.arg)
+		}
+		b.Sim.ClearFaults()
+		for _, want := range tc.want {
+			if log := b.criuLog("dump"); !strings.Contains(log, want) {
+				t.Errorf("%s: criu does not say %q:\n%s", tc.arg, want, log)
+			}
+		}
+		b.noHelpers()
+		app.WaitRounds(1)
+		app.Kill()
+		app.WaitGone()
+	}
+}
