@@ -84,6 +84,11 @@ func (s *Sim) openDmabuf(d *dmabuf) syscall.Errno {
 func (s *Sim) closeDmabuf(d *dmabuf) {
 	s.mu.Lock()
 	defer s.unlock()
+	s.putDmabuf(d)
+}
+
+// putDmabuf drops a hold. Preconditions: Sim.mu is held.
+func (s *Sim) putDmabuf(d *dmabuf) {
 	if d.opens--; d.opens == 0 {
 		delete(s.dmabufs, d.id)
 		d.bo.dmabuf = nil

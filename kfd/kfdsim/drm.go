@@ -28,6 +28,25 @@ type drmFile struct {
 type gemObject struct {
 	handle uint32
 	bo     *bo // held
+	// buf is its dmabuf, held since it was exported or imported: the driver has one
+	// for as long as there is a handle.
+	buf *dmabuf
+}
+
+// keep holds a dmabuf of the object. Preconditions: Sim.mu is held.
+func (o *gemObject) keep(d *dmabuf) {
+	if o.buf == nil && d != nil {
+		o.buf = d
+		d.opens++
+	}
+}
+
+// putObject drops what an object holds. Preconditions: Sim.mu is held.
+func (s *Sim) putObject(o *gemObject) {
+	if o.buf != nil {
+		s.putDmabuf(o.buf)
+	}
+	s.putBO(o.bo)
 }
 
 func newDRMFile(s *Sim, g *gpu, pid int) *drmFile {
@@ -49,7 +68,7 @@ func (s *Sim) putDRMFile(f *drmFile) {
 		s.putList(list)
 	}
 	for _, o := range f.gem {
-		s.putBO(o.bo)
+		s.putObject(o)
 	}
 	clear(f.lists)
 	clear(f.gem)
@@ -193,7 +212,7 @@ func drmGEMClose(c *drmCall) syscall.Errno {
 	c.drm.freeHandle(args.Handle)
 	delete(c.drm.byBO, o.bo)
 	c.sim.unmapIf(c.drm.vm, func(m *mapping) bool { return m.owner == o })
-	c.sim.putBO(o.bo)
+	c.sim.putObject(o)
 	return 0
 }
 
@@ -241,6 +260,9 @@ func drmPrimeHandleToFD(c *drmCall) syscall.Errno {
 	c.sim.unlock()
 	token, errno := c.sim.exportBO(b, c.file)
 	c.sim.mu.Lock()
+	if errno == 0 && c.drm.gem[o.handle] == o {
+		o.keep(b.dmabuf)
+	}
 	c.sim.putBO(b)
 	c.sim.unlock()
 	if errno != 0 {
@@ -266,6 +288,7 @@ func drmPrimeFDToHandle(c *drmCall) syscall.Errno {
 	defer c.sim.unlock()
 	b := file.buf.bo
 	if o := c.drm.byBO[b]; o != nil {
+		o.keep(file.buf)
 		args.Handle = o.handle
 		return c.reply(&args)
 	}
@@ -273,6 +296,8 @@ func drmPrimeFDToHandle(c *drmCall) syscall.Errno {
 		return c.sim.refuse(syscall.EINVAL, "import of another gpu's bo is not modelled", "of", b.gpu.cfg.ID, "on",
 			c.drm.gpu.cfg.ID)
 	}
-	args.Handle = c.drm.addObject(b.get()).handle
+	o := c.drm.addObject(b.get())
+	o.keep(file.buf)
+	args.Handle = o.handle
 	return c.reply(&args)
 }

@@ -161,9 +161,11 @@ func (x *object) describe(bo *imagepb.RenderBO, at image.BO, gpu uint32) {
 func (o *objects) claim(x *object) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	mine := !x.claimed && !x.kfd
+	if x.claimed || x.kfd {
+		return false
+	}
 	x.claimed = true
-	return mine
+	return true
 }
 
 // give says what became of an object; f is the caller's.

@@ -1,6 +1,9 @@
 package plugin
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -36,7 +39,10 @@ func TestObjectsOfRenderNodes(t *testing.T) {
 			b.env = tc.env
 			args := append([]string{"--interval", "1", "--bos", "8", "--max-bo", "65536", object}, tc.args...)
 			app := b.StartApp(tc.procs, args...)
-			for range 2 {
+			for i := range 2 {
+				if b.images = filepath.Join(b.Dir, fmt.Sprintf("images-%d", i)); os.Mkdir(b.images, 0o755) != nil {
+					t.Fatal("no folder for images")
+				}
 				b.dump(app)
 				b.noHelpers()
 				b.WaitVRAMFree()
