@@ -89,8 +89,9 @@ model: ## run random programs against the store and a model of it, with crashes 
 simulate: ## simulate SIMULATE_N (1000000) interleavings of machines that share a bucket, from SIMULATE_SEED (1) on
 	$(GO) test -count=1 -timeout 4h -v ./index/remote/catalog -run Simulation -sim.n=$(SIMULATE_N) -sim.seed=$(SIMULATE_SEED)
 
-stress: deps criu ## restore a process that changes its memory all the time, again and again, for STRESS_TIME (10m)
+stress: deps criu ## restore processes that change their memory all the time, and VRAM that their CPUs have mapped, again and again, for STRESS_TIME (10m) each
 	$(GO) test -count=1 -timeout 2h -v ./tests/e2e/lazy -run TestStress -stress.time $(STRESS_TIME)
+	$(GO) test -count=1 -timeout 2h -v ./tests/e2e/plugin -run TestRunsBeforeVRAM -vram.stress $(STRESS_TIME)
 
 zdtm: deps criu build ## run CRIU's own tests, built in its sources at ZDTM, on the mount and beside it (ARGS=-h for options)
 	@[ -n "$(ZDTM)" ] || { echo "ZDTM is not set: give CRIU's sources with its tests built in them (see CONTRIBUTING.md)" >&2; exit 1; }

@@ -6,7 +6,7 @@
 //	amdgpu-kfd-ID.img                  one per open /dev/kfd: devices, BOs, private data
 //	amdgpu-pages-ID-GPU.img            one per GPU of it: contents of its VRAM and GTT BOs
 //	amdgpu-renderD-ID.img              one per open render node: the GPU, and after 4.2 its BOs
-//	amdgpu-drm-pages-ID-MINOR-BO.img   one per BO of a render node: its contents (after 4.2)
+//	amdgpu-drm-pages-ID-MINOR-BO.img   one per BO of a render node or dma-buf: its contents (after 4.2)
 //	amdgpu-dmabuf_ID.img               one per open dma-buf: its GEM handle (after 4.2)
 //
 // Each begins with the size of its payload, 8 bytes in the byte order of the
@@ -30,6 +30,9 @@
 // versions require both. Decoding accepts either and says which it was;
 // encoding writes either. An image decoded and encoded in its own schema is
 // byte-identical, fields unknown to us included.
+//
+// Fields from 1000 on are ours; CRIU's plugin passes over them. They tell which BOs are
+// one, and with them the objects of render nodes are in images of either schema.
 package image
 
 //go:generate sh -c "cd ../.. && scripts/proto.sh"

@@ -60,7 +60,27 @@
 // one is killed, and has a successor when it is killed itself. Package coming tells dumps
 // whose memory is on its way, and whoever comes next whose will never come.
 //
+// # Objects of render nodes, and dma-bufs
+//
+// The driver's CHECKPOINT does not tell of buffer objects that a process has made on a
+// render node, or imported there. A dump lists each open's handles, has CRIU export them,
+// and knows an object again, whoever holds it, by the inode number of its dma-buf, which
+// it keeps open. Open dma-bufs are known the same way; one that nobody else holds is
+// described in its own image. Our fields in the images have numbers from 1000 on; CRIU's
+// plugin passes over them. What the driver does not export (memory of the process
+// itself), and all of it before Linux 6.18, is refused at the dump.
+//
+// On a restore the first holder that opens its file makes the object and exports it:
+//
+//	task:    FILE → OBJECTS (its render node) → BOS → the rest
+//	here:                    create, rename           → fill
+//	         import into others' nodes, map to GPUs: at MAPPING, or before RESUME
+//
+// So nobody waits for somebody who waits. One that a process's KFD has comes with its
+// RESTORE. No process runs before all of these are filled, on demand or not: others' CPUs
+// and GPUs may have them.
+//
 // # Lock order
 //
-// second.mu; then restore.mu, turns.mu and that of package coming, which are leaves.
+// second.mu and objectNode.mu; then restore.mu, objects.mu, turns.mu and that of package coming, which are leaves.
 package peer
