@@ -146,6 +146,10 @@ func (b *bringing) next(ctx context.Context, came func([]int)) bool {
 		if end, err = c.o.Ahead.Begin(ctx); err != nil {
 			return false
 		}
+		if !c.keeps() { // that nothing can be kept was found while this one waited
+			end(0)
+			return false
+		}
 	}
 	of := b.take()
 	if len(of) == 0 {

@@ -107,8 +107,9 @@ func TestBringInVain(t *testing.T) {
 		}
 		return storage.Fault{}
 	}}
+	g := newGate(src, 3)
 	full, err := Open(Options{Dir: filepath.Join(t.TempDir(), "cache"), Limit: 1 << 30, Storage: broken, Source: src,
-		Logger: quiet()})
+		Ahead: g, Logger: quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +120,7 @@ func TestBringInVain(t *testing.T) {
 		list = append(list, Wanted{&long, x})
 	}
 	bring(t, t.Context(), full, list)
-	if f := full.Counts.Fetched.Load() - before; f >= long.Size {
+	if f := full.Counts.Fetched.Load() - before; f > 3*AheadRequest {
 		t.Errorf("%d bytes fetched though nothing can be kept", f)
 	}
 	read(t, full, src, long, more[:10])
@@ -132,6 +133,14 @@ type gate struct {
 
 	mu          sync.Mutex
 	under, most int
+}
+
+func newGate(src *far, ranges int) *gate {
+	g := &gate{far: src, free: make(chan struct{}, ranges)}
+	for range ranges {
+		g.free <- struct{}{}
+	}
+	return g
 }
 
 func (g *gate) Begin(ctx context.Context) (func(int64), error) {
@@ -160,10 +169,7 @@ func (g *gate) ReadAhead(ctx context.Context, name object.Name, p []byte, off in
 // fetched twice.
 func TestBringBesideReaders(t *testing.T) {
 	src := newFar()
-	g := &gate{far: src, free: make(chan struct{}, 3)}
-	for range 3 {
-		g.free <- struct{}{}
-	}
+	g := newGate(src, 3)
 	c, err := Open(Options{Dir: filepath.Join(t.TempDir(), "cache"), Limit: 1 << 30, Storage: storage.Disk{},
 		Source: src, Ahead: g, Logger: quiet()})
 	if err != nil {

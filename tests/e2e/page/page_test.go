@@ -85,7 +85,7 @@ func shown(b *tab, n int64) string {
 func (b *tab) storeView(store string) func(*testing.T) {
 	return func(t *testing.T) {
 		b.on(t)
-		b.wait("document.querySelectorAll('.tile').length > 50 && document.querySelector('#n-checkpoints').innerText")
+		b.wait("document.querySelectorAll('.tile').length > 50 && document.querySelector('#n-checkpoints').innerText && !/counting/.test(document.querySelector('.figures').innerText)")
 		u := du(t, store)
 		b.shows(".figures", "200", shown(b, u.Logical), shown(b, u.Stored))
 		b.shows(".notices", "1 checkpoint being written")
