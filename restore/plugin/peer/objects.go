@@ -35,6 +35,7 @@ type objects struct {
 // object is a piece of memory that a render node or a dma-buf holds, or several.
 type object struct {
 	kfd     bool         // RESTORE makes it
+	size    uint64       // of one that has no number, in bytes
 	claimed bool         // somebody makes it; objects.mu
 	what    *description // nil: the KFD's, or no image has its contents
 	ready   chan struct{}
@@ -65,7 +66,8 @@ const objectWait = 30 * time.Second
 
 // newObjects learns from the images which objects are held by render nodes and
 // dma-bufs, and which of those are the KFD's. In ours an object has a number. In those of
-// CRIU's plugin an import has the handle of its object, on whatever node that is.
+// CRIU's plugin an import has the handle of its object, on whatever node that is: where
+// several objects have that, or one of another size, nobody can tell which is meant.
 func newObjects(set *image.Set) *objects {
 	o := &objects{of: map[any]*object{}}
 	numbers, named := map[uint64]*object{}, map[uint32]*object{}
@@ -77,7 +79,7 @@ func newObjects(set *image.Set) *objects {
 	}
 	name := func(handle uint32, x *object) {
 		if y := named[handle]; y != nil && y != x {
-			x = &object{err: fmt.Errorf("several objects have handle %d, and the images do not tell which is meant: %w", handle, image.ErrCorrupt)}
+			x = lost(handle)
 		}
 		named[handle] = x
 	}
@@ -86,7 +88,7 @@ func newObjects(set *image.Set) *objects {
 			if bo.Object != nil {
 				o.of[bo] = numbered(bo.GetObject())
 			} else if bo.GetIsImport() == 0 {
-				o.of[bo] = &object{ready: make(chan struct{})}
+				o.of[bo] = &object{size: bo.GetSize(), ready: make(chan struct{})}
 				name(bo.GetHandle(), o.of[bo])
 			}
 		}
@@ -103,7 +105,7 @@ func newObjects(set *image.Set) *objects {
 					x.kfd, o.of[bo] = true, x
 				}
 			} else if bo.Object == nil && bo.Handle != nil && bo.GetHandle() != abi.DRMInvalidHandle {
-				o.of[bo] = &object{kfd: true, ready: make(chan struct{})}
+				o.of[bo] = &object{kfd: true, size: bo.GetSize(), ready: make(chan struct{})}
 				name(bo.GetHandle(), o.of[bo])
 			}
 		}
@@ -112,11 +114,9 @@ func newObjects(set *image.Set) *objects {
 	for _, n := range set.RenderNodes {
 		for i, bo := range n.Message.Bos {
 			if o.of[bo] == nil {
-				o.of[bo] = named[bo.GetHandle()]
-			}
-			if o.of[bo] == nil { // its exporter is in no image
-				o.of[bo] = &object{ready: make(chan struct{})}
-				name(bo.GetHandle(), o.of[bo])
+				if o.of[bo] = named[bo.GetHandle()]; o.of[bo] == nil || o.of[bo].size != bo.GetSize() {
+					o.of[bo] = lost(bo.GetHandle())
+				}
 			}
 			held[o.of[bo]] = true
 			o.of[bo].describe(bo, n.Layout.BOs[i], n.Message.GetGpuId())
@@ -127,7 +127,7 @@ func newObjects(set *image.Set) *objects {
 			o.of[d.Message] = named[d.Message.GetGemHandle()]
 		}
 		if o.of[d.Message] == nil {
-			o.of[d.Message] = &object{err: errors.New("no image has its buffer object")}
+			o.of[d.Message] = lost(d.Message.GetGemHandle())
 		}
 		held[o.of[d.Message]] = true
 		if d.Message.Bo != nil {
@@ -141,13 +141,15 @@ func newObjects(set *image.Set) *objects {
 			}
 		}
 	}
-	for _, x := range o.of {
-		if x.err != nil && x.ready == nil {
-			x.claimed, x.ready = true, make(chan struct{})
-			close(x.ready)
-		}
-	}
 	return o
+}
+
+// lost is an object of which the images do not tell what it is.
+func lost(handle uint32) *object {
+	x := &object{claimed: true, ready: make(chan struct{}),
+		err: fmt.Errorf("CRIU's plugin calls its object handle %d, and several others, or one of another size, or none: which is meant cannot be told (hint: dump with gpucr-fs's plugin)", handle)}
+	close(x.ready)
+	return x
 }
 
 // describe notes what an image tells of an object, the first that has its contents.
@@ -190,7 +192,7 @@ func (x *object) wait(ctx context.Context) (*os.File, error) {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-late.C:
-		return nil, fmt.Errorf("it was not there in %v (hint: does a process have a dma-buf under a lower descriptor than /dev/kfd?)", objectWait)
+		return nil, fmt.Errorf("the process that has it was not restored in %v", objectWait)
 	}
 }
 

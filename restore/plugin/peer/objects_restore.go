@@ -118,8 +118,10 @@ func (r *restore) fillObjects(p server.Plan, minor uint32) {
 	})
 }
 
-// dmabuf gives a task the dma-buf of an image.
-func (r *restore) dmabuf(c *wire.Conn, d image.Dmabuf, visible []uint32) error {
+// dmabuf gives a task the dma-buf of an image. One of a KFD's a task waits for when its
+// own is restored, whatever the order of its files: so nobody waits for ever. pid is the
+// task's number in its own namespace, as the driver tells it.
+func (r *restore) dmabuf(c *wire.Conn, d image.Dmabuf, pid uint32, visible []uint32) error {
 	fail := func(err error) error { return answer(c, wire.OK, "", fmt.Errorf("%s: %w", d.Name, err)) }
 	x := r.objects.of[d.Message]
 	if r.objects.claim(x) {
@@ -128,6 +130,9 @@ func (r *restore) dmabuf(c *wire.Conn, d image.Dmabuf, visible []uint32) error {
 			return fail(err)
 		}
 	}
+	if own := r.ownKFD(c, pid); x.kfd && own != nil {
+		return c.Send(&wire.Message{Type: wire.File, ID: uint32(own.ID)})
+	}
 	stop := working(c)
 	f, err := x.wait(r.ctx)
 	stop()
@@ -135,6 +140,27 @@ func (r *restore) dmabuf(c *wire.Conn, d image.Dmabuf, visible []uint32) error {
 		return fail(err)
 	}
 	return c.Send(&wire.Message{Type: wire.OK}, f)
+}
+
+// ownKFD is the image of a task's KFD that it has not restored.
+func (r *restore) ownKFD(c *wire.Conn, pid uint32) *image.Process {
+	real, pidfd, err := c.Peer()
+	if err != nil {
+		return nil
+	}
+	if pidfd != nil {
+		pidfd.Close()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if t := r.tasks[real]; t != nil && t.image != nil {
+		return nil
+	}
+	i := slices.IndexFunc(r.set.Processes, func(p image.Process) bool { return p.Message.GetPid() == pid })
+	if i < 0 {
+		return nil
+	}
+	return &r.set.Processes[i]
 }
 
 // makeDmabuf makes an object whose first holder is a dma-buf, from the image of

@@ -93,7 +93,7 @@ func (r *restore) file(c *wire.Conn, m *wire.Message) error {
 		return c.Send(&wire.Message{Type: wire.Render, Minor: minor, Count: uint32(len(n.Message.Bos))})
 	}
 	if i := slices.IndexFunc(r.set.Dmabufs, func(d image.Dmabuf) bool { return d.ID == id }); i >= 0 {
-		return r.dmabuf(c, r.set.Dmabufs[i], visible)
+		return r.dmabuf(c, r.set.Dmabufs[i], m.PID, visible)
 	}
 	return answer(c, wire.OK, "", errNoFile)
 }

@@ -248,9 +248,14 @@ static int restore_node(int sock, const struct gpucr_msg *msg)
 
 int restore_ext_file(int id)
 {
-	struct gpucr_msg msg = { .type = GPUCR_FILE, .id = id };
-	int sock = peer_attach(), shared = -1, ret;
+	/* A KFD that was restored before its turn, as fdstore id + 1. */
+	static int early, early_id;
+	struct gpucr_msg msg = { .type = GPUCR_FILE, .id = id, .pid = getpid() };
+	int sock, shared = -1, ret;
 
+	if (early && early_id == id)
+		return fdstore_get(early - 1);
+	sock = peer_attach();
 	if (sock < 0)
 		return sock;
 	ret = visible_gpus(&msg);
@@ -261,7 +266,7 @@ int restore_ext_file(int id)
 	if (!ret) {
 		if (msg.type == GPUCR_EXPORT)
 			ret = export_objects(sock, -1, &msg, &shared);
-		if (ret)
+		if (ret || msg.type == GPUCR_FILE)
 			;
 		else if (msg.type == GPUCR_KFD)
 			ret = restore_kfd(sock, &msg, shared);
@@ -276,6 +281,16 @@ int restore_ext_file(int id)
 	if (shared >= 0)
 		close(shared);
 	close(sock);
+	if (!ret && msg.type == GPUCR_FILE && !early) {
+		/* A dma-buf of a KFD: everyone who waits for another's has restored its own. */
+		early_id = msg.id;
+		ret = restore_ext_file(early_id);
+		if (ret < 0)
+			return ret;
+		early = fdstore_add(ret) + 1;
+		close(ret);
+		return early > 0 ? restore_ext_file(id) : fail("/dev/kfd cannot be stored");
+	}
 	/* -ENOTSUP would let CRIU ask the next plugin. */
 	return ret == -ENOENT ? -ENOTSUP : ret;
 }

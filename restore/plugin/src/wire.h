@@ -32,7 +32,9 @@
  *                over which the rest goes. No answer.
  *   FILE         id, num_devices, gpus -> KFD (counts, offsets; fds: shared memory), RENDER
  *                (minor; count of buffer objects on it), or for a dma-buf EXPORT any
- *                number of times, then OK; fds: the dma-buf
+ *                number of times, then OK; fds: the dma-buf. pid is the task's own
+ *                number of itself. Answered by FILE, with the id of its KFD, where
+ *                that comes first.
  *   OBJECTS      id, after RENDER with a count; fds: the task's open of that node
  *                -> EXPORT any number of times, then OK
  *   MAPPING      minor, size: an mmap offset, both as dumped -> OK with the offset
