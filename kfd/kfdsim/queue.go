@@ -4,6 +4,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // queue is a user mode queue: a ring in the process's memory, with pointers
@@ -139,11 +141,14 @@ func (q *queue) step() bool {
 	return more
 }
 
-// fail hangs the queue and tells the process.
+// fail hangs the queue and tells the process; nobody of one that has ended, whose queues
+// the driver stops before its memory goes.
 //
 // Preconditions: q.running is held.
 func (q *queue) fail(err error) {
-	q.failed = err
+	if q.failed = err; errors.Is(err, unix.ESRCH) {
+		return
+	}
 	s := q.sim
 	s.mu.Lock()
 	defer s.unlock()
