@@ -77,10 +77,7 @@ func (p *peer) dump(ctx context.Context, hooks uint32) error {
 			d.current.close()
 		}
 		closeAll(d.paused)
-		closeAll(d.kept)
-		for _, f := range d.nodes {
-			f.Close()
-		}
+		d.letGo()
 	}()
 	for {
 		m, files, err := p.receive(ctx)
@@ -93,6 +90,7 @@ func (p *peer) dump(ctx context.Context, hooks uint32) error {
 		}
 		if done {
 			p.images.Close()
+			d.letGo()
 			err := answer(p.control, wire.OK, "", nil)
 			if m.Count > 0 {
 				p.control.Close()
@@ -102,6 +100,15 @@ func (p *peer) dump(ctx context.Context, hooks uint32) error {
 			return err
 		}
 	}
+}
+
+// letGo gives the buffer objects back: the next restore may need their memory.
+func (d *dump) letGo() {
+	closeAll(d.kept)
+	for _, f := range d.nodes {
+		f.Close()
+	}
+	d.kept, d.nodes = nil, nil
 }
 
 // handle does what one message asks for. Its error is about the connection.
