@@ -147,7 +147,8 @@ func newObjects(set *image.Set) *objects {
 // lost is an object of which the images do not tell what it is.
 func lost(handle uint32) *object {
 	x := &object{claimed: true, ready: make(chan struct{}),
-		err: fmt.Errorf("CRIU's plugin calls its object handle %d, and several others, or one of another size, or none: which is meant cannot be told (hint: dump with gpucr-fs's plugin)", handle)}
+		err: fmt.Errorf("CRIU's plugin calls its object handle %d, and several others, or one of another size, or none: "+
+			"which is meant cannot be told (hint: dump with gpucr-fs's plugin)", handle)}
 	close(x.ready)
 	return x
 }

@@ -31,7 +31,8 @@ func (d *dump) renderObjects(ctx context.Context, node *os.File, id, minor, gpu 
 		return nil, err
 	}
 	if !told {
-		return nil, fmt.Errorf("it has %d buffer objects that are not the KFD's, the first handle %d of %s, of which this kernel does not tell enough (hint: Linux 6.18 does)",
+		return nil, fmt.Errorf("it has %d buffer objects that are not the KFD's, the first handle %d of %s, "+
+			"of which this kernel does not tell enough (hint: Linux 6.18 does)",
 			len(list), list[0].GEMHandle, humanize.IBytes(list[0].Size))
 	}
 	dmabufs, err := d.exports(list)
@@ -131,7 +132,8 @@ func (d *dump) exports(list []abi.AMDGPUGEMListHandlesEntry) ([]*os.File, error)
 	var refused *exportError
 	if errors.As(err, &refused) {
 		e := list[refused.index]
-		err = fmt.Errorf("buffer object of handle %d, %s, cannot be restored: the driver does not export it; it may be memory of the process itself, or always valid: %w",
+		err = fmt.Errorf("buffer object of handle %d, %s, cannot be restored: the driver does not export it; "+
+			"it may be memory of the process itself, or always valid: %w",
 			e.GEMHandle, humanize.IBytes(e.Size), refused.errno)
 	}
 	return dmabufs, err
