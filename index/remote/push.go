@@ -149,11 +149,12 @@ func (s *Store) learn(ctx context.Context, n Node, name string) error {
 	return Classify("learn", n.Learn(ctx, s.id, list))
 }
 
-// begin takes a name for a push. What is left of a push of this machine that did not end is abandoned first. The nonce is
-// noted before the bucket hears of it: a request that gets no answer may have taken the name.
+// begin takes a name for a push. What is left of a push of this machine that did not end is abandoned first. The nonce
+// is noted before the bucket hears of it: a request that gets no answer may have taken the name, or take it later.
 func (s *Store) begin(ctx context.Context, name string) (*catalog.Draft, error) {
-	if nonce := s.o.Pushes.Left(name); nonce != "" {
-		if err := s.c.Abandon(ctx, name, nonce); err != nil && !errors.Is(err, catalog.ErrNotFound) {
+	left := s.o.Pushes.Left(name)
+	if left != "" {
+		if err := s.c.Abandon(ctx, name, left); err != nil && !errors.Is(err, catalog.ErrNotFound) {
 			return nil, err
 		}
 	}
@@ -162,6 +163,9 @@ func (s *Store) begin(ctx context.Context, name string) (*catalog.Draft, error) 
 		return nil, err
 	}
 	d, err := s.c.BeginAs(ctx, name, nonce)
+	if left != "" && errors.Is(err, catalog.ErrInUse) && s.c.Abandon(ctx, name, left) == nil { // it came late
+		d, err = s.c.BeginAs(ctx, name, nonce)
+	}
 	if errors.Is(err, catalog.ErrExists) || errors.Is(err, catalog.ErrInUse) {
 		s.o.Pushes.Ended(name)
 	}

@@ -40,7 +40,7 @@ func (c *Catalog) Begin(ctx context.Context, name string) (*Draft, error) {
 func (c *Catalog) NewNonce() string { return c.o.Nonce() }
 
 // BeginAs is Begin with a nonce from NewNonce, which the caller can note before: when no answer comes, the name may be
-// taken all the same, and Abandon needs the nonce. A nonce is used once.
+// taken all the same, and Abandon needs the nonce. After ErrExists and ErrInUse the nonce may be used again.
 func (c *Catalog) BeginAs(ctx context.Context, name, nonce string) (*Draft, error) {
 	r := Record{State: Pending, Name: name, Nonce: nonce}
 	cond := bucket.IfAbsent
