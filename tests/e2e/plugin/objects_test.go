@@ -60,6 +60,30 @@ func TestObjectsOfRenderNodes(t *testing.T) {
 	}
 }
 
+// The same through a store: the daemon fills what a render node holds.
+func TestObjectsInStore(t *testing.T) {
+	b := newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{}}})
+	store := filepath.Join(b.Dir, "store")
+	b.gpucr("init", store)
+	b.daemonsEnd(store)
+	app := b.StartApp(2, "--interval", "1", "--bos", "8", "--max-bo", "65536", "--keep-dmabuf", object)
+	for _, args := range [][]string{{"dump", "--criu", b.CRIU, "-t", strconv.Itoa(app.PID), store, "gpu"},
+		{"restore", "--criu", b.CRIU, "--vram=lazy", "--wait", store, "gpu"}} {
+		cmd := b.Command("env", append([]string{"LD_PRELOAD=" + b.Shim, b.program}, args...)...)
+		if err := b.start(cmd).wait(); err != nil {
+			t.Fatal(err)
+		}
+		if args[0] == "dump" {
+			app.WaitGone()
+		}
+	}
+	app.WaitRounds(1)
+	b.noGPUErrors()
+	app.Kill()
+	app.WaitGone()
+	b.noHelpers()
+}
+
 var (
 	laterCriu   = flag.String("later.criu", "", "criu of the development branch, for objects of render nodes in both forms")
 	laterPlugin = flag.String("later.plugin", "", "folder of that criu's own amdgpu_plugin.so")
