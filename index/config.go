@@ -18,12 +18,16 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/keyring"
 	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
 // Format is the version of the on-disk format this build writes and reads.
-const Format = 1
+const Format = 2
+
+// plainFormat is that of a store that is not encrypted: builds from before there was encryption read it.
+const plainFormat = 1
 
 const (
 	configName = "config.json"
@@ -35,6 +39,8 @@ type InitOptions struct {
 	Compression Compression // default auto
 	PackSize    int64       // default 1 GiB
 	Chunk       *Params     // where files are cut; default those of every store
+	// Ring has the wrapped key of an encrypted store; nil: the store is plain.
+	Ring *keyring.Ring
 	// Beside are files that the store's folder has from the beginning, by name.
 	Beside map[string][]byte
 }
@@ -77,10 +83,13 @@ func Init(dir string, o InitOptions) error {
 	}
 	var id [16]byte
 	rand.Read(id[:])
-	c := Config{Format: Format, ID: hex.EncodeToString(id[:]), Created: time.Now().UTC().Truncate(time.Second), Compression: o.Compression,
+	c := Config{Format: plainFormat, ID: hex.EncodeToString(id[:]), Created: time.Now().UTC().Truncate(time.Second), Compression: o.Compression,
 		Chunk: chunk.DefaultParams(), PackSize: o.PackSize}
 	if o.Chunk != nil {
 		c.Chunk = *o.Chunk
+	}
+	if o.Ring != nil {
+		c.Format, c.Encryption = Format, encryption
 	}
 	for _, step := range []func() error{
 		func() error { return os.Chmod(dir, 0o700) },
@@ -93,6 +102,12 @@ func Init(dir string, o InitOptions) error {
 				}
 			}
 			return nil
+		},
+		func() error {
+			if o.Ring == nil {
+				return nil
+			}
+			return saveRing(storage.Disk{}, dir, o.Ring)
 		},
 		func() error { return c.save(storage.Disk{}, dir) }, // last: what has a config is a store
 	} {
@@ -170,6 +185,9 @@ func parseConfig(path string, b []byte) (Config, error) {
 	}
 	if err := c.Chunk.Validate(); err != nil {
 		return Config{}, bad(err)
+	}
+	if want := map[bool]string{true: encryption}[c.Format == Format]; c.Encryption != want {
+		return Config{}, bad(fmt.Errorf("format %d, encryption %q", c.Format, c.Encryption))
 	}
 	if err := c.Compression.validate(false); err != nil || c.PackSize <= 0 || c.PackSize > pack.MaxSize {
 		return Config{}, bad(fmt.Errorf("compression %q, pack size %d", c.Compression, c.PackSize))

@@ -85,7 +85,13 @@ func (s *Store) ReadSlots(list []pack.Chunk, bufs [][]byte, past bool) []error {
 	if len(list) == 0 || !locs[0].Distant() {
 		return s.Packs.ReadSlots(locs, bufs, past)
 	}
-	return s.Distant.ReadSlots(list, bufs, past, s.holds)
+	errs := s.Distant.ReadSlots(list, bufs, past, s.holds)
+	for i, c := range list {
+		if s.o.Cipher != nil && errs[i] == nil {
+			errs[i] = pack.Decrypt(s.o.Cipher, c.Loc, bufs[i])
+		}
+	}
+	return errs
 }
 
 // Holds refuses a slot, padding included, that is not as it was written or does not hold the content of a chunk.
@@ -96,9 +102,20 @@ func (s *Store) Holds(c pack.Chunk, slot []byte) error {
 	return s.holds(c, slot)
 }
 
-// holds refuses a slot that does not hold the content of a chunk.
+// holds refuses a slot that does not hold the content of a chunk. The slot is as it lies in its pack.
 func (s *Store) holds(c pack.Chunk, slot []byte) error {
 	content := slot[:c.Loc.Stored]
+	if s.o.Cipher != nil {
+		buf, err := s.Arena.Get(len(content))
+		if err != nil {
+			return err
+		}
+		defer s.Arena.Put(buf)
+		content = append(buf, content...)
+		if err := pack.Decrypt(s.o.Cipher, c.Loc, content); err != nil {
+			return err
+		}
+	}
 	if c.Loc.Codec != chunk.Raw {
 		out, err := s.Arena.Get(int(c.Loc.Raw))
 		if err != nil {
@@ -109,13 +126,13 @@ func (s *Store) holds(c pack.Chunk, slot []byte) error {
 			return fmt.Errorf("%w: %v", pack.ErrCorrupt, err)
 		}
 	}
-	if len(content) != int(c.Loc.Raw) || chunk.Sum(content) != c.ID {
+	if len(content) != int(c.Loc.Raw) || s.Sum(content) != c.ID {
 		return fmt.Errorf("%w: the content is not what its id says", pack.ErrCorrupt)
 	}
 	return nil
 }
 
-// Slot gives the slot of a chunk as it is stored, held against its guard, in a buffer of the arena.
+// Slot gives the slot of a chunk as it is stored, decrypted where it is encrypted, held against its guard, in a buffer of the arena.
 func (s *Store) Slot(c pack.Chunk, past bool) ([]byte, error) {
 	buf, err := s.Arena.Get(int(c.Loc.Slot()))
 	if err != nil {

@@ -26,6 +26,7 @@ import (
 	"sync"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/cipher"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -56,13 +57,10 @@ const maxChunks = object.MaxPack / chunk.PageSize
 // commitBytes is how many bytes of keys go into one commit.
 const commitBytes = 16 << 20
 
-const (
-	headSize   = object.NameSize + 8
-	recordSize = chunk.IDSize + pack.LocSize
-)
+const headSize = object.NameSize + 8
 
 // The value of a distant pack's key is one that a journal takes.
-const _ = uint(pack.MaxValue - headSize - maxChunks*recordSize)
+const _ = uint(pack.MaxValue - headSize - maxChunks*(chunk.IDSize+pack.SealedLocSize))
 
 // Others is what other machines have told of the bucket.
 type Others interface {
@@ -74,6 +72,7 @@ type Others interface {
 type Packs struct {
 	db     *keys.DB
 	log    *slog.Logger
+	record int    // bytes of a chunk in a value
 	source Source // nil: this store has no bucket
 	others Others // nil: nothing was told
 
@@ -89,9 +88,10 @@ type Packs struct {
 	touched map[uint32]bool // learned of while holds > 0
 }
 
-// New gives what knows of no pack yet. Whatever is said of packs is in db, or goes there.
-func New(db *keys.DB, log *slog.Logger) *Packs {
-	return &Packs{db: db, log: log, packs: map[uint32]object.PackRef{}, numbers: map[object.Name]uint32{},
+// New gives what knows of no pack yet. Whatever is said of packs is in db, or goes there. c encrypts what lies in the
+// bucket; nil: nothing is encrypted.
+func New(db *keys.DB, log *slog.Logger, c *cipher.Coder) *Packs {
+	return &Packs{db: db, log: log, record: chunk.IDSize + pack.SizeOfLoc(c), packs: map[uint32]object.PackRef{}, numbers: map[object.Name]uint32{},
 		last: pack.FirstDistant - 1, shunned: map[uint32]bool{}, touched: map[uint32]bool{}}
 }
 
@@ -101,8 +101,8 @@ func (d *Packs) SetSource(s Source) { d.source = s }
 // SetOthers says who knows what others have told of the bucket. It is called before anything is read.
 func (d *Packs) SetOthers(o Others) { d.others = o }
 
-func encode(p object.PackRef, list []pack.Chunk) []byte {
-	b := make([]byte, 0, headSize+len(list)*recordSize)
+func (d *Packs) encode(p object.PackRef, list []pack.Chunk) []byte {
+	b := make([]byte, 0, headSize+len(list)*d.record)
 	b = append(b, p.Name[:]...)
 	b = binary.LittleEndian.AppendUint64(b, uint64(p.Size))
 	for _, c := range list {
@@ -112,9 +112,9 @@ func encode(p object.PackRef, list []pack.Chunk) []byte {
 }
 
 // decode reads the value of the key of distant pack n. list may be nil: then the chunks are not looked at.
-func decode(n uint32, b []byte, list func(pack.Chunk)) (object.PackRef, error) {
+func (d *Packs) decode(n uint32, b []byte, list func(pack.Chunk)) (object.PackRef, error) {
 	var p object.PackRef
-	if len(b) < headSize || (len(b)-headSize)%recordSize != 0 {
+	if len(b) < headSize || (len(b)-headSize)%d.record != 0 {
 		return p, fmt.Errorf("%w: a distant pack of %d bytes", keys.ErrDamaged, len(b))
 	}
 	copy(p.Name[:], b)
@@ -126,8 +126,8 @@ func decode(n uint32, b []byte, list func(pack.Chunk)) (object.PackRef, error) {
 	if list == nil {
 		return p, nil
 	}
-	for b = b[headSize:]; len(b) > 0; b = b[recordSize:] {
-		loc, err := pack.DecodeLoc(b[chunk.IDSize:recordSize])
+	for b = b[headSize:]; len(b) > 0; b = b[d.record:] {
+		loc, err := pack.DecodeLoc(b[chunk.IDSize:d.record])
 		if err != nil || loc.Pack != n || loc.Offset()+loc.Slot() > p.Size {
 			return p, fmt.Errorf("%w: a chunk of distant pack %d lies at %d of pack %d", keys.ErrDamaged, n,
 				loc.Offset(), loc.Pack)
@@ -155,7 +155,7 @@ func (d *Packs) Index(b *keys.Batch, kvs []pack.KV) {
 			d.unindex(b, n)
 			continue
 		}
-		if _, err := decode(n, kv.Value, b.SetDistant); err != nil {
+		if _, err := d.decode(n, kv.Value, b.SetDistant); err != nil {
 			d.log.Error("what a journal tells of a distant pack cannot be read", "pack", n, "err", err)
 		}
 	}
@@ -175,7 +175,7 @@ func (d *Packs) Load() error {
 		}
 		var p object.PackRef
 		if err == nil {
-			p, err = decode(n, payload, nil)
+			p, err = d.decode(n, payload, nil)
 		}
 		if err != nil {
 			d.log.Error("what is known of a distant pack cannot be read", "pack", n, "err", err)
@@ -256,7 +256,7 @@ func (d *Packs) merge(p object.PackRef, list []pack.Chunk) (n uint32, value []by
 	if known {
 		_, v, err := d.db.Meta(keyOf(n))
 		if err == nil {
-			_, err = decode(n, v, func(c pack.Chunk) { at[c.Loc.Page] = c })
+			_, err = d.decode(n, v, func(c pack.Chunk) { at[c.Loc.Page] = c })
 		}
 		if err != nil && !errors.Is(err, keys.ErrDamaged) && !errors.Is(err, keys.ErrMissing) {
 			return 0, nil, fault.Classify("learn of a pack", err)
@@ -283,7 +283,7 @@ func (d *Packs) merge(p object.PackRef, list []pack.Chunk) (n uint32, value []by
 		all = append(all, c)
 	}
 	slices.SortFunc(all, func(a, b pack.Chunk) int { return int(a.Loc.Page) - int(b.Loc.Page) })
-	return n, encode(p, all), nil
+	return n, d.encode(p, all), nil
 }
 
 // Elsewhere gives the index other places of the chunks of a pack that does not give them, because it is gone or holds
@@ -300,7 +300,7 @@ func (d *Packs) Elsewhere(n uint32) (looked bool, err error) {
 	wanted := map[chunk.ID]bool{}
 	_, v, err := d.db.Meta(keyOf(n))
 	if err == nil {
-		_, err = decode(n, v, func(c pack.Chunk) { wanted[c.ID] = true })
+		_, err = d.decode(n, v, func(c pack.Chunk) { wanted[c.ID] = true })
 	}
 	if err != nil {
 		return true, fault.Classify("look for other packs", err)
@@ -308,7 +308,7 @@ func (d *Packs) Elsewhere(n uint32) (looked bool, err error) {
 	var found []pack.Chunk
 	err = d.db.Metas(prefix, func(key string, _ uint64, payload []byte, err error) error {
 		if m, ok := numberOf(key); ok && err == nil && len(payload) > 0 && !shunned[m] {
-			_, _ = decode(m, payload, func(c pack.Chunk) { // what is damaged of it shows elsewhere
+			_, _ = d.decode(m, payload, func(c pack.Chunk) { // what is damaged of it shows elsewhere
 				if wanted[c.ID] {
 					found = append(found, c)
 				}

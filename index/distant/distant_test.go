@@ -30,7 +30,7 @@ func newJournal(t *testing.T) *journal {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	return &journal{t: t, db: db, d: New(db, slog.New(slog.DiscardHandler))}
+	return &journal{t: t, db: db, d: New(db, slog.New(slog.DiscardHandler), nil)}
 }
 
 func (j *journal) commit(puts []keys.Put) error {
@@ -86,7 +86,7 @@ func TestLearn(t *testing.T) {
 		}
 	}
 	again := func() {
-		j.d = New(j.db, slog.New(slog.DiscardHandler))
+		j.d = New(j.db, slog.New(slog.DiscardHandler), nil)
 		if err := j.d.Load(); err != nil {
 			t.Fatal(err)
 		}
