@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
@@ -14,6 +16,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/cipher"
+	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keyring"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -225,4 +228,146 @@ func (p *pairs) used(salt cipher.Salt, nonce uint64, plain []byte) {
 		p.twice++
 	}
 	p.seen[pair{salt, nonce}] = sum
+}
+
+// crashed gives a copy of a store as a crash would leave it at this moment; its index is built anew.
+func crashed(t *testing.T, dir string, o Options) (copied string) {
+	t.Helper()
+	copied = filepath.Join(t.TempDir(), "store")
+	must(t, os.CopyFS(copied, os.DirFS(dir)))
+	must(t, os.RemoveAll(filepath.Join(copied, chunks.IndexFolder)))
+	_, err := Repair(t.Context(), copied, o)
+	must(t, err)
+	return copied
+}
+
+// nonceProgram writes to a store, crashes it at moments that the seed chooses, and goes on differently from there.
+func nonceProgram(t *testing.T, seed uint64, hooks cipher.Hooks) {
+	t.Helper()
+	r := rand.New(rand.NewPCG(seed, 7))
+	o := secretOptions(t)
+	o.Logger = nil
+	o.Tuning.Cipher, o.Tuning.CommitEvery = hooks, 256<<10
+	dir := newSecretStore(t)
+	for life := range 4 {
+		s, err := Open(t.Context(), dir, o)
+		must(t, err)
+		name := fmt.Sprint("c", life)
+		write(t, s, name, map[string][]byte{"pages-1.img": memory(r.Uint64(), 1<<20)})
+		d, err := s.Create(t.Context(), "half", drafts.CreateOptions{})
+		must(t, err)
+		fill(t, d, map[string][]byte{"pages-2.img": memory(r.Uint64(), (1+r.IntN(8))<<17)})
+		must(t, s.chunks.Commit(nil))
+		after := dir
+		if r.IntN(3) > 0 {
+			after = crashed(t, dir, o)
+		}
+		// What the crashed life still wrote has no place in the copy: it is given out again there.
+		fill(t, d, map[string][]byte{"pages-3.img": memory(r.Uint64(), (1+r.IntN(8))<<17)})
+		must(t, d.Abort())
+		if r.IntN(2) == 0 {
+			must(t, s.Remove(t.Context(), []string{name}))
+			_, err := s.GC(t.Context(), GCOptions{})
+			must(t, err)
+			write(t, s, "again", map[string][]byte{"pages-1.img": memory(r.Uint64(), 1<<20)})
+			must(t, s.Remove(t.Context(), []string{"again"}))
+		}
+		_, err = s.Optimize(t.Context(), OptimizeOptions{})
+		must(t, err)
+		must(t, s.Close())
+		dir = after
+	}
+}
+
+// TestNoNonceTwice: over crashes, collections and moves no key and nonce encrypt two plaintexts. With one key for all
+// packs they do, and the test sees it.
+func TestNoNonceTwice(t *testing.T) {
+	p := &pairs{seen: map[pair][32]byte{}}
+	for seed := range uint64(6) {
+		nonceProgram(t, seed, cipher.Hooks{Used: p.used})
+	}
+	if p.twice > 0 || len(p.seen) < 500 {
+		t.Errorf("of %d keys and nonces %d encrypt more than one plaintext", len(p.seen), p.twice)
+	}
+	constant := &pairs{seen: map[pair][32]byte{}}
+	nonceProgram(t, 1, cipher.Hooks{Used: constant.used, Salt: func() cipher.Salt { return cipher.Salt{1} }})
+	if constant.twice == 0 {
+		t.Error("with one key for all the test sees nothing: it proves nothing")
+	}
+}
+
+// TestResumedPackHasAnotherKey: a pack that takes appends again is encrypted with another key from there on.
+func TestResumedPackHasAnotherKey(t *testing.T) {
+	dir := newSecretStore(t)
+	salts := map[cipher.Salt]uint32{}
+	for i, name := range []string{"a", "b"} {
+		s := openTestStore(t, dir, secretOptions(t))
+		write(t, s, name, map[string][]byte{"pages-1.img": memory(uint64(i), 2<<20)})
+		must(t, s.chunks.DB.Chunks(func(_ chunk.ID, loc pack.Loc, err error) error {
+			salts[loc.Seal.Salt] = loc.Pack
+			return err
+		}))
+		must(t, s.Close())
+	}
+	numbers := map[uint32]int{}
+	for _, n := range salts {
+		numbers[n]++
+	}
+	if len(salts) != 2 || len(numbers) != 1 {
+		t.Errorf("two lives have written with %d keys to %d packs", len(salts), len(numbers))
+	}
+}
+
+// TestFlippedBytesOfSecrets alters bits of packs and journals: each is found, and never are other bytes read.
+func TestFlippedBytesOfSecrets(t *testing.T) {
+	dir := newSecretStore(t)
+	files := map[string][]byte{"pages-1.img": memory(1, 1<<20), "core.img": []byte("core")}
+	s := openTestStore(t, dir, secretOptions(t))
+	write(t, s, "web", files)
+	must(t, s.Close())
+	r := rand.New(rand.NewPCG(1, 1))
+	found := 0
+	for _, pattern := range []string{"packs/*"} {
+		names, err := filepath.Glob(filepath.Join(dir, pattern))
+		must(t, err)
+		for _, name := range names {
+			whole, err := os.ReadFile(name)
+			must(t, err)
+			for range 40 {
+				b := bytes.Clone(whole)
+				b[r.IntN(len(b))] ^= 1 << r.IntN(8)
+				must(t, os.WriteFile(name, b, 0o600))
+				if flippedIsFound(t, dir, files) {
+					found++
+				} else {
+					t.Errorf("a flipped bit of %s was not found", name)
+				}
+				must(t, os.WriteFile(name, whole, 0o600))
+			}
+		}
+	}
+	if found < 80 {
+		t.Errorf("%d were found", found)
+	}
+}
+
+func flippedIsFound(t *testing.T, dir string, files map[string][]byte) bool {
+	t.Helper()
+	o := secretOptions(t)
+	o.ReadOnly, o.Logger = true, nil
+	s, err := Open(t.Context(), dir, o)
+	if err != nil {
+		return true
+	}
+	defer s.Close()
+	found := false
+	for name, want := range files {
+		got, err := read(s, "web", name)
+		found = found || err != nil
+		if err == nil && !bytes.Equal(got, want) {
+			t.Errorf("%s has other bytes", name)
+		}
+	}
+	v, err := s.Verify(t.Context(), VerifyOptions{})
+	return found || err != nil || len(v.Problems) > 0 || len(v.SetAside) > 0
 }

@@ -91,7 +91,7 @@ func (o *Options) chunks(config Config, dir string) chunks.Options {
 	return chunks.Options{
 		Dir: dir, Logger: o.Logger, Arena: arena.New(o.spares()), ReadOnly: o.ReadOnly, Workers: o.Workers,
 		IngestWorkers: o.Tuning.IngestWorkers, MaxChunk: config.Chunk.Max, PackSize: config.PackSize,
-		CommitEvery: o.Tuning.CommitEvery, ShrinkJournal: o.Tuning.ShrinkJournal, Cipher: o.coder,
+		CommitEvery: o.Tuning.CommitEvery, ShrinkJournal: o.Tuning.ShrinkJournal,
 	}
 }
 

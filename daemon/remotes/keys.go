@@ -26,7 +26,8 @@ func (k Keys) fit(ctx context.Context, address string, there *keyring.Ring) erro
 		if k.Ring == nil {
 			return nil
 		}
-		return &index.Error{Class: index.Invalid, Op: op, File: address, Err: errors.New("it is there already, and not encrypted"),
+		return &index.Error{Class: index.Invalid, Op: op, File: address,
+			Err:  errors.New("it is there already, and not encrypted"),
 			Hint: "join it without --encrypt, or choose another prefix"}
 	}
 	c, err := there.Open(ctx, k.Access)

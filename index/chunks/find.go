@@ -85,13 +85,7 @@ func (s *Store) ReadSlots(list []pack.Chunk, bufs [][]byte, past bool) []error {
 	if len(list) == 0 || !locs[0].Distant() {
 		return s.Packs.ReadSlots(locs, bufs, past)
 	}
-	errs := s.Distant.ReadSlots(list, bufs, past, s.holds)
-	for i, c := range list {
-		if s.o.Cipher != nil && errs[i] == nil {
-			errs[i] = pack.Decrypt(s.o.Cipher, c.Loc, bufs[i])
-		}
-	}
-	return errs
+	return s.Distant.ReadSlots(list, bufs, past, s.holds)
 }
 
 // Holds refuses a slot, padding included, that is not as it was written or does not hold the content of a chunk.
@@ -99,23 +93,12 @@ func (s *Store) Holds(c pack.Chunk, slot []byte) error {
 	if crc32c.Checksum(slot) != c.Loc.CRC || c.Loc.Stored == 0 {
 		return fmt.Errorf("%w: the slot is not as it was written", pack.ErrCorrupt)
 	}
-	return s.holds(c, slot)
+	return s.Distant.Plain(c, slot, s.holds)
 }
 
-// holds refuses a slot that does not hold the content of a chunk. The slot is as it lies in its pack.
+// holds refuses a slot, decrypted, that does not hold the content of a chunk.
 func (s *Store) holds(c pack.Chunk, slot []byte) error {
 	content := slot[:c.Loc.Stored]
-	if s.o.Cipher != nil {
-		buf, err := s.Arena.Get(len(content))
-		if err != nil {
-			return err
-		}
-		defer s.Arena.Put(buf)
-		content = append(buf, content...)
-		if err := pack.Decrypt(s.o.Cipher, c.Loc, content); err != nil {
-			return err
-		}
-	}
 	if c.Loc.Codec != chunk.Raw {
 		out, err := s.Arena.Get(int(c.Loc.Raw))
 		if err != nil {
@@ -126,7 +109,7 @@ func (s *Store) holds(c pack.Chunk, slot []byte) error {
 			return fmt.Errorf("%w: %v", pack.ErrCorrupt, err)
 		}
 	}
-	if len(content) != int(c.Loc.Raw) || s.Sum(content) != c.ID {
+	if len(content) != int(c.Loc.Raw) || s.Packs.Coder().Sum(content) != c.ID {
 		return fmt.Errorf("%w: the content is not what its id says", pack.ErrCorrupt)
 	}
 	return nil

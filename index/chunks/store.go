@@ -9,7 +9,6 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/arena"
 	"github.com/gpucr/gpucr-fs/index/chunk"
-	"github.com/gpucr/gpucr-fs/index/cipher"
 	"github.com/gpucr/gpucr-fs/index/distant"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
@@ -68,14 +67,13 @@ type Options struct {
 	Dir           string // of the store, for messages
 	Logger        *slog.Logger
 	Arena         *arena.Arena
-	ReadOnly      bool          // nothing of the folder is changed
-	Workers       int           // goroutines that encode and decode at once
-	IngestWorkers int           // goroutines that hash, compress and append
-	MaxChunk      int           // bytes of the largest chunk
-	PackSize      int64         // bytes at which a new pack is begun
-	CommitEvery   int64         // bytes appended between two commits while nothing is sealed
-	ShrinkJournal int64         // bytes from which on it is looked at what a journal still tells
-	Cipher        *cipher.Coder // gives ids, and encrypts; nil: nothing is encrypted
+	ReadOnly      bool  // nothing of the folder is changed
+	Workers       int   // goroutines that encode and decode at once
+	IngestWorkers int   // goroutines that hash, compress and append
+	MaxChunk      int   // bytes of the largest chunk
+	PackSize      int64 // bytes at which a new pack is begun
+	CommitEvery   int64 // bytes appended between two commits while nothing is sealed
+	ShrinkJournal int64 // bytes from which on it is looked at what a journal still tells
 }
 
 // RootRecords has the root records of checkpoints.
@@ -120,7 +118,7 @@ func New(d *keys.DB, packs *pack.Set, o Options) (*Store, error) {
 		o: o, log: o.Logger, DB: d, Packs: packs, Coder: coder, Arena: o.Arena, pinners: map[*Pins]bool{},
 		damage: damage{slots: map[chunk.ID]pack.Loc{}, dirty: map[chunk.ID]bool{}, doomed: map[chunk.ID]pack.Loc{}},
 		aside:  map[uint32]SetAside{}, unsettled: map[string]bool{}, marks: map[uint32]int64{},
-		Distant: distant.New(d, o.Logger, o.Cipher),
+		Distant: distant.New(d, o.Logger, packs.Coder()),
 	}
 	s.ingest = newIngest(s)
 	return s, nil
@@ -155,12 +153,6 @@ func (s *Store) MayWrite(op string) error {
 	return &fault.Error{Class: fault.ReadOnly, Op: op, Hint: fault.ReadOnlyHint,
 		Err: fmt.Errorf("the store is open for reading only: %s", s.o.Dir)}
 }
-
-// Sum gives the id of content.
-func (s *Store) Sum(content []byte) chunk.ID { return s.o.Cipher.Sum(content) }
-
-// Cipher gives what encrypts in this store; nil: nothing is encrypted.
-func (s *Store) Cipher() *cipher.Coder { return s.o.Cipher }
 
 // SetRoots says who has the root records. It is called before anything is committed.
 func (s *Store) SetRoots(r RootRecords) { s.records = r }

@@ -72,7 +72,8 @@ type Others interface {
 type Packs struct {
 	db     *keys.DB
 	log    *slog.Logger
-	record int    // bytes of a chunk in a value
+	record int // bytes of a chunk in a value
+	coder  *cipher.Coder
 	source Source // nil: this store has no bucket
 	others Others // nil: nothing was told
 
@@ -91,7 +92,8 @@ type Packs struct {
 // New gives what knows of no pack yet. Whatever is said of packs is in db, or goes there. c encrypts what lies in the
 // bucket; nil: nothing is encrypted.
 func New(db *keys.DB, log *slog.Logger, c *cipher.Coder) *Packs {
-	return &Packs{db: db, log: log, record: chunk.IDSize + pack.SizeOfLoc(c), packs: map[uint32]object.PackRef{}, numbers: map[object.Name]uint32{},
+	return &Packs{db: db, log: log, coder: c, record: chunk.IDSize + pack.SizeOfLoc(c),
+		packs: map[uint32]object.PackRef{}, numbers: map[object.Name]uint32{},
 		last: pack.FirstDistant - 1, shunned: map[uint32]bool{}, touched: map[uint32]bool{}}
 }
 
@@ -358,8 +360,8 @@ func (d *Packs) Knows(name object.Name) bool {
 var ErrNoBucket = errors.New("it lies in a bucket, and this store is opened without one")
 
 // ReadSlots reads the slots of chunks that lie one behind the other in one distant pack; see [pack.Set.ReadSlots].
-// verify refuses a slot that does not hold the content of a chunk. Class Unreachable where the bucket does not give
-// them.
+// verify refuses a slot, decrypted, that does not hold the content of a chunk. Class Unreachable where the bucket does
+// not give them.
 func (d *Packs) ReadSlots(
 	list []pack.Chunk, bufs [][]byte, past bool, verify func(c pack.Chunk, slot []byte) error,
 ) []error {
@@ -374,14 +376,36 @@ func (d *Packs) ReadSlots(
 	if err != nil {
 		return slices.Repeat([]error{err}, len(list))
 	}
-	o := nodecache.Object{Name: p.Name, Size: p.Size, Verify: verify}
+	o := nodecache.Object{Name: p.Name, Size: p.Size, Verify: d.plainly(verify)}
 	errs := d.source.ReadSlots(context.Background(), o, list, bufs, past)
 	for i, err := range errs {
 		if err != nil && !errors.Is(err, pack.ErrCorrupt) {
 			errs[i] = unreachable(p.Name, err)
 		}
+		if d.coder != nil && err == nil {
+			errs[i] = pack.Decrypt(d.coder, list[i].Loc, bufs[i])
+		}
 	}
 	return errs
+}
+
+// Plain calls verify with a slot as it lies in a bucket, decrypted.
+func (d *Packs) Plain(c pack.Chunk, slot []byte, verify func(c pack.Chunk, slot []byte) error) error {
+	if d.coder == nil {
+		return verify(c, slot)
+	}
+	buf := d.coder.Buffer(len(slot))
+	defer d.coder.Done(buf)
+	plain := append(buf, slot...)
+	if err := pack.Decrypt(d.coder, c.Loc, plain); err != nil {
+		return err
+	}
+	return verify(c, plain)
+}
+
+// plainly gives a verify that is told of slots as they lie in a bucket.
+func (d *Packs) plainly(verify func(c pack.Chunk, slot []byte) error) func(c pack.Chunk, slot []byte) error {
+	return func(c pack.Chunk, slot []byte) error { return d.Plain(c, slot, verify) }
 }
 
 // Bring fetches slots of chunks in distant packs before anybody reads them, in their order, and calls came with the
@@ -396,7 +420,7 @@ func (d *Packs) Bring(
 		o := objects[c.Loc.Pack]
 		if o == nil && d.source != nil {
 			if p, ok := d.Pack(c.Loc.Pack); ok {
-				o = &nodecache.Object{Name: p.Name, Size: p.Size, Verify: verify}
+				o = &nodecache.Object{Name: p.Name, Size: p.Size, Verify: d.plainly(verify)}
 				objects[c.Loc.Pack] = o
 			}
 		}

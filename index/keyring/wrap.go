@@ -188,9 +188,6 @@ func run(ctx context.Context, command, action string, in []byte) ([]byte, error)
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("key command (%s): %w: %.200s", action, err, strings.TrimSpace(string(complaint)))
 	}
-	if len(out) == maxFile {
-		return nil, fmt.Errorf("key command (%s): it prints more than %d bytes", action, maxFile)
-	}
 	return out, nil
 }
 
@@ -198,6 +195,10 @@ func run(ctx context.Context, command, action string, in []byte) ([]byte, error)
 type limited []byte
 
 func (l *limited) Write(p []byte) (int, error) {
-	*l = append(*l, p[:min(len(p), maxFile-len(*l))]...)
-	return len(p), nil
+	n := min(len(p), maxFile-len(*l))
+	*l = append(*l, p[:n]...)
+	if n < len(p) {
+		return n, fmt.Errorf("it prints more than %d bytes", maxFile) // it is not read to the end
+	}
+	return n, nil
 }

@@ -110,7 +110,8 @@ func (f *file) read() error {
 	}
 	packs, records := binary.LittleEndian.Uint64(h[8:]), binary.LittleEndian.Uint64(h[16:])
 	f.record = recordSize(le32(h[4:]))
-	if le32(h) != magic || le32(h[4:]) != version && le32(h[4:]) != sealed || packs > uint64(size) || records > uint64(size) ||
+	if v := le32(h[4:]); le32(h) != magic || v != version && v != sealed ||
+		packs > uint64(size) || records > uint64(size) ||
 		sizeOf(int64(packs), int64(records), int64(f.record)) != size {
 		return errForm
 	}

@@ -97,6 +97,9 @@ func (s *Set) Read(n uint32, from int64, fn func(Record) error) (end int64, bad 
 	return readJournal(s.fs, s.JournalPath(n), from, size, s.opener(n), s.checked(n, fn))
 }
 
+// Coder gives what encrypts; nil: nothing is encrypted.
+func (s *Set) Coder() *cipher.Coder { return s.o.Coder }
+
 // opener gives what decrypts the frames of the journal of pack n; nil: they are not encrypted.
 func (s *Set) opener(n uint32) func([]byte) ([]byte, error) {
 	if s.o.Coder == nil {

@@ -147,8 +147,9 @@ func Make(ctx context.Context, b bucket.Bucket, params chunk.Params, o Options) 
 	}
 	var id [16]byte
 	rand.Read(id[:])
-	c := Config{Format: plainFormat, Ring: o.Ring, ID: hex.EncodeToString(id[:]), Created: time.Now().UTC().Truncate(time.Second),
-		Chunk: params, ConditionalDelete: found.ConditionalDelete}
+	c := Config{Format: plainFormat, Ring: o.Ring, ID: hex.EncodeToString(id[:]),
+		Created: time.Now().UTC().Truncate(time.Second),
+		Chunk:   params, ConditionalDelete: found.ConditionalDelete}
 	if c.Ring != nil {
 		c.Format = Format
 	}
@@ -231,7 +232,8 @@ func SetRing(ctx context.Context, b bucket.Bucket, r *keyring.Ring) error {
 		return err
 	}
 	if c.Ring == nil || !c.Ring.Same(r) {
-		return &fault.Error{Class: fault.Invalid, Op: op, File: configKey, Err: errors.New("the remote store has another key")}
+		return &fault.Error{Class: fault.Invalid, Op: op, File: configKey,
+			Err: errors.New("the remote store has another key")}
 	}
 	c.Ring = r
 	if text, err = json.MarshalIndent(c, "", "\t"); err != nil {
@@ -239,7 +241,8 @@ func SetRing(ctx context.Context, b bucket.Bucket, r *keyring.Ring) error {
 	}
 	_, err = b.Put(ctx, configKey, bytes.NewReader(text), int64(len(text)), bucket.IfMatch(info.ETag))
 	if bucket.ClassOf(err) == bucket.Precondition {
-		return &fault.Error{Class: fault.InUse, Op: op, File: configKey, Err: errors.New("another machine has changed them meanwhile"),
+		return &fault.Error{Class: fault.InUse, Op: op, File: configKey,
+			Err:  errors.New("another machine has changed them meanwhile"),
 			Hint: "try again"}
 	}
 	return Classify(op, err)

@@ -80,7 +80,7 @@ func (s *Set) openHot(id string, f *os.File) (*HotFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := s.chunks.Cipher()
+	c := s.chunks.Packs.Coder()
 	if c == nil {
 		return &HotFile{f, f, st.Size()}, nil
 	}
@@ -115,7 +115,7 @@ func (s *Set) SetHotSet(ref string, size int64, write func(io.Writer) error) (er
 	if err != nil {
 		return fault.Classify(op, err)
 	}
-	if c := s.chunks.Cipher(); c != nil {
+	if c := s.chunks.Packs.Coder(); c != nil {
 		w := c.Writer(f, hotPurpose(r.ID))
 		err = errors.Join(write(w), w.Close(), f.Close())
 	} else {

@@ -41,7 +41,7 @@ func (j *Upload) learnt(ctx context.Context, id string) error {
 			return err
 		}
 		if n > 0 {
-			ids, size = append(ids, j.u.chunks.Sum(buf[:n])), size+int64(n)
+			ids, size = append(ids, j.u.chunks.Packs.Coder().Sum(buf[:n])), size+int64(n)
 			if err := j.addPiece(ctx, ids[len(ids)-1], buf[:n]); err != nil {
 				return err
 			}

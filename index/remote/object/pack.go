@@ -41,8 +41,8 @@ type Packer struct {
 	chunks []pack.Chunk
 }
 
-// Add puts a chunk into the object: slot is its slot as it lies in a pack, not encrypted, padding included, at says the rest of it. It
-// gives the location in the object, in pack 1; full: it does not fit any more, and is not in it.
+// Add puts a chunk into the object: slot is its slot as it lies in a pack, padding included and not encrypted, at says
+// the rest of it. It gives the location in the object, in pack 1; full: it does not fit any more, and is not in it.
 func (p *Packer) Add(id chunk.ID, at pack.Loc, slot []byte) (loc pack.Loc, full bool) {
 	if int64(len(slot)) != at.Slot() {
 		panic("object: the slot has another length than its location says")
