@@ -41,7 +41,7 @@ func (k Keys) fit(ctx context.Context, address string, there *keyring.Ring) erro
 // fileOf gives what the file of a store is to hold, and the ring of the store.
 func fileOf(address string, cache int64, c remote.Config) (File, *keyring.Ring) {
 	ring := c.Ring
-	c.Ring = nil
+	c.Ring, c.Sum = nil, ""
 	return File{Address: address, Cache: cache, Config: c, Encrypted: ring != nil}, ring
 }
 

@@ -33,6 +33,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/cipher"
+	"github.com/gpucr/gpucr-fs/index/crc32c"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keyring"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket"
@@ -61,6 +62,8 @@ type Config struct {
 	ConditionalDelete bool         `json:"conditional_delete"` // what bucket.Probe found
 	// Ring is the wrapped key of an encrypted remote store. The stores of its nodes have the same key.
 	Ring *keyring.Ring `json:"keyring,omitempty"`
+	// Sum of an encrypted one is the CRC-32C of the object, with zeros in place of the sum.
+	Sum string `json:"crc32c,omitempty"`
 }
 
 // Options of an open remote store. The zero Options have defaults.
@@ -153,7 +156,7 @@ func Make(ctx context.Context, b bucket.Bucket, params chunk.Params, o Options) 
 	if c.Ring != nil {
 		c.Format = Format
 	}
-	text, err := json.MarshalIndent(c, "", "\t")
+	text, err := c.encode()
 	if err != nil {
 		return nil, false, err
 	}
@@ -193,6 +196,27 @@ func Open(ctx context.Context, b bucket.Bucket, o Options) (*Store, error) {
 		earlyTurn: make(chan struct{}, 1)}, nil
 }
 
+// noSum stands in place of the sum where that is made.
+const noSum = "00000000"
+
+// encode gives the object config.
+func (c Config) encode() ([]byte, error) {
+	c.Sum = ""
+	if c.Ring != nil {
+		c.Sum = noSum
+	}
+	text, err := json.MarshalIndent(c, "", "\t")
+	if err != nil || c.Ring == nil {
+		return text, err
+	}
+	return c.withSum(text, noSum, fmt.Sprintf("%08x", crc32c.Checksum(text))), nil
+}
+
+func (Config) withSum(text []byte, old, sum string) []byte {
+	const field = `"crc32c": "`
+	return bytes.Replace(text, []byte(field+old), []byte(field+sum), 1)
+}
+
 func parseConfig(text []byte) (c Config, id [16]byte, err error) {
 	const op = "open remote store"
 	bad := func(why error) error {
@@ -212,6 +236,9 @@ func parseConfig(text []byte) (c Config, id [16]byte, err error) {
 	}
 	if err := c.Chunk.Validate(); err != nil {
 		return c, id, bad(err)
+	}
+	if sum := fmt.Sprintf("%08x", crc32c.Checksum(c.withSum(text, c.Sum, noSum))); c.Ring != nil && c.Sum != sum {
+		return c, id, bad(errors.New("wrong checksum"))
 	}
 	if (c.Ring != nil) != (c.Format == Format) {
 		return c, id, bad(fmt.Errorf("format %d, and its keys are there: %t", c.Format, c.Ring != nil))
@@ -236,7 +263,7 @@ func SetRing(ctx context.Context, b bucket.Bucket, r *keyring.Ring) error {
 			Err: errors.New("the remote store has another key")}
 	}
 	c.Ring = r
-	if text, err = json.MarshalIndent(c, "", "\t"); err != nil {
+	if text, err = c.encode(); err != nil {
 		return err
 	}
 	_, err = b.Put(ctx, configKey, bytes.NewReader(text), int64(len(text)), bucket.IfMatch(info.ETag))

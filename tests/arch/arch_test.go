@@ -95,7 +95,7 @@ var indexMayImport = map[string][]string{
 	"repair":              {"chunk", "chunks", "fault", "keys", "manifest", "manifest/manifestpb", "pack", "reading", "roots"},
 	"pull":                {"chunks", "cipher", "fault", "manifest", "manifest/manifestpb", "pack", "reading", "remote/object", "roots"},
 	"shared":              {"chunk", "fault", "remote/bucket", "remote/catalog", "remote/object", "roots", "upload"},
-	"remote": {"chunk", "cipher", "fault", "keyring", "manifest", "pack", "remote/bucket", "remote/catalog", "remote/object", "remote/ranges",
+	"remote": {"chunk", "cipher", "crc32c", "fault", "keyring", "manifest", "pack", "remote/bucket", "remote/catalog", "remote/object", "remote/ranges",
 		"roots", "upload"},
 	"upload": {"chunk", "chunks", "cipher", "crc32c", "fault", "learned", "manifest", "manifest/manifestpb", "pack", "reading",
 		"remote/object", "roots"},
