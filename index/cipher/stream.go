@@ -181,7 +181,9 @@ func (c *Coder) OpenFile(r io.ReaderAt, sealed int64, purpose string) (*File, er
 	if n, err := r.ReadAt(salt[:], 0); n < len(salt) {
 		return nil, cutShort(err)
 	}
-	return &File{r: r, size: size, aead: c.aead(c.records, purpose, salt)}, nil
+	f := &File{r: r, size: size, aead: c.aead(c.records, purpose, salt)}
+	_, err = f.part(size/partSize, make([]byte, 0, sealedPart)) // nothing was cut off
+	return f, err
 }
 
 // Size gives the bytes of what was sealed.
@@ -194,19 +196,10 @@ func (f *File) ReadAt(p []byte, off int64) (n int, err error) {
 	}
 	buf := make([]byte, 0, sealedPart)
 	for n < len(p) && off < f.size {
-		part, last := off/partSize, f.size/partSize
-		length := int64(sealedPart)
-		number := uint64(part)
-		if part == last {
-			length, number = f.size%partSize+TagSize, number|lastPart
-		}
-		buf = buf[:length]
-		if k, err := f.r.ReadAt(buf, SaltSize+part*sealedPart); int64(k) < length {
-			return n, cutShort(err)
-		}
-		plain, err := f.aead.Open(buf[:0], nonce(number), buf, nil)
+		part := off / partSize
+		plain, err := f.part(part, buf)
 		if err != nil {
-			return n, ErrOpen
+			return n, err
 		}
 		k := copy(p[n:], plain[off-part*partSize:])
 		n, off = n+k, off+int64(k)
@@ -215,6 +208,23 @@ func (f *File) ReadAt(p []byte, off int64) (n int, err error) {
 		return n, io.EOF
 	}
 	return n, nil
+}
+
+// part gives a part of the file, in buf.
+func (f *File) part(i int64, buf []byte) ([]byte, error) {
+	length, number := int64(sealedPart), uint64(i)
+	if i == f.size/partSize {
+		length, number = f.size%partSize+TagSize, number|lastPart
+	}
+	buf = buf[:length]
+	if k, err := f.r.ReadAt(buf, SaltSize+i*sealedPart); int64(k) < length {
+		return nil, cutShort(err)
+	}
+	plain, err := f.aead.Open(buf[:0], nonce(number), buf, nil)
+	if err != nil {
+		return nil, ErrOpen
+	}
+	return plain, nil
 }
 
 // Purposes of sealed records and files.
