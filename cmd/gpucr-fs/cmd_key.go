@@ -63,6 +63,7 @@ remote store its object config is changed too. Other nodes keep the wrappings th
 
 The master key itself does not change. Who was able to unwrap it once, and kept it or a copy of the old wrapping, can still read what he gets hold of: no
 command can take that back. Where that matters make a new store, and copy checkpoints with export and import.`,
+		Example: "  gpucr-fs key list store/\n  gpucr-fs key add store/ --identity me.txt --recipient age1...",
 		Args: subcommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -86,6 +87,7 @@ func (a *app) printKeys(r *keyring.Ring, print func(any, func(io.Writer)) error)
 func (a *app) keyListCmd() *cobra.Command {
 	return &cobra.Command{
 		Use: "list STORE", Short: "show for whom the key of a store is wrapped", Args: positional,
+		Example: "  gpucr-fs key list store/",
 		RunE: func(_ *cobra.Command, args []string) error {
 			r, err := index.Ring(args[0])
 			if err != nil {
@@ -139,6 +141,7 @@ func (a *app) keyAddCmd() *cobra.Command {
 func (a *app) keyRemoveCmd() *cobra.Command {
 	return &cobra.Command{
 		Use: "remove STORE ID", Short: "take away a wrapping of the key of a store", Args: positional,
+		Example: "  gpucr-fs key remove store/ 05351b7a",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.changeKeys(cmd.Context(), args[0], func(r *keyring.Ring) error { return r.Remove(args[1]) })
 		},
@@ -149,6 +152,7 @@ func (a *app) keyRotateCmd() *cobra.Command {
 	var w wrapFlags
 	c := &cobra.Command{
 		Use: "rotate STORE", Short: "wrap the key of a store anew, and drop all old wrappings", Args: positional,
+		Example: "  gpucr-fs key rotate store/ --identity me.txt --recipient age1... --recipient age1...",
 		Long: `Rotate wraps the master key for those who are named, and takes all other wrappings away. It changes no content and not the master key: who has unwrapped that
 before, or has a copy of an old wrapping and what opens it, can still read the store if he gets at its files.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
