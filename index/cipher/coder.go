@@ -11,6 +11,7 @@ import (
 
 	"github.com/zeebo/blake3"
 
+	"github.com/gpucr/gpucr-fs/index/arena"
 	"github.com/gpucr/gpucr-fs/index/chunk"
 )
 
@@ -39,6 +40,9 @@ type Seal struct {
 // Plain says whether the slot is not encrypted.
 func (s Seal) Plain() bool { return s == Seal{} }
 
+// spares is how many bytes of buffers are kept for reuse.
+const spares = 16 << 20
+
 // Contexts of the keys that are derived from the master key.
 const (
 	forIDs     = "gpucr-fs 2026 ids of chunks"
@@ -48,9 +52,10 @@ const (
 
 // Coder encrypts and decrypts with one master key. It is safe for concurrent use.
 type Coder struct {
-	ids, slots, records []byte // in locked memory
-	hashers             sync.Pool
-	buffers             sync.Pool
+	ids, slots, records []byte    // in locked memory
+	hashers             sync.Pool // of ids
+	deriving            sync.Pool // *derivers
+	buffers             *arena.Arena
 	Hooks               Hooks
 }
 
@@ -70,7 +75,7 @@ func New(master []byte) (*Coder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("memory for the store's key: %w", err)
 	}
-	c := &Coder{ids: mem[:32], slots: mem[32:64], records: mem[64:96]}
+	c := &Coder{ids: mem[:32], slots: mem[32:64], records: mem[64:96], buffers: arena.New(spares)}
 	blake3.DeriveKey(forIDs, master, c.ids)
 	blake3.DeriveKey(forSlots, master, c.slots)
 	blake3.DeriveKey(forRecords, master, c.records)
@@ -120,13 +125,33 @@ func (c *Coder) NewSalt() (s Salt) {
 	return s
 }
 
+// derivers derive keys. They take 20 KiB to make.
+type derivers struct{ slots, records *blake3.Hasher }
+
+// purpose says of which key another one is derived.
+type purpose bool
+
+const (
+	ofSlots   purpose = true
+	ofRecords purpose = false
+)
+
 // aead gives what encrypts under a salt.
-func (c *Coder) aead(key []byte, context string, salt Salt) cipher.AEAD {
-	h := keyed(key)
+func (c *Coder) aead(of purpose, context string, salt Salt) cipher.AEAD {
+	d, _ := c.deriving.Get().(*derivers)
+	if d == nil {
+		d = &derivers{slots: keyed(c.slots), records: keyed(c.records)}
+	}
+	h := d.records
+	if of == ofSlots {
+		h = d.slots
+	}
+	h.Reset()
 	h.Write(salt[:])
 	h.WriteString(context)
 	var k [32]byte
 	h.Sum(k[:0])
+	c.deriving.Put(d)
 	block, err := aes.NewCipher(k[:])
 	if err != nil {
 		panic(err) // the key has 32 bytes
@@ -153,24 +178,25 @@ func (c *Coder) used(salt Salt, n uint64, plain []byte) {
 
 // Buffer gives a page-aligned buffer with room for n bytes and a tag. Done takes it back.
 func (c *Coder) Buffer(n int) []byte {
-	n += TagSize
-	if b, _ := c.buffers.Get().(*[]byte); b != nil && cap(*b) >= n {
-		return (*b)[:0]
+	b, err := c.buffers.Get(n + TagSize)
+	if err != nil {
+		return make([]byte, 0, (n+TagSize)|1) // Done knows it by its odd size
 	}
-	return aligned(n)
+	return b
 }
 
 // Done takes a buffer back.
 func (c *Coder) Done(b []byte) {
-	b = b[:0]
-	c.buffers.Put(&b)
+	if arena.Size(cap(b)) == cap(b) {
+		c.buffers.Put(b)
+	}
 }
 
 // EncryptSlot encrypts the stored bytes of a chunk into buf, a Buffer of that length: for the slot that begins at page
 // of a pack that has this salt. No page of a pack may come twice with one salt.
 func (c *Coder) EncryptSlot(buf []byte, salt Salt, page uint32, stored []byte) ([]byte, Seal) {
 	c.used(salt, uint64(page), stored)
-	out := c.aead(c.slots, "", salt).Seal(buf[:0], nonce(uint64(page)), stored, nil)
+	out := c.aead(ofSlots, "", salt).Seal(buf[:0], nonce(uint64(page)), stored, nil)
 	s := Seal{Salt: salt}
 	copy(s.Tag[:], out[len(stored):])
 	return out[:len(stored)], s
@@ -184,7 +210,7 @@ func (c *Coder) DecryptSlot(stored []byte, s Seal, page uint32) error {
 	buf := c.Buffer(len(stored))
 	defer c.Done(buf)
 	sealed := append(append(buf, stored...), s.Tag[:]...)
-	if _, err := c.aead(c.slots, "", s.Salt).Open(stored[:0], nonce(uint64(page)), sealed, nil); err != nil {
+	if _, err := c.aead(ofSlots, "", s.Salt).Open(stored[:0], nonce(uint64(page)), sealed, nil); err != nil {
 		return ErrOpen
 	}
 	return nil
@@ -195,7 +221,7 @@ func (c *Coder) Seal(purpose string, plain []byte) []byte {
 	salt := c.NewSalt()
 	c.used(salt, 0, plain)
 	out := append(make([]byte, 0, len(plain)+Overhead), salt[:]...)
-	return c.aead(c.records, purpose, salt).Seal(out, nonce(0), plain, nil)
+	return c.aead(ofRecords, purpose, salt).Seal(out, nonce(0), plain, nil)
 }
 
 // Open gives what Seal was given. ErrOpen.
@@ -203,7 +229,7 @@ func (c *Coder) Open(purpose string, sealed []byte) ([]byte, error) {
 	if c == nil || len(sealed) < Overhead {
 		return nil, ErrOpen
 	}
-	plain, err := c.aead(c.records, purpose, Salt(sealed[:SaltSize])).Open(nil, nonce(0), sealed[SaltSize:], nil)
+	plain, err := c.aead(ofRecords, purpose, Salt(sealed[:SaltSize])).Open(nil, nonce(0), sealed[SaltSize:], nil)
 	if err != nil {
 		return nil, ErrOpen
 	}

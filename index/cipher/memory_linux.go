@@ -2,7 +2,6 @@ package cipher
 
 import (
 	"os"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,13 +22,4 @@ func lockedMemory() ([]byte, error) {
 		return nil, err
 	}
 	return b, unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
-}
-
-// aligned gives an empty buffer of at least n bytes that begins at a page: past the page cache nothing else is written.
-func aligned(n int) []byte {
-	const page = 4096
-	n = (n + page - 1) &^ (page - 1)
-	b := make([]byte, n+page)
-	off := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (page - 1)
-	return b[off : off : off+n]
 }

@@ -33,7 +33,7 @@ func plainSize(sealed int64) (int64, error) {
 // Writer seals what is written to it for a purpose. Close ends it and does not close w.
 func (c *Coder) Writer(w io.Writer, purpose string) io.WriteCloser {
 	salt := c.NewSalt()
-	return &writer{c: c, w: w, salt: salt, aead: c.aead(c.records, purpose, salt), part: make([]byte, 0, partSize)}
+	return &writer{c: c, w: w, salt: salt, aead: c.aead(ofRecords, purpose, salt), part: make([]byte, 0, partSize)}
 }
 
 type writer struct {
@@ -134,7 +134,7 @@ func (r *reader) next() {
 			r.err = cutShort(err)
 			return
 		}
-		r.aead = r.c.aead(r.c.records, r.purpose, salt)
+		r.aead = r.c.aead(ofRecords, r.purpose, salt)
 		r.buf = make([]byte, sealedPart+1)
 	}
 	n, err := io.ReadFull(r.r, r.buf[r.have:])
@@ -181,7 +181,7 @@ func (c *Coder) OpenFile(r io.ReaderAt, sealed int64, purpose string) (*File, er
 	if n, err := r.ReadAt(salt[:], 0); n < len(salt) {
 		return nil, cutShort(err)
 	}
-	f := &File{r: r, size: size, aead: c.aead(c.records, purpose, salt)}
+	f := &File{r: r, size: size, aead: c.aead(ofRecords, purpose, salt)}
 	_, err = f.part(size/partSize, make([]byte, 0, sealedPart)) // nothing was cut off
 	return f, err
 }

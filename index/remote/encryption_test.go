@@ -218,7 +218,9 @@ func uploads(t *testing.T, hooks cipher.Hooks) {
 	one, two := secretMachine(t, b, hooks), secretMachine(t, b, hooks)
 	for i := range 6 {
 		name := fmt.Sprint("c", i)
-		one.dump(t, name, map[string][]byte{"pages-1.img": noise(uint64(i), 2<<20), "pages-2.img": noise(uint64(i/2), 1<<20)})
+		one.dump(t, name, map[string][]byte{
+			"pages-1.img": noise(uint64(i), 2<<20), "pages-2.img": noise(uint64(i/2), 1<<20),
+		})
 		mu.Lock()
 		faults = 12
 		mu.Unlock()

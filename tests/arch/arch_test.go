@@ -74,7 +74,7 @@ var indexMayImport = map[string][]string{
 	"storage":             {},
 	"chunk":               {},
 	"crc32c":              {},
-	"cipher":              {"chunk"},
+	"cipher":              {"arena", "chunk"},
 	"keyring":             {"cipher"},
 	"arena":               {},
 	"keys/sigbus":         {},
