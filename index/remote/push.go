@@ -150,16 +150,25 @@ func (s *Store) learn(ctx context.Context, n Node, name string) error {
 	return Classify("learn", n.Learn(ctx, s.id, list))
 }
 
-// begin takes a name for a push. What is left of a push of this machine that was killed is abandoned.
+// begin takes a name for a push. What is left of a push of this machine that did not end is abandoned first. The nonce
+// is noted before the bucket hears of it: a request that gets no answer may have taken the name, or take it later.
 func (s *Store) begin(ctx context.Context, name string) (*catalog.Draft, error) {
-	d, err := s.c.Begin(ctx, name)
-	if nonce := s.o.Pushes.Left(name); errors.Is(err, catalog.ErrInUse) && nonce != "" {
-		if s.c.Abandon(ctx, name, nonce) == nil {
-			d, err = s.c.Begin(ctx, name)
+	left := s.o.Pushes.Left(name)
+	if left != "" {
+		if err := s.c.Abandon(ctx, name, left); err != nil && !errors.Is(err, catalog.ErrNotFound) {
+			return nil, err
 		}
 	}
-	if err == nil {
-		err = s.o.Pushes.Begun(name, d.Nonce())
+	nonce := s.c.NewNonce()
+	if err := s.o.Pushes.Begun(name, nonce); err != nil {
+		return nil, err
+	}
+	d, err := s.c.BeginAs(ctx, name, nonce)
+	if left != "" && errors.Is(err, catalog.ErrInUse) && s.c.Abandon(ctx, name, left) == nil { // it came late
+		d, err = s.c.BeginAs(ctx, name, nonce)
+	}
+	if errors.Is(err, catalog.ErrExists) || errors.Is(err, catalog.ErrInUse) {
+		s.o.Pushes.Ended(name)
 	}
 	return d, err
 }

@@ -101,7 +101,7 @@ func (o Options) withDefaults() Options {
 
 // Pushes remembers, durably, which pushes this machine has begun and not ended.
 type Pushes interface {
-	// Begun notes the nonce of a push's draft.
+	// Begun notes the nonce of a push's draft, before the bucket is asked for its name.
 	Begun(name, nonce string) error
 	// Left gives the nonce of the last push of a name that was begun and not ended, "" for none.
 	Left(name string) string

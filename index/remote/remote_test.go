@@ -50,7 +50,14 @@ var hasty = remote.Options{Timeout: 5 * time.Second,
 
 func newMachine(t *testing.T, b bucket.Bucket) *machine {
 	t.Helper()
-	s, _, err := remote.Make(t.Context(), b, chunk.DefaultParams(), hasty)
+	return newMachineWith(t, b, nil)
+}
+
+func newMachineWith(t *testing.T, b bucket.Bucket, pushes remote.Pushes) *machine {
+	t.Helper()
+	o := hasty
+	o.Pushes = pushes
+	s, _, err := remote.Make(t.Context(), b, chunk.DefaultParams(), o)
 	must(t, err)
 	m := &machine{remote: s, dir: filepath.Join(t.TempDir(), "store")}
 	must(t, index.Init(m.dir, index.InitOptions{}))
@@ -253,10 +260,12 @@ func TestRemovedWhileItIsRead(t *testing.T) {
 }
 
 // TestPushFailsAnywhere lets every request fail in turn, with and without its effect, for good: the push fails or
-// succeeds, what it leaves can be read by others or is not there, and afterwards it can be pushed.
+// succeeds, what it leaves can be read by others or is not there, and afterwards it can be pushed: at once by a machine
+// that remembers its pushes, by others when a collector has given the name free.
 func TestPushFailsAnywhere(t *testing.T) {
 	files := map[string][]byte{"pages-1.img": noise(1, 300_000)}
-	for lost := range 2 {
+	for round := range 4 {
+		lost, remembers := round%2, round >= 2
 		for k := int64(1); ; k++ {
 			var n atomic.Int64
 			var broken atomic.Bool
@@ -267,7 +276,11 @@ func TestPushFailsAnywhere(t *testing.T) {
 				}
 				return true, nil
 			}}
-			one := newMachine(t, faulty)
+			var pushes remote.Pushes
+			if remembers {
+				pushes = remembered{}
+			}
+			one := newMachineWith(t, faulty, pushes)
 			one.dump(t, "a", files)
 			broken.Store(true)
 			_, err := one.remote.Push(t.Context(), one.Store, "a")
@@ -284,10 +297,11 @@ func TestPushFailsAnywhere(t *testing.T) {
 			} else if err == nil {
 				t.Fatalf("request %d: pushed, and nobody can pull it: %v", k, perr)
 			}
-			g := one.remote.Collector(catalog.Patience{})
-			for range 3 { // gives the name free
-				_, err := g.Collect(t.Context())
-				must(t, err)
+			if g := one.remote.Collector(catalog.Patience{}); !remembers {
+				for range 3 { // gives the name free
+					_, err := g.Collect(t.Context())
+					must(t, err)
+				}
 			}
 			_, err = one.remote.Push(t.Context(), one.Store, "a")
 			if err != nil {

@@ -33,7 +33,16 @@ var errOver = fmt.Errorf("%w: the draft is over", ErrInvalid)
 // Begin takes a name for a new checkpoint. The error is ErrExists or ErrInUse when the name is taken. After
 // bucket.Transient the name may be taken by this draft: a collector gives it free, or Abandon.
 func (c *Catalog) Begin(ctx context.Context, name string) (*Draft, error) {
-	r := Record{State: Pending, Name: name, Nonce: c.o.Nonce()}
+	return c.BeginAs(ctx, name, c.NewNonce())
+}
+
+// NewNonce gives a nonce for BeginAs, 32 hex digits.
+func (c *Catalog) NewNonce() string { return c.o.Nonce() }
+
+// BeginAs is Begin with a nonce from NewNonce, which the caller can note before: when no answer comes, the name may be
+// taken all the same, and Abandon needs the nonce. After ErrExists and ErrInUse the nonce may be used again.
+func (c *Catalog) BeginAs(ctx context.Context, name, nonce string) (*Draft, error) {
+	r := Record{State: Pending, Name: name, Nonce: nonce}
 	cond := bucket.IfAbsent
 	for {
 		made, err := c.write(ctx, r, cond)
