@@ -24,10 +24,10 @@ import (
 )
 
 // Format is the version of the on-disk format this build writes and reads.
-const Format = 2
+const Format = 1
 
-// plainFormat is that of a store that is not encrypted: builds from before there was encryption read it.
-const plainFormat = 1
+// encryptedFormat is that of a store that is encrypted.
+const encryptedFormat = 2
 
 const (
 	configName = "config.json"
@@ -83,13 +83,13 @@ func Init(dir string, o InitOptions) error {
 	}
 	var id [16]byte
 	rand.Read(id[:])
-	c := Config{Format: plainFormat, ID: hex.EncodeToString(id[:]), Created: time.Now().UTC().Truncate(time.Second), Compression: o.Compression,
+	c := Config{Format: Format, ID: hex.EncodeToString(id[:]), Created: time.Now().UTC().Truncate(time.Second), Compression: o.Compression,
 		Chunk: chunk.DefaultParams(), PackSize: o.PackSize}
 	if o.Chunk != nil {
 		c.Chunk = *o.Chunk
 	}
 	if o.Ring != nil {
-		c.Format, c.Encryption = Format, encryption
+		c.Format, c.Encryption = encryptedFormat, encryption
 	}
 	for _, step := range []func() error{
 		func() error { return os.Chmod(dir, 0o700) },
@@ -177,7 +177,7 @@ func parseConfig(path string, b []byte) (Config, error) {
 	if err := dec.Decode(&c); err != nil {
 		return Config{}, bad(err)
 	}
-	if c.Format > Format {
+	if c.Format > encryptedFormat {
 		return Config{}, &fault.Error{Class: fault.Unsupported, Op: op, File: path, Err: fmt.Errorf("format %d is not known to this version", c.Format), Hint: "use a later gpucr-fs"}
 	}
 	if id, err := hex.DecodeString(c.ID); err != nil || len(id) != 16 || c.Format < 1 {
@@ -186,7 +186,7 @@ func parseConfig(path string, b []byte) (Config, error) {
 	if err := c.Chunk.Validate(); err != nil {
 		return Config{}, bad(err)
 	}
-	if want := map[bool]string{true: encryption}[c.Format == Format]; c.Encryption != want {
+	if want := map[bool]string{true: encryption}[c.Format == encryptedFormat]; c.Encryption != want {
 		return Config{}, bad(fmt.Errorf("format %d, encryption %q", c.Format, c.Encryption))
 	}
 	if err := c.Compression.validate(false); err != nil || c.PackSize <= 0 || c.PackSize > pack.MaxSize {

@@ -43,10 +43,10 @@ import (
 )
 
 // Format is the version of the remote store's format that this program writes and reads.
-const Format = 2
+const Format = 1
 
-// plainFormat is that of a remote store that is not encrypted.
-const plainFormat = 1
+// encryptedFormat is that of a remote store that is encrypted.
+const encryptedFormat = 2
 
 const (
 	configKey = "config"
@@ -150,11 +150,11 @@ func Make(ctx context.Context, b bucket.Bucket, params chunk.Params, o Options) 
 	}
 	var id [16]byte
 	rand.Read(id[:])
-	c := Config{Format: plainFormat, Ring: o.Ring, ID: hex.EncodeToString(id[:]),
+	c := Config{Format: Format, Ring: o.Ring, ID: hex.EncodeToString(id[:]),
 		Created: time.Now().UTC().Truncate(time.Second),
 		Chunk:   params, ConditionalDelete: found.ConditionalDelete}
 	if c.Ring != nil {
-		c.Format = Format
+		c.Format = encryptedFormat
 	}
 	text, err := c.encode()
 	if err != nil {
@@ -226,7 +226,7 @@ func parseConfig(text []byte) (c Config, id [16]byte, err error) {
 	if err := json.Unmarshal(text, &c); err != nil {
 		return c, id, bad(err)
 	}
-	if c.Format > Format {
+	if c.Format > encryptedFormat {
 		return c, id, &fault.Error{Class: fault.Unsupported, Op: op, File: configKey,
 			Err: fmt.Errorf("format %d is not known to this version", c.Format), Hint: "use a later gpucr-fs"}
 	}
@@ -240,7 +240,7 @@ func parseConfig(text []byte) (c Config, id [16]byte, err error) {
 	if sum := fmt.Sprintf("%08x", crc32c.Checksum(c.withSum(text, c.Sum, noSum))); c.Ring != nil && c.Sum != sum {
 		return c, id, bad(errors.New("wrong checksum"))
 	}
-	if (c.Ring != nil) != (c.Format == Format) {
+	if (c.Ring != nil) != (c.Format == encryptedFormat) {
 		return c, id, bad(fmt.Errorf("format %d, and its keys are there: %t", c.Format, c.Ring != nil))
 	}
 	copy(id[:], b)
