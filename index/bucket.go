@@ -23,7 +23,7 @@ func (s *Store) Learn(ctx context.Context, bucket [16]byte, list io.Reader) erro
 	if err := s.chunks.MayWrite("learn of the remote store"); err != nil {
 		return err
 	}
-	return pull.Learn(ctx, bucket, list, s.learned.Add)
+	return pull.Learn(ctx, s.o.coder, bucket, list, s.learned.Add)
 }
 
 // KeepLearned keeps what Learn was told.

@@ -3,11 +3,11 @@ package index
 import (
 	"context"
 	"io"
-	"os"
 
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/roots"
 )
 
 // Names gives all checkpoints, oldest first, with Logical and Zero, without Unique, Shared and Stored.
@@ -62,12 +62,8 @@ type HotSet interface {
 const HotPiece = manifest.HotPiece
 
 // hotFile is a hot set of the store.
-type hotFile struct {
-	*os.File
-	size int64
-}
+type hotFile struct{ *roots.HotFile }
 
-func (h hotFile) Size() int64   { return h.size }
 func (hotFile) Pieces() []Chunk { return nil }
 
 // HotSet opens the hot set of a sealed checkpoint: that of the store, or the one that came with it from a bucket. Class
@@ -75,12 +71,7 @@ func (hotFile) Pieces() []Chunk { return nil }
 func (s *Store) HotSet(ref string) (HotSet, error) {
 	f, err := s.roots.HotSet(ref)
 	if err == nil {
-		st, err := f.Stat()
-		if err != nil {
-			f.Close()
-			return nil, err
-		}
-		return hotFile{f, st.Size()}, nil
+		return hotFile{f}, nil
 	}
 	if fault.ClassOf(err) != fault.NotFound {
 		return nil, err

@@ -18,12 +18,16 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/keyring"
 	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
 // Format is the version of the on-disk format this build writes and reads.
 const Format = 1
+
+// encryptedFormat is that of a store that is encrypted.
+const encryptedFormat = 2
 
 const (
 	configName = "config.json"
@@ -35,6 +39,8 @@ type InitOptions struct {
 	Compression Compression // default auto
 	PackSize    int64       // default 1 GiB
 	Chunk       *Params     // where files are cut; default those of every store
+	// Ring has the wrapped key of an encrypted store; nil: the store is plain.
+	Ring *keyring.Ring
 	// Beside are files that the store's folder has from the beginning, by name.
 	Beside map[string][]byte
 }
@@ -82,6 +88,9 @@ func Init(dir string, o InitOptions) error {
 	if o.Chunk != nil {
 		c.Chunk = *o.Chunk
 	}
+	if o.Ring != nil {
+		c.Format, c.Encryption = encryptedFormat, encryption
+	}
 	for _, step := range []func() error{
 		func() error { return os.Chmod(dir, 0o700) },
 		func() error { return os.Mkdir(filepath.Join(dir, chunks.IndexFolder), 0o700) },
@@ -93,6 +102,12 @@ func Init(dir string, o InitOptions) error {
 				}
 			}
 			return nil
+		},
+		func() error {
+			if o.Ring == nil {
+				return nil
+			}
+			return saveRing(storage.Disk{}, dir, o.Ring)
 		},
 		func() error { return c.save(storage.Disk{}, dir) }, // last: what has a config is a store
 	} {
@@ -162,7 +177,7 @@ func parseConfig(path string, b []byte) (Config, error) {
 	if err := dec.Decode(&c); err != nil {
 		return Config{}, bad(err)
 	}
-	if c.Format > Format {
+	if c.Format > encryptedFormat {
 		return Config{}, &fault.Error{Class: fault.Unsupported, Op: op, File: path, Err: fmt.Errorf("format %d is not known to this version", c.Format), Hint: "use a later gpucr-fs"}
 	}
 	if id, err := hex.DecodeString(c.ID); err != nil || len(id) != 16 || c.Format < 1 {
@@ -170,6 +185,9 @@ func parseConfig(path string, b []byte) (Config, error) {
 	}
 	if err := c.Chunk.Validate(); err != nil {
 		return Config{}, bad(err)
+	}
+	if want := map[bool]string{true: encryption}[c.Format == encryptedFormat]; c.Encryption != want {
+		return Config{}, bad(fmt.Errorf("format %d, encryption %q", c.Format, c.Encryption))
 	}
 	if err := c.Compression.validate(false); err != nil || c.PackSize <= 0 || c.PackSize > pack.MaxSize {
 		return Config{}, bad(fmt.Errorf("compression %q, pack size %d", c.Compression, c.PackSize))

@@ -21,6 +21,7 @@ const (
 	Invalid     = fault.Invalid
 	Unsupported = fault.Unsupported
 	Unreachable = fault.Unreachable
+	Locked      = fault.Locked
 )
 
 // ClassOf gives the class of the first *Error in err's chain, Other when there is none.

@@ -67,13 +67,16 @@ func openToRead(ctx context.Context, dir string, config Config, o Options) (_ *S
 			lock.Close()
 		}
 	}()
+	if err := o.unlock(ctx, dir, config); err != nil {
+		return nil, err
+	}
 	packDir := filepath.Join(dir, chunks.PacksFolder)
 	if _, err := o.Storage.Stat(packDir); err != nil {
 		return nil, &fault.Error{Class: fault.Corrupt, Op: "open store", File: packDir, Err: err, Hint: "restore the folder from a backup"}
 	}
 	dbDir := keys.Current(filepath.Join(dir, chunks.IndexFolder))
 	if keys.AtRest(dbDir) {
-		if d, err := keys.OpenReadOnly(dbDir, o.Logger, o.Tuning.keys()); err == nil {
+		if d, err := keys.OpenReadOnly(dbDir, o.Logger, o.keys()); err == nil {
 			s, err := openOver(dir, config, o, d, lock)
 			if !errors.Is(err, keys.ErrReadOnly) {
 				return s, err
@@ -98,7 +101,7 @@ func openElsewhere(ctx context.Context, dir, dbDir string, config Config, o Opti
 	if err != nil {
 		return nil, err
 	}
-	t := o.Tuning.keys()
+	t := o.keys()
 	t.Synced, t.Wrote = nil, nil // they are told of the store's index
 	at := keys.Room{Dir: tmp.dir}
 	fail := func(err error) (*Store, error) {

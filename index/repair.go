@@ -37,6 +37,12 @@ func Repair(ctx context.Context, dir string, o Options) (repair.Result, error) {
 		return repair.Result{}, err
 	}
 	defer lock.Close()
+	if err := o.mendRing(dir, config); err != nil {
+		return repair.Result{}, err
+	}
+	if err := o.unlock(ctx, dir, config); err != nil {
+		return repair.Result{}, err
+	}
 	if damaged || noCopy != nil {
 		if err := config.save(o.Storage, dir); err != nil {
 			return RepairResult{}, fault.Classify("repair", err)
@@ -67,7 +73,7 @@ func rebuildIndex(ctx context.Context, dir string, config Config, o Options) (re
 
 // repair completes what an index is to be built with.
 func (o *Options) repair(config Config, r repair.Options) repair.Options {
-	r.ReadOnly, r.Logger, r.FreeFloor, r.Index = o.ReadOnly, o.Logger, o.FreeFloor, o.Tuning.keys()
+	r.ReadOnly, r.Logger, r.FreeFloor, r.Index = o.ReadOnly, o.Logger, o.FreeFloor, o.keys()
 	r.Packs, r.Chunks = o.packs(config), o.chunks(config, r.Dir)
 	return r
 }
@@ -76,6 +82,7 @@ func (o *Options) repair(config Config, r repair.Options) repair.Options {
 func (o *Options) packs(config Config) pack.Options {
 	return pack.Options{
 		Store: config.identity(), PackSize: config.PackSize, FreeFloor: o.FreeFloor, Logger: o.Logger, Storage: o.Storage,
+		Coder: o.coder,
 	}
 }
 

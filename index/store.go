@@ -77,7 +77,10 @@ func Open(ctx context.Context, dir string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := openLocked(ctx, dir, config, o, lock)
+	var s *Store
+	if err = o.unlock(ctx, dir, config); err == nil {
+		s, err = openLocked(ctx, dir, config, o, lock)
+	}
 	if err != nil {
 		lock.Close()
 		return nil, err
@@ -112,7 +115,7 @@ func openLocked(ctx context.Context, dir string, config Config, o Options, lock 
 			return nil, err
 		}
 	}
-	d, err := keys.Open(dbDir, o.Logger, keys.Room{Dir: dir, Floor: o.FreeFloor}, o.Tuning.keys())
+	d, err := keys.Open(dbDir, o.Logger, keys.Room{Dir: dir, Floor: o.FreeFloor}, o.keys())
 	if errors.Is(err, pack.ErrNoSpace) || errors.Is(err, syscall.ENOSPC) {
 		return nil, noRoomToOpen(err)
 	}
@@ -163,7 +166,7 @@ func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set)
 	}
 	s.chunks.Distant.SetSource(o.Distant)
 	s.learned = learned.New(learned.Options{Dir: filepath.Join(dir, LearnedFolder), Floor: o.FreeFloor, Storage: o.Storage,
-		Logger: o.Logger})
+		Logger: o.Logger, Sealed: o.coder != nil})
 	s.chunks.Distant.SetOthers(s.learned)
 	s.roots = roots.New(s.chunks, roots.Options{Dir: dir, Logger: o.Logger, FreeFloor: o.FreeFloor})
 	s.reading = reading.New(s.chunks, s.roots, reading.Options{Dir: dir, CacheSize: o.CacheSize - o.spares(), OnRead: o.OnRead})

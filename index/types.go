@@ -11,9 +11,11 @@ import (
 	"github.com/gpucr/gpucr-fs/index/accounting"
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
+	"github.com/gpucr/gpucr-fs/index/cipher"
 	"github.com/gpucr/gpucr-fs/index/distant"
 	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/keyring"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/reading"
 	"github.com/gpucr/gpucr-fs/index/repair"
@@ -44,6 +46,8 @@ type Config struct {
 	Compression Compression  `json:"compression"` // default for new chunks
 	Chunk       chunk.Params `json:"chunk"`       // where files are cut
 	PackSize    int64        `json:"pack_size"`   // bytes at which a new pack is begun
+	// Encryption says how content and metadata are encrypted, "" for a plain store; see encryption.go.
+	Encryption string `json:"encryption,omitempty"`
 }
 
 // Options of an open store. The zero value is usable.
@@ -70,12 +74,18 @@ type Options struct {
 	Distant distant.Source
 	// DistantTimeout is how long a reader waits for a bucket that gives nothing, for who makes Distant; 0: its default.
 	DistantTimeout time.Duration
+	// Access says how the key of an encrypted store is unwrapped.
+	Access keyring.Access
+	// Unlocked, if set, is given what encrypts in an encrypted store, when it is opened.
+	Unlocked func(*cipher.Coder)
 	// ReadOnly opens the store for reading only, beside others who do: see readonly.go. What writes fails with Class ReadOnly.
 	ReadOnly bool
 	// Storage has the files of the store but those of its index, which lie on the disk at the same path. Default: the disk.
 	Storage storage.Storage
 	// Tuning moves thresholds; for tests.
 	Tuning Tuning
+
+	coder *cipher.Coder // of an encrypted store; see unlock
 }
 
 // Tuning are thresholds that only tests move, to where small stores meet them. Zero values stand for the defaults.
@@ -86,10 +96,13 @@ type Tuning struct {
 	IndexMemory   int64            // bytes that the index gathers in memory before it writes a table; default 8 MiB
 	IndexSynced   func(dir string) // called after the index in dir was synced
 	IndexWrote    func(dir string) // called after something was written to it, which is not synced yet
+	Cipher        cipher.Hooks     // of an encrypted store
 }
 
-func (t Tuning) keys() keys.Tuning {
-	return keys.Tuning{Memory: t.IndexMemory, Synced: t.IndexSynced, Wrote: t.IndexWrote}
+// keys are the options of the index.
+func (o *Options) keys() keys.Tuning {
+	t := o.Tuning
+	return keys.Tuning{Coder: o.coder, Memory: t.IndexMemory, Synced: t.IndexSynced, Wrote: t.IndexWrote}
 }
 
 func (t *Tuning) setDefaults(workers int) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
+	"github.com/gpucr/gpucr-fs/index/keyring"
 )
 
 // app is what all commands share.
@@ -41,12 +43,27 @@ type indexFlags struct {
 	workers int
 	remote  time.Duration // see index.Options.DistantTimeout
 
+	access keyring.Access // to an encrypted store
+
 	readOnly bool // of commands that only read
+}
+
+// absolute has the files of the access named from the root: a daemon works there.
+func (f *indexFlags) absolute() (keyring.Access, error) {
+	a := f.access
+	var errs []error
+	for _, p := range []*string{&a.Identity, &a.Passphrase} {
+		if *p != "" {
+			abs, err := filepath.Abs(*p)
+			*p, errs = abs, append(errs, err)
+		}
+	}
+	return a, errors.Join(errs...)
 }
 
 func (f *indexFlags) options() index.Options {
 	return index.Options{CacheSize: int64(f.cache), FreeFloor: int64(f.floor), Workers: f.workers, ReadOnly: f.readOnly,
-		DistantTimeout: f.remote}
+		DistantTimeout: f.remote, Access: f.access}
 }
 
 func (a *app) root() *cobra.Command {
@@ -88,6 +105,9 @@ Exit codes: 0 done, 1 error, 2 usage, 3 partly done, 10 no store, 11 store in us
 	f.IntVar(&a.index.workers, "workers", 0, "threads that hash, compress and read (default: one a core)")
 	f.DurationVar(&a.index.remote, "remote-timeout", remotes.DefaultWait,
 		"how long who needs memory or files that lie in the remote store waits for it")
+	f.StringVar(&a.index.access.Identity, "identity", "", "`FILE` of age identities that open an encrypted store")
+	f.StringVar(&a.index.access.Passphrase, "passphrase-file", "", "`FILE` whose first line opens an encrypted store")
+	f.StringVar(&a.index.access.Command, "key-command", "", "shell `COMMAND` that unwraps the key of an encrypted store")
 	root.SetOut(a.out)
 	root.SetErr(a.err)
 	root.SetFlagErrorFunc(flagError)
@@ -109,7 +129,7 @@ func (a *app) commands() []*cobra.Command {
 		a.reads(c)
 	}
 	return append(reading,
-		a.initCmd(), a.importCmd(), a.mountCmd(), a.serveCmd(), a.umountCmd(), a.sealCmd(), a.tagCmd(), a.renameCmd(), a.labelCmd(), a.syncCmd(), a.pullCmd(),
+		a.initCmd(), a.keyCmd(), a.importCmd(), a.mountCmd(), a.serveCmd(), a.umountCmd(), a.sealCmd(), a.tagCmd(), a.renameCmd(), a.labelCmd(), a.syncCmd(), a.pullCmd(),
 		a.rmCmd(), a.gcCmd(), a.optimizeCmd(), a.repairCmd(), a.benchCmd(), a.versionCmd(), a.completionCmd(), a.daemonCmd(),
 		a.restoreCmd(), a.dumpCmd(), a.lazyPagesCmd(), a.warmupCmd(), a.profileCmd(), a.guardianCmd(), a.cudaCheckpointCmd(), a.pluginDirCmd(), a.pluginHelperCmd(),
 		a.containerCmd(), a.mountHelperCmd(),

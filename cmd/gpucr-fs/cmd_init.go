@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -19,13 +20,21 @@ func (a *app) initCmd() *cobra.Command {
 	var compression string
 	var pack, cache bytesValue
 	var address string
+	var encrypt bool
+	var recipients []string
 	c := &cobra.Command{
 		Use:   "init STORE",
 		Short: "make an empty store",
 		Long: `Init makes an empty store. With --remote its checkpoints can be taken to a bucket that many machines share (sync), and those of
 other machines be restored from it on demand. The first machine makes the remote store there; init first finds out whether the server keeps
-conditional writes. Credentials are found as Amazon's tools find them: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the shared file, the machine's role.`,
-		Example: "  gpucr-fs init /var/lib/gpucr-fs\n  gpucr-fs init --compression none /var/lib/gpucr-fs\n" +
+conditional writes. Credentials are found as Amazon's tools find them: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the shared file, the machine's role.
+
+With --encrypt whoever has the store's files, or its bucket, sees neither contents nor metadata without the key: names of files, labels, manifests. Names of
+checkpoints in a bucket, sizes and times are not hidden. The key is drawn here and wrapped for each --recipient, with the passphrase of --passphrase-file, and by
+--key-command: a shell command that gets the key in base64 on its standard input with GPUCR_FS_KEY_ACTION=wrap and prints it wrapped, and undoes that with
+GPUCR_FS_KEY_ACTION=unwrap. Who uses the store gives --identity (a file of age identities), --passphrase-file or --key-command, or sets GPUCR_FS_IDENTITY,
+GPUCR_FS_PASSPHRASE_FILE or GPUCR_FS_KEY_COMMAND. Without all of them nobody can open the store again.`,
+		Example: "  gpucr-fs init /var/lib/gpucr-fs\n  gpucr-fs init --encrypt --recipient age1... /var/lib/gpucr-fs\n  gpucr-fs init --compression none /var/lib/gpucr-fs\n" +
 			"  gpucr-fs init --remote 's3://bucket/checkpoints?endpoint=https://s3.example.org' /var/lib/gpucr-fs",
 		Args: positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -38,11 +47,19 @@ conditional writes. Credentials are found as Amazon's tools find them: AWS_ACCES
 				Compression string `json:"compression"`
 				Remote      string `json:"remote,omitempty"`
 				Fresh       bool   `json:"remote_is_new,omitempty"`
+				Encrypted   bool   `json:"encrypted,omitempty"`
 			}{Store: dir, Compression: compression, Remote: address}
 			o := index.InitOptions{Compression: index.Compression(compression), PackSize: int64(pack)}
+			if encrypt {
+				if o.Ring, err = a.makeRing(cmd.Context(), recipients); err != nil {
+					return err
+				}
+			} else if len(recipients) > 0 {
+				return usage(errors.New("--recipient is for an encrypted store"), "add --encrypt")
+			}
 			if address != "" {
 				p := a.progress("init")
-				res.Fresh, err = withRemote(cmd.Context(), dir, address, int64(cache), &o)
+				res.Fresh, err = a.withRemote(cmd.Context(), dir, address, int64(cache), &o)
 				p.close()
 				if err != nil {
 					return err
@@ -51,8 +68,10 @@ conditional writes. Credentials are found as Amazon's tools find them: AWS_ACCES
 			if err := index.Init(dir, o); err != nil {
 				return err
 			}
+			res.Encrypted = o.Ring != nil
 			return a.done(res, func(w io.Writer) {
-				fmt.Fprintf(w, "made an empty store in %s\n", dir)
+				kind := map[bool]string{true: "empty, encrypted", false: "empty"}[res.Encrypted]
+				fmt.Fprintf(w, "made an %s store in %s\n", kind, dir)
 				if address != "" {
 					fmt.Fprintf(w, "%s the remote store at %s\n", map[bool]string{true: "made", false: "joined"}[res.Fresh], address)
 				}
@@ -60,6 +79,8 @@ conditional writes. Credentials are found as Amazon's tools find them: AWS_ACCES
 		},
 	}
 	c.Flags().StringVar(&compression, "compression", string(index.CompressAuto), "how chunks are stored: auto, zstd, s2 or none")
+	c.Flags().BoolVar(&encrypt, "encrypt", false, "encrypt all contents and metadata, see below")
+	c.Flags().StringSliceVar(&recipients, "recipient", nil, "with --encrypt: age `RECIPIENT` (age1...) who may open the store, may be given again")
 	c.Flags().Var(&pack, "pack-size", "size at which a new pack file is begun (default 1GiB)")
 	c.Flags().StringVar(&address, "remote", "", "also use, or make, the remote store at `s3://BUCKET/PREFIX?endpoint=URL&region=REGION`")
 	cache = remotes.DefaultCache
@@ -69,14 +90,16 @@ conditional writes. Credentials are found as Amazon's tools find them: AWS_ACCES
 
 // withRemote makes or joins a remote store, and has the store that is about to be made fit it. It first looks whether
 // that can be made: a remote store that nobody uses should not be left.
-func withRemote(ctx context.Context, dir, address string, cache int64, o *index.InitOptions) (fresh bool, err error) {
+func (a *app) withRemote(ctx context.Context, dir, address string, cache int64, o *index.InitOptions) (fresh bool, err error) {
 	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
 		return false, index.Init(dir, *o) // says what is wrong
 	}
-	f, fresh, err := remotes.Make(ctx, address, cache, index.DefaultParams(), slog.New(slog.DiscardHandler))
+	k := remotes.Keys{Ring: o.Ring, Access: a.index.access}
+	f, ring, fresh, err := remotes.Make(ctx, address, cache, index.DefaultParams(), k, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return false, err
 	}
+	o.Ring = ring
 	return fresh, joined(f, o)
 }
 

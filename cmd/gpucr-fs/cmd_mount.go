@@ -20,6 +20,7 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon/mounts"
 	"github.com/gpucr/gpucr-fs/fs"
 	"github.com/gpucr/gpucr-fs/index"
+	"github.com/gpucr/gpucr-fs/index/keyring"
 )
 
 // logLimit is the size in bytes at which the daemon's log is put aside.
@@ -39,6 +40,8 @@ type daemonSpec struct {
 	ReadOnly  bool           `json:"read_only,omitempty"`
 	// RemoteTimeout is index.Options.DistantTimeout.
 	RemoteTimeout time.Duration `json:"remote_timeout,omitempty"`
+	// Access says by which file or command an encrypted store is opened. The key itself is never passed on.
+	Access keyring.Access `json:"access,omitzero"`
 }
 
 func (a *app) mountCmd() *cobra.Command {
@@ -77,6 +80,9 @@ daemon's sockets and log are in /run/gpucr-fs then. Unmount it before anything i
 				return err
 			}
 			spec.RemoteTimeout = a.index.remote
+			if spec.Access, err = a.index.absolute(); err != nil {
+				return err
+			}
 			spec.CacheSize, spec.FreeFloor, spec.Workers, spec.Debug = int64(a.index.cache), int64(a.index.floor), a.index.workers, spec.Mount.Debug
 			if foreground {
 				return a.mountForeground(cmd.Context(), spec, toStderr)
@@ -119,8 +125,12 @@ const awaitStarter = 30 * time.Second
 
 // spec is what a daemon is started with by commands that need one.
 func (a *app) spec(store string) (daemonSpec, error) {
+	access, err := a.index.absolute()
+	if err != nil {
+		return daemonSpec{}, err
+	}
 	abs, err := filepath.Abs(store)
-	return daemonSpec{Store: abs, CacheSize: int64(a.index.cache), FreeFloor: int64(a.index.floor),
+	return daemonSpec{Store: abs, Access: access, CacheSize: int64(a.index.cache), FreeFloor: int64(a.index.floor),
 		Workers: a.index.workers, RemoteTimeout: a.index.remote, Log: lifecycle.DefaultLog(abs, false)}, err
 }
 
@@ -129,7 +139,7 @@ func (s daemonSpec) options(log *slog.Logger) (lifecycle.Options, error) {
 	o := lifecycle.Options{
 		Dir: s.Store, Logger: log, Version: version, Mount: mounter(log), Restores: s.Restores, Stays: s.Stays,
 		Index: index.Options{CacheSize: s.CacheSize, FreeFloor: s.FreeFloor, Workers: s.Workers,
-			ReadOnly: s.Mount.ReadOnly || s.ReadOnly, DistantTimeout: s.RemoteTimeout},
+			ReadOnly: s.Mount.ReadOnly || s.ReadOnly, DistantTimeout: s.RemoteTimeout, Access: s.Access},
 	}
 	self, err := program()
 	if err != nil {

@@ -76,7 +76,9 @@ func (a *app) repairFrom(ctx context.Context, dir, address string, cache int64) 
 	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
 		return usage(fmt.Errorf("repair --remote needs an empty folder, and %s is none", dir), "gpucr-fs repair STORE mends the store that is there")
 	}
-	f, err := remotes.Join(ctx, address, cache, slog.New(slog.DiscardHandler))
+	k := remotes.Keys{Access: a.index.access}
+	f, ring, err := remotes.Join(ctx, address, cache, k, slog.New(slog.DiscardHandler))
+	o.Ring = ring
 	if err == nil {
 		err = joined(f, &o)
 	}

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index"
+	"github.com/gpucr/gpucr-fs/index/cipher"
+	"github.com/gpucr/gpucr-fs/index/keyring"
 	"github.com/gpucr/gpucr-fs/index/remote"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket/s3"
@@ -42,7 +44,9 @@ const (
 type File struct {
 	Address string        `json:"address"`    // s3://…
 	Cache   int64         `json:"cache_disk"` // bytes of disk that the node's cache may take
-	Config  remote.Config `json:"config"`     // of the remote store when this store was made
+	Config  remote.Config `json:"config"`     // of the remote store when this store was made, without its keys
+	// Encrypted says that the remote store is: the store then has the same key.
+	Encrypted bool `json:"encrypted,omitempty"`
 }
 
 // Remote is the remote store of a store. It is safe for concurrent use.
@@ -51,7 +55,8 @@ type Remote struct {
 	file  File
 	log   *slog.Logger
 	cache *nodecache.Cache
-	wait  time.Duration // that a reader waits for payload
+	wait  time.Duration                // that a reader waits for payload
+	coder atomic.Pointer[cipher.Coder] // once the store is open, if it is encrypted
 
 	ledger   *ledger
 	requests *requests
@@ -75,34 +80,44 @@ const (
 )
 
 // Make makes a remote store at an address, or joins the one that is there, and gives what the file of a store is to
-// hold.
+// hold, and the wrapped key of an encrypted one.
 func Make(
-	ctx context.Context, address string, cache int64, params index.Params, log *slog.Logger,
-) (f File, fresh bool, err error) {
+	ctx context.Context, address string, cache int64, params index.Params, k Keys, log *slog.Logger,
+) (f File, ring *keyring.Ring, fresh bool, err error) {
 	b, err := dial(address)
 	if err != nil {
-		return File{}, false, err
+		return File{}, nil, false, err
 	}
 	defer b.Close()
-	s, fresh, err := remote.Make(ctx, b, params, remote.Options{Logger: log})
-	if err != nil {
-		return File{}, false, err
+	s, fresh, err := remote.Make(ctx, b, params, remote.Options{Logger: log, Ring: k.Ring})
+	if err == nil && !fresh {
+		err = k.fit(ctx, address, s.Config().Ring)
 	}
-	return File{Address: address, Cache: cache, Config: s.Config()}, fresh, nil
+	if err != nil {
+		return File{}, nil, false, err
+	}
+	f, ring = fileOf(address, cache, s.Config())
+	return f, ring, fresh, nil
 }
 
 // Join is Make for a remote store that must be there: for a node that was lost. Class NoStore where there is none.
-func Join(ctx context.Context, address string, cache int64, log *slog.Logger) (File, error) {
+func Join(
+	ctx context.Context, address string, cache int64, k Keys, log *slog.Logger,
+) (f File, ring *keyring.Ring, err error) {
 	b, err := dial(address)
 	if err != nil {
-		return File{}, err
+		return File{}, nil, err
 	}
 	defer b.Close()
 	s, err := remote.Open(ctx, b, remote.Options{Logger: log})
-	if err != nil {
-		return File{}, err
+	if err == nil {
+		err = k.fit(ctx, address, s.Config().Ring)
 	}
-	return File{Address: address, Cache: cache, Config: s.Config()}, nil
+	if err != nil {
+		return File{}, nil, err
+	}
+	f, ring = fileOf(address, cache, s.Config())
+	return f, ring, nil
 }
 
 func dial(address string) (*s3.Bucket, error) {
@@ -144,7 +159,8 @@ func Of(dir string, o *index.Options, log *slog.Logger) (*Remote, error) {
 		floor = defaultFloor
 	}
 	c := nodecache.Options{Dir: filepath.Join(dir, index.CacheFolder), Limit: r.file.Cache, Floor: floor,
-		Storage: storage.Disk{}, Source: r, Ahead: r, Logger: log}
+		Storage: storage.Disk{}, Source: r, Ahead: r, Logger: log,
+		Sealed: r.file.Encrypted}
 	if o.ReadOnly {
 		c.Limit = 0
 	}
@@ -157,7 +173,7 @@ func Of(dir string, o *index.Options, log *slog.Logger) (*Remote, error) {
 	if err != nil {
 		return nil, &index.Error{Op: op, File: c.Dir, Err: err}
 	}
-	o.Distant = r.cache
+	o.Distant, o.Unlocked = r.cache, r.coder.Store
 	return r, nil
 }
 
@@ -257,7 +273,13 @@ func (r *Remote) dial(ctx context.Context) (*remote.Store, []*s3.Bucket, error) 
 	}
 	left := pushes{filepath.Join(r.dir, index.PushesFolder)}
 	s, err := remote.Open(ctx, r.requests.meter.Over(b),
-		remote.Options{Ahead: r.requests.meter.Over(ahead), Logger: r.log, Pushes: left, Timeout: r.wait})
+		remote.Options{Ahead: r.requests.meter.Over(ahead), Logger: r.log, Pushes: left, Timeout: r.wait,
+			Cipher: r.coder.Load()})
+	if err == nil && (s.Config().Ring != nil) != r.file.Encrypted {
+		err = &index.Error{Class: index.Corrupt, Op: "open remote store", File: r.file.Address,
+			Err:  errors.New("one of it and this store is encrypted, the other is not"),
+			Hint: "make a new store with: gpucr-fs init --remote"}
+	}
 	if err == nil && r.file.Config.ID != "" && s.Config().ID != r.file.Config.ID {
 		err = &index.Error{Class: index.Corrupt, Op: "open remote store", File: r.file.Address,
 			Err:  fmt.Errorf("its identity is %s, and this store was made with %s", s.Config().ID, r.file.Config.ID),

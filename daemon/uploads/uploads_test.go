@@ -42,7 +42,7 @@ type node struct {
 func newNode(t *testing.T, address string) *node {
 	t.Helper()
 	n := &node{t: t, dir: filepath.Join(t.TempDir(), "store")}
-	f, _, err := remotes.Make(t.Context(), address, 1<<30, index.DefaultParams(), quiet)
+	f, _, _, err := remotes.Make(t.Context(), address, 1<<30, index.DefaultParams(), remotes.Keys{}, quiet)
 	must(t, err)
 	text, err := json.Marshal(f)
 	must(t, err)

@@ -93,10 +93,10 @@ func (s *Store) Holds(c pack.Chunk, slot []byte) error {
 	if crc32c.Checksum(slot) != c.Loc.CRC || c.Loc.Stored == 0 {
 		return fmt.Errorf("%w: the slot is not as it was written", pack.ErrCorrupt)
 	}
-	return s.holds(c, slot)
+	return s.Distant.Plain(c, slot, s.holds)
 }
 
-// holds refuses a slot that does not hold the content of a chunk.
+// holds refuses a slot, decrypted, that does not hold the content of a chunk.
 func (s *Store) holds(c pack.Chunk, slot []byte) error {
 	content := slot[:c.Loc.Stored]
 	if c.Loc.Codec != chunk.Raw {
@@ -109,13 +109,13 @@ func (s *Store) holds(c pack.Chunk, slot []byte) error {
 			return fmt.Errorf("%w: %v", pack.ErrCorrupt, err)
 		}
 	}
-	if len(content) != int(c.Loc.Raw) || chunk.Sum(content) != c.ID {
+	if len(content) != int(c.Loc.Raw) || s.Packs.Coder().Sum(content) != c.ID {
 		return fmt.Errorf("%w: the content is not what its id says", pack.ErrCorrupt)
 	}
 	return nil
 }
 
-// Slot gives the slot of a chunk as it is stored, held against its guard, in a buffer of the arena.
+// Slot gives the slot of a chunk as it is stored, decrypted where it is encrypted, held against its guard, in a buffer of the arena.
 func (s *Store) Slot(c pack.Chunk, past bool) ([]byte, error) {
 	buf, err := s.Arena.Get(int(c.Loc.Slot()))
 	if err != nil {

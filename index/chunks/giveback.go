@@ -178,7 +178,7 @@ func (s *Store) ShrinkJournal(n uint32, unclear map[string]bool) (gained int64, 
 	if err != nil {
 		return 0, err
 	}
-	const record = 1 + chunk.IDSize + pack.LocSize
+	record := int64(1 + chunk.IDSize + pack.SizeOfLoc(s.Packs.Coder()))
 	var need int64
 	var chunks []pack.Chunk
 	_, bad, err := s.Packs.Read(n, 0, func(r pack.Record) error {

@@ -109,7 +109,7 @@ func (in *ingest) work() {
 // store gives the reference of a chunk, storing it if the store lacks it.
 func (in *ingest) store(c *Pending, scratch []byte) (manifest.ChunkRef, error) {
 	s := in.s
-	id := chunk.Sum(c.buf)
+	id := s.Packs.Coder().Sum(c.buf)
 	s.sweepMu.RLock()
 	defer s.sweepMu.RUnlock()
 	loc, dup, err := in.locate(id, c.buf, c.policy, scratch)

@@ -118,7 +118,7 @@ func New(d *keys.DB, packs *pack.Set, o Options) (*Store, error) {
 		o: o, log: o.Logger, DB: d, Packs: packs, Coder: coder, Arena: o.Arena, pinners: map[*Pins]bool{},
 		damage: damage{slots: map[chunk.ID]pack.Loc{}, dirty: map[chunk.ID]bool{}, doomed: map[chunk.ID]pack.Loc{}},
 		aside:  map[uint32]SetAside{}, unsettled: map[string]bool{}, marks: map[uint32]int64{},
-		Distant: distant.New(d, o.Logger),
+		Distant: distant.New(d, o.Logger, packs.Coder()),
 	}
 	s.ingest = newIngest(s)
 	return s, nil

@@ -26,6 +26,7 @@ import (
 	"sync"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/cipher"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -56,13 +57,10 @@ const maxChunks = object.MaxPack / chunk.PageSize
 // commitBytes is how many bytes of keys go into one commit.
 const commitBytes = 16 << 20
 
-const (
-	headSize   = object.NameSize + 8
-	recordSize = chunk.IDSize + pack.LocSize
-)
+const headSize = object.NameSize + 8
 
 // The value of a distant pack's key is one that a journal takes.
-const _ = uint(pack.MaxValue - headSize - maxChunks*recordSize)
+const _ = uint(pack.MaxValue - headSize - maxChunks*(chunk.IDSize+pack.SealedLocSize))
 
 // Others is what other machines have told of the bucket.
 type Others interface {
@@ -74,6 +72,8 @@ type Others interface {
 type Packs struct {
 	db     *keys.DB
 	log    *slog.Logger
+	record int // bytes of a chunk in a value
+	coder  *cipher.Coder
 	source Source // nil: this store has no bucket
 	others Others // nil: nothing was told
 
@@ -89,9 +89,11 @@ type Packs struct {
 	touched map[uint32]bool // learned of while holds > 0
 }
 
-// New gives what knows of no pack yet. Whatever is said of packs is in db, or goes there.
-func New(db *keys.DB, log *slog.Logger) *Packs {
-	return &Packs{db: db, log: log, packs: map[uint32]object.PackRef{}, numbers: map[object.Name]uint32{},
+// New gives what knows of no pack yet. Whatever is said of packs is in db, or goes there. c encrypts what lies in the
+// bucket; nil: nothing is encrypted.
+func New(db *keys.DB, log *slog.Logger, c *cipher.Coder) *Packs {
+	return &Packs{db: db, log: log, coder: c, record: chunk.IDSize + pack.SizeOfLoc(c),
+		packs: map[uint32]object.PackRef{}, numbers: map[object.Name]uint32{},
 		last: pack.FirstDistant - 1, shunned: map[uint32]bool{}, touched: map[uint32]bool{}}
 }
 
@@ -101,8 +103,8 @@ func (d *Packs) SetSource(s Source) { d.source = s }
 // SetOthers says who knows what others have told of the bucket. It is called before anything is read.
 func (d *Packs) SetOthers(o Others) { d.others = o }
 
-func encode(p object.PackRef, list []pack.Chunk) []byte {
-	b := make([]byte, 0, headSize+len(list)*recordSize)
+func (d *Packs) encode(p object.PackRef, list []pack.Chunk) []byte {
+	b := make([]byte, 0, headSize+len(list)*d.record)
 	b = append(b, p.Name[:]...)
 	b = binary.LittleEndian.AppendUint64(b, uint64(p.Size))
 	for _, c := range list {
@@ -112,9 +114,9 @@ func encode(p object.PackRef, list []pack.Chunk) []byte {
 }
 
 // decode reads the value of the key of distant pack n. list may be nil: then the chunks are not looked at.
-func decode(n uint32, b []byte, list func(pack.Chunk)) (object.PackRef, error) {
+func (d *Packs) decode(n uint32, b []byte, list func(pack.Chunk)) (object.PackRef, error) {
 	var p object.PackRef
-	if len(b) < headSize || (len(b)-headSize)%recordSize != 0 {
+	if len(b) < headSize || (len(b)-headSize)%d.record != 0 {
 		return p, fmt.Errorf("%w: a distant pack of %d bytes", keys.ErrDamaged, len(b))
 	}
 	copy(p.Name[:], b)
@@ -126,8 +128,8 @@ func decode(n uint32, b []byte, list func(pack.Chunk)) (object.PackRef, error) {
 	if list == nil {
 		return p, nil
 	}
-	for b = b[headSize:]; len(b) > 0; b = b[recordSize:] {
-		loc, err := pack.DecodeLoc(b[chunk.IDSize:recordSize])
+	for b = b[headSize:]; len(b) > 0; b = b[d.record:] {
+		loc, err := pack.DecodeLoc(b[chunk.IDSize:d.record])
 		if err != nil || loc.Pack != n || loc.Offset()+loc.Slot() > p.Size {
 			return p, fmt.Errorf("%w: a chunk of distant pack %d lies at %d of pack %d", keys.ErrDamaged, n,
 				loc.Offset(), loc.Pack)
@@ -155,7 +157,7 @@ func (d *Packs) Index(b *keys.Batch, kvs []pack.KV) {
 			d.unindex(b, n)
 			continue
 		}
-		if _, err := decode(n, kv.Value, b.SetDistant); err != nil {
+		if _, err := d.decode(n, kv.Value, b.SetDistant); err != nil {
 			d.log.Error("what a journal tells of a distant pack cannot be read", "pack", n, "err", err)
 		}
 	}
@@ -175,7 +177,7 @@ func (d *Packs) Load() error {
 		}
 		var p object.PackRef
 		if err == nil {
-			p, err = decode(n, payload, nil)
+			p, err = d.decode(n, payload, nil)
 		}
 		if err != nil {
 			d.log.Error("what is known of a distant pack cannot be read", "pack", n, "err", err)
@@ -256,7 +258,7 @@ func (d *Packs) merge(p object.PackRef, list []pack.Chunk) (n uint32, value []by
 	if known {
 		_, v, err := d.db.Meta(keyOf(n))
 		if err == nil {
-			_, err = decode(n, v, func(c pack.Chunk) { at[c.Loc.Page] = c })
+			_, err = d.decode(n, v, func(c pack.Chunk) { at[c.Loc.Page] = c })
 		}
 		if err != nil && !errors.Is(err, keys.ErrDamaged) && !errors.Is(err, keys.ErrMissing) {
 			return 0, nil, fault.Classify("learn of a pack", err)
@@ -283,7 +285,7 @@ func (d *Packs) merge(p object.PackRef, list []pack.Chunk) (n uint32, value []by
 		all = append(all, c)
 	}
 	slices.SortFunc(all, func(a, b pack.Chunk) int { return int(a.Loc.Page) - int(b.Loc.Page) })
-	return n, encode(p, all), nil
+	return n, d.encode(p, all), nil
 }
 
 // Elsewhere gives the index other places of the chunks of a pack that does not give them, because it is gone or holds
@@ -300,7 +302,7 @@ func (d *Packs) Elsewhere(n uint32) (looked bool, err error) {
 	wanted := map[chunk.ID]bool{}
 	_, v, err := d.db.Meta(keyOf(n))
 	if err == nil {
-		_, err = decode(n, v, func(c pack.Chunk) { wanted[c.ID] = true })
+		_, err = d.decode(n, v, func(c pack.Chunk) { wanted[c.ID] = true })
 	}
 	if err != nil {
 		return true, fault.Classify("look for other packs", err)
@@ -308,7 +310,7 @@ func (d *Packs) Elsewhere(n uint32) (looked bool, err error) {
 	var found []pack.Chunk
 	err = d.db.Metas(prefix, func(key string, _ uint64, payload []byte, err error) error {
 		if m, ok := numberOf(key); ok && err == nil && len(payload) > 0 && !shunned[m] {
-			_, _ = decode(m, payload, func(c pack.Chunk) { // what is damaged of it shows elsewhere
+			_, _ = d.decode(m, payload, func(c pack.Chunk) { // what is damaged of it shows elsewhere
 				if wanted[c.ID] {
 					found = append(found, c)
 				}
@@ -358,8 +360,8 @@ func (d *Packs) Knows(name object.Name) bool {
 var ErrNoBucket = errors.New("it lies in a bucket, and this store is opened without one")
 
 // ReadSlots reads the slots of chunks that lie one behind the other in one distant pack; see [pack.Set.ReadSlots].
-// verify refuses a slot that does not hold the content of a chunk. Class Unreachable where the bucket does not give
-// them.
+// verify refuses a slot, decrypted, that does not hold the content of a chunk. Class Unreachable where the bucket does
+// not give them.
 func (d *Packs) ReadSlots(
 	list []pack.Chunk, bufs [][]byte, past bool, verify func(c pack.Chunk, slot []byte) error,
 ) []error {
@@ -374,14 +376,36 @@ func (d *Packs) ReadSlots(
 	if err != nil {
 		return slices.Repeat([]error{err}, len(list))
 	}
-	o := nodecache.Object{Name: p.Name, Size: p.Size, Verify: verify}
+	o := nodecache.Object{Name: p.Name, Size: p.Size, Verify: d.plainly(verify)}
 	errs := d.source.ReadSlots(context.Background(), o, list, bufs, past)
 	for i, err := range errs {
 		if err != nil && !errors.Is(err, pack.ErrCorrupt) {
 			errs[i] = unreachable(p.Name, err)
 		}
+		if d.coder != nil && err == nil {
+			errs[i] = pack.Decrypt(d.coder, list[i].Loc, bufs[i])
+		}
 	}
 	return errs
+}
+
+// Plain calls verify with a slot as it lies in a bucket, decrypted.
+func (d *Packs) Plain(c pack.Chunk, slot []byte, verify func(c pack.Chunk, slot []byte) error) error {
+	if d.coder == nil {
+		return verify(c, slot)
+	}
+	buf := d.coder.Buffer(len(slot))
+	defer d.coder.Done(buf)
+	plain := append(buf, slot...)
+	if err := pack.Decrypt(d.coder, c.Loc, plain); err != nil {
+		return err
+	}
+	return verify(c, plain)
+}
+
+// plainly gives a verify that is told of slots as they lie in a bucket.
+func (d *Packs) plainly(verify func(c pack.Chunk, slot []byte) error) func(c pack.Chunk, slot []byte) error {
+	return func(c pack.Chunk, slot []byte) error { return d.Plain(c, slot, verify) }
 }
 
 // Bring fetches slots of chunks in distant packs before anybody reads them, in their order, and calls came with the
@@ -396,7 +420,7 @@ func (d *Packs) Bring(
 		o := objects[c.Loc.Pack]
 		if o == nil && d.source != nil {
 			if p, ok := d.Pack(c.Loc.Pack); ok {
-				o = &nodecache.Object{Name: p.Name, Size: p.Size, Verify: verify}
+				o = &nodecache.Object{Name: p.Name, Size: p.Size, Verify: d.plainly(verify)}
 				objects[c.Loc.Pack] = o
 			}
 		}

@@ -30,7 +30,7 @@ func newJournal(t *testing.T) *journal {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	return &journal{t: t, db: db, d: New(db, slog.New(slog.DiscardHandler))}
+	return &journal{t: t, db: db, d: New(db, slog.New(slog.DiscardHandler), nil)}
 }
 
 func (j *journal) commit(puts []keys.Put) error {
@@ -86,7 +86,7 @@ func TestLearn(t *testing.T) {
 		}
 	}
 	again := func() {
-		j.d = New(j.db, slog.New(slog.DiscardHandler))
+		j.d = New(j.db, slog.New(slog.DiscardHandler), nil)
 		if err := j.d.Load(); err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +179,7 @@ func TestForget(t *testing.T) {
 				t.Errorf("chunk %d lies in %v", id, n)
 			}
 		}
-		j.d = New(j.db, slog.New(slog.DiscardHandler))
+		j.d = New(j.db, slog.New(slog.DiscardHandler), nil)
 		if err := j.d.Load(); err != nil {
 			t.Fatal(err)
 		}
@@ -187,7 +187,7 @@ func TestForget(t *testing.T) {
 	if n := forget(1); n != 1 { // the newest
 		t.Errorf("%d packs are forgotten", n)
 	}
-	j.d = New(j.db, slog.New(slog.DiscardHandler))
+	j.d = New(j.db, slog.New(slog.DiscardHandler), nil)
 	if err := j.d.Load(); err != nil {
 		t.Fatal(err)
 	}
@@ -203,8 +203,8 @@ func TestForgottenAnew(t *testing.T) {
 	a, b := object.PackRef{Name: object.Name{1}, Size: 1 << 20}, object.PackRef{Name: object.Name{2}, Size: 1 << 20}
 	batch := j.db.Batch()
 	for i, kv := range []pack.KV{
-		{Key: keyOf(pack.FirstDistant), Value: encode(a, []pack.Chunk{at(1, pack.FirstDistant, 3)})},
-		{Key: keyOf(pack.FirstDistant + 1), Value: encode(b, []pack.Chunk{at(1, pack.FirstDistant+1, 4)})},
+		{Key: keyOf(pack.FirstDistant), Value: j.d.encode(a, []pack.Chunk{at(1, pack.FirstDistant, 3)})},
+		{Key: keyOf(pack.FirstDistant + 1), Value: j.d.encode(b, []pack.Chunk{at(1, pack.FirstDistant+1, 4)})},
 		{Key: keyOf(pack.FirstDistant + 1), Value: []byte{}},
 	} {
 		j.d.Index(batch, []pack.KV{kv})
@@ -243,13 +243,14 @@ func TestLearnsNothingImpossible(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	c := at(1, pack.FirstDistant, 0)
-	f.Add(encode(object.PackRef{Size: 1 << 20}, []pack.Chunk{c, c}))
+	d := New(nil, nil, nil)
+	f.Add(d.encode(object.PackRef{Size: 1 << 20}, []pack.Chunk{c, c}))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		defer budget.Watch(t, len(b))()
 		var list []pack.Chunk
-		p, err := decode(pack.FirstDistant, b, func(c pack.Chunk) { list = append(list, c) })
-		if err == nil && string(encode(p, list)) != string(b) {
+		p, err := d.decode(pack.FirstDistant, b, func(c pack.Chunk) { list = append(list, c) })
+		if err == nil && string(d.encode(p, list)) != string(b) {
 			t.Error("what was read is written in another way")
 		}
 	})

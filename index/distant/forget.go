@@ -62,7 +62,7 @@ func (d *Packs) Forget(needed func(uint32) bool, stands func(object.Name) bool, 
 	for n := range maps.Clone(gone) {
 		_, v, err := d.db.Meta(keyOf(n))
 		if err == nil {
-			_, err = decode(n, v, func(c pack.Chunk) { ids[c.ID] = true })
+			_, err = d.decode(n, v, func(c pack.Chunk) { ids[c.ID] = true })
 		}
 		if err != nil {
 			continue // what is damaged is told of elsewhere, and stays
@@ -84,7 +84,7 @@ func (d *Packs) settleElsewhere(gone map[uint32]bool, ids map[chunk.ID]bool) err
 	b := d.db.Batch()
 	err := d.db.Metas(prefix, func(key string, _ uint64, payload []byte, err error) error {
 		if m, ok := numberOf(key); ok && err == nil && len(payload) > 0 && !gone[m] {
-			_, _ = decode(m, payload, func(c pack.Chunk) { // what is damaged of it shows elsewhere
+			_, _ = d.decode(m, payload, func(c pack.Chunk) { // what is damaged of it shows elsewhere
 				if ids[c.ID] {
 					b.SetDistant(c)
 				}
@@ -122,7 +122,7 @@ func (d *Packs) unindex(b *keys.Batch, n uint32) {
 		d.unsettled = true
 		return
 	}
-	_, err = decode(n, v, func(c pack.Chunk) {
+	_, err = d.decode(n, v, func(c pack.Chunk) {
 		if loc, err := d.db.DistantLoc(c.ID); err == nil && loc.Pack == n {
 			b.DeleteDistant(c.ID)
 		}
@@ -140,7 +140,7 @@ func (d *Packs) reindex() error {
 	b := d.db.Batch()
 	err := d.db.Metas(prefix, func(key string, _ uint64, payload []byte, err error) error {
 		if n, ok := numberOf(key); ok && err == nil && len(payload) > 0 {
-			_, _ = decode(n, payload, b.SetDistant)
+			_, _ = d.decode(n, payload, b.SetDistant)
 		}
 		return nil
 	})

@@ -42,12 +42,14 @@ const (
 	Unsupported
 	// Unreachable: it lies in a bucket, and cannot be had from there now.
 	Unreachable
+	// Locked: it is encrypted, and the key was not given, or another one.
+	Locked
 )
 
 var classNames = map[Class]string{
 	Other: "error", NotFound: "not found", NoStore: "no store", Exists: "exists", InUse: "in use", Corrupt: "corrupt",
 	NoSpace: "no space", ReadOnly: "read-only", Invalid: "invalid", Unsupported: "unsupported",
-	Unreachable: "unreachable",
+	Unreachable: "unreachable", Locked: "locked",
 }
 
 func (c Class) String() string { return classNames[c] }

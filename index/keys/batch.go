@@ -94,7 +94,7 @@ func (b *Batch) set(key, value []byte) {
 	if b.err != nil {
 		return
 	}
-	b.err = b.wb.Set(key, sealValue(key, value))
+	b.err = b.wb.Set(key, b.d.sealValue(key, value))
 	b.bytes += len(key) + len(value)
 	b.turn()
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/dgraph-io/ristretto/v2/z"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/cipher"
 	"github.com/gpucr/gpucr-fs/index/crc32c"
 	"github.com/gpucr/gpucr-fs/index/keys/sigbus"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -63,8 +64,9 @@ var (
 	ErrUnwritten = errors.New("the index cannot be written; its log is left, and read when the store is opened again")
 )
 
-// Tuning moves thresholds; for tests. Zero values stand for the defaults.
+// Tuning moves thresholds, for tests, and says with what values are encrypted. Zero values stand for the defaults.
 type Tuning struct {
+	Coder  *cipher.Coder    // encrypts all values; nil: none is
 	Memory int64            // bytes gathered in memory before a table is written; default 8 MiB
 	Synced func(dir string) // called after the index in dir was synced
 	Wrote  func(dir string) // called after something was flushed to it, which is not synced yet
@@ -282,20 +284,30 @@ func durableKey(n uint32) []byte    { return binary.BigEndian.AppendUint32([]byt
 
 var seqKey = []byte("sseq")
 
-// sealValue appends the sum over key and value.
-func sealValue(key, value []byte) []byte {
+// sealValue encrypts the value where that is wanted, and appends the sum over key and value.
+func (d *DB) sealValue(key, value []byte) []byte {
+	if d.t.Coder != nil {
+		value = d.t.Coder.Seal(cipher.ForIndex+string(key), value)
+	}
 	sum := crc32c.Update(crc32c.Checksum(key), value)
 	return binary.LittleEndian.AppendUint32(value, sum)
 }
 
 // openValue undoes sealValue.
-func openValue(key, sealed []byte) ([]byte, error) {
+func (d *DB) openValue(key, sealed []byte) ([]byte, error) {
 	if len(sealed) < 4 {
 		return nil, ErrDamaged
 	}
 	value := sealed[:len(sealed)-4]
 	if crc32c.Update(crc32c.Checksum(key), value) != binary.LittleEndian.Uint32(sealed[len(value):]) {
 		return nil, ErrDamaged
+	}
+	if d.t.Coder == nil {
+		return value, nil
+	}
+	value, err := d.t.Coder.Open(cipher.ForIndex+string(key), value)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	return value, nil
 }
@@ -317,7 +329,7 @@ func (d *DB) get(key []byte) (out []byte, err error) {
 		if err != nil {
 			return fmt.Errorf("%w: %v", ErrDamaged, err)
 		}
-		out, err = openValue(key, v)
+		out, err = d.openValue(key, v)
 		return err
 	})
 	if errors.Is(err, badger.ErrKeyNotFound) {
@@ -392,7 +404,7 @@ func (d *DB) Locs(ids []chunk.ID) (out []pack.Loc, err error) {
 				continue
 			}
 			it.Item().Value(func(sealed []byte) error {
-				if v, err := openValue(key, sealed); err == nil {
+				if v, err := d.openValue(key, sealed); err == nil {
 					out[i], _ = pack.DecodeLoc(v)
 				}
 				return nil
@@ -506,7 +518,7 @@ func (d *DB) scan(prefix []byte, values bool, fn func(key, value []byte, err err
 				continue
 			}
 			err := item.Value(func(v []byte) error {
-				value, err := openValue(key, v)
+				value, err := d.openValue(key, v)
 				return fn(key, value, err)
 			})
 			if err != nil {

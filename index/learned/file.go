@@ -24,16 +24,25 @@ import (
 // Records are in the order of their ids. Locations name packs by their number in the file, from 1 on.
 const (
 	magic       = 0x4e4c5047 // "GPLN"
-	version     = 1
+	version     = 1          // of a file whose locations are plain; sealed: of one whose are sealed
+	sealed      = 2
 	headerSize  = 4 + 4 + 8 + 8 + 4
 	refSize     = object.NameSize + 8
-	recordSize  = chunk.IDSize + pack.LocSize
 	perBlock    = 64
 	sumSize     = 4
-	blockSize   = perBlock*recordSize + sumSize
 	fenceSize   = 8
 	blocksAhead = 128 // that who reads all of a file reads at once
 )
+
+// recordSize gives the bytes of a record, blockSize those of a full block.
+func recordSize(version uint32) int {
+	if version == sealed {
+		return chunk.IDSize + pack.SealedLocSize
+	}
+	return chunk.IDSize + pack.LocSize
+}
+
+func blockSize(record int) int { return perBlock*record + sumSize }
 
 var errForm = errors.New("not a file of places as it was written")
 
@@ -42,6 +51,7 @@ type file struct {
 	storage.File
 	packs   []object.PackRef
 	records int
+	record  int   // bytes of one
 	begin   int64 // of the blocks
 	fences  []uint64
 }
@@ -75,8 +85,8 @@ func openFile(s storage.Storage, path string) (*file, error) {
 
 func blocksOf(records int64) int64 { return (records + perBlock - 1) / perBlock }
 
-func sizeOf(packs, records int64) int64 {
-	return headerSize + packs*refSize + sumSize + records*recordSize + blocksOf(records)*(sumSize+fenceSize) + sumSize
+func sizeOf(packs, records, record int64) int64 {
+	return headerSize + packs*refSize + sumSize + records*record + blocksOf(records)*(sumSize+fenceSize) + sumSize
 }
 
 // piece reads what was sealed at off.
@@ -99,8 +109,10 @@ func (f *file) read() error {
 		return err
 	}
 	packs, records := binary.LittleEndian.Uint64(h[8:]), binary.LittleEndian.Uint64(h[16:])
-	if le32(h) != magic || le32(h[4:]) != version || packs > uint64(size) || records > uint64(size) ||
-		sizeOf(int64(packs), int64(records)) != size {
+	f.record = recordSize(le32(h[4:]))
+	if v := le32(h[4:]); le32(h) != magic || v != version && v != sealed ||
+		packs > uint64(size) || records > uint64(size) ||
+		sizeOf(int64(packs), int64(records), int64(f.record)) != size {
 		return errForm
 	}
 	b, err := f.piece(headerSize, int64(packs)*refSize+sumSize)
@@ -126,8 +138,8 @@ func (f *file) read() error {
 }
 
 // block gives the records of a block that was read, of which n are left in the file.
-func block(b []byte, n int) (records, rest []byte, err error) {
-	end := min(n, perBlock)*recordSize + sumSize
+func (f *file) block(b []byte, n int) (records, rest []byte, err error) {
+	end := min(n, perBlock)*f.record + sumSize
 	if len(b) < end {
 		return nil, nil, errForm
 	}
@@ -138,7 +150,7 @@ func block(b []byte, n int) (records, rest []byte, err error) {
 // decode reads a record, and refuses one that lies in no pack of the file.
 func (f *file) decode(b []byte) (c pack.Chunk, err error) {
 	copy(c.ID[:], b)
-	if c.Loc, err = pack.DecodeLoc(b[chunk.IDSize:recordSize]); err != nil {
+	if c.Loc, err = pack.DecodeLoc(b[chunk.IDSize:f.record]); err != nil {
 		return c, errors.Join(errForm, err)
 	}
 	if n := int(c.Loc.Pack); n > len(f.packs) || c.Loc.Offset()+c.Loc.Slot() > f.packs[n-1].Size {
@@ -153,16 +165,16 @@ func (f *file) find(id chunk.ID) (c pack.Chunk, ok bool, err error) {
 	first := sort.Search(len(f.fences), func(i int) bool { return f.fences[i] >= key })
 	for i := max(0, first-1); i < len(f.fences) && f.fences[i] <= key; i++ {
 		left := f.records - i*perBlock
-		b := make([]byte, min(left, perBlock)*recordSize+sumSize)
-		if n, err := f.ReadAt(b, f.begin+int64(i)*blockSize); n < len(b) {
+		b := make([]byte, min(left, perBlock)*f.record+sumSize)
+		if n, err := f.ReadAt(b, f.begin+int64(i)*int64(blockSize(f.record))); n < len(b) {
 			return c, false, errors.Join(errForm, err)
 		}
-		records, _, err := block(b, left)
+		records, _, err := f.block(b, left)
 		if err != nil {
 			return c, false, err
 		}
-		n := len(records) / recordSize
-		at := func(k int) []byte { return records[k*recordSize:] }
+		n := len(records) / f.record
+		at := func(k int) []byte { return records[k*f.record:] }
 		k := sort.Search(n, func(k int) bool { return bytes.Compare(at(k)[:chunk.IDSize], id[:]) >= 0 })
 		if k < n && bytes.Equal(at(k)[:chunk.IDSize], id[:]) {
 			c, err := f.decode(at(k))
@@ -174,8 +186,8 @@ func (f *file) find(id chunk.ID) (c pack.Chunk, ok bool, err error) {
 
 // each gives the records of the file, one after the other.
 func (f *file) each() func() (pack.Chunk, bool, error) {
-	all := io.NewSectionReader(f.File, f.begin, int64(f.records)*recordSize+blocksOf(int64(f.records))*sumSize)
-	buf := make([]byte, blocksAhead*blockSize)
+	all := io.NewSectionReader(f.File, f.begin, int64(f.records)*int64(f.record)+blocksOf(int64(f.records))*sumSize)
+	buf := make([]byte, blocksAhead*blockSize(f.record))
 	var ahead, records []byte
 	left := f.records
 	return func() (c pack.Chunk, ok bool, err error) {
@@ -190,13 +202,13 @@ func (f *file) each() func() (pack.Chunk, bool, error) {
 				}
 				ahead = buf[:n]
 			}
-			if records, ahead, err = block(ahead, left); err != nil {
+			if records, ahead, err = f.block(ahead, left); err != nil {
 				return c, false, err
 			}
-			left -= len(records) / recordSize
+			left -= len(records) / f.record
 		}
 		c, err = f.decode(records)
-		records = records[recordSize:]
+		records = records[f.record:]
 		return c, err == nil, err
 	}
 }

@@ -96,7 +96,7 @@ func (p *Places) writeNew(path string, packs []object.PackRef, sources []source)
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	w := &writer{f: f, at: headerSize, room: func() error { return p.room() }}
+	w := &writer{f: f, version: p.version(), at: headerSize, room: func() error { return p.room() }}
 	var table []byte
 	for _, ref := range packs {
 		table = binary.LittleEndian.AppendUint64(append(table, ref.Name[:]...), uint64(ref.Size))
@@ -108,6 +108,14 @@ func (p *Places) writeNew(path string, packs []object.PackRef, sources []source)
 		return err
 	}
 	return w.finish(len(packs))
+}
+
+// version gives that of the files that are written.
+func (p *Places) version() uint32 {
+	if p.o.Sealed {
+		return sealed
+	}
+	return version
 }
 
 // room refuses to go below the floor.
@@ -180,6 +188,7 @@ const writeBytes = 1 << 20
 // writer writes a file of places.
 type writer struct {
 	f       storage.File
+	version uint32
 	room    func() error
 	at      int64 // where buf goes
 	buf     []byte
@@ -236,7 +245,7 @@ func (w *writer) finish(packs int) error {
 		return err
 	}
 	h := binary.LittleEndian.AppendUint32(nil, magic)
-	h = binary.LittleEndian.AppendUint32(h, version)
+	h = binary.LittleEndian.AppendUint32(h, w.version)
 	h = binary.LittleEndian.AppendUint64(h, uint64(packs))
 	h = binary.LittleEndian.AppendUint64(h, uint64(w.records))
 	_, err := w.f.WriteAt(seal(h), 0)

@@ -32,6 +32,7 @@ import (
 
 // Options of Places. All are needed.
 type Options struct {
+	Sealed  bool   // locations are sealed: the bucket is encrypted
 	Dir     string // is made when something is to be kept
 	Floor   int64  // bytes of the file system that are left free
 	Storage storage.Storage

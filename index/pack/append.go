@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/cipher"
 	"github.com/gpucr/gpucr-fs/index/crc32c"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
@@ -36,9 +37,28 @@ func (s *Set) Adopt(placed []Chunk) {
 	s.pending = append(s.pending, placed...)
 }
 
+// takeAppends makes f the active pack. What is appended from now on has another key than what was appended before this
+// set was opened: whatever a crash has left behind the end, no key is used twice for a place. Call with mu held.
+func (s *Set) takeAppends(f *file) {
+	if s.o.Coder != nil {
+		f.salt = s.o.Coder.NewSalt()
+	}
+	s.active = f
+}
+
 // write fills a slot; listed hands it to the next Commit.
 func (s *Set) write(id chunk.ID, stored []byte, raw int, codec chunk.Codec, listed bool) (Loc, error) {
 	slot := padded(int64(len(stored)))
+	if s.o.Coder != nil {
+		buf := s.o.Coder.Buffer(int(slot))
+		defer s.o.Coder.Done(buf)
+		return s.fill(id, raw, codec, listed, len(stored), func(salt cipher.Salt, page uint32) ([][]byte, uint32, cipher.Seal) {
+			out, seal := s.o.Coder.EncryptSlot(buf, salt, page, stored)
+			whole := out[:slot]
+			clear(whole[len(out):])
+			return [][]byte{whole}, crc32c.Checksum(whole), seal
+		})
+	}
 	bufs := [][]byte{stored, zeros[:slot-int64(len(stored))]}
 	if int64(cap(stored)) >= slot {
 		whole := stored[:slot]
@@ -49,15 +69,27 @@ func (s *Set) write(id chunk.ID, stored []byte, raw int, codec chunk.Codec, list
 	if len(bufs) > 1 {
 		crc = crc32c.Update(crc, bufs[1])
 	}
+	return s.fill(id, raw, codec, listed, len(stored), func(cipher.Salt, uint32) ([][]byte, uint32, cipher.Seal) {
+		return bufs, crc, cipher.Seal{}
+	})
+}
+
+// fill writes a slot of n stored bytes; slot gives what is to be written at a page, its guard and its seal.
+func (s *Set) fill(
+	id chunk.ID, raw int, codec chunk.Codec, listed bool, n int,
+	slot func(salt cipher.Salt, page uint32) (bufs [][]byte, crc uint32, seal cipher.Seal),
+) (Loc, error) {
 	for {
-		f, off, err := s.reserve(slot)
+		f, off, err := s.reserve(padded(int64(n)))
 		if err != nil {
 			return Loc{}, err
 		}
-		loc := Loc{Pack: f.n, Page: uint32(off / chunk.PageSize), Stored: uint32(len(stored)), Raw: uint32(raw), Codec: codec, CRC: crc}
+		loc := Loc{Pack: f.n, Page: uint32(off / chunk.PageSize), Stored: uint32(n), Raw: uint32(raw), Codec: codec}
 		if err := loc.check(); err != nil {
 			return Loc{}, err // nobody could read it
 		}
+		var bufs [][]byte
+		bufs, loc.CRC, loc.Seal = slot(f.salt, loc.Page)
 		err = f.f.Writev(bufs, off, len(bufs) == 1)
 		s.mu.Lock()
 		if err != nil {
@@ -110,7 +142,7 @@ func (s *Set) roll() error {
 		return fmt.Errorf("%w: the numbers of packs are used up", ErrNoSpace)
 	}
 	h := Header{Version: Version, Pack: n, Store: s.o.Store}
-	frame := encodeFrames(&h, nil, nil, nil)
+	frame := s.encode(n, &h, nil, nil, nil)
 	s.next = n + 1 // whatever becomes of this one, its number is used up
 	// The pack first: an empty pack without a journal is nothing, a journal without a pack looks like one whose pack is being dropped.
 	p, err := s.fs.Open(s.PackPath(n), storage.Create|storage.Direct)
@@ -130,7 +162,7 @@ func (s *Set) roll() error {
 	}
 	f := &file{n: n, f: p, journalEnd: int64(len(frame))}
 	s.files[n] = f
-	s.active = f
+	s.takeAppends(f)
 	return nil
 }
 

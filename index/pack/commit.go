@@ -130,7 +130,7 @@ func (s *Set) commit(chunks []Chunk, kvs []KV, dirty []*file, active *file) (Com
 		if len(kvs) > 0 && n == active.n {
 			keys = kvs
 		}
-		end, err := s.writeFrames(n, encodeFrames(nil, byPack[n], nil, keys))
+		end, err := s.writeFrames(n, s.encode(n, nil, byPack[n], nil, keys))
 		if err != nil {
 			return Committed{}, err
 		}
@@ -240,7 +240,7 @@ func cutTail(j storage.File, end int64) error {
 // copyJournal puts a new file in the place of the journal of f: what it held, and frames.
 func (s *Set) copyJournal(f *file, frames []byte) error {
 	path := s.JournalPath(f.n)
-	_, bad, err := ReadJournal(s.fs, path, 0, f.journalEnd, func(Record) error { return nil })
+	_, bad, err := readJournal(s.fs, path, 0, f.journalEnd, s.opener(f.n), func(Record) error { return nil })
 	if err == nil && len(bad) > 0 {
 		err = fmt.Errorf("%w: %s", ErrCorrupt, bad[0].Text)
 	}
@@ -292,7 +292,7 @@ func (s *Set) Active() uint32 {
 func (s *Set) Kill(n uint32, dead []Chunk) (mark int64, err error) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
-	return s.writeFrames(n, encodeFrames(nil, nil, dead, nil))
+	return s.writeFrames(n, s.encode(n, nil, nil, dead, nil))
 }
 
 // Range is a stretch of a pack in bytes, page-aligned.
@@ -383,7 +383,7 @@ func (s *Set) RewriteJournal(n uint32, chunks []Chunk, kvs []KV) (mark int64, er
 	}
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
-	frames := encodeFrames(&Header{Version: Version, Pack: n, Store: s.o.Store}, chunks, nil, kvs)
+	frames := s.encode(n, &Header{Version: Version, Pack: n, Store: s.o.Store}, chunks, nil, kvs)
 	if err := storage.WriteFile(s.fs, s.JournalPath(n), frames); err != nil {
 		// Both files tell all that counts. Which one the disk has is not known: no frame may follow.
 		s.condemn(n, err)

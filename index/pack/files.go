@@ -209,7 +209,7 @@ func (s *Set) ReadAside(n uint32, name string, fn func(Record) error) (bad []Dam
 	if err != nil {
 		return nil, err
 	}
-	_, bad, err = ReadJournal(s.fs, path, 0, st.Size, s.checked(n, fn))
+	_, bad, err = readJournal(s.fs, path, 0, st.Size, s.opener(n), s.checked(n, fn))
 	return bad, err
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/gpucr/gpucr-fs/index/cipher"
 	"github.com/gpucr/gpucr-fs/index/crc32c"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
@@ -24,7 +25,7 @@ const (
 )
 
 // A frame that is not full takes one more record, whatever it is.
-const _ = uint(maxFrame - frameTarget - MaxKey - MaxValue - 64)
+const _ = uint(maxFrame - frameTarget - MaxKey - MaxValue - 128 - cipher.Overhead)
 
 // ErrTooLarge: a key or value is longer than a frame holds.
 var ErrTooLarge = errors.New("larger than a journal can hold")
@@ -47,7 +48,9 @@ type Damage struct {
 // frameWriter collects records into frames.
 type frameWriter struct {
 	out   []byte
-	start int // of the frame being built
+	start int           // of the frame being built
+	coder *cipher.Coder // nil: payloads are not encrypted
+	why   string        // what for they are
 }
 
 func (w *frameWriter) begin() {
@@ -60,6 +63,11 @@ func (w *frameWriter) end() {
 	if payload == 0 {
 		w.out = w.out[:w.start]
 		return
+	}
+	if w.coder != nil {
+		sealed := w.coder.Seal(w.why, w.out[w.start+frameHeader:])
+		w.out = append(w.out[:w.start+frameHeader], sealed...)
+		payload = len(sealed)
 	}
 	h := w.out[w.start:]
 	binary.LittleEndian.PutUint32(h, frameMagic)
@@ -80,9 +88,13 @@ func frameCRC(length, payload []byte) uint32 {
 	return crc32c.Update(crc32c.Checksum(length), payload)
 }
 
+// encode gives the frames for records of the journal of pack n, in order.
+func (s *Set) encode(n uint32, h *Header, chunks, dead []Chunk, kvs []KV) []byte {
+	return encodeFrames(frameWriter{coder: s.o.Coder, why: cipher.ForPack(n)}, h, chunks, dead, kvs)
+}
+
 // encodeFrames gives the frames for records, in order.
-func encodeFrames(h *Header, chunks, dead []Chunk, kvs []KV) []byte {
-	var w frameWriter
+func encodeFrames(w frameWriter, h *Header, chunks, dead []Chunk, kvs []KV) []byte {
 	w.begin()
 	if h != nil {
 		w.record(appendHeader(w.out, *h))
@@ -106,7 +118,7 @@ func EncodeFrames(h Header, chunks []Chunk, kvs []KV) ([]byte, error) {
 	if err := checkKVs(kvs); err != nil {
 		return nil, err
 	}
-	return encodeFrames(&h, chunks, nil, kvs), nil
+	return encodeFrames(frameWriter{}, &h, chunks, nil, kvs), nil
 }
 
 // DecodeFrames calls fn for every record of what EncodeFrames gave. Whatever is not a whole frame is an error, wrapping
@@ -148,6 +160,13 @@ func cutShort(err error) error {
 // hold none: one that reaches size is what a crash in the middle of a write leaves, one before a valid frame is damage. Slices in
 // records are valid during the call only.
 func ReadJournal(st storage.Storage, path string, from, size int64, fn func(Record) error) (end int64, bad []Damage, err error) {
+	return readJournal(st, path, from, size, nil, fn)
+}
+
+// readJournal is ReadJournal where open decrypts payloads; nil: they are not encrypted.
+func readJournal(
+	st storage.Storage, path string, from, size int64, open func([]byte) ([]byte, error), fn func(Record) error,
+) (end int64, bad []Damage, err error) {
 	f, err := st.Open(path, storage.Read)
 	if err != nil {
 		return 0, nil, err
@@ -160,12 +179,18 @@ func ReadJournal(st storage.Storage, path string, from, size int64, fn func(Reco
 		if err != nil {
 			return end, bad, err
 		}
+		length := int64(len(payload))
+		if why == "" && open != nil {
+			if payload, err = open(payload); err != nil {
+				why = err.Error()
+			}
+		}
 		if why == "" {
 			// A frame whose sum is right was written by us: a record that does not parse is a version we don't know, not damage to skip.
 			if err := decodeRecords(payload, fn); err != nil {
 				return end, bad, fmt.Errorf("journal %s at %d: %w", path, off, err)
 			}
-			off += frameHeader + int64(len(payload))
+			off += frameHeader + length
 			end = off
 			continue
 		}

@@ -275,7 +275,7 @@ func TestDamageInAJournal(t *testing.T) {
 	if _, _, err := other.Read(1, 0, func(Record) error { return nil }); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("another store's journal: %v", err)
 	}
-	later := encodeFrames(&Header{Version: Version + 1, Pack: 1, Store: [16]byte{2}}, nil, nil, nil)
+	later := encodeFrames(frameWriter{}, &Header{Version: Version + 1, Pack: 1, Store: [16]byte{2}}, nil, nil, nil)
 	if err := os.WriteFile(other.JournalPath(1), later, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -401,7 +401,7 @@ func TestTheFloorIsKeptFree(t *testing.T) {
 
 func FuzzReadJournal(f *testing.F) {
 	h := Header{Version: Version, Pack: 1, Store: [16]byte{1}}
-	whole := encodeFrames(&h, []Chunk{{ID: chunk.ID{1}, Loc: Loc{Pack: 1, Stored: 5, Raw: 5}}}, []Chunk{{ID: chunk.ID{2}}},
+	whole := encodeFrames(frameWriter{}, &h, []Chunk{{ID: chunk.ID{1}, Loc: Loc{Pack: 1, Stored: 5, Raw: 5}}}, []Chunk{{ID: chunk.ID{2}}},
 		[]KV{{Seq: 1, Key: "ckpt/a", Value: []byte("v")}, {Seq: 2, Key: "ckpt/b", Delete: true}})
 	f.Add(whole)
 	f.Add(append(bytes.Clone(whole[:len(whole)-3]), whole...))
@@ -488,7 +488,7 @@ func TestImpossibleLocations(t *testing.T) {
 	fill(t, s, nil, 100)
 	other := good
 	other.Pack = 7
-	if _, err := s.writeFrames(1, encodeFrames(nil, []Chunk{{Loc: other}}, nil, nil)); err != nil {
+	if _, err := s.writeFrames(1, encodeFrames(frameWriter{}, nil, []Chunk{{Loc: other}}, nil, nil)); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := s.Read(1, 0, func(Record) error { return nil }); !errors.Is(err, ErrCorrupt) {

@@ -3,6 +3,7 @@ package pack
 import (
 	"fmt"
 
+	"github.com/gpucr/gpucr-fs/index/cipher"
 	"github.com/gpucr/gpucr-fs/index/crc32c"
 )
 
@@ -41,9 +42,23 @@ func (s *Set) ReadSlots(locs []Loc, bufs [][]byte, past bool) (errs []error) {
 	for i, l := range locs {
 		if crc32c.Checksum(bufs[i]) != l.CRC || l.Stored == 0 {
 			errs[i] = fmt.Errorf("pack %s at %d: %w: wrong checksum", Name(l.Pack), l.Offset(), ErrCorrupt)
+			continue
+		}
+		if s.o.Coder != nil {
+			if err := Decrypt(s.o.Coder, l, bufs[i]); err != nil {
+				errs[i] = fmt.Errorf("pack %s at %d: %w", Name(l.Pack), l.Offset(), err)
+			}
 		}
 	}
 	return errs
+}
+
+// Decrypt decrypts a slot in its place. It wraps ErrCorrupt.
+func Decrypt(c *cipher.Coder, l Loc, slot []byte) error {
+	if err := c.DecryptSlot(slot[:l.Stored], l.Seal, l.Page); err != nil {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return nil
 }
 
 // WillNeed lets the kernel begin to read a range of pack n into the page cache. It is advice: what goes wrong shows when the range is read.

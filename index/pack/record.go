@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/cipher"
 )
 
 // Version of the journal format.
@@ -19,6 +20,7 @@ type Loc struct {
 	Raw    uint32      // bytes of content
 	CRC    uint32      // CRC-32C of the padded slot
 	Codec  chunk.Codec // how the content is encoded
+	Seal   cipher.Seal // zero: the slot is not encrypted
 }
 
 // Offset is where the slot begins, in bytes.
@@ -32,8 +34,19 @@ func (l Loc) Slot() int64 { return padded(int64(l.Stored)) }
 
 func padded(n int64) int64 { return (n + chunk.PageSize - 1) &^ (chunk.PageSize - 1) }
 
-// LocSize is the length of an encoded Loc.
-const LocSize = 21
+// LocSize is the length of an encoded Loc, SealedLocSize that of one whose slot is encrypted.
+const (
+	LocSize       = 21
+	SealedLocSize = LocSize + cipher.SaltSize + cipher.TagSize
+)
+
+// SizeOfLoc gives the length of the encoded locations of a store that encrypts with c, of which nil stands for none.
+func SizeOfLoc(c *cipher.Coder) int {
+	if c == nil {
+		return LocSize
+	}
+	return SealedLocSize
+}
 
 // AppendLoc encodes l.
 func AppendLoc(b []byte, l Loc) []byte {
@@ -42,17 +55,25 @@ func AppendLoc(b []byte, l Loc) []byte {
 	b = binary.LittleEndian.AppendUint32(b, l.Stored)
 	b = binary.LittleEndian.AppendUint32(b, l.Raw)
 	b = binary.LittleEndian.AppendUint32(b, l.CRC)
-	return append(b, byte(l.Codec))
+	b = append(b, byte(l.Codec))
+	if l.Seal.Plain() {
+		return b
+	}
+	return append(append(b, l.Seal.Salt[:]...), l.Seal.Tag[:]...)
 }
 
 // DecodeLoc reads what AppendLoc wrote.
 func DecodeLoc(b []byte) (Loc, error) {
-	if len(b) != LocSize {
+	if len(b) != LocSize && len(b) != SealedLocSize {
 		return Loc{}, fmt.Errorf("location has %d bytes, not %d", len(b), LocSize)
 	}
 	l := Loc{
 		Pack: binary.LittleEndian.Uint32(b), Page: binary.LittleEndian.Uint32(b[4:]), Stored: binary.LittleEndian.Uint32(b[8:]),
 		Raw: binary.LittleEndian.Uint32(b[12:]), CRC: binary.LittleEndian.Uint32(b[16:]), Codec: chunk.Codec(b[20]),
+	}
+	if len(b) == SealedLocSize {
+		copy(l.Seal.Salt[:], b[LocSize:])
+		copy(l.Seal.Tag[:], b[LocSize+cipher.SaltSize:])
 	}
 	if err := l.check(); err != nil {
 		return Loc{}, err
@@ -123,6 +144,9 @@ const (
 	recDead   = 3
 	recPut    = 4
 	recDelete = 5
+	// The slot is encrypted.
+	recSealedChunk = 6
+	recSealedDead  = 7
 )
 
 func appendHeader(b []byte, h Header) []byte {
@@ -133,6 +157,9 @@ func appendHeader(b []byte, h Header) []byte {
 }
 
 func appendChunk(b []byte, kind byte, c Chunk) []byte {
+	if !c.Loc.Seal.Plain() {
+		kind += recSealedChunk - recChunk
+	}
 	b = append(b, kind)
 	b = append(b, c.ID[:]...)
 	return AppendLoc(b, c.Loc)
@@ -169,12 +196,16 @@ func decodeRecords(payload []byte, fn func(Record) error) error {
 			h := &Header{Version: binary.LittleEndian.Uint32(d.take(4)), Pack: binary.LittleEndian.Uint32(d.take(4))}
 			copy(h.Store[:], d.take(16))
 			r.Header = h
-		case recChunk, recDead:
-			if len(d.b) < chunk.IDSize+LocSize {
+		case recChunk, recDead, recSealedChunk, recSealedDead:
+			size := LocSize
+			if kind >= recSealedChunk {
+				kind, size = kind-(recSealedChunk-recChunk), SealedLocSize
+			}
+			if len(d.b) < chunk.IDSize+size {
 				return errRecord
 			}
 			c := &Chunk{ID: chunk.ID(d.take(chunk.IDSize))}
-			loc, err := DecodeLoc(d.take(LocSize))
+			loc, err := DecodeLoc(d.take(size))
 			if err != nil {
 				return err
 			}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/gpucr/gpucr-fs/index/cipher"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
@@ -17,6 +18,7 @@ type Options struct {
 	FreeFloor int64    // bytes of the file system that Append leaves free
 	Logger    *slog.Logger
 	Storage   storage.Storage // where the packs are; default: this machine's file system
+	Coder     *cipher.Coder   // encrypts slots and journals; nil: nothing is encrypted
 }
 
 // Errors that callers tell apart. They come wrapped with the file concerned.
@@ -56,6 +58,7 @@ type file struct {
 	f          storage.File
 	end        int64 // where the next slot goes
 	journalEnd int64
+	salt       cipher.Salt // of the key of what is appended
 }
 
 // unknown as journalEnd: the file system has not been asked yet.
@@ -91,7 +94,18 @@ func (s *Set) Read(n uint32, from int64, fn func(Record) error) (end int64, bad 
 	if err != nil {
 		return 0, nil, err
 	}
-	return ReadJournal(s.fs, s.JournalPath(n), from, size, s.checked(n, fn))
+	return readJournal(s.fs, s.JournalPath(n), from, size, s.opener(n), s.checked(n, fn))
+}
+
+// Coder gives what encrypts; nil: nothing is encrypted.
+func (s *Set) Coder() *cipher.Coder { return s.o.Coder }
+
+// opener gives what decrypts the frames of the journal of pack n; nil: they are not encrypted.
+func (s *Set) opener(n uint32) func([]byte) ([]byte, error) {
+	if s.o.Coder == nil {
+		return nil
+	}
+	return func(payload []byte) ([]byte, error) { return s.o.Coder.Open(cipher.ForPack(n), payload) }
 }
 
 // checked puts the check of a journal's header before fn.
@@ -137,7 +151,7 @@ func (s *Set) Resume(n uint32, payloadEnd, journalEnd int64) (resumed bool, err 
 		return false, err
 	}
 	f.end, f.journalEnd = payloadEnd, journalEnd
-	s.active = f
+	s.takeAppends(f)
 	return true, nil
 }
 

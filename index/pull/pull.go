@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/gpucr/gpucr-fs/index/chunks"
+	"github.com/gpucr/gpucr-fs/index/cipher"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
@@ -54,7 +55,8 @@ func (p *Puller) Pull(ctx context.Context, name string, bucket [16]byte, list io
 		return p.chunks.Distant.Learn(packs, list, p.chunks.Commit)
 	}
 	l := pulling{learner: learner{note: note, ctx: ctx}, p: p, name: name}
-	err := object.Decode(list, bucket, object.Visitor{Pack: l.pack, Chunk: l.chunk, Record: l.record})
+	err := object.Decode(list, bucket, object.Visitor{Pack: l.pack, Chunk: l.chunk, Record: l.record,
+		Coder: p.chunks.Packs.Coder()})
 	var info roots.Info
 	if err == nil {
 		info, err = l.seal(ctx)
@@ -69,12 +71,13 @@ func (p *Puller) Pull(ctx context.Context, name string, bucket [16]byte, list io
 }
 
 // Learn calls note with the places of the chunks of a checkpoint of the bucket with this identity, by its list object,
-// some packs at a time: packs[i] is what locations call pack i+1.
+// some packs at a time: packs[i] is what locations call pack i+1. c decrypts the list; nil: it is not encrypted.
 func Learn(
-	ctx context.Context, bucket [16]byte, list io.Reader, note func(packs []object.PackRef, list []pack.Chunk) error,
+	ctx context.Context, c *cipher.Coder, bucket [16]byte, list io.Reader,
+	note func(packs []object.PackRef, list []pack.Chunk) error,
 ) error {
 	l := learner{note: note, ctx: ctx}
-	err := object.Decode(list, bucket, object.Visitor{Pack: l.pack, Chunk: l.chunk})
+	err := object.Decode(list, bucket, object.Visitor{Pack: l.pack, Chunk: l.chunk, Coder: c})
 	if err == nil {
 		err = l.learn()
 	}

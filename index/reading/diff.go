@@ -72,7 +72,7 @@ func (c *Checkpoint) chunks(ctx context.Context) (map[chunk.ID]bool, error) {
 	ids := map[chunk.ID]bool{}
 	for _, e := range c.entries {
 		if len(e.Inline) > 0 {
-			ids[chunk.Sum(e.Inline)] = true
+			ids[c.s.chunks.Packs.Coder().Sum(e.Inline)] = true
 		}
 	}
 	err := c.s.WalkSegments(ctx, c.r, c.s.roots.Record(c.r), func(_ *manifestpb.Entry, seg *manifest.Segment) error {
@@ -96,7 +96,7 @@ func (c *Checkpoint) diff(e FileInfo, others map[chunk.ID]bool) (FileDiff, error
 	defer f.Close()
 	err = f.walk(0, e.Size, func(x stretch) bool {
 		switch {
-		case x.inline != nil && others[chunk.Sum(x.inline)], x.c != nil && others[x.c.ID]:
+		case x.inline != nil && others[c.s.chunks.Packs.Coder().Sum(x.inline)], x.c != nil && others[x.c.ID]:
 			d.Shared += x.n
 		case x.zero():
 			d.Zero += x.n

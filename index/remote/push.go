@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/cipher"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/remote/catalog"
@@ -138,7 +139,7 @@ func (s *Store) learn(ctx context.Context, n Node, name string) error {
 	if err != nil {
 		return Classify("learn", err)
 	}
-	e, err := entryOf(k.Record)
+	e, err := s.entryOf(k.Record)
 	if err != nil {
 		return err
 	}
@@ -299,6 +300,9 @@ func (p *push) run(ctx context.Context) (Pushed, error) {
 	if err != nil {
 		return Pushed{}, err
 	}
+	if c := p.s.o.Cipher; c != nil {
+		meta = c.Seal(rootPurpose(p.name), meta)
+	}
 	if err := p.d.Seal(ctx, append(packs, list), meta); err != nil {
 		return Pushed{}, err
 	}
@@ -362,16 +366,26 @@ func (s *Store) Find(ctx context.Context, name string) (Entry, error) {
 	if err != nil {
 		return Entry{}, Classify("find checkpoint", err)
 	}
-	return entryOf(k.Record)
+	return s.entryOf(k.Record)
 }
+
+// rootPurpose is what the meta of a root is encrypted for.
+func rootPurpose(name string) string { return cipher.ForRoot + " " + name }
 
 func entryError(name string, err error) error {
 	return &fault.Error{Class: fault.Corrupt, Op: "read root", Checkpoint: name, Err: err}
 }
 
-func entryOf(r catalog.Record) (Entry, error) {
+func (s *Store) entryOf(r catalog.Record) (Entry, error) {
 	e := Entry{Name: r.Name, Packs: len(r.Packs)}
-	if err := json.Unmarshal(r.Meta, &e.Meta); err != nil {
+	meta := r.Meta
+	if s.config.Ring != nil {
+		var err error
+		if meta, err = s.o.Cipher.Open(rootPurpose(r.Name), meta); err != nil {
+			return Entry{}, entryError(r.Name, err)
+		}
+	}
+	if err := json.Unmarshal(meta, &e.Meta); err != nil {
 		return Entry{}, entryError(r.Name, err)
 	}
 	for _, p := range r.Packs {
@@ -404,7 +418,7 @@ func (s *Store) List(ctx context.Context) ([]Entry, error) {
 		if r.State != catalog.Sealed {
 			continue
 		}
-		e, err := entryOf(r)
+		e, err := s.entryOf(r)
 		if err != nil {
 			s.o.Logger.Error("a checkpoint of the remote store cannot be understood", "checkpoint", r.Name, "err", err)
 			continue
@@ -432,7 +446,7 @@ func (s *Store) pull(ctx context.Context, n Node, name, as string, depth int) (r
 	if err != nil {
 		return fail(err)
 	}
-	e, err := entryOf(k.Record)
+	e, err := s.entryOf(k.Record)
 	if err != nil {
 		return roots.Info{}, err
 	}

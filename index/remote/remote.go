@@ -32,7 +32,10 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/cipher"
+	"github.com/gpucr/gpucr-fs/index/crc32c"
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/keyring"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket"
 	"github.com/gpucr/gpucr-fs/index/remote/catalog"
 	"github.com/gpucr/gpucr-fs/index/remote/object"
@@ -42,9 +45,12 @@ import (
 // Format is the version of the remote store's format that this program writes and reads.
 const Format = 1
 
+// encryptedFormat is that of a remote store that is encrypted.
+const encryptedFormat = 2
+
 const (
 	configKey = "config"
-	maxConfig = 64 << 10
+	maxConfig = keyring.MaxSize
 )
 
 // Config is what the object config holds.
@@ -54,6 +60,10 @@ type Config struct {
 	Created           time.Time    `json:"created"`
 	Chunk             chunk.Params `json:"chunk"`              // where files are cut: the same everywhere
 	ConditionalDelete bool         `json:"conditional_delete"` // what bucket.Probe found
+	// Ring is the wrapped key of an encrypted remote store. The stores of its nodes have the same key.
+	Ring *keyring.Ring `json:"keyring,omitempty"`
+	// Sum of an encrypted one is the CRC-32C of the object, with zeros in place of the sum.
+	Sum string `json:"crc32c,omitempty"`
 }
 
 // Options of an open remote store. The zero Options have defaults.
@@ -70,6 +80,10 @@ type Options struct {
 	Pushes Pushes
 	// Logger takes what an administrator should see. Default: discards.
 	Logger *slog.Logger
+	// Ring is for Make: the wrapped key of a new remote store; nil: it is plain.
+	Ring *keyring.Ring
+	// Cipher encrypts and decrypts what an encrypted remote store holds.
+	Cipher *cipher.Coder
 }
 
 func (o Options) withDefaults() Options {
@@ -136,9 +150,13 @@ func Make(ctx context.Context, b bucket.Bucket, params chunk.Params, o Options) 
 	}
 	var id [16]byte
 	rand.Read(id[:])
-	c := Config{Format: Format, ID: hex.EncodeToString(id[:]), Created: time.Now().UTC().Truncate(time.Second),
-		Chunk: params, ConditionalDelete: found.ConditionalDelete}
-	text, err := json.MarshalIndent(c, "", "\t")
+	c := Config{Format: Format, Ring: o.Ring, ID: hex.EncodeToString(id[:]),
+		Created: time.Now().UTC().Truncate(time.Second),
+		Chunk:   params, ConditionalDelete: found.ConditionalDelete}
+	if c.Ring != nil {
+		c.Format = encryptedFormat
+	}
+	text, err := c.encode()
 	if err != nil {
 		return nil, false, err
 	}
@@ -165,6 +183,9 @@ func Open(ctx context.Context, b bucket.Bucket, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.Ring == nil {
+		o.Cipher = nil
+	}
 	o = o.withDefaults()
 	o.Catalog.ConditionalDelete = c.ConditionalDelete
 	if o.Ahead == nil {
@@ -173,6 +194,27 @@ func Open(ctx context.Context, b bucket.Bucket, o Options) (*Store, error) {
 	return &Store{b: b, c: catalog.New(b, o.Catalog), config: c, id: id, o: o, window: ranges.NewWindow(),
 		pushing: make(chan struct{}, 1), earlies: map[string]*early{},
 		earlyTurn: make(chan struct{}, 1)}, nil
+}
+
+// noSum stands in place of the sum where that is made.
+const noSum = "00000000"
+
+// encode gives the object config.
+func (c Config) encode() ([]byte, error) {
+	c.Sum = ""
+	if c.Ring != nil {
+		c.Sum = noSum
+	}
+	text, err := json.MarshalIndent(c, "", "\t")
+	if err != nil || c.Ring == nil {
+		return text, err
+	}
+	return c.withSum(text, noSum, fmt.Sprintf("%08x", crc32c.Checksum(text))), nil
+}
+
+func (Config) withSum(text []byte, old, sum string) []byte {
+	const field = `"crc32c": "`
+	return bytes.Replace(text, []byte(field+old), []byte(field+sum), 1)
 }
 
 func parseConfig(text []byte) (c Config, id [16]byte, err error) {
@@ -184,7 +226,7 @@ func parseConfig(text []byte) (c Config, id [16]byte, err error) {
 	if err := json.Unmarshal(text, &c); err != nil {
 		return c, id, bad(err)
 	}
-	if c.Format > Format {
+	if c.Format > encryptedFormat {
 		return c, id, &fault.Error{Class: fault.Unsupported, Op: op, File: configKey,
 			Err: fmt.Errorf("format %d is not known to this version", c.Format), Hint: "use a later gpucr-fs"}
 	}
@@ -195,8 +237,42 @@ func parseConfig(text []byte) (c Config, id [16]byte, err error) {
 	if err := c.Chunk.Validate(); err != nil {
 		return c, id, bad(err)
 	}
+	if sum := fmt.Sprintf("%08x", crc32c.Checksum(c.withSum(text, c.Sum, noSum))); c.Ring != nil && c.Sum != sum {
+		return c, id, bad(errors.New("wrong checksum"))
+	}
+	if (c.Ring != nil) != (c.Format == encryptedFormat) {
+		return c, id, bad(fmt.Errorf("format %d, and its keys are there: %t", c.Format, c.Ring != nil))
+	}
 	copy(id[:], b)
 	return c, id, nil
+}
+
+// SetRing changes the wrapped keys of the remote store in a bucket. Class Invalid where they are of another one.
+func SetRing(ctx context.Context, b bucket.Bucket, r *keyring.Ring) error {
+	const op = "write keys"
+	text, info, err := bucket.ReadAll(ctx, bucket.Retry(b, 5, bucket.Backoff), configKey, maxConfig)
+	if err != nil {
+		return Classify(op, err)
+	}
+	c, _, err := parseConfig(text)
+	if err != nil {
+		return err
+	}
+	if c.Ring == nil || !c.Ring.Same(r) {
+		return &fault.Error{Class: fault.Invalid, Op: op, File: configKey,
+			Err: errors.New("the remote store has another key")}
+	}
+	c.Ring = r
+	if text, err = c.encode(); err != nil {
+		return err
+	}
+	_, err = b.Put(ctx, configKey, bytes.NewReader(text), int64(len(text)), bucket.IfMatch(info.ETag))
+	if bucket.ClassOf(err) == bucket.Precondition {
+		return &fault.Error{Class: fault.InUse, Op: op, File: configKey,
+			Err:  errors.New("another machine has changed them meanwhile"),
+			Hint: "try again"}
+	}
+	return Classify(op, err)
 }
 
 // Config gives the parameters of the remote store.

@@ -466,7 +466,7 @@ func TestParents(t *testing.T) {
 // TestNoSharedStore opens a bucket without one, one of a later version, and one with something else in it.
 func TestNoSharedStore(t *testing.T) {
 	for text, class := range map[string]index.Class{
-		"": index.NoStore, "{": index.Corrupt, `{"format": 2, "id": "00"}`: index.Unsupported,
+		"": index.NoStore, "{": index.Corrupt, `{"format": 3, "id": "00"}`: index.Unsupported,
 		`{"format": 1, "id": "00"}`: index.Corrupt,
 	} {
 		b := memory.New(memory.Hooks{})

@@ -126,7 +126,7 @@ func (v *verification) checkpoint(ctx context.Context, name string) error {
 		}
 		return err
 	}
-	e, err := entryOf(k.Record)
+	e, err := v.s.entryOf(k.Record)
 	if err != nil {
 		v.met(Problem{Checkpoint: name, Text: err.Error()})
 		return nil
@@ -147,7 +147,8 @@ func (v *verification) checkpoint(ctx context.Context, name string) error {
 		return bad(err)
 	}
 	err = object.Decode(list, v.s.id, object.Visitor{
-		Pack: func(_ uint32, p object.PackRef) error { packs = append(packs, p); return nil },
+		Coder: v.s.o.Cipher,
+		Pack:  func(_ uint32, p object.PackRef) error { packs = append(packs, p); return nil },
 		Chunk: func(c pack.Chunk) error {
 			v.res.Chunks++
 			if len(chunks) > 0 && chunks[0].Loc.Pack != c.Loc.Pack {
@@ -175,7 +176,7 @@ func (v *verification) pack(ctx context.Context, k *catalog.Checkpoint, p object
 	r := &packReader{ctx: ctx, k: k, p: packOf(p)}
 	in := map[uint32]pack.Chunk{}
 	var all []pack.Chunk
-	err := object.ReadPack(r, p.Size, v.s.id, func(c pack.Chunk) error {
+	err := object.ReadPack(r, p.Size, v.s.id, v.s.o.Cipher, func(c pack.Chunk) error {
 		in[c.Loc.Page] = c
 		all = append(all, c)
 		return nil

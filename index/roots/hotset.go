@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpucr/gpucr-fs/index/cipher"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 )
@@ -36,9 +37,22 @@ func isHotName(name string) (id string, temp, ok bool) {
 	return id, temp, manifest.ValidID(id) && (temp || name == id)
 }
 
+// HotFile is an open hot set.
+type HotFile struct {
+	io.ReaderAt
+	io.Closer
+	size int64
+}
+
+// Size gives its length in bytes.
+func (f *HotFile) Size() int64 { return f.size }
+
+// hotPurpose is what the hot set of a checkpoint is encrypted for.
+func hotPurpose(id string) string { return cipher.ForHotSet + " " + id }
+
 // HotSet opens the hot set of a sealed checkpoint. Class NotFound when there is none. It need not be what was
 // stored: whoever reads it has to check it.
-func (s *Set) HotSet(ref string) (*os.File, error) {
+func (s *Set) HotSet(ref string) (*HotFile, error) {
 	const op = "open hot set"
 	s.mu.Lock()
 	r, err := s.sealed(op, ref)
@@ -50,7 +64,31 @@ func (s *Set) HotSet(ref string) (*os.File, error) {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, &fault.Error{Class: fault.NotFound, Op: op, Checkpoint: r.Name(), Err: errors.New("no hot set")}
 	}
-	return f, fault.Classify(op, err)
+	if err != nil {
+		return nil, fault.Classify(op, err)
+	}
+	out, err := s.openHot(r.ID, f)
+	if err != nil {
+		f.Close()
+		return nil, &fault.Error{Class: fault.Corrupt, Op: op, Checkpoint: r.Name(), Err: err}
+	}
+	return out, nil
+}
+
+func (s *Set) openHot(id string, f *os.File) (*HotFile, error) {
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	c := s.chunks.Packs.Coder()
+	if c == nil {
+		return &HotFile{f, f, st.Size()}, nil
+	}
+	sealed, err := c.OpenFile(f, st.Size(), hotPurpose(id))
+	if err != nil {
+		return nil, err
+	}
+	return &HotFile{sealed, f, sealed.Size()}, nil
 }
 
 // SetHotSet stores the hot set of a sealed checkpoint, some size bytes that write writes, in place of an earlier
@@ -77,7 +115,12 @@ func (s *Set) SetHotSet(ref string, size int64, write func(io.Writer) error) (er
 	if err != nil {
 		return fault.Classify(op, err)
 	}
-	err = errors.Join(write(f), f.Close())
+	if c := s.chunks.Packs.Coder(); c != nil {
+		w := c.Writer(f, hotPurpose(r.ID))
+		err = errors.Join(write(w), w.Close(), f.Close())
+	} else {
+		err = errors.Join(write(f), f.Close())
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil && (s.roots[r.ID] != r || r.removed) {

@@ -291,7 +291,7 @@ func (z *optimization) place(c pack.Chunk) (*chunks.Move, error) {
 // readSound gives the content of a slot, past the page cache, if it is what its id says. The buffer is of the arena.
 func (s *Jobs) readSound(c pack.Chunk) ([]byte, error) {
 	content, err := s.chunks.ReadSlot(c, true)
-	if err == nil && chunk.Sum(content) != c.ID {
+	if err == nil && s.chunks.Packs.Coder().Sum(content) != c.ID {
 		s.chunks.Arena.Put(content)
 		err = fmt.Errorf("pack %s at %d: %w: the content is not what its id says", pack.Name(c.Loc.Pack), c.Loc.Offset(), pack.ErrCorrupt)
 	}

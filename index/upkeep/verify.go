@@ -389,7 +389,7 @@ func (v *verification) checkRun(run []pack.Chunk, bytes, total int64) error {
 		if err == nil {
 			data, err = s.chunks.Decode(c.Loc, data)
 		}
-		if err == nil && chunk.Sum(data) != c.ID {
+		if err == nil && s.chunks.Packs.Coder().Sum(data) != c.ID {
 			err = fmt.Errorf("pack %s at %d: %w: the content is not what its id says", pack.Name(c.Loc.Pack), c.Loc.Offset(), pack.ErrCorrupt)
 		}
 		s.chunks.Arena.Put(data)

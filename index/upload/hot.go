@@ -34,13 +34,14 @@ func (j *Upload) learnt(ctx context.Context, id string) error {
 	j.put(ctx)
 	var ids []chunk.ID
 	var size int64
+	all := io.NewSectionReader(f, 0, f.Size())
 	for buf := make([]byte, manifest.HotPiece); ; {
-		n, err := io.ReadFull(f, buf)
+		n, err := io.ReadFull(all, buf)
 		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			return err
 		}
 		if n > 0 {
-			ids, size = append(ids, chunk.Sum(buf[:n])), size+int64(n)
+			ids, size = append(ids, j.u.chunks.Packs.Coder().Sum(buf[:n])), size+int64(n)
 			if err := j.addPiece(ctx, ids[len(ids)-1], buf[:n]); err != nil {
 				return err
 			}

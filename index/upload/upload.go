@@ -2,7 +2,8 @@
 // bucket lacks, and the list object that tells where all of them are.
 //
 // Chunks go into pack objects in the order in which the checkpoint uses them, so that who restores it reads runs. Their
-// slots are copied as they lie in the store's packs, held against their guard. A chunk of which a place in the bucket
+// slots are copied as they lie in the store's packs, held against their guard; those of an encrypted store are
+// encrypted anew. A chunk of which a place in the bucket
 // is known, from an upload of this store or from what others have taken there (package learned), is referred to there.
 // Whether that place still stands is for the caller to find out: it is told which packs the checkpoint refers to.
 //
@@ -85,7 +86,7 @@ func (u *Uploader) Begin(ctx context.Context, sink Sink) *Upload {
 	j := &Upload{u: u, sink: sink, res: &Result{}, numbers: map[object.Name]uint32{}, places: map[chunk.ID]bool{},
 		free: make(chan *object.Packer, packers), stands: func(object.Name) bool { return false }}
 	for range earlyPackers {
-		j.free <- &object.Packer{}
+		j.free <- &object.Packer{Coder: j.u.chunks.Packs.Coder()}
 	}
 	j.puts, j.putting = errgroup.WithContext(ctx)
 	return j
@@ -122,6 +123,7 @@ func (j *Upload) End(ctx context.Context, ref string, stands func(object.Name) b
 	if err != nil {
 		return nil, fault.Classify("upload", err)
 	}
+	j.list.Coder = j.u.chunks.Packs.Coder()
 	if res.List, err = j.list.Encode(j.u.store); err != nil {
 		return nil, fault.Classify("upload", err)
 	}
@@ -133,7 +135,7 @@ func (j *Upload) end(ctx context.Context, ref string, stands func(object.Name) b
 	const op = "upload"
 	j.stands = stands
 	for range packers - earlyPackers {
-		j.free <- &object.Packer{}
+		j.free <- &object.Packer{Coder: j.u.chunks.Packs.Coder()}
 	}
 	u := j.u
 	r, pb, err := u.roots.Sealed(op, ref)

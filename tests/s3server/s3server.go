@@ -39,6 +39,9 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
+// Dir is the folder that has the buckets.
+func (s *Server) Dir() string { return s.dir }
+
 // Run starts a server with its buckets in dir, and what it knows of them in sidecar. Stop ends it.
 func Run(dir, sidecar string) (*Server, error) {
 	program, err := find()

@@ -73,7 +73,7 @@ type Object struct {
 	Verify func(c pack.Chunk, slot []byte) error
 }
 
-// Options of a cache. All but Ahead must be set.
+// Options of a cache. All but Ahead and Sealed must be set.
 type Options struct {
 	Dir     string // is made when it is not there
 	Limit   int64  // bytes of disk that files may occupy together; with 0 nothing is kept, and Dir may not exist
@@ -82,6 +82,7 @@ type Options struct {
 	Source  Source
 	Ahead   Ahead // nil: what nobody waits for is fetched from Source, too
 	Logger  *slog.Logger
+	Sealed  bool // slots are encrypted, and kept so
 }
 
 // Counters are live.

@@ -18,10 +18,17 @@ import (
 // given back since is found wrong by the guard.
 const (
 	knownSuffix = ".known"
-	knownRecord = chunk.IDSize + pack.LocSize + 4
-	// maxKnown bounds what is read of such a file, in bytes: twice what an object with slots of one page takes.
-	maxKnown = 2 * object.MaxPack / chunk.PageSize * knownRecord
+	// mostKnown bounds the records of such a file: twice what an object with slots of one page takes.
+	mostKnown = 2 * object.MaxPack / chunk.PageSize
 )
+
+// knownRecord is the length of a record in bytes.
+func (c *Cache) knownRecord() int {
+	if c.o.Sealed {
+		return chunk.IDSize + pack.SealedLocSize + 4
+	}
+	return chunk.IDSize + pack.LocSize + 4
+}
 
 // remember notes that chunks were found in an object.
 func (c *Cache) remember(name object.Name, list []pack.Chunk) {
@@ -49,8 +56,8 @@ func (c *Cache) remember(name object.Name, list []pack.Chunk) {
 	}
 	defer f.Close()
 	size, err := f.Size()
-	if err == nil && size+int64(len(b)) <= maxKnown {
-		f.WriteAt(b, size-size%knownRecord)
+	if record := int64(c.knownRecord()); err == nil && size+int64(len(b)) <= mostKnown*record {
+		f.WriteAt(b, size-size%record)
 	}
 }
 
@@ -64,15 +71,16 @@ func (c *Cache) recall(name object.Name) error {
 	if err != nil {
 		return err
 	}
-	b, err := storage.ReadFile(c.o.Storage, path, maxKnown)
+	b, err := storage.ReadFile(c.o.Storage, path, int64(mostKnown*c.knownRecord()))
 	if err != nil {
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for ; len(b) >= knownRecord; b = b[knownRecord:] {
-		r := b[:knownRecord-4]
-		if crc32c.Checksum(r) != binary.LittleEndian.Uint32(b[knownRecord-4:]) {
+	record := c.knownRecord()
+	for ; len(b) >= record; b = b[record:] {
+		r := b[:record-4]
+		if crc32c.Checksum(r) != binary.LittleEndian.Uint32(b[record-4:]) {
 			continue
 		}
 		if loc, err := pack.DecodeLoc(r[chunk.IDSize:]); err == nil {

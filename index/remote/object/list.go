@@ -9,6 +9,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/gpucr/gpucr-fs/index/cipher"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
@@ -21,8 +22,9 @@ type PackRef struct {
 // List says where chunks lie, and carries metadata.
 type List struct {
 	Packs   []PackRef
-	Chunks  []pack.Chunk // Loc.Pack is the place in Packs, from 1 on; no two overlap
-	Records []pack.KV    // in the order in which they are to be applied; Seq and Delete do not count
+	Chunks  []pack.Chunk  // Loc.Pack is the place in Packs, from 1 on; no two overlap
+	Records []pack.KV     // in the order in which they are to be applied; Seq and Delete do not count
+	Coder   *cipher.Coder // encrypts the object; nil: it is not encrypted
 }
 
 // Limits of lists. Encode refuses what Decode would.
@@ -141,6 +143,9 @@ func (l *List) Encode(store [16]byte) ([]byte, error) {
 	if len(plain) > free+ratio*len(out) {
 		return nil, fmt.Errorf("a list of %d bytes: %w", len(plain), pack.ErrTooLarge)
 	}
+	if l.Coder != nil {
+		out = l.Coder.SealBytes(cipher.ForList, out)
+	}
 	return out, nil
 }
 
@@ -150,11 +155,15 @@ type Visitor struct {
 	Pack   func(number uint32, p PackRef) error
 	Chunk  func(pack.Chunk) error
 	Record func(pack.KV) error
+	Coder  *cipher.Coder // decrypts the object; nil: it is not encrypted
 }
 
 // Decode reads what Encode gave. What it needs of memory does not grow with the list, but for 24 bytes a pack. When it
 // fails, the visitor may have been told a part. Its errors are those of ReadPack.
 func Decode(r io.Reader, store [16]byte, v Visitor) error {
+	if v.Coder != nil {
+		r = v.Coder.Reader(r, cipher.ForList)
+	}
 	in := &counting{r: r}
 	dec, err := zstd.NewReader(in, zstd.WithDecoderMaxWindow(window), zstd.WithDecoderConcurrency(1))
 	if err != nil {

@@ -72,7 +72,7 @@ func TestPackObject(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := 0
-		err = ReadPack(bytes.NewReader(object), int64(len(object)), store, func(c pack.Chunk) error {
+		err = ReadPack(bytes.NewReader(object), int64(len(object)), store, nil, func(c pack.Chunk) error {
 			if c != told[n] {
 				return fmt.Errorf("chunk %d is %v, was %v", n, c, told[n])
 			}
@@ -111,7 +111,7 @@ func TestPackObjectIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = ReadPack(bytes.NewReader(object), int64(len(object)), store, func(pack.Chunk) error { return nil })
+	err = ReadPack(bytes.NewReader(object), int64(len(object)), store, nil, func(pack.Chunk) error { return nil })
 	if err != nil {
 		t.Error(err)
 	}
@@ -129,7 +129,7 @@ func TestDamagedPackObject(t *testing.T) {
 		t.Fatal(err)
 	}
 	read := func(b []byte, store [16]byte) error {
-		return ReadPack(bytes.NewReader(b), int64(len(b)), store, func(pack.Chunk) error { return nil })
+		return ReadPack(bytes.NewReader(b), int64(len(b)), store, nil, func(pack.Chunk) error { return nil })
 	}
 	for i := p.Len(); i < len(object); i++ {
 		b := bytes.Clone(object)
@@ -309,7 +309,7 @@ func FuzzReadPack(f *testing.F) {
 	f.Add(b[4096:])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		defer budget.Watch(t, len(b))()
-		_ = ReadPack(bytes.NewReader(b), int64(len(b)), store, func(c pack.Chunk) error {
+		_ = ReadPack(bytes.NewReader(b), int64(len(b)), store, nil, func(c pack.Chunk) error {
 			if c.Loc.Offset()+c.Loc.Slot() > int64(len(b)) {
 				t.Error("a slot beyond the object")
 			}

@@ -8,6 +8,7 @@ import (
 	"io"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/cipher"
 	"github.com/gpucr/gpucr-fs/index/crc32c"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
@@ -34,12 +35,14 @@ var ErrCorrupt = fmt.Errorf("object: %w", pack.ErrCorrupt)
 
 // Packer builds a pack object in memory. The zero value is ready.
 type Packer struct {
+	Coder  *cipher.Coder // encrypts slots, each object with a key of its own, and the table; nil: nothing is
+	salt   cipher.Salt
 	slots  []byte
 	chunks []pack.Chunk
 }
 
-// Add puts a chunk into the object: slot is its slot as it lies in a pack, padding included, at says the rest of it. It
-// gives the location in the object, in pack 1; full: it does not fit any more, and is not in it.
+// Add puts a chunk into the object: slot is its slot as it lies in a pack, padding included and not encrypted, at says
+// the rest of it. It gives the location in the object, in pack 1; full: it does not fit any more, and is not in it.
 func (p *Packer) Add(id chunk.ID, at pack.Loc, slot []byte) (loc pack.Loc, full bool) {
 	if int64(len(slot)) != at.Slot() {
 		panic("object: the slot has another length than its location says")
@@ -52,6 +55,17 @@ func (p *Packer) Add(id chunk.ID, at pack.Loc, slot []byte) (loc pack.Loc, full 
 	}
 	loc = at
 	loc.Pack, loc.Page = here, uint32(len(p.slots)/chunk.PageSize)
+	if p.Coder != nil {
+		if len(p.slots) == 0 {
+			p.salt = p.Coder.NewSalt()
+		}
+		buf := p.Coder.Buffer(len(slot))
+		defer p.Coder.Done(buf)
+		buf, loc.Seal = p.Coder.EncryptSlot(buf, p.salt, loc.Page, slot[:at.Stored])
+		slot = buf[:len(slot)]
+		clear(slot[at.Stored:])
+		loc.CRC = crc32c.Checksum(slot)
+	}
 	p.slots = append(p.slots, slot...)
 	p.chunks = append(p.chunks, pack.Chunk{ID: id, Loc: loc})
 	return loc, false
@@ -68,6 +82,9 @@ func (p *Packer) Finish(store [16]byte) ([]byte, error) {
 	list, err := pack.EncodeFrames(pack.Header{Version: Version, Pack: here, Store: store}, p.chunks, nil)
 	if err != nil {
 		return nil, err
+	}
+	if p.Coder != nil {
+		list = p.Coder.SealBytes(cipher.ForTable, list)
 	}
 	at := len(p.slots)
 	b := append(p.slots, list...)
@@ -89,8 +106,8 @@ const listGuess = 64 << 10
 
 // ReadPack calls fn for each chunk that a pack object of size bytes says it has, in the order of the object. It reads
 // the end of the object once or twice. Its error wraps pack.ErrVersion when a later version of the program wrote the
-// object, pack.ErrCorrupt when it is not one of this store or damaged.
-func ReadPack(r io.ReaderAt, size int64, store [16]byte, fn func(pack.Chunk) error) error {
+// object, pack.ErrCorrupt when it is not one of this store or damaged. c decrypts the table; nil: it is not encrypted.
+func ReadPack(r io.ReaderAt, size int64, store [16]byte, c *cipher.Coder, fn func(pack.Chunk) error) error {
 	if size < trailerSize || size > MaxPack {
 		return fmt.Errorf("%w: %d bytes", ErrCorrupt, size)
 	}
@@ -108,6 +125,11 @@ func ReadPack(r io.ReaderAt, size int64, store [16]byte, fn func(pack.Chunk) err
 		}
 	}
 	list := tail[int64(len(tail))-trailerSize-length : len(tail)-trailerSize]
+	if c != nil {
+		if list, err = c.OpenBytes(cipher.ForTable, list); err != nil {
+			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+	}
 	var end int64
 	headed := false
 	err = pack.DecodeFrames(bytes.NewReader(list), func(rec pack.Record) error {
