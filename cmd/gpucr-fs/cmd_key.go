@@ -64,8 +64,8 @@ remote store its object config is changed too. Other nodes keep the wrappings th
 The master key itself does not change. Who was able to unwrap it once, and kept it or a copy of the old wrapping, can still read what he gets hold of: no
 command can take that back. Where that matters make a new store, and copy checkpoints with export and import.`,
 		Example: "  gpucr-fs key list store/\n  gpucr-fs key add store/ --identity me.txt --recipient age1...",
-		Args: subcommand,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:    subcommand,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	c.AddCommand(a.keyListCmd(), a.keyAddCmd(), a.keyRemoveCmd(), a.keyRotateCmd())
 	return c
