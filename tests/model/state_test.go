@@ -12,6 +12,31 @@ type state struct {
 	mu      sync.Mutex
 	names   map[string]*entry
 	tagging turns // of steps that change tags: each may concern all names
+	moves   []*moving
+}
+
+// moving is a change of a name that is at work.
+type moving struct{ from, to *entry }
+
+// spread widens what may be found under the new names of moves that are at work: another step may have widened what
+// they take along, and be carried out first. Call with mu held, when a step has widened a name.
+func (s *state) spread() {
+	for range s.moves { // a chain of moves takes at most as many rounds
+		for _, m := range s.moves {
+			for _, v := range m.from.versions {
+				m.to.versions = add(m.to.versions, v)
+			}
+			for _, v := range m.from.ever {
+				m.to.ever = add(m.to.ever, v)
+			}
+			for _, set := range m.from.tags {
+				m.to.tags = add(m.to.tags, set)
+			}
+			for _, p := range m.from.profiles {
+				m.to.profiles = add(m.to.profiles, p)
+			}
+		}
+	}
 }
 
 // entry is what is known of one name. Slices are replaced or appended to under state.mu; what they point to is never
@@ -90,6 +115,7 @@ func (s *state) seal(name string, v *version, tags string) (done func(final *ver
 	end := e.begin()
 	e.versions, e.ever = append(slices.Clip(e.versions), v), append(slices.Clip(e.ever), v)
 	e.tags, e.profiles = add(e.tags, tags), add(e.profiles, "")
+	s.spread()
 	return func(final *version) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -101,6 +127,7 @@ func (s *state) seal(name string, v *version, tags string) (done func(final *ver
 		if alone {
 			e.absent, e.tags, e.profiles = false, []string{tags}, []string{""}
 		}
+		s.spread()
 	}
 }
 
@@ -172,6 +199,7 @@ func (s *state) tag(name, tag string, on bool) (done func(ok bool)) {
 			}
 		}
 	}
+	s.spread()
 	return func(ok bool) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -193,6 +221,7 @@ func (s *state) profile(name, profile string) (done func(ok bool)) {
 	e := s.entry(name)
 	end := e.begin()
 	e.profiles = add(e.profiles, profile)
+	s.spread()
 	return func(ok bool) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -210,17 +239,13 @@ func (s *state) move(from, to string) (done func(ok, refused bool)) {
 	ends := []func() bool{a.begin(), b.begin(), s.tagging.begin()}
 	wasA, wasB := *a, *b
 	a.absent = true
-	b.versions = append(slices.Clip(b.versions), a.versions...)
-	b.ever = append(slices.Clip(b.ever), a.ever...)
-	for _, set := range a.tags {
-		b.tags = add(b.tags, set)
-	}
-	for _, p := range a.profiles {
-		b.profiles = add(b.profiles, p)
-	}
+	m := &moving{a, b}
+	s.moves = append(s.moves, m)
+	s.spread()
 	return func(ok, refused bool) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		s.moves = slices.DeleteFunc(s.moves, func(o *moving) bool { return o == m })
 		alone := true
 		for _, end := range ends {
 			alone = end() && alone
