@@ -56,14 +56,13 @@ func (s *Store) PushEarly(ctx context.Context, n Node, id, name string) error {
 	if err := s.Learn(ctx, n); err != nil {
 		return err
 	}
-	d, err := s.begin(ctx, name)
+	e, err := s.beginEarly(ctx, n, id, name)
 	if err != nil {
 		return named(op, name, err)
 	}
-	e := &early{p: s.newPush(ctx, n, d, name)}
-	s.earlyMu.Lock()
-	s.earlies[id] = e
-	s.earlyMu.Unlock()
+	if e == nil {
+		return nil
+	}
 	for from := 0; ; {
 		ids, waiting, open := n.Stored(id, from)
 		if waiting > mostWaiting {
@@ -99,6 +98,32 @@ func (s *Store) PushEarly(ctx context.Context, n Node, id, name string) error {
 		s.dropEarly(ctx, id)
 	}
 	return nil
+}
+
+// beginEarly takes a name for a checkpoint that is being written. It gives nil where that has been sealed meanwhile, or
+// a Push has the name.
+func (s *Store) beginEarly(ctx context.Context, n Node, id, name string) (*early, error) {
+	select {
+	case s.naming <- struct{}{}:
+		defer func() { <-s.naming }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	s.earlyMu.Lock()
+	pushed := s.pushed == name
+	s.earlyMu.Unlock()
+	if _, _, open := n.Stored(id, 0); pushed || !open {
+		return nil, nil
+	}
+	d, err := s.begin(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	e := &early{p: s.newPush(ctx, n, d, name)}
+	s.earlyMu.Lock()
+	defer s.earlyMu.Unlock()
+	s.earlies[id] = e
+	return e, nil
 }
 
 // Forsake gives up what was begun early of checkpoints that are not to be pushed any more.

@@ -191,3 +191,89 @@ func (f *flaky) Put(ctx context.Context, key string, c io.ReaderAt, size int64, 
 	}
 	return f.Bucket.Put(ctx, key, c, size, cond)
 }
+
+// TestPushBesideItsEarlyBegin seals a checkpoint and pushes it while PushEarly is still about to take its name: the push
+// keeps the name.
+func TestPushBesideItsEarlyBegin(t *testing.T) {
+	b := &held{Bucket: memory.New(memory.Hooks{}), roots: make(chan struct{}), packs: make(chan struct{})}
+	one := newMachineWith(t, b, &pushesOf{noted: map[string]string{}})
+	content := noise(4, 80<<20)
+	w := one.begin(t, t.Context(), "web", content)
+	until(t, "the early push looks around in the bucket", func() bool { return b.waiting("roots") })
+	must(t, w.f.Close())
+	_, err := w.d.Seal(t.Context())
+	must(t, err)
+	pushed := make(chan error, 1)
+	go func() {
+		_, err := one.remote.Push(t.Context(), one.Store, "web")
+		pushed <- err
+	}()
+	until(t, "the push uploads", func() bool { return b.waiting("packs") })
+	close(b.roots)
+	w.ended.Wait()
+	must(t, w.err)
+	close(b.packs)
+	must(t, <-pushed)
+}
+
+// held holds up who lists roots, and who writes packs, until the channels are closed.
+type held struct {
+	bucket.Bucket
+	roots, packs chan struct{}
+
+	mu   sync.Mutex
+	here map[string]bool
+}
+
+func (h *held) waiting(what string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.here[what]
+}
+
+func (h *held) hold(key, what string, until chan struct{}) {
+	if !strings.HasPrefix(key, what) {
+		return
+	}
+	h.mu.Lock()
+	if h.here == nil {
+		h.here = map[string]bool{}
+	}
+	h.here[what] = true
+	h.mu.Unlock()
+	<-until
+}
+
+func (h *held) List(ctx context.Context, prefix, after string) ([]bucket.Info, bool, error) {
+	h.hold(prefix, "roots", h.roots)
+	return h.Bucket.List(ctx, prefix, after)
+}
+
+func (h *held) Put(ctx context.Context, key string, c io.ReaderAt, size int64, cond bucket.Cond) (string, error) {
+	h.hold(key, "packs", h.packs)
+	return h.Bucket.Put(ctx, key, c, size, cond)
+}
+
+// pushesOf is remembered for several goroutines.
+type pushesOf struct {
+	mu    sync.Mutex
+	noted remembered
+}
+
+func (p *pushesOf) Begun(name, nonce string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.noted.Begun(name, nonce)
+}
+
+func (p *pushesOf) Left(name string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.noted.Left(name)
+}
+
+func (p *pushesOf) Ended(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.noted.Ended(name)
+}

@@ -194,19 +194,16 @@ func (s *Store) push(ctx context.Context, n Node, ref string, tell func(done, to
 		}
 		parent = of.ID
 	}
-	p := s.takeEarly(ctx, info.ID, info.Name)
-	if p == nil {
-		d, err := s.begin(ctx, info.Name)
-		if errors.Is(err, catalog.ErrExists) {
-			if e, ferr := s.Find(ctx, info.Name); ferr == nil && e.ID == info.ID {
-				return Pushed{Already: true}, nil
-			}
+	p, err := s.takeName(ctx, n, info)
+	if errors.Is(err, catalog.ErrExists) {
+		if e, ferr := s.Find(ctx, info.Name); ferr == nil && e.ID == info.ID {
+			return Pushed{Already: true}, nil
 		}
-		if err != nil {
-			return fail(err)
-		}
-		p = s.newPush(ctx, n, d, info.Name)
 	}
+	if err != nil {
+		return fail(err)
+	}
+	defer s.releaseName()
 	defer p.end()
 	p.info, p.parent = info, parent
 	done := int64(0)
@@ -221,6 +218,34 @@ func (s *Store) push(ctx context.Context, n Node, ref string, tell func(done, to
 	}
 	s.o.Pushes.Ended(info.Name)
 	return out, nil
+}
+
+// takeName gives the push that was begun early, or begins one. No early one of that name begins until releaseName.
+func (s *Store) takeName(ctx context.Context, n Node, info roots.Info) (*push, error) {
+	select {
+	case s.naming <- struct{}{}:
+		defer func() { <-s.naming }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	p := s.takeEarly(ctx, info.ID, info.Name)
+	if p == nil {
+		d, err := s.begin(ctx, info.Name)
+		if err != nil {
+			return nil, err
+		}
+		p = s.newPush(ctx, n, d, info.Name)
+	}
+	s.earlyMu.Lock()
+	s.pushed = info.Name
+	s.earlyMu.Unlock()
+	return p, nil
+}
+
+func (s *Store) releaseName() {
+	s.earlyMu.Lock()
+	s.pushed = ""
+	s.earlyMu.Unlock()
 }
 
 // push is one checkpoint on its way.

@@ -128,8 +128,12 @@ type Store struct {
 
 	earlyMu sync.Mutex
 	earlies map[string]*early // by the ids of the checkpoints
+	pushed  string            // the name that Push has taken, "" for none
 
 	earlyTurn chan struct{}
+
+	// Held while a name is taken in the bucket: what another call here has just begun looks like what a crash has left.
+	naming chan struct{}
 
 	pushing chan struct{} // one push at a time: what is left of an earlier one is nobody's
 
@@ -193,7 +197,7 @@ func Open(ctx context.Context, b bucket.Bucket, o Options) (*Store, error) {
 	}
 	return &Store{b: b, c: catalog.New(b, o.Catalog), config: c, id: id, o: o, window: ranges.NewWindow(),
 		pushing: make(chan struct{}, 1), earlies: map[string]*early{},
-		earlyTurn: make(chan struct{}, 1)}, nil
+		earlyTurn: make(chan struct{}, 1), naming: make(chan struct{}, 1)}, nil
 }
 
 // noSum stands in place of the sum where that is made.

@@ -228,9 +228,17 @@ func TestKernelCachesAndReadsAhead(t *testing.T) {
 	if first.ReadBytes < 32<<20 || first.Reads > 64 {
 		t.Errorf("32 MiB took %d requests for %d bytes", first.Reads, first.ReadBytes)
 	}
-	wantFile(t, filepath.Join(m.dir, ".checkpoints", "A", "pages-1.img"), noise(1, 32<<20))
-	if again := m.stats(); again.Reads != first.Reads {
-		t.Errorf("the second read asked for %d pieces", again.Reads-first.Reads)
+	// Another test of this machine may have the kernel drop its caches meanwhile.
+	for try, before := 1, first.Reads; ; try++ {
+		wantFile(t, filepath.Join(m.dir, ".checkpoints", "A", "pages-1.img"), noise(1, 32<<20))
+		again := m.stats()
+		if again.Reads == before {
+			break
+		}
+		if try == 5 {
+			t.Fatalf("what was read %d times is asked for again, in %d pieces", try, again.Reads-before)
+		}
+		before = again.Reads
 	}
 }
 
