@@ -126,7 +126,11 @@ func TestToken(t *testing.T) {
 	if got, body := ask(t, c, s.Addr(), ""); got != 401 || !strings.Contains(body, `type="password"`) {
 		t.Fatalf("%d %s", got, body)
 	}
-	for token, want := range map[string]int{"guess": 403, secret: 303} {
+	for _, tc := range []struct {
+		token string
+		want  int
+	}{{"guess", 403}, {secret, 303}} {
+		token, want := tc.token, tc.want
 		resp, err := c.PostForm("http://"+s.Addr()+"/login", url.Values{"token": {token}})
 		if err != nil {
 			t.Fatal(err)
