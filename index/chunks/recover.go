@@ -178,7 +178,7 @@ func (s *Store) replay(n uint32) error {
 	}
 	dead := map[uint32]bool{}
 	var buried []pack.Chunk
-	_, bad, err := s.Packs.Read(n, mark, func(r pack.Record) error {
+	last, bad, err := s.Packs.Read(n, mark, func(r pack.Record) error {
 		if r.Dead != nil {
 			dead[r.Dead.Loc.Page] = true
 			buried = append(buried, *r.Dead)
@@ -196,6 +196,12 @@ func (s *Store) replay(n uint32) error {
 		// have been given back since.
 		if s.Judge(n, mark, size, nil); s.IsAside(n) {
 			return nil
+		}
+	}
+	// First of all: what the index has been told must not be lost with a sync that fails, for new checkpoints refer to it.
+	if !s.DB.ReadOnly() {
+		if err := s.Packs.SyncJournal(n, mark, last); err != nil {
+			return err
 		}
 	}
 	b := s.DB.Batch()
@@ -225,9 +231,6 @@ func (s *Store) replay(n uint32) error {
 	}
 	if s.DB.ReadOnly() && applied == 0 {
 		return nil
-	}
-	if err := s.Packs.SyncJournal(n, mark, end); err != nil {
-		return errors.Join(err, b.Flush())
 	}
 	if err := b.Flush(); err != nil {
 		return err

@@ -192,8 +192,8 @@ func (f *flaky) Put(ctx context.Context, key string, c io.ReaderAt, size int64, 
 	return f.Bucket.Put(ctx, key, c, size, cond)
 }
 
-// TestPushBesideItsEarlyBegin seals a checkpoint and pushes it while PushEarly is still about to take its name: the push
-// keeps the name.
+// TestPushBesideItsEarlyBegin seals a checkpoint and pushes it while PushEarly is still about to take its name: the
+// push keeps the name.
 func TestPushBesideItsEarlyBegin(t *testing.T) {
 	b := &held{Bucket: memory.New(memory.Hooks{}), roots: make(chan struct{}), packs: make(chan struct{})}
 	one := newMachineWith(t, b, &pushesOf{noted: map[string]string{}})
