@@ -199,10 +199,8 @@ func (s *Store) replay(n uint32) error {
 		}
 	}
 	// First of all: what the index has been told must not be lost with a sync that fails, for new checkpoints refer to it.
-	if !s.DB.ReadOnly() {
-		if err := s.Packs.SyncJournal(n, mark, last); err != nil {
-			return err
-		}
+	if err := s.Packs.SyncJournal(n, mark, last); err != nil {
+		return err
 	}
 	b := s.DB.Batch()
 	applied := len(buried)
