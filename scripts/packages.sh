@@ -27,7 +27,7 @@ for f in grafana.json alerts.yaml kubernetes.yaml Containerfile; do
 done
 install -D -m 644 LICENSE "$root/usr/share/doc/gpucr-fs/copyright"
 install -m 644 README.md CHANGELOG.md "$root/usr/share/doc/gpucr-fs/"
-install -D -m 644 docs/containers.md "$root/usr/share/doc/gpucr-fs/containers.md"
+install -D -m 644 -t "$root/usr/share/doc/gpucr-fs/docs/" docs/*.md docs/timeline.svg
 
 complete() { install -D -m 644 <(bin/gpucr-fs completion "$1") "$root/usr/share/$2"; }
 complete bash bash-completion/completions/gpucr-fs
