@@ -1,18 +1,21 @@
-// Package archive moves whole checkpoints over the border of a store: in from an image directory or a checkpoint archive, out to a directory or a tar
-// stream.
+// Package archive moves whole checkpoints over the border of a store: in from an image directory or a checkpoint
+// archive, out to a directory or a tar stream.
 //
-// Import streams. Nothing is unpacked beside the store: each member goes through a fixed number of 1 MiB blocks into a draft, and the draft is sealed only
-// after the last member, the archive's trailer and its checksums have been seen. Any failure aborts the draft, so a name is either a complete checkpoint or
-// nothing.
+// Import streams. Nothing is unpacked beside the store: each member goes through a fixed number of 1 MiB blocks into a
+// draft, and the draft is sealed only after the last member, the archive's trailer and its checksums have been seen.
+// Any failure aborts the draft, so a name is either a complete checkpoint or nothing.
 //
-// Everything that is read is taken for hostile. Names are relative, without "..", valid UTF-8; a member's parents are real directories, because symbolic
-// links are created last, and a link's target may only climb as far as the root of the tree. Hard links, devices and pipes are refused. Counts, total size
-// and the expansion of compressed input are bounded (see [ImportOptions]).
+// Everything that is read is taken for hostile. Names are relative, without "..", valid UTF-8; a member's parents are
+// real directories, because symbolic links are created last, and a link's target may only climb as far as the root of
+// the tree. Hard links, devices and pipes are refused. Counts, total size and the expansion of compressed input are
+// bounded (see [ImportOptions]).
 //
-// An incremental dump holds a link named "parent" to the images it builds on. Such a link is the one that may point out of the tree: it is turned into a
-// recorded dependency on a checkpoint of this store, and into a link "../NAME" that holds in the mount and among exported siblings alike.
+// An incremental dump holds a link named "parent" to the images it builds on. Such a link is the one that may point out
+// of the tree: it is turned into a recorded dependency on a checkpoint of this store, and into a link "../NAME" that
+// holds in the mount and among exported siblings alike.
 //
-// Export writes to a temporary name beside the destination, syncs, and renames: the destination is never half a checkpoint. Zero runs become holes.
+// Export writes to a temporary name beside the destination, syncs, and renames: the destination is never half a
+// checkpoint. Zero runs become holes.
 package archive
 
 import (
@@ -24,7 +27,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index"
 )
 
-// blockSize is the unit of reading and writing in bytes. Larger blocks gained nothing against the page cache; the splitter's largest chunk is as long.
+// blockSize is the unit of reading and writing in bytes. Larger blocks gained nothing against the page cache; the
+// splitter's largest chunk is as long.
 const blockSize = 1 << 20
 
 // Progress tells how far a transfer has come. Total is 0 when it is not known.
@@ -40,13 +44,15 @@ type ImportOptions struct {
 	Tags []string
 	// Labels it gets, beside those that its images tell.
 	Labels map[string]string
-	// Parent names the checkpoint that a "parent" link stands for; by default the one named like the last element of the link's target.
+	// Parent names the checkpoint that a "parent" link stands for; by default the one named like the last element of
+	// the link's target.
 	Parent string
 	// MaxFiles bounds the files, directories and links of the source. Default 1,048,576.
 	MaxFiles int
 	// MaxBytes bounds the sum of file sizes, holes included. Default 16 TiB.
 	MaxBytes int64
-	// MaxRatio bounds what compressed or sparse archives may expand to, in bytes out for each byte in, once 1 GiB came out. Default 1000.
+	// MaxRatio bounds what compressed or sparse archives may expand to, in bytes out for each byte in, once 1 GiB came
+	// out. Default 1000.
 	MaxRatio int64
 	// Progress, if set, is called from one goroutine at a time, not faster than every block.
 	Progress func(Progress)
@@ -120,7 +126,8 @@ func (t draftTree) create(path string, perm fs.FileMode) (file, error) {
 	return t.Draft.Create(path, perm)
 }
 
-// imagesOf gives the folder of a checkpoint that holds the CRIU images: "." for a plain dump, "checkpoint" or "pre-checkpoint" in what podman writes.
+// imagesOf gives the folder of a checkpoint that holds the CRIU images: "." for a plain dump, "checkpoint" or
+// "pre-checkpoint" in what podman writes.
 func (t draftTree) imagesOf(parent string) (string, error) {
 	c, err := t.store.Checkpoint(parent)
 	if err != nil {

@@ -18,8 +18,9 @@ type source struct {
 	size int64
 }
 
-// readDir puts a directory tree into b. Folders and links are taken by one walk, then the files are read in parallel, largest first: a dump is one large pages
-// image and many small files, and the small ones fill the cores that the large one leaves idle.
+// readDir puts a directory tree into b. Folders and links are taken by one walk, then the files are read in parallel,
+// largest first: a dump is one large pages image and many small files, and the small ones fill the cores that the large
+// one leaves idle.
 func readDir(ctx context.Context, b *builder, dir string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

@@ -64,7 +64,8 @@ type ExportResult struct {
 	Holes      int64  `json:"holes"` // bytes of them left as holes
 }
 
-// ExportDir writes the checkpoint to the directory dst, which must not exist or be empty. The result is complete and on stable storage, or dst is untouched.
+// ExportDir writes the checkpoint to the directory dst, which must not exist or be empty. The result is complete and on
+// stable storage, or dst is untouched.
 func ExportDir(ctx context.Context, c *index.Checkpoint, dst string, o ExportOptions) (ExportResult, error) {
 	res := ExportResult{Checkpoint: c.Info().Name, Target: dst}
 	if entries, err := os.ReadDir(dst); err == nil && len(entries) > 0 {
@@ -112,7 +113,8 @@ func newTeller(o ExportOptions, res *ExportResult, c *index.Checkpoint) *teller 
 	return t
 }
 
-// exporter writes one checkpoint into a fresh directory. Everything goes through root: what the checkpoint says cannot lead out of it, symlinks included.
+// exporter writes one checkpoint into a fresh directory. Everything goes through root: what the checkpoint says cannot
+// lead out of it, symlinks included.
 type exporter struct {
 	root *os.Root
 	c    *index.Checkpoint
@@ -342,7 +344,8 @@ func syncDir(p string) error {
 	return nil
 }
 
-// ExportTarFile writes the checkpoint as an archive to the file dst, which must not exist; it is complete and on stable storage, or not there.
+// ExportTarFile writes the checkpoint as an archive to the file dst, which must not exist; it is complete and on stable
+// storage, or not there.
 func ExportTarFile(ctx context.Context, c *index.Checkpoint, dst string, z Compression, o ExportOptions) (ExportResult, error) {
 	res := ExportResult{Checkpoint: c.Info().Name, Target: dst}
 	if _, err := os.Lstat(dst); err == nil {
@@ -369,7 +372,8 @@ func ExportTarFile(ctx context.Context, c *index.Checkpoint, dst string, z Compr
 	return res, syncDir(filepath.Dir(dst))
 }
 
-// ExportTar writes the checkpoint as a tar stream. Holes are written as zeros; a stream that ends in an error is not a complete archive.
+// ExportTar writes the checkpoint as a tar stream. Holes are written as zeros; a stream that ends in an error is not a
+// complete archive.
 func ExportTar(ctx context.Context, c *index.Checkpoint, w io.Writer, z Compression, o ExportOptions) (ExportResult, error) {
 	res := ExportResult{Checkpoint: c.Info().Name, Target: "-"}
 	out, err := compress(w, z)

@@ -13,7 +13,8 @@ const nofollow = os.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK
 // adviseSequential doubles the kernel's readahead. Advice only: failure changes nothing but speed.
 func adviseSequential(f *os.File) { _ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_SEQUENTIAL) }
 
-// nextData finds the first run of data at or after off: its start and end, or start = size when only a hole is left. File systems that know no holes give one run.
+// nextData finds the first run of data at or after off: its start and end, or start = size when only a hole is left.
+// File systems that know no holes give one run.
 func nextData(f *os.File, off, size int64) (start, end int64, err error) {
 	start, err = unix.Seek(int(f.Fd()), off, unix.SEEK_DATA)
 	switch {

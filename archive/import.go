@@ -13,7 +13,8 @@ import (
 
 // Import brings the image directory or checkpoint archive at src into the store as checkpoint name, sealed.
 //
-// Errors: those of [index.Store.Create]; a refused source is an error that names the member; NotFound when an incremental dump's parent is not in the store.
+// Errors: those of [index.Store.Create]; a refused source is an error that names the member; NotFound when an
+// incremental dump's parent is not in the store.
 func Import(ctx context.Context, s *index.Store, name, src string, o ImportOptions) (Result, error) {
 	st, err := os.Stat(src)
 	if err != nil {
@@ -41,8 +42,8 @@ func Import(ctx context.Context, s *index.Store, name, src string, o ImportOptio
 	return ImportStream(ctx, s, name, f, size, o)
 }
 
-// ImportStream brings a checkpoint archive (tar, tar.gz or tar.zst, told by its first bytes) into the store. It reads r to its end; size is its length in bytes
-// for Progress, 0 when unknown.
+// ImportStream brings a checkpoint archive (tar, tar.gz or tar.zst, told by its first bytes) into the store. It reads r
+// to its end; size is its length in bytes for Progress, 0 when unknown.
 func ImportStream(ctx context.Context, s *index.Store, name string, r io.Reader, size int64, o ImportOptions) (Result, error) {
 	return into(ctx, s, name, o, func(b *builder) error { return readArchive(ctx, b, r, size) })
 }

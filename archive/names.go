@@ -44,8 +44,9 @@ func cleanName(raw string) (string, error) {
 	return p, nil
 }
 
-// checkTarget refuses link targets that lead out of the tree. Links within the tree may be chained, so the lexical rule must hold at every hop: ".." only at the
-// start, and no more of them than the link's own folder is deep. From a real directory that stays inside, whatever the later elements are.
+// checkTarget refuses link targets that lead out of the tree. Links within the tree may be chained, so the lexical rule
+// must hold at every hop: ".." only at the start, and no more of them than the link's own folder is deep. From a real
+// directory that stays inside, whatever the later elements are.
 func checkTarget(link, target string) error {
 	if target == "" || len(target) > maxPath || !utf8.ValidString(target) || strings.ContainsRune(target, 0) {
 		return refuse(link, "", "the target of the symbolic link cannot be used")
@@ -71,7 +72,8 @@ func checkTarget(link, target string) error {
 	return nil
 }
 
-// isParentLink tells the link that CRIU makes for --prev-images-dir: at the top of an image directory, or in the folder that podman keeps the images in.
+// isParentLink tells the link that CRIU makes for --prev-images-dir: at the top of an image directory, or in the folder
+// that podman keeps the images in.
 func isParentLink(p string) bool { return p == "parent" || p == "checkpoint/parent" }
 
 // parentName guesses the checkpoint that a parent link stands for.
@@ -83,8 +85,8 @@ func parentName(target string) string {
 	return base
 }
 
-// parentTarget is what a parent link at p points to, so that it holds in the mount and beside exported siblings: from the link's folder up past the root of its
-// own checkpoint, then into the folder of the parent's images.
+// parentTarget is what a parent link at p points to, so that it holds in the mount and beside exported siblings: from
+// the link's folder up past the root of its own checkpoint, then into the folder of the parent's images.
 func parentTarget(p, parent, images string) string {
 	return path.Join(strings.Repeat("../", strings.Count(p, "/")+1), parent, images)
 }

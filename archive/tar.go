@@ -17,7 +17,8 @@ import (
 const (
 	// ratioGrace is how many bytes may come out before the expansion is judged.
 	ratioGrace = 1 << 30
-	// maxWindow bounds zstd's history in bytes: what "zstd --long=27" needs, which is as far as the zstd tool goes unasked.
+	// maxWindow bounds zstd's history in bytes: what "zstd --long=27" needs, which is as far as the zstd tool goes
+	// unasked.
 	maxWindow = 128 << 20
 	// maxTrailer bounds the zeros after the end of a tar archive in bytes; tar pads to 10 KiB, tapes to a little more.
 	maxTrailer = 16 << 20
@@ -111,7 +112,8 @@ func (t *tarSource) member(ctx context.Context) (bool, error) {
 	h, err := t.tr.Next()
 	switch {
 	case err == io.EOF:
-		// Next ate the last member's padding, less than a block, and then at least one block of zeros, unless the stream ended where a header was due.
+		// Next ate the last member's padding, less than a block, and then at least one block of zeros, unless the
+		// stream ended where a header was due.
 		if t.plain.n.Load()-before < 512 {
 			return false, damaged(errors.New("it ends without a trailer, so members may be missing"))
 		}
@@ -190,7 +192,8 @@ func (t *tarSource) tell(p string) {
 	t.told = n
 }
 
-// checkRatio judges the expansion. Sparse members expand too, so it looks at contents and not at the decompressed stream alone.
+// checkRatio judges the expansion. Sparse members expand too, so it looks at contents and not at the decompressed
+// stream alone.
 func (t *tarSource) checkRatio() error {
 	out := max(t.out, t.plain.n.Load())
 	if out > ratioGrace && out/t.b.o.MaxRatio > t.packed.n.Load() {
@@ -200,7 +203,8 @@ func (t *tarSource) checkRatio() error {
 	return nil
 }
 
-// trailer reads on to the end of the stream, where gzip and zstd keep their checksums, and refuses what would be left out silently.
+// trailer reads on to the end of the stream, where gzip and zstd keep their checksums, and refuses what would be left
+// out silently.
 func (t *tarSource) trailer() error {
 	for left := int64(maxTrailer); ; {
 		n, err := t.plain.Read(t.buf)

@@ -136,7 +136,8 @@ func diskUsage(t testing.TB, p string) int64 {
 	return st.Blocks * 512
 }
 
-// TestRoundTrip takes a tree in as a directory and as each kind of archive, and out again as a directory and as an archive.
+// TestRoundTrip takes a tree in as a directory and as each kind of archive, and out again as a directory and as an
+// archive.
 func TestRoundTrip(t *testing.T) {
 	ctx, s, src := t.Context(), newStore(t), dump(t)
 	var last Progress

@@ -137,8 +137,8 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// endedError is about a program that has ended, by itself or because it was killed, or that is about to: it takes no more
-// requests then, while its end may not be known yet.
+// endedError is about a program that has ended, by itself or because it was killed, or that is about to: it takes no
+// more requests then, while its end may not be known yet.
 type endedError struct{ error }
 
 func (e *endedError) Unwrap() error { return e.error }

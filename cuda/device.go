@@ -80,9 +80,9 @@ func ParsePairs(s string) ([]Pair, error) {
 	return pairs, nil
 }
 
-// StandIns gives the pairs for a restore of processes that had the GPUs had before them, and used those of them, where the
-// driver shows other GPUs now: each that was used and is not shown moves to one of the same name. None are needed, and none
-// given, where all that were used are shown; nor where there are too few.
+// StandIns gives the pairs for a restore of processes that had the GPUs had before them, and used those of them, where
+// the driver shows other GPUs now: each that was used and is not shown moves to one of the same name. None are needed,
+// and none given, where all that were used are shown; nor where there are too few.
 //
 // The driver wants every GPU named that the process had before it, each other one once. So those that were not used get
 // what is left, even where it is not shown: nothing is put there.

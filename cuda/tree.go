@@ -187,8 +187,8 @@ func (s *Suspension) undo(c *Client) error {
 // was stopped. Undo does so too.
 func (s *Suspension) Over() error { return still.ContinueAll(s.waits) }
 
-// others lists the processes of a tree, and the ancestors of its root, that do not use CUDA and are not stopped. One that
-// waits for a child with WUNTRACED (su, sudo, script) may stop itself when its child is.
+// others lists the processes of a tree, and the ancestors of its root, that do not use CUDA and are not stopped. One
+// that waits for a child with WUNTRACED (su, sudo, script) may stop itself when its child is.
 func others(root int, procs []Process) ([]int, error) {
 	pids, err := Tree(root)
 	if err != nil {

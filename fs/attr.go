@@ -13,7 +13,8 @@ import (
 // keep is how long the kernel may hold on to names and attributes that cannot change.
 const keep = time.Hour
 
-// fillContent describes a file, directory or symlink of a checkpoint. Owner is the daemon's user: the store records none.
+// fillContent describes a file, directory or symlink of a checkpoint. Owner is the daemon's user: the store records
+// none.
 func (s *Server) fillContent(out *fuse.Attr, fi index.FileInfo) {
 	out.Mode = typeOf(fi.Mode) | uint32(fi.Mode.Perm())
 	out.Size = uint64(fi.Size)

@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// backing is a file without a name that holds the contents of a scratch file. It takes writes from the server and, where the kernel has passthrough
-// (Linux 6.9), straight from those who have the scratch file open: a line of a log then costs what it costs on the file system below, 1.2 µs, in place of a round
-// trip to the server, 45 µs.
+// backing is a file without a name that holds the contents of a scratch file. It takes writes from the server and,
+// where the kernel has passthrough (Linux 6.9), straight from those who have the scratch file open: a line of a log
+// then costs what it costs on the file system below, 1.2 µs, in place of a round trip to the server, 45 µs.
 type backing struct {
 	fd   int
 	told time.Time // its own mtime when a time was set that differs; guarded by scratchNode.mu
@@ -78,7 +78,8 @@ func (b *backing) punch(off, length int64) error {
 
 func (b *backing) close() { _ = unix.Close(b.fd) } // nothing in it is wanted any more
 
-// maxBackings bounds how many a mount keeps: a quarter of the descriptors that the process may have, and no more than 4096.
+// maxBackings bounds how many a mount keeps: a quarter of the descriptors that the process may have, and no more than
+// 4096.
 func maxBackings() int {
 	var lim unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {

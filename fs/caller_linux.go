@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// calledByCRIU says whether process pid, as seen from this process, is CRIU: its command name or its executable says so. 0 is a process that is
-// not visible from here.
+// calledByCRIU says whether process pid, as seen from this process, is CRIU: its command name or its executable says
+// so. 0 is a process that is not visible from here.
 func calledByCRIU(pid uint32) bool {
 	if pid == 0 {
 		return false

@@ -161,8 +161,9 @@ func (c *catalog) baseLocked(id string) uint64 {
 	}
 }
 
-// latest gives the checkpoint sealed last, and nil where there is none. What has no inventory, as stores made by earlier versions may hold, is passed over: it can be read
-// below .checkpoints, but nothing can be restored from it. gen is the state of the catalog the answer is at least as new as.
+// latest gives the checkpoint sealed last, and nil where there is none. What has no inventory, as stores made by
+// earlier versions may hold, is passed over: it can be read below .checkpoints, but nothing can be restored from it.
+// gen is the state of the catalog the answer is at least as new as.
 func (c *catalog) latest() (img *image, gen uint64, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -267,8 +268,8 @@ func (c *catalog) seal(ctx context.Context, img *image) (index.Info, error) {
 	return info, img.renumber()
 }
 
-// ended turns a draft into the sealed checkpoint id, or with "" into nothing. refreshLocked compares a list of the store with the images, and must not see
-// the one from before and the other from after.
+// ended turns a draft into the sealed checkpoint id, or with "" into nothing. refreshLocked compares a list of the
+// store with the images, and must not see the one from before and the other from after.
 func (c *catalog) ended(img *image, id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,11 +7,12 @@ import (
 	"time"
 )
 
-// Root leads into a mount that is attached nowhere: a descriptor to be passed on, and to be opened anew through /proc/self/fd by whoever reads. It is the server's. nil for
-// a mount that has a mount point.
+// Root leads into a mount that is attached nowhere: a descriptor to be passed on, and to be opened anew through
+// /proc/self/fd by whoever reads. It is the server's. nil for a mount that has a mount point.
 func (s *Server) Root() *os.File { return s.handle }
 
-// letGo gives a mount up that is attached nowhere. It ends when its users are gone; after patience its connection is aborted, and they get ENOTCONN.
+// letGo gives a mount up that is attached nowhere. It ends when its users are gone; after patience its connection is
+// aborted, and they get ENOTCONN.
 func (s *Server) letGo(ctx context.Context, patience time.Duration) error {
 	dev, err := s.device()
 	if cerr := s.handle.Close(); errors.Is(err, os.ErrClosed) || errors.Is(cerr, os.ErrClosed) {

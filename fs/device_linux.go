@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newFuseServer mounts at dir, or nowhere where dir is "", and has go-fuse serve what it opened for that. go-fuse itself would open the device without O_CLOEXEC: a program
-// started meanwhile would keep the connection of a killed daemon alive, and every reader of its mount waiting. The file is the root of what was mounted nowhere.
+// newFuseServer mounts at dir, or nowhere where dir is "", and has go-fuse serve what it opened for that. go-fuse
+// itself would open the device without O_CLOEXEC: a program started meanwhile would keep the connection of a killed
+// daemon alive, and every reader of its mount waiting. The file is the root of what was mounted nowhere.
 func newFuseServer(raw fuse.RawFileSystem, dir string, o *fuse.MountOptions) (*fuse.Server, *os.File, error) {
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -52,8 +53,8 @@ func mountDevice(fd int, dir string, o *fuse.MountOptions) error {
 	return os.NewSyscallError("mount", unix.Mount(o.FsName, dir, "fuse."+o.Name, unix.MS_NOSUID|unix.MS_NODEV, strings.Join(deviceOptions(fd, o), ",")))
 }
 
-// mountDetached makes a mount of the connection fd that no mount namespace has, and gives its root, which is good for openat(2) and to be reopened, not to be read itself
-// (O_PATH). The mount goes with its last user.
+// mountDetached makes a mount of the connection fd that no mount namespace has, and gives its root, which is good for
+// openat(2) and to be reopened, not to be read itself (O_PATH). The mount goes with its last user.
 func mountDetached(fd int, o *fuse.MountOptions) (*os.File, error) {
 	ctx, err := unix.Fsopen("fuse", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -81,7 +82,8 @@ func mountDetached(fd int, o *fuse.MountOptions) (*os.File, error) {
 	return os.NewFile(uintptr(root), o.FsName), nil
 }
 
-// deviceOf gives the device number of a mount by its root, "major:minor", without a question to the server of the mount.
+// deviceOf gives the device number of a mount by its root, "major:minor", without a question to the server of the
+// mount.
 func deviceOf(root *os.File) (string, error) {
 	var st unix.Statx_t
 	if err := unix.Statx(int(root.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, 0, &st); err != nil {

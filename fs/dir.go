@@ -13,7 +13,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index"
 )
 
-// dirNode is a directory: the top of a view (neither e nor scr), a directory of a checkpoint (e), or one that lives in scratch (scr).
+// dirNode is a directory: the top of a view (neither e nor scr), a directory of a checkpoint (e), or one that lives in
+// scratch (scr).
 type dirNode struct {
 	node
 	v   *view
@@ -160,8 +161,8 @@ func (n *dirNode) parent(ctx context.Context, img *image, out *fuse.EntryOut) *g
 // shadowMax bounds the by-products of a sealed checkpoint that can be written over in scratch.
 const shadowMax = 16 << 20
 
-// shadow gives a scratch file in place of a by-product that a sealed checkpoint holds, so that a restore can write its log where the last one did.
-// It reads as the checkpoint's file until it is written to.
+// shadow gives a scratch file in place of a by-product that a sealed checkpoint holds, so that a restore can write its
+// log where the last one did. It reads as the checkpoint's file until it is written to.
 func (n *dirNode) shadow(ctx context.Context, img *image, fi index.FileInfo, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
 	scr, errno := n.scratch(true)
 	if errno != 0 {

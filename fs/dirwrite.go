@@ -33,7 +33,8 @@ type place struct {
 	scr *scratchNode
 }
 
-// place decides where a new file of this name goes. flags and perm as for byProduct; reg is set for regular files and symlinks, the things that can be by-products.
+// place decides where a new file of this name goes. flags and perm as for byProduct; reg is set for regular files and
+// symlinks, the things that can be by-products.
 func (n *dirNode) place(name string, reg bool, flags, perm uint32) (place, syscall.Errno) {
 	if n.v.root && n.top() && name == topName {
 		return place{}, syscall.EEXIST
@@ -155,7 +156,8 @@ func (n *dirNode) Mkdir(ctx context.Context, name string, mode uint32, out *fuse
 	return node, n.failed("mkdir", at, err)
 }
 
-// Mknod makes sockets and fifos, always in scratch: --stream has its sockets in the image directory. Devices are refused.
+// Mknod makes sockets and fifos, always in scratch: --stream has its sockets in the image directory. Devices are
+// refused.
 func (n *dirNode) Mknod(ctx context.Context, name string, mode, _ uint32, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
 	switch typ := mode & syscall.S_IFMT; typ {
 	case syscall.S_IFREG, 0:
@@ -178,7 +180,8 @@ func (n *dirNode) Mknod(ctx context.Context, name string, mode, _ uint32, out *f
 	return nil, syscall.EPERM
 }
 
-// Symlink makes a symlink. In the top directory of a draft, "parent" is the link to the checkpoint that an incremental dump builds on.
+// Symlink makes a symlink. In the top directory of a draft, "parent" is the link to the checkpoint that an incremental
+// dump builds on.
 func (n *dirNode) Symlink(ctx context.Context, target, name string, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
 	at, errno := n.place(name, true, 0, 0)
 	if errno != 0 {
@@ -312,7 +315,8 @@ func asDir(e gofs.InodeEmbedder) (*dirNode, bool) {
 	return nil, false
 }
 
-// Rename moves content within a draft, and scratch within scratch. What would change a file's kind is EXDEV, upon which mv copies.
+// Rename moves content within a draft, and scratch within scratch. What would change a file's kind is EXDEV, upon which
+// mv copies.
 func (n *dirNode) Rename(_ context.Context, name string, newParent gofs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
 	to, ok := asDir(newParent)
 	if !ok {

@@ -131,8 +131,8 @@ var (
 	_ gofs.FileLseeker  = (*sealedHandle)(nil)
 )
 
-// Read answers with all of what was asked for, to the end of the file, or with EIO. It does not honour interrupts: a readahead given up half-way
-// would be an I/O error to whoever comes next.
+// Read answers with all of what was asked for, to the end of the file, or with EIO. It does not honour interrupts: a
+// readahead given up half-way would be an I/O error to whoever comes next.
 func (h *sealedHandle) Read(_ context.Context, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
 	n := min(int64(len(dest)), h.size-off)
 	if n <= 0 {
@@ -213,8 +213,9 @@ func (b *borrowed) Bytes(buf []byte) ([]byte, fuse.Status) {
 	return buf, fuse.OK
 }
 
-// draftFlags keep a draft's files out of the page cache. Nobody reads them back while they are written, and a write that need not be copied there
-// first makes a dump of 1 GB take 0.75–1.1 s in place of 1.1–1.6 s, in half the memory (2 cores; 0.6 s to ext4).
+// draftFlags keep a draft's files out of the page cache. Nobody reads them back while they are written, and a write
+// that need not be copied there first makes a dump of 1 GB take 0.75–1.1 s in place of 1.1–1.6 s, in half the memory (2
+// cores; 0.6 s to ext4).
 const draftFlags = fuse.FOPEN_DIRECT_IO
 
 // draftHandle is an open file of a draft. It stays usable for reading when the draft is sealed.
@@ -285,7 +286,8 @@ func (h *draftHandle) Allocate(_ context.Context, off, size uint64, mode uint32)
 	return syscall.EOPNOTSUPP
 }
 
-// Fsync reports what background writing failed with. It makes nothing durable: a draft has no promise to keep before it is sealed.
+// Fsync reports what background writing failed with. It makes nothing durable: a draft has no promise to keep before it
+// is sealed.
 func (h *draftHandle) Fsync(ctx context.Context, _ uint32) syscall.Errno { return h.flush() }
 
 // Flush is close(2). Closing CRIU's stats-dump seals the draft, so that the next command finds the checkpoint.

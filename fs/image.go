@@ -13,9 +13,10 @@ import (
 	"github.com/gpucr/gpucr-fs/index"
 )
 
-// Inode numbers. A sealed file has base<<24 | 2 + its place in the sorted list of entries, where base is taken from the checkpoint's ID; base<<24 is
-// the parent link and base<<24 | 1 the image directory. Files born in a draft have inoDraft and count up. inoRootView marks directories and parent
-// links seen through the root, inoInstead what Instead shows.
+// Inode numbers. A sealed file has base<<24 | 2 + its place in the sorted list of entries, where base is taken from the
+// checkpoint's ID; base<<24 is the parent link and base<<24 | 1 the image directory. Files born in a draft have
+// inoDraft and count up. inoRootView marks directories and parent links seen through the root, inoInstead what Instead
+// shows.
 const (
 	inoRoot     = 1
 	inoTop      = 2 // .checkpoints
@@ -63,7 +64,8 @@ type image struct {
 	unsure  bool              // its dump ended in a way that nobody can tell what is missing: not to be sealed unasked
 }
 
-// entry is a file, directory or symlink of an image. Of a draft it is one object for the life of the file, whatever its path.
+// entry is a file, directory or symlink of an image. Of a draft it is one object for the life of the file, whatever its
+// path.
 type entry struct {
 	img  *image
 	ino  uint64
@@ -119,7 +121,8 @@ var errSealed = &index.Error{Class: index.ReadOnly, Op: "write", Err: errors.New
 
 func sealedNow(err error) bool { return index.ClassOf(err) == index.ReadOnly }
 
-// change runs fn on the draft while nothing else looks at names; fn tells the table of entries what it did. Class ReadOnly once the image is sealed.
+// change runs fn on the draft while nothing else looks at names; fn tells the table of entries what it did. Class
+// ReadOnly once the image is sealed.
 func (img *image) change(fn func(d *index.Draft) error) error {
 	img.mu.Lock()
 	defer img.mu.Unlock()
@@ -143,7 +146,8 @@ func (img *image) openDraft() *index.Draft {
 	return img.draft
 }
 
-// sealedAs gives the ID, "" for a draft, and what is loaded. The store calls a draft sealed a moment before its image is: it waits for that.
+// sealedAs gives the ID, "" for a draft, and what is loaded. The store calls a draft sealed a moment before its image
+// is: it waits for that.
 func (img *image) sealedAs() (string, *index.Checkpoint) {
 	if img.openDraft() != nil {
 		img.sealing.Lock()
@@ -390,8 +394,9 @@ func (img *image) setParent(name string) error {
 	})
 }
 
-// complete says whether a draft holds a whole dump, once nobody writes to it any more: CRIU makes inventory.img after everything a restore needs (cr-dump.c,
-// cr_dump_tasks), and closes others after it (cr_dump_finish). Engines keep the images in a folder named checkpoint.
+// complete says whether a draft holds a whole dump, once nobody writes to it any more: CRIU makes inventory.img after
+// everything a restore needs (cr-dump.c, cr_dump_tasks), and closes others after it (cr_dump_finish). Engines keep the
+// images in a folder named checkpoint.
 func (img *image) complete() bool {
 	d := img.openDraft()
 	if d == nil || img.doubted() {
@@ -400,7 +405,8 @@ func (img *image) complete() bool {
 	return index.NeedInventory("seal", img.name, d.Stat) == nil
 }
 
-// unlessComplete runs fn unless the draft is complete, and keeps it from becoming so meanwhile: CRIU ends the processes once it has written its inventory.
+// unlessComplete runs fn unless the draft is complete, and keeps it from becoming so meanwhile: CRIU ends the processes
+// once it has written its inventory.
 func (img *image) unlessComplete(fn func() error) (complete bool, err error) {
 	img.inventory.Lock()
 	defer img.inventory.Unlock()

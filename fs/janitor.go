@@ -7,8 +7,9 @@ import (
 	gofs "github.com/hanwen/go-fuse/v2/fs"
 )
 
-// What is kept of checkpoints at hand, in files of those used last. One that the kernel knows costs some 700 bytes here and as much in the kernel, and with it
-// the kernel keeps the pages that were read. One of a loaded table costs 300 bytes, and up to 4 KiB if its contents lie in the table.
+// What is kept of checkpoints at hand, in files of those used last. One that the kernel knows costs some 700 bytes here
+// and as much in the kernel, and with it the kernel keeps the pages that were read. One of a loaded table costs 300
+// bytes, and up to 4 KiB if its contents lie in the table.
 const (
 	warmFiles   = 16 << 10 // of checkpoints whose files the kernel is not asked to forget
 	loadedFiles = 4 << 10  // of checkpoints whose table is kept
@@ -17,8 +18,9 @@ const (
 // tidyPause is how long the janitor rests between two rounds.
 const tidyPause = time.Second
 
-// tidy frees the scratch of checkpoints that are gone, and keeps what the daemon holds from growing with the number of checkpoints that were looked at: the kernel
-// keeps every name it has seen, and with it a node here, for as long as it has memory. It ends when stop is closed.
+// tidy frees the scratch of checkpoints that are gone, and keeps what the daemon holds from growing with the number of
+// checkpoints that were looked at: the kernel keeps every name it has seen, and with it a node here, for as long as it
+// has memory. It ends when stop is closed.
 func (s *Server) tidy(stop <-chan struct{}) {
 	for {
 		select {
@@ -56,8 +58,8 @@ func (s *Server) tidyOnce() {
 	}
 }
 
-// forget asks the kernel to forget the files of an image, save those in use. gone says that the checkpoint is no more. Call without locks: the kernel may wait for
-// requests that are under way.
+// forget asks the kernel to forget the files of an image, save those in use. gone says that the checkpoint is no more.
+// Call without locks: the kernel may wait for requests that are under way.
 func (s *Server) forget(img *image, gone bool) {
 	var dirs, nodes []*gofs.Inode
 	dir := s.top.GetChild(img.name)
@@ -91,8 +93,8 @@ func (s *Server) forget(img *image, gone bool) {
 	}
 }
 
-// forgetNames is for kernels without FUSE_NOTIFY_PRUNE (before Linux 6.18): they forget a name, and what is in use is called deleted by /proc. So only files that
-// nobody has open are named, and directories only when they are.
+// forgetNames is for kernels without FUSE_NOTIFY_PRUNE (before Linux 6.18): they forget a name, and what is in use is
+// called deleted by /proc. So only files that nobody has open are named, and directories only when they are.
 func (s *Server) forgetNames(img *image, dirs []*gofs.Inode, gone bool) {
 	if gone {
 		s.top.NotifyEntry(img.name)

@@ -32,7 +32,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestRemovedCheckpointsGiveBack removes checkpoints that nobody looks up again: their logs go, and the kernel forgets their files.
+// TestRemovedCheckpointsGiveBack removes checkpoints that nobody looks up again: their logs go, and the kernel forgets
+// their files.
 func TestRemovedCheckpointsGiveBack(t *testing.T) {
 	s := newStore(t)
 	srv := mounted(t, s, Options{})
@@ -57,7 +58,8 @@ func TestRemovedCheckpointsGiveBack(t *testing.T) {
 	eventually(t, "the kernel is not asked to forget removed checkpoints", func() bool { return known(srv.top.EmbeddedInode()) == 0 })
 }
 
-// TestIdleCheckpointsAreForgotten looks at more files than the mount keeps known. What is open meanwhile goes on, and what was forgotten is found again.
+// TestIdleCheckpointsAreForgotten looks at more files than the mount keeps known. What is open meanwhile goes on, and
+// what was forgotten is found again.
 func TestIdleCheckpointsAreForgotten(t *testing.T) {
 	const perCheckpoint, checkpoints = 1 << 10, 2 * warmFiles >> 10
 	s := newStore(t)
@@ -114,7 +116,8 @@ func TestIdleCheckpointsAreForgotten(t *testing.T) {
 	}
 }
 
-// TestFilesKeepTheirNumbers compares inode numbers before the seal, after it, and after what is known of the checkpoint was given back.
+// TestFilesKeepTheirNumbers compares inode numbers before the seal, after it, and after what is known of the checkpoint
+// was given back.
 func TestFilesKeepTheirNumbers(t *testing.T) {
 	s := newStore(t)
 	srv := mounted(t, s, Options{})

@@ -22,7 +22,8 @@ func mounts() ([]mountEntry, error) {
 	return parseMountinfo(f)
 }
 
-// mountPoint gives the absolute path of dir without symlinks, as mountinfo has it. It does not touch what is mounted there, which may be dead.
+// mountPoint gives the absolute path of dir without symlinks, as mountinfo has it. It does not touch what is mounted
+// there, which may be dead.
 func mountPoint(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -46,8 +47,8 @@ func mountPoint(dir string) (string, error) {
 	return "", unix.ELOOP
 }
 
-// ClearStale detaches what a killed daemon left at dir: mounts of this file system whose server is gone. It does nothing to a live mount, to one of
-// another file system, or where nothing is mounted.
+// ClearStale detaches what a killed daemon left at dir: mounts of this file system whose server is gone. It does
+// nothing to a live mount, to one of another file system, or where nothing is mounted.
 func ClearStale(dir string) (cleared bool, err error) {
 	if dir, err = mountPoint(dir); err != nil {
 		return false, err
@@ -77,7 +78,8 @@ func ClearStale(dir string) (cleared bool, err error) {
 	}
 }
 
-// Mounted gives the folder of the store that is mounted at dir, and false where dir is no mount point of this file system. It does not touch the mount.
+// Mounted gives the folder of the store that is mounted at dir, and false where dir is no mount point of this file
+// system. It does not touch the mount.
 func Mounted(dir string) (store string, ok bool, err error) {
 	own, ok, err := ownMount(dir)
 	return own.source, ok, err
@@ -100,8 +102,9 @@ func ownMount(dir string) (mountEntry, bool, error) {
 	return top, true, nil
 }
 
-// abortConnection ends the connection of the mount whose device is "major:minor": every copy of the mount, in any namespace, answers ENOTCONN from then on.
-// It is done through fusectl (Documentation/filesystems/fuse.rst), in a mount of its own that is attached nowhere.
+// abortConnection ends the connection of the mount whose device is "major:minor": every copy of the mount, in any
+// namespace, answers ENOTCONN from then on. It is done through fusectl (Documentation/filesystems/fuse.rst), in a mount
+// of its own that is attached nowhere.
 func abortConnection(dev string) error {
 	_, minor, ok := strings.Cut(dev, ":")
 	if !ok {

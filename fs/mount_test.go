@@ -62,8 +62,9 @@ func mounted(t *testing.T, s *index.Store, o Options) *Server {
 	return srv
 }
 
-// settlePoll lets the kernel learn that the mount has no POLL. Go's runtime polls what it opens in a system call that keeps its processor, and these tests
-// serve the mount themselves: the collector would wait for that processor, the server for the collector, and the system call for the server.
+// settlePoll lets the kernel learn that the mount has no POLL. Go's runtime polls what it opens in a system call that
+// keeps its processor, and these tests serve the mount themselves: the collector would wait for that processor, the
+// server for the collector, and the system call for the server.
 func settlePoll(t *testing.T, srv *Server) {
 	t.Helper()
 	fd, err := unix.Open(filepath.Join(srv.Dir(), ".go-fuse-epoll-hack"), unix.O_RDONLY|unix.O_CLOEXEC, 0) // go-fuse's own file
@@ -101,7 +102,8 @@ func wantFile(t *testing.T, path string, want []byte) {
 	}
 }
 
-// settles waits for a file to hold want: the kernel does not wait for the server when the last handle of a directory is closed.
+// settles waits for a file to hold want: the kernel does not wait for the server when the last handle of a directory is
+// closed.
 func settles(t *testing.T, path, want string) {
 	t.Helper()
 	var got []byte
@@ -408,7 +410,8 @@ func TestParentLink(t *testing.T) {
 
 func inodeOf(fi os.FileInfo) uint64 { return fi.Sys().(*syscall.Stat_t).Ino }
 
-// TestRootIsACheckpoint has a store that holds folders which are no checkpoints, sealed by an earlier version: the root follows the last that is one.
+// TestRootIsACheckpoint has a store that holds folders which are no checkpoints, sealed by an earlier version: the root
+// follows the last that is one.
 func TestRootIsACheckpoint(t *testing.T) {
 	s := newStore(t)
 	sealFolder := func(name, file string) {

@@ -21,7 +21,8 @@ type mountEntry struct {
 	source string // unescaped; the store's folder for fsType
 }
 
-// parseMountinfo reads the format of /proc/PID/mountinfo (proc_pid_mountinfo(5)): fields 3 and 5, then, after a lone "-", the type and the source.
+// parseMountinfo reads the format of /proc/PID/mountinfo (proc_pid_mountinfo(5)): fields 3 and 5, then, after a lone
+// "-", the type and the source.
 func parseMountinfo(r io.Reader) ([]mountEntry, error) {
 	var out []mountEntry
 	sc := bufio.NewScanner(r)

@@ -26,7 +26,8 @@ var (
 	_ gofs.NodeStatfser = (*node)(nil)
 )
 
-// Access leaves permissions to the kernel: it asks no more after the first ENOSYS, and then goes by mode bits where default_permissions is set.
+// Access leaves permissions to the kernel: it asks no more after the first ENOSYS, and then goes by mode bits where
+// default_permissions is set.
 func (n *node) Access(context.Context, uint32) syscall.Errno { return syscall.ENOSYS }
 
 // Statfs describes the file system that holds the store.
@@ -75,8 +76,8 @@ func (n *linkNode) Setattr(_ context.Context, _ gofs.FileHandle, in *fuse.SetAtt
 	return n.Getattr(context.Background(), nil, out)
 }
 
-// parentNode is the symlink by which an incremental dump names the one before it. The store keeps the name only; how the link reads depends on
-// where it is seen.
+// parentNode is the symlink by which an incremental dump names the one before it. The store keeps the name only; how
+// the link reads depends on where it is seen.
 type parentNode struct {
 	node
 	v      *view

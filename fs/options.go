@@ -9,7 +9,8 @@ import (
 
 // Options of a mount. The zero value mounts a root that follows the checkpoint sealed last.
 type Options struct {
-	// Checkpoint is shown as the root: a name, tag or ID prefix, as index.Store.Checkpoint takes it. Empty: follow the one sealed last.
+	// Checkpoint is shown as the root: a name, tag or ID prefix, as index.Store.Checkpoint takes it. Empty: follow the
+	// one sealed last.
 	Checkpoint string
 	// New makes a draft of this name and shows it as the root. Not together with Checkpoint.
 	New string
@@ -23,7 +24,8 @@ type Options struct {
 	MaxBackground int
 	// ScratchBytes bounds what scratch files take of the store's file system. Default 1 GiB.
 	ScratchBytes int64
-	// OnAccess, if set, is told every read of sealed content that reaches the mount: bytes [off, off+n) of path. It must be quick and not use the mount.
+	// OnAccess, if set, is told every read of sealed content that reaches the mount: bytes [off, off+n) of path. It
+	// must be quick and not use the mount.
 	OnAccess func(checkpoint, path string, off, n int64)
 	// AllowOther lets other users in, as far as file modes allow. Default: the mounting user only.
 	AllowOther bool

@@ -9,8 +9,8 @@ import (
 
 // pool bounds what the scratch files of a mount take of the store's file system, and numbers them.
 //
-// By-products of CRIU never meet the bound: no dump shall fail for the logs of those before it. Those that nobody has open are given up instead, the one that
-// was closed first before the others.
+// By-products of CRIU never meet the bound: no dump shall fail for the logs of those before it. Those that nobody has
+// open are given up instead, the one that was closed first before the others.
 type pool struct {
 	dir   string // where contents are kept
 	limit int64  // bytes
@@ -73,8 +73,8 @@ func (p *pool) wake(n *scratchNode) {
 	}
 }
 
-// oldest takes off its list the node to be given up next: one without a name, or the one that rests longest; nil when there is none but the one that came last, which
-// somebody may be about to read.
+// oldest takes off its list the node to be given up next: one without a name, or the one that rests longest; nil when
+// there is none but the one that came last, which somebody may be about to read.
 func (p *pool) oldest() *scratchNode {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,7 +89,8 @@ func (p *pool) oldest() *scratchNode {
 	return n
 }
 
-// relieve gives up the oldest by-products until there is room for n bytes and a file, or none is left. Call without locks.
+// relieve gives up the oldest by-products until there is room for n bytes and a file, or none is left. Call without
+// locks.
 func (p *pool) relieve(n int64) {
 	for p.over(n) {
 		old := p.oldest()

@@ -10,8 +10,9 @@ import (
 	"github.com/hanwen/go-fuse/v2/posixtest"
 )
 
-// TestPosix runs go-fuse's conformance tests in a draft and in scratch. What they leave out is what no caller of CRIU uses: extended attributes
-// (answered with ENOSYS, to be asked only once), O_TMPFILE, locks between mounts (they are the kernel's own), and hard links in checkpoints.
+// TestPosix runs go-fuse's conformance tests in a draft and in scratch. What they leave out is what no caller of CRIU
+// uses: extended attributes (answered with ENOSYS, to be asked only once), O_TMPFILE, locks between mounts (they are
+// the kernel's own), and hard links in checkpoints.
 func TestPosix(t *testing.T) {
 	const neither, scratchOnly, both = 0, 1, 2
 	in := map[string]int{

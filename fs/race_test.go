@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// TestLogStaysWhileOthersLook seals and removes checkpoints while others list the mount, look names up before, while and after they exist, and go into what
-// they find. A log written beside the images is there as long as its checkpoint.
+// TestLogStaysWhileOthersLook seals and removes checkpoints while others list the mount, look names up before, while
+// and after they exist, and go into what they find. A log written beside the images is there as long as its checkpoint.
 func TestLogStaysWhileOthersLook(t *testing.T) {
 	const rounds, lanes = 120, 3
 	s := newStore(t)

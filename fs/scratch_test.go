@@ -103,7 +103,8 @@ func TestScratchIsBounded(t *testing.T) {
 	}
 }
 
-// TestLogsGiveWay makes more logs than the mount keeps: none fails, the oldest are gone, and what nobody but its maker can make again stays.
+// TestLogsGiveWay makes more logs than the mount keeps: none fails, the oldest are gone, and what nobody but its maker
+// can make again stays.
 func TestLogsGiveWay(t *testing.T) {
 	for what, bounds := range map[string]struct {
 		bytes int64
@@ -143,8 +144,8 @@ func TestLogsGiveWay(t *testing.T) {
 	}
 }
 
-// TestReplacedFileCanStillBeOpened opens what another has put a new file in the place of, as a program may that has just looked it up, and sees the room come
-// back once nobody has it.
+// TestReplacedFileCanStillBeOpened opens what another has put a new file in the place of, as a program may that has
+// just looked it up, and sees the room come back once nobody has it.
 func TestReplacedFileCanStillBeOpened(t *testing.T) {
 	srv := mounted(t, newStore(t), Options{Logger: quiet()})
 	dir := filepath.Join(srv.Dir(), "replaced")

@@ -78,8 +78,8 @@ var (
 	_ gofs.FilePassthroughFder = (*scratchHandle)(nil)
 )
 
-// PassthroughFd lets the kernel read and write a by-product's contents by itself. It is the same for all handles of a file, as the kernel demands. Other files are
-// written through the server, which holds them to the bound.
+// PassthroughFd lets the kernel read and write a by-product's contents by itself. It is the same for all handles of a
+// file, as the kernel demands. Other files are written through the server, which holds them to the bound.
 func (h *scratchHandle) PassthroughFd() (int, bool) {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()

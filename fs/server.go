@@ -48,11 +48,12 @@ type Server struct {
 // closer is an open file, which the kernel forgets to close when the mount is forced away.
 type closer interface{ close() error }
 
-// Mount shows store at dir, which must be an existing directory outside of the store. It returns when the mount serves; ctx bounds no more than
-// that. What a killed daemon left at dir is cleared first. The store must stay open until Wait returns.
+// Mount shows store at dir, which must be an existing directory outside of the store. It returns when the mount serves;
+// ctx bounds no more than that. What a killed daemon left at dir is cleared first. The store must stay open until Wait
+// returns.
 //
-// With dir "" the mount is attached nowhere: it is in no mount namespace, nobody finds it by a path, and Server.Root leads into it, in any namespace to which that
-// descriptor is passed. So every user may read it.
+// With dir "" the mount is attached nowhere: it is in no mount namespace, nobody finds it by a path, and Server.Root
+// leads into it, in any namespace to which that descriptor is passed. So every user may read it.
 func Mount(ctx context.Context, store *index.Store, dir string, o Options) (*Server, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -159,8 +160,8 @@ func (s *Server) mount(ctx context.Context) (err error) {
 		return &index.Error{Class: index.Other, Op: "mount", File: s.dir, Err: err, Hint: "mounting needs root and /dev/fuse"}
 	}
 	go s.serve()
-	// NewServer has answered INIT. WaitMount would open a file of the mount from within: a daemon killed at that moment could not end, since closing the
-	// file waits for an answer from itself.
+	// NewServer has answered INIT. WaitMount would open a file of the mount from within: a daemon killed at that moment
+	// could not end, since closing the file waits for an answer from itself.
 	if s.opts.ReadaheadKB > 0 {
 		if err := s.setReadahead(s.opts.ReadaheadKB); err != nil {
 			s.log.Warn("could not raise the readahead; cold reads will be slower", "dir", s.dir, "error", err)
@@ -207,8 +208,8 @@ func (s *Server) finish() error {
 	return nil
 }
 
-// Unfinished is what could not be brought to an end when a mount went: checkpoints were left unsealed, or files could not
-// be closed. The mount is gone all the same.
+// Unfinished is what could not be brought to an end when a mount went: checkpoints were left unsealed, or files could
+// not be closed. The mount is gone all the same.
 type Unfinished struct{ Errs []error }
 
 func (u *Unfinished) Error() string   { return errors.Join(u.Errs...).Error() }
@@ -241,7 +242,8 @@ func (s *Server) Stats() Stats {
 	return st
 }
 
-// Draft gives a checkpoint that is being written through this mount. Seal it with Server.Seal, not by itself, so that the mount follows.
+// Draft gives a checkpoint that is being written through this mount. Seal it with Server.Seal, not by itself, so that
+// the mount follows.
 func (s *Server) Draft(name string) (*index.Draft, bool) {
 	img, err := s.cat.image(name)
 	if err != nil {
@@ -251,8 +253,9 @@ func (s *Server) Draft(name string) (*index.Draft, bool) {
 	return d, d != nil
 }
 
-// Seal makes a checkpoint that is being written through this mount complete and immutable, whatever it holds (see index.NeedInventory); its files stay open. Class NotFound when
-// there is none of that name; sealing a sealed one is no error.
+// Seal makes a checkpoint that is being written through this mount complete and immutable, whatever it holds (see
+// index.NeedInventory); its files stay open. Class NotFound when there is none of that name; sealing a sealed one is no
+// error.
 func (s *Server) Seal(ctx context.Context, name string) (index.Info, error) {
 	img, err := s.cat.image(name)
 	if err != nil {
@@ -261,12 +264,15 @@ func (s *Server) Seal(ctx context.Context, name string) (index.Info, error) {
 	return s.seal(ctx, img)
 }
 
-// settleLimit is how long Settle waits for a CRIU that has written its inventory: it closes what it has open then, ends the processes and writes its statistics.
+// settleLimit is how long Settle waits for a CRIU that has written its inventory: it closes what it has open then, ends
+// the processes and writes its statistics.
 const settleLimit = time.Minute
 
-// Settle ends a checkpoint for whose dump nobody answers any more. One that lacks its inventory is given up: what is written to it from now on fails, and CRIU lets the
-// processes go on. With the inventory CRIU is about to end them, so it is waited for: closing its statistics seals the checkpoint. If it ends without them, or not in time, the checkpoint is left
-// unsealed, an error, since nobody can tell what was lost. Class NotFound when there is none of that name.
+// Settle ends a checkpoint for whose dump nobody answers any more. One that lacks its inventory is given up: what is
+// written to it from now on fails, and CRIU lets the processes go on. With the inventory CRIU is about to end them, so
+// it is waited for: closing its statistics seals the checkpoint. If it ends without them, or not in time, the
+// checkpoint is left unsealed, an error, since nobody can tell what was lost. Class NotFound when there is none of that
+// name.
 func (s *Server) Settle(ctx context.Context, name string) error {
 	img, err := s.cat.image(name)
 	if err != nil {
@@ -294,8 +300,8 @@ func (s *Server) Settle(ctx context.Context, name string) error {
 		Hint: "seal it if its processes have ended; gc removes it"}
 }
 
-// Failure gives the first error of a write to a checkpoint that is being written through this mount, nil without one. The
-// writer was told an errno alone.
+// Failure gives the first error of a write to a checkpoint that is being written through this mount, nil without one.
+// The writer was told an errno alone.
 func (s *Server) Failure(name string) error {
 	img, err := s.cat.image(name)
 	if err != nil {
@@ -307,8 +313,8 @@ func (s *Server) Failure(name string) error {
 	return nil
 }
 
-// Discard gives a checkpoint up that is being written through this mount: what is written to it from now on fails. Class NotFound when there is none of that
-// name, ReadOnly when it is sealed.
+// Discard gives a checkpoint up that is being written through this mount: what is written to it from now on fails.
+// Class NotFound when there is none of that name, ReadOnly when it is sealed.
 func (s *Server) Discard(name string) error {
 	img, err := s.cat.image(name)
 	if err != nil {
@@ -321,15 +327,16 @@ func (s *Server) seal(ctx context.Context, img *image) (index.Info, error) {
 	return s.cat.seal(ctx, img)
 }
 
-// Wait returns when the mount is gone, by Unmount or by umount(8), and its drafts are settled; the error says what could not be sealed.
+// Wait returns when the mount is gone, by Unmount or by umount(8), and its drafts are settled; the error says what
+// could not be sealed.
 func (s *Server) Wait() error {
 	<-s.done
 	return s.err
 }
 
-// Unmount takes the mount away and seals the drafts that hold a complete dump. Class InUse when files are open there or someone works in it; then
-// nothing has changed. Copies of the mount that other mount namespaces hold (a container started meanwhile has one) do not hold it up: their
-// connection is aborted.
+// Unmount takes the mount away and seals the drafts that hold a complete dump. Class InUse when files are open there or
+// someone works in it; then nothing has changed. Copies of the mount that other mount namespaces hold (a container
+// started meanwhile has one) do not hold it up: their connection is aborted.
 func (s *Server) Unmount(ctx context.Context) error {
 	select {
 	case <-s.done:
@@ -366,8 +373,8 @@ func (s *Server) Unmount(ctx context.Context) error {
 	}
 }
 
-// patience is how long Unmount waits for users to go, those that CRIU or a shell just ended are still closing their files, and then for the kernel to end the
-// connection.
+// patience is how long Unmount waits for users to go, those that CRIU or a shell just ended are still closing their
+// files, and then for the kernel to end the connection.
 const patience = 500 * time.Millisecond
 
 func (s *Server) detach(ctx context.Context) error {

@@ -83,7 +83,8 @@ func TestUnmountWaitsForNobodyWhoStays(t *testing.T) {
 	}
 }
 
-// TestUnmountWithCopyElsewhere unmounts while a process in another mount namespace, as a container has, keeps a copy of the mount.
+// TestUnmountWithCopyElsewhere unmounts while a process in another mount namespace, as a container has, keeps a copy of
+// the mount.
 func TestUnmountWithCopyElsewhere(t *testing.T) {
 	srv := mounted(t, newStore(t), Options{})
 	keeper := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo there; exec cat")
@@ -123,7 +124,8 @@ func TestUmountFromOutsideEndsTheServer(t *testing.T) {
 	must(t, srv.Unmount(context.Background()))
 }
 
-// CRIU ends the processes once it has written its inventory: a dump is given up before, and then the write fails, or not at all.
+// CRIU ends the processes once it has written its inventory: a dump is given up before, and then the write fails, or
+// not at all.
 func TestSettleBesideTheInventory(t *testing.T) {
 	s := newStore(t)
 	srv := mounted(t, s, Options{})
@@ -162,7 +164,8 @@ func TestSettleBesideTheInventory(t *testing.T) {
 	}
 }
 
-// TestMountsComeAndGo mounts and unmounts in several places at once, as restores do, and looks whether a program started by then would keep the connection.
+// TestMountsComeAndGo mounts and unmounts in several places at once, as restores do, and looks whether a program
+// started by then would keep the connection.
 func TestMountsComeAndGo(t *testing.T) {
 	s := newStore(t)
 	var g errgroup.Group
@@ -318,8 +321,8 @@ func TestScratchIsBoundedThroughTheMount(t *testing.T) {
 	}
 }
 
-// TestDraftsUnderConcurrency has several writers make, rename, rewrite, remove and read files of one draft each while others are sealed and removed,
-// and compares what was sealed with what each writer knows it left.
+// TestDraftsUnderConcurrency has several writers make, rename, rewrite, remove and read files of one draft each while
+// others are sealed and removed, and compares what was sealed with what each writer knows it left.
 func TestDraftsUnderConcurrency(t *testing.T) {
 	s := newStore(t)
 	srv := mounted(t, s, Options{Logger: quiet()})

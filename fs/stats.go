@@ -54,7 +54,8 @@ type counters struct {
 	latency                                                          histogram
 }
 
-// histogram counts durations in buckets that grow by an eighth of a power of two, so that a bound read from it is at most 1/8 too high.
+// histogram counts durations in buckets that grow by an eighth of a power of two, so that a bound read from it is at
+// most 1/8 too high.
 type histogram struct {
 	buckets [64 * 8]atomic.Int64
 	max     atomic.Int64

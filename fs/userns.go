@@ -7,8 +7,9 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// warnOfUserNamespace tells, when CRIU looks for the description of a user namespace, that the restore will fail: its tasks read the images from within that namespace, and
-// the kernel refuses them before it asks this server. CRIU says no more than "Permission denied".
+// warnOfUserNamespace tells, when CRIU looks for the description of a user namespace, that the restore will fail: its
+// tasks read the images from within that namespace, and the kernel refuses them before it asks this server. CRIU says
+// no more than "Permission denied".
 func (n *dirNode) warnOfUserNamespace(ctx context.Context, checkpoint, name string) {
 	if !strings.HasPrefix(name, "userns-") || n.s.dir == "" || n.s.opts.AllowOther {
 		return

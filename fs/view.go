@@ -7,7 +7,8 @@ import (
 	"syscall"
 )
 
-// view is one place where an image directory is shown: the root, or .checkpoints/NAME. It holds the scratch layer of that place.
+// view is one place where an image directory is shown: the root, or .checkpoints/NAME. It holds the scratch layer of
+// that place.
 type view struct {
 	s    *Server
 	root bool
@@ -72,7 +73,8 @@ func (v *view) unpin() {
 	v.pins--
 }
 
-// scratchDir gives the scratch layer of content directory ino (0: the top of the view); nil when it has none and make is not set.
+// scratchDir gives the scratch layer of content directory ino (0: the top of the view); nil when it has none and make
+// is not set.
 func (v *view) scratchDir(ino uint64, make bool) (*scratchNode, syscall.Errno) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -121,8 +123,8 @@ func (v *view) parentTarget(name string) string {
 	return "../" + name
 }
 
-// parentOf finds the checkpoint that a parent link with this target, made in the top directory of the view, leads to. It must lie in this mount:
-// the store cannot vouch for anything else.
+// parentOf finds the checkpoint that a parent link with this target, made in the top directory of the view, leads to.
+// It must lie in this mount: the store cannot vouch for anything else.
 func (v *view) parentOf(target string) (string, error) {
 	var p string
 	switch {

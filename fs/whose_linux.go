@@ -21,8 +21,8 @@ type Whose struct {
 	ID         string `json:"id"` // of the checkpoint; unique for ever
 }
 
-// iocWhose asks an image directory what it is: _IOR('g', 0x57, char[whoseSize]). The answer is a Whose as JSON, ended by a NUL. A path would not tell: it may
-// lead through a bind mount, or to another mount in another namespace.
+// iocWhose asks an image directory what it is: _IOR('g', 0x57, char[whoseSize]). The answer is a Whose as JSON, ended
+// by a NUL. A path would not tell: it may lead through a bind mount, or to another mount in another namespace.
 const (
 	iocWhose  = 2<<30 | whoseSize<<16 | 'g'<<8 | 0x57
 	whoseSize = 8192
@@ -30,7 +30,8 @@ const (
 
 var _ gofs.NodeIoctler = (*dirNode)(nil)
 
-// Ioctl answers iocWhose for the image directory of a sealed checkpoint: EINVAL for any other directory, ENODATA while a checkpoint is being written.
+// Ioctl answers iocWhose for the image directory of a sealed checkpoint: EINVAL for any other directory, ENODATA while
+// a checkpoint is being written.
 func (n *dirNode) Ioctl(_ context.Context, _ gofs.FileHandle, cmd uint32, _ uint64, _, out []byte) (int32, syscall.Errno) {
 	if cmd != iocWhose {
 		return 0, syscall.ENOTTY
@@ -56,7 +57,8 @@ func (n *dirNode) Ioctl(_ context.Context, _ gofs.FileHandle, cmd uint32, _ uint
 	return 0, 0
 }
 
-// AskWhose asks whose images a directory holds; false when it is not the image directory of a sealed checkpoint in a mount of ours.
+// AskWhose asks whose images a directory holds; false when it is not the image directory of a sealed checkpoint in a
+// mount of ours.
 func AskWhose(dir string) (Whose, bool, error) {
 	f, err := os.Open(dir)
 	if err != nil {

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// childMode names, in the environment of the test binary run again, what it is to do in place of the tests; its first argument is the folder of the store.
+// childMode names, in the environment of the test binary run again, what it is to do in place of the tests; its first
+// argument is the folder of the store.
 const childMode = "GPUCR_INDEX_TEST_CHILD"
 
 // children are the things that need a process of their own, to be measured.

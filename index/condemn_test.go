@@ -31,7 +31,8 @@ func faultyStore(t *testing.T) (s *Store, fail func(suffixes ...string)) {
 	return newTestStore(t, o), fail
 }
 
-// TestLostChunksAreNotSealed lets a sync of a pack fail while a draft is written: it cannot be sealed, whatever later syncs say, and the same content is stored anew.
+// TestLostChunksAreNotSealed lets a sync of a pack fail while a draft is written: it cannot be sealed, whatever later
+// syncs say, and the same content is stored anew.
 func TestLostChunksAreNotSealed(t *testing.T) {
 	t.Parallel()
 	s, fail := faultyStore(t)
@@ -78,7 +79,8 @@ func TestLostChunksAreNotSealed(t *testing.T) {
 	}
 }
 
-// TestDraftsWithoutLostChunksAreSealed: chunks that were lost and came by again, or belong to others, keep nobody from sealing.
+// TestDraftsWithoutLostChunksAreSealed: chunks that were lost and came by again, or belong to others, keep nobody from
+// sealing.
 func TestDraftsWithoutLostChunksAreSealed(t *testing.T) {
 	s, fail := faultyStore(t)
 	files := map[string][]byte{"pages-1.img": memory(1, 3<<20)}

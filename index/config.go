@@ -51,7 +51,8 @@ type Params = chunk.Params
 // DefaultParams are those of a store that says nothing else.
 func DefaultParams() Params { return chunk.DefaultParams() }
 
-// Init makes an empty store in dir, which must not exist or be empty. Class Exists when dir holds a store, Invalid when it holds anything else.
+// Init makes an empty store in dir, which must not exist or be empty. Class Exists when dir holds a store, Invalid when
+// it holds anything else.
 func Init(dir string, o InitOptions) error {
 	const op = "init store"
 	if o.Compression == "" {
@@ -121,7 +122,8 @@ func Init(dir string, o InitOptions) error {
 // maxConfig bounds config.json in bytes; one that this program writes has some 300.
 const maxConfig = 64 << 10
 
-// LoadConfig reads the configuration of the store at dir. Class NoStore when there is none, Corrupt when it cannot be understood.
+// LoadConfig reads the configuration of the store at dir. Class NoStore when there is none, Corrupt when it cannot be
+// understood.
 func LoadConfig(dir string) (Config, error) { return loadConfig(storage.Disk{}, dir) }
 
 // loadConfig reads config.json and holds it against its copy, where there is one.

@@ -12,7 +12,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index/keys"
 )
 
-// TestCloseOfWhatCannotBeWritten takes the index away from under an open store: closing it ends, and nothing is lost when the index is there again.
+// TestCloseOfWhatCannotBeWritten takes the index away from under an open store: closing it ends, and nothing is lost
+// when the index is there again.
 func TestCloseOfWhatCannotBeWritten(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	dir := s.Dir()
@@ -51,8 +52,8 @@ func TestCloseOfWhatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// TestUnbornFiles opens a store over what a process leaves that was killed while Badger made a file: an empty log, and a table that the manifest does not name
-// yet, with some of its bytes.
+// TestUnbornFiles opens a store over what a process leaves that was killed while Badger made a file: an empty log, and
+// a table that the manifest does not name yet, with some of its bytes.
 func TestUnbornFiles(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	dir := s.Dir()

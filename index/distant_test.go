@@ -342,9 +342,9 @@ func TestUploadedOnce(t *testing.T) {
 	must(t, three.holds("b", files))
 }
 
-// TestWhatOthersTold hears of another machine's checkpoint with the same contents as one that was pulled: when the packs
-// of that are gone from the bucket it is read from the other's, also when the store was opened anew. An upload refers
-// to what was heard.
+// TestWhatOthersTold hears of another machine's checkpoint with the same contents as one that was pulled: when the
+// packs of that are gone from the bucket it is read from the other's, also when the store was opened anew. An upload
+// refers to what was heard.
 func TestWhatOthersTold(t *testing.T) {
 	b := newShelf()
 	one, other, two := newNode(t, b, ""), newNode(t, b, ""), newNode(t, b, "")
@@ -459,8 +459,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// TestLongList pulls by a list that tells of far more packs and chunks than the checkpoint needs: it is learned of piece
-// by piece.
+// TestLongList pulls by a list that tells of far more packs and chunks than the checkpoint needs: it is learned of
+// piece by piece.
 func TestLongList(t *testing.T) {
 	b := newShelf()
 	one := newNode(t, b, "")

@@ -12,8 +12,8 @@ import (
 )
 
 // afterPowerCut gives the folder of a store whose power was cut right after "b" was sealed: the packs have all that was
-// synced, which is all, and the index what it had at its last sync. No byte is damaged yet. journal is that of pack 1 as
-// it was.
+// synced, which is all, and the index what it had at its last sync. No byte is damaged yet. journal is that of pack 1
+// as it was.
 func afterPowerCut(t *testing.T) (dir string, all map[string]map[string][]byte, journal []byte) {
 	o := testOptions(t)
 	synced := ""
@@ -130,8 +130,8 @@ func TestCutJournalUnderGivenUpIndex(t *testing.T) {
 	}
 }
 
-// TestDeadSlotsComeBack: a collection has journalled slots as dead and given them back. Then the journal loses the
-// last byte of that frame, and the index was given up and does not open. What was given back must not be taken for stored:
+// TestDeadSlotsComeBack: a collection has journalled slots as dead and given them back. Then the journal loses the last
+// byte of that frame, and the index was given up and does not open. What was given back must not be taken for stored:
 // the next dump of the same content would be sealed over holes.
 func TestDeadSlotsComeBack(t *testing.T) {
 	s := newTestStore(t, testOptions(t))

@@ -9,8 +9,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index/fault"
 )
 
-// TestForgedIndexFiles: files in the index's folder that Badger would map whole, or end the process over, are damage, and
-// repair makes another index.
+// TestForgedIndexFiles: files in the index's folder that Badger would map whole, or end the process over, are damage,
+// and repair makes another index.
 func TestForgedIndexFiles(t *testing.T) { // not beside others: a SIGBUS is every index's
 	sparse := func(size int64) func(string) error {
 		return func(name string) error {

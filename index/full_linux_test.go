@@ -130,8 +130,9 @@ func fillDisk(t *testing.T, path string, s *Store) {
 	}
 }
 
-// TestCutIndex lets the index run into a disk without a free page. Who writes is told, who reads is served, and when there is room again the same store goes on,
-// the draft that was open included; so does a store that was closed meanwhile.
+// TestCutIndex lets the index run into a disk without a free page. Who writes is told, who reads is served, and when
+// there is room again the same store goes on, the draft that was open included; so does a store that was closed
+// meanwhile.
 func TestCutIndex(t *testing.T) { // not beside others: a SIGBUS is every index's
 	for name, closed := range map[string]bool{"the store stays open": false, "the store is closed while the disk is full": true} {
 		t.Run(name, func(t *testing.T) {

@@ -174,7 +174,8 @@ func TestHotFolderOfOthers(t *testing.T) {
 	}
 }
 
-// TestOneChunkOfTwoLengths: a manifest that gives one chunk two lengths is damaged, in whatever order and way it is read.
+// TestOneChunkOfTwoLengths: a manifest that gives one chunk two lengths is damaged, in whatever order and way it is
+// read.
 func TestOneChunkOfTwoLengths(t *testing.T) {
 	for _, size := range []int{3000, 8192} {
 		for _, longFirst := range []bool{false, true} {

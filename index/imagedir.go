@@ -8,10 +8,12 @@ import (
 	"github.com/gpucr/gpucr-fs/index/reading"
 )
 
-// imageDirs are where CRIU's images lie in what is kept as a checkpoint: in its root, or where podman and the kubelet put them.
+// imageDirs are where CRIU's images lie in what is kept as a checkpoint: in its root, or where podman and the kubelet
+// put them.
 var imageDirs = []string{".", "checkpoint", "pre-checkpoint"}
 
-// Inventories are the paths at which a checkpoint may have CRIU's inventory, its first image to be read and the last one of a dump that must be there.
+// Inventories are the paths at which a checkpoint may have CRIU's inventory, its first image to be read and the last
+// one of a dump that must be there.
 func Inventories() []string {
 	out := make([]string, len(imageDirs))
 	for i, dir := range imageDirs {
@@ -20,8 +22,9 @@ func Inventories() []string {
 	return out
 }
 
-// NeedInventory is an error of class Invalid unless stat finds an inventory that holds something: without one it is no checkpoint, but a dump that failed or some other
-// folder, and nothing can be restored from it. A draft is sealed whatever it holds; this is for those who take it from the hands of users.
+// NeedInventory is an error of class Invalid unless stat finds an inventory that holds something: without one it is no
+// checkpoint, but a dump that failed or some other folder, and nothing can be restored from it. A draft is sealed
+// whatever it holds; this is for those who take it from the hands of users.
 func NeedInventory(op, name string, stat func(p string) (reading.FileInfo, error)) error {
 	for _, p := range Inventories() {
 		fi, err := stat(p)

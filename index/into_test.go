@@ -93,7 +93,8 @@ func TestSpansAreReadOnce(t *testing.T) {
 	}
 }
 
-// A part of a chunk that is stored as it is passes by the cache, unless it is asked for again; of a compressed one nothing is decoded twice.
+// A part of a chunk that is stored as it is passes by the cache, unless it is asked for again; of a compressed one
+// nothing is decoded twice.
 func TestPartsOfChunks(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	raw, text := make([]byte, 64<<10), bytes.Repeat([]byte("compressible "), 5042)[:64<<10]

@@ -10,8 +10,8 @@ import (
 )
 
 // TestKeysSetAside repairs a store whose newest pack holds keys alone, and whose journal a repair has put aside and did
-// not come to write anew: what it tells still counts. Such a pack is an empty file, as a crash leaves one that was being
-// begun.
+// not come to write anew: what it tells still counts. Such a pack is an empty file, as a crash leaves one that was
+// being begun.
 func TestKeysSetAside(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	files := map[string][]byte{"pages-1.img": memory(1, 1<<20), "inventory.img": []byte("a")}

@@ -27,9 +27,9 @@ func someFiles(i, n int) map[string][]byte {
 	return out
 }
 
-// TestValuesLostWithTheirLog: after a power cut the index may have what was written to the log of its memory and not the
-// values that this refers to, which are in a log of their own: the kernel writes both back when it likes. What was sealed
-// is there all the same.
+// TestValuesLostWithTheirLog: after a power cut the index may have what was written to the log of its memory and not
+// the values that this refers to, which are in a log of their own: the kernel writes both back when it likes. What was
+// sealed is there all the same.
 func TestValuesLostWithTheirLog(t *testing.T) {
 	t.Parallel()
 	o := testOptions(t)
@@ -132,8 +132,8 @@ func (a *atMessage) Handle(_ context.Context, r slog.Record) error {
 func (a *atMessage) WithAttrs([]slog.Attr) slog.Handler { return a }
 func (a *atMessage) WithGroup(string) slog.Handler      { return a }
 
-// TestPowerCutWhileValuesAreCompacted: a power cut while gc has the index compact its values. The kernel has written back the log of
-// Badger's memory, and not what was appended to the log of values since the last sync.
+// TestPowerCutWhileValuesAreCompacted: a power cut while gc has the index compact its values. The kernel has written
+// back the log of Badger's memory, and not what was appended to the log of values since the last sync.
 func TestPowerCutWhileValuesAreCompacted(t *testing.T) {
 	t.Parallel()
 	o := testOptions(t)
@@ -207,7 +207,8 @@ func waitWaste(s *Store) {
 }
 
 // TestHoleInLogOfValues: the kernel writes the pages of a log back in any order. A power cut leaves one out, in a log
-// that was full, and what lies behind it is there. Badger reads a log up to the hole when it compacts it, and removes it.
+// that was full, and what lies behind it is there. Badger reads a log up to the hole when it compacts it, and removes
+// it.
 func TestHoleInLogOfValues(t *testing.T) {
 	t.Parallel()
 	o := testOptions(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
-// lostWhileBurying gives a store whose gc could not write the journal of the pack that a draft had just written files to,
-// and that draft. The pack is given up. Calls succeed again.
+// lostWhileBurying gives a store whose gc could not write the journal of the pack that a draft had just written files
+// to, and that draft. The pack is given up. Calls succeed again.
 func lostWhileBurying(t *testing.T) (s *Store, d *drafts.Draft, files map[string][]byte) {
 	t.Helper()
 	s, fail := faultyStore(t)
@@ -35,8 +35,8 @@ func lostWhileBurying(t *testing.T) (s *Store, d *drafts.Draft, files map[string
 	return s, d, files
 }
 
-// TestLostWhileBurying: gc can't journal what is dead, and the pack is given up with what an open draft wrote there. The
-// draft is not sealed with it, and who comes next finds a store that works.
+// TestLostWhileBurying: gc can't journal what is dead, and the pack is given up with what an open draft wrote there.
+// The draft is not sealed with it, and who comes next finds a store that works.
 func TestLostWhileBurying(t *testing.T) {
 	s, d, files := lostWhileBurying(t)
 	if _, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil {
@@ -45,8 +45,8 @@ func TestLostWhileBurying(t *testing.T) {
 	mustBeLost(t, s, d, files)
 }
 
-// TestLostIsStoredAnewAtOnce: a pack was given up with what waited for a commit there. The next dump of the same content
-// is not built on it, and is sealed.
+// TestLostIsStoredAnewAtOnce: a pack was given up with what waited for a commit there. The next dump of the same
+// content is not built on it, and is sealed.
 func TestLostIsStoredAnewAtOnce(t *testing.T) {
 	s, d, files := lostWhileBurying(t)
 	if err := d.Abort(); err != nil {
@@ -89,8 +89,8 @@ func TestLostWhileMovingKeys(t *testing.T) {
 	mustHold(t, s, "stays", map[string][]byte{"f": []byte("small")})
 }
 
-// TestSoundIsNotAlive: gc can't journal what is dead, so a journal may call it dead or not. Verify reads it and finds it
-// sound: nothing is built on it all the same, for the next open may forget it.
+// TestSoundIsNotAlive: gc can't journal what is dead, so a journal may call it dead or not. Verify reads it and finds
+// it sound: nothing is built on it all the same, for the next open may forget it.
 func TestSoundIsNotAlive(t *testing.T) {
 	s, fail := faultyStore(t)
 	files := map[string][]byte{"f": memory(1, 1<<20)}

@@ -11,7 +11,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
-// TestNothingIsBuiltOnALostPack writes content again whose pack was removed, or cut: it is stored anew, and what was stored before is whole again.
+// TestNothingIsBuiltOnALostPack writes content again whose pack was removed, or cut: it is stored anew, and what was
+// stored before is whole again.
 func TestNothingIsBuiltOnALostPack(t *testing.T) {
 	for name, lose := range map[string]func(packs string) error{
 		"pack": func(packs string) error { return os.Remove(filepath.Join(packs, pack.Name(1))) },
@@ -39,8 +40,8 @@ func TestNothingIsBuiltOnALostPack(t *testing.T) {
 	}
 }
 
-// TestIndexLeftOverIsNotTakenForTheTruth leaves a complete new index beside the one in its place, as a crash between the two does. Later, the index is
-// lost: the store says so, and does not open on what was true long ago.
+// TestIndexLeftOverIsNotTakenForTheTruth leaves a complete new index beside the one in its place, as a crash between
+// the two does. Later, the index is lost: the store says so, and does not open on what was true long ago.
 func TestIndexLeftOverIsNotTakenForTheTruth(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	dir := filepath.Join(s.Dir(), chunks.IndexFolder)

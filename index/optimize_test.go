@@ -434,7 +434,8 @@ func TestOptimizeIsKilled(t *testing.T) {
 	mustHold(t, s, "a", files)
 }
 
-// TestOptimizeAndPowerFails: from what a power cut leaves at any change of a file during optimization and collection, journals alone bring everything back.
+// TestOptimizeAndPowerFails: from what a power cut leaves at any change of a file during optimization and collection,
+// journals alone bring everything back.
 func TestOptimizeAndPowerFails(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")

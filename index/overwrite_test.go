@@ -17,7 +17,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
-// sealAndCompare seals d, whose only file is p, and holds it against the model: read, collected, read again by another process.
+// sealAndCompare seals d, whose only file is p, and holds it against the model: read, collected, read again by another
+// process.
 func sealAndCompare(t *testing.T, s *Store, d *drafts.Draft, p string, model []byte) {
 	t.Helper()
 	if _, err := d.Seal(t.Context()); err != nil {
@@ -100,7 +101,8 @@ func draftFile(t *testing.T, s *Store, name, p string) (*drafts.Draft, *drafts.D
 	return d, f
 }
 
-// TestOverwritesEverywhere overwrites so many pages of a file that each of its segments outgrows its limit several times, with truncations, holes and appends between.
+// TestOverwritesEverywhere overwrites so many pages of a file that each of its segments outgrows its limit several
+// times, with truncations, holes and appends between.
 func TestOverwritesEverywhere(t *testing.T) {
 	for seed := range uint64(2) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -26,7 +26,8 @@ func extents(t *testing.T, s *Store, ref, p string) []reading.Extent {
 	return out
 }
 
-// A file cut at Seal is the same as one whose cuts were known before its first byte, whatever lies around them, and only what is near a cut is stored anew.
+// A file cut at Seal is the same as one whose cuts were known before its first byte, whatever lies around them, and
+// only what is near a cut is stored anew.
 func TestCutsComeOutAsIfKnownBefore(t *testing.T) {
 	t.Parallel()
 	const p = "amdgpu-pages-1-0001.img"

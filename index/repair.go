@@ -12,8 +12,9 @@ import (
 	"github.com/gpucr/gpucr-fs/index/repair"
 )
 
-// Repair rebuilds the index of a store that no process has open from the journals beside its packs. Where a journal is damaged or gone it takes what the old index and
-// journals put aside before still tell, and writes a new one; the damaged one is put aside, for it may be mended yet. The old index is kept until the new one is complete.
+// Repair rebuilds the index of a store that no process has open from the journals beside its packs. Where a journal is
+// damaged or gone it takes what the old index and journals put aside before still tell, and writes a new one; the
+// damaged one is put aside, for it may be mended yet. The old index is kept until the new one is complete.
 func Repair(ctx context.Context, dir string, o Options) (repair.Result, error) {
 	o.setStorage()
 	config, err := loadConfig(o.Storage, dir)

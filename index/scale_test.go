@@ -225,9 +225,9 @@ func maintain(t *testing.T, n int) maintained {
 	return m
 }
 
-// TestMillionChunks holds gc and verify of a million chunks to 512 MiB of resident memory. Fewer chunks, as by default, are held to the same after extrapolation
-// from a store of a tenth of them. How far the collector lags behind differs by some 20 MiB from run to run, which extrapolation multiplies; it only ever adds, so
-// the least of a few runs counts.
+// TestMillionChunks holds gc and verify of a million chunks to 512 MiB of resident memory. Fewer chunks, as by default,
+// are held to the same after extrapolation from a store of a tenth of them. How far the collector lags behind differs
+// by some 20 MiB from run to run, which extrapolation multiplies; it only ever adds, so the least of a few runs counts.
 func TestMillionChunks(t *testing.T) {
 	const bound, million, runs = 512 << 20 * raceFactor, 1_000_000, 4
 	n := *chunksFlag

@@ -113,8 +113,8 @@ func TestForgedSequence(t *testing.T) {
 	}
 }
 
-// TestSequenceWithoutItsNote: an index without the note of the highest sequence, as an older program has left it, gets the
-// right one, also where the tail of an early journal is applied first.
+// TestSequenceWithoutItsNote: an index without the note of the highest sequence, as an older program has left it, gets
+// the right one, also where the tail of an early journal is applied first.
 func TestSequenceWithoutItsNote(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	write(t, s, "a", map[string][]byte{"f": []byte("content")})

@@ -39,7 +39,8 @@ func putBack(t testing.TB, dir, name string, content []byte) {
 	}
 }
 
-// threeCheckpoints makes a closed store of three packs with a checkpoint each. The first two hold payload of one that has been removed and not collected.
+// threeCheckpoints makes a closed store of three packs with a checkpoint each. The first two hold payload of one that
+// has been removed and not collected.
 func threeCheckpoints(t testing.TB) (*Store, map[string]map[string][]byte) {
 	s := newTestStore(t, testOptions(t))
 	all := map[string]map[string][]byte{}
@@ -74,7 +75,8 @@ func lastFrame(t testing.TB, b []byte) int {
 	return i
 }
 
-// TestDamagedJournal damages one journal, lets every command go over the store, and mends it in several ways: whatever was done meanwhile, nothing is lost.
+// TestDamagedJournal damages one journal, lets every command go over the store, and mends it in several ways: whatever
+// was done meanwhile, nothing is lost.
 func TestDamagedJournal(t *testing.T) {
 	damages := map[string]func(t testing.TB, path string, b []byte){
 		"byte of the last frame":   func(t testing.TB, path string, b []byte) { flip(t, path, int64(lastFrame(t, b)+20)) },
@@ -155,7 +157,8 @@ func mustRepair(t testing.TB, s *Store) {
 	}
 }
 
-// goOver opens a damaged store twice, reads, verifies, collects and writes: pack n and its journal must stay as they are.
+// goOver opens a damaged store twice, reads, verifies, collects and writes: pack n and its journal must stay as they
+// are.
 func goOver(t testing.TB, s *Store, all map[string]map[string][]byte, damaged map[string][]byte, n string) *Store {
 	t.Helper()
 	same := func(after string) {
@@ -206,7 +209,8 @@ func goOver(t testing.TB, s *Store, all map[string]map[string][]byte, damaged ma
 	return s
 }
 
-// TestJournalAndIndexLost takes the index away as well: what only the damaged journal told is unknown then, but kept, and comes back with the journal.
+// TestJournalAndIndexLost takes the index away as well: what only the damaged journal told is unknown then, but kept,
+// and comes back with the journal.
 func TestJournalAndIndexLost(t *testing.T) {
 	t.Parallel()
 	for _, missing := range []bool{false, true} {
@@ -264,7 +268,8 @@ func TestJournalAndIndexLost(t *testing.T) {
 	}
 }
 
-// TestTornCommit gives a journal the beginning of a frame behind its mark, as a crash does: it is nothing to report, it is not cut off, and gc gives the pack's dead space back.
+// TestTornCommit gives a journal the beginning of a frame behind its mark, as a crash does: it is nothing to report, it
+// is not cut off, and gc gives the pack's dead space back.
 func TestTornCommit(t *testing.T) {
 	s, all := threeCheckpoints(t)
 	packs, err := s.chunks.Packs.Packs()

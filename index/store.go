@@ -47,8 +47,9 @@ type Store struct {
 	closed atomic.Bool
 }
 
-// Open opens the store at dir for reading and writing; one process at a time (Class InUse, with the holder in the text). It finishes what a crash left undone. Class
-// ReadOnly where nothing can be written: Options.ReadOnly opens it there, too.
+// Open opens the store at dir for reading and writing; one process at a time (Class InUse, with the holder in the
+// text). It finishes what a crash left undone. Class ReadOnly where nothing can be written: Options.ReadOnly opens it
+// there, too.
 func Open(ctx context.Context, dir string, o Options) (*Store, error) {
 	o.setStorage()
 	config, err := loadConfig(o.Storage, dir)
@@ -184,7 +185,8 @@ func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set)
 	return s, nil
 }
 
-// noRoomToOpen is the error of a disk that is too full for a store to be opened. Its hint is not the usual one: rm and gc open the store, too.
+// noRoomToOpen is the error of a disk that is too full for a store to be opened. Its hint is not the usual one: rm and
+// gc open the store, too.
 func noRoomToOpen(err error) error {
 	return &fault.Error{Class: fault.NoSpace, Op: "open store", Err: err, Hint: "free some space on the store's file system by other means; gpucr-fs rm and gc work again then"}
 }

@@ -58,17 +58,20 @@ type Options struct {
 	CacheSize int64
 	// Workers bounds the goroutines that hash, compress and read. Default: one a core.
 	Workers int
-	// FreeFloor is the space in bytes below which writes fail with NoSpace, so that the index never meets a full disk. Default 256 MiB.
+	// FreeFloor is the space in bytes below which writes fail with NoSpace, so that the index never meets a full disk.
+	// Default 256 MiB.
 	FreeFloor int64
 	// Compression overrides the store's default for chunks written from now on.
 	Compression Compression
-	// Cuts, if set, is asked when a draft is about to be sealed where else its files must be cut: offsets by path, ascending. What two files have in common is then found
-	// though it lies between other things in each. The view is valid during the call. An error is logged and changes nothing.
+	// Cuts, if set, is asked when a draft is about to be sealed where else its files must be cut: offsets by path,
+	// ascending. What two files have in common is then found though it lies between other things in each. The view is
+	// valid during the call. An error is logged and changes nothing.
 	Cuts func(fsys fs.FS) (map[string][]int64, error)
-	// Labels, if set, is asked before a checkpoint is sealed what its files tell about the processes in it; see [Store.Label]. The view is valid during the call. What
-	// was set by hand stays.
+	// Labels, if set, is asked before a checkpoint is sealed what its files tell about the processes in it; see
+	// [Store.Label]. The view is valid during the call. What was set by hand stays.
 	Labels func(fsys fs.FS) map[string]string
-	// OnRead, if set, is told every read of a sealed file: how long it took, how many bytes it gave, and whether all came from memory.
+	// OnRead, if set, is told every read of a sealed file: how long it took, how many bytes it gave, and whether all
+	// came from memory.
 	OnRead func(d time.Duration, bytes int64, hit bool)
 	// Distant, if set, gives the payload of packs that lie in a bucket; see [Store.Pull].
 	Distant distant.Source
@@ -78,9 +81,11 @@ type Options struct {
 	Access keyring.Access
 	// Unlocked, if set, is given what encrypts in an encrypted store, when it is opened.
 	Unlocked func(*cipher.Coder)
-	// ReadOnly opens the store for reading only, beside others who do: see readonly.go. What writes fails with Class ReadOnly.
+	// ReadOnly opens the store for reading only, beside others who do: see readonly.go. What writes fails with Class
+	// ReadOnly.
 	ReadOnly bool
-	// Storage has the files of the store but those of its index, which lie on the disk at the same path. Default: the disk.
+	// Storage has the files of the store but those of its index, which lie on the disk at the same path. Default: the
+	// disk.
 	Storage storage.Storage
 	// Tuning moves thresholds; for tests.
 	Tuning Tuning
@@ -198,8 +203,8 @@ const (
 	Incomplete = roots.Incomplete
 )
 
-// TimeNS gives a time in nanoseconds since 1970, as checkpoints keep it. Where it lies outside of what that can say, the
-// years 1678 to 2261, it gives the nearest that does, and false.
+// TimeNS gives a time in nanoseconds since 1970, as checkpoints keep it. Where it lies outside of what that can say,
+// the years 1678 to 2261, it gives the nearest that does, and false.
 func TimeNS(t time.Time) (ns int64, ok bool) {
 	switch {
 	case t.Before(time.Unix(0, math.MinInt64)):

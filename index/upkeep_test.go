@@ -80,8 +80,8 @@ func settled(t testing.TB, d *drafts.Draft) {
 	}
 }
 
-// TestGCSparesSlotsOfAnAbortedDraft: a draft fills a pack, goes on in the next and is given up while gc works. Its slots
-// are in no journal yet, and others may still be told of them.
+// TestGCSparesSlotsOfAnAbortedDraft: a draft fills a pack, goes on in the next and is given up while gc works. Its
+// slots are in no journal yet, and others may still be told of them.
 func TestGCSparesSlotsOfAnAbortedDraft(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	write(t, s, "old", map[string][]byte{"f": memory(1, 1<<20)})
@@ -107,8 +107,8 @@ func TestGCSparesSlotsOfAnAbortedDraft(t *testing.T) {
 	mustVerify(t, s, 0)
 }
 
-// TestGCSparesWhatIsBeingCommitted: chunks are in a journal and not yet in the index when gc looks. Were they called dead
-// then, the index would learn of them afterwards.
+// TestGCSparesWhatIsBeingCommitted: chunks are in a journal and not yet in the index when gc looks. Were they called
+// dead then, the index would learn of them afterwards.
 func TestGCSparesWhatIsBeingCommitted(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	files := map[string][]byte{"pages-1.img": memory(2, 3<<20)}

@@ -24,7 +24,8 @@ type gpuTraces struct {
 	ipc      []int        // makers of the events of CUDA IPC that it has mapped, as pids of their namespace
 }
 
-// managedFrom is the address above which mappings of nvidia-uvm are managed memory. The driver's own lie near 0x200000000.
+// managedFrom is the address above which mappings of nvidia-uvm are managed memory. The driver's own lie near
+// 0x200000000.
 const managedFrom = 1 << 44
 
 // ncclSocket is part of the names of the sockets that NCCL's communicators listen on.
@@ -46,7 +47,8 @@ func (g *gpuTraces) mapped(m mapping) {
 	}
 }
 
-// ipcMaker gives who made a file by which processes share events, and memory as PyTorch does: /dev/shm/cuda.shm.UID.PID.N, in hexadecimal.
+// ipcMaker gives who made a file by which processes share events, and memory as PyTorch does:
+// /dev/shm/cuda.shm.UID.PID.N, in hexadecimal.
 func ipcMaker(path string) (int, bool) {
 	rest, ok := strings.CutPrefix(path, "/dev/shm/cuda.shm.")
 	parts := strings.Split(rest, ".")

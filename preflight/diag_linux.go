@@ -21,7 +21,8 @@ const (
 	attrPeer         = 2
 )
 
-// unixSockets asks the kernel for the unix sockets of a process's network namespace: /proc/net/unix does not tell whose other ends they are.
+// unixSockets asks the kernel for the unix sockets of a process's network namespace: /proc/net/unix does not tell whose
+// other ends they are.
 func unixSockets(pid int) (map[uint64]unixSocket, error) {
 	fd, err := diagSocket(pid)
 	if err != nil {

@@ -1,14 +1,17 @@
-// Package preflight tells, before anything is touched, what keeps a process tree from being dumped, or from coming back.
+// Package preflight tells, before anything is touched, what keeps a process tree from being dumped, or from coming
+// back.
 //
-// CRIU finds an obstacle when it meets it: after the tree is frozen, and for a process with an NVIDIA GPU after its GPU state was taken. The driver finds
-// some when it is to give a GPU back, and then the process is lost. All that can be known from outside is looked for here, by reading /proc alone: no process
-// is stopped, traced or asked.
+// CRIU finds an obstacle when it meets it: after the tree is frozen, and for a process with an NVIDIA GPU after its GPU
+// state was taken. The driver finds some when it is to give a GPU back, and then the process is lost. All that can be
+// known from outside is looked for here, by reading /proc alone: no process is stopped, traced or asked.
 //
 // # What is looked at
 //
-// [Look] lists the tree, reads of each process its status, descriptors, mappings and environment, and then judges what only the whole tree tells: whether the
-// other end of a socket, the leader of a session, the master of a terminal belongs to it. A [Finding] says what was found, whose it is, what to do, and what it
-// stops ([Effect]). What is known of CRIU is what CRIU 4.2 does; tests/e2e/preflight has for each finding a real process, and lets a real CRIU refuse it.
+// [Look] lists the tree, reads of each process its status, descriptors, mappings and environment, and then judges what
+// only the whole tree tells: whether the other end of a socket, the leader of a session, the master of a terminal
+// belongs to it. A [Finding] says what was found, whose it is, what to do, and what it stops ([Effect]). What is known
+// of CRIU is what CRIU 4.2 does; tests/e2e/preflight has for each finding a real process, and lets a real CRIU refuse
+// it.
 //
 // Of CUDA, /proc tells a good deal (driver 580 was looked at):
 //
@@ -26,6 +29,7 @@
 //
 // # Bounds
 //
-// Files of /proc are read as streams. Processes that end meanwhile are left out. Regular files are looked at without asking a server for their state
-// (AT_STATX_DONT_SYNC); where a file system hangs nevertheless, Look returns when its time is over, with an error.
+// Files of /proc are read as streams. Processes that end meanwhile are left out. Regular files are looked at without
+// asking a server for their state (AT_STATX_DONT_SYNC); where a file system hangs nevertheless, Look returns when its
+// time is over, with an error.
 package preflight

@@ -120,7 +120,8 @@ func (t *task) judgeDevice(all *family, path, fd string, major, minor int, mappe
 	return nil
 }
 
-// plugin tells whether a plugin of CRIU's takes care of a device: which those of a folder that the user names do, is not known.
+// plugin tells whether a plugin of CRIU's takes care of a device: which those of a folder that the user names do, is
+// not known.
 func (t *task) plugin(all *family, path string) bool {
 	return all.o.has("libdir") || all.o.AMD && (path == "/dev/kfd" || strings.HasPrefix(path, "/dev/dri/"))
 }

@@ -125,7 +125,8 @@ func initOf(ns string) string {
 	return "PID"
 }
 
-// Threads wait for a disk in uninterruptible sleep all the time, for moments. Who sleeps through sleepLooks looks, sleepPause apart, is told of.
+// Threads wait for a disk in uninterruptible sleep all the time, for moments. Who sleeps through sleepLooks looks,
+// sleepPause apart, is told of.
 const (
 	sleepLooks = 5
 	sleepPause = 20 * time.Millisecond

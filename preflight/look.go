@@ -38,14 +38,16 @@ type Options struct {
 	CRIU CRIU
 	// NoCUDA: NVIDIA GPUs are left to a plugin of CRIU's.
 	NoCUDA bool
-	// States asks the driver where a process stands. nil: it is not asked, and why, for the one who has a process that uses CUDA, is Driver.
+	// States asks the driver where a process stands. nil: it is not asked, and why, for the one who has a process that
+	// uses CUDA, is Driver.
 	States func(ctx context.Context, pid int) (State, error)
 	Driver error
 	// AMD: a plugin of CRIU's takes care of /dev/kfd and render nodes.
 	AMD bool
 	// Beside, unless it is 0, is a process in whose namespaces CRIU will run; this one's otherwise.
 	Beside int
-	// Handle are kinds of findings that the dump takes care of by itself, unless the function tells why it cannot for a process.
+	// Handle are kinds of findings that the dump takes care of by itself, unless the function tells why it cannot for a
+	// process.
 	Handle map[string]func(pid int) error
 	// Limit bounds the time; 0: 10 s.
 	Limit time.Duration
@@ -57,7 +59,8 @@ func (o *Options) has(names ...string) bool {
 
 const defaultLimit = 10 * time.Second
 
-// Look examines the tree below Root. The error is about looking itself: no such process, no permission, not done in time.
+// Look examines the tree below Root. The error is about looking itself: no such process, no permission, not done in
+// time.
 func Look(ctx context.Context, o Options) (Report, error) {
 	if o.Limit == 0 {
 		o.Limit = defaultLimit
@@ -252,7 +255,8 @@ func fileSystem(kind string) string {
 	return name
 }
 
-// kinds of namespaces that a process below the first must share with it; CRIU dumps mount and network namespaces of each.
+// kinds of namespaces that a process below the first must share with it; CRIU dumps mount and network namespaces of
+// each.
 var shared = []string{"ipc", "uts", "pid", "user", "time", "cgroup"}
 
 func namespaces(who string) map[string]string {

@@ -13,8 +13,9 @@ import (
 // Variables of NCCL that choose its transports within a machine.
 var ncclVariables = []string{"NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_CUMEM_ENABLE", "NCCL_CUMEM_HOST_ENABLE", "NCCL_CONF_FILE"}
 
-// judgeNCCL tells from a process's environment whether NCCL's transports can be brought back. Seen with driver 580 and NCCL 2.28, two processes and two GPUs:
-// with peer-to-peer off, and memory shared otherwise than by descriptors of cuMem, they can; otherwise the driver's restore fails.
+// judgeNCCL tells from a process's environment whether NCCL's transports can be brought back. Seen with driver 580 and
+// NCCL 2.28, two processes and two GPUs: with peer-to-peer off, and memory shared otherwise than by descriptors of
+// cuMem, they can; otherwise the driver's restore fails.
 func (t *task) judgeNCCL() error {
 	env, err := t.environment(ncclVariables...)
 	if err != nil {
@@ -38,8 +39,8 @@ func (t *task) judgeNCCL() error {
 	return nil
 }
 
-// openBelow opens a file as a process with that root directory would. Links, and the name itself, are the process's own to choose: they lead to nothing outside,
-// and nobody waits for what is no regular file.
+// openBelow opens a file as a process with that root directory would. Links, and the name itself, are the process's own
+// to choose: they lead to nothing outside, and nobody waits for what is no regular file.
 func openBelow(root, name string) (*os.File, error) {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -77,8 +78,9 @@ func (t *task) environment(want ...string) (map[string]string, error) {
 // Variables by which frameworks are told to allocate from the driver's pools.
 var poolVariables = []string{"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "TF_GPU_ALLOCATOR"}
 
-// judgePools looks at a process with contexts on several GPUs. Seen with driver 580 on two H200s: copies by cudaDeviceEnablePeerAccess and cuMem (PyTorch's
-// allocators) went on after the driver's restore; with cudaMallocAsync all its steps succeeded, and the next copy ended with "unspecified launch failure".
+// judgePools looks at a process with contexts on several GPUs. Seen with driver 580 on two H200s: copies by
+// cudaDeviceEnablePeerAccess and cuMem (PyTorch's allocators) went on after the driver's restore; with cudaMallocAsync
+// all its steps succeeded, and the next copy ended with "unspecified launch failure".
 func (t *task) judgePools() error {
 	env, err := t.environment(poolVariables...)
 	if err != nil {

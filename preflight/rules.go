@@ -49,7 +49,8 @@ const (
 	IOURing       = kindURing
 )
 
-// rules say what each kind stops, and what helps. What is in quotes of CRIU's is the option of its command line, as it is given after --.
+// rules say what each kind stops, and what helps. What is in quotes of CRIU's is the option of its command line, as it
+// is given after --.
 var rules = map[string]rule{
 	kindURing: {Stops, "has an io_uring ring (%s), and criu dumps none",
 		"dump --park-rings parks idle ones; or start it where io_uring is forbidden (kernel.io_uring_disabled=2, or a container's seccomp profile), or with UV_USE_IO_URING=0, which some versions of libuv heed"},

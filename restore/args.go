@@ -79,8 +79,8 @@ func ParseArgs(args []string) (Args, error) {
 	return a, a.placeLog()
 }
 
-// placeLog settles where a log is whose name alone was given: in the user's work directory, where criu looks for it, else in the current one. A private work directory goes,
-// with all that is in it, when CRIU is done.
+// placeLog settles where a log is whose name alone was given: in the user's work directory, where criu looks for it,
+// else in the current one. A private work directory goes, with all that is in it, when CRIU is done.
 func (a *Args) placeLog() (err error) {
 	if a.Work != "" {
 		return nil

@@ -32,7 +32,8 @@ type Options struct {
 	Env []string
 	// Within is another pid namespace to run CRIU in; nil: this process's.
 	Within Within
-	// EndTree ends a process and all below it: CRIU, when a restore is given up, with the tasks it is making, or what a CRIU that was killed has left.
+	// EndTree ends a process and all below it: CRIU, when a restore is given up, with the tasks it is making, or what a
+	// CRIU that was killed has left.
 	EndTree func(pid int) error
 }
 
@@ -67,7 +68,8 @@ type CRIU struct {
 	once    sync.Once
 }
 
-// said keeps the beginning of what CRIU writes before it has a log. Only the goroutine that waits for its end writes; it is read after that.
+// said keeps the beginning of what CRIU writes before it has a log. Only the goroutine that waits for its end writes;
+// it is read after that.
 type said struct{ text []byte }
 
 func (s *said) Write(b []byte) (int, error) {
@@ -190,7 +192,8 @@ func (c *CRIU) wait(errs *os.File) {
 	var hearing sync.WaitGroup
 	hearing.Go(func() { io.Copy(&c.said, errs) })
 	c.cmd.Wait() // how it went is in its answers
-	// What a killed CRIU was making, and programs that it has started, may keep its ends open. What it has said before is there.
+	// What a killed CRIU was making, and programs that it has started, may keep its ends open. What it has said before
+	// is there.
 	late := time.Now().Add(lastWord)
 	c.sock.SetReadDeadline(late)
 	errs.SetReadDeadline(late)
@@ -318,13 +321,14 @@ func (c *CRIU) options(images, work string) (*rpc.CriuOpts, func(), error) {
 
 func ptr[T any](v T) *T { return &v }
 
-// Keep lets the restored processes be this process's children until Close. Without a parent in their session the group of
-// one that is stopped would be orphaned when CRIU ends, and the kernel sends such a group SIGHUP (exit.c of Linux 6.18).
+// Keep lets the restored processes be this process's children until Close. Without a parent in their session the group
+// of one that is stopped would be orphaned when CRIU ends, and the kernel sends such a group SIGHUP (exit.c of Linux
+// 6.18).
 func (c *CRIU) Keep() { c.keeps = true }
 
-// Restore restores the checkpoint in the directory images and returns when its processes run, with the pid of the first here and
-// where CRIU runs. The lazy-pages server must listen
-// in the directory work. When ctx ends CRIU is killed, and with it what it has made: a task that waits for a CRIU that is gone waits for ever.
+// Restore restores the checkpoint in the directory images and returns when its processes run, with the pid of the first
+// here and where CRIU runs. The lazy-pages server must listen in the directory work. When ctx ends CRIU is killed, and
+// with it what it has made: a task that waits for a CRIU that is gone waits for ever.
 func (c *CRIU) Restore(ctx context.Context, images, work, log string) (pid, inside int, err error) {
 	given := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() { given <- c.giveUp() })
@@ -360,8 +364,8 @@ func (c *CRIU) Restore(ctx context.Context, images, work, log string) (pid, insi
 	return pid, inside, err
 }
 
-// childAs finds the process that has the number inside in the pid namespace below this process's: CRIU's child, and its init's
-// when CRIU has ended.
+// childAs finds the process that has the number inside in the pid namespace below this process's: CRIU's child, and its
+// init's when CRIU has ended.
 func childAs(criu, init, inside int) (int, error) {
 	// Who is handed on from one to the other may be missed once.
 	for range 3 {
@@ -387,7 +391,8 @@ func (c *CRIU) giveUp() error {
 	return c.end(c.cmd.Process.Pid)
 }
 
-// Dump dumps the process pid and its descendants into the directory images. It is not to be interrupted: see the package comment.
+// Dump dumps the process pid and its descendants into the directory images. It is not to be interrupted: see the
+// package comment.
 func (c *CRIU) Dump(images, log string, pid int, leaveRunning bool) error {
 	if err := c.args.Set("log-file", log); err != nil {
 		return err

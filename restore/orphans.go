@@ -23,10 +23,11 @@ func adopt(on bool) error {
 	return os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, v, 0, 0, 0))
 }
 
-// endOrphans ends the processes that a CRIU which did not do its work has forked and left, with all below them, and waits for them: those by which it tried out the
-// kernel, each of which may wait for it for ever, and the tasks it was making, or had made and not told of. Programs that CRIU started, and action scripts, are
-// adopted as well and left alone: they end by themselves, or are meant to stay. So is whoever began before since, CRIU's begin: the first process of a container adopts all.
-// parent is who has adopted them.
+// endOrphans ends the processes that a CRIU which did not do its work has forked and left, with all below them, and
+// waits for them: those by which it tried out the kernel, each of which may wait for it for ever, and the tasks it was
+// making, or had made and not told of. Programs that CRIU started, and action scripts, are adopted as well and left
+// alone: they end by themselves, or are meant to stay. So is whoever began before since, CRIU's begin: the first
+// process of a container adopts all. parent is who has adopted them.
 func endOrphans(parent int, since uint64, end func(pid int) error) error {
 	const (
 		again = 10 * time.Millisecond // a fork that was under way shows a little later
@@ -74,8 +75,9 @@ func forks(parent int, since uint64) (pids []int) {
 	return pids
 }
 
-// birth tells whether a process never executed a program, which is PF_FORKNOEXEC of linux/sched.h, and when it began, in clock ticks since the machine did:
-// the ninth and the twenty-second field of proc_pid_stat(5). One that is gone is none.
+// birth tells whether a process never executed a program, which is PF_FORKNOEXEC of linux/sched.h, and when it began,
+// in clock ticks since the machine did: the ninth and the twenty-second field of proc_pid_stat(5). One that is gone is
+// none.
 func birth(pid int) (fork bool, began uint64) {
 	const forkNoExec = 0x40
 	f := procfs.Stat(fmt.Sprintf("/proc/%d/stat", pid))

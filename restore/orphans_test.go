@@ -14,11 +14,13 @@ import (
 	"time"
 )
 
-// What a killed CRIU has forked goes with it, stopped or asleep; programs that it has started, and action scripts with what they have forked, stay.
+// What a killed CRIU has forked goes with it, stopped or asleep; programs that it has started, and action scripts with
+// what they have forked, stay.
 func TestOrphans(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "criu")
-	// A group of processes that loses its parent with one of them stopped is hung up by the kernel. A subshell is a fork. $$ stays the shell's own pid in it; the parent of what it starts is the subshell.
+	// A group of processes that loses its parent with one of them stopped is hung up by the kernel. A subshell is a
+	// fork. $$ stays the shell's own pid in it; the parent of what it starts is the subshell.
 	script := fmt.Sprintf(`#!/bin/sh
 cd %s
 trap "" HUP

@@ -12,16 +12,17 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/criuimg"
 )
 
-// CRIU reads its images one after the other: a file for each thread, and hundreds of small pieces of what cannot be left to a lazy-pages server. Each costs a request and a
-// chunk. Read at once from several sides, while CRIU still prepares, they are in the page cache when it comes.
+// CRIU reads its images one after the other: a file for each thread, and hundreds of small pieces of what cannot be
+// left to a lazy-pages server. Each costs a request and a chunk. Read at once from several sides, while CRIU still
+// prepares, they are in the page cache when it comes.
 const (
 	prereaders = 8
 	prereadGap = 32 << 10
 	prereadBuf = 1 << 20
 )
 
-// Preread reads from the image directory what CRIU will read of it, into the page cache. It returns when that is done or ctx ends; what fails here fails CRIU too, which
-// tells why.
+// Preread reads from the image directory what CRIU will read of it, into the page cache. It returns when that is done
+// or ctx ends; what fails here fails CRIU too, which tells why.
 func Preread(ctx context.Context, images string) {
 	pieces := make(chan criuimg.Piece)
 	var readers sync.WaitGroup

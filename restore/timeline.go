@@ -30,8 +30,8 @@ const (
 
 // Sources are bytes by where they came from, or why they were fetched.
 type Sources struct {
-	// Images were read by CRIU through the mount; the others were put into memory by the lazy-pages server: because somebody waited, because of the profile,
-	// and because everything has to be there in the end.
+	// Images were read by CRIU through the mount; the others were put into memory by the lazy-pages server: because
+	// somebody waited, because of the profile, and because everything has to be there in the end.
 	Images int64 `json:"images"`
 	Demand int64 `json:"demand"`
 	Hot    int64 `json:"hot"`
@@ -73,7 +73,8 @@ func (t *Timeline) At(name string) (time.Duration, bool) {
 	return 0, false
 }
 
-// Write writes the timeline as JSON and as a picture beside it: FILE.json and FILE.svg, whichever of these name was given, or none.
+// Write writes the timeline as JSON and as a picture beside it: FILE.json and FILE.svg, whichever of these name was
+// given, or none.
 func (t *Timeline) Write(name string) error {
 	stem := strings.TrimSuffix(strings.TrimSuffix(name, ".json"), ".svg")
 	if stem == "" {

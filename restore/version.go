@@ -60,8 +60,8 @@ func judge(program string, f *diagnosis.Failure) *diagnosis.Failure {
 	return f
 }
 
-// Logged gives the failure that a log of CRIU's tells of, nil where it tells of none or cannot be read. It is for a CRIU
-// that somebody else has run.
+// Logged gives the failure that a log of CRIU's tells of, nil where it tells of none or cannot be read. It is for a
+// CRIU that somebody else has run.
 func Logged(program, log string) error {
 	text, err := os.ReadFile(log)
 	if err != nil {

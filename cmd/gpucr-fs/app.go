@@ -85,8 +85,8 @@ Exit codes: 0 done, 1 error, 2 usage, 3 partly done, 10 no store, 11 store in us
 		Args:          subcommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			// What this program starts is told all by who starts it. It runs in another directory, maybe much later, and
-			// must not fail for a configuration that has gone or is wrong by then.
+			// What this program starts is told all by who starts it. It runs in another directory, maybe much later,
+			// and must not fail for a configuration that has gone or is wrong by then.
 			if (!cmd.Hidden || cmd.Name() == containerName) && !isSuccessor(cmd) {
 				if err := a.configure(cmd); err != nil {
 					return err

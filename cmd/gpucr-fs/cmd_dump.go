@@ -194,7 +194,8 @@ func (d *dumping) dump(ctx context.Context, images string) (err error) {
 		if err != nil {
 			return fmt.Errorf("stop the gpus: %w", err)
 		}
-		// criu's cuda_plugin would find nothing to do, and ask to be there at the restore. Where the log goes there is no plugin.
+		// criu's cuda_plugin would find nothing to do, and ask to be there at the restore. Where the log goes there is
+		// no plugin.
 		if undo != nil && !d.args.Has("libdir") {
 			if err := d.args.Set("libdir", filepath.Dir(log)); err != nil {
 				return err

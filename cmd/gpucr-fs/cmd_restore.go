@@ -347,9 +347,9 @@ func (r *restoring) wake(ctx context.Context, pid int, note cudaNote) error {
 	return err
 }
 
-// resumeGPUs gives the processes their GPUs back. Memory that they have registered with the driver (cudaHostRegister) has
-// to be there then: the driver cannot wait for it, and after one failure it serves the process no more. Nothing tells
-// which memory that is, so the restore begins anew then, and brings all memory first.
+// resumeGPUs gives the processes their GPUs back. Memory that they have registered with the driver (cudaHostRegister)
+// has to be there then: the driver cannot wait for it, and after one failure it serves the process no more. Nothing
+// tells which memory that is, so the restore begins anew then, and brings all memory first.
 func (r *restoring) resumeGPUs(ctx context.Context, pid int, note cudaNote) (used bool, err error) {
 	if r.allFirst && note.Processes > 0 {
 		err = bring(pid)

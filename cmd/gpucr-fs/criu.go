@@ -44,8 +44,8 @@ func (f *criuFlags) name() string {
 // find gives the path of CRIU's program.
 func (f *criuFlags) find() (string, error) { return restore.Find(f.name()) }
 
-// start starts CRIU with the options that follow --, within another pid namespace unless that is nil. Its plugin for AMD
-// GPUs will work with this very program.
+// start starts CRIU with the options that follow --, within another pid namespace unless that is nil. Its plugin for
+// AMD GPUs will work with this very program.
 func (f *criuFlags) start(a *app, args restore.Args, within restore.Within, env ...string) (*restore.CRIU, error) {
 	if exe, err := os.Executable(); err == nil && os.Getenv("GPUCR_FS") == "" {
 		os.Setenv("GPUCR_FS", exe)
@@ -75,7 +75,8 @@ func criuArgs(cmd *cobra.Command, args, names []string) ([]string, restore.Args,
 	return args, parsed, nil
 }
 
-// amdgpuPlugins is the folder of CRIU's plugin for processes that use AMD GPUs; "" leaves CRIU its own, where there is no such GPU or the plugin is not installed.
+// amdgpuPlugins is the folder of CRIU's plugin for processes that use AMD GPUs; "" leaves CRIU its own, where there is
+// no such GPU or the plugin is not installed.
 func amdgpuPlugins() string {
 	if _, err := os.Stat(kfd.DevicePath); err != nil {
 		return ""

@@ -75,8 +75,8 @@ type cudaNote struct {
 	Used      []cuda.UUID   `json:"used,omitempty"`    // those that the processes used; none where that is not known
 }
 
-// open gives what dump and restore need for NVIDIA GPUs, nil when they are to be left alone, and what ends it: what Prepare stopped and nobody undid then goes on,
-// unless CRIU has ended it.
+// open gives what dump and restore need for NVIDIA GPUs, nil when they are to be left alone, and what ends it: what
+// Prepare stopped and nobody undid then goes on, unless CRIU has ended it.
 func (f *nvidiaFlags) open() (*nvidia, func() error, error) {
 	if f.off {
 		return nil, func() error { return nil }, nil
@@ -89,7 +89,8 @@ func (f *nvidiaFlags) open() (*nvidia, func() error, error) {
 	return n, n.close, nil
 }
 
-// warm loads the driver in the background where the machine has one, so that it is ready when the restored processes need it.
+// warm loads the driver in the background where the machine has one, so that it is ready when the restored processes
+// need it.
 func (n *nvidia) warm() {
 	n.warming.Go(func() {
 		if n.flags.present() {
@@ -173,7 +174,8 @@ func readNote(images string) (want cudaNote, err error) {
 	return want, nil
 }
 
-// moves says which GPUs stand in for those of the checkpoint: the ones that were asked for, else, where some are not shown, others of their kind.
+// moves says which GPUs stand in for those of the checkpoint: the ones that were asked for, else, where some are not
+// shown, others of their kind.
 func (n *nvidia) moves(ctx context.Context, was cudaNote) []cuda.Pair {
 	if len(n.pairs) > 0 || len(was.GPUs) == 0 {
 		return n.pairs
@@ -201,8 +203,8 @@ func (was *cudaNote) used() []cuda.UUID {
 	return used
 }
 
-// Resume moves the VRAM of root and its descendants back, and tells whether there was any. Finding fewer processes than were dumped is an error: those missed would wait
-// for their GPU for ever.
+// Resume moves the VRAM of root and its descendants back, and tells whether there was any. Finding fewer processes than
+// were dumped is an error: those missed would wait for their GPU for ever.
 func (n *nvidia) Resume(ctx context.Context, root int, want cudaNote, pairs []cuda.Pair) (bool, error) {
 	var procs []cuda.Process
 	c, err := n.needed(root)
@@ -268,10 +270,12 @@ func rouse(root int, note cudaNote) error {
 // forkTime is how long a fork may go on in a process that has been told to stop.
 const forkTime = 2 * time.Millisecond
 
-// endTime is how long it is waited for the end of processes that were killed. Zombies whose parent does not reap them stay.
+// endTime is how long it is waited for the end of processes that were killed. Zombies whose parent does not reap them
+// stay.
 const endTime = time.Second
 
-// endTree kills a process and its descendants. They are stopped first, so that none forks meanwhile; a fork that was under way shows a little later.
+// endTree kills a process and its descendants. They are stopped first, so that none forks meanwhile; a fork that was
+// under way shows a little later.
 func endTree(root int) error {
 	var all []int
 	for quiet := 0; quiet < 2; quiet++ {

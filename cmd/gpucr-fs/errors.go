@@ -92,8 +92,8 @@ func (a *app) reportAs(cmd *cobra.Command, args []string) {
 	a.json = a.json || slices.Contains(args, "--json")
 }
 
-// report prints an error: one line, one with a hint where there is one, and CRIU's own lines where it failed; with --json
-// one line of JSON.
+// report prints an error: one line, one with a hint where there is one, and CRIU's own lines where it failed; with
+// --json one line of JSON.
 func (a *app) report(err error) {
 	f := failure{Error: oneLine(err.Error()), Hint: index.HintOf(err), Code: a.exitCode(err)}
 	if errors.Is(err, context.Canceled) {

@@ -19,8 +19,8 @@ var ignored = []string{
 	"nosuid", "dev", "nodev", "relatime", "noatime", "nodiratime", "strictatime", "lazytime", "async",
 }
 
-// helperArgs makes of the arguments of a mount helper, SPEC DIR [-sfnvr] [-t TYPE] [-N NAMESPACE] [-o OPTIONS], those of
-// this program's mount. An option that is none of fstab's is a flag of mount: checkpoint=web-1, metrics-addr=:9100.
+// helperArgs makes of the arguments of a mount helper, SPEC DIR [-sfnvr] [-t TYPE] [-N NAMESPACE] [-o OPTIONS], those
+// of this program's mount. An option that is none of fstab's is a flag of mount: checkpoint=web-1, metrics-addr=:9100.
 func helperArgs(argv []string) ([]string, error) {
 	args, places := []string{"mount"}, []string(nil)
 	for i := 0; i < len(argv); i++ {

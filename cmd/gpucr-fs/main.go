@@ -19,8 +19,8 @@ var (
 	commit  string // where the toolchain was not to look for it
 )
 
-// gcPercent keeps the collector close behind. What is large lies outside its heap, so that it costs no time that could be measured, and the memory of gc and verify over a
-// large store shrinks by a third against the default of 100.
+// gcPercent keeps the collector close behind. What is large lies outside its heap, so that it costs no time that could
+// be measured, and the memory of gc and verify over a large store shrinks by a third against the default of 100.
 const gcPercent = 25
 
 func main() {
@@ -28,7 +28,8 @@ func main() {
 		debug.SetGCPercent(gcPercent)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	// A second signal ends the program at once. timeout(1) and others send the first one twice, to the process and to its group.
+	// A second signal ends the program at once. timeout(1) and others send the first one twice, to the process and to
+	// its group.
 	context.AfterFunc(ctx, func() {
 		time.Sleep(time.Second)
 		stop()

@@ -158,7 +158,8 @@ type pace struct {
 func (p *pace) add(now wire.Progress, at time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// What was done before this command began says nothing of the rate. With the next of several things Done begins anew.
+	// What was done before this command began says nothing of the rate. With the next of several things Done begins
+	// anew.
 	if p.firstAt.IsZero() || now.Done < p.last.Done {
 		p.first, p.firstAt = now, at
 	}

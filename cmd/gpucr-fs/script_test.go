@@ -91,7 +91,8 @@ func detach(dir string) {
 	}
 }
 
-// makeImages makes an image directory: images DIR SEED. pages-1.img is 256 KiB of noise common to all seeds, 256 KiB of the seed's own, and 512 KiB of zeros.
+// makeImages makes an image directory: images DIR SEED. pages-1.img is 256 KiB of noise common to all seeds, 256 KiB of
+// the seed's own, and 512 KiB of zeros.
 func makeImages(ts *testscript.TestScript, neg bool, args []string) {
 	seed, err := strconv.Atoi(args[1])
 	ts.Check(err)
@@ -107,8 +108,8 @@ func makeImages(ts *testscript.TestScript, neg bool, args []string) {
 // working is a line of a command that has nothing else to report for ten seconds.
 var working = regexp.MustCompile(`(?m)^gpucr-fs: \w+: working for \w+\n`)
 
-// code runs a command and checks its exit code: code N COMMAND ARG... Its output is not kept; stderr must have one line,
-// or two with a hint, beside its progress.
+// code runs a command and checks its exit code: code N COMMAND ARG... Its output is not kept; stderr must have one
+// line, or two with a hint, beside its progress.
 func code(ts *testscript.TestScript, neg bool, args []string) {
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
@@ -169,7 +170,8 @@ var scrubbers = []struct {
 	{regexp.MustCompile(`("(?:read_p\d\d|read_max)_ns": )\d+`), `${1}N`},
 }
 
-// golden compares the last standard output, made independent of the run, with a file: golden FILE. UPDATE_GOLDEN=1 prints what it should be.
+// golden compares the last standard output, made independent of the run, with a file: golden FILE. UPDATE_GOLDEN=1
+// prints what it should be.
 func golden(ts *testscript.TestScript, neg bool, args []string) {
 	got := strings.ReplaceAll(ts.ReadFile("stdout"), ts.Getenv("WORK"), "WORK")
 	for _, s := range scrubbers {
@@ -200,7 +202,8 @@ func gpuHost(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 }
 
-// gpuImages makes the images of a process that was dumped on a host of gpuhost with two GPUs: gpuimages DIR HOST. It uses AVX-512 and 1 MiB of memory.
+// gpuImages makes the images of a process that was dumped on a host of gpuhost with two GPUs: gpuimages DIR HOST. It
+// uses AVX-512 and 1 MiB of memory.
 func gpuImages(ts *testscript.TestScript, neg bool, args []string) {
 	dir := ts.MkAbs(args[0])
 	ts.Check(os.MkdirAll(dir, 0o700))

@@ -19,8 +19,8 @@ type Awake struct {
 }
 
 // Wake lets a stopped process run, all its threads traced. A thread that takes a SIGSEGV of the kernel's stands still
-// until End, and makes the access again then: either the memory is there, or it takes the signal once more. This process
-// must have no children: their ends would be taken for the threads'.
+// until End, and makes the access again then: either the memory is there, or it takes the signal once more. This
+// process must have no children: their ends would be taken for the threads'.
 func Wake(pid int) (*Awake, error) {
 	a := &Awake{end: make(chan struct{}), ended: make(chan error, 1)}
 	ready := make(chan error, 1)

@@ -45,8 +45,8 @@ func settled(pid int) bool {
 }
 
 // Stands says whether a process is stopped or about to be: it waits then until all its threads are. A process that CRIU
-// has just restored may still have its SIGSTOP before it. Who takes that is stopped before the signal counts as taken, so
-// the signal is looked for first.
+// has just restored may still have its SIGSTOP before it. Who takes that is stopped before the signal counts as taken,
+// so the signal is looked for first.
 func Stands(pid int) bool {
 	pending := pendingStop(pid)
 	tids, _ := threads(pid)
@@ -229,8 +229,8 @@ func detach(pid int, tids []int) error {
 	return errors.Join(errs...)
 }
 
-// standstill interrupts traced threads, all at once. Signals that come before go their way, but for one that stays tells
-// true for: the thread stands still with it.
+// standstill interrupts traced threads, all at once. Signals that come before go their way, but for one that stays
+// tells true for: the thread stands still with it.
 func standstill(pid int, tids []int, stays func(tid int, s unix.WaitStatus) bool) error {
 	for _, tid := range tids {
 		_ = unix.PtraceInterrupt(tid) // it may have ended

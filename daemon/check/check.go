@@ -1,8 +1,9 @@
 // Package check answers whether a checkpoint can be restored on a host: kernel, CRIU, images, CPU, memory, GPUs.
 //
-// The host is described by whoever is on it ([ReadHost]), which need not be the process that holds the store, nor the machine it runs on: a copied topology tree will do. Each
-// section looks at one thing and says what it found, what stands in the way, or that it could not look. The list of sections is [sections]; a new one is a function
-// entered there, and the facts it needs are fields of [Host].
+// The host is described by whoever is on it ([ReadHost]), which need not be the process that holds the store, nor the
+// machine it runs on: a copied topology tree will do. Each section looks at one thing and says what it found, what
+// stands in the way, or that it could not look. The list of sections is [sections]; a new one is a function entered
+// there, and the facts it needs are fields of [Host].
 package check
 
 import (
@@ -92,7 +93,8 @@ func (r Report) Unchecked() []string {
 type Request struct {
 	Host     Host              // where the checkpoint is to be restored
 	Settings topology.Settings // of CRIU's amdgpu plugin there
-	// Memory is the checkpoint with its parents below it, as for a restore; nil leaves out whether its memory can be brought on demand.
+	// Memory is the checkpoint with its parents below it, as for a restore; nil leaves out whether its memory can be
+	// brought on demand.
 	Memory fs.FS
 	// Verify reads the payload; nil leaves that out.
 	Verify func(context.Context) (index.VerifyResult, error)
@@ -123,7 +125,8 @@ var sections = []struct {
 	{"nvidia gpus", nvidiaGPUs},
 }
 
-// Run answers about a checkpoint. An error is one of the store or of the context; what is wrong with the checkpoint or the host is in the report.
+// Run answers about a checkpoint. An error is one of the store or of the context; what is wrong with the checkpoint or
+// the host is in the report.
 func Run(ctx context.Context, c *index.Checkpoint, r Request) (Report, error) {
 	s := &subject{Request: r, c: c}
 	if dir, ok := inspect.Find(c.FS()); ok {

@@ -12,7 +12,8 @@ import (
 	"github.com/gpucr/gpucr-fs/kfd/topology"
 )
 
-// Host is what is known of the machine to restore on. What is not known is empty; a section that needs it says that it could not look.
+// Host is what is known of the machine to restore on. What is not known is empty; a section that needs it says that it
+// could not look.
 type Host struct {
 	// Copy says that this is not the machine asked, but files copied from one.
 	Copy        bool     `json:"copy,omitempty"`
@@ -32,8 +33,9 @@ type Host struct {
 	NVIDIA *NVIDIA `json:"nvidia,omitempty"` // nil without NVIDIA's driver
 }
 
-// ReadHost describes this machine, or, with dir, the one whose files were copied there: a topology directory, or a root directory with sys/class/kfd/kfd/topology and, as
-// far as wanted, proc/sys/kernel/osrelease, proc/cpuinfo and proc/meminfo. What criu and NVIDIA GPUs there are only the caller knows.
+// ReadHost describes this machine, or, with dir, the one whose files were copied there: a topology directory, or a root
+// directory with sys/class/kfd/kfd/topology and, as far as wanted, proc/sys/kernel/osrelease, proc/cpuinfo and
+// proc/meminfo. What criu and NVIDIA GPUs there are only the caller knows.
 func ReadHost(dir string) (Host, error) {
 	h := Host{Copy: dir != ""}
 	root := dir

@@ -23,7 +23,8 @@ type NVIDIAGPU struct {
 	Memory uint64 `json:"memory"` // bytes
 }
 
-// nvidiaGPUs looks at the host's driver. Which GPUs the processes had only the driver knows; it says so when it restores them.
+// nvidiaGPUs looks at the host's driver. Which GPUs the processes had only the driver knows; it says so when it
+// restores them.
 func nvidiaGPUs(_ context.Context, s *subject, r *Section) error {
 	used, version, err := false, "", error(nil)
 	if s.images != nil && s.images.Dir == "." {

@@ -17,7 +17,8 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/criuimg"
 )
 
-// Least versions. KFD's checkpoint requests came with Linux 5.18; plugins of GPUs need the hooks of CRIU 4.0, and nothing here was tried with one before 4.2.
+// Least versions. KFD's checkpoint requests came with Linux 5.18; plugins of GPUs need the hooks of CRIU 4.0, and
+// nothing here was tried with one before 4.2.
 const (
 	leastKernelKFD = "5.18"
 	leastCRIU      = "4.2"
@@ -66,7 +67,8 @@ func criu(_ context.Context, s *subject, r *Section) error {
 	return nil
 }
 
-// images looks at what is stored: the records of the checkpoint, its chunks, CRIU's images, and the sizes that images say of others.
+// images looks at what is stored: the records of the checkpoint, its chunks, CRIU's images, and the sizes that images
+// say of others.
 func images(ctx context.Context, s *subject, r *Section) error {
 	i := s.c.Info()
 	r.fact("%d files, %s", i.Files, humanize.IBytes(uint64(i.Logical)))
@@ -137,14 +139,15 @@ func dash(s string) string {
 	return s
 }
 
-// xfeatures are the parts of a task's extended state, by their bits in xstate_bv, with the flag of /proc/cpuinfo that says a CPU has it. The first two, x87 and SSE, every
-// x86-64 has. Source: Intel SDM volume 1, 13.1.
+// xfeatures are the parts of a task's extended state, by their bits in xstate_bv, with the flag of /proc/cpuinfo that
+// says a CPU has it. The first two, x87 and SSE, every x86-64 has. Source: Intel SDM volume 1, 13.1.
 var xfeatures = map[int]struct{ name, flag string }{
 	2: {"AVX", "avx"}, 3: {"MPX", "mpx"}, 4: {"MPX", "mpx"}, 5: {"AVX-512", "avx512f"}, 6: {"AVX-512", "avx512f"}, 7: {"AVX-512", "avx512f"},
 	9: {"protection keys", "ospke"}, 17: {"AMX", "amx_tile"}, 18: {"AMX", "amx_tile"},
 }
 
-// cpu compares the state in which tasks have their CPU with what the host's CPU can load. What else a program once found its CPU to have, CRIU does not record.
+// cpu compares the state in which tasks have their CPU with what the host's CPU can load. What else a program once
+// found its CPU to have, CRIU does not record.
 func cpu(_ context.Context, s *subject, r *Section) error {
 	if s.images == nil {
 		r.unchecked("the images do not tell")
@@ -180,7 +183,8 @@ func cpu(_ context.Context, s *subject, r *Section) error {
 	return nil
 }
 
-// memory adds up what a restore takes before anybody touches anything: private memory and buffer objects in system memory.
+// memory adds up what a restore takes before anybody touches anything: private memory and buffer objects in system
+// memory.
 func memory(_ context.Context, s *subject, r *Section) error {
 	var need uint64
 	if s.images != nil {

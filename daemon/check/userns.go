@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// userNamespace says what a restore into a user namespace needs of the host. Its tasks open images and a userfaultfd from within that namespace.
+// userNamespace says what a restore into a user namespace needs of the host. Its tasks open images and a userfaultfd
+// from within that namespace.
 func userNamespace(s *subject, r *Section) {
 	found := false
 	for _, e := range s.c.Entries() {

@@ -74,8 +74,8 @@ type RestoreOptions struct {
 	RecordGPU  bool // see restores.Serving
 	Wait       bool // until resident
 	CopyShared bool // see service.RestoreRequest
-	// PIDNamespace makes the pid namespace for the next call of Run, where it is to be another, and gives its number; it
-	// may be nil.
+	// PIDNamespace makes the pid namespace for the next call of Run, where it is to be another, and gives its number;
+	// it may be nil.
 	PIDNamespace func() uint64
 	// Start makes a daemon.
 	Start StartFunc

@@ -38,9 +38,9 @@ func Open(images string) (*Images, error) {
 }
 
 // Fill has the daemon of the store put a plan's buffer objects in place, straight from the store. It hands the plan
-// over at once, which keeps the daemon, and has it filled when turn is closed (nil: at once too).
-// ErrNotMounted when there is no daemon; ErrGone, in which case nothing is known of the contents, when the daemon and its
-// successors were killed. Other errors are those of a fill right here.
+// over at once, which keeps the daemon, and has it filled when turn is closed (nil: at once too). ErrNotMounted when
+// there is no daemon; ErrGone, in which case nothing is known of the contents, when the daemon and its successors were
+// killed. Other errors are those of a fill right here.
 func (m *Images) Fill(ctx context.Context, plan bofill.Plan, opts bofill.Options, turn <-chan struct{}) (bofill.Report, error) {
 	whose := m.whose
 	c, err := wire.DialPackets(ctx, whose.Store)

@@ -1,7 +1,9 @@
-// Package gpu tells what the images of CRIU's amdgpu plugin in a checkpoint hold, and where the contents of each buffer object (BO) lie in the store.
+// Package gpu tells what the images of CRIU's amdgpu plugin in a checkpoint hold, and where the contents of each buffer
+// object (BO) lie in the store.
 //
-// A BO begins and ends a chunk ([Cuts]). Its chunks are therefore a function of its contents alone: two BOs of the same contents have the same chunks, wherever
-// they lie in whichever file, and are told apart from others by a digest over the references, without reading a byte of them.
+// A BO begins and ends a chunk ([Cuts]). Its chunks are therefore a function of its contents alone: two BOs of the same
+// contents have the same chunks, wherever they lie in whichever file, and are told apart from others by a digest over
+// the references, without reading a byte of them.
 package gpu
 
 import (
@@ -47,8 +49,8 @@ func Read(fsys fs.FS) (set *image.Set, dir string, err error) {
 	return nil, "", nil
 }
 
-// Cuts gives the offsets at which BOs begin and end in the files that hold their contents, by path: [index.Options.Cuts]. It costs a look at the names where
-// there are none.
+// Cuts gives the offsets at which BOs begin and end in the files that hold their contents, by path:
+// [index.Options.Cuts]. It costs a look at the names where there are none.
 func Cuts(fsys fs.FS) (map[string][]int64, error) {
 	set, dir, err := Read(fsys)
 	if err != nil || set == nil {
@@ -68,13 +70,15 @@ type BO struct {
 	Zero   int64  `json:"zero"`
 	Shared int64  `json:"shared"`
 	Unique int64  `json:"unique"`
-	// SameAs names what has the same contents: a BO of the other checkpoint in a comparison, or the other checkpoints of the store that have one.
+	// SameAs names what has the same contents: a BO of the other checkpoint in a comparison, or the other checkpoints
+	// of the store that have one.
 	SameAs []string `json:"same_as,omitempty"`
 
 	digest [sha256.Size]byte
 }
 
-// Placed gives the BOs of a checkpoint that have contents, with their bytes counted: shared are those in chunks for which shared answers true.
+// Placed gives the BOs of a checkpoint that have contents, with their bytes counted: shared are those in chunks for
+// which shared answers true.
 func Placed(c *index.Checkpoint, shared func(chunk.ID) bool) ([]BO, error) {
 	set, dir, err := Read(c.FS())
 	if err != nil || set == nil {

@@ -1,8 +1,9 @@
-// Package inspect tells what a CRIU image directory holds, for people: the process tree with names and threads, the memory of every process, what the dump cost.
+// Package inspect tells what a CRIU image directory holds, for people: the process tree with names and threads, the
+// memory of every process, what the dump cost.
 //
-// It reads through an io/fs.FS, so the images may lie in a store. They are input from outside: sizes are not trusted before the bytes behind them were read,
-// the number of processes and of bytes read is bounded, and a malformed image is an error that names it. Images that only add detail (statistics, file names)
-// may be missing.
+// It reads through an io/fs.FS, so the images may lie in a store. They are input from outside: sizes are not trusted
+// before the bytes behind them were read, the number of processes and of bytes read is bounded, and a malformed image
+// is an error that names it. Images that only add detail (statistics, file names) may be missing.
 package inspect
 
 import (
@@ -108,7 +109,8 @@ type Dump struct {
 	PagesLazy    uint64        `json:"pages_lazy"`
 }
 
-// Find gives the folder of fsys that holds CRIU images: its root, or where podman and the kubelet put them. False when there are none.
+// Find gives the folder of fsys that holds CRIU images: its root, or where podman and the kubelet put them. False when
+// there are none.
 func Find(fsys fs.FS) (string, bool) {
 	for _, dir := range []string{".", "checkpoint", "pre-checkpoint"} {
 		if _, err := fs.Stat(fsys, path.Join(dir, "inventory.img")); err == nil {
@@ -225,7 +227,8 @@ func (i *images) process(r *Report, p *Process, exes map[uint32][]*Process) erro
 	return nil
 }
 
-// mappings adds up a process's mappings, one at a time: a process may have a million of them. It gives the id of its program's file.
+// mappings adds up a process's mappings, one at a time: a process may have a million of them. It gives the id of its
+// program's file.
 func (i *images) mappings(pid uint32, m *Memory) (exe uint32, err error) {
 	name := fmt.Sprintf("mm-%d.img", pid)
 	found := false
@@ -393,7 +396,8 @@ func header(r *bufio.Reader, name string, magic uint32) error {
 	return nil
 }
 
-// entry reads one length and as many bytes, which are valid until the next call; io.EOF at the end of the image, which has size bytes.
+// entry reads one length and as many bytes, which are valid until the next call; io.EOF at the end of the image, which
+// has size bytes.
 func (i *images) entry(r *bufio.Reader, name string, size int64) ([]byte, error) {
 	n, err := u32(r)
 	if err == io.EOF {

@@ -7,7 +7,8 @@ import (
 	criucore "github.com/checkpoint-restore/go-criu/v8/crit/images/criu-core"
 )
 
-// XState gives the components of the x86 extended state that the tasks of a report have in use, threads included: the union of their xstate_bv.
+// XState gives the components of the x86 extended state that the tasks of a report have in use, threads included: the
+// union of their xstate_bv.
 func XState(fsys fs.FS, r *Report) (used uint64, err error) {
 	i := &images{fsys: fsys, dir: r.Dir, left: maxTotal, buf: make([]byte, 4<<10)}
 	var walk func([]*Process) error

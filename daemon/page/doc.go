@@ -5,8 +5,8 @@
 // does that in the background, one count at a time, only while somebody looks, only when checkpoints have come or gone,
 // and for at most a tenth of the time. Until the first count is done it shows what is known without one.
 //
-// An answer is made in memory, and has a bound: the rows of a list, the tiles of the map and the details of a checkpoint
-// that are shown are limited in number, and the answer tells how many there are in all.
+// An answer is made in memory, and has a bound: the rows of a list, the tiles of the map and the details of a
+// checkpoint that are shown are limited in number, and the answer tells how many there are in all.
 //
 // # Lock order
 //

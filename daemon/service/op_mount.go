@@ -40,7 +40,8 @@ type UnmountResult struct {
 	Lacking []string `json:"lacking,omitempty"`
 }
 
-// Unmount flushes and detaches one mount. With the last one it waits for uploads to the remote store that are under way.
+// Unmount flushes and detaches one mount. With the last one it waits for uploads to the remote store that are under
+// way.
 var Unmount = define("umount", func(ctx context.Context, env *Env, r UnmountRequest) (UnmountResult, error) {
 	if err := needDaemon(env, "umount"); err != nil {
 		return UnmountResult{}, err

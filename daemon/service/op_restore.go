@@ -30,7 +30,8 @@ type RestoreRequest struct {
 	CopyShared bool `json:"copy_shared,omitempty"`
 	// Instead is the ID of an attempt that failed because its daemon was killed; nobody waits for it any more.
 	Instead string `json:"instead,omitempty"`
-	// PIDNamespace is the number of the pid namespace to restore in, 0 for the one that was dumped: see criuimg.FilesFor.
+	// PIDNamespace is the number of the pid namespace to restore in, 0 for the one that was dumped: see
+	// criuimg.FilesFor.
 	PIDNamespace uint64 `json:"pid_namespace,omitempty"`
 }
 

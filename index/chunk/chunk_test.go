@@ -267,7 +267,8 @@ func BenchmarkSplit(b *testing.B) {
 	}
 }
 
-// TestBombs: what is decoded has a length that is known before, and a chunk that has another one costs no more than that.
+// TestBombs: what is decoded has a length that is known before, and a chunk that has another one costs no more than
+// that.
 func TestBombs(t *testing.T) {
 	c, err := NewCoder(1, 1<<20)
 	if err != nil {

@@ -47,7 +47,8 @@ type Coder struct {
 	dec *zstd.Decoder
 }
 
-// NewCoder makes a coder for up to workers goroutines at once; more of them wait. maxLen bounds the length of a decoded chunk.
+// NewCoder makes a coder for up to workers goroutines at once; more of them wait. maxLen bounds the length of a decoded
+// chunk.
 func NewCoder(workers, maxLen int) (*Coder, error) {
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(workers), zstd.WithEncoderCRC(false))
 	if err != nil {
@@ -97,7 +98,8 @@ func (c *Coder) Encode(p Policy, content, scratch []byte) ([]byte, Codec) {
 
 func pages(n int) int { return (n + PageSize - 1) / PageSize }
 
-// Probe positions: probes of probeLen bytes, one every probeStep. At 1/8 of the content the probe of an incompressible chunk costs 2 % of hashing it.
+// Probe positions: probes of probeLen bytes, one every probeStep. At 1/8 of the content the probe of an incompressible
+// chunk costs 2 % of hashing it.
 const (
 	probeLen  = PageSize
 	probeStep = 8 * PageSize
@@ -118,7 +120,8 @@ func promising(content []byte) bool {
 	return out <= in-in/8
 }
 
-// Decode appends the content of a stored chunk to dst[:0], which needs capacity for want bytes, and fails unless exactly want bytes come out.
+// Decode appends the content of a stored chunk to dst[:0], which needs capacity for want bytes, and fails unless
+// exactly want bytes come out.
 func (c *Coder) Decode(codec Codec, stored, dst []byte, want int) ([]byte, error) {
 	switch codec {
 	case Raw:

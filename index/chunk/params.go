@@ -2,8 +2,8 @@ package chunk
 
 import "fmt"
 
-// PageSize is the grain of everything here: cut points, zero runs and pack offsets fall on multiples of it. It is x86-64's page size, so that
-// a page of a process is never split over two chunks.
+// PageSize is the grain of everything here: cut points, zero runs and pack offsets fall on multiples of it. It is
+// x86-64's page size, so that a page of a process is never split over two chunks.
 const PageSize = 4096
 
 // Params says where a stream is cut. All three are multiples of PageSize.
@@ -13,8 +13,8 @@ type Params struct {
 	Max int `json:"max"` // no chunk is longer
 }
 
-// DefaultParams were chosen by measurement on process images: at 256 KiB two processes of one program share 36 % of a synthetic image against 38 % at
-// 64 KiB, for a quarter of the index.
+// DefaultParams were chosen by measurement on process images: at 256 KiB two processes of one program share 36 % of a
+// synthetic image against 38 % at 64 KiB, for a quarter of the index.
 func DefaultParams() Params { return Params{Min: 64 << 10, Avg: 256 << 10, Max: 1 << 20} }
 
 // Validate refuses parameters that the splitter cannot honour.

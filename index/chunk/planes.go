@@ -7,20 +7,22 @@ import (
 	"math/bits"
 )
 
-// Numbers in bfloat16, two bytes each, keep sign and exponent in the high byte and noise in the low one. Byte-wise compressors find nothing in them. Taken apart,
-// fifteen values make up nearly all high bytes of weights, so that four bits a number do, and the rest are named in full. A chunk in this form is
+// Numbers in bfloat16, two bytes each, keep sign and exponent in the high byte and noise in the low one. Byte-wise
+// compressors find nothing in them. Taken apart, fifteen values make up nearly all high bytes of weights, so that four
+// bits a number do, and the rest are named in full. A chunk in this form is
 //
 //	15 bytes, the common values | u32 number of others | a nibble for each number | low bytes | the others
 //
-// where nibble 15 stands for the next of the others. A Huffman code over the high bytes saved 31 % of weights where this saves 25, at 0.35 GB/s a core: a dump was bound
-// by it.
+// where nibble 15 stands for the next of the others. A Huffman code over the high bytes saved 31 % of weights where
+// this saves 25, at 0.35 GB/s a core: a dump was bound by it.
 
 const (
 	planeCommon = 15
 	planeHead   = planeCommon + 4
 )
 
-// commonHigh gives the fifteen most frequent high bytes in samples of content, and whether they are frequent enough to spare an eighth of it.
+// commonHigh gives the fifteen most frequent high bytes in samples of content, and whether they are frequent enough to
+// spare an eighth of it.
 func commonHigh(content []byte) (common [planeCommon]byte, pays bool) {
 	var hist [256]uint32
 	var total uint32
@@ -46,7 +48,8 @@ func commonHigh(content []byte) (common [planeCommon]byte, pays bool) {
 	return common, covered >= total/5*4
 }
 
-// blockNumbers is how many numbers the vector instructions take at a time, stripBlocks how many blocks are done before their masks are looked at.
+// blockNumbers is how many numbers the vector instructions take at a time, stripBlocks how many blocks are done before
+// their masks are looked at.
 const (
 	blockNumbers = 32
 	stripBlocks  = 64

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestVectorPlanes holds the vector instructions to the plain code: the same bytes both ways, whatever the length and however many rare values.
+// TestVectorPlanes holds the vector instructions to the plain code: the same bytes both ways, whatever the length and
+// however many rare values.
 func TestVectorPlanes(t *testing.T) {
 	if !haveBlocks {
 		t.Log("this processor has no AVX2: the plain code alone is used, and tested elsewhere")

@@ -12,10 +12,12 @@ const MinGap = 16 * PageSize
 
 var zeroPage [PageSize]byte
 
-// IsZero says whether p, of at most PageSize bytes, holds zeros only. bytes.Equal runs at memory speed (30 GB/s measured).
+// IsZero says whether p, of at most PageSize bytes, holds zeros only. bytes.Equal runs at memory speed (30 GB/s
+// measured).
 func IsZero(p []byte) bool { return bytes.Equal(p, zeroPage[:len(p)]) }
 
-// Splitter decides where the data stream of one file is cut. It holds no data. The zero value is not usable; one goroutine at a time.
+// Splitter decides where the data stream of one file is cut. It holds no data. The zero value is not usable; one
+// goroutine at a time.
 type Splitter struct {
 	params          Params
 	strict, lenient uint64
@@ -42,7 +44,8 @@ func (s *Splitter) Zero(n int) (cutBefore bool) {
 	return false
 }
 
-// Data tells of one page (the last one may be short) that joins the chunk being built, and says whether the chunk ends after it.
+// Data tells of one page (the last one may be short) that joins the chunk being built, and says whether the chunk ends
+// after it.
 func (s *Splitter) Data(page []byte) (cutAfter bool) {
 	s.gap = 0
 	s.size += len(page)

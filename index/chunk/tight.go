@@ -4,7 +4,8 @@ import "github.com/klauspost/compress/zstd"
 
 // Tight encodes content smaller and slower than a Coder does. It is for one goroutine.
 //
-// Raw content was not worth a fast encoding. A sample, one page in eight, tells whether zstd makes it smaller by an eighth: less is not worth that every reader decodes it.
+// Raw content was not worth a fast encoding. A sample, one page in eight, tells whether zstd makes it smaller by an
+// eighth: less is not worth that every reader decodes it.
 type Tight struct {
 	enc *zstd.Encoder
 }
@@ -26,8 +27,8 @@ func NewTight(maxLen int) (*Tight, error) {
 // Close releases the encoder.
 func (t *Tight) Close() { t.enc.Close() }
 
-// Encode gives content as zstd in scratch, or nil where that is not worth while. was and stored say how it is stored now. Slots are whole pages, so only whole pages
-// count, and they must be a twentieth of what is stored.
+// Encode gives content as zstd in scratch, or nil where that is not worth while. was and stored say how it is stored
+// now. Slots are whole pages, so only whole pages count, and they must be a twentieth of what is stored.
 func (t *Tight) Encode(content []byte, was Codec, stored int, scratch []byte) []byte {
 	if was != Raw && was != S2 || pages(stored) < 2 || was == Raw && !t.promising(content, scratch) {
 		return nil

@@ -10,8 +10,9 @@
 // # Commit order
 //
 // Payload, sync packs, journal frames, sync journals, Badger batch, sync Badger, mark. Every CommitEvery bytes, and
-// whenever keys are to last. After a crash Recover applies to Badger what the journals hold beyond the applied mark. The
-// batch notes how far the journals are on the disk (keys.DB.Durable); the mark, that Badger's disk has what they tell.
+// whenever keys are to last. After a crash Recover applies to Badger what the journals hold beyond the applied mark.
+// The batch notes how far the journals are on the disk (keys.DB.Durable); the mark, that Badger's disk has what they
+// tell.
 //
 // # What cannot be accounted for
 //

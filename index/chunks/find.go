@@ -115,7 +115,8 @@ func (s *Store) holds(c pack.Chunk, slot []byte) error {
 	return nil
 }
 
-// Slot gives the slot of a chunk as it is stored, decrypted where it is encrypted, held against its guard, in a buffer of the arena.
+// Slot gives the slot of a chunk as it is stored, decrypted where it is encrypted, held against its guard, in a buffer
+// of the arena.
 func (s *Store) Slot(c pack.Chunk, past bool) ([]byte, error) {
 	buf, err := s.Arena.Get(int(c.Loc.Slot()))
 	if err != nil {

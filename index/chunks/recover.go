@@ -198,7 +198,8 @@ func (s *Store) replay(n uint32) error {
 			return nil
 		}
 	}
-	// First of all: what the index has been told must not be lost with a sync that fails, for new checkpoints refer to it.
+	// First of all: what the index has been told must not be lost with a sync that fails, for new checkpoints refer to
+	// it.
 	if err := s.Packs.SyncJournal(n, mark, last); err != nil {
 		return err
 	}

@@ -17,8 +17,8 @@
 //
 // # Memory
 //
-// The keys lie in a page that is locked and left out of core dumps, and the process is made undumpable (PR_SET_DUMPABLE):
-// keys of packs pass through the heap.
+// The keys lie in a page that is locked and left out of core dumps, and the process is made undumpable
+// (PR_SET_DUMPABLE): keys of packs pass through the heap.
 //
 // A nil *Coder is that of a plain store: ids are plain BLAKE3, and nothing else may be asked of it.
 package cipher

@@ -1,10 +1,12 @@
-// Package crc32c computes the CRC-32C (Castagnoli) that guards what a store keeps. It gives what hash/crc32 gives, faster where the processor can fold.
+// Package crc32c computes the CRC-32C (Castagnoli) that guards what a store keeps. It gives what hash/crc32 gives,
+// faster where the processor can fold.
 //
 // # Folding
 //
-// A CRC is a remainder of polynomials over GF(2): bytes may be replaced by others that leave the same remainder. So a message is worked through in blocks of
-// 256 bytes, as 16 numbers of 128 bits. Each is multiplied, without carries, by the powers of x that carry it 2048 bits further, and added to the number that
-// stands there. What is left at the end are 256 bytes with the remainder of all, which hash/crc32 finishes. The method is that of Gopal et al., "Fast CRC
+// A CRC is a remainder of polynomials over GF(2): bytes may be replaced by others that leave the same remainder. So a
+// message is worked through in blocks of 256 bytes, as 16 numbers of 128 bits. Each is multiplied, without carries, by
+// the powers of x that carry it 2048 bits further, and added to the number that stands there. What is left at the end
+// are 256 bytes with the remainder of all, which hash/crc32 finishes. The method is that of Gopal et al., "Fast CRC
 // Computation for Generic Polynomials Using PCLMULQDQ Instruction" (Intel, 2009), with vectors of 512 bits.
 package crc32c
 

@@ -1,7 +1,7 @@
 // Package keyring keeps the master key of an encrypted store: wrapped, once for each of those who may open it.
 //
-// A ring is JSON that holds no secret. Each of its keys is the same master key, encrypted in a way of its own: to an age
-// recipient, with a passphrase (age's scrypt), or by a command that its owner names when he opens the store, as one
+// A ring is JSON that holds no secret. Each of its keys is the same master key, encrypted in a way of its own: to an
+// age recipient, with a passphrase (age's scrypt), or by a command that its owner names when he opens the store, as one
 // that asks a key service. Adding, removing and rotating change the ring alone. A check, a record sealed with the
 // master key, tells a wrong key from damage.
 package keyring

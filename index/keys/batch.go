@@ -21,7 +21,8 @@ type Put struct {
 	Payload []byte
 }
 
-// Batch gathers writes. Badger may apply it in several steps, in order: what makes earlier writes count must come last. Each must be flushed once.
+// Batch gathers writes. Badger may apply it in several steps, in order: what makes earlier writes count must come last.
+// Each must be flushed once.
 type Batch struct {
 	d     *DB
 	b     *badger.DB // nil: there is none, as err says
@@ -87,7 +88,8 @@ func (b *Batch) noteSeq() {
 	}
 }
 
-// batchBytes bounds what a Badger batch holds in memory: it counts 60 bytes a value whatever the size, so it would not do so itself.
+// batchBytes bounds what a Badger batch holds in memory: it counts 60 bytes a value whatever the size, so it would not
+// do so itself.
 const batchBytes = 8 << 20
 
 func (b *Batch) set(key, value []byte) {
@@ -182,8 +184,8 @@ func (d *DB) Sync() error {
 	return nil
 }
 
-// syncLogs syncs all logs that may hold what is not on the disk yet. Badger's own Sync (4.9) does so for the two that it
-// is writing to, and leaves out those that are full: of memory that waits to become a table, and of values.
+// syncLogs syncs all logs that may hold what is not on the disk yet. Badger's own Sync (4.9) does so for the two that
+// it is writing to, and leaves out those that are full: of memory that waits to become a table, and of values.
 func (d *DB) syncLogs() error {
 	entries, err := os.ReadDir(d.dir)
 	if err != nil {

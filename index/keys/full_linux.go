@@ -17,8 +17,8 @@ import (
 
 // This file is how the index outlives a full disk.
 //
-// Badger writes through mappings of sparse files, and to its manifest without looking whether all of it was taken. Preallocating is not in its options, and who fills
-// the disk does not keep to our floor. So:
+// Badger writes through mappings of sparse files, and to its manifest without looking whether all of it was taken.
+// Preallocating is not in its options, and who fills the disk does not keep to our floor. So:
 //
 //   - A write that finds no room goes to memory instead (package sigbus), and removes the file "SOUND" from the index. Badger goes on, and so do readers: what
 //     they find is right, only the disk lacks it.
@@ -26,7 +26,8 @@ import (
 //   - The first write that finds room again copies the whole index, drafts included, into a new one and exchanges the two (mend).
 //   - A process that ends before leaves an index without SOUND. Whoever opens the store next builds it anew from the journals, which are the truth.
 //
-// The same is done when Badger reports that it could not write, whatever the reason: what a failed write or sync has left is not to be trusted.
+// The same is done when Badger reports that it could not write, whatever the reason: what a failed write or sync has
+// left is not to be trusted.
 
 // soundName is the file in the index folder that says that the disk has all that was written there.
 const soundName = "SOUND"
@@ -230,7 +231,8 @@ func IsSound(dir string) bool {
 	return err == nil
 }
 
-// Swap puts the index at fresh in place of that at dir. Between its two renames there is none at dir: FinishSwap ends what was begun.
+// Swap puts the index at fresh in place of that at dir. Between its two renames there is none at dir: FinishSwap ends
+// what was begun.
 func Swap(dir, fresh string) error {
 	aside := dir + ".old"
 	if err := os.RemoveAll(aside); err != nil {
@@ -242,8 +244,9 @@ func Swap(dir, fresh string) error {
 	return errors.Join(os.Rename(fresh, dir), storage.Disk{}.SyncDir(filepath.Dir(dir)), os.RemoveAll(aside))
 }
 
-// FinishSwap ends an exchange that a crash interrupted. A new index beside one that is in its place was left before the exchange began: it goes, for it
-// tells less and less of what the store holds, and would be taken for the truth once the other is lost.
+// FinishSwap ends an exchange that a crash interrupted. A new index beside one that is in its place was left before the
+// exchange began: it goes, for it tells less and less of what the store holds, and would be taken for the truth once
+// the other is lost.
 func FinishSwap(dir string) error {
 	fresh := dir + ".new"
 	switch _, err := os.Stat(dir); {

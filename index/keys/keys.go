@@ -26,8 +26,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
-// DB is Badger seen as the three things the store keeps in it. Badger answers a damaged value with an empty one and no error, so every value carries a sum over
-// its key and itself.
+// DB is Badger seen as the three things the store keeps in it. Badger answers a damaged value with an empty one and no
+// error, so every value carries a sum over its key and itself.
 //
 //	'c' id            → Loc
 //	'd' id            → Loc in a distant pack: one that lies in a bucket
@@ -149,7 +149,8 @@ func (d *DB) open() error {
 	return nil
 }
 
-// removeUnborn removes the log files that a killed process had created and not yet given a size. They hold nothing, and Badger refuses to open over them.
+// removeUnborn removes the log files that a killed process had created and not yet given a size. They hold nothing, and
+// Badger refuses to open over them.
 func removeUnborn(dir string) error {
 	entries, err := os.ReadDir(dir) // Glob would take characters of dir for a pattern
 	if errors.Is(err, os.ErrNotExist) {
@@ -175,8 +176,9 @@ func removeUnborn(dir string) error {
 	return nil
 }
 
-// checkTables opens every table of the manifest once where a panic can be caught: Badger opens them in goroutines of its own, and panics over a damaged footer.
-// A table that the manifest does not name was being written when its process was killed; Badger removes it.
+// checkTables opens every table of the manifest once where a panic can be caught: Badger opens them in goroutines of
+// its own, and panics over a damaged footer. A table that the manifest does not name was being written when its process
+// was killed; Badger removes it.
 func checkTables(dir string, o badger.Options) error {
 	m, _, err := readManifest(dir, o)
 	if err != nil {
@@ -226,8 +228,8 @@ func openBadger(o badger.Options) (b *badger.DB, err error) {
 	return badger.Open(o)
 }
 
-// readManifest gives the tables that Badger counts as its own, none where there is no index yet, and where the manifest's last whole entry ends. A missing table is for
-// Badger to complain of.
+// readManifest gives the tables that Badger counts as its own, none where there is no index yet, and where the
+// manifest's last whole entry ends. A missing table is for Badger to complain of.
 func readManifest(dir string, o badger.Options) (m badger.Manifest, end int64, err error) {
 	f, err := os.Open(filepath.Join(dir, badger.ManifestFilename))
 	if errors.Is(err, os.ErrNotExist) {
@@ -255,8 +257,9 @@ func checkTable(name string) (err error) {
 // closeFailures is how often Badger may fail while it closes, which it reports once a second.
 const closeFailures = 5
 
-// Close closes Badger. That writes its memory table to a file, and tries for ever where it cannot, as on a full disk or when somebody has removed the folder. It
-// is left to that, then: what it could not write is in its log, which the next open reads.
+// Close closes Badger. That writes its memory table to a file, and tries for ever where it cannot, as on a full disk or
+// when somebody has removed the folder. It is left to that, then: what it could not write is in its log, which the next
+// open reads.
 func (d *DB) Close() error {
 	if d.b == nil {
 		return nil
@@ -366,8 +369,9 @@ func (d *DB) DistantLoc(id chunk.ID) (pack.Loc, error) {
 // maxSteps is how many keys Locs passes over before it looks the next one up: a step costs a tenth of that.
 const maxSteps = 16
 
-// Locs gives the locations of many chunks; that of a chunk which the index lacks, or whose record is damaged, is zero. It goes through the keys in their order: in
-// an index without others each costs 0.3 µs where loc takes 1.1, among sixteen times as many 1.2 where Loc takes 2.7 (BenchmarkLocate).
+// Locs gives the locations of many chunks; that of a chunk which the index lacks, or whose record is damaged, is zero.
+// It goes through the keys in their order: in an index without others each costs 0.3 µs where loc takes 1.1, among
+// sixteen times as many 1.2 where Loc takes 2.7 (BenchmarkLocate).
 func (d *DB) Locs(ids []chunk.ID) (out []pack.Loc, err error) {
 	defer damageOfPanic(&err)
 	out = make([]pack.Loc, len(ids))
@@ -481,7 +485,8 @@ func (d *DB) Marks(fn func(n uint32)) error {
 	})
 }
 
-// Metas calls fn for every metadata key with the prefix, in order. A damaged record comes with err set. The payload is valid during the call.
+// Metas calls fn for every metadata key with the prefix, in order. A damaged record comes with err set. The payload is
+// valid during the call.
 func (d *DB) Metas(prefix string, fn func(key string, seq uint64, payload []byte, err error) error) error {
 	return d.scan(metaKey(prefix), true, func(key, value []byte, err error) error {
 		var seq uint64

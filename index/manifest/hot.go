@@ -10,7 +10,8 @@ import (
 // HotPiece is how many bytes of a hot set lie in one chunk where it is kept in a bucket, but in the last one.
 const HotPiece = 512 << 10
 
-// HotKey is the key of what tells where a bucket has the hot set of a checkpoint: its length, and the ids of its chunks.
+// HotKey is the key of what tells where a bucket has the hot set of a checkpoint: its length, and the ids of its
+// chunks.
 func HotKey(id string) string { return ProfilePrefix + id + "/hot" }
 
 // EncodeHot gives the record of a hot set of size bytes.

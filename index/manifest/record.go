@@ -16,7 +16,8 @@ import (
 // Version of the manifest format.
 const Version = 1
 
-// Limits of what is stored, so that reading needs bounded memory. Encoding refuses what decoding would, by the same checks: what was written can be read.
+// Limits of what is stored, so that reading needs bounded memory. Encoding refuses what decoding would, by the same
+// checks: what was written can be read.
 const (
 	// MaxRecord bounds one encoded record in bytes. A segment with all the runs it may have takes 5 MiB.
 	MaxRecord = 8 << 20
@@ -29,7 +30,8 @@ const (
 	MaxEntries = 1 << 22
 	// MaxInline bounds what lies in the table of files itself: less than a page.
 	MaxInline = 4095
-	// MaxLabels is how many labels a checkpoint may have: they travel with every list of checkpoints. MaxLabelValue is the length of a value in bytes.
+	// MaxLabels is how many labels a checkpoint may have: they travel with every list of checkpoints. MaxLabelValue is
+	// the length of a value in bytes.
 	MaxLabels     = 64
 	MaxLabelValue = 1024
 	// MaxTags is how many tags a checkpoint may have.
@@ -73,7 +75,8 @@ func EncodeCheckpoint(c *manifestpb.Checkpoint) ([]byte, error) {
 	return marshal(c)
 }
 
-// DecodeCheckpoint reads what EncodeCheckpoint wrote. Its id, name, tags and parent's id are of the form that [ValidID] and [ValidName] tell.
+// DecodeCheckpoint reads what EncodeCheckpoint wrote. Its id, name, tags and parent's id are of the form that [ValidID]
+// and [ValidName] tell.
 func DecodeCheckpoint(b []byte) (*manifestpb.Checkpoint, error) {
 	var c manifestpb.Checkpoint
 	if err := unmarshal(b, &c); err != nil {
@@ -118,7 +121,8 @@ func checkCheckpoint(c *manifestpb.Checkpoint) error {
 	return nil
 }
 
-// ValidLabelKey says whether key can be that of a label: up to 63 small letters, digits, dots, dashes, underscores and slashes, a letter or digit first.
+// ValidLabelKey says whether key can be that of a label: up to 63 small letters, digits, dots, dashes, underscores and
+// slashes, a letter or digit first.
 func ValidLabelKey(key string) bool {
 	for i, c := range []byte(key) {
 		letter := c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
@@ -129,7 +133,8 @@ func ValidLabelKey(key string) bool {
 	return key != "" && len(key) < 64
 }
 
-// ValidLabelValue says whether value can be that of a label: what can be printed on one line, at most MaxLabelValue bytes.
+// ValidLabelValue says whether value can be that of a label: what can be printed on one line, at most MaxLabelValue
+// bytes.
 func ValidLabelValue(value string) bool {
 	return len(value) <= MaxLabelValue && utf8.ValidString(value) && !strings.ContainsFunc(value, unicode.IsControl)
 }
@@ -226,8 +231,8 @@ func checkFile(e *manifestpb.Entry) error {
 	return nil
 }
 
-// Table gathers the parts of a file table and holds them together: paths ascend, and whatever lies in a folder finds it there, as a folder. Writing the entries in their
-// order then never goes through a symlink.
+// Table gathers the parts of a file table and holds them together: paths ascend, and whatever lies in a folder finds it
+// there, as a folder. Writing the entries in their order then never goes through a symlink.
 type Table struct {
 	Entries []*manifestpb.Entry
 	dirs    map[string]bool

@@ -35,12 +35,14 @@ type Segment struct {
 	Runs       []Run // in order, without gap, none empty
 }
 
-// Limits of one segment, so that reading one needs bounded memory: 1 GiB of data in chunks of average size, and 6 MiB of runs.
+// Limits of one segment, so that reading one needs bounded memory: 1 GiB of data in chunks of average size, and 6 MiB
+// of runs.
 const (
 	// MaxChunks and MaxRuns are where a writer begins a new segment, or splits one that was overwritten.
 	MaxChunks = 4096
 	MaxRuns   = 1 << 18
-	// What may be read, and written, is twice as much: a writer looks when it has cut a chunk, or overwritten a stretch of one.
+	// What may be read, and written, is twice as much: a writer looks when it has cut a chunk, or overwritten a stretch
+	// of one.
 	limitChunks = 2 * MaxChunks
 	limitRuns   = 2*MaxRuns + 1
 	// MaxChunk bounds a chunk in bytes: [chunk.Params] allow no longer one.
@@ -58,8 +60,8 @@ const (
 	kindAt   = 2
 )
 
-// Split halves the segment until no part has more than MaxChunks chunks and MaxRuns runs. Halves, so that a place that is overwritten again and again does not leave a
-// segment of one run each time.
+// Split halves the segment until no part has more than MaxChunks chunks and MaxRuns runs. Halves, so that a place that
+// is overwritten again and again does not leave a segment of one run each time.
 func (s *Segment) Split() []*Segment {
 	if len(s.Chunks) <= MaxChunks && len(s.Runs) <= MaxRuns || len(s.Runs) < 2 {
 		return []*Segment{s}
@@ -141,7 +143,8 @@ func EncodeSegment(s *Segment) ([]byte, error) {
 
 var errSegment = errors.New("malformed segment")
 
-// check holds a segment to what a reader relies on: chunks of a possible size, and runs that cover it without gap and lie within their chunks.
+// check holds a segment to what a reader relies on: chunks of a possible size, and runs that cover it without gap and
+// lie within their chunks.
 func (s *Segment) check() error {
 	if s.Start < 0 || s.Len < 0 || s.Len > MaxFileSize || s.Start > MaxFileSize-s.Len {
 		return fmt.Errorf("%w: %d bytes from %d on", errSegment, s.Len, s.Start)

@@ -17,15 +17,17 @@ const checkEvery = 16 << 20
 
 var zeros [chunk.PageSize]byte
 
-// Append writes a stored chunk into a slot of its own and gives its location. It is not durable, nor known to the journal, before the next Commit. The bytes of stored
-// between its length and the next multiple of 4 KiB are overwritten if its capacity reaches there; a page-aligned stored is then written past the page cache:
-// measured on a virtual machine, 1.1 to 1.5 GB/s, where copying into fresh pages of the cache gave 0.2 to 1.3.
+// Append writes a stored chunk into a slot of its own and gives its location. It is not durable, nor known to the
+// journal, before the next Commit. The bytes of stored between its length and the next multiple of 4 KiB are
+// overwritten if its capacity reaches there; a page-aligned stored is then written past the page cache: measured on a
+// virtual machine, 1.1 to 1.5 GB/s, where copying into fresh pages of the cache gave 0.2 to 1.3.
 func (s *Set) Append(id chunk.ID, stored []byte, raw int, codec chunk.Codec) (Loc, error) {
 	return s.write(id, stored, raw, codec, true)
 }
 
-// Place is Append for a slot that no Commit is to journal before Adopt: whoever replaces a sound slot by it wants to read it back first. The next Commit
-// syncs it. Without Adopt it belongs to nobody, and goes when the pack is collected; the caller keeps collections away until then.
+// Place is Append for a slot that no Commit is to journal before Adopt: whoever replaces a sound slot by it wants to
+// read it back first. The next Commit syncs it. Without Adopt it belongs to nobody, and goes when the pack is
+// collected; the caller keeps collections away until then.
 func (s *Set) Place(id chunk.ID, stored []byte, raw int, codec chunk.Codec) (Loc, error) {
 	return s.write(id, stored, raw, codec, false)
 }
@@ -144,7 +146,8 @@ func (s *Set) roll() error {
 	h := Header{Version: Version, Pack: n, Store: s.o.Store}
 	frame := s.encode(n, &h, nil, nil, nil)
 	s.next = n + 1 // whatever becomes of this one, its number is used up
-	// The pack first: an empty pack without a journal is nothing, a journal without a pack looks like one whose pack is being dropped.
+	// The pack first: an empty pack without a journal is nothing, a journal without a pack looks like one whose pack is
+	// being dropped.
 	p, err := s.fs.Open(s.PackPath(n), storage.Create|storage.Direct)
 	if err != nil {
 		return s.writeError(s.PackPath(n), err)
@@ -154,7 +157,8 @@ func (s *Set) roll() error {
 		err = s.fs.SyncDir(s.dir)
 	}
 	if err != nil {
-		// Nothing is in them yet: what cannot be removed here either is an empty pack, whose journal may be half a frame.
+		// Nothing is in them yet: what cannot be removed here either is an empty pack, whose journal may be half a
+		// frame.
 		if errors.Join(p.Close(), s.fs.Remove(s.JournalPath(n)), s.fs.Remove(s.PackPath(n))) != nil {
 			s.ends[n] = 0
 		}

@@ -17,8 +17,9 @@ type Committed struct {
 	Lost   []Chunk          // after an error: what had been appended and nobody knows to be on the disk
 }
 
-// Commit makes everything appended so far durable, and kvs with it: when it returns nil, the journals tell of all of it. After an error what was pending stays
-// pending, but for what lies in packs that are condemned by it: that is lost. Whether kvs are in a journal is not known then.
+// Commit makes everything appended so far durable, and kvs with it: when it returns nil, the journals tell of all of
+// it. After an error what was pending stays pending, but for what lies in packs that are condemned by it: that is lost.
+// Whether kvs are in a journal is not known then.
 func (s *Set) Commit(kvs []KV) (Committed, error) {
 	if err := checkKVs(kvs); err != nil {
 		return Committed{}, err
@@ -68,8 +69,9 @@ func (s *Set) Commit(kvs []KV) (Committed, error) {
 	return Committed{Lost: lost}, err
 }
 
-// condemn ends pack n after a failed sync. The kernel says once that it could not write, and then calls the pages clean: what it answers to a later sync, or from its cache, proves
-// nothing. What was committed before is not concerned. Call with commitMu held.
+// condemn ends pack n after a failed sync. The kernel says once that it could not write, and then calls the pages
+// clean: what it answers to a later sync, or from its cache, proves nothing. What was committed before is not
+// concerned. Call with commitMu held.
 func (s *Set) condemn(n uint32, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +100,8 @@ func (s *Set) TakeLost() (lost []Chunk, why error) {
 	return lost, why
 }
 
-// Condemned says whether a sync of pack n or of its journal has failed since the set was opened. What the journal tells of its last chunks is then not known.
+// Condemned says whether a sync of pack n or of its journal has failed since the set was opened. What the journal tells
+// of its last chunks is then not known.
 func (s *Set) Condemned(n uint32) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,9 +221,9 @@ func (s *Set) cutRefused(f *file) {
 	}
 }
 
-// cutTail cuts off what lies behind the end of a journal: half a frame that a crash has left, or frames that a full disk
-// refused. Where the disk does not say that it is gone, it is put back: whoever opens the set next is to see no less
-// than the disk may have.
+// cutTail cuts off what lies behind the end of a journal: half a frame that a crash has left, or frames that a full
+// disk refused. Where the disk does not say that it is gone, it is put back: whoever opens the set next is to see no
+// less than the disk may have.
 func cutTail(j storage.File, end int64) error {
 	size, err := j.Size()
 	if err != nil {
@@ -345,8 +348,8 @@ func (s *Set) Size(n uint32) (int64, error) {
 	return st.Size, nil
 }
 
-// Drop removes pack n and its journal. The active pack is refused. The journal goes last: alone it tells that all chunks were dead, and is dropped again. A pack
-// without one could not be told from a pack whose journal was lost.
+// Drop removes pack n and its journal. The active pack is refused. The journal goes last: alone it tells that all
+// chunks were dead, and is dropped again. A pack without one could not be told from a pack whose journal was lost.
 func (s *Set) Drop(n uint32) error {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
@@ -376,7 +379,8 @@ func (s *Set) Drop(n uint32) error {
 	return s.fs.SyncDir(s.dir)
 }
 
-// RewriteJournal replaces the journal of pack n by one that holds just chunks and kvs, in one step that a crash cannot split.
+// RewriteJournal replaces the journal of pack n by one that holds just chunks and kvs, in one step that a crash cannot
+// split.
 func (s *Set) RewriteJournal(n uint32, chunks []Chunk, kvs []KV) (mark int64, err error) {
 	if err := checkKVs(kvs); err != nil {
 		return 0, err

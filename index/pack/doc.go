@@ -2,25 +2,30 @@
 //
 // # Files
 //
-// NNNNNNNN.pack holds nothing but slots: a stored chunk padded with zeros to 4 KiB, at a 4 KiB-aligned offset. A raw chunk lies there byte for byte as in memory.
-// The guard of a slot, CRC-32C, covers the padding too, so any flipped bit of a slot is seen.
+// NNNNNNNN.pack holds nothing but slots: a stored chunk padded with zeros to 4 KiB, at a 4 KiB-aligned offset. A raw
+// chunk lies there byte for byte as in memory. The guard of a slot, CRC-32C, covers the padding too, so any flipped bit
+// of a slot is seen.
 //
-// NNNNNNNN.journal says what the slots are, and carries the metadata that was committed while the pack was the newest. It is a sequence of frames
+// NNNNNNNN.journal says what the slots are, and carries the metadata that was committed while the pack was the newest.
+// It is a sequence of frames
 //
 //	u32 magic "GPJF" | u32 length | u32 CRC-32C of length and payload | payload
 //
-// little-endian, whose payload is a sequence of records: the header (first of the file), a chunk, a dead chunk, a key with its value. The journals are the store's
-// write-ahead log: all of them together suffice to rebuild the index. A frame is written only after the payload it speaks of is on stable storage.
+// little-endian, whose payload is a sequence of records: the header (first of the file), a chunk, a dead chunk, a key
+// with its value. The journals are the store's write-ahead log: all of them together suffice to rebuild the index. A
+// frame is written only after the payload it speaks of is on stable storage.
 //
 // # Appending
 //
-// Append reserves a slot and writes it, many goroutines at once. Commit then syncs the packs, writes one frame for what was appended since the last Commit and for the
-// given keys, and syncs the journals, older packs first: a frame with keys is never durable before the chunks that went before it.
+// Append reserves a slot and writes it, many goroutines at once. Commit then syncs the packs, writes one frame for what
+// was appended since the last Commit and for the given keys, and syncs the journals, older packs first: a frame with
+// keys is never durable before the chunks that went before it.
 //
 // # When the disk fails
 //
-// All files are reached through package storage. A sync that failed condemns what it covered: the kernel tells once that it could not write and calls the pages clean, so neither a
-// later sync nor what can still be read proves anything.
+// All files are reached through package storage. A sync that failed condemns what it covered: the kernel tells once
+// that it could not write and calls the pages clean, so neither a later sync nor what can still be read proves
+// anything.
 //
 //   - A pack whose sync failed takes no more appends, and its chunks that are not committed are lost; Commit names them. A slot that was being written meanwhile is written anew
 //     into the next pack. Chunks are not kept in memory for this, nor read back and written elsewhere: that is up to 256 MiB on a disk that has just failed. Whoever needs
@@ -38,17 +43,19 @@
 //
 // # Giving space back
 //
-// A dead chunk is first journalled as dead, then forgotten by the index, and only then is its slot punched out. A pack without live chunks is removed, the pack
-// first: the journal, left alone by a crash, tells that all was dead.
+// A dead chunk is first journalled as dead, then forgotten by the index, and only then is its slot punched out. A pack
+// without live chunks is removed, the pack first: the journal, left alone by a crash, tells that all was dead.
 //
 // # Opening
 //
-// Open changes nothing. A pack takes appends again only if both its files end where the last frame and the last slot that it lists end (Resume). What lies behind is
-// neither cut off nor written over: it is what a crash left of something that was never promised, or damage, and the bytes alone do not tell which. A frame that a crash left
-// half written (EndAt, which the index decides) is cut off when the next frame goes there.
+// Open changes nothing. A pack takes appends again only if both its files end where the last frame and the last slot
+// that it lists end (Resume). What lies behind is neither cut off nor written over: it is what a crash left of
+// something that was never promised, or damage, and the bytes alone do not tell which. A frame that a crash left half
+// written (EndAt, which the index decides) is cut off when the next frame goes there.
 //
-// A pack without a journal stays, and its slots can be read. A journal that was damaged and has been written anew is kept under another name,
-// NNNNNNNN.journal.set-aside-N, as long as it may tell something that nothing else does. A number that any file has is not used again.
+// A pack without a journal stays, and its slots can be read. A journal that was damaged and has been written anew is
+// kept under another name, NNNNNNNN.journal.set-aside-N, as long as it may tell something that nothing else does. A
+// number that any file has is not used again.
 //
 // Lock order: Set.commitMu, Set.mu.
 package pack

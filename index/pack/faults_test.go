@@ -97,7 +97,8 @@ func readable(s *Set, locs []Loc) (err error) {
 	return err
 }
 
-// TestFailedSyncOfAPack: what it covered is lost and not journalled, whatever the next sync says; the next chunks go to another pack.
+// TestFailedSyncOfAPack: what it covered is lost and not journalled, whatever the next sync says; the next chunks go to
+// another pack.
 func TestFailedSyncOfAPack(t *testing.T) {
 	m := storage.NewMem(memDir)
 	s := openOn(t, failing(m, storage.OpSync, ".pack", storage.Drop, 1))
@@ -129,7 +130,8 @@ func TestFailedSyncOfAPack(t *testing.T) {
 	}
 }
 
-// TestFailedSyncOfAJournal: the journal is written anew as a whole; where that fails too its pack is condemned and the commit fails.
+// TestFailedSyncOfAJournal: the journal is written anew as a whole; where that fails too its pack is condemned and the
+// commit fails.
 func TestFailedSyncOfAJournal(t *testing.T) {
 	for _, both := range []bool{false, true} {
 		m := storage.NewMem(memDir)
@@ -203,7 +205,8 @@ func TestFailedBeginOfAPack(t *testing.T) {
 	}
 }
 
-// TestOneFault runs a program with one fault at each call that changes something, goes on, and crashes at the end: what was acknowledged is there.
+// TestOneFault runs a program with one fault at each call that changes something, goes on, and crashes at the end: what
+// was acknowledged is there.
 func TestOneFault(t *testing.T) {
 	kinds := map[string]storage.FaultKind{"fail": storage.Fail, "late": storage.Late, "short": storage.Short, "drop": storage.Drop}
 	for name, kind := range kinds {
@@ -301,7 +304,8 @@ func (p *program) commit(fresh []Chunk, keys []string) {
 	}
 }
 
-// collect gives back one of every few chunks of a pack, as a garbage collection does: dead, then punched, then a shorter journal; or the whole pack.
+// collect gives back one of every few chunks of a pack, as a garbage collection does: dead, then punched, then a
+// shorter journal; or the whole pack.
 func (p *program) collect(n uint32, every int) {
 	var dead, live []Chunk
 	var keys []KV
@@ -341,8 +345,8 @@ func (p *program) collect(n uint32, every int) {
 	}
 }
 
-// TestCommitAfterActiveIsCondemned: what an older pack has got is committed though the pack that took appends is given up, and no
-// other has been begun.
+// TestCommitAfterActiveIsCondemned: what an older pack has got is committed though the pack that took appends is given
+// up, and no other has been begun.
 func TestCommitAfterActiveIsCondemned(t *testing.T) {
 	s := openOn(t, failing(storage.NewMem(memDir), storage.OpSync, Name(2), storage.Fail, 1))
 	for i := range uint64(3) {

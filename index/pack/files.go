@@ -56,8 +56,8 @@ func (s *Set) Packs() ([]uint32, error) {
 	return f.journals, err
 }
 
-// Orphans gives the numbers of the packs that hold something and have no journal, ascending. Nothing removes them: their slots can be read by those who know where
-// they are, and the journal may come back.
+// Orphans gives the numbers of the packs that hold something and have no journal, ascending. Nothing removes them:
+// their slots can be read by those who know where they are, and the journal may come back.
 func (s *Set) Orphans() ([]uint32, error) {
 	f, err := s.list()
 	if err != nil {
@@ -118,7 +118,8 @@ func (s *Set) Exists(n uint32) bool {
 	return !errors.Is(err, os.ErrNotExist)
 }
 
-// Missing says why pack n has no file of its own, "" where it has one. What is no file is not opened: to open a pipe may never end.
+// Missing says why pack n has no file of its own, "" where it has one. What is no file is not opened: to open a pipe
+// may never end.
 func (s *Set) Missing(n uint32) (why string, err error) {
 	st, err := s.fs.Stat(s.PackPath(n))
 	switch {
@@ -130,7 +131,8 @@ func (s *Set) Missing(n uint32) (why string, err error) {
 	return "", err
 }
 
-// Lost gives the packs of which the journal tells and that have no file of their own, and why. One that was being dropped is none of them.
+// Lost gives the packs of which the journal tells and that have no file of their own, and why. One that was being
+// dropped is none of them.
 func (s *Set) Lost() (map[uint32]string, error) {
 	f, err := s.list()
 	if err != nil {
@@ -177,8 +179,8 @@ func (s *Set) AllAside() (map[uint32][]string, error) {
 	return f.aside, err
 }
 
-// PutAside gives the journal of pack n another name, under which it is kept for whoever can make something of it; RewriteJournal is to follow. Without a journal it does
-// nothing.
+// PutAside gives the journal of pack n another name, under which it is kept for whoever can make something of it;
+// RewriteJournal is to follow. Without a journal it does nothing.
 func (s *Set) PutAside(n uint32) error {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()

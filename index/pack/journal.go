@@ -19,7 +19,8 @@ const (
 	maxFrame = 16 << 20
 	// frameTarget is where a writer begins a new frame.
 	frameTarget = 4 << 20
-	// MaxKey and MaxValue bound a metadata key and its value in bytes: behind whatever is in a frame, there is room for one.
+	// MaxKey and MaxValue bound a metadata key and its value in bytes: behind whatever is in a frame, there is room for
+	// one.
 	MaxKey   = 4 << 10
 	MaxValue = 8 << 20
 )
@@ -156,9 +157,9 @@ func cutShort(err error) error {
 	return err
 }
 
-// ReadJournal calls fn for every record of [from, size), where from must be the start of a frame. It returns the end of the last valid frame, and the stretches that
-// hold none: one that reaches size is what a crash in the middle of a write leaves, one before a valid frame is damage. Slices in
-// records are valid during the call only.
+// ReadJournal calls fn for every record of [from, size), where from must be the start of a frame. It returns the end of
+// the last valid frame, and the stretches that hold none: one that reaches size is what a crash in the middle of a
+// write leaves, one before a valid frame is damage. Slices in records are valid during the call only.
 func ReadJournal(st storage.Storage, path string, from, size int64, fn func(Record) error) (end int64, bad []Damage, err error) {
 	return readJournal(st, path, from, size, nil, fn)
 }
@@ -186,7 +187,8 @@ func readJournal(
 			}
 		}
 		if why == "" {
-			// A frame whose sum is right was written by us: a record that does not parse is a version we don't know, not damage to skip.
+			// A frame whose sum is right was written by us: a record that does not parse is a version we don't know,
+			// not damage to skip.
 			if err := decodeRecords(payload, fn); err != nil {
 				return end, bad, fmt.Errorf("journal %s at %d: %w", path, off, err)
 			}

@@ -339,7 +339,8 @@ func TestDropIsDoneAgain(t *testing.T) {
 	}
 }
 
-// What lies behind the journal's last frame, or behind the last slot that it lists, stays: the next pack takes the appends.
+// What lies behind the journal's last frame, or behind the last slot that it lists, stays: the next pack takes the
+// appends.
 func TestNothingIsCutOff(t *testing.T) {
 	for _, ext := range []string{"pack", "journal"} {
 		dir := t.TempDir()
@@ -427,7 +428,8 @@ func FuzzReadJournal(f *testing.F) {
 	})
 }
 
-// TestWhatIsCommittedCanBeRead: every frame is one that a reader takes, however large the keys are and however they follow each other.
+// TestWhatIsCommittedCanBeRead: every frame is one that a reader takes, however large the keys are and however they
+// follow each other.
 func TestWhatIsCommittedCanBeRead(t *testing.T) {
 	s := openSet(t, t.TempDir())
 	var kvs []KV
@@ -458,7 +460,8 @@ func TestWhatIsCommittedCanBeRead(t *testing.T) {
 	}
 }
 
-// TestImpossibleLocations: a location that no Append gives is refused where it is decoded, in the index and in journals.
+// TestImpossibleLocations: a location that no Append gives is refused where it is decoded, in the index and in
+// journals.
 func TestImpossibleLocations(t *testing.T) {
 	good := Loc{Pack: 1, Page: 2, Stored: 5000, Raw: 9000, Codec: chunk.S2}
 	if l, err := DecodeLoc(AppendLoc(nil, good)); err != nil || l != good {

@@ -7,9 +7,10 @@ import (
 	"github.com/gpucr/gpucr-fs/index/crc32c"
 )
 
-// ReadSlots reads slots that lie one behind the other in one pack, with one system call. Each buffer needs a capacity of its slot's length and is filled with it; errs
-// tells for each what is wrong with it. A slot is right when its guard is. past reads around the page cache: for those who keep what they read, as the mount does in the
-// kernel's cache of its own files, a second copy costs memory and, measured on two cores, a third of the processor time of a cold read.
+// ReadSlots reads slots that lie one behind the other in one pack, with one system call. Each buffer needs a capacity
+// of its slot's length and is filled with it; errs tells for each what is wrong with it. A slot is right when its guard
+// is. past reads around the page cache: for those who keep what they read, as the mount does in the kernel's cache of
+// its own files, a second copy costs memory and, measured on two cores, a third of the processor time of a cold read.
 func (s *Set) ReadSlots(locs []Loc, bufs [][]byte, past bool) (errs []error) {
 	errs = make([]error, len(locs))
 	if len(locs) == 0 {
@@ -61,7 +62,8 @@ func Decrypt(c *cipher.Coder, l Loc, slot []byte) error {
 	return nil
 }
 
-// WillNeed lets the kernel begin to read a range of pack n into the page cache. It is advice: what goes wrong shows when the range is read.
+// WillNeed lets the kernel begin to read a range of pack n into the page cache. It is advice: what goes wrong shows
+// when the range is read.
 func (s *Set) WillNeed(n uint32, off, length int64) {
 	s.mu.Lock()
 	f, err := s.open(n)

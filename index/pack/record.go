@@ -112,7 +112,8 @@ type Chunk struct {
 	Loc Loc
 }
 
-// KV is the record of one metadata key. Of several records of one key the highest Seq counts; Delete ones carry no value.
+// KV is the record of one metadata key. Of several records of one key the highest Seq counts; Delete ones carry no
+// value.
 type KV struct {
 	Seq    uint64
 	Key    string

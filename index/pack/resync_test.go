@@ -79,8 +79,8 @@ func TestSyncJournalAfterAFailedSync(t *testing.T) {
 	}
 }
 
-// TestFullDiskTellsNoMoreLater: what a full disk took of frames that it refused is either seen by the next who opens the
-// set, or by nobody: a power cut does not bring it forth.
+// TestFullDiskTellsNoMoreLater: what a full disk took of frames that it refused is either seen by the next who opens
+// the set, or by nobody: a power cut does not bring it forth.
 func TestFullDiskTellsNoMoreLater(t *testing.T) {
 	for _, kind := range []storage.FaultKind{storage.Fail, storage.Late, storage.Short} {
 		for seed := range uint64(30) {

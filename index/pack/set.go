@@ -130,8 +130,9 @@ func (s *Set) checked(n uint32, fn func(Record) error) func(Record) error {
 	}
 }
 
-// Resume makes pack n the one that takes appends, if it is the newest and both its files end where what they hold is known to end. Otherwise it has got
-// all that it will: what lies behind is left as it is, and the next Append begins a new pack.
+// Resume makes pack n the one that takes appends, if it is the newest and both its files end where what they hold is
+// known to end. Otherwise it has got all that it will: what lies behind is left as it is, and the next Append begins a
+// new pack.
 func (s *Set) Resume(n uint32, payloadEnd, journalEnd int64) (resumed bool, err error) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
@@ -155,7 +156,8 @@ func (s *Set) Resume(n uint32, payloadEnd, journalEnd int64) (resumed bool, err 
 	return true, nil
 }
 
-// EndAt says that the journal of pack n ends at end: what lies behind is a frame that a crash left half written. It stays until the next frame is written.
+// EndAt says that the journal of pack n ends at end: what lies behind is a frame that a crash left half written. It
+// stays until the next frame is written.
 func (s *Set) EndAt(n uint32, end int64) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
@@ -231,7 +233,8 @@ func (s *Set) Close() error {
 	return errors.Join(errs...)
 }
 
-// JournalSize gives the length of the journal of pack n in bytes. A frame that a Commit is just writing is not part of it.
+// JournalSize gives the length of the journal of pack n in bytes. A frame that a Commit is just writing is not part of
+// it.
 func (s *Set) JournalSize(n uint32) (int64, error) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()

@@ -135,7 +135,8 @@ func TestLittleRoomAgain(t *testing.T) {
 	}
 }
 
-// TestRefusedFramesAreCutOff: a full disk takes the first part of some frames, and the next process finds no half frame.
+// TestRefusedFramesAreCutOff: a full disk takes the first part of some frames, and the next process finds no half
+// frame.
 func TestRefusedFramesAreCutOff(t *testing.T) {
 	for _, kind := range []storage.FaultKind{storage.Short, storage.Late} {
 		var fault atomic.Pointer[func(storage.Call) storage.Fault]

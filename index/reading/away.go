@@ -13,8 +13,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
-// Away calls yield for the stretches of the file that lie in a bucket, in order, each with the chunk that holds it. What
-// nobody can tell the place of is left out: whoever reads it is told.
+// Away calls yield for the stretches of the file that lie in a bucket, in order, each with the chunk that holds it.
+// What nobody can tell the place of is left out: whoever reads it is told.
 func (f *File) Away(yield func(off, n int64, c pack.Chunk) bool) error {
 	var last pack.Chunk
 	return f.walk(0, f.e.Size, func(x stretch) bool {

@@ -185,7 +185,8 @@ func (h *memHandle) Allocated(off, n int64) (sum int64, err error) {
 
 func (h *memHandle) WillNeed(int64, int64) {}
 
-// Forget gives up what of files is neither durable nor waiting to be: what failed syncs were to cover can't be read any more.
+// Forget gives up what of files is neither durable nor waiting to be: what failed syncs were to cover can't be read any
+// more.
 func (m *Mem) Forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

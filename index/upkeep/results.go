@@ -11,8 +11,8 @@ import (
 type GCOptions struct {
 	DryRun   bool
 	Progress func(done, total int64) // packs
-	// Stands says whether a checkpoint of the store's bucket needs a pack there. What is known of packs that none needs,
-	// there or here, is given back. nil: nobody knows, and all of that stays.
+	// Stands says whether a checkpoint of the store's bucket needs a pack there. What is known of packs that none
+	// needs, there or here, is given back. nil: nobody knows, and all of that stays.
 	Stands func(object.Name) bool
 }
 

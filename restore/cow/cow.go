@@ -27,9 +27,9 @@ type File interface {
 	Extents(off, n int64, yield func(index.Extent) bool) error
 }
 
-// Find gives for each task of c the pages to leave to CRIU: those that are equal in it and its parent, or in it and a child, by rising
-// address. files has the files that the tasks' ranges name. It returns nil when there are none. What cannot be
-// read counts as not equal: it is for whoever brings it to say so.
+// Find gives for each task of c the pages to leave to CRIU: those that are equal in it and its parent, or in it and a
+// child, by rising address. files has the files that the tasks' ranges name. It returns nil when there are none. What
+// cannot be read counts as not equal: it is for whoever brings it to say so.
 func Find(c *criuimg.Checkpoint, files map[string]File) [][]criuimg.Span {
 	heirlooms := c.Inherited()
 	if len(heirlooms) == 0 {

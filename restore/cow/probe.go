@@ -78,8 +78,8 @@ func (p *pair) first() (list []*probe) {
 	return list
 }
 
-// second gives the rest of the regions in which these windows have equal pages. Those beside a chunk in common have some
-// as a rule, which says nothing of others. Where most pages are equal the rest is taken for equal without a look.
+// second gives the rest of the regions in which these windows have equal pages. Those beside a chunk in common have
+// some as a rule, which says nothing of others. Where most pages are equal the rest is taken for equal without a look.
 func (p *pair) second() (list []*probe) {
 	for r := range slices.Chunk(p.probes, region) {
 		var looked, equal uint64

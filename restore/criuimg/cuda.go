@@ -12,7 +12,8 @@ import (
 
 const magicFiles = 0x56303138
 
-// CUDA tells whether a process of the images had NVIDIA's driver loaded, and the version in its library's name, such as 580.159.04; "" where the name has none.
+// CUDA tells whether a process of the images had NVIDIA's driver loaded, and the version in its library's name, such as
+// 580.159.04; "" where the name has none.
 func CUDA(fsys fs.FS) (used bool, version string, err error) {
 	r, err := openImage(fsys, "files.img", magicFiles)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -12,8 +12,8 @@ type Piece struct {
 	Off, Len int64
 }
 
-// Eager gives what CRIU reads of the memory images by itself when it restores with --lazy-pages: the runs that are not LAZY, in the order of the images. Runs with less
-// than gap bytes between them are given as one.
+// Eager gives what CRIU reads of the memory images by itself when it restores with --lazy-pages: the runs that are not
+// LAZY, in the order of the images. Runs with less than gap bytes between them are given as one.
 func Eager(fsys fs.FS, gap int64) ([]Piece, error) {
 	names, err := fs.Glob(fsys, "pagemap-*.img")
 	if err != nil {

@@ -87,11 +87,11 @@ func (t *Task) PagemapName() string { return pagemapName(t.PID) }
 // InheritPagemap gives the page map of a task in which the pages of spans are not left to a lazy-pages server. Nothing
 // else differs, and each page has its place in the pages file. It is for an image directory with a link "parent" that
 // leads to the one that fsys shows. Nothing is read there, but CRIU then knows that it may meet both kinds of pages in
-// one mapping: between its own reading and the registration with userfaultfd it keeps the kernel from making huge pages,
-// which would put zeros where pages are still to come (maybe_disable_thp in its mem.c).
+// one mapping: between its own reading and the registration with userfaultfd it keeps the kernel from making huge
+// pages, which would put zeros where pages are still to come (maybe_disable_thp in its mem.c).
 //
-// The pages are not said to be in that parent: what CRIU does not map before it forks, as memory in huge pages, it reads
-// at offsets that count no page of a parent.
+// The pages are not said to be in that parent: what CRIU does not map before it forks, as memory in huge pages, it
+// reads at offsets that count no page of a parent.
 func InheritPagemap(fsys fs.FS, pid int, spans []Span) ([]byte, error) {
 	m, err := loadPagemap(fsys, ".", pid, maxRuns)
 	if err != nil {

@@ -24,8 +24,8 @@ const maxCommand = 512
 
 // Origin is where the first process of a checkpoint comes from.
 type Origin struct {
-	// Command is its command line, arguments separated by spaces, cut after 512 bytes; the name of its first thread where the memory with the arguments is
-	// not in these images.
+	// Command is its command line, arguments separated by spaces, cut after 512 bytes; the name of its first thread
+	// where the memory with the arguments is not in these images.
 	Command string
 	// UID is its real user.
 	UID uint32
@@ -33,7 +33,8 @@ type Origin struct {
 	Host string
 }
 
-// FindOrigin reads the few images that tell. What a process wrote over its arguments is what it shows in ps, and what comes out here.
+// FindOrigin reads the few images that tell. What a process wrote over its arguments is what it shows in ps, and what
+// comes out here.
 func FindOrigin(fsys fs.FS) (Origin, error) {
 	tasks, err := loadTree(fsys)
 	if err != nil {
@@ -90,7 +91,8 @@ func nodeName(fsys fs.FS, name string) (string, error) {
 	return u.GetNodename(), nil
 }
 
-// arguments gives the command line of a task from its memory: mm-PID tells where it lies, the page map where that is stored.
+// arguments gives the command line of a task from its memory: mm-PID tells where it lies, the page map where that is
+// stored.
 func arguments(fsys fs.FS, pid int) (string, error) {
 	start, end, err := argumentRange(fsys, pid)
 	if err != nil || start >= end {
@@ -122,7 +124,8 @@ func arguments(fsys fs.FS, pid int) (string, error) {
 	return plain(b[:n]), nil
 }
 
-// argumentRange gives the addresses of a task's arguments. An image may have a million mappings: only the two fields are decoded.
+// argumentRange gives the addresses of a task's arguments. An image may have a million mappings: only the two fields
+// are decoded.
 func argumentRange(fsys fs.FS, pid int) (start, end uint64, err error) {
 	const mmArgStart, mmArgEnd = 8, 9 // images/mm.proto
 	r, err := openImage(fsys, fmt.Sprintf("mm-%d.img", pid), magicMM)

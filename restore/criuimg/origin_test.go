@@ -12,7 +12,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// originImages are those of a task whose arguments lie at the end of page 0x20, of three pages that are stored from 0x1f on.
+// originImages are those of a task whose arguments lie at the end of page 0x20, of three pages that are stored from
+// 0x1f on.
 func originImages(t testing.TB, args string) fstest.MapFS {
 	z := proto.Uint64(0)
 	start := uint64(0x21*PageSize - 8)

@@ -29,8 +29,8 @@ type Options struct {
 	Record  bool
 	// RecordGPU lets the record of processes that use CUDA go on after their resume, see the package comment.
 	RecordGPU bool
-	// Inherit leaves to CRIU what processes share with those they were forked from, so that they share it again. CRIU has
-	// to see Feed.Inherited then. Not for Takeover.
+	// Inherit leaves to CRIU what processes share with those they were forked from, so that they share it again. CRIU
+	// has to see Feed.Inherited then. Not for Takeover.
 	Inherit bool
 	// Guardian and Successor are the commands of uffd.GuardianOptions. Not for Takeover.
 	Guardian, Successor []string
@@ -162,7 +162,8 @@ func (nobody) Drain(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Takeover goes on in place of a provider that was killed, with the descriptors that the guardian gave to its successor; they are closed.
+// Takeover goes on in place of a provider that was killed, with the descriptors that the guardian gave to its
+// successor; they are closed.
 func Takeover(o Options, wire, setup *os.File) (*Feed, error) {
 	if err := o.Validate(); err != nil {
 		return nil, errors.Join(err, wire.Close(), setup.Close())
@@ -251,7 +252,8 @@ func provide(o Options, client *uffd.Client, in contents, far *ahead) (*Feed, er
 	return f, nil
 }
 
-// Serve brings memory until all is resident, nobody needs it any more, or something went wrong. When ctx ends the guardian finds a successor, unless CRIU has not come yet.
+// Serve brings memory until all is resident, nobody needs it any more, or something went wrong. When ctx ends the
+// guardian finds a successor, unless CRIU has not come yet.
 func (f *Feed) Serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var watch sync.WaitGroup

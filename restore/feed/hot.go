@@ -56,8 +56,9 @@ func warmHot(images Images) {
 	}
 }
 
-// KeepHot packs the hot set of the profile that was recorded or replayed, unless the images have one. It is to be called after Close, when the profile has been stored,
-// and gives up when ctx ends. It returns how many bytes it wrote, 0 when there was nothing to do.
+// KeepHot packs the hot set of the profile that was recorded or replayed, unless the images have one. It is to be
+// called after Close, when the profile has been stored, and gives up when ctx ends. It returns how many bytes it wrote,
+// 0 when there was nothing to do.
 func (f *Feed) KeepHot(ctx context.Context) (wrote int64, err error) {
 	k, ok := f.opts.Images.(HotKeeper)
 	p := f.opts.Profile

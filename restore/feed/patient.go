@@ -8,8 +8,9 @@ import (
 	"github.com/gpucr/gpucr-fs/prefetch"
 )
 
-// A first restore sweeps when nobody has waited for memory for quiet, not before the processes had time to start, and at the latest after patience. A process that goes
-// through a hot set of 200 MB faults every 0.1 to 0.5 ms, but processors that others use keep it from that for some 10 ms, and CRIU from letting it run for 100.
+// A first restore sweeps when nobody has waited for memory for quiet, not before the processes had time to start, and
+// at the latest after patience. A process that goes through a hot set of 200 MB faults every 0.1 to 0.5 ms, but
+// processors that others use keep it from that for some 10 ms, and CRIU from letting it run for 100.
 const (
 	quiet    = 100 * time.Millisecond
 	start    = 200 * time.Millisecond

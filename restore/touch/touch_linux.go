@@ -1,6 +1,6 @@
 // Package touch brings memory of a process that comes on demand: it has every page of it read once. A driver that pins
-// pages cannot wait for userfaultfd, a reader can: pin_user_pages of Linux 6.18 does not let a fault be tried again where
-// its caller holds the lock of the address space.
+// pages cannot wait for userfaultfd, a reader can: pin_user_pages of Linux 6.18 does not let a fault be tried again
+// where its caller holds the lock of the address space.
 package touch
 
 import (
@@ -38,8 +38,8 @@ func mappedParts(pid int, part func(start, end uint64, perms string) []Span) ([]
 	return out, lines.Err()
 }
 
-// Spans brings what of some memory of a process is mapped for reading. It gives up when no page comes for the limit; the
-// reader then stays behind until the process or this one ends.
+// Spans brings what of some memory of a process is mapped for reading. It gives up when no page comes for the limit;
+// the reader then stays behind until the process or this one ends.
 func Spans(pid int, spans []Span, limit time.Duration) error {
 	parts, err := mappedParts(pid, func(start, end uint64, _ string) (out []Span) {
 		for _, want := range spans {

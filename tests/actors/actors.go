@@ -58,9 +58,9 @@ func (d *Dump) Find(actor string) int {
 	return 0
 }
 
-// Kill kills an actor and gives its pid, 0 when it is not there. A criu is spared, too, unless it writes memory: when it
-// injects code into processes, a moment before and after, nobody could save them. The store's daemon is stopped while
-// that is looked at, so that criu cannot go on.
+// Kill kills an actor and gives its pid, 0 when it is not there. A criu is spared, too, unless it writes memory: when
+// it injects code into processes, a moment before and after, nobody could save them. The store's daemon is stopped
+// while that is looked at, so that criu cannot go on.
 func (d *Dump) Kill(actor string) (int, error) {
 	pid := d.Find(actor)
 	if pid == 0 {

@@ -29,8 +29,8 @@ const (
 // Order has the steps as they follow one another.
 var Order = []string{Preparing, Taking, Stopping, Writing, Giving, Ended}
 
-// Watch tells the step that a dump is in. It has to be asked again and again from the dump's start on: what is seen of the
-// first and the last steps is alike.
+// Watch tells the step that a dump is in. It has to be asked again and again from the dump's start on: what is seen of
+// the first and the last steps is alike.
 type Watch struct {
 	d    *Dump
 	last string

@@ -1,5 +1,6 @@
-// Package arch holds the module to its own rules: which package may import which, where unsafe code may stand, what a library must not
-// do, how long a file may grow. The rules are the tables below; a rule that the design outgrows is changed here, in the open.
+// Package arch holds the module to its own rules: which package may import which, where unsafe code may stand, what a
+// library must not do, how long a file may grow. The rules are the tables below; a rule that the design outgrows is
+// changed here, in the open.
 package arch
 
 import (
@@ -23,8 +24,9 @@ import (
 
 const module = "github.com/gpucr/gpucr-fs"
 
-// mayImport gives, for each top-level folder, the other top-level folders its packages may import. A folder that is not here is refused,
-// so that a new one is a decision. Tests of a package may import no more than the package, except from tests/.
+// mayImport gives, for each top-level folder, the other top-level folders its packages may import. A folder that is not
+// here is refused, so that a new one is a decision. Tests of a package may import no more than the package, except from
+// tests/.
 var mayImport = map[string][]string{
 	"bounded":   {},
 	"index":     {},
@@ -41,7 +43,8 @@ var mayImport = map[string][]string{
 	"tests":     {"index", "kfd", "fs", "archive", "prefetch", "restore", "daemon", "cuda", "preflight", "park"},
 }
 
-// daemonMayImport gives, for each package of daemon/, the others of daemon/ that it may import: those that it stands on.
+// daemonMayImport gives, for each package of daemon/, the others of daemon/ that it may import: those that it stands
+// on.
 var daemonMayImport = map[string][]string{
 	"wire":      {},
 	"stay":      {},
@@ -130,7 +133,8 @@ var onlyIn = map[string][]string{
 // noFolder are names that gather what has no place.
 var noFolder = []string{"util", "utils", "common", "pkg", "internal", "helpers", "helper", "misc", "lib", "shared"}
 
-// notInLibraries are selectors that belong to main: a library neither exits, nor reads the environment, nor logs where it was not told to.
+// notInLibraries are selectors that belong to main: a library neither exits, nor reads the environment, nor logs where
+// it was not told to.
 var notInLibraries = []string{
 	"os.Exit", "os.Getenv", "os.LookupEnv", "os.Environ",
 	"log.Print", "log.Printf", "log.Println", "log.Fatal", "log.Fatalf", "log.Fatalln", "log.Panic", "log.Panicf",

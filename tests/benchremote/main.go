@@ -1,12 +1,12 @@
-// Command benchremote compares, in one run, how soon a process runs again, answers again and has all its memory again on
-// a machine that has nothing of it, when its checkpoint lies in a bucket: copied by rclone and restored by criu, and
+// Command benchremote compares, in one run, how soon a process runs again, answers again and has all its memory again
+// on a machine that has nothing of it, when its checkpoint lies in a bucket: copied by rclone and restored by criu, and
 // restored by gpucr-fs, for the first time, with the profile that came with the checkpoint, and with what an earlier
 // restore has left in the node's cache. Beside them stands the restore from a store that has all of it.
 //
 // The bucket is served by versitygw on this machine, behind a link (tests/slowlink) of -delay to the first byte,
-// -connection bytes a second on each connection and -all on all of them. Process, hot set and what is measured are those
-// of benchrestore. What came over the link is counted there until all memory is resident; of the restores by gpucr-fs
-// this includes all that pulling the checkpoint asks for.
+// -connection bytes a second on each connection and -all on all of them. Process, hot set and what is measured are
+// those of benchrestore. What came over the link is counted there until all memory is resident; of the restores by
+// gpucr-fs this includes all that pulling the checkpoint asks for.
 //
 // Server, link and who restores share the processors of the machine. A line "link alone" tells what is left then: one
 // client that reads the bucket's objects over connections of its own.

@@ -153,8 +153,8 @@ func (l *Left) now() error {
 	return errors.Join(errs...)
 }
 
-// DaemonEnded says whether a store's daemon has ended. It takes its socket away first, and lets the store's lock go last,
-// when it writes no more files there.
+// DaemonEnded says whether a store's daemon has ended. It takes its socket away first, and lets the store's lock go
+// last, when it writes no more files there.
 func DaemonEnded(store string) bool {
 	if _, err := os.Lstat(filepath.Join(store, "daemon.sock")); err == nil {
 		return false

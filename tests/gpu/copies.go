@@ -204,8 +204,8 @@ type firstAnswer struct {
 	err     error
 }
 
-// findCopies looks for the copies while they are restored, and asks each. It ends with the last one, or with the restore,
-// whose end it leaves in ended.
+// findCopies looks for the copies while they are restored, and asks each. It ends with the last one, or with the
+// restore, whose end it leaves in ended.
 func (b *bench) findCopies(ctx context.Context, a *app, start time.Time, ended chan error) ([]*app, <-chan firstAnswer) {
 	asked := make(chan firstAnswer, b.o.copies)
 	var copies []*app

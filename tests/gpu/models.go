@@ -40,8 +40,8 @@ type model struct {
 // modelName is the checkpoint's.
 const modelName = "model"
 
-// modelSteps gives the steps of -models: dumps beside the bare steps that they are made of, then rounds of restores, each
-// kind once a round.
+// modelSteps gives the steps of -models: dumps beside the bare steps that they are made of, then rounds of restores,
+// each kind once a round.
 func (b *bench) modelSteps() []step {
 	steps := []step{{"machine", time.Minute, b.machine}}
 	for _, name := range strings.Split(b.o.models, ",") {
@@ -62,7 +62,8 @@ func parseSize(s string) (int64, error) {
 	return n * units[s[len(s)-1:]], nil
 }
 
-// sized gives a model whose images take about so much: 16-bit weights, and what PyTorch and the driver have beside them.
+// sized gives a model whose images take about so much: 16-bit weights, and what PyTorch and the driver have beside
+// them.
 func sized(bytes int64) shape {
 	const beside, vocabulary, perHead = 800e6, 50257, 128
 	width := int64(1024)

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Descriptors of an application that is asked over pipes: where lines are written to and answers read from, and the other
-// ends.
+// Descriptors of an application that is asked over pipes: where lines are written to and answers read from, and the
+// other ends.
 const (
 	pipeRead = 900 + iota
 	pipeAsk

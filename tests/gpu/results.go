@@ -193,8 +193,8 @@ func percent(a, b int64) float64 {
 	return 100 * float64(a) / float64(b)
 }
 
-// aims holds the whole show against what it is to reach. The driver's own time is that of the eager restore, whose memory
-// is all there.
+// aims holds the whole show against what it is to reach. The driver's own time is that of the eager restore, whose
+// memory is all there.
 func (r *results) aims() {
 	eager := r.find(kindEager, warm)
 	for _, kind := range []string{kindFirst, kindProfile} {

@@ -9,8 +9,9 @@ import (
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
-// beside is a step that runs while another is held up at a storage call. It runs to its end if it can: at the same point
-// whenever the program is run again. If it waits for a lock that the other holds, both go on, and it takes its turn.
+// beside is a step that runs while another is held up at a storage call. It runs to its end if it can: at the same
+// point whenever the program is run again. If it waits for a lock that the other holds, both go on, and it takes its
+// turn.
 type beside struct {
 	op   *op
 	seen int // calls that count for its At

@@ -265,8 +265,8 @@ func (w *world) flush(o *op) error {
 
 // names of a draft: these are not run beside its seal.
 
-// named gives the draft of an operation on the name of a file, with its order taken; nil without such a file, or while the
-// draft is sealed.
+// named gives the draft of an operation on the name of a file, with its order taken; nil without such a file, or while
+// the draft is sealed.
 func (w *world) named(o *op) *draft {
 	d := w.draft(o.Ckpt)
 	if d == nil {

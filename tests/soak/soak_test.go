@@ -1,4 +1,5 @@
-// Package soak puts many checkpoints through one daemon of the real program and holds it to what it took after the first.
+// Package soak puts many checkpoints through one daemon of the real program and holds it to what it took after the
+// first.
 package soak
 
 import (
@@ -39,7 +40,8 @@ type soak struct {
 	noise   *rand.ChaCha8
 }
 
-// TestMemoryStays writes, seals and reads checkpoints through one daemon and removes half of them. What the daemon takes does not follow their number.
+// TestMemoryStays writes, seals and reads checkpoints through one daemon and removes half of them. What the daemon
+// takes does not follow their number.
 func TestMemoryStays(t *testing.T) {
 	dir := t.TempDir()
 	program, err := cli.Build(dir)
@@ -115,7 +117,8 @@ func (s *soak) once(r *rand.Rand, name string) {
 	}
 }
 
-// settled gives what the daemon takes when the kernel has told it what it forgot and the collector has been round: the least of some seconds.
+// settled gives what the daemon takes when the kernel has told it what it forgot and the collector has been round: the
+// least of some seconds.
 func (s *soak) settled() int64 {
 	least := s.anonymous()
 	for range 20 {

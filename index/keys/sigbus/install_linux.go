@@ -25,7 +25,8 @@ func onBus()
 // onBusPC gives its address.
 func onBusPC() uintptr
 
-// install puts onBus in front of Go's handler, with the flags, mask and restorer that Go chose: it runs on Go's signal stacks.
+// install puts onBus in front of Go's handler, with the flags, mask and restorer that Go chose: it runs on Go's signal
+// stacks.
 func install() error {
 	var old kernelAction
 	if err := sigaction(nil, &old); err != nil {

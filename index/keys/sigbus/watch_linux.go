@@ -7,7 +7,8 @@ import (
 	"unsafe"
 )
 
-// maxMarkers bounds how many files can be watched at once: the handler walks a table of fixed size. A process has one store open as a rule.
+// maxMarkers bounds how many files can be watched at once: the handler walks a table of fixed size. A process has one
+// store open as a rule.
 const maxMarkers = 256
 
 var (
@@ -56,7 +57,8 @@ func New(marker string) (*Watch, error) {
 	return nil, errMany
 }
 
-// Faulted says whether the process met a fault since New. It may have been in somebody else's mapping: nothing here tells whose.
+// Faulted says whether the process met a fault since New. It may have been in somebody else's mapping: nothing here
+// tells whose.
 func (w *Watch) Faulted() bool { return atomic.LoadUint64(&faults) != w.seen }
 
 // Close forgets the marker.

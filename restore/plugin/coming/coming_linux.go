@@ -1,8 +1,8 @@
 // Package coming knows which processes run before their GPU memory is there.
 //
-// Whoever brings the memory of a process, and who watches over it, hold a lock on one file, a byte for each process. The
-// kernel takes locks back from the killed. Beside it each process has a record, a file that stays. A record without a
-// lock tells of a process whose memory nobody brings any more: it stands still for good, and a dump of it would write
+// Whoever brings the memory of a process, and who watches over it, hold a lock on one file, a byte for each process.
+// The kernel takes locks back from the killed. Beside it each process has a record, a file that stays. A record without
+// a lock tells of a process whose memory nobody brings any more: it stands still for good, and a dump of it would write
 // what was never filled. [EndAbandoned] ends it.
 package coming
 

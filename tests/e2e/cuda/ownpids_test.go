@@ -28,8 +28,9 @@ if got < 0:
 os.waitpid(got, 0)
 `
 
-// Processes with GPU memory are restored in a pid namespace of their own, while somebody has a pid of theirs: the driver
-// is asked for them by the pids that they have out here, and they answer as before, also after a dump from there.
+// Processes with GPU memory are restored in a pid namespace of their own, while somebody has a pid of theirs: the
+// driver is asked for them by the pids that they have out here, and they answer as before, also after a dump from
+// there.
 func TestOwnPIDs(t *testing.T) {
 	r := start(t, cudasim.Options{Processes: 2, GPUs: 2})
 	inside := r.app.PID

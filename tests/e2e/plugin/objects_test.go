@@ -89,9 +89,9 @@ var (
 	laterPlugin = flag.String("later.plugin", "", "folder of that criu's own amdgpu_plugin.so")
 )
 
-// Images of CRIU's own plugin for the development branch, restored by ours, and the other way, where the flags name them.
-// CRIU's plugin fails to restore objects on the simulator, and its images of them do not tell what is shared where handles
-// collide: both are logged.
+// Images of CRIU's own plugin for the development branch, restored by ours, and the other way, where the flags name
+// them. CRIU's plugin fails to restore objects on the simulator, and its images of them do not tell what is shared
+// where handles collide: both are logged.
 func TestObjectsBesideCRIUs(t *testing.T) {
 	for _, shape := range [][]string{{"--keep-dmabuf"}, {object}, {object, "--keep-dmabuf"}, {object, "--render-kfd", "--keep-dmabuf"}} {
 		for _, ways := range []struct{ dump, restore string }{{"ours", "ours"}, {"theirs", "ours"}, {"ours", "theirs"}, {"theirs", "theirs"}} {
@@ -129,8 +129,8 @@ func TestObjectsBesideCRIUs(t *testing.T) {
 	}
 }
 
-// A dma-buf of the KFD's alone, without a render node that has objects. Of two processes the descriptor is lower than that
-// of /dev/kfd, and so the file is restored before it.
+// A dma-buf of the KFD's alone, without a render node that has objects. Of two processes the descriptor is lower than
+// that of /dev/kfd, and so the file is restored before it.
 func TestDmabufOfTheKFD(t *testing.T) {
 	for _, procs := range []int{1, 2} {
 		b := newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{}}})

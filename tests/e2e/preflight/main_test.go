@@ -1,5 +1,6 @@
-// Package preflight holds the preflight to what a real criu does: each finding has a real process, which the preflight names and criu refuses, and which,
-// with the remedy, the preflight passes and criu dumps. Ordinary processes pass both.
+// Package preflight holds the preflight to what a real criu does: each finding has a real process, which the preflight
+// names and criu refuses, and which, with the remedy, the preflight passes and criu dumps. Ordinary processes pass
+// both.
 package preflight
 
 import (
@@ -71,7 +72,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// start runs a program in a session of its own, with input and output that are in nobody's way, until it says it is ready.
+// start runs a program in a session of its own, with input and output that are in nobody's way, until it says it is
+// ready.
 func start(t *testing.T, prepare func(*exec.Cmd), name string, args ...string) int {
 	t.Helper()
 	out, err := os.Create(filepath.Join(t.TempDir(), "out"))

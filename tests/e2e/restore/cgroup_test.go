@@ -111,7 +111,8 @@ func keepers(guardians []int) (pids []int) {
 	return pids
 }
 
-// The daemon's cgroup is killed as a whole, as when its unit is stopped or the kernel ends it for want of memory: the process goes on with memory that checks out.
+// The daemon's cgroup is killed as a whole, as when its unit is stopped or the kernel ends it for want of memory: the
+// process goes on with memory that checks out.
 func TestDaemonsCgroupKilled(t *testing.T) {
 	b := newBench(t)
 	x := b.dumped("one", lazytarget.Options{MB: 64, Threads: 2, Seed: 21, Quiet: true})

@@ -12,7 +12,8 @@ import (
 	"github.com/gpucr/gpucr-fs/tests/lazytarget"
 )
 
-// A dump whose command is interrupted or killed loses nobody: the process goes on, or it has ended and its checkpoint can be restored.
+// A dump whose command is interrupted or killed loses nobody: the process goes on, or it has ended and its checkpoint
+// can be restored.
 func TestDumpKilled(t *testing.T) {
 	b := newBench(t)
 	rnd := source(t)
@@ -49,8 +50,8 @@ func TestDumpKilled(t *testing.T) {
 	t.Logf("%d of %d dumps were complete", kept, 2**strikes)
 }
 
-// TestDumpWhileMemoryFollows: a dump waits for memory that a restore has not brought yet. criu would leave it out, and the
-// process read zeros after the next restore.
+// TestDumpWhileMemoryFollows: a dump waits for memory that a restore has not brought yet. criu would leave it out, and
+// the process read zeros after the next restore.
 func TestDumpWhileMemoryFollows(t *testing.T) {
 	b := newBench(t)
 	x := b.dumped("one", quiet)

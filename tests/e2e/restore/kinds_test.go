@@ -9,8 +9,9 @@ import (
 	"github.com/gpucr/gpucr-fs/tests/lazytarget"
 )
 
-// A process with guard pages, memory that children do not get or get empty, and memory that may be dropped, is locked, sealed or merged, can be restored, says check, and
-// then is: on demand from the store, and by criu from a mount with lazy-pages.
+// A process with guard pages, memory that children do not get or get empty, and memory that may be dropped, is locked,
+// sealed or merged, can be restored, says check, and then is: on demand from the store, and by criu from a mount with
+// lazy-pages.
 func TestKindsOfMemory(t *testing.T) {
 	b := newBench(t)
 	bin, err := lazytarget.BuildKinds(t.TempDir())

@@ -32,7 +32,8 @@ func criu(t testing.TB, work string, args ...string) error {
 	return nil
 }
 
-// gpucr-fs lazy-pages takes the place of criu lazy-pages for plain directories, also when it is killed, and leaves nothing when nobody comes.
+// gpucr-fs lazy-pages takes the place of criu lazy-pages for plain directories, also when it is killed, and leaves
+// nothing when nobody comes.
 func TestLazyPagesOfADirectory(t *testing.T) {
 	b := newBench(t)
 	x := b.start("plain", lazytarget.Options{MB: 48, Threads: 1, Seed: 8, Quiet: true})
@@ -78,8 +79,8 @@ func TestLazyPagesOfADirectory(t *testing.T) {
 	}
 }
 
-// A root that follows the checkpoint sealed last shows an earlier one while somebody has it open: the memory is that of the checkpoint that CRIU reads. A bind mount of a
-// checkpoint, as engines make them, is known for what it is.
+// A root that follows the checkpoint sealed last shows an earlier one while somebody has it open: the memory is that of
+// the checkpoint that CRIU reads. A bind mount of a checkpoint, as engines make them, is known for what it is.
 func TestLazyPagesOfAFollowingRoot(t *testing.T) {
 	b := newBench(t)
 	x := b.dumped("one", quiet)

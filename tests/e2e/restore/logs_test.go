@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The log that criu is told to write is where the user expects it: beside him, when it has no other place. A private work directory goes with the restore.
+// The log that criu is told to write is where the user expects it: beside him, when it has no other place. A private
+// work directory goes with the restore.
 func TestCRIUsLogStays(t *testing.T) {
 	b := newBench(t)
 	x := b.start("one", quiet)

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// elsewhere prepares a command that runs in a mount namespace of its own, from which nothing is propagated and into which nothing is, with a folder for temporary files that
-// nobody else sees.
+// elsewhere prepares a command that runs in a mount namespace of its own, from which nothing is propagated and into
+// which nothing is, with a folder for temporary files that nobody else sees.
 func elsewhere(t testing.TB, args ...string) *exec.Cmd {
 	t.Helper()
 	tmp := t.TempDir()
@@ -52,7 +52,8 @@ func (x *target) restoreElsewhere(args ...string) error {
 	return err
 }
 
-// A command in another mount namespace than the daemon restores and dumps as well as one beside it, also when nothing is propagated between the two.
+// A command in another mount namespace than the daemon restores and dumps as well as one beside it, also when nothing
+// is propagated between the two.
 func TestOtherMountNamespace(t *testing.T) {
 	b := newBench(t)
 	x := b.dumped("one", quiet)

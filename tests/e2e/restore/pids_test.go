@@ -14,7 +14,8 @@ import (
 	"github.com/gpucr/gpucr-fs/tests/lazytarget"
 )
 
-// parent starts a session of two processes, tells the first one's pid, and reaps it on SIGUSR1 and nobody else, although it is there for all.
+// parent starts a session of two processes, tells the first one's pid, and reaps it on SIGUSR1 and nobody else,
+// although it is there for all.
 const parent = `
 import ctypes, os, signal, time
 ctypes.CDLL(None).prctl(36, 1)

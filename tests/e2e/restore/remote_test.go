@@ -212,8 +212,8 @@ func TestBucketAway(t *testing.T) {
 	b.run("sync", b.store)
 }
 
-// A sync is killed at a random moment, and so is the daemon that uploads: the checkpoint stands in the bucket, whole, or
-// it is not there; the next sync takes it there at once.
+// A sync is killed at a random moment, and so is the daemon that uploads: the checkpoint stands in the bucket, whole,
+// or it is not there; the next sync takes it there at once.
 func TestSyncKilled(t *testing.T) {
 	s := newServer(t)
 	rnd := source(t)

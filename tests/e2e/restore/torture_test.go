@@ -16,7 +16,8 @@ import (
 // wait lets a random moment come.
 func wait(ms int) { time.Sleep(time.Duration(ms) * time.Millisecond) }
 
-// The daemon is killed at a random moment of a restore or of what follows: the process goes on with memory that checks out.
+// The daemon is killed at a random moment of a restore or of what follows: the process goes on with memory that checks
+// out.
 func TestDaemonKilled(t *testing.T) {
 	b := newBench(t)
 	x := b.dumped("one", lazytarget.Options{MB: 32, Threads: 3, Seed: 4})
@@ -68,7 +69,8 @@ func state(pid int) string {
 	return fmt.Sprintf("%.60s, in %s", stat, at)
 }
 
-// quietly waits until nothing is left but what a killed daemon leaves: its socket's name, and the folder it was about to remove.
+// quietly waits until nothing is left but what a killed daemon leaves: its socket's name, and the folder it was about
+// to remove.
 func quietly(b *bench) error {
 	for end := time.Now().Add(time.Minute); len(program.Processes()) > 0; wait(10) {
 		if time.Now().After(end) {
