@@ -179,20 +179,27 @@ func (s *Store) ShrinkJournal(n uint32, unclear map[string]bool) (gained int64, 
 		return 0, err
 	}
 	record := int64(1 + chunk.IDSize + pack.SizeOfLoc(s.Packs.Coder()))
-	var need int64
-	var chunks []pack.Chunk
-	_, bad, err := s.Packs.Read(n, 0, func(r pack.Record) error {
-		if c := r.Chunk; c != nil && !dead[c.Loc.Page] {
-			chunks = append(chunks, *c)
-			need += record
-		}
-		return nil
-	})
+	live := func(fn func(pack.Chunk)) ([]pack.Damage, error) {
+		_, bad, err := s.Packs.Read(n, 0, func(r pack.Record) error {
+			if c := r.Chunk; c != nil && !dead[c.Loc.Page] {
+				fn(*c)
+			}
+			return nil
+		})
+		return bad, err
+	}
+	count := 0
+	bad, err := live(func(pack.Chunk) { count++ })
 	if err != nil || len(bad) > 0 {
 		return 0, err // the next collection tells of damage
 	}
+	need := int64(count) * record
 	err = s.liveKeys(n, unclear, func(kv pack.KV) error { need += int64(len(kv.Key) + len(kv.Value)); return nil })
 	if err != nil || need > size/2 {
+		return 0, err
+	}
+	chunks := make([]pack.Chunk, 0, count)
+	if bad, err := live(func(c pack.Chunk) { chunks = append(chunks, c) }); err != nil || len(bad) > 0 {
 		return 0, err
 	}
 	var kvs []pack.KV

@@ -1,6 +1,10 @@
 package chunks
 
-import "github.com/gpucr/gpucr-fs/index/pack"
+import (
+	"math/bits"
+
+	"github.com/gpucr/gpucr-fs/index/pack"
+)
 
 // Pages has one bit per 4 KiB of a pack: a 1 GiB pack takes 38 KiB. It is in leaves of 4 MiB of pack each: a number
 // from a damaged or hostile journal takes no more than what it takes there. The zero value is ready; a nil one is
@@ -38,6 +42,19 @@ func (b *Pages) Has(i uint32) bool {
 	}
 	i &= 1<<leafBits - 1
 	return l[i>>6]&(1<<(i&63)) != 0
+}
+
+// Count gives how many pages are in b, which may be nil.
+func (b *Pages) Count() (n int) {
+	if b == nil {
+		return 0
+	}
+	for _, l := range b.leaves {
+		for _, w := range l {
+			n += bits.OnesCount64(w)
+		}
+	}
+	return n
 }
 
 // Missing gives a bit of b that other lacks: where its leaf begins.

@@ -302,7 +302,8 @@ func (v *verification) listed(n uint32) ([]pack.Chunk, error) {
 		return nil, err
 	}
 	seen := &chunks.Pages{}
-	var list []pack.Chunk
+	// Room for what is in use, at once: a list that grows by itself leaves several times its size to the collector.
+	list := make([]pack.Chunk, 0, int(float64(v.used[n].Count())*v.o.Subset))
 	end, bad, err := v.s.chunks.Packs.Read(n, 0, func(r pack.Record) error {
 		c := r.Chunk
 		if c == nil || dead[c.Loc.Page] {
