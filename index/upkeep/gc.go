@@ -48,6 +48,7 @@ func (s *Jobs) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	}
 	defer s.chunks.KeepPins()()
 	defer s.chunks.Distant.Hold()()
+	s.Hooks.Begun.Run()
 	if err := g.findLive(ctx); err != nil {
 		return g.res, err
 	}
@@ -157,10 +158,13 @@ func (g *collection) findLive(ctx context.Context) error {
 		told := false
 		err := s.reading.WalkSegments(ctx, r, pb, func(e *manifestpb.Entry, seg *manifest.Segment) error {
 			for _, c := range seg.Chunks {
-				loc, err := l.Locate(c.ID)
+				loc, before, err := l.Places(c.ID)
 				if err == nil {
 					if g.live.Set(loc) {
 						g.res.LiveChunks++
+					}
+					if before != (pack.Loc{}) {
+						g.live.Set(before) // it is all that a crash would leave
 					}
 					continue
 				}
