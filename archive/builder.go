@@ -46,7 +46,12 @@ func (b *builder) countEntry(p string) error {
 // countBytes books the announced size of a file.
 func (b *builder) countBytes(p string, size int64) error {
 	if size < 0 || size > b.o.MaxBytes-b.bytes {
-		return refuse(p, "raise --max-bytes if the source is to be trusted", "the files are larger than %d bytes together", b.o.MaxBytes)
+		return refuse(
+			p,
+			"raise --max-bytes if the source is to be trusted",
+			"the files are larger than %d bytes together",
+			b.o.MaxBytes,
+		)
 	}
 	b.bytes += size
 	return nil
@@ -120,7 +125,12 @@ func (b *builder) finish(p string, f file, mtime time.Time) error {
 func (b *builder) setTime(p string, mtime time.Time) error {
 	ns, ok := index.TimeNS(mtime)
 	if !ok {
-		return refuse(p, "give it another time, with touch", "its time of modification, %d seconds from 1970 on, is outside of the years 1678 to 2261", mtime.Unix())
+		return refuse(
+			p,
+			"give it another time, with touch",
+			"its time of modification, %d seconds from 1970 on, is outside of the years 1678 to 2261",
+			mtime.Unix(),
+		)
 	}
 	return b.t.SetAttr(p, index.Attr{ModTime: &ns})
 }

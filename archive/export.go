@@ -346,7 +346,13 @@ func syncDir(p string) error {
 
 // ExportTarFile writes the checkpoint as an archive to the file dst, which must not exist; it is complete and on stable
 // storage, or not there.
-func ExportTarFile(ctx context.Context, c *index.Checkpoint, dst string, z Compression, o ExportOptions) (ExportResult, error) {
+func ExportTarFile(
+	ctx context.Context,
+	c *index.Checkpoint,
+	dst string,
+	z Compression,
+	o ExportOptions,
+) (ExportResult, error) {
 	res := ExportResult{Checkpoint: c.Info().Name, Target: dst}
 	if _, err := os.Lstat(dst); err == nil {
 		return res, exists(dst, "give a name that does not exist yet")
@@ -374,7 +380,13 @@ func ExportTarFile(ctx context.Context, c *index.Checkpoint, dst string, z Compr
 
 // ExportTar writes the checkpoint as a tar stream. Holes are written as zeros; a stream that ends in an error is not a
 // complete archive.
-func ExportTar(ctx context.Context, c *index.Checkpoint, w io.Writer, z Compression, o ExportOptions) (ExportResult, error) {
+func ExportTar(
+	ctx context.Context,
+	c *index.Checkpoint,
+	w io.Writer,
+	z Compression,
+	o ExportOptions,
+) (ExportResult, error) {
 	res := ExportResult{Checkpoint: c.Info().Name, Target: "-"}
 	out, err := compress(w, z)
 	if err != nil {
@@ -458,5 +470,10 @@ func compress(w io.Writer, z Compression) (io.WriteCloser, error) {
 	case Zstd:
 		return zstd.NewWriter(w)
 	}
-	return nil, &index.Error{Class: index.Invalid, Op: "export", Err: fmt.Errorf("unknown compression %q", string(z)), Hint: "use none, gzip or zstd"}
+	return nil, &index.Error{
+		Class: index.Invalid,
+		Op:    "export",
+		Err:   fmt.Errorf("unknown compression %q", string(z)),
+		Hint:  "use none, gzip or zstd",
+	}
 }

@@ -27,7 +27,11 @@ func Import(ctx context.Context, s *index.Store, name, src string, o ImportOptio
 		return into(ctx, s, name, o, func(b *builder) error { return readDir(ctx, b, src) })
 	}
 	if !st.Mode().IsRegular() && st.Mode()&os.ModeNamedPipe == 0 {
-		return Result{}, refuse(src, "give a directory, an archive, or - for standard input", "is neither a directory nor an archive")
+		return Result{}, refuse(
+			src,
+			"give a directory, an archive, or - for standard input",
+			"is neither a directory nor an archive",
+		)
 	}
 	f, err := os.Open(src)
 	if err != nil {
@@ -44,7 +48,14 @@ func Import(ctx context.Context, s *index.Store, name, src string, o ImportOptio
 
 // ImportStream brings a checkpoint archive (tar, tar.gz or tar.zst, told by its first bytes) into the store. It reads r
 // to its end; size is its length in bytes for Progress, 0 when unknown.
-func ImportStream(ctx context.Context, s *index.Store, name string, r io.Reader, size int64, o ImportOptions) (Result, error) {
+func ImportStream(
+	ctx context.Context,
+	s *index.Store,
+	name string,
+	r io.Reader,
+	size int64,
+	o ImportOptions,
+) (Result, error) {
 	return into(ctx, s, name, o, func(b *builder) error { return readArchive(ctx, b, r, size) })
 }
 
@@ -80,7 +91,13 @@ func noCheckpoint(err error) error {
 }
 
 // into runs read on a new draft and seals it, or aborts it.
-func into(ctx context.Context, s *index.Store, name string, o ImportOptions, read func(*builder) error) (res Result, err error) {
+func into(
+	ctx context.Context,
+	s *index.Store,
+	name string,
+	o ImportOptions,
+	read func(*builder) error,
+) (res Result, err error) {
 	if err := o.Validate(); err != nil {
 		return Result{}, err
 	}

@@ -76,7 +76,8 @@ func decompress(in *bufio.Reader) (io.Reader, func(), error) {
 			return nil, nil, damaged(err)
 		}
 		return z, func() { z.Close() }, nil
-	case bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}), len(magic) == 4 && magic[0]&0xf0 == 0x50 && bytes.Equal(magic[1:], []byte{0x2a, 0x4d, 0x18}):
+	case bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}),
+		len(magic) == 4 && magic[0]&0xf0 == 0x50 && bytes.Equal(magic[1:], []byte{0x2a, 0x4d, 0x18}):
 		z, err := zstd.NewReader(in, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderMaxMemory(1<<62))
 		if err != nil {
 			return nil, nil, damaged(err)
@@ -119,7 +120,11 @@ func (t *tarSource) member(ctx context.Context) (bool, error) {
 		}
 		return false, nil
 	case errors.Is(err, tar.ErrHeader) && !t.seen:
-		return false, refuse("", "give a tar, tar.gz or tar.zst as podman or the kubelet write them", "the source is not a checkpoint archive")
+		return false, refuse(
+			"",
+			"give a tar, tar.gz or tar.zst as podman or the kubelet write them",
+			"the source is not a checkpoint archive",
+		)
 	case err != nil:
 		return false, damaged(err)
 	}

@@ -146,8 +146,18 @@ func pack(t testing.TB, z Compression, plain []byte) []byte {
 
 // podman is an archive as podman writes it.
 func podman(t testing.TB) []byte {
-	return makeTar(t, special(tar.TypeDir, "./", ""), reg("config.dump", "{}"), special(tar.TypeDir, "checkpoint/", ""),
-		reg("checkpoint/inventory.img", "inventory"), reg("checkpoint/pages-1.img", strings.Repeat("p", 70000)), reg("artifacts/deep/x", ""))
+	return makeTar(
+		t,
+		special(tar.TypeDir, "./", ""),
+		reg("config.dump", "{}"),
+		special(tar.TypeDir, "checkpoint/", ""),
+		reg(
+			"checkpoint/inventory.img",
+			"inventory",
+		),
+		reg("checkpoint/pages-1.img", strings.Repeat("p", 70000)),
+		reg("artifacts/deep/x", ""),
+	)
 }
 
 func TestArchiveFormats(t *testing.T) {
@@ -162,8 +172,16 @@ func TestArchiveFormats(t *testing.T) {
 				if err := readInto(t, m, r, ImportOptions{}); err != nil {
 					t.Fatal(err)
 				}
-				want := map[string]byte{".": 'd', "config.dump": 'f', "checkpoint": 'd', "checkpoint/inventory.img": 'f', "checkpoint/pages-1.img": 'f',
-					"artifacts": 'd', "artifacts/deep": 'd', "artifacts/deep/x": 'f'}
+				want := map[string]byte{
+					".":                        'd',
+					"config.dump":              'f',
+					"checkpoint":               'd',
+					"checkpoint/inventory.img": 'f',
+					"checkpoint/pages-1.img":   'f',
+					"artifacts":                'd',
+					"artifacts/deep":           'd',
+					"artifacts/deep/x":         'f',
+				}
 				if fmt.Sprint(m.nodes) != fmt.Sprint(want) || m.sizes["checkpoint/pages-1.img"] != 70000 {
 					t.Errorf("got %v %v", m.nodes, m.sizes)
 				}
@@ -274,7 +292,8 @@ func TestDamagedArchives(t *testing.T) {
 			}
 		}
 		more := append(bytes.Clone(whole), pack(t, z, plain)...)
-		if err := readInto(t, newMemTree(), bytes.NewReader(more), ImportOptions{}); err == nil || !strings.Contains(err.Error(), "more after the end") {
+		if err := readInto(t, newMemTree(), bytes.NewReader(more), ImportOptions{}); err == nil ||
+			!strings.Contains(err.Error(), "more after the end") {
 			t.Errorf("%s: two archives in a row: %v", z, err)
 		}
 	}
@@ -285,7 +304,8 @@ func TestDamagedArchives(t *testing.T) {
 			t.Errorf("%s: a wrong checksum went unnoticed", z)
 		}
 	}
-	if err := readInto(t, newMemTree(), strings.NewReader(strings.Repeat("no archive at all ", 100)), ImportOptions{}); err == nil || !strings.Contains(err.Error(), "not a checkpoint archive") {
+	if err := readInto(t, newMemTree(), strings.NewReader(strings.Repeat("no archive at all ", 100)), ImportOptions{}); err == nil ||
+		!strings.Contains(err.Error(), "not a checkpoint archive") {
 		t.Errorf("a text: %v", err)
 	}
 }
@@ -331,7 +351,8 @@ func TestParentLink(t *testing.T) {
 func TestGNUSparse(t *testing.T) {
 	dir := t.TempDir()
 	for _, format := range []string{"gnu", "pax"} {
-		out, err := exec.Command("sh", "-c", `cd "$1" && truncate -s 8M pages-1.img && printf end | dd of=pages-1.img bs=1 seek=4000000 conv=notrunc status=none && tar --format=$2 -S -cf - pages-1.img`, "sh", dir, format).Output()
+		out, err := exec.Command("sh", "-c", `cd "$1" && truncate -s 8M pages-1.img && printf end | dd of=pages-1.img bs=1 seek=4000000 conv=notrunc status=none && tar --format=$2 -S -cf - pages-1.img`, "sh", dir, format).
+			Output()
 		if err != nil {
 			t.Fatalf("tar: %v (install tar)", err)
 		}
@@ -352,7 +373,11 @@ func TestGNUSparse(t *testing.T) {
 func FuzzArchive(f *testing.F) {
 	seeds := [][]byte{
 		podman(f), makeTar(f, reg("inventory.img", "x"), special(tar.TypeSymlink, "parent", "../base")),
-		makeTar(f, reg("a/b", "x"), special(tar.TypeSymlink, "l", "a/b")), makeTar(f, special(tar.TypeLink, "l", "f")), {},
+		makeTar(
+			f,
+			reg("a/b", "x"),
+			special(tar.TypeSymlink, "l", "a/b"),
+		), makeTar(f, special(tar.TypeLink, "l", "f")), {},
 	}
 	for _, s := range seeds {
 		f.Add(s)

@@ -141,11 +141,18 @@ func diskUsage(t testing.TB, p string) int64 {
 func TestRoundTrip(t *testing.T) {
 	ctx, s, src := t.Context(), newStore(t), dump(t)
 	var last Progress
-	res, err := Import(ctx, s, "dir", src, ImportOptions{Tags: []string{"golden"}, Progress: func(p Progress) { last = p }})
+	res, err := Import(
+		ctx,
+		s,
+		"dir",
+		src,
+		ImportOptions{Tags: []string{"golden"}, Progress: func(p Progress) { last = p }},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res.Checkpoint.Files != 6 || res.Symlinks != 1 || res.Directories != 2 || res.Checkpoint.State != index.Sealed || len(res.Checkpoint.Tags) != 1 {
+	if res.Checkpoint.Files != 6 || res.Symlinks != 1 || res.Directories != 2 || res.Checkpoint.State != index.Sealed ||
+		len(res.Checkpoint.Tags) != 1 {
 		t.Errorf("result %+v", res)
 	}
 	if last.Done != last.Total || last.Total != res.Checkpoint.Logical {
@@ -186,7 +193,8 @@ func TestImportIncremental(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := Import(ctx, s, "next", next, ImportOptions{})
-	if index.ClassOf(err) != index.NotFound || !strings.Contains(err.Error(), `"base"`) || !strings.Contains(index.HintOf(err), "--parent") {
+	if index.ClassOf(err) != index.NotFound || !strings.Contains(err.Error(), `"base"`) ||
+		!strings.Contains(index.HintOf(err), "--parent") {
 		t.Errorf("without the parent: %v, hint %q", err, index.HintOf(err))
 	}
 	if _, err := Import(ctx, s, "base", base, ImportOptions{}); err != nil {

@@ -33,7 +33,14 @@ type catalog struct {
 }
 
 func newCatalog(store *index.Store, labels map[string]string) *catalog {
-	c := &catalog{store: store, labels: labels, stir: make(chan struct{}, 1), images: map[string]*image{}, bases: map[uint64]string{}, dumps: map[string]bool{}}
+	c := &catalog{
+		store:  store,
+		labels: labels,
+		stir:   make(chan struct{}, 1),
+		images: map[string]*image{},
+		bases:  map[uint64]string{},
+		dumps:  map[string]bool{},
+	}
 	c.gen.Store(1)
 	return c
 }
@@ -69,7 +76,8 @@ func (c *catalog) refreshLocked() error {
 	}
 	for name, img := range c.images {
 		// The parent link shows a name, and its checkpoint may have been given another.
-		if info, ok := c.infos[name]; img.openDraft() == nil && (!ok || img.ident() != info.ID || img.parentName() != info.Parent) {
+		if info, ok := c.infos[name]; img.openDraft() == nil &&
+			(!ok || img.ident() != info.ID || img.parentName() != info.Parent) {
 			c.dropLocked(img)
 		}
 	}
@@ -139,7 +147,12 @@ func (c *catalog) imageLocked(name string) (*image, error) {
 	}
 	info, ok := c.infos[name]
 	if !ok {
-		return nil, &index.Error{Class: index.NotFound, Op: "look up", Checkpoint: name, Err: errors.New("no such checkpoint")}
+		return nil, &index.Error{
+			Class:      index.NotFound,
+			Op:         "look up",
+			Checkpoint: name,
+			Err:        errors.New("no such checkpoint"),
+		}
 	}
 	if img != nil { // refreshLocked leaves no other than info's
 		return img, nil
@@ -215,7 +228,15 @@ func (c *catalog) create(ctx context.Context, name string) (*image, error) {
 		c.dropLocked(old)
 	}
 	c.drafts++
-	img := &image{name: name, cat: c, store: c.store, draft: d, base: inoDraft | c.drafts<<inoIdxBits, entries: map[string]*entry{}, next: idxFirst}
+	img := &image{
+		name:    name,
+		cat:     c,
+		store:   c.store,
+		draft:   d,
+		base:    inoDraft | c.drafts<<inoIdxBits,
+		entries: map[string]*entry{},
+		next:    idxFirst,
+	}
 	c.images[name] = img
 	return img, nil
 }
@@ -288,7 +309,12 @@ func (c *catalog) abort(img *image) error {
 	defer img.sealing.Unlock()
 	d := img.openDraft()
 	if d == nil {
-		return &index.Error{Class: index.ReadOnly, Op: "abort", Checkpoint: img.name, Err: errors.New("the checkpoint is sealed")}
+		return &index.Error{
+			Class:      index.ReadOnly,
+			Op:         "abort",
+			Checkpoint: img.name,
+			Err:        errors.New("the checkpoint is sealed"),
+		}
 	}
 	if err := d.Abort(); err != nil {
 		return err

@@ -40,7 +40,10 @@ func newFuseServer(raw fuse.RawFileSystem, dir string, o *fuse.MountOptions) (*f
 func deviceOptions(fd int, o *fuse.MountOptions) []string {
 	options := append([]string{
 		fmt.Sprintf("fd=%d", fd), fmt.Sprintf("rootmode=%o", unix.S_IFDIR),
-		fmt.Sprintf("user_id=%d", os.Geteuid()), fmt.Sprintf("group_id=%d", os.Getegid()), fmt.Sprintf("max_read=%d", o.MaxWrite),
+		fmt.Sprintf(
+			"user_id=%d",
+			os.Geteuid(),
+		), fmt.Sprintf("group_id=%d", os.Getegid()), fmt.Sprintf("max_read=%d", o.MaxWrite),
 	}, o.Options...)
 	if o.AllowOther {
 		options = append(options, "allow_other")
@@ -50,7 +53,16 @@ func deviceOptions(fd int, o *fuse.MountOptions) []string {
 
 // mountDevice mounts the connection fd at dir.
 func mountDevice(fd int, dir string, o *fuse.MountOptions) error {
-	return os.NewSyscallError("mount", unix.Mount(o.FsName, dir, "fuse."+o.Name, unix.MS_NOSUID|unix.MS_NODEV, strings.Join(deviceOptions(fd, o), ",")))
+	return os.NewSyscallError(
+		"mount",
+		unix.Mount(
+			o.FsName,
+			dir,
+			"fuse."+o.Name,
+			unix.MS_NOSUID|unix.MS_NODEV,
+			strings.Join(deviceOptions(fd, o), ","),
+		),
+	)
 }
 
 // mountDetached makes a mount of the connection fd that no mount namespace has, and gives its root, which is good for

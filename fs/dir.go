@@ -103,7 +103,12 @@ func (n *dirNode) cacheable(img *image) bool {
 }
 
 // found gives the node for what a checkpoint has.
-func (n *dirNode) found(ctx context.Context, fi index.FileInfo, e *entry, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
+func (n *dirNode) found(
+	ctx context.Context,
+	fi index.FileInfo,
+	e *entry,
+	out *fuse.EntryOut,
+) (*gofs.Inode, syscall.Errno) {
 	img := e.img
 	sealed := img.openDraft() == nil
 	if sealed && fi.Mode.IsRegular() && byProduct(fi.Path, 0, 0) && fi.Size <= shadowMax {
@@ -163,7 +168,12 @@ const shadowMax = 16 << 20
 
 // shadow gives a scratch file in place of a by-product that a sealed checkpoint holds, so that a restore can write its
 // log where the last one did. It reads as the checkpoint's file until it is written to.
-func (n *dirNode) shadow(ctx context.Context, img *image, fi index.FileInfo, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
+func (n *dirNode) shadow(
+	ctx context.Context,
+	img *image,
+	fi index.FileInfo,
+	out *fuse.EntryOut,
+) (*gofs.Inode, syscall.Errno) {
 	scr, errno := n.scratch(true)
 	if errno != 0 {
 		return nil, errno

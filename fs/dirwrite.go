@@ -59,14 +59,25 @@ func (n *dirNode) place(name string, reg bool, flags, perm uint32) (place, sysca
 		}
 	}
 	if reg && imageName(name) {
-		n.s.log.Warn("refused an image outside of a new checkpoint", "file", name, "hint", "dump into a directory made in "+topName+", or mount with a new checkpoint as the root")
+		n.s.log.Warn(
+			"refused an image outside of a new checkpoint",
+			"file",
+			name,
+			"hint",
+			"dump into a directory made in "+topName+", or mount with a new checkpoint as the root",
+		)
 		return place{}, syscall.EROFS
 	}
 	scr, errno := n.scratch(true)
 	return place{scr: scr}, errno
 }
 
-func (n *dirNode) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*gofs.Inode, gofs.FileHandle, uint32, syscall.Errno) {
+func (n *dirNode) Create(
+	ctx context.Context,
+	name string,
+	flags, mode uint32,
+	out *fuse.EntryOut,
+) (*gofs.Inode, gofs.FileHandle, uint32, syscall.Errno) {
 	at, errno := n.place(name, true, flags, mode)
 	if errno != 0 {
 		return nil, nil, 0, errno
@@ -103,7 +114,12 @@ func (n *dirNode) failed(op string, at place, err error) syscall.Errno {
 }
 
 // newContent makes something in a draft and gives its node.
-func (n *dirNode) newContent(ctx context.Context, at place, out *fuse.EntryOut, make func(d *index.Draft) error) (*gofs.Inode, error) {
+func (n *dirNode) newContent(
+	ctx context.Context,
+	at place,
+	out *fuse.EntryOut,
+	make func(d *index.Draft) error,
+) (*gofs.Inode, error) {
 	var fi index.FileInfo
 	var e *entry
 	err := at.img.change(func(d *index.Draft) (err error) {
@@ -123,7 +139,13 @@ func (n *dirNode) newContent(ctx context.Context, at place, out *fuse.EntryOut, 
 }
 
 // newScratch makes a scratch node owned by the caller.
-func (n *dirNode) newScratch(ctx context.Context, dir *scratchNode, name string, typ, perm uint32, byProduct bool) (*scratchNode, syscall.Errno) {
+func (n *dirNode) newScratch(
+	ctx context.Context,
+	dir *scratchNode,
+	name string,
+	typ, perm uint32,
+	byProduct bool,
+) (*scratchNode, syscall.Errno) {
 	n.s.scratch.relieve(nodeCost + grain)
 	uid, gid := n.s.uid, n.s.gid
 	if c, ok := fuse.FromContext(ctx); ok {
@@ -140,7 +162,12 @@ func (n *dirNode) newScratch(ctx context.Context, dir *scratchNode, name string,
 	return ch, 0
 }
 
-func (n *dirNode) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
+func (n *dirNode) Mkdir(
+	ctx context.Context,
+	name string,
+	mode uint32,
+	out *fuse.EntryOut,
+) (*gofs.Inode, syscall.Errno) {
 	at, errno := n.place(name, false, 0, mode)
 	if errno != 0 {
 		return nil, errno
@@ -158,7 +185,12 @@ func (n *dirNode) Mkdir(ctx context.Context, name string, mode uint32, out *fuse
 
 // Mknod makes sockets and fifos, always in scratch: --stream has its sockets in the image directory. Devices are
 // refused.
-func (n *dirNode) Mknod(ctx context.Context, name string, mode, _ uint32, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
+func (n *dirNode) Mknod(
+	ctx context.Context,
+	name string,
+	mode, _ uint32,
+	out *fuse.EntryOut,
+) (*gofs.Inode, syscall.Errno) {
 	switch typ := mode & syscall.S_IFMT; typ {
 	case syscall.S_IFREG, 0:
 		node, h, _, errno := n.Create(ctx, name, syscall.O_WRONLY|syscall.O_EXCL, mode, out)
@@ -207,14 +239,29 @@ func (n *dirNode) Symlink(ctx context.Context, target, name string, out *fuse.En
 		err = at.img.setParent(name)
 	}
 	if err != nil {
-		n.s.log.Error("refused a parent link", "checkpoint", at.img.name, "target", target, "error", err, "hint", "the parent must be a sealed checkpoint of this store, as in ../NAME")
+		n.s.log.Error(
+			"refused a parent link",
+			"checkpoint",
+			at.img.name,
+			"target",
+			target,
+			"error",
+			err,
+			"hint",
+			"the parent must be a sealed checkpoint of this store, as in ../NAME",
+		)
 		return nil, errnoOf(err)
 	}
 	return n.parent(ctx, at.img, out), 0
 }
 
 // Link works within scratch only: checkpoints have no hard links.
-func (n *dirNode) Link(_ context.Context, target gofs.InodeEmbedder, name string, out *fuse.EntryOut) (*gofs.Inode, syscall.Errno) {
+func (n *dirNode) Link(
+	_ context.Context,
+	target gofs.InodeEmbedder,
+	name string,
+	out *fuse.EntryOut,
+) (*gofs.Inode, syscall.Errno) {
 	t, ok := target.(*scratchFile)
 	if !ok {
 		return nil, syscall.EPERM
@@ -317,7 +364,13 @@ func asDir(e gofs.InodeEmbedder) (*dirNode, bool) {
 
 // Rename moves content within a draft, and scratch within scratch. What would change a file's kind is EXDEV, upon which
 // mv copies.
-func (n *dirNode) Rename(_ context.Context, name string, newParent gofs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
+func (n *dirNode) Rename(
+	_ context.Context,
+	name string,
+	newParent gofs.InodeEmbedder,
+	newName string,
+	flags uint32,
+) syscall.Errno {
 	to, ok := asDir(newParent)
 	if !ok {
 		return syscall.EXDEV

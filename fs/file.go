@@ -86,7 +86,12 @@ func (n *fileNode) Getattr(_ context.Context, fh gofs.FileHandle, out *fuse.Attr
 	return 0
 }
 
-func (n *fileNode) Setattr(ctx context.Context, fh gofs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
+func (n *fileNode) Setattr(
+	ctx context.Context,
+	fh gofs.FileHandle,
+	in *fuse.SetAttrIn,
+	out *fuse.AttrOut,
+) syscall.Errno {
 	if n.e.img.openDraft() == nil {
 		return syscall.EROFS
 	}
@@ -153,7 +158,19 @@ func (h *sealedHandle) Read(_ context.Context, dest []byte, off int64) (fuse.Rea
 	if int64(slices.Len()) != n {
 		slices.Release()
 		c.readErrors.Add(1)
-		h.s.log.Error("the store gave another length than asked for", "checkpoint", h.name, "file", h.path, "offset", off, "asked", n, "got", slices.Len())
+		h.s.log.Error(
+			"the store gave another length than asked for",
+			"checkpoint",
+			h.name,
+			"file",
+			h.path,
+			"offset",
+			off,
+			"asked",
+			n,
+			"got",
+			slices.Len(),
+		)
 		return nil, syscall.EIO
 	}
 	c.readBytes.Add(n)

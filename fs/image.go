@@ -172,7 +172,12 @@ func (img *image) checkpoint() (*index.Checkpoint, error) {
 		return nil, err
 	}
 	if cp.Info().Name != img.name || cp.Info().ID != id {
-		return nil, &index.Error{Class: index.NotFound, Op: "open", Checkpoint: img.name, Err: errors.New("the checkpoint was removed")}
+		return nil, &index.Error{
+			Class:      index.NotFound,
+			Op:         "open",
+			Checkpoint: img.name,
+			Err:        errors.New("the checkpoint was removed"),
+		}
 	}
 	img.mu.Lock()
 	defer img.mu.Unlock()
@@ -255,7 +260,11 @@ func (img *image) list(p string) ([]index.FileInfo, error) {
 	prefix := ""
 	if p != "." {
 		prefix = p + "/"
-		from, _ := slices.BinarySearchFunc(all, prefix, func(fi index.FileInfo, s string) int { return strings.Compare(fi.Path, s) })
+		from, _ := slices.BinarySearchFunc(
+			all,
+			prefix,
+			func(fi index.FileInfo, s string) int { return strings.Compare(fi.Path, s) },
+		)
 		all = all[from:]
 	}
 	var out []index.FileInfo
@@ -289,7 +298,11 @@ func (img *image) entry(fi index.FileInfo) (*entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	i, ok := slices.BinarySearchFunc(cp.Entries(), fi.Path, func(fi index.FileInfo, s string) int { return strings.Compare(fi.Path, s) })
+	i, ok := slices.BinarySearchFunc(
+		cp.Entries(),
+		fi.Path,
+		func(fi index.FileInfo, s string) int { return strings.Compare(fi.Path, s) },
+	)
 	if !ok {
 		return nil, syscall.ENOENT
 	}

@@ -45,7 +45,10 @@ func TestInstead(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	if want := []string{topName, "inventory.img", "pagemap-1.img", "pages-1.img", "parent"}; !slices.Equal(names, want) {
+	if want := []string{topName, "inventory.img", "pagemap-1.img", "pages-1.img", "parent"}; !slices.Equal(
+		names,
+		want,
+	) {
 		t.Errorf("it lists %q", names)
 	}
 }

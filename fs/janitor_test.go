@@ -55,7 +55,11 @@ func TestRemovedCheckpointsGiveBack(t *testing.T) {
 	}
 	must(t, s.Remove(context.Background(), all))
 	eventually(t, "the logs of removed checkpoints are kept", func() bool { return srv.Stats().ScratchBytes <= grain })
-	eventually(t, "the kernel is not asked to forget removed checkpoints", func() bool { return known(srv.top.EmbeddedInode()) == 0 })
+	eventually(
+		t,
+		"the kernel is not asked to forget removed checkpoints",
+		func() bool { return known(srv.top.EmbeddedInode()) == 0 },
+	)
 }
 
 // TestIdleCheckpointsAreForgotten looks at more files than the mount keeps known. What is open meanwhile goes on, and
@@ -103,7 +107,8 @@ func TestIdleCheckpointsAreForgotten(t *testing.T) {
 			if err != nil || string(got) != "\x07" {
 				t.Errorf("an open file of a forgotten checkpoint reads %q, %v", got, err)
 			}
-			if to, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", held.Fd())); err != nil || to != filepath.Join(dir(0), "f-7") {
+			if to, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", held.Fd())); err != nil ||
+				to != filepath.Join(dir(0), "f-7") {
 				t.Errorf("the open file is called %s, %v", to, err)
 			}
 			for p, want := range files {

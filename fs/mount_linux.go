@@ -64,8 +64,13 @@ func ClearStale(dir string) (cleared bool, err error) {
 		}
 		top, ok := topMount(all, dir)
 		if !ok || top.fstype != fsType {
-			return cleared, &index.Error{Class: index.InUse, Op: "mount", File: dir, Err: errors.New("a dead mount of another file system is in the way"),
-				Hint: "umount -l " + dir}
+			return cleared, &index.Error{
+				Class: index.InUse,
+				Op:    "mount",
+				File:  dir,
+				Err:   errors.New("a dead mount of another file system is in the way"),
+				Hint:  "umount -l " + dir,
+			}
 		}
 		err = unix.Unmount(dir, unix.MNT_DETACH)
 		if errors.Is(err, unix.EINVAL) {

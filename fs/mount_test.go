@@ -67,7 +67,11 @@ func mounted(t *testing.T, s *index.Store, o Options) *Server {
 // server for the collector, and the system call for the server.
 func settlePoll(t *testing.T, srv *Server) {
 	t.Helper()
-	fd, err := unix.Open(filepath.Join(srv.Dir(), ".go-fuse-epoll-hack"), unix.O_RDONLY|unix.O_CLOEXEC, 0) // go-fuse's own file
+	fd, err := unix.Open(
+		filepath.Join(srv.Dir(), ".go-fuse-epoll-hack"),
+		unix.O_RDONLY|unix.O_CLOEXEC,
+		0,
+	) // go-fuse's own file
 	must(t, err)
 	defer unix.Close(fd)
 	_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
@@ -156,7 +160,10 @@ func sealed(t *testing.T, s *index.Store, name string, files map[string][]byte) 
 func TestSealedContentReadsBack(t *testing.T) {
 	s := newStore(t)
 	files := map[string][]byte{
-		"inventory.img": noise(1, 100), "empty.img": {}, "pages-1.img": append(make([]byte, 3<<20), noise(2, 5<<20+123)...), "sub/a": noise(3, 7),
+		"inventory.img": noise(
+			1,
+			100,
+		), "empty.img": {}, "pages-1.img": append(make([]byte, 3<<20), noise(2, 5<<20+123)...), "sub/a": noise(3, 7),
 		"sub-b": noise(4, 9),
 	}
 	sealed(t, s, "A", files)
@@ -166,7 +173,10 @@ func TestSealedContentReadsBack(t *testing.T) {
 			wantFile(t, filepath.Join(dir, p), data)
 		}
 	}
-	if got, want := names(t, srv.Dir()), []string{topName, "empty.img", "inventory.img", "pages-1.img", "sub", "sub-b"}; !slices.Equal(got, want) {
+	if got, want := names(t, srv.Dir()), []string{topName, "empty.img", "inventory.img", "pages-1.img", "sub", "sub-b"}; !slices.Equal(
+		got,
+		want,
+	) {
 		t.Errorf("root lists %v, want %v", got, want)
 	}
 	if got := names(t, filepath.Join(srv.Dir(), "sub")); !slices.Equal(got, []string{"a"}) {
@@ -181,7 +191,9 @@ func TestSealedContentReadsBack(t *testing.T) {
 	if a.Size != int64(len(files["pages-1.img"])) || a.Blocks*512 >= a.Size {
 		t.Errorf("size %d, blocks %d: want the true size and its zeros to occupy nothing", a.Size, a.Blocks)
 	}
-	if st := srv.Stats(); st.Reads == 0 || st.ReadBytes < int64(len(files["pages-1.img"])) || st.Opens == 0 || st.ReadP99 == 0 || st.ReadErrors != 0 {
+	if st := srv.Stats(); st.Reads == 0 || st.ReadBytes < int64(len(files["pages-1.img"])) || st.Opens == 0 ||
+		st.ReadP99 == 0 ||
+		st.ReadErrors != 0 {
 		t.Errorf("stats do not tell of the reads: %+v", st)
 	}
 	f, err := os.Open(filepath.Join(srv.Dir(), "pages-1.img"))
@@ -214,7 +226,12 @@ func TestSealedContentRefusesWrites(t *testing.T) {
 		wantErrno(t, os.Symlink("../B", filepath.Join(dir, "parent")), syscall.EROFS, "parent link")
 	}
 	wantErrno(t, syscall.Rmdir(filepath.Join(srv.Dir(), topName, "A")), syscall.EROFS, "rmdir of a checkpoint")
-	wantErrno(t, os.Rename(filepath.Join(srv.Dir(), topName, "A"), filepath.Join(srv.Dir(), topName, "B")), syscall.EPERM, "rename of a checkpoint")
+	wantErrno(
+		t,
+		os.Rename(filepath.Join(srv.Dir(), topName, "A"), filepath.Join(srv.Dir(), topName, "B")),
+		syscall.EPERM,
+		"rename of a checkpoint",
+	)
 }
 
 func TestDraftIsWrittenAndSealed(t *testing.T) {

@@ -33,7 +33,10 @@ func parseMountinfo(r io.Reader) ([]mountEntry, error) {
 		if !ok || len(h) < 6 || len(t) < 2 {
 			return nil, fmt.Errorf("unexpected line in mountinfo: %q", sc.Text())
 		}
-		out = append(out, mountEntry{dev: h[2], point: unescapeMount(h[4]), fstype: unescapeMount(t[0]), source: unescapeMount(t[1])})
+		out = append(
+			out,
+			mountEntry{dev: h[2], point: unescapeMount(h[4]), fstype: unescapeMount(t[0]), source: unescapeMount(t[1])},
+		)
 	}
 	return out, sc.Err()
 }

@@ -196,7 +196,9 @@ func TestReadTimesSince(t *testing.T) {
 	}
 	near := func(got, want time.Duration) bool { return got >= want && got <= want+want/8+1 }
 	s := now.Since(before)
-	if !near(s.ReadP50, time.Millisecond) || !near(s.ReadP90, time.Millisecond) || !near(s.ReadP99, 100*time.Millisecond) || !near(s.ReadMax, 100*time.Millisecond) {
+	if !near(s.ReadP50, time.Millisecond) || !near(s.ReadP90, time.Millisecond) ||
+		!near(s.ReadP99, 100*time.Millisecond) ||
+		!near(s.ReadMax, 100*time.Millisecond) {
 		t.Errorf("since then %v, %v, %v, at most %v", s.ReadP50, s.ReadP90, s.ReadP99, s.ReadMax)
 	}
 }

@@ -40,8 +40,19 @@ func (p *pool) newNode(typ, perm, uid, gid uint32, byProduct bool) (*scratchNode
 		return nil, syscall.ENOSPC
 	}
 	now := time.Now()
-	n := &scratchNode{p: p, ino: inoScratch | p.next.Add(1), typ: typ, byProduct: byProduct, perm: perm & 0o7777, uid: uid, gid: gid,
-		atime: now, mtime: now, ctime: now, nlink: 1}
+	n := &scratchNode{
+		p:         p,
+		ino:       inoScratch | p.next.Add(1),
+		typ:       typ,
+		byProduct: byProduct,
+		perm:      perm & 0o7777,
+		uid:       uid,
+		gid:       gid,
+		atime:     now,
+		mtime:     now,
+		ctime:     now,
+		nlink:     1,
+	}
 	if typ == syscall.S_IFDIR {
 		n.children = map[string]*scratchNode{}
 		n.nlink = 2

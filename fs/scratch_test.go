@@ -47,7 +47,8 @@ func TestScratchAgainstBytes(t *testing.T) {
 		case 4:
 			buf := make([]byte, r.IntN(60_000))
 			k, errno := n.readAt(buf, int64(off))
-			if errno != 0 || k != max(0, min(len(buf), len(want)-off)) || string(buf[:k]) != string(want[min(off, len(want)):min(off, len(want))+k]) {
+			if errno != 0 || k != max(0, min(len(buf), len(want)-off)) ||
+				string(buf[:k]) != string(want[min(off, len(want)):min(off, len(want))+k]) {
 				t.Fatalf("step %d: read %d at %d of %d differs, %v", i, k, off, len(want), errno)
 			}
 		}

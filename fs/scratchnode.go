@@ -44,7 +44,12 @@ func (f *scratchFile) Getattr(_ context.Context, _ gofs.FileHandle, out *fuse.At
 	return 0
 }
 
-func (f *scratchFile) Setattr(_ context.Context, _ gofs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
+func (f *scratchFile) Setattr(
+	_ context.Context,
+	_ gofs.FileHandle,
+	in *fuse.SetAttrIn,
+	out *fuse.AttrOut,
+) syscall.Errno {
 	if size, ok := in.GetSize(); ok {
 		if errno := f.n.truncate(int64(size)); errno != 0 {
 			return errno

@@ -61,7 +61,10 @@ func Mount(ctx context.Context, store *index.Store, dir string, o Options) (*Ser
 	o.setDefaults()
 	s := &Server{
 		store: store, opts: o, log: o.Logger, uid: uint32(os.Geteuid()), gid: uint32(os.Getegid()), started: time.Now(),
-		cat: newCatalog(store, o.Labels), scratch: newPool(store.Dir(), o.ScratchBytes), handles: map[closer]struct{}{}, done: make(chan struct{}),
+		cat: newCatalog(
+			store,
+			o.Labels,
+		), scratch: newPool(store.Dir(), o.ScratchBytes), handles: map[closer]struct{}{}, done: make(chan struct{}),
 	}
 	if dir != "" {
 		if err := s.checkDir(dir); err != nil {
@@ -101,7 +104,13 @@ func (s *Server) checkDir(dir string) (err error) {
 		return err
 	}
 	if within(s.dir, store) || within(store, s.dir) {
-		return &index.Error{Class: index.Invalid, Op: "mount", File: s.dir, Err: errors.New("store and mount point lie within each other"), Hint: "mount it elsewhere"}
+		return &index.Error{
+			Class: index.Invalid,
+			Op:    "mount",
+			File:  s.dir,
+			Err:   errors.New("store and mount point lie within each other"),
+			Hint:  "mount it elsewhere",
+		}
 	}
 	return nil
 }
@@ -153,11 +162,21 @@ func (s *Server) mount(ctx context.Context) (err error) {
 	raw := gofs.NewNodeFS(root, &gofs.Options{
 		MountOptions: mo, NullPermissions: true, Logger: goLog, RootStableAttr: &gofs.StableAttr{Ino: inoRoot},
 		OnAdd: func(ctx context.Context) {
-			root.AddChild(topName, root.NewPersistentInode(ctx, s.top, gofs.StableAttr{Mode: fuse.S_IFDIR, Ino: inoTop}), false)
+			root.AddChild(
+				topName,
+				root.NewPersistentInode(ctx, s.top, gofs.StableAttr{Mode: fuse.S_IFDIR, Ino: inoTop}),
+				false,
+			)
 		},
 	})
 	if s.fuse, s.handle, err = newFuseServer(raw, s.dir, &mo); err != nil {
-		return &index.Error{Class: index.Other, Op: "mount", File: s.dir, Err: err, Hint: "mounting needs root and /dev/fuse"}
+		return &index.Error{
+			Class: index.Other,
+			Op:    "mount",
+			File:  s.dir,
+			Err:   err,
+			Hint:  "mounting needs root and /dev/fuse",
+		}
 	}
 	go s.serve()
 	// NewServer has answered INIT. WaitMount would open a file of the mount from within: a daemon killed at that moment
@@ -228,8 +247,13 @@ func (s *Server) settle(img *image) error {
 	if l, err := d.ReadDir("."); err == nil && len(l) == 0 {
 		return s.cat.abort(img)
 	}
-	return &index.Error{Class: index.Other, Op: "unmount", Checkpoint: img.name, Err: errors.New("no complete dump (inventory.img is missing, or criu was killed): left unsealed"),
-		Hint: "seal it before unmounting if it is wanted; gc removes it"}
+	return &index.Error{
+		Class:      index.Other,
+		Op:         "unmount",
+		Checkpoint: img.name,
+		Err:        errors.New("no complete dump (inventory.img is missing, or criu was killed): left unsealed"),
+		Hint:       "seal it before unmounting if it is wanted; gc removes it",
+	}
 }
 
 // Dir is the mount point, absolute; "" for a mount that is attached nowhere.
@@ -296,8 +320,13 @@ func (s *Server) Settle(ctx context.Context, name string) error {
 		return nil
 	}
 	img.doubt()
-	return &index.Error{Class: index.Other, Op: "dump", Checkpoint: img.name, Err: errors.New("criu did not bring its dump to an end: left unsealed"),
-		Hint: "seal it if its processes have ended; gc removes it"}
+	return &index.Error{
+		Class:      index.Other,
+		Op:         "dump",
+		Checkpoint: img.name,
+		Err:        errors.New("criu did not bring its dump to an end: left unsealed"),
+		Hint:       "seal it if its processes have ended; gc removes it",
+	}
 }
 
 // Failure gives the first error of a write to a checkpoint that is being written through this mount, nil without one.

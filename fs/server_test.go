@@ -135,7 +135,11 @@ func TestSettleBesideTheInventory(t *testing.T) {
 		dir := filepath.Join(srv.Dir(), topName, name)
 		must(t, os.Mkdir(dir, 0o755))
 		write(t, filepath.Join(dir, "pages-1.img"), []byte("pages"))
-		fd, err := unix.Open(filepath.Join(dir, "inventory.img"), unix.O_CREAT|unix.O_WRONLY|unix.O_TRUNC|unix.O_CLOEXEC, 0o644)
+		fd, err := unix.Open(
+			filepath.Join(dir, "inventory.img"),
+			unix.O_CREAT|unix.O_WRONLY|unix.O_TRUNC|unix.O_CLOEXEC,
+			0o644,
+		)
 		must(t, err)
 		wrote := make(chan error)
 		go func() {

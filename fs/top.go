@@ -93,7 +93,13 @@ func (n *topNode) Rmdir(ctx context.Context, name string) syscall.Errno {
 }
 
 // Rename moves scratch; checkpoints keep their names.
-func (n *topNode) Rename(ctx context.Context, name string, newParent gofs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
+func (n *topNode) Rename(
+	ctx context.Context,
+	name string,
+	newParent gofs.InodeEmbedder,
+	newName string,
+	flags uint32,
+) syscall.Errno {
 	if _, err := n.s.cat.image(name); err == nil {
 		return syscall.EPERM
 	}

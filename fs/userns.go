@@ -15,6 +15,12 @@ func (n *dirNode) warnOfUserNamespace(ctx context.Context, checkpoint, name stri
 		return
 	}
 	if c, ok := fuse.FromContext(ctx); ok && calledByCRIU(c.Pid) {
-		n.s.log.Warn("criu cannot restore a user namespace from this mount: mount with --allow-other, or use gpucr-fs restore", "checkpoint", checkpoint, "dir", n.s.dir)
+		n.s.log.Warn(
+			"criu cannot restore a user namespace from this mount: mount with --allow-other, or use gpucr-fs restore",
+			"checkpoint",
+			checkpoint,
+			"dir",
+			n.s.dir,
+		)
 	}
 }

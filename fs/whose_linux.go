@@ -32,7 +32,13 @@ var _ gofs.NodeIoctler = (*dirNode)(nil)
 
 // Ioctl answers iocWhose for the image directory of a sealed checkpoint: EINVAL for any other directory, ENODATA while
 // a checkpoint is being written.
-func (n *dirNode) Ioctl(_ context.Context, _ gofs.FileHandle, cmd uint32, _ uint64, _, out []byte) (int32, syscall.Errno) {
+func (n *dirNode) Ioctl(
+	_ context.Context,
+	_ gofs.FileHandle,
+	cmd uint32,
+	_ uint64,
+	_, out []byte,
+) (int32, syscall.Errno) {
 	if cmd != iocWhose {
 		return 0, syscall.ENOTTY
 	}
@@ -77,7 +83,11 @@ func AskWhose(dir string) (Whose, bool, error) {
 	b, _, ok := bytes.Cut(out[:], []byte{0})
 	var w Whose
 	if err := json.Unmarshal(b, &w); !ok || err != nil || w.Store == "" || w.ID == "" {
-		return Whose{}, false, fmt.Errorf("%s: %w", dir, errors.Join(errors.New("its file system gives a strange answer"), err))
+		return Whose{}, false, fmt.Errorf(
+			"%s: %w",
+			dir,
+			errors.Join(errors.New("its file system gives a strange answer"), err),
+		)
 	}
 	return w, true, nil
 }

@@ -109,7 +109,10 @@ func (t *task) judgeDevice(all *family, path, fd string, major, minor int, mappe
 	switch {
 	case major == majorMemory:
 	case major == majorMisc && (minor == miscTUN || minor == miscAutofs):
-	case major == majorTTY && minor <= maxConsole && minor > 0, major == majorTTYAux && minor < auxPtmx, major == majorUSBSerial, major == majorSerial:
+	case major == majorTTY && minor <= maxConsole && minor > 0,
+		major == majorTTYAux && minor < auxPtmx,
+		major == majorUSBSerial,
+		major == majorSerial:
 	case major == majorPtySlave:
 		t.slaves = append(t.slaves, minor)
 	case major == majorTTYAux && minor == auxPtmx, major >= majorPtyMaster && major < majorPtySlave:

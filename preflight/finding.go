@@ -61,7 +61,10 @@ type Report struct {
 
 // Blocking are the findings that a dump has to stop for.
 func (r Report) Blocking() []Finding {
-	return slices.DeleteFunc(slices.Clone(r.Findings), func(f Finding) bool { return f.Effect != Stops && f.Effect != Loses })
+	return slices.DeleteFunc(
+		slices.Clone(r.Findings),
+		func(f Finding) bool { return f.Effect != Stops && f.Effect != Loses },
+	)
 }
 
 // Of are the processes with findings of a kind that the dump takes care of.
@@ -80,7 +83,11 @@ func (r Report) OK() bool { return len(r.Blocking()) == 0 }
 // sort puts the worst first, then orders by process.
 func (r *Report) sort() {
 	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
-		return cmp.Or(slices.Index(severity, a.Effect)-slices.Index(severity, b.Effect), a.PID-b.PID, strings.Compare(a.Kind, b.Kind))
+		return cmp.Or(
+			slices.Index(severity, a.Effect)-slices.Index(severity, b.Effect),
+			a.PID-b.PID,
+			strings.Compare(a.Kind, b.Kind),
+		)
 	})
 }
 

@@ -84,7 +84,11 @@ func Look(ctx context.Context, o Options) (Report, error) {
 		res.err = ctx.Err()
 	}
 	if errors.Is(res.err, context.DeadlineExceeded) {
-		res.err = fmt.Errorf("look at process %d and its descendants: not done in %v; a file system that it uses may hang", o.Root, o.Limit)
+		res.err = fmt.Errorf(
+			"look at process %d and its descendants: not done in %v; a file system that it uses may hang",
+			o.Root,
+			o.Limit,
+		)
 	}
 	return res.r, res.err
 }

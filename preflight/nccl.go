@@ -11,7 +11,13 @@ import (
 )
 
 // Variables of NCCL that choose its transports within a machine.
-var ncclVariables = []string{"NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_CUMEM_ENABLE", "NCCL_CUMEM_HOST_ENABLE", "NCCL_CONF_FILE"}
+var ncclVariables = []string{
+	"NCCL_P2P_DISABLE",
+	"NCCL_P2P_LEVEL",
+	"NCCL_CUMEM_ENABLE",
+	"NCCL_CUMEM_HOST_ENABLE",
+	"NCCL_CONF_FILE",
+}
 
 // judgeNCCL tells from a process's environment whether NCCL's transports can be brought back. Seen with driver 580 and
 // NCCL 2.28, two processes and two GPUs: with peer-to-peer off, and memory shared otherwise than by descriptors of
@@ -113,7 +119,8 @@ func ncclConf(r io.Reader) map[string]string {
 
 // ncclLost says which of NCCL's transports cannot be brought back, "" when all can.
 func ncclLost(env map[string]string) string {
-	off := env["NCCL_P2P_DISABLE"] == "1" || strings.EqualFold(env["NCCL_P2P_LEVEL"], "LOC") || env["NCCL_P2P_LEVEL"] == "0"
+	off := env["NCCL_P2P_DISABLE"] == "1" || strings.EqualFold(env["NCCL_P2P_LEVEL"], "LOC") ||
+		env["NCCL_P2P_LEVEL"] == "0"
 	switch {
 	case !off:
 		return "peer-to-peer access is on"

@@ -71,7 +71,9 @@ func TestGPUTraces(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil || minors(g.contexts) != tc.contexts || g.inherited() != tc.inherited || g.managed != tc.managed || !g.used() {
+		if err != nil || minors(g.contexts) != tc.contexts || g.inherited() != tc.inherited ||
+			g.managed != tc.managed ||
+			!g.used() {
 			t.Errorf("%s: %+v, %v", tc.name, g, err)
 		}
 	}
@@ -106,8 +108,14 @@ func TestIPC(t *testing.T) {
 		}
 	}
 	for self, lost := range map[string]bool{"632": false, "946": true} {
-		user := &task{pid: 946, nspids: []string{"946", self}, found: map[string]*details{}, gpu: gpuTraces{open: 1, ipc: []int{632}}}
-		if mine, err := user.judgeCUDA(t.Context(), &Options{}); !mine || err != nil || (user.found[kindIPC] != nil) != lost {
+		user := &task{
+			pid:    946,
+			nspids: []string{"946", self},
+			found:  map[string]*details{},
+			gpu:    gpuTraces{open: 1, ipc: []int{632}},
+		}
+		if mine, err := user.judgeCUDA(t.Context(), &Options{}); !mine || err != nil ||
+			(user.found[kindIPC] != nil) != lost {
 			t.Errorf("process %s: %v, %v, %v", self, mine, err, user.found)
 		}
 	}
@@ -130,7 +138,11 @@ func TestPools(t *testing.T) {
 				break
 			}
 		}
-		user := &task{pid: cmd.Process.Pid, found: map[string]*details{}, gpu: gpuTraces{contexts: map[int]bool{0: true, 1: true}}}
+		user := &task{
+			pid:   cmd.Process.Pid,
+			found: map[string]*details{},
+			gpu:   gpuTraces{contexts: map[int]bool{0: true, 1: true}},
+		}
 		err := user.judgePools()
 		if err != nil || len(user.found) != 1 || user.found[want] == nil {
 			t.Errorf("%s: %v, %v", env, user.found, err)
@@ -186,7 +198,8 @@ func TestTimeIsBounded(t *testing.T) {
 	if _, err := Look(ctx, Options{Root: os.Getpid()}); err == nil {
 		t.Error("a look that was called off succeeds")
 	}
-	if _, err := Look(t.Context(), Options{Root: os.Getpid(), Limit: time.Nanosecond}); err == nil || !strings.Contains(err.Error(), "not done in") {
+	if _, err := Look(t.Context(), Options{Root: os.Getpid(), Limit: time.Nanosecond}); err == nil ||
+		!strings.Contains(err.Error(), "not done in") {
 		t.Errorf("a look without time: %v", err)
 	}
 }
@@ -208,7 +221,8 @@ func TestHandled(t *testing.T) {
 		want   Effect
 		says   string
 	}{{nil, Stops, "descriptor 7"}, {map[string]func(int) error{kindURing: idle}, Note, "descriptor 7"}, {map[string]func(int) error{kindURing: busy}, Stops, "it is busy"}} {
-		if f := ring.finding(kindURing, ring.found[kindURing], &Options{Handle: tc.handle}); f.Effect != tc.want || !strings.Contains(f.What, tc.says) {
+		if f := ring.finding(kindURing, ring.found[kindURing], &Options{Handle: tc.handle}); f.Effect != tc.want ||
+			!strings.Contains(f.What, tc.says) {
 			t.Errorf("%+v, want %s and %q", f, tc.want, tc.says)
 		}
 	}
@@ -248,7 +262,8 @@ func FuzzText(f *testing.F) {
 		})
 		lockedFiles(strings.NewReader(s))
 		ncclConf(strings.NewReader(s))
-		if env, err := environment(strings.NewReader(s), ncclVariables...); err != nil || len(env) > len(ncclVariables) {
+		if env, err := environment(strings.NewReader(s), ncclVariables...); err != nil ||
+			len(env) > len(ncclVariables) {
 			t.Errorf("%v, %v", env, err)
 		}
 		inode(s, "socket")

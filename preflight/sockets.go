@@ -103,7 +103,8 @@ func (t *task) judgeSocket(a *family, net *network, s socket, inside map[uint64]
 		if strings.Contains(u.name, ncclSocket) {
 			t.gpu.nccl = true
 		}
-		external := a.o.has("external") && strings.Contains(a.o.CRIU.Value("external"), fmt.Sprintf("unix[%d]", s.inode))
+		external := a.o.has("external") &&
+			strings.Contains(a.o.CRIU.Value("external"), fmt.Sprintf("unix[%d]", s.inode))
 		peer, known := net.unix[u.peer]
 		// CRIU reconnects datagram sockets to a name outside by --ext-unix-sk.
 		reconnected := a.o.has("ext-unix-sk") && known && peer.dgram && peer.name != ""

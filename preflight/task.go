@@ -180,7 +180,10 @@ func (t *task) readMappings(ctx context.Context, all *family) error {
 			}
 		case m.path == "/secretmem":
 			t.add(kindSecret, "%d KiB at %x", (m.end-m.start)>>10, m.start)
-		case m.path == "/[aio]", strings.HasPrefix(m.path, "/memfd:"), m.path == "/dev/zero", strings.HasPrefix(m.path, "/anon_hugepage"):
+		case m.path == "/[aio]",
+			strings.HasPrefix(m.path, "/memfd:"),
+			m.path == "/dev/zero",
+			strings.HasPrefix(m.path, "/anon_hugepage"):
 		case strings.HasPrefix(m.path, "/dev/nvidia"):
 			t.gpu.mapped(m)
 		case strings.HasPrefix(m.path, "/dev/shm/nccl-"):
@@ -205,7 +208,8 @@ func (t *task) readMappings(ctx context.Context, all *family) error {
 // ordinary tells mappings without a file that could have been deleted or a device.
 func ordinary(path string) bool {
 	return path == "/dev/zero" || path == "/[aio]" || path == "/secretmem" || strings.HasPrefix(path, "/SYSV") || strings.HasPrefix(path, "/memfd:") ||
-		strings.HasPrefix(path, "/anon_hugepage") || strings.HasPrefix(path, "/dev/nvidia")
+		strings.HasPrefix(path, "/anon_hugepage") ||
+		strings.HasPrefix(path, "/dev/nvidia")
 }
 
 func (t *task) readDescriptors(ctx context.Context, all *family) error {
@@ -222,7 +226,18 @@ func (t *task) readDescriptors(ctx context.Context, all *family) error {
 var dumped = []string{"eventfd", "eventpoll", "inotify", "fanotify", "timerfd", "signalfd"}
 
 // namespaceFiles are descriptors of namespaces.
-var namespaceFiles = []string{"mnt", "net", "ipc", "uts", "pid", "user", "time", "cgroup", "pid_for_children", "time_for_children"}
+var namespaceFiles = []string{
+	"mnt",
+	"net",
+	"ipc",
+	"uts",
+	"pid",
+	"user",
+	"time",
+	"cgroup",
+	"pid_for_children",
+	"time_for_children",
+}
 
 func (t *task) judgeDescriptor(all *family, fd int, link string) error {
 	kind, _, _ := strings.Cut(link, ":")

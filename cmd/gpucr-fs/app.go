@@ -107,7 +107,12 @@ Exit codes: 0 done, 1 error, 2 usage, 3 partly done, 10 no store, 11 store in us
 		"how long who needs memory or files that lie in the remote store waits for it")
 	f.StringVar(&a.index.access.Identity, "identity", "", "`FILE` of age identities that open an encrypted store")
 	f.StringVar(&a.index.access.Passphrase, "passphrase-file", "", "`FILE` whose first line opens an encrypted store")
-	f.StringVar(&a.index.access.Command, "key-command", "", "shell `COMMAND` that unwraps the key of an encrypted store")
+	f.StringVar(
+		&a.index.access.Command,
+		"key-command",
+		"",
+		"shell `COMMAND` that unwraps the key of an encrypted store",
+	)
 	root.SetOut(a.out)
 	root.SetErr(a.err)
 	root.SetFlagErrorFunc(flagError)
@@ -124,15 +129,52 @@ func isSuccessor(cmd *cobra.Command) bool {
 
 // commands lists every command; each has its file.
 func (a *app) commands() []*cobra.Command {
-	reading := []*cobra.Command{a.lsCmd(), a.infoCmd(), a.duCmd(), a.diffCmd(), a.exportCmd(), a.verifyCmd(), a.checkCmd(), a.statsCmd()}
+	reading := []*cobra.Command{
+		a.lsCmd(),
+		a.infoCmd(),
+		a.duCmd(),
+		a.diffCmd(),
+		a.exportCmd(),
+		a.verifyCmd(),
+		a.checkCmd(),
+		a.statsCmd(),
+	}
 	for _, c := range reading {
 		a.reads(c)
 	}
-	return append(reading,
-		a.initCmd(), a.keyCmd(), a.importCmd(), a.mountCmd(), a.serveCmd(), a.umountCmd(), a.sealCmd(), a.tagCmd(), a.renameCmd(), a.labelCmd(), a.syncCmd(), a.pullCmd(),
-		a.rmCmd(), a.gcCmd(), a.optimizeCmd(), a.repairCmd(), a.benchCmd(), a.versionCmd(), a.completionCmd(), a.daemonCmd(),
-		a.restoreCmd(), a.dumpCmd(), a.lazyPagesCmd(), a.warmupCmd(), a.profileCmd(), a.guardianCmd(), a.cudaCheckpointCmd(), a.pluginDirCmd(), a.pluginHelperCmd(),
-		a.containerCmd(), a.mountHelperCmd(),
+	return append(
+		reading,
+		a.initCmd(),
+		a.keyCmd(),
+		a.importCmd(),
+		a.mountCmd(),
+		a.serveCmd(),
+		a.umountCmd(),
+		a.sealCmd(),
+		a.tagCmd(),
+		a.renameCmd(),
+		a.labelCmd(),
+		a.syncCmd(),
+		a.pullCmd(),
+		a.rmCmd(),
+		a.gcCmd(),
+		a.optimizeCmd(),
+		a.repairCmd(),
+		a.benchCmd(),
+		a.versionCmd(),
+		a.completionCmd(),
+		a.daemonCmd(),
+		a.restoreCmd(),
+		a.dumpCmd(),
+		a.lazyPagesCmd(),
+		a.warmupCmd(),
+		a.profileCmd(),
+		a.guardianCmd(),
+		a.cudaCheckpointCmd(),
+		a.pluginDirCmd(),
+		a.pluginHelperCmd(),
+		a.containerCmd(),
+		a.mountHelperCmd(),
 	)
 }
 
@@ -146,7 +188,13 @@ func (a *app) session(ctx context.Context, dir string, f func(*client.Session) e
 }
 
 // do runs one operation on the store at dir, and shows its progress.
-func do[Req, Res any](ctx context.Context, a *app, dir, title string, op *service.Op[Req, Res], req Req) (res Res, err error) {
+func do[Req, Res any](
+	ctx context.Context,
+	a *app,
+	dir, title string,
+	op *service.Op[Req, Res],
+	req Req,
+) (res Res, err error) {
 	session := a.session
 	if op.Reads() {
 		session = a.readingSession

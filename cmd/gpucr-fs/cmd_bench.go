@@ -22,14 +22,32 @@ at DIR is not touched.`,
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p := a.progress("bench")
-			res, err := bench.Run(cmd.Context(), bench.Options{Dir: args[0], Size: int64(amount), Compression: index.Compression(compression), Progress: p.tell})
+			res, err := bench.Run(
+				cmd.Context(),
+				bench.Options{
+					Dir:         args[0],
+					Size:        int64(amount),
+					Compression: index.Compression(compression),
+					Progress:    p.tell,
+				},
+			)
 			p.close()
 			if err != nil {
 				return err
 			}
 			return a.print(res, func(w io.Writer) {
-				fmt.Fprintf(w, "size\t%s\ningest\t%s\ndedupe\t%s\nread cold\t%s\nread warm\t%s\nstored\t%s\n",
-					size(res.Size), speed(res.Ingest), speed(res.Dedupe), speed(res.ReadCold), speed(res.ReadWarm), size(res.Stored))
+				fmt.Fprintf(
+					w,
+					"size\t%s\ningest\t%s\ndedupe\t%s\nread cold\t%s\nread warm\t%s\nstored\t%s\n",
+					size(
+						res.Size,
+					),
+					speed(res.Ingest),
+					speed(res.Dedupe),
+					speed(res.ReadCold),
+					speed(res.ReadWarm),
+					size(res.Stored),
+				)
 			})
 		},
 	}

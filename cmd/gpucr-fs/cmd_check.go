@@ -51,7 +51,10 @@ proc/sys/kernel/osrelease, proc/cpuinfo and proc/meminfo. NAME is a name, a tag 
 			}
 			req.Ref = args[1]
 			if req.Host, err = check.ReadHost(host); errors.Is(err, topology.ErrNoKFD) {
-				return usage(fmt.Errorf("--host %s: nothing of a host is there", host), "copy its /sys/class/kfd/kfd/topology there, or its files below proc/ and sys/")
+				return usage(
+					fmt.Errorf("--host %s: nothing of a host is there", host),
+					"copy its /sys/class/kfd/kfd/topology there, or its files below proc/ and sys/",
+				)
 			} else if err != nil {
 				return fmt.Errorf("look at the host: %w", err)
 			}
@@ -74,7 +77,11 @@ proc/sys/kernel/osrelease, proc/cpuinfo and proc/meminfo. NAME is a name, a tag 
 				return err
 			}
 			if !res.OK {
-				return fmt.Errorf("%s cannot be restored on this host: see %s", res.Checkpoint, strings.Join(res.Failed(), ", "))
+				return fmt.Errorf(
+					"%s cannot be restored on this host: see %s",
+					res.Checkpoint,
+					strings.Join(res.Failed(), ", "),
+				)
 			}
 			return nil
 		},
@@ -102,6 +109,11 @@ func printCheck(w io.Writer, res check.Report) {
 	case res.OK && unchecked == "":
 		fmt.Fprintf(w, "%s can be restored on this host\n", res.Checkpoint)
 	case res.OK:
-		fmt.Fprintf(w, "%s can be restored on this host, as far as is known; not checked: %s\n", res.Checkpoint, unchecked)
+		fmt.Fprintf(
+			w,
+			"%s can be restored on this host, as far as is known; not checked: %s\n",
+			res.Checkpoint,
+			unchecked,
+		)
 	}
 }

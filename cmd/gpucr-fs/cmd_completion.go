@@ -31,7 +31,10 @@ func (a *app) completionCmd() *cobra.Command {
 
 func validShell(cmd *cobra.Command, args []string) error {
 	if err := cobra.OnlyValidArgs(cmd, args); err != nil {
-		return usage(fmt.Errorf("no completion for the shell %q", args[0]), "SHELL is one of "+strings.Join(cmd.ValidArgs, ", "))
+		return usage(
+			fmt.Errorf("no completion for the shell %q", args[0]),
+			"SHELL is one of "+strings.Join(cmd.ValidArgs, ", "),
+		)
 	}
 	return nil
 }

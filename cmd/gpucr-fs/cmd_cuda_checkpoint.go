@@ -103,8 +103,20 @@ back. --get-restore-tid prints the thread that serves the driver in the process.
 	fl.BoolVar(&f.state, "get-state", false, "print the process's state")
 	fl.BoolVar(&f.toggle, "toggle", false, "go from running to checkpointed or back")
 	fl.BoolVar(&f.thread, "get-restore-tid", false, "print the id of the process's restore thread")
-	fl.Uint32VarP(&f.timeout, "timeout", "t", 0, "`MS` to wait for the process's GPU work when it is locked (default: as long as it takes)")
-	fl.StringVarP(&f.devices, "device-map", "d", "", "restore on other GPUs: `OLD-UUID=NEW-UUID,...` (driver 580 or newer)")
+	fl.Uint32VarP(
+		&f.timeout,
+		"timeout",
+		"t",
+		0,
+		"`MS` to wait for the process's GPU work when it is locked (default: as long as it takes)",
+	)
+	fl.StringVarP(
+		&f.devices,
+		"device-map",
+		"d",
+		"",
+		"restore on other GPUs: `OLD-UUID=NEW-UUID,...` (driver 580 or newer)",
+	)
 	f.add(fl)
 	return c
 }
@@ -117,7 +129,10 @@ func (f *cudaToolFlags) run(cmd *cobra.Command, a *app) error {
 		}
 	}
 	if asked != 1 {
-		return usage(errors.New("one operation has to be named"), "--get-state, --action, --toggle and --get-restore-tid are those")
+		return usage(
+			errors.New("one operation has to be named"),
+			"--get-state, --action, --toggle and --get-restore-tid are those",
+		)
 	}
 	if f.pid <= 0 {
 		return usage(errors.New("no process was named"), "add --pid PID")

@@ -39,7 +39,8 @@ func (a *app) daemonCmd() *cobra.Command {
 			return serve(cmd.Context(), spec, log, starter.Report)
 		},
 	}
-	c.Flags().StringVar(&successor, "successor", "", "go on with a restore in place of a daemon that was killed: its instructions")
+	c.Flags().
+		StringVar(&successor, "successor", "", "go on with a restore in place of a daemon that was killed: its instructions")
 	return c
 }
 

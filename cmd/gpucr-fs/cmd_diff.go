@@ -25,7 +25,16 @@ only A has, it is the other way round. Of the GPU buffer objects of B it tells w
 			return a.print(res, func(w io.Writer) {
 				fmt.Fprintf(w, "FILE\tIN %s\tIN %s\tZERO\tSHARED\tUNIQUE\n", res.A, res.B)
 				for _, f := range res.Files {
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", shown(f.Path), size(f.SizeA), size(f.SizeB), size(f.Zero), size(f.Shared), size(f.Unique))
+					fmt.Fprintf(
+						w,
+						"%s\t%s\t%s\t%s\t%s\t%s\n",
+						shown(f.Path),
+						size(f.SizeA),
+						size(f.SizeB),
+						size(f.Zero),
+						size(f.Shared),
+						size(f.Unique),
+					)
 				}
 				fmt.Fprintf(w, "total\t\t\t%s\t%s\t%s\n", size(res.Zero), size(res.Shared), size(res.Unique))
 				if res.GPUProblem != "" {

@@ -40,16 +40,31 @@ those of this store; beside them is what as many as so far would cost in a month
 			}
 			return errors.Join(a.print(u, func(w io.Writer) {
 				checkpointTable(w, u.Checkpoints, nil)
-				fmt.Fprintf(w, "\nlogical\t%s in %d checkpoints\nzero\t%s\ndistinct\t%s in %d chunks\nstored\t%s in %d packs\ndedupe\t%.2f times\ndisk\t%s\nreclaimable\t%s\n",
-					size(u.Logical), len(u.Checkpoints), size(u.Zero), size(u.Distinct), u.Chunks, size(u.Stored), u.Packs, u.DedupeRatio, size(u.Disk), size(u.Reclaimable))
+				fmt.Fprintf(
+					w,
+					"\nlogical\t%s in %d checkpoints\nzero\t%s\ndistinct\t%s in %d chunks\nstored\t%s in %d packs\ndedupe\t%.2f times\ndisk\t%s\nreclaimable\t%s\n",
+					size(
+						u.Logical,
+					),
+					len(u.Checkpoints),
+					size(u.Zero),
+					size(u.Distinct),
+					u.Chunks,
+					size(u.Stored),
+					u.Packs,
+					u.DedupeRatio,
+					size(u.Disk),
+					size(u.Reclaimable),
+				)
 				if u.Remote != nil {
 					printRemote(w, u.Disk, u.Remote, price)
 				}
 			}), damageOf("du", u.Checkpoints))
 		},
 	}
-	c.Flags().StringSliceVar(&prices, "price", []string{"get=0.0004", "put=0.005", "list=0.005", "delete=0", "head=0.0004"},
-		"price of 1,000 requests of a `KIND=PRICE`, may be given again; what is left out costs nothing")
+	c.Flags().
+		StringSliceVar(&prices, "price", []string{"get=0.0004", "put=0.005", "list=0.005", "delete=0", "head=0.0004"},
+			"price of 1,000 requests of a `KIND=PRICE`, may be given again; what is left out costs nothing")
 	return c
 }
 
@@ -59,8 +74,12 @@ func parsePrices(list []string) (map[bucket.Kind]float64, error) {
 	for _, s := range list {
 		kind, price, ok := strings.Cut(s, "=")
 		v, err := strconv.ParseFloat(price, 64)
-		if !ok || err != nil || v < 0 || math.IsInf(v, 0) || math.IsNaN(v) || !slices.Contains(bucket.Kinds(), bucket.Kind(kind)) {
-			return nil, usage(fmt.Errorf("a price %.40q", s), "give one like put=0.005, of get, put, list, delete or head")
+		if !ok || err != nil || v < 0 || math.IsInf(v, 0) || math.IsNaN(v) ||
+			!slices.Contains(bucket.Kinds(), bucket.Kind(kind)) {
+			return nil, usage(
+				fmt.Errorf("a price %.40q", s),
+				"give one like put=0.005, of get, put, list, delete or head",
+			)
 		}
 		out[bucket.Kind(kind)] = v
 	}

@@ -67,7 +67,10 @@ same: criu may refuse then, and processes that the driver cannot give their GPUs
 			case d.pid <= 0:
 				return usage(errors.New("no process to dump"), "name it with -t PID")
 			case d.args.Work != "":
-				return usage(errors.New("criu's work directory is the checkpoint here"), "-- --log-file FILE keeps criu's log")
+				return usage(
+					errors.New("criu's work directory is the checkpoint here"),
+					"-- --log-file FILE keeps criu's log",
+				)
 			}
 			d.leave = d.leave || d.args.LeaveRunning
 			set, err := label.Parse(labels)
@@ -139,7 +142,15 @@ func (d *dumping) run(ctx context.Context, store, name string, tags []string, se
 	took := time.Since(begin)
 	late := d.a.durable(ctx, dir, res.Name, d.durable)
 	return errors.Join(d.a.done(res, func(w io.Writer) {
-		fmt.Fprintf(w, "dumped process %d as %s: %d files, %s in %v\n", d.pid, res.Name, res.Files, size(res.Logical), took.Round(time.Millisecond))
+		fmt.Fprintf(
+			w,
+			"dumped process %d as %s: %d files, %s in %v\n",
+			d.pid,
+			res.Name,
+			res.Files,
+			size(res.Logical),
+			took.Round(time.Millisecond),
+		)
 	}), late)
 }
 
@@ -149,8 +160,10 @@ func notInit(pid int) error {
 	if !ok || m.Init != pid {
 		return nil
 	}
-	return usage(fmt.Errorf("process %d is the init of restored processes, which stays with them and is not dumped", pid),
-		fmt.Sprintf("dump what was restored, its children: -t %v", procfs.Children(pid)))
+	return usage(
+		fmt.Errorf("process %d is the init of restored processes, which stays with them and is not dumped", pid),
+		fmt.Sprintf("dump what was restored, its children: -t %v", procfs.Children(pid)),
+	)
 }
 
 // dump runs CRIU, with the GPUs stopped around it.
@@ -250,5 +263,9 @@ func (d *dumping) interrupted(name string) error {
 		return &codeError{exitError, "gpucr-fs ls shows whether it is complete",
 			fmt.Errorf("interrupted when criu had written checkpoint %s", name)}
 	}
-	return &codeError{exitError, "", fmt.Errorf("interrupted: the dump was given up, process %d and its descendants go on", d.pid)}
+	return &codeError{
+		exitError,
+		"",
+		fmt.Errorf("interrupted: the dump was given up, process %d and its descendants go on", d.pid),
+	}
 }

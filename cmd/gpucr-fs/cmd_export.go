@@ -45,11 +45,20 @@ directory, zero pages become holes. NAME is a name, a tag or the beginning of an
 				return err
 			}
 			return a.done(res, func(w io.Writer) {
-				fmt.Fprintf(w, "exported %s to %s: %d files, %s, of which %s holes\n", res.Checkpoint, res.Target, res.Files, size(res.Bytes), size(res.Holes))
+				fmt.Fprintf(
+					w,
+					"exported %s to %s: %d files, %s, of which %s holes\n",
+					res.Checkpoint,
+					res.Target,
+					res.Files,
+					size(res.Bytes),
+					size(res.Holes),
+				)
 			})
 		},
 	}
-	c.Flags().StringVar(&compression, "compression", "", "of an archive: none, gzip or zstd (default: by the name of the target)")
+	c.Flags().
+		StringVar(&compression, "compression", "", "of an archive: none, gzip or zstd (default: by the name of the target)")
 	return c
 }
 

@@ -33,7 +33,11 @@ needed, goes when this or an earlier gc --remote has seen it unchanged for --pat
 			if remote {
 				return a.gcRemote(cmd.Context(), args[0], patience)
 			}
-			return a.session(cmd.Context(), args[0], func(s *client.Session) error { return a.gc(cmd.Context(), s, dryRun, yes) })
+			return a.session(
+				cmd.Context(),
+				args[0],
+				func(s *client.Session) error { return a.gc(cmd.Context(), s, dryRun, yes) },
+			)
 		},
 	}
 	c.Flags().BoolVarP(&dryRun, "dry-run", "n", false, "only show what would be given back")
@@ -61,7 +65,13 @@ func (a *app) gc(ctx context.Context, s *client.Session, dryRun, yes bool) error
 		show = a.print
 	}
 	return errors.Join(show(res, func(w io.Writer) {
-		fmt.Fprintf(w, "reclaimable\t%s in %d dead chunks; %d are live\n", size(res.Reclaimable), res.DeadChunks, res.LiveChunks)
+		fmt.Fprintf(
+			w,
+			"reclaimable\t%s in %d dead chunks; %d are live\n",
+			size(res.Reclaimable),
+			res.DeadChunks,
+			res.LiveChunks,
+		)
 		if !dryRun {
 			fmt.Fprintf(w, "reclaimed\t%s, %d packs dropped\n", size(res.Reclaimed), res.PacksGone)
 		}
@@ -69,7 +79,11 @@ func (a *app) gc(ctx context.Context, s *client.Session, dryRun, yes bool) error
 			fmt.Fprintf(w, "forgotten\t%d packs of the bucket that nothing needs\n", res.Forgotten)
 		}
 		if len(res.Kept) > 0 {
-			fmt.Fprintf(w, "kept\t%s: their journals do not tell all that they hold; see gpucr-fs verify\n", strings.Join(res.Kept, ", "))
+			fmt.Fprintf(
+				w,
+				"kept\t%s: their journals do not tell all that they hold; see gpucr-fs verify\n",
+				strings.Join(res.Kept, ", "),
+			)
 		}
 		if len(res.Incomplete) > 0 {
 			verb := "removed"

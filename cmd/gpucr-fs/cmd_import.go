@@ -51,7 +51,14 @@ Absolute names, names with "..", links out of the tree, hard links and devices a
 			late := a.durable(cmd.Context(), args[0], res.Checkpoint.Name, durable)
 			return errors.Join(a.done(res, func(w io.Writer) {
 				i := res.Checkpoint
-				fmt.Fprintf(w, "imported %s: %d files, %s, of which %s zero\n", i.Name, i.Files, size(i.Logical), size(i.Zero))
+				fmt.Fprintf(
+					w,
+					"imported %s: %d files, %s, of which %s zero\n",
+					i.Name,
+					i.Files,
+					size(i.Logical),
+					size(i.Zero),
+				)
 				for _, s := range res.Skipped {
 					fmt.Fprintf(w, "left out the socket %s\n", s)
 				}
@@ -70,7 +77,11 @@ Absolute names, names with "..", links out of the tree, hard links and devices a
 }
 
 // importStream imports from standard input.
-func (a *app) importStream(ctx context.Context, dir string, req service.ImportRequest) (res service.ImportResult, err error) {
+func (a *app) importStream(
+	ctx context.Context,
+	dir string,
+	req service.ImportRequest,
+) (res service.ImportResult, err error) {
 	if term.IsTerminal(int(a.in.Fd())) {
 		return res, usage(errors.New("standard input is a terminal"), "pipe an archive into it")
 	}

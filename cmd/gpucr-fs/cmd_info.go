@@ -31,7 +31,15 @@ objects and queues, and how much of each file and of each buffer object is share
 
 func printInfo(w io.Writer, res service.InfoResult) {
 	i := res.Checkpoint
-	fmt.Fprintf(w, "name\t%s\nid\t%s\nsealed\t%s\ntags\t%s\nparent\t%s\n", i.Name, i.ID, when(i.SealedAt), dash(strings.Join(i.Tags, ",")), dash(i.Parent))
+	fmt.Fprintf(
+		w,
+		"name\t%s\nid\t%s\nsealed\t%s\ntags\t%s\nparent\t%s\n",
+		i.Name,
+		i.ID,
+		when(i.SealedAt),
+		dash(strings.Join(i.Tags, ",")),
+		dash(i.Parent),
+	)
 	if len(i.Children) > 0 {
 		fmt.Fprintf(w, "needed by\t%s\n", strings.Join(i.Children, ","))
 	}
@@ -48,7 +56,15 @@ func printInfo(w io.Writer, res service.InfoResult) {
 	printGPU(w, res)
 	fmt.Fprintf(w, "\nFILE\tSIZE\tZERO\tUNIQUE\tSHARED\n")
 	for _, f := range res.Files {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", shown(f.Path), size(f.Size), size(f.Zero), size(f.Unique), size(f.Shared))
+		fmt.Fprintf(
+			w,
+			"%s\t%s\t%s\t%s\t%s\n",
+			shown(f.Path),
+			size(f.Size),
+			size(f.Zero),
+			size(f.Unique),
+			size(f.Shared),
+		)
 	}
 }
 
@@ -58,7 +74,15 @@ func printImages(w io.Writer, r *inspect.Report) {
 		fmt.Fprintf(w, "plugins\t%s\n", strings.Join(r.Plugins, ","))
 	}
 	if d := r.Dump; d != nil {
-		fmt.Fprintf(w, "dump\tfrozen %v, memory %v + %v, %d pages written, %d in the parent\n", d.Frozen, d.MemDump, d.MemWrite, d.PagesWritten, d.PagesParent)
+		fmt.Fprintf(
+			w,
+			"dump\tfrozen %v, memory %v + %v, %d pages written, %d in the parent\n",
+			d.Frozen,
+			d.MemDump,
+			d.MemWrite,
+			d.PagesWritten,
+			d.PagesParent,
+		)
 	}
 	fmt.Fprintf(w, "\nPROCESS\tPID\tTHREADS\tSTATE\tMAPPED\tPRESENT\tLAZY\tZERO\tPARENT\tEXE\n")
 	printTree(w, r.Processes, "")
@@ -70,8 +94,23 @@ func printTree(w io.Writer, list []*inspect.Process, indent string) {
 		if m == nil {
 			m = &inspect.Memory{}
 		}
-		fmt.Fprintf(w, "%s%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", indent, dash(shown(p.Comm)), p.PID, len(p.Threads), strings.ToLower(p.State),
-			size(int64(m.Mapped)), size(int64(m.Present)), size(int64(m.Lazy)), size(int64(m.Zero)), size(int64(m.Parent)), dash(shown(p.Exe)))
+		fmt.Fprintf(
+			w,
+			"%s%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			indent,
+			dash(shown(p.Comm)),
+			p.PID,
+			len(p.Threads),
+			strings.ToLower(p.State),
+			size(
+				int64(m.Mapped),
+			),
+			size(int64(m.Present)),
+			size(int64(m.Lazy)),
+			size(int64(m.Zero)),
+			size(int64(m.Parent)),
+			dash(shown(p.Exe)),
+		)
 		printTree(w, p.Children, indent+"  ")
 	}
 }

@@ -73,16 +73,24 @@ GPUCR_FS_PASSPHRASE_FILE or GPUCR_FS_KEY_COMMAND. Without all of them nobody can
 				kind := map[bool]string{true: "empty, encrypted", false: "empty"}[res.Encrypted]
 				fmt.Fprintf(w, "made an %s store in %s\n", kind, dir)
 				if address != "" {
-					fmt.Fprintf(w, "%s the remote store at %s\n", map[bool]string{true: "made", false: "joined"}[res.Fresh], address)
+					fmt.Fprintf(
+						w,
+						"%s the remote store at %s\n",
+						map[bool]string{true: "made", false: "joined"}[res.Fresh],
+						address,
+					)
 				}
 			})
 		},
 	}
-	c.Flags().StringVar(&compression, "compression", string(index.CompressAuto), "how chunks are stored: auto, zstd, s2 or none")
+	c.Flags().
+		StringVar(&compression, "compression", string(index.CompressAuto), "how chunks are stored: auto, zstd, s2 or none")
 	c.Flags().BoolVar(&encrypt, "encrypt", false, "encrypt all contents and metadata, see below")
-	c.Flags().StringSliceVar(&recipients, "recipient", nil, "with --encrypt: age `RECIPIENT` (age1...) who may open the store, may be given again")
+	c.Flags().
+		StringSliceVar(&recipients, "recipient", nil, "with --encrypt: age `RECIPIENT` (age1...) who may open the store, may be given again")
 	c.Flags().Var(&pack, "pack-size", "size at which a new pack file is begun (default 1GiB)")
-	c.Flags().StringVar(&address, "remote", "", "also use, or make, the remote store at `s3://BUCKET/PREFIX?endpoint=URL&region=REGION`")
+	c.Flags().
+		StringVar(&address, "remote", "", "also use, or make, the remote store at `s3://BUCKET/PREFIX?endpoint=URL&region=REGION`")
 	cache = remotes.DefaultCache
 	c.Flags().Var(&cache, "cache-disk", "disk that what is fetched of the remote store may take (default 32GiB)")
 	return c
@@ -90,7 +98,12 @@ GPUCR_FS_PASSPHRASE_FILE or GPUCR_FS_KEY_COMMAND. Without all of them nobody can
 
 // withRemote makes or joins a remote store, and has the store that is about to be made fit it. It first looks whether
 // that can be made: a remote store that nobody uses should not be left.
-func (a *app) withRemote(ctx context.Context, dir, address string, cache int64, o *index.InitOptions) (fresh bool, err error) {
+func (a *app) withRemote(
+	ctx context.Context,
+	dir, address string,
+	cache int64,
+	o *index.InitOptions,
+) (fresh bool, err error) {
 	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
 		return false, index.Init(dir, *o) // says what is wrong
 	}

@@ -31,8 +31,10 @@ type wrapFlags struct {
 }
 
 func (w *wrapFlags) add(c *cobra.Command) {
-	c.Flags().StringSliceVar(&w.recipients, "recipient", nil, "wrap it for the age `RECIPIENT` (age1...), may be given again")
-	c.Flags().StringVar(&w.passphrase, "new-passphrase-file", "", "wrap it with the passphrase in the first line of `FILE`")
+	c.Flags().
+		StringSliceVar(&w.recipients, "recipient", nil, "wrap it for the age `RECIPIENT` (age1...), may be given again")
+	c.Flags().
+		StringVar(&w.passphrase, "new-passphrase-file", "", "wrap it with the passphrase in the first line of `FILE`")
 	c.Flags().StringVar(&w.command, "new-key-command", "", "wrap it by the shell `COMMAND`")
 }
 

@@ -25,7 +25,14 @@ its first process where its images tell them, and started where gpucr-fs dump ma
 			if err != nil {
 				return err
 			}
-			res, err := do(cmd.Context(), a, args[0], "", service.Label, service.LabelRequest{Ref: args[1], Labels: labels})
+			res, err := do(
+				cmd.Context(),
+				a,
+				args[0],
+				"",
+				service.Label,
+				service.LabelRequest{Ref: args[1], Labels: labels},
+			)
 			if err != nil {
 				return err
 			}

@@ -143,7 +143,15 @@ func (l *lazyPages) fromStore(ctx context.Context, w fs.Whose) (restores.Status,
 	bar := l.a.progress(title)
 	defer bar.close()
 	level := l.level()
-	st, err := client.ServeLazyPages(ctx, w.Store, l.work, service.LazyPagesRequest{Checkpoint: w.ID, Rate: int64(l.rate), Log: &level}, l.ready, bar.tell, out)
+	st, err := client.ServeLazyPages(
+		ctx,
+		w.Store,
+		l.work,
+		service.LazyPagesRequest{Checkpoint: w.ID, Rate: int64(l.rate), Log: &level},
+		l.ready,
+		bar.tell,
+		out,
+	)
 	if err != nil && l.output != "" {
 		slog.New(slog.NewTextHandler(out, nil)).Error("lazy-pages ended", "error", err)
 	}
@@ -245,7 +253,18 @@ func (l *lazyPages) background(ctx context.Context) error {
 	}
 	defer r.Close()
 	const statusFD = 3
-	args := []string{"lazy-pages", "--json", "-D", l.images, "-W", l.work, "--status-fd", strconv.Itoa(statusFD), "--prefetch-rate", strconv.FormatInt(int64(l.rate), 10)}
+	args := []string{
+		"lazy-pages",
+		"--json",
+		"-D",
+		l.images,
+		"-W",
+		l.work,
+		"--status-fd",
+		strconv.Itoa(statusFD),
+		"--prefetch-rate",
+		strconv.FormatInt(int64(l.rate), 10),
+	}
 	for name, v := range map[string]string{"--pidfile": l.pidfile, "--log-file": l.output} {
 		if v != "" {
 			args = append(args, name, v)

@@ -51,12 +51,20 @@ What the store keeps without being able to account for it is told on stderr.`,
 			for i, l := range res.Checkpoints {
 				list[i], places[i] = l.Info, l.Place
 			}
-			return errors.Join(a.print(res, func(w io.Writer) { checkpointTable(w, list, places) }), damageOf("ls", list))
+			return errors.Join(
+				a.print(res, func(w io.Writer) { checkpointTable(w, list, places) }),
+				damageOf("ls", list),
+			)
 		},
 	}
 	f := c.Flags()
 	f.StringVar(&req.Tag, "tag", "", "only the checkpoint of this `TAG`")
-	f.StringArrayVar((*[]string)(&req.Labels), "label", nil, "only those with the label `KEY` or KEY=VALUE, may be given again: all must hold")
+	f.StringArrayVar(
+		(*[]string)(&req.Labels),
+		"label",
+		nil,
+		"only those with the label `KEY` or KEY=VALUE, may be given again: all must hold",
+	)
 	f.StringVar(&req.Sort, "sort", "", "`ORDER`: "+strings.Join(selection.SortKeys(), ", ")+" (default created)")
 	f.BoolVar(&req.Reverse, "reverse", false, "in descending order")
 	f.IntVar(&req.Latest, "latest", 0, "only the `N` sealed last, of those selected")
@@ -78,18 +86,45 @@ func damageOf(op string, list []index.Info) error {
 	if len(names) == 0 {
 		return nil
 	}
-	return &index.Error{Class: index.Corrupt, Op: op, Err: fmt.Errorf("%s could not be counted: %s", strings.Join(names, ", "), why),
-		Hint: "gpucr-fs repair may bring back what is missing; gpucr-fs rm removes what stays damaged"}
+	return &index.Error{
+		Class: index.Corrupt,
+		Op:    op,
+		Err:   fmt.Errorf("%s could not be counted: %s", strings.Join(names, ", "), why),
+		Hint:  "gpucr-fs repair may bring back what is missing; gpucr-fs rm removes what stays damaged",
+	}
 }
 
 // checkpointTable shows checkpoints. Places, where they are told, say where each is: in a column of its own, in a store
 // with a remote store.
 func checkpointTable(w io.Writer, list []index.Info, places []string) {
 	column := remoteColumn(places)
-	fmt.Fprintln(w, "NAME\tSTATE"+column("REMOTE", -1)+"\tSEALED\tFILES\tLOGICAL\tZERO\tUNIQUE\tSHARED\tSTORED\tPARENT\tTAGS\tHOST\tUSER\tCOMMAND\tLABELS")
+	fmt.Fprintln(
+		w,
+		"NAME\tSTATE"+column(
+			"REMOTE",
+			-1,
+		)+"\tSEALED\tFILES\tLOGICAL\tZERO\tUNIQUE\tSHARED\tSTORED\tPARENT\tTAGS\tHOST\tUSER\tCOMMAND\tLABELS",
+	)
 	for n, i := range list {
-		fmt.Fprintf(w, "%s\t%s%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.Name, i.State, column("", n), when(i.SealedAt), i.Files, size(i.Logical), size(i.Zero),
-			size(i.Unique), size(i.Shared), size(i.Stored), dash(i.Parent), dash(strings.Join(i.Tags, ",")), labelColumns(i.Labels))
+		fmt.Fprintf(
+			w,
+			"%s\t%s%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			i.Name,
+			i.State,
+			column("", n),
+			when(i.SealedAt),
+			i.Files,
+			size(i.Logical),
+			size(i.Zero),
+			size(
+				i.Unique,
+			),
+			size(i.Shared),
+			size(i.Stored),
+			dash(i.Parent),
+			dash(strings.Join(i.Tags, ",")),
+			labelColumns(i.Labels),
+		)
 	}
 }
 
@@ -105,10 +140,28 @@ func (a *app) lsNames(ctx context.Context, dir string, q selection.Select) error
 	}
 	column := remoteColumn(places)
 	return a.print(res, func(w io.Writer) {
-		fmt.Fprintln(w, "NAME\tSTATE"+column("REMOTE", -1)+"\tSEALED\tFILES\tLOGICAL\tZERO\tPARENT\tTAGS\tHOST\tUSER\tCOMMAND\tLABELS")
+		fmt.Fprintln(
+			w,
+			"NAME\tSTATE"+column(
+				"REMOTE",
+				-1,
+			)+"\tSEALED\tFILES\tLOGICAL\tZERO\tPARENT\tTAGS\tHOST\tUSER\tCOMMAND\tLABELS",
+		)
 		for n, i := range res.Checkpoints {
-			fmt.Fprintf(w, "%s\t%s%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", i.Name, i.State, column("", n), when(i.SealedAt), i.Files, size(i.Logical), size(i.Zero),
-				dash(i.Parent), dash(strings.Join(i.Tags, ",")), labelColumns(i.Labels))
+			fmt.Fprintf(
+				w,
+				"%s\t%s%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n",
+				i.Name,
+				i.State,
+				column("", n),
+				when(i.SealedAt),
+				i.Files,
+				size(i.Logical),
+				size(i.Zero),
+				dash(i.Parent),
+				dash(strings.Join(i.Tags, ",")),
+				labelColumns(i.Labels),
+			)
 		}
 	})
 }

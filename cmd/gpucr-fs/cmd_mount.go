@@ -83,7 +83,11 @@ daemon's sockets and log are in /run/gpucr-fs then. Unmount it before anything i
 			if spec.Access, err = a.index.absolute(); err != nil {
 				return err
 			}
-			spec.CacheSize, spec.FreeFloor, spec.Workers, spec.Debug = int64(a.index.cache), int64(a.index.floor), a.index.workers, spec.Mount.Debug
+			spec.CacheSize, spec.FreeFloor, spec.Workers, spec.Debug = int64(
+				a.index.cache,
+			), int64(
+				a.index.floor,
+			), a.index.workers, spec.Mount.Debug
 			if foreground {
 				return a.mountForeground(cmd.Context(), spec, toStderr)
 			}
@@ -98,13 +102,28 @@ daemon's sockets and log are in /run/gpucr-fs then. Unmount it before anything i
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&spec.Mount.Checkpoint, "checkpoint", "", "show `NAME` (a name, a tag or the beginning of an ID) instead of the one sealed last")
+	f.StringVar(
+		&spec.Mount.Checkpoint,
+		"checkpoint",
+		"",
+		"show `NAME` (a name, a tag or the beginning of an ID) instead of the one sealed last",
+	)
 	f.StringVar(&spec.Mount.New, "new", "", "show a new checkpoint `NAME`, for writing")
 	f.BoolVarP(&foreground, "foreground", "f", false, "stay in the foreground until unmounted or interrupted")
-	f.BoolVar(&spec.Mount.AllowOther, "allow-other", false, "let users other than root in, as far as file modes allow; criu needs it to restore user namespaces")
+	f.BoolVar(
+		&spec.Mount.AllowOther,
+		"allow-other",
+		false,
+		"let users other than root in, as far as file modes allow; criu needs it to restore user namespaces",
+	)
 	f.IntVar(&spec.Mount.ReadaheadKB, "readahead", 0, "`KIB` the kernel reads ahead (default 8192)")
 	a.serving(c, &spec.Mount)
-	f.StringVar(&spec.Log, "log-file", "", "the daemon's log `FILE` (default STORE/daemon.log; stderr in the foreground)")
+	f.StringVar(
+		&spec.Log,
+		"log-file",
+		"",
+		"the daemon's log `FILE` (default STORE/daemon.log; stderr in the foreground)",
+	)
 	f.BoolVar(&spec.Mount.Debug, "debug", false, "log every request")
 	a.reads(c)
 	return c
@@ -168,7 +187,13 @@ func program() (string, error) {
 // needStore refuses a folder that is no store.
 func needStore(dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, "config.json")); err != nil {
-		return &index.Error{Class: index.NoStore, Op: "mount", File: dir, Hint: "make one with: gpucr-fs init STORE", Err: errors.New("is not a store")}
+		return &index.Error{
+			Class: index.NoStore,
+			Op:    "mount",
+			File:  dir,
+			Hint:  "make one with: gpucr-fs init STORE",
+			Err:   errors.New("is not a store"),
+		}
 	}
 	return nil
 }
@@ -246,7 +271,9 @@ func (s daemonSpec) logger(w io.Writer) *slog.Logger {
 }
 
 // mounter makes mounts with package fs.
-func mounter(log *slog.Logger) func(context.Context, *index.Store, mounts.Request, mounts.OnAccess) (mounts.Mount, error) {
+func mounter(
+	log *slog.Logger,
+) func(context.Context, *index.Store, mounts.Request, mounts.OnAccess) (mounts.Mount, error) {
 	return func(ctx context.Context, s *index.Store, r mounts.Request, onAccess mounts.OnAccess) (mounts.Mount, error) {
 		dir := r.Dir
 		if r.Private {

@@ -27,7 +27,13 @@ optimized takes more processor time than before. What ls and du call stored is w
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.session(cmd.Context(), args[0], func(s *client.Session) error {
-				return a.optimize(cmd.Context(), s, service.OptimizeRequest{DryRun: dryRun, Rate: int64(rate)}, gc && !dryRun, yes)
+				return a.optimize(
+					cmd.Context(),
+					s,
+					service.OptimizeRequest{DryRun: dryRun, Rate: int64(rate)},
+					gc && !dryRun,
+					yes,
+				)
 			})
 		},
 	}

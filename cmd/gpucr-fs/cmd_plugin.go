@@ -68,7 +68,8 @@ func (a *app) pluginHelperCmd() *cobra.Command {
 		Hidden: true,
 		Args:   positional,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn})).With("in", "plugin-helper")
+			log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn})).
+				With("in", "plugin-helper")
 			signal.Ignore(syscall.SIGPIPE) // who listened to standard error may be gone
 			tell := teller(os.Getenv(vramEventsVar))
 			if second {

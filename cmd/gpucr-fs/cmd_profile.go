@@ -32,7 +32,14 @@ func (a *app) profileShowCmd() *cobra.Command {
 		Example: "  gpucr-fs profile show --order store/ web-3",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			res, err := do(cmd.Context(), a, args[0], "", service.ShowProfile, service.ProfileRequest{Checkpoint: args[1]})
+			res, err := do(
+				cmd.Context(),
+				a,
+				args[0],
+				"",
+				service.ShowProfile,
+				service.ProfileRequest{Checkpoint: args[1]},
+			)
 			if err != nil {
 				return err
 			}
@@ -66,11 +73,21 @@ func (a *app) profileRecordCmd() *cobra.Command {
 		Example: "  gpucr-fs profile record store/ web-3\n  gpucr-fs restore --wait store/ web-3",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			res, err := do(cmd.Context(), a, args[0], "", service.RecordProfile, service.ProfileRequest{Checkpoint: args[1]})
+			res, err := do(
+				cmd.Context(),
+				a,
+				args[0],
+				"",
+				service.RecordProfile,
+				service.ProfileRequest{Checkpoint: args[1]},
+			)
 			if err != nil {
 				return err
 			}
-			return a.done(res, func(w io.Writer) { fmt.Fprintf(w, "the next restore of %s records a profile\n", res.Checkpoint) })
+			return a.done(
+				res,
+				func(w io.Writer) { fmt.Fprintf(w, "the next restore of %s records a profile\n", res.Checkpoint) },
+			)
 		},
 	}
 }
@@ -83,7 +100,14 @@ func (a *app) profileClearCmd() *cobra.Command {
 		Example: "  gpucr-fs profile clear store/ web-3",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			res, err := do(cmd.Context(), a, args[0], "", service.ClearProfile, service.ProfileRequest{Checkpoint: args[1]})
+			res, err := do(
+				cmd.Context(),
+				a,
+				args[0],
+				"",
+				service.ClearProfile,
+				service.ProfileRequest{Checkpoint: args[1]},
+			)
 			if err != nil {
 				return err
 			}
@@ -100,12 +124,26 @@ func (a *app) profileCopyCmd() *cobra.Command {
 		Example: "  gpucr-fs profile copy store/ web-3 web-4",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			res, err := do(cmd.Context(), a, args[0], "", service.CopyProfile, service.CopyProfileRequest{From: args[1], To: args[2]})
+			res, err := do(
+				cmd.Context(),
+				a,
+				args[0],
+				"",
+				service.CopyProfile,
+				service.CopyProfileRequest{From: args[1], To: args[2]},
+			)
 			if err != nil {
 				return err
 			}
 			return a.done(res, func(w io.Writer) {
-				fmt.Fprintf(w, "%s has the profile of %s: %s of %s serve\n", res.To, res.From, size(res.Serves), size(res.Bytes))
+				fmt.Fprintf(
+					w,
+					"%s has the profile of %s: %s of %s serve\n",
+					res.To,
+					res.From,
+					size(res.Serves),
+					size(res.Bytes),
+				)
 			})
 		},
 	}

@@ -38,7 +38,14 @@ A daemon takes there by itself what was sealed: sync waits for it, takes what wa
 					case c.Already:
 						fmt.Fprintf(w, "%s: was there\n", c.Name)
 					default:
-						fmt.Fprintf(w, "%s: sent %s in %d packs, refers to %d packs of others\n", c.Name, size(c.Bytes), c.Packs, c.Known)
+						fmt.Fprintf(
+							w,
+							"%s: sent %s in %d packs, refers to %d packs of others\n",
+							c.Name,
+							size(c.Bytes),
+							c.Packs,
+							c.Known,
+						)
 					}
 				}
 			})
@@ -114,8 +121,18 @@ func (a *app) lsRemote(ctx context.Context, dir string) error {
 	return a.print(res, func(w io.Writer) {
 		fmt.Fprintln(w, "NAME\tSEALED\tFILES\tLOGICAL\tZERO\tSTORED\tPARENT\tHOST\tUSER\tCOMMAND\tLABELS")
 		for _, e := range res.Checkpoints {
-			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", e.Name, when(e.Sealed), e.Files, size(e.Logical), size(e.Zero),
-				size(e.Stored), dash(e.Parent), labelColumns(e.Labels))
+			fmt.Fprintf(
+				w,
+				"%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n",
+				e.Name,
+				when(e.Sealed),
+				e.Files,
+				size(e.Logical),
+				size(e.Zero),
+				size(e.Stored),
+				dash(e.Parent),
+				labelColumns(e.Labels),
+			)
 		}
 	})
 }
@@ -134,7 +151,15 @@ func (a *app) verifyRemote(ctx context.Context, dir string, req service.RemoteVe
 		if len(res.Problems) > 0 {
 			state = "damaged"
 		}
-		fmt.Fprintf(w, "%s: %d checkpoints, %d packs, %d chunks, %s read\n", state, res.Checkpoints, res.Packs, res.Chunks, size(res.Bytes))
+		fmt.Fprintf(
+			w,
+			"%s: %d checkpoints, %d packs, %d chunks, %s read\n",
+			state,
+			res.Checkpoints,
+			res.Packs,
+			res.Chunks,
+			size(res.Bytes),
+		)
 	})
 	if n := len(res.Problems); err == nil && n > 0 {
 		err = &codeError{exitCorrupt, "sync them anew where they were dumped, after gpucr-fs rm --remote",
@@ -167,8 +192,12 @@ func (a *app) gcRemote(ctx context.Context, dir string, patience time.Duration) 
 	return a.done(res, func(w io.Writer) {
 		fmt.Fprintf(w, "removed %d packs, %s; %d abandoned pushes\n", res.Packs, size(res.Bytes), res.Abandoned)
 		if res.Watched > 0 {
-			fmt.Fprintf(w, "%d pushes and removed checkpoints keep their packs; they are let go when a gc --remote finds them unchanged for %v\n",
-				res.Watched, patience)
+			fmt.Fprintf(
+				w,
+				"%d pushes and removed checkpoints keep their packs; they are let go when a gc --remote finds them unchanged for %v\n",
+				res.Watched,
+				patience,
+			)
 		}
 	})
 }

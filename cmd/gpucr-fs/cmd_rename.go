@@ -18,7 +18,14 @@ and open files of it go on.`,
 		Example: "  gpucr-fs rename store/ web-1 web-before-upgrade",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			res, err := do(cmd.Context(), a, args[0], "", service.Rename, service.RenameRequest{Ref: args[1], Name: args[2]})
+			res, err := do(
+				cmd.Context(),
+				a,
+				args[0],
+				"",
+				service.Rename,
+				service.RenameRequest{Ref: args[1], Name: args[2]},
+			)
 			if err != nil {
 				return err
 			}

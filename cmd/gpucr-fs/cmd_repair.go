@@ -74,7 +74,10 @@ a remote store; init --remote makes one.`,
 func (a *app) repairFrom(ctx context.Context, dir, address string, cache int64) error {
 	var o index.InitOptions
 	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
-		return usage(fmt.Errorf("repair --remote needs an empty folder, and %s is none", dir), "gpucr-fs repair STORE mends the store that is there")
+		return usage(
+			fmt.Errorf("repair --remote needs an empty folder, and %s is none", dir),
+			"gpucr-fs repair STORE mends the store that is there",
+		)
 	}
 	k := remotes.Keys{Access: a.index.access}
 	f, ring, err := remotes.Join(ctx, address, cache, k, slog.New(slog.DiscardHandler))

@@ -113,10 +113,25 @@ another takes its place; if that fails too, the processes are ended.`,
 	f := c.Flags()
 	f.BoolVar(&wait, "wait", false, "return when all memory is there")
 	f.StringVar(&file, "timeline", "", "write the timeline to `FILE`.json and FILE.svg; waits")
-	f.BoolVar(&r.copyShared, "copy-shared", false, "give each process a copy of the memory that it shares with the one it was forked from: they run sooner, and take more memory")
+	f.BoolVar(
+		&r.copyShared,
+		"copy-shared",
+		false,
+		"give each process a copy of the memory that it shares with the one it was forked from: they run sooner, and take more memory",
+	)
 	f.Var(&rate, "prefetch-rate", "bytes a second fetched ahead of need (default: no bound)")
-	f.StringVar(&verify, "verify-vram", "", "how much of AMD GPUs' memory is read back and compared before the processes run: all, sample (the default) or none; `MODE` may be left out for all")
-	f.StringVar(&vram, "vram", "", "when processes run that use AMD GPUs: `gate`, when their VRAM is there, or lazy, when what their CPU may touch of it is; their queues follow (default gate, or $GPUCR_VRAM)")
+	f.StringVar(
+		&verify,
+		"verify-vram",
+		"",
+		"how much of AMD GPUs' memory is read back and compared before the processes run: all, sample (the default) or none; `MODE` may be left out for all",
+	)
+	f.StringVar(
+		&vram,
+		"vram",
+		"",
+		"when processes run that use AMD GPUs: `gate`, when their VRAM is there, or lazy, when what their CPU may touch of it is; their queues follow (default gate, or $GPUCR_VRAM)",
+	)
 	f.Lookup("verify-vram").NoOptDefVal = bofill.VerifyAll.String()
 	f.BoolVar(&r.own, "own-pids", false, "restore in a pid namespace of its own, where no pid is taken")
 	f.IntVar(&r.copies, "copies", 1, "restore `N` copies side by side, each with --own-pids")
@@ -130,7 +145,10 @@ const verifyVar = "GPUCR_VERIFY"
 
 func setVerify(mode string) error {
 	if _, err := bofill.ParseMode(mode); err != nil || mode == "" {
-		return usage(fmt.Errorf("--verify-vram=%s is none of all, sample, none", mode), "--verify-vram alone compares all")
+		return usage(
+			fmt.Errorf("--verify-vram=%s is none of all, sample, none", mode),
+			"--verify-vram alone compares all",
+		)
 	}
 	return os.Setenv(verifyVar, mode)
 }
@@ -399,9 +417,12 @@ func (r *restoring) pidsFree(images string) error {
 	if n := len(taken) - shown; n > 0 {
 		more = fmt.Sprintf(" and %d more", n)
 	}
-	return &codeError{exitError, "a restored process has the pid, session and group that it had: end those, or their parents where they are zombies; " +
-		"or restore with --own-pids",
-		fmt.Errorf("pids that the checkpoint needs are taken: %s%s", strings.Join(who, ", "), more)}
+	return &codeError{
+		exitError,
+		"a restored process has the pid, session and group that it had: end those, or their parents where they are zombies; " +
+			"or restore with --own-pids",
+		fmt.Errorf("pids that the checkpoint needs are taken: %s%s", strings.Join(who, ", "), more),
+	}
 }
 
 func criuSays(err error, words string) bool {
@@ -415,7 +436,11 @@ func (r *restoring) finish(st restores.Status) {
 	t.Checkpoint, t.PID, t.Inside, t.Bytes, t.Faults, t.Profile = st.Checkpoint, r.pid, r.inside, st.Bytes, st.Faults, st.Profile
 	t.Add(r.marks...)
 	t.Add(r.events.marks()...)
-	t.Add(restore.Mark{Name: restore.MarkFirstFault, At: st.FirstFault}, restore.Mark{Name: restore.MarkHotDone, At: st.HotDone}, restore.Mark{Name: restore.MarkResident, At: st.Resident})
+	t.Add(
+		restore.Mark{Name: restore.MarkFirstFault, At: st.FirstFault},
+		restore.Mark{Name: restore.MarkHotDone, At: st.HotDone},
+		restore.Mark{Name: restore.MarkResident, At: st.Resident},
+	)
 }
 
 // rest tells how much of the memory is still to come. A small process may have all of it before it runs.
@@ -436,7 +461,16 @@ func (r *restoring) text(w io.Writer, st restores.Status, wait bool) {
 		return
 	}
 	b := st.Bytes
-	fmt.Fprintf(w, "images %s, demand %s, hot set %s, sweep %s; zero %s; %d faults\n", size(b.Images), size(b.Demand), size(b.Hot), size(b.Sweep), size(b.Zero), st.Faults)
+	fmt.Fprintf(
+		w,
+		"images %s, demand %s, hot set %s, sweep %s; zero %s; %d faults\n",
+		size(b.Images),
+		size(b.Demand),
+		size(b.Hot),
+		size(b.Sweep),
+		size(b.Zero),
+		st.Faults,
+	)
 	if st.Adopted {
 		fmt.Fprintln(w, "the daemon was killed meanwhile; another went on")
 	}

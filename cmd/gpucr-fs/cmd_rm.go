@@ -36,7 +36,11 @@ one builds on is refused by name and kept by a policy. The space is given back b
 			if remote {
 				return a.rmRemote(cmd.Context(), args[0], args[1:], yes)
 			}
-			return a.session(cmd.Context(), args[0], func(s *client.Session) error { return a.rm(cmd.Context(), s, req, dryRun, yes) })
+			return a.session(
+				cmd.Context(),
+				args[0],
+				func(s *client.Session) error { return a.rm(cmd.Context(), s, req, dryRun, yes) },
+			)
 		},
 	}
 	f := c.Flags()
@@ -48,7 +52,12 @@ one builds on is refused by name and kept by a policy. The space is given back b
 	f.IntVar(&keep.Weekly, "keep-weekly", 0, "the same by weeks, which begin on Monday")
 	f.IntVar(&keep.Monthly, "keep-monthly", 0, "the same by months")
 	f.StringSliceVar(&keep.Tags, "keep-tag", nil, "keep those that bear `TAG`, may be given again")
-	f.StringArrayVar((*[]string)(&keep.Labels), "label", nil, "let the rules see only those with the label `KEY` or KEY=VALUE, may be given again")
+	f.StringArrayVar(
+		(*[]string)(&keep.Labels),
+		"label",
+		nil,
+		"let the rules see only those with the label `KEY` or KEY=VALUE, may be given again",
+	)
 	f.BoolVarP(&dryRun, "dry-run", "n", false, "only show what would be removed")
 	f.BoolVar(&remote, "remote", false, "remove the named checkpoints from the remote store, for all machines")
 	f.BoolVarP(&yes, "yes", "y", false, "do not ask")

@@ -51,17 +51,52 @@ func printStats(w io.Writer, r service.StatsResult) {
 	} else {
 		fmt.Fprintf(w, "daemon\tnone\n")
 	}
-	fmt.Fprintf(w, "cache\t%d hits, %d misses, %s held\nread\t%s delivered, %s from packs\nwritten\t%s taken, %s stored, %s zero\nchunks\t%d new, %d found stored already\nerrors\t%d\ndrafts\t%d\nfree\t%s\n",
-		s.Hits, s.Misses, size(s.CacheBytes), size(s.BytesRead), size(s.BytesFetched), size(s.BytesWritten), size(s.BytesStored), size(s.ZeroBytes),
-		s.ChunksNew, s.ChunksDup, s.Errors, s.OpenDrafts, size(s.FreeBytes))
+	fmt.Fprintf(
+		w,
+		"cache\t%d hits, %d misses, %s held\nread\t%s delivered, %s from packs\nwritten\t%s taken, %s stored, %s zero\nchunks\t%d new, %d found stored already\nerrors\t%d\ndrafts\t%d\nfree\t%s\n",
+		s.Hits,
+		s.Misses,
+		size(s.CacheBytes),
+		size(s.BytesRead),
+		size(s.BytesFetched),
+		size(s.BytesWritten),
+		size(s.BytesStored),
+		size(s.ZeroBytes),
+		s.ChunksNew,
+		s.ChunksDup,
+		s.Errors,
+		s.OpenDrafts,
+		size(s.FreeBytes),
+	)
 	for _, m := range r.Mounts {
-		fmt.Fprintf(w, "mount\t%s: %d reads, %s, p50 %v, p90 %v, p99 %v, max %v, %d errors, %d writes, %s\n", m.Dir, m.Reads, size(m.ReadBytes),
-			m.ReadP50, m.ReadP90, m.ReadP99, m.ReadMax, m.ReadErrors, m.Writes, size(m.WriteBytes))
+		fmt.Fprintf(
+			w,
+			"mount\t%s: %d reads, %s, p50 %v, p90 %v, p99 %v, max %v, %d errors, %d writes, %s\n",
+			m.Dir,
+			m.Reads,
+			size(m.ReadBytes),
+			m.ReadP50,
+			m.ReadP90,
+			m.ReadP99,
+			m.ReadMax,
+			m.ReadErrors,
+			m.Writes,
+			size(m.WriteBytes),
+		)
 	}
 	for _, k := range bucket.Kinds() {
 		if c := r.Requests[k]; c.Requests > 0 {
-			fmt.Fprintf(w, "bucket %s\t%d requests, %s, %d errors, %d made again, p50 < %v, p99 < %v\n", k, c.Requests, size(c.Bytes), c.Errors,
-				c.Retries, c.Quantile(0.5), c.Quantile(0.99))
+			fmt.Fprintf(
+				w,
+				"bucket %s\t%d requests, %s, %d errors, %d made again, p50 < %v, p99 < %v\n",
+				k,
+				c.Requests,
+				size(c.Bytes),
+				c.Errors,
+				c.Retries,
+				c.Quantile(0.5),
+				c.Quantile(0.99),
+			)
 		}
 	}
 	if u := r.Uploads; u != nil && u.Name != "" {
@@ -72,7 +107,14 @@ func printStats(w io.Writer, r service.StatsResult) {
 		}
 	}
 	for _, x := range r.Restores {
-		fmt.Fprintf(w, "restore\t%s: %s of %s to come, %d faults\n", x.Checkpoint, size(x.Missing), size(x.Total), x.Faults)
+		fmt.Fprintf(
+			w,
+			"restore\t%s: %s of %s to come, %d faults\n",
+			x.Checkpoint,
+			size(x.Missing),
+			size(x.Total),
+			x.Faults,
+		)
 	}
 }
 
@@ -139,7 +181,20 @@ func (a *app) printTick(res, last service.StatsResult, n int, interval time.Dura
 	return a.print(res, func(w io.Writer) {
 		const row = "%-10s%-10s%-8s%-12s%-12s%-12s%-10s%-10s%-10s%s\n"
 		if n%20 == 0 {
-			fmt.Fprintf(w, row, "hits", "misses", "hit %", "read/s", "packs/s", "write/s", "p50", "p90", "p99", "errors")
+			fmt.Fprintf(
+				w,
+				row,
+				"hits",
+				"misses",
+				"hit %",
+				"read/s",
+				"packs/s",
+				"write/s",
+				"p50",
+				"p90",
+				"p99",
+				"errors",
+			)
 		}
 		if n == 0 {
 			last = res

@@ -28,7 +28,10 @@ func (a *app) tagCmd() *cobra.Command {
 			if len(req.Add)+len(req.Remove) > 0 {
 				show = a.done
 			}
-			return show(res, func(w io.Writer) { fmt.Fprintf(w, "%s: %s\n", res.Name, dash(strings.Join(res.Tags, " "))) })
+			return show(
+				res,
+				func(w io.Writer) { fmt.Fprintf(w, "%s: %s\n", res.Name, dash(strings.Join(res.Tags, " "))) },
+			)
 		},
 	}
 	c.Flags().StringSliceVar(&req.Remove, "remove", nil, "`TAG` to take away, may be given again")

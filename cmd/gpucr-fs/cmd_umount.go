@@ -48,8 +48,11 @@ was being written and is not complete, the exit code is 3. What a killed daemon 
 			}); err != nil || len(res.Unfinished) == 0 {
 				return err
 			}
-			return &codeError{exitPartial, "gpucr-fs gc removes it; one that is wanted has to be sealed before unmounting (gpucr-fs seal)",
-				fmt.Errorf("unmounted, but not all was complete: %s", strings.Join(res.Unfinished, "; "))}
+			return &codeError{
+				exitPartial,
+				"gpucr-fs gc removes it; one that is wanted has to be sealed before unmounting (gpucr-fs seal)",
+				fmt.Errorf("unmounted, but not all was complete: %s", strings.Join(res.Unfinished, "; ")),
+			}
 		},
 	}
 	c.Flags().BoolVar(&force, "force", false, "take it away from under its users, who get errors")

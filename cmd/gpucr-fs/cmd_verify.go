@@ -35,7 +35,11 @@ again, so the result tells of everything. Without --resume all is read. gc waits
 		Args: positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if remote {
-				return a.verifyRemote(cmd.Context(), args[0], service.RemoteVerifyRequest{Names: args[1:], Subset: float64(subset)})
+				return a.verifyRemote(
+					cmd.Context(),
+					args[0],
+					service.RemoteVerifyRequest{Names: args[1:], Subset: float64(subset)},
+				)
 			}
 			req := service.VerifyRequest{Refs: args[1:], Subset: float64(subset), Rate: int64(rate), Resume: resume}
 			res, err := do(cmd.Context(), a, args[0], "verify", service.Verify, req)
@@ -49,7 +53,11 @@ again, so the result tells of everything. Without --resume all is read. gc waits
 				return err
 			}
 			if n := len(res.Problems); n > 0 {
-				return &codeError{exitCorrupt, "dump the damaged checkpoints again, remove them and collect with gc", fmt.Errorf("verify: %d problems found", n)}
+				return &codeError{
+					exitCorrupt,
+					"dump the damaged checkpoints again, remove them and collect with gc",
+					fmt.Errorf("verify: %d problems found", n),
+				}
 			}
 			return nil
 		},

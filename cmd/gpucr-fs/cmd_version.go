@@ -30,7 +30,12 @@ func (a *app) versionCmd() *cobra.Command {
 		Example: "  gpucr-fs version",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			res := versionResult{Version: version, Commit: commit, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+			res := versionResult{
+				Version:  version,
+				Commit:   commit,
+				Go:       runtime.Version(),
+				Platform: runtime.GOOS + "/" + runtime.GOARCH,
+			}
 			if info, ok := debug.ReadBuildInfo(); ok {
 				for _, s := range info.Settings {
 					switch s.Key {
@@ -46,7 +51,14 @@ func (a *app) versionCmd() *cobra.Command {
 				res.CRIUVersion = restore.Version(cmd.Context(), res.CRIU)
 			}
 			return a.print(res, func(w io.Writer) {
-				fmt.Fprintf(w, "gpucr-fs\t%s\ncommit\t%s\ngo\t%s, %s\n", res.Version, dash(res.Commit), res.Go, res.Platform)
+				fmt.Fprintf(
+					w,
+					"gpucr-fs\t%s\ncommit\t%s\ngo\t%s, %s\n",
+					res.Version,
+					dash(res.Commit),
+					res.Go,
+					res.Platform,
+				)
 				switch {
 				case missing != nil:
 					fmt.Fprintf(w, "criu\tnot found: %v\n", missing)

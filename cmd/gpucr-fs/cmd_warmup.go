@@ -20,7 +20,14 @@ holds in the daemon's memory. With --hot it reads what the checkpoint's profile 
 		Example: "  gpucr-fs warmup store/ web-3 --hot",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			res, err := do(cmd.Context(), a, args[0], "warmup", service.Warmup, service.WarmupRequest{Checkpoint: args[1], Hot: hot, Rate: int64(rate)})
+			res, err := do(
+				cmd.Context(),
+				a,
+				args[0],
+				"warmup",
+				service.Warmup,
+				service.WarmupRequest{Checkpoint: args[1], Hot: hot, Rate: int64(rate)},
+			)
 			if err != nil {
 				return err
 			}

@@ -130,5 +130,9 @@ func verdictOf(all []copied) error {
 	if c := (*codeError)(nil); errors.As(first, &c) {
 		hint = c.hint
 	}
-	return &codeError{exitPartial, hint, fmt.Errorf("%d of %d copies failed, the first of them: %w", failed, len(all), first)}
+	return &codeError{
+		exitPartial,
+		hint,
+		fmt.Errorf("%d of %d copies failed, the first of them: %w", failed, len(all), first),
+	}
 }

@@ -21,7 +21,12 @@ type criuFlags struct {
 }
 
 func (f *criuFlags) add(fl *pflag.FlagSet) {
-	fl.StringVar(&f.program, "criu", "", "CRIU's `PROGRAM` (default: $CRIU, else one built beside this program, else criu in $PATH)")
+	fl.StringVar(
+		&f.program,
+		"criu",
+		"",
+		"CRIU's `PROGRAM` (default: $CRIU, else one built beside this program, else criu in $PATH)",
+	)
 }
 
 // name gives CRIU's program, or what to look for in the PATH. Every command takes the same one.

@@ -78,8 +78,11 @@ func (a *app) allThere(ctx context.Context, root int) error {
 		case sum != last:
 			last, since = sum, time.Now()
 		case time.Since(since) > followTime:
-			return &codeError{exitError, "gpucr-fs stats STORE shows restores in progress; memory that cannot be read never comes",
-				fmt.Errorf("memory of process %d has not come yet since its restore: a dump would lack it", root)}
+			return &codeError{
+				exitError,
+				"gpucr-fs stats STORE shows restores in progress; memory that cannot be read never comes",
+				fmt.Errorf("memory of process %d has not come yet since its restore: a dump would lack it", root),
+			}
 		}
 		if !told {
 			told = true

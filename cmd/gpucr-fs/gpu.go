@@ -43,7 +43,17 @@ func printGPU(w io.Writer, res service.InfoResult) {
 			if p.PrivNote != "" {
 				list = "unknown"
 			}
-			fmt.Fprintf(w, "%#x\t%d\t%#x\trenderD%d\t%s\t%s\t%s\n", g.GPUID, p.PID, g.DeviceID, g.RenderMinor, size(int64(g.VRAMSize)), kinds(g.BOs), list)
+			fmt.Fprintf(
+				w,
+				"%#x\t%d\t%#x\trenderD%d\t%s\t%s\t%s\n",
+				g.GPUID,
+				p.PID,
+				g.DeviceID,
+				g.RenderMinor,
+				size(int64(g.VRAMSize)),
+				kinds(g.BOs),
+				list,
+			)
 		}
 		if p.PrivNote != "" {
 			fmt.Fprintf(w, "\t%d\tthe driver's private data cannot be read: %s\n", p.PID, p.PrivNote)
@@ -95,8 +105,19 @@ func printBOs(w io.Writer, list []gpu.BO, same string) {
 			continue
 		}
 		left--
-		fmt.Fprintf(w, "%s\t%#x\t%s\t%#x\t%s\t%s\t%s\t%s\t%s\n", b.Name, b.GPUID, b.Kind, b.Addr, size(b.Size), size(b.Zero), size(b.Shared), size(b.Unique),
-			dash(strings.Join(b.SameAs, ",")))
+		fmt.Fprintf(
+			w,
+			"%s\t%#x\t%s\t%#x\t%s\t%s\t%s\t%s\t%s\n",
+			b.Name,
+			b.GPUID,
+			b.Kind,
+			b.Addr,
+			size(b.Size),
+			size(b.Zero),
+			size(b.Shared),
+			size(b.Unique),
+			dash(strings.Join(b.SameAs, ",")),
+		)
 	}
 	if n := len(list) - maxBOs; n > 0 {
 		fmt.Fprintf(w, "and %d smaller ones (--json lists all)\n", n)

@@ -37,8 +37,11 @@ func (d *dumping) letGo(ctx context.Context) error {
 		}
 		for _, pid := range d.useless {
 			if _, err := park.LetGo(pid, family, inject.Options{}); err != nil {
-				return &codeError{exitError, "--keep-inherited leaves such devices alone, and criu has to dump them then",
-					fmt.Errorf("take the GPU devices of its parent from a child that cannot use them: %w", err)}
+				return &codeError{
+					exitError,
+					"--keep-inherited leaves such devices alone, and criu has to dump them then",
+					fmt.Errorf("take the GPU devices of its parent from a child that cannot use them: %w", err),
+				}
 			}
 		}
 		r, err := lookAt(ctx, d.pid, &d.args, d.gpu, d.parkRings)

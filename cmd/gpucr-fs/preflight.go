@@ -69,7 +69,10 @@ func (d *dumping) preflight(ctx context.Context) error {
 	}
 	if d.container != nil {
 		// What criu takes of a container its runtime has told it: what is mounted from outside, and much else.
-		r.Findings = slices.DeleteFunc(r.Findings, func(f preflight.Finding) bool { return f.Effect != preflight.Loses })
+		r.Findings = slices.DeleteFunc(
+			r.Findings,
+			func(f preflight.Finding) bool { return f.Effect != preflight.Loses },
+		)
 	}
 	found := r.Blocking()
 	lines := byWhat(found)
@@ -83,7 +86,11 @@ func (d *dumping) preflight(ctx context.Context) error {
 	case len(found) == 0:
 		return nil
 	case !d.force:
-		return &codeError{exitError, "gpucr-fs check --pid tells the same at any time; --force dumps all the same", refused(r)}
+		return &codeError{
+			exitError,
+			"gpucr-fs check --pid tells the same at any time; --force dumps all the same",
+			refused(r),
+		}
 	case found[0].Effect == preflight.Loses:
 		d.a.note("dumped by --force all the same: processes may never go on")
 	}

@@ -40,7 +40,10 @@ func TestScripts(t *testing.T) {
 		RequireUniqueNames:  true,
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("CRIU", criu)
-			e.Setenv("GORACE", "atexit_sleep_ms=0") // the race detector would let every process sleep for a second at its end
+			e.Setenv(
+				"GORACE",
+				"atexit_sleep_ms=0",
+			) // the race detector would let every process sleep for a second at its end
 			e.Setenv("GPUCR_FS_FREE_FLOOR", "1MiB")
 			if err := os.WriteFile(filepath.Join(e.WorkDir, "empty.json"), []byte("{}"), 0o600); err != nil {
 				return err
@@ -125,7 +128,8 @@ func code(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("exit code %d, want %d; stderr: %s", got, want, stderr)
 	}
 	lines := strings.Split(strings.TrimSpace(stderr), "\n")
-	if want != 0 && (len(lines) > 2 || !strings.HasPrefix(lines[0], "gpucr-fs: ") || len(lines) == 2 && !strings.HasPrefix(lines[1], "hint: ")) {
+	if want != 0 &&
+		(len(lines) > 2 || !strings.HasPrefix(lines[0], "gpucr-fs: ") || len(lines) == 2 && !strings.HasPrefix(lines[1], "hint: ")) {
 		ts.Fatalf("stderr is not an error line and a hint: %q", stderr)
 	}
 }
@@ -165,7 +169,12 @@ var scrubbers = []struct {
 }{
 	{regexp.MustCompile(`"\d{4}-\d\d-\d\dT[^"]*"`), `"TIME"`},
 	{regexp.MustCompile(`("id": )"[0-9a-f]+"`), `$1"ID"`},
-	{regexp.MustCompile(`("(?:pid|stored|disk|distinct|chunks|chunks_new|chunks_dup|live_chunks|dead_chunks|reclaimable|reclaimed|free_bytes|bytes|bytes_stored|bytes_written|dedupe_ratio|packs_dropped|cache_bytes|only)": )[\d.]+`), `${1}N`},
+	{
+		regexp.MustCompile(
+			`("(?:pid|stored|disk|distinct|chunks|chunks_new|chunks_dup|live_chunks|dead_chunks|reclaimable|reclaimed|free_bytes|bytes|bytes_stored|bytes_written|dedupe_ratio|packs_dropped|cache_bytes|only)": )[\d.]+`,
+		),
+		`${1}N`,
+	},
 	{regexp.MustCompile(`("(?:ingest|dedupe|read_cold|read_warm)_bytes_per_second": )[\d.e+]+`), `${1}N`},
 	{regexp.MustCompile(`("(?:read_p\d\d|read_max)_ns": )\d+`), `${1}N`},
 }
@@ -210,7 +219,11 @@ func gpuImages(ts *testscript.TestScript, neg bool, args []string) {
 	host, err := topology.Parse(os.DirFS(ts.MkAbs(args[1])))
 	ts.Check(err)
 	bos := []gpuimages.BO{
-		{Size: 1 << 20, Flags: abi.KFDMemVRAM, Seed: 1}, {Size: 64 << 10, Flags: abi.KFDMemVRAM}, {Size: 8 << 10, Flags: abi.KFDMemUserptr},
+		{
+			Size:  1 << 20,
+			Flags: abi.KFDMemVRAM,
+			Seed:  1,
+		}, {Size: 64 << 10, Flags: abi.KFDMemVRAM}, {Size: 8 << 10, Flags: abi.KFDMemUserptr},
 		{GPU: 1, Size: 12 << 10, Flags: abi.KFDMemGTT, Seed: 2}, {GPU: 1, Size: 4 << 10, Flags: abi.KFDMemDoorbell},
 	}
 	ts.Check(gpuimages.Write(dir, 7, gpuimages.Process(4242, host, bos), bos))
@@ -221,15 +234,17 @@ func gpuImages(ts *testscript.TestScript, neg bool, args []string) {
 func flip(ts *testscript.TestScript, neg bool, args []string) {
 	var largest string
 	var length int64
-	ts.Check(filepath.WalkDir(filepath.Join(ts.MkAbs(args[0]), "packs"), func(p string, e os.DirEntry, err error) error {
-		if err != nil || e.IsDir() {
-			return err
-		}
-		if st, err := e.Info(); err == nil && st.Size() > length {
-			largest, length = p, st.Size()
-		}
-		return nil
-	}))
+	ts.Check(
+		filepath.WalkDir(filepath.Join(ts.MkAbs(args[0]), "packs"), func(p string, e os.DirEntry, err error) error {
+			if err != nil || e.IsDir() {
+				return err
+			}
+			if st, err := e.Info(); err == nil && st.Size() > length {
+				largest, length = p, st.Size()
+			}
+			return nil
+		}),
+	)
 	f, err := os.OpenFile(largest, os.O_RDWR, 0)
 	ts.Check(err)
 	defer f.Close()

@@ -221,7 +221,10 @@ func (v *vramEvents) marks() (marks []restore.Mark) {
 			continue
 		}
 		if len(v.heard) > 1 {
-			marks = append(marks, restore.Mark{Name: fmt.Sprintf("%s, process %d", restore.MarkGPUReady, e.PID), At: v.at[i]})
+			marks = append(
+				marks,
+				restore.Mark{Name: fmt.Sprintf("%s, process %d", restore.MarkGPUReady, e.PID), At: v.at[i]},
+			)
 		}
 	}
 	if n := len(v.heard); n > 0 && v.lost() == nil {

@@ -121,10 +121,18 @@ func parseSize(s string) (float64, error) {
 func start(name string, args []string) (s *kfdsim.Sim, rest []string, made string, err error) {
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
 	var gpus gpuFlag
-	fs.Var(&gpus, "gpu", "a GPU: MODEL[,vram=4G][,visible=..][,rate=15.8e9][,id=..][,hive=..][,partitions=..][,numa=..]; may be repeated (default two mi50)")
+	fs.Var(
+		&gpus,
+		"gpu",
+		"a GPU: MODEL[,vram=4G][,visible=..][,rate=15.8e9][,id=..][,hive=..][,partitions=..][,numa=..]; may be repeated (default two mi50)",
+	)
 	dir := fs.String("dir", "", "empty directory for the devices (default a temporary one)")
 	cpus := fs.Int("cpu-nodes", 1, "number of CPU nodes")
-	check := fs.Bool("check-fills", false, "make it a fault of a queue to come to memory that a restore has not filled by DMA")
+	check := fs.Bool(
+		"check-fills",
+		false,
+		"make it a fault of a queue to come to memory that a restore has not filled by DMA",
+	)
 	verbose := fs.Bool("v", false, "log every refused request")
 	if err := fs.Parse(args); err != nil {
 		return nil, nil, "", err

@@ -90,7 +90,13 @@ func place(dir string, size int64) (string, error) {
 		return "", &os.PathError{Op: "statfs", Path: abs, Err: err}
 	}
 	if free := int64(st.Bavail) * st.Bsize; free < size+1<<30 {
-		return "", &index.Error{Class: index.NoSpace, Op: "bench", File: abs, Err: fmt.Errorf("%d bytes are free, %d and 1 GiB are needed", free, size), Hint: "give a smaller --size"}
+		return "", &index.Error{
+			Class: index.NoSpace,
+			Op:    "bench",
+			File:  abs,
+			Err:   fmt.Errorf("%d bytes are free, %d and 1 GiB are needed", free, size),
+			Hint:  "give a smaller --size",
+		}
 	}
 	return abs, nil
 }

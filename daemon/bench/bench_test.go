@@ -10,7 +10,8 @@ import (
 func TestBench(t *testing.T) {
 	dir := t.TempDir()
 	res, err := Run(t.Context(), Options{Dir: dir, Size: 8 << 20})
-	if err != nil || res.Ingest <= 0 || res.Dedupe <= 0 || res.ReadCold <= 0 || res.ReadWarm <= 0 || res.Stored == 0 || res.Stored > 8<<20 {
+	if err != nil || res.Ingest <= 0 || res.Dedupe <= 0 || res.ReadCold <= 0 || res.ReadWarm <= 0 || res.Stored == 0 ||
+		res.Stored > 8<<20 {
 		t.Errorf("%+v, %v", res, err)
 	}
 	canceled, cancel := context.WithCancel(t.Context())

@@ -47,7 +47,10 @@ func TestReadHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !h.Copy || h.Kernel != "6.18.1" || !slices.Equal(h.CPUFlags, []string{"fpu", "sse", "avx"}) || h.Available != 120<<10 || h.Topology != nil || h.Driver != nil {
+	if !h.Copy || h.Kernel != "6.18.1" || !slices.Equal(h.CPUFlags, []string{"fpu", "sse", "avx"}) ||
+		h.Available != 120<<10 ||
+		h.Topology != nil ||
+		h.Driver != nil {
 		t.Errorf("read %+v", h)
 	}
 	if h, err = ReadHost(""); err != nil || h.Copy || h.Kernel == "" || h.Available == 0 {

@@ -69,7 +69,11 @@ func nvidiaGPUs(_ context.Context, s *subject, r *Section) error {
 	case used && len(h.GPUs) == 0:
 		r.problem("the processes use CUDA, and this machine has no GPU for them")
 	case used && version != "" && h.Driver != "" && version != h.Driver:
-		r.problem("the processes have the libraries of driver %s mapped, this machine has %s: criu needs the very same files", version, h.Driver)
+		r.problem(
+			"the processes have the libraries of driver %s mapped, this machine has %s: criu needs the very same files",
+			version,
+			h.Driver,
+		)
 	case used:
 		r.fact("the processes use CUDA")
 	}

@@ -42,7 +42,11 @@ func kernel(_ context.Context, s *subject, r *Section) error {
 	}
 	r.fact("release %s", s.Host.Kernel)
 	if s.hasGPUs() && s.Host.Driver == nil && below(s.Host.Kernel, leastKernelKFD) {
-		r.problem("release %s, %s or a later one is needed to restore AMD GPUs (hint: update the kernel)", s.Host.Kernel, leastKernelKFD)
+		r.problem(
+			"release %s, %s or a later one is needed to restore AMD GPUs (hint: update the kernel)",
+			s.Host.Kernel,
+			leastKernelKFD,
+		)
 	}
 	return nil
 }
@@ -142,7 +146,10 @@ func dash(s string) string {
 // xfeatures are the parts of a task's extended state, by their bits in xstate_bv, with the flag of /proc/cpuinfo that
 // says a CPU has it. The first two, x87 and SSE, every x86-64 has. Source: Intel SDM volume 1, 13.1.
 var xfeatures = map[int]struct{ name, flag string }{
-	2: {"AVX", "avx"}, 3: {"MPX", "mpx"}, 4: {"MPX", "mpx"}, 5: {"AVX-512", "avx512f"}, 6: {"AVX-512", "avx512f"}, 7: {"AVX-512", "avx512f"},
+	2: {
+		"AVX",
+		"avx",
+	}, 3: {"MPX", "mpx"}, 4: {"MPX", "mpx"}, 5: {"AVX-512", "avx512f"}, 6: {"AVX-512", "avx512f"}, 7: {"AVX-512", "avx512f"},
 	9: {"protection keys", "ospke"}, 17: {"AMX", "amx_tile"}, 18: {"AMX", "amx_tile"},
 }
 
@@ -200,7 +207,11 @@ func memory(_ context.Context, s *subject, r *Section) error {
 	}
 	r.fact("%s available, swap included", humanize.IBytes(uint64(s.Host.Available)))
 	if need > uint64(s.Host.Available) {
-		r.problem("%s of memory are needed, %s are available", humanize.IBytes(need), humanize.IBytes(uint64(s.Host.Available)))
+		r.problem(
+			"%s of memory are needed, %s are available",
+			humanize.IBytes(need),
+			humanize.IBytes(uint64(s.Host.Available)),
+		)
 	}
 	return nil
 }

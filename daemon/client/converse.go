@@ -15,7 +15,14 @@ import (
 
 // converse runs an operation that says Prepared first. Once it has, run does the caller's part, in another goroutine;
 // then the verdict is sent.
-func converse[Req, Res any](ctx context.Context, s *Session, op *service.Op[Req, Res], req Req, run func(context.Context, talk.Prepared) error, progress func(wire.Progress)) (res Res, err error) {
+func converse[Req, Res any](
+	ctx context.Context,
+	s *Session,
+	op *service.Op[Req, Res],
+	req Req,
+	run func(context.Context, talk.Prepared) error,
+	progress func(wire.Progress),
+) (res Res, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	in, answer := io.Pipe()

@@ -154,7 +154,9 @@ func (c *client) call(ctx context.Context, name string, req, res any, st wire.St
 		if cerr := ctx.Err(); cerr != nil {
 			return cerr
 		}
-		if errors.Is(err, wire.ErrNoDaemon) || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || c.ended(ctx) {
+		if errors.Is(err, wire.ErrNoDaemon) || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) ||
+			errors.Is(err, syscall.EPIPE) ||
+			c.ended(ctx) {
 			return fmt.Errorf("%w: %w", wire.ErrGone, err)
 		}
 		return fmt.Errorf("speak to the daemon: %w", err)

@@ -17,7 +17,12 @@ import (
 )
 
 // MountAt mounts the store: in its daemon if one runs, else in one that start makes.
-func MountAt(ctx context.Context, store string, r mounts.Request, start func(context.Context) (mounts.Result, error)) (mounts.Result, error) {
+func MountAt(
+	ctx context.Context,
+	store string,
+	r mounts.Request,
+	start func(context.Context) (mounts.Result, error),
+) (mounts.Result, error) {
 	err := r.Validate()
 	if err == nil {
 		r.Namespace, err = fs.Namespace()
@@ -41,7 +46,12 @@ func MountAt(ctx context.Context, store string, r mounts.Request, start func(con
 	}
 }
 
-func mountOnce(ctx context.Context, store string, r mounts.Request, start func(context.Context) (mounts.Result, error)) (mounts.Result, error) {
+func mountOnce(
+	ctx context.Context,
+	store string,
+	r mounts.Request,
+	start func(context.Context) (mounts.Result, error),
+) (mounts.Result, error) {
 	s, ok, err := ConnectDaemon(ctx, store)
 	if err != nil {
 		return mounts.Result{}, err
@@ -74,7 +84,12 @@ func UnmountAt(ctx context.Context, dir string, force bool, tell func(wire.Progr
 		return res, fmt.Errorf("umount %s: %w", dir, err)
 	}
 	if !ok {
-		return res, &index.Error{Class: index.NotFound, Op: "umount", File: dir, Err: errors.New("no store is mounted there")}
+		return res, &index.Error{
+			Class: index.NotFound,
+			Op:    "umount",
+			File:  dir,
+			Err:   errors.New("no store is mounted there"),
+		}
 	}
 	res.Store = store
 	s, ok, err := ConnectDaemon(ctx, store)
@@ -84,7 +99,13 @@ func UnmountAt(ctx context.Context, dir string, force bool, tell func(wire.Progr
 	if !ok {
 		res.Stale, err = fs.ClearStale(dir)
 		if err == nil && !res.Stale {
-			err = &index.Error{Class: index.InUse, Op: "umount", File: dir, Err: errors.New("its daemon does not answer"), Hint: "detach it with umount -l"}
+			err = &index.Error{
+				Class: index.InUse,
+				Op:    "umount",
+				File:  dir,
+				Err:   errors.New("its daemon does not answer"),
+				Hint:  "detach it with umount -l",
+			}
 		}
 		return res, err
 	}
@@ -112,7 +133,13 @@ func MountPoint(dir string) (string, error) {
 		return filepath.Join(parent, filepath.Base(abs)), err
 	}
 	if errors.Is(err, iofs.ErrNotExist) {
-		return "", &index.Error{Class: index.NotFound, Op: "mount", File: dir, Err: errors.New("no such directory"), Hint: "make it with mkdir"}
+		return "", &index.Error{
+			Class: index.NotFound,
+			Op:    "mount",
+			File:  dir,
+			Err:   errors.New("no such directory"),
+			Hint:  "make it with mkdir",
+		}
 	}
 	return real, err
 }

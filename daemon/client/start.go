@@ -121,7 +121,12 @@ func removeWork(dir string) error {
 
 // restoreOnce tries to restore, instead of the former attempt; again is set when the daemon was killed and nothing
 // runs.
-func restoreOnce(ctx context.Context, dir string, o RestoreOptions, former *string) (st restores.Status, again bool, err error) {
+func restoreOnce(
+	ctx context.Context,
+	dir string,
+	o RestoreOptions,
+	former *string,
+) (st restores.Status, again bool, err error) {
 	s, err := ConnectOrStart(ctx, dir, o.Start)
 	if err != nil {
 		return st, errors.Is(err, wire.ErrGone), err
@@ -183,7 +188,12 @@ func (o *RestoreOptions) rejoin(ctx context.Context, dir, id string) (restores.S
 		if !ok {
 			continue
 		}
-		found, err := service.RestoreWait.Do(ctx, s, service.RestoreWaitRequest{ID: id}, wire.Streams{Progress: o.Progress})
+		found, err := service.RestoreWait.Do(
+			ctx,
+			s,
+			service.RestoreWaitRequest{ID: id},
+			wire.Streams{Progress: o.Progress},
+		)
 		s.Close()
 		if index.ClassOf(err) != index.NotFound && !errors.Is(err, wire.ErrGone) {
 			return found, err
@@ -195,13 +205,31 @@ func (o *RestoreOptions) rejoin(ctx context.Context, dir, id string) (restores.S
 // ServeLazyPages has the daemon of the store at dir, which has it mounted, serve a restore's memory, and returns when
 // all is resident. ready is called when CRIU may come. When ctx ends before CRIU has come nothing is left; afterwards
 // the daemon goes on. work is CRIU's work directory; log takes the log that q asks for.
-func ServeLazyPages(ctx context.Context, dir, work string, q service.LazyPagesRequest, ready func() error, progress func(wire.Progress), log io.Writer) (restores.Status, error) {
+func ServeLazyPages(
+	ctx context.Context,
+	dir, work string,
+	q service.LazyPagesRequest,
+	ready func() error,
+	progress func(wire.Progress),
+	log io.Writer,
+) (restores.Status, error) {
 	s, ok, err := ConnectDaemon(ctx, dir)
 	if err == nil && !ok {
-		err = &index.Error{Class: index.NotFound, Op: "lazy-pages", Checkpoint: q.Checkpoint, Err: errors.New("the daemon of this mount is gone"), Hint: "unmount and mount again"}
+		err = &index.Error{
+			Class:      index.NotFound,
+			Op:         "lazy-pages",
+			Checkpoint: q.Checkpoint,
+			Err:        errors.New("the daemon of this mount is gone"),
+			Hint:       "unmount and mount again",
+		}
 		if _, serr := os.Stat(dir); serr != nil {
-			err = &index.Error{Class: index.NotFound, Op: "lazy-pages", Checkpoint: q.Checkpoint, Err: fmt.Errorf("the store of this mount is not seen from here: %w", serr),
-				Hint: "make the store's folder visible under that name in this mount namespace"}
+			err = &index.Error{
+				Class:      index.NotFound,
+				Op:         "lazy-pages",
+				Checkpoint: q.Checkpoint,
+				Err:        fmt.Errorf("the store of this mount is not seen from here: %w", serr),
+				Hint:       "make the store's folder visible under that name in this mount namespace",
+			}
 		}
 	}
 	if err != nil {

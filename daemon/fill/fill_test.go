@@ -69,8 +69,20 @@ func newFillRig(t *testing.T, bos int) *fillRig {
 		if files[name] == nil {
 			files[name] = make([]byte, 8)
 		}
-		r.plan.BOs = append(r.plan.BOs, bofill.BO{PID: 77, GPU: gpus[gpu].ID, Index: i, Kind: "vram", Size: uint64(len(content)), Node: gpu, Dmabuf: f,
-			File: name, Off: int64(len(files[name]))})
+		r.plan.BOs = append(
+			r.plan.BOs,
+			bofill.BO{
+				PID:    77,
+				GPU:    gpus[gpu].ID,
+				Index:  i,
+				Kind:   "vram",
+				Size:   uint64(len(content)),
+				Node:   gpu,
+				Dmabuf: f,
+				File:   name,
+				Off:    int64(len(files[name])),
+			},
+		)
 		files[name] = append(files[name], content...)
 		binary.NativeEndian.PutUint64(files[name], uint64(len(files[name])-8))
 		r.vram, r.want = append(r.vram, mem), append(r.want, content)
@@ -143,7 +155,13 @@ func serve(t *testing.T, dir string) *server {
 	ctx, s.end = context.WithCancel(context.Background())
 	held := stay.New()
 	held.Hold()
-	o := Options{Dir: dir, Store: s.store, Stay: held, Talks: talk.NewPlaces(ctx.Done()), Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	o := Options{
+		Dir:   dir,
+		Store: s.store,
+		Stay:  held,
+		Talks: talk.NewPlaces(ctx.Done()),
+		Log:   slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}
 	if s.fills, err = Listen(ctx, o); err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +211,12 @@ func TestFillThroughTheDaemon(t *testing.T) {
 	r := newFillRig(t, 300) // more than one packet takes
 	srv := mountOf(t, serve(t, r.dir))
 	var last, total uint64
-	rep, err := through(within(t), srv.Dir(), r.plan, bofill.Options{Verify: bofill.VerifyAll, Progress: func(done, all uint64) { last, total = done, all }})
+	rep, err := through(
+		within(t),
+		srv.Dir(),
+		r.plan,
+		bofill.Options{Verify: bofill.VerifyAll, Progress: func(done, all uint64) { last, total = done, all }},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,13 +233,15 @@ func TestFillThroughTheDaemon(t *testing.T) {
 	}
 	_, err = through(within(t), srv.Dir(), r.plan, bofill.Options{})
 	var boErr *bofill.Error
-	if !errors.As(err, &boErr) || boErr.Op != "fill" || boErr.BO.PID != 77 || !strings.Contains(err.Error(), "did not complete") {
+	if !errors.As(err, &boErr) || boErr.Op != "fill" || boErr.BO.PID != 77 ||
+		!strings.Contains(err.Error(), "did not complete") {
 		t.Errorf("dma error: %v", err)
 	}
 	plan := r.plan
 	plan.BOs = append([]bofill.BO(nil), plan.BOs...)
 	plan.BOs[7].File = "amdgpu-pages-9-0001.img"
-	if _, err = through(within(t), srv.Dir(), plan, bofill.Options{}); !errors.As(err, &boErr) || boErr.BO.Index != 7 || index.ClassOf(err) != index.NotFound {
+	if _, err = through(within(t), srv.Dir(), plan, bofill.Options{}); !errors.As(err, &boErr) || boErr.BO.Index != 7 ||
+		index.ClassOf(err) != index.NotFound {
 		t.Errorf("missing image: %v, class %v", err, index.ClassOf(err))
 	}
 	if _, err := through(within(t), srv.Dir(), bofill.Plan{}, bofill.Options{Staging: 1}); err == nil {
@@ -256,12 +281,17 @@ func TestFillGoesOnWithASuccessor(t *testing.T) {
 	begun := make(chan struct{}, 100)
 	result := make(chan error, 1)
 	go func() {
-		_, err := through(within(t), srv.Dir(), r.plan, bofill.Options{Verify: bofill.VerifyAll, Progress: func(_, _ uint64) {
-			select {
-			case begun <- struct{}{}:
-			default:
-			}
-		}})
+		_, err := through(
+			within(t),
+			srv.Dir(),
+			r.plan,
+			bofill.Options{Verify: bofill.VerifyAll, Progress: func(_, _ uint64) {
+				select {
+				case begun <- struct{}{}:
+				default:
+				}
+			}},
+		)
 		result <- err
 	}()
 	select {

@@ -176,7 +176,13 @@ func (f *Server) endAbandoned() {
 		return
 	}
 	err := coming.EndAbandoned(coming.Path, func(pid int) {
-		f.o.Log.Error("process ended: the rest of its GPU memory did not come", "pid", pid, "error", coming.ErrAbandoned)
+		f.o.Log.Error(
+			"process ended: the rest of its GPU memory did not come",
+			"pid",
+			pid,
+			"error",
+			coming.ErrAbandoned,
+		)
 	})
 	if err != nil {
 		f.o.Log.Warn("processes whose GPU memory does not come may stand still", "error", err)
@@ -201,12 +207,23 @@ func (f *Server) checkpoint(req *request) (*index.Checkpoint, error) {
 		return nil, err
 	}
 	if id := cp.Info().ID; id != req.begin.ID {
-		return nil, &index.Error{Class: index.NotFound, Op: "fill", Checkpoint: req.begin.Checkpoint, Err: errors.New("another checkpoint has this name now")}
+		return nil, &index.Error{
+			Class:      index.NotFound,
+			Op:         "fill",
+			Checkpoint: req.begin.Checkpoint,
+			Err:        errors.New("another checkpoint has this name now"),
+		}
 	}
 	return cp, nil
 }
 
-func (f *Server) fill(ctx context.Context, cancel context.CancelCauseFunc, c wire.Conn, cp *index.Checkpoint, req *request) (bofill.Report, error) {
+func (f *Server) fill(
+	ctx context.Context,
+	cancel context.CancelCauseFunc,
+	c wire.Conn,
+	cp *index.Checkpoint,
+	req *request,
+) (bofill.Report, error) {
 	opts := bofill.Options{
 		Staging: req.begin.Staging, MaxBuffer: req.begin.MaxBuffer, Workers: req.begin.Workers, Engine: req.begin.Engine, Verify: req.begin.Verify,
 		Logger: f.o.Log,
@@ -222,7 +239,16 @@ func (f *Server) fill(ctx context.Context, cancel context.CancelCauseFunc, c wir
 	}
 	start := time.Now()
 	rep, err := bofill.Fill(ctx, bofill.Checkpoint{Checkpoint: cp}, req.plan, opts)
-	log := f.o.Log.With("checkpoint", req.begin.Checkpoint, "bos", rep.BOs, "bytes", rep.Bytes, "seconds", time.Since(start).Seconds())
+	log := f.o.Log.With(
+		"checkpoint",
+		req.begin.Checkpoint,
+		"bos",
+		rep.BOs,
+		"bytes",
+		rep.Bytes,
+		"seconds",
+		time.Since(start).Seconds(),
+	)
 	if err != nil {
 		log.Error("filling buffer objects failed", "error", err)
 	} else {
@@ -278,7 +304,8 @@ func receiveRequest(c wire.Conn, p packet, files []*os.File) (*request, error) {
 	for len(r.plan.BOs) < p.Begin.BOs {
 		var part packet
 		files, err := c.Receive(&part)
-		if err == nil && (len(part.BOs) == 0 || len(part.BOs) != len(files) || len(r.plan.BOs)+len(files) > p.Begin.BOs) {
+		if err == nil &&
+			(len(part.BOs) == 0 || len(part.BOs) != len(files) || len(r.plan.BOs)+len(files) > p.Begin.BOs) {
 			wire.CloseFiles(files)
 			err = errPacket
 		}

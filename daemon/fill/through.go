@@ -41,7 +41,12 @@ func Open(images string) (*Images, error) {
 // over at once, which keeps the daemon, and has it filled when turn is closed (nil: at once too). ErrNotMounted when
 // there is no daemon; ErrGone, in which case nothing is known of the contents, when the daemon and its successors were
 // killed. Other errors are those of a fill right here.
-func (m *Images) Fill(ctx context.Context, plan bofill.Plan, opts bofill.Options, turn <-chan struct{}) (bofill.Report, error) {
+func (m *Images) Fill(
+	ctx context.Context,
+	plan bofill.Plan,
+	opts bofill.Options,
+	turn <-chan struct{},
+) (bofill.Report, error) {
 	whose := m.whose
 	c, err := wire.DialPackets(ctx, whose.Store)
 	if errors.Is(err, wire.ErrNoDaemon) {

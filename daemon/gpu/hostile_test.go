@@ -47,8 +47,16 @@ func hostileImages(t *testing.T, n int) map[string][]byte {
 	u32, u64 := proto.Uint32, proto.Uint64
 	bo := &imagepb.BO{Addr: u64(0), Size: u64(1), Offset: u64(0), AllocFlags: u32(abi.KFDMemVRAM), GpuId: u32(1)}
 	process := func(bos, gpus int) *imagepb.Process {
-		p := &imagepb.Process{Pid: u32(1), NumOfGpus: u32(uint32(gpus)), NumOfCpus: u32(0), NumOfBos: u64(uint64(bos)), NumOfObjects: u32(0),
-			SharedMemSize: u64(0), SharedMemMagic: u32(0), PrivData: []byte{}}
+		p := &imagepb.Process{
+			Pid:            u32(1),
+			NumOfGpus:      u32(uint32(gpus)),
+			NumOfCpus:      u32(0),
+			NumOfBos:       u64(uint64(bos)),
+			NumOfObjects:   u32(0),
+			SharedMemSize:  u64(0),
+			SharedMemMagic: u32(0),
+			PrivData:       []byte{},
+		}
 		for i := range gpus {
 			p.Devices = append(p.Devices, device(uint32(i+1)))
 		}
@@ -65,10 +73,24 @@ func hostileImages(t *testing.T, n int) map[string][]byte {
 		head.NumOfBos = u64(uint64(k))
 		return fill(t, head, proto.Size(head)+k*len(one), &imagepb.Process{Bos: []*imagepb.BO{bo}})
 	}
-	render := &imagepb.RenderBO{Addr: u64(0), Size: u64(0), Offset: u64(0), AllocFlags: u64(0), Alignment: u64(0), PreferredDomains: u32(0), Handle: u32(0), IsImport: u32(0), NumOfVms: u32(0)}
+	render := &imagepb.RenderBO{
+		Addr:             u64(0),
+		Size:             u64(0),
+		Offset:           u64(0),
+		AllocFlags:       u64(0),
+		Alignment:        u64(0),
+		PreferredDomains: u32(0),
+		Handle:           u32(0),
+		IsImport:         u32(0),
+		NumOfVms:         u32(0),
+	}
 	node := func(n int) []byte {
 		head := &imagepb.RenderNode{GpuId: u32(1), Id: u32(1), DrmRenderMinor: u32(128), NumOfBos: u64(0)}
-		each, _ := proto.MarshalOptions{AllowPartial: true}.Marshal(&imagepb.RenderNode{Bos: []*imagepb.RenderBO{render}})
+		each, _ := proto.MarshalOptions{
+			AllowPartial: true,
+		}.Marshal(
+			&imagepb.RenderNode{Bos: []*imagepb.RenderBO{render}},
+		)
 		k := (n - proto.Size(head) - 10) / len(each)
 		head.NumOfBos = u64(uint64(k))
 		return fill(t, head, proto.Size(head)+k*len(each), &imagepb.RenderNode{Bos: []*imagepb.RenderBO{render}})
@@ -132,7 +154,16 @@ func readHostile(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	var said bytes.Buffer
-	s, err := index.Open(t.Context(), store, index.Options{FreeFloor: 1, CacheSize: 32 << 20, Cuts: gpu.Cuts, Logger: slog.New(slog.NewTextHandler(&said, nil))})
+	s, err := index.Open(
+		t.Context(),
+		store,
+		index.Options{
+			FreeFloor: 1,
+			CacheSize: 32 << 20,
+			Cuts:      gpu.Cuts,
+			Logger:    slog.New(slog.NewTextHandler(&said, nil)),
+		},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,15 +54,31 @@ func hostile(t testing.TB, n int) map[string][]byte {
 		"aios/mm-10.img":            head(magicMM, entry(n, sound, field(16, nil))),
 		"auxv/mm-10.img":            head(magicMM, entry(n, sound, number(13, 1))),
 		"threads/pstree.img":        head(magicPstree, entry(n, pstree, thread)),
-		"packed-threads/pstree.img": head(magicPstree, entry(n, append(pstree, protowire.AppendTag(nil, 5, protowire.BytesType)...),
-			append(protowire.AppendVarint(nil, uint64(n-len(pstree)-64)), bytes.Repeat([]byte{1}, n-len(pstree)-64)...))),
+		"packed-threads/pstree.img": head(
+			magicPstree,
+			entry(
+				n,
+				append(pstree, protowire.AppendTag(nil, 5, protowire.BytesType)...),
+				append(
+					protowire.AppendVarint(nil, uint64(n-len(pstree)-64)),
+					bytes.Repeat([]byte{1}, n-len(pstree)-64)...),
+			),
+		),
 		"empty-processes/pstree.img": head(magicPstree, bytes.Repeat([]byte{0, 0, 0, 0}, n/4)),
 		"nested-core/core-10.img":    head(magicCore, entry(n, nil, field(3, field(4, nil)))),
 		"unknown-core/core-10.img":   head(magicCore, entry(n, nil, number(999, 1))),
 		"plugins/inventory.img":      head(magicInventory, entry(n, number(1, 2), field(12, field(1, nil)))),
 		"files/files.img":            head(magicFiles, small),
-		"one-file/files.img":         head(magicFiles, entry(n, append(number(1, 2), number(2, 5)...), field(18, field(4, nil)))),
-		"pagemap/pagemap-11.img":     head(magicPagemap, append(entry(2, nil, number(1, 1)), bytes.Repeat(entry(4, nil, append(number(1, 0), number(2, 0)...)), n/8)...)),
+		"one-file/files.img": head(
+			magicFiles,
+			entry(n, append(number(1, 2), number(2, 5)...), field(18, field(4, nil))),
+		),
+		"pagemap/pagemap-11.img": head(
+			magicPagemap,
+			append(
+				entry(2, nil, number(1, 1)),
+				bytes.Repeat(entry(4, nil, append(number(1, 0), number(2, 0)...)), n/8)...),
+		),
 	}
 }
 
@@ -107,7 +123,18 @@ func readHostile(t *testing.T, dir string) {
 	_, err2 := criuimg.Load(fsys)
 	_, err3 := criuimg.Eager(fsys, 0)
 	_, _, err4 := criuimg.CUDA(fsys)
-	budget.Tell(t, begin, fmt.Sprintf("%v of it to report: %.60v; %.60v; %.60v; %.60v", took.Round(time.Millisecond), err, err2, err3, err4))
+	budget.Tell(
+		t,
+		begin,
+		fmt.Sprintf(
+			"%v of it to report: %.60v; %.60v; %.60v; %.60v",
+			took.Round(time.Millisecond),
+			err,
+			err2,
+			err3,
+			err4,
+		),
+	)
 }
 
 // TestHostileVMAsAreCounted: what is large and sound is shown.

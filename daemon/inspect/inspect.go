@@ -147,8 +147,16 @@ func Read(fsys fs.FS, dir string) (*Report, error) {
 
 func dumpOf(d *stats.DumpStatsEntry) *Dump {
 	us := func(n uint32) time.Duration { return time.Duration(n) * time.Microsecond }
-	return &Dump{Freezing: us(d.GetFreezingTime()), Frozen: us(d.GetFrozenTime()), MemDump: us(d.GetMemdumpTime()), MemWrite: us(d.GetMemwriteTime()),
-		PagesScanned: d.GetPagesScanned(), PagesParent: d.GetPagesSkippedParent(), PagesWritten: d.GetPagesWritten(), PagesLazy: d.GetPagesLazy()}
+	return &Dump{
+		Freezing:     us(d.GetFreezingTime()),
+		Frozen:       us(d.GetFrozenTime()),
+		MemDump:      us(d.GetMemdumpTime()),
+		MemWrite:     us(d.GetMemwriteTime()),
+		PagesScanned: d.GetPagesScanned(),
+		PagesParent:  d.GetPagesSkippedParent(),
+		PagesWritten: d.GetPagesWritten(),
+		PagesLazy:    d.GetPagesLazy(),
+	}
 }
 
 // images reads one image directory.
@@ -162,19 +170,30 @@ type images struct {
 func (i *images) tree(r *Report) error {
 	byPID := map[uint32]*Process{}
 	var order []*Process
-	err := i.each("pstree.img", magicPstree, func() proto.Message { return &pstree.PstreeEntry{} }, func(m proto.Message) error {
-		e := m.(*pstree.PstreeEntry)
-		if len(order) == maxProcesses {
-			return corrupt("pstree.img", "more than %d processes", maxProcesses)
-		}
-		if byPID[e.GetPid()] != nil {
-			return corrupt("pstree.img", "process %d appears twice", e.GetPid())
-		}
-		p := &Process{PID: e.GetPid(), PPID: e.GetPpid(), PGID: e.GetPgid(), SID: e.GetSid(), Threads: e.GetThreads()}
-		byPID[p.PID] = p
-		order = append(order, p)
-		return nil
-	})
+	err := i.each(
+		"pstree.img",
+		magicPstree,
+		func() proto.Message { return &pstree.PstreeEntry{} },
+		func(m proto.Message) error {
+			e := m.(*pstree.PstreeEntry)
+			if len(order) == maxProcesses {
+				return corrupt("pstree.img", "more than %d processes", maxProcesses)
+			}
+			if byPID[e.GetPid()] != nil {
+				return corrupt("pstree.img", "process %d appears twice", e.GetPid())
+			}
+			p := &Process{
+				PID:     e.GetPid(),
+				PPID:    e.GetPpid(),
+				PGID:    e.GetPgid(),
+				SID:     e.GetSid(),
+				Threads: e.GetThreads(),
+			}
+			byPID[p.PID] = p
+			order = append(order, p)
+			return nil
+		},
+	)
 	if err != nil {
 		return err
 	}
@@ -296,15 +315,20 @@ func (i *images) pagemap(pid uint32, m *Memory) error {
 
 // files gives processes the names of their programs; none when the image is missing.
 func (i *images) files(exes map[uint32][]*Process) error {
-	err := i.each("files.img", magicFiles, func() proto.Message { return &fdinfo.FileEntry{} }, func(m proto.Message) error {
-		if e := m.(*fdinfo.FileEntry); e.GetReg() != nil {
-			for _, p := range exes[e.GetId()] {
-				p.Exe = e.GetReg().GetName()
+	err := i.each(
+		"files.img",
+		magicFiles,
+		func() proto.Message { return &fdinfo.FileEntry{} },
+		func(m proto.Message) error {
+			if e := m.(*fdinfo.FileEntry); e.GetReg() != nil {
+				for _, p := range exes[e.GetId()] {
+					p.Exe = e.GetReg().GetName()
+				}
+				delete(exes, e.GetId())
 			}
-			delete(exes, e.GetId())
-		}
-		return nil
-	})
+			return nil
+		},
+	)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}

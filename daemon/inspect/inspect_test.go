@@ -48,7 +48,10 @@ func image(t testing.TB, magic uint32, messages ...proto.Message) []byte {
 }
 
 func task(state uint32, comm string) proto.Message {
-	return &criucore.CoreEntry{Mtype: criucore.CoreEntry_X86_64.Enum(), Tc: &criucore.TaskCoreEntry{TaskState: &state, Comm: &comm}}
+	return &criucore.CoreEntry{
+		Mtype: criucore.CoreEntry_X86_64.Enum(),
+		Tc:    &criucore.TaskCoreEntry{TaskState: &state, Comm: &comm},
+	}
 }
 
 func pages(vaddr, n uint64, flags uint32) proto.Message {
@@ -60,7 +63,14 @@ func family(t testing.TB, dir string) fstest.MapFS {
 	t.Helper()
 	u := proto.Uint32
 	files := map[string][]byte{
-		"inventory.img": image(t, magicInventory, &inventory.InventoryEntry{ImgVersion: u(2), PluginsEntry: &inventory.PluginsEntry{Plugins: []string{"amdgpu_plugin"}}}),
+		"inventory.img": image(
+			t,
+			magicInventory,
+			&inventory.InventoryEntry{
+				ImgVersion:   u(2),
+				PluginsEntry: &inventory.PluginsEntry{Plugins: []string{"amdgpu_plugin"}},
+			},
+		),
 		"pstree.img": image(t, magicPstree,
 			&pstree.PstreeEntry{Pid: u(10), Ppid: u(0), Pgid: u(10), Sid: u(10), Threads: []uint32{10, 13}},
 			&pstree.PstreeEntry{Pid: u(11), Ppid: u(10), Pgid: u(10), Sid: u(10), Threads: []uint32{11}},
@@ -68,12 +78,26 @@ func family(t testing.TB, dir string) fstest.MapFS {
 		"core-10.img": image(t, magicCore, task(1, "server")),
 		"core-11.img": image(t, magicCore, task(1, "worker")),
 		"core-12.img": image(t, magicCore, task(6, "gone")),
-		"mm-10.img":   image(t, magicMM, &mm.MmEntry{Vmas: []*vma.VmaEntry{{Start: proto.Uint64(0x1000), End: proto.Uint64(0x9000)}}}),
-		"mm-11.img":   image(t, magicMM, &mm.MmEntry{}),
-		"pagemap-10.img": image(t, magicPagemap, &pagemap.PagemapHead{PagesId: u(1)}, pages(0x1000, 2, flagPresent|flagLazy), pages(0x3000, 1, flagPresent),
-			pages(0x4000, 4, flagParent)),
+		"mm-10.img": image(
+			t,
+			magicMM,
+			&mm.MmEntry{Vmas: []*vma.VmaEntry{{Start: proto.Uint64(0x1000), End: proto.Uint64(0x9000)}}},
+		),
+		"mm-11.img": image(t, magicMM, &mm.MmEntry{}),
+		"pagemap-10.img": image(
+			t,
+			magicPagemap,
+			&pagemap.PagemapHead{PagesId: u(1)},
+			pages(0x1000, 2, flagPresent|flagLazy),
+			pages(0x3000, 1, flagPresent),
+			pages(0x4000, 4, flagParent),
+		),
 		"pagemap-11.img": image(t, magicPagemap, &pagemap.PagemapHead{PagesId: u(2)}),
-		"stats-dump":     image(t, magicStats, &stats.StatsEntry{Dump: &stats.DumpStatsEntry{FrozenTime: u(1500), PagesWritten: proto.Uint64(3)}}),
+		"stats-dump": image(
+			t,
+			magicStats,
+			&stats.StatsEntry{Dump: &stats.DumpStatsEntry{FrozenTime: u(1500), PagesWritten: proto.Uint64(3)}},
+		),
 	}
 	m := fstest.MapFS{}
 	for name, b := range files {
@@ -93,14 +117,23 @@ func TestRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.ImageVersion != 2 || r.Arch != "X86_64" || len(r.Plugins) != 1 || r.Dump == nil || r.Dump.Frozen.Microseconds() != 1500 || r.Dump.PagesWritten != 3 {
+		if r.ImageVersion != 2 || r.Arch != "X86_64" || len(r.Plugins) != 1 || r.Dump == nil ||
+			r.Dump.Frozen.Microseconds() != 1500 ||
+			r.Dump.PagesWritten != 3 {
 			t.Errorf("%+v", r)
 		}
 		if len(r.Processes) != 1 || len(r.Processes[0].Children) != 1 || len(r.Processes[0].Children[0].Children) != 1 {
 			t.Fatalf("the tree is %+v", r.Processes)
 		}
 		p := r.Processes[0]
-		want := Memory{Mapped: 0x8000, VMAs: 1, Present: 3 * pageSize, Lazy: 2 * pageSize, Parent: 4 * pageSize, Pages: filepath.Join(dir, "pages-1.img")}
+		want := Memory{
+			Mapped:  0x8000,
+			VMAs:    1,
+			Present: 3 * pageSize,
+			Lazy:    2 * pageSize,
+			Parent:  4 * pageSize,
+			Pages:   filepath.Join(dir, "pages-1.img"),
+		}
 		if p.Comm != "server" || len(p.Threads) != 2 || p.State != "Alive" || *p.Memory != want {
 			t.Errorf("%+v, memory %+v", p, p.Memory)
 		}
@@ -247,7 +280,8 @@ func TestRealDump(t *testing.T) {
 			t.Fatal(err)
 		}
 		stored += st.Size()
-		if int64(q.Memory.Present) != st.Size() || q.Memory.Lazy > q.Memory.Present || q.Memory.Mapped < q.Memory.Present {
+		if int64(q.Memory.Present) != st.Size() || q.Memory.Lazy > q.Memory.Present ||
+			q.Memory.Mapped < q.Memory.Present {
 			t.Errorf("memory %+v, %s has %d bytes", q.Memory, q.Memory.Pages, st.Size())
 		}
 	}

@@ -137,7 +137,12 @@ func Parse(args []string) (map[string]string, error) {
 	for _, a := range args {
 		key, value, ok := strings.Cut(a, "=")
 		if !ok {
-			return nil, &index.Error{Class: index.Invalid, Op: "label", Err: fmt.Errorf("%.80q has no value", a), Hint: "write key=value; key= takes the label away"}
+			return nil, &index.Error{
+				Class: index.Invalid,
+				Op:    "label",
+				Err:   fmt.Errorf("%.80q has no value", a),
+				Hint:  "write key=value; key= takes the label away",
+			}
 		}
 		if err := index.ValidLabel(key, value); err != nil {
 			return nil, err

@@ -51,7 +51,11 @@ type Options struct {
 // Validate refuses options that cannot work.
 func (o *Options) Validate() error {
 	if o.Dir == "" || o.Mount == nil {
-		return &index.Error{Class: index.Invalid, Op: "daemon", Err: errors.New("a store and a way to mount are needed")}
+		return &index.Error{
+			Class: index.Invalid,
+			Op:    "daemon",
+			Err:   errors.New("a store and a way to mount are needed"),
+		}
 	}
 	return o.Index.Validate()
 }
@@ -86,7 +90,14 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	d := &Daemon{o: o, log: o.Logger, stay: stay.New(), spare: &restores.Spare{}, quit: make(chan struct{}), served: make(chan error, 1)}
+	d := &Daemon{
+		o:      o,
+		log:    o.Logger,
+		stay:   stay.New(),
+		spare:  &restores.Spare{},
+		quit:   make(chan struct{}),
+		served: make(chan error, 1),
+	}
 	started := time.Now()
 	d.recent = page.NewRecent()
 	o.Logger = slog.New(slog.NewMultiHandler(o.Logger.Handler(), d.recent))
@@ -146,7 +157,10 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 			}
 		}()
 	}
-	d.fills, err = fill.Listen(fills, fill.Options{Dir: d.home.dir, Store: store, Stay: d.stay, Talks: d.parts.Talks, Log: d.log})
+	d.fills, err = fill.Listen(
+		fills,
+		fill.Options{Dir: d.home.dir, Store: store, Stay: d.stay, Talks: d.parts.Talks, Log: d.log},
+	)
 	if err != nil {
 		endFill()
 		return nil, errors.Join(err, l.Close(), store.Close())
@@ -161,20 +175,26 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 // restores, and a daemon that stays for its mounts makes ready for the next restore.
 func (d *Daemon) assemble(started time.Time) {
 	d.parts = &service.Parts{Since: started}
-	d.page = page.New(page.Options{Env: d.env, Recent: d.recent, Metrics: d.metrics.handler(), Version: d.o.Version, Log: d.log})
-	d.slots.metrics = web.New(web.Options{Name: "metrics", Flag: "--metrics-addr", Handler: d.metrics.handler(), Log: d.log})
+	d.page = page.New(
+		page.Options{Env: d.env, Recent: d.recent, Metrics: d.metrics.handler(), Version: d.o.Version, Log: d.log},
+	)
+	d.slots.metrics = web.New(
+		web.Options{Name: "metrics", Flag: "--metrics-addr", Handler: d.metrics.handler(), Log: d.log},
+	)
 	d.slots.page = web.New(web.Options{Name: "page", Flag: "--http", Page: true, Handler: d.page, Log: d.log,
 		Begun: func() { d.page.Start(d.parts.Restores.List()) }})
-	d.parts.Mounts = mounts.New(mounts.Options{Store: d.store, Stay: d.stay, Metrics: d.slots.metrics, Page: d.slots.page, Log: d.log,
-		Mount: func(ctx context.Context, r mounts.Request) (mounts.Mount, error) {
-			if r.Checkpoint != "" {
-				env := service.Env{Store: d.store, Remote: d.remote, Log: d.log}
-				if _, err := env.Checkpoint(ctx, r.Checkpoint); err != nil {
-					return nil, err
+	d.parts.Mounts = mounts.New(
+		mounts.Options{Store: d.store, Stay: d.stay, Metrics: d.slots.metrics, Page: d.slots.page, Log: d.log,
+			Mount: func(ctx context.Context, r mounts.Request) (mounts.Mount, error) {
+				if r.Checkpoint != "" {
+					env := service.Env{Store: d.store, Remote: d.remote, Log: d.log}
+					if _, err := env.Checkpoint(ctx, r.Checkpoint); err != nil {
+						return nil, err
+					}
 				}
-			}
-			return d.o.Mount(ctx, d.store, r, d.parts.Restores.Touch)
-		}})
+				return d.o.Mount(ctx, d.store, r, d.parts.Restores.Touch)
+			}},
+	)
 	d.parts.Restores = restores.New(restores.Options{Store: d.store, Stay: d.stay, Mounts: d.parts.Mounts, Log: d.log,
 		Guardian: d.o.Guardian, Successor: d.o.Successor, Spare: d.spare, CacheSize: d.o.Index.CacheSize,
 		Began: d.page.Began})
@@ -182,7 +202,13 @@ func (d *Daemon) assemble(started time.Time) {
 
 // env is what operations run in that nobody sends anything.
 func (d *Daemon) env() *service.Env {
-	return &service.Env{Store: d.store, Remote: d.remote, Daemon: d.parts, Log: d.log, Streams: wire.Streams{Progress: func(wire.Progress) {}}}
+	return &service.Env{
+		Store:   d.store,
+		Remote:  d.remote,
+		Daemon:  d.parts,
+		Log:     d.log,
+		Streams: wire.Streams{Progress: func(wire.Progress) {}},
+	}
 }
 
 // Store gives the open store; it stays the daemon's.

@@ -25,7 +25,9 @@ func TestSocket(t *testing.T) {
 	if err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("the socket: %v %v", st.Mode(), err)
 	}
-	if _, err := Start(t.Context(), Options{Dir: dir, Index: small(), Mount: s.o.Mount}); index.ClassOf(err) != index.InUse {
+	if _, err := Start(t.Context(), Options{Dir: dir, Index: small(), Mount: s.o.Mount}); index.ClassOf(
+		err,
+	) != index.InUse {
 		t.Errorf("a second daemon: %v", err)
 	}
 	s.stop(t)
@@ -94,7 +96,9 @@ func TestMountsComeAndGo(t *testing.T) {
 		t.Errorf("seal: %+v", i)
 	}
 	must[mounts.Result](t)(service.AddMount.Do(ctx, s, mounts.Request{Dir: "/busy"}, none))
-	if _, err := service.Unmount.Do(ctx, s, service.UnmountRequest{Dir: "/busy"}, none); index.ClassOf(err) != index.InUse {
+	if _, err := service.Unmount.Do(ctx, s, service.UnmountRequest{Dir: "/busy"}, none); index.ClassOf(
+		err,
+	) != index.InUse {
 		t.Errorf("umount of a busy one: %v", err)
 	}
 	if r := must[service.UnmountResult](t)(service.Unmount.Do(ctx, s, service.UnmountRequest{Dir: "/busy", Force: true}, none)); r.Last {
@@ -150,9 +154,19 @@ func TestMetrics(t *testing.T) {
 	dir := newStore(t)
 	serve(t, dir)
 	s := connect(t, dir, true)
-	res := must[mounts.Result](t)(service.AddMount.Do(t.Context(), s, mounts.Request{Dir: "/n", MetricsAddr: "127.0.0.1:0"}, wire.Streams{}))
-	must[mounts.Result](t)(service.AddMount.Do(t.Context(), s, mounts.Request{Dir: "/o", MetricsAddr: res.Metrics}, wire.Streams{}))
-	if _, err := service.AddMount.Do(t.Context(), s, mounts.Request{Dir: "/p", MetricsAddr: "127.0.0.1:1"}, wire.Streams{}); index.ClassOf(err) != index.Exists {
+	res := must[mounts.Result](
+		t,
+	)(
+		service.AddMount.Do(t.Context(), s, mounts.Request{Dir: "/n", MetricsAddr: "127.0.0.1:0"}, wire.Streams{}),
+	)
+	must[mounts.Result](
+		t,
+	)(
+		service.AddMount.Do(t.Context(), s, mounts.Request{Dir: "/o", MetricsAddr: res.Metrics}, wire.Streams{}),
+	)
+	if _, err := service.AddMount.Do(t.Context(), s, mounts.Request{Dir: "/p", MetricsAddr: "127.0.0.1:1"}, wire.Streams{}); index.ClassOf(
+		err,
+	) != index.Exists {
 		t.Errorf("metrics elsewhere: %v", err)
 	}
 	web := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -188,7 +202,9 @@ func TestMountAt(t *testing.T) {
 	if started != 1 {
 		t.Error("a second daemon was started")
 	}
-	if _, err := client.MountAt(t.Context(), dir, mounts.Request{Dir: "/y", New: "a", Checkpoint: "b"}, start); index.ClassOf(err) != index.Invalid {
+	if _, err := client.MountAt(t.Context(), dir, mounts.Request{Dir: "/y", New: "a", Checkpoint: "b"}, start); index.ClassOf(
+		err,
+	) != index.Invalid {
 		t.Errorf("both: %v", err)
 	}
 	if _, err := client.UnmountAt(t.Context(), t.TempDir(), false, nil); index.ClassOf(err) != index.NotFound {

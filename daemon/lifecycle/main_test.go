@@ -100,23 +100,31 @@ type server struct {
 func serve(t testing.TB, dir string) *server {
 	t.Helper()
 	s := &server{dir: dir, mounts: map[string]*fakeMount{}, ended: make(chan error, 1)}
-	d, err := Start(t.Context(), Options{Dir: dir, Index: small(), Version: "test", Logger: slog.New(slog.NewTextHandler(testLog{t}, nil)),
-		Mount: func(ctx context.Context, store *index.Store, r mounts.Request, _ mounts.OnAccess) (mounts.Mount, error) {
-			if strings.Contains(r.Dir, "refused") {
-				return nil, &index.Error{Class: index.Invalid, Op: "mount", Err: errors.New("refused"), Hint: "elsewhere"}
-			}
-			m := &fakeMount{store: store, gone: make(chan struct{}), busy: strings.Contains(r.Dir, "busy")}
-			if r.New != "" {
-				var err error
-				if m.draft, err = store.Create(ctx, r.New, index.CreateOptions{}); err != nil {
-					return nil, err
+	d, err := Start(
+		t.Context(),
+		Options{Dir: dir, Index: small(), Version: "test", Logger: slog.New(slog.NewTextHandler(testLog{t}, nil)),
+			Mount: func(ctx context.Context, store *index.Store, r mounts.Request, _ mounts.OnAccess) (mounts.Mount, error) {
+				if strings.Contains(r.Dir, "refused") {
+					return nil, &index.Error{
+						Class: index.Invalid,
+						Op:    "mount",
+						Err:   errors.New("refused"),
+						Hint:  "elsewhere",
+					}
 				}
-			}
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.mounts[r.Dir] = m
-			return m, nil
-		}})
+				m := &fakeMount{store: store, gone: make(chan struct{}), busy: strings.Contains(r.Dir, "busy")}
+				if r.New != "" {
+					var err error
+					if m.draft, err = store.Create(ctx, r.New, index.CreateOptions{}); err != nil {
+						return nil, err
+					}
+				}
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.mounts[r.Dir] = m
+				return m, nil
+			}},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,11 @@ func TestLifeOfACheckpoint(t *testing.T) {
 	both(t, func(t *testing.T, s *client.Session) {
 		ctx, none := t.Context(), wire.Streams{}
 		a, b := images(t, "first process "), images(t, "another process ")
-		in := must[service.ImportResult](t)(service.Import.Do(ctx, s, service.ImportRequest{Name: "a", Source: a, Tags: []string{"golden"}}, none))
+		in := must[service.ImportResult](
+			t,
+		)(
+			service.Import.Do(ctx, s, service.ImportRequest{Name: "a", Source: a, Tags: []string{"golden"}}, none),
+		)
 		if in.Checkpoint.State != index.Sealed || in.Checkpoint.Files != 2 {
 			t.Errorf("import: %+v", in)
 		}
@@ -53,19 +57,30 @@ func TestLifeOfACheckpoint(t *testing.T) {
 		must[service.ImportResult](t)(service.Import.Do(ctx, s, service.ImportRequest{Name: "c", Source: a}, none))
 
 		list := must[service.ListResult](t)(service.List.Do(ctx, s, service.ListRequest{}, none)).Checkpoints
-		if len(list) != 3 || list[0].Name != "a" || list[0].Logical != list[0].Zero+list[0].Unique+list[0].Shared || list[0].Shared == 0 || list[1].Shared != 0 {
+		if len(list) != 3 || list[0].Name != "a" || list[0].Logical != list[0].Zero+list[0].Unique+list[0].Shared ||
+			list[0].Shared == 0 ||
+			list[1].Shared != 0 {
 			t.Errorf("ls: %+v", list)
 		}
-		if tagged := must[service.NamesResult](t)(service.Names.Do(ctx, s, service.NamesRequest{Select: selection.Select{Tag: "golden"}}, none)).Checkpoints; len(tagged) != 1 || tagged[0].Name != "a" {
+		if tagged := must[service.NamesResult](t)(service.Names.Do(ctx, s, service.NamesRequest{Select: selection.Select{Tag: "golden"}}, none)).Checkpoints; len(
+			tagged,
+		) != 1 ||
+			tagged[0].Name != "a" {
 			t.Errorf("ls --tag: %+v", tagged)
 		}
-		if e := must[service.EntriesResult](t)(service.Entries.Do(ctx, s, service.EntriesRequest{Ref: "golden"}, none)); e.Checkpoint != "a" || len(e.Entries) < 2 {
+		if e := must[service.EntriesResult](t)(service.Entries.Do(ctx, s, service.EntriesRequest{Ref: "golden"}, none)); e.Checkpoint != "a" ||
+			len(e.Entries) < 2 {
 			t.Errorf("entries: %+v", e)
 		}
-		if u := must[service.UsageResult](t)(service.Usage.Do(ctx, s, service.UsageRequest{}, none)); len(u.Checkpoints) != 3 || u.DedupeRatio <= 1 {
+		if u := must[service.UsageResult](t)(service.Usage.Do(ctx, s, service.UsageRequest{}, none)); len(
+			u.Checkpoints,
+		) != 3 ||
+			u.DedupeRatio <= 1 {
 			t.Errorf("du: %+v", u)
 		}
-		if d := must[service.DiffResult](t)(service.Diff.Do(ctx, s, service.DiffRequest{A: "a", B: "c"}, none)); d.Unique != 0 || d.Shared == 0 || len(d.Files) != 2 {
+		if d := must[service.DiffResult](t)(service.Diff.Do(ctx, s, service.DiffRequest{A: "a", B: "c"}, none)); d.Unique != 0 ||
+			d.Shared == 0 ||
+			len(d.Files) != 2 {
 			t.Errorf("diff: %+v", d)
 		}
 		i := must[service.InfoResult](t)(service.Info.Do(ctx, s, service.InfoRequest{Ref: "a"}, none))
@@ -79,13 +94,26 @@ func TestLifeOfACheckpoint(t *testing.T) {
 		if sum != i.Checkpoint.Logical || i.CRIU != nil || i.Checkpoint.Shared == 0 {
 			t.Errorf("info: %+v", i)
 		}
-		if got := must[service.Brief](t)(service.Tag.Do(ctx, s, service.TagRequest{Name: "c", Add: []string{"golden", "x"}}, none)); strings.Join(got.Tags, ",") != "golden,x" {
+		if got := must[service.Brief](t)(service.Tag.Do(ctx, s, service.TagRequest{Name: "c", Add: []string{"golden", "x"}}, none)); strings.Join(
+			got.Tags,
+			",",
+		) != "golden,x" {
 			t.Errorf("tag: %+v", got.Tags)
 		}
-		if v := must[index.VerifyResult](t)(service.Verify.Do(ctx, s, service.VerifyRequest{Refs: []string{"x"}, Subset: 1}, none)); v.Checkpoints != 1 || len(v.Problems) != 0 {
+		if v := must[index.VerifyResult](t)(service.Verify.Do(ctx, s, service.VerifyRequest{Refs: []string{"x"}, Subset: 1}, none)); v.Checkpoints != 1 ||
+			len(v.Problems) != 0 {
 			t.Errorf("verify: %+v", v)
 		}
-		dry := must[service.RemoveResult](t)(service.Remove.Do(ctx, s, service.RemoveRequest{Keep: &service.Policy{Tags: []string{"x"}}, DryRun: true}, none))
+		dry := must[service.RemoveResult](
+			t,
+		)(
+			service.Remove.Do(
+				ctx,
+				s,
+				service.RemoveRequest{Keep: &service.Policy{Tags: []string{"x"}}, DryRun: true},
+				none,
+			),
+		)
 		if len(dry.Removed) != 2 || len(dry.Kept) != 1 || dry.Kept[0].Name != "c" {
 			t.Errorf("rm -n: %+v", dry)
 		}
@@ -95,7 +123,9 @@ func TestLifeOfACheckpoint(t *testing.T) {
 		if found.Reclaimable == 0 || gone.Reclaimed < found.Reclaimable || found.Reclaimed != 0 {
 			t.Errorf("gc: %+v then %+v", found, gone)
 		}
-		if st := must[service.StatsResult](t)(service.LiveStats.Do(ctx, s, service.StatsRequest{}, none)); st.Daemon != s.ThroughDaemon() || st.Store.FreeBytes == 0 || st.Daemon && st.Mounts[0].Reads != 7 {
+		if st := must[service.StatsResult](t)(service.LiveStats.Do(ctx, s, service.StatsRequest{}, none)); st.Daemon != s.ThroughDaemon() ||
+			st.Store.FreeBytes == 0 ||
+			st.Daemon && st.Mounts[0].Reads != 7 {
 			t.Errorf("stats: %+v", st)
 		}
 	})
@@ -105,13 +135,35 @@ func TestLifeOfACheckpoint(t *testing.T) {
 func TestStreams(t *testing.T) {
 	both(t, func(t *testing.T, s *client.Session) {
 		ctx := t.Context()
-		must[service.ImportResult](t)(service.Import.Do(ctx, s, service.ImportRequest{Name: "a", Source: images(t, "streamed ")}, wire.Streams{}))
+		must[service.ImportResult](
+			t,
+		)(
+			service.Import.Do(ctx, s, service.ImportRequest{Name: "a", Source: images(t, "streamed ")}, wire.Streams{}),
+		)
 		var out bytes.Buffer
-		res := must[archive.ExportResult](t)(service.Export.Do(ctx, s, service.ExportRequest{Ref: "a", Compression: archive.Zstd}, wire.Streams{Out: &out}))
+		res := must[archive.ExportResult](
+			t,
+		)(
+			service.Export.Do(
+				ctx,
+				s,
+				service.ExportRequest{Ref: "a", Compression: archive.Zstd},
+				wire.Streams{Out: &out},
+			),
+		)
 		if res.Files != 2 {
 			t.Errorf("export: %+v", res)
 		}
-		in := must[service.ImportResult](t)(service.Import.Do(ctx, s, service.ImportRequest{Name: "b"}, wire.Streams{In: iotest.HalfReader(bytes.NewReader(out.Bytes()))}))
+		in := must[service.ImportResult](
+			t,
+		)(
+			service.Import.Do(
+				ctx,
+				s,
+				service.ImportRequest{Name: "b"},
+				wire.Streams{In: iotest.HalfReader(bytes.NewReader(out.Bytes()))},
+			),
+		)
 		if in.Checkpoint.Files != 2 || in.Checkpoint.Logical != res.Bytes {
 			t.Errorf("import: %+v", in)
 		}
@@ -122,12 +174,21 @@ func TestStreams(t *testing.T) {
 		if _, err := service.Import.Do(ctx, s, service.ImportRequest{Name: "c"}, wire.Streams{In: bytes.NewReader(out.Bytes()[:out.Len()/2])}); err == nil {
 			t.Error("half an archive was imported")
 		}
-		broken := io.MultiReader(bytes.NewReader(out.Bytes()[:out.Len()/2]), iotest.ErrReader(errors.New("the pipe broke")))
+		broken := io.MultiReader(
+			bytes.NewReader(out.Bytes()[:out.Len()/2]),
+			iotest.ErrReader(errors.New("the pipe broke")),
+		)
 		if _, err := service.Import.Do(ctx, s, service.ImportRequest{Name: "d"}, wire.Streams{In: broken}); err == nil {
 			t.Error("a broken stream was imported")
 		}
 		eventually(t, func() bool {
-			return len(must[service.NamesResult](t)(service.Names.Do(ctx, s, service.NamesRequest{}, wire.Streams{})).Checkpoints) == 2
+			return len(
+				must[service.NamesResult](
+					t,
+				)(
+					service.Names.Do(ctx, s, service.NamesRequest{}, wire.Streams{}),
+				).Checkpoints,
+			) == 2
 		})
 	})
 }
@@ -147,7 +208,11 @@ func TestErrorsKeepTheirClass(t *testing.T) {
 	both(t, func(t *testing.T, s *client.Session) {
 		ctx := t.Context()
 		src := images(t, "x ")
-		must[service.ImportResult](t)(service.Import.Do(ctx, s, service.ImportRequest{Name: "a", Source: src}, wire.Streams{}))
+		must[service.ImportResult](
+			t,
+		)(
+			service.Import.Do(ctx, s, service.ImportRequest{Name: "a", Source: src}, wire.Streams{}),
+		)
 		for name, c := range map[string]struct {
 			err  error
 			want index.Class
@@ -186,13 +251,21 @@ func TestStoreIsNoSource(t *testing.T) {
 	serve(t, dir)
 	s := connect(t, dir, true)
 	for _, src := range []string{dir, filepath.Join(dir, "packs"), filepath.Dir(dir), "/m"} {
-		if _, err := service.Import.Do(t.Context(), s, service.ImportRequest{Name: "x", Source: src}, wire.Streams{}); index.ClassOf(err) != index.Invalid {
+		if _, err := service.Import.Do(t.Context(), s, service.ImportRequest{Name: "x", Source: src}, wire.Streams{}); index.ClassOf(
+			err,
+		) != index.Invalid {
 			t.Errorf("import of %s: %v", src, err)
 		}
 	}
-	must[service.ImportResult](t)(service.Import.Do(t.Context(), s, service.ImportRequest{Name: "x", Source: images(t, "x ")}, wire.Streams{}))
+	must[service.ImportResult](
+		t,
+	)(
+		service.Import.Do(t.Context(), s, service.ImportRequest{Name: "x", Source: images(t, "x ")}, wire.Streams{}),
+	)
 	for _, dst := range []string{filepath.Join(dir, "out"), "/m/out"} {
-		if _, err := service.Export.Do(t.Context(), s, service.ExportRequest{Ref: "x", Target: dst}, wire.Streams{}); index.ClassOf(err) != index.Invalid {
+		if _, err := service.Export.Do(t.Context(), s, service.ExportRequest{Ref: "x", Target: dst}, wire.Streams{}); index.ClassOf(
+			err,
+		) != index.Invalid {
 			t.Errorf("export to %s: %v", dst, err)
 		}
 	}
@@ -218,7 +291,13 @@ func TestCancel(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, func() bool {
-		return len(must[service.NamesResult](t)(service.Names.Do(t.Context(), s, service.NamesRequest{}, wire.Streams{})).Checkpoints) == 1
+		return len(
+			must[service.NamesResult](
+				t,
+			)(
+				service.Names.Do(t.Context(), s, service.NamesRequest{}, wire.Streams{}),
+			).Checkpoints,
+		) == 1
 	})
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -226,6 +305,12 @@ func TestCancel(t *testing.T) {
 	}
 	w.Close()
 	eventually(t, func() bool {
-		return len(must[service.NamesResult](t)(service.Names.Do(t.Context(), s, service.NamesRequest{}, wire.Streams{})).Checkpoints) == 0
+		return len(
+			must[service.NamesResult](
+				t,
+			)(
+				service.Names.Do(t.Context(), s, service.NamesRequest{}, wire.Streams{}),
+			).Checkpoints,
+		) == 0
 	})
 }

@@ -22,7 +22,11 @@ func (d *Daemon) newServer() *http.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+wire.OpsPath+"{name}", d.serveOp)
 	mux.HandleFunc("POST "+wire.HoldPath, d.serveHold)
-	return &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelWarn)}
+	return &http.Server{
+		Handler:           mux,
+		ReadHeaderTimeout: 10 * time.Second,
+		ErrorLog:          slog.NewLogLogger(d.log.Handler(), slog.LevelWarn),
+	}
 }
 
 func (d *Daemon) serveHold(w http.ResponseWriter, r *http.Request) {
@@ -48,8 +52,15 @@ func (d *Daemon) serveOp(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	op, ok := service.Find(name)
 	if !ok {
-		out.Finish(nil, &index.Error{Class: index.Unsupported, Op: name, Err: fmt.Errorf("the daemon (version %s) does not know this operation", d.o.Version),
-			Hint: "unmount and mount again, so that the daemon is of this program's version"})
+		out.Finish(
+			nil,
+			&index.Error{
+				Class: index.Unsupported,
+				Op:    name,
+				Err:   fmt.Errorf("the daemon (version %s) does not know this operation", d.o.Version),
+				Hint:  "unmount and mount again, so that the daemon is of this program's version",
+			},
+		)
 		return
 	}
 	if err := rc.EnableFullDuplex(); err != nil {
@@ -62,7 +73,13 @@ func (d *Daemon) serveOp(w http.ResponseWriter, r *http.Request) {
 		out.Finish(nil, &index.Error{Class: index.Invalid, Op: name, Err: fmt.Errorf("read the request: %w", err)})
 		return
 	}
-	env := &service.Env{Store: d.store, Remote: d.remote, Daemon: d.parts, Log: d.log, Streams: wire.Streams{Out: out, Progress: throttle(out)}}
+	env := &service.Env{
+		Store:   d.store,
+		Remote:  d.remote,
+		Daemon:  d.parts,
+		Log:     d.log,
+		Streams: wire.Streams{Out: out, Progress: throttle(out)},
+	}
 	if r.Header.Get(wire.StreamHeader) != "" {
 		env.In = in
 	} else if _, err := io.Copy(io.Discard, in); err != nil {

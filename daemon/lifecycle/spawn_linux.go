@@ -51,8 +51,16 @@ func Spawn(ctx context.Context, program string, args []string, spec any, log str
 	}
 	defer logFile.Close()
 
-	cmd := &exec.Cmd{Path: program, Args: args, Dir: "/", Stdin: in, Stdout: logFile, Stderr: logFile, ExtraFiles: []*os.File{outW},
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
+	cmd := &exec.Cmd{
+		Path:        program,
+		Args:        args,
+		Dir:         "/",
+		Stdin:       in,
+		Stdout:      logFile,
+		Stderr:      logFile,
+		ExtraFiles:  []*os.File{outW},
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}
 	if err := cmd.Start(); err != nil {
 		return mounts.Result{}, fmt.Errorf("start the daemon: %w", err)
 	}

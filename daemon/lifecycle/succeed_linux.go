@@ -36,7 +36,12 @@ func Succeed(ctx context.Context, o Options, spec string) error {
 	for begin := time.Now(); ; {
 		c, ok, err := client.ConnectDaemon(ctx, o.Dir)
 		if ok {
-			_, err = service.Adopt.Do(ctx, c, service.AdoptRequest{Serving: s, PID: os.Getpid(), Wire: guardian, Setup: setup}, wire.Streams{})
+			_, err = service.Adopt.Do(
+				ctx,
+				c,
+				service.AdoptRequest{Serving: s, PID: os.Getpid(), Wire: guardian, Setup: setup},
+				wire.Streams{},
+			)
 			c.Close()
 			if !errors.Is(err, wire.ErrGone) {
 				return err

@@ -61,10 +61,19 @@ func (s *Server) checkpoint(ctx context.Context, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := Detail{Checkpoint: info.Checkpoint, Frees: -1, Problem: info.Problem, Tasks: []Task{}, GPU: info.GPU, GPUProblem: info.GPUProblem,
-		Files: info.Files, FilesAll: len(info.Files)}
+	d := Detail{
+		Checkpoint: info.Checkpoint,
+		Frees:      -1,
+		Problem:    info.Problem,
+		Tasks:      []Task{},
+		GPU:        info.GPU,
+		GPUProblem: info.GPUProblem,
+		Files:      info.Files,
+		FilesAll:   len(info.Files),
+	}
 	if b, err := s.keeper.books(ctx); err == nil {
-		if i := slices.IndexFunc(b.Rows, func(r Row) bool { return r.ID == info.Checkpoint.ID }); i >= 0 && b.Rows[i].Counted {
+		if i := slices.IndexFunc(b.Rows, func(r Row) bool { return r.ID == info.Checkpoint.ID }); i >= 0 &&
+			b.Rows[i].Counted {
 			d.Frees = b.Rows[i].Held.Only
 		}
 	}
@@ -91,7 +100,18 @@ func (s *Server) checkpoint(ctx context.Context, r *http.Request) (any, error) {
 func (d *Detail) flatten(list []*inspect.Process, depth int) {
 	for _, p := range list {
 		if d.TasksAll++; d.TasksAll <= maxProcesses {
-			d.Tasks = append(d.Tasks, Task{Depth: depth, PID: p.PID, Comm: cut(p.Comm), Exe: cut(p.Exe), State: p.State, Memory: p.Memory, Threads: len(p.Threads)})
+			d.Tasks = append(
+				d.Tasks,
+				Task{
+					Depth:   depth,
+					PID:     p.PID,
+					Comm:    cut(p.Comm),
+					Exe:     cut(p.Exe),
+					State:   p.State,
+					Memory:  p.Memory,
+					Threads: len(p.Threads),
+				},
+			)
 		}
 		d.flatten(p.Children, depth+1)
 	}
@@ -162,7 +182,8 @@ func (s *Server) frees(ctx context.Context, r *http.Request) (any, error) {
 	var q struct {
 		IDs []string `json:"ids"`
 	}
-	if err := json.NewDecoder(io.LimitReader(r.Body, 1<<20)).Decode(&q); err != nil || len(q.IDs) == 0 || len(q.IDs) > maxAsked {
+	if err := json.NewDecoder(io.LimitReader(r.Body, 1<<20)).Decode(&q); err != nil || len(q.IDs) == 0 ||
+		len(q.IDs) > maxAsked {
 		return nil, invalid("give the IDs of 1 to %d checkpoints", maxAsked)
 	}
 	env := s.o.Env()

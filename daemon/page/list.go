@@ -45,7 +45,13 @@ func (s *Server) checkpoints(ctx context.Context, r *http.Request) (any, error) 
 	if q.Get("desc") != "" {
 		slices.Reverse(found)
 	}
-	out := List{All: len(b.Rows), Matched: len(found), From: min(from, len(found)), Rows: []Row{}, Counted: b.Usage != nil}
+	out := List{
+		All:     len(b.Rows),
+		Matched: len(found),
+		From:    min(from, len(found)),
+		Rows:    []Row{},
+		Counted: b.Usage != nil,
+	}
 	for _, r := range found[out.From:min(out.From+maxRows, len(found))] {
 		out.Rows = append(out.Rows, *r)
 	}

@@ -39,7 +39,14 @@ func open(t *testing.T, n int) (*Server, *index.Store) {
 		add(t, s, fmt.Sprintf("c%03d", i))
 	}
 	log := slog.New(slog.DiscardHandler)
-	p := New(Options{Env: func() *service.Env { return &service.Env{Store: s, Log: log} }, Recent: NewRecent(), Metrics: http.NotFoundHandler(), Log: log})
+	p := New(
+		Options{
+			Env:     func() *service.Env { return &service.Env{Store: s, Log: log} },
+			Recent:  NewRecent(),
+			Metrics: http.NotFoundHandler(),
+			Log:     log,
+		},
+	)
 	t.Cleanup(func() {
 		p.Close()
 		if err := s.Close(); err != nil {
@@ -101,12 +108,14 @@ func counted(t *testing.T, p *Server) Overview {
 func TestFiguresAddUp(t *testing.T) {
 	p, s := open(t, 250)
 	// What needs no count is there at once.
-	if l := ask[List](t, p, "GET", "/api/checkpoints", "", 200); l.All != 250 || len(l.Rows) != maxRows || l.Rows[0].Logical == 0 {
+	if l := ask[List](t, p, "GET", "/api/checkpoints", "", 200); l.All != 250 || len(l.Rows) != maxRows ||
+		l.Rows[0].Logical == 0 {
 		t.Errorf("at first: %d of %d rows", len(l.Rows), l.All)
 	}
 	o := counted(t, p)
 	m := ask[Map](t, p, "GET", "/api/map", "", 200)
-	if sum := m.All.Only + m.All.Two + m.All.Few + m.All.Many; sum != o.Usage.Stored || m.All.Many == 0 || m.All.Only == 0 {
+	if sum := m.All.Only + m.All.Two + m.All.Few + m.All.Many; sum != o.Usage.Stored || m.All.Many == 0 ||
+		m.All.Only == 0 {
 		t.Errorf("the map has %d bytes (%+v), du %d", sum, m.All, o.Usage.Stored)
 	}
 	if len(m.Tiles) != maxTiles || m.Rest.Count+len(m.Tiles) != m.All.Count || m.Tiles[0].Many == 0 {
@@ -129,7 +138,9 @@ func TestFiguresAddUp(t *testing.T) {
 		t.Errorf("%d are free, %d were said (%v)", o.Usage.Stored-u.Stored, f.Bytes, err)
 	}
 	ask[problem](t, p, "POST", "/api/frees", ids, 404)
-	if l := ask[List](t, p, "GET", "/api/checkpoints?q=c20&sort=frees&desc=1", "", 200); l.All != 250 && l.All != 248 || l.Matched > 30 || l.Matched < 8 {
+	if l := ask[List](t, p, "GET", "/api/checkpoints?q=c20&sort=frees&desc=1", "", 200); l.All != 250 && l.All != 248 ||
+		l.Matched > 30 ||
+		l.Matched < 8 {
 		t.Errorf("found %d of %d", l.Matched, l.All)
 	}
 }
@@ -208,7 +219,8 @@ func TestRecent(t *testing.T) {
 	if count != maxMessages+5 || len(list) != maxMessages || list[0].Text != "message 204" || list[0].Number != count {
 		t.Fatalf("%d of %d, the last %q", len(list), count, list[0].Text)
 	}
-	if a := list[0].Attrs; len(a) != 3 || a[0] != (Attr{"restore", "7"}) || len(a[1].Value) > maxText+10 || a[2] != (Attr{"g.seconds", "0.0123"}) {
+	if a := list[0].Attrs; len(a) != 3 || a[0] != (Attr{"restore", "7"}) || len(a[1].Value) > maxText+10 ||
+		a[2] != (Attr{"g.seconds", "0.0123"}) {
 		t.Errorf("%d attributes, %.60v", len(a), a)
 	}
 }

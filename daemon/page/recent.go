@@ -55,7 +55,12 @@ func (r *Recent) Enabled(_ context.Context, l slog.Level) bool { return l >= slo
 
 // Handle keeps a message.
 func (r *Recent) Handle(_ context.Context, rec slog.Record) error {
-	m := Message{At: rec.Time.UTC(), Level: strings.ToLower(rec.Level.String()), Text: cut(rec.Message), Attrs: slices.Clone(r.attrs)}
+	m := Message{
+		At:    rec.Time.UTC(),
+		Level: strings.ToLower(rec.Level.String()),
+		Text:  cut(rec.Message),
+		Attrs: slices.Clone(r.attrs),
+	}
 	rec.Attrs(func(a slog.Attr) bool {
 		m.Attrs = append(m.Attrs, r.attr(a))
 		return len(m.Attrs) < maxAttrs

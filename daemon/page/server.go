@@ -132,7 +132,12 @@ func (s *Server) handle(pattern string, heavy bool, f func(ctx context.Context, 
 	})
 }
 
-func (s *Server) answer(ctx context.Context, heavy bool, r *http.Request, f func(ctx context.Context, r *http.Request) (any, error)) (any, error) {
+func (s *Server) answer(
+	ctx context.Context,
+	heavy bool,
+	r *http.Request,
+	f func(ctx context.Context, r *http.Request) (any, error),
+) (any, error) {
 	if !heavy {
 		return f(ctx, r)
 	}
@@ -206,8 +211,22 @@ func (s *Server) overview(ctx context.Context, _ *http.Request) (any, error) {
 		return nil, err
 	}
 	env := s.o.Env()
-	o := Overview{Store: env.Store.Dir(), ReadOnly: env.Store.ReadOnly(), Version: s.o.Version, PID: os.Getpid(), Now: time.Now().UTC(),
-		Checkpoints: len(b.Rows), Counting: b.Counting, Stale: b.Stale, CountedAt: b.CountedAt, Problem: b.Problem, Incomplete: []string{}, Damaged: []Damaged{}}
+	o := Overview{
+		Store:    env.Store.Dir(),
+		ReadOnly: env.Store.ReadOnly(),
+		Version:  s.o.Version,
+		PID:      os.Getpid(),
+		Now:      time.Now().UTC(),
+		Checkpoints: len(
+			b.Rows,
+		),
+		Counting:   b.Counting,
+		Stale:      b.Stale,
+		CountedAt:  b.CountedAt,
+		Problem:    b.Problem,
+		Incomplete: []string{},
+		Damaged:    []Damaged{},
+	}
 	for i := range b.Rows {
 		switch r := &b.Rows[i]; {
 		case r.State == index.Writing:

@@ -46,7 +46,13 @@ func Stored(s *index.Store, ref string) (name string, p *prefetch.Profile, again
 		return name, nil, false, err
 	}
 	if p, again, err = decode(b); err != nil {
-		return name, nil, false, &index.Error{Class: index.Corrupt, Op: "read profile", Checkpoint: name, Err: err, Hint: "clear it: the next restore records a new one"}
+		return name, nil, false, &index.Error{
+			Class:      index.Corrupt,
+			Op:         "read profile",
+			Checkpoint: name,
+			Err:        err,
+			Hint:       "clear it: the next restore records a new one",
+		}
 	}
 	return name, p, again, nil
 }

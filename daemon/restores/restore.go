@@ -95,7 +95,13 @@ func (r *Restore) Status() Status {
 	out := Status{
 		ID: r.ID, Checkpoint: r.name, Total: st.TotalBytes, Missing: st.MissingBytes, Faults: st.Faults, Profile: r.replays, Adopted: r.adopted, Prepared: r.prepared, FirstFault: st.FirstFault,
 		Finished: st.Finished, HotDone: st.HotDone, Resident: st.Resident,
-		Bytes: restore.Sources{Images: images, Demand: st.Queue.DemandBytes, Hot: st.Queue.HotBytes, Sweep: st.Queue.SweepBytes, Zero: st.ZeroBytes},
+		Bytes: restore.Sources{
+			Images: images,
+			Demand: st.Queue.DemandBytes,
+			Hot:    st.Queue.HotBytes,
+			Sweep:  st.Queue.SweepBytes,
+			Zero:   st.ZeroBytes,
+		},
 	}
 	for _, p := range st.Poisoned {
 		out.Poisoned = append(out.Poisoned, fmt.Sprintf("%s at %d, %d bytes: %s", p.File, p.Off, p.Len, p.Reason))

@@ -97,7 +97,12 @@ func (t *Table) feedOptions(s Serving, id string, also slog.Handler) feed.Option
 	if also != nil {
 		log = slog.New(slog.NewMultiHandler(t.o.Log.Handler(), also))
 	}
-	return feed.Options{Images: feed.Stored{Store: t.o.Store, Ref: id}, Rate: s.Rate, RecordGPU: s.RecordGPU, Logger: log.With("restore", s.ID)}
+	return feed.Options{
+		Images:    feed.Stored{Store: t.o.Store, Ref: id},
+		Rate:      s.Rate,
+		RecordGPU: s.RecordGPU,
+		Logger:    log.With("restore", s.ID),
+	}
 }
 
 // Start starts to serve memory, with the socket in CRIU's work directory work: when it returns, CRIU may be started.
@@ -105,7 +110,11 @@ func (t *Table) feedOptions(s Serving, id string, also slog.Handler) feed.Option
 // log. inherit is feed.Options'.
 func (t *Table) Start(s Serving, work string, also slog.Handler, inherit bool) (*Restore, error) {
 	if len(t.o.Guardian) == 0 {
-		return nil, &index.Error{Class: index.Unsupported, Op: "restore", Err: errors.New("this daemon was started without a guardian")}
+		return nil, &index.Error{
+			Class: index.Unsupported,
+			Op:    "restore",
+			Err:   errors.New("this daemon was started without a guardian"),
+		}
 	}
 	c, err := t.o.Store.Checkpoint(s.Checkpoint)
 	if err != nil {
@@ -131,7 +140,15 @@ func (t *Table) Start(s Serving, work string, also slog.Handler, inherit bool) (
 	if err != nil {
 		return nil, fmt.Errorf("checkpoint %s: %w", c.Info().Name, err)
 	}
-	return t.enter(&Restore{Serving: s, name: c.Info().Name, log: o.Logger.With("checkpoint", c.Info().Name), feed: f, replays: profile != nil})
+	return t.enter(
+		&Restore{
+			Serving: s,
+			name:    c.Info().Name,
+			log:     o.Logger.With("checkpoint", c.Info().Name),
+			feed:    f,
+			replays: profile != nil,
+		},
+	)
 }
 
 // enter puts a restore into the table and serves it.
@@ -147,7 +164,11 @@ func (t *Table) enter(r *Restore) (*Restore, error) {
 		r.feed.Serve(ctx)
 		r.feed.Close()
 		if taken {
-			return nil, &index.Error{Class: index.Exists, Op: "restore", Err: fmt.Errorf("there is a restore %s already", r.ID)}
+			return nil, &index.Error{
+				Class: index.Exists,
+				Op:    "restore",
+				Err:   fmt.Errorf("there is a restore %s already", r.ID),
+			}
 		}
 		return nil, stay.ErrStopping()
 	}
@@ -170,7 +191,17 @@ func (t *Table) serve(r *Restore) {
 	st := r.feed.Status()
 	whole := st.PoisonedBytes == 0 && len(st.Killed) == 0 && !st.Finished.IsZero()
 	if err == nil {
-		r.log.Info("restore is resident", "faults", st.Faults, "copied", st.CopiedBytes, "zero", st.ZeroBytes, "poisoned", st.PoisonedBytes)
+		r.log.Info(
+			"restore is resident",
+			"faults",
+			st.Faults,
+			"copied",
+			st.CopiedBytes,
+			"zero",
+			st.ZeroBytes,
+			"poisoned",
+			st.PoisonedBytes,
+		)
 		err = t.keepProfile(r, st)
 	}
 	if err != nil {
@@ -289,7 +320,17 @@ func (t *Table) Adopt(s Serving, guardian, setup *os.File) error {
 		return fmt.Errorf("checkpoint %s: %w", c.Info().Name, err)
 	}
 	t.o.Log.Warn("restore taken over from a daemon that was killed", "restore", s.ID, "checkpoint", c.Info().Name)
-	_, err = t.enter(&Restore{Serving: s, name: c.Info().Name, log: o.Logger.With("checkpoint", c.Info().Name), feed: f, replays: profile != nil, resumed: true, adopted: true})
+	_, err = t.enter(
+		&Restore{
+			Serving: s,
+			name:    c.Info().Name,
+			log:     o.Logger.With("checkpoint", c.Info().Name),
+			feed:    f,
+			replays: profile != nil,
+			resumed: true,
+			adopted: true,
+		},
+	)
 	return err
 }
 

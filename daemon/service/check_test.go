@@ -38,7 +38,8 @@ func TestCheckKinds(t *testing.T) {
 		r := must[check.Report](t)(Check.Do(t.Context(), s, CheckRequest{Ref: info.ID, Fast: true}, wire.Streams{}))
 		for _, sec := range r.Sections {
 			problems := strings.Join(sec.Problems, "; ")
-			if sec.Name == "images" && (k.Refused == "") != (problems == "") || sec.Name == "images" && !strings.Contains(problems, k.Refused) {
+			if sec.Name == "images" && (k.Refused == "") != (problems == "") ||
+				sec.Name == "images" && !strings.Contains(problems, k.Refused) {
 				t.Errorf("%s: problems %q, want %q", k.Name, problems, k.Refused)
 			}
 		}

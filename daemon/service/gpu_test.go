@@ -20,7 +20,10 @@ import (
 
 func gpuHost(t *testing.T) *topology.System {
 	t.Helper()
-	sys, err := gpuimages.Host(t.TempDir(), kfdsim.Options{GPUs: []kfdsim.GPU{{ID: 0x11, VRAM: 16 << 30}, {ID: 0x12, VRAM: 16 << 30}}})
+	sys, err := gpuimages.Host(
+		t.TempDir(),
+		kfdsim.Options{GPUs: []kfdsim.GPU{{ID: 0x11, VRAM: 16 << 30}, {ID: 0x12, VRAM: 16 << 30}}},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,9 +40,20 @@ const (
 func TestSameBufferObjectIsStoredOnce(t *testing.T) {
 	const big = 256 << 20
 	host := gpuHost(t)
-	first := []gpuimages.BO{{Size: 12 << 10, Flags: vram, Seed: 1}, {Size: big, Flags: vram, Seed: 99}, {Size: 1 << 20, GPU: 1, Flags: gtt, Seed: 2}, {Size: 8 << 10, Flags: userptr}}
-	second := []gpuimages.BO{{Size: 1<<20 + 4096, Flags: vram, Seed: 3}, {Size: 64 << 10, Flags: vram}, {Size: 260 << 10, Flags: vram, Seed: 4}, {Size: 4096, GPU: 1, Flags: vram, Seed: 5},
-		{Size: big, GPU: 1, Flags: vram, Seed: 99}, {Size: 12 << 10, GPU: 1, Flags: vram, Seed: 1}}
+	first := []gpuimages.BO{
+		{Size: 12 << 10, Flags: vram, Seed: 1},
+		{Size: big, Flags: vram, Seed: 99},
+		{Size: 1 << 20, GPU: 1, Flags: gtt, Seed: 2},
+		{Size: 8 << 10, Flags: userptr},
+	}
+	second := []gpuimages.BO{
+		{Size: 1<<20 + 4096, Flags: vram, Seed: 3},
+		{Size: 64 << 10, Flags: vram},
+		{Size: 260 << 10, Flags: vram, Seed: 4},
+		{Size: 4096, GPU: 1, Flags: vram, Seed: 5},
+		{Size: big, GPU: 1, Flags: vram, Seed: 99},
+		{Size: 12 << 10, GPU: 1, Flags: vram, Seed: 1},
+	}
 	s := open(t)
 	a, b := gpuimages.Process(1, host, first), gpuimages.Process(2, host, second)
 
@@ -85,8 +99,14 @@ func TestSameBufferObjectIsStoredOnce(t *testing.T) {
 			t.Errorf("%+v", bo)
 		}
 	}
-	want := map[string]string{"amdgpu-kfd-7.img#0": "", "amdgpu-kfd-7.img#1": "", "amdgpu-kfd-7.img#2": "", "amdgpu-kfd-7.img#3": "",
-		"amdgpu-kfd-7.img#4": "amdgpu-kfd-7.img#1", "amdgpu-kfd-7.img#5": "amdgpu-kfd-7.img#0"}
+	want := map[string]string{
+		"amdgpu-kfd-7.img#0": "",
+		"amdgpu-kfd-7.img#1": "",
+		"amdgpu-kfd-7.img#2": "",
+		"amdgpu-kfd-7.img#3": "",
+		"amdgpu-kfd-7.img#4": "amdgpu-kfd-7.img#1",
+		"amdgpu-kfd-7.img#5": "amdgpu-kfd-7.img#0",
+	}
 	if len(same) != len(want) || diff.Unique > 4<<20 {
 		t.Errorf("diff: %+v", diff)
 	}
@@ -97,7 +117,9 @@ func TestSameBufferObjectIsStoredOnce(t *testing.T) {
 	}
 
 	info := must[InfoResult](t)(Info.Do(t.Context(), s, InfoRequest{Ref: "a"}, wire.Streams{}))
-	if g := info.GPU; g == nil || info.GPUProblem != "" || g.VRAMBytes != big+12<<10 || len(g.Processes) != 1 || len(g.Processes[0].Queues) != 2 || len(g.BOs) != 3 {
+	if g := info.GPU; g == nil || info.GPUProblem != "" || g.VRAMBytes != big+12<<10 || len(g.Processes) != 1 ||
+		len(g.Processes[0].Queues) != 2 ||
+		len(g.BOs) != 3 {
 		t.Fatalf("info: %+v, %s", info.GPU, info.GPUProblem)
 	}
 	if bo := info.GPU.BOs[1]; bo.Shared != big || !slices.Equal(bo.SameAs, []string{"b"}) {
@@ -107,7 +129,9 @@ func TestSameBufferObjectIsStoredOnce(t *testing.T) {
 	if g := list[0].GPU; g == nil || g.VRAM != big+12<<10 || g.GTT != 1<<20 || g.GPUs != 2 || g.BOs != 4 {
 		t.Errorf("ls: %+v", g)
 	}
-	if v := must[index.VerifyResult](t)(Verify.Do(t.Context(), s, VerifyRequest{Subset: 1}, wire.Streams{})); len(v.Problems) > 0 {
+	if v := must[index.VerifyResult](t)(Verify.Do(t.Context(), s, VerifyRequest{Subset: 1}, wire.Streams{})); len(
+		v.Problems,
+	) > 0 {
 		t.Errorf("verify: %+v", v)
 	}
 }
@@ -165,7 +189,10 @@ func TestGPUImagesThatMakeNoSense(t *testing.T) {
 	if !strings.Contains(diff.GPUProblem, "amdgpu-kfd-1.img") {
 		t.Errorf("diff: %+v", diff)
 	}
-	if list := must[ListResult](t)(List.Do(t.Context(), s, ListRequest{}, wire.Streams{})).Checkpoints; len(list) != 1 || list[0].GPU != nil {
+	if list := must[ListResult](t)(List.Do(t.Context(), s, ListRequest{}, wire.Streams{})).Checkpoints; len(
+		list,
+	) != 1 ||
+		list[0].GPU != nil {
 		t.Errorf("ls: %+v", list)
 	}
 }

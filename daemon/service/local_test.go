@@ -30,7 +30,11 @@ func open(t testing.TB) local {
 	if err := index.Init(dir, index.InitOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s, err := index.Open(t.Context(), dir, index.Options{FreeFloor: 1, CacheSize: 4 << 20, Cuts: gpu.Cuts, Labels: label.OfImages})
+	s, err := index.Open(
+		t.Context(),
+		dir,
+		index.Options{FreeFloor: 1, CacheSize: 4 << 20, Cuts: gpu.Cuts, Labels: label.OfImages},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

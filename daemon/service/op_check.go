@@ -24,12 +24,19 @@ var Check = define("check", func(ctx context.Context, env *Env, r CheckRequest) 
 	if err != nil {
 		return check.Report{}, err
 	}
-	req := check.Request{Host: r.Host, Settings: r.Settings, Memory: feed.Stored{Store: env.Store, Ref: c.Info().ID}.FS()}
+	req := check.Request{
+		Host:     r.Host,
+		Settings: r.Settings,
+		Memory:   feed.Stored{Store: env.Store, Ref: c.Info().ID}.FS(),
+	}
 	if !r.Fast {
 		req.Verify = func(ctx context.Context) (index.VerifyResult, error) {
-			return env.Store.Verify(ctx, index.VerifyOptions{Names: []string{c.Info().Name}, Progress: func(done, total int64) {
-				env.Progress(wire.Progress{Done: done, Total: total, Unit: "bytes"})
-			}})
+			return env.Store.Verify(
+				ctx,
+				index.VerifyOptions{Names: []string{c.Info().Name}, Progress: func(done, total int64) {
+					env.Progress(wire.Progress{Done: done, Total: total, Unit: "bytes"})
+				}},
+			)
 		}
 	}
 	return check.Run(ctx, c, req)

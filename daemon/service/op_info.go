@@ -78,7 +78,13 @@ var Info = define("info", func(ctx context.Context, env *Env, r InfoRequest) (In
 })
 
 // addGPU tells of the GPU side, and which other checkpoints have the same buffer objects.
-func (res *InfoResult) addGPU(ctx context.Context, s *index.Store, c *index.Checkpoint, all []index.Info, shared map[chunk.ID]bool) error {
+func (res *InfoResult) addGPU(
+	ctx context.Context,
+	s *index.Store,
+	c *index.Checkpoint,
+	all []index.Info,
+	shared map[chunk.ID]bool,
+) error {
 	var err error
 	res.GPU, err = gpu.Inspect(c, func(id chunk.ID) bool { return shared[id] })
 	if index.ClassOf(err) == index.Corrupt {
@@ -113,7 +119,13 @@ func zeroMemory(c *index.Checkpoint, r *inspect.Report, list []*inspect.Process)
 }
 
 // eachOther calls f for every other sealed checkpoint of the store.
-func eachOther(ctx context.Context, s *index.Store, c *index.Checkpoint, all []index.Info, f func(*index.Checkpoint) error) error {
+func eachOther(
+	ctx context.Context,
+	s *index.Store,
+	c *index.Checkpoint,
+	all []index.Info,
+	f func(*index.Checkpoint) error,
+) error {
 	self := c.Info().ID
 	for _, i := range all {
 		if i.State != index.Sealed || i.ID == self {
@@ -138,7 +150,12 @@ func eachOther(ctx context.Context, s *index.Store, c *index.Checkpoint, all []i
 
 // sharedChunks goes through the extents of all checkpoints and gives every chunk of c, true when another checkpoint
 // has it.
-func sharedChunks(ctx context.Context, s *index.Store, c *index.Checkpoint, all []index.Info) (map[chunk.ID]bool, error) {
+func sharedChunks(
+	ctx context.Context,
+	s *index.Store,
+	c *index.Checkpoint,
+	all []index.Info,
+) (map[chunk.ID]bool, error) {
 	shared := map[chunk.ID]bool{}
 	err := eachExtent(ctx, c, func(_ index.FileInfo, x index.Extent) {
 		if !x.Zero && x.ID != (chunk.ID{}) {

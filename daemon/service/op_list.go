@@ -29,7 +29,21 @@ type Brief struct {
 }
 
 func brief(i index.Info) Brief {
-	return Brief{i.Name, i.ID, i.State, i.Created, i.SealedAt, i.Tags, i.Parent, i.Children, i.Files, i.Logical, i.Zero, i.Labels, ""}
+	return Brief{
+		i.Name,
+		i.ID,
+		i.State,
+		i.Created,
+		i.SealedAt,
+		i.Tags,
+		i.Parent,
+		i.Children,
+		i.Files,
+		i.Logical,
+		i.Zero,
+		i.Labels,
+		"",
+	}
 }
 
 // NamesRequest asks for the checkpoints of a store, uncounted.
@@ -44,7 +58,12 @@ type NamesResult struct {
 // Names lists checkpoints, fast.
 var Names = define("names", func(ctx context.Context, env *Env, r NamesRequest) (NamesResult, error) {
 	if r.Counted() {
-		return NamesResult{}, &index.Error{Class: index.Invalid, Op: "ls", Err: fmt.Errorf("%s bytes are not counted", r.Sort), Hint: "leave --fast out"}
+		return NamesResult{}, &index.Error{
+			Class: index.Invalid,
+			Op:    "ls",
+			Err:   fmt.Errorf("%s bytes are not counted", r.Sort),
+			Hint:  "leave --fast out",
+		}
 	}
 	all, err := env.Store.Names(ctx)
 	if err == nil {
@@ -135,7 +154,17 @@ var Entries = define("entries", func(_ context.Context, env *Env, r EntriesReque
 	}
 	res := EntriesResult{Checkpoint: c.Info().Name, Entries: []Entry{}}
 	for _, e := range c.Entries() {
-		res.Entries = append(res.Entries, Entry{Path: e.Path, Mode: e.Mode.String(), Size: e.Size, Zero: e.Zero, ModTime: e.ModTime.UTC(), Target: e.Target})
+		res.Entries = append(
+			res.Entries,
+			Entry{
+				Path:    e.Path,
+				Mode:    e.Mode.String(),
+				Size:    e.Size,
+				Zero:    e.Zero,
+				ModTime: e.ModTime.UTC(),
+				Target:  e.Target,
+			},
+		)
 	}
 	return res, nil
 })

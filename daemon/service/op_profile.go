@@ -61,13 +61,16 @@ var ShowProfile = define("profile-show", func(_ context.Context, env *Env, q Pro
 
 // RecordProfile has the next restore of a checkpoint record a new profile. The present one is kept until then, and
 // not replayed.
-var RecordProfile = define("profile-record", func(_ context.Context, env *Env, q ProfileRequest) (ProfileResult, error) {
-	name, p, _, err := profiles.Stored(env.Store, q.Checkpoint)
-	if err != nil && index.ClassOf(err) != index.NotFound && index.ClassOf(err) != index.Corrupt || name == "" {
-		return ProfileResult{}, err
-	}
-	return ProfileResult{Checkpoint: name, Anew: true}, env.Store.SetProfile(q.Checkpoint, profiles.Anew(p))
-})
+var RecordProfile = define(
+	"profile-record",
+	func(_ context.Context, env *Env, q ProfileRequest) (ProfileResult, error) {
+		name, p, _, err := profiles.Stored(env.Store, q.Checkpoint)
+		if err != nil && index.ClassOf(err) != index.NotFound && index.ClassOf(err) != index.Corrupt || name == "" {
+			return ProfileResult{}, err
+		}
+		return ProfileResult{Checkpoint: name, Anew: true}, env.Store.SetProfile(q.Checkpoint, profiles.Anew(p))
+	},
+)
 
 // ClearProfile removes a checkpoint's profile; the next restore records one. Clearing what is not there is no error.
 var ClearProfile = define("profile-clear", func(_ context.Context, env *Env, q ProfileRequest) (ProfileResult, error) {
@@ -94,27 +97,41 @@ type CopyProfileResult struct {
 
 // CopyProfile gives a checkpoint the profile of another, of which it is a descendant or a sibling: what it does not
 // have is left out when the profile is replayed.
-var CopyProfile = define("profile-copy", func(_ context.Context, env *Env, q CopyProfileRequest) (CopyProfileResult, error) {
-	from, p, _, err := profiles.Stored(env.Store, q.From)
-	if err != nil {
-		return CopyProfileResult{}, err
-	}
-	if p == nil {
-		return CopyProfileResult{}, &index.Error{Class: index.NotFound, Op: "copy profile", Checkpoint: from, Err: errors.New("no profile"), Hint: "the next restore records one"}
-	}
-	c, err := env.Store.Checkpoint(q.To)
-	if err != nil {
-		return CopyProfileResult{}, err
-	}
-	res := CopyProfileResult{From: from, To: c.Info().Name, Bytes: p.Bytes()}
-	for _, r := range p.Ranges(filesOf(c)) {
-		res.Serves += r.Len
-	}
-	if res.Serves == 0 {
-		return res, &index.Error{Class: index.Invalid, Op: "copy profile", Checkpoint: res.To, Err: fmt.Errorf("the profile of %s names nothing that it has", from)}
-	}
-	return res, env.Store.SetProfile(c.Info().ID, p.Encode())
-})
+var CopyProfile = define(
+	"profile-copy",
+	func(_ context.Context, env *Env, q CopyProfileRequest) (CopyProfileResult, error) {
+		from, p, _, err := profiles.Stored(env.Store, q.From)
+		if err != nil {
+			return CopyProfileResult{}, err
+		}
+		if p == nil {
+			return CopyProfileResult{}, &index.Error{
+				Class:      index.NotFound,
+				Op:         "copy profile",
+				Checkpoint: from,
+				Err:        errors.New("no profile"),
+				Hint:       "the next restore records one",
+			}
+		}
+		c, err := env.Store.Checkpoint(q.To)
+		if err != nil {
+			return CopyProfileResult{}, err
+		}
+		res := CopyProfileResult{From: from, To: c.Info().Name, Bytes: p.Bytes()}
+		for _, r := range p.Ranges(filesOf(c)) {
+			res.Serves += r.Len
+		}
+		if res.Serves == 0 {
+			return res, &index.Error{
+				Class:      index.Invalid,
+				Op:         "copy profile",
+				Checkpoint: res.To,
+				Err:        fmt.Errorf("the profile of %s names nothing that it has", from),
+			}
+		}
+		return res, env.Store.SetProfile(c.Info().ID, p.Encode())
+	},
+)
 
 // filesOf gives the names and sizes of a checkpoint's regular files.
 func filesOf(c *index.Checkpoint) (names []string, sizes []int64) {
@@ -168,13 +185,27 @@ var Warmup = define("warmup", func(ctx context.Context, env *Env, q WarmupReques
 		total += r.Len
 	}
 	images := feed.Stored{Store: env.Store, Ref: c.Info().ID}
-	st, err := feed.Warm(ctx, images, names, want, q.Rate, env.Log, func(done int64) { env.Progress(wire.Progress{Done: min(done, total), Total: total, Unit: "bytes"}) })
+	st, err := feed.Warm(
+		ctx,
+		images,
+		names,
+		want,
+		q.Rate,
+		env.Log,
+		func(done int64) { env.Progress(wire.Progress{Done: min(done, total), Total: total, Unit: "bytes"}) },
+	)
 	if err != nil {
 		return res, err
 	}
 	res.Bytes, res.Zero = st.SweepBytes-st.ZeroBytes, st.ZeroBytes
 	if st.FailedBytes > 0 {
-		return res, &index.Error{Class: index.Corrupt, Op: "warm up", Checkpoint: res.Checkpoint, Err: fmt.Errorf("%d bytes cannot be read", st.FailedBytes), Hint: "gpucr-fs verify STORE names what is damaged"}
+		return res, &index.Error{
+			Class:      index.Corrupt,
+			Op:         "warm up",
+			Checkpoint: res.Checkpoint,
+			Err:        fmt.Errorf("%d bytes cannot be read", st.FailedBytes),
+			Hint:       "gpucr-fs verify STORE names what is damaged",
+		}
 	}
 	return res, nil
 })

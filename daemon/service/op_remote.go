@@ -141,21 +141,24 @@ type RemoteListResult struct {
 }
 
 // RemoteList lists the remote store.
-var RemoteList = define("ls-remote", func(ctx context.Context, env *Env, _ RemoteListRequest) (RemoteListResult, error) {
-	s, err := env.remoteStore(ctx, "ls")
-	if err != nil {
-		return RemoteListResult{}, err
-	}
-	list, err := s.List(ctx)
-	if err == nil && !env.Store.ReadOnly() {
-		ids := map[string]bool{}
-		for _, e := range list {
-			ids[e.ID] = true
+var RemoteList = define(
+	"ls-remote",
+	func(ctx context.Context, env *Env, _ RemoteListRequest) (RemoteListResult, error) {
+		s, err := env.remoteStore(ctx, "ls")
+		if err != nil {
+			return RemoteListResult{}, err
 		}
-		env.Remote.NoteListed(func(id string) bool { return ids[id] })
-	}
-	return RemoteListResult{Remote: env.Remote.Address(), Checkpoints: list}, err
-})
+		list, err := s.List(ctx)
+		if err == nil && !env.Store.ReadOnly() {
+			ids := map[string]bool{}
+			for _, e := range list {
+				ids[e.ID] = true
+			}
+			env.Remote.NoteListed(func(id string) bool { return ids[id] })
+		}
+		return RemoteListResult{Remote: env.Remote.Address(), Checkpoints: list}, err
+	},
+)
 
 // RemoteRemoveRequest names checkpoints of the remote store.
 type RemoteRemoveRequest struct {
@@ -163,19 +166,22 @@ type RemoteRemoveRequest struct {
 }
 
 // RemoteRemove removes checkpoints from the remote store, for all machines.
-var RemoteRemove = define("rm-remote", func(ctx context.Context, env *Env, r RemoteRemoveRequest) (RemoteRemoveRequest, error) {
-	s, err := env.remoteStore(ctx, "rm")
-	if err != nil {
-		return r, err
-	}
-	for i, name := range r.Names {
-		if err := s.Remove(ctx, name); err != nil {
-			return RemoteRemoveRequest{r.Names[:i]}, err
+var RemoteRemove = define(
+	"rm-remote",
+	func(ctx context.Context, env *Env, r RemoteRemoveRequest) (RemoteRemoveRequest, error) {
+		s, err := env.remoteStore(ctx, "rm")
+		if err != nil {
+			return r, err
 		}
-		env.Remote.NoteRemoved(name)
-	}
-	return r, nil
-})
+		for i, name := range r.Names {
+			if err := s.Remove(ctx, name); err != nil {
+				return RemoteRemoveRequest{r.Names[:i]}, err
+			}
+			env.Remote.NoteRemoved(name)
+		}
+		return r, nil
+	},
+)
 
 // RemoteVerifyRequest asks to check checkpoints of the remote store.
 type RemoteVerifyRequest struct {
@@ -184,14 +190,17 @@ type RemoteVerifyRequest struct {
 }
 
 // RemoteVerify checks what lies in the bucket. Damage is in the result, not an error.
-var RemoteVerify = define("verify-remote", func(ctx context.Context, env *Env, r RemoteVerifyRequest) (remote.Verified, error) {
-	s, err := env.remoteStore(ctx, "verify")
-	if err != nil {
-		return remote.Verified{}, err
-	}
-	return s.Verify(ctx, remote.VerifyOptions{Names: r.Names, Subset: r.Subset, Holds: env.Store.Holds,
-		Progress: func(done, total int64) { env.Progress(wire.Progress{Done: done, Total: total, Unit: "packs"}) }})
-})
+var RemoteVerify = define(
+	"verify-remote",
+	func(ctx context.Context, env *Env, r RemoteVerifyRequest) (remote.Verified, error) {
+		s, err := env.remoteStore(ctx, "verify")
+		if err != nil {
+			return remote.Verified{}, err
+		}
+		return s.Verify(ctx, remote.VerifyOptions{Names: r.Names, Subset: r.Subset, Holds: env.Store.Holds,
+			Progress: func(done, total int64) { env.Progress(wire.Progress{Done: done, Total: total, Unit: "packs"}) }})
+	},
+)
 
 // RemoteGCRequest asks for what no checkpoint of the remote store needs to be removed.
 type RemoteGCRequest struct {

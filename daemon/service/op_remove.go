@@ -62,7 +62,12 @@ func selectRemoved(all []index.Info, r RemoveRequest) (RemoveResult, error) {
 		}
 	}
 	if ways != 1 {
-		return RemoveResult{}, removeError(index.Invalid, "", "give names, or --tag, or --keep-… rules", "checkpoints are selected in exactly one way")
+		return RemoveResult{}, removeError(
+			index.Invalid,
+			"",
+			"give names, or --tag, or --keep-… rules",
+			"checkpoints are selected in exactly one way",
+		)
 	}
 	res := RemoveResult{DryRun: r.DryRun, Removed: []Brief{}, Kept: []Kept{}}
 	if !r.Keep.Empty() {
@@ -85,7 +90,13 @@ func selectRemoved(all []index.Info, r RemoveRequest) (RemoveResult, error) {
 			}
 		}
 		if len(names) == 0 {
-			return RemoveResult{}, removeError(index.NotFound, "", "gpucr-fs ls STORE shows the tags", "no checkpoint bears the tag %.128q", r.Tag)
+			return RemoveResult{}, removeError(
+				index.NotFound,
+				"",
+				"gpucr-fs ls STORE shows the tags",
+				"no checkpoint bears the tag %.128q",
+				r.Tag,
+			)
 		}
 	}
 	going := map[string]bool{}
@@ -95,10 +106,21 @@ func selectRemoved(all []index.Info, r RemoveRequest) (RemoveResult, error) {
 	for i, n := range names {
 		c, ok := byName[n]
 		if ok && len(r.IDs) > 0 && c.ID != r.IDs[i] {
-			return RemoveResult{}, removeError(index.InUse, n, "look again, nothing was removed", "it is another checkpoint than the one that was shown")
+			return RemoveResult{}, removeError(
+				index.InUse,
+				n,
+				"look again, nothing was removed",
+				"it is another checkpoint than the one that was shown",
+			)
 		}
 		if !ok {
-			return RemoveResult{}, removeError(index.NotFound, "", "gpucr-fs ls STORE shows the names", "there is no checkpoint %.128q", n)
+			return RemoveResult{}, removeError(
+				index.NotFound,
+				"",
+				"gpucr-fs ls STORE shows the names",
+				"there is no checkpoint %.128q",
+				n,
+			)
 		}
 		if !going[n] {
 			going[n] = true
@@ -107,12 +129,22 @@ func selectRemoved(all []index.Info, r RemoveRequest) (RemoveResult, error) {
 	}
 	for _, c := range res.Removed {
 		if c.State == index.Writing {
-			return RemoveResult{}, removeError(index.InUse, c.Name, "wait for its writer, or give it up: rm -r MOUNT/.checkpoints/"+c.Name,
-				"it is being written")
+			return RemoveResult{}, removeError(
+				index.InUse,
+				c.Name,
+				"wait for its writer, or give it up: rm -r MOUNT/.checkpoints/"+c.Name,
+				"it is being written",
+			)
 		}
 		for _, child := range c.Children {
 			if !going[child] {
-				return RemoveResult{}, removeError(index.InUse, c.Name, "remove "+child+" too, or first", "checkpoint %s is incremental and needs it", child)
+				return RemoveResult{}, removeError(
+					index.InUse,
+					c.Name,
+					"remove "+child+" too, or first",
+					"checkpoint %s is incremental and needs it",
+					child,
+				)
 			}
 		}
 	}

@@ -89,7 +89,16 @@ func restoreHere(ctx context.Context, env *Env, q RestoreRequest) (restores.Stat
 			err = errors.Join(err, h.Give(m.Root()))
 		}
 		if err == nil {
-			err = talk.Say(env.Out, talk.Prepared{ID: q.ID, Checkpoint: r.Name(), Total: r.Total(), Profile: r.Replays(), AMDGPU: hasAMDGPU(c)})
+			err = talk.Say(
+				env.Out,
+				talk.Prepared{
+					ID:         q.ID,
+					Checkpoint: r.Name(),
+					Total:      r.Total(),
+					Profile:    r.Replays(),
+					AMDGPU:     hasAMDGPU(c),
+				},
+			)
 		}
 		if err == nil {
 			ok, _ = talk.AwaitVerdict(env.In)
@@ -154,14 +163,21 @@ type RestoreWaitRequest struct {
 }
 
 // RestoreWait waits until a restore is resident. Class NotFound when this daemon has none of that ID, or no more.
-var RestoreWait = define("restore-wait", func(ctx context.Context, env *Env, q RestoreWaitRequest) (restores.Status, error) {
-	if env.Daemon != nil {
-		if r := env.Daemon.Restores.Of(q.ID); r != nil {
-			return r.Wait(ctx, env.Progress)
+var RestoreWait = define(
+	"restore-wait",
+	func(ctx context.Context, env *Env, q RestoreWaitRequest) (restores.Status, error) {
+		if env.Daemon != nil {
+			if r := env.Daemon.Restores.Of(q.ID); r != nil {
+				return r.Wait(ctx, env.Progress)
+			}
 		}
-	}
-	return restores.Status{}, &index.Error{Class: index.NotFound, Op: "restore", Err: fmt.Errorf("there is no restore %q in progress", q.ID)}
-})
+		return restores.Status{}, &index.Error{
+			Class: index.NotFound,
+			Op:    "restore",
+			Err:   fmt.Errorf("there is no restore %q in progress", q.ID),
+		}
+	},
+)
 
 // LazyPagesRequest asks for a lazy-pages server for a checkpoint that is restored from another mount. Its work
 // directory goes over a connection of its own, see package talk.
@@ -206,7 +222,11 @@ func (l *logLines) close() {
 // resident.
 var LazyPages = define("lazy-pages", func(ctx context.Context, env *Env, q LazyPagesRequest) (restores.Status, error) {
 	if env.Daemon == nil || env.Out == nil {
-		return restores.Status{}, &index.Error{Class: index.Unsupported, Op: "lazy-pages", Err: errors.New("this needs a daemon")}
+		return restores.Status{}, &index.Error{
+			Class: index.Unsupported,
+			Op:    "lazy-pages",
+			Err:   errors.New("this needs a daemon"),
+		}
 	}
 	d := env.Daemon
 	h, err := d.Talks.For(ctx, q.ID, true)

@@ -106,7 +106,10 @@ func TestKeepByCalendar(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, index.Info{Name: when.Format("0102-1504"), State: index.Sealed, Created: when, SealedAt: when})
+		all = append(
+			all,
+			index.Info{Name: when.Format("0102-1504"), State: index.Sealed, Created: when, SealedAt: when},
+		)
 	}
 	for _, c := range []struct {
 		name string
@@ -147,7 +150,9 @@ func TestKeepByCalendar(t *testing.T) {
 		t.Errorf("by label: %+v, %v", res, err)
 	}
 	all[6].Parent = ""
-	if res, err = selectRemoved(all, RemoveRequest{Keep: &Policy{Labels: label.Filter{"host=a"}, Last: 1}}); err != nil || len(res.Removed) != 1 || res.Removed[0].Name != "base" {
+	if res, err = selectRemoved(all, RemoveRequest{Keep: &Policy{Labels: label.Filter{"host=a"}, Last: 1}}); err != nil ||
+		len(res.Removed) != 1 ||
+		res.Removed[0].Name != "base" {
 		t.Errorf("by label: %+v, %v", res, err)
 	}
 	if _, err := selectRemoved(all, RemoveRequest{Keep: &Policy{Daily: -1}}); index.ClassOf(err) != index.Invalid {

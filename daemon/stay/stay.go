@@ -111,5 +111,10 @@ func (s *Stay) Idle() <-chan struct{} { return s.idle }
 
 // ErrStopping refuses what would hold a daemon that leaves.
 func ErrStopping() error {
-	return &index.Error{Class: index.InUse, Op: "mount", Err: errors.New("the daemon is just stopping"), Hint: "try again"}
+	return &index.Error{
+		Class: index.InUse,
+		Op:    "mount",
+		Err:   errors.New("the daemon is just stopping"),
+		Hint:  "try again",
+	}
 }

@@ -72,7 +72,11 @@ func (p *Places) Take(c wire.Conn, id string, files []*os.File) error {
 	case place <- h:
 	default:
 		wire.CloseFiles(files)
-		return &index.Error{Class: index.Exists, Op: "restore", Err: fmt.Errorf("request %s has its directories already", id)}
+		return &index.Error{
+			Class: index.Exists,
+			Op:    "restore",
+			Err:   fmt.Errorf("request %s has its directories already", id),
+		}
 	}
 	gone := make(chan struct{})
 	go func() {

@@ -130,7 +130,10 @@ func readToken(path string) (string, error) {
 	case err != nil && n > 0, n > 4096:
 		return "", fail(errors.New("a token has at most 4096 bytes"), "")
 	case len(token) < minToken:
-		return "", fail(fmt.Errorf("a token needs at least %d characters", minToken), "head -c 24 /dev/urandom | base64 makes a good one")
+		return "", fail(
+			fmt.Errorf("a token needs at least %d characters", minToken),
+			"head -c 24 /dev/urandom | base64 makes a good one",
+		)
 	}
 	return token, nil
 }

@@ -55,8 +55,11 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
-	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "+
-		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'")
+	h.Set(
+		"Content-Security-Policy",
+		"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "+
+			"form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
+	)
 	if g.hosts && !namesThisMachine(r.Host) {
 		http.Error(w, "this server answers to localhost only, not to "+printable(r.Host), http.StatusMisdirectedRequest)
 		return
@@ -84,7 +87,8 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // known tells whether a request brings the token.
 func (g *gate) known(r *http.Request) bool {
-	if kind, token, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(kind, "Bearer") && same(token, g.token) {
+	if kind, token, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(kind, "Bearer") &&
+		same(token, g.token) {
 		return true
 	}
 	c, err := r.Cookie(g.cookieName())

@@ -63,7 +63,12 @@ func (s *Slot) Listen(at Where) error {
 		if at.Addr == s.asked.Addr || at.Addr == s.where {
 			return nil
 		}
-		return &index.Error{Class: index.Exists, Op: s.o.Name, Err: fmt.Errorf("the daemon serves this at %s already", s.where), Hint: "drop " + s.o.Flag}
+		return &index.Error{
+			Class: index.Exists,
+			Op:    s.o.Name,
+			Err:   fmt.Errorf("the daemon serves this at %s already", s.where),
+			Hint:  "drop " + s.o.Flag,
+		}
 	}
 	g := &gate{next: s.o.Handler, page: s.o.Page}
 	if at.TokenFile != "" {
@@ -83,8 +88,15 @@ func (s *Slot) Listen(at Where) error {
 	}
 	g.hosts = loopback && !private && g.token == ""
 	warn := slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug)
-	s.server = &http.Server{Handler: g, ReadHeaderTimeout: headerTime, ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
-		MaxHeaderBytes: 16 << 10, ErrorLog: warn}
+	s.server = &http.Server{
+		Handler:           g,
+		ReadHeaderTimeout: headerTime,
+		ReadTimeout:       readTime,
+		WriteTimeout:      writeTime,
+		IdleTimeout:       idleTime,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          warn,
+	}
 	s.gate, s.asked, s.where, s.served = g, at, shown(at.Addr, l), make(chan struct{})
 	if s.o.Begun != nil {
 		s.o.Begun()

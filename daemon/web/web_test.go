@@ -78,7 +78,10 @@ func ask(t *testing.T, c *http.Client, at, host string, header ...string) (int, 
 func client(t *testing.T) *http.Client {
 	tr := &http.Transport{DisableKeepAlives: true}
 	t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{
+		Transport:     tr,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 }
 
 // A name that somebody's DNS leads here is refused: a page of the web must not read along.
@@ -103,9 +106,17 @@ func TestLoopbackAnswersToItselfOnly(t *testing.T) {
 
 func TestOtherAddressesNeedAToken(t *testing.T) {
 	for addr, ok := range map[string]bool{"0.0.0.0:0": false, "[::]:0": false, ":0": false, "127.0.0.1:0": true, "[::1]:0": true, "localhost:0": true} {
-		s := New(Options{Name: "metrics", Flag: "--metrics-addr", Handler: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler)})
+		s := New(
+			Options{
+				Name:    "metrics",
+				Flag:    "--metrics-addr",
+				Handler: http.NotFoundHandler(),
+				Log:     slog.New(slog.DiscardHandler),
+			},
+		)
 		err := s.Listen(Where{Addr: addr})
-		if (err == nil) != ok || !ok && (index.ClassOf(err) != index.Invalid || !strings.Contains(index.HintOf(err), "--token-file")) {
+		if (err == nil) != ok ||
+			!ok && (index.ClassOf(err) != index.Invalid || !strings.Contains(index.HintOf(err), "--token-file")) {
 			t.Errorf("%s: %v", addr, err)
 		}
 		s.Close()
@@ -115,7 +126,8 @@ func TestOtherAddressesNeedAToken(t *testing.T) {
 func TestToken(t *testing.T) {
 	s := serve(t, Where{Addr: "127.0.0.1:0", TokenFile: tokenFile(t, secret+"\n", 0o600)})
 	for header, want := range map[string]int{"": 401, "Bearer " + secret: 200, "bearer " + secret: 200, "Bearer wrong": 401, "Bearer ": 401, secret: 401, "Basic " + secret: 401} {
-		if got, body := ask(t, client(t), s.Addr(), "store.example", "Authorization", header); got != want || want != 200 && strings.Contains(body, "the page") {
+		if got, body := ask(t, client(t), s.Addr(), "store.example", "Authorization", header); got != want ||
+			want != 200 && strings.Contains(body, "the page") {
 			t.Errorf("%q: %d %s", header, got, body)
 		}
 	}
@@ -155,7 +167,9 @@ func TestTokenFile(t *testing.T) {
 		"short": tokenFile(t, "1234", 0o600), "public": tokenFile(t, secret, 0o644), "empty": tokenFile(t, "", 0o600),
 		"missing": "/nowhere/token", "long": tokenFile(t, strings.Repeat("x", 5000), 0o600),
 	} {
-		s := New(Options{Name: "page", Flag: "--http", Handler: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler)})
+		s := New(
+			Options{Name: "page", Flag: "--http", Handler: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler)},
+		)
 		if err := s.Listen(Where{Addr: "127.0.0.1:0", TokenFile: file}); index.ClassOf(err) != index.Invalid {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -176,7 +190,9 @@ func TestUnixSocket(t *testing.T) {
 	if got, body := ask(t, &http.Client{Transport: tr}, "page", ""); got != 200 || body != "the page" {
 		t.Errorf("%d %s", got, body)
 	}
-	other := New(Options{Name: "page", Flag: "--http", Handler: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler)})
+	other := New(
+		Options{Name: "page", Flag: "--http", Handler: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler)},
+	)
 	if err := other.Listen(Where{Addr: "unix:" + path}); err == nil {
 		t.Error("two listen at one socket")
 	}
@@ -194,7 +210,9 @@ func TestUnixSocket(t *testing.T) {
 	other.Close()
 	file := tokenFile(t, "precious", 0o600)
 	for _, path := range []string{file, "relative.sock"} {
-		third := New(Options{Name: "page", Flag: "--http", Handler: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler)})
+		third := New(
+			Options{Name: "page", Flag: "--http", Handler: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler)},
+		)
 		if err := third.Listen(Where{Addr: "unix:" + path}); err == nil {
 			t.Errorf("%s became a socket", path)
 		}
@@ -216,15 +234,22 @@ func TestOnePlace(t *testing.T) {
 // Close ends requests, also those whose client does not read, and returns only when no handler runs.
 func TestCloseWaitsForRequests(t *testing.T) {
 	began, ended := make(chan struct{}), make(chan error, 1)
-	s := New(Options{Name: "page", Flag: "--http", Log: slog.New(slog.DiscardHandler), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		close(began)
-		var err error
-		for b := make([]byte, 1<<20); err == nil && r.Context().Err() == nil; {
-			_, err = w.Write(b)
-		}
-		time.Sleep(50 * time.Millisecond)
-		ended <- errors.Join(err, r.Context().Err())
-	})})
+	s := New(
+		Options{
+			Name: "page",
+			Flag: "--http",
+			Log:  slog.New(slog.DiscardHandler),
+			Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				close(began)
+				var err error
+				for b := make([]byte, 1<<20); err == nil && r.Context().Err() == nil; {
+					_, err = w.Write(b)
+				}
+				time.Sleep(50 * time.Millisecond)
+				ended <- errors.Join(err, r.Context().Err())
+			}),
+		},
+	)
 	if err := s.Listen(Where{Addr: "127.0.0.1:0"}); err != nil {
 		t.Fatal(err)
 	}
@@ -284,7 +309,8 @@ func FuzzHost(f *testing.F) {
 			h = name
 		}
 		h = strings.ToLower(strings.TrimSuffix(strings.Trim(h, "[]"), "."))
-		if ip := net.ParseIP(strings.SplitN(h, "%", 2)[0]); ip != nil && ip.IsLoopback() || h == "localhost" || strings.HasSuffix(h, ".localhost") {
+		if ip := net.ParseIP(strings.SplitN(h, "%", 2)[0]); ip != nil && ip.IsLoopback() || h == "localhost" ||
+			strings.HasSuffix(h, ".localhost") {
 			return
 		}
 		t.Errorf("%q passes", host)

@@ -131,12 +131,16 @@ func DaemonOf(store string) (int, error) {
 // when it does.
 func Dumps(pid int) bool {
 	args := arguments(pid)
-	return slices.Contains(args, "swrk") || slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, "dump --rpc") })
+	return slices.Contains(args, "swrk") ||
+		slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, "dump --rpc") })
 }
 
 // WritesPages tells whether a process has an image of memory open.
 func WritesPages(pid int) bool {
-	return slices.ContainsFunc(open(pid), func(to string) bool { return strings.HasPrefix(filepath.Base(to), "pages-") })
+	return slices.ContainsFunc(
+		open(pid),
+		func(to string) bool { return strings.HasPrefix(filepath.Base(to), "pages-") },
+	)
 }
 
 func arguments(pid int) []string {

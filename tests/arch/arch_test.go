@@ -89,19 +89,94 @@ var indexMayImport = map[string][]string{
 	"fault":               {"keys", "manifest", "pack"},
 	"distant":             {"chunk", "cipher", "fault", "keys", "pack", "remote/nodecache", "remote/object"},
 	"learned":             {"chunk", "cipher", "crc32c", "pack", "remote/object", "storage"},
-	"chunks":              {"arena", "chunk", "cipher", "crc32c", "distant", "fault", "keys", "manifest", "pack", "remote/object"},
-	"roots":               {"chunks", "cipher", "fault", "keys", "manifest", "manifest/manifestpb", "pack"},
-	"reading":             {"arena", "chunk", "chunks", "fault", "keys", "manifest", "manifest/manifestpb", "pack", "roots"},
-	"ongoing":             {"chunk", "chunks"},
-	"drafts":              {"chunk", "chunks", "fault", "manifest", "manifest/manifestpb", "ongoing", "reading", "roots"},
-	"accounting":          {"chunk", "chunks", "fault", "manifest", "manifest/manifestpb", "pack", "reading", "roots"},
-	"repair":              {"chunk", "chunks", "fault", "keys", "manifest", "manifest/manifestpb", "pack", "reading", "roots"},
-	"pull":                {"chunks", "cipher", "fault", "manifest", "manifest/manifestpb", "pack", "reading", "remote/object", "roots"},
-	"shared":              {"chunk", "fault", "remote/bucket", "remote/catalog", "remote/object", "roots", "upload"},
-	"remote": {"chunk", "cipher", "crc32c", "fault", "keyring", "manifest", "pack", "remote/bucket", "remote/catalog", "remote/object", "remote/ranges",
-		"roots", "upload"},
-	"upload": {"chunk", "chunks", "cipher", "crc32c", "fault", "learned", "manifest", "manifest/manifestpb", "pack", "reading",
-		"remote/object", "roots"},
+	"chunks": {
+		"arena",
+		"chunk",
+		"cipher",
+		"crc32c",
+		"distant",
+		"fault",
+		"keys",
+		"manifest",
+		"pack",
+		"remote/object",
+	},
+	"roots": {"chunks", "cipher", "fault", "keys", "manifest", "manifest/manifestpb", "pack"},
+	"reading": {
+		"arena",
+		"chunk",
+		"chunks",
+		"fault",
+		"keys",
+		"manifest",
+		"manifest/manifestpb",
+		"pack",
+		"roots",
+	},
+	"ongoing": {"chunk", "chunks"},
+	"drafts": {
+		"chunk",
+		"chunks",
+		"fault",
+		"manifest",
+		"manifest/manifestpb",
+		"ongoing",
+		"reading",
+		"roots",
+	},
+	"accounting": {"chunk", "chunks", "fault", "manifest", "manifest/manifestpb", "pack", "reading", "roots"},
+	"repair": {
+		"chunk",
+		"chunks",
+		"fault",
+		"keys",
+		"manifest",
+		"manifest/manifestpb",
+		"pack",
+		"reading",
+		"roots",
+	},
+	"pull": {
+		"chunks",
+		"cipher",
+		"fault",
+		"manifest",
+		"manifest/manifestpb",
+		"pack",
+		"reading",
+		"remote/object",
+		"roots",
+	},
+	"shared": {"chunk", "fault", "remote/bucket", "remote/catalog", "remote/object", "roots", "upload"},
+	"remote": {
+		"chunk",
+		"cipher",
+		"crc32c",
+		"fault",
+		"keyring",
+		"manifest",
+		"pack",
+		"remote/bucket",
+		"remote/catalog",
+		"remote/object",
+		"remote/ranges",
+		"roots",
+		"upload",
+	},
+	"upload": {
+		"chunk",
+		"chunks",
+		"cipher",
+		"crc32c",
+		"fault",
+		"learned",
+		"manifest",
+		"manifest/manifestpb",
+		"pack",
+		"reading",
+		"remote/object",
+		"roots",
+	},
 	"remote/object":            {"chunk", "cipher", "crc32c", "pack"},
 	"remote/nodecache":         {"chunk", "cipher", "crc32c", "pack", "remote/object", "storage"},
 	"remote/bucket":            {},
@@ -208,7 +283,11 @@ func TestImports(t *testing.T) {
 		}
 		allowed, known := mayImport[top(from)]
 		if !known {
-			t.Errorf("%s: folder %s has no place in the design; give it one in the table of this test", p.ImportPath, top(from))
+			t.Errorf(
+				"%s: folder %s has no place in the design; give it one in the table of this test",
+				p.ImportPath,
+				top(from),
+			)
 		}
 		check := func(imports []string, test bool) {
 			for _, imp := range imports {
@@ -284,7 +363,8 @@ func TestIndexArrowsGoDown(t *testing.T) {
 func TestPackagesAreSmall(t *testing.T) {
 	lines := map[string]int{}
 	sources(t, []string{".go"}, func(name string, text []byte) {
-		if dir := path.Dir(name); !strings.HasSuffix(name, "_test.go") && !generated(text) && under(dir, smallPackages) {
+		if dir := path.Dir(name); !strings.HasSuffix(name, "_test.go") && !generated(text) &&
+			under(dir, smallPackages) {
 			lines[dir] += bytes.Count(text, []byte("\n"))
 		}
 	})
@@ -342,7 +422,16 @@ func TestFilesAreShort(t *testing.T) {
 }
 
 // rawCalls are the selectors that need the same care as package unsafe.
-var rawCalls = []string{"syscall.Syscall", "syscall.Syscall6", "syscall.RawSyscall", "syscall.RawSyscall6", "unix.Syscall", "unix.Syscall6", "unix.RawSyscall", "unix.RawSyscall6"}
+var rawCalls = []string{
+	"syscall.Syscall",
+	"syscall.Syscall6",
+	"syscall.RawSyscall",
+	"syscall.RawSyscall6",
+	"unix.Syscall",
+	"unix.Syscall6",
+	"unix.RawSyscall",
+	"unix.RawSyscall6",
+}
 
 func TestCodeStaysInItsPlace(t *testing.T) {
 	sources(t, []string{".go"}, func(name string, text []byte) {

@@ -128,7 +128,10 @@ func (r *results) print(w io.Writer) {
 	}
 	fmt.Fprintf(w, "%s. Medians of %d. The link: %v to the first byte, %.0f MB/s a connection, %.0f MB/s in all.\n\n",
 		r.Machine, rounds, r.Rates.Delay, float64(r.Rates.Connection)/1e6, float64(r.Rates.All)/1e6)
-	fmt.Fprintf(w, "| process | restored by | resume s | first response s | resident s | fetched MB | requests | daemon's peak MB |\n")
+	fmt.Fprintf(
+		w,
+		"| process | restored by | resume s | first response s | resident s | fetched MB | requests | daemon's peak MB |\n",
+	)
 	fmt.Fprintf(w, "|---|---|---:|---:|---:|---:|---:|---:|\n")
 	for _, x := range r.Rows {
 		peak := ""
@@ -138,7 +141,10 @@ func (r *results) print(w io.Writer) {
 		fmt.Fprintf(w, "| %d MB | %s | %.3f | %.3f | %.3f | %.1f | %.0f | %s |\n", x.MB, x.Way, x.of(resume),
 			x.of(response), x.of(resident), x.of(received)/1e6, x.of(requests), peak)
 	}
-	fmt.Fprintf(w, "\n| process | stored MB | with profile and hot set | sync MB/s | link alone MB/s |\n|---|---:|---:|---:|---:|\n")
+	fmt.Fprintf(
+		w,
+		"\n| process | stored MB | with profile and hot set | sync MB/s | link alone MB/s |\n|---|---:|---:|---:|---:|\n",
+	)
 	for _, z := range r.Sizes {
 		stored := float64(z.Stored[plainName]) / 1e6
 		fmt.Fprintf(w, "| %d MB | %.1f | %.1f | %.0f | %.0f |\n", z.MB, stored, float64(z.Stored[profiledName])/1e6,

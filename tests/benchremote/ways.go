@@ -35,7 +35,10 @@ const (
 var ways = []way{
 	{wayRclone, copied},
 	{wayFirst, func(b *bench, s *subject, verify bool) (figures, error) { return b.onEmpty(s, plainName, verify) }},
-	{wayProfile, func(b *bench, s *subject, verify bool) (figures, error) { return b.onEmpty(s, profiledName, verify) }},
+	{
+		wayProfile,
+		func(b *bench, s *subject, verify bool) (figures, error) { return b.onEmpty(s, profiledName, verify) },
+	},
 	{wayWarm, func(b *bench, s *subject, verify bool) (figures, error) {
 		if s.empty == nil {
 			return figures{}, fmt.Errorf("nothing has filled the cache (hint: measure %q as well)", wayProfile)

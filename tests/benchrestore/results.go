@@ -138,7 +138,10 @@ func (r *results) print(w io.Writer) {
 		rounds = max(rounds, len(x.Samples))
 	}
 	fmt.Fprintf(w, "%s. Medians of %d.\n\n", r.Machine, rounds)
-	fmt.Fprintf(w, "| process, page cache | restored by | resume s | first response s | resident s | daemon's peak MB |\n|---|---|---:|---:|---:|---:|\n")
+	fmt.Fprintf(
+		w,
+		"| process, page cache | restored by | resume s | first response s | resident s | daemon's peak MB |\n|---|---|---:|---:|---:|---:|\n",
+	)
 	for _, x := range r.Rows {
 		peak := ""
 		if p := x.peak(); p > 0 {

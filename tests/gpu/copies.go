@@ -206,7 +206,12 @@ type firstAnswer struct {
 
 // findCopies looks for the copies while they are restored, and asks each. It ends with the last one, or with the
 // restore, whose end it leaves in ended.
-func (b *bench) findCopies(ctx context.Context, a *app, start time.Time, ended chan error) ([]*app, <-chan firstAnswer) {
+func (b *bench) findCopies(
+	ctx context.Context,
+	a *app,
+	start time.Time,
+	ended chan error,
+) ([]*app, <-chan firstAnswer) {
 	asked := make(chan firstAnswer, b.o.copies)
 	var copies []*app
 	seen := map[int]bool{}
@@ -302,7 +307,14 @@ func (b *bench) otherGPU(ctx context.Context) error {
 		return err
 	}
 	now := b.gpusOf(ctx, a)
-	b.fact("dumped on %q, restored with %s=%v: on %q, GPU ready %s, the same answers", where, hide, shown.UUID, now, seconds(x.GPU))
+	b.fact(
+		"dumped on %q, restored with %s=%v: on %q, GPU ready %s, the same answers",
+		where,
+		hide,
+		shown.UUID,
+		now,
+		seconds(x.GPU),
+	)
 	if len(now) == 1 && now[0] != shown.UUID.String() {
 		return fmt.Errorf("it was to be restored on %v, and is on %v", shown.UUID, now[0])
 	}

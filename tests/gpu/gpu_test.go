@@ -51,8 +51,18 @@ func rig(t *testing.T, gpus int) options {
 		t.Setenv(name, value)
 	}
 	work := filepath.Join(dir, "work")
-	return options{pack: dir, work: work, out: filepath.Join(dir, "out"), criu: criu, libcuda: sim.Library, app: sim.App,
-		budget: 5 * time.Minute, within: time.Minute, runs: 1, dumps: 1}
+	return options{
+		pack:    dir,
+		work:    work,
+		out:     filepath.Join(dir, "out"),
+		criu:    criu,
+		libcuda: sim.Library,
+		app:     sim.App,
+		budget:  5 * time.Minute,
+		within:  time.Minute,
+		runs:    1,
+		dumps:   1,
+	}
 }
 
 // shown runs the program and gives what it printed.
@@ -88,8 +98,13 @@ func TestCopies(t *testing.T) {
 	o := rig(t, 2)
 	o.copies = 3
 	text := shown(t, o)
-	contains(t, text, "| gpucr-fs restore --copies 3 | 1 |", "| the driver alone, restore and unlock of 3 suspended processes | 1 |",
-		"1.25 × the driver alone | ≤ ")
+	contains(
+		t,
+		text,
+		"| gpucr-fs restore --copies 3 | 1 |",
+		"| the driver alone, restore and unlock of 3 suspended processes | 1 |",
+		"1.25 × the driver alone | ≤ ",
+	)
 }
 
 func TestModels(t *testing.T) {

@@ -54,7 +54,12 @@ var programs = []program{
 	{class: "loaderspawn", name: "DataLoader, spawn", criu: []string{"--link-remap"}},
 	{class: "loaderforkserver", name: "DataLoader, forkserver", criu: []string{"--link-remap"}},
 	{class: "shared", name: "torch.multiprocessing, host tensor", criu: []string{"--link-remap"}},
-	{class: "sharedcuda", name: "torch.multiprocessing, device tensor", criu: []string{"--link-remap"}, refused: "CUDA IPC"},
+	{
+		class:   "sharedcuda",
+		name:    "torch.multiprocessing, device tensor",
+		criu:    []string{"--link-remap"},
+		refused: "CUDA IPC",
+	},
 	{class: "jax", name: "JAX"},
 	{class: "cupy", name: "CuPy"},
 	{class: "managed", name: "managed memory", refused: "managed memory"},
@@ -71,8 +76,16 @@ var programs = []program{
 		dump: []string{"--park-rings"}},
 	{class: "worker", name: "torchrun, NCCL as it comes", workers: true, gpus: 2, criu: torchrun, refused: "NCCL",
 		dump: []string{"--park-rings"}},
-	{class: "worker", name: "torchrun, NCCL_P2P_DISABLE=1 alone", workers: true, gpus: 2, criu: torchrun, refused: "NCCL",
-		dump: []string{"--park-rings"}, env: []string{"NCCL_P2P_DISABLE=1"}},
+	{
+		class:   "worker",
+		name:    "torchrun, NCCL_P2P_DISABLE=1 alone",
+		workers: true,
+		gpus:    2,
+		criu:    torchrun,
+		refused: "NCCL",
+		dump:    []string{"--park-rings"},
+		env:     []string{"NCCL_P2P_DISABLE=1"},
+	},
 	{class: "peers", name: "two GPUs", gpus: 2},
 	{class: "peerscopy", name: "two GPUs, a copy between them", gpus: 2, refused: "peer"},
 }
@@ -105,7 +118,15 @@ func (b *bench) matrix(ctx context.Context, only string) error {
 				r := b.fate(ctx, p, gpus)
 				mu.Lock()
 				b.res.Programs = append(b.res.Programs, r)
-				fmt.Fprintf(b.out, "%s: %s %s (dump %.1f s, restore %.1f s)\n", r.Name, r.Result, r.Why, r.Dump, r.Restore)
+				fmt.Fprintf(
+					b.out,
+					"%s: %s %s (dump %.1f s, restore %.1f s)\n",
+					r.Name,
+					r.Result,
+					r.Why,
+					r.Dump,
+					r.Restore,
+				)
 				if !r.Good {
 					bad = append(bad, r.Name)
 				}
@@ -263,13 +284,20 @@ func (b *bench) findings(ctx context.Context, a *app, p program) (said []string)
 
 // startProgram starts a program of the matrix and learns its answers.
 func (b *bench) startProgram(ctx context.Context, p program, gpus int) (*app, error) {
-	a := &app{name: p.name, socket: filepath.Join(b.o.work, fmt.Sprintf("m%d.sock", b.number())), processes: 1, starting: true}
+	a := &app{
+		name:      p.name,
+		socket:    filepath.Join(b.o.work, fmt.Sprintf("m%d.sock", b.number())),
+		processes: 1,
+		starting:  true,
+	}
 	if p.http {
 		a.service = newService(a.socket)
 	}
 	args := []string{filepath.Join(b.o.pack, "matrix.py"), p.class, "--socket", a.socket}
 	if p.workers {
-		args = append([]string{"-m", "torch.distributed.run", "--standalone", "--nproc-per-node", strconv.Itoa(gpus)}, args...)
+		args = append(
+			[]string{"-m", "torch.distributed.run", "--standalone", "--nproc-per-node", strconv.Itoa(gpus)},
+			args...)
 	}
 	cmd := exec.Command(b.o.python, args...)
 	cmd.Env = append(os.Environ(), p.env...)

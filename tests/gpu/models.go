@@ -46,8 +46,13 @@ func (b *bench) modelSteps() []step {
 	steps := []step{{"machine", time.Minute, b.machine}}
 	for _, name := range strings.Split(b.o.models, ",") {
 		m := &model{bench: b, name: name}
-		steps = append(steps, step{name + ": start", 3 * time.Minute, m.begin}, step{name + ": dumps", b.o.budget, m.dumps},
-			step{name + ": restores", b.o.budget, m.restores}, step{name + ": end", time.Minute, m.end})
+		steps = append(
+			steps,
+			step{name + ": start", 3 * time.Minute, m.begin},
+			step{name + ": dumps", b.o.budget, m.dumps},
+			step{name + ": restores", b.o.budget, m.restores},
+			step{name + ": end", time.Minute, m.end},
+		)
 	}
 	return steps
 }
@@ -75,8 +80,10 @@ func sized(bytes int64) shape {
 	}
 	layers := max((max(bytes-beside, 0)/2-vocabulary*width)/(12*width*width), 1)
 	n := func(x int64) string { return strconv.FormatInt(x, 10) }
-	return shape{[]string{"--dtype", "bfloat16", "--layers", n(layers), "--width", n(width), "--heads", n(width / perHead)},
-		int(bytes >> 20)}
+	return shape{
+		[]string{"--dtype", "bfloat16", "--layers", n(layers), "--width", n(width), "--heads", n(width / perHead)},
+		int(bytes >> 20),
+	}
 }
 
 func (m *model) begin(ctx context.Context) (err error) {
@@ -191,8 +198,22 @@ func (m *model) bare(ctx context.Context) (x dumpRun, err error) {
 		}
 		began := time.Now()
 		// criu's plugins are left out, as gpucr-fs leaves them out.
-		_, err = m.command(ctx, m.o.criu, "dump", "-t", strconv.Itoa(m.a.pid), "-D", m.images, "-W", work, "-o", "dump.log",
-			"--leave-running", "--libdir", work)
+		_, err = m.command(
+			ctx,
+			m.o.criu,
+			"dump",
+			"-t",
+			strconv.Itoa(m.a.pid),
+			"-D",
+			m.images,
+			"-W",
+			work,
+			"-o",
+			"dump.log",
+			"--leave-running",
+			"--libdir",
+			work,
+		)
 		x.CRIU, x.All = since(began), since(start)
 		err = m.withLog(err, filepath.Join(work, "dump.log"))
 		began = time.Now()

@@ -24,7 +24,8 @@ func hasPipes(pid int) bool {
 	var to [4]string
 	for i := range to {
 		var err error
-		if to[i], err = os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", pid, pipeRead+i)); err != nil || !strings.HasPrefix(to[i], "pipe:") {
+		if to[i], err = os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", pid, pipeRead+i)); err != nil ||
+			!strings.HasPrefix(to[i], "pipe:") {
 			return false
 		}
 	}

@@ -87,7 +87,14 @@ func (b *bench) lazy(ctx context.Context, a *app, dir string, up bool) (run, err
 	return b.with(ctx, func(c *cuda.Client, work string) (run, error) { return b.lazyWith(ctx, a, dir, c, work, up) })
 }
 
-func (b *bench) lazyWith(ctx context.Context, a *app, dir string, c *cuda.Client, work string, up bool) (x run, err error) {
+func (b *bench) lazyWith(
+	ctx context.Context,
+	a *app,
+	dir string,
+	c *cuda.Client,
+	work string,
+	up bool,
+) (x run, err error) {
 	start := time.Now()
 	server, done, err := b.prepare(b.o.criu, "lazy-pages", "-D", dir, "-W", work, "-o", "lazy.log")
 	if err != nil {
@@ -234,7 +241,13 @@ func (b *bench) killDump(ctx context.Context, a *app, name string, after time.Du
 		werr := done(cmd.Wait())
 		kerr := <-killed
 		if werr != nil {
-			fmt.Fprintf(b.out, "its criu was killed %.2f s after it had stopped the application; gpucr-fs dump said, after %.2f s: %v\n", after.Seconds(), since(start), werr)
+			fmt.Fprintf(
+				b.out,
+				"its criu was killed %.2f s after it had stopped the application; gpucr-fs dump said, after %.2f s: %v\n",
+				after.Seconds(),
+				since(start),
+				werr,
+			)
 			return kerr
 		}
 		fmt.Fprintf(b.out, "the dump was done in %.2f s, before its criu was killed (%v); again, and sooner\n",

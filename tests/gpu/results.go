@@ -201,7 +201,11 @@ func (r *results) aims() {
 		s := r.find(kind, warm)
 		r.aim("CPU resume, "+kind, 0.100, s.median(resume))
 		r.aim("first answer, a third of eager criu's, "+kind, eager.median(answered)/3, s.median(answered))
-		r.aim("first answer, 1.25 × the driver's own restore + 0.15 s, "+kind, plus(1.25*eager.median(driver), 0.15), s.median(answered))
+		r.aim(
+			"first answer, 1.25 × the driver's own restore + 0.15 s, "+kind,
+			plus(1.25*eager.median(driver), 0.15),
+			s.median(answered),
+		)
 		r.aim("resident, GPU ready + 0.2 s, "+kind, plus(s.median(gpuReady), 0.2), s.median(resident))
 	}
 }

@@ -29,7 +29,10 @@ func (s *service) say(ctx context.Context, line string) (string, error) {
 		return "", err
 	}
 	again := false
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { again = i.Reused }})
+	ctx = httptrace.WithClientTrace(
+		ctx,
+		&httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { again = i.Reused }},
+	)
 	url := fmt.Sprintf("http://127.0.0.1:%s/%s", port, strings.ReplaceAll(line, " ", "/"))
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

@@ -146,7 +146,13 @@ func (b *bench) steps() []step {
 			if err := tree.verify(ctx); err != nil {
 				return err
 			}
-			b.fact("a tree of %d GPU processes: CPU resume %.3f s, GPU ready %.3f s, resident %.3f s; all answer as before", tree.processes, x.Resume, x.GPU, x.Resident)
+			b.fact(
+				"a tree of %d GPU processes: CPU resume %.3f s, GPU ready %.3f s, resident %.3f s; all answer as before",
+				tree.processes,
+				x.Resume,
+				x.GPU,
+				x.Resident,
+			)
 			return tree.kill(ctx)
 		})},
 		{"restores: " + kindFirst + ", cold", 90 * time.Second,

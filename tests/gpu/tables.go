@@ -49,8 +49,20 @@ func (r *results) printSeries(w io.Writer) {
 	fmt.Fprintf(w, "\n| restore | runs | CPU resume | GPU ready | first answer | resident | of it the driver |\n")
 	fmt.Fprintf(w, "|---|---:|---:|---:|---:|---:|---:|\n")
 	for _, s := range r.Series {
-		fmt.Fprintf(w, "| %s, %s | %d | %s | %s | %s | %s | %s |\n", s.Kind, s.Cache, len(s.Runs), seconds(s.median(resume)),
-			seconds(s.median(gpuReady)), seconds(s.median(answered)), seconds(s.median(resident)), seconds(s.median(driver)))
+		fmt.Fprintf(
+			w,
+			"| %s, %s | %d | %s | %s | %s | %s | %s |\n",
+			s.Kind,
+			s.Cache,
+			len(s.Runs),
+			seconds(s.median(resume)),
+			seconds(
+				s.median(gpuReady),
+			),
+			seconds(s.median(answered)),
+			seconds(s.median(resident)),
+			seconds(s.median(driver)),
+		)
 	}
 }
 
@@ -59,7 +71,10 @@ func (r *results) printDumps(w io.Writer) {
 	if len(r.Dumps) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\n| dump | runs | lock | checkpoint | criu | all | the way back |\n|---|---:|---:|---:|---:|---:|---:|\n")
+	fmt.Fprintf(
+		w,
+		"\n| dump | runs | lock | checkpoint | criu | all | the way back |\n|---|---:|---:|---:|---:|---:|---:|\n",
+	)
 	for _, d := range r.Dumps {
 		fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %s | %s |\n", d.What, len(d.Runs), seconds(d.median(locked)),
 			seconds(d.median(checkpointed)), seconds(d.median(byCRIU)), seconds(d.median(all)), seconds(d.median(back)))
@@ -86,7 +101,11 @@ func (r *results) printKills(w io.Writer) {
 		return
 	}
 	table := func(head string, order []string, of func(struck) string) {
-		fmt.Fprintf(w, "\n| %s | kills | not there | dumped all the same | all answer after, median | at most | lost, hung or wrong |\n", head)
+		fmt.Fprintf(
+			w,
+			"\n| %s | kills | not there | dumped all the same | all answer after, median | at most | lost, hung or wrong |\n",
+			head,
+		)
 		fmt.Fprintf(w, "|---|---:|---:|---:|---:|---:|---:|\n")
 		for _, name := range append(slices.Clone(order), "") {
 			kills, absent, dumped, lost := 0, 0, 0, 0
@@ -119,15 +138,36 @@ func (r *results) printKills(w io.Writer) {
 			if len(backs) > 0 {
 				longest = slices.Max(backs)
 			}
-			fmt.Fprintf(w, "| %s | %d | %d | %d | %s | %s | %d |\n", name, kills, absent, dumped, seconds(median(backs)),
-				seconds(longest), lost)
+			fmt.Fprintf(
+				w,
+				"| %s | %d | %d | %d | %s | %s | %d |\n",
+				name,
+				kills,
+				absent,
+				dumped,
+				seconds(median(backs)),
+				seconds(longest),
+				lost,
+			)
 		}
 	}
-	table("killed", []string{actors.Command, actors.Holder, actors.CRIU, actors.Daemon}, func(k struck) string { return k.Actor })
+	table(
+		"killed",
+		[]string{actors.Command, actors.Holder, actors.CRIU, actors.Daemon},
+		func(k struck) string { return k.Actor },
+	)
 	table("step", actors.Order, func(k struck) string { return k.Step })
 	for i, k := range r.Kills {
 		if k.Problem != "" {
-			fmt.Fprintf(w, "\n- kill %d, %s, %s, after %.3f s: %s\n", i+1, k.Actor, k.Step, k.At, strings.TrimSpace(k.Problem))
+			fmt.Fprintf(
+				w,
+				"\n- kill %d, %s, %s, after %.3f s: %s\n",
+				i+1,
+				k.Actor,
+				k.Step,
+				k.At,
+				strings.TrimSpace(k.Problem),
+			)
 		}
 	}
 }
@@ -137,7 +177,10 @@ func (r *results) printCopies(w io.Writer) {
 	if len(r.Copies) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\n| at once | runs | last CPU resume | last GPU ready | last first answer | all resident |\n|---|---:|---:|---:|---:|---:|\n")
+	fmt.Fprintf(
+		w,
+		"\n| at once | runs | last CPU resume | last GPU ready | last first answer | all resident |\n|---|---:|---:|---:|---:|---:|\n",
+	)
 	for _, s := range r.Copies {
 		fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %s |\n", s.Kind, len(s.Runs), seconds(s.median(resume)),
 			seconds(s.median(gpuReady)), seconds(s.median(answered)), seconds(s.median(resident)))

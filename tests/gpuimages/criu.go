@@ -30,7 +30,9 @@ const (
 // extended CPU state in use. They are enough to be looked at, not to be restored.
 func WriteCRIU(dir string, pid uint32, memory int64, xstate uint64) error {
 	alive, name := uint32(1), "gpuapp"
-	x86 := &corex86.ThreadInfoX86{Fpregs: &corex86.UserX86FpregsEntry{Xsave: &corex86.UserX86XsaveEntry{XstateBv: &xstate}}}
+	x86 := &corex86.ThreadInfoX86{
+		Fpregs: &corex86.UserX86FpregsEntry{Xsave: &corex86.UserX86XsaveEntry{XstateBv: &xstate}},
+	}
 	pages := uint64(memory / 4096)
 	return errors.Join(
 		write(dir, "inventory.img", magicInventory,

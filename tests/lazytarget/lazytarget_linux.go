@@ -42,7 +42,8 @@ func build(dir, name string) (string, error) {
 		return "", err
 	}
 	bin := filepath.Join(dir, name)
-	out, err := exec.Command("cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread", "-o", bin, filepath.Join(code, "src", name+".c")).CombinedOutput()
+	out, err := exec.Command("cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread", "-o", bin, filepath.Join(code, "src", name+".c")).
+		CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build %s: %w: %s\nhint: apt-get install gcc libc6-dev", name, err, out)
 	}
@@ -107,7 +108,12 @@ func Start(bin, dir string, o Options) (*Target, error) {
 
 // Args are the program's arguments for a status file in dir.
 func (o Options) Args(dir string) []string {
-	args := []string{filepath.Join(dir, "status"), strconv.Itoa(o.MB), strconv.Itoa(o.Threads), strconv.FormatUint(o.Seed, 10)}
+	args := []string{
+		filepath.Join(dir, "status"),
+		strconv.Itoa(o.MB),
+		strconv.Itoa(o.Threads),
+		strconv.FormatUint(o.Seed, 10),
+	}
 	if o.Block > 0 {
 		args = append(args, strconv.Itoa(o.Changed), strconv.Itoa(o.Block))
 	}
@@ -273,7 +279,12 @@ func (t *Target) wait(what string, patience time.Duration, ok func() bool) error
 // Err tells of wrong memory.
 func (t *Target) Err() error {
 	if n := t.st.mismatches.Load(); n > 0 {
-		return fmt.Errorf("lazytarget %d: %d mismatches: %s", t.PID, n, strings.TrimRight(string(t.st.message[:]), "\x00"))
+		return fmt.Errorf(
+			"lazytarget %d: %d mismatches: %s",
+			t.PID,
+			n,
+			strings.TrimRight(string(t.st.message[:]), "\x00"),
+		)
 	}
 	return nil
 }
@@ -318,4 +329,14 @@ func Images(dir string) ([]string, error) {
 
 // Scenarios are what src/kinds.c checks, one at each Check; a Check beyond the last
 // looks at all memory again.
-var Scenarios = []string{"guards", "guards and fork", "guards and mremap", "guards and munmap", "late guards", "wipe on fork", "dontfork", "freed", "no difference"}
+var Scenarios = []string{
+	"guards",
+	"guards and fork",
+	"guards and mremap",
+	"guards and munmap",
+	"late guards",
+	"wipe on fork",
+	"dontfork",
+	"freed",
+	"no difference",
+}

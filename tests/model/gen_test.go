@@ -12,8 +12,14 @@ var weights = []struct {
 	n  int
 }{
 	{"draft", 9}, {"write", 34}, {"truncate", 3}, {"punch", 3}, {"rename", 2}, {"unlink", 1}, {"read", 3}, {"flush", 2},
-	{"seal", 10}, {"abort", 5}, {"import", 9}, {"trial", 1}, {"duel", 3}, {"tag", 4}, {"untag", 1}, {"rm", 8}, {"move", 3}, {"profile", 2},
-	{"hotset", 1}, {"gc", 9}, {"dry", 1}, {"verify", 3}, {"usage", 1}, {"reopen", 4}, {"repair", 1}, {"crash", 4}, {"heal", 2},
+	{
+		"seal",
+		10,
+	}, {"abort", 5}, {"import", 9}, {"trial", 1}, {"duel", 3}, {"tag", 4}, {"untag", 1}, {"rm", 8}, {"move", 3}, {"profile", 2},
+	{
+		"hotset",
+		1,
+	}, {"gc", 9}, {"dry", 1}, {"verify", 3}, {"usage", 1}, {"reopen", 4}, {"repair", 1}, {"crash", 4}, {"heal", 2},
 	{"flip journal", 2}, {"hide journal", 1}, {"flip index", 1}, {"par", 3}, {"hammer", 1},
 }
 

@@ -50,7 +50,9 @@ func TestLogTakesLinesWithoutTheServer(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		must(t, m.cmd.Process.Signal(syscall.SIGCONT))
 		<-done
-		t.Fatal("a line of a log waits for the server: the kernel (Linux 6.9) or this user (root) has no FUSE passthrough, or the mount does not use it")
+		t.Fatal(
+			"a line of a log waits for the server: the kernel (Linux 6.9) or this user (root) has no FUSE passthrough, or the mount does not use it",
+		)
 	}
 	must(t, m.cmd.Process.Signal(syscall.SIGCONT))
 

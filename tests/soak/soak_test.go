@@ -24,9 +24,13 @@ import (
 
 var (
 	checkpoints = flag.Int("soak.n", 160, "how many checkpoints are written, sealed and read (make soak: 5000)")
-	warm        = flag.Int("soak.warm", 80, "after how many the daemon has in memory what it keeps at hand (make soak: 500)")
-	files       = flag.Int("soak.files", 256, "images of a checkpoint (make soak: 64)")
-	growth      = flag.Int64("soak.growth", 32, "MiB that the daemon may grow by afterwards (make soak: 64)")
+	warm        = flag.Int(
+		"soak.warm",
+		80,
+		"after how many the daemon has in memory what it keeps at hand (make soak: 500)",
+	)
+	files  = flag.Int("soak.files", 256, "images of a checkpoint (make soak: 64)")
+	growth = flag.Int64("soak.growth", 32, "MiB that the daemon may grow by afterwards (make soak: 64)")
 )
 
 // soak is a daemon under test.
@@ -79,9 +83,20 @@ func TestMemoryStays(t *testing.T) {
 		}
 	}
 	after := s.settled()
-	t.Logf("anonymous memory of the daemon: %d MiB after %d checkpoints, %d MiB after %d", before>>20, *warm, after>>20, *checkpoints)
+	t.Logf(
+		"anonymous memory of the daemon: %d MiB after %d checkpoints, %d MiB after %d",
+		before>>20,
+		*warm,
+		after>>20,
+		*checkpoints,
+	)
 	if after > before+*growth<<20 {
-		t.Errorf("the daemon grew by %d MiB, more than %d, while %d checkpoints went through it", (after-before)>>20, *growth, *checkpoints-*warm)
+		t.Errorf(
+			"the daemon grew by %d MiB, more than %d, while %d checkpoints went through it",
+			(after-before)>>20,
+			*growth,
+			*checkpoints-*warm,
+		)
 	}
 }
 
@@ -90,7 +105,10 @@ func (s *soak) once(r *rand.Rand, name string) {
 	s.t.Helper()
 	dir := filepath.Join(s.mnt, ".checkpoints", name)
 	must(s.t, os.Mkdir(dir, 0o755))
-	content := map[string][]byte{"inventory.img": []byte(name), "dump.log": bytes.Repeat([]byte("a line of the log of "+name+"\n"), 4000)}
+	content := map[string][]byte{
+		"inventory.img": []byte(name),
+		"dump.log":      bytes.Repeat([]byte("a line of the log of "+name+"\n"), 4000),
+	}
 	for i := len(content); i < *files+1; i++ {
 		b := make([]byte, 100+i%64*300)
 		s.noise.Read(b)
@@ -111,7 +129,12 @@ func (s *soak) once(r *rand.Rand, name string) {
 	s.kept = append(s.kept, name)
 	if s.made++; s.made%2 == 0 {
 		i := r.IntN(len(s.kept))
-		_, err := service.Remove.Do(context.Background(), s.session, service.RemoveRequest{Names: s.kept[i : i+1]}, wire.Streams{})
+		_, err := service.Remove.Do(
+			context.Background(),
+			s.session,
+			service.RemoveRequest{Names: s.kept[i : i+1]},
+			wire.Streams{},
+		)
 		must(s.t, err)
 		s.kept = slices.Delete(s.kept, i, i+1)
 	}

@@ -123,7 +123,9 @@ func run(ctx context.Context, args []string) (err error) {
 	}
 	r := &runner{options: o, asRoot: !mayRaiseLimits()}
 	if r.asRoot {
-		fmt.Println("This process lacks CAP_SYS_RESOURCE, without which criu dumps nobody else's processes: all tests run as root.")
+		fmt.Println(
+			"This process lacks CAP_SYS_RESOURCE, without which criu dumps nobody else's processes: all tests run as root.",
+		)
 	}
 	if m, err := measure.Describe(); err == nil {
 		fmt.Printf("%s\nStore, mount and logs: %s\n\n", m, o.out)
@@ -231,8 +233,17 @@ func (r *runner) mode(ctx context.Context, m mode, plainRuns map[string]*tally) 
 		only = m2.worse(p2)
 	}
 	ratio := took[1].Seconds() / max(took[0].Seconds(), 0.001)
-	fmt.Printf("%-8s plain: %s in %.0f s; mount: %s in %.0f s, %.2f times as long; failed in the mount only: %d at first, %d each time\n", m.name, plain, took[0].Seconds(), mount, took[1].Seconds(),
-		ratio, first, len(only))
+	fmt.Printf(
+		"%-8s plain: %s in %.0f s; mount: %s in %.0f s, %.2f times as long; failed in the mount only: %d at first, %d each time\n",
+		m.name,
+		plain,
+		took[0].Seconds(),
+		mount,
+		took[1].Seconds(),
+		ratio,
+		first,
+		len(only),
+	)
 	for _, name := range only {
 		fmt.Printf("         %s\n", name)
 	}

@@ -85,7 +85,9 @@ func TestAsksActorsKilled(t *testing.T) {
 				}
 				r.strike(actor, func(ctx context.Context) {
 					for ctx.Err() == nil {
-						if names, _ := filepath.Glob(filepath.Join(sim.Dir, fmt.Sprintf("stalls.%s.*", step))); len(names) > 0 {
+						if names, _ := filepath.Glob(filepath.Join(sim.Dir, fmt.Sprintf("stalls.%s.*", step))); len(
+							names,
+						) > 0 {
 							return
 						}
 						time.Sleep(time.Millisecond)

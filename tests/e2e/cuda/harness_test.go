@@ -253,7 +253,12 @@ func (r *rig) quiet() {
 
 // work is what is known of a dump that command cmd does.
 func (r *rig) work(cmd *exec.Cmd) *actors.Dump {
-	return &actors.Dump{PID: cmd.Process.Pid, Target: r.app.PID, Store: r.store, Holder: filepath.Join(dir, "gpucr-cuda")}
+	return &actors.Dump{
+		PID:    cmd.Process.Pid,
+		Target: r.app.PID,
+		Store:  r.store,
+		Holder: filepath.Join(dir, "gpucr-cuda"),
+	}
 }
 
 // killCRIU kills the criu of a dump while it writes memory. False when criu was faster.

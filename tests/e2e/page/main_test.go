@@ -74,9 +74,20 @@ func run(m *testing.M) int {
 	os.Setenv("GPUCR_FS_CRIU", criu)
 	os.Setenv("GPUCR_FS_FREE_FLOOR", "1MiB")
 	os.Setenv("TMPDIR", dir)
-	o := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath("chromium"), chromedp.NoSandbox, chromedp.DisableGPU,
-		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-dev-shm-usage", true),
-		chromedp.UserDataDir(filepath.Join(dir, "profile")), chromedp.WSURLReadTimeout(time.Minute))
+	o := append(
+		slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
+		chromedp.ExecPath("chromium"),
+		chromedp.NoSandbox,
+		chromedp.DisableGPU,
+		chromedp.Flag(
+			"disable-quic",
+			true,
+		),
+		chromedp.Flag("disable-component-update", true),
+		chromedp.Flag("disable-dev-shm-usage", true),
+		chromedp.UserDataDir(filepath.Join(dir, "profile")),
+		chromedp.WSURLReadTimeout(time.Minute),
+	)
 	alloc, endAlloc := chromedp.NewExecAllocator(context.Background(), o...)
 	defer endAlloc()
 	browser, end := chromedp.NewContext(alloc)
@@ -115,8 +126,13 @@ func open(t testing.TB, at string) *tab {
 	b := &tab{t: t, ctx: ctx, at: at}
 	must(t, chromedp.Do(ctx))
 	must(t, chromedp.Listen(ctx, b.listen))
-	b.run(call(network.Enable, network.EnableParams{}), call(log.Enable, cdp.Empty{}), call(runtime.Enable, cdp.Empty{}),
-		chromedp.EmulateViewport(1280, 860), chromedp.Navigate(at))
+	b.run(
+		call(network.Enable, network.EnableParams{}),
+		call(log.Enable, cdp.Empty{}),
+		call(runtime.Enable, cdp.Empty{}),
+		chromedp.EmulateViewport(1280, 860),
+		chromedp.Navigate(at),
+	)
 	t.Cleanup(func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -230,11 +246,24 @@ func (b *tab) picture(name string) {
 		wide, high int64
 	}{{"wide", 1280, 860}, {"narrow", 390, 844}} {
 		for _, scheme := range []string{"light", "dark"} {
-			night := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}
-			b.run(call(emulation.SetEmulatedMedia, night), chromedp.EmulateViewport(shape.wide, shape.high), chromedp.Sleep(60*time.Millisecond))
+			night := emulation.SetEmulatedMediaParams{
+				Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+			}
+			b.run(
+				call(emulation.SetEmulatedMedia, night),
+				chromedp.EmulateViewport(shape.wide, shape.high),
+				chromedp.Sleep(60*time.Millisecond),
+			)
 			png, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
 			must(b.t, err)
-			must(b.t, os.WriteFile(filepath.Join(screenshots, fmt.Sprintf("%s-%s-%s.png", name, shape.name, scheme)), png, 0o644))
+			must(
+				b.t,
+				os.WriteFile(
+					filepath.Join(screenshots, fmt.Sprintf("%s-%s-%s.png", name, shape.name, scheme)),
+					png,
+					0o644,
+				),
+			)
 			if over := eval[float64](b, "document.documentElement.scrollWidth - document.documentElement.clientWidth"); over > 0 {
 				b.t.Errorf("%s, %s: the page is %v px wider than the window", name, shape.name, over)
 			}

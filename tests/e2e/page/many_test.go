@@ -21,7 +21,12 @@ func TestManyCheckpoints(t *testing.T) {
 	b.at = at
 	begin := time.Now()
 	b.run(chromedp.Navigate(at + "#/checkpoints"))
-	b.wait(fmt.Sprintf("document.querySelector('[role=grid]')?.getAttribute('aria-rowcount') === '%d' && document.querySelectorAll('.body a').length > 5", *manyFlag+1))
+	b.wait(
+		fmt.Sprintf(
+			"document.querySelector('[role=grid]')?.getAttribute('aria-rowcount') === '%d' && document.querySelectorAll('.body a').length > 5",
+			*manyFlag+1,
+		),
+	)
 	listed := time.Since(begin)
 	b.wait("document.querySelectorAll('.body .split').length > 5")
 	counted := time.Since(begin)
@@ -31,11 +36,22 @@ func TestManyCheckpoints(t *testing.T) {
 	}
 	b.do("document.querySelector('.body').focus()")
 	b.keys(kb.End)
-	b.wait(fmt.Sprintf("document.querySelector('.body .at')?.getAttribute('aria-rowindex') === '%d' && document.querySelector('.body .at a')", *manyFlag+1))
+	b.wait(
+		fmt.Sprintf(
+			"document.querySelector('.body .at')?.getAttribute('aria-rowindex') === '%d' && document.querySelector('.body .at a')",
+			*manyFlag+1,
+		),
+	)
 	begin = time.Now()
 	b.view("store")
 	b.wait("document.querySelectorAll('.tile').length > 50")
-	t.Logf("%d checkpoints: listed after %v, counted after %v, map drawn after %v", *manyFlag, listed, counted, time.Since(begin))
+	t.Logf(
+		"%d checkpoints: listed after %v, counted after %v, map drawn after %v",
+		*manyFlag,
+		listed,
+		counted,
+		time.Since(begin),
+	)
 	b.shows(".figures", fmt.Sprintf("%d,%03d", *manyFlag/1000, *manyFlag%1000))
 	b.picture("large")
 }

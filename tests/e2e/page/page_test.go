@@ -85,12 +85,15 @@ func shown(b *tab, n int64) string {
 func (b *tab) storeView(store string) func(*testing.T) {
 	return func(t *testing.T) {
 		b.on(t)
-		b.wait("document.querySelectorAll('.tile').length > 50 && document.querySelector('#n-checkpoints').innerText && !/counting/.test(document.querySelector('.figures').innerText)")
+		b.wait(
+			"document.querySelectorAll('.tile').length > 50 && document.querySelector('#n-checkpoints').innerText && !/counting/.test(document.querySelector('.figures').innerText)",
+		)
 		u := du(t, store)
 		b.shows(".figures", "200", shown(b, u.Logical), shown(b, u.Stored))
 		b.shows(".notices", "1 checkpoint being written")
 		b.shows("nav", "Store", "Checkpoints", "201")
-		if areas := eval[float64](b, "[...document.querySelectorAll('.tile')].reduce((n, e) => n + e.offsetWidth * e.offsetHeight, 0) / (document.querySelector('.map').clientWidth * 440)"); areas < 0.85 || areas > 1.01 {
+		if areas := eval[float64](b, "[...document.querySelectorAll('.tile')].reduce((n, e) => n + e.offsetWidth * e.offsetHeight, 0) / (document.querySelector('.map').clientWidth * 440)"); areas < 0.85 ||
+			areas > 1.01 {
 			t.Errorf("the tiles cover %.2f of the map", areas)
 		}
 		b.picture("store")
@@ -122,7 +125,9 @@ func (b *tab) listView(store string) func(*testing.T) {
 	return func(t *testing.T) {
 		b.on(t)
 		b.keys("2")
-		b.wait("document.querySelectorAll('.body [role=row]').length > 5 && document.querySelector('[role=grid]').getAttribute('aria-rowcount') === '202'")
+		b.wait(
+			"document.querySelectorAll('.body [role=row]').length > 5 && document.querySelector('[role=grid]').getAttribute('aria-rowcount') === '202'",
+		)
 		b.picture("checkpoints")
 		b.keys("/")
 		b.wait("document.activeElement.type === 'search'")
@@ -130,11 +135,14 @@ func (b *tab) listView(store string) func(*testing.T) {
 		b.wait("document.querySelector('[role=grid]').getAttribute('aria-rowcount') === '11'")
 		b.keys(kb.Enter)
 		b.keys(" " + kb.ArrowDown + " ")
-		b.wait("/would be free/.test(document.querySelector('.picked')?.innerText) && document.querySelector('.picked code')")
+		b.wait(
+			"/would be free/.test(document.querySelector('.picked')?.innerText) && document.querySelector('.picked code')",
+		)
 		b.picture("picked")
 		command := b.text(".picked code")
 		said := b.text(".picked p b")
-		if !strings.HasPrefix(command, "gpucr-fs rm "+store+" train-llama-1") || !strings.Contains(command, "&& gpucr-fs gc "+store) {
+		if !strings.HasPrefix(command, "gpucr-fs rm "+store+" train-llama-1") ||
+			!strings.Contains(command, "&& gpucr-fs gc "+store) {
 			t.Errorf("the command is %q", command)
 		}
 		names := strings.Fields(strings.TrimPrefix(strings.Split(command, " &&")[0], "gpucr-fs rm "+store))
@@ -155,12 +163,23 @@ func (b *tab) processView(store string) func(*testing.T) {
 		b.on(t)
 		b.view("checkpoint/process")
 		b.wait("document.querySelector('.strip')")
-		b.shows("main", "lazytarget", "Free without it", "is what the last recorded restore touched first", "Restores bring it first", "pages-1.img", "gpucr-fs restore "+store+" process")
+		b.shows(
+			"main",
+			"lazytarget",
+			"Free without it",
+			"is what the last recorded restore touched first",
+			"Restores bring it first",
+			"pages-1.img",
+			"gpucr-fs restore "+store+" process",
+		)
 		if hot := eval[float64](b, "fetch('/api/memory/process').then((r) => r.json()).then((m) => m.processes[0].hot)"); hot == 0 {
 			t.Error("no page of the process is hot")
 		}
-		painted := eval[bool](b, `(() => { const c = document.querySelector('.strip canvas'); const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
-			const seen = new Set(); for (let i = 0; i < d.length; i += 4) seen.add(d.slice(i, i + 4).join()); return seen.size >= 3; })()`)
+		painted := eval[bool](
+			b,
+			`(() => { const c = document.querySelector('.strip canvas'); const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+			const seen = new Set(); for (let i = 0; i < d.length; i += 4) seen.add(d.slice(i, i + 4).join()); return seen.size >= 3; })()`,
+		)
 		if !painted {
 			t.Error("the hot set is not painted")
 		}
@@ -183,12 +202,22 @@ func (b *tab) restoreView(x *target) func(*testing.T) {
 		b.view("restores")
 		var restoring sync.WaitGroup
 		restoring.Go(func() { x.restore(t, "--wait", "--prefetch-rate", "7MiB") })
-		b.wait("document.querySelector('.tag')?.innerText === 'in progress' && /processes run/.test(document.querySelector('.course')?.textContent)")
+		b.wait(
+			"document.querySelector('.tag')?.innerText === 'in progress' && /processes run/.test(document.querySelector('.course')?.textContent)",
+		)
 		there := "Number(document.querySelector('[role=progressbar]').getAttribute('aria-valuenow'))"
 		before := eval[float64](b, there)
 		b.wait(fmt.Sprintf("%s > %v", there, min(before+15, 99)))
 		b.shows("#n-restores", "1")
-		b.shows(".run", "process", "The processes run; their memory follows", "Bandwidth", "Faults", "hot set", "on demand")
+		b.shows(
+			".run",
+			"process",
+			"The processes run; their memory follows",
+			"Bandwidth",
+			"Faults",
+			"hot set",
+			"on demand",
+		)
 		b.picture("restores")
 		restoring.Wait()
 		b.wait("/All memory was there after/.test(document.querySelector('main').innerText)")

@@ -46,8 +46,11 @@ func fillStore(t testing.TB, dir string, n, blocks int) *index.Store {
 		}
 		pages.Write(make([]byte, len(family)*block/3))
 		at := start.Add(time.Duration(i) * 3 * time.Hour)
-		labels := map[string]string{"command": "/usr/bin/" + programs[i/10%len(programs)] + " --config /etc/app.yaml", "host": fmt.Sprintf("node-%d", i%7),
-			"started": at.Format(time.RFC3339)}
+		labels := map[string]string{
+			"command": "/usr/bin/" + programs[i/10%len(programs)] + " --config /etc/app.yaml",
+			"host":    fmt.Sprintf("node-%d", i%7),
+			"started": at.Format(time.RFC3339),
+		}
 		o := index.CreateOptions{Labels: labels}
 		if i%10 == 9 {
 			o.Tags = []string{"nightly"}
@@ -86,7 +89,10 @@ func seal(t testing.TB, s *index.Store, name string, o index.CreateOptions, file
 // sealGPU adds a checkpoint of a process with buffer objects on two GPUs.
 func sealGPU(t testing.TB, s *index.Store, name string, seed uint64) {
 	t.Helper()
-	host, err := gpuimages.Host(t.TempDir(), kfdsim.Options{GPUs: []kfdsim.GPU{{ID: 0x11, VRAM: 16 << 30}, {ID: 0x12, VRAM: 16 << 30}}})
+	host, err := gpuimages.Host(
+		t.TempDir(),
+		kfdsim.Options{GPUs: []kfdsim.GPU{{ID: 0x11, VRAM: 16 << 30}, {ID: 0x12, VRAM: 16 << 30}}},
+	)
 	must(t, err)
 	var bos []gpuimages.BO
 	for i := range 14 {
@@ -105,7 +111,16 @@ func sealGPU(t testing.TB, s *index.Store, name string, seed uint64) {
 	for _, f := range list {
 		files[f.Name] = f.Body
 	}
-	seal(t, s, name, index.CreateOptions{Tags: []string{"gpu"}, Labels: map[string]string{"command": "/opt/train --gpus 2", "host": "node-3"}}, files)
+	seal(
+		t,
+		s,
+		name,
+		index.CreateOptions{
+			Tags:   []string{"gpu"},
+			Labels: map[string]string{"command": "/opt/train --gpus 2", "host": "node-3"},
+		},
+		files,
+	)
 }
 
 func storeDir(t testing.TB) string { return filepath.Join(t.TempDir(), "store") }

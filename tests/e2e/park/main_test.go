@@ -40,8 +40,10 @@ func run(m *testing.M) int {
 		defer os.RemoveAll(dir)
 		for name, library := range map[string][]string{"raw": nil, "forbid": nil, "library": {"-luring"}} {
 			programs[name] = filepath.Join(dir, name)
-			args := append([]string{"-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", programs[name],
-				"src/" + name + ".c"}, library...)
+			args := append(
+				[]string{"-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", programs[name],
+					"src/" + name + ".c"},
+				library...)
 			if out, cerr := exec.Command("cc", args...).CombinedOutput(); cerr != nil {
 				err = fmt.Errorf("%w: %s; apt-get install gcc libc6-dev liburing-dev", cerr, out)
 			}
@@ -228,7 +230,8 @@ func (r *rig) rings() (list []string) {
 			}
 			must(r.t, err)
 			for line := range strings.Lines(string(text)) {
-				if strings.HasPrefix(line, "flags:") || strings.HasPrefix(line, "Sq") || strings.HasPrefix(line, "Cq") ||
+				if strings.HasPrefix(line, "flags:") || strings.HasPrefix(line, "Sq") ||
+					strings.HasPrefix(line, "Cq") ||
 					strings.HasPrefix(line, "Cached") {
 					list = append(list, filepath.Base(name)+" "+strings.TrimSpace(line))
 				}

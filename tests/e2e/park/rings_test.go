@@ -72,7 +72,11 @@ func TestBusy(t *testing.T) {
 			total := r.say("go 3")
 			r.say("busy")
 			before := r.rings()
-			r.fails([]string{"dump", "--park-rings", r.store, "one", "-t", r.name(), "--leave-running"}, "requests in flight", "cannot be dumped")
+			r.fails(
+				[]string{"dump", "--park-rings", r.store, "one", "-t", r.name(), "--leave-running"},
+				"requests in flight",
+				"cannot be dumped",
+			)
 			r.same(before)
 			r.wants("finish", 1)
 			r.wants("go 2", total+2)
@@ -149,7 +153,12 @@ func TestForbidden(t *testing.T) {
 	forbidden := command
 	command = cli.Program(programs["forbid"])
 	defer func() { command = forbidden }()
-	r.fails([]string{string(forbidden), "restore", r.store, "one"}, "needs io_uring", "kernel.io_uring_disabled", "seccomp")
+	r.fails(
+		[]string{string(forbidden), "restore", r.store, "one"},
+		"needs io_uring",
+		"kernel.io_uring_disabled",
+		"seccomp",
+	)
 	command = forbidden
 	r.gone()
 	r.ok("restore", r.store, "one")
@@ -164,7 +173,16 @@ func TestDumpKilled(t *testing.T) {
 	for i := 0; kills < *times*2; i++ {
 		r.wants("leave 2", 2)
 		before := r.rings()
-		cmd := prepare(t.Context(), "dump", "--park-rings", r.store, fmt.Sprintf("killed-%d", i), "-t", r.name(), "--leave-running")
+		cmd := prepare(
+			t.Context(),
+			"dump",
+			"--park-rings",
+			r.store,
+			fmt.Sprintf("killed-%d", i),
+			"-t",
+			r.name(),
+			"--leave-running",
+		)
 		must(t, cmd.Start())
 		// Until the ring is gone, or the dump has ended without that being seen.
 		ended := make(chan error, 1)

@@ -131,7 +131,8 @@ func TestCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	filled := regexp.MustCompile(`filled buffer objects.* bytes=(\d+) .* verified=(\d+)`).FindAllStringSubmatch(string(log), -1)
+	filled := regexp.MustCompile(`filled buffer objects.* bytes=(\d+) .* verified=(\d+)`).
+		FindAllStringSubmatch(string(log), -1)
 	for _, m := range filled {
 		if m[1] != m[2] {
 			t.Errorf("%s of %s bytes were read back", m[2], m[1])

@@ -85,7 +85,11 @@ func TestObjectsInStore(t *testing.T) {
 }
 
 var (
-	laterCriu   = flag.String("later.criu", "", "criu of the development branch, for objects of render nodes in both forms")
+	laterCriu = flag.String(
+		"later.criu",
+		"",
+		"criu of the development branch, for objects of render nodes in both forms",
+	)
 	laterPlugin = flag.String("later.plugin", "", "folder of that criu's own amdgpu_plugin.so")
 )
 
@@ -105,7 +109,9 @@ func TestObjectsBesideCRIUs(t *testing.T) {
 					return output(exec.Command(filepath.Join(b.Root, "scripts/plugin.sh"), dir, "15"))
 				})
 				plugin := map[string]string{"ours": ours, "theirs": *laterPlugin}
-				app := b.StartApp(2, append([]string{"--interval", "1", "--bos", "8", "--max-bo", "65536"}, shape...)...)
+				app := b.StartApp(
+					2,
+					append([]string{"--interval", "1", "--bos", "8", "--max-bo", "65536"}, shape...)...)
 				b.plugin = plugin[ways.dump]
 				b.dump(app)
 				b.WaitVRAMFree()
@@ -115,7 +121,8 @@ func TestObjectsBesideCRIUs(t *testing.T) {
 					t.Logf("CRIU's plugin does not restore it: %v", err)
 					return
 				}
-				if err != nil && ways.dump == "theirs" && strings.Contains(err.Error(), "which is meant cannot be told") {
+				if err != nil && ways.dump == "theirs" &&
+					strings.Contains(err.Error(), "which is meant cannot be told") {
 					t.Logf("their images do not tell what is shared: %v", err)
 					return
 				}

@@ -33,8 +33,10 @@ func TestPausedToTheEnd(t *testing.T) {
 			b := newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{}, {}}})
 			if tc.script != "" {
 				script := filepath.Join(b.Dir, "script")
-				helpers := fmt.Sprintf(`$(for p in /proc/[0-9]*; do [ "$(readlink $p/exe)" = %s ] && basename $p; done)`,
-					b.program)
+				helpers := fmt.Sprintf(
+					`$(for p in /proc/[0-9]*; do [ "$(readlink $p/exe)" = %s ] && basename $p; done)`,
+					b.program,
+				)
 				text := "#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = post-dump ] || exit 0\n" +
 					strings.ReplaceAll(tc.script, "HELPERS", helpers) + "\n"
 				if err := os.WriteFile(script, []byte(text), 0o755); err != nil {

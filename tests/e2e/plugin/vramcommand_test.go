@@ -54,7 +54,8 @@ func TestRestoreOnDemand(t *testing.T) {
 	}
 	each := 0
 	for _, m := range line.Marks {
-		if strings.HasPrefix(m.Name, restore.MarkGPUReady+", process ") && m.Ms <= float64(ready.Microseconds())/1000+1 {
+		if strings.HasPrefix(m.Name, restore.MarkGPUReady+", process ") &&
+			m.Ms <= float64(ready.Microseconds())/1000+1 {
 			each++
 		}
 	}

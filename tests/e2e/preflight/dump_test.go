@@ -75,10 +75,14 @@ func TestDumpCommand(t *testing.T) {
 
 	// Options that dump would have count.
 	tcp := strconv.Itoa(start(t, nil, subject, "tcp"))
-	if out, said := run(cli.Failed, "check", "--pid", tcp); !strings.Contains(out, "stops: process "+tcp) || !strings.Contains(said, "tcp-established") {
+	if out, said := run(cli.Failed, "check", "--pid", tcp); !strings.Contains(out, "stops: process "+tcp) ||
+		!strings.Contains(said, "tcp-established") {
 		t.Errorf("check: %s%s", out, said)
 	}
-	if out, _ := run(cli.OK, "check", "--pid", tcp, "--", "--tcp-established"); !strings.Contains(out, "nothing known stands in the way") {
+	if out, _ := run(cli.OK, "check", "--pid", tcp, "--", "--tcp-established"); !strings.Contains(
+		out,
+		"nothing known stands in the way",
+	) {
 		t.Errorf("check: %s", out)
 	}
 	run(cli.OK, "dump", store, "two", "-t", tcp, "--leave-running", "--", "--tcp-established")

@@ -187,10 +187,21 @@ func terminal(t *testing.T) string {
 
 // A process of a pid namespace is dumped from the namespace's first process on.
 func TestInsidePIDNamespace(t *testing.T) {
-	outer := start(t, nil, "unshare", "--pid", "--fork", "--kill-child", "sh", "-c", fmt.Sprintf("setsid %s idle & wait", subject))
+	outer := start(
+		t,
+		nil,
+		"unshare",
+		"--pid",
+		"--fork",
+		"--kill-child",
+		"sh",
+		"-c",
+		fmt.Sprintf("setsid %s idle & wait", subject),
+	)
 	inner := childOf(childOf(outer))
 	r := look(t, inner)
-	if got := r.Blocking(); len(got) != 1 || got[0].Kind != "pid-namespace" || !strings.Contains(got[0].Do, fmt.Sprint(childOf(outer))) {
+	if got := r.Blocking(); len(got) != 1 || got[0].Kind != "pid-namespace" ||
+		!strings.Contains(got[0].Do, fmt.Sprint(childOf(outer))) {
 		t.Errorf("it has %v", got)
 	}
 	if err := dump(t, inner); err == nil || !strings.Contains(err.Error(), "without the process init") {
@@ -277,7 +288,8 @@ func TestNobody(t *testing.T) {
 	cmd := exec.Command("true")
 	must(t, cmd.Run())
 	for _, pid := range []int{cmd.Process.Pid, 1 << 30, -1} {
-		if _, err := preflight.Look(t.Context(), preflight.Options{Root: pid}); err == nil || !strings.Contains(err.Error(), fmt.Sprint(pid)) {
+		if _, err := preflight.Look(t.Context(), preflight.Options{Root: pid}); err == nil ||
+			!strings.Contains(err.Error(), fmt.Sprint(pid)) {
 			t.Errorf("process %d: %v", pid, err)
 		}
 	}

@@ -145,7 +145,12 @@ func dump(t *testing.T, pid int, options ...string) error {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	dir := t.TempDir()
-	cmd := exec.CommandContext(ctx, criu, append([]string{"dump", "-D", dir, "-t", strconv.Itoa(pid), "--leave-running", "-o", "log", "--timeout", "5"}, options...)...)
+	cmd := exec.CommandContext(
+		ctx,
+		criu,
+		append(
+			[]string{"dump", "-D", dir, "-t", strconv.Itoa(pid), "--leave-running", "-o", "log", "--timeout", "5"},
+			options...)...)
 	said, err := cmd.CombinedOutput()
 	if err == nil {
 		return nil

@@ -104,7 +104,8 @@ func keepers(guardians []int) (pids []int) {
 	for _, path := range names {
 		var pid, up int
 		stat, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "stat"))
-		if n, _ := fmt.Sscanf(string(stat), "%d (gpucr-keeper) S %d", &pid, &up); n == 2 && slices.Contains(guardians, up) {
+		if n, _ := fmt.Sscanf(string(stat), "%d (gpucr-keeper) S %d", &pid, &up); n == 2 &&
+			slices.Contains(guardians, up) {
 			pids = append(pids, pid)
 		}
 	}

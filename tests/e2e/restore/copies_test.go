@@ -45,8 +45,11 @@ func TestCopies(t *testing.T) {
 	for _, kill := range []bool{false, true} {
 		x.Reset()
 		files := filepath.Join(t.TempDir(), "file")
-		c := parseCopies(t, b.run("restore", "--copies", strconv.Itoa(n), "--prefetch-rate", "4MiB", "--json", b.store, "one",
-			"--", "--pidfile", files, "--log-file", files+".log"))
+		c := parseCopies(
+			t,
+			b.run("restore", "--copies", strconv.Itoa(n), "--prefetch-rate", "4MiB", "--json", b.store, "one",
+				"--", "--pidfile", files, "--log-file", files+".log"),
+		)
 		if d := program.Role("daemon"); len(d) != 1 {
 			t.Errorf("%d copies have daemons %v", n, d)
 		}
@@ -185,7 +188,9 @@ func TestCopiesCollide(t *testing.T) {
 		must(t, quietly(b))
 	}
 	for _, bad := range [][]string{{"0"}, {"-1"}, {"1025"}, {"2", "--", "--shell-job"}, {"2", "--", "-W", t.TempDir()}} {
-		if _, err := b.try(append([]string{"restore", b.store, "port", "--copies"}, bad...)...); cli.Code(err) != cli.Usage {
+		if _, err := b.try(append([]string{"restore", b.store, "port", "--copies"}, bad...)...); cli.Code(
+			err,
+		) != cli.Usage {
 			t.Errorf("--copies %v: %v", bad, err)
 		}
 	}

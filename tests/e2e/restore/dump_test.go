@@ -28,7 +28,8 @@ func TestDumpKilled(t *testing.T) {
 			must(t, cmd.Start())
 			wait(rnd.IntN(250))
 			cmd.Process.Signal(sig)
-			if cmd.Wait(); cmd.ProcessState.ExitCode() > 0 && !strings.HasPrefix(said.String(), "gpucr-fs: interrupted") {
+			if cmd.Wait(); cmd.ProcessState.ExitCode() > 0 &&
+				!strings.HasPrefix(said.String(), "gpucr-fs: interrupted") {
 				t.Errorf("an interrupted dump says %q", &said)
 			}
 			for end := time.Now().Add(limit); len(program.Processes()) > 0 && time.Now().Before(end); wait(10) {

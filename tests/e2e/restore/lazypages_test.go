@@ -45,7 +45,21 @@ func TestLazyPagesOfADirectory(t *testing.T) {
 		t.Helper()
 		work := t.TempDir()
 		x.Reset()
-		b.run("lazy-pages", "-d", "-D", images, "-W", work, "--prefetch-rate", "64MiB", "--pidfile", "server.pid", "-o", "server.log", "-v")
+		b.run(
+			"lazy-pages",
+			"-d",
+			"-D",
+			images,
+			"-W",
+			work,
+			"--prefetch-rate",
+			"64MiB",
+			"--pidfile",
+			"server.pid",
+			"-o",
+			"server.log",
+			"-v",
+		)
 		must(t, criu(t, work, "restore", "-D", images, "--lazy-pages", "-d"))
 		x.Restored(x.pid)
 		return work

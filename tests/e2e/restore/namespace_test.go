@@ -18,7 +18,9 @@ func elsewhere(t testing.TB, args ...string) *exec.Cmd {
 	t.Helper()
 	tmp := t.TempDir()
 	script := `mount -t tmpfs none "$0" && export TMPDIR="$0" && exec "$@"`
-	return exec.Command("unshare", append([]string{"--mount", "--propagation", "private", "sh", "-c", script, tmp}, args...)...)
+	return exec.Command(
+		"unshare",
+		append([]string{"--mount", "--propagation", "private", "sh", "-c", script, tmp}, args...)...)
 }
 
 // runElsewhere runs the program there.
@@ -76,7 +78,8 @@ func TestOtherMountNamespace(t *testing.T) {
 	x.checks()
 
 	// A mount would be where the daemon is.
-	if out, err := b.runElsewhere("mount", b.store, t.TempDir()); err == nil || !strings.Contains(out, "another mount namespace") {
+	if out, err := b.runElsewhere("mount", b.store, t.TempDir()); err == nil ||
+		!strings.Contains(out, "another mount namespace") {
 		t.Errorf("a mount that its user cannot see: %v: %s", err, out)
 	}
 	b.run("umount", mnt)
@@ -127,8 +130,12 @@ func TestLazyPagesElsewhere(t *testing.T) {
 		x.Reset()
 		logs := t.TempDir()
 		// The work directory is in the folder that only this namespace has.
-		script := `set -e; mkdir $TMPDIR/work; ` + string(program) + ` lazy-pages -d -D $0 -W $TMPDIR/work -o lazy.log ` + verbose + ` --pidfile lazy.pid
-` + os.Getenv("GPUCR_FS_CRIU") + ` restore --lazy-pages -d -D $0 -W $TMPDIR/work -o restore.log -v4 || { cp $TMPDIR/work/* $1; exit 1; }
+		script := `set -e; mkdir $TMPDIR/work; ` + string(
+			program,
+		) + ` lazy-pages -d -D $0 -W $TMPDIR/work -o lazy.log ` + verbose + ` --pidfile lazy.pid
+` + os.Getenv(
+			"GPUCR_FS_CRIU",
+		) + ` restore --lazy-pages -d -D $0 -W $TMPDIR/work -o restore.log -v4 || { cp $TMPDIR/work/* $1; exit 1; }
 pid=$(cat $TMPDIR/work/lazy.pid); while [ -e /proc/$pid/exe ]; do sleep 0.02; done
 cp $TMPDIR/work/lazy.log $1`
 		cmd := elsewhere(t, "sh", "-c", script, images, logs)

@@ -46,7 +46,8 @@ func TestRestore(t *testing.T) {
 	x.checks()
 	must(t, b.left.Nothing()) // the daemon goes with the last restore
 
-	if out := b.run("profile", "show", b.store, "one"); !strings.Contains(out, "pages-1.img") || !strings.Contains(out, "inventory.img") {
+	if out := b.run("profile", "show", b.store, "one"); !strings.Contains(out, "pages-1.img") ||
+		!strings.Contains(out, "inventory.img") {
 		t.Errorf("the profile lacks faults or reads:\n%s", out)
 	}
 	file := filepath.Join(t.TempDir(), "timeline")
@@ -172,7 +173,8 @@ func TestCRIUFails(t *testing.T) {
 	x := b.dumped("one", quiet)
 	// The pid is taken.
 	x.mustRestore("--wait")
-	if _, err := b.try("restore", b.store, "one"); cli.Code(err) != cli.Failed || !strings.Contains(err.Error(), "pids that the checkpoint needs are taken") {
+	if _, err := b.try("restore", b.store, "one"); cli.Code(err) != cli.Failed ||
+		!strings.Contains(err.Error(), "pids that the checkpoint needs are taken") {
 		t.Errorf("a second process of the same pid: %v", err)
 	}
 	must(t, b.left.Nothing())
@@ -239,7 +241,10 @@ func TestManyAtOnce(t *testing.T) {
 	const n = 20
 	var xs []*target
 	for i := range n {
-		xs = append(xs, b.dumped(fmt.Sprintf("c%d", i), lazytarget.Options{MB: 8, Threads: 1, Seed: uint64(100 + i), Quiet: true}))
+		xs = append(
+			xs,
+			b.dumped(fmt.Sprintf("c%d", i), lazytarget.Options{MB: 8, Threads: 1, Seed: uint64(100 + i), Quiet: true}),
+		)
 	}
 	must(t, b.left.Nothing())
 	var all sync.WaitGroup
