@@ -89,13 +89,15 @@ var indexMayImport = map[string][]string{
 	"fault":               {"keys", "manifest", "pack"},
 	"distant":             {"chunk", "cipher", "fault", "keys", "pack", "remote/nodecache", "remote/object"},
 	"learned":             {"chunk", "cipher", "crc32c", "pack", "remote/object", "storage"},
-	"chunks":              {"arena", "chunk", "cipher", "crc32c", "distant", "fault", "keys", "manifest", "pack", "remote/object"},
+	"pageset":             {"pack"},
+	"aside":               {"fault", "pack"},
+	"chunks":              {"arena", "aside", "chunk", "cipher", "crc32c", "distant", "fault", "keys", "manifest", "pack", "pageset", "remote/object"},
 	"roots":               {"chunks", "cipher", "fault", "keys", "manifest", "manifest/manifestpb", "pack"},
 	"reading":             {"arena", "chunk", "chunks", "fault", "keys", "manifest", "manifest/manifestpb", "pack", "roots"},
 	"ongoing":             {"chunk", "chunks"},
 	"drafts":              {"chunk", "chunks", "fault", "manifest", "manifest/manifestpb", "ongoing", "reading", "roots"},
 	"accounting":          {"chunk", "chunks", "fault", "manifest", "manifest/manifestpb", "pack", "reading", "roots"},
-	"repair":              {"chunk", "chunks", "fault", "keys", "manifest", "manifest/manifestpb", "pack", "reading", "roots"},
+	"repair":              {"aside", "chunk", "chunks", "fault", "keys", "manifest", "manifest/manifestpb", "pack", "reading", "roots"},
 	"pull":                {"chunks", "cipher", "fault", "manifest", "manifest/manifestpb", "pack", "reading", "remote/object", "roots"},
 	"shared":              {"chunk", "fault", "remote/bucket", "remote/catalog", "remote/object", "roots", "upload"},
 	"remote": {"chunk", "cipher", "crc32c", "fault", "keyring", "manifest", "pack", "remote/bucket", "remote/catalog", "remote/object", "remote/ranges",
@@ -110,8 +112,8 @@ var indexMayImport = map[string][]string{
 	"remote/bucket/memory":     {"remote/bucket"},
 	"remote/bucket/s3":         {"remote/bucket"},
 	"remote/bucket/buckettest": {"remote/bucket"},
-	"upkeep": {"chunk", "chunks", "crc32c", "fault", "keys", "manifest", "manifest/manifestpb", "pack", "reading",
-		"remote/object", "roots", "storage"},
+	"upkeep": {"aside", "chunk", "chunks", "crc32c", "fault", "keys", "manifest", "manifest/manifestpb", "pack", "reading",
+		"pageset", "remote/object", "roots", "storage"},
 }
 
 // leaves import nothing of this module.
