@@ -8,11 +8,11 @@ import (
 	"strings"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
-	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/pageset"
 	"github.com/gpucr/gpucr-fs/index/reading"
 )
 
@@ -36,7 +36,7 @@ func (s *Jobs) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	if o.Progress == nil {
 		o.Progress = func(int64, int64) {}
 	}
-	g := collection{s: s, o: o, live: chunks.Slots{}, wanted: map[chunk.ID]bool{}, unclear: map[string]bool{}}
+	g := collection{s: s, o: o, live: pageset.Slots{}, wanted: map[chunk.ID]bool{}, unclear: map[string]bool{}}
 	g.res.Incomplete = s.roots.Incomplete()
 	if !o.DryRun {
 		if err := s.roots.RemoveIncomplete(ctx); err != nil {
@@ -97,7 +97,7 @@ func (g *collection) forget() (err error) {
 type collection struct {
 	s    *Jobs
 	o    GCOptions
-	live chunks.Slots
+	live pageset.Slots
 	res  GCResult
 
 	wanted  map[chunk.ID]bool // named by manifests, and not in the index

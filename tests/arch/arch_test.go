@@ -89,8 +89,11 @@ var indexMayImport = map[string][]string{
 	"fault":               {"keys", "manifest", "pack"},
 	"distant":             {"chunk", "cipher", "fault", "keys", "pack", "remote/nodecache", "remote/object"},
 	"learned":             {"chunk", "cipher", "crc32c", "pack", "remote/object", "storage"},
+	"pageset":             {"pack"},
+	"aside":               {"fault", "pack"},
 	"chunks": {
 		"arena",
+		"aside",
 		"chunk",
 		"cipher",
 		"crc32c",
@@ -99,6 +102,7 @@ var indexMayImport = map[string][]string{
 		"keys",
 		"manifest",
 		"pack",
+		"pageset",
 		"remote/object",
 	},
 	"roots": {"chunks", "cipher", "fault", "keys", "manifest", "manifest/manifestpb", "pack"},
@@ -126,6 +130,7 @@ var indexMayImport = map[string][]string{
 	},
 	"accounting": {"chunk", "chunks", "fault", "manifest", "manifest/manifestpb", "pack", "reading", "roots"},
 	"repair": {
+		"aside",
 		"chunk",
 		"chunks",
 		"fault",
@@ -185,8 +190,22 @@ var indexMayImport = map[string][]string{
 	"remote/bucket/memory":     {"remote/bucket"},
 	"remote/bucket/s3":         {"remote/bucket"},
 	"remote/bucket/buckettest": {"remote/bucket"},
-	"upkeep": {"chunk", "chunks", "crc32c", "fault", "keys", "manifest", "manifest/manifestpb", "pack", "reading",
-		"remote/object", "roots", "storage"},
+	"upkeep": {
+		"aside",
+		"chunk",
+		"chunks",
+		"crc32c",
+		"fault",
+		"keys",
+		"manifest",
+		"manifest/manifestpb",
+		"pack",
+		"pageset",
+		"reading",
+		"remote/object",
+		"roots",
+		"storage",
+	},
 }
 
 // leaves import nothing of this module.
