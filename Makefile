@@ -49,6 +49,7 @@ test-packages: packages criu ## install the deb on a bare Debian, use and remove
 
 test-docs: deps criu versitygw ## run the commands of README and docs/, on this machine and on a bare Debian
 	$(GO) test -count=1 -timeout 30m -v ./tests/docs
+	tests/docs/clean.sh
 
 test-containers: deps criu versitygw ## podman and containerd with containers of 1 GB, by gpucr-runc and without it
 	$(GO) test -count=1 -timeout 1h -v ./tests/e2e/podmanrunc ./tests/e2e/containerd -containers.mb 1000 -containers.ratio 0.3
