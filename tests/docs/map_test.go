@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 var (
@@ -89,5 +90,19 @@ func TestLinks(t *testing.T) {
 		if name := filepath.Base(page); strings.HasPrefix(name, "20") && !strings.Contains(index, "("+name+")") {
 			t.Errorf("docs/decisions/README.md does not have %s", name)
 		}
+	}
+}
+
+// TestLines sees that lines are no wider than a screen, and that the README stays short.
+func TestLines(t *testing.T) {
+	for _, page := range pages(t) {
+		for i, line := range strings.Split(read(t, page), "\n") {
+			if n := utf8.RuneCountInString(line); n > 120 {
+				t.Errorf("%s:%d has %d columns", page, i+1, n)
+			}
+		}
+	}
+	if n := strings.Count(read(t, filepath.Join(root, "README.md")), "\n"); n >= 150 {
+		t.Errorf("README.md has %d lines", n)
 	}
 }

@@ -91,7 +91,6 @@ var notRun = map[string]map[string]string{
 		"podman container checkpoint --export web.tar web":                        podman,
 		"podman --runtime gpucr-runc container restore --import web.tar":          podman,
 		"amd gpus: failed": output,
-		`ssh gpu7 'd=$(mktemp -d) && cd "$d" && cp -rL --parents /sys/class/kfd/kfd/topology` +
-			` /proc/sys/kernel/osrelease /proc/cpuinfo /proc/meminfo . && tar -cf - .' | tar -xf - -C hosts/gpu7`: "a second machine, with AMD GPUs",
+		`ssh gpu7 'd=$(mktemp -d) && cd "$d" && cp -rL --parents /sys/class/kfd/kfd/topology \`: "a second machine, with AMD GPUs",
 	},
 }
