@@ -35,8 +35,10 @@ restore: KFD_FW_VER_CHECK, KFD_SDMA_FW_VER_CHECK, KFD_CACHES_COUNT_CHECK, KFD_NU
 
 --host compares with another machine: DIR holds a copy of its /sys/class/kfd/kfd/topology, or of its root with sys/class/kfd/kfd/topology and, as far as wanted,
 proc/sys/kernel/osrelease, proc/cpuinfo and proc/meminfo. NAME is a name, a tag or the beginning of an ID. The exit code is 0 when nothing stands in the way, else 1.`,
-		Example: "  gpucr-fs check store/ web-1\n  gpucr-fs check --host /srv/hosts/gpu7 --fast store/ web-1\n  gpucr-fs check --pid 4711 -- --tcp-established",
-		Args:    cobra.ArbitraryArgs,
+		Example: "  gpucr-fs check store/ web-1\n" +
+			"  gpucr-fs check --host /srv/hosts/gpu7 --fast store/ web-1\n" +
+			"  gpucr-fs check --pid 4711 -- --tcp-established",
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			names := []string{"STORE", "NAME"}
 			if cmd.Flags().Changed("pid") {

@@ -91,8 +91,9 @@ to gpucr-fs stands in for it, for CRIU's cuda_plugin too. gpucr-fs dump and rest
 
 --get-state prints running, locked, checkpointed or failed. --action takes lock, checkpoint, restore or unlock. --toggle goes from running to checkpointed or
 back. --get-restore-tid prints the thread that serves the driver in the process.`,
-		Example: "  gpucr-fs cuda-checkpoint --action lock --pid 4711 --timeout 10000\n  gpucr-fs cuda-checkpoint --action checkpoint --pid 4711",
-		Args:    positional,
+		Example: "  gpucr-fs cuda-checkpoint --action lock --pid 4711 --timeout 10000\n" +
+			"  gpucr-fs cuda-checkpoint --action checkpoint --pid 4711",
+		Args: positional,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return f.run(cmd, a)
 		},
@@ -183,7 +184,8 @@ func toggle(ctx context.Context, c *cuda.Client, pid int, timeout time.Duration,
 	if err != nil {
 		return err
 	}
-	steps := map[cuda.State][2]cuda.Action{cuda.Running: {cuda.Lock, cuda.Checkpoint}, cuda.Checkpointed: {cuda.Restore, cuda.Unlock}}[s]
+	steps := map[cuda.State][2]cuda.Action{cuda.Running: {cuda.Lock, cuda.Checkpoint},
+		cuda.Checkpointed: {cuda.Restore, cuda.Unlock}}[s]
 	if steps[0] == "" {
 		return fmt.Errorf("process %d is %v: only a running or a checkpointed one can be toggled", pid, s)
 	}

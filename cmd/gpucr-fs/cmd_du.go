@@ -42,7 +42,8 @@ those of this store; beside them is what as many as so far would cost in a month
 				checkpointTable(w, u.Checkpoints, nil)
 				fmt.Fprintf(
 					w,
-					"\nlogical\t%s in %d checkpoints\nzero\t%s\ndistinct\t%s in %d chunks\nstored\t%s in %d packs\ndedupe\t%.2f times\ndisk\t%s\nreclaimable\t%s\n",
+					"\nlogical\t%s in %d checkpoints\nzero\t%s\ndistinct\t%s in %d chunks\nstored\t%s in %d packs\n"+
+						"dedupe\t%.2f times\ndisk\t%s\nreclaimable\t%s\n",
 					size(
 						u.Logical,
 					),

@@ -56,7 +56,8 @@ is given.
 
 Before anything is touched dump looks for what is known to stand in the way, as gpucr-fs check --pid does, and refuses with a line for each. --force goes on all the
 same: criu may refuse then, and processes that the driver cannot give their GPUs back are lost.`,
-		Example:    "  gpucr-fs dump store/ web-3 -t 4711\n  gpucr-fs dump store/ web-4 -t 4711 --leave-running -- --tcp-established --shell-job",
+		Example: "  gpucr-fs dump store/ web-3 -t 4711\n" +
+			"  gpucr-fs dump store/ web-4 -t 4711 --leave-running -- --tcp-established --shell-job",
 		SuggestFor: []string{"checkpoint"},
 		Args:       cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {

@@ -44,7 +44,8 @@ needed, goes when this or an earlier gc --remote has seen it unchanged for --pat
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	c.Flags().BoolVar(&remote, "remote", false, "remove from the remote store what no checkpoint there needs")
 	c.Flags().DurationVar(&patience, "patience", 15*time.Minute,
-		"with --remote: how long a push must have stood still to count as abandoned, and readers of removed checkpoints have")
+		"with --remote: how long a push must have stood still to count as abandoned, and readers of removed "+
+			"checkpoints have")
 	return c
 }
 

@@ -29,8 +29,11 @@ as is known here.
 Labels tell where a checkpoint comes from: the host, the user and the command of its first process, and what was added with label.
 With NAME (a name, a tag or the beginning of an ID) it lists the files of that checkpoint.
 What the store keeps without being able to account for it is told on stderr.`,
-		Example: "  gpucr-fs ls store/\n  gpucr-fs ls --json --tag golden store/\n  gpucr-fs ls store/ web-1\n" +
-			"  gpucr-fs ls --label host=node-7 --label team --sort stored --reverse store/\n  gpucr-fs ls --latest 1 --label user=www-data store/",
+		Example: "  gpucr-fs ls store/\n" +
+			"  gpucr-fs ls --json --tag golden store/\n" +
+			"  gpucr-fs ls store/ web-1\n" +
+			"  gpucr-fs ls --label host=node-7 --label team --sort stored --reverse store/\n" +
+			"  gpucr-fs ls --latest 1 --label user=www-data store/",
 		Args: positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if remote {

@@ -23,8 +23,10 @@ the old one is given up; the old ones take space until the next gc, which --gc r
 
 It works on one processor, and slows down to 4 MiB a second while a checkpoint is being written or the memory of a restore is on its way. Reading back what was
 optimized takes more processor time than before. What ls and du call stored is what was stored first; the disk in du is what is there now.`,
-		Example: "  gpucr-fs optimize -n store/\n  gpucr-fs optimize --gc store/\n  gpucr-fs optimize --rate 50MiB store/",
-		Args:    positional,
+		Example: "  gpucr-fs optimize -n store/\n" +
+			"  gpucr-fs optimize --gc store/\n" +
+			"  gpucr-fs optimize --rate 50MiB store/",
+		Args: positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.session(cmd.Context(), args[0], func(s *client.Session) error {
 				return a.optimize(
@@ -82,7 +84,8 @@ func (a *app) optimize(ctx context.Context, s *client.Session, r service.Optimiz
 		if r.DryRun {
 			what = "would rewrite"
 		}
-		fmt.Fprintf(w, "%s\t%d of %d chunks: %s in place of %s\n", what, res.Rewritten, res.Chunks, size(res.After), size(res.Before))
+		fmt.Fprintf(w, "%s\t%d of %d chunks: %s in place of %s\n", what,
+			res.Rewritten, res.Chunks, size(res.After), size(res.Before))
 		switch {
 		case out.GC != nil:
 			fmt.Fprintf(w, "reclaimed\t%s, %d packs dropped\n", size(out.GC.Reclaimed), out.GC.PacksGone)

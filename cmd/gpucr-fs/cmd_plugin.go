@@ -148,7 +148,8 @@ func fillsOf(log *slog.Logger) func(images string) (peer.Filler, bool) {
 			log.Debug("filling from the directory", "reason", err)
 			return directory, true
 		}
-		return func(ctx context.Context, plan server.Plan, opts server.Options, turn <-chan struct{}) (server.Report, error) {
+		return func(ctx context.Context, plan server.Plan, opts server.Options,
+			turn <-chan struct{}) (server.Report, error) {
 			rep, err := mounted.Fill(ctx, plan, opts, turn)
 			if errors.Is(err, fill.ErrNotMounted) {
 				log.Debug("filling from the directory", "reason", err)

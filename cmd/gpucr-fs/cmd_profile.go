@@ -26,9 +26,10 @@ checkpoint serves its descendants, which have most of their memory in the same p
 func (a *app) profileShowCmd() *cobra.Command {
 	var order bool
 	c := &cobra.Command{
-		Use:     "show STORE NAME",
-		Short:   "show a checkpoint's profile",
-		Long:    "Show tells how much of which file the profile of NAME has; with --order, run by run in the order of first touches.",
+		Use:   "show STORE NAME",
+		Short: "show a checkpoint's profile",
+		Long: "Show tells how much of which file the profile of NAME has; with --order, run by run in the order " +
+			"of first touches.",
 		Example: "  gpucr-fs profile show --order store/ web-3",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -173,7 +173,8 @@ func (a *app) rmRemote(ctx context.Context, dir string, names []string, yes bool
 	if len(names) == 0 {
 		return usage(errors.New("rm --remote needs the names of checkpoints"), "gpucr-fs ls --remote STORE shows them")
 	}
-	if err := a.confirm(yes, "remove "+strings.Join(names, ", ")+" from the remote store, for all machines?"); err != nil {
+	if err := a.confirm(yes,
+		"remove "+strings.Join(names, ", ")+" from the remote store, for all machines?"); err != nil {
 		return err
 	}
 	res, err := do(ctx, a, dir, "", service.RemoteRemove, service.RemoteRemoveRequest{Names: names})
@@ -194,7 +195,8 @@ func (a *app) gcRemote(ctx context.Context, dir string, patience time.Duration) 
 		if res.Watched > 0 {
 			fmt.Fprintf(
 				w,
-				"%d pushes and removed checkpoints keep their packs; they are let go when a gc --remote finds them unchanged for %v\n",
+				"%d pushes and removed checkpoints keep their packs; they are let go when a gc --remote finds them "+
+					"unchanged for %v\n",
 				res.Watched,
 				patience,
 			)

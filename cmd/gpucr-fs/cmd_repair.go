@@ -29,7 +29,8 @@ Nothing may be mounted meanwhile. The exit code is 3 when some checkpoints could
 --remote makes a store of an empty folder, for a node that has lost its own: what stands in the remote store at that address can be listed and restored again. There must be
 a remote store; init --remote makes one.`,
 		Example: "  gpucr-fs repair store/ && gpucr-fs verify store/\n" +
-			"  gpucr-fs repair --remote 's3://bucket/checkpoints?endpoint=https://s3.example.org' store/ && gpucr-fs restore store/ web-7",
+			"  gpucr-fs repair --remote 's3://bucket/checkpoints?endpoint=https://s3.example.org' store/ && " +
+			"gpucr-fs restore store/ web-7",
 		Args: positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if address != "" {
@@ -39,7 +40,8 @@ a remote store; init --remote makes one.`,
 				return err
 			} else if ok {
 				s.Close()
-				return &index.Error{Class: index.InUse, Op: "repair", Err: errors.New("a daemon serves the store"), Hint: "unmount it first"}
+				return &index.Error{Class: index.InUse, Op: "repair", Err: errors.New("a daemon serves the store"),
+					Hint: "unmount it first"}
 			}
 			p := a.progress("repair")
 			res, err := index.Repair(cmd.Context(), args[0], a.index.options())
@@ -51,7 +53,8 @@ a remote store; init --remote makes one.`,
 				res.Lost = []string{}
 			}
 			if err := a.done(res, func(w io.Writer) {
-				fmt.Fprintf(w, "brought back %d checkpoints, %d chunks in %d packs\n", res.Checkpoints, res.Chunks, res.Packs)
+				fmt.Fprintf(w, "brought back %d checkpoints, %d chunks in %d packs\n",
+					res.Checkpoints, res.Chunks, res.Packs)
 				for _, l := range res.Lost {
 					fmt.Fprintf(w, "lost %s\n", l)
 				}

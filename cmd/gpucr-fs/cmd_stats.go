@@ -53,7 +53,9 @@ func printStats(w io.Writer, r service.StatsResult) {
 	}
 	fmt.Fprintf(
 		w,
-		"cache\t%d hits, %d misses, %s held\nread\t%s delivered, %s from packs\nwritten\t%s taken, %s stored, %s zero\nchunks\t%d new, %d found stored already\nerrors\t%d\ndrafts\t%d\nfree\t%s\n",
+		"cache\t%d hits, %d misses, %s held\nread\t%s delivered, %s from packs\n"+
+			"written\t%s taken, %s stored, %s zero\nchunks\t%d new, %d found stored already\nerrors\t%d\n"+
+			"drafts\t%d\nfree\t%s\n",
 		s.Hits,
 		s.Misses,
 		size(s.CacheBytes),

@@ -129,7 +129,8 @@ func code(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	lines := strings.Split(strings.TrimSpace(stderr), "\n")
 	if want != 0 &&
-		(len(lines) > 2 || !strings.HasPrefix(lines[0], "gpucr-fs: ") || len(lines) == 2 && !strings.HasPrefix(lines[1], "hint: ")) {
+		(len(lines) > 2 || !strings.HasPrefix(lines[0], "gpucr-fs: ") ||
+			len(lines) == 2 && !strings.HasPrefix(lines[1], "hint: ")) {
 		ts.Fatalf("stderr is not an error line and a hint: %q", stderr)
 	}
 }
