@@ -19,6 +19,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/pageset"
 	"github.com/gpucr/gpucr-fs/index/reading"
 	"github.com/gpucr/gpucr-fs/index/roots"
 	"github.com/gpucr/gpucr-fs/index/upkeep"
@@ -240,7 +241,7 @@ func TestOneChunkOfTwoLengths(t *testing.T) {
 
 // TestBitset holds the set to a map, and to the memory that a single far bit may take.
 func TestBitset(t *testing.T) {
-	var a, b chunks.Pages
+	var a, b pageset.Pages
 	model := map[uint32]bool{}
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 5000 {
@@ -272,12 +273,12 @@ func TestBitset(t *testing.T) {
 		}
 		b.Set(i)
 	}
-	if (*chunks.Pages)(nil).Has(0) {
+	if (*pageset.Pages)(nil).Has(0) {
 		t.Error("an empty set has something")
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	var far chunks.Pages
+	var far pageset.Pages
 	far.Set(1<<32 - 1)
 	runtime.ReadMemStats(&after)
 	if n := after.TotalAlloc - before.TotalAlloc; n > 64<<10 {

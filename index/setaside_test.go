@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpucr/gpucr-fs/index/aside"
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -137,7 +138,7 @@ func TestDamagedJournal(t *testing.T) {
 						mustHold(t, s, name, files)
 					}
 					mustVerify(t, s, 0)
-					if list, err := s.chunks.SetAside(); err != nil || len(list) > 0 {
+					if list, err := s.chunks.Aside.All(); err != nil || len(list) > 0 {
 						t.Errorf("set aside: %+v, %v", list, err)
 					}
 					if res, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil || len(res.Kept) > 0 {
@@ -182,12 +183,12 @@ func goOver(t testing.TB, s *Store, all map[string]map[string][]byte, damaged ma
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := s.chunks.SetAside()
+	list, err := s.chunks.Aside.All()
 	if err != nil {
 		t.Fatal(err)
 	}
 	told := slices.ContainsFunc(v.Problems, func(p upkeep.Problem) bool { return strings.HasPrefix(p.Pack, n) })
-	if !told || !slices.ContainsFunc(list, func(a chunks.SetAside) bool { return strings.HasPrefix(filepath.Base(a.File), n) }) {
+	if !told || !slices.ContainsFunc(list, func(a aside.Entry) bool { return strings.HasPrefix(filepath.Base(a.File), n) }) {
 		t.Errorf("verify says %+v, set aside are %+v", v, list)
 	}
 	same("verify")
@@ -283,7 +284,7 @@ func TestTornCommit(t *testing.T) {
 	putBack(t, s.dir, pack.Name(n), append(bytes.Clone(files[pack.Name(n)]), memory(9, 1<<20)...))
 	s = openTestStore(t, s.dir, s.o)
 	mustVerify(t, s, 0)
-	if list, err := s.chunks.SetAside(); err != nil || len(list) > 0 {
+	if list, err := s.chunks.Aside.All(); err != nil || len(list) > 0 {
 		t.Errorf("set aside: %+v, %v", list, err)
 	}
 	s = reopen(t, s)

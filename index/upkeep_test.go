@@ -332,6 +332,39 @@ func TestDamagedSlotNotYetIndexed(t *testing.T) {
 	}
 }
 
+// TestGCBesideAChunkStoredAnew: a chunk that could not be read for a moment is stored anew by a draft, and the old slot
+// can be read again. A collection then must not give that up: a crash before the next commit leaves nothing else.
+func TestGCBesideAChunkStoredAnew(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	files := map[string][]byte{"f": memory(1, 2<<20)}
+	write(t, s, "a", files)
+	err := s.chunks.DB.Chunks(func(id chunk.ID, loc pack.Loc, err error) error {
+		s.chunks.SetDamaged(id, loc)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := create(t, s, "b", drafts.CreateOptions{})
+	s.upkeep.Hooks.Begun = func() {
+		fill(t, d, files)
+		settled(t, d)
+	}
+	if _, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	to := filepath.Join(t.TempDir(), "store")
+	if err := os.CopyFS(to, os.DirFS(s.Dir())); err != nil {
+		t.Fatal(err)
+	}
+	after := openTestStore(t, to, testOptions(t))
+	defer after.Close()
+	mustHold(t, after, "a", files)
+	if err := d.Abort(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestGCBesideADamagedCheckpoint: one damaged checkpoint does not keep the rest from being collected for ever, and
 // nothing that it may use is given back.
 func TestGCBesideADamagedCheckpoint(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 type gpuTraces struct {
 	library  bool         // libcuda.so is loaded
 	nccl     bool         // it has an NCCL communicator
+	xla      bool         // XLA's CUDA plugin is loaded, as by JAX
 	open     int          // descriptors of /dev/nvidia*
 	mappings int          // of such devices
 	contexts map[int]bool // minors of the GPUs with a context

@@ -87,8 +87,13 @@ var poolVariables = []string{"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "T
 
 // judgePools looks at a process with contexts on several GPUs. Seen with driver 580 on two H200s: copies by
 // cudaDeviceEnablePeerAccess and cuMem (PyTorch's allocators) went on after the driver's restore; with cudaMallocAsync
-// all its steps succeeded, and the next copy ended with "unspecified launch failure".
+// all its steps succeeded, and the next copy ended with "unspecified launch failure". With JAX 0.11 on two GPUs the
+// restore of its process ended with CUDA_ERROR_INVALID_VALUE.
 func (t *task) judgePools() error {
+	if t.gpu.xla {
+		t.add(kindXLA, "%s", minors(t.gpu.contexts))
+		return nil
+	}
 	env, err := t.environment(poolVariables...)
 	if err != nil {
 		return err

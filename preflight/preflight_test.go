@@ -158,6 +158,15 @@ func TestPools(t *testing.T) {
 	}
 }
 
+// XLA on several GPUs is refused whatever its environment says.
+func TestXLA(t *testing.T) {
+	user := &task{pid: os.Getpid(), found: map[string]*details{},
+		gpu: gpuTraces{xla: true, contexts: map[int]bool{0: true, 1: true}}}
+	if err := user.judgePools(); err != nil || len(user.found) != 1 || user.found[kindXLA] == nil {
+		t.Errorf("%v, %v", user.found, err)
+	}
+}
+
 func TestSizes(t *testing.T) {
 	for s, want := range map[string]int64{"4M": 4 << 20, "1g": 1 << 30,
 		"17": 17, "8K": 8 << 10, "": 0, "-1": 0, "9999999999G": 0, "x": 0} {

@@ -39,6 +39,7 @@ const (
 	kindGPUs       = "gpus"
 	kindPeers      = "several-gpus"
 	kindPools      = "shared-pools"
+	kindXLA        = "xla-several-gpus"
 	kindIPC        = "cuda-ipc"
 	kindSuspended  = "cuda-suspended"
 )
@@ -183,6 +184,11 @@ var rules = map[string]rule{
 		"allocates from pools of several GPUs (%s); the driver seems to bring them back, and the next access to " +
 			"another GPU's pool fails",
 		"start it with PyTorch's own allocator, or TensorFlow's",
+	},
+	kindXLA: {
+		Loses,
+		"uses several GPUs through XLA (%s), whose memory the driver takes down and cannot bring back",
+		"start it with one GPU for each process (CUDA_VISIBLE_DEVICES)",
 	},
 	kindPeers: {
 		Note,

@@ -192,6 +192,8 @@ func (t *task) readMappings(ctx context.Context, all *family) error {
 			if maker, ok := ipcMaker(m.path); ok && !slices.Contains(t.gpu.ipc, maker) {
 				t.gpu.ipc = append(t.gpu.ipc, maker)
 			}
+		case strings.HasPrefix(name, "xla_cuda_plugin"):
+			t.gpu.xla = true
 		case strings.HasPrefix(name, "libcuda.so"):
 			t.gpu.library = true
 		}

@@ -86,11 +86,13 @@ func (a *app) cudaCheckpointCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cuda-checkpoint {--get-state | --action ACTION | --toggle | --get-restore-tid} --pid PID",
 		Short: "move a process's NVIDIA GPU memory to the host and back",
-		Long: `Cuda-checkpoint takes one step with the GPU state of one process. Flags and answers are those of NVIDIA's tool of that name: a link called cuda-checkpoint
-to gpucr-fs stands in for it, for CRIU's cuda_plugin too. gpucr-fs dump and restore need neither.
+		Long: `Cuda-checkpoint takes one step with the GPU state of one process. Flags and answers are those of
+NVIDIA's tool of that name: a link called cuda-checkpoint to gpucr-fs stands in for it, for CRIU's cuda_plugin too.
+gpucr-fs dump and restore need neither.
 
---get-state prints running, locked, checkpointed or failed. --action takes lock, checkpoint, restore or unlock. --toggle goes from running to checkpointed or
-back. --get-restore-tid prints the thread that serves the driver in the process.`,
+--get-state prints running, locked, checkpointed or failed. --action takes lock, checkpoint, restore or unlock.
+--toggle goes from running to checkpointed or back. --get-restore-tid prints the thread that serves the driver in
+the process.`,
 		Example: "  gpucr-fs cuda-checkpoint --action lock --pid 4711 --timeout 10000\n" +
 			"  gpucr-fs cuda-checkpoint --action checkpoint --pid 4711",
 		Args: positional,

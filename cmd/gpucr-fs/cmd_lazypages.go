@@ -47,9 +47,10 @@ func (a *app) lazyPagesCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "lazy-pages -D DIR [-W DIR]",
 		Short: "bring the memory of a restore that criu, runc or podman runs",
-		Long: `Lazy-pages takes the place of criu lazy-pages: it listens in the work directory for a criu restore --lazy-pages of the images in -D, and brings the memory of what
-is restored. It ends when all is there. Where -D is a mount of a store, or one of its .checkpoints, the memory comes straight from the store, with a profile; any
-other image directory serves as well.
+		Long: `Lazy-pages takes the place of criu lazy-pages: it listens in the work directory for a criu restore
+--lazy-pages of the images in -D, and brings the memory of what is restored. It ends when all is there. Where -D is
+a mount of a store, or one of its .checkpoints, the memory comes straight from the store, with a profile; any other
+image directory serves as well.
 
 Interrupted before criu has come it ends; afterwards the processes depend on it, and it goes on.`,
 		Example: "  gpucr-fs lazy-pages -D /images -W /run/restore &\n" +

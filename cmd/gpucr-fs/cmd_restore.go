@@ -53,13 +53,16 @@ func (a *app) restoreCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "restore STORE NAME [-- CRIU OPTIONS]",
 		Short: "bring processes back, before their memory has arrived",
-		Long: `Restore brings the processes of checkpoint NAME back with criu and returns when they run. Their memory follows: what they touch first comes first, the rest in the
-background, from a daemon that is started where none runs and that goes when all is done. The first restore of a checkpoint records the order of first touches
-as its profile; later ones follow it.
+		Long: `Restore brings the processes of checkpoint NAME back with criu and returns when they run. Their
+memory follows: what they touch first comes first, the rest in the background, from a daemon that is started where
+none runs and that goes when all is done. The first restore of a checkpoint records the order of first touches as
+its profile; later ones follow it.
 
-CUDA processes that gpucr-fs dump took get their GPU memory back while their own still follows; --no-gpu leaves that to criu's cuda_plugin.
+CUDA processes that gpucr-fs dump took get their GPU memory back while their own still follows; --no-gpu leaves that
+to criu's cuda_plugin.
 
-Memory that processes share because one forked the others is shared again, and is there when they run. --copy-shared gives each a copy.
+Memory that processes share because one forked the others is shared again, and is there when they run. --copy-shared
+gives each a copy.
 
 With --own-pids the processes get a pid namespace of their own: their pids, sessions and groups may be taken out
 here, by the processes that were dumped, too. In it they have their old pids and see nobody else; out here they
@@ -75,10 +78,11 @@ They write to the same files, as processes do that were started N times. What th
 gets, and the others fail: ports and unix sockets that the processes listen on. Files of --timeline, --pidfile and
 --log-file get the number of the copy at the end of their names.
 
-With --wait it returns when all memory is there. The timeline says when what happened; --timeline FILE writes it to FILE.json and draws it in FILE.svg, and waits.
+With --wait it returns when all memory is there. The timeline says when what happened; --timeline FILE writes it to
+FILE.json and draws it in FILE.svg, and waits.
 
-Options for criu follow --, as criu itself takes them. Memory that cannot be read raises SIGBUS where it is touched; it is never wrong. When the daemon is killed,
-another takes its place; if that fails too, the processes are ended.`,
+Options for criu follow --, as criu itself takes them. Memory that cannot be read raises SIGBUS where it is touched;
+it is never wrong. When the daemon is killed, another takes its place; if that fails too, the processes are ended.`,
 		Example: "  gpucr-fs restore store/ web-3\n" +
 			"  gpucr-fs restore --copies 4 store/ model\n" +
 			"  gpucr-fs restore --wait --timeline web-3 store/ web-3 -- --tcp-established --shell-job",

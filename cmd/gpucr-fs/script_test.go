@@ -171,9 +171,9 @@ var scrubbers = []struct {
 	{regexp.MustCompile(`"\d{4}-\d\d-\d\dT[^"]*"`), `"TIME"`},
 	{regexp.MustCompile(`("id": )"[0-9a-f]+"`), `$1"ID"`},
 	{
-		regexp.MustCompile(
-			`("(?:pid|stored|disk|distinct|chunks|chunks_new|chunks_dup|live_chunks|dead_chunks|reclaimable|reclaimed|free_bytes|bytes|bytes_stored|bytes_written|dedupe_ratio|packs_dropped|cache_bytes|only)": )[\d.]+`,
-		),
+		regexp.MustCompile(`("(?:pid|stored|disk|distinct|chunks|chunks_new|chunks_dup|live_chunks|dead_chunks|` +
+			`reclaimable|reclaimed|free_bytes|bytes|bytes_stored|bytes_written|dedupe_ratio|packs_dropped|` +
+			`cache_bytes|only)": )[\d.]+`),
 		`${1}N`,
 	},
 	{regexp.MustCompile(`("(?:ingest|dedupe|read_cold|read_warm)_bytes_per_second": )[\d.e+]+`), `${1}N`},

@@ -14,6 +14,7 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon/layout"
 	"github.com/gpucr/gpucr-fs/daemon/profiles"
 	"github.com/gpucr/gpucr-fs/daemon/service"
+	"github.com/gpucr/gpucr-fs/daemon/sharing"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/restore/feed"
@@ -51,8 +52,8 @@ type Detail struct {
 	BOsAll     int             `json:"bos_all"`
 	GPUProblem string          `json:"gpu_problem,omitempty"`
 
-	Files    []service.FileUsage `json:"files"` // the largest
-	FilesAll int                 `json:"files_all"`
+	Files    []sharing.File `json:"files"` // the largest
+	FilesAll int            `json:"files_all"`
 }
 
 func (s *Server) checkpoint(ctx context.Context, r *http.Request) (any, error) {
@@ -82,7 +83,7 @@ func (s *Server) checkpoint(ctx context.Context, r *http.Request) (any, error) {
 		d.Images = info.CRIU
 		d.Images.Processes = []*inspect.Process{}
 	}
-	slices.SortFunc(d.Files, func(a, b service.FileUsage) int { return int(min(max(b.Size-a.Size, -1), 1)) })
+	slices.SortFunc(d.Files, func(a, b sharing.File) int { return int(min(max(b.Size-a.Size, -1), 1)) })
 	d.Files = d.Files[:min(len(d.Files), maxFiles)]
 	if d.GPU != nil {
 		d.BOsAll = len(d.GPU.BOs)

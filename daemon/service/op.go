@@ -104,10 +104,6 @@ func needDaemon(env *Env, op string) error {
 	if env.Daemon != nil {
 		return nil
 	}
-	return &index.Error{
-		Class: index.NotFound,
-		Op:    op,
-		Err:   errors.New("nothing of this store is mounted"),
-		Hint:  "mount it with: gpucr-fs mount STORE DIR",
-	}
+	return &index.Error{Class: index.NotFound, Op: op, Err: errors.New("nothing of this store is mounted"),
+		Hint: "mount it with: gpucr-fs mount STORE DIR"}
 }

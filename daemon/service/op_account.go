@@ -5,8 +5,8 @@ import (
 
 	"github.com/gpucr/gpucr-fs/daemon/gpu"
 	"github.com/gpucr/gpucr-fs/daemon/remotes"
+	"github.com/gpucr/gpucr-fs/daemon/sharing"
 	"github.com/gpucr/gpucr-fs/index"
-	"github.com/gpucr/gpucr-fs/index/chunk"
 )
 
 // UsageRequest asks for the store's accounting.
@@ -72,36 +72,12 @@ var Diff = define("diff", func(ctx context.Context, env *Env, r DiffRequest) (Di
 		res.Zero += f.Zero
 		res.Unique += f.Unique
 	}
-	err = res.addBOs(ctx, a, b)
+	res.BOs, err = sharing.BOs(ctx, a, b)
 	if err != nil && index.ClassOf(err) != index.Corrupt && ctx.Err() == nil {
 		res.GPUProblem, err = err.Error(), nil
 	}
 	return res, err
 })
-
-func (res *DiffResult) addBOs(ctx context.Context, a, b *index.Checkpoint) error {
-	if t, err := gpu.Count(b.FS()); err != nil || t == nil {
-		return err
-	}
-	has := map[chunk.ID]bool{}
-	err := eachExtent(ctx, a, func(_ index.FileInfo, x index.Extent) {
-		if !x.Zero && x.ID != (chunk.ID{}) {
-			has[x.ID] = true
-		}
-	})
-	if err != nil {
-		return err
-	}
-	old, err := gpu.Placed(a, nil)
-	if err != nil {
-		return err
-	}
-	if res.BOs, err = gpu.Placed(b, func(id chunk.ID) bool { return has[id] }); err != nil {
-		return err
-	}
-	gpu.Match(old, res.BOs)
-	return nil
-}
 
 // TagRequest changes the tags of a sealed checkpoint.
 type TagRequest struct {

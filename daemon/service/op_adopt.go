@@ -27,11 +27,8 @@ type AdoptResult struct {
 // Adopt takes a restore over from a successor that found a daemon running.
 var Adopt = define("adopt", func(_ context.Context, env *Env, q AdoptRequest) (AdoptResult, error) {
 	if env.Daemon == nil {
-		return AdoptResult{}, &index.Error{
-			Class: index.Unsupported,
-			Op:    "adopt",
-			Err:   errors.New("this needs a daemon"),
-		}
+		return AdoptResult{}, &index.Error{Class: index.Unsupported, Op: "adopt",
+			Err: errors.New("this needs a daemon")}
 	}
 	p, err := wire.OpenProcess(q.PID)
 	if err != nil {

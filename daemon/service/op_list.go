@@ -59,12 +59,8 @@ type NamesResult struct {
 // Names lists checkpoints, fast.
 var Names = define("names", func(ctx context.Context, env *Env, r NamesRequest) (NamesResult, error) {
 	if r.Counted() {
-		return NamesResult{}, &index.Error{
-			Class: index.Invalid,
-			Op:    "ls",
-			Err:   fmt.Errorf("%s bytes are not counted", r.Sort),
-			Hint:  "leave --fast out",
-		}
+		return NamesResult{}, &index.Error{Class: index.Invalid, Op: "ls",
+			Err: fmt.Errorf("%s bytes are not counted", r.Sort), Hint: "leave --fast out"}
 	}
 	all, err := env.Store.Names(ctx)
 	if err == nil {

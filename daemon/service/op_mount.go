@@ -99,20 +99,12 @@ var Seal = define("seal", func(ctx context.Context, env *Env, r SealRequest) (Br
 		if c.State == index.Sealed {
 			return brief(c), nil
 		}
-		return Brief{}, &index.Error{
-			Class:      index.Invalid,
-			Op:         "seal",
-			Checkpoint: r.Name,
-			Err:        fmt.Errorf("it is %s and cannot be sealed", c.State),
-			Hint:       "its writer died before it was complete: remove it with gpucr-fs gc and dump again",
-		}
+		return Brief{}, &index.Error{Class: index.Invalid, Op: "seal", Checkpoint: r.Name,
+			Err:  fmt.Errorf("it is %s and cannot be sealed", c.State),
+			Hint: "its writer died before it was complete: remove it with gpucr-fs gc and dump again"}
 	}
-	return Brief{}, &index.Error{
-		Class: index.NotFound,
-		Op:    "seal",
-		Err:   fmt.Errorf("there is no checkpoint %.128q", r.Name),
-		Hint:  "gpucr-fs ls STORE shows the names",
-	}
+	return Brief{}, &index.Error{Class: index.NotFound, Op: "seal",
+		Err: fmt.Errorf("there is no checkpoint %.128q", r.Name), Hint: "gpucr-fs ls STORE shows the names"}
 })
 
 // sealable refuses what is no checkpoint: a dump that failed, or some other folder. It stays as it is, for whoever

@@ -105,13 +105,8 @@ var CopyProfile = define(
 			return CopyProfileResult{}, err
 		}
 		if p == nil {
-			return CopyProfileResult{}, &index.Error{
-				Class:      index.NotFound,
-				Op:         "copy profile",
-				Checkpoint: from,
-				Err:        errors.New("no profile"),
-				Hint:       "the next restore records one",
-			}
+			return CopyProfileResult{}, &index.Error{Class: index.NotFound, Op: "copy profile", Checkpoint: from,
+				Err: errors.New("no profile"), Hint: "the next restore records one"}
 		}
 		c, err := env.Store.Checkpoint(q.To)
 		if err != nil {
@@ -122,12 +117,8 @@ var CopyProfile = define(
 			res.Serves += r.Len
 		}
 		if res.Serves == 0 {
-			return res, &index.Error{
-				Class:      index.Invalid,
-				Op:         "copy profile",
-				Checkpoint: res.To,
-				Err:        fmt.Errorf("the profile of %s names nothing that it has", from),
-			}
+			return res, &index.Error{Class: index.Invalid, Op: "copy profile", Checkpoint: res.To,
+				Err: fmt.Errorf("the profile of %s names nothing that it has", from)}
 		}
 		return res, env.Store.SetProfile(c.Info().ID, p.Encode())
 	},
@@ -199,13 +190,9 @@ var Warmup = define("warmup", func(ctx context.Context, env *Env, q WarmupReques
 	}
 	res.Bytes, res.Zero = st.SweepBytes-st.ZeroBytes, st.ZeroBytes
 	if st.FailedBytes > 0 {
-		return res, &index.Error{
-			Class:      index.Corrupt,
-			Op:         "warm up",
-			Checkpoint: res.Checkpoint,
-			Err:        fmt.Errorf("%d bytes cannot be read", st.FailedBytes),
-			Hint:       "gpucr-fs verify STORE names what is damaged",
-		}
+		return res, &index.Error{Class: index.Corrupt, Op: "warm up", Checkpoint: res.Checkpoint,
+			Err:  fmt.Errorf("%d bytes cannot be read", st.FailedBytes),
+			Hint: "gpucr-fs verify STORE names what is damaged"}
 	}
 	return res, nil
 })

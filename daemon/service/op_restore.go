@@ -171,11 +171,8 @@ var RestoreWait = define(
 				return r.Wait(ctx, env.Progress)
 			}
 		}
-		return restores.Status{}, &index.Error{
-			Class: index.NotFound,
-			Op:    "restore",
-			Err:   fmt.Errorf("there is no restore %q in progress", q.ID),
-		}
+		return restores.Status{}, &index.Error{Class: index.NotFound, Op: "restore",
+			Err: fmt.Errorf("there is no restore %q in progress", q.ID)}
 	},
 )
 
@@ -222,11 +219,8 @@ func (l *logLines) close() {
 // resident.
 var LazyPages = define("lazy-pages", func(ctx context.Context, env *Env, q LazyPagesRequest) (restores.Status, error) {
 	if env.Daemon == nil || env.Out == nil {
-		return restores.Status{}, &index.Error{
-			Class: index.Unsupported,
-			Op:    "lazy-pages",
-			Err:   errors.New("this needs a daemon"),
-		}
+		return restores.Status{}, &index.Error{Class: index.Unsupported, Op: "lazy-pages",
+			Err: errors.New("this needs a daemon")}
 	}
 	d := env.Daemon
 	h, err := d.Talks.For(ctx, q.ID, true)

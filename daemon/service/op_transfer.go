@@ -53,11 +53,8 @@ func importFrom(ctx context.Context, env *Env, r ImportRequest) (archive.Result,
 	}
 	if r.Source == "" {
 		if env.In == nil {
-			return archive.Result{}, &index.Error{
-				Class: index.Invalid,
-				Op:    "import",
-				Err:   errors.New("neither a source nor an input stream"),
-			}
+			return archive.Result{}, &index.Error{Class: index.Invalid, Op: "import",
+				Err: errors.New("neither a source nor an input stream")}
 		}
 		return archive.ImportStream(ctx, env.Store, r.Name, env.In, 0, o)
 	}
@@ -84,11 +81,8 @@ var Export = define("export", func(ctx context.Context, env *Env, r ExportReques
 	o := archive.ExportOptions{Progress: func(p archive.Progress) { env.Progress(transferProgress(p)) }}
 	if r.Target == "" {
 		if env.Out == nil {
-			return archive.ExportResult{}, &index.Error{
-				Class: index.Invalid,
-				Op:    "export",
-				Err:   errors.New("neither a target nor an output stream"),
-			}
+			return archive.ExportResult{}, &index.Error{Class: index.Invalid, Op: "export",
+				Err: errors.New("neither a target nor an output stream")}
 		}
 		out := bufio.NewWriterSize(env.Out, 1<<20)
 		res, err := archive.ExportTar(ctx, c, out, r.Compression, o)

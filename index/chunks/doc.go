@@ -17,7 +17,7 @@
 // # What cannot be accounted for
 //
 // Nothing here cuts or deletes what journals and index together cannot explain. It stays in its place or is put aside
-// under another name, and is reported (SetAside). How far a journal was on the disk tells torn from damaged: nobody is
+// under another name, and is reported (package aside). How far a journal was on the disk tells torn from damaged: nobody is
 // told that a commit is done before that is noted and synced, so half a frame behind it is what a crash left, and
 // nothing was promised. Bytes before it that are no frame, a shorter journal, and one that is gone are damage. Then
 //
@@ -62,6 +62,6 @@
 //
 // # Lock order
 //
-// commitMu, sweepMu, (pack's own locks), (RootRecords' locks), pinMu, Pins.mu, damage.mu, ingest.mu. lossMu and
-// asideMu are held for a look or a note.
+// commitMu, sweepMu, (pack's own locks), (RootRecords' locks), pinMu, Pins.mu, damage.mu, ingest.mu. lossMu is
+// held for a look or a note.
 package chunks

@@ -23,20 +23,31 @@ func (s *Store) Locate(id chunk.ID) (pack.Loc, error) {
 	return loc, err
 }
 
+// Places gives the location of a chunk as [Store.Locate] does and, where it has been stored anew and the index has not
+// been told of it yet, its place before: a crash, or a commit that fails, leaves it there.
+func (s *Store) Places(id chunk.ID) (loc, before pack.Loc, err error) {
+	r := s.ingest.recently(id)
+	if r == nil {
+		loc, err = s.Locate(id)
+		return loc, before, err
+	}
+	if before, err = s.DB.Loc(id); errors.Is(err, keys.ErrMissing) {
+		before, err = s.DB.DistantLoc(id)
+	}
+	if err != nil {
+		before = pack.Loc{}
+	}
+	return r.loc, before, nil
+}
+
 func errUnknownChunk(id chunk.ID) error {
 	return errors.New("the index does not know its chunk " + id.String()[:12])
 }
 
 // LocateHere gives the location of a chunk that is stored here, ErrMissing or ErrDamaged.
 func (s *Store) LocateHere(id chunk.ID) (pack.Loc, error) {
-	s.ingest.mu.Lock()
-	r := s.ingest.recent[id]
-	s.ingest.mu.Unlock()
-	if r != nil {
-		<-r.done
-		if r.err == nil {
-			return r.loc, nil
-		}
+	if r := s.ingest.recently(id); r != nil {
+		return r.loc, nil
 	}
 	return s.DB.Loc(id)
 }

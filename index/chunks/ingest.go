@@ -156,6 +156,20 @@ func (in *ingest) locate(id chunk.ID, content []byte, policy chunk.Policy, scrat
 	return r.loc, known, r.err
 }
 
+// recently gives a chunk that has been stored, and that the index may not have been told of; nil if there is none.
+func (in *ingest) recently(id chunk.ID) *recent {
+	in.mu.Lock()
+	r := in.recent[id]
+	in.mu.Unlock()
+	if r == nil {
+		return nil
+	}
+	if <-r.done; r.err != nil {
+		return nil
+	}
+	return r
+}
+
 // enter gives the chunk as it is among the recent ones, done; or enters it, and it is the caller's to find or store.
 func (in *ingest) enter(id chunk.ID) (r *recent, ours bool) {
 	for {

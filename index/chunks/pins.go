@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/pageset"
 )
 
 // Pins protect the slots that one draft uses from gc: its manifests are not yet where gc looks. It lasts as long as
@@ -13,12 +14,12 @@ type Pins struct {
 	users int // the draft and its open files; guarded by Store.pinMu
 
 	mu    sync.Mutex
-	slots Slots
+	slots pageset.Slots
 }
 
 // NewPins gives pins with one user.
 func (s *Store) NewPins() *Pins {
-	p := &Pins{s: s, users: 1, slots: Slots{}}
+	p := &Pins{s: s, users: 1, slots: pageset.Slots{}}
 	s.pinMu.Lock()
 	defer s.pinMu.Unlock()
 	s.pinners[p] = true
@@ -66,14 +67,14 @@ func (s *Store) KeepPins() (end func()) {
 }
 
 // Pinned gives the slots of pack n that are pinned.
-func (s *Store) Pinned(n uint32) *Pages {
-	out := &Pages{}
+func (s *Store) Pinned(n uint32) *pageset.Pages {
+	out := &pageset.Pages{}
 	s.pinMu.Lock()
 	defer s.pinMu.Unlock()
 	for p := range s.pinners {
 		p.mu.Lock()
 		if b := p.slots[n]; b != nil {
-			out.join(b)
+			out.Join(b)
 		}
 		p.mu.Unlock()
 	}

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/gpucr/gpucr-fs/index/aside"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -26,7 +27,7 @@ func (s *Store) Recover() error {
 	err = s.DB.Marks(func(n uint32) {
 		s.Packs.NeverUse(n)
 		if !slices.Contains(packs, n) {
-			s.KeepAside(n, SetAside{File: filepath.Join(PacksFolder, pack.JournalName(n)), Text: "damaged: the journal is gone"})
+			s.Aside.Keep(n, aside.Entry{File: filepath.Join(PacksFolder, pack.JournalName(n)), Text: "damaged: the journal is gone"})
 		}
 	})
 	if err != nil {
@@ -59,7 +60,7 @@ func (s *Store) Recover() error {
 			return s.openError(pack.Name(n), err)
 		}
 	}
-	list, err := s.SetAside()
+	list, err := s.Aside.All()
 	if err != nil {
 		return fault.Classify("open store", err)
 	}
@@ -115,7 +116,7 @@ func (s *Store) highest(packs []uint32) (seq uint64, err error) {
 
 // resume lets the newest pack take appends again, if it is whole and nothing lies behind what its journal tells.
 func (s *Store) resume(n uint32) error {
-	if why, err := s.Packs.Missing(n); err != nil || why != "" || s.IsAside(n) {
+	if why, err := s.Packs.Missing(n); err != nil || why != "" || s.Aside.Has(n) {
 		return err
 	}
 	durable, err := s.DB.Durable(n)
@@ -132,7 +133,7 @@ func (s *Store) resume(n uint32) error {
 	if err != nil {
 		return err
 	}
-	if s.Judge(n, durable, end, bad); len(bad) > 0 || payload >= s.o.PackSize {
+	if s.Aside.Judge(n, durable, end, bad); len(bad) > 0 || payload >= s.o.PackSize {
 		return nil
 	}
 	resumed, err := s.Packs.Resume(n, payload, end)
@@ -171,7 +172,7 @@ func (s *Store) replay(n uint32) error {
 		return err
 	}
 	if durable > size {
-		s.Judge(n, durable, size, nil)
+		s.Aside.Judge(n, durable, size, nil)
 	}
 	if mark >= size {
 		return nil
@@ -194,7 +195,7 @@ func (s *Store) replay(n uint32) error {
 	if len(bad) > 0 && bad[0].Off == mark {
 		// Another journal may have been put in the place of the one that was read before: it may tell of slots that
 		// have been given back since.
-		if s.Judge(n, mark, size, nil); s.IsAside(n) {
+		if s.Aside.Judge(n, mark, size, nil); s.Aside.Has(n) {
 			return nil
 		}
 	}
@@ -225,7 +226,7 @@ func (s *Store) replay(n uint32) error {
 		s.log.Info("a crash left a commit half written", "journal", pack.JournalName(n), "at", end, "bytes", size-end)
 		s.Packs.EndAt(n, end)
 	case len(bad) > 0:
-		s.Judge(n, mark, size, bad)
+		s.Aside.Judge(n, mark, size, bad)
 		end = bad[0].Off
 	}
 	if s.DB.ReadOnly() && applied == 0 {

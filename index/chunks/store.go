@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gpucr/gpucr-fs/index/arena"
+	"github.com/gpucr/gpucr-fs/index/aside"
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/distant"
 	"github.com/gpucr/gpucr-fs/index/fault"
@@ -36,6 +37,7 @@ type Store struct {
 	moves   atomic.Uint64 // see CountMoves
 	damage  damage
 	Distant *distant.Packs
+	Aside   *aside.List // what the store cannot account for
 
 	records RootRecords
 
@@ -57,9 +59,6 @@ type Store struct {
 	lossMu    sync.Mutex
 	losses    int   // how often chunks were lost to a failed sync
 	lossCause error // the last time
-
-	asideMu sync.Mutex
-	aside   map[uint32]SetAside // packs whose journal is known to be damaged
 }
 
 // Options of a chunk store. All must be set.
@@ -117,7 +116,7 @@ func New(d *keys.DB, packs *pack.Set, o Options) (*Store, error) {
 	s := &Store{
 		o: o, log: o.Logger, DB: d, Packs: packs, Coder: coder, Arena: o.Arena, pinners: map[*Pins]bool{},
 		damage: damage{slots: map[chunk.ID]pack.Loc{}, dirty: map[chunk.ID]bool{}, doomed: map[chunk.ID]pack.Loc{}},
-		aside:  map[uint32]SetAside{}, unsettled: map[string]bool{}, marks: map[uint32]int64{},
+		Aside:  aside.New(packs, PacksFolder), unsettled: map[string]bool{}, marks: map[uint32]int64{},
 		Distant: distant.New(d, o.Logger, packs.Coder()),
 	}
 	s.ingest = newIngest(s)

@@ -81,8 +81,8 @@ type Locator struct {
 }
 
 type located struct {
-	id  chunk.ID
-	loc pack.Loc
+	id          chunk.ID
+	loc, before pack.Loc
 }
 
 // NewLocator gives a locator that has looked nothing up.
@@ -90,15 +90,21 @@ func NewLocator(s *chunks.Store) *Locator { return &Locator{s: s, slots: make([]
 
 // Locate gives the location of a chunk that a manifest names.
 func (l *Locator) Locate(id chunk.ID) (pack.Loc, error) {
+	loc, _, err := l.Places(id)
+	return loc, err
+}
+
+// Places gives the location of a chunk that a manifest names, and its place before; see [chunks.Store.Places].
+func (l *Locator) Places(id chunk.ID) (loc, before pack.Loc, err error) {
 	slot := &l.slots[int(id[0])|int(id[1])<<8]
 	if slot.id == id {
-		return slot.loc, nil
+		return slot.loc, slot.before, nil
 	}
-	loc, err := l.s.Locate(id)
+	loc, before, err = l.s.Places(id)
 	if err == nil {
-		*slot = located{id, loc}
+		*slot = located{id, loc, before}
 	}
-	return loc, err
+	return loc, before, err
 }
 
 // InlineBytes gives how many bytes of a checkpoint lie in its table of files.

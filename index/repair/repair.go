@@ -11,6 +11,7 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/gpucr/gpucr-fs/index/aside"
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
@@ -22,11 +23,11 @@ import (
 
 // Result says what a rebuild of the index brought back.
 type Result struct {
-	Checkpoints int               `json:"checkpoints"`
-	Chunks      int64             `json:"chunks"`
-	Packs       int               `json:"packs"`
-	Lost        []string          `json:"lost"`                // checkpoints that could not be brought back, with the reason
-	SetAside    []chunks.SetAside `json:"set_aside,omitempty"` // what is kept without being accounted for
+	Checkpoints int           `json:"checkpoints"`
+	Chunks      int64         `json:"chunks"`
+	Packs       int           `json:"packs"`
+	Lost        []string      `json:"lost"`                // checkpoints that could not be brought back, with the reason
+	SetAside    []aside.Entry `json:"set_aside,omitempty"` // what is kept without being accounted for
 }
 
 // Options say what is built from what.
@@ -256,7 +257,7 @@ func (r *rebuild) journal(n uint32) error {
 
 // Count tells what is in the rebuilt store, and what is not.
 func (res *Result) Count(ctx context.Context, cs *chunks.Store, rs *roots.Set, rd *reading.Reader) (err error) {
-	if res.SetAside, err = cs.SetAside(); err != nil {
+	if res.SetAside, err = cs.Aside.All(); err != nil {
 		return err
 	}
 	l := reading.NewLocator(cs)

@@ -8,11 +8,11 @@ import (
 	"strings"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
-	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/pageset"
 	"github.com/gpucr/gpucr-fs/index/reading"
 )
 
@@ -36,7 +36,7 @@ func (s *Jobs) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	if o.Progress == nil {
 		o.Progress = func(int64, int64) {}
 	}
-	g := collection{s: s, o: o, live: chunks.Slots{}, wanted: map[chunk.ID]bool{}, unclear: map[string]bool{}}
+	g := collection{s: s, o: o, live: pageset.Slots{}, wanted: map[chunk.ID]bool{}, unclear: map[string]bool{}}
 	g.res.Incomplete = s.roots.Incomplete()
 	if !o.DryRun {
 		if err := s.roots.RemoveIncomplete(ctx); err != nil {
@@ -48,6 +48,7 @@ func (s *Jobs) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	}
 	defer s.chunks.KeepPins()()
 	defer s.chunks.Distant.Hold()()
+	s.Hooks.Begun.Run()
 	if err := g.findLive(ctx); err != nil {
 		return g.res, err
 	}
@@ -96,7 +97,7 @@ func (g *collection) forget() (err error) {
 type collection struct {
 	s    *Jobs
 	o    GCOptions
-	live chunks.Slots
+	live pageset.Slots
 	res  GCResult
 
 	wanted  map[chunk.ID]bool // named by manifests, and not in the index
@@ -157,10 +158,13 @@ func (g *collection) findLive(ctx context.Context) error {
 		told := false
 		err := s.reading.WalkSegments(ctx, r, pb, func(e *manifestpb.Entry, seg *manifest.Segment) error {
 			for _, c := range seg.Chunks {
-				loc, err := l.Locate(c.ID)
+				loc, before, err := l.Places(c.ID)
 				if err == nil {
 					if g.live.Set(loc) {
 						g.res.LiveChunks++
+					}
+					if before != (pack.Loc{}) {
+						g.live.Set(before) // it is all that a crash would leave
 					}
 					continue
 				}

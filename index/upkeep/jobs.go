@@ -40,6 +40,7 @@ type Options struct {
 
 // Hooks are for tests.
 type Hooks struct {
+	Begun   chunks.Hook // gc has committed, and looks next for what is in use
 	Found   chunks.Hook // gc knows what is in use
 	Placed  chunks.Hook // optimize has written slots anew, and nobody knows of them
 	Checked chunks.Hook // optimize has read them back, and is about to commit

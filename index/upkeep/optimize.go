@@ -13,6 +13,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/pageset"
 )
 
 // This file stores chunks anew smaller, while nobody waits.
@@ -116,7 +117,7 @@ func (s *Jobs) Optimize(ctx context.Context, o OptimizeOptions) (OptimizeResult,
 }
 
 // choose finds what sealed checkpoints use, and the packs that hold it and may give something back.
-func (z *optimization) choose(ctx context.Context) (packs []uint32, live chunks.Slots, err error) {
+func (z *optimization) choose(ctx context.Context) (packs []uint32, live pageset.Slots, err error) {
 	s := z.s
 	if err := s.gcMu.Acquire(ctx, 1); err != nil {
 		return nil, nil, err
@@ -125,7 +126,7 @@ func (z *optimization) choose(ctx context.Context) (packs []uint32, live chunks.
 	if err := s.chunks.Commit(nil); err != nil {
 		return nil, nil, err
 	}
-	g := collection{s: s, live: chunks.Slots{}, wanted: map[chunk.ID]bool{}, unclear: map[string]bool{}}
+	g := collection{s: s, live: pageset.Slots{}, wanted: map[chunk.ID]bool{}, unclear: map[string]bool{}}
 	if err := g.findLive(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -143,7 +144,7 @@ func (z *optimization) choose(ctx context.Context) (packs []uint32, live chunks.
 		return nil, nil, fault.Classify("optimize", err)
 	}
 	for _, n := range all {
-		if g.live[n] != nil && n > keepTo && !s.chunks.Packs.Condemned(n) && !s.chunks.IsAside(n) && s.chunks.Packs.Exists(n) {
+		if g.live[n] != nil && n > keepTo && !s.chunks.Packs.Condemned(n) && !s.chunks.Aside.Has(n) && s.chunks.Packs.Exists(n) {
 			packs = append(packs, n)
 		}
 	}
@@ -152,7 +153,7 @@ func (z *optimization) choose(ctx context.Context) (packs []uint32, live chunks.
 
 // candidates gives the chunks of pack n that may become smaller, in the order of their slots. A collection may have
 // given the pack back since it was chosen: then there are none. gcMu keeps one from doing so meanwhile.
-func (z *optimization) candidates(ctx context.Context, n uint32, live *chunks.Pages) ([]pack.Chunk, error) {
+func (z *optimization) candidates(ctx context.Context, n uint32, live *pageset.Pages) ([]pack.Chunk, error) {
 	if err := z.s.gcMu.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
@@ -172,7 +173,7 @@ func (z *optimization) candidates(ctx context.Context, n uint32, live *chunks.Pa
 }
 
 // pack goes through one pack.
-func (z *optimization) pack(ctx context.Context, n uint32, live *chunks.Pages) error {
+func (z *optimization) pack(ctx context.Context, n uint32, live *pageset.Pages) error {
 	list, err := z.candidates(ctx, n, live)
 	if err != nil {
 		return err

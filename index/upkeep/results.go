@@ -3,7 +3,7 @@ package upkeep
 import (
 	"time"
 
-	"github.com/gpucr/gpucr-fs/index/chunks"
+	"github.com/gpucr/gpucr-fs/index/aside"
 	"github.com/gpucr/gpucr-fs/index/remote/object"
 )
 
@@ -66,12 +66,12 @@ type Problem struct {
 
 // VerifyResult is what a verification saw. The store is sound when Problems is empty.
 type VerifyResult struct {
-	Checkpoints int               `json:"checkpoints"`
-	Chunks      int64             `json:"chunks"`
-	Bytes       int64             `json:"bytes"`             // stored payload read and checked
-	Distant     int64             `json:"distant,omitempty"` // chunks in use that lie in a bucket; they are not read
-	Problems    []Problem         `json:"problems"`
-	SetAside    []chunks.SetAside `json:"set_aside,omitempty"` // what is kept without being accounted for
-	Begun       time.Time         `json:"begun,omitzero"`      // where it went on with another one: when that began
-	Earlier     int64             `json:"earlier,omitempty"`   // bytes that the other one had read and checked
+	Checkpoints int           `json:"checkpoints"`
+	Chunks      int64         `json:"chunks"`
+	Bytes       int64         `json:"bytes"`             // stored payload read and checked
+	Distant     int64         `json:"distant,omitempty"` // chunks in use that lie in a bucket; they are not read
+	Problems    []Problem     `json:"problems"`
+	SetAside    []aside.Entry `json:"set_aside,omitempty"` // what is kept without being accounted for
+	Begun       time.Time     `json:"begun,omitzero"`      // where it went on with another one: when that began
+	Earlier     int64         `json:"earlier,omitempty"`   // bytes that the other one had read and checked
 }

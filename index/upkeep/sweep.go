@@ -4,10 +4,12 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/gpucr/gpucr-fs/index/aside"
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/pageset"
 )
 
 // packPlan is what is to be done with one pack.
@@ -90,7 +92,7 @@ func (g *collection) plan(n uint32) (*packPlan, error) {
 		return nil, g.journalError(n, err)
 	}
 	pins := s.chunks.Pinned(n)
-	listed := &chunks.Pages{}
+	listed := &pageset.Pages{}
 	buriedAlive := false
 	end, bad, err := s.chunks.Packs.Read(n, 0, func(r pack.Record) error {
 		if r.Chunk == nil {
@@ -115,9 +117,9 @@ func (g *collection) plan(n uint32) (*packPlan, error) {
 	if err != nil {
 		return nil, g.journalError(n, err)
 	}
-	s.chunks.Judge(n, durable, end, bad)
+	s.chunks.Aside.Judge(n, durable, end, bad)
 	aside := func(why string) {
-		s.chunks.KeepAside(n, chunks.SetAside{File: filepath.Join(chunks.PacksFolder, pack.JournalName(n)), Text: "damaged: " + why})
+		s.chunks.Aside.Keep(n, aside.Entry{File: filepath.Join(chunks.PacksFolder, pack.JournalName(n)), Text: "damaged: " + why})
 	}
 	exists := s.chunks.Packs.Exists(n)
 	if used := g.live[n]; used != nil && settled {
@@ -133,7 +135,7 @@ func (g *collection) plan(n uint32) (*packPlan, error) {
 	} else if why != "" && (exists || len(p.live)+len(p.kill) > 0) {
 		aside("pack " + pack.Name(n) + ": " + why)
 	}
-	if s.chunks.IsAside(n) {
+	if s.chunks.Aside.Has(n) {
 		return &packPlan{leave: true}, nil
 	}
 	if !exists { // it was being dropped

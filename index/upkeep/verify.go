@@ -17,6 +17,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/pageset"
 	"github.com/gpucr/gpucr-fs/index/reading"
 	"github.com/gpucr/gpucr-fs/index/roots"
 )
@@ -51,7 +52,7 @@ func (s *Jobs) Verify(ctx context.Context, o VerifyOptions) (VerifyResult, error
 	if err := s.chunks.Commit(nil); err != nil {
 		return VerifyResult{}, err
 	}
-	v := &verification{s: s, o: o, used: chunks.Slots{}, bad: map[chunk.ID]string{}, unlisted: map[uint32]*chunks.Pages{}}
+	v := &verification{s: s, o: o, used: pageset.Slots{}, bad: map[chunk.ID]string{}, unlisted: map[uint32]*pageset.Pages{}}
 	v.res.Problems = []Problem{}
 	c := WallClock
 	if s.Hooks.Clock != nil {
@@ -116,7 +117,7 @@ func (v *verification) check(ctx context.Context) error {
 
 // setAside adds what is kept without being accounted for, and is not among the problems already.
 func (v *verification) setAside() error {
-	all, err := v.s.chunks.SetAside()
+	all, err := v.s.chunks.Aside.All()
 	for _, a := range all {
 		if !slices.ContainsFunc(v.res.Problems, func(p Problem) bool { return p.Pack != "" && filepath.Join(chunks.PacksFolder, p.Pack) == a.File }) {
 			v.res.SetAside = append(v.res.SetAside, a)
@@ -130,8 +131,8 @@ type verification struct {
 	o        VerifyOptions
 	roots    []*roots.Root
 	pbs      []*manifestpb.Checkpoint
-	used     chunks.Slots             // slots that the chosen checkpoints use
-	unlisted map[uint32]*chunks.Pages // packs whose journals lack slots in use, and the slots that they list
+	used     pageset.Slots             // slots that the chosen checkpoints use
+	unlisted map[uint32]*pageset.Pages // packs whose journals lack slots in use, and the slots that they list
 	pace     pace
 	progress *verifyProgress // nil where not all of the store is verified
 
@@ -219,7 +220,7 @@ func (v *verification) payload(ctx context.Context) error {
 	for n := range v.used {
 		if n < pack.FirstDistant && !slices.Contains(packs, n) {
 			v.problem(Problem{Pack: pack.JournalName(n), Text: "the journal is gone"})
-			v.unlisted[n] = &chunks.Pages{}
+			v.unlisted[n] = &pageset.Pages{}
 		}
 	}
 	if v.progress != nil {
@@ -301,7 +302,7 @@ func (v *verification) listed(n uint32) ([]pack.Chunk, error) {
 	if err != nil {
 		return nil, err
 	}
-	seen := &chunks.Pages{}
+	seen := &pageset.Pages{}
 	// Room for what is in use, at once: a list that grows by itself leaves several times its size to the collector.
 	list := make([]pack.Chunk, 0, int(float64(v.used[n].Count())*v.o.Subset))
 	end, bad, err := v.s.chunks.Packs.Read(n, 0, func(r pack.Record) error {
@@ -325,7 +326,7 @@ func (v *verification) listed(n uint32) ([]pack.Chunk, error) {
 	for _, b := range bad {
 		v.problem(Problem{Pack: pack.JournalName(n), Offset: b.Off, Text: fmt.Sprintf("%d bytes of the journal are damaged: %s", b.Len, b.Text)})
 	}
-	v.s.chunks.Judge(n, durable, end, bad)
+	v.s.chunks.Aside.Judge(n, durable, end, bad)
 	if durable > end && len(bad) == 0 {
 		v.problem(Problem{Pack: pack.JournalName(n), Offset: end, Text: fmt.Sprintf("the journal has lost its last %d bytes", durable-end)})
 	}

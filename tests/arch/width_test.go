@@ -21,6 +21,7 @@ var narrow = []string{
 	"archive",
 	"bounded",
 	"cmd/gpucr-cuda",
+	"cmd/gpucr-fs",
 	"cmd/gpucr-runc",
 	"cmd/kfdsim",
 	"cuda/cudasim",

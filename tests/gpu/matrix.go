@@ -60,7 +60,8 @@ var programs = []program{
 		criu:    []string{"--link-remap"},
 		refused: "CUDA IPC",
 	},
-	{class: "jax", name: "JAX"},
+	{class: "jax", name: "JAX", env: []string{"CUDA_VISIBLE_DEVICES=0"}},
+	{class: "jax", name: "JAX, two GPUs", gpus: 2, refused: "XLA"},
 	{class: "cupy", name: "CuPy"},
 	{class: "managed", name: "managed memory", refused: "managed memory"},
 	{class: "numba", name: "Numba"},
@@ -87,7 +88,7 @@ var programs = []program{
 		env:     []string{"NCCL_P2P_DISABLE=1"},
 	},
 	{class: "peers", name: "two GPUs", gpus: 2},
-	{class: "peerscopy", name: "two GPUs, a copy between them", gpus: 2, refused: "peer"},
+	{class: "peerscopy", name: "two GPUs, a copy between them", gpus: 2},
 }
 
 // outcome is what became of a program. Result is "works", "refused", "not run", or what went wrong, in capitals.
@@ -109,13 +110,20 @@ const lanes = 4
 func (b *bench) matrix(ctx context.Context, only string) error {
 	gpus := b.gpuCount(ctx)
 	todo := make(chan program)
+	var ports sync.Mutex // of torchrun: between dump and restore another one could take them
 	var mu sync.Mutex
 	var bad []string
 	var wg sync.WaitGroup
 	for range lanes {
 		wg.Go(func() {
 			for p := range todo {
+				if p.workers {
+					ports.Lock()
+				}
 				r := b.fate(ctx, p, gpus)
+				if p.workers {
+					ports.Unlock()
+				}
 				mu.Lock()
 				b.res.Programs = append(b.res.Programs, r)
 				fmt.Fprintf(

@@ -16,6 +16,7 @@ type draft struct {
 	name    string
 	d       *index.Draft
 	order   sync.Mutex // writers take turns, so that what it holds is known; sealing and aborting it does not wait
+	making  sync.Mutex // a file is made and noted, or a seal begins: nobody could say which files it holds otherwise
 	files   map[string][]byte
 	coming  map[string][]byte // what a write at work will make of it
 	unknown map[string]bool   // a write to it failed: it may hold anything
@@ -117,6 +118,8 @@ func (w *world) handle(d *draft, file string, fresh bool) (*index.DraftFile, []b
 	if there {
 		h, err = d.d.Open(file)
 	} else if fresh {
+		d.making.Lock()
+		defer d.making.Unlock()
 		w.m.mu.Lock()
 		if d.sealing != nil { // whether it gets in nobody can say
 			w.m.mu.Unlock()
@@ -345,14 +348,17 @@ func (w *world) seal(o *op) error {
 }
 
 func (w *world) sealDraft(d *draft) error {
+	d.making.Lock()
 	w.m.mu.Lock()
 	if d.sealing != nil {
 		w.m.mu.Unlock()
+		d.making.Unlock()
 		return nil // a step beside this one is at it
 	}
 	v := d.content()
 	d.sealing = v
 	w.m.mu.Unlock()
+	d.making.Unlock()
 	done := w.m.seal(d.name, v, "")
 	_, err := d.d.Seal(context.Background())
 	if err == nil {

@@ -70,6 +70,20 @@ func (w *world) contentFor(o *op) map[string][]byte {
 	return files
 }
 
+// make makes a file that is about to hold content.
+func (w *world) make(d *draft, name string, content []byte) (*index.DraftFile, error) {
+	d.making.Lock()
+	defer d.making.Unlock()
+	h, err := d.d.Create(name, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	d.handles[name], d.files[name], d.coming[name] = h, []byte{}, content
+	return h, nil
+}
+
 func (w *world) fill(d *draft, files map[string][]byte) error {
 	d.order.Lock()
 	defer d.order.Unlock()
@@ -80,13 +94,10 @@ func (w *world) fill(d *draft, files map[string][]byte) error {
 		if there {
 			continue // a step beside this one has made it
 		}
-		h, err := d.d.Create(name, 0o600)
+		h, err := w.make(d, name, files[name])
 		if err != nil {
 			return err
 		}
-		w.m.mu.Lock()
-		d.handles[name], d.files[name], d.coming[name] = h, []byte{}, files[name]
-		w.m.mu.Unlock()
 		if _, err := h.WriteAt(files[name], 0); err != nil {
 			return err
 		}

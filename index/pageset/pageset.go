@@ -1,4 +1,6 @@
-package chunks
+// Package pageset has sets of pages of packs: which slots are in use, are pinned, or are listed by a journal. Such a set
+// takes little memory, whatever the numbers in it are. Its sets are not safe for concurrent use.
+package pageset
 
 import (
 	"math/bits"
@@ -6,9 +8,9 @@ import (
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
-// Pages has one bit per 4 KiB of a pack: a 1 GiB pack takes 38 KiB. It is in leaves of 4 MiB of pack each: a number
-// from a damaged or hostile journal takes no more than what it takes there. The zero value is ready; a nil one is
-// empty.
+// Pages has one bit per 4 KiB of a pack: a 1 GiB pack takes 38 KiB. It is in leaves of 4 MiB of pack each,
+// so that a number from a damaged or hostile journal takes one leaf at most. The zero value is an empty set that is
+// ready for use; a nil one is empty too.
 type Pages struct {
 	leaves map[uint32]*leaf
 }
@@ -57,7 +59,7 @@ func (b *Pages) Count() (n int) {
 	return n
 }
 
-// Missing gives a bit of b that other lacks: where its leaf begins.
+// Missing looks for pages of b that other lacks. at is the first page of the 64 among which the lowest of them is.
 func (b *Pages) Missing(other *Pages) (at uint32, found bool) {
 	for n, l := range b.leaves {
 		have := other.leaves[n]
@@ -75,8 +77,8 @@ func (b *Pages) Missing(other *Pages) (at uint32, found bool) {
 	return at, found
 }
 
-// join adds what other has.
-func (b *Pages) join(other *Pages) {
+// Join adds the pages that other has.
+func (b *Pages) Join(other *Pages) {
 	for n, l := range other.leaves {
 		if b.leaves == nil {
 			b.leaves = map[uint32]*leaf{}
@@ -90,10 +92,10 @@ func (b *Pages) join(other *Pages) {
 	}
 }
 
-// Slots is a set of slots, by pack.
+// Slots is a set of slots: their first pages, by the number of the pack.
 type Slots map[uint32]*Pages
 
-// Set adds a slot; fresh: it was not there.
+// Set adds a slot; fresh says that it was not in the set before.
 func (m Slots) Set(l pack.Loc) (fresh bool) {
 	b := m[l.Pack]
 	if b == nil {
