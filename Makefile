@@ -20,7 +20,7 @@ VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo de
 COMMIT    ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help gpu-pack build plugin install packages test-packages test-containers test race lint fuzz crash torture soak simulate stress versitygw zdtm bench bench-restore bench-remote bench-page bench-gpu demo criu kfdsim-shell proto clean deps bench-deps
+.PHONY: help gpu-pack build plugin install packages test-packages test-docs test-containers test race lint fuzz crash torture soak simulate stress versitygw zdtm bench bench-restore bench-remote bench-page bench-gpu demo criu kfdsim-shell proto clean deps bench-deps
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -46,6 +46,10 @@ packages: build plugin ## build a deb and an rpm in build/packages
 test-packages: packages criu ## install the deb on a bare Debian, use and remove it
 	@scripts/need.sh debootstrap:debootstrap
 	scripts/test-packages.sh
+
+test-docs: deps criu versitygw ## run the commands of README and docs/, on this machine and on a bare Debian
+	$(GO) test -count=1 -timeout 30m -v ./tests/docs
+	tests/docs/clean.sh
 
 test-containers: deps criu versitygw ## podman and containerd with containers of 1 GB, by gpucr-runc and without it
 	$(GO) test -count=1 -timeout 1h -v ./tests/e2e/podmanrunc ./tests/e2e/containerd -containers.mb 1000 -containers.ratio 0.3
