@@ -203,7 +203,8 @@ func (e *exporter) times() error {
 		if !ent.Mode.IsDir() {
 			continue
 		}
-		if err := errors.Join(e.root.Chmod(ent.Path, ent.Mode.Perm()), e.sync(ent.Path), e.root.Chtimes(ent.Path, ent.ModTime, ent.ModTime)); err != nil {
+		if err := errors.Join(e.root.Chmod(ent.Path, ent.Mode.Perm()),
+			e.sync(ent.Path), e.root.Chtimes(ent.Path, ent.ModTime, ent.ModTime)); err != nil {
 			return fmt.Errorf("export: %w", err)
 		}
 	}

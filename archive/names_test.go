@@ -7,10 +7,13 @@ import (
 
 func TestCleanName(t *testing.T) {
 	for _, c := range []struct{ raw, want string }{
-		{"a", "a"}, {"./a", "a"}, {"a/", "a"}, {"./", "."}, {".", "."}, {"a//b/./c", "a/b/c"}, {"..a", "..a"}, {"a/...", "a/..."},
-		{"", ""}, {"/", ""}, {"/etc/passwd", ""}, {"..", ""}, {"a/../b", ""}, {"../a", ""}, {"a/..", ""}, {"a\xff", ""}, {"a\x00b", ""},
+		{"a", "a"}, {"./a", "a"}, {"a/", "a"}, {"./", "."}, {".", "."},
+		{"a//b/./c", "a/b/c"}, {"..a", "..a"}, {"a/...", "a/..."},
+		{"", ""}, {"/", ""}, {"/etc/passwd", ""}, {"..", ""}, {"a/../b", ""},
+		{"../a", ""}, {"a/..", ""}, {"a\xff", ""}, {"a\x00b", ""},
 		{".checkpoints", ""}, {"./.checkpoints/x", ""}, {"a/.checkpoints", "a/.checkpoints"},
-		{strings.Repeat("n", 255), strings.Repeat("n", 255)}, {strings.Repeat("n", 256), ""}, {strings.Repeat("n/", 2048), ""},
+		{strings.Repeat("n", 255), strings.Repeat("n", 255)}, {strings.Repeat("n", 256), ""},
+		{strings.Repeat("n/", 2048), ""},
 	} {
 		got, err := cleanName(c.raw)
 		if (err != nil) != (c.want == "") || got != c.want {
@@ -24,8 +27,10 @@ func TestCheckTarget(t *testing.T) {
 		link, target string
 		ok           bool
 	}{
-		{"l", "a", true}, {"l", "a/b", true}, {"l", "./a", true}, {"l", "..", false}, {"l", "../a", false}, {"l", "/a", false}, {"l", "", false},
-		{"d/l", "../a", true}, {"d/l", "..", true}, {"d/l", "../..", false}, {"d/e/l", "../../a", true}, {"d/e/l", ".././../../a", false},
+		{"l", "a", true}, {"l", "a/b", true}, {"l", "./a", true}, {"l", "..", false},
+		{"l", "../a", false}, {"l", "/a", false}, {"l", "", false},
+		{"d/l", "../a", true}, {"d/l", "..", true}, {"d/l", "../..", false},
+		{"d/e/l", "../../a", true}, {"d/e/l", ".././../../a", false},
 		{"l", "d/../a", false}, // d may be a link itself
 		{"d/l", "../d/..", false}, {"l", "a\xff", false}, {"l", strings.Repeat("x", 5000), false},
 	} {
@@ -44,7 +49,8 @@ func TestParentNames(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ link, images, want string }{
-		{"parent", ".", "../base"}, {"parent", "checkpoint", "../base/checkpoint"}, {"checkpoint/parent", "pre-checkpoint", "../../base/pre-checkpoint"},
+		{"parent", ".", "../base"}, {"parent", "checkpoint", "../base/checkpoint"},
+		{"checkpoint/parent", "pre-checkpoint", "../../base/pre-checkpoint"},
 	} {
 		if got := parentTarget(c.link, "base", c.images); got != c.want {
 			t.Errorf("parentTarget(%q, %q) = %q, want %q", c.link, c.images, got, c.want)

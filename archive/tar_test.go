@@ -201,8 +201,10 @@ func TestHostileArchives(t *testing.T) {
 		{"reserved", []member{reg(".checkpoints/x", "x")}, "reserved"},
 		{"link out", []member{reg("f", "x"), special(tar.TypeSymlink, "l", "../../etc")}, "out of the tree"},
 		{"absolute link", []member{reg("f", "x"), special(tar.TypeSymlink, "l", "/etc/passwd")}, "out of the tree"},
-		{"chained link", []member{reg("f", "x"), special(tar.TypeSymlink, "d", "."), special(tar.TypeSymlink, "l", "d/../etc")}, "climbs"},
-		{"write through a link", []member{special(tar.TypeSymlink, "d", "sub"), reg("d/f", "x")}, "directory and as a symbolic link"},
+		{"chained link", []member{reg("f", "x"), special(tar.TypeSymlink, "d", "."),
+			special(tar.TypeSymlink, "l", "d/../etc")}, "climbs"},
+		{"write through a link", []member{special(tar.TypeSymlink, "d", "sub"), reg("d/f", "x")},
+			"directory and as a symbolic link"},
 		{"hard link", []member{reg("f", "x"), special(tar.TypeLink, "l", "f")}, "hard links"},
 		{"character device", []member{special(tar.TypeChar, "null", "")}, "devices"},
 		{"block device", []member{special(tar.TypeBlock, "sda", "")}, "devices"},
@@ -215,10 +217,12 @@ func TestHostileArchives(t *testing.T) {
 		{"time in 2263", []member{at(reg("f", "x"), 9250000000)}, "outside of the years"},
 		{"time in 1670", []member{at(reg("f", "x"), -9450000000)}, "outside of the years"},
 		{"time without end", []member{at(reg("f", "x"), 1<<62)}, "outside of the years"},
-		{"folder in 2263", []member{reg("d/f", "x"), at(special(tar.TypeDir, "d/", ""), 9250000000)}, "outside of the years"},
+		{"folder in 2263", []member{reg("d/f", "x"), at(special(tar.TypeDir, "d/", ""), 9250000000)},
+			"outside of the years"},
 		{"empty", nil, "no files"},
 		{"only directories", []member{special(tar.TypeDir, "d/", "")}, "no files"},
-		{"absolute parent", []member{reg("inventory.img", "x"), special(tar.TypeSymlink, "parent", "/dumps/unknown")}, "unknown"},
+		{"absolute parent", []member{reg("inventory.img", "x"), special(tar.TypeSymlink, "parent", "/dumps/unknown")},
+			"unknown"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			err := readInto(t, newMemTree(), bytes.NewReader(makeTar(t, c.members...)), ImportOptions{})
@@ -234,7 +238,8 @@ func TestLimits(t *testing.T) {
 	for _, c := range []struct {
 		o  ImportOptions
 		ok bool
-	}{{ImportOptions{MaxFiles: 3}, true}, {ImportOptions{MaxFiles: 2}, false}, {ImportOptions{MaxBytes: 8}, true}, {ImportOptions{MaxBytes: 7}, false}} {
+	}{{ImportOptions{MaxFiles: 3}, true}, {ImportOptions{MaxFiles: 2}, false},
+		{ImportOptions{MaxBytes: 8}, true}, {ImportOptions{MaxBytes: 7}, false}} {
 		err := readInto(t, newMemTree(), bytes.NewReader(three), c.o)
 		if (err == nil) != c.ok {
 			t.Errorf("%+v: %v", c.o, err)
@@ -246,7 +251,8 @@ func TestLimits(t *testing.T) {
 	// A header may announce any size; it must be refused before anything is written.
 	m := newMemTree()
 	var buf bytes.Buffer
-	if err := tar.NewWriter(&buf).WriteHeader(&tar.Header{Name: "f", Size: 1 << 62, Format: tar.FormatGNU}); err != nil {
+	huge := &tar.Header{Name: "f", Size: 1 << 62, Format: tar.FormatGNU}
+	if err := tar.NewWriter(&buf).WriteHeader(huge); err != nil {
 		t.Fatal(err)
 	}
 	if err := readInto(t, m, &buf, ImportOptions{}); err == nil || m.bytes > 0 {
@@ -283,7 +289,8 @@ func TestDamagedArchives(t *testing.T) {
 	plain := podman(t)
 	for _, z := range []Compression{Plain, Gzip, Zstd} {
 		whole := pack(t, z, plain)
-		for _, keep := range []int{0, 1, 3, 100, 512, 1024, len(whole) / 2, len(whole) - 1025, len(whole) - 1024, len(whole) - 9, len(whole) - 5, len(whole) - 1} {
+		for _, keep := range []int{0, 1, 3, 100, 512, 1024, len(whole) / 2,
+			len(whole) - 1025, len(whole) - 1024, len(whole) - 9, len(whole) - 5, len(whole) - 1} {
 			if keep < 0 || keep >= len(whole) || z == Plain && keep > len(whole)-1024 {
 				continue // of a tar's trailer, one block suffices
 			}
@@ -304,7 +311,8 @@ func TestDamagedArchives(t *testing.T) {
 			t.Errorf("%s: a wrong checksum went unnoticed", z)
 		}
 	}
-	if err := readInto(t, newMemTree(), strings.NewReader(strings.Repeat("no archive at all ", 100)), ImportOptions{}); err == nil ||
+	if err := readInto(t, newMemTree(), strings.NewReader(strings.Repeat("no archive at all ", 100)),
+		ImportOptions{}); err == nil ||
 		!strings.Contains(err.Error(), "not a checkpoint archive") {
 		t.Errorf("a text: %v", err)
 	}
@@ -318,13 +326,22 @@ func TestParentLink(t *testing.T) {
 		target  string // of the link, "" for a refusal
 		parent  string
 	}{
-		{"by base name", []member{reg("inventory.img", "x"), special(tar.TypeSymlink, "parent", "../base")}, ImportOptions{}, "../base", "base"},
-		{"absolute", []member{reg("inventory.img", "x"), special(tar.TypeSymlink, "parent", "/dumps/base")}, ImportOptions{}, "../base", "base"},
-		{"by option", []member{reg("inventory.img", "x"), special(tar.TypeSymlink, "parent", "../1")}, ImportOptions{Parent: "base"}, "../base", "base"},
-		{"unknown", []member{reg("inventory.img", "x"), special(tar.TypeSymlink, "parent", "../1")}, ImportOptions{}, "", ""},
-		{"nested", []member{reg("checkpoint/inventory.img", "x"), special(tar.TypeSymlink, "checkpoint/parent", "../pre-checkpoint")}, ImportOptions{Parent: "base"}, "../../base", "base"},
-		{"in the same archive", []member{reg("pre-checkpoint/i", "x"), reg("checkpoint/i", "x"), special(tar.TypeSymlink, "checkpoint/parent", "../pre-checkpoint")}, ImportOptions{}, "../pre-checkpoint", ""},
-		{"elsewhere it is a link like others", []member{reg("f", "x"), special(tar.TypeSymlink, "a/b/parent", "../../../base")}, ImportOptions{}, "", ""},
+		{"by base name", []member{reg("inventory.img", "x"), special(tar.TypeSymlink, "parent", "../base")},
+			ImportOptions{}, "../base", "base"},
+		{"absolute", []member{reg("inventory.img", "x"), special(tar.TypeSymlink, "parent", "/dumps/base")},
+			ImportOptions{}, "../base", "base"},
+		{"by option", []member{reg("inventory.img", "x"), special(tar.TypeSymlink, "parent", "../1")},
+			ImportOptions{Parent: "base"}, "../base", "base"},
+		{"unknown", []member{reg("inventory.img", "x"), special(tar.TypeSymlink, "parent", "../1")},
+			ImportOptions{}, "", ""},
+		{"nested", []member{reg("checkpoint/inventory.img", "x"),
+			special(tar.TypeSymlink, "checkpoint/parent", "../pre-checkpoint")},
+			ImportOptions{Parent: "base"}, "../../base", "base"},
+		{"in the same archive", []member{reg("pre-checkpoint/i", "x"),
+			reg("checkpoint/i", "x"), special(tar.TypeSymlink, "checkpoint/parent", "../pre-checkpoint")},
+			ImportOptions{}, "../pre-checkpoint", ""},
+		{"elsewhere it is a link like others",
+			[]member{reg("f", "x"), special(tar.TypeSymlink, "a/b/parent", "../../../base")}, ImportOptions{}, "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := newMemTree()
@@ -351,7 +368,11 @@ func TestParentLink(t *testing.T) {
 func TestGNUSparse(t *testing.T) {
 	dir := t.TempDir()
 	for _, format := range []string{"gnu", "pax"} {
-		out, err := exec.Command("sh", "-c", `cd "$1" && truncate -s 8M pages-1.img && printf end | dd of=pages-1.img bs=1 seek=4000000 conv=notrunc status=none && tar --format=$2 -S -cf - pages-1.img`, "sh", dir, format).
+		out, err := exec.Command("sh", "-c",
+			`cd "$1" && truncate -s 8M pages-1.img &&
+			printf end | dd of=pages-1.img bs=1 seek=4000000 conv=notrunc status=none &&
+			tar --format=$2 -S -cf - pages-1.img`,
+			"sh", dir, format).
 			Output()
 		if err != nil {
 			t.Fatalf("tar: %v (install tar)", err)

@@ -181,7 +181,8 @@ func (n *dirNode) shadow(
 	name := path.Base(fi.Path)
 	ch := scr.child(name)
 	if ch == nil {
-		if ch, errno = n.s.scratch.newNode(syscall.S_IFREG, uint32(fi.Mode.Perm()), n.s.uid, n.s.gid, true); errno != 0 {
+		if ch, errno = n.s.scratch.newNode(syscall.S_IFREG, uint32(fi.Mode.Perm()),
+			n.s.uid, n.s.gid, true); errno != 0 {
 			return nil, errno
 		}
 		ch.baseSize, ch.mtime, ch.ctime = fi.Size, fi.ModTime, fi.ModTime

@@ -45,10 +45,8 @@ func TestInstead(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	if want := []string{topName, "inventory.img", "pagemap-1.img", "pages-1.img", "parent"}; !slices.Equal(
-		names,
-		want,
-	) {
+	want := []string{topName, "inventory.img", "pagemap-1.img", "pages-1.img", "parent"}
+	if !slices.Equal(names, want) {
 		t.Errorf("it lists %q", names)
 	}
 }

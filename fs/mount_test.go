@@ -173,10 +173,8 @@ func TestSealedContentReadsBack(t *testing.T) {
 			wantFile(t, filepath.Join(dir, p), data)
 		}
 	}
-	if got, want := names(t, srv.Dir()), []string{topName, "empty.img", "inventory.img", "pages-1.img", "sub", "sub-b"}; !slices.Equal(
-		got,
-		want,
-	) {
+	want := []string{topName, "empty.img", "inventory.img", "pages-1.img", "sub", "sub-b"}
+	if got := names(t, srv.Dir()); !slices.Equal(got, want) {
 		t.Errorf("root lists %v, want %v", got, want)
 	}
 	if got := names(t, filepath.Join(srv.Dir(), "sub")); !slices.Equal(got, []string{"a"}) {
@@ -213,7 +211,8 @@ func TestSealedContentRefusesWrites(t *testing.T) {
 	srv := mounted(t, s, Options{})
 	for _, dir := range []string{srv.Dir(), filepath.Join(srv.Dir(), topName, "A")} {
 		p := filepath.Join(dir, "core-1.img")
-		for what, flags := range map[string]int{"O_RDWR": os.O_RDWR, "O_WRONLY": os.O_WRONLY, "O_TRUNC": os.O_WRONLY | os.O_CREATE | os.O_TRUNC} {
+		for what, flags := range map[string]int{"O_RDWR": os.O_RDWR, "O_WRONLY": os.O_WRONLY,
+			"O_TRUNC": os.O_WRONLY | os.O_CREATE | os.O_TRUNC} {
 			_, err := os.OpenFile(p, flags, 0o644)
 			wantErrno(t, err, syscall.EROFS, what)
 		}
@@ -392,7 +391,8 @@ func TestParentLink(t *testing.T) {
 	s := newStore(t)
 	sealed(t, s, "A", map[string][]byte{"id": []byte("A")})
 	srv := mounted(t, s, Options{})
-	for name, target := range map[string]string{"B": "../A", "C": srv.Dir() + "/.checkpoints/A/", "D": "../../.checkpoints/A"} {
+	for name, target := range map[string]string{"B": "../A", "C": srv.Dir() + "/.checkpoints/A/",
+		"D": "../../.checkpoints/A"} {
 		dir := filepath.Join(srv.Dir(), topName, name)
 		must(t, os.Mkdir(dir, 0o755))
 		wantErrno(t, os.Symlink("../Z", filepath.Join(dir, "parent")), syscall.ENOENT, "link to nothing")

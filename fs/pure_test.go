@@ -52,8 +52,10 @@ func TestByProduct(t *testing.T) {
 
 func TestErrnoOf(t *testing.T) {
 	for class, want := range map[index.Class]syscall.Errno{
-		index.Other: syscall.EIO, index.NotFound: syscall.ENOENT, index.Exists: syscall.EEXIST, index.InUse: syscall.EBUSY, index.Corrupt: syscall.EIO,
-		index.NoSpace: syscall.ENOSPC, index.ReadOnly: syscall.EROFS, index.Invalid: syscall.EINVAL, index.Unsupported: syscall.EOPNOTSUPP, index.NoStore: syscall.EIO,
+		index.Other: syscall.EIO, index.NotFound: syscall.ENOENT, index.Exists: syscall.EEXIST,
+		index.InUse: syscall.EBUSY, index.Corrupt: syscall.EIO,
+		index.NoSpace: syscall.ENOSPC, index.ReadOnly: syscall.EROFS, index.Invalid: syscall.EINVAL,
+		index.Unsupported: syscall.EOPNOTSUPP, index.NoStore: syscall.EIO,
 	} {
 		err := fmt.Errorf("more: %w", &index.Error{Class: class, Err: errors.New("x")})
 		if got := errnoOf(err); got != want {
@@ -63,7 +65,8 @@ func TestErrnoOf(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		want syscall.Errno
-	}{{nil, 0}, {fmt.Errorf("x: %w", syscall.EMFILE), syscall.EMFILE}, {context.Canceled, syscall.EINTR}, {errors.New("x"), syscall.EIO}, {outside("/x"), syscall.EXDEV}} {
+	}{{nil, 0}, {fmt.Errorf("x: %w", syscall.EMFILE), syscall.EMFILE},
+		{context.Canceled, syscall.EINTR}, {errors.New("x"), syscall.EIO}, {outside("/x"), syscall.EXDEV}} {
 		if got := errnoOf(c.err); got != c.want {
 			t.Errorf("%v becomes %v, want %v", c.err, got, c.want)
 		}
@@ -71,7 +74,8 @@ func TestErrnoOf(t *testing.T) {
 }
 
 func TestOptionsValidate(t *testing.T) {
-	for _, o := range []Options{{Checkpoint: "a", New: "b"}, {MaxBackground: -1}, {MaxBackground: 1 << 16}, {ScratchBytes: -1}} {
+	for _, o := range []Options{{Checkpoint: "a", New: "b"}, {MaxBackground: -1},
+		{MaxBackground: 1 << 16}, {ScratchBytes: -1}} {
 		if err := o.Validate(); index.ClassOf(err) != index.Invalid {
 			t.Errorf("%+v is accepted: %v", o, err)
 		}
@@ -91,9 +95,12 @@ func TestParentOf(t *testing.T) {
 		v            *view
 		target, want string
 	}{
-		{b, "../A", "A"}, {b, "../A/", "A"}, {b, "./../A", "A"}, {b, "../../.checkpoints/A", "A"}, {b, "/images/.checkpoints/A", "A"}, {b, "../..", "R"}, {b, "/images", "R"},
-		{b, "../../..", ""}, {b, "A", ""}, {b, "../A/sub", ""}, {b, "/etc", ""}, {b, "/images2/.checkpoints/A", ""}, {b, "/images/A", ""}, {b, "..", ""}, {b, "../../../images/.checkpoints/A", ""},
-		{s.root, ".checkpoints/A", "A"}, {s.root, "./.checkpoints/A/", "A"}, {s.root, "/images/.checkpoints/A", "A"}, {s.root, "../A", ""}, {s.root, "A", ""},
+		{b, "../A", "A"}, {b, "../A/", "A"}, {b, "./../A", "A"}, {b, "../../.checkpoints/A", "A"},
+		{b, "/images/.checkpoints/A", "A"}, {b, "../..", "R"}, {b, "/images", "R"},
+		{b, "../../..", ""}, {b, "A", ""}, {b, "../A/sub", ""}, {b, "/etc", ""}, {b, "/images2/.checkpoints/A", ""},
+		{b, "/images/A", ""}, {b, "..", ""}, {b, "../../../images/.checkpoints/A", ""},
+		{s.root, ".checkpoints/A", "A"}, {s.root, "./.checkpoints/A/", "A"},
+		{s.root, "/images/.checkpoints/A", "A"}, {s.root, "../A", ""}, {s.root, "A", ""},
 	} {
 		got, err := c.v.parentOf(c.target)
 		if got != c.want || (err != nil) != (c.want == "") {

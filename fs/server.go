@@ -92,7 +92,8 @@ func (s *Server) checkDir(dir string) (err error) {
 	if held, ok, err := Mounted(s.dir); err != nil {
 		return err
 	} else if ok {
-		return &index.Error{Class: index.InUse, Op: "mount", File: s.dir, Err: fmt.Errorf("store %s is mounted there", held), Hint: "unmount it first"}
+		return &index.Error{Class: index.InUse, Op: "mount", File: s.dir,
+			Err: fmt.Errorf("store %s is mounted there", held), Hint: "unmount it first"}
 	}
 	if fi, err := os.Stat(s.dir); err != nil {
 		return &index.Error{Class: index.NotFound, Op: "mount", File: s.dir, Err: err, Hint: "make the directory first"}

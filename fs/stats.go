@@ -8,18 +8,20 @@ import (
 
 // Stats are counters since mounting.
 type Stats struct {
-	Opens        int64         `json:"opens"`         // of sealed files
-	Reads        int64         `json:"reads"`         // READ requests of sealed content; what the page cache answers is not seen
-	ReadBytes    int64         `json:"read_bytes"`    // answered to them
-	ReadErrors   int64         `json:"read_errors"`   // answered with EIO
-	Writes       int64         `json:"writes"`        // WRITE requests to drafts
-	WriteBytes   int64         `json:"write_bytes"`   // taken by drafts
-	ScratchBytes int64         `json:"scratch_bytes"` // of the store's file system, taken by logs and the like now
-	OpenHandles  int64         `json:"open_handles"`  // files of checkpoints open now
-	ReadP50      time.Duration `json:"read_p50_ns"`   // time to get a READ's bytes from the store, upper bounds within 13 %
-	ReadP90      time.Duration `json:"read_p90_ns"`
-	ReadP99      time.Duration `json:"read_p99_ns"`
-	ReadMax      time.Duration `json:"read_max_ns"`
+	Opens int64 `json:"opens"` // of sealed files
+	// READ requests of sealed content; what the page cache answers is not seen
+	Reads        int64 `json:"reads"`
+	ReadBytes    int64 `json:"read_bytes"`    // answered to them
+	ReadErrors   int64 `json:"read_errors"`   // answered with EIO
+	Writes       int64 `json:"writes"`        // WRITE requests to drafts
+	WriteBytes   int64 `json:"write_bytes"`   // taken by drafts
+	ScratchBytes int64 `json:"scratch_bytes"` // of the store's file system, taken by logs and the like now
+	OpenHandles  int64 `json:"open_handles"`  // files of checkpoints open now
+	// time to get a READ's bytes from the store, upper bounds within 13 %
+	ReadP50 time.Duration `json:"read_p50_ns"`
+	ReadP90 time.Duration `json:"read_p90_ns"`
+	ReadP99 time.Duration `json:"read_p99_ns"`
+	ReadMax time.Duration `json:"read_max_ns"`
 	// ReadTimes count the READs by the time they took, in ascending order; what they took since an earlier moment is
 	// known by Since.
 	ReadTimes []ReadTime `json:"read_times,omitempty"`

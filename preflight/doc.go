@@ -17,13 +17,15 @@
 //
 //   - each context maps its GPU's device file once, readable and writable;
 //
-//   - each context maps /dev/nvidia-uvm below 16 TiB, 2 MiB long. Other mappings of that file are managed memory. None of them is inherited by fork, while
-//     descriptors and other mappings are: who has a context's mapping and none of nvidia-uvm is a forked child;
+//   - each context maps /dev/nvidia-uvm below 16 TiB, 2 MiB long. Other mappings of that file are managed memory. A
+//     forked child inherits none of them, but it inherits descriptors and other mappings: a process with a context's
+//     mapping and none of nvidia-uvm is a forked child;
 //
-//   - NCCL's communicators listen on an abstract socket @/tmp/nccl-socket-*. That the library is loaded tells nothing, PyTorch always loads it.
+//   - NCCL's communicators listen on an abstract socket @/tmp/nccl-socket-*. A loaded library proves nothing, because
+//     PyTorch always loads it;
 //
-//   - who has mapped /dev/shm/cuda.shm.UID.PID.N, made by another PID, uses that one's memory by CUDA IPC, as PyTorch shares tensors. Memory alone, without
-//     an event, leaves no such file.
+//   - a process that maps /dev/shm/cuda.shm.UID.PID.N, made by another PID, uses that process's memory by CUDA IPC, as
+//     PyTorch does to share tensors. Memory alone, without an event, leaves no such file.
 //
 // Access of one GPU to another's memory leaves no trace in /proc.
 //

@@ -192,7 +192,8 @@ type family struct {
 	ghostLimit int64
 	root, self map[string]string // namespaces of the first process, and CRIU's
 	mounts     map[int]bool      // of all mount namespaces of the tree, and CRIU's
-	foreign    []string          // mounts of file systems that CRIU does not know, where the tree has its own mount namespace
+	// mounts of file systems that CRIU does not know, where the tree has its own mount namespace
+	foreign []string
 }
 
 // criuGhostLimit is CRIU's own, without an option.
@@ -249,7 +250,8 @@ func (a *family) names() []string {
 
 // known are the file systems that CRIU 4.2 mounts again by itself.
 var known = []string{
-	"proc", "sysfs", "devtmpfs", "binfmt_misc", "tmpfs", "devpts", "simfs", "btrfs", "pstore", "mqueue", "securityfs", "fusectl", "debugfs", "tracefs", "cgroup",
+	"proc", "sysfs", "devtmpfs", "binfmt_misc", "tmpfs", "devpts", "simfs",
+	"btrfs", "pstore", "mqueue", "securityfs", "fusectl", "debugfs", "tracefs", "cgroup",
 	"cgroup2", "aufs", "fuse", "overlay", "autofs",
 }
 

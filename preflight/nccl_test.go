@@ -18,7 +18,8 @@ func TestConfStaysInTheRoot(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, to := range map[string]string{"absolute": secret, "own": "/conf", "up": "../../../../../../conf", "loop": "loop"} {
+	for name, to := range map[string]string{"absolute": secret, "own": "/conf",
+		"up": "../../../../../../conf", "loop": "loop"} {
 		if err := os.Symlink(to, filepath.Join(root, name)); err != nil {
 			t.Fatal(err)
 		}

@@ -48,7 +48,8 @@ const (
 	uvm      = "204a00000-204c00000 rw-s 204a00000 00:06 177                             /dev/nvidia-uvm\n"
 	managed  = "7f312a000000-7f312a400000 rw-s 7f312a000000 00:06 177                    /dev/nvidia-uvm\n"
 	doorbell = "7fae2d849000-7fae2d859000 -w-s 00000000 00:06 176                        /dev/nvidia1\n"
-	library  = "7f0000000000-7f0000100000 r-xp 00000000 fe:00 7                          /usr/lib/libcuda.so.580.159.04\n"
+	library  = "7f0000000000-7f0000100000 r-xp 00000000 fe:00 7                          " +
+		"/usr/lib/libcuda.so.580.159.04\n"
 )
 
 func TestGPUTraces(t *testing.T) {
@@ -84,15 +85,18 @@ func TestNCCL(t *testing.T) {
 		env  string
 		lost bool
 	}{
-		{"", true}, {"NCCL_P2P_DISABLE=1", true}, {"NCCL_CUMEM_ENABLE=0", true}, {"NCCL_CUMEM_HOST_ENABLE=0", true}, {"NCCL_P2P_DISABLE=1 NCCL_CUMEM_ENABLE=0", false},
-		{"NCCL_P2P_DISABLE=1 NCCL_CUMEM_HOST_ENABLE=0", false}, {"NCCL_P2P_LEVEL=LOC NCCL_CUMEM_ENABLE=0", false}, {"NCCL_P2P_DISABLE=0 NCCL_CUMEM_ENABLE=0", true},
+		{"", true}, {"NCCL_P2P_DISABLE=1", true}, {"NCCL_CUMEM_ENABLE=0", true},
+		{"NCCL_CUMEM_HOST_ENABLE=0", true}, {"NCCL_P2P_DISABLE=1 NCCL_CUMEM_ENABLE=0", false},
+		{"NCCL_P2P_DISABLE=1 NCCL_CUMEM_HOST_ENABLE=0", false}, {"NCCL_P2P_LEVEL=LOC NCCL_CUMEM_ENABLE=0", false},
+		{"NCCL_P2P_DISABLE=0 NCCL_CUMEM_ENABLE=0", true},
 	} {
 		text := "A=1\x00" + strings.ReplaceAll(tc.env, " ", "\x00") + "\x00"
 		env, err := environment(strings.NewReader(text), ncclVariables...)
 		if got := ncclLost(env); err != nil || (got != "") != tc.lost {
 			t.Errorf("%s: %q, %v", tc.env, got, err)
 		}
-		if got := ncclLost(ncclConf(strings.NewReader("# NCCL_P2P_DISABLE=9\n" + strings.ReplaceAll(tc.env, " ", "\n") + "\n"))); (got != "") != tc.lost {
+		file := "# NCCL_P2P_DISABLE=9\n" + strings.ReplaceAll(tc.env, " ", "\n") + "\n"
+		if got := ncclLost(ncclConf(strings.NewReader(file))); (got != "") != tc.lost {
 			t.Errorf("%s in a file: %q", tc.env, got)
 		}
 	}
@@ -101,7 +105,8 @@ func TestNCCL(t *testing.T) {
 // The pid in the name of a file of CUDA IPC tells who shares from who is shared with.
 func TestIPC(t *testing.T) {
 	for path, want := range map[string]int{
-		"/dev/shm/cuda.shm.0.278.1": 632, "/dev/shm/cuda.shm.3e8.ffffffff.1": 0, "/dev/shm/cuda.shm.0.278": 0, "/dev/shm/cuda.shm.0.x.1": 0, "/dev/shm/x": 0,
+		"/dev/shm/cuda.shm.0.278.1": 632, "/dev/shm/cuda.shm.3e8.ffffffff.1": 0,
+		"/dev/shm/cuda.shm.0.278": 0, "/dev/shm/cuda.shm.0.x.1": 0, "/dev/shm/x": 0,
 	} {
 		if got, ok := ipcMaker(path); got != want && ok || ok != (want > 0) {
 			t.Errorf("%s: %d, %v", path, got, ok)
@@ -124,7 +129,8 @@ func TestIPC(t *testing.T) {
 // Pools of several GPUs are told by the environment.
 func TestPools(t *testing.T) {
 	for env, want := range map[string]string{
-		"PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync": kindPools, "TF_GPU_ALLOCATOR=cuda_malloc_async": kindPools, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True": kindPeers,
+		"PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync": kindPools, "TF_GPU_ALLOCATOR=cuda_malloc_async": kindPools,
+		"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True": kindPeers,
 		"A=1": kindPeers,
 	} {
 		cmd := exec.Command("sleep", "600")
@@ -162,7 +168,8 @@ func TestXLA(t *testing.T) {
 }
 
 func TestSizes(t *testing.T) {
-	for s, want := range map[string]int64{"4M": 4 << 20, "1g": 1 << 30, "17": 17, "8K": 8 << 10, "": 0, "-1": 0, "9999999999G": 0, "x": 0} {
+	for s, want := range map[string]int64{"4M": 4 << 20, "1g": 1 << 30,
+		"17": 17, "8K": 8 << 10, "": 0, "-1": 0, "9999999999G": 0, "x": 0} {
 		if got := parseSize(s); got != want {
 			t.Errorf("%q is %d, want %d", s, got, want)
 		}
@@ -171,7 +178,8 @@ func TestSizes(t *testing.T) {
 
 func TestAddress(t *testing.T) {
 	for s, want := range map[string]string{
-		"0100007F:1F90": "127.0.0.1 port 8080", "00000000000000000000000001000000:0016": "::1 port 22", "": "", "zz:1": "zz:1", "0100007F": "0100007F",
+		"0100007F:1F90": "127.0.0.1 port 8080", "00000000000000000000000001000000:0016": "::1 port 22",
+		"": "", "zz:1": "zz:1", "0100007F": "0100007F",
 	} {
 		if got := address(s); got != want {
 			t.Errorf("%q is %q, want %q", s, got, want)
@@ -229,7 +237,8 @@ func TestHandled(t *testing.T) {
 		handle map[string]func(int) error
 		want   Effect
 		says   string
-	}{{nil, Stops, "descriptor 7"}, {map[string]func(int) error{kindURing: idle}, Note, "descriptor 7"}, {map[string]func(int) error{kindURing: busy}, Stops, "it is busy"}} {
+	}{{nil, Stops, "descriptor 7"}, {map[string]func(int) error{kindURing: idle}, Note, "descriptor 7"},
+		{map[string]func(int) error{kindURing: busy}, Stops, "it is busy"}} {
 		if f := ring.finding(kindURing, ring.found[kindURing], &Options{Handle: tc.handle}); f.Effect != tc.want ||
 			!strings.Contains(f.What, tc.says) {
 			t.Errorf("%+v, want %s and %q", f, tc.want, tc.says)

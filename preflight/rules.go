@@ -54,7 +54,8 @@ const (
 // is given after --.
 var rules = map[string]rule{
 	kindURing: {Stops, "has an io_uring ring (%s), and criu dumps none",
-		"dump --park-rings parks idle ones; or start it where io_uring is forbidden (kernel.io_uring_disabled=2, or a container's seccomp profile), or with UV_USE_IO_URING=0, which some versions of libuv heed"},
+		"dump --park-rings parks idle ones; or start it where io_uring is forbidden (kernel.io_uring_disabled=2, or " +
+			"a container's seccomp profile), or with UV_USE_IO_URING=0, which some versions of libuv heed"},
 	kindAnon: {Stops, "has descriptors of a kind that criu does not dump (%s)", "close them before the dump"},
 	kindDevice: {
 		Stops,
@@ -94,7 +95,8 @@ var rules = map[string]rule{
 	},
 	kindSocket: {Stops, "has sockets of a kind that criu does not dump (%s)", "close them before the dump"},
 	kindUnixPeer: {Stops, "is connected by unix sockets to processes outside the tree (%s)",
-		"close the connection, dump both ends as one tree, or leave the socket to the restore: -- --external 'unix[INODE]'"},
+		"close the connection, dump both ends as one tree, or leave the socket to the restore: -- --external " +
+			"'unix[INODE]'"},
 	kindGhost: {
 		Stops,
 		"uses deleted files larger than criu takes along (%s)",
@@ -154,7 +156,8 @@ var rules = map[string]rule{
 	kindUprobes: {Stops, "is being probed by uprobes", "end the probes, or add -- --allow-uprobes"},
 	kindInherited: {
 		Stops,
-		"has what its parent had of the GPUs when it forked (%s); CUDA does not survive fork, and criu dumps no GPU's device",
+		"has what its parent had of the GPUs when it forked (%s); CUDA does not survive fork, and criu dumps no " +
+			"GPU's device",
 		"start workers by spawn or forkserver, or before CUDA is used",
 	},
 	kindManaged: {
@@ -173,11 +176,13 @@ var rules = map[string]rule{
 	kindIPC: {
 		Loses,
 		"uses GPU memory of another process by CUDA IPC (%s), which the driver takes down and cannot bring back",
-		"let it drop what it was sent (PyTorch: tensors from another process's queue) before the dump, or share copies in host memory",
+		"let it drop what it was sent (PyTorch: tensors from another process's queue) before the dump, or share " +
+			"copies in host memory",
 	},
 	kindPools: {
 		Loses,
-		"allocates from pools of several GPUs (%s); the driver seems to bring them back, and the next access to another GPU's pool fails",
+		"allocates from pools of several GPUs (%s); the driver seems to bring them back, and the next access to " +
+			"another GPU's pool fails",
 		"start it with PyTorch's own allocator, or TensorFlow's",
 	},
 	kindXLA: {
@@ -187,7 +192,8 @@ var rules = map[string]rule{
 	},
 	kindPeers: {
 		Note,
-		"has contexts on several GPUs (%s); direct copies between them come back, memory pools that they share (cudaMallocAsync) do not, and cannot be seen",
+		"has contexts on several GPUs (%s); direct copies between them come back, memory pools that they share " +
+			"(cudaMallocAsync) do not, and cannot be seen",
 		"try it with a process that may be lost",
 	},
 	kindSuspended: {Note, "has its GPU state %s already", ""},

@@ -209,7 +209,8 @@ func (t *task) readMappings(ctx context.Context, all *family) error {
 
 // ordinary tells mappings without a file that could have been deleted or a device.
 func ordinary(path string) bool {
-	return path == "/dev/zero" || path == "/[aio]" || path == "/secretmem" || strings.HasPrefix(path, "/SYSV") || strings.HasPrefix(path, "/memfd:") ||
+	return path == "/dev/zero" || path == "/[aio]" || path == "/secretmem" ||
+		strings.HasPrefix(path, "/SYSV") || strings.HasPrefix(path, "/memfd:") ||
 		strings.HasPrefix(path, "/anon_hugepage") ||
 		strings.HasPrefix(path, "/dev/nvidia")
 }

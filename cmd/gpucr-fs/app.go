@@ -75,8 +75,9 @@ func (a *app) root() *cobra.Command {
     gpucr-fs mount store/ /images
     criu restore -D /images
 
-Options come from a configuration file, then from the environment, then from the command line; the latter win. The file is JSON, /etc/gpucr-fs/config.json or
-the one --config names: {"cache-size": "256MiB", "mount": {"metrics-addr": ":9100"}}. The variable of --cache-size is GPUCR_FS_CACHE_SIZE.
+Options come from a configuration file, then from the environment, then from the command line; the latter win. The
+file is JSON, /etc/gpucr-fs/config.json or the one --config names: {"cache-size": "256MiB", "mount":
+{"metrics-addr": ":9100"}}. The variable of --cache-size is GPUCR_FS_CACHE_SIZE.
 
 Exit codes: 0 done, 1 error, 2 usage, 3 partly done, 10 no store, 11 store in use, 12 corrupt.`,
 		Version:       version,

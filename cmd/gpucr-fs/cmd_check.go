@@ -25,18 +25,24 @@ func (a *app) checkCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check {STORE NAME | --pid PID [-- CRIU OPTIONS]}",
 		Short: "tell whether a checkpoint can be restored here, or a process dumped",
-		Long: `Check --pid looks at process PID and its descendants, without touching them, for what keeps them from being dumped: descriptors and mappings that criu does not dump,
-or dumps only with an option, which is named; CUDA processes that the driver cannot checkpoint ("stops") or cannot bring back ("loses"). The options that dump would be
+		Long: `Check --pid looks at process PID and its descendants, without touching them, for what keeps them from
+being dumped: descriptors and mappings that criu does not dump, or dumps only with an option, which is named; CUDA
+processes that the driver cannot checkpoint ("stops") or cannot bring back ("loses"). The options that dump would be
 given follow --. The exit code is 0 when nothing known stands in the way, else 1.
 
-Check STORE NAME compares a checkpoint with this machine: kernel, criu and driver versions, the images and their payload, the CPU's features, memory, and GPU by GPU the mapping
-found or each property that stands in the way, with both values and the variable that waives it. The variables of criu's amdgpu plugin count as they would at the
-restore: KFD_FW_VER_CHECK, KFD_SDMA_FW_VER_CHECK, KFD_CACHES_COUNT_CHECK, KFD_NUM_GWS_CHECK, KFD_VRAM_SIZE_CHECK, KFD_NUMA_CHECK, KFD_CAPABILITY_CHECK.
+Check STORE NAME compares a checkpoint with this machine: kernel, criu and driver versions, the images and their
+payload, the CPU's features, memory, and GPU by GPU the mapping found or each property that stands in the way, with
+both values and the variable that waives it. The variables of criu's amdgpu plugin count as they would at the
+restore: KFD_FW_VER_CHECK, KFD_SDMA_FW_VER_CHECK, KFD_CACHES_COUNT_CHECK, KFD_NUM_GWS_CHECK, KFD_VRAM_SIZE_CHECK,
+KFD_NUMA_CHECK, KFD_CAPABILITY_CHECK.
 
---host compares with another machine: DIR holds a copy of its /sys/class/kfd/kfd/topology, or of its root with sys/class/kfd/kfd/topology and, as far as wanted,
-proc/sys/kernel/osrelease, proc/cpuinfo and proc/meminfo. NAME is a name, a tag or the beginning of an ID. The exit code is 0 when nothing stands in the way, else 1.`,
-		Example: "  gpucr-fs check store/ web-1\n  gpucr-fs check --host /srv/hosts/gpu7 --fast store/ web-1\n  gpucr-fs check --pid 4711 -- --tcp-established",
-		Args:    cobra.ArbitraryArgs,
+--host compares with another machine: DIR holds a copy of its /sys/class/kfd/kfd/topology, or of its root with
+sys/class/kfd/kfd/topology and, as far as wanted, proc/sys/kernel/osrelease, proc/cpuinfo and proc/meminfo. NAME is
+a name, a tag or the beginning of an ID. The exit code is 0 when nothing stands in the way, else 1.`,
+		Example: "  gpucr-fs check store/ web-1\n" +
+			"  gpucr-fs check --host /srv/hosts/gpu7 --fast store/ web-1\n" +
+			"  gpucr-fs check --pid 4711 -- --tcp-established",
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			names := []string{"STORE", "NAME"}
 			if cmd.Flags().Changed("pid") {

@@ -256,7 +256,8 @@ func (c *container) lookedFor(err error) error {
 		return err
 	}
 	return &codeError{exitError,
-		"stores of several machines share checkpoints by a bucket (gpucr-fs init --remote), or by gpucr-fs export and import",
+		"stores of several machines share checkpoints by a bucket (gpucr-fs init --remote), or by gpucr-fs " +
+			"export and import",
 		fmt.Errorf(
 			"the images of container %s are checkpoint %s, which %s does not have: %w",
 			c.ref.Container,

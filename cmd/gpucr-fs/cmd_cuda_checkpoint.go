@@ -86,13 +86,16 @@ func (a *app) cudaCheckpointCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cuda-checkpoint {--get-state | --action ACTION | --toggle | --get-restore-tid} --pid PID",
 		Short: "move a process's NVIDIA GPU memory to the host and back",
-		Long: `Cuda-checkpoint takes one step with the GPU state of one process. Flags and answers are those of NVIDIA's tool of that name: a link called cuda-checkpoint
-to gpucr-fs stands in for it, for CRIU's cuda_plugin too. gpucr-fs dump and restore need neither.
+		Long: `Cuda-checkpoint takes one step with the GPU state of one process. Flags and answers are those of
+NVIDIA's tool of that name: a link called cuda-checkpoint to gpucr-fs stands in for it, for CRIU's cuda_plugin too.
+gpucr-fs dump and restore need neither.
 
---get-state prints running, locked, checkpointed or failed. --action takes lock, checkpoint, restore or unlock. --toggle goes from running to checkpointed or
-back. --get-restore-tid prints the thread that serves the driver in the process.`,
-		Example: "  gpucr-fs cuda-checkpoint --action lock --pid 4711 --timeout 10000\n  gpucr-fs cuda-checkpoint --action checkpoint --pid 4711",
-		Args:    positional,
+--get-state prints running, locked, checkpointed or failed. --action takes lock, checkpoint, restore or unlock.
+--toggle goes from running to checkpointed or back. --get-restore-tid prints the thread that serves the driver in
+the process.`,
+		Example: "  gpucr-fs cuda-checkpoint --action lock --pid 4711 --timeout 10000\n" +
+			"  gpucr-fs cuda-checkpoint --action checkpoint --pid 4711",
+		Args: positional,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return f.run(cmd, a)
 		},
@@ -183,7 +186,8 @@ func toggle(ctx context.Context, c *cuda.Client, pid int, timeout time.Duration,
 	if err != nil {
 		return err
 	}
-	steps := map[cuda.State][2]cuda.Action{cuda.Running: {cuda.Lock, cuda.Checkpoint}, cuda.Checkpointed: {cuda.Restore, cuda.Unlock}}[s]
+	steps := map[cuda.State][2]cuda.Action{cuda.Running: {cuda.Lock, cuda.Checkpoint},
+		cuda.Checkpointed: {cuda.Restore, cuda.Unlock}}[s]
 	if steps[0] == "" {
 		return fmt.Errorf("process %d is %v: only a running or a checkpointed one can be toggled", pid, s)
 	}

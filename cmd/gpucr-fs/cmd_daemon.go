@@ -40,7 +40,8 @@ func (a *app) daemonCmd() *cobra.Command {
 		},
 	}
 	c.Flags().
-		StringVar(&successor, "successor", "", "go on with a restore in place of a daemon that was killed: its instructions")
+		StringVar(&successor, "successor", "",
+			"go on with a restore in place of a daemon that was killed: its instructions")
 	return c
 }
 

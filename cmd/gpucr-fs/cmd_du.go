@@ -21,12 +21,13 @@ func (a *app) duCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "du STORE",
 		Short: "account for the bytes of a store",
-		Long: `Du shows where the bytes of a store are. Logical bytes are the sizes of all files; zero ones are stored nowhere. Distinct bytes are those of different
-chunks, stored bytes what these occupy on disk, compressed. Disk is what the store's folder occupies with index and journals; reclaimable is what gc would give
-back of it now.
+		Long: `Du shows where the bytes of a store are. Logical bytes are the sizes of all files; zero ones are
+stored nowhere. Distinct bytes are those of different chunks, stored bytes what these occupy on disk, compressed.
+Disk is what the store's folder occupies with index and journals; reclaimable is what gc would give back of it now.
 
-With a remote store disk is told apart: local is what was sealed here, cache what was fetched. Bucket is what the remote store holds for all machines. Requests are
-those of this store; beside them is what as many as so far would cost in a month, at the --price of 1,000 of a kind.`,
+With a remote store disk is told apart: local is what was sealed here, cache what was fetched. Bucket is what the
+remote store holds for all machines. Requests are those of this store; beside them is what as many as so far would
+cost in a month, at the --price of 1,000 of a kind.`,
 		Example: "  gpucr-fs du store/\n  gpucr-fs du --json store/",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -42,7 +43,8 @@ those of this store; beside them is what as many as so far would cost in a month
 				checkpointTable(w, u.Checkpoints, nil)
 				fmt.Fprintf(
 					w,
-					"\nlogical\t%s in %d checkpoints\nzero\t%s\ndistinct\t%s in %d chunks\nstored\t%s in %d packs\ndedupe\t%.2f times\ndisk\t%s\nreclaimable\t%s\n",
+					"\nlogical\t%s in %d checkpoints\nzero\t%s\ndistinct\t%s in %d chunks\nstored\t%s in %d packs\n"+
+						"dedupe\t%.2f times\ndisk\t%s\nreclaimable\t%s\n",
 					size(
 						u.Logical,
 					),

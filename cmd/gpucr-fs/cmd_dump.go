@@ -48,15 +48,19 @@ func (a *app) dumpCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "dump STORE NAME -t PID [-- CRIU OPTIONS]",
 		Short: "checkpoint processes straight into a store",
-		Long: `Dump checkpoints process PID and its descendants with criu, as checkpoint NAME of the store; nothing is written elsewhere. When it fails the checkpoint is given up
-and the processes go on. What CUDA processes have on NVIDIA GPUs is moved into their memory first; --no-gpu leaves that to criu's cuda_plugin. Options for criu follow --, as criu itself takes them.
+		Long: `Dump checkpoints process PID and its descendants with criu, as checkpoint NAME of the store; nothing
+is written elsewhere. When it fails the checkpoint is given up and the processes go on. What CUDA processes have on
+NVIDIA GPUs is moved into their memory first; --no-gpu leaves that to criu's cuda_plugin. Options for criu follow
+--, as criu itself takes them.
 
-Children that CUDA processes have forked hold devices of the GPUs that they can never use, and that criu does not dump: dump lets them close these, unless --keep-inherited
-is given.
+Children that CUDA processes have forked hold devices of the GPUs that they can never use, and that criu does not
+dump: dump lets them close these, unless --keep-inherited is given.
 
-Before anything is touched dump looks for what is known to stand in the way, as gpucr-fs check --pid does, and refuses with a line for each. --force goes on all the
-same: criu may refuse then, and processes that the driver cannot give their GPUs back are lost.`,
-		Example:    "  gpucr-fs dump store/ web-3 -t 4711\n  gpucr-fs dump store/ web-4 -t 4711 --leave-running -- --tcp-established --shell-job",
+Before anything is touched dump looks for what is known to stand in the way, as gpucr-fs check --pid does, and
+refuses with a line for each. --force goes on all the same: criu may refuse then, and processes that the driver
+cannot give their GPUs back are lost.`,
+		Example: "  gpucr-fs dump store/ web-3 -t 4711\n" +
+			"  gpucr-fs dump store/ web-4 -t 4711 --leave-running -- --tcp-established --shell-job",
 		SuggestFor: []string{"checkpoint"},
 		Args:       cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {

@@ -21,11 +21,14 @@ func (a *app) exportCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "export STORE NAME TARGET",
 		Short: "write a checkpoint to a directory, an archive or standard output",
-		Long: `Export writes a checkpoint to the directory TARGET, which must not exist or be empty; or to an archive, if TARGET ends in .tar, .tar.gz or .tar.zst;
-or as a tar stream to standard output, if TARGET is -. Files and directories appear under their name only when they are complete and on stable storage. In a
-directory, zero pages become holes. NAME is a name, a tag or the beginning of an ID.`,
-		Example: "  gpucr-fs export store/ web-1 /tmp/web-1\n  gpucr-fs export store/ web-1 web-1.tar.zst\n  gpucr-fs export store/ web-1 - | ssh other gpucr-fs import store/ web-1 -",
-		Args:    positional,
+		Long: `Export writes a checkpoint to the directory TARGET, which must not exist or be empty; or to an
+archive, if TARGET ends in .tar, .tar.gz or .tar.zst; or as a tar stream to standard output, if TARGET is -. Files
+and directories appear under their name only when they are complete and on stable storage. In a directory, zero
+pages become holes. NAME is a name, a tag or the beginning of an ID.`,
+		Example: "  gpucr-fs export store/ web-1 /tmp/web-1\n" +
+			"  gpucr-fs export store/ web-1 web-1.tar.zst\n" +
+			"  gpucr-fs export store/ web-1 - | ssh other gpucr-fs import store/ web-1 -",
+		Args: positional,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			req := service.ExportRequest{Ref: args[1], Compression: archive.Compression(compression)}
 			if args[2] == "-" {
@@ -38,7 +41,8 @@ directory, zero pages become holes. NAME is a name, a tag or the beginning of an
 			if byName, req.Archive = archive.CompressionOf(req.Target); compression == "" {
 				req.Compression = byName
 			} else if !req.Archive {
-				return usage(errors.New("--compression is for archives"), "let the target end in .tar, .tar.gz or .tar.zst, or be -")
+				return usage(errors.New("--compression is for archives"),
+					"let the target end in .tar, .tar.gz or .tar.zst, or be -")
 			}
 			res, err := do(cmd.Context(), a, args[0], "export "+req.Ref, service.Export, req)
 			if err != nil {
@@ -58,7 +62,8 @@ directory, zero pages become holes. NAME is a name, a tag or the beginning of an
 		},
 	}
 	c.Flags().
-		StringVar(&compression, "compression", "", "of an archive: none, gzip or zstd (default: by the name of the target)")
+		StringVar(&compression, "compression", "",
+			"of an archive: none, gzip or zstd (default: by the name of the target)")
 	return c
 }
 

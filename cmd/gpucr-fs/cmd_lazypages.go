@@ -47,13 +47,16 @@ func (a *app) lazyPagesCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "lazy-pages -D DIR [-W DIR]",
 		Short: "bring the memory of a restore that criu, runc or podman runs",
-		Long: `Lazy-pages takes the place of criu lazy-pages: it listens in the work directory for a criu restore --lazy-pages of the images in -D, and brings the memory of what
-is restored. It ends when all is there. Where -D is a mount of a store, or one of its .checkpoints, the memory comes straight from the store, with a profile; any
-other image directory serves as well.
+		Long: `Lazy-pages takes the place of criu lazy-pages: it listens in the work directory for a criu restore
+--lazy-pages of the images in -D, and brings the memory of what is restored. It ends when all is there. Where -D is
+a mount of a store, or one of its .checkpoints, the memory comes straight from the store, with a profile; any other
+image directory serves as well.
 
 Interrupted before criu has come it ends; afterwards the processes depend on it, and it goes on.`,
-		Example: "  gpucr-fs lazy-pages -D /images -W /run/restore &\n  criu restore --lazy-pages -D /images -W /run/restore\n\n" +
-			"  gpucr-fs lazy-pages -d -D /images -W /run/web\n  runc restore --lazy-pages --image-path /images --work-path /run/web --bundle /srv/web web",
+		Example: "  gpucr-fs lazy-pages -D /images -W /run/restore &\n" +
+			"  criu restore --lazy-pages -D /images -W /run/restore\n\n" +
+			"  gpucr-fs lazy-pages -d -D /images -W /run/web\n" +
+			"  runc restore --lazy-pages --image-path /images --work-path /run/web --bundle /srv/web web",
 		Args: positional,
 		RunE: func(cmd *cobra.Command, _ []string) error { return l.run(cmd.Context()) },
 	}
@@ -176,7 +179,8 @@ func (l *lazyPages) fromDir(ctx context.Context) (uffd.Report, error) {
 			return uffd.Report{}, perr
 		}
 		o.Guardian = []string{self, "guardian"}
-		o.Successor = []string{self, "lazy-pages", "--successor", "-D", l.images, "-W", l.work, "--prefetch-rate", strconv.FormatInt(int64(l.rate), 10)}
+		o.Successor = []string{self, "lazy-pages", "--successor", "-D",
+			l.images, "-W", l.work, "--prefetch-rate", strconv.FormatInt(int64(l.rate), 10)}
 		if f, err = feed.Start(o); err == nil {
 			err = l.ready()
 		}

@@ -22,15 +22,19 @@ func (a *app) lsCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "ls STORE [NAME]",
 		Short: "list checkpoints, or the files of one",
-		Long: `Ls lists the checkpoints of a store, oldest first or as --sort says. A checkpoint's logical bytes are its files' sizes: zero pages, which are stored nowhere; bytes unique
-to it; and bytes shared with other checkpoints. Stored is what its distinct chunks occupy on disk, compressed, shared ones included.
---json adds what the processes of a checkpoint had on AMD GPUs. With a remote store, REMOTE says whether a checkpoint is local, uploading or durable: in the bucket, as far
-as is known here.
-Labels tell where a checkpoint comes from: the host, the user and the command of its first process, and what was added with label.
-With NAME (a name, a tag or the beginning of an ID) it lists the files of that checkpoint.
-What the store keeps without being able to account for it is told on stderr.`,
-		Example: "  gpucr-fs ls store/\n  gpucr-fs ls --json --tag golden store/\n  gpucr-fs ls store/ web-1\n" +
-			"  gpucr-fs ls --label host=node-7 --label team --sort stored --reverse store/\n  gpucr-fs ls --latest 1 --label user=www-data store/",
+		Long: `Ls lists the checkpoints of a store, oldest first or as --sort says. A checkpoint's logical bytes are
+its files' sizes: zero pages, which are stored nowhere; bytes unique to it; and bytes shared with other checkpoints.
+Stored is what its distinct chunks occupy on disk, compressed, shared ones included.
+--json adds what the processes of a checkpoint had on AMD GPUs. With a remote store, REMOTE says whether a
+checkpoint is local, uploading or durable: in the bucket, as far as is known here. Labels tell where a checkpoint
+comes from: the host, the user and the command of its first process, and what was added with label. With NAME (a
+name, a tag or the beginning of an ID) it lists the files of that checkpoint. What the store keeps without being
+able to account for it is told on stderr.`,
+		Example: "  gpucr-fs ls store/\n" +
+			"  gpucr-fs ls --json --tag golden store/\n" +
+			"  gpucr-fs ls store/ web-1\n" +
+			"  gpucr-fs ls --label host=node-7 --label team --sort stored --reverse store/\n" +
+			"  gpucr-fs ls --latest 1 --label user=www-data store/",
 		Args: positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if remote {

@@ -50,17 +50,23 @@ func (a *app) mountCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "mount STORE DIR",
 		Short: "show a store as image directories",
-		Long: `Mount shows the checkpoint sealed last, or the one of --checkpoint, as the directory DIR, and every checkpoint as DIR/.checkpoints/NAME. It returns when
-the mount serves. A directory made in DIR/.checkpoints is a new checkpoint for criu dump; with --new NAME, DIR itself is.
+		Long: `Mount shows the checkpoint sealed last, or the one of --checkpoint, as the directory DIR, and every
+checkpoint as DIR/.checkpoints/NAME. It returns when the mount serves. A directory made in DIR/.checkpoints is a new
+checkpoint for criu dump; with --new NAME, DIR itself is.
 
-A daemon serves the mount and holds the store until its last mount is gone; all commands work meanwhile. A second mount of the same store is added to it, with
-the daemon's --cache-size, --free-floor, --workers, --remote-timeout and --log-file. What a killed daemon left at DIR is cleared away.
+A daemon serves the mount and holds the store until its last mount is gone; all commands work meanwhile. A second
+mount of the same store is added to it, with the daemon's --cache-size, --free-floor, --workers, --remote-timeout
+and --log-file. What a killed daemon left at DIR is cleared away.
 
-A store that cannot be written, for want of permission or because its disk is mounted read-only, is opened for reading only, as it
-is anywhere with --read-only. Its sealed checkpoints can be restored, nothing can be dumped, and no profiles are recorded. The
-daemon's sockets and log are in /run/gpucr-fs then. Unmount it before anything is to be written.`,
-		Example: "  gpucr-fs mount store/ /images\n  criu restore -D /images\n\n  gpucr-fs mount --new web-3 store/ /mnt/web-3\n  criu dump -t 4711 -D /mnt/web-3",
-		Args:    positional,
+A store that cannot be written, for want of permission or because its disk is mounted read-only, is opened for
+reading only, as it is anywhere with --read-only. Its sealed checkpoints can be restored, nothing can be dumped, and
+no profiles are recorded. The daemon's sockets and log are in /run/gpucr-fs then. Unmount it before anything is to
+be written.`,
+		Example: "  gpucr-fs mount store/ /images\n" +
+			"  criu restore -D /images\n\n" +
+			"  gpucr-fs mount --new web-3 store/ /mnt/web-3\n" +
+			"  criu dump -t 4711 -D /mnt/web-3",
+		Args: positional,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if spec.Store, err = filepath.Abs(args[0]); err != nil {
 				return err
@@ -216,7 +222,8 @@ func (a *app) mountForeground(ctx context.Context, spec daemonSpec, toStderr boo
 		return err
 	} else if ok {
 		s.Close()
-		return &index.Error{Class: index.InUse, Op: "mount", Err: errors.New("a daemon serves the store already"), Hint: "drop -f to add a mount to it"}
+		return &index.Error{Class: index.InUse, Op: "mount", Err: errors.New("a daemon serves the store already"),
+			Hint: "drop -f to add a mount to it"}
 	}
 	var log io.Writer = a.err
 	if !toStderr {
@@ -280,7 +287,8 @@ func mounter(
 			dir = ""
 		}
 		m, err := fs.Mount(ctx, s, dir, fs.Options{
-			Checkpoint: r.Checkpoint, New: r.New, Logger: log, ReadaheadKB: r.ReadaheadKB, AllowOther: r.AllowOther, Debug: r.Debug, OnAccess: onAccess,
+			Checkpoint: r.Checkpoint, New: r.New, Logger: log, ReadaheadKB: r.ReadaheadKB,
+			AllowOther: r.AllowOther, Debug: r.Debug, OnAccess: onAccess,
 			Labels: label.OfHost(),
 		})
 		if err != nil {

@@ -18,13 +18,17 @@ func (a *app) optimizeCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "optimize STORE",
 		Short: "store anew smaller what was stored fast",
-		Long: `Optimize compresses again, and better, what dumps and imports have compressed fast or not at all. Every piece is read back from the disk and checked before
-the old one is given up; the old ones take space until the next gc, which --gc runs at once. It may be interrupted at any time and run again: it goes on with what is left.
+		Long: `Optimize compresses again, and better, what dumps and imports have compressed fast or not at all.
+Every piece is read back from the disk and checked before the old one is given up; the old ones take space until the
+next gc, which --gc runs at once. It may be interrupted at any time and run again: it goes on with what is left.
 
-It works on one processor, and slows down to 4 MiB a second while a checkpoint is being written or the memory of a restore is on its way. Reading back what was
-optimized takes more processor time than before. What ls and du call stored is what was stored first; the disk in du is what is there now.`,
-		Example: "  gpucr-fs optimize -n store/\n  gpucr-fs optimize --gc store/\n  gpucr-fs optimize --rate 50MiB store/",
-		Args:    positional,
+It works on one processor, and slows down to 4 MiB a second while a checkpoint is being written or the memory of a
+restore is on its way. Reading back what was optimized takes more processor time than before. What ls and du call
+stored is what was stored first; the disk in du is what is there now.`,
+		Example: "  gpucr-fs optimize -n store/\n" +
+			"  gpucr-fs optimize --gc store/\n" +
+			"  gpucr-fs optimize --rate 50MiB store/",
+		Args: positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.session(cmd.Context(), args[0], func(s *client.Session) error {
 				return a.optimize(
@@ -82,7 +86,8 @@ func (a *app) optimize(ctx context.Context, s *client.Session, r service.Optimiz
 		if r.DryRun {
 			what = "would rewrite"
 		}
-		fmt.Fprintf(w, "%s\t%d of %d chunks: %s in place of %s\n", what, res.Rewritten, res.Chunks, size(res.After), size(res.Before))
+		fmt.Fprintf(w, "%s\t%d of %d chunks: %s in place of %s\n", what,
+			res.Rewritten, res.Chunks, size(res.After), size(res.Before))
 		switch {
 		case out.GC != nil:
 			fmt.Fprintf(w, "reclaimed\t%s, %d packs dropped\n", size(out.GC.Reclaimed), out.GC.PacksGone)

@@ -31,7 +31,8 @@ func (a *app) pluginDirCmd() *cobra.Command {
 		Short: "print the directory of the CRIU plugin for AMD GPUs",
 		Long: `Print the directory to give to criu: criu dump -L "$(gpucr-fs plugin-dir)" ...
 
-CRIU loads every plugin of that directory. It holds gpucr_plugin.so alone, which takes the place of CRIU's own amdgpu_plugin.so and restores its images.`,
+CRIU loads every plugin of that directory. It holds gpucr_plugin.so alone, which takes the place of CRIU's own
+amdgpu_plugin.so and restores its images.`,
 		Args: positional,
 		RunE: func(*cobra.Command, []string) error {
 			dir, err := pluginDir()
@@ -148,7 +149,8 @@ func fillsOf(log *slog.Logger) func(images string) (peer.Filler, bool) {
 			log.Debug("filling from the directory", "reason", err)
 			return directory, true
 		}
-		return func(ctx context.Context, plan server.Plan, opts server.Options, turn <-chan struct{}) (server.Report, error) {
+		return func(ctx context.Context, plan server.Plan, opts server.Options,
+			turn <-chan struct{}) (server.Report, error) {
 			rep, err := mounted.Fill(ctx, plan, opts, turn)
 			if errors.Is(err, fill.ErrNotMounted) {
 				log.Debug("filling from the directory", "reason", err)

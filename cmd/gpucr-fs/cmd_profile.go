@@ -13,8 +13,9 @@ func (a *app) profileCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "profile",
 		Short: "show, renew, clear or copy what a restore touches first",
-		Long: `A profile is the order in which a restore of a checkpoint touched its data first. The first restore records it, later ones fetch in this order. That of a
-checkpoint serves its descendants, which have most of their memory in the same places, when it is copied.`,
+		Long: `A profile is the order in which a restore of a checkpoint touched its data first. The first restore
+records it, later ones fetch in this order. That of a checkpoint serves its descendants, which have most of their
+memory in the same places, when it is copied.`,
 		Example: "  gpucr-fs profile show store/ web-3\n  gpucr-fs profile copy store/ web-3 web-4",
 		Args:    subcommand,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -26,9 +27,10 @@ checkpoint serves its descendants, which have most of their memory in the same p
 func (a *app) profileShowCmd() *cobra.Command {
 	var order bool
 	c := &cobra.Command{
-		Use:     "show STORE NAME",
-		Short:   "show a checkpoint's profile",
-		Long:    "Show tells how much of which file the profile of NAME has; with --order, run by run in the order of first touches.",
+		Use:   "show STORE NAME",
+		Short: "show a checkpoint's profile",
+		Long: "Show tells how much of which file the profile of NAME has; with --order, run by run in the order " +
+			"of first touches.",
 		Example: "  gpucr-fs profile show --order store/ web-3",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {

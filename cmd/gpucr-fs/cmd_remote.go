@@ -22,10 +22,12 @@ func (a *app) syncCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "sync STORE [NAME...]",
 		Short: "take checkpoints to the remote store",
-		Long: `Sync takes sealed checkpoints to the remote store, all of them or those that are named, and returns when they stand there.
-What the remote store has already is not sent again. A checkpoint of another machine that has the same name is not replaced.
+		Long: `Sync takes sealed checkpoints to the remote store, all of them or those that are named, and returns
+when they stand there. What the remote store has already is not sent again. A checkpoint of another machine that has
+the same name is not replaced.
 
-A daemon takes there by itself what was sealed: sync waits for it, takes what was sealed without one, and what another machine has removed there.`,
+A daemon takes there by itself what was sealed: sync waits for it, takes what was sealed without one, and what
+another machine has removed there.`,
 		Example: "  gpucr-fs sync store/\n  gpucr-fs sync store/ web-7",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -95,8 +97,9 @@ func (a *app) pullCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "pull STORE NAME",
 		Short: "make a checkpoint of the remote store one of this store",
-		Long: `Pull takes over a checkpoint that another machine has taken to the remote store. Its contents are fetched when they are read.
-Restore and mount --checkpoint do this by themselves for a name that the store does not have.`,
+		Long: `Pull takes over a checkpoint that another machine has taken to the remote store. Its contents are
+fetched when they are read. Restore and mount --checkpoint do this by themselves for a name that the store does not
+have.`,
 		Example: "  gpucr-fs pull store/ web-7\n  gpucr-fs pull store/ web-7 --as web-7-of-node-3",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -173,7 +176,8 @@ func (a *app) rmRemote(ctx context.Context, dir string, names []string, yes bool
 	if len(names) == 0 {
 		return usage(errors.New("rm --remote needs the names of checkpoints"), "gpucr-fs ls --remote STORE shows them")
 	}
-	if err := a.confirm(yes, "remove "+strings.Join(names, ", ")+" from the remote store, for all machines?"); err != nil {
+	if err := a.confirm(yes,
+		"remove "+strings.Join(names, ", ")+" from the remote store, for all machines?"); err != nil {
 		return err
 	}
 	res, err := do(ctx, a, dir, "", service.RemoteRemove, service.RemoteRemoveRequest{Names: names})
@@ -194,7 +198,8 @@ func (a *app) gcRemote(ctx context.Context, dir string, patience time.Duration) 
 		if res.Watched > 0 {
 			fmt.Fprintf(
 				w,
-				"%d pushes and removed checkpoints keep their packs; they are let go when a gc --remote finds them unchanged for %v\n",
+				"%d pushes and removed checkpoints keep their packs; they are let go when a gc --remote finds them "+
+					"unchanged for %v\n",
 				res.Watched,
 				patience,
 			)

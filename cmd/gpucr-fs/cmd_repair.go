@@ -22,14 +22,16 @@ func (a *app) repairCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "repair STORE",
 		Short: "rebuild a lost or damaged index from the packs",
-		Long: `Repair rebuilds the index of a store from the journals beside its packs. Where a journal is damaged or gone it takes what the old index knows and writes a new one. If
-that may not be all, the damaged journal is set aside, and gc keeps all that it may have told of: put its bytes right and repair again, or remove it to give that up.
-Nothing may be mounted meanwhile. The exit code is 3 when some checkpoints could not be brought back.
+		Long: `Repair rebuilds the index of a store from the journals beside its packs. Where a journal is damaged
+or gone it takes what the old index knows and writes a new one. If that may not be all, the damaged journal is set
+aside, and gc keeps all that it may have told of: put its bytes right and repair again, or remove it to give that
+up. Nothing may be mounted meanwhile. The exit code is 3 when some checkpoints could not be brought back.
 
---remote makes a store of an empty folder, for a node that has lost its own: what stands in the remote store at that address can be listed and restored again. There must be
-a remote store; init --remote makes one.`,
+--remote makes a store of an empty folder, for a node that has lost its own: what stands in the remote store at that
+address can be listed and restored again. There must be a remote store; init --remote makes one.`,
 		Example: "  gpucr-fs repair store/ && gpucr-fs verify store/\n" +
-			"  gpucr-fs repair --remote 's3://bucket/checkpoints?endpoint=https://s3.example.org' store/ && gpucr-fs restore store/ web-7",
+			"  gpucr-fs repair --remote 's3://bucket/checkpoints?endpoint=https://s3.example.org' store/ && " +
+			"gpucr-fs restore store/ web-7",
 		Args: positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if address != "" {
@@ -39,7 +41,8 @@ a remote store; init --remote makes one.`,
 				return err
 			} else if ok {
 				s.Close()
-				return &index.Error{Class: index.InUse, Op: "repair", Err: errors.New("a daemon serves the store"), Hint: "unmount it first"}
+				return &index.Error{Class: index.InUse, Op: "repair", Err: errors.New("a daemon serves the store"),
+					Hint: "unmount it first"}
 			}
 			p := a.progress("repair")
 			res, err := index.Repair(cmd.Context(), args[0], a.index.options())
@@ -51,7 +54,8 @@ a remote store; init --remote makes one.`,
 				res.Lost = []string{}
 			}
 			if err := a.done(res, func(w io.Writer) {
-				fmt.Fprintf(w, "brought back %d checkpoints, %d chunks in %d packs\n", res.Checkpoints, res.Chunks, res.Packs)
+				fmt.Fprintf(w, "brought back %d checkpoints, %d chunks in %d packs\n",
+					res.Checkpoints, res.Chunks, res.Packs)
 				for _, l := range res.Lost {
 					fmt.Fprintf(w, "lost %s\n", l)
 				}

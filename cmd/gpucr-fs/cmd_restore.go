@@ -53,13 +53,16 @@ func (a *app) restoreCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "restore STORE NAME [-- CRIU OPTIONS]",
 		Short: "bring processes back, before their memory has arrived",
-		Long: `Restore brings the processes of checkpoint NAME back with criu and returns when they run. Their memory follows: what they touch first comes first, the rest in the
-background, from a daemon that is started where none runs and that goes when all is done. The first restore of a checkpoint records the order of first touches
-as its profile; later ones follow it.
+		Long: `Restore brings the processes of checkpoint NAME back with criu and returns when they run. Their
+memory follows: what they touch first comes first, the rest in the background, from a daemon that is started where
+none runs and that goes when all is done. The first restore of a checkpoint records the order of first touches as
+its profile; later ones follow it.
 
-CUDA processes that gpucr-fs dump took get their GPU memory back while their own still follows; --no-gpu leaves that to criu's cuda_plugin.
+CUDA processes that gpucr-fs dump took get their GPU memory back while their own still follows; --no-gpu leaves that
+to criu's cuda_plugin.
 
-Memory that processes share because one forked the others is shared again, and is there when they run. --copy-shared gives each a copy.
+Memory that processes share because one forked the others is shared again, and is there when they run. --copy-shared
+gives each a copy.
 
 With --own-pids the processes get a pid namespace of their own: their pids, sessions and groups may be taken out
 here, by the processes that were dumped, too. In it they have their old pids and see nobody else; out here they
@@ -75,12 +78,15 @@ They write to the same files, as processes do that were started N times. What th
 gets, and the others fail: ports and unix sockets that the processes listen on. Files of --timeline, --pidfile and
 --log-file get the number of the copy at the end of their names.
 
-With --wait it returns when all memory is there. The timeline says when what happened; --timeline FILE writes it to FILE.json and draws it in FILE.svg, and waits.
+With --wait it returns when all memory is there. The timeline says when what happened; --timeline FILE writes it to
+FILE.json and draws it in FILE.svg, and waits.
 
-Options for criu follow --, as criu itself takes them. Memory that cannot be read raises SIGBUS where it is touched; it is never wrong. When the daemon is killed,
-another takes its place; if that fails too, the processes are ended.`,
-		Example: "  gpucr-fs restore store/ web-3\n  gpucr-fs restore --copies 4 store/ model\n  gpucr-fs restore --wait --timeline web-3 store/ web-3 -- --tcp-established --shell-job",
-		Args:    cobra.ArbitraryArgs,
+Options for criu follow --, as criu itself takes them. Memory that cannot be read raises SIGBUS where it is touched;
+it is never wrong. When the daemon is killed, another takes its place; if that fails too, the processes are ended.`,
+		Example: "  gpucr-fs restore store/ web-3\n" +
+			"  gpucr-fs restore --copies 4 store/ model\n" +
+			"  gpucr-fs restore --wait --timeline web-3 store/ web-3 -- --tcp-established --shell-job",
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			r.timeline.Started = time.Now()
 			if args, r.args, err = criuArgs(cmd, args, usageNames(cmd.Use)); err != nil {
@@ -117,20 +123,23 @@ another takes its place; if that fails too, the processes are ended.`,
 		&r.copyShared,
 		"copy-shared",
 		false,
-		"give each process a copy of the memory that it shares with the one it was forked from: they run sooner, and take more memory",
+		"give each process a copy of the memory that it shares with the one it was forked from: they run sooner, "+
+			"and take more memory",
 	)
 	f.Var(&rate, "prefetch-rate", "bytes a second fetched ahead of need (default: no bound)")
 	f.StringVar(
 		&verify,
 		"verify-vram",
 		"",
-		"how much of AMD GPUs' memory is read back and compared before the processes run: all, sample (the default) or none; `MODE` may be left out for all",
+		"how much of AMD GPUs' memory is read back and compared before the processes run: all, sample (the default) "+
+			"or none; `MODE` may be left out for all",
 	)
 	f.StringVar(
 		&vram,
 		"vram",
 		"",
-		"when processes run that use AMD GPUs: `gate`, when their VRAM is there, or lazy, when what their CPU may touch of it is; their queues follow (default gate, or $GPUCR_VRAM)",
+		"when processes run that use AMD GPUs: `gate`, when their VRAM is there, or lazy, when what their CPU may "+
+			"touch of it is; their queues follow (default gate, or $GPUCR_VRAM)",
 	)
 	f.Lookup("verify-vram").NoOptDefVal = bofill.VerifyAll.String()
 	f.BoolVar(&r.own, "own-pids", false, "restore in a pid namespace of its own, where no pid is taken")
@@ -232,7 +241,8 @@ func (r *restoring) one(
 		}
 	}
 	st, err = client.RestoreFrom(ctx, dir, client.RestoreOptions{
-		Checkpoint: name, Work: r.args.Work, Rate: rate, RecordGPU: r.nvidia.record, Wait: wait, CopyShared: r.copyShared,
+		Checkpoint: name, Work: r.args.Work, Rate: rate, RecordGPU: r.nvidia.record,
+		Wait: wait, CopyShared: r.copyShared,
 		PIDNamespace: namespace, Start: start, Progress: p.tell,
 		Again: func(err error) { r.a.note("%v; trying again", oneLine(err.Error())) },
 		Run: func(ctx context.Context, prepared talk.Prepared) error {
@@ -419,7 +429,8 @@ func (r *restoring) pidsFree(images string) error {
 	}
 	return &codeError{
 		exitError,
-		"a restored process has the pid, session and group that it had: end those, or their parents where they are zombies; " +
+		"a restored process has the pid, session and group that it had: end those, or their parents where they " +
+			"are zombies; " +
 			"or restore with --own-pids",
 		fmt.Errorf("pids that the checkpoint needs are taken: %s%s", strings.Join(who, ", "), more),
 	}
@@ -433,7 +444,8 @@ func criuSays(err error, words string) bool {
 // finish completes the timeline with what the daemon knows.
 func (r *restoring) finish(st restores.Status) {
 	t := &r.timeline
-	t.Checkpoint, t.PID, t.Inside, t.Bytes, t.Faults, t.Profile = st.Checkpoint, r.pid, r.inside, st.Bytes, st.Faults, st.Profile
+	t.Checkpoint, t.PID, t.Inside, t.Bytes, t.Faults, t.Profile = st.Checkpoint,
+		r.pid, r.inside, st.Bytes, st.Faults, st.Profile
 	t.Add(r.marks...)
 	t.Add(r.events.marks()...)
 	t.Add(

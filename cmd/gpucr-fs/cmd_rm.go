@@ -22,10 +22,11 @@ func (a *app) rmCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rm STORE [NAME...]",
 		Short: "remove checkpoints by name, tag or policy",
-		Long: `Rm removes checkpoints: those named, that of --tag, or all sealed ones that no --keep-… rule wants. Several rules
-keep what any of them wants. All of the selection go or none. A checkpoint that an incremental
-one builds on is refused by name and kept by a policy. The space is given back by gc.`,
-		Example: "  gpucr-fs rm store/ web-1 web-2\n  gpucr-fs rm -n --keep-last 3 --keep-within 7d12h --keep-tag golden store/\n" +
+		Long: `Rm removes checkpoints: those named, that of --tag, or all sealed ones that no --keep-… rule wants.
+Several rules keep what any of them wants. All of the selection go or none. A checkpoint that an incremental one
+builds on is refused by name and kept by a policy. The space is given back by gc.`,
+		Example: "  gpucr-fs rm store/ web-1 web-2\n" +
+			"  gpucr-fs rm -n --keep-last 3 --keep-within 7d12h --keep-tag golden store/\n" +
 			"  gpucr-fs rm --keep-hourly 24 --keep-daily 7 --keep-weekly 5 --keep-monthly 12 store/\n" +
 			"  gpucr-fs rm --keep-last 3 --label host=node-7 store/",
 		SuggestFor: []string{"delete", "remove"},
@@ -80,7 +81,8 @@ func (a *app) rm(ctx context.Context, s *client.Session, req service.RemoveReque
 			return err
 		}
 		kept := res.Kept
-		if res, err = service.Remove.Do(ctx, s, service.RemoveRequest{Names: names, IDs: ids}, wire.Streams{}); err != nil {
+		if res, err = service.Remove.Do(ctx, s, service.RemoveRequest{Names: names, IDs: ids},
+			wire.Streams{}); err != nil {
 			return err
 		}
 		res.Kept = kept

@@ -15,10 +15,13 @@ func (a *app) sealCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "seal STORE NAME",
 		Short: "complete a checkpoint that is being written through a mount",
-		Long: `Seal makes a checkpoint that is being written through a mount complete, durable and immutable. A checkpoint that criu dump wrote is sealed by itself when
-the dump ends; one written by other means is sealed by this command.`,
-		Example: "  mkdir /images/.checkpoints/web-4\n  cp -r dump/. /images/.checkpoints/web-4\n  gpucr-fs seal store/ web-4",
-		Args:    positional,
+		Long: `Seal makes a checkpoint that is being written through a mount complete, durable and immutable. A
+checkpoint that criu dump wrote is sealed by itself when the dump ends; one written by other means is sealed by this
+command.`,
+		Example: "  mkdir /images/.checkpoints/web-4\n" +
+			"  cp -r dump/. /images/.checkpoints/web-4\n" +
+			"  gpucr-fs seal store/ web-4",
+		Args: positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := mayBeDurable(args[0], durable); err != nil {
 				return err

@@ -48,7 +48,8 @@ func absToken(r *mounts.Request) (err error) {
 
 // printServed tells where a daemon serves the page and the metrics.
 func printServed(w io.Writer, res mounts.Result) {
-	for _, at := range []struct{ name, addr, path string }{{"page", res.Page, "/"}, {"metrics", res.Metrics, "/metrics"}} {
+	for _, at := range []struct{ name, addr, path string }{{"page", res.Page, "/"},
+		{"metrics", res.Metrics, "/metrics"}} {
 		switch {
 		case at.addr == "":
 		case strings.HasPrefix(at.addr, "unix:"):
@@ -64,16 +65,19 @@ func (a *app) serveCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve STORE",
 		Short: "show a store in a browser",
-		Long: `Serve shows a store in a browser until it is interrupted: checkpoints and what they take, what would be free without them, their
-processes and GPUs, restores in progress, and errors. The page changes nothing in the store.
+		Long: `Serve shows a store in a browser until it is interrupted: checkpoints and what they take, what would
+be free without them, their processes and GPUs, restores in progress, and errors. The page changes nothing in the
+store.
 
 It mounts nothing. Where a daemon serves the store, that daemon serves the page, and goes on with it after the
-interruption for as long as it has mounts. Otherwise serve is the store's daemon. mount --http does the same beside a mount.
+interruption for as long as it has mounts. Otherwise serve is the store's daemon. mount --http does the same beside
+a mount.
 
 On a loopback address everybody on this machine may look. Another address needs --token-file. At unix:PATH only root
 may look; ssh -L 9100:PATH HOST brings such a page to another machine.`,
-		Example: "  gpucr-fs serve store/\n  gpucr-fs serve --http 10.0.0.7:9100 --token-file /etc/gpucr-fs/token store/",
-		Args:    positional,
+		Example: "  gpucr-fs serve store/\n" +
+			"  gpucr-fs serve --http 10.0.0.7:9100 --token-file /etc/gpucr-fs/token store/",
+		Args: positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if r.PageAddr == "" && r.MetricsAddr == "" {
 				r.PageAddr = defaultPage

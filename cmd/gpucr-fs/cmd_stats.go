@@ -23,9 +23,10 @@ func (a *app) statsCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "stats STORE",
 		Short: "show live counters: hits, misses, bytes, latencies",
-		Long: `Stats shows what the store and its mounts did since the daemon opened it. With --watch it goes on, one line an interval, until interrupted or until the
-daemon is gone. Latencies are those of the kernel's read requests, with --watch of those since the line before; what the page cache
-answers is not among them. With a remote store it shows the requests to the bucket, each attempt as one, and what is being uploaded.`,
+		Long: `Stats shows what the store and its mounts did since the daemon opened it. With --watch it goes on,
+one line an interval, until interrupted or until the daemon is gone. Latencies are those of the kernel's read
+requests, with --watch of those since the line before; what the page cache answers is not among them. With a remote
+store it shows the requests to the bucket, each attempt as one, and what is being uploaded.`,
 		Example: "  gpucr-fs stats store/\n  gpucr-fs stats --watch --interval 2s store/",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -53,7 +54,9 @@ func printStats(w io.Writer, r service.StatsResult) {
 	}
 	fmt.Fprintf(
 		w,
-		"cache\t%d hits, %d misses, %s held\nread\t%s delivered, %s from packs\nwritten\t%s taken, %s stored, %s zero\nchunks\t%d new, %d found stored already\nerrors\t%d\ndrafts\t%d\nfree\t%s\n",
+		"cache\t%d hits, %d misses, %s held\nread\t%s delivered, %s from packs\n"+
+			"written\t%s taken, %s stored, %s zero\nchunks\t%d new, %d found stored already\nerrors\t%d\n"+
+			"drafts\t%d\nfree\t%s\n",
 		s.Hits,
 		s.Misses,
 		size(s.CacheBytes),

@@ -13,9 +13,10 @@ import (
 func (a *app) tagCmd() *cobra.Command {
 	var req service.TagRequest
 	c := &cobra.Command{
-		Use:     "tag STORE NAME [TAG...]",
-		Short:   "add and remove tags of a checkpoint",
-		Long:    "Tag gives a checkpoint more names. A tag belongs to one checkpoint at most; adding it elsewhere moves it. Without tags it shows those of NAME.",
+		Use:   "tag STORE NAME [TAG...]",
+		Short: "add and remove tags of a checkpoint",
+		Long: "Tag gives a checkpoint more names. A tag belongs to one checkpoint at most; adding it elsewhere " +
+			"moves it. Without tags it shows those of NAME.",
 		Example: "  gpucr-fs tag store/ web-1 golden\n  gpucr-fs tag store/ web-1 --remove golden",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -15,10 +15,11 @@ func (a *app) umountCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "umount DIR",
 		Short: "unmount a store and wait until everything is flushed",
-		Long: `Umount takes the mount at DIR away and returns when everything is flushed. If it was the daemon's last mount, it returns when the daemon is gone and the
-store is free, unless restores are in progress, which keep the daemon. It waits then for what is being uploaded to the remote store, and tells what that does not
-have yet. A mount in use is refused. When it is gone, but a checkpoint
-was being written and is not complete, the exit code is 3. What a killed daemon left is cleared away.`,
+		Long: `Umount takes the mount at DIR away and returns when everything is flushed. If it was the daemon's
+last mount, it returns when the daemon is gone and the store is free, unless restores are in progress, which keep
+the daemon. It waits then for what is being uploaded to the remote store, and tells what that does not have yet. A
+mount in use is refused. When it is gone, but a checkpoint was being written and is not complete, the exit code is
+3. What a killed daemon left is cleared away.`,
 		Example: "  gpucr-fs umount /images",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {

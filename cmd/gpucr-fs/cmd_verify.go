@@ -20,14 +20,17 @@ func (a *app) verifyCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify STORE [NAME...]",
 		Short: "check stored checkpoints for damage",
-		Long: `Verify reads the payload of all checkpoints, or of those named, and checks it against what was written. Every damage is shown with the checkpoint and the file
-it is in; the exit code is 12 then. What the store keeps without being able to account for it is shown, too. --read-data-subset reads a random share of the payload only.
+		Long: `Verify reads the payload of all checkpoints, or of those named, and checks it against what was
+written. Every damage is shown with the checkpoint and the file it is in; the exit code is 12 then. What the store
+keeps without being able to account for it is shown, too. --read-data-subset reads a random share of the payload
+only.
 
 --rate bounds what is read in a second. How far it has come is saved in the store every few seconds: when it was
-interrupted or killed, --resume goes on there, and reads what came since, too. What was found damaged before is looked at
-again, so the result tells of everything. Without --resume all is read. gc waits until verify ends.
+interrupted or killed, --resume goes on there, and reads what came since, too. What was found damaged before is
+looked at again, so the result tells of everything. Without --resume all is read. gc waits until verify ends.
 
---remote checks what lies in the bucket, for all machines: that each checkpoint there has all that it needs, and its payload, or the share of it that is asked for.`,
+--remote checks what lies in the bucket, for all machines: that each checkpoint there has all that it needs, and its
+payload, or the share of it that is asked for.`,
 		Example: `  gpucr-fs verify store/
   gpucr-fs verify --rate 100MiB --resume store/
   gpucr-fs verify --read-data-subset 5% store/

@@ -89,10 +89,11 @@ const cudaImage = "gpucr-cuda.json"
 
 // cudaNote is its content.
 type cudaNote struct {
-	Processes int           `json:"processes"`         // that use CUDA
-	Stopped   []int         `json:"stopped,omitempty"` // processes that somebody had stopped, by the pids that they know
-	GPUs      []cuda.Device `json:"gpus,omitempty"`    // that the driver showed
-	Used      []cuda.UUID   `json:"used,omitempty"`    // those that the processes used; none where that is not known
+	Processes int `json:"processes"` // that use CUDA
+	// processes that somebody had stopped, by the pids that they know
+	Stopped []int         `json:"stopped,omitempty"`
+	GPUs    []cuda.Device `json:"gpus,omitempty"` // that the driver showed
+	Used    []cuda.UUID   `json:"used,omitempty"` // those that the processes used; none where that is not known
 }
 
 // open gives what dump and restore need for NVIDIA GPUs, nil when they are to be left alone, and what ends it: what

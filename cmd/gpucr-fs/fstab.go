@@ -15,7 +15,8 @@ const mountHelperName = "mount.gpucr-fs"
 
 // ignored are options of fstab(5) that are for others: mount(8), systemd and the kernel.
 var ignored = []string{
-	"rw", "defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "owner", "group", "exec", "noexec", "suid",
+	"rw", "defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser",
+	"users", "owner", "group", "exec", "noexec", "suid",
 	"nosuid", "dev", "nodev", "relatime", "noatime", "nodiratime", "strictatime", "lazytime", "async",
 }
 
@@ -59,7 +60,8 @@ func mountOptions(list string) (args []string, err error) {
 	for o := range strings.SplitSeq(list, ",") {
 		name, value, has := strings.Cut(o, "=")
 		switch {
-		case o == "" || slices.Contains(ignored, name) || strings.HasPrefix(name, "x-") || strings.HasPrefix(name, "X-") ||
+		case o == "" || slices.Contains(ignored, name) || strings.HasPrefix(name, "x-") ||
+			strings.HasPrefix(name, "X-") ||
 			name == "comment":
 		case name == "ro":
 			args = append(args, "--read-only")

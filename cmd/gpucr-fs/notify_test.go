@@ -7,7 +7,8 @@ import (
 )
 
 func TestNotify(t *testing.T) {
-	for _, name := range []string{filepath.Join(t.TempDir(), "notify"), "@gpucr-fs-test-" + filepath.Base(t.TempDir()) + t.Name()} {
+	for _, name := range []string{filepath.Join(t.TempDir(), "notify"),
+		"@gpucr-fs-test-" + filepath.Base(t.TempDir()) + t.Name()} {
 		path := name
 		if path[0] == '@' {
 			path = "\x00" + path[1:]

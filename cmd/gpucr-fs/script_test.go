@@ -129,7 +129,8 @@ func code(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	lines := strings.Split(strings.TrimSpace(stderr), "\n")
 	if want != 0 &&
-		(len(lines) > 2 || !strings.HasPrefix(lines[0], "gpucr-fs: ") || len(lines) == 2 && !strings.HasPrefix(lines[1], "hint: ")) {
+		(len(lines) > 2 || !strings.HasPrefix(lines[0], "gpucr-fs: ") ||
+			len(lines) == 2 && !strings.HasPrefix(lines[1], "hint: ")) {
 		ts.Fatalf("stderr is not an error line and a hint: %q", stderr)
 	}
 }
@@ -170,9 +171,9 @@ var scrubbers = []struct {
 	{regexp.MustCompile(`"\d{4}-\d\d-\d\dT[^"]*"`), `"TIME"`},
 	{regexp.MustCompile(`("id": )"[0-9a-f]+"`), `$1"ID"`},
 	{
-		regexp.MustCompile(
-			`("(?:pid|stored|disk|distinct|chunks|chunks_new|chunks_dup|live_chunks|dead_chunks|reclaimable|reclaimed|free_bytes|bytes|bytes_stored|bytes_written|dedupe_ratio|packs_dropped|cache_bytes|only)": )[\d.]+`,
-		),
+		regexp.MustCompile(`("(?:pid|stored|disk|distinct|chunks|chunks_new|chunks_dup|live_chunks|dead_chunks|` +
+			`reclaimable|reclaimed|free_bytes|bytes|bytes_stored|bytes_written|dedupe_ratio|packs_dropped|` +
+			`cache_bytes|only)": )[\d.]+`),
 		`${1}N`,
 	},
 	{regexp.MustCompile(`("(?:ingest|dedupe|read_cold|read_warm)_bytes_per_second": )[\d.e+]+`), `${1}N`},

@@ -62,7 +62,8 @@ type gpuFlag []kfdsim.GPU
 func (g *gpuFlag) String() string { return "" }
 
 // Set parses
-// MODEL[,vram=BYTES][,visible=BYTES][,resident=BYTES][,rate=BYTES/S][,id=N][,hive=N][,partitions=N][,numa=N][,fw=N][,sdmafw=N].
+// MODEL[,vram=BYTES][,visible=BYTES][,resident=BYTES][,rate=BYTES/S][,id=N][,hive=N][,partitions=N][,numa=N]
+// [,fw=N][,sdmafw=N].
 func (g *gpuFlag) Set(s string) error {
 	parts := strings.Split(s, ",")
 	gpu := kfdsim.GPU{Model: parts[0]}
@@ -124,7 +125,8 @@ func start(name string, args []string) (s *kfdsim.Sim, rest []string, made strin
 	fs.Var(
 		&gpus,
 		"gpu",
-		"a GPU: MODEL[,vram=4G][,visible=..][,rate=15.8e9][,id=..][,hive=..][,partitions=..][,numa=..]; may be repeated (default two mi50)",
+		"a GPU: MODEL[,vram=4G][,visible=..][,rate=15.8e9][,id=..][,hive=..][,partitions=..][,numa=..]; may be "+
+			"repeated (default two mi50)",
 	)
 	dir := fs.String("dir", "", "empty directory for the devices (default a temporary one)")
 	cpus := fs.Int("cpu-nodes", 1, "number of CPU nodes")

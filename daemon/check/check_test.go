@@ -12,8 +12,10 @@ func TestBelow(t *testing.T) {
 		version, least string
 		below          bool
 	}{
-		{"5.17.9", "5.18", true}, {"5.18.0", "5.18", false}, {"5.18-rc1", "5.18", false}, {"6.8.0-45-generic", "5.18", false}, {"6.2", "6.18", true},
-		{"4.1.1", "4.2", true}, {"4.2", "4.2", false}, {"4.2.1", "4.2", false}, {"10.0", "4.2", false}, {"", "4.2", true}, {"unknown", "4.2", true},
+		{"5.17.9", "5.18", true}, {"5.18.0", "5.18", false}, {"5.18-rc1", "5.18", false},
+		{"6.8.0-45-generic", "5.18", false}, {"6.2", "6.18", true},
+		{"4.1.1", "4.2", true}, {"4.2", "4.2", false}, {"4.2.1", "4.2", false},
+		{"10.0", "4.2", false}, {"", "4.2", true}, {"unknown", "4.2", true},
 	} {
 		if got := below(c.version, c.least); got != c.below {
 			t.Errorf("%q below %q: %v", c.version, c.least, got)

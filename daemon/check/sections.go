@@ -149,7 +149,8 @@ var xfeatures = map[int]struct{ name, flag string }{
 	2: {
 		"AVX",
 		"avx",
-	}, 3: {"MPX", "mpx"}, 4: {"MPX", "mpx"}, 5: {"AVX-512", "avx512f"}, 6: {"AVX-512", "avx512f"}, 7: {"AVX-512", "avx512f"},
+	}, 3: {"MPX", "mpx"}, 4: {"MPX", "mpx"}, 5: {"AVX-512", "avx512f"},
+	6: {"AVX-512", "avx512f"}, 7: {"AVX-512", "avx512f"},
 	9: {"protection keys", "ospke"}, 17: {"AMX", "amx_tile"}, 18: {"AMX", "amx_tile"},
 }
 

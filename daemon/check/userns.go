@@ -21,7 +21,8 @@ func userNamespace(s *subject, r *Section) {
 		r.fact("whether user namespaces may use userfaultfd is not known")
 	case "0":
 		r.problem(
-			"user namespaces may not use userfaultfd, which restore and lazy-pages need (hint: sysctl vm.unprivileged_userfaultfd=1)",
+			"user namespaces may not use userfaultfd, which restore and lazy-pages need (hint: sysctl " +
+				"vm.unprivileged_userfaultfd=1)",
 		)
 	}
 }

@@ -66,7 +66,10 @@ func newClient(ctx context.Context, dir string) (_ *client, err error) {
 		DisableCompression: true,
 		WriteBufferSize:    1 << 20,
 		ReadBufferSize:     1 << 20,
-		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return wire.Operations.Dial(ctx, dir) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn,
+			error) {
+			return wire.Operations.Dial(ctx, dir)
+		},
 	}}
 	return c, nil
 }

@@ -180,7 +180,8 @@ func (o *RestoreOptions) rejoin(ctx context.Context, dir, id string) (restores.S
 	if !o.Wait {
 		return st, nil
 	}
-	for end := time.Now().Add(wire.Handover); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(wire.Handover); time.Now().Before(end) &&
+		ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 		s, ok, err := ConnectDaemon(ctx, dir)
 		if err != nil {
 			return st, err

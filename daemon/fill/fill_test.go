@@ -254,7 +254,8 @@ func TestFillEndsWithItsClient(t *testing.T) {
 	r := newFillRig(t, 40)
 	s := serve(t, r.dir)
 	srv := mountOf(t, s)
-	if err := r.sim.Inject(kfdsim.Fault{Kind: kfdsim.FaultStall, After: 4, Count: 4, Delay: 100 * time.Millisecond}); err != nil {
+	if err := r.sim.Inject(
+		kfdsim.Fault{Kind: kfdsim.FaultStall, After: 4, Count: 4, Delay: 100 * time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancelCause(within(t))
@@ -275,7 +276,8 @@ func TestFillGoesOnWithASuccessor(t *testing.T) {
 	r := newFillRig(t, 40)
 	s := serve(t, r.dir)
 	srv := mountOf(t, s)
-	if err := r.sim.Inject(kfdsim.Fault{Kind: kfdsim.FaultStall, After: 8, Count: 2, Delay: 300 * time.Millisecond}); err != nil {
+	if err := r.sim.Inject(
+		kfdsim.Fault{Kind: kfdsim.FaultStall, After: 8, Count: 2, Delay: 300 * time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
 	begun := make(chan struct{}, 100)
@@ -315,7 +317,8 @@ func TestFillSocketRefusesNonsense(t *testing.T) {
 	if err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("socket: %v, %v", st.Mode(), err)
 	}
-	for _, p := range []string{"{", `{"bos":[{}]}`, `{"begin":{"nodes":["a"]}}`, `{"begin":{"bos":-1}}`, `{"begin":{"checkpoint":"nothing"}}`} {
+	for _, p := range []string{"{", `{"bos":[{}]}`, `{"begin":{"nodes":["a"]}}`,
+		`{"begin":{"bos":-1}}`, `{"begin":{"checkpoint":"nothing"}}`} {
 		c, err := wire.DialPackets(within(t), s.dir)
 		if err != nil {
 			t.Fatal(err)

@@ -225,7 +225,8 @@ func (f *Server) fill(
 	req *request,
 ) (bofill.Report, error) {
 	opts := bofill.Options{
-		Staging: req.begin.Staging, MaxBuffer: req.begin.MaxBuffer, Workers: req.begin.Workers, Engine: req.begin.Engine, Verify: req.begin.Verify,
+		Staging: req.begin.Staging, MaxBuffer: req.begin.MaxBuffer, Workers: req.begin.Workers,
+		Engine: req.begin.Engine, Verify: req.begin.Verify,
 		Logger: f.o.Log,
 		Progress: func(done, total uint64) {
 			if err := c.Send(packet{Progress: &progress{done, total}}); err != nil {

@@ -137,7 +137,8 @@ func ask(ctx context.Context, c wire.Conn, whose fs.Whose, plan bofill.Plan, opt
 
 func sendPlan(c wire.Conn, whose fs.Whose, plan bofill.Plan, opts bofill.Options, held bool) error {
 	opening := &begin{Checkpoint: whose.Checkpoint, ID: whose.ID, BOs: len(plan.BOs), Held: held,
-		Staging: opts.Staging, MaxBuffer: opts.MaxBuffer, Workers: opts.Workers, Engine: opts.Engine, Verify: opts.Verify}
+		Staging: opts.Staging, MaxBuffer: opts.MaxBuffer, Workers: opts.Workers,
+		Engine: opts.Engine, Verify: opts.Verify}
 	var nodes []*os.File
 	for _, n := range plan.Nodes {
 		opening.Nodes, nodes = append(opening.Nodes, n.Name), append(nodes, n.File)

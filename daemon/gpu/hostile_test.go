@@ -130,7 +130,8 @@ func TestHostileImages(t *testing.T) {
 	}
 	images := hostileImages(t, 8<<20)
 	large := hostileImages(t, 64<<20)
-	for _, name := range []string{"empty-bos/amdgpu-kfd-1.img", "small-bos/amdgpu-kfd-1.img", "render-bos/amdgpu-renderD-1.img"} {
+	for _, name := range []string{"empty-bos/amdgpu-kfd-1.img", "small-bos/amdgpu-kfd-1.img",
+		"render-bos/amdgpu-renderD-1.img"} {
 		images["large-"+name] = large[name]
 	}
 	children := budget.NewChildren(t)

@@ -30,8 +30,9 @@ import (
 )
 
 const (
-	pageSize     = 4096
-	maxProcesses = 1 << 16   // the kernel's default pid_max is 2^15 or 2^22; a tree of this size cannot be frozen in any useful time
+	pageSize = 4096
+	// the kernel's default pid_max is 2^15 or 2^22; a tree of this size cannot be frozen in any useful time
+	maxProcesses = 1 << 16
 	maxEntry     = 64 << 20  // bytes of one message; the largest is a task's list of mappings
 	maxTotal     = 512 << 20 // bytes read for one report
 )
@@ -88,13 +89,14 @@ type Process struct {
 
 // Memory counts bytes of private memory.
 type Memory struct {
-	Mapped  uint64 `json:"mapped"`               // all mappings
-	VMAs    int    `json:"vmas"`                 // mappings
-	Present uint64 `json:"present"`              // stored in PagesFile
-	Lazy    uint64 `json:"lazy"`                 // of Present: may be left to a lazy-pages server
-	Parent  uint64 `json:"parent"`               // stored in a parent of an incremental dump
-	Zero    uint64 `json:"zero"`                 // of Present: zero pages; filled in by those who know the file's extents
-	Pages   string `json:"pages_file,omitempty"` // the image that holds Present, within the checkpoint
+	Mapped  uint64 `json:"mapped"`  // all mappings
+	VMAs    int    `json:"vmas"`    // mappings
+	Present uint64 `json:"present"` // stored in PagesFile
+	Lazy    uint64 `json:"lazy"`    // of Present: may be left to a lazy-pages server
+	Parent  uint64 `json:"parent"`  // stored in a parent of an incremental dump
+	// of Present: zero pages; filled in by those who know the file's extents
+	Zero  uint64 `json:"zero"`
+	Pages string `json:"pages_file,omitempty"` // the image that holds Present, within the checkpoint
 }
 
 // Dump is what the dump cost.
@@ -357,7 +359,8 @@ func (i *images) each(name string, magic uint32, next func() proto.Message, f fu
 	return i.raw(name, magic, func(b []byte) error {
 		m := next()
 		// One entry at a time is in memory.
-		if err := new(bounded.Budget).Unmarshal(proto.UnmarshalOptions{AllowPartial: true, DiscardUnknown: true}, b, m); err != nil {
+		if err := new(bounded.Budget).Unmarshal(proto.UnmarshalOptions{AllowPartial: true, DiscardUnknown: true},
+			b, m); err != nil {
 			return corrupt(name, "%w", err)
 		}
 		return f(m)

@@ -251,7 +251,8 @@ func TestRealDump(t *testing.T) {
 	if err := os.Mkdir(images, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command(criu(t), "dump", "-t", strconv.Itoa(p.PID), "-D", images, "--leave-running").CombinedOutput(); err != nil {
+	if out, err := exec.Command(criu(t), "dump", "-t", strconv.Itoa(p.PID),
+		"-D", images, "--leave-running").CombinedOutput(); err != nil {
 		t.Fatalf("criu dump: %v\n%s", err, out)
 	}
 	r, err := Read(os.DirFS(images), ".")

@@ -54,7 +54,8 @@ func TestOddRuns(t *testing.T) {
 			Start: 0x1000,
 			End:   0x3000,
 			File:  "pages-1.img",
-		}, {Start: 0x3000, End: 0x4000, File: "pages-1.img", Off: 0x2000}, {Start: 0x9000, End: 0xa000, File: "pages-1.img"}}}
+		}, {Start: 0x3000, End: 0x4000, File: "pages-1.img", Off: 0x2000},
+		{Start: 0x9000, End: 0xa000, File: "pages-1.img"}}}
 	p := process(
 		&task,
 		hotRuns(

@@ -92,7 +92,8 @@ func TestMountsComeAndGo(t *testing.T) {
 			t.Errorf("%s: %v", name, c.err)
 		}
 	}
-	if i := must[service.Brief](t)(service.Seal.Do(ctx, s, service.SealRequest{Name: "draft"}, none)); i.State != index.Sealed {
+	if i := must[service.Brief](t)(service.Seal.Do(ctx, s, service.SealRequest{Name: "draft"}, none)); i.State !=
+		index.Sealed {
 		t.Errorf("seal: %+v", i)
 	}
 	must[mounts.Result](t)(service.AddMount.Do(ctx, s, mounts.Request{Dir: "/busy"}, none))
@@ -101,10 +102,12 @@ func TestMountsComeAndGo(t *testing.T) {
 	) != index.InUse {
 		t.Errorf("umount of a busy one: %v", err)
 	}
-	if r := must[service.UnmountResult](t)(service.Unmount.Do(ctx, s, service.UnmountRequest{Dir: "/busy", Force: true}, none)); r.Last {
+	if r := must[service.UnmountResult](t)(
+		service.Unmount.Do(ctx, s, service.UnmountRequest{Dir: "/busy", Force: true}, none)); r.Last {
 		t.Errorf("forced: %+v", r)
 	}
-	if r := must[service.UnmountResult](t)(service.Unmount.Do(ctx, s, service.UnmountRequest{Dir: "/n"}, none)); r.Last {
+	if r := must[service.UnmountResult](t)(
+		service.Unmount.Do(ctx, s, service.UnmountRequest{Dir: "/n"}, none)); r.Last {
 		t.Errorf("umount: %+v", r)
 	}
 	// The last one goes by itself, as with umount(8).
@@ -120,7 +123,8 @@ func TestLastUnmountEndsTheDaemon(t *testing.T) {
 	dir := newStore(t)
 	d := serve(t, dir)
 	s := connect(t, dir, true)
-	if r := must[service.UnmountResult](t)(service.Unmount.Do(t.Context(), s, service.UnmountRequest{Dir: "/m"}, wire.Streams{})); !r.Last {
+	if r := must[service.UnmountResult](t)(
+		service.Unmount.Do(t.Context(), s, service.UnmountRequest{Dir: "/m"}, wire.Streams{})); !r.Last {
 		t.Errorf("umount: %+v", r)
 	}
 	s.Close()
@@ -143,7 +147,8 @@ func TestUnknownOperation(t *testing.T) {
 }
 
 func TestTableIsComplete(t *testing.T) {
-	for _, name := range []string{"ls", "names", "entries", "du", "diff", "tag", "rm", "gc", "optimize", "verify", "import", "export", "info", "seal", "mount", "umount", "stats"} {
+	for _, name := range []string{"ls", "names", "entries", "du", "diff",
+		"tag", "rm", "gc", "optimize", "verify", "import", "export", "info", "seal", "mount", "umount", "stats"} {
 		if _, ok := service.Find(name); !ok {
 			t.Errorf("operation %s is missing", name)
 		}
@@ -164,7 +169,8 @@ func TestMetrics(t *testing.T) {
 	)(
 		service.AddMount.Do(t.Context(), s, mounts.Request{Dir: "/o", MetricsAddr: res.Metrics}, wire.Streams{}),
 	)
-	if _, err := service.AddMount.Do(t.Context(), s, mounts.Request{Dir: "/p", MetricsAddr: "127.0.0.1:1"}, wire.Streams{}); index.ClassOf(
+	if _, err := service.AddMount.Do(t.Context(), s, mounts.Request{Dir: "/p", MetricsAddr: "127.0.0.1:1"},
+		wire.Streams{}); index.ClassOf(
 		err,
 	) != index.Exists {
 		t.Errorf("metrics elsewhere: %v", err)
@@ -179,7 +185,8 @@ func TestMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"gpucr_fs_cache_hits_total 0", `gpucr_fs_mount_reads_total{dir="/m"} 7`, `gpucr_fs_mount_read_seconds_p99{dir="/n"}`, "gpucr_fs_free_bytes", "go_goroutines"} {
+	for _, want := range []string{"gpucr_fs_cache_hits_total 0", `gpucr_fs_mount_reads_total{dir="/m"} 7`,
+		`gpucr_fs_mount_read_seconds_p99{dir="/n"}`, "gpucr_fs_free_bytes", "go_goroutines"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the metrics lack %s", want)
 		}
@@ -202,7 +209,8 @@ func TestMountAt(t *testing.T) {
 	if started != 1 {
 		t.Error("a second daemon was started")
 	}
-	if _, err := client.MountAt(t.Context(), dir, mounts.Request{Dir: "/y", New: "a", Checkpoint: "b"}, start); index.ClassOf(
+	if _, err := client.MountAt(t.Context(), dir, mounts.Request{Dir: "/y", New: "a", Checkpoint: "b"},
+		start); index.ClassOf(
 		err,
 	) != index.Invalid {
 		t.Errorf("both: %v", err)

@@ -103,7 +103,8 @@ func serve(t testing.TB, dir string) *server {
 	d, err := Start(
 		t.Context(),
 		Options{Dir: dir, Index: small(), Version: "test", Logger: slog.New(slog.NewTextHandler(testLog{t}, nil)),
-			Mount: func(ctx context.Context, store *index.Store, r mounts.Request, _ mounts.OnAccess) (mounts.Mount, error) {
+			Mount: func(ctx context.Context, store *index.Store, r mounts.Request,
+				_ mounts.OnAccess) (mounts.Mount, error) {
 				if strings.Contains(r.Dir, "refused") {
 					return nil, &index.Error{
 						Class: index.Invalid,
@@ -200,7 +201,8 @@ func images(t testing.TB, text string) string {
 	t.Helper()
 	dir := t.TempDir()
 	body := strings.Repeat(text, 200000/len(text))
-	if err := os.WriteFile(filepath.Join(dir, "pages-1.img"), []byte(body+strings.Repeat("\x00", 1<<20)), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "pages-1.img"), []byte(body+strings.Repeat("\x00", 1<<20)),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "inventory.img"), []byte(text), 0o600); err != nil {

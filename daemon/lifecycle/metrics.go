@@ -25,7 +25,8 @@ func newMetrics(d *Daemon) *metrics {
 		log:      d.log,
 		registry: prometheus.NewRegistry(),
 		reads: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: "gpucr_fs", Name: "store_read_seconds", Help: "Time to read from a sealed file, by whether all of it was in memory.",
+			Namespace: "gpucr_fs", Name: "store_read_seconds",
+			Help:    "Time to read from a sealed file, by whether all of it was in memory.",
 			Buckets: prometheus.ExponentialBuckets(16e-6, 4, 9), // 16 µs to 1 s
 		}, []string{"cache"}),
 	}

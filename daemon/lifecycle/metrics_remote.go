@@ -52,7 +52,8 @@ func (c remoteCollector) Collect(ch chan<- prometheus.Metric) {
 			below += uint64(k)
 			classes[bucket.LatencyBound(i).Seconds()] = below
 		}
-		ch <- prometheus.MustNewConstHistogram(remoteSeconds, uint64(n.Requests), n.Time.Seconds(), classes, string(kind))
+		ch <- prometheus.MustNewConstHistogram(remoteSeconds, uint64(n.Requests),
+			n.Time.Seconds(), classes, string(kind))
 	}
 	if u := c.d.parts.Uploads; u != nil {
 		ch <- prometheus.MustNewConstMetric(remoteLacking, prometheus.GaugeValue, float64(u.State().Waiting))

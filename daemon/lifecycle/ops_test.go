@@ -62,13 +62,15 @@ func TestLifeOfACheckpoint(t *testing.T) {
 			list[1].Shared != 0 {
 			t.Errorf("ls: %+v", list)
 		}
-		if tagged := must[service.NamesResult](t)(service.Names.Do(ctx, s, service.NamesRequest{Select: selection.Select{Tag: "golden"}}, none)).Checkpoints; len(
+		if tagged := must[service.NamesResult](t)(service.Names.Do(
+			ctx, s, service.NamesRequest{Select: selection.Select{Tag: "golden"}}, none)).Checkpoints; len(
 			tagged,
 		) != 1 ||
 			tagged[0].Name != "a" {
 			t.Errorf("ls --tag: %+v", tagged)
 		}
-		if e := must[service.EntriesResult](t)(service.Entries.Do(ctx, s, service.EntriesRequest{Ref: "golden"}, none)); e.Checkpoint != "a" ||
+		if e := must[service.EntriesResult](t)(
+			service.Entries.Do(ctx, s, service.EntriesRequest{Ref: "golden"}, none)); e.Checkpoint != "a" ||
 			len(e.Entries) < 2 {
 			t.Errorf("entries: %+v", e)
 		}
@@ -78,7 +80,8 @@ func TestLifeOfACheckpoint(t *testing.T) {
 			u.DedupeRatio <= 1 {
 			t.Errorf("du: %+v", u)
 		}
-		if d := must[service.DiffResult](t)(service.Diff.Do(ctx, s, service.DiffRequest{A: "a", B: "c"}, none)); d.Unique != 0 ||
+		if d := must[service.DiffResult](t)(
+			service.Diff.Do(ctx, s, service.DiffRequest{A: "a", B: "c"}, none)); d.Unique != 0 ||
 			d.Shared == 0 ||
 			len(d.Files) != 2 {
 			t.Errorf("diff: %+v", d)
@@ -94,13 +97,15 @@ func TestLifeOfACheckpoint(t *testing.T) {
 		if sum != i.Checkpoint.Logical || i.CRIU != nil || i.Checkpoint.Shared == 0 {
 			t.Errorf("info: %+v", i)
 		}
-		if got := must[service.Brief](t)(service.Tag.Do(ctx, s, service.TagRequest{Name: "c", Add: []string{"golden", "x"}}, none)); strings.Join(
+		if got := must[service.Brief](t)(
+			service.Tag.Do(ctx, s, service.TagRequest{Name: "c", Add: []string{"golden", "x"}}, none)); strings.Join(
 			got.Tags,
 			",",
 		) != "golden,x" {
 			t.Errorf("tag: %+v", got.Tags)
 		}
-		if v := must[index.VerifyResult](t)(service.Verify.Do(ctx, s, service.VerifyRequest{Refs: []string{"x"}, Subset: 1}, none)); v.Checkpoints != 1 ||
+		if v := must[index.VerifyResult](t)(service.Verify.Do(
+			ctx, s, service.VerifyRequest{Refs: []string{"x"}, Subset: 1}, none)); v.Checkpoints != 1 ||
 			len(v.Problems) != 0 {
 			t.Errorf("verify: %+v", v)
 		}
@@ -123,7 +128,8 @@ func TestLifeOfACheckpoint(t *testing.T) {
 		if found.Reclaimable == 0 || gone.Reclaimed < found.Reclaimable || found.Reclaimed != 0 {
 			t.Errorf("gc: %+v then %+v", found, gone)
 		}
-		if st := must[service.StatsResult](t)(service.LiveStats.Do(ctx, s, service.StatsRequest{}, none)); st.Daemon != s.ThroughDaemon() ||
+		if st := must[service.StatsResult](t)(
+			service.LiveStats.Do(ctx, s, service.StatsRequest{}, none)); st.Daemon != s.ThroughDaemon() ||
 			st.Store.FreeBytes == 0 ||
 			st.Daemon && st.Mounts[0].Reads != 7 {
 			t.Errorf("stats: %+v", st)
@@ -167,11 +173,13 @@ func TestStreams(t *testing.T) {
 		if in.Checkpoint.Files != 2 || in.Checkpoint.Logical != res.Bytes {
 			t.Errorf("import: %+v", in)
 		}
-		if d := must[service.DiffResult](t)(service.Diff.Do(ctx, s, service.DiffRequest{A: "a", B: "b"}, wire.Streams{})); d.Unique != 0 {
+		if d := must[service.DiffResult](t)(
+			service.Diff.Do(ctx, s, service.DiffRequest{A: "a", B: "b"}, wire.Streams{})); d.Unique != 0 {
 			t.Errorf("what came back differs: %+v", d)
 		}
 		// A source that breaks off leaves nothing, wherever it breaks.
-		if _, err := service.Import.Do(ctx, s, service.ImportRequest{Name: "c"}, wire.Streams{In: bytes.NewReader(out.Bytes()[:out.Len()/2])}); err == nil {
+		if _, err := service.Import.Do(ctx, s, service.ImportRequest{Name: "c"},
+			wire.Streams{In: bytes.NewReader(out.Bytes()[:out.Len()/2])}); err == nil {
 			t.Error("half an archive was imported")
 		}
 		broken := io.MultiReader(
@@ -217,15 +225,28 @@ func TestErrorsKeepTheirClass(t *testing.T) {
 			err  error
 			want index.Class
 		}{
-			"taken name":  {second(service.Import.Do(ctx, s, service.ImportRequest{Name: "a", Source: src}, wire.Streams{})), index.Exists},
-			"bad name":    {second(service.Import.Do(ctx, s, service.ImportRequest{Name: "../a", Source: src}, wire.Streams{})), index.Invalid},
-			"no source":   {second(service.Import.Do(ctx, s, service.ImportRequest{Name: "b", Source: "/no/such/thing"}, wire.Streams{})), index.NotFound},
-			"relative":    {second(service.Import.Do(ctx, s, service.ImportRequest{Name: "b", Source: "x"}, wire.Streams{})), index.Invalid},
-			"nothing":     {second(service.Info.Do(ctx, s, service.InfoRequest{Ref: "none"}, wire.Streams{})), index.NotFound},
-			"no rm":       {second(service.Remove.Do(ctx, s, service.RemoveRequest{Names: []string{"none"}}, wire.Streams{})), index.NotFound},
-			"no way":      {second(service.Remove.Do(ctx, s, service.RemoveRequest{}, wire.Streams{})), index.Invalid},
-			"no seal":     {second(service.Seal.Do(ctx, s, service.SealRequest{Name: "none"}, wire.Streams{})), index.NotFound},
-			"full target": {second(service.Export.Do(ctx, s, service.ExportRequest{Ref: "a", Target: src}, wire.Streams{})), index.Exists},
+			"taken name": {
+				second(service.Import.Do(ctx, s, service.ImportRequest{Name: "a", Source: src}, wire.Streams{})),
+				index.Exists},
+			"bad name": {
+				second(service.Import.Do(ctx, s, service.ImportRequest{Name: "../a", Source: src}, wire.Streams{})),
+				index.Invalid},
+			"no source": {second(
+				service.Import.Do(ctx, s, service.ImportRequest{Name: "b", Source: "/no/such/thing"}, wire.Streams{})),
+				index.NotFound},
+			"relative": {
+				second(service.Import.Do(ctx, s, service.ImportRequest{Name: "b", Source: "x"}, wire.Streams{})),
+				index.Invalid},
+			"nothing": {second(service.Info.Do(ctx, s, service.InfoRequest{Ref: "none"}, wire.Streams{})),
+				index.NotFound},
+			"no rm": {
+				second(service.Remove.Do(ctx, s, service.RemoveRequest{Names: []string{"none"}}, wire.Streams{})),
+				index.NotFound},
+			"no way": {second(service.Remove.Do(ctx, s, service.RemoveRequest{}, wire.Streams{})), index.Invalid},
+			"no seal": {second(service.Seal.Do(ctx, s, service.SealRequest{Name: "none"}, wire.Streams{})),
+				index.NotFound},
+			"full target": {second(
+				service.Export.Do(ctx, s, service.ExportRequest{Ref: "a", Target: src}, wire.Streams{})), index.Exists},
 		} {
 			if index.ClassOf(c.err) != c.want || c.err == nil {
 				t.Errorf("%s: %v is %v, want %v", name, c.err, index.ClassOf(c.err), c.want)
@@ -237,7 +258,8 @@ func TestErrorsKeepTheirClass(t *testing.T) {
 			}
 			texts[name] = text
 		}
-		if got := must[service.Brief](t)(service.Seal.Do(ctx, s, service.SealRequest{Name: "a"}, wire.Streams{})); got.State != index.Sealed {
+		if got := must[service.Brief](t)(
+			service.Seal.Do(ctx, s, service.SealRequest{Name: "a"}, wire.Streams{})); got.State != index.Sealed {
 			t.Errorf("seal of a sealed one: %+v", got)
 		}
 	})
@@ -251,7 +273,8 @@ func TestStoreIsNoSource(t *testing.T) {
 	serve(t, dir)
 	s := connect(t, dir, true)
 	for _, src := range []string{dir, filepath.Join(dir, "packs"), filepath.Dir(dir), "/m"} {
-		if _, err := service.Import.Do(t.Context(), s, service.ImportRequest{Name: "x", Source: src}, wire.Streams{}); index.ClassOf(
+		if _, err := service.Import.Do(t.Context(), s, service.ImportRequest{Name: "x", Source: src},
+			wire.Streams{}); index.ClassOf(
 			err,
 		) != index.Invalid {
 			t.Errorf("import of %s: %v", src, err)
@@ -263,7 +286,8 @@ func TestStoreIsNoSource(t *testing.T) {
 		service.Import.Do(t.Context(), s, service.ImportRequest{Name: "x", Source: images(t, "x ")}, wire.Streams{}),
 	)
 	for _, dst := range []string{filepath.Join(dir, "out"), "/m/out"} {
-		if _, err := service.Export.Do(t.Context(), s, service.ExportRequest{Ref: "x", Target: dst}, wire.Streams{}); index.ClassOf(
+		if _, err := service.Export.Do(t.Context(), s, service.ExportRequest{Ref: "x", Target: dst},
+			wire.Streams{}); index.ClassOf(
 			err,
 		) != index.Invalid {
 			t.Errorf("export to %s: %v", dst, err)

@@ -49,7 +49,8 @@ func Succeed(ctx context.Context, o Options, spec string) error {
 		} else if err == nil {
 			var d *Daemon
 			if d, err = Start(ctx, o); err == nil {
-				if err = d.parts.Restores.Adopt(s, os.NewFile(uintptr(guardian), "guardian"), os.NewFile(uintptr(setup), "setup")); err != nil {
+				if err = d.parts.Restores.Adopt(s, os.NewFile(uintptr(guardian), "guardian"),
+					os.NewFile(uintptr(setup), "setup")); err != nil {
 					return errors.Join(err, d.Close())
 				}
 				return d.Run(ctx)

@@ -170,7 +170,8 @@ func TestFreesOfAGroup(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	p, _ := open(t, 1)
-	for path, want := range map[string]int{"/api/checkpoints?sort=colour": 400, "/api/checkpoints?from=-1": 400, "/api/checkpoint/nobody": 404, "/api/memory/nobody": 404} {
+	for path, want := range map[string]int{"/api/checkpoints?sort=colour": 400,
+		"/api/checkpoints?from=-1": 400, "/api/checkpoint/nobody": 404, "/api/memory/nobody": 404} {
 		if e := ask[problem](t, p, "GET", path, "", want); e.Error == "" {
 			t.Errorf("%s: no reason", path)
 		}
@@ -178,7 +179,8 @@ func TestRefusals(t *testing.T) {
 	for _, body := range []string{"", "{}", "[]", `{"ids":[]}`, `{"ids":"` + strings.Repeat("x", 2<<20) + `"}`} {
 		ask[problem](t, p, "POST", "/api/frees", body, 400)
 	}
-	for path, want := range map[string]int{"/": 200, "/app.js": 200, "/files": 404, "/../server.go": 301, "/nothing": 404} {
+	for path, want := range map[string]int{"/": 200, "/app.js": 200, "/files": 404,
+		"/../server.go": 301, "/nothing": 404} {
 		w := httptest.NewRecorder()
 		p.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
 		if w.Code != want && !(want == 301 && w.Code >= 300 && w.Code < 400) {

@@ -93,7 +93,8 @@ func (r *Restore) Status() Status {
 	images := r.images
 	r.mu.Unlock()
 	out := Status{
-		ID: r.ID, Checkpoint: r.name, Total: st.TotalBytes, Missing: st.MissingBytes, Faults: st.Faults, Profile: r.replays, Adopted: r.adopted, Prepared: r.prepared, FirstFault: st.FirstFault,
+		ID: r.ID, Checkpoint: r.name, Total: st.TotalBytes, Missing: st.MissingBytes,
+		Faults: st.Faults, Profile: r.replays, Adopted: r.adopted, Prepared: r.prepared, FirstFault: st.FirstFault,
 		Finished: st.Finished, HotDone: st.HotDone, Resident: st.Resident,
 		Bytes: restore.Sources{
 			Images: images,

@@ -77,7 +77,8 @@ func TestSameBufferObjectIsStoredOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.CopyBuffer(struct{ io.Writer }{io.NewOffsetWriter(out, 0)}, f.Body, make([]byte, 1<<20)); err != nil {
+		if _, err := io.CopyBuffer(struct{ io.Writer }{io.NewOffsetWriter(out, 0)},
+			f.Body, make([]byte, 1<<20)); err != nil {
 			t.Fatal(err)
 		}
 		if err := out.Close(); err != nil {
@@ -153,7 +154,8 @@ func writeTar(w io.Writer, p *imagepb.Process, bos []gpuimages.BO) error {
 		return err
 	}
 	for _, f := range files {
-		if err := tw.WriteHeader(&tar.Header{Name: path.Join("checkpoint", f.Name), Size: f.Size, Mode: 0o600}); err != nil {
+		if err := tw.WriteHeader(
+			&tar.Header{Name: path.Join("checkpoint", f.Name), Size: f.Size, Mode: 0o600}); err != nil {
 			return err
 		}
 		if _, err := io.Copy(tw, f.Body); err != nil {

@@ -51,8 +51,9 @@ type NamesRequest struct{ selection.Select }
 
 // NamesResult are checkpoints, in the order that was asked for.
 type NamesResult struct {
-	Checkpoints []Brief          `json:"checkpoints"`
-	SetAside    []index.SetAside `json:"set_aside,omitempty"` // what the store keeps without being able to account for it
+	Checkpoints []Brief `json:"checkpoints"`
+	// what the store keeps without being able to account for it
+	SetAside []index.SetAside `json:"set_aside,omitempty"`
 }
 
 // Names lists checkpoints, fast.
@@ -84,14 +85,16 @@ type ListRequest struct{ selection.Select }
 // Listed is a checkpoint with what its processes had on AMD GPUs.
 type Listed struct {
 	index.Info
-	Place string      `json:"place,omitempty"` // in a store with a remote store: see uploads.Place
-	GPU   *gpu.Totals `json:"gpu,omitempty"`   // nil where there is nothing, or nothing that can be read: info tells why
+	Place string `json:"place,omitempty"` // in a store with a remote store: see uploads.Place
+	// nil where there is nothing, or nothing that can be read: info tells why
+	GPU *gpu.Totals `json:"gpu,omitempty"`
 }
 
 // ListResult are checkpoints, in the order that was asked for.
 type ListResult struct {
-	Checkpoints []Listed         `json:"checkpoints"`
-	SetAside    []index.SetAside `json:"set_aside,omitempty"` // what the store keeps without being able to account for it
+	Checkpoints []Listed `json:"checkpoints"`
+	// what the store keeps without being able to account for it
+	SetAside []index.SetAside `json:"set_aside,omitempty"`
 }
 
 // List lists checkpoints with exact byte counts.

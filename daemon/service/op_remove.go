@@ -11,8 +11,9 @@ import (
 
 // RemoveRequest selects checkpoints by exactly one of its first three fields.
 type RemoveRequest struct {
-	Names  []string `json:"names,omitempty"`
-	IDs    []string `json:"ids,omitempty"` // of Names, in their order, as they were shown; without: whoever has the names
+	Names []string `json:"names,omitempty"`
+	// of Names, in their order, as they were shown; without: whoever has the names
+	IDs    []string `json:"ids,omitempty"`
 	Tag    string   `json:"tag,omitempty"`
 	Keep   *Policy  `json:"keep,omitempty"`
 	DryRun bool     `json:"dry_run,omitempty"`

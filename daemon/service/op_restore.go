@@ -238,7 +238,8 @@ var LazyPages = define("lazy-pages", func(ctx context.Context, env *Env, q LazyP
 	if err != nil {
 		return restores.Status{}, err
 	}
-	if err := lines.say(talk.Prepared{ID: r.ID, Checkpoint: r.Name(), Total: r.Total(), Profile: r.Replays()}); err != nil {
+	if err := lines.say(
+		talk.Prepared{ID: r.ID, Checkpoint: r.Name(), Total: r.Total(), Profile: r.Replays()}); err != nil {
 		r.Retire()
 		return r.Status(), err
 	}

@@ -41,10 +41,13 @@ func TestSelectRemoved(t *testing.T) {
 		{name: "draft", r: RemoveRequest{Names: []string{"now"}}, class: index.InUse, text: "written"},
 		{name: "no such name", r: RemoveRequest{Names: []string{"lone", "none"}}, class: index.NotFound, text: "none"},
 		{name: "as shown", r: RemoveRequest{Names: []string{"lone"}, IDs: []string{"1d"}}, removed: "lone"},
-		{name: "renamed since", r: RemoveRequest{Names: []string{"lone"}, IDs: []string{"2d"}}, class: index.InUse, text: "another"},
-		{name: "ids of others", r: RemoveRequest{Names: []string{"lone"}, IDs: []string{"1d", "2d"}}, class: index.Invalid, text: "ids"},
+		{name: "renamed since", r: RemoveRequest{Names: []string{"lone"}, IDs: []string{"2d"}},
+			class: index.InUse, text: "another"},
+		{name: "ids of others", r: RemoveRequest{Names: []string{"lone"}, IDs: []string{"1d", "2d"}},
+			class: index.Invalid, text: "ids"},
 		{name: "no such tag", r: RemoveRequest{Tag: "none"}, class: index.NotFound, text: "none"},
-		{name: "two ways", r: RemoveRequest{Tag: "x", Names: []string{"lone"}}, class: index.Invalid, text: "exactly one way"},
+		{name: "two ways", r: RemoveRequest{Tag: "x", Names: []string{"lone"}},
+			class: index.Invalid, text: "exactly one way"},
 		{name: "no way", class: index.Invalid, text: "exactly one way"},
 		{name: "empty policy", r: RemoveRequest{Keep: &Policy{}}, class: index.Invalid, text: "exactly one way"},
 		{name: "last 1", r: RemoveRequest{Keep: &Policy{Last: 1}}, removed: "base lone next"}, // old is needed by now
@@ -53,8 +56,10 @@ func TestSelectRemoved(t *testing.T) {
 		{name: "within", r: RemoveRequest{Keep: &Policy{Within: 48 * time.Hour}}, removed: ""},
 		{name: "within a day", r: RemoveRequest{Keep: &Policy{Within: 23 * time.Hour}}, removed: "base lone next"},
 		{name: "tag", r: RemoveRequest{Keep: &Policy{Tags: []string{"x", "none"}}}, removed: "base next last"},
-		{name: "tag and last", r: RemoveRequest{Keep: &Policy{Last: 1, Tags: []string{"golden"}}}, removed: "lone next"},
-		{name: "keeps nothing", r: RemoveRequest{Keep: &Policy{Tags: []string{"none"}}}, class: index.Invalid, text: "keep nothing"},
+		{name: "tag and last", r: RemoveRequest{Keep: &Policy{Last: 1, Tags: []string{"golden"}}},
+			removed: "lone next"},
+		{name: "keeps nothing", r: RemoveRequest{Keep: &Policy{Tags: []string{"none"}}},
+			class: index.Invalid, text: "keep nothing"},
 		{name: "negative", r: RemoveRequest{Keep: &Policy{Last: -1}}, class: index.Invalid, text: "negative"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -150,7 +155,8 @@ func TestKeepByCalendar(t *testing.T) {
 		t.Errorf("by label: %+v, %v", res, err)
 	}
 	all[6].Parent = ""
-	if res, err = selectRemoved(all, RemoveRequest{Keep: &Policy{Labels: label.Filter{"host=a"}, Last: 1}}); err != nil ||
+	if res, err = selectRemoved(all,
+		RemoveRequest{Keep: &Policy{Labels: label.Filter{"host=a"}, Last: 1}}); err != nil ||
 		len(res.Removed) != 1 ||
 		res.Removed[0].Name != "base" {
 		t.Errorf("by label: %+v, %v", res, err)

@@ -89,8 +89,10 @@ func TestLoopbackAnswersToItselfOnly(t *testing.T) {
 	s := serve(t, Where{Addr: "127.0.0.1:0"})
 	_, port, _ := net.SplitHostPort(s.Addr())
 	for host, want := range map[string]int{
-		s.Addr(): 200, "localhost:" + port: 200, "LOCALHOST": 200, "localhost.": 200, "[::1]:" + port: 200, "127.0.0.2": 200, "store.localhost": 200,
-		"evil.example:" + port: 421, "evil.example": 421, "localhost.evil.example": 421, "127.0.0.1.evil.example": 421, "notlocalhost": 421,
+		s.Addr(): 200, "localhost:" + port: 200, "LOCALHOST": 200, "localhost.": 200,
+		"[::1]:" + port: 200, "127.0.0.2": 200, "store.localhost": 200,
+		"evil.example:" + port: 421, "evil.example": 421, "localhost.evil.example": 421,
+		"127.0.0.1.evil.example": 421, "notlocalhost": 421,
 		"10.0.0.7": 421, "0.0.0.0": 421,
 	} {
 		if got, body := ask(t, client(t), s.Addr(), host); got != want {
@@ -105,7 +107,8 @@ func TestLoopbackAnswersToItselfOnly(t *testing.T) {
 }
 
 func TestOtherAddressesNeedAToken(t *testing.T) {
-	for addr, ok := range map[string]bool{"0.0.0.0:0": false, "[::]:0": false, ":0": false, "127.0.0.1:0": true, "[::1]:0": true, "localhost:0": true} {
+	for addr, ok := range map[string]bool{"0.0.0.0:0": false, "[::]:0": false,
+		":0": false, "127.0.0.1:0": true, "[::1]:0": true, "localhost:0": true} {
 		s := New(
 			Options{
 				Name:    "metrics",
@@ -125,7 +128,8 @@ func TestOtherAddressesNeedAToken(t *testing.T) {
 
 func TestToken(t *testing.T) {
 	s := serve(t, Where{Addr: "127.0.0.1:0", TokenFile: tokenFile(t, secret+"\n", 0o600)})
-	for header, want := range map[string]int{"": 401, "Bearer " + secret: 200, "bearer " + secret: 200, "Bearer wrong": 401, "Bearer ": 401, secret: 401, "Basic " + secret: 401} {
+	for header, want := range map[string]int{"": 401, "Bearer " + secret: 200,
+		"bearer " + secret: 200, "Bearer wrong": 401, "Bearer ": 401, secret: 401, "Basic " + secret: 401} {
 		if got, body := ask(t, client(t), s.Addr(), "store.example", "Authorization", header); got != want ||
 			want != 200 && strings.Contains(body, "the page") {
 			t.Errorf("%q: %d %s", header, got, body)
@@ -297,7 +301,8 @@ func TestSilentClients(t *testing.T) {
 
 // FuzzHost: no name that a DNS server could lead here passes.
 func FuzzHost(f *testing.F) {
-	for _, s := range []string{"localhost", "127.0.0.1:80", "[::1]:80", "evil.example", "localhost.evil", "[::ffff:127.0.0.1]", "::1", "", ":", "[", "127.0.0.1%25lo"} {
+	for _, s := range []string{"localhost", "127.0.0.1:80", "[::1]:80",
+		"evil.example", "localhost.evil", "[::ffff:127.0.0.1]", "::1", "", ":", "[", "127.0.0.1%25lo"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, host string) {

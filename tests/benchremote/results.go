@@ -130,7 +130,8 @@ func (r *results) print(w io.Writer) {
 		r.Machine, rounds, r.Rates.Delay, float64(r.Rates.Connection)/1e6, float64(r.Rates.All)/1e6)
 	fmt.Fprintf(
 		w,
-		"| process | restored by | resume s | first response s | resident s | fetched MB | requests | daemon's peak MB |\n",
+		"| process | restored by | resume s | first response s | resident s | fetched MB | requests | daemon's "+
+			"peak MB |\n",
 	)
 	fmt.Fprintf(w, "|---|---|---:|---:|---:|---:|---:|---:|\n")
 	for _, x := range r.Rows {
@@ -143,7 +144,8 @@ func (r *results) print(w io.Writer) {
 	}
 	fmt.Fprintf(
 		w,
-		"\n| process | stored MB | with profile and hot set | sync MB/s | link alone MB/s |\n|---|---:|---:|---:|---:|\n",
+		"\n| process | stored MB | with profile and hot set | sync MB/s | link alone MB/s |\n"+
+			"|---|---:|---:|---:|---:|\n",
 	)
 	for _, z := range r.Sizes {
 		stored := float64(z.Stored[plainName]) / 1e6

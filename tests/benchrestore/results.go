@@ -140,7 +140,8 @@ func (r *results) print(w io.Writer) {
 	fmt.Fprintf(w, "%s. Medians of %d.\n\n", r.Machine, rounds)
 	fmt.Fprintf(
 		w,
-		"| process, page cache | restored by | resume s | first response s | resident s | daemon's peak MB |\n|---|---|---:|---:|---:|---:|\n",
+		"| process, page cache | restored by | resume s | first response s | resident s | daemon's peak MB |\n"+
+			"|---|---|---:|---:|---:|---:|\n",
 	)
 	for _, x := range r.Rows {
 		peak := ""

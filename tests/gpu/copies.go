@@ -155,7 +155,8 @@ func (b *bench) copyOnce(ctx context.Context, a *app, name string) (x run, err e
 	}
 	ended := make(chan error, 1)
 	go func() {
-		ended <- b.fsJSON(ctx, &res, "restore", b.store, name, "--copies", strconv.Itoa(b.o.copies), "--wait", "--criu", b.o.criu)
+		ended <- b.fsJSON(ctx, &res, "restore", b.store, name, "--copies",
+			strconv.Itoa(b.o.copies), "--wait", "--criu", b.o.criu)
 	}()
 	copies, asked := b.findCopies(ctx, a, start, ended)
 	defer func() {

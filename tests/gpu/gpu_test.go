@@ -45,7 +45,8 @@ func rig(t *testing.T, gpus int) options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, e := range append(sim.Env(cudasim.Options{GPUs: gpus}), "GPUCR_FS_FREE_FLOOR=1MiB", "CRIU=", "GPUCR_FS_LIBCUDA=",
+	for _, e := range append(sim.Env(cudasim.Options{GPUs: gpus}), "GPUCR_FS_FREE_FLOOR=1MiB",
+		"CRIU=", "GPUCR_FS_LIBCUDA=",
 		"CUBLAS_WORKSPACE_CONFIG=") {
 		name, value, _ := strings.Cut(e, "=")
 		t.Setenv(name, value)

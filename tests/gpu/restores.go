@@ -243,7 +243,8 @@ func (b *bench) killDump(ctx context.Context, a *app, name string, after time.Du
 		if werr != nil {
 			fmt.Fprintf(
 				b.out,
-				"its criu was killed %.2f s after it had stopped the application; gpucr-fs dump said, after %.2f s: %v\n",
+				"its criu was killed %.2f s after it had stopped the application; gpucr-fs dump said, after "+
+					"%.2f s: %v\n",
 				after.Seconds(),
 				since(start),
 				werr,

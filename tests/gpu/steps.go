@@ -147,7 +147,8 @@ func (b *bench) steps() []step {
 				return err
 			}
 			b.fact(
-				"a tree of %d GPU processes: CPU resume %.3f s, GPU ready %.3f s, resident %.3f s; all answer as before",
+				"a tree of %d GPU processes: CPU resume %.3f s, GPU ready %.3f s, resident %.3f s; all "+
+					"answer as before",
 				tree.processes,
 				x.Resume,
 				x.GPU,
@@ -274,7 +275,9 @@ func (b *bench) machine(ctx context.Context) error {
 	}
 	for _, c := range [][]string{
 		{"uname", "-sr"}, {"nproc"},
-		{"sh", "-c", "grep -m1 'model name' /proc/cpuinfo; grep MemTotal /proc/meminfo; stat -f -c '/run is %T' /run; df -h " + b.o.work + " | tail -1"},
+		{"sh", "-c",
+			"grep -m1 'model name' /proc/cpuinfo; grep MemTotal /proc/meminfo; stat -f -c '/run is %T' /run; df -h " +
+				b.o.work + " | tail -1"},
 		{"nvidia-smi", "--query-gpu=name,driver_version,memory.total,persistence_mode", "--format=csv,noheader"},
 		{b.o.criu, "--version"}, {b.gpucrfs, "version"},
 		{b.o.python, "-c", "import torch; print('PyTorch', torch.__version__, torch.version.cuda)"},

@@ -103,7 +103,8 @@ func (r *results) printKills(w io.Writer) {
 	table := func(head string, order []string, of func(struck) string) {
 		fmt.Fprintf(
 			w,
-			"\n| %s | kills | not there | dumped all the same | all answer after, median | at most | lost, hung or wrong |\n",
+			"\n| %s | kills | not there | dumped all the same | all answer after, median | at most | lost, hung "+
+				"or wrong |\n",
 			head,
 		)
 		fmt.Fprintf(w, "|---|---:|---:|---:|---:|---:|---:|\n")
@@ -179,7 +180,8 @@ func (r *results) printCopies(w io.Writer) {
 	}
 	fmt.Fprintf(
 		w,
-		"\n| at once | runs | last CPU resume | last GPU ready | last first answer | all resident |\n|---|---:|---:|---:|---:|---:|\n",
+		"\n| at once | runs | last CPU resume | last GPU ready | last first answer | all resident |\n"+
+			"|---|---:|---:|---:|---:|---:|\n",
 	)
 	for _, s := range r.Copies {
 		fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %s |\n", s.Kind, len(s.Runs), seconds(s.median(resume)),

@@ -42,7 +42,8 @@ func build(dir, name string) (string, error) {
 		return "", err
 	}
 	bin := filepath.Join(dir, name)
-	out, err := exec.Command("cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread", "-o", bin, filepath.Join(code, "src", name+".c")).
+	out, err := exec.Command("cc", "-std=gnu11", "-O2", "-Wall", "-Wextra",
+		"-Werror", "-static", "-pthread", "-o", bin, filepath.Join(code, "src", name+".c")).
 		CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build %s: %w: %s\nhint: apt-get install gcc libc6-dev", name, err, out)
@@ -258,7 +259,8 @@ func (t *Target) Ended(patience time.Duration) error { return t.wait("it is gone
 
 // Reset prepares the status for another restore of the same images.
 func (t *Target) Reset() {
-	for _, v := range []*atomic.Uint64{&t.st.stop, &t.st.exited, &t.st.checked, &t.st.mismatches, &t.st.sigbus, &t.st.pages, &t.st.ops, &t.st.forks, &t.st.check, &t.st.hotPasses} {
+	for _, v := range []*atomic.Uint64{&t.st.stop, &t.st.exited, &t.st.checked,
+		&t.st.mismatches, &t.st.sigbus, &t.st.pages, &t.st.ops, &t.st.forks, &t.st.check, &t.st.hotPasses} {
 		v.Store(0)
 	}
 	t.st.message = [4000]byte{}

@@ -15,7 +15,8 @@ var weights = []struct {
 	{
 		"seal",
 		10,
-	}, {"abort", 5}, {"import", 9}, {"trial", 1}, {"duel", 3}, {"tag", 4}, {"untag", 1}, {"rm", 8}, {"move", 3}, {"profile", 2},
+	}, {"abort", 5}, {"import", 9}, {"trial", 1}, {"duel", 3}, {"tag",
+		4}, {"untag", 1}, {"rm", 8}, {"move", 3}, {"profile", 2},
 	{
 		"hotset",
 		1,

@@ -51,7 +51,8 @@ func TestLogTakesLinesWithoutTheServer(t *testing.T) {
 		must(t, m.cmd.Process.Signal(syscall.SIGCONT))
 		<-done
 		t.Fatal(
-			"a line of a log waits for the server: the kernel (Linux 6.9) or this user (root) has no FUSE passthrough, or the mount does not use it",
+			"a line of a log waits for the server: the kernel (Linux 6.9) or this user (root) has no FUSE " +
+				"passthrough, or the mount does not use it",
 		)
 	}
 	must(t, m.cmd.Process.Signal(syscall.SIGCONT))

@@ -124,7 +124,8 @@ func run(ctx context.Context, args []string) (err error) {
 	r := &runner{options: o, asRoot: !mayRaiseLimits()}
 	if r.asRoot {
 		fmt.Println(
-			"This process lacks CAP_SYS_RESOURCE, without which criu dumps nobody else's processes: all tests run as root.",
+			"This process lacks CAP_SYS_RESOURCE, without which criu dumps nobody else's processes: all tests " +
+				"run as root.",
 		)
 	}
 	if m, err := measure.Describe(); err == nil {
@@ -234,7 +235,8 @@ func (r *runner) mode(ctx context.Context, m mode, plainRuns map[string]*tally) 
 	}
 	ratio := took[1].Seconds() / max(took[0].Seconds(), 0.001)
 	fmt.Printf(
-		"%-8s plain: %s in %.0f s; mount: %s in %.0f s, %.2f times as long; failed in the mount only: %d at first, %d each time\n",
+		"%-8s plain: %s in %.0f s; mount: %s in %.0f s, %.2f times as long; failed in the mount only: %d at first, "+
+			"%d each time\n",
 		m.name,
 		plain,
 		took[0].Seconds(),

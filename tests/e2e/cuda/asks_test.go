@@ -80,7 +80,8 @@ func TestAsksActorsKilled(t *testing.T) {
 		for _, actor := range []string{"gpucr-fs", "gpucr-cuda"} {
 			t.Run(fmt.Sprintf("%s while %s", actor, step), func(t *testing.T) {
 				r := start(t, cudasim.Options{Processes: 2, Asks: true})
-				if _, err := r.app.Say(1, fmt.Sprintf("stall %s %d", step, stallTime.Milliseconds()), patience); err != nil {
+				if _, err := r.app.Say(1, fmt.Sprintf("stall %s %d", step, stallTime.Milliseconds()),
+					patience); err != nil {
 					t.Fatal(err)
 				}
 				r.strike(actor, func(ctx context.Context) {

@@ -264,7 +264,8 @@ func (b *tab) picture(name string) {
 					0o644,
 				),
 			)
-			if over := eval[float64](b, "document.documentElement.scrollWidth - document.documentElement.clientWidth"); over > 0 {
+			if over := eval[float64](b,
+				"document.documentElement.scrollWidth - document.documentElement.clientWidth"); over > 0 {
 				b.t.Errorf("%s, %s: the page is %v px wider than the window", name, shape.name, over)
 			}
 		}

@@ -23,7 +23,8 @@ func TestManyCheckpoints(t *testing.T) {
 	b.run(chromedp.Navigate(at + "#/checkpoints"))
 	b.wait(
 		fmt.Sprintf(
-			"document.querySelector('[role=grid]')?.getAttribute('aria-rowcount') === '%d' && document.querySelectorAll('.body a').length > 5",
+			"document.querySelector('[role=grid]')?.getAttribute('aria-rowcount') === '%d' && "+
+				"document.querySelectorAll('.body a').length > 5",
 			*manyFlag+1,
 		),
 	)
@@ -38,7 +39,8 @@ func TestManyCheckpoints(t *testing.T) {
 	b.keys(kb.End)
 	b.wait(
 		fmt.Sprintf(
-			"document.querySelector('.body .at')?.getAttribute('aria-rowindex') === '%d' && document.querySelector('.body .at a')",
+			"document.querySelector('.body .at')?.getAttribute('aria-rowindex') === '%d' && "+
+				"document.querySelector('.body .at a')",
 			*manyFlag+1,
 		),
 	)

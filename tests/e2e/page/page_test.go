@@ -86,13 +86,15 @@ func (b *tab) storeView(store string) func(*testing.T) {
 	return func(t *testing.T) {
 		b.on(t)
 		b.wait(
-			"document.querySelectorAll('.tile').length > 50 && document.querySelector('#n-checkpoints').innerText && !/counting/.test(document.querySelector('.figures').innerText)",
+			"document.querySelectorAll('.tile').length > 50 && document.querySelector('#n-checkpoints').innerText " +
+				"&& !/counting/.test(document.querySelector('.figures').innerText)",
 		)
 		u := du(t, store)
 		b.shows(".figures", "200", shown(b, u.Logical), shown(b, u.Stored))
 		b.shows(".notices", "1 checkpoint being written")
 		b.shows("nav", "Store", "Checkpoints", "201")
-		if areas := eval[float64](b, "[...document.querySelectorAll('.tile')].reduce((n, e) => n + e.offsetWidth * e.offsetHeight, 0) / (document.querySelector('.map').clientWidth * 440)"); areas < 0.85 ||
+		if areas := eval[float64](b, "[...document.querySelectorAll('.tile')].reduce((n, e) => n + e.offsetWidth * "+
+			"e.offsetHeight, 0) / (document.querySelector('.map').clientWidth * 440)"); areas < 0.85 ||
 			areas > 1.01 {
 			t.Errorf("the tiles cover %.2f of the map", areas)
 		}
@@ -126,7 +128,8 @@ func (b *tab) listView(store string) func(*testing.T) {
 		b.on(t)
 		b.keys("2")
 		b.wait(
-			"document.querySelectorAll('.body [role=row]').length > 5 && document.querySelector('[role=grid]').getAttribute('aria-rowcount') === '202'",
+			"document.querySelectorAll('.body [role=row]').length > 5 && " +
+				"document.querySelector('[role=grid]').getAttribute('aria-rowcount') === '202'",
 		)
 		b.picture("checkpoints")
 		b.keys("/")
@@ -136,7 +139,8 @@ func (b *tab) listView(store string) func(*testing.T) {
 		b.keys(kb.Enter)
 		b.keys(" " + kb.ArrowDown + " ")
 		b.wait(
-			"/would be free/.test(document.querySelector('.picked')?.innerText) && document.querySelector('.picked code')",
+			"/would be free/.test(document.querySelector('.picked')?.innerText) && " +
+				"document.querySelector('.picked code')",
 		)
 		b.picture("picked")
 		command := b.text(".picked code")
@@ -172,7 +176,8 @@ func (b *tab) processView(store string) func(*testing.T) {
 			"pages-1.img",
 			"gpucr-fs restore "+store+" process",
 		)
-		if hot := eval[float64](b, "fetch('/api/memory/process').then((r) => r.json()).then((m) => m.processes[0].hot)"); hot == 0 {
+		if hot := eval[float64](b,
+			"fetch('/api/memory/process').then((r) => r.json()).then((m) => m.processes[0].hot)"); hot == 0 {
 			t.Error("no page of the process is hot")
 		}
 		painted := eval[bool](
@@ -203,7 +208,8 @@ func (b *tab) restoreView(x *target) func(*testing.T) {
 		var restoring sync.WaitGroup
 		restoring.Go(func() { x.restore(t, "--wait", "--prefetch-rate", "7MiB") })
 		b.wait(
-			"document.querySelector('.tag')?.innerText === 'in progress' && /processes run/.test(document.querySelector('.course')?.textContent)",
+			"document.querySelector('.tag')?.innerText === 'in progress' && /processes " +
+				"run/.test(document.querySelector('.course')?.textContent)",
 		)
 		there := "Number(document.querySelector('[role=progressbar]').getAttribute('aria-valuenow'))"
 		before := eval[float64](b, there)

@@ -29,7 +29,8 @@ func TestIdle(t *testing.T) {
 	for _, tc := range []struct {
 		program, entries, flags string
 	}{
-		{"raw", "8", "0"}, {"raw", "1", "0"}, {"raw", "256", "0"}, {"raw", "8", "0x10000"}, {"raw", "4", "0x400"}, {"raw", "8", "0x800"},
+		{"raw", "8", "0"}, {"raw", "1", "0"}, {"raw", "256", "0"}, {"raw", "8", "0x10000"},
+		{"raw", "4", "0x400"}, {"raw", "8", "0x800"},
 		{"raw", "64", "0x10c00"}, {"library", "8", "0"}, {"library", "128", "0"},
 	} {
 		t.Run(fmt.Sprintf("%s %s %s", tc.program, tc.entries, tc.flags), func(t *testing.T) {
@@ -91,9 +92,11 @@ func TestRefused(t *testing.T) {
 	const sqpoll, single, deferred = "2", "0x1000", "0x3000"
 	for _, tc := range []struct{ name, flags, say, word string }{
 		{"eventfd", "0", "eventfd", "registered eventfd"}, {"files", "0", "files", "registered files"},
-		{"registered index", "0", "index", "IORING_REGISTER_RING_FDS"}, {"two descriptors", "0", "dup", "has another descriptor"},
+		{"registered index", "0", "index", "IORING_REGISTER_RING_FDS"},
+		{"two descriptors", "0", "dup", "has another descriptor"},
 		{"a forked child", "0", "fork", "has the same ring open"}, {"watched", "0", "watch", "waited for by epoll"},
-		{"one thread", single, "", "IORING_SETUP_SINGLE_ISSUER"}, {"one thread's work", deferred, "", "IORING_SETUP_DEFER_TASKRUN"},
+		{"one thread", single, "", "IORING_SETUP_SINGLE_ISSUER"},
+		{"one thread's work", deferred, "", "IORING_SETUP_DEFER_TASKRUN"},
 		{"polling thread", sqpoll, "", "IORING_SETUP_SQPOLL"}, {"buffers", "0", "buffers", "buffers of its own"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -97,8 +97,10 @@ var (
 // them. CRIU's plugin fails to restore objects on the simulator, and its images of them do not tell what is shared
 // where handles collide: both are logged.
 func TestObjectsBesideCRIUs(t *testing.T) {
-	for _, shape := range [][]string{{"--keep-dmabuf"}, {object}, {object, "--keep-dmabuf"}, {object, "--render-kfd", "--keep-dmabuf"}} {
-		for _, ways := range []struct{ dump, restore string }{{"ours", "ours"}, {"theirs", "ours"}, {"ours", "theirs"}, {"theirs", "theirs"}} {
+	for _, shape := range [][]string{{"--keep-dmabuf"}, {object}, {object, "--keep-dmabuf"},
+		{object, "--render-kfd", "--keep-dmabuf"}} {
+		for _, ways := range []struct{ dump, restore string }{{"ours", "ours"},
+			{"theirs", "ours"}, {"ours", "theirs"}, {"theirs", "theirs"}} {
 			if *laterCriu == "" {
 				continue
 			}
@@ -159,8 +161,10 @@ func TestObjectsThatAreRefused(t *testing.T) {
 		errno syscall.Errno // of the driver's list of handles
 		want  []string
 	}{
-		{"--render-userptr", 0, []string{"renderD128: buffer object of handle 2, 4.0 KiB, cannot be restored: the driver does not export it; it may be memory of the process itself"}},
-		{"--keep-dmabuf", syscall.EINVAL, []string{"render node renderD128: it has 1 buffer objects that are not the KFD's, the first handle 1 of 196 KiB",
+		{"--render-userptr", 0, []string{"renderD128: buffer object of handle 2, 4.0 KiB, cannot be restored: the " +
+			"driver does not export it; it may be memory of the process itself"}},
+		{"--keep-dmabuf", syscall.EINVAL, []string{"render node renderD128: it has 1 buffer objects that are not " +
+			"the KFD's, the first handle 1 of 196 KiB",
 			"Linux 6.18 does"}},
 	} {
 		app := b.StartApp(1, "--interval", "1", "--bos", "8", "--max-bo", "65536", "--render-bo=196608", tc.arg)

@@ -47,7 +47,8 @@ func TestPartitions(t *testing.T) {
 	app.Kill()
 	app.WaitGone()
 	b.noHelpers()
-	for partitions, want := range map[uint32]string{1: "is a partition of 1/2", 4: "a GPU of this host is a partition of 1/2"} {
+	for partitions, want := range map[uint32]string{1: "is a partition of 1/2",
+		4: "a GPU of this host is a partition of 1/2"} {
 		sys := t.TempDir() + "/sys"
 		if err := kfdsim.WriteTopology(sys, mi300x(partitions, 100)); err != nil {
 			t.Fatal(err)

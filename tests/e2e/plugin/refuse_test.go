@@ -111,7 +111,8 @@ func TestHooks(t *testing.T) {
 	for _, tc := range []struct{ criu, plugin, want string }{
 		{"13", "13", "amdgpu_plugin of 13 hooks: 0\n"},
 		{"15", "15", "amdgpu_plugin of 15 hooks: 0\n"},
-		{"15", "13", "built for a CRIU of 13 hooks, this one has 15 (build it with make plugin CRIU_HOOKS=15)\namdgpu_plugin of 13 hooks: -1\n"},
+		{"15", "13", "built for a CRIU of 13 hooks, this one has 15 (build it with make plugin CRIU_HOOKS=15)\n" +
+			"amdgpu_plugin of 13 hooks: -1\n"},
 	} {
 		out, err := exec.Command(filepath.Join(dir, "criu-"+tc.criu),
 			filepath.Join(dir, tc.plugin, "gpucr_plugin.so")).CombinedOutput()

@@ -399,7 +399,8 @@ func TestVRAMFaults(t *testing.T) {
 func abandoned(t *testing.T, b *bench, dumped func()) *rig.Application {
 	t.Helper()
 	// Other tests look after what is abandoned, too.
-	for _, args := range [][]string{{"mkdir", "-p", "/run/gpucr-fs"}, {"mount", "-t", "tmpfs", "none", "/run/gpucr-fs"}} {
+	for _, args := range [][]string{{"mkdir", "-p", "/run/gpucr-fs"},
+		{"mount", "-t", "tmpfs", "none", "/run/gpucr-fs"}} {
 		if err := b.start(b.Command(args[0], args[1:]...)).wait(); err != nil {
 			t.Fatal(err)
 		}

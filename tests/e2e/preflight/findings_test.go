@@ -60,27 +60,44 @@ func TestFindings(t *testing.T) {
 		return nil
 	}
 	for _, f := range []finding{
-		{name: "io_uring", subject: []string{"uring"}, kind: "io_uring", says: "UV_USE_IO_URING=0", refuses: "Unknown shit"},
+		{name: "io_uring", subject: []string{"uring"}, kind: "io_uring",
+			says: "UV_USE_IO_URING=0", refuses: "Unknown shit"},
 		{name: "io_uring descriptor", subject: []string{"uring-fd"}, kind: "io_uring", says: "descriptor"},
-		{name: "io_uring mapping", subject: []string{"uring-mapping"}, kind: "io_uring", says: "mapping", refuses: "Unknown shit"},
+		{name: "io_uring mapping", subject: []string{"uring-mapping"},
+			kind: "io_uring", says: "mapping", refuses: "Unknown shit"},
 		{name: "perf", subject: []string{"perf"}, kind: "anon-inode", says: "perf_event", refuses: "perf_event"},
-		{name: "userfaultfd", subject: []string{"userfaultfd"}, kind: "anon-inode", says: "userfaultfd", refuses: "userfaultfd"},
-		{name: "device", subject: []string{"device", "/dev/fuse"}, kind: "device", says: "/dev/fuse", refuses: "Can't dump file"},
-		{name: "device mapping", subject: []string{"device-mapping", "ARG"}, prepare: block, kind: "device-mapping", refuses: "non-regular mapping"},
-		{name: "block device", subject: []string{"device", "ARG"}, prepare: block, kind: "block-device", refuses: "Can't dump file"},
-		{name: "pidfd outside", subject: []string{"pidfd-outside"}, kind: "pidfd", refuses: "not a part of process tree"},
+		{name: "userfaultfd", subject: []string{"userfaultfd"}, kind: "anon-inode",
+			says: "userfaultfd", refuses: "userfaultfd"},
+		{name: "device", subject: []string{"device", "/dev/fuse"}, kind: "device",
+			says: "/dev/fuse", refuses: "Can't dump file"},
+		{name: "device mapping", subject: []string{"device-mapping", "ARG"},
+			prepare: block, kind: "device-mapping", refuses: "non-regular mapping"},
+		{name: "block device", subject: []string{"device", "ARG"}, prepare: block,
+			kind: "block-device", refuses: "Can't dump file"},
+		{name: "pidfd outside", subject: []string{"pidfd-outside"}, kind: "pidfd",
+			refuses: "not a part of process tree"},
 		{name: "pidfd of a thread", subject: []string{"pidfd-thread"}, kind: "pidfd", refuses: "PIDFD_THREAD"},
-		{name: "tcp", subject: []string{"tcp"}, kind: "tcp-established", says: "127.0.0.1 port", refuses: "tcp-established", remedy: []string{"--tcp-established"}},
-		{name: "tcp backlog", subject: []string{"tcp-backlog"}, kind: "tcp-backlog", refuses: "In-flight connection", remedy: []string{"--skip-in-flight"}},
-		{name: "mptcp", subject: []string{"mptcp"}, kind: "mptcp", says: "GODEBUG=multipathtcp=0", refuses: "Unsupported proto"},
+		{name: "tcp", subject: []string{"tcp"}, kind: "tcp-established",
+			says: "127.0.0.1 port", refuses: "tcp-established", remedy: []string{"--tcp-established"}},
+		{name: "tcp backlog", subject: []string{"tcp-backlog"}, kind: "tcp-backlog",
+			refuses: "In-flight connection", remedy: []string{"--skip-in-flight"}},
+		{name: "mptcp", subject: []string{"mptcp"}, kind: "mptcp", says: "GODEBUG=multipathtcp=0",
+			refuses: "Unsupported proto"},
 		{name: "vsock", subject: []string{"vsock"}, kind: "socket-family", says: "VSOCK", refuses: "Unknown socket"},
-		{name: "unix stream", subject: []string{"unix-stream", "ARG"}, prepare: listen("unix"), kind: "unix-peer", refuses: "External socket"},
-		{name: "unix datagram", subject: []string{"unix-dgram", "ARG"}, prepare: listen("unixgram"), kind: "unix-peer", refuses: "External socket", remedy: []string{"--ext-unix-sk"}},
-		{name: "ghost", subject: []string{"ghost", "ARG"}, kind: "unlinked-file", says: "of 2048 KiB", refuses: "ghost file", remedy: []string{"--ghost-limit=4M"}},
-		{name: "ghost mapping", subject: []string{"ghost-mapping", "ARG"}, kind: "unlinked-file", refuses: "ghost file", remedy: []string{"--ghost-limit=4M"}},
-		{name: "link", subject: []string{"linked", "ARG"}, kind: "unlinked-name", refuses: "link-remap", remedy: []string{"--link-remap"}},
-		{name: "flock", subject: []string{"flock", "ARG"}, kind: "file-lock", refuses: "file locks", remedy: []string{"--file-locks"}},
-		{name: "posix lock", subject: []string{"posix-lock", "ARG"}, kind: "file-lock", refuses: "file locks", remedy: []string{"--file-locks"}},
+		{name: "unix stream", subject: []string{"unix-stream", "ARG"},
+			prepare: listen("unix"), kind: "unix-peer", refuses: "External socket"},
+		{name: "unix datagram", subject: []string{"unix-dgram", "ARG"}, prepare: listen("unixgram"),
+			kind: "unix-peer", refuses: "External socket", remedy: []string{"--ext-unix-sk"}},
+		{name: "ghost", subject: []string{"ghost", "ARG"}, kind: "unlinked-file",
+			says: "of 2048 KiB", refuses: "ghost file", remedy: []string{"--ghost-limit=4M"}},
+		{name: "ghost mapping", subject: []string{"ghost-mapping", "ARG"},
+			kind: "unlinked-file", refuses: "ghost file", remedy: []string{"--ghost-limit=4M"}},
+		{name: "link", subject: []string{"linked", "ARG"}, kind: "unlinked-name",
+			refuses: "link-remap", remedy: []string{"--link-remap"}},
+		{name: "flock", subject: []string{"flock", "ARG"}, kind: "file-lock",
+			refuses: "file locks", remedy: []string{"--file-locks"}},
+		{name: "posix lock", subject: []string{"posix-lock", "ARG"}, kind: "file-lock",
+			refuses: "file locks", remedy: []string{"--file-locks"}},
 		{name: "sysv", subject: []string{"sysv"}, kind: "sysv-shm", refuses: "SysVIPC"},
 		{name: "secret", subject: []string{"secret"}, kind: "secret-memory"},
 		{name: "traced", subject: []string{"traced"}, kind: "traced", says: "subject", refuses: "Unable to detach"},
@@ -92,12 +109,15 @@ func TestFindings(t *testing.T) {
 				})
 			}},
 		{name: "uninterruptible", subject: []string{"vfork"}, kind: "uninterruptible"},
-		{name: "no session", subject: []string{"idle"}, kind: "shell-job", refuses: "not a session leader", remedy: []string{"--shell-job"},
+		{name: "no session", subject: []string{"idle"}, kind: "shell-job",
+			refuses: "not a session leader", remedy: []string{"--shell-job"},
 			prepare: func(*testing.T, string) func(*exec.Cmd) {
 				return func(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 			}},
-		{name: "nested", subject: []string{"nested-ipc"}, kind: "nested-namespace", says: "ipc", refuses: "nested", child: true},
-		{name: "lazily unmounted", subject: []string{"lazy-unmounted", "ARG"}, kind: "unreachable-mount", refuses: "Can't lookup mount",
+		{name: "nested", subject: []string{"nested-ipc"}, kind: "nested-namespace",
+			says: "ipc", refuses: "nested", child: true},
+		{name: "lazily unmounted", subject: []string{"lazy-unmounted", "ARG"},
+			kind: "unreachable-mount", refuses: "Can't lookup mount",
 			prepare: func(t *testing.T, arg string) func(*exec.Cmd) {
 				must(t, os.Mkdir(arg, 0o700))
 				must(t, syscall.Mount("tmpfs", arg, "tmpfs", 0, ""))
@@ -105,7 +125,8 @@ func TestFindings(t *testing.T) {
 				return nil
 			},
 			after: func(t *testing.T, arg string, _ int) { must(t, syscall.Unmount(arg, syscall.MNT_DETACH)) }},
-		{name: "terminal", subject: []string{"terminal", "ARG"}, kind: "terminal", says: "/dev/pts/", refuses: "without correspond", remedy: []string{"--shell-job"},
+		{name: "terminal", subject: []string{"terminal", "ARG"}, kind: "terminal",
+			says: "/dev/pts/", refuses: "without correspond", remedy: []string{"--shell-job"},
 			prepare: func(t *testing.T, arg string) func(*exec.Cmd) {
 				must(t, os.Symlink(terminal(t), arg))
 				return nil
@@ -115,13 +136,16 @@ func TestFindings(t *testing.T) {
 				must(t, os.Mkdir(arg, 0o700))
 				return func(c *exec.Cmd) {
 					c.Path = "/usr/bin/unshare"
-					c.Args = append([]string{"unshare", "--mount", "sh", "-c", `mount -t ramfs none "$0" && exec "$@"`, arg}, c.Args...)
+					c.Args = append([]string{"unshare", "--mount", "sh",
+						"-c", `mount -t ramfs none "$0" && exec "$@"`, arg}, c.Args...)
 				}
 			}},
-		{name: "pid namespace", subject: []string{"idle"}, kind: "nested-namespace", says: "pid", refuses: "nested", child: true,
+		{name: "pid namespace", subject: []string{"idle"}, kind: "nested-namespace",
+			says: "pid", refuses: "nested", child: true,
 			prepare: func(*testing.T, string) func(*exec.Cmd) {
 				return func(c *exec.Cmd) {
-					c.Path, c.Args = "/usr/bin/unshare", append([]string{"unshare", "--pid", "--fork", "--kill-child"}, c.Args...)
+					c.Path, c.Args = "/usr/bin/unshare",
+						append([]string{"unshare", "--pid", "--fork", "--kill-child"}, c.Args...)
 				}
 			}},
 	} {
@@ -223,7 +247,8 @@ func TestNetworkLock(t *testing.T) {
 	for _, tc := range []struct {
 		options []string
 		ok      bool
-	}{{[]string{"--tcp-established"}, false}, {[]string{"--tcp-established", "--network-lock=skip"}, true}, {[]string{"--tcp-close"}, true}} {
+	}{{[]string{"--tcp-established"}, false}, {[]string{"--tcp-established", "--network-lock=skip"}, true},
+		{[]string{"--tcp-close"}, true}} {
 		r := look(t, pid, tc.options...)
 		if r.OK() != tc.ok || !tc.ok && r.Findings[0].Kind != "network-lock" {
 			t.Errorf("%v: %v", tc.options, r.Findings)
@@ -268,8 +293,9 @@ func TestPasses(t *testing.T) {
 		"python": {"python3", "-c", "import http.server, threading\n" +
 			"s = http.server.ThreadingHTTPServer(('127.0.0.1', 0), http.server.SimpleHTTPRequestHandler)\n" +
 			"threading.Thread(target=s.serve_forever).start()\nprint('ready', flush=True)"},
-		"workers": {"python3", "-c", "import multiprocessing as m, time\np = [m.Process(target=time.sleep, args=(600,)) for _ in range(3)]\n" +
-			"[x.start() for x in p]\nprint('ready', flush=True)\ntime.sleep(600)"},
+		"workers": {"python3", "-c",
+			"import multiprocessing as m, time\np = [m.Process(target=time.sleep, args=(600,)) for _ in range(3)]\n" +
+				"[x.start() for x in p]\nprint('ready', flush=True)\ntime.sleep(600)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pid := start(t, nil, args[0], args[1:]...)

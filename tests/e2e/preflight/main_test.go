@@ -39,7 +39,8 @@ func run(m *testing.M) int {
 		defer os.RemoveAll(dir)
 		subject = filepath.Join(dir, "subject")
 		var out []byte
-		if out, err = exec.Command("cc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", subject, "src/subject.c").CombinedOutput(); err != nil {
+		if out, err = exec.Command("cc", "-std=gnu11", "-O1", "-Wall",
+			"-Wextra", "-Werror", "-pthread", "-o", subject, "src/subject.c").CombinedOutput(); err != nil {
 			err = fmt.Errorf("%w: %s; apt-get install gcc libc6-dev", err, out)
 		}
 	}

@@ -187,7 +187,8 @@ func TestCopiesCollide(t *testing.T) {
 		endInits(t)
 		must(t, quietly(b))
 	}
-	for _, bad := range [][]string{{"0"}, {"-1"}, {"1025"}, {"2", "--", "--shell-job"}, {"2", "--", "-W", t.TempDir()}} {
+	for _, bad := range [][]string{{"0"}, {"-1"}, {"1025"}, {"2", "--", "--shell-job"},
+		{"2", "--", "-W", t.TempDir()}} {
 		if _, err := b.try(append([]string{"restore", b.store, "port", "--copies"}, bad...)...); cli.Code(
 			err,
 		) != cli.Usage {

@@ -66,7 +66,8 @@ func TestOtherMountNamespace(t *testing.T) {
 
 	// What is dumped there, where the process now is, is in the store, not in a folder that goes with the namespace.
 	pid := strconv.Itoa(x.pid)
-	if out, err := exec.Command("nsenter", "-t", pid, "-m", string(program), "dump", b.store, "two", "-t", pid).CombinedOutput(); err != nil {
+	if out, err := exec.Command("nsenter", "-t", pid, "-m", string(program),
+		"dump", b.store, "two", "-t", pid).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	must(t, x.Dumped())
@@ -103,7 +104,8 @@ func TestDaemonInOtherMountNamespace(t *testing.T) {
 		must(t, b.left.Nothing())
 	}()
 	for end := time.Now().Add(limit); ; wait(10) {
-		if _, err := os.Stat(filepath.Join(fmt.Sprintf("/proc/%d/root", d.Process.Pid), mnt, ".checkpoints")); err == nil {
+		if _, err := os.Stat(
+			filepath.Join(fmt.Sprintf("/proc/%d/root", d.Process.Pid), mnt, ".checkpoints")); err == nil {
 			break
 		}
 		if time.Now().After(end) {

@@ -117,7 +117,8 @@ func TestRestoreBesideMount(t *testing.T) {
 	// The next restore finds a guardian's process, and does without it when it was killed meanwhile.
 	for range 2 {
 		var spare, before []int
-		for end := time.Now().Add(limit); (len(spare) != 1 || !slices.Equal(spare, before)) && time.Now().Before(end); wait(100) {
+		for end := time.Now().Add(limit); (len(spare) != 1 || !slices.Equal(spare, before)) &&
+			time.Now().Before(end); wait(100) {
 			before, spare = spare, program.Role("guardian")
 		}
 		if len(spare) != 1 {
@@ -148,12 +149,15 @@ func TestDump(t *testing.T) {
 		args []string
 		code int
 	}{
-		"no such process":   {[]string{"dump", b.store, "failed", "-t", "4194304"}, cli.Failed},
-		"no process":        {[]string{"dump", b.store, "failed"}, cli.Usage},
-		"criu's option":     {[]string{"dump", b.store, "failed", "-t", strconv.Itoa(x.pid), "--", "--no-such-option"}, cli.Failed},
-		"name taken":        {[]string{"dump", b.store, "alive", "-t", strconv.Itoa(x.pid)}, cli.Failed},
-		"no criu":           {[]string{"dump", b.store, "failed", "-t", strconv.Itoa(x.pid), "--criu", "/nonexistent"}, cli.Failed},
-		"criu dies":         {[]string{"dump", b.store, "failed", "-t", strconv.Itoa(x.pid), "--criu", "/bin/true"}, cli.Failed},
+		"no such process": {[]string{"dump", b.store, "failed", "-t", "4194304"}, cli.Failed},
+		"no process":      {[]string{"dump", b.store, "failed"}, cli.Usage},
+		"criu's option": {[]string{"dump", b.store, "failed", "-t", strconv.Itoa(x.pid), "--", "--no-such-option"},
+			cli.Failed},
+		"name taken": {[]string{"dump", b.store, "alive", "-t", strconv.Itoa(x.pid)}, cli.Failed},
+		"no criu": {[]string{"dump", b.store, "failed", "-t", strconv.Itoa(x.pid), "--criu", "/nonexistent"},
+			cli.Failed},
+		"criu dies": {[]string{"dump", b.store, "failed", "-t", strconv.Itoa(x.pid), "--criu", "/bin/true"},
+			cli.Failed},
 		"restore of a none": {[]string{"restore", b.store, "none"}, cli.Failed},
 	} {
 		if _, err := b.try(c.args...); cli.Code(err) != c.code {
@@ -184,7 +188,9 @@ func TestCRIUFails(t *testing.T) {
 		for _, killer := range []string{
 			fmt.Sprintf("sleep 0.%03d", rnd.IntN(300)),
 			// When it has a child besides this one, by which it tries out the kernel, or a little later.
-			fmt.Sprintf("while read -r all </proc/$$/task/$$/children; set -- $all; [ $# -eq 1 ]; do :; done; sleep 0.%03d", rnd.IntN(20)),
+			fmt.Sprintf(
+				"while read -r all </proc/$$/task/$$/children; set -- $all; [ $# -eq 1 ]; do :; done; sleep 0.%03d",
+				rnd.IntN(20)),
 		} {
 			// criu is killed in the middle.
 			x.Reset()
