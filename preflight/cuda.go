@@ -108,14 +108,7 @@ func (a *family) judgeCUDA(ctx context.Context, r *Report) error {
 		}
 	}
 	for _, t := range own {
-		var err error
-		switch {
-		case len(nccl) > 1 && t.gpu.nccl:
-			err = t.judgeNCCL()
-		case len(t.gpu.contexts) > 1:
-			err = t.judgePools()
-		}
-		if err != nil && !gone(err) {
+		if err := t.judgeSeveralGPUs(len(nccl) > 1); err != nil && !gone(err) {
 			return err
 		}
 	}

@@ -19,6 +19,23 @@ var ncclVariables = []string{
 	"NCCL_CONF_FILE",
 }
 
+// judgeSeveralGPUs looks for what the driver cannot bring back of processes that use several GPUs. nccl says that NCCL
+// connects several. XLA comes first, whatever NCCL's variables say: with JAX 0.11 on two GPUs (driver 580) the restore of
+// its process ended with CUDA_ERROR_INVALID_VALUE.
+func (t *task) judgeSeveralGPUs(nccl bool) error {
+	several := len(t.gpu.contexts) > 1
+	switch {
+	case several && t.gpu.xla:
+		t.add(kindXLA, "%s", minors(t.gpu.contexts))
+		return nil
+	case nccl && t.gpu.nccl:
+		return t.judgeNCCL()
+	case several:
+		return t.judgePools()
+	}
+	return nil
+}
+
 // judgeNCCL tells from a process's environment whether NCCL's transports can be brought back. Seen with driver 580 and
 // NCCL 2.28, two processes and two GPUs: with peer-to-peer off, and memory shared otherwise than by descriptors of
 // cuMem, they can; otherwise the driver's restore fails.
@@ -87,13 +104,8 @@ var poolVariables = []string{"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "T
 
 // judgePools looks at a process with contexts on several GPUs. Seen with driver 580 on two H200s: copies by
 // cudaDeviceEnablePeerAccess and cuMem (PyTorch's allocators) went on after the driver's restore; with cudaMallocAsync
-// all its steps succeeded, and the next copy ended with "unspecified launch failure". With JAX 0.11 on two GPUs the
-// restore of its process ended with CUDA_ERROR_INVALID_VALUE.
+// all its steps succeeded, and the next copy ended with "unspecified launch failure".
 func (t *task) judgePools() error {
-	if t.gpu.xla {
-		t.add(kindXLA, "%s", minors(t.gpu.contexts))
-		return nil
-	}
 	env, err := t.environment(poolVariables...)
 	if err != nil {
 		return err

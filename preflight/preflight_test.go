@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -158,12 +159,37 @@ func TestPools(t *testing.T) {
 	}
 }
 
-// XLA on several GPUs is refused whatever its environment says.
+// XLA is recognised by the file that it is loaded from, and refused on several GPUs whatever NCCL is told; on one it is
+// not.
 func TestXLA(t *testing.T) {
-	user := &task{pid: os.Getpid(), found: map[string]*details{},
-		gpu: gpuTraces{xla: true, contexts: map[int]bool{0: true, 1: true}}}
-	if err := user.judgePools(); err != nil || len(user.found) != 1 || user.found[kindXLA] == nil {
-		t.Errorf("%v, %v", user.found, err)
+	name := filepath.Join(t.TempDir(), "xla_cuda_plugin.so")
+	if err := os.WriteFile(name, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	m, err := unix.Mmap(int(f.Fd()), 0, 1, unix.PROT_READ, unix.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(m)
+	for gpus, want := range map[int]bool{1: false, 2: true} {
+		for _, nccl := range []bool{false, true} {
+			user := &task{pid: os.Getpid(), found: map[string]*details{}}
+			if err := user.readMappings(t.Context(), &family{}); err != nil || !user.gpu.xla {
+				t.Fatalf("the plugin is not seen, %v", err)
+			}
+			user.gpu.nccl, user.gpu.contexts = nccl, map[int]bool{}
+			for n := range gpus {
+				user.gpu.contexts[n] = true
+			}
+			if err := user.judgeSeveralGPUs(nccl); err != nil || (user.found[kindXLA] != nil) != want {
+				t.Errorf("%d GPUs, NCCL %v: %v, %v", gpus, nccl, user.found, err)
+			}
+		}
 	}
 }
 
