@@ -13,7 +13,29 @@ import (
 
 // Locate gives the location of a chunk that a manifest names: here, or else in a distant pack.
 func (s *Store) Locate(id chunk.ID) (pack.Loc, error) {
-	loc, err := s.LocateHere(id)
+	if r := s.ingest.recently(id); r != nil {
+		return r.loc, nil
+	}
+	return s.indexed(id)
+}
+
+// Places gives the location of a chunk as [Store.Locate] does. Where the chunk was stored anew a moment ago, before is
+// the location that the index still has: it is the only one that is left after a crash, or a commit that fails.
+func (s *Store) Places(id chunk.ID) (loc, before pack.Loc, err error) {
+	r := s.ingest.recently(id)
+	loc, err = s.indexed(id)
+	switch {
+	case r == nil:
+		return loc, pack.Loc{}, err
+	case err != nil:
+		return r.loc, pack.Loc{}, nil
+	}
+	return r.loc, loc, nil
+}
+
+// indexed gives the location of a chunk as the index has it: here, or else in a distant pack.
+func (s *Store) indexed(id chunk.ID) (pack.Loc, error) {
+	loc, err := s.DB.Loc(id)
 	if errors.Is(err, keys.ErrMissing) {
 		loc, err = s.DB.DistantLoc(id)
 	}
@@ -21,23 +43,6 @@ func (s *Store) Locate(id chunk.ID) (pack.Loc, error) {
 		return loc, errUnknownChunk(id)
 	}
 	return loc, err
-}
-
-// Places gives the location of a chunk as [Store.Locate] does and, where it has been stored anew and the index has not
-// been told of it yet, its place before: a crash, or a commit that fails, leaves it there.
-func (s *Store) Places(id chunk.ID) (loc, before pack.Loc, err error) {
-	r := s.ingest.recently(id)
-	if r == nil {
-		loc, err = s.Locate(id)
-		return loc, before, err
-	}
-	if before, err = s.DB.Loc(id); errors.Is(err, keys.ErrMissing) {
-		before, err = s.DB.DistantLoc(id)
-	}
-	if err != nil {
-		before = pack.Loc{}
-	}
-	return r.loc, before, nil
 }
 
 func errUnknownChunk(id chunk.ID) error {

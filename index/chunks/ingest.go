@@ -156,7 +156,7 @@ func (in *ingest) locate(id chunk.ID, content []byte, policy chunk.Policy, scrat
 	return r.loc, known, r.err
 }
 
-// recently gives a chunk that has been stored, and that the index may not have been told of; nil if there is none.
+// recently gives a chunk that was stored a moment ago, when the index may not know its location yet; nil if it was not.
 func (in *ingest) recently(id chunk.ID) *recent {
 	in.mu.Lock()
 	r := in.recent[id]

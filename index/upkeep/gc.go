@@ -164,7 +164,7 @@ func (g *collection) findLive(ctx context.Context) error {
 						g.res.LiveChunks++
 					}
 					if before != (pack.Loc{}) {
-						g.live.Set(before) // it is all that a crash would leave
+						g.live.Set(before) // a crash before the next commit leaves only this one
 					}
 					continue
 				}

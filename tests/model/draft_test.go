@@ -16,7 +16,7 @@ type draft struct {
 	name    string
 	d       *index.Draft
 	order   sync.Mutex // writers take turns, so that what it holds is known; sealing and aborting it does not wait
-	making  sync.Mutex // a file is made and noted, or a seal begins: nobody could say which files it holds otherwise
+	making  sync.Mutex // held while a file is made and noted, and while a seal begins, so that neither comes between
 	files   map[string][]byte
 	coming  map[string][]byte // what a write at work will make of it
 	unknown map[string]bool   // a write to it failed: it may hold anything
