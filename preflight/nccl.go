@@ -20,8 +20,8 @@ var ncclVariables = []string{
 }
 
 // judgeSeveralGPUs looks for what the driver cannot bring back of processes that use several GPUs. nccl says that NCCL
-// connects several. XLA comes first, whatever NCCL's variables say: with JAX 0.11 on two GPUs (driver 580) the restore of
-// its process ended with CUDA_ERROR_INVALID_VALUE.
+// connects several. XLA comes first, whatever NCCL's variables say: with JAX 0.11 on two GPUs (driver 580) the driver's
+// restore of its process ended with CUDA_ERROR_INVALID_VALUE.
 func (t *task) judgeSeveralGPUs(nccl bool) error {
 	several := len(t.gpu.contexts) > 1
 	switch {
