@@ -8,51 +8,17 @@ say() { printf '\n== %s\n' "$*"; }
 fail() { echo "test-packages.sh: $*" >&2; exit 1; }
 
 deb=$(ls build/packages/gpucr-fs_*_amd64.deb)
-criu=$PWD/build/criu
-work=$(mktemp -d) holder= ns=
-root=$work/root
 pids=()
+. scripts/bare-debian.sh
 finish() {
-	disown -a # nobody has to hear how they ended
-	# All that runs in the folder, by its mount namespace: with the last of it the mounts there are gone.
-	if [ -n "$holder" ]; then
-		for p in /proc/[0-9]*; do
-			[ "$(readlink "$p/ns/mnt")" != "$ns" ] || kill -9 "${p#/proc/}" 2>/dev/null || true
-		done
-	fi
 	for p in "${pids[@]}"; do kill "$p" 2>/dev/null || true; done
-	sleep 0.5
-	rm -rf --one-file-system "$work"
+	debian_ends
 }
 trap finish EXIT
 
 say "a bare Debian, from where apt gets packages here"
-read -r mirror suite < <(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Created-By: Packages' |
-	awk '$2 !~ /-/ && $1 ~ /debian\/?$/ {print; exit}')
-debootstrap --variant=minbase --include=libc6,libgcc-s1,iptables "$suite" "$root" "$mirror" >"$work/log" 2>&1 ||
-	{ tail "$work/log" >&2; fail "debootstrap failed"; }
-# criu as it was built here, with its libraries, where these are looked for.
-libraries=$(dirname "$(readelf -p .interp "$criu/criu" | grep -o '/.*')")
-mkdir -p "$root$criu" "$root$libraries"
-# A mount namespace with the folder as its root, as a machine has it: criu dumps nothing that lives in a chroot.
-unshare --mount --propagation slave sh -ec '
-	mount --rbind "$1" "$1"
-	mount -t proc proc "$1/proc"
-	mount --rbind /sys "$1/sys"
-	mount --rbind /dev "$1/dev"
-	mount --bind "$2" "$1$2"
-	mount --bind "$3" "$1$3"
-	cd "$1"
-	mkdir -p .old
-	pivot_root . .old
-	cd /
-	umount -l /.old
-	echo ready >/ready
-	exec sleep 1000000' sh "$root" "$criu" "$libraries" </dev/null &
-holder=$!
-pids+=("$holder")
-for _ in $(seq 100); do [ -e "$root/ready" ] && break; sleep 0.1; done
-ns=$(readlink "/proc/$holder/ns/mnt")
+bare_debian iptables
+enter_debian
 cp "$deb" "$root/tmp/"
 # A program to be dumped: it counts in a file.
 cc -O2 -static -o "$root/usr/local/bin/count" -x c - <<'C'
@@ -83,7 +49,6 @@ int main(void) {
 	}
 }
 C
-in_root() { nsenter -t "$holder" -m env -i PATH="$criu:/usr/sbin:/usr/bin:/sbin:/bin" HOME=/root "$@"; }
 goes_on() { # the program counts
 	local a b
 	a=$(cat "$root/tmp/count")
@@ -96,11 +61,11 @@ goes_on() { # the program counts
 }
 
 say "install $(basename "$deb")"
-in_root dpkg -i "/tmp/$(basename "$deb")"
-in_root gpucr-fs version
-in_root gpucr-runc --help >/dev/null 2>&1 || true # there is no runtime to ask
+in_debian dpkg -i "/tmp/$(basename "$deb")"
+in_debian gpucr-fs version
+in_debian gpucr-runc --help >/dev/null 2>&1 || true # there is no runtime to ask
 [ -x "$root/usr/lib/gpucr-fs/gpucr_plugin.so" ] || fail "the plugin is missing"
-[ "$(in_root gpucr-fs plugin-dir)" = /usr/lib/gpucr-fs ] || fail "the plugin is not found"
+[ "$(in_debian gpucr-fs plugin-dir)" = /usr/lib/gpucr-fs ] || fail "the plugin is not found"
 gzip -t "$root"/usr/share/man/man1/*.gz
 if command -v systemd-analyze >/dev/null; then
 	# The program of the unit is not on this machine, but in the folder.
@@ -111,7 +76,7 @@ fi
 say "the unit's command, which tells when the mount serves"
 unit=$root/usr/lib/systemd/system/gpucr-fs@.service
 mkdir -p "$root/run"
-in_root sh -ec 'STORE=/var/lib/gpucr-fs/web DIR=/images/web; mkdir -p $STORE $DIR; gpucr-fs init $STORE'
+in_debian sh -ec 'STORE=/var/lib/gpucr-fs/web DIR=/images/web; mkdir -p $STORE $DIR; gpucr-fs init $STORE'
 start=$(sed -n 's/^ExecStart=//p' "$unit" | sed 's|${STORE}|/var/lib/gpucr-fs/web|; s|${DIR}|/images/web|')
 python3 - "$root/run/notify" >"$work/notify" <<'P' &
 import socket, sys
@@ -130,13 +95,13 @@ unit_pid=$!
 pids+=("$unit_pid")
 for _ in $(seq 200); do grep -q READY=1 "$work/notify" && break; sleep 0.1; done
 grep -q READY=1 "$work/notify" || { cat "$work/unit.log" >&2; fail "the unit's command does not say that it is ready"; }
-in_root sh -c '[ -d /images/web/.checkpoints ]' || fail "nothing is mounted"
-in_root /usr/local/bin/count
+in_debian sh -c '[ -d /images/web/.checkpoints ]' || fail "nothing is mounted"
+in_debian /usr/local/bin/count
 for _ in $(seq 100); do [ -s "$root/tmp/count" ] && break; sleep 0.1; done
 pid=$(pgrep -f '^/usr/local/bin/count$')
-in_root gpucr-fs dump /var/lib/gpucr-fs/web one -t "$pid"
+in_debian gpucr-fs dump /var/lib/gpucr-fs/web one -t "$pid"
 # In pid namespaces of their own: what a dump has ended is a zombie where the first process here reaps late.
-in_root gpucr-fs restore --own-pids --prefetch-rate 1MiB /var/lib/gpucr-fs/web one
+in_debian gpucr-fs restore --own-pids --prefetch-rate 1MiB /var/lib/gpucr-fs/web one
 goes_on
 say "the unit is stopped while memory still follows: the process goes on"
 kill "$unit_pid"
@@ -147,27 +112,27 @@ pid=$(pgrep -f '^/usr/local/bin/count$') || fail "the process is gone: $(cat "$r
 kill -9 "$pid"
 
 say "from /etc/fstab"
-in_root mkdir -p /images
-in_root gpucr-fs init /var/lib/gpucr-fs/store
+in_debian mkdir -p /images
+in_debian gpucr-fs init /var/lib/gpucr-fs/store
 echo '/var/lib/gpucr-fs/store /images gpucr-fs nofail,cache-size=32MiB 0 0' >>"$root/etc/fstab"
-in_root mount /images
-in_root mount -a # there already
-in_root /usr/local/bin/count
+in_debian mount /images
+in_debian mount -a # there already
+in_debian /usr/local/bin/count
 sleep 0.5
 goes_on
 pid=$(pgrep -f '^/usr/local/bin/count$')
-in_root gpucr-fs dump /var/lib/gpucr-fs/store web -t "$pid"
+in_debian gpucr-fs dump /var/lib/gpucr-fs/store web -t "$pid"
 for _ in 1 2; do
-	in_root gpucr-fs restore --own-pids --wait /var/lib/gpucr-fs/store web
+	in_debian gpucr-fs restore --own-pids --wait /var/lib/gpucr-fs/store web
 	goes_on
 	kill -9 "$(pgrep -f '^/usr/local/bin/count$')"
 	sleep 0.2
 done
-[ "$(in_root sh -c 'stat -c %s /images/inventory.img')" -gt 0 ] || fail "the mount does not show the last checkpoint"
-in_root umount /images
+[ "$(in_debian sh -c 'stat -c %s /images/inventory.img')" -gt 0 ] || fail "the mount does not show the last checkpoint"
+in_debian umount /images
 
 say "remove"
-in_root dpkg -r gpucr-fs
+in_debian dpkg -r gpucr-fs
 for f in /usr/bin/gpucr-fs /usr/sbin/mount.gpucr-fs /usr/lib/gpucr-fs; do
 	[ ! -e "$root$f" ] || fail "$f stays"
 done

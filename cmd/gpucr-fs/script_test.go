@@ -20,6 +20,7 @@ import (
 	"github.com/gpucr/gpucr-fs/kfd/abi"
 	"github.com/gpucr/gpucr-fs/kfd/kfdsim"
 	"github.com/gpucr/gpucr-fs/kfd/topology"
+	"github.com/gpucr/gpucr-fs/tests/cli"
 	"github.com/gpucr/gpucr-fs/tests/gpuimages"
 )
 
@@ -30,10 +31,7 @@ func TestMain(m *testing.M) {
 
 func TestScripts(t *testing.T) {
 	criu := findTestCRIU(t)
-	// What this test was started with, such as a lock, is not for the processes to be dumped.
-	for fd := 3; fd < 64; fd++ {
-		unix.CloseOnExec(fd)
-	}
+	cli.CloseInheritedOnExec()
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,

@@ -87,6 +87,7 @@ var indexMayImport = map[string][]string{
 	"pack":                {"chunk", "cipher", "crc32c", "storage"},
 	"keys":                {"chunk", "cipher", "crc32c", "keys/sigbus", "pack", "storage"},
 	"keys/keystest":       {},
+	"keyring/keyringtest": {},
 	"fault":               {"keys", "manifest", "pack"},
 	"distant":             {"chunk", "cipher", "fault", "keys", "pack", "remote/nodecache", "remote/object"},
 	"learned":             {"chunk", "cipher", "crc32c", "pack", "remote/object", "storage"},

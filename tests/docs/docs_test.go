@@ -40,9 +40,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	for fd := 3; fd < 64; fd++ { // what the test was started with is not for the processes to be dumped
-		syscall.CloseOnExec(fd)
-	}
+	cli.CloseInheritedOnExec()
 	syscall.Setsid() // the leader of the test's session may be outside of its pid namespace
 	path = filepath.Dir(string(program)) + ":" + filepath.Dir(criu) + ":" + os.Getenv("PATH")
 	os.Setenv("GPUCR_FS_CRIU", criu)

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/index/keyring/keyringtest"
 	"github.com/gpucr/gpucr-fs/tests/cli"
 	"github.com/gpucr/gpucr-fs/tests/lazytarget"
 	"github.com/gpucr/gpucr-fs/tests/s3server"
@@ -286,7 +287,7 @@ func (w *walk) page(name string, lines []string, least int) {
 // keys makes an age identity, and what opens a store by others means.
 func (w *walk) keys() {
 	w.t.Helper()
-	identity, recipient := ageKeys(w.t)
+	identity, recipient := keyringtest.Identity(w.t)
 	w.recipient = recipient
 	bin := filepath.Join(w.dir, "bin")
 	if err := os.Mkdir(bin, 0o755); err != nil {

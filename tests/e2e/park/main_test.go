@@ -56,10 +56,7 @@ func run(m *testing.M) int {
 	if err == nil {
 		command, err = cli.Build(dir)
 	}
-	// What this test was started with, such as a lock, is not for the processes to be dumped.
-	for fd := 3; fd < 64; fd++ {
-		syscall.CloseOnExec(fd)
-	}
+	cli.CloseInheritedOnExec()
 	if err == nil {
 		// Restored processes become children of this one: pids have to be free for the next restore.
 		err = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

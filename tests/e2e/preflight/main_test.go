@@ -50,10 +50,7 @@ func run(m *testing.M) int {
 	if err == nil {
 		program, err = cli.Build(dir)
 	}
-	// What this test was started with, such as a lock, is not for the processes to be dumped.
-	for fd := 3; fd < 64; fd++ {
-		syscall.CloseOnExec(fd)
-	}
+	cli.CloseInheritedOnExec()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
