@@ -47,9 +47,7 @@ func (b *builder) countEntry(p string) error {
 func (b *builder) countBytes(p string, size int64) error {
 	if size < 0 || size > b.o.MaxBytes-b.bytes {
 		return refuse(
-			p,
-			"raise --max-bytes if the source is to be trusted",
-			"the files are larger than %d bytes together",
+			p, "raise --max-bytes if the source is to be trusted", "the files are larger than %d bytes together",
 			b.o.MaxBytes,
 		)
 	}
@@ -126,10 +124,8 @@ func (b *builder) setTime(p string, mtime time.Time) error {
 	ns, ok := index.TimeNS(mtime)
 	if !ok {
 		return refuse(
-			p,
-			"give it another time, with touch",
-			"its time of modification, %d seconds from 1970 on, is outside of the years 1678 to 2261",
-			mtime.Unix(),
+			p, "give it another time, with touch",
+			"its time of modification, %d seconds from 1970 on, is outside of the years 1678 to 2261", mtime.Unix(),
 		)
 	}
 	return b.t.SetAttr(p, index.Attr{ModTime: &ns})

@@ -28,9 +28,7 @@ func Import(ctx context.Context, s *index.Store, name, src string, o ImportOptio
 	}
 	if !st.Mode().IsRegular() && st.Mode()&os.ModeNamedPipe == 0 {
 		return Result{}, refuse(
-			src,
-			"give a directory, an archive, or - for standard input",
-			"is neither a directory nor an archive",
+			src, "give a directory, an archive, or - for standard input", "is neither a directory nor an archive",
 		)
 	}
 	f, err := os.Open(src)

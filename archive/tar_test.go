@@ -147,15 +147,8 @@ func pack(t testing.TB, z Compression, plain []byte) []byte {
 // podman is an archive as podman writes it.
 func podman(t testing.TB) []byte {
 	return makeTar(
-		t,
-		special(tar.TypeDir, "./", ""),
-		reg("config.dump", "{}"),
-		special(tar.TypeDir, "checkpoint/", ""),
-		reg(
-			"checkpoint/inventory.img",
-			"inventory",
-		),
-		reg("checkpoint/pages-1.img", strings.Repeat("p", 70000)),
+		t, special(tar.TypeDir, "./", ""), reg("config.dump", "{}"), special(tar.TypeDir, "checkpoint/", ""),
+		reg("checkpoint/inventory.img", "inventory"), reg("checkpoint/pages-1.img", strings.Repeat("p", 70000)),
 		reg("artifacts/deep/x", ""),
 	)
 }
@@ -395,9 +388,7 @@ func FuzzArchive(f *testing.F) {
 	seeds := [][]byte{
 		podman(f), makeTar(f, reg("inventory.img", "x"), special(tar.TypeSymlink, "parent", "../base")),
 		makeTar(
-			f,
-			reg("a/b", "x"),
-			special(tar.TypeSymlink, "l", "a/b"),
+			f, reg("a/b", "x"), special(tar.TypeSymlink, "l", "a/b"),
 		), makeTar(f, special(tar.TypeLink, "l", "f")), {},
 	}
 	for _, s := range seeds {

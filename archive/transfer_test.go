@@ -142,11 +142,7 @@ func TestRoundTrip(t *testing.T) {
 	ctx, s, src := t.Context(), newStore(t), dump(t)
 	var last Progress
 	res, err := Import(
-		ctx,
-		s,
-		"dir",
-		src,
-		ImportOptions{Tags: []string{"golden"}, Progress: func(p Progress) { last = p }},
+		ctx, s, "dir", src, ImportOptions{Tags: []string{"golden"}, Progress: func(p Progress) { last = p }},
 	)
 	if err != nil {
 		t.Fatal(err)

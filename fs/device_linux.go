@@ -56,11 +56,7 @@ func mountDevice(fd int, dir string, o *fuse.MountOptions) error {
 	return os.NewSyscallError(
 		"mount",
 		unix.Mount(
-			o.FsName,
-			dir,
-			"fuse."+o.Name,
-			unix.MS_NOSUID|unix.MS_NODEV,
-			strings.Join(deviceOptions(fd, o), ","),
+			o.FsName, dir, "fuse."+o.Name, unix.MS_NOSUID|unix.MS_NODEV, strings.Join(deviceOptions(fd, o), ","),
 		),
 	)
 }

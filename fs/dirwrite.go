@@ -60,10 +60,7 @@ func (n *dirNode) place(name string, reg bool, flags, perm uint32) (place, sysca
 	}
 	if reg && imageName(name) {
 		n.s.log.Warn(
-			"refused an image outside of a new checkpoint",
-			"file",
-			name,
-			"hint",
+			"refused an image outside of a new checkpoint", "file", name, "hint",
 			"dump into a directory made in "+topName+", or mount with a new checkpoint as the root",
 		)
 		return place{}, syscall.EROFS
@@ -240,14 +237,7 @@ func (n *dirNode) Symlink(ctx context.Context, target, name string, out *fuse.En
 	}
 	if err != nil {
 		n.s.log.Error(
-			"refused a parent link",
-			"checkpoint",
-			at.img.name,
-			"target",
-			target,
-			"error",
-			err,
-			"hint",
+			"refused a parent link", "checkpoint", at.img.name, "target", target, "error", err, "hint",
 			"the parent must be a sealed checkpoint of this store, as in ../NAME",
 		)
 		return nil, errnoOf(err)

@@ -159,17 +159,8 @@ func (h *sealedHandle) Read(_ context.Context, dest []byte, off int64) (fuse.Rea
 		slices.Release()
 		c.readErrors.Add(1)
 		h.s.log.Error(
-			"the store gave another length than asked for",
-			"checkpoint",
-			h.name,
-			"file",
-			h.path,
-			"offset",
-			off,
-			"asked",
-			n,
-			"got",
-			slices.Len(),
+			"the store gave another length than asked for", "checkpoint", h.name, "file", h.path, "offset", off,
+			"asked", n, "got", slices.Len(),
 		)
 		return nil, syscall.EIO
 	}

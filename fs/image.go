@@ -261,9 +261,7 @@ func (img *image) list(p string) ([]index.FileInfo, error) {
 	if p != "." {
 		prefix = p + "/"
 		from, _ := slices.BinarySearchFunc(
-			all,
-			prefix,
-			func(fi index.FileInfo, s string) int { return strings.Compare(fi.Path, s) },
+			all, prefix, func(fi index.FileInfo, s string) int { return strings.Compare(fi.Path, s) },
 		)
 		all = all[from:]
 	}
@@ -299,9 +297,7 @@ func (img *image) entry(fi index.FileInfo) (*entry, error) {
 		return nil, err
 	}
 	i, ok := slices.BinarySearchFunc(
-		cp.Entries(),
-		fi.Path,
-		func(fi index.FileInfo, s string) int { return strings.Compare(fi.Path, s) },
+		cp.Entries(), fi.Path, func(fi index.FileInfo, s string) int { return strings.Compare(fi.Path, s) },
 	)
 	if !ok {
 		return nil, syscall.ENOENT

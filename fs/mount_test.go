@@ -68,9 +68,7 @@ func mounted(t *testing.T, s *index.Store, o Options) *Server {
 func settlePoll(t *testing.T, srv *Server) {
 	t.Helper()
 	fd, err := unix.Open(
-		filepath.Join(srv.Dir(), ".go-fuse-epoll-hack"),
-		unix.O_RDONLY|unix.O_CLOEXEC,
-		0,
+		filepath.Join(srv.Dir(), ".go-fuse-epoll-hack"), unix.O_RDONLY|unix.O_CLOEXEC, 0,
 	) // go-fuse's own file
 	must(t, err)
 	defer unix.Close(fd)
@@ -226,9 +224,7 @@ func TestSealedContentRefusesWrites(t *testing.T) {
 	}
 	wantErrno(t, syscall.Rmdir(filepath.Join(srv.Dir(), topName, "A")), syscall.EROFS, "rmdir of a checkpoint")
 	wantErrno(
-		t,
-		os.Rename(filepath.Join(srv.Dir(), topName, "A"), filepath.Join(srv.Dir(), topName, "B")),
-		syscall.EPERM,
+		t, os.Rename(filepath.Join(srv.Dir(), topName, "A"), filepath.Join(srv.Dir(), topName, "B")), syscall.EPERM,
 		"rename of a checkpoint",
 	)
 }

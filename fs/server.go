@@ -164,9 +164,7 @@ func (s *Server) mount(ctx context.Context) (err error) {
 		MountOptions: mo, NullPermissions: true, Logger: goLog, RootStableAttr: &gofs.StableAttr{Ino: inoRoot},
 		OnAdd: func(ctx context.Context) {
 			root.AddChild(
-				topName,
-				root.NewPersistentInode(ctx, s.top, gofs.StableAttr{Mode: fuse.S_IFDIR, Ino: inoTop}),
-				false,
+				topName, root.NewPersistentInode(ctx, s.top, gofs.StableAttr{Mode: fuse.S_IFDIR, Ino: inoTop}), false,
 			)
 		},
 	})

@@ -136,9 +136,7 @@ func TestSettleBesideTheInventory(t *testing.T) {
 		must(t, os.Mkdir(dir, 0o755))
 		write(t, filepath.Join(dir, "pages-1.img"), []byte("pages"))
 		fd, err := unix.Open(
-			filepath.Join(dir, "inventory.img"),
-			unix.O_CREAT|unix.O_WRONLY|unix.O_TRUNC|unix.O_CLOEXEC,
-			0o644,
+			filepath.Join(dir, "inventory.img"), unix.O_CREAT|unix.O_WRONLY|unix.O_TRUNC|unix.O_CLOEXEC, 0o644,
 		)
 		must(t, err)
 		wrote := make(chan error)

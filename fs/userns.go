@@ -17,10 +17,7 @@ func (n *dirNode) warnOfUserNamespace(ctx context.Context, checkpoint, name stri
 	if c, ok := fuse.FromContext(ctx); ok && calledByCRIU(c.Pid) {
 		n.s.log.Warn(
 			"criu cannot restore a user namespace from this mount: mount with --allow-other, or use gpucr-fs restore",
-			"checkpoint",
-			checkpoint,
-			"dir",
-			n.s.dir,
+			"checkpoint", checkpoint, "dir", n.s.dir,
 		)
 	}
 }

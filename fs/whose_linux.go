@@ -84,9 +84,7 @@ func AskWhose(dir string) (Whose, bool, error) {
 	var w Whose
 	if err := json.Unmarshal(b, &w); !ok || err != nil || w.Store == "" || w.ID == "" {
 		return Whose{}, false, fmt.Errorf(
-			"%s: %w",
-			dir,
-			errors.Join(errors.New("its file system gives a strange answer"), err),
+			"%s: %w", dir, errors.Join(errors.New("its file system gives a strange answer"), err),
 		)
 	}
 	return w, true, nil

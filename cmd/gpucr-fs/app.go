@@ -109,10 +109,7 @@ Exit codes: 0 done, 1 error, 2 usage, 3 partly done, 10 no store, 11 store in us
 	f.StringVar(&a.index.access.Identity, "identity", "", "`FILE` of age identities that open an encrypted store")
 	f.StringVar(&a.index.access.Passphrase, "passphrase-file", "", "`FILE` whose first line opens an encrypted store")
 	f.StringVar(
-		&a.index.access.Command,
-		"key-command",
-		"",
-		"shell `COMMAND` that unwraps the key of an encrypted store",
+		&a.index.access.Command, "key-command", "", "shell `COMMAND` that unwraps the key of an encrypted store",
 	)
 	root.SetOut(a.out)
 	root.SetErr(a.err)

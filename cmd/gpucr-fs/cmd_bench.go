@@ -37,16 +37,8 @@ checkpoint goes in and comes out, and removes it. A store at DIR is not touched.
 			}
 			return a.print(res, func(w io.Writer) {
 				fmt.Fprintf(
-					w,
-					"size\t%s\ningest\t%s\ndedupe\t%s\nread cold\t%s\nread warm\t%s\nstored\t%s\n",
-					size(
-						res.Size,
-					),
-					speed(res.Ingest),
-					speed(res.Dedupe),
-					speed(res.ReadCold),
-					speed(res.ReadWarm),
-					size(res.Stored),
+					w, "size\t%s\ningest\t%s\ndedupe\t%s\nread cold\t%s\nread warm\t%s\nstored\t%s\n", size(res.Size),
+					speed(res.Ingest), speed(res.Dedupe), speed(res.ReadCold), speed(res.ReadWarm), size(res.Stored),
 				)
 			})
 		},

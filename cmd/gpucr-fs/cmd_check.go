@@ -84,9 +84,7 @@ a name, a tag or the beginning of an ID. The exit code is 0 when nothing stands 
 			}
 			if !res.OK {
 				return fmt.Errorf(
-					"%s cannot be restored on this host: see %s",
-					res.Checkpoint,
-					strings.Join(res.Failed(), ", "),
+					"%s cannot be restored on this host: see %s", res.Checkpoint, strings.Join(res.Failed(), ", "),
 				)
 			}
 			return nil
@@ -116,10 +114,7 @@ func printCheck(w io.Writer, res check.Report) {
 		fmt.Fprintf(w, "%s can be restored on this host\n", res.Checkpoint)
 	case res.OK:
 		fmt.Fprintf(
-			w,
-			"%s can be restored on this host, as far as is known; not checked: %s\n",
-			res.Checkpoint,
-			unchecked,
+			w, "%s can be restored on this host, as far as is known; not checked: %s\n", res.Checkpoint, unchecked,
 		)
 	}
 }

@@ -259,10 +259,7 @@ func (c *container) lookedFor(err error) error {
 		"stores of several machines share checkpoints by a bucket (gpucr-fs init --remote), or by gpucr-fs " +
 			"export and import",
 		fmt.Errorf(
-			"the images of container %s are checkpoint %s, which %s does not have: %w",
-			c.ref.Container,
-			c.ref.Checkpoint,
-			c.conf.Store,
-			err,
+			"the images of container %s are checkpoint %s, which %s does not have: %w", c.ref.Container,
+			c.ref.Checkpoint, c.conf.Store, err,
 		)}
 }

@@ -107,18 +107,11 @@ the process.`,
 	fl.BoolVar(&f.toggle, "toggle", false, "go from running to checkpointed or back")
 	fl.BoolVar(&f.thread, "get-restore-tid", false, "print the id of the process's restore thread")
 	fl.Uint32VarP(
-		&f.timeout,
-		"timeout",
-		"t",
-		0,
+		&f.timeout, "timeout", "t", 0,
 		"`MS` to wait for the process's GPU work when it is locked (default: as long as it takes)",
 	)
 	fl.StringVarP(
-		&f.devices,
-		"device-map",
-		"d",
-		"",
-		"restore on other GPUs: `OLD-UUID=NEW-UUID,...` (driver 580 or newer)",
+		&f.devices, "device-map", "d", "", "restore on other GPUs: `OLD-UUID=NEW-UUID,...` (driver 580 or newer)",
 	)
 	f.add(fl)
 	return c

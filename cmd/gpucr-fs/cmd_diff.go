@@ -28,14 +28,8 @@ of IDs.`,
 				fmt.Fprintf(w, "FILE\tIN %s\tIN %s\tZERO\tSHARED\tUNIQUE\n", res.A, res.B)
 				for _, f := range res.Files {
 					fmt.Fprintf(
-						w,
-						"%s\t%s\t%s\t%s\t%s\t%s\n",
-						shown(f.Path),
-						size(f.SizeA),
-						size(f.SizeB),
-						size(f.Zero),
-						size(f.Shared),
-						size(f.Unique),
+						w, "%s\t%s\t%s\t%s\t%s\t%s\n", shown(f.Path), size(f.SizeA), size(f.SizeB), size(f.Zero),
+						size(f.Shared), size(f.Unique),
 					)
 				}
 				fmt.Fprintf(w, "total\t\t\t%s\t%s\t%s\n", size(res.Zero), size(res.Shared), size(res.Unique))

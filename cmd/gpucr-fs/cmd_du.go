@@ -45,9 +45,7 @@ cost in a month, at the --price of 1,000 of a kind.`,
 					w,
 					"\nlogical\t%s in %d checkpoints\nzero\t%s\ndistinct\t%s in %d chunks\nstored\t%s in %d packs\n"+
 						"dedupe\t%.2f times\ndisk\t%s\nreclaimable\t%s\n",
-					size(
-						u.Logical,
-					),
+					size(u.Logical),
 					len(u.Checkpoints),
 					size(u.Zero),
 					size(u.Distinct),

@@ -147,12 +147,7 @@ func (d *dumping) run(ctx context.Context, store, name string, tags []string, se
 	late := d.a.durable(ctx, dir, res.Name, d.durable)
 	return errors.Join(d.a.done(res, func(w io.Writer) {
 		fmt.Fprintf(
-			w,
-			"dumped process %d as %s: %d files, %s in %v\n",
-			d.pid,
-			res.Name,
-			res.Files,
-			size(res.Logical),
+			w, "dumped process %d as %s: %d files, %s in %v\n", d.pid, res.Name, res.Files, size(res.Logical),
 			took.Round(time.Millisecond),
 		)
 	}), late)

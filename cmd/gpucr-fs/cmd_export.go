@@ -50,13 +50,8 @@ pages become holes. NAME is a name, a tag or the beginning of an ID.`,
 			}
 			return a.done(res, func(w io.Writer) {
 				fmt.Fprintf(
-					w,
-					"exported %s to %s: %d files, %s, of which %s holes\n",
-					res.Checkpoint,
-					res.Target,
-					res.Files,
-					size(res.Bytes),
-					size(res.Holes),
+					w, "exported %s to %s: %d files, %s, of which %s holes\n", res.Checkpoint, res.Target, res.Files,
+					size(res.Bytes), size(res.Holes),
 				)
 			})
 		},

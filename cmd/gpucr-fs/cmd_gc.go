@@ -35,9 +35,7 @@ unchanged for --patience: run it now and then.`,
 				return a.gcRemote(cmd.Context(), args[0], patience)
 			}
 			return a.session(
-				cmd.Context(),
-				args[0],
-				func(s *client.Session) error { return a.gc(cmd.Context(), s, dryRun, yes) },
+				cmd.Context(), args[0], func(s *client.Session) error { return a.gc(cmd.Context(), s, dryRun, yes) },
 			)
 		},
 	}
@@ -68,10 +66,7 @@ func (a *app) gc(ctx context.Context, s *client.Session, dryRun, yes bool) error
 	}
 	return errors.Join(show(res, func(w io.Writer) {
 		fmt.Fprintf(
-			w,
-			"reclaimable\t%s in %d dead chunks; %d are live\n",
-			size(res.Reclaimable),
-			res.DeadChunks,
+			w, "reclaimable\t%s in %d dead chunks; %d are live\n", size(res.Reclaimable), res.DeadChunks,
 			res.LiveChunks,
 		)
 		if !dryRun {

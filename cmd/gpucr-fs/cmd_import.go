@@ -55,11 +55,7 @@ refused, and so is what exceeds the limits.`,
 			return errors.Join(a.done(res, func(w io.Writer) {
 				i := res.Checkpoint
 				fmt.Fprintf(
-					w,
-					"imported %s: %d files, %s, of which %s zero\n",
-					i.Name,
-					i.Files,
-					size(i.Logical),
+					w, "imported %s: %d files, %s, of which %s zero\n", i.Name, i.Files, size(i.Logical),
 					size(i.Zero),
 				)
 				for _, s := range res.Skipped {

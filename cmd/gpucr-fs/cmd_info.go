@@ -33,13 +33,8 @@ buffer object is shared with other checkpoints. NAME is a name, a tag or the beg
 func printInfo(w io.Writer, res service.InfoResult) {
 	i := res.Checkpoint
 	fmt.Fprintf(
-		w,
-		"name\t%s\nid\t%s\nsealed\t%s\ntags\t%s\nparent\t%s\n",
-		i.Name,
-		i.ID,
-		when(i.SealedAt),
-		dash(strings.Join(i.Tags, ",")),
-		dash(i.Parent),
+		w, "name\t%s\nid\t%s\nsealed\t%s\ntags\t%s\nparent\t%s\n", i.Name, i.ID, when(i.SealedAt),
+		dash(strings.Join(i.Tags, ",")), dash(i.Parent),
 	)
 	if len(i.Children) > 0 {
 		fmt.Fprintf(w, "needed by\t%s\n", strings.Join(i.Children, ","))
@@ -58,13 +53,7 @@ func printInfo(w io.Writer, res service.InfoResult) {
 	fmt.Fprintf(w, "\nFILE\tSIZE\tZERO\tUNIQUE\tSHARED\n")
 	for _, f := range res.Files {
 		fmt.Fprintf(
-			w,
-			"%s\t%s\t%s\t%s\t%s\n",
-			shown(f.Path),
-			size(f.Size),
-			size(f.Zero),
-			size(f.Unique),
-			size(f.Shared),
+			w, "%s\t%s\t%s\t%s\t%s\n", shown(f.Path), size(f.Size), size(f.Zero), size(f.Unique), size(f.Shared),
 		)
 	}
 }
@@ -76,13 +65,8 @@ func printImages(w io.Writer, r *inspect.Report) {
 	}
 	if d := r.Dump; d != nil {
 		fmt.Fprintf(
-			w,
-			"dump\tfrozen %v, memory %v + %v, %d pages written, %d in the parent\n",
-			d.Frozen,
-			d.MemDump,
-			d.MemWrite,
-			d.PagesWritten,
-			d.PagesParent,
+			w, "dump\tfrozen %v, memory %v + %v, %d pages written, %d in the parent\n", d.Frozen, d.MemDump,
+			d.MemWrite, d.PagesWritten, d.PagesParent,
 		)
 	}
 	fmt.Fprintf(w, "\nPROCESS\tPID\tTHREADS\tSTATE\tMAPPED\tPRESENT\tLAZY\tZERO\tPARENT\tEXE\n")
@@ -96,21 +80,9 @@ func printTree(w io.Writer, list []*inspect.Process, indent string) {
 			m = &inspect.Memory{}
 		}
 		fmt.Fprintf(
-			w,
-			"%s%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-			indent,
-			dash(shown(p.Comm)),
-			p.PID,
-			len(p.Threads),
-			strings.ToLower(p.State),
-			size(
-				int64(m.Mapped),
-			),
-			size(int64(m.Present)),
-			size(int64(m.Lazy)),
-			size(int64(m.Zero)),
-			size(int64(m.Parent)),
-			dash(shown(p.Exe)),
+			w, "%s%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", indent, dash(shown(p.Comm)), p.PID, len(p.Threads),
+			strings.ToLower(p.State), size(int64(m.Mapped)), size(int64(m.Present)), size(int64(m.Lazy)),
+			size(int64(m.Zero)), size(int64(m.Parent)), dash(shown(p.Exe)),
 		)
 		printTree(w, p.Children, indent+"  ")
 	}

@@ -79,9 +79,7 @@ GPUCR_FS_KEY_COMMAND. Without all of them nobody can open the store again.`,
 				fmt.Fprintf(w, "made an %s store in %s\n", kind, dir)
 				if address != "" {
 					fmt.Fprintf(
-						w,
-						"%s the remote store at %s\n",
-						map[bool]string{true: "made", false: "joined"}[res.Fresh],
+						w, "%s the remote store at %s\n", map[bool]string{true: "made", false: "joined"}[res.Fresh],
 						address,
 					)
 				}

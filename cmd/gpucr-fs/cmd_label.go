@@ -27,12 +27,7 @@ gpucr-fs dump made it. ls --label selects by labels.`,
 				return err
 			}
 			res, err := do(
-				cmd.Context(),
-				a,
-				args[0],
-				"",
-				service.Label,
-				service.LabelRequest{Ref: args[1], Labels: labels},
+				cmd.Context(), a, args[0], "", service.Label, service.LabelRequest{Ref: args[1], Labels: labels},
 			)
 			if err != nil {
 				return err

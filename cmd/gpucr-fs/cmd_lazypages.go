@@ -147,13 +147,8 @@ func (l *lazyPages) fromStore(ctx context.Context, w fs.Whose) (restores.Status,
 	defer bar.close()
 	level := l.level()
 	st, err := client.ServeLazyPages(
-		ctx,
-		w.Store,
-		l.work,
-		service.LazyPagesRequest{Checkpoint: w.ID, Rate: int64(l.rate), Log: &level},
-		l.ready,
-		bar.tell,
-		out,
+		ctx, w.Store, l.work, service.LazyPagesRequest{Checkpoint: w.ID, Rate: int64(l.rate), Log: &level}, l.ready,
+		bar.tell, out,
 	)
 	if err != nil && l.output != "" {
 		slog.New(slog.NewTextHandler(out, nil)).Error("lazy-pages ended", "error", err)

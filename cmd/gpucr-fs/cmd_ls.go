@@ -64,9 +64,7 @@ able to account for it is told on stderr.`,
 	f := c.Flags()
 	f.StringVar(&req.Tag, "tag", "", "only the checkpoint of this `TAG`")
 	f.StringArrayVar(
-		(*[]string)(&req.Labels),
-		"label",
-		nil,
+		(*[]string)(&req.Labels), "label", nil,
 		"only those with the label `KEY` or KEY=VALUE, may be given again: all must hold",
 	)
 	f.StringVar(&req.Sort, "sort", "", "`ORDER`: "+strings.Join(selection.SortKeys(), ", ")+" (default created)")
@@ -102,32 +100,13 @@ func damageOf(op string, list []index.Info) error {
 // with a remote store.
 func checkpointTable(w io.Writer, list []index.Info, places []string) {
 	column := remoteColumn(places)
-	fmt.Fprintln(
-		w,
-		"NAME\tSTATE"+column(
-			"REMOTE",
-			-1,
-		)+"\tSEALED\tFILES\tLOGICAL\tZERO\tUNIQUE\tSHARED\tSTORED\tPARENT\tTAGS\tHOST\tUSER\tCOMMAND\tLABELS",
-	)
+	fmt.Fprintln(w, "NAME\tSTATE"+column("REMOTE", -1)+
+		"\tSEALED\tFILES\tLOGICAL\tZERO\tUNIQUE\tSHARED\tSTORED\tPARENT\tTAGS\tHOST\tUSER\tCOMMAND\tLABELS")
 	for n, i := range list {
 		fmt.Fprintf(
-			w,
-			"%s\t%s%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-			i.Name,
-			i.State,
-			column("", n),
-			when(i.SealedAt),
-			i.Files,
-			size(i.Logical),
-			size(i.Zero),
-			size(
-				i.Unique,
-			),
-			size(i.Shared),
-			size(i.Stored),
-			dash(i.Parent),
-			dash(strings.Join(i.Tags, ",")),
-			labelColumns(i.Labels),
+			w, "%s\t%s%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.Name, i.State, column("", n), when(i.SealedAt),
+			i.Files, size(i.Logical), size(i.Zero), size(i.Unique), size(i.Shared), size(i.Stored), dash(i.Parent),
+			dash(strings.Join(i.Tags, ",")), labelColumns(i.Labels),
 		)
 	}
 }
@@ -144,26 +123,12 @@ func (a *app) lsNames(ctx context.Context, dir string, q selection.Select) error
 	}
 	column := remoteColumn(places)
 	return a.print(res, func(w io.Writer) {
-		fmt.Fprintln(
-			w,
-			"NAME\tSTATE"+column(
-				"REMOTE",
-				-1,
-			)+"\tSEALED\tFILES\tLOGICAL\tZERO\tPARENT\tTAGS\tHOST\tUSER\tCOMMAND\tLABELS",
-		)
+		fmt.Fprintln(w, "NAME\tSTATE"+column("REMOTE", -1)+
+			"\tSEALED\tFILES\tLOGICAL\tZERO\tPARENT\tTAGS\tHOST\tUSER\tCOMMAND\tLABELS")
 		for n, i := range res.Checkpoints {
 			fmt.Fprintf(
-				w,
-				"%s\t%s%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n",
-				i.Name,
-				i.State,
-				column("", n),
-				when(i.SealedAt),
-				i.Files,
-				size(i.Logical),
-				size(i.Zero),
-				dash(i.Parent),
-				dash(strings.Join(i.Tags, ",")),
+				w, "%s\t%s%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", i.Name, i.State, column("", n), when(i.SealedAt),
+				i.Files, size(i.Logical), size(i.Zero), dash(i.Parent), dash(strings.Join(i.Tags, ",")),
 				labelColumns(i.Labels),
 			)
 		}

@@ -89,9 +89,7 @@ be written.`,
 			if spec.Access, err = a.index.absolute(); err != nil {
 				return err
 			}
-			spec.CacheSize, spec.FreeFloor, spec.Workers, spec.Debug = int64(
-				a.index.cache,
-			), int64(
+			spec.CacheSize, spec.FreeFloor, spec.Workers, spec.Debug = int64(a.index.cache), int64(
 				a.index.floor,
 			), a.index.workers, spec.Mount.Debug
 			if foreground {
@@ -109,26 +107,19 @@ be written.`,
 	}
 	f := c.Flags()
 	f.StringVar(
-		&spec.Mount.Checkpoint,
-		"checkpoint",
-		"",
+		&spec.Mount.Checkpoint, "checkpoint", "",
 		"show `NAME` (a name, a tag or the beginning of an ID) instead of the one sealed last",
 	)
 	f.StringVar(&spec.Mount.New, "new", "", "show a new checkpoint `NAME`, for writing")
 	f.BoolVarP(&foreground, "foreground", "f", false, "stay in the foreground until unmounted or interrupted")
 	f.BoolVar(
-		&spec.Mount.AllowOther,
-		"allow-other",
-		false,
+		&spec.Mount.AllowOther, "allow-other", false,
 		"let users other than root in, as far as file modes allow; criu needs it to restore user namespaces",
 	)
 	f.IntVar(&spec.Mount.ReadaheadKB, "readahead", 0, "`KIB` the kernel reads ahead (default 8192)")
 	a.serving(c, &spec.Mount)
 	f.StringVar(
-		&spec.Log,
-		"log-file",
-		"",
-		"the daemon's log `FILE` (default STORE/daemon.log; stderr in the foreground)",
+		&spec.Log, "log-file", "", "the daemon's log `FILE` (default STORE/daemon.log; stderr in the foreground)",
 	)
 	f.BoolVar(&spec.Mount.Debug, "debug", false, "log every request")
 	a.reads(c)

@@ -32,11 +32,7 @@ stored is what was stored first; the disk in du is what is there now.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.session(cmd.Context(), args[0], func(s *client.Session) error {
 				return a.optimize(
-					cmd.Context(),
-					s,
-					service.OptimizeRequest{DryRun: dryRun, Rate: int64(rate)},
-					gc && !dryRun,
-					yes,
+					cmd.Context(), s, service.OptimizeRequest{DryRun: dryRun, Rate: int64(rate)}, gc && !dryRun, yes,
 				)
 			})
 		},

@@ -35,12 +35,7 @@ func (a *app) profileShowCmd() *cobra.Command {
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			res, err := do(
-				cmd.Context(),
-				a,
-				args[0],
-				"",
-				service.ShowProfile,
-				service.ProfileRequest{Checkpoint: args[1]},
+				cmd.Context(), a, args[0], "", service.ShowProfile, service.ProfileRequest{Checkpoint: args[1]},
 			)
 			if err != nil {
 				return err
@@ -76,12 +71,7 @@ func (a *app) profileRecordCmd() *cobra.Command {
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			res, err := do(
-				cmd.Context(),
-				a,
-				args[0],
-				"",
-				service.RecordProfile,
-				service.ProfileRequest{Checkpoint: args[1]},
+				cmd.Context(), a, args[0], "", service.RecordProfile, service.ProfileRequest{Checkpoint: args[1]},
 			)
 			if err != nil {
 				return err
@@ -103,12 +93,7 @@ func (a *app) profileClearCmd() *cobra.Command {
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			res, err := do(
-				cmd.Context(),
-				a,
-				args[0],
-				"",
-				service.ClearProfile,
-				service.ProfileRequest{Checkpoint: args[1]},
+				cmd.Context(), a, args[0], "", service.ClearProfile, service.ProfileRequest{Checkpoint: args[1]},
 			)
 			if err != nil {
 				return err
@@ -127,11 +112,7 @@ func (a *app) profileCopyCmd() *cobra.Command {
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			res, err := do(
-				cmd.Context(),
-				a,
-				args[0],
-				"",
-				service.CopyProfile,
+				cmd.Context(), a, args[0], "", service.CopyProfile,
 				service.CopyProfileRequest{From: args[1], To: args[2]},
 			)
 			if err != nil {
@@ -139,11 +120,7 @@ func (a *app) profileCopyCmd() *cobra.Command {
 			}
 			return a.done(res, func(w io.Writer) {
 				fmt.Fprintf(
-					w,
-					"%s has the profile of %s: %s of %s serve\n",
-					res.To,
-					res.From,
-					size(res.Serves),
+					w, "%s has the profile of %s: %s of %s serve\n", res.To, res.From, size(res.Serves),
 					size(res.Bytes),
 				)
 			})

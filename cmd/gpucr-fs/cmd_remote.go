@@ -41,12 +41,8 @@ another machine has removed there.`,
 						fmt.Fprintf(w, "%s: was there\n", c.Name)
 					default:
 						fmt.Fprintf(
-							w,
-							"%s: sent %s in %d packs, refers to %d packs of others\n",
-							c.Name,
-							size(c.Bytes),
-							c.Packs,
-							c.Known,
+							w, "%s: sent %s in %d packs, refers to %d packs of others\n", c.Name, size(c.Bytes),
+							c.Packs, c.Known,
 						)
 					}
 				}
@@ -125,16 +121,8 @@ func (a *app) lsRemote(ctx context.Context, dir string) error {
 		fmt.Fprintln(w, "NAME\tSEALED\tFILES\tLOGICAL\tZERO\tSTORED\tPARENT\tHOST\tUSER\tCOMMAND\tLABELS")
 		for _, e := range res.Checkpoints {
 			fmt.Fprintf(
-				w,
-				"%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n",
-				e.Name,
-				when(e.Sealed),
-				e.Files,
-				size(e.Logical),
-				size(e.Zero),
-				size(e.Stored),
-				dash(e.Parent),
-				labelColumns(e.Labels),
+				w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", e.Name, when(e.Sealed), e.Files, size(e.Logical), size(e.Zero),
+				size(e.Stored), dash(e.Parent), labelColumns(e.Labels),
 			)
 		}
 	})
@@ -155,12 +143,7 @@ func (a *app) verifyRemote(ctx context.Context, dir string, req service.RemoteVe
 			state = "damaged"
 		}
 		fmt.Fprintf(
-			w,
-			"%s: %d checkpoints, %d packs, %d chunks, %s read\n",
-			state,
-			res.Checkpoints,
-			res.Packs,
-			res.Chunks,
+			w, "%s: %d checkpoints, %d packs, %d chunks, %s read\n", state, res.Checkpoints, res.Packs, res.Chunks,
 			size(res.Bytes),
 		)
 	})

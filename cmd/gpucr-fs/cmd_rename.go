@@ -19,12 +19,7 @@ labels, profile and age stay. Restores and open files of it go on.`,
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			res, err := do(
-				cmd.Context(),
-				a,
-				args[0],
-				"",
-				service.Rename,
-				service.RenameRequest{Ref: args[1], Name: args[2]},
+				cmd.Context(), a, args[0], "", service.Rename, service.RenameRequest{Ref: args[1], Name: args[2]},
 			)
 			if err != nil {
 				return err

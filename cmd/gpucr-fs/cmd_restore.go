@@ -474,14 +474,8 @@ func (r *restoring) text(w io.Writer, st restores.Status, wait bool) {
 	}
 	b := st.Bytes
 	fmt.Fprintf(
-		w,
-		"images %s, demand %s, hot set %s, sweep %s; zero %s; %d faults\n",
-		size(b.Images),
-		size(b.Demand),
-		size(b.Hot),
-		size(b.Sweep),
-		size(b.Zero),
-		st.Faults,
+		w, "images %s, demand %s, hot set %s, sweep %s; zero %s; %d faults\n", size(b.Images), size(b.Demand),
+		size(b.Hot), size(b.Sweep), size(b.Zero), st.Faults,
 	)
 	if st.Adopted {
 		fmt.Fprintln(w, "the daemon was killed meanwhile; another went on")

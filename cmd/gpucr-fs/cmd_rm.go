@@ -54,9 +54,7 @@ builds on is refused by name and kept by a policy. The space is given back by gc
 	f.IntVar(&keep.Monthly, "keep-monthly", 0, "the same by months")
 	f.StringSliceVar(&keep.Tags, "keep-tag", nil, "keep those that bear `TAG`, may be given again")
 	f.StringArrayVar(
-		(*[]string)(&keep.Labels),
-		"label",
-		nil,
+		(*[]string)(&keep.Labels), "label", nil,
 		"let the rules see only those with the label `KEY` or KEY=VALUE, may be given again",
 	)
 	f.BoolVarP(&dryRun, "dry-run", "n", false, "only show what would be removed")

@@ -33,11 +33,7 @@ command.`,
 			late := a.durable(cmd.Context(), args[0], res.Name, durable)
 			return errors.Join(a.done(res, func(w io.Writer) {
 				fmt.Fprintf(
-					w,
-					"sealed %s: %d files, %s, of which %s zero\n",
-					res.Name,
-					res.Files,
-					size(res.Logical),
+					w, "sealed %s: %d files, %s, of which %s zero\n", res.Name, res.Files, size(res.Logical),
 					size(res.Zero),
 				)
 			}), late)

@@ -24,16 +24,12 @@ const defaultPage = "127.0.0.1:9100"
 func (a *app) serving(c *cobra.Command, r *mounts.Request) {
 	f := c.Flags()
 	f.StringVar(
-		&r.PageAddr,
-		"http",
-		"",
+		&r.PageAddr, "http", "",
 		"serve a page that shows the store, and the metrics, at `ADDR`: HOST:PORT or unix:PATH",
 	)
 	f.StringVar(&r.MetricsAddr, "metrics-addr", "", "serve Prometheus at `ADDR`/metrics: HOST:PORT or unix:PATH")
 	f.StringVar(
-		&r.TokenFile,
-		"token-file",
-		"",
+		&r.TokenFile, "token-file", "",
 		"`FILE` with the token that clients of both must know; addresses other than loopback need one",
 	)
 }

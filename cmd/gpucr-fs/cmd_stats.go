@@ -73,32 +73,15 @@ func printStats(w io.Writer, r service.StatsResult) {
 	)
 	for _, m := range r.Mounts {
 		fmt.Fprintf(
-			w,
-			"mount\t%s: %d reads, %s, p50 %v, p90 %v, p99 %v, max %v, %d errors, %d writes, %s\n",
-			m.Dir,
-			m.Reads,
-			size(m.ReadBytes),
-			m.ReadP50,
-			m.ReadP90,
-			m.ReadP99,
-			m.ReadMax,
-			m.ReadErrors,
-			m.Writes,
-			size(m.WriteBytes),
+			w, "mount\t%s: %d reads, %s, p50 %v, p90 %v, p99 %v, max %v, %d errors, %d writes, %s\n", m.Dir, m.Reads,
+			size(m.ReadBytes), m.ReadP50, m.ReadP90, m.ReadP99, m.ReadMax, m.ReadErrors, m.Writes, size(m.WriteBytes),
 		)
 	}
 	for _, k := range bucket.Kinds() {
 		if c := r.Requests[k]; c.Requests > 0 {
 			fmt.Fprintf(
-				w,
-				"bucket %s\t%d requests, %s, %d errors, %d made again, p50 < %v, p99 < %v\n",
-				k,
-				c.Requests,
-				size(c.Bytes),
-				c.Errors,
-				c.Retries,
-				c.Quantile(0.5),
-				c.Quantile(0.99),
+				w, "bucket %s\t%d requests, %s, %d errors, %d made again, p50 < %v, p99 < %v\n", k, c.Requests,
+				size(c.Bytes), c.Errors, c.Retries, c.Quantile(0.5), c.Quantile(0.99),
 			)
 		}
 	}
@@ -111,12 +94,7 @@ func printStats(w io.Writer, r service.StatsResult) {
 	}
 	for _, x := range r.Restores {
 		fmt.Fprintf(
-			w,
-			"restore\t%s: %s of %s to come, %d faults\n",
-			x.Checkpoint,
-			size(x.Missing),
-			size(x.Total),
-			x.Faults,
+			w, "restore\t%s: %s of %s to come, %d faults\n", x.Checkpoint, size(x.Missing), size(x.Total), x.Faults,
 		)
 	}
 }
@@ -185,18 +163,7 @@ func (a *app) printTick(res, last service.StatsResult, n int, interval time.Dura
 		const row = "%-10s%-10s%-8s%-12s%-12s%-12s%-10s%-10s%-10s%s\n"
 		if n%20 == 0 {
 			fmt.Fprintf(
-				w,
-				row,
-				"hits",
-				"misses",
-				"hit %",
-				"read/s",
-				"packs/s",
-				"write/s",
-				"p50",
-				"p90",
-				"p99",
-				"errors",
+				w, row, "hits", "misses", "hit %", "read/s", "packs/s", "write/s", "p50", "p90", "p99", "errors",
 			)
 		}
 		if n == 0 {

@@ -39,9 +39,7 @@ payload, or the share of it that is asked for.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if remote {
 				return a.verifyRemote(
-					cmd.Context(),
-					args[0],
-					service.RemoteVerifyRequest{Names: args[1:], Subset: float64(subset)},
+					cmd.Context(), args[0], service.RemoteVerifyRequest{Names: args[1:], Subset: float64(subset)},
 				)
 			}
 			req := service.VerifyRequest{Refs: args[1:], Subset: float64(subset), Rate: int64(rate), Resume: resume}

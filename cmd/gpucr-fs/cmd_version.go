@@ -52,12 +52,7 @@ func (a *app) versionCmd() *cobra.Command {
 			}
 			return a.print(res, func(w io.Writer) {
 				fmt.Fprintf(
-					w,
-					"gpucr-fs\t%s\ncommit\t%s\ngo\t%s, %s\n",
-					res.Version,
-					dash(res.Commit),
-					res.Go,
-					res.Platform,
+					w, "gpucr-fs\t%s\ncommit\t%s\ngo\t%s, %s\n", res.Version, dash(res.Commit), res.Go, res.Platform,
 				)
 				switch {
 				case missing != nil:

@@ -22,11 +22,7 @@ what the checkpoint's profile names: what its processes touch first.`,
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			res, err := do(
-				cmd.Context(),
-				a,
-				args[0],
-				"warmup",
-				service.Warmup,
+				cmd.Context(), a, args[0], "warmup", service.Warmup,
 				service.WarmupRequest{Checkpoint: args[1], Hot: hot, Rate: int64(rate)},
 			)
 			if err != nil {

@@ -22,9 +22,7 @@ type criuFlags struct {
 
 func (f *criuFlags) add(fl *pflag.FlagSet) {
 	fl.StringVar(
-		&f.program,
-		"criu",
-		"",
+		&f.program, "criu", "",
 		"CRIU's `PROGRAM` (default: $CRIU, else one built beside this program, else criu in $PATH)",
 	)
 }

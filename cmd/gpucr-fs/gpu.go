@@ -44,15 +44,8 @@ func printGPU(w io.Writer, res service.InfoResult) {
 				list = "unknown"
 			}
 			fmt.Fprintf(
-				w,
-				"%#x\t%d\t%#x\trenderD%d\t%s\t%s\t%s\n",
-				g.GPUID,
-				p.PID,
-				g.DeviceID,
-				g.RenderMinor,
-				size(int64(g.VRAMSize)),
-				kinds(g.BOs),
-				list,
+				w, "%#x\t%d\t%#x\trenderD%d\t%s\t%s\t%s\n", g.GPUID, p.PID, g.DeviceID, g.RenderMinor,
+				size(int64(g.VRAMSize)), kinds(g.BOs), list,
 			)
 		}
 		if p.PrivNote != "" {
@@ -106,17 +99,8 @@ func printBOs(w io.Writer, list []gpu.BO, same string) {
 		}
 		left--
 		fmt.Fprintf(
-			w,
-			"%s\t%#x\t%s\t%#x\t%s\t%s\t%s\t%s\t%s\n",
-			b.Name,
-			b.GPUID,
-			b.Kind,
-			b.Addr,
-			size(b.Size),
-			size(b.Zero),
-			size(b.Shared),
-			size(b.Unique),
-			dash(strings.Join(b.SameAs, ",")),
+			w, "%s\t%#x\t%s\t%#x\t%s\t%s\t%s\t%s\t%s\n", b.Name, b.GPUID, b.Kind, b.Addr, size(b.Size), size(b.Zero),
+			size(b.Shared), size(b.Unique), dash(strings.Join(b.SameAs, ",")),
 		)
 	}
 	if n := len(list) - maxBOs; n > 0 {

@@ -131,9 +131,7 @@ func start(name string, args []string) (s *kfdsim.Sim, rest []string, made strin
 	dir := fs.String("dir", "", "empty directory for the devices (default a temporary one)")
 	cpus := fs.Int("cpu-nodes", 1, "number of CPU nodes")
 	check := fs.Bool(
-		"check-fills",
-		false,
-		"make it a fault of a queue to come to memory that a restore has not filled by DMA",
+		"check-fills", false, "make it a fault of a queue to come to memory that a restore has not filled by DMA",
 	)
 	verbose := fs.Bool("v", false, "log every refused request")
 	if err := fs.Parse(args); err != nil {

@@ -190,10 +190,7 @@ func (o *RestoreOptions) rejoin(ctx context.Context, dir, id string) (restores.S
 			continue
 		}
 		found, err := service.RestoreWait.Do(
-			ctx,
-			s,
-			service.RestoreWaitRequest{ID: id},
-			wire.Streams{Progress: o.Progress},
+			ctx, s, service.RestoreWaitRequest{ID: id}, wire.Streams{Progress: o.Progress},
 		)
 		s.Close()
 		if index.ClassOf(err) != index.NotFound && !errors.Is(err, wire.ErrGone) {

@@ -212,9 +212,7 @@ func TestFillThroughTheDaemon(t *testing.T) {
 	srv := mountOf(t, serve(t, r.dir))
 	var last, total uint64
 	rep, err := through(
-		within(t),
-		srv.Dir(),
-		r.plan,
+		within(t), srv.Dir(), r.plan,
 		bofill.Options{Verify: bofill.VerifyAll, Progress: func(done, all uint64) { last, total = done, all }},
 	)
 	if err != nil {

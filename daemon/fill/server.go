@@ -177,11 +177,7 @@ func (f *Server) endAbandoned() {
 	}
 	err := coming.EndAbandoned(coming.Path, func(pid int) {
 		f.o.Log.Error(
-			"process ended: the rest of its GPU memory did not come",
-			"pid",
-			pid,
-			"error",
-			coming.ErrAbandoned,
+			"process ended: the rest of its GPU memory did not come", "pid", pid, "error", coming.ErrAbandoned,
 		)
 	})
 	if err != nil {
@@ -241,13 +237,7 @@ func (f *Server) fill(
 	start := time.Now()
 	rep, err := bofill.Fill(ctx, bofill.Checkpoint{Checkpoint: cp}, req.plan, opts)
 	log := f.o.Log.With(
-		"checkpoint",
-		req.begin.Checkpoint,
-		"bos",
-		rep.BOs,
-		"bytes",
-		rep.Bytes,
-		"seconds",
+		"checkpoint", req.begin.Checkpoint, "bos", rep.BOs, "bytes", rep.Bytes, "seconds",
 		time.Since(start).Seconds(),
 	)
 	if err != nil {

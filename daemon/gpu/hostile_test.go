@@ -88,9 +88,7 @@ func hostileImages(t *testing.T, n int) map[string][]byte {
 		head := &imagepb.RenderNode{GpuId: u32(1), Id: u32(1), DrmRenderMinor: u32(128), NumOfBos: u64(0)}
 		each, _ := proto.MarshalOptions{
 			AllowPartial: true,
-		}.Marshal(
-			&imagepb.RenderNode{Bos: []*imagepb.RenderBO{render}},
-		)
+		}.Marshal(&imagepb.RenderNode{Bos: []*imagepb.RenderBO{render}})
 		k := (n - proto.Size(head) - 10) / len(each)
 		head.NumOfBos = u64(uint64(k))
 		return fill(t, head, proto.Size(head)+k*len(each), &imagepb.RenderNode{Bos: []*imagepb.RenderBO{render}})

@@ -127,12 +127,7 @@ func readHostile(t *testing.T, dir string) {
 		t,
 		begin,
 		fmt.Sprintf(
-			"%v of it to report: %.60v; %.60v; %.60v; %.60v",
-			took.Round(time.Millisecond),
-			err,
-			err2,
-			err3,
-			err4,
+			"%v of it to report: %.60v; %.60v; %.60v; %.60v", took.Round(time.Millisecond), err, err2, err3, err4,
 		),
 	)
 }

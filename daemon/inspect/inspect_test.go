@@ -79,18 +79,12 @@ func family(t testing.TB, dir string) fstest.MapFS {
 		"core-11.img": image(t, magicCore, task(1, "worker")),
 		"core-12.img": image(t, magicCore, task(6, "gone")),
 		"mm-10.img": image(
-			t,
-			magicMM,
-			&mm.MmEntry{Vmas: []*vma.VmaEntry{{Start: proto.Uint64(0x1000), End: proto.Uint64(0x9000)}}},
+			t, magicMM, &mm.MmEntry{Vmas: []*vma.VmaEntry{{Start: proto.Uint64(0x1000), End: proto.Uint64(0x9000)}}},
 		),
 		"mm-11.img": image(t, magicMM, &mm.MmEntry{}),
 		"pagemap-10.img": image(
-			t,
-			magicPagemap,
-			&pagemap.PagemapHead{PagesId: u(1)},
-			pages(0x1000, 2, flagPresent|flagLazy),
-			pages(0x3000, 1, flagPresent),
-			pages(0x4000, 4, flagParent),
+			t, magicPagemap, &pagemap.PagemapHead{PagesId: u(1)}, pages(0x1000, 2, flagPresent|flagLazy),
+			pages(0x3000, 1, flagPresent), pages(0x4000, 4, flagParent),
 		),
 		"pagemap-11.img": image(t, magicPagemap, &pagemap.PagemapHead{PagesId: u(2)}),
 		"stats-dump": image(

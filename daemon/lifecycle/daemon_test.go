@@ -159,14 +159,10 @@ func TestMetrics(t *testing.T) {
 	dir := newStore(t)
 	serve(t, dir)
 	s := connect(t, dir, true)
-	res := must[mounts.Result](
-		t,
-	)(
+	res := must[mounts.Result](t)(
 		service.AddMount.Do(t.Context(), s, mounts.Request{Dir: "/n", MetricsAddr: "127.0.0.1:0"}, wire.Streams{}),
 	)
-	must[mounts.Result](
-		t,
-	)(
+	must[mounts.Result](t)(
 		service.AddMount.Do(t.Context(), s, mounts.Request{Dir: "/o", MetricsAddr: res.Metrics}, wire.Streams{}),
 	)
 	if _, err := service.AddMount.Do(t.Context(), s, mounts.Request{Dir: "/p", MetricsAddr: "127.0.0.1:1"},

@@ -31,12 +31,8 @@ func newMetrics(d *Daemon) *metrics {
 		}, []string{"cache"}),
 	}
 	m.registry.MustRegister(
-		m.reads,
-		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		storeCollector{d},
-		mountCollector{d},
-		remoteCollector{d},
+		m.reads, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		storeCollector{d}, mountCollector{d}, remoteCollector{d},
 	)
 	return m
 }
@@ -83,40 +79,28 @@ func storeGauge(name, help string, get func(index.Stats) int64) counter[index.St
 var storeCounters = []counter[index.Stats]{
 	storeCounter("cache_hits_total", "Chunk reads answered from memory.", func(s index.Stats) int64 { return s.Hits }),
 	storeCounter(
-		"cache_misses_total",
-		"Chunk reads that went to a pack.",
-		func(s index.Stats) int64 { return s.Misses },
+		"cache_misses_total", "Chunk reads that went to a pack.", func(s index.Stats) int64 { return s.Misses },
 	),
 	storeCounter("read_bytes_total", "Bytes delivered to readers.", func(s index.Stats) int64 { return s.BytesRead }),
 	storeCounter("fetched_bytes_total", "Bytes read from packs.", func(s index.Stats) int64 { return s.BytesFetched }),
 	storeCounter(
-		"written_bytes_total",
-		"Bytes taken from writers.",
-		func(s index.Stats) int64 { return s.BytesWritten },
+		"written_bytes_total", "Bytes taken from writers.", func(s index.Stats) int64 { return s.BytesWritten },
 	),
 	storeCounter(
-		"stored_bytes_total",
-		"Payload bytes appended to packs.",
-		func(s index.Stats) int64 { return s.BytesStored },
+		"stored_bytes_total", "Payload bytes appended to packs.", func(s index.Stats) int64 { return s.BytesStored },
 	),
 	storeCounter("new_chunks_total", "Chunks stored.", func(s index.Stats) int64 { return s.ChunksNew }),
 	storeCounter(
-		"duplicate_chunks_total",
-		"Chunks found stored already.",
-		func(s index.Stats) int64 { return s.ChunksDup },
+		"duplicate_chunks_total", "Chunks found stored already.", func(s index.Stats) int64 { return s.ChunksDup },
 	),
 	storeCounter(
-		"zero_bytes_total",
-		"Bytes recognised as zero runs.",
-		func(s index.Stats) int64 { return s.ZeroBytes },
+		"zero_bytes_total", "Bytes recognised as zero runs.", func(s index.Stats) int64 { return s.ZeroBytes },
 	),
 	storeCounter("read_errors_total", "Reads that failed.", func(s index.Stats) int64 { return s.Errors }),
 	storeGauge("cache_bytes", "Decoded chunks in memory.", func(s index.Stats) int64 { return s.CacheBytes }),
 	storeGauge("open_drafts", "Checkpoints being written.", func(s index.Stats) int64 { return s.OpenDrafts }),
 	storeGauge(
-		"free_bytes",
-		"Bytes left on the store's file system.",
-		func(s index.Stats) int64 { return s.FreeBytes },
+		"free_bytes", "Bytes left on the store's file system.", func(s index.Stats) int64 { return s.FreeBytes },
 	),
 }
 
@@ -146,69 +130,47 @@ func mountCounter(
 
 var mountCounters = []counter[service.MountStats]{
 	mountCounter(
-		"opens_total",
-		"Opens of sealed files.",
-		prometheus.CounterValue,
+		"opens_total", "Opens of sealed files.", prometheus.CounterValue,
 		func(s service.MountStats) float64 { return float64(s.Opens) },
 	),
 	mountCounter(
-		"reads_total",
-		"Read requests of sealed content.",
-		prometheus.CounterValue,
+		"reads_total", "Read requests of sealed content.", prometheus.CounterValue,
 		func(s service.MountStats) float64 { return float64(s.Reads) },
 	),
 	mountCounter(
-		"read_bytes_total",
-		"Bytes answered to read requests.",
-		prometheus.CounterValue,
+		"read_bytes_total", "Bytes answered to read requests.", prometheus.CounterValue,
 		func(s service.MountStats) float64 { return float64(s.ReadBytes) },
 	),
 	mountCounter(
-		"read_errors_total",
-		"Read requests answered with an error.",
-		prometheus.CounterValue,
+		"read_errors_total", "Read requests answered with an error.", prometheus.CounterValue,
 		func(s service.MountStats) float64 { return float64(s.ReadErrors) },
 	),
 	mountCounter(
-		"writes_total",
-		"Write requests to checkpoints being written.",
-		prometheus.CounterValue,
+		"writes_total", "Write requests to checkpoints being written.", prometheus.CounterValue,
 		func(s service.MountStats) float64 { return float64(s.Writes) },
 	),
 	mountCounter(
-		"write_bytes_total",
-		"Bytes taken by checkpoints being written.",
-		prometheus.CounterValue,
+		"write_bytes_total", "Bytes taken by checkpoints being written.", prometheus.CounterValue,
 		func(s service.MountStats) float64 { return float64(s.WriteBytes) },
 	),
 	mountCounter(
-		"scratch_bytes",
-		"Bytes of the store's file system that scratch files take.",
-		prometheus.GaugeValue,
+		"scratch_bytes", "Bytes of the store's file system that scratch files take.", prometheus.GaugeValue,
 		func(s service.MountStats) float64 { return float64(s.ScratchBytes) },
 	),
 	mountCounter(
-		"open_handles",
-		"Files of checkpoints open now.",
-		prometheus.GaugeValue,
+		"open_handles", "Files of checkpoints open now.", prometheus.GaugeValue,
 		func(s service.MountStats) float64 { return float64(s.OpenHandles) },
 	),
 	mountCounter(
-		"read_seconds_p50",
-		"Median time of a read request.",
-		prometheus.GaugeValue,
+		"read_seconds_p50", "Median time of a read request.", prometheus.GaugeValue,
 		func(s service.MountStats) float64 { return s.ReadP50.Seconds() },
 	),
 	mountCounter(
-		"read_seconds_p90",
-		"90th percentile of the time of a read request.",
-		prometheus.GaugeValue,
+		"read_seconds_p90", "90th percentile of the time of a read request.", prometheus.GaugeValue,
 		func(s service.MountStats) float64 { return s.ReadP90.Seconds() },
 	),
 	mountCounter(
-		"read_seconds_p99",
-		"99th percentile of the time of a read request.",
-		prometheus.GaugeValue,
+		"read_seconds_p99", "99th percentile of the time of a read request.", prometheus.GaugeValue,
 		func(s service.MountStats) float64 { return s.ReadP99.Seconds() },
 	),
 }

@@ -45,9 +45,7 @@ func TestLifeOfACheckpoint(t *testing.T) {
 	both(t, func(t *testing.T, s *client.Session) {
 		ctx, none := t.Context(), wire.Streams{}
 		a, b := images(t, "first process "), images(t, "another process ")
-		in := must[service.ImportResult](
-			t,
-		)(
+		in := must[service.ImportResult](t)(
 			service.Import.Do(ctx, s, service.ImportRequest{Name: "a", Source: a, Tags: []string{"golden"}}, none),
 		)
 		if in.Checkpoint.State != index.Sealed || in.Checkpoint.Files != 2 {
@@ -109,14 +107,9 @@ func TestLifeOfACheckpoint(t *testing.T) {
 			len(v.Problems) != 0 {
 			t.Errorf("verify: %+v", v)
 		}
-		dry := must[service.RemoveResult](
-			t,
-		)(
+		dry := must[service.RemoveResult](t)(
 			service.Remove.Do(
-				ctx,
-				s,
-				service.RemoveRequest{Keep: &service.Policy{Tags: []string{"x"}}, DryRun: true},
-				none,
+				ctx, s, service.RemoveRequest{Keep: &service.Policy{Tags: []string{"x"}}, DryRun: true}, none,
 			),
 		)
 		if len(dry.Removed) != 2 || len(dry.Kept) != 1 || dry.Kept[0].Name != "c" {
@@ -141,32 +134,21 @@ func TestLifeOfACheckpoint(t *testing.T) {
 func TestStreams(t *testing.T) {
 	both(t, func(t *testing.T, s *client.Session) {
 		ctx := t.Context()
-		must[service.ImportResult](
-			t,
-		)(
+		must[service.ImportResult](t)(
 			service.Import.Do(ctx, s, service.ImportRequest{Name: "a", Source: images(t, "streamed ")}, wire.Streams{}),
 		)
 		var out bytes.Buffer
-		res := must[archive.ExportResult](
-			t,
-		)(
+		res := must[archive.ExportResult](t)(
 			service.Export.Do(
-				ctx,
-				s,
-				service.ExportRequest{Ref: "a", Compression: archive.Zstd},
-				wire.Streams{Out: &out},
+				ctx, s, service.ExportRequest{Ref: "a", Compression: archive.Zstd}, wire.Streams{Out: &out},
 			),
 		)
 		if res.Files != 2 {
 			t.Errorf("export: %+v", res)
 		}
-		in := must[service.ImportResult](
-			t,
-		)(
+		in := must[service.ImportResult](t)(
 			service.Import.Do(
-				ctx,
-				s,
-				service.ImportRequest{Name: "b"},
+				ctx, s, service.ImportRequest{Name: "b"},
 				wire.Streams{In: iotest.HalfReader(bytes.NewReader(out.Bytes()))},
 			),
 		)
@@ -191,9 +173,7 @@ func TestStreams(t *testing.T) {
 		}
 		eventually(t, func() bool {
 			return len(
-				must[service.NamesResult](
-					t,
-				)(
+				must[service.NamesResult](t)(
 					service.Names.Do(ctx, s, service.NamesRequest{}, wire.Streams{}),
 				).Checkpoints,
 			) == 2
@@ -216,9 +196,7 @@ func TestErrorsKeepTheirClass(t *testing.T) {
 	both(t, func(t *testing.T, s *client.Session) {
 		ctx := t.Context()
 		src := images(t, "x ")
-		must[service.ImportResult](
-			t,
-		)(
+		must[service.ImportResult](t)(
 			service.Import.Do(ctx, s, service.ImportRequest{Name: "a", Source: src}, wire.Streams{}),
 		)
 		for name, c := range map[string]struct {
@@ -280,9 +258,7 @@ func TestStoreIsNoSource(t *testing.T) {
 			t.Errorf("import of %s: %v", src, err)
 		}
 	}
-	must[service.ImportResult](
-		t,
-	)(
+	must[service.ImportResult](t)(
 		service.Import.Do(t.Context(), s, service.ImportRequest{Name: "x", Source: images(t, "x ")}, wire.Streams{}),
 	)
 	for _, dst := range []string{filepath.Join(dir, "out"), "/m/out"} {
@@ -316,9 +292,7 @@ func TestCancel(t *testing.T) {
 	}
 	eventually(t, func() bool {
 		return len(
-			must[service.NamesResult](
-				t,
-			)(
+			must[service.NamesResult](t)(
 				service.Names.Do(t.Context(), s, service.NamesRequest{}, wire.Streams{}),
 			).Checkpoints,
 		) == 1
@@ -330,9 +304,7 @@ func TestCancel(t *testing.T) {
 	w.Close()
 	eventually(t, func() bool {
 		return len(
-			must[service.NamesResult](
-				t,
-			)(
+			must[service.NamesResult](t)(
 				service.Names.Do(t.Context(), s, service.NamesRequest{}, wire.Streams{}),
 			).Checkpoints,
 		) == 0

@@ -37,9 +37,7 @@ func Succeed(ctx context.Context, o Options, spec string) error {
 		c, ok, err := client.ConnectDaemon(ctx, o.Dir)
 		if ok {
 			_, err = service.Adopt.Do(
-				ctx,
-				c,
-				service.AdoptRequest{Serving: s, PID: os.Getpid(), Wire: guardian, Setup: setup},
+				ctx, c, service.AdoptRequest{Serving: s, PID: os.Getpid(), Wire: guardian, Setup: setup},
 				wire.Streams{},
 			)
 			c.Close()

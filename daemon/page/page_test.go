@@ -39,14 +39,12 @@ func open(t *testing.T, n int) (*Server, *index.Store) {
 		add(t, s, fmt.Sprintf("c%03d", i))
 	}
 	log := slog.New(slog.DiscardHandler)
-	p := New(
-		Options{
-			Env:     func() *service.Env { return &service.Env{Store: s, Log: log} },
-			Recent:  NewRecent(),
-			Metrics: http.NotFoundHandler(),
-			Log:     log,
-		},
-	)
+	p := New(Options{
+		Env:     func() *service.Env { return &service.Env{Store: s, Log: log} },
+		Recent:  NewRecent(),
+		Metrics: http.NotFoundHandler(),
+		Log:     log,
+	})
 	t.Cleanup(func() {
 		p.Close()
 		if err := s.Close(); err != nil {

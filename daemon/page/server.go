@@ -212,20 +212,18 @@ func (s *Server) overview(ctx context.Context, _ *http.Request) (any, error) {
 	}
 	env := s.o.Env()
 	o := Overview{
-		Store:    env.Store.Dir(),
-		ReadOnly: env.Store.ReadOnly(),
-		Version:  s.o.Version,
-		PID:      os.Getpid(),
-		Now:      time.Now().UTC(),
-		Checkpoints: len(
-			b.Rows,
-		),
-		Counting:   b.Counting,
-		Stale:      b.Stale,
-		CountedAt:  b.CountedAt,
-		Problem:    b.Problem,
-		Incomplete: []string{},
-		Damaged:    []Damaged{},
+		Store:       env.Store.Dir(),
+		ReadOnly:    env.Store.ReadOnly(),
+		Version:     s.o.Version,
+		PID:         os.Getpid(),
+		Now:         time.Now().UTC(),
+		Checkpoints: len(b.Rows),
+		Counting:    b.Counting,
+		Stale:       b.Stale,
+		CountedAt:   b.CountedAt,
+		Problem:     b.Problem,
+		Incomplete:  []string{},
+		Damaged:     []Damaged{},
 	}
 	for i := range b.Rows {
 		switch r := &b.Rows[i]; {

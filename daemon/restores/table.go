@@ -140,15 +140,13 @@ func (t *Table) Start(s Serving, work string, also slog.Handler, inherit bool) (
 	if err != nil {
 		return nil, fmt.Errorf("checkpoint %s: %w", c.Info().Name, err)
 	}
-	return t.enter(
-		&Restore{
-			Serving: s,
-			name:    c.Info().Name,
-			log:     o.Logger.With("checkpoint", c.Info().Name),
-			feed:    f,
-			replays: profile != nil,
-		},
-	)
+	return t.enter(&Restore{
+		Serving: s,
+		name:    c.Info().Name,
+		log:     o.Logger.With("checkpoint", c.Info().Name),
+		feed:    f,
+		replays: profile != nil,
+	})
 }
 
 // enter puts a restore into the table and serves it.
@@ -192,14 +190,7 @@ func (t *Table) serve(r *Restore) {
 	whole := st.PoisonedBytes == 0 && len(st.Killed) == 0 && !st.Finished.IsZero()
 	if err == nil {
 		r.log.Info(
-			"restore is resident",
-			"faults",
-			st.Faults,
-			"copied",
-			st.CopiedBytes,
-			"zero",
-			st.ZeroBytes,
-			"poisoned",
+			"restore is resident", "faults", st.Faults, "copied", st.CopiedBytes, "zero", st.ZeroBytes, "poisoned",
 			st.PoisonedBytes,
 		)
 		err = t.keepProfile(r, st)
@@ -320,17 +311,15 @@ func (t *Table) Adopt(s Serving, guardian, setup *os.File) error {
 		return fmt.Errorf("checkpoint %s: %w", c.Info().Name, err)
 	}
 	t.o.Log.Warn("restore taken over from a daemon that was killed", "restore", s.ID, "checkpoint", c.Info().Name)
-	_, err = t.enter(
-		&Restore{
-			Serving: s,
-			name:    c.Info().Name,
-			log:     o.Logger.With("checkpoint", c.Info().Name),
-			feed:    f,
-			replays: profile != nil,
-			resumed: true,
-			adopted: true,
-		},
-	)
+	_, err = t.enter(&Restore{
+		Serving: s,
+		name:    c.Info().Name,
+		log:     o.Logger.With("checkpoint", c.Info().Name),
+		feed:    f,
+		replays: profile != nil,
+		resumed: true,
+		adopted: true,
+	})
 	return err
 }
 

@@ -31,9 +31,7 @@ func open(t testing.TB) local {
 		t.Fatal(err)
 	}
 	s, err := index.Open(
-		t.Context(),
-		dir,
-		index.Options{FreeFloor: 1, CacheSize: 4 << 20, Cuts: gpu.Cuts, Labels: label.OfImages},
+		t.Context(), dir, index.Options{FreeFloor: 1, CacheSize: 4 << 20, Cuts: gpu.Cuts, Labels: label.OfImages},
 	)
 	if err != nil {
 		t.Fatal(err)

@@ -177,12 +177,7 @@ var Warmup = define("warmup", func(ctx context.Context, env *Env, q WarmupReques
 	}
 	images := feed.Stored{Store: env.Store, Ref: c.Info().ID}
 	st, err := feed.Warm(
-		ctx,
-		images,
-		names,
-		want,
-		q.Rate,
-		env.Log,
+		ctx, images, names, want, q.Rate, env.Log,
 		func(done int64) { env.Progress(wire.Progress{Done: min(done, total), Total: total, Unit: "bytes"}) },
 	)
 	if err != nil {

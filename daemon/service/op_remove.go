@@ -64,9 +64,7 @@ func selectRemoved(all []index.Info, r RemoveRequest) (RemoveResult, error) {
 	}
 	if ways != 1 {
 		return RemoveResult{}, removeError(
-			index.Invalid,
-			"",
-			"give names, or --tag, or --keep-… rules",
+			index.Invalid, "", "give names, or --tag, or --keep-… rules",
 			"checkpoints are selected in exactly one way",
 		)
 	}
@@ -92,11 +90,7 @@ func selectRemoved(all []index.Info, r RemoveRequest) (RemoveResult, error) {
 		}
 		if len(names) == 0 {
 			return RemoveResult{}, removeError(
-				index.NotFound,
-				"",
-				"gpucr-fs ls STORE shows the tags",
-				"no checkpoint bears the tag %.128q",
-				r.Tag,
+				index.NotFound, "", "gpucr-fs ls STORE shows the tags", "no checkpoint bears the tag %.128q", r.Tag,
 			)
 		}
 	}
@@ -108,19 +102,13 @@ func selectRemoved(all []index.Info, r RemoveRequest) (RemoveResult, error) {
 		c, ok := byName[n]
 		if ok && len(r.IDs) > 0 && c.ID != r.IDs[i] {
 			return RemoveResult{}, removeError(
-				index.InUse,
-				n,
-				"look again, nothing was removed",
+				index.InUse, n, "look again, nothing was removed",
 				"it is another checkpoint than the one that was shown",
 			)
 		}
 		if !ok {
 			return RemoveResult{}, removeError(
-				index.NotFound,
-				"",
-				"gpucr-fs ls STORE shows the names",
-				"there is no checkpoint %.128q",
-				n,
+				index.NotFound, "", "gpucr-fs ls STORE shows the names", "there is no checkpoint %.128q", n,
 			)
 		}
 		if !going[n] {
@@ -131,20 +119,15 @@ func selectRemoved(all []index.Info, r RemoveRequest) (RemoveResult, error) {
 	for _, c := range res.Removed {
 		if c.State == index.Writing {
 			return RemoveResult{}, removeError(
-				index.InUse,
-				c.Name,
-				"wait for its writer, or give it up: rm -r MOUNT/.checkpoints/"+c.Name,
+				index.InUse, c.Name, "wait for its writer, or give it up: rm -r MOUNT/.checkpoints/"+c.Name,
 				"it is being written",
 			)
 		}
 		for _, child := range c.Children {
 			if !going[child] {
 				return RemoveResult{}, removeError(
-					index.InUse,
-					c.Name,
-					"remove "+child+" too, or first",
-					"checkpoint %s is incremental and needs it",
-					child,
+					index.InUse, c.Name, "remove "+child+" too, or first",
+					"checkpoint %s is incremental and needs it", child,
 				)
 			}
 		}

@@ -109,14 +109,12 @@ func TestLoopbackAnswersToItselfOnly(t *testing.T) {
 func TestOtherAddressesNeedAToken(t *testing.T) {
 	for addr, ok := range map[string]bool{"0.0.0.0:0": false, "[::]:0": false,
 		":0": false, "127.0.0.1:0": true, "[::1]:0": true, "localhost:0": true} {
-		s := New(
-			Options{
-				Name:    "metrics",
-				Flag:    "--metrics-addr",
-				Handler: http.NotFoundHandler(),
-				Log:     slog.New(slog.DiscardHandler),
-			},
-		)
+		s := New(Options{
+			Name:    "metrics",
+			Flag:    "--metrics-addr",
+			Handler: http.NotFoundHandler(),
+			Log:     slog.New(slog.DiscardHandler),
+		})
 		err := s.Listen(Where{Addr: addr})
 		if (err == nil) != ok ||
 			!ok && (index.ClassOf(err) != index.Invalid || !strings.Contains(index.HintOf(err), "--token-file")) {
@@ -238,22 +236,20 @@ func TestOnePlace(t *testing.T) {
 // Close ends requests, also those whose client does not read, and returns only when no handler runs.
 func TestCloseWaitsForRequests(t *testing.T) {
 	began, ended := make(chan struct{}), make(chan error, 1)
-	s := New(
-		Options{
-			Name: "page",
-			Flag: "--http",
-			Log:  slog.New(slog.DiscardHandler),
-			Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				close(began)
-				var err error
-				for b := make([]byte, 1<<20); err == nil && r.Context().Err() == nil; {
-					_, err = w.Write(b)
-				}
-				time.Sleep(50 * time.Millisecond)
-				ended <- errors.Join(err, r.Context().Err())
-			}),
-		},
-	)
+	s := New(Options{
+		Name: "page",
+		Flag: "--http",
+		Log:  slog.New(slog.DiscardHandler),
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			close(began)
+			var err error
+			for b := make([]byte, 1<<20); err == nil && r.Context().Err() == nil; {
+				_, err = w.Write(b)
+			}
+			time.Sleep(50 * time.Millisecond)
+			ended <- errors.Join(err, r.Context().Err())
+		}),
+	})
 	if err := s.Listen(Where{Addr: "127.0.0.1:0"}); err != nil {
 		t.Fatal(err)
 	}

@@ -98,15 +98,10 @@ func (w *walk) adapt(line string) string {
 		line = identifier.ReplaceAllString(line, strconv.Itoa(w.process.PID))
 	}
 	line = strings.NewReplacer(
-		"ssh other gpucr-fs import store/", "gpucr-fs import other/",
-		"store/", fmt.Sprintf("store-%d/", w.stores),
-		"/images", filepath.Join(w.dir, "images"),
-		"/run/web", filepath.Join(w.dir, "run/web"),
-		"/var/lib/dumps", filepath.Join(w.dir, "dumps"),
-		"/var/lib/gpucr-fs/", w.dir+"/",
-		"/etc/gpucr-fs", filepath.Join(w.dir, "etc"),
-		"/tmp/", w.dir+"/",
-		"age1...", w.recipient,
+		"ssh other gpucr-fs import store/", "gpucr-fs import other/", "store/", fmt.Sprintf("store-%d/", w.stores),
+		"/images", filepath.Join(w.dir, "images"), "/run/web", filepath.Join(w.dir, "run/web"),
+		"/var/lib/dumps", filepath.Join(w.dir, "dumps"), "/var/lib/gpucr-fs/", w.dir+"/",
+		"/etc/gpucr-fs", filepath.Join(w.dir, "etc"), "/tmp/", w.dir+"/", "age1...", w.recipient,
 	).Replace(line)
 	return bucket.ReplaceAllLiteralString(line, w.url)
 }

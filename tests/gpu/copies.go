@@ -309,11 +309,7 @@ func (b *bench) otherGPU(ctx context.Context) error {
 	}
 	now := b.gpusOf(ctx, a)
 	b.fact(
-		"dumped on %q, restored with %s=%v: on %q, GPU ready %s, the same answers",
-		where,
-		hide,
-		shown.UUID,
-		now,
+		"dumped on %q, restored with %s=%v: on %q, GPU ready %s, the same answers", where, hide, shown.UUID, now,
 		seconds(x.GPU),
 	)
 	if len(now) == 1 && now[0] != shown.UUID.String() {

@@ -100,11 +100,8 @@ func TestCopies(t *testing.T) {
 	o.copies = 3
 	text := shown(t, o)
 	contains(
-		t,
-		text,
-		"| gpucr-fs restore --copies 3 | 1 |",
-		"| the driver alone, restore and unlock of 3 suspended processes | 1 |",
-		"1.25 × the driver alone | ≤ ",
+		t, text, "| gpucr-fs restore --copies 3 | 1 |",
+		"| the driver alone, restore and unlock of 3 suspended processes | 1 |", "1.25 × the driver alone | ≤ ",
 	)
 }
 

@@ -181,16 +181,8 @@ func (k *killing) strikeAll(ctx context.Context) error {
 		}
 		k.res.Kills = append(k.res.Kills, s)
 		fmt.Fprintf(
-			k.out,
-			"kill %d: %s after %.3f s, %s: killed %v, dumped %v, all answer after %s %s\n",
-			i+1,
-			s.Actor,
-			s.At,
-			s.Step,
-			s.Killed,
-			s.Dumped,
-			seconds(s.Back),
-			s.Problem,
+			k.out, "kill %d: %s after %.3f s, %s: killed %v, dumped %v, all answer after %s %s\n", i+1, s.Actor, s.At,
+			s.Step, s.Killed, s.Dumped, seconds(s.Back), s.Problem,
 		)
 		if s.Problem != "" {
 			if k.lost++; k.lost == maxLost {

@@ -63,25 +63,18 @@ func main() {
 	flag.DurationVar(&o.budget, "budget", 510*time.Second, "no step begins later, and a running one is ended")
 	flag.BoolVar(&o.keep, "keep", false, "leave stores and images")
 	flag.BoolVar(
-		&o.matrix,
-		"matrix",
-		false,
-		"take the programs of src/matrix.py through dump and restore, and nothing else",
+		&o.matrix, "matrix", false, "take the programs of src/matrix.py through dump and restore, and nothing else",
 	)
 	flag.StringVar(&o.only, "only", "", "the `PROGRAMS` of the matrix, with commas between (default: all)")
 	flag.IntVar(&o.kills, "kills", 0, "kill an actor of each of `N` dumps, and nothing else")
 	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of the moments of -kills")
 	flag.DurationVar(&o.within, "within", 30*time.Second, "how long a program may take to answer again after a kill")
 	flag.IntVar(
-		&o.copies,
-		"copies",
-		0,
+		&o.copies, "copies", 0,
 		"restore `N` copies at once, beside the driver alone, and a process on another GPU, and nothing else",
 	)
 	flag.StringVar(
-		&o.models,
-		"models",
-		"",
+		&o.models, "models", "",
 		"measure dumps and restores of models of the `SIZES` of their images, such as 14g,26g, and nothing else",
 	)
 	flag.IntVar(&o.dumps, "dumps", 3, "measured dumps of each of -models")

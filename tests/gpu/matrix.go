@@ -127,13 +127,7 @@ func (b *bench) matrix(ctx context.Context, only string) error {
 				mu.Lock()
 				b.res.Programs = append(b.res.Programs, r)
 				fmt.Fprintf(
-					b.out,
-					"%s: %s %s (dump %.1f s, restore %.1f s)\n",
-					r.Name,
-					r.Result,
-					r.Why,
-					r.Dump,
-					r.Restore,
+					b.out, "%s: %s %s (dump %.1f s, restore %.1f s)\n", r.Name, r.Result, r.Why, r.Dump, r.Restore,
 				)
 				if !r.Good {
 					bad = append(bad, r.Name)

@@ -47,11 +47,8 @@ func (b *bench) modelSteps() []step {
 	for _, name := range strings.Split(b.o.models, ",") {
 		m := &model{bench: b, name: name}
 		steps = append(
-			steps,
-			step{name + ": start", 3 * time.Minute, m.begin},
-			step{name + ": dumps", b.o.budget, m.dumps},
-			step{name + ": restores", b.o.budget, m.restores},
-			step{name + ": end", time.Minute, m.end},
+			steps, step{name + ": start", 3 * time.Minute, m.begin}, step{name + ": dumps", b.o.budget, m.dumps},
+			step{name + ": restores", b.o.budget, m.restores}, step{name + ": end", time.Minute, m.end},
 		)
 	}
 	return steps
@@ -199,20 +196,8 @@ func (m *model) bare(ctx context.Context) (x dumpRun, err error) {
 		began := time.Now()
 		// criu's plugins are left out, as gpucr-fs leaves them out.
 		_, err = m.command(
-			ctx,
-			m.o.criu,
-			"dump",
-			"-t",
-			strconv.Itoa(m.a.pid),
-			"-D",
-			m.images,
-			"-W",
-			work,
-			"-o",
-			"dump.log",
-			"--leave-running",
-			"--libdir",
-			work,
+			ctx, m.o.criu, "dump", "-t", strconv.Itoa(m.a.pid), "-D", m.images, "-W", work, "-o", "dump.log",
+			"--leave-running", "--libdir", work,
 		)
 		x.CRIU, x.All = since(began), since(start)
 		err = m.withLog(err, filepath.Join(work, "dump.log"))

@@ -50,17 +50,8 @@ func (r *results) printSeries(w io.Writer) {
 	fmt.Fprintf(w, "|---|---:|---:|---:|---:|---:|---:|\n")
 	for _, s := range r.Series {
 		fmt.Fprintf(
-			w,
-			"| %s, %s | %d | %s | %s | %s | %s | %s |\n",
-			s.Kind,
-			s.Cache,
-			len(s.Runs),
-			seconds(s.median(resume)),
-			seconds(
-				s.median(gpuReady),
-			),
-			seconds(s.median(answered)),
-			seconds(s.median(resident)),
+			w, "| %s, %s | %d | %s | %s | %s | %s | %s |\n", s.Kind, s.Cache, len(s.Runs), seconds(s.median(resume)),
+			seconds(s.median(gpuReady)), seconds(s.median(answered)), seconds(s.median(resident)),
 			seconds(s.median(driver)),
 		)
 	}
@@ -140,15 +131,8 @@ func (r *results) printKills(w io.Writer) {
 				longest = slices.Max(backs)
 			}
 			fmt.Fprintf(
-				w,
-				"| %s | %d | %d | %d | %s | %s | %d |\n",
-				name,
-				kills,
-				absent,
-				dumped,
-				seconds(median(backs)),
-				seconds(longest),
-				lost,
+				w, "| %s | %d | %d | %d | %s | %s | %d |\n", name, kills, absent, dumped, seconds(median(backs)),
+				seconds(longest), lost,
 			)
 		}
 	}
@@ -161,12 +145,7 @@ func (r *results) printKills(w io.Writer) {
 	for i, k := range r.Kills {
 		if k.Problem != "" {
 			fmt.Fprintf(
-				w,
-				"\n- kill %d, %s, %s, after %.3f s: %s\n",
-				i+1,
-				k.Actor,
-				k.Step,
-				k.At,
+				w, "\n- kill %d, %s, %s, after %.3f s: %s\n", i+1, k.Actor, k.Step, k.At,
 				strings.TrimSpace(k.Problem),
 			)
 		}

@@ -282,10 +282,7 @@ func (t *Target) wait(what string, patience time.Duration, ok func() bool) error
 func (t *Target) Err() error {
 	if n := t.st.mismatches.Load(); n > 0 {
 		return fmt.Errorf(
-			"lazytarget %d: %d mismatches: %s",
-			t.PID,
-			n,
-			strings.TrimRight(string(t.st.message[:]), "\x00"),
+			"lazytarget %d: %d mismatches: %s", t.PID, n, strings.TrimRight(string(t.st.message[:]), "\x00"),
 		)
 	}
 	return nil

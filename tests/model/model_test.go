@@ -24,9 +24,7 @@ var (
 	replay  = flag.String("model.program", "", "run the program in this file, as a failure has printed it")
 	times   = flag.Int("model.times", 1, "how often -model.program is run")
 	only    = flag.String(
-		"model.mode",
-		"crashes",
-		"crashes, faults, liars: programs of it alone; all: they take turns",
+		"model.mode", "crashes", "crashes, faults, liars: programs of it alone; all: they take turns",
 	)
 	without  = flag.String("model.without", "", "steps that are left out, with commas")
 	shrinkBy = flag.Duration("model.shrink", time.Minute, "how long a failing program is made shorter")

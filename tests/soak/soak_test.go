@@ -25,9 +25,7 @@ import (
 var (
 	checkpoints = flag.Int("soak.n", 160, "how many checkpoints are written, sealed and read (make soak: 5000)")
 	warm        = flag.Int(
-		"soak.warm",
-		80,
-		"after how many the daemon has in memory what it keeps at hand (make soak: 500)",
+		"soak.warm", 80, "after how many the daemon has in memory what it keeps at hand (make soak: 500)",
 	)
 	files  = flag.Int("soak.files", 256, "images of a checkpoint (make soak: 64)")
 	growth = flag.Int64("soak.growth", 32, "MiB that the daemon may grow by afterwards (make soak: 64)")
@@ -84,18 +82,13 @@ func TestMemoryStays(t *testing.T) {
 	}
 	after := s.settled()
 	t.Logf(
-		"anonymous memory of the daemon: %d MiB after %d checkpoints, %d MiB after %d",
-		before>>20,
-		*warm,
-		after>>20,
+		"anonymous memory of the daemon: %d MiB after %d checkpoints, %d MiB after %d", before>>20, *warm, after>>20,
 		*checkpoints,
 	)
 	if after > before+*growth<<20 {
 		t.Errorf(
-			"the daemon grew by %d MiB, more than %d, while %d checkpoints went through it",
-			(after-before)>>20,
-			*growth,
-			*checkpoints-*warm,
+			"the daemon grew by %d MiB, more than %d, while %d checkpoints went through it", (after-before)>>20,
+			*growth, *checkpoints-*warm,
 		)
 	}
 }
@@ -130,10 +123,7 @@ func (s *soak) once(r *rand.Rand, name string) {
 	if s.made++; s.made%2 == 0 {
 		i := r.IntN(len(s.kept))
 		_, err := service.Remove.Do(
-			context.Background(),
-			s.session,
-			service.RemoveRequest{Names: s.kept[i : i+1]},
-			wire.Streams{},
+			context.Background(), s.session, service.RemoveRequest{Names: s.kept[i : i+1]}, wire.Streams{},
 		)
 		must(s.t, err)
 		s.kept = slices.Delete(s.kept, i, i+1)

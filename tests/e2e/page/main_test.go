@@ -75,17 +75,9 @@ func run(m *testing.M) int {
 	os.Setenv("GPUCR_FS_FREE_FLOOR", "1MiB")
 	os.Setenv("TMPDIR", dir)
 	o := append(
-		slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
-		chromedp.ExecPath("chromium"),
-		chromedp.NoSandbox,
-		chromedp.DisableGPU,
-		chromedp.Flag(
-			"disable-quic",
-			true,
-		),
-		chromedp.Flag("disable-component-update", true),
-		chromedp.Flag("disable-dev-shm-usage", true),
-		chromedp.UserDataDir(filepath.Join(dir, "profile")),
+		slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath("chromium"), chromedp.NoSandbox,
+		chromedp.DisableGPU, chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true),
+		chromedp.Flag("disable-dev-shm-usage", true), chromedp.UserDataDir(filepath.Join(dir, "profile")),
 		chromedp.WSURLReadTimeout(time.Minute),
 	)
 	alloc, endAlloc := chromedp.NewExecAllocator(context.Background(), o...)
@@ -127,11 +119,8 @@ func open(t testing.TB, at string) *tab {
 	must(t, chromedp.Do(ctx))
 	must(t, chromedp.Listen(ctx, b.listen))
 	b.run(
-		call(network.Enable, network.EnableParams{}),
-		call(log.Enable, cdp.Empty{}),
-		call(runtime.Enable, cdp.Empty{}),
-		chromedp.EmulateViewport(1280, 860),
-		chromedp.Navigate(at),
+		call(network.Enable, network.EnableParams{}), call(log.Enable, cdp.Empty{}),
+		call(runtime.Enable, cdp.Empty{}), chromedp.EmulateViewport(1280, 860), chromedp.Navigate(at),
 	)
 	t.Cleanup(func() {
 		b.mu.Lock()
@@ -259,9 +248,7 @@ func (b *tab) picture(name string) {
 			must(
 				b.t,
 				os.WriteFile(
-					filepath.Join(screenshots, fmt.Sprintf("%s-%s-%s.png", name, shape.name, scheme)),
-					png,
-					0o644,
+					filepath.Join(screenshots, fmt.Sprintf("%s-%s-%s.png", name, shape.name, scheme)), png, 0o644,
 				),
 			)
 			if over := eval[float64](b,

@@ -48,10 +48,7 @@ func TestManyCheckpoints(t *testing.T) {
 	b.view("store")
 	b.wait("document.querySelectorAll('.tile').length > 50")
 	t.Logf(
-		"%d checkpoints: listed after %v, counted after %v, map drawn after %v",
-		*manyFlag,
-		listed,
-		counted,
+		"%d checkpoints: listed after %v, counted after %v, map drawn after %v", *manyFlag, listed, counted,
 		time.Since(begin),
 	)
 	b.shows(".figures", fmt.Sprintf("%d,%03d", *manyFlag/1000, *manyFlag%1000))

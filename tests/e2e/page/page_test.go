@@ -168,13 +168,8 @@ func (b *tab) processView(store string) func(*testing.T) {
 		b.view("checkpoint/process")
 		b.wait("document.querySelector('.strip')")
 		b.shows(
-			"main",
-			"lazytarget",
-			"Free without it",
-			"is what the last recorded restore touched first",
-			"Restores bring it first",
-			"pages-1.img",
-			"gpucr-fs restore "+store+" process",
+			"main", "lazytarget", "Free without it", "is what the last recorded restore touched first",
+			"Restores bring it first", "pages-1.img", "gpucr-fs restore "+store+" process",
 		)
 		if hot := eval[float64](b,
 			"fetch('/api/memory/process').then((r) => r.json()).then((m) => m.processes[0].hot)"); hot == 0 {
@@ -216,12 +211,7 @@ func (b *tab) restoreView(x *target) func(*testing.T) {
 		b.wait(fmt.Sprintf("%s > %v", there, min(before+15, 99)))
 		b.shows("#n-restores", "1")
 		b.shows(
-			".run",
-			"process",
-			"The processes run; their memory follows",
-			"Bandwidth",
-			"Faults",
-			"hot set",
+			".run", "process", "The processes run; their memory follows", "Bandwidth", "Faults", "hot set",
 			"on demand",
 		)
 		b.picture("restores")

@@ -157,9 +157,7 @@ func TestForbidden(t *testing.T) {
 	command = cli.Program(programs["forbid"])
 	defer func() { command = forbidden }()
 	r.fails(
-		[]string{string(forbidden), "restore", r.store, "one"},
-		"needs io_uring",
-		"kernel.io_uring_disabled",
+		[]string{string(forbidden), "restore", r.store, "one"}, "needs io_uring", "kernel.io_uring_disabled",
 		"seccomp",
 	)
 	command = forbidden
@@ -177,13 +175,7 @@ func TestDumpKilled(t *testing.T) {
 		r.wants("leave 2", 2)
 		before := r.rings()
 		cmd := prepare(
-			t.Context(),
-			"dump",
-			"--park-rings",
-			r.store,
-			fmt.Sprintf("killed-%d", i),
-			"-t",
-			r.name(),
+			t.Context(), "dump", "--park-rings", r.store, fmt.Sprintf("killed-%d", i), "-t", r.name(),
 			"--leave-running",
 		)
 		must(t, cmd.Start())

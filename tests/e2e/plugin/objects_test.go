@@ -86,9 +86,7 @@ func TestObjectsInStore(t *testing.T) {
 
 var (
 	laterCriu = flag.String(
-		"later.criu",
-		"",
-		"criu of the development branch, for objects of render nodes in both forms",
+		"later.criu", "", "criu of the development branch, for objects of render nodes in both forms",
 	)
 	laterPlugin = flag.String("later.plugin", "", "folder of that criu's own amdgpu_plugin.so")
 )

@@ -383,14 +383,12 @@ func TestVRAMFaults(t *testing.T) {
 		return inject(kfdsim.Fault{Kind: kfdsim.FaultMapping, After: f.rand.IntN(60), Count: 1})
 	})
 	each("RESUME refused", func() bool {
-		return inject(
-			kfdsim.Fault{
-				Kind:    kfdsim.FaultIoctl,
-				Request: "AMDKFD_IOC_CRIU_OP RESUME",
-				Errno:   syscall.EINVAL,
-				Count:   1,
-			},
-		)
+		return inject(kfdsim.Fault{
+			Kind:    kfdsim.FaultIoctl,
+			Request: "AMDKFD_IOC_CRIU_OP RESUME",
+			Errno:   syscall.EINVAL,
+			Count:   1,
+		})
 	})
 	f.undisturbed()
 }
@@ -467,16 +465,7 @@ func TestAbandonedVRAMOfStore(t *testing.T) {
 func TestMapsVRAMTooEarly(t *testing.T) {
 	b := lazy(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: 60e6}}})
 	app := b.StartApp(
-		1,
-		"--interval",
-		"1",
-		"--bos",
-		"20",
-		"--max-bo",
-		"262144",
-		"--big-bo",
-		fmt.Sprint(64<<20),
-		"--map-late",
+		1, "--interval", "1", "--bos", "20", "--max-bo", "262144", "--big-bo", fmt.Sprint(64<<20), "--map-late",
 	)
 	b.dump(app)
 	r := b.startCriu("restore", "-d")

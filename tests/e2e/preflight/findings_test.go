@@ -212,14 +212,7 @@ func terminal(t *testing.T) string {
 // A process of a pid namespace is dumped from the namespace's first process on.
 func TestInsidePIDNamespace(t *testing.T) {
 	outer := start(
-		t,
-		nil,
-		"unshare",
-		"--pid",
-		"--fork",
-		"--kill-child",
-		"sh",
-		"-c",
+		t, nil, "unshare", "--pid", "--fork", "--kill-child", "sh", "-c",
 		fmt.Sprintf("setsid %s idle & wait", subject),
 	)
 	inner := childOf(childOf(outer))

@@ -46,19 +46,8 @@ func TestLazyPagesOfADirectory(t *testing.T) {
 		work := t.TempDir()
 		x.Reset()
 		b.run(
-			"lazy-pages",
-			"-d",
-			"-D",
-			images,
-			"-W",
-			work,
-			"--prefetch-rate",
-			"64MiB",
-			"--pidfile",
-			"server.pid",
-			"-o",
-			"server.log",
-			"-v",
+			"lazy-pages", "-d", "-D", images, "-W", work, "--prefetch-rate", "64MiB", "--pidfile", "server.pid", "-o",
+			"server.log", "-v",
 		)
 		must(t, criu(t, work, "restore", "-D", images, "--lazy-pages", "-d"))
 		x.Restored(x.pid)
