@@ -2,6 +2,7 @@ package docs
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -12,7 +13,7 @@ import (
 var (
 	quoted = regexp.MustCompile("`([a-z][\\w.-]*(?:/[\\w.-]*)+)`")
 	linked = regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
-	mapped = regexp.MustCompile(`^((?:  )*)([a-z][\w-]*/(?: [a-z][\w-]*/)*)\s`)
+	mapped = regexp.MustCompile(`^((?:  )*)([a-z][\w/-]*/(?: [a-z][\w-]*/)*)\s`)
 )
 
 // pages gives all pages that people read.
@@ -37,7 +38,8 @@ func read(t *testing.T, page string) string {
 	return string(b)
 }
 
-// TestMap follows every folder of ARCHITECTURE's map, and every file that it and docs/rooms.md name.
+// TestMap follows every folder of ARCHITECTURE's map, and every file that it and docs/rooms.md name. Every package is on
+// the map.
 func TestMap(t *testing.T) {
 	exists := func(name string) bool {
 		found, err := filepath.Glob(filepath.Join(root, name))
@@ -48,7 +50,7 @@ func TestMap(t *testing.T) {
 		t.Errorf("ARCHITECTURE.md has %d lines", n)
 	}
 	var above []string
-	folders := 0
+	onMap := map[string]bool{}
 	for line := range strings.Lines(text) {
 		line, ok := strings.CutPrefix(line, "    ")
 		m := mapped.FindStringSubmatch(line)
@@ -58,8 +60,9 @@ func TestMap(t *testing.T) {
 		depth := min(len(m[1])/2, len(above))
 		for _, name := range strings.Fields(m[2]) {
 			above = append(above[:depth], name)
-			if folders++; !exists(strings.Join(above, "")) {
-				t.Errorf("ARCHITECTURE.md: there is no %s", strings.Join(above, ""))
+			folder := strings.Join(above, "")
+			if onMap[folder] = true; !exists(folder) {
+				t.Errorf("ARCHITECTURE.md: there is no %s", folder)
 			}
 		}
 	}
@@ -73,9 +76,36 @@ func TestMap(t *testing.T) {
 		}
 		files++
 	}
-	if folders < 80 || files < 100 {
-		t.Errorf("only %d folders and %d files were found", folders, files)
+	if len(onMap) < 80 || files < 100 {
+		t.Errorf("only %d folders and %d files were found", len(onMap), files)
 	}
+	for _, dir := range packages(t) {
+		if !onMap[dir+"/"] && !strings.HasPrefix(dir, "tests/") { // these share a line
+			t.Errorf("ARCHITECTURE.md: the map lacks %s", dir)
+		}
+	}
+}
+
+// packages gives the folders of all packages, from the root of the repository.
+func packages(t *testing.T) []string {
+	t.Helper()
+	list := exec.Command("go", "list", "-f", "{{.Dir}}", "./...")
+	list.Dir = root
+	out, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	top, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dirs := strings.Fields(string(out))
+	for i, dir := range dirs {
+		if dirs[i], err = filepath.Rel(top, dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dirs
 }
 
 // TestLinks follows the links of all pages to other pages, and sees that each decision is in the index.
