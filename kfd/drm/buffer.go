@@ -122,15 +122,17 @@ func (b *Buffer) importFD(fd int) error {
 		return fmt.Errorf("dma-buf has %d bytes, %d are expected", has, b.size)
 	}
 	// A BO that was imported before has the same handle, which the kernel
-	// does not count. So the import itself is under mu.
+	// does not count. So nobody may give a handle up between the import and its count.
 	d := b.dev
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.importing.RLock()
+	defer d.importing.RUnlock()
 	args := abi.DRMPrimeArgs{FD: int32(fd)}
 	if err := do(d, abi.DRMIocPrimeFDToHandle, &args); err != nil {
 		return fmt.Errorf("import dma-buf: %w", err)
 	}
 	b.handle = args.Handle
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.handles[b.handle]++
 	return nil
 }
@@ -180,14 +182,25 @@ func (b *Buffer) Close() error {
 func (b *Buffer) drop() error {
 	d := b.dev
 	if b.imported {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if d.handles[b.handle]--; d.handles[b.handle] > 0 {
+		d.importing.Lock()
+		defer d.importing.Unlock()
+		if d.unused(b.handle) > 0 {
 			return b.unmapGPU()
 		}
-		delete(d.handles, b.handle)
 	}
 	return do(d, abi.DRMIocGEMClose, &abi.DRMGEMCloseArgs{Handle: b.handle})
+}
+
+// unused counts one user less of a handle, and returns how many are left.
+func (d *Device) unused(handle uint32) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.handles[handle]--
+	left := d.handles[handle]
+	if left == 0 {
+		delete(d.handles, handle)
+	}
+	return left
 }
 
 func (b *Buffer) unmapGPU() error {

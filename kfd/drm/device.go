@@ -50,6 +50,10 @@ type Device struct {
 	rings []*ring
 	ib    *Buffer
 
+	// importing is held for reading from a request that gives an imported handle until
+	// the handle is counted, and for writing while one is given up; before mu.
+	importing sync.RWMutex
+
 	mu      sync.Mutex
 	nextVA  uint64
 	endVA   uint64

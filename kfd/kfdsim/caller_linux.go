@@ -184,20 +184,16 @@ func moveProcess(pid int, addr uint64, buf []byte,
 	return nil
 }
 
-// getFD duplicates a descriptor of the caller.
+// getFD duplicates a descriptor of the calling thread.
 func (c caller) getFD(fd int) (int, error) {
-	st, err := readStatus(c.tid)
+	pidfd, err := unix.PidfdOpen(c.tid, unix.PIDFD_THREAD)
 	if err != nil {
-		return -1, err
-	}
-	pidfd, err := unix.PidfdOpen(st.tgid, 0)
-	if err != nil {
-		return -1, fmt.Errorf("pidfd of %d: %w", st.tgid, err)
+		return -1, fmt.Errorf("pidfd of thread %d: %w", c.tid, err)
 	}
 	defer unix.Close(pidfd)
 	dup, err := unix.PidfdGetfd(pidfd, fd, 0)
 	if err != nil {
-		return -1, fmt.Errorf("descriptor %d of %d: %w", fd, st.tgid, err)
+		return -1, fmt.Errorf("descriptor %d of thread %d: %w", fd, c.tid, err)
 	}
 	return dup, nil
 }

@@ -163,27 +163,57 @@ func (f *openFile) drop(in []byte) syscall.Errno {
 	return 0
 }
 
-// fileOf finds the open file behind a descriptor of the caller. errno is EBADF
-// when it is not one of ours.
-func (s *Sim) fileOf(c caller, fd int) (*openFile, syscall.Errno) {
+// withFD calls use with a duplicate of a descriptor of the caller that is a file
+// of this simulator, and with its inode number. errno is EBADF when it is not one.
+func (s *Sim) withFD(c caller, fd int, use func(dup int, ino uint64) syscall.Errno) syscall.Errno {
 	dup, err := c.getFD(fd)
 	if err != nil {
-		return nil, s.refuse(syscall.EBADF, err.Error())
+		return s.refuse(syscall.EBADF, err.Error())
 	}
 	defer unix.Close(dup)
 	var st unix.Stat_t
 	if err := unix.Fstat(dup, &st); err != nil || st.Ino&inoTagMask != inoTag {
-		return nil, s.refuse(syscall.EBADF, "descriptor is not a device file of the simulator", "fd", fd)
+		return s.refuse(syscall.EBADF, "descriptor is not a device file of the simulator", "fd", fd)
 	}
-	id, err := identify(dup)
-	if err != nil {
-		return nil, s.refuse(syscall.EBADF, "identify descriptor: "+err.Error(), "fd", fd)
+	if st.Dev != s.dev {
+		return s.refuse(syscall.EBADF, "descriptor belongs to another simulator", "fd", fd)
 	}
-	s.mu.Lock()
-	defer s.unlock()
-	f := s.files[id]
-	if f == nil {
-		return nil, s.refuse(syscall.EBADF, "descriptor belongs to another simulator", "fd", fd)
-	}
-	return f, 0
+	return use(dup, st.Ino)
+}
+
+// fileOf finds the open file behind a descriptor of the caller. errno is EBADF
+// when it is not one of ours.
+func (s *Sim) fileOf(c caller, fd int) (f *openFile, errno syscall.Errno) {
+	errno = s.withFD(c, fd, func(dup int, _ uint64) syscall.Errno {
+		id, err := identify(dup)
+		if err != nil {
+			return s.refuse(syscall.EBADF, "identify descriptor: "+err.Error(), "fd", fd)
+		}
+		s.mu.Lock()
+		defer s.unlock()
+		if f = s.files[id]; f == nil {
+			return s.refuse(syscall.EBADF, "descriptor belongs to another simulator", "fd", fd)
+		}
+		return 0
+	})
+	return f, errno
+}
+
+// dmabufOf finds the dmabuf behind a descriptor of the caller. All opens of one
+// are alike, and its inode names it: no request through the own mount is needed,
+// which costs more than all the rest of an import. The dmabuf comes back held.
+func (s *Sim) dmabufOf(c caller, fd int) (d *dmabuf, errno syscall.Errno) {
+	errno = s.withFD(c, fd, func(_ int, ino uint64) syscall.Errno {
+		if ino&inoKindMask != inoDmabuf&inoKindMask {
+			return s.refuse(syscall.EINVAL, "descriptor is not a dmabuf", "fd", fd)
+		}
+		s.mu.Lock()
+		defer s.unlock()
+		if d = s.dmabufs[ino&inoNumMask]; d == nil || d.opens == 0 {
+			return s.refuse(syscall.EBADF, "dmabuf is gone", "fd", fd)
+		}
+		d.opens++
+		return 0
+	})
+	return d, errno
 }

@@ -27,7 +27,8 @@ type drmFile struct {
 // gemObject is a BO as one open of a render node knows it.
 type gemObject struct {
 	handle uint32
-	bo     *bo // held
+	bo     *bo      // held
+	vas    []uint64 // where GEM_VA has mapped it, some perhaps no more
 	// buf is its dmabuf, held since it was exported or imported: the driver has one
 	// for as long as there is a handle.
 	buf *dmabuf
@@ -211,7 +212,7 @@ func drmGEMClose(c *drmCall) syscall.Errno {
 	}
 	c.drm.freeHandle(args.Handle)
 	delete(c.drm.byBO, o.bo)
-	c.sim.unmapIf(c.drm.vm, func(m *mapping) bool { return m.owner == o })
+	c.sim.unmapObject(c.drm.vm, o)
 	c.sim.putObject(o)
 	return 0
 }
@@ -277,18 +278,16 @@ func drmPrimeFDToHandle(c *drmCall) syscall.Errno {
 	if errno := c.decode(&args); errno != 0 {
 		return errno
 	}
-	file, errno := c.sim.fileOf(c.who, int(args.FD))
+	buf, errno := c.sim.dmabufOf(c.who, int(args.FD))
 	if errno != 0 {
 		return errno
 	}
-	if file.buf == nil {
-		return c.sim.refuse(syscall.EINVAL, "descriptor is not a dmabuf", "fd", args.FD)
-	}
+	defer c.sim.closeDmabuf(buf)
 	c.sim.mu.Lock()
 	defer c.sim.unlock()
-	b := file.buf.bo
+	b := buf.bo
 	if o := c.drm.byBO[b]; o != nil {
-		o.keep(file.buf)
+		o.keep(buf)
 		args.Handle = o.handle
 		return c.reply(&args)
 	}
@@ -297,7 +296,7 @@ func drmPrimeFDToHandle(c *drmCall) syscall.Errno {
 			c.drm.gpu.cfg.ID)
 	}
 	o := c.drm.addObject(b.get())
-	o.keep(file.buf)
+	o.keep(buf)
 	args.Handle = o.handle
 	return c.reply(&args)
 }

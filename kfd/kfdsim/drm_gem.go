@@ -135,8 +135,12 @@ func amdgpuGEMVA(c *drmCall) syscall.Errno {
 		if c.sim.injectedMapping(c.drm.gpu) {
 			return 0 // said to be mapped, and is not
 		}
-		return c.sim.mapBO(v, mapping{va: args.VAAddress, size: args.MapSize, bo: o.bo, off: args.OffsetInBO,
+		errno := c.sim.mapBO(v, mapping{va: args.VAAddress, size: args.MapSize, bo: o.bo, off: args.OffsetInBO,
 			prot: prot, owner: o})
+		if errno == 0 {
+			o.vas = append(o.vas, args.VAAddress)
+		}
+		return errno
 	case abi.AMDGPUVAOpUnmap:
 		if !c.sim.unmapAt(v, args.VAAddress, o) {
 			return c.sim.refuse(syscall.ENOENT, "unmap of an address not mapped", "va", args.VAAddress, "handle",

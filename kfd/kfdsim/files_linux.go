@@ -11,6 +11,7 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/kfd/abi"
 )
@@ -118,7 +119,9 @@ func (f *openFile) Flush(context.Context) syscall.Errno { return syscall.ENOSYS 
 // Release is the last close of the open file description.
 func (f *openFile) Release(context.Context) syscall.Errno {
 	s := f.sim
-	s.dropTokens(f)
+	if f.buf == nil { // requests on a dmabuf give no descriptors
+		s.dropTokens(f)
+	}
 	s.mu.Lock()
 	delete(s.files, f.id)
 	s.mu.Unlock()
@@ -225,6 +228,11 @@ func (s *Sim) mount() error {
 		return fmt.Errorf("mount %s: %w", s.DevDir(), err)
 	}
 	s.fuse = srv
+	var st unix.Stat_t
+	if err := unix.Stat(s.DevDir(), &st); err != nil {
+		return fmt.Errorf("mount %s: %w", s.DevDir(), err)
+	}
+	s.dev = st.Dev
 	if srv.KernelSettings().Flags64()&fuse.CAP_PASSTHROUGH == 0 {
 		return errors.New("this kernel has no FUSE passthrough (CONFIG_FUSE_PASSTHROUGH, Linux 6.9)")
 	}

@@ -249,14 +249,12 @@ func kfdGetDmabufInfo(c *kfdCall) syscall.Errno {
 	if errno := c.decode(&args); errno != 0 {
 		return errno
 	}
-	file, errno := c.sim.fileOf(c.who, int(args.DmabufFD))
+	buf, errno := c.sim.dmabufOf(c.who, int(args.DmabufFD))
 	if errno != 0 {
 		return errno
 	}
-	if file.buf == nil {
-		return c.sim.refuse(syscall.EINVAL, "descriptor is not a dmabuf", "fd", args.DmabufFD)
-	}
-	b := file.buf.bo
+	defer c.sim.closeDmabuf(buf)
+	b := buf.bo
 	args.Size, args.MetadataSize, args.GPUID = b.size, 0, b.gpu.cfg.ID
 	args.Flags = abi.KFDMemGTT
 	if b.kind == boVRAM {
@@ -273,13 +271,11 @@ func kfdImportDmabuf(c *kfdCall) syscall.Errno {
 	if errno := c.decode(&args); errno != 0 {
 		return errno
 	}
-	file, errno := c.sim.fileOf(c.who, int(args.DmabufFD))
+	buf, errno := c.sim.dmabufOf(c.who, int(args.DmabufFD))
 	if errno != 0 {
 		return errno
 	}
-	if file.buf == nil {
-		return c.sim.refuse(syscall.EINVAL, "descriptor is not a dmabuf", "fd", args.DmabufFD)
-	}
+	defer c.sim.closeDmabuf(buf)
 	c.proc.mu.Lock()
 	defer c.proc.mu.Unlock()
 	c.sim.mu.Lock()
@@ -288,7 +284,7 @@ func kfdImportDmabuf(c *kfdCall) syscall.Errno {
 	if errno != 0 {
 		return errno
 	}
-	b := file.buf.bo
+	b := buf.bo
 	if b.gpu != d.gpu {
 		return c.sim.refuse(syscall.EINVAL, "dmabuf of another gpu", "gpu", args.GPUID, "of", b.gpu.cfg.ID)
 	}

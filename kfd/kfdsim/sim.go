@@ -22,6 +22,7 @@ type Sim struct {
 	kfd   *arena // doorbell, event and MMIO pages: what /dev/kfd maps
 	watch *watcher
 	fuse  *fuse.Server
+	dev   uint64 // st_dev of the mount
 	ctl   *control
 	wg    sync.WaitGroup // queues and engines
 

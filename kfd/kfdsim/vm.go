@@ -18,6 +18,7 @@ const (
 type vm struct {
 	gpu  *gpu
 	maps []mapping // by address, without overlap
+	cut  bool      // a CLEAR has cut mappings: what is left of one may begin elsewhere
 }
 
 // mapping is a range of GPU addresses backed by a range of a BO. owner tells
@@ -115,6 +116,19 @@ func (s *Sim) unmapIf(v *vm, pred func(*mapping) bool) {
 	v.maps = kept
 }
 
+// unmapObject removes the mappings of a GEM object.
+//
+// Preconditions: Sim.mu is held.
+func (s *Sim) unmapObject(v *vm, o *gemObject) {
+	if v.cut {
+		s.unmapIf(v, func(m *mapping) bool { return m.owner == o })
+		return
+	}
+	for _, va := range o.vas {
+		s.unmapAt(v, va, o)
+	}
+}
+
 // clearRange removes what lies in a range, cutting mappings that cross its
 // ends.
 //
@@ -135,6 +149,7 @@ func (s *Sim) clearRange(v *vm, va, size uint64) {
 			kept = append(kept, left)
 		}
 		if mEnd > end {
+			v.cut = true
 			right := m
 			right.va, right.size, right.off = end, mEnd-end, m.off+(end-m.va)
 			right.bo.get()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpucr/gpucr-fs/kfd/drm"
@@ -21,6 +22,8 @@ const (
 	// maxFill is the most that one submission fills, so that fills of one BO
 	// do not keep the copies of others waiting for long.
 	maxFill = 16 << 20
+	// maxImports is how many BOs are imported at once.
+	maxImports = 4
 )
 
 // Fill puts the contents of a plan's BOs in place and verifies as
@@ -242,6 +245,7 @@ func (w *work) fill(files []*contents) error {
 	if err != nil {
 		return err
 	}
+	ahead := w.importAhead()
 	var zeros sync.WaitGroup
 	for _, d := range w.devs {
 		if d != nil {
@@ -253,8 +257,30 @@ func (w *work) fill(files []*contents) error {
 	_ = q.Drain(w.ctx)
 	err = q.Close()
 	zeros.Wait()
+	ahead.Wait()
 	w.settle()
 	return first(w.complete(), err)
+}
+
+// importAhead imports BOs beside the reading of images, in their order: two requests
+// for each, whose waits add up where there are thousands.
+func (w *work) importAhead() *sync.WaitGroup {
+	var importers sync.WaitGroup
+	var next atomic.Int64
+	for range min(maxImports, len(w.targets)) {
+		importers.Go(func() {
+			for w.ctx.Err() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= len(w.targets) {
+					return
+				}
+				if _, err := w.targets[i].get(); err != nil {
+					w.fail(i, err)
+				}
+			}
+		})
+	}
+	return &importers
 }
 
 func (w *work) fillZeros(d *device, files []*contents) {
