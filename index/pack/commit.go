@@ -34,6 +34,10 @@ func (s *Set) Commit(kvs []KV) (Committed, error) {
 			return Committed{}, err
 		}
 	}
+	if len(kvs) > 0 {
+		s.cut(s.active) // a checkpoint may be complete now, and nothing follow
+		s.run = 0
+	}
 	chunks := s.pending
 	s.pending = nil
 	var dirty []*file
