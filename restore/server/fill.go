@@ -204,8 +204,8 @@ func (f *filler) Fail(r prefetch.Range, err error) {
 	f.w.fail(c.bos[c.at(r.Off)], err)
 }
 
-// Had is not called: nothing is demanded.
-func (f *filler) Had(prefetch.Range) {}
+// AlreadyDelivered is not called: nothing is demanded.
+func (f *filler) AlreadyDelivered(prefetch.Range) {}
 
 // fillZero fills a part of contents, and reports whether the work goes on.
 func (w *work) fillZero(c *contents, off, n int64) bool {

@@ -13,24 +13,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keepsakes are copies of the guardian's userfaultfds and of the handles of the
+// heldFDs are copies of the guardian's userfaultfds and of the handles of the
 // tasks. While they are open, page faults wait even if the guardian is killed.
 // Then the tasks are killed, also those that have all their memory: what the
 // guardian knew of the others' is lost, and none is to see another one die. What
 // the guardian had no time to send, its keeper has.
-type keepsakes struct {
+type heldFDs struct {
 	log    *slog.Logger
-	of     map[uint64]int // userfaultfd by memory
+	uffds  map[uint64]int // userfaultfd by memory
 	tasks  []int          // pidfds
 	keeper int            // its handle, -1 when there is none
 }
 
-func newKeepsakes(log *slog.Logger) keepsakes {
-	return keepsakes{log: log, of: make(map[uint64]int), keeper: -1}
+func newHeldFDs(log *slog.Logger) heldFDs {
+	return heldFDs{log: log, uffds: make(map[uint64]int), keeper: -1}
 }
 
 // keptBy notes the guardian's keeper, by its pid.
-func (k *keepsakes) keptBy(keeper string) {
+func (k *heldFDs) setKeeper(keeper string) {
 	pid, err := strconv.Atoi(keeper)
 	if err == nil {
 		k.keeper, err = unix.PidfdOpen(pid, 0)
@@ -45,26 +45,26 @@ func (k *keepsakes) keptBy(keeper string) {
 }
 
 // add keeps what came with a packet.
-func (k *keepsakes) add(p *packet) {
+func (k *heldFDs) add(p *packet) {
 	fds := p.fds
 	if p.kind == kindMemory && len(fds) > 0 {
 		k.remove(p.id)
-		k.of[p.id], fds = fds[0], fds[1:]
+		k.uffds[p.id], fds = fds[0], fds[1:]
 	}
 	k.tasks = append(k.tasks, fds...)
 }
 
 // remove gives up the userfaultfd of a memory that is complete, or gone.
-func (k *keepsakes) remove(id uint64) {
-	if fd, ok := k.of[id]; ok {
+func (k *heldFDs) remove(id uint64) {
+	if fd, ok := k.uffds[id]; ok {
 		unix.Close(fd)
-		delete(k.of, id)
+		delete(k.uffds, id)
 	}
 }
 
 // drop closes everything: somebody else looks after the tasks.
-func (k *keepsakes) drop() {
-	for id := range k.of {
+func (k *heldFDs) drop() {
+	for id := range k.uffds {
 		k.remove(id)
 	}
 	closeAll(k.tasks)
@@ -72,7 +72,7 @@ func (k *keepsakes) drop() {
 	k.dismiss()
 }
 
-func (k *keepsakes) dismiss() {
+func (k *heldFDs) dismiss() {
 	if k.keeper >= 0 {
 		unix.Close(k.keeper)
 		k.keeper = -1
@@ -81,7 +81,7 @@ func (k *keepsakes) dismiss() {
 
 // collect takes all userfaultfds over from the keeper of a guardian that is dead,
 // and ends it.
-func (k *keepsakes) collect() {
+func (k *heldFDs) collect() {
 	defer k.dismiss()
 	pid, ok := pidOf(k.keeper)
 	if !ok {
@@ -99,7 +99,7 @@ func (k *keepsakes) collect() {
 			continue
 		}
 		// No memory has such a number: they count from 1.
-		k.of[^uint64(i)] = fd
+		k.uffds[^uint64(i)] = fd
 	}
 	if err != nil {
 		// It keeps what it has until that is not needed any more.
@@ -111,22 +111,22 @@ func (k *keepsakes) collect() {
 
 // end kills all tasks and what they have forked, unless all memory is complete,
 // and returns when none of that which is not is left.
-func (k *keepsakes) end() {
+func (k *heldFDs) end() {
 	defer k.drop()
 	k.collect()
 	for last := time.Now(); ; time.Sleep(5 * time.Millisecond) {
-		for id, fd := range k.of {
+		for id, fd := range k.uffds {
 			if uffdProbe(fd, pageSize, pageSize) == unix.ESRCH {
 				k.remove(id)
 			}
 		}
-		if len(k.of) == 0 {
+		if len(k.uffds) == 0 {
 			return
 		}
 		k.kill()
 		if time.Since(last) > 10*time.Second {
 			last = time.Now()
-			k.log.Error("a process that lacks memory cannot be found, its page faults hang", "processes", len(k.of))
+			k.log.Error("a process that lacks memory cannot be found, its page faults hang", "processes", len(k.uffds))
 		}
 	}
 }
@@ -135,7 +135,7 @@ func (k *keepsakes) end() {
 const stopTime = 100 * time.Millisecond
 
 // kill kills all tasks and what they have forked; none is to see another one die.
-func (k *keepsakes) kill() {
+func (k *heldFDs) kill() {
 	var all []int
 	pidfds := make(map[int]int)
 	for _, fd := range k.tasks {

@@ -8,17 +8,17 @@ import (
 	"github.com/gpucr/gpucr-fs/prefetch"
 )
 
-// A first restore sweeps when nobody has waited for memory for quiet, not before the processes had time to start, and
-// at the latest after patience. A process that goes through a hot set of 200 MB faults every 0.1 to 0.5 ms, but
+// A first restore sweeps when nobody has waited for memory for sweepQuiet, not before sweepEarliest, when the
+// processes had time to start, and at the latest after sweepLatest. A process that goes through a hot set of 200 MB faults every 0.1 to 0.5 ms, but
 // processors that others use keep it from that for some 10 ms, and CRIU from letting it run for 100.
 const (
-	quiet    = 100 * time.Millisecond
-	start    = 200 * time.Millisecond
-	patience = 30 * time.Second
+	sweepQuiet    = 100 * time.Millisecond
+	sweepEarliest = 200 * time.Millisecond
+	sweepLatest   = 30 * time.Second
 )
 
-// patient passes a sweep on when faults have become rare.
-type patient struct {
+// delayedSweep passes a sweep on when faults have become rare.
+type delayedSweep struct {
 	*prefetch.Queue
 	mu   sync.Mutex
 	held chan struct{} // closed when the sweep has been passed on; nil before there was one
@@ -26,15 +26,17 @@ type patient struct {
 	wg   sync.WaitGroup
 }
 
-func newPatient(q *prefetch.Queue) *patient { return &patient{Queue: q, stop: make(chan struct{})} }
+func newDelayedSweep(q *prefetch.Queue) *delayedSweep {
+	return &delayedSweep{Queue: q, stop: make(chan struct{})}
+}
 
-func (p *patient) close() {
+func (p *delayedSweep) close() {
 	close(p.stop)
 	p.wg.Wait()
 }
 
 // Sweep returns at once; the first one waits in the background.
-func (p *patient) Sweep(ranges []prefetch.Range) {
+func (p *delayedSweep) Sweep(ranges []prefetch.Range) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	before, passed := p.held, make(chan struct{})
@@ -51,11 +53,11 @@ func (p *patient) Sweep(ranges []prefetch.Range) {
 	})
 }
 
-func (p *patient) wait(begin time.Time) {
-	t := time.NewTicker(quiet / 4)
+func (p *delayedSweep) wait(begin time.Time) {
+	t := time.NewTicker(sweepQuiet / 4)
 	defer t.Stop()
 	for {
-		if time.Since(begin) >= patience || p.Quiet() >= quiet && time.Since(begin) >= start {
+		if time.Since(begin) >= sweepLatest || p.Quiet() >= sweepQuiet && time.Since(begin) >= sweepEarliest {
 			return
 		}
 		select {
@@ -67,7 +69,7 @@ func (p *patient) wait(begin time.Time) {
 }
 
 // Drain waits for the sweep to be passed on, and then for what it asked for.
-func (p *patient) Drain(ctx context.Context) error {
+func (p *delayedSweep) Drain(ctx context.Context) error {
 	p.mu.Lock()
 	held := p.held
 	p.mu.Unlock()

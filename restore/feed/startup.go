@@ -5,13 +5,13 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/uffd"
 )
 
-// burst passes everything on, and ends the record with the first sweep: when the processes run.
-type burst struct {
+// startupRecorder passes everything on, and ends the record with the first sweep: when the processes run.
+type startupRecorder struct {
 	uffd.Supplier
 	recorder *prefetch.Recorder
 }
 
-func (b burst) Sweep(ranges []prefetch.Range) {
+func (b startupRecorder) Sweep(ranges []prefetch.Range) {
 	b.recorder.Stop()
 	b.Supplier.Sweep(ranges)
 }
