@@ -90,7 +90,8 @@ func TestSelectRemoved(t *testing.T) {
 			}
 		})
 	}
-	if res, err := selectRemoved(nil, RemoveRequest{Keep: &Policy{Last: 3}}, muchLater); err != nil || len(res.Removed) != 0 {
+	res, err := selectRemoved(nil, RemoveRequest{Keep: &Policy{Last: 3}}, muchLater)
+	if err != nil || len(res.Removed) != 0 {
 		t.Errorf("an empty store: %+v, %v", res, err)
 	}
 }
