@@ -196,15 +196,21 @@ func checkTables(dir string, o badger.Options) error {
 // maxFile is the number of the last log that Badger counts to. It ends the process where there is a later one.
 const maxFile = 1 << 31
 
-// checkFiles looks for files that Badger does not make: it maps and reads logs whole, whatever their size, and ends the
+// maxIndexFile bounds a file of the index in bytes, unless Badger's options make its kind larger.
+const maxIndexFile = 64 << 20
+
+// checkFiles looks for files that Badger does not make: it maps and reads files whole, whatever their size, and ends the
 // process over what is no file at all.
 func checkFiles(dir string, o badger.Options) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
+	larger := map[string]int64{
+		".vlog": 2 * o.ValueLogFileSize, ".mem": 2 * o.MemTableSize,
+		".sst": o.BaseTableSize << o.MaxLevels, // it doubles from level to level
+	}
 	for _, e := range entries {
-		most := map[string]int64{".vlog": 2 * o.ValueLogFileSize, ".mem": max(2*o.MemTableSize, 64<<20)}[filepath.Ext(e.Name())]
 		info, err := e.Info()
 		if err != nil {
 			return err
@@ -213,7 +219,7 @@ func checkFiles(dir string, o badger.Options) error {
 		switch {
 		case !info.Mode().IsRegular():
 			return fmt.Errorf("%w: %s is no file", ErrDamaged, e.Name())
-		case most > 0 && info.Size() > most+1<<20:
+		case info.Size() > max(larger[filepath.Ext(e.Name())], maxIndexFile)+1<<20:
 			return fmt.Errorf("%w: %s has %d bytes, more than any that was written here", ErrDamaged, e.Name(), info.Size())
 		case number > maxFile:
 			return fmt.Errorf("%w: %s has a number that none comes to", ErrDamaged, e.Name())

@@ -225,6 +225,9 @@ func (s *Set) cutRefused(f *file) {
 	}
 }
 
+// maxTail bounds in bytes what is cut off the end of a journal: it is held in memory, to be put back.
+const maxTail = 256 << 20
+
 // cutTail cuts off what lies behind the end of a journal: half a frame that a crash has left, or frames that a full
 // disk refused. Where the disk does not say that it is gone, it is put back: whoever opens the set next is to see no
 // less than the disk may have.
@@ -232,6 +235,9 @@ func cutTail(j storage.File, end int64) error {
 	size, err := j.Size()
 	if err != nil {
 		return err
+	}
+	if size-end > maxTail {
+		return fmt.Errorf("%d bytes lie behind its end, more than a commit writes", size-end)
 	}
 	tail := make([]byte, max(0, size-end))
 	if n, err := j.ReadAt(tail, end); err != nil && n < len(tail) {
