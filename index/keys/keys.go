@@ -131,7 +131,7 @@ func (d *DB) open() error {
 	}
 	l := badgerLog{d.l, make(chan string), d.condemn}
 	o := d.options(l)
-	if err := errors.Join(checkFiles(d.dir, o), checkTables(d.dir, o)); err != nil {
+	if err := checkIndex(d.dir, o); err != nil {
 		return err
 	}
 	w, err := sigbus.New(filepath.Join(d.dir, soundName))
@@ -174,6 +174,14 @@ func removeUnborn(dir string) error {
 		}
 	}
 	return nil
+}
+
+// checkIndex looks for what Badger must not meet.
+func checkIndex(dir string, o badger.Options) error {
+	if err := checkFiles(dir, o); err != nil {
+		return err // tables of any length are not opened
+	}
+	return checkTables(dir, o)
 }
 
 // checkTables opens every table of the manifest once where a panic can be caught: Badger opens them in goroutines of
@@ -245,6 +253,11 @@ func readManifest(dir string, o badger.Options) (m badger.Manifest, end int64, e
 		return badger.Manifest{}, 0, err
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err != nil {
+		return badger.Manifest{}, 0, err
+	} else if info.Size() > maxIndexFile {
+		return badger.Manifest{}, 0, fmt.Errorf("%w: %s has %d bytes", ErrDamaged, badger.ManifestFilename, info.Size())
+	}
 	defer damageOfPanic(&err)
 	return badger.ReplayManifestFile(f, o.ExternalMagicVersion, o)
 }

@@ -70,7 +70,7 @@ func OpenReadOnly(dir string, log *slog.Logger, t Tuning) (*DB, error) {
 	d.readOnly = true
 	l := badgerLog{log, make(chan string), func() {}}
 	o := d.options(l).WithReadOnly(true)
-	if err := errors.Join(checkFiles(d.dir, o), checkTables(d.dir, o)); err != nil {
+	if err := checkIndex(d.dir, o); err != nil {
 		return nil, err
 	}
 	w, err := sigbus.New("")
