@@ -79,7 +79,7 @@ torture: deps criu ## kill daemons and damage chunks under TORTURE_N (100) resto
 	$(GO) test -count=1 -timeout 2h -v -run 'Killed|Damaged' ./tests/e2e/restore -torture.n=$(TORTURE_N)
 	$(GO) test -count=1 -timeout 2h -v -run 'Faults' ./tests/e2e/plugin -faults.n=$(FAULTS_N)
 	$(GO) test -count=1 -timeout 2h -v -run 'ActorsKilled' ./tests/e2e/cuda -kills=$(TORTURE_N)
-	$(GO) test -count=1 -timeout 10m -v -run 'StagingIsBounded' ./restore/server -server.big
+	$(GO) test -count=1 -timeout 10m -v -run 'StagingIsBounded' ./restore/vram -server.big
 
 crash: deps ## kill and damage a store CRASH_N (200) times, let somebody fill its disk in FULL_N (30) rounds
 	$(GO) test -count=1 -timeout 6h -v ./tests/crash -crash.n=$(CRASH_N) -crash.full=$(FULL_N)

@@ -203,12 +203,14 @@ func (c Config) identity() (id [16]byte) {
 	return id
 }
 
+// holder names this process in the locks that it holds.
+func holder() string { return fmt.Sprintf("process %d (%s)", os.Getpid(), filepath.Base(os.Args[0])) }
+
 // lockStore takes the store for this process. It waits a moment for a holder that is just closing.
 func lockStore(ctx context.Context, st storage.Storage, dir string) (io.Closer, error) {
 	const op = "open store"
-	holder := fmt.Sprintf("process %d (%s)", os.Getpid(), filepath.Base(os.Args[0]))
 	for deadline := time.Now().Add(200 * time.Millisecond); ; {
-		l, err := st.Lock(filepath.Join(dir, lockName), holder)
+		l, err := st.Lock(filepath.Join(dir, lockName), holder())
 		var held *storage.Locked
 		switch {
 		case err == nil:

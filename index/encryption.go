@@ -1,12 +1,15 @@
 package index
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/gpucr/gpucr-fs/index/crc32c"
 	"github.com/gpucr/gpucr-fs/index/fault"
@@ -24,7 +27,8 @@ const ringCopy = keyring.FileName + ".copy"
 // Encrypted says whether the store is encrypted.
 func (c Config) Encrypted() bool { return c.Encryption != "" }
 
-// saveRing writes the ring of a store, its copy first: a crash leaves both whole.
+// saveRing writes the ring of a store, its copy first: a crash leaves both whole, and maybe different. Then the file
+// keyring counts, for nobody was told of the other; settleRing makes the copy its equal.
 func saveRing(st storage.Storage, dir string, r *keyring.Ring) error {
 	b, err := r.Encode()
 	if err != nil {
@@ -85,10 +89,15 @@ func loadRing(st storage.Storage, dir string, either bool) (*keyring.Ring, error
 }
 
 // mendRing makes the file keyring and its copy anew where one of them is whole.
-func (o *Options) mendRing(dir string, config Config) error {
+func (o *Options) mendRing(ctx context.Context, dir string, config Config) error {
 	if !config.Encrypted() {
 		return nil
 	}
+	lock, err := lockRing(ctx, o.Storage, dir)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
 	if _, err := loadRing(o.Storage, dir, false); err == nil {
 		return nil
 	}
@@ -99,6 +108,59 @@ func (o *Options) mendRing(dir string, config Config) error {
 	return fault.Classify("repair", saveRing(o.Storage, dir, r))
 }
 
+// settleRing makes the copy of the file keyring like that where a change of keys was killed between the two. It would
+// be used once keyring is damaged, and may be for others than those who can open the store.
+func settleRing(st storage.Storage, dir string) error {
+	if sameRings(st, dir) {
+		return nil
+	}
+	lock, err := tryLockRing(st, dir)
+	if held := (*storage.Locked)(nil); errors.As(err, &held) {
+		return nil // the change that is going on writes both
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	r, err := loadRing(st, dir, false)
+	if err != nil || sameRings(st, dir) {
+		return err
+	}
+	return saveRing(st, dir, r)
+}
+
+// sameRings says whether keyring and its copy are the same, byte for byte.
+func sameRings(st storage.Storage, dir string) bool {
+	a, err := storage.ReadFile(st, filepath.Join(dir, keyring.FileName), keyring.MaxSize)
+	b, copyErr := storage.ReadFile(st, filepath.Join(dir, ringCopy), keyring.MaxSize)
+	return err == nil && copyErr == nil && bytes.Equal(a, b)
+}
+
+// ringLock is held by who changes the ring: the store's lock is held by who has it open, and keys may change meanwhile.
+const ringLock = keyring.FileName + ".lock"
+
+func tryLockRing(st storage.Storage, dir string) (io.Closer, error) {
+	return st.Lock(filepath.Join(dir, ringLock), holder())
+}
+
+// lockRing waits until nobody else changes the ring of the store at dir.
+func lockRing(ctx context.Context, st storage.Storage, dir string) (io.Closer, error) {
+	for {
+		lock, err := tryLockRing(st, dir)
+		if err == nil {
+			return lock, nil
+		}
+		if held := (*storage.Locked)(nil); !errors.As(err, &held) {
+			return nil, fault.Classify("lock keys", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
 // unlock unwraps the key of an encrypted store. Class Locked where the key is not given, or is another one.
 func (o *Options) unlock(ctx context.Context, dir string, config Config) error {
 	if !config.Encrypted() {
@@ -107,6 +169,11 @@ func (o *Options) unlock(ctx context.Context, dir string, config Config) error {
 	r, err := loadRing(o.Storage, dir, o.ReadOnly)
 	if err != nil {
 		return err
+	}
+	if !o.ReadOnly {
+		if err := settleRing(o.Storage, dir); err != nil { // a full disk must not keep who gives space back out
+			o.Logger.Warn("the keyring has another copy, which could not be made anew", "store", dir, "err", err)
+		}
 	}
 	if o.coder, err = r.Open(ctx, o.Access); err != nil {
 		return lockedError("open store", dir, err)
@@ -135,16 +202,28 @@ func Ring(dir string) (*keyring.Ring, error) {
 	return loadRing(storage.Disk{}, dir, true)
 }
 
-// SetRing changes the wrapped keys of the store at dir, which may be open. Class Invalid where they are of another
-// store.
-func SetRing(dir string, r *keyring.Ring) error {
-	const op = "write keys"
-	now, err := Ring(dir)
+// ChangeRing changes the wrapped keys of the store at dir, which may be open, and gives the new ones. One change is made
+// at a time. change may tell others of the ring as well. Class Invalid where it becomes one of another store.
+func ChangeRing(ctx context.Context, dir string, change func(*keyring.Ring) error) (*keyring.Ring, error) {
+	const op = "change keys"
+	if _, err := Ring(dir); err != nil {
+		return nil, err
+	}
+	lock, err := lockRing(ctx, storage.Disk{}, dir)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if !now.Same(r) {
-		return &fault.Error{Class: fault.Invalid, Op: op, File: dir, Err: errors.New("these are keys of another store")}
+	defer lock.Close()
+	r, err := Ring(dir)
+	if err != nil {
+		return nil, err
 	}
-	return fault.Classify(op, saveRing(storage.Disk{}, dir, r))
+	was := *r
+	if err := change(r); err != nil {
+		return nil, err
+	}
+	if !was.Same(r) {
+		return nil, &fault.Error{Class: fault.Invalid, Op: op, File: dir, Err: errors.New("these are keys of another store")}
+	}
+	return r, fault.Classify(op, saveRing(storage.Disk{}, dir, r))
 }

@@ -208,6 +208,69 @@ func TestTwoStoresShareNoID(t *testing.T) {
 	}
 }
 
+// TestChangeOfKeysKilled leaves the files of wrapped keys as a change leaves them that is killed between the two, or
+// before the second is on the disk. Those who could open the store can do so after the other file is damaged as well.
+func TestChangeOfKeysKilled(t *testing.T) {
+	for _, first := range []string{ringCopy, keyring.FileName} {
+		for name, between := range map[string]func(dir string) error{
+			"opened": func(dir string) error {
+				s, err := Open(t.Context(), dir, secretOptions(t))
+				if err != nil {
+					return err
+				}
+				return s.Close()
+			},
+			"repaired": func(dir string) error {
+				_, err := Repair(t.Context(), dir, secretOptions(t))
+				return err
+			},
+			"changed": func(dir string) error {
+				_, err := ChangeRing(t.Context(), dir, func(r *keyring.Ring) error {
+					return r.Add(t.Context(), withLetters, keyring.Wrap{Command: letters})
+				})
+				return err
+			},
+		} {
+			t.Run(first+" damaged, "+name, func(t *testing.T) {
+				dir := newSecretStore(t)
+				was, err := os.ReadFile(filepath.Join(dir, keyring.FileName))
+				must(t, err)
+				_, err = ChangeRing(t.Context(), dir, func(r *keyring.Ring) error {
+					return r.Rotate(t.Context(), withLetters, keyring.Wrap{Command: "tr A-Za-z B-ZAb-za"})
+				})
+				must(t, err)
+				must(t, os.WriteFile(filepath.Join(dir, keyring.FileName), was, 0o600))
+				must(t, between(dir))
+				must(t, os.WriteFile(filepath.Join(dir, first), []byte("damaged"), 0o600))
+				if _, err := Repair(t.Context(), dir, secretOptions(t)); err != nil {
+					t.Fatalf("those who had the key are locked out: %v", err)
+				}
+				must(t, openTestStore(t, dir, secretOptions(t)).Close())
+			})
+		}
+	}
+}
+
+// TestKeysChangedAtOnce: of two changes that are made at once none undoes the other.
+func TestKeysChangedAtOnce(t *testing.T) {
+	dir := newSecretStore(t)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			_, err := ChangeRing(t.Context(), dir, func(r *keyring.Ring) error {
+				return r.Add(t.Context(), withLetters, keyring.Wrap{Command: letters})
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if r, err := Ring(dir); err != nil || len(r.Keys) != 9 {
+		t.Errorf("of nine keys there are %+v, %v", r, err)
+	}
+}
+
 // pairs notes what is encrypted under which key and nonce.
 type pairs struct {
 	mu    sync.Mutex

@@ -297,6 +297,78 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
+// TestHugeFile makes files of a store as long as files can be, with a hole behind what they hold, or nothing else.
+// Nobody reads that to its end, and what the other files tell is there.
+func TestHugeFile(t *testing.T) {
+	files := map[string][]byte{"pages-1.img": memory(1, 2<<20)}
+	s := newTestStore(t, testOptions(t))
+	write(t, s, "first", files)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	table, err := filepath.Glob(filepath.Join(s.dir, chunks.IndexFolder, "*.sst"))
+	if err != nil || len(table) == 0 {
+		t.Fatalf("no table: %v", err)
+	}
+	sound := t.TempDir()
+	copyDir(t, s.dir, sound)
+	for _, file := range []string{
+		filepath.Join(chunks.IndexFolder, filepath.Base(table[0])),
+		filepath.Join(chunks.IndexFolder, "MANIFEST"),
+		filepath.Join(chunks.IndexFolder, "DISCARD"),
+		filepath.Join(chunks.IndexFolder, "KEYREGISTRY"),
+		filepath.Join(chunks.PacksFolder, pack.JournalName(1)),
+		filepath.Join(chunks.PacksFolder, pack.Name(1)),
+	} {
+		for _, emptied := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, emptied: %v", file, emptied), func(t *testing.T) {
+				dir := filepath.Join(t.TempDir(), "store")
+				copyDir(t, sound, dir)
+				if emptied {
+					if err := os.Truncate(filepath.Join(dir, file), 0); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := os.Truncate(filepath.Join(dir, file), 1<<43); err != nil {
+					t.Fatal(err)
+				}
+				o := testOptions(t)
+				o.ReadOnly = true
+				r, err := Open(t.Context(), dir, o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				payload := !emptied || filepath.Base(file) != pack.Name(1)
+				if payload {
+					mustHold(t, r, "first", files)
+				}
+				if err := r.Close(); err != nil {
+					t.Fatal(err)
+				}
+				corrupt := func(err error) bool { return fault.ClassOf(err) == fault.Corrupt }
+				if w, err := Open(t.Context(), dir, testOptions(t)); err == nil {
+					write(t, w, "second", map[string][]byte{"pages-1.img": memory(2, 2<<20)})
+					if _, err := w.GC(t.Context(), upkeep.GCOptions{}); err != nil && !corrupt(err) {
+						t.Error(err)
+					}
+					mustHold(t, w, "second", map[string][]byte{"pages-1.img": memory(2, 2<<20)})
+					if err := w.Close(); err != nil {
+						t.Error(err)
+					}
+				} else if !corrupt(err) {
+					t.Error(err)
+				}
+				if _, err := Repair(t.Context(), dir, testOptions(t)); err != nil {
+					t.Fatal(err)
+				}
+				if payload {
+					mustHold(t, openTestStore(t, dir, testOptions(t)), "first", files)
+				}
+			})
+		}
+	}
+}
+
 // mustRefuseToWrite calls all that changes a store.
 func mustRefuseToWrite(t *testing.T, s *Store) {
 	t.Helper()

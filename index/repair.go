@@ -38,7 +38,7 @@ func Repair(ctx context.Context, dir string, o Options) (repair.Result, error) {
 		return repair.Result{}, err
 	}
 	defer lock.Close()
-	if err := o.mendRing(dir, config); err != nil {
+	if err := o.mendRing(ctx, dir, config); err != nil {
 		return repair.Result{}, err
 	}
 	if err := o.unlock(ctx, dir, config); err != nil {

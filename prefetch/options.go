@@ -68,9 +68,9 @@ type Sink interface {
 	// Fail tells that one page, or what follows the end of a file, cannot be
 	// read.
 	Fail(r Range, err error)
-	// Had tells that a demanded range had been delivered before it was
+	// AlreadyDelivered tells that a demanded range had been delivered before it was
 	// demanded. Who has lost it may demand it again.
-	Had(r Range)
+	AlreadyDelivered(r Range)
 }
 
 // Buffers lends memory to fetch into. Get blocks until there is some.
@@ -93,7 +93,7 @@ type Options struct {
 	// Packed is the hot set as Pack wrote it for these very files: it is read in
 	// place of Hot. The queue does not close it.
 	Packed *Packed
-	// HotAway: Packed is still on its way, and HotCame tells how much of it has come.
+	// HotAway: Packed is still on its way, and HotArrived tells how much of it has come.
 	HotAway bool
 	// Workers bounds the goroutines that fetch hot set and sweep, besides
 	// the one for demands. Default: four per CPU, at most 16.
@@ -169,6 +169,6 @@ func (o *Options) Validate() error {
 
 type noSink struct{}
 
-func (noSink) Take([]Part)       {}
-func (noSink) Fail(Range, error) {}
-func (noSink) Had(Range)         {}
+func (noSink) Take([]Part)            {}
+func (noSink) Fail(Range, error)      {}
+func (noSink) AlreadyDelivered(Range) {}

@@ -232,9 +232,9 @@ func (p *Packed) read(b *block, buf []byte) error {
 	return nil
 }
 
-// HotCame tells that the first n bytes of the packed hot set can be read without
+// HotArrived tells that the first n bytes of the packed hot set can be read without
 // waiting; see Options.HotAway.
-func (q *Queue) HotCame(n int64) {
+func (q *Queue) HotArrived(n int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.hotHere = max(q.hotHere, n)

@@ -142,7 +142,7 @@ func TestPackedComes(t *testing.T) {
 		return n
 	}
 	for n := range p.blocks {
-		q.HotCame(p.blocks[n].off + 1) // not all of the block
+		q.HotArrived(p.blocks[n].off + 1) // not all of the block
 		for end := time.Now().Add(time.Minute); brought() < n; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("%d blocks of %d were brought", brought(), n)
@@ -155,7 +155,7 @@ func TestPackedComes(t *testing.T) {
 	if q.HotDone() {
 		t.Error("done before all has come")
 	}
-	q.HotCame(p.Bytes())
+	q.HotArrived(p.Bytes())
 	drain(t, q)
 	if len(src.taken()) > 0 || !q.HotDone() {
 		t.Errorf("%d reads from where it is stored", len(src.taken()))

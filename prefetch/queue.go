@@ -158,7 +158,7 @@ func (q *Queue) Close() error {
 
 // Demand asks for bytes that somebody waits for. It returns at once; bytes in
 // flight are joined. When all have been delivered before, Demand tells the sink
-// by Had and does nothing, unless again is set.
+// by AlreadyDelivered and does nothing, unless again is set.
 func (q *Queue) Demand(r Range, again bool) {
 	if q.opts.Recorder != nil {
 		q.opts.Recorder.Touch(q.opts.Names[r.File], r.Off, r.Len)
@@ -175,7 +175,7 @@ func (q *Queue) Demand(r Range, again bool) {
 	q.count(!had, joined)
 	q.mu.Unlock()
 	if had {
-		q.opts.Sink.Had(r)
+		q.opts.Sink.AlreadyDelivered(r)
 	}
 }
 
@@ -261,8 +261,8 @@ func (q *Queue) want(c class, ranges []Range) {
 	q.wakeAny.Broadcast()
 }
 
-// Again forgets that ranges have been delivered and sweeps them once more.
-func (q *Queue) Again(ranges []Range) {
+// Refetch forgets that ranges have been delivered and sweeps them once more.
+func (q *Queue) Refetch(ranges []Range) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, r := range ranges {

@@ -124,7 +124,7 @@ func (s *sink) Fail(r Range, err error) {
 	}
 }
 
-func (s *sink) Had(r Range) {
+func (s *sink) AlreadyDelivered(r Range) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.had = append(s.had, r)
@@ -270,7 +270,7 @@ func TestDemandJoinsWhatIsInFlight(t *testing.T) {
 	if n := len(src.taken()); n != 2 {
 		t.Errorf("%d reads", n)
 	}
-	q.Again([]Range{{0, 0, mib}})
+	q.Refetch([]Range{{0, 0, mib}})
 	drain(t, q)
 	if out.times[0] != 2 || out.times[mib/PageSize-1] != 2 || out.times[mib/PageSize] != 1 ||
 		out.times[4*mib/PageSize-1] != 1 {

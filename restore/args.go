@@ -224,15 +224,15 @@ func (a *Args) Values(name string) (all []string) {
 	return all
 }
 
-// own makes a copy that can be added to.
-func (a Args) own() Args {
+// clone makes a copy that can be added to.
+func (a Args) clone() Args {
 	a.lines, a.names = slices.Clip(a.lines), slices.Clip(a.names)
 	return a
 }
 
 // Copy is for one of several runs with the same options: its log has a file of its own, with the number at its end.
 func (a Args) Copy(number int) Args {
-	a = a.own()
+	a = a.clone()
 	if log := a.Take("log-file"); log != "" {
 		a.line("log-file", fmt.Sprintf("%s.%d", log, number)) // it could be written before
 	}

@@ -128,7 +128,7 @@ func Start(o Options) (*CRIU, error) {
 	}
 	theirs := os.NewFile(uintptr(fds[1]), "criu")
 	defer theirs.Close()
-	c := &CRIU{program: program, args: o.Args.own(), within: o.Within, end: o.EndTree,
+	c := &CRIU{program: program, args: o.Args.clone(), within: o.Within, end: o.EndTree,
 		sock: os.NewFile(uintptr(fds[0]), "criu"), temp: temp, exited: make(chan struct{})}
 	// CRIU's end must block.
 	if err := unix.SetNonblock(fds[1], false); err != nil {
@@ -274,8 +274,8 @@ func (c *CRIU) endLeft() error {
 	return errors.Join(c.within.End(), endOrphans(c.within.Init(), c.began, c.end))
 }
 
-// theirs names a file of this process for a CRIU in another pid namespace: it has no pid for us, and another /proc.
-func (c *CRIU) theirs(f *os.File) string {
+// pathFor names a file of this process for a CRIU in another pid namespace: it has no pid for us, and another /proc.
+func (c *CRIU) pathFor(f *os.File) string {
 	return fmt.Sprintf("/proc/self/fd/%d/%d/fd/%d", c.proc, os.Getpid(), f.Fd())
 }
 
@@ -299,13 +299,13 @@ func (c *CRIU) options(images, work string) (*rpc.CriuOpts, func(), error) {
 	}
 	config := filepath.Join(c.temp, "criu.conf")
 	o := &rpc.CriuOpts{ImagesDirFd: ptr(int32(img.Fd())), WorkDirFd: ptr(int32(wrk.Fd())), ConfigFile: &config}
-	args := c.args.own()
+	args := c.args.clone()
 	if c.within != nil {
-		o.ImagesDirFd, o.ImagesDir, o.WorkDirFd = ptr(int32(-1)), ptr(c.theirs(img)), nil
+		o.ImagesDirFd, o.ImagesDir, o.WorkDirFd = ptr(int32(-1)), ptr(c.pathFor(img)), nil
 		// A descriptor of ours is of our mount namespace: CRIU could mount nothing in it.
 		there := work
 		if work == images {
-			there = c.theirs(img)
+			there = c.pathFor(img)
 		}
 		err = args.line("work-dir", there)
 	}
@@ -331,7 +331,7 @@ func (c *CRIU) Keep() { c.keeps = true }
 // with it what it has made: a task that waits for a CRIU that is gone waits for ever.
 func (c *CRIU) Restore(ctx context.Context, images, work, log string) (pid, inside int, err error) {
 	given := make(chan error, 1)
-	stop := context.AfterFunc(ctx, func() { given <- c.giveUp() })
+	stop := context.AfterFunc(ctx, func() { given <- c.abandon() })
 	defer func() {
 		if !stop() {
 			pid, inside, err = 0, 0, errors.Join(ctx.Err(), <-given)
@@ -359,14 +359,14 @@ func (c *CRIU) Restore(ctx context.Context, images, work, log string) (pid, insi
 	}
 	pid = int(resp.GetRestore().GetPid())
 	if inside = pid; c.within != nil {
-		pid, err = childAs(c.cmd.Process.Pid, c.within.Init(), inside)
+		pid, err = childPID(c.cmd.Process.Pid, c.within.Init(), inside)
 	}
 	return pid, inside, err
 }
 
-// childAs finds the process that has the number inside in the pid namespace below this process's: CRIU's child, and its
+// childPID finds the process that has the number inside in the pid namespace below this process's: CRIU's child, and its
 // init's when CRIU has ended.
-func childAs(criu, init, inside int) (int, error) {
+func childPID(criu, init, inside int) (int, error) {
 	// Who is handed on from one to the other may be missed once.
 	for range 3 {
 		for _, pid := range append(procfs.Children(criu), procfs.Children(init)...) {
@@ -378,8 +378,8 @@ func childAs(criu, init, inside int) (int, error) {
 	return 0, fmt.Errorf("process %d of the namespace has no pid outside", inside)
 }
 
-// giveUp ends CRIU and what it has made, unless it is done.
-func (c *CRIU) giveUp() error {
+// abandon ends CRIU and what it has made, unless it is done.
+func (c *CRIU) abandon() error {
 	select {
 	case <-c.exited:
 		return nil

@@ -104,21 +104,17 @@ func (a *app) keyListCmd() *cobra.Command {
 
 // changeKeys changes the wrapped keys of a store, and of its remote store.
 func (a *app) changeKeys(ctx context.Context, dir string, change func(*keyring.Ring) error) error {
-	r, err := index.Ring(dir)
-	if err != nil {
-		return err
-	}
-	if err := change(r); err != nil {
-		class := index.Invalid
-		if errors.Is(err, keyring.ErrNoKey) || errors.Is(err, keyring.ErrWrongKey) {
-			class = index.Locked
+	r, err := index.ChangeRing(ctx, dir, func(r *keyring.Ring) error {
+		if err := change(r); err != nil {
+			class := index.Invalid
+			if errors.Is(err, keyring.ErrNoKey) || errors.Is(err, keyring.ErrWrongKey) {
+				class = index.Locked
+			}
+			return &index.Error{Class: class, Op: "change keys", File: dir, Err: err, Hint: keyring.Hint}
 		}
-		return &index.Error{Class: class, Op: "change keys", File: dir, Err: err, Hint: keyring.Hint}
-	}
-	if err := remotes.SetRing(ctx, dir, r); err != nil { // first: what a node has can be told to it again
-		return err
-	}
-	if err := index.SetRing(dir, r); err != nil {
+		return remotes.SetRing(ctx, dir, r) // first: what a node has can be told to it again
+	})
+	if err != nil {
 		return err
 	}
 	return a.printKeys(r, a.done)

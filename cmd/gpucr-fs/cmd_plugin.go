@@ -19,10 +19,10 @@ import (
 	"github.com/gpucr/gpucr-fs/kfd/image"
 	"github.com/gpucr/gpucr-fs/kfd/topology"
 	"github.com/gpucr/gpucr-fs/restore/plugin"
-	"github.com/gpucr/gpucr-fs/restore/plugin/peer"
-	"github.com/gpucr/gpucr-fs/restore/server"
-	"github.com/gpucr/gpucr-fs/restore/server/wire"
+	"github.com/gpucr/gpucr-fs/restore/plugin/helper"
+	"github.com/gpucr/gpucr-fs/restore/plugin/wire"
 	"github.com/gpucr/gpucr-fs/restore/uffd"
+	"github.com/gpucr/gpucr-fs/restore/vram"
 )
 
 func (a *app) pluginDirCmd() *cobra.Command {
@@ -62,7 +62,7 @@ const pluginFD = 3
 
 // pluginHelperCmd is what the CRIU plugin starts beside CRIU.
 func (a *app) pluginHelperCmd() *cobra.Command {
-	second := false
+	watchdog := false
 	c := &cobra.Command{
 		Use:    "plugin-helper",
 		Short:  "serve the CRIU plugin (started by it)",
@@ -73,36 +73,36 @@ func (a *app) pluginHelperCmd() *cobra.Command {
 				With("in", "plugin-helper")
 			signal.Ignore(syscall.SIGPIPE) // who listened to standard error may be gone
 			tell := teller(os.Getenv(vramEventsVar))
-			if second {
+			if watchdog {
 				conn, err := wire.NewConn(os.NewFile(pluginFD, "helper"))
 				if err != nil {
 					return usage(err, "gpucr-fs plugin-helper starts this command")
 				}
-				return peer.Watch(conn, log, tell)
+				return helper.Watch(conn, log, tell)
 			}
 			opts, err := pluginOptions(log)
-			opts.Refuse, opts.Fills, opts.Second, opts.Alone = err, fillsOf(log), startSecond, alone
+			opts.Refuse, opts.Fills, opts.Watchdog, opts.Alone = err, fillsOf(log), startWatchdog, alone
 			opts.Tell, opts.Abandoned = tell, report
 			conn, err := wire.NewConn(os.NewFile(pluginFD, "plugin"))
 			if err != nil {
 				return usage(err, "CRIU's plugin starts this command")
 			}
-			return peer.Serve(cmd.Context(), conn, opts)
+			return helper.Serve(cmd.Context(), conn, opts)
 		},
 	}
-	c.Flags().BoolVar(&second, "second", false, "end the processes that a helper leaves without their GPU memory")
+	c.Flags().BoolVar(&watchdog, "watchdog", false, "end the processes that a helper leaves without their GPU memory")
 	return c
 }
 
-// startSecond starts the second of this helper, in a cgroup of its own where there is one.
-func startSecond() (*wire.Conn, <-chan struct{}, error) {
+// startWatchdog starts the watchdog of this helper, in a cgroup of its own where there is one.
+func startWatchdog() (*wire.Conn, <-chan struct{}, error) {
 	conn, theirs, err := wire.Pair()
 	if err != nil {
 		return nil, nil, err
 	}
 	defer theirs.Close()
 	cmd, _, err := uffd.StartApart(func() *exec.Cmd {
-		cmd := exec.Command("/proc/self/exe", "plugin-helper", "--second")
+		cmd := exec.Command("/proc/self/exe", "plugin-helper", "--watchdog")
 		cmd.Args[0], cmd.ExtraFiles = os.Args[0], []*os.File{theirs}
 		if !awaited(os.Stderr) {
 			cmd.Stderr = os.Stderr
@@ -141,16 +141,16 @@ func alone() {
 }
 
 // fillsOf fills through the daemon when the images are in a mount of ours, else from the directory.
-func fillsOf(log *slog.Logger) func(images string) (peer.Filler, bool) {
-	return func(images string) (peer.Filler, bool) {
-		directory := peer.Directory(images)
+func fillsOf(log *slog.Logger) func(images string) (helper.Filler, bool) {
+	return func(images string) (helper.Filler, bool) {
+		directory := helper.Directory(images)
 		mounted, err := fill.Open(images)
 		if err != nil {
 			log.Debug("filling from the directory", "reason", err)
 			return directory, true
 		}
-		return func(ctx context.Context, plan server.Plan, opts server.Options,
-			turn <-chan struct{}) (server.Report, error) {
+		return func(ctx context.Context, plan vram.Plan, opts vram.Options,
+			turn <-chan struct{}) (vram.Report, error) {
 			rep, err := mounted.Fill(ctx, plan, opts, turn)
 			if errors.Is(err, fill.ErrNotMounted) {
 				log.Debug("filling from the directory", "reason", err)
@@ -162,12 +162,12 @@ func fillsOf(log *slog.Logger) func(images string) (peer.Filler, bool) {
 }
 
 // pluginOptions come from the environment that CRIU was started in.
-func pluginOptions(log *slog.Logger) (peer.Options, error) {
+func pluginOptions(log *slog.Logger) (helper.Options, error) {
 	settings, warnings := topology.ParseSettings(os.LookupEnv)
 	for _, w := range warnings {
 		log.Warn(w)
 	}
-	opts := peer.Options{Settings: settings, Logger: log, Server: server.Options{Logger: log}}
+	opts := helper.Options{Settings: settings, Logger: log, VRAM: vram.Options{Logger: log}}
 	switch v := os.Getenv("GPUCR_PARALLEL"); strings.ToUpper(v) {
 	case "", "1", "YES":
 	case "0", "NO":
@@ -188,7 +188,7 @@ func pluginOptions(log *slog.Logger) (peer.Options, error) {
 	if opts.Lazy, err = parseVRAM(os.Getenv(vramVar)); err != nil {
 		return opts, fmt.Errorf("%s: %w", vramVar, err)
 	}
-	if opts.Server.Verify, err = server.ParseMode(os.Getenv(verifyVar)); err != nil {
+	if opts.VRAM.Verify, err = vram.ParseMode(os.Getenv(verifyVar)); err != nil {
 		return opts, fmt.Errorf("%s: %w", verifyVar, err)
 	}
 	return opts, nil

@@ -19,7 +19,7 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon/talk"
 	"github.com/gpucr/gpucr-fs/restore"
 	"github.com/gpucr/gpucr-fs/restore/diagnosis"
-	bofill "github.com/gpucr/gpucr-fs/restore/server"
+	"github.com/gpucr/gpucr-fs/restore/vram"
 )
 
 // restoring is one run of gpucr-fs restore.
@@ -49,7 +49,7 @@ func (a *app) restoreCmd() *cobra.Command {
 	r := restoring{a: a}
 	var wait bool
 	var rate bytesValue
-	var file, verify, vram string
+	var file, verify, when string
 	c := &cobra.Command{
 		Use:   "restore STORE NAME [-- CRIU OPTIONS]",
 		Short: "bring processes back, before their memory has arrived",
@@ -98,7 +98,7 @@ it is never wrong. When the daemon is killed, another takes its place; if that f
 				}
 			}
 			if cmd.Flags().Changed("vram") {
-				if err := setVRAM(vram); err != nil {
+				if err := setVRAM(when); err != nil {
 					return err
 				}
 			}
@@ -135,13 +135,13 @@ it is never wrong. When the daemon is killed, another takes its place; if that f
 			"or none; `MODE` may be left out for all",
 	)
 	f.StringVar(
-		&vram,
+		&when,
 		"vram",
 		"",
 		"when processes run that use AMD GPUs: `gate`, when their VRAM is there, or lazy, when what their CPU may "+
 			"touch of it is; their queues follow (default gate, or $GPUCR_VRAM)",
 	)
-	f.Lookup("verify-vram").NoOptDefVal = bofill.VerifyAll.String()
+	f.Lookup("verify-vram").NoOptDefVal = vram.VerifyAll.String()
 	f.BoolVar(&r.own, "own-pids", false, "restore in a pid namespace of its own, where no pid is taken")
 	f.IntVar(&r.copies, "copies", 1, "restore `N` copies side by side, each with --own-pids")
 	r.criu.add(f)
@@ -153,7 +153,7 @@ it is never wrong. When the daemon is killed, another takes its place; if that f
 const verifyVar = "GPUCR_VERIFY"
 
 func setVerify(mode string) error {
-	if _, err := bofill.ParseMode(mode); err != nil || mode == "" {
+	if _, err := vram.ParseMode(mode); err != nil || mode == "" {
 		return usage(
 			fmt.Errorf("--verify-vram=%s is none of all, sample, none", mode),
 			"--verify-vram alone compares all",

@@ -24,7 +24,8 @@ func (a *app) rmCmd() *cobra.Command {
 		Short: "remove checkpoints by name, tag or policy",
 		Long: `Rm removes checkpoints: those named, that of --tag, or all sealed ones that no --keep-… rule wants.
 Several rules keep what any of them wants. All of the selection go or none. A checkpoint that an incremental one
-builds on is refused by name and kept by a policy. The space is given back by gc.`,
+builds on is refused by name and kept by a policy. Rules by hours to months keep the oldest one, too, while they have
+places left. What was sealed in the future, by this machine's clock, is kept. The space is given back by gc.`,
 		Example: "  gpucr-fs rm store/ web-1 web-2\n" +
 			"  gpucr-fs rm -n --keep-last 3 --keep-within 7d12h --keep-tag golden store/\n" +
 			"  gpucr-fs rm --keep-hourly 24 --keep-daily 7 --keep-weekly 5 --keep-monthly 12 store/\n" +

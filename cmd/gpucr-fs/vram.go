@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/restore"
-	"github.com/gpucr/gpucr-fs/restore/plugin/peer"
+	"github.com/gpucr/gpucr-fs/restore/plugin/helper"
 )
 
 // What the plugin's helper finds in criu's environment: when processes may run, and a socket for who waits for their
@@ -46,7 +46,7 @@ func setVRAM(mode string) error {
 }
 
 // teller tells who listens at a socket, if anybody does, and the system's log of what was ended.
-func teller(socket string) func(peer.Event) {
+func teller(socket string) func(helper.Event) {
 	var mu sync.Mutex
 	var c net.Conn
 	if socket != "" {
@@ -54,7 +54,7 @@ func teller(socket string) func(peer.Event) {
 			c = dialed // open until this process ends: who listens waits for that
 		}
 	}
-	return func(e peer.Event) {
+	return func(e helper.Event) {
 		if e.Why != "" {
 			report(e)
 		}
@@ -71,7 +71,7 @@ func teller(socket string) func(peer.Event) {
 }
 
 // report tells the system's log of a process that was ended.
-func report(e peer.Event) {
+func report(e helper.Event) {
 	if log, err := syslog.New(syslog.LOG_ERR|syslog.LOG_DAEMON, "gpucr-fs"); err == nil {
 		log.Err(fmt.Sprintf("process %d ended: the rest of its GPU memory did not come: %s", e.PID, e.Why))
 		log.Close()
@@ -86,7 +86,7 @@ type vramEvents struct {
 
 	mu      sync.Mutex
 	changed *sync.Cond // of what follows
-	heard   []peer.Event
+	heard   []helper.Event
 	at      []time.Time
 	open    map[net.Conn]bool
 	asked   bool // whoever connected before the question is in open
@@ -140,7 +140,7 @@ func (v *vramEvents) hear(c net.Conn) {
 		v.mu.Unlock()
 	}()
 	for lines := bufio.NewScanner(c); lines.Scan(); {
-		var e peer.Event
+		var e helper.Event
 		if json.Unmarshal(lines.Bytes(), &e) != nil {
 			continue
 		}

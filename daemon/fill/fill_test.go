@@ -21,16 +21,16 @@ import (
 	"github.com/gpucr/gpucr-fs/fs"
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/kfd/kfdsim"
-	bofill "github.com/gpucr/gpucr-fs/restore/server"
+	"github.com/gpucr/gpucr-fs/restore/vram"
 )
 
 // fillRig is a store with a checkpoint of BOs, a simulated machine that has them, and a plan.
 type fillRig struct {
-	sim  *kfdsim.Sim
-	dir  string
-	plan bofill.Plan
-	vram [][]byte
-	want [][]byte
+	sim    *kfdsim.Sim
+	dir    string
+	plan   vram.Plan
+	memory [][]byte
+	want   [][]byte
 }
 
 func newFillRig(t *testing.T, bos int) *fillRig {
@@ -53,7 +53,7 @@ func newFillRig(t *testing.T, bos int) *fillRig {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { f.Close() })
-		r.plan.Nodes = append(r.plan.Nodes, bofill.Node{File: f, Name: name})
+		r.plan.Nodes = append(r.plan.Nodes, vram.Node{File: f, Name: name})
 	}
 	files := map[string][]byte{}
 	for i := range bos {
@@ -71,7 +71,7 @@ func newFillRig(t *testing.T, bos int) *fillRig {
 		}
 		r.plan.BOs = append(
 			r.plan.BOs,
-			bofill.BO{
+			vram.BO{
 				PID:    77,
 				GPU:    gpus[gpu].ID,
 				Index:  i,
@@ -85,7 +85,7 @@ func newFillRig(t *testing.T, bos int) *fillRig {
 		)
 		files[name] = append(files[name], content...)
 		binary.NativeEndian.PutUint64(files[name], uint64(len(files[name])-8))
-		r.vram, r.want = append(r.vram, mem), append(r.want, content)
+		r.memory, r.want = append(r.memory, mem), append(r.want, content)
 	}
 	s, err := index.Open(t.Context(), r.dir, small)
 	if err != nil {
@@ -114,10 +114,10 @@ func newFillRig(t *testing.T, bos int) *fillRig {
 }
 
 // through fills from the images of a mount.
-func through(ctx context.Context, images string, plan bofill.Plan, opts bofill.Options) (bofill.Report, error) {
+func through(ctx context.Context, images string, plan vram.Plan, opts vram.Options) (vram.Report, error) {
 	m, err := Open(images)
 	if err != nil {
-		return bofill.Report{}, err
+		return vram.Report{}, err
 	}
 	return m.Fill(ctx, plan, opts, nil)
 }
@@ -194,8 +194,8 @@ func mountOf(t *testing.T, s *server) *fs.Server {
 
 func (r *fillRig) filled(t *testing.T) {
 	t.Helper()
-	for i := range r.vram {
-		if !bytes.Equal(r.vram[i], r.want[i]) {
+	for i := range r.memory {
+		if !bytes.Equal(r.memory[i], r.want[i]) {
 			t.Errorf("buffer object %d differs", i)
 		}
 	}
@@ -213,7 +213,7 @@ func TestFillThroughTheDaemon(t *testing.T) {
 	var last, total uint64
 	rep, err := through(
 		within(t), srv.Dir(), r.plan,
-		bofill.Options{Verify: bofill.VerifyAll, Progress: func(done, all uint64) { last, total = done, all }},
+		vram.Options{Verify: vram.VerifyAll, Progress: func(done, all uint64) { last, total = done, all }},
 	)
 	if err != nil {
 		t.Fatal(err)
@@ -222,27 +222,27 @@ func TestFillThroughTheDaemon(t *testing.T) {
 	if rep.BOs != 300 || rep.Bytes == 0 || rep.Verified != rep.Bytes || last != total || total != 2*rep.Bytes {
 		t.Errorf("%+v, progress %d of %d", rep, last, total)
 	}
-	if _, err := through(within(t), t.TempDir(), r.plan, bofill.Options{}); !errors.Is(err, ErrNotMounted) {
+	if _, err := through(within(t), t.TempDir(), r.plan, vram.Options{}); !errors.Is(err, ErrNotMounted) {
 		t.Errorf("from a plain directory: %v", err)
 	}
 	// What goes wrong names the BO here, too.
 	if err := r.sim.Inject(kfdsim.Fault{Kind: kfdsim.FaultDMA, After: 20, Count: 1}); err != nil {
 		t.Fatal(err)
 	}
-	_, err = through(within(t), srv.Dir(), r.plan, bofill.Options{})
-	var boErr *bofill.Error
+	_, err = through(within(t), srv.Dir(), r.plan, vram.Options{})
+	var boErr *vram.Error
 	if !errors.As(err, &boErr) || boErr.Op != "fill" || boErr.BO.PID != 77 ||
 		!strings.Contains(err.Error(), "did not complete") {
 		t.Errorf("dma error: %v", err)
 	}
 	plan := r.plan
-	plan.BOs = append([]bofill.BO(nil), plan.BOs...)
+	plan.BOs = append([]vram.BO(nil), plan.BOs...)
 	plan.BOs[7].File = "amdgpu-pages-9-0001.img"
-	if _, err = through(within(t), srv.Dir(), plan, bofill.Options{}); !errors.As(err, &boErr) || boErr.BO.Index != 7 ||
+	if _, err = through(within(t), srv.Dir(), plan, vram.Options{}); !errors.As(err, &boErr) || boErr.BO.Index != 7 ||
 		index.ClassOf(err) != index.NotFound {
 		t.Errorf("missing image: %v, class %v", err, index.ClassOf(err))
 	}
-	if _, err := through(within(t), srv.Dir(), bofill.Plan{}, bofill.Options{Staging: 1}); err == nil {
+	if _, err := through(within(t), srv.Dir(), vram.Plan{}, vram.Options{Staging: 1}); err == nil {
 		t.Error("senseless options were taken")
 	}
 }
@@ -258,7 +258,7 @@ func TestFillEndsWithItsClient(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancelCause(within(t))
 	reason := errors.New("no longer needed")
-	_, err := through(ctx, srv.Dir(), r.plan, bofill.Options{Progress: func(_, _ uint64) { cancel(reason) }})
+	_, err := through(ctx, srv.Dir(), r.plan, vram.Options{Progress: func(_, _ uint64) { cancel(reason) }})
 	if !errors.Is(err, reason) {
 		t.Errorf("canceled fill: %v", err)
 	}
@@ -285,7 +285,7 @@ func TestFillGoesOnWithASuccessor(t *testing.T) {
 			within(t),
 			srv.Dir(),
 			r.plan,
-			bofill.Options{Verify: bofill.VerifyAll, Progress: func(_, _ uint64) {
+			vram.Options{Verify: vram.VerifyAll, Progress: func(_, _ uint64) {
 				select {
 				case begun <- struct{}{}:
 				default:

@@ -6,7 +6,7 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon/talk"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/kfd/drm"
-	bofill "github.com/gpucr/gpucr-fs/restore/server"
+	"github.com/gpucr/gpucr-fs/restore/vram"
 )
 
 // packet is one packet of [wire.Descriptors]; one of its fields is set. The client sends begin with the render nodes,
@@ -14,11 +14,11 @@ import (
 // progress, and at last with done. A connection that begins with hand is of package talk.
 type packet struct {
 	talk.Packet
-	Begin    *begin      `json:"begin,omitempty"`
-	BOs      []bofill.BO `json:"bos,omitempty"`
-	Go       bool        `json:"go,omitempty"`
-	Progress *progress   `json:"progress,omitempty"`
-	Done     *done       `json:"done,omitempty"`
+	Begin    *begin    `json:"begin,omitempty"`
+	BOs      []vram.BO `json:"bos,omitempty"`
+	Go       bool      `json:"go,omitempty"`
+	Progress *progress `json:"progress,omitempty"`
+	Done     *done     `json:"done,omitempty"`
 }
 
 type begin struct {
@@ -28,11 +28,11 @@ type begin struct {
 	BOs        int      `json:"bos"`
 	Held       bool     `json:"held,omitempty"` // it begins with go
 
-	Staging   int64       `json:"staging"`
-	MaxBuffer int64       `json:"max_buffer"`
-	Workers   int         `json:"workers"`
-	Engine    drm.Kind    `json:"engine"`
-	Verify    bofill.Mode `json:"verify"`
+	Staging   int64     `json:"staging"`
+	MaxBuffer int64     `json:"max_buffer"`
+	Workers   int       `json:"workers"`
+	Engine    drm.Kind  `json:"engine"`
+	Verify    vram.Mode `json:"verify"`
 }
 
 type progress struct {
@@ -41,8 +41,8 @@ type progress struct {
 }
 
 type done struct {
-	Report bofill.Report `json:"report"`
-	Error  *wire.Error   `json:"error,omitempty"`
+	Report vram.Report `json:"report"`
+	Error  *wire.Error `json:"error,omitempty"`
 	// BO is the index of the BO that the error is about, -1 for none.
 	BO int    `json:"bo"`
 	Op string `json:"op,omitempty"`

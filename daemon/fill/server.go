@@ -14,8 +14,8 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon/profiles"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
-	"github.com/gpucr/gpucr-fs/restore/plugin/coming"
-	bofill "github.com/gpucr/gpucr-fs/restore/server"
+	"github.com/gpucr/gpucr-fs/restore/plugin/pending"
+	"github.com/gpucr/gpucr-fs/restore/vram"
 )
 
 // Server takes what comes to a daemon with descriptors. The helper of a restore hands over the GPUs' buffer objects,
@@ -123,7 +123,7 @@ func (f *Server) serve(c wire.Conn) {
 	}
 	if err != nil {
 		f.o.Log.Warn("a fill was not understood", "error", err)
-		f.finish(c, req, bofill.Report{}, err)
+		f.finish(c, req, vram.Report{}, err)
 		return
 	}
 	if err := c.SetReadDeadline(time.Time{}); err != nil || ctx.Err() != nil {
@@ -149,7 +149,7 @@ func (f *Server) serve(c wire.Conn) {
 		}
 		cancel(fmt.Errorf("who asked for the fill is gone: %w", err))
 	}()
-	var rep bofill.Report
+	var rep vram.Report
 	if err == nil {
 		rep, err = f.fill(ctx, cancel, c, cp, req)
 	}
@@ -175,9 +175,9 @@ func (f *Server) endAbandoned() {
 	case <-f.ctx.Done():
 		return
 	}
-	err := coming.EndAbandoned(coming.Path, func(pid int) {
+	err := pending.EndAbandoned(pending.Path, func(pid int) {
 		f.o.Log.Error(
-			"process ended: the rest of its GPU memory did not come", "pid", pid, "error", coming.ErrAbandoned,
+			"process ended: the rest of its GPU memory did not come", "pid", pid, "error", pending.ErrAbandoned,
 		)
 	})
 	if err != nil {
@@ -219,8 +219,8 @@ func (f *Server) fill(
 	c wire.Conn,
 	cp *index.Checkpoint,
 	req *request,
-) (bofill.Report, error) {
-	opts := bofill.Options{
+) (vram.Report, error) {
+	opts := vram.Options{
 		Staging: req.begin.Staging, MaxBuffer: req.begin.MaxBuffer, Workers: req.begin.Workers,
 		Engine: req.begin.Engine, Verify: req.begin.Verify,
 		Logger: f.o.Log,
@@ -235,7 +235,7 @@ func (f *Server) fill(
 		f.o.Log.Warn("the profile does not serve the fill", "checkpoint", req.begin.Checkpoint, "error", err)
 	}
 	start := time.Now()
-	rep, err := bofill.Fill(ctx, bofill.Checkpoint{Checkpoint: cp}, req.plan, opts)
+	rep, err := vram.Fill(ctx, vram.Checkpoint{Checkpoint: cp}, req.plan, opts)
 	log := f.o.Log.With(
 		"checkpoint", req.begin.Checkpoint, "bos", rep.BOs, "bytes", rep.Bytes, "seconds",
 		time.Since(start).Seconds(),
@@ -248,11 +248,11 @@ func (f *Server) fill(
 	return rep, err
 }
 
-func (f *Server) finish(c wire.Conn, req *request, rep bofill.Report, err error) {
+func (f *Server) finish(c wire.Conn, req *request, rep vram.Report, err error) {
 	answer := &done{Report: rep, BO: -1}
 	if err != nil {
 		answer.Error = wire.NewError(err)
-		var boErr *bofill.Error
+		var boErr *vram.Error
 		if errors.As(err, &boErr) && req != nil {
 			answer.Op, answer.Error.Text = boErr.Op, boErr.Err.Error()
 			for i, bo := range req.plan.BOs {
@@ -270,7 +270,7 @@ func (f *Server) finish(c wire.Conn, req *request, rep bofill.Report, err error)
 // request is what a client wants.
 type request struct {
 	begin begin
-	plan  bofill.Plan
+	plan  vram.Plan
 }
 
 func (r *request) close() {
@@ -290,7 +290,7 @@ func receiveRequest(c wire.Conn, p packet, files []*os.File) (*request, error) {
 	}
 	r := &request{begin: *p.Begin}
 	for i, f := range files {
-		r.plan.Nodes = append(r.plan.Nodes, bofill.Node{File: f, Name: p.Begin.Nodes[i]})
+		r.plan.Nodes = append(r.plan.Nodes, vram.Node{File: f, Name: p.Begin.Nodes[i]})
 	}
 	for len(r.plan.BOs) < p.Begin.BOs {
 		var part packet

@@ -12,7 +12,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/fs"
-	bofill "github.com/gpucr/gpucr-fs/restore/server"
+	"github.com/gpucr/gpucr-fs/restore/vram"
 )
 
 // ErrNotMounted tells that images are not those of a sealed checkpoint in a mount whose daemon can be reached:
@@ -22,7 +22,7 @@ var ErrNotMounted = errors.New("not the images of a mounted store")
 // tries is how often a fill that the daemon's death cut off is begun in all.
 const tries = 3
 
-// successorWait is how long a successor has to come; tests are more patient.
+// successorWait is how long a successor has to come; tests wait longer.
 var successorWait = wire.Handover
 
 // Images are those of a checkpoint in a store, known from a mount that may be gone since.
@@ -43,17 +43,17 @@ func Open(images string) (*Images, error) {
 // killed. Other errors are those of a fill right here.
 func (m *Images) Fill(
 	ctx context.Context,
-	plan bofill.Plan,
-	opts bofill.Options,
+	plan vram.Plan,
+	opts vram.Options,
 	turn <-chan struct{},
-) (bofill.Report, error) {
+) (vram.Report, error) {
 	whose := m.whose
 	c, err := wire.DialPackets(ctx, whose.Store)
 	if errors.Is(err, wire.ErrNoDaemon) {
-		return bofill.Report{}, ErrNotMounted
+		return vram.Report{}, ErrNotMounted
 	}
 	for try := 1; ; try++ {
-		var rep bofill.Report
+		var rep vram.Report
 		if err == nil {
 			rep, err = ask(ctx, c, whose, plan, opts, turn)
 		}
@@ -64,7 +64,7 @@ func (m *Images) Fill(
 			opts.Logger.Warn("the daemon was lost during a fill; beginning anew with its successor", "error", err)
 		}
 		if c, err = await(ctx, whose.Store); err != nil {
-			return bofill.Report{}, err
+			return vram.Report{}, err
 		}
 	}
 }
@@ -88,19 +88,19 @@ func await(ctx context.Context, dir string) (wire.Conn, error) {
 }
 
 // ask is one try, and closes the connection.
-func ask(ctx context.Context, c wire.Conn, whose fs.Whose, plan bofill.Plan, opts bofill.Options,
-	turn <-chan struct{}) (bofill.Report, error) {
+func ask(ctx context.Context, c wire.Conn, whose fs.Whose, plan vram.Plan, opts vram.Options,
+	turn <-chan struct{}) (vram.Report, error) {
 	defer c.Close()
 	// The daemon notices the close, and stops.
 	defer context.AfterFunc(ctx, func() { c.Close() })()
-	gone := func(err error) (bofill.Report, error) {
+	gone := func(err error) (vram.Report, error) {
 		switch {
 		case ctx.Err() != nil:
-			return bofill.Report{}, context.Cause(ctx)
+			return vram.Report{}, context.Cause(ctx)
 		case errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET):
-			return bofill.Report{}, fmt.Errorf("fill: %w", wire.ErrGone)
+			return vram.Report{}, fmt.Errorf("fill: %w", wire.ErrGone)
 		}
-		return bofill.Report{}, fmt.Errorf("fill through the daemon: %w", err)
+		return vram.Report{}, fmt.Errorf("fill through the daemon: %w", err)
 	}
 	if err := sendPlan(c, whose, plan, opts, turn != nil); err != nil {
 		return gone(err)
@@ -135,7 +135,7 @@ func ask(ctx context.Context, c wire.Conn, whose fs.Whose, plan bofill.Plan, opt
 	}
 }
 
-func sendPlan(c wire.Conn, whose fs.Whose, plan bofill.Plan, opts bofill.Options, held bool) error {
+func sendPlan(c wire.Conn, whose fs.Whose, plan vram.Plan, opts vram.Options, held bool) error {
 	opening := &begin{Checkpoint: whose.Checkpoint, ID: whose.ID, BOs: len(plan.BOs), Held: held,
 		Staging: opts.Staging, MaxBuffer: opts.MaxBuffer, Workers: opts.Workers,
 		Engine: opts.Engine, Verify: opts.Verify}
@@ -161,7 +161,7 @@ func sendPlan(c wire.Conn, whose fs.Whose, plan bofill.Plan, opts bofill.Options
 }
 
 // error gives back what the daemon's fill returned.
-func (d *done) error(plan bofill.Plan) error {
+func (d *done) error(plan vram.Plan) error {
 	if d.Error == nil {
 		return nil
 	}
@@ -169,5 +169,5 @@ func (d *done) error(plan bofill.Plan) error {
 	if d.BO < 0 || d.BO >= len(plan.BOs) {
 		return err
 	}
-	return &bofill.Error{Op: d.Op, BO: plan.BOs[d.BO], Err: err}
+	return &vram.Error{Op: d.Op, BO: plan.BOs[d.BO], Err: err}
 }

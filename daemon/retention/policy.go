@@ -20,7 +20,8 @@ type Policy struct {
 	Tags   []string      `json:"tags,omitempty"`      // bearing one of these
 
 	// The newest of each of so many hours, days, ISO weeks and months in which something was sealed, by the daemon's
-	// local time.
+	// local time. Where there are fewer of them, the oldest checkpoint as well: history is not cut while a rule has
+	// places left.
 	Hourly  int `json:"hourly,omitempty"`
 	Daily   int `json:"daily,omitempty"`
 	Weekly  int `json:"weekly,omitempty"`
@@ -65,9 +66,10 @@ func invalid(hint, format string, a ...any) error {
 	return &index.Error{Class: index.Invalid, Op: "rm", Hint: hint, Err: fmt.Errorf(format, a...)}
 }
 
-// Apply splits the sealed checkpoints into those to remove and those to keep. What a kept one or a writing one needs
-// as its parent is kept, too.
-func (p *Policy) Apply(all []index.Info) (remove []index.Info, kept []Kept, err error) {
+// Apply splits the sealed checkpoints into those to remove and those to keep, as of now. What a kept one or a writing
+// one needs as its parent is kept, too. One that was sealed after now is kept and not counted: the clock was wrong
+// then, or is now, and no rule can tell what is newer than what.
+func (p *Policy) Apply(all []index.Info, now time.Time) (remove []index.Info, kept []Kept, err error) {
 	if p.Last < 0 || p.Within < 0 || slices.ContainsFunc(p.periods(), func(r period) bool { return r.count < 0 }) {
 		return nil, nil, invalid("", "a rule to keep checkpoints must not be negative")
 	}
@@ -82,9 +84,16 @@ func (p *Policy) Apply(all []index.Info) (remove []index.Info, kept []Kept, err 
 		return remove, kept, nil
 	}
 	slices.SortStableFunc(sealed, func(a, b index.Info) int { return a.SealedAt.Compare(b.SealedAt) })
-	reason := p.reasons(sealed)
-	if len(reason) == 0 {
+	past := sealed
+	for len(past) > 0 && past[len(past)-1].SealedAt.After(now) {
+		past = past[:len(past)-1]
+	}
+	reason := p.reasons(past)
+	if len(past) > 0 && len(reason) == 0 {
 		return nil, nil, invalid("name the checkpoints to remove them all", "the rules keep nothing")
+	}
+	for _, c := range sealed[len(past):] {
+		reason[c.Name] = "sealed in the future, by this machine's clock"
 	}
 	p.spareParents(all, reason)
 	for _, c := range sealed {
@@ -100,6 +109,9 @@ func (p *Policy) Apply(all []index.Info) (remove []index.Info, kept []Kept, err 
 // reasons gives what the rules themselves keep; sealed is ordered by time.
 func (p *Policy) reasons(sealed []index.Info) map[string]string {
 	reason := map[string]string{}
+	if len(sealed) == 0 {
+		return reason
+	}
 	newest := sealed[len(sealed)-1].SealedAt
 	for i, c := range sealed {
 		switch {
@@ -127,6 +139,9 @@ func (p *Policy) reasons(sealed []index.Info) map[string]string {
 			if _, ok := reason[sealed[i].Name]; !ok {
 				reason[sealed[i].Name] = r.name + " " + at
 			}
+		}
+		if _, ok := reason[sealed[0].Name]; !ok && r.count > 0 {
+			reason[sealed[0].Name] = "oldest " + r.name
 		}
 	}
 	return reason

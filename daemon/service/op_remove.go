@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/gpucr/gpucr-fs/daemon/retention"
 	"github.com/gpucr/gpucr-fs/index"
@@ -38,7 +39,7 @@ var Remove = define("rm", func(ctx context.Context, env *Env, r RemoveRequest) (
 	if err != nil {
 		return RemoveResult{}, err
 	}
-	res, err := selectRemoved(all, r)
+	res, err := selectRemoved(all, r, time.Now())
 	if err != nil || r.DryRun || len(res.Removed) == 0 {
 		return res, err
 	}
@@ -53,9 +54,9 @@ func removeError(class index.Class, name, hint, format string, a ...any) error {
 	return &index.Error{Class: class, Op: "rm", Checkpoint: name, Hint: hint, Err: fmt.Errorf(format, a...)}
 }
 
-// selectRemoved applies a request to all checkpoints of a store, oldest first. It refuses what Store.Remove would, so
-// that a dry run tells the truth.
-func selectRemoved(all []index.Info, r RemoveRequest) (RemoveResult, error) {
+// selectRemoved applies a request to all checkpoints of a store, oldest first, as of now. It refuses what Store.Remove
+// would, so that a dry run tells the truth.
+func selectRemoved(all []index.Info, r RemoveRequest, now time.Time) (RemoveResult, error) {
 	ways := 0
 	for _, used := range []bool{len(r.Names) > 0, r.Tag != "", !r.Keep.Empty()} {
 		if used {
@@ -70,7 +71,7 @@ func selectRemoved(all []index.Info, r RemoveRequest) (RemoveResult, error) {
 	}
 	res := RemoveResult{DryRun: r.DryRun, Removed: []Brief{}, Kept: []Kept{}}
 	if !r.Keep.Empty() {
-		remove, kept, err := r.Keep.Apply(all)
+		remove, kept, err := r.Keep.Apply(all, now)
 		for _, c := range remove {
 			res.Removed = append(res.Removed, brief(c))
 		}

@@ -10,6 +10,9 @@ import (
 	"github.com/gpucr/gpucr-fs/index"
 )
 
+// muchLater is after all checkpoints of these tests.
+var muchLater = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+
 // history is five checkpoints a day apart: base ← next are a chain, dead was never sealed, now is being written on
 // top of old.
 func history() []index.Info {
@@ -63,7 +66,7 @@ func TestSelectRemoved(t *testing.T) {
 		{name: "negative", r: RemoveRequest{Keep: &Policy{Last: -1}}, class: index.Invalid, text: "negative"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			res, err := selectRemoved(history(), c.r)
+			res, err := selectRemoved(history(), c.r, muchLater)
 			if c.text != "" {
 				if index.ClassOf(err) != c.class || !strings.Contains(err.Error(), c.text) {
 					t.Errorf("got %v (%v)", err, index.ClassOf(err))
@@ -87,8 +90,50 @@ func TestSelectRemoved(t *testing.T) {
 			}
 		})
 	}
-	if res, err := selectRemoved(nil, RemoveRequest{Keep: &Policy{Last: 3}}); err != nil || len(res.Removed) != 0 {
+	res, err := selectRemoved(nil, RemoveRequest{Keep: &Policy{Last: 3}}, muchLater)
+	if err != nil || len(res.Removed) != 0 {
 		t.Errorf("an empty store: %+v, %v", res, err)
+	}
+}
+
+// What was sealed while the clock was ahead takes no place of a rule, does not make all others old, and is kept.
+func TestKeepBesideTheFuture(t *testing.T) {
+	all := history()
+	next := all[6]
+	next.Name, next.SealedAt = "ahead", muchLater.AddDate(30, 0, 0)
+	all = append(all, next)
+	for _, c := range []struct {
+		name    string
+		keep    Policy
+		removed string
+	}{
+		{"last", Policy{Last: 1}, "base lone next"},
+		{"within", Policy{Within: 24 * time.Hour}, "lone"},
+		{"daily", Policy{Daily: 1}, "base lone next"},
+		{"none", Policy{Tags: []string{"none"}}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			res, err := selectRemoved(all, RemoveRequest{Keep: &c.keep}, muchLater)
+			if c.removed == "" {
+				if index.ClassOf(err) != index.Invalid {
+					t.Errorf("%+v, %v", res, err)
+				}
+				return
+			}
+			var names []string
+			for _, i := range res.Removed {
+				names = append(names, i.Name)
+			}
+			if got := strings.Join(names, " "); err != nil || got != c.removed {
+				t.Errorf("removes %q, want %q (%v)", got, c.removed, err)
+			}
+		})
+	}
+	// A clock that was set back to long ago finds all of them in the future.
+	early := time.Date(1970, 1, 1, 0, 0, 0, 0, time.UTC)
+	res, err := selectRemoved(all, RemoveRequest{Keep: &Policy{Last: 1}}, early)
+	if err != nil || len(res.Removed) > 0 {
+		t.Errorf("with a clock of long ago: %+v, %v", res, err)
 	}
 }
 
@@ -127,11 +172,12 @@ func TestKeepByCalendar(t *testing.T) {
 		{"weeks", Policy{Weekly: 2}, "0103-0010 0214-1200"},
 		{"weeks across the year", Policy{Weekly: 3}, "1228-1000 0103-0010 0214-1200"},
 		{"months", Policy{Monthly: 2}, "0103-0010 0214-1200"},
-		{"more than there are", Policy{Monthly: 9}, "1229-1000 0103-0010 0214-1200"},
+		{"more than there are", Policy{Monthly: 9}, "1228-1000 1229-1000 0103-0010 0214-1200"}, // with the oldest
+		{"one more than there are", Policy{Weekly: 5}, "1228-1000 0103-0010 0214-1200"},
 		{"any rule keeps", Policy{Last: 1, Monthly: 3, Hourly: 2}, "1229-1000 0103-0010 0214-1200"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			res, err := selectRemoved(all, RemoveRequest{Keep: &c.keep})
+			res, err := selectRemoved(all, RemoveRequest{Keep: &c.keep}, muchLater)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -150,18 +196,19 @@ func TestKeepByCalendar(t *testing.T) {
 	all[0].Labels, all[2].Labels = map[string]string{"host": "a"}, map[string]string{"host": "a"}
 	all[0].Name, all[2].Parent = "base", ""
 	all[6].Parent = "base" // whoever a rule does not see still needs its parent
-	res, err := selectRemoved(all, RemoveRequest{Keep: &Policy{Labels: label.Filter{"host=a"}, Last: 1}})
+	ofA := RemoveRequest{Keep: &Policy{Labels: label.Filter{"host=a"}, Last: 1}}
+	res, err := selectRemoved(all, ofA, muchLater)
 	if err != nil || len(res.Removed) != 0 || len(res.Kept) != 2 {
 		t.Errorf("by label: %+v, %v", res, err)
 	}
 	all[6].Parent = ""
-	if res, err = selectRemoved(all,
-		RemoveRequest{Keep: &Policy{Labels: label.Filter{"host=a"}, Last: 1}}); err != nil ||
+	if res, err = selectRemoved(all, ofA, muchLater); err != nil ||
 		len(res.Removed) != 1 ||
 		res.Removed[0].Name != "base" {
 		t.Errorf("by label: %+v, %v", res, err)
 	}
-	if _, err := selectRemoved(all, RemoveRequest{Keep: &Policy{Daily: -1}}); index.ClassOf(err) != index.Invalid {
+	_, err = selectRemoved(all, RemoveRequest{Keep: &Policy{Daily: -1}}, muchLater)
+	if index.ClassOf(err) != index.Invalid {
 		t.Errorf("a negative rule: %v", err)
 	}
 }

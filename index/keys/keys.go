@@ -131,7 +131,7 @@ func (d *DB) open() error {
 	}
 	l := badgerLog{d.l, make(chan string), d.condemn}
 	o := d.options(l)
-	if err := errors.Join(checkFiles(d.dir, o), checkTables(d.dir, o)); err != nil {
+	if err := checkIndex(d.dir, o); err != nil {
 		return err
 	}
 	w, err := sigbus.New(filepath.Join(d.dir, soundName))
@@ -176,6 +176,14 @@ func removeUnborn(dir string) error {
 	return nil
 }
 
+// checkIndex looks for what Badger must not meet.
+func checkIndex(dir string, o badger.Options) error {
+	if err := checkFiles(dir, o); err != nil {
+		return err // tables of any length are not opened
+	}
+	return checkTables(dir, o)
+}
+
 // checkTables opens every table of the manifest once where a panic can be caught: Badger opens them in goroutines of
 // its own, and panics over a damaged footer. A table that the manifest does not name was being written when its process
 // was killed; Badger removes it.
@@ -196,15 +204,21 @@ func checkTables(dir string, o badger.Options) error {
 // maxFile is the number of the last log that Badger counts to. It ends the process where there is a later one.
 const maxFile = 1 << 31
 
-// checkFiles looks for files that Badger does not make: it maps and reads logs whole, whatever their size, and ends the
+// maxIndexFile bounds a file of the index in bytes, unless Badger's options make its kind larger.
+const maxIndexFile = 64 << 20
+
+// checkFiles looks for files that Badger does not make: it maps and reads files whole, whatever their size, and ends the
 // process over what is no file at all.
 func checkFiles(dir string, o badger.Options) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
+	larger := map[string]int64{
+		".vlog": 2 * o.ValueLogFileSize, ".mem": 2 * o.MemTableSize,
+		".sst": o.BaseTableSize << o.MaxLevels, // it doubles from level to level
+	}
 	for _, e := range entries {
-		most := map[string]int64{".vlog": 2 * o.ValueLogFileSize, ".mem": max(2*o.MemTableSize, 64<<20)}[filepath.Ext(e.Name())]
 		info, err := e.Info()
 		if err != nil {
 			return err
@@ -213,7 +227,7 @@ func checkFiles(dir string, o badger.Options) error {
 		switch {
 		case !info.Mode().IsRegular():
 			return fmt.Errorf("%w: %s is no file", ErrDamaged, e.Name())
-		case most > 0 && info.Size() > most+1<<20:
+		case info.Size() > max(larger[filepath.Ext(e.Name())], maxIndexFile)+1<<20:
 			return fmt.Errorf("%w: %s has %d bytes, more than any that was written here", ErrDamaged, e.Name(), info.Size())
 		case number > maxFile:
 			return fmt.Errorf("%w: %s has a number that none comes to", ErrDamaged, e.Name())
@@ -239,6 +253,11 @@ func readManifest(dir string, o badger.Options) (m badger.Manifest, end int64, e
 		return badger.Manifest{}, 0, err
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err != nil {
+		return badger.Manifest{}, 0, err
+	} else if info.Size() > maxIndexFile {
+		return badger.Manifest{}, 0, fmt.Errorf("%w: %s has %d bytes", ErrDamaged, badger.ManifestFilename, info.Size())
+	}
 	defer damageOfPanic(&err)
 	return badger.ReplayManifestFile(f, o.ExternalMagicVersion, o)
 }

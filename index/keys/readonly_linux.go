@@ -1,7 +1,6 @@
 package keys
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/table"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/index/keys/sigbus"
 )
@@ -70,7 +70,7 @@ func OpenReadOnly(dir string, log *slog.Logger, t Tuning) (*DB, error) {
 	d.readOnly = true
 	l := badgerLog{log, make(chan string), func() {}}
 	o := d.options(l).WithReadOnly(true)
-	if err := errors.Join(checkFiles(d.dir, o), checkTables(d.dir, o)); err != nil {
+	if err := checkIndex(d.dir, o); err != nil {
 		return nil, err
 	}
 	w, err := sigbus.New("")
@@ -122,12 +122,7 @@ func Copy(from, to string) error {
 	return nil
 }
 
-// copyBlock is what is looked at for being zeros.
-const copyBlock = 64 << 10
-
-var zeroBlock [copyBlock]byte
-
-// copyFile copies a file and leaves out what is zero.
+// copyFile copies a file and leaves out its holes: reading those takes as long as their length, which may be anything.
 func copyFile(from, to string) (err error) {
 	in, err := os.Open(from)
 	if err != nil {
@@ -139,20 +134,24 @@ func copyFile(from, to string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
-	off := int64(0)
-	for buf := make([]byte, copyBlock); ; {
-		n, err := io.ReadFull(in, buf)
-		if n > 0 && !bytes.Equal(buf[:n], zeroBlock[:n]) {
-			if _, err := out.WriteAt(buf[:n], off); err != nil {
-				return err
-			}
-		}
-		off += int64(n)
-		if err == io.EOF || err == io.ErrUnexpectedEOF {
-			return out.Truncate(off)
+	size, err := in.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	for end := int64(0); end < size; {
+		data, err := in.Seek(end, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			break
 		}
 		if err != nil {
 			return err
 		}
+		if end, err = in.Seek(data, unix.SEEK_HOLE); err != nil {
+			return err
+		}
+		if _, err := io.Copy(io.NewOffsetWriter(out, data), io.NewSectionReader(in, data, end-data)); err != nil {
+			return err
+		}
 	}
+	return out.Truncate(size)
 }

@@ -134,6 +134,8 @@ func (s *Set) reserve(n int64) (*file, int64, error) {
 	f := s.active
 	off := f.end
 	f.end += n
+	s.run += n
+	s.ahead(f)
 	return f, off, nil
 }
 
@@ -163,6 +165,9 @@ func (s *Set) roll() error {
 			s.ends[n] = 0
 		}
 		return s.writeError(s.JournalPath(n), err)
+	}
+	if s.active != nil {
+		s.cut(s.active)
 	}
 	f := &file{n: n, f: p, journalEnd: int64(len(frame))}
 	s.files[n] = f

@@ -34,6 +34,10 @@ func (s *Set) Commit(kvs []KV) (Committed, error) {
 			return Committed{}, err
 		}
 	}
+	if len(kvs) > 0 {
+		s.cut(s.active) // a checkpoint may be complete now, and nothing follow
+		s.run = 0
+	}
 	chunks := s.pending
 	s.pending = nil
 	var dirty []*file
@@ -221,6 +225,9 @@ func (s *Set) cutRefused(f *file) {
 	}
 }
 
+// maxTail bounds in bytes what is cut off the end of a journal: it is held in memory, to be put back.
+const maxTail = 256 << 20
+
 // cutTail cuts off what lies behind the end of a journal: half a frame that a crash has left, or frames that a full
 // disk refused. Where the disk does not say that it is gone, it is put back: whoever opens the set next is to see no
 // less than the disk may have.
@@ -228,6 +235,9 @@ func cutTail(j storage.File, end int64) error {
 	size, err := j.Size()
 	if err != nil {
 		return err
+	}
+	if size-end > maxTail {
+		return fmt.Errorf("%d bytes lie behind its end, more than a commit writes", size-end)
 	}
 	tail := make([]byte, max(0, size-end))
 	if n, err := j.ReadAt(tail, end); err != nil && n < len(tail) {

@@ -101,6 +101,16 @@ func (s *Set) SyncJournal(n uint32, from, end int64) (err error) {
 		if _, err := j.ReadAt(b, from); err != nil {
 			return err
 		}
+		if b[0] == 0 { // no frame begins so: damage, and a hole in it must not become bytes of the disk
+			behind, err := skipHole(j, from, end)
+			if err != nil {
+				return err
+			}
+			if behind > from {
+				from = behind
+				continue
+			}
+		}
 		if _, err := j.WriteAt(b, from); err != nil {
 			return err
 		}

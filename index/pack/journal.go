@@ -260,7 +260,7 @@ func readFrame(f io.ReaderAt, off, size int64, buf *[]byte) (payload []byte, why
 }
 
 // findFrame gives the offset of the next valid frame at or after off, or size.
-func findFrame(f io.ReaderAt, off, size int64, buf *[]byte) (int64, error) {
+func findFrame(f storage.File, off, size int64, buf *[]byte) (int64, error) {
 	var magic [4]byte
 	binary.LittleEndian.PutUint32(magic[:], frameMagic)
 	window := make([]byte, 64<<10)
@@ -271,7 +271,13 @@ func findFrame(f io.ReaderAt, off, size int64, buf *[]byte) (int64, error) {
 		}
 		i := bytes.Index(window[:n], magic[:])
 		if i < 0 {
-			off += int64(max(n-3, 1))
+			behind := off
+			if len(bytes.TrimLeft(window[:n], "\x00")) == 0 {
+				if behind, err = skipHole(f, off, size); err != nil {
+					return 0, err
+				}
+			}
+			off = max(behind, off+int64(max(n-3, 1)))
 			continue
 		}
 		off += int64(i)
@@ -281,4 +287,19 @@ func findFrame(f io.ReaderAt, off, size int64, buf *[]byte) (int64, error) {
 		off++
 	}
 	return size, nil
+}
+
+// skipHole gives an offset up to which there is nothing but a hole at off. A file may have been made any length, and a
+// hole of some TiB takes days to read.
+func skipHole(f storage.File, off, size int64) (int64, error) {
+	for n := size - off; n >= 1<<20; n /= 2 {
+		used, err := f.Allocated(off, n)
+		if err != nil {
+			return 0, err
+		}
+		if used == 0 {
+			return off + n, nil
+		}
+	}
+	return off, nil
 }

@@ -48,7 +48,8 @@ type Set struct {
 	dirty     map[*file]bool   // written since the last sync
 	condemned map[uint32]error // packs of which a sync failed, or one of their journals; written with commitMu held, too
 	unchecked int64            // bytes appended since free space was last looked at
-	sizes     map[uint32]int64 // lengths of pack files when Reaches last looked; they only grow
+	run       int64            // bytes appended since keys were last committed
+	sizes     map[uint32]int64 // lengths of pack files when Reaches last looked; committed slots lie within, room ahead counts
 }
 
 // file is an open pack with its journal. end and journalEnd belong to Set.mu and Set.commitMu. journalEnd is asked for
@@ -59,6 +60,7 @@ type file struct {
 	end        int64 // where the next slot goes
 	journalEnd int64
 	salt       cipher.Salt // of the key of what is appended
+	room       int64       // up to where it may be allocated, see ahead
 }
 
 // unknown as journalEnd: the file system has not been asked yet.
@@ -151,7 +153,7 @@ func (s *Set) Resume(n uint32, payloadEnd, journalEnd int64) (resumed bool, err 
 	if st, err := s.fs.Stat(s.JournalPath(n)); err != nil || st.Size != journalEnd {
 		return false, err
 	}
-	f.end, f.journalEnd = payloadEnd, journalEnd
+	f.end, f.room, f.journalEnd = payloadEnd, payloadEnd, journalEnd
 	s.takeAppends(f)
 	return true, nil
 }
@@ -225,6 +227,9 @@ func (s *Set) Close() error {
 	defer s.commitMu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.active != nil {
+		s.cut(s.active)
+	}
 	var errs []error
 	for _, f := range s.files {
 		errs = append(errs, f.f.Close())

@@ -376,7 +376,7 @@ func testRandom(t *testing.T, s Storage, dir string) {
 	}
 	for i := range 400 {
 		off, n := r.IntN(60000), r.IntN(20000)+1
-		switch r.IntN(4) {
+		switch r.IntN(5) {
 		case 0, 1:
 			p := bytes.Repeat([]byte{byte(i)}, n)
 			_, err := f.WriteAt(p, int64(off))
@@ -392,6 +392,9 @@ func testRandom(t *testing.T, s Storage, dir string) {
 			ok(t, f.Truncate(int64(off)))
 			grow(off)
 			want = want[:off:off]
+		case 4:
+			ok(t, f.Allocate(int64(off), int64(n)))
+			grow(off + n)
 		}
 		if got := contentOf(t, f); !bytes.Equal(got, want) {
 			t.Fatalf("after %d changes the content differs", i+1)

@@ -175,6 +175,10 @@ func (f *diskFile) Sync() error {
 	return f.fail("fdatasync", retry(func() error { return unix.Fdatasync(int(f.Fd())) }))
 }
 
+func (f *diskFile) Allocate(off, n int64) error {
+	return f.fail("allocate", retry(func() error { return unix.Fallocate(int(f.Fd()), 0, off, n) }))
+}
+
 func (f *diskFile) Punch(off, n int64) error {
 	const mode = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
 	return f.fail("punch hole", retry(func() error { return unix.Fallocate(int(f.Fd()), mode, off, n) }))

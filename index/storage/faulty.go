@@ -27,6 +27,7 @@ const (
 	OpSync      Op = "sync"
 	OpTruncate  Op = "truncate"
 	OpPunch     Op = "punch hole"
+	OpAllocate  Op = "allocate"
 	OpSize      Op = "size"
 	OpAllocated Op = "allocated"
 )
@@ -34,7 +35,7 @@ const (
 // Changes says whether the call changes what a crash can leave.
 func (o Op) Changes() bool {
 	switch o {
-	case OpCreate, OpMkdir, OpRename, OpRemove, OpSyncDir, OpWrite, OpSync, OpTruncate, OpPunch:
+	case OpCreate, OpMkdir, OpRename, OpRemove, OpSyncDir, OpWrite, OpSync, OpTruncate, OpPunch, OpAllocate:
 		return true
 	}
 	return false
@@ -44,7 +45,7 @@ func (o Op) Changes() bool {
 type Call struct {
 	Op   Op
 	Name string
-	Off  int64 // of read, write, punch, allocated; the size of truncate
+	Off  int64 // of read, write, punch, allocate, allocated; the size of truncate
 	Len  int64
 }
 
@@ -259,6 +260,10 @@ func (f *faultyFile) Sync() error {
 
 func (f *faultyFile) Truncate(size int64) error {
 	return f.s.do(f.call(OpTruncate, size, 0), func() error { return f.File.Truncate(size) }, nil)
+}
+
+func (f *faultyFile) Allocate(off, n int64) error {
+	return f.s.do(f.call(OpAllocate, off, n), func() error { return f.File.Allocate(off, n) }, nil)
 }
 
 func (f *faultyFile) Punch(off, n int64) error {

@@ -157,6 +157,18 @@ func (h *memHandle) Truncate(size int64) error {
 	})
 }
 
+func (h *memHandle) Allocate(off, n int64) error {
+	if off < 0 || n <= 0 {
+		return fail("allocate", h.name, unix.EINVAL)
+	}
+	return h.with("allocate", true, func(f *memFile) error {
+		if end := off + n; end > f.now.size {
+			f.change(change{sized: true, size: end})
+		}
+		return nil
+	})
+}
+
 func (h *memHandle) Punch(off, n int64) error {
 	if off < 0 || n <= 0 {
 		return fail("punch hole", h.name, unix.EINVAL)

@@ -44,5 +44,6 @@ type readOnlyFile struct{ File }
 func (f readOnlyFile) WriteAt([]byte, int64) (int, error) { return 0, refuse("write", f.Name()) }
 func (f readOnlyFile) Writev([][]byte, int64, bool) error { return refuse("write", f.Name()) }
 func (f readOnlyFile) Truncate(int64) error               { return refuse("truncate", f.Name()) }
+func (f readOnlyFile) Allocate(int64, int64) error        { return refuse("allocate", f.Name()) }
 func (f readOnlyFile) Punch(int64, int64) error           { return refuse("punch hole", f.Name()) }
 func (f readOnlyFile) Sync() error                        { return nil }

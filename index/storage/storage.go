@@ -69,6 +69,9 @@ type File interface {
 	// says.
 	Sync() error
 	Truncate(size int64) error
+	// Allocate takes disk for a range, which reads as zeros where it was not written; the file is then at least as
+	// long. A file system that cannot fails.
+	Allocate(off, n int64) error
 	// Punch gives a range back to the file system; it reads as zeros afterwards. The size stays.
 	Punch(off, n int64) error
 

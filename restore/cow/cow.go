@@ -31,12 +31,12 @@ type File interface {
 // child, by rising address. files has the files that the tasks' ranges name. It returns nil when there are none. What
 // cannot be read counts as not equal: it is for whoever brings it to say so.
 func Find(c *criuimg.Checkpoint, files map[string]File) [][]criuimg.Span {
-	heirlooms := c.Inherited()
-	if len(heirlooms) == 0 {
+	inheritable := c.Inherited()
+	if len(inheritable) == 0 {
 		return nil
 	}
-	pairs := make([]pair, len(heirlooms))
-	each(len(pairs), func(i int) { pairs[i] = newPair(c, files, heirlooms[i]) })
+	pairs := make([]pair, len(inheritable))
+	each(len(pairs), func(i int) { pairs[i] = newPair(c, files, inheritable[i]) })
 
 	for _, stage := range []func(*pair) []*probe{(*pair).first, (*pair).second} {
 		var now []*probe
@@ -47,7 +47,7 @@ func Find(c *criuimg.Checkpoint, files map[string]File) [][]criuimg.Span {
 	}
 	all := make([][]criuimg.Span, len(c.Tasks))
 	some := false
-	for i, h := range heirlooms {
+	for i, h := range inheritable {
 		equal := pairs[i].equal
 		for _, w := range pairs[i].probes {
 			equal = append(equal, w.equal...)
@@ -103,7 +103,7 @@ type pair struct {
 	probes []*probe       // by address
 }
 
-func newPair(c *criuimg.Checkpoint, files map[string]File, h criuimg.Heirloom) (p pair) {
+func newPair(c *criuimg.Checkpoint, files map[string]File, h criuimg.Inheritable) (p pair) {
 	a, b := within(c.Tasks[h.Parent].Ranges, h), within(c.Tasks[h.Child].Ranges, h)
 	for len(a) > 0 && len(b) > 0 {
 		start, end := max(a[0].Start, b[0].Start), min(a[0].End, b[0].End)
@@ -124,7 +124,7 @@ func newPair(c *criuimg.Checkpoint, files map[string]File, h criuimg.Heirloom) (
 }
 
 // within gives the ranges of a mapping: no range lies in two.
-func within(all []criuimg.Range, h criuimg.Heirloom) []criuimg.Range {
+func within(all []criuimg.Range, h criuimg.Inheritable) []criuimg.Range {
 	at := func(addr uint64) int {
 		i, _ := slices.BinarySearchFunc(all, addr, func(r criuimg.Range, addr uint64) int {
 			return cmp.Compare(r.Start, addr)

@@ -14,9 +14,9 @@ import (
 // Span is a run of pages of one task.
 type Span struct{ Start, End uint64 }
 
-// Heirloom is a mapping that a child may have from its parent. CRIU maps it in
+// Inheritable is a mapping that a child may have from its parent. CRIU maps it in
 // the parent, forks, and lets the child keep the pages that are equal in both.
-type Heirloom struct {
+type Inheritable struct {
 	Parent, Child int // places in Tasks
 	Start, End    uint64
 }
@@ -24,7 +24,7 @@ type Heirloom struct {
 // Inherited gives the mappings which CRIU restores as inherited, of those that
 // may be filled on demand: it takes what begins and ends at the same place in a
 // task and its parent, when both run the same program (prepare_cow_vmas in its mem.c).
-func (c *Checkpoint) Inherited() (list []Heirloom) {
+func (c *Checkpoint) Inherited() (list []Inheritable) {
 	place := make(map[int]int, len(c.Tasks))
 	for i, t := range c.Tasks {
 		place[t.PID] = i
@@ -43,16 +43,16 @@ func (c *Checkpoint) Inherited() (list []Heirloom) {
 				continue
 			}
 			if p := above[j]; p.End == v.End && p.Lazy() && v.Lazy() && (p.Flags^v.Flags)&mapGrowsDown == 0 {
-				list = append(list, Heirloom{Parent: k, Child: i, Start: v.Start, End: v.End})
+				list = append(list, Inheritable{Parent: k, Child: i, Start: v.Start, End: v.End})
 			}
 		}
 	}
 	return list
 }
 
-// Leave takes pages out of the task's Ranges: CRIU restores them by itself.
+// DropRanges takes pages out of the task's Ranges: CRIU restores them by itself.
 // The spans rise and do not touch.
-func (t *Task) Leave(spans []Span) {
+func (t *Task) DropRanges(spans []Span) {
 	var out []Range
 	for _, r := range t.Ranges {
 		for len(spans) > 0 && spans[0].End <= r.Start {

@@ -32,7 +32,7 @@ func TestInherited(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Heirloom{{0, 1, 16 * PageSize, 20 * PageSize}, {0, 1, 40 * PageSize, 50 * PageSize},
+	want := []Inheritable{{0, 1, 16 * PageSize, 20 * PageSize}, {0, 1, 40 * PageSize, 50 * PageSize},
 		{1, 2, 16 * PageSize, 20 * PageSize}}
 	if got := c.Inherited(); !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, want %v", got, want)
@@ -68,7 +68,7 @@ func TestInheritPagemap(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.Tasks[0].Leave(tc.spans)
+		c.Tasks[0].DropRanges(tc.spans)
 		if got := c.Tasks[0].Ranges; !reflect.DeepEqual(got, tc.lazy) {
 			t.Errorf("%v: left %v, want %v", tc.spans, got, tc.lazy)
 		}

@@ -64,7 +64,7 @@ type ahead struct {
 // span is a stretch of a file whose contents lie in one chunk.
 type span struct {
 	off, end int64
-	came     bool
+	arrived  bool
 	wanted   []prefetch.Range // as soon as it has come
 }
 
@@ -83,7 +83,7 @@ func newAhead(from bringer, hot []index.Chunk) *ahead {
 		}
 		from.Bring(a.ctx, hot, func(numbers []int) {
 			if n, q := a.hotPart(numbers); q != nil {
-				q.HotCame(n)
+				q.HotArrived(n)
 			}
 		})
 	})
@@ -113,7 +113,7 @@ func (a *ahead) start(files []prefetch.File, to uffd.Supplier, q *prefetch.Queue
 	a.files, a.Supplier, a.queue = files, to, q
 	a.mu.Unlock()
 	if n, _ := a.hotPart(nil); n > 0 {
-		q.HotCame(n)
+		q.HotArrived(n)
 	}
 	a.wg.Go(func() {
 		list, at := a.plan()
@@ -123,7 +123,7 @@ func (a *ahead) start(files []prefetch.File, to uffd.Supplier, q *prefetch.Queue
 			for _, n := range numbers {
 				of = append(of, at[n]...)
 			}
-			a.came(of)
+			a.arrived(of)
 		})
 	})
 }
@@ -207,7 +207,7 @@ func (a *ahead) hold(ranges []prefetch.Range) (now []prefetch.Range) {
 			if s.off >= r.End() {
 				break
 			}
-			if s.came {
+			if s.arrived {
 				continue
 			}
 			if from := max(s.off, off); from > off {
@@ -226,13 +226,13 @@ func (a *ahead) hold(ranges []prefetch.Range) (now []prefetch.Range) {
 	return now
 }
 
-// came notes that spans can be read, and passes on what was wanted of them.
-func (a *ahead) came(of []spanAt) {
+// arrived notes that spans can be read, and passes on what was wanted of them.
+func (a *ahead) arrived(of []spanAt) {
 	a.mu.Lock()
 	var now []prefetch.Range
 	for _, x := range of {
 		s := &a.spans[x.file][x.n]
-		s.came = true
+		s.arrived = true
 		now = append(now, s.wanted...)
 		s.wanted = nil
 	}

@@ -69,7 +69,7 @@ type swept struct {
 }
 
 func (s *swept) Demand(prefetch.Range, bool) {}
-func (s *swept) Again([]prefetch.Range)      {}
+func (s *swept) Refetch([]prefetch.Range)    {}
 func (s *swept) Drain(context.Context) error { s.drains++; return nil }
 func (s *swept) Sweep(ranges []prefetch.Range) {
 	s.mu.Lock()

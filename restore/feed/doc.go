@@ -9,7 +9,7 @@
 //
 // Without a profile nobody knows what the processes need first, and everything else must not be in its way, twice: the
 // two share disk and processors, and what the sweep brings ahead of a fault is never seen as a first touch. So the
-// sweep waits until faults have become rare; see patient.
+// sweep waits until faults have become rare; see delayedSweep.
 //
 // # CUDA
 //

@@ -59,11 +59,11 @@ type Feed struct {
 	client    *uffd.Client
 	queue     *prefetch.Queue
 	supplier  uffd.Supplier
-	patient   *patient // nil with a profile
-	ahead     *ahead   // nil where nothing lies in a bucket
+	delayed   *delayedSweep // nil with a profile
+	ahead     *ahead        // nil where nothing lies in a bucket
 	recorder  *prefetch.Recorder
 	packed    *prefetch.Packed // nil without one
-	burst     bool             // the processes read all they have right after their resume
+	startup   bool             // the processes read all they have right after their resume
 	closeAll  func() error
 	names     []string
 	total     int64
@@ -140,7 +140,7 @@ func Start(o Options) (_ *Feed, err error) {
 		// Nobody will come: without a word the guardian would look for a successor.
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		client.Serve(ctx, nobody{})
+		client.Serve(ctx, noSupplier{})
 		return nil, errors.Join(err, client.Close())
 	}
 	f.inherited = inherited
@@ -151,13 +151,13 @@ func Start(o Options) (_ *Feed, err error) {
 // them that leads to the image directory itself; none when it may see that as it is.
 func (f *Feed) Inherited() map[string][]byte { return f.inherited }
 
-// nobody supplies nothing.
-type nobody struct{}
+// noSupplier supplies nothing.
+type noSupplier struct{}
 
-func (nobody) Demand(prefetch.Range, bool) {}
-func (nobody) Sweep([]prefetch.Range)      {}
-func (nobody) Again([]prefetch.Range)      {}
-func (nobody) Drain(ctx context.Context) error {
+func (noSupplier) Demand(prefetch.Range, bool) {}
+func (noSupplier) Sweep([]prefetch.Range)      {}
+func (noSupplier) Refetch([]prefetch.Range)    {}
+func (noSupplier) Drain(ctx context.Context) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
@@ -213,7 +213,7 @@ func provide(o Options, client *uffd.Client, in contents, far *ahead) (*Feed, er
 	if in.err != nil {
 		return nil, in.err
 	}
-	f := &Feed{burst: in.cuda && !o.RecordGPU, opts: o, client: client, names: client.Plan().Files, total: client.Plan().Bytes(), closeAll: in.done}
+	f := &Feed{startup: in.cuda && !o.RecordGPU, opts: o, client: client, names: client.Plan().Files, total: client.Plan().Bytes(), closeAll: in.done}
 	if o.Record {
 		f.recorder = prefetch.NewRecorder()
 	}
@@ -239,11 +239,11 @@ func provide(o Options, client *uffd.Client, in contents, far *ahead) (*Feed, er
 	}
 	f.supplier = f.queue
 	switch {
-	case f.recorder != nil && f.burst:
-		f.supplier = burst{f.queue, f.recorder}
+	case f.recorder != nil && f.startup:
+		f.supplier = startupRecorder{f.queue, f.recorder}
 	case f.recorder != nil && o.Profile == nil:
-		f.patient = newPatient(f.queue)
-		f.supplier = f.patient
+		f.delayed = newDelayedSweep(f.queue)
+		f.supplier = f.delayed
 	}
 	if far != nil {
 		far.start(in.files, f.supplier, f.queue)
@@ -335,8 +335,8 @@ func (f *Feed) Close() error {
 		if f.ahead != nil {
 			f.ahead.close()
 		}
-		if f.patient != nil {
-			f.patient.close()
+		if f.delayed != nil {
+			f.delayed.close()
 		}
 		f.closeErr = errors.Join(f.queue.Close(), f.client.Close(), f.closeAll())
 	})

@@ -86,7 +86,7 @@ func (f *Feed) KeepHot(ctx context.Context) (wrote int64, err error) {
 		return 0, nil
 	}
 	err = k.SetHotSet(size, func(w io.Writer) (err error) {
-		wrote, err = prefetch.Pack(until{ctx, w}, files, f.names, hot)
+		wrote, err = prefetch.Pack(contextWriter{ctx, w}, files, f.names, hot)
 		return err
 	})
 	if err != nil {
@@ -95,13 +95,13 @@ func (f *Feed) KeepHot(ctx context.Context) (wrote int64, err error) {
 	return wrote, nil
 }
 
-// until is a writer that fails when ctx has ended.
-type until struct {
+// contextWriter is a writer that fails when ctx has ended.
+type contextWriter struct {
 	ctx context.Context
 	w   io.Writer
 }
 
-func (u until) Write(p []byte) (int, error) {
+func (u contextWriter) Write(p []byte) (int, error) {
 	if err := u.ctx.Err(); err != nil {
 		return 0, err
 	}

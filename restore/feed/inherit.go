@@ -47,7 +47,7 @@ func inherit(images Images, c *criuimg.Checkpoint, log *slog.Logger) (maps map[s
 		}
 		t := &c.Tasks[i]
 		before := t.LazyBytes()
-		t.Leave(spans)
+		t.DropRanges(spans)
 		left += before - t.LazyBytes()
 		if maps[t.PagemapName()], err = criuimg.InheritPagemap(images.FS(), t.PID, spans); err != nil {
 			return nil, err

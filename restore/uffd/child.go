@@ -31,7 +31,7 @@ func (s *space) fork() *space {
 	}
 	c.live = newPieces(len(s.done), ps)
 	c.left.Store(s.left.Load())
-	c.forget(s.limbo)
+	c.forget(s.displaced)
 	return c
 }
 

@@ -76,7 +76,7 @@ type Client struct {
 	acks   map[uint64]chan struct{}
 	closed bool
 	report Report
-	keep   keepsakes
+	held   heldFDs
 }
 
 // Spawned is a guardian's process that does not know yet what to guard.
@@ -221,7 +221,7 @@ func writeSetup(f *os.File, st *setup) error {
 
 // connect waits for the guardian to accept this provider.
 func connect(w *wire, plan *Plan, log *slog.Logger) (*Client, error) {
-	c := &Client{plan: plan, log: log, wire: w, acks: make(map[uint64]chan struct{}), keep: newKeepsakes(log)}
+	c := &Client{plan: plan, log: log, wire: w, acks: make(map[uint64]chan struct{}), held: newHeldFDs(log)}
 	for {
 		p, err := w.receive()
 		if err != nil {
@@ -241,7 +241,7 @@ func connect(w *wire, plan *Plan, log *slog.Logger) (*Client, error) {
 				w.close()
 				return nil, err
 			}
-			c.keep.keptBy(string(p.tail))
+			c.held.setKeeper(string(p.tail))
 			return c, nil
 		case kindDone:
 			w.close()
@@ -290,24 +290,24 @@ func (c *Client) Serve(ctx context.Context, q Supplier) error {
 		if err != nil {
 			c.release()
 			if ctx.Err() != nil {
-				c.keep.drop()
+				c.held.drop()
 				return ctx.Err()
 			}
-			c.keep.end()
+			c.held.end()
 			return fmt.Errorf("%w: %w", ErrGuardian, err)
 		}
 		switch p.kind {
 		case kindMemory, kindTask:
-			c.keep.add(&p)
+			c.held.add(&p)
 			continue
 		case kindLeft:
-			c.keep.remove(p.id)
+			c.held.remove(p.id)
 		case kindDemand:
 			q.Demand(p.r, p.flag)
 		case kindSweep:
 			q.Sweep(p.ranges)
-		case kindAgain:
-			q.Again(p.ranges)
+		case kindRefetch:
+			q.Refetch(p.ranges)
 		case kindDrain:
 			drains.Go(func() {
 				if q.Drain(ctx) == nil {
@@ -334,7 +334,7 @@ func (c *Client) Serve(ctx context.Context, q Supplier) error {
 			c.mu.Unlock()
 			if p.kind == kindDone {
 				c.release()
-				c.keep.drop()
+				c.held.drop()
 				return o.err(ctx)
 			}
 		}
@@ -419,7 +419,7 @@ func (c *Client) deliver(p *packet) {
 	<-ch
 }
 
-// Take, Fail and Had are prefetch.Sink.
+// Take, Fail and AlreadyDelivered are prefetch.Sink.
 func (c *Client) Take(parts []prefetch.Part) {
 	for len(parts) > 0 {
 		n := min(len(parts), maxRanges)
@@ -440,8 +440,8 @@ func (c *Client) Fail(r prefetch.Range, err error) {
 	c.deliver(&packet{kind: kindFail, r: r, tail: []byte(text[:min(len(text), 1000)])})
 }
 
-// Had does not wait: it is called while demands are taken from the guardian.
-func (c *Client) Had(r prefetch.Range) { c.wire.send(&packet{kind: kindHad, r: r}) }
+// AlreadyDelivered does not wait: it is called while demands are taken from the guardian.
+func (c *Client) AlreadyDelivered(r prefetch.Range) { c.wire.send(&packet{kind: kindDelivered, r: r}) }
 
 // Get and Put are prefetch.Buffers.
 func (c *Client) Get() []byte  { return c.slots.Get() }

@@ -26,7 +26,7 @@ import (
 // it) whose end has not been reported, and each piece the install it came
 // with. An end (UNMAP, REMAP from it) concerns the oldest install, so contents
 // that an overtaking REMAP brought to an address survive the late report of
-// what was there before; contents that were displaced wait in limbo for it.
+// what was there before; contents that were displaced wait in displaced for it.
 //
 // What mremap adds in place to a mapping is not reported: there may have been
 // more at an address than is known. An end that begins at an older install, of
@@ -138,10 +138,10 @@ func (s *space) unfilled(out []*piece, p *piece) []*piece {
 	}
 }
 
-// takeLimbo removes the displaced pieces of one install from [start, end).
-func (s *space) takeLimbo(start, end, gen uint64) []*piece {
+// takeDisplaced removes the displaced pieces of one install from [start, end).
+func (s *space) takeDisplaced(start, end, gen uint64) []*piece {
 	var out, rest []*piece
-	for _, p := range s.limbo {
+	for _, p := range s.displaced {
 		in, around := p.carve(start, end)
 		if in == nil || p.gen != gen {
 			rest = append(rest, p)
@@ -150,7 +150,7 @@ func (s *space) takeLimbo(start, end, gen uint64) []*piece {
 		rest = append(rest, around...)
 		out = append(out, in)
 	}
-	s.limbo = rest
+	s.displaced = rest
 	return out
 }
 
@@ -211,7 +211,7 @@ func (s *space) unmap(start, end uint64) {
 			}
 			s.moving = slices.DeleteFunc(s.moving, func(g uint64) bool { return g == ended.to })
 		}
-		s.forget(s.takeLimbo(r.start, r.end, in.gen))
+		s.forget(s.takeDisplaced(r.start, r.end, in.gen))
 		s.forget(s.takeLive(r.start, r.end, in.gen))
 		if r.installs = r.installs[1:]; len(r.installs) > 0 {
 			out = append(out, r)
@@ -249,12 +249,12 @@ func (s *space) remap(from, to, n uint64) {
 		older = min(older, r.installs[l].gen)
 		r.installs[l].to = s.gen
 		ps = append(ps, s.takeLive(r.start, r.end, r.installs[l].gen)...)
-		displaced = append(displaced, s.takeLimbo(r.start, r.end, r.installs[l].gen)...)
+		displaced = append(displaced, s.takeDisplaced(r.start, r.end, r.installs[l].gen)...)
 	}
 	s.areas.fill(from, from+n, install{to: s.gen})
 	s.moving = append(s.moving, s.gen)
 	s.areas.install(to, to+n, s.gen)
-	s.limbo = append(s.limbo, s.live.take(to, to+n, nil)...)
+	s.displaced = append(s.displaced, s.live.take(to, to+n, nil)...)
 	s.move(from, to, append(ps, displaced...))
 }
 
@@ -317,7 +317,7 @@ func (s *space) settle(probe probe) bool {
 		}
 	}
 	// What displaced these has ended, and they were not moved.
-	s.forget(s.limbo)
-	s.gen, s.moving, s.limbo = 0, nil, nil
+	s.forget(s.displaced)
+	s.gen, s.moving, s.displaced = 0, nil, nil
 	return true
 }

@@ -64,9 +64,9 @@ func (s *Server) Fail(r prefetch.Range, err error) {
 	}
 }
 
-// Had looks whether a range that was delivered before it was demanded has got
+// AlreadyDelivered looks whether a range that was delivered before it was demanded has got
 // lost for somebody. It is part of prefetch.Sink.
-func (s *Server) Had(r prefetch.Range) {
+func (s *Server) AlreadyDelivered(r prefetch.Range) {
 	for _, m := range s.memories() {
 		m.mu.RLock()
 		_, _, n := m.space.next(r.File, r.Off, r.End())
@@ -186,13 +186,13 @@ func (m *memory) fillSome(r prefetch.Range, off, limit int64, fill filler) (fill
 // mu is held for reading.
 func (m *memory) checkComplete() {
 	if m.space.left.Load() == 0 {
-		m.kick.set()
+		m.wakeup.set()
 	}
 }
 
 func (m *memory) setGone() {
 	m.gone.Store(true)
-	m.kick.set()
+	m.wakeup.set()
 }
 
 // dropGuarded gives up what the process has put guard pages over, before somebody

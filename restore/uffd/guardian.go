@@ -32,8 +32,8 @@ const (
 // delivered anything.
 const maxSuccessors = 3
 
-// lonelyTime is how long a guardian without its first provider waits for CRIU.
-const lonelyTime = 30 * time.Second
+// orphanLimit is how long a guardian without its first provider waits for CRIU.
+const orphanLimit = 30 * time.Second
 
 var (
 	errStopped   = errors.New("stopped before criu came")
@@ -252,7 +252,7 @@ func (g *guardian) joined(m *memory) {
 
 func (g *guardian) left(m *memory) { g.outbox.put(packet{kind: kindLeft, id: m.id}) }
 
-// Demand, Sweep, Again and Drain make the guardian its server's Supplier. They
+// Demand, Sweep, Refetch and Drain make the guardian its server's Supplier. They
 // do not block, but for Drain.
 func (g *guardian) Demand(r prefetch.Range, again bool) {
 	g.outbox.put(packet{kind: kindDemand, r: r, flag: again})
@@ -260,7 +260,7 @@ func (g *guardian) Demand(r prefetch.Range, again bool) {
 
 func (g *guardian) Sweep(ranges []prefetch.Range) { g.outbox.putRanges(kindSweep, ranges) }
 
-func (g *guardian) Again(ranges []prefetch.Range) { g.outbox.putRanges(kindAgain, ranges) }
+func (g *guardian) Refetch(ranges []prefetch.Range) { g.outbox.putRanges(kindRefetch, ranges) }
 
 func (g *guardian) Drain(ctx context.Context) error {
 	for {

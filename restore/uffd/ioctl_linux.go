@@ -171,17 +171,17 @@ func waitReadable(patience time.Duration, fds ...int) ([]bool, error) {
 	}
 }
 
-// bell is an eventfd that makes a poll return.
-type bell struct{ fd int }
+// eventFD is an eventfd that makes a poll return.
+type eventFD struct{ fd int }
 
-func newBell() (*bell, error) {
+func newEventFD() (*eventFD, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("make an eventfd: %w", err)
 	}
-	return &bell{fd}, nil
+	return &eventFD{fd}, nil
 }
 
-func (b *bell) set()   { unix.Write(b.fd, []byte{1, 0, 0, 0, 0, 0, 0, 0}) }
-func (b *bell) clear() { unix.Read(b.fd, make([]byte, 8)) }
-func (b *bell) close() { unix.Close(b.fd) }
+func (b *eventFD) set()   { unix.Write(b.fd, []byte{1, 0, 0, 0, 0, 0, 0, 0}) }
+func (b *eventFD) clear() { unix.Read(b.fd, make([]byte, 8)) }
+func (b *eventFD) close() { unix.Close(b.fd) }

@@ -21,7 +21,7 @@ import (
 // the child would go on with pages of zeros. While there is a keeper they stay
 // open. It does nothing until the guardian is dead; then it ends the guardian's
 // connections, which is how the provider learns of it, and waits for the provider
-// to take the userfaultfds over and end it (keepsakes). When nobody does it kills
+// to take the userfaultfds over and end it (heldFDs). When nobody does it kills
 // the tasks it was told of and stays until none of the memory is left.
 type keeper struct {
 	pid   int

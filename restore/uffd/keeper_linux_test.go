@@ -91,8 +91,8 @@ func TestKeeperKeeps(t *testing.T) {
 	k := startKept(t, theirs, wire)
 	theirs.Close()
 	wire.Close()
-	keep := newKeepsakes(slog.New(slog.DiscardHandler))
-	keep.keptBy(k.keeper)
+	keep := newHeldFDs(slog.New(slog.DiscardHandler))
+	keep.setKeeper(k.keeper)
 	defer keep.drop()
 	var cmdline []byte
 	for late := time.Now().Add(5 * time.Second); strings.Trim(string(cmdline),
@@ -110,10 +110,10 @@ func TestKeeperKeeps(t *testing.T) {
 		t.Fatalf("read %d from a guardian that was killed, %v", n, err)
 	}
 	keep.collect()
-	if len(keep.of) != 1 {
-		t.Fatalf("%d userfaultfds were kept", len(keep.of))
+	if len(keep.uffds) != 1 {
+		t.Fatalf("%d userfaultfds were kept", len(keep.uffds))
 	}
-	for _, fd := range keep.of {
+	for _, fd := range keep.uffds {
 		if errno := uffdProbe(fd, addrOf(mem), uint64(len(mem))); errno != unix.EINVAL {
 			t.Errorf("the userfaultfd that was kept says %v", errno)
 		}

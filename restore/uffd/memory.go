@@ -42,8 +42,8 @@ type memory struct {
 	knownMu sync.Mutex
 	known   []uint64
 
-	gone atomic.Bool // the process is
-	kick *bell       // makes run look around
+	gone   atomic.Bool // the process is
+	wakeup *eventFD    // makes run look around
 	// Owned by run: faults to be handled, and whether the task has exited.
 	waiting []uint64
 	exited  bool
@@ -120,7 +120,7 @@ const lookPause = 20 * time.Millisecond
 
 // wait sleeps until there is something to read or to look at.
 func (m *memory) wait() {
-	fds := []int{m.fd, m.kick.fd}
+	fds := []int{m.fd, m.wakeup.fd}
 	if m.task != nil && !m.exited {
 		fds = append(fds, m.task.pidfd)
 	}
@@ -136,7 +136,7 @@ func (m *memory) wait() {
 		return
 	}
 	if ready[1] {
-		m.kick.clear()
+		m.wakeup.clear()
 	}
 	if len(ready) > 2 && ready[2] {
 		m.exited, unknown = true, true
@@ -318,6 +318,6 @@ func (m *memory) close() {
 		m.closed = true
 		unix.Close(m.fd)
 		m.pagemap.close()
-		m.kick.close()
+		m.wakeup.close()
 	}
 }

@@ -14,15 +14,15 @@ import (
 const SocketName = "lazy-pages.socket"
 
 // Supplier brings the contents of the plan's files to a Server: it calls the
-// server's Fill, Zero, Fail and Had. prefetch.Queue is one.
+// server's Fill, Zero, Fail and AlreadyDelivered. prefetch.Queue is one.
 type Supplier interface {
 	// Demand asks for what a thread waits for. It must not block. When the
-	// range has been delivered before, Had is called, unless again is set.
+	// range has been delivered before, AlreadyDelivered is called, unless again is set.
 	Demand(r prefetch.Range, again bool)
 	// Sweep asks for everything in the ranges, in the background.
 	Sweep([]prefetch.Range)
-	// Again is like Sweep for what has been delivered before.
-	Again([]prefetch.Range)
+	// Refetch is like Sweep for what has been delivered before.
+	Refetch([]prefetch.Range)
 	// Drain waits until everything asked for has been delivered.
 	Drain(context.Context) error
 }

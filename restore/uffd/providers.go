@@ -79,9 +79,9 @@ func (g *guardian) provide(ctx context.Context, cancel context.CancelCauseFunc) 
 				g.stop(errStopped)
 				return
 			}
-			time.AfterFunc(lonelyTime, func() {
+			time.AfterFunc(orphanLimit, func() {
 				if !g.server.connected.Load() {
-					cancel(fmt.Errorf("the provider is gone and criu did not come within %v", lonelyTime))
+					cancel(fmt.Errorf("the provider is gone and criu did not come within %v", orphanLimit))
 				}
 			})
 		}
@@ -103,7 +103,7 @@ func (g *guardian) receive(p *provider) (stop bool) {
 		}
 		closeAll(k.fds)
 		switch k.kind {
-		case kindTake, kindFail, kindHad:
+		case kindTake, kindFail, kindDelivered:
 			deliver := func() {
 				g.deliver(p, &k)
 				g.outbox.put(packet{kind: kindAck, id: k.id})
@@ -146,13 +146,13 @@ func (g *guardian) deliver(p *provider, k *packet) {
 		}
 		g.server.Take(parts)
 		p.delivered.Store(true)
-	case kindFail, kindHad:
+	case kindFail, kindDelivered:
 		if err := g.check(k.r); err != nil {
 			g.log.Error("the provider delivered what cannot be", "err", err)
 			return
 		}
-		if k.kind == kindHad {
-			g.server.Had(k.r)
+		if k.kind == kindDelivered {
+			g.server.AlreadyDelivered(k.r)
 			return
 		}
 		g.server.Fail(k.r, errors.New(string(k.tail)))
@@ -230,7 +230,7 @@ func (g *guardian) succeed(ctx context.Context) error {
 		// Demands to the lost provider are forgotten: who waits asks again.
 		g.server.wake()
 		if g.server.finished.Load() {
-			g.Again(g.server.missing())
+			g.Refetch(g.server.missing())
 		}
 		return nil
 	}

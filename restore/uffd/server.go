@@ -157,7 +157,7 @@ func (s *Server) abandon(err error) {
 	}
 	s.stopping.Store(true)
 	for _, m := range s.memories() {
-		m.kick.set()
+		m.wakeup.set()
 	}
 }
 
@@ -243,11 +243,11 @@ func (s *Server) newID() uint64 {
 }
 
 func (s *Server) start(m *memory) error {
-	kick, err := newBell()
+	kick, err := newEventFD()
 	if err != nil {
 		return err
 	}
-	m.kick = kick
+	m.wakeup = kick
 	s.mu.Lock()
 	s.live = append(s.live, m)
 	s.mu.Unlock()
@@ -286,7 +286,7 @@ func (s *Server) left(m *memory) {
 // finish brings everything that is still missing.
 func (s *Server) finish(ctx context.Context) error {
 	for _, m := range s.memories() {
-		m.kick.set()
+		m.wakeup.set()
 	}
 	s.supplier.Sweep(s.opts.Plan.Ranges())
 	for {
@@ -300,7 +300,7 @@ func (s *Server) finish(ctx context.Context) error {
 		// What came before it could be filled in, or was wanted again after
 		// an event whose order was in doubt.
 		if missing := s.missing(); len(missing) > 0 {
-			s.supplier.Again(missing)
+			s.supplier.Refetch(missing)
 		}
 		select {
 		case <-changed:

@@ -136,7 +136,7 @@ func (s *socket) accept(ctx context.Context) (*conn, error) {
 		c.Close()
 		return nil, err
 	}
-	if k.ended, err = newBell(); err != nil {
+	if k.ended, err = newEventFD(); err != nil {
 		k.close()
 		return nil, err
 	}
@@ -152,7 +152,7 @@ type conn struct {
 	exe  string // what it runs
 	// samePIDs: it sees the same pids as this process.
 	samePIDs bool
-	ended    *bell
+	ended    *eventFD
 	watch    sync.WaitGroup
 }
 

@@ -43,10 +43,10 @@ type space struct {
 
 	// The rest is about events since the space was last settled; it is empty
 	// in a settled space.
-	forked bool     // from a parent, and never settled
-	gen    uint64   // of the newest install
-	moving []uint64 // installs by mremaps whose UNMAP is to come
-	limbo  []*piece // displaced by an overtaking REMAP
+	forked    bool     // from a parent, and never settled
+	gen       uint64   // of the newest install
+	moving    []uint64 // installs by mremaps whose UNMAP is to come
+	displaced []*piece // displaced by an overtaking REMAP
 }
 
 // newSpace starts a space with the pieces ps, whose files are below files.

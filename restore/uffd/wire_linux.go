@@ -20,28 +20,28 @@ type kind uint8
 const (
 	// From the guardian.
 
-	kindHello  kind = iota + 1 // with the slots' descriptor, tail: the keeper's pid; the provider is accepted
-	kindMemory                 // id; with a userfaultfd and, unless forked, a pidfd: keep them, see keepsakes
-	kindTask                   // with a pidfd: the same
-	kindLeft                   // id: its userfaultfd is no longer needed
-	kindDemand                 // a range, flag: again
-	kindSweep                  // ranges
-	kindAgain                  // ranges
-	kindDrain                  // id: answer when all is delivered
-	kindAck                    // id: the delivery is done with
-	kindLog                    // id: level; tail: text
-	kindReport                 // tail: Report as JSON
-	kindDone                   // tail: JSON of outcome; the guardian ends
+	kindHello   kind = iota + 1 // with the slots' descriptor, tail: the keeper's pid; the provider is accepted
+	kindMemory                  // id; with a userfaultfd and, unless forked, a pidfd: keep them, see heldFDs
+	kindTask                    // with a pidfd: the same
+	kindLeft                    // id: its userfaultfd is no longer needed
+	kindDemand                  // a range, flag: again
+	kindSweep                   // ranges
+	kindRefetch                 // ranges
+	kindDrain                   // id: answer when all is delivered
+	kindAck                     // id: the delivery is done with
+	kindLog                     // id: level; tail: text
+	kindReport                  // tail: Report as JSON
+	kindDone                    // tail: JSON of outcome; the guardian ends
 
 	// From the provider.
 
-	kindBegin   // the setup is there, the first word to a guardian
-	kindTake    // id, ranges and for each its page of the slots, or zeroPage
-	kindFail    // id, a range; tail: the error
-	kindHad     // id, a range
-	kindDrained // id
-	kindStop    // nobody will restore: end, unless CRIU is there
-	kindAbandon // the restore is given up: end the tasks
+	kindBegin     // the setup is there, the first word to a guardian
+	kindTake      // id, ranges and for each its page of the slots, or zeroPage
+	kindFail      // id, a range; tail: the error
+	kindDelivered // id, a range
+	kindDrained   // id
+	kindStop      // nobody will restore: end, unless CRIU is there
+	kindAbandon   // the restore is given up: end the tasks
 
 	kindEnd
 )

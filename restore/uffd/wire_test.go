@@ -88,10 +88,10 @@ func TestWire(t *testing.T) {
 		t.Errorf("through the descriptors came %q", got)
 	}
 	many := make([]prefetch.Range, 2*maxRanges+1)
-	go a.sendRanges(kindAgain, many)
+	go a.sendRanges(kindRefetch, many)
 	for n := 0; n < len(many); {
 		p, err := b.receive()
-		if err != nil || p.kind != kindAgain {
+		if err != nil || p.kind != kindRefetch {
 			t.Fatal(p.kind, err)
 		}
 		n += len(p.ranges)

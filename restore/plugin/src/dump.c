@@ -1,12 +1,12 @@
 /*
  * Dumping. The driver accepts PROCESS_INFO, CHECKPOINT and UNPAUSE from the
- * thread that traces the process, CRIU's own; what they return goes to the peer,
+ * thread that traces the process, CRIU's own; what they return goes to the helper,
  * which writes the images.
  *
  * A process stays paused until CRIU is done with its memory, and until it is dead
  * where CRIU kills it next: nothing that its GPUs would do after the checkpoint may
  * be seen by others. CRIU calls no plugin after it has made up its mind (a
- * post-dump script that fails keeps the processes alive), so the peer unpauses what
+ * post-dump script that fails keeps the processes alive), so the helper unpauses what
  * outlives CRIU; also should CRIU be killed.
  */
 #define _GNU_SOURCE
@@ -45,8 +45,8 @@ void dump_done(int status)
 	/* A CRIU that does not tell gets its processes back as they were. */
 	const int *final_state = dlsym(RTLD_DEFAULT, "opts");
 
-	if (!status && num_paused && peer_started() && final_state && *final_state == FINAL_DEAD &&
-	    !peer_bye(status, num_paused)) {
+	if (!status && num_paused && helper_started() && final_state && *final_state == FINAL_DEAD &&
+	    !helper_bye(status, num_paused)) {
 		say(LOG_INFO, "%zu processes stay paused until CRIU has killed them", num_paused);
 		while (num_paused)
 			close(paused[--num_paused]);
@@ -122,8 +122,8 @@ static int dump_kfd(int fd, int id)
 	paused[num_paused] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
 	if (paused[num_paused] < 0)
 		return fail("dup: %s", strerror(errno));
-	/* The peer unpauses it should CRIU be killed. */
-	ret = peer_tell(&pause, &fd, 1);
+	/* The helper unpauses it should CRIU be killed. */
+	ret = helper_tell(&pause, &fd, 1);
 	if (ret) {
 		close(paused[num_paused]);
 		return ret;
@@ -151,14 +151,14 @@ static int dump_kfd(int fd, int id)
 	bos = (void *)(mem + msg.bos);
 	for (uint32_t i = 0; i < args.num_bos; i++)
 		bos[i].dmabuf_fd = ~0u;
-	ret = peer_tell(&msg, &shared, 1);
+	ret = helper_tell(&msg, &shared, 1);
 	if (!ret)
 		ret = kfd_ioctl(fd, KFD_IOC_CRIU_OP, &args, "CHECKPOINT");
 	if (!ret)
-		ret = peer_tell_bos((const int32_t *)&bos->dmabuf_fd, sizeof(*bos), args.num_bos);
+		ret = helper_tell_bos((const int32_t *)&bos->dmabuf_fd, sizeof(*bos), args.num_bos);
 	if (!ret) {
 		msg.type = GPUCR_DUMP_GO;
-		ret = peer_ask(&msg);
+		ret = helper_ask(&msg);
 	}
 	for (uint32_t i = 0; i < args.num_bos; i++)
 		if ((int)bos[i].dmabuf_fd >= 0)
@@ -178,17 +178,17 @@ int dump_ext_file(int fd, int id)
 		return fail("stat: %s", strerror(errno));
 	if (!is_kfd(&st) && !is_render_node(&st) && !is_dmabuf(fd, &st))
 		return -ENOTSUP;
-	ret = peer_start(STAGE_DUMP);
+	ret = helper_start(STAGE_DUMP);
 	if (ret)
 		return ret;
 	if (is_kfd(&st)) {
 		ret = dump_kfd(fd, id);
 	} else if (is_render_node(&st)) {
 		msg.minor = minor(st.st_rdev);
-		ret = peer_ask_objects(&msg, fd);
+		ret = helper_ask_objects(&msg, fd);
 	} else {
 		msg.type = GPUCR_DUMP_DMABUF;
-		ret = peer_ask_about(&msg, &fd, 1);
+		ret = helper_ask_about(&msg, &fd, 1);
 	}
 	return ret ? ret : note_use();
 }

@@ -39,7 +39,8 @@ int kfd_ioctl(int fd, unsigned long request, void *args, const char *what)
 			return -err;
 		}
 		if (tries++ == MAX_TRIES || now_ms() - began >= PATIENCE_MS) {
-			say(LOG_ERROR, "Error: %s: the driver puts it off for ever: %s, asked %d times in %lld ms (hint: does it say more in dmesg?)",
+			say(LOG_ERROR, "Error: %s: the driver puts it off for ever: %s, asked %d times in %lld ms "
+				       "(hint: does it say more in dmesg?)",
 			    what, strerror(err), tries - 1, (long long)(now_ms() - began));
 			return -err;
 		}

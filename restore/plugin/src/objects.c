@@ -1,6 +1,6 @@
 /*
  * Buffer objects of render nodes: made on one, or imported into one as a dma-buf.
- * The KFD does not know them. The peer finds, makes and imports them; what only
+ * The KFD does not know them. The helper finds, makes and imports them; what only
  * CRIU or a task can do is here: descriptors that a request returns.
  */
 #define _GNU_SOURCE
@@ -56,14 +56,14 @@ int export_objects(int sock, int node, struct gpucr_msg *msg, int *fd)
 				out.count++;
 		}
 		if (!ret)
-			ret = peer_send(sock, &out, fds, out.count);
+			ret = helper_send(sock, &out, fds, out.count);
 		while (out.count)
 			close(fds[--out.count]);
 		if (*fd >= 0)
 			close(*fd);
 		*fd = -1;
 		if (!ret)
-			ret = peer_answer(sock, msg, fd);
+			ret = helper_answer(sock, msg, fd);
 	}
 	return ret;
 }

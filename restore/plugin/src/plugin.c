@@ -2,7 +2,7 @@
  * The CRIU plugin for AMD GPUs. It takes the name of CRIU's own, so that either
  * restores what the other has dumped.
  *
- * All thinking is done by a peer process (gpucr-fs plugin-helper), which this
+ * All thinking is done by a helper (gpucr-fs plugin-helper), which this
  * plugin starts beside CRIU: it reads and writes images, maps GPUs and moves
  * VRAM. Here are only the things that CRIU and its tasks must do themselves:
  * ioctls on /dev/kfd, opening devices, answering hooks.
@@ -42,7 +42,8 @@ static int init(int stage)
 	int hooks = hooks_of_criu();
 
 	if (hooks && hooks != CRIU_HOOKS)
-		return fail("this plugin is built for a CRIU of %d hooks, this one has %d (build it with make plugin CRIU_HOOKS=%d)",
+		return fail("this plugin is built for a CRIU of %d hooks, this one has %d "
+			    "(build it with make plugin CRIU_HOOKS=%d)",
 			    CRIU_HOOKS, hooks, hooks);
 	if (stage != STAGE_RESTORE)
 		return 0;
@@ -50,15 +51,15 @@ static int init(int stage)
 	if (!enabled)
 		return 0;
 	say(LOG_INFO, "restores AMD GPU state, %d hooks", CRIU_HOOKS);
-	return peer_start(STAGE_RESTORE);
+	return helper_start(STAGE_RESTORE);
 }
 
 static void fini(int stage, int ret)
 {
 	if (stage == STAGE_DUMP)
 		dump_done(ret);
-	if (peer_started())
-		peer_bye(ret, 0);
+	if (helper_started())
+		helper_bye(ret, 0);
 	if (stage == STAGE_RESTORE && !ret && resume_failed()) {
 		/* CRIU is about to report success: processes are gone. */
 		say(LOG_ERROR, "Error: the restore failed, see above");
@@ -85,7 +86,7 @@ static int update_vma(const char *path, uint64_t addr, uint64_t old_offset, uint
 
 static int resume_late(int pid)
 {
-	return enabled && peer_started() ? resume_devices_late(pid) : -ENOTSUP;
+	return enabled && helper_started() ? resume_devices_late(pid) : -ENOTSUP;
 }
 
 __attribute__((visibility("default"))) struct plugin_desc CR_PLUGIN_DESC = {

@@ -17,44 +17,44 @@
 #define fail(fmt, ...) (say(LOG_ERROR, "Error: " fmt, ##__VA_ARGS__), -1)
 
 /*
- * peer.c: the process beside CRIU and the way to it. Functions return 0, or a
+ * helper.c: the process beside CRIU and the way to it. Functions return 0, or a
  * negative errno after having told the log.
  */
 
-/* Starts the peer. On a restore, tasks find it through fdstore. */
-int peer_start(int stage);
-bool peer_started(void);
+/* Starts the helper. On a restore, tasks find it through fdstore. */
+int helper_start(int stage);
+bool helper_started(void);
 
 /* A connection of this task's own, or a negative errno. */
-int peer_attach(void);
+int helper_attach(void);
 
 /* One message, with count descriptors. */
-int peer_send(int sock, const struct gpucr_msg *msg, const int *fds, int count);
+int helper_send(int sock, const struct gpucr_msg *msg, const int *fds, int count);
 
 /* The descriptors of a list that are not -1, in as many messages as it takes. */
-int peer_send_bos(int sock, const int32_t *fds, size_t stride, uint32_t count);
+int helper_send_bos(int sock, const int32_t *fds, size_t stride, uint32_t count);
 
 /*
  * The answer to what was sent, with a descriptor in *fd (-1 if none). An answer
  * with an error is one here, too, and told to the log unless it is -ENOTSUP or
  * -ENOENT.
  */
-int peer_answer(int sock, struct gpucr_msg *msg, int *fd);
+int helper_answer(int sock, struct gpucr_msg *msg, int *fd);
 
 /* Sends over the control connection and waits for the answer. */
-int peer_ask(struct gpucr_msg *msg);
-int peer_ask_about(struct gpucr_msg *msg, const int *fds, int count);
+int helper_ask(struct gpucr_msg *msg);
+int helper_ask_about(struct gpucr_msg *msg, const int *fds, int count);
 
 /* The same, where the answer is EXPORT: exports objects of node until it is not. */
-int peer_ask_objects(struct gpucr_msg *msg, int node);
-int peer_tell(const struct gpucr_msg *msg, const int *fds, int count);
-int peer_tell_bos(const int32_t *fds, size_t stride, uint32_t count);
+int helper_ask_objects(struct gpucr_msg *msg, int node);
+int helper_tell(const struct gpucr_msg *msg, const int *fds, int count);
+int helper_tell_bos(const int32_t *fds, size_t stride, uint32_t count);
 
 /*
- * Says that CRIU is done, and waits until the peer has let go of the images. The
- * peer unpauses what of the paused processes outlives CRIU.
+ * Says that CRIU is done, and waits until the helper has let go of the images. The
+ * helper unpauses what of the paused processes outlives CRIU.
  */
-int peer_bye(int status, uint32_t paused);
+int helper_bye(int status, uint32_t paused);
 
 /*
  * ioctl.c: a request on /dev/kfd, again while the driver asks for that, up to a
@@ -65,7 +65,7 @@ int kfd_ioctl(int fd, unsigned long request, void *args, const char *what);
 /*
  * objects.c: answers EXPORT, the last message on a socket, and those that follow,
  * with the dma-bufs of objects of the render node *fd, if it is one, which is closed,
- * or of node. Returns as peer_answer does for the answer after them.
+ * or of node. Returns as helper_answer does for the answer after them.
  */
 int export_objects(int sock, int node, struct gpucr_msg *msg, int *fd);
 bool is_dmabuf(int fd, const struct stat *st);
@@ -82,10 +82,10 @@ int resume_devices_late(int pid);
 bool resume_failed(void);
 
 /*
- * hold.c: holds the tree of CRIU's first task, pid, so that it dies with CRIU,
+ * exitkill.c: holds the tree of CRIU's first task, pid, so that it dies with CRIU,
  * until it is let go.
  */
-void hold(int pid);
-void let_go(void);
+void exitkill_set(int pid);
+void exitkill_clear(void);
 
 #endif

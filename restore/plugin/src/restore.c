@@ -1,6 +1,6 @@
 /*
  * Restoring. A task opens /dev/kfd and its render nodes and issues RESTORE from
- * buffers that the peer has made ready; the BOs go to the peer, which fills them
+ * buffers that the helper has made ready; the BOs go to the helper, which fills them
  * while CRIU restores the rest. No descriptor of the plugin's stays in a task:
  * what later hooks need lies in CRIU's fdstore.
  */
@@ -61,7 +61,7 @@ static int open_device(const char *path, uint32_t number)
 	return fd;
 }
 
-/* Opens a render node, by its path or with the peer's help. */
+/* Opens a render node, by its path or with the helper's help. */
 static int open_node(int sock, uint32_t minor)
 {
 	struct gpucr_msg msg = { .type = GPUCR_NODE, .minor = minor };
@@ -74,9 +74,9 @@ static int open_node(int sock, uint32_t minor)
 	fd = open_device(path, minor);
 	if (fd < 0 && sock >= 0) {
 		/* The container calls it otherwise. */
-		ret = peer_send(sock, &msg, NULL, 0);
+		ret = helper_send(sock, &msg, NULL, 0);
 		if (!ret)
-			ret = peer_answer(sock, &msg, &fd);
+			ret = helper_answer(sock, &msg, &fd);
 		if (ret)
 			return ret;
 	}
@@ -117,7 +117,9 @@ static int visible_gpus(struct gpucr_msg *msg)
 	static uint32_t ids[GPUCR_MAX_GPUS], num_ids;
 	static bool asked;
 	struct kfd_apertures gpu[GPUCR_MAX_GPUS];
-	struct kfd_apertures_args args = { .kfd_process_device_apertures_ptr = (uintptr_t)gpu, .num_of_nodes = GPUCR_MAX_GPUS };
+	struct kfd_apertures_args args = {
+		.kfd_process_device_apertures_ptr = (uintptr_t)gpu, .num_of_nodes = GPUCR_MAX_GPUS,
+	};
 	int kfd, ret;
 
 	if (asked)
@@ -144,14 +146,15 @@ static int restore_into(int sock, int kfd, char *mem, const struct gpucr_msg *ms
 	struct kfd_device *devices = (void *)(mem + msg->devices);
 	struct kfd_bo *buckets = (void *)(mem + msg->bos);
 	struct kfd_criu_args args = {
-		.op = KFD_RESTORE, .devices = (uintptr_t)devices, .num_devices = msg->num_devices, .bos = (uintptr_t)buckets,
-		.num_bos = msg->num_bos, .priv_data = (uintptr_t)mem + msg->priv, .priv_data_size = msg->priv_size, .num_objects = msg->num_objects,
+		.op = KFD_RESTORE, .devices = (uintptr_t)devices, .num_devices = msg->num_devices,
+		.bos = (uintptr_t)buckets, .num_bos = msg->num_bos, .priv_data = (uintptr_t)mem + msg->priv,
+		.priv_data_size = msg->priv_size, .num_objects = msg->num_objects,
 	};
 	struct gpucr_msg done = { .type = GPUCR_RESTORED };
 	int ret = 0, fd;
 	uint32_t opened;
 
-	/* In place of a descriptor, the peer has put the minor. */
+	/* In place of a descriptor, the helper has put the minor. */
 	for (opened = 0; opened < msg->num_devices && !ret; opened++) {
 		uint32_t minor = devices[opened].drm_fd;
 
@@ -169,8 +172,8 @@ static int restore_into(int sock, int kfd, char *mem, const struct gpucr_msg *ms
 		while (ret && errno == EINTR);
 		if (ret) {
 			ret = -errno;
-			say(LOG_ERROR, "Error: RESTORE of %u GPUs, %u buffer objects, %u objects: %s", args.num_devices, args.num_bos,
-			    args.num_objects, strerror(-ret));
+			say(LOG_ERROR, "Error: RESTORE of %u GPUs, %u buffer objects, %u objects: %s", args.num_devices,
+			    args.num_bos, args.num_objects, strerror(-ret));
 		}
 	}
 	for (uint32_t i = 0; i < opened; i++) {
@@ -179,15 +182,15 @@ static int restore_into(int sock, int kfd, char *mem, const struct gpucr_msg *ms
 	}
 	done.status = ret;
 	if (!ret)
-		ret = peer_send_bos(sock, (const int32_t *)&buckets->dmabuf_fd, sizeof(*buckets), msg->num_bos);
+		ret = helper_send_bos(sock, (const int32_t *)&buckets->dmabuf_fd, sizeof(*buckets), msg->num_bos);
 	for (uint32_t i = 0; i < msg->num_bos && !done.status; i++)
 		if ((int)buckets[i].dmabuf_fd >= 0)
 			close(buckets[i].dmabuf_fd);
 	if (ret && !done.status)
 		return ret;
-	if (peer_send(sock, &done, NULL, 0) || done.status)
+	if (helper_send(sock, &done, NULL, 0) || done.status)
 		return done.status ? done.status : -EPIPE;
-	return peer_answer(sock, &done, &fd);
+	return helper_answer(sock, &done, &fd);
 }
 
 static int restore_kfd(int sock, const struct gpucr_msg *msg, int shared)
@@ -232,9 +235,9 @@ static int restore_node(int sock, const struct gpucr_msg *msg)
 	if (fd < 0 || !msg->count)
 		return fd;
 	has_objects[i] = true;
-	ret = peer_send(sock, &objects, &fd, 1);
+	ret = helper_send(sock, &objects, &fd, 1);
 	if (!ret)
-		ret = peer_answer(sock, &objects, &none);
+		ret = helper_answer(sock, &objects, &none);
 	if (!ret)
 		ret = export_objects(sock, fd, &objects, &none);
 	if (none >= 0)
@@ -255,14 +258,14 @@ int restore_ext_file(int id)
 
 	if (early && early_id == id)
 		return fdstore_get(early - 1);
-	sock = peer_attach();
+	sock = helper_attach();
 	if (sock < 0)
 		return sock;
 	ret = visible_gpus(&msg);
 	if (!ret)
-		ret = peer_send(sock, &msg, NULL, 0);
+		ret = helper_send(sock, &msg, NULL, 0);
 	if (!ret)
-		ret = peer_answer(sock, &msg, &shared);
+		ret = helper_answer(sock, &msg, &shared);
 	if (!ret) {
 		if (msg.type == GPUCR_EXPORT)
 			ret = export_objects(sock, -1, &msg, &shared);
@@ -310,13 +313,13 @@ static int compare(const void *key, const void *element)
 static int map_object(uint32_t minor, uint64_t old_offset, uint64_t *new_offset, int *fd)
 {
 	struct gpucr_msg msg = { .type = GPUCR_MAPPING, .minor = minor, .size = old_offset };
-	int sock = peer_attach(), ret;
+	int sock = helper_attach(), ret;
 
 	if (sock < 0)
 		return sock;
-	ret = peer_send(sock, &msg, NULL, 0);
+	ret = helper_send(sock, &msg, NULL, 0);
 	if (!ret)
-		ret = peer_answer(sock, &msg, fd);
+		ret = helper_answer(sock, &msg, fd);
 	close(sock);
 	if (ret)
 		return ret;
@@ -344,8 +347,8 @@ int update_vma_map(const char *path, uint64_t addr, uint64_t old_offset, uint64_
 		ret = map_object(key.minor, old_offset, new_offset, fd);
 		if (ret != -ENOENT)
 			return ret;
-		say(LOG_ERROR, "Error: the mapping of %s at %#llx belongs to no buffer object of the process (offset %#llx)", path,
-		    (unsigned long long)addr, (unsigned long long)old_offset);
+		say(LOG_ERROR, "Error: the mapping of %s at %#llx belongs to no buffer object of the process (offset %#llx)",
+		    path, (unsigned long long)addr, (unsigned long long)old_offset);
 		return -ENXIO;
 	}
 	bo = &bos[r->bo];
@@ -360,7 +363,7 @@ int update_vma_map(const char *path, uint64_t addr, uint64_t old_offset, uint64_
 
 /*
  * With VRAM on demand (GPUCR_VRAM=lazy) a process may run before the driver's
- * RESUME: its queues stand still since RESTORE, until the peer issues it.
+ * RESUME: its queues stand still since RESTORE, until the helper issues it.
  */
 int resume_devices_late(int pid)
 {
@@ -368,8 +371,8 @@ int resume_devices_late(int pid)
 	struct gpucr_msg msg = { .type = GPUCR_RESUME, .pid = pid };
 	int fd, ret;
 
-	hold(pid);
-	ret = failed ? -EIO : peer_ask(&msg);
+	exitkill_set(pid);
+	ret = failed ? -EIO : helper_ask(&msg);
 	if (ret == -ENOENT)
 		return -ENOTSUP;
 	if (!ret && !msg.id) {
@@ -384,10 +387,10 @@ int resume_devices_late(int pid)
 	}
 	if (!ret) {
 		if (!msg.count)
-			let_go();
-		/* When this is so of all, the peer leaves them alone, should CRIU end. */
+			exitkill_clear();
+		/* When this is so of all, the helper leaves them alone, should CRIU end. */
 		msg = (struct gpucr_msg){ .type = GPUCR_RESUMED, .pid = pid };
-		ret = peer_tell(&msg, NULL, 0);
+		ret = helper_tell(&msg, NULL, 0);
 	}
 	if (ret) {
 		say(LOG_ERROR, "Error: process %d is killed: its GPU state is not complete", pid);
@@ -396,7 +399,7 @@ int resume_devices_late(int pid)
 		msg.pid = pid;
 		msg.status = ret;
 		if (!failed)
-			peer_tell(&msg, NULL, 0);
+			helper_tell(&msg, NULL, 0);
 		kill(pid, SIGKILL);
 		failed = true;
 	}

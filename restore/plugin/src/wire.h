@@ -1,5 +1,5 @@
 /*
- * What the plugin inside CRIU and the peer beside it say to each other, over
+ * What the plugin inside CRIU and the helper beside it say to each other, over
  * sockets of type SOCK_SEQPACKET. Every message is one struct gpucr_msg, with
  * descriptors (SCM_RIGHTS) where the list below says so. package wire mirrors
  * this file; a test holds both together.
@@ -20,7 +20,7 @@
  *   RESUME       pid -> OK when the process may run, with the count of others that
  *                may not yet; -ENOENT for a process without KFD. id = 0: all
  *                VRAM is in place, and the plugin issues the driver's RESUME; 1:
- *                the rest follows, and the peer issues it then
+ *                the rest follows, and the helper issues it then
  *   RESUMED      pid, which may run; or status and a text: it is ended. No
  *                answer.
  *   BYE          status of the whole dump or restore, count of processes that

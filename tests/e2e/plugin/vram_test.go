@@ -301,11 +301,11 @@ func (f *lazyFaults) outcome(r *run, err error) (alive bool) {
 	return alive
 }
 
-// helpersOf gives those that are seconds, or those that are not.
-func (f *lazyFaults) helpersOf(seconds bool) []int {
+// helpersOf gives those that are watchdogs, or those that are not.
+func (f *lazyFaults) helpersOf(watchdogs bool) []int {
 	return slices.DeleteFunc(f.helpers(), func(pid int) bool {
 		line, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
-		return err != nil || strings.Contains(string(line), "--second") != seconds
+		return err != nil || strings.Contains(string(line), "--watchdog") != watchdogs
 	})
 }
 
@@ -361,7 +361,7 @@ func TestVRAMFaults(t *testing.T) {
 		})
 	}
 	each("helper killed", func() bool { return f.strike(func(*run) { kill(f.helpersOf(false)) }) })
-	each("second killed", func() bool {
+	each("watchdog killed", func() bool {
 		alive := f.strike(func(*run) { kill(f.helpersOf(true)) })
 		if !alive {
 			f.T.Error("the application is gone")
@@ -393,7 +393,7 @@ func TestVRAMFaults(t *testing.T) {
 	f.undisturbed()
 }
 
-// abandoned restores an application with VRAM on demand, and kills helper and second at once.
+// abandoned restores an application with VRAM on demand, and kills helper and watchdog at once.
 func abandoned(t *testing.T, b *bench, dumped func()) *rig.Application {
 	t.Helper()
 	// Other tests look after what is abandoned, too.
@@ -418,7 +418,7 @@ func abandoned(t *testing.T, b *bench, dumped func()) *rig.Application {
 		t.Fatalf("%d bytes are missing before they are killed, queues wait: %v\n%s", n, waits, said)
 	}
 	both := b.helpers()
-	for _, pid := range both { // the second could be quicker than its own end
+	for _, pid := range both { // the watchdog could be quicker than its own end
 		syscall.Kill(pid, syscall.SIGSTOP)
 	}
 	kill(both)
@@ -426,7 +426,7 @@ func abandoned(t *testing.T, b *bench, dumped func()) *rig.Application {
 	return app
 }
 
-// Helper and second are killed at once: a dump does not take what was never filled, and whoever comes next ends the
+// Helper and watchdog are killed at once: a dump does not take what was never filled, and whoever comes next ends the
 // process.
 func TestAbandonedVRAM(t *testing.T) {
 	b := lazy(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: 30e6}}})

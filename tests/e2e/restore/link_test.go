@@ -200,9 +200,9 @@ func TestRemoteTimeout(t *testing.T) {
 	one := withRemote(t, s.Endpoint)
 	x := one.dumped("web", lazytarget.Options{MB: 12, Threads: 1, Seed: 5, Quiet: true})
 	one.run("sync", one.store)
-	for _, patient := range []bool{true, false} {
+	for _, delayed := range []bool{true, false} {
 		x.b = withRemote(t, k.endpoint())
-		if patient {
+		if delayed {
 			x.mustRestore()
 			k.setCut(true)
 			mended := time.AfterFunc(2*time.Second, func() { k.setCut(false) })

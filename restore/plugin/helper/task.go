@@ -1,0 +1,407 @@
+package helper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/kfd"
+	"github.com/gpucr/gpucr-fs/kfd/abi"
+	"github.com/gpucr/gpucr-fs/kfd/image"
+	"github.com/gpucr/gpucr-fs/restore/plugin/wire"
+	"github.com/gpucr/gpucr-fs/restore/touch"
+	"github.com/gpucr/gpucr-fs/restore/vram"
+)
+
+// serveTask answers one task's hook, until it closes the connection.
+func (r *restore) serveTask(c *wire.Conn) error {
+	select {
+	case <-r.ready:
+	case <-r.ctx.Done():
+		return context.Cause(r.ctx)
+	}
+	for {
+		m, files, err := c.Receive()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if m.Type == wire.Objects && len(files) == 1 && r.err == nil {
+			if err := r.opened(c, int(m.ID), files[0]); err != nil {
+				return err
+			}
+			continue
+		}
+		closeAll(files)
+		switch m.Type {
+		case wire.File:
+			err = r.file(c, m)
+		case wire.Mapping:
+			if r.err != nil {
+				err = answer(c, wire.OK, "", r.err)
+			} else {
+				err = r.mapping(c, m)
+			}
+		case wire.Node:
+			err = r.node(c, m.Minor)
+		default:
+			return fmt.Errorf("message %d of a task: %w", m.Type, wire.ErrProtocol)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// node sends an open render node.
+func (r *restore) node(c *wire.Conn, minor uint32) error {
+	f, err := os.OpenFile(nodePath(minor), os.O_RDWR, 0)
+	if err != nil {
+		return answer(c, wire.OK, "", err)
+	}
+	defer f.Close()
+	return c.Send(&wire.Message{Type: wire.OK}, f)
+}
+
+// file answers what a file of CRIU's is.
+func (r *restore) file(c *wire.Conn, m *wire.Message) error {
+	if r.err != nil {
+		return answer(c, wire.OK, "", r.err)
+	}
+	if m.NumDevices > wire.MaxGPUs {
+		return wire.ErrProtocol
+	}
+	id, visible := int(m.ID), m.GPUs[:m.NumDevices]
+	if i := slices.IndexFunc(r.set.Processes, func(p image.Process) bool { return p.ID == id }); i >= 0 {
+		return r.process(c, r.set.Processes[i], visible)
+	}
+	if i := slices.IndexFunc(r.set.RenderNodes, func(n image.RenderNode) bool { return n.ID == id }); i >= 0 {
+		n := r.set.RenderNodes[i]
+		minor, err := r.renderMinor(n.Message.GetGpuId(), n.Name, visible)
+		if err != nil {
+			return answer(c, wire.OK, "", err)
+		}
+		return c.Send(&wire.Message{Type: wire.Render, Minor: minor, Count: uint32(len(n.Message.Bos))})
+	}
+	if i := slices.IndexFunc(r.set.Dmabufs, func(d image.Dmabuf) bool { return d.ID == id }); i >= 0 {
+		return r.dmabuf(c, r.set.Dmabufs[i], m.PID, visible)
+	}
+	return answer(c, wire.OK, "", errNoFile)
+}
+
+// renderMinor is this machine's render node in place of a dumped one.
+func (r *restore) renderMinor(gpu uint32, name string, visible []uint32) (uint32, error) {
+	check := r.check(visible)
+	for _, p := range check.Processes {
+		for _, g := range p.GPUs {
+			if g.Src == gpu {
+				return g.RenderMinor, nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("%s: GPU %#x maps to none of this machine: %s", name, gpu, problems(check))
+}
+
+// process restores a process: it sends the buffers, takes the BOs and fills them.
+func (r *restore) process(c *wire.Conn, p image.Process, visible []uint32) error {
+	gpus, err := r.gpus(p, visible)
+	if err != nil {
+		return answer(c, wire.OK, "", err)
+	}
+	mem, m, err := restoreBuffers(p, gpus)
+	if err != nil {
+		return answer(c, wire.OK, "", err)
+	}
+	defer mem.close()
+	pid, pidfd, err := c.Peer()
+	if err != nil {
+		return answer(c, wire.OK, "", err)
+	}
+	t, err := r.addTask(pid, pidfd, &p)
+	if err != nil {
+		return answer(c, wire.OK, "", err)
+	}
+	if err := c.Send(m, mem.file); err != nil {
+		r.objects.restored(p, nil, err)
+		r.finish(t, "", err)
+		return err
+	}
+	dmabufs := make([]*os.File, len(p.Message.Bos))
+	lazy := r.lazyBOs(p)
+	if err := receiveBOs(c, dmabufs); err != nil {
+		closeAll(dmabufs)
+		err = fmt.Errorf("process %d: %w", p.Message.GetPid(), err)
+		r.objects.restored(p, nil, err)
+		r.finish(t, "", err)
+		return err
+	}
+	r.objects.restored(p, dmabufs, nil)
+	if err := restoreThunkMemory(pid, t.end, p.Message.GetSharedMemSize(), p.Message.GetSharedMemMagic()); err != nil {
+		r.opts.Logger.Warn("the runtime's shared memory is not restored", "err", err)
+	}
+	var later []extent
+	minor := func(gpu uint32) uint32 { return pair(gpus, gpu).RenderMinor }
+	if lazy != nil {
+		buckets, err := mem.slice(m.BOs, boBucket*uint64(m.NumBOs))
+		if err == nil {
+			later, err = extents(buckets, lazy, minor)
+		}
+		if err != nil {
+			closeAll(dmabufs)
+			r.finish(t, "", err)
+			return err
+		}
+	}
+	if r.opts.Sequential {
+		stop := working(c)
+		text, err := r.fill(t, p, gpus, dmabufs, nil, nil)
+		stop()
+		r.finish(t, text, err)
+		return answer(c, wire.OK, "", err)
+	}
+	r.wg.Go(func() {
+		text, err := r.fill(t, p, gpus, dmabufs, lazy, later)
+		r.finish(t, text, err)
+	})
+	return answer(c, wire.OK, "", nil)
+}
+
+// lazyBOs is which BOs may be filled when the process runs; nil for none.
+func (r *restore) lazyBOs(p image.Process) []bool {
+	if !r.opts.Lazy {
+		return nil
+	}
+	return lazyBOs(p, r.objects.shared(p))
+}
+
+// gpus is how the GPUs of a process map to this machine's.
+func (r *restore) gpus(p image.Process, visible []uint32) ([]kfd.GPUPair, error) {
+	check := r.check(visible)
+	for _, pr := range check.Processes {
+		if pr.Image == p.Name && pr.OK && len(check.Problems) == 0 {
+			return pr.GPUs, nil
+		}
+	}
+	return nil, errors.New(problems(check))
+}
+
+// problems tells in one line why a checkpoint does not fit.
+func problems(check *kfd.Report) string {
+	lines := check.Lines()
+	for i, l := range lines {
+		lines[i] = strings.TrimSpace(l)
+	}
+	return strings.Join(lines, "; ")
+}
+
+// receiveBOs takes the dma-bufs of a process until it says that RESTORE is done.
+func receiveBOs(c *wire.Conn, dmabufs []*os.File) error {
+	for {
+		m, files, err := c.Receive()
+		switch {
+		case err == io.EOF:
+			return errors.New("it ended before its buffer objects were handed over")
+		case err != nil:
+			return err
+		case m.Type == wire.BOs && place(dmabufs, m, files):
+			continue
+		}
+		if m.Type == wire.Node && len(files) == 0 {
+			f, err := os.OpenFile(nodePath(m.Minor), os.O_RDWR, 0)
+			if err != nil {
+				return errors.Join(err, answer(c, wire.OK, "", err))
+			}
+			err = c.Send(&wire.Message{Type: wire.OK}, f)
+			f.Close()
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		closeAll(files)
+		if m.Type != wire.Restored {
+			return fmt.Errorf("message %d before RESTORED: %w", m.Type, wire.ErrProtocol)
+		}
+		if m.Status != 0 {
+			return fmt.Errorf("the driver refused the restore: %w", unix.Errno(-m.Status))
+		}
+		return nil
+	}
+}
+
+// fill puts the contents of a process's BOs in place, those that may follow it after
+// the others, and closes them. What was in place when the process began to run is
+// never filled again: it has changed since.
+func (r *restore) fill(t *task, p image.Process, gpus []kfd.GPUPair, dmabufs []*os.File, lazy []bool,
+	later []extent) (string, error) {
+	defer closeAll(dmabufs)
+	minor := func(gpu uint32) uint32 { return pair(gpus, gpu).RenderMinor }
+	plan, err := makePlan(p.Message, p.Layout, dmabufs, minor)
+	if err != nil {
+		return "", err
+	}
+	defer plan.close()
+	now, rest := plan.split(lazy)
+	var turn *turn
+	if len(rest.BOs) > 0 {
+		turn = r.turns.newTurn(rest, idle(r.dir(), p))
+		defer r.turns.done(turn)
+	}
+	ctx, stop := t.work(r.work)
+	defer stop()
+	select {
+	case r.fills <- struct{}{}:
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+	rep, err := r.fillPart(ctx, now, nil)
+	<-r.fills
+	if err != nil {
+		return "", err
+	}
+	text := fmt.Sprintf("process %d: %s", p.Message.GetPid(), filledText(rep))
+	if turn == nil {
+		return text, nil
+	}
+	r.markCPUReady(t, fmt.Sprintf("%s; %d follow", text, len(rest.BOs)), later)
+	if rep, err = r.fillPart(ctx, rest, turn.after(ctx, t.ran, patience(rest))); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s; then %s", text, filledText(rep)), nil
+}
+
+func filledText(rep vram.Report) string {
+	return fmt.Sprintf("%d buffer objects, %d bytes filled in %v, DMA busy %.0f %%, %d bytes read back",
+		rep.BOs, rep.Bytes, rep.Duration.Round(time.Millisecond), 100*rep.BusyShare(), rep.Verified)
+}
+
+// fillPart fills a plan when it is its turn.
+func (r *restore) fillPart(ctx context.Context, plan vram.Plan, turn <-chan struct{}) (vram.Report, error) {
+	if len(plan.BOs) == 0 {
+		return vram.Report{}, nil
+	}
+	ctx, progress, stop := stalled(ctx, r.opts.Stall, turn)
+	defer stop()
+	opts := r.opts.VRAM
+	opts.Progress = progress
+	// Fills under way at once share the bound.
+	if opts.Staging == 0 {
+		opts.Staging = vram.DefaultStaging
+	}
+	if opts.MaxBuffer > 0 {
+		opts.Staging = min(opts.Staging, max(opts.MaxBuffer, vram.MinStaging))
+	}
+	opts.Staging = max(opts.Staging/int64(min(len(r.set.Processes), maxFills)), vram.MinStaging)
+	rep, err := r.filler(ctx, plan, opts, turn)
+	if err != nil {
+		return rep, because(ctx, err)
+	}
+	return rep, nil
+}
+
+// pair returns the partner of a GPU; there is one for each in a mapping.
+func pair(gpus []kfd.GPUPair, gpu uint32) kfd.GPUPair {
+	i := slices.IndexFunc(gpus, func(g kfd.GPUPair) bool { return g.Src == gpu })
+	if i < 0 {
+		return kfd.GPUPair{}
+	}
+	return gpus[i]
+}
+
+// restoreBuffers makes the buffers of a RESTORE ioctl, in shared memory, and the
+// message that tells where they lie. In place of a descriptor of the render node
+// a device has the minor to open.
+func restoreBuffers(p image.Process, gpus []kfd.GPUPair) (*shared, *wire.Message, error) {
+	var devices []abi.KFDCRIUDeviceBucket
+	minor := map[uint32]uint32{}
+	for _, d := range p.Message.Devices {
+		if d.GetGpuId() == 0 {
+			continue
+		}
+		g := pair(gpus, d.GetGpuId())
+		devices = append(devices, abi.KFDCRIUDeviceBucket{UserGPUID: g.Src, ActualGPUID: g.Dst, DRMFD: g.RenderMinor})
+		minor[g.Src] = d.GetDrmRenderMinor()
+	}
+	bos := make([]abi.KFDCRIUBoBucket, len(p.Message.Bos))
+	var ranges []wire.Range
+	for i, b := range p.Message.Bos {
+		bos[i] = abi.KFDCRIUBoBucket{
+			Addr: b.GetAddr(), Size: b.GetSize(), Offset: b.GetOffset(), GPUID: b.GetGpuId(),
+			AllocFlags: b.GetAllocFlags(), DmabufFD: abi.KFDInvalidFD,
+		}
+		moved := wire.Range{Offset: b.GetOffset(), Size: b.GetSize(), BO: uint32(i)}
+		switch p.Layout.BOs[i].Kind {
+		case image.VRAM, image.GTT:
+			moved.Minor = minor[b.GetGpuId()]
+		case image.Doorbell, image.MMIO:
+		default:
+			continue
+		}
+		ranges = append(ranges, moved)
+	}
+	slices.SortFunc(ranges, func(a, b wire.Range) int {
+		switch {
+		case a.Minor != b.Minor:
+			return int(a.Minor) - int(b.Minor)
+		case a.Offset < b.Offset:
+			return -1
+		case a.Offset > b.Offset:
+			return 1
+		}
+		return int(a.BO) - int(b.BO)
+	})
+	priv := p.Message.PrivData
+	m := &wire.Message{
+		Type: wire.KFD, PID: p.Message.GetPid(), NumDevices: uint32(len(devices)), NumBOs: uint32(len(bos)),
+		NumObjects: p.Message.GetNumOfObjects(), NumRanges: uint32(len(ranges)), PrivSize: uint64(len(priv)),
+	}
+	m.BOs = m.Devices + deviceBucket*uint64(len(devices))
+	m.Priv = m.BOs + boBucket*uint64(len(bos))
+	m.Ranges = (m.Priv + m.PrivSize + 7) &^ 7
+	m.Size = m.Ranges + wire.RangeSize*uint64(len(ranges))
+	mem, err := newShared(max(m.Size, 8))
+	if err != nil {
+		return nil, nil, err
+	}
+	err = errors.Join(abi.Encode(mem.mem[m.Devices:m.BOs], devices), abi.Encode(mem.mem[m.BOs:m.Priv], bos),
+		abi.Encode(mem.mem[m.Ranges:], ranges))
+	copy(mem.mem[m.Priv:], priv)
+	if err != nil {
+		mem.close()
+		return nil, nil, err
+	}
+	return mem, m, nil
+}
+
+const pageSize = 4096
+
+// hostMemory returns what the GPUs of a process use of its own memory: userptr
+// buffer objects and ranges of shared virtual memory. Private data that is not
+// understood tells nothing; the driver will have its say.
+func hostMemory(p image.Process) []touch.Span {
+	priv, err := p.PrivData()
+	if err != nil {
+		return nil
+	}
+	var out []touch.Span
+	for i, bo := range p.Layout.BOs {
+		if bo.Kind == image.Userptr {
+			start := priv.BOs[i].UserAddr &^ (pageSize - 1)
+			out = append(out, touch.Span{Start: start, End: start + uint64(bo.Size)})
+		}
+	}
+	for _, r := range priv.Ranges {
+		// The driver counts these in pages.
+		out = append(out, touch.Span{Start: r.StartAddr * pageSize, End: (r.StartAddr + r.Size) * pageSize})
+	}
+	return out
+}

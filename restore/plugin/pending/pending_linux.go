@@ -1,0 +1,248 @@
+// Package pending knows which processes run before their GPU memory is there.
+//
+// Whoever brings the memory of a process, and who watches over it, hold a lock on one file, a byte for each process.
+// The kernel takes locks back from the killed. Beside it each process has a record, a file that stays. A record without
+// a lock tells of a process whose memory nobody brings any more: it stands still for good, and a dump of it would write
+// what was never filled. [EndAbandoned] ends it.
+package pending
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/restore/procfs"
+)
+
+// Path is where the file of locks is by default. The folder of records is beside it.
+const Path = "/run/gpucr-fs/vram"
+
+// ErrAbandoned says that a process's GPU memory never came, and that nobody brings it.
+var ErrAbandoned = errors.New("who brought the GPU memory of the process was killed before it was there")
+
+// records is the folder of records that belongs to a file of locks.
+func records(path string) string { return path + ".d" }
+
+func record(path string, at int64) string {
+	return filepath.Join(records(path), strconv.FormatInt(at, 16))
+}
+
+// Processes are those of one helper.
+type Processes struct {
+	path string
+
+	mu   sync.Mutex
+	file *os.File
+}
+
+// New makes none. Close must be called.
+func New(path string) *Processes { return &Processes{path: path} }
+
+// byteOf gives a process's byte: its own pid and pid namespace are the same from wherever it is seen.
+func byteOf(pid int) (int64, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(fmt.Sprintf("/proc/%d/ns/pid", pid), &st); err != nil {
+		return 0, fmt.Errorf("pid namespace of process %d: %w", pid, err)
+	}
+	numbers := procfs.Numbers(pid)
+	if len(numbers) == 0 {
+		return 0, fmt.Errorf("process %d has no NSpid in its status", pid)
+	}
+	const pidBits, inodeBits = 22, 40 // the kernel's bound of pids
+	return int64(st.Ino&(1<<inodeBits-1))<<pidBits | int64(numbers[len(numbers)-1]), nil
+}
+
+// birth tells a process from others that have its pid later; "" when it is gone.
+func birth(pid int) string {
+	const start = 22 - 3 // see proc_pid_stat(5)
+	if f := procfs.Stat(fmt.Sprintf("/proc/%d/stat", pid)); len(f) > start && f[0] != "Z" {
+		return f[start]
+	}
+	return ""
+}
+
+// Add says that a process runs before its memory is there, and gives its byte.
+func (c *Processes) Add(pid int) (at int64, err error) {
+	if at, err = byteOf(pid); err != nil {
+		return 0, err
+	}
+	born := birth(pid)
+	if born == "" {
+		return 0, fmt.Errorf("process %d: %w", pid, unix.ESRCH)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.file == nil {
+		if err := os.MkdirAll(records(c.path), 0o755); err != nil {
+			return 0, err
+		}
+		if c.file, err = os.OpenFile(c.path, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+			return 0, err
+		}
+	}
+	// Somebody may be looking at what a former process of this pid has left.
+	for late := time.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
+		if err = lock(c.file, at); !errors.Is(err, unix.EAGAIN) || time.Now().After(late) {
+			break
+		}
+	}
+	if err != nil {
+		return 0, err
+	}
+	if err := os.WriteFile(record(c.path, at), []byte(born), 0o600); err != nil {
+		return 0, errors.Join(err, unlock(c.file, at))
+	}
+	return at, nil
+}
+
+func lock(f *os.File, at int64) error {
+	return unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Start: at, Len: 1})
+}
+
+func unlock(f *os.File, at int64) error {
+	return unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK, Start: at, Len: 1})
+}
+
+// Remove says that all is there, or the process gone.
+func (c *Processes) Remove(at int64) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return errors.Join(os.Remove(record(c.path, at)), unlock(c.file, at))
+}
+
+// Locks is the file whose locks last as long as somebody has it open. Preconditions: Add has succeeded.
+func (c *Processes) Locks() *os.File {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.file
+}
+
+// Close gives the locks back.
+func (c *Processes) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.file != nil {
+		c.file.Close()
+	}
+}
+
+// every is how often somebody looks who waits for GPU memory.
+const every = 10 * time.Millisecond
+
+// Await waits until nobody is bringing GPU memory of a process: it is there, or the process is ended, or it is
+// ErrAbandoned. who finds the process, where there may be a reason to wait.
+func Await(ctx context.Context, path string, who func() (pid int, err error)) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	left, err := os.ReadDir(records(path))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(left) == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	pid, err := who()
+	if err != nil {
+		return err
+	}
+	at, err := byteOf(pid)
+	if err != nil {
+		return err
+	}
+	for {
+		lock := unix.Flock_t{Type: unix.F_WRLCK, Start: at, Len: 1}
+		if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock); err != nil {
+			return err
+		}
+		if lock.Type == unix.F_UNLCK {
+			// The record goes before the lock does.
+			born, err := os.ReadFile(record(path, at))
+			if err == nil && string(born) == birth(pid) {
+				return fmt.Errorf("process %d: %w", pid, ErrAbandoned)
+			}
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(every):
+		}
+	}
+}
+
+// EndAbandoned ends the processes whose memory nobody brings any more, and calls ended for each. It removes the records
+// of those that are gone.
+func EndAbandoned(path string, ended func(pid int)) error {
+	left, err := os.ReadDir(records(path))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(left) == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var errs []error
+	for _, e := range left {
+		at, err := strconv.ParseInt(e.Name(), 16, 64)
+		if err != nil || at < 0 || lock(f, at) != nil {
+			continue // nobody's, or somebody brings it
+		}
+		errs = append(errs, endOne(path, at, ended), unlock(f, at))
+	}
+	return errors.Join(errs...)
+}
+
+// endOne ends the process of a record, if there is one. Preconditions: its byte is locked by the caller.
+func endOne(path string, at int64, ended func(pid int)) error {
+	born, err := os.ReadFile(record(path, at))
+	if err != nil {
+		return nil // who brought it was done meanwhile
+	}
+	all, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return err
+	}
+	for _, dir := range all {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil {
+			continue
+		}
+		if own, err := byteOf(pid); err != nil || own != at || birth(pid) != string(born) {
+			continue
+		}
+		pidfd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			break // it has ended
+		}
+		if birth(pid) == string(born) {
+			err = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
+			if err == nil {
+				ended(pid)
+			}
+		}
+		unix.Close(pidfd)
+		if err != nil && err != unix.ESRCH {
+			return fmt.Errorf("end process %d, whose GPU memory does not come: %w", pid, err)
+		}
+		break
+	}
+	return os.Remove(record(path, at))
+}

@@ -1,0 +1,192 @@
+package uffd
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// heldFDs are copies of the guardian's userfaultfds and of the handles of the
+// tasks. While they are open, page faults wait even if the guardian is killed.
+// Then the tasks are killed, also those that have all their memory: what the
+// guardian knew of the others' is lost, and none is to see another one die. What
+// the guardian had no time to send, its keeper has.
+type heldFDs struct {
+	log    *slog.Logger
+	uffds  map[uint64]int // userfaultfd by memory
+	tasks  []int          // pidfds
+	keeper int            // its handle, -1 when there is none
+}
+
+func newHeldFDs(log *slog.Logger) heldFDs {
+	return heldFDs{log: log, uffds: make(map[uint64]int), keeper: -1}
+}
+
+// keptBy notes the guardian's keeper, by its pid.
+func (k *heldFDs) setKeeper(keeper string) {
+	pid, err := strconv.Atoi(keeper)
+	if err == nil {
+		k.keeper, err = unix.PidfdOpen(pid, 0)
+	}
+	if err != nil {
+		k.keeper = -1
+		if err == unix.ESRCH {
+			return // the guardian is about to end
+		}
+		k.log.Warn("cannot find the guardian's keeper", "pid", keeper, "err", err)
+	}
+}
+
+// add keeps what came with a packet.
+func (k *heldFDs) add(p *packet) {
+	fds := p.fds
+	if p.kind == kindMemory && len(fds) > 0 {
+		k.remove(p.id)
+		k.uffds[p.id], fds = fds[0], fds[1:]
+	}
+	k.tasks = append(k.tasks, fds...)
+}
+
+// remove gives up the userfaultfd of a memory that is complete, or gone.
+func (k *heldFDs) remove(id uint64) {
+	if fd, ok := k.uffds[id]; ok {
+		unix.Close(fd)
+		delete(k.uffds, id)
+	}
+}
+
+// drop closes everything: somebody else looks after the tasks.
+func (k *heldFDs) drop() {
+	for id := range k.uffds {
+		k.remove(id)
+	}
+	closeAll(k.tasks)
+	k.tasks = nil
+	k.dismiss()
+}
+
+func (k *heldFDs) dismiss() {
+	if k.keeper >= 0 {
+		unix.Close(k.keeper)
+		k.keeper = -1
+	}
+}
+
+// collect takes all userfaultfds over from the keeper of a guardian that is dead,
+// and ends it.
+func (k *heldFDs) collect() {
+	defer k.dismiss()
+	pid, ok := pidOf(k.keeper)
+	if !ok {
+		return
+	}
+	links, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	for i, l := range links {
+		if to, err := os.Readlink(l); err != nil || to != "anon_inode:[userfaultfd]" {
+			continue
+		}
+		n, _ := strconv.Atoi(filepath.Base(l))
+		fd, e := unix.PidfdGetfd(k.keeper, n, 0)
+		if e != nil {
+			err = e
+			continue
+		}
+		// No memory has such a number: they count from 1.
+		k.uffds[^uint64(i)] = fd
+	}
+	if err != nil {
+		// It keeps what it has until that is not needed any more.
+		k.log.Error("cannot relieve the guardian's keeper", "pid", pid, "err", err)
+		return
+	}
+	unix.PidfdSendSignal(k.keeper, unix.SIGKILL, nil, 0)
+}
+
+// end kills all tasks and what they have forked, unless all memory is complete,
+// and returns when none of that which is not is left.
+func (k *heldFDs) end() {
+	defer k.drop()
+	k.collect()
+	for last := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+		for id, fd := range k.uffds {
+			if uffdProbe(fd, pageSize, pageSize) == unix.ESRCH {
+				k.remove(id)
+			}
+		}
+		if len(k.uffds) == 0 {
+			return
+		}
+		k.kill()
+		if time.Since(last) > 10*time.Second {
+			last = time.Now()
+			k.log.Error("a process that lacks memory cannot be found, its page faults hang", "processes", len(k.uffds))
+		}
+	}
+}
+
+// stopTime bounds how long kill waits for what it has stopped.
+const stopTime = 100 * time.Millisecond
+
+// kill kills all tasks and what they have forked; none is to see another one die.
+func (k *heldFDs) kill() {
+	var all []int
+	pidfds := make(map[int]int)
+	for _, fd := range k.tasks {
+		pid, ok := pidOf(fd)
+		if !ok {
+			// In another pid namespace, or gone.
+			unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+			continue
+		}
+		unix.PidfdSendSignal(fd, unix.SIGSTOP, nil, 0)
+		all = append(all, pid)
+		pidfds[pid] = fd
+	}
+	// A fork that is under way ends before its thread stops. A child that is not
+	// known when its parent is killed cannot be found any more.
+	for late, stopped := time.Now().Add(stopTime), false; !stopped; {
+		stopped = !slices.ContainsFunc(all, runs) || time.Now().After(late)
+		for _, pid := range descendants(all) {
+			if !slices.Contains(all, pid) {
+				unix.Kill(pid, unix.SIGSTOP)
+				all = append(all, pid)
+				stopped = false
+			}
+		}
+		if !stopped {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	processTree().sort(all)
+	for _, pid := range all {
+		if fd, ok := pidfds[pid]; ok {
+			unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+			continue
+		}
+		k.log.Error("killed a child of a task that lacks memory, the guardian is gone", "pid", pid)
+		unix.Kill(pid, unix.SIGKILL)
+	}
+}
+
+// pidOf returns the pid of a pidfd's process, ok false when it is gone or not seen
+// from here.
+func pidOf(pidfd int) (pid int, ok bool) {
+	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", pidfd))
+	if err != nil {
+		return 0, false
+	}
+	for line := range strings.Lines(string(info)) {
+		if v, found := strings.CutPrefix(line, "Pid:"); found {
+			pid, err := strconv.Atoi(strings.TrimSpace(v))
+			return pid, err == nil && pid > 0
+		}
+	}
+	return 0, false
+}
