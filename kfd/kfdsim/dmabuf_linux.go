@@ -175,7 +175,7 @@ func (s *Sim) withFD(c caller, fd int, use func(dup int, ino uint64) syscall.Err
 	if err := unix.Fstat(dup, &st); err != nil || st.Ino&inoTagMask != inoTag {
 		return s.refuse(syscall.EBADF, "descriptor is not a device file of the simulator", "fd", fd)
 	}
-	if st.Dev != s.dev {
+	if st.Dev != s.dev.Load() {
 		return s.refuse(syscall.EBADF, "descriptor belongs to another simulator", "fd", fd)
 	}
 	return use(dup, st.Ino)

@@ -232,7 +232,7 @@ func (s *Sim) mount() error {
 	if err := unix.Stat(s.DevDir(), &st); err != nil {
 		return fmt.Errorf("mount %s: %w", s.DevDir(), err)
 	}
-	s.dev = st.Dev
+	s.dev.Store(st.Dev)
 	if srv.KernelSettings().Flags64()&fuse.CAP_PASSTHROUGH == 0 {
 		return errors.New("this kernel has no FUSE passthrough (CONFIG_FUSE_PASSTHROUGH, Linux 6.9)")
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -22,7 +23,7 @@ type Sim struct {
 	kfd   *arena // doorbell, event and MMIO pages: what /dev/kfd maps
 	watch *watcher
 	fuse  *fuse.Server
-	dev   uint64 // st_dev of the mount
+	dev   atomic.Uint64 // st_dev of the mount
 	ctl   *control
 	wg    sync.WaitGroup // queues and engines
 
