@@ -56,9 +56,10 @@ func tree(proc string, root int) ([]int, error) {
 	}
 	children := map[int][]int{}
 	found := false
+	kernels := kernelThreads(proc)
 	for _, d := range dirs {
 		pid, err := strconv.Atoi(d.Name())
-		if err != nil {
+		if err != nil || kernels[pid] {
 			continue
 		}
 		stat, err := os.ReadFile(filepath.Join(proc, d.Name(), "stat"))
@@ -84,6 +85,35 @@ func tree(proc string, root int) ([]int, error) {
 		all = append(all, kids...)
 	}
 	return all, nil
+}
+
+// ofKernel is PF_KTHREAD, a flag in stat; see include/linux/sched.h of Linux 6.18.
+const ofKernel = 0x00200000
+
+// kernelThreads lists the children of kthreadd, which are the kernel's own: a machine with 32 processors has hundreds,
+// and a restore waits for each look at all processes. There are none in a container's /proc.
+func kernelThreads(proc string) map[int]bool {
+	const kthreadd = "2"
+	const flags = 6
+	stat, err := os.ReadFile(filepath.Join(proc, kthreadd, "stat"))
+	f := afterName(stat)
+	if err != nil || len(f) <= flags {
+		return nil
+	}
+	if has, err := strconv.ParseUint(f[flags], 10, 64); err != nil || has&ofKernel == 0 {
+		return nil // a process
+	}
+	list, err := os.ReadFile(filepath.Join(proc, kthreadd, "task", kthreadd, "children"))
+	if err != nil {
+		return nil
+	}
+	threads := map[int]bool{}
+	for _, f := range strings.Fields(string(list)) {
+		if pid, err := strconv.Atoi(f); err == nil {
+			threads[pid] = true
+		}
+	}
+	return threads
 }
 
 // afterName gives the fields of a stat file from the state on; the parent is the second. The name in parentheses before

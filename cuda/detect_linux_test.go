@@ -56,3 +56,22 @@ func TestLook(t *testing.T) {
 		t.Error("the tree of no process is listed")
 	}
 }
+
+// Threads of the kernel are not looked at one by one; what a process with the number of their parent has forked is.
+func TestTreeWithoutKernelThreads(t *testing.T) {
+	const marked = "12 (x) S 10 10 10 0 -1 0"
+	for flags, want := range map[string][]int{"2129984": {10}, "4194304": {10, 12}} {
+		dir := fakeProc(t, map[string]string{"2": "2 (kthreadd) S 0 0 0 0 -1 " + flags, "10": "10 (a) S 1 10", "12": marked},
+			nil, nil)
+		list := filepath.Join(dir, "2", "task", "2")
+		if err := os.MkdirAll(list, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(list, "children"), []byte("12 13"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if pids, err := tree(dir, 10); err != nil || !slices.Equal(pids, want) {
+			t.Errorf("process 2 with flags %s: tree %v, %v; want %v", flags, pids, err, want)
+		}
+	}
+}
