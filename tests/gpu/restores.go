@@ -82,9 +82,10 @@ func (b *bench) eager(ctx context.Context, a *app, dir string) (run, error) {
 	})
 }
 
-// lazy restores with criu's own lazy-pages server. up leaves the time out that the server takes to begin.
-func (b *bench) lazy(ctx context.Context, a *app, dir string, up bool) (run, error) {
-	return b.with(ctx, func(c *cuda.Client, work string) (run, error) { return b.lazyWith(ctx, a, dir, c, work, up) })
+// lazy restores with criu's own lazy-pages server. resume leaves the time out that the server takes to begin, and ends
+// as soon as the CPU resumes: who calls it ends the process.
+func (b *bench) lazy(ctx context.Context, a *app, dir string, resume bool) (run, error) {
+	return b.with(ctx, func(c *cuda.Client, work string) (run, error) { return b.lazyWith(ctx, a, dir, c, work, resume) })
 }
 
 func (b *bench) lazyWith(
@@ -93,7 +94,7 @@ func (b *bench) lazyWith(
 	dir string,
 	c *cuda.Client,
 	work string,
-	up bool,
+	resume bool,
 ) (x run, err error) {
 	start := time.Now()
 	server, done, err := b.prepare(b.o.criu, "lazy-pages", "-D", dir, "-W", work, "-o", "lazy.log")
@@ -112,11 +113,11 @@ func (b *bench) lazyWith(
 		close(ended)
 	}()
 	defer func() {
-		if err != nil {
+		if err != nil || resume {
 			server.Process.Kill()
 		}
 		<-ended
-		if err == nil {
+		if err == nil && !resume {
 			x.Resident = at.Sub(start).Seconds()
 			err = b.withLog(served, filepath.Join(work, "lazy.log"))
 		}
@@ -133,14 +134,16 @@ func (b *bench) lazyWith(
 		case <-time.After(time.Millisecond):
 		}
 	}
-	if up {
+	if resume {
 		start = time.Now()
 	}
 	if _, err := b.command(ctx, b.o.criu, "restore", "-d", "--lazy-pages", "-D", dir, "-W", work, "-o",
 		"restore.log"); err != nil {
 		return x, b.withLog(err, filepath.Join(work, "restore.log"))
 	}
-	x.Resume = since(start)
+	if x.Resume = since(start); resume {
+		return x, nil
+	}
 	if err := b.finish(ctx, a, c, start, &x); err != nil {
 		return x, err
 	}
