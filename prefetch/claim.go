@@ -102,7 +102,7 @@ const shortBytes = 256 << 10
 func (q *Queue) hold(now time.Time) (limit int64, wait time.Duration) {
 	wait = urgentTime - now.Sub(q.urgent)
 	switch {
-	case wait <= 0:
+	case wait <= 0 || q.opts.Steady:
 		return q.opts.RunBytes, 0
 	case q.sweeping < runtime.NumCPU():
 		return min(shortBytes, q.opts.RunBytes), 0
@@ -321,6 +321,7 @@ func (q *Queue) hotSet() []Range {
 
 // advise tells files of the hot set, from which the restore is to go on soon.
 func (q *Queue) advise() {
+	<-q.planned
 	if q.opts.Packed != nil {
 		q.opts.Packed.advise()
 		return

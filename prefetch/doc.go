@@ -14,7 +14,7 @@
 // fetched again when it is demanded again.
 //
 // While there are demands, or the hot set is not there, the sweep takes short
-// runs, and no more of them than there are processors (hold).
+// runs, and no more of them than there are processors (hold), unless it is Steady.
 //
 // While a profile is recorded (Options.Recorder) a demand brings little, since
 // what it brings is taken for touched (window). A hot set may be packed: copied

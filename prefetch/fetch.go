@@ -7,6 +7,7 @@ import (
 
 // work is the life of a worker.
 func (q *Queue) work(id int) {
+	<-q.planned
 	for {
 		r, ok := q.next(id)
 		if !ok {

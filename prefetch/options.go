@@ -107,6 +107,8 @@ type Options struct {
 	// Rate bounds what hot set and sweep fetch, in bytes a second; demands
 	// are not held back, but count. 0 is no bound.
 	Rate int64
+	// Steady: the sweep does not give way to demands (hold). For who reads all there is, on many threads.
+	Steady bool
 	// Buffers replaces the queue's own buffers.
 	Buffers Buffers
 	// Recorder, when set, is told of every demand and every Read.

@@ -43,8 +43,10 @@ type Queue struct {
 	fills bool      // there is a sink that keeps what it is given
 	units [][]state // by file
 	// heads has a bit for each unit of a file that begins what is stored
-	// together; nil for files of which that is not known.
-	heads [][]uint64
+	// together; nil for files of which that is not known. It is there, and the
+	// hot set in order, when planned is closed.
+	heads   [][]uint64
+	planned chan struct{}
 	// demands are units somebody waits for, oldest first. Those whose unit
 	// is in flight or done by the time they come up are passed over.
 	demands []unitRef
@@ -102,7 +104,8 @@ func New(opts Options) (*Queue, error) {
 			return nil, fmt.Errorf("prefetch: the hot set has file %d of %d", r.File, len(opts.Files))
 		}
 	}
-	q := &Queue{opts: opts, demanded: time.Now(), stop: make(chan struct{}), readers: make(map[unitRef][]*reader)}
+	q := &Queue{opts: opts, demanded: time.Now(), stop: make(chan struct{}), readers: make(map[unitRef][]*reader),
+		planned: make(chan struct{})}
 	q.wakeAny = sync.NewCond(&q.mu)
 	q.wakeExpress = sync.NewCond(&q.mu)
 	q.wakeDrain = sync.NewCond(&q.mu)
@@ -111,11 +114,8 @@ func New(opts Options) (*Queue, error) {
 	q.fills = !none
 	for _, f := range opts.Files {
 		q.units = append(q.units, make([]state, (f.Size()+UnitBytes-1)/UnitBytes))
-		q.heads = append(q.heads, heads(f))
 	}
-	if opts.Packed == nil {
-		q.opts.Hot = q.hotSet()
-	} else if !opts.HotAway {
+	if opts.Packed != nil && !opts.HotAway {
 		q.hotHere = opts.Packed.Bytes()
 	}
 	if q.opts.Buffers == nil {
@@ -127,12 +127,25 @@ func New(opts Options) (*Queue, error) {
 		q.wakeAny.Broadcast()
 		q.mu.Unlock()
 	})
+	q.workers.Go(q.plan)
 	for i := -1; i < opts.Workers; i++ {
 		q.workers.Go(func() { q.work(i) })
 	}
 	q.workers.Go(q.adapt)
 	q.workers.Go(q.advise)
 	return q, nil
+}
+
+// plan finds out how the files are stored, which for 14 GB takes some milliseconds: whoever makes a queue need not wait
+// for that.
+func (q *Queue) plan() {
+	defer close(q.planned)
+	for _, f := range q.opts.Files {
+		q.heads = append(q.heads, heads(f))
+	}
+	if q.opts.Packed == nil {
+		q.opts.Hot = q.hotSet()
+	}
 }
 
 // Close stops the workers and waits for the runs in flight. What is still
@@ -216,6 +229,7 @@ func (q *Queue) urge(u unitRef, s *state) (joined bool) {
 
 // Sweep asks for ranges in the background, after the hot set.
 func (q *Queue) Sweep(ranges []Range) {
+	<-q.planned
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.wantHot()
@@ -224,6 +238,7 @@ func (q *Queue) Sweep(ranges []Range) {
 
 // Warm asks for the hot set alone.
 func (q *Queue) Warm() {
+	<-q.planned
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.wantHot()

@@ -242,7 +242,7 @@ func (r *restoring) one(
 	}
 	st, err = client.RestoreFrom(ctx, dir, client.RestoreOptions{
 		Checkpoint: name, Work: r.args.Work, Rate: rate, RecordGPU: r.nvidia.record,
-		Wait: wait, CopyShared: r.copyShared,
+		Wait: wait, CopyShared: r.copyShared, Copies: r.copies,
 		PIDNamespace: namespace, Start: start, Progress: p.tell,
 		Again: func(err error) { r.a.note("%v; trying again", oneLine(err.Error())) },
 		Run: func(ctx context.Context, prepared talk.Prepared) error {

@@ -74,6 +74,7 @@ type RestoreOptions struct {
 	RecordGPU  bool // see restores.Serving
 	Wait       bool // until resident
 	CopyShared bool // see service.RestoreRequest
+	Copies     int  // likewise
 	// PIDNamespace makes the pid namespace for the next call of Run, where it is to be another, and gives its number;
 	// it may be nil.
 	PIDNamespace func() uint64
@@ -134,7 +135,7 @@ func restoreOnce(
 	defer s.Close()
 	q := service.RestoreRequest{
 		ID: newID(), Checkpoint: o.Checkpoint, Rate: o.Rate, RecordGPU: o.RecordGPU, Wait: o.Wait, Instead: *former,
-		CopyShared: o.CopyShared,
+		CopyShared: o.CopyShared, Copies: o.Copies,
 	}
 	if o.PIDNamespace != nil {
 		q.PIDNamespace = o.PIDNamespace()

@@ -15,6 +15,8 @@ type Serving struct {
 	Rate int64 `json:"rate,omitempty"`
 	// RecordGPU is feed.Options'.
 	RecordGPU bool `json:"record_gpu,omitempty"`
+	// Copies is feed.Options'.
+	Copies int `json:"copies,omitempty"`
 }
 
 // encode and Decode put a restore's description on a successor's command line.

@@ -101,6 +101,7 @@ func (t *Table) feedOptions(s Serving, id string, also slog.Handler) feed.Option
 		Images:    feed.Stored{Store: t.o.Store, Ref: id},
 		Rate:      s.Rate,
 		RecordGPU: s.RecordGPU,
+		Copies:    s.Copies,
 		Logger:    log.With("restore", s.ID),
 	}
 }

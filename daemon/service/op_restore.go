@@ -26,6 +26,7 @@ type RestoreRequest struct {
 	Rate       int64  `json:"rate,omitempty"`
 	RecordGPU  bool   `json:"record_gpu,omitempty"` // see restores.Serving
 	Wait       bool   `json:"wait,omitempty"`       // answer when resident
+	Copies     int    `json:"copies,omitempty"`     // how many are restored at once
 	// CopyShared gives each process its own copy of what it shared with the one it was forked from.
 	CopyShared bool `json:"copy_shared,omitempty"`
 	// Instead is the ID of an attempt that failed because its daemon was killed; nobody waits for it any more.
@@ -74,7 +75,7 @@ func restoreHere(ctx context.Context, env *Env, q RestoreRequest) (restores.Stat
 		_, err := d.Mounts.Add(ctx, mounts.Request{Dir: images, Checkpoint: c.Info().ID, Private: true})
 		mounted <- err
 	}()
-	s := restores.Serving{ID: q.ID, Checkpoint: q.Checkpoint, Rate: q.Rate, RecordGPU: q.RecordGPU}
+	s := restores.Serving{ID: q.ID, Checkpoint: q.Checkpoint, Rate: q.Rate, RecordGPU: q.RecordGPU, Copies: q.Copies}
 	r, err := d.Restores.Start(s, h.Work(), nil, !q.CopyShared)
 	merr := <-mounted
 	ok := false

@@ -15,6 +15,6 @@
 //
 // As soon as a process that uses CUDA runs again, the driver copies all VRAM out of its memory, on many threads.
 // Waiting would hold that up, and a profile of it replayed is slower than the files' own order: it is cut into more and
-// smaller runs. So the sweep of such a restore begins at once, and what is touched after the resume is not recorded;
-// RecordGPU has it recorded, and the sweep wait, nevertheless.
+// smaller runs. So the sweep of such a restore begins at once and gives way to no fault, and what is touched after the
+// resume is not recorded; RecordGPU has it recorded, and the sweep wait, nevertheless.
 package feed

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"sync"
 	"time"
 
@@ -22,6 +23,8 @@ type Options struct {
 	Work string
 	// Rate bounds what is fetched ahead of demands, in bytes a second; 0 is no bound.
 	Rate int64
+	// Copies is how many are restored at once, and share the processors; 0 is one.
+	Copies int
 	// Memory bounds the buffers, in bytes. Default 32 MiB. Not for Takeover.
 	Memory int64
 	// Profile is replayed. Record makes a new one.
@@ -117,10 +120,7 @@ func Start(o Options) (_ *Feed, err error) {
 			return nil, fmt.Errorf("find what processes share: %w", err)
 		}
 	}
-	run := int64(2 << 20)
-	for run > 256<<10 && o.Memory < 8*run {
-		run /= 2
-	}
+	run := runBytes(o.Memory, runtime.NumCPU()/max(o.Copies, 1))
 	plan := uffd.NewPlan(c)
 	opened := make(chan contents, 1)
 	go func() { opened <- openContents(o.Images, plan) }()
@@ -145,6 +145,17 @@ func Start(o Options) (_ *Feed, err error) {
 	}
 	f.inherited = inherited
 	return f, nil
+}
+
+// runBytes gives how much is fetched at a time: the more processors, the more fetch, each into a buffer of its own.
+func runBytes(memory int64, processors int) int64 {
+	const most, least = 2 << 20, 256 << 10
+	buffers := int64(min(max(processors, 8), 16))
+	run := int64(most)
+	for run > least && memory < buffers*run {
+		run /= 2
+	}
+	return run
 }
 
 // Inherited gives the images that CRIU has to see in place of those of the same name, with a link "parent" beside
@@ -219,6 +230,7 @@ func provide(o Options, client *uffd.Client, in contents, far *ahead) (*Feed, er
 	}
 	q := prefetch.Options{
 		Files: in.files, Names: f.names, Sink: client, Buffers: client, RunBytes: client.RunBytes(), Memory: client.Memory(), Rate: o.Rate, Recorder: f.recorder, Logger: o.Logger,
+		Steady: f.startup,
 	}
 	q.DemandBytes = min(128<<10, q.RunBytes)
 	if o.Profile != nil {
