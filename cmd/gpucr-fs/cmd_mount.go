@@ -154,6 +154,7 @@ func (a *app) spec(store string) (daemonSpec, error) {
 func (s daemonSpec) options(log *slog.Logger) (lifecycle.Options, error) {
 	o := lifecycle.Options{
 		Dir: s.Store, Logger: log, Version: version, Mount: mounter(log), Restores: s.Restores, Stays: s.Stays,
+		Driver: func() (io.Closer, error) { return (&cudaFlags{}).client(slog.New(slog.DiscardHandler)) },
 		Index: index.Options{CacheSize: s.CacheSize, FreeFloor: s.FreeFloor, Workers: s.Workers,
 			ReadOnly: s.Mount.ReadOnly || s.ReadOnly, DistantTimeout: s.RemoteTimeout, Access: s.Access},
 	}

@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -36,6 +37,8 @@ type Options struct {
 	// Guardian is the command that runs uffd.GuardianMain, Successor the one that runs Succeed; without them nothing
 	// can be restored.
 	Guardian, Successor []string
+	// Driver loads NVIDIA's driver, to be kept for restores; nil: it is not kept.
+	Driver func() (io.Closer, error)
 	// Restores: the daemon is started for a restore, and makes ready for it.
 	Restores bool
 	// Stays: the daemon goes on until it is told to stop, also when nothing is mounted.
@@ -76,6 +79,7 @@ type Daemon struct {
 	http    *http.Server
 	served  chan error // result of http.Serve
 	spare   *restores.Spare
+	driver  *restores.Driver
 	fills   *fill.Server
 	endFill context.CancelFunc
 	quit    chan struct{} // closed when the daemon closes
@@ -102,7 +106,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	d.recent = page.NewRecent()
 	o.Logger = slog.New(slog.NewMultiHandler(o.Logger.Handler(), d.recent))
 	d.o.Logger, d.log = o.Logger, o.Logger
-	d.metrics = newMetrics(d)
+	d.metrics, d.driver = newMetrics(d), restores.NewDriver(o.Driver, o.Logger)
 	o.Index.OnRead = d.metrics.observe
 	o.Index.Cuts, o.Index.Labels = gpu.Cuts, label.OfImages
 	o.Index.Logger = o.Logger
@@ -196,7 +200,7 @@ func (d *Daemon) assemble(started time.Time) {
 			}},
 	)
 	d.parts.Restores = restores.New(restores.Options{Store: d.store, Stay: d.stay, Mounts: d.parts.Mounts, Log: d.log,
-		Guardian: d.o.Guardian, Successor: d.o.Successor, Spare: d.spare, CacheSize: d.o.Index.CacheSize,
+		Guardian: d.o.Guardian, Successor: d.o.Successor, Spare: d.spare, Driver: d.driver, CacheSize: d.o.Index.CacheSize,
 		Began: d.page.Began})
 }
 
@@ -234,6 +238,7 @@ func (d *Daemon) Close() error {
 	d.endFill()
 	d.fills.Close()
 	d.spare.Close()
+	d.driver.Close()
 	d.parts.Restores.Close()
 	close(d.quit)
 	errs := []error{d.parts.Mounts.Close()}

@@ -28,6 +28,8 @@ type Options struct {
 	Guardian, Successor []string
 	// Spare is a guardian that may have been started already.
 	Spare *Spare
+	// Driver is kept loaded once a restore has used CUDA.
+	Driver *Driver
 	// CacheSize is that of the store's options.
 	CacheSize int64
 	Log       *slog.Logger
@@ -208,6 +210,9 @@ func (t *Table) serve(r *Restore) {
 	close(r.done)
 	if t.o.Mounts.Public() {
 		t.o.Spare.Start(t.o.Guardian)
+		if r.feed.CUDA() {
+			t.o.Driver.keep()
+		}
 	}
 	if err == nil && whole && !t.o.Store.ReadOnly() {
 		t.keepHot(r)

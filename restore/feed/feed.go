@@ -66,7 +66,8 @@ type Feed struct {
 	ahead     *ahead        // nil where nothing lies in a bucket
 	recorder  *prefetch.Recorder
 	packed    *prefetch.Packed // nil without one
-	startup   bool             // the processes read all they have right after their resume
+	cuda      bool             // the processes use CUDA
+	startup   bool             // they read all they have right after their resume
 	closeAll  func() error
 	names     []string
 	total     int64
@@ -224,7 +225,7 @@ func provide(o Options, client *uffd.Client, in contents, far *ahead) (*Feed, er
 	if in.err != nil {
 		return nil, in.err
 	}
-	f := &Feed{startup: in.cuda && !o.RecordGPU, opts: o, client: client, names: client.Plan().Files, total: client.Plan().Bytes(), closeAll: in.done}
+	f := &Feed{cuda: in.cuda, startup: in.cuda && !o.RecordGPU, opts: o, client: client, names: client.Plan().Files, total: client.Plan().Bytes(), closeAll: in.done}
 	if o.Record {
 		f.recorder = prefetch.NewRecorder()
 	}
@@ -282,6 +283,9 @@ func (f *Feed) Serve(ctx context.Context) error {
 	}
 	return err
 }
+
+// CUDA tells that the processes use it.
+func (f *Feed) CUDA() bool { return f.cuda }
 
 // Abandon gives the restore up: its tasks are ended, and Serve returns.
 func (f *Feed) Abandon() { f.client.Abandon() }
