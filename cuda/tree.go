@@ -91,7 +91,8 @@ func (c *Client) Suspend(ctx context.Context, root int, timeout time.Duration, r
 			return nil, fmt.Errorf("cuda: the driver cannot serve process %d any more: its state is failed", p.PID)
 		}
 		if p.State == Running && still.Stands(p.PID) {
-			return nil, fmt.Errorf("cuda: process %d is stopped, and would never end its GPU work: continue it (kill -CONT)", p.PID)
+			return nil, fmt.Errorf(
+				"cuda: process %d is stopped, and would never end its GPU work: continue it (kill -CONT)", p.PID)
 		}
 	}
 	s := &Suspension{c: c, procs: procs}

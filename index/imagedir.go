@@ -35,5 +35,7 @@ func NeedInventory(op, name string, stat func(p string) (reading.FileInfo, error
 			return err
 		}
 	}
-	return &fault.Error{Class: fault.Invalid, Op: op, Checkpoint: name, Err: errors.New("it is no checkpoint: neither inventory.img nor checkpoint/inventory.img is in it, which criu writes at the end of a dump")}
+	return &fault.Error{Class: fault.Invalid, Op: op, Checkpoint: name,
+		Err: errors.New("it is no checkpoint: neither inventory.img nor checkpoint/inventory.img is in it, which " +
+			"criu writes at the end of a dump")}
 }

@@ -41,7 +41,8 @@ func CheckLayout(dir string) error {
 					Err: errors.New("it is a pipe or a device, of which a store has none"), Hint: "remove it"}
 			}
 			if e.Type()&fs.ModeSymlink != 0 {
-				return &fault.Error{Class: fault.Corrupt, Op: "open store", File: filepath.Join(dir, sub, e.Name()), Err: errors.New("it is a symbolic link, of which a store has none"),
+				return &fault.Error{Class: fault.Corrupt, Op: "open store", File: filepath.Join(dir, sub, e.Name()),
+					Err:  errors.New("it is a symbolic link, of which a store has none"),
 					Hint: "put the whole store there, or mount what it points to in its place (mount --bind)"}
 			}
 		}

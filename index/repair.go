@@ -82,8 +82,8 @@ func (o *Options) repair(config Config, r repair.Options) repair.Options {
 // packs are the options of the packs of a store.
 func (o *Options) packs(config Config) pack.Options {
 	return pack.Options{
-		Store: config.identity(), PackSize: config.PackSize, FreeFloor: o.FreeFloor, Logger: o.Logger, Storage: o.Storage,
-		Coder: o.coder,
+		Store: config.identity(), PackSize: config.PackSize, FreeFloor: o.FreeFloor, Logger: o.Logger,
+		Storage: o.Storage, Coder: o.coder,
 	}
 }
 

@@ -99,7 +99,8 @@ func sweepTempIndexes(parent string) {
 	for _, e := range entries {
 		dir := filepath.Join(parent, e.Name())
 		var st unix.Stat_t
-		if !e.IsDir() || !strings.HasPrefix(e.Name(), tempPrefix) || unix.Lstat(dir, &st) != nil || int(st.Uid) != os.Geteuid() {
+		if !e.IsDir() || !strings.HasPrefix(e.Name(), tempPrefix) || unix.Lstat(dir, &st) != nil ||
+			int(st.Uid) != os.Geteuid() {
 			continue
 		}
 		if t, err := lockTemp(dir); err == nil {

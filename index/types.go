@@ -152,7 +152,8 @@ func (o *Options) setStorage() {
 // Validate refuses options that cannot be meant.
 func (o *Options) Validate() error {
 	if o.CacheSize < 0 || o.Workers < 0 || o.FreeFloor < 0 {
-		return &fault.Error{Class: fault.Invalid, Op: "options", Err: fmt.Errorf("cache size, workers and free floor must not be negative")}
+		return &fault.Error{Class: fault.Invalid, Op: "options",
+			Err: fmt.Errorf("cache size, workers and free floor must not be negative")}
 	}
 	return o.Compression.validate(true)
 }
@@ -166,7 +167,8 @@ func (c Compression) validate(emptyOK bool) error {
 			return nil
 		}
 	}
-	return &fault.Error{Class: fault.Invalid, Op: "options", Err: fmt.Errorf("unknown compression %q", string(c)), Hint: "use auto, zstd, s2 or none"}
+	return &fault.Error{Class: fault.Invalid, Op: "options", Err: fmt.Errorf("unknown compression %q", string(c)),
+		Hint: "use auto, zstd, s2 or none"}
 }
 
 // Stats are counters since the store was opened.
@@ -187,7 +189,8 @@ type Stats struct {
 }
 
 var policies = map[Compression]chunk.Policy{
-	CompressAuto: chunk.PolicyAuto, CompressZstd: chunk.PolicyZstd, CompressS2: chunk.PolicyS2, CompressNone: chunk.PolicyNone,
+	CompressAuto: chunk.PolicyAuto, CompressZstd: chunk.PolicyZstd, CompressS2: chunk.PolicyS2,
+	CompressNone: chunk.PolicyNone,
 }
 
 // Info describes one checkpoint; see [roots.Info].

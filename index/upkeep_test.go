@@ -432,7 +432,8 @@ func TestGCBesideADamagedCheckpoint(t *testing.T) {
 				t.Fatalf("usage: %+v, %v", u, err)
 			}
 			for _, i := range u.Checkpoints {
-				if lost := i.Name == "old" && name != "chunk"; lost != (i.Damage != "") || lost && i.Stored != -1 || i.Name == "stays" && i.Stored < 1<<20 {
+				if lost := i.Name == "old" && name != "chunk"; lost != (i.Damage != "") || lost && i.Stored != -1 ||
+					i.Name == "stays" && i.Stored < 1<<20 {
 					t.Errorf("listed: %+v", i)
 				}
 			}
@@ -445,7 +446,8 @@ func TestGCBesideADamagedCheckpoint(t *testing.T) {
 			if err := s.Remove(t.Context(), []string{"old"}); err != nil {
 				t.Fatal(err)
 			}
-			if res, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil || name != "chunk" && res.Reclaimed < 5<<20 {
+			if res, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil ||
+				name != "chunk" && res.Reclaimed < 5<<20 {
 				t.Errorf("with the damaged one removed: %+v, %v", res, err)
 			}
 			mustHold(t, s, "stays", stays)
@@ -481,7 +483,8 @@ func TestGCLeavesAPackAlone(t *testing.T) {
 	if _, err := s.chunks.Packs.RewriteJournal(1, chunks[:len(chunks)/2], nil); err != nil {
 		t.Fatal(err)
 	}
-	if res, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil || !slices.Equal(res.Kept, []string{pack.Name(1)}) {
+	if res, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil ||
+		!slices.Equal(res.Kept, []string{pack.Name(1)}) {
 		t.Errorf("gc says %+v, %v", res, err)
 	}
 	s.reading.DropCache()

@@ -124,7 +124,8 @@ func (p *Parked) park(t *inject.Task, family []int) error {
 	}
 	makings := make([]*remaking, len(rings))
 	for i := range rings {
-		r := &remaking{ring: &rings[i], template: take(paramsSize + offsetsSize), answer: take(paramsSize), pause: take(16)}
+		r := &remaking{ring: &rings[i], template: take(paramsSize + offsetsSize), answer: take(paramsSize),
+			pause: take(16)}
 		makings[i] = r
 		if err := t.Write(r.pause+8, binary.LittleEndian.AppendUint64(nil, uint64(passes))); err != nil {
 			return err
@@ -153,7 +154,8 @@ func (p *Parked) park(t *inject.Task, family []int) error {
 	for _, r := range rings {
 		for _, m := range r.mappings {
 			const reserve = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_FIXED | unix.MAP_NORESERVE
-			if _, err := t.Call(unix.SYS_MMAP, m.Start, m.End-m.Start, unix.PROT_NONE, reserve, ^uint64(0), 0); err != nil {
+			if _, err := t.Call(unix.SYS_MMAP, m.Start, m.End-m.Start, unix.PROT_NONE, reserve, ^uint64(0),
+				0); err != nil {
 				return fmt.Errorf("unmap ring %d: %w", r.fd, err)
 			}
 		}
@@ -294,7 +296,8 @@ func (p *Parked) named(t *inject.Task, r *remaking, back words) (counters, error
 		return counters{}, err
 	}
 	tail := base.Start + uint64(r.params.SQ.Tail)
-	return p.shown(t, r, append(back, word{slot, binary.LittleEndian.Uint32(b[:])}), words{{slot, 0}, {tail, r.sqHead + 1}})
+	return p.shown(t, r, append(back, word{slot, binary.LittleEndian.Uint32(b[:])}),
+		words{{slot, 0}, {tail, r.sqHead + 1}})
 }
 
 // word is a word of memory and what it is to be.

@@ -102,7 +102,8 @@ func findRings(pid int, family []int) ([]ring, error) {
 			return nil, errors.New("a ring is mapped whose descriptor is closed")
 		}
 		if (m.Offset != offSQ && m.Offset != offCQ && m.Offset != offSQEs) || !strings.HasSuffix(m.Perms, "s") {
-			return nil, fmt.Errorf("ring %d has a mapping at %x of what is not known, such as a ring of buffers", rings[i].fd, m.Start)
+			return nil, fmt.Errorf("ring %d has a mapping at %x of what is not known, such as a ring of buffers",
+				rings[i].fd, m.Start)
 		}
 		rings[i].mappings = append(rings[i].mappings, m)
 	}
@@ -140,7 +141,8 @@ func roomy(pid int) error {
 		return err
 	}
 	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "Max address space"); ok && !strings.HasPrefix(strings.TrimSpace(rest), "unlimited") {
+		if rest, ok := strings.CutPrefix(line, "Max address space"); ok &&
+			!strings.HasPrefix(strings.TrimSpace(rest), "unlimited") {
 			return errors.New("the process's address space is limited (RLIMIT_AS)")
 		}
 	}

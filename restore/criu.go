@@ -160,7 +160,8 @@ func Start(o Options) (*CRIU, error) {
 	for i, in := range o.Args.inherit {
 		fd, err := unix.FcntlInt(uintptr(in.fd), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("descriptor %d of --inherit-fd: %w", in.fd, err), errs.Close(), c.Close())
+			return nil, errors.Join(fmt.Errorf("descriptor %d of --inherit-fd: %w", in.fd, err), errs.Close(),
+				c.Close())
 		}
 		f := os.NewFile(uintptr(fd), in.key)
 		dups = append(dups, f)
@@ -364,8 +365,8 @@ func (c *CRIU) Restore(ctx context.Context, images, work, log string) (pid, insi
 	return pid, inside, err
 }
 
-// childPID finds the process that has the number inside in the pid namespace below this process's: CRIU's child, and its
-// init's when CRIU has ended.
+// childPID finds the process that has the number inside in the pid namespace below this process's: CRIU's child, and
+// its init's when CRIU has ended.
 func childPID(criu, init, inside int) (int, error) {
 	// Who is handed on from one to the other may be missed once.
 	for range 3 {

@@ -137,7 +137,8 @@ func faulted(tid int, s unix.WaitStatus) bool { return signal(s) == int(unix.SIG
 // asm-generic/siginfo.h, is above 0.
 func ofKernel(tid int) bool {
 	var info [128]byte
-	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GETSIGINFO, uintptr(tid), 0, uintptr(unsafe.Pointer(&info)), 0, 0)
+	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GETSIGINFO, uintptr(tid), 0,
+		uintptr(unsafe.Pointer(&info)), 0, 0)
 	return errno == 0 && int32(binary.NativeEndian.Uint32(info[8:])) > 0
 }
 

@@ -47,7 +47,7 @@ type Usage struct {
 	Zero        int64        `json:"zero"`         // of which zero runs
 	Distinct    int64        `json:"distinct"`     // bytes of distinct live chunks before compression
 	Stored      int64        `json:"stored"`       // what those occupy in packs
-	Disk        int64        `json:"disk"`         // bytes the store folder occupies on disk, index and journals included
+	Disk        int64        `json:"disk"`         // what the store's folder occupies on disk, with index and journals
 	Reclaimable int64        `json:"reclaimable"`  // what gc would give back now
 	Chunks      int64        `json:"chunks"`       // distinct live chunks
 	Packs       int          `json:"packs"`        // pack files
@@ -144,7 +144,8 @@ func (s *Books) account(ctx context.Context, going map[string]bool) (walk, error
 			continue
 		}
 		fail := func(file string, off int64, err error) error {
-			return &fault.Error{Class: fault.Corrupt, Op: "list", Checkpoint: list[i].Name, File: file, Offset: off, Err: err, Hint: fault.RepairHint(s.dir)}
+			return &fault.Error{Class: fault.Corrupt, Op: "list", Checkpoint: list[i].Name, File: file, Offset: off,
+				Err: err, Hint: fault.RepairHint(s.dir)}
 		}
 		var covered []int64
 		segments := func(e *manifestpb.Entry, seg *manifest.Segment) error {

@@ -39,7 +39,8 @@ func (s *Store) loadDamage() error {
 	err := s.DB.Metas(damagePrefix, func(key string, _ uint64, payload []byte, err error) error {
 		id, loc, err := decodeDamage(key, payload, err)
 		if err != nil {
-			s.log.Error("a record of damage cannot be read", "key", key, "err", err, "hint", "gpucr-fs verify finds the damage again")
+			s.log.Error("a record of damage cannot be read", "key", key, "err", err,
+				"hint", "gpucr-fs verify finds the damage again")
 			return nil
 		}
 		s.damage.slots[id] = loc

@@ -17,9 +17,9 @@
 // # What cannot be accounted for
 //
 // Nothing here cuts or deletes what journals and index together cannot explain. It stays in its place or is put aside
-// under another name, and is reported (package aside). How far a journal was on the disk tells torn from damaged: nobody is
-// told that a commit is done before that is noted and synced, so half a frame behind it is what a crash left, and
-// nothing was promised. Bytes before it that are no frame, a shorter journal, and one that is gone are damage. Then
+// under another name, and is reported (package aside). How far a journal was on the disk tells torn from damaged:
+// nobody is told that a commit is done before that is noted and synced, so half a frame behind it is what a crash left,
+// and nothing was promised. Bytes before it that are no frame, a shorter journal, and one that is gone are damage. Then
 //
 //   - the index serves reads as before, for it has all that the journal told up to the mark;
 //   - the pack takes no more appends, and gc leaves it alone and goes on with the others;

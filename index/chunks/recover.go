@@ -27,7 +27,8 @@ func (s *Store) Recover() error {
 	err = s.DB.Marks(func(n uint32) {
 		s.Packs.NeverUse(n)
 		if !slices.Contains(packs, n) {
-			s.Aside.Keep(n, aside.Entry{File: filepath.Join(PacksFolder, pack.JournalName(n)), Text: "damaged: the journal is gone"})
+			s.Aside.Keep(n, aside.Entry{File: filepath.Join(PacksFolder, pack.JournalName(n)),
+				Text: "damaged: the journal is gone"})
 		}
 	})
 	if err != nil {
@@ -138,7 +139,8 @@ func (s *Store) resume(n uint32) error {
 	}
 	resumed, err := s.Packs.Resume(n, payload, end)
 	if err == nil && !resumed {
-		s.log.Info("the newest pack has got all that it will: behind what was committed lies what was not", "pack", pack.Name(n))
+		s.log.Info("the newest pack has got all that it will: behind what was committed lies what was not",
+			"pack", pack.Name(n))
 	}
 	return err
 }

@@ -44,7 +44,8 @@ type draftSegment struct {
 
 func newContent(d *Draft, number uint32, base int64) *content {
 	s := d.s
-	return &content{s: s, draft: d.id, number: number, pins: d.pins, told: d.told, policy: d.policy, base: base, split: chunk.NewSplitter(s.o.Params)}
+	return &content{s: s, draft: d.id, number: number, pins: d.pins, told: d.told, policy: d.policy, base: base,
+		split: chunk.NewSplitter(s.o.Params)}
 }
 
 func (c *content) size() int64 { return c.done + int64(c.pageLen) }
@@ -110,7 +111,8 @@ func (c *content) add(page []byte) error {
 		return err
 	}
 	ci, off, n := int32(len(c.tail.Chunks)), uint32(len(c.cur)), int64(len(page))
-	if k := len(c.tail.Runs) - 1; k >= 0 && c.tail.Runs[k].Chunk == ci && int64(c.tail.Runs[k].Off)+c.tail.Runs[k].Len == int64(off) {
+	if k := len(c.tail.Runs) - 1; k >= 0 && c.tail.Runs[k].Chunk == ci &&
+		int64(c.tail.Runs[k].Off)+c.tail.Runs[k].Len == int64(off) {
 		c.tail.Runs[k].Len += n
 	} else {
 		c.tail.Runs = append(c.tail.Runs, manifest.Run{Start: c.tail.Len, Len: n, Chunk: ci, Off: off})
@@ -296,7 +298,8 @@ func (c *content) spill() error {
 	var puts []chunks.Put
 	for _, seg := range c.closed {
 		if seg.encoded != nil {
-			puts = append(puts, chunks.Put{Key: manifest.SegmentKey(c.draft, c.number, seg.start), Payload: seg.encoded})
+			puts = append(puts,
+				chunks.Put{Key: manifest.SegmentKey(c.draft, c.number, seg.start), Payload: seg.encoded})
 		}
 	}
 	if err := c.s.chunks.PutLocal(puts); err != nil {

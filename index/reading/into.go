@@ -35,7 +35,8 @@ type taking struct {
 // part of a chunk that is stored as it is, the first time. Read what Span gives and nothing is decoded twice.
 func (f *File) ReadInto(p []byte, off int64) (int, error) {
 	if off < 0 {
-		return 0, &fault.Error{Class: fault.Invalid, Op: "read", Checkpoint: f.c.name, File: f.e.Path, Err: errors.New("negative offset")}
+		return 0, &fault.Error{Class: fault.Invalid, Op: "read", Checkpoint: f.c.name, File: f.e.Path,
+			Err: errors.New("negative offset")}
 	}
 	begin := time.Now()
 	s, past := f.c.s, f.past.Load()
@@ -96,7 +97,8 @@ func (f *File) ReadInto(p []byte, off int64) (int, error) {
 		case x.c == nil:
 			clear(to)
 		default:
-			if k := len(now.parts); k > 0 && (now.ref.ID != x.c.ID || now.ref.Len != x.c.Len || now.parts[k-1].off+now.parts[k-1].n != x.off) {
+			if k := len(now.parts); k > 0 &&
+				(now.ref.ID != x.c.ID || now.ref.Len != x.c.Len || now.parts[k-1].off+now.parts[k-1].n != x.off) {
 				flush()
 			}
 			now.ref, now.loc = x.c, x.loc
@@ -156,7 +158,8 @@ func (s *Reader) readInto(list []taking, p []byte, base int64, past bool, fail f
 	s.Hooks.Located.Run()
 	for list = ok; len(list) > 0; {
 		n, bytes := 1, list[0].loc.Slot()
-		for n < len(list) && list[n].loc.Pack == list[0].loc.Pack && list[n].loc.Offset() == list[n-1].loc.Offset()+list[n-1].loc.Slot() &&
+		for n < len(list) && list[n].loc.Pack == list[0].loc.Pack &&
+			list[n].loc.Offset() == list[n-1].loc.Offset()+list[n-1].loc.Slot() &&
 			bytes+list[n].loc.Slot() <= intoRead {
 			bytes += list[n].loc.Slot()
 			n++

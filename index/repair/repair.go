@@ -26,7 +26,7 @@ type Result struct {
 	Checkpoints int           `json:"checkpoints"`
 	Chunks      int64         `json:"chunks"`
 	Packs       int           `json:"packs"`
-	Lost        []string      `json:"lost"`                // checkpoints that could not be brought back, with the reason
+	Lost        []string      `json:"lost"`                // checkpoints that could not be brought back, and why
 	SetAside    []aside.Entry `json:"set_aside,omitempty"` // what is kept without being accounted for
 }
 
@@ -221,7 +221,8 @@ func (r *rebuild) journal(n uint32) error {
 		r.res.Lost = append(r.res.Lost, fmt.Sprintf("pack %s: %v: the file is gone", pack.Name(n), pack.ErrCorrupt))
 	}
 	for _, d := range bad {
-		r.o.Logger.Error("a journal is damaged", "journal", pack.JournalName(n), "at", d.Off, "bytes", d.Len, "what", d.Text)
+		r.o.Logger.Error("a journal is damaged", "journal", pack.JournalName(n), "at", d.Off, "bytes", d.Len,
+			"what", d.Text)
 	}
 	// What a crash left half written begins where the journal is known to have been on the disk to, or behind it.
 	// Without the old index it could as well be damage.

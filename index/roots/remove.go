@@ -82,7 +82,8 @@ func (s *Set) removable(op string, refs []string, find func(string) (*Root, erro
 			return nil, err
 		}
 		if r.writing {
-			return nil, &fault.Error{Class: fault.InUse, Op: op, Checkpoint: r.Name(), Err: errors.New("it is being written")}
+			return nil, &fault.Error{Class: fault.InUse, Op: op, Checkpoint: r.Name(),
+				Err: errors.New("it is being written")}
 		}
 		if !slices.Contains(victims, r) {
 			victims = append(victims, r)
@@ -91,7 +92,8 @@ func (s *Set) removable(op string, refs []string, find func(string) (*Root, erro
 	for _, r := range victims {
 		for _, child := range s.children(r.ID) {
 			if !slices.Contains(victims, s.names[child]) {
-				return nil, &fault.Error{Class: fault.InUse, Op: op, Checkpoint: r.Name(), Err: fmt.Errorf("checkpoint %s is built on it", child),
+				return nil, &fault.Error{Class: fault.InUse, Op: op, Checkpoint: r.Name(),
+					Err:  fmt.Errorf("checkpoint %s is built on it", child),
 					Hint: "remove " + child + " first, or both together"}
 			}
 		}
@@ -157,7 +159,8 @@ func (s *Set) RemoveIncomplete(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	for _, r := range gone {
-		if err := errors.Join(s.chunks.PutLocal([]chunks.Put{{Key: manifest.RootKey(r.ID)}}), s.deleteBody(r.ID)); err != nil {
+		if err := errors.Join(s.chunks.PutLocal([]chunks.Put{{Key: manifest.RootKey(r.ID)}}),
+			s.deleteBody(r.ID)); err != nil {
 			return err
 		}
 		s.Announce(r.Name())

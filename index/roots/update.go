@@ -67,7 +67,9 @@ func (s *Set) update(change func() (map[*Root]*manifestpb.Checkpoint, error)) er
 	return nil
 }
 
-func (s *Set) commitRoots(change func() (map[*Root]*manifestpb.Checkpoint, error)) (map[*Root]*manifestpb.Checkpoint, error) {
+func (s *Set) commitRoots(
+	change func() (map[*Root]*manifestpb.Checkpoint, error),
+) (map[*Root]*manifestpb.Checkpoint, error) {
 	s.updateMu.Lock()
 	defer s.updateMu.Unlock()
 	s.mu.Lock()
@@ -150,7 +152,8 @@ func (s *Set) retag(op, name string, add, remove []string) (map[*Root]*manifestp
 	}
 	for _, t := range remove {
 		if !slices.Contains(pb.Tags, t) {
-			return nil, &fault.Error{Class: fault.NotFound, Op: op, Checkpoint: pb.Name, Err: fmt.Errorf("no tag %q", t)}
+			return nil, &fault.Error{Class: fault.NotFound, Op: op, Checkpoint: pb.Name,
+				Err: fmt.Errorf("no tag %q", t)}
 		}
 	}
 	pb.Tags = slices.DeleteFunc(pb.Tags, func(t string) bool { return slices.Contains(remove, t) })

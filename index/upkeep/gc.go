@@ -132,7 +132,8 @@ func (g *collection) damage() error {
 	if g.more > 0 {
 		texts = append(texts, fmt.Sprintf("and %d more", g.more))
 	}
-	return &fault.Error{Class: fault.Corrupt, Op: "gc", Err: errors.New("not everything could be collected: " + strings.Join(texts, "; ")),
+	return &fault.Error{Class: fault.Corrupt, Op: "gc",
+		Err:  errors.New("not everything could be collected: " + strings.Join(texts, "; ")),
 		Hint: fault.RepairHint(g.s.o.Dir) + ", or remove the checkpoints that are damaged"}
 }
 
@@ -173,7 +174,8 @@ func (g *collection) findLive(ctx context.Context) error {
 				}
 				g.wanted[c.ID] = true
 				if !told {
-					g.met(&fault.Error{Class: fault.Corrupt, Checkpoint: pb.Name, File: e.Path, Offset: seg.Start, Err: err})
+					g.met(&fault.Error{Class: fault.Corrupt, Checkpoint: pb.Name, File: e.Path, Offset: seg.Start,
+						Err: err})
 				}
 				told = true
 			}

@@ -119,7 +119,8 @@ func (g *collection) plan(n uint32) (*packPlan, error) {
 	}
 	s.chunks.Aside.Judge(n, durable, end, bad)
 	aside := func(why string) {
-		s.chunks.Aside.Keep(n, aside.Entry{File: filepath.Join(chunks.PacksFolder, pack.JournalName(n)), Text: "damaged: " + why})
+		s.chunks.Aside.Keep(n,
+			aside.Entry{File: filepath.Join(chunks.PacksFolder, pack.JournalName(n)), Text: "damaged: " + why})
 	}
 	exists := s.chunks.Packs.Exists(n)
 	if used := g.live[n]; used != nil && settled {
@@ -167,7 +168,8 @@ func (g *collection) spared(n uint32, id chunk.ID) bool {
 }
 
 func (g *collection) journalError(n uint32, err error) error {
-	return &fault.Error{Class: fault.Corrupt, Op: "gc", File: pack.JournalName(n), Err: err, Hint: fault.RepairHint(g.s.o.Dir)}
+	return &fault.Error{Class: fault.Corrupt, Op: "gc", File: pack.JournalName(n), Err: err,
+		Hint: fault.RepairHint(g.s.o.Dir)}
 }
 
 // merge sorts ranges and joins those that touch.

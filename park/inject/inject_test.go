@@ -36,7 +36,8 @@ func TestMain(m *testing.M) {
 	if err == nil {
 		subject = filepath.Join(dir, "subject")
 		var out []byte
-		if out, err = exec.Command("cc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", subject, "src/subject.c").CombinedOutput(); err != nil {
+		if out, err = exec.Command("cc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", subject,
+			"src/subject.c").CombinedOutput(); err != nil {
 			err = fmt.Errorf("%w: %s; apt-get install gcc libc6-dev", err, out)
 		}
 	}
@@ -142,7 +143,8 @@ func work(task *Task) error {
 		return fmt.Errorf("close of no descriptor: %w", err)
 	}
 	const length = 1 << 16
-	at, err := task.Call(unix.SYS_MMAP, 0, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, ^uint64(0), 0)
+	at, err := task.Call(unix.SYS_MMAP, 0, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS,
+		^uint64(0), 0)
 	if err != nil {
 		return fmt.Errorf("mmap: %w", err)
 	}
@@ -252,7 +254,8 @@ func TestRefused(t *testing.T) {
 	if err := Stop(p.pid, Options{}, func(*Task) error { return failed }); !errors.Is(err, failed) {
 		t.Errorf("an error of the caller's: %v", err)
 	}
-	if err := Stop(p.pid, Options{}, func(*Task) error { return Stop(p.pid, Options{}, work) }); err == nil || !strings.Contains(err.Error(), "traces it") {
+	if err := Stop(p.pid, Options{}, func(*Task) error { return Stop(p.pid, Options{}, work) }); err == nil ||
+		!strings.Contains(err.Error(), "traces it") {
 		t.Errorf("a process that is traced: %v", err)
 	}
 	p.goesOn()

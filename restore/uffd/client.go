@@ -166,7 +166,8 @@ func (g *Spawned) Begin(o GuardianOptions) (*Client, error) {
 	}
 	if g.apart != nil {
 		sameCgroup.Do(func() {
-			o.Logger.Warn("guardians stay in this process's cgroup: is that killed as a whole, restored processes outside of it would read zeros for what they lack; "+
+			o.Logger.Warn("guardians stay in this process's cgroup: "+
+				"if it is killed as a whole, restored processes outside of it would read zeros for what they lack; "+
 				"a writable cgroup v2 would keep guardians apart", "err", g.apart)
 		})
 	}

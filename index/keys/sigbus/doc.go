@@ -8,7 +8,8 @@
 //
 // So the signal is taken before Go's runtime sees it. The handler, a few instructions of assembly:
 //
-//  1. removes the marker files that were given to Watch: from then on nobody trusts what the mapped files hold on disk, a crash included;
+//  1. removes the marker files that were given to Watch: from then on nobody trusts what the mapped files hold on disk,
+//     a crash included;
 //  2. puts an empty page of anonymous memory where the fault was, and lets the program go on;
 //  3. counts.
 //
