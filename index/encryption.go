@@ -60,12 +60,17 @@ func readRing(st storage.Storage, path string) (*keyring.Ring, error) {
 	return keyring.Parse([]byte(text))
 }
 
-// loadRing reads the ring of a store. Both files have to be whole, unless either will do.
+// loadRing reads the ring of a store. Both files have to be whole, unless either will do. Where they are of two stores,
+// as after a backup of another store was put back, nobody but the owner can tell which is right.
 func loadRing(st storage.Storage, dir string, either bool) (*keyring.Ring, error) {
 	path := filepath.Join(dir, keyring.FileName)
 	ring, err := readRing(st, path)
 	again, copyErr := readRing(st, filepath.Join(dir, ringCopy))
 	switch {
+	case err == nil && copyErr == nil && !ring.Same(again):
+		return nil, &fault.Error{Class: fault.Corrupt, Op: "open store", File: path,
+			Err:  fmt.Errorf("it has the key of another store than its copy %s", ringCopy),
+			Hint: "move the one of them away that is not of this store, then: gpucr-fs repair " + dir}
 	case err == nil && copyErr == nil:
 		return ring, nil
 	case err == nil && either:

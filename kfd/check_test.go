@@ -98,8 +98,8 @@ func TestCheck(t *testing.T) {
 		{"no KFD", Host{}, 0, false, []string{
 			"the checkpoint has GPU state and this host has no KFD (hint: is the amdgpu driver loaded?)"}},
 		{"old driver", Host{Topology: host(set, nil).Topology, Driver: &DriverVersion{1, 6}}, 0, false, append([]string{
-			"KFD interface version is 1.6, 1.8 or a later 1.x is needed (hint: update the kernel or the amdgpu driver)"},
-			mapped...)},
+			"KFD interface version is 1.6, 1.8 or a later 1.x is needed " +
+				"(hint: update the kernel or the amdgpu driver)"}, mapped...)},
 	} {
 		r := Check(set, c.host, topology.Settings{Waived: c.waived})
 		if r.OK != c.ok {

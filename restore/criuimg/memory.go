@@ -231,7 +231,8 @@ func lazyRanges(maps []pages, vmas []VMA) ([]Range, error) {
 				// CRIU copies a shadow stack before it is registered, when nobody
 				// has filled what it is copied from.
 				return nil, fmt.Errorf("%s: page %#x is of a shadow stack, which criu restore --lazy-pages "+
-					"would leave empty (hint: criu restore from a mount reads all memory by itself)", maps[0].name, start)
+					"would leave empty (hint: criu restore from a mount reads all memory by itself)", maps[0].name,
+					start)
 			}
 			end := min(r.end, vmas[i].End)
 			var err error
