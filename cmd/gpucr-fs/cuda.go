@@ -22,8 +22,8 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/touch"
 )
 
-// gpuPatience is how long a dump waits for the end of GPU work, unless it is told.
-const gpuPatience = 10 * time.Second
+// gpuTimeout is how long a dump waits for the end of GPU work, unless it is told.
+const gpuTimeout = 10 * time.Second
 
 // nvidiaFlags say what dump and restore do about NVIDIA GPUs.
 type nvidiaFlags struct {
@@ -43,7 +43,7 @@ func (f *nvidiaFlags) addDump(fl *pflag.FlagSet) {
 		"leave forked children of CUDA processes the GPU devices that they inherited and cannot use",
 	)
 	fl.DurationVar(
-		&f.timeout, "gpu-timeout", gpuPatience, "how long to wait for the end of GPU work before a dump fails",
+		&f.timeout, "gpu-timeout", gpuTimeout, "how long to wait for the end of GPU work before a dump fails",
 	)
 }
 

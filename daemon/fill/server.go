@@ -105,7 +105,7 @@ func (f *Server) serve(c wire.Conn) {
 	ctx, cancel := context.WithCancelCause(f.ctx)
 	defer cancel(nil)
 	// A client that stops in the middle of its request is not waited for for ever; afterwards it says nothing more.
-	if err := c.SetReadDeadline(time.Now().Add(wire.Patience)); err != nil {
+	if err := c.SetReadDeadline(time.Now().Add(wire.Timeout)); err != nil {
 		return
 	}
 	defer context.AfterFunc(ctx, func() { c.SetReadDeadline(time.Now()) })()

@@ -254,14 +254,14 @@ func (t *Table) keepHot(r *Restore) {
 	}
 }
 
-// handPatience is how long a daemon that is told to stop goes on with its restores before it leaves them to
+// handTimeout is how long a daemon that is told to stop goes on with its restores before it leaves them to
 // successors.
-const handPatience = 10 * time.Second
+const handTimeout = 10 * time.Second
 
 // Close waits for the restores in progress, or leaves them to their guardians. Wait waits for what they leave behind.
 func (t *Table) Close() {
 	defer t.endServ()
-	late := time.After(handPatience)
+	late := time.After(handTimeout)
 	for {
 		t.mu.Lock()
 		left := slices.Collect(maps.Values(t.at))

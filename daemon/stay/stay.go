@@ -33,16 +33,16 @@ func (s *Stay) Await(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.holds, s.awaiting = s.holds+1, true
-	time.AfterFunc(d, s.come)
+	time.AfterFunc(d, s.endAwait)
 }
 
-func (s *Stay) come() {
+func (s *Stay) endAwait() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.comeLocked()
+	s.endAwaitLocked()
 }
 
-func (s *Stay) comeLocked() {
+func (s *Stay) endAwaitLocked() {
 	if s.awaiting {
 		s.awaiting = false
 		s.releaseLocked()
@@ -80,7 +80,7 @@ func (s *Stay) HoldClient() bool {
 		return false
 	}
 	s.holds++
-	s.comeLocked()
+	s.endAwaitLocked()
 	return true
 }
 

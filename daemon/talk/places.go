@@ -115,7 +115,7 @@ func (p *Places) For(ctx context.Context, id string, work bool) (*Handed, error)
 		return nil, ctx.Err()
 	case <-p.ending:
 		return nil, stay.ErrStopping()
-	case <-time.After(wire.Patience):
+	case <-time.After(wire.Timeout):
 		return nil, errors.New("the request came without its directories")
 	}
 }

@@ -187,7 +187,7 @@ func (u *Uploads) pass(ctx context.Context) (again bool) {
 	list, err := u.unknown(ctx)
 	if err != nil || len(list) == 0 {
 		u.set(func() { u.state, u.failed = State{}, map[string]error{} })
-		u.forsake(ctx)
+		u.dropRemoved(ctx)
 		return err != nil && ctx.Err() == nil
 	}
 	u.set(func() { u.state = State{Waiting: len(list)} })
@@ -195,7 +195,7 @@ func (u *Uploads) pass(ctx context.Context) (again bool) {
 	if err == nil {
 		err = s.Learn(ctx, u.o.Store)
 	}
-	u.forsake(ctx)
+	u.dropRemoved(ctx)
 	failed := map[string]error{}
 	for i, info := range list {
 		if err != nil { // of the bucket as a whole
