@@ -32,11 +32,11 @@ type Server struct {
 
 // Options of a Server. All are needed.
 type Options struct {
-	Dir   string // that of the socket
-	Store *index.Store
-	Stay  Holder
-	Talks Taker
-	Log   *slog.Logger
+	Dir      string // that of the socket
+	Store    *index.Store
+	Lifetime Holder
+	Talks    Taker
+	Log      *slog.Logger
 }
 
 // Holder keeps the daemon while a client is connected.
@@ -79,12 +79,12 @@ func (f *Server) accept() {
 			c.Close()
 			continue
 		}
-		if !f.o.Stay.HoldClient() {
+		if !f.o.Lifetime.HoldClient() {
 			c.Close()
 			continue
 		}
 		f.conns.Go(func() {
-			defer f.o.Stay.Release()
+			defer f.o.Lifetime.Release()
 			defer c.Close()
 			f.serve(wire.Conn{UnixConn: c})
 		})
