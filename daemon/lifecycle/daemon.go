@@ -150,7 +150,8 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	d.endFill = endFill
 	d.parts.Talks = talk.NewPlaces(fills.Done())
 	if d.remote != nil && !store.ReadOnly() {
-		d.parts.Uploads = uploads.Start(uploads.Options{Store: store, Remote: d.remote, Lifetime: d.lifetime, Log: d.log})
+		d.parts.Uploads = uploads.Start(uploads.Options{Store: store, Remote: d.remote, Lifetime: d.lifetime,
+			Log: d.log})
 		defer func() {
 			if err != nil {
 				d.parts.Uploads.Close()
@@ -195,7 +196,8 @@ func (d *Daemon) assemble(started time.Time) {
 				return d.o.Mount(ctx, d.store, r, d.parts.Restores.Touch)
 			}},
 	)
-	d.parts.Restores = restores.New(restores.Options{Store: d.store, Lifetime: d.lifetime, Mounts: d.parts.Mounts, Log: d.log,
+	d.parts.Restores = restores.New(restores.Options{Store: d.store, Lifetime: d.lifetime, Mounts: d.parts.Mounts,
+		Log:      d.log,
 		Guardian: d.o.Guardian, Successor: d.o.Successor, Spare: d.spare, CacheSize: d.o.Index.CacheSize,
 		Began: d.page.Began})
 }

@@ -188,7 +188,8 @@ func (t *Table) watch(e *Mounted) {
 	t.o.Lifetime.Release()
 }
 
-// Close unmounts everything, from under its users if need be, after the end of the daemon's lifetime. Wait waits for it.
+// Close unmounts everything, from under its users if need be, after the end of the daemon's lifetime. Wait waits for
+// it.
 func (t *Table) Close() error {
 	var errs []error
 	for _, m := range t.List() {
