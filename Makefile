@@ -20,7 +20,7 @@ VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo de
 COMMIT    ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help gpu-pack build plugin install packages test-packages test-docs test-containers test race lint fuzz crash torture soak simulate stress versitygw zdtm bench bench-restore bench-remote bench-page bench-gpu demo criu kfdsim-shell proto clean deps bench-deps
+.PHONY: help gpu-pack build plugin install packages test-packages test-docs test-containers test race lint fuzz crash torture soak simulate stress versitygw zdtm bench bench-restore bench-encrypt bench-remote bench-page bench-gpu demo criu kfdsim-shell proto clean deps bench-deps
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -115,6 +115,10 @@ bench: bench-deps criu build ## compare with cp, restic, borg, desync on real du
 bench-restore: deps criu build ## how soon a restored process runs, answers and is whole: criu, criu lazy-pages and gpucr-fs (ARGS=-h)
 	$(GO) build -o build/benchrestore ./tests/benchrestore
 	scripts/run-in-memory.sh build/benchrestore $(ARGS)
+
+bench-encrypt: deps criu build ## what an encrypted store costs beside a plain one: import, dump, cold read, resume, resident (ARGS=-h)
+	$(GO) build -o build/benchencrypt ./tests/benchencrypt
+	scripts/run-in-memory.sh build/benchencrypt $(ARGS)
 
 bench-remote: deps criu versitygw build ## the same on an empty machine, from a bucket behind a slow link: rclone and criu, and gpucr-fs (ARGS=-h)
 	@scripts/need.sh rclone:rclone
