@@ -44,7 +44,8 @@ func older(version string) bool {
 }
 
 // noCRIU tells what is to be done where there is no CRIU that serves.
-const noCRIU = "install criu " + LeastCRIU + " or newer, or name it: --criu PROGRAM, or GPUCR_FS_CRIU or CRIU in the environment"
+const noCRIU = "install criu " + LeastCRIU +
+	" or newer, or name it: --criu PROGRAM, or GPUCR_FS_CRIU or CRIU in the environment"
 
 // judge looks whether a program that failed, for a reason that nobody knows, is a CRIU that serves.
 func judge(program string, f *diagnosis.Failure) *diagnosis.Failure {

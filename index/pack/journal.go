@@ -44,6 +44,7 @@ func checkKVs(kvs []KV) error {
 type Damage struct {
 	Off, Len int64
 	Text     string
+	Locked   bool // a frame whose sum is right begins it, which does not decrypt
 }
 
 // frameWriter collects records into frames.
@@ -180,10 +181,10 @@ func readJournal(
 		if err != nil {
 			return end, bad, err
 		}
-		length := int64(len(payload))
+		length, locked := int64(len(payload)), false
 		if why == "" && open != nil {
 			if payload, err = open(payload); err != nil {
-				why = err.Error()
+				why, locked = err.Error(), true
 			}
 		}
 		if why == "" {
@@ -200,7 +201,7 @@ func readJournal(
 		if err != nil {
 			return end, bad, err
 		}
-		bad = append(bad, Damage{Off: off, Len: next - off, Text: why})
+		bad = append(bad, Damage{Off: off, Len: next - off, Text: why, Locked: locked})
 		off = next
 	}
 	return end, bad, nil

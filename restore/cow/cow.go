@@ -110,7 +110,8 @@ func newPair(c *criuimg.Checkpoint, files map[string]File, h criuimg.Inheritable
 		if start < end {
 			fa, fb := files[a[0].File], files[b[0].File]
 			if fa != nil && fb != nil {
-				p.compare(start, end, side{fa, a[0].Off + int64(start-a[0].Start)}, side{fb, b[0].Off + int64(start-b[0].Start)})
+				p.compare(start, end, side{fa, a[0].Off + int64(start-a[0].Start)},
+					side{fb, b[0].Off + int64(start-b[0].Start)})
 			}
 		}
 		if a[0].End == end {
