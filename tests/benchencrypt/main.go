@@ -28,8 +28,7 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"filippo.io/age"
-
+	"github.com/gpucr/gpucr-fs/index/keyring/keyringtest"
 	"github.com/gpucr/gpucr-fs/tests/cli"
 	"github.com/gpucr/gpucr-fs/tests/measure"
 	"github.com/gpucr/gpucr-fs/tests/workload"
@@ -110,13 +109,13 @@ func run(ctx context.Context, args []string) (err error) {
 
 // makeKey makes an age identity, with which every command opens an encrypted store.
 func (b *bench) makeKey() error {
-	id, err := age.GenerateX25519Identity()
+	identity, recipient, err := keyringtest.Make()
 	if err != nil {
 		return err
 	}
 	file := filepath.Join(b.dir, "identity")
-	b.recipient = id.Recipient().String()
-	return errors.Join(os.WriteFile(file, []byte(id.String()+"\n"), 0o600), os.Setenv("GPUCR_FS_IDENTITY", file))
+	b.recipient = recipient
+	return errors.Join(os.WriteFile(file, []byte(identity+"\n"), 0o600), os.Setenv("GPUCR_FS_IDENTITY", file))
 }
 
 // start starts the process and dumps it to the images.
