@@ -23,16 +23,18 @@ const maxFills = 8
 // restore is one run of criu restore.
 type restore struct {
 	*session
-	ctx     context.Context // ends with CRIU
-	work    context.Context // of fills; they may go on when CRIU is gone
-	ready   chan struct{}   // closed when the next six are set
-	set     *image.Set
-	sys     *topology.System
-	objects *objects
-	filler  Filler
-	direct  bool // filler reads the image directory
-	err     error
+	ctx       context.Context // ends with CRIU
+	work      context.Context // of fills; they may go on when CRIU is gone
+	ready     chan struct{}   // closed when the next six are set
+	set       *image.Set
+	sys       *topology.System
+	objects   *objects
+	filler    Filler
+	announcer Announcer
+	direct    bool // filler reads the image directory
+	err       error
 
+	server   *server       // nil: tasks attach here
 	fills    chan struct{} // a token for each fill under way that somebody waits for
 	turns    turns         // of the others
 	watchdog *watchdog
@@ -65,7 +67,7 @@ type task struct {
 	at      int64 // its byte of the file of pending
 }
 
-func (p *session) restore(ctx context.Context, attach *wire.Conn) (err error) {
+func (p *session) restore(ctx context.Context, attach *wire.Conn, server bool) (err error) {
 	work, abort := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer abort(nil)
 	ctx, cancel := context.WithCancel(ctx)
@@ -73,7 +75,12 @@ func (p *session) restore(ctx context.Context, attach *wire.Conn) (err error) {
 		conns: map[*wire.Conn]bool{}, tasks: map[int]*task{}, watchdog: newWatchdog(p.opts.Watchdog, p.opts.Logger),
 		pending: pending.New(p.opts.Pending)}
 	r.wg.Go(r.prepare)
-	r.wg.Go(func() { r.accept(attach) })
+	if server {
+		r.server = newServer(attach)
+		r.wg.Go(r.serveServer)
+	} else {
+		r.wg.Go(func() { r.accept(attach) })
+	}
 	r.track(attach)
 	bye, gaveUp := false, false
 	defer func() {
@@ -199,6 +206,9 @@ func (r *restore) anyPending() bool {
 // prepare reads the images and the topology.
 func (r *restore) prepare() {
 	defer close(r.ready)
+	if r.server != nil {
+		r.announcer = r.opts.Announces(r.dir())
+	}
 	if r.filler, r.direct = r.opts.Fills(r.dir()); r.opts.Lazy {
 		// It takes as long as a process does to start.
 		r.wg.Go(func() {
@@ -244,6 +254,13 @@ func (r *restore) track(c *wire.Conn) {
 	}
 }
 
+func (r *restore) untrack(c *wire.Conn) {
+	c.Close()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.conns, c)
+}
+
 func (r *restore) closeConns() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -270,12 +287,7 @@ func (r *restore) accept(attach *wire.Conn) {
 		}
 		r.track(c)
 		r.wg.Go(func() {
-			defer func() {
-				c.Close()
-				r.mu.Lock()
-				delete(r.conns, c)
-				r.mu.Unlock()
-			}()
+			defer r.untrack(c)
 			if err := r.serveTask(c); err != nil && r.ctx.Err() == nil {
 				r.opts.Logger.Error("restore of a task's device", "err", err)
 			}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -35,31 +34,38 @@ func (r *restore) serveTask(c *wire.Conn) error {
 		if err != nil {
 			return err
 		}
-		if m.Type == wire.Objects && len(files) == 1 && r.err == nil {
-			if err := r.opened(c, int(m.ID), files[0]); err != nil {
-				return err
-			}
-			continue
-		}
-		closeAll(files)
-		switch m.Type {
-		case wire.File:
-			err = r.file(c, m)
-		case wire.Mapping:
-			if r.err != nil {
-				err = answer(c, wire.OK, "", r.err)
-			} else {
-				err = r.mapping(c, m)
-			}
-		case wire.Node:
-			err = r.node(c, m.Minor)
-		default:
-			return fmt.Errorf("message %d of a task: %w", m.Type, wire.ErrProtocol)
-		}
-		if err != nil {
+		if err := r.fromTask(c, m, files); err != nil {
 			return err
 		}
 	}
+}
+
+// fromTask answers one message.
+func (r *restore) fromTask(c *wire.Conn, m *wire.Message, files []*os.File) error {
+	if m.Type == wire.Objects && len(files) == 1 && r.err == nil {
+		return r.opened(c, int(m.ID), files[0])
+	}
+	closeAll(files)
+	switch {
+	case m.Type == wire.File:
+		return r.file(c, m)
+	case m.Type == wire.Mapping && r.err != nil:
+		return answer(c, wire.OK, "", r.err)
+	case m.Type == wire.Mapping:
+		return r.mapping(c, m)
+	case m.Type == wire.Node:
+		return r.node(c, m.Minor)
+	}
+	return fmt.Errorf("message %d of a task: %w", m.Type, wire.ErrProtocol)
+}
+
+// processOf gives the image of CRIU's file of that id, if it is a KFD's.
+func (r *restore) processOf(id int) *image.Process {
+	i := slices.IndexFunc(r.set.Processes, func(p image.Process) bool { return p.ID == id })
+	if i < 0 {
+		return nil
+	}
+	return &r.set.Processes[i]
 }
 
 // node sends an open render node.
@@ -81,8 +87,8 @@ func (r *restore) file(c *wire.Conn, m *wire.Message) error {
 		return wire.ErrProtocol
 	}
 	id, visible := int(m.ID), m.GPUs[:m.NumDevices]
-	if i := slices.IndexFunc(r.set.Processes, func(p image.Process) bool { return p.ID == id }); i >= 0 {
-		return r.process(c, r.set.Processes[i], visible)
+	if p := r.processOf(id); p != nil {
+		return r.process(c, *p, visible)
 	}
 	if i := slices.IndexFunc(r.set.RenderNodes, func(n image.RenderNode) bool { return n.ID == id }); i >= 0 {
 		n := r.set.RenderNodes[i]
@@ -268,7 +274,7 @@ func (r *restore) fill(t *task, p image.Process, gpus []kfd.GPUPair, dmabufs []*
 	if err != nil {
 		return "", err
 	}
-	text := fmt.Sprintf("process %d: %s", p.Message.GetPid(), filledText(rep))
+	text := fmt.Sprintf("process %d: %s", p.Message.GetPid(), rep)
 	if turn == nil {
 		return text, nil
 	}
@@ -276,12 +282,7 @@ func (r *restore) fill(t *task, p image.Process, gpus []kfd.GPUPair, dmabufs []*
 	if rep, err = r.fillPart(ctx, rest, turn.after(ctx, t.ran, patience(rest))); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%s; then %s", text, filledText(rep)), nil
-}
-
-func filledText(rep vram.Report) string {
-	return fmt.Sprintf("%d buffer objects, %d bytes filled in %v, DMA busy %.0f %%, %d bytes read back",
-		rep.BOs, rep.Bytes, rep.Duration.Round(time.Millisecond), 100*rep.BusyShare(), rep.Verified)
+	return fmt.Sprintf("%s; then %s", text, rep), nil
 }
 
 // fillPart fills a plan when it is its turn.
@@ -291,8 +292,18 @@ func (r *restore) fillPart(ctx context.Context, plan vram.Plan, turn <-chan stru
 	}
 	ctx, progress, stop := stalled(ctx, r.opts.Stall, turn)
 	defer stop()
-	opts := r.opts.VRAM
+	opts := r.fillOptions()
 	opts.Progress = progress
+	rep, err := r.filler(ctx, plan, opts, turn)
+	if err != nil {
+		return rep, because(ctx, err)
+	}
+	return rep, nil
+}
+
+// fillOptions are those of a fill of one process.
+func (r *restore) fillOptions() vram.Options {
+	opts := r.opts.VRAM
 	// Fills under way at once share the bound.
 	if opts.Staging == 0 {
 		opts.Staging = vram.DefaultStaging
@@ -301,11 +312,7 @@ func (r *restore) fillPart(ctx context.Context, plan vram.Plan, turn <-chan stru
 		opts.Staging = min(opts.Staging, max(opts.MaxBuffer, vram.MinStaging))
 	}
 	opts.Staging = max(opts.Staging/int64(min(len(r.set.Processes), maxFills)), vram.MinStaging)
-	rep, err := r.filler(ctx, plan, opts, turn)
-	if err != nil {
-		return rep, because(ctx, err)
-	}
-	return rep, nil
+	return opts
 }
 
 // pair returns the partner of a GPU; there is one for each in a mapping.
