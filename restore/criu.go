@@ -368,7 +368,7 @@ func (c *CRIU) Restore(ctx context.Context, images, work, log string) (pid, insi
 // childPID finds the process that has the number inside in the pid namespace below this process's: CRIU's child, and
 // its init's when CRIU has ended.
 func childPID(criu, init, inside int) (int, error) {
-	// Who is handed on from one to the other may be missed once.
+	// A process that is just handed on from one to the other may be missed once.
 	for range 3 {
 		for _, pid := range append(procfs.Children(criu), procfs.Children(init)...) {
 			if n := procfs.Numbers(pid); len(n) > 1 && n[1] == inside {

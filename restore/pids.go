@@ -43,8 +43,8 @@ func TakenPIDs(images fs.FS, shellJob bool) ([]Taken, error) {
 	defer other.Close()
 	var taken []Taken
 	for _, id := range need {
-		// Who is to be told of input may be any number that has a use, as a process, thread, group or session, the
-		// ended ones too; nobody ever is here.
+		// F_SETOWN takes any number that is in use, as a process, thread, group or session, ended ones too. It fails
+		// for a number that is free, and nobody ever gets a signal here.
 		if _, err := unix.FcntlInt(probe.Fd(), unix.F_SETOWN, id); !errors.Is(err, unix.ESRCH) {
 			taken = append(taken, Taken{ID: id})
 		}

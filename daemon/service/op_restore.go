@@ -245,7 +245,7 @@ var LazyPages = define("lazy-pages", func(ctx context.Context, env *Env, q LazyP
 	}
 	st, err := r.Wait(ctx, env.Progress)
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
-		// Whoever asked is gone. A restore that has begun goes on.
+		// The client is gone. A restore that has begun goes on.
 		r.Retire()
 	}
 	return st, err

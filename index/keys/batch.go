@@ -241,8 +241,8 @@ func (d *DB) Compact() error {
 	if d.Cut() {
 		return nil // the next write copies the index
 	}
-	// Badger may write where values have gone before these are on the disk. Who finds what a power cut leaves of that
-	// builds the index anew.
+	// Badger may write where values have gone before these are on the disk. If a power cut leaves values without their
+	// files, the next Open builds the index anew.
 	sound := IsSound(d.dir)
 	if sound {
 		if err := errors.Join(os.Remove(filepath.Join(d.dir, soundName)), storage.Disk{}.SyncDir(d.dir)); err != nil {
