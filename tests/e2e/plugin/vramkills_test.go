@@ -30,8 +30,8 @@ func newKills(t *testing.T) (f *lazyFaults, store string) {
 func (f *lazyFaults) command(store string) *run {
 	f.T.Helper()
 	f.begin()
-	return f.start(f.Command("env", "LD_PRELOAD="+f.Shim, f.program, "restore", "--criu", f.CRIU, "--vram=lazy", "--wait",
-		store, "gpu"))
+	return f.start(f.Command("env", "LD_PRELOAD="+f.Shim, f.program, "restore", "--criu", f.CRIU, "--vram=lazy",
+		"--wait", store, "gpu"))
 }
 
 // childrenOf are the processes that a process has started and whose program is exe.
@@ -101,7 +101,7 @@ func TestKilledUnderVRAM(t *testing.T) {
 					alive++
 				}
 			}
-			t.Logf("the application went on after %d of %d, and was ended with a message after the others", alive, *kills)
+			t.Logf("the application went on after %d of %d, the others ended it with a message", alive, *kills)
 		})
 	}
 }
