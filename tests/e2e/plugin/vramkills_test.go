@@ -51,9 +51,9 @@ func childrenOf(pid int, exe string) (out []int) {
 	return out
 }
 
-// Daemon, its successor, the helper, its watchdog or CRIU, which is the restore server, too, is killed at a random moment
-// of a restore on demand: VRAM is right, or the processes are ended and the command says so. No queue comes to VRAM that
-// is not filled.
+// Daemon, its successor, the helper, its watchdog or CRIU, which is the restore server, too, is killed at a random
+// moment of a restore on demand: VRAM is right, or the processes are ended and the command says so. No queue comes to
+// VRAM that is not filled.
 func TestKilledUnderVRAM(t *testing.T) {
 	f, store := newKills(t)
 	criu, err := filepath.EvalSymlinks(f.CRIU)
