@@ -21,9 +21,9 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/vram"
 )
 
-// Server takes what comes to a daemon with descriptors. The helper of a restore hands over the GPUs' buffer objects,
-// and the server fills them from the store, without the way through the mount: a connection is one fill; when it
-// breaks, the fill ends. Connections that pass directories go on to package talk.
+// Server takes connections that carry descriptors. The helper of a restore hands over the GPUs' buffer objects, and the
+// server fills them straight from the store, without the mount. A connection is one fill; when it breaks, the fill
+// ends. Connections that pass directories go on to package talk.
 type Server struct {
 	o Options
 	l *net.UnixListener
@@ -94,7 +94,7 @@ func (f *Server) accept() {
 	}
 }
 
-// Close takes no more; who asked for fills that are under way notices by the connection. Wait waits for them.
+// Close takes no more fills; clients of fills that are under way notice by the connection. Wait waits for them.
 func (f *Server) Close() {
 	f.l.Close()
 	<-f.done

@@ -15,8 +15,8 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/vram"
 )
 
-// ErrNotMounted tells that images are not those of a sealed checkpoint in a mount whose daemon can be reached:
-// whoever wants them reads the directory.
+// ErrNotMounted tells that images are not those of a sealed checkpoint in a mount whose daemon can be reached: the
+// caller then reads the directory.
 var ErrNotMounted = errors.New("not the images of a mounted store")
 
 // tries is how often a fill that the daemon's death cut off is begun in all.
@@ -28,7 +28,7 @@ var successorWait = wire.Handover
 // Images are those of a checkpoint in a store, known from a mount that may be gone since.
 type Images struct{ source fs.Source }
 
-// Open asks the mount that images is in whose they are. ErrNotMounted when it is none of ours.
+// Open asks the mount that images is in which checkpoint they belong to. ErrNotMounted when the mount is not ours.
 func Open(images string) (*Images, error) {
 	source, ok, err := fs.SourceOf(images)
 	if err != nil || !ok {
