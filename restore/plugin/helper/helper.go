@@ -81,6 +81,7 @@ type Options struct {
 	// that the directory itself is read. Default: [Directory].
 	Fills func(images string) (fill Filler, direct bool)
 	// Announces gives, for the same directory, how the restore server has BOs filled.
+	// Restores need it.
 	Announces func(images string) Announcer
 	// Lazy lets a process run when what its CPU may touch of its BOs is in
 	// place, and its queues when the rest is. It asks for Watchdog.
@@ -191,11 +192,11 @@ func Serve(ctx context.Context, control *wire.Conn, opts Options) error {
 	case hello.ID == stageDump && len(files) == 1:
 		return p.dump(ctx, hello.Count)
 	case hello.ID == stageRestore && len(files) == 2:
-		attach, err := wire.NewConn(files[1])
+		link, err := wire.NewConn(files[1])
 		if err != nil {
 			return err
 		}
-		return p.restore(ctx, attach, hello.Minor != 0)
+		return p.restore(ctx, link)
 	}
 	return fmt.Errorf("stage %d with %d descriptors: %w", hello.ID, len(files), wire.ErrProtocol)
 }

@@ -161,19 +161,15 @@ int helper_start(int stage)
 		return fail("socketpair: %s", strerror(errno));
 	fds[n++] = criu_get_image_dir();
 	if (stage == STAGE_RESTORE) {
-		const char *form = getenv("GPUCR_SERVER");
-
 		if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, attach) ||
 		    socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, link)) {
 			ret = fail("socketpair: %s", strerror(errno));
 			goto out;
 		}
-		hello.minor = !form || strcmp(form, "helper");
-		fds[n++] = hello.minor ? link[1] : attach[1];
-		if (hello.minor && server_sockets(attach[1], link[0])) {
-			ret = -EMFILE;
+		fds[n++] = link[1];
+		ret = server_sockets(attach[1], link[0]);
+		if (ret)
 			goto out;
-		}
 		attach_id = fdstore_add(attach[0]);
 		if (attach_id < 0) {
 			ret = fail("the socket for tasks cannot be stored");

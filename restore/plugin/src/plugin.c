@@ -82,7 +82,7 @@ static int restore_file(int id
 
 static int post_forking(void)
 {
-	return enabled && helper_started() && server_wanted() ? server_start() : -ENOTSUP;
+	return enabled && helper_started() ? server_start() : -ENOTSUP;
 }
 
 static int update_vma(const char *path, uint64_t addr, uint64_t old_offset, uint64_t *new_offset, int *fd)

@@ -99,9 +99,7 @@ bool resume_failed(void);
  * socket over which tasks attach, and one to the helper.
  */
 int server_sockets(int tasks, int link);
-bool server_wanted(void);
 int server_start(void);
-bool server_running(void);
 
 /*
  * Waits until the buffer objects of all processes are filled: 0 when pid may go on,

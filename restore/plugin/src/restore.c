@@ -373,11 +373,8 @@ int resume_devices_late(int pid)
 	int fd, ret;
 
 	exitkill_set(pid);
-	if (failed)
-		ret = -EIO;
-	else if (server_running() && (ret = server_gate(pid, &msg)) <= 0)
-		;
-	else
+	ret = failed ? -EIO : server_gate(pid, &msg);
+	if (ret > 0)
 		ret = helper_ask(&msg);
 	if (ret == -ENOENT)
 		return -ENOTSUP;
@@ -398,12 +395,11 @@ int resume_devices_late(int pid)
 		lazy = msg.id;
 		msg = (struct gpucr_msg){ .type = GPUCR_RESUMED, .pid = pid };
 		ret = helper_tell(&msg, NULL, 0);
-		if (ret && !lazy && server_running() && helper_gone()) {
+		if (ret && !lazy && helper_gone()) {
 			say(LOG_WARN, "gpucr-fs plugin-helper has ended; process %d is complete without it", pid);
 			ret = 0;
 		}
-		if (server_running())
-			server_resumed(pid);
+		server_resumed(pid);
 	}
 	if (ret) {
 		say(LOG_ERROR, "Error: process %d is killed: its GPU state is not complete", pid);

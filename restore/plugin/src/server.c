@@ -419,11 +419,6 @@ int server_sockets(int tasks, int link)
 	return tasks_end < 0 || link_end < 0 ? fail("dup: %s", strerror(errno)) : 0;
 }
 
-bool server_wanted(void)
-{
-	return link_end >= 0;
-}
-
 int server_start(void)
 {
 	struct timeval silence = { .tv_sec = SILENCE_SECONDS };
@@ -445,11 +440,6 @@ int server_start(void)
 		return fail("the restore server cannot be started: %s", strerror(ret));
 	running = true;
 	return 0;
-}
-
-bool server_running(void)
-{
-	return running;
 }
 
 static bool undone(void)

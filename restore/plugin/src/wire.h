@@ -7,8 +7,7 @@
  * From the main CRIU process, over the control connection:
  *
  *   HELLO        id = stage, count = hooks of this CRIU; fds: images directory,
- *                and for a restore the end of the socket over which tasks
- *                attach. No answer.
+ *                and for a restore the link of the restore server. No answer.
  *   DUMP_RENDER  id, minor; fds: the open render node -> EXPORT any number of
  *                times, then OK, or -ENOTSUP for a GPU that is not the KFD's
  *   DUMP_DMABUF  id; fds: the dma-buf -> OK, or -ENOTSUP for another driver's

@@ -50,7 +50,7 @@ func TestHeader(t *testing.T) {
 		"GPUCR_EXPORT": uint64(Export), "GPUCR_FILLED": uint64(Filled), "GPUCR_AGAIN": uint64(Again),
 		"GPUCR_PLAN": uint64(Plan), "GPUCR_TAKEN": uint64(Taken),
 		"DRM_IOC_PRIME_HANDLE_TO_FD": uint64(abi.DRMIocPrimeHandleToFD),
-		"KFD_PROCESS_INFO": abi.KFDCRIUProcessInfo, "KFD_CHECKPOINT": abi.KFDCRIUCheckpoint,
+		"KFD_PROCESS_INFO":           abi.KFDCRIUProcessInfo, "KFD_CHECKPOINT": abi.KFDCRIUCheckpoint,
 		"KFD_UNPAUSE": abi.KFDCRIUUnpause,
 		"KFD_RESTORE": abi.KFDCRIURestore, "KFD_RESUME": abi.KFDCRIUResume, "KFD_IOC_CRIU_OP": uint64(abi.KFDIocCRIUOp),
 		"KFD_IOC_APERTURES": uint64(abi.KFDIocGetProcessAperturesNew), "GPUCR_MAX_GPUS": MaxGPUs,
