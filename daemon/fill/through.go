@@ -135,14 +135,21 @@ func ask(ctx context.Context, c wire.Conn, source fs.Source, plan vram.Plan, opt
 	}
 }
 
-func sendPlan(c wire.Conn, source fs.Source, plan vram.Plan, opts vram.Options, held bool) error {
-	opening := &begin{Checkpoint: source.Checkpoint, ID: source.ID, BOs: len(plan.BOs), Held: held,
+// opening is how a fill begins, with the render nodes.
+func opening(source fs.Source, plan vram.Plan, opts vram.Options) (*begin, []*os.File) {
+	b := &begin{Checkpoint: source.Checkpoint, ID: source.ID, BOs: len(plan.BOs),
 		Staging: opts.Staging, MaxBuffer: opts.MaxBuffer, Workers: opts.Workers,
 		Engine: opts.Engine, Verify: opts.Verify}
 	var nodes []*os.File
 	for _, n := range plan.Nodes {
-		opening.Nodes, nodes = append(opening.Nodes, n.Name), append(nodes, n.File)
+		b.Nodes, nodes = append(b.Nodes, n.Name), append(nodes, n.File)
 	}
+	return b, nodes
+}
+
+func sendPlan(c wire.Conn, source fs.Source, plan vram.Plan, opts vram.Options, held bool) error {
+	opening, nodes := opening(source, plan, opts)
+	opening.Held = held
 	if err := c.Send(packet{Begin: opening}, nodes...); err != nil {
 		return err
 	}
