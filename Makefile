@@ -82,7 +82,7 @@ lint: ## gofmt, go vet, staticcheck, shell syntax
 fuzz: ## run each fuzz target for FUZZTIME (30s)
 	@FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
 
-torture: deps criu ## kill actors and damage chunks under restores: TORTURE_N (100), of GPUs FAULTS_N (20) and KILLS_N (40) times
+torture: deps criu ## kill and damage under restores TORTURE_N (100) times, of GPUs FAULTS_N (20) and KILLS_N (40)
 	$(GO) test -count=1 -timeout 2h -v -run 'Killed|Damaged' ./tests/e2e/restore -torture.n=$(TORTURE_N)
 	$(GO) test -count=1 -timeout 2h -v -run 'Faults' ./tests/e2e/plugin -faults.n=$(FAULTS_N)
 	$(GO) test -count=1 -timeout 2h -v -run 'KilledUnderVRAM' ./tests/e2e/plugin -kills.n=$(KILLS_N)
