@@ -310,7 +310,7 @@ static void on_helper(void)
 		}
 		drop_all(fds, count);
 		if (p && msg.type == GPUCR_TAKEN && p->state == ASKED) {
-			ask_helper = true;
+			ask_helper |= msg.count;
 			release(p);
 			p->state = FREE;
 		}
