@@ -40,7 +40,7 @@ const maxRingMemory = 64 << 20
 
 // Idle tells why the rings of process pid cannot be parked. family are the processes of its tree.
 func Idle(pid int, family []int) error {
-	return patiently(func() error {
+	return retry(func() error {
 		rings, err := findRings(pid, family)
 		if err == nil && len(rings) == 0 {
 			err = fmt.Errorf("process %d has no ring", pid)
@@ -49,8 +49,8 @@ func Idle(pid int, family []int) error {
 	})
 }
 
-// patiently calls f until it finds no ring busy: a program that uses one is idle in between.
-func patiently(f func() error) error {
+// retry calls f until it finds no ring busy: a program that uses one is idle in between.
+func retry(f func() error) error {
 	const limit, pause = time.Second, 2 * time.Millisecond
 	for end := time.Now().Add(limit); ; time.Sleep(pause) {
 		err := f()
@@ -102,7 +102,8 @@ func findRings(pid int, family []int) ([]ring, error) {
 			return nil, errors.New("a ring is mapped whose descriptor is closed")
 		}
 		if (m.Offset != offSQ && m.Offset != offCQ && m.Offset != offSQEs) || !strings.HasSuffix(m.Perms, "s") {
-			return nil, fmt.Errorf("ring %d has a mapping at %x of what is not known, such as a ring of buffers", rings[i].fd, m.Start)
+			return nil, fmt.Errorf("ring %d has a mapping at %x of what is not known, such as a ring of buffers",
+				rings[i].fd, m.Start)
 		}
 		rings[i].mappings = append(rings[i].mappings, m)
 	}
@@ -140,7 +141,8 @@ func roomy(pid int) error {
 		return err
 	}
 	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "Max address space"); ok && !strings.HasPrefix(strings.TrimSpace(rest), "unlimited") {
+		if rest, ok := strings.CutPrefix(line, "Max address space"); ok &&
+			!strings.HasPrefix(strings.TrimSpace(rest), "unlimited") {
 			return errors.New("the process's address space is limited (RLIMIT_AS)")
 		}
 	}
@@ -162,8 +164,7 @@ const (
 	sqeSize  = 64
 )
 
-// longSQEs tells by the mapping of a ring's entries that they are the larger kind. Of a small ring both have one
-// page.
+// longSQEs tells by the mapping of a ring's entries that they are the larger kind. A small ring has one page for both.
 func (r *ring) longSQEs() bool {
 	for _, m := range r.mappings {
 		if m.Offset == offSQEs {

@@ -153,7 +153,8 @@ func (c *content) replace(i int, seg *manifest.Segment, rel int64, buf []byte) e
 	for pos := 0; pos < len(buf); {
 		zero := chunk.IsZero(buf[pos:min(pos+chunk.PageSize, len(buf))])
 		end := pos
-		for end < len(buf) && end-pos < c.s.o.Params.Max && chunk.IsZero(buf[end:min(end+chunk.PageSize, len(buf))]) == zero {
+		for end < len(buf) && end-pos < c.s.o.Params.Max &&
+			chunk.IsZero(buf[end:min(end+chunk.PageSize, len(buf))]) == zero {
 			end = min(end+chunk.PageSize, len(buf))
 		}
 		run := manifest.Run{Start: rel + int64(pos), Len: int64(end - pos), Chunk: manifest.ZeroRun}
@@ -300,7 +301,8 @@ func (c *content) punch(off, end int64) error {
 func splice(runs []manifest.Run, a, b int64, mid []manifest.Run) []manifest.Run {
 	out := make([]manifest.Run, 0, len(runs)+len(mid)+1)
 	add := func(r manifest.Run) {
-		if k := len(out) - 1; k >= 0 && out[k].Chunk == r.Chunk && (r.Chunk == manifest.ZeroRun || int64(out[k].Off)+out[k].Len == int64(r.Off)) {
+		if k := len(out) - 1; k >= 0 && out[k].Chunk == r.Chunk &&
+			(r.Chunk == manifest.ZeroRun || int64(out[k].Off)+out[k].Len == int64(r.Off)) {
 			out[k].Len += r.Len
 			return
 		}

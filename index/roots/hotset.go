@@ -106,7 +106,8 @@ func (s *Set) SetHotSet(ref string, size int64, write func(io.Writer) error) (er
 		return err
 	}
 	if free, err := s.chunks.Packs.Free(); err != nil || free-size < s.o.FreeFloor {
-		return &fault.Error{Class: fault.NoSpace, Op: op, Checkpoint: r.Name(), Err: errors.Join(errors.New("the disk is nearly full"), err)}
+		return &fault.Error{Class: fault.NoSpace, Op: op, Checkpoint: r.Name(),
+			Err: errors.Join(errors.New("the disk is nearly full"), err)}
 	}
 	if err := os.MkdirAll(filepath.Join(s.o.Dir, HotFolder), 0o700); err != nil {
 		return fault.Classify(op, err)

@@ -75,9 +75,9 @@ type optimization struct {
 	read    int64 // bytes since began
 }
 
-// Optimize stores chunks of sealed checkpoints anew smaller that were stored fast. It gives no space back, GC does.
-// It works on one processor, and a batch a second while a draft is open or o.Busy says so. It does nothing while a
-// manifest cannot be read: what that needs cannot be told.
+// Optimize stores chunks of sealed checkpoints anew smaller that were stored fast. It gives no space back, GC does. It
+// works on one processor, and a batch a second while a draft is open or o.Busy says so. It does nothing while a
+// manifest cannot be read, for nobody knows which chunks that needs.
 func (s *Jobs) Optimize(ctx context.Context, o OptimizeOptions) (OptimizeResult, error) {
 	if err := s.chunks.MayWrite("optimize"); err != nil && !o.DryRun {
 		return OptimizeResult{}, err
@@ -144,7 +144,8 @@ func (z *optimization) choose(ctx context.Context) (packs []uint32, live pageset
 		return nil, nil, fault.Classify("optimize", err)
 	}
 	for _, n := range all {
-		if g.live[n] != nil && n > keepTo && !s.chunks.Packs.Condemned(n) && !s.chunks.Aside.Has(n) && s.chunks.Packs.Exists(n) {
+		if g.live[n] != nil && n > keepTo && !s.chunks.Packs.Condemned(n) && !s.chunks.Aside.Has(n) &&
+			s.chunks.Packs.Exists(n) {
 			packs = append(packs, n)
 		}
 	}
@@ -163,7 +164,8 @@ func (z *optimization) candidates(ctx context.Context, n uint32, live *pageset.P
 	}
 	var list []pack.Chunk
 	_, _, err := z.s.chunks.Packs.Read(n, 0, func(r pack.Record) error {
-		if c := r.Chunk; c != nil && live.Has(c.Loc.Page) && (c.Loc.Codec == chunk.S2 || c.Loc.Codec == chunk.Raw) && c.Loc.Slot() > chunk.PageSize {
+		if c := r.Chunk; c != nil && live.Has(c.Loc.Page) && (c.Loc.Codec == chunk.S2 || c.Loc.Codec == chunk.Raw) &&
+			c.Loc.Slot() > chunk.PageSize {
 			list = append(list, *c)
 		}
 		return nil
@@ -294,7 +296,8 @@ func (s *Jobs) readSound(c pack.Chunk) ([]byte, error) {
 	content, err := s.chunks.ReadSlot(c, true)
 	if err == nil && s.chunks.Packs.Coder().Sum(content) != c.ID {
 		s.chunks.Arena.Put(content)
-		err = fmt.Errorf("pack %s at %d: %w: the content is not what its id says", pack.Name(c.Loc.Pack), c.Loc.Offset(), pack.ErrCorrupt)
+		err = fmt.Errorf("pack %s at %d: %w: the content is not what its id says", pack.Name(c.Loc.Pack),
+			c.Loc.Offset(), pack.ErrCorrupt)
 	}
 	return content, err
 }
@@ -319,7 +322,8 @@ func (s *Jobs) commitMoves(moves []chunks.Move) ([]chunks.Move, error) {
 	for _, m := range moves {
 		content, err := s.readSound(pack.Chunk{ID: m.ID, Loc: m.To})
 		if err != nil {
-			s.log.Error("a chunk that was stored anew cannot be read back; the old one stays", "chunk", m.ID.String(), "err", err)
+			s.log.Error("a chunk that was stored anew cannot be read back; the old one stays", "chunk", m.ID.String(),
+				"err", err)
 			continue
 		}
 		s.chunks.Arena.Put(content)

@@ -73,7 +73,9 @@ func amdgpuGEMUserptr(c *drmCall) syscall.Errno {
 	if args.Addr%pageSize != 0 || args.Size%pageSize != 0 || args.Size == 0 {
 		return c.sim.refuse(syscall.EINVAL, "userptr is not made of whole pages", "addr", args.Addr, "size", args.Size)
 	}
-	if args.Flags&^(abi.AMDGPUUserptrReadonly|abi.AMDGPUUserptrAnononly|abi.AMDGPUUserptrValidate|abi.AMDGPUUserptrRegister) != 0 {
+	const known = abi.AMDGPUUserptrReadonly | abi.AMDGPUUserptrAnononly | abi.AMDGPUUserptrValidate |
+		abi.AMDGPUUserptrRegister
+	if args.Flags&^known != 0 {
 		return c.sim.refuse(syscall.EINVAL, "userptr flags", "flags", args.Flags)
 	}
 	if args.Flags&abi.AMDGPUUserptrReadonly == 0 && args.Flags&abi.AMDGPUUserptrRegister == 0 {

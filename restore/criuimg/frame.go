@@ -138,7 +138,8 @@ func (r *reader) next(m proto.Message) error {
 		return err
 	}
 	// One entry at a time is in memory.
-	if err := new(bounded.Budget).Unmarshal(proto.UnmarshalOptions{AllowPartial: true, DiscardUnknown: true}, b, m); err != nil {
+	if err := new(bounded.Budget).Unmarshal(proto.UnmarshalOptions{AllowPartial: true, DiscardUnknown: true}, b,
+		m); err != nil {
 		return fmt.Errorf("%w: %s: %w", ErrCorrupt, r.name, err)
 	}
 	return nil
