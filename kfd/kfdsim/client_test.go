@@ -177,7 +177,8 @@ func TestDevices(t *testing.T) {
 // A node without links has the folder for them, and properties can be set.
 func TestTopologyTree(t *testing.T) {
 	sys := filepath.Join(t.TempDir(), "sys")
-	if err := WriteTopology(sys, Options{CPUNodes: 2, GPUs: []GPU{{Properties: map[string]uint64{"num_gws": 7}}}}); err != nil {
+	opts := Options{CPUNodes: 2, GPUs: []GPU{{Properties: map[string]uint64{"num_gws": 7}}}}
+	if err := WriteTopology(sys, opts); err != nil {
 		t.Fatal(err)
 	}
 	nodes := filepath.Join(sys, "class/kfd/kfd/topology/nodes")
@@ -187,7 +188,8 @@ func TestTopologyTree(t *testing.T) {
 			t.Errorf("node %d: %d links, %v", node, len(list), err)
 		}
 	}
-	if b, err := os.ReadFile(filepath.Join(nodes, "2/properties")); err != nil || !strings.Contains(string(b), "num_gws 7\n") {
+	b, err := os.ReadFile(filepath.Join(nodes, "2/properties"))
+	if err != nil || !strings.Contains(string(b), "num_gws 7\n") {
 		t.Errorf("%v: %s", err, b)
 	}
 }

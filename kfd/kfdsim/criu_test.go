@@ -198,11 +198,7 @@ func TestCheckpointRestoreCheckpoint(t *testing.T) {
 		}
 	}
 	// RESUME is over before the queues run.
-	for late := time.Now().Add(time.Minute); b.State().Processes[0].Evictions != 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(late) {
-			t.Fatal("the queues never run")
-		}
-	}
+	queuesRun(t, b)
 	k2 := take(t, cb)
 	if !bytes.Equal(k.priv, k2.priv) {
 		t.Error("private data of the second checkpoint differs")
@@ -307,11 +303,7 @@ func TestResumeLooksForMemory(t *testing.T) {
 				}
 				return
 			}
-			for late := time.Now().Add(time.Minute); s.State().Processes[0].Evictions != 0; time.Sleep(time.Millisecond) {
-				if time.Now().After(late) {
-					t.Fatal("the queues never run")
-				}
-			}
+			queuesRun(t, s)
 			lost := false
 			s.mu.Lock()
 			for _, b := range s.bos {
@@ -325,29 +317,21 @@ func TestResumeLooksForMemory(t *testing.T) {
 	}
 }
 
+// queuesRun waits until nothing keeps the queues of the one process.
+func queuesRun(t *testing.T, s *Sim) {
+	t.Helper()
+	for late := time.Now().Add(time.Minute); s.State().Processes[0].Evictions != 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(late) {
+			t.Fatal("the queues never run")
+		}
+	}
+}
+
 // fresh gives memory new pages at its place.
 func fresh(t *testing.T, mem []byte) {
 	t.Helper()
 	if err := unix.Madvise(mem, unix.MADV_DONTNEED); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// byUserfaultfd has what is missing of memory come by userfaultfd, and so never, until the test ends.
-func byUserfaultfd(t *testing.T, mem []byte) {
-	t.Helper()
-	const api, register, missing = 0xc018aa3f, 0xc020aa00, 1
-	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|1, 0, 0) // 1: UFFD_USER_MODE_ONLY
-	if errno != 0 {
-		t.Fatal(errno)
-	}
-	t.Cleanup(func() { unix.Close(int(fd)) })
-	if errno := ioctl(int(fd), abi.Request(api), &struct{ API, Features, Ioctls uint64 }{API: 0xaa}); errno != 0 {
-		t.Fatal(errno)
-	}
-	if errno := ioctl(int(fd), abi.Request(register), &struct{ Start, Len, Mode, Ioctls uint64 }{slicePtr(mem),
-		uint64(len(mem)), missing, 0}); errno != 0 {
-		t.Fatal(errno)
 	}
 }
 
