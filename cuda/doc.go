@@ -29,5 +29,5 @@
 // standard input end.
 //
 // From Checkpoint to the end of Restore a process stands still, and a restored
-// one runs with care: package still tells why and how.
+// one runs with care: package freeze tells why and how.
 package cuda

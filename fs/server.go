@@ -372,7 +372,7 @@ func (s *Server) Unmount(ctx context.Context) error {
 	default:
 	}
 	if s.handle != nil {
-		return s.letGo(ctx, patience)
+		return s.letGo(ctx, unmountTimeout)
 	}
 	own, mounted, err := ownMount(s.dir)
 	if err != nil {
@@ -386,7 +386,7 @@ func (s *Server) Unmount(ctx context.Context) error {
 		return s.err
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(patience):
+	case <-time.After(unmountTimeout):
 	}
 	if mounted {
 		if err := abortConnection(own.dev); err != nil {
@@ -401,12 +401,12 @@ func (s *Server) Unmount(ctx context.Context) error {
 	}
 }
 
-// patience is how long Unmount waits for users to go, those that CRIU or a shell just ended are still closing their
-// files, and then for the kernel to end the connection.
-const patience = 500 * time.Millisecond
+// unmountTimeout is how long Unmount waits for users to go, those that CRIU or a shell just ended are still closing
+// their files, and then for the kernel to end the connection.
+const unmountTimeout = 500 * time.Millisecond
 
 func (s *Server) detach(ctx context.Context) error {
-	end := time.Now().Add(patience)
+	end := time.Now().Add(unmountTimeout)
 	for {
 		err := unmount(s.dir, false)
 		if index.ClassOf(err) != index.InUse || time.Now().After(end) {

@@ -187,7 +187,7 @@ func TestReadersMeetMovedChunks(t *testing.T) {
 				if n, err := readAll(f, got); n != len(want) || err != nil || !bytes.Equal(got, want) {
 					t.Errorf("%d bytes of %d, %v", n, len(want), err)
 				}
-				if s.chunks.MetDamage(chunk.ID{}) || len(s.chunks.DamagedChunks()) > 0 {
+				if s.chunks.KnownDamaged(chunk.ID{}) || len(s.chunks.DamagedChunks()) > 0 {
 					t.Errorf("taken for damaged: %v", s.chunks.DamagedChunks())
 				}
 				mustVerify(t, s, 0)

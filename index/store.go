@@ -17,11 +17,11 @@ import (
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/learned"
 	"github.com/gpucr/gpucr-fs/index/manifest"
-	"github.com/gpucr/gpucr-fs/index/ongoing"
 	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/reading"
 	"github.com/gpucr/gpucr-fs/index/roots"
 	"github.com/gpucr/gpucr-fs/index/storage"
+	"github.com/gpucr/gpucr-fs/index/unsealed"
 	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
@@ -30,19 +30,19 @@ const _ = uint(pack.MaxValue - manifest.MaxRecord)
 
 // Store is an open store. It is safe for concurrent use.
 type Store struct {
-	books   *accounting.Books
-	upkeep  *upkeep.Jobs
-	drafts  *drafts.Writer
-	reading *reading.Reader
-	roots   *roots.Set
-	chunks  *chunks.Store
-	learned *learned.Places
-	ongoing *ongoing.Drafts // nil without a bucket
-	dir     string
-	config  Config
-	o       Options
-	log     *slog.Logger
-	lock    io.Closer
+	books    *accounting.Books
+	upkeep   *upkeep.Jobs
+	drafts   *drafts.Writer
+	reading  *reading.Reader
+	roots    *roots.Set
+	chunks   *chunks.Store
+	learned  *learned.Places
+	unsealed *unsealed.Drafts // nil without a bucket
+	dir      string
+	config   Config
+	o        Options
+	log      *slog.Logger
+	lock     io.Closer
 
 	closed atomic.Bool
 }
@@ -177,11 +177,11 @@ func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set)
 	s.reading = reading.New(s.chunks, s.roots,
 		reading.Options{Dir: dir, CacheSize: o.CacheSize - o.spares(), OnRead: o.OnRead})
 	if o.Distant != nil && !o.ReadOnly {
-		s.ongoing = ongoing.New()
+		s.unsealed = unsealed.New()
 	}
 	s.drafts = drafts.New(s.chunks, s.roots, s.reading, drafts.Options{
 		Logger: o.Logger, Params: config.Chunk, Policy: policies[o.Compression], Cuts: o.Cuts, Labels: o.Labels,
-		Ongoing: s.ongoing,
+		Unsealed: s.unsealed,
 	})
 	s.upkeep = upkeep.New(s.chunks, s.roots, s.reading, upkeep.Options{
 		Dir: dir, ID: config.identity(), Logger: o.Logger, Storage: o.Storage, Workers: o.Workers,

@@ -28,7 +28,7 @@ type Parked struct {
 // are the processes of its tree.
 func Park(pid int, family []int, o inject.Options) (_ *Parked, err error) {
 	p := &Parked{pid: pid, o: o}
-	err = patiently(func() error {
+	err = retry(func() error {
 		return inject.Stop(pid, o, func(t *inject.Task) error { return p.park(t, family) })
 	})
 	if err == nil {
@@ -36,7 +36,7 @@ func Park(pid int, family []int, o inject.Options) (_ *Parked, err error) {
 	}
 	if err != nil {
 		if p.hold != nil {
-			err = errors.Join(err, p.hold.Close(), p.hold.Held().Leave(pid, patience, inject.Options{}))
+			err = errors.Join(err, p.hold.Close(), p.hold.Held().Leave(pid, planTimeout, inject.Options{}))
 		}
 		return nil, fmt.Errorf("park the io_uring rings of process %d: %w", pid, err)
 	}
@@ -58,8 +58,8 @@ func (p *Parked) workersGone() error {
 // workersTime is how long they may take.
 const workersTime = 5 * time.Second
 
-// patience is how long a process may take to carry its plan out.
-const patience = time.Minute
+// planTimeout is how long a process may take to carry its plan out.
+const planTimeout = time.Minute
 
 // Unpark lets the process make its rings anew, and waits until it has them and goes on.
 func (p *Parked) Unpark() error {
@@ -385,7 +385,7 @@ func (p *Parked) template(t *inject.Task, r *remaking) error {
 
 // Wait waits until a restored process, pid here, has made its rings anew, and takes from it what it did that with.
 func (n Note) Wait(pid int) error {
-	err := n.Held.Leave(pid, patience, inject.Options{})
+	err := n.Held.Leave(pid, planTimeout, inject.Options{})
 	if errors.Is(err, inject.ErrGone) {
 		return fmt.Errorf("process %d could not make its io_uring rings anew, and was ended: %w", pid, err)
 	}

@@ -40,7 +40,7 @@ const maxRingMemory = 64 << 20
 
 // Idle tells why the rings of process pid cannot be parked. family are the processes of its tree.
 func Idle(pid int, family []int) error {
-	return patiently(func() error {
+	return retry(func() error {
 		rings, err := findRings(pid, family)
 		if err == nil && len(rings) == 0 {
 			err = fmt.Errorf("process %d has no ring", pid)
@@ -49,8 +49,8 @@ func Idle(pid int, family []int) error {
 	})
 }
 
-// patiently calls f until it finds no ring busy: a program that uses one is idle in between.
-func patiently(f func() error) error {
+// retry calls f until it finds no ring busy: a program that uses one is idle in between.
+func retry(f func() error) error {
 	const limit, pause = time.Second, 2 * time.Millisecond
 	for end := time.Now().Add(limit); ; time.Sleep(pause) {
 		err := f()

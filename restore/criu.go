@@ -235,8 +235,8 @@ func fileW(f *os.File) io.Writer {
 	return f
 }
 
-// endPatience is how long CRIU has to end by itself when its socket is closed.
-const endPatience = 20 * time.Second
+// endTimeout is how long CRIU has to end by itself when its socket is closed.
+const endTimeout = 20 * time.Second
 
 // Close ends CRIU, and waits for it. Unless it has worked, nothing stays of what it has made.
 func (c *CRIU) Close() (err error) {
@@ -245,7 +245,7 @@ func (c *CRIU) Close() (err error) {
 		if c.cmd != nil {
 			select {
 			case <-c.exited:
-			case <-time.After(endPatience):
+			case <-time.After(endTimeout):
 				c.cmd.Process.Kill()
 				<-c.exited
 				err = errors.New("criu did not end and was killed")

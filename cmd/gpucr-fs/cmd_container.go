@@ -122,7 +122,7 @@ func (a *app) dumpContainer(ctx context.Context, c *container) (err error) {
 	c.name = s.Name(time.Now())
 	d := dumping{a: a, pid: s.PID, leave: c.call.Has("leave-running"), durable: c.conf.Durable, container: c}
 	d.criu.program = c.criu
-	d.nvidia.timeout = gpuPatience
+	d.nvidia.timeout = gpuTimeout
 	err = d.run(ctx, c.conf.Store, c.name, s.Tags(), s.Labels())
 	if late := (*codeError)(nil); errors.As(err, &late) && late.code == exitPartial {
 		a.note("%v; %s", err, late.hint) // it is sealed, and there is no container to go on

@@ -120,13 +120,13 @@ func (l *lazyPages) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer open.Close()
-	whose, stored, err := fs.AskWhose(l.images)
+	source, stored, err := fs.SourceOf(l.images)
 	if err != nil {
 		return err
 	}
 	var st any
 	if stored && !l.successor {
-		st, err = l.fromStore(ctx, whose)
+		st, err = l.fromStore(ctx, source)
 	} else {
 		st, err = l.fromDir(ctx)
 	}
@@ -137,7 +137,7 @@ func (l *lazyPages) run(ctx context.Context) (err error) {
 }
 
 // fromStore has the store's daemon serve.
-func (l *lazyPages) fromStore(ctx context.Context, w fs.Whose) (restores.Status, error) {
+func (l *lazyPages) fromStore(ctx context.Context, w fs.Source) (restores.Status, error) {
 	out, done, err := l.logFile()
 	if err != nil {
 		return restores.Status{}, err

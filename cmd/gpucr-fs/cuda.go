@@ -17,13 +17,13 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gpucr/gpucr-fs/cuda"
-	"github.com/gpucr/gpucr-fs/cuda/still"
+	"github.com/gpucr/gpucr-fs/cuda/freeze"
 	"github.com/gpucr/gpucr-fs/park"
 	"github.com/gpucr/gpucr-fs/restore/touch"
 )
 
-// gpuPatience is how long a dump waits for the end of GPU work, unless it is told.
-const gpuPatience = 10 * time.Second
+// gpuTimeout is how long a dump waits for the end of GPU work, unless it is told.
+const gpuTimeout = 10 * time.Second
 
 // nvidiaFlags say what dump and restore do about NVIDIA GPUs.
 type nvidiaFlags struct {
@@ -43,7 +43,7 @@ func (f *nvidiaFlags) addDump(fl *pflag.FlagSet) {
 		"let forked children of CUDA processes keep the GPU devices that they inherited and cannot use",
 	)
 	fl.DurationVar(
-		&f.timeout, "gpu-timeout", gpuPatience, "how long to wait for GPU work to end before the dump fails",
+		&f.timeout, "gpu-timeout", gpuTimeout, "how long to wait for GPU work to end before the dump fails",
 	)
 }
 
@@ -142,7 +142,7 @@ func (n *nvidia) Prepare(ctx context.Context, root int) (func(context.Context) e
 		return nil, err
 	}
 	for _, pid := range tree {
-		if still.Stands(pid) {
+		if freeze.Stands(pid) {
 			n.asleep = append(n.asleep, park.Innermost(pid))
 		}
 	}
@@ -262,7 +262,7 @@ func (n *nvidia) needed(root int) (*cuda.Client, error) {
 func stopTree(root int) error {
 	tree, err := cuda.Tree(root)
 	for _, pid := range tree {
-		err = errors.Join(err, still.Stop(pid))
+		err = errors.Join(err, freeze.Stop(pid))
 	}
 	return err
 }
@@ -271,8 +271,8 @@ func stopTree(root int) error {
 func rouse(root int, note cudaNote) error {
 	tree, err := cuda.Tree(root)
 	for _, pid := range tree {
-		if err == nil && still.Stands(pid) && !slices.Contains(note.Stopped, park.Innermost(pid)) {
-			err = still.Continue(pid)
+		if err == nil && freeze.Stands(pid) && !slices.Contains(note.Stopped, park.Innermost(pid)) {
+			err = freeze.Continue(pid)
 		}
 	}
 	return err

@@ -25,7 +25,7 @@ import (
 type StartFunc = func(context.Context) (mounts.Result, error)
 
 // ConnectOrStart gives access through the daemon of the store at dir; where none runs, start makes one. It has
-// patience with a daemon that is just leaving or just starting, and little with others that hold the store.
+// connectTimeout with a daemon that is just leaving or just starting, and little with others that hold the store.
 func ConnectOrStart(ctx context.Context, dir string, start StartFunc) (*Session, error) {
 	for begin := time.Now(); ; {
 		s, ok, err := ConnectDaemon(ctx, dir)
@@ -38,7 +38,7 @@ func ConnectOrStart(ctx context.Context, dir string, start StartFunc) (*Session,
 		if err == nil {
 			continue
 		}
-		limit := patience
+		limit := connectTimeout
 		if socket, serr := wire.Operations.Left(dir); serr == nil && socket {
 			limit = wire.Handover
 		}

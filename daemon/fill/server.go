@@ -32,11 +32,11 @@ type Server struct {
 
 // Options of a Server. All are needed.
 type Options struct {
-	Dir   string // that of the socket
-	Store *index.Store
-	Stay  Holder
-	Talks Taker
-	Log   *slog.Logger
+	Dir      string // that of the socket
+	Store    *index.Store
+	Lifetime Holder
+	Talks    Taker
+	Log      *slog.Logger
 }
 
 // Holder keeps the daemon while a client is connected.
@@ -79,12 +79,12 @@ func (f *Server) accept() {
 			c.Close()
 			continue
 		}
-		if !f.o.Stay.HoldClient() {
+		if !f.o.Lifetime.HoldClient() {
 			c.Close()
 			continue
 		}
 		f.conns.Go(func() {
-			defer f.o.Stay.Release()
+			defer f.o.Lifetime.Release()
 			defer c.Close()
 			f.serve(wire.Conn{UnixConn: c})
 		})
@@ -105,7 +105,7 @@ func (f *Server) serve(c wire.Conn) {
 	ctx, cancel := context.WithCancelCause(f.ctx)
 	defer cancel(nil)
 	// A client that stops in the middle of its request is not waited for for ever; afterwards it says nothing more.
-	if err := c.SetReadDeadline(time.Now().Add(wire.Patience)); err != nil {
+	if err := c.SetReadDeadline(time.Now().Add(wire.Timeout)); err != nil {
 		return
 	}
 	defer context.AfterFunc(ctx, func() { c.SetReadDeadline(time.Now()) })()

@@ -5,5 +5,5 @@
 //
 // # Lock order
 //
-// Table.mu, then the lock of package stay. Neither is held while mounting, unmounting or asking a mount.
+// Table.mu, then the lock of package lifetime. Neither is held while mounting, unmounting or asking a mount.
 package mounts

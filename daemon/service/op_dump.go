@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"github.com/gpucr/gpucr-fs/daemon/lifetime"
 	"github.com/gpucr/gpucr-fs/daemon/mounts"
-	"github.com/gpucr/gpucr-fs/daemon/stay"
 	"github.com/gpucr/gpucr-fs/daemon/talk"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
@@ -39,7 +39,7 @@ var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Br
 	}
 	m := d.Mounts.At(images)
 	if m == nil {
-		return Brief{}, stay.ErrStopping()
+		return Brief{}, lifetime.ErrStopping()
 	}
 	if err = env.Store.Label(q.Name, q.Labels); err == nil {
 		err = h.Give(m.Root())

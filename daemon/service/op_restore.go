@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/gpucr/gpucr-fs/daemon/lifetime"
 	"github.com/gpucr/gpucr-fs/daemon/mounts"
 	"github.com/gpucr/gpucr-fs/daemon/restores"
-	"github.com/gpucr/gpucr-fs/daemon/stay"
 	"github.com/gpucr/gpucr-fs/daemon/talk"
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/restore/criuimg"
@@ -80,7 +80,7 @@ func restoreHere(ctx context.Context, env *Env, q RestoreRequest) (restores.Stat
 	ok := false
 	if err = errors.Join(err, merr); err == nil {
 		if m := d.Mounts.At(images); m == nil {
-			err = stay.ErrStopping()
+			err = lifetime.ErrStopping()
 		} else {
 			var other map[string][]byte
 			if other, err = instead(c, r, q.PIDNamespace); len(other) > 0 {

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpucr/gpucr-fs/daemon/stay"
+	"github.com/gpucr/gpucr-fs/daemon/lifetime"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 )
@@ -114,8 +114,8 @@ func (p *Places) For(ctx context.Context, id string, work bool) (*Handed, error)
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-p.ending:
-		return nil, stay.ErrStopping()
-	case <-time.After(wire.Patience):
+		return nil, lifetime.ErrStopping()
+	case <-time.After(wire.Timeout):
 		return nil, errors.New("the request came without its directories")
 	}
 }

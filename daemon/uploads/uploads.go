@@ -9,7 +9,7 @@
 //
 // # Lock order
 //
-// Uploads.mu, stay.Stay.mu. Nothing else is called while mu is held.
+// Uploads.mu, lifetime.Lifetime.mu. Nothing else is called while mu is held.
 package uploads
 
 import (
@@ -19,18 +19,18 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/daemon/lifetime"
 	"github.com/gpucr/gpucr-fs/daemon/remotes"
-	"github.com/gpucr/gpucr-fs/daemon/stay"
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/index/remote"
 )
 
 // Options of uploads. All are needed.
 type Options struct {
-	Store  *index.Store
-	Remote *remotes.Remote
-	Stay   *stay.Stay
-	Log    *slog.Logger
+	Store    *index.Store
+	Remote   *remotes.Remote
+	Lifetime *lifetime.Lifetime
+	Log      *slog.Logger
 }
 
 // firstPause and longestPause bound the time between attempts when the bucket does not take something.
@@ -112,7 +112,7 @@ func (u *Uploads) signal() {
 // hold holds the daemon if it stays for something else at this moment. Call with mu held.
 func (u *Uploads) hold() {
 	if !u.held {
-		u.held = u.o.Stay.HoldAlong()
+		u.held = u.o.Lifetime.HoldAlong()
 	}
 }
 
@@ -148,7 +148,7 @@ func (u *Uploads) release(over bool) {
 	defer u.mu.Unlock()
 	if u.held && (over || !u.news) {
 		u.held = false
-		u.o.Stay.Release()
+		u.o.Lifetime.Release()
 	}
 	close(u.turn)
 	u.turn = make(chan struct{})
@@ -187,7 +187,7 @@ func (u *Uploads) pass(ctx context.Context) (again bool) {
 	list, err := u.unknown(ctx)
 	if err != nil || len(list) == 0 {
 		u.set(func() { u.state, u.failed = State{}, map[string]error{} })
-		u.forsake(ctx)
+		u.dropRemoved(ctx)
 		return err != nil && ctx.Err() == nil
 	}
 	u.set(func() { u.state = State{Waiting: len(list)} })
@@ -195,7 +195,7 @@ func (u *Uploads) pass(ctx context.Context) (again bool) {
 	if err == nil {
 		err = s.Learn(ctx, u.o.Store)
 	}
-	u.forsake(ctx)
+	u.dropRemoved(ctx)
 	failed := map[string]error{}
 	for i, info := range list {
 		if err != nil { // of the bucket as a whole

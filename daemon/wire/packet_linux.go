@@ -18,8 +18,8 @@ const (
 	MaxPacket = 128 << 10
 	// MaxFDs bounds the descriptors of one packet; the kernel takes 253.
 	MaxFDs = 128
-	// Patience bounds the wait for the other side to take a packet, or to go on with a request.
-	Patience = time.Minute
+	// Timeout bounds the wait for the other side to take a packet, or to go on with a request.
+	Timeout = time.Minute
 )
 
 // Conn is one end of a connection that carries packets: each one JSON object, with the descriptors that it speaks of.
@@ -48,7 +48,7 @@ func (c Conn) Send(packet any, files ...*os.File) error {
 	if len(fds) > 0 {
 		oob = unix.UnixRights(fds...)
 	}
-	if err := c.SetWriteDeadline(time.Now().Add(Patience)); err != nil {
+	if err := c.SetWriteDeadline(time.Now().Add(Timeout)); err != nil {
 		return err
 	}
 	_, _, err = c.WriteMsgUnix(b, oob, nil)

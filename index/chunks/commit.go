@@ -95,7 +95,7 @@ func (s *Store) indexCommitted(done pack.Committed, kvs []pack.KV) error {
 	kvs = append(s.unapplied, kvs...)
 	b := s.DB.Batch()
 	var gone []pack.Chunk
-	for _, c := range s.buried {
+	for _, c := range s.deadUnindexed {
 		if loc, err := s.DB.Loc(c.ID); err == nil && loc == c.Loc {
 			b.DeleteChunk(c.ID)
 			gone = append(gone, c)
@@ -122,7 +122,7 @@ func (s *Store) indexCommitted(done pack.Committed, kvs []pack.KV) error {
 		s.commitFailed(kvs, nil, err)
 		return fault.Classify("commit", fmt.Errorf("index: %w", err))
 	}
-	s.unindexed, s.unapplied, s.buried = nil, nil, nil
+	s.unindexed, s.unapplied, s.deadUnindexed = nil, nil, nil
 	s.forgetDamage(gone)
 	s.ingest.indexed(chunks)
 	return nil
@@ -168,7 +168,7 @@ func (s *Store) syncIndex() error {
 
 // indexAll sees to it that the index knows all that the journals tell. Call with commitMu held.
 func (s *Store) indexAll() error {
-	if len(s.unindexed)+len(s.unapplied)+len(s.buried) == 0 {
+	if len(s.unindexed)+len(s.unapplied)+len(s.deadUnindexed) == 0 {
 		return nil
 	}
 	return s.indexCommitted(pack.Committed{}, nil)

@@ -39,7 +39,7 @@
 // slot, and whoever collects sees to the manifests.
 //
 //  1. A look-up by content (ingest). It finds a slot and pins it with sweepMu held for reading. A pack is planned,
-//     its dead journalled, and the index made to forget them in one go with sweepMu held for writing (Bury):
+//     its dead journalled, and the index made to forget them in one go with sweepMu held for writing (MarkDead):
 //     whoever looked up before has pinned the slot, whoever does afterwards is not told of it. Pins of a draft last
 //     until it and its files are closed, and while a collection runs none is forgotten (KeepPins).
 //  2. A commit, which puts into the index what has been journalled. commitMu is held as well, and what an earlier

@@ -53,10 +53,10 @@ func (s *Store) forgetMark(n uint32) error {
 	return errors.Join(b.Flush(), s.DB.Sync())
 }
 
-// Bury has plan choose what of pack n is to be given back, journals that as dead, and takes it out of the index. No
+// MarkDead has plan choose what of pack n is to be given back, journals that as dead, and takes it out of the index. No
 // chunk is looked up or written meanwhile, and none is on its way into a journal or into the index. It gives the
 // length of the journal. dry: nothing but the plan is made.
-func (s *Store) Bury(n uint32, dry bool, plan func() (kill []pack.Chunk, err error)) (journal int64, err error) {
+func (s *Store) MarkDead(n uint32, dry bool, plan func() (kill []pack.Chunk, err error)) (journal int64, err error) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	if !dry {
@@ -81,7 +81,7 @@ func (s *Store) Bury(n uint32, dry bool, plan func() (kill []pack.Chunk, err err
 		s.avoid(kill)
 		return 0, err
 	}
-	s.buried = append(s.buried, kill...)
+	s.deadUnindexed = append(s.deadUnindexed, kill...)
 	if err := s.indexCommitted(pack.Committed{Marks: map[uint32]int64{n: mark}}, nil); err != nil {
 		s.avoid(kill)
 		return 0, err

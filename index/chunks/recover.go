@@ -180,11 +180,11 @@ func (s *Store) replay(n uint32) error {
 		return nil
 	}
 	dead := map[uint32]bool{}
-	var buried []pack.Chunk
+	var deadSlots []pack.Chunk
 	last, bad, err := s.Packs.Read(n, mark, func(r pack.Record) error {
 		if r.Dead != nil {
 			dead[r.Dead.Loc.Page] = true
-			buried = append(buried, *r.Dead)
+			deadSlots = append(deadSlots, *r.Dead)
 		}
 		if r.KV != nil {
 			s.seq.Store(max(s.seq.Load(), r.KV.Seq))
@@ -207,9 +207,10 @@ func (s *Store) replay(n uint32) error {
 		return err
 	}
 	b := s.DB.Batch()
-	applied := len(buried)
-	for i := range buried { // first: one that was moved within its pack has its new place before the end of the old one
-		if err := s.Apply(b, pack.Record{Dead: &buried[i]}); err != nil {
+	applied := len(deadSlots)
+	// first: one that was moved within its pack has its new place before the end of the old one
+	for i := range deadSlots {
+		if err := s.Apply(b, pack.Record{Dead: &deadSlots[i]}); err != nil {
 			return errors.Join(err, b.Flush())
 		}
 	}

@@ -49,7 +49,7 @@ func (d *Packs) Forget(needed func(uint32) bool, stands func(object.Name) bool, 
 	forget := func() error {
 		err := d.settleElsewhere(gone, ids)
 		if err == nil {
-			err = d.bury(some, commit)
+			err = d.forget(some, commit)
 		}
 		if err != nil {
 			return fault.Classify("forget packs of the bucket", err)
@@ -96,7 +96,7 @@ func (d *Packs) settleElsewhere(gone map[uint32]bool, ids map[chunk.ID]bool) err
 }
 
 // bury writes that nothing is known of packs any more, and forgets them.
-func (d *Packs) bury(some map[uint32]bool, commit func([]keys.Put) error) error {
+func (d *Packs) forget(some map[uint32]bool, commit func([]keys.Put) error) error {
 	puts := make([]keys.Put, 0, len(some))
 	for n := range some {
 		puts = append(puts, keys.Put{Key: keyOf(n), Payload: []byte{}})

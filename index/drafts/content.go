@@ -4,7 +4,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/manifest"
-	"github.com/gpucr/gpucr-fs/index/ongoing"
+	"github.com/gpucr/gpucr-fs/index/unsealed"
 )
 
 // content is the bytes of one file of a draft. Its owner (node) serialises all calls.
@@ -17,22 +17,22 @@ type content struct {
 	draft  string // id of the checkpoint
 	number uint32
 	pins   *chunks.Pins
-	told   *ongoing.Draft
+	told   *unsealed.Draft
 	policy chunk.Policy
 	base   int64
 	cuts   []int64 // where else a chunk ends, ascending; those passed are gone
 	split  *chunk.Splitter
 
-	closed  []*draftSegment
-	edited  []*draftSegment // of closed, those with edits: the one overwritten last is the last
-	tail    manifest.Segment
-	flying  []*chunks.Pending // parallel to tail.Chunks; nil where the chunk is settled
-	cur     []byte            // from the arena
-	cut1    bool              // a chunk was cut before: the next will be of full size, too
-	done    int64
-	page    [chunk.PageSize]byte
-	pageLen int
-	zero    int64 // bytes of zero runs in closed
+	closed    []*draftSegment
+	edited    []*draftSegment // of closed, those with edits: the one overwritten last is the last
+	tail      manifest.Segment
+	flying    []*chunks.Pending // parallel to tail.Chunks; nil where the chunk is settled
+	cur       []byte            // from the arena
+	cutBefore bool              // a chunk was cut before: the next will be of full size, too
+	done      int64
+	page      [chunk.PageSize]byte
+	pageLen   int
+	zero      int64 // bytes of zero runs in closed
 }
 
 // draftSegment is a closed segment: in Badger under its key, or in encoded until it is committed.
@@ -177,7 +177,7 @@ func (c *content) room(n int) error {
 		return nil
 	}
 	want := 64 << 10
-	if c.cur != nil || c.cut1 {
+	if c.cur != nil || c.cutBefore {
 		want = c.s.o.Params.Max
 	}
 	b, err := c.s.chunks.Arena.Get(want)
@@ -201,7 +201,7 @@ func (c *content) cut() error {
 	p := c.s.chunks.Submit(c.cur, c.policy, c.pins)
 	c.flying = append(c.flying, p)
 	c.told.Note(p)
-	c.cur, c.cut1 = nil, true
+	c.cur, c.cutBefore = nil, true
 	return c.spillFull()
 }
 

@@ -19,9 +19,9 @@ import (
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
-	"github.com/gpucr/gpucr-fs/index/ongoing"
 	"github.com/gpucr/gpucr-fs/index/reading"
 	"github.com/gpucr/gpucr-fs/index/roots"
+	"github.com/gpucr/gpucr-fs/index/unsealed"
 )
 
 // CreateOptions of a new checkpoint.
@@ -37,7 +37,7 @@ type Draft struct {
 	id     string
 	name   string
 	pins   *chunks.Pins
-	told   *ongoing.Draft
+	told   *unsealed.Draft
 	policy chunk.Policy
 
 	mu     sync.Mutex
@@ -102,7 +102,7 @@ func (s *Writer) Create(_ context.Context, name string, o CreateOptions) (*Draft
 		_ = d.Abort() // it fails of the same, and gc takes what it leaves
 		return nil, err
 	}
-	d.told = s.o.Ongoing.Begin(d.id, name)
+	d.told = s.o.Unsealed.Begin(d.id, name)
 	s.roots.Announce(name)
 	return d, nil
 }
@@ -373,7 +373,7 @@ func (d *Draft) Abort() error {
 	s := d.s
 	err := s.roots.Abort(d.r, d.tried, d.took)
 	d.pins.Release()
-	s.o.Ongoing.End(d.id)
+	s.o.Unsealed.End(d.id)
 	s.roots.Announce(d.name)
 	return err
 }

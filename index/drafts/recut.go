@@ -218,7 +218,7 @@ func (c *content) adopt(ref manifest.ChunkRef, g group) error {
 	c.tail.Len += g.end - g.start
 	c.done += g.end - g.start
 	c.split.Reset()
-	c.cut1 = true
+	c.cutBefore = true
 	c.passCuts()
 	return c.spillFull()
 }

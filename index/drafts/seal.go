@@ -64,7 +64,7 @@ func (d *Draft) Seal(ctx context.Context) (roots.Info, error) {
 		return fail(err)
 	}
 	d.pins.Release()
-	d.s.o.Ongoing.End(d.id)
+	d.s.o.Unsealed.End(d.id)
 	d.s.roots.Announce(d.name)
 	for _, name := range changed {
 		d.s.roots.Announce(name)

@@ -23,8 +23,8 @@ type part struct {
 	at, n, off int64
 }
 
-// taking is a chunk whose content, or parts of it, a reader takes.
-type taking struct {
+// wantedChunk is a chunk whose content, or parts of it, a reader takes.
+type wantedChunk struct {
 	ref   *manifest.ChunkRef
 	parts []part
 	loc   pack.Loc // zero until it has been looked up
@@ -47,17 +47,17 @@ func (f *File) ReadInto(p []byte, off int64) (int, error) {
 		}
 		return 0, io.EOF
 	}
-	var direct []taking
+	var direct []wantedChunk
 	var failed error
 	fail := func(at int64, err error) {
 		if failed == nil {
 			failed = f.fail(at, err)
 		}
 	}
-	var now taking
+	var now wantedChunk
 	flush := func() {
 		w := now
-		now = taking{}
+		now = wantedChunk{}
 		if w.ref == nil {
 			return
 		}
@@ -129,7 +129,7 @@ func (f *File) ReadInto(p []byte, off int64) (int, error) {
 
 // passesBy reports whether w, of which n bytes are taken, is not to enter the cache. A part of a raw chunk costs a
 // look at the page cache; whoever soon asks for another one is spared the second.
-func (s *Reader) passesBy(w *taking, n int64, past bool) bool {
+func (s *Reader) passesBy(w *wantedChunk, n int64, past bool) bool {
 	if n == int64(w.ref.Len) {
 		return true
 	}
@@ -145,7 +145,7 @@ func (s *Reader) passesBy(w *taking, n int64, past bool) bool {
 }
 
 // readInto reads chunks to where p, which begins at byte base of the file, takes them.
-func (s *Reader) readInto(list []taking, p []byte, base int64, past bool, fail func(int64, error)) {
+func (s *Reader) readInto(list []wantedChunk, p []byte, base int64, past bool, fail func(int64, error)) {
 	ok := list[:0]
 	for _, w := range list {
 		var err error
@@ -169,7 +169,7 @@ func (s *Reader) readInto(list []taking, p []byte, base int64, past bool, fail f
 	}
 }
 
-func (s *Reader) readIntoRun(run []taking, p []byte, base int64, past bool, fail func(int64, error)) {
+func (s *Reader) readIntoRun(run []wantedChunk, p []byte, base int64, past bool, fail func(int64, error)) {
 	slots, bufs := make([]pack.Chunk, len(run)), make([][]byte, len(run))
 	borrowed := make([][]byte, len(run))
 	defer func() {
@@ -218,7 +218,7 @@ func (s *Reader) readIntoRun(run []taking, p []byte, base int64, past bool, fail
 }
 
 // decodeInto puts the content of a slot to where p takes it.
-func (s *Reader) decodeInto(w taking, slot, p []byte, base int64) error {
+func (s *Reader) decodeInto(w wantedChunk, slot, p []byte, base int64) error {
 	if w.loc.Codec != chunk.Raw && w.parts[0].n == int64(w.loc.Raw) {
 		at := w.parts[0].at - base
 		to := p[at : at : at+w.parts[0].n]

@@ -119,14 +119,14 @@ func (s *Set) Rename(_ context.Context, ref, name string) error {
 			return nil, err
 		}
 		old = r.Name()
-		s.coming = name
+		s.reserved = name
 		pb := clonePB(r.pb)
 		pb.Name = name
 		return map[*Root]*manifestpb.Checkpoint{r: pb}, nil
 	})
 	if old != "" {
 		s.mu.Lock()
-		s.coming = ""
+		s.reserved = ""
 		s.mu.Unlock()
 	}
 	if err == nil {

@@ -17,7 +17,7 @@ import (
 // mayName refuses a name that is taken, or that some checkpoint or draft has as a tag, and tags that are names: what a
 // word means would depend on who asks. Call with mu held.
 func (s *Set) mayName(op, name string, tags []string) error {
-	if name == s.coming {
+	if name == s.reserved {
 		return &fault.Error{Class: fault.Exists, Op: op, Checkpoint: name,
 			Err: errors.New("one is just being given that name"), Hint: "choose another name"}
 	}

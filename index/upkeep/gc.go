@@ -111,8 +111,8 @@ type collection struct {
 // maxGCErrors bounds the damage that a collection names.
 const maxGCErrors = 20
 
-// met remembers damage that keeps something from being given back.
-func (g *collection) met(err error) {
+// addDamage remembers damage that keeps something from being given back.
+func (g *collection) addDamage(err error) {
 	if len(g.errs) < maxGCErrors {
 		g.errs = append(g.errs, err)
 	} else {
@@ -142,7 +142,7 @@ func (g *collection) findLive(ctx context.Context) error {
 	s := g.s
 	for _, id := range s.roots.DamagedIDs() {
 		g.unclear[id] = true
-		g.met(fmt.Errorf("the root record of checkpoint %s is damaged", id))
+		g.addDamage(fmt.Errorf("the root record of checkpoint %s is damaged", id))
 	}
 	l := reading.NewLocator(s.chunks)
 	roots, pbs := s.roots.Snapshot()
@@ -153,7 +153,7 @@ func (g *collection) findLive(ctx context.Context) error {
 				return nil // once is enough
 			}
 			g.unclear[pb.Id] = true
-			g.met(&fault.Error{Class: fault.Corrupt, Checkpoint: pb.Name, File: file, Offset: off, Err: err})
+			g.addDamage(&fault.Error{Class: fault.Corrupt, Checkpoint: pb.Name, File: file, Offset: off, Err: err})
 			return nil
 		}
 		told := false
@@ -174,7 +174,7 @@ func (g *collection) findLive(ctx context.Context) error {
 				}
 				g.wanted[c.ID] = true
 				if !told {
-					g.met(&fault.Error{Class: fault.Corrupt, Checkpoint: pb.Name, File: e.Path, Offset: seg.Start,
+					g.addDamage(&fault.Error{Class: fault.Corrupt, Checkpoint: pb.Name, File: e.Path, Offset: seg.Start,
 						Err: err})
 				}
 				told = true

@@ -72,8 +72,8 @@ type process struct {
 }
 
 const (
-	threads  = 6
-	patience = time.Minute
+	threads = 6
+	timeout = time.Minute
 )
 
 // start runs a subject whose first thread is of a kind.
@@ -113,7 +113,7 @@ func (p *process) counts() (n [threads]uint64) {
 func (p *process) goesOn() {
 	p.t.Helper()
 	before := p.counts()
-	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
 		now, all := p.counts(), true
 		for i := range now {
 			all = all && now[i] > before[i]+2
@@ -235,7 +235,7 @@ func TestStopped(t *testing.T) {
 // until waits for a condition.
 func until(t *testing.T, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeout); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it does not come about")
 		}
@@ -317,7 +317,7 @@ func FuzzRoom(f *testing.F) {
 // A thread that could not be taken back in time comes back by itself, through the instructions that are left for it.
 func TestLate(t *testing.T) {
 	p := start(t, 2)
-	err := Stop(p.pid, Options{Limit: patience}, func(task *Task) error {
+	err := Stop(p.pid, Options{Limit: timeout}, func(task *Task) error {
 		task.o.Step = func(name string) {
 			if name == "registers set" {
 				task.end = time.Time{}

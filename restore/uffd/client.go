@@ -284,7 +284,7 @@ func (c *Client) Serve(ctx context.Context, q Supplier) error {
 		c.wire.send(&packet{kind: kindStop})
 		// The guardian answers when it ends; when it goes on without us,
 		// leaving is for us to do.
-		time.AfterFunc(stopPatience, func() { c.wire.c.CloseRead() })
+		time.AfterFunc(stopTimeout, func() { c.wire.c.CloseRead() })
 	})()
 	for {
 		p, err := c.wire.receive()
@@ -350,8 +350,8 @@ func (c *Client) Abandon() { c.wire.send(&packet{kind: kindAbandon}) }
 // gone.
 func (c *Client) Retire() { c.wire.send(&packet{kind: kindStop}) }
 
-// stopPatience is how long the guardian has to answer a stop.
-const stopPatience = 200 * time.Millisecond
+// stopTimeout is how long the guardian has to answer a stop.
+const stopTimeout = 200 * time.Millisecond
 
 func (o *outcome) err(ctx context.Context) error {
 	switch {

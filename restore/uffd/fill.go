@@ -19,8 +19,8 @@ const copyBytes = 1 << 20
 // kernel refused because of an event.
 const fillPause = 500 * time.Microsecond
 
-// enomemPatience is how long a filler waits for the kernel to find memory.
-const enomemPatience = 30 * time.Second
+// enomemTimeout is how long a filler waits for the kernel to find memory.
+const enomemTimeout = 30 * time.Second
 
 // filler puts the n bytes that belong at file offset off at addr; it returns
 // like uffdCopy.
@@ -117,8 +117,8 @@ func (m *memory) fill(r prefetch.Range, fill filler) (filled int64) {
 		case unix.ENOMEM:
 			if starved.IsZero() {
 				starved = time.Now()
-			} else if time.Since(starved) > enomemPatience {
-				m.srv.kill(m, fmt.Errorf("no memory for its pages for %v", enomemPatience))
+			} else if time.Since(starved) > enomemTimeout {
+				m.srv.kill(m, fmt.Errorf("no memory for its pages for %v", enomemTimeout))
 				return filled
 			}
 			time.Sleep(10 * time.Millisecond)

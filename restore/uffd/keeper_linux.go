@@ -33,8 +33,8 @@ type keeper struct {
 const (
 	// keeperName is what ps shows.
 	keeperName = "gpucr-keeper"
-	// keeperPatience is how long the keeper waits to be relieved, in seconds.
-	keeperPatience = 2
+	// keeperTimeout is how long the keeper waits to be relieved, in seconds.
+	keeperTimeout = 2
 	// keeperLook is how often it looks whether memory is left, in nanoseconds.
 	keeperLook = 100e6
 	// keeperFDs bounds the descriptors that are looked at, firstFD is the one
@@ -50,7 +50,7 @@ type keeping struct {
 	name     [len(keeperName) + 1]byte
 	tasks    []int32     // pidfds, 0 for none; shared with the guardian
 	guardian unix.PollFd // handle of the guardian
-	patience unix.Timespec
+	timeout  unix.Timespec
 	look     unix.Timespec
 	probe    argFill
 	wake     argRange
@@ -78,7 +78,7 @@ func startKeeper() (*keeper, error) {
 		args:     procfs.CommandLine(),
 		tasks:    tasks,
 		guardian: unix.PollFd{Fd: int32(self), Events: unix.POLLIN},
-		patience: unix.Timespec{Sec: keeperPatience},
+		timeout:  unix.Timespec{Sec: keeperTimeout},
 		probe:    argFill{argRange: argRange{pageSize, pageSize}},
 		wake:     argRange{pageSize, pageSize},
 	}
@@ -166,7 +166,7 @@ func forkKeeper(k *keeping) (pid int, errno syscall.Errno) {
 	for fd := uintptr(firstFD); fd < keeperFDs; fd++ {
 		syscall.RawSyscall(unix.SYS_SHUTDOWN, fd, unix.SHUT_RDWR, 0)
 	}
-	syscall.RawSyscall6(unix.SYS_PPOLL, 0, 0, uintptr(unsafe.Pointer(&k.patience)), 0, 0, 0)
+	syscall.RawSyscall6(unix.SYS_PPOLL, 0, 0, uintptr(unsafe.Pointer(&k.timeout)), 0, 0, 0)
 	for left := true; left; {
 		left = false
 		for _, fd := range k.tasks {

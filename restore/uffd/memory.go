@@ -125,11 +125,11 @@ func (m *memory) wait() {
 		fds = append(fds, m.task.pidfd)
 	}
 	unknown := m.task == nil || m.exited
-	var patience time.Duration
+	var timeout time.Duration
 	if unknown || m.srv.finished.Load() && m.space.left.Load() == 0 {
-		patience = lookPause
+		timeout = lookPause
 	}
-	ready, err := waitReadable(patience, fds...)
+	ready, err := waitReadable(timeout, fds...)
 	if err != nil {
 		m.srv.log.Error("cannot wait for page faults", "task", m.name, "err", err)
 		m.gone.Store(true)

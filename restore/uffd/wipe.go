@@ -20,9 +20,9 @@ type mapping struct {
 	wiped      bool
 }
 
-// childPatience is how long a forked process is looked for: it shows in /proc when
+// childTimeout is how long a forked process is looked for: it shows in /proc when
 // its fork is about to return.
-const childPatience = 20 * time.Millisecond
+const childTimeout = 20 * time.Millisecond
 
 // wipe takes from a child that is not served yet the contents that it does not get.
 func (m *memory) wipe() {
@@ -109,7 +109,7 @@ func lookup(all []mapping, at uint64) (m mapping, known bool) {
 
 // childMappings returns those of a process's children.
 func childMappings(pid int) (all [][]mapping) {
-	for end := time.Now().Add(childPatience); len(all) == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(childTimeout); len(all) == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
 		for child, up := range processTree() {
 			if up == pid {
 				if m := mappings(child); len(m) > 0 {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/cuda"
 	"github.com/gpucr/gpucr-fs/cuda/cudasim"
-	"github.com/gpucr/gpucr-fs/cuda/still"
+	"github.com/gpucr/gpucr-fs/cuda/freeze"
 )
 
 // A process one of whose threads asks the driver, whatever state it is in, lives through dumps and a restore.
@@ -27,7 +27,7 @@ func TestAsks(t *testing.T) {
 	for range 2 {
 		r.restored("last")
 		r.verify()
-		if still.Stopped(r.app.PID) {
+		if freeze.Stopped(r.app.PID) {
 			t.Error("the restored process is stopped")
 		}
 		r.ok("dump", r.store, "again", "-t", r.pid(), "--leave-running")
@@ -95,7 +95,7 @@ func TestAsksActorsKilled(t *testing.T) {
 					}
 				})
 				r.verify()
-				if err := syscall.Kill(r.app.PID, 0); err != nil || still.Stopped(r.app.PID) {
+				if err := syscall.Kill(r.app.PID, 0); err != nil || freeze.Stopped(r.app.PID) {
 					t.Errorf("the process is stopped, or gone: %v", err)
 				}
 			})
