@@ -23,7 +23,7 @@ COMMIT    ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 .DEFAULT_GOAL := help
 .PHONY: help build plugin install packages gpu-pack criu versitygw deps bench-deps proto clean kfdsim-shell demo
 .PHONY: test race lint fuzz test-packages test-docs test-containers torture crash soak model simulate stress zdtm
-.PHONY: bench bench-restore bench-remote bench-page bench-gpu
+.PHONY: bench bench-restore bench-encrypt bench-remote bench-page bench-gpu
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -124,6 +124,10 @@ bench: bench-deps criu build ## compare with cp, restic, borg, desync on real du
 bench-restore: deps criu build ## compare restores by criu, criu lazy-pages and gpucr-fs (ARGS=-h for options)
 	$(GO) build -o build/benchrestore ./tests/benchrestore
 	scripts/run-in-memory.sh build/benchrestore $(ARGS)
+
+bench-encrypt: deps criu build ## what an encrypted store costs beside a plain one (ARGS=-h)
+	$(GO) build -o build/benchencrypt ./tests/benchencrypt
+	scripts/run-in-memory.sh build/benchencrypt $(ARGS)
 
 bench-remote: deps criu versitygw build ## the same on an empty machine, from a bucket over a slow link (ARGS=-h)
 	@scripts/need.sh rclone:rclone

@@ -63,9 +63,8 @@ func (c *Client) Processes(ctx context.Context, root int) ([]Process, error) {
 	return procs, nil
 }
 
-// Suspension is the CUDA processes of a tree while their VRAM is in their
-// memory. It ends with Undo, or when CRIU has dumped and ended them. Should the
-// client be closed or this process end before, gpucr-cuda undoes it.
+// Suspension is the CUDA processes of a tree while their VRAM is in their memory. It ends with Undo, or when CRIU has
+// dumped and ended them. If the client is closed or this process ends before that, gpucr-cuda undoes it.
 type Suspension struct {
 	c     *Client
 	procs []Process // as they were before

@@ -64,8 +64,8 @@ type image struct {
 	unsure  bool              // its dump ended in a way that nobody can tell what is missing: not to be sealed unasked
 }
 
-// entry is a file, directory or symlink of an image. Of a draft it is one object for the life of the file, whatever its
-// path.
+// entry is a file, directory or symlink of an image. A file of a draft has one entry for as long as it exists, whatever
+// its path.
 type entry struct {
 	img  *image
 	ino  uint64
@@ -312,7 +312,7 @@ func (img *image) entry(fi index.FileInfo) (*entry, error) {
 	return e, nil
 }
 
-// entryLocked gives the object for a path of a draft. Of a file it is one for the draft's life.
+// entryLocked gives the object for a path of a draft. A file keeps its entry as long as the draft exists.
 func (img *image) entryLocked(fi index.FileInfo) (*entry, error) {
 	p := fi.Path
 	e := &entry{img: img, path: p, typ: typeOf(fi.Mode)}

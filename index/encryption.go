@@ -210,7 +210,8 @@ func Ring(dir string) (*keyring.Ring, error) {
 }
 
 // ChangeRing changes the wrapped keys of the store at dir, which may be open, and gives the new ones. One change is
-// made at a time. change may tell others of the ring as well. Class Invalid where it becomes one of another store.
+// made at a time. change may tell others of the ring as well. Class Invalid if change makes it the ring of another
+// store.
 func ChangeRing(ctx context.Context, dir string, change func(*keyring.Ring) error) (*keyring.Ring, error) {
 	const op = "change keys"
 	if _, err := Ring(dir); err != nil {

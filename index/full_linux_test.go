@@ -131,9 +131,8 @@ func fillDisk(t *testing.T, path string, s *Store) {
 	}
 }
 
-// TestCutIndex lets the index run into a disk without a free page. Who writes is told, who reads is served, and when
-// there is room again the same store goes on, the draft that was open included; so does a store that was closed
-// meanwhile.
+// TestCutIndex lets the index run into a disk without a free page. Writers get an error, readers are served. When there
+// is room again the same store goes on, with the draft that was open. So does a store that was closed meanwhile.
 func TestCutIndex(t *testing.T) { // not beside others: a SIGBUS is every index's
 	for name, closed := range map[string]bool{"the store stays open": false,
 		"the store is closed while the disk is full": true} {

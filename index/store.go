@@ -48,8 +48,8 @@ type Store struct {
 }
 
 // Open opens the store at dir for reading and writing; one process at a time (Class InUse, with the holder in the
-// text). It finishes what a crash left undone. Class ReadOnly where nothing can be written: Options.ReadOnly opens it
-// there, too.
+// text). It finishes what a crash left undone. Class ReadOnly where nothing can be written: with Options.ReadOnly it
+// can be opened there, too.
 func Open(ctx context.Context, dir string, o Options) (*Store, error) {
 	o.setStorage()
 	config, err := loadConfig(o.Storage, dir)

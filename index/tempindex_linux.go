@@ -52,7 +52,7 @@ func noRoomForIndex(why string, room int64) error {
 		Hint: fmt.Sprintf("point TMPDIR to a folder with %d MiB free", room>>20)}
 }
 
-// lockedTemp makes and locks a folder. Who sweeps may come between the two.
+// lockedTemp makes a folder and locks it. A sweep may come between the two.
 func lockedTemp(parent string) (*tempIndex, error) {
 	for range 10 {
 		dir, err := os.MkdirTemp(parent, tempPrefix)

@@ -64,8 +64,8 @@ type Options struct {
 	// Compression overrides the store's default for chunks written from now on.
 	Compression Compression
 	// Cuts, if set, is asked when a draft is about to be sealed where else its files must be cut: offsets by path,
-	// ascending. What two files have in common is then found though it lies between other things in each. The view is
-	// valid during the call. An error is logged and changes nothing.
+	// ascending. Content that two files share is then found even where other content surrounds it. The view is valid
+	// during the call. An error is logged and changes nothing.
 	Cuts func(fsys fs.FS) (map[string][]int64, error)
 	// Labels, if set, is asked before a checkpoint is sealed what its files tell about the processes in it; see
 	// [Store.Label]. The view is valid during the call. What was set by hand stays.
@@ -206,8 +206,8 @@ const (
 	Incomplete = roots.Incomplete
 )
 
-// TimeNS gives a time in nanoseconds since 1970, as checkpoints keep it. Where it lies outside of what that can say,
-// the years 1678 to 2261, it gives the nearest that does, and false.
+// TimeNS gives a time in nanoseconds since 1970, as checkpoints keep it. That covers the years 1678 to 2261; for any
+// other time it gives the nearest one that is covered, and false.
 func TimeNS(t time.Time) (ns int64, ok bool) {
 	switch {
 	case t.Before(time.Unix(0, math.MinInt64)):

@@ -107,8 +107,8 @@ func TestGCSparesSlotsOfAnAbortedDraft(t *testing.T) {
 	mustVerify(t, s, 0)
 }
 
-// TestGCSparesWhatIsBeingCommitted: chunks are in a journal and not yet in the index when gc looks. Were they called
-// dead then, the index would learn of them afterwards.
+// TestGCSparesWhatIsBeingCommitted: chunks are in a journal and not yet in the index when gc looks. If gc called them
+// dead then, the index would get them afterwards.
 func TestGCSparesWhatIsBeingCommitted(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	files := map[string][]byte{"pages-1.img": memory(2, 3<<20)}
@@ -135,8 +135,8 @@ func TestGCSparesWhatIsBeingCommitted(t *testing.T) {
 	mustVerify(t, s, 0)
 }
 
-// TestRecentChunksAreForgotten: a commit may take a chunk before its worker has told that it is stored. Were the chunk
-// recent for ever, somebody would be told of its slot after gc has given that back.
+// TestRecentChunksAreForgotten: a commit may take a chunk before its worker has told that it is stored. If the chunk
+// stayed recent for ever, a look-up would give its slot after gc has given that back.
 func TestRecentChunksAreForgotten(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	s.chunks.Hooks.Appended = func() {

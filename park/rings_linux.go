@@ -164,8 +164,7 @@ const (
 	sqeSize  = 64
 )
 
-// longSQEs tells by the mapping of a ring's entries that they are the larger kind. Of a small ring both have one
-// page.
+// longSQEs tells by the mapping of a ring's entries that they are the larger kind. A small ring has one page for both.
 func (r *ring) longSQEs() bool {
 	for _, m := range r.mappings {
 		if m.Offset == offSQEs {

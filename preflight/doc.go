@@ -13,7 +13,7 @@
 // of CRIU is what CRIU 4.2 does; tests/e2e/preflight has for each finding a real process, and lets a real CRIU refuse
 // it.
 //
-// Of CUDA, /proc tells a good deal (driver 580 was looked at):
+// /proc tells a good deal about CUDA (driver 580 was looked at):
 //
 //   - each context maps its GPU's device file once, readable and writable;
 //

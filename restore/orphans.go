@@ -49,7 +49,7 @@ func endOrphans(parent int, since uint64, end func(pid int) error) error {
 			if err := end(pid); err != nil {
 				return err
 			}
-			// Who does not end at once is met again.
+			// A process that does not end at once is found again in the next round.
 			if _, err := unix.Wait4(pid, nil, unix.WNOHANG, nil); err != nil && !errors.Is(err, unix.ECHILD) {
 				return os.NewSyscallError("wait4", err)
 			}

@@ -311,7 +311,8 @@ func endTree(root int) error {
 			errs = append(errs, fmt.Errorf("end process %d: %w", pid, err))
 		}
 	}
-	// A restore that follows needs their pids. Who is theirs by now reaps them, this process those that became its own.
+	// A restore that follows needs their pids. Their parents reap them, and this process reaps those that became its
+	// children.
 	for end := time.Now().Add(endTime); len(all) > 0 && time.Now().Before(end); time.Sleep(forkTime) {
 		all = slices.DeleteFunc(all, func(pid int) bool {
 			_, _ = syscall.Wait4(pid, nil, syscall.WNOHANG, nil)

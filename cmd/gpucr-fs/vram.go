@@ -195,8 +195,8 @@ func (v *vramEvents) begin() {
 // lastHeard is how long the helper of a criu that has failed is listened to. It ends with criu.
 const lastHeard = 20 * time.Second
 
-// cause gives the reason of a restore that failed with err. Of a process that its helper has ended criu sees only that
-// it is gone, and says so.
+// cause gives the reason of a restore that failed with err. When the helper has ended a process, criu sees only that it
+// is gone, and says so.
 func (v *vramEvents) cause(ctx context.Context, err error) error {
 	ctx, cancel := context.WithTimeout(ctx, lastHeard)
 	defer cancel()

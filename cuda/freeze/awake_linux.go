@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Awake is a process that runs although its GPU is away. Who comes to memory that is not there waits until End.
+// Awake is a process that runs although its GPU is away. A thread that touches memory which is not there waits until
+// End.
 type Awake struct {
 	end   chan struct{}
 	ended chan error

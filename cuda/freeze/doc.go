@@ -8,11 +8,12 @@
 // # A dump
 //
 // So a process is stopped before its checkpoint, as SIGSTOP does it, and continued after its restore. In between CRIU
-// dumps it, and takes the stop along: what it restores is stopped as well. While the driver takes a step, its threads
-// run: [Run] traces them, lets them leave the stop, and back into it at the end.
+// dumps it with its stop: the restored process is stopped as well. While the driver takes a step, its threads run:
+// [Run] traces them, lets them leave the stop, and puts them back into it at the end.
 //
-// Whoever is killed at whatever moment, the process stays stopped: a tracer's end brings the threads that it traced
-// back into the stop. Who survives has to continue it. A step that was begun then is done once they run again.
+// The process stays stopped, whichever program is killed at whatever moment: when a tracer ends, the threads that it
+// traced go back into the stop. A program that survives has to continue the process. A step that was begun is then done
+// once the threads run again.
 //
 // A CRIU that is killed leaves a thread in code that it had put into the process. That code goes back to where the
 // thread was, but it may be stopped on its way there, and the driver's restore maps over it. [Expel] lets it go back
@@ -20,16 +21,16 @@
 //
 // # A restore
 //
-// There a process runs before it has its GPU. [Wake] traces all its threads. One that comes to memory which is not
-// there takes a SIGSEGV of the kernel's: it stands still until the driver is done, forgets the signal and makes the
-// access again. A fault that is the program's own comes once more then, and has its way. When the tracer is killed in
-// between, such a thread takes its process along; the restore fails, and may be tried again.
+// There a process runs before it has its GPU. [Wake] traces all its threads. A thread that touches memory which is not
+// there gets a SIGSEGV from the kernel. The tracer stops it until the driver is done, drops the signal, and lets it
+// make the access again. If the fault is the program's own it comes once more, and the program gets it. If the tracer
+// is killed in between, the signal ends the process; the restore fails, and may be tried again.
 //
 // A system call that is given such memory still fails with EFAULT. Where a thread blocks SIGSEGV the kernel has given
 // up the program's handler of it with the fault: force_sig_info_to_task in kernel/signal.c of Linux 6.18.
 //
 // # Who waits for the process
 //
-// A parent that waits with WUNTRACED, as su and sudo do, stops itself when its child is stopped. Who stops a process
-// therefore continues its ancestors, and restored parents, with it.
+// A parent that waits with WUNTRACED, as su and sudo do, stops itself when its child is stopped. Therefore a program
+// that stops a process also continues its ancestors, and so do restores.
 package freeze

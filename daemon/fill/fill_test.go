@@ -247,7 +247,7 @@ func TestFillThroughTheDaemon(t *testing.T) {
 	}
 }
 
-// Who asked goes away: the daemon stops filling, and nothing of it is left.
+// The client goes away: the daemon stops filling, and nothing of it is left.
 func TestFillEndsWithItsClient(t *testing.T) {
 	r := newFillRig(t, 40)
 	s := serve(t, r.dir)

@@ -11,7 +11,7 @@ type noMounts struct{}
 
 func (noMounts) Public() bool { return false }
 
-// Who unmounts waits for a daemon whose restores only pack their hot sets, and not for one that fills memory.
+// An unmount waits for a daemon whose restores only pack their hot sets, and not for one that fills memory.
 func TestPackingIsOver(t *testing.T) {
 	tab := New(Options{Lifetime: lifetime.New(), Mounts: noMounts{}, Spare: &Spare{},
 		Log: slog.New(slog.DiscardHandler)})

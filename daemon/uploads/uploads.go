@@ -80,7 +80,7 @@ func Start(o Options) *Uploads {
 	return u
 }
 
-// Idle gives uploads that take what they are told to, and nothing by themselves. They need no Close.
+// Idle gives uploads that take only what Take asks for. They need no Close.
 func Idle(s *index.Store, r *remotes.Remote) *Uploads {
 	return &Uploads{o: Options{Store: s, Remote: r}, turn: make(chan struct{})}
 }
@@ -265,8 +265,8 @@ const (
 	Durable   = "durable"   // it stands in the bucket, unless another machine has removed it since
 )
 
-// Place says where a sealed checkpoint is: Local, Uploading or Durable; "" of one that is not sealed, and without a
-// bucket, where u is nil.
+// Place says where a sealed checkpoint is: Local, Uploading or Durable; "" for one that is not sealed, and where u is
+// nil, without a bucket.
 func (u *Uploads) Place(i index.Info) string {
 	if u == nil || i.State != index.Sealed {
 		return ""
@@ -294,7 +294,7 @@ func (u *Uploads) Lacking(ctx context.Context) ([]string, error) {
 	return names, err
 }
 
-// Take takes a sealed checkpoint to the bucket, or waits until that is done where it is under way.
+// Take takes a sealed checkpoint to the bucket. If that is under way already, it waits for the end.
 func (u *Uploads) Take(ctx context.Context, s *remote.Store, ref string, tell func(done, total int64)) (
 	remote.Pushed, error,
 ) {

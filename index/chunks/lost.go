@@ -45,8 +45,8 @@ func (s *Store) takeLosses() {
 	}
 }
 
-// Settle has a journal say what is true of the roots that failed commits named, if there are any: a crash does not
-// bring forth then what such a commit has left.
+// Settle writes the present roots to a journal if failed commits named any: what such a commit has left in a journal
+// cannot come back after a crash then.
 func (s *Store) Settle() error {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()

@@ -14,8 +14,8 @@ import (
 // forgetChunks is how many chunks of forgotten packs are looked for elsewhere at once: it bounds memory.
 const forgetChunks = 1 << 20
 
-// Hold keeps all packs that are learned of from now on from being forgotten, until release is called: who learns of
-// packs says only later what needs them, and who forgets has looked before at what is needed.
+// Hold keeps packs that become known from now on, until release is called. A checkpoint that needs them is committed
+// only later, and Forget is called with what was needed before.
 func (d *Packs) Hold() (release func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -49,7 +49,8 @@ type Draft struct {
 	took   []*roots.Root // whose tags that Seal may have taken
 	losses int           // of the store when it was begun
 
-	// writes is held for reading by every write to a file, for writing by Seal: what is acknowledged is sealed.
+	// writes is held for reading by every write to a file, and for writing by Seal: so every acknowledged write is
+	// sealed.
 	writes sync.RWMutex
 }
 
@@ -116,7 +117,7 @@ func (d *Draft) fail(class fault.Class, p string, why string) error {
 
 func (d *Draft) over(p string) error { return d.fail(fault.ReadOnly, p, "the checkpoint is sealed") }
 
-// SetParent records that this checkpoint needs another one (Class NotFound if that is not sealed); "" takes it back.
+// SetParent records that this checkpoint needs another one (Class NotFound if that is not sealed); "" removes that.
 func (d *Draft) SetParent(ref string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -248,8 +248,7 @@ func Swap(dir, fresh string) error {
 }
 
 // FinishSwap ends an exchange that a crash interrupted. A new index beside one that is in its place was left before the
-// exchange began: it goes, for it tells less and less of what the store holds, and would be taken for the truth once
-// the other is lost.
+// exchange began. It is removed: it grows stale, and would be taken for the truth if the other one is lost.
 func FinishSwap(dir string) error {
 	fresh := dir + ".new"
 	switch _, err := os.Stat(dir); {

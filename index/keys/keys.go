@@ -278,9 +278,9 @@ func checkTable(name string) (err error) {
 // closeFailures is how often Badger may fail while it closes, which it reports once a second.
 const closeFailures = 5
 
-// Close closes Badger. That writes its memory table to a file, and tries for ever where it cannot, as on a full disk or
-// when somebody has removed the folder. It is left to that, then: what it could not write is in its log, which the next
-// open reads.
+// Close closes Badger. Badger then writes its memory table to a file, and tries for ever if it cannot, as on a full
+// disk or when somebody has removed the folder. In that case Close does not wait: what could not be written is in
+// Badger's log, which the next open reads.
 func (d *DB) Close() error {
 	if d.b == nil {
 		return nil

@@ -30,9 +30,9 @@ type wantedChunk struct {
 	loc   pack.Loc // zero until it has been looked up
 }
 
-// ReadInto reads as ReadAt, for those who keep what they read: chunks of which p takes all pass by the cache and
-// are decoded, or read when they are stored as they are, straight into p. The rest comes from the cache, but for a
-// part of a chunk that is stored as it is, the first time. Read what Span gives and nothing is decoded twice.
+// ReadInto reads as ReadAt, for those who keep what they read: chunks that p takes whole bypass the cache: they are
+// decoded straight into p, or read into it if they are stored raw. Other parts come from the cache, except that the
+// first read of a part of a raw chunk bypasses it too. If the caller reads by Spans, nothing is decoded twice.
 func (f *File) ReadInto(p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, &fault.Error{Class: fault.Invalid, Op: "read", Checkpoint: f.c.name, File: f.e.Path,
@@ -281,8 +281,8 @@ func (f *File) Spans(yield func(start, end int64) bool) error {
 	return err
 }
 
-// WillNeed lets the kernel read what [off, off+n) is stored in ahead of time. It waits for no disk longer than it
-// takes to ask, and what cannot be asked for is left to be found by who reads it.
+// WillNeed lets the kernel read what [off, off+n) is stored in ahead of time. It waits for no disk longer than it takes
+// to ask, and an error here is left to the read that follows.
 func (f *File) WillNeed(off, n int64) {
 	var first, last pack.Loc
 	ask := func() {

@@ -99,8 +99,8 @@ func (s *Set) commitRoots(
 	return changed, nil
 }
 
-// Rename gives a sealed checkpoint another name; its id, tags, profile and place in time stay, and who has files of
-// it open goes on. Class Exists when the name is taken, by a tag too.
+// Rename gives a sealed checkpoint another name; its id, tags, profile and time stay, and open files of it go on. Class
+// Exists when the name is taken, by a tag too.
 func (s *Set) Rename(_ context.Context, ref, name string) error {
 	if err := s.chunks.MayWrite("rename"); err != nil {
 		return err

@@ -115,8 +115,8 @@ func (s *Set) SetParent(r *Root, ref string) (id string, err error) {
 	return id, nil
 }
 
-// Abort removes a checkpoint that was being written. tried: to seal it was tried, which may have left its root
-// record in a journal, and taken the tags of others there.
+// Abort removes a checkpoint that was being written. With tried, a seal was tried before. It may have left the root
+// record in a journal, and taken tags of others there.
 func (s *Set) Abort(r *Root, tried bool, took []*Root) error {
 	s.mu.Lock()
 	delete(s.names, r.Name())

@@ -18,10 +18,10 @@ import (
 
 // GC gives back the space of payload that no checkpoint uses, and removes incomplete checkpoints.
 //
-// It never guesses. What a checkpoint uses whose manifest cannot be read lies in no pack that was begun after it
-// was sealed: those are collected, the others left alone. A chunk that a manifest names and the index does not know
-// is kept wherever a journal lists it. Then the error (Class Corrupt) names what is damaged, and the result tells
-// what was given back all the same. A pack whose journal is damaged, or does not list a slot in use, is left alone:
+// It never guesses. If a manifest cannot be read, GC collects only packs that were begun after that checkpoint was
+// sealed, for the checkpoint cannot use these. A chunk that a manifest names and the index does not know is kept
+// wherever a journal lists it. In both cases the error (Class Corrupt) names what is damaged, and the result still
+// tells what was given back. A pack whose journal is damaged, or does not list a slot in use, is left alone:
 // GCResult.Kept.
 func (s *Jobs) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	if err := s.chunks.MayWrite("gc"); err != nil && !o.DryRun {
@@ -252,8 +252,8 @@ func (s *Jobs) keepTo() (uint32, error) {
 	return max(last, to), err
 }
 
-// Reclaimable gives the bytes of disk that a collection would give back. What it cannot tell for damage does not
-// count.
+// Reclaimable gives the bytes of disk that a collection would give back. Bytes that damage keeps it from deciding about
+// do not count.
 func (s *Jobs) Reclaimable(ctx context.Context) (int64, error) {
 	dry, err := s.GC(ctx, GCOptions{DryRun: true})
 	if err != nil && fault.ClassOf(err) != fault.Corrupt {

@@ -75,9 +75,9 @@ type optimization struct {
 	read    int64 // bytes since began
 }
 
-// Optimize stores chunks of sealed checkpoints anew smaller that were stored fast. It gives no space back, GC does.
-// It works on one processor, and a batch a second while a draft is open or o.Busy says so. It does nothing while a
-// manifest cannot be read: what that needs cannot be told.
+// Optimize stores chunks of sealed checkpoints anew smaller that were stored fast. It gives no space back, GC does. It
+// works on one processor, and a batch a second while a draft is open or o.Busy says so. It does nothing while a
+// manifest cannot be read, for nobody knows which chunks that needs.
 func (s *Jobs) Optimize(ctx context.Context, o OptimizeOptions) (OptimizeResult, error) {
 	if err := s.chunks.MayWrite("optimize"); err != nil && !o.DryRun {
 		return OptimizeResult{}, err

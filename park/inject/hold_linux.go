@@ -12,11 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hold is a process all of whose threads wait in code that was put there for them, with all signals blocked, until
-// the other end of a pipe is gone. Then one of them carries out the plan, the others wait for it, and each goes on
-// where it was. Who holds the pipe's end may end in any way, and nothing else is needed of anybody: a dump takes
-// code, plan and pipe along, the pipe without its other end, and so the restored process carries the plan out before
-// all else.
+// Hold is a process all of whose threads wait in code that was put there for them, with all signals blocked, until the
+// other end of a pipe is gone. Then one of them carries out the plan, the others wait for it, and each goes on where it
+// was. The process that holds the pipe's end may end in any way; nothing else is needed: a dump takes code, plan and
+// pipe along, the pipe without its other end, and so the restored process carries the plan out before all else.
 type Hold struct {
 	// Data is memory of the process for the plan, from Free on; Code is where its instructions lie, of CodeSize
 	// bytes.

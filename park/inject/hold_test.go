@@ -144,7 +144,7 @@ func TestPlanFails(t *testing.T) {
 	}
 }
 
-// Who holds is killed at each of its steps in turn: the process goes on.
+// The holding process is killed at each of its steps in turn: the process goes on.
 func TestHoldKilledAtEveryStep(t *testing.T) {
 	for _, first := range []int{0, 1, 2} {
 		p := start(t, first)

@@ -203,7 +203,7 @@ func tracer(what string) int {
 	return 0
 }
 
-// Who injects is killed at each of its steps in turn: the process goes on.
+// The injecting process is killed at each of its steps in turn: the process goes on.
 func TestKilledAtEveryStep(t *testing.T) {
 	for _, first := range []int{0, 1, 2, 4} {
 		t.Run(strconv.Itoa(first), func(t *testing.T) {
@@ -248,7 +248,7 @@ func TestRefused(t *testing.T) {
 	if err := Stop(cmd.Process.Pid, Options{}, work); !errors.Is(err, ErrGone) {
 		t.Errorf("a process that has ended: %v", err)
 	}
-	// Whoever has a seccomp filter could be killed for a call that is none of its own.
+	// A process with a seccomp filter could be killed for a call that is not its own.
 	p := start(t, 2)
 	failed := errors.New("failed")
 	if err := Stop(p.pid, Options{}, func(*Task) error { return failed }); !errors.Is(err, failed) {

@@ -91,7 +91,7 @@ func newAhead(from bringer, hot []index.Chunk) *ahead {
 }
 
 // aheadOf begins to bring what a restore needs first of images that may lie in a bucket; nil where nothing can lie
-// there. Whoever has it closes it.
+// there. The one who gets it closes it.
 func aheadOf(o Options) *ahead {
 	from := bringerOf(o.Images)
 	if from == nil {

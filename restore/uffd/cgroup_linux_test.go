@@ -54,7 +54,7 @@ func session(t *testing.T, pid int) int {
 	return sid
 }
 
-// Who kills the guardian's cgroup or session does not kill the keeper.
+// A kill of the guardian's cgroup or session does not reach the keeper.
 func TestKeeperApart(t *testing.T) {
 	k := startKept(t, os.Stdin)
 	var keeper int

@@ -19,9 +19,8 @@ import (
 	"github.com/gpucr/gpucr-fs/prefetch"
 )
 
-// ErrGuardian is wrapped by Serve's error when the guardian was killed. The
-// tasks have then been killed as well. Begin wraps it when the guardian did not
-// get that far.
+// ErrGuardian is wrapped by Serve's error when the guardian was killed. The tasks have then been killed as well. Begin
+// wraps it when the guardian did not start.
 var ErrGuardian = errors.New("the guardian is gone")
 
 // GuardianOptions say how to serve one restore with a guardian.
@@ -272,9 +271,8 @@ func (c *Client) Report() Report {
 	return c.report
 }
 
-// Serve provides until all memory is resident, nobody needs it any more, or
-// something went wrong. When ctx ends a successor takes over, unless CRIU has
-// not come yet: then there is nothing left to do.
+// Serve provides until all memory is resident, nobody needs it any more, or an error occurs. When ctx ends a successor
+// takes over; if CRIU has not connected yet, the restore ends instead.
 func (c *Client) Serve(ctx context.Context, q Supplier) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var drains sync.WaitGroup

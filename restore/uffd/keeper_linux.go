@@ -151,7 +151,7 @@ func forkKeeper(k *keeping) (pid int, errno syscall.Errno) {
 		runtime.UnlockOSThread()
 		return int(r), errno
 	}
-	// Who kills the guardian's process group or session does not kill this one.
+	// A kill of the guardian's process group or session does not reach it.
 	syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0)
 	syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_NAME, uintptr(unsafe.Pointer(&k.name)), 0, 0, 0, 0)
 	for i := range k.args {

@@ -6,13 +6,11 @@ import (
 	"time"
 )
 
-// A forked child gets what its parent has marked by MADV_WIPEONFORK as memory without
-// contents: keys and the state of random number generators are not to be had twice.
-// What is still missing there is not brought to it. The images tell what was marked at
-// the dump; what has been marked or unmarked since then no event reports. The smaps of
-// the parent tell, read while the child waits for its first page. They may be younger
-// than the fork: where they differ from what was known before, the children's own
-// smaps decide. Of a child's child only its parent's past is known.
+// A forked child gets what its parent has marked by MADV_WIPEONFORK as memory without contents: keys and the state of
+// random number generators are not to be had twice. What is still missing there is not brought to it. The images tell
+// what was marked at the dump; what has been marked or unmarked since then no event reports. The smaps of the parent
+// tell, read while the child waits for its first page. They may be younger than the fork: where they differ from what
+// was known before, the children's own smaps decide. For a child's child only its parent's past is known.
 
 // mapping is a VMA as smaps has it.
 type mapping struct {

@@ -1,4 +1,4 @@
-// Package sigbus lets the process outlive a write to a mapped file for which the disk has no room, and a read of a
+// Package sigbus lets the process survive a write to a mapped file for which the disk has no room, and a read of a
 // mapped page that the disk cannot give.
 //
 // Badger writes its log, its value log and its tables through shared mappings of sparse files. On a full disk the
@@ -13,9 +13,9 @@
 //  2. puts an empty page of anonymous memory where the fault was, and lets the program go on;
 //  3. counts.
 //
-// A page that faults was a hole of its file, or is not readable. In the first case the process goes on reading what it
-// writes there, only the disk lacks it. In the second it reads zeros, which is why the files must guard their contents
-// by checksums, as Badger's tables and the index's values do.
+// A page that faults was a hole of its file, or is not readable. In the first case the process reads back what it
+// writes there, but the disk does not have it. In the second it reads zeros, which is why the files must guard their
+// contents by checksums, as Badger's tables and the index's values do.
 //
 // Any other SIGBUS goes to Go's runtime as before. The handler exists for amd64; elsewhere a full disk can still end
 // the process.

@@ -137,7 +137,7 @@ func TestForkedChild(t *testing.T) {
 	line, err := r.app.Say(0, "fork", patience)
 	must(t, err)
 	child := strings.TrimPrefix(line, "ok ")
-	// Would the GPU be touched, that would fail, and be said.
+	// If the GPU were touched, that would fail with an error.
 	if _, err := r.app.Say(0, "fail lock 2", patience); err != nil {
 		t.Fatal(err)
 	}
