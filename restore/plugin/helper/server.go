@@ -313,7 +313,7 @@ func (r *restore) followUp(s *served) (string, error) {
 		return "", s.err
 	}
 	r.markCPUReady(s.task, fmt.Sprintf("%s; %d follow", s.text, len(rest.BOs)), later)
-	rep, err := r.fillPart(ctx, rest, turn.after(ctx, s.task.ran, patience(rest)))
+	rep, err := r.fillPart(ctx, rest, turn.after(ctx, s.task.ran, headStart(rest)))
 	if err != nil {
 		return "", err
 	}
