@@ -61,7 +61,7 @@ type Remote struct {
 	ledger   *ledger
 	requests *requests
 
-	opening    chan struct{} // held by who opens it
+	opening    chan struct{} // held by the one who opens it
 	collecting sync.Mutex    // one collection at a time
 	pulls      atomic.Int64  // under way
 
@@ -316,8 +316,8 @@ func (p pushes) Left(name string) string {
 
 func (p pushes) Ended(name string) { os.Remove(filepath.Join(p.dir, name)) }
 
-// soon gives the remote store to who reads ahead, and does not wait for long.
-func (r *Remote) soon(ctx context.Context) (*remote.Store, error) {
+// openSoon gives the remote store for reading ahead, and does not wait for long.
+func (r *Remote) openSoon(ctx context.Context) (*remote.Store, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.wait)
 	defer cancel()
 	return r.Store(ctx)
@@ -340,7 +340,7 @@ func (r *Remote) ReadRange(ctx context.Context, name object.Name, p []byte, off 
 
 // Begin is of nodecache.Ahead.
 func (r *Remote) Begin(ctx context.Context) (end func(bytes int64), err error) {
-	s, err := r.soon(ctx)
+	s, err := r.openSoon(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -349,7 +349,7 @@ func (r *Remote) Begin(ctx context.Context) (end func(bytes int64), err error) {
 
 // ReadAhead is of nodecache.Ahead.
 func (r *Remote) ReadAhead(ctx context.Context, name object.Name, p []byte, off int64) error {
-	s, err := r.soon(ctx)
+	s, err := r.openSoon(ctx)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-// Package uploads takes sealed checkpoints of a daemon's store to its remote store, behind whoever sealed them.
+// Package uploads takes sealed checkpoints of a daemon's store to its remote store, in the background.
 //
 // One checkpoint at a time, oldest first; one that is being written begins to go there before it is sealed (early.go).
 // What a killed daemon had begun its successor begins anew: what had come to the bucket is abandoned there. A
@@ -51,27 +51,27 @@ type State struct {
 
 // Uploads takes checkpoints to a bucket. Close ends it.
 type Uploads struct {
-	o      Options
-	cancel context.CancelFunc
-	unsub  func()
-	wake   chan struct{}
-	born   chan struct{} // something may be written that was not before
-	begun  atomic.Bool   // something was begun to be uploaded early
-	joined sync.WaitGroup
+	o       Options
+	cancel  context.CancelFunc
+	unsub   func()
+	wake    chan struct{}
+	changed chan struct{} // something may be written that was not before
+	begun   atomic.Bool   // something was begun to be uploaded early
+	joined  sync.WaitGroup
 
-	mu     sync.Mutex
-	held   bool // the daemon is held
-	news   bool // something was sealed since it was looked last
-	state  State
-	id     string           // of the one under way
-	failed map[string]error // of the last attempt, by ids
-	turn   chan struct{}    // closed and made anew whenever something has ended
+	mu          sync.Mutex
+	held        bool // the daemon is held
+	newlySealed bool // a checkpoint was sealed since the last look
+	state       State
+	id          string           // of the one under way
+	failed      map[string]error // of the last attempt, by ids
+	turn        chan struct{}    // closed and made anew whenever something has ended
 }
 
 // Start begins with what the bucket lacks already.
 func Start(o Options) *Uploads {
 	ctx, cancel := context.WithCancel(context.Background())
-	u := &Uploads{o: o, cancel: cancel, wake: make(chan struct{}, 1), born: make(chan struct{}, 1),
+	u := &Uploads{o: o, cancel: cancel, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 		failed: map[string]error{}, turn: make(chan struct{})}
 	u.unsub = o.Store.Subscribe(func(string) { u.signal() })
 	u.signal()
@@ -95,13 +95,13 @@ func (u *Uploads) Close() {
 	u.joined.Wait()
 }
 
-// signal has it look what there is to do, and holds the daemon until that is done: whoever calls holds it still.
+// signal has it look what there is to do, and holds the daemon until that is done: the caller still holds it.
 func (u *Uploads) signal() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.news = true
+	u.newlySealed = true
 	u.hold()
-	for _, c := range []chan struct{}{u.wake, u.born} {
+	for _, c := range []chan struct{}{u.wake, u.changed} {
 		select {
 		case c <- struct{}{}:
 		default:
@@ -121,7 +121,7 @@ func (u *Uploads) run(ctx context.Context) {
 	pause := firstPause
 	for {
 		u.mu.Lock()
-		u.news = false
+		u.newlySealed = false
 		u.mu.Unlock()
 		again := u.pass(ctx)
 		u.o.Remote.SaveRequests()
@@ -146,7 +146,7 @@ func (u *Uploads) run(ctx context.Context) {
 func (u *Uploads) release(over bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.held && (over || !u.news) {
+	if u.held && (over || !u.newlySealed) {
 		u.held = false
 		u.o.Lifetime.Release()
 	}

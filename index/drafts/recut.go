@@ -214,7 +214,7 @@ func (c *content) adopt(ref manifest.ChunkRef, g group) error {
 		c.tail.Runs = append(c.tail.Runs, r)
 	}
 	c.tail.Chunks = append(c.tail.Chunks, ref)
-	c.flying = append(c.flying, nil)
+	c.inFlight = append(c.inFlight, nil)
 	c.tail.Len += g.end - g.start
 	c.done += g.end - g.start
 	c.split.Reset()
@@ -223,7 +223,7 @@ func (c *content) adopt(ref manifest.ChunkRef, g group) error {
 	return c.spillFull()
 }
 
-// draftView shows the files of a draft as they are while it is being sealed. Draft.mu is held by whoever has it.
+// draftView shows the files of a draft as they are while it is being sealed. Draft.mu is held by its holder.
 type draftView struct{ d *Draft }
 
 func (v draftView) Open(name string) (fs.File, error) {

@@ -23,7 +23,7 @@ type Namespace struct {
 	control *os.File
 	proc    *os.File // /proc as it is out here
 	place   int      // where numbers are given from
-	visits  bool     // another made it
+	entered bool     // another process made it
 	once    sync.Once
 }
 
@@ -186,7 +186,7 @@ func (n *Namespace) Release(root int) error {
 // that has entered only leaves.
 func (n *Namespace) End() (err error) {
 	n.once.Do(func() {
-		if n.pidfd >= 0 && !n.visits {
+		if n.pidfd >= 0 && !n.entered {
 			unix.PidfdSendSignal(n.pidfd, unix.SIGKILL, nil, 0)
 			err = n.await()
 		}

@@ -80,9 +80,9 @@ type Client struct {
 
 // Spawned is a guardian's process that does not know yet what to guard.
 type Spawned struct {
-	wire  *wire
-	setup *os.File
-	apart error // why it is in this process's cgroup
+	wire     *wire
+	setup    *os.File
+	notApart error // why it is in this process's cgroup
 }
 
 // sameCgroup bounds the lines about that to one.
@@ -129,7 +129,7 @@ func Spawn(command []string) (*Spawned, error) {
 		g.Close()
 		return nil, fmt.Errorf("start the guardian: %w", err)
 	}
-	g.apart = apart
+	g.notApart = apart
 	go func() {
 		cmd.Wait() // reaps it; its end shows on the connection
 		removeCgroups()
@@ -163,11 +163,11 @@ func (g *Spawned) Begin(o GuardianOptions) (*Client, error) {
 		g.wire.close()
 		return nil, err
 	}
-	if g.apart != nil {
+	if g.notApart != nil {
 		sameCgroup.Do(func() {
 			o.Logger.Warn("guardians stay in this process's cgroup: "+
 				"if it is killed as a whole, restored processes outside of it would read zeros for what they lack; "+
-				"a writable cgroup v2 would keep guardians apart", "err", g.apart)
+				"a writable cgroup v2 would keep guardians apart", "err", g.notApart)
 		})
 	}
 	return connect(g.wire, o.Plan, o.Logger)
