@@ -97,8 +97,8 @@ func TestStoreFaults(t *testing.T) {
 	f.unmount()
 }
 
-// The restore server has its plans when CRIU waits for VRAM: a restore that needs no more of the helper goes on when that
-// is killed.
+// The restore server has its plans when CRIU waits for VRAM: a restore that needs no more of the helper goes on when
+// that is killed.
 func TestHelperKilledWithPlansMade(t *testing.T) {
 	b := newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: slowRate / 3}}})
 	store := b.mounted()
