@@ -222,7 +222,7 @@ func (l *lazyPages) logger() (*slog.Logger, func(), error) {
 	return slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: l.level()})), done, nil
 }
 
-// ready tells whoever wants to know that criu may come.
+// ready tells those who asked for it that criu may connect.
 func (l *lazyPages) ready() error {
 	if l.pidfile != "" {
 		name := l.pidfile

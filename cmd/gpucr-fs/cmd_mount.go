@@ -137,7 +137,7 @@ func (a *app) printMount(res mounts.Result) error {
 	})
 }
 
-// awaitStarter is how long a daemon without a mount waits for whoever started it.
+// awaitStarter is how long a daemon without a mount waits for its starter to connect.
 const awaitStarter = 30 * time.Second
 
 // spec is what a daemon is started with by commands that need one.
