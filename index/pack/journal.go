@@ -44,6 +44,7 @@ func checkKVs(kvs []KV) error {
 type Damage struct {
 	Off, Len int64
 	Text     string
+	Locked   bool // a frame whose sum is right begins it, which does not decrypt
 }
 
 // frameWriter collects records into frames.
@@ -160,7 +161,8 @@ func cutShort(err error) error {
 // ReadJournal calls fn for every record of [from, size), where from must be the start of a frame. It returns the end of
 // the last valid frame, and the stretches that hold none: one that reaches size is what a crash in the middle of a
 // write leaves, one before a valid frame is damage. Slices in records are valid during the call only.
-func ReadJournal(st storage.Storage, path string, from, size int64, fn func(Record) error) (end int64, bad []Damage, err error) {
+func ReadJournal(st storage.Storage, path string, from, size int64,
+	fn func(Record) error) (end int64, bad []Damage, err error) {
 	return readJournal(st, path, from, size, nil, fn)
 }
 
@@ -180,10 +182,10 @@ func readJournal(
 		if err != nil {
 			return end, bad, err
 		}
-		length := int64(len(payload))
+		length, locked := int64(len(payload)), false
 		if why == "" && open != nil {
 			if payload, err = open(payload); err != nil {
-				why = err.Error()
+				why, locked = err.Error(), true
 			}
 		}
 		if why == "" {
@@ -200,7 +202,7 @@ func readJournal(
 		if err != nil {
 			return end, bad, err
 		}
-		bad = append(bad, Damage{Off: off, Len: next - off, Text: why})
+		bad = append(bad, Damage{Off: off, Len: next - off, Text: why, Locked: locked})
 		off = next
 	}
 	return end, bad, nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/aside"
 	"github.com/gpucr/gpucr-fs/index/chunks"
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
@@ -26,7 +27,7 @@ type Result struct {
 	Checkpoints int           `json:"checkpoints"`
 	Chunks      int64         `json:"chunks"`
 	Packs       int           `json:"packs"`
-	Lost        []string      `json:"lost"`                // checkpoints that could not be brought back, with the reason
+	Lost        []string      `json:"lost"`                // checkpoints that could not be brought back, and why
 	SetAside    []aside.Entry `json:"set_aside,omitempty"` // what is kept without being accounted for
 }
 
@@ -60,6 +61,8 @@ type rebuild struct {
 	was     *keys.DB      // the old index; nil where there is none that can be opened
 	knows   bool          // all records of the old index could be read
 	suspect map[uint32]*suspect
+	opened  bool              // a frame of a journal was read
+	locked  bool              // a whole frame of a journal does not decrypt
 	keys    map[string]uint64 // metadata keys found in journals, with the highest sequence
 	res     Result
 }
@@ -147,6 +150,11 @@ func (r *rebuild) journals(ctx context.Context) error {
 			return fmt.Errorf("journal %s: %w", pack.JournalName(n), err)
 		}
 	}
+	if r.locked && !r.opened {
+		return &fault.Error{Class: fault.Locked, Op: "repair", File: r.o.Dir,
+			Err:  errors.New("its key is not that of its journals"),
+			Hint: "put back the file keyring of this store from a backup, and remove keyring.copy"}
+	}
 	orphans, err := r.s.Packs.Orphans()
 	if err != nil {
 		return err
@@ -220,8 +228,11 @@ func (r *rebuild) journal(n uint32) error {
 	if len(listed) > 0 && !s.Packs.Exists(n) {
 		r.res.Lost = append(r.res.Lost, fmt.Sprintf("pack %s: %v: the file is gone", pack.Name(n), pack.ErrCorrupt))
 	}
+	r.opened = r.opened || end > 0
 	for _, d := range bad {
-		r.o.Logger.Error("a journal is damaged", "journal", pack.JournalName(n), "at", d.Off, "bytes", d.Len, "what", d.Text)
+		r.locked = r.locked || d.Locked
+		r.o.Logger.Error("a journal is damaged", "journal", pack.JournalName(n), "at", d.Off, "bytes", d.Len,
+			"what", d.Text)
 	}
 	// What a crash left half written begins where the journal is known to have been on the disk to, or behind it.
 	// Without the old index it could as well be damage.

@@ -17,7 +17,7 @@ func TestDumpCommand(t *testing.T) {
 	store := filepath.Join(t.TempDir(), "store")
 	run := func(want int, args ...string) (string, string) {
 		t.Helper()
-		out, err := program.RunIn(patience, args...)
+		out, err := program.RunIn(timeout, args...)
 		said := ""
 		if err != nil {
 			said = err.Error()
@@ -81,7 +81,7 @@ func TestDumpCommand(t *testing.T) {
 	}
 	if out, _ := run(cli.OK, "check", "--pid", tcp, "--", "--tcp-established"); !strings.Contains(
 		out,
-		"nothing known stands in the way",
+		"no known problem prevents",
 	) {
 		t.Errorf("check: %s", out)
 	}
