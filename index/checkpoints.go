@@ -13,6 +13,16 @@ import (
 // Names gives all checkpoints, oldest first, with Logical and Zero, without Unique, Shared and Stored.
 func (s *Store) Names(ctx context.Context) ([]Info, error) { return s.roots.Names(ctx) }
 
+// ParentName gives the name, as it is now, of the checkpoint that the one with this id builds on; "" without one.
+func (s *Store) ParentName(id string) string {
+	if r, _ := s.roots.ByID(id); r != nil {
+		if _, parent := s.roots.Parent(r); parent != nil {
+			return parent.Name
+		}
+	}
+	return ""
+}
+
 // Remove deletes checkpoints, sealed or incomplete, by name. All or none: one that is being written, or whose child
 // is not among names, is refused with InUse. Payload stays until GC. Files of them that are open go on working
 // until closed.
