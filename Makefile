@@ -1,4 +1,5 @@
-# Every target installs what it lacks, on Debian with Go, apt and the Go module proxy. Tests, demo and benchmarks need root and /dev/fuse.
+# Every target installs what it lacks, on Debian with Go, apt and the Go module proxy. Tests, demo and benchmarks need
+# root and /dev/fuse.
 
 GO        ?= go
 RACE      ?=
@@ -20,13 +21,16 @@ VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo de
 COMMIT    ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help gpu-pack build plugin install packages test-packages test-docs test-containers test race lint fuzz crash torture soak simulate stress versitygw zdtm bench bench-restore bench-remote bench-page bench-gpu demo criu kfdsim-shell proto clean deps bench-deps
+.PHONY: help build plugin install packages gpu-pack criu versitygw deps bench-deps proto clean kfdsim-shell demo
+.PHONY: test race lint fuzz test-packages test-docs test-containers torture crash soak model simulate stress zdtm
+.PHONY: bench bench-restore bench-encrypt bench-remote bench-page bench-gpu matrix-gpu
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 build: ## build bin/gpucr-fs, bin/gpucr-runc, and bin/gpucr-cuda, which loads NVIDIA's driver
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION) -X main.commit=$(COMMIT)" -o bin/gpucr-fs ./cmd/gpucr-fs
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION) -X main.commit=$(COMMIT)" \
+		-o bin/gpucr-fs ./cmd/gpucr-fs
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/gpucr-cuda ./cmd/gpucr-cuda
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/gpucr-runc ./cmd/gpucr-runc
 
@@ -52,10 +56,12 @@ test-docs: deps criu versitygw ## run the commands of README and docs/, on this 
 	tests/docs/clean.sh
 
 test-containers: deps criu versitygw ## podman and containerd with containers of 1 GB, by gpucr-runc and without it
-	$(GO) test -count=1 -timeout 1h -v ./tests/e2e/podmanrunc ./tests/e2e/containerd -containers.mb 1000 -containers.ratio 0.3
+	$(GO) test -count=1 -timeout 1h -v ./tests/e2e/podmanrunc ./tests/e2e/containerd \
+		-containers.mb 1000 -containers.ratio 0.3
 
 deps:
-	@scripts/need.sh cc:gcc libc6-dev linux-libc-dev libdrm-dev setsid:util-linux runc:runc liburing-dev chromium:chromium podman:podman containerd:containerd iptables:iptables
+	@scripts/need.sh cc:gcc libc6-dev linux-libc-dev libdrm-dev setsid:util-linux runc:runc liburing-dev \
+		chromium:chromium podman:podman containerd:containerd iptables:iptables
 
 criu: ## put a working CRIU >= 4.2 at build/criu/criu (CRIU=/path to use another)
 	@scripts/criu.sh
@@ -75,7 +81,7 @@ lint: ## gofmt, go vet, staticcheck, shell syntax
 fuzz: ## run each fuzz target for FUZZTIME (30s)
 	@FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
 
-torture: deps criu ## kill daemons and damage chunks under TORTURE_N (100) restores, let GPU restores fail at FAULTS_N (20) moments of each kind
+torture: deps criu ## kill daemons and damage chunks under TORTURE_N (100) restores, fail FAULTS_N (20) GPU restores
 	$(GO) test -count=1 -timeout 2h -v -run 'Killed|Damaged' ./tests/e2e/restore -torture.n=$(TORTURE_N)
 	$(GO) test -count=1 -timeout 2h -v -run 'Faults' ./tests/e2e/plugin -faults.n=$(FAULTS_N)
 	$(GO) test -count=1 -timeout 2h -v -run 'ActorsKilled' ./tests/e2e/cuda -kills=$(TORTURE_N)
@@ -87,18 +93,21 @@ crash: deps ## kill and damage a store CRASH_N (200) times, let somebody fill it
 soak: deps ## put SOAK_N (5000) checkpoints through one daemon and see that it does not grow
 	$(GO) test -count=1 -timeout 2h -v ./tests/soak -soak.n=$(SOAK_N) -soak.warm=500 -soak.files=64 -soak.growth=64
 
-model: ## run random programs against the store and a model of it, with crashes and faults at any storage call, for MODEL_TIME (15m)
-	$(GO) test -count=1 -timeout 4h -v ./tests/model -run 'TestModel$$' -model.time $(MODEL_TIME) -model.mode all -model.workers 2 -model.seed $$(date +%s)000
+model: ## run random programs, with crashes and faults, against the store and a model of it for MODEL_TIME (15m)
+	$(GO) test -count=1 -timeout 4h -v ./tests/model -run 'TestModel$$' \
+		-model.time $(MODEL_TIME) -model.mode all -model.workers 2 -model.seed $$(date +%s)000
 
 simulate: ## simulate SIMULATE_N (1000000) interleavings of machines that share a bucket, from SIMULATE_SEED (1) on
-	$(GO) test -count=1 -timeout 4h -v ./index/remote/catalog -run Simulation -sim.n=$(SIMULATE_N) -sim.seed=$(SIMULATE_SEED)
+	$(GO) test -count=1 -timeout 4h -v ./index/remote/catalog -run Simulation \
+		-sim.n=$(SIMULATE_N) -sim.seed=$(SIMULATE_SEED)
 
-stress: deps criu ## restore processes that change their memory all the time, and VRAM that their CPUs have mapped, again and again, for STRESS_TIME (10m) each
+stress: deps criu ## restore processes that change their memory, and VRAM that CPUs write, for STRESS_TIME (10m) each
 	$(GO) test -count=1 -timeout 2h -v ./tests/e2e/lazy -run TestStress -stress.time $(STRESS_TIME)
 	$(GO) test -count=1 -timeout 2h -v ./tests/e2e/plugin -run TestRunsBeforeVRAM -vram.stress $(STRESS_TIME)
 
-zdtm: deps criu build ## run CRIU's own tests, built in its sources at ZDTM, on the mount and beside it (ARGS=-h for options)
-	@[ -n "$(ZDTM)" ] || { echo "ZDTM is not set: give CRIU's sources with its tests built in them (see CONTRIBUTING.md)" >&2; exit 1; }
+zdtm: deps criu build ## run CRIU's own tests, built in its sources at ZDTM, on the mount and beside it (ARGS=-h)
+	@[ -n "$(ZDTM)" ] || { exec >&2; \
+		echo "ZDTM is not set: give CRIU's sources with its tests built in them (see CONTRIBUTING.md)"; exit 1; }
 	@scripts/need.sh python3-yaml python3-protobuf ip:iproute2 nft:nftables iptables:iptables
 	$(GO) build -o build/zdtm ./tests/zdtm
 	build/zdtm -src $(ZDTM) $(ARGS)
@@ -112,11 +121,15 @@ bench-deps: deps
 bench: bench-deps criu build ## compare with cp, restic, borg, desync on real dumps (ARGS=-h for options)
 	$(GO) run ./tests/bench $(ARGS)
 
-bench-restore: deps criu build ## how soon a restored process runs, answers and is whole: criu, criu lazy-pages and gpucr-fs (ARGS=-h)
+bench-restore: deps criu build ## compare restores by criu, criu lazy-pages and gpucr-fs (ARGS=-h for options)
 	$(GO) build -o build/benchrestore ./tests/benchrestore
 	scripts/run-in-memory.sh build/benchrestore $(ARGS)
 
-bench-remote: deps criu versitygw build ## the same on an empty machine, from a bucket behind a slow link: rclone and criu, and gpucr-fs (ARGS=-h)
+bench-encrypt: deps criu build ## what an encrypted store costs beside a plain one (ARGS=-h)
+	$(GO) build -o build/benchencrypt ./tests/benchencrypt
+	scripts/run-in-memory.sh build/benchencrypt $(ARGS)
+
+bench-remote: deps criu versitygw build ## the same on an empty machine, from a bucket over a slow link (ARGS=-h)
 	@scripts/need.sh rclone:rclone
 	$(GO) build -o build/benchremote ./tests/benchremote
 	scripts/run-in-memory.sh build/benchremote $(ARGS)
@@ -127,7 +140,12 @@ bench-page: deps criu ## how soon the page of a store of 10,000 checkpoints is t
 bench-gpu: deps criu ## compare sequential with parallel restores of GPU processes, simulated (ARGS=-h for options)
 	$(GO) run ./tests/benchgpu $(ARGS)
 
-demo: deps criu versitygw build plugin ## dump a real process twice into a store, restart the daemon, restore it; then from a bucket, on a second node; then one on two simulated GPUs, whose VRAM follows it
+# PEERS=CRIU:DIR[,CRIU:DIR...]: programs of criu, each with the folder of its amdgpu_plugin.so (docs/gpu-amd.md)
+matrix-gpu: deps criu ## CRIU's own AMD plugin (PEERS=CRIU:DIR) and ours dump and restore for each other, simulated
+	@[ -n "$(PEERS)" ] || { echo "PEERS is not set: PEERS=CRIU:DIR, DIR has its amdgpu_plugin.so" >&2; exit 1; }
+	$(GO) test -count=1 -timeout 2h -v ./tests/e2e/plugin -run Matrix -peers "$(PEERS)"
+
+demo: deps criu versitygw build plugin ## dump and restore a real process, here and on a second node, then one with GPUs
 	@scripts/demo.sh
 	@GO="$(GO)" scripts/demo-gpu.sh
 

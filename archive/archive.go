@@ -10,9 +10,9 @@
 // the tree. Hard links, devices and pipes are refused. Counts, total size and the expansion of compressed input are
 // bounded (see [ImportOptions]).
 //
-// An incremental dump holds a link named "parent" to the images it builds on. Such a link is the one that may point out
-// of the tree: it is turned into a recorded dependency on a checkpoint of this store, and into a link "../NAME" that
-// holds in the mount and among exported siblings alike.
+// An incremental dump holds a link named "parent" to the images it builds on. That link alone may point out of the
+// tree: it is turned into a recorded dependency on a checkpoint of this store, and into a link "../NAME" that holds in
+// the mount and among exported siblings alike.
 //
 // Export writes to a temporary name beside the destination, syncs, and renames: the destination is never half a
 // checkpoint. Zero runs become holes.

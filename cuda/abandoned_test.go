@@ -19,7 +19,7 @@ import (
 	"github.com/gpucr/gpucr-fs/cuda/cudasim"
 )
 
-// Who asked for a suspension and ended leaves the processes running.
+// When the program that asked for a suspension ends, the processes run on.
 func TestAbandoned(t *testing.T) {
 	a := target(t, cudasim.Options{Processes: 2})
 	before := ask(t, a, 1)

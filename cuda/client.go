@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// closePatience bounds the wait for gpucr-cuda's end. It is long: the program may be moving VRAM back.
-const closePatience = 5 * time.Minute
+// closeTimeout bounds the wait for gpucr-cuda's end. It is long: the program may be moving VRAM back.
+const closeTimeout = 5 * time.Minute
 
 // Options say how to reach the driver.
 type Options struct {
@@ -125,11 +125,11 @@ func (c *Client) Close() error {
 	_ = c.in.Close()
 	select {
 	case <-c.done:
-	case <-time.After(closePatience):
+	case <-time.After(closeTimeout):
 		_ = c.cmd.Process.Kill()
 		<-c.done
 		return fmt.Errorf("cuda: gpucr-cuda did not end in %v and was killed; look at the states of its processes",
-			closePatience)
+			closeTimeout)
 	}
 	if s := c.cmd.ProcessState; s != nil && !s.Success() {
 		return c.ended

@@ -61,7 +61,8 @@ func ParsePairs(s string) ([]Pair, error) {
 	for _, part := range strings.Split(s, ",") {
 		old, repl, ok := strings.Cut(strings.TrimSpace(part), "=")
 		if !ok {
-			return nil, fmt.Errorf("cuda: device map: %q lacks '='; it is OLD-UUID=NEW-UUID, several of them with commas between", part)
+			return nil, fmt.Errorf(
+				"cuda: device map: %q lacks '='; it is OLD-UUID=NEW-UUID, several of them with commas between", part)
 		}
 		var p Pair
 		var err error

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpucr/gpucr-fs/cuda/still"
+	"github.com/gpucr/gpucr-fs/cuda/freeze"
 )
 
 // Process is one that uses CUDA.
@@ -63,9 +63,8 @@ func (c *Client) Processes(ctx context.Context, root int) ([]Process, error) {
 	return procs, nil
 }
 
-// Suspension is the CUDA processes of a tree while their VRAM is in their
-// memory. It ends with Undo, or when CRIU has dumped and ended them. Should the
-// client be closed or this process end before, gpucr-cuda undoes it.
+// Suspension is the CUDA processes of a tree while their VRAM is in their memory. It ends with Undo, or when CRIU has
+// dumped and ended them. If the client is closed or this process ends before that, gpucr-cuda undoes it.
 type Suspension struct {
 	c     *Client
 	procs []Process // as they were before
@@ -79,7 +78,7 @@ type Suspension struct {
 // cannot be, all are brought back to where they were. A tree without CUDA gives
 // a Suspension of none.
 //
-// The processes stand still from then on until Undo, or a restore, has given them their GPUs back (package still), but
+// The processes stand still from then on until Undo, or a restore, has given them their GPUs back (package freeze), but
 // for those in runs.
 func (c *Client) Suspend(ctx context.Context, root int, timeout time.Duration, runs ...int) (*Suspension, error) {
 	procs, err := c.Processes(ctx, root)
@@ -90,8 +89,9 @@ func (c *Client) Suspend(ctx context.Context, root int, timeout time.Duration, r
 		if p.State == Failed {
 			return nil, fmt.Errorf("cuda: the driver cannot serve process %d any more: its state is failed", p.PID)
 		}
-		if p.State == Running && still.Stands(p.PID) {
-			return nil, fmt.Errorf("cuda: process %d is stopped, and would never end its GPU work: continue it (kill -CONT)", p.PID)
+		if p.State == Running && freeze.Stands(p.PID) {
+			return nil, fmt.Errorf(
+				"cuda: process %d is stopped, and would never end its GPU work: continue it (kill -CONT)", p.PID)
 		}
 	}
 	s := &Suspension{c: c, procs: procs}
@@ -180,12 +180,12 @@ func (s *Suspension) Undo() error {
 }
 
 func (s *Suspension) undo(c *Client) error {
-	return errors.Join(s.give(c), still.ContinueAll(s.waits))
+	return errors.Join(s.give(c), freeze.ContinueAll(s.waits))
 }
 
 // Over continues the processes of the tree, and its ancestors, that have stopped themselves because a child of theirs
 // was stopped. Undo does so too.
-func (s *Suspension) Over() error { return still.ContinueAll(s.waits) }
+func (s *Suspension) Over() error { return freeze.ContinueAll(s.waits) }
 
 // others lists the processes of a tree, and the ancestors of its root, that do not use CUDA and are not stopped. One
 // that waits for a child with WUNTRACED (su, sudo, script) may stop itself when its child is.
@@ -198,7 +198,7 @@ func others(root int, procs []Process) ([]int, error) {
 		pids = append(pids, up)
 	}
 	return slices.DeleteFunc(pids, func(pid int) bool {
-		return still.Stands(pid) || slices.ContainsFunc(procs, func(p Process) bool { return p.PID == pid })
+		return freeze.Stands(pid) || slices.ContainsFunc(procs, func(p Process) bool { return p.PID == pid })
 	}), nil
 }
 

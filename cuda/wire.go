@@ -21,7 +21,7 @@ type Request struct {
 	// Guard, with Lock, lets gpucr-cuda bring the process back to Running when
 	// its standard input ends.
 	Guard bool `json:"guard,omitempty"`
-	// Stand, with Checkpoint, stops the process until it is restored: see package still.
+	// Stand, with Checkpoint, stops the process until it is restored: see package freeze.
 	Stand bool `json:"stand,omitempty"`
 	// Waits, with Lock, are processes that do as their child does when it is stopped: they are continued with it.
 	Waits []int `json:"waits,omitempty"`

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// Root leads into a mount that is attached nowhere: a descriptor to be passed on, and to be opened anew through
-// /proc/self/fd by whoever reads. It is the server's. nil for a mount that has a mount point.
+// Root leads into a mount that is attached nowhere: a descriptor to be passed on; its receiver opens it anew through
+// /proc/self/fd. The server closes it. nil for a mount that has a mount point.
 func (s *Server) Root() *os.File { return s.handle }
 
-// letGo gives a mount up that is attached nowhere. It ends when its users are gone; after patience its connection is
+// letGo gives a mount up that is attached nowhere. It ends when its users are gone; after timeout its connection is
 // aborted, and they get ENOTCONN.
-func (s *Server) letGo(ctx context.Context, patience time.Duration) error {
+func (s *Server) letGo(ctx context.Context, timeout time.Duration) error {
 	dev, err := s.device()
 	if cerr := s.handle.Close(); errors.Is(err, os.ErrClosed) || errors.Is(cerr, os.ErrClosed) {
 		return s.Wait() // another call gives it up
@@ -24,7 +24,7 @@ func (s *Server) letGo(ctx context.Context, patience time.Duration) error {
 	select {
 	case <-s.done:
 		return s.err
-	case <-time.After(patience):
+	case <-time.After(timeout):
 	case <-ctx.Done():
 	}
 	if err := abortConnection(dev); err != nil {

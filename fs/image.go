@@ -46,7 +46,8 @@ type image struct {
 	used   atomic.Int64 // catalog.clock at its last use; 0: the kernel was asked to forget it since
 
 	sealing sync.Mutex // held over Seal and Abort, never together with mu's readers' work
-	// inventory is held for reading while an inventory is written, and before sealing by who gives up what has none.
+	// inventory is held for reading while an inventory is written, and before sealing by the one who gives up what has
+	// none.
 	inventory sync.RWMutex
 
 	mu      sync.RWMutex
@@ -60,12 +61,12 @@ type image struct {
 	numbers []uint32          // indexes of what was born in a draft, in the order of the sealed checkpoint's entries
 	files   int               // entries of the sealed checkpoint, once it was loaded
 	view    *view             // below .checkpoints; made when first needed
-	dumper  uint32            // pid of who wrote inventory.img, as seen from here; 0 when not known
+	dumper  uint32            // pid of the one who wrote inventory.img, as seen from here; 0 when not known
 	unsure  bool              // its dump ended in a way that nobody can tell what is missing: not to be sealed unasked
 }
 
-// entry is a file, directory or symlink of an image. Of a draft it is one object for the life of the file, whatever its
-// path.
+// entry is a file, directory or symlink of an image. A file of a draft has one entry for as long as it exists, whatever
+// its path.
 type entry struct {
 	img  *image
 	ino  uint64
@@ -312,7 +313,7 @@ func (img *image) entry(fi index.FileInfo) (*entry, error) {
 	return e, nil
 }
 
-// entryLocked gives the object for a path of a draft. Of a file it is one for the draft's life.
+// entryLocked gives the object for a path of a draft. A file keeps its entry as long as the draft exists.
 func (img *image) entryLocked(fi index.FileInfo) (*entry, error) {
 	p := fi.Path
 	e := &entry{img: img, path: p, typ: typeOf(fi.Mode)}

@@ -21,7 +21,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
-var besideFlag = flag.Duration("beside", 4*time.Second, "how long TestEverythingBesideEverything works; -beside.seed repeats its choices")
+var besideFlag = flag.Duration("beside", 4*time.Second,
+	"how long TestEverythingBesideEverything works; -beside.seed repeats its choices")
 var besideSeed = flag.Uint64("beside.seed", 0, "seed of TestEverythingBesideEverything; 0 takes one by the clock")
 
 // TestEverythingBesideEverything lets all that a store does run beside all else, on few contents, so that most of it is
@@ -136,7 +137,8 @@ func (b *besideModel) step(s *Store, r *rand.Rand, name string, worker int) {
 		p := bytes.Repeat([]byte("p"), r.IntN(200<<10))
 		b.fail("profile", s.SetProfile(b.pick(r), p), fault.NotFound)
 	case k < 19:
-		b.fail("hot set", s.SetHotSet(b.pick(r), 4, func(w io.Writer) error { _, err := io.WriteString(w, "hot"); return err }), fault.NotFound)
+		b.fail("hot set", s.SetHotSet(b.pick(r), 4,
+			func(w io.Writer) error { _, err := io.WriteString(w, "hot"); return err }), fault.NotFound)
 	default:
 		_, err := s.List(ctx)
 		b.fail("list", err)
@@ -257,7 +259,8 @@ func (b *besideModel) read(s *Store, name string) {
 			return
 		}
 		got := make([]byte, len(want))
-		if n, err := f.ReadAt(got, 0); n != len(want) || err != nil && !errors.Is(err, io.EOF) || !bytes.Equal(got, want) || f.Size() != int64(n) {
+		if n, err := f.ReadAt(got, 0); n != len(want) || err != nil && !errors.Is(err, io.EOF) ||
+			!bytes.Equal(got, want) || f.Size() != int64(n) {
 			b.t.Errorf("%s/%s: %d bytes of %d, %v", name, p, n, len(want), err)
 		}
 		b.fail("close", f.Close())

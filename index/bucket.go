@@ -38,11 +38,11 @@ func (s *Store) Knows(name object.Name) bool {
 func (s *Store) Holds(c pack.Chunk, slot []byte) error { return s.chunks.Holds(c, slot) }
 
 // Writing gives the names of checkpoints that are being written, by their ids, if the store has a bucket.
-func (s *Store) Writing() map[string]string { return s.ongoing.Names() }
+func (s *Store) Writing() map[string]string { return s.unsealed.Names() }
 
-// Stored gives the chunks that a checkpoint which is being written has stored; see [ongoing.Drafts.Stored].
+// Stored gives the chunks that a checkpoint which is being written has stored; see [unsealed.Drafts.Stored].
 func (s *Store) Stored(id string, first int) (ids []chunk.ID, waiting int, open bool) {
-	return s.ongoing.Stored(id, first)
+	return s.unsealed.Stored(id, first)
 }
 
 // Uploader gives who takes checkpoints of this store to the bucket with this identity.

@@ -23,12 +23,13 @@ func (s *Store) ParentName(id string) string {
 	return ""
 }
 
-// Remove deletes checkpoints, sealed or incomplete, by name. All or none: one that is being written, or whose child
-// is not among names, is refused with InUse. Payload stays until GC. Files of them that are open go on working
-// until closed.
+// Remove deletes checkpoints, sealed or incomplete, by name. It removes all or none: it refuses, with InUse, a
+// checkpoint that is being written, or one with a child that is not among names. Payload stays until GC. Open files of
+// removed checkpoints work until they are closed.
 func (s *Store) Remove(ctx context.Context, names []string) error { return s.roots.Remove(ctx, names) }
 
-// RemoveIDs is Remove by whole ids: what was looked at is what goes, whoever has its name by now.
+// RemoveIDs is Remove by whole ids, so it removes what the caller has looked at, even if another checkpoint has the
+// name by now.
 func (s *Store) RemoveIDs(ctx context.Context, ids []string) error {
 	return s.roots.RemoveIDs(ctx, ids)
 }
@@ -39,8 +40,8 @@ func (s *Store) Tag(ctx context.Context, name string, add, remove []string) erro
 	return s.roots.Tag(ctx, name, add, remove)
 }
 
-// Rename gives a sealed checkpoint another name; its id, tags, profile and place in time stay, and who has files of
-// it open goes on. Class Exists when the name is taken, by a tag too.
+// Rename gives a sealed checkpoint another name; its id, tags, profile and time stay, and open files of it go on. Class
+// Exists when the name is taken, by a tag too.
 func (s *Store) Rename(ctx context.Context, ref, name string) error {
 	return s.roots.Rename(ctx, ref, name)
 }
@@ -77,7 +78,7 @@ type hotFile struct{ *roots.HotFile }
 func (hotFile) Pieces() []Chunk { return nil }
 
 // HotSet opens the hot set of a sealed checkpoint: that of the store, or the one that came with it from a bucket. Class
-// NotFound when there is none. It need not be what was stored: whoever reads it has to check it.
+// NotFound when there is none. It need not be what was stored: the reader has to check it.
 func (s *Store) HotSet(ref string) (HotSet, error) {
 	f, err := s.roots.HotSet(ref)
 	if err == nil {

@@ -52,7 +52,8 @@ func TestLostChunksAreNotSealed(t *testing.T) {
 	// A draft that began before and does not need what was lost is not concerned.
 	for range 2 {
 		_, err := d.Seal(t.Context())
-		if err == nil || !strings.Contains(err.Error(), "did not keep") || !strings.Contains(err.Error(), "input/output error") || fault.HintOf(err) == "" {
+		if err == nil || !strings.Contains(err.Error(), "did not keep") ||
+			!strings.Contains(err.Error(), "input/output error") || fault.HintOf(err) == "" {
 			t.Fatalf("seal: %v (hint %q)", err, fault.HintOf(err))
 		}
 	}
@@ -142,7 +143,8 @@ func TestFailedCommitsAreTakenBack(t *testing.T) {
 			if _, err := Repair(t.Context(), dir, testOptions(t)); err != nil {
 				return err
 			}
-			if _, err := openTestStore(t, dir, testOptions(t)).Checkpoint("sealed"); fault.ClassOf(err) != fault.NotFound {
+			if _, err := openTestStore(t, dir,
+				testOptions(t)).Checkpoint("sealed"); fault.ClassOf(err) != fault.NotFound {
 				return fmt.Errorf("in the journals it is sealed: %w", err)
 			}
 			return nil

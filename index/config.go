@@ -65,7 +65,8 @@ func Init(dir string, o InitOptions) error {
 		o.PackSize = 1 << 30
 	}
 	if o.PackSize < 16<<20 || o.PackSize > pack.MaxSize {
-		return &fault.Error{Class: fault.Invalid, Op: op, Err: fmt.Errorf("pack size %d is not between 16 MiB and 1 TiB", o.PackSize)}
+		return &fault.Error{Class: fault.Invalid, Op: op,
+			Err: fmt.Errorf("pack size %d is not between 16 MiB and 1 TiB", o.PackSize)}
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return &fault.Error{Class: fault.OfOS(err), Op: op, Err: err}
@@ -76,16 +77,19 @@ func Init(dir string, o InitOptions) error {
 	}
 	for _, e := range entries {
 		if e.Name() == configName {
-			return &fault.Error{Class: fault.Exists, Op: op, File: dir, Err: errors.New("there is a store already"), Hint: "use it as it is, or choose another folder"}
+			return &fault.Error{Class: fault.Exists, Op: op, File: dir, Err: errors.New("there is a store already"),
+				Hint: "use it as it is, or choose another folder"}
 		}
 	}
 	if len(entries) > 0 {
-		return &fault.Error{Class: fault.Invalid, Op: op, File: dir, Err: errors.New("the folder is not empty"), Hint: "choose an empty or a new folder"}
+		return &fault.Error{Class: fault.Invalid, Op: op, File: dir, Err: errors.New("the folder is not empty"),
+			Hint: "choose an empty or a new folder"}
 	}
 	var id [16]byte
 	rand.Read(id[:])
-	c := Config{Format: Format, ID: hex.EncodeToString(id[:]), Created: time.Now().UTC().Truncate(time.Second), Compression: o.Compression,
-		Chunk: chunk.DefaultParams(), PackSize: o.PackSize}
+	c := Config{Format: Format, ID: hex.EncodeToString(id[:]), Created: time.Now().UTC().Truncate(time.Second),
+		Compression: o.Compression,
+		Chunk:       chunk.DefaultParams(), PackSize: o.PackSize}
 	if o.Chunk != nil {
 		c.Chunk = *o.Chunk
 	}
@@ -141,7 +145,8 @@ func loadConfig(st storage.Storage, dir string) (Config, error) {
 	if e := (*fault.Error)(nil); errors.As(err, &e) {
 		err = e.Err
 	}
-	return Config{}, &fault.Error{Class: fault.Corrupt, Op: "open store", File: filepath.Join(dir, configName), Err: err,
+	return Config{}, &fault.Error{Class: fault.Corrupt, Op: "open store", File: filepath.Join(dir, configName),
+		Err:  err,
 		Hint: "make it anew from its copy with: gpucr-fs repair " + dir}
 }
 
@@ -159,7 +164,8 @@ func readConfig(st storage.Storage, dir string) (Config, error) {
 	}
 	b, err := storage.ReadFile(st, path, maxConfig)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-		return Config{}, &fault.Error{Class: fault.NoStore, Op: op, File: dir, Err: errors.New("no store here"), Hint: "make one with: gpucr-fs init " + dir}
+		return Config{}, &fault.Error{Class: fault.NoStore, Op: op, File: dir, Err: errors.New("no store here"),
+			Hint: "make one with: gpucr-fs init " + dir}
 	}
 	if err != nil {
 		return Config{}, &fault.Error{Class: fault.OfOS(err), Op: op, Err: err}
@@ -174,13 +180,16 @@ func parseConfig(path string, b []byte) (Config, error) {
 	dec := json.NewDecoder(strings.NewReader(string(b)))
 	dec.DisallowUnknownFields()
 	bad := func(why error) error {
-		return &fault.Error{Class: fault.Corrupt, Op: op, File: path, Err: why, Hint: "restore config.json from a backup; all stores made with the same options differ in id and created only"}
+		return &fault.Error{Class: fault.Corrupt, Op: op, File: path, Err: why,
+			Hint: "restore config.json from a backup; all stores made with the same options differ in id and created " +
+				"only"}
 	}
 	if err := dec.Decode(&c); err != nil {
 		return Config{}, bad(err)
 	}
 	if c.Format > encryptedFormat {
-		return Config{}, &fault.Error{Class: fault.Unsupported, Op: op, File: path, Err: fmt.Errorf("format %d is not known to this version", c.Format), Hint: "use a later gpucr-fs"}
+		return Config{}, &fault.Error{Class: fault.Unsupported, Op: op, File: path,
+			Err: fmt.Errorf("format %d is not known to this version", c.Format), Hint: "use a later gpucr-fs"}
 	}
 	if id, err := hex.DecodeString(c.ID); err != nil || len(id) != 16 || c.Format < 1 {
 		return Config{}, bad(fmt.Errorf("format %d, id %q", c.Format, c.ID))
@@ -222,7 +231,8 @@ func lockStore(ctx context.Context, st storage.Storage, dir string) (io.Closer, 
 			}
 			return nil, e
 		case time.Now().After(deadline) || ctx.Err() != nil:
-			return nil, &fault.Error{Class: fault.InUse, Op: op, File: dir, Err: held, Hint: "wait for it to end, or unmount: gpucr-fs umount"}
+			return nil, &fault.Error{Class: fault.InUse, Op: op, File: dir, Err: held,
+				Hint: "wait for it to end, or unmount: gpucr-fs umount"}
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

@@ -33,7 +33,8 @@ func TestDamagedConfig(t *testing.T) {
 			t.Fatal(err)
 		}
 		c, err := LoadConfig(s.dir)
-		if err == nil && c != s.config || err != nil && (fault.ClassOf(err) != fault.Corrupt || !strings.Contains(fault.HintOf(err), "gpucr-fs repair")) {
+		if err == nil && c != s.config || err != nil &&
+			(fault.ClassOf(err) != fault.Corrupt || !strings.Contains(fault.HintOf(err), "gpucr-fs repair")) {
 			t.Errorf("byte %d: %+v, %v (hint %q)", i, c, err, fault.HintOf(err))
 		}
 		if err != nil && (i < 40 || i > len(good)-20) {
@@ -54,7 +55,8 @@ func TestDamagedConfig(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if _, err := Open(t.Context(), s.dir, testOptions(t)); fault.ClassOf(err) != fault.Corrupt || !strings.Contains(fault.HintOf(err), "gpucr-fs repair") {
+			if _, err := Open(t.Context(), s.dir, testOptions(t)); fault.ClassOf(err) != fault.Corrupt ||
+				!strings.Contains(fault.HintOf(err), "gpucr-fs repair") {
 				t.Errorf("opened: %v (hint %q)", err, fault.HintOf(err))
 			}
 			before := everything(t, s.dir)

@@ -85,8 +85,8 @@ func newNode(t *testing.T, b *shelf, dir string) *node {
 func (n *node) open(t *testing.T, b *shelf) {
 	t.Helper()
 	var err error
-	n.cache, err = nodecache.Open(nodecache.Options{Dir: filepath.Join(n.dir, "cache"), Limit: 1 << 30, Storage: storage.Disk{},
-		Source: b, Logger: slog.New(slog.DiscardHandler)})
+	n.cache, err = nodecache.Open(nodecache.Options{Dir: filepath.Join(n.dir, "cache"), Limit: 1 << 30,
+		Storage: storage.Disk{}, Source: b, Logger: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	n.Store, err = Open(t.Context(), n.dir, Options{Distant: n.cache, FreeFloor: 1})
 	must(t, err)
@@ -157,7 +157,8 @@ func TestPulled(t *testing.T) {
 	}
 	from, err := one.Checkpoint("web")
 	must(t, err)
-	if info.ID != from.Info().ID || info.Logical != from.Info().Logical || info.Labels["of"] != "web" || info.Name != "web-2" {
+	if info.ID != from.Info().ID || info.Logical != from.Info().Logical || info.Labels["of"] != "web" ||
+		info.Name != "web-2" {
 		t.Errorf("pulled as %+v", info)
 	}
 	must(t, two.holds("web-2", files))
@@ -223,7 +224,8 @@ func TestWhatWasLearntComesAlong(t *testing.T) {
 		if _, err := h.ReadAt(got, 0); err != nil || !bytes.Equal(got, hot) {
 			t.Errorf("another hot set of %d bytes came, %v", len(got), err)
 		}
-		if _, err := h.ReadAt(got[:100], h.Size()-50); !errors.Is(err, io.EOF) || !bytes.Equal(got[:50], hot[len(hot)-50:]) {
+		if _, err := h.ReadAt(got[:100], h.Size()-50); !errors.Is(err, io.EOF) ||
+			!bytes.Equal(got[:50], hot[len(hot)-50:]) {
 			t.Errorf("read beyond its end: %v", err)
 		}
 		if b.gets > gets+1 {
@@ -425,7 +427,8 @@ func TestHostileList(t *testing.T) {
 		"a broken record":  func(l *object.List) { l.Records[1].Value = []byte("no table") },
 		"a shorter pack":   func(l *object.List) { l.Packs[0].Size = 0; l.Chunks = nil },
 	} {
-		l := &object.List{Packs: append([]object.PackRef(nil), whole.Packs...), Chunks: append([]pack.Chunk(nil), whole.Chunks...),
+		l := &object.List{Packs: append([]object.PackRef(nil), whole.Packs...),
+			Chunks:  append([]pack.Chunk(nil), whole.Chunks...),
 			Records: append([]pack.KV(nil), whole.Records...)}
 		change(l)
 		list, err := l.Encode(b.id)
@@ -443,7 +446,8 @@ func TestHostileList(t *testing.T) {
 		}
 	}
 	two := newNode(t, b, "")
-	if _, err := two.Pull(t.Context(), "web", [16]byte{9}, bytes.NewReader(res.List)); fault.ClassOf(err) != fault.Corrupt {
+	if _, err := two.Pull(t.Context(), "web", [16]byte{9},
+		bytes.NewReader(res.List)); fault.ClassOf(err) != fault.Corrupt {
 		t.Errorf("another bucket's list: %v", err)
 	}
 	broken := io.MultiReader(bytes.NewReader(res.List[:len(res.List)/2]))
@@ -506,7 +510,8 @@ func TestNoParent(t *testing.T) {
 	must(t, err)
 	first, second := one.upload(t, b, "first"), one.upload(t, b, "second")
 	two := newNode(t, b, "")
-	if _, err := two.Pull(t.Context(), "second", b.id, bytes.NewReader(second.List)); fault.ClassOf(err) != fault.NotFound {
+	if _, err := two.Pull(t.Context(), "second", b.id,
+		bytes.NewReader(second.List)); fault.ClassOf(err) != fault.NotFound {
 		t.Errorf("pulled without its parent: %v", err)
 	}
 	_, err = two.Pull(t.Context(), "first", b.id, bytes.NewReader(first.List))

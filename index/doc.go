@@ -1,7 +1,8 @@
 // Package index is the store: a folder that keeps checkpoints as manifests over content-addressed chunks, each chunk
 // once. It opens and makes one, and offers what the rooms below do for it.
 //
-// "The store" is the folder, and this package; "the index" is Badger in it, here and in every room.
+// "The store" is the folder, and this package. "The index" is Badger in it, in this package and in those below, which
+// are called rooms.
 //
 // # On disk
 //
@@ -19,8 +20,8 @@
 //
 // # The rooms
 //
-// From the bottom up; each imports only rooms above it in this list, and its package comment tells its algorithm
-// and the order of its locks.
+// They are listed from the bottom up. Each imports only rooms above it in this list. Its package comment explains its
+// algorithm and the order of its locks.
 //
 //	storage, chunk, crc32c, arena   files that a test can crash; codecs; sums; buffers
 //	pack, manifest                  payload and journals; records
@@ -36,18 +37,18 @@
 //
 // # What is never given up
 //
-// Opening, listing, verifying, collecting and repairing neither cut nor delete what journals and index together
-// cannot explain (package chunks). Repair writes a damaged journal anew from the index. Where the index is gone as
-// well, or does not tell all, the damaged journal is put aside. It may then speak of checkpoints that nothing else
-// knows of, whose chunks lie in its pack and in those before: gc gives nothing of these back as long as it is
-// there. Repair reads what was put aside again, and removes it once it is whole.
+// Opening, listing, verifying, collecting and repairing neither cut nor delete what journals and index together cannot
+// explain (package chunks). Repair writes a damaged journal anew from the index. If the index is gone as well, or lacks
+// something, the damaged journal is put aside. Such a journal may name checkpoints that nothing else names, with chunks
+// in its pack and in earlier ones. So gc gives nothing of these packs back as long as the journal is there. Repair
+// reads it again, and removes it once it is whole.
 //
 // # Why gc takes nothing that is used
 //
-// A slot that is punched was journalled as dead before, or was never journalled and never will be; and nobody is
-// told of it again, or reads it on behalf of a checkpoint or a draft. Three things can lead to a slot: the manifest
-// of a sealed checkpoint (package upkeep), a look-up by content, and a commit (package chunks). Pins stand for what
-// drafts use, whose manifests are not where gc looks.
+// Before a slot is punched it is journalled as dead, unless no journal has it or ever will. After that no look-up gives
+// it, and no checkpoint or draft reads it. Three things can lead to a slot: the manifest of a sealed checkpoint
+// (package upkeep), a look-up by content, and a commit (package chunks). What drafts use is pinned, because gc does not
+// see their manifests.
 //
 // # Lock order
 //

@@ -190,7 +190,8 @@ func TestMoveThenBuryThenPowerCut(t *testing.T) {
 		if !armed || over {
 			return
 		}
-		image = filepath.Join(t.TempDir(), "store") // the last is of the moment after the old slots were journalled as dead
+		// The last is of the moment after the old slots were journalled as dead
+		image = filepath.Join(t.TempDir(), "store")
 		if err := os.CopyFS(image, os.DirFS(filepath.Dir(dir))); err != nil {
 			t.Error(err)
 		}

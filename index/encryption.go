@@ -81,7 +81,8 @@ func loadRing(st storage.Storage, dir string, either bool) (*keyring.Ring, error
 		path, err = filepath.Join(dir, ringCopy), copyErr
 	}
 	if errors.Is(err, keyring.ErrVersion) {
-		return nil, &fault.Error{Class: fault.Unsupported, Op: "open store", File: path, Err: err, Hint: "use a later gpucr-fs"}
+		return nil, &fault.Error{Class: fault.Unsupported, Op: "open store", File: path, Err: err,
+			Hint: "use a later gpucr-fs"}
 	}
 	if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, keyring.ErrDamaged) {
 		return nil, &fault.Error{Class: fault.OfOS(err), Op: "open store", File: path, Err: err}
@@ -141,7 +142,8 @@ func sameRings(st storage.Storage, dir string) bool {
 	return err == nil && copyErr == nil && bytes.Equal(a, b)
 }
 
-// ringLock is held by who changes the ring: the store's lock is held by who has it open, and keys may change meanwhile.
+// ringLock is held by the one who changes the ring: the store's lock is held by the one who has it open, and keys may
+// change meanwhile.
 const ringLock = keyring.FileName + ".lock"
 
 func tryLockRing(st storage.Storage, dir string) (io.Closer, error) {
@@ -201,14 +203,16 @@ func Ring(dir string) (*keyring.Ring, error) {
 		return nil, err
 	}
 	if !config.Encrypted() {
-		return nil, &fault.Error{Class: fault.Invalid, Op: "read keys", File: dir, Err: errors.New("the store is not encrypted"),
+		return nil, &fault.Error{Class: fault.Invalid, Op: "read keys", File: dir,
+			Err:  errors.New("the store is not encrypted"),
 			Hint: "only gpucr-fs init --encrypt makes one that is"}
 	}
 	return loadRing(storage.Disk{}, dir, true)
 }
 
-// ChangeRing changes the wrapped keys of the store at dir, which may be open, and gives the new ones. One change is made
-// at a time. change may tell others of the ring as well. Class Invalid where it becomes one of another store.
+// ChangeRing changes the wrapped keys of the store at dir, which may be open, and gives the new ones. One change is
+// made at a time. change may tell others of the ring as well. Class Invalid if change makes it the ring of another
+// store.
 func ChangeRing(ctx context.Context, dir string, change func(*keyring.Ring) error) (*keyring.Ring, error) {
 	const op = "change keys"
 	if _, err := Ring(dir); err != nil {
@@ -228,7 +232,8 @@ func ChangeRing(ctx context.Context, dir string, change func(*keyring.Ring) erro
 		return nil, err
 	}
 	if !was.Same(r) {
-		return nil, &fault.Error{Class: fault.Invalid, Op: op, File: dir, Err: errors.New("these are keys of another store")}
+		return nil, &fault.Error{Class: fault.Invalid, Op: op, File: dir,
+			Err: errors.New("these are keys of another store")}
 	}
 	return r, fault.Classify(op, saveRing(storage.Disk{}, dir, r))
 }

@@ -76,7 +76,8 @@ func holdsNone(t *testing.T, dir string, secrets [][]byte) {
 
 func secretFiles() map[string][]byte {
 	return map[string][]byte{
-		"pages-1.img": memory(1, 6<<20), "secret-name.img": memory(2, 3<<20), "inventory.img": []byte("a small secret-name"),
+		"pages-1.img": memory(1, 6<<20), "secret-name.img": memory(2, 3<<20),
+		"inventory.img": []byte("a small secret-name"),
 	}
 }
 
@@ -195,7 +196,8 @@ func TestTwoStoresShareNoID(t *testing.T) {
 			write(t, s, name, secretFiles())
 		}
 		if st := s.Stats(); st.ChunksNew != st.ChunksDup {
-			t.Errorf("%d chunks were stored, %d found: within a store content is stored once", st.ChunksNew, st.ChunksDup)
+			t.Errorf("%d chunks were stored, %d found: within a store content is stored once", st.ChunksNew,
+				st.ChunksDup)
 		}
 		must(t, s.chunks.DB.Chunks(func(id chunk.ID, _ pack.Loc, err error) error {
 			ids[id.String()]++

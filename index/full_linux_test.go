@@ -82,7 +82,8 @@ func TestDiskFull(t *testing.T) {
 				fillDisk(t, ballast, s)
 			}
 			err := writeUntilFull(t, s, "big")
-			if fault.ClassOf(err) != fault.NoSpace || fault.HintOf(err) == "" || !strings.Contains(err.Error(), "space") {
+			if fault.ClassOf(err) != fault.NoSpace || fault.HintOf(err) == "" ||
+				!strings.Contains(err.Error(), "space") {
 				t.Fatalf("a full disk said: %v (class %v, hint %q)", err, fault.ClassOf(err), fault.HintOf(err))
 			}
 			s.reading.DropCache()
@@ -130,11 +131,11 @@ func fillDisk(t *testing.T, path string, s *Store) {
 	}
 }
 
-// TestCutIndex lets the index run into a disk without a free page. Who writes is told, who reads is served, and when
-// there is room again the same store goes on, the draft that was open included; so does a store that was closed
-// meanwhile.
+// TestCutIndex lets the index run into a disk without a free page. Writers get an error, readers are served. When there
+// is room again the same store goes on, with the draft that was open. So does a store that was closed meanwhile.
 func TestCutIndex(t *testing.T) { // not beside others: a SIGBUS is every index's
-	for name, closed := range map[string]bool{"the store stays open": false, "the store is closed while the disk is full": true} {
+	for name, closed := range map[string]bool{"the store stays open": false,
+		"the store is closed while the disk is full": true} {
 		t.Run(name, func(t *testing.T) {
 			disk := smallDisk(t, "160m")
 			dir := filepath.Join(disk, "store")
@@ -176,7 +177,8 @@ func TestCutIndex(t *testing.T) { // not beside others: a SIGBUS is every index'
 				}
 				_ = s.Close() // says that the draft is left
 				// The hint may not name what has to open the store itself.
-				if s, err := Open(t.Context(), dir, testOptions(t)); fault.ClassOf(err) != fault.NoSpace || !strings.Contains(fault.HintOf(err), "by other means") {
+				if s, err := Open(t.Context(), dir, testOptions(t)); fault.ClassOf(err) != fault.NoSpace ||
+					!strings.Contains(fault.HintOf(err), "by other means") {
 					t.Errorf("opened on a full disk: %v, %v (hint %q)", s, err, fault.HintOf(err))
 				}
 			}
@@ -236,7 +238,8 @@ func TestStoresThatCannotBeOpened(t *testing.T) {
 	if err := unix.Mkfifo(filepath.Join(pipe, configName), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(t.Context(), pipe, testOptions(t)); fault.ClassOf(err) != fault.Corrupt || fault.HintOf(err) == "" {
+	if _, err := Open(t.Context(), pipe, testOptions(t)); fault.ClassOf(err) != fault.Corrupt ||
+		fault.HintOf(err) == "" {
 		t.Errorf("config.json is a pipe: %v", err)
 	}
 	fixed := make()
@@ -247,7 +250,8 @@ func TestStoresThatCannotBeOpened(t *testing.T) {
 	if err := unix.Mount("", fixed, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(t.Context(), fixed, testOptions(t)); err == nil || !strings.Contains(fault.HintOf(err), "read-write") {
+	if _, err := Open(t.Context(), fixed, testOptions(t)); err == nil ||
+		!strings.Contains(fault.HintOf(err), "read-write") {
 		t.Errorf("a disk that cannot be written: %v (hint %q)", err, fault.HintOf(err))
 	}
 }

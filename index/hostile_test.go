@@ -54,12 +54,15 @@ func TestIDsAreNoPaths(t *testing.T) {
 		records map[string]proto.Message
 		damaged bool
 	}{
-		"root":             {map[string]proto.Message{manifest.RootKey("../../victim"): root("../../victim", "evil")}, true},
+		"root": {map[string]proto.Message{
+			manifest.RootKey("../../victim"): root("../../victim", "evil")}, true},
 		"root, other key":  {map[string]proto.Message{manifest.RootKey(other): root("../../victim", "evil")}, true},
 		"root, another id": {map[string]proto.Message{manifest.RootKey(other): root("00000000000000bb", "evil")}, true},
 		"body without a root": {map[string]proto.Message{
-			"files/../../victim/000000": &manifestpb.Entries{}, "seg/../../victim": &manifestpb.Segment{}, "prof/../../victim": &manifestpb.Segment{}}, false},
-		"empty id": {map[string]proto.Message{"seg/": &manifestpb.Segment{}, "files//000000": &manifestpb.Entries{}}, false},
+			"files/../../victim/000000": &manifestpb.Entries{}, "seg/../../victim": &manifestpb.Segment{},
+			"prof/../../victim": &manifestpb.Segment{}}, false},
+		"empty id": {map[string]proto.Message{"seg/": &manifestpb.Segment{}, "files//000000": &manifestpb.Entries{}},
+			false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newTestStore(t, testOptions(t))
@@ -86,7 +89,8 @@ func TestIDsAreNoPaths(t *testing.T) {
 			if err := s.SetProfile("evil", nil); fault.ClassOf(err) != fault.NotFound {
 				t.Errorf("profile: %v", err)
 			}
-			if _, err := s.GC(t.Context(), upkeep.GCOptions{}); (fault.ClassOf(err) == fault.Corrupt) != tc.damaged || err != nil && !tc.damaged {
+			if _, err := s.GC(t.Context(), upkeep.GCOptions{}); (fault.ClassOf(err) == fault.Corrupt) != tc.damaged ||
+				err != nil && !tc.damaged {
 				t.Errorf("gc: %v", err)
 			}
 			for _, v := range victims {
@@ -101,7 +105,8 @@ func TestIDsAreNoPaths(t *testing.T) {
 
 // TestLinksInAStore: no file of a store leads elsewhere.
 func TestLinksInAStore(t *testing.T) {
-	for _, name := range []string{lockName, configName, chunks.IndexFolder, chunks.PacksFolder, roots.HotFolder, "packs/00000001.pack", "packs/00000001.journal", "index/MANIFEST", "hot/x"} {
+	for _, name := range []string{lockName, configName, chunks.IndexFolder, chunks.PacksFolder, roots.HotFolder,
+		"packs/00000001.pack", "packs/00000001.journal", "index/MANIFEST", "hot/x"} {
 		t.Run(name, func(t *testing.T) {
 			s := newTestStore(t, testOptions(t))
 			write(t, s, "a", map[string][]byte{"f": memory(1, 1<<20)})
@@ -111,7 +116,8 @@ func TestLinksInAStore(t *testing.T) {
 			at, outside := filepath.Join(s.dir, name), filepath.Join(t.TempDir(), "outside")
 			if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o700), os.Rename(at, outside)); err != nil {
 				// It is not there: then the link leads to what must not be touched.
-				if err := errors.Join(os.Mkdir(outside, 0o700), os.WriteFile(filepath.Join(outside, "victim"), []byte("x"), 0o600)); err != nil {
+				if err := errors.Join(os.Mkdir(outside, 0o700),
+					os.WriteFile(filepath.Join(outside, "victim"), []byte("x"), 0o600)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -162,7 +168,8 @@ func TestHotFolderOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, stays := range map[string]bool{
-		"notes": true, "00000000000000aa": false, "00000000000000aa-77.new": false, "x-1.new": true, "00000000000000aa-77": true, "00000000000000AA": true,
+		"notes": true, "00000000000000aa": false, "00000000000000aa-77.new": false, "x-1.new": true,
+		"00000000000000aa-77": true, "00000000000000AA": true,
 	} {
 		p := filepath.Join(hot, name)
 		if err := os.WriteFile(p, nil, 0o600); err != nil {
@@ -196,7 +203,8 @@ func TestOneChunkOfTwoLengths(t *testing.T) {
 			refs := []manifest.ChunkRef{ref, {ID: ref.ID, Len: ref.Len + 8192, Stored: ref.Stored}}
 			runs := []manifest.Run{{Len: int64(ref.Len)}, {Start: int64(ref.Len), Len: int64(ref.Len) + 8192, Chunk: 1}}
 			if longFirst {
-				runs = []manifest.Run{{Len: int64(ref.Len) + 8192, Chunk: 1}, {Start: int64(ref.Len) + 8192, Len: int64(ref.Len)}}
+				runs = []manifest.Run{{Len: int64(ref.Len) + 8192, Chunk: 1},
+					{Start: int64(ref.Len) + 8192, Len: int64(ref.Len)}}
 			}
 			bad := &manifest.Segment{Len: 2*int64(ref.Len) + 8192, Chunks: refs, Runs: runs}
 			payload, err = manifest.EncodeSegment(bad)
@@ -209,7 +217,8 @@ func TestOneChunkOfTwoLengths(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := s.chunks.Commit([]chunks.Put{{Key: manifest.SegmentKey(id, e.Number, 0), Payload: payload}, {Key: manifest.TableKey(id, 0), Payload: table}}); err != nil {
+			if err := s.chunks.Commit([]chunks.Put{{Key: manifest.SegmentKey(id, e.Number, 0), Payload: payload},
+				{Key: manifest.TableKey(id, 0), Payload: table}}); err != nil {
 				t.Fatal(err)
 			}
 			s = reopen(t, s)
@@ -220,7 +229,8 @@ func TestOneChunkOfTwoLengths(t *testing.T) {
 					f := openFile(t, s, "a", "f")
 					failed := 0
 					for off := int64(0); off < bad.Len; off += part {
-						if _, err := read(f, make([]byte, min(part, bad.Len-off)), off); fault.ClassOf(err) == fault.Corrupt {
+						if _, err := read(f, make([]byte, min(part, bad.Len-off)),
+							off); fault.ClassOf(err) == fault.Corrupt {
 							failed++
 						}
 						if part == 1 && off > 20 && off < bad.Len-20 {
@@ -345,7 +355,8 @@ func FuzzConfig(f *testing.F) {
 			}
 			return
 		}
-		if c.Chunk.Validate() != nil || c.PackSize <= 0 || c.PackSize > pack.MaxSize || c.identity() == [16]byte{} && c.ID != strings.Repeat("0", 32) {
+		if c.Chunk.Validate() != nil || c.PackSize <= 0 || c.PackSize > pack.MaxSize ||
+			c.identity() == [16]byte{} && c.ID != strings.Repeat("0", 32) {
 			t.Fatalf("accepted %+v", c)
 		}
 	})

@@ -68,7 +68,8 @@ func TestHotSets(t *testing.T) {
 	}
 	// What a crash leaves goes when the store is opened.
 	hot := filepath.Join(s.dir, roots.HotFolder)
-	if err := errors.Join(set("a", "third"), os.WriteFile(filepath.Join(hot, "0123456789abcdef"), nil, 0o600), os.WriteFile(filepath.Join(hot, "0123456789abcdef-1.new"), nil, 0o600)); err != nil {
+	if err := errors.Join(set("a", "third"), os.WriteFile(filepath.Join(hot, "0123456789abcdef"), nil, 0o600),
+		os.WriteFile(filepath.Join(hot, "0123456789abcdef-1.new"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	s = reopen(t, s)

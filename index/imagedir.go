@@ -26,8 +26,8 @@ func Inventories() []string {
 func Relinked(p, target, parent string) string { return reading.Relinked(p, target, parent) }
 
 // NeedInventory is an error of class Invalid unless stat finds an inventory that holds something: without one it is no
-// checkpoint, but a dump that failed or some other folder, and nothing can be restored from it. A draft is sealed
-// whatever it holds; this is for those who take it from the hands of users.
+// checkpoint, but a dump that failed or some other folder, and nothing can be restored from it. A draft can be sealed
+// whatever it holds; commands that take it from users call this first.
 func NeedInventory(op, name string, stat func(p string) (reading.FileInfo, error)) error {
 	for _, p := range Inventories() {
 		fi, err := stat(p)
@@ -38,5 +38,7 @@ func NeedInventory(op, name string, stat func(p string) (reading.FileInfo, error
 			return err
 		}
 	}
-	return &fault.Error{Class: fault.Invalid, Op: op, Checkpoint: name, Err: errors.New("it is no checkpoint: neither inventory.img nor checkpoint/inventory.img is in it, which criu writes at the end of a dump")}
+	return &fault.Error{Class: fault.Invalid, Op: op, Checkpoint: name,
+		Err: errors.New("it is no checkpoint: neither inventory.img nor checkpoint/inventory.img is in it, which " +
+			"criu writes at the end of a dump")}
 }

@@ -38,7 +38,8 @@ func TestReadInto(t *testing.T) {
 			rand.NewChaCha8([32]byte{}).Read(p[:min(n, 4096)])
 			got, err := f.ReadInto(p, off)
 			want := content[off:min(off+int64(n), int64(len(content)))]
-			if got != len(want) || !bytes.Equal(p[:got], want) || (err != nil) != (len(want) < n) || err != nil && err != io.EOF {
+			if got != len(want) || !bytes.Equal(p[:got], want) || (err != nil) != (len(want) < n) ||
+				err != nil && err != io.EOF {
 				t.Fatalf("%s: %d bytes at %d: got %d, %v", name, n, off, got, err)
 			}
 		}

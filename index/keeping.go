@@ -4,10 +4,10 @@ import "context"
 
 // GC gives back the space of payload that no checkpoint uses, and removes incomplete checkpoints.
 //
-// It never guesses. What a checkpoint uses whose manifest cannot be read lies in no pack that was begun after it
-// was sealed: those are collected, the others left alone. A chunk that a manifest names and the index does not know
-// is kept wherever a journal lists it. Then the error (Class Corrupt) names what is damaged, and the result tells
-// what was given back all the same. A pack whose journal is damaged, or does not list a slot in use, is left alone:
+// It never guesses. If a manifest cannot be read, GC collects only packs that were begun after that checkpoint was
+// sealed, for the checkpoint cannot use these. A chunk that a manifest names and the index does not know is kept
+// wherever a journal lists it. In both cases the error (Class Corrupt) names what is damaged, and the result still
+// tells what was given back. A pack whose journal is damaged, or does not list a slot in use, is left alone:
 // GCResult.Kept.
 func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	res, err := s.upkeep.GC(ctx, o)
@@ -28,15 +28,15 @@ func (s *Store) Verify(ctx context.Context, o VerifyOptions) (VerifyResult, erro
 	return s.upkeep.Verify(ctx, o)
 }
 
-// Optimize stores chunks of sealed checkpoints anew smaller that were stored fast. It gives no space back, GC does.
-// It works on one processor, and a batch a second while a draft is open or o.Busy says so. It does nothing while a
-// manifest cannot be read: what that needs cannot be told.
+// Optimize stores chunks of sealed checkpoints anew smaller that were stored fast. It gives no space back, GC does. It
+// works on one processor, and a batch a second while a draft is open or o.Busy says so. It does nothing while a
+// manifest cannot be read, for nobody knows which chunks that needs.
 func (s *Store) Optimize(ctx context.Context, o OptimizeOptions) (OptimizeResult, error) {
 	return s.upkeep.Optimize(ctx, o)
 }
 
-// List gives all checkpoints with exact byte counts, oldest first. One that cannot be counted has its Damage set,
-// and the others' Unique counts what they may share with it.
+// List gives all checkpoints with exact byte counts, oldest first. A checkpoint that cannot be counted has its Damage
+// set; what others may share with it counts as Unique there.
 func (s *Store) List(ctx context.Context) ([]Info, error) { return s.books.List(ctx) }
 
 // Usage gives the whole store's accounting.

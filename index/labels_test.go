@@ -78,12 +78,14 @@ func TestBadLabels(t *testing.T) {
 		"utf-8":    {"host": "\xff"},
 		"many":     many,
 	} {
-		if err := s.Label("a", labels); fault.ClassOf(err) != fault.Invalid || fault.HintOf(err) == "" && name != "many" {
+		if err := s.Label("a", labels); fault.ClassOf(err) != fault.Invalid ||
+			fault.HintOf(err) == "" && name != "many" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	var e *fault.Error
-	if err := s.Label("none", map[string]string{"a": "b"}); fault.ClassOf(err) != fault.NotFound || !errors.As(err, &e) {
+	if err := s.Label("none", map[string]string{"a": "b"}); fault.ClassOf(err) != fault.NotFound ||
+		!errors.As(err, &e) {
 		t.Errorf("no such checkpoint: %v", err)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index/roots"
 )
 
-// Folders of a store that has a remote store: what was fetched from there, and the pushes that were begun. What keeps
-// them is elsewhere.
+// Folders of a store that has a remote store: what was fetched from there, and the pushes that were begun. Other
+// packages write them.
 const (
 	CacheFolder  = "cache"
 	PushesFolder = "pushes"
@@ -20,8 +20,8 @@ const (
 	LearnedFolder = "learned"
 )
 
-// CheckLayout refuses a store that holds a symbolic link: opening a store cuts, appends to and deletes files in it, as
-// root as a rule, and a store may come from anybody. A pipe or a device is refused as well: opening one may never end.
+// CheckLayout refuses a store that holds a symbolic link: opening a store cuts, appends to and deletes files in it,
+// usually as root, and the store may be anybody's. A pipe or a device is refused as well: opening one may never end.
 func CheckLayout(dir string) error {
 	for _, sub := range []string{"", chunks.IndexFolder, chunks.PacksFolder, roots.HotFolder, CacheFolder, PushesFolder,
 		LearnedFolder} {
@@ -41,7 +41,8 @@ func CheckLayout(dir string) error {
 					Err: errors.New("it is a pipe or a device, of which a store has none"), Hint: "remove it"}
 			}
 			if e.Type()&fs.ModeSymlink != 0 {
-				return &fault.Error{Class: fault.Corrupt, Op: "open store", File: filepath.Join(dir, sub, e.Name()), Err: errors.New("it is a symbolic link, of which a store has none"),
+				return &fault.Error{Class: fault.Corrupt, Op: "open store", File: filepath.Join(dir, sub, e.Name()),
+					Err:  errors.New("it is a symbolic link, of which a store has none"),
 					Hint: "put the whole store there, or mount what it points to in its place (mount --bind)"}
 			}
 		}

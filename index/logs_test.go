@@ -199,7 +199,8 @@ func TestPowerCutWhileValuesAreCompacted(t *testing.T) {
 // waitWaste waits until the index has something to compact.
 func waitWaste(s *Store) {
 	for range 100 {
-		if b, err := os.ReadFile(filepath.Join(s.Dir(), "index", "DISCARD")); err == nil && !bytes.Equal(b[:16], make([]byte, 16)) {
+		if b, err := os.ReadFile(filepath.Join(s.Dir(), "index", "DISCARD")); err == nil &&
+			!bytes.Equal(b[:16], make([]byte, 16)) {
 			return
 		}
 		time.Sleep(100 * time.Millisecond)

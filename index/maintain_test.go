@@ -26,7 +26,8 @@ func TestGCGivesBackWhatItPromises(t *testing.T) {
 	all := map[string]map[string][]byte{}
 	for i := range 4 {
 		name := fmt.Sprint("c", i)
-		all[name] = map[string][]byte{"pages-1.img": append(bytes.Clone(shared), memory(uint64(10+i), 20<<20)...), "inventory.img": []byte(name)}
+		all[name] = map[string][]byte{"pages-1.img": append(bytes.Clone(shared), memory(uint64(10+i), 20<<20)...),
+			"inventory.img": []byte(name)}
 		write(t, s, name, all[name])
 	}
 	if err := s.Remove(ctx, []string{"c0", "c1", "c3"}); err != nil {
@@ -285,14 +286,16 @@ func TestUsageAndDiff(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	model, heapA, heapB := memory(1, 8<<20), memory(2, 4<<20), memory(3, 4<<20)
 	write(t, s, "a", map[string][]byte{"pages-1.img": append(bytes.Clone(model), heapA...), "core-1.img": []byte("a")})
-	write(t, s, "b", map[string][]byte{"pages-1.img": append(bytes.Clone(heapB), model...), "core-1.img": []byte("a"), "extra": []byte("b")})
+	write(t, s, "b", map[string][]byte{"pages-1.img": append(bytes.Clone(heapB), model...), "core-1.img": []byte("a"),
+		"extra": []byte("b")})
 	list, err := s.List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, i := range list {
 		if i.Unique+i.Shared+i.Zero != i.Logical {
-			t.Errorf("%s: %d unique, %d shared and %d zero bytes are not %d", i.Name, i.Unique, i.Shared, i.Zero, i.Logical)
+			t.Errorf("%s: %d unique, %d shared and %d zero bytes are not %d", i.Name, i.Unique, i.Shared, i.Zero,
+				i.Logical)
 		}
 		if i.Shared < 4<<20 || i.Unique < 1<<20 {
 			t.Errorf("%+v", i)

@@ -37,7 +37,8 @@ func TestPackThatIsNoFile(t *testing.T) {
 				hurt := map[uint32]string{1: "a", 3: "c"}[n]
 				s = openTestStore(t, s.dir, testOptions(t))
 				told := func(list []SetAside) bool {
-					return slices.ContainsFunc(list, func(a SetAside) bool { return a.File == filepath.Join(chunks.PacksFolder, pack.Name(n)) })
+					return slices.ContainsFunc(list,
+						func(a SetAside) bool { return a.File == filepath.Join(chunks.PacksFolder, pack.Name(n)) })
 				}
 				if list, err := s.SetAside(); err != nil || !told(list) {
 					t.Errorf("set aside: %v, %v", list, err)
@@ -47,14 +48,16 @@ func TestPackThatIsNoFile(t *testing.T) {
 						mustHold(t, s, name, files)
 					}
 				}
-				if _, err := read(s, hurt, "pages-1.img"); fault.ClassOf(err) != fault.Corrupt || !strings.Contains(err.Error(), pack.Name(n)) {
+				if _, err := read(s, hurt, "pages-1.img"); fault.ClassOf(err) != fault.Corrupt ||
+					!strings.Contains(err.Error(), pack.Name(n)) {
 					t.Errorf("what is lost was read: %v", err)
 				}
 				if _, err := s.Usage(t.Context()); err != nil {
 					t.Errorf("du: %v", err)
 				}
 				v, err := s.Verify(t.Context(), VerifyOptions{})
-				if err != nil || !slices.ContainsFunc(v.Problems, func(p Problem) bool { return p.Checkpoint == hurt }) {
+				if err != nil ||
+					!slices.ContainsFunc(v.Problems, func(p Problem) bool { return p.Checkpoint == hurt }) {
 					t.Errorf("verify: %v, %+v", err, v)
 				}
 				res, err := s.GC(t.Context(), GCOptions{})

@@ -29,7 +29,8 @@ import (
 // heap makes n bytes as a process full of small objects has them: pointers close to each other, counts, short words.
 func heap(seed uint64, n int) []byte {
 	r := rand.New(rand.NewPCG(seed, 7))
-	words := strings.Fields("name value children parent next previous token index of a tree node with some text in it and numbers")
+	words := strings.Fields(
+		"name value children parent next previous token index of a tree node with some text in it and numbers")
 	b := make([]byte, 0, n+256)
 	base := 0x7f3a00000000 + r.Uint64N(1<<24)<<12
 	for len(b) < n {
@@ -92,11 +93,13 @@ func TestOptimize(t *testing.T) {
 	}
 	after, err := accounting.DiskUsage(s.dir)
 	if err != nil || before-after < (res.Before-res.After)*9/10 {
-		t.Errorf("%d bytes on disk, %d before, of which %d were to be saved (%v)", after, before, res.Before-res.After, err)
+		t.Errorf("%d bytes on disk, %d before, of which %d were to be saved (%v)", after, before, res.Before-res.After,
+			err)
 	}
 	is, err := s.Usage(ctx)
 	if err != nil || was.Stored-is.Stored != res.Before-res.After {
-		t.Errorf("%d bytes stored, %d before, of which %d were to be saved (%v)", is.Stored, was.Stored, res.Before-res.After, err)
+		t.Errorf("%d bytes stored, %d before, of which %d were to be saved (%v)", is.Stored, was.Stored,
+			res.Before-res.After, err)
 	}
 	for i, c := range is.Checkpoints {
 		if c.Stored >= was.Checkpoints[i].Stored || c.Unique != was.Checkpoints[i].Unique {
@@ -153,8 +156,10 @@ func TestOptimizeLeavesTheRest(t *testing.T) {
 func TestReadersMeetMovedChunks(t *testing.T) {
 	t.Parallel()
 	for name, ahead := range map[string]bool{"looked up when read": false, "located ahead": true} {
-		for how, readAll := range map[string]func(f *reading.File, p []byte) (int, error){"ReadAt": func(f *reading.File, p []byte) (int, error) { return f.ReadAt(p, 0) },
-			"ReadInto": func(f *reading.File, p []byte) (int, error) { return f.ReadInto(p, 0) }} {
+		for how, readAll := range map[string]func(f *reading.File, p []byte) (int, error){
+			"ReadAt":   func(f *reading.File, p []byte) (int, error) { return f.ReadAt(p, 0) },
+			"ReadInto": func(f *reading.File, p []byte) (int, error) { return f.ReadInto(p, 0) },
+		} {
 			t.Run(name+"/"+how, func(t *testing.T) {
 				s := newTestStore(t, testOptions(t))
 				want := append(heap(4, 3<<20), memory(5, 3<<20)...)
@@ -182,7 +187,7 @@ func TestReadersMeetMovedChunks(t *testing.T) {
 				if n, err := readAll(f, got); n != len(want) || err != nil || !bytes.Equal(got, want) {
 					t.Errorf("%d bytes of %d, %v", n, len(want), err)
 				}
-				if s.chunks.MetDamage(chunk.ID{}) || len(s.chunks.DamagedChunks()) > 0 {
+				if s.chunks.KnownDamaged(chunk.ID{}) || len(s.chunks.DamagedChunks()) > 0 {
 					t.Errorf("taken for damaged: %v", s.chunks.DamagedChunks())
 				}
 				mustVerify(t, s, 0)
@@ -445,7 +450,8 @@ func TestOptimizeAndPowerFails(t *testing.T) {
 	m := storage.NewMem(dir)
 	config, err := os.ReadFile(filepath.Join(dir, configName))
 	if err == nil {
-		err = errors.Join(storage.WriteSynced(m, filepath.Join(dir, configName), config), m.Mkdir(filepath.Join(dir, chunks.PacksFolder)), m.SyncDir(dir))
+		err = errors.Join(storage.WriteSynced(m, filepath.Join(dir, configName), config),
+			m.Mkdir(filepath.Join(dir, chunks.PacksFolder)), m.SyncDir(dir))
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -41,7 +41,8 @@ func TestRingOfAnotherStore(t *testing.T) {
 			if _, err := Repair(t.Context(), dir, o); err == nil || HintOf(err) == "" {
 				t.Errorf("repair ends with %v, hint %q", err, HintOf(err))
 			}
-			if _, err := ChangeRing(t.Context(), dir, func(*keyring.Ring) error { return nil }); err == nil && len(files) == 1 {
+			if _, err := ChangeRing(t.Context(), dir, func(*keyring.Ring) error { return nil }); err == nil &&
+				len(files) == 1 {
 				t.Error("keys are changed")
 			}
 			o.ReadOnly = true

@@ -47,7 +47,8 @@ func lockToRead(ctx context.Context, o Options, dir string) (io.Closer, error) {
 	case errors.Is(err, os.ErrNotExist):
 		return closers{}, nil
 	case errors.Is(err, os.ErrPermission):
-		return nil, &Error{Op: "open store", Err: err, Hint: "reading a store takes the permission to read all its files"}
+		return nil, &Error{Op: "open store", Err: err,
+			Hint: "reading a store takes the permission to read all its files"}
 	}
 	return lock, err
 }
@@ -69,7 +70,8 @@ func openToRead(ctx context.Context, dir string, config Config, o Options) (_ *S
 	}
 	packDir := filepath.Join(dir, chunks.PacksFolder)
 	if _, err := o.Storage.Stat(packDir); err != nil {
-		return nil, &fault.Error{Class: fault.Corrupt, Op: "open store", File: packDir, Err: err, Hint: "restore the folder from a backup"}
+		return nil, &fault.Error{Class: fault.Corrupt, Op: "open store", File: packDir, Err: err,
+			Hint: "restore the folder from a backup"}
 	}
 	dbDir := keys.Current(filepath.Join(dir, chunks.IndexFolder))
 	if keys.AtRest(dbDir) {
@@ -126,7 +128,8 @@ func openElsewhere(ctx context.Context, dir, dbDir string, config Config, o Opti
 		if err := os.RemoveAll(path); err != nil {
 			return fail(err)
 		}
-		if _, err := repair.Build(ctx, o.repair(config, repair.Options{Dir: dir, Room: tmp.dir, Fresh: path})); err != nil {
+		if _, err := repair.Build(ctx,
+			o.repair(config, repair.Options{Dir: dir, Room: tmp.dir, Fresh: path})); err != nil {
 			return fail(err)
 		}
 		if d, err = keys.Open(path, o.Logger, at, t); err != nil {
@@ -166,7 +169,8 @@ func roomForIndex(st storage.Storage, dir, dbDir string, sound bool) (int64, err
 		if err != nil {
 			return 0, err
 		}
-		journals += min(info.Size, 4*info.Disk) // a hole tells nothing; file systems that compress make less of ids than that
+		// A hole tells nothing. File systems that compress make less of ids than that
+		journals += min(info.Size, 4*info.Disk)
 	}
 	// An index holds what the journals tell, in a form that is written twice while tables are merged.
 	return max(sum, 2*journals) + forBadger, nil

@@ -74,7 +74,8 @@ func everything(t *testing.T, dir string) map[string]string {
 			}
 			sum = sha256.Sum256(b)
 		}
-		out[p] = fmt.Sprintf("%o %d:%d %d bytes %d blocks, %v %v, %x", st.Mode, st.Uid, st.Gid, st.Size, st.Blocks, st.Mtim, st.Ctim, sum)
+		out[p] = fmt.Sprintf("%o %d:%d %d bytes %d blocks, %v %v, %x", st.Mode, st.Uid, st.Gid, st.Size, st.Blocks,
+			st.Mtim, st.Ctim, sum)
 		return nil
 	})
 	if err != nil {
@@ -193,7 +194,8 @@ var leftStates = map[string]struct {
 		}
 	}},
 	"with a table that nobody knows": {copied: true, leave: func(t *testing.T, dir string) {
-		if err := os.WriteFile(filepath.Join(dir, chunks.IndexFolder, "000777.sst"), []byte("half written"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, chunks.IndexFolder, "000777.sst"), []byte("half written"),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 	}},
@@ -203,7 +205,8 @@ var leftStates = map[string]struct {
 		}
 	}},
 	"in the middle of an exchange of its index": {leave: func(t *testing.T, dir string) {
-		if err := os.Rename(filepath.Join(dir, chunks.IndexFolder), filepath.Join(dir, chunks.IndexFolder+".new")); err != nil {
+		if err := os.Rename(filepath.Join(dir, chunks.IndexFolder),
+			filepath.Join(dir, chunks.IndexFolder+".new")); err != nil {
 			t.Fatal(err)
 		}
 	}},
@@ -251,7 +254,8 @@ func TestReadOnly(t *testing.T) {
 		}
 	}
 	mountReadOnly()
-	for where, parent := range map[string]string{"on a disk that is mounted read-only": disk, "where it could be written": writable} {
+	for where, parent := range map[string]string{"on a disk that is mounted read-only": disk,
+		"where it could be written": writable} {
 		for name, state := range leftStates {
 			t.Run(name+" "+where, func(t *testing.T) {
 				dir := filepath.Join(parent, name)
@@ -292,7 +296,8 @@ func TestReadOnly(t *testing.T) {
 	if err != nil || len(left) > 0 {
 		t.Errorf("left of copies: %v, %v", left, err)
 	}
-	if _, err := Open(t.Context(), filepath.Join(disk, "closed"), testOptions(t)); fault.ClassOf(err) != fault.ReadOnly || fault.HintOf(err) == "" {
+	if _, err := Open(t.Context(), filepath.Join(disk, "closed"),
+		testOptions(t)); fault.ClassOf(err) != fault.ReadOnly || fault.HintOf(err) == "" {
 		t.Errorf("to write on a disk that is mounted read-only: %v (hint %q)", err, fault.HintOf(err))
 	}
 }

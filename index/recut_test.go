@@ -56,7 +56,8 @@ func TestCutsComeOutAsIfKnownBefore(t *testing.T) {
 				return nil, errors.New("nothing to cut")
 			}
 			// Those within a page and beyond the end are not heeded.
-			return map[string][]int64{p: append(slices.Clone(cuts), cuts[len(cuts)-1]+5, 1<<40), "no such file": {1}}, nil
+			return map[string][]int64{p: append(slices.Clone(cuts), cuts[len(cuts)-1]+5, 1<<40),
+				"no such file": {1}}, nil
 		}
 		s := newTestStore(t, o)
 

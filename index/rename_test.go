@@ -48,7 +48,8 @@ func TestRename(t *testing.T) {
 		ref, name string
 		class     fault.Class
 	}{
-		{"a", "x", fault.NotFound}, {"b", "before-upgrade", fault.Exists}, {"b", "golden", fault.Exists}, {"b", "b", fault.Exists}, {"b", "../x", fault.Invalid}, {"b", "", fault.Invalid},
+		{"a", "x", fault.NotFound}, {"b", "before-upgrade", fault.Exists}, {"b", "golden", fault.Exists},
+		{"b", "b", fault.Exists}, {"b", "../x", fault.Invalid}, {"b", "", fault.Invalid},
 	} {
 		if err := s.Rename(t.Context(), tc.ref, tc.name); fault.ClassOf(err) != tc.class {
 			t.Errorf("rename %s to %q: %v", tc.ref, tc.name, err)

@@ -13,8 +13,8 @@ import (
 )
 
 // Repair rebuilds the index of a store that no process has open from the journals beside its packs. Where a journal is
-// damaged or gone it takes what the old index and journals put aside before still tell, and writes a new one; the
-// damaged one is put aside, for it may be mended yet. The old index is kept until the new one is complete.
+// damaged or gone, Repair takes what the old index and journals put aside earlier still hold, and writes a new journal.
+// The damaged one is put aside, since it may still be mended. The old index is kept until the new one is complete.
 func Repair(ctx context.Context, dir string, o Options) (repair.Result, error) {
 	o.setStorage()
 	config, err := loadConfig(o.Storage, dir)
@@ -53,7 +53,7 @@ func Repair(ctx context.Context, dir string, o Options) (repair.Result, error) {
 	return rebuildIndex(ctx, dir, config, o)
 }
 
-// rebuildIndex is Repair for who holds the lock.
+// rebuildIndex is Repair for the one who holds the lock.
 func rebuildIndex(ctx context.Context, dir string, config Config, o Options) (repair.Result, error) {
 	old := filepath.Join(dir, chunks.IndexFolder)
 	fresh := old + ".new"
@@ -82,8 +82,8 @@ func (o *Options) repair(config Config, r repair.Options) repair.Options {
 // packs are the options of the packs of a store.
 func (o *Options) packs(config Config) pack.Options {
 	return pack.Options{
-		Store: config.identity(), PackSize: config.PackSize, FreeFloor: o.FreeFloor, Logger: o.Logger, Storage: o.Storage,
-		Coder: o.coder,
+		Store: config.identity(), PackSize: config.PackSize, FreeFloor: o.FreeFloor, Logger: o.Logger,
+		Storage: o.Storage, Coder: o.coder,
 	}
 }
 

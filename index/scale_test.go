@@ -31,7 +31,8 @@ func TestListOfAThousand(t *testing.T) {
 	start := time.Now()
 	for i := range n {
 		name := fmt.Sprintf("c%04d", i)
-		write(t, s, name, map[string][]byte{"pages-1.img": memory(uint64(2+i), 16<<10), "pages-2.img": shared, "inventory.img": []byte(name)})
+		write(t, s, name, map[string][]byte{"pages-1.img": memory(uint64(2+i), 16<<10), "pages-2.img": shared,
+			"inventory.img": []byte(name)})
 	}
 	t.Logf("%d checkpoints written in %v", n, time.Since(start).Round(time.Millisecond))
 	for _, when := range []string{"as written", "opened anew"} {
@@ -214,7 +215,8 @@ func maintain(t *testing.T, n int) maintained {
 	if err := json.Unmarshal([]byte(out), &m); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	t.Logf("%d chunks: verify %.2f s, gc dry %.2f s, gc %.2f s, verify of the rest %.2f s, %d MiB at most", n, m.Verify, m.Dry, m.GC, m.VerifyRest, m.PeakRSS>>20)
+	t.Logf("%d chunks: verify %.2f s, gc dry %.2f s, gc %.2f s, verify of the rest %.2f s, %d MiB at most", n, m.Verify,
+		m.Dry, m.GC, m.VerifyRest, m.PeakRSS>>20)
 	half := int64(n / 2)
 	if m.Found != 2*half || m.Dead != half || m.Left != half || m.Problems != 0 {
 		t.Errorf("%d chunks found, %d dead, %d left, %d problems", m.Found, m.Dead, m.Left, m.Problems)

@@ -35,7 +35,8 @@ func TestTagBesideRemove(t *testing.T) {
 		t.Fatal(err)
 	}
 	join()
-	s.upkeep.Hooks, s.drafts.Hooks, s.roots.Hooks, s.chunks.Hooks = upkeep.Hooks{}, drafts.Hooks{}, roots.Hooks{}, chunks.Hooks{}
+	s.upkeep.Hooks, s.drafts.Hooks = upkeep.Hooks{}, drafts.Hooks{}
+	s.roots.Hooks, s.chunks.Hooks = roots.Hooks{}, chunks.Hooks{}
 	for range 2 {
 		if _, err := s.Checkpoint("a"); fault.ClassOf(err) != fault.NotFound {
 			t.Errorf("a is removed, and: %v", err)
@@ -59,7 +60,8 @@ func TestTagBesideRemoveManyTimes(t *testing.T) {
 		write(t, s, name, map[string][]byte{"f": []byte(name)})
 		var both sync.WaitGroup
 		both.Go(func() {
-			if err := s.Tag(context.Background(), name, []string{"t" + name}, nil); err != nil && fault.ClassOf(err) != fault.NotFound {
+			if err := s.Tag(context.Background(), name, []string{"t" + name}, nil); err != nil &&
+				fault.ClassOf(err) != fault.NotFound {
 				t.Error(err)
 			}
 		})
@@ -198,7 +200,8 @@ func TestATagNamesOneCheckpoint(t *testing.T) {
 		name string
 		tags []string
 	}{{"nightly", nil}, {"c", []string{"b"}}, {"c", []string{"c"}}} {
-		if _, err := s.Create(ctx, tc.name, drafts.CreateOptions{Tags: tc.tags}); fault.ClassOf(err) != fault.Exists || fault.HintOf(err) == "" {
+		if _, err := s.Create(ctx, tc.name, drafts.CreateOptions{Tags: tc.tags}); fault.ClassOf(err) != fault.Exists ||
+			fault.HintOf(err) == "" {
 			t.Errorf("%s with tags %v: %v", tc.name, tc.tags, err)
 		}
 	}

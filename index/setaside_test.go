@@ -80,10 +80,16 @@ func lastFrame(t testing.TB, b []byte) int {
 // was done meanwhile, nothing is lost.
 func TestDamagedJournal(t *testing.T) {
 	damages := map[string]func(t testing.TB, path string, b []byte){
-		"byte of the last frame":   func(t testing.TB, path string, b []byte) { flip(t, path, int64(lastFrame(t, b)+20)) },
-		"last byte":                func(t testing.TB, path string, b []byte) { flip(t, path, int64(len(b)-1)) },
-		"length of the last frame": func(t testing.TB, path string, b []byte) { flip(t, path, int64(lastFrame(t, b)+5)) },
-		"byte of the first frame":  func(t testing.TB, path string, _ []byte) { flip(t, path, 20) },
+		"byte of the last frame": func(t testing.TB, path string,
+			b []byte) {
+			flip(t, path, int64(lastFrame(t, b)+20))
+		},
+		"last byte": func(t testing.TB, path string, b []byte) { flip(t, path, int64(len(b)-1)) },
+		"length of the last frame": func(t testing.TB, path string,
+			b []byte) {
+			flip(t, path, int64(lastFrame(t, b)+5))
+		},
+		"byte of the first frame": func(t testing.TB, path string, _ []byte) { flip(t, path, 20) },
 		"cut in the last frame": func(t testing.TB, path string, b []byte) {
 			if err := os.Truncate(path, int64(len(b)-1)); err != nil {
 				t.Fatal(err)
@@ -188,7 +194,8 @@ func goOver(t testing.TB, s *Store, all map[string]map[string][]byte, damaged ma
 		t.Fatal(err)
 	}
 	told := slices.ContainsFunc(v.Problems, func(p upkeep.Problem) bool { return strings.HasPrefix(p.Pack, n) })
-	if !told || !slices.ContainsFunc(list, func(a aside.Entry) bool { return strings.HasPrefix(filepath.Base(a.File), n) }) {
+	if !told ||
+		!slices.ContainsFunc(list, func(a aside.Entry) bool { return strings.HasPrefix(filepath.Base(a.File), n) }) {
 		t.Errorf("verify says %+v, set aside are %+v", v, list)
 	}
 	same("verify")
@@ -248,7 +255,8 @@ func TestJournalAndIndexLost(t *testing.T) {
 				t.Fatal(err)
 			}
 			delete(all, "later")
-			if res, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil || res.Reclaimed < 1<<20 || len(res.Kept) < 2 {
+			if res, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil || res.Reclaimed < 1<<20 ||
+				len(res.Kept) < 2 {
 				t.Errorf("gc: %+v, %v", res, err)
 			}
 			if err := s.Close(); err != nil {

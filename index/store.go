@@ -16,11 +16,11 @@ import (
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/learned"
 	"github.com/gpucr/gpucr-fs/index/manifest"
-	"github.com/gpucr/gpucr-fs/index/ongoing"
 	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/reading"
 	"github.com/gpucr/gpucr-fs/index/roots"
 	"github.com/gpucr/gpucr-fs/index/storage"
+	"github.com/gpucr/gpucr-fs/index/unsealed"
 	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
@@ -29,26 +29,26 @@ const _ = uint(pack.MaxValue - manifest.MaxRecord)
 
 // Store is an open store. It is safe for concurrent use.
 type Store struct {
-	books   *accounting.Books
-	upkeep  *upkeep.Jobs
-	drafts  *drafts.Writer
-	reading *reading.Reader
-	roots   *roots.Set
-	chunks  *chunks.Store
-	learned *learned.Places
-	ongoing *ongoing.Drafts // nil without a bucket
-	dir     string
-	config  Config
-	o       Options
-	log     *slog.Logger
-	lock    io.Closer
+	books    *accounting.Books
+	upkeep   *upkeep.Jobs
+	drafts   *drafts.Writer
+	reading  *reading.Reader
+	roots    *roots.Set
+	chunks   *chunks.Store
+	learned  *learned.Places
+	unsealed *unsealed.Drafts // nil without a bucket
+	dir      string
+	config   Config
+	o        Options
+	log      *slog.Logger
+	lock     io.Closer
 
 	closed atomic.Bool
 }
 
 // Open opens the store at dir for reading and writing; one process at a time (Class InUse, with the holder in the
-// text). It finishes what a crash left undone. Class ReadOnly where nothing can be written: Options.ReadOnly opens it
-// there, too.
+// text). It finishes what a crash left undone. Class ReadOnly where nothing can be written: with Options.ReadOnly it
+// can be opened there, too.
 func Open(ctx context.Context, dir string, o Options) (*Store, error) {
 	o.setStorage()
 	config, err := loadConfig(o.Storage, dir)
@@ -93,7 +93,8 @@ func openLocked(ctx context.Context, dir string, config Config, o Options, lock 
 	dbDir := filepath.Join(dir, chunks.IndexFolder)
 	packDir := filepath.Join(dir, chunks.PacksFolder)
 	if _, err := o.Storage.Stat(packDir); err != nil {
-		return nil, &fault.Error{Class: fault.Corrupt, Op: op, File: packDir, Err: err, Hint: "restore the folder from a backup"}
+		return nil, &fault.Error{Class: fault.Corrupt, Op: op, File: packDir, Err: err,
+			Hint: "restore the folder from a backup"}
 	}
 	if err := keys.FinishSwap(dbDir); err != nil {
 		return nil, fault.Classify(op, err)
@@ -104,11 +105,13 @@ func openLocked(ctx context.Context, dir string, config Config, o Options, lock 
 	}
 	if !fresh {
 		if _, err := os.Stat(filepath.Join(dbDir, "MANIFEST")); err != nil {
-			return nil, &fault.Error{Class: fault.Corrupt, Op: op, File: dbDir, Err: errors.New("the index is gone"), Hint: fault.RepairHint(dir)}
+			return nil, &fault.Error{Class: fault.Corrupt, Op: op, File: dbDir, Err: errors.New("the index is gone"),
+				Hint: fault.RepairHint(dir)}
 		}
 	}
 	if !fresh && !keys.IsSound(dbDir) {
-		o.Logger.Warn("the index was cut short by a full disk, or a failure to write it, and is built anew", "store", dir)
+		o.Logger.Warn("the index was cut short by a full disk, or a failure to write it, and is built anew",
+			"store", dir)
 		if _, err := rebuildIndex(ctx, dir, config, o); fault.IsNoSpace(err) {
 			return nil, noRoomToOpen(err)
 		} else if err != nil {
@@ -168,20 +171,23 @@ func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set)
 		return nil, err
 	}
 	s.chunks.Distant.SetSource(o.Distant)
-	s.learned = learned.New(learned.Options{Dir: filepath.Join(dir, LearnedFolder), Floor: o.FreeFloor, Storage: o.Storage,
-		Logger: o.Logger, Sealed: o.coder != nil})
+	s.learned = learned.New(learned.Options{Dir: filepath.Join(dir, LearnedFolder), Floor: o.FreeFloor,
+		Storage: o.Storage,
+		Logger:  o.Logger, Sealed: o.coder != nil})
 	s.chunks.Distant.SetOthers(s.learned)
 	s.roots = roots.New(s.chunks, roots.Options{Dir: dir, Logger: o.Logger, FreeFloor: o.FreeFloor})
-	s.reading = reading.New(s.chunks, s.roots, reading.Options{Dir: dir, CacheSize: o.CacheSize - o.spares(), OnRead: o.OnRead})
+	s.reading = reading.New(s.chunks, s.roots,
+		reading.Options{Dir: dir, CacheSize: o.CacheSize - o.spares(), OnRead: o.OnRead})
 	if o.Distant != nil && !o.ReadOnly {
-		s.ongoing = ongoing.New()
+		s.unsealed = unsealed.New()
 	}
 	s.drafts = drafts.New(s.chunks, s.roots, s.reading, drafts.Options{
 		Logger: o.Logger, Params: config.Chunk, Policy: policies[o.Compression], Cuts: o.Cuts, Labels: o.Labels,
-		Ongoing: s.ongoing,
+		Unsealed: s.unsealed,
 	})
 	s.upkeep = upkeep.New(s.chunks, s.roots, s.reading, upkeep.Options{
-		Dir: dir, ID: config.identity(), Logger: o.Logger, Storage: o.Storage, Workers: o.Workers, MaxChunk: config.Chunk.Max, ReadOnly: o.ReadOnly,
+		Dir: dir, ID: config.identity(), Logger: o.Logger, Storage: o.Storage, Workers: o.Workers,
+		MaxChunk: config.Chunk.Max, ReadOnly: o.ReadOnly,
 	})
 	s.books = accounting.New(dir, s.chunks, s.roots, s.reading, s.upkeep)
 	return s, nil
@@ -190,7 +196,8 @@ func newStore(dir string, config Config, o Options, d *keys.DB, packs *pack.Set)
 // noRoomToOpen is the error of a disk that is too full for a store to be opened. Its hint is not the usual one: rm and
 // gc open the store, too.
 func noRoomToOpen(err error) error {
-	return &fault.Error{Class: fault.NoSpace, Op: "open store", Err: err, Hint: "free some space on the store's file system by other means; gpucr-fs rm and gc work again then"}
+	return &fault.Error{Class: fault.NoSpace, Op: "open store", Err: err,
+		Hint: "free some space on the store's file system by other means; gpucr-fs rm and gc work again then"}
 }
 
 // isFresh says whether nothing was ever written: no packs, and an index that is empty, or was being made when its
@@ -212,10 +219,12 @@ func (s *Store) Close() error {
 	left := s.roots.Left()
 	defer s.upkeep.CancelAndHold()()
 	if err := s.chunks.RecordDamage(); err != nil {
-		s.log.Warn("the damage that was met could not be recorded", "err", err, "hint", "gpucr-fs verify finds it again")
+		s.log.Warn("the damage that was met could not be recorded", "err", err,
+			"hint", "gpucr-fs verify finds it again")
 	}
 	if err := s.chunks.Settle(); err != nil {
-		s.log.Warn("what failed earlier could not be taken back: a checkpoint whose seal failed may be there when the store is opened again",
+		s.log.Warn("what failed earlier could not be taken back: a checkpoint whose seal failed may be there when "+
+			"the store is opened again",
 			"err", err)
 	}
 	err := s.stop()
@@ -247,8 +256,10 @@ func (s *Store) Stats() Stats {
 	free, _ := s.chunks.Packs.Free() // 0 where the file system does not say
 	c, w, in := &s.reading.Counts, &s.drafts.Counts, &s.chunks.Counts
 	return Stats{
-		Hits: c.Hits.Load(), Misses: c.Misses.Load(), BytesRead: c.Read.Load(), BytesFetched: c.Fetched.Load(), BytesWritten: w.Written.Load(),
-		BytesStored: in.Stored.Load(), ChunksNew: in.New.Load(), ChunksDup: in.Dup.Load(), ZeroBytes: w.Zero.Load(),
-		CacheBytes: s.reading.CacheBytes(), Errors: c.Errors.Load(), OpenDrafts: int64(s.roots.Writers()), FreeBytes: free,
+		Hits: c.Hits.Load(), Misses: c.Misses.Load(), BytesRead: c.Read.Load(), BytesFetched: c.Fetched.Load(),
+		BytesWritten: w.Written.Load(),
+		BytesStored:  in.Stored.Load(), ChunksNew: in.New.Load(), ChunksDup: in.Dup.Load(), ZeroBytes: w.Zero.Load(),
+		CacheBytes: s.reading.CacheBytes(), Errors: c.Errors.Load(), OpenDrafts: int64(s.roots.Writers()),
+		FreeBytes: free,
 	}
 }

@@ -39,7 +39,8 @@ func (l testLog) Write(p []byte) (int, error) {
 }
 
 func testOptions(t testing.TB) Options {
-	return Options{Logger: slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelInfo})), FreeFloor: 1, CacheSize: 8 << 20}
+	return Options{Logger: slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelInfo})),
+		FreeFloor: 1, CacheSize: 8 << 20}
 }
 
 // newStoreAt makes and opens a store, closed at the end of the test.
@@ -180,8 +181,10 @@ func TestRoundTrip(t *testing.T) {
 			o.Compression = comp
 			s := newTestStore(t, o)
 			files := map[string][]byte{
-				"empty": nil, "tiny": []byte("x"), "short": memory(1, 4095), "page": memory(2, 4096), "odd": memory(3, 123457),
-				"pages-1.img": memory(4, 40<<20), "zeros": make([]byte, 5<<20), "amdgpu-pages-1-0001.img": append(make([]byte, 8), memory(5, 3<<20)...),
+				"empty": nil, "tiny": []byte("x"), "short": memory(1, 4095), "page": memory(2, 4096),
+				"odd":         memory(3, 123457),
+				"pages-1.img": memory(4, 40<<20), "zeros": make([]byte, 5<<20),
+				"amdgpu-pages-1-0001.img": append(make([]byte, 8), memory(5, 3<<20)...),
 			}
 			write(t, s, "a", files)
 			mustHold(t, s, "a", files)
@@ -371,7 +374,8 @@ func TestDraftStates(t *testing.T) {
 			t.Errorf("%s: %v", ref, err)
 		}
 	}
-	for _, name := range []string{"", ".", "..", ".hidden", "a/b", "../x", "x\x00", string(make([]byte, 200)), "a,b", "a b", "a\nb", "+a", "ä", "a\x7f", "a*", "a\\b"} {
+	for _, name := range []string{"", ".", "..", ".hidden", "a/b", "../x", "x\x00", string(make([]byte, 200)), "a,b",
+		"a b", "a\nb", "+a", "ä", "a\x7f", "a*", "a\\b"} {
 		if _, err := s.Create(ctx, name, drafts.CreateOptions{}); fault.ClassOf(err) != fault.Invalid {
 			t.Errorf("name %q: %v", name, err)
 		}

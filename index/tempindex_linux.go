@@ -52,7 +52,7 @@ func noRoomForIndex(why string, room int64) error {
 		Hint: fmt.Sprintf("point TMPDIR to a folder with %d MiB free", room>>20)}
 }
 
-// lockedTemp makes and locks a folder. Who sweeps may come between the two.
+// lockedTemp makes a folder and locks it. A sweep may come between the two.
 func lockedTemp(parent string) (*tempIndex, error) {
 	for range 10 {
 		dir, err := os.MkdirTemp(parent, tempPrefix)
@@ -99,7 +99,8 @@ func sweepTempIndexes(parent string) {
 	for _, e := range entries {
 		dir := filepath.Join(parent, e.Name())
 		var st unix.Stat_t
-		if !e.IsDir() || !strings.HasPrefix(e.Name(), tempPrefix) || unix.Lstat(dir, &st) != nil || int(st.Uid) != os.Geteuid() {
+		if !e.IsDir() || !strings.HasPrefix(e.Name(), tempPrefix) || unix.Lstat(dir, &st) != nil ||
+			int(st.Uid) != os.Geteuid() {
 			continue
 		}
 		if t, err := lockTemp(dir); err == nil {

@@ -64,8 +64,8 @@ type Options struct {
 	// Compression overrides the store's default for chunks written from now on.
 	Compression Compression
 	// Cuts, if set, is asked when a draft is about to be sealed where else its files must be cut: offsets by path,
-	// ascending. What two files have in common is then found though it lies between other things in each. The view is
-	// valid during the call. An error is logged and changes nothing.
+	// ascending. Content that two files share is then found even where other content surrounds it. The view is valid
+	// during the call. An error is logged and changes nothing.
 	Cuts func(fsys fs.FS) (map[string][]int64, error)
 	// Labels, if set, is asked before a checkpoint is sealed what its files tell about the processes in it; see
 	// [Store.Label]. The view is valid during the call. What was set by hand stays.
@@ -75,7 +75,8 @@ type Options struct {
 	OnRead func(d time.Duration, bytes int64, hit bool)
 	// Distant, if set, gives the payload of packs that lie in a bucket; see [Store.Pull].
 	Distant distant.Source
-	// DistantTimeout is how long a reader waits for a bucket that gives nothing, for who makes Distant; 0: its default.
+	// DistantTimeout is how long a reader waits for a bucket that gives nothing, for the one who makes Distant; 0: its
+	// default.
 	DistantTimeout time.Duration
 	// Access says how the key of an encrypted store is unwrapped.
 	Access keyring.Access
@@ -152,7 +153,8 @@ func (o *Options) setStorage() {
 // Validate refuses options that cannot be meant.
 func (o *Options) Validate() error {
 	if o.CacheSize < 0 || o.Workers < 0 || o.FreeFloor < 0 {
-		return &fault.Error{Class: fault.Invalid, Op: "options", Err: fmt.Errorf("cache size, workers and free floor must not be negative")}
+		return &fault.Error{Class: fault.Invalid, Op: "options",
+			Err: fmt.Errorf("cache size, workers and free floor must not be negative")}
 	}
 	return o.Compression.validate(true)
 }
@@ -166,7 +168,8 @@ func (c Compression) validate(emptyOK bool) error {
 			return nil
 		}
 	}
-	return &fault.Error{Class: fault.Invalid, Op: "options", Err: fmt.Errorf("unknown compression %q", string(c)), Hint: "use auto, zstd, s2 or none"}
+	return &fault.Error{Class: fault.Invalid, Op: "options", Err: fmt.Errorf("unknown compression %q", string(c)),
+		Hint: "use auto, zstd, s2 or none"}
 }
 
 // Stats are counters since the store was opened.
@@ -187,7 +190,8 @@ type Stats struct {
 }
 
 var policies = map[Compression]chunk.Policy{
-	CompressAuto: chunk.PolicyAuto, CompressZstd: chunk.PolicyZstd, CompressS2: chunk.PolicyS2, CompressNone: chunk.PolicyNone,
+	CompressAuto: chunk.PolicyAuto, CompressZstd: chunk.PolicyZstd, CompressS2: chunk.PolicyS2,
+	CompressNone: chunk.PolicyNone,
 }
 
 // Info describes one checkpoint; see [roots.Info].
@@ -203,8 +207,8 @@ const (
 	Incomplete = roots.Incomplete
 )
 
-// TimeNS gives a time in nanoseconds since 1970, as checkpoints keep it. Where it lies outside of what that can say,
-// the years 1678 to 2261, it gives the nearest that does, and false.
+// TimeNS gives a time in nanoseconds since 1970, as checkpoints keep it. That covers the years 1678 to 2261; for any
+// other time it gives the nearest one that is covered, and false.
 func TimeNS(t time.Time) (ns int64, ok bool) {
 	switch {
 	case t.Before(time.Unix(0, math.MinInt64)):

@@ -107,8 +107,8 @@ func TestGCSparesSlotsOfAnAbortedDraft(t *testing.T) {
 	mustVerify(t, s, 0)
 }
 
-// TestGCSparesWhatIsBeingCommitted: chunks are in a journal and not yet in the index when gc looks. Were they called
-// dead then, the index would learn of them afterwards.
+// TestGCSparesWhatIsBeingCommitted: chunks are in a journal and not yet in the index when gc looks. If gc called them
+// dead then, the index would get them afterwards.
 func TestGCSparesWhatIsBeingCommitted(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	files := map[string][]byte{"pages-1.img": memory(2, 3<<20)}
@@ -135,8 +135,8 @@ func TestGCSparesWhatIsBeingCommitted(t *testing.T) {
 	mustVerify(t, s, 0)
 }
 
-// TestRecentChunksAreForgotten: a commit may take a chunk before its worker has told that it is stored. Were the chunk
-// recent for ever, somebody would be told of its slot after gc has given that back.
+// TestRecentChunksAreForgotten: a commit may take a chunk before its worker has told that it is stored. If the chunk
+// stayed recent for ever, a look-up would give its slot after gc has given that back.
 func TestRecentChunksAreForgotten(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	s.chunks.Hooks.Appended = func() {
@@ -432,7 +432,8 @@ func TestGCBesideADamagedCheckpoint(t *testing.T) {
 				t.Fatalf("usage: %+v, %v", u, err)
 			}
 			for _, i := range u.Checkpoints {
-				if lost := i.Name == "old" && name != "chunk"; lost != (i.Damage != "") || lost && i.Stored != -1 || i.Name == "stays" && i.Stored < 1<<20 {
+				if lost := i.Name == "old" && name != "chunk"; lost != (i.Damage != "") || lost && i.Stored != -1 ||
+					i.Name == "stays" && i.Stored < 1<<20 {
 					t.Errorf("listed: %+v", i)
 				}
 			}
@@ -445,7 +446,8 @@ func TestGCBesideADamagedCheckpoint(t *testing.T) {
 			if err := s.Remove(t.Context(), []string{"old"}); err != nil {
 				t.Fatal(err)
 			}
-			if res, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil || name != "chunk" && res.Reclaimed < 5<<20 {
+			if res, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil ||
+				name != "chunk" && res.Reclaimed < 5<<20 {
 				t.Errorf("with the damaged one removed: %+v, %v", res, err)
 			}
 			mustHold(t, s, "stays", stays)
@@ -481,7 +483,8 @@ func TestGCLeavesAPackAlone(t *testing.T) {
 	if _, err := s.chunks.Packs.RewriteJournal(1, chunks[:len(chunks)/2], nil); err != nil {
 		t.Fatal(err)
 	}
-	if res, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil || !slices.Equal(res.Kept, []string{pack.Name(1)}) {
+	if res, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil ||
+		!slices.Equal(res.Kept, []string{pack.Name(1)}) {
 		t.Errorf("gc says %+v, %v", res, err)
 	}
 	s.reading.DropCache()

@@ -177,7 +177,8 @@ func TestVerifyGoesOn(t *testing.T) {
 	}
 	s = reopen(t, s)
 	v := resumeVerify(t, s)
-	if len(v.Problems) > 0 || v.Bytes+v.Earlier != all.Bytes || v.Earlier <= last.Earlier || !v.Begun.Equal(last.Begun) {
+	if len(v.Problems) > 0 || v.Bytes+v.Earlier != all.Bytes || v.Earlier <= last.Earlier ||
+		!v.Begun.Equal(last.Begun) {
 		t.Errorf("%+v of %+v", v, all)
 	}
 	// A run that was read behind a gap is read again.
@@ -388,7 +389,8 @@ func TestVerifyGoesOnBesideChanges(t *testing.T) {
 		for _, p := range packs {
 			packs = map[uint32]upkeep.ReadPart{n: {Page: last.Loc.Page, Sum: p.Sum}} // only the sum is of other slots
 		}
-		if err := os.WriteFile(progressFile(s), upkeep.EncodeProgress(time.Now(), packs, s.config.identity()), 0o600); err != nil {
+		if err := os.WriteFile(progressFile(s), upkeep.EncodeProgress(time.Now(), packs, s.config.identity()),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 		if v := resumeVerify(t, s); len(v.Problems) != 1 || v.Earlier != 0 {
@@ -429,24 +431,26 @@ func TestHostileProgress(t *testing.T) {
 		}
 		return upkeep.EncodeProgress(time.Now(), out, id)
 	}
-	double := append(bytes.Clone(good[:upkeep.ProgressHead+upkeep.ProgressEntry]), good[upkeep.ProgressHead:upkeep.ProgressHead+upkeep.ProgressEntry]...)
+	double := append(bytes.Clone(good[:upkeep.ProgressHead+upkeep.ProgressEntry]),
+		good[upkeep.ProgressHead:upkeep.ProgressHead+upkeep.ProgressEntry]...)
 	flipped := bytes.Clone(good)
 	flipped[upkeep.ProgressHead] ^= 1
 	for name, b := range map[string][]byte{
-		"empty":           {},
-		"noise":           bytes.Repeat([]byte("verify"), 1000),
-		"cut":             good[:len(good)-1],
-		"entry gone":      good[:len(good)-upkeep.ProgressEntry],
-		"longer":          append(bytes.Clone(good), make([]byte, upkeep.ProgressEntry)...),
-		"a bit":           flipped,
-		"twice":           double,
-		"too long":        make([]byte, upkeep.ProgressHead+(upkeep.MaxProgressPacks+1)*upkeep.ProgressEntry+4),
-		"another store":   upkeep.EncodeProgress(time.Now(), packs, [16]byte{1}),
-		"all pages":       change(func(p *upkeep.ReadPart) { p.Page = 1<<32 - 1 }),
-		"another page":    change(func(p *upkeep.ReadPart) { p.Page++ }),
-		"the first page":  change(func(p *upkeep.ReadPart) { p.Page = 0 }),
-		"another sum":     change(func(p *upkeep.ReadPart) { p.Sum[15] ^= 1 }),
-		"packs not there": upkeep.EncodeProgress(time.Now(), map[uint32]upkeep.ReadPart{0: {}, 77: packs[1], 1<<32 - 1: packs[1]}, id),
+		"empty":          {},
+		"noise":          bytes.Repeat([]byte("verify"), 1000),
+		"cut":            good[:len(good)-1],
+		"entry gone":     good[:len(good)-upkeep.ProgressEntry],
+		"longer":         append(bytes.Clone(good), make([]byte, upkeep.ProgressEntry)...),
+		"a bit":          flipped,
+		"twice":          double,
+		"too long":       make([]byte, upkeep.ProgressHead+(upkeep.MaxProgressPacks+1)*upkeep.ProgressEntry+4),
+		"another store":  upkeep.EncodeProgress(time.Now(), packs, [16]byte{1}),
+		"all pages":      change(func(p *upkeep.ReadPart) { p.Page = 1<<32 - 1 }),
+		"another page":   change(func(p *upkeep.ReadPart) { p.Page++ }),
+		"the first page": change(func(p *upkeep.ReadPart) { p.Page = 0 }),
+		"another sum":    change(func(p *upkeep.ReadPart) { p.Sum[15] ^= 1 }),
+		"packs not there": upkeep.EncodeProgress(time.Now(),
+			map[uint32]upkeep.ReadPart{0: {}, 77: packs[1], 1<<32 - 1: packs[1]}, id),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := os.WriteFile(progressFile(s), b, 0o600); err != nil {

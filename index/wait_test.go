@@ -16,7 +16,8 @@ func TestWaitingForVerifyCanBeGivenUp(t *testing.T) {
 	var once sync.Once
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		_, err := s.Verify(t.Context(), VerifyOptions{Progress: func(int64, int64) { once.Do(func() { close(running) }); <-goOn }})
+		_, err := s.Verify(t.Context(),
+			VerifyOptions{Progress: func(int64, int64) { once.Do(func() { close(running) }); <-goOn }})
 		if err != nil {
 			t.Error(err)
 		}

@@ -219,6 +219,7 @@ func (v DriverVersion) problem() string {
 	if v.Major == abi.KFDMajorVersion && v.Minor >= abi.KFDMinMinorForCR {
 		return ""
 	}
-	return fmt.Sprintf("KFD interface version is %v, %d.%d or a later %[2]d.x is needed (hint: update the kernel or the amdgpu driver)",
+	return fmt.Sprintf("KFD interface version is %v, %d.%d or a later %[2]d.x is needed "+
+		"(hint: update the kernel or the amdgpu driver)",
 		v, abi.KFDMajorVersion, abi.KFDMinMinorForCR)
 }

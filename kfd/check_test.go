@@ -74,8 +74,10 @@ func TestCheck(t *testing.T) {
 		{"no driver to ask", Host{Topology: host(set, nil).Topology}, 0, true, mapped},
 		{"too little VRAM", host(set, prop(topology.VRAMSize, 16<<30)), 0, false, []string{
 			"process 4242: its GPUs do not map onto this host's",
-			"  GPU 0xa000 onto 0x1: vram_size is 64 GiB (68719476736 bytes) in the checkpoint and 16 GiB (17179869184 bytes) here, must be at least that (KFD_VRAM_SIZE_CHECK=0 waives this)",
-			"  GPU 0xb111 onto 0x2: vram_size is 64 GiB (68719476736 bytes) in the checkpoint and 16 GiB (17179869184 bytes) here, must be at least that (KFD_VRAM_SIZE_CHECK=0 waives this)",
+			"  GPU 0xa000 onto 0x1: vram_size is 64 GiB (68719476736 bytes) in the checkpoint and 16 GiB " +
+				"(17179869184 bytes) here, must be at least that (KFD_VRAM_SIZE_CHECK=0 waives this)",
+			"  GPU 0xb111 onto 0x2: vram_size is 64 GiB (68719476736 bytes) in the checkpoint and 16 GiB " +
+				"(17179869184 bytes) here, must be at least that (KFD_VRAM_SIZE_CHECK=0 waives this)",
 			"  hint: the checkpoint maps onto this host with KFD_VRAM_SIZE_CHECK=0"}},
 		{"too little VRAM, waived, and yet too little", host(set, prop(topology.VRAMSize, 16<<30)),
 			topology.Waive(topology.VRAM), false,
@@ -87,7 +89,8 @@ func TestCheck(t *testing.T) {
 		{"older firmware", host(set, func(sys *topology.System) { sys.GPU(2).Props[topology.FWVersion] = 460 }), 0,
 			false, []string{
 				"process 4242: its GPUs do not map onto this host's",
-				"  GPU 0xb111 onto 0x2: fw_version is 1027 in the checkpoint and 460 here, must be at least that (KFD_FW_VER_CHECK=0 waives this)",
+				"  GPU 0xb111 onto 0x2: fw_version is 1027 in the checkpoint and 460 here, must be at least that " +
+					"(KFD_FW_VER_CHECK=0 waives this)",
 				"  hint: the checkpoint maps onto this host with KFD_FW_VER_CHECK=0"}},
 		{"fewer GPUs", host(set, without), 0, false, []string{
 			"process 4242: its GPUs do not map onto this host's",
@@ -95,7 +98,8 @@ func TestCheck(t *testing.T) {
 		{"no KFD", Host{}, 0, false, []string{
 			"the checkpoint has GPU state and this host has no KFD (hint: is the amdgpu driver loaded?)"}},
 		{"old driver", Host{Topology: host(set, nil).Topology, Driver: &DriverVersion{1, 6}}, 0, false, append([]string{
-			"KFD interface version is 1.6, 1.8 or a later 1.x is needed (hint: update the kernel or the amdgpu driver)"}, mapped...)},
+			"KFD interface version is 1.6, 1.8 or a later 1.x is needed " +
+				"(hint: update the kernel or the amdgpu driver)"}, mapped...)},
 	} {
 		r := Check(set, c.host, topology.Settings{Waived: c.waived})
 		if r.OK != c.ok {
@@ -107,10 +111,13 @@ func TestCheck(t *testing.T) {
 	}
 
 	b, err := json.Marshal(Check(set, host(set, nil), topology.Settings{Waived: topology.Waive(topology.GWS)}))
-	if want := `{"ok":true,"driver":{"major":1,"minor":14},"waived":["KFD_NUM_GWS_CHECK"],"processes":[{"image":"amdgpu-kfd-7.img","pid":4242,"ok":true,` +
+	if want := `{"ok":true,"driver":{"major":1,"minor":14},"waived":["KFD_NUM_GWS_CHECK"],"processes":[` +
+		`{"image":"amdgpu-kfd-7.img","pid":4242,"ok":true,` +
 		`"gpus":[{"checkpoint":40960,"host":1,"render_minor":128,"vram_bytes":21475885056,"gtt_bytes":0},` +
-		`{"checkpoint":45329,"host":2,"render_minor":129,"vram_bytes":12288,"gtt_bytes":8192}],"cpus":[{"checkpoint":0,"host":0}]}],` +
-		`"memory":[{"gpu_id":1,"need_bytes":21475885056,"have_bytes":68719476736},{"gpu_id":2,"need_bytes":12288,"have_bytes":68719476736}],` +
+		`{"checkpoint":45329,"host":2,"render_minor":129,"vram_bytes":12288,"gtt_bytes":8192}],` +
+		`"cpus":[{"checkpoint":0,"host":0}]}],` +
+		`"memory":[{"gpu_id":1,"need_bytes":21475885056,"have_bytes":68719476736},` +
+		`{"gpu_id":2,"need_bytes":12288,"have_bytes":68719476736}],` +
 		`"host_bytes":8192}`; err != nil || string(b) != want {
 		t.Errorf("JSON\n%s, %v, want\n%s", b, err, want)
 	}

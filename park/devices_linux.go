@@ -68,7 +68,8 @@ func Inherited(pid int, family []int) (Leftovers, error) {
 		if i, err := sameFile(opened{pid, fd}, open); err != nil {
 			return l, err
 		} else if i < 0 {
-			return l, fmt.Errorf("descriptor %d of process %d is of a file that no process that it descends from has open", fd, pid)
+			return l, fmt.Errorf(
+				"descriptor %d of process %d is of a file that no process that it descends from has open", fd, pid)
 		}
 	}
 	return l, alone(pid, family)
@@ -96,7 +97,8 @@ func LetGo(pid int, family []int, o inject.Options) (Leftovers, error) {
 		}
 		left, err := leftovers(pid)
 		if err == nil && !left.none() {
-			err = fmt.Errorf("process %d still has %d descriptors and %d mappings of GPUs", pid, len(left.Descriptors), len(left.Mappings))
+			err = fmt.Errorf("process %d still has %d descriptors and %d mappings of GPUs", pid, len(left.Descriptors),
+				len(left.Mappings))
 		}
 		return err
 	})

@@ -42,7 +42,8 @@ func TestMain(m *testing.M) {
 // compile builds a program of src/ into a folder.
 func compile(dir, name string, libraries ...string) (string, error) {
 	out := filepath.Join(dir, name)
-	args := append([]string{"-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", out, "src/" + name + ".c"}, libraries...)
+	args := append([]string{"-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", out,
+		"src/" + name + ".c"}, libraries...)
 	if said, err := exec.Command("cc", args...).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w: %s; apt-get install gcc libc6-dev", err, said)
 	}
@@ -186,7 +187,8 @@ func TestLetGoKilledAtEveryStep(t *testing.T) {
 		must(t, lerr)
 		r.has(r.child, 0, 0)
 		r.answers()
-		for _, f := range []string{devices + fmt.Sprintf("-park%d", os.Getpid()), devices + fmt.Sprintf("-park%d-mapped", os.Getpid())} {
+		for _, f := range []string{devices + fmt.Sprintf("-park%d", os.Getpid()),
+			devices + fmt.Sprintf("-park%d-mapped", os.Getpid())} {
 			must(t, os.Remove(f))
 		}
 		if err == nil {

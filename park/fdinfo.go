@@ -144,8 +144,8 @@ func (c counters) idle() error {
 	case c.napi:
 		return errors.New("it polls network devices (IORING_REGISTER_NAPI)")
 	case c.polls > 0 || c.sqCached != c.cqCached:
-		return fmt.Errorf("%w: it has requests in flight, or completes them otherwise than one by one (%d begun, %d completed, %d poll)",
-			errBusy, c.sqCached, c.cqCached, c.polls)
+		return fmt.Errorf("%w: it has requests in flight, or completes them otherwise than one by one "+
+			"(%d begun, %d completed, %d poll)", errBusy, c.sqCached, c.cqCached, c.polls)
 	case c.overflows > 0:
 		return errors.New("it has more completions than room for them")
 	case c.sqHead != c.sqCached || c.cqTail != c.cqCached || pending > c.sqMask+1 || c.cqTail-c.cqHead > c.cqMask+1:

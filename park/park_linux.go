@@ -28,7 +28,7 @@ type Parked struct {
 // are the processes of its tree.
 func Park(pid int, family []int, o inject.Options) (_ *Parked, err error) {
 	p := &Parked{pid: pid, o: o}
-	err = patiently(func() error {
+	err = retry(func() error {
 		return inject.Stop(pid, o, func(t *inject.Task) error { return p.park(t, family) })
 	})
 	if err == nil {
@@ -36,7 +36,7 @@ func Park(pid int, family []int, o inject.Options) (_ *Parked, err error) {
 	}
 	if err != nil {
 		if p.hold != nil {
-			err = errors.Join(err, p.hold.Close(), p.hold.Held().Leave(pid, patience, inject.Options{}))
+			err = errors.Join(err, p.hold.Close(), p.hold.Held().Leave(pid, planTimeout, inject.Options{}))
 		}
 		return nil, fmt.Errorf("park the io_uring rings of process %d: %w", pid, err)
 	}
@@ -58,8 +58,8 @@ func (p *Parked) workersGone() error {
 // workersTime is how long they may take.
 const workersTime = 5 * time.Second
 
-// patience is how long a process may take to carry its plan out.
-const patience = time.Minute
+// planTimeout is how long a process may take to carry its plan out.
+const planTimeout = time.Minute
 
 // Unpark lets the process make its rings anew, and waits until it has them and goes on.
 func (p *Parked) Unpark() error {
@@ -124,7 +124,8 @@ func (p *Parked) park(t *inject.Task, family []int) error {
 	}
 	makings := make([]*remaking, len(rings))
 	for i := range rings {
-		r := &remaking{ring: &rings[i], template: take(paramsSize + offsetsSize), answer: take(paramsSize), pause: take(16)}
+		r := &remaking{ring: &rings[i], template: take(paramsSize + offsetsSize), answer: take(paramsSize),
+			pause: take(16)}
 		makings[i] = r
 		if err := t.Write(r.pause+8, binary.LittleEndian.AppendUint64(nil, uint64(passes))); err != nil {
 			return err
@@ -153,7 +154,8 @@ func (p *Parked) park(t *inject.Task, family []int) error {
 	for _, r := range rings {
 		for _, m := range r.mappings {
 			const reserve = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_FIXED | unix.MAP_NORESERVE
-			if _, err := t.Call(unix.SYS_MMAP, m.Start, m.End-m.Start, unix.PROT_NONE, reserve, ^uint64(0), 0); err != nil {
+			if _, err := t.Call(unix.SYS_MMAP, m.Start, m.End-m.Start, unix.PROT_NONE, reserve, ^uint64(0),
+				0); err != nil {
 				return fmt.Errorf("unmap ring %d: %w", r.fd, err)
 			}
 		}
@@ -294,7 +296,8 @@ func (p *Parked) named(t *inject.Task, r *remaking, back words) (counters, error
 		return counters{}, err
 	}
 	tail := base.Start + uint64(r.params.SQ.Tail)
-	return p.shown(t, r, append(back, word{slot, binary.LittleEndian.Uint32(b[:])}), words{{slot, 0}, {tail, r.sqHead + 1}})
+	return p.shown(t, r, append(back, word{slot, binary.LittleEndian.Uint32(b[:])}),
+		words{{slot, 0}, {tail, r.sqHead + 1}})
 }
 
 // word is a word of memory and what it is to be.
@@ -382,7 +385,7 @@ func (p *Parked) template(t *inject.Task, r *remaking) error {
 
 // Wait waits until a restored process, pid here, has made its rings anew, and takes from it what it did that with.
 func (n Note) Wait(pid int) error {
-	err := n.Held.Leave(pid, patience, inject.Options{})
+	err := n.Held.Leave(pid, planTimeout, inject.Options{})
 	if errors.Is(err, inject.ErrGone) {
 		return fmt.Errorf("process %d could not make its io_uring rings anew, and was ended: %w", pid, err)
 	}

@@ -40,7 +40,7 @@ const maxRingMemory = 64 << 20
 
 // Idle tells why the rings of process pid cannot be parked. family are the processes of its tree.
 func Idle(pid int, family []int) error {
-	return patiently(func() error {
+	return retry(func() error {
 		rings, err := findRings(pid, family)
 		if err == nil && len(rings) == 0 {
 			err = fmt.Errorf("process %d has no ring", pid)
@@ -49,8 +49,8 @@ func Idle(pid int, family []int) error {
 	})
 }
 
-// patiently calls f until it finds no ring busy: a program that uses one is idle in between.
-func patiently(f func() error) error {
+// retry calls f until it finds no ring busy: a program that uses one is idle in between.
+func retry(f func() error) error {
 	const limit, pause = time.Second, 2 * time.Millisecond
 	for end := time.Now().Add(limit); ; time.Sleep(pause) {
 		err := f()
@@ -77,7 +77,7 @@ func findRings(pid int, family []int) ([]ring, error) {
 			return nil, errors.New("the process has locked memory")
 		}
 	}
-	if err := roomy(pid); err != nil {
+	if err := checkAddressLimit(pid); err != nil {
 		return nil, err
 	}
 	rings, watched, err := ringDescriptors(pid, true)
@@ -102,7 +102,8 @@ func findRings(pid int, family []int) ([]ring, error) {
 			return nil, errors.New("a ring is mapped whose descriptor is closed")
 		}
 		if (m.Offset != offSQ && m.Offset != offCQ && m.Offset != offSQEs) || !strings.HasSuffix(m.Perms, "s") {
-			return nil, fmt.Errorf("ring %d has a mapping at %x of what is not known, such as a ring of buffers", rings[i].fd, m.Start)
+			return nil, fmt.Errorf("ring %d has a mapping at %x of what is not known, such as a ring of buffers",
+				rings[i].fd, m.Start)
 		}
 		rings[i].mappings = append(rings[i].mappings, m)
 	}
@@ -133,14 +134,15 @@ func findRings(pid int, family []int) ([]ring, error) {
 	return rings, nil
 }
 
-// roomy tells why a process cannot fill its address space for a moment: see fill.
-func roomy(pid int) error {
+// checkAddressLimit tells why a process cannot fill its address space for a moment: see fill.
+func checkAddressLimit(pid int) error {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
 	if err != nil {
 		return err
 	}
 	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "Max address space"); ok && !strings.HasPrefix(strings.TrimSpace(rest), "unlimited") {
+		if rest, ok := strings.CutPrefix(line, "Max address space"); ok &&
+			!strings.HasPrefix(strings.TrimSpace(rest), "unlimited") {
 			return errors.New("the process's address space is limited (RLIMIT_AS)")
 		}
 	}
@@ -162,8 +164,7 @@ const (
 	sqeSize  = 64
 )
 
-// longSQEs tells by the mapping of a ring's entries that they are the larger kind. Of a small ring both have one
-// page.
+// longSQEs tells by the mapping of a ring's entries that they are the larger kind. A small ring has one page for both.
 func (r *ring) longSQEs() bool {
 	for _, m := range r.mappings {
 		if m.Offset == offSQEs {

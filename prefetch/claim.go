@@ -66,7 +66,7 @@ func (q *Queue) next(worker int) (run, bool) {
 		case q.rate.due(time.Now()) > 0:
 			// Nothing is claimed before it may be fetched: a demand for it
 			// would have to wait too.
-			q.paid.Reset(q.rate.due(time.Now()))
+			q.rateTimer.Reset(q.rate.due(time.Now()))
 			q.wakeAny.Wait()
 		case q.blockReady():
 			q.urgent = time.Now()
@@ -79,7 +79,7 @@ func (q *Queue) next(worker int) (run, bool) {
 		default:
 			limit, wait := q.hold(time.Now())
 			if wait > 0 {
-				q.paid.Reset(wait)
+				q.rateTimer.Reset(wait)
 				q.wakeAny.Wait()
 				continue
 			}
@@ -95,10 +95,9 @@ const urgentTime = 4 * time.Millisecond
 // shortBytes is a run of the sweep beside demands.
 const shortBytes = 256 << 10
 
-// hold tells how large a run the sweep may take, or how long it is to wait. Who
-// has just waited for a page will soon wait for the next one, and every
-// processor that is busy with the sweep then makes that later: while there are
-// demands the sweep uses all of them but one, in short runs.
+// hold tells how large a run the sweep may take, or how long it is to wait. A thread that has just waited for a page
+// will soon wait for the next one, and a processor that is busy with the sweep delays that: while there are demands the
+// sweep uses all of them but one, in short runs.
 func (q *Queue) hold(now time.Time) (limit int64, wait time.Duration) {
 	wait = urgentTime - now.Sub(q.urgent)
 	switch {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of linux/sock_diag.h and linux/unix_diag.h.
+// From linux/sock_diag.h and linux/unix_diag.h.
 const (
 	sockDiagByFamily = 20
 	showName         = 1

@@ -125,8 +125,8 @@ func initOf(ns string) string {
 	return "PID"
 }
 
-// Threads wait for a disk in uninterruptible sleep all the time, for moments. Who sleeps through sleepLooks looks,
-// sleepPause apart, is told of.
+// Threads wait for a disk in uninterruptible sleep all the time, for moments. A thread is reported if it sleeps through
+// sleepLooks looks, sleepPause apart.
 const (
 	sleepLooks = 5
 	sleepPause = 20 * time.Millisecond
@@ -154,7 +154,7 @@ func (a *family) judgeSleepers(ctx context.Context) error {
 					return err
 				}
 			}
-			// Who has run meanwhile has been awake.
+			// A thread that ran between two looks was awake.
 			t.asleep = slices.DeleteFunc(t.asleep, func(s sleeper) bool { return !slices.Contains(before, s) })
 		}
 	}

@@ -34,21 +34,27 @@ var short = map[byte]struct {
 	name  string
 	value bool
 }{
-	'd': {"restore-detached", false}, 'S': {"restore-sibling", false}, 's': {"leave-stopped", false}, 'R': {"leave-running", false}, 'j': {"shell-job", false},
-	'l': {"file-locks", false}, 'D': {"images-dir", true}, 'o': {"log-file", true}, 'r': {"root", true}, 't': {"tree", true}, 'J': {"join-ns", true},
-	'W': {"work-dir", true}, 'L': {"libdir", true}, 'M': {"ext-mount-map", true}, 'x': {"ext-unix-sk", true}, 'v': {"verbosity", true},
+	'd': {"restore-detached", false}, 'S': {"restore-sibling", false}, 's': {"leave-stopped", false},
+	'R': {"leave-running", false}, 'j': {"shell-job", false},
+	'l': {"file-locks", false}, 'D': {"images-dir", true}, 'o': {"log-file", true}, 'r': {"root", true},
+	't': {"tree", true}, 'J': {"join-ns", true},
+	'W': {"work-dir", true}, 'L': {"libdir", true}, 'M': {"ext-mount-map", true}, 'x': {"ext-unix-sk", true},
+	'v': {"verbosity", true},
 }
 
 // optional are options whose value, where there is one, is part of the same argument.
 var optional = []string{"ext-unix-sk", "verbosity", "cpu-cap", "manage-cgroups"}
 
 // paths are options whose value is a path; CRIU changes its working directory before it uses them.
-var paths = []string{"log-file", "root", "libdir", "pidfile", "action-script", "cgroup-props-file", "cgroup-yard", "config", "prev-images-dir"}
+var paths = []string{"log-file", "root", "libdir", "pidfile", "action-script", "cgroup-props-file", "cgroup-yard",
+	"config", "prev-images-dir"}
 
 // ours are options that have another place on gpucr-fs's own command line, or none.
 var ours = map[string]string{
-	"images-dir": "the store is the image directory", "tree": "use gpucr-fs dump -t PID", "stream": "images go to the store",
-	"page-server": "images go to the store", "exec-cmd": "run the command after gpucr-fs restore", "config": "put the options after --",
+	"images-dir": "the store is the image directory", "tree": "use gpucr-fs dump -t PID",
+	"stream":      "images go to the store",
+	"page-server": "images go to the store", "exec-cmd": "run the command after gpucr-fs restore",
+	"config":          "put the options after --",
 	"restore-sibling": "gpucr-fs runs criu, and would be the parent of the processes, but ends",
 }
 
@@ -230,7 +236,7 @@ func (a Args) clone() Args {
 	return a
 }
 
-// Copy is for one of several runs with the same options: its log has a file of its own, with the number at its end.
+// Copy gives the options for one of several runs: its log has a file of its own, with the number at its end.
 func (a Args) Copy(number int) Args {
 	a = a.clone()
 	if log := a.Take("log-file"); log != "" {
@@ -251,7 +257,8 @@ func (a *Args) Take(name string) string {
 	value := a.Value(name)
 	for i := len(a.names) - 1; i >= 0; i-- {
 		if a.names[i] == name {
-			a.lines, a.names = slices.Delete(slices.Clone(a.lines), i, i+1), slices.Delete(slices.Clone(a.names), i, i+1)
+			a.lines = slices.Delete(slices.Clone(a.lines), i, i+1)
+			a.names = slices.Delete(slices.Clone(a.names), i, i+1)
 		}
 	}
 	return value

@@ -39,7 +39,8 @@ func TestParseArgs(t *testing.T) {
 		}
 	}
 	a, err := ParseArgs([]string{"--lsm-profile", `apparmor:a "b`, "-W", "work", "-R", "--inherit-fd", "fd[5]:pipe[7]"})
-	if err != nil || a.Work != filepath.Join(cwd, "work") || !a.LeaveRunning || !slices.Equal(a.inherit, []inherited{{5, "pipe[7]"}}) ||
+	if err != nil || a.Work != filepath.Join(cwd, "work") || !a.LeaveRunning ||
+		!slices.Equal(a.inherit, []inherited{{5, "pipe[7]"}}) ||
 		!slices.Equal(a.lines, []string{`lsm-profile "apparmor:a \"b"`}) {
 		t.Errorf("%+v, %v", a, err)
 	}
@@ -49,7 +50,9 @@ func TestParseArgs(t *testing.T) {
 	if err := a.Set("log-file", "/x/y"); err != nil || a.Value("log-file") != "/x/y" {
 		t.Errorf("%q, %v", a.lines, err)
 	}
-	for _, bad := range [][]string{{"word"}, {"-"}, {"-Z"}, {"-D", "x"}, {"--images-dir=x"}, {"-t", "1"}, {"-r"}, {"--a\nb"}, {"--inherit-fd", "5"}, {"--root", "a b#c"}, {"--=x"}, {"--work-dir"}, {"-S"}, {"--restore-sibling"}} {
+	for _, bad := range [][]string{{"word"}, {"-"}, {"-Z"}, {"-D", "x"}, {"--images-dir=x"}, {"-t", "1"}, {"-r"},
+		{"--a\nb"}, {"--inherit-fd", "5"}, {"--root", "a b#c"}, {"--=x"}, {"--work-dir"}, {"-S"},
+		{"--restore-sibling"}} {
 		if a, err := ParseArgs(bad); err == nil {
 			t.Errorf("%q was taken: %+v", bad, a)
 		}

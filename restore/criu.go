@@ -110,8 +110,8 @@ func (o Options) Validate() error {
 	return err
 }
 
-// Start starts CRIU. It waits for a call of Restore or Dump. Until it has worked or is closed this process is the
-// parent of whom it leaves; so there is one CRIU at a time, but for those in namespaces of their own.
+// Start starts CRIU. It waits for a call of Restore or Dump. Until it has worked or is closed, processes that CRIU
+// leaves become this process's children. So there is one CRIU at a time, except in pid namespaces of their own.
 func Start(o Options) (*CRIU, error) {
 	program, err := Find(o.Program)
 	if err != nil {
@@ -160,7 +160,8 @@ func Start(o Options) (*CRIU, error) {
 	for i, in := range o.Args.inherit {
 		fd, err := unix.FcntlInt(uintptr(in.fd), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("descriptor %d of --inherit-fd: %w", in.fd, err), errs.Close(), c.Close())
+			return nil, errors.Join(fmt.Errorf("descriptor %d of --inherit-fd: %w", in.fd, err), errs.Close(),
+				c.Close())
 		}
 		f := os.NewFile(uintptr(fd), in.key)
 		dups = append(dups, f)
@@ -234,17 +235,17 @@ func fileW(f *os.File) io.Writer {
 	return f
 }
 
-// endPatience is how long CRIU has to end by itself when its socket is closed.
-const endPatience = 20 * time.Second
+// endTimeout is how long CRIU has to end by itself when its socket is closed.
+const endTimeout = 20 * time.Second
 
-// Close ends CRIU, and waits for it. Unless it has worked, nothing stays of what it has made.
+// Close ends CRIU, and waits for it. Unless it has worked, the processes that it made are ended.
 func (c *CRIU) Close() (err error) {
 	c.once.Do(func() {
 		c.sock.Close()
 		if c.cmd != nil {
 			select {
 			case <-c.exited:
-			case <-time.After(endPatience):
+			case <-time.After(endTimeout):
 				c.cmd.Process.Kill()
 				<-c.exited
 				err = errors.New("criu did not end and was killed")
@@ -328,7 +329,7 @@ func (c *CRIU) Keep() { c.keeps = true }
 
 // Restore restores the checkpoint in the directory images and returns when its processes run, with the pid of the first
 // here and where CRIU runs. The lazy-pages server must listen in the directory work. When ctx ends CRIU is killed, and
-// with it what it has made: a task that waits for a CRIU that is gone waits for ever.
+// its tasks with it: a task that waits for a CRIU that is gone would wait for ever.
 func (c *CRIU) Restore(ctx context.Context, images, work, log string) (pid, inside int, err error) {
 	given := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() { given <- c.abandon() })
@@ -364,10 +365,10 @@ func (c *CRIU) Restore(ctx context.Context, images, work, log string) (pid, insi
 	return pid, inside, err
 }
 
-// childPID finds the process that has the number inside in the pid namespace below this process's: CRIU's child, and its
-// init's when CRIU has ended.
+// childPID finds the process that has the number inside in the pid namespace below this process's: CRIU's child, and
+// its init's when CRIU has ended.
 func childPID(criu, init, inside int) (int, error) {
-	// Who is handed on from one to the other may be missed once.
+	// A process that is just handed on from one to the other may be missed once.
 	for range 3 {
 		for _, pid := range append(procfs.Children(criu), procfs.Children(init)...) {
 			if n := procfs.Numbers(pid); len(n) > 1 && n[1] == inside {

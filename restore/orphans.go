@@ -14,7 +14,7 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/procfs"
 )
 
-// adopt makes this process the parent of whom CRIU leaves, or whoever would be it otherwise.
+// adopt makes this process the parent of processes that CRIU leaves, or takes that back.
 func adopt(on bool) error {
 	var v uintptr
 	if on {
@@ -49,7 +49,7 @@ func endOrphans(parent int, since uint64, end func(pid int) error) error {
 			if err := end(pid); err != nil {
 				return err
 			}
-			// Who does not end at once is met again.
+			// A process that does not end at once is found again in the next round.
 			if _, err := unix.Wait4(pid, nil, unix.WNOHANG, nil); err != nil && !errors.Is(err, unix.ECHILD) {
 				return os.NewSyscallError("wait4", err)
 			}

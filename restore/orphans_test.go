@@ -28,7 +28,8 @@ me() { sh -c 'echo $PPID'; }
 ( me >stopped; kill -STOP $(cat stopped); : ) &
 ( me >asleep; while :; do sleep 1; done; : ) &
 sleep 60 & echo $! >started
-CRTOOLS_SCRIPT_ACTION=post-restore sh -c '( sh -c "echo \$PPID" >forked; while :; do sleep 1; done; : ) & echo $$ >script; wait' &
+CRTOOLS_SCRIPT_ACTION=post-restore \
+	sh -c '( sh -c "echo \$PPID" >forked; while :; do sleep 1; done; : ) & echo $$ >script; wait' &
 while [ ! -s stopped ] || [ ! -s asleep ] || [ ! -s forked ] || [ ! -s script ]; do sleep 0.01; done
 while ! grep -q "^State:.T" /proc/$(cat stopped)/status; do sleep 0.01; done
 kill -9 $$
@@ -41,11 +42,14 @@ kill -9 $$
 		t.Fatal(err)
 	}
 	older := filepath.Join(dir, "older")
-	if err := exec.Command("sh", "-c", fmt.Sprintf(`( sh -c 'echo $PPID' >%s; while :; do sleep 1; done; : ) & while [ ! -s %s ]; do sleep 0.01; done`, older, older)).Run(); err != nil {
+	start := fmt.Sprintf(`( sh -c 'echo $PPID' >%s; while :; do sleep 1; done; : ) &
+		while [ ! -s %s ]; do sleep 0.01; done`, older, older)
+	if err := exec.Command("sh", "-c", start).Run(); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(20 * time.Millisecond) // a clock tick and more
-	c, err := Start(Options{Program: program, EndTree: func(pid int) error { return syscall.Kill(pid, syscall.SIGKILL) }})
+	c, err := Start(Options{Program: program,
+		EndTree: func(pid int) error { return syscall.Kill(pid, syscall.SIGKILL) }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,9 +23,9 @@ type Taken struct {
 
 func (t Taken) String() string { return fmt.Sprintf("%d (%s)", t.ID, t.Who) }
 
-// TakenPIDs looks which of the pids, sessions and groups that the images need are taken in this pid namespace.
-// shellJob: the first process is to join the caller's session and group. The kernel is asked for each number whether it
-// has any use, which takes a microsecond; who uses it is searched for only then.
+// TakenPIDs finds which of the pids, sessions and groups that the images need are taken in this pid namespace.
+// shellJob: the first process is to join the caller's session and group. It asks the kernel for each number whether it
+// is in use, which takes a microsecond, and searches for the user only if it is.
 func TakenPIDs(images fs.FS, shellJob bool) ([]Taken, error) {
 	n, err := criuimg.LoadNumbers(images)
 	if err != nil || n.Root == 1 {
@@ -43,8 +43,8 @@ func TakenPIDs(images fs.FS, shellJob bool) ([]Taken, error) {
 	defer other.Close()
 	var taken []Taken
 	for _, id := range need {
-		// Who is to be told of input may be any number that has a use, as a process, thread, group or session, the
-		// ended ones too; nobody ever is here.
+		// F_SETOWN takes any number that is in use, as a process, thread, group or session, ended ones too. It fails
+		// for a number that is free, and nobody ever gets a signal here.
 		if _, err := unix.FcntlInt(probe.Fd(), unix.F_SETOWN, id); !errors.Is(err, unix.ESRCH) {
 			taken = append(taken, Taken{ID: id})
 		}

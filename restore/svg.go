@@ -52,29 +52,38 @@ func (t *Timeline) SVG() []byte {
 	height := bytesAt + 70
 
 	var b bytes.Buffer
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", svgWidth, height, svgWidth, height)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" `+
+		`font-family="sans-serif" font-size="12">`+"\n", svgWidth, height, svgWidth, height)
 	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="white"/>`+"\n", svgWidth, height)
 	kind := "first restore, no profile"
 	if t.Profile {
 		kind = "with a profile"
 	}
-	fmt.Fprintf(&b, `<text x="16" y="24" font-size="15">restore of %s: %s, %d faults</text>`+"\n", html.EscapeString(t.Checkpoint), kind, t.Faults)
+	fmt.Fprintf(&b, `<text x="16" y="24" font-size="15">restore of %s: %s, %d faults</text>`+"\n",
+		html.EscapeString(t.Checkpoint), kind, t.Faults)
 	for i, s := range rows {
 		from, _ := t.ms(s.from)
 		to, _ := t.ms(s.to)
 		y := svgTop + svgRow*i
-		fmt.Fprintf(&b, `<text x="16" y="%d">%s</text><rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s"/>`+"\n", y+12, s.name, x(from), y, max(1, x(to)-x(from)), svgBarHigh, s.colour)
-		fmt.Fprintf(&b, `<text x="%.1f" y="%d" font-size="10" fill="#333">%.0f ms</text>`+"\n", min(x(from)+3, svgWidth-60), y+11, to-from)
+		fmt.Fprintf(&b, `<text x="16" y="%d">%s</text><rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s"/>`+"\n",
+			y+12, s.name, x(from), y, max(1, x(to)-x(from)), svgBarHigh, s.colour)
+		fmt.Fprintf(&b, `<text x="%.1f" y="%d" font-size="10" fill="#333">%.0f ms</text>`+"\n",
+			min(x(from)+3, svgWidth-60), y+11, to-from)
 	}
-	fmt.Fprintf(&b, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="#333"/>`+"\n", svgLeft, axis, svgWidth-svgRight, axis)
+	fmt.Fprintf(&b, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="#333"/>`+"\n", svgLeft, axis, svgWidth-svgRight,
+		axis)
 	for i := range 5 {
 		ms := total * float64(i) / 4
-		fmt.Fprintf(&b, `<text x="%.1f" y="%d" text-anchor="middle" fill="#333" font-size="10">%.0f ms</text>`+"\n", x(ms), axis+14, ms)
+		fmt.Fprintf(&b, `<text x="%.1f" y="%d" text-anchor="middle" fill="#333" font-size="10">%.0f ms</text>`+"\n",
+			x(ms), axis+14, ms)
 	}
 	for i, m := range moments {
 		y := labels + 16*i
-		fmt.Fprintf(&b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#999" stroke-dasharray="2,3"/>`+"\n", x(m.Ms), svgTop-8, x(m.Ms), y)
-		fmt.Fprintf(&b, `<circle cx="%.1f" cy="%d" r="3" fill="#333"/><text x="16" y="%d" fill="#333">%s, %.1f ms</text>`+"\n", x(m.Ms), y, y+4, html.EscapeString(m.Name), m.Ms)
+		fmt.Fprintf(&b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#999" stroke-dasharray="2,3"/>`+"\n",
+			x(m.Ms), svgTop-8, x(m.Ms), y)
+		fmt.Fprintf(&b,
+			`<circle cx="%.1f" cy="%d" r="3" fill="#333"/><text x="16" y="%d" fill="#333">%s, %.1f ms</text>`+"\n",
+			x(m.Ms), y, y+4, html.EscapeString(m.Name), m.Ms)
 	}
 	t.drawBytes(&b, bytesAt)
 	b.WriteString("</svg>\n")
@@ -100,7 +109,8 @@ func (t *Timeline) drawBytes(b *bytes.Buffer, y int) {
 		n      int64
 		colour string
 	}{
-		{"images", t.Bytes.Images, "#8da0cb"}, {"demand", t.Bytes.Demand, "#fc8d62"}, {"hot set", t.Bytes.Hot, "#e78ac3"}, {"sweep", t.Bytes.Sweep, "#66c2a5"},
+		{"images", t.Bytes.Images, "#8da0cb"}, {"demand", t.Bytes.Demand, "#fc8d62"},
+		{"hot set", t.Bytes.Hot, "#e78ac3"}, {"sweep", t.Bytes.Sweep, "#66c2a5"},
 	}
 	var sum int64
 	for _, p := range parts {
@@ -110,8 +120,11 @@ func (t *Timeline) drawBytes(b *bytes.Buffer, y int) {
 	at, label := float64(svgLeft), float64(svgLeft)
 	for _, p := range parts {
 		w := float64(p.n) / float64(max(sum, 1)) * (svgWidth - svgLeft - svgRight)
-		fmt.Fprintf(b, `<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s"/>`+"\n", at, y, w, svgBarHigh, p.colour)
-		fmt.Fprintf(b, `<rect x="%.1f" y="%d" width="10" height="10" fill="%s"/><text x="%.1f" y="%d" font-size="10">%s %.1f MiB</text>`+"\n", label, y+26, p.colour, label+14, y+35, p.name, float64(p.n)/(1<<20))
+		fmt.Fprintf(b, `<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s"/>`+"\n", at, y, w, svgBarHigh,
+			p.colour)
+		fmt.Fprintf(b, `<rect x="%.1f" y="%d" width="10" height="10" fill="%s"/>`, label, y+26, p.colour)
+		fmt.Fprintf(b, `<text x="%.1f" y="%d" font-size="10">%s %.1f MiB</text>`+"\n", label+14, y+35, p.name,
+			float64(p.n)/(1<<20))
 		at, label = at+w, label+165
 	}
 }

@@ -15,7 +15,8 @@ import (
 func TestTimeline(t *testing.T) {
 	begin := time.Now()
 	at := func(ms int) time.Time { return begin.Add(time.Duration(ms) * time.Millisecond) }
-	l := Timeline{Checkpoint: "a<b&c", PID: 7, Started: begin, Profile: true, Bytes: Sources{Images: 1 << 20, Demand: 2 << 20, Hot: 3 << 20, Sweep: 4 << 20}}
+	l := Timeline{Checkpoint: "a<b&c", PID: 7, Started: begin, Profile: true,
+		Bytes: Sources{Images: 1 << 20, Demand: 2 << 20, Hot: 3 << 20, Sweep: 4 << 20}}
 	l.Add(Mark{Name: MarkResident, At: at(300)}, Mark{Name: MarkHotDone}, Mark{Name: MarkResume, At: at(100)})
 	l.Add(Mark{Name: MarkPrepared, At: at(20)})
 	if len(l.Marks) != 3 || l.Marks[0].Name != MarkPrepared || l.Marks[2].Name != MarkResident {
@@ -34,7 +35,8 @@ func TestTimeline(t *testing.T) {
 		}
 		text, err := os.ReadFile(filepath.Join(dir, "x.json"))
 		var back Timeline
-		if err = errors.Join(err, json.Unmarshal(text, &back)); err != nil || len(back.Marks) != 3 || back.Bytes != l.Bytes {
+		if err = errors.Join(err, json.Unmarshal(text, &back)); err != nil || len(back.Marks) != 3 ||
+			back.Bytes != l.Bytes {
 			t.Errorf("%s: %v: %s", name, err, text)
 		}
 		picture, err := os.ReadFile(filepath.Join(dir, "x.svg"))

@@ -44,7 +44,8 @@ func older(version string) bool {
 }
 
 // noCRIU tells what is to be done where there is no CRIU that serves.
-const noCRIU = "install criu " + LeastCRIU + " or newer, or name it: --criu PROGRAM, or GPUCR_FS_CRIU or CRIU in the environment"
+const noCRIU = "install criu " + LeastCRIU +
+	" or newer, or name it: --criu PROGRAM, or GPUCR_FS_CRIU or CRIU in the environment"
 
 // judge looks whether a program that failed, for a reason that nobody knows, is a CRIU that serves.
 func judge(program string, f *diagnosis.Failure) *diagnosis.Failure {
@@ -53,7 +54,7 @@ func judge(program string, f *diagnosis.Failure) *diagnosis.Failure {
 	}
 	switch v := Version(context.Background(), program); {
 	case v == "":
-		f.Cause, f.Hint = program+" is not criu: it does not tell a version of it", noCRIU
+		f.Cause, f.Hint = program+" is not criu: its --version shows no version of criu", noCRIU
 	case older(v):
 		f.Cause, f.Hint = fmt.Sprintf("criu %s is too old (%s)", v, program), noCRIU
 	}
@@ -61,7 +62,7 @@ func judge(program string, f *diagnosis.Failure) *diagnosis.Failure {
 }
 
 // Logged gives the failure that a log of CRIU's tells of, nil where it tells of none or cannot be read. It is for a
-// CRIU that somebody else has run.
+// CRIU that another program has run.
 func Logged(program, log string) error {
 	text, err := os.ReadFile(log)
 	if err != nil {

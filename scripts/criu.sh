@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Puts a working CRIU >= 4.2 at build/criu/criu and prints its version.
 #
-# Order of preference: $CRIU; the one an earlier run left; the system's own; Debian's newest package. The last is fetched, with every
-# library it needs, through the Debian mirror this machine's apt already uses, into private list and cache folders; criu is then
-# bound to those libraries by interpreter and rpath. Nothing is installed: the system's libc stays as it is.
+# Order of preference: $CRIU; the one an earlier run left; the system's own; Debian's newest package. The last is
+# fetched, with every library it needs, through the Debian mirror this machine's apt already uses, into private list and
+# cache folders; criu is then bound to those libraries by interpreter and rpath. Nothing is installed: the system's libc
+# stays as it is.
 set -euo pipefail
 
 need=4.2
@@ -48,18 +49,24 @@ if system=$(PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin command -v criu); then
 fi
 
 for tool in apt-get dpkg; do
-	command -v $tool >/dev/null || die "no criu >= $need here, and no $tool to fetch one with" "build criu $need or newer and set CRIU=/path/to/criu"
+	command -v $tool >/dev/null ||
+		die "no criu >= $need here, and no $tool to fetch one with" \
+			"build criu $need or newer and set CRIU=/path/to/criu"
 done
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work"/{parts,lists/partial,cache/archives/partial,unpacked}
 
-# apt prints the address of each source it is set up with, whichever format it was written in; what stands before /dists/ is the mirror.
-mirrors=$(apt-get update --print-uris 2>/dev/null | sed -nE "s,^'([^']+)/dists/[^']*/InRelease'.*,\1,p" | grep -v security | sort -u || true)
-[ -n "$mirrors" ] || die "apt has no package source" "add a Debian mirror to the apt configuration, or set CRIU=/path/to/criu"
+# apt prints the address of each source it is set up with, whichever format it was written in; what stands before
+# /dists/ is the mirror.
+mirrors=$(apt-get update --print-uris 2>/dev/null | sed -nE "s,^'([^']+)/dists/[^']*/InRelease'.*,\1,p" |
+	grep -v security | sort -u || true)
+[ -n "$mirrors" ] ||
+	die "apt has no package source" "add a Debian mirror to the apt configuration, or set CRIU=/path/to/criu"
 
-opts=(-oDir::Etc::sourcelist=/dev/null -oDir::Etc::sourceparts="$work/parts" -oDir::State::Lists="$work/lists" -oDir::Cache="$work/cache"
+opts=(-oDir::Etc::sourcelist=/dev/null -oDir::Etc::sourceparts="$work/parts" -oDir::State::Lists="$work/lists"
+	-oDir::Cache="$work/cache"
 	-oDir::State::status=/dev/null -oAPT::Install-Recommends=0 -oAPT::Sandbox::User=root -oAPT::Update::Error-Mode=any
 	-oAcquire::Retries=1 -oAcquire::http::Timeout=30 -oAcquire::Languages=none)
 signed=
@@ -85,12 +92,14 @@ for suite in ${SUITE:-testing unstable}; do
 		rm -rf "$work"/lists/* && mkdir -p "$work/lists/partial"
 	done <<<"$mirrors"
 done
-[ -n "$found" ] || die "cannot fetch criu >= $need from Debian" "check that apt-get update works, or set CRIU=/path/to/criu"
+[ -n "$found" ] ||
+	die "cannot fetch criu >= $need from Debian" "check that apt-get update works, or set CRIU=/path/to/criu"
 
 for d in "$work"/cache/archives/*.deb; do dpkg -x "$d" "$work/unpacked"; done
 program=$(find "$work/unpacked" -path '*/sbin/criu' | head -n1)
 loader=$(find "$work/unpacked" -name 'ld-linux*.so.*' -path '*/lib/*' | head -n1)
-[ -n "$program" ] && [ -n "$loader" ] || die "Debian's criu package has another layout than expected" "set CRIU=/path/to/criu"
+[ -n "$program" ] && [ -n "$loader" ] ||
+	die "Debian's criu package has another layout than expected" "set CRIU=/path/to/criu"
 libs=$(dirname "$loader")
 
 new=$work/criu

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# A process on two GPUs, dumped into a store, listed, and restored on demand: it runs before its VRAM is there, and its queues
-# when it is. The GPUs, their driver and what the process computes on them are simulated (kfd/kfdsim), at a tenth of a PCIe link's rate, so that
-# there is something to see; criu, the plugin, the store and the bytes are real. TIMELINE=FILE.svg keeps the picture.
-# Leaves nothing behind.
+# A process on two GPUs, dumped into a store, listed, and restored on demand: it runs before its VRAM is there, and its
+# queues when it is. The GPUs, their driver and what the process computes on them are simulated (kfd/kfdsim), at a tenth
+# of a PCIe link's rate, so that there is something to see; criu, the plugin, the store and the bytes are real.
+# TIMELINE=FILE.svg keeps the picture. Leaves nothing behind.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [ -z "${KFDSIM_DIR:-}" ]; then
-	exec "${GO:-go}" run ./tests/kfdshell --check-fills --gpu mi50,rate=150e6,resident=768M --gpu mi50,rate=150e6,resident=768M "$0"
+	exec "${GO:-go}" run ./tests/kfdshell --check-fills \
+		--gpu mi50,rate=150e6,resident=768M --gpu mi50,rate=150e6,resident=768M "$0"
 fi
 
 gpucr=$PWD/bin/gpucr-fs criu=${CRIU:-$PWD/build/criu/criu}
@@ -37,7 +38,8 @@ state() { kfdsim get "$KFDSIM_DIR" /state; }
 idle() { state | grep -Eq '"processes": *(null|\[\])'; }
 seconds() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.2f", b - a }'; }
 
-# step TEXT COMMAND... shows a command, runs it, and tells how long it took. What it says on stderr is shown when it fails.
+# step TEXT COMMAND... shows a command, runs it, and tells how long it took. What it says on stderr is shown when it
+# fails.
 step() {
 	local text=$1 begun=$EPOCHREALTIME rc=0
 	shift
@@ -66,7 +68,8 @@ total=$EPOCHREALTIME
 mkdir "$app"
 printf '\n== a process on two GPUs, which are simulated; it keeps changing and verifying what is in their memory\n'
 begun=$EPOCHREALTIME
-setsid gpuapp --dir "$app" --bos 10 --max-bo 1048576 --big-bo 100663296 --cpu-bo 4194304 --interval 20 </dev/null >"$app/log" 2>&1 &
+setsid gpuapp --dir "$app" --bos 10 --max-bo 1048576 --big-bo 100663296 --cpu-bo 4194304 --interval 20 \
+	</dev/null >"$app/log" 2>&1 &
 pid=$!
 disown "$pid"
 rounds 1
@@ -84,9 +87,15 @@ step 'restore it on demand: it runs before its VRAM is there, its queues when it
 	"$gpucr" restore --criu "$criu" --vram=lazy --wait --timeline "$work/timeline" "$store" gpu
 rounds 2
 echo "   every byte of its VRAM verified by the GPUs after the restore"
-at() { awk -v name="\"$1\"," '/"name":/ { found = ($2 == name || $2 " " $3 == name) } /"ms":/ && found { print int($2); exit }' "$work/timeline.json"; }
+at() {
+	awk -v name="\"$1\"," '
+		/"name":/ { found = ($2 == name || $2 " " $3 == name) }
+		/"ms":/ && found { print int($2); exit }
+	' "$work/timeline.json"
+}
 resume=$(at resume) ready=$(at 'gpu ready')
-[ -n "$resume" ] && [ -n "$ready" ] && [ "$resume" -lt "$ready" ] || die "resume after ${resume:-?} ms, gpu ready after ${ready:-?} ms"
+[ -n "$resume" ] && [ -n "$ready" ] && [ "$resume" -lt "$ready" ] ||
+	die "resume after ${resume:-?} ms, gpu ready after ${ready:-?} ms"
 echo "   its CPU ran after $resume ms, its queues after $ready ms"
 ! state | grep -q '"what"' || die "a GPU met an error: $(state)"
 [ -z "${TIMELINE:-}" ] || cp "$work/timeline.svg" "${TIMELINE%.svg}-gpu.svg"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The whole story on one real process: dumped twice by criu straight into a mounted store, deduplicated, the daemon stopped and started,
-# the process restored from the mount by criu as it is, and once more on demand; then taken to a bucket, and restored from there on a second node, which has
-# nothing but the bucket's address. MEM sets its memory in MB; TIMELINE=FILE.svg keeps the picture of the last restore on the first node.
-# Leaves nothing behind.
+# The whole story on one real process: dumped twice by criu straight into a mounted store, deduplicated, the daemon
+# stopped and started, the process restored from the mount by criu as it is, and once more on demand; then taken to a
+# bucket, and restored from there on a second node, which has nothing but the bucket's address. MEM sets its memory in
+# MB; TIMELINE=FILE.svg keeps the picture of the last restore on the first node. Leaves nothing behind.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -33,7 +33,8 @@ trap 'exit 130' INT TERM
 
 seconds() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.2f", b - a }'; }
 
-# step TEXT COMMAND... shows a command, runs it, and tells how long it took. What it says on stderr is shown when it fails.
+# step TEXT COMMAND... shows a command, runs it, and tells how long it took. What it says on stderr is shown when it
+# fails.
 step() {
 	local text=$1 begun=$EPOCHREALTIME rc=0
 	shift
@@ -64,7 +65,8 @@ passes() {
 	echo "   process $pid: $(sed 's/ *$//' "$status")"
 }
 
-# gone waits until a process group has ended: its number, which is also the process's, is free only when the child has been reaped, too.
+# gone waits until a process group has ended: its number, which is also the process's, is free only when the child has
+# been reaped, too.
 gone() {
 	local end=$((SECONDS + 30))
 	while kill -0 -- "-$1" 2>/dev/null; do
@@ -81,7 +83,8 @@ serve() {
 	for _ in 1 2 3 4 5; do
 		port=$((20000 + RANDOM % 12000)) # below those that Linux gives to clients
 		ROOT_ACCESS_KEY=$AWS_ACCESS_KEY_ID ROOT_SECRET_KEY=$AWS_SECRET_ACCESS_KEY \
-			"$gateway" --port "127.0.0.1:$port" --quiet posix --sidecar "$work/sidecar" "$work/objects" >"$work/gateway.log" 2>&1 &
+			"$gateway" --port "127.0.0.1:$port" --quiet posix --sidecar "$work/sidecar" "$work/objects" \
+				>"$work/gateway.log" 2>&1 &
 		gateway_pid=$! endpoint=http://127.0.0.1:$port end=$((SECONDS + 30))
 		while kill -0 "$gateway_pid" 2>/dev/null && [ $SECONDS -lt $end ]; do
 			! (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null || return 0
@@ -115,7 +118,8 @@ serve
 step 'make a store that shares a bucket' "$gpucr" init --remote "s3://checkpoints/demo?endpoint=$endpoint" "$store"
 step 'mount it' "$gpucr" mount "$store" "$mnt"
 step 'a checkpoint opened for writing' mkdir "$mnt/.checkpoints/first"
-step 'first dump, straight into the store; the process runs on' "$criu" dump -t "$pid" -D "$mnt/.checkpoints/first" --leave-running
+step 'first dump, straight into the store; the process runs on' \
+	"$criu" dump -t "$pid" -D "$mnt/.checkpoints/first" --leave-running
 passes 2
 sleep 2
 step 'a second one' mkdir "$mnt/.checkpoints/second"
@@ -148,7 +152,8 @@ criu_pid=''
 gone "$pid"
 
 printf '%255s\n' '' >"$status"
-step 'restore it on demand: it runs before its memory has arrived' "$gpucr" restore --wait --timeline "$work/timeline" --criu "$criu" "$store" second
+step 'restore it on demand: it runs before its memory has arrived' \
+	"$gpucr" restore --wait --timeline "$work/timeline" --criu "$criu" "$store" second
 passes 2
 echo "   every byte of its memory verified after the restore"
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs every fuzz target of the module for FUZZTIME (default 30s) each. A failing input is kept by go under the package's testdata/fuzz.
+# Runs every fuzz target of the module for FUZZTIME (default 30s) each. A failing input is kept by go under the
+# package's testdata/fuzz.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Packs build/gpu-pack: all that the show of tests/gpu needs on a bare machine with an NVIDIA GPU, PyTorch and root: gpucr-fs, gpucr-cuda, criu with its
-# libraries, the show and its application. Nothing is installed there, and no network is used. There:
+# Packs build/gpu-pack: all that the show of tests/gpu needs on a bare machine with an NVIDIA GPU, PyTorch and root:
+# gpucr-fs, gpucr-cuda, criu with its libraries, the show and its application. Nothing is installed there, and no
+# network is used. There:
 #
 #     build/gpu-pack/run.sh [-cycles 20] [-runs 3] ...
 set -euo pipefail
@@ -14,7 +15,9 @@ criu=$root/build/criu
 rm -rf "$pack" && mkdir -p "$pack/bin" "$pack/criu"
 cd "$root"
 for command in ./cmd/gpucr-fs ./cmd/gpucr-cuda ./tests/gpu; do
-	CGO_ENABLED=0 ${GO:-go} build -trimpath -ldflags "-s -w -X main.version=${VERSION:-dev} -X main.commit=${COMMIT:-}" -o "$pack/bin/$(basename "$command")" "$command"
+	CGO_ENABLED=0 ${GO:-go} build -trimpath \
+		-ldflags "-s -w -X main.version=${VERSION:-dev} -X main.commit=${COMMIT:-}" \
+		-o "$pack/bin/$(basename "$command")" "$command"
 done
 cp tests/gpu/src/app.py tests/gpu/src/matrix.py "$pack/"
 
@@ -34,7 +37,8 @@ fi
 
 cat >"$pack/run.sh" <<'RUN'
 #!/bin/sh
-# Runs the show. criu keeps what it found out about the kernel in /run, when that is a tmpfs; otherwise every start of it takes longer.
+# Runs the show. criu keeps what it found out about the kernel in /run, when that is a tmpfs; otherwise every start of
+# it takes longer.
 here=$(dirname "$(readlink -f "$0")")
 if [ "$(stat -f -c %T /run)" != tmpfs ] && command -v unshare >/dev/null; then
 	exec unshare -m -- sh -c '

@@ -11,5 +11,7 @@ unformatted=$(git ls-files -z --cached --others --exclude-standard '*.go' | xarg
 
 go vet ./... || bad=1
 go run "$staticcheck" ./... || bad=1
-while IFS= read -r -d '' f; do bash -n "$f" || bad=1; done < <(git ls-files -z --cached --others --exclude-standard '*.sh' .ci/run)
+while IFS= read -r -d '' f; do
+	bash -n "$f" || bad=1
+done < <(git ls-files -z --cached --others --exclude-standard '*.sh' .ci/run)
 exit $bad

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# need.sh [PROGRAM:]PACKAGE... installs, with apt, the Debian packages whose program (or, without one, whose package) is missing.
+# need.sh [PROGRAM:]PACKAGE... installs, with apt, the Debian packages whose program (or, without one, whose package) is
+# missing.
 set -euo pipefail
 
 missing=()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test-packages.sh installs build/packages/*.deb on a bare Debian in a folder, uses it as an operator does, and removes it.
-# It needs root, /dev/fuse, debootstrap and the criu of make criu. Nothing stays.
+# test-packages.sh installs build/packages/*.deb on a bare Debian in a folder, uses it as an operator does, and removes
+# it. It needs root, /dev/fuse, debootstrap and the criu of make criu. Nothing stays.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -69,8 +69,10 @@ in_debian gpucr-runc --help >/dev/null 2>&1 || true # there is no runtime to ask
 gzip -t "$root"/usr/share/man/man1/*.gz
 if command -v systemd-analyze >/dev/null; then
 	# The program of the unit is not on this machine, but in the folder.
-	sed "s|/usr/bin/gpucr-fs|$root/usr/bin/gpucr-fs|" "$root/usr/lib/systemd/system/gpucr-fs@.service" >"$work/gpucr-fs@web.service"
-	systemd-analyze verify --man=no "$work/gpucr-fs@web.service" 2>&1 | grep 'gpucr-fs@' && fail "systemd does not like the unit"
+	sed "s|/usr/bin/gpucr-fs|$root/usr/bin/gpucr-fs|" "$root/usr/lib/systemd/system/gpucr-fs@.service" \
+		>"$work/gpucr-fs@web.service"
+	systemd-analyze verify --man=no "$work/gpucr-fs@web.service" 2>&1 | grep 'gpucr-fs@' &&
+		fail "systemd does not like the unit"
 fi
 
 say "the unit's command, which tells when the mount serves"

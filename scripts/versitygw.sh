@@ -15,7 +15,8 @@ die() { echo "versitygw.sh: $1" >&2; [ $# -lt 2 ] || echo "hint: $2" >&2; exit 1
 is() { "$go" version -m "$1" 2>/dev/null | grep -q "^[[:space:]]mod[[:space:]]$module[[:space:]]$version[[:space:]]"; }
 
 if [ -n "${VERSITYGW:-}" ]; then
-	[ -x "$VERSITYGW" ] || die "VERSITYGW=$VERSITYGW is not a program" "give the path of a versitygw, or unset VERSITYGW"
+	[ -x "$VERSITYGW" ] ||
+		die "VERSITYGW=$VERSITYGW is not a program" "give the path of a versitygw, or unset VERSITYGW"
 	echo "versitygw at $VERSITYGW"
 	exit 0
 fi
@@ -28,6 +29,7 @@ if ! is "$dir/versitygw"; then
 	mkdir -p "$dir"
 	# Elsewhere than in this module, whose go.mod would decide about its dependencies.
 	(cd / && GOFLAGS= CGO_ENABLED=0 GOBIN=$dir "$go" install -trimpath "$module/cmd/versitygw@$version") ||
-		die "cannot build versitygw $version" "check that the Go module proxy answers, or set VERSITYGW=/path/to/versitygw"
+		die "cannot build versitygw $version" \
+			"check that the Go module proxy answers, or set VERSITYGW=/path/to/versitygw"
 fi
 echo "versitygw $version ($dir/versitygw)"

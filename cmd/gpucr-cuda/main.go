@@ -21,7 +21,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/cuda"
 	"github.com/gpucr/gpucr-fs/cuda/driver"
-	"github.com/gpucr/gpucr-fs/cuda/still"
+	"github.com/gpucr/gpucr-fs/cuda/freeze"
 )
 
 // What traces ends with its thread of this process; Go never ends the first one.
@@ -37,7 +37,7 @@ func main() {
 	if len(os.Args) == 2 {
 		path = os.Args[1]
 	}
-	h := &holder{path: path, guarded: map[int]bool{}, awake: map[int]*still.Awake{}}
+	h := &holder{path: path, guarded: map[int]bool{}, awake: map[int]*freeze.Awake{}}
 	if err := h.serve(os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintf(os.Stderr, "gpucr-cuda: %v\n", err)
 		os.Exit(1)
@@ -56,7 +56,7 @@ type holder struct {
 
 	mu    sync.Mutex
 	out   *json.Encoder
-	awake map[int]*still.Awake // processes that run without their GPUs; under mu
+	awake map[int]*freeze.Awake // processes that run without their GPUs; under mu
 }
 
 // driver loads and readies the driver once: a quarter of a second, which the client spends on other things.
@@ -99,8 +99,8 @@ func (h *holder) serve(in io.Reader, out io.Writer) error {
 	return errors.Join(bad, lines.Err(), h.letGo(), h.leave())
 }
 
-// letGo brings every guarded process back to Running, all at once: one may have to wait for who traces it. One that is
-// gone needs nothing.
+// letGo brings every guarded process back to Running, all at once: one may have to wait for the one who traces it. One
+// that is gone needs nothing.
 func (h *holder) letGo() error {
 	if h.fail != nil {
 		return nil
@@ -119,7 +119,7 @@ func (h *holder) letGo() error {
 	}
 	giving.Wait()
 	if undone {
-		failed = append(failed, still.ContinueAll(h.waits))
+		failed = append(failed, freeze.ContinueAll(h.waits))
 	}
 	return errors.Join(failed...)
 }
@@ -133,12 +133,12 @@ const (
 // giveBack brings one process back to Running, and tells whether that was needed.
 func (h *holder) giveBack(pid int) (did bool, err error) {
 	for range tries {
-		for !h.isAwake(pid) && still.Traced(pid) {
+		for !h.isAwake(pid) && freeze.Traced(pid) {
 			time.Sleep(pause)
 		}
 		s, serr := h.state(pid)
 		if serr != nil {
-			if _, gone := os.Stat(fmt.Sprintf("/proc/%d", pid)); gone != nil || !still.Stands(pid) {
+			if _, gone := os.Stat(fmt.Sprintf("/proc/%d", pid)); gone != nil || !freeze.Stands(pid) {
 				return did, nil
 			}
 			time.Sleep(pause)

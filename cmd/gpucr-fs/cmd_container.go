@@ -20,8 +20,7 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/oci"
 )
 
-// containerName is hidden, but started by who knows nothing of this program: it takes its options from the
-// configuration.
+// containerName is hidden, but started by gpucr-runc: it takes its options from the configuration.
 const containerName = "container"
 
 // containerCmd is what gpucr-runc runs for a checkpoint or restore: the command line after -- is that of an OCI
@@ -122,7 +121,7 @@ func (a *app) dumpContainer(ctx context.Context, c *container) (err error) {
 	c.name = s.Name(time.Now())
 	d := dumping{a: a, pid: s.PID, leave: c.call.Has("leave-running"), durable: c.conf.Durable, container: c}
 	d.criu.program = c.criu
-	d.nvidia.timeout = gpuPatience
+	d.nvidia.timeout = gpuTimeout
 	err = d.run(ctx, c.conf.Store, c.name, s.Tags(), s.Labels())
 	if late := (*codeError)(nil); errors.As(err, &late) && late.code == exitPartial {
 		a.note("%v; %s", err, late.hint) // it is sealed, and there is no container to go on

@@ -17,13 +17,13 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gpucr/gpucr-fs/cuda"
-	"github.com/gpucr/gpucr-fs/cuda/still"
+	"github.com/gpucr/gpucr-fs/cuda/freeze"
 	"github.com/gpucr/gpucr-fs/park"
 	"github.com/gpucr/gpucr-fs/restore/touch"
 )
 
-// gpuPatience is how long a dump waits for the end of GPU work, unless it is told.
-const gpuPatience = 10 * time.Second
+// gpuTimeout is how long a dump waits for the end of GPU work, unless it is told.
+const gpuTimeout = 10 * time.Second
 
 // nvidiaFlags say what dump and restore do about NVIDIA GPUs.
 type nvidiaFlags struct {
@@ -37,22 +37,22 @@ type nvidiaFlags struct {
 
 func (f *nvidiaFlags) addDump(fl *pflag.FlagSet) {
 	f.add(fl)
-	fl.BoolVar(&f.off, "no-gpu", false, "leave NVIDIA GPUs alone, for CRIU's cuda_plugin to move their memory")
+	fl.BoolVar(&f.off, "no-gpu", false, "leave NVIDIA GPUs to CRIU's cuda_plugin")
 	fl.BoolVar(
 		&f.keep, "keep-inherited", false,
-		"leave forked children of CUDA processes the GPU devices that they inherited and cannot use",
+		"let forked children of CUDA processes keep the GPU devices that they inherited and cannot use",
 	)
 	fl.DurationVar(
-		&f.timeout, "gpu-timeout", gpuPatience, "how long to wait for the end of GPU work before a dump fails",
+		&f.timeout, "gpu-timeout", gpuTimeout, "how long to wait for GPU work to end before the dump fails",
 	)
 }
 
 func (f *nvidiaFlags) addRestore(fl *pflag.FlagSet) {
 	f.add(fl)
-	fl.BoolVar(&f.off, "no-gpu", false, "leave NVIDIA GPUs alone, for CRIU's cuda_plugin to move their memory")
+	fl.BoolVar(&f.off, "no-gpu", false, "leave NVIDIA GPUs to CRIU's cuda_plugin")
 	fl.BoolVar(
 		&f.record, "record-gpu", false,
-		"where a profile of CUDA processes is recorded, record what the driver reads after their resume too (slower)",
+		"in profiles of CUDA processes, also record what the driver reads after they resume (slower)",
 	)
 	fl.StringVar(
 		&f.devices, "device-map", "", "restore on other NVIDIA GPUs: `OLD-UUID=NEW-UUID,...` (driver 580 or newer)",
@@ -142,7 +142,7 @@ func (n *nvidia) Prepare(ctx context.Context, root int) (func(context.Context) e
 		return nil, err
 	}
 	for _, pid := range tree {
-		if still.Stands(pid) {
+		if freeze.Stands(pid) {
 			n.asleep = append(n.asleep, park.Innermost(pid))
 		}
 	}
@@ -262,17 +262,18 @@ func (n *nvidia) needed(root int) (*cuda.Client, error) {
 func stopTree(root int) error {
 	tree, err := cuda.Tree(root)
 	for _, pid := range tree {
-		err = errors.Join(err, still.Stop(pid))
+		err = errors.Join(err, freeze.Stop(pid))
 	}
 	return err
 }
 
-// rouse continues restored processes that are stopped because a child of theirs was, which has its GPU or waits for it.
-func rouse(root int, note cudaNote) error {
+// continueParents continues restored processes that are stopped because a child of theirs was, which has its GPU or
+// waits for it.
+func continueParents(root int, note cudaNote) error {
 	tree, err := cuda.Tree(root)
 	for _, pid := range tree {
-		if err == nil && still.Stands(pid) && !slices.Contains(note.Stopped, park.Innermost(pid)) {
-			err = still.Continue(pid)
+		if err == nil && freeze.Stands(pid) && !slices.Contains(note.Stopped, park.Innermost(pid)) {
+			err = freeze.Continue(pid)
 		}
 	}
 	return err
@@ -311,7 +312,8 @@ func endTree(root int) error {
 			errs = append(errs, fmt.Errorf("end process %d: %w", pid, err))
 		}
 	}
-	// A restore that follows needs their pids. Who is theirs by now reaps them, this process those that became its own.
+	// A restore that follows needs their pids. Their parents reap them, and this process reaps those that became its
+	// children.
 	for end := time.Now().Add(endTime); len(all) > 0 && time.Now().Before(end); time.Sleep(forkTime) {
 		all = slices.DeleteFunc(all, func(pid int) bool {
 			_, _ = syscall.Wait4(pid, nil, syscall.WNOHANG, nil)

@@ -18,8 +18,8 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/plugin/helper"
 )
 
-// What the plugin's helper finds in criu's environment: when processes may run, and a socket for who waits for their
-// queues.
+// What the plugin's helper finds in criu's environment: when processes may run, and a socket for the one who waits for
+// their queues.
 const (
 	vramVar       = "GPUCR_VRAM"
 	vramLazy      = "lazy"
@@ -195,8 +195,8 @@ func (v *vramEvents) begin() {
 // lastHeard is how long the helper of a criu that has failed is listened to. It ends with criu.
 const lastHeard = 20 * time.Second
 
-// cause gives the reason of a restore that failed with err. Of a process that its helper has ended criu sees only that
-// it is gone, and says so.
+// cause gives the reason of a restore that failed with err. When the helper has ended a process, criu sees only that it
+// is gone, and says so.
 func (v *vramEvents) cause(ctx context.Context, err error) error {
 	ctx, cancel := context.WithTimeout(ctx, lastHeard)
 	defer cancel()

@@ -178,9 +178,9 @@ func (s *Sim) Start(dir string, o Options) (*Target, error) {
 	return t, nil
 }
 
-// Ask asks process i, and gives the answer and how many were asked before; it tries again until patience ends.
-func (t *Target) Ask(i int, seed uint64, patience time.Duration) (answer string, count int, err error) {
-	line, err := t.Say(i, fmt.Sprintf("ask %d", seed), patience)
+// Ask asks process i, and gives the answer and how many were asked before; it tries again until timeout ends.
+func (t *Target) Ask(i int, seed uint64, timeout time.Duration) (answer string, count int, err error) {
+	line, err := t.Say(i, fmt.Sprintf("ask %d", seed), timeout)
 	if err != nil {
 		return "", 0, err
 	}
@@ -191,12 +191,12 @@ func (t *Target) Ask(i int, seed uint64, patience time.Duration) (answer string,
 }
 
 // Say sends process i a line and gives its answer.
-func (t *Target) Say(i int, line string, patience time.Duration) (string, error) {
+func (t *Target) Say(i int, line string, timeout time.Duration) (string, error) {
 	path := t.Socket
 	if i > 0 {
 		path += "." + strconv.Itoa(i)
 	}
-	end := time.Now().Add(patience)
+	end := time.Now().Add(timeout)
 	for {
 		answer, err := say(path, line, end)
 		if err == nil {
@@ -233,8 +233,8 @@ func (t *Target) Kill() error {
 }
 
 // Gone waits until all processes have ended.
-func (t *Target) Gone(patience time.Duration) error {
-	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+func (t *Target) Gone(timeout time.Duration) error {
+	for end := time.Now().Add(timeout); ; time.Sleep(5 * time.Millisecond) {
 		// What a restore started may have become a child of this process.
 		for {
 			if pid, err := syscall.Wait4(-t.PID, nil, syscall.WNOHANG, nil); pid <= 0 || err != nil {

@@ -22,8 +22,8 @@ import (
 // errLeaving: the daemon is there, and about to leave.
 var errLeaving = fmt.Errorf("it leaves: %w", wire.ErrNoDaemon)
 
-// answerPatience bounds the wait for a daemon to say that it stays.
-const answerPatience = time.Minute
+// answerTimeout bounds the wait for a daemon to say that it stays.
+const answerTimeout = time.Minute
 
 // client speaks to the daemon of one store. Each call has a connection of its own.
 type client struct {
@@ -76,7 +76,7 @@ func newClient(ctx context.Context, dir string) (_ *client, err error) {
 
 // askToStay holds the daemon at the other end of a new connection.
 func askToStay(ctx context.Context, conn net.Conn) error {
-	conn.SetDeadline(time.Now().Add(answerPatience))
+	conn.SetDeadline(time.Now().Add(answerTimeout))
 	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Now()) })()
 	req, err := http.NewRequest(http.MethodPost, "http://daemon"+wire.HoldPath, nil)
 	if err != nil {
@@ -172,8 +172,8 @@ func (c *client) call(ctx context.Context, name string, req, res any, st wire.St
 	return err
 }
 
-// endPatience is how long a daemon that broke a connection has to turn out to have ended.
-const endPatience = time.Second
+// endTimeout is how long a daemon that broke a connection has to turn out to have ended.
+const endTimeout = time.Second
 
 // ended tells whether the daemon has ended or is just ending. net/http has too many words for a connection that broke
 // to judge by them.
@@ -181,7 +181,7 @@ func (c *client) ended(ctx context.Context) bool {
 	if c.gone.Load() || c.proc == nil {
 		return c.gone.Load()
 	}
-	ctx, cancel := context.WithTimeout(ctx, endPatience)
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
 	defer cancel()
 	return c.proc.Wait(ctx) == nil
 }

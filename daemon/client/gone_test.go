@@ -13,8 +13,8 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 )
 
-// TestBrokenOff breaks a call off in a way that net/http has no error of its own for. Whoever called learns that the
-// daemon has ended if it has, and only then.
+// TestBrokenOff breaks a call off in a way that net/http has no error of its own for. A caller learns that the daemon
+// has ended if it has, and only then.
 func TestBrokenOff(t *testing.T) {
 	for _, dies := range []bool{true, false} {
 		proc := exec.Command("sleep", "60")

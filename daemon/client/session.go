@@ -15,9 +15,9 @@ import (
 	"github.com/gpucr/gpucr-fs/index"
 )
 
-// patience is how long Connect waits for a store that another process holds without a daemon listening: one that just
-// starts or stops. One that said that it leaves may take until wire.Handover.
-const patience = time.Second
+// connectTimeout is how long Connect waits for a store that another process holds without a daemon listening: one that
+// just starts or stops. One that said that it leaves may take until wire.Handover.
+const connectTimeout = time.Second
 
 // Session is access to a store, through its daemon if one runs.
 type Session struct {
@@ -45,7 +45,7 @@ func connectBy(ctx context.Context, dir string, o index.Options, open opener) (*
 		log = slog.New(slog.DiscardHandler)
 	}
 	o.Cuts, o.Labels = gpu.Cuts, label.OfImages
-	for begin, limit := time.Now(), patience; ; {
+	for begin, limit := time.Now(), connectTimeout; ; {
 		c, err := newClient(ctx, abs)
 		if err == nil {
 			return &Session{client: c, log: log}, nil
@@ -92,7 +92,7 @@ func ConnectDaemon(ctx context.Context, dir string) (s *Session, ok bool, err er
 	return &Session{client: c, log: slog.New(slog.DiscardHandler)}, true, nil
 }
 
-// Here is what operations run in where this process holds the store; nil where a daemon does.
+// Here is the environment of operations where this process holds the store; nil where a daemon does.
 func (s *Session) Here(st wire.Streams) *service.Env {
 	if s.client != nil {
 		return nil

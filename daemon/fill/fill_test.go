@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpucr/gpucr-fs/daemon/stay"
+	"github.com/gpucr/gpucr-fs/daemon/lifetime"
 	"github.com/gpucr/gpucr-fs/daemon/talk"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/fs"
@@ -153,14 +153,14 @@ func serve(t *testing.T, dir string) *server {
 	}
 	var ctx context.Context
 	ctx, s.end = context.WithCancel(context.Background())
-	held := stay.New()
+	held := lifetime.New()
 	held.Hold()
 	o := Options{
-		Dir:   dir,
-		Store: s.store,
-		Stay:  held,
-		Talks: talk.NewPlaces(ctx.Done()),
-		Log:   slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Dir:      dir,
+		Store:    s.store,
+		Lifetime: held,
+		Talks:    talk.NewPlaces(ctx.Done()),
+		Log:      slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	if s.fills, err = Listen(ctx, o); err != nil {
 		t.Fatal(err)
@@ -247,7 +247,7 @@ func TestFillThroughTheDaemon(t *testing.T) {
 	}
 }
 
-// Who asked goes away: the daemon stops filling, and nothing of it is left.
+// The client goes away: the daemon stops filling, and nothing of it is left.
 func TestFillEndsWithItsClient(t *testing.T) {
 	r := newFillRig(t, 40)
 	s := serve(t, r.dir)

@@ -15,8 +15,8 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/vram"
 )
 
-// ErrNotMounted tells that images are not those of a sealed checkpoint in a mount whose daemon can be reached:
-// whoever wants them reads the directory.
+// ErrNotMounted tells that images are not those of a sealed checkpoint in a mount whose daemon can be reached: the
+// caller then reads the directory.
 var ErrNotMounted = errors.New("not the images of a mounted store")
 
 // tries is how often a fill that the daemon's death cut off is begun in all.
@@ -26,15 +26,15 @@ const tries = 3
 var successorWait = wire.Handover
 
 // Images are those of a checkpoint in a store, known from a mount that may be gone since.
-type Images struct{ whose fs.Whose }
+type Images struct{ source fs.Source }
 
-// Open asks the mount that images is in whose they are. ErrNotMounted when it is none of ours.
+// Open asks the mount that images is in which checkpoint they belong to. ErrNotMounted when the mount is not ours.
 func Open(images string) (*Images, error) {
-	whose, ok, err := fs.AskWhose(images)
+	source, ok, err := fs.SourceOf(images)
 	if err != nil || !ok {
 		return nil, errors.Join(ErrNotMounted, err)
 	}
-	return &Images{whose}, nil
+	return &Images{source}, nil
 }
 
 // Fill has the daemon of the store put a plan's buffer objects in place, straight from the store. It hands the plan
@@ -47,15 +47,15 @@ func (m *Images) Fill(
 	opts vram.Options,
 	turn <-chan struct{},
 ) (vram.Report, error) {
-	whose := m.whose
-	c, err := wire.DialPackets(ctx, whose.Store)
+	source := m.source
+	c, err := wire.DialPackets(ctx, source.Store)
 	if errors.Is(err, wire.ErrNoDaemon) {
 		return vram.Report{}, ErrNotMounted
 	}
 	for try := 1; ; try++ {
 		var rep vram.Report
 		if err == nil {
-			rep, err = ask(ctx, c, whose, plan, opts, turn)
+			rep, err = ask(ctx, c, source, plan, opts, turn)
 		}
 		if !errors.Is(err, wire.ErrGone) || try == tries || ctx.Err() != nil {
 			return rep, err
@@ -63,7 +63,7 @@ func (m *Images) Fill(
 		if opts.Logger != nil {
 			opts.Logger.Warn("the daemon was lost during a fill; beginning anew with its successor", "error", err)
 		}
-		if c, err = await(ctx, whose.Store); err != nil {
+		if c, err = await(ctx, source.Store); err != nil {
 			return vram.Report{}, err
 		}
 	}
@@ -88,7 +88,7 @@ func await(ctx context.Context, dir string) (wire.Conn, error) {
 }
 
 // ask is one try, and closes the connection.
-func ask(ctx context.Context, c wire.Conn, whose fs.Whose, plan vram.Plan, opts vram.Options,
+func ask(ctx context.Context, c wire.Conn, source fs.Source, plan vram.Plan, opts vram.Options,
 	turn <-chan struct{}) (vram.Report, error) {
 	defer c.Close()
 	// The daemon notices the close, and stops.
@@ -102,7 +102,7 @@ func ask(ctx context.Context, c wire.Conn, whose fs.Whose, plan vram.Plan, opts 
 		}
 		return vram.Report{}, fmt.Errorf("fill through the daemon: %w", err)
 	}
-	if err := sendPlan(c, whose, plan, opts, turn != nil); err != nil {
+	if err := sendPlan(c, source, plan, opts, turn != nil); err != nil {
 		return gone(err)
 	}
 	if turn != nil {
@@ -135,14 +135,21 @@ func ask(ctx context.Context, c wire.Conn, whose fs.Whose, plan vram.Plan, opts 
 	}
 }
 
-func sendPlan(c wire.Conn, whose fs.Whose, plan vram.Plan, opts vram.Options, held bool) error {
-	opening := &begin{Checkpoint: whose.Checkpoint, ID: whose.ID, BOs: len(plan.BOs), Held: held,
+// opening is how a fill begins, with the render nodes.
+func opening(source fs.Source, plan vram.Plan, opts vram.Options) (*begin, []*os.File) {
+	b := &begin{Checkpoint: source.Checkpoint, ID: source.ID, BOs: len(plan.BOs),
 		Staging: opts.Staging, MaxBuffer: opts.MaxBuffer, Workers: opts.Workers,
 		Engine: opts.Engine, Verify: opts.Verify}
 	var nodes []*os.File
 	for _, n := range plan.Nodes {
-		opening.Nodes, nodes = append(opening.Nodes, n.Name), append(nodes, n.File)
+		b.Nodes, nodes = append(b.Nodes, n.Name), append(nodes, n.File)
 	}
+	return b, nodes
+}
+
+func sendPlan(c wire.Conn, source fs.Source, plan vram.Plan, opts vram.Options, held bool) error {
+	opening, nodes := opening(source, plan, opts)
+	opening.Held = held
 	if err := c.Send(packet{Begin: opening}, nodes...); err != nil {
 		return err
 	}

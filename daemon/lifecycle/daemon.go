@@ -12,12 +12,12 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon/fill"
 	"github.com/gpucr/gpucr-fs/daemon/gpu"
 	"github.com/gpucr/gpucr-fs/daemon/label"
+	"github.com/gpucr/gpucr-fs/daemon/lifetime"
 	"github.com/gpucr/gpucr-fs/daemon/mounts"
 	"github.com/gpucr/gpucr-fs/daemon/page"
 	"github.com/gpucr/gpucr-fs/daemon/remotes"
 	"github.com/gpucr/gpucr-fs/daemon/restores"
 	"github.com/gpucr/gpucr-fs/daemon/service"
-	"github.com/gpucr/gpucr-fs/daemon/stay"
 	"github.com/gpucr/gpucr-fs/daemon/talk"
 	"github.com/gpucr/gpucr-fs/daemon/uploads"
 	"github.com/gpucr/gpucr-fs/daemon/web"
@@ -40,7 +40,7 @@ type Options struct {
 	Restores bool
 	// Stays: the daemon goes on until it is told to stop, also when nothing is mounted.
 	Stays bool
-	// Await keeps a daemon that has nothing to do from leaving before its starter has come, for this long at most.
+	// Await is how long at most a daemon that has nothing to do waits for its starter to connect, before it leaves.
 	Await time.Duration
 	// Logger takes what an administrator should see. Default: discards.
 	Logger *slog.Logger
@@ -62,23 +62,23 @@ func (o *Options) Validate() error {
 
 // Daemon owns an open store, its socket and its mounts.
 type Daemon struct {
-	o       Options
-	log     *slog.Logger
-	store   *index.Store
-	remote  *remotes.Remote
-	home    home
-	stay    *stay.Stay
-	parts   *service.Parts
-	metrics *metrics
-	recent  *page.Recent
-	page    *page.Server
-	slots   struct{ metrics, page *web.Slot }
-	http    *http.Server
-	served  chan error // result of http.Serve
-	spare   *restores.Spare
-	fills   *fill.Server
-	endFill context.CancelFunc
-	quit    chan struct{} // closed when the daemon closes
+	o        Options
+	log      *slog.Logger
+	store    *index.Store
+	remote   *remotes.Remote
+	home     home
+	lifetime *lifetime.Lifetime
+	parts    *service.Parts
+	metrics  *metrics
+	recent   *page.Recent
+	page     *page.Server
+	slots    struct{ metrics, page *web.Slot }
+	http     *http.Server
+	served   chan error // result of http.Serve
+	spare    *restores.Spare
+	fills    *fill.Server
+	endFill  context.CancelFunc
+	quit     chan struct{} // closed when the daemon closes
 }
 
 // Start opens the store and listens on its socket. Class InUse when another process holds the store. The caller adds
@@ -91,12 +91,12 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	d := &Daemon{
-		o:      o,
-		log:    o.Logger,
-		stay:   stay.New(),
-		spare:  &restores.Spare{},
-		quit:   make(chan struct{}),
-		served: make(chan error, 1),
+		o:        o,
+		log:      o.Logger,
+		lifetime: lifetime.New(),
+		spare:    &restores.Spare{},
+		quit:     make(chan struct{}),
+		served:   make(chan error, 1),
 	}
 	started := time.Now()
 	d.recent = page.NewRecent()
@@ -136,10 +136,10 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 		}
 	}()
 	if o.Stays {
-		d.stay.Hold()
+		d.lifetime.Hold()
 	}
 	if o.Await > 0 {
-		d.stay.Await(o.Await)
+		d.lifetime.Await(o.Await)
 	}
 	d.assemble(started)
 	l, err := wire.Operations.Listen(d.home.dir)
@@ -150,7 +150,8 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	d.endFill = endFill
 	d.parts.Talks = talk.NewPlaces(fills.Done())
 	if d.remote != nil && !store.ReadOnly() {
-		d.parts.Uploads = uploads.Start(uploads.Options{Store: store, Remote: d.remote, Stay: d.stay, Log: d.log})
+		d.parts.Uploads = uploads.Start(uploads.Options{Store: store, Remote: d.remote, Lifetime: d.lifetime,
+			Log: d.log})
 		defer func() {
 			if err != nil {
 				d.parts.Uploads.Close()
@@ -159,7 +160,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	}
 	d.fills, err = fill.Listen(
 		fills,
-		fill.Options{Dir: d.home.dir, Store: store, Stay: d.stay, Talks: d.parts.Talks, Log: d.log},
+		fill.Options{Dir: d.home.dir, Store: store, Lifetime: d.lifetime, Talks: d.parts.Talks, Log: d.log},
 	)
 	if err != nil {
 		endFill()
@@ -184,7 +185,7 @@ func (d *Daemon) assemble(started time.Time) {
 	d.slots.page = web.New(web.Options{Name: "page", Flag: "--http", Page: true, Handler: d.page, Log: d.log,
 		Begun: func() { d.page.Start(d.parts.Restores.List()) }})
 	d.parts.Mounts = mounts.New(
-		mounts.Options{Store: d.store, Stay: d.stay, Metrics: d.slots.metrics, Page: d.slots.page, Log: d.log,
+		mounts.Options{Store: d.store, Lifetime: d.lifetime, Metrics: d.slots.metrics, Page: d.slots.page, Log: d.log,
 			Mount: func(ctx context.Context, r mounts.Request) (mounts.Mount, error) {
 				if r.Checkpoint != "" {
 					env := service.Env{Store: d.store, Remote: d.remote, Log: d.log}
@@ -195,7 +196,8 @@ func (d *Daemon) assemble(started time.Time) {
 				return d.o.Mount(ctx, d.store, r, d.parts.Restores.Touch)
 			}},
 	)
-	d.parts.Restores = restores.New(restores.Options{Store: d.store, Stay: d.stay, Mounts: d.parts.Mounts, Log: d.log,
+	d.parts.Restores = restores.New(restores.Options{Store: d.store, Lifetime: d.lifetime, Mounts: d.parts.Mounts,
+		Log:      d.log,
 		Guardian: d.o.Guardian, Successor: d.o.Successor, Spare: d.spare, CacheSize: d.o.Index.CacheSize,
 		Began: d.page.Began})
 }
@@ -217,7 +219,7 @@ func (d *Daemon) Store() *index.Store { return d.store }
 // Run serves until nothing is left to do or ctx ends, then closes the daemon. Its error is what made the end unclean.
 func (d *Daemon) Run(ctx context.Context) error {
 	select {
-	case <-d.stay.Idle():
+	case <-d.lifetime.Idle():
 		d.log.Info("nothing is mounted, and nothing restored")
 	case <-ctx.Done():
 		d.log.Info("told to stop")
@@ -230,7 +232,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 
 // Close unmounts everything, from under its users if need be, waits for operations in flight, and closes the store.
 func (d *Daemon) Close() error {
-	d.stay.Stop()
+	d.lifetime.Stop()
 	d.endFill()
 	d.fills.Close()
 	d.spare.Close()

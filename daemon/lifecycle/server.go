@@ -30,11 +30,11 @@ func (d *Daemon) newServer() *http.Server {
 }
 
 func (d *Daemon) serveHold(w http.ResponseWriter, r *http.Request) {
-	if !d.stay.HoldClient() {
+	if !d.lifetime.HoldClient() {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
-	defer d.stay.Release()
+	defer d.lifetime.Release()
 	w.WriteHeader(http.StatusOK)
 	if err := http.NewResponseController(w).Flush(); err != nil {
 		return

@@ -16,12 +16,12 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/uffd"
 )
 
-// adoptPatience is how long a successor tries to get hold of the store, or of who holds it: a killed process gives
-// the lock free when its last thread is gone.
-const adoptPatience = time.Minute
+// adoptTimeout is how long a successor tries to get hold of the store, or of the one who holds it: a killed process
+// gives the lock free when its last thread is gone.
+const adoptTimeout = time.Minute
 
-// Succeed is the life of a successor: it finds a daemon for the restore of spec, the last argument of its command, or
-// becomes the daemon. o is what the killed daemon had.
+// Succeed runs a successor: it finds a daemon for the restore of spec, the last argument of its command, or becomes the
+// daemon. o are the options of the killed daemon.
 func Succeed(ctx context.Context, o Options, spec string) error {
 	s, err := restores.Decode(spec)
 	if err != nil {
@@ -54,7 +54,7 @@ func Succeed(ctx context.Context, o Options, spec string) error {
 				return d.Run(ctx)
 			}
 		}
-		if index.ClassOf(err) != index.InUse && !errors.Is(err, wire.ErrGone) || time.Since(begin) > adoptPatience {
+		if index.ClassOf(err) != index.InUse && !errors.Is(err, wire.ErrGone) || time.Since(begin) > adoptTimeout {
 			return err
 		}
 		select {

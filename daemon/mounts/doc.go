@@ -1,9 +1,9 @@
 // Package mounts keeps the mounts that a daemon serves.
 //
-// A mount outlives the request that asked for it: it holds the daemon until it is gone, whoever unmounted it. Private
-// mounts, of one restore or dump, are attached nowhere; who asked for one takes it away again.
+// A mount outlives the request that asked for it: it holds the daemon until it is gone, whoever unmounts it. Private
+// mounts, of one restore or dump, are attached nowhere; the operation that made one also removes it.
 //
 // # Lock order
 //
-// Table.mu, then the lock of package stay. Neither is held while mounting, unmounting or asking a mount.
+// Table.mu, then the lock of package lifetime. Neither is held while mounting, unmounting or asking a mount.
 package mounts

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpucr/gpucr-fs/daemon/stay"
+	"github.com/gpucr/gpucr-fs/daemon/lifetime"
 	"github.com/gpucr/gpucr-fs/daemon/web"
 	"github.com/gpucr/gpucr-fs/fs"
 	"github.com/gpucr/gpucr-fs/index"
@@ -22,11 +22,11 @@ import (
 type Options struct {
 	Store Store
 	// Mount makes a mount, a private one nowhere.
-	Mount   func(context.Context, Request) (Mount, error)
-	Stay    *stay.Stay
-	Metrics Listener
-	Page    Listener
-	Log     *slog.Logger
+	Mount    func(context.Context, Request) (Mount, error)
+	Lifetime *lifetime.Lifetime
+	Metrics  Listener
+	Page     Listener
+	Log      *slog.Logger
 }
 
 // Store is the store that is mounted.
@@ -96,7 +96,7 @@ func (t *Table) Add(ctx context.Context, r Request) (Result, error) {
 	if err := t.reserve(r.Dir); err != nil {
 		return Result{}, err
 	}
-	defer t.o.Stay.Release()
+	defer t.o.Lifetime.Release()
 	if err := t.listen(r); err != nil || r.Dir == "" {
 		return t.Result(r), err
 	}
@@ -120,7 +120,7 @@ func (t *Table) Add(ctx context.Context, r Request) (Result, error) {
 	}
 	e := &Mounted{Mount: m, Request: r, Since: time.Now(), gone: make(chan struct{})}
 	if !t.enter(e) {
-		return Result{}, errors.Join(stay.ErrStopping(), m.Close())
+		return Result{}, errors.Join(lifetime.ErrStopping(), m.Close())
 	}
 	t.o.Log.Info("mounted", "dir", r.Dir, "checkpoint", r.Checkpoint, "new", r.New)
 	return t.Result(r), nil
@@ -151,13 +151,13 @@ func (t *Table) Served() (metrics, page string) { return t.o.Metrics.Addr(), t.o
 
 // reserve holds the daemon for a mount being made.
 func (t *Table) reserve(dir string) error {
-	if !t.o.Stay.Hold() {
-		return stay.ErrStopping()
+	if !t.o.Lifetime.Hold() {
+		return lifetime.ErrStopping()
 	}
 	if t.At(dir) == nil {
 		return nil
 	}
-	t.o.Stay.Release()
+	t.o.Lifetime.Release()
 	return &index.Error{Class: index.Exists, Op: "mount", File: dir,
 		Err: errors.New("the store is mounted there already")}
 }
@@ -166,7 +166,7 @@ func (t *Table) reserve(dir string) error {
 func (t *Table) enter(e *Mounted) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.o.Stay.Hold() {
+	if !t.o.Lifetime.Hold() {
 		return false
 	}
 	t.at[e.Request.Dir] = e
@@ -185,10 +185,11 @@ func (t *Table) watch(e *Mounted) {
 	delete(t.at, e.Request.Dir)
 	close(e.gone)
 	t.mu.Unlock()
-	t.o.Stay.Release()
+	t.o.Lifetime.Release()
 }
 
-// Close unmounts everything, from under its users if need be, after the end of the stay. Wait waits for it.
+// Close unmounts everything, from under its users if need be, after the end of the daemon's lifetime. Wait waits for
+// it.
 func (t *Table) Close() error {
 	var errs []error
 	for _, m := range t.List() {
@@ -235,8 +236,8 @@ func (t *Table) At(dir string) *Mounted {
 	return t.at[dir]
 }
 
-// Drop takes a private mount away. CRIU, which has just ended, may not have closed all of it yet; whoever else is
-// there loses it.
+// Drop takes a private mount away. CRIU, which has just ended, may still have files of it open; any other user loses
+// access.
 func (t *Table) Drop(dir string) error {
 	e := t.At(dir)
 	if e == nil {
@@ -250,7 +251,7 @@ func (t *Table) Drop(dir string) error {
 	return err
 }
 
-// DropLater is Drop that nobody waits for but Wait: the mount keeps the daemon. What goes wrong is logged with note.
+// DropLater is Drop in the background: the mount holds the daemon, and Wait waits for it. Errors are logged with note.
 func (t *Table) DropLater(dir string, note ...any) {
 	t.served.Go(func() {
 		if err := t.Drop(dir); err != nil {

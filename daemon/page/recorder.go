@@ -34,8 +34,8 @@ type Progress struct {
 	Samples []Sample  `json:"samples"`
 }
 
-// Recorder writes down the course of restores, once it was started. Its goroutines, one for each restore in progress,
-// end with Close.
+// Recorder records the course of restores, once it was started. Its goroutines, one for each restore in progress, end
+// with Close.
 type Recorder struct {
 	wg   sync.WaitGroup
 	quit chan struct{}
@@ -146,7 +146,7 @@ func (c *Recorder) forgetOld() {
 }
 
 // Restores gives the restores in progress and the last ones that are over, the newest first, and how many have come to
-// an end. Who knows all of these gets those in progress only.
+// an end. A client that knows all of these gets those in progress only.
 func (c *Recorder) Restores(known int64) (list []Progress, ended int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -6,6 +6,6 @@
 //
 // # Lock order
 //
-// Table.mu, then Restore.mu, Spare.mu or the lock of package stay. None is held while the store or the feed is waited
-// for.
+// Table.mu, then Restore.mu, Spare.mu or the lock of package lifetime. None is held while the store or the feed is
+// waited for.
 package restores

@@ -11,16 +11,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/daemon/lifetime"
 	"github.com/gpucr/gpucr-fs/daemon/profiles"
-	"github.com/gpucr/gpucr-fs/daemon/stay"
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/restore/feed"
 )
 
 // Options of a Table.
 type Options struct {
-	Store *index.Store
-	Stay  *stay.Stay
+	Store    *index.Store
+	Lifetime *lifetime.Lifetime
 	// Mounts tells whether the daemon stays for others after a restore.
 	Mounts Mounts
 	// Guardian is the command that runs uffd.GuardianMain, Successor the one whose process goes on with a restore of a
@@ -51,7 +51,7 @@ type Table struct {
 
 	mu sync.Mutex
 	at map[string]*Restore // by ID
-	// forgotten are restores that end as soon as they are taken over, by ID: as many as restores were begun again.
+	// forgotten are the IDs of restores that end as soon as they are taken over, because they were begun again.
 	forgotten map[string]bool
 }
 
@@ -106,8 +106,8 @@ func (t *Table) feedOptions(s Serving, id string, also slog.Handler) feed.Option
 }
 
 // Start starts to serve memory, with the socket in CRIU's work directory work: when it returns, CRIU may be started.
-// The daemon stays until it is all over. also, when it is not nil, takes what is logged of it, beside the daemon's
-// log. inherit is feed.Options'.
+// The daemon stays until the restore is over. also, when it is not nil, gets a copy of the restore's log lines. inherit
+// is feed.Options'.
 func (t *Table) Start(s Serving, work string, also slog.Handler, inherit bool) (*Restore, error) {
 	if len(t.o.Guardian) == 0 {
 		return nil, &index.Error{
@@ -154,7 +154,7 @@ func (t *Table) enter(r *Restore) (*Restore, error) {
 	r.done, r.prepared = make(chan struct{}), time.Now()
 	t.mu.Lock()
 	_, taken := t.at[r.ID]
-	if taken || !t.o.Stay.Hold() {
+	if taken || !t.o.Lifetime.Hold() {
 		t.mu.Unlock()
 		r.feed.Abandon()
 		ctx, cancel := context.WithCancel(context.Background())
@@ -168,7 +168,7 @@ func (t *Table) enter(r *Restore) (*Restore, error) {
 				Err:   fmt.Errorf("there is a restore %s already", r.ID),
 			}
 		}
-		return nil, stay.ErrStopping()
+		return nil, lifetime.ErrStopping()
 	}
 	t.at[r.ID] = r
 	if t.forgotten[r.ID] {
@@ -214,7 +214,7 @@ func (t *Table) serve(r *Restore) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.at, r.ID)
-	t.o.Stay.Release()
+	t.o.Lifetime.Release()
 }
 
 // keepProfile stores what a complete restore has recorded.
@@ -232,8 +232,7 @@ func (t *Table) keepProfile(r *Restore, st feed.Status) error {
 	return nil
 }
 
-// Forget ends a restore that was taken over, or is still to be: it failed, and what there is of its processes is not
-// to be.
+// Forget ends a restore that was taken over, or is still to be taken over: it failed, and its processes must go.
 func (t *Table) Forget(id string) {
 	t.mu.Lock()
 	t.forgotten[id] = true
@@ -254,14 +253,14 @@ func (t *Table) keepHot(r *Restore) {
 	}
 }
 
-// handPatience is how long a daemon that is told to stop goes on with its restores before it leaves them to
+// handTimeout is how long a daemon that is told to stop goes on with its restores before it leaves them to
 // successors.
-const handPatience = 10 * time.Second
+const handTimeout = 10 * time.Second
 
 // Close waits for the restores in progress, or leaves them to their guardians. Wait waits for what they leave behind.
 func (t *Table) Close() {
 	defer t.endServ()
-	late := time.After(handPatience)
+	late := time.After(handTimeout)
 	for {
 		t.mu.Lock()
 		left := slices.Collect(maps.Values(t.at))

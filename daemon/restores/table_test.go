@@ -4,16 +4,17 @@ import (
 	"log/slog"
 	"testing"
 
-	"github.com/gpucr/gpucr-fs/daemon/stay"
+	"github.com/gpucr/gpucr-fs/daemon/lifetime"
 )
 
 type noMounts struct{}
 
 func (noMounts) Public() bool { return false }
 
-// Who unmounts waits for a daemon whose restores only pack their hot sets, and not for one that fills memory.
+// An unmount waits for a daemon whose restores only pack their hot sets, and not for one that fills memory.
 func TestPackingIsOver(t *testing.T) {
-	tab := New(Options{Stay: stay.New(), Mounts: noMounts{}, Spare: &Spare{}, Log: slog.New(slog.DiscardHandler)})
+	tab := New(Options{Lifetime: lifetime.New(), Mounts: noMounts{}, Spare: &Spare{},
+		Log: slog.New(slog.DiscardHandler)})
 	if !tab.Over() || tab.Any() {
 		t.Error("there is a restore in a new table")
 	}

@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/gpucr/gpucr-fs/daemon/lifetime"
 	"github.com/gpucr/gpucr-fs/daemon/mounts"
 	"github.com/gpucr/gpucr-fs/daemon/restores"
-	"github.com/gpucr/gpucr-fs/daemon/stay"
 	"github.com/gpucr/gpucr-fs/daemon/talk"
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/restore/criuimg"
@@ -44,8 +44,8 @@ func needTalk(env *Env, op string) error {
 }
 
 // Restore mounts a checkpoint for one restore and serves its memory; it says so by a line with Prepared. The caller
-// runs CRIU and answers with its verdict. Then the mount goes, and the rest goes on in the daemon; when CRIU failed,
-// or the caller is gone without a word, nothing is left.
+// runs CRIU and answers with its verdict. Then the mount goes, and the rest goes on in the daemon; if CRIU failed, or
+// the caller is gone without a verdict, nothing is left.
 var Restore = define("restore", func(ctx context.Context, env *Env, q RestoreRequest) (restores.Status, error) {
 	if err := needTalk(env, "restore"); err != nil {
 		return restores.Status{}, err
@@ -80,7 +80,7 @@ func restoreHere(ctx context.Context, env *Env, q RestoreRequest) (restores.Stat
 	ok := false
 	if err = errors.Join(err, merr); err == nil {
 		if m := d.Mounts.At(images); m == nil {
-			err = stay.ErrStopping()
+			err = lifetime.ErrStopping()
 		} else {
 			var other map[string][]byte
 			if other, err = instead(c, r, q.PIDNamespace); len(other) > 0 {
@@ -245,7 +245,7 @@ var LazyPages = define("lazy-pages", func(ctx context.Context, env *Env, q LazyP
 	}
 	st, err := r.Wait(ctx, env.Progress)
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
-		// Whoever asked is gone. A restore that has begun goes on.
+		// The client is gone. A restore that has begun goes on.
 		r.Retire()
 	}
 	return st, err

@@ -1,5 +1,5 @@
-// Package sharing tells what a checkpoint has in common with others of its store: bytes of its files, and buffer objects
-// of its GPUs.
+// Package sharing tells what a checkpoint has in common with others of its store: bytes of its files, and buffer
+// objects of its GPUs.
 //
 // It goes through the extents of every sealed checkpoint and holds them against the chunks of the one that is asked
 // about. Memory: an entry for each of that one's chunks.

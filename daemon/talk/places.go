@@ -8,13 +8,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpucr/gpucr-fs/daemon/stay"
+	"github.com/gpucr/gpucr-fs/daemon/lifetime"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 )
 
-// Packet is the only packet of each side: the command's comes with the work directory of a restore as its one
-// descriptor, or with none, the daemon's with the images.
+// Packet is the only packet of each side. The command's has one descriptor, the work directory, for a restore, and none
+// for a dump. The daemon's has the images.
 type Packet struct {
 	Hand *Hand `json:"hand,omitempty"`
 }
@@ -114,8 +114,8 @@ func (p *Places) For(ctx context.Context, id string, work bool) (*Handed, error)
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-p.ending:
-		return nil, stay.ErrStopping()
-	case <-time.After(wire.Patience):
+		return nil, lifetime.ErrStopping()
+	case <-time.After(wire.Timeout):
 		return nil, errors.New("the request came without its directories")
 	}
 }

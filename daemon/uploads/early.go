@@ -12,7 +12,7 @@ func (u *Uploads) watch(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-u.born:
+		case <-u.changed:
 		}
 		writing := u.o.Store.Writing()
 		for id, name := range writing {
@@ -24,8 +24,8 @@ func (u *Uploads) watch(ctx context.Context) {
 	}
 }
 
-// forsake gives up what was begun of checkpoints that were removed before they were uploaded.
-func (u *Uploads) forsake(ctx context.Context) {
+// dropRemoved gives up what was begun of checkpoints that were removed before they were uploaded.
+func (u *Uploads) dropRemoved(ctx context.Context) {
 	if !u.begun.Load() {
 		return
 	}

@@ -1,4 +1,4 @@
-// Package uploads takes sealed checkpoints of a daemon's store to its remote store, behind whoever sealed them.
+// Package uploads takes sealed checkpoints of a daemon's store to its remote store, in the background.
 //
 // One checkpoint at a time, oldest first; one that is being written begins to go there before it is sealed (early.go).
 // What a killed daemon had begun its successor begins anew: what had come to the bucket is abandoned there. A
@@ -9,7 +9,7 @@
 //
 // # Lock order
 //
-// Uploads.mu, stay.Stay.mu. Nothing else is called while mu is held.
+// Uploads.mu, lifetime.Lifetime.mu. Nothing else is called while mu is held.
 package uploads
 
 import (
@@ -19,18 +19,18 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/daemon/lifetime"
 	"github.com/gpucr/gpucr-fs/daemon/remotes"
-	"github.com/gpucr/gpucr-fs/daemon/stay"
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/index/remote"
 )
 
 // Options of uploads. All are needed.
 type Options struct {
-	Store  *index.Store
-	Remote *remotes.Remote
-	Stay   *stay.Stay
-	Log    *slog.Logger
+	Store    *index.Store
+	Remote   *remotes.Remote
+	Lifetime *lifetime.Lifetime
+	Log      *slog.Logger
 }
 
 // firstPause and longestPause bound the time between attempts when the bucket does not take something.
@@ -51,27 +51,27 @@ type State struct {
 
 // Uploads takes checkpoints to a bucket. Close ends it.
 type Uploads struct {
-	o      Options
-	cancel context.CancelFunc
-	unsub  func()
-	wake   chan struct{}
-	born   chan struct{} // something may be written that was not before
-	begun  atomic.Bool   // something was begun to be uploaded early
-	joined sync.WaitGroup
+	o       Options
+	cancel  context.CancelFunc
+	unsub   func()
+	wake    chan struct{}
+	changed chan struct{} // something may be written that was not before
+	begun   atomic.Bool   // something was begun to be uploaded early
+	joined  sync.WaitGroup
 
-	mu     sync.Mutex
-	held   bool // the daemon is held
-	news   bool // something was sealed since it was looked last
-	state  State
-	id     string           // of the one under way
-	failed map[string]error // of the last attempt, by ids
-	turn   chan struct{}    // closed and made anew whenever something has ended
+	mu          sync.Mutex
+	held        bool // the daemon is held
+	newlySealed bool // a checkpoint was sealed since the last look
+	state       State
+	id          string           // of the one under way
+	failed      map[string]error // of the last attempt, by ids
+	turn        chan struct{}    // closed and made anew whenever something has ended
 }
 
 // Start begins with what the bucket lacks already.
 func Start(o Options) *Uploads {
 	ctx, cancel := context.WithCancel(context.Background())
-	u := &Uploads{o: o, cancel: cancel, wake: make(chan struct{}, 1), born: make(chan struct{}, 1),
+	u := &Uploads{o: o, cancel: cancel, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 		failed: map[string]error{}, turn: make(chan struct{})}
 	u.unsub = o.Store.Subscribe(func(string) { u.signal() })
 	u.signal()
@@ -80,7 +80,7 @@ func Start(o Options) *Uploads {
 	return u
 }
 
-// Idle gives uploads that take what they are told to, and nothing by themselves. They need no Close.
+// Idle gives uploads that take only what Take asks for. They need no Close.
 func Idle(s *index.Store, r *remotes.Remote) *Uploads {
 	return &Uploads{o: Options{Store: s, Remote: r}, turn: make(chan struct{})}
 }
@@ -95,13 +95,13 @@ func (u *Uploads) Close() {
 	u.joined.Wait()
 }
 
-// signal has it look what there is to do, and holds the daemon until that is done: whoever calls holds it still.
+// signal has it look what there is to do, and holds the daemon until that is done: the caller still holds it.
 func (u *Uploads) signal() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.news = true
+	u.newlySealed = true
 	u.hold()
-	for _, c := range []chan struct{}{u.wake, u.born} {
+	for _, c := range []chan struct{}{u.wake, u.changed} {
 		select {
 		case c <- struct{}{}:
 		default:
@@ -112,7 +112,7 @@ func (u *Uploads) signal() {
 // hold holds the daemon if it stays for something else at this moment. Call with mu held.
 func (u *Uploads) hold() {
 	if !u.held {
-		u.held = u.o.Stay.HoldAlong()
+		u.held = u.o.Lifetime.HoldAlong()
 	}
 }
 
@@ -121,7 +121,7 @@ func (u *Uploads) run(ctx context.Context) {
 	pause := firstPause
 	for {
 		u.mu.Lock()
-		u.news = false
+		u.newlySealed = false
 		u.mu.Unlock()
 		again := u.pass(ctx)
 		u.o.Remote.SaveRequests()
@@ -146,9 +146,9 @@ func (u *Uploads) run(ctx context.Context) {
 func (u *Uploads) release(over bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.held && (over || !u.news) {
+	if u.held && (over || !u.newlySealed) {
 		u.held = false
-		u.o.Stay.Release()
+		u.o.Lifetime.Release()
 	}
 	close(u.turn)
 	u.turn = make(chan struct{})
@@ -187,7 +187,7 @@ func (u *Uploads) pass(ctx context.Context) (again bool) {
 	list, err := u.unknown(ctx)
 	if err != nil || len(list) == 0 {
 		u.set(func() { u.state, u.failed = State{}, map[string]error{} })
-		u.forsake(ctx)
+		u.dropRemoved(ctx)
 		return err != nil && ctx.Err() == nil
 	}
 	u.set(func() { u.state = State{Waiting: len(list)} })
@@ -195,7 +195,7 @@ func (u *Uploads) pass(ctx context.Context) (again bool) {
 	if err == nil {
 		err = s.Learn(ctx, u.o.Store)
 	}
-	u.forsake(ctx)
+	u.dropRemoved(ctx)
 	failed := map[string]error{}
 	for i, info := range list {
 		if err != nil { // of the bucket as a whole
@@ -265,8 +265,8 @@ const (
 	Durable   = "durable"   // it stands in the bucket, unless another machine has removed it since
 )
 
-// Place says where a sealed checkpoint is: Local, Uploading or Durable; "" of one that is not sealed, and without a
-// bucket, where u is nil.
+// Place says where a sealed checkpoint is: Local, Uploading or Durable; "" for one that is not sealed, and where u is
+// nil, without a bucket.
 func (u *Uploads) Place(i index.Info) string {
 	if u == nil || i.State != index.Sealed {
 		return ""
@@ -294,7 +294,7 @@ func (u *Uploads) Lacking(ctx context.Context) ([]string, error) {
 	return names, err
 }
 
-// Take takes a sealed checkpoint to the bucket, or waits until that is done where it is under way.
+// Take takes a sealed checkpoint to the bucket. If that is under way already, it waits for the end.
 func (u *Uploads) Take(ctx context.Context, s *remote.Store, ref string, tell func(done, total int64)) (
 	remote.Pushed, error,
 ) {

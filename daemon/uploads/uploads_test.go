@@ -11,8 +11,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/gpucr/gpucr-fs/daemon/lifetime"
 	"github.com/gpucr/gpucr-fs/daemon/remotes"
-	"github.com/gpucr/gpucr-fs/daemon/stay"
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket"
 	"github.com/gpucr/gpucr-fs/tests/s3server"
@@ -31,12 +31,12 @@ var quiet = slog.New(slog.DiscardHandler)
 
 // node is a machine with a daemon's parts.
 type node struct {
-	t      *testing.T
-	dir    string
-	store  *index.Store
-	remote *remotes.Remote
-	stay   *stay.Stay
-	up     *Uploads
+	t        *testing.T
+	dir      string
+	store    *index.Store
+	remote   *remotes.Remote
+	lifetime *lifetime.Lifetime
+	up       *Uploads
 }
 
 func newNode(t *testing.T, address string) *node {
@@ -61,9 +61,9 @@ func (n *node) open() {
 	must(n.t, err)
 	n.store, err = index.Open(n.t.Context(), n.dir, o)
 	must(n.t, err)
-	n.stay = stay.New()
-	n.stay.Hold()
-	n.up = Start(Options{Store: n.store, Remote: n.remote, Stay: n.stay, Log: quiet})
+	n.lifetime = lifetime.New()
+	n.lifetime.Hold()
+	n.up = Start(Options{Store: n.store, Remote: n.remote, Lifetime: n.lifetime, Log: quiet})
 }
 
 func (n *node) close() {
@@ -109,10 +109,10 @@ func TestBehind(t *testing.T) {
 	address := "s3://checkpoints/p?endpoint=" + s.Endpoint + "&region=us-east-1"
 	one, two := newNode(t, address), newNode(t, address)
 	one.dump("a", "some text")
-	one.stay.Release() // what sealed it goes
+	one.lifetime.Release() // what sealed it goes
 	one.settle()
 	select {
-	case <-one.stay.Idle():
+	case <-one.lifetime.Idle():
 	case <-time.After(time.Minute):
 		t.Fatal("with all uploaded, the daemon is held")
 	}

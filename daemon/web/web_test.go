@@ -271,7 +271,7 @@ func TestCloseWaitsForRequests(t *testing.T) {
 	}
 }
 
-// Whoever opens connections and says nothing keeps nobody else out for long.
+// A client that opens connections and says nothing keeps nobody else out for long.
 func TestSilentClients(t *testing.T) {
 	s := serve(t, Where{Addr: "127.0.0.1:0"})
 	for range maxConnections - 1 {

@@ -10,7 +10,7 @@
 // # Descriptors
 //
 // store/fill.sock takes what comes with descriptors: packets, each one JSON object and the descriptors that it speaks
-// of. Who uses it tells what the objects are.
+// of. The packages that use it define the objects.
 //
 // Where the store cannot be written, the sockets are in a folder of their own below /run/gpucr-fs (Away).
 //

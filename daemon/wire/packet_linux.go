@@ -18,8 +18,8 @@ const (
 	MaxPacket = 128 << 10
 	// MaxFDs bounds the descriptors of one packet; the kernel takes 253.
 	MaxFDs = 128
-	// Patience bounds the wait for the other side to take a packet, or to go on with a request.
-	Patience = time.Minute
+	// Timeout bounds the wait for the other side to take a packet, or to go on with a request.
+	Timeout = time.Minute
 )
 
 // Conn is one end of a connection that carries packets: each one JSON object, with the descriptors that it speaks of.
@@ -29,6 +29,30 @@ type Conn struct{ *net.UnixConn }
 func DialPackets(ctx context.Context, dir string) (Conn, error) {
 	c, err := Descriptors.Dial(ctx, dir)
 	return Conn{c}, err
+}
+
+// PacketPair returns two connected ends.
+func PacketPair() (a, b Conn, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return a, b, err
+	}
+	for i, c := range []*Conn{&a, &b} {
+		f := os.NewFile(uintptr(fds[i]), "packets")
+		end, e := net.FileConn(f)
+		f.Close()
+		c.UnixConn, _ = end.(*net.UnixConn)
+		err = errors.Join(err, e)
+	}
+	if err != nil {
+		for _, c := range []Conn{a, b} {
+			if c.UnixConn != nil {
+				c.Close()
+			}
+		}
+		return Conn{}, Conn{}, err
+	}
+	return a, b, nil
 }
 
 // Send sends a packet.
@@ -48,7 +72,7 @@ func (c Conn) Send(packet any, files ...*os.File) error {
 	if len(fds) > 0 {
 		oob = unix.UnixRights(fds...)
 	}
-	if err := c.SetWriteDeadline(time.Now().Add(Patience)); err != nil {
+	if err := c.SetWriteDeadline(time.Now().Add(Timeout)); err != nil {
 		return err
 	}
 	_, _, err = c.WriteMsgUnix(b, oob, nil)

@@ -47,7 +47,7 @@ type Usage struct {
 	Zero        int64        `json:"zero"`         // of which zero runs
 	Distinct    int64        `json:"distinct"`     // bytes of distinct live chunks before compression
 	Stored      int64        `json:"stored"`       // what those occupy in packs
-	Disk        int64        `json:"disk"`         // bytes the store folder occupies on disk, index and journals included
+	Disk        int64        `json:"disk"`         // what the store's folder occupies on disk, with index and journals
 	Reclaimable int64        `json:"reclaimable"`  // what gc would give back now
 	Chunks      int64        `json:"chunks"`       // distinct live chunks
 	Packs       int          `json:"packs"`        // pack files
@@ -94,8 +94,8 @@ type chunkUse struct {
 
 type shortID [16]byte
 
-// List gives all checkpoints with exact byte counts, oldest first. One that cannot be counted has its Damage set,
-// and the others' Unique counts what they may share with it.
+// List gives all checkpoints with exact byte counts, oldest first. A checkpoint that cannot be counted has its Damage
+// set; what others may share with it counts as Unique there.
 func (s *Books) List(ctx context.Context) ([]roots.Info, error) {
 	w, err := s.account(ctx, nil)
 	return slices.DeleteFunc(w.list, func(i roots.Info) bool { return w.gone[i.ID] }), err
@@ -144,7 +144,8 @@ func (s *Books) account(ctx context.Context, going map[string]bool) (walk, error
 			continue
 		}
 		fail := func(file string, off int64, err error) error {
-			return &fault.Error{Class: fault.Corrupt, Op: "list", Checkpoint: list[i].Name, File: file, Offset: off, Err: err, Hint: fault.RepairHint(s.dir)}
+			return &fault.Error{Class: fault.Corrupt, Op: "list", Checkpoint: list[i].Name, File: file, Offset: off,
+				Err: err, Hint: fault.RepairHint(s.dir)}
 		}
 		var covered []int64
 		segments := func(e *manifestpb.Entry, seg *manifest.Segment) error {
@@ -212,7 +213,8 @@ func (s *Books) account(ctx context.Context, going map[string]bool) (walk, error
 }
 
 // Frees gives the bytes in packs that nothing would use any more if the checkpoints with these IDs were removed: what
-// the next gc gives back, but for what it leaves in packs that are nearly full. Those that are not there free nothing.
+// the next gc gives back, but for what it leaves in packs that are nearly full. IDs that the store does not have free
+// nothing.
 func (s *Books) Frees(ctx context.Context, ids []string) (n int64, err error) {
 	going := make(map[string]bool, len(ids))
 	for _, id := range ids {

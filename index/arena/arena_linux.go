@@ -20,8 +20,8 @@ type Arena struct {
 }
 
 // classes are the sizes of buffers: steps of at most a half waste a sixth on average.
-var classes = [...]int{4 << 10, 16 << 10, 64 << 10, 96 << 10, 128 << 10, 192 << 10, 256 << 10, 384 << 10, 512 << 10, 768 << 10,
-	1 << 20, 3 << 19, 2 << 20, 4 << 20, 8 << 20, 17 << 20}
+var classes = [...]int{4 << 10, 16 << 10, 64 << 10, 96 << 10, 128 << 10, 192 << 10, 256 << 10, 384 << 10, 512 << 10,
+	768 << 10, 1 << 20, 3 << 19, 2 << 20, 4 << 20, 8 << 20, 17 << 20}
 
 func classFor(n int) int {
 	for i, c := range classes {
@@ -47,7 +47,8 @@ func (a *Arena) Get(n int) ([]byte, error) {
 	if b := a.reuse(c); b != nil {
 		return b, nil
 	}
-	b, err := unix.Mmap(-1, 0, classes[c], unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_POPULATE)
+	b, err := unix.Mmap(-1, 0, classes[c], unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_POPULATE)
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes: %w", classes[c], err)
 	}

@@ -96,7 +96,8 @@ func (l *List) All() ([]Entry, error) {
 		if err != nil {
 			return nil, fault.Classify("list what is set aside", err)
 		}
-		out = append(out, Entry{File: filepath.Join(l.folder, pack.Name(n)), Bytes: size, Text: "its journal is gone, and the index does not know the pack"})
+		out = append(out, Entry{File: filepath.Join(l.folder, pack.Name(n)), Bytes: size,
+			Text: "its journal is gone, and the index does not know the pack"})
 	}
 	lost, err := l.packs.Lost()
 	if err != nil {
@@ -111,7 +112,8 @@ func (l *List) All() ([]Entry, error) {
 	}
 	for _, names := range aside {
 		for _, name := range names {
-			out = append(out, Entry{File: filepath.Join(l.folder, name), Text: "a damaged journal, kept by repair; it may tell of checkpoints that nothing else knows of"})
+			out = append(out, Entry{File: filepath.Join(l.folder, name),
+				Text: "a damaged journal, kept by repair; it may tell of checkpoints that nothing else knows of"})
 		}
 	}
 	slices.SortFunc(out, func(a, b Entry) int {

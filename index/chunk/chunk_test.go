@@ -220,7 +220,8 @@ func TestParams(t *testing.T) {
 	if err := DefaultParams().Validate(); err != nil {
 		t.Error(err)
 	}
-	for _, p := range []Params{{}, {Min: 4096, Avg: 4096, Max: 8192}, {Min: 4000, Avg: 8192, Max: 16384}, {Min: 4096, Avg: 8192, Max: 32 << 20}} {
+	for _, p := range []Params{{}, {Min: 4096, Avg: 4096, Max: 8192}, {Min: 4000, Avg: 8192, Max: 16384},
+		{Min: 4096, Avg: 8192, Max: 32 << 20}} {
 		if p.Validate() == nil {
 			t.Errorf("%+v was accepted", p)
 		}

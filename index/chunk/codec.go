@@ -50,11 +50,13 @@ type Coder struct {
 // NewCoder makes a coder for up to workers goroutines at once; more of them wait. maxLen bounds the length of a decoded
 // chunk.
 func NewCoder(workers, maxLen int) (*Coder, error) {
-	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(workers), zstd.WithEncoderCRC(false))
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(workers),
+		zstd.WithEncoderCRC(false))
 	if err != nil {
 		return nil, err
 	}
-	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(workers), zstd.WithDecoderMaxMemory(uint64(max(maxLen, 1<<20))), zstd.IgnoreChecksum(true))
+	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(workers),
+		zstd.WithDecoderMaxMemory(uint64(max(maxLen, 1<<20))), zstd.IgnoreChecksum(true))
 	if err != nil {
 		return nil, err
 	}

@@ -99,7 +99,11 @@ func encodePlanes(content []byte, common [planeCommon]byte, scratch []byte) []by
 	if haveBlocks {
 		t := newPlaneTable(&code, &common)
 		var masks [stripBlocks]uint32
-		for n := min(len(content)/(2*blockNumbers), stripBlocks); n > 0; n = min(len(content)/(2*blockNumbers), stripBlocks) {
+		for {
+			n := min(len(content)/(2*blockNumbers), stripBlocks)
+			if n == 0 {
+				break
+			}
 			splitBlocks(&content[0], n, t, &nibbles[0], &low[0], &masks[0])
 			for i, m := range masks[:n] {
 				for block := content[i*2*blockNumbers:]; m != 0; m &= m - 1 {
@@ -138,7 +142,8 @@ var errPlanes = errors.New("malformed planes")
 func decodePlanes(stored, dst []byte) error {
 	half := len(dst) / 2
 	size := planeHead + half/2 + half
-	if len(dst)%8 != 0 || len(stored) < size || int64(binary.LittleEndian.Uint32(stored[planeCommon:])) != int64(len(stored)-size) {
+	if len(dst)%8 != 0 || len(stored) < size ||
+		int64(binary.LittleEndian.Uint32(stored[planeCommon:])) != int64(len(stored)-size) {
 		return fmt.Errorf("%w: %d bytes for a chunk of %d", errPlanes, len(stored), len(dst))
 	}
 	var value [16]byte

@@ -37,7 +37,8 @@ func TestVectorPlanes(t *testing.T) {
 		haveBlocks = true
 		vector := encodePlanes(content, common, nil)
 		if !bytes.Equal(plain, vector) {
-			t.Fatalf("%d: %d bytes encoded to %d plainly, to %d or other ones by vectors", n, len(content), len(plain), len(vector))
+			t.Fatalf("%d: %d bytes encoded to %d plainly, to %d or other ones by vectors", n, len(content), len(plain),
+				len(vector))
 		}
 		if plain == nil {
 			continue

@@ -5,7 +5,7 @@ import "github.com/klauspost/compress/zstd"
 // Tight encodes content smaller and slower than a Coder does. It is for one goroutine.
 //
 // Raw content was not worth a fast encoding. A sample, one page in eight, tells whether zstd makes it smaller by an
-// eighth: less is not worth that every reader decodes it.
+// eighth: less is not worth the decoding by every reader.
 type Tight struct {
 	enc *zstd.Encoder
 }

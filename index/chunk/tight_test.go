@@ -62,7 +62,8 @@ func TestTight(t *testing.T) {
 		if pages(len(out)) >= pages(c.stored) {
 			t.Errorf("%s: %d bytes in place of %d", name, len(out), c.stored)
 		}
-		if got, err := coder.Decode(Zstd, out, make([]byte, n), len(c.content)); err != nil || !bytes.Equal(got, c.content) {
+		if got, err := coder.Decode(Zstd, out, make([]byte, n), len(c.content)); err != nil ||
+			!bytes.Equal(got, c.content) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

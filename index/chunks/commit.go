@@ -34,8 +34,8 @@ func (s *Store) CommitIf(puts []Put, ok func() error) error {
 	return s.commitLocked(puts)
 }
 
-// commitLocked is commit for who holds commitMu. Sequence numbers are given here: the index applies records in the
-// order in which they are committed, a rebuilt one in the order of their numbers.
+// commitLocked is commit for the one who holds commitMu. Sequence numbers are given here: the index applies records in
+// the order in which they are committed, a rebuilt one in the order of their numbers.
 func (s *Store) commitLocked(puts []Put) error {
 	if s.over {
 		return fault.Classify("commit", errClosed)
@@ -95,7 +95,7 @@ func (s *Store) indexCommitted(done pack.Committed, kvs []pack.KV) error {
 	kvs = append(s.unapplied, kvs...)
 	b := s.DB.Batch()
 	var gone []pack.Chunk
-	for _, c := range s.buried {
+	for _, c := range s.deadUnindexed {
 		if loc, err := s.DB.Loc(c.ID); err == nil && loc == c.Loc {
 			b.DeleteChunk(c.ID)
 			gone = append(gone, c)
@@ -122,7 +122,7 @@ func (s *Store) indexCommitted(done pack.Committed, kvs []pack.KV) error {
 		s.commitFailed(kvs, nil, err)
 		return fault.Classify("commit", fmt.Errorf("index: %w", err))
 	}
-	s.unindexed, s.unapplied, s.buried = nil, nil, nil
+	s.unindexed, s.unapplied, s.deadUnindexed = nil, nil, nil
 	s.forgetDamage(gone)
 	s.ingest.indexed(chunks)
 	return nil
@@ -168,7 +168,7 @@ func (s *Store) syncIndex() error {
 
 // indexAll sees to it that the index knows all that the journals tell. Call with commitMu held.
 func (s *Store) indexAll() error {
-	if len(s.unindexed)+len(s.unapplied)+len(s.buried) == 0 {
+	if len(s.unindexed)+len(s.unapplied)+len(s.deadUnindexed) == 0 {
 		return nil
 	}
 	return s.indexCommitted(pack.Committed{}, nil)

@@ -39,7 +39,8 @@ func (s *Store) loadDamage() error {
 	err := s.DB.Metas(damagePrefix, func(key string, _ uint64, payload []byte, err error) error {
 		id, loc, err := decodeDamage(key, payload, err)
 		if err != nil {
-			s.log.Error("a record of damage cannot be read", "key", key, "err", err, "hint", "gpucr-fs verify finds the damage again")
+			s.log.Error("a record of damage cannot be read", "key", key, "err", err,
+				"hint", "gpucr-fs verify finds the damage again")
 			return nil
 		}
 		s.damage.slots[id] = loc
@@ -72,8 +73,8 @@ func (s *Store) IsDamaged(id chunk.ID, loc pack.Loc) bool {
 	return ok && at.Pack == loc.Pack && at.Page == loc.Page
 }
 
-// MetDamage says whether the chunk was found damaged anywhere: where it lies may have changed since.
-func (s *Store) MetDamage(id chunk.ID) bool {
+// KnownDamaged says whether the chunk was found damaged anywhere: where it lies may have changed since.
+func (s *Store) KnownDamaged(id chunk.ID) bool {
 	s.damage.mu.Lock()
 	defer s.damage.mu.Unlock()
 	_, ok := s.damage.slots[id]
@@ -126,7 +127,7 @@ func (s *Store) forgetDamage(gone []pack.Chunk) {
 
 // tellHealed logs that a chunk that had been damaged was stored anew.
 func (s *Store) tellHealed(id chunk.ID) {
-	if s.MetDamage(id) {
+	if s.KnownDamaged(id) {
 		s.log.Info("a damaged chunk was stored anew", "chunk", id.String())
 	}
 }

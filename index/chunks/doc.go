@@ -1,5 +1,5 @@
-// Package chunks is the store of chunks: it takes content, keeps each chunk once, says where it lies, and gives up
-// what is journalled as dead. What chunks are for is the business of the rooms above.
+// Package chunks is the store of chunks: it takes content, keeps each chunk once, says where it lies, and gives up what
+// is journalled as dead. It does not know what the chunks are for; the packages that import it do.
 //
 // # Ingest
 //
@@ -17,9 +17,9 @@
 // # What cannot be accounted for
 //
 // Nothing here cuts or deletes what journals and index together cannot explain. It stays in its place or is put aside
-// under another name, and is reported (package aside). How far a journal was on the disk tells torn from damaged: nobody is
-// told that a commit is done before that is noted and synced, so half a frame behind it is what a crash left, and
-// nothing was promised. Bytes before it that are no frame, a shorter journal, and one that is gone are damage. Then
+// under another name, and is reported (package aside). The store notes how far each journal is on the disk, and syncs
+// that note before it reports a commit as done. So half a frame behind that point is what a crash left, and nothing was
+// promised. Bytes before that point that are no frame, a shorter journal, and a missing one are damage. Then
 //
 //   - the index serves reads as before, for it has all that the journal told up to the mark;
 //   - the pack takes no more appends, and gc leaves it alone and goes on with the others;
@@ -34,14 +34,14 @@
 //
 // # What is given back
 //
-// A slot that is punched was journalled as dead before, or was never journalled and never will be; and nobody is
-// told of it again, or reads it on behalf of a checkpoint or a draft. This room sees to two of the three ways to a
-// slot, and whoever collects sees to the manifests.
+// Before a slot is punched it is journalled as dead, unless no journal has it or ever will. After that no look-up gives
+// it, and no checkpoint or draft reads it. Three ways lead to a slot. This package sees to two of them, and package
+// upkeep to the third, the manifests.
 //
-//  1. A look-up by content (ingest). It finds a slot and pins it with sweepMu held for reading. A pack is planned,
-//     its dead journalled, and the index made to forget them in one go with sweepMu held for writing (Bury):
-//     whoever looked up before has pinned the slot, whoever does afterwards is not told of it. Pins of a draft last
-//     until it and its files are closed, and while a collection runs none is forgotten (KeepPins).
+//  1. A look-up by content (ingest). It finds a slot and pins it with sweepMu held for reading. A pack is planned, its
+//     dead journalled, and the index made to forget them in one go with sweepMu held for writing (MarkDead): an earlier
+//     look-up has pinned the slot, a later one does not find it. Pins of a draft last until it and its files are
+//     closed, and while a collection runs none is forgotten (KeepPins).
 //  2. A commit, which puts into the index what has been journalled. commitMu is held as well, and what an earlier
 //     failure left out is indexed first: all that the journal lists is in the index and no longer among the recent
 //     chunks, so taking it out of the index is final.

@@ -60,7 +60,7 @@ func (s *Store) LocateHere(id chunk.ID) (pack.Loc, error) {
 // WhereIs gives the location of a chunk of want bytes. It is known, unless that is zero, or the chunk has been
 // found damaged since: then it may have been stored anew.
 func (s *Store) WhereIs(id chunk.ID, want uint32, known pack.Loc) (loc pack.Loc, err error) {
-	if loc = known; loc == (pack.Loc{}) || s.MetDamage(id) {
+	if loc = known; loc == (pack.Loc{}) || s.KnownDamaged(id) {
 		loc, err = s.Locate(id)
 	}
 	if err == nil && loc.Raw != want {

@@ -53,10 +53,10 @@ func (s *Store) forgetMark(n uint32) error {
 	return errors.Join(b.Flush(), s.DB.Sync())
 }
 
-// Bury has plan choose what of pack n is to be given back, journals that as dead, and takes it out of the index. No
-// chunk is looked up or written meanwhile, and none is on its way into a journal or into the index. It gives the
-// length of the journal. dry: nothing but the plan is made.
-func (s *Store) Bury(n uint32, dry bool, plan func() (kill []pack.Chunk, err error)) (journal int64, err error) {
+// MarkDead has plan choose what of pack n is to be given back, journals that as dead, and takes it out of the index. No
+// chunk is looked up or written meanwhile, and none is on its way into a journal or into the index. It gives the length
+// of the journal. With dry it only makes the plan.
+func (s *Store) MarkDead(n uint32, dry bool, plan func() (kill []pack.Chunk, err error)) (journal int64, err error) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	if !dry {
@@ -81,7 +81,7 @@ func (s *Store) Bury(n uint32, dry bool, plan func() (kill []pack.Chunk, err err
 		s.avoid(kill)
 		return 0, err
 	}
-	s.buried = append(s.buried, kill...)
+	s.deadUnindexed = append(s.deadUnindexed, kill...)
 	if err := s.indexCommitted(pack.Committed{Marks: map[uint32]int64{n: mark}}, nil); err != nil {
 		s.avoid(kill)
 		return 0, err
@@ -116,9 +116,8 @@ func (s *Store) liveKeys(n uint32, unclear map[string]bool, fn func(pack.KV) err
 // moveBatch is how many bytes of keys go into one commit when a pack is dropped.
 const moveBatch = 16 << 20
 
-// DropPack removes pack n, which has no live chunks; its keys that still count are journalled in the newest pack
-// first, and so are those of the unclear owners. No commit comes between: it could write a key anew that is just
-// being moved.
+// DropPack removes pack n, which has no live chunks; its keys that still count are journalled in the newest pack first,
+// and so are those of the unclear owners. No commit runs meanwhile: it could write a key anew that is just being moved.
 func (s *Store) DropPack(n uint32, unclear map[string]bool) error {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
@@ -162,8 +161,8 @@ func (s *Store) DropPack(n uint32, unclear map[string]bool) error {
 	return s.Packs.Drop(n)
 }
 
-// ShrinkJournal rewrites the journal of pack n if more than half of it is about things long gone, and gives the bytes
-// that it takes less. It reads the journal with commits held up: one may have written to it since anybody looked.
+// ShrinkJournal rewrites the journal of pack n if more than half of its records are obsolete, and gives how many bytes
+// that saves. It reads the journal while commits wait, since one may have written to it in between.
 func (s *Store) ShrinkJournal(n uint32, unclear map[string]bool) (gained int64, err error) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()

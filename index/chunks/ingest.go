@@ -124,7 +124,8 @@ func (in *ingest) store(c *Pending, scratch []byte) (manifest.ChunkRef, error) {
 }
 
 // locate gives the location of content: the one it has, or a new one.
-func (in *ingest) locate(id chunk.ID, content []byte, policy chunk.Policy, scratch []byte) (loc pack.Loc, dup bool, err error) {
+func (in *ingest) locate(id chunk.ID, content []byte, policy chunk.Policy,
+	scratch []byte) (loc pack.Loc, dup bool, err error) {
 	s := in.s
 	r, ours := in.enter(id)
 	if !ours {

@@ -34,8 +34,8 @@ func (s *Store) CountPinners() int {
 	return len(s.pinners)
 }
 
-// LoseIndexed makes it so that a commit could not tell the index of the chunks of pack n, and gives how many these
-// are.
+// LoseIndexed puts the store into the state after a commit that could not write the chunks of pack n to the index, and
+// gives how many these are.
 func (s *Store) LoseIndexed(n uint32) (int, error) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()

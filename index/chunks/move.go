@@ -50,8 +50,8 @@ func (in *ingest) claim(m Move) bool {
 	return true
 }
 
-// movePins makes whoever pins one of two places of a chunk pin the other as well. Look-ups that were told of the
-// first are waited for.
+// movePins makes pins of one of two places of a chunk pins of the other as well. Look-ups that were told of the first
+// are waited for.
 func (s *Store) movePins(list []Move) {
 	s.sweepMu.Lock()
 	defer s.sweepMu.Unlock()
@@ -70,7 +70,7 @@ func (s *Store) movePins(list []Move) {
 }
 
 // Adopt makes placed slots the places of their chunks, but for those that were stored anew meanwhile, and gives the
-// moves that were made. Whoever pins one of the two slots pins both.
+// moves that were made. A pin of one of the two slots is a pin of both.
 func (s *Store) Adopt(list []Move) (moved []Move, err error) {
 	moved, err = s.commitMoves(list)
 	// Also after an error: somebody may have been told of the new place, and the old one may be what is left.

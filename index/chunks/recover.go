@@ -14,11 +14,10 @@ import (
 // Recover applies to Badger what the journals hold beyond their applied marks, and reads what is known of damage.
 // It changes nothing in the folder of the packs.
 //
-// A journal ends in half a frame when its writer was killed. That begins at the mark or behind it, since the mark
-// is set before anybody is told that a commit is done: nobody was promised what it would have said. All else that
-// is no valid frame is damage to something that was promised, as is a journal shorter than its mark. It is
-// reported, its pack takes no more appends, and gc leaves the pack alone; what Badger knows of it can be read as
-// ever.
+// A journal ends in half a frame when its writer was killed. The half frame begins at the mark or behind it, since the
+// mark is set before a commit is reported as done, so no promise is broken. Any other bytes that are no valid frame are
+// damage, and so is a journal that is shorter than its mark. Damage is reported, the pack takes no more appends, and gc
+// leaves the pack alone. What Badger knows of the pack can still be read.
 func (s *Store) Recover() error {
 	packs, err := s.Packs.Packs()
 	if err != nil {
@@ -27,7 +26,8 @@ func (s *Store) Recover() error {
 	err = s.DB.Marks(func(n uint32) {
 		s.Packs.NeverUse(n)
 		if !slices.Contains(packs, n) {
-			s.Aside.Keep(n, aside.Entry{File: filepath.Join(PacksFolder, pack.JournalName(n)), Text: "damaged: the journal is gone"})
+			s.Aside.Keep(n, aside.Entry{File: filepath.Join(PacksFolder, pack.JournalName(n)),
+				Text: "damaged: the journal is gone"})
 		}
 	})
 	if err != nil {
@@ -138,7 +138,8 @@ func (s *Store) resume(n uint32) error {
 	}
 	resumed, err := s.Packs.Resume(n, payload, end)
 	if err == nil && !resumed {
-		s.log.Info("the newest pack has got all that it will: behind what was committed lies what was not", "pack", pack.Name(n))
+		s.log.Info("the newest pack has got all that it will: behind what was committed lies what was not",
+			"pack", pack.Name(n))
 	}
 	return err
 }
@@ -178,11 +179,11 @@ func (s *Store) replay(n uint32) error {
 		return nil
 	}
 	dead := map[uint32]bool{}
-	var buried []pack.Chunk
+	var deadSlots []pack.Chunk
 	last, bad, err := s.Packs.Read(n, mark, func(r pack.Record) error {
 		if r.Dead != nil {
 			dead[r.Dead.Loc.Page] = true
-			buried = append(buried, *r.Dead)
+			deadSlots = append(deadSlots, *r.Dead)
 		}
 		if r.KV != nil {
 			s.seq.Store(max(s.seq.Load(), r.KV.Seq))
@@ -205,9 +206,10 @@ func (s *Store) replay(n uint32) error {
 		return err
 	}
 	b := s.DB.Batch()
-	applied := len(buried)
-	for i := range buried { // first: one that was moved within its pack has its new place before the end of the old one
-		if err := s.Apply(b, pack.Record{Dead: &buried[i]}); err != nil {
+	applied := len(deadSlots)
+	// first: one that was moved within its pack has its new place before the end of the old one
+	for i := range deadSlots {
+		if err := s.Apply(b, pack.Record{Dead: &deadSlots[i]}); err != nil {
 			return errors.Join(err, b.Flush())
 		}
 	}
@@ -249,7 +251,8 @@ func (s *Store) KnowsLater(c pack.Chunk) bool {
 }
 
 // Apply adds one journal record to b, unless the index or b holds a later one. One that the index holds already is
-// added again: after a power cut its value may lie in a log behind a hole, which Badger takes for the log's end.
+// added again: after a power cut its value may lie in a log behind a hole, and Badger takes that for the end of the
+// log.
 func (s *Store) Apply(b *keys.Batch, r pack.Record) error {
 	switch {
 	case r.Chunk != nil:

@@ -41,16 +41,16 @@ type Store struct {
 
 	records RootRecords
 
-	commitMu  sync.Mutex       // one commit at a time; guards what follows up to over
-	sweepMu   sync.RWMutex     // read: a chunk is looked up and pinned; write: chunks are forgotten
-	seq       atomic.Uint64    // of the last metadata record
-	unindexed []pack.Chunk     // journalled, but Badger has not taken them yet
-	unapplied []pack.KV        // keys likewise
-	buried    []pack.Chunk     // journalled as dead, and not yet taken out of Badger
-	marks     map[uint32]int64 // how far Badger has been given journals since it was synced; see syncIndex
-	unsynced  int              // records that it has been given since
-	unsettled map[string]bool  // root keys that a failed commit may have left in a journal
-	over      bool             // the store is closing: nothing is committed any more
+	commitMu      sync.Mutex       // one commit at a time; guards what follows up to over
+	sweepMu       sync.RWMutex     // read: a chunk is looked up and pinned; write: chunks are forgotten
+	seq           atomic.Uint64    // of the last metadata record
+	unindexed     []pack.Chunk     // journalled, but Badger has not taken them yet
+	unapplied     []pack.KV        // keys likewise
+	deadUnindexed []pack.Chunk     // journalled as dead, and not yet taken out of Badger
+	marks         map[uint32]int64 // how far Badger has been given journals since it was synced; see syncIndex
+	unsynced      int              // records that it has been given since
+	unsettled     map[string]bool  // root keys that a failed commit may have left in a journal
+	over          bool             // the store is closing: nothing is committed any more
 
 	pinMu      sync.Mutex
 	pinners    map[*Pins]bool

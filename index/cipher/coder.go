@@ -1,18 +1,18 @@
 package cipher
 
 import (
-	"crypto/aes"
-	"crypto/cipher"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/zeebo/blake3"
 
 	"github.com/gpucr/gpucr-fs/index/arena"
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/cipher/gcm"
 )
 
 const (
@@ -20,7 +20,7 @@ const (
 	KeySize = 32
 	// SaltSize and TagSize are lengths in bytes.
 	SaltSize = 16
-	TagSize  = 16
+	TagSize  = gcm.TagSize
 	// Overhead is by how many bytes a sealed record is longer.
 	Overhead = SaltSize + TagSize
 )
@@ -55,6 +55,7 @@ type Coder struct {
 	ids, slots, records []byte    // in locked memory
 	hashers             sync.Pool // of ids
 	deriving            sync.Pool // *derivers
+	keys                sync.Pool // *gcm.Key, cleared
 	buffers             *arena.Arena
 	Hooks               Hooks
 }
@@ -136,8 +137,8 @@ const (
 	ofRecords purpose = false
 )
 
-// aead gives what encrypts under a salt.
-func (c *Coder) aead(of purpose, context string, salt Salt) cipher.AEAD {
+// key gives what encrypts under a salt.
+func (c *Coder) key(of purpose, context string, salt Salt) *gcm.Key {
 	d, _ := c.deriving.Get().(*derivers)
 	if d == nil {
 		d = &derivers{slots: keyed(c.slots), records: keyed(c.records)}
@@ -149,25 +150,49 @@ func (c *Coder) aead(of purpose, context string, salt Salt) cipher.AEAD {
 	h.Reset()
 	h.Write(salt[:])
 	h.WriteString(context)
-	var k [32]byte
+	var k [gcm.KeySize]byte
 	h.Sum(k[:0])
 	c.deriving.Put(d)
-	block, err := aes.NewCipher(k[:])
-	if err != nil {
-		panic(err) // the key has 32 bytes
+	g, _ := c.keys.Get().(*gcm.Key)
+	if g == nil {
+		g = new(gcm.Key)
 	}
+	g.Set(&k)
 	clear(k[:])
-	g, err := cipher.NewGCM(block)
-	if err != nil {
-		panic(err)
-	}
 	return g
 }
 
-func nonce(n uint64) []byte {
-	b := make([]byte, 12)
+// forget takes back a key that is used no more.
+func (c *Coder) forget(k *gcm.Key) {
+	k.Clear()
+	c.keys.Put(k)
+}
+
+func nonce(n uint64) *[gcm.NonceSize]byte {
+	var b [gcm.NonceSize]byte
 	binary.BigEndian.PutUint64(b[4:], n)
-	return b
+	return &b
+}
+
+// appendSealed seals plain behind out, and its tag behind it.
+func appendSealed(out []byte, k *gcm.Key, n *[gcm.NonceSize]byte, plain []byte) []byte {
+	from := len(out)
+	out = slices.Grow(out, len(plain)+TagSize)[:from+len(plain)]
+	tag := k.Seal(out[from:], plain, n)
+	return append(out, tag[:]...)
+}
+
+// openInto opens what appendSealed has appended, into dst, which is as long or longer and may be where sealed is.
+func openInto(dst []byte, k *gcm.Key, n *[gcm.NonceSize]byte, sealed []byte) ([]byte, error) {
+	if len(sealed) < TagSize {
+		return nil, ErrOpen
+	}
+	end := len(sealed) - TagSize
+	tag := [TagSize]byte(sealed[end:])
+	if !k.Open(dst[:end], sealed[:end], n, &tag) {
+		return nil, ErrOpen
+	}
+	return dst[:end], nil
 }
 
 func (c *Coder) used(salt Salt, n uint64, plain []byte) {
@@ -176,11 +201,11 @@ func (c *Coder) used(salt Salt, n uint64, plain []byte) {
 	}
 }
 
-// Buffer gives a page-aligned buffer with room for n bytes and a tag. Done takes it back.
+// Buffer gives a page-aligned buffer with room for n bytes. Done takes it back.
 func (c *Coder) Buffer(n int) []byte {
-	b, err := c.buffers.Get(n + TagSize)
+	b, err := c.buffers.Get(n)
 	if err != nil {
-		return make([]byte, 0, (n+TagSize)|1) // Done knows it by its odd size
+		return make([]byte, 0, n|1) // Done knows it by its odd size
 	}
 	return b
 }
@@ -196,10 +221,10 @@ func (c *Coder) Done(b []byte) {
 // of a pack that has this salt. No page of a pack may come twice with one salt.
 func (c *Coder) EncryptSlot(buf []byte, salt Salt, page uint32, stored []byte) ([]byte, Seal) {
 	c.used(salt, uint64(page), stored)
-	out := c.aead(ofSlots, "", salt).Seal(buf[:0], nonce(uint64(page)), stored, nil)
-	s := Seal{Salt: salt}
-	copy(s.Tag[:], out[len(stored):])
-	return out[:len(stored)], s
+	k := c.key(ofSlots, "", salt)
+	defer c.forget(k)
+	out := buf[:len(stored)]
+	return out, Seal{Salt: salt, Tag: k.Seal(out, stored, nonce(uint64(page)))}
 }
 
 // DecryptSlot decrypts the stored bytes of a slot in their place.
@@ -207,10 +232,9 @@ func (c *Coder) DecryptSlot(stored []byte, s Seal, page uint32) error {
 	if c == nil {
 		return fmt.Errorf("%w: there is no key", ErrOpen)
 	}
-	buf := c.Buffer(len(stored))
-	defer c.Done(buf)
-	sealed := append(append(buf, stored...), s.Tag[:]...)
-	if _, err := c.aead(ofSlots, "", s.Salt).Open(stored[:0], nonce(uint64(page)), sealed, nil); err != nil {
+	k := c.key(ofSlots, "", s.Salt)
+	defer c.forget(k)
+	if !k.Open(stored, stored, nonce(uint64(page)), &s.Tag) {
 		return ErrOpen
 	}
 	return nil
@@ -220,8 +244,9 @@ func (c *Coder) DecryptSlot(stored []byte, s Seal, page uint32) error {
 func (c *Coder) Seal(purpose string, plain []byte) []byte {
 	salt := c.NewSalt()
 	c.used(salt, 0, plain)
-	out := append(make([]byte, 0, len(plain)+Overhead), salt[:]...)
-	return c.aead(ofRecords, purpose, salt).Seal(out, nonce(0), plain, nil)
+	k := c.key(ofRecords, purpose, salt)
+	defer c.forget(k)
+	return appendSealed(append(make([]byte, 0, len(plain)+Overhead), salt[:]...), k, nonce(0), plain)
 }
 
 // Open gives what Seal was given. ErrOpen.
@@ -229,9 +254,7 @@ func (c *Coder) Open(purpose string, sealed []byte) ([]byte, error) {
 	if c == nil || len(sealed) < Overhead {
 		return nil, ErrOpen
 	}
-	plain, err := c.aead(ofRecords, purpose, Salt(sealed[:SaltSize])).Open(nil, nonce(0), sealed[SaltSize:], nil)
-	if err != nil {
-		return nil, ErrOpen
-	}
-	return plain, nil
+	k := c.key(ofRecords, purpose, Salt(sealed[:SaltSize]))
+	defer c.forget(k)
+	return openInto(make([]byte, len(sealed)-Overhead), k, nonce(0), sealed[SaltSize:])
 }

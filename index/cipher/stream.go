@@ -2,11 +2,13 @@ package cipher
 
 import (
 	"bytes"
-	"crypto/cipher"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"sync"
+
+	"github.com/gpucr/gpucr-fs/index/cipher/gcm"
 )
 
 // A sealed file is a salt, and then parts of partSize bytes, each with its tag; the last one is shorter, and may be
@@ -33,14 +35,14 @@ func plainSize(sealed int64) (int64, error) {
 // Writer seals what is written to it for a purpose. Close ends it and does not close w.
 func (c *Coder) Writer(w io.Writer, purpose string) io.WriteCloser {
 	salt := c.NewSalt()
-	return &writer{c: c, w: w, salt: salt, aead: c.aead(ofRecords, purpose, salt), part: make([]byte, 0, partSize)}
+	return &writer{c: c, w: w, salt: salt, key: c.key(ofRecords, purpose, salt), part: make([]byte, 0, partSize)}
 }
 
 type writer struct {
 	c     *Coder
 	w     io.Writer
 	salt  Salt
-	aead  cipher.AEAD
+	key   *gcm.Key
 	part  []byte
 	out   []byte
 	n     uint64 // number of the part
@@ -67,7 +69,7 @@ func (w *writer) flush(nonceNumber uint64) {
 		w.out, w.begun = append(w.out, w.salt[:]...), true
 	}
 	w.c.used(w.salt, nonceNumber, w.part)
-	w.out = w.aead.Seal(w.out, nonce(nonceNumber), w.part, nil)
+	w.out = appendSealed(w.out, w.key, nonce(nonceNumber), w.part)
 	w.part = w.part[:0]
 	_, w.err = w.w.Write(w.out)
 }
@@ -104,10 +106,11 @@ type reader struct {
 	c       *Coder
 	r       io.Reader
 	purpose string
-	aead    cipher.AEAD
+	key     *gcm.Key
 	buf     []byte // sealed parts: one, and the first byte of the next
 	have    int
-	plain   []byte
+	out     []byte // has the opened part
+	plain   []byte // what of it nobody has read
 	n       uint64
 	err     error
 }
@@ -128,14 +131,14 @@ func (r *reader) Read(p []byte) (int, error) {
 
 // next opens the next part. That one is the last shows when nothing comes behind it.
 func (r *reader) next() {
-	if r.aead == nil {
+	if r.key == nil {
 		var salt Salt
 		if _, err := io.ReadFull(r.r, salt[:]); err != nil {
 			r.err = cutShort(err)
 			return
 		}
-		r.aead = r.c.aead(ofRecords, r.purpose, salt)
-		r.buf = make([]byte, sealedPart+1)
+		r.key = r.c.key(ofRecords, r.purpose, salt)
+		r.buf, r.out = make([]byte, sealedPart+1), make([]byte, partSize)
 	}
 	n, err := io.ReadFull(r.r, r.buf[r.have:])
 	r.have += n
@@ -149,8 +152,8 @@ func (r *reader) next() {
 		r.err = err
 		return
 	}
-	if r.plain, err = r.aead.Open(nil, nonce(number), part, nil); err != nil {
-		r.plain, r.err = nil, ErrOpen
+	if r.plain, err = openInto(r.out, r.key, nonce(number), part); err != nil {
+		r.plain, r.err = nil, err
 		return
 	}
 	r.n++
@@ -168,8 +171,14 @@ func cutShort(err error) error {
 type File struct {
 	r    io.ReaderAt
 	size int64
-	aead cipher.AEAD
+	key  *gcm.Key
 }
+
+// atOnce is how many parts of a file are read at once.
+const atOnce = 8
+
+// sealedParts are buffers of atOnce sealed parts.
+var sealedParts = sync.Pool{New: func() any { return new([atOnce * sealedPart]byte) }}
 
 // OpenFile opens a sealed file of so many bytes. ErrOpen.
 func (c *Coder) OpenFile(r io.ReaderAt, sealed int64, purpose string) (*File, error) {
@@ -181,8 +190,9 @@ func (c *Coder) OpenFile(r io.ReaderAt, sealed int64, purpose string) (*File, er
 	if n, err := r.ReadAt(salt[:], 0); n < len(salt) {
 		return nil, cutShort(err)
 	}
-	f := &File{r: r, size: size, aead: c.aead(ofRecords, purpose, salt)}
-	_, err = f.part(size/partSize, make([]byte, 0, sealedPart)) // nothing was cut off
+	f := &File{r: r, size: size, key: c.key(ofRecords, purpose, salt)}
+	last := size / partSize
+	_, err = f.readParts(make([]byte, size-last*partSize), last*partSize, last, last+1) // nothing was cut off
 	return f, err
 }
 
@@ -194,15 +204,14 @@ func (f *File) ReadAt(p []byte, off int64) (n int, err error) {
 	if off < 0 {
 		return 0, errors.New("read before the beginning")
 	}
-	buf := make([]byte, 0, sealedPart)
 	for n < len(p) && off < f.size {
-		part := off / partSize
-		plain, err := f.part(part, buf)
+		first := off / partSize
+		end := min((off+int64(len(p)-n)-1)/partSize, f.size/partSize) + 1
+		k, err := f.readParts(p[n:], off, first, min(end, first+atOnce))
+		n, off = n+k, off+int64(k)
 		if err != nil {
 			return n, err
 		}
-		k := copy(p[n:], plain[off-part*partSize:])
-		n, off = n+k, off+int64(k)
 	}
 	if n < len(p) {
 		return n, io.EOF
@@ -210,21 +219,37 @@ func (f *File) ReadAt(p []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// part gives a part of the file, in buf.
-func (f *File) part(i int64, buf []byte) ([]byte, error) {
-	length, number := int64(sealedPart), uint64(i)
-	if i == f.size/partSize {
-		length, number = f.size%partSize+TagSize, number|lastPart
+// readParts reads the file from off on into p, as much as there is in the parts from first to end. What is wanted of a
+// whole part is decrypted to where it is wanted.
+func (f *File) readParts(p []byte, off, first, end int64) (n int, err error) {
+	buf := sealedParts.Get().(*[atOnce * sealedPart]byte)
+	defer sealedParts.Put(buf)
+	sealed := buf[:min((end-first)*sealedPart, SealedSize(f.size)-SaltSize-first*sealedPart)]
+	if k, err := f.r.ReadAt(sealed, SaltSize+first*sealedPart); k < len(sealed) {
+		return 0, cutShort(err)
 	}
-	buf = buf[:length]
-	if k, err := f.r.ReadAt(buf, SaltSize+i*sealedPart); int64(k) < length {
-		return nil, cutShort(err)
+	for i := first; i < end; i++ {
+		part, number := sealed[:min(sealedPart, len(sealed))], uint64(i)
+		sealed = sealed[len(part):]
+		if i == f.size/partSize {
+			number |= lastPart
+		}
+		length, skip := len(part)-TagSize, int(off-i*partSize)
+		if skip == 0 && len(p)-n >= length {
+			if _, err := openInto(p[n:], f.key, nonce(number), part); err != nil {
+				return n, err
+			}
+			n, off = n+length, off+int64(length)
+			continue
+		}
+		plain, err := openInto(part, f.key, nonce(number), part)
+		if err != nil {
+			return n, err
+		}
+		k := copy(p[n:], plain[skip:])
+		n, off = n+k, off+int64(k)
 	}
-	plain, err := f.aead.Open(buf[:0], nonce(number), buf, nil)
-	if err != nil {
-		return nil, ErrOpen
-	}
-	return plain, nil
+	return n, nil
 }
 
 // Purposes of sealed records and files.

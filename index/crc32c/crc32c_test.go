@@ -62,7 +62,10 @@ func BenchmarkChecksum(b *testing.B) {
 	for _, n := range []int{worthwhile, 64 << 10, 1 << 20, 64 << 20} {
 		p := make([]byte, n)
 		rand.NewChaCha8([32]byte{}).Read(p)
-		for name, sum := range map[string]func([]byte) uint32{"folded": Checksum, "hash": func(p []byte) uint32 { return crc32.Checksum(p, table) }} {
+		for name, sum := range map[string]func([]byte) uint32{
+			"folded": Checksum,
+			"hash":   func(p []byte) uint32 { return crc32.Checksum(p, table) },
+		} {
 			b.Run(strconv.Itoa(n)+"/"+name, func(b *testing.B) {
 				b.SetBytes(int64(n))
 				for range b.N {

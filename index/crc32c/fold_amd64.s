@@ -1,7 +1,7 @@
 #include "textflag.h"
 
-// x^(2048+32) and x^(2048-32) modulo the polynomial 0x11edc6f41, bits reversed and moved up by one: what the first and the second half of 128 bits are
-// multiplied by, to be carried 2048 bits further.
+// x^(2048+32) and x^(2048-32) modulo the polynomial 0x11edc6f41, bits reversed and moved up by one: the first and the
+// second half of 128 bits are multiplied by these, to be carried 2048 bits further.
 DATA carry<>+0(SB)/8, $0x00000000dcb17aa4
 DATA carry<>+8(SB)/8, $0x00000000b9e02b86
 GLOBL carry<>(SB), RODATA|NOPTR, $16

@@ -10,7 +10,7 @@
 //
 // # Lock order
 //
-// learnMu, (locks of who commits), mu.
+// learnMu, (locks of the one who commits), mu.
 package distant
 
 import (
@@ -89,7 +89,7 @@ type Packs struct {
 	touched map[uint32]bool // learned of while holds > 0
 }
 
-// New gives what knows of no pack yet. Whatever is said of packs is in db, or goes there. c encrypts what lies in the
+// New gives a Packs that knows of no pack yet. What becomes known of packs is kept in db. c encrypts what lies in the
 // bucket; nil: nothing is encrypted.
 func New(db *keys.DB, log *slog.Logger, c *cipher.Coder) *Packs {
 	return &Packs{db: db, log: log, coder: c, record: chunk.IDSize + pack.SizeOfLoc(c),
@@ -190,7 +190,7 @@ func (d *Packs) Load() error {
 }
 
 // Learn notes where chunks lie in distant packs: packs[i] is what locations call pack i+1. When it returns nil that is
-// durable, by commit. What is known of these packs already stays known.
+// durable, by commit. What it knew of these packs before stays.
 func (d *Packs) Learn(packs []object.PackRef, list []pack.Chunk, commit func([]keys.Put) error) error {
 	d.learnMu.Lock()
 	defer d.learnMu.Unlock()
@@ -288,8 +288,8 @@ func (d *Packs) merge(p object.PackRef, list []pack.Chunk) (n uint32, value []by
 	return n, d.encode(p, all), nil
 }
 
-// Elsewhere gives the index other places of the chunks of a pack that does not give them, because it is gone or holds
-// something else: places in packs that other keys tell of. It looks once for each pack; it says whether it looked.
+// Elsewhere replaces, in the index, the places of the chunks of a pack that is gone or holds something else: by places
+// in packs that other keys name. It looks once for each pack; it says whether it looked.
 func (d *Packs) Elsewhere(n uint32) (looked bool, err error) {
 	d.mu.Lock()
 	looked = !d.shunned[n]

@@ -14,8 +14,8 @@ import (
 // forgetChunks is how many chunks of forgotten packs are looked for elsewhere at once: it bounds memory.
 const forgetChunks = 1 << 20
 
-// Hold keeps all packs that are learned of from now on from being forgotten, until release is called: who learns of
-// packs says only later what needs them, and who forgets has looked before at what is needed.
+// Hold keeps packs that become known from now on, until release is called. A checkpoint that needs them is committed
+// only later, and Forget is called with what was needed before.
 func (d *Packs) Hold() (release func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -49,7 +49,7 @@ func (d *Packs) Forget(needed func(uint32) bool, stands func(object.Name) bool, 
 	forget := func() error {
 		err := d.settleElsewhere(gone, ids)
 		if err == nil {
-			err = d.bury(some, commit)
+			err = d.forget(some, commit)
 		}
 		if err != nil {
 			return fault.Classify("forget packs of the bucket", err)
@@ -96,7 +96,7 @@ func (d *Packs) settleElsewhere(gone map[uint32]bool, ids map[chunk.ID]bool) err
 }
 
 // bury writes that nothing is known of packs any more, and forgets them.
-func (d *Packs) bury(some map[uint32]bool, commit func([]keys.Put) error) error {
+func (d *Packs) forget(some map[uint32]bool, commit func([]keys.Put) error) error {
 	puts := make([]keys.Put, 0, len(some))
 	for n := range some {
 		puts = append(puts, keys.Put{Key: keyOf(n), Payload: []byte{}})

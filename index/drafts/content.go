@@ -4,7 +4,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/manifest"
-	"github.com/gpucr/gpucr-fs/index/ongoing"
+	"github.com/gpucr/gpucr-fs/index/unsealed"
 )
 
 // content is the bytes of one file of a draft. Its owner (node) serialises all calls.
@@ -17,22 +17,22 @@ type content struct {
 	draft  string // id of the checkpoint
 	number uint32
 	pins   *chunks.Pins
-	told   *ongoing.Draft
+	told   *unsealed.Draft
 	policy chunk.Policy
 	base   int64
 	cuts   []int64 // where else a chunk ends, ascending; those passed are gone
 	split  *chunk.Splitter
 
-	closed  []*draftSegment
-	edited  []*draftSegment // of closed, those with edits: the one overwritten last is the last
-	tail    manifest.Segment
-	flying  []*chunks.Pending // parallel to tail.Chunks; nil where the chunk is settled
-	cur     []byte            // from the arena
-	cut1    bool              // a chunk was cut before: the next will be of full size, too
-	done    int64
-	page    [chunk.PageSize]byte
-	pageLen int
-	zero    int64 // bytes of zero runs in closed
+	closed    []*draftSegment
+	edited    []*draftSegment // of closed, those with edits: the one overwritten last is the last
+	tail      manifest.Segment
+	inFlight  []*chunks.Pending // parallel to tail.Chunks; nil where the chunk is settled
+	cur       []byte            // from the arena
+	cutBefore bool              // a chunk was cut before: the next will be of full size, too
+	done      int64
+	page      [chunk.PageSize]byte
+	pageLen   int
+	zero      int64 // bytes of zero runs in closed
 }
 
 // draftSegment is a closed segment: in Badger under its key, or in encoded until it is committed.
@@ -44,7 +44,8 @@ type draftSegment struct {
 
 func newContent(d *Draft, number uint32, base int64) *content {
 	s := d.s
-	return &content{s: s, draft: d.id, number: number, pins: d.pins, told: d.told, policy: d.policy, base: base, split: chunk.NewSplitter(s.o.Params)}
+	return &content{s: s, draft: d.id, number: number, pins: d.pins, told: d.told, policy: d.policy, base: base,
+		split: chunk.NewSplitter(s.o.Params)}
 }
 
 func (c *content) size() int64 { return c.done + int64(c.pageLen) }
@@ -110,7 +111,8 @@ func (c *content) add(page []byte) error {
 		return err
 	}
 	ci, off, n := int32(len(c.tail.Chunks)), uint32(len(c.cur)), int64(len(page))
-	if k := len(c.tail.Runs) - 1; k >= 0 && c.tail.Runs[k].Chunk == ci && int64(c.tail.Runs[k].Off)+c.tail.Runs[k].Len == int64(off) {
+	if k := len(c.tail.Runs) - 1; k >= 0 && c.tail.Runs[k].Chunk == ci &&
+		int64(c.tail.Runs[k].Off)+c.tail.Runs[k].Len == int64(off) {
 		c.tail.Runs[k].Len += n
 	} else {
 		c.tail.Runs = append(c.tail.Runs, manifest.Run{Start: c.tail.Len, Len: n, Chunk: ci, Off: off})
@@ -175,7 +177,7 @@ func (c *content) room(n int) error {
 		return nil
 	}
 	want := 64 << 10
-	if c.cur != nil || c.cut1 {
+	if c.cur != nil || c.cutBefore {
 		want = c.s.o.Params.Max
 	}
 	b, err := c.s.chunks.Arena.Get(want)
@@ -197,9 +199,9 @@ func (c *content) cut() error {
 	// The length is known now, the rest when the workers are done.
 	c.tail.Chunks = append(c.tail.Chunks, manifest.ChunkRef{Len: uint32(len(c.cur))})
 	p := c.s.chunks.Submit(c.cur, c.policy, c.pins)
-	c.flying = append(c.flying, p)
+	c.inFlight = append(c.inFlight, p)
 	c.told.Note(p)
-	c.cur, c.cut1 = nil, true
+	c.cur, c.cutBefore = nil, true
 	return c.spillFull()
 }
 
@@ -217,7 +219,7 @@ func (c *content) spillFull() error {
 // settle waits until all chunks cut so far are stored.
 func (c *content) settle() error {
 	var first error
-	for i, p := range c.flying {
+	for i, p := range c.inFlight {
 		if p == nil {
 			continue
 		}
@@ -229,14 +231,14 @@ func (c *content) settle() error {
 			continue
 		}
 		c.tail.Chunks[i] = p.Ref
-		c.flying[i] = nil
+		c.inFlight[i] = nil
 	}
 	return first
 }
 
 // failed gives the error of a chunk that is known to have failed, without waiting.
 func (c *content) failed() error {
-	for _, p := range c.flying {
+	for _, p := range c.inFlight {
 		if p != nil {
 			select {
 			case <-p.Done:
@@ -269,7 +271,7 @@ func (c *content) closeTail() error {
 		c.zero += seg.zero
 	}
 	c.tail = manifest.Segment{Start: c.done}
-	c.flying = nil
+	c.inFlight = nil
 	return nil
 }
 
@@ -296,7 +298,8 @@ func (c *content) spill() error {
 	var puts []chunks.Put
 	for _, seg := range c.closed {
 		if seg.encoded != nil {
-			puts = append(puts, chunks.Put{Key: manifest.SegmentKey(c.draft, c.number, seg.start), Payload: seg.encoded})
+			puts = append(puts,
+				chunks.Put{Key: manifest.SegmentKey(c.draft, c.number, seg.start), Payload: seg.encoded})
 		}
 	}
 	if err := c.s.chunks.PutLocal(puts); err != nil {

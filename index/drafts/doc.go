@@ -7,10 +7,9 @@
 // open files, whatever their size. Options.Cuts may name further cuts once all files are there: Seal then cuts
 // around them anew and keeps every other chunk.
 //
-// What a draft refers to is pinned until it and its files are closed. What is being written lives in the index
-// alone until it is sealed, so a lost index loses nothing that was promised. Sealing journals table and segments,
-// and last the root record. Chunks that were lost to a failed sync meanwhile keep a draft that refers to them from
-// being sealed.
+// What a draft refers to is pinned until it and its files are closed. What is being written is in the index only until
+// it is sealed, so a lost index loses nothing that was promised. Sealing journals table and segments, and last the root
+// record. Chunks that were lost to a failed sync meanwhile keep a draft that refers to them from being sealed.
 //
 // # Lock order
 //

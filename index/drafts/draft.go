@@ -19,9 +19,9 @@ import (
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
-	"github.com/gpucr/gpucr-fs/index/ongoing"
 	"github.com/gpucr/gpucr-fs/index/reading"
 	"github.com/gpucr/gpucr-fs/index/roots"
+	"github.com/gpucr/gpucr-fs/index/unsealed"
 )
 
 // CreateOptions of a new checkpoint.
@@ -37,7 +37,7 @@ type Draft struct {
 	id     string
 	name   string
 	pins   *chunks.Pins
-	told   *ongoing.Draft
+	told   *unsealed.Draft
 	policy chunk.Policy
 
 	mu     sync.Mutex
@@ -49,7 +49,8 @@ type Draft struct {
 	took   []*roots.Root // whose tags that Seal may have taken
 	losses int           // of the store when it was begun
 
-	// writes is held for reading by every write to a file, for writing by Seal: what is acknowledged is sealed.
+	// writes is held for reading by every write to a file, and for writing by Seal: so every acknowledged write is
+	// sealed.
 	writes sync.RWMutex
 }
 
@@ -85,7 +86,8 @@ func (s *Writer) Create(_ context.Context, name string, o CreateOptions) (*Draft
 	if err := roots.ValidLabels(o.Labels); err != nil {
 		return nil, err
 	}
-	pb := &manifestpb.Checkpoint{Id: newID(), Name: name, CreatedNs: time.Now().UnixNano(), Tags: slices.Clone(o.Tags), Labels: maps.Clone(o.Labels)}
+	pb := &manifestpb.Checkpoint{Id: newID(), Name: name, CreatedNs: time.Now().UnixNano(), Tags: slices.Clone(o.Tags),
+		Labels: maps.Clone(o.Labels)}
 	payload, err := manifest.EncodeCheckpoint(pb)
 	if err != nil {
 		return nil, fault.Classify(op, err)
@@ -101,7 +103,7 @@ func (s *Writer) Create(_ context.Context, name string, o CreateOptions) (*Draft
 		_ = d.Abort() // it fails of the same, and gc takes what it leaves
 		return nil, err
 	}
-	d.told = s.o.Ongoing.Begin(d.id, name)
+	d.told = s.o.Unsealed.Begin(d.id, name)
 	s.roots.Announce(name)
 	return d, nil
 }
@@ -118,7 +120,7 @@ func (d *Draft) fail(class fault.Class, p string, why string) error {
 
 func (d *Draft) over(p string) error { return d.fail(fault.ReadOnly, p, "the checkpoint is sealed") }
 
-// SetParent records that this checkpoint needs another one (Class NotFound if that is not sealed); "" takes it back.
+// SetParent records that this checkpoint needs another one (Class NotFound if that is not sealed); "" removes that.
 func (d *Draft) SetParent(ref string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -375,7 +377,7 @@ func (d *Draft) Abort() error {
 	s := d.s
 	err := s.roots.Abort(d.r, d.tried, d.took)
 	d.pins.Release()
-	s.o.Ongoing.End(d.id)
+	s.o.Unsealed.End(d.id)
 	s.roots.Announce(d.name)
 	return err
 }

@@ -57,7 +57,8 @@ func (n *node) end(count bool) (handles int) {
 func (n *node) info(p string) reading.FileInfo {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	i := reading.FileInfo{Path: p, Mode: n.kind | n.perm, ModTime: n.mtime, Target: n.target, Size: int64(len(n.target))}
+	i := reading.FileInfo{Path: p, Mode: n.kind | n.perm, ModTime: n.mtime, Target: n.target,
+		Size: int64(len(n.target))}
 	if n.content != nil {
 		i.Size, i.Zero = n.content.size(), n.content.zero
 	}
@@ -87,7 +88,8 @@ func (f *DraftFile) with(write bool, fn func(*content) error) error {
 	if err == nil || errors.As(err, &e) && e.File != "" && e.Checkpoint != "" {
 		return err
 	}
-	return &fault.Error{Class: fault.ClassOf(err), Op: "write", Checkpoint: d.name, File: f.path, Hint: fault.HintOf(err), Err: err}
+	return &fault.Error{Class: fault.ClassOf(err), Op: "write", Checkpoint: d.name, File: f.path,
+		Hint: fault.HintOf(err), Err: err}
 }
 
 // WriteAt writes p at off; a gap before off is zero. An error may be that of an earlier write whose chunk could not

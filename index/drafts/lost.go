@@ -19,8 +19,9 @@ func (d *Draft) stillStored() (losses int, err error) {
 	}
 	for p, n := range d.nodes {
 		if err := d.nodeStored(n); err != nil {
-			return losses, &fault.Error{Op: "seal", Checkpoint: d.name, File: p, Hint: "look into the kernel's log, then dump again",
-				Err: fmt.Errorf("the disk did not keep what was written of it (%w): %w", cause, err)}
+			return losses, &fault.Error{Op: "seal", Checkpoint: d.name, File: p,
+				Hint: "look into the kernel's log, then dump again",
+				Err:  fmt.Errorf("the disk did not keep what was written of it (%w): %w", cause, err)}
 		}
 	}
 	return losses, nil

@@ -149,11 +149,12 @@ func (c *content) patch(p []byte, off int64) error {
 // replace stores buf and puts it in place of the same stretch of segment i.
 func (c *content) replace(i int, seg *manifest.Segment, rel int64, buf []byte) error {
 	var runs []manifest.Run
-	var flying []*chunks.Pending
+	var inFlight []*chunks.Pending
 	for pos := 0; pos < len(buf); {
 		zero := chunk.IsZero(buf[pos:min(pos+chunk.PageSize, len(buf))])
 		end := pos
-		for end < len(buf) && end-pos < c.s.o.Params.Max && chunk.IsZero(buf[end:min(end+chunk.PageSize, len(buf))]) == zero {
+		for end < len(buf) && end-pos < c.s.o.Params.Max &&
+			chunk.IsZero(buf[end:min(end+chunk.PageSize, len(buf))]) == zero {
 			end = min(end+chunk.PageSize, len(buf))
 		}
 		run := manifest.Run{Start: rel + int64(pos), Len: int64(end - pos), Chunk: manifest.ZeroRun}
@@ -162,20 +163,20 @@ func (c *content) replace(i int, seg *manifest.Segment, rel int64, buf []byte) e
 			if err != nil {
 				return err
 			}
-			run.Chunk = int32(len(seg.Chunks) + len(flying))
-			flying = append(flying, c.s.chunks.Submit(append(b, buf[pos:end]...), c.policy, c.pins))
+			run.Chunk = int32(len(seg.Chunks) + len(inFlight))
+			inFlight = append(inFlight, c.s.chunks.Submit(append(b, buf[pos:end]...), c.policy, c.pins))
 		}
 		runs = append(runs, run)
 		pos = end
 	}
 	var errs []error
-	for _, f := range flying {
+	for _, f := range inFlight {
 		<-f.Done
 		errs = append(errs, f.Err)
 		seg.Chunks = append(seg.Chunks, f.Ref)
 	}
 	if err := errors.Join(errs...); err != nil {
-		seg.Chunks = seg.Chunks[:len(seg.Chunks)-len(flying)]
+		seg.Chunks = seg.Chunks[:len(seg.Chunks)-len(inFlight)]
 		return err
 	}
 	return c.put(i, seg, rel, runs)
@@ -206,7 +207,8 @@ func (c *content) put(i int, seg *manifest.Segment, rel int64, runs []manifest.R
 	}
 	if i == len(c.closed) {
 		// quiesce has settled the others
-		c.flying = append(c.flying, make([]*chunks.Pending, max(len(seg.Chunks)-len(c.flying), 0))...)[:len(seg.Chunks)]
+		c.inFlight = append(c.inFlight,
+			make([]*chunks.Pending, max(len(seg.Chunks)-len(c.inFlight), 0))...)[:len(seg.Chunks)]
 		if full {
 			return c.spillFull()
 		}
@@ -300,7 +302,8 @@ func (c *content) punch(off, end int64) error {
 func splice(runs []manifest.Run, a, b int64, mid []manifest.Run) []manifest.Run {
 	out := make([]manifest.Run, 0, len(runs)+len(mid)+1)
 	add := func(r manifest.Run) {
-		if k := len(out) - 1; k >= 0 && out[k].Chunk == r.Chunk && (r.Chunk == manifest.ZeroRun || int64(out[k].Off)+out[k].Len == int64(r.Off)) {
+		if k := len(out) - 1; k >= 0 && out[k].Chunk == r.Chunk &&
+			(r.Chunk == manifest.ZeroRun || int64(out[k].Off)+out[k].Len == int64(r.Off)) {
 			out[k].Len += r.Len
 			return
 		}
@@ -371,7 +374,7 @@ func (c *content) truncate(size int64) error {
 		c.closed = c.closed[:i]
 	}
 	tail.DropUnused()
-	c.tail, c.flying = tail, make([]*chunks.Pending, len(tail.Chunks))
+	c.tail, c.inFlight = tail, make([]*chunks.Pending, len(tail.Chunks))
 	c.done = start
 	c.pageLen = copy(c.page[:], keep)
 	c.split.Reset()

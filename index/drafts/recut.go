@@ -37,7 +37,8 @@ func (d *Draft) recut() error {
 			continue
 		}
 		if err := n.recut(offs, d.next); err != nil {
-			return &fault.Error{Class: fault.ClassOf(err), Op: "cut", Checkpoint: d.name, File: p, Hint: fault.HintOf(err), Err: err}
+			return &fault.Error{Class: fault.ClassOf(err), Op: "cut", Checkpoint: d.name, File: p,
+				Hint: fault.HintOf(err), Err: err}
 		}
 		d.next++
 	}
@@ -72,14 +73,16 @@ func (c *content) recut(offs []int64, number uint32) (*content, error) {
 	}
 	var cuts []int64
 	for _, off := range offs {
-		if start, _ := c.pageAt(off); off > 0 && off < c.done && off == start && (len(cuts) == 0 || off > cuts[len(cuts)-1]) {
+		if start, _ := c.pageAt(off); off > 0 && off < c.done && off == start &&
+			(len(cuts) == 0 || off > cuts[len(cuts)-1]) {
 			cuts = append(cuts, off)
 		}
 	}
 	if divides, err := c.divides(cuts); err != nil || !divides {
 		return nil, err
 	}
-	next := &content{s: c.s, draft: c.draft, number: number, pins: c.pins, told: c.told, policy: c.policy, base: c.base, cuts: cuts, split: chunk.NewSplitter(c.s.o.Params)}
+	next := &content{s: c.s, draft: c.draft, number: number, pins: c.pins, told: c.told, policy: c.policy, base: c.base,
+		cuts: cuts, split: chunk.NewSplitter(c.s.o.Params)}
 	if err := c.copyTo(next); err != nil {
 		next.discard()
 		return nil, err
@@ -118,7 +121,8 @@ func groups(seg *manifest.Segment, fn func(group) error) error {
 			whole = whole && off == seg.Chunks[ci].Len
 		}
 		end := seg.Runs[last]
-		g := group{runs: seg.Runs[i : last+1], start: seg.Start + seg.Runs[i].Start, end: seg.Start + end.Start + end.Len, whole: whole}
+		g := group{runs: seg.Runs[i : last+1], start: seg.Start + seg.Runs[i].Start,
+			end: seg.Start + end.Start + end.Len, whole: whole}
 		if err := fn(g); err != nil {
 			return err
 		}
@@ -210,16 +214,16 @@ func (c *content) adopt(ref manifest.ChunkRef, g group) error {
 		c.tail.Runs = append(c.tail.Runs, r)
 	}
 	c.tail.Chunks = append(c.tail.Chunks, ref)
-	c.flying = append(c.flying, nil)
+	c.inFlight = append(c.inFlight, nil)
 	c.tail.Len += g.end - g.start
 	c.done += g.end - g.start
 	c.split.Reset()
-	c.cut1 = true
+	c.cutBefore = true
 	c.passCuts()
 	return c.spillFull()
 }
 
-// draftView shows the files of a draft as they are while it is being sealed. Draft.mu is held by whoever has it.
+// draftView shows the files of a draft as they are while it is being sealed. Draft.mu is held by its holder.
 type draftView struct{ d *Draft }
 
 func (v draftView) Open(name string) (fs.File, error) {
@@ -228,7 +232,8 @@ func (v draftView) Open(name string) (fs.File, error) {
 		return nil, reading.PathError("open", name, fs.ErrNotExist)
 	}
 	r := &draftReader{n: n}
-	return &draftViewFile{SectionReader: io.NewSectionReader(r, 0, n.info(name).Size), info: reading.FSInfo(n.info(name))}, nil
+	return &draftViewFile{SectionReader: io.NewSectionReader(r, 0, n.info(name).Size),
+		info: reading.FSInfo(n.info(name))}, nil
 }
 
 func (v draftView) ReadDir(name string) ([]fs.DirEntry, error) {

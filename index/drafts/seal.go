@@ -37,7 +37,8 @@ func (d *Draft) Seal(ctx context.Context) (roots.Info, error) {
 	fail := func(err error) (roots.Info, error) {
 		d.tried = true
 		err = fault.Classify("seal", err)
-		return roots.Info{}, &fault.Error{Class: fault.ClassOf(err), Op: "seal", Checkpoint: d.name, Hint: fault.HintOf(err), Err: err}
+		return roots.Info{}, &fault.Error{Class: fault.ClassOf(err), Op: "seal", Checkpoint: d.name,
+			Hint: fault.HintOf(err), Err: err}
 	}
 	if err := d.recut(); err != nil {
 		return fail(err)
@@ -63,7 +64,7 @@ func (d *Draft) Seal(ctx context.Context) (roots.Info, error) {
 		return fail(err)
 	}
 	d.pins.Release()
-	d.s.o.Ongoing.End(d.id)
+	d.s.o.Unsealed.End(d.id)
 	d.s.roots.Announce(d.name)
 	for _, name := range changed {
 		d.s.roots.Announce(name)
@@ -95,7 +96,8 @@ func (w *sealWriter) put(key string, payload []byte) error {
 func (w *sealWriter) add(p string, n *node) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	e := &manifestpb.Entry{Path: p, Perm: uint32(n.perm), MtimeNs: n.mtime.UnixNano(), Number: n.number, Target: n.target}
+	e := &manifestpb.Entry{Path: p, Perm: uint32(n.perm), MtimeNs: n.mtime.UnixNano(), Number: n.number,
+		Target: n.target}
 	switch n.kind {
 	case fs.ModeDir:
 		e.Type = manifestpb.Entry_DIRECTORY

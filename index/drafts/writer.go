@@ -7,9 +7,9 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
-	"github.com/gpucr/gpucr-fs/index/ongoing"
 	"github.com/gpucr/gpucr-fs/index/reading"
 	"github.com/gpucr/gpucr-fs/index/roots"
+	"github.com/gpucr/gpucr-fs/index/unsealed"
 )
 
 // Writer begins drafts. It is safe for concurrent use.
@@ -32,8 +32,8 @@ type Options struct {
 	// ascending.
 	Cuts func(fsys fs.FS) (map[string][]int64, error)
 	// Labels, if set, is asked before a checkpoint is sealed what its files tell about the processes in it.
-	Labels  func(fsys fs.FS) map[string]string
-	Ongoing *ongoing.Drafts // is told what drafts have stored before they are sealed
+	Labels   func(fsys fs.FS) map[string]string
+	Unsealed *unsealed.Drafts // is told what drafts have stored before they are sealed
 }
 
 // Counters are live.

@@ -78,7 +78,8 @@ func (w Wrap) wrap(ctx context.Context, master []byte) (made []Key, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if len(b) == 0 || bytes.Contains(b, master) || bytes.Contains(b, []byte(base64.StdEncoding.EncodeToString(master))) {
+		if len(b) == 0 || bytes.Contains(b, master) ||
+			bytes.Contains(b, []byte(base64.StdEncoding.EncodeToString(master))) {
 			return nil, errors.New("the key command printed the key itself, or nothing, where it was to wrap it")
 		}
 		made = append(made, Key{Kind: Command, Wrapped: b})

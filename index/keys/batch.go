@@ -143,8 +143,8 @@ func (b *Batch) DeleteChunk(id chunk.ID) { b.del(chunkKey(id)) }
 // DeleteMeta deletes a metadata key.
 func (b *Batch) DeleteMeta(key string) { b.del(metaKey(key)) }
 
-// SetDurable notes that the journal of pack n is on the disk up to end; see [DB.Durable]. It may come with what that
-// part of the journal tells, which SetMark may not: it does not keep anybody from reading the journal again.
+// SetDurable notes that the journal of pack n is on the disk up to end; see [DB.Durable]. It may be in one batch with
+// what that part of the journal says. SetMark may not, for a mark keeps the journal from being read again.
 func (b *Batch) SetDurable(n uint32, end int64) {
 	b.set(durableKey(n), binary.LittleEndian.AppendUint64(nil, uint64(end)))
 }
@@ -241,8 +241,8 @@ func (d *DB) Compact() error {
 	if d.Cut() {
 		return nil // the next write copies the index
 	}
-	// Badger may write where values have gone before these are on the disk. Who finds what a power cut leaves of that
-	// builds the index anew.
+	// Badger may write where values have gone before these are on the disk. If a power cut leaves values without their
+	// files, the next Open builds the index anew.
 	sound := IsSound(d.dir)
 	if sound {
 		if err := errors.Join(os.Remove(filepath.Join(d.dir, soundName)), storage.Disk{}.SyncDir(d.dir)); err != nil {

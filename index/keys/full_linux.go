@@ -20,11 +20,14 @@ import (
 // Badger writes through mappings of sparse files, and to its manifest without looking whether all of it was taken.
 // Preallocating is not in its options, and who fills the disk does not keep to our floor. So:
 //
-//   - A write that finds no room goes to memory instead (package sigbus), and removes the file "SOUND" from the index. Badger goes on, and so do readers: what
-//     they find is right, only the disk lacks it.
-//   - From then on every write fails with pack.ErrNoSpace. What commits held is kept by their callers, as after any failed commit.
-//   - The first write that finds room again copies the whole index, drafts included, into a new one and exchanges the two (mend).
-//   - A process that ends before leaves an index without SOUND. Whoever opens the store next builds it anew from the journals, which are the truth.
+//   - A write that finds no room goes to memory instead (package sigbus), and removes the file "SOUND" from the index.
+//     Badger goes on, and so do readers: what they find is right, only the disk lacks it.
+//   - From then on every write fails with pack.ErrNoSpace. What commits held is kept by their callers, as after any
+//     failed commit.
+//   - The first write that finds room again copies the whole index, drafts included, into a new one and exchanges the
+//     two (mend).
+//   - A process that ends before leaves an index without SOUND. Whoever opens the store next builds it anew from the
+//     journals, which are the truth.
 //
 // The same is done when Badger reports that it could not write, whatever the reason: what a failed write or sync has
 // left is not to be trusted.
@@ -56,7 +59,7 @@ func (r Room) free() (int64, error) {
 // out is the count of users while the index is being exchanged.
 const out = -1
 
-// enter gives Badger to its caller until leave. It may be entered again by who is in.
+// enter gives Badger to its caller until leave. It may be entered again by the one who is in.
 func (d *DB) enter() (*badger.DB, error) {
 	for {
 		switch n := d.in.Load(); {
@@ -245,8 +248,7 @@ func Swap(dir, fresh string) error {
 }
 
 // FinishSwap ends an exchange that a crash interrupted. A new index beside one that is in its place was left before the
-// exchange began: it goes, for it tells less and less of what the store holds, and would be taken for the truth once
-// the other is lost.
+// exchange began. It is removed: it grows stale, and would be taken for the truth if the other one is lost.
 func FinishSwap(dir string) error {
 	fresh := dir + ".new"
 	switch _, err := os.Stat(dir); {

@@ -115,7 +115,8 @@ func (d *DB) options(l badgerLog) badger.Options {
 		WithBlockCacheSize(0). // blocks are not compressed: the page cache serves
 		WithIndexCacheSize(32 << 20).
 		WithNumCompactors(2).
-		WithChecksumVerificationMode(options.OnTableAndBlockRead). // a damaged table is an error then; unchecked, Badger panics over it
+		// With it a damaged table is an error; unchecked, Badger panics over it.
+		WithChecksumVerificationMode(options.OnTableAndBlockRead).
 		WithNumGoroutines(2)
 }
 
@@ -210,8 +211,8 @@ const maxFile = 1 << 31
 // maxIndexFile bounds a file of the index in bytes, unless Badger's options make its kind larger.
 const maxIndexFile = 64 << 20
 
-// checkFiles looks for files that Badger does not make: it maps and reads files whole, whatever their size, and ends the
-// process over what is no file at all.
+// checkFiles looks for files that Badger does not make: it maps and reads files whole, whatever their size, and ends
+// the process over what is no file at all.
 func checkFiles(dir string, o badger.Options) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -231,7 +232,8 @@ func checkFiles(dir string, o badger.Options) error {
 		case !info.Mode().IsRegular():
 			return fmt.Errorf("%w: %s is no file", ErrDamaged, e.Name())
 		case info.Size() > max(larger[filepath.Ext(e.Name())], maxIndexFile)+1<<20:
-			return fmt.Errorf("%w: %s has %d bytes, more than any that was written here", ErrDamaged, e.Name(), info.Size())
+			return fmt.Errorf("%w: %s has %d bytes, more than any that was written here", ErrDamaged, e.Name(),
+				info.Size())
 		case number > maxFile:
 			return fmt.Errorf("%w: %s has a number that none comes to", ErrDamaged, e.Name())
 		}
@@ -280,9 +282,9 @@ func checkTable(name string) (err error) {
 // closeFailures is how often Badger may fail while it closes, which it reports once a second.
 const closeFailures = 5
 
-// Close closes Badger. That writes its memory table to a file, and tries for ever where it cannot, as on a full disk or
-// when somebody has removed the folder. It is left to that, then: what it could not write is in its log, which the next
-// open reads.
+// Close closes Badger. Badger then writes its memory table to a file, and tries for ever if it cannot, as on a full
+// disk or when somebody has removed the folder. In that case Close does not wait: what could not be written is in
+// Badger's log, which the next open reads.
 func (d *DB) Close() error {
 	if d.b == nil {
 		return nil

@@ -25,7 +25,8 @@ func chunks(t testing.TB, n int) (*DB, []chunk.ID) {
 	b := d.Batch()
 	for i := range ids {
 		rnd.Read(ids[i][:])
-		b.SetChunk(pack.Chunk{ID: ids[i], Loc: pack.Loc{Pack: 3, Page: uint32(i), Stored: 4096, Raw: 8192, Codec: chunk.S2, CRC: rand.Uint32()}})
+		b.SetChunk(pack.Chunk{ID: ids[i],
+			Loc: pack.Loc{Pack: 3, Page: uint32(i), Stored: 4096, Raw: 8192, Codec: chunk.S2, CRC: rand.Uint32()}})
 	}
 	if err := b.Flush(); err != nil {
 		t.Fatal(err)

@@ -1,5 +1,5 @@
-// Package learned keeps what other machines have taken to the bucket: which chunk lies where in which pack object. Who
-// uploads looks there, so that nothing is sent twice. Nobody restores by it.
+// Package learned keeps what other machines have taken to the bucket: which chunk lies where in which pack object.
+// Uploads look there, so that nothing is sent twice. Nobody restores by it.
 //
 // It is a memory, no truth. A bucket has a great many chunks of which a machine needs few, so they are not in the
 // store's index: they lie in files of their own, sorted by id, which are read a block at a time and never mapped. What

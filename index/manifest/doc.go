@@ -4,8 +4,8 @@
 // A segment covers a stretch of one file with a sequence of runs. A run is either zeros or a slice of one chunk;
 // together they cover the stretch without gap. Encoded, a run is a varint length·4+kind: zeros (0), the data that
 // follows where the last data run ended, over as many chunks as it takes (1), or data at a given chunk and offset (2),
-// followed by these two as varints. A file written front to back so needs one number for every change between zeros and
-// data.
+// followed by these two as varints. So a file that is written front to back needs one number for every change between
+// zeros and data.
 package manifest
 
 //go:generate sh -c "cd ../.. && scripts/proto.sh index/manifest/manifest.proto"

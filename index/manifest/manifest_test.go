@@ -30,7 +30,8 @@ func refs(lens ...uint32) []ChunkRef {
 func flat(s *Segment) []Run {
 	var out []Run
 	for _, r := range s.Runs {
-		if k := len(out) - 1; k >= 0 && out[k].Chunk == r.Chunk && (r.Chunk == ZeroRun || int64(out[k].Off)+out[k].Len == int64(r.Off)) {
+		if k := len(out) - 1; k >= 0 && out[k].Chunk == r.Chunk &&
+			(r.Chunk == ZeroRun || int64(out[k].Off)+out[k].Len == int64(r.Off)) {
 			out[k].Len += r.Len
 			continue
 		}
@@ -52,8 +53,9 @@ func TestSegmentRoundTrip(t *testing.T) {
 			{Len: 4096}, {Start: 4096, Len: 8192, Chunk: ZeroRun}, {Start: 12288, Len: 4096, Off: 4096}}}, runs: 3 * 3},
 		"patched": {s: Segment{Start: 1 << 30, Len: 12288, Chunks: refs(12288, 4096), Runs: []Run{
 			{Len: 4096}, {Start: 4096, Len: 4096, Chunk: 1}, {Start: 8192, Len: 4096, Off: 8192}}}},
-		"one chunk twice": {s: Segment{Len: 8192, Chunks: refs(4096), Runs: []Run{{Len: 4096}, {Start: 4096, Len: 4096}}}},
-		"begins within":   {s: Segment{Len: 96, Chunks: refs(4096), Runs: []Run{{Len: 96, Off: 4000}}}},
+		"one chunk twice": {s: Segment{Len: 8192, Chunks: refs(4096),
+			Runs: []Run{{Len: 4096}, {Start: 4096, Len: 4096}}}},
+		"begins within": {s: Segment{Len: 96, Chunks: refs(4096), Runs: []Run{{Len: 96, Off: 4000}}}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -95,26 +97,31 @@ func run(v ...uint64) []byte {
 func TestMalformedSegments(t *testing.T) {
 	id := make([]byte, 32)
 	tests := map[string]*manifestpb.Segment{
-		"runs short of the end":   {Len: 10, Runs: run(5<<2 | kindZero)},
-		"runs beyond the end":     {Len: 10, Runs: run(11<<2 | kindZero)},
-		"no runs":                 {Len: 10},
-		"empty run":               {Len: 10, Runs: run(kindZero, 10<<2|kindZero)},
-		"endless run":             {Len: 10, Runs: run(1<<64 - 4)},
-		"unknown kind":            {Len: 10, Runs: run(10<<2 | 3)},
-		"varint cut short":        {Len: 10, Runs: []byte{0x80}},
-		"place cut short":         {Len: 10, Runs: run(10<<2|kindAt, 0), Ids: id, Lens: []uint32{10}, Stored: []uint32{4096}},
-		"data without chunks":     {Len: 10, Runs: run(10<<2 | kindNext)},
-		"chunk out of range":      {Len: 10, Runs: run(10<<2|kindAt, 1<<40, 0), Ids: id, Lens: []uint32{10}, Stored: []uint32{4096}},
-		"offset out of range":     {Len: 10, Runs: run(10<<2|kindAt, 0, 11), Ids: id, Lens: []uint32{10}, Stored: []uint32{4096}},
-		"leaves its last chunk":   {Len: 11, Runs: run(11<<2 | kindNext), Ids: id, Lens: []uint32{10}, Stored: []uint32{4096}},
+		"runs short of the end": {Len: 10, Runs: run(5<<2 | kindZero)},
+		"runs beyond the end":   {Len: 10, Runs: run(11<<2 | kindZero)},
+		"no runs":               {Len: 10},
+		"empty run":             {Len: 10, Runs: run(kindZero, 10<<2|kindZero)},
+		"endless run":           {Len: 10, Runs: run(1<<64 - 4)},
+		"unknown kind":          {Len: 10, Runs: run(10<<2 | 3)},
+		"varint cut short":      {Len: 10, Runs: []byte{0x80}},
+		"place cut short": {Len: 10, Runs: run(10<<2|kindAt, 0), Ids: id, Lens: []uint32{10},
+			Stored: []uint32{4096}},
+		"data without chunks": {Len: 10, Runs: run(10<<2 | kindNext)},
+		"chunk out of range": {Len: 10, Runs: run(10<<2|kindAt, 1<<40, 0), Ids: id, Lens: []uint32{10},
+			Stored: []uint32{4096}},
+		"offset out of range": {Len: 10, Runs: run(10<<2|kindAt, 0, 11), Ids: id, Lens: []uint32{10},
+			Stored: []uint32{4096}},
+		"leaves its last chunk": {Len: 11, Runs: run(11<<2 | kindNext), Ids: id, Lens: []uint32{10},
+			Stored: []uint32{4096}},
 		"empty chunk":             {Ids: id, Lens: []uint32{0}, Stored: []uint32{4096}},
 		"enormous chunk":          {Ids: id, Lens: []uint32{16<<20 + 1}, Stored: []uint32{4096}},
 		"fewer ids than lengths":  {Ids: id[:31], Lens: []uint32{10}, Stored: []uint32{4096}},
 		"fewer slots than chunks": {Ids: id, Lens: []uint32{10}},
 		"negative start":          {Start: -1},
 		"negative length":         {Len: -1},
-		"too many chunks":         {Ids: make([]byte, 32*(2*MaxChunks+1)), Lens: make([]uint32, 2*MaxChunks+1), Stored: make([]uint32, 2*MaxChunks+1)},
-		"too many runs":           {Len: 1 << 30, Runs: []byte(strings.Repeat(string(run(1<<2|kindZero)), 2*MaxRuns+2))},
+		"too many chunks": {Ids: make([]byte, 32*(2*MaxChunks+1)), Lens: make([]uint32, 2*MaxChunks+1),
+			Stored: make([]uint32, 2*MaxChunks+1)},
+		"too many runs": {Len: 1 << 30, Runs: []byte(strings.Repeat(string(run(1<<2|kindZero)), 2*MaxRuns+2))},
 	}
 	for name, pb := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -135,7 +142,8 @@ func TestMalformedSegments(t *testing.T) {
 func TestValidPath(t *testing.T) {
 	for p, want := range map[string]bool{
 		"a": true, "a/b": true, "..a": true, "a..": true, ".hidden": true, "a b": true, "a\n": true, "ä/ö": true,
-		"": false, ".": false, "..": false, "/": false, "/a": false, "../a": false, "a/..": false, "a/../b": false, "a/": false, "a//b": false, "./a": false,
+		"": false, ".": false, "..": false, "/": false, "/a": false, "../a": false, "a/..": false, "a/../b": false,
+		"a/": false, "a//b": false, "./a": false,
 		"a\x00": false, "\x00": false,
 	} {
 		if ValidPath(p) != want {
@@ -146,8 +154,10 @@ func TestValidPath(t *testing.T) {
 
 func TestEntries(t *testing.T) {
 	good := []*manifestpb.Entry{
-		{Path: "d", Type: manifestpb.Entry_DIRECTORY, Perm: 0o755}, {Path: "d/f", Size: 3, Inline: []byte("abc"), Perm: 0o600, MtimeNs: -1},
-		{Path: "l", Type: manifestpb.Entry_SYMLINK, Target: "d/f", Size: 3}, {Path: "p", Size: 1 << 40, Zero: 1 << 39, Number: 7, Segments: []int64{0, 1 << 30}},
+		{Path: "d", Type: manifestpb.Entry_DIRECTORY, Perm: 0o755},
+		{Path: "d/f", Size: 3, Inline: []byte("abc"), Perm: 0o600, MtimeNs: -1},
+		{Path: "l", Type: manifestpb.Entry_SYMLINK, Target: "d/f", Size: 3},
+		{Path: "p", Size: 1 << 40, Zero: 1 << 39, Number: 7, Segments: []int64{0, 1 << 30}},
 	}
 	b, err := EncodeEntries(good)
 	if err != nil {
@@ -200,7 +210,8 @@ func TestEntries(t *testing.T) {
 		t.Errorf("too many entries: %v", err)
 	}
 	tiny := []byte(strings.Repeat("\n\x00", MaxPart+1)) // an empty entry takes two bytes
-	if _, err := DecodeEntries(tiny); !errors.Is(err, errTable) || testing.AllocsPerRun(1, func() { DecodeEntries(tiny) }) > 20 {
+	if _, err := DecodeEntries(tiny); !errors.Is(err, errTable) ||
+		testing.AllocsPerRun(1, func() { DecodeEntries(tiny) }) > 20 {
 		t.Errorf("%d entries in %d bytes: %v", MaxPart+1, len(tiny), err)
 	}
 }
@@ -211,10 +222,12 @@ func TestTable(t *testing.T) {
 		parts [][]*manifestpb.Entry
 		ok    bool
 	}{
-		"a tree":               {[][]*manifestpb.Entry{{{Path: "a", Type: dir}, {Path: "a-b"}}, {{Path: "a/b"}, {Path: "c"}}}, true},
-		"no folder":            {[][]*manifestpb.Entry{{{Path: "a/b"}}}, false},
-		"a file as folder":     {[][]*manifestpb.Entry{{{Path: "a"}, {Path: "a/b"}}}, false},
-		"a link as folder":     {[][]*manifestpb.Entry{{{Path: "a", Type: link, Target: "/etc", Size: 4}, {Path: "a/b"}}}, false},
+		"a tree": {[][]*manifestpb.Entry{{{Path: "a", Type: dir}, {Path: "a-b"}},
+			{{Path: "a/b"}, {Path: "c"}}}, true},
+		"no folder":        {[][]*manifestpb.Entry{{{Path: "a/b"}}}, false},
+		"a file as folder": {[][]*manifestpb.Entry{{{Path: "a"}, {Path: "a/b"}}}, false},
+		"a link as folder": {[][]*manifestpb.Entry{{{Path: "a", Type: link, Target: "/etc", Size: 4},
+			{Path: "a/b"}}}, false},
 		"order across parts":   {[][]*manifestpb.Entry{{{Path: "b"}}, {{Path: "a"}}}, false},
 		"a path in both parts": {[][]*manifestpb.Entry{{{Path: "b"}}, {{Path: "b"}}}, false},
 	} {
@@ -258,7 +271,8 @@ func TestCheckpoint(t *testing.T) {
 		"tag is a path":  {&manifestpb.Checkpoint{Version: v, Id: id, Name: "a", Tags: []string{"../x"}}, false},
 		"more zeros":     {&manifestpb.Checkpoint{Version: v, Id: id, Name: "a", Logical: 1, Zero: 2}, false},
 		"negative size":  {&manifestpb.Checkpoint{Version: v, Id: id, Name: "a", Logical: -1}, false},
-		"too many tags":  {&manifestpb.Checkpoint{Version: v, Id: id, Name: "a", Tags: make([]string, MaxTags+1)}, false},
+		"too many tags": {&manifestpb.Checkpoint{Version: v, Id: id, Name: "a", Tags: make([]string, MaxTags+1)},
+			false},
 	} {
 		b, err := proto.Marshal(tc.c)
 		if err != nil {
@@ -278,8 +292,10 @@ func TestCheckpoint(t *testing.T) {
 
 func TestValidNames(t *testing.T) {
 	for name, want := range map[string]bool{
-		"a": true, "A-1_b.c": true, "1:2.3+dfsg-1~rc1": true, "a@b=c%2F": true, "-a": true, "a.": true, strings.Repeat("a", MaxLabel): true,
-		"": false, ".": false, "..": false, ".a": false, "+a": false, "a\n": false, "a,b": false, "a/b": false, "a b": false, "ä": false, "a\x00": false, strings.Repeat("a", MaxLabel+1): false,
+		"a": true, "A-1_b.c": true, "1:2.3+dfsg-1~rc1": true, "a@b=c%2F": true, "-a": true, "a.": true,
+		strings.Repeat("a", MaxLabel): true,
+		"":                            false, ".": false, "..": false, ".a": false, "+a": false, "a\n": false,
+		"a,b": false, "a/b": false, "a b": false, "ä": false, "a\x00": false, strings.Repeat("a", MaxLabel+1): false,
 	} {
 		if ValidName(name) != want {
 			t.Errorf("%q: want %v", name, want)
@@ -333,7 +349,8 @@ func TestEncodersRefuseWhatDecodersDo(t *testing.T) {
 
 func TestSplit(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	for _, tc := range []struct{ chunks, runs int }{{1, 1}, {MaxChunks, MaxRuns}, {MaxChunks + 1, MaxChunks + 1}, {limitChunks, limitRuns}, {3, limitRuns}} {
+	for _, tc := range []struct{ chunks, runs int }{{1, 1}, {MaxChunks, MaxRuns}, {MaxChunks + 1, MaxChunks + 1},
+		{limitChunks, limitRuns}, {3, limitRuns}} {
 		s := &Segment{Start: 1 << 20, Chunks: refs(make([]uint32, tc.chunks)...)}
 		for i := range s.Chunks {
 			s.Chunks[i].Len, s.Chunks[i].Stored = 4096, 4096
@@ -359,7 +376,8 @@ func TestSplit(t *testing.T) {
 			}
 			for _, run := range p.Runs {
 				want := s.Runs[pos]
-				if run.Len != want.Len || run.Off != want.Off || p.Start+run.Start != s.Start+want.Start || (run.Chunk == ZeroRun) != (want.Chunk == ZeroRun) ||
+				if run.Len != want.Len || run.Off != want.Off || p.Start+run.Start != s.Start+want.Start ||
+					(run.Chunk == ZeroRun) != (want.Chunk == ZeroRun) ||
 					run.Chunk != ZeroRun && p.Chunks[run.Chunk].ID != s.Chunks[want.Chunk].ID {
 					t.Fatalf("%+v: run %d became %+v", tc, pos, run)
 				}
@@ -397,7 +415,8 @@ func FuzzDecodeSegment(f *testing.F) {
 				t.Fatalf("run at %d of %d bytes follows %d", r.Start, r.Len, pos)
 			}
 			pos += r.Len
-			if r.Chunk != ZeroRun && (r.Chunk < 0 || int(r.Chunk) >= len(s.Chunks) || int64(r.Off)+r.Len > int64(s.Chunks[r.Chunk].Len)) {
+			if r.Chunk != ZeroRun &&
+				(r.Chunk < 0 || int(r.Chunk) >= len(s.Chunks) || int64(r.Off)+r.Len > int64(s.Chunks[r.Chunk].Len)) {
 				t.Fatalf("run %+v leaves its chunk", r)
 			}
 		}
@@ -412,14 +431,16 @@ func FuzzDecodeSegment(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s2.Start != s.Start || s2.Len != s.Len || !reflect.DeepEqual(s2.Chunks, s.Chunks) || !reflect.DeepEqual(flat(s2), flat(s)) {
+		if s2.Start != s.Start || s2.Len != s.Len || !reflect.DeepEqual(s2.Chunks, s.Chunks) ||
+			!reflect.DeepEqual(flat(s2), flat(s)) {
 			t.Fatalf("%+v became %+v", s, s2)
 		}
 	})
 }
 
 func FuzzDecodeEntries(f *testing.F) {
-	b, err := EncodeEntries([]*manifestpb.Entry{{Path: "a/b", Size: 3, Inline: []byte("abc")}, {Path: "p", Size: 8192, Segments: []int64{0, 4096}}})
+	b, err := EncodeEntries([]*manifestpb.Entry{{Path: "a/b", Size: 3, Inline: []byte("abc")},
+		{Path: "p", Size: 8192, Segments: []int64{0, 4096}}})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -446,7 +467,8 @@ func FuzzDecodeEntries(f *testing.F) {
 }
 
 func FuzzDecodeCheckpoint(f *testing.F) {
-	b, err := EncodeCheckpoint(&manifestpb.Checkpoint{Id: "00000000000000ff", Name: "a", Sealed: true, Tags: []string{"x"}})
+	b, err := EncodeCheckpoint(&manifestpb.Checkpoint{Id: "00000000000000ff", Name: "a", Sealed: true,
+		Tags: []string{"x"}})
 	if err != nil {
 		f.Fatal(err)
 	}

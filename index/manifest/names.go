@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// What names files, checkpoints and folders on the way out of a store. Whoever makes one of these asks here, and so
-// does whoever reads one: what a manifest holds can then be used as a path or a key without another look.
+// Rules for names of files, checkpoints and folders on the way out of a store. They are checked when a name is made and
+// when one is read, so a name from a manifest can be used as a path or a key without another check.
 const (
 	MaxPath = 4095 // bytes of a path and of a symlink's target: PATH_MAX without the final NUL
 	MaxName = 255  // bytes of one element of a path: NAME_MAX

@@ -1,5 +1,5 @@
-// Package pageset has sets of pages of packs: which slots are in use, are pinned, or are listed by a journal. Such a set
-// takes little memory, whatever the numbers in it are. Its sets are not safe for concurrent use.
+// Package pageset has sets of pages of packs: which slots are in use, are pinned, or are listed by a journal. Such a
+// set takes little memory, whatever the numbers in it are. Its sets are not safe for concurrent use.
 package pageset
 
 import (

@@ -14,7 +14,7 @@ import (
 )
 
 // Away calls yield for the stretches of the file that lie in a bucket, in order, each with the chunk that holds it.
-// What nobody can tell the place of is left out: whoever reads it is told.
+// Stretches whose place cannot be found are left out: a read of them gets the error.
 func (f *File) Away(yield func(off, n int64, c pack.Chunk) bool) error {
 	var last pack.Chunk
 	return f.walk(0, f.e.Size, func(x stretch) bool {

@@ -81,7 +81,8 @@ func (c *Checkpoint) chunks(ctx context.Context) (map[chunk.ID]bool, error) {
 		}
 		return nil
 	}, func(file string, off int64, err error) error {
-		return &fault.Error{Class: fault.Corrupt, Op: "diff", Checkpoint: c.name, File: file, Offset: off, Err: err, Hint: fault.RepairHint(c.s.o.Dir)}
+		return &fault.Error{Class: fault.Corrupt, Op: "diff", Checkpoint: c.name, File: file, Offset: off, Err: err,
+			Hint: fault.RepairHint(c.s.o.Dir)}
 	})
 	return ids, err
 }

@@ -2,7 +2,7 @@
 //
 // A File finds the runs of a range in its segments, takes each chunk from the cache or reads it from its pack, checks
 // the guard and decodes. Fetches in flight are joined. Chunks that lie side by side are read with one system call.
-// Buffers are borrowed (Slices), not copied. Who keeps what is read (ReadInto) passes by the cache.
+// Buffers are borrowed (Slices), not copied. Readers who keep what they read (ReadInto) bypass the cache.
 //
 // Where a chunk lies is remembered beside its segment, and looked up again when chunks have been moved since.
 //

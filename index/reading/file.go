@@ -45,7 +45,8 @@ func (s *Reader) load(r *roots.Root, pb *manifestpb.Checkpoint) (*Checkpoint, er
 			if s.roots.IsGone(r) {
 				return nil, roots.NotFound("open checkpoint", pb.Name)
 			}
-			return nil, &fault.Error{Class: fault.Corrupt, Op: "open checkpoint", Checkpoint: pb.Name, File: fmt.Sprintf("table of files, part %d", part), Err: err, Hint: fault.RepairHint(s.o.Dir)}
+			return nil, &fault.Error{Class: fault.Corrupt, Op: "open checkpoint", Checkpoint: pb.Name,
+				File: fmt.Sprintf("table of files, part %d", part), Err: err, Hint: fault.RepairHint(s.o.Dir)}
 		}
 	}
 	c.entries = table.Entries
@@ -62,7 +63,8 @@ func (s *Reader) load(r *roots.Root, pb *manifestpb.Checkpoint) (*Checkpoint, er
 		case manifestpb.Entry_SYMLINK:
 			kind = fs.ModeSymlink
 		}
-		c.infos[i] = FileInfo{Path: e.Path, Mode: kind | fs.FileMode(e.Perm).Perm(), Size: e.Size, ModTime: time.Unix(0, e.MtimeNs), Target: e.Target, Zero: e.Zero}
+		c.infos[i] = FileInfo{Path: e.Path, Mode: kind | fs.FileMode(e.Perm).Perm(), Size: e.Size,
+			ModTime: time.Unix(0, e.MtimeNs), Target: e.Target, Zero: e.Zero}
 		if kind == fs.ModeSymlink {
 			c.infos[i].Target = Relinked(e.Path, e.Target, parent)
 			c.infos[i].Size = int64(len(c.infos[i].Target))
@@ -95,17 +97,20 @@ func (c *Checkpoint) Stat(p string) (FileInfo, error) {
 	if i := c.find(p); i >= 0 {
 		return c.infos[i], nil
 	}
-	return FileInfo{}, &fault.Error{Class: fault.NotFound, Op: "stat", Checkpoint: c.name, File: p, Err: errors.New("no such file")}
+	return FileInfo{}, &fault.Error{Class: fault.NotFound, Op: "stat", Checkpoint: c.name, File: p,
+		Err: errors.New("no such file")}
 }
 
 // Open opens a regular file for reading. Close it: an open file keeps gc from taking its chunks after Remove.
 func (c *Checkpoint) Open(p string) (*File, error) {
 	i := c.find(p)
 	if i < 0 {
-		return nil, &fault.Error{Class: fault.NotFound, Op: "open", Checkpoint: c.name, File: p, Err: errors.New("no such file")}
+		return nil, &fault.Error{Class: fault.NotFound, Op: "open", Checkpoint: c.name, File: p,
+			Err: errors.New("no such file")}
 	}
 	if !c.infos[i].Mode.IsRegular() {
-		return nil, &fault.Error{Class: fault.Invalid, Op: "open", Checkpoint: c.name, File: p, Err: errors.New("not a regular file")}
+		return nil, &fault.Error{Class: fault.Invalid, Op: "open", Checkpoint: c.name, File: p,
+			Err: errors.New("not a regular file")}
 	}
 	if !c.s.roots.OpenFile(c.r) {
 		return nil, roots.NotFound("open", c.name)
@@ -152,7 +157,8 @@ func (f *File) fail(off int64, err error) error {
 	default:
 		e.Class = fault.Corrupt
 	}
-	return &fault.Error{Class: e.Class, Op: "read", Checkpoint: f.c.name, File: f.e.Path, Offset: off, Err: err, Hint: hint}
+	return &fault.Error{Class: e.Class, Op: "read", Checkpoint: f.c.name, File: f.e.Path, Offset: off, Err: err,
+		Hint: hint}
 }
 
 // segment gives the segment that holds off.
@@ -225,7 +231,8 @@ func (f *File) Extents(off, n int64, yield func(Extent) bool) error {
 // never wrong bytes, never an early EOF.
 func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	if off < 0 {
-		return 0, &fault.Error{Class: fault.Invalid, Op: "read", Checkpoint: f.c.name, File: f.e.Path, Err: errors.New("negative offset")}
+		return 0, &fault.Error{Class: fault.Invalid, Op: "read", Checkpoint: f.c.name, File: f.e.Path,
+			Err: errors.New("negative offset")}
 	}
 	// In steps, so that a huge read doesn't hold all of its chunks at once.
 	n := 0
@@ -267,7 +274,8 @@ func (f *File) Read(ctx context.Context, off int64, n int) (*Slices, error) {
 	err := f.walk(off, end, func(x stretch) bool {
 		p := piece{stretch: x}
 		if x.c != nil {
-			if k := len(pieces) - 1; k >= 0 && pieces[k].e != nil && pieces[k].e.id == x.c.ID && pieces[k].c.Len == x.c.Len {
+			if k := len(pieces) - 1; k >= 0 && pieces[k].e != nil && pieces[k].e.id == x.c.ID &&
+				pieces[k].c.Len == x.c.Len {
 				p.e = pieces[k].e
 			} else {
 				e, owner := sl.s.cache.acquire(x.c.ID)

@@ -23,19 +23,20 @@ type part struct {
 	at, n, off int64
 }
 
-// taking is a chunk whose content, or parts of it, a reader takes.
-type taking struct {
+// wantedChunk is a chunk whose content, or parts of it, a reader takes.
+type wantedChunk struct {
 	ref   *manifest.ChunkRef
 	parts []part
 	loc   pack.Loc // zero until it has been looked up
 }
 
-// ReadInto reads as ReadAt, for those who keep what they read: chunks of which p takes all pass by the cache and
-// are decoded, or read when they are stored as they are, straight into p. The rest comes from the cache, but for a
-// part of a chunk that is stored as it is, the first time. Read what Span gives and nothing is decoded twice.
+// ReadInto reads as ReadAt, for those who keep what they read: chunks that p takes whole bypass the cache: they are
+// decoded straight into p, or read into it if they are stored raw. Other parts come from the cache, except that the
+// first read of a part of a raw chunk bypasses it too. If the caller reads by Spans, nothing is decoded twice.
 func (f *File) ReadInto(p []byte, off int64) (int, error) {
 	if off < 0 {
-		return 0, &fault.Error{Class: fault.Invalid, Op: "read", Checkpoint: f.c.name, File: f.e.Path, Err: errors.New("negative offset")}
+		return 0, &fault.Error{Class: fault.Invalid, Op: "read", Checkpoint: f.c.name, File: f.e.Path,
+			Err: errors.New("negative offset")}
 	}
 	begin := time.Now()
 	s, past := f.c.s, f.past.Load()
@@ -46,17 +47,17 @@ func (f *File) ReadInto(p []byte, off int64) (int, error) {
 		}
 		return 0, io.EOF
 	}
-	var direct []taking
+	var direct []wantedChunk
 	var failed error
 	fail := func(at int64, err error) {
 		if failed == nil {
 			failed = f.fail(at, err)
 		}
 	}
-	var now taking
+	var now wantedChunk
 	flush := func() {
 		w := now
-		now = taking{}
+		now = wantedChunk{}
 		if w.ref == nil {
 			return
 		}
@@ -96,7 +97,8 @@ func (f *File) ReadInto(p []byte, off int64) (int, error) {
 		case x.c == nil:
 			clear(to)
 		default:
-			if k := len(now.parts); k > 0 && (now.ref.ID != x.c.ID || now.ref.Len != x.c.Len || now.parts[k-1].off+now.parts[k-1].n != x.off) {
+			if k := len(now.parts); k > 0 &&
+				(now.ref.ID != x.c.ID || now.ref.Len != x.c.Len || now.parts[k-1].off+now.parts[k-1].n != x.off) {
 				flush()
 			}
 			now.ref, now.loc = x.c, x.loc
@@ -125,9 +127,9 @@ func (f *File) ReadInto(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// passesBy reports whether w, of which n bytes are taken, is not to enter the cache. A part of a raw chunk costs a
-// look at the page cache; whoever soon asks for another one is spared the second.
-func (s *Reader) passesBy(w *taking, n int64, past bool) bool {
+// passesBy reports whether w, of which n bytes are taken, is not to enter the cache. A part of a raw chunk costs a look
+// at the page cache; a reader who soon asks for another one is spared the second.
+func (s *Reader) passesBy(w *wantedChunk, n int64, past bool) bool {
 	if n == int64(w.ref.Len) {
 		return true
 	}
@@ -143,7 +145,7 @@ func (s *Reader) passesBy(w *taking, n int64, past bool) bool {
 }
 
 // readInto reads chunks to where p, which begins at byte base of the file, takes them.
-func (s *Reader) readInto(list []taking, p []byte, base int64, past bool, fail func(int64, error)) {
+func (s *Reader) readInto(list []wantedChunk, p []byte, base int64, past bool, fail func(int64, error)) {
 	ok := list[:0]
 	for _, w := range list {
 		var err error
@@ -156,7 +158,8 @@ func (s *Reader) readInto(list []taking, p []byte, base int64, past bool, fail f
 	s.Hooks.Located.Run()
 	for list = ok; len(list) > 0; {
 		n, bytes := 1, list[0].loc.Slot()
-		for n < len(list) && list[n].loc.Pack == list[0].loc.Pack && list[n].loc.Offset() == list[n-1].loc.Offset()+list[n-1].loc.Slot() &&
+		for n < len(list) && list[n].loc.Pack == list[0].loc.Pack &&
+			list[n].loc.Offset() == list[n-1].loc.Offset()+list[n-1].loc.Slot() &&
 			bytes+list[n].loc.Slot() <= intoRead {
 			bytes += list[n].loc.Slot()
 			n++
@@ -166,7 +169,7 @@ func (s *Reader) readInto(list []taking, p []byte, base int64, past bool, fail f
 	}
 }
 
-func (s *Reader) readIntoRun(run []taking, p []byte, base int64, past bool, fail func(int64, error)) {
+func (s *Reader) readIntoRun(run []wantedChunk, p []byte, base int64, past bool, fail func(int64, error)) {
 	slots, bufs := make([]pack.Chunk, len(run)), make([][]byte, len(run))
 	borrowed := make([][]byte, len(run))
 	defer func() {
@@ -215,7 +218,7 @@ func (s *Reader) readIntoRun(run []taking, p []byte, base int64, past bool, fail
 }
 
 // decodeInto puts the content of a slot to where p takes it.
-func (s *Reader) decodeInto(w taking, slot, p []byte, base int64) error {
+func (s *Reader) decodeInto(w wantedChunk, slot, p []byte, base int64) error {
 	if w.loc.Codec != chunk.Raw && w.parts[0].n == int64(w.loc.Raw) {
 		at := w.parts[0].at - base
 		to := p[at : at : at+w.parts[0].n]
@@ -278,8 +281,8 @@ func (f *File) Spans(yield func(start, end int64) bool) error {
 	return err
 }
 
-// WillNeed lets the kernel read what [off, off+n) is stored in ahead of time. It waits for no disk longer than it
-// takes to ask, and what cannot be asked for is left to be found by who reads it.
+// WillNeed lets the kernel read what [off, off+n) is stored in ahead of time. It waits for no disk longer than it takes
+// to ask, and an error here is left to the read that follows.
 func (f *File) WillNeed(off, n int64) {
 	var first, last pack.Loc
 	ask := func() {

@@ -105,9 +105,9 @@ func (s *Reader) segment(key string) (*segment, error) {
 	return seg, nil
 }
 
-// Locate looks up where the chunks of [off, off+n) are stored, all of a segment at a time, which takes less than
-// half the time that it takes one by one. It ends early when stop is closed. What cannot be found out is left to
-// who reads it.
+// Locate looks up where the chunks of [off, off+n) are stored, all of a segment at a time, which takes less than half
+// the time that it takes one by one. It ends early when stop is closed. What cannot be looked up is left to the read
+// that follows.
 func (f *File) Locate(off, n int64, stop <-chan struct{}) {
 	for end := min(off+n, f.e.Size); off < end; {
 		select {

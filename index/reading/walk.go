@@ -18,10 +18,11 @@ import (
 var ErrRemoved = errors.New("removed meanwhile")
 
 // WalkSegments calls fn for every segment of every file of a checkpoint. Damage of the manifest goes to bad, which
-// decides whether to go on; it names the file where one is concerned. What is missing of a checkpoint that was
-// removed meanwhile is none: the walk ends with errRemoved. Segments are read past the cache: a walk over the whole
-// store must not empty it.
-func (s *Reader) WalkSegments(ctx context.Context, r *roots.Root, pb *manifestpb.Checkpoint, fn func(*manifestpb.Entry, *manifest.Segment) error, bad func(file string, off int64, err error) error) error {
+// decides whether to go on; it names the file where one is concerned. If the checkpoint is removed meanwhile, missing
+// parts are no damage: the walk ends with errRemoved. Segments are read past the cache: a walk over the whole store
+// must not empty it.
+func (s *Reader) WalkSegments(ctx context.Context, r *roots.Root, pb *manifestpb.Checkpoint,
+	fn func(*manifestpb.Entry, *manifest.Segment) error, bad func(file string, off int64, err error) error) error {
 	c, err := s.load(r, pb)
 	if err != nil && s.roots.IsGone(r) {
 		return ErrRemoved
@@ -69,7 +70,8 @@ func (s *Reader) readSegment(id string, e *manifestpb.Entry, i int) (*manifest.S
 		end = e.Segments[i+1]
 	}
 	if seg.Start != e.Segments[i] || seg.Start+seg.Len != end {
-		return nil, fmt.Errorf("%w: a part of the manifest covers [%d, %d), not [%d, %d)", keys.ErrDamaged, seg.Start, seg.Start+seg.Len, e.Segments[i], end)
+		return nil, fmt.Errorf("%w: a part of the manifest covers [%d, %d), not [%d, %d)", keys.ErrDamaged, seg.Start,
+			seg.Start+seg.Len, e.Segments[i], end)
 	}
 	return seg, nil
 }

@@ -47,7 +47,7 @@ type Meta struct {
 	Zero    int64             `json:"zero"`
 	Files   int               `json:"files"`
 	Labels  map[string]string `json:"labels,omitempty"`
-	// Of the checkpoint that this one needs: its name in the remote store, and its id.
+	// The checkpoint that this one is built on: its name in the remote store, and its id.
 	Parent   string `json:"parent,omitempty"`
 	ParentID string `json:"parent_id,omitempty"`
 }

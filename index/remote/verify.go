@@ -81,7 +81,7 @@ func (s *Store) Verify(ctx context.Context, o VerifyOptions) (Verified, error) {
 	for r, err := range s.c.All(ctx) {
 		switch {
 		case errors.Is(err, catalog.ErrCorrupt), errors.Is(err, catalog.ErrVersion):
-			v.met(Problem{Text: err.Error()})
+			v.addProblem(Problem{Text: err.Error()})
 			continue
 		case err != nil:
 			return v.res, Classify(op, err)
@@ -99,7 +99,7 @@ func (s *Store) Verify(ctx context.Context, o VerifyOptions) (Verified, error) {
 	return v.res, nil
 }
 
-func (v *verification) met(p Problem) {
+func (v *verification) addProblem(p Problem) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if len(v.res.Problems) < maxProblems {
@@ -121,14 +121,14 @@ func (v *verification) checkpoint(ctx context.Context, name string) error {
 	v.res.Checkpoints++
 	bad := func(err error) error {
 		if ctx.Err() == nil && damage(err) {
-			v.met(Problem{Checkpoint: name, Text: err.Error()})
+			v.addProblem(Problem{Checkpoint: name, Text: err.Error()})
 			return nil
 		}
 		return err
 	}
 	e, err := v.s.entryOf(k.Record)
 	if err != nil {
-		v.met(Problem{Checkpoint: name, Text: err.Error()})
+		v.addProblem(Problem{Checkpoint: name, Text: err.Error()})
 		return nil
 	}
 	list, err := listOf(ctx, k, e)
@@ -170,7 +170,7 @@ func (v *verification) checkpoint(ctx context.Context, name string) error {
 // not done before.
 func (v *verification) pack(ctx context.Context, k *catalog.Checkpoint, p object.PackRef, listed []pack.Chunk) error {
 	bad := func(format string, args ...any) {
-		v.met(Problem{Checkpoint: k.Name, Pack: p.Name.String(), Text: fmt.Sprintf(format, args...)})
+		v.addProblem(Problem{Checkpoint: k.Name, Pack: p.Name.String(), Text: fmt.Sprintf(format, args...)})
 	}
 	id := p.Name.String()
 	r := &packReader{ctx: ctx, k: k, p: packOf(p)}

@@ -26,7 +26,7 @@ type Result struct {
 	Checkpoints int           `json:"checkpoints"`
 	Chunks      int64         `json:"chunks"`
 	Packs       int           `json:"packs"`
-	Lost        []string      `json:"lost"`                // checkpoints that could not be brought back, with the reason
+	Lost        []string      `json:"lost"`                // checkpoints that could not be brought back, and why
 	SetAside    []aside.Entry `json:"set_aside,omitempty"` // what is kept without being accounted for
 }
 
@@ -150,7 +150,8 @@ func (r *rebuild) journals(ctx context.Context) error {
 		}
 	}
 	if r.locked && !r.opened {
-		return &fault.Error{Class: fault.Locked, Op: "repair", File: r.o.Dir, Err: errors.New("its key is not that of its journals"),
+		return &fault.Error{Class: fault.Locked, Op: "repair", File: r.o.Dir,
+			Err:  errors.New("its key is not that of its journals"),
 			Hint: "put back the file keyring of this store from a backup, and remove keyring.copy"}
 	}
 	orphans, err := r.s.Packs.Orphans()
@@ -229,7 +230,8 @@ func (r *rebuild) journal(n uint32) error {
 	r.opened = r.opened || end > 0
 	for _, d := range bad {
 		r.locked = r.locked || d.Locked
-		r.o.Logger.Error("a journal is damaged", "journal", pack.JournalName(n), "at", d.Off, "bytes", d.Len, "what", d.Text)
+		r.o.Logger.Error("a journal is damaged", "journal", pack.JournalName(n), "at", d.Off, "bytes", d.Len,
+			"what", d.Text)
 	}
 	// What a crash left half written begins where the journal is known to have been on the disk to, or behind it.
 	// Without the old index it could as well be damage.

@@ -24,7 +24,8 @@ type suspect struct {
 }
 
 func newSuspect() *suspect {
-	return &suspect{dead: map[uint32]bool{}, chunks: map[uint32]pack.Chunk{}, sure: map[uint32]bool{}, kvs: map[string]pack.KV{}}
+	return &suspect{dead: map[uint32]bool{}, chunks: map[uint32]pack.Chunk{}, sure: map[uint32]bool{},
+		kvs: map[string]pack.KV{}}
 }
 
 func (p *suspect) put(kv pack.KV) {
@@ -115,7 +116,8 @@ func (r *rebuild) salvagePack(n uint32, p *suspect) error {
 	s := r.s
 	told := p.told && r.knows
 	if p.orphan && !told && len(p.aside) == 0 {
-		r.res.Lost = append(r.res.Lost, fmt.Sprintf("pack %s: its journal is gone, and no index tells all that it holds", pack.Name(n)))
+		r.res.Lost = append(r.res.Lost,
+			fmt.Sprintf("pack %s: its journal is gone, and no index tells all that it holds", pack.Name(n)))
 		b := s.DB.Batch()
 		for _, c := range p.chunks {
 			b.SetChunk(c)
@@ -141,7 +143,8 @@ func (r *rebuild) salvagePack(n uint32, p *suspect) error {
 	if err != nil {
 		return err
 	}
-	kvs := slices.SortedFunc(maps.Values(p.kvs), func(a, b pack.KV) int { return int(min(1, max(-1, int64(a.Seq-b.Seq)))) })
+	kvs := slices.SortedFunc(maps.Values(p.kvs),
+		func(a, b pack.KV) int { return int(min(1, max(-1, int64(a.Seq-b.Seq)))) })
 	if p.damaged && !told {
 		r.o.Logger.Warn("putting a damaged journal aside", "journal", pack.JournalName(n))
 		if err := s.Packs.PutAside(n); err != nil {

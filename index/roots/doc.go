@@ -1,11 +1,12 @@
-// Package roots has the root records of checkpoints: which there are, what names, tags and labels mean, who is
-// written, opened and removed, and what is kept beside a checkpoint, its profile and its hot set.
+// Package roots has the root records of checkpoints: which checkpoints there are, what names, tags and labels mean,
+// which checkpoints are being written, opened and removed, and what is kept beside a checkpoint: its profile and its
+// hot set.
 //
 // # Names and tags
 //
 // A word is the name of one checkpoint or the tag of one sealed checkpoint, never both. updateMu is held from the look
-// at root records to the end of the commit that replaces them, so that none comes back that was removed meanwhile.
-// Sealing takes a draft's tags from those who bear them, in one frame of a journal.
+// at root records to the end of the commit that replaces them, so a record that was removed meanwhile cannot come back.
+// Sealing takes the tags of the draft from the checkpoints that have them, in one frame of a journal.
 //
 // # Removal
 //

@@ -20,7 +20,9 @@ func (s *Set) Latest() (*Root, *manifestpb.Checkpoint, error) {
 		}
 	}
 	if last == nil {
-		return nil, nil, &fault.Error{Class: fault.NotFound, Op: "open checkpoint", Err: errors.New("the store has no sealed checkpoint"), Hint: "make one with: gpucr-fs import, or criu dump into the mount"}
+		return nil, nil, &fault.Error{Class: fault.NotFound, Op: "open checkpoint",
+			Err:  errors.New("the store has no sealed checkpoint"),
+			Hint: "make one with: gpucr-fs import, or criu dump into the mount"}
 	}
 	return last, last.pb, nil
 }

@@ -50,8 +50,8 @@ func (f *HotFile) Size() int64 { return f.size }
 // hotPurpose is what the hot set of a checkpoint is encrypted for.
 func hotPurpose(id string) string { return cipher.ForHotSet + " " + id }
 
-// HotSet opens the hot set of a sealed checkpoint. Class NotFound when there is none. It need not be what was
-// stored: whoever reads it has to check it.
+// HotSet opens the hot set of a sealed checkpoint. Class NotFound when there is none. It need not be what was stored:
+// the reader has to check it.
 func (s *Set) HotSet(ref string) (*HotFile, error) {
 	const op = "open hot set"
 	s.mu.Lock()
@@ -106,7 +106,8 @@ func (s *Set) SetHotSet(ref string, size int64, write func(io.Writer) error) (er
 		return err
 	}
 	if free, err := s.chunks.Packs.Free(); err != nil || free-size < s.o.FreeFloor {
-		return &fault.Error{Class: fault.NoSpace, Op: op, Checkpoint: r.Name(), Err: errors.Join(errors.New("the disk is nearly full"), err)}
+		return &fault.Error{Class: fault.NoSpace, Op: op, Checkpoint: r.Name(),
+			Err: errors.Join(errors.New("the disk is nearly full"), err)}
 	}
 	if err := os.MkdirAll(filepath.Join(s.o.Dir, HotFolder), 0o700); err != nil {
 		return fault.Classify(op, err)

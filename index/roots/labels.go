@@ -19,18 +19,22 @@ func ValidLabel(key, value string) error {
 	switch {
 	case !manifest.ValidLabelKey(key):
 		why = fmt.Sprintf("%.80q cannot be the key of a label", key)
-	case !manifest.ValidLabelValue(value), strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsGraphic(r) }):
-		why = fmt.Sprintf("the value of %s is longer than %d bytes or cannot be printed on one line", key, manifest.MaxLabelValue)
+	case !manifest.ValidLabelValue(value),
+		strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsGraphic(r) }):
+		why = fmt.Sprintf("the value of %s is longer than %d bytes or cannot be printed on one line", key,
+			manifest.MaxLabelValue)
 	default:
 		return nil
 	}
-	return &fault.Error{Class: fault.Invalid, Op: "label", Err: errors.New(why), Hint: "labels are written key=value, the key in small letters"}
+	return &fault.Error{Class: fault.Invalid, Op: "label", Err: errors.New(why),
+		Hint: "labels are written key=value, the key in small letters"}
 }
 
 // ValidLabels is ValidLabel for all labels of a checkpoint, and bounds their number.
 func ValidLabels(labels map[string]string) error {
 	if len(labels) > manifest.MaxLabels {
-		return &fault.Error{Class: fault.Invalid, Op: "label", Err: fmt.Errorf("%d labels, %d are allowed", len(labels), manifest.MaxLabels)}
+		return &fault.Error{Class: fault.Invalid, Op: "label",
+			Err: fmt.Errorf("%d labels, %d are allowed", len(labels), manifest.MaxLabels)}
 	}
 	for k, v := range labels {
 		if err := ValidLabel(k, v); err != nil {

@@ -22,10 +22,12 @@ func (s *Set) Profile(ref string) ([]byte, error) {
 	}
 	_, payload, err := s.chunks.DB.Meta(manifest.ProfileKey(r.ID))
 	if errors.Is(err, keys.ErrMissing) || err == nil && len(payload) == 0 {
-		return nil, &fault.Error{Class: fault.NotFound, Op: op, Checkpoint: r.Name(), Err: errors.New("no profile"), Hint: "a first restore records one"}
+		return nil, &fault.Error{Class: fault.NotFound, Op: op, Checkpoint: r.Name(), Err: errors.New("no profile"),
+			Hint: "a first restore records one"}
 	}
 	if err != nil {
-		return nil, &fault.Error{Class: fault.Corrupt, Op: op, Checkpoint: r.Name(), Err: err, Hint: "clear it: the next restore records a new one"}
+		return nil, &fault.Error{Class: fault.Corrupt, Op: op, Checkpoint: r.Name(), Err: err,
+			Hint: "clear it: the next restore records a new one"}
 	}
 	return payload, nil
 }

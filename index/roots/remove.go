@@ -11,14 +11,15 @@ import (
 	"github.com/gpucr/gpucr-fs/index/manifest"
 )
 
-// Remove deletes checkpoints, sealed or incomplete, by name. All or none: one that is being written, or whose child
-// is not among names, is refused with InUse. Payload stays until GC. Files of them that are open go on working
-// until closed.
+// Remove deletes checkpoints, sealed or incomplete, by name. It removes all or none: it refuses, with InUse, a
+// checkpoint that is being written, or one with a child that is not among names. Payload stays until GC. Open files of
+// removed checkpoints work until they are closed.
 func (s *Set) Remove(_ context.Context, names []string) error {
 	return s.removeFound("remove", names, func(name string) (*Root, error) { return s.resolve("remove", name) })
 }
 
-// RemoveIDs is Remove by whole ids: what was looked at is what goes, whoever has its name by now.
+// RemoveIDs is Remove by whole ids, so it removes what the caller has looked at, even if another checkpoint has the
+// name by now.
 func (s *Set) RemoveIDs(_ context.Context, ids []string) error {
 	return s.removeFound("remove", ids, func(id string) (*Root, error) {
 		if r := s.roots[id]; r != nil && !r.removing && !r.removed {
@@ -82,7 +83,8 @@ func (s *Set) removable(op string, refs []string, find func(string) (*Root, erro
 			return nil, err
 		}
 		if r.writing {
-			return nil, &fault.Error{Class: fault.InUse, Op: op, Checkpoint: r.Name(), Err: errors.New("it is being written")}
+			return nil, &fault.Error{Class: fault.InUse, Op: op, Checkpoint: r.Name(),
+				Err: errors.New("it is being written")}
 		}
 		if !slices.Contains(victims, r) {
 			victims = append(victims, r)
@@ -91,7 +93,8 @@ func (s *Set) removable(op string, refs []string, find func(string) (*Root, erro
 	for _, r := range victims {
 		for _, child := range s.children(r.ID) {
 			if !slices.Contains(victims, s.names[child]) {
-				return nil, &fault.Error{Class: fault.InUse, Op: op, Checkpoint: r.Name(), Err: fmt.Errorf("checkpoint %s is built on it", child),
+				return nil, &fault.Error{Class: fault.InUse, Op: op, Checkpoint: r.Name(),
+					Err:  fmt.Errorf("checkpoint %s is built on it", child),
 					Hint: "remove " + child + " first, or both together"}
 			}
 		}
@@ -157,7 +160,8 @@ func (s *Set) RemoveIncomplete(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	for _, r := range gone {
-		if err := errors.Join(s.chunks.PutLocal([]chunks.Put{{Key: manifest.RootKey(r.ID)}}), s.deleteBody(r.ID)); err != nil {
+		if err := errors.Join(s.chunks.PutLocal([]chunks.Put{{Key: manifest.RootKey(r.ID)}}),
+			s.deleteBody(r.ID)); err != nil {
 			return err
 		}
 		s.Announce(r.Name())

@@ -47,7 +47,8 @@ func (r *Root) Name() string { return *r.named.Load() }
 func ValidName(name string) error {
 	if !manifest.ValidName(name) {
 		return &fault.Error{Class: fault.Invalid, Op: "name", Err: fmt.Errorf("%q cannot name a checkpoint", name),
-			Hint: "use up to 128 letters, digits and . _ - + : @ = ~ %, and a letter, digit, dash or underscore in front"}
+			Hint: "use up to 128 letters, digits and . _ - + : @ = ~ %, " +
+				"and a letter, digit, dash or underscore in front"}
 	}
 	return nil
 }
@@ -70,7 +71,8 @@ func (s *Set) Load() error {
 		}
 		if err != nil {
 			s.damagedRoots[manifest.OwnerOf(key)] = true
-			s.log.Error("a checkpoint's root record is damaged", "id", manifest.OwnerOf(key), "err", err, "hint", fault.RepairHint(s.o.Dir))
+			s.log.Error("a checkpoint's root record is damaged", "id", manifest.OwnerOf(key), "err", err,
+				"hint", fault.RepairHint(s.o.Dir))
 			return nil
 		}
 		r := NewRoot(pb)
@@ -153,7 +155,8 @@ func (s *Set) Names(context.Context) ([]Info, error) {
 
 // NotFound is the error of a checkpoint that is not there.
 func NotFound(op, ref string) error {
-	return &fault.Error{Class: fault.NotFound, Op: op, Err: fmt.Errorf("no checkpoint %q", ref), Hint: "list them with: gpucr-fs ls"}
+	return &fault.Error{Class: fault.NotFound, Op: op, Err: fmt.Errorf("no checkpoint %q", ref),
+		Hint: "list them with: gpucr-fs ls"}
 }
 
 // resolve finds a checkpoint that is not being removed: by name; by tag, if it is sealed; by unique prefix of its
@@ -183,13 +186,16 @@ func (s *Set) resolve(op, ref string) (*Root, error) {
 		return tagged[0], nil
 	case len(tagged) > 1:
 		slices.SortFunc(tagged, byName)
-		return nil, &fault.Error{Class: fault.Invalid, Op: op, Err: fmt.Errorf("%q is a tag of %s and of %s", ref, tagged[0].Name(), tagged[1].Name()),
+		return nil, &fault.Error{Class: fault.Invalid, Op: op,
+			Err:  fmt.Errorf("%q is a tag of %s and of %s", ref, tagged[0].Name(), tagged[1].Name()),
 			Hint: "give the name, and put the tag on the right one again: gpucr-fs tag STORE NAME " + ref}
 	case len(found) == 1:
 		return found[0], nil
 	case len(found) > 1:
 		slices.SortFunc(found, byName)
-		return nil, &fault.Error{Class: fault.Invalid, Op: op, Err: fmt.Errorf("%q begins the id of %s and of %s", ref, found[0].Name(), found[1].Name()), Hint: "give more digits, or the name"}
+		return nil, &fault.Error{Class: fault.Invalid, Op: op,
+			Err:  fmt.Errorf("%q begins the id of %s and of %s", ref, found[0].Name(), found[1].Name()),
+			Hint: "give more digits, or the name"}
 	}
 	return nil, NotFound(op, ref)
 }
@@ -201,16 +207,19 @@ func (s *Set) sealed(op, ref string) (*Root, error) {
 		return nil, err
 	}
 	if r.writing || !r.pb.Sealed {
-		class, why, hint := fault.Invalid, "it is incomplete: its writer ended before sealing it", "remove it with: gpucr-fs rm"
+		e := &fault.Error{Class: fault.Invalid, Op: op, Checkpoint: r.Name(),
+			Err:  errors.New("it is incomplete: its writer ended before sealing it"),
+			Hint: "remove it with: gpucr-fs rm"}
 		if r.writing {
-			class, why, hint = fault.InUse, "it is still being written", "seal it with: gpucr-fs seal"
+			e.Class, e.Err = fault.InUse, errors.New("it is still being written")
+			e.Hint = "seal it with: gpucr-fs seal"
 		}
-		return nil, &fault.Error{Class: class, Op: op, Checkpoint: r.Name(), Err: errors.New(why), Hint: hint}
+		return nil, e
 	}
 	return r, nil
 }
 
-// RootRecords gives what is to be told of the roots with these keys; nil for one that is no more, or not yet.
+// RootRecords gives what is to be told of the roots with these keys; nil for one that is gone, or is not there yet.
 func (s *Set) RootRecords(keys []string) ([][]byte, error) {
 	out := make([][]byte, len(keys))
 	s.mu.Lock()

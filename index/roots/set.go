@@ -19,7 +19,7 @@ type Set struct {
 	mu           sync.Mutex
 	roots        map[string]*Root // by id
 	names        map[string]*Root // by name; not those being removed
-	coming       string           // a name that a sealed checkpoint is about to have
+	reserved     string           // a name that a sealed checkpoint is about to have
 	drafts       map[string]Draft // by name
 	watchers     map[int]func(string)
 	nextWatch    int

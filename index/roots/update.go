@@ -67,7 +67,9 @@ func (s *Set) update(change func() (map[*Root]*manifestpb.Checkpoint, error)) er
 	return nil
 }
 
-func (s *Set) commitRoots(change func() (map[*Root]*manifestpb.Checkpoint, error)) (map[*Root]*manifestpb.Checkpoint, error) {
+func (s *Set) commitRoots(
+	change func() (map[*Root]*manifestpb.Checkpoint, error),
+) (map[*Root]*manifestpb.Checkpoint, error) {
 	s.updateMu.Lock()
 	defer s.updateMu.Unlock()
 	s.mu.Lock()
@@ -97,8 +99,8 @@ func (s *Set) commitRoots(change func() (map[*Root]*manifestpb.Checkpoint, error
 	return changed, nil
 }
 
-// Rename gives a sealed checkpoint another name; its id, tags, profile and place in time stay, and who has files of
-// it open goes on. Class Exists when the name is taken, by a tag too.
+// Rename gives a sealed checkpoint another name; its id, tags, profile and time stay, and open files of it go on. Class
+// Exists when the name is taken, by a tag too.
 func (s *Set) Rename(_ context.Context, ref, name string) error {
 	if err := s.chunks.MayWrite("rename"); err != nil {
 		return err
@@ -117,14 +119,14 @@ func (s *Set) Rename(_ context.Context, ref, name string) error {
 			return nil, err
 		}
 		old = r.Name()
-		s.coming = name
+		s.reserved = name
 		pb := clonePB(r.pb)
 		pb.Name = name
 		return map[*Root]*manifestpb.Checkpoint{r: pb}, nil
 	})
 	if old != "" {
 		s.mu.Lock()
-		s.coming = ""
+		s.reserved = ""
 		s.mu.Unlock()
 	}
 	if err == nil {
@@ -150,7 +152,8 @@ func (s *Set) retag(op, name string, add, remove []string) (map[*Root]*manifestp
 	}
 	for _, t := range remove {
 		if !slices.Contains(pb.Tags, t) {
-			return nil, &fault.Error{Class: fault.NotFound, Op: op, Checkpoint: pb.Name, Err: fmt.Errorf("no tag %q", t)}
+			return nil, &fault.Error{Class: fault.NotFound, Op: op, Checkpoint: pb.Name,
+				Err: fmt.Errorf("no tag %q", t)}
 		}
 	}
 	pb.Tags = slices.DeleteFunc(pb.Tags, func(t string) bool { return slices.Contains(remove, t) })

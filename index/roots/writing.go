@@ -17,12 +17,14 @@ import (
 // mayName refuses a name that is taken, or that some checkpoint or draft has as a tag, and tags that are names: what a
 // word means would depend on who asks. Call with mu held.
 func (s *Set) mayName(op, name string, tags []string) error {
-	if name == s.coming {
-		return &fault.Error{Class: fault.Exists, Op: op, Checkpoint: name, Err: errors.New("one is just being given that name"), Hint: "choose another name"}
+	if name == s.reserved {
+		return &fault.Error{Class: fault.Exists, Op: op, Checkpoint: name,
+			Err: errors.New("one is just being given that name"), Hint: "choose another name"}
 	}
 	if old := s.names[name]; old != nil {
 		if old.removing {
-			return &fault.Error{Class: fault.InUse, Op: op, Checkpoint: name, Err: errors.New("one of that name is just being removed"), Hint: "try again"}
+			return &fault.Error{Class: fault.InUse, Op: op, Checkpoint: name,
+				Err: errors.New("one of that name is just being removed"), Hint: "try again"}
 		}
 		return taken(op, name, s.info(old).State)
 	}
@@ -33,7 +35,8 @@ func (s *Set) mayName(op, name string, tags []string) error {
 	}
 	for _, r := range s.names {
 		if slices.Contains(r.pb.Tags, name) {
-			return &fault.Error{Class: fault.Exists, Op: op, Checkpoint: name, Err: fmt.Errorf("that is a tag of checkpoint %s", r.Name()),
+			return &fault.Error{Class: fault.Exists, Op: op, Checkpoint: name,
+				Err:  fmt.Errorf("that is a tag of checkpoint %s", r.Name()),
 				Hint: "choose another name, or take the tag off: gpucr-fs tag STORE " + r.Name() + " --remove " + name}
 		}
 	}
@@ -41,11 +44,13 @@ func (s *Set) mayName(op, name string, tags []string) error {
 }
 
 func nameNotTag(op, tag string) error {
-	return &fault.Error{Class: fault.Exists, Op: op, Err: fmt.Errorf("%q is the name of a checkpoint", tag), Hint: "choose another tag"}
+	return &fault.Error{Class: fault.Exists, Op: op, Err: fmt.Errorf("%q is the name of a checkpoint", tag),
+		Hint: "choose another tag"}
 }
 
 func taken(op, name string, state State) error {
-	e := &fault.Error{Class: fault.Exists, Op: op, Checkpoint: name, Err: errors.New("there is one of that name"), Hint: "choose another name, or remove it: gpucr-fs rm"}
+	e := &fault.Error{Class: fault.Exists, Op: op, Checkpoint: name, Err: errors.New("there is one of that name"),
+		Hint: "choose another name, or remove it: gpucr-fs rm"}
 	if state == Incomplete {
 		e.Err = errors.New("an incomplete one of that name was left by a writer that died")
 		e.Hint = "remove it with gpucr-fs rm or gc, then try again"
@@ -110,8 +115,8 @@ func (s *Set) SetParent(r *Root, ref string) (id string, err error) {
 	return id, nil
 }
 
-// Abort removes a checkpoint that was being written. tried: to seal it was tried, which may have left its root
-// record in a journal, and taken the tags of others there.
+// Abort removes a checkpoint that was being written. With tried, a seal was tried before. It may have left the root
+// record in a journal, and taken tags of others there.
 func (s *Set) Abort(r *Root, tried bool, took []*Root) error {
 	s.mu.Lock()
 	delete(s.names, r.Name())

@@ -34,7 +34,8 @@ func (Disk) Stat(name string) (Info, error) {
 		return Info{}, &os.PathError{Op: "stat", Path: name, Err: err}
 	}
 	kind := st.Mode & unix.S_IFMT
-	return Info{Size: st.Size, Disk: st.Blocks * 512, Dir: kind == unix.S_IFDIR, Odd: kind != unix.S_IFDIR && kind != unix.S_IFREG}, nil
+	return Info{Size: st.Size, Disk: st.Blocks * 512, Dir: kind == unix.S_IFDIR,
+		Odd: kind != unix.S_IFDIR && kind != unix.S_IFREG}, nil
 }
 
 func (Disk) SyncDir(dir string) error {

@@ -3,29 +3,29 @@
 //
 // # Collection
 //
-// GC notes, in one bit per 4 KiB of pack, the slots that the manifests of all checkpoints use, and gives the rest
-// back pack by pack. Besides look-ups and commits, which package chunks sees to, the manifest of a sealed
-// checkpoint leads to a slot. Sealed before the walk: its slots are noted. Sealed since: its draft was open when
-// the walk began, and pins all its slots, those it wrote and those it was told of.
+// GC notes, in one bit per 4 KiB of pack, the slots that the manifests of all checkpoints use, and gives the rest back
+// pack by pack. Besides look-ups and commits, which package chunks sees to, the manifest of a sealed checkpoint leads
+// to a slot. If it was sealed before the walk, its slots are noted. If it was sealed since, its draft was open when the
+// walk began, and pins all its slots, those it wrote and those that look-ups gave it.
 //
 // Slots that no journal lists are given back only in a pack that takes no appends and of which none waits for a
 // commit: nobody was told of them, or a failed write or a crash lost them. What cannot be told is kept: see GC.
 //
-// A journal that was put aside may speak of checkpoints that nothing else knows of, whose chunks lie in its pack
-// and in those before: gc gives nothing of these back as long as it is there.
+// A journal that was put aside may name checkpoints that nothing else names, with chunks in its pack and in earlier
+// ones: gc gives nothing of these packs back as long as the journal is there.
 //
 // # Optimization
 //
-// Optimize stores chunks anew smaller (optimize.go), in a slot that is synced and read back before the index points
-// to it. It holds gcMu, so no collection runs until whoever pins the old slot pins the new one. What was moved may
-// lie in a pack younger than the checkpoint that uses it, so wherever gc tells by age what may be in use, all packs
-// up to the last that chunks were moved to count.
+// Optimize stores chunks anew smaller (optimize.go), in a slot that is synced and read back before the index points to
+// it. It holds gcMu, so no collection runs until pins of the old slot are pins of the new one. A moved chunk may lie in
+// a pack that is younger than the checkpoint that uses it. So where gc decides by age what may be in use, it counts all
+// packs up to the last one that chunks were moved to.
 //
 // # Verification
 //
-// Damage is recorded before it is reported. A verification that was interrupted can go on. What it had read is
-// known by a sum over the ids and places of the slots, which must be that of the slots listed now: it holds for the
-// same slots only. Damage is recorded before the sum is saved, and what is recorded as damaged is looked at again
+// Damage is recorded before it is reported. A verification that was interrupted can go on. What it had read is known by
+// a sum over the ids and places of the slots, which must be that of the slots listed now: so it is valid for the same
+// slots only. Damage is recorded before the sum is saved, and what is recorded as damaged is looked at again
 // (verifyprogress.go).
 //
 // # Lock order

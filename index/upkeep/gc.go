@@ -18,10 +18,10 @@ import (
 
 // GC gives back the space of payload that no checkpoint uses, and removes incomplete checkpoints.
 //
-// It never guesses. What a checkpoint uses whose manifest cannot be read lies in no pack that was begun after it
-// was sealed: those are collected, the others left alone. A chunk that a manifest names and the index does not know
-// is kept wherever a journal lists it. Then the error (Class Corrupt) names what is damaged, and the result tells
-// what was given back all the same. A pack whose journal is damaged, or does not list a slot in use, is left alone:
+// It never guesses. If a manifest cannot be read, GC collects only packs that were begun after that checkpoint was
+// sealed, for the checkpoint cannot use these. A chunk that a manifest names and the index does not know is kept
+// wherever a journal lists it. In both cases the error (Class Corrupt) names what is damaged, and the result still
+// tells what was given back. A pack whose journal is damaged, or does not list a slot in use, is left alone:
 // GCResult.Kept.
 func (s *Jobs) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	if err := s.chunks.MayWrite("gc"); err != nil && !o.DryRun {
@@ -111,8 +111,8 @@ type collection struct {
 // maxGCErrors bounds the damage that a collection names.
 const maxGCErrors = 20
 
-// met remembers damage that keeps something from being given back.
-func (g *collection) met(err error) {
+// addDamage remembers damage that keeps something from being given back.
+func (g *collection) addDamage(err error) {
 	if len(g.errs) < maxGCErrors {
 		g.errs = append(g.errs, err)
 	} else {
@@ -132,7 +132,8 @@ func (g *collection) damage() error {
 	if g.more > 0 {
 		texts = append(texts, fmt.Sprintf("and %d more", g.more))
 	}
-	return &fault.Error{Class: fault.Corrupt, Op: "gc", Err: errors.New("not everything could be collected: " + strings.Join(texts, "; ")),
+	return &fault.Error{Class: fault.Corrupt, Op: "gc",
+		Err:  errors.New("not everything could be collected: " + strings.Join(texts, "; ")),
 		Hint: fault.RepairHint(g.s.o.Dir) + ", or remove the checkpoints that are damaged"}
 }
 
@@ -141,7 +142,7 @@ func (g *collection) findLive(ctx context.Context) error {
 	s := g.s
 	for _, id := range s.roots.DamagedIDs() {
 		g.unclear[id] = true
-		g.met(fmt.Errorf("the root record of checkpoint %s is damaged", id))
+		g.addDamage(fmt.Errorf("the root record of checkpoint %s is damaged", id))
 	}
 	l := reading.NewLocator(s.chunks)
 	roots, pbs := s.roots.Snapshot()
@@ -152,7 +153,7 @@ func (g *collection) findLive(ctx context.Context) error {
 				return nil // once is enough
 			}
 			g.unclear[pb.Id] = true
-			g.met(&fault.Error{Class: fault.Corrupt, Checkpoint: pb.Name, File: file, Offset: off, Err: err})
+			g.addDamage(&fault.Error{Class: fault.Corrupt, Checkpoint: pb.Name, File: file, Offset: off, Err: err})
 			return nil
 		}
 		told := false
@@ -173,7 +174,8 @@ func (g *collection) findLive(ctx context.Context) error {
 				}
 				g.wanted[c.ID] = true
 				if !told {
-					g.met(&fault.Error{Class: fault.Corrupt, Checkpoint: pb.Name, File: e.Path, Offset: seg.Start, Err: err})
+					g.addDamage(&fault.Error{Class: fault.Corrupt, Checkpoint: pb.Name, File: e.Path, Offset: seg.Start,
+						Err: err})
 				}
 				told = true
 			}
@@ -250,8 +252,8 @@ func (s *Jobs) keepTo() (uint32, error) {
 	return max(last, to), err
 }
 
-// Reclaimable gives the bytes of disk that a collection would give back. What it cannot tell for damage does not
-// count.
+// Reclaimable gives the bytes of disk that a collection would give back. Bytes that damage keeps it from deciding about
+// do not count.
 func (s *Jobs) Reclaimable(ctx context.Context) (int64, error) {
 	dry, err := s.GC(ctx, GCOptions{DryRun: true})
 	if err != nil && fault.ClassOf(err) != fault.Corrupt {

@@ -21,7 +21,8 @@ type Jobs struct {
 	log     *slog.Logger
 	Hooks   Hooks
 
-	gcMu *semaphore.Weighted // one collection, verification, or batch of an optimization at a time; who waits may give up
+	// one collection, verification, or batch of an optimization at a time; who waits may give up
+	gcMu *semaphore.Weighted
 
 	life    context.Context // ends when the store is closed
 	endLife context.CancelFunc

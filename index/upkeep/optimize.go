@@ -18,10 +18,10 @@ import (
 
 // This file stores chunks anew smaller, while nobody waits.
 //
-// A dump is stored as fast as the process can be read: s2, or not compressed at all. Optimize reads such chunks
-// again, pack by pack in the order of their slots, and encodes them with the strongest level of zstd. Batches are
-// independent of each other, and after each the store is whole; whoever is interrupted begins anew and finds less
-// to do.
+// A dump is stored as fast as the process can be read: s2, or not compressed at all. Optimize reads such chunks again,
+// pack by pack in the order of their slots, and encodes them with the strongest level of zstd. Batches are independent
+// of each other, and after each the store is whole; an optimization that was interrupted begins anew and finds less to
+// do.
 //
 //  1. A chunk is read, decoded and held against its id. What is damaged is left to Verify.
 //  2. The smaller form goes into a slot of its own that nobody knows of (pack.Set.Place).
@@ -29,9 +29,9 @@ import (
 //  4. The slot is read back past the page cache, and must decode to the same id.
 //  5. The next commit journals it and points the index to it. Packs are numbered upwards, so a rebuilt index takes
 //     the later slot, too. A crash before that leaves a slot that no journal lists, one after it two sound slots.
-//  6. Drafts that pin the old slot pin the new one. Locations that readers know are looked up again (CountMoves);
-//     whoever was about to read the old slot looks once more before he calls it damaged (ReadMoved). All that is
-//     package chunks' (Adopt).
+//  6. Drafts that pin the old slot pin the new one. Locations that readers know are looked up again (CountMoves); a
+//     reader of the old slot looks the chunk up once more before it reports damage (ReadMoved). All that is package
+//     chunks' (Adopt).
 //
 // The old slot is dead to the next collection, by the rules of all others. gcMu is held from 1 to 6 of a batch, so
 // none runs meanwhile, and Verify neither.
@@ -75,9 +75,9 @@ type optimization struct {
 	read    int64 // bytes since began
 }
 
-// Optimize stores chunks of sealed checkpoints anew smaller that were stored fast. It gives no space back, GC does.
-// It works on one processor, and a batch a second while a draft is open or o.Busy says so. It does nothing while a
-// manifest cannot be read: what that needs cannot be told.
+// Optimize stores chunks of sealed checkpoints anew smaller that were stored fast. It gives no space back, GC does. It
+// works on one processor, and a batch a second while a draft is open or o.Busy says so. It does nothing while a
+// manifest cannot be read, for nobody knows which chunks that needs.
 func (s *Jobs) Optimize(ctx context.Context, o OptimizeOptions) (OptimizeResult, error) {
 	if err := s.chunks.MayWrite("optimize"); err != nil && !o.DryRun {
 		return OptimizeResult{}, err
@@ -144,7 +144,8 @@ func (z *optimization) choose(ctx context.Context) (packs []uint32, live pageset
 		return nil, nil, fault.Classify("optimize", err)
 	}
 	for _, n := range all {
-		if g.live[n] != nil && n > keepTo && !s.chunks.Packs.Condemned(n) && !s.chunks.Aside.Has(n) && s.chunks.Packs.Exists(n) {
+		if g.live[n] != nil && n > keepTo && !s.chunks.Packs.Condemned(n) && !s.chunks.Aside.Has(n) &&
+			s.chunks.Packs.Exists(n) {
 			packs = append(packs, n)
 		}
 	}
@@ -163,7 +164,8 @@ func (z *optimization) candidates(ctx context.Context, n uint32, live *pageset.P
 	}
 	var list []pack.Chunk
 	_, _, err := z.s.chunks.Packs.Read(n, 0, func(r pack.Record) error {
-		if c := r.Chunk; c != nil && live.Has(c.Loc.Page) && (c.Loc.Codec == chunk.S2 || c.Loc.Codec == chunk.Raw) && c.Loc.Slot() > chunk.PageSize {
+		if c := r.Chunk; c != nil && live.Has(c.Loc.Page) && (c.Loc.Codec == chunk.S2 || c.Loc.Codec == chunk.Raw) &&
+			c.Loc.Slot() > chunk.PageSize {
 			list = append(list, *c)
 		}
 		return nil
@@ -294,7 +296,8 @@ func (s *Jobs) readSound(c pack.Chunk) ([]byte, error) {
 	content, err := s.chunks.ReadSlot(c, true)
 	if err == nil && s.chunks.Packs.Coder().Sum(content) != c.ID {
 		s.chunks.Arena.Put(content)
-		err = fmt.Errorf("pack %s at %d: %w: the content is not what its id says", pack.Name(c.Loc.Pack), c.Loc.Offset(), pack.ErrCorrupt)
+		err = fmt.Errorf("pack %s at %d: %w: the content is not what its id says", pack.Name(c.Loc.Pack),
+			c.Loc.Offset(), pack.ErrCorrupt)
 	}
 	return content, err
 }
@@ -319,7 +322,8 @@ func (s *Jobs) commitMoves(moves []chunks.Move) ([]chunks.Move, error) {
 	for _, m := range moves {
 		content, err := s.readSound(pack.Chunk{ID: m.ID, Loc: m.To})
 		if err != nil {
-			s.log.Error("a chunk that was stored anew cannot be read back; the old one stays", "chunk", m.ID.String(), "err", err)
+			s.log.Error("a chunk that was stored anew cannot be read back; the old one stays", "chunk", m.ID.String(),
+				"err", err)
 			continue
 		}
 		s.chunks.Arena.Put(content)

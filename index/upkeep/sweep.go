@@ -25,7 +25,7 @@ type packPlan struct {
 // sweep gives back what is dead of pack n.
 func (g *collection) sweep(n uint32) error {
 	var p *packPlan
-	journal, err := g.s.chunks.Bury(n, g.o.DryRun, func() (kill []pack.Chunk, err error) {
+	journal, err := g.s.chunks.MarkDead(n, g.o.DryRun, func() (kill []pack.Chunk, err error) {
 		if p, err = g.plan(n); err != nil {
 			return nil, err
 		}
@@ -93,7 +93,7 @@ func (g *collection) plan(n uint32) (*packPlan, error) {
 	}
 	pins := s.chunks.Pinned(n)
 	listed := &pageset.Pages{}
-	buriedAlive := false
+	usedDead := false
 	end, bad, err := s.chunks.Packs.Read(n, 0, func(r pack.Record) error {
 		if r.Chunk == nil {
 			return nil
@@ -103,7 +103,7 @@ func (g *collection) plan(n uint32) (*packPlan, error) {
 		switch {
 		case dead[c.Loc.Page]:
 			p.dead = append(p.dead, slot)
-			buriedAlive = buriedAlive || g.live[n].Has(c.Loc.Page)
+			usedDead = usedDead || g.live[n].Has(c.Loc.Page)
 			return nil
 		case g.live[n].Has(c.Loc.Page) || pins.Has(c.Loc.Page) || g.spared(n, c.ID):
 			p.live = append(p.live, slot)
@@ -119,7 +119,8 @@ func (g *collection) plan(n uint32) (*packPlan, error) {
 	}
 	s.chunks.Aside.Judge(n, durable, end, bad)
 	aside := func(why string) {
-		s.chunks.Aside.Keep(n, aside.Entry{File: filepath.Join(chunks.PacksFolder, pack.JournalName(n)), Text: "damaged: " + why})
+		s.chunks.Aside.Keep(n,
+			aside.Entry{File: filepath.Join(chunks.PacksFolder, pack.JournalName(n)), Text: "damaged: " + why})
 	}
 	exists := s.chunks.Packs.Exists(n)
 	if used := g.live[n]; used != nil && settled {
@@ -127,7 +128,7 @@ func (g *collection) plan(n uint32) (*packPlan, error) {
 			aside("the journal does not list chunks that are in use")
 		}
 	}
-	if buriedAlive {
+	if usedDead {
 		aside("the journal calls a slot dead that is in use")
 	}
 	if why, err := s.chunks.Packs.Missing(n); err != nil {
@@ -163,11 +164,12 @@ func (g *collection) spared(n uint32, id chunk.ID) bool {
 		return true
 	}
 	// What an unclear checkpoint uses may have been damaged, and stored anew beyond the horizon.
-	return g.horizon > 0 && g.s.chunks.MetDamage(id)
+	return g.horizon > 0 && g.s.chunks.KnownDamaged(id)
 }
 
 func (g *collection) journalError(n uint32, err error) error {
-	return &fault.Error{Class: fault.Corrupt, Op: "gc", File: pack.JournalName(n), Err: err, Hint: fault.RepairHint(g.s.o.Dir)}
+	return &fault.Error{Class: fault.Corrupt, Op: "gc", File: pack.JournalName(n), Err: err,
+		Hint: fault.RepairHint(g.s.o.Dir)}
 }
 
 // merge sorts ranges and joins those that touch.

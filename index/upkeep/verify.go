@@ -52,7 +52,8 @@ func (s *Jobs) Verify(ctx context.Context, o VerifyOptions) (VerifyResult, error
 	if err := s.chunks.Commit(nil); err != nil {
 		return VerifyResult{}, err
 	}
-	v := &verification{s: s, o: o, used: pageset.Slots{}, bad: map[chunk.ID]string{}, unlisted: map[uint32]*pageset.Pages{}}
+	v := &verification{s: s, o: o, used: pageset.Slots{}, bad: map[chunk.ID]string{},
+		unlisted: map[uint32]*pageset.Pages{}}
 	v.res.Problems = []Problem{}
 	c := WallClock
 	if s.Hooks.Clock != nil {
@@ -72,9 +73,10 @@ func (s *Jobs) Verify(ctx context.Context, o VerifyOptions) (VerifyResult, error
 		v.problem(Problem{Text: "a root record of the index is damaged"})
 	}
 	err := v.check(ctx)
-	// What is reported has been recorded: whoever stores the content again, in whatever process, heals it.
+	// What is reported has been recorded: it is healed when any process stores the content again.
 	if e := s.chunks.RecordDamage(); e != nil && len(v.bad) > 0 {
-		v.problem(Problem{Text: "the damage could not be recorded, so content that comes by again may be taken for stored: " + e.Error()})
+		v.problem(Problem{Text: "the damage could not be recorded, so content that comes by again may be taken for " +
+			"stored: " + e.Error()})
 	}
 	switch {
 	case !whole:
@@ -92,7 +94,8 @@ func (o *VerifyOptions) validate(whole bool) error {
 		return &fault.Error{Class: fault.Invalid, Op: op, Err: fmt.Errorf("a rate of %d bytes a second", o.Rate)}
 	}
 	if o.Resume && !whole {
-		return &fault.Error{Class: fault.Invalid, Op: op, Err: errors.New("only a verification of the whole store can be resumed"),
+		return &fault.Error{Class: fault.Invalid, Op: op,
+			Err:  errors.New("only a verification of the whole store can be resumed"),
 			Hint: "leave out names and the share to read, or do not resume"}
 	}
 	return nil
@@ -119,7 +122,8 @@ func (v *verification) check(ctx context.Context) error {
 func (v *verification) setAside() error {
 	all, err := v.s.chunks.Aside.All()
 	for _, a := range all {
-		if !slices.ContainsFunc(v.res.Problems, func(p Problem) bool { return p.Pack != "" && filepath.Join(chunks.PacksFolder, p.Pack) == a.File }) {
+		if !slices.ContainsFunc(v.res.Problems,
+			func(p Problem) bool { return p.Pack != "" && filepath.Join(chunks.PacksFolder, p.Pack) == a.File }) {
 			v.res.SetAside = append(v.res.SetAside, a)
 		}
 	}
@@ -324,16 +328,19 @@ func (v *verification) listed(n uint32) ([]pack.Chunk, error) {
 		return nil, err
 	}
 	for _, b := range bad {
-		v.problem(Problem{Pack: pack.JournalName(n), Offset: b.Off, Text: fmt.Sprintf("%d bytes of the journal are damaged: %s", b.Len, b.Text)})
+		v.problem(Problem{Pack: pack.JournalName(n), Offset: b.Off,
+			Text: fmt.Sprintf("%d bytes of the journal are damaged: %s", b.Len, b.Text)})
 	}
 	v.s.chunks.Aside.Judge(n, durable, end, bad)
 	if durable > end && len(bad) == 0 {
-		v.problem(Problem{Pack: pack.JournalName(n), Offset: end, Text: fmt.Sprintf("the journal has lost its last %d bytes", durable-end)})
+		v.problem(Problem{Pack: pack.JournalName(n), Offset: end,
+			Text: fmt.Sprintf("the journal has lost its last %d bytes", durable-end)})
 	}
 	if used := v.used[n]; used != nil {
 		if page, lost := used.Missing(seen); lost {
 			if len(bad) == 0 && durable <= end {
-				v.problem(Problem{Pack: pack.JournalName(n), Offset: int64(page) * chunk.PageSize, Text: "the journal does not list chunks that are in use"})
+				v.problem(Problem{Pack: pack.JournalName(n), Offset: int64(page) * chunk.PageSize,
+					Text: "the journal does not list chunks that are in use"})
 			}
 			v.unlisted[n] = seen
 		}
@@ -392,7 +399,8 @@ func (v *verification) checkRun(run []pack.Chunk, bytes, total int64) error {
 			data, err = s.chunks.Decode(c.Loc, data)
 		}
 		if err == nil && s.chunks.Packs.Coder().Sum(data) != c.ID {
-			err = fmt.Errorf("pack %s at %d: %w: the content is not what its id says", pack.Name(c.Loc.Pack), c.Loc.Offset(), pack.ErrCorrupt)
+			err = fmt.Errorf("pack %s at %d: %w: the content is not what its id says", pack.Name(c.Loc.Pack),
+				c.Loc.Offset(), pack.ErrCorrupt)
 		}
 		s.chunks.Arena.Put(data)
 		if err != nil {
@@ -435,7 +443,8 @@ func (v *verification) nameBad(ctx context.Context) error {
 			for ci, c := range seg.Chunks {
 				if why, bad := v.bad[c.ID]; bad {
 					named[c.ID] = true
-					v.problem(Problem{Checkpoint: pb.Name, File: e.Path, Offset: seg.Start + firstUse(seg, ci), Text: why})
+					v.problem(Problem{Checkpoint: pb.Name, File: e.Path, Offset: seg.Start + firstUse(seg, ci),
+						Text: why})
 				}
 			}
 			return nil

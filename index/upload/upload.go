@@ -304,7 +304,7 @@ func (j *Upload) pack(ctx context.Context, id chunk.ID, loc pack.Loc, slot []byt
 	return fmt.Errorf("a chunk of %d bytes does not fit into a pack object", len(slot))
 }
 
-// put puts the pack object that has been gathered on its way, if there is anything in it. Who waits for j.puts is told
+// put puts the pack object that has been gathered on its way, if there is anything in it. The wait for j.puts tells
 // what becomes of it.
 func (j *Upload) put(ctx context.Context) {
 	p := j.packer

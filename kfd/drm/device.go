@@ -20,9 +20,9 @@ type Options struct {
 	Kind Kind
 	// Rings bounds how many SDMA rings take submissions. Default 2.
 	Rings int
-	// Patience is for how long a request is repeated that fails for a
+	// Timeout is for how long a request is repeated that fails for a
 	// moment. Default 10 s.
-	Patience time.Duration
+	Timeout time.Duration
 }
 
 // Slots for IBs of one ring: more than a context may have under way.
@@ -70,8 +70,8 @@ func Open(node *os.File, opts Options) (*Device, error) {
 	if opts.Rings <= 0 {
 		opts.Rings = 2
 	}
-	if opts.Patience <= 0 {
-		opts.Patience = 10 * time.Second
+	if opts.Timeout <= 0 {
+		opts.Timeout = 10 * time.Second
 	}
 	raw, err := node.SyscallConn()
 	if err != nil {

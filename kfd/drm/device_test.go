@@ -272,7 +272,7 @@ func TestTransientErrorsAreRepeated(t *testing.T) {
 			}
 		}
 	}
-	impatient := r.open(drm.Options{Patience: 20 * time.Millisecond})
+	impatient := r.open(drm.Options{Timeout: 20 * time.Millisecond})
 	defer impatient.Close()
 	b, _, f := r.bo(page)
 	defer b.Close()

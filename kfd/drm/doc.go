@@ -18,7 +18,7 @@
 // # Failing
 //
 // Requests that fail for a moment (EBUSY, EAGAIN, EINTR, and ENOMEM of a
-// submission) are repeated for up to [Options].Patience. A copy beyond a
+// submission) are repeated for up to [Options].Timeout. A copy beyond a
 // buffer's end is refused before anything is submitted. A submission that the
 // GPU could not carry out is an error of its fence, and the Device takes no
 // more afterwards.

@@ -37,8 +37,8 @@ func transient(req abi.Request, errno unix.Errno) bool {
 }
 
 // ioctl issues a request on a device, and again while it fails for a moment,
-// for at most patience.
-func ioctl(ctx context.Context, fd int, req abi.Request, arg unsafe.Pointer, patience time.Duration) error {
+// for at most timeout.
+func ioctl(ctx context.Context, fd int, req abi.Request, arg unsafe.Pointer, timeout time.Duration) error {
 	var since time.Time
 	pause := minBackoff
 	for {
@@ -58,8 +58,8 @@ func ioctl(ctx context.Context, fd int, req abi.Request, arg unsafe.Pointer, pat
 		}
 		if since.IsZero() {
 			since = time.Now()
-		} else if time.Since(since) > patience {
-			return fmt.Errorf("%w, repeated for %v", err, patience)
+		} else if time.Since(since) > timeout {
+			return fmt.Errorf("%w, repeated for %v", err, timeout)
 		}
 		select {
 		case <-time.After(pause):
@@ -71,7 +71,7 @@ func ioctl(ctx context.Context, fd int, req abi.Request, arg unsafe.Pointer, pat
 
 // do issues a request of this device that is expected to be quick.
 func do[T any](d *Device, req abi.Request, arg *T) error {
-	return ioctl(context.Background(), d.fd, req, unsafe.Pointer(arg), d.opts.Patience)
+	return ioctl(context.Background(), d.fd, req, unsafe.Pointer(arg), d.opts.Timeout)
 }
 
 // info asks for a piece of information about the device. A kernel that knows
@@ -185,7 +185,7 @@ func (r *ring) submit(ctx context.Context, va uint64, bytes uint32, handles []ui
 	}
 	a.ptrs = [2]uint64{address(unsafe.Pointer(&a.chunks[0])), address(unsafe.Pointer(&a.chunks[1]))}
 	a.cs = abi.AMDGPUCSIn{CtxID: d.ctx, NumChunks: 2, Chunks: address(unsafe.Pointer(&a.ptrs))}
-	err := ioctl(ctx, d.fd, abi.AMDGPUIocCS, unsafe.Pointer(&a.cs), d.opts.Patience)
+	err := ioctl(ctx, d.fd, abi.AMDGPUIocCS, unsafe.Pointer(&a.cs), d.opts.Timeout)
 	runtime.KeepAlive(a)
 	if err != nil {
 		return 0, err
@@ -206,7 +206,7 @@ func (r *ring) waitFor(ctx context.Context, seq uint64) error {
 		}
 		args := abi.AMDGPUWaitCSIn{Handle: seq, Timeout: uint64(ts.Nano() + waitSlice.Nanoseconds()),
 			IPType: abi.AMDGPUHWIPDMA, Ring: r.number, CtxID: r.dev.ctx}
-		if err := ioctl(ctx, r.dev.fd, abi.AMDGPUIocWaitCS, unsafe.Pointer(&args), r.dev.opts.Patience); err != nil {
+		if err := ioctl(ctx, r.dev.fd, abi.AMDGPUIocWaitCS, unsafe.Pointer(&args), r.dev.opts.Timeout); err != nil {
 			return err
 		}
 		if (*abi.AMDGPUWaitCSOut)(unsafe.Pointer(&args)).Status == 0 {

@@ -123,7 +123,8 @@ func EncodeRenderNode(r *imagepb.RenderNode, s Schema) ([]byte, error) {
 	if s == Schema42 && len(r.Bos) > 0 {
 		for i, bo := range r.Bos {
 			if bo.Object == nil {
-				return nil, fmt.Errorf("render node %#x has buffer object %d without a number, which schema 4.2 cannot hold",
+				return nil, fmt.Errorf(
+					"render node %#x has buffer object %d without a number, which schema 4.2 cannot hold",
 					r.GetGpuId(), i)
 			}
 		}

@@ -22,16 +22,20 @@ import (
 var format = map[string]string{
 	"Process": "pid:32! num_of_gpus:32! num_of_cpus:32! devices:Device* num_of_bos:64! bos:BO* num_of_objects:32! " +
 		"shared_mem_size:64! shared_mem_magic:32! priv_data:bytes!",
-	"Device": "node_id:32! gpu_id:32! cpu_cores_count:32! simd_count:32! mem_banks_count:32! caches_count:32! io_links_count:32! " +
-		"max_waves_per_simd:32! lds_size_in_kb:32! gds_size_in_kb:32! num_gws:32! wave_front_size:32! array_count:32! " +
-		"simd_arrays_per_engine:32! cu_per_simd_array:32! simd_per_cu:32! max_slots_scratch_cu:32! vendor_id:32! device_id:32! " +
+	"Device": "node_id:32! gpu_id:32! cpu_cores_count:32! simd_count:32! mem_banks_count:32! caches_count:32! " +
+		"io_links_count:32! max_waves_per_simd:32! lds_size_in_kb:32! gds_size_in_kb:32! num_gws:32! " +
+		"wave_front_size:32! array_count:32! " +
+		"simd_arrays_per_engine:32! cu_per_simd_array:32! simd_per_cu:32! max_slots_scratch_cu:32! vendor_id:32! " +
+		"device_id:32! " +
 		"domain:32! drm_render_minor:32! hive_id:64! num_sdma_engines:32! num_sdma_xgmi_engines:32! " +
-		"num_sdma_queues_per_engine:32! num_cp_queues:32! fw_version:32! capability:32! sdma_fw_version:32! vram_public:32! " +
+		"num_sdma_queues_per_engine:32! num_cp_queues:32! fw_version:32! capability:32! sdma_fw_version:32! " +
+		"vram_public:32! " +
 		"vram_size:64! links:Link*",
 	"Link":       "type:32! node_to_id:32!",
 	"BO":         "addr:64! size:64! offset:64! alloc_flags:32! gpu_id:32! handle:32",
 	"RenderNode": "gpu_id:32! id:32 drm_render_minor:32 num_of_bos:64 bos:RenderBO*",
-	"RenderBO": "addr:64! size:64! offset:64! alloc_flags:64! alignment:64! preferred_domains:32! handle:32! is_import:32! " +
+	"RenderBO": "addr:64! size:64! offset:64! alloc_flags:64! alignment:64! preferred_domains:32! handle:32! " +
+		"is_import:32! " +
 		"num_of_vms:32! mappings:Mapping*",
 	"Mapping": "addr:64! size:64! offset:64! flags:64!",
 	"Dmabuf":  "gem_handle:32!",

@@ -31,9 +31,12 @@ func amdgpuGEMCreate(c *drmCall) syscall.Errno {
 	c.sim.mu.Lock()
 	b, errno := c.sim.newBO(c.drm.gpu, kind, size)
 	if errno != 0 && kind == boVRAM {
-		// A full VRAM makes room by evicting; the new BO is what goes to
-		// system memory here, as it would under TTM if nothing were idle.
-		b, errno = c.sim.newBO(c.drm.gpu, boGTT, size)
+		// A full VRAM makes room by evicting: the queues of KFD processes that have memory
+		// there stand still until it is back. That takes turns; here the new BO is what
+		// goes to system memory in the end.
+		if b, errno = c.sim.newBO(c.drm.gpu, boGTT, size); errno == 0 {
+			c.sim.pressure(c.drm.gpu)
+		}
 	}
 	if errno != 0 {
 		c.sim.unlock()
@@ -70,7 +73,9 @@ func amdgpuGEMUserptr(c *drmCall) syscall.Errno {
 	if args.Addr%pageSize != 0 || args.Size%pageSize != 0 || args.Size == 0 {
 		return c.sim.refuse(syscall.EINVAL, "userptr is not made of whole pages", "addr", args.Addr, "size", args.Size)
 	}
-	if args.Flags&^(abi.AMDGPUUserptrReadonly|abi.AMDGPUUserptrAnononly|abi.AMDGPUUserptrValidate|abi.AMDGPUUserptrRegister) != 0 {
+	const known = abi.AMDGPUUserptrReadonly | abi.AMDGPUUserptrAnononly | abi.AMDGPUUserptrValidate |
+		abi.AMDGPUUserptrRegister
+	if args.Flags&^known != 0 {
 		return c.sim.refuse(syscall.EINVAL, "userptr flags", "flags", args.Flags)
 	}
 	if args.Flags&abi.AMDGPUUserptrReadonly == 0 && args.Flags&abi.AMDGPUUserptrRegister == 0 {

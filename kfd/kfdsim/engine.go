@@ -246,7 +246,8 @@ func (l *link) stats(id uint32, reset bool) DMAStats {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	st := DMAStats{GPU: id, Bytes: l.bytes, Jobs: l.jobs, Busy: l.busy, Wire: l.onTheWire, Rate: l.rate, Lookups: l.lookups}
+	st := DMAStats{GPU: id, Bytes: l.bytes, Jobs: l.jobs, Busy: l.busy, Wire: l.onTheWire, Rate: l.rate,
+		Lookups: l.lookups}
 	last := l.last
 	if l.active > 0 {
 		st.Busy += now.Sub(l.since)

@@ -54,8 +54,9 @@ func newQueue(t *testing.T, s *Sim, typ uint32) *userQueue {
 	q.argMem = c.mmap(c.render[0], q.arg.MmapOffset, pageSize)
 	binary.LittleEndian.PutUint64(q.argMem[signalMailbox:], page.VAAddr+8*uint64(q.event))
 	binary.LittleEndian.PutUint32(q.argMem[signalEvent:], q.event)
-	args := abi.KFDCreateQueueArgs{RingBaseAddress: q.ring.VAAddr, RingSize: pageSize, ReadPointerAddress: q.ptrs.VAAddr + 0x80,
-		WritePointerAddress: q.ptrs.VAAddr + 0x38, GPUID: c.gpus[0], QueueType: typ, QueuePercentage: 100}
+	args := abi.KFDCreateQueueArgs{RingBaseAddress: q.ring.VAAddr, RingSize: pageSize,
+		ReadPointerAddress: q.ptrs.VAAddr + 0x80, WritePointerAddress: q.ptrs.VAAddr + 0x38, GPUID: c.gpus[0],
+		QueueType: typ, QueuePercentage: 100}
 	c.must(c.kfd, abi.KFDIocCreateQueue, &args)
 	q.id = args.QueueID
 	q.doorbell = c.mmap(c.kfd, db.MmapOffset, doorbellSlice)[args.DoorbellOffset-db.MmapOffset:]
@@ -135,7 +136,9 @@ func TestKernelFaults(t *testing.T) {
 		run  func(*userQueue, abi.KFDAllocMemoryArgs)
 		why  string
 	}{
-		{"beyond the bo", func(q *userQueue, bo abi.KFDAllocMemoryArgs) { q.dispatch(KernelFill, bo.VAAddr, 0, bo.Size+8, 1, 0) }, "not mapped"},
+		{"beyond the bo", func(q *userQueue, bo abi.KFDAllocMemoryArgs) {
+			q.dispatch(KernelFill, bo.VAAddr, 0, bo.Size+8, 1, 0)
+		}, "not mapped"},
 		{"read only", func(q *userQueue, _ abi.KFDAllocMemoryArgs) {
 			ro := q.alloc(0, pageSize, abi.KFDMemVRAM)
 			q.dispatch(KernelFill, ro.VAAddr, 0, 8, 1, 0)
@@ -144,12 +147,14 @@ func TestKernelFaults(t *testing.T) {
 			q.code.VAAddr = bo.VAAddr
 			q.dispatch(KernelFill, bo.VAAddr, 0, 8, 1, 0)
 		}, "illegal instruction"},
-		{"unknown operation", func(q *userQueue, bo abi.KFDAllocMemoryArgs) { q.dispatch(7, bo.VAAddr, 0, 8, 1, 0) }, "illegal instruction"},
+		{"unknown operation", func(q *userQueue, bo abi.KFDAllocMemoryArgs) { q.dispatch(7, bo.VAAddr, 0, 8, 1, 0) },
+			"illegal instruction"},
 		{"bad packet", func(q *userQueue, _ abi.KFDAllocMemoryArgs) {
 			q.ringMem[0] = 9
 			storeWord(q.doorbell, 0, 1)
 		}, "aql packet of type 9"},
-		{"doorbell too far", func(q *userQueue, _ abi.KFDAllocMemoryArgs) { storeWord(q.doorbell, 0, 64) }, "on a ring of 64 packets"},
+		{"doorbell too far", func(q *userQueue, _ abi.KFDAllocMemoryArgs) { storeWord(q.doorbell, 0, 64) },
+			"on a ring of 64 packets"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := startSim(t, Options{GPUs: []GPU{{}}})
@@ -271,15 +276,17 @@ func TestEventRules(t *testing.T) {
 func TestQueueRules(t *testing.T) {
 	s := startSim(t, Options{})
 	q := newQueue(t, s, abi.KFDQueueComputeAQL)
-	ok := abi.KFDCreateQueueArgs{RingBaseAddress: q.ring.VAAddr, RingSize: pageSize, ReadPointerAddress: q.ptrs.VAAddr + 0x80,
-		WritePointerAddress: q.ptrs.VAAddr + 0x38, GPUID: q.gpus[0], QueueType: abi.KFDQueueSDMA, QueuePercentage: 100}
+	ok := abi.KFDCreateQueueArgs{RingBaseAddress: q.ring.VAAddr, RingSize: pageSize,
+		ReadPointerAddress: q.ptrs.VAAddr + 0x80, WritePointerAddress: q.ptrs.VAAddr + 0x38, GPUID: q.gpus[0],
+		QueueType: abi.KFDQueueSDMA, QueuePercentage: 100}
 	for _, tc := range []struct {
 		name string
 		edit func(*abi.KFDCreateQueueArgs)
 	}{
 		{"ring elsewhere", func(a *abi.KFDCreateQueueArgs) { a.RingBaseAddress = 1 << 40 }},
 		{"ring not a power of two", func(a *abi.KFDCreateQueueArgs) { a.RingSize = 3000 }},
-		{"ring smaller than its bo", func(a *abi.KFDCreateQueueArgs) { a.RingBaseAddress, a.RingSize = q.arg.VAAddr, 8192 }},
+		{"ring smaller than its bo",
+			func(a *abi.KFDCreateQueueArgs) { a.RingBaseAddress, a.RingSize = q.arg.VAAddr, 8192 }},
 		{"read pointer nowhere", func(a *abi.KFDCreateQueueArgs) { a.ReadPointerAddress = 8 }},
 		{"percentage", func(a *abi.KFDCreateQueueArgs) { a.QueuePercentage = 101 }},
 		{"priority", func(a *abi.KFDCreateQueueArgs) { a.QueuePriority = 16 }},
@@ -297,11 +304,39 @@ func TestQueueRules(t *testing.T) {
 	q.want(syscall.EINVAL, q.kfd, abi.KFDIocDestroyQueue, &abi.KFDDestroyQueueArgs{QueueID: ok.QueueID})
 }
 
+// The area that waves are saved to has the size that the GPU's units ask for, once for each of its dies.
+func TestSaveArea(t *testing.T) {
+	for model, dies := range map[string]uint64{"mi50": 1, "mi300x": 8} {
+		s := startSim(t, Options{GPUs: []GPU{{Model: model}}})
+		q := newQueue(t, s, abi.KFDQueueComputeAQL)
+		stack, area, debug := s.gpus[0].saveArea()
+		whole := q.alloc(0, pageAlign(dies*uint64(area+debug)), abi.KFDMemGTT|rw)
+		ok := abi.KFDCreateQueueArgs{RingBaseAddress: q.ring.VAAddr, RingSize: pageSize,
+			ReadPointerAddress: q.ptrs.VAAddr + 0x80, WritePointerAddress: q.ptrs.VAAddr + 0x38, GPUID: q.gpus[0],
+			QueueType: abi.KFDQueueComputeAQL, QueuePercentage: 100, CtlStackSize: stack,
+			CtxSaveRestoreAddress: whole.VAAddr, CtxSaveRestoreSize: area}
+		for name, edit := range map[string]func(*abi.KFDCreateQueueArgs){
+			"a smaller area":            func(a *abi.KFDCreateQueueArgs) { a.CtxSaveRestoreSize -= pageSize },
+			"another control stack":     func(a *abi.KFDCreateQueueArgs) { a.CtlStackSize += pageSize },
+			"a mapping of another size": func(a *abi.KFDCreateQueueArgs) { a.CtxSaveRestoreAddress = q.arg.VAAddr },
+		} {
+			a := ok
+			edit(&a)
+			if errno := ioctl(q.kfd, abi.KFDIocCreateQueue, &a); errno != syscall.EINVAL {
+				t.Errorf("%s with %s: %v", model, name, errno)
+			}
+		}
+		q.must(q.kfd, abi.KFDIocCreateQueue, &ok)
+	}
+}
+
 func TestAcquireVMRules(t *testing.T) {
 	s := startSim(t, Options{})
 	c := newClient(t, s)
-	c.want(syscall.ENODEV, c.kfd, abi.KFDIocAllocMemory, &abi.KFDAllocMemoryArgs{Size: 4096, GPUID: c.gpus[0], Flags: abi.KFDMemVRAM})
-	c.want(syscall.EINVAL, c.kfd, abi.KFDIocAcquireVM, &abi.KFDAcquireVMArgs{DRMFD: uint32(c.render[1]), GPUID: c.gpus[0]})
+	c.want(syscall.ENODEV, c.kfd, abi.KFDIocAllocMemory,
+		&abi.KFDAllocMemoryArgs{Size: 4096, GPUID: c.gpus[0], Flags: abi.KFDMemVRAM})
+	c.want(syscall.EINVAL, c.kfd, abi.KFDIocAcquireVM,
+		&abi.KFDAcquireVMArgs{DRMFD: uint32(c.render[1]), GPUID: c.gpus[0]})
 	c.want(syscall.EINVAL, c.kfd, abi.KFDIocAcquireVM, &abi.KFDAcquireVMArgs{DRMFD: 0, GPUID: c.gpus[0]})
 	c.want(syscall.EINVAL, c.kfd, abi.KFDIocAcquireVM, &abi.KFDAcquireVMArgs{DRMFD: uint32(c.render[0]), GPUID: 5})
 	c.acquire()

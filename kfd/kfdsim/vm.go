@@ -205,8 +205,12 @@ func (s *Sim) spans(a *access, va, n uint64, need int) ([]span, error) {
 		if a.listed == nil && m.bo.missing != nil {
 			if hole, ok := m.bo.missing.over(off, part); ok {
 				return fault(va+max(hole.off, off)-off,
-					fmt.Sprintf("bo %d of %d bytes is not filled from byte %d to %d", m.bo.id, m.bo.size, hole.off, hole.end))
+					fmt.Sprintf("bo %d of %d bytes is not filled from byte %d to %d", m.bo.id, m.bo.size, hole.off,
+						hole.end))
 			}
+		}
+		if m.bo.lost {
+			return fault(va, "the driver found no pages behind it: userfaultfd had yet to bring one")
 		}
 		sp := span{bo: m.bo.get(), off: off, n: part}
 		out = append(out, sp)

@@ -195,7 +195,8 @@ func unwaivable(src, dst *System) []string {
 	feasible := func(c constraints) bool { _, ok := newProblem(src, dst, every, c).solve(); return ok }
 	hives := fmt.Sprintf("the checkpoint's XGMI hives (%s) do not fit into this host's (%s)", hiveSizes(src),
 		hiveSizes(dst))
-	links := fmt.Sprintf("links to CPUs have no counterpart of at least their kind: the checkpoint has %s, this host %s", cpuLinks(src), cpuLinks(dst))
+	links := fmt.Sprintf("links to CPUs have no counterpart of at least their kind: "+
+		"the checkpoint has %s, this host %s", cpuLinks(src), cpuLinks(dst))
 	switch {
 	case !feasible(withHives):
 		return []string{hives}

@@ -50,21 +50,28 @@ func TestEachSwitch(t *testing.T) {
 		text   string
 	}{
 		{FWVer, single(0xa, set(FWVersion, 477)), single(0xb, set(FWVersion, 460)), single(0xb, set(FWVersion, 480)),
-			"GPU 0xa onto 0xb: fw_version is 477 in the checkpoint and 460 here, must be at least that (KFD_FW_VER_CHECK=0 waives this)"},
+			"GPU 0xa onto 0xb: fw_version is 477 in the checkpoint and 460 here, must be at least that " +
+				"(KFD_FW_VER_CHECK=0 waives this)"},
 		{SDMAFWVer, single(0xa, set(SDMAFWVersion, 18)), single(0xb, set(SDMAFWVersion, 17)),
 			single(0xb, set(SDMAFWVersion, 19)),
-			"GPU 0xa onto 0xb: sdma_fw_version is 18 in the checkpoint and 17 here, must be at least that (KFD_SDMA_FW_VER_CHECK=0 waives this)"},
+			"GPU 0xa onto 0xb: sdma_fw_version is 18 in the checkpoint and 17 here, must be at least that " +
+				"(KFD_SDMA_FW_VER_CHECK=0 waives this)"},
 		{Caches, single(0xa, set(CachesCount, 206)), single(0xb, set(CachesCount, 205)),
 			single(0xb, set(CachesCount, 207)),
-			"GPU 0xa onto 0xb: caches_count is 206 in the checkpoint and 205 here, must be at least that (KFD_CACHES_COUNT_CHECK=0 waives this)"},
+			"GPU 0xa onto 0xb: caches_count is 206 in the checkpoint and 205 here, must be at least that " +
+				"(KFD_CACHES_COUNT_CHECK=0 waives this)"},
 		{GWS, single(0xa, set(NumGWS, 64)), single(0xb, set(NumGWS, 0)), single(0xb, set(NumGWS, 65)),
-			"GPU 0xa onto 0xb: num_gws is 64 in the checkpoint and 0 here, must be at least that (KFD_NUM_GWS_CHECK=0 waives this)"},
+			"GPU 0xa onto 0xb: num_gws is 64 in the checkpoint and 0 here, must be at least that " +
+				"(KFD_NUM_GWS_CHECK=0 waives this)"},
 		{VRAM, single(0xa, nil), single(0xb, set(VRAMSize, 32<<30)), single(0xb, set(VRAMSize, 128<<30)),
-			"GPU 0xa onto 0xb: vram_size is 64 GiB (68719476736 bytes) in the checkpoint and 32 GiB (34359738368 bytes) here, must be at least that (KFD_VRAM_SIZE_CHECK=0 waives this)"},
+			"GPU 0xa onto 0xb: vram_size is 64 GiB (68719476736 bytes) in the checkpoint and 32 GiB (34359738368 " +
+				"bytes) here, must be at least that (KFD_VRAM_SIZE_CHECK=0 waives this)"},
 		{Caps, single(0xa, set(Capability, 0x71)), single(0xb, set(Capability, 0xf1)), nil,
-			"GPU 0xa onto 0xb: capability is 0x71 in the checkpoint and 0xf1 here, must be equal (KFD_CAPABILITY_CHECK=0 waives this)"},
+			"GPU 0xa onto 0xb: capability is 0x71 in the checkpoint and 0xf1 here, must be equal " +
+				"(KFD_CAPABILITY_CHECK=0 waives this)"},
 		{NUMA, twoCPUs(0xa, 0, 0), twoCPUs(0xb, 0, 1), nil,
-			"the GPUs would not keep their CPUs: CPU 0 with GPUs 0xa (PCIe, both ways), 0xb (PCIe, both ways) (KFD_NUMA_CHECK=0 waives this)"},
+			"the GPUs would not keep their CPUs: CPU 0 with GPUs 0xa (PCIe, both ways), 0xb (PCIe, both ways) " +
+				"(KFD_NUMA_CHECK=0 waives this)"},
 	} {
 		if _, ok := Map(c.src, c.worse, 0); ok {
 			t.Errorf("%v: maps onto the worse host", c.sw)
@@ -212,12 +219,15 @@ func TestExplainMoreThanPairs(t *testing.T) {
 			return &b.System
 		}(), []string{"the checkpoint's XGMI hives (0xa+0xb+0xc+0xd) do not fit into this host's (0x1+0x2, 0x3+0x4)"}},
 		{"one-way link", cpuLink(PCIe, true), cpuLink(PCIe, false),
-			[]string{"links to CPUs have no counterpart of at least their kind: the checkpoint has CPU 0 with GPUs 0xa (PCIe, both ways), this host CPU 0 with GPUs 0xa (PCIe, one-way)"}},
+			[]string{"links to CPUs have no counterpart of at least their kind: the checkpoint has CPU 0 with GPUs " +
+				"0xa (PCIe, both ways), this host CPU 0 with GPUs 0xa (PCIe, one-way)"}},
 		{"slower link", cpuLink(XGMI, false), cpuLink(PCIe, false),
-			[]string{"links to CPUs have no counterpart of at least their kind: the checkpoint has CPU 0 with GPUs 0xa (XGMI, one-way), this host CPU 0 with GPUs 0xa (PCIe, one-way)"}},
+			[]string{"links to CPUs have no counterpart of at least their kind: the checkpoint has CPU 0 with GPUs " +
+				"0xa (XGMI, one-way), this host CPU 0 with GPUs 0xa (PCIe, one-way)"}},
 		{"a waivable and a hopeless one", vram(&gpus(0xa, 1, 2).System, 0xa, 9), &gpus(0x1, 1, 1).System,
 			[]string{
-				"GPU 0xa onto 0x1: vram_size is 9 B (9 bytes) in the checkpoint and 0 B (0 bytes) here, must be at least that (KFD_VRAM_SIZE_CHECK=0 waives this)",
+				"GPU 0xa onto 0x1: vram_size is 9 B (9 bytes) in the checkpoint and 0 B (0 bytes) here, must be at " +
+					"least that (KFD_VRAM_SIZE_CHECK=0 waives this)",
 				"GPU 0xb onto 0x1: device_id is 0x2 in the checkpoint and 0x1 here, must be equal"}},
 	} {
 		e := Explain(c.src, c.dst, 0)
@@ -254,7 +264,9 @@ func TestSmallestWaiver(t *testing.T) {
 		t.Errorf("waive %v, want %v: %v", e.Waive, want, e.Lines())
 	}
 	b, err := json.Marshal(e)
-	if want := `{"waive":["KFD_VRAM_SIZE_CHECK"],"gpus":[{"checkpoint":10,"host":1,"mismatches":[{"property":"vram_size","checkpoint":10,"host":9,"at_least":true,"switch":"KFD_VRAM_SIZE_CHECK"}]}]}`; err != nil || string(b) != want {
+	if want := `{"waive":["KFD_VRAM_SIZE_CHECK"],"gpus":[{"checkpoint":10,"host":1,"mismatches":[` +
+		`{"property":"vram_size","checkpoint":10,"host":9,"at_least":true,` +
+		`"switch":"KFD_VRAM_SIZE_CHECK"}]}]}`; err != nil || string(b) != want {
 		t.Errorf("JSON %s, %v", b, err)
 	}
 }

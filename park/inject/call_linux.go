@@ -194,7 +194,8 @@ const (
 // kernel would not know any more that it was.
 func (t *Task) leaveSequence(th *thread) error {
 	var c configuration
-	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, getConfiguration, uintptr(th.tid), unsafe.Sizeof(c), uintptr(unsafe.Pointer(&c)), 0, 0)
+	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, getConfiguration, uintptr(th.tid), unsafe.Sizeof(c),
+		uintptr(unsafe.Pointer(&c)), 0, 0)
 	if errno == unix.EIO || errno == unix.EINVAL || errno == 0 && c.pointer == 0 {
 		return nil // a kernel without, or a thread that has none
 	}
@@ -213,7 +214,8 @@ func (t *Task) leaveSequence(th *thread) error {
 	if err := t.Read(at, s[:]); err != nil {
 		return err
 	}
-	start, length, abort := binary.LittleEndian.Uint64(s[8:]), binary.LittleEndian.Uint64(s[16:]), binary.LittleEndian.Uint64(s[24:])
+	start, length := binary.LittleEndian.Uint64(s[8:]), binary.LittleEndian.Uint64(s[16:])
+	abort := binary.LittleEndian.Uint64(s[24:])
 	if th.regs.Rip-start < length {
 		th.regs.Rip = abort
 		th.raw = th.regs // nor is a signal's handler to come back into it

@@ -12,11 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hold is a process all of whose threads wait in code that was put there for them, with all signals blocked, until
-// the other end of a pipe is gone. Then one of them carries out the plan, the others wait for it, and each goes on
-// where it was. Who holds the pipe's end may end in any way, and nothing else is needed of anybody: a dump takes
-// code, plan and pipe along, the pipe without its other end, and so the restored process carries the plan out before
-// all else.
+// Hold is a process all of whose threads wait in code that was put there for them, with all signals blocked, until the
+// other end of a pipe is gone. Then one of them carries out the plan, the others wait for it, and each goes on where it
+// was. The process that holds the pipe's end may end in any way; nothing else is needed: a dump takes code, plan and
+// pipe along, the pipe without its other end, and so the restored process carries the plan out before all else.
 type Hold struct {
 	// Data is memory of the process for the plan, from Free on; Code is where its instructions lie, of CodeSize
 	// bytes.
@@ -75,8 +74,10 @@ func (h *Hold) Free() uint64 {
 // Hold makes all threads wait. room and code are how many bytes of data and code the plan will take.
 func (t *Task) Hold(room, code uint64) (_ *Hold, err error) {
 	n := uint64(len(t.threads))
-	h := &Hold{t: t, threads: n, DataSize: pages(holdBlocks + n*holdBlock + 64 + room), CodeSize: pages(sharedSize + n*entrySize + code)}
-	if h.Data, err = t.Call(unix.SYS_MMAP, 0, h.DataSize, unix.PROT_READ|unix.PROT_WRITE, anonymous, noFD, 0); err != nil {
+	h := &Hold{t: t, threads: n, DataSize: pages(holdBlocks + n*holdBlock + 64 + room),
+		CodeSize: pages(sharedSize + n*entrySize + code)}
+	if h.Data, err = t.Call(unix.SYS_MMAP, 0, h.DataSize, unix.PROT_READ|unix.PROT_WRITE, anonymous, noFD,
+		0); err != nil {
 		return nil, refusal(t.PID, "map memory: %v", err)
 	}
 	defer func() {
@@ -84,7 +85,8 @@ func (t *Task) Hold(room, code uint64) (_ *Hold, err error) {
 			err = errors.Join(err, h.Close())
 		}
 	}()
-	if h.Code, err = t.Call(unix.SYS_MMAP, 0, h.CodeSize, unix.PROT_READ|unix.PROT_EXEC, anonymous, noFD, 0); err != nil {
+	if h.Code, err = t.Call(unix.SYS_MMAP, 0, h.CodeSize, unix.PROT_READ|unix.PROT_EXEC, anonymous, noFD,
+		0); err != nil {
 		return h, refusal(t.PID, "map memory for code: %v", err)
 	}
 	if err := h.openPipe(); err != nil {
@@ -230,7 +232,8 @@ func (h *Hold) entry(i int, at uint64, pipe uint32) (Code, error) {
 		into  Register
 		value uint64
 	}{
-		{RAX, r.Rax}, {RBX, r.Rbx}, {RCX, r.Rcx}, {RDX, r.Rdx}, {RSI, r.Rsi}, {RDI, r.Rdi}, {RBP, r.Rbp}, {R8, r.R8}, {R9, r.R9},
+		{RAX, r.Rax}, {RBX, r.Rbx}, {RCX, r.Rcx}, {RDX, r.Rdx}, {RSI, r.Rsi}, {RDI, r.Rdi}, {RBP, r.Rbp}, {R8, r.R8},
+		{R9, r.R9},
 		{R10, r.R10}, {R11, r.R11}, {R12, r.R12}, {R13, r.R13}, {R14, r.R14}, {R15, r.R15},
 	} {
 		c.Load(v.into, v.value)
@@ -337,7 +340,8 @@ func (h *Hold) Close() error {
 // Write writes the process's memory.
 func (t *Task) Write(addr uint64, b []byte) error {
 	for len(b) > 0 {
-		n, err := unix.ProcessVMWritev(t.PID, []unix.Iovec{iovec(b)}, []unix.RemoteIovec{{Base: uintptr(addr), Len: len(b)}}, 0)
+		n, err := unix.ProcessVMWritev(t.PID, []unix.Iovec{iovec(b)},
+			[]unix.RemoteIovec{{Base: uintptr(addr), Len: len(b)}}, 0)
 		if err != nil || n == 0 {
 			return fmt.Errorf("write memory of process %d at %x: %w", t.PID, addr, errors.Join(err, unix.EFAULT))
 		}

@@ -52,7 +52,7 @@ func TestHold(t *testing.T) {
 			if binary.LittleEndian.Uint32(word) != secret {
 				t.Errorf("the plan has written %x", word)
 			}
-			must(t, h.Held().Leave(p.pid, patience, Options{}))
+			must(t, h.Held().Leave(p.pid, timeout, Options{}))
 			p.goesOn()
 		}
 		after, err := Mappings(p.pid)
@@ -76,12 +76,12 @@ func TestHandlerOutlastsHold(t *testing.T) {
 	must(t, err)
 	defer f.Close()
 	begun := make([]byte, 1)
-	for end := time.Now().Add(patience); begun[0] == 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeout); begun[0] == 0; time.Sleep(time.Millisecond) {
 		if _, err := f.ReadAt(begun, 48); err != nil || time.Now().After(end) {
 			t.Fatalf("no handler runs: %v", err)
 		}
 	}
-	must(t, h.Held().Leave(p.pid, patience, Options{}))
+	must(t, h.Held().Leave(p.pid, timeout, Options{}))
 	_, err = f.WriteAt([]byte{1}, 56)
 	must(t, err)
 	p.goesOn()
@@ -99,7 +99,7 @@ func TestStoppedOnItsWay(t *testing.T) {
 		return line
 	}
 	const usual = "\t0000000000002000" // SIGALRM, once its first thread has begun
-	for end := time.Now().Add(patience); blocked() != usual; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeout); blocked() != usual; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("it has %s blocked", blocked())
 		}
@@ -116,7 +116,7 @@ func TestStoppedOnItsWay(t *testing.T) {
 		must(t, err)
 		must(t, unix.Kill(p.pid, unix.SIGCONT))
 		must(t, h.Close())
-		must(t, h.Held().Leave(p.pid, patience, Options{}))
+		must(t, h.Held().Leave(p.pid, timeout, Options{}))
 		p.goesOn()
 		if now := blocked(); now != usual {
 			t.Errorf("stopped at %d: it has %s blocked, and had %s", at, now, usual)
@@ -139,12 +139,12 @@ func TestPlanFails(t *testing.T) {
 	}))
 	must(t, h.Close())
 	<-p.ended
-	if err := h.Held().Leave(p.pid, patience, Options{}); !errors.Is(err, ErrGone) {
+	if err := h.Held().Leave(p.pid, timeout, Options{}); !errors.Is(err, ErrGone) {
 		t.Errorf("it says %v", err)
 	}
 }
 
-// Who holds is killed at each of its steps in turn: the process goes on.
+// The holding process is killed at each of its steps in turn: the process goes on.
 func TestHoldKilledAtEveryStep(t *testing.T) {
 	for _, first := range []int{0, 1, 2} {
 		p := start(t, first)

@@ -36,7 +36,8 @@ func TestMain(m *testing.M) {
 	if err == nil {
 		subject = filepath.Join(dir, "subject")
 		var out []byte
-		if out, err = exec.Command("cc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", subject, "src/subject.c").CombinedOutput(); err != nil {
+		if out, err = exec.Command("cc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", subject,
+			"src/subject.c").CombinedOutput(); err != nil {
 			err = fmt.Errorf("%w: %s; apt-get install gcc libc6-dev", err, out)
 		}
 	}
@@ -71,8 +72,8 @@ type process struct {
 }
 
 const (
-	threads  = 6
-	patience = time.Minute
+	threads = 6
+	timeout = time.Minute
 )
 
 // start runs a subject whose first thread is of a kind.
@@ -112,7 +113,7 @@ func (p *process) counts() (n [threads]uint64) {
 func (p *process) goesOn() {
 	p.t.Helper()
 	before := p.counts()
-	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
 		now, all := p.counts(), true
 		for i := range now {
 			all = all && now[i] > before[i]+2
@@ -142,7 +143,8 @@ func work(task *Task) error {
 		return fmt.Errorf("close of no descriptor: %w", err)
 	}
 	const length = 1 << 16
-	at, err := task.Call(unix.SYS_MMAP, 0, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, ^uint64(0), 0)
+	at, err := task.Call(unix.SYS_MMAP, 0, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS,
+		^uint64(0), 0)
 	if err != nil {
 		return fmt.Errorf("mmap: %w", err)
 	}
@@ -201,7 +203,7 @@ func tracer(what string) int {
 	return 0
 }
 
-// Who injects is killed at each of its steps in turn: the process goes on.
+// The injecting process is killed at each of its steps in turn: the process goes on.
 func TestKilledAtEveryStep(t *testing.T) {
 	for _, first := range []int{0, 1, 2, 4} {
 		t.Run(strconv.Itoa(first), func(t *testing.T) {
@@ -233,7 +235,7 @@ func TestStopped(t *testing.T) {
 // until waits for a condition.
 func until(t *testing.T, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeout); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it does not come about")
 		}
@@ -246,13 +248,14 @@ func TestRefused(t *testing.T) {
 	if err := Stop(cmd.Process.Pid, Options{}, work); !errors.Is(err, ErrGone) {
 		t.Errorf("a process that has ended: %v", err)
 	}
-	// Whoever has a seccomp filter could be killed for a call that is none of its own.
+	// A process with a seccomp filter could be killed for a call that is not its own.
 	p := start(t, 2)
 	failed := errors.New("failed")
 	if err := Stop(p.pid, Options{}, func(*Task) error { return failed }); !errors.Is(err, failed) {
 		t.Errorf("an error of the caller's: %v", err)
 	}
-	if err := Stop(p.pid, Options{}, func(*Task) error { return Stop(p.pid, Options{}, work) }); err == nil || !strings.Contains(err.Error(), "traces it") {
+	if err := Stop(p.pid, Options{}, func(*Task) error { return Stop(p.pid, Options{}, work) }); err == nil ||
+		!strings.Contains(err.Error(), "traces it") {
 		t.Errorf("a process that is traced: %v", err)
 	}
 	p.goesOn()
@@ -314,7 +317,7 @@ func FuzzRoom(f *testing.F) {
 // A thread that could not be taken back in time comes back by itself, through the instructions that are left for it.
 func TestLate(t *testing.T) {
 	p := start(t, 2)
-	err := Stop(p.pid, Options{Limit: patience}, func(task *Task) error {
+	err := Stop(p.pid, Options{Limit: timeout}, func(task *Task) error {
 		task.o.Step = func(name string) {
 			if name == "registers set" {
 				task.end = time.Time{}

@@ -52,8 +52,10 @@ func header(all []Mapping, of Mapping) (uint64, bool) {
 func codeEnd(head uint64, m Mapping, read func(uint64, []byte) error) (uint64, bool) {
 	var h elf.Header64
 	buf := make([]byte, headerSize)
-	if read(head, buf) != nil || binary.Read(bytes.NewReader(buf), binary.LittleEndian, &h) != nil || !bytes.HasPrefix(buf, []byte(elf.ELFMAG)) ||
-		h.Ident[elf.EI_CLASS] != byte(elf.ELFCLASS64) || h.Phentsize != programSize || h.Phnum > maxPrograms || h.Phoff > pageSize {
+	if read(head, buf) != nil || binary.Read(bytes.NewReader(buf), binary.LittleEndian, &h) != nil ||
+		!bytes.HasPrefix(buf, []byte(elf.ELFMAG)) ||
+		h.Ident[elf.EI_CLASS] != byte(elf.ELFCLASS64) || h.Phentsize != programSize || h.Phnum > maxPrograms ||
+		h.Phoff > pageSize {
 		return 0, false
 	}
 	buf = make([]byte, int(h.Phnum)*programSize)
@@ -66,7 +68,8 @@ func codeEnd(head uint64, m Mapping, read func(uint64, []byte) error) (uint64, b
 	}
 	for _, p := range programs {
 		end := p.Off + p.Filesz
-		if elf.ProgType(p.Type) != elf.PT_LOAD || elf.ProgFlag(p.Flags)&elf.PF_X == 0 || p.Filesz != p.Memsz || end < p.Off {
+		if elf.ProgType(p.Type) != elf.PT_LOAD || elf.ProgFlag(p.Flags)&elf.PF_X == 0 || p.Filesz != p.Memsz ||
+			end < p.Off {
 			continue
 		}
 		// The mapping's last page is the segment's last page.

@@ -279,7 +279,8 @@ func (t *Task) release() error {
 // Read reads the process's memory.
 func (t *Task) Read(addr uint64, into []byte) error {
 	for len(into) > 0 {
-		n, err := unix.ProcessVMReadv(t.PID, []unix.Iovec{iovec(into)}, []unix.RemoteIovec{{Base: uintptr(addr), Len: len(into)}}, 0)
+		n, err := unix.ProcessVMReadv(t.PID, []unix.Iovec{iovec(into)},
+			[]unix.RemoteIovec{{Base: uintptr(addr), Len: len(into)}}, 0)
 		if err != nil || n == 0 {
 			return fmt.Errorf("read memory of process %d at %x: %w", t.PID, addr, errors.Join(err, unix.EFAULT))
 		}

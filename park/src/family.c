@@ -36,7 +36,8 @@ int main(int argc, char **argv)
 		char *room = mmap(NULL, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		memset(room, i + 1, 3 * PAGE);
 		/* the first two are neighbours */
-		if (mmap(room + (i == 0 ? 2 * PAGE : i == 1 ? 0 : PAGE), PAGE, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+		if (mmap(room + (i == 0 ? 2 * PAGE : i == 1 ? 0 : PAGE), PAGE, PROT_READ, MAP_SHARED | MAP_FIXED, fd,
+			0) == MAP_FAILED)
 			return 4;
 	}
 	char *mine = malloc(PAGE);

@@ -28,8 +28,8 @@ type File interface {
 }
 
 // Find gives for each task of c the pages to leave to CRIU: those that are equal in it and its parent, or in it and a
-// child, by rising address. files has the files that the tasks' ranges name. It returns nil when there are none. What
-// cannot be read counts as not equal: it is for whoever brings it to say so.
+// child, by rising address. files has the files that the tasks' ranges name. It returns nil when there are none. Pages
+// that cannot be read count as not equal; the error comes up when they are brought.
 func Find(c *criuimg.Checkpoint, files map[string]File) [][]criuimg.Span {
 	inheritable := c.Inherited()
 	if len(inheritable) == 0 {
@@ -110,7 +110,8 @@ func newPair(c *criuimg.Checkpoint, files map[string]File, h criuimg.Inheritable
 		if start < end {
 			fa, fb := files[a[0].File], files[b[0].File]
 			if fa != nil && fb != nil {
-				p.compare(start, end, side{fa, a[0].Off + int64(start-a[0].Start)}, side{fb, b[0].Off + int64(start-b[0].Start)})
+				p.compare(start, end, side{fa, a[0].Off + int64(start-a[0].Start)},
+					side{fb, b[0].Off + int64(start-b[0].Start)})
 			}
 		}
 		if a[0].End == end {

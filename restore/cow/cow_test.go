@@ -71,7 +71,8 @@ func (f *pagesFile) ReadAt(p []byte, off int64) (int, error) {
 func (f *pagesFile) Extents(off, n int64, yield func(index.Extent) bool) error {
 	for _, x := range f.runs {
 		from, to := max(x.Off, off), min(x.Off+x.Len, off+n)
-		if from < to && !yield(index.Extent{Off: from, Len: to - from, ID: x.ID, Zero: x.Zero, ChunkOff: from - x.Off}) {
+		if from < to &&
+			!yield(index.Extent{Off: from, Len: to - from, ID: x.ID, Zero: x.Zero, ChunkOff: from - x.Off}) {
 			return nil
 		}
 	}

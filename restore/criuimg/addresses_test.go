@@ -81,11 +81,13 @@ func TestFilesFor(t *testing.T) {
 	if !slices.Equal(b, want["files.img"].Data) {
 		t.Errorf("%q instead of %q", b, want["files.img"].Data)
 	}
-	if a, err := LoadAddresses(dir(there)); err != nil || !slices.Equal(a.Ports, []string{"tcp port 7", "unix @cuda-uvmfd"}) {
+	if a, err := LoadAddresses(dir(there)); err != nil ||
+		!slices.Equal(a.Ports, []string{"tcp port 7", "unix @cuda-uvmfd"}) {
 		t.Errorf("addresses %q, %v", a.Ports, err)
 	}
 	whole := dir(there)["files.img"].Data
-	for name, fsys := range map[string]fstest.MapFS{"no such socket": {"files.img": image(t, magicFiles, unixSocket(1, 10, plain))}, "no files.img": {},
+	for name, fsys := range map[string]fstest.MapFS{"no such socket": {"files.img": image(t, magicFiles,
+		unixSocket(1, 10, plain))}, "no files.img": {},
 		"another image": {"files.img": image(t, magicMM)}, "cut": {"files.img": {Data: whole[:len(whole)-3]}}} {
 		if b, err := FilesFor(fsys, 1); b != nil || err != nil {
 			t.Errorf("%s: %q, %v", name, b, err)

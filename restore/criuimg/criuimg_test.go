@@ -177,23 +177,29 @@ func TestLoadRefuses(t *testing.T) {
 		img  *fstest.MapFile
 		want error
 	}{
-		"no inventory":        {"inventory.img", nil, fs.ErrNotExist},
-		"no pagemap":          {"pagemap-7.img", nil, fs.ErrNotExist},
-		"wrong magic":         {"pstree.img", image(t, 0x55053847, task(7, 0)), ErrCorrupt},
-		"no magic":            {"pstree.img", &fstest.MapFile{Data: []byte("hello, world")}, ErrCorrupt},
-		"short header":        {"pstree.img", &fstest.MapFile{Data: []byte{1, 2}}, ErrCorrupt},
-		"no tasks":            {"pstree.img", image(t, magicPstree), ErrCorrupt},
-		"task twice":          {"pstree.img", image(t, magicPstree, task(7, 0), task(7, 0)), ErrCorrupt},
-		"pid 0":               {"pstree.img", image(t, magicPstree, task(0, 0)), ErrCorrupt},
-		"lying size":          {"pstree.img", &fstest.MapFile{Data: append(image(t, magicPstree).Data, 0xff, 0xff, 0xff, 0x02, 1)}, ErrCorrupt},
-		"huge size":           {"pstree.img", &fstest.MapFile{Data: append(image(t, magicPstree).Data, 0xff, 0xff, 0xff, 0xff, 1)}, ErrCorrupt},
-		"half a size":         {"pstree.img", &fstest.MapFile{Data: append(image(t, magicPstree).Data, 1, 0)}, ErrCorrupt},
-		"bad protobuf":        {"pstree.img", &fstest.MapFile{Data: append(image(t, magicPstree).Data, 1, 0, 0, 0, 0xff)}, ErrCorrupt},
-		"vmas overlap":        {"mm-7.img", mmImage(t, anon(0, 64), anon(63, 70)), ErrCorrupt},
-		"empty vma":           {"mm-7.img", mmImage(t, anon(4, 4)), ErrCorrupt},
-		"lazy outside a vma":  {"pagemap-7.img", pagemapImage(t, 1, pe(63, 4, pePresent|peLazy)), ErrCorrupt},
-		"pages out of order":  {"pagemap-7.img", pagemapImage(t, 1, pe(8, 4, pePresent), pe(0, 4, pePresent)), ErrCorrupt},
-		"pages overlap":       {"pagemap-7.img", pagemapImage(t, 1, pe(0, 4, pePresent), pe(3, 4, pePresent)), ErrCorrupt},
+		"no inventory": {"inventory.img", nil, fs.ErrNotExist},
+		"no pagemap":   {"pagemap-7.img", nil, fs.ErrNotExist},
+		"wrong magic":  {"pstree.img", image(t, 0x55053847, task(7, 0)), ErrCorrupt},
+		"no magic":     {"pstree.img", &fstest.MapFile{Data: []byte("hello, world")}, ErrCorrupt},
+		"short header": {"pstree.img", &fstest.MapFile{Data: []byte{1, 2}}, ErrCorrupt},
+		"no tasks":     {"pstree.img", image(t, magicPstree), ErrCorrupt},
+		"task twice":   {"pstree.img", image(t, magicPstree, task(7, 0), task(7, 0)), ErrCorrupt},
+		"pid 0":        {"pstree.img", image(t, magicPstree, task(0, 0)), ErrCorrupt},
+		"lying size": {"pstree.img",
+			&fstest.MapFile{Data: append(image(t, magicPstree).Data, 0xff, 0xff, 0xff, 0x02, 1)}, ErrCorrupt},
+		"huge size": {"pstree.img",
+			&fstest.MapFile{Data: append(image(t, magicPstree).Data, 0xff, 0xff, 0xff, 0xff, 1)}, ErrCorrupt},
+		"half a size": {"pstree.img", &fstest.MapFile{Data: append(image(t, magicPstree).Data, 1, 0)},
+			ErrCorrupt},
+		"bad protobuf": {"pstree.img",
+			&fstest.MapFile{Data: append(image(t, magicPstree).Data, 1, 0, 0, 0, 0xff)}, ErrCorrupt},
+		"vmas overlap":       {"mm-7.img", mmImage(t, anon(0, 64), anon(63, 70)), ErrCorrupt},
+		"empty vma":          {"mm-7.img", mmImage(t, anon(4, 4)), ErrCorrupt},
+		"lazy outside a vma": {"pagemap-7.img", pagemapImage(t, 1, pe(63, 4, pePresent|peLazy)), ErrCorrupt},
+		"pages out of order": {"pagemap-7.img", pagemapImage(t, 1, pe(8, 4, pePresent), pe(0, 4, pePresent)),
+			ErrCorrupt},
+		"pages overlap": {"pagemap-7.img", pagemapImage(t, 1, pe(0, 4, pePresent), pe(3, 4, pePresent)),
+			ErrCorrupt},
 		"pages wrap":          {"pagemap-7.img", pagemapImage(t, 1, pe(8, 1<<60, pePresent)), ErrCorrupt},
 		"parent without link": {"pagemap-7.img", pagemapImage(t, 1, pe(8, 1, peParent|peLazy)), ErrCorrupt},
 	} {
@@ -231,7 +237,8 @@ func TestLoadNumbers(t *testing.T) {
 	leaderless := task(30, 20)
 	leaderless.Pgid, leaderless.Sid = new(uint32(25)), new(uint32(20))
 	n, err := LoadNumbers(fstest.MapFS{"pstree.img": image(t, magicPstree, task(20, 0), leaderless)})
-	if err != nil || n.Root != 20 || !slices.Equal(n.Tasks, []int{20, 30, 1020, 1030}) || !slices.Equal(n.Others, []int{25}) {
+	if err != nil || n.Root != 20 || !slices.Equal(n.Tasks, []int{20, 30, 1020, 1030}) ||
+		!slices.Equal(n.Others, []int{25}) {
 		t.Errorf("%+v, %v", n, err)
 	}
 	if _, err := LoadNumbers(fstest.MapFS{}); !errors.Is(err, fs.ErrNotExist) {
@@ -365,7 +372,8 @@ func FuzzMappings(f *testing.F) {
 			t.Fatalf("program %d, %d mappings, the generated code says %v", exe, len(got), &e)
 		}
 		for i, v := range e.GetVmas() {
-			want := VMA{Start: v.GetStart(), End: v.GetEnd(), Prot: v.GetProt(), Flags: v.GetFlags(), Status: v.GetStatus(), Madvise: v.GetMadv()}
+			want := VMA{Start: v.GetStart(), End: v.GetEnd(), Prot: v.GetProt(), Flags: v.GetFlags(),
+				Status: v.GetStatus(), Madvise: v.GetMadv()}
 			if got[i] != want {
 				t.Fatalf("%+v, the generated code says %v", got[i], v)
 			}

@@ -8,7 +8,8 @@ import (
 
 // ErrUnknown marks images that hold what this package does not know and cannot
 // leave to CRIU: they are sound, and of a later CRIU as a rule.
-var ErrUnknown = errors.New("not known to this version of gpucr-fs (hint: criu restore from a mount reads all memory by itself)")
+var ErrUnknown = errors.New(
+	"not known to this version of gpucr-fs (hint: criu restore from a mount reads all memory by itself)")
 
 // unknownBit names the lowest of some bits, which are of an image's entry at addr.
 func unknownBit(name, what string, set uint32, addr uint64) error {

@@ -230,7 +230,9 @@ func lazyRanges(maps []pages, vmas []VMA) ([]Range, error) {
 			if vmas[i].Status&vmaShadowStack != 0 {
 				// CRIU copies a shadow stack before it is registered, when nobody
 				// has filled what it is copied from.
-				return nil, fmt.Errorf("%s: page %#x is of a shadow stack, which criu restore --lazy-pages would leave empty (hint: criu restore from a mount reads all memory by itself)", maps[0].name, start)
+				return nil, fmt.Errorf("%s: page %#x is of a shadow stack, which criu restore --lazy-pages "+
+					"would leave empty (hint: criu restore from a mount reads all memory by itself)", maps[0].name,
+					start)
 			}
 			end := min(r.end, vmas[i].End)
 			var err error
@@ -264,7 +266,8 @@ func locate(out []Range, maps []pages, start, end uint64) ([]Range, error) {
 		case r.flags&peParent != 0:
 			return nil, corrupt(m.name, "page %#x should be in a parent that lacks it", start)
 		default:
-			return nil, fmt.Errorf("page %#x was left in the source process by criu dump --lazy-pages; dump without it", start)
+			return nil, fmt.Errorf("page %#x was left in the source process by criu dump --lazy-pages; dump without it",
+				start)
 		}
 	}
 	return out, nil

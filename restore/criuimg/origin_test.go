@@ -22,15 +22,22 @@ func originImages(t testing.TB, args string) fstest.MapFS {
 	return fstest.MapFS{
 		"pstree.img": image(t, magicPstree, task(7, 1), task(8, 7)),
 		"core-7.img": image(t, magicCore, &core.CoreEntry{
-			Mtype:      core.CoreEntry_X86_64.Enum(),
-			Tc:         &core.TaskCoreEntry{TaskState: proto.Uint32(1), ExitCode: proto.Uint32(0), Personality: proto.Uint32(0), Flags: proto.Uint32(0), BlkSigset: z, Comm: proto.String("python3")},
-			ThreadCore: &core.ThreadCoreEntry{FutexRla: z, FutexRlaLen: proto.Uint32(0), Creds: &creds.CredsEntry{Uid: proto.Uint32(33), Gid: proto.Uint32(0), Euid: proto.Uint32(0), Egid: proto.Uint32(0), Suid: proto.Uint32(0), Sgid: proto.Uint32(0), Fsuid: proto.Uint32(0), Fsgid: proto.Uint32(0), Secbits: proto.Uint32(0)}},
+			Mtype: core.CoreEntry_X86_64.Enum(),
+			Tc: &core.TaskCoreEntry{TaskState: proto.Uint32(1), ExitCode: proto.Uint32(0),
+				Personality: proto.Uint32(0), Flags: proto.Uint32(0), BlkSigset: z, Comm: proto.String("python3")},
+			ThreadCore: &core.ThreadCoreEntry{FutexRla: z, FutexRlaLen: proto.Uint32(0),
+				Creds: &creds.CredsEntry{Uid: proto.Uint32(33), Gid: proto.Uint32(0), Euid: proto.Uint32(0),
+					Egid: proto.Uint32(0), Suid: proto.Uint32(0), Sgid: proto.Uint32(0), Fsuid: proto.Uint32(0),
+					Fsgid: proto.Uint32(0), Secbits: proto.Uint32(0)}},
 		}),
-		"mm-7.img": image(t, magicMM, &mm.MmEntry{MmStartCode: z, MmEndCode: z, MmStartData: z, MmEndData: z, MmStartStack: z, MmStartBrk: z, MmBrk: z,
-			MmArgStart: &start, MmArgEnd: proto.Uint64(start + uint64(len(args))), MmEnvStart: z, MmEnvEnd: z, ExeFileId: proto.Uint32(1)}),
+		"mm-7.img": image(t, magicMM, &mm.MmEntry{MmStartCode: z, MmEndCode: z, MmStartData: z, MmEndData: z,
+			MmStartStack: z, MmStartBrk: z, MmBrk: z,
+			MmArgStart: &start, MmArgEnd: proto.Uint64(start + uint64(len(args))), MmEnvStart: z, MmEnvEnd: z,
+			ExeFileId: proto.Uint32(1)}),
 		"pagemap-7.img": pagemapImage(t, 3, pe(0x1f, 3, pePresent|peLazy)),
 		"pages-3.img":   &fstest.MapFile{Data: stored},
-		"utsns-11.img":  image(t, magicUTSNS, &utsns.UtsnsEntry{Nodename: proto.String("web-1"), Domainname: proto.String("")}),
+		"utsns-11.img": image(t, magicUTSNS,
+			&utsns.UtsnsEntry{Nodename: proto.String("web-1"), Domainname: proto.String("")}),
 	}
 }
 
@@ -41,13 +48,18 @@ func TestFindOrigin(t *testing.T) {
 		change func(fstest.MapFS)
 		want   Origin
 	}{
-		"arguments":            {args: "python3\x00serve.py\x00", want: Origin{"python3 serve.py", 33, "web-1"}},
-		"a title":              {args: "nginx: worker\x1b[1m\x00\x00\x00", want: Origin{"nginx: worker [1m", 33, "web-1"}},
-		"long":                 {args: long, want: Origin{long[:maxCommand], 33, "web-1"}},
-		"not utf-8":            {args: "a\xffb", want: Origin{"a\ufffdb", 33, "web-1"}},
-		"no memory":            {args: "x", change: func(m fstest.MapFS) { delete(m, "pages-3.img") }, want: Origin{"python3", 33, "web-1"}},
-		"memory in a parent":   {args: "x", change: func(m fstest.MapFS) { m["pagemap-7.img"] = pagemapImage(t, 3, pe(0x1f, 3, peParent)) }, want: Origin{"python3", 33, "web-1"}},
-		"no namespace of host": {args: "x", change: func(m fstest.MapFS) { delete(m, "utsns-11.img") }, want: Origin{"x", 33, ""}},
+		"arguments": {args: "python3\x00serve.py\x00", want: Origin{"python3 serve.py", 33, "web-1"}},
+		"a title": {args: "nginx: worker\x1b[1m\x00\x00\x00",
+			want: Origin{"nginx: worker [1m", 33, "web-1"}},
+		"long":      {args: long, want: Origin{long[:maxCommand], 33, "web-1"}},
+		"not utf-8": {args: "a\xffb", want: Origin{"a\ufffdb", 33, "web-1"}},
+		"no memory": {args: "x", change: func(m fstest.MapFS) { delete(m, "pages-3.img") },
+			want: Origin{"python3", 33, "web-1"}},
+		"memory in a parent": {args: "x",
+			change: func(m fstest.MapFS) { m["pagemap-7.img"] = pagemapImage(t, 3, pe(0x1f, 3, peParent)) },
+			want:   Origin{"python3", 33, "web-1"}},
+		"no namespace of host": {args: "x", change: func(m fstest.MapFS) { delete(m, "utsns-11.img") },
+			want: Origin{"x", 33, ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := originImages(t, c.args)

@@ -91,7 +91,7 @@ func newAhead(from bringer, hot []index.Chunk) *ahead {
 }
 
 // aheadOf begins to bring what a restore needs first of images that may lie in a bucket; nil where nothing can lie
-// there. Whoever has it closes it.
+// there. The one who gets it closes it.
 func aheadOf(o Options) *ahead {
 	from := bringerOf(o.Images)
 	if from == nil {
@@ -316,7 +316,8 @@ func bringSmall(images Images) {
 				continue
 			}
 			if f, err := c.Open(e.Path); err == nil {
-				_ = f.Away(func(_, _ int64, c index.Chunk) bool { // what cannot be found is told to who reads it
+				// what cannot be found is told to the one who reads it
+				_ = f.Away(func(_, _ int64, c index.Chunk) bool {
 					list = append(list, c)
 					return true
 				})

@@ -9,8 +9,9 @@ import (
 )
 
 // A first restore sweeps when nobody has waited for memory for sweepQuiet, not before sweepEarliest, when the
-// processes had time to start, and at the latest after sweepLatest. A process that goes through a hot set of 200 MB faults every 0.1 to 0.5 ms, but
-// processors that others use keep it from that for some 10 ms, and CRIU from letting it run for 100.
+// processes had time to start, and at the latest after sweepLatest. A process that goes through a hot set of 200 MB
+// faults every 0.1 to 0.5 ms, but processors that others use keep it from that for some 10 ms, and CRIU from letting it
+// run for 100.
 const (
 	sweepQuiet    = 100 * time.Millisecond
 	sweepEarliest = 200 * time.Millisecond

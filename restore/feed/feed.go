@@ -124,7 +124,8 @@ func Start(o Options) (_ *Feed, err error) {
 	plan := uffd.NewPlan(c)
 	opened := make(chan contents, 1)
 	go func() { opened <- openContents(o.Images, plan) }()
-	begin := uffd.GuardianOptions{Dir: o.Work, Plan: plan, Successor: o.Successor, RunBytes: run, Memory: o.Memory, Logger: o.Logger}
+	begin := uffd.GuardianOptions{Dir: o.Work, Plan: plan, Successor: o.Successor, RunBytes: run, Memory: o.Memory,
+		Logger: o.Logger}
 	client, err := guardian.Begin(begin)
 	if o.Spare != nil && errors.Is(err, uffd.ErrGuardian) {
 		o.Logger.Warn("the spare guardian is gone, starting another", "error", err)
@@ -213,12 +214,14 @@ func provide(o Options, client *uffd.Client, in contents, far *ahead) (*Feed, er
 	if in.err != nil {
 		return nil, in.err
 	}
-	f := &Feed{startup: in.cuda && !o.RecordGPU, opts: o, client: client, names: client.Plan().Files, total: client.Plan().Bytes(), closeAll: in.done}
+	f := &Feed{startup: in.cuda && !o.RecordGPU, opts: o, client: client, names: client.Plan().Files,
+		total: client.Plan().Bytes(), closeAll: in.done}
 	if o.Record {
 		f.recorder = prefetch.NewRecorder()
 	}
 	q := prefetch.Options{
-		Files: in.files, Names: f.names, Sink: client, Buffers: client, RunBytes: client.RunBytes(), Memory: client.Memory(), Rate: o.Rate, Recorder: f.recorder, Logger: o.Logger,
+		Files: in.files, Names: f.names, Sink: client, Buffers: client, RunBytes: client.RunBytes(),
+		Memory: client.Memory(), Rate: o.Rate, Recorder: f.recorder, Logger: o.Logger,
 	}
 	q.DemandBytes = min(128<<10, q.RunBytes)
 	if o.Profile != nil {

@@ -41,7 +41,8 @@ func TestHotSetIsKeptAndFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := Options{Images: Stored{s, "c"}, Logger: slog.New(slog.DiscardHandler), Profile: &prefetch.Profile{
-		Files: []string{"pages-1.img", "core-1.img"}, Touches: []prefetch.Range{{File: 1, Len: 4096}, {File: 0, Off: 5 << 20, Len: 64 << 10}, {File: 0, Off: 1 << 20, Len: 4096}},
+		Files: []string{"pages-1.img", "core-1.img"}, Touches: []prefetch.Range{{File: 1, Len: 4096},
+			{File: 0, Off: 5 << 20, Len: 64 << 10}, {File: 0, Off: 1 << 20, Len: 4096}},
 	}}
 	names := []string{"pages-1.img"}
 	f := &Feed{opts: o, names: names}

@@ -11,7 +11,8 @@ import (
 
 // Warm reads ranges of the named files, so that what lies below has them in memory. tell is called now and then with
 // the bytes read.
-func Warm(ctx context.Context, images Images, names []string, want []prefetch.Range, rate int64, log *slog.Logger, tell func(int64)) (st prefetch.Stats, err error) {
+func Warm(ctx context.Context, images Images, names []string, want []prefetch.Range, rate int64, log *slog.Logger,
+	tell func(int64)) (st prefetch.Stats, err error) {
 	files, done, err := open(images, names)
 	if err != nil {
 		return st, err

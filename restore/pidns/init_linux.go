@@ -113,11 +113,11 @@ func forkInit(k *first) (pid int, errno syscall.Errno) {
 	root, code, wait := int32(0), uintptr(1), false
 	for e == 0 {
 		k.look = unix.Timespec{Nsec: look} // the kernel counts it down
-		patience := uintptr(0)
+		timeout := uintptr(0)
 		if wait {
-			patience = uintptr(unsafe.Pointer(&k.look))
+			timeout = uintptr(unsafe.Pointer(&k.look))
 		}
-		syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&k.polls)), uintptr(len(k.polls)), patience, 0, 0, 0)
+		syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&k.polls)), uintptr(len(k.polls)), timeout, 0, 0, 0)
 		if k.polls[0].Revents != 0 {
 			n, _, err := syscall.RawSyscall(unix.SYS_READ, control,
 				uintptr(unsafe.Pointer(&k.order)), unsafe.Sizeof(k.order))

@@ -52,7 +52,8 @@ func until(t *testing.T, ok func() bool) {
 	}
 }
 
-// Who is born in the namespace has a number of its own there, from the place it was told, and sees /proc of it.
+// A process born in the namespace has a number of its own there, the one that was asked for, and sees the namespace's
+// /proc.
 func TestNamespace(t *testing.T) {
 	n := made(t)
 	if numbers := procfs.Numbers(n.Init()); !slices.Equal(numbers, []int{n.Init(), 1}) {

@@ -38,7 +38,10 @@ struct uffdio_poison { struct uffdio_range range; __u64 mode; __s64 updated; };
 #include <linux/fs.h>
 #ifndef PAGEMAP_SCAN
 struct page_region { __u64 start, end, categories; };
-struct pm_scan_arg { __u64 size, flags, start, end, walk_end, vec, vec_len, max_pages, category_inverted, category_mask, category_anyof_mask, return_mask; };
+struct pm_scan_arg {
+	__u64 size, flags, start, end, walk_end, vec, vec_len, max_pages, category_inverted, category_mask;
+	__u64 category_anyof_mask, return_mask;
+};
 #define PAGEMAP_SCAN _IOWR('f', 16, struct pm_scan_arg)
 #endif
 #ifndef PAGE_IS_GUARD
@@ -55,12 +58,14 @@ int main(void)
 	P(sizeof(struct uffd_msg)); P(sizeof(struct uffdio_range)); P(sizeof(struct uffdio_copy));
 	P(sizeof(struct uffdio_zeropage)); P(sizeof(struct uffdio_continue)); P(sizeof(struct uffdio_poison));
 	P(offsetof(struct uffd_msg, arg.pagefault.address)); P(offsetof(struct uffd_msg, arg.fork.ufd));
-	P(offsetof(struct uffd_msg, arg.remap.from)); P(offsetof(struct uffd_msg, arg.remap.to)); P(offsetof(struct uffd_msg, arg.remap.len));
+	P(offsetof(struct uffd_msg, arg.remap.from)); P(offsetof(struct uffd_msg, arg.remap.to));
+	P(offsetof(struct uffd_msg, arg.remap.len));
 	P(offsetof(struct uffd_msg, arg.remove.start)); P(offsetof(struct uffd_msg, arg.remove.end));
 	P(offsetof(struct uffdio_copy, copy)); P(offsetof(struct uffdio_zeropage, zeropage));
 	P(offsetof(struct uffdio_continue, mapped)); P(offsetof(struct uffdio_poison, updated));
 	P(SO_PASSPIDFD); P(SO_PEERPIDFD); P(SCM_PIDFD); P(MADV_HUGEPAGE); P(MADV_COLLAPSE);
-	P(PAGEMAP_SCAN); P(PAGE_IS_GUARD); P(sizeof(struct pm_scan_arg)); P(sizeof(struct page_region)); P(offsetof(struct pm_scan_arg, return_mask));
+	P(PAGEMAP_SCAN); P(PAGE_IS_GUARD); P(sizeof(struct pm_scan_arg)); P(sizeof(struct page_region));
+	P(offsetof(struct pm_scan_arg, return_mask));
 	return 0;
 }`
 	bin := t.TempDir() + "/abi"

@@ -12,13 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Who kills a cgroup (a unit that is stopped, cgroup.kill, an OOM killer told to take
-// the whole group) kills all that is in it at once: provider, guardian and keeper of
-// one cgroup would leave nobody who holds the userfaultfds, and tasks elsewhere would
-// read zeros. So guardians, keepers and successors live in cgroups of their own,
-// below one that is at the top of what can be seen of cgroup v2, or else beside the
-// daemon's. Processes are born there: moving one would stop all forks of the machine
-// for milliseconds.
+// A cgroup may be killed as a whole: by a unit that is stopped, by cgroup.kill, by an OOM killer that is told to take
+// the whole group. All processes in it then end at once: provider, guardian and keeper of one cgroup would leave nobody
+// who holds the userfaultfds, and tasks elsewhere would read zeros. So guardians, keepers and successors live in
+// cgroups of their own, below one that is at the top of what can be seen of cgroup v2, or else beside the daemon's.
+// Processes are born there: moving one would stop all forks of the machine for milliseconds.
 //
 //	gpucr-fs/guardians
 //	gpucr-fs/keepers

@@ -17,8 +17,9 @@ import (
 func TestCgroupBases(t *testing.T) {
 	const (
 		unified = "41 31 0:38 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw\n"
-		hybrid  = "32 31 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n41 31 0:38 / /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup2 rw\n"
-		part    = "41 31 0:38 /user.slice /mnt/my\\040groups rw - cgroup2 cgroup2 rw\n"
+		hybrid  = "32 31 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n" +
+			"41 31 0:38 / /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup2 rw\n"
+		part = "41 31 0:38 /user.slice /mnt/my\\040groups rw - cgroup2 cgroup2 rw\n"
 	)
 	for _, c := range []struct {
 		own, mounts string
@@ -53,7 +54,7 @@ func session(t *testing.T, pid int) int {
 	return sid
 }
 
-// Who kills the guardian's cgroup or session does not kill the keeper.
+// A kill of the guardian's cgroup or session does not reach the keeper.
 func TestKeeperApart(t *testing.T) {
 	k := startKept(t, os.Stdin)
 	var keeper int
@@ -62,10 +63,11 @@ func TestKeeperApart(t *testing.T) {
 	}
 	guardian := k.cmd.Process.Pid
 	// It leaves the session itself, once it runs.
-	for late := time.Now().Add(10 * time.Second); session(t, keeper) == session(t, guardian); time.Sleep(time.Millisecond) {
+	for late := time.Now().Add(10 * time.Second); session(t, keeper) == session(t, guardian); {
 		if time.Now().After(late) {
 			t.Fatal("they share a session")
 		}
+		time.Sleep(time.Millisecond)
 	}
 	if _, err := openCgroup(cgroupKeepers); err != nil {
 		t.Fatalf("no cgroup can be made: %v; cgroup v2 has to be mounted and writable", err)

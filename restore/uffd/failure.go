@@ -72,12 +72,10 @@ func (s *Server) killProcess(p *process, err error) {
 // is being killed forks just then shows after the first.
 const lookAgain = 10 * time.Millisecond
 
-// clearUp kills what a CRIU that has given up, or was killed, may leave of the
-// tasks it was restoring, besides those that have come to us, which it stops:
-// abandon ends them. Those are their children, and, when the tasks do not have a
-// pid namespace of their own, whoever has the pid of one and still runs CRIU's
-// program, with its children: CRIU forks some tasks from helpers that the images
-// do not have. Who is dying shows no program any more.
+// clearUp kills what a CRIU that has given up, or was killed, may leave of the tasks it was restoring, besides those
+// that have come to us, which it stops: abandon ends them. Those are their children, and, when the tasks do not have a
+// pid namespace of their own, whoever has the pid of one and still runs CRIU's program, with its children: CRIU forks
+// some tasks from helpers that the images do not have. A process that is dying shows no program any more.
 func (s *Server) clearUp(c *conn) {
 	var known []int
 	for _, p := range s.processes() {

@@ -19,8 +19,8 @@ const copyBytes = 1 << 20
 // kernel refused because of an event.
 const fillPause = 500 * time.Microsecond
 
-// enomemPatience is how long a filler waits for the kernel to find memory.
-const enomemPatience = 30 * time.Second
+// enomemTimeout is how long a filler waits for the kernel to find memory.
+const enomemTimeout = 30 * time.Second
 
 // filler puts the n bytes that belong at file offset off at addr; it returns
 // like uffdCopy.
@@ -53,8 +53,8 @@ func (s *Server) zero(r prefetch.Range) {
 	s.stats.zeroed.Add(n)
 }
 
-// Fail tells the server that a range cannot be read: the pages are poisoned,
-// so that who touches one gets SIGBUS. It is part of prefetch.Sink.
+// Fail tells the server that a range cannot be read: the pages are poisoned, so that a process that touches one gets
+// SIGBUS. It is part of prefetch.Sink.
 func (s *Server) Fail(r prefetch.Range, err error) {
 	n := s.fillAll(r, func(fd int, addr uint64, _, n int64) (int64, unix.Errno) {
 		return uffdPoison(fd, addr, n)
@@ -64,8 +64,8 @@ func (s *Server) Fail(r prefetch.Range, err error) {
 	}
 }
 
-// AlreadyDelivered looks whether a range that was delivered before it was demanded has got
-// lost for somebody. It is part of prefetch.Sink.
+// AlreadyDelivered checks whether a process has lost a range that was delivered before it was demanded. It is part of
+// prefetch.Sink.
 func (s *Server) AlreadyDelivered(r prefetch.Range) {
 	for _, m := range s.memories() {
 		m.mu.RLock()
@@ -117,8 +117,8 @@ func (m *memory) fill(r prefetch.Range, fill filler) (filled int64) {
 		case unix.ENOMEM:
 			if starved.IsZero() {
 				starved = time.Now()
-			} else if time.Since(starved) > enomemPatience {
-				m.srv.kill(m, fmt.Errorf("no memory for its pages for %v", enomemPatience))
+			} else if time.Since(starved) > enomemTimeout {
+				m.srv.kill(m, fmt.Errorf("no memory for its pages for %v", enomemTimeout))
 				return filled
 			}
 			time.Sleep(10 * time.Millisecond)

@@ -68,9 +68,8 @@ func GuardianMain() error {
 	// Nearly all its threads are in the kernel at a time, filling or waiting:
 	// one that returns must find a processor at once.
 	runtime.GOMAXPROCS(max(8, 2*runtime.NumCPU()))
-	// Who needs memory shall not take it from here, nor from the keeper: only this
-	// value is spared when the kernel kills a whole cgroup for lack of memory. Best
-	// effort.
+	// The OOM killer is to take memory from neither the guardian nor the keeper: only this value is spared when the
+	// kernel kills a whole cgroup for lack of memory. Best effort.
 	const oomScoreAdj = "/proc/self/oom_score_adj"
 	before, _ := os.ReadFile(oomScoreAdj)
 	os.WriteFile(oomScoreAdj, []byte("-1000"), 0)

@@ -140,22 +140,22 @@ func quiet(fd int) bool {
 }
 
 // waitReadable waits until descriptors are readable and tells which. With a
-// patience of more than 0 it gives up after that: then none is.
-func waitReadable(patience time.Duration, fds ...int) ([]bool, error) {
+// timeout of more than 0 it gives up after that: then none is.
+func waitReadable(timeout time.Duration, fds ...int) ([]bool, error) {
 	p := make([]unix.PollFd, len(fds))
 	for i, fd := range fds {
 		p[i] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
 	}
-	var timeout *unix.Timespec
-	if patience > 0 {
-		t := unix.NsecToTimespec(patience.Nanoseconds())
-		timeout = &t
+	var limit *unix.Timespec
+	if timeout > 0 {
+		t := unix.NsecToTimespec(timeout.Nanoseconds())
+		limit = &t
 	}
 	ready := make([]bool, len(fds))
 	for {
-		_, err := unix.Ppoll(p, timeout, nil)
+		_, err := unix.Ppoll(p, limit, nil)
 		switch {
-		case err == unix.EINTR && timeout == nil:
+		case err == unix.EINTR && limit == nil:
 			continue
 		case err == unix.EINTR:
 			// The runtime's signals end a wait early: whoever sets a limit

@@ -14,15 +14,13 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/procfs"
 )
 
-// keeper is a process that shares the guardian's table of descriptors, as a
-// thread would, and outlives it. The kernel hands the userfaultfd of a forked
-// child to whoever reads the event, and lets the child run: is the reader killed
-// right then its descriptors are closed, and without the last one of its memory
-// the child would go on with pages of zeros. While there is a keeper they stay
-// open. It does nothing until the guardian is dead; then it ends the guardian's
-// connections, which is how the provider learns of it, and waits for the provider
-// to take the userfaultfds over and end it (heldFDs). When nobody does it kills
-// the tasks it was told of and stays until none of the memory is left.
+// keeper is a process that shares the guardian's table of descriptors, as a thread would, and outlives it. The kernel
+// hands the userfaultfd of a forked child to the process that reads the event, and lets the child run: is the reader
+// killed right then its descriptors are closed, and without the last one of its memory the child would go on with pages
+// of zeros. While there is a keeper they stay open. It does nothing until the guardian is dead; then it ends the
+// guardian's connections, which is how the provider learns of it, and waits for the provider to take the userfaultfds
+// over and end it (heldFDs). When nobody does it kills the tasks it was told of and stays until none of the memory is
+// left.
 type keeper struct {
 	pid   int
 	end   func() // ends it; further calls do nothing
@@ -33,8 +31,8 @@ type keeper struct {
 const (
 	// keeperName is what ps shows.
 	keeperName = "gpucr-keeper"
-	// keeperPatience is how long the keeper waits to be relieved, in seconds.
-	keeperPatience = 2
+	// keeperTimeout is how long the keeper waits to be relieved, in seconds.
+	keeperTimeout = 2
 	// keeperLook is how often it looks whether memory is left, in nanoseconds.
 	keeperLook = 100e6
 	// keeperFDs bounds the descriptors that are looked at, firstFD is the one
@@ -50,7 +48,7 @@ type keeping struct {
 	name     [len(keeperName) + 1]byte
 	tasks    []int32     // pidfds, 0 for none; shared with the guardian
 	guardian unix.PollFd // handle of the guardian
-	patience unix.Timespec
+	timeout  unix.Timespec
 	look     unix.Timespec
 	probe    argFill
 	wake     argRange
@@ -78,7 +76,7 @@ func startKeeper() (*keeper, error) {
 		args:     procfs.CommandLine(),
 		tasks:    tasks,
 		guardian: unix.PollFd{Fd: int32(self), Events: unix.POLLIN},
-		patience: unix.Timespec{Sec: keeperPatience},
+		timeout:  unix.Timespec{Sec: keeperTimeout},
 		probe:    argFill{argRange: argRange{pageSize, pageSize}},
 		wake:     argRange{pageSize, pageSize},
 	}
@@ -151,7 +149,7 @@ func forkKeeper(k *keeping) (pid int, errno syscall.Errno) {
 		runtime.UnlockOSThread()
 		return int(r), errno
 	}
-	// Who kills the guardian's process group or session does not kill this one.
+	// A kill of the guardian's process group or session does not reach it.
 	syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0)
 	syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_NAME, uintptr(unsafe.Pointer(&k.name)), 0, 0, 0, 0)
 	for i := range k.args {
@@ -166,7 +164,7 @@ func forkKeeper(k *keeping) (pid int, errno syscall.Errno) {
 	for fd := uintptr(firstFD); fd < keeperFDs; fd++ {
 		syscall.RawSyscall(unix.SYS_SHUTDOWN, fd, unix.SHUT_RDWR, 0)
 	}
-	syscall.RawSyscall6(unix.SYS_PPOLL, 0, 0, uintptr(unsafe.Pointer(&k.patience)), 0, 0, 0)
+	syscall.RawSyscall6(unix.SYS_PPOLL, 0, 0, uintptr(unsafe.Pointer(&k.timeout)), 0, 0, 0)
 	for left := true; left; {
 		left = false
 		for _, fd := range k.tasks {

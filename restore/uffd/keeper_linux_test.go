@@ -63,8 +63,8 @@ func startKept(t *testing.T, files ...*os.File) *kept {
 }
 
 // ends reports whether the keeper ends within a time.
-func (k *kept) ends(patience time.Duration) bool {
-	for late := time.Now().Add(patience); time.Now().Before(late); time.Sleep(time.Millisecond) {
+func (k *kept) ends(timeout time.Duration) bool {
+	for late := time.Now().Add(timeout); time.Now().Before(late); time.Sleep(time.Millisecond) {
 		stat, err := os.ReadFile("/proc/" + k.keeper + "/stat")
 		if err != nil || strings.Contains(string(stat), ") Z ") {
 			return true
@@ -118,7 +118,7 @@ func TestKeeperKeeps(t *testing.T) {
 			t.Errorf("the userfaultfd that was kept says %v", errno)
 		}
 	}
-	if !k.ends(keeperPatience * time.Second / 2) {
+	if !k.ends(keeperTimeout * time.Second / 2) {
 		t.Error("a keeper that was relieved goes on")
 	}
 }
@@ -150,7 +150,7 @@ func TestKeeperAlone(t *testing.T) {
 	if ws, ok := task.ProcessState.Sys().(interface{ Signaled() bool }); !ok || !ws.Signaled() {
 		t.Errorf("the task ended with %v", err)
 	}
-	if d := time.Since(begun); d < keeperPatience*time.Second*9/10 {
+	if d := time.Since(begun); d < keeperTimeout*time.Second*9/10 {
 		t.Errorf("the task was killed after %v, before the provider had its time", d)
 	}
 	if !k.ends(5 * time.Second) {

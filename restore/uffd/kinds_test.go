@@ -8,8 +8,7 @@ import (
 	"github.com/gpucr/gpucr-fs/tests/criukinds"
 )
 
-// Of whatever images may hold a plan can be made that reaches the guardian, and it
-// fills what it fills without that.
+// Whatever kinds of memory images hold, a plan can be made of them, the guardian gets it, and it fills the same pages.
 func TestKinds(t *testing.T) {
 	for _, k := range criukinds.All() {
 		c, err := criuimg.Load(k.Images)

@@ -15,10 +15,9 @@ import (
 // the space behind it. The goroutine in run is the only one that reads the
 // userfaultfd.
 //
-// Whoever fills pages decides what goes where and does the ioctl under mu held
-// for reading; events are read and applied under mu held for writing. So no
-// page is filled by what was decided before an event that has been read. And
-// while one has not, the kernel refuses with EAGAIN.
+// A filler decides what goes where and does the ioctl with mu held for reading; events are read and applied under mu
+// held for writing. So no page is filled by what was decided before an event that has been read. And while one has not,
+// the kernel refuses with EAGAIN.
 type memory struct {
 	srv  *Server
 	id   uint64
@@ -125,11 +124,11 @@ func (m *memory) wait() {
 		fds = append(fds, m.task.pidfd)
 	}
 	unknown := m.task == nil || m.exited
-	var patience time.Duration
+	var timeout time.Duration
 	if unknown || m.srv.finished.Load() && m.space.left.Load() == 0 {
-		patience = lookPause
+		timeout = lookPause
 	}
-	ready, err := waitReadable(patience, fds...)
+	ready, err := waitReadable(timeout, fds...)
 	if err != nil {
 		m.srv.log.Error("cannot wait for page faults", "task", m.name, "err", err)
 		m.gone.Store(true)

@@ -208,7 +208,8 @@ func (s *Server) add(pid int, task *process, fd int) error {
 	i := slices.IndexFunc(s.opts.Plan.Tasks, func(t PlanTask) bool { return t.PID == pid })
 	if i < 0 || s.opts.Plan.Tasks[i].Dead {
 		unix.Close(fd)
-		return fmt.Errorf("criu restores task %d, which the images do not have; check that both use the same image directory", pid)
+		return fmt.Errorf(
+			"criu restores task %d, which the images do not have; check that both use the same image directory", pid)
 	}
 	t := &s.opts.Plan.Tasks[i]
 	m := &memory{srv: s, fd: fd, id: s.newID(), task: task, name: fmt.Sprint(pid), vmas: t.VMAs,
@@ -312,7 +313,7 @@ func (s *Server) finish(ctx context.Context) error {
 }
 
 // serving returns how many address spaces are served, and a channel that is
-// closed when one is no more.
+// closed when one is gone.
 func (s *Server) serving() (changed <-chan struct{}, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,13 +6,11 @@ import (
 	"time"
 )
 
-// A forked child gets what its parent has marked by MADV_WIPEONFORK as memory without
-// contents: keys and the state of random number generators are not to be had twice.
-// What is still missing there is not brought to it. The images tell what was marked at
-// the dump; what has been marked or unmarked since then no event reports. The smaps of
-// the parent tell, read while the child waits for its first page. They may be younger
-// than the fork: where they differ from what was known before, the children's own
-// smaps decide. Of a child's child only its parent's past is known.
+// A forked child gets what its parent has marked by MADV_WIPEONFORK as memory without contents: keys and the state of
+// random number generators are not to be had twice. What is still missing there is not brought to it. The images tell
+// what was marked at the dump; what has been marked or unmarked since then no event reports. The smaps of the parent
+// tell, read while the child waits for its first page. They may be younger than the fork: where they differ from what
+// was known before, the children's own smaps decide. For a child's child only its parent's past is known.
 
 // mapping is a VMA as smaps has it.
 type mapping struct {
@@ -20,9 +18,9 @@ type mapping struct {
 	wiped      bool
 }
 
-// childPatience is how long a forked process is looked for: it shows in /proc when
+// childTimeout is how long a forked process is looked for: it shows in /proc when
 // its fork is about to return.
-const childPatience = 20 * time.Millisecond
+const childTimeout = 20 * time.Millisecond
 
 // wipe takes from a child that is not served yet the contents that it does not get.
 func (m *memory) wipe() {
@@ -109,7 +107,7 @@ func lookup(all []mapping, at uint64) (m mapping, known bool) {
 
 // childMappings returns those of a process's children.
 func childMappings(pid int) (all [][]mapping) {
-	for end := time.Now().Add(childPatience); len(all) == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(childTimeout); len(all) == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
 		for child, up := range processTree() {
 			if up == pid {
 				if m := mappings(child); len(m) > 0 {

@@ -18,16 +18,16 @@ func Moments(r *rand.Rand, n int, length time.Duration) []time.Duration {
 
 // Steps of a dump, as they are seen from outside.
 const (
-	Preparing = "before the processes are touched"
-	Taking    = "GPU memory goes to the processes"
-	Stopping  = "criu stops and reads the processes"
-	Writing   = "criu writes memory"
-	Giving    = "GPU memory goes back"
-	Ended     = "after the dump"
+	Preparing  = "before the processes are touched"
+	Suspending = "GPU memory goes to the processes"
+	Stopping   = "criu stops and reads the processes"
+	Writing    = "criu writes memory"
+	Resuming   = "GPU memory goes back"
+	Ended      = "after the dump"
 )
 
 // Order has the steps as they follow one another.
-var Order = []string{Preparing, Taking, Stopping, Writing, Giving, Ended}
+var Order = []string{Preparing, Suspending, Stopping, Writing, Resuming, Ended}
 
 // Watch tells the step that a dump is in. It has to be asked again and again from the dump's start on: what is seen of
 // the first and the last steps is alike.
@@ -52,13 +52,13 @@ func (w *Watch) Step() string {
 		now = Writing // between the memory of two processes
 	case criu != 0 && traced != "0":
 		now = Stopping
-	case w.last == Writing || w.last == Giving:
-		now = Giving
+	case w.last == Writing || w.last == Resuming:
+		now = Resuming
 		if !stopped && w.d.Find(Holder) == 0 {
 			now = Ended
 		}
-	case w.last == Taking || w.d.Find(Holder) != 0 || stopped:
-		now = Taking
+	case w.last == Suspending || w.d.Find(Holder) != 0 || stopped:
+		now = Suspending
 	}
 	w.last = now
 	return now

@@ -101,8 +101,10 @@ func (r *results) print(w io.Writer) {
 	if peer {
 		head, rule = " criu's plugin s | parallel is less |", "---:|---:|"
 	}
-	fmt.Fprintf(w, "\n| VRAM | processes | GPUs | images | sequential s | parallel s | less | DMA busy | VRAM over rate s | lazy s | GPUs ready s | VRAM on demand s | GPUs ready s |%s\n"+
-		"|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|%s\n", head, rule)
+	fmt.Fprintf(w,
+		"\n| VRAM | processes | GPUs | images | sequential s | parallel s | less | DMA busy | VRAM over rate s | "+
+			"lazy s | GPUs ready s | VRAM on demand s | GPUs ready s |%s\n"+
+			"|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|%s\n", head, rule)
 	for _, c := range r.configs() {
 		for _, state := range []string{cached, cold} {
 			seq, par, lz, up := r.cell(c, state, sequential), r.cell(c, state, parallel), r.cell(c, state, lazy),
@@ -111,10 +113,12 @@ func (r *results) print(w io.Writer) {
 			if seq == nil && par == nil && lz == nil && od == nil && up == nil {
 				continue
 			}
-			fmt.Fprintf(w, "| %s | %d | %d | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |", humanize.IBytes(c.vram), c.procs,
+			fmt.Fprintf(w, "| %s | %d | %d | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |",
+				humanize.IBytes(c.vram), c.procs,
 				c.gpus, state,
 				seconds(seq.median()), seconds(par.median()), percent(1-par.median()/seq.median()), percent(par.busy()),
-				seconds(r.wire(c)), seconds(lz.median()), seconds(lz.ready()), seconds(od.median()), seconds(od.ready()))
+				seconds(r.wire(c)), seconds(lz.median()), seconds(lz.ready()), seconds(od.median()),
+				seconds(od.ready()))
 			if peer {
 				fmt.Fprintf(w, " %s | %s |", seconds(up.median()), percent(1-par.median()/up.median()))
 			}

@@ -15,8 +15,8 @@ import (
 	"github.com/gpucr/gpucr-fs/tests/measure"
 )
 
-// patience bounds every wait.
-const patience = 10 * time.Minute
+// timeout bounds every wait.
+const timeout = 10 * time.Minute
 
 // Names of checkpoints: the same contents, taken to the bucket before and after a profile was recorded.
 const (
@@ -133,7 +133,7 @@ func (b *bench) fill(s *subject) (err error) {
 
 // settled waits until the packed hot set of a checkpoint is kept, which is done after its restore, and stops the node.
 func (b *bench) settled(n *node, name string) error {
-	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(timeout); ; time.Sleep(20 * time.Millisecond) {
 		kept, err := filepath.Glob(filepath.Join(n.store, "hot", "*"))
 		if err == nil && len(kept) == 1 && !strings.HasSuffix(kept[0], ".new") {
 			return n.stop()
@@ -170,7 +170,7 @@ func (b *bench) begin(s *subject) error {
 // passed waits until the restored process has passed its hot set, and gives when that was.
 func (b *bench) passed(s *subject) (time.Time, error) {
 	s.Restored(s.pid)
-	err := s.HotPassed(patience)
+	err := s.HotPassed(timeout)
 	return s.HotTime(), err
 }
 

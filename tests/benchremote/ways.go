@@ -80,7 +80,7 @@ func copied(b *bench, s *subject, verify bool) (f figures, err error) {
 	at, err := b.passed(s)
 	f.Response = at.Sub(begun).Seconds()
 	if err == nil && verify {
-		err = s.Check(1, patience)
+		err = s.Check(1, timeout)
 	}
 	return f, err
 }
@@ -179,7 +179,7 @@ func (b *bench) restoreOn(s *subject, n *node, name string, verify, keep bool) (
 		*to = result.Timeline.Started.Add(d).Sub(begun).Seconds()
 	}
 	if verify {
-		err = s.Check(1, patience)
+		err = s.Check(1, timeout)
 	}
 	return f, err
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/gpucr/gpucr-fs/tests/measure"
 )
 
-// patience bounds every wait.
-const patience = 5 * time.Minute
+// timeout bounds every wait.
+const timeout = 5 * time.Minute
 
 // subject is the process being restored, with its images.
 type subject struct {
@@ -92,7 +92,7 @@ func (b *bench) one(s *subject, w way, state string, verify bool) (err error) {
 		return err
 	}
 	s.Restored(s.pid)
-	if err := s.HotPassed(patience); err != nil {
+	if err := s.HotPassed(timeout); err != nil {
 		return err
 	}
 	response := s.HotTime()
@@ -104,7 +104,7 @@ func (b *bench) one(s *subject, w way, state string, verify bool) (err error) {
 		at = resumed
 	}
 	if verify {
-		if err := s.Check(1, patience); err != nil {
+		if err := s.Check(1, timeout); err != nil {
 			return err
 		}
 	}

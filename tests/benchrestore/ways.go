@@ -100,7 +100,7 @@ func prepareLazy(b *bench, s *subject, work string) (restoring, error) {
 		l.at = time.Now()
 		l.ended <- err
 	}()
-	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
 		if _, err := os.Lstat(filepath.Join(work, uffd.SocketName)); err == nil {
 			return l, nil
 		}
@@ -123,8 +123,8 @@ func (l *lazy) resident() (time.Time, error) {
 			return time.Time{}, fmt.Errorf("criu lazy-pages: %w", err)
 		}
 		return l.at, nil
-	case <-time.After(patience):
-		return time.Time{}, fmt.Errorf("criu lazy-pages still serves after %v", patience)
+	case <-time.After(timeout):
+		return time.Time{}, fmt.Errorf("criu lazy-pages still serves after %v", timeout)
 	}
 }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# clean.sh runs the commands of README and docs/ on a bare Debian in a folder: the tests of this package, built here, with
-# nothing of this machine but gpucr-fs, criu and the S3 server. It needs root, /dev/fuse and debootstrap. Nothing stays.
+# clean.sh runs the commands of README and docs/ on a bare Debian in a folder: the tests of this package, built here,
+# with nothing of this machine but gpucr-fs, criu and the S3 server. It needs root, /dev/fuse and debootstrap. Nothing
+# stays.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

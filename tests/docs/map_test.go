@@ -38,8 +38,8 @@ func read(t *testing.T, page string) string {
 	return string(b)
 }
 
-// TestMap follows every folder of ARCHITECTURE's map, and every file that it and docs/rooms.md name. Every package is on
-// the map.
+// TestMap follows every folder of ARCHITECTURE's map, and every file that it and docs/rooms.md name. Every package is
+// on the map.
 func TestMap(t *testing.T) {
 	exists := func(name string) bool {
 		found, err := filepath.Glob(filepath.Join(root, name))

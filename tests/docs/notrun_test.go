@@ -9,6 +9,8 @@ const (
 	nvidiaGPU     = "an NVIDIA GPU; tests/e2e/cuda does the same with the simulated driver"
 	aContainer    = "a container of runc; tests/e2e/runc makes one and does the same"
 	podman        = "podman with an image; tests/e2e/podman and podmanrunc do the same"
+	vault         = "a script for Vault, which is a service of its own"
+	amdMachine    = "a second machine, with AMD GPUs"
 	containerd    = "containerd with an image; tests/e2e/containerd does the same"
 )
 
@@ -43,10 +45,10 @@ var notRun = map[string]map[string]string{
 		`{"runtimes": {"gpucr": {"path": "/usr/bin/gpucr-runc"}}}`:                configuration,
 	},
 	"docs/encryption.md": {
-		"case $GPUCR_FS_KEY_ACTION in": "a script for Vault, which is a service of its own",
-		`wrap)   vault write -field=ciphertext transit/encrypt/gpucr plaintext="$(cat)" ;;`: "a script for Vault, which is a service of its own",
-		`unwrap) vault write -field=plaintext transit/decrypt/gpucr ciphertext="$(cat)" ;;`: "a script for Vault, which is a service of its own",
-		"esac": "a script for Vault, which is a service of its own",
+		"case $GPUCR_FS_KEY_ACTION in": vault,
+		`wrap)   vault write -field=ciphertext transit/encrypt/gpucr plaintext="$(cat)" ;;`: vault,
+		`unwrap) vault write -field=plaintext transit/decrypt/gpucr ciphertext="$(cat)" ;;`: vault,
+		"esac": vault,
 	},
 	"docs/gpu-amd.md": {
 		`criu dump    -D /images/.checkpoints/gpu-1 -L "$(gpucr-fs plugin-dir)" -t PID`:          amdGPU,
@@ -91,6 +93,6 @@ var notRun = map[string]map[string]string{
 		"podman container checkpoint --export web.tar web":                        podman,
 		"podman --runtime gpucr-runc container restore --import web.tar":          podman,
 		"amd gpus: failed": output,
-		`ssh gpu7 'd=$(mktemp -d) && cd "$d" && cp -rL --parents /sys/class/kfd/kfd/topology \`: "a second machine, with AMD GPUs",
+		`ssh gpu7 'd=$(mktemp -d) && cd "$d" && cp -rL --parents /sys/class/kfd/kfd/topology \`: amdMachine,
 	},
 }

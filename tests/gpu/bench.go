@@ -41,8 +41,8 @@ type bench struct {
 	remaps          sync.Mutex    // held from a dump with criu's --link-remap to its restore: names would meet
 }
 
-// endPatience is how long a program has to end by itself.
-const endPatience = 15 * time.Second
+// endTimeout is how long a program has to end by itself.
+const endTimeout = 15 * time.Second
 
 // command runs a program, with a log of its own, and gives its standard output. Its error carries what it said.
 func (b *bench) command(ctx context.Context, program string, args ...string) (string, error) {
@@ -59,7 +59,7 @@ func (b *bench) command(ctx context.Context, program string, args ...string) (st
 		cmd.Process.Signal(syscall.SIGTERM)
 		select {
 		case <-ended:
-		case <-time.After(endPatience):
+		case <-time.After(endTimeout):
 			cmd.Process.Kill()
 		}
 	})

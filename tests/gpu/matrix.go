@@ -120,7 +120,7 @@ func (b *bench) matrix(ctx context.Context, only string) error {
 				if p.workers {
 					ports.Lock()
 				}
-				r := b.fate(ctx, p, gpus)
+				r := b.tryProgram(ctx, p, gpus)
 				if p.workers {
 					ports.Unlock()
 				}
@@ -161,8 +161,8 @@ func (b *bench) gpuCount(ctx context.Context) int {
 	return strings.Count(string(out), "GPU ")
 }
 
-// fate gives what becomes of one program.
-func (b *bench) fate(ctx context.Context, p program, gpus int) (r outcome) {
+// tryProgram gives what becomes of one program.
+func (b *bench) tryProgram(ctx context.Context, p program, gpus int) (r outcome) {
 	r.Name = p.name
 	if max(p.gpus, 1) > gpus && b.gpu() {
 		r.Result, r.Why, r.Good = "not run", fmt.Sprintf("needs %d GPUs", max(p.gpus, 1)), true

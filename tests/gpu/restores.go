@@ -276,7 +276,7 @@ func killCRIU(ctx context.Context, d *actors.Dump, after time.Duration) error {
 				return err
 			}
 		}
-		if syscall.Kill(d.PID, 0) != nil || step == actors.Giving {
+		if syscall.Kill(d.PID, 0) != nil || step == actors.Resuming {
 			return errors.New("criu was done sooner")
 		}
 	}

@@ -68,9 +68,19 @@ func TestSessionOfTheManual(t *testing.T) {
 	// rounds N waits until both processes have verified all their buffer objects N times since it was last asked.
 	script := fmt.Sprintf(`
 app=%s/app
-try() { i=0; until eval "$1"; do i=$((i+1)); [ $i -lt 1200 ] || { echo "gave up: $1"; cat $app/status.* $app/log; exit 1; }; sleep 0.1; done; }
+try() {
+	i=0
+	until eval "$1"; do
+		i=$((i+1))
+		[ $i -lt 1200 ] || { echo "gave up: $1"; cat $app/status.* $app/log; exit 1; }
+		sleep 0.1
+	done
+}
 round() { sed -n 's/.*round \([0-9]*\) ok.*/\1/p' $app/status.$1 2>/dev/null || true; }
-more() { ! grep -q FAIL $app/status.* && [ "0$(round 0)" -gt "$((0$r0 + 1))" ] && [ "0$(round 1)" -gt "$((0$r1 + 1))" ]; }
+more() {
+	! grep -q FAIL $app/status.* &&
+		[ "0$(round 0)" -gt "$((0$r0 + 1))" ] && [ "0$(round 1)" -gt "$((0$r1 + 1))" ]
+}
 rounds() { r0=$(round 0) r1=$(round 1); try more; }
 gone() { kfdsim get "$KFDSIM_DIR" /state | grep -Eq '"processes": *(null|\[\])'; }
 trap 'kill -KILL -$(cat $app/pid) 2>/dev/null || true' EXIT

@@ -148,8 +148,8 @@ func Watch(dir string) (*Target, error) {
 }
 
 // Ready waits until the program has set up its memory.
-func (t *Target) Ready(patience time.Duration) error {
-	return t.wait("it is ready", patience, func() bool { return t.st.ready.Load() != 0 })
+func (t *Target) Ready(timeout time.Duration) error {
+	return t.wait("it is ready", timeout, func() bool { return t.st.ready.Load() != 0 })
 }
 
 // Restored finds the process that a restore brought back under its pid.
@@ -212,36 +212,36 @@ func (t *Target) Reap(stop <-chan struct{}) {
 }
 
 // Beats wait until the process has made n more steps.
-func (t *Target) Beats(n uint64, patience time.Duration) error {
+func (t *Target) Beats(n uint64, timeout time.Duration) error {
 	from := t.st.beats.Load()
-	return t.wait("it goes on", patience, func() bool { return t.st.beats.Load() >= from+n })
+	return t.wait("it goes on", timeout, func() bool { return t.st.beats.Load() >= from+n })
 }
 
 // Check lets a quiet process check all its memory, in each thread, and waits
 // for it. It returns when the hot set of the last thread had been passed.
-func (t *Target) Check(threads int, patience time.Duration) error {
+func (t *Target) Check(threads int, timeout time.Duration) error {
 	want := t.st.checked.Load() + uint64(threads)
 	t.st.check.Add(1)
-	return t.wait("it has checked its memory", patience, func() bool { return t.st.checked.Load() >= want })
+	return t.wait("it has checked its memory", timeout, func() bool { return t.st.checked.Load() >= want })
 }
 
 // CheckHot lets a quiet process of one thread check its hot set only, and waits
 // for it.
-func (t *Target) CheckHot(patience time.Duration) error {
+func (t *Target) CheckHot(timeout time.Duration) error {
 	from := t.st.hotPasses.Load()
 	t.st.hotOnly.Store(1)
 	defer t.st.hotOnly.Store(0)
 	t.st.check.Add(1)
-	return t.wait("it has checked its hot set", patience, func() bool { return t.st.hotPasses.Load() > from })
+	return t.wait("it has checked its hot set", timeout, func() bool { return t.st.hotPasses.Load() > from })
 }
 
 // Stop lets the process check everything a last time and end.
-func (t *Target) Stop(patience time.Duration) error {
+func (t *Target) Stop(timeout time.Duration) error {
 	t.st.stop.Store(1)
-	if err := t.wait("it has ended", patience, func() bool { return t.st.exited.Load() != 0 }); err != nil {
+	if err := t.wait("it has ended", timeout, func() bool { return t.st.exited.Load() != 0 }); err != nil {
 		return err
 	}
-	return t.wait("it is gone", patience, t.gone)
+	return t.wait("it is gone", timeout, t.gone)
 }
 
 // Damaged tells the process that it may find memory that cannot be read.
@@ -249,13 +249,13 @@ func (t *Target) Damaged() { t.st.damaged.Store(1) }
 
 // StopDamaged is Stop for a process some of whose memory cannot be read: it
 // may also have ended by SIGBUS.
-func (t *Target) StopDamaged(patience time.Duration) error {
+func (t *Target) StopDamaged(timeout time.Duration) error {
 	t.st.stop.Store(1)
-	return t.wait("it is gone", patience, t.gone)
+	return t.wait("it is gone", timeout, t.gone)
 }
 
 // Ended reports whether the process is gone, its children included.
-func (t *Target) Ended(patience time.Duration) error { return t.wait("it is gone", patience, t.gone) }
+func (t *Target) Ended(timeout time.Duration) error { return t.wait("it is gone", timeout, t.gone) }
 
 // Reset prepares the status for another restore of the same images.
 func (t *Target) Reset() {
@@ -266,13 +266,13 @@ func (t *Target) Reset() {
 	t.st.message = [4000]byte{}
 }
 
-func (t *Target) wait(what string, patience time.Duration, ok func() bool) error {
-	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+func (t *Target) wait(what string, timeout time.Duration, ok func() bool) error {
+	for end := time.Now().Add(timeout); !ok(); time.Sleep(time.Millisecond) {
 		if err := t.Err(); err != nil {
 			return err
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("lazytarget %d: not after %v that %s: %s", t.PID, patience, what, t)
+			return fmt.Errorf("lazytarget %d: not after %v that %s: %s", t.PID, timeout, what, t)
 		}
 	}
 	return t.Err()
@@ -297,8 +297,8 @@ func (t *Target) ArmHot() {
 
 // HotPassed waits until the process has passed its hot set since Reset, and lets
 // it check all of its memory from then on.
-func (t *Target) HotPassed(patience time.Duration) error {
-	err := t.wait("it has passed its hot set", patience, func() bool { return t.st.hotPasses.Load() > 0 })
+func (t *Target) HotPassed(timeout time.Duration) error {
+	err := t.wait("it has passed its hot set", timeout, func() bool { return t.st.hotPasses.Load() > 0 })
 	t.st.hotOnly.Store(0)
 	return err
 }

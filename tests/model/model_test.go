@@ -1,5 +1,3 @@
-// Package model holds the store to a model of it: random programs of steps run against the store and against plain
-// maps, over storage that crashes and fails at any call.
 package model
 
 import (
@@ -65,7 +63,7 @@ func execute(p *program, dir string, n *counts) (err error) {
 			return fmt.Errorf("line %d: %w", i+2, err)
 		}
 	}
-	last := op{ID: -1, Do: "reopen", Calm: true}
+	last := op{ID: -1, Do: "reopen", NoFaults: true}
 	if err := w.perform(&last); err != nil && !errors.Is(err, errUnusable) {
 		return err
 	}

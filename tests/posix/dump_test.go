@@ -126,7 +126,11 @@ func TestDumpLogsFromSeveralProcesses(t *testing.T) {
 				cmd := exec.Command(
 					"sh",
 					"-c",
-					`i=0; while [ $i -lt 450 ]; do echo "(00.012345) page-xfer: a line of a log as criu writes it"; i=$((i+1)); done`,
+					`i=0
+					while [ $i -lt 450 ]; do
+						echo "(00.012345) page-xfer: a line of a log as criu writes it"
+						i=$((i+1))
+					done`,
 				)
 				cmd.Stdout = f
 				if err := cmd.Run(); err != nil {

@@ -3,15 +3,18 @@
  *
  *     app SOCKET [MIB [GPUS [PROCESSES]]]
  *
- * fills MIB of VRAM on each of GPUS GPUs. PROCESSES-1 children do the same and answer on SOCKET.1, SOCKET.2, ... One line is asked, one answered, per
- * connection; where SOCKET is the word pipes, lines are written to descriptor 901 of the process and answers read from 902, by their names in /proc:
+ * fills MIB of VRAM on each of GPUS GPUs. PROCESSES-1 children do the same and answer on SOCKET.1, SOCKET.2, ... One
+ * line is asked, one answered, per connection; where SOCKET is the word pipes, lines are written to descriptor 901 of
+ * the process and answers read from 902, by their names in /proc:
  *
- *     ask SEED          "answer HASH COUNT": a hash over the seed and all VRAM; COUNT, in VRAM too, is how many were asked
+ *     ask SEED          "answer HASH COUNT": a hash over the seed and all VRAM; COUNT, in VRAM too, is how many were
+ *                       asked
  *     work MS           "ok", and the GPU has work for MS
  *     fail ACTION CODE  "ok", and the driver's next such action fails
  *     stall ACTION MS   "ok", and the driver's next such action takes longer
  *     fork              "ok PID": a child that does nothing, with all descriptors of its parent
- *     worker N          "ok PID": such a child, of two threads, that answers asks on SOCKET.N without the GPU, and opens its device on "open"
+ *     worker N          "ok PID": such a child, of two threads, that answers asks on SOCKET.N without the GPU, and
+ *                       opens its device on "open"
  */
 #define _GNU_SOURCE
 #include "cudasim.h"
@@ -109,7 +112,10 @@ static void *spin(void *p)
 	return p;
 }
 
-/* work answers as a forked worker does, which computes on the CPU. The descriptors that it opens have numbers of its own. */
+/*
+ * work answers as a forked worker does, which computes on the CPU. The descriptors that it opens have numbers of its
+ * own.
+ */
 static void work(const char *path)
 {
 	pthread_t t;
@@ -187,7 +193,10 @@ static void serve(const char *path)
 	}
 }
 
-/* serve_pipes answers lines that come over a pipe over another one. Both ends of both have fixed numbers, by which others open them in /proc. */
+/*
+ * serve_pipes answers lines that come over a pipe over another one. Both ends of both have fixed numbers, by which
+ * others open them in /proc.
+ */
 static void serve_pipes(void)
 {
 	char line[256];

@@ -1,6 +1,6 @@
 /*
- * A process is asked over a pair of sockets of its own: the asker takes a copy of its descriptor ASK_FD. Nothing of it has a name, so that several copies of a
- * restored process can be there at once.
+ * A process is asked over a pair of sockets of its own: the asker takes a copy of its descriptor ASK_FD. Nothing of it
+ * has a name, so that several copies of a restored process can be there at once.
  */
 #define _GNU_SOURCE
 #include "ask.h"
@@ -40,9 +40,11 @@ struct packet {
 
 static struct msghdr *packet(struct packet *p, const struct message *m)
 {
-	*p = (struct packet){.control.head = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+	*p = (struct packet){.control.head = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET,
+		.cmsg_type = SCM_RIGHTS}};
 	p->part = (struct iovec){.iov_base = (void *)(uintptr_t)m, .iov_len = sizeof *m};
-	p->h = (struct msghdr){.msg_iov = &p->part, .msg_iovlen = 1, .msg_control = &p->control, .msg_controllen = sizeof p->control};
+	p->h = (struct msghdr){.msg_iov = &p->part, .msg_iovlen = 1, .msg_control = &p->control,
+		.msg_controllen = sizeof p->control};
 	return &p->h;
 }
 
@@ -50,7 +52,8 @@ int ask_next(struct message *m)
 {
 	struct packet p;
 	int fd = -1;
-	if (recvmsg(SERVE_FD, packet(&p, m), MSG_CMSG_CLOEXEC) == (ssize_t)sizeof *m && p.h.msg_controllen >= CMSG_LEN(sizeof fd))
+	if (recvmsg(SERVE_FD, packet(&p, m), MSG_CMSG_CLOEXEC) == (ssize_t)sizeof *m &&
+		p.h.msg_controllen >= CMSG_LEN(sizeof fd))
 		memcpy(&fd, CMSG_DATA(&p.control.head), sizeof fd);
 	return fd;
 }

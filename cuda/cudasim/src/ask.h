@@ -18,7 +18,9 @@ struct answer {
 /* ask_begin lets others ask this process; ask_end takes that from a forked child. */
 bool ask_begin(void);
 void ask_end(void);
-/* ask_next gives the next message that came, and where its answer goes, -1 when there was none; ask_answer answers it. */
+/*
+ * ask_next gives the next message that came, and where its answer goes, -1 when there was none; ask_answer answers it.
+ */
 int ask_next(struct message *m);
 void ask_answer(int fd, const struct answer *a);
 /* ask_process asks another. False: errno is 0 where the process could be asked and has not answered. */

@@ -1,13 +1,15 @@
 /*
  * A libcuda.so.1 without a GPU, for tests: the driver's checkpoint interface and as much beside it as they need.
  *
- * VRAM is a file of each process and GPU in $CUDASIM_DIR. While a process has GPUs it also holds a device open that CRIU cannot dump, as with the real
- * driver, and has another mapped. Both are $CUDASIM_DEVICE and $CUDASIM_MAPPED. Checkpoint copies the files into memory of the process, removes them and gives the devices up; restore does the reverse. What is asked of another
- * process goes to a thread there, which cuInit starts, over a pair of sockets of that process: the asker takes a copy of its descriptor ASK_FD. Nothing of it has a name, so that several copies
- * of a restored process can be there at once.
+ * VRAM is a file of each process and GPU in $CUDASIM_DIR. While a process has GPUs it also holds a device open that
+ * CRIU cannot dump, as with the real driver, and has another mapped. Both are $CUDASIM_DEVICE and $CUDASIM_MAPPED.
+ * Checkpoint copies the files into memory of the process, removes them and gives the devices up; restore does the
+ * reverse. What is asked of another process goes to a thread there, which cuInit starts, over a pair of sockets of that
+ * process: the asker takes a copy of its descriptor ASK_FD. Nothing of it has a name, so that several copies of a
+ * restored process can be there at once.
  *
- * $CUDASIM_GPUS, 1 when not set, is how many GPUs there are. $CUDASIM_HOST, 0 when not set, is part of their UUIDs: another host has other GPUs.
- * $CUDA_VISIBLE_DEVICES, UUIDs, hides all others from who lists them.
+ * $CUDASIM_GPUS, 1 when not set, is how many GPUs there are. $CUDASIM_HOST, 0 when not set, is part of their UUIDs:
+ * another host has other GPUs. $CUDA_VISIBLE_DEVICES, UUIDs, hides all others from who lists them.
  */
 #define _GNU_SOURCE
 #include "cudasim.h"
@@ -249,7 +251,8 @@ static void stall(const char *action)
 
 static int act(const struct message *m)
 {
-	static const int before[] = {RUNNING, LOCKED, CHECKPOINTED, LOCKED}, after[] = {LOCKED, CHECKPOINTED, LOCKED, RUNNING};
+	static const int before[] = {RUNNING, LOCKED, CHECKPOINTED, LOCKED};
+	static const int after[] = {LOCKED, CHECKPOINTED, LOCKED, RUNNING};
 	if (m->op == OP_STATE)
 		return SUCCESS;
 	if (m->op >= OPS)
@@ -264,7 +267,10 @@ static int act(const struct message *m)
 	}
 	if (state != before[m->op])
 		return ILLEGAL_STATE;
-	int r = m->op == OP_LOCK ? do_lock(m->timeout_ms) : m->op == OP_CHECKPOINT ? do_checkpoint() : m->op == OP_RESTORE ? do_restore(m) : SUCCESS;
+	int r = m->op == OP_LOCK ? do_lock(m->timeout_ms)
+		: m->op == OP_CHECKPOINT ? do_checkpoint()
+		: m->op == OP_RESTORE ? do_restore(m)
+		: SUCCESS;
 	if (r == SUCCESS)
 		state = after[m->op];
 	pthread_cond_broadcast(&changed);
@@ -304,7 +310,10 @@ static int ask(int pid, struct message *m, int *value)
 	return a.result;
 }
 
-/* forked leaves a child the device and its mappings, as the real driver does, and neither the files that VRAM is here nor the sockets. */
+/*
+ * forked leaves a child the device and its mappings, as the real driver does, and neither the files that VRAM is here
+ * nor the sockets.
+ */
 static void forked(void)
 {
 	ask_end();
@@ -313,7 +322,10 @@ static void forked(void)
 			close(gpus[g].fd);
 }
 
-/* shown gives the GPU with an ordinal among those that this process is shown, or how many these are: $CUDA_VISIBLE_DEVICES names one of them by its UUID. */
+/*
+ * shown gives the GPU with an ordinal among those that this process is shown, or how many these are:
+ * $CUDA_VISIBLE_DEVICES names one of them by its UUID.
+ */
 static int shown(int ordinal)
 {
 	const char *only = getenv("CUDA_VISIBLE_DEVICES");
@@ -453,7 +465,10 @@ static int copy(bool write, uint64_t ptr, void *host, size_t size)
 	return r;
 }
 
-int cuMemcpyHtoD_v2(uint64_t dst, const void *src, size_t size) { return copy(true, dst, (void *)(uintptr_t)src, size); }
+int cuMemcpyHtoD_v2(uint64_t dst, const void *src, size_t size)
+{
+	return copy(true, dst, (void *)(uintptr_t)src, size);
+}
 int cuMemcpyDtoH_v2(void *dst, uint64_t src, size_t size) { return copy(false, src, dst, size); }
 
 static void *work(void *ms)
@@ -502,7 +517,10 @@ static int simple(int pid, uint32_t op, uint32_t timeout_ms)
 }
 
 int cuCheckpointProcessLock(int pid, const unsigned *args) { return simple(pid, OP_LOCK, args ? args[0] : 0); }
-int cuCheckpointProcessCheckpoint(int pid, const void *args) { return args ? INVALID_VALUE : simple(pid, OP_CHECKPOINT, 0); }
+int cuCheckpointProcessCheckpoint(int pid, const void *args)
+{
+	return args ? INVALID_VALUE : simple(pid, OP_CHECKPOINT, 0);
+}
 int cuCheckpointProcessUnlock(int pid, const void *args) { return args ? INVALID_VALUE : simple(pid, OP_UNLOCK, 0); }
 
 int cuCheckpointProcessRestore(int pid, const void *args)

@@ -18,7 +18,10 @@ int cudasimDevice(int dev);
 int cudasimWork(int ms);
 /* cudasimFail lets the next driver action of that name fail with a CUresult. */
 int cudasimFail(const char *action, int result);
-/* cudasimStall lets the next driver action of that name take some milliseconds longer; a file stalls.ACTION.PID is in the simulator's folder meanwhile. */
+/*
+ * cudasimStall lets the next driver action of that name take some milliseconds longer; a file stalls.ACTION.PID is in
+ * the simulator's folder meanwhile.
+ */
 int cudasimStall(const char *action, int ms);
 
 #endif

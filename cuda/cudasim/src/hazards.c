@@ -22,7 +22,8 @@ static void *asker(void *arg)
 
 static bool map_notifier(void *at)
 {
-	void *p = mmap(at, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (at ? MAP_FIXED_NOREPLACE : 0), -1, 0);
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | (at ? MAP_FIXED_NOREPLACE : 0);
+	void *p = mmap(at, PAGE, PROT_READ | PROT_WRITE, flags, -1, 0);
 	notifier = p;
 	return p != MAP_FAILED;
 }
@@ -78,7 +79,8 @@ static bool begin_room(void)
 bool hazards_begin(void)
 {
 	pthread_t thread;
-	return register_memory() && begin_room() && (!getenv("CUDASIM_ASKS") || (map_notifier(NULL) && !pthread_create(&thread, NULL, asker, NULL)));
+	return register_memory() && begin_room() &&
+		(!getenv("CUDASIM_ASKS") || (map_notifier(NULL) && !pthread_create(&thread, NULL, asker, NULL)));
 }
 
 void hazards_checkpointed(void)

@@ -1,5 +1,6 @@
 /*
- * Runs a program and does as it does, as su and sudo do: when the program is stopped it stops itself, and continued it continues the program.
+ * Runs a program and does as it does, as su and sudo do: when the program is stopped it stops itself, and continued it
+ * continues the program.
  */
 #include <signal.h>
 #include <sys/wait.h>

@@ -12,7 +12,9 @@ const lost = document.getElementById('lost');
 // ask gets an answer of the daemon; an error says why there is none.
 export async function ask(path, options) {
   const r = await fetch(`api/${path}`, options);
-  if (r.status === 401) { location.reload(); }
+  if (r.status === 401) {
+    location.reload();
+  }
   const body = await r.json();
   if (!r.ok) {
     const e = new Error(body.error);
@@ -22,8 +24,20 @@ export async function ask(path, options) {
   return body;
 }
 
-const views = { store: storeView, checkpoints: listView, checkpoint: detailView, restores: restoresView, messages: messagesView };
-const titles = { store: 'Store', checkpoints: 'Checkpoints', checkpoint: 'Checkpoint', restores: 'Restores', messages: 'Messages' };
+const views = {
+  store: storeView,
+  checkpoints: listView,
+  checkpoint: detailView,
+  restores: restoresView,
+  messages: messagesView,
+};
+const titles = {
+  store: 'Store',
+  checkpoints: 'Checkpoints',
+  checkpoint: 'Checkpoint',
+  restores: 'Restores',
+  messages: 'Messages',
+};
 const app = { ask, overview: null, restores: null };
 let shown = null;
 let finding = false;
@@ -37,7 +51,8 @@ function route() {
   shown = views[key](app, rest.map(decodeURIComponent).join('/'));
   main.append(...shown.nodes);
   for (const a of document.querySelectorAll('#nav a')) {
-    if (a.dataset.view === key || (key === 'checkpoint' && a.dataset.view === 'checkpoints')) a.setAttribute('aria-current', 'page');
+    if (a.dataset.view === key || (key === 'checkpoint' && a.dataset.view === 'checkpoints'))
+      a.setAttribute('aria-current', 'page');
     else a.removeAttribute('aria-current');
   }
   document.title = `${titles[key]} · gpucr-fs`;
@@ -46,7 +61,9 @@ function route() {
   document.body.dataset.view = key;
 }
 
-const badge = (id, n) => { document.getElementById(id).textContent = n ? number(n) : ''; };
+const badge = (id, n) => {
+  document.getElementById(id).textContent = n ? number(n) : '';
+};
 
 let seen = Number(sessionStorage.getItem('seen') || 0); // warnings that somebody has looked at
 function frame() {
@@ -55,7 +72,7 @@ function frame() {
   document.getElementById('where').title = o.store;
   badge('n-checkpoints', o.checkpoints);
   badge('n-restores', app.restores.restores.filter((r) => !r.over).length);
-  if (document.body.dataset.view === 'messages') sessionStorage.setItem('seen', seen = o.logged);
+  if (document.body.dataset.view === 'messages') sessionStorage.setItem('seen', (seen = o.logged));
   if (seen > o.logged) seen = 0;
   badge('n-messages', o.logged - seen);
 }
@@ -75,14 +92,20 @@ async function poll() {
       if (app.restores.restores.some((r) => !r.over)) wait = 500;
       else if (app.overview.counting) wait = 300;
     } catch (e) {
-      lost.textContent = e instanceof TypeError ? 'The daemon does not answer. It ends with its last mount; gpucr-fs serve shows the store without one.' : e.message;
+      lost.textContent =
+        e instanceof TypeError
+          ? 'The daemon does not answer. It ends with its last mount; gpucr-fs serve shows the store without one.'
+          : e.message;
       lost.hidden = false;
     }
   }
   setTimeout(poll, wait);
 }
 
-addEventListener('hashchange', () => { route(); main.focus({ preventScroll: true }); });
+addEventListener('hashchange', () => {
+  route();
+  main.focus({ preventScroll: true });
+});
 document.addEventListener('keydown', (e) => {
   if (e.target.matches('input, textarea') || e.ctrlKey || e.metaKey || e.altKey) return;
   const to = { 1: 'store', 2: 'checkpoints', 3: 'restores', 4: 'messages' }[e.key];

@@ -12,7 +12,8 @@ function build(node, props, children) {
 }
 
 export const h = (tag, props, ...children) => build(document.createElement(tag), props, children);
-export const svg = (tag, props, ...children) => build(document.createElementNS('http://www.w3.org/2000/svg', tag), props, children);
+export const svg = (tag, props, ...children) =>
+  build(document.createElementNS('http://www.w3.org/2000/svg', tag), props, children);
 
 const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
 
@@ -20,14 +21,18 @@ const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
 export function size(n) {
   if (n === undefined || n === null || n < 0) return '–';
   let u = 0;
-  while (n >= 1023.5 && u < units.length - 1) { n /= 1024; u++; }
+  while (n >= 1023.5 && u < units.length - 1) {
+    n /= 1024;
+    u++;
+  }
   const digits = u === 0 || n >= 99.95 ? 0 : n >= 9.995 ? 1 : 2;
   return `${n.toFixed(digits)}\u00a0${units[u]}`;
 }
 
 export const many = (n, one, more) => `${number(n)}\u00a0${n === 1 ? one : more || one + 's'}`;
 export const number = (n) => n.toLocaleString('en');
-export const percent = (part, of) => (of > 0 ? `${(100 * part / of).toFixed(part / of < 0.0995 && part > 0 ? 1 : 0)}\u00a0%` : '–');
+export const percent = (part, of) =>
+  of > 0 ? `${((100 * part) / of).toFixed(part / of < 0.0995 && part > 0 ? 1 : 0)}\u00a0%` : '–';
 
 // span gives a length of time in milliseconds.
 export function span(ms) {
@@ -35,7 +40,7 @@ export function span(ms) {
   const s = ms / 1000;
   if (s < 60) return `${s.toFixed(s < 10 ? 1 : 0)}\u00a0s`;
   if (s < 3600) return `${Math.floor(s / 60)}\u00a0min ${Math.floor(s % 60)}\u00a0s`;
-  if (s < 86400 * 2) return `${Math.floor(s / 3600)}\u00a0h ${Math.floor(s % 3600 / 60)}\u00a0min`;
+  if (s < 86400 * 2) return `${Math.floor(s / 3600)}\u00a0h ${Math.floor((s % 3600) / 60)}\u00a0min`;
   return many(Math.floor(s / 86400), 'day');
 }
 
@@ -56,7 +61,10 @@ export function clock(t) {
 
 // The classes of bytes, by how many checkpoints have them.
 export const classes = [
-  ['only', 'one checkpoint alone'], ['two', 'two checkpoints'], ['few', '3 to 9'], ['many', '10 and more'],
+  ['only', 'one checkpoint alone'],
+  ['two', 'two checkpoints'],
+  ['few', '3 to 9'],
+  ['many', '10 and more'],
 ];
 export const sum = (t) => t.only + t.two + t.few + t.many;
 
@@ -76,16 +84,34 @@ export function figure(name, value, note) {
   return h('div', {}, h('dt', {}, name), h('dd', {}, value, note && h('small', {}, note)));
 }
 
-export const facts = (...pairs) => h('dl', { class: 'facts' },
-  pairs.filter((p) => p && p[1] !== undefined && p[1] !== '').map(([k, v]) => [h('dt', {}, k), h('dd', {}, v)]));
+export const facts = (...pairs) =>
+  h(
+    'dl',
+    { class: 'facts' },
+    pairs.filter((p) => p && p[1] !== undefined && p[1] !== '').map(([k, v]) => [h('dt', {}, k), h('dd', {}, v)]),
+  );
 
 // command is a line for a shell, with a button that copies it where the browser lets us.
 export function command(text) {
-  const button = navigator.clipboard && h('button', { class: 'button', type: 'button', on: { click: async () => {
-    await navigator.clipboard.writeText(text);
-    button.textContent = 'Copied';
-    setTimeout(() => { button.textContent = 'Copy'; }, 1500);
-  } } }, 'Copy');
+  const button =
+    navigator.clipboard &&
+    h(
+      'button',
+      {
+        class: 'button',
+        type: 'button',
+        on: {
+          click: async () => {
+            await navigator.clipboard.writeText(text);
+            button.textContent = 'Copied';
+            setTimeout(() => {
+              button.textContent = 'Copy';
+            }, 1500);
+          },
+        },
+      },
+      'Copy',
+    );
   return h('div', { class: 'command' }, h('code', { tabindex: 0 }, text), button);
 }
 

@@ -5,12 +5,16 @@ export function treemap(values, width, height) {
   const total = values.reduce((a, b) => a + b, 0);
   if (!(total > 0) || width < 1 || height < 1) return out;
   const scale = (width * height) / total;
-  let x = 0, y = 0, w = width, v = height;
+  let x = 0,
+    y = 0,
+    w = width,
+    v = height;
   let i = 0;
   while (i < values.length) {
     const side = Math.min(w, v);
     const row = [];
-    let area = 0, worst = Infinity;
+    let area = 0,
+      worst = Infinity;
     for (; i < values.length; i++) {
       const next = values[i] * scale;
       const sum = area + next;
@@ -28,7 +32,13 @@ export function treemap(values, width, height) {
       out.push(w >= v ? { x, y: y + along, w: thick, h: long } : { x: x + along, y, w: long, h: thick });
       along += long;
     }
-    if (w >= v) { x += thick; w -= thick; } else { y += thick; v -= thick; }
+    if (w >= v) {
+      x += thick;
+      w -= thick;
+    } else {
+      y += thick;
+      v -= thick;
+    }
   }
   return out;
 }

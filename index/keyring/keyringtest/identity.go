@@ -1,4 +1,4 @@
-// Package keyringtest makes age identities as tests need them. Nothing but tests imports it.
+// Package keyringtest makes age identities as tests and benchmarks need them. Nothing else imports it.
 package keyringtest
 
 import (
@@ -7,12 +7,21 @@ import (
 	"filippo.io/age"
 )
 
-// Identity makes a fresh X25519 identity, in the two forms that age-keygen prints.
+// Make makes a fresh X25519 identity, in the two forms that age-keygen prints.
+func Make() (identity, recipient string, err error) {
+	id, err := age.GenerateX25519Identity()
+	if err != nil {
+		return "", "", err
+	}
+	return id.String(), id.Recipient().String(), nil
+}
+
+// Identity is Make for tests.
 func Identity(t testing.TB) (identity, recipient string) {
 	t.Helper()
-	id, err := age.GenerateX25519Identity()
+	identity, recipient, err := Make()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return id.String(), id.Recipient().String()
+	return identity, recipient
 }

@@ -7,8 +7,9 @@
 #define PROT_READ_WRITE 3
 #define MAP_PRIVATE_ANONYMOUS_FIXED 0x32
 
-// The kernel calls it with the signal in DI, siginfo in SI, the context in DX and the restorer's address on the stack. Every register of the program is in
-// the context, so all may be used here. Go's runtime is not entered: the goroutine that faulted does not notice.
+// The kernel calls it with the signal in DI, siginfo in SI, the context in DX and the restorer's address on the stack.
+// Every register of the program is in the context, so all may be used here. Go's runtime is not entered: the goroutine
+// that faulted does not notice.
 TEXT ·onBus(SB), NOSPLIT|NOFRAME, $0
 	CMPL	8(SI), $BUS_ADRERR
 	JNE	chain

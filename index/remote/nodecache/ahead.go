@@ -18,7 +18,7 @@ const (
 	gapShare = 64
 )
 
-// Ahead is the way to a bucket for what nobody waits for. Who waits for something goes by Source beside it.
+// Ahead is the way to a bucket for what nobody waits for. A reader who waits uses Source, beside it.
 type Ahead interface {
 	// Begin waits until one more range may be asked for. end tells how many bytes came.
 	Begin(ctx context.Context) (end func(bytes int64), err error)

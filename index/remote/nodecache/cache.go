@@ -4,17 +4,17 @@
 // # Reading
 //
 // ReadSlots gives slots from the file where they are there and right, and fetches the others: those that lie within
-// gapBytes of each other with one request, and what another reader is fetching not again. A fetched slot is held
-// against its guard and, by Object.Verify, against the id of its chunk before it is given or kept; one that is wrong is
-// asked for again (fetchOne). What cannot be written to the file is given all the same.
+// gapBytes of each other with one request, and none that another reader is fetching. A fetched slot is held against its
+// guard and, by Object.Verify, against the id of its chunk before it is given or kept; one that is wrong is asked for
+// again (fetchOne). What cannot be written to the file is given all the same.
 //
-// A guard is no more than what somebody says of a place. So a slot from the file is held against the id as well, once
-// for each chunk and place: nobody can have another's bytes taken for a chunk by what he says. What was found is
-// remembered beside the file (known.go).
+// A guard comes from a list, and a list may lie. So a slot from the file is checked against the id as well, once for
+// each chunk and place: no list can pass other bytes off as a chunk. What was found is remembered beside the file
+// (known.go).
 //
 // Bring fetches what nobody has asked for yet, for those who will: in large requests, many at once, by a way of its own
-// (Options.Ahead), so that who waits for a slot has a request and a connection at once. Who asks for what Bring is
-// fetching waits for that.
+// (Options.Ahead), so that a reader who waits for a slot gets a request and a connection at once. A reader who asks for
+// what Bring is fetching waits for that.
 //
 // # What is there
 //

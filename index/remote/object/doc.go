@@ -19,8 +19,8 @@
 // chunks and all its records: it is all that a node needs before it fetches payload. That of an index delta has the
 // chunks that one seal added, for the dedupe of others. A list is a zstd stream of journal frames: a header, a record
 // for each pack (key "pack", its number in the value, from 1 on), the chunks in the order of their places, whose
-// locations name packs by these numbers, the metadata, and a record that counts them all (key "end"). Without that
-// one the list was cut short.
+// locations name packs by these numbers, the metadata, and a record that counts them all (key "end"). A list without
+// that record was cut short.
 //
-// Whatever is decoded is bounded: who reads a list is told records one after the other, and keeps what it wants.
+// What is decoded is bounded: a reader of a list gets its records one after the other, and keeps what it wants.
 package object

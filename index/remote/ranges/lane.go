@@ -24,8 +24,8 @@ const (
 	// twiceShare: of so many bytes one may be asked twice, beyond the first twiceFree.
 	twiceShare = 64
 	twiceFree  = 8 << 20
-	// leastPatience is how long every request may take.
-	leastPatience = 20 * time.Millisecond
+	// leastDelay is how long every request may take.
+	leastDelay = 20 * time.Millisecond
 )
 
 // Lane is the requests of one kind of urgency. The zero value is ready. It is safe for concurrent use.
@@ -49,8 +49,8 @@ func kindOf(n int) int { return bits.Len(uint(n)) % 64 }
 // of p's length. When Read returns, none of its calls is under way.
 func (l *Lane) Read(ctx context.Context, p []byte, get func(ctx context.Context, p []byte) error) error {
 	begun := time.Now()
-	patience := l.begin(len(p))
-	if patience == 0 {
+	delay := l.begin(len(p))
+	if delay == 0 {
 		err := get(ctx, p)
 		l.end(len(p), time.Since(begun), err)
 		return err
@@ -59,7 +59,7 @@ func (l *Lane) Read(ctx context.Context, p []byte, get func(ctx context.Context,
 	defer stopFirst()
 	first := make(chan error, 1)
 	go func() { first <- get(firstCtx, p) }()
-	late := time.NewTimer(patience)
+	late := time.NewTimer(delay)
 	defer late.Stop()
 	select {
 	case err := <-first:
@@ -110,7 +110,7 @@ func (l *Lane) begin(n int) time.Duration {
 	if len(k.took) < fewest {
 		return 0
 	}
-	return max(k.slow+k.slow/4, leastPatience)
+	return max(k.slow+k.slow/4, leastDelay)
 }
 
 // again says whether a request may be made a second time.

@@ -30,29 +30,39 @@ static void wrong(const char *what)
 	_exit(3);
 }
 
-/* turn loads all registers, the red zone and a vector register, waits a while without the kernel, and looks whether all are the same. */
+/*
+ * turn loads all registers, the red zone and a vector register, waits a while without the kernel, and looks whether all
+ * are the same.
+ */
 static long turn(void)
 {
 	long bad;
 	__asm__ volatile(
 		"movq %%rsp, %%r8\n\t"
-		"movq $0x1122334455667788, %%rax\n\t movq %%rax, -8(%%rsp)\n\t movq %%rax, -120(%%rsp)\n\t movq %%rax, %%xmm7\n\t"
+		"movq $0x1122334455667788, %%rax\n\t movq %%rax, -8(%%rsp)\n\t movq %%rax, -120(%%rsp)\n\t"
+		"movq %%rax, %%xmm7\n\t"
 		"movq $3, %%rbx\n\t movq $5, %%rdx\n\t movq $6, %%rsi\n\t movq $7, %%rdi\n\t movq $9, %%r9\n\t"
-		"movq $10, %%r10\n\t movq $11, %%r11\n\t movq $12, %%r12\n\t movq $13, %%r13\n\t movq $14, %%r14\n\t movq $15, %%r15\n\t"
+		"movq $10, %%r10\n\t movq $11, %%r11\n\t movq $12, %%r12\n\t movq $13, %%r13\n\t movq $14, %%r14\n\t"
+		"movq $15, %%r15\n\t"
 		"movq $20000, %%rcx\n\t"
 		"1: subq $1, %%rcx\n\t jnz 1b\n\t"
 		"xorq %%rcx, %%rcx\n\t"
-		"cmpq %%rax, -8(%%rsp)\n\t jne 2f\n\t cmpq %%rax, -120(%%rsp)\n\t jne 2f\n\t movq %%xmm7, %%rcx\n\t cmpq %%rax, %%rcx\n\t jne 2f\n\t"
+		"cmpq %%rax, -8(%%rsp)\n\t jne 2f\n\t cmpq %%rax, -120(%%rsp)\n\t jne 2f\n\t movq %%xmm7, %%rcx\n\t"
+		"cmpq %%rax, %%rcx\n\t jne 2f\n\t"
 		"movq $0x1122334455667788, %%rcx\n\t cmpq %%rax, %%rcx\n\t jne 2f\n\t"
-		"cmpq %%rsp, %%r8\n\t jne 2f\n\t cmpq $3, %%rbx\n\t jne 2f\n\t cmpq $5, %%rdx\n\t jne 2f\n\t cmpq $6, %%rsi\n\t jne 2f\n\t"
-		"cmpq $7, %%rdi\n\t jne 2f\n\t cmpq $9, %%r9\n\t jne 2f\n\t cmpq $10, %%r10\n\t jne 2f\n\t cmpq $11, %%r11\n\t jne 2f\n\t"
-		"cmpq $12, %%r12\n\t jne 2f\n\t cmpq $13, %%r13\n\t jne 2f\n\t cmpq $14, %%r14\n\t jne 2f\n\t cmpq $15, %%r15\n\t jne 2f\n\t"
+		"cmpq %%rsp, %%r8\n\t jne 2f\n\t cmpq $3, %%rbx\n\t jne 2f\n\t cmpq $5, %%rdx\n\t jne 2f\n\t"
+		"cmpq $6, %%rsi\n\t jne 2f\n\t"
+		"cmpq $7, %%rdi\n\t jne 2f\n\t cmpq $9, %%r9\n\t jne 2f\n\t cmpq $10, %%r10\n\t jne 2f\n\t"
+		"cmpq $11, %%r11\n\t jne 2f\n\t"
+		"cmpq $12, %%r12\n\t jne 2f\n\t cmpq $13, %%r13\n\t jne 2f\n\t cmpq $14, %%r14\n\t jne 2f\n\t"
+		"cmpq $15, %%r15\n\t jne 2f\n\t"
 		"xorl %%eax, %%eax\n\t jmp 3f\n\t"
 		"2: movl $1, %%eax\n\t"
 		"3:"
 		: "=a"(bad)
 		:
-		: "rbx", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm7", "memory", "cc");
+		: "rbx", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm7", "memory",
+			"cc");
 	return bad;
 }
 

@@ -1,4 +1,3 @@
-// Package containerd has containerd, by ctr, checkpoint and restore a container by gpucr-runc.
 package containerd
 
 import (

@@ -11,7 +11,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/cuda"
 	"github.com/gpucr/gpucr-fs/cuda/cudasim"
-	"github.com/gpucr/gpucr-fs/cuda/still"
+	"github.com/gpucr/gpucr-fs/cuda/freeze"
 )
 
 // A process one of whose threads asks the driver, whatever state it is in, lives through dumps and a restore.
@@ -23,11 +23,11 @@ func TestAsks(t *testing.T) {
 		r.states(cuda.Running)
 	}
 	r.ok("dump", r.store, "last", "-t", r.pid())
-	must(t, r.app.Gone(patience))
+	must(t, r.app.Gone(timeout))
 	for range 2 {
 		r.restored("last")
 		r.verify()
-		if still.Stopped(r.app.PID) {
+		if freeze.Stopped(r.app.PID) {
 			t.Error("the restored process is stopped")
 		}
 		r.ok("dump", r.store, "again", "-t", r.pid(), "--leave-running")
@@ -41,7 +41,7 @@ func TestAsks(t *testing.T) {
 func TestRunsBeforeItsGPU(t *testing.T) {
 	const stall = 2 * time.Second
 	r := start(t, cudasim.Options{Asks: true})
-	if _, err := r.app.Say(0, fmt.Sprintf("stall restore %d", stall.Milliseconds()), patience); err != nil {
+	if _, err := r.app.Say(0, fmt.Sprintf("stall restore %d", stall.Milliseconds()), timeout); err != nil {
 		t.Fatal(err)
 	}
 	r.ok("dump", r.store, "last", "-t", r.pid())
@@ -49,7 +49,7 @@ func TestRunsBeforeItsGPU(t *testing.T) {
 	begun := time.Now()
 	answered := make(chan time.Duration, 1)
 	go func() {
-		_, _ = r.app.Say(0, "what?", patience) // needs no GPU
+		_, _ = r.app.Say(0, "what?", timeout) // needs no GPU
 		answered <- time.Since(begun)
 	}()
 	r.restored("last")
@@ -81,7 +81,7 @@ func TestAsksActorsKilled(t *testing.T) {
 			t.Run(fmt.Sprintf("%s while %s", actor, step), func(t *testing.T) {
 				r := start(t, cudasim.Options{Processes: 2, Asks: true})
 				if _, err := r.app.Say(1, fmt.Sprintf("stall %s %d", step, stallTime.Milliseconds()),
-					patience); err != nil {
+					timeout); err != nil {
 					t.Fatal(err)
 				}
 				r.strike(actor, func(ctx context.Context) {
@@ -95,7 +95,7 @@ func TestAsksActorsKilled(t *testing.T) {
 					}
 				})
 				r.verify()
-				if err := syscall.Kill(r.app.PID, 0); err != nil || still.Stopped(r.app.PID) {
+				if err := syscall.Kill(r.app.PID, 0); err != nil || freeze.Stopped(r.app.PID) {
 					t.Errorf("the process is stopped, or gone: %v", err)
 				}
 			})

@@ -10,7 +10,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/cuda"
 	"github.com/gpucr/gpucr-fs/cuda/cudasim"
-	"github.com/gpucr/gpucr-fs/cuda/still"
+	"github.com/gpucr/gpucr-fs/cuda/freeze"
 )
 
 // allRun waits until no process of the application is stopped.
@@ -21,7 +21,7 @@ func (r *rig) allRun() {
 		must(r.t, err)
 		stopped := 0
 		for _, pid := range pids {
-			if still.Stands(pid) {
+			if freeze.Stands(pid) {
 				stopped = pid
 			}
 		}
@@ -60,7 +60,7 @@ func TestStoppedIsRefused(t *testing.T) {
 	if took := time.Since(begun); took > 20*time.Second {
 		t.Errorf("the refusal took %v", took)
 	}
-	if !still.Stands(r.app.PID) {
+	if !freeze.Stands(r.app.PID) {
 		t.Error("it is not stopped any more")
 	}
 	must(t, syscall.Kill(r.app.PID, syscall.SIGCONT))
@@ -75,10 +75,10 @@ func TestLeaveStopped(t *testing.T) {
 		pids, err := cuda.Tree(r.app.PID)
 		must(t, err)
 		for _, pid := range pids {
-			if !still.Stands(pid) {
+			if !freeze.Stands(pid) {
 				t.Errorf("process %d runs", pid)
 			}
-			must(t, still.Continue(pid))
+			must(t, freeze.Continue(pid))
 		}
 		r.verify()
 	}

@@ -1,5 +1,3 @@
-// Package kfd tests dumps and restores of a GPU application on the simulator,
-// with unmodified criu and a minimal plugin.
 package kfd
 
 import (

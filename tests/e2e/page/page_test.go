@@ -177,8 +177,13 @@ func (b *tab) processView(store string) func(*testing.T) {
 		}
 		painted := eval[bool](
 			b,
-			`(() => { const c = document.querySelector('.strip canvas'); const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
-			const seen = new Set(); for (let i = 0; i < d.length; i += 4) seen.add(d.slice(i, i + 4).join()); return seen.size >= 3; })()`,
+			`(() => {
+				const c = document.querySelector('.strip canvas');
+				const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+				const seen = new Set();
+				for (let i = 0; i < d.length; i += 4) seen.add(d.slice(i, i + 4).join());
+				return seen.size >= 3;
+			})()`,
 		)
 		if !painted {
 			t.Error("the hot set is not painted")

@@ -61,7 +61,10 @@ time.sleep(600)
 func TestOwnPIDsTerminal(t *testing.T) {
 	b := newBench(t)
 	file := filepath.Join(t.TempDir(), "pid")
-	script := `python3 -c "$1" "$2" & while ! [ -s "$2" ]; do sleep 0.01; done; "$3" dump "$4" job -t $! -- --shell-job; wait`
+	script := `python3 -c "$1" "$2" &
+		while ! [ -s "$2" ]; do sleep 0.01; done
+		"$3" dump "$4" job -t $! -- --shell-job
+		wait`
 	sh := []string{"-c", onTerminal, script, "sh", job, file, string(program), b.store}
 	if out, err := exec.Command("python3", sh...).CombinedOutput(); err != nil || !b.has("job") {
 		t.Fatalf("%v: %s", err, out)

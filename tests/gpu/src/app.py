@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """A transformer of GPT-2 Large's shape that answers requests, to be dumped and restored under it.
 
-Its weights are random, from a seed, made on the device. Each connection to its Unix socket asks one line and is answered one:
+Its weights are random, from a seed, made on the device. Each connection to its Unix socket asks one line and is
+answered one:
 
-    ask SEED    "answer HASH COUNT": the model reads tokens made from the seed and generates some; HASH is over the bytes of all
-                its logits, COUNT, kept on the device, is how many were asked
+    ask SEED    "answer HASH COUNT": the model reads tokens made from the seed and generates some; HASH is over the
+                bytes of all its logits, COUNT, kept on the device, is how many were asked
     info        "info PID PARAMETERS BYTES": of the model, and the bytes allocated on the device
     worker N    "ok PID": a forked child that answers asks on SOCKET.N, from memory of its own, without the device
 
-With --processes N, N-1 children do the same and answer on SOCKET.1, SOCKET.2, ... With --socket pipes a line is written to
-descriptor 901 of the process and its answer read from 902, by their names in /proc: so copies of it can be told apart.
+With --processes N, N-1 children do the same and answer on SOCKET.1, SOCKET.2, ... With --socket pipes a line is
+written to descriptor 901 of the process and its answer read from 902, by their names in /proc: so copies of it can be
+told apart.
 """
 import argparse
 import hashlib
@@ -60,7 +62,8 @@ class Model:
         mask = torch.full((n, n), float("-inf"), **self.kind).triu(1)
         for layer in self.layers:
             y = f.layer_norm(x, (w,), *layer["n1"])
-            q, k, v = torch.addmm(layer["qkv"][1], y, layer["qkv"][0]).view(n, 3, self.heads, w // self.heads).permute(1, 2, 0, 3)
+            qkv = torch.addmm(layer["qkv"][1], y, layer["qkv"][0])
+            q, k, v = qkv.view(n, 3, self.heads, w // self.heads).permute(1, 2, 0, 3)
             a = torch.softmax(q @ k.transpose(1, 2) * (w // self.heads) ** -0.5 + mask, dim=-1) @ v
             x = x + torch.addmm(layer["out"][1], a.transpose(0, 1).reshape(n, w), layer["out"][0])
             y = f.layer_norm(x, (w,), *layer["n2"])
@@ -154,7 +157,8 @@ def main():
         # Programs of their own, not forks: a fork of a process that uses CUDA cannot use it.
         args = [x for x in sys.argv[1:]]
         for i in range(1, a.processes):
-            subprocess.Popen([sys.executable, os.path.abspath(__file__)] + args + ["--socket", f"{path}.{i}", "--processes", "1"])
+            own = ["--socket", f"{path}.{i}", "--processes", "1"]
+            subprocess.Popen([sys.executable, os.path.abspath(__file__)] + args + own)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.use_deterministic_algorithms(True, warn_only=True)

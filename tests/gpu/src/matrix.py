@@ -3,12 +3,14 @@
 
     matrix.py PROGRAM --socket S
 
-PROGRAM is the name of one of the classes at the end, in small letters. It answers on the Unix socket S, a line for each line:
+PROGRAM is the name of one of the classes at the end, in small letters. It answers on the Unix socket S, a line for
+each line:
 
     ask SEED    "answer HASH COUNT": HASH is over what the program computes from the seed, COUNT is how many were asked
     info        "info PID TEXT"
 
-The same seed gives the same hash for as long as the program lives, whatever was asked before. Weights come from a seed too.
+The same seed gives the same hash for as long as the program lives, whatever was asked before. Weights come from a seed
+too.
 """
 import argparse
 import hashlib

@@ -172,11 +172,15 @@ int bo_export(struct device *dev, struct bo *bo)
 	return fd;
 }
 
-/* Gives an object of the render node a place for the GPU, where nothing else is, and with cpu one for the CPU there too. */
+/*
+ * Gives an object of the render node a place for the GPU, where nothing else is, and with cpu one for the CPU there
+ * too.
+ */
 static void render_map(struct gpu *g, struct render *r, bool cpu)
 {
 	/* struct drm_amdgpu_gem_va, union drm_amdgpu_gem_mmap */
-	struct { uint32_t handle, pad, op, flags; uint64_t va, offset, size; } va = { .handle = r->handle, .op = 1, .flags = 2 | 4, .size = r->bo.size };
+	struct { uint32_t handle, pad, op, flags; uint64_t va, offset, size; } va = {
+		.handle = r->handle, .op = 1, .flags = 2 | 4, .size = r->bo.size };
 	union { uint32_t handle; uint64_t offset; } at = { .handle = r->handle };
 
 	r->bo.gpu = g;
@@ -272,7 +276,8 @@ void bo_import(struct device *dev, struct gpu *g, int fd, uint64_t size, struct 
 
 static void make_queue(struct device *dev, struct gpu *g, struct queue *q, uint32_t type, uint64_t ring)
 {
-	struct kfd_ioctl_create_queue_args args = { .gpu_id = g->id, .queue_type = type, .queue_percentage = 100, .queue_priority = 7 };
+	struct kfd_ioctl_create_queue_args args = { .gpu_id = g->id, .queue_type = type, .queue_percentage = 100,
+		.queue_priority = 7 };
 
 	bo_alloc(dev, g, ring, KFD_IOC_ALLOC_MEM_FLAGS_GTT | RW | KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE, true, &q->ring);
 	bo_alloc(dev, g, PAGE, KFD_IOC_ALLOC_MEM_FLAGS_GTT | RW, true, &q->ptrs);
@@ -295,7 +300,8 @@ static void make_queue(struct device *dev, struct gpu *g, struct queue *q, uint3
 
 static uint32_t make_event(struct device *dev, uint64_t page, uint64_t *offset)
 {
-	struct kfd_ioctl_create_event_args args = { .event_page_offset = page, .event_type = KFD_IOC_EVENT_SIGNAL, .auto_reset = 1 };
+	struct kfd_ioctl_create_event_args args = { .event_page_offset = page, .event_type = KFD_IOC_EVENT_SIGNAL,
+		.auto_reset = 1 };
 
 	must(dev->kfd, AMDKFD_IOC_CREATE_EVENT, &args, "create event");
 	if (offset)
@@ -442,7 +448,9 @@ void gpu_sdma_copy(struct device *dev, struct gpu *g, void *dst, const void *src
 		uint32_t part = n < max ? n : max;
 
 		/* Since GFX9 the count is one less; GFX12 has an eighth dword. */
-		sdma_put(q, (uint32_t[]){ 1 | (g->gfx < 12 ? 0 : SDMA_COPY_CPV), g->gfx < 9 ? part : part - 1, 0, s, s >> 32, d, d >> 32, 0 }, g->gfx < 12 ? 7 : 8);
+		uint32_t copy[] = { 1 | (g->gfx < 12 ? 0 : SDMA_COPY_CPV), g->gfx < 9 ? part : part - 1, 0, s, s >> 32, d,
+			d >> 32, 0 };
+		sdma_put(q, copy, g->gfx < 12 ? 7 : 8);
 		s += part;
 		d += part;
 		n -= part;

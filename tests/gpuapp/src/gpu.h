@@ -81,8 +81,8 @@ void bo_map_peer(struct device *dev, struct bo *bo, struct gpu *peer);
 int bo_export(struct device *dev, struct bo *bo);
 
 /*
- * Objects of the render node, of which the KFD does not know: VRAM that is made there, or a dmabuf's. The GPU has them at
- * bo.va, and with cpu the CPU does.
+ * Objects of the render node, of which the KFD does not know: VRAM that is made there, or a dmabuf's. The GPU has them
+ * at bo.va, and with cpu the CPU does.
  */
 struct render {
 	struct bo bo;

@@ -6,7 +6,8 @@
  *
  *   gpuapp --dir DIR [--procs N] [--gpus N] [--bos N] [--max-bo BYTES]
  *          [--big-bo BYTES] [--memory BYTES] [--cpu-bo BYTES] [--interval MS]
- *          [--ticks N] [--own-event-page] [--render-bo BYTES] [--keep-dmabuf] [--map-late] [--render-kfd] [--dmabuf-alone] [--render-userptr]
+ *          [--ticks N] [--own-event-page] [--render-bo BYTES] [--keep-dmabuf] [--map-late] [--render-kfd]
+ *          [--dmabuf-alone] [--render-userptr]
  *
  * Process I keeps DIR/status.I: one line of fixed length, "tick N round R ok",
  * or "FAIL: why", after which the process ends with status 1. A round is one
@@ -116,8 +117,10 @@ int main(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{ "dir", 1, 0, 'd' }, { "procs", 1, 0, 'p' }, { "gpus", 1, 0, 'g' }, { "bos", 1, 0, 'b' },
-		{ "max-bo", 1, 0, 'm' }, { "big-bo", 1, 0, 'B' }, { "memory", 1, 0, 'M' }, { "cpu-bo", 1, 0, 'C' }, { "interval", 1, 0, 'i' }, { "ticks", 1, 0, 't' },
-		{ "own-event-page", 0, 0, 'o' }, { "render-bo", 1, 0, 'r' }, { "keep-dmabuf", 0, 0, 'k' }, { "map-late", 0, 0, 'l' },
+		{ "max-bo", 1, 0, 'm' }, { "big-bo", 1, 0, 'B' }, { "memory", 1, 0, 'M' }, { "cpu-bo", 1, 0, 'C' },
+		{ "interval", 1, 0, 'i' }, { "ticks", 1, 0, 't' },
+		{ "own-event-page", 0, 0, 'o' }, { "render-bo", 1, 0, 'r' }, { "keep-dmabuf", 0, 0, 'k' },
+		{ "map-late", 0, 0, 'l' },
 		{ "render-kfd", 0, 0, 'K' }, { "dmabuf-alone", 0, 0, 'a' }, { "render-userptr", 0, 0, 'u' },
 		{ 0, 0, 0, 0 },
 	};
@@ -147,7 +150,10 @@ int main(int argc, char **argv)
 		}
 	}
 	if (!cfg.dir || cfg.procs > MAX_PROCS) {
-		fprintf(stderr, "usage: gpuapp --dir DIR [--procs N] [--gpus N] [--bos N] [--max-bo BYTES] [--big-bo BYTES] [--memory BYTES] [--cpu-bo BYTES] [--interval MS] [--ticks N] [--own-event-page] [--render-bo BYTES] [--keep-dmabuf] [--map-late]\n");
+		fprintf(stderr,
+			"usage: gpuapp --dir DIR [--procs N] [--gpus N] [--bos N] [--max-bo BYTES] [--big-bo BYTES] "
+			"[--memory BYTES] [--cpu-bo BYTES] [--interval MS] [--ticks N] [--own-event-page] [--render-bo BYTES] "
+			"[--keep-dmabuf] [--map-late]\n");
 		return 2;
 	}
 	/* What a shell or a test left open is not ours to checkpoint. */

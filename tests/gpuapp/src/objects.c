@@ -41,7 +41,8 @@ void objects_make(struct device *dev, const struct config *cfg, int index, int s
 		sync_byte(sock_of(index, 1), true);
 	} else {
 		if (cfg->render_kfd) {
-			bo_alloc(dev, g, size, KFD_IOC_ALLOC_MEM_FLAGS_VRAM | KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE | KFD_IOC_ALLOC_MEM_FLAGS_PUBLIC, true, &object.bo);
+			bo_alloc(dev, g, size, KFD_IOC_ALLOC_MEM_FLAGS_VRAM | KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE |
+				KFD_IOC_ALLOC_MEM_FLAGS_PUBLIC, true, &object.bo);
 			dmabuf = bo_export(dev, &object.bo);
 		} else {
 			render_make(g, size, true, &object);
@@ -70,7 +71,8 @@ static void check_rest(struct device *dev, const struct config *cfg, const char 
 	uint64_t got = gpu_hash(dev, &dev->gpus[0], rest(), cfg->render_bo);
 
 	if (got != expected)
-		die("%s of the render node: hash %#llx, expected %#llx", which, (unsigned long long)got, (unsigned long long)expected);
+		die("%s of the render node: hash %#llx, expected %#llx", which, (unsigned long long)got,
+			(unsigned long long)expected);
 }
 
 void objects_tick(struct device *dev, const struct config *cfg, int index, uint64_t round)

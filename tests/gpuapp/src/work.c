@@ -68,7 +68,8 @@ static void check(struct device *dev, struct gpu *g, const struct item *it, int 
 }
 
 /* Compares words that the CPU sees: all of a small range, or some. */
-static void check_words(const struct item *it, int n, const uint64_t *words, uint64_t count, uint64_t step, const char *where)
+static void check_words(const struct item *it, int n, const uint64_t *words, uint64_t count, uint64_t step,
+	const char *where)
 {
 	for (uint64_t i = 0; i < count; i += step)
 		if (words[i] != mix(it->seed + i) + it->delta)
@@ -280,7 +281,8 @@ static void *cpu_thread(void *arg)
 			uint64_t want = mix(CPU_SEED + i) + p, got = w->words[i];
 
 			if (got != want)
-				die("vram that the cpu works on: word %llu is %#llx in pass %llu, expected %#llx", (unsigned long long)i,
+				die("vram that the cpu works on: word %llu is %#llx in pass %llu, expected %#llx",
+					(unsigned long long)i,
 				    (unsigned long long)got, (unsigned long long)p, (unsigned long long)want);
 			w->words[i] = want + 1;
 		}
@@ -298,7 +300,8 @@ static void cpu_start(struct device *dev, const struct config *cfg, int index)
 	char path[4096];
 	pthread_t thread;
 
-	bo_alloc(dev, &dev->gpus[0], cfg->cpu_bo, KFD_IOC_ALLOC_MEM_FLAGS_VRAM | RW | KFD_IOC_ALLOC_MEM_FLAGS_PUBLIC, true, &bo);
+	bo_alloc(dev, &dev->gpus[0], cfg->cpu_bo, KFD_IOC_ALLOC_MEM_FLAGS_VRAM | RW | KFD_IOC_ALLOC_MEM_FLAGS_PUBLIC, true,
+		&bo);
 	w.words = bo.va;
 	w.count = cfg->cpu_bo / 8;
 	for (uint64_t i = 0; i < w.count; i++)

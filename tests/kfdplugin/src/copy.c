@@ -65,8 +65,10 @@ static int sdma_open(struct sdma *s, uint64_t size)
 	union drm_amdgpu_ctx ctx = { .in.op = AMDGPU_CTX_OP_ALLOC_CTX };
 	union drm_amdgpu_gem_create ib = { .in = { .bo_size = 4096, .alignment = 4096, .domains = AMDGPU_GEM_DOMAIN_GTT } };
 	struct drm_amdgpu_info_device dev = { 0 };
-	struct drm_amdgpu_info info = { .return_pointer = (uintptr_t)&dev, .return_size = sizeof(dev), .query = AMDGPU_INFO_DEV_INFO };
-	struct drm_amdgpu_gem_userptr user = { .size = STAGING, .flags = AMDGPU_GEM_USERPTR_ANONONLY | AMDGPU_GEM_USERPTR_REGISTER | AMDGPU_GEM_USERPTR_VALIDATE };
+	struct drm_amdgpu_info info = { .return_pointer = (uintptr_t)&dev, .return_size = sizeof(dev),
+		.query = AMDGPU_INFO_DEV_INFO };
+	struct drm_amdgpu_gem_userptr user = { .size = STAGING,
+		.flags = AMDGPU_GEM_USERPTR_ANONONLY | AMDGPU_GEM_USERPTR_REGISTER | AMDGPU_GEM_USERPTR_VALIDATE };
 
 	s->staging_mem = mmap(NULL, STAGING, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 	if (s->staging_mem == MAP_FAILED)
@@ -90,7 +92,8 @@ static int sdma_open(struct sdma *s, uint64_t size)
 static int sdma_copy(struct sdma *s, uint64_t dst, uint64_t src, uint32_t n)
 {
 	struct drm_amdgpu_bo_list_entry bos[] = { { s->bo, 0 }, { s->staging, 0 }, { s->ib, 0 } };
-	struct drm_amdgpu_bo_list_in list = { .operation = ~0u, .list_handle = ~0u, .bo_number = 3, .bo_info_size = sizeof(bos[0]), .bo_info_ptr = (uintptr_t)bos };
+	struct drm_amdgpu_bo_list_in list = { .operation = ~0u, .list_handle = ~0u, .bo_number = 3,
+		.bo_info_size = sizeof(bos[0]), .bo_info_ptr = (uintptr_t)bos };
 	struct drm_amdgpu_cs_chunk_ib ib = { .va_start = VA_IB, .ip_type = AMDGPU_HW_IP_DMA };
 	struct drm_amdgpu_cs_chunk chunks[] = {
 		{ .chunk_id = AMDGPU_CHUNK_ID_BO_HANDLES, .length_dw = sizeof(list) / 4, .chunk_data = (uintptr_t)&list },
@@ -100,13 +103,15 @@ static int sdma_copy(struct sdma *s, uint64_t dst, uint64_t src, uint32_t n)
 	union drm_amdgpu_cs cs = { .in = { .ctx_id = s->ctx, .num_chunks = 2, .chunks = (uintptr_t)ptrs } };
 	union drm_amdgpu_wait_cs wait;
 	/* From GFX9 on the count is one less; GFX12 has an eighth dword, and a bit (CPV) that says so. */
-	uint32_t packet[8] = { s->family >= FAMILY_GFX12 ? 1 | 1 << 19 : 1, s->family >= AMDGPU_FAMILY_AI ? n - 1 : n, 0, src, src >> 32, dst, dst >> 32, 0 };
+	uint32_t packet[8] = { s->family >= FAMILY_GFX12 ? 1 | 1 << 19 : 1, s->family >= AMDGPU_FAMILY_AI ? n - 1 : n, 0,
+		src, src >> 32, dst, dst >> 32, 0 };
 
 	memcpy(s->ib_mem, packet, sizeof(packet));
 	ib.ib_bytes = sizeof(packet);
 	if (retry(s->drm, DRM_IOCTL_AMDGPU_CS, &cs))
 		return note("CS: %s", strerror(errno));
-	wait = (union drm_amdgpu_wait_cs){ .in = { .handle = cs.out.handle, .timeout = ~0ull >> 1, .ip_type = AMDGPU_HW_IP_DMA, .ctx_id = s->ctx } };
+	wait = (union drm_amdgpu_wait_cs){ .in = { .handle = cs.out.handle, .timeout = ~0ull >> 1,
+		.ip_type = AMDGPU_HW_IP_DMA, .ctx_id = s->ctx } };
 	if (retry(s->drm, DRM_IOCTL_AMDGPU_WAIT_CS, &wait))
 		return note("WAIT_CS: %s", strerror(errno));
 	return wait.out.status ? note("DMA is not done") : 0;

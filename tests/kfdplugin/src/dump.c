@@ -93,7 +93,8 @@ static int write_image(int id, struct kfd_ioctl_criu_args *args)
 		devices[d].pad = minor_of(devices[d].actual_gpu_id);
 	snprintf(name, sizeof(name), "kfdtest-kfd-%d.img", id);
 	img = openat(criu_get_image_dir(), name, O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0600);
-	if (img < 0 || write_all(img, &head, sizeof(head)) || write_all(img, devices, args->num_devices * sizeof(*devices)) ||
+	if (img < 0 || write_all(img, &head, sizeof(head)) ||
+		write_all(img, devices, args->num_devices * sizeof(*devices)) ||
 	    write_all(img, bos, args->num_bos * sizeof(*bos)) ||
 	    write_all(img, (void *)(uintptr_t)args->priv_data, args->priv_data_size))
 		return note("write %s: %s", name, strerror(errno));
@@ -130,7 +131,8 @@ int dump_kfd(int fd, int id)
 	args.op = KFD_CRIU_OP_CHECKPOINT;
 	if (ioctl(fd, AMDKFD_IOC_CRIU_OP, &args))
 		return note("CHECKPOINT: %s", strerror(errno));
-	note("checkpoint of pid %u: %u devices, %u bos, %u objects", args.pid, args.num_devices, args.num_bos, args.num_objects);
+	note("checkpoint of pid %u: %u devices, %u bos, %u objects", args.pid, args.num_devices, args.num_bos,
+		args.num_objects);
 	ret = write_image(id, &args);
 	bos = (void *)(uintptr_t)args.bos;
 	for (uint32_t i = 0; i < args.num_bos; i++)

@@ -312,7 +312,8 @@ static void kept_child(void)
 	pages(&kept[2], 0, 8, SEGV, "child");
 	pages(&kept[2], 8, PAGES - 8, CONTENTS, "child");
 	pages(&kept[2], PAGES - 8, PAGES, SEGV, "child");
-	must(mmap(kept[0].p, PAGES * PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == kept[0].p, "mmap");
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+	must(mmap(kept[0].p, PAGES * PAGE, PROT_READ, flags, -1, 0) == kept[0].p, "mmap");
 	pages(&kept[0], 0, PAGES, ZERO, "child's own");
 }
 static void dontfork_end(void)

@@ -1,24 +1,28 @@
 /*
- * workload: a process worth checkpointing. It fills memory of a chosen make-up, keeps verifying every byte of it from several threads,
- * lets its heap drift slowly, and tells what it finds in a status file. A child process does the same with a heap of its own.
+ * workload: a process worth checkpointing. It fills memory of a chosen make-up, keeps verifying every byte of it from
+ * several threads, lets its heap drift slowly, and tells what it finds in a status file. A child process does the same
+ * with a heap of its own.
  *
- * Layout: one private anonymous range, cut into groups; each group holds a slice of every kind in the order weights, bf16, zero, heap,
- * as a process that loads a model layer by layer and allocates between the layers has it. Kinds:
+ * Layout: one private anonymous range, cut into groups; each group holds a slice of every kind in the order weights,
+ * bf16, zero, heap, as a process that loads a model layer by layer and allocates between the layers has it. Kinds:
  *   weights  fp32, normally distributed (sigma 0.02), a function of --model-seed
  *   bf16     the same, cut to bfloat16: seven noisy mantissa bits, few distinct exponents
  *   zero     written once with zeros, so the pages exist
- *   heap     records with pointers into the heap (their values move with the address space), counters, doubles and words; a function of
- *            --heap-seed; --churn of its pages change a second, four in five of them in the first tenth of each slice
+ *   heap     records with pointers into the heap (their values move with the address space), counters, doubles and
+ *            words; a function of --heap-seed; --churn of its pages change a second, four in five of them in the first
+ *            tenth of each slice
  *
- * Verification: each block of 1 MiB has a sum in memory, and blocks are checked in a round by all threads. A sum is never zero, so memory
- * that reads as zero, the table of sums included, is found. The mutator holds the block's lock.
+ * Verification: each block of 1 MiB has a sum in memory, and blocks are checked in a round by all threads. A sum is
+ * never zero, so memory that reads as zero, the table of sums included, is found. The mutator holds the block's lock.
  *
- * Status: STATUS_SIZE bytes rewritten in place, so that a checkpoint taken while the file is open finds it unchanged at restore:
+ * Status: STATUS_SIZE bytes rewritten in place, so that a checkpoint taken while the file is open finds it unchanged at
+ * restore:
  *   "ok passes=P child_passes=C ticks=T bytes=B\n", or "corrupt at 0xADDR in WHERE ...\n", padded with spaces.
  * passes counts complete rounds over the memory; ticks counts status updates, every 20 ms.
  *
- * It becomes a session leader, touches no terminal and closes whatever it inherited beyond stdio, which the caller redirects: a lock or a
- * pipe of make or of a test runner would be in the way of its checkpoint. SIGTERM ends it, and the child with it.
+ * It becomes a session leader, touches no terminal and closes whatever it inherited beyond stdio, which the caller
+ * redirects: a lock or a pipe of make or of a test runner would be in the way of its checkpoint. SIGTERM ends it, and
+ * the child with it.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -57,7 +61,8 @@ static struct {
 	long share[KINDS];
 	double churn;
 	uint64_t model_seed, heap_seed;
-} opt = { .mem_mb = 64, .child_mb = 8, .threads = 4, .groups = 8, .share = { 35, 30, 20, 15 }, .churn = 0.01, .model_seed = 1, .heap_seed = 1 };
+} opt = { .mem_mb = 64, .child_mb = 8, .threads = 4, .groups = 8, .share = { 35, 30, 20, 15 }, .churn = 0.01,
+	.model_seed = 1, .heap_seed = 1 };
 
 static struct block *blocks;
 static size_t nblocks;
@@ -117,8 +122,9 @@ static void fill_bf16(uint8_t *p, uint64_t seed)
 	}
 }
 
-static const char *words[] = { "request", "response", "session", "token", "layer", "attention", "embedding", "cache", "scheduler", "tensor",
-	"stream", "kernel", "block_table", "sequence", "batch", "worker", "engine", "sampler", "logits", "prompt", "decode", "prefill",
+static const char *words[] = { "request", "response", "session", "token", "layer", "attention", "embedding", "cache",
+	"scheduler", "tensor", "stream", "kernel", "block_table", "sequence", "batch", "worker", "engine", "sampler",
+	"logits", "prompt", "decode", "prefill",
 	"queue", "lock", "owner", "parent", "shape", "dtype", "device", "allocator", "arena", "handle" };
 
 /* record writes one heap object at p: link, owner, id, kind, score, name, small fields. */
@@ -193,7 +199,10 @@ static void *verifier(void *unused)
 	return NULL;
 }
 
-/* mutate rewrites a few records of as many heap pages as churn asks for in one tick; heap is the heap's part of all memory, 0 to 1. */
+/*
+ * mutate rewrites a few records of as many heap pages as churn asks for in one tick; heap is the heap's part of all
+ * memory, 0 to 1.
+ */
 static void mutate(double heap, uint64_t *seed)
 {
 	static uint64_t generation = 1 << 20;
@@ -214,7 +223,8 @@ static void mutate(double heap, uint64_t *seed)
 		pthread_mutex_lock(&b->lock);
 		if (sum(b->addr) == b->sum) {
 			for (int i = 0; i < 3; i++)
-				record(first->addr + page * PAGE + splitmix(seed) % (PAGE / RECORD) * RECORD, first->addr, size, seed, generation++);
+				record(first->addr + page * PAGE + splitmix(seed) % (PAGE / RECORD) * RECORD, first->addr, size, seed,
+					generation++);
 			b->sum = sum(b->addr);
 		}
 		pthread_mutex_unlock(&b->lock);
@@ -290,7 +300,8 @@ static void write_status(uint64_t ticks, const struct report *child)
 		n = snprintf(line, sizeof line, "corrupt at 0x%lx in child", (unsigned long)child->corrupt);
 	else
 		n = snprintf(line, sizeof line, "ok");
-	n += snprintf(line + n, sizeof line - n, " passes=%lu child_passes=%lu ticks=%lu bytes=%zu", (unsigned long)(checked / nblocks),
+	n += snprintf(line + n, sizeof line - n, " passes=%lu child_passes=%lu ticks=%lu bytes=%zu",
+		(unsigned long)(checked / nblocks),
 		      (unsigned long)child->passes, (unsigned long)ticks, memory_size);
 	memset(line + n, ' ', STATUS_SIZE - n);
 	line[STATUS_SIZE - 1] = '\n';
@@ -337,7 +348,8 @@ int main(int argc, char **argv)
 	enum { STATUS = 1, MEM, CHILD, THREADS, GROUPS, RATE, CHURN, MODEL, HSEED, SHARE };
 	static const struct option longs[] = {
 		{ "status", 1, 0, STATUS }, { "mem", 1, 0, MEM }, { "child-mem", 1, 0, CHILD }, { "threads", 1, 0, THREADS },
-		{ "groups", 1, 0, GROUPS }, { "check-rate", 1, 0, RATE }, { "churn", 1, 0, CHURN }, { "model-seed", 1, 0, MODEL },
+		{ "groups", 1, 0, GROUPS }, { "check-rate", 1, 0, RATE }, { "churn", 1, 0, CHURN },
+		{ "model-seed", 1, 0, MODEL },
 		{ "heap-seed", 1, 0, HSEED }, { "weights", 1, 0, SHARE + WEIGHTS }, { "bf16", 1, 0, SHARE + BF16 },
 		{ "zero", 1, 0, SHARE + ZERO }, { "heap", 1, 0, SHARE + HEAP }, { 0 }
 	};
@@ -352,12 +364,17 @@ int main(int argc, char **argv)
 		case CHURN: opt.churn = atof(optarg); break;
 		case MODEL: opt.model_seed = number(optarg, 0); break;
 		case HSEED: opt.heap_seed = number(optarg, 0); break;
-		case SHARE + WEIGHTS: case SHARE + BF16: case SHARE + ZERO: case SHARE + HEAP: opt.share[c - SHARE] = number(optarg, 0); break;
+		case SHARE + WEIGHTS: case SHARE + BF16: case SHARE + ZERO: case SHARE + HEAP:
+			opt.share[c - SHARE] = number(optarg, 0);
+			break;
 		default: exit(2);
 		}
 	if (!opt.status || optind != argc || !(opt.share[WEIGHTS] + opt.share[BF16] + opt.share[ZERO] + opt.share[HEAP])) {
-		fprintf(stderr, "usage: workload --status FILE [--mem MB] [--child-mem MB] [--threads N] [--groups N] [--check-rate MB/s] [--churn SHARE/s]\n"
-				"                [--model-seed N] [--heap-seed N] [--weights PARTS] [--bf16 PARTS] [--zero PARTS] [--heap PARTS]\n");
+		fprintf(stderr,
+			"usage: workload --status FILE [--mem MB] [--child-mem MB] [--threads N] [--groups N] "
+			"[--check-rate MB/s] [--churn SHARE/s]\n"
+				"                [--model-seed N] [--heap-seed N] [--weights PARTS] [--bf16 PARTS] "
+			"[--zero PARTS] [--heap PARTS]\n");
 		exit(2);
 	}
 	close_range(3, ~0U, 0);
@@ -381,7 +398,8 @@ int main(int argc, char **argv)
 	start(verifier, 0);
 	struct report r = { 0 };
 	for (uint64_t ticks = 0, seed = opt.heap_seed;; ticks++) {
-		mutate((double)opt.share[HEAP] / (opt.share[WEIGHTS] + opt.share[BF16] + opt.share[ZERO] + opt.share[HEAP]), &seed);
+		mutate((double)opt.share[HEAP] / (opt.share[WEIGHTS] + opt.share[BF16] + opt.share[ZERO] + opt.share[HEAP]),
+			&seed);
 		/* The child writes one report a tick: this read paces the loop, and ends with the child. */
 		if (read(pipes[0], &r, sizeof r) != sizeof r)
 			die("the child has gone");

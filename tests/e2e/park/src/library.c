@@ -62,7 +62,8 @@ int main(int argc, char **argv)
 	if (argc < 5)
 		return 2;
 	file = open(argv[2], O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-	if (file < 0 || pipe(pipe_fds) || io_uring_queue_init((unsigned)atoi(argv[3]), &ring, (unsigned)strtoul(argv[4], NULL, 0)))
+	if (file < 0 || pipe(pipe_fds) ||
+		io_uring_queue_init((unsigned)atoi(argv[3]), &ring, (unsigned)strtoul(argv[4], NULL, 0)))
 		fail("start");
 	for (int l = listening(argv[1]);;) {
 		int fd = question(l, line, sizeof line);

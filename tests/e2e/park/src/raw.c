@@ -57,7 +57,8 @@ static void setup(struct ring *r, unsigned entries, unsigned flags)
 	if (!(flags & IORING_SETUP_NO_SQARRAY))
 		size = r->p.sq_off.array + r->p.sq_entries * sizeof(unsigned);
 	r->mem = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, r->fd, IORING_OFF_SQ_RING);
-	r->sqes = mmap(NULL, r->p.sq_entries * (64ul << r->wide_sqe), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, r->fd, IORING_OFF_SQES);
+	r->sqes = mmap(NULL, r->p.sq_entries * (64ul << r->wide_sqe), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
+		r->fd, IORING_OFF_SQES);
 	if (r->mem == MAP_FAILED || r->sqes == MAP_FAILED)
 		fail("mmap");
 	/* The array goes the other way round, and is written once. */
@@ -201,10 +202,12 @@ int main(int argc, char **argv)
 			int e = eventfd(0, 0);
 			answer(fd, "ok", (unsigned long long)syscall(SYS_io_uring_register, r->fd, IORING_REGISTER_EVENTFD, &e, 1));
 		} else if (!strcmp(line, "files")) {
-			answer(fd, "ok", (unsigned long long)syscall(SYS_io_uring_register, r->fd, IORING_REGISTER_FILES, &file, 1));
+			answer(fd, "ok",
+				(unsigned long long)syscall(SYS_io_uring_register, r->fd, IORING_REGISTER_FILES, &file, 1));
 		} else if (!strcmp(line, "index")) {
 			struct io_uring_rsrc_update u = {.offset = -1U, .data = (unsigned long long)r->fd};
-			answer(fd, "ok", (unsigned long long)syscall(SYS_io_uring_register, r->fd, IORING_REGISTER_RING_FDS, &u, 1));
+			answer(fd, "ok",
+				(unsigned long long)syscall(SYS_io_uring_register, r->fd, IORING_REGISTER_RING_FDS, &u, 1));
 		} else if (!strcmp(line, "dup")) {
 			answer(fd, "ok", (unsigned long long)dup(r->fd));
 		} else if (!strcmp(line, "watch")) {
@@ -214,7 +217,8 @@ int main(int argc, char **argv)
 		} else if (!strcmp(line, "buffers")) {
 			static char ring_memory[4096] __attribute__((aligned(4096)));
 			struct io_uring_buf_reg b = {.ring_addr = (uintptr_t)ring_memory, .ring_entries = 8, .bgid = 4000};
-			answer(fd, "ok", (unsigned long long)syscall(SYS_io_uring_register, r->fd, IORING_REGISTER_PBUF_RING, &b, 1));
+			answer(fd, "ok",
+				(unsigned long long)syscall(SYS_io_uring_register, r->fd, IORING_REGISTER_PBUF_RING, &b, 1));
 		} else if (!strcmp(line, "socket")) {
 			answer(fd, "ok", (unsigned long long)socket(AF_VSOCK, SOCK_STREAM, 0));
 		} else if (!strcmp(line, "fork")) {

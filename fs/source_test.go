@@ -22,7 +22,7 @@ func TestAskWhose(t *testing.T) {
 		filepath.Join(srv.Dir(), ".checkpoints"): "", filepath.Join(srv.Dir(), ".checkpoints", "new"): "",
 		filepath.Join(bound, "d"): "", t.TempDir(): "", "/proc": "",
 	} {
-		w, ok, err := AskWhose(dir)
+		w, ok, err := SourceOf(dir)
 		if err != nil || ok != (want != "") || w.Checkpoint != want {
 			t.Errorf("%s: %+v, %v, %v; want %q", dir, w, ok, err, want)
 		}
@@ -34,7 +34,7 @@ func TestAskWhose(t *testing.T) {
 			}
 		}
 	}
-	if _, _, err := AskWhose(filepath.Join(srv.Dir(), "nothing")); err == nil {
+	if _, _, err := SourceOf(filepath.Join(srv.Dir(), "nothing")); err == nil {
 		t.Error("what does not exist is somebody's")
 	}
 }

@@ -1,4 +1,4 @@
-package still
+package freeze
 
 import (
 	"errors"
@@ -45,8 +45,8 @@ func settled(pid int) bool {
 }
 
 // Stands says whether a process is stopped or about to be: it waits then until all its threads are. A process that CRIU
-// has just restored may still have its SIGSTOP before it. Who takes that is stopped before the signal counts as taken,
-// so the signal is looked for first.
+// has just restored may still have its SIGSTOP before it. The kernel stops the process before it removes the signal
+// from the pending ones, so the signal is looked for first.
 func Stands(pid int) bool {
 	pending := pendingStop(pid)
 	tids, _ := threads(pid)

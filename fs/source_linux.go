@@ -14,23 +14,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Whose is the checkpoint behind an image directory of a mount.
-type Whose struct {
+// Source is the checkpoint behind an image directory of a mount.
+type Source struct {
 	Store      string `json:"store"` // the store's folder, as the daemon sees it
 	Checkpoint string `json:"checkpoint"`
 	ID         string `json:"id"` // of the checkpoint; unique for ever
 }
 
-// iocWhose asks an image directory what it is: _IOR('g', 0x57, char[whoseSize]). The answer is a Whose as JSON, ended
-// by a NUL. A path would not tell: it may lead through a bind mount, or to another mount in another namespace.
+// iocSource asks an image directory what it is: _IOR('g', 0x57, char[sourceSize]). The answer is a Source as JSON,
+// ended by a NUL. A path would not tell: it may lead through a bind mount, or to another mount in another namespace.
 const (
-	iocWhose  = 2<<30 | whoseSize<<16 | 'g'<<8 | 0x57
-	whoseSize = 8192
+	iocSource  = 2<<30 | sourceSize<<16 | 'g'<<8 | 0x57
+	sourceSize = 8192
 )
 
 var _ gofs.NodeIoctler = (*dirNode)(nil)
 
-// Ioctl answers iocWhose for the image directory of a sealed checkpoint: EINVAL for any other directory, ENODATA while
+// Ioctl answers iocSource for the image directory of a sealed checkpoint: EINVAL for any other directory, ENODATA while
 // a checkpoint is being written.
 func (n *dirNode) Ioctl(
 	_ context.Context,
@@ -39,7 +39,7 @@ func (n *dirNode) Ioctl(
 	_ uint64,
 	_, out []byte,
 ) (int32, syscall.Errno) {
-	if cmd != iocWhose {
+	if cmd != iocSource {
 		return 0, syscall.ENOTTY
 	}
 	img, dir, err := n.content()
@@ -50,7 +50,7 @@ func (n *dirNode) Ioctl(
 		return 0, syscall.EINVAL
 	}
 	img.mu.RLock()
-	w := Whose{Store: n.s.store.Dir(), Checkpoint: img.name, ID: img.id}
+	w := Source{Store: n.s.store.Dir(), Checkpoint: img.name, ID: img.id}
 	img.mu.RUnlock()
 	if w.ID == "" {
 		return 0, syscall.ENODATA
@@ -63,27 +63,27 @@ func (n *dirNode) Ioctl(
 	return 0, 0
 }
 
-// AskWhose asks whose images a directory holds; false when it is not the image directory of a sealed checkpoint in a
+// SourceOf asks whose images a directory holds; false when it is not the image directory of a sealed checkpoint in a
 // mount of ours.
-func AskWhose(dir string) (Whose, bool, error) {
+func SourceOf(dir string) (Source, bool, error) {
 	f, err := os.Open(dir)
 	if err != nil {
-		return Whose{}, false, err
+		return Source{}, false, err
 	}
 	defer f.Close()
-	var out [whoseSize]byte
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), iocWhose, uintptr(unsafe.Pointer(&out)))
+	var out [sourceSize]byte
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), iocSource, uintptr(unsafe.Pointer(&out)))
 	switch errno {
 	case 0:
 	case unix.ENOTTY, unix.EINVAL, unix.ENODATA, unix.ENOSYS, unix.EOPNOTSUPP:
-		return Whose{}, false, nil
+		return Source{}, false, nil
 	default:
-		return Whose{}, false, &os.PathError{Op: "ask whose images are in", Path: dir, Err: errno}
+		return Source{}, false, &os.PathError{Op: "ask whose images are in", Path: dir, Err: errno}
 	}
 	b, _, ok := bytes.Cut(out[:], []byte{0})
-	var w Whose
+	var w Source
 	if err := json.Unmarshal(b, &w); !ok || err != nil || w.Store == "" || w.ID == "" {
-		return Whose{}, false, fmt.Errorf(
+		return Source{}, false, fmt.Errorf(
 			"%s: %w", dir, errors.Join(errors.New("its file system gives a strange answer"), err),
 		)
 	}

@@ -1,4 +1,4 @@
-package still
+package freeze
 
 import (
 	"os"
@@ -98,7 +98,7 @@ func TestStopAndContinue(t *testing.T) {
 	}
 }
 
-// Who runs in a stopped process goes back into the stop, whether the tracer ends it or dies.
+// A thread that runs in a stopped process goes back into the stop, whether the tracer ends that or dies.
 func TestRun(t *testing.T) {
 	pid := sleeper(t)
 	must(t, Stop(pid))

@@ -1,11 +1,11 @@
-package stay
+package lifetime
 
 import (
 	"testing"
 	"time"
 )
 
-func gone(s *Stay) bool {
+func gone(s *Lifetime) bool {
 	select {
 	case <-s.Idle():
 		return true

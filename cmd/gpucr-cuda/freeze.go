@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/cuda/driver"
-	"github.com/gpucr/gpucr-fs/cuda/still"
+	"github.com/gpucr/gpucr-fs/cuda/freeze"
 )
 
 // The steps of the driver, for processes that stand still from their checkpoint to the end of their restore.
@@ -16,14 +16,14 @@ func (h *holder) checkpoint(pid int, stand bool) error {
 	if !stand {
 		return h.lib.Checkpoint(pid)
 	}
-	if still.Traced(pid) {
+	if freeze.Traced(pid) {
 		return fmt.Errorf("process %d is being traced, and has to stand still without its GPU: end the tracer", pid)
 	}
-	if err := still.Stop(pid); err != nil {
-		return errors.Join(err, still.Continue(pid))
+	if err := freeze.Stop(pid); err != nil {
+		return errors.Join(err, freeze.Continue(pid))
 	}
 	if err := h.within(pid, func() error { return h.lib.Checkpoint(pid) }); err != nil {
-		return errors.Join(err, still.Continue(pid))
+		return errors.Join(err, freeze.Continue(pid))
 	}
 	return nil
 }
@@ -32,11 +32,11 @@ func (h *holder) restore(pid int, pairs []driver.Pair) error {
 	stood := stands(pid)
 	var left error
 	if stood {
-		left = still.Expel(pid) // a CRIU that was killed may have left them there
+		left = freeze.Expel(pid) // a CRIU that was killed may have left them there
 	}
 	err := h.within(pid, func() error { return h.lib.Restore(pid, pairs) })
 	if err == nil && stood {
-		err = still.Continue(pid)
+		err = freeze.Continue(pid)
 	}
 	if err == nil {
 		err = h.asleep(pid)
@@ -46,7 +46,7 @@ func (h *holder) restore(pid int, pairs []driver.Pair) error {
 
 func (h *holder) unlock(pid int) error {
 	if stands(pid) {
-		if err := still.Continue(pid); err != nil {
+		if err := freeze.Continue(pid); err != nil {
 			return err
 		}
 	}
@@ -62,7 +62,7 @@ func (h *holder) state(pid int) (s int, err error) {
 }
 
 // stands tells whether a process was stopped for its checkpoint.
-func stands(pid int) bool { return !still.Traced(pid) && still.Stands(pid) }
+func stands(pid int) bool { return !freeze.Traced(pid) && freeze.Stands(pid) }
 
 // within calls f while the driver's threads of the process run, and no others where it stands still.
 func (h *holder) within(pid int, f func() error) error {
@@ -73,13 +73,13 @@ func (h *holder) within(pid int, f func() error) error {
 	if err != nil {
 		return err
 	}
-	r, err := still.Run(pid, func(tid int, name string) bool { return tid == serves || driversThread(name) })
+	r, err := freeze.Run(pid, func(tid int, name string) bool { return tid == serves || driversThread(name) })
 	if err != nil {
 		return err
 	}
 	// A thread that stands still may have what the driver's waits for, such as a lock of the allocator. CRIU's plugin
 	// lets no more of them run, so the driver should do without; but nobody is to stand for ever.
-	free := time.AfterFunc(stuck, func() { _ = still.Continue(pid) })
+	free := time.AfterFunc(stuck, func() { _ = freeze.Continue(pid) })
 	defer free.Stop()
 	return errors.Join(f(), r.End())
 }
@@ -99,7 +99,7 @@ func (h *holder) wake(pid int) error {
 	if !stands(pid) {
 		return nil
 	}
-	a, err := still.Wake(pid)
+	a, err := freeze.Wake(pid)
 	if err != nil {
 		return err
 	}

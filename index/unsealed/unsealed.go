@@ -1,6 +1,6 @@
-// Package ongoing knows what checkpoints that are being written have stored, for who takes that elsewhere before they
-// are sealed.
-package ongoing
+// Package unsealed knows what checkpoints that are being written have stored, for uploads that begin before the
+// checkpoints are sealed.
+package unsealed
 
 import (
 	"sync"

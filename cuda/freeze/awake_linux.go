@@ -1,4 +1,4 @@
-package still
+package freeze
 
 import (
 	"encoding/binary"
@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Awake is a process that runs although its GPU is away. Who comes to memory that is not there waits until End.
+// Awake is a process that runs although its GPU is away. A thread that touches memory which is not there waits until
+// End.
 type Awake struct {
 	end   chan struct{}
 	ended chan error
@@ -137,7 +138,8 @@ func faulted(tid int, s unix.WaitStatus) bool { return signal(s) == int(unix.SIG
 // asm-generic/siginfo.h, is above 0.
 func ofKernel(tid int) bool {
 	var info [128]byte
-	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GETSIGINFO, uintptr(tid), 0, uintptr(unsafe.Pointer(&info)), 0, 0)
+	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GETSIGINFO, uintptr(tid), 0,
+		uintptr(unsafe.Pointer(&info)), 0, 0)
 	return errno == 0 && int32(binary.NativeEndian.Uint32(info[8:])) > 0
 }
 

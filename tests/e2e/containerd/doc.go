@@ -1,0 +1,2 @@
+// Package containerd has containerd, by ctr, checkpoint and restore a container by gpucr-runc.
+package containerd

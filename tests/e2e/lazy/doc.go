@@ -1,0 +1,3 @@
+// Package lazy restores real processes with real CRIU from our lazy-pages
+// server.
+package lazy

@@ -1,0 +1,3 @@
+// Package soak puts many checkpoints through one daemon of the real program and holds it to what it took after the
+// first.
+package soak
