@@ -421,8 +421,8 @@ func TestParentLink(t *testing.T) {
 	must(t, syscall.Rmdir(dir))
 }
 
-// TestParentRenamed gives a parent another name, and its old one to another checkpoint: the links of those that build on
-// it lead to it as before, that of images in a folder of their own too.
+// TestParentRenamed gives a parent another name, and its old one to another checkpoint: the links of those that build
+// on it lead to it as before, that of images in a folder of their own too.
 func TestParentRenamed(t *testing.T) {
 	s := newStore(t)
 	sealed(t, s, "A", map[string][]byte{"id": []byte("A")})
