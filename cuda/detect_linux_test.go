@@ -61,8 +61,9 @@ func TestLook(t *testing.T) {
 func TestTreeWithoutKernelThreads(t *testing.T) {
 	const marked = "12 (x) S 10 10 10 0 -1 0"
 	for flags, want := range map[string][]int{"2129984": {10}, "4194304": {10, 12}} {
-		dir := fakeProc(t, map[string]string{"2": "2 (kthreadd) S 0 0 0 0 -1 " + flags, "10": "10 (a) S 1 10", "12": marked},
-			nil, nil)
+		dir := fakeProc(t, map[string]string{
+			"2": "2 (kthreadd) S 0 0 0 0 -1 " + flags, "10": "10 (a) S 1 10", "12": marked,
+		}, nil, nil)
 		list := filepath.Join(dir, "2", "task", "2")
 		if err := os.MkdirAll(list, 0o700); err != nil {
 			t.Fatal(err)

@@ -202,8 +202,9 @@ func (d *Daemon) assemble(started time.Time) {
 	)
 	d.parts.Restores = restores.New(restores.Options{Store: d.store, Lifetime: d.lifetime, Mounts: d.parts.Mounts,
 		Log:      d.log,
-		Guardian: d.o.Guardian, Successor: d.o.Successor, Spare: d.spare, Driver: d.driver, CacheSize: d.o.Index.CacheSize,
-		Began: d.page.Began})
+		Guardian: d.o.Guardian, Successor: d.o.Successor, Spare: d.spare, Driver: d.driver,
+		CacheSize: d.o.Index.CacheSize,
+		Began:     d.page.Began})
 }
 
 // env is what operations run in that nobody sends anything.

@@ -85,7 +85,9 @@ func (b *bench) eager(ctx context.Context, a *app, dir string) (run, error) {
 // lazy restores with criu's own lazy-pages server. resume leaves the time out that the server takes to begin, and ends
 // as soon as the CPU resumes: who calls it ends the process.
 func (b *bench) lazy(ctx context.Context, a *app, dir string, resume bool) (run, error) {
-	return b.with(ctx, func(c *cuda.Client, work string) (run, error) { return b.lazyWith(ctx, a, dir, c, work, resume) })
+	return b.with(ctx, func(c *cuda.Client, work string) (run, error) {
+		return b.lazyWith(ctx, a, dir, c, work, resume)
+	})
 }
 
 func (b *bench) lazyWith(
