@@ -21,7 +21,7 @@ import (
 	"github.com/gpucr/gpucr-fs/cuda/cudasim"
 )
 
-const patience = 2 * time.Minute
+const timeout = 2 * time.Minute
 
 var (
 	sim    *cudasim.Sim
@@ -87,7 +87,7 @@ func target(t *testing.T, o cudasim.Options) *cudasim.Target {
 }
 
 func ctx(t *testing.T) context.Context {
-	c, cancel := context.WithTimeout(t.Context(), patience)
+	c, cancel := context.WithTimeout(t.Context(), timeout)
 	t.Cleanup(cancel)
 	return c
 }
@@ -102,7 +102,7 @@ func wantState(t *testing.T, c *cuda.Client, pid int, want cuda.State) {
 
 func ask(t *testing.T, a *cudasim.Target, i int) string {
 	t.Helper()
-	s, _, err := a.Ask(i, 7, patience)
+	s, _, err := a.Ask(i, 7, timeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func TestSuspendFails(t *testing.T) {
 			a := target(t, cudasim.Options{Processes: 2})
 			c := client(t)
 			before := [2]string{ask(t, a, 0), ask(t, a, 1)}
-			if got, err := a.Say(1, tc.say, patience); err != nil || got != "ok" {
+			if got, err := a.Say(1, tc.say, timeout); err != nil || got != "ok" {
 				t.Fatalf("%q: %q, %v", tc.say, got, err)
 			}
 			if _, err := c.Suspend(ctx(t), a.PID, tc.timeout); cuda.CodeOf(err) != tc.code {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Root leads into a mount that is attached nowhere: a descriptor to be passed on, and to be opened anew through
-// /proc/self/fd by whoever reads. It is the server's. nil for a mount that has a mount point.
+// Root leads into a mount that is attached nowhere: a descriptor to be passed on; its receiver opens it anew through
+// /proc/self/fd. The server closes it. nil for a mount that has a mount point.
 func (s *Server) Root() *os.File { return s.handle }
 
 // letGo gives a mount up that is attached nowhere. It ends when its users are gone; after timeout its connection is

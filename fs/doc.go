@@ -12,29 +12,29 @@
 //
 // A draft is made by mkdir .checkpoints/NAME, or is the root itself (Options.New). It is sealed by Server.Seal, when
 // CRIU closes a stats-dump it wrote there (its last act in a successful dump; copying an old image directory does not
-// count), or at unmounting if it holds a complete dump. Its nodes stay what they are: open handles outlive the sealing,
-// and whoever looks at that moment finds either the draft or the checkpoint. fsync reports errors but forces nothing;
-// content is durable once sealed.
+// count), or at unmounting if it holds a complete dump. Its nodes stay: open handles outlive the sealing, and a look-up
+// at that moment finds either the draft or the checkpoint. fsync reports errors but forces nothing; content is durable
+// once sealed.
 //
 // # The root
 //
-// With Options.Checkpoint or Options.New the root shows that checkpoint for ever. Otherwise it follows the one sealed
-// last that has CRIU's inventory; what has none, as stores of earlier versions may hold, can be read below .checkpoints
-// only. A restore opens the image directory and then its files one by one, so the root must not change below it: while
-// anyone has the root directory open, it stays; the newer checkpoint appears after the last close. Entries of a
-// following root are never cached by the kernel, which costs one LOOKUP per open.
+// With Options.Checkpoint or Options.New the root shows that checkpoint for ever. Otherwise it follows the last sealed
+// checkpoint that has CRIU's inventory. Checkpoints without one, which stores of earlier versions may hold, can be read
+// below .checkpoints only. A restore opens the image directory and then its files one by one, so the root must not
+// change below it: while anyone has the root directory open, it stays; the newer checkpoint appears after the last
+// close. Entries of a following root are never cached by the kernel, which costs one LOOKUP per open.
 //
 // # Scratch
 //
-// The contents of a scratch file are a file without a name on the store's file system, in memory where that has none or
-// is nearly full. By-products are opened with FUSE passthrough where the kernel has it (Linux 6.9, root): writes go
-// straight to that file, and a line of a log costs no round trip to the server. Where it has not, the server writes
-// them there.
+// The contents of a scratch file are a file without a name on the store's file system, or in memory if the file system
+// is nearly full or has no such files. By-products are opened with FUSE passthrough where the kernel has it (Linux 6.9,
+// root): writes go straight to that file, and a line of a log costs no round trip to the server. Where it has not, the
+// server writes them there.
 //
 // Scratch is bounded, in bytes (Options.ScratchBytes) and in files (4096, or a quarter of the descriptors that the
-// process may have). By-products do not meet the bound: a dump must not fail for the logs of those before it. The
-// oldest of them that nobody has open are given up instead, all but the last. Other scratch is never given up; it gets
-// ENOSPC.
+// process may have). The bound does not hold for by-products: a dump must not fail because of the logs of earlier ones.
+// The oldest of them that nobody has open are given up instead, all but the last. Other scratch is never given up; it
+// gets ENOSPC.
 //
 // # What the kernel may keep
 //

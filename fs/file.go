@@ -137,7 +137,7 @@ var (
 )
 
 // Read answers with all of what was asked for, to the end of the file, or with EIO. It does not honour interrupts: a
-// readahead given up half-way would be an I/O error to whoever comes next.
+// readahead that is given up half-way would be an I/O error for the next reader.
 func (h *sealedHandle) Read(_ context.Context, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
 	n := min(int64(len(dest)), h.size-off)
 	if n <= 0 {
@@ -294,8 +294,8 @@ func (h *draftHandle) Allocate(_ context.Context, off, size uint64, mode uint32)
 	return syscall.EOPNOTSUPP
 }
 
-// Fsync reports what background writing failed with. It makes nothing durable: a draft has no promise to keep before it
-// is sealed.
+// Fsync reports what background writing failed with. It makes nothing durable: nothing is promised for a draft before
+// it is sealed.
 func (h *draftHandle) Fsync(ctx context.Context, _ uint32) syscall.Errno { return h.flush() }
 
 // Flush is close(2). Closing CRIU's stats-dump seals the draft, so that the next command finds the checkpoint.

@@ -9,8 +9,8 @@ import (
 )
 
 // Instead has the root, which shows one sealed checkpoint, show other contents for some of its files, by name, and with
-// parent a link of that name that leads to the checkpoint as it is. CRIU's view of an incremental dump is made that
-// way. It is to be called before anybody looks into the mount, once.
+// parent a link of that name that leads to the checkpoint as it is. CRIU sees an incremental dump that way. Call it
+// once, before anybody looks into the mount.
 func (s *Server) Instead(files map[string][]byte, parent bool) {
 	s.root.mu.Lock()
 	defer s.root.mu.Unlock()

@@ -49,11 +49,10 @@ type Server struct {
 type closer interface{ close() error }
 
 // Mount shows store at dir, which must be an existing directory outside of the store. It returns when the mount serves;
-// ctx bounds no more than that. What a killed daemon left at dir is cleared first. The store must stay open until Wait
-// returns.
+// ctx bounds only that. What a killed daemon left at dir is cleared first. The store must stay open until Wait returns.
 //
-// With dir "" the mount is attached nowhere: it is in no mount namespace, nobody finds it by a path, and Server.Root
-// leads into it, in any namespace to which that descriptor is passed. So every user may read it.
+// With dir "" the mount is attached nowhere: it is in no mount namespace and has no path, and Server.Root leads into
+// it, in any namespace to which that descriptor is passed. The kernel then lets every user read it.
 func Mount(ctx context.Context, store *index.Store, dir string, o Options) (*Server, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -291,11 +290,11 @@ func (s *Server) Seal(ctx context.Context, name string) (index.Info, error) {
 // the processes and writes its statistics.
 const settleLimit = time.Minute
 
-// Settle ends a checkpoint for whose dump nobody answers any more. One that lacks its inventory is given up: what is
-// written to it from now on fails, and CRIU lets the processes go on. With the inventory CRIU is about to end them, so
-// it is waited for: closing its statistics seals the checkpoint. If it ends without them, or not in time, the
-// checkpoint is left unsealed, an error, since nobody can tell what was lost. Class NotFound when there is none of that
-// name.
+// Settle ends a checkpoint whose dump has lost its caller. Without an inventory the checkpoint is given up: further
+// writes to it fail, and CRIU lets the processes go on. With an inventory CRIU is about to end the processes, so Settle
+// waits for it: when CRIU closes its statistics the checkpoint is sealed. If CRIU ends without them, or not in time,
+// the checkpoint is left unsealed and Settle fails, since nobody can tell what was lost. Class NotFound when there is
+// none of that name.
 func (s *Server) Settle(ctx context.Context, name string) error {
 	img, err := s.cat.image(name)
 	if err != nil {

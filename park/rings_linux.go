@@ -77,7 +77,7 @@ func findRings(pid int, family []int) ([]ring, error) {
 			return nil, errors.New("the process has locked memory")
 		}
 	}
-	if err := roomy(pid); err != nil {
+	if err := checkAddressLimit(pid); err != nil {
 		return nil, err
 	}
 	rings, watched, err := ringDescriptors(pid, true)
@@ -134,8 +134,8 @@ func findRings(pid int, family []int) ([]ring, error) {
 	return rings, nil
 }
 
-// roomy tells why a process cannot fill its address space for a moment: see fill.
-func roomy(pid int) error {
+// checkAddressLimit tells why a process cannot fill its address space for a moment: see fill.
+func checkAddressLimit(pid int) error {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
 	if err != nil {
 		return err

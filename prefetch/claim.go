@@ -66,7 +66,7 @@ func (q *Queue) next(worker int) (run, bool) {
 		case q.rate.due(time.Now()) > 0:
 			// Nothing is claimed before it may be fetched: a demand for it
 			// would have to wait too.
-			q.paid.Reset(q.rate.due(time.Now()))
+			q.rateTimer.Reset(q.rate.due(time.Now()))
 			q.wakeAny.Wait()
 		case q.blockReady():
 			q.urgent = time.Now()
@@ -79,7 +79,7 @@ func (q *Queue) next(worker int) (run, bool) {
 		default:
 			limit, wait := q.hold(time.Now())
 			if wait > 0 {
-				q.paid.Reset(wait)
+				q.rateTimer.Reset(wait)
 				q.wakeAny.Wait()
 				continue
 			}

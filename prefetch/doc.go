@@ -5,20 +5,18 @@
 //  2. hot set: what an earlier restore touched, in that order (the profile);
 //  3. sweep: everything else that is wanted, in file order.
 //
-// Files are divided into units. A unit is fetched as part of a run: with what is
-// stored together with it (Spanner), and then the units next to it that are
-// wanted too and not yet fetched, up to RunBytes for the hot set and the sweep
-// and DemandBytes for a demand, so that one read brings several MiB where nobody
-// waits and little where somebody does. A unit in flight is never fetched a
-// second time: whoever asks for it joins. A unit that has been delivered is only
-// fetched again when it is demanded again.
+// Files are divided into units. A unit is fetched as part of a run: with what is stored together with it (Spanner), and
+// then the units next to it that are wanted too and not yet fetched, up to RunBytes for the hot set and the sweep and
+// DemandBytes for a demand, so that one read brings several MiB where nobody waits and little where somebody does. A
+// unit in flight is never fetched a second time: who asks for it waits for the same fetch. A unit that has been
+// delivered is only fetched again when it is demanded again.
 //
 // While there are demands, or the hot set is not there, the sweep takes short
 // runs, and no more of them than there are processors (hold).
 //
-// While a profile is recorded (Options.Recorder) a demand brings little, since
-// what it brings is taken for touched (window). A hot set may be packed: copied
-// into one file in the order of the profile (Packed). It is then read from there.
+// While a profile is recorded (Options.Recorder) a demand brings little, since all that it brings counts as touched
+// (window). A hot set may be packed: copied into one file in the order of the profile (Packed). It is then read from
+// there.
 //
 // Workers take runs and hand the bytes to the Sink on their own goroutine, so
 // that filling memory happens where the bytes are in the CPU's cache. One of

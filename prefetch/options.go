@@ -104,8 +104,8 @@ type Options struct {
 	DemandBytes int64
 	// Memory bounds the bytes in buffers. Default 64 MiB, at least two runs.
 	Memory int64
-	// Rate bounds what hot set and sweep fetch, in bytes a second; demands
-	// are not held back, but count. 0 is no bound.
+	// Rate bounds what hot set and sweep fetch, in bytes a second; demands are not held back, but they count. 0 is no
+	// bound.
 	Rate int64
 	// Buffers replaces the queue's own buffers.
 	Buffers Buffers

@@ -64,12 +64,12 @@ type Queue struct {
 	urgent   time.Time
 	// demanded is when a demand came or was delivered the last time, waited how
 	// many runs for demands are in flight. See Quiet.
-	demanded time.Time
-	waited   int
-	closed   bool
-	stats    Stats
-	rate     limiter
-	paid     *time.Timer // wakes who waits for the rate
+	demanded  time.Time
+	waited    int
+	closed    bool
+	stats     Stats
+	rate      limiter
+	rateTimer *time.Timer // wakes workers that wait for the rate
 
 	located bool // see locateSoon
 	stop    chan struct{}
@@ -122,7 +122,7 @@ func New(opts Options) (*Queue, error) {
 		q.opts.Buffers = newPool(opts.Workers+1, opts.RunBytes)
 	}
 	q.active = min(2*runtime.NumCPU(), opts.Workers)
-	q.paid = time.AfterFunc(time.Hour, func() {
+	q.rateTimer = time.AfterFunc(time.Hour, func() {
 		q.mu.Lock()
 		q.wakeAny.Broadcast()
 		q.mu.Unlock()
@@ -142,7 +142,7 @@ func (q *Queue) Close() error {
 	first := !q.closed
 	if first {
 		q.closed = true
-		q.paid.Stop()
+		q.rateTimer.Stop()
 		close(q.stop)
 	}
 	q.wakeAny.Broadcast()
@@ -170,7 +170,7 @@ func (q *Queue) Demand(r Range, again bool) {
 			return
 		}
 		had = false
-		joined = q.urge(u, s) || joined
+		joined = q.makeUrgent(u, s) || joined
 	})
 	q.count(!had, joined)
 	q.mu.Unlock()
@@ -189,9 +189,9 @@ func (q *Queue) count(asked, joined bool) {
 	}
 }
 
-// urge puts a unit before everything else and reports whether it is in flight.
+// makeUrgent puts a unit before everything else and reports whether it is in flight.
 // Preconditions: mu is held.
-func (q *Queue) urge(u unitRef, s *state) (joined bool) {
+func (q *Queue) makeUrgent(u unitRef, s *state) (joined bool) {
 	switch *s {
 	case inFlight:
 		return true
@@ -341,7 +341,7 @@ func (q *Queue) pending() bool {
 func (q *Queue) adapt() {
 	t := time.NewTicker(q.opts.window)
 	defer t.Stop()
-	var c climber
+	var c workerTuner
 	var last int64
 	for {
 		select {
@@ -361,14 +361,14 @@ func (q *Queue) adapt() {
 	}
 }
 
-// climber decides how many workers to use from the bytes each window brought.
-type climber struct {
+// workerTuner decides how many workers to use from the bytes each window brought.
+type workerTuner struct {
 	best  int64 // bytes of the last window that counted
 	tried bool  // the last step added a worker
 	rest  int   // windows until the next try
 }
 
-func (c *climber) step(active int, bytes int64, busy bool) int {
+func (c *workerTuner) step(active int, bytes int64, busy bool) int {
 	if !busy {
 		c.best, c.tried, c.rest = 0, false, 0
 		return active

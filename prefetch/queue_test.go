@@ -391,7 +391,7 @@ func TestClimberFindsAndKeepsTheBestNumber(t *testing.T) {
 		{"six are enough", func(w int) int64 { return int64(min(w, 6)) * 100 }, 5, 7},
 		{"one is enough", func(w int) int64 { return 100 }, 1, 3},
 	} {
-		var k climber
+		var k workerTuner
 		active, sum := 2, 0
 		for i := range 400 {
 			active = max(1, min(16, k.step(active, c.served(active), true)))

@@ -36,7 +36,7 @@ func (q *Queue) Read(ctx context.Context, file int, off int64, p []byte) (int, e
 	q.each(rd.r, func(u unitRef, s *state) {
 		rd.left[u] = overlap(rd.r, unitRange(u)).Len
 		q.readers[u] = append(q.readers[u], rd)
-		joined = q.urge(u, s) || joined
+		joined = q.makeUrgent(u, s) || joined
 	})
 	q.count(true, joined)
 	q.mu.Unlock()
@@ -124,7 +124,7 @@ func (q *Queue) pass(r Range, data []byte, err error) {
 func (q *Queue) readersDone(u unitRef, s *state) {
 	for _, rd := range q.readers[u] {
 		if rd.left[u] > 0 {
-			q.urge(u, s)
+			q.makeUrgent(u, s)
 			continue
 		}
 		q.unregister(u, rd)

@@ -236,7 +236,7 @@ func (a Args) clone() Args {
 	return a
 }
 
-// Copy is for one of several runs with the same options: its log has a file of its own, with the number at its end.
+// Copy gives the options for one of several runs: its log has a file of its own, with the number at its end.
 func (a Args) Copy(number int) Args {
 	a = a.clone()
 	if log := a.Take("log-file"); log != "" {

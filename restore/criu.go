@@ -110,8 +110,8 @@ func (o Options) Validate() error {
 	return err
 }
 
-// Start starts CRIU. It waits for a call of Restore or Dump. Until it has worked or is closed this process is the
-// parent of whom it leaves; so there is one CRIU at a time, but for those in namespaces of their own.
+// Start starts CRIU. It waits for a call of Restore or Dump. Until it has worked or is closed, processes that CRIU
+// leaves become this process's children. So there is one CRIU at a time, except in pid namespaces of their own.
 func Start(o Options) (*CRIU, error) {
 	program, err := Find(o.Program)
 	if err != nil {
@@ -238,7 +238,7 @@ func fileW(f *os.File) io.Writer {
 // endTimeout is how long CRIU has to end by itself when its socket is closed.
 const endTimeout = 20 * time.Second
 
-// Close ends CRIU, and waits for it. Unless it has worked, nothing stays of what it has made.
+// Close ends CRIU, and waits for it. Unless it has worked, the processes that it made are ended.
 func (c *CRIU) Close() (err error) {
 	c.once.Do(func() {
 		c.sock.Close()
@@ -329,7 +329,7 @@ func (c *CRIU) Keep() { c.keeps = true }
 
 // Restore restores the checkpoint in the directory images and returns when its processes run, with the pid of the first
 // here and where CRIU runs. The lazy-pages server must listen in the directory work. When ctx ends CRIU is killed, and
-// with it what it has made: a task that waits for a CRIU that is gone waits for ever.
+// its tasks with it: a task that waits for a CRIU that is gone would wait for ever.
 func (c *CRIU) Restore(ctx context.Context, images, work, log string) (pid, inside int, err error) {
 	given := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() { given <- c.abandon() })

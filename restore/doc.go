@@ -5,13 +5,13 @@
 //
 // CRIU runs as `criu swrk`, which takes one request over a socket and asks back at its milestones ([go-criu]'s
 // messages). It is started before anything else is known ([Start]): loading it takes as long as preparing a mount, and
-// both happen at once. What the user wants of CRIU beside that goes through a configuration file, which knows all of
-// CRIU's long options; [ParseArgs] turns a command line into one.
+// both happen at once. CRIU's other options go through a configuration file, which takes all of its long options;
+// [ParseArgs] turns a command line into one.
 //
 // A killed CRIU leaves a frozen process behind when it dumps and parts of one when it restores. So a dump is never
-// killed: who wants to end it takes the image directory away, and CRIU lets the process run again. A restore is killed;
-// the lazy-pages server, which knows the tasks, ends them, and whoever killed it, this process is the parent of all
-// that it has forked, then, and ends what is left.
+// killed: to end one, the image directory is taken away, and CRIU lets the process run again. A restore is killed. The
+// lazy-pages server knows the tasks and ends them. All other processes that CRIU has forked become children of this
+// process, which ends them, whoever killed CRIU.
 //
 // # Timeline
 //

@@ -23,9 +23,9 @@ type Taken struct {
 
 func (t Taken) String() string { return fmt.Sprintf("%d (%s)", t.ID, t.Who) }
 
-// TakenPIDs looks which of the pids, sessions and groups that the images need are taken in this pid namespace.
-// shellJob: the first process is to join the caller's session and group. The kernel is asked for each number whether it
-// has any use, which takes a microsecond; who uses it is searched for only then.
+// TakenPIDs finds which of the pids, sessions and groups that the images need are taken in this pid namespace.
+// shellJob: the first process is to join the caller's session and group. It asks the kernel for each number whether it
+// is in use, which takes a microsecond, and searches for the user only if it is.
 func TakenPIDs(images fs.FS, shellJob bool) ([]Taken, error) {
 	n, err := criuimg.LoadNumbers(images)
 	if err != nil || n.Root == 1 {

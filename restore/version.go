@@ -62,7 +62,7 @@ func judge(program string, f *diagnosis.Failure) *diagnosis.Failure {
 }
 
 // Logged gives the failure that a log of CRIU's tells of, nil where it tells of none or cannot be read. It is for a
-// CRIU that somebody else has run.
+// CRIU that another program has run.
 func Logged(program, log string) error {
 	text, err := os.ReadFile(log)
 	if err != nil {

@@ -82,7 +82,7 @@ func (a *app) pluginHelperCmd() *cobra.Command {
 			}
 			opts, err := pluginOptions(log)
 			opts.Refuse, opts.Fills, opts.Watchdog, opts.Alone = err, fillsOf(log), startWatchdog, alone
-			opts.Tell, opts.Abandoned = tell, report
+			opts.Tell, opts.Abandoned, opts.Announces = tell, report, announcesOf
 			conn, err := wire.NewConn(os.NewFile(pluginFD, "plugin"))
 			if err != nil {
 				return usage(err, "CRIU's plugin starts this command")
@@ -158,6 +158,28 @@ func fillsOf(log *slog.Logger) func(images string) (helper.Filler, bool) {
 			}
 			return rep, err
 		}, false
+	}
+}
+
+// announcesOf is fillsOf for fills that the restore server makes.
+func announcesOf(images string) helper.Announcer {
+	mounted, notMounted := fill.Open(images)
+	return func(ctx context.Context, plan vram.Plan, opts vram.Options, again bool) (a helper.Announced, err error) {
+		packets, err := fill.Packets(plan)
+		if err != nil {
+			return a, err
+		}
+		for _, p := range packets {
+			a.Packets = append(a.Packets, helper.Packet(p))
+		}
+		if notMounted == nil {
+			a.Conn, err = mounted.Announce(ctx, plan, opts, again)
+			if !errors.Is(err, fill.ErrNotMounted) {
+				return a, err
+			}
+		}
+		a.Conn, a.Serve, err = fill.AnnounceHere(images, plan, opts)
+		return a, err
 	}
 }
 

@@ -370,7 +370,7 @@ func (r *restoring) wake(ctx context.Context, pid int, note cudaNote) error {
 		err = c.Wake(ctx, pid)
 	}
 	if err == nil {
-		err = rouse(pid, note)
+		err = continueParents(pid, note)
 	}
 	return err
 }
@@ -397,7 +397,7 @@ func (r *restoring) resumeGPUs(ctx context.Context, pid int, note cudaNote) (use
 	case err == nil && r.args.Has("leave-stopped"):
 		return used, stopTree(pid)
 	case err == nil:
-		return used, rouse(pid, note) // who has heard only now that its child was stopped
+		return used, continueParents(pid, note) // who has heard only now that its child was stopped
 	}
 	again := cuda.CodeOf(err) == cuda.CodeInvalidValue && !r.allFirst
 	// Its memory may all be there already, and nobody else end it then.

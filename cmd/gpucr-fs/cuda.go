@@ -267,8 +267,9 @@ func stopTree(root int) error {
 	return err
 }
 
-// rouse continues restored processes that are stopped because a child of theirs was, which has its GPU or waits for it.
-func rouse(root int, note cudaNote) error {
+// continueParents continues restored processes that are stopped because a child of theirs was, which has its GPU or
+// waits for it.
+func continueParents(root int, note cudaNote) error {
 	tree, err := cuda.Tree(root)
 	for _, pid := range tree {
 		if err == nil && freeze.Stands(pid) && !slices.Contains(note.Stopped, park.Innermost(pid)) {

@@ -35,7 +35,7 @@ type Host struct {
 
 // ReadHost describes this machine, or, with dir, the one whose files were copied there: a topology directory, or a root
 // directory with sys/class/kfd/kfd/topology and, as far as wanted, proc/sys/kernel/osrelease, proc/cpuinfo and
-// proc/meminfo. What criu and NVIDIA GPUs there are only the caller knows.
+// proc/meminfo. The caller adds criu and the NVIDIA GPUs.
 func ReadHost(dir string) (Host, error) {
 	h := Host{Copy: dir != ""}
 	root := dir

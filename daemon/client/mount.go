@@ -76,7 +76,7 @@ type UnmountAtResult struct {
 }
 
 // UnmountAt unmounts what is at dir and waits until all is flushed; where it was the daemon's last mount, until the
-// daemon is gone and the store is free. tell is told how uploads to the remote store go on that it waits for.
+// daemon is gone and the store is free. It waits for uploads to the remote store, and calls tell with their progress.
 func UnmountAt(ctx context.Context, dir string, force bool, tell func(wire.Progress)) (UnmountAtResult, error) {
 	res := UnmountAtResult{Dir: dir}
 	store, ok, err := fs.Mounted(dir)

@@ -9,8 +9,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index"
 )
 
-// ConnectToRead is Connect for operations that only read: a store that cannot be written, for want of space or
-// permission, or as its disk is mounted read-only, is opened for reading only.
+// ConnectToRead is Connect for operations that only read: a store that cannot be written is opened for reading only:
+// for lack of space or permission, or because its disk is mounted read-only.
 func ConnectToRead(ctx context.Context, dir string, o index.Options) (*Session, error) {
 	return connectBy(ctx, dir, o, openToRead)
 }

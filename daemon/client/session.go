@@ -92,7 +92,7 @@ func ConnectDaemon(ctx context.Context, dir string) (s *Session, ok bool, err er
 	return &Session{client: c, log: slog.New(slog.DiscardHandler)}, true, nil
 }
 
-// Here is what operations run in where this process holds the store; nil where a daemon does.
+// Here is the environment of operations where this process holds the store; nil where a daemon does.
 func (s *Session) Here(st wire.Streams) *service.Env {
 	if s.client != nil {
 		return nil

@@ -63,7 +63,7 @@ func newID() string {
 // attempts is how often a restore is tried whose daemon is killed before its processes run, or that asks for it.
 const attempts = 4
 
-// ErrAgain is what the error of [RestoreOptions.Run] wraps that wants to be called once more. It has left nothing.
+// ErrAgain is wrapped by an error of [RestoreOptions.Run] that asks for another call. Run has then left nothing behind.
 var ErrAgain = errors.New("to be tried again")
 
 // RestoreOptions say how to restore.
@@ -74,8 +74,8 @@ type RestoreOptions struct {
 	RecordGPU  bool // see restores.Serving
 	Wait       bool // until resident
 	CopyShared bool // see service.RestoreRequest
-	// PIDNamespace makes the pid namespace for the next call of Run, where it is to be another, and gives its number;
-	// it may be nil.
+	// PIDNamespace makes the pid namespace for the next call of Run and gives its number. Where it is nil the namespace
+	// stays the same.
 	PIDNamespace func() uint64
 	// Start makes a daemon.
 	Start StartFunc
@@ -201,8 +201,8 @@ func (o *RestoreOptions) rejoin(ctx context.Context, dir, id string) (restores.S
 }
 
 // ServeLazyPages has the daemon of the store at dir, which has it mounted, serve a restore's memory, and returns when
-// all is resident. ready is called when CRIU may come. When ctx ends before CRIU has come nothing is left; afterwards
-// the daemon goes on. work is CRIU's work directory; log takes the log that q asks for.
+// all is resident. ready is called when CRIU may connect. When ctx ends before CRIU has come nothing is left;
+// afterwards the daemon goes on. work is CRIU's work directory; log takes the log that q asks for.
 func ServeLazyPages(
 	ctx context.Context,
 	dir, work string,

@@ -11,7 +11,8 @@ import (
 
 // packet is one packet of [wire.Descriptors]; one of its fields is set. The client sends begin with the render nodes,
 // then bos with their dma-bufs until they are all there, then, where begin says held, go. The daemon answers with
-// progress, and at last with done. A connection that begins with hand is of package talk.
+// progress, and at last with done; the restore server in CRIU with the plugin's messages WORKING and OK. A connection
+// that begins with hand is of package talk.
 type packet struct {
 	talk.Packet
 	Begin    *begin    `json:"begin,omitempty"`
@@ -26,7 +27,8 @@ type begin struct {
 	ID         string   `json:"id"`
 	Nodes      []string `json:"nodes"`
 	BOs        int      `json:"bos"`
-	Held       bool     `json:"held,omitempty"` // it begins with go
+	Held       bool     `json:"held,omitempty"`   // it begins with go
+	Plugin     bool     `json:"plugin,omitempty"` // the restore server asks; answers are messages of its own
 
 	Staging   int64     `json:"staging"`
 	MaxBuffer int64     `json:"max_buffer"`

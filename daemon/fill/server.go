@@ -11,16 +11,19 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpucr/gpucr-fs/daemon/profiles"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/restore/plugin/pending"
+	plugin "github.com/gpucr/gpucr-fs/restore/plugin/wire"
 	"github.com/gpucr/gpucr-fs/restore/vram"
 )
 
-// Server takes what comes to a daemon with descriptors. The helper of a restore hands over the GPUs' buffer objects,
-// and the server fills them from the store, without the way through the mount: a connection is one fill; when it
-// breaks, the fill ends. Connections that pass directories go on to package talk.
+// Server takes connections that carry descriptors. The helper of a restore hands over the GPUs' buffer objects, and the
+// server fills them straight from the store, without the mount. A connection is one fill; when it breaks, the fill
+// ends. Connections that pass directories go on to package talk.
 type Server struct {
 	o Options
 	l *net.UnixListener
@@ -91,7 +94,7 @@ func (f *Server) accept() {
 	}
 }
 
-// Close takes no more; who asked for fills that are under way notices by the connection. Wait waits for them.
+// Close takes no more fills; clients of fills that are under way notice by the connection. Wait waits for them.
 func (f *Server) Close() {
 	f.l.Close()
 	<-f.done
@@ -118,10 +121,17 @@ func (f *Server) serve(c wire.Conn) {
 		return
 	}
 	var req *request
+	if err == nil && first.Begin != nil && first.Begin.Plugin {
+		err = c.SetReadDeadline(time.Time{}) // it has announced the fill, and waits for its turn
+	}
 	if err == nil {
 		req, err = receiveRequest(c, first, files)
 	}
 	if err != nil {
+		if first.Begin != nil && first.Begin.Plugin && errors.Is(err, io.ErrUnexpectedEOF) {
+			f.o.Log.Info("a fill was announced and is not wanted any more")
+			return
+		}
 		f.o.Log.Warn("a fill was not understood", "error", err)
 		f.finish(c, req, vram.Report{}, err)
 		return
@@ -139,16 +149,7 @@ func (f *Server) serve(c wire.Conn) {
 			return
 		}
 	}
-	gone := make(chan struct{})
-	go func() {
-		defer close(gone)
-		files, err := c.Receive(&packet{})
-		wire.CloseFiles(files)
-		if err == nil {
-			err = errPacket
-		}
-		cancel(fmt.Errorf("who asked for the fill is gone: %w", err))
-	}()
+	gone := lookOut(c, cancel)
 	var rep vram.Report
 	if err == nil {
 		rep, err = f.fill(ctx, cancel, c, cp, req)
@@ -163,6 +164,21 @@ func (f *Server) serve(c wire.Conn) {
 	if lost {
 		f.endAbandoned()
 	}
+}
+
+// lookOut cancels when who asked for a fill is gone, and closes the channel then.
+func lookOut(c wire.Conn, cancel context.CancelCauseFunc) <-chan struct{} {
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		files, err := c.Receive(&packet{})
+		wire.CloseFiles(files)
+		if err == nil {
+			err = errPacket
+		}
+		cancel(fmt.Errorf("who asked for the fill is gone: %w", err))
+	}()
+	return gone
 }
 
 // dying is how long the kernel may take to close what processes had that were killed at once.
@@ -223,12 +239,8 @@ func (f *Server) fill(
 	opts := vram.Options{
 		Staging: req.begin.Staging, MaxBuffer: req.begin.MaxBuffer, Workers: req.begin.Workers,
 		Engine: req.begin.Engine, Verify: req.begin.Verify,
-		Logger: f.o.Log,
-		Progress: func(done, total uint64) {
-			if err := c.Send(packet{Progress: &progress{done, total}}); err != nil {
-				cancel(fmt.Errorf("who asked for the fill does not listen: %w", err))
-			}
-		},
+		Logger:   f.o.Log,
+		Progress: req.progress(c, cancel),
 	}
 	var err error
 	if opts.Profile, _, err = profiles.Load(f.o.Store, cp.Info().ID, f.o.Log); err != nil {
@@ -249,6 +261,36 @@ func (f *Server) fill(
 }
 
 func (f *Server) finish(c wire.Conn, req *request, rep vram.Report, err error) {
+	if e := finish(c, req, rep, err); e != nil {
+		f.o.Log.Debug("who asked for a fill is gone", "error", e)
+	}
+}
+
+// progress tells who has asked how far a fill is; cancel is called when it does not listen.
+func (r *request) progress(c wire.Conn, cancel context.CancelCauseFunc) func(done, total uint64) {
+	return func(done, total uint64) {
+		var err error
+		if r.begin.Plugin {
+			err = plugin.Over(c.UnixConn).Send(&plugin.Message{Type: plugin.Working, Size: done, PrivSize: total})
+		} else {
+			err = c.Send(packet{Progress: &progress{done, total}})
+		}
+		if err != nil {
+			cancel(fmt.Errorf("who asked for the fill does not listen: %w", err))
+		}
+	}
+}
+
+// finish tells who has asked how a fill ended.
+func finish(c wire.Conn, req *request, rep vram.Report, err error) error {
+	if req != nil && req.begin.Plugin {
+		m := &plugin.Message{Type: plugin.OK}
+		if m.SetText(rep.String()); err != nil {
+			m.Status = -int32(unix.EIO)
+			m.SetText(err.Error())
+		}
+		return plugin.Over(c.UnixConn).Send(m)
+	}
 	answer := &done{Report: rep, BO: -1}
 	if err != nil {
 		answer.Error = wire.NewError(err)
@@ -262,9 +304,7 @@ func (f *Server) finish(c wire.Conn, req *request, rep vram.Report, err error) {
 			}
 		}
 	}
-	if err := c.Send(packet{Done: answer}); err != nil {
-		f.o.Log.Debug("who asked for a fill is gone", "error", err)
-	}
+	return c.Send(packet{Done: answer})
 }
 
 // request is what a client wants.

@@ -15,8 +15,8 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/vram"
 )
 
-// ErrNotMounted tells that images are not those of a sealed checkpoint in a mount whose daemon can be reached:
-// whoever wants them reads the directory.
+// ErrNotMounted tells that images are not those of a sealed checkpoint in a mount whose daemon can be reached: the
+// caller then reads the directory.
 var ErrNotMounted = errors.New("not the images of a mounted store")
 
 // tries is how often a fill that the daemon's death cut off is begun in all.
@@ -28,7 +28,7 @@ var successorWait = wire.Handover
 // Images are those of a checkpoint in a store, known from a mount that may be gone since.
 type Images struct{ source fs.Source }
 
-// Open asks the mount that images is in whose they are. ErrNotMounted when it is none of ours.
+// Open asks the mount that images is in which checkpoint they belong to. ErrNotMounted when the mount is not ours.
 func Open(images string) (*Images, error) {
 	source, ok, err := fs.SourceOf(images)
 	if err != nil || !ok {
@@ -135,14 +135,21 @@ func ask(ctx context.Context, c wire.Conn, source fs.Source, plan vram.Plan, opt
 	}
 }
 
-func sendPlan(c wire.Conn, source fs.Source, plan vram.Plan, opts vram.Options, held bool) error {
-	opening := &begin{Checkpoint: source.Checkpoint, ID: source.ID, BOs: len(plan.BOs), Held: held,
+// opening is how a fill begins, with the render nodes.
+func opening(source fs.Source, plan vram.Plan, opts vram.Options) (*begin, []*os.File) {
+	b := &begin{Checkpoint: source.Checkpoint, ID: source.ID, BOs: len(plan.BOs),
 		Staging: opts.Staging, MaxBuffer: opts.MaxBuffer, Workers: opts.Workers,
 		Engine: opts.Engine, Verify: opts.Verify}
 	var nodes []*os.File
 	for _, n := range plan.Nodes {
-		opening.Nodes, nodes = append(opening.Nodes, n.Name), append(nodes, n.File)
+		b.Nodes, nodes = append(b.Nodes, n.Name), append(nodes, n.File)
 	}
+	return b, nodes
+}
+
+func sendPlan(c wire.Conn, source fs.Source, plan vram.Plan, opts vram.Options, held bool) error {
+	opening, nodes := opening(source, plan, opts)
+	opening.Held = held
 	if err := c.Send(packet{Begin: opening}, nodes...); err != nil {
 		return err
 	}

@@ -50,7 +50,7 @@ func Read(fsys fs.FS) (set *image.Set, dir string, err error) {
 }
 
 // Cuts gives the offsets at which BOs begin and end in the files that hold their contents, by path:
-// [index.Options.Cuts]. It costs a look at the names where there are none.
+// [index.Options.Cuts]. Without GPU state it only looks at the names of the files.
 func Cuts(fsys fs.FS) (map[string][]int64, error) {
 	set, dir, err := Read(fsys)
 	if err != nil || set == nil {

@@ -40,7 +40,7 @@ type Options struct {
 	Restores bool
 	// Stays: the daemon goes on until it is told to stop, also when nothing is mounted.
 	Stays bool
-	// Await keeps a daemon that has nothing to do from leaving before its starter has come, for this long at most.
+	// Await is how long at most a daemon that has nothing to do waits for its starter to connect, before it leaves.
 	Await time.Duration
 	// Logger takes what an administrator should see. Default: discards.
 	Logger *slog.Logger

@@ -1,10 +1,10 @@
 // Package lifecycle is the life of a daemon: the process that keeps a store open for its mounts and restores.
 //
-// It opens the store, listens, mounts, reports to its starter over a pipe, and serves until its last mount is gone,
-// however it went, no restore is in progress and nobody holds it (package lifetime), or until its context ends; then it
-// unmounts what is left, waits for operations in flight, removes the socket and closes the store. Killed, it leaves a
-// stale mount, which the next mount at that place detaches, and a stale socket, which the next daemon replaces:
-// whoever holds the store's lock owns the name of the socket.
+// It opens the store, listens, mounts, and reports to its starter over a pipe. It serves until its last mount is gone,
+// no restore is in progress and nobody holds it (package lifetime), or until its context ends. Then it unmounts what is
+// left, waits for operations in flight, removes the socket and closes the store. If it is killed, it leaves a stale
+// mount, which the next mount at that place detaches, and a stale socket, which the next daemon replaces: the process
+// that holds the store's lock owns the name of the socket.
 //
 // Operations that clients ask for are those of package service, served by HTTP; what comes with descriptors is for
 // package fill, on a socket of its own.
@@ -17,6 +17,6 @@
 //
 // # Lock order
 //
-// LogFile.mu is held alone. The locks of mounts, restores and lifetime are theirs, in this order: a
-// table, then what it keeps, then the lifetime.
+// LogFile.mu is held alone. Packages mounts, restores and lifetime have their own locks, in this order: a table, then
+// what it keeps, then the lifetime.
 package lifecycle

@@ -20,8 +20,8 @@ import (
 // the lock free when its last thread is gone.
 const adoptTimeout = time.Minute
 
-// Succeed is the life of a successor: it finds a daemon for the restore of spec, the last argument of its command, or
-// becomes the daemon. o is what the killed daemon had.
+// Succeed runs a successor: it finds a daemon for the restore of spec, the last argument of its command, or becomes the
+// daemon. o are the options of the killed daemon.
 func Succeed(ctx context.Context, o Options, spec string) error {
 	s, err := restores.Decode(spec)
 	if err != nil {

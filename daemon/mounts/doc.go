@@ -1,7 +1,7 @@
 // Package mounts keeps the mounts that a daemon serves.
 //
-// A mount outlives the request that asked for it: it holds the daemon until it is gone, whoever unmounted it. Private
-// mounts, of one restore or dump, are attached nowhere; who asked for one takes it away again.
+// A mount outlives the request that asked for it: it holds the daemon until it is gone, whoever unmounts it. Private
+// mounts, of one restore or dump, are attached nowhere; the operation that made one also removes it.
 //
 // # Lock order
 //

@@ -236,8 +236,8 @@ func (t *Table) At(dir string) *Mounted {
 	return t.at[dir]
 }
 
-// Drop takes a private mount away. CRIU, which has just ended, may not have closed all of it yet; whoever else is
-// there loses it.
+// Drop takes a private mount away. CRIU, which has just ended, may still have files of it open; any other user loses
+// access.
 func (t *Table) Drop(dir string) error {
 	e := t.At(dir)
 	if e == nil {
@@ -251,7 +251,7 @@ func (t *Table) Drop(dir string) error {
 	return err
 }
 
-// DropLater is Drop that nobody waits for but Wait: the mount keeps the daemon. What goes wrong is logged with note.
+// DropLater is Drop in the background: the mount holds the daemon, and Wait waits for it. Errors are logged with note.
 func (t *Table) DropLater(dir string, note ...any) {
 	t.served.Go(func() {
 		if err := t.Drop(dir); err != nil {

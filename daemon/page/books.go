@@ -49,7 +49,7 @@ type Books struct {
 	Rows []Row
 	// Usage is the last count; nil before the first one.
 	Usage *service.UsageResult
-	// Counting tells that a count is under way, Stale that Usage is of another state of the store.
+	// Counting tells that a count is under way, Stale that Usage is of an earlier state of the store.
 	Counting, Stale bool
 	CountedAt       time.Time
 	Problem         string // why the store could not be counted

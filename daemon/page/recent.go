@@ -32,8 +32,8 @@ type Attr struct {
 	Value string `json:"value"`
 }
 
-// Recent is a slog.Handler that keeps the last warnings and errors. A daemon has it from its start: what went wrong
-// before somebody looked is what they look for.
+// Recent is a slog.Handler that keeps the last warnings and errors. A daemon has it from its start, so a page that is
+// opened later shows what went wrong before.
 type Recent struct {
 	kept  *kept
 	attrs []Attr

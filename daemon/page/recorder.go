@@ -34,8 +34,8 @@ type Progress struct {
 	Samples []Sample  `json:"samples"`
 }
 
-// Recorder writes down the course of restores, once it was started. Its goroutines, one for each restore in progress,
-// end with Close.
+// Recorder records the course of restores, once it was started. Its goroutines, one for each restore in progress, end
+// with Close.
 type Recorder struct {
 	wg   sync.WaitGroup
 	quit chan struct{}

@@ -57,8 +57,8 @@ func Stored(s *index.Store, ref string) (name string, p *prefetch.Profile, again
 	return name, p, again, nil
 }
 
-// Load gives what a restore goes by: the profile of a checkpoint, nil without one, and whether one is to be recorded.
-// A damaged one is as good as none.
+// Load gives the profile for a restore of a checkpoint, nil without one, and whether the restore is to record one. A
+// damaged profile counts as none.
 func Load(s *index.Store, ref string, log *slog.Logger) (p *prefetch.Profile, record bool, err error) {
 	b, err := s.Profile(ref)
 	if index.ClassOf(err) == index.NotFound || index.ClassOf(err) == index.Corrupt {

@@ -32,9 +32,9 @@ type Collected struct {
 	Watched int
 }
 
-// Collect removes from the remote store what no checkpoint needs. How long something has been unchanged counts from
-// the first collection of this store that saw it so: that is kept in the store. A clock that was set forward between
-// two collections shortens patience, which costs the writers and readers that it is for and nothing else.
+// Collect removes from the remote store what no checkpoint needs. How long something has been unchanged counts from the
+// first collection of this store that saw it so, which is recorded in the store. A clock that is set forward between
+// two collections shortens the wait; slow writers and readers may then fail, and nothing else is lost.
 func (r *Remote) Collect(ctx context.Context, patience time.Duration) (Collected, error) {
 	r.collecting.Lock()
 	defer r.collecting.Unlock()

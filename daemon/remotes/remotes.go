@@ -34,7 +34,7 @@ const (
 	FileName = "remote.json"
 	// maxFile bounds FileName in bytes.
 	maxFile = 64 << 10
-	// defaultFloor is what the node's cache leaves free of the store's disk where the store's options do not say.
+	// defaultFloor is what the node's cache leaves free on the store's disk, unless the store's options say otherwise.
 	defaultFloor = 1 << 30
 	// DefaultCache is how many bytes of disk the node's cache may take where nobody says otherwise.
 	DefaultCache = 32 << 30
@@ -132,7 +132,7 @@ func dial(address string) (*s3.Bucket, error) {
 	return b, nil
 }
 
-// Of gives the remote store of the store at dir, nil where it has none, and has o read what lies there. Close ends it,
+// Of gives the remote store of the store at dir, nil where it has none, and sets up o to read from it. Close ends it,
 // after the store.
 func Of(dir string, o *index.Options, log *slog.Logger) (*Remote, error) {
 	const op = "open store"
@@ -239,13 +239,15 @@ func (r *Remote) Pull(ctx context.Context, n remote.Node, name, as string) (inde
 	return info, err
 }
 
-// Pulling says whether a checkpoint is being pulled, which may be in the store before it is noted that it stands.
+// Pulling says whether a checkpoint is being pulled. It may be in the store before the ledger says that the bucket has
+// it.
 func (r *Remote) Pulling() bool { return r.pulls.Load() > 0 }
 
 // neededTime is how long Needed waits for a bucket that does not answer.
 const neededTime = 20 * time.Second
 
-// Needed gives what says which packs checkpoints of the remote store need; nil where that cannot be found out.
+// Needed gives a function that says which packs checkpoints of the remote store need; nil where that cannot be found
+// out.
 func (r *Remote) Needed(ctx context.Context) func(object.Name) bool {
 	ctx, cancel := context.WithTimeout(ctx, neededTime)
 	defer cancel()
@@ -315,8 +317,8 @@ func (p pushes) Left(name string) string {
 
 func (p pushes) Ended(name string) { os.Remove(filepath.Join(p.dir, name)) }
 
-// soon gives the remote store to who reads ahead, and does not wait for long.
-func (r *Remote) soon(ctx context.Context) (*remote.Store, error) {
+// openSoon gives the remote store for reading ahead, and does not wait for long.
+func (r *Remote) openSoon(ctx context.Context) (*remote.Store, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.wait)
 	defer cancel()
 	return r.Store(ctx)
@@ -339,7 +341,7 @@ func (r *Remote) ReadRange(ctx context.Context, name object.Name, p []byte, off 
 
 // Begin is of nodecache.Ahead.
 func (r *Remote) Begin(ctx context.Context) (end func(bytes int64), err error) {
-	s, err := r.soon(ctx)
+	s, err := r.openSoon(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -348,7 +350,7 @@ func (r *Remote) Begin(ctx context.Context) (end func(bytes int64), err error) {
 
 // ReadAhead is of nodecache.Ahead.
 func (r *Remote) ReadAhead(ctx context.Context, name object.Name, p []byte, off int64) error {
-	s, err := r.soon(ctx)
+	s, err := r.openSoon(ctx)
 	if err != nil {
 		return err
 	}

@@ -21,8 +21,8 @@ type Requests struct {
 	Kinds map[bucket.Kind]bucket.Counts `json:"kinds"`
 }
 
-// PerMonth gives how many requests of each kind there were in 30 days at the rate so far. Less than an hour is taken
-// for one: a rate over seconds says nothing.
+// PerMonth gives how many requests of each kind there were in 30 days at the rate so far. Less than an hour counts as
+// one hour, because a rate over seconds says nothing.
 func (r Requests) PerMonth(now time.Time) map[bucket.Kind]float64 {
 	over := max(now.Sub(r.Since), time.Hour)
 	out := map[bucket.Kind]float64{}

@@ -48,7 +48,7 @@ func (r *Restore) Total() int64 { return r.feed.Status().TotalBytes }
 // Replays tells that a profile is replayed.
 func (r *Restore) Replays() bool { return r.replays }
 
-// Inherited gives the images that CRIU has to see in place of those of the same name, see feed.Feed.
+// Inherited gives images that CRIU has to see in place of those of the same name, see feed.Feed.
 func (r *Restore) Inherited() map[string][]byte { return r.feed.Inherited() }
 
 // Resumed is to be called when CRIU is done, with the bytes it has read through its mount.

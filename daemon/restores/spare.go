@@ -6,16 +6,16 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/uffd"
 )
 
-// Spare is a guardian's process that is started before it is known what to guard. That takes as long as all else that
-// a restore needs before CRIU may be asked: it is done beside the opening of the store by a daemon that is started
-// for a restore, and after a restore by one that stays for others.
+// Spare is a guardian's process that is started before a restore asks for one. Starting it takes as long as all else
+// that a restore needs before CRIU may be asked. A daemon that is started for a restore does it while it opens the
+// store, and a daemon that stays does it after each restore.
 type Spare struct {
 	mu      sync.Mutex
 	started chan *uffd.Spawned // nil when there is none
 	closed  bool
 }
 
-// Start starts it unless there is one. Where that fails who needs a guardian starts one and learns why.
+// Start starts it unless there is one. If that fails, the next restore starts a guardian itself and gets the error.
 func (s *Spare) Start(command []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

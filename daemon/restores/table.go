@@ -53,7 +53,7 @@ type Table struct {
 
 	mu sync.Mutex
 	at map[string]*Restore // by ID
-	// forgotten are restores that end as soon as they are taken over, by ID: as many as restores were begun again.
+	// forgotten are the IDs of restores that end as soon as they are taken over, because they were begun again.
 	forgotten map[string]bool
 }
 
@@ -108,8 +108,8 @@ func (t *Table) feedOptions(s Serving, id string, also slog.Handler) feed.Option
 }
 
 // Start starts to serve memory, with the socket in CRIU's work directory work: when it returns, CRIU may be started.
-// The daemon stays until it is all over. also, when it is not nil, takes what is logged of it, beside the daemon's
-// log. inherit is feed.Options'.
+// The daemon stays until the restore is over. also, when it is not nil, gets a copy of the restore's log lines. inherit
+// is feed.Options'.
 func (t *Table) Start(s Serving, work string, also slog.Handler, inherit bool) (*Restore, error) {
 	if len(t.o.Guardian) == 0 {
 		return nil, &index.Error{
@@ -237,8 +237,7 @@ func (t *Table) keepProfile(r *Restore, st feed.Status) error {
 	return nil
 }
 
-// Forget ends a restore that was taken over, or is still to be: it failed, and what there is of its processes is not
-// to be.
+// Forget ends a restore that was taken over, or is still to be taken over: it failed, and its processes must go.
 func (t *Table) Forget(id string) {
 	t.mu.Lock()
 	t.forgotten[id] = true

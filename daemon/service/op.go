@@ -37,7 +37,7 @@ type Env struct {
 
 // Access is a way to an open store.
 type Access interface {
-	// Here is what an operation runs in when this process has the store open; nil when its daemon has.
+	// Here is the environment of operations when this process has the store open; nil when its daemon has.
 	Here(wire.Streams) *Env
 	// Call runs the operation of that name in the daemon; res is a pointer to its result.
 	Call(ctx context.Context, name string, req, res any, st wire.Streams) error

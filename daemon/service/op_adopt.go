@@ -10,8 +10,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index"
 )
 
-// AdoptRequest offers a restore whose daemon was killed: its guardian's descriptors are those numbered so in process
-// PID.
+// AdoptRequest offers a restore whose daemon was killed. The guardian's descriptors are those of process PID with these
+// numbers.
 type AdoptRequest struct {
 	restores.Serving
 	PID   int `json:"pid"`

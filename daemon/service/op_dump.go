@@ -11,8 +11,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index"
 )
 
-// DumpRequest asks for an image directory that is a new checkpoint, which goes over a connection of its own, see
-// package talk.
+// DumpRequest asks for an image directory that is a new checkpoint. The directory goes over a connection of its own,
+// see package talk.
 type DumpRequest struct {
 	ID     string            `json:"id"`
 	Name   string            `json:"name"`
@@ -20,9 +20,9 @@ type DumpRequest struct {
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
-// Dump mounts a new checkpoint for one dump; it says so by a line with Prepared. The caller runs CRIU and answers
-// with its verdict. Then the checkpoint is sealed, or, when CRIU failed, given up; when the caller is gone, it is
-// sealed if it is complete.
+// Dump mounts a new checkpoint for one dump; it says so by a line with Prepared. The caller runs CRIU and answers with
+// its verdict. Then the checkpoint is sealed, or, when CRIU failed, given up; if the caller is gone, it is sealed if it
+// is complete.
 var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Brief, error) {
 	if err := needTalk(env, "dump"); err != nil {
 		return Brief{}, err

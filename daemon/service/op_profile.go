@@ -95,8 +95,8 @@ type CopyProfileResult struct {
 	Serves int64  `json:"serves"` // of these, what To has
 }
 
-// CopyProfile gives a checkpoint the profile of another, of which it is a descendant or a sibling: what it does not
-// have is left out when the profile is replayed.
+// CopyProfile gives a checkpoint the profile of another, of which it is a descendant or a sibling. Ranges that it does
+// not have are left out when the profile is replayed.
 var CopyProfile = define(
 	"profile-copy",
 	func(_ context.Context, env *Env, q CopyProfileRequest) (CopyProfileResult, error) {

@@ -90,8 +90,8 @@ type SyncResult struct {
 	Checkpoints []Synced `json:"checkpoints"`
 }
 
-// Sync takes sealed checkpoints to the remote store, oldest first, and returns when they stand there. It goes on with
-// the others where one cannot be taken; the error is then the first one's.
+// Sync takes sealed checkpoints to the remote store, oldest first, and returns when they stand there. If one cannot be
+// taken it goes on with the others, and returns the first error.
 var Sync = define("sync", func(ctx context.Context, env *Env, r SyncRequest) (SyncResult, error) {
 	s, err := env.remoteStore(ctx, "sync")
 	if err != nil {
@@ -204,8 +204,8 @@ var RemoteVerify = define(
 
 // RemoteGCRequest asks for what no checkpoint of the remote store needs to be removed.
 type RemoteGCRequest struct {
-	// Patience is how long a push must have stood still to count as abandoned, and how long the packs of a removed
-	// checkpoint stay for those who read it: as this and earlier collections of the store have seen.
+	// Patience is how long a push must be unchanged to count as abandoned, and how long the packs of a removed
+	// checkpoint stay for its readers. Collections of this store measure it, this one and earlier ones.
 	Patience time.Duration `json:"patience"`
 }
 

@@ -44,8 +44,8 @@ func needTalk(env *Env, op string) error {
 }
 
 // Restore mounts a checkpoint for one restore and serves its memory; it says so by a line with Prepared. The caller
-// runs CRIU and answers with its verdict. Then the mount goes, and the rest goes on in the daemon; when CRIU failed,
-// or the caller is gone without a word, nothing is left.
+// runs CRIU and answers with its verdict. Then the mount goes, and the rest goes on in the daemon; if CRIU failed, or
+// the caller is gone without a verdict, nothing is left.
 var Restore = define("restore", func(ctx context.Context, env *Env, q RestoreRequest) (restores.Status, error) {
 	if err := needTalk(env, "restore"); err != nil {
 		return restores.Status{}, err

@@ -2,15 +2,16 @@
 // other.
 //
 // The command asks for an operation. The daemon makes ready and says so by a line of output, [Prepared]. The command
-// runs CRIU and answers with a line of input, its verdict. Then the daemon ends what is left, or goes on with it.
+// runs CRIU and answers with a line of input, its verdict. Then the daemon ends what is left of the restore or dump, or
+// goes on with it.
 //
 // # Directories
 //
-// The daemon and the command need not see the same files: each may be in a mount namespace of its own. So they pass
-// no paths but open directories, over a connection of their own (package wire): the command CRIU's work directory,
-// where the daemon's guardian listens, and the daemon the images. These are a mount that is attached nowhere, of
-// which nothing is left when the daemon and the command are gone, however they went. The work directory cannot be
-// one: CRIU mounts the yard of its cgroups in it, and mounts are made in one's own mount namespace only.
+// The daemon and the command need not see the same files: each may be in a mount namespace of its own. So they pass no
+// paths but open directories, over a connection of their own (package wire): the command CRIU's work directory, where
+// the daemon's guardian listens, and the daemon the images. The images are a mount that is attached nowhere: it is gone
+// when the daemon and the command are gone, also when they were killed. The work directory cannot be such a mount: CRIU
+// mounts its cgroup yard in it, and a process can mount only in its own mount namespace.
 //
 // The connection is made before the operation is asked for, and both name the same ID: [Places] brings them together.
 //

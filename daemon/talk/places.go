@@ -13,8 +13,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index"
 )
 
-// Packet is the only packet of each side: the command's comes with the work directory of a restore as its one
-// descriptor, or with none, the daemon's with the images.
+// Packet is the only packet of each side. The command's has one descriptor, the work directory, for a restore, and none
+// for a dump. The daemon's has the images.
 type Packet struct {
 	Hand *Hand `json:"hand,omitempty"`
 }

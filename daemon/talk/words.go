@@ -42,7 +42,7 @@ func Say(out io.Writer, v any) error {
 	return err
 }
 
-// AwaitVerdict waits for the caller's word: whether CRIU did its part, and false for said when the caller is gone.
+// AwaitVerdict waits for the caller's verdict: whether CRIU succeeded. said is false when the caller is gone.
 func AwaitVerdict(in io.Reader) (ok, said bool) {
 	var v verdict
 	line, err := bufio.NewReader(in).ReadBytes('\n')

@@ -12,7 +12,7 @@ func (u *Uploads) watch(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-u.born:
+		case <-u.changed:
 		}
 		writing := u.o.Store.Writing()
 		for id, name := range writing {

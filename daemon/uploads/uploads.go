@@ -51,30 +51,29 @@ type State struct {
 
 // Uploads takes checkpoints to a bucket. Close ends it.
 type Uploads struct {
-	o      Options
-	cancel context.CancelFunc
-	unsub  func()
-	wake   chan struct{}
-	born   chan struct{} // something may be written that was not before
-	begun  atomic.Bool   // something was begun to be uploaded early
-	joined sync.WaitGroup
+	o       Options
+	cancel  context.CancelFunc
+	unsub   func()
+	wake    chan struct{}
+	changed chan struct{} // something may be written that was not before
+	begun   atomic.Bool   // something was begun to be uploaded early
+	joined  sync.WaitGroup
 
-	mu     sync.Mutex
-	held   bool // the daemon is held
-	news   bool // something was sealed since it was looked last
-	state  State
-	id     string           // of the one under way
-	failed map[string]error // of the last attempt, by ids
-
-	learned map[string]bool // ids of checkpoints whose profiles may not be in the bucket
-	looked  bool            // what earlier daemons have left is among them
-	turn    chan struct{}   // closed and made anew whenever something has ended
+	mu          sync.Mutex
+	held        bool // the daemon is held
+	newlySealed bool // a checkpoint was sealed since the last look
+	state       State
+	id          string           // of the one under way
+	failed      map[string]error // of the last attempt, by ids
+	learned     map[string]bool  // ids of checkpoints whose profiles may not be in the bucket
+	looked      bool             // what earlier daemons have left is among them
+	turn        chan struct{}    // closed and made anew whenever something has ended
 }
 
 // Start begins with what the bucket lacks already.
 func Start(o Options) *Uploads {
 	ctx, cancel := context.WithCancel(context.Background())
-	u := &Uploads{o: o, cancel: cancel, wake: make(chan struct{}, 1), born: make(chan struct{}, 1),
+	u := &Uploads{o: o, cancel: cancel, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 		failed: map[string]error{}, learned: map[string]bool{}, turn: make(chan struct{})}
 	u.unsub = o.Store.Subscribe(func(string) { u.signal() })
 	u.signal()
@@ -83,7 +82,7 @@ func Start(o Options) *Uploads {
 	return u
 }
 
-// Idle gives uploads that take what they are told to, and nothing by themselves. They need no Close.
+// Idle gives uploads that take only what Take asks for. They need no Close.
 func Idle(s *index.Store, r *remotes.Remote) *Uploads {
 	return &Uploads{o: Options{Store: s, Remote: r}, turn: make(chan struct{})}
 }
@@ -102,9 +101,9 @@ func (u *Uploads) Close() {
 func (u *Uploads) signal() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.news = true
+	u.newlySealed = true
 	u.hold()
-	for _, c := range []chan struct{}{u.wake, u.born} {
+	for _, c := range []chan struct{}{u.wake, u.changed} {
 		select {
 		case c <- struct{}{}:
 		default:
@@ -124,7 +123,7 @@ func (u *Uploads) run(ctx context.Context) {
 	pause := firstPause
 	for {
 		u.mu.Lock()
-		u.news = false
+		u.newlySealed = false
 		u.mu.Unlock()
 		again := u.pass(ctx)
 		again = u.profiles(ctx) || again
@@ -150,7 +149,7 @@ func (u *Uploads) run(ctx context.Context) {
 func (u *Uploads) release(over bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.held && (over || !u.news) {
+	if u.held && (over || !u.newlySealed) {
 		u.held = false
 		u.o.Lifetime.Release()
 	}
@@ -271,8 +270,8 @@ const (
 	Durable   = "durable"   // it stands in the bucket, unless another machine has removed it since
 )
 
-// Place says where a sealed checkpoint is: Local, Uploading or Durable; "" of one that is not sealed, and without a
-// bucket, where u is nil.
+// Place says where a sealed checkpoint is: Local, Uploading or Durable; "" for one that is not sealed, and where u is
+// nil, without a bucket.
 func (u *Uploads) Place(i index.Info) string {
 	if u == nil || i.State != index.Sealed {
 		return ""
@@ -300,7 +299,7 @@ func (u *Uploads) Lacking(ctx context.Context) ([]string, error) {
 	return names, err
 }
 
-// Take takes a sealed checkpoint to the bucket, or waits until that is done where it is under way.
+// Take takes a sealed checkpoint to the bucket. If that is under way already, it waits for the end.
 func (u *Uploads) Take(ctx context.Context, s *remote.Store, ref string, tell func(done, total int64)) (
 	remote.Pushed, error,
 ) {

@@ -9,7 +9,8 @@ import (
 )
 
 // Away gives the folder that has the sockets and the log of a daemon whose store at dir cannot be written. Its name is
-// made of the device and inode of the store's folder: every path to the store leads there, and none to a copy of it.
+// made of the device and inode of the store's folder, so it is the same for every path to the store, and another one
+// for a copy.
 func Away(dir string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {

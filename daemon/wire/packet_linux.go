@@ -31,6 +31,30 @@ func DialPackets(ctx context.Context, dir string) (Conn, error) {
 	return Conn{c}, err
 }
 
+// PacketPair returns two connected ends.
+func PacketPair() (a, b Conn, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return a, b, err
+	}
+	for i, c := range []*Conn{&a, &b} {
+		f := os.NewFile(uintptr(fds[i]), "packets")
+		end, e := net.FileConn(f)
+		f.Close()
+		c.UnixConn, _ = end.(*net.UnixConn)
+		err = errors.Join(err, e)
+	}
+	if err != nil {
+		for _, c := range []Conn{a, b} {
+			if c.UnixConn != nil {
+				c.Close()
+			}
+		}
+		return Conn{}, Conn{}, err
+	}
+	return a, b, nil
+}
+
 // Send sends a packet.
 func (c Conn) Send(packet any, files ...*os.File) error {
 	b, err := json.Marshal(packet)

@@ -64,7 +64,8 @@ func TestSlots(t *testing.T) {
 		badSalt.Salt[3] ^= 1
 		for what, err := range map[string]error{
 			"another key": try(b, seal, 7, -1), "another page": try(a, seal, 8, -1), "another tag": try(a, bad, 7, -1),
-			"another salt": try(a, badSalt, 7, -1), "an altered byte": try(a, seal, 7, n/2), "no key": try(nil, seal, 7, -1),
+			"another salt": try(a, badSalt, 7, -1), "an altered byte": try(a, seal, 7, n/2),
+			"no key": try(nil, seal, 7, -1),
 		} {
 			if !errors.Is(err, ErrOpen) {
 				t.Errorf("%d bytes with %s: %v", n, what, err)
@@ -81,7 +82,8 @@ func TestIDs(t *testing.T) {
 		t.Error("the ids of a plain store are others")
 	}
 	again := coder(t, 1)
-	if a.Sum(text) != again.Sum(text) || a.Sum(text) == b.Sum(text) || a.Sum(text) == chunk.Sum(text) || a.Sum(text) == a.Sum(nil) {
+	if a.Sum(text) != again.Sum(text) || a.Sum(text) == b.Sum(text) || a.Sum(text) == chunk.Sum(text) ||
+		a.Sum(text) == a.Sum(nil) {
 		t.Error("ids do not depend on content and key")
 	}
 }
@@ -90,7 +92,8 @@ func TestRecords(t *testing.T) {
 	a, b := coder(t, 1), coder(t, 2)
 	for _, text := range [][]byte{nil, []byte("x"), noise(1 << 20)} {
 		sealed := a.Seal("one", text)
-		if got, err := a.Open("one", sealed); err != nil || !bytes.Equal(got, text) || len(sealed) != len(text)+Overhead {
+		if got, err := a.Open("one", sealed); err != nil || !bytes.Equal(got, text) ||
+			len(sealed) != len(text)+Overhead {
 			t.Errorf("%d bytes: %v", len(text), err)
 		}
 		if _, err := a.Open("other", sealed); !errors.Is(err, ErrOpen) {

@@ -26,7 +26,7 @@ type content struct {
 	closed    []*draftSegment
 	edited    []*draftSegment // of closed, those with edits: the one overwritten last is the last
 	tail      manifest.Segment
-	flying    []*chunks.Pending // parallel to tail.Chunks; nil where the chunk is settled
+	inFlight  []*chunks.Pending // parallel to tail.Chunks; nil where the chunk is settled
 	cur       []byte            // from the arena
 	cutBefore bool              // a chunk was cut before: the next will be of full size, too
 	done      int64
@@ -199,7 +199,7 @@ func (c *content) cut() error {
 	// The length is known now, the rest when the workers are done.
 	c.tail.Chunks = append(c.tail.Chunks, manifest.ChunkRef{Len: uint32(len(c.cur))})
 	p := c.s.chunks.Submit(c.cur, c.policy, c.pins)
-	c.flying = append(c.flying, p)
+	c.inFlight = append(c.inFlight, p)
 	c.told.Note(p)
 	c.cur, c.cutBefore = nil, true
 	return c.spillFull()
@@ -219,7 +219,7 @@ func (c *content) spillFull() error {
 // settle waits until all chunks cut so far are stored.
 func (c *content) settle() error {
 	var first error
-	for i, p := range c.flying {
+	for i, p := range c.inFlight {
 		if p == nil {
 			continue
 		}
@@ -231,14 +231,14 @@ func (c *content) settle() error {
 			continue
 		}
 		c.tail.Chunks[i] = p.Ref
-		c.flying[i] = nil
+		c.inFlight[i] = nil
 	}
 	return first
 }
 
 // failed gives the error of a chunk that is known to have failed, without waiting.
 func (c *content) failed() error {
-	for _, p := range c.flying {
+	for _, p := range c.inFlight {
 		if p != nil {
 			select {
 			case <-p.Done:
@@ -271,7 +271,7 @@ func (c *content) closeTail() error {
 		c.zero += seg.zero
 	}
 	c.tail = manifest.Segment{Start: c.done}
-	c.flying = nil
+	c.inFlight = nil
 	return nil
 }
 

@@ -149,7 +149,7 @@ func (c *content) patch(p []byte, off int64) error {
 // replace stores buf and puts it in place of the same stretch of segment i.
 func (c *content) replace(i int, seg *manifest.Segment, rel int64, buf []byte) error {
 	var runs []manifest.Run
-	var flying []*chunks.Pending
+	var inFlight []*chunks.Pending
 	for pos := 0; pos < len(buf); {
 		zero := chunk.IsZero(buf[pos:min(pos+chunk.PageSize, len(buf))])
 		end := pos
@@ -163,20 +163,20 @@ func (c *content) replace(i int, seg *manifest.Segment, rel int64, buf []byte) e
 			if err != nil {
 				return err
 			}
-			run.Chunk = int32(len(seg.Chunks) + len(flying))
-			flying = append(flying, c.s.chunks.Submit(append(b, buf[pos:end]...), c.policy, c.pins))
+			run.Chunk = int32(len(seg.Chunks) + len(inFlight))
+			inFlight = append(inFlight, c.s.chunks.Submit(append(b, buf[pos:end]...), c.policy, c.pins))
 		}
 		runs = append(runs, run)
 		pos = end
 	}
 	var errs []error
-	for _, f := range flying {
+	for _, f := range inFlight {
 		<-f.Done
 		errs = append(errs, f.Err)
 		seg.Chunks = append(seg.Chunks, f.Ref)
 	}
 	if err := errors.Join(errs...); err != nil {
-		seg.Chunks = seg.Chunks[:len(seg.Chunks)-len(flying)]
+		seg.Chunks = seg.Chunks[:len(seg.Chunks)-len(inFlight)]
 		return err
 	}
 	return c.put(i, seg, rel, runs)
@@ -207,7 +207,8 @@ func (c *content) put(i int, seg *manifest.Segment, rel int64, runs []manifest.R
 	}
 	if i == len(c.closed) {
 		// quiesce has settled the others
-		c.flying = append(c.flying, make([]*chunks.Pending, max(len(seg.Chunks)-len(c.flying), 0))...)[:len(seg.Chunks)]
+		c.inFlight = append(c.inFlight,
+			make([]*chunks.Pending, max(len(seg.Chunks)-len(c.inFlight), 0))...)[:len(seg.Chunks)]
 		if full {
 			return c.spillFull()
 		}
@@ -373,7 +374,7 @@ func (c *content) truncate(size int64) error {
 		c.closed = c.closed[:i]
 	}
 	tail.DropUnused()
-	c.tail, c.flying = tail, make([]*chunks.Pending, len(tail.Chunks))
+	c.tail, c.inFlight = tail, make([]*chunks.Pending, len(tail.Chunks))
 	c.done = start
 	c.pageLen = copy(c.page[:], keep)
 	c.split.Reset()

@@ -214,7 +214,7 @@ func (c *content) adopt(ref manifest.ChunkRef, g group) error {
 		c.tail.Runs = append(c.tail.Runs, r)
 	}
 	c.tail.Chunks = append(c.tail.Chunks, ref)
-	c.flying = append(c.flying, nil)
+	c.inFlight = append(c.inFlight, nil)
 	c.tail.Len += g.end - g.start
 	c.done += g.end - g.start
 	c.split.Reset()

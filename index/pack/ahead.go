@@ -25,8 +25,8 @@ func (s *Set) ahead(f *file) {
 	_ = f.f.Allocate(from, f.room-from)
 }
 
-// cut cuts off what lies behind the last slot of a pack. Where that fails the pack is not resumed when the set is opened
-// next, and gc gives the room back. Call with mu held.
+// cut cuts off what lies behind the last slot of a pack. Where that fails the pack is not resumed when the set is
+// opened next, and gc gives the room back. Call with mu held.
 func (s *Set) cut(f *file) {
 	if f.room > f.end {
 		if err := f.f.Truncate(f.end); err != nil {

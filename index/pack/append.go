@@ -54,12 +54,13 @@ func (s *Set) write(id chunk.ID, stored []byte, raw int, codec chunk.Codec, list
 	if s.o.Coder != nil {
 		buf := s.o.Coder.Buffer(int(slot))
 		defer s.o.Coder.Done(buf)
-		return s.fill(id, raw, codec, listed, len(stored), func(salt cipher.Salt, page uint32) ([][]byte, uint32, cipher.Seal) {
-			out, seal := s.o.Coder.EncryptSlot(buf, salt, page, stored)
-			whole := out[:slot]
-			clear(whole[len(out):])
-			return [][]byte{whole}, crc32c.Checksum(whole), seal
-		})
+		return s.fill(id, raw, codec, listed, len(stored),
+			func(salt cipher.Salt, page uint32) ([][]byte, uint32, cipher.Seal) {
+				out, seal := s.o.Coder.EncryptSlot(buf, salt, page, stored)
+				whole := out[:slot]
+				clear(whole[len(out):])
+				return [][]byte{whole}, crc32c.Checksum(whole), seal
+			})
 	}
 	bufs := [][]byte{stored, zeros[:slot-int64(len(stored))]}
 	if int64(cap(stored)) >= slot {
@@ -182,7 +183,8 @@ func (s *Set) checkFree() error {
 		return err
 	}
 	if free < s.o.FreeFloor+checkEvery {
-		return fmt.Errorf("%w: %d MiB free on the store's file system, %d MiB are kept free", ErrNoSpace, free>>20, s.o.FreeFloor>>20)
+		return fmt.Errorf("%w: %d MiB free on the store's file system, %d MiB are kept free", ErrNoSpace, free>>20,
+			s.o.FreeFloor>>20)
 	}
 	return nil
 }

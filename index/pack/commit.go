@@ -221,7 +221,8 @@ func (s *Set) cutRefused(f *file) {
 	defer s.mu.Unlock()
 	if delete(s.ends, f.n); err != nil {
 		s.ends[f.n] = f.journalEnd
-		s.o.Logger.Warn("what a full disk refused stays behind the end of a journal", "journal", JournalName(f.n), "err", err)
+		s.o.Logger.Warn("what a full disk refused stays behind the end of a journal", "journal", JournalName(f.n),
+			"err", err)
 	}
 }
 

@@ -27,13 +27,16 @@
 // that it could not write and calls the pages clean, so neither a later sync nor what can still be read proves
 // anything.
 //
-//   - A pack whose sync failed takes no more appends, and its chunks that are not committed are lost; Commit names them. A slot that was being written meanwhile is written anew
-//     into the next pack. Chunks are not kept in memory for this, nor read back and written elsewhere: that is up to 256 MiB on a disk that has just failed. Whoever needs
-//     a lost chunk is told, and stores it again.
-//   - A journal whose write or sync failed is written anew as a whole: what was durable in it, held against its sums, and the frames behind. Where that fails too, the pack is
-//     condemned (Condemned) and the commit fails. Whether the disk has the frames is not known then: nothing is added to that journal, no slot of the pack is given back,
-//     and the next keys go to a new pack.
-//   - A journal that was rewritten, and its folder not synced, is condemned likewise: either file tells all that counts, but a frame behind the new one could be lost.
+//   - A pack whose sync failed takes no more appends, and its chunks that are not committed are lost; Commit names
+//     them. A slot that was being written meanwhile is written anew into the next pack. Chunks are not kept in memory
+//     for this, nor read back and written elsewhere: that is up to 256 MiB on a disk that has just failed. Whoever
+//     needs a lost chunk is told, and stores it again.
+//   - A journal whose write or sync failed is written anew as a whole: what was durable in it, held against its sums,
+//     and the frames behind. Where that fails too, the pack is condemned (Condemned) and the commit fails. Whether the
+//     disk has the frames is not known then: nothing is added to that journal, no slot of the pack is given back, and
+//     the next keys go to a new pack.
+//   - A journal that was rewritten, and its folder not synced, is condemned likewise: either file tells all that
+//     counts, but a frame behind the new one could be lost.
 //   - A pack that could not be begun leaves at most empty files, and its number is not used again.
 //
 // A full disk is none of these where the write itself fails: all that is pending stays so. What went to the journal is

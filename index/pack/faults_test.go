@@ -137,7 +137,8 @@ func TestFailedSyncOfAJournal(t *testing.T) {
 		m := storage.NewMem(memDir)
 		var broken atomic.Bool
 		s := openOn(t, &storage.Faulty{Storage: m, Rule: func(c storage.Call) storage.Fault {
-			if c.Op == storage.OpSync && broken.Load() && (strings.HasSuffix(c.Name, ".journal") || both && strings.HasSuffix(c.Name, ".new")) {
+			if c.Op == storage.OpSync && broken.Load() &&
+				(strings.HasSuffix(c.Name, ".journal") || both && strings.HasSuffix(c.Name, ".new")) {
 				return storage.Fault{Kind: storage.Drop, Seed: 1}
 			}
 			return storage.Fault{}
@@ -208,7 +209,8 @@ func TestFailedBeginOfAPack(t *testing.T) {
 // TestOneFault runs a program with one fault at each call that changes something, goes on, and crashes at the end: what
 // was acknowledged is there.
 func TestOneFault(t *testing.T) {
-	kinds := map[string]storage.FaultKind{"fail": storage.Fail, "late": storage.Late, "short": storage.Short, "drop": storage.Drop}
+	kinds := map[string]storage.FaultKind{"fail": storage.Fail, "late": storage.Late, "short": storage.Short,
+		"drop": storage.Drop}
 	for name, kind := range kinds {
 		t.Run(name, func(t *testing.T) {
 			for at := int64(1); ; at++ {
@@ -229,19 +231,22 @@ func TestOneFault(t *testing.T) {
 					chunks, keys := held(t, after)
 					for id, c := range p.chunks {
 						if err := readable(after, chunks[id]); err != nil {
-							t.Fatalf("fault %d (%s), crash %d: chunk of pack %d at page %d: %v", at, hit, seed, c.Loc.Pack, c.Loc.Page, err)
+							t.Fatalf("fault %d (%s), crash %d: chunk of pack %d at page %d: %v", at, hit, seed,
+								c.Loc.Pack, c.Loc.Page, err)
 						}
 					}
 					for _, locs := range chunks {
 						for _, l := range locs {
 							if err := readable(after, []Loc{l}); err != nil {
-								t.Fatalf("fault %d (%s), crash %d: a journal tells of pack %d, page %d: %v", at, hit, seed, l.Pack, l.Page, err)
+								t.Fatalf("fault %d (%s), crash %d: a journal tells of pack %d, page %d: %v", at, hit,
+									seed, l.Pack, l.Page, err)
 							}
 						}
 					}
 					for k, seq := range p.keys {
 						if keys[k] != seq {
-							t.Fatalf("fault %d (%s), crash %d: key %s has sequence %d, want %d", at, hit, seed, k, keys[k], seq)
+							t.Fatalf("fault %d (%s), crash %d: key %s has sequence %d, want %d", at, hit, seed, k,
+								keys[k], seq)
 						}
 					}
 				}

@@ -161,7 +161,8 @@ func cutShort(err error) error {
 // ReadJournal calls fn for every record of [from, size), where from must be the start of a frame. It returns the end of
 // the last valid frame, and the stretches that hold none: one that reaches size is what a crash in the middle of a
 // write leaves, one before a valid frame is damage. Slices in records are valid during the call only.
-func ReadJournal(st storage.Storage, path string, from, size int64, fn func(Record) error) (end int64, bad []Damage, err error) {
+func ReadJournal(st storage.Storage, path string, from, size int64,
+	fn func(Record) error) (end int64, bad []Damage, err error) {
 	return readJournal(st, path, from, size, nil, fn)
 }
 

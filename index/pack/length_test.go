@@ -55,7 +55,8 @@ func TestUnknownLengthOfAJournal(t *testing.T) {
 					t.Error("the journal's length was asked for, and the answer was lost")
 				}
 			}
-			if end, bad, err := s.Read(1, 0, func(Record) error { return nil }); end != size || len(bad) > 0 || err != nil {
+			if end, bad, err := s.Read(1, 0, func(Record) error { return nil }); end != size || len(bad) > 0 ||
+				err != nil {
 				t.Errorf("the journal is read up to %d of %d, %+v, %v", end, size, bad, err)
 			}
 			if _, err := s.Kill(1, []Chunk{first}); err != nil {

@@ -256,12 +256,14 @@ func TestDamageInAJournal(t *testing.T) {
 		return n, end, bad, err
 	}
 	flip(t, s.JournalPath(1), ends[1]+20)
-	if n, end, bad, err := count(); err != nil || n != 3 || end != ends[3] || len(bad) != 1 || bad[0].Off != ends[1] || bad[0].Off+bad[0].Len != ends[2] {
+	if n, end, bad, err := count(); err != nil || n != 3 || end != ends[3] || len(bad) != 1 || bad[0].Off != ends[1] ||
+		bad[0].Off+bad[0].Len != ends[2] {
 		t.Errorf("damage in the middle: %d chunks, end %d, %+v, %v", n, end, bad, err)
 	}
 	flip(t, s.JournalPath(1), ends[1]+20)
 	flip(t, s.JournalPath(1), ends[3]-1)
-	if n, end, bad, err := count(); err != nil || n != 3 || end != ends[2] || len(bad) != 1 || bad[0].Off+bad[0].Len != ends[3] {
+	if n, end, bad, err := count(); err != nil || n != 3 || end != ends[2] || len(bad) != 1 ||
+		bad[0].Off+bad[0].Len != ends[3] {
 		t.Errorf("a torn tail: %d chunks, end %d, %+v, %v", n, end, bad, err)
 	}
 	s.Close()
@@ -402,7 +404,8 @@ func TestTheFloorIsKeptFree(t *testing.T) {
 
 func FuzzReadJournal(f *testing.F) {
 	h := Header{Version: Version, Pack: 1, Store: [16]byte{1}}
-	whole := encodeFrames(frameWriter{}, &h, []Chunk{{ID: chunk.ID{1}, Loc: Loc{Pack: 1, Stored: 5, Raw: 5}}}, []Chunk{{ID: chunk.ID{2}}},
+	whole := encodeFrames(frameWriter{}, &h, []Chunk{{ID: chunk.ID{1}, Loc: Loc{Pack: 1, Stored: 5, Raw: 5}}},
+		[]Chunk{{ID: chunk.ID{2}}},
 		[]KV{{Seq: 1, Key: "ckpt/a", Value: []byte("v")}, {Seq: 2, Key: "ckpt/b", Delete: true}})
 	f.Add(whole)
 	f.Add(append(bytes.Clone(whole[:len(whole)-3]), whole...))
@@ -434,7 +437,8 @@ func TestWhatIsCommittedCanBeRead(t *testing.T) {
 	s := openSet(t, t.TempDir())
 	var kvs []KV
 	for i := range 9 {
-		kvs = append(kvs, KV{Seq: uint64(i), Key: strings.Repeat("k", MaxKey), Value: make([]byte, min(MaxValue, 1<<(2*i+8)-i))})
+		kvs = append(kvs,
+			KV{Seq: uint64(i), Key: strings.Repeat("k", MaxKey), Value: make([]byte, min(MaxValue, 1<<(2*i+8)-i))})
 	}
 	kvs = append(kvs, KV{Key: "a", Value: make([]byte, frameTarget-100)}, KV{Key: "b", Value: make([]byte, MaxValue)})
 	if _, err := s.Commit(kvs); err != nil {
@@ -482,7 +486,8 @@ func TestImpossibleLocations(t *testing.T) {
 		if l, err := DecodeLoc(AppendLoc(nil, bad)); err == nil || l != (Loc{}) {
 			t.Errorf("%s: %+v, %v", name, l, err)
 		}
-		if err := decodeRecords(appendChunk(nil, recChunk, Chunk{Loc: bad}), func(Record) error { return nil }); err == nil {
+		if err := decodeRecords(appendChunk(nil, recChunk, Chunk{Loc: bad}),
+			func(Record) error { return nil }); err == nil {
 			t.Errorf("%s: taken from a journal", name)
 		}
 	}

@@ -68,8 +68,9 @@ func DecodeLoc(b []byte) (Loc, error) {
 		return Loc{}, fmt.Errorf("location has %d bytes, not %d", len(b), LocSize)
 	}
 	l := Loc{
-		Pack: binary.LittleEndian.Uint32(b), Page: binary.LittleEndian.Uint32(b[4:]), Stored: binary.LittleEndian.Uint32(b[8:]),
-		Raw: binary.LittleEndian.Uint32(b[12:]), CRC: binary.LittleEndian.Uint32(b[16:]), Codec: chunk.Codec(b[20]),
+		Pack: binary.LittleEndian.Uint32(b), Page: binary.LittleEndian.Uint32(b[4:]),
+		Stored: binary.LittleEndian.Uint32(b[8:]),
+		Raw:    binary.LittleEndian.Uint32(b[12:]), CRC: binary.LittleEndian.Uint32(b[16:]), Codec: chunk.Codec(b[20]),
 	}
 	if len(b) == SealedLocSize {
 		copy(l.Seal.Salt[:], b[LocSize:])
@@ -100,7 +101,8 @@ func (l Loc) check() error {
 	switch {
 	case l.Pack == 0 || l.Pack > MaxNumber || l.Offset() > MaxSize:
 		return fmt.Errorf("%w: page %d of pack %d", errLoc, l.Page, l.Pack)
-	case l.Raw == 0 || l.Raw > maxChunk || l.Stored == 0 || l.Stored > l.Raw || l.Codec == chunk.Raw && l.Stored != l.Raw:
+	case l.Raw == 0 || l.Raw > maxChunk || l.Stored == 0 || l.Stored > l.Raw ||
+		l.Codec == chunk.Raw && l.Stored != l.Raw:
 		return fmt.Errorf("%w: %d bytes stored as %d, %v", errLoc, l.Raw, l.Stored, l.Codec)
 	}
 	return nil

@@ -39,17 +39,20 @@ type Set struct {
 
 	commitMu sync.Mutex // one Commit, Kill or rewrite at a time
 
-	mu        sync.Mutex
-	files     map[uint32]*file
-	active    *file // takes appends; nil until the first
-	next      uint32
-	ends      map[uint32]int64 // where journals end that have something behind: half a frame, or what a full disk refused
-	pending   []Chunk          // written, not yet committed
-	dirty     map[*file]bool   // written since the last sync
-	condemned map[uint32]error // packs of which a sync failed, or one of their journals; written with commitMu held, too
-	unchecked int64            // bytes appended since free space was last looked at
-	run       int64            // bytes appended since keys were last committed
-	sizes     map[uint32]int64 // lengths of pack files when Reaches last looked; committed slots lie within, room ahead counts
+	mu     sync.Mutex
+	files  map[uint32]*file
+	active *file // takes appends; nil until the first
+	next   uint32
+	// where journals end that have something behind: half a frame, or what a full disk refused
+	ends    map[uint32]int64
+	pending []Chunk        // written, not yet committed
+	dirty   map[*file]bool // written since the last sync
+	// packs of which a sync failed, or one of their journals; written with commitMu held, too
+	condemned map[uint32]error
+	unchecked int64 // bytes appended since free space was last looked at
+	run       int64 // bytes appended since keys were last committed
+	// lengths of pack files when Reaches last looked; committed slots lie within, room ahead counts
+	sizes map[uint32]int64
 }
 
 // file is an open pack with its journal. end and journalEnd belong to Set.mu and Set.commitMu. journalEnd is asked for
@@ -74,7 +77,8 @@ func JournalName(n uint32) string { return fmt.Sprintf("%08d.journal", n) }
 
 // Open opens the set in dir, which must exist. It changes nothing there.
 func Open(dir string, o Options) (*Set, error) {
-	s := &Set{dir: dir, o: o, files: map[uint32]*file{}, dirty: map[*file]bool{}, ends: map[uint32]int64{}, condemned: map[uint32]error{}, next: 1, sizes: map[uint32]int64{}}
+	s := &Set{dir: dir, o: o, files: map[uint32]*file{}, dirty: map[*file]bool{}, ends: map[uint32]int64{},
+		condemned: map[uint32]error{}, next: 1, sizes: map[uint32]int64{}}
 	if s.fs = o.Storage; s.fs == nil {
 		s.fs = storage.Disk{}
 	}

@@ -28,8 +28,8 @@ type File interface {
 }
 
 // Find gives for each task of c the pages to leave to CRIU: those that are equal in it and its parent, or in it and a
-// child, by rising address. files has the files that the tasks' ranges name. It returns nil when there are none. What
-// cannot be read counts as not equal: it is for whoever brings it to say so.
+// child, by rising address. files has the files that the tasks' ranges name. It returns nil when there are none. Pages
+// that cannot be read count as not equal; the error comes up when they are brought.
 func Find(c *criuimg.Checkpoint, files map[string]File) [][]criuimg.Span {
 	inheritable := c.Inherited()
 	if len(inheritable) == 0 {

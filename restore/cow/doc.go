@@ -3,12 +3,12 @@
 //
 // # Why
 //
-// A page that comes on demand is a copy of its own in each process, for nothing in userfaultfd puts one page into
-// two address spaces. Pages that parent and child shared would multiply: a server with eight children and 10 GB
-// would need 90. Only a fork makes pages shared, and CRIU's tasks fork long before their memory is registered. So
-// these pages have to be there when they do. CRIU can do that: what it reads by itself it maps in the parent
-// before the fork, and a child keeps each page that equals its own. All that is needed is to tell it which pages,
-// and to leave no other to it, because the processes wait for what it reads.
+// A page that comes on demand is a copy of its own in each process, for nothing in userfaultfd puts one page into two
+// address spaces. Pages that parent and child shared would multiply: a server with eight children and 10 GB would need
+// 90. Only a fork makes pages shared, and CRIU's tasks fork long before their memory is registered. So these pages have
+// to be there at the fork. CRIU can do that: it maps what it reads by itself in the parent before the fork, and a child
+// keeps each page that equals its own. It only has to be told which pages these are, and no others may be left to it,
+// because the processes wait for what it reads.
 //
 // # How equal pages are found
 //

@@ -15,10 +15,9 @@ const (
 	fieldMadvise  = 9
 )
 
-// Mappings takes the entry of an mm image apart and calls fn for each of its
-// mappings, in order, as CRIU wrote them. whole tells that one has its place and
-// flags. A process may have a million, and a hostile image many more: none is
-// kept here. It returns the id of the program's file.
+// Mappings takes the entry of an mm image apart and calls fn for each of its mappings, in order, as CRIU wrote them.
+// whole tells that a mapping has its place and flags. A process may have a million, and a hostile image many more: none
+// is kept here. It returns the id of the program's file.
 func Mappings(name string, b []byte, fn func(v VMA, whole bool) error) (exe uint32, err error) {
 	err = fields(name, b, func(num protowire.Number, v uint64, inner []byte) error {
 		switch {

@@ -29,12 +29,12 @@ type Origin struct {
 	Command string
 	// UID is its real user.
 	UID uint32
-	// Host is the name of the host as the process sees it; "" where CRIU did not dump the namespace that tells.
+	// Host is the name of the host as the process sees it; "" where CRIU did not dump the UTS namespace.
 	Host string
 }
 
-// FindOrigin reads the few images that tell. What a process wrote over its arguments is what it shows in ps, and what
-// comes out here.
+// FindOrigin reads the few images that say so. If a process has written over its arguments, as for ps, Command is what
+// it wrote.
 func FindOrigin(fsys fs.FS) (Origin, error) {
 	tasks, err := loadTree(fsys)
 	if err != nil {

@@ -4,9 +4,9 @@
 // [Parse] reads a command line as runc and crun do. What it does not understand, and what is not for the store, is
 // left to the runtime as it stands: [Call.Ours].
 //
-// The images of a checkpoint are in the store. What the caller finds in the image directory that it named is a
-// [Reference]: the name of the checkpoint, and what tells that it is the right one. Callers put this directory into
-// their archives, which are small then.
+// The images of a checkpoint are in the store. In the image directory that it named, the caller finds a [Reference]:
+// the name of the checkpoint, and the hash of its inventory, by which the right one is known. Callers put this
+// directory into their archives, which are small then.
 //
 // There are no locks and no goroutines.
 package oci

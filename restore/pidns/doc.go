@@ -3,12 +3,11 @@
 //
 // # Who is in a namespace
 //
-// Its first process is an init of ours: a fork of this program that never executes another, with one thread, so
-// that pid 1 is the only number it takes. It is the parent of whoever loses his own, reaps them, hands signals
-// on to the first restored process, and ends, with that one's exit status, when nobody else is left in the
-// namespace. It outlives the command that made it; but when that ends before [Namespace.Release], it ends at
-// once, and the kernel ends everybody in the namespace with it. So a restore that is given up or killed leaves
-// nothing.
+// Its first process is an init of ours: a fork of this program that never executes another, with one thread, so that
+// pid 1 is the only number it takes. It becomes the parent of processes that lose theirs, reaps them, and hands signals
+// on to the first restored process. It ends, with that process's exit status, when nobody else is left in the
+// namespace. It outlives the command that made it; but when that ends before [Namespace.Release], it ends at once, and
+// the kernel ends everybody in the namespace with it. So a restore that is given up or killed leaves no process behind.
 //
 // CRIU is started in the namespace by the command, which stays its parent and speaks to it from outside. It gets
 // numbers at the upper end, so that it is not in the way of those that the images need; [Namespace.Place] moves

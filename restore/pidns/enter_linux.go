@@ -53,7 +53,7 @@ func isInit(pid int) bool {
 
 // Enter goes into the namespace of a member, where it is that of the member's init: End leaves the namespace.
 func (m Member) Enter() (*Namespace, error) {
-	n := &Namespace{thread: newThread(), pidfd: -1, init: m.Init, visits: true}
+	n := &Namespace{thread: newThread(), pidfd: -1, init: m.Init, entered: true}
 	err := n.Do(func() (err error) {
 		if n.proc, err = os.Open("/proc"); err != nil {
 			return err

@@ -23,7 +23,7 @@ type Namespace struct {
 	control *os.File
 	proc    *os.File // /proc as it is out here
 	place   int      // where numbers are given from
-	visits  bool     // another made it
+	entered bool     // another process made it
 	once    sync.Once
 }
 
@@ -145,8 +145,8 @@ func (n *Namespace) Place(last int) error {
 	return nil
 }
 
-// Clear finds room for who asks for no number among those that rise in used, and reports whether it is where new
-// ones are given already.
+// Clear finds room for processes that need no certain number, between those in used, which rise. It reports whether the
+// namespace gives new numbers from there already.
 func (n *Namespace) Clear(used []int) (last int, here bool) {
 	free := func(from int) bool {
 		for _, id := range used {
@@ -182,11 +182,11 @@ func (n *Namespace) Release(root int) error {
 	return nil
 }
 
-// End ends everybody in the namespace, and returns when they are gone. After Release it does nothing, and who
-// has entered only leaves.
+// End ends everybody in the namespace, and returns when they are gone. After Release it does nothing, and a process
+// that has entered only leaves.
 func (n *Namespace) End() (err error) {
 	n.once.Do(func() {
-		if n.pidfd >= 0 && !n.visits {
+		if n.pidfd >= 0 && !n.entered {
 			unix.PidfdSendSignal(n.pidfd, unix.SIGKILL, nil, 0)
 			err = n.await()
 		}

@@ -19,9 +19,8 @@ import (
 	"github.com/gpucr/gpucr-fs/prefetch"
 )
 
-// ErrGuardian is wrapped by Serve's error when the guardian was killed. The
-// tasks have then been killed as well. Begin wraps it when the guardian did not
-// get that far.
+// ErrGuardian is wrapped by Serve's error when the guardian was killed. The tasks have then been killed as well. Begin
+// wraps it when the guardian did not start.
 var ErrGuardian = errors.New("the guardian is gone")
 
 // GuardianOptions say how to serve one restore with a guardian.
@@ -81,9 +80,9 @@ type Client struct {
 
 // Spawned is a guardian's process that does not know yet what to guard.
 type Spawned struct {
-	wire  *wire
-	setup *os.File
-	apart error // why it is in this process's cgroup
+	wire     *wire
+	setup    *os.File
+	notApart error // why it is in this process's cgroup
 }
 
 // sameCgroup bounds the lines about that to one.
@@ -130,7 +129,7 @@ func Spawn(command []string) (*Spawned, error) {
 		g.Close()
 		return nil, fmt.Errorf("start the guardian: %w", err)
 	}
-	g.apart = apart
+	g.notApart = apart
 	go func() {
 		cmd.Wait() // reaps it; its end shows on the connection
 		removeCgroups()
@@ -164,11 +163,11 @@ func (g *Spawned) Begin(o GuardianOptions) (*Client, error) {
 		g.wire.close()
 		return nil, err
 	}
-	if g.apart != nil {
+	if g.notApart != nil {
 		sameCgroup.Do(func() {
 			o.Logger.Warn("guardians stay in this process's cgroup: "+
 				"if it is killed as a whole, restored processes outside of it would read zeros for what they lack; "+
-				"a writable cgroup v2 would keep guardians apart", "err", g.apart)
+				"a writable cgroup v2 would keep guardians apart", "err", g.notApart)
 		})
 	}
 	return connect(g.wire, o.Plan, o.Logger)
@@ -272,9 +271,8 @@ func (c *Client) Report() Report {
 	return c.report
 }
 
-// Serve provides until all memory is resident, nobody needs it any more, or
-// something went wrong. When ctx ends a successor takes over, unless CRIU has
-// not come yet: then there is nothing left to do.
+// Serve provides until all memory is resident, nobody needs it any more, or an error occurs. When ctx ends a successor
+// takes over; if CRIU has not connected yet, the restore ends instead.
 func (c *Client) Serve(ctx context.Context, q Supplier) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var drains sync.WaitGroup

@@ -4,13 +4,11 @@
 //
 // # From CRIU
 //
-// All tasks of a restore share one connection to lazy-pages.socket in CRIU's
-// work directory. Each sends its pid and its userfaultfd, a zombie its pid
-// negated and nothing else; when all are restored the main CRIU process sends
-// an end mark. Tasks fault before that, and are served at once; what fills
-// ahead of faults starts after it, because only then is all memory registered.
-// The kernel vouches for who sent what (SCM_CREDENTIALS, SCM_PIDFD): that is
-// how a task whose memory cannot be had is killed, and none other.
+// All tasks of a restore share one connection to lazy-pages.socket in CRIU's work directory. Each sends its pid and its
+// userfaultfd, a zombie its pid negated and nothing else; when all are restored the main CRIU process sends an end
+// mark. Tasks fault before that, and are served at once; what fills ahead of faults starts after it, because only then
+// is all memory registered. The kernel vouches for who sent what (SCM_CREDENTIALS, SCM_PIDFD): that is how a task whose
+// memory cannot be brought is killed, and no other process.
 //
 // # Filling
 //
@@ -33,9 +31,8 @@
 //
 // # Who is killed
 //
-// Provider, guardian, keeper and successor each live in a cgroup of their own where
-// that is possible (cgroup_linux.go), the last three in sessions of their own. One
-// kill ends one of them; who is left goes on or ends the tasks.
+// Provider, guardian, keeper and successor each live in a cgroup of their own where that is possible (cgroup_linux.go),
+// the last three in sessions of their own. One kill ends one of them; those that are left go on, or end the tasks.
 //
 // # Lock order
 //

@@ -53,8 +53,8 @@ func (s *Server) zero(r prefetch.Range) {
 	s.stats.zeroed.Add(n)
 }
 
-// Fail tells the server that a range cannot be read: the pages are poisoned,
-// so that who touches one gets SIGBUS. It is part of prefetch.Sink.
+// Fail tells the server that a range cannot be read: the pages are poisoned, so that a process that touches one gets
+// SIGBUS. It is part of prefetch.Sink.
 func (s *Server) Fail(r prefetch.Range, err error) {
 	n := s.fillAll(r, func(fd int, addr uint64, _, n int64) (int64, unix.Errno) {
 		return uffdPoison(fd, addr, n)
@@ -64,8 +64,8 @@ func (s *Server) Fail(r prefetch.Range, err error) {
 	}
 }
 
-// AlreadyDelivered looks whether a range that was delivered before it was demanded has got
-// lost for somebody. It is part of prefetch.Sink.
+// AlreadyDelivered checks whether a process has lost a range that was delivered before it was demanded. It is part of
+// prefetch.Sink.
 func (s *Server) AlreadyDelivered(r prefetch.Range) {
 	for _, m := range s.memories() {
 		m.mu.RLock()

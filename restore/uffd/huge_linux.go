@@ -18,12 +18,10 @@ const (
 	collapseRest = 4
 )
 
-// Collapse gives the tasks the huge pages that they had asked for: UFFDIO_COPY
-// fills memory by small ones, and khugepaged would take hours to join them. It is
-// to be called after Serve, and stops when ctx ends. Each huge page is new memory
-// and a copy, during which whoever needs a page of the process waits: it goes on
-// one by one with pauses, so that it takes no more than a fifth of a processor.
-// All at once, a gigabyte held the process up for 0.5 to 3 s.
+// Collapse gives the tasks the huge pages that they had asked for: UFFDIO_COPY fills memory by small ones, and
+// khugepaged would take hours to join them. It is to be called after Serve, and stops when ctx ends. Each huge page is
+// new memory and a copy, during which faults of the process wait. So Collapse works one by one, with pauses, and takes
+// at most a fifth of a processor. All at once, a gigabyte held the process up for 0.5 to 3 s.
 func (s *Server) Collapse(ctx context.Context) {
 	s.mu.Lock()
 	whole := s.whole

@@ -49,8 +49,7 @@ func (p *Plan) MarshalBinary() ([]byte, error) {
 	return b, nil
 }
 
-// UnmarshalBinary is encoding.BinaryUnmarshaler. What it makes of foreign bytes
-// is for Validate to judge.
+// UnmarshalBinary is encoding.BinaryUnmarshaler. Validate has to check what it makes of foreign bytes.
 func (p *Plan) UnmarshalBinary(b []byte) error {
 	bad := false
 	get := func() (w uint64) {

@@ -198,6 +198,11 @@ func (r Report) BusyShare() float64 {
 	return busy.Seconds() / float64(n) / r.Duration.Seconds()
 }
 
+func (r Report) String() string {
+	return fmt.Sprintf("%d buffer objects, %d bytes filled in %v, DMA busy %.0f %%, %d bytes read back",
+		r.BOs, r.Bytes, r.Duration.Round(time.Millisecond), 100*r.BusyShare(), r.Verified)
+}
+
 // Error is a failure that concerns one BO.
 type Error struct {
 	Op  string // "fill", "read" or "verify"

@@ -110,8 +110,8 @@ func begin(ctx context.Context, op string, plan Plan, opts Options) (*work, erro
 	w.ctx, w.cancel = context.WithCancelCause(ctx)
 	var stop context.CancelFunc
 	w.waits, stop = context.WithCancel(context.WithoutCancel(ctx))
-	calm := context.AfterFunc(w.ctx, func() { time.AfterFunc(grace, stop) })
-	w.stop = func() { calm(); w.cancel(errDone); stop() }
+	cancelGrace := context.AfterFunc(w.ctx, func() { time.AfterFunc(grace, stop) })
+	w.stop = func() { cancelGrace(); w.cancel(errDone); stop() }
 	if err := w.open(); err != nil {
 		return nil, w.end(err)
 	}

@@ -36,8 +36,7 @@ func TestLinesAreNarrow(t *testing.T) {
 			return
 		}
 		seen[kind]++
-		if slices.Contains(wideGenerated, path.Dir(name)) && generated(text) ||
-			under(name, []string{"index/cipher", "index/pack"}) {
+		if slices.Contains(wideGenerated, path.Dir(name)) && generated(text) {
 			return
 		}
 		for i, line := range strings.Split(string(text), "\n") {

@@ -15,8 +15,8 @@ import (
 	"github.com/gpucr/gpucr-fs/tests/measure"
 )
 
-// patience bounds the wait for the process to check its memory.
-const patience = 2 * time.Minute
+// timeout bounds the wait for the process to check its memory.
+const timeout = 2 * time.Minute
 
 // Names of checkpoints and of their largest file.
 const (
@@ -233,7 +233,7 @@ func (b *bench) restore(p *place, way restoring, check bool) (err error) {
 		b.note(rows[mark], p, result.Timeline.Started.Add(d).Sub(begun).Seconds())
 	}
 	if check {
-		return b.process.Verified(patience)
+		return b.process.Verified(timeout)
 	}
 	return nil
 }
@@ -247,7 +247,7 @@ func (b *bench) record(p *place) error {
 	if err := b.process.Kill(); err != nil {
 		return err
 	}
-	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(timeout); ; time.Sleep(20 * time.Millisecond) {
 		kept, err := filepath.Glob(filepath.Join(p.live, "hot", "*"))
 		if err == nil && len(kept) == 1 && !strings.HasSuffix(kept[0], ".new") {
 			return nil

@@ -51,7 +51,7 @@ func (w *world) begin(b *beside) {
 	// One who waits for a lock is held up. One who waits for a worker may be: the worker may wait for a lock.
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for patience := 10; patience > 0; {
+	for timeout := 10; timeout > 0; {
 		select {
 		case <-b.done:
 			return
@@ -59,11 +59,11 @@ func (w *world) begin(b *beside) {
 		}
 		switch waitsFor(b.id) {
 		case aLock:
-			patience -= 5
+			timeout -= 5
 		case aWorker:
-			patience -= 2
+			timeout -= 2
 		default:
-			patience = 10
+			timeout = 10
 		}
 	}
 }

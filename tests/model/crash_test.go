@@ -34,7 +34,7 @@ func (w *world) indexSynced(dir string) {
 func (w *world) indexWrote(dir string) {
 	w.mu.Lock()
 	o, n := w.watch.op, w.watch.calls
-	draw := w.watch.draw && w.p.Mode == crashes && o != nil && !o.Calm && dir == filepath.Join(w.dir, "index")
+	draw := w.watch.draw && w.p.Mode == crashes && o != nil && !o.NoFaults && dir == filepath.Join(w.dir, "index")
 	w.mu.Unlock()
 	if !draw {
 		return

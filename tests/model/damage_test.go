@@ -14,8 +14,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
-// calm runs a step without crashes and faults: what it does to files is enough.
-func (w *world) calm(fn func() error) error {
+// withoutFaults runs a step without crashes and faults: what it does to files is enough.
+func (w *world) withoutFaults(fn func() error) error {
 	w.mu.Lock()
 	draw := w.watch.draw
 	w.watch.draw = false
@@ -73,7 +73,7 @@ func (w *world) sizeOf(name string) int64 {
 // heal damages a slot, lets verify find it, and imports what was damaged again: that must make everything whole but
 // files that were not written from beginning to end, for they are cut elsewhere than the copy.
 func (w *world) heal(o *op) error {
-	return w.calm(func() error {
+	return w.withoutFaults(func() error {
 		r := rand.New(rand.NewPCG(o.Seed, 5))
 		packs := w.packFiles(".pack")
 		if len(packs) == 0 || w.p.Mode == liars {
@@ -224,7 +224,7 @@ func (w *world) look(way int) (rebuilt bool, err error) {
 
 // flipJournal damages a byte of a journal, looks, and puts the byte back: nothing may be lost.
 func (w *world) flipJournal(o *op) error {
-	return w.calm(func() error {
+	return w.withoutFaults(func() error {
 		r := rand.New(rand.NewPCG(o.Seed, 6))
 		journals := w.packFiles(".journal")
 		if len(journals) == 0 || w.p.Mode == liars {
@@ -271,7 +271,7 @@ func (w *world) flipJournal(o *op) error {
 
 // hideJournal takes a journal away, looks, and puts it back: nothing may be lost.
 func (w *world) hideJournal(o *op) error {
-	return w.calm(func() error {
+	return w.withoutFaults(func() error {
 		r := rand.New(rand.NewPCG(o.Seed, 7))
 		journals := w.packFiles(".journal")
 		if len(journals) == 0 || w.p.Mode == liars {
@@ -316,7 +316,7 @@ func (w *world) hideJournal(o *op) error {
 
 // flipIndex damages a byte of the index, looks, and rebuilds it: nothing may be lost.
 func (w *world) flipIndex(o *op) error {
-	return w.calm(func() error {
+	return w.withoutFaults(func() error {
 		if w.p.Mode == liars {
 			return nil
 		}

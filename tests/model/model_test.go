@@ -63,7 +63,7 @@ func execute(p *program, dir string, n *counts) (err error) {
 			return fmt.Errorf("line %d: %w", i+2, err)
 		}
 	}
-	last := op{ID: -1, Do: "reopen", Calm: true}
+	last := op{ID: -1, Do: "reopen", NoFaults: true}
 	if err := w.perform(&last); err != nil && !errors.Is(err, errUnusable) {
 		return err
 	}

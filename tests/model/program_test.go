@@ -20,11 +20,11 @@ type op struct {
 	Len  int64  `json:"len,omitempty"`
 	Seed uint64 `json:"seed,omitempty"`
 
-	Calm    bool   `json:"calm,omitempty"`    // without crashes and faults
-	Beside  []op   `json:"beside,omitempty"`  // run while this one is held up at a storage call: see beside_test.go
-	At      int    `json:"at,omitempty"`      // of a step beside another: the storage call at which it begins
-	On      string `json:"on,omitempty"`      // storage.Op: only calls of this kind count for At
-	Threads [][]op `json:"threads,omitempty"` // of par: run at once
+	NoFaults bool   `json:"no_faults,omitempty"` // without crashes and faults
+	Beside   []op   `json:"beside,omitempty"`    // run while this one is held up at a storage call: see beside_test.go
+	At       int    `json:"at,omitempty"`        // of a step beside another: the storage call at which it begins
+	On       string `json:"on,omitempty"`        // storage.Op: only calls of this kind count for At
+	Threads  [][]op `json:"threads,omitempty"`   // of par: run at once
 }
 
 // program is what one store lives through. Its text is a line of JSON for the head and one for each step.

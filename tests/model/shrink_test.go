@@ -47,7 +47,7 @@ func shrink(p *program, first error, until time.Time, fails func(*program) error
 func simplify(_ program, _ error, try func([]op) bool, best *program, why *error) (*program, error) {
 	for i := 0; i < len(best.Ops); i++ {
 		for _, change := range []func(o *op){
-			func(o *op) { o.Calm = true },
+			func(o *op) { o.NoFaults = true },
 			func(o *op) { o.Beside = nil },
 			func(o *op) { o.Len = min(o.Len, 4096) },
 		} {
@@ -75,4 +75,6 @@ func simplify(_ program, _ error, try func([]op) bool, best *program, why *error
 	return best, *why
 }
 
-func same(a, b op) bool { return a.Calm == b.Calm && len(a.Beside) == len(b.Beside) && a.Len == b.Len }
+func same(a, b op) bool {
+	return a.NoFaults == b.NoFaults && len(a.Beside) == len(b.Beside) && a.Len == b.Len
+}

@@ -184,7 +184,7 @@ func (w *world) rule(c storage.Call) storage.Fault {
 		w.watch.changed = append(w.watch.changed, fmt.Sprintf("%s %s", c.Op, c.Name))
 	}
 	begin := w.watch.due(c)
-	draw := w.watch.draw && o != nil && !o.Calm
+	draw := w.watch.draw && o != nil && !o.NoFaults
 	w.mu.Unlock()
 	for _, b := range begin {
 		w.begin(b)

@@ -1,8 +1,8 @@
 // Package helper is the process beside CRIU that thinks for the CRIU plugin. The plugin starts it (gpucr-fs
 // plugin-helper) once for a dump or a restore and talks to it over a control connection; package wire has the messages.
 //
-// A process and not a thread of CRIU's: a Go runtime in CRIU unblocks SIGCHLD in every thread, and any thread keeps
-// CRIU from changing mount namespaces.
+// A process and not a part of CRIU: a Go runtime there unblocks SIGCHLD in every thread, and this one outlives CRIU to
+// unpause processes or to end them.
 //
 // # Dump
 //
@@ -14,22 +14,25 @@
 //
 // # Restore
 //
-// Images are read and GPUs mapped as soon as the process starts, while CRIU still forks. A task asks for its file by
-// CRIU's id and gets the buffers of the RESTORE ioctl ready-made; it hands its BOs over and goes on. The fill begins at
-// once, each process's on its own, all within one bound of staging memory:
+// Images are read and GPUs mapped as soon as the process starts, while CRIU still forks. Tasks attach to the restore
+// server, a thread of the main CRIU process (src/server.c), which passes on what they ask. For a process with KFD this
+// process gives the task the buffers of the RESTORE ioctl ready-made, and the server a plan: who fills, and packets for
+// it that lack only the dma-bufs. The server has the table and the gate:
 //
 //	task:    FILE → RESTORE ioctl → BOS… → RESTORED → the rest of its restore
-//	here:                                           → fill
+//	server:                                         → fill
 //	CRIU:                                                    RESUME waits for every fill
 //
-// Before RESUME, too, the process's own memory that its GPUs use is read once: with lazy pages that brings it, and the
-// driver could not wait for it.
+// It is asked about RESUME where it has a say. The process's own memory that its GPUs use is read once before: with
+// lazy pages that brings it, and the driver could not wait for it.
 //
 // No process is resumed before the VRAM of all is in place, unless it comes on demand (below). A failed fill is told to
-// RESUME, which kills the process, and CRIU fails. When CRIU ends without a goodbye and not all processes run their
-// queues, every process whose BOs were handed over is killed here: its memory or its queues would be wrong. (While CRIU
-// waits in RESUME the kernel does, see exitkill.c; it lets go when no other process is left to resume, which the answer
-// to RESUME tells.) As long as CRIU runs none is: past RESTORE_SIGCHLD it waits for ever for a task that dies.
+// RESUME, which kills the process, and CRIU fails. When CRIU ends, the server with it, without a goodbye and not all
+// processes run their queues, every process that had the buffers of RESTORE is killed here: its memory or its queues
+// would be wrong. (While CRIU waits in RESUME the kernel does, see exitkill.c; it lets go when no other process is left
+// to resume.) As long as CRIU runs none is: past RESTORE_SIGCHLD it waits for ever for a task that dies. When this
+// process is killed, a restore whose plans are made, by a daemon that fills, goes on without it, unless it has a say in
+// RESUME.
 //
 // # VRAM on demand
 //
@@ -37,7 +40,8 @@
 // by pid. With Options.Lazy a process runs when what its CPU may touch is in place, and this process issues RESUME when
 // the rest is:
 //
-//	here:    fill: GTT, and VRAM that the driver maps for CPUs → fill: the rest → RESUME
+//	server:  fill: GTT, and VRAM that the driver maps for CPUs
+//	here:                                                      → fill: the rest → RESUME
 //	CRIU:                       RESUME is answered, the process runs
 //
 // What the CPU may touch is asked of flags and of /proc/PID/maps, when the process stands for the last time: one that

@@ -38,6 +38,27 @@ func Directory(images string) Filler {
 	}
 }
 
+// Announced is a fill for the restore server to make.
+type Announced struct {
+	Conn *os.File // to who fills
+	// Packets are what the server sends, with dma-bufs. They are valid for another Conn,
+	// too.
+	Packets []Packet
+	// Serve, when set, is to be run: it fills in this process until it is done.
+	Serve func(context.Context)
+}
+
+// Packet has the bytes of a packet and the indices of the buffer objects that go
+// with it.
+type Packet struct {
+	BOs   []uint32
+	Bytes []byte
+}
+
+// Announcer tells who fills of a fill that the restore server makes; again when who
+// was there first is gone.
+type Announcer func(ctx context.Context, plan vram.Plan, opts vram.Options, again bool) (Announced, error)
+
 // Event is that a process's queues run, or will not.
 type Event struct {
 	PID int    `json:"pid"`
@@ -59,6 +80,9 @@ type Options struct {
 	// this process has it open, and gives how BOs are filled from it. direct says
 	// that the directory itself is read. Default: [Directory].
 	Fills func(images string) (fill Filler, direct bool)
+	// Announces gives, for the same directory, how the restore server has BOs filled.
+	// Restores need it.
+	Announces func(images string) Announcer
 	// Lazy lets a process run when what its CPU may touch of its BOs is in
 	// place, and its queues when the rest is. It asks for Watchdog.
 	Lazy bool
@@ -168,11 +192,11 @@ func Serve(ctx context.Context, control *wire.Conn, opts Options) error {
 	case hello.ID == stageDump && len(files) == 1:
 		return p.dump(ctx, hello.Count)
 	case hello.ID == stageRestore && len(files) == 2:
-		attach, err := wire.NewConn(files[1])
+		link, err := wire.NewConn(files[1])
 		if err != nil {
 			return err
 		}
-		return p.restore(ctx, attach)
+		return p.restore(ctx, link)
 	}
 	return fmt.Errorf("stage %d with %d descriptors: %w", hello.ID, len(files), wire.ErrProtocol)
 }
@@ -202,7 +226,7 @@ func answer(c *wire.Conn, typ wire.Type, text string, err error) error {
 }
 
 // reply completes and sends an answer.
-func reply(c *wire.Conn, m *wire.Message, text string, err error) error {
+func reply(c *wire.Conn, m *wire.Message, text string, err error, files ...*os.File) error {
 	m.SetText(text)
 	if err != nil {
 		m.Status = -int32(unix.EIO)
@@ -213,7 +237,7 @@ func reply(c *wire.Conn, m *wire.Message, text string, err error) error {
 		}
 		m.SetText(err.Error())
 	}
-	return c.Send(m)
+	return c.Send(m, files...)
 }
 
 // working tells the plugin every second that a request is being worked on, until

@@ -141,8 +141,8 @@ func TestEnds(t *testing.T) {
 			t.Errorf("helper ended with %v", err)
 		}
 	})
-	t.Run("a restore gaveUp up", func(t *testing.T) {
-		s := serve(t, Options{Sys: fstest.MapFS{}})
+	t.Run("a restore given up", func(t *testing.T) {
+		s := serve(t, Options{Sys: fstest.MapFS{}, Announces: func(string) Announcer { return nil }})
 		_, tasks, err := wire.Pair()
 		if err != nil {
 			t.Fatal(err)

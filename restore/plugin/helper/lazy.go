@@ -272,9 +272,9 @@ const (
 	linkRate = 16e9
 )
 
-// patience is how long a fill waits for its process to run: a small part of the time that
+// headStart is how long a fill waits for its process to run: a small part of the time that
 // it takes itself. Where cores are few it would take them from criu.
-func patience(p vram.Plan) time.Duration {
+func headStart(p vram.Plan) time.Duration {
 	var bytes uint64
 	for _, bo := range p.BOs {
 		bytes += bo.Size
@@ -285,10 +285,10 @@ func patience(p vram.Plan) time.Duration {
 
 // after is closed when it is the turn of t, and its process has run or so much time has
 // passed; not when ctx has ended before.
-func (t *turn) after(ctx context.Context, ran <-chan struct{}, patience time.Duration) <-chan struct{} {
+func (t *turn) after(ctx context.Context, ran <-chan struct{}, wait time.Duration) <-chan struct{} {
 	begin := make(chan struct{})
 	go func() {
-		late := time.NewTimer(patience)
+		late := time.NewTimer(wait)
 		defer late.Stop()
 		select {
 		case <-ran:

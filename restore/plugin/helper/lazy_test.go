@@ -90,7 +90,7 @@ func TestAfter(t *testing.T) {
 		t.Error("a fill began that nobody wants")
 	case <-time.After(10 * time.Millisecond):
 	}
-	if p := patience(planOf(map[string]uint64{"a": 16 << 30})); p < time.Second/20 || p > time.Second {
+	if p := headStart(planOf(map[string]uint64{"a": 16 << 30})); p < time.Second/20 || p > time.Second {
 		t.Errorf("16 GiB wait %v", p)
 	}
 }

@@ -113,8 +113,14 @@ func (p plan) close() {
 	}
 }
 
+func noHandle(bo vram.BO) error {
+	return fmt.Errorf("%s buffer object %d of process %d on gpu %#x: the driver gave no handle to its memory", bo.Kind,
+		bo.Index, bo.PID, bo.GPU)
+}
+
 // makePlan joins the BOs that have contents with their dma-bufs. minor gives the
-// render node, on this machine, of a GPU that the process knows.
+// render node, on this machine, of a GPU that the process knows. No dma-bufs at all
+// make a plan for what is to come.
 func makePlan(msg *imagepb.Process, layout *image.Layout, dmabufs []*os.File, minor func(gpu uint32) uint32) (_ plan,
 	err error) {
 	var p plan
@@ -128,9 +134,12 @@ func makePlan(msg *imagepb.Process, layout *image.Layout, dmabufs []*os.File, mi
 		if bo.File == "" {
 			continue
 		}
-		if dmabufs[i] == nil {
-			return p, fmt.Errorf("%v buffer object %d of process %d on gpu %#x: "+
-				"the driver gave no handle to its memory", bo.Kind, i, msg.GetPid(), bo.GPUID)
+		var dmabuf *os.File
+		if dmabufs != nil {
+			dmabuf = dmabufs[i]
+		}
+		if dmabufs != nil && dmabuf == nil {
+			return p, noHandle(vram.BO{Kind: bo.Kind.String(), Index: i, PID: int(msg.GetPid()), GPU: bo.GPUID})
 		}
 		at, ok := nodes[bo.GPUID]
 		if !ok {
@@ -145,7 +154,7 @@ func makePlan(msg *imagepb.Process, layout *image.Layout, dmabufs []*os.File, mi
 		}
 		p.BOs = append(p.BOs, vram.BO{
 			PID: int(msg.GetPid()), GPU: bo.GPUID, Index: i, Kind: bo.Kind.String(), VA: bo.Addr, Size: uint64(bo.Size),
-			Node: at, Dmabuf: dmabufs[i], File: bo.File, Off: bo.Offset,
+			Node: at, Dmabuf: dmabuf, File: bo.File, Off: bo.Offset,
 		})
 	}
 	return p, nil

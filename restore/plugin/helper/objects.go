@@ -219,7 +219,7 @@ func (o *objects) restored(p image.Process, dmabufs []*os.File, err error) {
 		x.claimed = true
 		o.mu.Unlock()
 		switch {
-		case !first: // the driver has gaveUp each process memory of its own
+		case !first: // the driver has given each process memory of its own
 		case err != nil:
 			x.give(nil, err)
 		case dmabufs[i] == nil:

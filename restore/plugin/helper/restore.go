@@ -23,18 +23,19 @@ const maxFills = 8
 // restore is one run of criu restore.
 type restore struct {
 	*session
-	ctx     context.Context // ends with CRIU
-	work    context.Context // of fills; they may go on when CRIU is gone
-	ready   chan struct{}   // closed when the next six are set
-	set     *image.Set
-	sys     *topology.System
-	objects *objects
-	filler  Filler
-	direct  bool // filler reads the image directory
-	err     error
+	ctx       context.Context // ends with CRIU
+	work      context.Context // of fills; they may go on when CRIU is gone
+	ready     chan struct{}   // closed when the next six are set
+	set       *image.Set
+	sys       *topology.System
+	objects   *objects
+	filler    Filler
+	announcer Announcer
+	direct    bool // filler reads the image directory
+	err       error
 
-	fills    chan struct{} // a token for each fill under way that somebody waits for
-	turns    turns         // of the others
+	server   *server
+	turns    turns // of fills of what follows
 	watchdog *watchdog
 	pending  *pending.Processes
 	wg       sync.WaitGroup
@@ -65,16 +66,16 @@ type task struct {
 	at      int64 // its byte of the file of pending
 }
 
-func (p *session) restore(ctx context.Context, attach *wire.Conn) (err error) {
+func (p *session) restore(ctx context.Context, link *wire.Conn) (err error) {
 	work, abort := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer abort(nil)
 	ctx, cancel := context.WithCancel(ctx)
-	r := &restore{session: p, ctx: ctx, work: work, ready: make(chan struct{}), fills: make(chan struct{}, maxFills),
+	r := &restore{session: p, ctx: ctx, work: work, ready: make(chan struct{}), server: newServer(link),
 		conns: map[*wire.Conn]bool{}, tasks: map[int]*task{}, watchdog: newWatchdog(p.opts.Watchdog, p.opts.Logger),
 		pending: pending.New(p.opts.Pending)}
 	r.wg.Go(r.prepare)
-	r.wg.Go(func() { r.accept(attach) })
-	r.track(attach)
+	r.wg.Go(r.serveServer)
+	r.track(link)
 	bye, gaveUp := false, false
 	defer func() {
 		cancel()
@@ -153,13 +154,13 @@ func (p *session) restore(ctx context.Context, attach *wire.Conn) (err error) {
 	}
 }
 
-// abandon ends all processes of a restore that CRIU has gaveUp up.
+// abandon ends all processes of a restore that CRIU has given up.
 func (r *restore) abandon(cancel func(), abort func(error)) error {
 	cancel()
 	r.closeConns()
 	// They are gone when their fills end: that is not why.
 	err := r.kill()
-	abort(errors.New("criu has gaveUp up"))
+	abort(errors.New("criu has given up"))
 	return err
 }
 
@@ -199,6 +200,7 @@ func (r *restore) anyPending() bool {
 // prepare reads the images and the topology.
 func (r *restore) prepare() {
 	defer close(r.ready)
+	r.announcer = r.opts.Announces(r.dir())
 	if r.filler, r.direct = r.opts.Fills(r.dir()); r.opts.Lazy {
 		// It takes as long as a process does to start.
 		r.wg.Go(func() {
@@ -244,42 +246,18 @@ func (r *restore) track(c *wire.Conn) {
 	}
 }
 
+func (r *restore) untrack(c *wire.Conn) {
+	c.Close()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.conns, c)
+}
+
 func (r *restore) closeConns() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for c := range r.conns {
 		c.Close()
-	}
-}
-
-// accept takes the connections of tasks.
-func (r *restore) accept(attach *wire.Conn) {
-	for {
-		m, files, err := attach.Receive()
-		if err != nil {
-			return // CRIU has ended, or this restore
-		}
-		if m.Type != wire.Attach || len(files) != 1 {
-			closeAll(files)
-			continue
-		}
-		c, err := wire.NewConn(files[0])
-		if err != nil {
-			r.opts.Logger.Error("a task cannot be reached", "err", err)
-			continue
-		}
-		r.track(c)
-		r.wg.Go(func() {
-			defer func() {
-				c.Close()
-				r.mu.Lock()
-				delete(r.conns, c)
-				r.mu.Unlock()
-			}()
-			if err := r.serveTask(c); err != nil && r.ctx.Err() == nil {
-				r.opts.Logger.Error("restore of a task's device", "err", err)
-			}
-		})
 	}
 }
 

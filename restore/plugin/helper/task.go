@@ -8,9 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/kfd"
 	"github.com/gpucr/gpucr-fs/kfd/abi"
@@ -22,11 +19,6 @@ import (
 
 // serveTask answers one task's hook, until it closes the connection.
 func (r *restore) serveTask(c *wire.Conn) error {
-	select {
-	case <-r.ready:
-	case <-r.ctx.Done():
-		return context.Cause(r.ctx)
-	}
 	for {
 		m, files, err := c.Receive()
 		if err == io.EOF {
@@ -35,31 +27,38 @@ func (r *restore) serveTask(c *wire.Conn) error {
 		if err != nil {
 			return err
 		}
-		if m.Type == wire.Objects && len(files) == 1 && r.err == nil {
-			if err := r.opened(c, int(m.ID), files[0]); err != nil {
-				return err
-			}
-			continue
-		}
-		closeAll(files)
-		switch m.Type {
-		case wire.File:
-			err = r.file(c, m)
-		case wire.Mapping:
-			if r.err != nil {
-				err = answer(c, wire.OK, "", r.err)
-			} else {
-				err = r.mapping(c, m)
-			}
-		case wire.Node:
-			err = r.node(c, m.Minor)
-		default:
-			return fmt.Errorf("message %d of a task: %w", m.Type, wire.ErrProtocol)
-		}
-		if err != nil {
+		if err := r.fromTask(c, m, files); err != nil {
 			return err
 		}
 	}
+}
+
+// fromTask answers one message.
+func (r *restore) fromTask(c *wire.Conn, m *wire.Message, files []*os.File) error {
+	if m.Type == wire.Objects && len(files) == 1 && r.err == nil {
+		return r.opened(c, int(m.ID), files[0])
+	}
+	closeAll(files)
+	switch {
+	case m.Type == wire.File:
+		return r.file(c, m)
+	case m.Type == wire.Mapping && r.err != nil:
+		return answer(c, wire.OK, "", r.err)
+	case m.Type == wire.Mapping:
+		return r.mapping(c, m)
+	case m.Type == wire.Node:
+		return r.node(c, m.Minor)
+	}
+	return fmt.Errorf("message %d of a task: %w", m.Type, wire.ErrProtocol)
+}
+
+// processOf gives the image of CRIU's file of that id, if it is a KFD's.
+func (r *restore) processOf(id int) *image.Process {
+	i := slices.IndexFunc(r.set.Processes, func(p image.Process) bool { return p.ID == id })
+	if i < 0 {
+		return nil
+	}
+	return &r.set.Processes[i]
 }
 
 // node sends an open render node.
@@ -81,9 +80,6 @@ func (r *restore) file(c *wire.Conn, m *wire.Message) error {
 		return wire.ErrProtocol
 	}
 	id, visible := int(m.ID), m.GPUs[:m.NumDevices]
-	if i := slices.IndexFunc(r.set.Processes, func(p image.Process) bool { return p.ID == id }); i >= 0 {
-		return r.process(c, r.set.Processes[i], visible)
-	}
 	if i := slices.IndexFunc(r.set.RenderNodes, func(n image.RenderNode) bool { return n.ID == id }); i >= 0 {
 		n := r.set.RenderNodes[i]
 		minor, err := r.renderMinor(n.Message.GetGpuId(), n.Name, visible)
@@ -109,70 +105,6 @@ func (r *restore) renderMinor(gpu uint32, name string, visible []uint32) (uint32
 		}
 	}
 	return 0, fmt.Errorf("%s: GPU %#x maps to none of this machine: %s", name, gpu, problems(check))
-}
-
-// process restores a process: it sends the buffers, takes the BOs and fills them.
-func (r *restore) process(c *wire.Conn, p image.Process, visible []uint32) error {
-	gpus, err := r.gpus(p, visible)
-	if err != nil {
-		return answer(c, wire.OK, "", err)
-	}
-	mem, m, err := restoreBuffers(p, gpus)
-	if err != nil {
-		return answer(c, wire.OK, "", err)
-	}
-	defer mem.close()
-	pid, pidfd, err := c.Peer()
-	if err != nil {
-		return answer(c, wire.OK, "", err)
-	}
-	t, err := r.addTask(pid, pidfd, &p)
-	if err != nil {
-		return answer(c, wire.OK, "", err)
-	}
-	if err := c.Send(m, mem.file); err != nil {
-		r.objects.restored(p, nil, err)
-		r.finish(t, "", err)
-		return err
-	}
-	dmabufs := make([]*os.File, len(p.Message.Bos))
-	lazy := r.lazyBOs(p)
-	if err := receiveBOs(c, dmabufs); err != nil {
-		closeAll(dmabufs)
-		err = fmt.Errorf("process %d: %w", p.Message.GetPid(), err)
-		r.objects.restored(p, nil, err)
-		r.finish(t, "", err)
-		return err
-	}
-	r.objects.restored(p, dmabufs, nil)
-	if err := restoreThunkMemory(pid, t.end, p.Message.GetSharedMemSize(), p.Message.GetSharedMemMagic()); err != nil {
-		r.opts.Logger.Warn("the runtime's shared memory is not restored", "err", err)
-	}
-	var later []extent
-	minor := func(gpu uint32) uint32 { return pair(gpus, gpu).RenderMinor }
-	if lazy != nil {
-		buckets, err := mem.slice(m.BOs, boBucket*uint64(m.NumBOs))
-		if err == nil {
-			later, err = extents(buckets, lazy, minor)
-		}
-		if err != nil {
-			closeAll(dmabufs)
-			r.finish(t, "", err)
-			return err
-		}
-	}
-	if r.opts.Sequential {
-		stop := working(c)
-		text, err := r.fill(t, p, gpus, dmabufs, nil, nil)
-		stop()
-		r.finish(t, text, err)
-		return answer(c, wire.OK, "", err)
-	}
-	r.wg.Go(func() {
-		text, err := r.fill(t, p, gpus, dmabufs, lazy, later)
-		r.finish(t, text, err)
-	})
-	return answer(c, wire.OK, "", nil)
 }
 
 // lazyBOs is which BOs may be filled when the process runs; nil for none.
@@ -203,87 +135,6 @@ func problems(check *kfd.Report) string {
 	return strings.Join(lines, "; ")
 }
 
-// receiveBOs takes the dma-bufs of a process until it says that RESTORE is done.
-func receiveBOs(c *wire.Conn, dmabufs []*os.File) error {
-	for {
-		m, files, err := c.Receive()
-		switch {
-		case err == io.EOF:
-			return errors.New("it ended before its buffer objects were handed over")
-		case err != nil:
-			return err
-		case m.Type == wire.BOs && place(dmabufs, m, files):
-			continue
-		}
-		if m.Type == wire.Node && len(files) == 0 {
-			f, err := os.OpenFile(nodePath(m.Minor), os.O_RDWR, 0)
-			if err != nil {
-				return errors.Join(err, answer(c, wire.OK, "", err))
-			}
-			err = c.Send(&wire.Message{Type: wire.OK}, f)
-			f.Close()
-			if err != nil {
-				return err
-			}
-			continue
-		}
-		closeAll(files)
-		if m.Type != wire.Restored {
-			return fmt.Errorf("message %d before RESTORED: %w", m.Type, wire.ErrProtocol)
-		}
-		if m.Status != 0 {
-			return fmt.Errorf("the driver refused the restore: %w", unix.Errno(-m.Status))
-		}
-		return nil
-	}
-}
-
-// fill puts the contents of a process's BOs in place, those that may follow it after
-// the others, and closes them. What was in place when the process began to run is
-// never filled again: it has changed since.
-func (r *restore) fill(t *task, p image.Process, gpus []kfd.GPUPair, dmabufs []*os.File, lazy []bool,
-	later []extent) (string, error) {
-	defer closeAll(dmabufs)
-	minor := func(gpu uint32) uint32 { return pair(gpus, gpu).RenderMinor }
-	plan, err := makePlan(p.Message, p.Layout, dmabufs, minor)
-	if err != nil {
-		return "", err
-	}
-	defer plan.close()
-	now, rest := plan.split(lazy)
-	var turn *turn
-	if len(rest.BOs) > 0 {
-		turn = r.turns.newTurn(rest, idle(r.dir(), p))
-		defer r.turns.done(turn)
-	}
-	ctx, stop := t.work(r.work)
-	defer stop()
-	select {
-	case r.fills <- struct{}{}:
-	case <-ctx.Done():
-		return "", context.Cause(ctx)
-	}
-	rep, err := r.fillPart(ctx, now, nil)
-	<-r.fills
-	if err != nil {
-		return "", err
-	}
-	text := fmt.Sprintf("process %d: %s", p.Message.GetPid(), filledText(rep))
-	if turn == nil {
-		return text, nil
-	}
-	r.markCPUReady(t, fmt.Sprintf("%s; %d follow", text, len(rest.BOs)), later)
-	if rep, err = r.fillPart(ctx, rest, turn.after(ctx, t.ran, patience(rest))); err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("%s; then %s", text, filledText(rep)), nil
-}
-
-func filledText(rep vram.Report) string {
-	return fmt.Sprintf("%d buffer objects, %d bytes filled in %v, DMA busy %.0f %%, %d bytes read back",
-		rep.BOs, rep.Bytes, rep.Duration.Round(time.Millisecond), 100*rep.BusyShare(), rep.Verified)
-}
-
 // fillPart fills a plan when it is its turn.
 func (r *restore) fillPart(ctx context.Context, plan vram.Plan, turn <-chan struct{}) (vram.Report, error) {
 	if len(plan.BOs) == 0 {
@@ -291,8 +142,18 @@ func (r *restore) fillPart(ctx context.Context, plan vram.Plan, turn <-chan stru
 	}
 	ctx, progress, stop := stalled(ctx, r.opts.Stall, turn)
 	defer stop()
-	opts := r.opts.VRAM
+	opts := r.fillOptions()
 	opts.Progress = progress
+	rep, err := r.filler(ctx, plan, opts, turn)
+	if err != nil {
+		return rep, because(ctx, err)
+	}
+	return rep, nil
+}
+
+// fillOptions are those of a fill of one process.
+func (r *restore) fillOptions() vram.Options {
+	opts := r.opts.VRAM
 	// Fills under way at once share the bound.
 	if opts.Staging == 0 {
 		opts.Staging = vram.DefaultStaging
@@ -301,11 +162,7 @@ func (r *restore) fillPart(ctx context.Context, plan vram.Plan, turn <-chan stru
 		opts.Staging = min(opts.Staging, max(opts.MaxBuffer, vram.MinStaging))
 	}
 	opts.Staging = max(opts.Staging/int64(min(len(r.set.Processes), maxFills)), vram.MinStaging)
-	rep, err := r.filler(ctx, plan, opts, turn)
-	if err != nil {
-		return rep, because(ctx, err)
-	}
-	return rep, nil
+	return opts
 }
 
 // pair returns the partner of a GPU; there is one for each in a mapping.

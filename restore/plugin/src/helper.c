@@ -18,6 +18,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/close_range.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -29,17 +30,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The helper says WORKING every second; without a word it hangs. */
-#define SILENCE_SECONDS 60
-
 extern char **environ;
 
 static int control = -1;
 static int attach_id = -1; /* in fdstore */
+static int helper_pidfd = -1;
 
 bool helper_started(void)
 {
 	return control >= 0;
+}
+
+bool helper_gone(void)
+{
+	struct pollfd p = { .fd = helper_pidfd, .events = POLLIN };
+
+	return helper_pidfd >= 0 && poll(&p, 1, 1000) > 0;
 }
 
 /* Where gpucr-fs is: $GPUCR_FS, or ../../bin beside this plugin, or in PATH. */
@@ -59,15 +65,29 @@ static const char *program(char *buf, size_t size)
 	return "gpucr-fs";
 }
 
-/* The child between: forks the helper and ends. Errors go through the pipe. */
+/* What becomes of the start. */
+struct report {
+	int pid, err; /* of the helper, or why there is none */
+};
+
+static void send_report(int fd, struct report r)
+{
+	while (write(fd, &r, sizeof(r)) < 0 && errno == EINTR)
+		;
+}
+
+/* The child between: forks the helper and ends. */
 static void be_child(const char *path, int sock, int report)
 {
 	char *argv[] = { "gpucr-fs", "plugin-helper", NULL };
 	sigset_t none;
-	int err, null;
+	int err, null, pid;
 
-	if (syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0))
+	pid = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+	if (pid) {
+		send_report(report, (struct report){ .pid = pid, .err = pid < 0 ? errno : 0 });
 		syscall(SYS_exit_group, 0);
+	}
 	setsid();
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
@@ -86,8 +106,7 @@ static void be_child(const char *path, int sock, int report)
 		execvpe(path, argv, environ);
 	}
 	err = errno;
-	while (write(4, &err, sizeof(err)) < 0 && errno == EINTR)
-		;
+	send_report(4, (struct report){ .err = err });
 	syscall(SYS_exit_group, 1);
 }
 
@@ -95,7 +114,8 @@ static int spawn(int sock)
 {
 	char buf[PATH_MAX];
 	const char *path = program(buf, sizeof(buf));
-	int report[2], err = 0;
+	struct report r = { 0 };
+	int report[2], err = 0, helper = 0;
 	pid_t pid;
 	ssize_t n;
 
@@ -113,15 +133,19 @@ static int spawn(int sock)
 	}
 	while (waitpid(pid, NULL, __WCLONE) < 0 && errno == EINTR)
 		;
-	/* Nothing comes, and the pipe closes, when the program runs. */
-	do
-		n = read(report[0], &err, sizeof(err));
-	while (n < 0 && errno == EINTR);
+	/* The pipe closes when the program runs. */
+	while ((n = read(report[0], &r, sizeof(r))) == sizeof(r) || (n < 0 && errno == EINTR)) {
+		if (n > 0 && r.pid > 0)
+			helper = r.pid;
+		if (n > 0 && r.err)
+			err = r.err;
+	}
 	close(report[0]);
-	if (n) {
+	if (n || err || !helper) {
 		say(LOG_ERROR, "Error: start %s: %s (name the program in GPUCR_FS)", path, strerror(err));
 		return -(err ? err : EIO);
 	}
+	helper_pidfd = syscall(SYS_pidfd_open, helper, 0);
 	return 0;
 }
 
@@ -129,7 +153,7 @@ int helper_start(int stage)
 {
 	struct gpucr_msg hello = { .type = GPUCR_HELLO, .id = stage, .count = CRIU_HOOKS };
 	struct timeval silence = { .tv_sec = SILENCE_SECONDS };
-	int pair[2], attach[2] = { -1, -1 }, fds[2], n = 0, ret;
+	int pair[2], attach[2] = { -1, -1 }, link[2] = { -1, -1 }, fds[2], n = 0, ret;
 
 	if (control >= 0)
 		return 0;
@@ -137,11 +161,15 @@ int helper_start(int stage)
 		return fail("socketpair: %s", strerror(errno));
 	fds[n++] = criu_get_image_dir();
 	if (stage == STAGE_RESTORE) {
-		if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, attach)) {
+		if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, attach) ||
+		    socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, link)) {
 			ret = fail("socketpair: %s", strerror(errno));
 			goto out;
 		}
-		fds[n++] = attach[1];
+		fds[n++] = link[1];
+		ret = server_sockets(attach[1], link[0]);
+		if (ret)
+			goto out;
 		attach_id = fdstore_add(attach[0]);
 		if (attach_id < 0) {
 			ret = fail("the socket for tasks cannot be stored");
@@ -163,6 +191,8 @@ out:
 		close(pair[i]);
 		if (attach[i] >= 0)
 			close(attach[i]);
+		if (link[i] >= 0)
+			close(link[i]);
 	}
 	return ret;
 }
@@ -192,10 +222,9 @@ int helper_attach(void)
 	return pair[0];
 }
 
-int helper_send(int sock, const struct gpucr_msg *msg, const int *fds, int count)
+int helper_post_bytes(int sock, const void *bytes, size_t size, const int *fds, int count, int flags)
 {
-	struct gpucr_msg out = *msg;
-	struct iovec iov = { &out, sizeof(out) };
+	struct iovec iov = { (void *)bytes, size };
 	union {
 		struct cmsghdr align;
 		char buf[CMSG_SPACE(GPUCR_MAX_FDS * sizeof(int))];
@@ -203,7 +232,6 @@ int helper_send(int sock, const struct gpucr_msg *msg, const int *fds, int count
 	struct msghdr hdr = { .msg_iov = &iov, .msg_iovlen = 1 };
 	ssize_t n;
 
-	out.magic = GPUCR_MAGIC;
 	if (count) {
 		struct cmsghdr *c;
 
@@ -217,15 +245,28 @@ int helper_send(int sock, const struct gpucr_msg *msg, const int *fds, int count
 		memcpy(CMSG_DATA(c), fds, count * sizeof(int));
 	}
 	do
-		n = sendmsg(sock, &hdr, MSG_NOSIGNAL);
+		n = sendmsg(sock, &hdr, MSG_NOSIGNAL | flags);
 	while (n < 0 && errno == EINTR);
-	if (n != sizeof(out)) {
-		int err = n < 0 ? errno : EIO;
+	if (n < 0)
+		return -errno;
+	return (size_t)n == size ? 0 : -EIO;
+}
 
-		say(LOG_ERROR, "Error: gpucr-fs plugin-helper does not listen: %s", strerror(err));
-		return -err;
-	}
-	return 0;
+int helper_post(int sock, const struct gpucr_msg *msg, const int *fds, int count, int flags)
+{
+	struct gpucr_msg out = *msg;
+
+	out.magic = GPUCR_MAGIC;
+	return helper_post_bytes(sock, &out, sizeof(out), fds, count, flags);
+}
+
+int helper_send(int sock, const struct gpucr_msg *msg, const int *fds, int count)
+{
+	int ret = helper_post(sock, msg, fds, count, 0);
+
+	if (ret)
+		say(LOG_ERROR, "Error: gpucr-fs plugin-helper does not listen: %s", strerror(-ret));
+	return ret;
 }
 
 int helper_send_bos(int sock, const int32_t *fds, size_t stride, uint32_t count)
@@ -255,47 +296,67 @@ int helper_send_bos(int sock, const int32_t *fds, size_t stride, uint32_t count)
 	return 0;
 }
 
+int helper_receive(int sock, struct gpucr_msg *msg, int *fds, int *count, int flags)
+{
+	struct iovec iov = { msg, sizeof(*msg) };
+	union {
+		struct cmsghdr align;
+		char buf[CMSG_SPACE(GPUCR_MAX_FDS * sizeof(int))];
+	} control_data;
+	struct msghdr hdr = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control_data.buf, .msg_controllen = sizeof(control_data),
+	};
+	struct cmsghdr *c;
+	ssize_t n;
+
+	*count = 0;
+	do
+		n = recvmsg(sock, &hdr, MSG_CMSG_CLOEXEC | flags);
+	while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return errno == EAGAIN ? 0 : -errno;
+	c = CMSG_FIRSTHDR(&hdr);
+	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
+		*count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		memcpy(fds, CMSG_DATA(c), *count * sizeof(int));
+	}
+	if (n == sizeof(*msg) && msg->magic == GPUCR_MAGIC && !(hdr.msg_flags & (MSG_CTRUNC | MSG_TRUNC))) {
+		msg->text[GPUCR_TEXT - 1] = 0;
+		return 1;
+	}
+	while (*count)
+		close(fds[--*count]);
+	if (!n)
+		return -EPIPE;
+	return hdr.msg_flags & MSG_CTRUNC ? -EMFILE : -EPROTO;
+}
+
 int helper_answer(int sock, struct gpucr_msg *msg, int *fd)
 {
+	int fds[GPUCR_MAX_FDS], count;
+
 	*fd = -1;
-	for (;;) {
-		struct iovec iov = { msg, sizeof(*msg) };
-		union {
-			struct cmsghdr align;
-			char buf[CMSG_SPACE(sizeof(int))];
-		} control_data;
-		struct msghdr hdr = {
-			.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control_data.buf, .msg_controllen = sizeof(control_data),
-		};
-		struct cmsghdr *c;
-		ssize_t n = recvmsg(sock, &hdr, MSG_CMSG_CLOEXEC);
+	do {
+		int ret = helper_receive(sock, msg, fds, &count, 0);
 
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0) {
-			int err = n < 0 ? errno : EPIPE;
-
-			if (err == EAGAIN)
-				say(LOG_ERROR, "Error: gpucr-fs plugin-helper has not answered for %d s", SILENCE_SECONDS);
-			else
-				say(LOG_ERROR, "Error: gpucr-fs plugin-helper has ended: %s", strerror(err));
-			return -err;
+		if (!ret) {
+			say(LOG_ERROR, "Error: gpucr-fs plugin-helper has not answered for %d s", SILENCE_SECONDS);
+			return -EAGAIN;
 		}
-		c = CMSG_FIRSTHDR(&hdr);
-		if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-			memcpy(fd, CMSG_DATA(c), sizeof(int));
-		if (n != sizeof(*msg) || msg->magic != GPUCR_MAGIC) {
-			if (*fd >= 0)
-				close(*fd);
-			*fd = -1;
+		if (ret == -EPROTO) {
 			say(LOG_ERROR, "Error: gpucr-fs plugin-helper is of another version than this plugin "
 				       "(name the right one in GPUCR_FS)");
-			return -EPROTO;
+			return ret;
 		}
-		if (msg->type != GPUCR_WORKING)
-			break;
-	}
-	msg->text[GPUCR_TEXT - 1] = 0;
+		if (ret < 0) {
+			say(LOG_ERROR, "Error: gpucr-fs plugin-helper has ended: %s", strerror(-ret));
+			return ret;
+		}
+		while (count > 1)
+			close(fds[--count]);
+		if (count)
+			*fd = fds[0];
+	} while (msg->type == GPUCR_WORKING);
 	if (msg->status && msg->status != -ENOTSUP && msg->status != -ENOENT)
 		say(LOG_ERROR, "Error: %s", msg->text);
 	else if (!msg->status && msg->text[0])

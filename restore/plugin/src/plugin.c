@@ -3,9 +3,9 @@
  * restores what the other has dumped.
  *
  * All thinking is done by a helper (gpucr-fs plugin-helper), which this
- * plugin starts beside CRIU: it reads and writes images, maps GPUs and moves
- * VRAM. Here are only the things that CRIU and its tasks must do themselves:
- * ioctls on /dev/kfd, opening devices, answering hooks.
+ * plugin starts beside CRIU: it reads and writes images and maps GPUs. Here are the
+ * things that CRIU and its tasks must do themselves, ioctls on /dev/kfd, opening
+ * devices, answering hooks; and the restore server, a thread (server.c).
  *
  * CRIU ignores what RESUME_DEVICES_LATE returns. A process whose VRAM is not in
  * place is killed there; CRIU then cannot detach from it, and fails.
@@ -58,6 +58,7 @@ static void fini(int stage, int ret)
 {
 	if (stage == STAGE_DUMP)
 		dump_done(ret);
+	server_stop();
 	if (helper_started())
 		helper_bye(ret, 0);
 	if (stage == STAGE_RESTORE && !ret && resume_failed()) {
@@ -77,6 +78,11 @@ static int restore_file(int id
 	*retry_needed = false;
 #endif
 	return enabled ? restore_ext_file(id) : -ENOTSUP;
+}
+
+static int post_forking(void)
+{
+	return enabled && helper_started() ? server_start() : -ENOTSUP;
 }
 
 static int update_vma(const char *path, uint64_t addr, uint64_t old_offset, uint64_t *new_offset, int *fd)
@@ -101,5 +107,6 @@ __attribute__((visibility("default"))) struct plugin_desc CR_PLUGIN_DESC = {
 		[HOOK_HANDLE_DEVICE_VMA] = handle_device_vma,
 		[HOOK_UPDATE_VMA_MAP] = update_vma,
 		[HOOK_RESUME_DEVICES_LATE] = resume_late,
+		[HOOK_POST_FORKING] = post_forking,
 	},
 };

@@ -21,15 +21,28 @@
  * negative errno after having told the log.
  */
 
-/* Starts the helper. On a restore, tasks find it through fdstore. */
+/* The helper says WORKING every second; without a word it hangs. */
+#define SILENCE_SECONDS 60
+
+/* Starts the helper. On a restore, tasks attach over a socket in fdstore. */
 int helper_start(int stage);
 bool helper_started(void);
+
+/* Whether it has ended, as far as its pidfd tells within a second. */
+bool helper_gone(void);
 
 /* A connection of this task's own, or a negative errno. */
 int helper_attach(void);
 
 /* One message, with count descriptors. */
 int helper_send(int sock, const struct gpucr_msg *msg, const int *fds, int count);
+
+/* The same without a word to the log, with flags of sendmsg. */
+int helper_post(int sock, const struct gpucr_msg *msg, const int *fds, int count, int flags);
+int helper_post_bytes(int sock, const void *bytes, size_t size, const int *fds, int count, int flags);
+
+/* One message, with at most GPUCR_MAX_FDS descriptors: 1, 0 when none has come, or a negative errno. */
+int helper_receive(int sock, struct gpucr_msg *msg, int *fds, int *count, int flags);
 
 /* The descriptors of a list that are not -1, in as many messages as it takes. */
 int helper_send_bos(int sock, const int32_t *fds, size_t stride, uint32_t count);
@@ -80,6 +93,22 @@ int restore_ext_file(int id);
 int update_vma_map(const char *path, uint64_t addr, uint64_t old_offset, uint64_t *new_offset, int *fd);
 int resume_devices_late(int pid);
 bool resume_failed(void);
+
+/*
+ * server.c: the restore server, a thread of the main CRIU process. It takes the
+ * socket over which tasks attach, and one to the helper.
+ */
+int server_sockets(int tasks, int link);
+int server_start(void);
+
+/*
+ * Waits until the buffer objects of all processes are filled: 0 when pid may go on,
+ * with the count of others that have not, 1 when the helper has a say, too, -ENOENT
+ * for a process that the server does not know, -EIO with a text when a fill failed.
+ */
+int server_gate(int pid, struct gpucr_msg *msg);
+void server_resumed(int pid);
+void server_stop(void);
 
 /*
  * exitkill.c: holds the tree of CRIU's first task, pid, so that it dies with CRIU,

@@ -1,7 +1,7 @@
 /*
  * Restoring. A task opens /dev/kfd and its render nodes and issues RESTORE from
- * buffers that the helper has made ready; the BOs go to the helper, which fills them
- * while CRIU restores the rest. No descriptor of the plugin's stays in a task:
+ * buffers that the helper has made ready; the BOs go to the restore server, which has
+ * them filled while CRIU restores the rest. No descriptor of the plugin's stays in a task:
  * what later hooks need lies in CRIU's fdstore.
  */
 #define _GNU_SOURCE
@@ -369,10 +369,13 @@ int resume_devices_late(int pid)
 {
 	struct kfd_criu_args args = { .pid = pid, .op = KFD_RESUME };
 	struct gpucr_msg msg = { .type = GPUCR_RESUME, .pid = pid };
+	bool lazy;
 	int fd, ret;
 
 	exitkill_set(pid);
-	ret = failed ? -EIO : helper_ask(&msg);
+	ret = failed ? -EIO : server_gate(pid, &msg);
+	if (ret > 0)
+		ret = helper_ask(&msg);
 	if (ret == -ENOENT)
 		return -ENOTSUP;
 	if (!ret && !msg.id) {
@@ -389,8 +392,14 @@ int resume_devices_late(int pid)
 		if (!msg.count)
 			exitkill_clear();
 		/* When this is so of all, the helper leaves them alone, should CRIU end. */
+		lazy = msg.id;
 		msg = (struct gpucr_msg){ .type = GPUCR_RESUMED, .pid = pid };
 		ret = helper_tell(&msg, NULL, 0);
+		if (ret && !lazy && helper_gone()) {
+			say(LOG_WARN, "gpucr-fs plugin-helper has ended; process %d is complete without it", pid);
+			ret = 0;
+		}
+		server_resumed(pid);
 	}
 	if (ret) {
 		say(LOG_ERROR, "Error: process %d is killed: its GPU state is not complete", pid);

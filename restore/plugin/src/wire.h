@@ -7,8 +7,7 @@
  * From the main CRIU process, over the control connection:
  *
  *   HELLO        id = stage, count = hooks of this CRIU; fds: images directory,
- *                and for a restore the end of the socket over which tasks
- *                attach. No answer.
+ *                and for a restore the link of the restore server. No answer.
  *   DUMP_RENDER  id, minor; fds: the open render node -> EXPORT any number of
  *                times, then OK, or -ENOTSUP for a GPU that is not the KFD's
  *   DUMP_DMABUF  id; fds: the dma-buf -> OK, or -ENOTSUP for another driver's
@@ -45,6 +44,22 @@
  *   RESTORED     status of the ioctl -> OK; at once, or when the VRAM is in
  *                place if the restore is sequential
  *
+ * From the restore server, over its link to the helper; id is the server's number of
+ * a process:
+ *
+ *   FILE, MAPPING  as a task has asked, with the number in minor of FILE; fds: its
+ *                connection. The helper answers the task. Before that, of FILE: -> PLAN
+ *                for a process with KFD (num_bos; pid as in its image; size of the plan;
+ *                count = 1 where the helper has a say in RESUME; first = 1 where the task
+ *                waits for its fill; fds: the plan, and a connection to who fills, where
+ *                the fill is announced), or TAKEN: the helper deals with the task
+ *   BOS          those that the plan's first record names
+ *   RESTORED     the task's ioctl has succeeded. No answer.
+ *   FILLED       status and text: how the fill ended. No answer.
+ *   AGAIN        who fills is gone -> PLAN
+ *
+ * From who fills: WORKING with the bytes moved in size, of all in priv_size; then OK.
+ *
  * EXPORT names count handles, in gpus, of the render node that came with it, or was
  * sent last; it is answered by BOS with their dma-bufs, first as in EXPORT: as many
  * as there are before one that cannot be exported, whose negative errno is status.
@@ -79,11 +94,15 @@ enum gpucr_type {
 	GPUCR_DUMP_DMABUF,
 	GPUCR_OBJECTS,
 	GPUCR_MAPPING,
+	GPUCR_FILLED,
+	GPUCR_AGAIN,
 	GPUCR_OK = 32,
 	GPUCR_KFD,
 	GPUCR_RENDER,
 	GPUCR_WORKING,
 	GPUCR_EXPORT,
+	GPUCR_PLAN,
+	GPUCR_TAKEN,
 };
 
 struct gpucr_msg {
@@ -104,6 +123,14 @@ struct gpucr_msg {
 	/* FILE: ids of the num_devices GPUs that the task sees; all if it is 0. EXPORT: see above. */
 	uint32_t gpus[GPUCR_MAX_GPUS];
 	char text[GPUCR_TEXT]; /* ends in a zero byte */
+};
+
+/*
+ * A record of a plan: numbers of count BOs, then bytes of a packet for who fills, up
+ * to the next multiple of four.
+ */
+struct gpucr_packet {
+	uint32_t count, bytes;
 };
 
 /* A range of mmap offsets that moved with the BO behind it. */

@@ -37,6 +37,9 @@ func NewConn(f *os.File) (*Conn, error) {
 	return &Conn{u}, nil
 }
 
+// Over is a connection over a SOCK_SEQPACKET socket that somebody else closes.
+func Over(sock *net.UnixConn) *Conn { return &Conn{sock} }
+
 // Pair returns two connected ends: a connection and a descriptor to give away.
 func Pair() (*Conn, *os.File, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)

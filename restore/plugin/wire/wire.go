@@ -33,12 +33,16 @@ const (
 	DumpDmabuf
 	Objects
 	Mapping
+	Filled
+	Again
 
 	OK      Type = 32
 	KFD     Type = 33
 	Render  Type = 34
 	Working Type = 35
 	Export  Type = 36
+	Plan    Type = 37
+	Taken   Type = 38
 )
 
 // Bounds of a message.
@@ -88,6 +92,22 @@ type Range struct {
 
 // RangeSize is the size of a Range in bytes.
 const RangeSize = 24
+
+// Packet is struct gpucr_packet: the head of a record of a plan. Numbers of Count
+// buffer objects follow it, then Bytes of a packet for who fills.
+type Packet struct {
+	Count uint32 `c:"count"`
+	Bytes uint32 `c:"bytes"`
+}
+
+// AppendPacket appends a record to a plan.
+func AppendPacket(plan []byte, bos []uint32, packet []byte) []byte {
+	for _, n := range append([]uint32{uint32(len(bos)), uint32(len(packet))}, bos...) {
+		plan = binary.NativeEndian.AppendUint32(plan, n)
+	}
+	plan = append(plan, packet...)
+	return append(plan, make([]byte, -len(packet)&3)...)
+}
 
 // ErrProtocol marks bytes that no plugin of this version sends.
 var ErrProtocol = errors.New("the plugin is of another version than gpucr-fs (hint: install both from one build)")

@@ -31,6 +31,7 @@ type mirror struct {
 func TestHeader(t *testing.T) {
 	structs := []mirror{
 		{"struct gpucr_msg", Message{}}, {"struct gpucr_range", Range{}},
+		{"struct gpucr_packet", Packet{}},
 		{"struct kfd_criu_args", abi.KFDCRIUArgs{}}, {"struct kfd_device", abi.KFDCRIUDeviceBucket{}},
 		{"struct kfd_bo", abi.KFDCRIUBoBucket{}}, {"struct drm_prime", abi.DRMPrimeArgs{}},
 		{"struct kfd_apertures", abi.KFDProcessDeviceApertures{}},
@@ -46,8 +47,10 @@ func TestHeader(t *testing.T) {
 		"GPUCR_RESUMED": uint64(Resumed), "GPUCR_PAUSE": uint64(Pause), "GPUCR_OK": uint64(OK),
 		"GPUCR_KFD": uint64(KFD), "GPUCR_RENDER": uint64(Render), "GPUCR_WORKING": uint64(Working),
 		"GPUCR_DUMP_DMABUF": uint64(DumpDmabuf), "GPUCR_OBJECTS": uint64(Objects), "GPUCR_MAPPING": uint64(Mapping),
-		"GPUCR_EXPORT": uint64(Export), "DRM_IOC_PRIME_HANDLE_TO_FD": uint64(abi.DRMIocPrimeHandleToFD),
-		"KFD_PROCESS_INFO": abi.KFDCRIUProcessInfo, "KFD_CHECKPOINT": abi.KFDCRIUCheckpoint,
+		"GPUCR_EXPORT": uint64(Export), "GPUCR_FILLED": uint64(Filled), "GPUCR_AGAIN": uint64(Again),
+		"GPUCR_PLAN": uint64(Plan), "GPUCR_TAKEN": uint64(Taken),
+		"DRM_IOC_PRIME_HANDLE_TO_FD": uint64(abi.DRMIocPrimeHandleToFD),
+		"KFD_PROCESS_INFO":           abi.KFDCRIUProcessInfo, "KFD_CHECKPOINT": abi.KFDCRIUCheckpoint,
 		"KFD_UNPAUSE": abi.KFDCRIUUnpause,
 		"KFD_RESTORE": abi.KFDCRIURestore, "KFD_RESUME": abi.KFDCRIUResume, "KFD_IOC_CRIU_OP": uint64(abi.KFDIocCRIUOp),
 		"KFD_IOC_APERTURES": uint64(abi.KFDIocGetProcessAperturesNew), "GPUCR_MAX_GPUS": MaxGPUs,

@@ -23,7 +23,7 @@ func TestAsks(t *testing.T) {
 		r.states(cuda.Running)
 	}
 	r.ok("dump", r.store, "last", "-t", r.pid())
-	must(t, r.app.Gone(patience))
+	must(t, r.app.Gone(timeout))
 	for range 2 {
 		r.restored("last")
 		r.verify()
@@ -41,7 +41,7 @@ func TestAsks(t *testing.T) {
 func TestRunsBeforeItsGPU(t *testing.T) {
 	const stall = 2 * time.Second
 	r := start(t, cudasim.Options{Asks: true})
-	if _, err := r.app.Say(0, fmt.Sprintf("stall restore %d", stall.Milliseconds()), patience); err != nil {
+	if _, err := r.app.Say(0, fmt.Sprintf("stall restore %d", stall.Milliseconds()), timeout); err != nil {
 		t.Fatal(err)
 	}
 	r.ok("dump", r.store, "last", "-t", r.pid())
@@ -49,7 +49,7 @@ func TestRunsBeforeItsGPU(t *testing.T) {
 	begun := time.Now()
 	answered := make(chan time.Duration, 1)
 	go func() {
-		_, _ = r.app.Say(0, "what?", patience) // needs no GPU
+		_, _ = r.app.Say(0, "what?", timeout) // needs no GPU
 		answered <- time.Since(begun)
 	}()
 	r.restored("last")
@@ -81,7 +81,7 @@ func TestAsksActorsKilled(t *testing.T) {
 			t.Run(fmt.Sprintf("%s while %s", actor, step), func(t *testing.T) {
 				r := start(t, cudasim.Options{Processes: 2, Asks: true})
 				if _, err := r.app.Say(1, fmt.Sprintf("stall %s %d", step, stallTime.Milliseconds()),
-					patience); err != nil {
+					timeout); err != nil {
 					t.Fatal(err)
 				}
 				r.strike(actor, func(ctx context.Context) {

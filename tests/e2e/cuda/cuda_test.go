@@ -60,7 +60,7 @@ func TestLeaveRunning(t *testing.T) {
 func TestDumpKilled(t *testing.T) {
 	const room = 256 // MiB, the highest that there are: what criu maps lies there
 	r := start(t, cudasim.Options{MiB: 128, Processes: 2, Room: room})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	const kills = 5 // not each leaves a thread in criu's code
 	for killed, try := 0, 0; killed < kills; try++ {
@@ -117,7 +117,7 @@ func TestDumpFails(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := start(t, cudasim.Options{Processes: 2})
-			if _, err := r.app.Say(1, tc.say, patience); err != nil {
+			if _, err := r.app.Say(1, tc.say, timeout); err != nil {
 				t.Fatal(err)
 			}
 			r.fails(append([]string{"dump", r.store, "one", "-t", r.pid()}, tc.flags...), tc.words...)
@@ -134,11 +134,11 @@ func TestDumpFails(t *testing.T) {
 // dump refuses before the GPU is touched.
 func TestForkedChild(t *testing.T) {
 	r := start(t, cudasim.Options{})
-	line, err := r.app.Say(0, "fork", patience)
+	line, err := r.app.Say(0, "fork", timeout)
 	must(t, err)
 	child := strings.TrimPrefix(line, "ok ")
 	// If the GPU were touched, that would fail with an error.
-	if _, err := r.app.Say(0, "fail lock 2", patience); err != nil {
+	if _, err := r.app.Say(0, "fail lock 2", timeout); err != nil {
 		t.Fatal(err)
 	}
 	r.fails([]string{"dump", r.store, "one", "-t", r.pid(), "--keep-inherited"}, "process "+child,
@@ -235,7 +235,7 @@ func TestTool(t *testing.T) {
 			t.Errorf("cuda-checkpoint %v succeeds: %q", args, out)
 		}
 	}
-	if _, err := r.app.Say(0, "work 20000", patience); err != nil {
+	if _, err := r.app.Say(0, "work 20000", timeout); err != nil {
 		t.Fatal(err)
 	}
 	if _, said, err := r.command("cuda-checkpoint", "--action", "lock", "--pid", r.pid(), "--timeout",
@@ -252,7 +252,7 @@ func TestWithoutDriver(t *testing.T) {
 	// gpucr-cuda is not there: who started it would fail.
 	must(t, os.Link(filepath.Join(dir, "gpucr-fs"), filepath.Join(alone, "gpucr-fs")))
 	command := func(args ...string) (string, error) {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		defer cancel()
 		cmd := r.prepare(ctx, "gpucr-fs", args...)
 		cmd.Path = filepath.Join(alone, "gpucr-fs")
@@ -290,7 +290,7 @@ func TestWithoutDriver(t *testing.T) {
 	if out, err := command("dump", r.store, "idle", "-t", pidOf(other)); err != nil {
 		t.Fatalf("dump of a process without a GPU: %v: %s", err, out)
 	}
-	must(t, other.Gone(patience))
+	must(t, other.Gone(timeout))
 	if out, err := command("check", r.store, "idle"); err != nil ||
 		!strings.Contains(out, "this machine has no NVIDIA driver") {
 		t.Errorf("check: %v: %s", err, out)

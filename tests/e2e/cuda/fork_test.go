@@ -16,7 +16,7 @@ import (
 // worker forks a child that answers as process n, and gives its pid.
 func (r *rig) worker(n int) int {
 	r.t.Helper()
-	line, err := r.app.Say(0, fmt.Sprintf("worker %d", n), patience)
+	line, err := r.app.Say(0, fmt.Sprintf("worker %d", n), timeout)
 	must(r.t, err)
 	pid, err := strconv.Atoi(strings.TrimPrefix(line, "ok "))
 	must(r.t, err)
@@ -54,7 +54,7 @@ func TestForkedWorkers(t *testing.T) {
 		t.Helper()
 		count++
 		for n := range workers {
-			want, got, err := r.app.Ask(n, 11, patience)
+			want, got, err := r.app.Ask(n, 11, timeout)
 			must(t, err)
 			if got != count || want != "" && len(want) != 16 {
 				t.Errorf("worker %d answers %q for the %d. time, want the %d.", n, want, got, count)
@@ -87,7 +87,7 @@ func TestForkedWorkers(t *testing.T) {
 func TestOwnDevices(t *testing.T) {
 	r := start(t, cudasim.Options{})
 	pid := r.worker(5)
-	if _, err := r.app.Say(5, "open", patience); err != nil {
+	if _, err := r.app.Say(5, "open", timeout); err != nil {
 		t.Fatal(err)
 	}
 	r.fails([]string{"dump", r.store, "one", "-t", r.pid()}, "no process that it descends from has open",
@@ -125,7 +125,7 @@ func TestLetGoKilled(t *testing.T) {
 		for work := r.work(cmd); work.Busy(); {
 			time.Sleep(5 * time.Millisecond)
 		}
-		if _, _, err := r.app.Ask(5+i, 3, patience); err != nil {
+		if _, _, err := r.app.Ask(5+i, 3, timeout); err != nil {
 			t.Fatalf("worker %d: %v", pid, err)
 		}
 		r.verify()

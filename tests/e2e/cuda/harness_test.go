@@ -21,7 +21,7 @@ import (
 	"github.com/gpucr/gpucr-fs/tests/cli"
 )
 
-const patience = 2 * time.Minute
+const timeout = 2 * time.Minute
 
 // What all tests share: the simulated driver and the programs, in one folder.
 var (
@@ -120,7 +120,7 @@ func start(t *testing.T, o cudasim.Options) *rig {
 // ask gives process i's answer.
 func (r *rig) ask(i int) string {
 	r.t.Helper()
-	s, _, err := r.app.Ask(i, 7, patience)
+	s, _, err := r.app.Ask(i, 7, timeout)
 	must(r.t, err)
 	return s
 }
@@ -135,10 +135,10 @@ func (r *rig) verify() {
 	}
 }
 
-// command runs one of the programs until patience ends.
+// command runs one of the programs until timeout ends.
 func (r *rig) command(name string, args ...string) (stdout, stderr string, err error) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	cmd := r.prepare(ctx, name, args...)
 	var out, said bytes.Buffer
@@ -232,13 +232,13 @@ func (r *rig) restored(name string, flags ...string) []string {
 // gone waits until the application's pids are free.
 func (r *rig) gone() {
 	r.t.Helper()
-	must(r.t, r.app.Gone(patience))
+	must(r.t, r.app.Gone(timeout))
 }
 
 // quiet waits until the store's daemon has ended.
 func (r *rig) quiet() {
 	r.t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(timeout); ; time.Sleep(10 * time.Millisecond) {
 		if cli.DaemonEnded(r.store) {
 			return
 		}

@@ -36,7 +36,7 @@ func TestActorsKilled(t *testing.T) {
 			t.Run(fmt.Sprintf("%s while %s", actor, step), func(t *testing.T) {
 				r := start(t, cudasim.Options{Processes: 2})
 				if _, err := r.app.Say(1, fmt.Sprintf("stall %s %d", step, stallTime.Milliseconds()),
-					patience); err != nil {
+					timeout); err != nil {
 					t.Fatal(err)
 				}
 				r.strike(actor, func(ctx context.Context) {
@@ -69,7 +69,7 @@ func TestActorsKilledAnywhere(t *testing.T) {
 // strike begins a dump, kills one of its actors when the moment has come, and checks that the application goes on.
 func (r *rig) strike(actor string, moment func(context.Context)) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.t.Context(), timeout)
 	defer cancel()
 	var said strings.Builder
 	name := fmt.Sprintf("struck-%d", time.Now().UnixNano())

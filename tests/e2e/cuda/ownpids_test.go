@@ -63,7 +63,7 @@ func TestOwnPIDs(t *testing.T) {
 		}
 	}
 	must(t, r.app.Kill())
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(timeout); ; time.Sleep(10 * time.Millisecond) {
 		text, _ := exec.Command("ps", "-eo", "comm=,stat=,args=").Output()
 		if !strings.Contains(string(text), dir) {
 			return

@@ -155,8 +155,8 @@ func TestRestoreFails(t *testing.T) {
 	}
 }
 
-func poll(patience time.Duration, ok func() bool) error {
-	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+func poll(timeout time.Duration, ok func() bool) error {
+	for end := time.Now().Add(timeout); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			return errors.New("it does not happen")
 		}

@@ -217,11 +217,11 @@ func (c *checkpoint) serve(t testing.TB, work string, o serveOptions) *server {
 }
 
 // wait waits until all is resident and returns what Serve did.
-func (s *server) wait(patience time.Duration) error {
+func (s *server) wait(timeout time.Duration) error {
 	select {
 	case <-s.done:
 		return s.err
-	case <-time.After(patience):
-		return fmt.Errorf("the server still serves after %v: %+v", patience, s.Report())
+	case <-time.After(timeout):
+		return fmt.Errorf("the server still serves after %v: %+v", timeout, s.Report())
 	}
 }

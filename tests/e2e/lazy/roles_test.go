@@ -182,8 +182,8 @@ func (g *guarded) role(name string) (pids []int) {
 }
 
 // gone waits until all of the processes have ended by themselves.
-func (g *guarded) gone(patience time.Duration) error {
-	for end := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
+func (g *guarded) gone(timeout time.Duration) error {
+	for end := time.Now().Add(timeout); ; time.Sleep(2 * time.Millisecond) {
 		pids := g.processes()
 		if len(pids) == 0 {
 			return nil
@@ -192,7 +192,7 @@ func (g *guarded) gone(patience time.Duration) error {
 			for _, pid := range pids {
 				syscall.Kill(pid, syscall.SIGKILL)
 			}
-			return fmt.Errorf("processes %v of the server are still there after %v\n%s", pids, patience, g.text())
+			return fmt.Errorf("processes %v of the server are still there after %v\n%s", pids, timeout, g.text())
 		}
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/gpucr/gpucr-fs/tests/cli"
 )
 
-const patience = 2 * time.Minute
+const timeout = 2 * time.Minute
 
 var (
 	programs = map[string]string{}
@@ -118,7 +118,7 @@ func start(t *testing.T, program string, args ...string) *rig {
 func (r *rig) end() {
 	syscall.Kill(-r.pid, syscall.SIGKILL)
 	r.gone()
-	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(timeout); ; time.Sleep(5 * time.Millisecond) {
 		if cli.DaemonEnded(r.store) {
 			return
 		}
@@ -131,7 +131,7 @@ func (r *rig) end() {
 
 func (r *rig) gone() {
 	r.t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
 		for {
 			if pid, err := syscall.Wait4(-r.pid, nil, syscall.WNOHANG, nil); pid <= 0 || err != nil {
 				break
@@ -148,12 +148,12 @@ func (r *rig) gone() {
 
 // ask says a line to the program.
 func (r *rig) ask(line string) (string, error) {
-	c, err := net.DialTimeout("unix", r.socket, patience)
+	c, err := net.DialTimeout("unix", r.socket, timeout)
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(timeout)); err != nil {
 		return "", err
 	}
 	fmt.Fprintln(c, line)
@@ -164,7 +164,7 @@ func (r *rig) ask(line string) (string, error) {
 // say says a line to the program, until it listens, and gives the number that it answers.
 func (r *rig) say(line string) int {
 	r.t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
 		answer, err := r.ask(line)
 		if number, ok := strings.CutPrefix(answer, "ok "); ok {
 			n, _ := strconv.Atoi(number)
@@ -190,7 +190,7 @@ func (r *rig) wants(line string, want int) {
 
 func (r *rig) ok(args ...string) string {
 	r.t.Helper()
-	out, err := command.RunIn(patience, args...)
+	out, err := command.RunIn(timeout, args...)
 	if err != nil {
 		r.t.Fatalf("%v: %v: %s", args, err, out)
 	}
@@ -200,7 +200,7 @@ func (r *rig) ok(args ...string) string {
 // fails runs the command, which must fail and say each of the words.
 func (r *rig) fails(args []string, words ...string) {
 	r.t.Helper()
-	out, err := command.RunIn(patience, args...)
+	out, err := command.RunIn(timeout, args...)
 	if err == nil {
 		r.t.Fatalf("%v succeeds: %s", args, out)
 	}

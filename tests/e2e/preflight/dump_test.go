@@ -17,7 +17,7 @@ func TestDumpCommand(t *testing.T) {
 	store := filepath.Join(t.TempDir(), "store")
 	run := func(want int, args ...string) (string, string) {
 		t.Helper()
-		out, err := program.RunIn(patience, args...)
+		out, err := program.RunIn(timeout, args...)
 		said := ""
 		if err != nil {
 			said = err.Error()

@@ -270,7 +270,7 @@ func blockDevice(t *testing.T) int {
 // until waits for a condition.
 func until(t *testing.T, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeout); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it does not come about")
 		}

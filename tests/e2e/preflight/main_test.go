@@ -20,7 +20,7 @@ import (
 	"github.com/gpucr/gpucr-fs/tests/cli"
 )
 
-const patience = time.Minute
+const timeout = time.Minute
 
 var (
 	subject string
@@ -87,7 +87,7 @@ func start(t *testing.T, prepare func(*exec.Cmd), name string, args ...string) i
 		kill(cmd.Process.Pid)
 		<-ended
 	})
-	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
 		text, err := os.ReadFile(out.Name())
 		must(t, err)
 		if bytes.Contains(text, []byte("ready\n")) {
@@ -137,7 +137,7 @@ func look(t *testing.T, pid int, options ...string) preflight.Report {
 // dump lets criu dump a process and leave it running. It gives criu's complaints.
 func dump(t *testing.T, pid int, options ...string) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	dir := t.TempDir()
 	cmd := exec.CommandContext(

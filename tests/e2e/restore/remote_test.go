@@ -77,11 +77,11 @@ func TestRestoreFromTheBucket(t *testing.T) {
 	must(t, two.left.Nothing())
 
 	one.run("rm", "--remote", "-y", one.store, "web-7")
-	if out := one.run("gc", "--remote", "--patience", "1h", one.store); !strings.Contains(out, "removed 0 packs") ||
+	if out := one.run("gc", "--remote", "--timeout", "1h", one.store); !strings.Contains(out, "removed 0 packs") ||
 		!strings.Contains(out, "1 pushes and removed checkpoints") {
 		t.Errorf("gc --remote says:\n%s", out)
 	}
-	if out := one.run("gc", "--remote", "--patience", "1ms", one.store); strings.Contains(out, "removed 0 packs") {
+	if out := one.run("gc", "--remote", "--timeout", "1ms", one.store); strings.Contains(out, "removed 0 packs") {
 		t.Errorf("a later gc --remote, which has seen that before, says:\n%s", out)
 	}
 	if out := two.run("ls", "--remote", two.store); strings.Contains(out, "web-7") {
