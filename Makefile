@@ -23,7 +23,7 @@ COMMIT    ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 .DEFAULT_GOAL := help
 .PHONY: help build plugin install packages gpu-pack criu versitygw deps bench-deps proto clean kfdsim-shell demo
 .PHONY: test race lint fuzz test-packages test-docs test-containers torture crash soak model simulate stress zdtm
-.PHONY: bench bench-restore bench-encrypt bench-remote bench-page bench-gpu
+.PHONY: bench bench-restore bench-encrypt bench-remote bench-page bench-gpu matrix-gpu
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -139,6 +139,11 @@ bench-page: deps criu ## how soon the page of a store of 10,000 checkpoints is t
 
 bench-gpu: deps criu ## compare sequential with parallel restores of GPU processes, simulated (ARGS=-h for options)
 	$(GO) run ./tests/benchgpu $(ARGS)
+
+# PEERS=CRIU:DIR[,CRIU:DIR...]: programs of criu, each with the folder of its amdgpu_plugin.so (docs/gpu-amd.md)
+matrix-gpu: deps criu ## CRIU's own AMD plugin (PEERS=CRIU:DIR) and ours dump and restore for each other, simulated
+	@[ -n "$(PEERS)" ] || { echo "PEERS is not set: PEERS=CRIU:DIR, DIR has its amdgpu_plugin.so" >&2; exit 1; }
+	$(GO) test -count=1 -timeout 2h -v ./tests/e2e/plugin -run Matrix -peers "$(PEERS)"
 
 demo: deps criu versitygw build plugin ## dump and restore a real process, here and on a second node, then one with GPUs
 	@scripts/demo.sh

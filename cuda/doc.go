@@ -28,6 +28,6 @@
 // itself, when the one that asked for the suspension is killed: it sees its
 // standard input end.
 //
-// From Checkpoint to the end of Restore a process stands still, and a restored
-// one runs with care: package freeze tells why and how.
+// From Checkpoint to the end of Restore a process is stopped, and a restored one runs traced: package freeze tells why
+// and how.
 package cuda

@@ -92,7 +92,7 @@ func (c *catalog) refreshLocked() error {
 	return nil
 }
 
-// dropLocked takes out an image whose checkpoint is no more.
+// dropLocked takes out an image whose checkpoint is gone.
 func (c *catalog) dropLocked(img *image) {
 	if c.images[img.name] == img {
 		delete(c.images, img.name)
@@ -100,7 +100,7 @@ func (c *catalog) dropLocked(img *image) {
 	}
 }
 
-// takeGone gives the images whose checkpoint is no more, each once.
+// takeGone gives the images whose checkpoint is gone, each once.
 func (c *catalog) takeGone() []*image {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -46,7 +46,8 @@ type image struct {
 	used   atomic.Int64 // catalog.clock at its last use; 0: the kernel was asked to forget it since
 
 	sealing sync.Mutex // held over Seal and Abort, never together with mu's readers' work
-	// inventory is held for reading while an inventory is written, and before sealing by who gives up what has none.
+	// inventory is held for reading while an inventory is written, and before sealing by the one who gives up what has
+	// none.
 	inventory sync.RWMutex
 
 	mu      sync.RWMutex
@@ -60,7 +61,7 @@ type image struct {
 	numbers []uint32          // indexes of what was born in a draft, in the order of the sealed checkpoint's entries
 	files   int               // entries of the sealed checkpoint, once it was loaded
 	view    *view             // below .checkpoints; made when first needed
-	dumper  uint32            // pid of who wrote inventory.img, as seen from here; 0 when not known
+	dumper  uint32            // pid of the one who wrote inventory.img, as seen from here; 0 when not known
 	unsure  bool              // its dump ended in a way that nobody can tell what is missing: not to be sealed unasked
 }
 

@@ -58,7 +58,7 @@ func (s *Server) tidyOnce() {
 	}
 }
 
-// forget asks the kernel to forget the files of an image, save those in use. gone says that the checkpoint is no more.
+// forget asks the kernel to forget the files of an image, save those in use. gone says that the checkpoint is gone.
 // Call without locks: the kernel may wait for requests that are under way.
 func (s *Server) forget(img *image, gone bool) {
 	var dirs, nodes []*gofs.Inode

@@ -92,7 +92,7 @@ func (v *view) scratchDir(ino uint64, make bool) (*scratchNode, syscall.Errno) {
 	return d, 0
 }
 
-// drop frees the scratch layer of a place that is no more.
+// drop frees the scratch layer of a place that is gone.
 func (v *view) drop() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -103,7 +103,7 @@ func (v *view) drop() {
 	clear(v.scratch)
 }
 
-// dropOf frees what lies in the folders of a checkpoint that is no more, in a view that showed it and others.
+// dropOf frees what lies in the folders of a checkpoint that is gone, in a view that showed it and others.
 func (v *view) dropOf(img *image) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -68,7 +68,7 @@ type hotFile struct{ *roots.HotFile }
 func (hotFile) Pieces() []Chunk { return nil }
 
 // HotSet opens the hot set of a sealed checkpoint: that of the store, or the one that came with it from a bucket. Class
-// NotFound when there is none. It need not be what was stored: whoever reads it has to check it.
+// NotFound when there is none. It need not be what was stored: the reader has to check it.
 func (s *Store) HotSet(ref string) (HotSet, error) {
 	f, err := s.roots.HotSet(ref)
 	if err == nil {

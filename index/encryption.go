@@ -142,7 +142,8 @@ func sameRings(st storage.Storage, dir string) bool {
 	return err == nil && copyErr == nil && bytes.Equal(a, b)
 }
 
-// ringLock is held by who changes the ring: the store's lock is held by who has it open, and keys may change meanwhile.
+// ringLock is held by the one who changes the ring: the store's lock is held by the one who has it open, and keys may
+// change meanwhile.
 const ringLock = keyring.FileName + ".lock"
 
 func tryLockRing(st storage.Storage, dir string) (io.Closer, error) {

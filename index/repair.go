@@ -53,7 +53,7 @@ func Repair(ctx context.Context, dir string, o Options) (repair.Result, error) {
 	return rebuildIndex(ctx, dir, config, o)
 }
 
-// rebuildIndex is Repair for who holds the lock.
+// rebuildIndex is Repair for the one who holds the lock.
 func rebuildIndex(ctx context.Context, dir string, config Config, o Options) (repair.Result, error) {
 	old := filepath.Join(dir, chunks.IndexFolder)
 	fresh := old + ".new"

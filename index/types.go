@@ -75,7 +75,8 @@ type Options struct {
 	OnRead func(d time.Duration, bytes int64, hit bool)
 	// Distant, if set, gives the payload of packs that lie in a bucket; see [Store.Pull].
 	Distant distant.Source
-	// DistantTimeout is how long a reader waits for a bucket that gives nothing, for who makes Distant; 0: its default.
+	// DistantTimeout is how long a reader waits for a bucket that gives nothing, for the one who makes Distant; 0: its
+	// default.
 	DistantTimeout time.Duration
 	// Access says how the key of an encrypted store is unwrapped.
 	Access keyring.Access

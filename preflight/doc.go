@@ -7,11 +7,11 @@
 //
 // # What is looked at
 //
-// [Look] lists the tree, reads of each process its status, descriptors, mappings and environment, and then judges what
-// only the whole tree tells: whether the other end of a socket, the leader of a session, the master of a terminal
-// belongs to it. A [Finding] says what was found, whose it is, what to do, and what it stops ([Effect]). What is known
-// of CRIU is what CRIU 4.2 does; tests/e2e/preflight has for each finding a real process, and lets a real CRIU refuse
-// it.
+// [Look] lists the tree, reads the status, descriptors, mappings and environment of each process, and then checks what
+// takes a view of the whole tree: whether the other end of a socket, the leader of a session, the master of a terminal
+// belongs to it. A [Finding] says what was found, in which process, what to do, and what it stops ([Effect]). What is
+// known of CRIU is what CRIU 4.2 does; tests/e2e/preflight has for each finding a real process, and lets a real CRIU
+// refuse it.
 //
 // /proc tells a good deal about CUDA (driver 580 was looked at):
 //

@@ -14,7 +14,7 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/procfs"
 )
 
-// adopt makes this process the parent of whom CRIU leaves, or whoever would be it otherwise.
+// adopt makes this process the parent of processes that CRIU leaves, or takes that back.
 func adopt(on bool) error {
 	var v uintptr
 	if on {

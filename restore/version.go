@@ -54,7 +54,7 @@ func judge(program string, f *diagnosis.Failure) *diagnosis.Failure {
 	}
 	switch v := Version(context.Background(), program); {
 	case v == "":
-		f.Cause, f.Hint = program+" is not criu: it does not tell a version of it", noCRIU
+		f.Cause, f.Hint = program+" is not criu: its --version shows no version of criu", noCRIU
 	case older(v):
 		f.Cause, f.Hint = fmt.Sprintf("criu %s is too old (%s)", v, program), noCRIU
 	}

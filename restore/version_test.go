@@ -19,8 +19,8 @@ func TestProgramIsJudged(t *testing.T) {
 		return p
 	}
 	for _, c := range []struct{ text, cause string }{
-		{"exit 1", " is not criu: it does not tell a version of it"},
-		{"echo hello", " is not criu: it does not tell a version of it"},
+		{"exit 1", " is not criu: its --version shows no version of criu"},
+		{"echo hello", " is not criu: its --version shows no version of criu"},
 		{"echo Version: 3.17.1", "criu 3.17.1 is too old ("},
 		{"echo Version: 4.1", "criu 4.1 is too old ("},
 		{"echo Version: 4.2", ""},

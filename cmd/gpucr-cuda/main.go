@@ -99,8 +99,8 @@ func (h *holder) serve(in io.Reader, out io.Writer) error {
 	return errors.Join(bad, lines.Err(), h.letGo(), h.leave())
 }
 
-// letGo brings every guarded process back to Running, all at once: one may have to wait for who traces it. One that is
-// gone needs nothing.
+// letGo brings every guarded process back to Running, all at once: one may have to wait for the one who traces it. One
+// that is gone needs nothing.
 func (h *holder) letGo() error {
 	if h.fail != nil {
 		return nil

@@ -75,9 +75,10 @@ func (a *app) root() *cobra.Command {
     gpucr-fs mount store/ /images
     criu restore -D /images
 
-Options come from a configuration file, then from the environment, then from the command line; the latter win. The
-file is JSON, /etc/gpucr-fs/config.json or the one --config names: {"cache-size": "256MiB", "mount":
-{"metrics-addr": ":9100"}}. The variable of --cache-size is GPUCR_FS_CACHE_SIZE.
+Options are read from a configuration file, the environment and the command line. The environment overrides the
+file, and the command line overrides both. The file is /etc/gpucr-fs/config.json, or the one that --config names. It
+is JSON: {"cache-size": "256MiB", "mount": {"metrics-addr": "127.0.0.1:9100"}}. Variables are named after their
+options: GPUCR_FS_CACHE_SIZE sets --cache-size.
 
 Exit codes: 0 done, 1 error, 2 usage, 3 partly done, 10 no store, 11 store in use, 12 corrupt.`,
 		Version:       version,
@@ -102,10 +103,10 @@ Exit codes: 0 done, 1 error, 2 usage, 3 partly done, 10 no store, 11 store in us
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "show neither progress nor what was done")
 	f.StringVar(&a.config, "config", "", "configuration `FILE` (default "+defaultConfig+")")
 	f.Var(&a.index.cache, "cache-size", "memory for decoded chunks (default 128MiB)")
-	f.Var(&a.index.floor, "free-floor", "disk `SIZE` never filled (default 256MiB)")
+	f.Var(&a.index.floor, "free-floor", "disk space that is always kept free (default 256MiB)")
 	f.IntVar(&a.index.workers, "workers", 0, "threads that hash, compress and read (default: one a core)")
 	f.DurationVar(&a.index.remote, "remote-timeout", remotes.DefaultWait,
-		"how long who needs memory or files that lie in the remote store waits for it")
+		"how long to wait for memory or files from the remote store")
 	f.StringVar(&a.index.access.Identity, "identity", "", "`FILE` of age identities that open an encrypted store")
 	f.StringVar(&a.index.access.Passphrase, "passphrase-file", "", "`FILE` whose first line opens an encrypted store")
 	f.StringVar(

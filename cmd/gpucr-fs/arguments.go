@@ -67,6 +67,9 @@ func subcommand(cmd *cobra.Command, args []string) error {
 // flagError explains a flag that cannot be understood. An unknown one gets those like it suggested.
 func flagError(cmd *cobra.Command, err error) error {
 	hint := cmd.CommandPath() + " --help shows its flags"
+	if invalid := (*pflag.InvalidValueError)(nil); errors.As(err, &invalid) {
+		err = fmt.Errorf("--%s: %w", invalid.GetFlag().Name, valueError(invalid.GetFlag(), invalid.GetValue(), err))
+	}
 	if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) {
 		if m := didYouMean(flagsLike(cmd, unknown.GetSpecifiedName())); m != "" {
 			hint = m
@@ -75,6 +78,23 @@ func flagError(cmd *cobra.Command, err error) error {
 		}
 	}
 	return usage(err, hint)
+}
+
+// valueError says what is wrong with the value of a flag. What the library says of numbers and times names functions
+// of Go.
+func valueError(f *pflag.Flag, value string, err error) error {
+	if invalid := (*pflag.InvalidValueError)(nil); errors.As(err, &invalid) {
+		err = invalid.Unwrap()
+	}
+	switch f.Value.Type() {
+	case "int", "int32", "int64", "uint", "uint32", "uint64", "float64":
+		return fmt.Errorf("%q is not a number", value)
+	case "bool":
+		return fmt.Errorf("%q is neither true nor false", value)
+	case "duration":
+		return fmt.Errorf("%q is not a time like 90s or 2h30m", value)
+	}
+	return err
 }
 
 // flagsLike gives the flags whose names are like name. The library compares names of commands only, so it gets them as

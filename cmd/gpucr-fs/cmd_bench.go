@@ -16,8 +16,8 @@ func (a *app) benchCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "bench DIR",
 		Short: "measure how fast a store on this disk would be",
-		Long: `Bench makes a scratch store on the disk of DIR, which may be a store, measures how fast a synthetic
-checkpoint goes in and comes out, and removes it. A store at DIR is not touched.`,
+		Long: `Bench makes a scratch store on the disk of DIR, writes a synthetic checkpoint to it, reads it back,
+shows how fast both were, and removes the scratch store. DIR may be a store; it is not touched.`,
 		Example: "  gpucr-fs bench store/\n  gpucr-fs bench --size 4GiB --compression zstd /var/lib",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {

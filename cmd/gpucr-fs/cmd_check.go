@@ -25,20 +25,21 @@ func (a *app) checkCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check {STORE NAME | --pid PID [-- CRIU OPTIONS]}",
 		Short: "tell whether a checkpoint can be restored here, or a process dumped",
-		Long: `Check --pid looks at process PID and its descendants, without touching them, for what keeps them from
-being dumped: descriptors and mappings that criu does not dump, or dumps only with an option, which is named; CUDA
-processes that the driver cannot checkpoint ("stops") or cannot bring back ("loses"). The options that dump would be
-given follow --. The exit code is 0 when nothing known stands in the way, else 1.
+		Long: `Check --pid tells whether process PID and its descendants can be dumped. It only looks, and changes
+nothing. It finds descriptors and mappings that criu does not dump, or dumps only with an option, which it names. It
+finds CUDA processes that the driver cannot checkpoint ("stops") or cannot bring back ("loses"). Give the options for
+criu that you would give to dump, after --. The exit code is 0 when check finds no problem, else 1.
 
-Check STORE NAME compares a checkpoint with this machine: kernel, criu and driver versions, the images and their
-payload, the CPU's features, memory, and GPU by GPU the mapping found or each property that stands in the way, with
-both values and the variable that waives it. The variables of criu's amdgpu plugin count as they would at the
-restore: KFD_FW_VER_CHECK, KFD_SDMA_FW_VER_CHECK, KFD_CACHES_COUNT_CHECK, KFD_NUM_GWS_CHECK, KFD_VRAM_SIZE_CHECK,
-KFD_NUMA_CHECK, KFD_CAPABILITY_CHECK.
+Check STORE NAME tells whether a checkpoint can be restored on this machine. It compares kernel, criu and driver
+versions, the images and their payload, the CPU's features, memory, and GPUs. For each GPU it shows the GPU that
+takes its place, or each property that does not fit, with both values and the variable that waives it. The variables
+of criu's amdgpu plugin have the same effect as at the restore: KFD_FW_VER_CHECK, KFD_SDMA_FW_VER_CHECK,
+KFD_CACHES_COUNT_CHECK, KFD_NUM_GWS_CHECK, KFD_VRAM_SIZE_CHECK, KFD_NUMA_CHECK, KFD_CAPABILITY_CHECK.
 
---host compares with another machine: DIR holds a copy of its /sys/class/kfd/kfd/topology, or of its root with
-sys/class/kfd/kfd/topology and, as far as wanted, proc/sys/kernel/osrelease, proc/cpuinfo and proc/meminfo. NAME is
-a name, a tag or the beginning of an ID. The exit code is 0 when nothing stands in the way, else 1.`,
+--host compares with another machine. DIR is a copy of its /sys/class/kfd/kfd/topology, or of its root directory
+with sys/class/kfd/kfd/topology, proc/sys/kernel/osrelease, proc/cpuinfo and proc/meminfo. You may leave some of
+these out; what is missing is not checked. NAME is a name, a tag or the beginning of an ID. The exit code is 0 when
+check finds no problem, else 1.`,
 		Example: "  gpucr-fs check store/ web-1\n" +
 			"  gpucr-fs check --host /srv/hosts/gpu7 --fast store/ web-1\n" +
 			"  gpucr-fs check --pid 4711 -- --tcp-established",

@@ -20,8 +20,7 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/oci"
 )
 
-// containerName is hidden, but started by who knows nothing of this program: it takes its options from the
-// configuration.
+// containerName is hidden, but started by gpucr-runc: it takes its options from the configuration.
 const containerName = "container"
 
 // containerCmd is what gpucr-runc runs for a checkpoint or restore: the command line after -- is that of an OCI

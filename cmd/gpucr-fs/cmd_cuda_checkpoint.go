@@ -86,9 +86,9 @@ func (a *app) cudaCheckpointCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cuda-checkpoint {--get-state | --action ACTION | --toggle | --get-restore-tid} --pid PID",
 		Short: "move a process's NVIDIA GPU memory to the host and back",
-		Long: `Cuda-checkpoint takes one step with the GPU state of one process. Flags and answers are those of
-NVIDIA's tool of that name: a link called cuda-checkpoint to gpucr-fs stands in for it, for CRIU's cuda_plugin too.
-gpucr-fs dump and restore need neither.
+		Long: `Cuda-checkpoint changes or shows the GPU state of one process. Its flags and output are those of
+NVIDIA's tool of the same name. A link to gpucr-fs with the name cuda-checkpoint can replace that tool, also for
+CRIU's cuda_plugin. gpucr-fs dump and restore need neither.
 
 --get-state prints running, locked, checkpointed or failed. --action takes lock, checkpoint, restore or unlock.
 --toggle goes from running to checkpointed or back. --get-restore-tid prints the thread that serves the driver in

@@ -13,10 +13,10 @@ func (a *app) diffCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "diff STORE A B",
 		Short: "show per file what two checkpoints share",
-		Long: `Diff compares two checkpoints file by file. Shared bytes of a file of B lie in chunks that A has in
-any of its files; unique ones do not. For a file that only A has, it is the other way round. Of the GPU buffer
-objects of B it tells which one of A has the same contents, wherever it lies. A and B are names, tags or beginnings
-of IDs.`,
+		Long: `Diff compares two checkpoints file by file. Bytes of a file of B are shared if any file of A has the
+same chunks; otherwise they are unique. For a file that only A has, it is the other way round. For each GPU buffer
+object of B diff shows the one of A that has the same contents, at whatever address. A and B are names, tags or
+beginnings of IDs.`,
 		Example: "  gpucr-fs diff store/ web-1 web-2",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {

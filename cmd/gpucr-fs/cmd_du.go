@@ -21,13 +21,13 @@ func (a *app) duCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "du STORE",
 		Short: "account for the bytes of a store",
-		Long: `Du shows where the bytes of a store are. Logical bytes are the sizes of all files; zero ones are
-stored nowhere. Distinct bytes are those of different chunks, stored bytes what these occupy on disk, compressed.
-Disk is what the store's folder occupies with index and journals; reclaimable is what gc would give back of it now.
+		Long: `Du shows what takes space in a store. Logical is the sum of the sizes of all files. Zero bytes are
+not stored. Distinct is the size of all different chunks, and stored is what they take on disk, compressed. Disk is
+what the store's folder takes, including index and journals. Reclaimable is what gc would give back now.
 
-With a remote store disk is told apart: local is what was sealed here, cache what was fetched. Bucket is what the
-remote store holds for all machines. Requests are those of this store; beside them is what as many as so far would
-cost in a month, at the --price of 1,000 of a kind.`,
+With a remote store, local is what was sealed here, and cache is what was fetched. Bucket is what the remote store
+holds for all machines. Requests are those of this store so far; beside them du shows what they would cost in a month
+at this rate, with the --price of 1,000 requests of each kind.`,
 		Example: "  gpucr-fs du store/\n  gpucr-fs du --json store/",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {

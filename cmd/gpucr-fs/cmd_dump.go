@@ -48,17 +48,17 @@ func (a *app) dumpCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "dump STORE NAME -t PID [-- CRIU OPTIONS]",
 		Short: "checkpoint processes straight into a store",
-		Long: `Dump checkpoints process PID and its descendants with criu, as checkpoint NAME of the store; nothing
-is written elsewhere. When it fails the checkpoint is given up and the processes go on. What CUDA processes have on
-NVIDIA GPUs is moved into their memory first; --no-gpu leaves that to criu's cuda_plugin. Options for criu follow
---, as criu itself takes them.
+		Long: `Dump checkpoints process PID and its descendants with criu, straight into the store, as checkpoint
+NAME. If it fails, the checkpoint is removed and the processes go on. The GPU memory of CUDA processes is moved into
+their own memory first; --no-gpu leaves that to criu's cuda_plugin. Options for criu follow --, as criu itself takes
+them.
 
-Children that CUDA processes have forked hold devices of the GPUs that they can never use, and that criu does not
-dump: dump lets them close these, unless --keep-inherited is given.
+Forked children of CUDA processes inherit GPU devices that they can never use and that criu does not dump. Dump makes
+them close these devices, unless you give --keep-inherited.
 
-Before anything is touched dump looks for what is known to stand in the way, as gpucr-fs check --pid does, and
-refuses with a line for each. --force goes on all the same: criu may refuse then, and processes that the driver
-cannot give their GPUs back are lost.`,
+Before dump touches the processes it looks for known problems, as gpucr-fs check --pid does. If there are any, it
+shows them and refuses. --force goes on anyway. Then criu may refuse, and processes whose GPUs the driver cannot give
+back are lost.`,
 		Example: "  gpucr-fs dump store/ web-3 -t 4711\n" +
 			"  gpucr-fs dump store/ web-4 -t 4711 --leave-running -- --tcp-established --shell-job",
 		SuggestFor: []string{"checkpoint"},
@@ -86,10 +86,10 @@ cannot give their GPUs back are lost.`,
 	}
 	f := c.Flags()
 	f.IntVarP(&d.pid, "tree", "t", 0, "`PID` of the first process")
-	f.BoolVarP(&d.leave, "leave-running", "R", false, "let the processes go on afterwards")
+	f.BoolVarP(&d.leave, "leave-running", "R", false, "let the processes run on after the dump")
 	f.StringSliceVar(&tags, "tag", nil, "`TAG` for the checkpoint")
 	f.StringArrayVar(&labels, "label", nil, "label `KEY=VALUE` for the checkpoint, may be given again")
-	f.BoolVar(&d.force, "force", false, "go on whatever check --pid finds; processes may be lost")
+	f.BoolVar(&d.force, "force", false, "dump in spite of problems that check --pid finds; processes may be lost")
 	addParkRings(f, &d.parkRings)
 	addDurable(f, &d.durable)
 	d.criu.add(f)

@@ -21,10 +21,10 @@ func (a *app) exportCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "export STORE NAME TARGET",
 		Short: "write a checkpoint to a directory, an archive or standard output",
-		Long: `Export writes a checkpoint to the directory TARGET, which must not exist or be empty; or to an
-archive, if TARGET ends in .tar, .tar.gz or .tar.zst; or as a tar stream to standard output, if TARGET is -. Files
-and directories appear under their name only when they are complete and on stable storage. In a directory, zero
-pages become holes. NAME is a name, a tag or the beginning of an ID.`,
+		Long: `Export writes a checkpoint to the directory TARGET, which must be empty or not exist yet. If TARGET
+ends in .tar, .tar.gz or .tar.zst, export writes an archive. If TARGET is -, it writes a tar stream to standard
+output. Files and directories get their names only when they are complete and on stable storage. In a directory,
+zero pages become holes. NAME is a name, a tag or the beginning of an ID.`,
 		Example: "  gpucr-fs export store/ web-1 /tmp/web-1\n" +
 			"  gpucr-fs export store/ web-1 web-1.tar.zst\n" +
 			"  gpucr-fs export store/ web-1 - | ssh other gpucr-fs import store/ web-1 -",

@@ -22,12 +22,12 @@ func (a *app) gcCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "gc STORE",
 		Short: "give back the space that no checkpoint uses",
-		Long: `Gc gives the space of payload that no checkpoint uses back to the file system, and removes incomplete
-checkpoints, whose writers died. It asks only when there are incomplete ones.
+		Long: `Gc gives the space that no checkpoint uses back to the file system. It also removes incomplete
+checkpoints whose writers have died. It asks for confirmation only when there are incomplete checkpoints.
 
-With --remote it removes from the remote store what no checkpoint there needs. What a push that seems to have
-stopped has uploaded, and what a removed checkpoint needed, goes when this or an earlier gc --remote has seen it
-unchanged for --patience: run it now and then.`,
+With --remote it removes from the remote store what no checkpoint there needs. It waits until removed checkpoints
+and abandoned uploads have been unchanged for --patience, so that readers and slow uploads can finish. Run it now
+and then: each run remembers what it saw.`,
 		Example: "  gpucr-fs gc -n store/\n  gpucr-fs gc -y store/",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -43,8 +43,8 @@ unchanged for --patience: run it now and then.`,
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	c.Flags().BoolVar(&remote, "remote", false, "remove from the remote store what no checkpoint there needs")
 	c.Flags().DurationVar(&patience, "patience", 15*time.Minute,
-		"with --remote: how long a push must have stood still to count as abandoned, and readers of removed "+
-			"checkpoints have")
+		"with --remote: how long an upload must stand still to count as abandoned, and how long readers of removed "+
+			"checkpoints may go on")
 	return c
 }
 

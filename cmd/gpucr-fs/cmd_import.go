@@ -24,13 +24,13 @@ func (a *app) importCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "import STORE NAME SOURCE",
 		Short: "bring an image directory or a checkpoint archive into the store",
-		Long: `Import brings in an image directory, or a checkpoint archive (tar, tar.gz or tar.zst) as podman and
-the Kubernetes checkpoint API write them, as the checkpoint NAME. SOURCE is - for an archive on standard input. The
-checkpoint is complete and sealed, or nothing was changed.
+		Long: `Import stores SOURCE as the checkpoint NAME. SOURCE is an image directory, or a checkpoint archive
+(tar, tar.gz or tar.zst) as podman and the Kubernetes checkpoint API write them, or - for an archive on standard
+input. Import either seals a complete checkpoint or changes nothing.
 
-The images of an incremental dump hold a link to their parent, which must be in the store: under the last name in
-the link, or that of --parent. Absolute names, names with "..", links out of the tree, hard links and devices are
-refused, and so is what exceeds the limits.`,
+The images of an incremental dump have a link to their parent. The parent must be in the store, under the last part
+of the link or the name that --parent gives. Import refuses absolute names, names with "..", links out of the tree,
+hard links, devices, and anything that exceeds the limits.`,
 		Example: "  gpucr-fs import store/ web-1 /var/lib/dumps/web\n" +
 			"  podman container checkpoint web -e /dev/fd/3 3>&1 >/dev/null | gpucr-fs import store/ web-2 -",
 		Args: positional,

@@ -15,9 +15,9 @@ func (a *app) infoCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "info STORE NAME",
 		Short: "tell what a checkpoint holds: processes, memory, files",
-		Long: `Info reads the CRIU images of a checkpoint and shows its process tree with the memory of each
-process, what the dump cost, the GPUs with their buffer objects and queues, and how much of each file and of each
-buffer object is shared with other checkpoints. NAME is a name, a tag or the beginning of an ID.`,
+		Long: `Info reads the CRIU images of a checkpoint. It shows the process tree with the memory of each process,
+how long the dump took, the GPUs with their buffer objects and queues, and how much of each file and buffer object is
+shared with other checkpoints. NAME is a name, a tag or the beginning of an ID.`,
 		Example: "  gpucr-fs info store/ web-1\n  gpucr-fs info --json store/ web-1",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {

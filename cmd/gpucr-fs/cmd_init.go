@@ -25,18 +25,19 @@ func (a *app) initCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "init STORE",
 		Short: "make an empty store",
-		Long: `Init makes an empty store. With --remote its checkpoints can be taken to a bucket that many machines
-share (sync), and those of other machines be restored from it on demand. The first machine makes the remote store
-there; init first finds out whether the server keeps conditional writes. Credentials are found as Amazon's tools
-find them: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the shared file, the machine's role.
+		Long: `Init makes an empty store. With --remote its checkpoints can be uploaded to a bucket that many
+machines share (see sync), and checkpoints of other machines can be restored from there on demand. The first machine
+makes the remote store in the bucket. Init first tests whether the server supports conditional writes. Credentials
+are found as Amazon's tools find them: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the shared file, or the
+machine's role.
 
-With --encrypt whoever has the store's files, or its bucket, sees neither contents nor metadata without the key:
-names of files, labels, manifests. Names of checkpoints in a bucket, sizes and times are not hidden. The key is
-drawn here and wrapped for each --recipient, with the passphrase of --passphrase-file, and by
---key-command: a shell command that gets the key in base64 on its standard input with GPUCR_FS_KEY_ACTION=wrap and
-prints it wrapped, and undoes that with GPUCR_FS_KEY_ACTION=unwrap. Who uses the store gives --identity (a file of
-age identities), --passphrase-file or --key-command, or sets GPUCR_FS_IDENTITY, GPUCR_FS_PASSPHRASE_FILE or
-GPUCR_FS_KEY_COMMAND. Without all of them nobody can open the store again.`,
+With --encrypt nobody can read contents or metadata (names of files, labels, manifests) of the store or its bucket
+without the key. Names of checkpoints in a bucket, sizes and times are not hidden. Init makes the key and wraps it
+for each --recipient, with the passphrase of --passphrase-file, and by --key-command. The key command is a shell
+command. With GPUCR_FS_KEY_ACTION=wrap it gets the key in base64 on its standard input and prints it wrapped; with
+GPUCR_FS_KEY_ACTION=unwrap it does the opposite. To use the store, give --identity (a file of age identities),
+--passphrase-file or --key-command, or set GPUCR_FS_IDENTITY, GPUCR_FS_PASSPHRASE_FILE or GPUCR_FS_KEY_COMMAND.
+If you lose all of these, nobody can open the store again.`,
 		Example: "  gpucr-fs init /var/lib/gpucr-fs\n" +
 			"  gpucr-fs init --encrypt --recipient age1... /var/lib/gpucr-fs\n" +
 			"  gpucr-fs init --compression none /var/lib/gpucr-fs\n" +
@@ -89,7 +90,7 @@ GPUCR_FS_KEY_COMMAND. Without all of them nobody can open the store again.`,
 	c.Flags().
 		StringVar(&compression, "compression", string(index.CompressAuto),
 			"how chunks are stored: auto, zstd, s2 or none")
-	c.Flags().BoolVar(&encrypt, "encrypt", false, "encrypt all contents and metadata, see below")
+	c.Flags().BoolVar(&encrypt, "encrypt", false, "encrypt all contents and metadata")
 	c.Flags().
 		StringSliceVar(&recipients, "recipient", nil,
 			"with --encrypt: age `RECIPIENT` (age1...) who may open the store, may be given again")
@@ -98,7 +99,7 @@ GPUCR_FS_KEY_COMMAND. Without all of them nobody can open the store again.`,
 		StringVar(&address, "remote", "",
 			"also use, or make, the remote store at `s3://BUCKET/PREFIX?endpoint=URL&region=REGION`")
 	cache = remotes.DefaultCache
-	c.Flags().Var(&cache, "cache-disk", "disk that what is fetched of the remote store may take (default 32GiB)")
+	c.Flags().Var(&cache, "cache-disk", "most disk space for what is fetched from the remote store")
 	return c
 }
 

@@ -59,14 +59,14 @@ func (a *app) keyCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "key",
 		Short: "see and change who can open an encrypted store",
-		Long: `An encrypted store has one master key, which is kept wrapped: for age recipients, with passphrases,
-by commands. Key list shows for whom, key add wraps it once more, key remove takes a wrapping away, key rotate puts
-new wrappings in the place of all. Nothing else of the store is touched, and it may be in use. With a remote store
-its object config is changed too. Other nodes keep the wrappings that they have: run the command there as well.
+		Long: `An encrypted store has one master key. It is stored wrapped: for age recipients, with passphrases, or
+by commands. Key list shows the wrappings, key add adds one, key remove removes one, and key rotate replaces all of
+them. These commands change nothing else in the store, and the store may be in use. With a remote store they change
+its object config too. Other machines keep their own wrappings: run the command there as well.
 
-The master key itself does not change. Who was able to unwrap it once, and kept it or a copy of the old wrapping,
-can still read what he gets hold of: no command can take that back. Where that matters make a new store, and copy
-checkpoints with export and import.`,
+The master key itself does not change. A person who has unwrapped it before, and kept it or a copy of the old
+wrapping, can still read any data of the store. No command can undo that. Where that matters, make a new store and
+copy the checkpoints with export and import.`,
 		Example: "  gpucr-fs key list store/\n  gpucr-fs key add store/ --identity me.txt --recipient age1...",
 		Args:    subcommand,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -153,9 +153,9 @@ func (a *app) keyRotateCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use: "rotate STORE", Short: "wrap the key of a store anew, and drop all old wrappings", Args: positional,
 		Example: "  gpucr-fs key rotate store/ --identity me.txt --recipient age1... --recipient age1...",
-		Long: `Rotate wraps the master key for those who are named, and takes all other wrappings away. It changes
-no content and not the master key: who has unwrapped that before, or has a copy of an old wrapping and what opens
-it, can still read the store if he gets at its files.`,
+		Long: `Rotate wraps the master key for those whom the flags name, and removes all other wrappings. It
+changes neither contents nor the master key: a person who has unwrapped that key before, or has an old wrapping and
+what opens it, can still read the store's files.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			wrap, err := w.wrap()
 			if err != nil {

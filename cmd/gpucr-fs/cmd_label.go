@@ -16,9 +16,9 @@ func (a *app) labelCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "label STORE NAME [KEY=VALUE...]",
 		Short: "show and change the labels of a checkpoint",
-		Long: `Label sets labels of a sealed checkpoint; KEY= takes one away. Without labels it shows those of NAME.
-Every checkpoint has host, user and command from its first process where its images tell them, and started where
-gpucr-fs dump made it. ls --label selects by labels.`,
+		Long: `Label sets labels of a sealed checkpoint; KEY= removes one. Without labels it shows those of NAME.
+Checkpoints get the labels host, user and command by themselves, from the images of their first process. Those made
+by gpucr-fs dump also get started. Select by labels with ls --label.`,
 		Example: "  gpucr-fs label store/ web-1 team=vision env=prod\n  gpucr-fs label store/ web-1 env=",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -47,12 +47,12 @@ func (a *app) lazyPagesCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "lazy-pages -D DIR [-W DIR]",
 		Short: "bring the memory of a restore that criu, runc or podman runs",
-		Long: `Lazy-pages takes the place of criu lazy-pages: it listens in the work directory for a criu restore
---lazy-pages of the images in -D, and brings the memory of what is restored. It ends when all is there. Where -D is
-a mount of a store, or one of its .checkpoints, the memory comes straight from the store, with a profile; any other
-image directory serves as well.
+		Long: `Lazy-pages takes the place of criu lazy-pages. It listens in the work directory for a criu restore
+--lazy-pages of the images in -D, and brings the memory of the restored processes. It ends when all memory is there.
+If -D is a mount of a store, or one of its .checkpoints, the memory comes straight from the store, and a profile is
+used. Any other image directory works as well.
 
-Interrupted before criu has come it ends; afterwards the processes depend on it, and it goes on.`,
+Ctrl-C ends it only before criu has connected. After that the processes depend on it, and it goes on.`,
 		Example: "  gpucr-fs lazy-pages -D /images -W /run/restore &\n" +
 			"  criu restore --lazy-pages -D /images -W /run/restore\n\n" +
 			"  gpucr-fs lazy-pages -d -D /images -W /run/web\n" +
@@ -106,6 +106,10 @@ func (l *lazyPages) run(ctx context.Context) (err error) {
 		if err != nil || !st.IsDir() {
 			return usage(fmt.Errorf("%s is no directory", dir), "give the directories as criu restore has them")
 		}
+	}
+	if _, err := os.Stat(filepath.Join(l.images, "inventory.img")); errors.Is(err, iofs.ErrNotExist) && !l.successor {
+		return usage(fmt.Errorf("%s holds no checkpoint: inventory.img is missing", l.images),
+			"name the folder of the images: -D DIR")
 	}
 	if l.daemon {
 		return l.background(ctx)
@@ -218,7 +222,7 @@ func (l *lazyPages) logger() (*slog.Logger, func(), error) {
 	return slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: l.level()})), done, nil
 }
 
-// ready tells whoever wants to know that criu may come.
+// ready tells those who asked for it that criu may connect.
 func (l *lazyPages) ready() error {
 	if l.pidfile != "" {
 		name := l.pidfile

@@ -22,14 +22,14 @@ func (a *app) lsCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "ls STORE [NAME]",
 		Short: "list checkpoints, or the files of one",
-		Long: `Ls lists the checkpoints of a store, oldest first or as --sort says. A checkpoint's logical bytes are
-its files' sizes: zero pages, which are stored nowhere; bytes unique to it; and bytes shared with other checkpoints.
-Stored is what its distinct chunks occupy on disk, compressed, shared ones included.
---json adds what the processes of a checkpoint had on AMD GPUs. With a remote store, REMOTE says whether a
-checkpoint is local, uploading or durable: in the bucket, as far as is known here. Labels tell where a checkpoint
-comes from: the host, the user and the command of its first process, and what was added with label. With NAME (a
-name, a tag or the beginning of an ID) it lists the files of that checkpoint. What the store keeps without being
-able to account for it is told on stderr.`,
+		Long: `Ls lists the checkpoints of a store, oldest first or as --sort says. LOGICAL is the sum of the sizes
+of a checkpoint's files. It is made of ZERO (zero pages, which are not stored), UNIQUE (bytes that only this
+checkpoint has) and SHARED (bytes that others have too). STORED is what its chunks take on disk, compressed,
+including shared ones. --json adds what the processes had on AMD GPUs. With a remote store, REMOTE says whether a
+checkpoint is local, uploading or durable (in the bucket, as far as this store knows). LABELS tell where a checkpoint
+comes from: host, user and command of its first process, and labels that were added. With NAME (a name, a tag or the
+beginning of an ID) ls lists the files of that checkpoint. Files in the store that belong to no checkpoint are
+reported on stderr.`,
 		Example: "  gpucr-fs ls store/\n" +
 			"  gpucr-fs ls --json --tag golden store/\n" +
 			"  gpucr-fs ls store/ web-1\n" +
@@ -65,7 +65,7 @@ able to account for it is told on stderr.`,
 	f.StringVar(&req.Tag, "tag", "", "only the checkpoint of this `TAG`")
 	f.StringArrayVar(
 		(*[]string)(&req.Labels), "label", nil,
-		"only those with the label `KEY` or KEY=VALUE, may be given again: all must hold",
+		"only those with the label `KEY` or KEY=VALUE; given several times, all must match",
 	)
 	f.StringVar(&req.Sort, "sort", "", "`ORDER`: "+strings.Join(selection.SortKeys(), ", ")+" (default created)")
 	f.BoolVar(&req.Reverse, "reverse", false, "in descending order")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	iofs "io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -50,18 +51,18 @@ func (a *app) mountCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "mount STORE DIR",
 		Short: "show a store as image directories",
-		Long: `Mount shows the checkpoint sealed last, or the one of --checkpoint, as the directory DIR, and every
-checkpoint as DIR/.checkpoints/NAME. It returns when the mount serves. A directory made in DIR/.checkpoints is a new
-checkpoint for criu dump; with --new NAME, DIR itself is.
+		Long: `Mount shows a store at the directory DIR, and returns when the mount works. DIR itself is the checkpoint
+that was sealed last, or the one that --checkpoint names. DIR/.checkpoints/NAME is every checkpoint. Make a
+directory in DIR/.checkpoints to begin a new checkpoint for criu dump. With --new NAME, DIR itself is a new
+checkpoint.
 
-A daemon serves the mount and holds the store until its last mount is gone; all commands work meanwhile. A second
-mount of the same store is added to it, with the daemon's --cache-size, --free-floor, --workers, --remote-timeout
-and --log-file. What a killed daemon left at DIR is cleared away.
+A daemon serves the mount and keeps the store open until its last mount is gone. All commands work meanwhile. A
+second mount of the same store uses the same daemon, with its --cache-size, --free-floor, --workers,
+--remote-timeout and --log-file. Mount removes what a killed daemon left at DIR.
 
-A store that cannot be written, for want of permission or because its disk is mounted read-only, is opened for
-reading only, as it is anywhere with --read-only. Its sealed checkpoints can be restored, nothing can be dumped, and
-no profiles are recorded. The daemon's sockets and log are in /run/gpucr-fs then. Unmount it before anything is to
-be written.`,
+A store that cannot be written, because of its permissions or a read-only disk, is opened for reading only, as with
+--read-only. Its sealed checkpoints can be restored, but nothing can be dumped, and no profiles are recorded. The
+daemon's sockets and log are then in /run/gpucr-fs. Unmount such a store before you write to it.`,
 		Example: "  gpucr-fs mount store/ /images\n" +
 			"  criu restore -D /images\n\n" +
 			"  gpucr-fs mount --new web-3 store/ /mnt/web-3\n" +
@@ -114,7 +115,7 @@ be written.`,
 	f.BoolVarP(&foreground, "foreground", "f", false, "stay in the foreground until unmounted or interrupted")
 	f.BoolVar(
 		&spec.Mount.AllowOther, "allow-other", false,
-		"let users other than root in, as far as file modes allow; criu needs it to restore user namespaces",
+		"let other users than root in, as far as file modes allow; criu needs this to restore user namespaces",
 	)
 	f.IntVar(&spec.Mount.ReadaheadKB, "readahead", 0, "`KIB` the kernel reads ahead (default 8192)")
 	a.serving(c, &spec.Mount)
@@ -136,7 +137,7 @@ func (a *app) printMount(res mounts.Result) error {
 	})
 }
 
-// awaitStarter is how long a daemon without a mount waits for whoever started it.
+// awaitStarter is how long a daemon without a mount waits for its starter to connect.
 const awaitStarter = 30 * time.Second
 
 // spec is what a daemon is started with by commands that need one.
@@ -183,13 +184,16 @@ func program() (string, error) {
 
 // needStore refuses a folder that is no store.
 func needStore(dir string) error {
-	if _, err := os.Stat(filepath.Join(dir, "config.json")); err != nil {
+	_, err := os.Stat(filepath.Join(dir, "config.json"))
+	switch {
+	case errors.Is(err, iofs.ErrPermission):
+		return err
+	case err != nil:
 		return &index.Error{
 			Class: index.NoStore,
 			Op:    "mount",
-			File:  dir,
 			Hint:  "make one with: gpucr-fs init STORE",
-			Err:   errors.New("is not a store"),
+			Err:   fmt.Errorf("%s is not a store", dir),
 		}
 	}
 	return nil

@@ -17,14 +17,14 @@ func (a *app) optimizeCmd() *cobra.Command {
 	var rate bytesValue
 	c := &cobra.Command{
 		Use:   "optimize STORE",
-		Short: "store anew smaller what was stored fast",
-		Long: `Optimize compresses again, and better, what dumps and imports have compressed fast or not at all.
-Every piece is read back from the disk and checked before the old one is given up; the old ones take space until the
-next gc, which --gc runs at once. It may be interrupted at any time and run again: it goes on with what is left.
+		Short: "compress stored data better",
+		Long: `Optimize compresses stored data better. Dumps and imports compress it fast, or not at all. Every new
+chunk is read back from the disk and checked before the old one is given up. The old chunks take space until the next
+gc; --gc runs it at once. You can interrupt optimize at any time; the next run goes on where it stopped.
 
-It works on one processor, and slows down to 4 MiB a second while a checkpoint is being written or the memory of a
-restore is on its way. Reading back what was optimized takes more processor time than before. What ls and du call
-stored is what was stored first; the disk in du is what is there now.`,
+It uses one processor, and slows down to 4 MiB a second while a checkpoint is being written or a restore still needs
+memory. Optimized data takes more processor time to read. STORED in ls and du is the size before optimize; the disk
+size in du is the current one.`,
 		Example: "  gpucr-fs optimize -n store/\n" +
 			"  gpucr-fs optimize --gc store/\n" +
 			"  gpucr-fs optimize --rate 50MiB store/",

@@ -13,9 +13,9 @@ func (a *app) profileCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "profile",
 		Short: "show, renew, clear or copy what a restore touches first",
-		Long: `A profile is the order in which a restore of a checkpoint touched its data first. The first restore
-records it, later ones fetch in this order. That of a checkpoint serves its descendants, which have most of their
-memory in the same places, when it is copied.`,
+		Long: `A profile is the order in which a restore first touched the data of its checkpoint. The first restore
+records it, and later ones fetch data in this order. A later checkpoint of the same process has most of its memory
+in the same places: copy the profile to it with profile copy.`,
 		Example: "  gpucr-fs profile show store/ web-3\n  gpucr-fs profile copy store/ web-3 web-4",
 		Args:    subcommand,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -29,8 +29,8 @@ func (a *app) profileShowCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "show STORE NAME",
 		Short: "show a checkpoint's profile",
-		Long: "Show tells how much of which file the profile of NAME has; with --order, run by run in the order " +
-			"of first touches.",
+		Long: "Show lists how much of each file is in the profile of NAME. --order lists every run, in the order of " +
+			"first touches.",
 		Example: "  gpucr-fs profile show --order store/ web-3",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -66,7 +66,7 @@ func (a *app) profileRecordCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:     "record STORE NAME",
 		Short:   "have the next restore record a new profile",
-		Long:    "Record has the next restore of NAME record a new profile in place of the present one.",
+		Long:    "Record makes the next restore of NAME record a new profile, which replaces the present one.",
 		Example: "  gpucr-fs profile record store/ web-3\n  gpucr-fs restore --wait store/ web-3",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -107,7 +107,7 @@ func (a *app) profileCopyCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:     "copy STORE FROM TO",
 		Short:   "let the profile of one checkpoint serve another",
-		Long:    "Copy gives checkpoint TO the profile of FROM. What TO does not have is left out when it is restored.",
+		Long:    "Copy gives checkpoint TO the profile of FROM. A restore skips what TO does not have.",
 		Example: "  gpucr-fs profile copy store/ web-3 web-4",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -21,13 +21,13 @@ import (
 func (a *app) syncCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "sync STORE [NAME...]",
-		Short: "take checkpoints to the remote store",
-		Long: `Sync takes sealed checkpoints to the remote store, all of them or those that are named, and returns
-when they stand there. What the remote store has already is not sent again. A checkpoint of another machine that has
-the same name is not replaced.
+		Short: "upload checkpoints to the remote store",
+		Long: `Sync uploads sealed checkpoints to the remote store, either all or those that you name, and returns
+when they are there. It does not send data that the remote store already has. It never replaces a checkpoint of
+another machine with the same name.
 
-A daemon takes there by itself what was sealed: sync waits for it, takes what was sealed without one, and what
-another machine has removed there.`,
+A daemon uploads sealed checkpoints by itself. Sync waits for it, uploads what was sealed without a daemon, and
+uploads again what another machine has removed.`,
 		Example: "  gpucr-fs sync store/\n  gpucr-fs sync store/ web-7",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -57,7 +57,7 @@ another machine has removed there.`,
 
 // addDurable adds --durable.
 func addDurable(f *pflag.FlagSet, on *bool) {
-	f.BoolVar(on, "durable", false, "return when the checkpoint stands in the remote store")
+	f.BoolVar(on, "durable", false, "return when the checkpoint is in the remote store")
 }
 
 // mayBeDurable refuses --durable where there is no remote store, before anything is done.
@@ -92,10 +92,9 @@ func (a *app) pullCmd() *cobra.Command {
 	var req service.PullRequest
 	c := &cobra.Command{
 		Use:   "pull STORE NAME",
-		Short: "make a checkpoint of the remote store one of this store",
-		Long: `Pull takes over a checkpoint that another machine has taken to the remote store. Its contents are
-fetched when they are read. Restore and mount --checkpoint do this by themselves for a name that the store does not
-have.`,
+		Short: "add a checkpoint of the remote store to this store",
+		Long: `Pull adds a checkpoint of the remote store to this store. Its contents are fetched when they are read.
+Restore and mount --checkpoint do this by themselves for a name that this store does not have.`,
 		Example: "  gpucr-fs pull store/ web-7\n  gpucr-fs pull store/ web-7 --as web-7-of-node-3",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -13,8 +13,8 @@ func (a *app) renameCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "rename STORE NAME NEW",
 		Short: "give a checkpoint another name",
-		Long: `Rename gives a sealed checkpoint another name, which no checkpoint and no tag may have. Its ID, tags,
-labels, profile and age stay. Restores and open files of it go on.`,
+		Long: `Rename gives a sealed checkpoint another name, which no other checkpoint or tag may have. ID, tags,
+labels, profile and time stay the same. Restores and open files of the checkpoint go on.`,
 		Example: "  gpucr-fs rename store/ web-1 web-before-upgrade",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -22,13 +22,14 @@ func (a *app) repairCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "repair STORE",
 		Short: "rebuild a lost or damaged index from the packs",
-		Long: `Repair rebuilds the index of a store from the journals beside its packs. Where a journal is damaged
-or gone it takes what the old index knows and writes a new one. If that may not be all, the damaged journal is set
-aside, and gc keeps all that it may have told of: put its bytes right and repair again, or remove it to give that
-up. Nothing may be mounted meanwhile. The exit code is 3 when some checkpoints could not be brought back.
+		Long: `Repair rebuilds the index of a store from the journals beside its packs. If a journal is damaged or
+missing, repair uses the old index and writes a new journal. If data may be missing after that, repair sets the
+damaged journal aside, and gc keeps everything that the journal may refer to. Then either restore the journal's bytes
+and repair again, or remove the journal to give up that data. Unmount the store first. The exit code is 3 when some
+checkpoints could not be brought back.
 
---remote makes a store of an empty folder, for a node that has lost its own: what stands in the remote store at that
-address can be listed and restored again. There must be a remote store; init --remote makes one.`,
+--remote makes a store in an empty folder, for a machine that has lost its own. Afterwards you can list and restore
+the checkpoints in the remote store at that address. The remote store must exist; init --remote makes one.`,
 		Example: "  gpucr-fs repair store/ && gpucr-fs verify store/\n" +
 			"  gpucr-fs repair --remote 's3://bucket/checkpoints?endpoint=https://s3.example.org' store/ && " +
 			"gpucr-fs restore store/ web-7",
@@ -69,8 +70,8 @@ address can be listed and restored again. There must be a remote store; init --r
 			return nil
 		},
 	}
-	c.Flags().StringVar(&address, "remote", "", "make a store of an empty folder, with the remote store at `ADDRESS`")
-	c.Flags().Var(&cache, "cache-disk", "with --remote: disk that what is fetched may take (default 32GiB)")
+	c.Flags().StringVar(&address, "remote", "", "make a store in an empty folder, with the remote store at `ADDRESS`")
+	c.Flags().Var(&cache, "cache-disk", "with --remote: most disk space for what is fetched")
 	return c
 }
 

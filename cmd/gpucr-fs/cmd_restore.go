@@ -52,37 +52,35 @@ func (a *app) restoreCmd() *cobra.Command {
 	var file, verify, when string
 	c := &cobra.Command{
 		Use:   "restore STORE NAME [-- CRIU OPTIONS]",
-		Short: "bring processes back, before their memory has arrived",
-		Long: `Restore brings the processes of checkpoint NAME back with criu and returns when they run. Their
-memory follows: what they touch first comes first, the rest in the background, from a daemon that is started where
-none runs and that goes when all is done. The first restore of a checkpoint records the order of first touches as
-its profile; later ones follow it.
+		Short: "bring processes back; their memory follows",
+		Long: `Restore brings the processes of checkpoint NAME back with criu, and returns when they run. Their memory
+follows: what they touch first comes first, and the rest comes in the background. The store's daemon brings it;
+restore starts one if none runs, and it ends when its work is done. The first restore of a checkpoint records the
+order of first touches as its profile. Later restores follow it.
 
-CUDA processes that gpucr-fs dump took get their GPU memory back while their own still follows; --no-gpu leaves that
-to criu's cuda_plugin.
+CUDA processes that were dumped by gpucr-fs dump get their GPU memory back while their own memory still follows;
+--no-gpu leaves that to criu's cuda_plugin.
 
-Memory that processes share because one forked the others is shared again, and is there when they run. --copy-shared
-gives each a copy.
+Memory that processes share because one forked the others is shared again, and it is there when they run.
+--copy-shared gives each process a copy.
 
-With --own-pids the processes get a pid namespace of their own: their pids, sessions and groups may be taken out
-here, by the processes that were dumped, too. In it they have their old pids and see nobody else; out here they
-have others, which is what restore prints and what goes into a pidfile. They have /proc of that namespace, and
-mounts made by them stay theirs; everything else is this machine's, as without it: files that they write, ports
-and sockets they listen on. A first process, gpucr-init, stays with them: signals to it go on to the first
-process, with whose exit status it ends when all are gone; kill -9 of it ends them all. gpucr-fs dump -t takes
-the pid that restore prints.
+With --own-pids the processes get a pid namespace of their own. Use it when their pids, sessions or groups are taken,
+for example by the processes that were dumped. Inside they have their old pids and see no other processes. Outside
+they have new pids; restore prints these, and pidfiles contain them. The processes also have their own /proc and
+mounts. They share everything else with this machine: files, ports and sockets. Their namespace has a first process,
+gpucr-init. It passes signals on to the first restored process, and ends with the exit status of that process when
+all have ended. kill -9 of gpucr-init ends all of them. gpucr-fs dump -t takes the pid that restore prints.
 
---copies N restores N copies at once, each with --own-pids, and with descriptors, sockets and memory of its own;
-only what the store's disk holds do they share. Each succeeds or fails by itself; where some fail the exit code is 3.
-They write to the same files, as processes do that were started N times. What there is only once the first copy
-gets, and the others fail: ports and unix sockets that the processes listen on. Files of --timeline, --pidfile and
---log-file get the number of the copy at the end of their names.
+--copies N restores N copies at once, each with --own-pids. Each copy has descriptors, sockets and memory of its own.
+Each copy succeeds or fails by itself; if some fail, the exit code is 3. All copies write to the same files, like a
+program that was started N times. Only one copy can have a port or a unix socket: the first copy gets it, and the
+others fail. Files of --timeline, --pidfile and --log-file get the number of the copy at the end of their names.
 
-With --wait it returns when all memory is there. The timeline says when what happened; --timeline FILE writes it to
-FILE.json and draws it in FILE.svg, and waits.
+With --wait, restore returns when all memory is there. The timeline shows when each step happened. --timeline FILE
+writes it to FILE.json, draws it in FILE.svg, and waits for all memory.
 
-Options for criu follow --, as criu itself takes them. Memory that cannot be read raises SIGBUS where it is touched;
-it is never wrong. When the daemon is killed, another takes its place; if that fails too, the processes are ended.`,
+Options for criu follow --, as criu itself takes them. Memory that cannot be read is never wrong: touching it raises
+SIGBUS. If the daemon is killed, another one takes its place. If that fails too, the processes are ended.`,
 		Example: "  gpucr-fs restore store/ web-3\n" +
 			"  gpucr-fs restore --copies 4 store/ model\n" +
 			"  gpucr-fs restore --wait --timeline web-3 store/ web-3 -- --tcp-established --shell-job",
@@ -131,15 +129,15 @@ it is never wrong. When the daemon is killed, another takes its place; if that f
 		&verify,
 		"verify-vram",
 		"",
-		"how much of AMD GPUs' memory is read back and compared before the processes run: all, sample (the default) "+
-			"or none; `MODE` may be left out for all",
+		"read back and compare the memory of AMD GPUs before the processes run; `MODE` is all (if left out), sample "+
+			"(the default) or none",
 	)
 	f.StringVar(
 		&when,
 		"vram",
 		"",
-		"when processes run that use AMD GPUs: `gate`, when their VRAM is there, or lazy, when what their CPU may "+
-			"touch of it is; their queues follow (default gate, or $GPUCR_VRAM)",
+		"when processes with AMD GPUs run; `WHEN` is gate, once all their VRAM is there, or lazy, once the part is "+
+			"there that their CPU may touch; their queues follow (default gate, or $GPUCR_VRAM)",
 	)
 	f.Lookup("verify-vram").NoOptDefVal = vram.VerifyAll.String()
 	f.BoolVar(&r.own, "own-pids", false, "restore in a pid namespace of its own, where no pid is taken")

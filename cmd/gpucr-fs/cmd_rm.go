@@ -22,10 +22,11 @@ func (a *app) rmCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rm STORE [NAME...]",
 		Short: "remove checkpoints by name, tag or policy",
-		Long: `Rm removes checkpoints: those named, that of --tag, or all sealed ones that no --keep-… rule wants.
-Several rules keep what any of them wants. All of the selection go or none. A checkpoint that an incremental one
-builds on is refused by name and kept by a policy. Rules by hours to months keep the oldest one, too, while they have
-places left. What was sealed in the future, by this machine's clock, is kept. The space is given back by gc.`,
+		Long: `Rm removes checkpoints: those that you name, the one with --tag, or all sealed ones that no --keep-…
+rule keeps. A checkpoint is kept if any of the rules keeps it. Rm removes either the whole selection or nothing. If
+an incremental checkpoint needs another one, rm refuses to remove that one by name, and policies keep it. The rules
+for hours, days, weeks and months also keep the oldest checkpoint while they keep fewer than their number. Checkpoints
+that were sealed in the future, by this machine's clock, are kept. To give the space back, run gc.`,
 		Example: "  gpucr-fs rm store/ web-1 web-2\n" +
 			"  gpucr-fs rm -n --keep-last 3 --keep-within 7d12h --keep-tag golden store/\n" +
 			"  gpucr-fs rm --keep-hourly 24 --keep-daily 7 --keep-weekly 5 --keep-monthly 12 store/\n" +
@@ -46,17 +47,17 @@ places left. What was sealed in the future, by this machine's clock, is kept. Th
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&req.Tag, "tag", "", "remove the checkpoint that bears `TAG`")
-	f.IntVar(&keep.Last, "keep-last", 0, "keep the `N` sealed last, remove the others")
-	f.Var(&within, "keep-within", "keep those sealed within `TIME` before the last one, like 7d12h (w, d, h, m, s)")
-	f.IntVar(&keep.Hourly, "keep-hourly", 0, "keep the last one of each of the `N` latest hours that have one")
+	f.StringVar(&req.Tag, "tag", "", "remove the checkpoint with `TAG`")
+	f.IntVar(&keep.Last, "keep-last", 0, "keep the `N` checkpoints that were sealed last")
+	f.Var(&within, "keep-within", "keep those sealed within `TIME` before the last one; like 7d12h (w, d, h, m, s)")
+	f.IntVar(&keep.Hourly, "keep-hourly", 0, "keep the last checkpoint of each of the latest `N` hours that have one")
 	f.IntVar(&keep.Daily, "keep-daily", 0, "the same by days")
 	f.IntVar(&keep.Weekly, "keep-weekly", 0, "the same by weeks, which begin on Monday")
 	f.IntVar(&keep.Monthly, "keep-monthly", 0, "the same by months")
-	f.StringSliceVar(&keep.Tags, "keep-tag", nil, "keep those that bear `TAG`, may be given again")
+	f.StringSliceVar(&keep.Tags, "keep-tag", nil, "keep those with `TAG`, may be given again")
 	f.StringArrayVar(
 		(*[]string)(&keep.Labels), "label", nil,
-		"let the rules see only those with the label `KEY` or KEY=VALUE, may be given again",
+		"apply the rules only to checkpoints with the label `KEY` or KEY=VALUE, may be given again",
 	)
 	f.BoolVarP(&dryRun, "dry-run", "n", false, "only show what would be removed")
 	f.BoolVar(&remote, "remote", false, "remove the named checkpoints from the remote store, for all machines")

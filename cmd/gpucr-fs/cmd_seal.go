@@ -15,9 +15,8 @@ func (a *app) sealCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "seal STORE NAME",
 		Short: "complete a checkpoint that is being written through a mount",
-		Long: `Seal makes a checkpoint that is being written through a mount complete, durable and immutable. A
-checkpoint that criu dump wrote is sealed by itself when the dump ends; one written by other means is sealed by this
-command.`,
+		Long: `Seal completes a checkpoint that is being written through a mount: it is durable and immutable then.
+What criu dump writes is sealed automatically at the end of the dump. Use this command for what other programs write.`,
 		Example: "  mkdir /images/.checkpoints/web-4\n" +
 			"  cp -r dump/. /images/.checkpoints/web-4\n" +
 			"  gpucr-fs seal store/ web-4",

@@ -30,7 +30,7 @@ func (a *app) serving(c *cobra.Command, r *mounts.Request) {
 	f.StringVar(&r.MetricsAddr, "metrics-addr", "", "serve Prometheus at `ADDR`/metrics: HOST:PORT or unix:PATH")
 	f.StringVar(
 		&r.TokenFile, "token-file", "",
-		"`FILE` with the token that clients of both must know; addresses other than loopback need one",
+		"`FILE` with the token that clients of page and metrics must send; needed for addresses other than loopback",
 	)
 }
 
@@ -61,16 +61,16 @@ func (a *app) serveCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve STORE",
 		Short: "show a store in a browser",
-		Long: `Serve shows a store in a browser until it is interrupted: checkpoints and what they take, what would
-be free without them, their processes and GPUs, restores in progress, and errors. The page changes nothing in the
-store.
+		Long: `Serve shows a store in a browser until you interrupt it: checkpoints and the space they take, what
+would be free without them, their processes and GPUs, restores in progress, and errors. The page changes nothing in
+the store.
 
-It mounts nothing. Where a daemon serves the store, that daemon serves the page, and goes on with it after the
-interruption for as long as it has mounts. Otherwise serve is the store's daemon. mount --http does the same beside
-a mount.
+Serve mounts nothing. If the store already has a daemon, that daemon serves the page, and keeps serving it after you
+interrupt the command, as long as it has mounts. Otherwise the command itself becomes the store's daemon. To serve
+the page beside a mount use mount --http.
 
-On a loopback address everybody on this machine may look. Another address needs --token-file. At unix:PATH only root
-may look; ssh -L 9100:PATH HOST brings such a page to another machine.`,
+With a loopback address everybody on this machine can open the page. Any other address needs --token-file. With
+unix:PATH only root can open it; ssh -L 9100:PATH HOST brings such a page to another machine.`,
 		Example: "  gpucr-fs serve store/\n" +
 			"  gpucr-fs serve --http 10.0.0.7:9100 --token-file /etc/gpucr-fs/token store/",
 		Args: positional,

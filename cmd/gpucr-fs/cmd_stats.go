@@ -23,10 +23,10 @@ func (a *app) statsCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "stats STORE",
 		Short: "show live counters: hits, misses, bytes, latencies",
-		Long: `Stats shows what the store and its mounts did since the daemon opened it. With --watch it goes on,
-one line an interval, until interrupted or until the daemon is gone. Latencies are those of the kernel's read
-requests, with --watch of those since the line before; what the page cache answers is not among them. With a remote
-store it shows the requests to the bucket, each attempt as one, and what is being uploaded.`,
+		Long: `Stats shows what the store and its mounts have done since the daemon opened the store. With --watch it
+prints one line every interval, until you interrupt it or the daemon ends; each line counts from the line before.
+Latencies are those of the kernel's read requests; reads that the page cache answers are not among them. With a
+remote store, stats also shows requests to the bucket, counting each attempt, and what is being uploaded.`,
 		Example: "  gpucr-fs stats store/\n  gpucr-fs stats --watch --interval 2s store/",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -40,8 +40,8 @@ store it shows the requests to the bucket, each attempt as one, and what is bein
 			return a.print(res, func(w io.Writer) { printStats(w, res) })
 		},
 	}
-	c.Flags().BoolVar(&watch, "watch", false, "go on, one line an interval")
-	c.Flags().DurationVar(&interval, "interval", time.Second, "of --watch, like 2s")
+	c.Flags().BoolVar(&watch, "watch", false, "print one line every interval")
+	c.Flags().DurationVar(&interval, "interval", time.Second, "time between lines of --watch, like 2s")
 	return c
 }
 
@@ -115,10 +115,11 @@ func (a *app) watchStats(ctx context.Context, dir string, interval time.Duration
 		case !ok:
 			return fmt.Errorf("nothing of %s is mounted", dir)
 		}
-		shown := res
-		if n > 0 {
-			shown.Mounts = readsSince(res.Mounts, last.Mounts)
+		if n == 0 {
+			last = res // there is no line before the first
 		}
+		shown := res
+		shown.Mounts = readsSince(res.Mounts, last.Mounts)
 		if err := a.printTick(shown, last, n, interval); err != nil {
 			return err
 		}
@@ -165,9 +166,6 @@ func (a *app) printTick(res, last service.StatsResult, n int, interval time.Dura
 			fmt.Fprintf(
 				w, row, "hits", "misses", "hit %", "read/s", "packs/s", "write/s", "p50", "p90", "p99", "errors",
 			)
-		}
-		if n == 0 {
-			last = res
 		}
 		hits, misses := res.Store.Hits-last.Store.Hits, res.Store.Misses-last.Store.Misses
 		share := "-"

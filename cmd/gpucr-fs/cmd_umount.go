@@ -15,11 +15,11 @@ func (a *app) umountCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "umount DIR",
 		Short: "unmount a store and wait until everything is flushed",
-		Long: `Umount takes the mount at DIR away and returns when everything is flushed. If it was the daemon's
-last mount, it returns when the daemon is gone and the store is free, unless restores are in progress, which keep
-the daemon. It waits then for what is being uploaded to the remote store, and tells what that does not have yet. A
-mount in use is refused. When it is gone, but a checkpoint was being written and is not complete, the exit code is
-3. What a killed daemon left is cleared away.`,
+		Long: `Umount unmounts DIR and returns when everything is written to disk. After the last mount it also waits
+until the daemon has ended and the store is free, unless restores are in progress, which keep the daemon. In that
+case it waits for uploads to the remote store, and reports what is not uploaded yet. Umount refuses while the mount is
+in use. If it unmounts while a checkpoint is still incomplete, the exit code is 3. Umount also removes mounts that a
+killed daemon left.`,
 		Example: "  gpucr-fs umount /images",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -56,6 +56,6 @@ mount in use is refused. When it is gone, but a checkpoint was being written and
 			}
 		},
 	}
-	c.Flags().BoolVar(&force, "force", false, "take it away from under its users, who get errors")
+	c.Flags().BoolVar(&force, "force", false, "unmount even if it is in use; its users get errors")
 	return c
 }

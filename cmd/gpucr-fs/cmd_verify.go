@@ -20,17 +20,16 @@ func (a *app) verifyCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify STORE [NAME...]",
 		Short: "check stored checkpoints for damage",
-		Long: `Verify reads the payload of all checkpoints, or of those named, and checks it against what was
-written. Every damage is shown with the checkpoint and the file it is in; the exit code is 12 then. What the store
-keeps without being able to account for it is shown, too. --read-data-subset reads a random share of the payload
-only.
+		Long: `Verify reads the payload of all checkpoints, or of those that you name, and checks that it is what was
+written. It shows all damage with its checkpoint and file, and exits with 12 if there is any. It also shows files in
+the store that belong to no checkpoint. --read-data-subset reads only a random share of the payload.
 
---rate bounds what is read in a second. How far it has come is saved in the store every few seconds: when it was
-interrupted or killed, --resume goes on there, and reads what came since, too. What was found damaged before is
-looked at again, so the result tells of everything. Without --resume all is read. gc waits until verify ends.
+--rate limits how much is read in a second. Verify saves its progress in the store every few seconds. After an
+interruption, --resume continues from there, and also reads what is new. It checks known damage again, so the result
+is complete. Without --resume verify reads everything. gc waits until verify ends.
 
---remote checks what lies in the bucket, for all machines: that each checkpoint there has all that it needs, and its
-payload, or the share of it that is asked for.`,
+--remote checks the bucket, for all machines: that each checkpoint there has everything that it needs, and the
+payload, or the share of it that you ask for.`,
 		Example: `  gpucr-fs verify store/
   gpucr-fs verify --rate 100MiB --resume store/
   gpucr-fs verify --read-data-subset 5% store/
@@ -66,7 +65,7 @@ payload, or the share of it that is asked for.`,
 	c.Flags().Var(&subset, "read-data-subset", "share of the payload to read, like 5% or 1/20")
 	c.Flags().Var(&rate, "rate", "bytes of payload read in a second (default: no bound)")
 	c.Flags().BoolVar(&remote, "remote", false, "check the remote store")
-	c.Flags().BoolVar(&resume, "resume", false, "go on with a verification that was interrupted; without one, begin")
+	c.Flags().BoolVar(&resume, "resume", false, "continue an interrupted verification, or begin one")
 	return c
 }
 

@@ -15,9 +15,9 @@ func (a *app) warmupCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "warmup STORE NAME",
 		Short: "read a checkpoint, or its hot set, into memory ahead of time",
-		Long: `Warmup reads checkpoint NAME, so that a restore that comes later finds it in the page cache and,
-where a daemon serves the store, as much of it as --cache-size holds in the daemon's memory. With --hot it reads
-what the checkpoint's profile names: what its processes touch first.`,
+		Long: `Warmup reads checkpoint NAME into the page cache, so that a later restore is faster. If a daemon serves
+the store, warmup also fills the daemon's cache, up to --cache-size. With --hot it reads only what the checkpoint's
+profile names: what its processes touch first.`,
 		Example: "  gpucr-fs warmup store/ web-3 --hot",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -61,7 +61,7 @@ func (a *app) configure(cmd *cobra.Command) error {
 			return
 		}
 		if err := cmd.Flags().Set(f.Name, value); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %s: %w", from, f.Name, err))
+			errs = append(errs, fmt.Errorf("%s: %s: %w", from, f.Name, valueError(f, value, err)))
 		}
 	})
 	return errors.Join(errs...)

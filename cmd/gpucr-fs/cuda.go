@@ -37,22 +37,22 @@ type nvidiaFlags struct {
 
 func (f *nvidiaFlags) addDump(fl *pflag.FlagSet) {
 	f.add(fl)
-	fl.BoolVar(&f.off, "no-gpu", false, "leave NVIDIA GPUs alone, for CRIU's cuda_plugin to move their memory")
+	fl.BoolVar(&f.off, "no-gpu", false, "leave NVIDIA GPUs to CRIU's cuda_plugin")
 	fl.BoolVar(
 		&f.keep, "keep-inherited", false,
-		"leave forked children of CUDA processes the GPU devices that they inherited and cannot use",
+		"let forked children of CUDA processes keep the GPU devices that they inherited and cannot use",
 	)
 	fl.DurationVar(
-		&f.timeout, "gpu-timeout", gpuTimeout, "how long to wait for the end of GPU work before a dump fails",
+		&f.timeout, "gpu-timeout", gpuTimeout, "how long to wait for GPU work to end before the dump fails",
 	)
 }
 
 func (f *nvidiaFlags) addRestore(fl *pflag.FlagSet) {
 	f.add(fl)
-	fl.BoolVar(&f.off, "no-gpu", false, "leave NVIDIA GPUs alone, for CRIU's cuda_plugin to move their memory")
+	fl.BoolVar(&f.off, "no-gpu", false, "leave NVIDIA GPUs to CRIU's cuda_plugin")
 	fl.BoolVar(
 		&f.record, "record-gpu", false,
-		"where a profile of CUDA processes is recorded, record what the driver reads after their resume too (slower)",
+		"in profiles of CUDA processes, also record what the driver reads after they resume (slower)",
 	)
 	fl.StringVar(
 		&f.devices, "device-map", "", "restore on other NVIDIA GPUs: `OLD-UUID=NEW-UUID,...` (driver 580 or newer)",

@@ -12,7 +12,7 @@ import (
 
 // reads gives a command that only reads its flag.
 func (a *app) reads(c *cobra.Command) {
-	c.Flags().BoolVar(&a.index.readOnly, "read-only", false, "change nothing in the store, beside others who only read")
+	c.Flags().BoolVar(&a.index.readOnly, "read-only", false, "only read the store; several readers may do so at once")
 }
 
 // readingSession is session for those who change nothing, on a store that need not be writable.

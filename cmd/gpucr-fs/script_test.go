@@ -31,6 +31,10 @@ func TestMain(m *testing.M) {
 
 func TestScripts(t *testing.T) {
 	criu := findTestCRIU(t)
+	packaging, err := filepath.Abs("../../packaging")
+	if err != nil {
+		t.Fatal(err)
+	}
 	cli.CloseInheritedOnExec()
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -38,6 +42,7 @@ func TestScripts(t *testing.T) {
 		RequireUniqueNames:  true,
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("CRIU", criu)
+			e.Setenv("PACKAGING", packaging)
 			e.Setenv(
 				"GORACE",
 				"atexit_sleep_ms=0",

@@ -18,8 +18,8 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/plugin/helper"
 )
 
-// What the plugin's helper finds in criu's environment: when processes may run, and a socket for who waits for their
-// queues.
+// What the plugin's helper finds in criu's environment: when processes may run, and a socket for the one who waits for
+// their queues.
 const (
 	vramVar       = "GPUCR_VRAM"
 	vramLazy      = "lazy"

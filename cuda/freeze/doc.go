@@ -1,5 +1,5 @@
-// Package freeze keeps a process from running while its GPU is away, all but the threads that the driver needs, and
-// lets a restored one run with care.
+// Package freeze keeps a process from running while its GPU is away, except the threads that the driver needs, and lets
+// a restored process run before its GPU is back.
 //
 // The driver's lock holds back calls that begin work. Others it lets through: on driver 580.159 a thread that asks
 // whether an event is done, or how much memory is free, or, as JAX has one, whether an error came, looks at memory that

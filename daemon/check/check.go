@@ -1,9 +1,9 @@
 // Package check answers whether a checkpoint can be restored on a host: kernel, CRIU, images, CPU, memory, GPUs.
 //
-// The host is described by whoever is on it ([ReadHost]), which need not be the process that holds the store, nor the
-// machine it runs on: a copied topology tree will do. Each section looks at one thing and says what it found, what
-// stands in the way, or that it could not look. The list of sections is [sections]; a new one is a function entered
-// there, and the facts it needs are fields of [Host].
+// A process on the host describes it ([ReadHost]). That need not be the process that holds the store, nor the machine
+// it runs on: a copied topology tree will do. Each section looks at one thing and says what it found, what stands in
+// the way, or that it could not look. The list of sections is [sections]; a new one is a function entered there, and
+// the facts it needs are fields of [Host].
 package check
 
 import (

@@ -61,7 +61,7 @@ func criu(_ context.Context, s *subject, r *Section) error {
 	case s.Host.CRIU == "":
 		r.problem("criu is not found (hint: install it, or name it with --criu)")
 	case s.Host.CRIUVersion == "":
-		r.problem("%s does not tell its version", s.Host.CRIU)
+		r.problem("%s is not criu: its --version shows no version of criu", s.Host.CRIU)
 	default:
 		r.fact("version %s", s.Host.CRIUVersion)
 		if below(s.Host.CRIUVersion, leastCRIU) {

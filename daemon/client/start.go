@@ -21,7 +21,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index"
 )
 
-// StartFunc makes a daemon that waits for who started it, as Spawn does.
+// StartFunc makes a daemon that waits for the one who started it, as Spawn does.
 type StartFunc = func(context.Context) (mounts.Result, error)
 
 // ConnectOrStart gives access through the daemon of the store at dir; where none runs, start makes one. It has

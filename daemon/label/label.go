@@ -1,7 +1,7 @@
 // Package label tells the labels that checkpoints get by themselves, and selects checkpoints by labels.
 //
 // What CRIU's images tell of the first process becomes labels when a checkpoint is sealed, whichever way it came in;
-// what only the host or the process itself knows is given by who dumps. There are no locks.
+// the program that dumps adds what only the host or the process itself knows. There are no locks.
 package label
 
 import (

@@ -103,7 +103,7 @@ func ending(cmd *exec.Cmd) error {
 	return err
 }
 
-// Starter is the way back from a daemon made by Spawn to who started it.
+// Starter is the way back from a daemon made by Spawn to the one who started it.
 type Starter struct{ pipe *os.File }
 
 // NewStarter is called by a started daemon, first thing: children must not inherit the pipe.

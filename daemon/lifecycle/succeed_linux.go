@@ -16,8 +16,8 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/uffd"
 )
 
-// adoptTimeout is how long a successor tries to get hold of the store, or of who holds it: a killed process gives
-// the lock free when its last thread is gone.
+// adoptTimeout is how long a successor tries to get hold of the store, or of the one who holds it: a killed process
+// gives the lock free when its last thread is gone.
 const adoptTimeout = time.Minute
 
 // Succeed runs a successor: it finds a daemon for the restore of spec, the last argument of its command, or becomes the

@@ -72,7 +72,7 @@ func (l *Lifetime) HoldAlong() bool {
 	return true
 }
 
-// HoldClient is Hold for a client: whoever started the daemon has come then.
+// HoldClient is Hold for a client. It ends Await: the first client is the starter, or comes in its place.
 func (l *Lifetime) HoldClient() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

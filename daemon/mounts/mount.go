@@ -69,7 +69,7 @@ type Result struct {
 	ReadOnly   bool   `json:"read_only,omitempty"` // the store is open for reading only
 }
 
-// checkNamespace refuses a mount that would not be seen by who asks for it.
+// checkNamespace refuses a mount that would not be seen by the one who asks for it.
 func (r *Request) checkNamespace() error {
 	here, err := fs.Namespace()
 	if err != nil || r.Namespace == "" || r.Namespace == here {

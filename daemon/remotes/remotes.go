@@ -61,7 +61,7 @@ type Remote struct {
 	ledger   *ledger
 	requests *requests
 
-	opening    chan struct{} // held by who opens it
+	opening    chan struct{} // held by the one who opens it
 	collecting sync.Mutex    // one collection at a time
 	pulls      atomic.Int64  // under way
 

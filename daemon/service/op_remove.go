@@ -66,7 +66,7 @@ func selectRemoved(all []index.Info, r RemoveRequest, now time.Time) (RemoveResu
 	if ways != 1 {
 		return RemoveResult{}, removeError(
 			index.Invalid, "", "give names, or --tag, or --keep-… rules",
-			"checkpoints are selected in exactly one way",
+			"it is not clear which checkpoints to remove",
 		)
 	}
 	res := RemoveResult{DryRun: r.DryRun, Removed: []Brief{}, Kept: []Kept{}}

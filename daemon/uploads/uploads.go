@@ -1,4 +1,4 @@
-// Package uploads takes sealed checkpoints of a daemon's store to its remote store, behind whoever sealed them.
+// Package uploads takes sealed checkpoints of a daemon's store to its remote store, in the background.
 //
 // One checkpoint at a time, oldest first; one that is being written begins to go there before it is sealed (early.go).
 // What a killed daemon had begun its successor begins anew: what had come to the bucket is abandoned there. A
@@ -97,7 +97,7 @@ func (u *Uploads) Close() {
 	u.joined.Wait()
 }
 
-// signal has it look what there is to do, and holds the daemon until that is done: whoever calls holds it still.
+// signal has it look what there is to do, and holds the daemon until that is done: the caller still holds it.
 func (u *Uploads) signal() {
 	u.mu.Lock()
 	defer u.mu.Unlock()

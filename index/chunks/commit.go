@@ -34,8 +34,8 @@ func (s *Store) CommitIf(puts []Put, ok func() error) error {
 	return s.commitLocked(puts)
 }
 
-// commitLocked is commit for who holds commitMu. Sequence numbers are given here: the index applies records in the
-// order in which they are committed, a rebuilt one in the order of their numbers.
+// commitLocked is commit for the one who holds commitMu. Sequence numbers are given here: the index applies records in
+// the order in which they are committed, a rebuilt one in the order of their numbers.
 func (s *Store) commitLocked(puts []Put) error {
 	if s.over {
 		return fault.Classify("commit", errClosed)

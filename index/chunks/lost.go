@@ -13,9 +13,9 @@ import (
 // draft that refers to a lost chunk cannot be sealed, its dump fails with what the disk said, and the process that
 // was dumped goes on.
 //
-// A commit that failed may have left its keys in a journal all the same, for a crash to bring them forth. Root
-// records alone matter, for all others count with their root. So the next commit that succeeds says again what is
-// true of every root that a failed one named; whoever ends a draft, or closes the store, sees to it that there is one.
+// A commit that failed may have left its keys in a journal all the same, for a crash to bring them forth. Root records
+// alone matter, for all others count with their root. So the next commit that succeeds says again what is true of every
+// root that a failed one named; the end of a draft, and the store's close, see to it that there is one.
 
 // commitFailed takes note of a commit that failed. Call with commitMu held.
 func (s *Store) commitFailed(kvs []pack.KV, lost []pack.Chunk, why error) {

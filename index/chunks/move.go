@@ -50,8 +50,8 @@ func (in *ingest) claim(m Move) bool {
 	return true
 }
 
-// movePins makes whoever pins one of two places of a chunk pin the other as well. Look-ups that were told of the
-// first are waited for.
+// movePins makes pins of one of two places of a chunk pins of the other as well. Look-ups that were told of the first
+// are waited for.
 func (s *Store) movePins(list []Move) {
 	s.sweepMu.Lock()
 	defer s.sweepMu.Unlock()

@@ -6,8 +6,8 @@
 // BLAKE3 with a context each: for the ids of chunks, for slots, for records and files. From these the keys that encrypt
 // are derived by keyed BLAKE3 of a random salt of 16 bytes:
 //
-//   - A slot has the key of its pack and the page at which it begins as nonce. Whoever begins to append to a pack draws
-//     a salt, and draws another one when the pack is appended to again after it was opened anew: a crash may have
+//   - A slot has the key of its pack and the page at which it begins as nonce. A store draws a salt when it begins to
+//     append to a pack, and another one when it appends to the pack after the store was opened anew: a crash may have
 //     left slots behind the end that nobody knows of. Within one opening no page of a pack is given out twice. So no
 //     key and nonce serve two plaintexts. The salt stands in the location of each slot, beside the tag.
 //   - A record has a key of its own and the nonce 0.

@@ -10,7 +10,7 @@
 //
 // # Lock order
 //
-// learnMu, (locks of who commits), mu.
+// learnMu, (locks of the one who commits), mu.
 package distant
 
 import (

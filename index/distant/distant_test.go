@@ -67,7 +67,8 @@ func (j *journal) where(id byte) (object.Name, uint32) {
 	return p.Name, loc.Page
 }
 
-// TestLearn learns of two packs, and of one of them again with other chunks; all of that is known to who loads it anew.
+// TestLearn learns of two packs, and of one of them again with other chunks; all of that is known after it was loaded
+// anew.
 func TestLearn(t *testing.T) {
 	j := newJournal(t)
 	a, b := object.PackRef{Name: object.Name{1}, Size: 1 << 20}, object.PackRef{Name: object.Name{2}, Size: 1 << 20}

@@ -223,7 +223,7 @@ func (c *content) adopt(ref manifest.ChunkRef, g group) error {
 	return c.spillFull()
 }
 
-// draftView shows the files of a draft as they are while it is being sealed. Draft.mu is held by whoever has it.
+// draftView shows the files of a draft as they are while it is being sealed. Draft.mu is held by its holder.
 type draftView struct{ d *Draft }
 
 func (v draftView) Open(name string) (fs.File, error) {

@@ -59,7 +59,7 @@ func (r Room) free() (int64, error) {
 // out is the count of users while the index is being exchanged.
 const out = -1
 
-// enter gives Badger to its caller until leave. It may be entered again by who is in.
+// enter gives Badger to its caller until leave. It may be entered again by the one who is in.
 func (d *DB) enter() (*badger.DB, error) {
 	for {
 		switch n := d.in.Load(); {

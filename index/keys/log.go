@@ -11,7 +11,7 @@ import (
 // badgerLog sends Badger's messages to slog: its errors and warnings as they are, its chatter to debug.
 type badgerLog struct {
 	l    *slog.Logger
-	errs chan string // errors, for who waits for them
+	errs chan string // errors, for the one who waits for them
 	fail func()      // called for each error that is not one of reading
 }
 

@@ -20,8 +20,8 @@ import (
 //
 // Badger's read-only mode neither makes nor writes files, but it needs an index that was closed: it fails over the log
 // of a memory table that a kill left ("Log truncate required"), fails to give a size to a log file that has none, and
-// deletes tables that its manifest does not name, in this mode, too. So whoever finds the index not at rest opens a
-// copy of it elsewhere, to which Badger may do as it likes.
+// deletes tables that its manifest does not name, in this mode, too. So a reader who finds the index not at rest opens
+// a copy of it elsewhere, which Badger may change.
 
 // ErrReadOnly: the index was opened by OpenReadOnly.
 var ErrReadOnly = errors.New("the index is open for reading only")

@@ -127,8 +127,8 @@ func (f *File) ReadInto(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// passesBy reports whether w, of which n bytes are taken, is not to enter the cache. A part of a raw chunk costs a
-// look at the page cache; whoever soon asks for another one is spared the second.
+// passesBy reports whether w, of which n bytes are taken, is not to enter the cache. A part of a raw chunk costs a look
+// at the page cache; a reader who soon asks for another one is spared the second.
 func (s *Reader) passesBy(w *wantedChunk, n int64, past bool) bool {
 	if n == int64(w.ref.Len) {
 		return true

@@ -69,8 +69,8 @@ type Config struct {
 
 // Options of an open remote store. The zero Options have defaults.
 type Options struct {
-	// Ahead is the same bucket by connections of its own, for what is read before anybody waits for it: whoever waits
-	// has the others. Default: the bucket itself.
+	// Ahead is the same bucket by connections of its own, for what is read before anybody waits for it: readers who
+	// wait have the other ones. Default: the bucket itself.
 	Ahead bucket.Bucket
 	// Timeout is how long a reader of payload waits for a bucket that does not answer; a minute by default.
 	Timeout time.Duration

@@ -50,8 +50,8 @@ func (f *HotFile) Size() int64 { return f.size }
 // hotPurpose is what the hot set of a checkpoint is encrypted for.
 func hotPurpose(id string) string { return cipher.ForHotSet + " " + id }
 
-// HotSet opens the hot set of a sealed checkpoint. Class NotFound when there is none. It need not be what was
-// stored: whoever reads it has to check it.
+// HotSet opens the hot set of a sealed checkpoint. Class NotFound when there is none. It need not be what was stored:
+// the reader has to check it.
 func (s *Set) HotSet(ref string) (*HotFile, error) {
 	const op = "open hot set"
 	s.mu.Lock()

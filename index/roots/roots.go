@@ -219,7 +219,7 @@ func (s *Set) sealed(op, ref string) (*Root, error) {
 	return r, nil
 }
 
-// RootRecords gives what is to be told of the roots with these keys; nil for one that is no more, or not yet.
+// RootRecords gives what is to be told of the roots with these keys; nil for one that is gone, or is not there yet.
 func (s *Set) RootRecords(keys []string) ([][]byte, error) {
 	out := make([][]byte, len(keys))
 	s.mu.Lock()

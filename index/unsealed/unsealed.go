@@ -1,5 +1,5 @@
-// Package unsealed knows what checkpoints that are being written have stored, for who takes that elsewhere before they
-// are sealed.
+// Package unsealed knows what checkpoints that are being written have stored, for uploads that begin before the
+// checkpoints are sealed.
 package unsealed
 
 import (

@@ -17,8 +17,8 @@
 // # Optimization
 //
 // Optimize stores chunks anew smaller (optimize.go), in a slot that is synced and read back before the index points to
-// it. It holds gcMu, so no collection runs until whoever pins the old slot pins the new one. A moved chunk may lie in a
-// pack that is younger than the checkpoint that uses it. So where gc decides by age what may be in use, it counts all
+// it. It holds gcMu, so no collection runs until pins of the old slot are pins of the new one. A moved chunk may lie in
+// a pack that is younger than the checkpoint that uses it. So where gc decides by age what may be in use, it counts all
 // packs up to the last one that chunks were moved to.
 //
 // # Verification

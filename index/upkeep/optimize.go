@@ -18,10 +18,10 @@ import (
 
 // This file stores chunks anew smaller, while nobody waits.
 //
-// A dump is stored as fast as the process can be read: s2, or not compressed at all. Optimize reads such chunks
-// again, pack by pack in the order of their slots, and encodes them with the strongest level of zstd. Batches are
-// independent of each other, and after each the store is whole; whoever is interrupted begins anew and finds less
-// to do.
+// A dump is stored as fast as the process can be read: s2, or not compressed at all. Optimize reads such chunks again,
+// pack by pack in the order of their slots, and encodes them with the strongest level of zstd. Batches are independent
+// of each other, and after each the store is whole; an optimization that was interrupted begins anew and finds less to
+// do.
 //
 //  1. A chunk is read, decoded and held against its id. What is damaged is left to Verify.
 //  2. The smaller form goes into a slot of its own that nobody knows of (pack.Set.Place).
@@ -29,9 +29,9 @@ import (
 //  4. The slot is read back past the page cache, and must decode to the same id.
 //  5. The next commit journals it and points the index to it. Packs are numbered upwards, so a rebuilt index takes
 //     the later slot, too. A crash before that leaves a slot that no journal lists, one after it two sound slots.
-//  6. Drafts that pin the old slot pin the new one. Locations that readers know are looked up again (CountMoves);
-//     whoever was about to read the old slot looks once more before he calls it damaged (ReadMoved). All that is
-//     package chunks' (Adopt).
+//  6. Drafts that pin the old slot pin the new one. Locations that readers know are looked up again (CountMoves); a
+//     reader of the old slot looks the chunk up once more before it reports damage (ReadMoved). All that is package
+//     chunks' (Adopt).
 //
 // The old slot is dead to the next collection, by the rules of all others. gcMu is held from 1 to 6 of a batch, so
 // none runs meanwhile, and Verify neither.

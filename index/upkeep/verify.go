@@ -73,7 +73,7 @@ func (s *Jobs) Verify(ctx context.Context, o VerifyOptions) (VerifyResult, error
 		v.problem(Problem{Text: "a root record of the index is damaged"})
 	}
 	err := v.check(ctx)
-	// What is reported has been recorded: whoever stores the content again, in whatever process, heals it.
+	// What is reported has been recorded: it is healed when any process stores the content again.
 	if e := s.chunks.RecordDamage(); e != nil && len(v.bad) > 0 {
 		v.problem(Problem{Text: "the damage could not be recorded, so content that comes by again may be taken for " +
 			"stored: " + e.Error()})

@@ -242,8 +242,8 @@ func (p *verifyProgress) save() {
 	p.saveLocked()
 }
 
-// saveLocked is save for who holds saving. The damage in what was read is made durable first: what the file says was
-// read is not looked at again unless it is recorded as damaged. Without the file nothing is lost but time.
+// saveLocked is save for the one who holds saving. The damage in what was read is made durable first: what the file
+// says was read is not looked at again unless it is recorded as damaged. Without the file nothing is lost but time.
 func (p *verifyProgress) saveLocked() {
 	if p.s.o.ReadOnly {
 		return

@@ -38,6 +38,10 @@ type bo struct {
 	// domains and gemFlags are what GEM_OP and GEM_LIST_HANDLES report.
 	domains, gemFlags uint64
 
+	// lost, of a userptr, says that the driver could not look its pages up: an access is
+	// a fault from then on.
+	lost bool
+
 	// missing is what a RESTORE left to be filled.
 	missing gaps
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -170,6 +171,26 @@ func TestDevices(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(s.SysDir(), "class/kfd/kfd/topology/nodes/2/gpu_id")); err != nil {
 		t.Error(err)
+	}
+}
+
+// A node without links has the folder for them, and properties can be set.
+func TestTopologyTree(t *testing.T) {
+	sys := filepath.Join(t.TempDir(), "sys")
+	opts := Options{CPUNodes: 2, GPUs: []GPU{{Properties: map[string]uint64{"num_gws": 7}}}}
+	if err := WriteTopology(sys, opts); err != nil {
+		t.Fatal(err)
+	}
+	nodes := filepath.Join(sys, "class/kfd/kfd/topology/nodes")
+	for node, links := range []int{1, 0, 1} {
+		list, err := os.ReadDir(filepath.Join(nodes, fmt.Sprint(node), "io_links"))
+		if err != nil || len(list) != links {
+			t.Errorf("node %d: %d links, %v", node, len(list), err)
+		}
+	}
+	b, err := os.ReadFile(filepath.Join(nodes, "2/properties"))
+	if err != nil || !strings.Contains(string(b), "num_gws 7\n") {
+		t.Errorf("%v: %s", err, b)
 	}
 }
 

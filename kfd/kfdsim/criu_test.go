@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -58,6 +59,12 @@ func (k *checkpoint) setBuckets(list []abi.KFDCRIUBoBucket) {
 // demo fills a process with one of everything and returns a VRAM BO.
 func demo(c *client) abi.KFDAllocMemoryArgs {
 	c.t.Helper()
+	return demoWith(c, c.anonymous(2*pageSize))
+}
+
+// demoWith has two pages for what is of the process itself: a userptr of both, an SVM range of the first.
+func demoWith(c *client, mem []byte) abi.KFDAllocMemoryArgs {
+	c.t.Helper()
 	c.acquire()
 	page := c.alloc(0, eventPageSize, abi.KFDMemGTT|rw)
 	ev := abi.KFDCreateEventArgs{EventPageOffset: page.Handle, EventType: abi.KFDEventSignal, AutoReset: 1}
@@ -68,7 +75,6 @@ func demo(c *client) abi.KFDAllocMemoryArgs {
 	if len(c.gpus) > 1 {
 		c.mapTo(vram.Handle, 1)
 	}
-	mem := c.anonymous(2 * pageSize)
 	user := abi.KFDAllocMemoryArgs{VAAddr: c.nextVA, Size: 2 * pageSize, MmapOffset: slicePtr(mem), GPUID: c.gpus[0],
 		Flags: abi.KFDMemUserptr | rw}
 	c.nextVA += 1 << 21
@@ -191,6 +197,8 @@ func TestCheckpointRestoreCheckpoint(t *testing.T) {
 			t.Errorf("bo %d has its old offset %#x", i, bo.RestoredOffset)
 		}
 	}
+	// RESUME is over before the queues run.
+	queuesRun(t, b)
 	k2 := take(t, cb)
 	if !bytes.Equal(k.priv, k2.priv) {
 		t.Error("private data of the second checkpoint differs")
@@ -235,6 +243,96 @@ func restoreInto(t *testing.T, c *client, k *checkpoint, want syscall.Errno, edi
 	}
 	runtime.KeepAlive(r.devices)
 	return r
+}
+
+// A RESTORE that is interrupted when it has given the process its address spaces cannot be asked for again.
+func TestRestoreInterrupted(t *testing.T) {
+	a := startSim(t, Options{})
+	ca := newClient(t, a)
+	demo(ca)
+	k := take(t, ca)
+	for what, want := range map[string]syscall.Errno{"RESTORE": 0, restoreBound: syscall.EINVAL} {
+		s := startSim(t, Options{})
+		c := newClient(t, s)
+		if err := s.Inject(Fault{Kind: FaultIoctl, Request: abi.KFDIocCRIUOp.String() + " " + what,
+			Errno: syscall.EINTR, Count: 1}); err != nil {
+			t.Fatal(err)
+		}
+		restoreInto(t, c, k, want) // asks again after EINTR
+		if n := s.ClearFaults(); n != 1 {
+			t.Errorf("%s was interrupted %d times", what, n)
+		}
+	}
+}
+
+// SVM ranges are applied by RESUME, which fails where their memory is not there; userptrs whose pages userfaultfd has
+// yet to bring are lost to the GPU without a word.
+func TestResumeLooksForMemory(t *testing.T) {
+	a := startSim(t, Options{})
+	ca := newClient(t, a)
+	mem := ca.anonymous(2 * pageSize)
+	demoWith(ca, mem)
+	k := take(t, ca)
+	for _, tc := range []struct {
+		name   string
+		before func(t *testing.T)
+		errno  syscall.Errno
+		lost   bool
+	}{
+		{"all is there", func(*testing.T) { mem[0], mem[pageSize] = 1, 1 }, 0, false},
+		{"nothing was touched", func(t *testing.T) { fresh(t, mem) }, 0, false},
+		{"a userptr's page is to come", func(t *testing.T) {
+			fresh(t, mem)
+			mem[0] = 1 // the SVM range is there
+			byUserfaultfd(t, mem)
+		}, 0, true},
+		{"an svm range is to come", func(t *testing.T) { fresh(t, mem); byUserfaultfd(t, mem) }, syscall.EFAULT, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := startSim(t, Options{})
+			c := newClient(t, s)
+			restoreInto(t, c, k, 0)
+			tc.before(t)
+			resume := &checkpoint{args: abi.KFDCRIUArgs{PID: uint32(os.Getpid())}}
+			if errno := resume.op(c, abi.KFDCRIUResume); errno != tc.errno {
+				t.Fatalf("RESUME: %v, want %v (%s)", errno, tc.errno, last(s))
+			}
+			if tc.errno != 0 {
+				if n := s.State().Processes[0].Evictions; n != 1 {
+					t.Errorf("%d reasons to stand still after a RESUME that failed", n)
+				}
+				return
+			}
+			queuesRun(t, s)
+			lost := false
+			s.mu.Lock()
+			for _, b := range s.bos {
+				lost = lost || b.lost
+			}
+			s.mu.Unlock()
+			if lost != tc.lost {
+				t.Errorf("a userptr is lost: %v", lost)
+			}
+		})
+	}
+}
+
+// queuesRun waits until nothing keeps the queues of the one process.
+func queuesRun(t *testing.T, s *Sim) {
+	t.Helper()
+	for late := time.Now().Add(time.Minute); s.State().Processes[0].Evictions != 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(late) {
+			t.Fatal("the queues never run")
+		}
+	}
+}
+
+// fresh gives memory new pages at its place.
+func fresh(t *testing.T, mem []byte) {
+	t.Helper()
+	if err := unix.Madvise(mem, unix.MADV_DONTNEED); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestRestoreRefusals(t *testing.T) {

@@ -31,9 +31,12 @@ func amdgpuGEMCreate(c *drmCall) syscall.Errno {
 	c.sim.mu.Lock()
 	b, errno := c.sim.newBO(c.drm.gpu, kind, size)
 	if errno != 0 && kind == boVRAM {
-		// A full VRAM makes room by evicting; the new BO is what goes to
-		// system memory here, as it would under TTM if nothing were idle.
-		b, errno = c.sim.newBO(c.drm.gpu, boGTT, size)
+		// A full VRAM makes room by evicting: the queues of KFD processes that have memory
+		// there stand still until it is back. That takes turns; here the new BO is what
+		// goes to system memory in the end.
+		if b, errno = c.sim.newBO(c.drm.gpu, boGTT, size); errno == 0 {
+			c.sim.pressure(c.drm.gpu)
+		}
 	}
 	if errno != 0 {
 		c.sim.unlock()

@@ -397,6 +397,27 @@ func TestVRAMIsBounded(t *testing.T) {
 		&abi.KFDAllocMemoryArgs{VAAddr: 1 << 40, Size: 512 << 10, GPUID: c.gpus[0], Flags: abi.KFDMemVRAM})
 }
 
+// Who asks for memory of a full VRAM takes it from KFD processes: their queues stand still for a while.
+func TestVRAMUnderPressure(t *testing.T) {
+	s := startSim(t, Options{GPUs: []GPU{{VRAM: 1 << 20}, {}}})
+	c := newClient(t, s)
+	c.acquire()
+	c.alloc(0, 768<<10, abi.KFDMemVRAM|rw)
+	create := func(gpu int) {
+		c.must(c.render[gpu], abi.AMDGPUIocGEMCreate,
+			&struct{ abi.AMDGPUGEMCreateIn }{abi.AMDGPUGEMCreateIn{BOSize: 512 << 10, Domains: abi.AMDGPUDomainVRAM}})
+	}
+	create(1)
+	if n := s.State().Processes[0].Evictions; n != 0 {
+		t.Errorf("%d evictions where there is room", n)
+	}
+	create(0)
+	if n := s.State().Processes[0].Evictions; n != 1 {
+		t.Errorf("%d evictions where there is none", n)
+	}
+	queuesRun(t, s)
+}
+
 // Behind a small BAR, PUBLIC memory is refused and other VRAM cannot be mapped.
 func TestSmallBAR(t *testing.T) {
 	s := startSim(t, Options{GPUs: []GPU{{VRAM: 1 << 30, VisibleVRAM: 256 << 20}}})

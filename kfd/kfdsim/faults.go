@@ -17,7 +17,8 @@ type Fault struct {
 	Count int    `json:"count,omitempty"`
 	// Request and Errno belong to FaultIoctl: the request's name, as
 	// abi.Request.String gives it, for CRIU_OP alone or with an operation
-	// ("AMDKFD_IOC_CRIU_OP CHECKPOINT"), and the error number.
+	// ("AMDKFD_IOC_CRIU_OP CHECKPOINT"; "RESTORE bound" is one that fails halfway, when
+	// the process has its address spaces), and the error number.
 	Request string        `json:"request,omitempty"`
 	Errno   syscall.Errno `json:"errno,omitempty"`
 	// Delay belongs to FaultStall, and to FaultIoctl: how long the request takes until it fails.

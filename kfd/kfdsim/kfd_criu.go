@@ -52,6 +52,10 @@ var criuOps = map[uint32]string{
 	abi.KFDCRIURestore: "RESTORE", abi.KFDCRIUResume: "RESUME",
 }
 
+// restoreBound is a RESTORE that has given the process its address spaces: for a [Fault]
+// that interrupts one there. The driver refuses the next with EINVAL.
+const restoreBound = "RESTORE bound"
+
 func kfdCRIUOp(c *kfdCall) syscall.Errno {
 	var args abi.KFDCRIUArgs
 	if errno := c.decode(&args); errno != 0 {
@@ -267,8 +271,9 @@ func (p *kfdProcess) privObjects() []byte {
 		buf = appendStruct(buf, &rec)
 	}
 	for _, r := range p.svm {
-		buf = appendStruct(buf, &abi.KFDPrivSVMRange{ObjectType: abi.KFDPrivObjectSVMRange, StartAddr: r.start,
-			Size: r.size})
+		// Counted in pages, as the driver does.
+		buf = appendStruct(buf, &abi.KFDPrivSVMRange{ObjectType: abi.KFDPrivObjectSVMRange,
+			StartAddr: r.start / pageSize, Size: r.size / pageSize})
 		buf = appendStruct(buf, r.attrs)
 	}
 	return buf
@@ -332,14 +337,60 @@ func (c *kfdCall) criuResume(args *abi.KFDCRIUArgs) syscall.Errno {
 		c.sim.unlock()
 		return c.sim.refuse(syscall.EINVAL, "resume of a process that was not restored, or twice", "pid", args.PID)
 	}
-	target.blockNotify = false
+	ranges := target.restoredSVM
 	c.sim.unlock()
-	// A worker of the driver's brings the userptr pages first.
+	for _, r := range ranges {
+		if errno := target.applySVM(r); errno != 0 {
+			return errno
+		}
+	}
+	c.sim.mu.Lock()
+	target.blockNotify, target.restoredSVM = false, nil
+	target.svm = append(target.svm, ranges...)
+	c.sim.unlock()
+	// A worker of the driver's looks up the userptr pages first.
 	c.sim.wg.Go(func() {
 		time.Sleep(resumeDelay)
+		target.lookUpUserptrs()
 		target.unevict()
 	})
 	return 0
+}
+
+// applySVM holds a range that is to be restored to what the driver asks: its memory is
+// mapped, and all there.
+func (p *kfdProcess) applySVM(r *svmRange) syscall.Errno {
+	if err := checkUserRange(p.pid, r.start, r.size, false); err != nil {
+		return p.sim.refuse(syscall.EFAULT, "resume with an svm range that is not mapped: "+err.Error())
+	}
+	if gone, err := absent(p.pid, r.start, r.size); gone || err != nil {
+		return p.sim.refuse(syscall.EFAULT, "resume before userfaultfd has brought an svm range", "pid", p.pid, "start",
+			r.start, "err", err)
+	}
+	return 0
+}
+
+// lookUpUserptrs is the worker that finds the pages of restored userptrs. What it does not
+// find it leaves out, without a word, for the GPU to fault on.
+func (p *kfdProcess) lookUpUserptrs() {
+	s := p.sim
+	s.mu.Lock()
+	var held []*bo
+	for _, d := range p.pdds {
+		for _, m := range d.mem {
+			if m.bo.kind == boUserptr {
+				held = append(held, m.bo.get())
+			}
+		}
+	}
+	s.unlock()
+	for _, b := range held {
+		gone, err := absent(b.user.pid, b.user.addr&^(pageSize-1), b.size)
+		s.mu.Lock()
+		b.lost = gone || err != nil
+		s.putBO(b)
+		s.unlock()
+	}
 }
 
 // resumeDelay is how long after RESUME the queues begin to run.

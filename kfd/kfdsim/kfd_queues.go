@@ -78,7 +78,26 @@ func (q *queue) check() syscall.Errno {
 	if errno := q.wholeBO(q.rptrAddr&^(pageSize-1), pageSize, "read pointer"); errno != 0 {
 		return errno
 	}
-	return q.wholeBO(q.wptrAddr&^(pageSize-1), pageSize, "write pointer")
+	if errno := q.wholeBO(q.wptrAddr&^(pageSize-1), pageSize, "write pointer"); errno != 0 {
+		return errno
+	}
+	return q.checkSaveArea()
+}
+
+// checkSaveArea asks for what waves are saved to, if the queue has it: a size that follows
+// from the GPU's units, and a mapping of one such area for each of its dies.
+//
+// Preconditions: Sim.mu is held.
+func (q *queue) checkSaveArea() syscall.Errno {
+	if q.kind != queueAQL || q.cwsrAddr == 0 {
+		return 0
+	}
+	stack, area, debug := q.pdd.gpu.saveArea()
+	if q.ctlStack != stack || q.cwsrSize < area {
+		return q.sim.refuse(syscall.EINVAL, "area for waves of another size", "control stack", q.ctlStack, "expected",
+			stack, "area", q.cwsrSize, "at least", area)
+	}
+	return q.wholeBO(q.cwsrAddr, pageAlign(uint64(q.cwsrSize+debug)*uint64(q.pdd.gpu.xccs())), "area for waves")
 }
 
 // wholeBO asks for a mapping of exactly this range. Preconditions: Sim.mu is
@@ -161,7 +180,7 @@ func kfdUpdateQueue(c *kfdCall) syscall.Errno {
 		return c.sim.refuse(syscall.EINVAL, "no such queue", "id", args.QueueID)
 	}
 	next := &queue{sim: q.sim, proc: q.proc, pdd: q.pdd, ringBase: args.RingBaseAddress,
-		ringSize: uint64(args.RingSize),
+		ringSize: uint64(args.RingSize), kind: queueSDMA, // only ring, percentage and priority are new
 		rptrAddr: q.rptrAddr, wptrAddr: q.wptrAddr, percent: args.QueuePercentage & 0xff, priority: args.QueuePriority}
 	if errno := next.check(); errno != 0 {
 		return errno

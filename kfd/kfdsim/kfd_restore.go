@@ -48,6 +48,9 @@ func (c *kfdCall) criuRestore(args *abi.KFDCRIUArgs) syscall.Errno {
 	if errno != 0 {
 		return errno
 	}
+	if errno := s.injected(abi.KFDIocCRIUOp.String()+" "+restoreBound, c.file); errno != 0 {
+		return errno
+	}
 	if rest, errno = c.restoreBOs(rest, buckets); errno != 0 {
 		c.sim.dropTokens(c.file)
 		return errno
@@ -299,13 +302,13 @@ func (p *kfdProcess) restoreSVM(priv []byte) ([]byte, syscall.Errno) {
 	if errno := s.cut(&priv, privSVMSize, &rec); errno != 0 {
 		return nil, errno
 	}
-	r := &svmRange{start: rec.StartAddr, size: rec.Size,
+	r := &svmRange{start: rec.StartAddr * pageSize, size: rec.Size * pageSize,
 		attrs: make([]abi.KFDSVMAttribute, abi.KFDPrivSVMCommonAttrs+len(p.pdds))}
 	if errno := s.cut(&priv, 8*len(r.attrs), r.attrs); errno != 0 {
 		return nil, errno
 	}
 	s.mu.Lock()
 	defer s.unlock()
-	p.svm = append(p.svm, r)
+	p.restoredSVM = append(p.restoredSVM, r)
 	return priv, 0
 }

@@ -90,3 +90,31 @@ func (m Model) part(n uint32) Model {
 
 // model is what the GPU is like.
 func (g *GPU) model() Model { return Models[g.Model].part(g.Partitions) }
+
+// saveArea gives the sizes, for each die, of what the waves of a compute queue are saved
+// to: the control stack, the area with it, and what debuggers get behind it
+// (kfd_queue_ctx_save_restore_size).
+func (g *gpu) saveArea() (stack, area, debug uint32) {
+	const (
+		header, stackOfWave, debugOfWave = 40, 8, 32
+		sgprs, lds, hardware             = 0x4000, 0x10000, 0x1000
+	)
+	m := g.model
+	units := m.SIMDCount / m.SIMDPerCU / g.xccs()
+	waves, bytesOfWave, vgprs := units*32, uint32(stackOfWave+4), uint32(0x40000)
+	if m.GFXTarget < 100100 {
+		waves, bytesOfWave = min(units*40, m.ArrayCount*512), stackOfWave
+	}
+	switch m.GFXTarget {
+	case 90010, 90402:
+		vgprs = 0x80000
+	case 110000:
+		vgprs = 0x60000
+	}
+	stack = uint32(pageAlign(uint64(header + waves*bytesOfWave + 8)))
+	if m.GFXTarget/10000 == 10 {
+		stack = min(stack, 0x7000)
+	}
+	area = stack + uint32(pageAlign(uint64(units*(vgprs+sgprs+lds+hardware))))
+	return stack, area, (waves*debugOfWave + 63) &^ 63
+}

@@ -66,6 +66,8 @@ type GPU struct {
 	// FirmwareVersion and SDMAFirmwareVersion default to the model's.
 	FirmwareVersion     uint32
 	SDMAFirmwareVersion uint32
+	// Properties replace those of its topology node: "num_gws", "caches_count" and so on.
+	Properties map[string]uint64
 }
 
 // Limits that the simulation sets.

@@ -26,7 +26,9 @@ type kfdProcess struct {
 	pdds   []*pdd
 	queues map[uint32]*queue
 	svm    []*svmRange
-	events eventTable
+	// restoredSVM are ranges that RESTORE brought and RESUME has yet to apply.
+	restoredSVM []*svmRange
+	events      eventTable
 	// evictions counts the reasons for queues to stand still.
 	evictions int
 	// queuesPaused is set between PROCESS_INFO and UNPAUSE.

@@ -304,6 +304,32 @@ func TestQueueRules(t *testing.T) {
 	q.want(syscall.EINVAL, q.kfd, abi.KFDIocDestroyQueue, &abi.KFDDestroyQueueArgs{QueueID: ok.QueueID})
 }
 
+// The area that waves are saved to has the size that the GPU's units ask for, once for each of its dies.
+func TestSaveArea(t *testing.T) {
+	for model, dies := range map[string]uint64{"mi50": 1, "mi300x": 8} {
+		s := startSim(t, Options{GPUs: []GPU{{Model: model}}})
+		q := newQueue(t, s, abi.KFDQueueComputeAQL)
+		stack, area, debug := s.gpus[0].saveArea()
+		whole := q.alloc(0, pageAlign(dies*uint64(area+debug)), abi.KFDMemGTT|rw)
+		ok := abi.KFDCreateQueueArgs{RingBaseAddress: q.ring.VAAddr, RingSize: pageSize,
+			ReadPointerAddress: q.ptrs.VAAddr + 0x80, WritePointerAddress: q.ptrs.VAAddr + 0x38, GPUID: q.gpus[0],
+			QueueType: abi.KFDQueueComputeAQL, QueuePercentage: 100, CtlStackSize: stack,
+			CtxSaveRestoreAddress: whole.VAAddr, CtxSaveRestoreSize: area}
+		for name, edit := range map[string]func(*abi.KFDCreateQueueArgs){
+			"a smaller area":            func(a *abi.KFDCreateQueueArgs) { a.CtxSaveRestoreSize -= pageSize },
+			"another control stack":     func(a *abi.KFDCreateQueueArgs) { a.CtlStackSize += pageSize },
+			"a mapping of another size": func(a *abi.KFDCreateQueueArgs) { a.CtxSaveRestoreAddress = q.arg.VAAddr },
+		} {
+			a := ok
+			edit(&a)
+			if errno := ioctl(q.kfd, abi.KFDIocCreateQueue, &a); errno != syscall.EINVAL {
+				t.Errorf("%s with %s: %v", model, name, errno)
+			}
+		}
+		q.must(q.kfd, abi.KFDIocCreateQueue, &ok)
+	}
+}
+
 func TestAcquireVMRules(t *testing.T) {
 	s := startSim(t, Options{})
 	c := newClient(t, s)

@@ -43,7 +43,6 @@ type Sim struct {
 	faults   []*Fault
 	gpuErrs  []GPUError
 	criuOps  map[string]int // done, by name
-	evicting map[*kfdProcess]bool
 }
 
 // gpu is one simulated device.
@@ -78,7 +77,6 @@ func Start(opts Options) (*Sim, error) {
 		bos: map[uint64]*bo{}, criuOps: map[string]int{}, procs: map[int]*kfdProcess{}, slots: map[int]*kfdProcess{},
 		// File numbers tell simulators apart, too.
 		files: map[uint64]*openFile{}, lastFile: uint64(rand.Uint32()) << 32, dmabufs: map[uint64]*dmabuf{},
-		evicting: map[*kfdProcess]bool{},
 	}
 	if err := s.start(); err != nil {
 		return nil, errors.Join(err, s.Close())

@@ -112,6 +112,28 @@ func (s *Sim) SetDMARate(gpuID uint32, rate float64) error {
 	return nil
 }
 
+// restoreTime is how long the driver waits until it brings back what it has evicted.
+const restoreTime = 100 * time.Millisecond
+
+// pressure evicts the processes that have VRAM of a GPU. Preconditions: Sim.mu is held.
+func (s *Sim) pressure(g *gpu) {
+	for _, p := range s.procs {
+		has := false
+		for _, d := range p.pdds {
+			for _, m := range d.mem {
+				has = has || m.bo.kind == boVRAM && m.bo.gpu == g
+			}
+		}
+		if has {
+			p.evictions++ // for who looks now
+			s.wg.Go(func() {
+				time.Sleep(restoreTime)
+				p.unevict()
+			})
+		}
+	}
+}
+
 // Evict takes a process's queues off the GPUs for some time, as the driver does
 // when its memory must move. It returns when they may run again.
 func (s *Sim) Evict(pid int, d time.Duration) error {

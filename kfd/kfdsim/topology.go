@@ -84,6 +84,12 @@ func (s *Sim) writeTopology(sys string) error {
 		files[filepath.Join(dev, fmt.Sprintf("device/drm/card%d/dev", primary))] = fmt.Sprintf("%d:%d\n", abi.DRMMajor,
 			primary)
 	}
+	// The driver makes the folder for a node without links, too, and CRIU's plugin needs it.
+	for i := range s.opts.CPUNodes + len(s.gpus) {
+		if err := os.MkdirAll(filepath.Join(root, "nodes", fmt.Sprint(i), "io_links"), 0o755); err != nil {
+			return err
+		}
+	}
 	for path, content := range files {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
@@ -164,7 +170,7 @@ func (g *gpu) pciSlot() string { return fmt.Sprintf("0000:%02x:00.0", g.busNumbe
 
 func (g *gpu) properties(links int) []prop {
 	m := g.model
-	return []prop{
+	list := []prop{
 		{"cpu_cores_count", 0}, {"simd_count", uint64(m.SIMDCount)}, {"mem_banks_count", 1},
 		{"caches_count", uint64(m.Caches)},
 		{"io_links_count", uint64(links)}, {"p2p_links_count", 0}, {"cpu_core_id_base", 0},
@@ -185,6 +191,12 @@ func (g *gpu) properties(links int) []prop {
 		{"num_xcc", uint64(g.xccs())},
 		{"max_engine_clk_ccompute", 3200},
 	}
+	for i, p := range list {
+		if val, ok := g.cfg.Properties[p.name]; ok {
+			list[i].val = val
+		}
+	}
+	return list
 }
 
 // bank is the GPU's memory: public when all of it is behind the BAR.

@@ -209,6 +209,9 @@ func (s *Sim) spans(a *access, va, n uint64, need int) ([]span, error) {
 						hole.end))
 			}
 		}
+		if m.bo.lost {
+			return fault(va, "the driver found no pages behind it: userfaultfd had yet to bring one")
+		}
 		sp := span{bo: m.bo.get(), off: off, n: part}
 		out = append(out, sp)
 		va, n = va+sp.n, n-sp.n

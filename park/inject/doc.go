@@ -1,25 +1,26 @@
-// Package inject lets a stopped process make system calls of somebody else's choice, and bears being killed at any
-// moment of it.
+// Package inject lets a stopped process make system calls that this process chooses, and can be killed at any moment
+// without harm to the stopped one.
 //
-// # Why a kill is borne
+// # Why a kill does no harm
 //
-// Who traces a process and sets its registers has to set them back. When the tracer dies in between, the kernel
-// detaches and the process runs on with what it has then. So nothing here depends on a tracer's life: before a call,
-// a few instructions are written to a place that the process never executes by itself,
+// A tracer that sets the registers of a process has to set them back. If the tracer dies in between, the kernel
+// detaches, and the process runs on with the registers that it has at that moment. So nothing here depends on a
+// tracer's life: before a call, a few instructions are written to a place that the process never executes by itself,
 //
 //	syscall
 //	mov rax, …   each of the nine registers that a call takes or loses
 //	jmp …        where the thread was
 //
 // and one PTRACE_SETREGS, which the kernel does as a whole or not at all, sets instruction pointer, number and
-// arguments. Thrown away at any point, the thread makes the call and goes on where it was, with all its registers:
-// SYSCALL changes RAX, RCX and R11 alone; flags, stack, vector registers and the other six are never touched. A
-// tracer that lives takes the thread back at the end of the call, and the instructions after it never run.
+// arguments. If the tracer ends at any point, the thread makes the call and goes on where it was, with all its
+// registers: SYSCALL changes RAX, RCX and R11 alone; flags, stack, vector registers and the other six are never
+// touched. If the tracer lives, it takes the thread back at the end of the call, and the instructions after it never
+// run.
 //
-// The place is behind the end of a segment of code, in its last page: the kernel maps whole pages, and an ELF file
-// says how far its segment goes. Private mappings alone are taken, so that the write, as a debugger's breakpoint,
-// makes a copy of the page and touches no file. What was there is put back; after a kill the bytes stay, and nobody
-// executes them.
+// The place is behind the end of a segment of code, in its last page: the kernel maps whole pages, and an ELF file says
+// how far its segment goes. Only private mappings are taken. The write then makes a copy of the page and touches no
+// file, as with a debugger's breakpoint. What was there is put back; after a kill the bytes stay, and nobody executes
+// them.
 //
 // # What a call does not disturb
 //
@@ -32,11 +33,12 @@
 //
 // # Holding
 //
-// What is to come back whoever is killed cannot be brought back by a tracer. [Task.Hold] puts code of their own
-// before all threads: they block all signals and read from a pipe whose only other end is this process's. When it is
-// gone, by a close or a kill, the first of them carries out a plan, and all go on where they were. A process that
-// criu dumps meanwhile is restored in the same place, its pipe without the other end: it carries the plan out before
-// all else. CRIU needs to know nothing of it. A plan is replaced by another at once, by one word.
+// A tracer that is killed brings nothing back. For what has to be brought back in any case, [Task.Hold] puts code
+// before each thread of the process itself: they block all signals and read from a pipe whose only other end is this
+// process's. When it is gone, by a close or a kill, the first of them carries out a plan, and all go on where they
+// were. A process that criu dumps meanwhile is restored in the same place, its pipe without the other end: it carries
+// the plan out before all else. CRIU needs to know nothing of it. A plan is replaced by another one with one write of
+// one word.
 //
 // A signal that comes meanwhile is handled when a thread unblocks it, which is before the end of that code; its handler
 // may take long, and comes back there. So each thread leaves a mark by the last instruction but one, and the code is

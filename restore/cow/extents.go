@@ -45,7 +45,7 @@ func (p *pair) compare(start, end uint64, a, b side) {
 
 // extents gives the runs of n bytes; fewer where the manifest cannot be read.
 func (s side) extents(n int64) (list []index.Extent) {
-	// An error is told by whoever brings these bytes.
+	// The error comes up again when these bytes are brought.
 	_ = s.f.Extents(s.off, n, func(x index.Extent) bool {
 		list = append(list, x)
 		return true

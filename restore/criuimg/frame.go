@@ -129,9 +129,8 @@ func (r *reader) bytes() ([]byte, error) {
 	return b, nil
 }
 
-// next reads the next entry into m. It returns io.EOF after the last one. Fields
-// that another CRIU does not write any more, or writes in addition, are none of
-// this package's business: whoever uses a field looks whether it makes sense.
+// next reads the next entry into m. It returns io.EOF after the last one. Fields that another CRIU does not write any
+// more, or writes in addition, are none of this package's business: users of a field check whether it makes sense.
 func (r *reader) next(m proto.Message) error {
 	b, err := r.bytes()
 	if err != nil {

@@ -320,7 +320,8 @@ func bringSmall(images Images) {
 				continue
 			}
 			if f, err := c.Open(e.Path); err == nil {
-				_ = f.Away(func(_, _ int64, c index.Chunk) bool { // what cannot be found is told to who reads it
+				// what cannot be found is told to the one who reads it
+				_ = f.Away(func(_, _ int64, c index.Chunk) bool {
 					list = append(list, c)
 					return true
 				})

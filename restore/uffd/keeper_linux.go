@@ -14,15 +14,13 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/procfs"
 )
 
-// keeper is a process that shares the guardian's table of descriptors, as a
-// thread would, and outlives it. The kernel hands the userfaultfd of a forked
-// child to whoever reads the event, and lets the child run: is the reader killed
-// right then its descriptors are closed, and without the last one of its memory
-// the child would go on with pages of zeros. While there is a keeper they stay
-// open. It does nothing until the guardian is dead; then it ends the guardian's
-// connections, which is how the provider learns of it, and waits for the provider
-// to take the userfaultfds over and end it (heldFDs). When nobody does it kills
-// the tasks it was told of and stays until none of the memory is left.
+// keeper is a process that shares the guardian's table of descriptors, as a thread would, and outlives it. The kernel
+// hands the userfaultfd of a forked child to the process that reads the event, and lets the child run: is the reader
+// killed right then its descriptors are closed, and without the last one of its memory the child would go on with pages
+// of zeros. While there is a keeper they stay open. It does nothing until the guardian is dead; then it ends the
+// guardian's connections, which is how the provider learns of it, and waits for the provider to take the userfaultfds
+// over and end it (heldFDs). When nobody does it kills the tasks it was told of and stays until none of the memory is
+// left.
 type keeper struct {
 	pid   int
 	end   func() // ends it; further calls do nothing

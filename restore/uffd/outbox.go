@@ -6,9 +6,8 @@ import (
 	"github.com/gpucr/gpucr-fs/prefetch"
 )
 
-// outbox sends packets to whoever is the provider, in order and without
-// letting the sender wait: it is used by goroutines that serve page faults. What
-// there is room for is sent by who puts it, since waking somebody takes longer.
+// outbox sends packets to the present provider, in order and without letting the sender wait: it is used by goroutines
+// that serve page faults. What there is room for is sent by the one who puts it, since waking somebody takes longer.
 type outbox struct {
 	mu      sync.Mutex
 	change  *sync.Cond

@@ -313,7 +313,7 @@ func (s *Server) finish(ctx context.Context) error {
 }
 
 // serving returns how many address spaces are served, and a channel that is
-// closed when one is no more.
+// closed when one is gone.
 func (s *Server) serving() (changed <-chan struct{}, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

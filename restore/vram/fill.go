@@ -144,7 +144,7 @@ func closeFiles(files []*contents) error {
 type filler struct {
 	w     *work
 	files []*contents
-	slots [][]piece // of the slot of that number, owned by who has the slot
+	slots [][]piece // of the slot of that number, owned by the one who has the slot
 }
 
 func (f *filler) Get() []byte { return f.w.staging.Get() }

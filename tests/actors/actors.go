@@ -88,7 +88,7 @@ func (d *Dump) Kill(actor string) (int, error) {
 	return pid, errors.Join(err, kill(daemon, syscall.SIGCONT))
 }
 
-// kill sends a signal to who may have ended.
+// kill sends a signal to a process that may have ended.
 func kill(pid int, s syscall.Signal) error {
 	if err := syscall.Kill(pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("signal %d to process %d: %w", s, pid, err)

@@ -202,7 +202,7 @@ func (b *bench) step(ctx context.Context, s step) bool {
 	return err == nil
 }
 
-// write saves the results so far and the logs, for who cannot look at this machine.
+// write saves the results so far and the logs, for the one who cannot look at this machine.
 func (b *bench) write() error {
 	text, err := json.MarshalIndent(b.res, "", "  ")
 	if err != nil {

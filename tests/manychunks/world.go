@@ -45,7 +45,7 @@ type hollowPack struct {
 	size int64
 }
 
-// ReadAt is of io.ReaderAt, for who puts one.
+// ReadAt is of io.ReaderAt, for uploads.
 func (p hollowPack) ReadAt(b []byte, off int64) (int, error) {
 	for n := 0; n < len(b); {
 		at := off + int64(n)

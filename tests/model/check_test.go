@@ -159,7 +159,7 @@ func (w *world) verify() error {
 		return fmt.Errorf("verify: %w", err)
 	}
 	for _, p := range res.Problems {
-		// A damaged chunk that nobody uses is kept while a journal is set aside that may tell of who does.
+		// A damaged chunk that nobody uses is kept while a journal is set aside that may tell of the one who does.
 		if w.p.Mode != liars && (p.Checkpoint != "" || len(res.SetAside) == 0) {
 			return fmt.Errorf("verify finds %d problems, one of them: %+v", len(res.Problems), p)
 		}

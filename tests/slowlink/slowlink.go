@@ -51,8 +51,8 @@ func Start(server string, rates Rates) (*Link, error) {
 // Address gives HOST:PORT.
 func (k *Link) Address() string { return k.listener.Addr().String() }
 
-// Counts are what went over the link so far. Requests are counted where they begin a packet: by who waits for each
-// answer.
+// Counts are what went over the link so far. Requests are counted where they begin a packet: by the one who waits for
+// each answer.
 type Counts struct {
 	Requests, Connections int64
 	Received, Sent        int64 // bytes, by the client

@@ -4,7 +4,7 @@
 // Badger writes its log, its value log and its tables through shared mappings of sparse files. On a full disk the
 // kernel then raises SIGBUS in one of Badger's own goroutines, where nobody can recover: Go ends the process, and with
 // it every mount and every restore that the daemon serves. Badger has no option to preallocate, and a check of free
-// space beforehand loses against whoever fills the disk at the same moment.
+// space beforehand fails if another process fills the disk at the same moment.
 //
 // So the signal is taken before Go's runtime sees it. The handler, a few instructions of assembly:
 //

@@ -68,7 +68,7 @@ func (c *Catalog) BeginAs(ctx context.Context, name, nonce string) (*Draft, erro
 	}
 }
 
-// Nonce identifies the draft: for Abandon, by who begins anew after a crash.
+// Nonce identifies the draft: for Abandon, by the one who begins anew after a crash.
 func (d *Draft) Nonce() string { return d.nonce }
 
 // Abandon gives free the name of a draft whose writer is known to be gone. The error is ErrNotFound when there is no

@@ -278,8 +278,8 @@ func (w *world) arrive(i int, happens bool) {
 	}
 }
 
-// choose gives the next turn: to anyone, mostly to who had the last, or to who comes first in an order that changes now
-// and then. An actor may be left out for long.
+// choose gives the next turn: to anyone, mostly to the one who had the last, or to the one who comes first in an order
+// that changes now and then. An actor may be left out for long.
 func (w *world) choose(live []*actor) *actor {
 	a := live[w.rng.IntN(len(live))]
 	switch w.style {

@@ -40,7 +40,7 @@ func Directory(images string) Filler {
 
 // Announced is a fill for the restore server to make.
 type Announced struct {
-	Conn *os.File // to who fills
+	Conn *os.File // to the one who fills
 	// Packets are what the server sends, with dma-bufs. They are valid for another Conn,
 	// too.
 	Packets []Packet

@@ -82,7 +82,7 @@ int main(void)
 }
 `
 
-// A process that got the pid of who made a connection is not taken for it.
+// A process that got the pid of the one who made a connection is not taken for it.
 func TestPeerWhosePIDIsAnothers(t *testing.T) {
 	// Somebody else may take the pid first.
 	for range 10 {

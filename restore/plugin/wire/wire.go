@@ -94,7 +94,7 @@ type Range struct {
 const RangeSize = 24
 
 // Packet is struct gpucr_packet: the head of a record of a plan. Numbers of Count
-// buffer objects follow it, then Bytes of a packet for who fills.
+// buffer objects follow it, then Bytes of a packet for the one who fills.
 type Packet struct {
 	Count uint32 `c:"count"`
 	Bytes uint32 `c:"bytes"`

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gpucr/gpucr-fs/kfd/abi"
 	"github.com/gpucr/gpucr-fs/kfd/kfdsim"
@@ -51,5 +52,59 @@ func TestDriverPutsOff(t *testing.T) {
 	}
 	b.restore()
 	app.WaitRounds(1)
+	app.Kill()
+}
+
+// A signal that interrupts RESTORE: where the driver has done nothing yet it is asked again; later it refuses to, and
+// the restore fails with a word and leaves nothing.
+func TestRestoreInterrupted(t *testing.T) {
+	b := newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{}}})
+	app := b.StartApp(1, "--interval", "1", "--bos", "8", "--max-bo", "65536")
+	b.dump(app)
+	interrupt := func(op string) {
+		t.Helper()
+		if err := b.Sim.Inject(kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: abi.KFDIocCRIUOp.String() + " " + op,
+			Errno: syscall.EINTR, Count: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	interrupt("RESTORE bound")
+	err := b.criu("restore", "-d")
+	if says := "objects: Invalid argument"; err == nil || !strings.Contains(b.criuLog("restore"), says) {
+		t.Errorf("%v, without %q", err, says)
+	}
+	b.noHelpers()
+	app.WaitGone()
+	b.WaitVRAMFree()
+	if n := b.Sim.ClearFaults(); n != 1 {
+		t.Errorf("interrupted %d times", n)
+	}
+	interrupt("RESTORE")
+	b.restore()
+	app.WaitRounds(1)
+	b.noHelpers()
+	b.noGPUErrors()
+	if n := b.Sim.ClearFaults(); n != 1 {
+		t.Errorf("interrupted %d times", n)
+	}
+	app.Kill()
+}
+
+// The driver takes queues off when it needs VRAM. That VRAM is on its way changes nothing about it: they do not run
+// before it is there, and do afterwards.
+func TestPressureWhileVRAMComes(t *testing.T) {
+	b := lazy(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: 100e6}}})
+	app := b.StartApp(1, "--interval", "1", "--bos", "20", "--max-bo", "262144", "--big-bo", strconv.Itoa(64<<20))
+	b.dump(app)
+	b.restore()
+	for n, _ := b.missing(0); n > 0; n, _ = b.missing(0) {
+		if err := b.Sim.Evict(app.PID, 20*time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.ready()
+	app.WaitRounds(1)
+	b.noHelpers()
+	b.noGPUErrors()
 	app.Kill()
 }

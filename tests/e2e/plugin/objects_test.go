@@ -1,10 +1,8 @@
 package plugin
 
 import (
-	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -82,58 +80,6 @@ func TestObjectsInStore(t *testing.T) {
 	app.Kill()
 	app.WaitGone()
 	b.noHelpers()
-}
-
-var (
-	laterCriu = flag.String(
-		"later.criu", "", "criu of the development branch, for objects of render nodes in both forms",
-	)
-	laterPlugin = flag.String("later.plugin", "", "folder of that criu's own amdgpu_plugin.so")
-)
-
-// Images of CRIU's own plugin for the development branch, restored by ours, and the other way, where the flags name
-// them. CRIU's plugin fails to restore objects on the simulator, and its images of them do not tell what is shared
-// where handles collide: both are logged.
-func TestObjectsBesideCRIUs(t *testing.T) {
-	for _, shape := range [][]string{{"--keep-dmabuf"}, {object}, {object, "--keep-dmabuf"},
-		{object, "--render-kfd", "--keep-dmabuf"}} {
-		for _, ways := range []struct{ dump, restore string }{{"ours", "ours"},
-			{"theirs", "ours"}, {"ours", "theirs"}, {"theirs", "theirs"}} {
-			if *laterCriu == "" {
-				continue
-			}
-			t.Run(fmt.Sprint(shape, ways), func(t *testing.T) {
-				b := newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{}}})
-				b.CRIU = *laterCriu
-				ours := b.Built("gpucr-plugin-later", func(dir string) error {
-					return output(exec.Command(filepath.Join(b.Root, "scripts/plugin.sh"), dir, "15"))
-				})
-				plugin := map[string]string{"ours": ours, "theirs": *laterPlugin}
-				app := b.StartApp(
-					2,
-					append([]string{"--interval", "1", "--bos", "8", "--max-bo", "65536"}, shape...)...)
-				b.plugin = plugin[ways.dump]
-				b.dump(app)
-				b.WaitVRAMFree()
-				b.plugin = plugin[ways.restore]
-				err := b.criu("restore", "-d")
-				if err != nil && ways.restore == "theirs" {
-					t.Logf("CRIU's plugin does not restore it: %v", err)
-					return
-				}
-				if err != nil && ways.dump == "theirs" &&
-					strings.Contains(err.Error(), "which is meant cannot be told") {
-					t.Logf("their images do not tell what is shared: %v", err)
-					return
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				app.WaitRounds(1)
-				app.Kill()
-			})
-		}
-	}
 }
 
 // A dma-buf of the KFD's alone, without a render node that has objects. Of two processes the descriptor is lower than

@@ -42,6 +42,7 @@ type bench struct {
 	*rig.Rig
 	plugin, program, images string
 	env                     []string // of criu, and so of the plugin
+	inImages                bool     // criu works in the folder of the images
 	runs                    int
 }
 
@@ -130,7 +131,11 @@ func (b *bench) startCriu(args ...string) *run {
 	if err := os.MkdirAll(work, 0o755); err != nil {
 		b.T.Fatal(err)
 	}
-	args = append(args, "-D", b.images, "-W", work, "-L", b.plugin, "-v4", "-o", "log")
+	in := work
+	if b.inImages {
+		in = b.images
+	}
+	args = append(args, "-D", b.images, "-W", in, "-L", b.plugin, "-v4", "-o", filepath.Join(work, "log"))
 	return b.start(b.Command("env", append(append(env, b.CRIU), args...)...))
 }
 
