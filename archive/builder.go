@@ -38,7 +38,7 @@ func newBuilder(t tree, o ImportOptions) *builder {
 
 func (b *builder) countEntry(p string) error {
 	if b.count++; b.count > b.o.MaxFiles {
-		return refuse(p, "raise --max-files if the source is to be trusted", "more than %d files", b.o.MaxFiles)
+		return refuse(p, "raise --max-files if you trust the source", "more than %d files", b.o.MaxFiles)
 	}
 	return nil
 }
@@ -47,7 +47,7 @@ func (b *builder) countEntry(p string) error {
 func (b *builder) countBytes(p string, size int64) error {
 	if size < 0 || size > b.o.MaxBytes-b.bytes {
 		return refuse(
-			p, "raise --max-bytes if the source is to be trusted", "the files are larger than %d bytes together",
+			p, "raise --max-bytes if you trust the source", "the files are larger than %d bytes together",
 			b.o.MaxBytes,
 		)
 	}

@@ -202,7 +202,7 @@ func (t *tarSource) tell(p string) {
 func (t *tarSource) checkRatio() error {
 	out := max(t.out, t.plain.n.Load())
 	if out > ratioGrace && out/t.b.o.MaxRatio > t.packed.n.Load() {
-		return refuse("", "raise --max-ratio if the archive is to be trusted",
+		return refuse("", "raise --max-ratio if you trust the archive",
 			"the archive expands more than %d times, which looks like a decompression bomb", t.b.o.MaxRatio)
 	}
 	return nil

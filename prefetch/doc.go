@@ -8,8 +8,8 @@
 // Files are divided into units. A unit is fetched as part of a run: with what is stored together with it (Spanner), and
 // then the units next to it that are wanted too and not yet fetched, up to RunBytes for the hot set and the sweep and
 // DemandBytes for a demand, so that one read brings several MiB where nobody waits and little where somebody does. A
-// unit in flight is never fetched a second time: who asks for it waits for the same fetch. A unit that has been
-// delivered is only fetched again when it is demanded again.
+// unit in flight is never fetched a second time: a caller who asks for it waits for the same fetch. A unit that has
+// been delivered is only fetched again when it is demanded again.
 //
 // While there are demands, or the hot set is not there, the sweep takes short
 // runs, and no more of them than there are processors (hold).

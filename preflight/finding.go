@@ -77,7 +77,7 @@ func (r Report) Of(kind string) (pids []int) {
 	return pids
 }
 
-// OK tells that nothing known stands in the way of a dump.
+// OK tells that no known problem prevents a dump.
 func (r Report) OK() bool { return len(r.Blocking()) == 0 }
 
 // sort puts the worst first, then orders by process.

@@ -126,7 +126,7 @@ func (f *cudaToolFlags) run(cmd *cobra.Command, a *app) error {
 	}
 	if asked != 1 {
 		return usage(
-			errors.New("one operation has to be named"),
+			errors.New("name one operation"),
 			"--get-state, --action, --toggle and --get-restore-tid are those",
 		)
 	}

@@ -18,7 +18,7 @@ import (
 func (a *app) makeRing(ctx context.Context, recipients []string) (*keyring.Ring, error) {
 	w := keyring.Wrap{Recipients: recipients, Passphrase: a.index.access.Passphrase, Command: a.index.access.Command}
 	if w.None() {
-		return nil, usage(errors.New("nobody could open the store: say for whom its key is wrapped"),
+		return nil, usage(errors.New("nobody could open the store: name the recipients of its key"),
 			"add --recipient age1..., --passphrase-file FILE or --key-command COMMAND")
 	}
 	return keyring.Make(ctx, w)
@@ -123,7 +123,7 @@ func (a *app) changeKeys(ctx context.Context, dir string, change func(*keyring.R
 func (a *app) keyAddCmd() *cobra.Command {
 	var w wrapFlags
 	c := &cobra.Command{
-		Use: "add STORE", Short: "let somebody else open a store", Args: positional,
+		Use: "add STORE", Short: "let another person open a store", Args: positional,
 		Example: "  gpucr-fs key add store/ --identity me.txt --recipient age1...",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			wrap, err := w.wrap()

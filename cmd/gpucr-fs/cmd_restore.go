@@ -357,7 +357,7 @@ func (r *restoring) wake(ctx context.Context, pid int, note cudaNote) error {
 		return nil
 	}
 	if r.gpu == nil {
-		r.a.note("processes that use CUDA stand still: continue them (kill -CONT) when they have their GPUs")
+		r.a.note("CUDA processes are stopped: continue them (kill -CONT) when they have their GPUs")
 		return nil
 	}
 	if r.args.Has("leave-stopped") {

@@ -51,8 +51,8 @@ killed daemon left.`,
 			}
 			return &codeError{
 				exitPartial,
-				"gpucr-fs gc removes it; one that is wanted has to be sealed before unmounting (gpucr-fs seal)",
-				fmt.Errorf("unmounted, but not all was complete: %s", strings.Join(res.Unfinished, "; ")),
+				"gpucr-fs gc removes it; to keep one, seal it before you unmount (gpucr-fs seal)",
+				fmt.Errorf("unmounted, but a checkpoint was not complete: %s", strings.Join(res.Unfinished, "; ")),
 			}
 		},
 	}

@@ -40,7 +40,7 @@ func (r *restoring) contested(images string) error {
 		}
 	}
 	if len(live) > 0 {
-		return &codeError{exitError, "end who listens there: ss -lxp shows it",
+		return &codeError{exitError, "end the process that listens there: ss -lxp shows it",
 			fmt.Errorf("somebody else has unix sockets of the checkpoint: %s", some(live))}
 	}
 	return nil

@@ -156,7 +156,7 @@ func printPreflight(w io.Writer, r preflight.Report) {
 		fmt.Fprintf(w, "%s: %s\n", line.effect, line.text)
 	}
 	if r.OK() {
-		fmt.Fprintln(w, "nothing known stands in the way of a dump")
+		fmt.Fprintln(w, "no known problem prevents a dump")
 	}
 }
 

@@ -106,7 +106,7 @@ func (t *Table) Add(ctx context.Context, r Request) (Result, error) {
 	if r.ReadOnly && !t.o.Store.ReadOnly() {
 		return Result{}, &index.Error{Class: index.InUse, Op: "mount", File: t.o.Store.Dir(),
 			Err:  errors.New("its daemon has it open for writing"),
-			Hint: "leave --read-only out, or unmount first what is mounted"}
+			Hint: "leave out --read-only, or unmount the store first"}
 	}
 	if !r.Private {
 		if _, err := fs.ClearStale(r.Dir); err != nil {

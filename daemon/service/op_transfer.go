@@ -111,7 +111,7 @@ func checkPlace(env *Env, op, path string) error {
 		path = real
 	}
 	if store := env.Store.Dir(); path == store || hasDir(path, store) {
-		return placeError(op, path, "it lies in the store itself")
+		return placeError(op, path, "it is in the store itself")
 	} else if op == "import" && hasDir(store, path) {
 		return placeError(op, path, "the store lies in it")
 	}
@@ -123,7 +123,7 @@ func checkPlace(env *Env, op, path string) error {
 	for _, m := range env.Daemon.Mounts.List() {
 		under := path == m.Request.Dir || hasDir(path, m.Request.Dir)
 		if d, err := device(m.Request.Dir); under || devErr == nil && err == nil && d == dev {
-			return placeError(op, path, "it lies in a mount of this store")
+			return placeError(op, path, "it is in a mount of this store")
 		}
 	}
 	return nil

@@ -253,7 +253,7 @@ func TestNotes(t *testing.T) {
 	n.settle()
 	for deadline := time.Now().Add(time.Minute); n.place("a") != Durable; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("it stands in the bucket, and is %s", n.place("a"))
+			t.Fatalf("it is in the bucket, and is %s", n.place("a"))
 		}
 	}
 }

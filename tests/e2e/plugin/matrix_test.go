@@ -168,8 +168,8 @@ func TestMatrix(t *testing.T) {
 				if counts[way] == nil {
 					counts[way] = &count{}
 				}
-				counts[way].of++
 				t.Run(fmt.Sprintf("%s/%s/%s to %s", p.name, s.name, way[0], way[1]), func(t *testing.T) {
+					counts[way].of++
 					switch err := p.dumpAndRestore(t, s, way); {
 					case err == nil:
 						counts[way].restored++
@@ -223,8 +223,8 @@ func (p *peer) dumpAndRestore(t *testing.T, s shape, way [2]string) error {
 	if err == nil {
 		err = goesOn(app, s.procs)
 	}
-	if errs := b.Sim.State().Errors; err == nil && len(errs) > 0 {
-		err = fmt.Errorf("gpu errors: %+v", errs)
+	if errs := b.Sim.State().Errors; len(errs) > 0 {
+		err = errors.Join(err, fmt.Errorf("gpu errors: %+v", errs))
 	}
 	app.Kill()
 	app.WaitGone()

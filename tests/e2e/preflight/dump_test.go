@@ -81,7 +81,7 @@ func TestDumpCommand(t *testing.T) {
 	}
 	if out, _ := run(cli.OK, "check", "--pid", tcp, "--", "--tcp-established"); !strings.Contains(
 		out,
-		"nothing known stands in the way",
+		"no known problem prevents",
 	) {
 		t.Errorf("check: %s", out)
 	}
