@@ -10,7 +10,8 @@ import (
 
 // ReadSlots reads slots that lie one behind the other in one pack, with one system call. Each buffer needs a capacity
 // of its slot's length and is filled with it; errs tells for each what is wrong with it. A slot is right when its guard
-// is, an encrypted one when its tag is. past reads around the page cache: for those who keep what they read, as the mount does in the kernel's cache of
+// is, an encrypted one when its tag is.
+// past reads around the page cache: for those who keep what they read, as the mount does in the kernel's cache of
 // its own files, a second copy costs memory and, measured on two cores, a third of the processor time of a cold read.
 func (s *Set) ReadSlots(locs []Loc, bufs [][]byte, past bool) (errs []error) {
 	errs = make([]error, len(locs))
