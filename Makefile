@@ -6,6 +6,7 @@ RACE      ?=
 TIMEOUT   ?= 40m
 CRASH_N   ?= 200
 FAULTS_N  ?= 20
+KILLS_N   ?= 40
 FULL_N    ?= 30
 TORTURE_N ?= 100
 SOAK_N    ?= 5000
@@ -81,9 +82,10 @@ lint: ## gofmt, go vet, staticcheck, shell syntax
 fuzz: ## run each fuzz target for FUZZTIME (30s)
 	@FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
 
-torture: deps criu ## kill daemons and damage chunks under TORTURE_N (100) restores, fail FAULTS_N (20) GPU restores
+torture: deps criu ## kill and damage under restores TORTURE_N (100) times, of GPUs FAULTS_N (20) and KILLS_N (40)
 	$(GO) test -count=1 -timeout 2h -v -run 'Killed|Damaged' ./tests/e2e/restore -torture.n=$(TORTURE_N)
 	$(GO) test -count=1 -timeout 2h -v -run 'Faults' ./tests/e2e/plugin -faults.n=$(FAULTS_N)
+	$(GO) test -count=1 -timeout 2h -v -run 'KilledUnderVRAM' ./tests/e2e/plugin -kills.n=$(KILLS_N)
 	$(GO) test -count=1 -timeout 2h -v -run 'ActorsKilled' ./tests/e2e/cuda -kills=$(TORTURE_N)
 	$(GO) test -count=1 -timeout 10m -v -run 'StagingIsBounded' ./restore/vram -server.big
 

@@ -12,6 +12,7 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/klauspost/compress/gzip"
@@ -98,6 +99,19 @@ func exists(dst, hint string) error {
 	return &index.Error{Class: index.Exists, Op: "export", File: dst, Hint: hint, Err: errors.New("exists already")}
 }
 
+// members gives what an export has: the entries of the checkpoint, and the link to its parent. A mount makes that by
+// itself, so the checkpoint that criu dump wrote there holds none.
+func members(c *index.Checkpoint) []index.FileInfo {
+	all, info := c.Entries(), c.Info()
+	if info.Parent == "" || slices.ContainsFunc(all, func(e index.FileInfo) bool { return isParentLink(e.Path) }) {
+		return all
+	}
+	target := parentTarget("parent", info.Parent, ".")
+	return append(slices.Clip(all), index.FileInfo{
+		Path: "parent", Mode: fs.ModeSymlink | 0o777, ModTime: info.SealedAt, Target: target, Size: int64(len(target)),
+	})
+}
+
 func newTeller(o ExportOptions, res *ExportResult, c *index.Checkpoint) *teller {
 	t := &teller{tell: o.Progress}
 	if t.tell == nil {
@@ -133,7 +147,7 @@ func (e *exporter) write(ctx context.Context) error {
 		}
 	}()
 	var err error
-	for _, ent := range e.c.Entries() {
+	for _, ent := range members(e.c) {
 		if err = gctx.Err(); err != nil {
 			break
 		}
@@ -395,7 +409,7 @@ func ExportTar(
 	}
 	tell := newTeller(o, &res, c)
 	tw := tar.NewWriter(out)
-	for _, ent := range c.Entries() {
+	for _, ent := range members(c) {
 		if ent.Path == "." {
 			continue
 		}

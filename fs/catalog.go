@@ -77,7 +77,7 @@ func (c *catalog) refreshLocked() error {
 	for name, img := range c.images {
 		// The parent link shows a name, and its checkpoint may have been given another.
 		if info, ok := c.infos[name]; img.openDraft() == nil &&
-			(!ok || img.ident() != info.ID || img.parentName() != info.Parent) {
+			(!ok || img.ident() != info.ID || img.parentWas() != info.Parent) {
 			c.dropLocked(img)
 		}
 	}

@@ -55,7 +55,7 @@ type image struct {
 	id      string            // "" while a draft
 	draft   *index.Draft      // nil once sealed or aborted
 	cp      *index.Checkpoint // loaded when first needed; nil while a draft
-	parent  string            // name of the checkpoint the parent link leads to
+	parent  string            // name that the checkpoint had to which the parent link leads; see parentName
 	entries map[string]*entry // by path; of a draft
 	next    uint64            // index for the next of these
 	numbers []uint32          // indexes of what was born in a draft, in the order of the sealed checkpoint's entries
@@ -386,8 +386,23 @@ func (img *image) readAll(p string) ([]byte, syscall.Errno) {
 	return data, 0
 }
 
-// parentName gives the checkpoint the parent link leads to, "" without one.
+// parentName gives the checkpoint the parent link leads to, by the name that it has now; "" without one.
 func (img *image) parentName() string {
+	had, id := img.parentWas(), img.ident()
+	if had == "" {
+		return ""
+	}
+	if d := img.openDraft(); d != nil {
+		id = d.ID()
+	}
+	if name := img.store.ParentName(id); name != "" {
+		return name
+	}
+	return had
+}
+
+// parentWas gives the name of that checkpoint when this image was first seen.
+func (img *image) parentWas() string {
 	img.mu.RLock()
 	defer img.mu.RUnlock()
 	return img.parent

@@ -421,6 +421,33 @@ func TestParentLink(t *testing.T) {
 	must(t, syscall.Rmdir(dir))
 }
 
+// TestParentRenamed gives a parent another name, and its old one to another checkpoint: the links of those that build
+// on it lead to it as before, that of images in a folder of their own too.
+func TestParentRenamed(t *testing.T) {
+	s := newStore(t)
+	sealed(t, s, "A", map[string][]byte{"id": []byte("A")})
+	d, err := s.Create(context.Background(), "B", index.CreateOptions{})
+	must(t, err)
+	must(t, d.SetParent("A"))
+	must(t, d.Mkdir("checkpoint", 0o755))
+	must(t, d.Symlink("../../A", "checkpoint/parent"))
+	f, err := d.Create("checkpoint/inventory.img", 0o644)
+	must(t, err)
+	must(t, f.Close())
+	_, err = d.Seal(context.Background())
+	must(t, err)
+	srv := mounted(t, s, Options{})
+	b := filepath.Join(srv.Dir(), topName, "B")
+	for _, link := range []string{"parent", "checkpoint/parent"} {
+		wantFile(t, filepath.Join(b, link, "id"), []byte("A"))
+	}
+	must(t, s.Rename(context.Background(), "A", "older"))
+	sealed(t, s, "A", map[string][]byte{"id": []byte("another")})
+	for _, link := range []string{"parent", "checkpoint/parent"} {
+		wantFile(t, filepath.Join(b, link, "id"), []byte("A"))
+	}
+}
+
 func inodeOf(fi os.FileInfo) uint64 { return fi.Sys().(*syscall.Stat_t).Ino }
 
 // TestRootIsACheckpoint has a store that holds folders which are no checkpoints, sealed by an earlier version: the root

@@ -57,7 +57,7 @@ var (
 
 func (n *linkNode) Readlink(context.Context) ([]byte, syscall.Errno) {
 	fi, err := n.e.stat()
-	return []byte(fi.Target), errnoOf(err)
+	return []byte(index.Relinked(fi.Path, fi.Target, n.e.img.parentName())), errnoOf(err)
 }
 
 func (n *linkNode) Getattr(_ context.Context, _ gofs.FileHandle, out *fuse.AttrOut) syscall.Errno {

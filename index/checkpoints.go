@@ -13,6 +13,16 @@ import (
 // Names gives all checkpoints, oldest first, with Logical and Zero, without Unique, Shared and Stored.
 func (s *Store) Names(ctx context.Context) ([]Info, error) { return s.roots.Names(ctx) }
 
+// ParentName gives the name, as it is now, of the checkpoint that the one with this id builds on; "" without one.
+func (s *Store) ParentName(id string) string {
+	if r, _ := s.roots.ByID(id); r != nil {
+		if _, parent := s.roots.Parent(r); parent != nil {
+			return parent.Name
+		}
+	}
+	return ""
+}
+
 // Remove deletes checkpoints, sealed or incomplete, by name. It removes all or none: it refuses, with InUse, a
 // checkpoint that is being written, or one with a child that is not among names. Payload stays until GC. Open files of
 // removed checkpoints work until they are closed.

@@ -14,6 +14,7 @@ const childMode = "GPUCR_INDEX_TEST_CHILD"
 // children are the things that need a process of their own, to be measured.
 var children = map[string]func(dir string) error{
 	"killed":           killedChild,
+	"full":             fullChild,
 	"maintain":         maintainChild,
 	"optimize-placed":  optimizeChild("placed"),
 	"optimize-checked": optimizeChild("checked"),

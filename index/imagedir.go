@@ -22,6 +22,9 @@ func Inventories() []string {
 	return out
 }
 
+// Relinked gives the target of the link at p in a checkpoint whose parent has this name now; see [reading.Relinked].
+func Relinked(p, target, parent string) string { return reading.Relinked(p, target, parent) }
+
 // NeedInventory is an error of class Invalid unless stat finds an inventory that holds something: without one it is no
 // checkpoint, but a dump that failed or some other folder, and nothing can be restored from it. A draft can be sealed
 // whatever it holds; commands that take it from users call this first.

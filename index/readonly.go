@@ -8,12 +8,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
-	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/repair"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
@@ -108,7 +105,7 @@ func openElsewhere(ctx context.Context, dir, dbDir string, config Config, o Opti
 	at := keys.Room{Dir: tmp.dir}
 	fail := func(err error) (*Store, error) {
 		err = errors.Join(err, tmp.Close())
-		if errors.Is(err, pack.ErrNoSpace) || errors.Is(err, unix.ENOSPC) {
+		if fault.IsNoSpace(err) {
 			return nil, noRoomForIndex(fmt.Sprintf("%s is full", filepath.Dir(tmp.dir)), room)
 		}
 		return nil, fault.Classify(op, err)
@@ -119,7 +116,7 @@ func openElsewhere(ctx context.Context, dir, dbDir string, config Config, o Opti
 		if err = keys.Copy(dbDir, path); err == nil {
 			d, err = keys.Open(path, o.Logger, at, t)
 		}
-		if errors.Is(err, pack.ErrNoSpace) || errors.Is(err, unix.ENOSPC) {
+		if fault.IsNoSpace(err) {
 			return fail(err)
 		}
 		if err != nil {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
-	"syscall"
 
 	"github.com/gpucr/gpucr-fs/index/accounting"
 	"github.com/gpucr/gpucr-fs/index/chunks"
@@ -113,15 +112,18 @@ func openLocked(ctx context.Context, dir string, config Config, o Options, lock 
 	if !fresh && !keys.IsSound(dbDir) {
 		o.Logger.Warn("the index was cut short by a full disk, or a failure to write it, and is built anew",
 			"store", dir)
-		if _, err := rebuildIndex(ctx, dir, config, o); fault.ClassOf(err) == fault.NoSpace {
+		if _, err := rebuildIndex(ctx, dir, config, o); fault.IsNoSpace(err) {
 			return nil, noRoomToOpen(err)
 		} else if err != nil {
 			return nil, err
 		}
 	}
 	d, err := keys.Open(dbDir, o.Logger, keys.Room{Dir: dir, Floor: o.FreeFloor}, o.keys())
-	if errors.Is(err, pack.ErrNoSpace) || errors.Is(err, syscall.ENOSPC) {
+	if fault.IsNoSpace(err) {
 		return nil, noRoomToOpen(err)
+	}
+	if keys.Lacks(err) {
+		return nil, fault.Classify(op, err)
 	}
 	if err != nil {
 		return nil, &fault.Error{Class: fault.Corrupt, Op: op, File: dbDir, Err: err, Hint: fault.RepairHint(dir)}
@@ -198,14 +200,15 @@ func noRoomToOpen(err error) error {
 		Hint: "free some space on the store's file system by other means; gpucr-fs rm and gc work again then"}
 }
 
-// isFresh says whether nothing was ever written: an index folder without files beside a folder without packs.
+// isFresh says whether nothing was ever written: no packs, and an index that is empty, or was being made when its
+// process was killed.
 func isFresh(st storage.Storage, dbDir, packDir string) (bool, error) {
-	index, err := os.ReadDir(dbDir) // Glob would take characters of the path for a pattern
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	unborn, err := keys.IsUnborn(dbDir)
+	if err != nil {
 		return false, fault.Classify("open store", err)
 	}
 	packs, err := st.List(packDir)
-	return len(index) == 0 && len(packs) == 0, err
+	return unborn && len(packs) == 0, err
 }
 
 // Close flushes and closes. Open drafts are left incomplete and reported as an error, and so are files still open.

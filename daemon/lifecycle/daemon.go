@@ -199,7 +199,7 @@ func (d *Daemon) assemble(started time.Time) {
 	d.parts.Restores = restores.New(restores.Options{Store: d.store, Lifetime: d.lifetime, Mounts: d.parts.Mounts,
 		Log:      d.log,
 		Guardian: d.o.Guardian, Successor: d.o.Successor, Spare: d.spare, CacheSize: d.o.Index.CacheSize,
-		Began: d.page.Began})
+		Began: d.page.Began, Learned: func(checkpoint string) { d.parts.Uploads.Learned(checkpoint) }})
 }
 
 // env is what operations run in that nobody sends anything.

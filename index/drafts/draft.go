@@ -108,6 +108,9 @@ func (s *Writer) Create(_ context.Context, name string, o CreateOptions) (*Draft
 	return d, nil
 }
 
+// ID gives the id the checkpoint will have.
+func (d *Draft) ID() string { return d.id }
+
 // Name gives the name the checkpoint will have.
 func (d *Draft) Name() string { return d.name }
 

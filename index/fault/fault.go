@@ -146,6 +146,11 @@ func Classify(op string, err error) error {
 	return &Error{Class: class, Op: op, Hint: hint, Err: err}
 }
 
+// IsNoSpace says whether the disk was full, or down to its floor.
+func IsNoSpace(err error) bool {
+	return ClassOf(err) == NoSpace || errors.Is(err, pack.ErrNoSpace) || OfOS(err) == NoSpace
+}
+
 // OfOS classifies an error of the operating system.
 func OfOS(err error) Class {
 	switch {

@@ -130,6 +130,9 @@ func (d *DB) open() error {
 	if err := removeUnborn(d.dir); err != nil {
 		return err
 	}
+	if err := makeDiscard(d.dir); err != nil {
+		return err
+	}
 	l := badgerLog{d.l, make(chan string), d.condemn}
 	o := d.options(l)
 	if err := checkIndex(d.dir, o); err != nil {
@@ -240,6 +243,7 @@ func checkFiles(dir string, o badger.Options) error {
 
 // openBadger opens it; what it panics over is damage.
 func openBadger(o badger.Options) (b *badger.DB, err error) {
+	defer func() { err = ofSystem(err) }()
 	defer damageOfPanic(&err)
 	return badger.Open(o)
 }

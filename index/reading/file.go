@@ -51,6 +51,10 @@ func (s *Reader) load(r *roots.Root, pb *manifestpb.Checkpoint) (*Checkpoint, er
 	}
 	c.entries = table.Entries
 	c.infos = make([]FileInfo, len(c.entries))
+	parent := ""
+	if _, above := s.roots.Parent(r); above != nil {
+		parent = above.Name
+	}
 	for i, e := range c.entries {
 		kind := fs.FileMode(0)
 		switch e.Type {
@@ -61,6 +65,10 @@ func (s *Reader) load(r *roots.Root, pb *manifestpb.Checkpoint) (*Checkpoint, er
 		}
 		c.infos[i] = FileInfo{Path: e.Path, Mode: kind | fs.FileMode(e.Perm).Perm(), Size: e.Size,
 			ModTime: time.Unix(0, e.MtimeNs), Target: e.Target, Zero: e.Zero}
+		if kind == fs.ModeSymlink {
+			c.infos[i].Target = Relinked(e.Path, e.Target, parent)
+			c.infos[i].Size = int64(len(c.infos[i].Target))
+		}
 	}
 	return c, nil
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 
 	"github.com/gpucr/gpucr-fs/index/aside"
 	"github.com/gpucr/gpucr-fs/index/chunks"
@@ -103,7 +102,7 @@ func (r *rebuild) read(ctx context.Context) (err error) {
 	}
 	if _, err := os.Stat(filepath.Join(r.o.Old, "MANIFEST")); err == nil {
 		r.was, err = keys.Open(r.o.Old, r.o.Logger, keys.Room{Dir: r.o.Dir, Floor: r.o.FreeFloor}, r.o.Index)
-		if errors.Is(err, pack.ErrNoSpace) || errors.Is(err, syscall.ENOSPC) {
+		if errors.Is(err, pack.ErrNoSpace) || keys.Lacks(err) {
 			return err // it may be read when there is room again
 		}
 		if err != nil {

@@ -63,6 +63,16 @@ func (s *Set) ByID(id string) (*Root, *manifestpb.Checkpoint) {
 	return nil, nil
 }
 
+// Parent gives the checkpoint that r is built on, and its record as it is now; nil when there is none.
+func (s *Set) Parent(r *Root) (*Root, *manifestpb.Checkpoint) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.roots[r.pb.ParentId]; p != nil && p.complete() {
+		return p, p.pb
+	}
+	return nil, nil
+}
+
 // Info describes a checkpoint.
 func (s *Set) Info(r *Root) Info {
 	s.mu.Lock()

@@ -310,11 +310,7 @@ func bringSmall(images Images) {
 		return
 	}
 	var list []index.Chunk
-	for ref := s.Ref; ref != ""; {
-		c, err := s.Store.Checkpoint(ref)
-		if err != nil {
-			return // whoever reads is told
-		}
+	for c, _ := s.Store.Checkpoint(s.Ref); c != nil; c, _ = c.Parent() { // whoever reads is told of errors
 		for _, e := range c.Entries() {
 			if !e.Mode.IsRegular() || e.Size > smallBytes || strings.HasPrefix(e.Path, "pages-") {
 				continue
@@ -328,7 +324,6 @@ func bringSmall(images Images) {
 				f.Close()
 			}
 		}
-		ref = c.Info().Parent
 	}
 	if len(list) > 0 {
 		s.Bring(context.Background(), list, func([]int) {})

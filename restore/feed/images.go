@@ -53,12 +53,10 @@ func (s Stored) at(name string) (*index.Checkpoint, string, error) {
 		if !below {
 			return c, name, nil
 		}
-		parent := c.Info().Parent
-		if parent == "" {
+		if c, err = c.Parent(); err == nil && c == nil {
 			return nil, "", &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 		}
 		name = rest
-		c, err = s.Store.Checkpoint(parent)
 	}
 	return nil, "", err
 }

@@ -152,11 +152,11 @@ func (r *restore) serveFirst(c *wire.Conn, m *wire.Message) error {
 			if !errors.Is(err, errAnswered) {
 				return err
 			}
-			return r.server.link.Send(&wire.Message{Type: wire.Taken, ID: number})
+			return r.take(number)
 		}
 	}
 	if m.Type == wire.File {
-		if err := r.server.link.Send(&wire.Message{Type: wire.Taken, ID: number}); err != nil {
+		if err := r.take(number); err != nil {
 			return err
 		}
 	}
@@ -165,6 +165,18 @@ func (r *restore) serveFirst(c *wire.Conn, m *wire.Message) error {
 	}
 	return r.serveTask(c)
 }
+
+// take tells the server that a task is dealt with here.
+func (r *restore) take(number uint32) error {
+	m := &wire.Message{Type: wire.Taken, ID: number}
+	if r.err == nil && r.hasObjects() {
+		m.Count = 1
+	}
+	return r.server.link.Send(m)
+}
+
+// hasObjects tells whether there is more to do before RESUME than fills.
+func (r *restore) hasObjects() bool { return len(r.objects.of) > 0 }
 
 // errAnswered says that a task knows why it is not restored.
 var errAnswered = errors.New("the task was told")
@@ -216,7 +228,7 @@ func (r *restore) sendPlan(number uint32, s *served, again bool) error {
 			defer a.Conn.Close()
 			files = append(files, a.Conn)
 		}
-		if len(s.task.memory) > 0 || s.lazy != nil {
+		if len(s.task.memory) > 0 || s.lazy != nil || r.hasObjects() {
 			m.Count = 1
 		}
 		if r.opts.Sequential {

@@ -57,10 +57,17 @@ bool hand_over(struct process *p)
 
 	if (!record(p, 0, &bos, &count, &data, &bytes, &p->sent) || bytes)
 		return false;
-	for (uint32_t i = 0; i < count; i++) {
-		struct gpucr_msg msg = { .type = GPUCR_BOS, .id = p - table, .first = bos[i], .count = 1 };
+	for (uint32_t i = 0; i < count;) {
+		struct gpucr_msg msg = { .type = GPUCR_BOS, .id = p - table, .first = bos[i] };
 
-		if (p->bos[bos[i]] >= 0 && helper_post(link_end, &msg, &p->bos[bos[i]], 1, 0))
+		/* A run of BOs that have one. */
+		while (i < count && msg.count < GPUCR_MAX_FDS && bos[i] == msg.first + msg.count && p->bos[bos[i]] >= 0) {
+			msg.count++;
+			i++;
+		}
+		if (!msg.count)
+			i++;
+		else if (helper_post(link_end, &msg, &p->bos[msg.first], msg.count, 0))
 			break; /* its link tells */
 	}
 	return true;
@@ -131,6 +138,7 @@ void begin_fills(void)
 		if (p->state != RESTORED)
 			continue;
 		p->moved = now_ms();
+		p->complete = false;
 		p->state = FILLING;
 		busy++;
 		if (p->fill >= 0)
@@ -158,9 +166,10 @@ void on_fill(struct process *p, short events)
 		} else if (ret < 0) {
 			lost(p);
 		} else if (msg.type == GPUCR_WORKING) {
-			if (msg.size != p->done || msg.size == msg.priv_size)
+			if (msg.size != p->done)
 				p->moved = now_ms();
 			p->done = msg.size;
+			p->complete = msg.size == msg.priv_size;
 		} else if (msg.status) {
 			give_up(p, "%s", msg.text);
 		} else {

@@ -128,7 +128,7 @@ static void release(struct process *p)
 	drop(&p->fill);
 	if (p->bos) {
 		drop_all(p->bos, p->num_bos);
-		munmap(p->bos, p->num_bos * sizeof(*p->bos));
+		munmap(p->bos, (p->num_bos + 1) * sizeof(*p->bos));
 		p->bos = NULL;
 	}
 	if (p->plan)
@@ -310,7 +310,7 @@ static void on_helper(void)
 		}
 		drop_all(fds, count);
 		if (p && msg.type == GPUCR_TAKEN && p->state == ASKED) {
-			ask_helper = true;
+			ask_helper |= msg.count;
 			release(p);
 			p->state = FREE;
 		}
@@ -341,7 +341,8 @@ static void look_after(struct process *p)
 
 	if (p->waits && p->conn >= 0)
 		helper_post(p->conn, &working, NULL, 0, MSG_DONTWAIT);
-	if ((p->state == FILLING || p->state == LOST) && now - p->moved > STALL_MS)
+	/* What comes when all bytes are there, reading back, moves none. */
+	if (((p->state == FILLING && !p->complete) || p->state == LOST) && now - p->moved > STALL_MS)
 		give_up(p, "process %u: no byte of its buffer objects has moved for %d s", p->name, STALL_MS / 1000);
 }
 

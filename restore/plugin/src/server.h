@@ -26,7 +26,7 @@ struct process {
 	uint32_t pid;	     /* in CRIU's namespace */
 	uint32_t name;	     /* for people: the pid in the image */
 	int pidfd, conn, fill; /* -1: none */
-	bool sequential, waits, resumed;
+	bool sequential, waits, resumed, complete;
 	uint32_t num_bos;
 	int *bos; /* their dma-bufs, -1: none */
 	char *plan;

@@ -52,7 +52,8 @@
  *                for a process with KFD (num_bos; pid as in its image; size of the plan;
  *                count = 1 where the helper has a say in RESUME; first = 1 where the task
  *                waits for its fill; fds: the plan, and a connection to who fills, where
- *                the fill is announced), or TAKEN: the helper deals with the task
+ *                the fill is announced), or TAKEN, with such a count:
+ *                the helper deals with the task
  *   BOS          those that the plan's first record names
  *   RESTORED     the task's ioctl has succeeded. No answer.
  *   FILLED       status and text: how the fill ended. No answer.

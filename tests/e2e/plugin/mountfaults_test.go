@@ -97,6 +97,44 @@ func TestStoreFaults(t *testing.T) {
 	f.unmount()
 }
 
+// The restore server has its plans when CRIU waits for VRAM: a restore that needs no more of the helper goes on when
+// that is killed.
+func TestHelperKilledWithPlansMade(t *testing.T) {
+	b := newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: slowRate / 3}}})
+	store := b.mounted()
+	// Few buffer objects, none of them the process's own memory: the helper reads that before RESUME.
+	app := b.StartApp(2, "--interval", "1", "--bos", "4", "--max-bo", "65536", "--big-bo", "16777216")
+	b.dump(app)
+	b.gpucr("seal", store, "gpu")
+	r := b.startCriu("restore", "-d")
+	log := filepath.Join(b.Dir, "work-restore/log")
+	for waits := false; !waits; time.Sleep(time.Millisecond) {
+		select {
+		case <-r.done:
+			t.Fatalf("criu did not wait:\n%s", b.criuLog("restore"))
+		default:
+		}
+		said, err := os.ReadFile(log)
+		waits = err == nil && strings.Contains(string(said), "Run late stage hook")
+	}
+	killed := b.helpers()
+	for _, pid := range killed {
+		syscall.Kill(pid, syscall.SIGKILL)
+	}
+	if err := r.wait(); err != nil || len(killed) == 0 {
+		t.Fatalf("helpers %v were killed: %v\n%s", killed, err, b.criuLog("restore"))
+	}
+	if n, waits := b.missing(0); n != 0 || waits {
+		t.Errorf("%d bytes are missing after the restore, queues wait: %v", n, waits)
+	}
+	app.WaitRounds(1)
+	b.noGPUErrors()
+	app.Kill()
+	if said := b.criuLog("restore"); !strings.Contains(said, "is complete without it") {
+		t.Errorf("criu's log does not tell of the helper:\n%s", said)
+	}
+}
+
 // daemons returns the processes that hold a store.
 func (b *bench) daemons(store string) (pids []int) {
 	b.T.Helper()
