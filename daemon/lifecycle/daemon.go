@@ -204,7 +204,7 @@ func (d *Daemon) assemble(started time.Time) {
 		Log:      d.log,
 		Guardian: d.o.Guardian, Successor: d.o.Successor, Spare: d.spare, Driver: d.driver,
 		CacheSize: d.o.Index.CacheSize,
-		Began:     d.page.Began})
+		Began:     d.page.Began, Learned: func(checkpoint string) { d.parts.Uploads.Learned(checkpoint) }})
 }
 
 // env is what operations run in that nobody sends anything.

@@ -61,6 +61,9 @@ func (r *Remote) Collect(ctx context.Context, patience time.Duration) (Collected
 		}
 		again = res.Abandoned > 0 // what they had uploaded goes with the next
 	}
+	if err := s.SweepProfiles(ctx); err != nil {
+		return sum, err
+	}
 	w := watched{At: time.Now(), Objects: g.Watched()}
 	sum.Watched = len(w.Objects)
 	text, err := json.Marshal(w)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/gpucr/gpucr-fs/index/crc32c"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
@@ -29,6 +30,8 @@ const (
 type entry struct {
 	Name  string `json:"name"` // in the remote store
 	State state  `json:"state"`
+	// Profile is the sum of the profile that the remote store has, 0 for none.
+	Profile uint32 `json:"profile,omitempty"`
 }
 
 // ledger notes which checkpoints of a store the remote store has, by their ids. It is a memory, no truth: what it lacks
@@ -82,11 +85,40 @@ func (r *Remote) Has(id string) (stands, known bool) {
 // NoteStands notes that the remote store has a checkpoint of this store under a name.
 func (r *Remote) NoteStands(id, name string) {
 	r.ledger.change(func(has map[string]entry) bool {
-		e := entry{name, durable}
+		e := entry{name, durable, has[id].Profile}
 		fresh := has[id] != e
 		has[id] = e
 		return fresh
 	})
+}
+
+// HasProfile gives the sum of the profile that the remote store is known to have of a checkpoint, 0 for none.
+func (r *Remote) HasProfile(id string) uint32 {
+	r.ledger.mu.Lock()
+	defer r.ledger.mu.Unlock()
+	return r.ledger.has[id].Profile
+}
+
+// NoteProfile notes that the remote store has the profile with this sum of a checkpoint that stands there.
+func (r *Remote) NoteProfile(id string, sum uint32) {
+	r.ledger.change(func(has map[string]entry) bool {
+		e, ok := has[id]
+		if !ok || e.Profile == sum {
+			return false
+		}
+		e.Profile = sum
+		has[id] = e
+		return true
+	})
+}
+
+// SumOfProfile is what the ledger has of the profile of a checkpoint of a node, 0 where it has none.
+func SumOfProfile(n interface{ Profile(string) ([]byte, error) }, id string) uint32 {
+	p, err := n.Profile(id)
+	if err != nil || len(p) == 0 {
+		return 0
+	}
+	return max(1, crc32c.Checksum(p))
 }
 
 // NoteListed notes which checkpoints there are in the remote store, by their ids.
@@ -95,7 +127,7 @@ func (r *Remote) NoteListed(stand func(id string) bool) {
 		news := false
 		for id, e := range has {
 			if e.State == durable && !stand(id) {
-				has[id], news = entry{e.Name, removed}, true
+				has[id], news = entry{Name: e.Name, State: removed}, true
 			}
 		}
 		return news
@@ -108,7 +140,7 @@ func (r *Remote) NoteRemoved(name string) {
 		news := false
 		for id, e := range has {
 			if e.Name == name && e.State == durable {
-				has[id], news = entry{name, removed}, true
+				has[id], news = entry{Name: name, State: removed}, true
 			}
 		}
 		return news

@@ -234,6 +234,7 @@ func (r *Remote) Pull(ctx context.Context, n remote.Node, name, as string) (inde
 	info, err := s.Pull(ctx, n, name, as)
 	if err == nil {
 		r.NoteStands(info.ID, name)
+		r.NoteProfile(info.ID, SumOfProfile(n, info.ID))
 	}
 	return info, err
 }

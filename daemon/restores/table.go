@@ -35,6 +35,8 @@ type Options struct {
 	Log       *slog.Logger
 	// Began, if set, is told of each restore that has been prepared or taken over. It must not wait.
 	Began func(*Restore)
+	// Learned, if set, is told of each checkpoint that has got a profile by a restore. It must not wait.
+	Learned func(checkpoint string)
 }
 
 // Mounts are the mounts beside the restores.
@@ -233,6 +235,9 @@ func (t *Table) keepProfile(r *Restore, st feed.Status) error {
 		// The processes are well without it.
 		t.o.Log.Error("could not keep the profile", "checkpoint", r.name, "error", err)
 		return nil
+	}
+	if t.o.Learned != nil {
+		t.o.Learned(r.Checkpoint)
 	}
 	t.o.Log.Info("profile recorded", "checkpoint", r.name, "touches", len(p.Touches), "bytes", p.Bytes())
 	return nil

@@ -166,6 +166,72 @@ func TestBehind(t *testing.T) {
 	}
 }
 
+// TestProfiles: what a restore learns of a checkpoint that is in the bucket already comes there too, also when the
+// daemon was killed before, and is there for the next machine; once, and no longer than the checkpoint.
+func TestProfiles(t *testing.T) {
+	s := s3server.Start(t)
+	s.Bucket(t, "checkpoints")
+	t.Setenv("AWS_ACCESS_KEY_ID", s3server.KeyID)
+	t.Setenv("AWS_SECRET_ACCESS_KEY", s3server.Secret)
+	address := "s3://checkpoints/p?endpoint=" + s.Endpoint + "&region=us-east-1"
+	one, two := newNode(t, address), newNode(t, address)
+	one.dump("a", "some text")
+	one.settle()
+	pull := func(n *node) string {
+		t.Helper()
+		_, err := n.remote.Pull(t.Context(), n.store, "a", "a")
+		must(t, err)
+		p, err := n.store.Profile("a")
+		if err != nil && index.ClassOf(err) != index.NotFound {
+			t.Error(err)
+		}
+		return string(p)
+	}
+	if p := pull(two); p != "" {
+		t.Errorf("nobody has learned anything, and there is a profile %q", p)
+	}
+	must(t, two.store.SetProfile("a", []byte("first")))
+	two.lifetime.Hold()
+	two.up.Learned("a")
+	two.lifetime.Release()
+	two.settle()
+	if p := pull(newNode(t, address)); p != "first" {
+		t.Errorf("learned on another machine, and it is %q", p)
+	}
+	must(t, two.store.SetProfile("a", []byte(strings.Repeat("longer", 30000))))
+	two.close() // before it is taken there
+	two.open()
+	two.settle()
+	if p := pull(newNode(t, address)); p != strings.Repeat("longer", 30000) {
+		t.Errorf("learned before a daemon was killed, and it is %d bytes, %.20q", len(p), p)
+	}
+	puts := func() int64 { return two.remote.Requests().Kinds[bucket.KindPut].Requests }
+	before := puts()
+	two.close()
+	two.open()
+	two.settle()
+	if after := puts(); after != before {
+		t.Errorf("%d puts, and after a restart %d", before, after)
+	}
+
+	r, err := one.remote.Store(t.Context())
+	must(t, err)
+	objects := func() int {
+		kept, err := os.ReadDir(filepath.Join(s.Dir(), "checkpoints", "p", "profiles"))
+		if err != nil && !os.IsNotExist(err) {
+			t.Error(err)
+		}
+		return len(kept)
+	}
+	if _, err := one.remote.Collect(t.Context(), time.Nanosecond); err != nil || objects() != 1 {
+		t.Errorf("%d profiles of a checkpoint that stands, %v", objects(), err)
+	}
+	must(t, r.Remove(t.Context(), "a"))
+	if _, err := one.remote.Collect(t.Context(), time.Nanosecond); err != nil || objects() != 0 {
+		t.Errorf("%d profiles of no checkpoint, %v", objects(), err)
+	}
+}
+
 // TestNotes loses what is noted: it begins anew, and nothing fails.
 func TestNotes(t *testing.T) {
 	s := s3server.Start(t)

@@ -260,6 +260,7 @@ const (
 	ForTable   = "table of a pack object"
 	ForList    = "list object"
 	ForRoot    = "root object"
+	ForProfile = "profile object"
 	ForIndex   = "index "
 )
 

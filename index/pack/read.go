@@ -1,6 +1,7 @@
 package pack
 
 import (
+	"bytes"
 	"fmt"
 
 	"github.com/gpucr/gpucr-fs/index/cipher"
@@ -9,7 +10,8 @@ import (
 
 // ReadSlots reads slots that lie one behind the other in one pack, with one system call. Each buffer needs a capacity
 // of its slot's length and is filled with it; errs tells for each what is wrong with it. A slot is right when its guard
-// is. past reads around the page cache: for those who keep what they read, as the mount does in the kernel's cache of
+// is, an encrypted one when its tag is.
+// past reads around the page cache: for those who keep what they read, as the mount does in the kernel's cache of
 // its own files, a second copy costs memory and, measured on two cores, a third of the processor time of a cold read.
 func (s *Set) ReadSlots(locs []Loc, bufs [][]byte, past bool) (errs []error) {
 	errs = make([]error, len(locs))
@@ -41,17 +43,26 @@ func (s *Set) ReadSlots(locs []Loc, bufs [][]byte, past bool) (errs []error) {
 		return errs
 	}
 	for i, l := range locs {
-		if crc32c.Checksum(bufs[i]) != l.CRC || l.Stored == 0 {
-			errs[i] = fmt.Errorf("pack %s at %d: %w: wrong checksum", Name(l.Pack), l.Offset(), ErrCorrupt)
-			continue
-		}
-		if s.o.Coder != nil {
-			if err := Decrypt(s.o.Coder, l, bufs[i]); err != nil {
-				errs[i] = fmt.Errorf("pack %s at %d: %w", Name(l.Pack), l.Offset(), err)
-			}
+		if err := s.right(l, bufs[i]); err != nil {
+			errs[i] = fmt.Errorf("pack %s at %d: %w", Name(l.Pack), l.Offset(), err)
 		}
 	}
 	return errs
+}
+
+// right tells whether a slot is what was written, and decrypts it. What the tag of an encrypted slot says of its bytes
+// is more than what the guard says, and takes a pass over them as well; behind them are zeros.
+func (s *Set) right(l Loc, slot []byte) error {
+	if s.o.Coder == nil || l.Stored == 0 {
+		if crc32c.Checksum(slot) != l.CRC || l.Stored == 0 {
+			return fmt.Errorf("%w: wrong checksum", ErrCorrupt)
+		}
+		return nil
+	}
+	if padding := slot[l.Stored:]; !bytes.Equal(padding, zeros[:len(padding)]) {
+		return fmt.Errorf("%w: something behind the chunk", ErrCorrupt)
+	}
+	return Decrypt(s.o.Coder, l, slot)
 }
 
 // Decrypt decrypts a slot in its place. It wraps ErrCorrupt.

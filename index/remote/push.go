@@ -30,6 +30,8 @@ type Node interface {
 	Stored(id string, first int) (ids []chunk.ID, waiting int, open bool)
 	Learn(ctx context.Context, bucket [16]byte, list io.Reader) error
 	KeepLearned()
+	Profile(ref string) ([]byte, error)
+	SetProfile(ref string, profile []byte) error
 }
 
 // touchEvery is how often a push shows that it is there.
@@ -484,6 +486,8 @@ func (s *Store) pull(ctx context.Context, n Node, name, as string, depth int) (r
 			return fail(err)
 		}
 	}
+	take := s.profileSoon(ctx, e.ID)
+	defer take(n)
 	list, err := listOf(ctx, k, e)
 	if err != nil {
 		return fail(err)

@@ -5,6 +5,7 @@
 // # In the bucket
 //
 //	config           format and identity, made once
+//	profiles/ID      what a restore has learned of a checkpoint that was in the bucket already (profile.go)
 //	roots/ packs/ …  package catalog: which checkpoints stand, and the packs they need
 //
 // A checkpoint's packs are those that were made of it (package upload), those of others that it refers to, and last its
