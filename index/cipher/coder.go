@@ -1,18 +1,18 @@
 package cipher
 
 import (
+	"crypto/aes"
+	aead "crypto/cipher"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 
 	"github.com/zeebo/blake3"
 
 	"github.com/gpucr/gpucr-fs/index/arena"
 	"github.com/gpucr/gpucr-fs/index/chunk"
-	"github.com/gpucr/gpucr-fs/index/cipher/gcm"
 )
 
 const (
@@ -20,7 +20,7 @@ const (
 	KeySize = 32
 	// SaltSize and TagSize are lengths in bytes.
 	SaltSize = 16
-	TagSize  = gcm.TagSize
+	TagSize  = 16
 	// Overhead is by how many bytes a sealed record is longer.
 	Overhead = SaltSize + TagSize
 )
@@ -55,7 +55,6 @@ type Coder struct {
 	ids, slots, records []byte    // in locked memory
 	hashers             sync.Pool // of ids
 	deriving            sync.Pool // *derivers
-	keys                sync.Pool // *gcm.Key, cleared
 	buffers             *arena.Arena
 	Hooks               Hooks
 }
@@ -138,7 +137,7 @@ const (
 )
 
 // key gives what encrypts under a salt.
-func (c *Coder) key(of purpose, context string, salt Salt) *gcm.Key {
+func (c *Coder) key(of purpose, context string, salt Salt) aead.AEAD {
 	d, _ := c.deriving.Get().(*derivers)
 	if d == nil {
 		d = &derivers{slots: keyed(c.slots), records: keyed(c.records)}
@@ -150,49 +149,34 @@ func (c *Coder) key(of purpose, context string, salt Salt) *gcm.Key {
 	h.Reset()
 	h.Write(salt[:])
 	h.WriteString(context)
-	var k [gcm.KeySize]byte
+	var k [KeySize]byte
 	h.Sum(k[:0])
 	c.deriving.Put(d)
-	g, _ := c.keys.Get().(*gcm.Key)
-	if g == nil {
-		g = new(gcm.Key)
-	}
-	g.Set(&k)
+	b, err := aes.NewCipher(k[:])
 	clear(k[:])
+	if err != nil {
+		panic(err) // keys have 32 bytes
+	}
+	g, err := aead.NewGCM(b)
+	if err != nil {
+		panic(err) // AES has blocks of 16 bytes
+	}
 	return g
 }
 
-// forget takes back a key that is used no more.
-func (c *Coder) forget(k *gcm.Key) {
-	k.Clear()
-	c.keys.Put(k)
-}
+// nonce gives the nonce of a number: 96 bits.
+func nonce(n uint64) []byte { return binary.BigEndian.AppendUint64(make([]byte, 4, 12), n) }
 
-func nonce(n uint64) *[gcm.NonceSize]byte {
-	var b [gcm.NonceSize]byte
-	binary.BigEndian.PutUint64(b[4:], n)
-	return &b
-}
-
-// appendSealed seals plain behind out, and its tag behind it.
-func appendSealed(out []byte, k *gcm.Key, n *[gcm.NonceSize]byte, plain []byte) []byte {
-	from := len(out)
-	out = slices.Grow(out, len(plain)+TagSize)[:from+len(plain)]
-	tag := k.Seal(out[from:], plain, n)
-	return append(out, tag[:]...)
-}
-
-// openInto opens what appendSealed has appended, into dst, which is as long or longer and may be where sealed is.
-func openInto(dst []byte, k *gcm.Key, n *[gcm.NonceSize]byte, sealed []byte) ([]byte, error) {
+// openInto opens what an AEAD has sealed, into dst, which is as long or longer and may be where sealed is.
+func openInto(dst []byte, k aead.AEAD, nonce, sealed []byte) ([]byte, error) {
 	if len(sealed) < TagSize {
 		return nil, ErrOpen
 	}
-	end := len(sealed) - TagSize
-	tag := [TagSize]byte(sealed[end:])
-	if !k.Open(dst[:end], sealed[:end], n, &tag) {
+	plain, err := k.Open(dst[:0:len(sealed)-TagSize], nonce, sealed, nil)
+	if err != nil {
 		return nil, ErrOpen
 	}
-	return dst[:end], nil
+	return plain, nil
 }
 
 func (c *Coder) used(salt Salt, n uint64, plain []byte) {
@@ -221,10 +205,11 @@ func (c *Coder) Done(b []byte) {
 // of a pack that has this salt. No page of a pack may come twice with one salt.
 func (c *Coder) EncryptSlot(buf []byte, salt Salt, page uint32, stored []byte) ([]byte, Seal) {
 	c.used(salt, uint64(page), stored)
-	k := c.key(ofSlots, "", salt)
-	defer c.forget(k)
-	out := buf[:len(stored)]
-	return out, Seal{Salt: salt, Tag: k.Seal(out, stored, nonce(uint64(page)))}
+	sealed := c.Buffer(len(stored) + TagSize)
+	defer func() { c.Done(sealed) }()
+	sealed = c.key(ofSlots, "", salt).Seal(sealed[:0], nonce(uint64(page)), stored, nil)
+	out := buf[:copy(buf[:len(stored)], sealed)]
+	return out, Seal{Salt: salt, Tag: [TagSize]byte(sealed[len(out):])}
 }
 
 // DecryptSlot decrypts the stored bytes of a slot in their place.
@@ -232,21 +217,19 @@ func (c *Coder) DecryptSlot(stored []byte, s Seal, page uint32) error {
 	if c == nil {
 		return fmt.Errorf("%w: there is no key", ErrOpen)
 	}
-	k := c.key(ofSlots, "", s.Salt)
-	defer c.forget(k)
-	if !k.Open(stored, stored, nonce(uint64(page)), &s.Tag) {
-		return ErrOpen
-	}
-	return nil
+	sealed := c.Buffer(len(stored) + TagSize)
+	defer func() { c.Done(sealed) }()
+	sealed = append(append(sealed[:0], stored...), s.Tag[:]...) // tags of slots are in the journal
+	_, err := openInto(stored, c.key(ofSlots, "", s.Salt), nonce(uint64(page)), sealed)
+	return err
 }
 
 // Seal encrypts a record for a purpose, which has to be told to open it.
 func (c *Coder) Seal(purpose string, plain []byte) []byte {
 	salt := c.NewSalt()
 	c.used(salt, 0, plain)
-	k := c.key(ofRecords, purpose, salt)
-	defer c.forget(k)
-	return appendSealed(append(make([]byte, 0, len(plain)+Overhead), salt[:]...), k, nonce(0), plain)
+	out := append(make([]byte, 0, len(plain)+Overhead), salt[:]...)
+	return c.key(ofRecords, purpose, salt).Seal(out, nonce(0), plain, nil)
 }
 
 // Open gives what Seal was given. ErrOpen.
@@ -255,6 +238,5 @@ func (c *Coder) Open(purpose string, sealed []byte) ([]byte, error) {
 		return nil, ErrOpen
 	}
 	k := c.key(ofRecords, purpose, Salt(sealed[:SaltSize]))
-	defer c.forget(k)
 	return openInto(make([]byte, len(sealed)-Overhead), k, nonce(0), sealed[SaltSize:])
 }

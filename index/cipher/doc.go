@@ -13,7 +13,7 @@
 //   - A record has a key of its own and the nonce 0.
 //   - A file or an object that is read in parts has a key of its own, and the number of the part as nonce.
 //
-// All encryption is AES-256-GCM (package gcm). What is opened was made with this master key for this purpose, or
+// All encryption is AES-256-GCM, by crypto/cipher. What is opened was made with this master key for this purpose, or
 // opening it fails.
 //
 // # Memory

@@ -2,13 +2,12 @@ package cipher
 
 import (
 	"bytes"
+	aead "crypto/cipher"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"sync"
-
-	"github.com/gpucr/gpucr-fs/index/cipher/gcm"
 )
 
 // A sealed file is a salt, and then parts of partSize bytes, each with its tag; the last one is shorter, and may be
@@ -42,7 +41,7 @@ type writer struct {
 	c     *Coder
 	w     io.Writer
 	salt  Salt
-	key   *gcm.Key
+	key   aead.AEAD
 	part  []byte
 	out   []byte
 	n     uint64 // number of the part
@@ -69,7 +68,7 @@ func (w *writer) flush(nonceNumber uint64) {
 		w.out, w.begun = append(w.out, w.salt[:]...), true
 	}
 	w.c.used(w.salt, nonceNumber, w.part)
-	w.out = appendSealed(w.out, w.key, nonce(nonceNumber), w.part)
+	w.out = w.key.Seal(w.out, nonce(nonceNumber), w.part, nil)
 	w.part = w.part[:0]
 	_, w.err = w.w.Write(w.out)
 }
@@ -106,7 +105,7 @@ type reader struct {
 	c       *Coder
 	r       io.Reader
 	purpose string
-	key     *gcm.Key
+	key     aead.AEAD
 	buf     []byte // sealed parts: one, and the first byte of the next
 	have    int
 	out     []byte // has the opened part
@@ -171,7 +170,7 @@ func cutShort(err error) error {
 type File struct {
 	r    io.ReaderAt
 	size int64
-	key  *gcm.Key
+	key  aead.AEAD
 }
 
 // atOnce is how many parts of a file are read at once.
