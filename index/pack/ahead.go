@@ -25,6 +25,17 @@ func (s *Set) ahead(f *file) {
 	_ = f.f.Allocate(from, f.room-from)
 }
 
+// Trim gives back what is allocated ahead, and may be called at any time: for the end of a job that appends and commits
+// no keys.
+func (s *Set) Trim() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.active != nil {
+		s.cut(s.active)
+	}
+	s.run = 0
+}
+
 // cut cuts off what lies behind the last slot of a pack. Where that fails the pack is not resumed when the set is
 // opened next, and gc gives the room back. Call with mu held.
 func (s *Set) cut(f *file) {

@@ -7,7 +7,7 @@ import (
 )
 
 // TestRoomAhead: while much is appended the pack's file is longer than what is written of it, so that writers need not
-// wait for each other; a commit with keys, the next pack and Close leave nothing of that. A file system that cannot
+// wait for each other; a commit with keys, Trim, the next pack and Close leave nothing of that. A file system that cannot
 // allocate, or has too little, changes nothing else.
 func TestRoomAhead(t *testing.T) {
 	for name, rule := range map[string]func(storage.Call) storage.Fault{
@@ -62,6 +62,10 @@ func TestRoomAhead(t *testing.T) {
 				return done.Marks[s.Active()]
 			}
 			commit(KV{Seq: 1, Key: "a"})
+			ends(1)
+			put(4)
+			commit()
+			s.Trim()
 			ends(1)
 			put(20)
 			if s.Active() != 2 {

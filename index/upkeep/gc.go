@@ -45,6 +45,7 @@ func (s *Jobs) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 		if err := s.chunks.Commit(nil); err != nil {
 			return g.res, err
 		}
+		s.chunks.Packs.Trim()
 	}
 	defer s.chunks.KeepPins()()
 	defer s.chunks.Distant.Hold()()

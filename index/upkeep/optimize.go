@@ -107,6 +107,7 @@ func (s *Jobs) Optimize(ctx context.Context, o OptimizeOptions) (OptimizeResult,
 		}
 	}
 	z.began = time.Now()
+	defer s.chunks.Packs.Trim()
 	for _, n := range packs {
 		if err := z.pack(ctx, n, live[n]); err != nil {
 			return z.res, fault.Classify("optimize", err)
