@@ -50,9 +50,9 @@ func TestSelectRemoved(t *testing.T) {
 			class: index.Invalid, text: "ids"},
 		{name: "no such tag", r: RemoveRequest{Tag: "none"}, class: index.NotFound, text: "none"},
 		{name: "two ways", r: RemoveRequest{Tag: "x", Names: []string{"lone"}},
-			class: index.Invalid, text: "exactly one way"},
-		{name: "no way", class: index.Invalid, text: "exactly one way"},
-		{name: "empty policy", r: RemoveRequest{Keep: &Policy{}}, class: index.Invalid, text: "exactly one way"},
+			class: index.Invalid, text: "not clear which"},
+		{name: "no way", class: index.Invalid, text: "not clear which"},
+		{name: "empty policy", r: RemoveRequest{Keep: &Policy{}}, class: index.Invalid, text: "not clear which"},
 		{name: "last 1", r: RemoveRequest{Keep: &Policy{Last: 1}}, removed: "base lone next"}, // old is needed by now
 		{name: "last 2", r: RemoveRequest{Keep: &Policy{Last: 2}}, removed: "lone"},           // base is needed by next
 		{name: "all", r: RemoveRequest{Keep: &Policy{Last: 99}}, removed: ""},

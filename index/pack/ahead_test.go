@@ -7,8 +7,8 @@ import (
 )
 
 // TestRoomAhead: while much is appended the pack's file is longer than what is written of it, so that writers need not
-// wait for each other; a commit with keys, Trim, the next pack and Close leave nothing of that. A file system that cannot
-// allocate, or has too little, changes nothing else.
+// wait for each other. A commit with keys, Trim, the next pack and Close leave nothing of that. A file system that
+// cannot allocate, or has too little, changes nothing else.
 func TestRoomAhead(t *testing.T) {
 	for name, rule := range map[string]func(storage.Call) storage.Fault{
 		"allocated": func(storage.Call) storage.Fault { return storage.Fault{} },
