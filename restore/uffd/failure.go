@@ -75,7 +75,8 @@ const lookAgain = 10 * time.Millisecond
 // clearUp kills what a CRIU that has given up, or was killed, may leave of the tasks it was restoring. It only stops
 // the tasks that have come to us: abandon ends them. It kills their children. When the tasks do not have a pid
 // namespace of their own, it also kills each process that has the pid of a task and still runs CRIU's program, with its
-// children: CRIU forks some tasks from helpers that the images do not have. A process that is dying shows no program any more.
+// children: CRIU forks some tasks from helpers that the images do not have. A process that is dying shows no
+// program any more.
 func (s *Server) clearUp(c *conn) {
 	var known []int
 	for _, p := range s.processes() {
