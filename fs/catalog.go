@@ -16,30 +16,30 @@ import (
 
 // catalog knows which checkpoints can be seen, and keeps one image for each that was looked at.
 type catalog struct {
-	store *index.Store
-	gen   atomic.Uint64 // counts changes of the set of checkpoints; starts at 1
-	clock atomic.Int64  // counts uses of images
-	stir  chan struct{} // takes one item when there may be something to tidy up
+	store         *index.Store
+	gen           atomic.Uint64 // counts changes of the set of checkpoints; starts at 1
+	clock         atomic.Int64  // counts uses of images
+	tidyRequested chan struct{} // holds one item when there may be something to tidy up
 
-	mu     sync.Mutex
-	seen   uint64                // gen at which infos was read
-	infos  map[string]index.Info // sealed checkpoints
-	images map[string]*image     // drafts of this mount, and sealed ones that were looked at
-	bases  map[uint64]string     // inode base → checkpoint ID
-	drafts uint64                // made so far
-	labels map[string]string     // of drafts; never changes
-	gone   []*image              // left images since takeGone
-	dumps  map[string]bool       // by ID of a sealed checkpoint: whether it has an inventory, once that was asked
+	mu      sync.Mutex
+	seen    uint64                // gen at which infos was read
+	infos   map[string]index.Info // sealed checkpoints
+	images  map[string]*image     // drafts of this mount, and sealed ones that were looked at
+	bases   map[uint64]string     // inode base → checkpoint ID
+	drafts  uint64                // made so far
+	labels  map[string]string     // of drafts; never changes
+	removed []*image              // dropped from images since the last drainRemoved
+	dumps   map[string]bool       // by ID of a sealed checkpoint: whether it has an inventory, once that was asked
 }
 
 func newCatalog(store *index.Store, labels map[string]string) *catalog {
 	c := &catalog{
-		store:  store,
-		labels: labels,
-		stir:   make(chan struct{}, 1),
-		images: map[string]*image{},
-		bases:  map[uint64]string{},
-		dumps:  map[string]bool{},
+		store:         store,
+		labels:        labels,
+		tidyRequested: make(chan struct{}, 1),
+		images:        map[string]*image{},
+		bases:         map[uint64]string{},
+		dumps:         map[string]bool{},
 	}
 	c.gen.Store(1)
 	return c
@@ -48,13 +48,13 @@ func newCatalog(store *index.Store, labels map[string]string) *catalog {
 // changed takes the store's notice that a checkpoint came or went.
 func (c *catalog) changed(string) {
 	c.gen.Add(1)
-	c.wake()
+	c.requestTidy()
 }
 
-// wake has the janitor come round.
-func (c *catalog) wake() {
+// requestTidy wakes the janitor.
+func (c *catalog) requestTidy() {
 	select {
-	case c.stir <- struct{}{}:
+	case c.tidyRequested <- struct{}{}:
 	default:
 	}
 }
@@ -96,18 +96,18 @@ func (c *catalog) refreshLocked() error {
 func (c *catalog) dropLocked(img *image) {
 	if c.images[img.name] == img {
 		delete(c.images, img.name)
-		c.gone = append(c.gone, img)
+		c.removed = append(c.removed, img)
 	}
 }
 
-// takeGone gives the images whose checkpoint is gone, each once.
-func (c *catalog) takeGone() []*image {
+// drainRemoved gives the images whose checkpoint is gone, each once.
+func (c *catalog) drainRemoved() []*image {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_ = c.refreshLocked() // who looks next is told
-	gone := c.gone
-	c.gone = nil
-	return gone
+	_ = c.refreshLocked() // the next lookup reports the error
+	removed := c.removed
+	c.removed = nil
+	return removed
 }
 
 // names gives all that .checkpoints shows, sorted: sealed checkpoints and this mount's drafts.

@@ -143,7 +143,7 @@ func (n *dirNode) newScratch(
 	typ, perm uint32,
 	byProduct bool,
 ) (*scratchNode, syscall.Errno) {
-	n.s.scratch.relieve(nodeCost + grain)
+	n.s.scratch.makeRoom(nodeCost + grain)
 	uid, gid := n.s.uid, n.s.gid
 	if c, ok := fuse.FromContext(ctx); ok {
 		uid, gid = c.Uid, c.Gid

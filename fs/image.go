@@ -50,19 +50,19 @@ type image struct {
 	// none.
 	inventory sync.RWMutex
 
-	mu      sync.RWMutex
-	store   *index.Store
-	id      string            // "" while a draft
-	draft   *index.Draft      // nil once sealed or aborted
-	cp      *index.Checkpoint // loaded when first needed; nil while a draft
-	parent  string            // name that the checkpoint had to which the parent link leads; see parentName
-	entries map[string]*entry // by path; of a draft
-	next    uint64            // index for the next of these
-	numbers []uint32          // indexes of what was born in a draft, in the order of the sealed checkpoint's entries
-	files   int               // entries of the sealed checkpoint, once it was loaded
-	view    *view             // below .checkpoints; made when first needed
-	dumper  uint32            // pid of the one who wrote inventory.img, as seen from here; 0 when not known
-	unsure  bool              // its dump ended in a way that nobody can tell what is missing: not to be sealed unasked
+	mu         sync.RWMutex
+	store      *index.Store
+	id         string            // "" while a draft
+	draft      *index.Draft      // nil once sealed or aborted
+	cp         *index.Checkpoint // loaded when first needed; nil while a draft
+	parent     string            // name that the checkpoint had to which the parent link leads; see parentName
+	entries    map[string]*entry // by path; of a draft
+	next       uint64            // index for the next of these
+	numbers    []uint32          // indexes of what was born in a draft, in the order of the sealed checkpoint's entries
+	files      int               // entries of the sealed checkpoint, once it was loaded
+	view       *view             // below .checkpoints; made when first needed
+	dumper     uint32            // pid of the one who wrote inventory.img, as seen from here; 0 when not known
+	unfinished bool              // CRIU did not finish its dump: sealed only on request
 }
 
 // entry is a file, directory or symlink of an image. A file of a draft has one entry for as long as it exists, whatever
@@ -163,7 +163,7 @@ func (img *image) sealedAs() (string, *index.Checkpoint) {
 func (img *image) checkpoint() (*index.Checkpoint, error) {
 	id, cp := img.sealedAs()
 	if img.used.Swap(img.cat.clock.Add(1)) == 0 {
-		img.cat.wake()
+		img.cat.requestTidy()
 	}
 	if cp != nil {
 		return cp, nil
@@ -424,7 +424,7 @@ func (img *image) setParent(name string) error {
 // images in a folder named checkpoint.
 func (img *image) complete() bool {
 	d := img.openDraft()
-	if d == nil || img.doubted() {
+	if d == nil || img.isUnfinished() {
 		return false
 	}
 	return index.NeedInventory("seal", img.name, d.Stat) == nil
@@ -443,26 +443,27 @@ func (img *image) unlessComplete(fn func() error) (complete bool, err error) {
 
 var inventories = index.Inventories()
 
-// wroteInventory notes who dumps.
+// wroteInventory notes the pid of the CRIU that dumps.
 func (img *image) wroteInventory(pid uint32) {
 	img.mu.Lock()
 	defer img.mu.Unlock()
 	img.dumper = pid
 }
 
-func (img *image) doubt() {
+// markUnfinished notes that CRIU did not finish its dump.
+func (img *image) markUnfinished() {
 	img.mu.Lock()
 	defer img.mu.Unlock()
-	img.unsure = true
+	img.unfinished = true
 }
 
-func (img *image) doubted() bool {
+func (img *image) isUnfinished() bool {
 	img.mu.RLock()
 	defer img.mu.RUnlock()
-	return img.unsure
+	return img.unfinished
 }
 
-// dumping tells whether who wrote the inventory still runs; true while that is not known.
+// dumping tells whether the process that wrote the inventory still runs. It is true while that is not known.
 func (img *image) dumping() bool {
 	img.mu.RLock()
 	defer img.mu.RUnlock()

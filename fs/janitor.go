@@ -26,7 +26,7 @@ func (s *Server) tidy(stop <-chan struct{}) {
 		select {
 		case <-stop:
 			return
-		case <-s.cat.stir:
+		case <-s.cat.tidyRequested:
 		}
 		s.tidyOnce()
 		select {
@@ -38,7 +38,7 @@ func (s *Server) tidy(stop <-chan struct{}) {
 }
 
 func (s *Server) tidyOnce() {
-	for _, img := range s.cat.takeGone() {
+	for _, img := range s.cat.drainRemoved() {
 		s.viewOf(img).drop()
 		s.root.dropOf(img)
 		s.forget(img, true)

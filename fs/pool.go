@@ -24,8 +24,8 @@ type pool struct {
 	backed map[*backing]struct{}
 }
 
-// restingPlace is where a node is in pool.idle or pool.left.
-type restingPlace = list.Element
+// evictionEntry is the entry of a node in pool.idle or pool.left.
+type evictionEntry = list.Element
 
 func newPool(dir string, limit int64) *pool {
 	return &pool{dir: dir, limit: limit, files: maxBackings(), backed: map[*backing]struct{}{}}
@@ -49,8 +49,8 @@ func (p *pool) give(n int64) { p.used.Add(-n) }
 func (p *pool) rest(n *scratchNode) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if n.resting == nil {
-		n.resting = p.idle.PushBack(n)
+	if n.eviction == nil {
+		n.eviction = p.idle.PushBack(n)
 	}
 }
 
@@ -59,17 +59,17 @@ func (p *pool) leave(n *scratchNode) {
 	p.wake(n)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n.resting = p.left.PushBack(n)
+	n.eviction = p.left.PushBack(n)
 }
 
 // wake keeps n from being given up. Call with n.mu held.
 func (p *pool) wake(n *scratchNode) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if n.resting != nil {
-		p.idle.Remove(n.resting) // a list leaves an element of another one alone
-		p.left.Remove(n.resting)
-		n.resting = nil
+	if n.eviction != nil {
+		p.idle.Remove(n.eviction) // a list leaves an element of another one alone
+		p.left.Remove(n.eviction)
+		n.eviction = nil
 	}
 }
 
@@ -85,13 +85,13 @@ func (p *pool) oldest() *scratchNode {
 		}
 	}
 	n := from.Remove(from.Front()).(*scratchNode)
-	n.resting = nil
+	n.eviction = nil
 	return n
 }
 
-// relieve gives up the oldest by-products until there is room for n bytes and a file, or none is left. Call without
-// locks.
-func (p *pool) relieve(n int64) {
+// makeRoom gives up the oldest by-products until there is room for n bytes and a file, or no by-product is left. Call
+// it without locks.
+func (p *pool) makeRoom(n int64) {
 	for p.over(n) {
 		old := p.oldest()
 		if old == nil {

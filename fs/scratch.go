@@ -32,7 +32,7 @@ type scratchNode struct {
 	name                string
 	children            map[string]*scratchNode // of a directory
 
-	resting *restingPlace // guarded by pool.mu
+	eviction *evictionEntry // nil while it is not to be given up; guarded by pool.mu
 }
 
 func (p *pool) newNode(typ, perm, uid, gid uint32, byProduct bool) (*scratchNode, syscall.Errno) {

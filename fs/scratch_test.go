@@ -185,7 +185,7 @@ func TestUnlinkedFilesGiveRoom(t *testing.T) {
 			t.Fatal(errno)
 		}
 		n.known = true
-		p.relieve(6 * grain)
+		p.makeRoom(6 * grain)
 		if k, errno := n.writeAt(make([]byte, 6*grain), 0); k != 6*grain || errno != 0 {
 			t.Fatalf("wrote %d, %v", k, errno)
 		}
@@ -195,7 +195,7 @@ func TestUnlinkedFilesGiveRoom(t *testing.T) {
 		}
 		n.close()
 	}
-	p.relieve(8 * grain)
+	p.makeRoom(8 * grain)
 	if used := p.used.Load(); used != 0 {
 		t.Errorf("%d bytes are still taken", used)
 	}

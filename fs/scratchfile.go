@@ -34,7 +34,7 @@ func (n *scratchNode) close() {
 	n.restLocked()
 	n.freeLocked()
 	n.mu.Unlock()
-	n.p.relieve(0)
+	n.p.makeRoom(0)
 }
 
 // restLocked books what was written past the server, and lets a file that nobody has open be given up.

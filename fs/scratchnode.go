@@ -104,7 +104,7 @@ func (h *scratchHandle) Read(_ context.Context, dest []byte, off int64) (fuse.Re
 
 func (h *scratchHandle) Write(_ context.Context, data []byte, off int64) (uint32, syscall.Errno) {
 	if !h.n.byProduct {
-		h.n.p.relieve(int64(len(data)) + grain)
+		h.n.p.makeRoom(int64(len(data)) + grain)
 	}
 	n, errno := h.n.writeAt(data, off)
 	return uint32(n), errno

@@ -317,7 +317,7 @@ func (s *Server) Settle(ctx context.Context, name string) error {
 	if img.openDraft() == nil {
 		return nil
 	}
-	img.doubt()
+	img.markUnfinished()
 	return &index.Error{
 		Class:      index.Other,
 		Op:         "dump",

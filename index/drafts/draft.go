@@ -40,14 +40,14 @@ type Draft struct {
 	told   *unsealed.Draft
 	policy chunk.Policy
 
-	mu     sync.Mutex
-	nodes  map[string]*node // by path
-	next   uint32
-	parent string        // id
-	ended  bool          // sealed or aborted
-	tried  bool          // a Seal failed: journals may hold its root record
-	took   []*roots.Root // whose tags that Seal may have taken
-	losses int           // of the store when it was begun
+	mu       sync.Mutex
+	nodes    map[string]*node // by path
+	next     uint32
+	parent   string        // id
+	ended    bool          // sealed or aborted
+	tried    bool          // a Seal failed: journals may hold its root record
+	untagged []*roots.Root // checkpoints that a failed Seal may have taken tags from
+	losses   int           // of the store when it was begun
 
 	// writes is held for reading by every write to a file, and for writing by Seal: so every acknowledged write is
 	// sealed.
@@ -375,7 +375,7 @@ func (d *Draft) Abort() error {
 	}
 	d.mu.Unlock()
 	s := d.s
-	err := s.roots.Abort(d.r, d.tried, d.took)
+	err := s.roots.Abort(d.r, d.tried, d.untagged)
 	d.pins.Release()
 	s.o.Unsealed.End(d.id)
 	s.roots.Announce(d.name)

@@ -160,7 +160,7 @@ func (w *sealWriter) finish() (info roots.Info, changed []string, err error) {
 	defer change.End()
 	for _, o := range change.Others() {
 		changed = append(changed, o.Name())
-		d.took = append(d.took, o)
+		d.untagged = append(d.untagged, o)
 	}
 	if len(changed) > 0 {
 		// The root records make one frame of a journal, which is there as a whole or not at all.

@@ -25,7 +25,7 @@ func (s *Set) Append(id chunk.ID, stored []byte, raw int, codec chunk.Codec) (Lo
 	return s.write(id, stored, raw, codec, true)
 }
 
-// Place is Append for a slot that no Commit is to journal before Adopt: whoever replaces a sound slot by it wants to
+// Place is Append for a slot that no Commit is to journal before Adopt. A caller that replaces a sound slot by it can
 // read it back first. The next Commit syncs it. Without Adopt it belongs to nobody, and goes when the pack is
 // collected; the caller keeps collections away until then.
 func (s *Set) Place(id chunk.ID, stored []byte, raw int, codec chunk.Codec) (Loc, error) {

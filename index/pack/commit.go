@@ -230,8 +230,8 @@ func (s *Set) cutRefused(f *file) {
 const maxTail = 256 << 20
 
 // cutTail cuts off what lies behind the end of a journal: half a frame that a crash has left, or frames that a full
-// disk refused. Where the disk does not say that it is gone, it is put back: whoever opens the set next is to see no
-// less than the disk may have.
+// disk refused. Where the disk does not say that it is gone, it is put back. The next process that opens the set
+// must see no less than the disk may have.
 func cutTail(j storage.File, end int64) error {
 	size, err := j.Size()
 	if err != nil {

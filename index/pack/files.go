@@ -57,7 +57,7 @@ func (s *Set) Packs() ([]uint32, error) {
 }
 
 // Orphans gives the numbers of the packs that hold something and have no journal, ascending. Nothing removes them:
-// their slots can be read by those who know where they are, and the journal may come back.
+// the index may still know where their slots are, and the journal may come back.
 func (s *Set) Orphans() ([]uint32, error) {
 	f, err := s.list()
 	if err != nil {
@@ -83,9 +83,10 @@ func (s *Set) Orphans() ([]uint32, error) {
 	return out, nil
 }
 
-// SyncJournal makes durable what can be read of the journal of pack n from from to end. Whoever wrote it may have been
-// killed before the sync, or the sync may have failed: then the pages are clean, and another sync would not write them.
-// So the bytes are written once more, each where it stands. On a read-only file system nothing is done.
+// SyncJournal makes durable what can be read of the journal of pack n from from to end. The process that wrote
+// it may have been killed before the sync. Or the sync may have failed: then the pages are clean, and another sync
+// would not write them. So the bytes are written once more, each where it stands. On a read-only file system nothing is
+// done.
 func (s *Set) SyncJournal(n uint32, from, end int64) (err error) {
 	if _, ok := s.fs.(storage.ReadOnly); ok {
 		return nil
@@ -189,7 +190,7 @@ func (s *Set) AllAside() (map[uint32][]string, error) {
 	return f.aside, err
 }
 
-// PutAside gives the journal of pack n another name, under which it is kept for whoever can make something of it;
+// PutAside gives the journal of pack n another name, under which later repairs can read it;
 // RewriteJournal is to follow. Without a journal it does nothing.
 func (s *Set) PutAside(n uint32) error {
 	s.commitMu.Lock()

@@ -82,7 +82,7 @@ func DecodeLoc(b []byte) (Loc, error) {
 	return l, nil
 }
 
-// Limits of locations. Whoever has a decoded one may allocate what it says.
+// Limits of locations. A reader may allocate what a decoded location says.
 const (
 	// MaxSize bounds a pack in bytes.
 	MaxSize = 1 << 40

@@ -117,7 +117,7 @@ func (s *Set) SetParent(r *Root, ref string) (id string, err error) {
 
 // Abort removes a checkpoint that was being written. With tried, a seal was tried before. It may have left the root
 // record in a journal, and taken tags of others there.
-func (s *Set) Abort(r *Root, tried bool, took []*Root) error {
+func (s *Set) Abort(r *Root, tried bool, untagged []*Root) error {
 	s.mu.Lock()
 	delete(s.names, r.Name())
 	delete(s.drafts, r.Name())
@@ -125,7 +125,7 @@ func (s *Set) Abort(r *Root, tried bool, took []*Root) error {
 	s.mu.Unlock()
 	var err error
 	if tried {
-		err = s.commitAbort(r, took)
+		err = s.commitAbort(r, untagged)
 	} else {
 		// An earlier draft of this name may have failed to take its seal back. It must not come up again either.
 		err = errors.Join(s.chunks.Settle(), s.chunks.PutLocal([]chunks.Put{{Key: manifest.RootKey(r.ID)}}))
@@ -134,12 +134,12 @@ func (s *Set) Abort(r *Root, tried bool, took []*Root) error {
 }
 
 // commitAbort takes back what a Seal that failed may have left in the journals.
-func (s *Set) commitAbort(r *Root, took []*Root) error {
+func (s *Set) commitAbort(r *Root, untagged []*Root) error {
 	s.updateMu.Lock()
 	defer s.updateMu.Unlock()
 	changed := map[*Root]*manifestpb.Checkpoint{}
 	s.mu.Lock()
-	for _, o := range took {
+	for _, o := range untagged {
 		if s.roots[o.ID] == o && !o.removed {
 			changed[o] = o.pb
 		}

@@ -344,8 +344,8 @@ func (c *Client) Serve(ctx context.Context, q Supplier) error {
 // Abandon gives the restore up: the guardian ends all tasks, and Serve returns.
 func (c *Client) Abandon() { c.wire.send(&packet{kind: kindAbandon}) }
 
-// Retire ends the guardian unless CRIU is there: who would have started it is
-// gone.
+// Retire ends the guardian unless CRIU is there: the process that would have
+// started CRIU is gone.
 func (c *Client) Retire() { c.wire.send(&packet{kind: kindStop}) }
 
 // stopTimeout is how long the guardian has to answer a stop.

@@ -72,10 +72,11 @@ func (s *Server) killProcess(p *process, err error) {
 // is being killed forks just then shows after the first.
 const lookAgain = 10 * time.Millisecond
 
-// clearUp kills what a CRIU that has given up, or was killed, may leave of the tasks it was restoring, besides those
-// that have come to us, which it stops: abandon ends them. Those are their children, and, when the tasks do not have a
-// pid namespace of their own, whoever has the pid of one and still runs CRIU's program, with its children: CRIU forks
-// some tasks from helpers that the images do not have. A process that is dying shows no program any more.
+// clearUp kills what a CRIU that has given up, or was killed, may leave of the tasks it was restoring. It only stops
+// the tasks that have come to us: abandon ends them. It kills their children. When the tasks do not have a pid
+// namespace of their own, it also kills each process that has the pid of a task and still runs CRIU's program, with its
+// children: CRIU forks some tasks from helpers that the images do not have. A process that is dying shows no
+// program any more.
 func (s *Server) clearUp(c *conn) {
 	var known []int
 	for _, p := range s.processes() {
@@ -106,7 +107,7 @@ func (s *Server) clearUp(c *conn) {
 
 // stillRestored returns the processes that have the pids of tasks and run CRIU's
 // program; none when that is not known, or when another CRIU is restoring them:
-// who started it may have tried again already, or tries the same twice.
+// the caller may have tried again already, or tries the same twice.
 func (s *Server) stillRestored(c *conn) []int {
 	tasks := s.opts.Plan.Tasks
 	if c.exe == "" || !c.samePIDs || slices.ContainsFunc(tasks, func(t PlanTask) bool { return t.PID == 1 }) {

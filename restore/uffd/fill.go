@@ -164,7 +164,7 @@ func (m *memory) fillSome(r prefetch.Range, off, limit int64, fill filler) (fill
 	}
 	switch {
 	case errno == unix.EEXIST:
-		// Filled by somebody else; who waits for it may not know.
+		// Filled by another thread or provider. The task that waits may not know.
 		m.space.markDone(r.File, at, pageSize)
 		uffdWake(m.fd, addr, pageSize)
 		m.checkComplete()

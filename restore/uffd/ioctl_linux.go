@@ -77,7 +77,7 @@ func ioctl(fd int, req uintptr, arg unsafe.Pointer) unix.Errno {
 	return e
 }
 
-// uffdCopy copies page-aligned data to dst and wakes who waits for it. It
+// uffdCopy copies page-aligned data to dst and wakes the tasks that wait for it. It
 // returns how many bytes were copied, which may be fewer than asked together
 // with EAGAIN.
 func uffdCopy(fd int, dst uint64, data []byte) (int64, unix.Errno) {
@@ -121,7 +121,7 @@ func uffdProbe(fd int, start, n uint64) unix.Errno {
 
 // found makes sure of an ENOENT. The kernel looks for an event under way before
 // it looks for the mapping: one that begins in between may have taken the
-// mapping away, and whoever believed it gone would give up what is about to be
+// mapping away. A caller that believed it gone would give up what is about to be
 // reported as moved. It cannot end before its report is read, so looking once
 // more tells. Preconditions: nobody reads events meanwhile.
 func found(fd int, errno unix.Errno) unix.Errno {
@@ -158,7 +158,7 @@ func waitReadable(timeout time.Duration, fds ...int) ([]bool, error) {
 		case err == unix.EINTR && limit == nil:
 			continue
 		case err == unix.EINTR:
-			// The runtime's signals end a wait early: whoever sets a limit
+			// The runtime's signals end a wait early: a caller with a limit
 			// looks again anyway.
 			return ready, nil
 		case err != nil:

@@ -36,7 +36,7 @@ const (
 	// keeperLook is how often it looks whether memory is left, in nanoseconds.
 	keeperLook = 100e6
 	// keeperFDs bounds the descriptors that are looked at, firstFD is the one
-	// after standard error: those before belong to whoever started the guardian.
+	// after standard error: those before belong to the process that started the guardian.
 	keeperFDs, firstFD = 1 << 16, 3
 	// keeperTasks bounds the tasks it knows of.
 	keeperTasks = 1 << 14
@@ -104,7 +104,7 @@ func (k *keeper) task(pidfd int) {
 }
 
 // forkKeeperApart has the keeper begin in a cgroup of its own, in this process's where
-// that is not possible: who started this process has met with the same, and said so.
+// that is not possible. The process that started this one met with the same, and said so.
 func forkKeeperApart(k *keeping) (pid int, errno syscall.Errno) {
 	for range cgroupTries {
 		dir, err := openCgroup(cgroupKeepers)

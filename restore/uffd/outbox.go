@@ -7,7 +7,8 @@ import (
 )
 
 // outbox sends packets to the present provider, in order and without letting the sender wait: it is used by goroutines
-// that serve page faults. What there is room for is sent by the one who puts it, since waking somebody takes longer.
+// that serve page faults. The goroutine that puts a packet sends it when there is room:
+// waking another one takes longer.
 type outbox struct {
 	mu      sync.Mutex
 	change  *sync.Cond

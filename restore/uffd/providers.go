@@ -227,7 +227,7 @@ func (g *guardian) succeed(ctx context.Context) error {
 			g.log.Error("cannot start a successor", "err", err)
 			continue
 		}
-		// Demands to the lost provider are forgotten: who waits asks again.
+		// Demands to the lost provider are forgotten: the tasks that wait ask again.
 		g.server.wake()
 		if g.server.finished.Load() {
 			g.Refetch(g.server.missing())

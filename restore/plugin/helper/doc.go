@@ -52,13 +52,13 @@
 // Fills of the rest take turns on each GPU, so that some queues run early: first those that had work at the dump. A
 // fill that fails ends its process, with a line on standard error and in the system's log. A second process, the
 // watchdog, has pidfds of all that run so: it ends them, with such a line, when this one is killed, and has a successor
-// when it is killed itself. Package pending tells dumps whose memory is on its way, and whoever comes next whose will
-// never come.
+// when it is killed itself. Package pending tells dumps which processes still wait for memory. It tells the next
+// helper or daemon which processes will never get theirs.
 //
 // # Objects of render nodes, and dma-bufs
 //
 // The driver's CHECKPOINT does not tell of buffer objects that a process has made on a render node, or imported there.
-// A dump lists each open's handles, has CRIU export them, and knows an object again, whoever holds it, by the inode
+// A dump lists each open's handles and has CRIU export them. It knows an object again in any process, by the inode
 // number of its dma-buf, which it keeps open. Open dma-bufs are known the same way; one that nobody else holds is
 // described in its own image. Our fields in the images have numbers from 1000 on; CRIU's plugin passes over them. What
 // the driver does not export (memory of the process itself), and all of it before Linux 6.18, is refused at the dump.

@@ -40,7 +40,7 @@ func Directory(images string) Filler {
 
 // Announced is a fill for the restore server to make.
 type Announced struct {
-	Conn *os.File // to the one who fills
+	Conn *os.File // to the filler: a daemon, or this process
 	// Packets are what the server sends, with dma-bufs. They are valid for another Conn,
 	// too.
 	Packets []Packet
@@ -55,8 +55,8 @@ type Packet struct {
 	Bytes []byte
 }
 
-// Announcer tells who fills of a fill that the restore server makes; again when who
-// was there first is gone.
+// Announcer announces a fill that the restore server makes to the filler. With again,
+// the first filler is gone and another one takes its place.
 type Announcer func(ctx context.Context, plan vram.Plan, opts vram.Options, again bool) (Announced, error)
 
 // Event is that a process's queues run, or will not.

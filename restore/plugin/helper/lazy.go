@@ -213,7 +213,7 @@ func (r *restore) fillLater(t *task) {
 func (r *restore) touched(t *task) error {
 	cpu, err := mapped(t.pid, t.later, thatNode)
 	if t.end.gone() {
-		return nil // who can be looked at no more
+		return nil // an ended process cannot be looked at
 	}
 	if err == nil && cpu {
 		err = errors.New("its CPU could touch VRAM before that was there")

@@ -15,16 +15,16 @@ import (
 	"github.com/gpucr/gpucr-fs/kfd/image/imagepb"
 )
 
-// Buffer objects of render nodes come back in two steps. Whoever of their holders opens
-// its file first, a render node or a dma-buf, makes the object and hands over its
-// dma-buf; one that a process's KFD holds comes with RESTORE. So nobody waits for
-// somebody who waits, but for a RESTORE. What others hold of it is imported when a task
-// asks for the place of a mapping, and at the latest before RESUME; then address spaces
-// are as they were.
+// Buffer objects of render nodes come back in two steps. The first task that opens a
+// file of an object, a render node or a dma-buf, makes the object and hands over its
+// dma-buf. An object that a process's KFD holds comes with RESTORE. So a task waits for
+// a RESTORE, and never for another task that waits. The other holders import the object
+// when a task asks for the place of a mapping, and at the latest before RESUME. Then
+// address spaces are as they were.
 
 // objects are those of one restore. They are made by prepare.
 type objects struct {
-	of map[any]*object // by the message of whoever holds one
+	of map[any]*object // by the image message of a holder
 
 	mu    sync.Mutex
 	nodes []*objectNode

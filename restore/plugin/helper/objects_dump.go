@@ -21,7 +21,7 @@ import (
 // Buffer objects of render nodes, of which the driver's CHECKPOINT does not tell:
 // made there, or imported as a dma-buf, from a process's KFD or another render node.
 // Each open's handles are listed and exported; dma-bufs of one inode are one object,
-// whoever holds it. The first that has it in an image has its contents, too.
+// in all processes. The first image that describes it has its contents, too.
 
 // renderObjects describes the objects of a render node and writes the contents of
 // those that no image has yet.
@@ -179,7 +179,7 @@ func exports(c *wire.Conn, node *os.File, numbers []uint32) ([]*os.File, error) 
 // dmabufFile is an image of a dma-buf as it was written.
 type dmabufFile struct {
 	id  uint32
-	gpu uint32 // of this machine; 0: of whoever has the object
+	gpu uint32 // of this machine; 0: the GPU of the object's holder
 	msg *imagepb.Dmabuf
 }
 

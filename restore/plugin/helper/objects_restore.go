@@ -165,7 +165,7 @@ func (r *restore) ownKFD(c *wire.Conn, pid uint32) *image.Process {
 }
 
 // makeDmabuf makes an object whose first holder is a dma-buf, from the image of
-// whoever has it.
+// the object's owner.
 func (r *restore) makeDmabuf(c *wire.Conn, d image.Dmabuf, x *object, visible []uint32) (err error) {
 	gave := false
 	defer func() {
@@ -296,8 +296,8 @@ func (r *restore) settle(n *objectNode) error {
 	return nil
 }
 
-// kfdMaps tells whether RESTORE has made a mapping: the driver tells of an object's,
-// whoever made them.
+// kfdMaps tells whether RESTORE has made a mapping. The driver lists all mappings of an
+// object, no matter which process or file made them.
 func (r *restore) kfdMaps(pid int, bo *imagepb.RenderBO, m *imagepb.Mapping) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

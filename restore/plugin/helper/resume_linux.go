@@ -11,8 +11,8 @@ import (
 	"github.com/gpucr/gpucr-fs/kfd/abi"
 )
 
-// resumeQueues issues the driver's RESUME for a process: it names it by pid, and
-// takes it from anybody with the capability who has /dev/kfd open.
+// resumeQueues issues the driver's RESUME for a process: the driver takes
+// a pid, from any process that has the capability and /dev/kfd open.
 func resumeQueues(pid int) error {
 	f, err := os.OpenFile("/dev/kfd", os.O_RDWR, 0)
 	if err != nil {

@@ -216,7 +216,7 @@ func (r *restore) plan(c *wire.Conn, number uint32, p image.Process, visible []u
 	return c.Send(m, mem.file)
 }
 
-// sendPlan gives the server the plan of a process, with a connection to the one who fills.
+// sendPlan gives the server the plan of a process, with a connection to the filler.
 func (r *restore) sendPlan(number uint32, s *served, again bool) error {
 	m := &wire.Message{Type: wire.Plan, ID: number, PID: s.p.Message.GetPid(), NumBOs: uint32(len(s.p.Message.Bos))}
 	mem, a, err := r.makeServerPlan(s, again)

@@ -11,8 +11,8 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/plugin/wire"
 )
 
-// A process that runs before its GPU memory is there needs somebody who brings it,
-// or ends it. That is the helper; the watchdog is there for a helper that is killed.
+// A process may run before its GPU memory is there. The helper then brings the memory,
+// or ends the process. The watchdog ends it when the helper is killed.
 // The helper hands it pidfds, and takes them back when queues run. With them comes the
 // file of package pending, so that its locks last as long as either.
 //
@@ -76,7 +76,7 @@ func endUnready(w *watched, pid int, why error, log *slog.Logger, tell func(Even
 	if w.gone() {
 		return
 	}
-	// It is told first: criu may fail because the process is gone, and whoever started criu looks for the reason.
+	// It is told first: criu may fail because the process is gone, and the command that started criu reports why.
 	tell(Event{PID: pid, Why: why.Error()})
 	log.Error("process ended: the rest of its GPU memory did not come", "pid", pid, "err", why)
 	if err := w.kill(); err != nil {

@@ -1,9 +1,9 @@
 // Package pending knows which processes run before their GPU memory is there.
 //
-// Whoever brings the memory of a process, and who watches over it, hold a lock on one file, a byte for each process.
-// The kernel takes locks back from the killed. Beside it each process has a record, a file that stays. A record without
-// a lock tells of a process whose memory nobody brings any more: it stands still for good, and a dump of it would write
-// what was never filled. [EndAbandoned] ends it.
+// The helper, which brings the memory of a process, and the watchdog both hold a lock on one file, a byte for each
+// process. The kernel releases the locks of a process that is killed. Each process also has a record, a file that
+// stays. A record without a lock tells of a process whose memory nobody brings any more. That process stands still for
+// good, and a dump of it would write what was never filled. [EndAbandoned] ends it.
 package pending
 
 import (
@@ -134,11 +134,11 @@ func (c *Processes) Close() {
 	}
 }
 
-// every is how often somebody looks who waits for GPU memory.
+// every is how often Await looks whether GPU memory is there.
 const every = 10 * time.Millisecond
 
 // Await waits until nobody is bringing GPU memory of a process: it is there, or the process is ended, or it is
-// ErrAbandoned. who finds the process, where there may be a reason to wait.
+// ErrAbandoned. The function who gives the pid of the process. It is called when there may be a reason to wait.
 func Await(ctx context.Context, path string, who func() (pid int, err error)) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -214,7 +214,7 @@ func EndAbandoned(path string, ended func(pid int)) error {
 func endOne(path string, at int64, ended func(pid int)) error {
 	born, err := os.ReadFile(record(path, at))
 	if err != nil {
-		return nil // who brought it was done meanwhile
+		return nil // the helper was done meanwhile
 	}
 	all, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {

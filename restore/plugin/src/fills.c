@@ -1,6 +1,6 @@
 /*
  * Plans and fills of the restore server. A plan is shared memory that the helper has
- * written: records of packets for who fills, which lack only the dma-bufs. They go out
+ * written: records of packets for the filler, which lack only the dma-bufs. They go out
  * as they are taken, and the answers are the plugin's messages WORKING and OK. When a
  * daemon dies, the helper finds its successor and makes the plan again.
  */

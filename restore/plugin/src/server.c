@@ -1,15 +1,15 @@
 /*
  * The restore server: a thread of the main CRIU process that owns what belongs to
  * this restore alone. Tasks attach to it. It has the table of processes and their
- * buffer objects, hands these to who fills them, and knows what is filled and who
- * may go on.
+ * buffer objects, hands these to the filler, and knows what is filled and which
+ * task may go on.
  *
  *	task:    FILE ------------ RESTORE ioctl -> BOS... RESTORED -> goes on
  *	server:  -> helper: PLAN                    -> the fill
  *	CRIU:                                                   RESUME waits for every fill
  *
  * The helper reads images and decides: it answers FILE, and gives the server a plan:
- * a connection to who fills, the daemon of the images' store or the helper itself,
+ * a connection to the filler (the daemon of the images' store, or the helper itself)
  * where the fill has been announced, and packets for it that lack only the dma-bufs.
  * Whatever else a task asks for, the helper takes over, and it brings what follows a
  * process that runs: the server ends with CRIU.

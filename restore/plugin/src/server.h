@@ -59,7 +59,7 @@ bool hand_over(struct process *p);
 /* Begins the fills that may begin. */
 void begin_fills(void);
 
-/* What who fills has to say. */
+/* Reads a message of the filler. */
 void on_fill(struct process *p, short events);
 
 /* The helper has made the plan of a process, or found a successor of the daemon. */

@@ -51,15 +51,15 @@
  *                connection. The helper answers the task. Before that, of FILE: -> PLAN
  *                for a process with KFD (num_bos; pid as in its image; size of the plan;
  *                count = 1 where the helper has a say in RESUME; first = 1 where the task
- *                waits for its fill; fds: the plan, and a connection to who fills, where
+ *                waits for its fill; fds: the plan, and a connection to the filler, where
  *                the fill is announced), or TAKEN, with such a count:
  *                the helper deals with the task
  *   BOS          those that the plan's first record names
  *   RESTORED     the task's ioctl has succeeded. No answer.
  *   FILLED       status and text: how the fill ended. No answer.
- *   AGAIN        who fills is gone -> PLAN
+ *   AGAIN        the filler is gone -> PLAN
  *
- * From who fills: WORKING with the bytes moved in size, of all in priv_size; then OK.
+ * From the filler: WORKING with the bytes moved in size, of all in priv_size; then OK.
  *
  * EXPORT names count handles, in gpus, of the render node that came with it, or was
  * sent last; it is answered by BOS with their dma-bufs, first as in EXPORT: as many
@@ -127,7 +127,7 @@ struct gpucr_msg {
 };
 
 /*
- * A record of a plan: numbers of count BOs, then bytes of a packet for who fills, up
+ * A record of a plan: numbers of count BOs, then bytes of a packet for the filler, up
  * to the next multiple of four.
  */
 struct gpucr_packet {

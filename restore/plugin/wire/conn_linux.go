@@ -55,7 +55,7 @@ func Pair() (*Conn, *os.File, error) {
 	return c, other, nil
 }
 
-// Until makes what is received, and who waits for it, end at a time.
+// Until sets the time from which on receiving fails instead of waiting.
 func (c *Conn) Until(t time.Time) error { return c.sock.SetReadDeadline(t) }
 
 // Close ends the connection.

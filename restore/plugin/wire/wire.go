@@ -1,8 +1,8 @@
 // Package wire is what the CRIU plugin and the process beside it say to each
 // other: messages of one size over a SOCK_SEQPACKET socket, with descriptors.
 //
-// It mirrors restore/plugin/wire.h, which lists the messages, who sends which,
-// and their answers; a test compiles that header and compares.
+// It mirrors restore/plugin/wire.h, which lists the messages, their senders and
+// their answers; a test compiles that header and compares.
 package wire
 
 import (
@@ -94,7 +94,7 @@ type Range struct {
 const RangeSize = 24
 
 // Packet is struct gpucr_packet: the head of a record of a plan. Numbers of Count
-// buffer objects follow it, then Bytes of a packet for the one who fills.
+// buffer objects follow it, then Bytes of a packet for the filler.
 type Packet struct {
 	Count uint32 `c:"count"`
 	Bytes uint32 `c:"bytes"`
