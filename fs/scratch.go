@@ -131,8 +131,8 @@ func (n *scratchNode) unlink() syscall.Errno {
 }
 
 // freeLocked gives back what a node takes when neither name nor handle is left, and the kernel has forgotten it:
-// whoever has looked up a file may still open it after another has put a new one in its place. The pool takes it before
-// that when it needs the room.
+// a process that has looked up a file may still open it after another has put a new one in its place. The pool takes it
+// before that when it needs the room.
 func (n *scratchNode) freeLocked() {
 	switch {
 	case n.nlink > 0 || n.opens > 0 || n.freed:

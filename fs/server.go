@@ -187,7 +187,7 @@ func (s *Server) mount(ctx context.Context) (err error) {
 	return nil
 }
 
-// serve runs until the mount is gone, whoever took it away, and then finishes.
+// serve runs until the mount is gone, by umount or by the daemon, and then finishes.
 func (s *Server) serve() {
 	stop := make(chan struct{})
 	var janitor sync.WaitGroup

@@ -19,12 +19,12 @@ import (
 type Host struct {
 	// Topology is nil where no KFD topology was found.
 	Topology *topology.System
-	// Driver is nil where the driver could not be asked, as when only a
-	// topology tree is given; its version is not checked then.
+	// Driver is nil where the driver cannot be asked, as when only a
+	// topology tree is given. Its version is not checked then.
 	Driver *DriverVersion
 }
 
-// Report is the answer of [Check]. [Report.Lines] tells it to a user.
+// Report is the answer of [Check]. [Report.Lines] formats it for a user.
 type Report struct {
 	OK bool `json:"ok"`
 	// Problems concern no process in particular; a line each.
@@ -46,11 +46,11 @@ type ProcessReport struct {
 	// GPUs and CPUs are the mapping found.
 	GPUs []GPUPair       `json:"gpus,omitempty"`
 	CPUs []topology.Pair `json:"cpus,omitempty"`
-	// Obstacles is set where there is no mapping.
+	// Obstacles says why there is no mapping. It is nil when there is one.
 	Obstacles *topology.Explanation `json:"obstacles,omitempty"`
 }
 
-// GPUPair is a GPU of the checkpoint and the host's that it is mapped to.
+// GPUPair is a GPU of the checkpoint and the GPU of the host that it is mapped to.
 type GPUPair struct {
 	topology.Pair
 	RenderMinor uint32 `json:"render_minor"` // of the host's GPU
@@ -62,7 +62,7 @@ type GPUPair struct {
 type GPUMemory struct {
 	GPUID uint32 `json:"gpu_id"`
 	Need  uint64 `json:"need_bytes"`
-	Have  uint64 `json:"have_bytes"` // its whole VRAM, whoever uses it
+	Have  uint64 `json:"have_bytes"` // its whole VRAM, used or free
 }
 
 // Check says whether the GPU state of a checkpoint can be restored on a host
@@ -150,7 +150,7 @@ func (r *Report) addMemory(host *topology.System) {
 	}
 }
 
-// Lines tells the report to a user, a fact a line.
+// Lines formats the report for a user, one fact a line.
 func (r *Report) Lines() []string {
 	if r.OK && len(r.Processes) == 0 {
 		return []string{"no GPU state"}

@@ -10,7 +10,7 @@ import (
 	"github.com/gpucr/gpucr-fs/kfd/abi"
 )
 
-// DevicePath is where the KFD is found.
+// DevicePath is the path of the KFD's device.
 const DevicePath = "/dev/kfd"
 
 // ReadDriverVersion asks the KFD at path for its interface version, on a

@@ -214,8 +214,8 @@ func (was *cudaNote) used() []cuda.UUID {
 	return used
 }
 
-// Resume moves the VRAM of root and its descendants back, and tells whether there was any. Finding fewer processes than
-// were dumped is an error: those missed would wait for their GPU for ever.
+// Resume moves the VRAM of root and its descendants back, and tells whether there was any. It fails when it finds fewer
+// processes than were dumped: the others would wait for their GPU for ever.
 func (n *nvidia) Resume(ctx context.Context, root int, want cudaNote, pairs []cuda.Pair) (bool, error) {
 	var procs []cuda.Process
 	c, err := n.needed(root)

@@ -68,7 +68,7 @@ func (a *app) allThere(ctx context.Context, root int) error {
 			sum.size += f.size
 			sum.there += f.there
 			if f.size > 0 {
-				// What cannot be had so, the background brings; and whoever makes no progress is told below.
+				// The background fill brings what this does not. A lack of progress is reported below.
 				_ = touch.All(pid, followTime)
 			}
 		}

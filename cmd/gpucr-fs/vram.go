@@ -45,13 +45,14 @@ func setVRAM(mode string) error {
 	return os.Setenv(vramVar, mode)
 }
 
-// teller tells who listens at a socket, if anybody does, and the system's log of what was ended.
+// teller reports events to the restore command that listens at a socket, if there is one. What was ended it also
+// reports to the system's log.
 func teller(socket string) func(helper.Event) {
 	var mu sync.Mutex
 	var c net.Conn
 	if socket != "" {
 		if dialed, err := net.Dial("unix", socket); err == nil {
-			c = dialed // open until this process ends: who listens waits for that
+			c = dialed // open until this process ends: the restore command waits for that
 		}
 	}
 	return func(e helper.Event) {
@@ -65,7 +66,7 @@ func teller(socket string) func(helper.Event) {
 		}
 		if line, err := json.Marshal(e); err == nil {
 			c.SetWriteDeadline(time.Now().Add(time.Second))
-			c.Write(append(line, '\n')) // who does not listen any more need not know
+			c.Write(append(line, '\n')) // a command that has ended need not know
 		}
 	}
 }
@@ -82,14 +83,14 @@ func report(e helper.Event) {
 type vramEvents struct {
 	l     *net.UnixListener
 	dir   string
-	conns sync.WaitGroup // who accepts and who hears
+	conns sync.WaitGroup // goroutines that accept and that read
 
 	mu      sync.Mutex
 	changed *sync.Cond // of what follows
 	heard   []helper.Event
 	at      []time.Time
 	open    map[net.Conn]bool
-	asked   bool // whoever connected before the question is in open
+	asked   bool // helpers that connected before the question are in open
 	waited  bool // and so all were heard
 	closed  bool
 }
@@ -159,7 +160,7 @@ func (v *vramEvents) wait(ctx context.Context) error {
 	v.mu.Lock()
 	v.asked = false
 	v.mu.Unlock()
-	// They connected before: whoever comes after them says so.
+	// The helpers connected before: this connection comes after theirs.
 	c, err := net.Dial("unix", v.path())
 	if err == nil {
 		_, err = c.Write([]byte("{\"pid\":0}\n"))

@@ -7,7 +7,7 @@ import (
 
 // Serving says how the memory of a restore is served. It goes to successors.
 type Serving struct {
-	// ID names the restore, for whoever waits for it; unique.
+	// ID names the restore, for the command that waits for it; unique.
 	ID string `json:"id"`
 	// Checkpoint is the name, tag or ID of a checkpoint.
 	Checkpoint string `json:"checkpoint"`

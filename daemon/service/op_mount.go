@@ -107,8 +107,8 @@ var Seal = define("seal", func(ctx context.Context, env *Env, r SealRequest) (Br
 		Err: fmt.Errorf("there is no checkpoint %.128q", r.Name), Hint: "gpucr-fs ls STORE shows the names"}
 })
 
-// sealable refuses what is no checkpoint: a dump that failed, or some other folder. It stays as it is, for whoever
-// finds out why.
+// sealable refuses what is no checkpoint: a dump that failed, or some other folder. It stays as it is, for an
+// operator to find out why.
 func sealable(d *index.Draft) error {
 	err := index.NeedInventory("seal", d.Name(), d.Stat)
 	var e *index.Error

@@ -8,7 +8,7 @@ import (
 )
 
 // Learned has the profile of a checkpoint taken to the bucket, where that has the checkpoint: a restore has recorded
-// it after the checkpoint was taken there, or found it in its own store alone. Whoever calls holds the daemon.
+// it after the checkpoint was taken there, or found it in its own store alone. The caller holds the daemon.
 func (u *Uploads) Learned(ref string) {
 	if u == nil {
 		return

@@ -431,7 +431,7 @@ func (d *Packs) Bring(
 		wanted, of = append(wanted, nodecache.Wanted{Object: o, Chunk: c}), append(of, i)
 	}
 	if len(unknown) > 0 {
-		came(unknown) // whoever reads them is told
+		came(unknown) // reading them reports the error
 	}
 	if len(wanted) == 0 {
 		return

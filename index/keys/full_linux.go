@@ -26,8 +26,8 @@ import (
 //     failed commit.
 //   - The first write that finds room again copies the whole index, drafts included, into a new one and exchanges the
 //     two (mend).
-//   - A process that ends before leaves an index without SOUND. Whoever opens the store next builds it anew from the
-//     journals, which are the truth.
+//   - A process that ends before leaves an index without SOUND. The next process that opens the store builds it
+//     anew from the journals, which are the truth.
 //
 // The same is done when Badger reports that it could not write, whatever the reason: what a failed write or sync has
 // left is not to be trusted.

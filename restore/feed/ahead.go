@@ -158,7 +158,7 @@ func (a *ahead) plan() (list []index.Chunk, at [][]spanAt) {
 		if !ok {
 			continue
 		}
-		// What cannot be found is not brought: whoever reads it is told.
+		// What cannot be found is not brought: reading it reports the error.
 		_ = x.Away(func(off, n int64, c index.Chunk) bool {
 			k, known := number[c]
 			if !known {
@@ -310,13 +310,13 @@ func bringSmall(images Images) {
 		return
 	}
 	var list []index.Chunk
-	for c, _ := s.Store.Checkpoint(s.Ref); c != nil; c, _ = c.Parent() { // whoever reads is told of errors
+	for c, _ := s.Store.Checkpoint(s.Ref); c != nil; c, _ = c.Parent() { // reading reports errors
 		for _, e := range c.Entries() {
 			if !e.Mode.IsRegular() || e.Size > smallBytes || strings.HasPrefix(e.Path, "pages-") {
 				continue
 			}
 			if f, err := c.Open(e.Path); err == nil {
-				// what cannot be found is told to the one who reads it
+				// reading reports what cannot be found
 				_ = f.Away(func(_, _ int64, c index.Chunk) bool {
 					list = append(list, c)
 					return true

@@ -165,7 +165,7 @@ func (b *bringing) next(ctx context.Context, came func([]int)) bool {
 	for i := range all {
 		all[i] = i
 	}
-	if o.check(list) != nil { // whoever reads them is told
+	if o.check(list) != nil { // reading them reports the error
 		end(0)
 		came(of)
 		return true

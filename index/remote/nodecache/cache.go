@@ -25,7 +25,7 @@
 // # How much is kept
 //
 // What the files occupy is held below Options.Limit by punching out the regions (4 MiB of an object) that nobody has
-// read for the longest time. Whoever reads one meanwhile reads zeros, and fetches.
+// read for the longest time. A reader of such a region meanwhile gets zeros, and fetches.
 //
 // # Lock order
 //

@@ -21,10 +21,10 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/vram"
 )
 
-// Filler moves the contents of BOs into place when turn is closed; nil: at once.
+// Filler moves the contents of BOs into place when turn is closed, or at once when turn is nil.
 type Filler func(ctx context.Context, plan vram.Plan, opts vram.Options, turn <-chan struct{}) (vram.Report, error)
 
-// Directory fills from the files of a directory, whatever it is.
+// Directory fills from the files of a directory, on any file system.
 func Directory(images string) Filler {
 	return func(ctx context.Context, plan vram.Plan, opts vram.Options, turn <-chan struct{}) (vram.Report, error) {
 		if turn != nil {
@@ -59,7 +59,7 @@ type Packet struct {
 // the first filler is gone and another one takes its place.
 type Announcer func(ctx context.Context, plan vram.Plan, opts vram.Options, again bool) (Announced, error)
 
-// Event is that a process's queues run, or will not.
+// Event says that the queues of a process run, or that the process was ended.
 type Event struct {
 	PID int    `json:"pid"`
 	Why string `json:"why,omitempty"` // it was ended; its queues run where this is empty
@@ -154,7 +154,7 @@ const (
 // lastWords is how long the connection of a CRIU that has ended is read.
 const lastWords = 500 * time.Millisecond
 
-// errNoFile says that an image is not of the plugin.
+// errNoFile says that an image does not belong to the plugin.
 var errNoFile = fmt.Errorf("no such image: %w", unix.ENOENT)
 
 // Serve does what the plugin asks for over the control connection, until the

@@ -35,7 +35,7 @@ func record(path string, at int64) string {
 	return filepath.Join(records(path), strconv.FormatInt(at, 16))
 }
 
-// Processes are those of one helper.
+// Processes are the processes of one helper that run before their memory is there.
 type Processes struct {
 	path string
 
@@ -43,7 +43,7 @@ type Processes struct {
 	file *os.File
 }
 
-// New makes none. Close must be called.
+// New makes an empty set of processes. The caller must call Close.
 func New(path string) *Processes { return &Processes{path: path} }
 
 // byteOf gives a process's byte: its own pid and pid namespace are the same from wherever it is seen.
@@ -69,7 +69,7 @@ func birth(pid int) string {
 	return ""
 }
 
-// Add says that a process runs before its memory is there, and gives its byte.
+// Add says that a process runs before its memory is there. It returns the process's byte in the file of locks.
 func (c *Processes) Add(pid int) (at int64, err error) {
 	if at, err = byteOf(pid); err != nil {
 		return 0, err
@@ -111,7 +111,7 @@ func unlock(f *os.File, at int64) error {
 	return unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK, Start: at, Len: 1})
 }
 
-// Remove says that all is there, or the process gone.
+// Remove says that all memory of a process is there, or that the process is gone.
 func (c *Processes) Remove(at int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,7 +125,7 @@ func (c *Processes) Locks() *os.File {
 	return c.file
 }
 
-// Close gives the locks back.
+// Close releases the locks.
 func (c *Processes) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

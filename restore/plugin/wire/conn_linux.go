@@ -37,7 +37,7 @@ func NewConn(f *os.File) (*Conn, error) {
 	return &Conn{u}, nil
 }
 
-// Over is a connection over a SOCK_SEQPACKET socket that somebody else closes.
+// Over is a connection over a SOCK_SEQPACKET socket that the caller closes.
 func Over(sock *net.UnixConn) *Conn { return &Conn{sock} }
 
 // Pair returns two connected ends: a connection and a descriptor to give away.
@@ -61,7 +61,7 @@ func (c *Conn) Until(t time.Time) error { return c.sock.SetReadDeadline(t) }
 // Close ends the connection.
 func (c *Conn) Close() error { return c.sock.Close() }
 
-// Send sends a message with descriptors, which stay the caller's.
+// Send sends a message with descriptors. The caller keeps the descriptors and closes them.
 func (c *Conn) Send(m *Message, files ...*os.File) error {
 	b, err := m.encode()
 	if err != nil {
@@ -82,7 +82,7 @@ func (c *Conn) Send(m *Message, files ...*os.File) error {
 	return err
 }
 
-// Receive waits for a message. Its descriptors are the caller's to close. The
+// Receive waits for a message. The caller closes its descriptors. The
 // error is [io.EOF] when the other side has closed or ended.
 func (c *Conn) Receive() (*Message, []*os.File, error) {
 	b := make([]byte, Size+1)
