@@ -138,5 +138,6 @@ func (s *Session) Close() error {
 		return nil
 	}
 	defer s.remote.Close()
+	s.remote.SaveRequests()
 	return s.store.Close()
 }

@@ -261,6 +261,7 @@ func (d *Daemon) Close() error {
 	d.page.Close()
 	wire.Operations.Remove(d.home.dir)
 	errs = append(errs, d.home.Close())
+	d.remote.SaveRequests()
 	errs = append(errs, d.store.Close())
 	d.remote.Close()
 	err := errors.Join(errs...)

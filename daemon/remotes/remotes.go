@@ -177,7 +177,7 @@ func Of(dir string, o *index.Options, log *slog.Logger) (*Remote, error) {
 	return r, nil
 }
 
-// Close ends the connections.
+// Close ends the connections. It writes nothing in the store, whose lock is another process's by then.
 func (r *Remote) Close() {
 	if r == nil {
 		return
@@ -186,9 +186,6 @@ func (r *Remote) Close() {
 	defer r.mu.Unlock()
 	for _, b := range r.s3 {
 		b.Close()
-	}
-	if r.s3 != nil {
-		r.SaveRequests()
 	}
 	r.open, r.s3 = nil, nil
 }

@@ -114,8 +114,22 @@ func (r *Remote) Requests() Requests { return r.requests.all() }
 // Counted gives the requests of this process.
 func (r *Remote) Counted() map[bucket.Kind]bucket.Counts { return r.requests.meter.Counts() }
 
-// SaveRequests keeps the counts in the store.
+// asked says whether this process has made a request.
+func (r *Remote) asked() bool {
+	for _, c := range r.Counted() {
+		if c.Requests > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// SaveRequests keeps the counts in the store, which has to be open. It does nothing where there is no remote store, or
+// where it was not asked for anything.
 func (r *Remote) SaveRequests() {
+	if r == nil || !r.asked() {
+		return
+	}
 	if err := r.requests.save(); err != nil {
 		r.log.Warn("how many requests were made cannot be noted", "file", r.requests.path, "err", err)
 	}

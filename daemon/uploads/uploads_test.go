@@ -66,12 +66,18 @@ func (n *node) open() {
 	n.up = Start(Options{Store: n.store, Remote: n.remote, Lifetime: n.lifetime, Log: quiet})
 }
 
+// close ends them. Once the store is closed, and with that its lock is free, nothing is written in it any more.
 func (n *node) close() {
 	n.up.Close()
 	if err := n.store.Close(); err != nil {
 		n.t.Error(err)
 	}
+	was, err := os.Stat(n.dir)
+	must(n.t, err)
 	n.remote.Close()
+	if is, err := os.Stat(n.dir); err != nil || !is.ModTime().Equal(was.ModTime()) {
+		n.t.Errorf("the folder of a closed store was changed: %v", err)
+	}
 }
 
 func (n *node) dump(name, text string) {
