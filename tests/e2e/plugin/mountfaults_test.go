@@ -124,10 +124,13 @@ func TestHelperKilledWithPlansMade(t *testing.T) {
 	if err := r.wait(); err != nil || len(killed) == 0 {
 		t.Fatalf("helpers %v were killed: %v\n%s", killed, err, b.criuLog("restore"))
 	}
-	if n, waits := b.missing(0); n != 0 || waits {
-		t.Errorf("%d bytes are missing after the restore, queues wait: %v", n, waits)
+	if n, _ := b.missing(0); n != 0 {
+		t.Errorf("%d bytes are missing after the restore", n)
 	}
-	app.WaitRounds(1)
+	app.WaitRounds(1) // the driver lets queues run some time after RESUME
+	if _, waits := b.missing(0); waits {
+		t.Error("queues wait")
+	}
 	b.noGPUErrors()
 	app.Kill()
 	if said := b.criuLog("restore"); !strings.Contains(said, "is complete without it") {
