@@ -105,14 +105,20 @@ func (n *node) settle() {
 	must(n.t, n.up.Settle(n.t.Context(), func(State) {}))
 }
 
-// TestBehind seals checkpoints, which come to the bucket by themselves and once: not after a restart, not when they
-// came from there, and not when they were removed there. Take takes them there all the same.
-func TestBehind(t *testing.T) {
-	s := s3server.Start(t)
+// newBucket starts a server with a bucket, and gives the address of a remote store in it.
+func newBucket(t *testing.T) (s *s3server.Server, address string) {
+	t.Helper()
+	s = s3server.Start(t)
 	s.Bucket(t, "checkpoints")
 	t.Setenv("AWS_ACCESS_KEY_ID", s3server.KeyID)
 	t.Setenv("AWS_SECRET_ACCESS_KEY", s3server.Secret)
-	address := "s3://checkpoints/p?endpoint=" + s.Endpoint + "&region=us-east-1"
+	return s, "s3://checkpoints/p?endpoint=" + s.Endpoint + "&region=us-east-1"
+}
+
+// TestBehind seals checkpoints, which come to the bucket by themselves and once: not after a restart, not when they
+// came from there, and not when they were removed there. Take takes them there all the same.
+func TestBehind(t *testing.T) {
+	_, address := newBucket(t)
 	one, two := newNode(t, address), newNode(t, address)
 	one.dump("a", "some text")
 	one.lifetime.Release() // what sealed it goes
@@ -175,11 +181,7 @@ func TestBehind(t *testing.T) {
 // TestProfiles: what a restore learns of a checkpoint that is in the bucket already comes there too, also when the
 // daemon was killed before, and is there for the next machine; once, and no longer than the checkpoint.
 func TestProfiles(t *testing.T) {
-	s := s3server.Start(t)
-	s.Bucket(t, "checkpoints")
-	t.Setenv("AWS_ACCESS_KEY_ID", s3server.KeyID)
-	t.Setenv("AWS_SECRET_ACCESS_KEY", s3server.Secret)
-	address := "s3://checkpoints/p?endpoint=" + s.Endpoint + "&region=us-east-1"
+	s, address := newBucket(t)
 	one, two := newNode(t, address), newNode(t, address)
 	one.dump("a", "some text")
 	one.settle()
