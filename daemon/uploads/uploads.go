@@ -83,8 +83,8 @@ func Start(o Options) *Uploads {
 }
 
 // Idle gives uploads that take only what Take asks for. They need no Close.
-func Idle(s *index.Store, r *remotes.Remote) *Uploads {
-	return &Uploads{o: Options{Store: s, Remote: r}, turn: make(chan struct{})}
+func Idle(s *index.Store, r *remotes.Remote, log *slog.Logger) *Uploads {
+	return &Uploads{o: Options{Store: s, Remote: r, Log: log}, turn: make(chan struct{})}
 }
 
 // Close gives up what is under way, to be taken up by the next daemon.

@@ -213,6 +213,18 @@ func TestProfiles(t *testing.T) {
 	if p := pull(newNode(t, address)); p != strings.Repeat("longer", 30000) {
 		t.Errorf("learned before a daemon was killed, and it is %d bytes, %.20q", len(p), p)
 	}
+	// What was learned since goes there without a daemon, too.
+	must(t, two.store.SetProfile("a", []byte("without a daemon")))
+	r, err := two.remote.Store(t.Context())
+	must(t, err)
+	p, err := Idle(two.store, two.remote, quiet).Take(t.Context(), r, "a", func(int64, int64) {})
+	if err != nil || !p.Already {
+		t.Errorf("taken: %+v, %v", p, err)
+	}
+	two.remote.SaveRequests()
+	if p := pull(newNode(t, address)); p != "without a daemon" {
+		t.Errorf("learned, then taken without a daemon, and it is %q", p)
+	}
 	puts := func() int64 { return two.remote.Requests().Kinds[bucket.KindPut].Requests }
 	before := puts()
 	two.close()
@@ -222,7 +234,7 @@ func TestProfiles(t *testing.T) {
 		t.Errorf("%d puts, and after a restart %d", before, after)
 	}
 
-	r, err := one.remote.Store(t.Context())
+	r, err = one.remote.Store(t.Context())
 	must(t, err)
 	objects := func() int {
 		kept, err := os.ReadDir(filepath.Join(s.Dir(), "checkpoints", "p", "profiles"))
