@@ -144,7 +144,8 @@ func newObjects(set *image.Set) *objects {
 
 // lost is an object whose handle is that of several in the images, or of none.
 func lost(handle uint32) *object {
-	return unknown("CRIU's plugin calls its object handle %d, and several others, or one of another size, or none", handle)
+	return unknown("CRIU's plugin calls its object handle %d, and several others, "+
+		"or one of another size, or none", handle)
 }
 
 // unknown is an object of which the images do not tell what it is.

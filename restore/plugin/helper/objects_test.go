@@ -47,7 +47,7 @@ func TestDmabufsOfCRIUsPlugin(t *testing.T) {
 	}{
 		{"the only object of the only node", theirs(1, nil, own(1)), true},
 		{"an object that each node has under that number", theirs(1, nil, own(1), imports(1)), true},
-		{"an object of the KFD that each node has imported", theirs(2, []*imagepb.BO{kfdBO(2, 4096)}, imports(2)), true},
+		{"the KFD's, and each node has imported it", theirs(2, []*imagepb.BO{kfdBO(2, 4096)}, imports(2)), true},
 		{"a node has no such number", theirs(1, nil, own(1), nil), false},
 		{"a node has another object of that number", theirs(1, nil, own(1), own(1)), false},
 		{"the KFD's, and no node has it", theirs(1, []*imagepb.BO{kfdBO(1, 4096)}, nil), false},

@@ -139,8 +139,8 @@ func TestObjectsThatAreRefused(t *testing.T) {
 	}
 }
 
-// CRIU's own plugin after 4.2 tells of a dma-buf by a number alone, which may be another object's on another open of the
-// render node. Nobody gets that other one: the restore ends, with the name of the image.
+// CRIU's own plugin after 4.2 tells of a dma-buf by a number alone, which may be another object's on another open of
+// the render node. Nobody gets that other one: the restore ends, with the name of the image.
 func TestDmabufThatCannotBeTold(t *testing.T) {
 	b := newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{}}})
 	b.env = []string{"GPUCR_SCHEMA=later"}
@@ -164,8 +164,8 @@ func TestDmabufThatCannotBeTold(t *testing.T) {
 	b.noHelpers()
 }
 
-// asTheirs makes the images what CRIU's plugin would have written: without our fields, and with a number for each dma-buf
-// that was free on the open where the plugin tried it. It returns the names of those.
+// asTheirs makes the images what CRIU's plugin would have written: without our fields, and with a number for each
+// dma-buf that was free on the open where the plugin tried it. It returns the names of those.
 func (b *bench) asTheirs() (dmabufs []string) {
 	b.T.Helper()
 	set := b.set()

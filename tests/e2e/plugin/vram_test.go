@@ -157,7 +157,7 @@ func TestQueuesDoNotWaitForOthers(t *testing.T) {
 }
 
 // How soon a process runs does not depend on its VRAM, and its queues run no later than if it waited for all. How long
-// both take is measured where that is asked for (-vram.n): a machine that is busy with other things tells nothing of it.
+// both take is measured where that is asked for (-vram.n): a machine that is busy with other things tells nothing.
 func TestResumeWithoutVRAM(t *testing.T) {
 	type times struct {
 		resume, ready []time.Duration
