@@ -16,7 +16,8 @@ import (
 )
 
 // connectTimeout is how long is waited for a store that another process holds without a daemon listening: a command
-// that has it open for a moment, or a daemon that just starts or stops. One that said that it leaves may take until wire.Handover.
+// that has it open for a moment, or a daemon that just starts or stops. A daemon that has said that it leaves may take
+// until wire.Handover.
 const connectTimeout = time.Second
 
 // Session is access to a store, through its daemon if one runs.
@@ -116,7 +117,7 @@ func (s *Session) WaitDaemon(ctx context.Context) error {
 	return s.client.waitExit(ctx)
 }
 
-// Hold keeps the daemon until ctx ends, and nobody waits meanwhile for the daemon to leave. ErrGone when the daemon ends
+// Hold keeps the daemon until ctx ends; nobody waits meanwhile for the daemon to leave. ErrGone when the daemon ends
 // before.
 func (s *Session) Hold(ctx context.Context) error {
 	if s.client == nil {

@@ -212,9 +212,10 @@ func TestTokenLater(t *testing.T) {
 	if err := own.Listen(Where{Addr: "unix:" + path, TokenFile: changed}); err != nil {
 		t.Fatal(err)
 	}
-	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
-	}}
+	}
+	tr := &http.Transport{DisableKeepAlives: true, DialContext: dial}
 	if got, body := ask(t, &http.Client{Transport: tr}, "page", ""); got != 401 {
 		t.Errorf("a socket: %d %s", got, body)
 	}
