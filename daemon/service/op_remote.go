@@ -31,7 +31,7 @@ func (e *Env) uploads() *uploads.Uploads {
 	case e.Daemon != nil && e.Daemon.Uploads != nil:
 		return e.Daemon.Uploads
 	}
-	return uploads.Idle(e.Store, e.Remote)
+	return uploads.Idle(e.Store, e.Remote, e.Log)
 }
 
 // Checkpoint gives a sealed checkpoint of the store, or pulls the one of that name from the remote store.
