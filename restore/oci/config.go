@@ -30,9 +30,9 @@ type Config struct {
 // maxConfig is how large a configuration may be, in bytes.
 const maxConfig = 1 << 20
 
-// Load reads a configuration. Without the file there is no store. The file names programs that are run as root: one that
-// users other than root can change is not used. With an error Load gives the keys that could be understood, none where
-// the file is not to be used.
+// Load reads a configuration. Without the file there is no store. The file names programs that are run as root: one
+// that users other than root can change is not used. With an error Load gives the keys that could be understood, none
+// where the file is not to be used.
 func Load(path string) (Config, error) {
 	fail := func(c Config, err error) (Config, error) {
 		return c, fmt.Errorf("configuration %s of gpucr-runc: %w", path, err)
