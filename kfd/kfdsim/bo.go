@@ -120,8 +120,8 @@ func (s *Sim) putBO(b *bo) {
 	}
 }
 
-// wipe gives back the memory of released BOs until there are none. As with the driver, nobody who frees memory waits for
-// it: amdgpu_bo_release_notify has an SDMA engine fill the VRAM, TTM destroys the BO when that fence has signalled
+// wipe gives back the memory of released BOs until there are none. As with the driver, nobody who frees memory waits
+// for it: amdgpu_bo_release_notify has an SDMA engine fill the VRAM, TTM destroys the BO when that fence has signalled
 // (ttm_bo_delayed_delete), and until then the VRAM counts as used. An allocation that finds none waits for that.
 func (g *gpu) wipe() {
 	s := g.sim

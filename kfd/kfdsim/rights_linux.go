@@ -19,7 +19,8 @@ type cpuMapping struct {
 	minor            int
 }
 
-// noteStrayMappings notes, as an error of the GPU, what a process has mapped of BOs that none of its descriptors may map.
+// noteStrayMappings notes, as an error of the GPU, what a process has mapped of BOs that none of its descriptors may
+// map.
 func (s *Sim) noteStrayMappings(p *kfdProcess) {
 	maps, err := s.cpuMappings(p.pid)
 	if err != nil || len(maps) == 0 {
