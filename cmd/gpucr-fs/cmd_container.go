@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpucr/gpucr-fs/cuda"
+	"github.com/gpucr/gpucr-fs/daemon/service"
 	"github.com/gpucr/gpucr-fs/daemon/talk"
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/restore"
@@ -113,24 +114,67 @@ func (a *app) dumpContainer(ctx context.Context, c *container) (err error) {
 	if s.PID <= 0 {
 		return fmt.Errorf("container %s does not run: it is %s", c.call.ID, s.Status)
 	}
-	again, err := c.thaw(s)
-	if err != nil {
+	c.name = s.Name(time.Now())
+	if c.place, err = oci.Reserve(c.call.Value("image-path"), c.name, c.call.ID); err != nil {
 		return err
 	}
+	again, err := c.thaw(s)
+	if err != nil {
+		return errors.Join(err, c.place.GiveUp())
+	}
 	defer func() { err = errors.Join(err, again()) }()
-	c.name = s.Name(time.Now())
 	d := dumping{a: a, pid: s.PID, leave: c.call.Has("leave-running"), durable: c.conf.Durable, container: c}
 	d.criu.program = c.criu
 	d.nvidia.timeout = gpuTimeout
 	err = d.run(ctx, c.conf.Store, c.name, s.Tags(), s.Labels())
-	if late := (*codeError)(nil); errors.As(err, &late) && late.code == exitPartial {
-		a.note("%v; %s", err, late.hint) // it is sealed, and there is no container to go on
+	if !c.dumped {
+		return errors.Join(err, c.place.GiveUp())
+	}
+	return a.kept(context.WithoutCancel(ctx), c, errors.Join(c.unreferred, err))
+}
+
+// kept judges an error that came when a container had been dumped. What its checkpoint can be restored by is kept: the
+// container may have ended.
+func (a *app) kept(ctx context.Context, c *container, err error) error {
+	if err == nil {
 		return nil
 	}
-	if err != nil && c.referred {
-		err = errors.Join(err, oci.Unrefer(c.call.Value("image-path")))
+	state, serr := a.state(ctx, c.conf.Store, c.name)
+	switch {
+	case serr != nil:
+		return fmt.Errorf("container %s was dumped as checkpoint %s, then: %w; %w", c.call.ID, c.name, err, serr)
+	case state != index.Sealed:
+		return &codeError{exitError, "make room in the store if there is none, then: " + c.seal(),
+			fmt.Errorf("container %s was dumped as checkpoint %s, which is not sealed: %w", c.call.ID, c.name, err)}
+	case c.unreferred != nil:
+		return &codeError{exitError,
+			"gpucr-fs export " + c.conf.Store + " " + c.name + " DIR makes a directory that it can be restored from",
+			fmt.Errorf("container %s is in the store as checkpoint %s: %w", c.call.ID, c.name, err)}
 	}
-	return err
+	var late *codeError
+	if errors.As(err, &late) && late.hint != "" {
+		err = fmt.Errorf("%w; %s", err, late.hint)
+	}
+	a.note("%v", err) // its caller can restore it
+	return nil
+}
+
+// seal is the command that seals the checkpoint of a dump that was given up too late.
+func (c *container) seal() string { return "gpucr-fs seal " + c.conf.Store + " " + c.name }
+
+// state gives the state of a checkpoint of a store by its name. Class NotFound when there is none.
+func (a *app) state(ctx context.Context, store, name string) (index.State, error) {
+	res, err := do(ctx, a, store, "", service.Names, service.NamesRequest{})
+	if err != nil {
+		return "", err
+	}
+	for _, c := range res.Checkpoints {
+		if c.Name == name {
+			return c.State, nil
+		}
+	}
+	return "", &index.Error{Class: index.NotFound, Op: "checkpoint", Checkpoint: name,
+		Err: errors.New("there is none of this name")}
 }
 
 // thaw lets a container that is paused run where CUDA processes have to give up their GPUs, which threads of the driver
@@ -169,7 +213,7 @@ func (c *container) onDemand() error {
 
 // restoreContainer brings a container back. Its memory follows.
 func (a *app) restoreContainer(ctx context.Context, c *container) (err error) {
-	if c.ref, err = oci.ReadReference(c.call.Value("image-path")); err != nil {
+	if c.ref, err = a.reference(ctx, c); err != nil {
 		return err
 	}
 	if err := c.onDemand(); err != nil {
@@ -203,6 +247,36 @@ func (a *app) restoreContainer(ctx context.Context, c *container) (err error) {
 		return err
 	}
 	return c.foreground()
+}
+
+// reference tells which checkpoint is restored: that of a dump that was killed when it was complete, if there is one in
+// the image directory.
+func (a *app) reference(ctx context.Context, c *container) (oci.Reference, error) {
+	dir := c.call.Value("image-path")
+	pending, err := oci.ReadPending(dir)
+	if err != nil {
+		return oci.ReadReference(dir)
+	}
+	state, err := a.state(ctx, c.conf.Store, pending.Checkpoint)
+	if err == nil && state == index.Sealed {
+		return pending, nil
+	}
+	if err != nil && index.ClassOf(err) != index.NotFound {
+		return pending, err
+	}
+	if err == nil {
+		c.name = pending.Checkpoint
+		return pending, &codeError{exitError, "if its container has ended since: " + c.seal() + "; else remove " +
+			filepath.Join(dir, oci.PendingFile),
+			fmt.Errorf("the dump of container %s as checkpoint %s was killed, and it is not sealed",
+				pending.Container, pending.Checkpoint)}
+	}
+	ref, err := oci.ReadReference(dir)
+	if errors.Is(err, oci.ErrNoReference) {
+		err = fmt.Errorf("the dump of container %s was killed before it was complete: there is no checkpoint; remove %s",
+			pending.Container, filepath.Join(dir, oci.PendingFile))
+	}
+	return ref, err
 }
 
 // inContainer has the runtime restore a container, and does what has to follow before its processes may go on.

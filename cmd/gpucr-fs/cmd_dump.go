@@ -131,8 +131,8 @@ func (d *dumping) run(ctx context.Context, store, name string, tags []string, se
 	begin := time.Now()
 	bar := d.a.progress("dump " + name)
 	defer bar.close()
-	res, err := client.DumpInto(ctx, dir, client.DumpOptions{Name: name, Tags: tags, Labels: labels, Start: start,
-		Run: d.dump, Progress: func(p wire.Progress) {
+	res, err := client.DumpInto(ctx, dir, client.DumpOptions{Name: name, Tags: tags, Labels: labels, PID: d.pid,
+		Start: start, Run: d.dump, Progress: func(p wire.Progress) {
 			p.Total = d.total.Load()
 			bar.tell(p)
 		}})

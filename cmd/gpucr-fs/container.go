@@ -33,9 +33,11 @@ type container struct {
 	name    string // of the checkpoint
 	ref     oci.Reference
 
-	referred bool // the caller's image directory holds what stands for the images
-	pid      int
-	running  *runtimeProcess // one in the foreground
+	place      *oci.Place // the caller's image directory, for a dump
+	dumped     bool       // the images are complete, and the container has ended if it is to
+	unreferred error      // why the caller's image directory does not stand for them
+	pid        int
+	running    *runtimeProcess // one in the foreground
 }
 
 // env is the environment of the runtime, and so of criu: what this program has, with criu first in the PATH, and more.
@@ -122,14 +124,8 @@ func (c *container) dump(images string, env []string) error {
 		}
 		return c.explain(err, work, "dump.log")
 	}
-	dir := c.call.Value("image-path")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	if err := oci.Refer(dir, images, c.name, c.call.ID); err != nil {
-		return err
-	}
-	c.referred = true
+	// The images are in the store whatever becomes of the image directory.
+	c.dumped, c.unreferred = true, c.place.Refer(images)
 	return nil
 }
 

@@ -69,6 +69,9 @@ func stored(call oci.Call) (bool, error) {
 	if !call.Ours() || call.Command == oci.Checkpoint {
 		return call.Ours(), nil
 	}
+	if _, err := oci.ReadPending(call.Value("image-path")); err == nil {
+		return true, nil // gpucr-fs finds out whether it is complete
+	}
 	_, err := oci.ReadReference(call.Value("image-path"))
 	if errors.Is(err, oci.ErrNoReference) {
 		return false, nil

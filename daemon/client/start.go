@@ -285,6 +285,7 @@ type DumpOptions struct {
 	Name   string
 	Tags   []string
 	Labels map[string]string
+	PID    int // of the first process
 	// Start makes a daemon.
 	Start StartFunc
 	// Run dumps with CRIU into the directory.
@@ -300,7 +301,7 @@ func DumpInto(ctx context.Context, dir string, o DumpOptions) (service.Brief, er
 		return service.Brief{}, err
 	}
 	defer s.Close()
-	q := service.DumpRequest{ID: newID(), Name: o.Name, Tags: o.Tags, Labels: o.Labels}
+	q := service.DumpRequest{ID: newID(), Name: o.Name, Tags: o.Tags, Labels: o.Labels, PID: o.PID}
 	dirs, err := talk.Pass(ctx, dir, q.ID, "")
 	if err != nil {
 		return service.Brief{}, err

@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/gpucr/gpucr-fs/daemon/lifetime"
 	"github.com/gpucr/gpucr-fs/daemon/mounts"
@@ -18,11 +19,15 @@ type DumpRequest struct {
 	Name   string            `json:"name"`
 	Tags   []string          `json:"tags,omitempty"`
 	Labels map[string]string `json:"labels,omitempty"`
+	// PID is the first process that is dumped, 0 where the caller does not tell: see dumped.
+	PID int `json:"pid,omitempty"`
 }
 
 // Dump mounts a new checkpoint for one dump; it says so by a line with Prepared. The caller runs CRIU and answers with
 // its verdict. Then the checkpoint is sealed, or, when CRIU failed, given up; if the caller is gone, it is sealed if it
-// is complete.
+// is complete and nothing else has the state of the processes any more.
+//
+// What can be known to fail afterwards fails before: CRIU ends the processes.
 var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Brief, error) {
 	if err := needTalk(env, "dump"); err != nil {
 		return Brief{}, err
@@ -33,6 +38,13 @@ var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Br
 		return Brief{}, err
 	}
 	defer h.Close()
+	for _, tag := range q.Tags {
+		if err := index.ValidName(tag); err != nil {
+			return Brief{}, fmt.Errorf("tag: %w", err)
+		}
+	}
+	first := dumpOf(q.PID)
+	defer first.close()
 	images := "dump " + q.ID
 	if _, err := d.Mounts.Add(ctx, mounts.Request{Dir: images, New: q.Name, Private: true}); err != nil {
 		return Brief{}, err
@@ -63,28 +75,74 @@ var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Br
 	switch {
 	case !said:
 		// CRIU may still be at it, and have ended the processes already: a complete dump is kept.
-		err = errors.Join(err, m.Settle(context.WithoutCancel(ctx), q.Name))
+		err = errors.Join(err, first.settle(context.WithoutCancel(ctx), m, q.Name))
 	case !ok:
-		err = errors.Join(err, m.Failure(q.Name), discard(m, q.Name))
+		err = errors.Join(err, m.Failure(q.Name), first.discard(context.WithoutCancel(ctx), m, q.Name))
 	}
 	err = errors.Join(err, d.Mounts.Drop(images))
 	if err == nil && !ok {
 		err = talk.ErrCallerFailed
 	}
 	if err == nil && len(q.Tags) > 0 {
-		if err = env.Store.Tag(ctx, q.Name, q.Tags, nil); err == nil {
+		if err = env.Store.Tag(context.WithoutCancel(ctx), q.Name, q.Tags, nil); err == nil {
 			res.Tags = q.Tags
+		} else {
+			err = fmt.Errorf("checkpoint %s is complete, but without its tags: %w", q.Name, err)
 		}
 	}
 	return res, err
 })
 
-// discard gives the checkpoint of a failed dump up. One that is sealed is kept, whatever failed afterwards: CRIU
-// seals it when it has ended the processes.
-func discard(m *mounts.Mounted, name string) error {
+// dumped is the first process of a dump; nil where it is not known.
+type dumped struct{ process *wire.Process }
+
+func dumpOf(pid int) *dumped {
+	if pid <= 0 {
+		return nil
+	}
+	p, err := wire.OpenProcess(pid)
+	if err != nil {
+		return nil // CRIU tells of it
+	}
+	return &dumped{p}
+}
+
+func (d *dumped) close() {
+	if d != nil {
+		d.process.Close()
+	}
+}
+
+// ended tells that the process is known to be no more.
+func (d *dumped) ended() bool {
+	if d == nil {
+		return false
+	}
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	return d.process.Wait(now) == nil
+}
+
+// settle ends a dump whose caller is gone. CRIU closes its statistics in the images, which seals them, only where no
+// other folder is its work directory. Images that are complete when CRIU has ended are sealed here if the processes
+// have ended, too: they have nothing else to come back from.
+func (d *dumped) settle(ctx context.Context, m *mounts.Mounted, name string) error {
+	err := m.Settle(ctx, name)
+	if err != nil && d.ended() {
+		_, err = m.Seal(ctx, name)
+	}
+	return err
+}
+
+// discard gives the checkpoint of a failed dump up, unless it is all that is left of the processes: something may have
+// failed after CRIU had dumped and ended them.
+func (d *dumped) discard(ctx context.Context, m *mounts.Mounted, name string) error {
+	if d.ended() {
+		return d.settle(ctx, m, name)
+	}
 	err := m.Discard(name)
 	if index.ClassOf(err) == index.ReadOnly {
-		return nil
+		return nil // CRIU has sealed it
 	}
 	return err
 }

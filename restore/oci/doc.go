@@ -6,7 +6,8 @@
 //
 // The images of a checkpoint are in the store. In the image directory that it named, the caller finds a [Reference]:
 // the name of the checkpoint, and the hash of its inventory, by which the right one is known. Callers put this
-// directory into their archives, which are small then.
+// directory into their archives, which are small then. [Reserve] prepares the directory before the container is
+// touched, and leaves a reference there that is found when the dump is killed.
 //
 // There are no locks and no goroutines.
 package oci

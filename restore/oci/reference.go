@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 )
 
@@ -32,7 +31,7 @@ const (
 type Reference struct {
 	Version    int    `json:"version"`
 	Checkpoint string `json:"checkpoint"`       // its name
-	Inventory  string `json:"inventory_sha256"` // of the checkpoint's inventory.img, in hexadecimal digits
+	Inventory  string `json:"inventory_sha256"` // of the checkpoint's inventory.img, in hexadecimal digits; "": Pending
 	Container  string `json:"container,omitempty"`
 }
 
@@ -42,8 +41,19 @@ const version = 1
 // ErrNoReference: the directory holds no reference, but images perhaps.
 var ErrNoReference = errors.New("it holds no reference to a checkpoint")
 
+// Pending tells that the dump was not yet known to be complete when the reference was written.
+func (r Reference) Pending() bool { return r.Inventory == "" }
+
 // ParseReference reads a reference that may come from anybody.
 func ParseReference(text []byte) (Reference, error) {
+	r, err := parse(text)
+	if err == nil && r.Pending() {
+		err = fmt.Errorf("%s has no SHA-256 of %s", ReferenceFile, inventory)
+	}
+	return r, err
+}
+
+func parse(text []byte) (Reference, error) {
 	var r Reference
 	if err := json.Unmarshal(text, &r); err != nil {
 		return r, fmt.Errorf("%s: %w", ReferenceFile, err)
@@ -54,7 +64,7 @@ func ParseReference(text []byte) (Reference, error) {
 		return r, fmt.Errorf("%s is of version %d; this program knows version %d", ReferenceFile, r.Version, version)
 	case r.Checkpoint == "":
 		return r, fmt.Errorf("%s names no checkpoint", ReferenceFile)
-	case err != nil || len(sum) != sha256.Size:
+	case err != nil || !r.Pending() && len(sum) != sha256.Size:
 		return r, fmt.Errorf("%s has no SHA-256 of %s", ReferenceFile, inventory)
 	}
 	return r, nil
@@ -62,68 +72,46 @@ func ParseReference(text []byte) (Reference, error) {
 
 // ReadReference reads the reference in an image directory; ErrNoReference where there is none.
 func ReadReference(dir string) (Reference, error) {
-	text, err := readAtMost(filepath.Join(dir, ReferenceFile), maxReference)
+	return readReference(filepath.Join(dir, ReferenceFile), ParseReference)
+}
+
+// ReadPending reads what a dump that did not come to its end has left in an image directory; ErrNoReference where there
+// is nothing. It may be Pending.
+func ReadPending(dir string) (Reference, error) {
+	return readReference(filepath.Join(dir, PendingFile), parse)
+}
+
+func readReference(file string, parse func([]byte) (Reference, error)) (Reference, error) {
+	text, err := readAtMost(file, maxReference)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Reference{}, ErrNoReference
 	}
 	if err != nil {
 		return Reference{}, err
 	}
-	return ParseReference(text)
+	r, err := parse(text)
+	if err != nil {
+		return r, fmt.Errorf("%s: %w", file, err)
+	}
+	return r, nil
 }
 
-// Refer writes into dir what stands for the images: a reference, and the images that callers look at. When it fails
-// nothing stays.
-func Refer(dir, images, name, container string) error {
-	inv, err := readAtMost(filepath.Join(images, inventory), maxInventory)
-	if err != nil {
-		return fmt.Errorf("the dump is not complete: %w", err)
-	}
-	sum := sha256.Sum256(inv)
-	r := Reference{Version: version, Checkpoint: name, Inventory: hex.EncodeToString(sum[:]), Container: container}
-	text, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	for _, file := range copied {
-		content, rerr := readAtMost(filepath.Join(images, file), maxInventory)
-		if errors.Is(rerr, fs.ErrNotExist) {
-			continue
-		}
-		err = rerr
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, file), content, 0o600)
-		}
-		if err != nil {
-			break
-		}
-	}
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, ReferenceFile), append(text, '\n'), 0o600)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("write what stands for the images: %w", err), Unrefer(dir))
-	}
-	return nil
+func hashOf(inventory []byte) string {
+	sum := sha256.Sum256(inventory)
+	return hex.EncodeToString(sum[:])
 }
 
-// Unrefer takes back what Refer has written.
-func Unrefer(dir string) (err error) {
-	for _, file := range append([]string{ReferenceFile}, copied...) {
-		if rerr := os.Remove(filepath.Join(dir, file)); !errors.Is(rerr, fs.ErrNotExist) {
-			err = errors.Join(err, rerr)
-		}
-	}
-	return err
-}
-
-// Verify tells whether the images of a checkpoint are those that the reference was made of.
+// Verify tells whether the images of a checkpoint are those that the reference was made of. A pending one was made
+// before them, and has a name that no other checkpoint gets.
 func (r Reference) Verify(images string) error {
+	if r.Pending() {
+		return nil
+	}
 	inv, err := readAtMost(filepath.Join(images, inventory), maxInventory)
 	if err != nil {
 		return err
 	}
-	if sum := sha256.Sum256(inv); hex.EncodeToString(sum[:]) != r.Inventory {
+	if hashOf(inv) != r.Inventory {
 		return fmt.Errorf("checkpoint %s of this store is another dump than the one that was asked for", r.Checkpoint)
 	}
 	return nil

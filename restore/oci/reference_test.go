@@ -17,38 +17,71 @@ func must(t *testing.T, err error) {
 }
 
 func TestReference(t *testing.T) {
-	images, dir := t.TempDir(), t.TempDir()
+	images, dir := t.TempDir(), filepath.Join(t.TempDir(), "made")
 	if _, err := ReadReference(dir); !errors.Is(err, ErrNoReference) {
-		t.Errorf("an empty folder: %v", err)
-	}
-	if err := Refer(dir, images, "web", "c1"); err == nil {
-		t.Error("a dump without an inventory was referred to")
+		t.Errorf("no folder: %v", err)
 	}
 	must(t, os.WriteFile(filepath.Join(images, inventory), []byte("one"), 0o600))
 	must(t, os.WriteFile(filepath.Join(images, "pages-1.img"), make([]byte, 1<<20), 0o600))
-	must(t, Refer(dir, images, "web", "c1"))
+	p, err := Reserve(dir, "web", "c1")
+	must(t, err)
+	must(t, p.Refer(images))
 	r, err := ReadReference(dir)
 	must(t, err)
 	if r.Checkpoint != "web" || r.Container != "c1" {
 		t.Errorf("%+v", r)
 	}
 	must(t, r.Verify(images))
+	if left, _ := os.ReadDir(dir); len(left) != 2 {
+		t.Errorf("%v stand for the images", left)
+	}
 	must(t, os.WriteFile(filepath.Join(images, inventory), []byte("two"), 0o600))
 	if err := r.Verify(images); err == nil || !strings.Contains(err.Error(), "another dump") {
 		t.Errorf("other images: %v", err)
 	}
+}
+
+// TestReserve: until a dump is complete a folder stands for what it stood for before, and says what it may become.
+func TestReserve(t *testing.T) {
+	images, dir := t.TempDir(), t.TempDir()
+	p, err := Reserve(dir, "first", "c1")
+	must(t, err)
+	if r, err := ReadPending(dir); err != nil || r.Checkpoint != "first" || !r.Pending() {
+		t.Errorf("a dump began: %+v %v", r, err)
+	}
+	if _, err := ReadReference(dir); !errors.Is(err, ErrNoReference) {
+		t.Errorf("a dump began: %v", err)
+	}
+	if err := p.Refer(images); err == nil {
+		t.Error("a dump without an inventory was referred to")
+	}
+	must(t, p.GiveUp())
+	if left, _ := os.ReadDir(dir); len(left) > 0 {
+		t.Errorf("%v stay", left)
+	}
+	must(t, os.WriteFile(filepath.Join(images, inventory), []byte("one"), 0o600))
+	p, err = Reserve(dir, "first", "c1")
+	must(t, err)
+	must(t, p.Refer(images))
+	if _, err = Reserve(dir, "killed", "c1"); err != nil {
+		t.Fatal(err)
+	}
+	p, err = Reserve(dir, "second", "c1")
+	must(t, err)
+	must(t, p.GiveUp())
+	if r, err := ReadReference(dir); err != nil || r.Checkpoint != "first" {
+		t.Errorf("two dumps failed: %+v %v", r, err)
+	}
+	if r, err := ReadPending(dir); err != nil || r.Checkpoint != "killed" {
+		t.Errorf("a dump was killed, and one failed: %+v %v", r, err)
+	}
 	// A folder that cannot take it all gets nothing.
 	broken := t.TempDir()
 	must(t, os.Mkdir(filepath.Join(broken, ReferenceFile), 0o755))
-	must(t, os.WriteFile(filepath.Join(broken, ReferenceFile, "x"), nil, 0o600))
-	if err := Refer(broken, images, "web", "c1"); err == nil {
-		t.Error("a reference was written over a folder")
+	if _, err := Reserve(broken, "web", "c1"); err == nil {
+		t.Error("a reference would be written over a folder")
 	}
-	if _, err := os.Stat(filepath.Join(broken, inventory)); err == nil {
-		t.Error("a part of what stands for the images stays")
-	}
-	must(t, Unrefer(dir))
-	if left, _ := os.ReadDir(dir); len(left) > 0 {
+	if left, _ := os.ReadDir(broken); len(left) != 1 {
 		t.Errorf("%v stay", left)
 	}
 }
