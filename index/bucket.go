@@ -17,6 +17,12 @@ func (s *Store) Pull(ctx context.Context, name string, bucket [16]byte, list io.
 	return pull.New(s.chunks, s.roots, s.reading).Pull(ctx, name, bucket, list)
 }
 
+// PullHot gives a sealed checkpoint the hot set that a bucket has of it; see [pull.Puller.PullHot].
+func (s *Store) PullHot(ctx context.Context, id string, bucket [16]byte, list io.Reader) error {
+	defer s.chunks.Distant.Hold()()
+	return pull.New(s.chunks, s.roots, s.reading).PullHot(ctx, id, bucket, list)
+}
+
 // Learn notes where a bucket has the chunks of a checkpoint, by its list object, and no more of it: uploads refer to
 // them. KeepLearned keeps that.
 func (s *Store) Learn(ctx context.Context, bucket [16]byte, list io.Reader) error {

@@ -214,13 +214,6 @@ func spawn(ctx context.Context, spec daemonSpec) (mounts.Result, error) {
 }
 
 func (a *app) mountForeground(ctx context.Context, spec daemonSpec, toStderr bool) error {
-	if s, ok, err := client.ConnectDaemon(ctx, spec.Store); err != nil {
-		return err
-	} else if ok {
-		s.Close()
-		return &index.Error{Class: index.InUse, Op: "mount", Err: errors.New("a daemon serves the store already"),
-			Hint: "drop -f to add a mount to it"}
-	}
 	var log io.Writer = a.err
 	if !toStderr {
 		file, err := lifecycle.OpenLogFile(spec.Log, logLimit)
@@ -230,13 +223,32 @@ func (a *app) mountForeground(ctx context.Context, spec daemonSpec, toStderr boo
 		defer file.Close()
 		log = file
 	}
-	return serve(ctx, spec, log, func(res mounts.Result, err error) error {
+	var end error // of what is not to be tried again
+	return errors.Join(client.WhileInUse(ctx, spec.Store, func() error {
+		s, ok, err := client.ConnectDaemon(ctx, spec.Store)
 		if err != nil {
 			return err
 		}
-		context.AfterFunc(ctx, func() { _ = notify("STOPPING=1") }) // there is nobody to tell that it failed
-		return errors.Join(a.printMount(res), notify("READY=1"))
-	})
+		if ok {
+			s.Close()
+			end = &index.Error{Class: index.InUse, Op: "mount", Err: errors.New("a daemon serves the store already"),
+				Hint: "drop -f to add a mount to it"}
+			return nil
+		}
+		served := false
+		err = serve(ctx, spec, log, func(res mounts.Result, err error) error {
+			if err != nil {
+				return err
+			}
+			served = true
+			context.AfterFunc(ctx, func() { _ = notify("STOPPING=1") }) // there is nobody to tell that it failed
+			return errors.Join(a.printMount(res), notify("READY=1"))
+		})
+		if served {
+			end, err = err, nil
+		}
+		return err
+	}), end)
 }
 
 // serve is the life of a daemon. ready is told once whether the mount serves.

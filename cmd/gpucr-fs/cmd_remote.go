@@ -180,8 +180,8 @@ func (a *app) gcRemote(ctx context.Context, dir string, patience time.Duration) 
 		if res.Watched > 0 {
 			fmt.Fprintf(
 				w,
-				"%d pushes and removed checkpoints keep their packs; they are let go when a gc --remote finds them "+
-					"unchanged for %v\n",
+				"%d pushes, removed checkpoints and removed hot sets keep their packs; they are let go when a "+
+					"gc --remote finds them unchanged for %v\n",
 				res.Watched,
 				patience,
 			)

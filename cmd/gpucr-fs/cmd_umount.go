@@ -16,10 +16,10 @@ func (a *app) umountCmd() *cobra.Command {
 		Use:   "umount DIR",
 		Short: "unmount a store and wait until everything is flushed",
 		Long: `Umount unmounts DIR and returns when everything is written to disk. After the last mount it also waits
-until the daemon has ended and the store is free, unless restores are in progress, which keep the daemon. In that
-case it waits for uploads to the remote store, and reports what is not uploaded yet. Umount refuses while the mount is
-in use. If it unmounts while a checkpoint is still incomplete, the exit code is 3. Umount also removes mounts that a
-killed daemon left.`,
+until the daemon has ended and the store is free, unless restores in progress or gpucr-fs serve keep the daemon.
+Before that it waits for uploads to the remote store, and reports what is not uploaded yet. Umount refuses while the
+mount is in use. If it unmounts while a checkpoint is still incomplete, the exit code is 3. Umount also removes mounts
+that a killed daemon left.`,
 		Example: "  gpucr-fs umount /images",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {

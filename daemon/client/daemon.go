@@ -52,7 +52,7 @@ func newClient(ctx context.Context, dir string) (_ *client, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask who the daemon is: %w", err)
 	}
-	if err := askToStay(ctx, conn); err != nil {
+	if err := askToStay(ctx, conn, wire.HoldPath); err != nil {
 		return nil, err
 	}
 	c := &client{dir: dir, held: conn, pid: pid}
@@ -74,11 +74,11 @@ func newClient(ctx context.Context, dir string) (_ *client, err error) {
 	return c, nil
 }
 
-// askToStay holds the daemon at the other end of a new connection.
-func askToStay(ctx context.Context, conn net.Conn) error {
+// askToStay holds the daemon at the other end of a new connection: path is wire.HoldPath, with a query or without.
+func askToStay(ctx context.Context, conn net.Conn, path string) error {
 	conn.SetDeadline(time.Now().Add(answerTimeout))
 	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Now()) })()
-	req, err := http.NewRequest(http.MethodPost, "http://daemon"+wire.HoldPath, nil)
+	req, err := http.NewRequest(http.MethodPost, "http://daemon"+path, nil)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 	iofs "io/fs"
 	"path/filepath"
 	"syscall"
-	"time"
 
 	"github.com/gpucr/gpucr-fs/daemon/mounts"
 	"github.com/gpucr/gpucr-fs/daemon/service"
@@ -30,37 +29,21 @@ func MountAt(
 	if err != nil {
 		return mounts.Result{}, err
 	}
-	for deadline := time.Now().Add(wire.Handover); ; {
-		res, err := mountOnce(ctx, store, r, start)
-		if err == nil || index.ClassOf(err) != index.InUse && !errors.Is(err, wire.ErrNoDaemon) {
-			return res, err
+	var res mounts.Result
+	err = WhileInUse(ctx, store, func() error {
+		s, ok, err := ConnectDaemon(ctx, store)
+		if err == nil && !ok {
+			res, err = start(ctx)
+			return err
 		}
-		if socket, _ := wire.Operations.Left(store); !socket || time.Now().After(deadline) {
-			return res, err
+		if err != nil {
+			return err
 		}
-		select {
-		case <-ctx.Done():
-			return res, ctx.Err()
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-}
-
-func mountOnce(
-	ctx context.Context,
-	store string,
-	r mounts.Request,
-	start func(context.Context) (mounts.Result, error),
-) (mounts.Result, error) {
-	s, ok, err := ConnectDaemon(ctx, store)
-	if err != nil {
-		return mounts.Result{}, err
-	}
-	if !ok {
-		return start(ctx)
-	}
-	defer s.Close()
-	return service.AddMount.Do(ctx, s, r, wire.Streams{})
+		defer s.Close()
+		res, err = service.AddMount.Do(ctx, s, r, wire.Streams{})
+		return err
+	})
+	return res, err
 }
 
 // UnmountAtResult says what unmounting found.

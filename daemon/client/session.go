@@ -15,8 +15,9 @@ import (
 	"github.com/gpucr/gpucr-fs/index"
 )
 
-// connectTimeout is how long Connect waits for a store that another process holds without a daemon listening: one that
-// just starts or stops. One that said that it leaves may take until wire.Handover.
+// connectTimeout is how long is waited for a store that another process holds without a daemon listening: a command
+// that has it open for a moment, or a daemon that just starts or stops. A daemon that has said that it leaves may take
+// until wire.Handover.
 const connectTimeout = time.Second
 
 // Session is access to a store, through its daemon if one runs.
@@ -116,10 +117,19 @@ func (s *Session) WaitDaemon(ctx context.Context) error {
 	return s.client.waitExit(ctx)
 }
 
-// Hold keeps the daemon until ctx ends. ErrGone when the daemon ends before.
+// Hold keeps the daemon until ctx ends; nobody waits meanwhile for the daemon to leave. ErrGone when the daemon ends
+// before.
 func (s *Session) Hold(ctx context.Context) error {
 	if s.client == nil {
 		return nil
+	}
+	conn, err := wire.Operations.Dial(ctx, s.client.dir)
+	if err != nil {
+		return goneFor(err)
+	}
+	defer conn.Close()
+	if err := askToStay(ctx, conn, wire.HoldPath+"?"+wire.LongHold); err != nil {
+		return goneFor(err)
 	}
 	gone := make(chan struct{})
 	defer s.client.onEnd(func() { close(gone) })()
@@ -129,6 +139,14 @@ func (s *Session) Hold(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
+}
+
+// goneFor tells a daemon that one was connected to, and that leaves, from other errors.
+func goneFor(err error) error {
+	if errors.Is(err, wire.ErrNoDaemon) {
+		return wire.ErrGone
+	}
+	return err
 }
 
 // Close closes the store where this process holds it.

@@ -24,30 +24,42 @@ import (
 // StartFunc makes a daemon that waits for the one who started it, as Spawn does.
 type StartFunc = func(context.Context) (mounts.Result, error)
 
-// ConnectOrStart gives access through the daemon of the store at dir; where none runs, start makes one. It has
-// connectTimeout with a daemon that is just leaving or just starting, and little with others that hold the store.
-func ConnectOrStart(ctx context.Context, dir string, start StartFunc) (*Session, error) {
+// ConnectOrStart gives access through the daemon of the store at dir; where none runs, start makes one. It waits for
+// others that hold the store as WhileInUse does.
+func ConnectOrStart(ctx context.Context, dir string, start StartFunc) (s *Session, err error) {
+	err = WhileInUse(ctx, dir, func() error {
+		for {
+			found, ok, err := ConnectDaemon(ctx, dir)
+			if s = found; ok || err != nil {
+				return err
+			}
+			if _, err := start(ctx); err != nil {
+				return err
+			}
+		}
+	})
+	return s, err
+}
+
+// WhileInUse calls f, which opens the store at dir or asks its daemon, again while another process holds the store:
+// for connectTimeout, and until wire.Handover where that process is a daemon that leaves or starts. Its error is the
+// last one of f.
+func WhileInUse(ctx context.Context, dir string, f func() error) error {
 	for begin := time.Now(); ; {
-		s, ok, err := ConnectDaemon(ctx, dir)
-		if ok {
-			return s, nil
-		}
-		if err == nil {
-			_, err = start(ctx)
-		}
-		if err == nil {
-			continue
+		err := f()
+		if err == nil || index.ClassOf(err) != index.InUse && !errors.Is(err, wire.ErrNoDaemon) {
+			return err
 		}
 		limit := connectTimeout
 		if socket, serr := wire.Operations.Left(dir); serr == nil && socket {
 			limit = wire.Handover
 		}
-		if index.ClassOf(err) != index.InUse || time.Since(begin) > limit {
-			return nil, err
+		if time.Since(begin) > limit {
+			return err
 		}
 		select {
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return ctx.Err()
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

@@ -146,6 +146,9 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 		d.lifetime.Await(o.Await)
 	}
 	d.assemble(started)
+	if o.Stays {
+		d.parts.Staying.Add(1)
+	}
 	l, err := wire.Operations.Listen(d.home.dir)
 	if err != nil {
 		return nil, errors.Join(err, store.Close())

@@ -35,6 +35,10 @@ func (d *Daemon) serveHold(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer d.lifetime.Release()
+	if r.URL.Query().Has(wire.LongHold) {
+		d.parts.Staying.Add(1)
+		defer d.parts.Staying.Add(-1)
+	}
 	w.WriteHeader(http.StatusOK)
 	if err := http.NewResponseController(w).Flush(); err != nil {
 		return

@@ -38,7 +38,8 @@ type Store interface {
 
 // Listener serves the metrics, or the page, where a mount asks for them.
 type Listener interface {
-	// Listen serves; again at the same address it does nothing. Class Exists when it serves elsewhere.
+	// Listen serves; again at the same address it serves on, with the new token if there is one. Class Exists when it
+	// serves elsewhere.
 	Listen(at web.Where) error
 	// Addr is where it serves, "" for nowhere.
 	Addr() string

@@ -27,8 +27,8 @@ type watched struct {
 // Collected says what a collection of the remote store did.
 type Collected struct {
 	catalog.Report
-	// Watched is how many pushes and removed checkpoints keep their packs until they have been seen unchanged for long
-	// enough.
+	// Watched is how many pushes, removed checkpoints and removed hot sets keep their packs until they have been seen
+	// unchanged for long enough.
 	Watched int
 }
 
@@ -52,6 +52,9 @@ func (r *Remote) Collect(ctx context.Context, patience time.Duration) (Collected
 		g.Remember(w.Objects, time.Since(w.At))
 	}
 	var sum Collected
+	if err := s.SweepLearned(ctx); err != nil { // before: the packs of hot sets then wait no longer than others
+		return sum, err
+	}
 	for again := true; again; {
 		res, err := g.Collect(ctx)
 		sum.Packs, sum.Bytes, sum.Abandoned = sum.Packs+res.Packs, sum.Bytes+res.Bytes, sum.Abandoned+res.Abandoned
@@ -60,9 +63,6 @@ func (r *Remote) Collect(ctx context.Context, patience time.Duration) (Collected
 			return sum, remote.Classify("gc", err)
 		}
 		again = res.Abandoned > 0 // what they had uploaded goes with the next
-	}
-	if err := s.SweepProfiles(ctx); err != nil {
-		return sum, err
 	}
 	w := watched{At: time.Now(), Objects: g.Watched()}
 	sum.Watched = len(w.Objects)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/index/crc32c"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
@@ -32,6 +33,8 @@ type entry struct {
 	State state  `json:"state"`
 	// Profile is the sum of the profile that the remote store has, 0 for none.
 	Profile uint32 `json:"profile,omitempty"`
+	// Hot is the sum of the profile by which the hot set that it has was packed, 0 for none.
+	Hot uint32 `json:"hot,omitempty"`
 }
 
 // ledger notes which checkpoints of a store the remote store has, by their ids. It is a memory, no truth: what it lacks
@@ -85,40 +88,51 @@ func (r *Remote) Has(id string) (stands, known bool) {
 // NoteStands notes that the remote store has a checkpoint of this store under a name.
 func (r *Remote) NoteStands(id, name string) {
 	r.ledger.change(func(has map[string]entry) bool {
-		e := entry{name, durable, has[id].Profile}
+		e := entry{name, durable, has[id].Profile, has[id].Hot}
 		fresh := has[id] != e
 		has[id] = e
 		return fresh
 	})
 }
 
-// HasProfile gives the sum of the profile that the remote store is known to have of a checkpoint, 0 for none.
-func (r *Remote) HasProfile(id string) uint32 {
+// Learned is what was learned of a checkpoint by restores: the sum of its profile, and of the profile by which its hot
+// set was packed, each 0 for none.
+type Learned struct{ Profile, Hot uint32 }
+
+// HasLearned gives what the remote store is known to have of what was learned of a checkpoint.
+func (r *Remote) HasLearned(id string) Learned {
 	r.ledger.mu.Lock()
 	defer r.ledger.mu.Unlock()
-	return r.ledger.has[id].Profile
+	return Learned{r.ledger.has[id].Profile, r.ledger.has[id].Hot}
 }
 
-// NoteProfile notes that the remote store has the profile with this sum of a checkpoint that stands there.
-func (r *Remote) NoteProfile(id string, sum uint32) {
+// NoteLearned notes what the remote store has of what was learned of a checkpoint that stands there.
+func (r *Remote) NoteLearned(id string, l Learned) {
 	r.ledger.change(func(has map[string]entry) bool {
 		e, ok := has[id]
-		if !ok || e.Profile == sum {
+		if !ok || e.Profile == l.Profile && e.Hot == l.Hot {
 			return false
 		}
-		e.Profile = sum
+		e.Profile, e.Hot = l.Profile, l.Hot
 		has[id] = e
 		return true
 	})
 }
 
-// SumOfProfile is what the ledger has of the profile of a checkpoint of a node, 0 where it has none.
-func SumOfProfile(n interface{ Profile(string) ([]byte, error) }, id string) uint32 {
-	p, err := n.Profile(id)
+// LearnedIn gives what a store has learned of a checkpoint. A hot set that came from the remote store is not counted.
+func LearnedIn(s *index.Store, id string) Learned {
+	p, err := s.Profile(id)
 	if err != nil || len(p) == 0 {
-		return 0
+		return Learned{}
 	}
-	return max(1, crc32c.Checksum(p))
+	l := Learned{Profile: max(1, crc32c.Checksum(p))}
+	if f, err := s.HotSet(id); err == nil {
+		if len(f.Pieces()) == 0 {
+			l.Hot = l.Profile
+		}
+		f.Close()
+	}
+	return l
 }
 
 // NoteListed notes which checkpoints there are in the remote store, by their ids.

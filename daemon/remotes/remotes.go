@@ -221,7 +221,7 @@ func (r *Remote) Store(ctx context.Context) (*remote.Store, error) {
 }
 
 // Pull makes a checkpoint of the remote store one of the store; see [remote.Store.Pull].
-func (r *Remote) Pull(ctx context.Context, n remote.Node, name, as string) (index.Info, error) {
+func (r *Remote) Pull(ctx context.Context, n *index.Store, name, as string) (index.Info, error) {
 	s, err := r.Store(ctx)
 	if err != nil {
 		return index.Info{}, err
@@ -231,7 +231,7 @@ func (r *Remote) Pull(ctx context.Context, n remote.Node, name, as string) (inde
 	info, err := s.Pull(ctx, n, name, as)
 	if err == nil {
 		r.NoteStands(info.ID, name)
-		r.NoteProfile(info.ID, SumOfProfile(n, info.ID))
+		r.NoteLearned(info.ID, LearnedIn(n, info.ID))
 	}
 	return info, err
 }

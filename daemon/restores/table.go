@@ -35,7 +35,8 @@ type Options struct {
 	Log       *slog.Logger
 	// Began, if set, is told of each restore that has been prepared or taken over. It must not wait.
 	Began func(*Restore)
-	// Learned, if set, is told of each checkpoint that has got a profile by a restore. It must not wait.
+	// Learned, if set, is told of each checkpoint that has got a profile or a packed hot set by a restore. It must not
+	// wait.
 	Learned func(checkpoint string)
 }
 
@@ -261,6 +262,9 @@ func (t *Table) keepHot(r *Restore) {
 		t.o.Log.Warn("could not keep the hot set", "checkpoint", r.name, "error", err)
 	case n > 0:
 		t.o.Log.Info("hot set packed", "checkpoint", r.name, "bytes", n)
+		if t.o.Learned != nil {
+			t.o.Learned(r.Checkpoint)
+		}
 	}
 }
 

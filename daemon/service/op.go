@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpucr/gpucr-fs/daemon/mounts"
@@ -24,6 +25,8 @@ type Parts struct {
 	Restores *restores.Table
 	Talks    *talk.Places
 	Uploads  *uploads.Uploads // nil where the store has no remote store, or cannot be written
+	// Staying counts what keeps the daemon until somebody ends it: it was started to stay, or gpucr-fs serve uses it.
+	Staying atomic.Int32
 }
 
 // Env is what an operation runs in.

@@ -33,7 +33,7 @@ type UnmountRequest struct {
 // UnmountResult says what is left.
 type UnmountResult struct {
 	Dir  string `json:"dir"`
-	Last bool   `json:"last"` // it was the daemon's last mount
+	Last bool   `json:"last"` // it was the daemon's last mount, and the daemon goes
 	// Unfinished is what was left when the mount had gone: checkpoints that were not complete.
 	Unfinished []string `json:"unfinished,omitempty"`
 	// Lacking are the sealed checkpoints that the remote store is not known to have.
@@ -55,8 +55,8 @@ var Unmount = define("umount", func(ctx context.Context, env *Env, r UnmountRequ
 		err = nil
 	}
 	// The daemon goes by itself soon when nothing is mounted, and of restores there are only such whose hot set is
-	// being packed.
-	res.Last = err == nil && env.Daemon.Mounts.None() && env.Daemon.Restores.Over()
+	// being packed. One that stays for something else is not to be waited for.
+	res.Last = err == nil && env.Daemon.Mounts.None() && env.Daemon.Restores.Over() && env.Daemon.Staying.Load() == 0
 	if up := env.Daemon.Uploads; res.Last && up != nil {
 		err = up.Settle(ctx, func(s uploads.State) {
 			env.Progress(wire.Progress{Done: s.Done, Total: s.Total, Unit: "bytes", Item: s.Name})

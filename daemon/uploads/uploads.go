@@ -65,7 +65,7 @@ type Uploads struct {
 	state       State
 	id          string           // of the one under way
 	failed      map[string]error // of the last attempt, by ids
-	learned     map[string]bool  // ids of checkpoints whose profiles may not be in the bucket
+	learned     map[string]bool  // ids of checkpoints whose profiles or hot sets may not be in the bucket
 	looked      bool             // what earlier daemons have left is among them
 	turn        chan struct{}    // closed and made anew whenever something has ended
 }
@@ -126,7 +126,7 @@ func (u *Uploads) run(ctx context.Context) {
 		u.newlySealed = false
 		u.mu.Unlock()
 		again := u.pass(ctx)
-		again = u.profiles(ctx) || again
+		again = u.takeAllLearned(ctx) || again
 		u.o.Remote.SaveRequests()
 		u.release(false)
 		var timer <-chan time.Time
@@ -209,7 +209,7 @@ func (u *Uploads) pass(ctx context.Context) (again bool) {
 			u.hold()
 			u.id, u.state = info.ID, State{Waiting: len(list) - i, Name: info.Name, Total: info.Logical - info.Zero}
 		})
-		sum := remotes.SumOfProfile(u.o.Store, info.ID)
+		learned := remotes.LearnedIn(u.o.Store, info.ID)
 		_, perr := s.PushTelling(ctx, u.o.Store, info.ID, func(done, total int64) {
 			u.mu.Lock()
 			u.state.Done, u.state.Total = done, total
@@ -218,7 +218,7 @@ func (u *Uploads) pass(ctx context.Context) (again bool) {
 		switch {
 		case perr == nil:
 			u.o.Remote.NoteStands(info.ID, info.Name)
-			u.o.Remote.NoteProfile(info.ID, sum)
+			u.o.Remote.NoteLearned(info.ID, learned)
 			u.o.Log.Info("uploaded", "checkpoint", info.Name, "to", u.o.Remote.Address())
 		case index.ClassOf(perr) == index.NotFound: // removed meanwhile
 		default:
@@ -310,17 +310,17 @@ func (u *Uploads) Take(ctx context.Context, s *remote.Store, ref string, tell fu
 	if err != nil {
 		return remote.Pushed{}, err
 	}
-	sum := remotes.SumOfProfile(u.o.Store, info.ID)
+	learned := remotes.LearnedIn(u.o.Store, info.ID)
 	p, err := s.PushTelling(ctx, u.o.Store, info.ID, tell)
 	if err != nil {
 		return p, err
 	}
 	u.o.Remote.NoteStands(info.ID, info.Name)
 	if !p.Already {
-		u.o.Remote.NoteProfile(info.ID, sum)
+		u.o.Remote.NoteLearned(info.ID, learned)
 		return p, nil
 	}
-	return p, u.profile(ctx, info.ID)
+	return p, u.takeLearned(ctx, info.ID)
 }
 
 // tellEvery is how often wait tells what is being done.

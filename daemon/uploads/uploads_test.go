@@ -2,6 +2,7 @@ package uploads
 
 import (
 	"encoding/json"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -249,6 +250,97 @@ func TestProfiles(t *testing.T) {
 	must(t, r.Remove(t.Context(), "a"))
 	if _, err := one.remote.Collect(t.Context(), time.Nanosecond); err != nil || objects() != 0 {
 		t.Errorf("%d profiles of no checkpoint, %v", objects(), err)
+	}
+}
+
+// learn gives a checkpoint what a restore with a daemon gives it.
+func (n *node) learn(profile, hot string) {
+	n.t.Helper()
+	must(n.t, n.store.SetProfile("a", []byte(profile)))
+	must(n.t, n.store.SetHotSet("a", int64(len(hot)), func(w io.Writer) error {
+		_, err := io.WriteString(w, hot)
+		return err
+	}))
+}
+
+// TestHotSets: a hot set that was packed after its checkpoint was taken to the bucket comes there too, also when the
+// daemon was killed before, and without a daemon by Take; the next machine has it with the checkpoint.
+func TestHotSets(t *testing.T) {
+	s, address := newBucket(t)
+	one, two := newNode(t, address), newNode(t, address)
+	one.dump("a", "some text")
+	one.settle()
+	_, err := two.remote.Pull(t.Context(), two.store, "a", "a")
+	must(t, err)
+	pull := func(want string) {
+		t.Helper()
+		n := newNode(t, address)
+		_, err := n.remote.Pull(t.Context(), n.store, "a", "a")
+		must(t, err)
+		f, err := n.store.HotSet("a")
+		must(t, err)
+		defer f.Close()
+		if b, err := io.ReadAll(io.NewSectionReader(f, 0, f.Size())); err != nil || string(b) != want {
+			t.Errorf("the hot set is %.20q, %v, not %.20q", b, err, want)
+		}
+		n.settle()
+		if puts := n.remote.Requests().Kinds[bucket.KindPut].Requests; puts != 0 {
+			t.Errorf("what came from the bucket went there again: %d puts", puts)
+		}
+	}
+	two.learn("first", "hot pages")
+	two.lifetime.Hold()
+	two.up.Learned("a")
+	two.lifetime.Release()
+	two.settle()
+	pull("hot pages")
+
+	two.learn("second", "other hot pages")
+	two.close() // before it is taken there
+	two.open()
+	two.settle()
+	pull("other hot pages")
+
+	two.learn("third", "hot pages without a daemon")
+	r, err := two.remote.Store(t.Context())
+	must(t, err)
+	take := func() {
+		t.Helper()
+		_, err := Idle(two.store, two.remote, quiet).Take(t.Context(), r, "a", func(int64, int64) {})
+		must(t, err)
+		two.remote.SaveRequests()
+	}
+	take()
+	pull("hot pages without a daemon")
+
+	puts := func() int64 { return two.remote.Requests().Kinds[bucket.KindPut].Requests }
+	unchanged := func() {
+		t.Helper()
+		before := puts()
+		two.close()
+		two.open()
+		two.settle()
+		if after := puts(); after != before {
+			t.Errorf("%d puts, and after a restart %d", before, after)
+		}
+		r, err = two.remote.Store(t.Context())
+		must(t, err)
+	}
+	unchanged()
+	must(t, r.Remove(t.Context(), "a"))
+	two.remote.NoteRemoved("a")
+	take() // the hot set goes there with the checkpoint
+	unchanged()
+	must(t, r.Remove(t.Context(), "a"))
+	for range 3 {
+		_, err = two.remote.Collect(t.Context(), time.Nanosecond)
+		must(t, err)
+	}
+	for _, dir := range []string{"packs", "profiles"} {
+		left, err := os.ReadDir(filepath.Join(s.Dir(), "checkpoints", "p", dir))
+		if err != nil && !os.IsNotExist(err) || len(left) > 0 {
+			t.Errorf("of a removed checkpoint is left in %s: %v, %v", dir, left, err)
+		}
 	}
 }
 

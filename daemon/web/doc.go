@@ -8,6 +8,9 @@
 //   - Any other address needs a token, which a client sends as "Authorization: Bearer TOKEN", or a person types in once
 //     for a cookie. With a token file, loopback needs it too.
 //
+// Where something is served already, a token file that a later mount or serve names for the same address counts from
+// then on: its token replaces the one before, and is needed where none was.
+//
 // # Bounds
 //
 // A server has at most 64 connections, headers of at most 16 KiB, and a time limit on reading a request and on writing

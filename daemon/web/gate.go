@@ -13,17 +13,24 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 // gate decides who may ask, before any handler sees a request, and knows when none is left.
 type gate struct {
-	token string // "": none is needed
-	hosts bool   // the Host header must name this machine
-	next  http.Handler
-	page  bool // people come here: they are asked for the token
+	next http.Handler
+	page bool // people come here: they are asked for the token
+
+	who atomic.Pointer[admission] // never nil; a request keeps the one that it began with
 
 	open sync.RWMutex // held for reading by each request
 	over bool         // guarded by open
+}
+
+// admission says what a request must bring.
+type admission struct {
+	token string // "": none is needed
+	hosts bool   // the Host header must name this machine
 }
 
 // shut returns when the last request has ended; later ones get nothing.
@@ -60,7 +67,8 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "+
 			"form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
 	)
-	if g.hosts && !namesThisMachine(r.Host) {
+	a := g.who.Load()
+	if a.hosts && !namesThisMachine(r.Host) {
 		http.Error(w, "this server answers to localhost only, not to "+printable(r.Host), http.StatusMisdirectedRequest)
 		return
 	}
@@ -70,10 +78,10 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch {
-	case g.token == "" || g.known(r):
+	case a.token == "" || a.known(r):
 		g.next.ServeHTTP(w, r)
 	case g.page && r.URL.Path == loginPath && r.Method == http.MethodPost:
-		g.logIn(w, r)
+		g.logIn(w, r, a)
 	case g.page && (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.URL.Path == "/":
 		g.ask(w, http.StatusUnauthorized)
 	case g.page && r.URL.Path == "/login.css":
@@ -86,24 +94,24 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // known tells whether a request brings the token.
-func (g *gate) known(r *http.Request) bool {
+func (a *admission) known(r *http.Request) bool {
 	if kind, token, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(kind, "Bearer") &&
-		same(token, g.token) {
+		same(token, a.token) {
 		return true
 	}
-	c, err := r.Cookie(g.cookieName())
-	return err == nil && same(c.Value, g.mark("cookie"))
+	c, err := r.Cookie(a.cookieName())
+	return err == nil && same(c.Value, a.mark("cookie"))
 }
 
 // mark is something that only who knows the token can make.
-func (g *gate) mark(use string) string {
-	m := hmac.New(sha256.New, []byte(g.token))
+func (a *admission) mark(use string) string {
+	m := hmac.New(sha256.New, []byte(a.token))
 	io.WriteString(m, "gpucr-fs "+use)
 	return hex.EncodeToString(m.Sum(nil))
 }
 
 // cookieName differs between tokens: cookies do not tell the ports of a host apart.
-func (g *gate) cookieName() string { return "gpucr-fs-" + g.mark("name")[:12] }
+func (a *admission) cookieName() string { return "gpucr-fs-" + a.mark("name")[:12] }
 
 func same(a, b string) bool {
 	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
@@ -116,14 +124,14 @@ func (g *gate) ask(w http.ResponseWriter, status int) {
 	w.Write(login)
 }
 
-func (g *gate) logIn(w http.ResponseWriter, r *http.Request) {
+func (g *gate) logIn(w http.ResponseWriter, r *http.Request, a *admission) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, 8<<10))
 	form, perr := url.ParseQuery(string(body))
-	if err != nil || perr != nil || !same(strings.TrimSpace(form.Get("token")), g.token) {
+	if err != nil || perr != nil || !same(strings.TrimSpace(form.Get("token")), a.token) {
 		g.ask(w, http.StatusForbidden)
 		return
 	}
-	http.SetCookie(w, &http.Cookie{Name: g.cookieName(), Value: g.mark("cookie"), Path: "/", HttpOnly: true,
+	http.SetCookie(w, &http.Cookie{Name: a.cookieName(), Value: a.mark("cookie"), Path: "/", HttpOnly: true,
 		SameSite: http.SameSiteStrictMode, MaxAge: 30 * 24 * 3600})
 	http.Redirect(w, r, "/", http.StatusSeeOther)
 }

@@ -55,13 +55,14 @@ type Slot struct {
 // New is a Slot that serves nothing yet.
 func New(o Options) *Slot { return &Slot{o: o} }
 
-// Listen serves; again at the same address it does nothing. Class Exists where it serves elsewhere.
+// Listen serves. Again at the same address it serves on, and needs the token of at from then on; where at has none, it
+// goes on with what it needed. Class Exists where it serves elsewhere, Invalid for a token file that cannot be used.
 func (s *Slot) Listen(at Where) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.server != nil {
 		if at.Addr == s.asked.Addr || at.Addr == s.where {
-			return nil
+			return s.retoken(at.TokenFile)
 		}
 		return &index.Error{
 			Class: index.Exists,
@@ -70,10 +71,10 @@ func (s *Slot) Listen(at Where) error {
 			Hint:  "drop " + s.o.Flag,
 		}
 	}
-	g := &gate{next: s.o.Handler, page: s.o.Page}
+	token := ""
 	if at.TokenFile != "" {
 		var err error
-		if g.token, err = readToken(at.TokenFile); err != nil {
+		if token, err = readToken(at.TokenFile); err != nil {
 			return err
 		}
 	}
@@ -81,12 +82,13 @@ func (s *Slot) Listen(at Where) error {
 	if err != nil {
 		return &index.Error{Op: s.o.Name, Err: err, Hint: "give " + s.o.Flag + " a free HOST:PORT, or unix:PATH"}
 	}
-	if !loopback && g.token == "" {
+	if !loopback && token == "" {
 		return errors.Join(&index.Error{Class: index.Invalid, Op: s.o.Name,
 			Err:  fmt.Errorf("%s can be reached from other machines, and no token was given", at.Addr),
 			Hint: "give --token-file FILE, or a loopback address like 127.0.0.1:9100, or unix:PATH"}, l.Close())
 	}
-	g.hosts = loopback && !private && g.token == ""
+	g := &gate{next: s.o.Handler, page: s.o.Page}
+	g.who.Store(&admission{token: token, hosts: loopback && !private && token == ""})
 	warn := slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug)
 	s.server = &http.Server{
 		Handler:           g,
@@ -108,6 +110,20 @@ func (s *Slot) Listen(at Where) error {
 			s.o.Log.Error("no longer served", "what", s.o.Name, "error", err)
 		}
 	}()
+	return nil
+}
+
+// retoken has the server need the token of a file, if one is named. mu is held.
+func (s *Slot) retoken(file string) error {
+	if file == "" {
+		return nil
+	}
+	token, err := readToken(file)
+	if err != nil || token == s.gate.who.Load().token {
+		return err
+	}
+	s.gate.who.Store(&admission{token: token})
+	s.o.Log.Info("another token is needed from now on", "what", s.o.Name, "addr", s.where, "file", file)
 	return nil
 }
 

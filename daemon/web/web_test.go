@@ -164,6 +164,63 @@ func TestToken(t *testing.T) {
 	}
 }
 
+// A token that is asked for where something is served already is needed from then on, and replaces another one.
+func TestTokenLater(t *testing.T) {
+	s := serve(t, Where{Addr: "127.0.0.1:0"})
+	changed := tokenFile(t, secret, 0o600)
+	const second, third = "second-token-of-the-page", "third-token-of-the-page"
+	expect := func(step string, good string, bad ...string) {
+		t.Helper()
+		if got, body := ask(t, client(t), s.Addr(), "store.example", "Authorization", "Bearer "+good); got != 200 {
+			t.Errorf("%s: with the token: %d %s", step, got, body)
+		}
+		for _, token := range bad {
+			if got, body := ask(t, client(t), s.Addr(), "", "Authorization", "Bearer "+token); got != 401 ||
+				strings.Contains(body, "the page") {
+				t.Errorf("%s: with the token %q: %d %s", step, token, got, body)
+			}
+		}
+	}
+	if got, _ := ask(t, client(t), s.Addr(), ""); got != 200 {
+		t.Fatalf("before any token: %d", got)
+	}
+	must := func(at Where) {
+		t.Helper()
+		if err := s.Listen(at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(Where{Addr: s.Addr(), TokenFile: changed})
+	expect("one later", secret, "", second)
+	must(Where{Addr: s.Addr(), TokenFile: tokenFile(t, second, 0o600)})
+	expect("another file", second, "", secret)
+	must(Where{Addr: "127.0.0.1:0"}) // as it was first asked for, without a token
+	expect("none named", second, "", secret)
+	if err := os.WriteFile(changed, []byte(third), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	must(Where{Addr: s.Addr(), TokenFile: changed})
+	expect("a file with another token by now", third, "", secret, second)
+	if err := s.Listen(Where{Addr: s.Addr(), TokenFile: tokenFile(t, "short", 0o600)}); index.ClassOf(err) !=
+		index.Invalid {
+		t.Errorf("a token file that cannot be used: %v", err)
+	}
+	expect("a useless file", third, "", secret, second)
+
+	path := filepath.Join(t.TempDir(), "page.sock")
+	own := serve(t, Where{Addr: "unix:" + path})
+	if err := own.Listen(Where{Addr: "unix:" + path, TokenFile: changed}); err != nil {
+		t.Fatal(err)
+	}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}
+	tr := &http.Transport{DisableKeepAlives: true, DialContext: dial}
+	if got, body := ask(t, &http.Client{Transport: tr}, "page", ""); got != 401 {
+		t.Errorf("a socket: %d %s", got, body)
+	}
+}
+
 func TestTokenFile(t *testing.T) {
 	for name, file := range map[string]string{
 		"short": tokenFile(t, "1234", 0o600), "public": tokenFile(t, secret, 0o644), "empty": tokenFile(t, "", 0o600),

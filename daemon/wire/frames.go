@@ -19,8 +19,9 @@ const (
 	// StreamHeader says that raw input follows the request's line.
 	StreamHeader = "Gpucr-Stream"
 	// HoldPath is where a client says that it is there. The answer comes at once; the daemon stays until the client
-	// goes.
+	// goes. With the query LongHold the client is one that goes when somebody ends it, not when its work is done.
 	HoldPath = "/v1/hold"
+	LongHold = "long"
 )
 
 // maxLine bounds a request or the head of a frame in bytes. The longest result, ls of a store with very many

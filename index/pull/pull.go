@@ -51,10 +51,7 @@ func (p *Puller) Pull(ctx context.Context, name string, bucket [16]byte, list io
 	if err := roots.ValidName(name); err != nil {
 		return roots.Info{}, err
 	}
-	note := func(packs []object.PackRef, list []pack.Chunk) error {
-		return p.chunks.Distant.Learn(packs, list, p.chunks.Commit)
-	}
-	l := pulling{learner: learner{note: note, ctx: ctx}, p: p, name: name}
+	l := pulling{learner: learner{note: p.note, ctx: ctx}, p: p, name: name}
 	err := object.Decode(list, bucket, object.Visitor{Pack: l.pack, Chunk: l.chunk, Record: l.record,
 		Coder: p.chunks.Packs.Coder()})
 	var info roots.Info
@@ -68,6 +65,11 @@ func (p *Puller) Pull(ctx context.Context, name string, bucket [16]byte, list io
 		return roots.Info{}, fault.Classify(op, err)
 	}
 	return info, nil
+}
+
+// note notes where chunks lie in the bucket.
+func (p *Puller) note(packs []object.PackRef, list []pack.Chunk) error {
+	return p.chunks.Distant.Learn(packs, list, p.chunks.Commit)
 }
 
 // Learn calls note with the places of the chunks of a checkpoint of the bucket with this identity, by its list object,

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket"
+	"github.com/gpucr/gpucr-fs/index/remote/catalog"
 )
 
 // A profile that was learned after its checkpoint had been pushed lies in an object of its own, by the checkpoint's
@@ -65,39 +67,57 @@ func (s *Store) profile(ctx context.Context, id string) ([]byte, error) {
 	return b[4:], nil
 }
 
-// profileSoon reads the profile of a checkpoint while its list is read. take has to be called: it gives the profile to
-// a node that has the checkpoint and none.
-func (s *Store) profileSoon(ctx context.Context, id string) (take func(n Node)) {
-	var profile []byte
+// learnedSoon reads the profile of a checkpoint, and the hot set that belongs to it, while its list is read. take has
+// to be called: it gives them to a node that has the checkpoint and none. Without a profile there it asks for nothing
+// else.
+func (s *Store) learnedSoon(ctx context.Context, id string) (take func(n Node)) {
+	var profile, hot []byte
 	var err error
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		profile, err = s.profile(ctx, id)
+		if profile, err = s.profile(ctx, id); err == nil && len(profile) > 0 {
+			hot, err = s.hotList(ctx, id, crc32c.Checksum(profile))
+		}
 	}()
 	return func(n Node) {
 		<-done
+		if _, ierr := n.Info(id); ierr != nil {
+			return // it was not pulled
+		}
 		if len(profile) > 0 {
-			if _, perr := n.Profile(id); fault.ClassOf(perr) == fault.NotFound {
-				err = n.SetProfile(id, profile)
+			has, perr := n.Profile(id)
+			if fault.ClassOf(perr) == fault.NotFound {
+				has, perr = profile, n.SetProfile(id, profile)
 			}
+			if perr == nil && hot != nil && bytes.Equal(has, profile) {
+				perr = n.PullHot(ctx, id, s.id, bytes.NewReader(hot))
+			}
+			err = errors.Join(err, perr)
 		}
 		if err != nil && ctx.Err() == nil {
-			s.o.Logger.Warn("a profile in the remote store is not used", "checkpoint", id, "err", err)
+			s.o.Logger.Warn("what was learned of a checkpoint is in the remote store and not used", "checkpoint", id,
+				"err", err)
 		}
 	}
 }
 
-// SweepProfiles deletes the profiles of checkpoints that do not stand any more.
-func (s *Store) SweepProfiles(ctx context.Context) error {
-	var kept []string
+// SweepLearned deletes the profiles and removes the hot sets of checkpoints that do not stand any more. The packs of
+// the latter are left to the collector.
+func (s *Store) SweepLearned(ctx context.Context) error {
+	const op = "gc"
+	var profiles []string
 	for o, err := range bucket.All(ctx, s.b, profileDir) {
 		if err != nil {
-			return Classify("gc", err)
+			return Classify(op, err)
 		}
-		kept = append(kept, strings.TrimPrefix(o.Key, profileDir))
+		profiles = append(profiles, strings.TrimPrefix(o.Key, profileDir))
 	}
-	if len(kept) == 0 {
+	hot, err := s.c.AllBeside(ctx)
+	if err != nil {
+		return Classify(op, err)
+	}
+	if len(profiles)+len(hot) == 0 {
 		return nil
 	}
 	list, err := s.List(ctx)
@@ -108,12 +128,20 @@ func (s *Store) SweepProfiles(ctx context.Context) error {
 	for _, e := range list {
 		stands[e.ID] = true
 	}
-	for _, id := range kept {
+	for _, id := range profiles {
 		if stands[id] {
 			continue
 		}
 		if err := s.b.Delete(ctx, profileDir+id, bucket.Cond{}); err != nil {
-			return Classify("gc", err)
+			return Classify(op, err)
+		}
+	}
+	for _, id := range hot {
+		if stands[id] {
+			continue
+		}
+		if err := s.c.Remove(ctx, catalog.Beside(id)); err != nil && !errors.Is(err, catalog.ErrNotFound) {
+			return Classify(op, err)
 		}
 	}
 	return nil

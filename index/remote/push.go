@@ -1,7 +1,6 @@
 package remote
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -12,9 +11,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
-	"github.com/gpucr/gpucr-fs/index/cipher"
 	"github.com/gpucr/gpucr-fs/index/fault"
-	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/remote/catalog"
 	"github.com/gpucr/gpucr-fs/index/remote/object"
 	"github.com/gpucr/gpucr-fs/index/roots"
@@ -32,6 +29,7 @@ type Node interface {
 	KeepLearned()
 	Profile(ref string) ([]byte, error)
 	SetProfile(ref string, profile []byte) error
+	PullHot(ctx context.Context, id string, bucket [16]byte, list io.Reader) error
 }
 
 // touchEvery is how often a push shows that it is there.
@@ -52,14 +50,9 @@ type Meta struct {
 	// The checkpoint that this one is built on: its name in the remote store, and its id.
 	Parent   string `json:"parent,omitempty"`
 	ParentID string `json:"parent_id,omitempty"`
-}
-
-// Entry is a checkpoint of the remote store.
-type Entry struct {
-	Name string `json:"name"`
-	Meta
-	Packs  int   `json:"packs"`
-	Stored int64 `json:"stored"` // bytes of the packs that it needs, shared ones included
+	// Profile of the root of a hot set is the CRC-32C of the profile that it was packed by. Such a root has no more
+	// than ID, List and this.
+	Profile uint32 `json:"profile,omitempty"`
 }
 
 // Pushed says what a push did.
@@ -108,7 +101,8 @@ func (s *Store) Learn(ctx context.Context, n Node) error {
 		if err != nil {
 			return Classify(op, err)
 		}
-		if r.State != catalog.Sealed || len(r.Packs) < 2 || !s.isNews(n, r.Packs[:len(r.Packs)-1]) {
+		if r.State != catalog.Sealed || catalog.IsBeside(r.Name) || len(r.Packs) < 2 ||
+			!s.isNews(n, r.Packs[:len(r.Packs)-1]) {
 			continue
 		}
 		err := s.learn(ctx, n, r.Name)
@@ -311,10 +305,21 @@ func (p *push) run(ctx context.Context) (Pushed, error) {
 	if err != nil {
 		return Pushed{}, err
 	}
+	out, err := p.seal(ctx, res, Meta{ID: p.info.ID, Sealed: p.info.SealedAt, Logical: p.info.Logical,
+		Zero: p.info.Zero, Files: p.info.Files, Labels: p.info.Labels, Parent: p.info.Parent, ParentID: p.parent})
+	if err != nil {
+		return Pushed{}, err
+	}
+	return out, p.u.Durable(res)
+}
+
+// seal puts the list of what was uploaded, and seals the draft. It fills in what meta says of the list.
+func (p *push) seal(ctx context.Context, res *upload.Result, m Meta) (Pushed, error) {
 	list, err := p.d.Add(ctx, bytes.NewReader(res.List), int64(len(res.List)))
 	if err != nil {
 		return Pushed{}, err
 	}
+	m.List = list.ID
 	var packs []catalog.Pack
 	for _, ref := range res.Known {
 		packs = append(packs, packOf(ref))
@@ -322,8 +327,7 @@ func (p *push) run(ctx context.Context) (Pushed, error) {
 	for _, ref := range res.New {
 		packs = append(packs, packOf(ref))
 	}
-	meta, err := json.Marshal(Meta{ID: p.info.ID, List: list.ID, Sealed: p.info.SealedAt, Logical: p.info.Logical,
-		Zero: p.info.Zero, Files: p.info.Files, Labels: p.info.Labels, Parent: p.info.Parent, ParentID: p.parent})
+	meta, err := json.Marshal(m)
 	if err != nil {
 		return Pushed{}, err
 	}
@@ -337,7 +341,7 @@ func (p *push) run(ctx context.Context) (Pushed, error) {
 	for _, ref := range res.New {
 		out.Bytes += ref.Size
 	}
-	return out, p.u.Durable(res)
+	return out, nil
 }
 
 func packOf(p object.PackRef) catalog.Pack { return catalog.Pack{ID: p.Name.String(), Size: p.Size} }
@@ -371,6 +375,11 @@ func (p *push) claim(ctx context.Context) (map[object.Name]bool, error) {
 // upload uploads what the bucket lacks.
 func (p *push) upload(ctx context.Context, stands map[object.Name]bool) (*upload.Result, error) {
 	res, err := p.job.End(ctx, p.info.ID, func(n object.Name) bool { return stands[n] })
+	return p.uploaded(res, err)
+}
+
+// uploaded ends what was uploaded for a draft, and names the reason where somebody else has taken that.
+func (p *push) uploaded(res *upload.Result, err error) (*upload.Result, error) {
 	if cause := context.Cause(p.ctx); err != nil && cause != nil && !errors.Is(err, cause) {
 		err = errors.Join(cause, err)
 	}
@@ -387,149 +396,13 @@ func (p *push) AddPack(ctx context.Context, b []byte) (object.Name, error) {
 	return object.ParseName(pack.ID)
 }
 
-// Find gives a checkpoint of the remote store by its name. Class NotFound.
-func (s *Store) Find(ctx context.Context, name string) (Entry, error) {
-	k, err := s.c.Find(ctx, name)
-	if err != nil {
-		return Entry{}, Classify("find checkpoint", err)
-	}
-	return s.entryOf(k.Record)
-}
-
-// rootPurpose is what the meta of a root is encrypted for.
-func rootPurpose(name string) string { return cipher.ForRoot + " " + name }
-
-func entryError(name string, err error) error {
-	return &fault.Error{Class: fault.Corrupt, Op: "read root", Checkpoint: name, Err: err}
-}
-
-func (s *Store) entryOf(r catalog.Record) (Entry, error) {
-	e := Entry{Name: r.Name, Packs: len(r.Packs)}
-	meta := r.Meta
-	if s.config.Ring != nil {
-		var err error
-		if meta, err = s.o.Cipher.Open(rootPurpose(r.Name), meta); err != nil {
-			return Entry{}, entryError(r.Name, err)
-		}
-	}
-	if err := json.Unmarshal(meta, &e.Meta); err != nil {
-		return Entry{}, entryError(r.Name, err)
-	}
-	for _, p := range r.Packs {
-		if e.Stored += p.Size; e.Stored < 0 {
-			return Entry{}, entryError(r.Name, errors.New("packs of impossible lengths"))
-		}
-	}
-	if e.Parent != "" && !manifest.ValidName(e.Parent) {
-		return Entry{}, entryError(r.Name, fmt.Errorf("parent %.40q", e.Parent))
-	}
-	for k, v := range e.Labels {
-		if !manifest.ValidLabelKey(k) || !manifest.ValidLabelValue(v) {
-			return Entry{}, entryError(r.Name, fmt.Errorf("label %.80q", k))
-		}
-	}
-	return e, nil
-}
-
-// List gives the checkpoints of the remote store, in the order of their names.
-func (s *Store) List(ctx context.Context) ([]Entry, error) {
-	var out []Entry
-	for r, err := range s.c.All(ctx) {
-		if errors.Is(err, catalog.ErrCorrupt) || errors.Is(err, catalog.ErrVersion) {
-			s.o.Logger.Error("a root of the remote store cannot be understood", "err", err)
-			continue
-		}
-		if err != nil {
-			return nil, Classify("list remote store", err)
-		}
-		if r.State != catalog.Sealed {
-			continue
-		}
-		e, err := s.entryOf(r)
-		if err != nil {
-			s.o.Logger.Error("a checkpoint of the remote store cannot be understood", "checkpoint", r.Name, "err", err)
-			continue
-		}
-		out = append(out, e)
-	}
-	return out, nil
-}
-
-// Pull makes a checkpoint of the remote store one of a node, under the name as, and before it those that it needs,
-// under their own. Class NotFound, Exists.
-func (s *Store) Pull(ctx context.Context, n Node, name, as string) (roots.Info, error) {
-	return s.pull(ctx, n, name, as, 0)
-}
-
-// maxParents bounds how many checkpoints one needs, one the next: CRIU's incremental dumps.
-const maxParents = 100
-
-func (s *Store) pull(ctx context.Context, n Node, name, as string, depth int) (roots.Info, error) {
-	const op = "pull"
-	fail := func(err error) (roots.Info, error) {
-		return roots.Info{}, named(op, name, err)
-	}
-	k, err := s.c.Find(ctx, name)
-	if err != nil {
-		return fail(err)
-	}
-	e, err := s.entryOf(k.Record)
-	if err != nil {
-		return roots.Info{}, err
-	}
-	if e.ParentID != "" {
-		_, err := n.Info(e.ParentID)
-		if fault.ClassOf(err) == fault.NotFound && depth < maxParents {
-			_, err = s.pull(ctx, n, e.Parent, e.Parent, depth+1)
-		}
-		if err != nil {
-			return fail(err)
-		}
-	}
-	take := s.profileSoon(ctx, e.ID)
-	defer take(n)
-	list, err := listOf(ctx, k, e)
-	if err != nil {
-		return fail(err)
-	}
-	info, err := n.Pull(ctx, as, s.id, list)
-	if err != nil {
-		return fail(err)
-	}
-	return info, nil
-}
-
-// listOf reads the list of a checkpoint.
-func listOf(ctx context.Context, k *catalog.Checkpoint, e Entry) (io.Reader, error) {
-	last := len(k.Packs) - 1
-	if last < 0 || k.Packs[last].ID != e.List {
-		return nil, fmt.Errorf("%w: the root does not end with its list", catalog.ErrCorrupt)
-	}
-	r := &packReader{ctx: ctx, k: k, p: k.Packs[last]}
-	return bufio.NewReaderSize(io.NewSectionReader(r, 0, r.p.Size), int(min(r.p.Size+1, readBytes))), nil
-}
-
-// readBytes is how much of a list one request reads.
-const readBytes = 8 << 20
-
-// packReader reads a pack of a checkpoint.
-type packReader struct {
-	ctx context.Context
-	k   *catalog.Checkpoint
-	p   catalog.Pack
-}
-
-func (r *packReader) ReadAt(b []byte, off int64) (int, error) {
-	n, err := r.k.ReadAt(r.ctx, r.p, b, off)
-	if err == nil && n < len(b) {
-		err = io.EOF
-	}
-	return n, err
-}
-
 // Remove removes a checkpoint from the remote store. Its packs stay until they are collected. Class NotFound.
 func (s *Store) Remove(ctx context.Context, name string) error {
-	return Classify("remove from the remote store", s.c.Remove(ctx, name))
+	const op = "remove from the remote store"
+	if catalog.IsBeside(name) {
+		return Classify(op, fmt.Errorf("%s: %w", name, catalog.ErrNotFound))
+	}
+	return Classify(op, s.c.Remove(ctx, name))
 }
 
 // Collector gives who deletes what no checkpoint of the remote store needs. One that runs again and again knows what

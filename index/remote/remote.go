@@ -11,6 +11,8 @@
 // A checkpoint's packs are those that were made of it (package upload), those of others that it refers to, and last its
 // list (package object). What the root says besides (Meta) is enough to show it in a list.
 //
+// Of a hot set that was packed later the root is beside that of its checkpoint (hot.go).
+//
 // # What a push does
 //
 // It takes the name, claims the packs of the bucket in which it knows chunks of the checkpoint, uploads what is left,

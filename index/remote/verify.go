@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"strings"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket"
 	"github.com/gpucr/gpucr-fs/index/remote/catalog"
@@ -29,7 +31,7 @@ type VerifyOptions struct {
 
 // Problem is one piece of damage in a bucket.
 type Problem struct {
-	Checkpoint string `json:"checkpoint,omitempty"`
+	Checkpoint string `json:"checkpoint,omitempty"` // its name; its id where the damage is in its hot set
 	Pack       string `json:"pack,omitempty"`
 	Text       string `json:"text"`
 }
@@ -72,7 +74,7 @@ func (s *Store) Verify(ctx context.Context, o VerifyOptions) (Verified, error) {
 	}
 	if len(o.Names) > 0 {
 		for _, name := range o.Names {
-			if err := v.checkpoint(ctx, name); err != nil {
+			if err := v.withHot(ctx, name); err != nil {
 				return v.res, named(op, name, err)
 			}
 		}
@@ -88,7 +90,7 @@ func (s *Store) Verify(ctx context.Context, o VerifyOptions) (Verified, error) {
 		case r.State != catalog.Sealed:
 			continue
 		}
-		err := v.checkpoint(ctx, r.Name)
+		_, err := v.root(ctx, r.Name)
 		if fault.ClassOf(Classify(op, err)) == fault.NotFound {
 			continue // removed meanwhile
 		}
@@ -102,6 +104,9 @@ func (s *Store) Verify(ctx context.Context, o VerifyOptions) (Verified, error) {
 func (v *verification) addProblem(p Problem) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if catalog.IsBeside(p.Checkpoint) {
+		p.Checkpoint, p.Text = strings.TrimPrefix(p.Checkpoint, catalog.Beside("")), "its hot set: "+p.Text
+	}
 	if len(v.res.Problems) < maxProblems {
 		v.res.Problems = append(v.res.Problems, p)
 	}
@@ -113,23 +118,46 @@ func damage(err error) bool {
 		bucket.ClassOf(err) == bucket.Corrupt
 }
 
-func (v *verification) checkpoint(ctx context.Context, name string) error {
-	k, err := v.s.c.Find(ctx, name)
-	if err != nil {
+// withHot checks a checkpoint, and its hot set if that has a root of its own.
+func (v *verification) withHot(ctx context.Context, name string) error {
+	if catalog.IsBeside(name) {
+		return fmt.Errorf("%s: %w", name, catalog.ErrNotFound)
+	}
+	id, err := v.root(ctx, name)
+	if err != nil || !manifest.ValidID(id) {
 		return err
 	}
-	v.res.Checkpoints++
-	bad := func(err error) error {
-		if ctx.Err() == nil && damage(err) {
-			v.addProblem(Problem{Checkpoint: name, Text: err.Error()})
-			return nil
-		}
-		return err
+	if _, err = v.root(ctx, catalog.Beside(id)); errors.Is(err, catalog.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// root checks what a root names: a checkpoint, whose id it gives if that can be read, or a hot set.
+func (v *verification) root(ctx context.Context, name string) (id string, err error) {
+	k, err := v.s.c.Find(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	if !catalog.IsBeside(name) {
+		v.res.Checkpoints++
 	}
 	e, err := v.s.entryOf(k.Record)
 	if err != nil {
 		v.addProblem(Problem{Checkpoint: name, Text: err.Error()})
-		return nil
+		return "", nil
+	}
+	return e.ID, v.packs(ctx, k, e)
+}
+
+// packs checks the list of a root, and the packs that it speaks of.
+func (v *verification) packs(ctx context.Context, k *catalog.Checkpoint, e Entry) error {
+	bad := func(err error) error {
+		if ctx.Err() == nil && damage(err) {
+			v.addProblem(Problem{Checkpoint: k.Name, Text: err.Error()})
+			return nil
+		}
+		return err
 	}
 	list, err := listOf(ctx, k, e)
 	if err != nil {

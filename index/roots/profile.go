@@ -59,3 +59,20 @@ func (s *Set) SetProfile(ref string, profile []byte) error {
 	}
 	return s.chunks.Commit(puts)
 }
+
+// SetHotPieces stores the record of a sealed checkpoint's hot set that lies in a bucket; see [manifest.EncodeHot].
+func (s *Set) SetHotPieces(ref string, record []byte) error {
+	const op = "write hot set"
+	if err := s.chunks.MayWrite(op); err != nil {
+		return err
+	}
+	s.updateMu.Lock() // it is not to be removed meanwhile
+	defer s.updateMu.Unlock()
+	s.mu.Lock()
+	r, err := s.sealed(op, ref)
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return s.chunks.Commit([]chunks.Put{{Key: manifest.HotKey(r.ID), Payload: record}})
+}

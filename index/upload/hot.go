@@ -10,6 +10,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/remote/object"
 )
 
 // learnt puts what was learnt when the checkpoint was restored: its profile into the list, its hot set into packs of
@@ -23,10 +24,22 @@ func (j *Upload) learnt(ctx context.Context, id string) error {
 		return err
 	}
 	j.list.Records = append(j.list.Records, pack.KV{Key: manifest.ProfileKey(id), Value: profile})
-	f, err := j.u.roots.HotSet(id)
-	if fault.ClassOf(err) == fault.NotFound {
-		return nil
+	if err := j.hotSet(ctx, id); fault.ClassOf(err) != fault.NotFound {
+		return err
 	}
+	return nil
+}
+
+// EndHot ends an upload with the hot set of a sealed checkpoint alone: its list has no other record, and no other
+// chunks. Class NotFound when the store has packed none.
+func (j *Upload) EndHot(id string) (*Result, error) {
+	j.stands = func(object.Name) bool { return false }
+	return j.finish(j.hotSet(j.putting, id))
+}
+
+// hotSet puts the hot set of a checkpoint. Class NotFound when there is none.
+func (j *Upload) hotSet(ctx context.Context, id string) error {
+	f, err := j.u.roots.HotSet(id)
 	if err != nil {
 		return err
 	}
@@ -51,7 +64,7 @@ func (j *Upload) learnt(ctx context.Context, id string) error {
 		}
 	}
 	if size == 0 {
-		return nil
+		return &fault.Error{Class: fault.NotFound, Op: "upload", Checkpoint: id, Err: errors.New("no hot set")}
 	}
 	j.list.Records = append(j.list.Records, pack.KV{Key: manifest.HotKey(id), Value: manifest.EncodeHot(size, ids)})
 	j.put(ctx)

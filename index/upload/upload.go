@@ -115,7 +115,11 @@ func (u *Uploader) Upload(ctx context.Context, ref string, sink Sink, stands fun
 // End puts what the bucket lacks of a sealed checkpoint. stands says whether a pack that the bucket is known to have
 // may be referred to; nil: all may. When it fails some packs may have been put: nothing refers to them.
 func (j *Upload) End(ctx context.Context, ref string, stands func(object.Name) bool) (*Result, error) {
-	res, err := j.end(ctx, ref, stands)
+	return j.finish(j.end(ctx, ref, stands))
+}
+
+// finish waits for what is on its way, and makes the list. err is what went wrong before.
+func (j *Upload) finish(err error) (*Result, error) {
 	if perr := j.puts.Wait(); perr != nil { // what walking has met then follows from it
 		err = perr
 	}
@@ -124,14 +128,14 @@ func (j *Upload) End(ctx context.Context, ref string, stands func(object.Name) b
 		return nil, fault.Classify("upload", err)
 	}
 	j.list.Coder = j.u.chunks.Packs.Coder()
-	if res.List, err = j.list.Encode(j.u.store); err != nil {
+	if j.res.List, err = j.list.Encode(j.u.store); err != nil {
 		return nil, fault.Classify("upload", err)
 	}
-	res.list = object.List{Packs: j.list.Packs, Chunks: j.list.Chunks}
-	return res, nil
+	j.res.list = object.List{Packs: j.list.Packs, Chunks: j.list.Chunks}
+	return j.res, nil
 }
 
-func (j *Upload) end(ctx context.Context, ref string, stands func(object.Name) bool) (*Result, error) {
+func (j *Upload) end(ctx context.Context, ref string, stands func(object.Name) bool) error {
 	const op = "upload"
 	j.stands = stands
 	for range packers - earlyPackers {
@@ -140,7 +144,7 @@ func (j *Upload) end(ctx context.Context, ref string, stands func(object.Name) b
 	u := j.u
 	r, pb, err := u.roots.Sealed(op, ref)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	bad := func(file string, off int64, err error) error {
 		return &fault.Error{Class: fault.Corrupt, Op: op, Checkpoint: pb.Name, File: file, Offset: off, Err: err}
@@ -158,13 +162,13 @@ func (j *Upload) end(ctx context.Context, ref string, stands func(object.Name) b
 		return nil
 	}, bad)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	j.put(j.putting)
 	if err := u.records(pb, &j.list); err != nil {
-		return nil, err
+		return err
 	}
-	return j.res, j.learnt(j.putting, pb.Id)
+	return j.learnt(j.putting, pb.Id)
 }
 
 // Durable notes that the bucket has what r tells: chunks that another checkpoint uses as well are not put again.

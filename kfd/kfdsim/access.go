@@ -67,7 +67,7 @@ func (sp span) sub(off, n uint64) span {
 }
 
 func (a *access) fault(va uint64, write bool, err error) error {
-	return &GPUFault{GPU: a.vm.gpu.cfg.ID, VA: va, Write: write, Reason: err.Error()}
+	return &GPUFault{GPU: a.vm.gpu.cfg.ID, VA: va, Write: write, Reason: err.Error(), cause: err}
 }
 
 // read fills buf from GPU addresses.

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // engine is one SDMA engine serving the submissions of its DRM ring, in order.
@@ -107,7 +109,10 @@ func (e *engine) execute(j *job) {
 		j.fence.err = syscall.ETIME
 		s.mu.Lock()
 		j.ctx.guilty = true
-		s.noteGPUError(e.gpu, j.ctx.pid, "sdma", err)
+		// The driver keeps memory that a job has listed until the job is done, also when its process ends.
+		if !errors.Is(err, unix.ESRCH) {
+			s.noteGPUError(e.gpu, j.ctx.pid, "sdma", err)
+		}
 		s.unlock()
 	} else if j.userFence != nil {
 		storeWord(j.userFence.mem, j.userOff, j.fence.seq)

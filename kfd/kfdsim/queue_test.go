@@ -3,6 +3,8 @@ package kfdsim
 import (
 	"encoding/binary"
 	"os"
+	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -344,4 +346,37 @@ func TestAcquireVMRules(t *testing.T) {
 	other := c.open("dri/renderD128")
 	defer unix.Close(other)
 	c.want(syscall.EBUSY, c.kfd, abi.KFDIocAcquireVM, &abi.KFDAcquireVMArgs{DRMFD: uint32(other), GPUID: c.gpus[0]})
+}
+
+// A queue that comes to memory of a process that has ended is no GPU's fault: the driver stops the queues before the
+// memory goes. Nobody has to be quick for that.
+func TestQueueOfAnEndedProcess(t *testing.T) {
+	s := startSim(t, Options{GPUs: []GPU{{}}})
+	q := newQueue(t, s, abi.KFDQueueComputeAQL)
+	mem := make([]byte, 2*pageSize)
+	start := (ptr(&mem[0]) + pageSize - 1) &^ (pageSize - 1)
+	bo := abi.KFDAllocMemoryArgs{VAAddr: 0x7000000, Size: pageSize, MmapOffset: start, GPUID: q.gpus[0],
+		Flags: abi.KFDMemUserptr | rw}
+	q.must(q.kfd, abi.KFDIocAllocMemory, &bo)
+	q.must(q.kfd, abi.KFDIocMapMemory, &abi.KFDMapMemoryArgs{Handle: bo.Handle, DeviceIDsArrayPtr: ptr(&q.gpus[0]),
+		NDevices: 1})
+	cmd := exec.Command("true")
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	s.mu.Lock()
+	for _, b := range s.bos {
+		if b.kind == boUserptr {
+			b.user.pid = cmd.Process.Pid
+		}
+	}
+	s.unlock()
+	q.dispatch(KernelFill, bo.VAAddr, 0, 8, 1, 0)
+	for s.State().Processes[0].Queues[0].Failed == "" {
+		time.Sleep(time.Millisecond)
+	}
+	if errs := s.State().Errors; len(errs) != 0 {
+		t.Errorf("noted as a fault of the GPU: %+v", errs)
+	}
+	runtime.KeepAlive(mem)
 }

@@ -44,7 +44,12 @@ type GPUFault struct {
 	VA     uint64
 	Write  bool
 	Reason string
+
+	cause error // of Reason; nil where the address space alone tells
 }
+
+// Unwrap gives what made the access fail: unix.ESRCH of memory whose process has ended, say.
+func (f *GPUFault) Unwrap() error { return f.cause }
 
 func (f *GPUFault) Error() string {
 	verb := "read"

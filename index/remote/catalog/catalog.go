@@ -7,9 +7,9 @@ import (
 	"encoding/hex"
 	"fmt"
 	"iter"
+	"strings"
 	"sync"
 
-	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket"
 )
 
@@ -19,6 +19,27 @@ const (
 	tombDir    = "tombs/"
 	removedDir = "removed/"
 )
+
+// beside begins the names of roots that are no checkpoints. No checkpoint's name begins so.
+const beside = "~"
+
+// Beside gives the name of the root of what belongs to the checkpoint with an id, and was written after that stood. For
+// the catalog it is a root like any other.
+func Beside(id string) string { return beside + id }
+
+// IsBeside says whether a root's name is one that Beside gives.
+func IsBeside(name string) bool { return strings.HasPrefix(name, beside) }
+
+// AllBeside gives the ids of the checkpoints that have a root beside them, void ones included.
+func (c *Catalog) AllBeside(ctx context.Context) (ids []string, err error) {
+	for info, err := range bucket.All(ctx, c.b, rootDir+beside) {
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, strings.TrimPrefix(info.Key, rootDir+beside))
+	}
+	return ids, nil
+}
 
 // PackKey gives the key under which a pack lies in the bucket.
 func PackKey(id string) string { return packDir + id }
@@ -183,7 +204,7 @@ func (c *Catalog) readAll(ctx context.Context, keys []string, yield func(Record,
 
 // lookup reads a checkpoint's root. The error is ErrNotFound when there is none, or a void one.
 func (c *Catalog) lookup(ctx context.Context, name string) (root, error) {
-	if !manifest.ValidName(name) {
+	if !validName(name) {
 		return root{}, fmt.Errorf("%w: name %q", ErrInvalid, name)
 	}
 	r, err := c.read(ctx, rootDir+name)

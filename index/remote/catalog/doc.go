@@ -5,6 +5,7 @@
 // # Objects
 //
 //	roots/NAME          the one root of a checkpoint: pending, sealed or void
+//	roots/~ID           the root of what was written later for the checkpoint with that id; the same in all else
 //	packs/NONCE-NUMBER  payload; never changed. NONCE is the one of the draft that wrote it
 //	tombs/PACK.RUN      collector run RUN may remove PACK
 //	removed/NONCE       the packs of a checkpoint that was removed, for those who still read it

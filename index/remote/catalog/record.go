@@ -101,7 +101,7 @@ func (r Record) check() error {
 	switch {
 	case r.State != Pending && r.State != Sealed && r.State != Void && r.State != Removed:
 		return fmt.Errorf("%w: state %q", ErrInvalid, r.State)
-	case !manifest.ValidName(r.Name):
+	case !validName(r.Name):
 		return fmt.Errorf("%w: name %q", ErrInvalid, r.Name)
 	case !validNonce(r.Nonce), !validNonce(r.Revision):
 		return fmt.Errorf("%w: nonce or revision", ErrInvalid)
@@ -124,6 +124,12 @@ func (r Record) check() error {
 		return fmt.Errorf("%w: a pack is listed twice", ErrInvalid)
 	}
 	return nil
+}
+
+// validName says whether name can be that of a root: a checkpoint's, or one that Beside gives.
+func validName(name string) bool {
+	id, beside := strings.CutPrefix(name, beside)
+	return beside && manifest.ValidID(id) || !beside && manifest.ValidName(name)
 }
 
 // ValidPack says whether p can be a pack of a bucket.

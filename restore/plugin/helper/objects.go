@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -124,10 +125,7 @@ func newObjects(set *image.Set) *objects {
 	}
 	for _, d := range set.Dmabufs {
 		if o.of[d.Message] == nil {
-			o.of[d.Message] = named[d.Message.GetGemHandle()]
-		}
-		if o.of[d.Message] == nil {
-			o.of[d.Message] = lost(d.Message.GetGemHandle())
+			o.of[d.Message] = o.unnumbered(set, named, d)
 		}
 		held[o.of[d.Message]] = true
 		if d.Message.Bo != nil {
@@ -144,13 +142,54 @@ func newObjects(set *image.Set) *objects {
 	return o
 }
 
-// lost is an object of which the images do not tell what it is.
+// lost is an object whose handle is that of several in the images, or of none.
 func lost(handle uint32) *object {
+	return unknown("CRIU's plugin calls its object handle %d, and several others, "+
+		"or one of another size, or none", handle)
+}
+
+// unknown is an object of which the images do not tell what it is.
+func unknown(format string, args ...any) *object {
 	x := &object{claimed: true, ready: make(chan struct{}),
-		err: fmt.Errorf("CRIU's plugin calls its object handle %d, and several others, "+
-			"or one of another size, or none: "+
-			"which is meant cannot be told (hint: dump with gpucr-fs's plugin)", handle)}
+		err: fmt.Errorf(format+": which is meant cannot be told (hint: dump with gpucr-fs's plugin)", args...)}
 	close(x.ready)
+	return x
+}
+
+// unnumbered is the object of a dma-buf in an image of CRIU's plugin, which has nothing but a handle. The plugin
+// imports the dma-buf on one open render node after the other, those of the processes and its own, and notes the first
+// number that any object has, on whatever node that is: it may be a new number, of nothing. So the number tells
+// something only where it is the same object's on all of them.
+func (o *objects) unnumbered(set *image.Set, named map[uint32]*object, d image.Dmabuf) *object {
+	handle := d.Message.GetGemHandle()
+	x := named[handle]
+	untold := func(node string) *object {
+		return unknown("CRIU's plugin calls its object handle %d, on a render node of which it does not tell, "+
+			"and on %s that is another object or none", handle, node)
+	}
+	if x == nil || len(set.RenderNodes) == 0 {
+		return untold("each")
+	}
+	for _, n := range set.RenderNodes {
+		if !slices.ContainsFunc(n.Message.Bos, func(bo *imagepb.RenderBO) bool {
+			return bo.GetHandle() == handle && o.of[bo] == x
+		}) {
+			return untold("that of " + n.Name)
+		}
+	}
+	own := map[uint32]bool{} // by GPU: whether the plugin's own open has the object
+	for _, p := range set.Processes {
+		for _, bo := range p.Message.Bos {
+			if bo.Handle != nil && bo.GetHandle() != abi.DRMInvalidHandle {
+				own[bo.GetGpuId()] = own[bo.GetGpuId()] || bo.GetHandle() == handle && o.of[bo] == x
+			}
+		}
+	}
+	for gpu, has := range own {
+		if !has {
+			return untold(fmt.Sprintf("the plugin's own of GPU %#x", gpu))
+		}
+	}
 	return x
 }
 

@@ -29,10 +29,6 @@ func (r *restore) opened(c *wire.Conn, id int, node *os.File) error {
 	r.objects.mu.Lock()
 	r.objects.nodes = append(r.objects.nodes, n)
 	r.objects.mu.Unlock()
-	minor, err := r.renderMinor(n.n.Message.GetGpuId(), n.n.Name, nil)
-	if err != nil {
-		return answer(c, wire.OK, "", err)
-	}
 	var mine []int
 	for i, bo := range n.n.Message.Bos {
 		// One of another GPU is made there.
@@ -41,7 +37,7 @@ func (r *restore) opened(c *wire.Conn, id int, node *os.File) error {
 			mine = append(mine, i)
 		}
 	}
-	err = r.make(c, n, mine, minor)
+	err = r.make(c, n, mine)
 	if err != nil {
 		err = fmt.Errorf("%s: %w", n.n.Name, err)
 	}
@@ -49,14 +45,18 @@ func (r *restore) opened(c *wire.Conn, id int, node *os.File) error {
 }
 
 // make makes objects on their render node, under their handles, and fills them.
-func (r *restore) make(c *wire.Conn, n *objectNode, mine []int, minor uint32) (err error) {
+func (r *restore) make(c *wire.Conn, n *objectNode, mine []int) (err error) {
 	var gaveUp int
 	defer func() {
 		for _, i := range mine[gaveUp:] {
 			bo := n.n.Message.Bos[i]
-			r.objects.of[bo].give(nil, err)
+			r.objects.of[bo].give(nil, fmt.Errorf("%s: %w", n.n.Name, err))
 		}
 	}()
+	minor, err := r.renderMinor(n.n.Message.GetGpuId(), n.n.Name, nil)
+	if err != nil {
+		return err
+	}
 	var numbers []uint32
 	for _, i := range mine {
 		bo := n.n.Message.Bos[i]

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -79,4 +80,27 @@ func TestToken(t *testing.T) {
 	b.keys("correct-horse-battery" + kb.Enter)
 	b.wait("document.querySelector('.tile')")
 	b.shows(".figures", "Checkpoints", "3")
+}
+
+// TestTokenLater: a page that is open to everybody asks for the token once a second command has named one.
+func TestTokenLater(t *testing.T) {
+	store := storeDir(t)
+	must(t, fillStore(t, store, 3, 2).Close())
+	at := serve(t, store)
+	b := open(t, at)
+	b.wait("document.querySelector('.tile')")
+	token := filepath.Join(t.TempDir(), "token")
+	must(t, os.WriteFile(token, []byte("another-horse-battery\n"), 0o600))
+	mnt := t.TempDir()
+	_, err := program.RunIn(limit, "mount", "--http", strings.Trim(strings.TrimPrefix(at, "http:"), "/"),
+		"--token-file", token, store, mnt)
+	must(t, err)
+	t.Cleanup(func() {
+		_, err := program.RunIn(limit, "umount", mnt)
+		must(t, err)
+	})
+	b.run(chromedp.Navigate("about:blank"), chromedp.Navigate(at))
+	b.shows("main", "Token", "--token-file")
+	b.keys("another-horse-battery" + kb.Enter)
+	b.wait("document.querySelector('.tile')")
 }

@@ -4,12 +4,17 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/gpucr/gpucr-fs/kfd/abi"
+	"github.com/gpucr/gpucr-fs/kfd/image"
+	"github.com/gpucr/gpucr-fs/kfd/image/imagepb"
 	"github.com/gpucr/gpucr-fs/kfd/kfdsim"
 )
 
@@ -132,4 +137,65 @@ func TestObjectsThatAreRefused(t *testing.T) {
 		app.Kill()
 		app.WaitGone()
 	}
+}
+
+// CRIU's own plugin after 4.2 tells of a dma-buf by a number alone, which may be another object's on another open of
+// the render node. Nobody gets that other one: the restore ends, with the name of the image.
+func TestDmabufThatCannotBeTold(t *testing.T) {
+	b := newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{}}})
+	b.env = []string{"GPUCR_SCHEMA=later"}
+	app := b.StartApp(2, "--interval", "1", "--bos", "8", "--max-bo", "65536", "--keep-dmabuf")
+	b.dump(app)
+	b.WaitVRAMFree()
+	names := b.asTheirs()
+	if len(names) == 0 {
+		t.Fatal("no dma-buf was dumped")
+	}
+	err := b.criu("restore", "-d")
+	if err == nil {
+		t.Fatal("the application is restored, with an object that may be another")
+	}
+	log := b.criuLog("restore")
+	if !slices.ContainsFunc(names, func(name string) bool { return strings.Contains(log, "Error: "+name) }) ||
+		!strings.Contains(log, "which is meant cannot be told (hint: dump with gpucr-fs's plugin)") {
+		t.Errorf("criu does not say why:\n%s", log)
+	}
+	app.WaitGone()
+	b.noHelpers()
+}
+
+// asTheirs makes the images what CRIU's plugin would have written: without our fields, and with a number for each
+// dma-buf that was free on the open where the plugin tried it. It returns the names of those.
+func (b *bench) asTheirs() (dmabufs []string) {
+	b.T.Helper()
+	set := b.set()
+	write := func(name string, data []byte, err error) {
+		b.T.Helper()
+		if err == nil {
+			err = os.WriteFile(filepath.Join(b.images, name), data, 0o644)
+		}
+		if err != nil {
+			b.T.Fatal(err)
+		}
+	}
+	for _, p := range set.Processes {
+		for _, bo := range p.Message.Bos {
+			bo.Object = nil
+		}
+		data, err := image.EncodeProcess(p.Message, image.SchemaLater)
+		write(p.Name, data, err)
+	}
+	for _, n := range set.RenderNodes {
+		for _, bo := range n.Message.Bos {
+			bo.Object = nil
+		}
+		data, err := image.EncodeRenderNode(n.Message, image.SchemaLater)
+		write(n.Name, data, err)
+	}
+	for _, d := range set.Dmabufs {
+		data, err := image.EncodeDmabuf(&imagepb.Dmabuf{GemHandle: proto.Uint32(1)})
+		write(d.Name, data, err)
+		dmabufs = append(dmabufs, d.Name)
+	}
+	return dmabufs
 }

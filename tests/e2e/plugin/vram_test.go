@@ -33,6 +33,18 @@ func lazy(t *testing.T, opts kfdsim.Options) *bench {
 	return b
 }
 
+// rate sets what the links of all GPUs carry, in bytes per second; 0 is as fast as this machine. Tests hold VRAM back
+// until they have seen what they look for, however long this machine takes.
+func (b *bench) rate(n float64) {
+	b.T.Helper()
+	if err := b.Sim.SetDMARate(0, n); err != nil {
+		b.T.Fatal(err)
+	}
+}
+
+// heldBack is a rate at which 64 MiB take half a minute, and what a CPU may touch some seconds.
+const heldBack = 2e6
+
 // missing is how much of its GPU memory a process of the simulator lacks; all of
 // them where pid is 0. waits says that queues stand still.
 func (b *bench) missing(pid int) (bytes uint64, waits bool) {
@@ -75,9 +87,9 @@ func passes(t *testing.T, app *rig.Application, proc int) int {
 // then. Its CPU finds the VRAM that it works on as it was, and what it writes stays.
 func TestRunsBeforeVRAM(t *testing.T) {
 	const big = 64 << 20
-	b := lazy(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: 100e6}}})
-	app := b.StartApp(1, "--interval", "1", "--bos", "20", "--max-bo", "262144", "--big-bo", fmt.Sprint(big),
-		"--cpu-bo", "4194304")
+	b := lazy(t, kfdsim.Options{GPUs: []kfdsim.GPU{{}}})
+	app := b.StartApp(1, "--interval", "1", "--bos", "20", "--max-bo", "131072", "--big-bo", fmt.Sprint(big),
+		"--cpu-bo", "2097152")
 	b.dump(app)
 	before, n := passes(t, app, 0), 0
 	for late := time.Now().Add(*stress); n == 0 || time.Now().Before(late) && !t.Failed(); n++ {
@@ -85,6 +97,7 @@ func TestRunsBeforeVRAM(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(app.Dir, "cpu.0"), fmt.Appendf(nil, "pass %20d\n", 0), 0o644); err != nil {
 			t.Fatal(err)
 		}
+		b.rate(heldBack)
 		b.restore()
 		if n, waits := b.missing(0); n < big/2 || !waits {
 			t.Errorf("the restore returned with %d bytes missing, queues wait: %v", n, waits)
@@ -98,10 +111,12 @@ func TestRunsBeforeVRAM(t *testing.T) {
 		if n, waits := b.missing(0); n == 0 || !waits {
 			t.Errorf("the CPU worked when all was there: %d bytes missing, queues wait: %v", n, waits)
 		}
+		b.rate(0)
 		b.noHelpers()
 		if n, _ := b.missing(0); n != 0 {
 			t.Errorf("%d bytes are missing when the helper has ended", n)
 		}
+		b.ready() // the driver begins queues after its answer
 		app.WaitRounds(1)
 		b.noGPUErrors()
 		app.Kill()
@@ -112,9 +127,10 @@ func TestRunsBeforeVRAM(t *testing.T) {
 
 // The queues of one process run before the VRAM of another on the same GPU is there.
 func TestQueuesDoNotWaitForOthers(t *testing.T) {
-	b := lazy(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: 200e6}}})
-	app := b.StartApp(2, "--interval", "1", "--bos", "20", "--max-bo", "262144", "--big-bo", fmt.Sprint(80<<20))
+	b := lazy(t, kfdsim.Options{GPUs: []kfdsim.GPU{{}}})
+	app := b.StartApp(2, "--interval", "1", "--bos", "20", "--max-bo", "65536", "--big-bo", fmt.Sprint(80<<20))
 	b.dump(app)
+	b.rate(8 * heldBack)
 	b.restore()
 	early := false
 	for !early {
@@ -132,6 +148,7 @@ func TestQueuesDoNotWaitForOthers(t *testing.T) {
 	if !early {
 		t.Error("no queue ran before all VRAM was there")
 	}
+	b.rate(0)
 	b.ready()
 	app.WaitRounds(1)
 	b.noHelpers()
@@ -139,28 +156,39 @@ func TestQueuesDoNotWaitForOthers(t *testing.T) {
 	app.Kill()
 }
 
-// How soon a process runs does not depend on its VRAM, and its queues run no later than
-// if it waited for all.
+// How soon a process runs does not depend on its VRAM, and its queues run no later than if it waited for all. How long
+// both take is measured where that is asked for (-vram.n): a machine that is busy with other things tells nothing.
 func TestResumeWithoutVRAM(t *testing.T) {
 	type times struct {
 		resume, ready []time.Duration
 	}
+	measured := *vramRuns > 1
 	// Modes take turns: machines have better and worse minutes.
 	measure := func(size int64, modes ...string) map[string]*times {
-		b := newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: float64(*vramSize), Resident: 3 << 30}}})
+		b := newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{Resident: 3 << 30}}})
 		app := b.StartApp(1, "--interval", "1", "--bos", "12", "--max-bo", "65536", "--big-bo", fmt.Sprint(size))
 		b.dump(app)
 		out := map[string]*times{}
 		runs := *vramRuns
-		if runs > 1 {
+		if measured {
 			runs++ // the first one reads the program from disk
+			b.rate(float64(*vramSize))
 		}
 		for i := range runs {
 			for _, mode := range modes {
 				b.env = []string{"GPUCR_VRAM=" + mode}
+				if !measured && mode == "lazy" {
+					b.rate(heldBack)
+				}
 				began := time.Now()
 				b.restore()
 				resume := time.Since(began)
+				if n, _ := b.missing(0); !measured && (mode == "lazy") != (n > uint64(size)/2) {
+					t.Errorf("%s: the process runs with %d of %d bytes missing", mode, n, size)
+				}
+				if !measured {
+					b.rate(0)
+				}
 				ready := b.ready().Sub(began)
 				b.noHelpers()
 				if out[mode] == nil {
@@ -186,7 +214,10 @@ func TestResumeWithoutVRAM(t *testing.T) {
 	late := slices.Min(large.resume) - slices.Min(small.resume)
 	t.Logf("runs with 16 MiB after %v, with %d MiB after %v, gated %v; gpu ready after %v, %v, gated %v", small.resume,
 		*vramSize>>20, large.resume, gated.resume, small.ready, large.ready, gated.ready)
-	// A fill of it takes a second and more; how long criu takes on a loaded machine is not this test's matter.
+	if !measured {
+		return
+	}
+	// A fill of it takes a second and more.
 	if late > 400*time.Millisecond {
 		t.Errorf("%d MiB of VRAM cost %v", *vramSize>>20, late)
 	}
@@ -197,9 +228,10 @@ func TestResumeWithoutVRAM(t *testing.T) {
 
 // A dump of a process whose VRAM is on its way waits for it.
 func TestDumpWaitsForVRAM(t *testing.T) {
-	b := lazy(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: 100e6}}})
-	app := b.StartApp(1, "--interval", "1", "--bos", "20", "--max-bo", "262144", "--big-bo", fmt.Sprint(64<<20))
+	b := lazy(t, kfdsim.Options{GPUs: []kfdsim.GPU{{}}})
+	app := b.StartApp(1, "--interval", "1", "--bos", "20", "--max-bo", "131072", "--big-bo", fmt.Sprint(64<<20))
 	b.dump(app)
+	b.rate(heldBack)
 	b.restore()
 	b.images = filepath.Join(b.Dir, "again")
 	if err := os.Mkdir(b.images, 0o755); err != nil {
@@ -208,7 +240,9 @@ func TestDumpWaitsForVRAM(t *testing.T) {
 	if n, _ := b.missing(0); n == 0 {
 		t.Error("nothing is missing")
 	}
+	b.rate(10 * heldBack)
 	b.dump(app)
+	b.rate(0)
 	b.noHelpers()
 	b.restore()
 	app.WaitRounds(1)
@@ -406,6 +440,7 @@ func abandoned(t *testing.T, b *bench, dumped func()) *rig.Application {
 	app := b.StartApp(1, "--interval", "1", "--bos", "20", "--max-bo", "262144", "--big-bo", fmt.Sprint(64<<20))
 	b.dump(app)
 	dumped()
+	b.rate(heldBack)
 	r := b.startCriu("restore", "-d")
 	if err := r.wait(); err != nil {
 		t.Fatal(err)
@@ -422,6 +457,7 @@ func abandoned(t *testing.T, b *bench, dumped func()) *rig.Application {
 		syscall.Kill(pid, syscall.SIGSTOP)
 	}
 	kill(both)
+	b.rate(0)
 	b.noHelpers()
 	return app
 }
@@ -429,7 +465,7 @@ func abandoned(t *testing.T, b *bench, dumped func()) *rig.Application {
 // Helper and watchdog are killed at once: a dump does not take what was never filled, and whoever comes next ends the
 // process.
 func TestAbandonedVRAM(t *testing.T) {
-	b := lazy(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: 30e6}}})
+	b := lazy(t, kfdsim.Options{GPUs: []kfdsim.GPU{{}}})
 	app := abandoned(t, b, func() {})
 	b.images = filepath.Join(b.Dir, "again")
 	if err := os.Mkdir(b.images, 0o755); err != nil {
@@ -447,7 +483,7 @@ func TestAbandonedVRAM(t *testing.T) {
 
 // The daemon that filled ends the process.
 func TestAbandonedVRAMOfStore(t *testing.T) {
-	b := lazy(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: 30e6}}})
+	b := lazy(t, kfdsim.Options{GPUs: []kfdsim.GPU{{}}})
 	store := b.mounted()
 	abandoned(t, b, func() { b.gpucr("seal", store, "gpu") }).WaitGone()
 	for late := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -463,11 +499,12 @@ func TestAbandonedVRAMOfStore(t *testing.T) {
 
 // A process whose CPU could read VRAM before that was there may have read anything.
 func TestMapsVRAMTooEarly(t *testing.T) {
-	b := lazy(t, kfdsim.Options{GPUs: []kfdsim.GPU{{DMARate: 60e6}}})
+	b := lazy(t, kfdsim.Options{GPUs: []kfdsim.GPU{{}}})
 	app := b.StartApp(
-		1, "--interval", "1", "--bos", "20", "--max-bo", "262144", "--big-bo", fmt.Sprint(64<<20), "--map-late",
+		1, "--interval", "1", "--bos", "20", "--max-bo", "131072", "--big-bo", fmt.Sprint(64<<20), "--map-late",
 	)
 	b.dump(app)
+	b.rate(3 * heldBack)
 	r := b.startCriu("restore", "-d")
 	if err := r.wait(); err != nil {
 		t.Fatal(err)

@@ -66,7 +66,7 @@ func TestRestoreFromTheBucket(t *testing.T) {
 	if c := column(du, "cache"); !strings.Contains(c, "MiB, of 32") {
 		t.Errorf("du tells of the cache %q", c)
 	}
-	if c := column(du, "bucket"); !strings.Contains(c, "MiB in 5 objects") || !strings.Contains(c, "in 2 packs") {
+	if c := column(du, "bucket"); !strings.Contains(c, "MiB in 8 objects") || !strings.Contains(c, "in 4 packs") {
 		t.Errorf("du tells of the bucket %q", c)
 	}
 	if c := column(du, "get"); strings.HasPrefix(c, "0 requests") || strings.Contains(c, " 0.00 a month") {
@@ -78,7 +78,7 @@ func TestRestoreFromTheBucket(t *testing.T) {
 
 	one.run("rm", "--remote", "-y", one.store, "web-7")
 	if out := one.run("gc", "--remote", "--patience", "1h", one.store); !strings.Contains(out, "removed 0 packs") ||
-		!strings.Contains(out, "1 pushes and removed checkpoints") {
+		!strings.Contains(out, "2 pushes, removed checkpoints and removed hot sets") {
 		t.Errorf("gc --remote says:\n%s", out)
 	}
 	if out := one.run("gc", "--remote", "--patience", "1ms", one.store); strings.Contains(out, "removed 0 packs") {

@@ -1,0 +1,172 @@
+package remote
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/gpucr/gpucr-fs/index/cipher"
+	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/manifest"
+	"github.com/gpucr/gpucr-fs/index/remote/catalog"
+	"github.com/gpucr/gpucr-fs/index/roots"
+)
+
+// Entry is a checkpoint of the remote store.
+type Entry struct {
+	Name string `json:"name"`
+	Meta
+	Packs  int   `json:"packs"`
+	Stored int64 `json:"stored"` // bytes of the packs that it needs, shared ones included
+}
+
+// Find gives a checkpoint of the remote store by its name. Class NotFound.
+func (s *Store) Find(ctx context.Context, name string) (Entry, error) {
+	k, err := s.find(ctx, name)
+	if err != nil {
+		return Entry{}, Classify("find checkpoint", err)
+	}
+	return s.entryOf(k.Record)
+}
+
+// find finds a checkpoint by its name, and nothing else that has a root.
+func (s *Store) find(ctx context.Context, name string) (*catalog.Checkpoint, error) {
+	if catalog.IsBeside(name) {
+		return nil, fmt.Errorf("%s: %w", name, catalog.ErrNotFound)
+	}
+	return s.c.Find(ctx, name)
+}
+
+// rootPurpose is what the meta of a root is encrypted for.
+func rootPurpose(name string) string { return cipher.ForRoot + " " + name }
+
+func entryError(name string, err error) error {
+	return &fault.Error{Class: fault.Corrupt, Op: "read root", Checkpoint: name, Err: err}
+}
+
+func (s *Store) entryOf(r catalog.Record) (Entry, error) {
+	e := Entry{Name: r.Name, Packs: len(r.Packs)}
+	meta := r.Meta
+	if s.config.Ring != nil {
+		var err error
+		if meta, err = s.o.Cipher.Open(rootPurpose(r.Name), meta); err != nil {
+			return Entry{}, entryError(r.Name, err)
+		}
+	}
+	if err := json.Unmarshal(meta, &e.Meta); err != nil {
+		return Entry{}, entryError(r.Name, err)
+	}
+	for _, p := range r.Packs {
+		if e.Stored += p.Size; e.Stored < 0 {
+			return Entry{}, entryError(r.Name, errors.New("packs of impossible lengths"))
+		}
+	}
+	if e.Parent != "" && !manifest.ValidName(e.Parent) {
+		return Entry{}, entryError(r.Name, fmt.Errorf("parent %.40q", e.Parent))
+	}
+	for k, v := range e.Labels {
+		if !manifest.ValidLabelKey(k) || !manifest.ValidLabelValue(v) {
+			return Entry{}, entryError(r.Name, fmt.Errorf("label %.80q", k))
+		}
+	}
+	return e, nil
+}
+
+// List gives the checkpoints of the remote store, in the order of their names.
+func (s *Store) List(ctx context.Context) ([]Entry, error) {
+	var out []Entry
+	for r, err := range s.c.All(ctx) {
+		if errors.Is(err, catalog.ErrCorrupt) || errors.Is(err, catalog.ErrVersion) {
+			s.o.Logger.Error("a root of the remote store cannot be understood", "err", err)
+			continue
+		}
+		if err != nil {
+			return nil, Classify("list remote store", err)
+		}
+		if r.State != catalog.Sealed || catalog.IsBeside(r.Name) {
+			continue
+		}
+		e, err := s.entryOf(r)
+		if err != nil {
+			s.o.Logger.Error("a checkpoint of the remote store cannot be understood", "checkpoint", r.Name, "err", err)
+			continue
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+// Pull makes a checkpoint of the remote store one of a node, under the name as, and before it those that it needs,
+// under their own. Class NotFound, Exists.
+func (s *Store) Pull(ctx context.Context, n Node, name, as string) (roots.Info, error) {
+	return s.pull(ctx, n, name, as, 0)
+}
+
+// maxParents bounds how many checkpoints one needs, one the next: CRIU's incremental dumps.
+const maxParents = 100
+
+func (s *Store) pull(ctx context.Context, n Node, name, as string, depth int) (roots.Info, error) {
+	const op = "pull"
+	fail := func(err error) (roots.Info, error) {
+		return roots.Info{}, named(op, name, err)
+	}
+	k, err := s.find(ctx, name)
+	if err != nil {
+		return fail(err)
+	}
+	e, err := s.entryOf(k.Record)
+	if err != nil {
+		return roots.Info{}, err
+	}
+	if e.ParentID != "" {
+		_, err := n.Info(e.ParentID)
+		if fault.ClassOf(err) == fault.NotFound && depth < maxParents {
+			_, err = s.pull(ctx, n, e.Parent, e.Parent, depth+1)
+		}
+		if err != nil {
+			return fail(err)
+		}
+	}
+	take := s.learnedSoon(ctx, e.ID)
+	defer take(n)
+	list, err := listOf(ctx, k, e)
+	if err != nil {
+		return fail(err)
+	}
+	info, err := n.Pull(ctx, as, s.id, list)
+	if err != nil {
+		return fail(err)
+	}
+	return info, nil
+}
+
+// listOf reads the list of a checkpoint.
+func listOf(ctx context.Context, k *catalog.Checkpoint, e Entry) (io.Reader, error) {
+	last := len(k.Packs) - 1
+	if last < 0 || k.Packs[last].ID != e.List {
+		return nil, fmt.Errorf("%w: the root does not end with its list", catalog.ErrCorrupt)
+	}
+	r := &packReader{ctx: ctx, k: k, p: k.Packs[last]}
+	return bufio.NewReaderSize(io.NewSectionReader(r, 0, r.p.Size), int(min(r.p.Size+1, readBytes))), nil
+}
+
+// readBytes is how much of a list one request reads.
+const readBytes = 8 << 20
+
+// packReader reads a pack of a checkpoint.
+type packReader struct {
+	ctx context.Context
+	k   *catalog.Checkpoint
+	p   catalog.Pack
+}
+
+func (r *packReader) ReadAt(b []byte, off int64) (int, error) {
+	n, err := r.k.ReadAt(r.ctx, r.p, b, off)
+	if err == nil && n < len(b) {
+		err = io.EOF
+	}
+	return n, err
+}
