@@ -55,14 +55,17 @@ type userRange struct {
 	addr uint64
 }
 
-// newBO allocates VRAM or GTT memory and holds it once. errno is ENOMEM when
-// the GPU has no such memory left.
+// newBO allocates VRAM or GTT memory and holds it once. Where there is none, it waits for what is being wiped, without
+// Sim.mu. errno is ENOMEM when the GPU has no such memory left.
 //
 // Preconditions: Sim.mu is held, size is a multiple of the page size.
 func (s *Sim) newBO(g *gpu, kind boKind, size uint64) (*bo, syscall.Errno) {
 	used, limit := &g.vramUsed, g.cfg.VRAM
 	if kind == boGTT {
 		used, limit = &g.gttUsed, g.cfg.GTT
+	}
+	for g.wiping && size <= limit && (*used > limit-size || !g.arena.pool.room(size)) {
+		s.wiped.Wait()
 	}
 	if size > limit || *used > limit-size {
 		return nil, s.refuse(syscall.ENOMEM, "no memory left", "gpu", g.cfg.ID, "kind", kind, "size", size, "used",
@@ -90,8 +93,8 @@ func (s *Sim) addBO(b *bo) *bo {
 // get holds a BO. Preconditions: Sim.mu is held.
 func (b *bo) get() *bo { b.holds++; return b }
 
-// putBO drops a hold and the BO with the last one. Its memory is given back by
-// unlock, after Sim.mu.
+// putBO drops a hold and the BO with the last one. Its memory is wiped and given back in the background, or by unlock
+// after Sim.mu for a doorbell page.
 //
 // Preconditions: Sim.mu is held.
 func (s *Sim) putBO(b *bo) {
@@ -103,33 +106,54 @@ func (s *Sim) putBO(b *bo) {
 	}
 	delete(s.bos, b.id)
 	switch b.kind {
-	case boVRAM:
-		b.gpu.vramUsed -= b.size
-		s.garbage = append(s.garbage, b)
-	case boGTT:
-		b.gpu.gttUsed -= b.size
-		s.garbage = append(s.garbage, b)
+	case boVRAM, boGTT:
+		if b.kind == boGTT {
+			b.gpu.gttUsed -= b.size
+		}
+		b.gpu.released = append(b.gpu.released, b)
+		if !b.gpu.wiping {
+			b.gpu.wiping = true
+			s.wg.Go(b.gpu.wipe)
+		}
 	case boDoorbell:
 		s.garbage = append(s.garbage, b)
 	}
 }
 
-// unlock releases Sim.mu, then the memory of the BOs that went meanwhile.
+// wipe gives back the memory of released BOs until there are none. As with the driver, nobody who frees memory waits
+// for it: amdgpu_bo_release_notify has an SDMA engine fill the VRAM, TTM destroys the BO when that fence has signalled
+// (ttm_bo_delayed_delete), and until then the VRAM counts as used. An allocation that finds none waits for that.
+func (g *gpu) wipe() {
+	s := g.sim
+	s.mu.Lock()
+	defer s.unlock()
+	for len(g.released) > 0 {
+		b := g.released[0]
+		g.released = g.released[1:]
+		s.unlock()
+		if err := g.arena.free(b.off, b.mem); err != nil {
+			s.log.Error("free bo", "bo", b.id, "err", err)
+		}
+		s.mu.Lock()
+		if b.kind == boVRAM {
+			g.vramUsed -= b.size
+		}
+		s.wiped.Broadcast()
+	}
+	g.released, g.wiping = nil, false
+	s.wiped.Broadcast()
+}
+
+// unlock releases Sim.mu, then the doorbell pages that went meanwhile.
 func (s *Sim) unlock() {
 	garbage := s.garbage
 	s.garbage = nil
 	s.mu.Unlock()
 	for _, b := range garbage {
-		a := b.gpu.arena
-		if b.kind == boDoorbell {
-			a = s.kfd
-		}
-		if err := a.free(b.off, b.mem); err != nil {
+		if err := s.kfd.free(b.off, b.mem); err != nil {
 			s.log.Error("free bo", "bo", b.id, "err", err)
 		}
-		if b.freed != nil {
-			close(b.freed)
-		}
+		close(b.freed)
 	}
 }
 

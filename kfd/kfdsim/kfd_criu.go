@@ -344,6 +344,7 @@ func (c *kfdCall) criuResume(args *abi.KFDCRIUArgs) syscall.Errno {
 			return errno
 		}
 	}
+	c.sim.noteStrayMappings(target)
 	c.sim.mu.Lock()
 	target.blockNotify, target.restoredSVM = false, nil
 	target.svm = append(target.svm, ranges...)

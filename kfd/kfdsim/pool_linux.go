@@ -35,6 +35,16 @@ func (a *arena) addPool(n uint64) error {
 	return nil
 }
 
+// room tells whether n bytes can be cut from the pool; a nil pool keeps nobody waiting.
+func (p *pool) room(n uint64) bool {
+	if p == nil || n > uint64(len(p.mem)) {
+		return true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.ContainsFunc(p.free, func(e extent) bool { return e.n >= n })
+}
+
 // take cuts n bytes from the pool.
 func (p *pool) take(n uint64) (uint64, []byte, bool) {
 	if p == nil {

@@ -33,7 +33,8 @@ type Sim struct {
 	closed   bool
 	lastBO   uint64
 	bos      map[uint64]*bo
-	garbage  []*bo // released, memory still to be given back by unlock
+	garbage  []*bo      // doorbell pages still to be given back by unlock
+	wiped    *sync.Cond // memory has been given back, or nothing is left to wipe
 	procs    map[int]*kfdProcess
 	slots    map[int]*kfdProcess
 	lastFile uint64
@@ -56,7 +57,9 @@ type gpu struct {
 	engines []*engine
 	link    link
 
-	vramUsed, gttUsed uint64 // Sim.mu
+	vramUsed, gttUsed uint64 // Sim.mu; with VRAM that is still to be wiped
+	released          []*bo  // Sim.mu: still to be wiped
+	wiping            bool   // Sim.mu: wipe is running
 }
 
 // kfdArenaSize is the highest page-aligned size of a file.
@@ -78,6 +81,7 @@ func Start(opts Options) (*Sim, error) {
 		// File numbers tell simulators apart, too.
 		files: map[uint64]*openFile{}, lastFile: uint64(rand.Uint32()) << 32, dmabufs: map[uint64]*dmabuf{},
 	}
+	s.wiped = sync.NewCond(&s.mu)
 	if err := s.start(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
