@@ -44,8 +44,8 @@ func (r *Root) Name() string { return *r.named.Load() }
 
 // ValidName refuses what may not be chosen as a name or tag of a checkpoint: anything but ASCII letters, digits and the
 // characters . _ - + : @ = ~ %, one other than a letter, digit or underscore in front, more than 128 characters, and
-// what has the form of an id. Earlier versions allowed a dash in front and 16 hex digits. Checkpoints with such names are
-// read and found as all others: [manifest.ValidName] tells which.
+// what has the form of an id. Earlier versions allowed a dash in front and 16 hex digits. Checkpoints with such names
+// are read and found as all others: [manifest.ValidName] tells which.
 func ValidName(name string) error {
 	if manifest.ValidName(name) && name[0] != '-' && !manifest.ValidID(name) {
 		return nil
