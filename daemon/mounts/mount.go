@@ -53,7 +53,7 @@ type Request struct {
 	PageAddr    string   `json:"page_addr,omitempty"`    // where to serve the page, see web.Where
 	TokenFile   string   `json:"token_file,omitempty"`   // for both, see web.Where
 	Debug       bool     `json:"debug,omitempty"`        // log every request of the kernel
-	Private     bool     `json:"private,omitempty"`      // of one restore or dump, which takes it away; attached nowhere
+	Private     bool     `json:"private,omitempty"`      // of one restore or dump, which removes it; attached nowhere
 	Namespace   string   `json:"namespace,omitempty"`    // the mount namespace in which Dir is meant, see fs.Namespace
 	ReadOnly    bool     `json:"read_only,omitempty"`    // nothing in the store may change
 }
