@@ -3,7 +3,6 @@ package service
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/gpucr/gpucr-fs/daemon/lifetime"
 	"github.com/gpucr/gpucr-fs/daemon/mounts"
@@ -38,15 +37,11 @@ var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Br
 		return Brief{}, err
 	}
 	defer h.Close()
-	for _, tag := range q.Tags {
-		if err := index.ValidName(tag); err != nil {
-			return Brief{}, fmt.Errorf("tag: %w", err)
-		}
-	}
 	first := dumpOf(q.PID)
 	defer first.close()
 	images := "dump " + q.ID
-	if _, err := d.Mounts.Add(ctx, mounts.Request{Dir: images, New: q.Name, Private: true}); err != nil {
+	// Names, tags and labels that cannot be are refused here, before criu touches a process.
+	if _, err := d.Mounts.Add(ctx, mounts.Request{Dir: images, New: q.Name, Tags: q.Tags, Private: true}); err != nil {
 		return Brief{}, err
 	}
 	m := d.Mounts.At(images)
@@ -82,13 +77,6 @@ var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Br
 	err = errors.Join(err, d.Mounts.Drop(images))
 	if err == nil && !ok {
 		err = talk.ErrCallerFailed
-	}
-	if err == nil && len(q.Tags) > 0 {
-		if err = env.Store.Tag(context.WithoutCancel(ctx), q.Name, q.Tags, nil); err == nil {
-			res.Tags = q.Tags
-		} else {
-			err = fmt.Errorf("checkpoint %s is complete, but without its tags: %w", q.Name, err)
-		}
 	}
 	return res, err
 })
