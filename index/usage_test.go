@@ -8,7 +8,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
-// TestUsageIsThatOfItsParts: what usage counts side by side is what a list and a dry collection say one after the other.
+// TestUsageIsThatOfItsParts: what usage counts side by side is what a list and a dry collection say one after the
+// other.
 func TestUsageIsThatOfItsParts(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
 	common := memory(1, 2<<20)
