@@ -273,8 +273,8 @@ func (a *app) reference(ctx context.Context, c *container) (oci.Reference, error
 	}
 	ref, err := oci.ReadReference(dir)
 	if errors.Is(err, oci.ErrNoReference) {
-		err = fmt.Errorf("the dump of container %s was killed before it was complete: there is no checkpoint; remove %s",
-			pending.Container, filepath.Join(dir, oci.PendingFile))
+		err = fmt.Errorf("the dump of container %s was killed before it was complete, and there is no checkpoint of "+
+			"it: remove %s", pending.Container, filepath.Join(dir, oci.PendingFile))
 	}
 	return ref, err
 }

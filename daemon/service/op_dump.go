@@ -18,8 +18,7 @@ type DumpRequest struct {
 	Name   string            `json:"name"`
 	Tags   []string          `json:"tags,omitempty"`
 	Labels map[string]string `json:"labels,omitempty"`
-	// PID is the first process that is dumped, 0 where the caller does not tell: see dumped.
-	PID int `json:"pid,omitempty"`
+	PID    int               `json:"pid,omitempty"` // the first process; 0 where the caller does not tell
 }
 
 // Dump mounts a new checkpoint for one dump; it says so by a line with Prepared. The caller runs CRIU and answers with
@@ -37,8 +36,8 @@ var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Br
 		return Brief{}, err
 	}
 	defer h.Close()
-	first := dumpOf(q.PID)
-	defer first.close()
+	first, _ := wire.OpenProcess(q.PID) // one that is not there CRIU tells of
+	defer first.Close()
 	images := "dump " + q.ID
 	// Names, tags and labels that cannot be are refused here, before criu touches a process.
 	if _, err := d.Mounts.Add(ctx, mounts.Request{Dir: images, New: q.Name, Tags: q.Tags, Private: true}); err != nil {
@@ -70,9 +69,9 @@ var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Br
 	switch {
 	case !said:
 		// CRIU may still be at it, and have ended the processes already: a complete dump is kept.
-		err = errors.Join(err, first.settle(context.WithoutCancel(ctx), m, q.Name))
+		err = errors.Join(err, settle(context.WithoutCancel(ctx), m, q.Name, first))
 	case !ok:
-		err = errors.Join(err, m.Failure(q.Name), first.discard(context.WithoutCancel(ctx), m, q.Name))
+		err = errors.Join(err, m.Failure(q.Name), discard(context.WithoutCancel(ctx), m, q.Name, first))
 	}
 	err = errors.Join(err, d.Mounts.Drop(images))
 	if err == nil && !ok {
@@ -81,42 +80,12 @@ var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Br
 	return res, err
 })
 
-// dumped is the first process of a dump; nil where it is not known.
-type dumped struct{ process *wire.Process }
-
-func dumpOf(pid int) *dumped {
-	if pid <= 0 {
-		return nil
-	}
-	p, err := wire.OpenProcess(pid)
-	if err != nil {
-		return nil // CRIU tells of it
-	}
-	return &dumped{p}
-}
-
-func (d *dumped) close() {
-	if d != nil {
-		d.process.Close()
-	}
-}
-
-// ended tells that the process is known to be no more.
-func (d *dumped) ended() bool {
-	if d == nil {
-		return false
-	}
-	now, cancel := context.WithCancel(context.Background())
-	cancel()
-	return d.process.Wait(now) == nil
-}
-
 // settle ends a dump whose caller is gone. CRIU closes its statistics in the images, which seals them, only where no
 // other folder is its work directory. Images that are complete when CRIU has ended are sealed here if the processes
 // have ended, too: they have nothing else to come back from.
-func (d *dumped) settle(ctx context.Context, m *mounts.Mounted, name string) error {
+func settle(ctx context.Context, m *mounts.Mounted, name string, first *wire.Process) error {
 	err := m.Settle(ctx, name)
-	if err != nil && d.ended() {
+	if err != nil && first.Ended() {
 		_, err = m.Seal(ctx, name)
 	}
 	return err
@@ -124,9 +93,9 @@ func (d *dumped) settle(ctx context.Context, m *mounts.Mounted, name string) err
 
 // discard gives the checkpoint of a failed dump up, unless it is all that is left of the processes: something may have
 // failed after CRIU had dumped and ended them.
-func (d *dumped) discard(ctx context.Context, m *mounts.Mounted, name string) error {
-	if d.ended() {
-		return d.settle(ctx, m, name)
+func discard(ctx context.Context, m *mounts.Mounted, name string, first *wire.Process) error {
+	if first.Ended() {
+		return settle(ctx, m, name, first)
 	}
 	err := m.Discard(name)
 	if index.ClassOf(err) == index.ReadOnly {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Process is a handle on the daemon's process that outlives its pid.
+// Process is a handle on a process, the daemon's for one, that outlives its pid.
 type Process struct{ fd int }
 
 // OpenProcess takes hold of a process by its pid.
@@ -21,8 +21,19 @@ func OpenProcess(pid int) (*Process, error) {
 	return &Process{fd}, nil
 }
 
-// Close lets go of it.
-func (p *Process) Close() { unix.Close(p.fd) }
+// Close lets go of it. It may be nil.
+func (p *Process) Close() {
+	if p != nil {
+		unix.Close(p.fd)
+	}
+}
+
+// Ended tells that the process is known to have ended; of nil it is not.
+func (p *Process) Ended() bool {
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	return p != nil && p.Wait(now) == nil
+}
 
 // Wait returns when the process has ended.
 func (p *Process) Wait(ctx context.Context) error {
