@@ -30,8 +30,8 @@ func pages(n uint64) uint64 { return (n + abi.AMDGPUPageSize - 1) &^ (abi.AMDGPU
 // vaRange is a range of addresses: [next, end).
 type vaRange struct{ next, end uint64 }
 
-// reserve returns an address for size bytes. Addresses are not used twice. Small buffers lie close together, with a page
-// between them: the driver makes a page table for every 2 MiB of addresses that anything is mapped in
+// reserve returns an address for size bytes. Addresses are not used twice. Small buffers lie close together, with a
+// page between them: the driver makes a page table for every 2 MiB of addresses that anything is mapped in
 // (amdgpu_vm_ptes_update), which takes an allocation and a submission that clears it.
 func (d *Device) reserve(size uint64) (uint64, error) {
 	d.mu.Lock()

@@ -66,8 +66,8 @@ type Device struct {
 	broken  error
 }
 
-// Open makes a device of an open render node, which it opens anew: it has an address space and handles of its own. Where
-// that is not permitted, it duplicates the open, through which nobody else may submit then.
+// Open makes a device of an open render node, which it opens anew: it has an address space and handles of its own.
+// Where that is not permitted, it duplicates the open, through which nobody else may submit then.
 func Open(node *os.File, opts Options) (*Device, error) {
 	if opts.Rings <= 0 {
 		opts.Rings = 2
