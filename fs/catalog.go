@@ -217,8 +217,8 @@ func (c *catalog) isDumpLocked(info index.Info) (bool, error) {
 }
 
 // create makes a draft.
-func (c *catalog) create(ctx context.Context, name string) (*image, error) {
-	d, err := c.store.Create(ctx, name, index.CreateOptions{Labels: c.labels})
+func (c *catalog) create(ctx context.Context, name string, tags []string) (*image, error) {
+	d, err := c.store.Create(ctx, name, index.CreateOptions{Tags: tags, Labels: c.labels})
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,8 @@ type Options struct {
 	Checkpoint string
 	// New makes a draft of this name and shows it as the root. Not together with Checkpoint.
 	New string
+	// Tags are those of New.
+	Tags []string
 	// Labels are those of checkpoints that are made in the mount.
 	Labels map[string]string
 	// Logger takes what an administrator should see. Default: discards.
@@ -56,6 +58,8 @@ func (o *Options) Validate() error {
 	switch {
 	case o.Checkpoint != "" && o.New != "":
 		return invalid("a root cannot be both an old and a new checkpoint", "give either a checkpoint or a new name")
+	case len(o.Tags) > 0 && o.New == "":
+		return invalid("tags are for a new checkpoint", "give it a name")
 	case o.MaxBackground < 0 || o.MaxBackground > 1<<16-1:
 		return invalid("background requests must be between 1 and 65535", "")
 	case o.ScratchBytes < 0:

@@ -123,7 +123,7 @@ func (s *Server) mount(ctx context.Context) (err error) {
 	s.root = &view{s: s, root: true, scratch: map[uint64]*scratchNode{}}
 	switch {
 	case s.opts.New != "":
-		if s.root.img, err = s.cat.create(ctx, s.opts.New); err != nil {
+		if s.root.img, err = s.cat.create(ctx, s.opts.New, s.opts.Tags); err != nil {
 			return err
 		}
 		defer func() {

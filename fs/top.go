@@ -51,7 +51,7 @@ func (n *topNode) Mkdir(ctx context.Context, name string, _ uint32, out *fuse.En
 	if n.taken(name) {
 		return nil, syscall.EEXIST
 	}
-	img, err := n.s.cat.create(context.Background(), name)
+	img, err := n.s.cat.create(context.Background(), name, nil)
 	if err != nil {
 		n.s.log.Warn("could not make a checkpoint", "checkpoint", name, "error", err)
 		return nil, errnoOf(err)

@@ -166,7 +166,7 @@ var rules = map[string]rule{
 		"free it, or use cudaMalloc; no later dump of this process works",
 	},
 	kindNCCL: {Loses, "uses NCCL between GPUs by transports that the driver takes down and cannot bring back (%s)",
-		"start it with NCCL_P2P_DISABLE=1 NCCL_RAS_ENABLE=0 and NCCL_CUMEM_ENABLE=0 or NCCL_CUMEM_HOST_ENABLE=0"},
+		"start it with NCCL_P2P_DISABLE=1 and NCCL_CUMEM_ENABLE=0 or NCCL_CUMEM_HOST_ENABLE=0"},
 	kindCUDAState: {Stops, "cannot be served by the driver: %s", ""},
 	kindCUDADriver: {
 		Stops,

@@ -66,8 +66,8 @@ func newContainer(call oci.Call, file string) (*container, error) {
 	if err != nil {
 		return nil, err
 	}
-	if conf.Store == "" {
-		return nil, usage(fmt.Errorf("%s names no store", file), "")
+	if err := conf.NeedStore(file); err != nil {
+		return nil, usage(err, "")
 	}
 	runtime, err := conf.FindRuntime()
 	if err != nil {

@@ -61,8 +61,9 @@ func (a *app) keyCmd() *cobra.Command {
 		Short: "see and change who can open an encrypted store",
 		Long: `An encrypted store has one master key. It is stored wrapped: for age recipients, with passphrases, or
 by commands. Key list shows the wrappings, key add adds one, key remove removes one, and key rotate replaces all of
-them. These commands change nothing else in the store, and the store may be in use. With a remote store they change
-its object config too. Other machines keep their own wrappings: run the command there as well.
+them. These commands change nothing else in the store, and the store may be in use. With a remote store they make
+the same change in its object config, beside those of other machines. Other machines keep their own wrappings: run
+the command there as well.
 
 The master key itself does not change. A person who has unwrapped it before, and kept it or a copy of the old
 wrapping, can still read any data of the store. No command can undo that. Where that matters, make a new store and
@@ -104,15 +105,16 @@ func (a *app) keyListCmd() *cobra.Command {
 
 // changeKeys changes the wrapped keys of a store, and of its remote store.
 func (a *app) changeKeys(ctx context.Context, dir string, change func(*keyring.Ring) error) error {
-	r, err := index.ChangeRing(ctx, dir, func(r *keyring.Ring) error {
-		if err := change(r); err != nil {
-			class := index.Invalid
-			if errors.Is(err, keyring.ErrNoKey) || errors.Is(err, keyring.ErrWrongKey) {
-				class = index.Locked
-			}
-			return &index.Error{Class: class, Op: "change keys", File: dir, Err: err, Hint: keyring.Hint}
+	r, err := remotes.ChangeKeys(ctx, dir, func(r *keyring.Ring) error {
+		err := change(r)
+		if err == nil {
+			return nil
 		}
-		return remotes.SetRing(ctx, dir, r) // first: what a node has can be told to it again
+		class := index.Invalid
+		if errors.Is(err, keyring.ErrNoKey) || errors.Is(err, keyring.ErrWrongKey) {
+			class = index.Locked
+		}
+		return &index.Error{Class: class, Op: "change keys", File: dir, Err: err, Hint: keyring.Hint}
 	})
 	if err != nil {
 		return err

@@ -295,7 +295,7 @@ func mounter(
 			dir = ""
 		}
 		m, err := fs.Mount(ctx, s, dir, fs.Options{
-			Checkpoint: r.Checkpoint, New: r.New, Logger: log, ReadaheadKB: r.ReadaheadKB,
+			Checkpoint: r.Checkpoint, New: r.New, Tags: r.Tags, Logger: log, ReadaheadKB: r.ReadaheadKB,
 			AllowOther: r.AllowOther, Debug: r.Debug, OnAccess: onAccess,
 			Labels: label.OfHost(),
 		})

@@ -42,6 +42,7 @@ type restoring struct {
 	copy       int         // the number of this one; 0 where there is no other
 	turn       *sync.Mutex // of copies that must not run criu at once
 	events     *vramEvents // of AMD GPUs
+	freed      bool        // ports have been freed for it once
 	container  *container  // what an OCI runtime restores; nil where this program runs criu
 }
 

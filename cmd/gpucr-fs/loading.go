@@ -96,7 +96,7 @@ func (r *restoring) attempt(ctx context.Context, l loaded, p talk.Prepared, log 
 		err = r.restore(ctx, l.criu, p, log)
 	}
 	if err != nil {
-		return r.events.cause(ctx, errors.Join(err, l.end()))
+		return r.freePorts(ctx, r.events.cause(ctx, errors.Join(err, l.end())), p.Images)
 	}
 	if l.own == nil {
 		return l.end()

@@ -36,22 +36,26 @@ func become(call oci.Call) error {
 	if f := os.Getenv(configVar); f != "" {
 		file = f
 	}
-	conf, err := oci.Load(file)
+	conf, unusable := oci.Load(file)
+	forStore, err := stored(call)
 	if err != nil {
 		return err
+	}
+	if forStore {
+		if unusable != nil {
+			return unusable
+		}
+		if err := conf.NeedStore(file); err != nil {
+			return err
+		}
 	}
 	runtime, err := conf.FindRuntime()
 	if err != nil {
-		return err
+		return errors.Join(err, unusable)
 	}
 	args := os.Args[1:]
-	switch forStore, err := stored(call); {
-	case err != nil:
-		return err
-	case !forStore:
+	if !forStore { // also where the configuration cannot be used: containers start and end without it
 		return run(runtime, args)
-	case conf.Store == "":
-		return fmt.Errorf("no store is named: write {\"store\": \"/var/lib/gpucr-fs\"} into %s", file)
 	}
 	program, err := gpucrFS()
 	if err != nil {

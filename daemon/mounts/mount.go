@@ -43,18 +43,19 @@ type OnAccess = func(checkpoint, path string, off, n int64)
 
 // Request describes a mount. Without Dir nothing is mounted, and the page and the metrics are served all the same.
 type Request struct {
-	Dir         string `json:"dir"`                   // absolute; of a private mount only what it is called
-	Checkpoint  string `json:"checkpoint,omitempty"`  // shown as the root; the one sealed last when empty
-	New         string `json:"new,omitempty"`         // a new checkpoint to show as the root, for writing
-	AllowOther  bool   `json:"allow_other,omitempty"` // let other users in
-	ReadaheadKB int    `json:"readahead_kb,omitempty"`
-	MetricsAddr string `json:"metrics_addr,omitempty"` // where to serve Prometheus, see web.Where
-	PageAddr    string `json:"page_addr,omitempty"`    // where to serve the page, see web.Where
-	TokenFile   string `json:"token_file,omitempty"`   // for both, see web.Where
-	Debug       bool   `json:"debug,omitempty"`        // log every request of the kernel
-	Private     bool   `json:"private,omitempty"`      // of one restore or dump, which takes it away; attached nowhere
-	Namespace   string `json:"namespace,omitempty"`    // the mount namespace in which Dir is meant, see fs.Namespace
-	ReadOnly    bool   `json:"read_only,omitempty"`    // nothing in the store may change
+	Dir         string   `json:"dir"`                   // absolute; of a private mount only what it is called
+	Checkpoint  string   `json:"checkpoint,omitempty"`  // shown as the root; the one sealed last when empty
+	New         string   `json:"new,omitempty"`         // a new checkpoint to show as the root, for writing
+	Tags        []string `json:"tags,omitempty"`        // of New
+	AllowOther  bool     `json:"allow_other,omitempty"` // let other users in
+	ReadaheadKB int      `json:"readahead_kb,omitempty"`
+	MetricsAddr string   `json:"metrics_addr,omitempty"` // where to serve Prometheus, see web.Where
+	PageAddr    string   `json:"page_addr,omitempty"`    // where to serve the page, see web.Where
+	TokenFile   string   `json:"token_file,omitempty"`   // for both, see web.Where
+	Debug       bool     `json:"debug,omitempty"`        // log every request of the kernel
+	Private     bool     `json:"private,omitempty"`      // of one restore or dump, which removes it; attached nowhere
+	Namespace   string   `json:"namespace,omitempty"`    // the mount namespace in which Dir is meant, see fs.Namespace
+	ReadOnly    bool     `json:"read_only,omitempty"`    // nothing in the store may change
 }
 
 // Result is a mount that serves.

@@ -41,12 +41,23 @@ func (k Keys) fit(ctx context.Context, address string, there *keyring.Ring) erro
 // fileOf gives what the file of a store is to hold, and the ring of the store.
 func fileOf(address string, cache int64, c remote.Config) (File, *keyring.Ring) {
 	ring := c.Ring
-	c.Ring, c.Sum = nil, ""
+	c.Ring, c.Revision, c.Sum = nil, "", ""
 	return File{Address: address, Cache: cache, Config: c, Encrypted: ring != nil}, ring
 }
 
-// SetRing changes the wrapped keys of the remote store of the store at dir, if it has one.
-func SetRing(ctx context.Context, dir string, r *keyring.Ring) error {
+// ChangeKeys changes the wrapped keys of the store at dir and, before, those of its remote store, if it has one: what a
+// node has can be told to it again. It gives the keys of the store; see [index.ChangeRing], [remote.ChangeRing].
+func ChangeKeys(ctx context.Context, dir string, change func(*keyring.Ring) error) (*keyring.Ring, error) {
+	return index.ChangeRing(ctx, dir, func(r *keyring.Ring) error {
+		before := r.Clone()
+		if err := change(r); err != nil {
+			return err
+		}
+		return changeRemote(ctx, dir, before, r)
+	})
+}
+
+func changeRemote(ctx context.Context, dir string, before, after *keyring.Ring) error {
 	const op = "write keys"
 	path := filepath.Join(dir, FileName)
 	text, err := storage.ReadFile(storage.Disk{}, path, maxFile)
@@ -65,5 +76,5 @@ func SetRing(ctx context.Context, dir string, r *keyring.Ring) error {
 		return err
 	}
 	defer b.Close()
-	return remote.SetRing(ctx, b, r)
+	return remote.ChangeRing(ctx, b, before, after)
 }

@@ -34,7 +34,8 @@ var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Br
 	}
 	defer h.Close()
 	images := "dump " + q.ID
-	if _, err := d.Mounts.Add(ctx, mounts.Request{Dir: images, New: q.Name, Private: true}); err != nil {
+	// Names, tags and labels that cannot be are refused here, before criu touches a process.
+	if _, err := d.Mounts.Add(ctx, mounts.Request{Dir: images, New: q.Name, Tags: q.Tags, Private: true}); err != nil {
 		return Brief{}, err
 	}
 	m := d.Mounts.At(images)
@@ -70,11 +71,6 @@ var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Br
 	err = errors.Join(err, d.Mounts.Drop(images))
 	if err == nil && !ok {
 		err = talk.ErrCallerFailed
-	}
-	if err == nil && len(q.Tags) > 0 {
-		if err = env.Store.Tag(ctx, q.Name, q.Tags, nil); err == nil {
-			res.Tags = q.Tags
-		}
 	}
 	return res, err
 })

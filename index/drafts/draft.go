@@ -86,8 +86,8 @@ func (s *Writer) Create(_ context.Context, name string, o CreateOptions) (*Draft
 	if err := roots.ValidLabels(o.Labels); err != nil {
 		return nil, err
 	}
-	pb := &manifestpb.Checkpoint{Id: newID(), Name: name, CreatedNs: time.Now().UnixNano(), Tags: slices.Clone(o.Tags),
-		Labels: maps.Clone(o.Labels)}
+	pb := &manifestpb.Checkpoint{Id: newID(), Name: name, CreatedNs: time.Now().UnixNano(),
+		Tags: slices.Compact(slices.Sorted(slices.Values(o.Tags))), Labels: maps.Clone(o.Labels)}
 	payload, err := manifest.EncodeCheckpoint(pb)
 	if err != nil {
 		return nil, fault.Classify(op, err)

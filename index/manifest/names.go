@@ -28,7 +28,8 @@ func ValidID(id string) bool {
 // ("%2F"). A comma stands between tags on the command line.
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._+:@=~%-]*$`)
 
-// ValidName says whether name can be that of a checkpoint or a tag.
+// ValidName says whether name can be that of a checkpoint or a tag that is there. Not each of them may be chosen for
+// another one.
 func ValidName(name string) bool { return len(name) <= MaxLabel && namePattern.MatchString(name) }
 
 // ValidPath says whether p is a clean, relative, slash-separated path that stays below its root, and no longer than the

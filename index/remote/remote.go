@@ -65,6 +65,8 @@ type Config struct {
 	ConditionalDelete bool         `json:"conditional_delete"` // what bucket.Probe found
 	// Ring is the wrapped key of an encrypted remote store. The stores of its nodes have the same key.
 	Ring *keyring.Ring `json:"keyring,omitempty"`
+	// Revision is random, of each change of the keys: no state of the object comes back.
+	Revision string `json:"revision,omitempty"`
 	// Sum of an encrypted one is the CRC-32C of the object, with zeros in place of the sum.
 	Sum string `json:"crc32c,omitempty"`
 }
@@ -252,34 +254,6 @@ func parseConfig(text []byte) (c Config, id [16]byte, err error) {
 	}
 	copy(id[:], b)
 	return c, id, nil
-}
-
-// SetRing changes the wrapped keys of the remote store in a bucket. Class Invalid where they are of another one.
-func SetRing(ctx context.Context, b bucket.Bucket, r *keyring.Ring) error {
-	const op = "write keys"
-	text, info, err := bucket.ReadAll(ctx, bucket.Retry(b, 5, bucket.Backoff), configKey, maxConfig)
-	if err != nil {
-		return Classify(op, err)
-	}
-	c, _, err := parseConfig(text)
-	if err != nil {
-		return err
-	}
-	if c.Ring == nil || !c.Ring.Same(r) {
-		return &fault.Error{Class: fault.Invalid, Op: op, File: configKey,
-			Err: errors.New("the remote store has another key")}
-	}
-	c.Ring = r
-	if text, err = c.encode(); err != nil {
-		return err
-	}
-	_, err = b.Put(ctx, configKey, bytes.NewReader(text), int64(len(text)), bucket.IfMatch(info.ETag))
-	if bucket.ClassOf(err) == bucket.Precondition {
-		return &fault.Error{Class: fault.InUse, Op: op, File: configKey,
-			Err:  errors.New("another machine has changed them meanwhile"),
-			Hint: "try again"}
-	}
-	return Classify(op, err)
 }
 
 // Config gives the parameters of the remote store.

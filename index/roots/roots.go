@@ -42,15 +42,17 @@ func NewRoot(pb *manifestpb.Checkpoint) *Root {
 // Name gives the name of the checkpoint now.
 func (r *Root) Name() string { return *r.named.Load() }
 
-// ValidName refuses what cannot name a checkpoint or tag: anything but ASCII letters, digits and the characters . _
-// - + : @ = ~ %, one other than a letter, digit, dash or underscore in front, more than 128 characters.
+// ValidName refuses what may not be chosen as a name or tag of a checkpoint: anything but ASCII letters, digits and the
+// characters . _ - + : @ = ~ %, one other than a letter, digit or underscore in front, more than 128 characters, and
+// what has the form of an id. Earlier versions allowed a dash in front and 16 hex digits. Checkpoints with such names
+// are read and found as all others: [manifest.ValidName] tells which.
 func ValidName(name string) error {
-	if !manifest.ValidName(name) {
-		return &fault.Error{Class: fault.Invalid, Op: "name", Err: fmt.Errorf("%q cannot name a checkpoint", name),
-			Hint: "use up to 128 letters, digits and . _ - + : @ = ~ %, " +
-				"and a letter, digit, dash or underscore in front"}
+	if manifest.ValidName(name) && name[0] != '-' && !manifest.ValidID(name) {
+		return nil
 	}
-	return nil
+	return &fault.Error{Class: fault.Invalid, Op: "name", Err: fmt.Errorf("%.140q cannot name a checkpoint", name),
+		Hint: "use up to 128 letters, digits and . _ - + : @ = ~ %, with a letter, digit or underscore in front; " +
+			"16 hex digits are the form of an id"}
 }
 
 // Load reads all root records. A damaged one is logged and left out: the others must stay reachable.

@@ -26,31 +26,77 @@ type Addresses struct {
 
 // LoadAddresses reads them from the images. There are none in images of CRIU before 3.0.
 func LoadAddresses(fsys fs.FS) (a Addresses, err error) {
-	r, err := openImage(fsys, "files.img", magicFiles)
-	if errors.Is(err, fs.ErrNotExist) {
-		return a, nil
-	}
-	if err != nil {
-		return a, err
-	}
-	defer r.close()
-	for {
-		var e fdinfo.FileEntry
-		if err := r.next(&e); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			return a, err
-		}
+	err = eachFile(fsys, func(e *fdinfo.FileEntry) {
 		if s := e.GetIsk(); s != nil && s.GetSrcPort() != 0 {
 			a.Ports = append(a.Ports, port(s))
 		}
 		a.unix(e.GetUsk())
+	})
+	if err != nil {
+		return a, err
 	}
 	for _, list := range []*[]string{&a.Ports, &a.Sockets} {
 		slices.Sort(*list)
 		*list = slices.Compact(*list)
 	}
 	return a, nil
+}
+
+// eachFile calls f with each entry of files.img, which images of CRIU before 3.0 do not have.
+func eachFile(fsys fs.FS, f func(*fdinfo.FileEntry)) error {
+	r, err := openImage(fsys, "files.img", magicFiles)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	for {
+		var e fdinfo.FileEntry
+		if err := r.next(&e); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		f(&e)
+	}
+}
+
+// Listener is where a TCP socket of a checkpoint listens.
+type Listener struct {
+	// At is its address, which for all addresses of the machine is 0.0.0.0 or ::, and its port.
+	At netip.AddrPort
+	// V6Only tells of a socket of IPv6 that it takes no connections of IPv4.
+	V6Only bool
+}
+
+// LoadListeners reads from the images where processes listen for TCP connections, each place once.
+func LoadListeners(fsys fs.FS) (all []Listener, err error) {
+	const tcp, listening = 6, 10 // IPPROTO_TCP, TCP_LISTEN
+	err = eachFile(fsys, func(e *fdinfo.FileEntry) {
+		s := e.GetIsk()
+		if s.GetProto() != tcp || s.GetState() != listening {
+			return
+		}
+		l := Listener{V6Only: s.GetV6Only()}
+		if addr, ok := source(s); ok {
+			l.At = netip.AddrPortFrom(addr, uint16(s.GetSrcPort()))
+			if !slices.Contains(all, l) {
+				all = append(all, l)
+			}
+		}
+	})
+	return all, err
+}
+
+// source gives the local address of a socket.
+func source(s *sk_inet.InetSkEntry) (netip.Addr, bool) {
+	var b []byte
+	for _, word := range s.GetSrcAddr() {
+		b = binary.NativeEndian.AppendUint32(b, word)
+	}
+	return netip.AddrFromSlice(b)
 }
 
 // unix enters a unix socket that has a name of its own. One that was accepted has the name of the listening one.
@@ -79,11 +125,7 @@ func port(s *sk_inet.InetSkEntry) string {
 	if s.GetProto() == udp {
 		protocol = "udp"
 	}
-	var b []byte
-	for _, word := range s.GetSrcAddr() {
-		b = binary.NativeEndian.AppendUint32(b, word)
-	}
-	addr, ok := netip.AddrFromSlice(b)
+	addr, ok := source(s)
 	if !ok {
 		return fmt.Sprintf("%s port %d", protocol, s.GetSrcPort())
 	}

@@ -2,6 +2,7 @@ package criuimg
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"slices"
 	"testing"
 	"testing/fstest"
@@ -63,6 +64,26 @@ func TestLoadAddresses(t *testing.T) {
 	}
 	if _, err := LoadAddresses(fstest.MapFS{"files.img": image(t, magicMM)}); err == nil {
 		t.Error("another image is read")
+	}
+}
+
+// Where TCP sockets listen is read with address and port, whatever else has a port.
+func TestLoadListeners(t *testing.T) {
+	six := append(make([]byte, 15), 1)
+	only := inet(6, 81, make([]byte, 16)...)
+	only.Isk.V6Only = proto.Bool(true)
+	connected := inet(6, 9, 127, 0, 0, 1)
+	connected.Isk.State = proto.Uint32(1)
+	all, err := LoadListeners(fstest.MapFS{"files.img": image(t, magicFiles, regular(1, "/dev/null"),
+		inet(6, 8080, 127, 0, 0, 1), inet(6, 8080, 127, 0, 0, 1), inet(17, 53, 0, 0, 0, 0), inet(6, 443, six...),
+		only, connected, inet(6, 7), unixSocket(1, 10, "/run/a\x00"))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Listener{{netip.MustParseAddrPort("127.0.0.1:8080"), false},
+		{netip.MustParseAddrPort("[::1]:443"), false}, {netip.MustParseAddrPort("[::]:81"), true}}
+	if !slices.Equal(all, want) {
+		t.Errorf("%v instead of %v", all, want)
 	}
 }
 

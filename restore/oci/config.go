@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -26,25 +27,53 @@ type Config struct {
 	Durable bool `json:"durable,omitempty"`
 }
 
-// Load reads a configuration. Without the file there is no store.
+// maxConfig is how large a configuration may be, in bytes.
+const maxConfig = 1 << 20
+
+// Load reads a configuration. Without the file there is no store. The file names programs that are run as root: one
+// that users other than root can change is not used. With an error Load gives the keys that could be understood, none
+// where the file is not to be used.
 func Load(path string) (Config, error) {
+	fail := func(c Config, err error) (Config, error) {
+		return c, fmt.Errorf("configuration %s of gpucr-runc: %w", path, err)
+	}
 	var c Config
-	text, err := os.ReadFile(path)
+	file, err := guarded(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return c, nil
 	}
 	if err != nil {
-		return c, fmt.Errorf("read the configuration: %w", err)
+		return fail(c, fmt.Errorf("it names programs that root runs, and is not used: %w", err))
+	}
+	text, err := readAtMost(file, maxConfig)
+	if err != nil {
+		return fail(c, err)
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&c); err != nil {
-		return c, fmt.Errorf("configuration %s: %w", path, err)
+	if err := d.Decode(&c); err == io.EOF {
+		return fail(c, fmt.Errorf("it is empty: write %s into it", example))
+	} else if err != nil {
+		return fail(c, fmt.Errorf("%w: it has to be JSON such as %s", err, example))
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return fail(c, errors.New("something follows the first object: remove it"))
 	}
 	if c.Store != "" && !filepath.IsAbs(c.Store) {
-		return c, fmt.Errorf("configuration %s: the store %q is no absolute path", path, c.Store)
+		return fail(c, fmt.Errorf("the store %q is no absolute path", c.Store))
 	}
 	return c, nil
+}
+
+// example is the least that a configuration has to say.
+const example = `{"store": "/var/lib/gpucr-fs/node"}`
+
+// NeedStore refuses a configuration, read from path, that names no store.
+func (c Config) NeedStore(path string) error {
+	if c.Store == "" {
+		return fmt.Errorf("no store is named for the checkpoints of containers: write %s into %s", example, path)
+	}
+	return nil
 }
 
 // known are runtimes that are looked for, and where only root's PATH leads.

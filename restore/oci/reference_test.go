@@ -63,31 +63,6 @@ func FuzzReference(f *testing.F) {
 	})
 }
 
-func TestConfig(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "runtime.json")
-	if c, err := Load(file); err != nil || c.Store != "" {
-		t.Errorf("no file: %+v %v", c, err)
-	}
-	for text, want := range map[string]string{
-		`{"store": "/var/lib/gpucr-fs"}`: "",
-		`{"store": "relative"}`:          "no absolute path",
-		`{"stoer": "/x"}`:                "unknown field",
-		`{`:                              "unexpected EOF",
-	} {
-		must(t, os.WriteFile(file, []byte(text), 0o600))
-		_, err := Load(file)
-		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("%s: %v", text, err)
-		}
-	}
-	// What calls itself would do so for ever.
-	self, err := os.Executable()
-	must(t, err)
-	if p, err := (Config{Runtime: self}).FindRuntime(); err == nil {
-		t.Errorf("it is its own runtime: %s", p)
-	}
-}
-
 func TestNames(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
 	s := State{ID: strings.Repeat("0123456789abcdef", 4)}

@@ -1,5 +1,20 @@
 // One checkpoint: what it takes, its processes, GPUs, and its hot set over their address spaces.
-import { h, size, number, many, percent, when, span, facts, figure, split, command, quoted } from './dom.js';
+import {
+  h,
+  size,
+  number,
+  many,
+  percent,
+  when,
+  span,
+  facts,
+  figure,
+  split,
+  command,
+  quoted,
+  reference,
+  removal,
+} from './dom.js';
 
 const section = (title, note, ...content) =>
   h('section', { class: 'card' }, h('header', {}, h('h2', {}, title), note && h('p', {}, note)), content);
@@ -88,10 +103,10 @@ export function detailView(app, id) {
             'div',
             { class: 'commands' },
             [
-              ['Restore', `gpucr-fs restore ${quoted(store)} ${quoted(c.name)}`],
-              ['Will it restore?', `gpucr-fs check ${quoted(store)} ${quoted(c.name)}`],
-              ['Verify', `gpucr-fs verify ${quoted(store)} ${quoted(c.name)}`],
-              ['Remove', `gpucr-fs rm ${quoted(store)} ${quoted(c.name)}`],
+              ['Restore', `gpucr-fs restore ${quoted(store)} ${reference(c)}`],
+              ['Will it restore?', `gpucr-fs check ${quoted(store)} ${reference(c)}`],
+              ['Verify', `gpucr-fs verify ${quoted(store)} ${reference(c)}`],
+              ['Remove', removal(store, [c.name])],
             ].map(([k, v]) => h('div', {}, h('span', { class: 'soft' }, k), command(v))),
           ),
         ),

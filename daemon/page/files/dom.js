@@ -118,6 +118,14 @@ export function command(text) {
 // quoted is a word that a shell takes as it is.
 export const quoted = (s) => (/^[A-Za-z0-9_@%+=:,./-]+$/.test(s) ? s : `'${s.replaceAll("'", `'\\''`)}'`);
 
+// reference is a word by which a command finds a checkpoint. A name that begins with a dash, as earlier versions
+// allowed, would be an option.
+export const reference = (c) => (c.name.startsWith('-') ? c.id : quoted(c.name));
+
+// removal is a command that removes checkpoints by their names.
+export const removal = (store, names) =>
+  `gpucr-fs rm ${quoted(store)} ${names.some((n) => n.startsWith('-')) ? '-- ' : ''}${names.map(quoted).join(' ')}`;
+
 // changed tells whether what it is given differs from the last time.
 export function changed() {
   let last;

@@ -1,5 +1,5 @@
 // All checkpoints: found, sorted, and picked to see what their removal would free.
-import { h, size, number, many, when, split, command, quoted, changed } from './dom.js';
+import { h, size, number, many, when, split, command, quoted, changed, removal } from './dom.js';
 
 const rowHeight = 38,
   page = 200;
@@ -342,8 +342,8 @@ export function listView(app) {
           f.refused ? ` But: ${f.refused}${f.hint ? ` (${f.hint})` : ''}.` : '',
         );
         if (f.refused) return;
-        const store = quoted(app.overview?.store || 'STORE');
-        picked.append(command(`gpucr-fs rm ${store} ${names.map(quoted).join(' ')} && gpucr-fs gc ${store}`));
+        const store = app.overview?.store || 'STORE';
+        picked.append(command(`${removal(store, names)} && gpucr-fs gc ${quoted(store)}`));
       } catch (e) {
         if (mine === asking) answer.textContent = e.message;
       }

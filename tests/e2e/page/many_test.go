@@ -68,6 +68,23 @@ func serve(t *testing.T, store string, flags ...string) string {
 	return served(t, store)
 }
 
+// TestOfferedCommands: no name of a checkpoint becomes an option of a command that the page offers for copying.
+func TestOfferedCommands(t *testing.T) {
+	store := storeDir(t)
+	must(t, fillStore(t, store, 3, 2).Close())
+	b := open(t, serve(t, store))
+	for call, want := range map[string]string{
+		"removal('/a b', ['x', '--keep-last=1'])":        "gpucr-fs rm '/a b' -- x --keep-last=1",
+		"removal('/s', ['x', 'y~1'])":                    "gpucr-fs rm /s x 'y~1'",
+		"reference({name: '--all', id: '0123456789ab'})": "0123456789ab",
+		"reference({name: 'a~b', id: '0123456789ab'})":   "'a~b'",
+	} {
+		if got := eval[string](b, "import('/dom.js').then((m) => m."+call+")"); got != want {
+			t.Errorf("%s: %s, want %s", call, got, want)
+		}
+	}
+}
+
 // TestToken has a person type in the token.
 func TestToken(t *testing.T) {
 	store := storeDir(t)
