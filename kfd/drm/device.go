@@ -81,7 +81,8 @@ func Open(node *os.File, opts Options) (*Device, error) {
 	}
 	fd, own := -1, true
 	cerr := raw.Control(func(n uintptr) {
-		if fd, err = unix.Open(fmt.Sprintf("/proc/self/fd/%d", n), unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+		again := fmt.Sprintf("/proc/self/fd/%d", n)
+		if fd, err = unix.Open(again, unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
 			fd, err = unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, 0)
 			own = false
 		}
