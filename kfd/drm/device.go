@@ -90,7 +90,8 @@ func Open(node *os.File, opts Options) (*Device, error) {
 	if cerr != nil || err != nil {
 		return nil, fmt.Errorf("duplicate render node: %w", errors.Join(cerr, err))
 	}
-	d := &Device{fd: fd, own: own, opts: opts, nextVA: vaStart, handles: map[uint32]int{}, buffers: map[*Buffer]struct{}{}}
+	d := &Device{fd: fd, own: own, opts: opts, nextVA: vaStart, handles: map[uint32]int{},
+		buffers: map[*Buffer]struct{}{}}
 	if err := d.setUp(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
