@@ -70,7 +70,7 @@ func TestRestoreInterrupted(t *testing.T) {
 	}
 	interrupt("RESTORE bound")
 	err := b.criu("restore", "-d")
-	if says := "objects: Invalid argument"; err == nil || !strings.Contains(b.criuLog("restore"), says) {
+	if says := "objects: Invalid argument (asked again after an interruption"; err == nil || !strings.Contains(b.criuLog("restore"), says) {
 		t.Errorf("%v, without %q", err, says)
 	}
 	b.noHelpers()
