@@ -197,8 +197,10 @@ func lockedError(op, file string, err error) error {
 }
 
 // Ring gives the wrapped keys of the store at dir. Class Invalid where it is plain.
-func Ring(dir string) (*keyring.Ring, error) {
-	config, err := LoadConfig(dir)
+func Ring(dir string) (*keyring.Ring, error) { return ringOf(storage.Disk{}, dir) }
+
+func ringOf(st storage.Storage, dir string) (*keyring.Ring, error) {
+	config, err := loadConfig(st, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -207,23 +209,29 @@ func Ring(dir string) (*keyring.Ring, error) {
 			Err:  errors.New("the store is not encrypted"),
 			Hint: "only gpucr-fs init --encrypt makes one that is"}
 	}
-	return loadRing(storage.Disk{}, dir, true)
+	return loadRing(st, dir, true)
 }
 
 // ChangeRing changes the wrapped keys of the store at dir, which may be open, and gives the new ones. One change is
 // made at a time. change may tell others of the ring as well. Class Invalid if change makes it the ring of another
 // store.
 func ChangeRing(ctx context.Context, dir string, change func(*keyring.Ring) error) (*keyring.Ring, error) {
+	return changeRing(ctx, storage.Disk{}, dir, change)
+}
+
+func changeRing(
+	ctx context.Context, st storage.Storage, dir string, change func(*keyring.Ring) error,
+) (*keyring.Ring, error) {
 	const op = "change keys"
-	if _, err := Ring(dir); err != nil {
+	if _, err := ringOf(st, dir); err != nil {
 		return nil, err
 	}
-	lock, err := lockRing(ctx, storage.Disk{}, dir)
+	lock, err := lockRing(ctx, st, dir)
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Close()
-	r, err := Ring(dir)
+	r, err := ringOf(st, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -235,5 +243,5 @@ func ChangeRing(ctx context.Context, dir string, change func(*keyring.Ring) erro
 		return nil, &fault.Error{Class: fault.Invalid, Op: op, File: dir,
 			Err: errors.New("these are keys of another store")}
 	}
-	return r, fault.Classify(op, saveRing(storage.Disk{}, dir, r))
+	return r, fault.Classify(op, saveRing(st, dir, r))
 }

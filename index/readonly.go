@@ -102,15 +102,15 @@ func openElsewhere(ctx context.Context, dir, dbDir string, config Config, o Opti
 	}
 	t := o.keys()
 	t.Synced, t.Wrote = nil, nil // they are told of the store's index
-	at := keys.Room{Dir: tmp.dir}
+	at := keys.Room{Dir: tmp.Path()}
 	fail := func(err error) (*Store, error) {
 		err = errors.Join(err, tmp.Close())
 		if fault.IsNoSpace(err) {
-			return nil, noRoomForIndex(fmt.Sprintf("%s is full", filepath.Dir(tmp.dir)), room)
+			return nil, noRoomForIndex(fmt.Sprintf("%s is full", filepath.Dir(tmp.Path())), room)
 		}
 		return nil, fault.Classify(op, err)
 	}
-	path := filepath.Join(tmp.dir, chunks.IndexFolder)
+	path := filepath.Join(tmp.Path(), chunks.IndexFolder)
 	var d *keys.DB
 	if sound {
 		if err = keys.Copy(dbDir, path); err == nil {
@@ -129,7 +129,7 @@ func openElsewhere(ctx context.Context, dir, dbDir string, config Config, o Opti
 			return fail(err)
 		}
 		if _, err := repair.Build(ctx,
-			o.repair(config, repair.Options{Dir: dir, Room: tmp.dir, Fresh: path})); err != nil {
+			o.repair(config, repair.Options{Dir: dir, Room: tmp.Path(), Fresh: path})); err != nil {
 			return fail(err)
 		}
 		if d, err = keys.Open(path, o.Logger, at, t); err != nil {

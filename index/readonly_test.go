@@ -480,7 +480,7 @@ func TestTempIndex(t *testing.T) {
 	if _, err := os.Stat(left); !os.IsNotExist(err) {
 		t.Errorf("what a killed process left is still there: %v", err)
 	}
-	if _, err := os.Stat(one.dir); err != nil {
+	if _, err := os.Stat(one.Path()); err != nil {
 		t.Errorf("a copy in use was removed: %v", err)
 	}
 	if err := errors.Join(one.Close(), two.Close()); err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/checkpoint-restore/go-criu/v8/rpc"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpucr/gpucr-fs/index/scratch"
 	"github.com/gpucr/gpucr-fs/restore/diagnosis"
 	"github.com/gpucr/gpucr-fs/restore/procfs"
 )
@@ -59,7 +60,7 @@ type CRIU struct {
 	cmd     *exec.Cmd
 	began   uint64 // see birth
 	sock    *os.File
-	temp    string // folder of the configuration file
+	temp    *scratch.Dir // folder of the configuration file
 	marks   []Mark
 	said    said
 	worked  bool // it has done what it was asked for
@@ -117,13 +118,13 @@ func Start(o Options) (*CRIU, error) {
 	if err != nil {
 		return nil, err
 	}
-	temp, err := os.MkdirTemp("", "gpucr-fs-criu-")
+	temp, err := scratch.Make(os.TempDir(), "gpucr-fs-conf-")
 	if err != nil {
 		return nil, err
 	}
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		os.Remove(temp)
+		temp.Close()
 		return nil, os.NewSyscallError("socketpair", err)
 	}
 	theirs := os.NewFile(uintptr(fds[1]), "criu")
@@ -257,7 +258,7 @@ func (c *CRIU) Close() (err error) {
 		if c.within == nil {
 			err = errors.Join(err, adopt(false))
 		}
-		err = errors.Join(err, os.RemoveAll(c.temp))
+		err = errors.Join(err, c.temp.Close())
 	})
 	return err
 }
@@ -298,7 +299,7 @@ func (c *CRIU) options(images, work string) (*rpc.CriuOpts, func(), error) {
 		img.Close()
 		wrk.Close()
 	}
-	config := filepath.Join(c.temp, "criu.conf")
+	config := filepath.Join(c.temp.Path(), "criu.conf")
 	o := &rpc.CriuOpts{ImagesDirFd: ptr(int32(img.Fd())), WorkDirFd: ptr(int32(wrk.Fd())), ConfigFile: &config}
 	args := c.args.clone()
 	if c.within != nil {

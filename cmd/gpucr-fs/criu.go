@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/daemon/client"
 	"github.com/gpucr/gpucr-fs/daemon/mounts"
+	"github.com/gpucr/gpucr-fs/index/scratch"
 	"github.com/gpucr/gpucr-fs/kfd"
 	"github.com/gpucr/gpucr-fs/restore"
 )
@@ -100,6 +101,9 @@ func (a *app) startDaemon(store string, restores bool) (dir string, start client
 
 // tempFile gives the name of a file that does not outlive the command.
 func tempFile(name string) (string, func(), error) {
-	dir, err := os.MkdirTemp("", "gpucr-fs-log-")
-	return dir + "/" + name, func() { os.RemoveAll(dir) }, err
+	dir, err := scratch.Make(os.TempDir(), "gpucr-fs-output-")
+	if err != nil {
+		return "", nil, err
+	}
+	return filepath.Join(dir.Path(), name), func() { dir.Close() }, nil
 }

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/index/scratch"
 	"github.com/gpucr/gpucr-fs/restore"
 	"github.com/gpucr/gpucr-fs/restore/plugin/helper"
 )
@@ -82,7 +83,7 @@ func report(e helper.Event) {
 // vramEvents hears from the helpers of one restore when queues run.
 type vramEvents struct {
 	l     *net.UnixListener
-	dir   string
+	dir   *scratch.Dir
 	conns sync.WaitGroup // goroutines that accept and that read
 
 	mu      sync.Mutex
@@ -97,20 +98,20 @@ type vramEvents struct {
 
 // listenVRAM makes a socket for the helpers.
 func listenVRAM() (*vramEvents, error) {
-	dir, err := os.MkdirTemp("", "gpucr-fs-vram-")
+	dir, err := scratch.Make(os.TempDir(), "gpucr-fs-events-")
 	if err != nil {
 		return nil, err
 	}
 	v := &vramEvents{dir: dir, open: map[net.Conn]bool{}}
 	v.changed = sync.NewCond(&v.mu)
 	if v.l, err = net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: v.path()}); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+		return nil, errors.Join(err, dir.Close())
 	}
 	v.conns.Go(v.accept)
 	return v, nil
 }
 
-func (v *vramEvents) path() string { return filepath.Join(v.dir, "events") }
+func (v *vramEvents) path() string { return filepath.Join(v.dir.Path(), "events") }
 
 // env is for criu.
 func (v *vramEvents) env() []string { return []string{vramEventsVar + "=" + v.path()} }
@@ -257,5 +258,5 @@ func (v *vramEvents) close() error {
 	}
 	v.mu.Unlock()
 	v.conns.Wait()
-	return errors.Join(err, os.RemoveAll(v.dir))
+	return errors.Join(err, v.dir.Close())
 }

@@ -8,9 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/gpucr/gpucr-fs/daemon/mounts"
@@ -19,6 +17,7 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon/talk"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
+	"github.com/gpucr/gpucr-fs/index/scratch"
 )
 
 // StartFunc makes a daemon that waits for the one who started it, as Spawn does.
@@ -118,20 +117,6 @@ func RestoreFrom(ctx context.Context, dir string, o RestoreOptions) (restores.St
 	}
 }
 
-// removeWork removes a private work directory and the files in it. What a killed CRIU has left mounted there is not
-// gone into: cgroups could be removed through it.
-func removeWork(dir string) error {
-	entries, err := os.ReadDir(dir)
-	errs := []error{err}
-	for _, e := range entries {
-		// CRIU's socket goes by itself, at this very moment perhaps.
-		if err := os.Remove(filepath.Join(dir, e.Name())); !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(append(errs, os.Remove(dir))...)
-}
-
 // restoreOnce tries to restore, instead of the former attempt; again is set when the daemon was killed and nothing
 // runs.
 func restoreOnce(
@@ -154,10 +139,12 @@ func restoreOnce(
 	}
 	work := o.Work
 	if work == "" {
-		if work, err = os.MkdirTemp("", "gpucr-fs-"); err != nil {
-			return st, false, err
+		own, merr := scratch.Make(os.TempDir(), "gpucr-fs-work-")
+		if merr != nil {
+			return st, false, merr
 		}
-		defer func() { err = errors.Join(err, removeWork(work)) }()
+		work = own.Path()
+		defer func() { err = errors.Join(err, own.Close()) }()
 	}
 	dirs, err := talk.Pass(ctx, dir, q.ID, work)
 	if err != nil {

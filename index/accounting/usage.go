@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -229,13 +230,24 @@ func (s *Books) Frees(ctx context.Context, ids []string) (n int64, err error) {
 	return n, err
 }
 
-// Usage gives the whole store's accounting.
+// Usage gives the whole store's accounting. What could be given back is found beside the walk over the manifests: each
+// is a walk of its own, and neither needs the other.
 func (s *Books) Usage(ctx context.Context) (Usage, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	var reclaimable int64
+	var rerr error
+	var collecting sync.WaitGroup
+	collecting.Go(func() { reclaimable, rerr = s.collector.Reclaimable(ctx) })
 	all, err := s.account(ctx, nil)
+	if err != nil {
+		cancel()
+	}
+	collecting.Wait()
+	cancel()
 	if err != nil {
 		return Usage{}, err
 	}
-	u := Usage{}
+	u := Usage{Reclaimable: reclaimable}
 	held := make([]Held, len(all.list))
 	for _, c := range all.uses {
 		u.Chunks++
@@ -251,8 +263,8 @@ func (s *Books) Usage(ctx context.Context) (Usage, error) {
 		u.Logical += c.Logical
 		u.Zero += c.Zero
 	}
-	if u.Reclaimable, err = s.collector.Reclaimable(ctx); err != nil {
-		return u, err
+	if rerr != nil {
+		return u, rerr
 	}
 	packs, err := s.chunks.Packs.Packs()
 	if err != nil {

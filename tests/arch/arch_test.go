@@ -86,6 +86,7 @@ var indexMayImport = map[string][]string{
 	"keys/keystest":       {},
 	"keyring/keyringtest": {},
 	"fault":               {"keys", "manifest", "pack"},
+	"scratch":             {},
 	"distant":             {"chunk", "cipher", "fault", "keys", "pack", "remote/nodecache", "remote/object"},
 	"learned":             {"chunk", "cipher", "crc32c", "pack", "remote/object", "storage"},
 	"pageset":             {"pack"},
