@@ -101,7 +101,8 @@ func TestDaemonKilledAtResume(t *testing.T) {
 					(st.Missing > 0) != (len(args) == 1) {
 					t.Errorf("the restore is told as %s", out)
 				}
-			} else if !strings.Contains(out, "restored one as") || !strings.Contains(out, "the daemon was killed meanwhile") ||
+			} else if !strings.Contains(out, "restored one as") ||
+				!strings.Contains(out, "the daemon was killed meanwhile") ||
 				strings.Contains(out, "follow") != (args == nil) || strings.Contains(out, "sweep 0B; zero 0B") {
 				t.Errorf("the restore is told as %s", out)
 			}
