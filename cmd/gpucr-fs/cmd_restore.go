@@ -443,7 +443,7 @@ func (r *restoring) text(w io.Writer, st restores.Status, wait bool) {
 		return
 	}
 	if st.Adopted && st.Resident.IsZero() {
-		fmt.Fprintln(w, "the daemon was killed meanwhile; the one that went on has ended, and cannot be asked what it did")
+		fmt.Fprintln(w, "the daemon was killed meanwhile; the one that went on has ended and cannot be asked")
 		return
 	}
 	b := st.Bytes
