@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -306,7 +305,7 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p talk.Prepare
 	if err != nil {
 		return err
 	}
-	if err := r.pidsFree(p.Images); err != nil {
+	if err := r.pidsFree(ctx, p.Images); err != nil {
 		return err
 	}
 	if err := r.contested(p.Images); err != nil {
@@ -324,10 +323,6 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p talk.Prepare
 	reading.Wait()
 	r.marks = append(r.marks, c.Marks()...)
 	if err != nil {
-		// Somebody may have taken a pid in between.
-		if taken := r.pidsFree(p.Images); taken != nil && criuSays(err, "File exists") {
-			return taken
-		}
 		return err
 	}
 	if r.pid = pid; r.own {
@@ -408,33 +403,6 @@ func (r *restoring) resumeGPUs(ctx context.Context, pid int, note cudaNote) (use
 	return false, err
 }
 
-// pidsFree refuses a restore whose pids somebody has: CRIU's word for it is "Can't fork for 431: File exists".
-func (r *restoring) pidsFree(images string) error {
-	if r.own || r.args.Has("external") || r.args.Has("join-ns") {
-		return nil // the pid namespace may be another
-	}
-	taken, err := restore.TakenPIDs(os.DirFS(images), r.args.Has("shell-job"))
-	if err != nil || len(taken) == 0 {
-		return nil // what cannot be read CRIU tells of
-	}
-	const shown = 5
-	var who []string
-	for _, t := range taken[:min(shown, len(taken))] {
-		who = append(who, t.String())
-	}
-	more := ""
-	if n := len(taken) - shown; n > 0 {
-		more = fmt.Sprintf(" and %d more", n)
-	}
-	return &codeError{
-		exitError,
-		"a restored process has the pid, session and group that it had: end those, or their parents where they " +
-			"are zombies; " +
-			"or restore with --own-pids",
-		fmt.Errorf("pids that the checkpoint needs are taken: %s%s", strings.Join(who, ", "), more),
-	}
-}
-
 func criuSays(err error, words string) bool {
 	var f *diagnosis.Failure
 	return errors.As(err, &f) && f.Says(words)
@@ -456,8 +424,11 @@ func (r *restoring) finish(st restores.Status) {
 
 // rest tells how much of the memory is still to come. A small process may have all of it before it runs.
 func rest(st restores.Status, wait bool) string {
-	if wait || st.Missing == 0 {
+	switch {
+	case wait || st.Missing == 0:
 		return "all memory is there"
+	case st.Adopted: // nobody has asked the daemon that went on
+		return fmt.Sprintf("up to %s follow; the daemon was killed meanwhile, another goes on", size(st.Missing))
 	}
 	return size(st.Missing) + " follow"
 }
@@ -469,6 +440,10 @@ func (r *restoring) text(w io.Writer, st restores.Status, wait bool) {
 	}
 	if !wait {
 		fmt.Fprintln(w, rest(st, wait))
+		return
+	}
+	if st.Adopted && st.Resident.IsZero() {
+		fmt.Fprintln(w, "the daemon was killed meanwhile; the one that went on has ended and cannot be asked")
 		return
 	}
 	b := st.Bytes
