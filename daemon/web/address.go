@@ -122,7 +122,8 @@ func readToken(path string) (string, error) {
 	fail := func(err error, hint string) error {
 		return &index.Error{Class: index.Invalid, Op: "token", File: path, Err: err, Hint: hint}
 	}
-	f, err := os.Open(path)
+	// To open a pipe may never end.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", fail(errors.New("there is no such file"),
 			"make one with: (umask 077; head -c 24 /dev/urandom | base64 >"+path+")")
@@ -134,6 +135,9 @@ func readToken(path string) (string, error) {
 	st, err := f.Stat()
 	if err != nil {
 		return "", err
+	}
+	if !st.Mode().IsRegular() {
+		return "", fail(errors.New("it is no regular file"), "write the token into a file")
 	}
 	if st.Mode().Perm()&0o077 != 0 {
 		return "", fail(errors.New("others can read or change it"), "chmod 600 "+path)
