@@ -24,6 +24,24 @@ const unixPrefix = "unix:"
 // maxConnections is how many clients a server has at a time; others wait in the kernel's queue.
 const maxConnections = 64
 
+// checkAddr refuses what is no address, whatever this machine has.
+func checkAddr(addr string) error {
+	if path, ok := strings.CutPrefix(addr, unixPrefix); ok {
+		if !filepath.IsAbs(path) {
+			return fmt.Errorf("the path %q of a unix socket must begin with /", path)
+		}
+		return nil
+	}
+	_, port, err := net.SplitHostPort(addr)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return fmt.Errorf("%q is no address: %w", addr, err)
+	}
+	return nil
+}
+
 // listen opens an address. loopback tells that nobody outside the machine reaches it; private that only root and the
 // daemon's user do.
 func listen(addr string) (l net.Listener, loopback, private bool, err error) {
@@ -44,9 +62,6 @@ func listen(addr string) (l net.Listener, loopback, private bool, err error) {
 
 // listenUnix makes a socket at path. What a dead process left there is replaced, anything else is not.
 func listenUnix(path string) (net.Listener, error) {
-	if !filepath.IsAbs(path) {
-		return nil, fmt.Errorf("the path %q of a unix socket must begin with /", path)
-	}
 	switch st, err := os.Lstat(path); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
