@@ -18,6 +18,7 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon/talk"
 	"github.com/gpucr/gpucr-fs/restore"
 	"github.com/gpucr/gpucr-fs/restore/diagnosis"
+	"github.com/gpucr/gpucr-fs/restore/procfs"
 	"github.com/gpucr/gpucr-fs/restore/vram"
 )
 
@@ -386,7 +387,7 @@ func (r *restoring) resumeGPUs(ctx context.Context, pid int, note cudaNote) (use
 		used, err = r.gpu.Resume(ctx, pid, note, pairs)
 	}
 	switch {
-	case err == nil && note.Processes == 0:
+	case note.Processes == 0 && (err == nil || over(pid)): // one that has ended needs no GPU
 		return used, nil
 	case err == nil && r.args.Has("leave-stopped"):
 		return used, stopTree(pid)
@@ -406,6 +407,12 @@ func (r *restoring) resumeGPUs(ctx context.Context, pid int, note cudaNote) (use
 func criuSays(err error, words string) bool {
 	var f *diagnosis.Failure
 	return errors.As(err, &f) && f.Says(words)
+}
+
+// over tells whether a process has ended.
+func over(pid int) bool {
+	f := procfs.Stat(fmt.Sprintf("/proc/%d/stat", pid))
+	return len(f) == 0 || f[0] == "Z"
 }
 
 // finish completes the timeline with what the daemon knows.
@@ -434,6 +441,11 @@ func rest(st restores.Status, wait bool) string {
 }
 
 func (r *restoring) text(w io.Writer, st restores.Status, wait bool) {
+	defer func() {
+		if over(r.pid) {
+			fmt.Fprintf(w, "process %s has ended meanwhile\n", r.who())
+		}
+	}()
 	fmt.Fprintf(w, "restored %s as process %s\n", dash(r.timeline.Checkpoint), r.who())
 	for _, m := range r.timeline.Marks {
 		fmt.Fprintf(w, "%8.1f ms\t%s\n", m.Ms, m.Name)

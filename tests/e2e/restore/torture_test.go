@@ -114,6 +114,30 @@ func TestDaemonKilledAtResume(t *testing.T) {
 	}
 }
 
+// A process that ends while its memory is brought is told of, with --wait and without. That it ends at once is no
+// failure of the restore.
+func TestEndsWhileFilled(t *testing.T) {
+	b := newBench(t)
+	x := b.dumped("one", quiet)
+	script := filepath.Join(t.TempDir(), "script")
+	text := fmt.Sprintf("#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = post-resume ] || exit 0\nkill -9 %d\n", x.pid)
+	must(t, os.WriteFile(script, []byte(text), 0o700))
+	const ended = "has ended meanwhile"
+	for _, args := range [][]string{{"--wait"}, nil, {"--wait"}, nil} {
+		out, err := x.restore(append(args, onDemand, "--prefetch-rate", "4MiB", "--", "--action-script", script)...)
+		must(t, err)
+		if !strings.Contains(out, fmt.Sprintf("process %d %s", x.pid, ended)) {
+			t.Errorf("%v: %s", args, out)
+		}
+		must(t, x.Ended(limit))
+		must(t, b.left.Nothing())
+	}
+	if out := x.mustRestore("--wait"); strings.Contains(out, ended) {
+		t.Error(out)
+	}
+	x.checks()
+}
+
 // state tells what a process is doing.
 func state(pid int) string {
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
