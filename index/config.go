@@ -164,13 +164,17 @@ func readConfig(st storage.Storage, dir string) (Config, error) {
 	}
 	b, err := storage.ReadFile(st, path, maxConfig)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-		return Config{}, &fault.Error{Class: fault.NoStore, Op: op, File: dir, Err: errors.New("no store here"),
-			Hint: "make one with: gpucr-fs init " + dir}
+		return Config{}, noStore(dir)
 	}
 	if err != nil {
 		return Config{}, &fault.Error{Class: fault.OfOS(err), Op: op, Err: err}
 	}
 	return parseConfig(path, b)
+}
+
+func noStore(dir string) error {
+	return &fault.Error{Class: fault.NoStore, Op: "open store", File: dir, Err: errors.New("no store here"),
+		Hint: "make one with: gpucr-fs init " + dir}
 }
 
 // parseConfig reads the content of config.json or of its copy, the file at path.

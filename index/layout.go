@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/roots"
@@ -22,7 +24,11 @@ const (
 
 // CheckLayout refuses a store that holds a symbolic link: opening a store cuts, appends to and deletes files in it,
 // usually as root, and the store may be anybody's. A pipe or a device is refused as well: opening one may never end.
+// Class NoStore for a folder that is none, whatever it holds.
 func CheckLayout(dir string) error {
+	if gone(filepath.Join(dir, configName)) && gone(filepath.Join(dir, copyName)) {
+		return noStore(dir)
+	}
 	for _, sub := range []string{"", chunks.IndexFolder, chunks.PacksFolder, roots.HotFolder, CacheFolder, PushesFolder,
 		LearnedFolder} {
 		entries, err := os.ReadDir(filepath.Join(dir, sub))
@@ -48,4 +54,9 @@ func CheckLayout(dir string) error {
 		}
 	}
 	return nil
+}
+
+func gone(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
 }

@@ -19,6 +19,8 @@ import (
 type Taken struct {
 	ID  int
 	Who string // such as "process 431 (sh)" or "process 440 (sh), a zombie of session 431"
+	// Over tells that all who have it have ended, and are only to be reaped.
+	Over bool
 }
 
 func (t Taken) String() string { return fmt.Sprintf("%d (%s)", t.ID, t.Who) }
@@ -61,9 +63,9 @@ func name(taken []Taken) {
 	for i := range taken {
 		t := &taken[i]
 		at[t.ID] = t
-		t.Who = "a process that has just ended"
+		t.Who, t.Over = "a process that has just ended", true
 		if f := procfs.Stat(fmt.Sprintf("/proc/%d/stat", t.ID)); f != nil { // that of a thread is there too
-			t.Who = describe(t.ID, f)
+			t.Who, t.Over = describe(t.ID, f), ended(f)
 		}
 	}
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
@@ -75,12 +77,20 @@ func name(taken []Taken) {
 		}
 		for i, what := range []string{"group", "session"} {
 			id, err := strconv.Atoi(f[2+i])
-			if t := at[id]; err == nil && t != nil && t.Who == "a process that has just ended" {
+			t := at[id]
+			if err != nil || t == nil {
+				continue
+			}
+			t.Over = t.Over && ended(f)
+			if t.Who == "a process that has just ended" {
 				t.Who = fmt.Sprintf("%s, of %s %d", describe(pid, f), what, id)
 			}
 		}
 	}
 }
+
+// ended tells whether a process is a zombie, or goes on only to be none.
+func ended(stat []string) bool { return stat[0] == "Z" || stat[0] == "X" }
 
 // describe says who a process is. A zombie is its parent's business.
 func describe(pid int, stat []string) string {

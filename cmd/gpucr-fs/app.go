@@ -39,7 +39,7 @@ type app struct {
 // indexFlags are options of an opened store; a running daemon keeps its own.
 type indexFlags struct {
 	cache   bytesValue
-	floor   bytesValue
+	floor   floorValue
 	workers int
 	remote  time.Duration // see index.Options.DistantTimeout
 
@@ -103,7 +103,7 @@ Exit codes: 0 done, 1 error, 2 usage, 3 partly done, 10 no store, 11 store in us
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "show neither progress nor what was done")
 	f.StringVar(&a.config, "config", "", "configuration `FILE` (default "+defaultConfig+")")
 	f.Var(&a.index.cache, "cache-size", "memory for decoded chunks (default 128MiB)")
-	f.Var(&a.index.floor, "free-floor", "disk space that is always kept free (default 256MiB)")
+	f.Var(&a.index.floor, "free-floor", "disk space that is always kept free, 0 for none (default 256MiB)")
 	f.IntVar(&a.index.workers, "workers", 0, "threads that hash, compress and read (default: one a core)")
 	f.DurationVar(&a.index.remote, "remote-timeout", remotes.DefaultWait,
 		"how long to wait for memory or files from the remote store")

@@ -18,6 +18,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"github.com/gpucr/gpucr-fs/daemon/client"
@@ -111,6 +112,9 @@ func (l *lazyPages) run(ctx context.Context) (err error) {
 		return usage(fmt.Errorf("%s holds no checkpoint: inventory.img is missing", l.images),
 			"name the folder of the images: -D DIR")
 	}
+	if err := l.checkStatusFD(); err != nil {
+		return err
+	}
 	if l.daemon {
 		return l.background(ctx)
 	}
@@ -134,6 +138,20 @@ func (l *lazyPages) run(ctx context.Context) (err error) {
 		return err
 	}
 	return l.a.print(st, func(io.Writer) {})
+}
+
+// checkStatusFD refuses a descriptor that nobody has opened for this command, before anything is begun. Go opens its
+// own ones close-on-exec, which an inherited one never is.
+func (l *lazyPages) checkStatusFD() error {
+	if l.statusFD < 0 {
+		return nil
+	}
+	flags, err := unix.FcntlInt(uintptr(l.statusFD), unix.F_GETFD, 0)
+	if err == nil && flags&unix.FD_CLOEXEC == 0 {
+		return nil
+	}
+	return usage(fmt.Errorf("--status-fd %d: this descriptor is not open", l.statusFD),
+		fmt.Sprintf("open it for the command: %d>FILE", l.statusFD))
 }
 
 // fromStore has the store's daemon serve.
@@ -238,7 +256,10 @@ func (l *lazyPages) ready() error {
 	}
 	f := os.NewFile(uintptr(l.statusFD), "status")
 	_, err := f.Write([]byte{0})
-	if err = errors.Join(err, f.Close()); err != nil {
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
 		return fmt.Errorf("write to --status-fd %d: %w", l.statusFD, err)
 	}
 	return nil

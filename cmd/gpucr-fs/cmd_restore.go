@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon/talk"
 	"github.com/gpucr/gpucr-fs/restore"
 	"github.com/gpucr/gpucr-fs/restore/diagnosis"
+	"github.com/gpucr/gpucr-fs/restore/procfs"
 	"github.com/gpucr/gpucr-fs/restore/vram"
 )
 
@@ -306,7 +306,7 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p talk.Prepare
 	if err != nil {
 		return err
 	}
-	if err := r.pidsFree(p.Images); err != nil {
+	if err := r.pidsFree(ctx, p.Images); err != nil {
 		return err
 	}
 	if err := r.contested(p.Images); err != nil {
@@ -324,10 +324,6 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p talk.Prepare
 	reading.Wait()
 	r.marks = append(r.marks, c.Marks()...)
 	if err != nil {
-		// Somebody may have taken a pid in between.
-		if taken := r.pidsFree(p.Images); taken != nil && criuSays(err, "File exists") {
-			return taken
-		}
 		return err
 	}
 	if r.pid = pid; r.own {
@@ -391,7 +387,7 @@ func (r *restoring) resumeGPUs(ctx context.Context, pid int, note cudaNote) (use
 		used, err = r.gpu.Resume(ctx, pid, note, pairs)
 	}
 	switch {
-	case err == nil && note.Processes == 0:
+	case note.Processes == 0 && (err == nil || over(pid)): // one that has ended needs no GPU
 		return used, nil
 	case err == nil && r.args.Has("leave-stopped"):
 		return used, stopTree(pid)
@@ -408,36 +404,15 @@ func (r *restoring) resumeGPUs(ctx context.Context, pid int, note cudaNote) (use
 	return false, err
 }
 
-// pidsFree refuses a restore whose pids somebody has: CRIU's word for it is "Can't fork for 431: File exists".
-func (r *restoring) pidsFree(images string) error {
-	if r.own || r.args.Has("external") || r.args.Has("join-ns") {
-		return nil // the pid namespace may be another
-	}
-	taken, err := restore.TakenPIDs(os.DirFS(images), r.args.Has("shell-job"))
-	if err != nil || len(taken) == 0 {
-		return nil // what cannot be read CRIU tells of
-	}
-	const shown = 5
-	var who []string
-	for _, t := range taken[:min(shown, len(taken))] {
-		who = append(who, t.String())
-	}
-	more := ""
-	if n := len(taken) - shown; n > 0 {
-		more = fmt.Sprintf(" and %d more", n)
-	}
-	return &codeError{
-		exitError,
-		"a restored process has the pid, session and group that it had: end those, or their parents where they " +
-			"are zombies; " +
-			"or restore with --own-pids",
-		fmt.Errorf("pids that the checkpoint needs are taken: %s%s", strings.Join(who, ", "), more),
-	}
-}
-
 func criuSays(err error, words string) bool {
 	var f *diagnosis.Failure
 	return errors.As(err, &f) && f.Says(words)
+}
+
+// over tells whether a process has ended.
+func over(pid int) bool {
+	f := procfs.Stat(fmt.Sprintf("/proc/%d/stat", pid))
+	return len(f) == 0 || f[0] == "Z"
 }
 
 // finish completes the timeline with what the daemon knows.
@@ -456,19 +431,31 @@ func (r *restoring) finish(st restores.Status) {
 
 // rest tells how much of the memory is still to come. A small process may have all of it before it runs.
 func rest(st restores.Status, wait bool) string {
-	if wait || st.Missing == 0 {
+	switch {
+	case wait || st.Missing == 0:
 		return "all memory is there"
+	case st.Adopted: // nobody has asked the daemon that went on
+		return fmt.Sprintf("up to %s follow; the daemon was killed meanwhile, another goes on", size(st.Missing))
 	}
 	return size(st.Missing) + " follow"
 }
 
 func (r *restoring) text(w io.Writer, st restores.Status, wait bool) {
+	defer func() {
+		if over(r.pid) {
+			fmt.Fprintf(w, "process %s has ended meanwhile\n", r.who())
+		}
+	}()
 	fmt.Fprintf(w, "restored %s as process %s\n", dash(r.timeline.Checkpoint), r.who())
 	for _, m := range r.timeline.Marks {
 		fmt.Fprintf(w, "%8.1f ms\t%s\n", m.Ms, m.Name)
 	}
 	if !wait {
 		fmt.Fprintln(w, rest(st, wait))
+		return
+	}
+	if st.Adopted && st.Resident.IsZero() {
+		fmt.Fprintln(w, "the daemon was killed meanwhile; the one that went on has ended and cannot be asked")
 		return
 	}
 	b := st.Bytes

@@ -96,7 +96,8 @@ func (r *restoring) attempt(ctx context.Context, l loaded, p talk.Prepared, log 
 		err = r.restore(ctx, l.criu, p, log)
 	}
 	if err != nil {
-		return r.freePorts(ctx, r.events.cause(ctx, errors.Join(err, l.end())), p.Images)
+		err = r.events.cause(ctx, errors.Join(err, l.end()))
+		return r.freePorts(ctx, r.pidsAgain(ctx, err, p.Images), p.Images)
 	}
 	if l.own == nil {
 		return l.end()

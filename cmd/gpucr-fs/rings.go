@@ -19,7 +19,7 @@ import (
 // addParkRings adds the option that lets idle rings be parked.
 func addParkRings(f *pflag.FlagSet, to *bool) {
 	f.BoolVar(to, "park-rings", false,
-		"take idle io_uring rings away for the dump (new: a program died in one of several hundred such dumps)")
+		"remove idle io_uring rings for the dump; the processes make them again before they go on (Linux 6.9 or newer)")
 }
 
 // ringsImage is a file beside criu's images that tells which processes make io_uring rings anew by themselves.

@@ -33,6 +33,21 @@ func (v *bytesValue) Set(s string) error {
 
 func (v *bytesValue) Type() string { return "SIZE" }
 
+// floorValue is a size in bytes of which 0 means none. A store takes 0 for its default; one byte is as good as none.
+type floorValue int64
+
+func (v *floorValue) String() string { return (*bytesValue)(v).String() }
+
+func (v *floorValue) Set(s string) error {
+	err := (*bytesValue)(v).Set(s)
+	if err == nil && *v == 0 {
+		*v = 1
+	}
+	return err
+}
+
+func (v *floorValue) Type() string { return "SIZE" }
+
 // withinValue is a flag that takes a time like 7d12h.
 type withinValue time.Duration
 

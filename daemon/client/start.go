@@ -153,8 +153,10 @@ func restoreOnce(
 	defer dirs.Close()
 	*former = q.ID
 	runs := false
+	var prepared talk.Prepared
 	st, err = converse(ctx, s, service.Restore, q, func(ctx context.Context, p talk.Prepared) error {
 		defer dirs.LetGo()
+		prepared = p
 		err := dirs.Take(&p)
 		if err == nil {
 			p.Work = work
@@ -168,16 +170,18 @@ func restoreOnce(
 	}
 	gone := errors.Is(err, wire.ErrGone)
 	if gone && runs {
-		st, err = o.rejoin(ctx, dir, q.ID)
+		st, err = o.rejoin(ctx, dir, q.ID, prepared)
 	}
 	return st, !runs && (gone || errors.Is(err, ErrAgain)), err
 }
 
 // rejoin finds a restore again whose daemon was killed after its processes ran. When the successor is done before it
-// is found, all is well, or the guardian has ended the processes: that shows in them.
-func (o *RestoreOptions) rejoin(ctx context.Context, dir, id string) (restores.Status, error) {
-	st := restores.Status{ID: id, Adopted: true}
+// is found, all is well, or the guardian has ended the processes: that shows in them. A status that is not the
+// successor's has no Resident, and as Missing the most that there may be.
+func (o *RestoreOptions) rejoin(ctx context.Context, dir, id string, p talk.Prepared) (restores.Status, error) {
+	st := restores.Status{ID: id, Checkpoint: p.Checkpoint, Total: p.Total, Profile: p.Profile, Adopted: true}
 	if !o.Wait {
+		st.Missing = p.Total
 		return st, nil
 	}
 	for end := time.Now().Add(wire.Handover); time.Now().Before(end) &&
@@ -262,7 +266,7 @@ func ServeLazyPages(
 	}
 	if errors.Is(err, wire.ErrGone) {
 		o := RestoreOptions{Wait: true, Progress: progress}
-		return o.rejoin(ctx, dir, q.ID)
+		return o.rejoin(ctx, dir, q.ID, talk.Prepared{})
 	}
 	return st, err
 }

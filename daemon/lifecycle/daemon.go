@@ -49,6 +49,9 @@ type Options struct {
 	Logger *slog.Logger
 	// Version is told to clients.
 	Version string
+
+	// held: the daemon is held from its start on. Its starter lets it go.
+	held bool
 }
 
 // Validate refuses options that cannot work.
@@ -140,6 +143,9 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 		}
 	}()
 	if o.Stays {
+		d.lifetime.Hold()
+	}
+	if o.held {
 		d.lifetime.Hold()
 	}
 	if o.Await > 0 {

@@ -62,3 +62,31 @@ func TestHeldOrGone(t *testing.T) {
 	daemons.Wait()
 	t.Logf("served %d times", served)
 }
+
+// TestHeldForARestore has a client come and go before a successor has taken over the restore that it was started for:
+// the daemon does not leave with that client, but when it is let go.
+func TestHeldForARestore(t *testing.T) {
+	dir := newStore(t)
+	d, err := Start(t.Context(), Options{Dir: dir, Index: small(), Mount: noMount, held: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := connect(t, dir, true)
+	if _, err := service.LiveStats.Do(t.Context(), s, service.StatsRequest{}, wire.Streams{}); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	select {
+	case <-d.lifetime.Idle():
+		t.Error("it leaves")
+	case <-time.After(100 * time.Millisecond):
+	}
+	if !d.lifetime.Hold() {
+		t.Error("the restore cannot hold it")
+	}
+	d.lifetime.Release()
+	d.lifetime.Release()
+	if err := d.Run(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -54,7 +54,11 @@ func (u *Uploads) takeAllLearned(ctx context.Context) (again bool) {
 	})
 	for _, id := range ids {
 		u.set(func() { delete(u.learned, id) }) // what is learned from now on is looked at again
-		if err := u.takeLearned(ctx, id); err != nil {
+		err := u.takeLearned(ctx, id, func(name string, done, total int64) {
+			u.set(func() { u.state.Name, u.state.Done, u.state.Total = name, done, total })
+		})
+		u.set(func() { u.state.Name, u.state.Done, u.state.Total = "", 0, 0 })
+		if err != nil {
 			u.set(func() { u.learned[id] = true })
 			if ctx.Err() == nil {
 				u.o.Log.Warn("a profile or hot set is not uploaded, and is tried again", "checkpoint", id, "err", err)
@@ -65,8 +69,9 @@ func (u *Uploads) takeAllLearned(ctx context.Context) (again bool) {
 	return false
 }
 
-// takeLearned takes to the bucket what it lacks of what was learned of a checkpoint.
-func (u *Uploads) takeLearned(ctx context.Context, id string) error {
+// takeLearned takes to the bucket what it lacks of what was learned of a checkpoint. It tells how much of the
+// checkpoint's hot set it has dealt with, in bytes.
+func (u *Uploads) takeLearned(ctx context.Context, id string, tell func(name string, done, total int64)) error {
 	if stands, _ := u.o.Remote.Has(id); !stands {
 		return nil // it goes there with the checkpoint, if that does
 	}
@@ -92,7 +97,19 @@ func (u *Uploads) takeLearned(ctx context.Context, id string) error {
 	if !hot {
 		return nil
 	}
-	done, err := s.PushHot(ctx, u.o.Store, id, p)
+	var sent, total int64
+	info, err := u.o.Store.Info(id)
+	if err != nil {
+		return nil // removed meanwhile
+	}
+	if f, err := u.o.Store.HotSet(id); err == nil {
+		total = f.Size()
+		f.Close()
+	}
+	done, err := s.PushHot(ctx, u.o.Store, id, p, func(bytes int64) {
+		sent += bytes
+		tell(info.Name, sent, total)
+	})
 	if done {
 		there.Hot = here.Hot
 		u.o.Remote.NoteLearned(id, there)

@@ -42,7 +42,7 @@ const (
 // State is what is being done.
 type State struct {
 	Waiting int    `json:"waiting"`             // checkpoints that the bucket lacks, the one under way included
-	Name    string `json:"uploading,omitempty"` // the one under way
+	Name    string `json:"uploading,omitempty"` // the one under way, also where that is its hot set alone
 	Done    int64  `json:"done"`                // bytes of its content that were dealt with, zeros left out
 	Total   int64  `json:"total"`
 	// Failed tells why the last attempt of the checkpoints that wait failed, by their names.
@@ -320,7 +320,7 @@ func (u *Uploads) Take(ctx context.Context, s *remote.Store, ref string, tell fu
 		u.o.Remote.NoteLearned(info.ID, learned)
 		return p, nil
 	}
-	return p, u.takeLearned(ctx, info.ID)
+	return p, u.takeLearned(ctx, info.ID, func(_ string, done, total int64) { tell(done, total) })
 }
 
 // tellEvery is how often wait tells what is being done.

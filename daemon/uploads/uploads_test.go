@@ -306,8 +306,13 @@ func TestHotSets(t *testing.T) {
 	must(t, err)
 	take := func() {
 		t.Helper()
-		_, err := Idle(two.store, two.remote, quiet).Take(t.Context(), r, "a", func(int64, int64) {})
+		var told, of int64
+		_, err := Idle(two.store, two.remote, quiet).Take(t.Context(), r, "a",
+			func(done, total int64) { told, of = done, total })
 		must(t, err)
+		if told == 0 || told != of {
+			t.Errorf("at the end %d bytes of %d are told to be there", told, of)
+		}
 		two.remote.SaveRequests()
 	}
 	take()

@@ -24,6 +24,24 @@ const unixPrefix = "unix:"
 // maxConnections is how many clients a server has at a time; others wait in the kernel's queue.
 const maxConnections = 64
 
+// checkAddr refuses what is no address, whatever this machine has.
+func checkAddr(addr string) error {
+	if path, ok := strings.CutPrefix(addr, unixPrefix); ok {
+		if !filepath.IsAbs(path) {
+			return fmt.Errorf("the path %q of a unix socket must begin with /", path)
+		}
+		return nil
+	}
+	_, port, err := net.SplitHostPort(addr)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return fmt.Errorf("%q is no address: %w", addr, err)
+	}
+	return nil
+}
+
 // listen opens an address. loopback tells that nobody outside the machine reaches it; private that only root and the
 // daemon's user do.
 func listen(addr string) (l net.Listener, loopback, private bool, err error) {
@@ -44,9 +62,6 @@ func listen(addr string) (l net.Listener, loopback, private bool, err error) {
 
 // listenUnix makes a socket at path. What a dead process left there is replaced, anything else is not.
 func listenUnix(path string) (net.Listener, error) {
-	if !filepath.IsAbs(path) {
-		return nil, fmt.Errorf("the path %q of a unix socket must begin with /", path)
-	}
 	switch st, err := os.Lstat(path); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
@@ -107,7 +122,8 @@ func readToken(path string) (string, error) {
 	fail := func(err error, hint string) error {
 		return &index.Error{Class: index.Invalid, Op: "token", File: path, Err: err, Hint: hint}
 	}
-	f, err := os.Open(path)
+	// To open a pipe may never end.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", fail(errors.New("there is no such file"),
 			"make one with: (umask 077; head -c 24 /dev/urandom | base64 >"+path+")")
@@ -119,6 +135,9 @@ func readToken(path string) (string, error) {
 	st, err := f.Stat()
 	if err != nil {
 		return "", err
+	}
+	if !st.Mode().IsRegular() {
+		return "", fail(errors.New("it is no regular file"), "write the token into a file")
 	}
 	if st.Mode().Perm()&0o077 != 0 {
 		return "", fail(errors.New("others can read or change it"), "chmod 600 "+path)

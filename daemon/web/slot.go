@@ -78,6 +78,10 @@ func (s *Slot) Listen(at Where) error {
 			return err
 		}
 	}
+	if err := checkAddr(at.Addr); err != nil {
+		return &index.Error{Class: index.Invalid, Op: s.o.Name, Err: err,
+			Hint: "give " + s.o.Flag + " a HOST:PORT like 127.0.0.1:9100, or unix:PATH"}
+	}
 	l, loopback, private, err := listen(at.Addr)
 	if err != nil {
 		return &index.Error{Op: s.o.Name, Err: err, Hint: "give " + s.o.Flag + " a free HOST:PORT, or unix:PATH"}

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -222,9 +223,13 @@ func TestTokenLater(t *testing.T) {
 }
 
 func TestTokenFile(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for name, file := range map[string]string{
 		"short": tokenFile(t, "1234", 0o600), "public": tokenFile(t, secret, 0o644), "empty": tokenFile(t, "", 0o600),
-		"missing": "/nowhere/token", "long": tokenFile(t, strings.Repeat("x", 5000), 0o600),
+		"missing": "/nowhere/token", "pipe": pipe, "long": tokenFile(t, strings.Repeat("x", 5000), 0o600),
 	} {
 		s := New(
 			Options{Name: "page", Flag: "--http", Handler: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler)},

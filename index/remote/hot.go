@@ -18,22 +18,27 @@ import (
 
 // PushHot takes to the bucket the hot set that a node has packed by this profile of a checkpoint, in place of an
 // earlier one. The checkpoint stands there, and has the profile there (PutProfile). done is false where another machine
-// pushes a hot set of it, or the node has none any more. One push of this Store runs at a time.
-func (s *Store) PushHot(ctx context.Context, n Node, id string, profile []byte) (done bool, err error) {
+// pushes a hot set of it, or the node has none any more. tell is told of each piece that it has dealt with, by its
+// bytes. One push of this Store runs at a time.
+func (s *Store) PushHot(
+	ctx context.Context, n Node, id string, profile []byte, tell func(bytes int64),
+) (done bool, err error) {
 	select {
 	case s.pushing <- struct{}{}:
 		defer func() { <-s.pushing }()
 	case <-ctx.Done():
 		return false, named("push hot set", id, ctx.Err())
 	}
-	done, err = s.pushHot(ctx, n, id, crc32c.Checksum(profile))
+	done, err = s.pushHot(ctx, n, id, crc32c.Checksum(profile), tell)
 	if err != nil {
 		return false, named("push hot set", id, err)
 	}
 	return done, nil
 }
 
-func (s *Store) pushHot(ctx context.Context, n Node, id string, profile uint32) (done bool, err error) {
+func (s *Store) pushHot(
+	ctx context.Context, n Node, id string, profile uint32, tell func(bytes int64),
+) (done bool, err error) {
 	name := catalog.Beside(id)
 	d, err := s.begin(ctx, name)
 	if errors.Is(err, catalog.ErrExists) {
@@ -52,7 +57,7 @@ func (s *Store) pushHot(ctx context.Context, n Node, id string, profile uint32) 
 	}
 	p := s.newPush(ctx, n, d, name)
 	defer p.end()
-	res, err := p.uploaded(p.job.EndHot(id))
+	res, err := p.uploaded(p.job.EndHot(id, tell))
 	if err == nil {
 		_, err = p.seal(ctx, res, Meta{ID: id, Profile: profile})
 	}

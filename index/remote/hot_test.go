@@ -33,7 +33,7 @@ func (m *machine) pushLearned(t *testing.T, id string) {
 	p, err := m.Profile(id)
 	must(t, err)
 	must(t, m.remote.PutProfile(t.Context(), id, p))
-	done, err := m.remote.PushHot(t.Context(), m.Store, id, p)
+	done, err := m.remote.PushHot(t.Context(), m.Store, id, p, func(int64) {})
 	if !done || err != nil {
 		t.Fatalf("the hot set: %v, %v", done, err)
 	}
@@ -193,7 +193,7 @@ func TestHotSetFailsAnywhere(t *testing.T) {
 			one.learn(t, "web", "new", hot)
 			must(t, one.remote.PutProfile(t.Context(), id, []byte("new")))
 			broken = true
-			done, err := one.remote.PushHot(t.Context(), one.Store, id, []byte("new"))
+			done, err := one.remote.PushHot(t.Context(), one.Store, id, []byte("new"), func(int64) {})
 			broken = false
 			var meter bucket.Meter
 			if got, _ := newMachine(t, b).pulled(t, &meter, "web"); got != nil && !bytes.Equal(got, hot) ||
@@ -225,12 +225,15 @@ func TestHotSetOfAnother(t *testing.T) {
 	id := one.learn(t, "web", "profile", noise(6, 1000))
 	d, err := catalog.New(b, catalog.Options{}).Begin(t.Context(), catalog.Beside(id))
 	must(t, err)
-	if done, err := one.remote.PushHot(t.Context(), one.Store, id, []byte("profile")); done || err != nil {
+	push := func() (bool, error) {
+		return one.remote.PushHot(t.Context(), one.Store, id, []byte("profile"), func(int64) {})
+	}
+	if done, err := push(); done || err != nil {
 		t.Errorf("another pushes it: %v, %v", done, err)
 	}
 	must(t, d.Abort(t.Context()))
 	must(t, one.SetProfile("web", []byte("other")))
-	if done, err := one.remote.PushHot(t.Context(), one.Store, id, []byte("profile")); done || err != nil {
+	if done, err := push(); done || err != nil {
 		t.Errorf("the hot set is gone: %v, %v", done, err)
 	}
 }

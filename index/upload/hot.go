@@ -24,21 +24,22 @@ func (j *Upload) learnt(ctx context.Context, id string) error {
 		return err
 	}
 	j.list.Records = append(j.list.Records, pack.KV{Key: manifest.ProfileKey(id), Value: profile})
-	if err := j.hotSet(ctx, id); fault.ClassOf(err) != fault.NotFound {
+	if err := j.hotSet(ctx, id, func(int64) {}); fault.ClassOf(err) != fault.NotFound {
 		return err
 	}
 	return nil
 }
 
 // EndHot ends an upload with the hot set of a sealed checkpoint alone: its list has no other record, and no other
-// chunks. Class NotFound when the store has packed none.
-func (j *Upload) EndHot(id string) (*Result, error) {
+// chunks. tell is told of each piece that it has dealt with, by its bytes. Class NotFound when the store has packed
+// none.
+func (j *Upload) EndHot(id string, tell func(bytes int64)) (*Result, error) {
 	j.stands = func(object.Name) bool { return false }
-	return j.finish(j.hotSet(j.putting, id))
+	return j.finish(j.hotSet(j.putting, id, tell))
 }
 
 // hotSet puts the hot set of a checkpoint. Class NotFound when there is none.
-func (j *Upload) hotSet(ctx context.Context, id string) error {
+func (j *Upload) hotSet(ctx context.Context, id string, tell func(bytes int64)) error {
 	f, err := j.u.roots.HotSet(id)
 	if err != nil {
 		return err
@@ -58,6 +59,7 @@ func (j *Upload) hotSet(ctx context.Context, id string) error {
 			if err := j.addPiece(ctx, ids[len(ids)-1], buf[:n]); err != nil {
 				return err
 			}
+			tell(int64(n))
 		}
 		if err != nil {
 			break

@@ -27,10 +27,33 @@ func (b *Buffer) Size() uint64 { return b.size }
 
 func pages(n uint64) uint64 { return (n + abi.AMDGPUPageSize - 1) &^ (abi.AMDGPUPageSize - 1) }
 
-// reserve returns an address for size bytes. Addresses are not used twice.
+// vaRange is a range of addresses: [next, end).
+type vaRange struct{ next, end uint64 }
+
+// reserve returns an address for size bytes. Addresses are not used twice. Small buffers lie close together, with a
+// page between them: the driver makes a page table for every 2 MiB of addresses that anything is mapped in
+// (amdgpu_vm_ptes_update), which takes an allocation and a submission that clears it.
 func (d *Device) reserve(size uint64) (uint64, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	n := pages(size) + abi.AMDGPUPageSize
+	if n > vaAlign/2 || n < size {
+		return d.reserveAligned(size)
+	}
+	if n > d.small.end-d.small.next {
+		va, err := d.reserveAligned(vaAlign)
+		if err != nil {
+			return 0, err
+		}
+		d.small = vaRange{va, va + vaAlign}
+	}
+	va := d.small.next
+	d.small.next += n
+	return va, nil
+}
+
+// reserveAligned is reserve for what may lie in large pages. Preconditions: d.mu is held.
+func (d *Device) reserveAligned(size uint64) (uint64, error) {
 	step := (pages(size) + 2*vaAlign - 1) &^ (vaAlign - 1) // a hole after each
 	if step < size || d.nextVA > d.endVA || step > d.endVA-d.nextVA {
 		return 0, fmt.Errorf("no room for %d bytes in the gpu's address space", size)
@@ -46,8 +69,10 @@ func (b *Buffer) mapGPU() error {
 	if err != nil {
 		return err
 	}
+	// Page tables are written by the first submission that lists the buffer (amdgpu_cs_vm_handling), for all that it
+	// lists at once, and not by this request.
 	args := abi.AMDGPUGEMVAArgs{Handle: b.handle, Operation: abi.AMDGPUVAOpMap,
-		Flags:     abi.AMDGPUVMPageReadable | abi.AMDGPUVMPageWriteable,
+		Flags:     abi.AMDGPUVMPageReadable | abi.AMDGPUVMPageWriteable | abi.AMDGPUVMDelayUpdate,
 		VAAddress: va, MapSize: pages(b.size)}
 	if err := do(b.dev, abi.AMDGPUIocGEMVA, &args); err != nil {
 		return fmt.Errorf("map %d bytes at %#x: %w", b.size, va, err)
@@ -164,17 +189,21 @@ func (b *Buffer) Close() error {
 	d.mu.Lock()
 	delete(d.buffers, b)
 	d.mu.Unlock()
-	var errs []error
-	if b.mapped {
-		errs = append(errs, os.NewSyscallError("munmap", unix.Munmap(b.mem)))
-		b.mapped = false
-	}
-	b.mem = nil
+	errs := []error{b.unmapCPU()}
 	if b.handle != 0 {
 		errs = append(errs, b.drop())
 		b.handle, b.va = 0, 0
 	}
 	return errors.Join(errs...)
+}
+
+// unmapCPU ends what this process sees of a buffer.
+func (b *Buffer) unmapCPU() (err error) {
+	if b.mapped {
+		err = os.NewSyscallError("munmap", unix.Munmap(b.mem))
+	}
+	b.mem, b.mapped = nil, false
+	return err
 }
 
 // drop gives up the handle, and with it the buffer's address. As long as others

@@ -42,6 +42,7 @@ const (
 // called from any goroutine.
 type Device struct {
 	fd   int
+	own  bool // fd is an open of the device's own, and all handles go with it
 	opts Options
 	kind Kind
 	gen  generation
@@ -57,6 +58,7 @@ type Device struct {
 	mu      sync.Mutex
 	nextVA  uint64
 	endVA   uint64
+	small   vaRange              // for buffers that are less than a page table maps
 	handles map[uint32]int       // users of an imported handle
 	buffers map[*Buffer]struct{} // not closed yet
 	turn    int
@@ -64,8 +66,8 @@ type Device struct {
 	broken  error
 }
 
-// Open makes a device of an open render node, which it duplicates. Nobody else
-// may submit through the same open.
+// Open makes a device of an open render node, which it opens anew: it has an address space and handles of its own.
+// Where that is not permitted, it duplicates the open, through which nobody else may submit then.
 func Open(node *os.File, opts Options) (*Device, error) {
 	if opts.Rings <= 0 {
 		opts.Rings = 2
@@ -77,12 +79,19 @@ func Open(node *os.File, opts Options) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	fd := -1
-	if cerr := raw.Control(func(n uintptr) { fd, err = unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, 0) }); cerr != nil ||
-		err != nil {
+	fd, own := -1, true
+	cerr := raw.Control(func(n uintptr) {
+		again := fmt.Sprintf("/proc/self/fd/%d", n)
+		if fd, err = unix.Open(again, unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+			fd, err = unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, 0)
+			own = false
+		}
+	})
+	if cerr != nil || err != nil {
 		return nil, fmt.Errorf("duplicate render node: %w", errors.Join(cerr, err))
 	}
-	d := &Device{fd: fd, opts: opts, nextVA: vaStart, handles: map[uint32]int{}, buffers: map[*Buffer]struct{}{}}
+	d := &Device{fd: fd, own: own, opts: opts, nextVA: vaStart, handles: map[uint32]int{},
+		buffers: map[*Buffer]struct{}{}}
 	if err := d.setUp(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -190,7 +199,7 @@ func (d *Device) fail(err error) error {
 }
 
 // Close gives up the device and all buffers made with it, but not the open of
-// the render node that it duplicated. Submissions should have been waited for;
+// the render node that it was made of. Submissions should have been waited for;
 // memory that was registered must stay until Close has returned.
 func (d *Device) Close() error {
 	var errs []error
@@ -198,9 +207,15 @@ func (d *Device) Close() error {
 	left := slices.Collect(maps.Keys(d.buffers))
 	d.mu.Unlock()
 	for _, b := range left {
-		errs = append(errs, b.Close())
+		if d.own {
+			errs = append(errs, b.unmapCPU())
+		} else {
+			errs = append(errs, b.Close())
+		}
 	}
-	if d.ctx != 0 {
+	// The driver gives up handles and contexts of an open with its last descriptor (drm_file_free): of thousands of
+	// buffers that saves a request each.
+	if d.ctx != 0 && !d.own {
 		args := abi.AMDGPUCtxIn{Op: abi.AMDGPUCtxOpFree, CtxID: d.ctx}
 		errs = append(errs, do(d, abi.AMDGPUIocCtx, &args))
 	}

@@ -380,3 +380,44 @@ func TestNotADevice(t *testing.T) {
 		t.Error("/dev/null was taken for a render node")
 	}
 }
+
+// What was imported goes with the device, without a request for each; the open that the device was made of stays.
+func TestCloseGivesUpAll(t *testing.T) {
+	r := newRig(t, kfdsim.GPU{}, drm.Options{}, 16*page)
+	f, err := os.OpenFile(filepath.Join(r.sim.DevDir(), "dri",
+		fmt.Sprintf("renderD%d", r.sim.Options().GPUs[0].RenderMinor)), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	buf, _, err := r.sim.NewDmabuf(r.gpu, page, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := r.sim.State().GPUs[0].VRAMUsed
+	for range 2 { // the second finds the first's addresses free
+		d, err := drm.Open(f, drm.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.Import(buf, page); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.sim.Inject(kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: abi.DRMIocGEMClose.String(),
+			Errno: syscall.EINVAL}); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		if n := r.sim.ClearFaults(); n != 0 {
+			t.Errorf("closing took %d requests to close a handle", n)
+		}
+	}
+	buf.Close()
+	for late := time.Now().Add(time.Minute); r.sim.State().GPUs[0].VRAMUsed != used-page; time.Sleep(time.Millisecond) {
+		if time.Now().After(late) {
+			t.Fatalf("a device that is closed holds memory: %d bytes are used", r.sim.State().GPUs[0].VRAMUsed)
+		}
+	}
+}

@@ -93,6 +93,9 @@ type Status struct {
 func Start(o Options) (_ *Feed, err error) {
 	guardian := o.Spare
 	err = o.Validate()
+	if err == nil {
+		err = uffd.MayServe(o.Work)
+	}
 	if guardian == nil && err == nil {
 		guardian, err = uffd.Spawn(o.Guardian)
 	}

@@ -10,10 +10,12 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/restore/procfs"
 )
 
@@ -81,6 +83,35 @@ func listen(dir string) (*socket, error) {
 		return nil, fmt.Errorf("ask for credentials on %s (needs linux 6.5): %w", path, err)
 	}
 	return &socket{dir: d, l: l}, nil
+}
+
+// leaving is how long another server has to go that has been told to.
+const leaving = time.Second
+
+// MayServe refuses a work directory in which another server listens: its socket would be taken away, and the restore
+// that it waits for would come here. A socket of another type tells without a connection, which that server would take
+// for CRIU's: the kernel says EPROTOTYPE where somebody listens, ECONNREFUSED where nobody does. Class Exists.
+func MayServe(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("open the work directory: %w", err)
+	}
+	defer d.Close()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(fd)
+	for end := time.Now().Add(leaving); ; time.Sleep(leaving / 50) {
+		if unix.Connect(fd, &unix.SockaddrUnix{Name: viaFD(d)}) != unix.EPROTOTYPE {
+			return nil
+		}
+		if time.Now().After(end) {
+			return &index.Error{Class: index.Exists, Op: "lazy-pages", File: dir,
+				Err:  errors.New("another server waits for a restore in that work directory"),
+				Hint: "end it, or give another work directory with -W"}
+		}
+	}
 }
 
 // viaFD names the socket through the open directory: names of sockets may have

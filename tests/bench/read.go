@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -69,30 +68,9 @@ func (b *bench) copyToTmpfs(file string) (string, func() error, error) {
 }
 
 func (b *bench) mountDesync() (string, func() error, error) {
-	repo, mnt := repoOf(b.dir, nameDesync), filepath.Join(b.dir, "desync-mnt")
-	if err := os.MkdirAll(mnt, 0o755); err != nil {
-		return "", nil, err
-	}
-	cmd := exec.Command(b.desync, "mount-index", "-s", filepath.Join(repo, "store"),
-		filepath.Join(repo, "dump2-"+pagesImage+".caibx"), mnt)
-	if err := cmd.Start(); err != nil {
-		return "", nil, err
-	}
-	done := func() error {
-		// It unmounts on SIGINT; what it then exits with says nothing about the reads.
-		err := cmd.Process.Signal(syscall.SIGINT)
-		_ = cmd.Wait()
-		if umountErr := unix.Unmount(mnt, unix.MNT_DETACH); umountErr != nil && !errors.Is(umountErr, unix.EINVAL) {
-			err = errors.Join(err, umountErr)
-		}
-		return err
-	}
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if names, err := filepath.Glob(filepath.Join(mnt, "*")); err == nil && len(names) == 1 {
-			return names[0], done, nil
-		}
-	}
-	return "", nil, errors.Join(errors.New("desync mount-index does not serve"), done())
+	repo := repoOf(b.dir, nameDesync)
+	return measure.MountDesync(b.desync, nil, filepath.Join(repo, "store"),
+		filepath.Join(repo, "dump2-"+pagesImage+".caibx"), filepath.Join(b.dir, "desync-mnt"))
 }
 
 // measureRead reads the pages image of the third dump from each place: cold, then twice from the page cache, of which

@@ -1,12 +1,16 @@
 // Command benchremote compares, in one run, how soon a process runs again, answers again and has all its memory again
-// on a machine that has nothing of it, when its checkpoint lies in a bucket: copied by rclone and restored by criu, and
-// restored by gpucr-fs, for the first time, with the profile that came with the checkpoint, and with what an earlier
-// restore has left in the node's cache. Beside them stands the restore from a store that has all of it.
+// on a machine that has nothing of it, when its checkpoint lies in a bucket: copied by rclone, or mounted by desync
+// where that is given, and restored by criu; and restored by gpucr-fs, for the first time, with the profile that came
+// with the checkpoint, and with what an earlier restore has left in the node's cache. Beside them stands the restore
+// from a store that has all of it.
 //
 // The bucket is served by versitygw on this machine, behind a link (tests/slowlink) of -delay to the first byte,
 // -connection bytes a second on each connection and -all on all of them. Process, hot set and what is measured are
 // those of benchrestore. What came over the link is counted there until all memory is resident; of the restores by
 // gpucr-fs this includes all that pulling the checkpoint asks for.
+//
+// It also measures what is written: until a dump is sealed, with a bucket and without, and until it is durable; and
+// what a second process of the same model sends from another machine, beside what it adds to a store.
 //
 // Server, link and who restores share the processors of the machine. A line "link alone" tells what is left then: one
 // client that reads the bucket's objects over connections of its own.
@@ -30,6 +34,7 @@ import (
 	"github.com/gpucr/gpucr-fs/tests/measure"
 	"github.com/gpucr/gpucr-fs/tests/s3server"
 	"github.com/gpucr/gpucr-fs/tests/slowlink"
+	"github.com/gpucr/gpucr-fs/tests/workload"
 )
 
 type options struct {
@@ -40,6 +45,7 @@ type options struct {
 	jsonOut             bool
 	dir, gpucr, criu    string
 	rclone, connections string
+	desync              string
 }
 
 func parse(args []string) (options, error) {
@@ -56,6 +62,7 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.gpucr, "gpucr", "bin/gpucr-fs", "the program to measure")
 	f.StringVar(&o.criu, "criu", os.Getenv("CRIU"), "criu 4.2 or newer (default $CRIU, else build/criu/criu)")
 	f.StringVar(&o.rclone, "rclone", "rclone", "the program to copy from the bucket with")
+	f.StringVar(&o.desync, "desync", os.Getenv("DESYNC"), "desync (default $DESYNC)")
 	f.StringVar(&o.connections, "streams", "8", "connections that rclone copies a file over")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -73,6 +80,10 @@ func parse(args []string) (options, error) {
 			return o, fmt.Errorf("unknown way %q; there are %s", w, strings.Join(wayNames(), ", "))
 		}
 	}
+	if i := slices.Index(o.ways, wayDesync); i >= 0 && o.desync == "" {
+		say("desync is not here: give its path in $DESYNC to have it compared")
+		o.ways = slices.Delete(o.ways, i, i+1)
+	}
 	return o, measure.Programs(&o.gpucr, &o.criu)
 }
 
@@ -86,6 +97,8 @@ type bench struct {
 	server  *s3server.Server
 	link    *slowlink.Link
 	results *results
+
+	workload string // the program that writes dump
 }
 
 func run(ctx context.Context, args []string) (err error) {
@@ -105,6 +118,9 @@ func run(ctx context.Context, args []string) (err error) {
 	}
 	bin, err := lazytarget.Build(dir)
 	if err != nil {
+		return err
+	}
+	if b.workload, err = workload.Build(dir); err != nil {
 		return err
 	}
 	objects, sidecar := filepath.Join(dir, "objects"), filepath.Join(dir, "sidecar")

@@ -57,7 +57,23 @@ type size struct {
 	Stored      map[string]int64 `json:"stored"`       // bytes of each checkpoint's objects
 	SyncSeconds float64          `json:"sync_seconds"` // of the first one
 	Link        float64          `json:"link"`         // bytes a second to one who only reads
+	Dumps       []dumped         `json:"dumps"`
+	Second      second           `json:"second"`
 }
+
+// dump gives the median of one figure of the dumps.
+func (z *size) dump(get func(dumped) float64) float64 {
+	v := make([]float64, len(z.Dumps))
+	for i, d := range z.Dumps {
+		v[i] = get(d)
+	}
+	return measure.Median(v)
+}
+
+func local(d dumped) float64   { return d.Local }
+func sealed(d dumped) float64  { return d.Sealed }
+func durable(d dumped) float64 { return d.Durable }
+func sent(d dumped) float64    { return float64(d.Sent) }
 
 // target is a promise and how it went.
 type target struct {
@@ -99,6 +115,14 @@ func (r *results) judge() {
 		target := func(name string, value, bound float64) {
 			r.Targets = append(r.Targets, target{fmt.Sprintf("%d MB, %s", z.MB, name), value, bound, value <= bound})
 		}
+		target("dump sealed with a bucket, of the time without one", z.dump(sealed)/z.dump(local), 1.1)
+		if r.Rates.All > 0 {
+			// At 0.8 of the bandwidth, if nothing is sent before the seal.
+			target("durable after the seal, of sent bytes over the bandwidth",
+				(z.dump(durable)-z.dump(sealed))/(z.dump(sent)/float64(r.Rates.All)), 1/0.8)
+		}
+		target("sent of a second process of the model, of what it adds to a store",
+			float64(z.Second.Sent)/float64(z.Second.Adds), 1.03)
 		x := r.find(z.MB, wayProfile)
 		if x == nil {
 			continue
@@ -151,6 +175,12 @@ func (r *results) print(w io.Writer) {
 		stored := float64(z.Stored[plainName]) / 1e6
 		fmt.Fprintf(w, "| %d MB | %.1f | %.1f | %.0f | %.0f |\n", z.MB, stored, float64(z.Stored[profiledName])/1e6,
 			stored/z.SyncSeconds, z.Link/1e6)
+	}
+	fmt.Fprintf(w, "\n| process | dump sealed s | with a bucket s | durable s | sent MB | second process: sent MB | "+
+		"adds MB |\n|---|---:|---:|---:|---:|---:|---:|\n")
+	for _, z := range r.Sizes {
+		fmt.Fprintf(w, "| %d MB | %.3f | %.3f | %.3f | %.1f | %.1f | %.1f |\n", z.MB, z.dump(local), z.dump(sealed),
+			z.dump(durable), z.dump(sent)/1e6, float64(z.Second.Sent)/1e6, float64(z.Second.Adds)/1e6)
 	}
 	if len(r.Targets) == 0 {
 		return

@@ -30,8 +30,9 @@ type subject struct {
 	pid, mb     int
 	dir, images string
 	bucket      string
-	origin      *node // the store it was dumped to
-	empty       *node // a machine that has restored it with a profile
+	origin      *node  // the store it was dumped to
+	empty       *node  // a machine that has restored it with a profile
+	plain       string // id of the checkpoint without a profile
 }
 
 // remote is the bucket's address over the link.
@@ -79,7 +80,10 @@ func (b *bench) size(bin string, mb int) (err error) {
 			}
 		}
 	}
-	return s.empty.remove()
+	if err := s.empty.remove(); err != nil {
+		return err
+	}
+	return b.writes(s, b.results.Sizes[len(b.results.Sizes)-1])
 }
 
 // fill takes the images to the bucket, by rclone as they are and from a store, there with and without a profile.
@@ -89,6 +93,11 @@ func (b *bench) fill(s *subject) (err error) {
 	}
 	if err := b.copy(s.images, ":s3:"+s.bucket+"/images", b.server.Endpoint); err != nil {
 		return err
+	}
+	if b.takes(wayDesync) {
+		if err := b.fillDesync(s); err != nil {
+			return err
+		}
 	}
 	if s.origin, err = b.node(s, "origin"); err != nil {
 		return err
@@ -113,18 +122,9 @@ func (b *bench) fill(s *subject) (err error) {
 	if _, err := b.gpucr.Run(b.ctx, "sync", store, profiledName); err != nil {
 		return err
 	}
-	var list struct {
-		Checkpoints []struct {
-			Name   string `json:"name"`
-			Stored int64  `json:"stored"`
-		} `json:"checkpoints"`
-	}
-	if err := b.gpucr.JSON(b.ctx, &list, "ls", "--remote", store); err != nil {
+	z := &size{MB: s.mb, SyncSeconds: took}
+	if z.Stored, err = b.stored(s); err != nil {
 		return err
-	}
-	z := &size{MB: s.mb, Stored: map[string]int64{}, SyncSeconds: took}
-	for _, c := range list.Checkpoints {
-		z.Stored[c.Name] = c.Stored
 	}
 	b.results.Sizes = append(b.results.Sizes, z)
 	measure.Sync()
@@ -187,11 +187,12 @@ func (b *bench) command(name string, args ...string) error {
 }
 
 // copy copies a folder with rclone.
-func (b *bench) copy(from, to, endpoint string) error {
-	cmd := exec.CommandContext(b.ctx, b.rclone, "copy", from, to, "--config", "/dev/null", "--s3-provider", "Other",
-		"--s3-env-auth", "--s3-endpoint", endpoint, "--s3-region", "us-east-1", "--transfers", b.connections,
+func (b *bench) copy(from, to, endpoint string, more ...string) error {
+	args := []string{"copy", from, to, "--config", "/dev/null", "--s3-provider", "Other", "--s3-env-auth",
+		"--s3-endpoint", endpoint, "--s3-region", "us-east-1", "--transfers", b.connections,
 		"--checkers", b.connections, "--multi-thread-cutoff", "16M", "--multi-thread-streams", b.connections,
-		"--s3-upload-concurrency", "4", "--s3-chunk-size", "16M")
+		"--s3-upload-concurrency", "4", "--s3-chunk-size", "16M"}
+	cmd := exec.CommandContext(b.ctx, b.rclone, append(args, more...)...)
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "AWS_CA_BUNDLE=") // rclone 1.60 fails with one, which plain HTTP needs not
 	})

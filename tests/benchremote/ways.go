@@ -6,15 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
-	"github.com/gpucr/gpucr-fs/index/remote/bucket"
-	"github.com/gpucr/gpucr-fs/index/remote/bucket/s3"
 	"github.com/gpucr/gpucr-fs/restore"
 	"github.com/gpucr/gpucr-fs/tests/cli"
+	"github.com/gpucr/gpucr-fs/tests/slowlink"
 )
 
 // way is a way to restore.
@@ -26,6 +22,7 @@ type way struct {
 
 const (
 	wayRclone  = "rclone + criu"
+	wayDesync  = "desync + criu"
 	wayFirst   = "gpucr-fs first"
 	wayProfile = "gpucr-fs profile"
 	wayWarm    = "gpucr-fs cache warm"
@@ -34,6 +31,7 @@ const (
 
 var ways = []way{
 	{wayRclone, copied},
+	{wayDesync, mounted},
 	{wayFirst, func(b *bench, s *subject, verify bool) (figures, error) { return b.onEmpty(s, plainName, verify) }},
 	{
 		wayProfile,
@@ -71,6 +69,13 @@ func copied(b *bench, s *subject, verify bool) (f figures, err error) {
 	if err := b.copy(":s3:"+s.bucket+"/images", dir, "http://"+b.link.Address()); err != nil {
 		return f, err
 	}
+	return b.restoreByCRIU(s, dir, work, before, begun, verify)
+}
+
+// restoreByCRIU restores from a folder with criu. before and begun tell what had come over the link, and when that was.
+func (b *bench) restoreByCRIU(
+	s *subject, dir, work string, before slowlink.Counts, begun time.Time, verify bool,
+) (f figures, err error) {
 	if err := b.command(b.criu, "restore", "-d", "-D", dir, "-W", work); err != nil {
 		return f, err
 	}
@@ -123,6 +128,9 @@ func (b *bench) onEmpty(s *subject, name string, verify bool) (f figures, err er
 		if err := s.empty.remove(); err != nil {
 			return f, err
 		}
+	}
+	if err := b.unlearn(s); err != nil {
+		return f, err
 	}
 	n, err := b.node(s, "empty-"+name)
 	if err != nil {
@@ -182,49 +190,4 @@ func (b *bench) restoreOn(s *subject, n *node, name string, verify, keep bool) (
 		err = s.Check(1, timeout)
 	}
 	return f, err
-}
-
-// alone measures what the link gives to one who only reads.
-func (b *bench) alone(s *subject) error {
-	const connections, piece = 8, 8 << 20
-	a, err := s3.Parse(b.remote(s))
-	if err != nil {
-		return err
-	}
-	far, err := s3.Open(a, s3.Options{})
-	if err != nil {
-		return err
-	}
-	defer far.Close()
-	type part struct {
-		key string
-		off int64
-	}
-	var parts []part
-	for o, err := range bucket.All(b.ctx, far, "packs/") {
-		if err != nil {
-			return err
-		}
-		for off := int64(0); off < o.Size; off += piece {
-			parts = append(parts, part{o.Key, off})
-		}
-	}
-	before, begun := b.link.Counts(), time.Now()
-	var next atomic.Int64
-	var all errgroup.Group
-	for range connections {
-		all.Go(func() error {
-			p := make([]byte, piece)
-			for i := next.Add(1) - 1; i < int64(len(parts)); i = next.Add(1) - 1 {
-				if _, _, err := far.Get(b.ctx, parts[i].key, p, parts[i].off); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	err = all.Wait()
-	b.results.Sizes[len(b.results.Sizes)-1].Link = float64(b.link.Counts().Minus(before).Received) /
-		time.Since(begun).Seconds()
-	return err
 }

@@ -130,7 +130,10 @@ func (d *dump) exports(list []abi.AMDGPUGEMListHandlesEntry) ([]*os.File, error)
 	}
 	dmabufs, err := exports(d.control, nil, numbers)
 	var refused *exportError
-	if errors.As(err, &refused) {
+	if errors.As(err, &refused) && (refused.errno == unix.EAGAIN || refused.errno == unix.EINTR) {
+		err = fmt.Errorf("buffer object of handle %d: the driver puts its export off for ever "+
+			"(hint: does it say more in dmesg?): %w", list[refused.index].GEMHandle, refused.errno)
+	} else if errors.As(err, &refused) {
 		e := list[refused.index]
 		err = fmt.Errorf("buffer object of handle %d, %s, cannot be restored: the driver does not export it; "+
 			"it may be memory of the process itself, or always valid: %w",

@@ -24,26 +24,17 @@ static int64_t now_ms(void)
 	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
-int kfd_ioctl(int fd, unsigned long request, void *args, const char *what)
+int patient_ioctl(int fd, unsigned long request, void *args, int *tries)
 {
 	int64_t began = now_ms();
 	long pause_us = FIRST_PAUSE_US;
-	int tries = 1, err;
 
-	while (ioctl(fd, request, args)) {
+	for (*tries = 1; ioctl(fd, request, args); ++*tries) {
 		struct timespec pause = { .tv_nsec = pause_us * 1000 };
+		int err = errno;
 
-		err = errno;
-		if (err != EINTR && err != EAGAIN) {
-			say(LOG_ERROR, "Error: %s: %s", what, strerror(err));
+		if ((err != EINTR && err != EAGAIN) || *tries == MAX_TRIES || now_ms() - began >= PATIENCE_MS)
 			return -err;
-		}
-		if (tries++ == MAX_TRIES || now_ms() - began >= PATIENCE_MS) {
-			say(LOG_ERROR, "Error: %s: the driver puts it off for ever: %s, asked %d times in %lld ms "
-				       "(hint: does it say more in dmesg?)",
-			    what, strerror(err), tries - 1, (long long)(now_ms() - began));
-			return -err;
-		}
 		if (err == EINTR)
 			continue;
 		nanosleep(&pause, NULL);
@@ -51,4 +42,18 @@ int kfd_ioctl(int fd, unsigned long request, void *args, const char *what)
 			pause_us *= 2;
 	}
 	return 0;
+}
+
+int kfd_ioctl(int fd, unsigned long request, void *args, const char *what)
+{
+	int64_t began = now_ms();
+	int tries, ret = patient_ioctl(fd, request, args, &tries);
+
+	if (ret == -EINTR || ret == -EAGAIN)
+		say(LOG_ERROR, "Error: %s: the driver puts it off for ever: %s, asked %d times in %lld ms "
+			       "(hint: does it say more in dmesg?)",
+		    what, strerror(-ret), tries, (long long)(now_ms() - began));
+	else if (ret)
+		say(LOG_ERROR, "Error: %s: %s", what, strerror(-ret));
+	return ret;
 }

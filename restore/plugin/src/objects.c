@@ -30,12 +30,9 @@ bool is_dmabuf(int fd, const struct stat *st)
 static int export_object(int node, uint32_t handle)
 {
 	struct drm_prime args = { .handle = handle, .flags = O_CLOEXEC | O_RDWR };
-	int ret;
+	int tries, ret = patient_ioctl(node, DRM_IOC_PRIME_HANDLE_TO_FD, &args, &tries);
 
-	do
-		ret = ioctl(node, DRM_IOC_PRIME_HANDLE_TO_FD, &args);
-	while (ret && (errno == EINTR || errno == EAGAIN));
-	return ret ? -errno : args.fd;
+	return ret ? ret : args.fd;
 }
 
 int export_objects(int sock, int node, struct gpucr_msg *msg, int *fd)

@@ -75,6 +75,9 @@ int helper_bye(int status, uint32_t paused);
  */
 int kfd_ioctl(int fd, unsigned long request, void *args, const char *what);
 
+/* The same without a word to the log, with the number of times that it was asked. */
+int patient_ioctl(int fd, unsigned long request, void *args, int *tries);
+
 /*
  * objects.c: answers EXPORT, the last message on a socket, and those that follow,
  * with the dma-bufs of objects of the render node *fd, if it is one, which is closed,

@@ -20,6 +20,9 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+/* How often RESTORE is asked for again when a signal has interrupted it. */
+#define MAX_INTERRUPTS 100
+
 /*
  * This task's render nodes by minor, as fdstore id + 1: one open of each, as
  * only that may map the BOs.
@@ -167,14 +170,15 @@ static int restore_into(int sock, int kfd, char *mem, const struct gpucr_msg *ms
 		devices[opened].pad = minor;
 	}
 	if (!ret) {
+		int tries = 0;
+
 		do
-			ret = ioctl(kfd, KFD_IOC_CRIU_OP, &args);
-		while (ret && errno == EINTR);
-		if (ret) {
-			ret = -errno;
-			say(LOG_ERROR, "Error: RESTORE of %u GPUs, %u buffer objects, %u objects: %s", args.num_devices,
-			    args.num_bos, args.num_objects, strerror(-ret));
-		}
+			ret = ioctl(kfd, KFD_IOC_CRIU_OP, &args) ? -errno : 0;
+		while (ret == -EINTR && ++tries < MAX_INTERRUPTS);
+		if (ret)
+			say(LOG_ERROR, "Error: RESTORE of %u GPUs, %u buffer objects, %u objects: %s%s", args.num_devices,
+			    args.num_bos, args.num_objects, strerror(-ret),
+			    tries ? " (asked again after an interruption, which the driver may not allow)" : "");
 	}
 	for (uint32_t i = 0; i < opened; i++) {
 		close(devices[i].drm_fd);
@@ -370,7 +374,7 @@ int resume_devices_late(int pid)
 	struct kfd_criu_args args = { .pid = pid, .op = KFD_RESUME };
 	struct gpucr_msg msg = { .type = GPUCR_RESUME, .pid = pid };
 	bool lazy;
-	int fd, ret;
+	int fd, ret, tries;
 
 	exitkill_set(pid);
 	ret = failed ? -EIO : server_gate(pid, &msg);
@@ -380,7 +384,7 @@ int resume_devices_late(int pid)
 		return -ENOTSUP;
 	if (!ret && !msg.id) {
 		fd = open("/dev/kfd", O_RDWR | O_CLOEXEC);
-		ret = fd < 0 || ioctl(fd, KFD_IOC_CRIU_OP, &args) ? -errno : 0;
+		ret = fd < 0 ? -errno : patient_ioctl(fd, KFD_IOC_CRIU_OP, &args, &tries);
 		if (ret) {
 			snprintf(msg.text, sizeof(msg.text), "RESUME of process %d: %s", pid, strerror(-ret));
 			say(LOG_ERROR, "Error: %s", msg.text);

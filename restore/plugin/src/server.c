@@ -56,6 +56,7 @@ bool ask_helper;
 static struct pollfd *polls;
 static uint32_t room;
 static char why[GPUCR_TEXT]; /* of the first failure */
+static bool told;	     /* the log has it */
 
 int64_t now_ms(void)
 {
@@ -474,8 +475,10 @@ int server_gate(int pid, struct gpucr_msg *msg)
 		ret = -EIO;
 	}
 	pthread_mutex_unlock(&mu);
-	if (ret == -EIO)
+	if (ret == -EIO) {
 		say(LOG_ERROR, "Error: %s", msg->text);
+		told = true;
+	}
 	return ret;
 }
 
@@ -501,6 +504,9 @@ void server_stop(void)
 		say(LOG_WARN, "the restore server is not told of the end: %s", strerror(errno));
 	pthread_join(thread, NULL);
 	running = false;
+	/* CRIU has failed before anybody asked. This may be why, or a consequence. */
+	if (why[0] && !told)
+		say(LOG_WARN, "restore server: %s", why);
 	drop(&wake);
 	drop(&tasks_end);
 	drop(&link_end);

@@ -106,19 +106,23 @@ func TestDmabufOfTheKFD(t *testing.T) {
 func TestObjectsThatAreRefused(t *testing.T) {
 	b := newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{}}})
 	for _, tc := range []struct {
-		arg   string
-		errno syscall.Errno // of the driver's list of handles
-		want  []string
+		arg     string
+		errno   syscall.Errno // of this request
+		request abi.Request
+		want    []string
 	}{
-		{"--render-userptr", 0, []string{"renderD128: buffer object of handle 2, 4.0 KiB, cannot be restored: the " +
+		{"--render-userptr", 0, 0, []string{"renderD128: buffer object of handle 2, 4.0 KiB, cannot be restored: the " +
 			"driver does not export it; it may be memory of the process itself"}},
-		{"--keep-dmabuf", syscall.EINVAL, []string{"render node renderD128: it has 1 buffer objects that are not " +
-			"the KFD's, the first handle 1 of 196 KiB",
+		{"--keep-dmabuf", syscall.EAGAIN, abi.DRMIocPrimeHandleToFD, []string{
+			"renderD128: buffer object of handle 1: the driver puts its export off for ever",
+			"resource temporarily unavailable"}},
+		{"--keep-dmabuf", syscall.EINVAL, abi.AMDGPUIocGEMListHandles, []string{
+			"render node renderD128: it has 1 buffer objects that are not the KFD's, the first handle 1 of 196 KiB",
 			"Linux 6.18 does"}},
 	} {
 		app := b.StartApp(1, "--interval", "1", "--bos", "8", "--max-bo", "65536", "--render-bo=196608", tc.arg)
 		if tc.errno != 0 {
-			if err := b.Sim.Inject(kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: abi.AMDGPUIocGEMListHandles.String(),
+			if err := b.Sim.Inject(kfdsim.Fault{Kind: kfdsim.FaultIoctl, Request: tc.request.String(),
 				Errno: tc.errno}); err != nil {
 				t.Fatal(err)
 			}

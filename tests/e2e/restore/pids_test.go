@@ -89,6 +89,42 @@ func TestPIDsTaken(t *testing.T) {
 	syscall.Kill(-pid, syscall.SIGKILL)
 }
 
+// lateReaper starts a process in a session of its own, tells its pid, and reaps it half a second after its end.
+const lateReaper = `
+import os, time
+p = os.fork()
+if p == 0:
+    os.setsid()
+    for fd in range(3):
+        os.dup2(os.open(os.devnull, os.O_RDWR), fd)
+    time.sleep(600)
+print(p, flush=True)
+os.waitid(os.P_PID, p, os.WEXITED | os.WNOWAIT)
+time.sleep(.5)
+os.waitpid(p, 0)
+`
+
+// A restore that follows a dump at once waits until the dumped process is reaped.
+func TestRestoreBeforeReaped(t *testing.T) {
+	b := newBench(t)
+	cmd := exec.Command("python3", "-c", lateReaper)
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	defer func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	}()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	must(t, err)
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	must(t, err)
+	b.run("dump", b.store, "one", "-t", strconv.Itoa(pid))
+	_, err = b.try("restore", b.store, "one", "--wait")
+	syscall.Kill(pid, syscall.SIGKILL)
+	must(t, err)
+}
+
 func children(pid int) string {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
 	return string(text)

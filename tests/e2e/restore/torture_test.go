@@ -1,10 +1,13 @@
 package restore
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -60,6 +63,79 @@ func TestDaemonKilled(t *testing.T) {
 	x.mustRestore("--wait")
 	must(t, x.Stop(limit))
 	b.left.Killed()
+}
+
+// A daemon that is killed when the processes run already, before it has said so to the command: what the command tells
+// of the restore is true, and its process goes on.
+func TestDaemonKilledAtResume(t *testing.T) {
+	for name, args := range map[string][]string{
+		"not waited for": nil, "waited for": {"--wait"}, "as JSON": {"--json"}, "all waited for": {"--wait", "--json"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			x := b.dumped("one", lazytarget.Options{MB: 32, Threads: 1, Seed: 5, Quiet: true})
+			dir := t.TempDir()
+			script, at, on := filepath.Join(dir, "script"), filepath.Join(dir, "at"), filepath.Join(dir, "on")
+			text := fmt.Sprintf("#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = post-resume ] || exit 0\n"+
+				": >%s\nwhile [ ! -e %s ]; do sleep .02; done\n", at, on)
+			must(t, os.WriteFile(script, []byte(text), 0o700))
+			killed := make(chan error, 1)
+			go func() {
+				err := poll(func() bool {
+					_, err := os.Stat(at)
+					return err == nil
+				})
+				for _, pid := range program.Role("daemon") {
+					err = errors.Join(err, syscall.Kill(pid, syscall.SIGKILL))
+				}
+				killed <- errors.Join(err, os.WriteFile(on, nil, 0o600))
+			}()
+			out, err := x.restore(append(append([]string{onDemand, "--prefetch-rate", "16MiB"}, args...), "--",
+				"--action-script", script)...)
+			must(t, err)
+			must(t, <-killed)
+			if slices.Contains(args, "--json") {
+				r := parse(t, out)
+				st := r.Status
+				if r.Timeline.Checkpoint != "one" || st.Checkpoint != "one" || st.Total < 16<<20 || !st.Adopted ||
+					(st.Missing > 0) != (len(args) == 1) {
+					t.Errorf("the restore is told as %s", out)
+				}
+			} else if !strings.Contains(out, "restored one as") ||
+				!strings.Contains(out, "the daemon was killed meanwhile") ||
+				strings.Contains(out, "follow") != (args == nil) || strings.Contains(out, "sweep 0B; zero 0B") {
+				t.Errorf("the restore is told as %s", out)
+			}
+			must(t, x.Check(1, limit))
+			x.Kill()
+			must(t, quietly(b))
+			b.left.Killed()
+		})
+	}
+}
+
+// A process that ends while its memory is brought is told of, with --wait and without. That it ends at once is no
+// failure of the restore.
+func TestEndsWhileFilled(t *testing.T) {
+	b := newBench(t)
+	x := b.dumped("one", quiet)
+	script := filepath.Join(t.TempDir(), "script")
+	text := fmt.Sprintf("#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = post-resume ] || exit 0\nkill -9 %d\n", x.pid)
+	must(t, os.WriteFile(script, []byte(text), 0o700))
+	const ended = "has ended meanwhile"
+	for _, args := range [][]string{{"--wait"}, nil, {"--wait"}, nil} {
+		out, err := x.restore(append(args, onDemand, "--prefetch-rate", "4MiB", "--", "--action-script", script)...)
+		must(t, err)
+		if !strings.Contains(out, fmt.Sprintf("process %d %s", x.pid, ended)) {
+			t.Errorf("%v: %s", args, out)
+		}
+		must(t, x.Ended(limit))
+		must(t, b.left.Nothing())
+	}
+	if out := x.mustRestore("--wait"); strings.Contains(out, ended) {
+		t.Error(out)
+	}
+	x.checks()
 }
 
 // state tells what a process is doing.
