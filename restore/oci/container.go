@@ -85,6 +85,9 @@ const (
 	shortID = 12
 )
 
+// maxName is how much of a container's name goes into that of a checkpoint, in bytes. A store takes names of 128.
+const maxName = 96
+
 // Name makes a name for a checkpoint of the container that nobody else gives.
 func (s State) Name(now time.Time) string {
 	name := s.annotation(named)
@@ -100,7 +103,10 @@ func (s State) Name(now time.Time) string {
 		}
 		return '-'
 	}, name)
-	name = strings.Trim(name, "-.")
+	name = strings.Trim(name[:min(len(name), maxName)], "-.")
+	if name == "" {
+		name = "container"
+	}
 	return fmt.Sprintf("%s-%s", name, now.UTC().Format("20060102T150405.000000Z"))
 }
 

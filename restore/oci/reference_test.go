@@ -108,6 +108,13 @@ func TestNames(t *testing.T) {
 	if got := s.Name(now); got != "web-front-end-20260102T030405.000006Z" {
 		t.Error(got)
 	}
+	// Whatever a container is called, its checkpoint has a name that a store takes.
+	for called, want := range map[string]string{"日本": "container-", strings.Repeat("x", 300): "xxx", "--": "container-"} {
+		odd := State{ID: "c1", Annotations: map[string]string{"gpucr-fs/name": called}}
+		if got := odd.Name(now); !strings.HasPrefix(got, want) || len(got) > 128 {
+			t.Errorf("a container called %s: %s", called, got)
+		}
+	}
 	if l := s.Labels(); l["pod"] != "web-0" || l["container.name"] != "web/front end" || l["container"] != s.ID {
 		t.Errorf("%v", l)
 	}
