@@ -109,7 +109,9 @@ func TestNames(t *testing.T) {
 		t.Error(got)
 	}
 	// Whatever a container is called, its checkpoint has a name that a store takes.
-	for called, want := range map[string]string{"日本": "container-", strings.Repeat("x", 300): "xxx", "--": "container-"} {
+	for called, want := range map[string]string{
+		"日本": "container-", strings.Repeat("x", 300): "xxx", "--": "container-",
+	} {
 		odd := State{ID: "c1", Annotations: map[string]string{"gpucr-fs/name": called}}
 		if got := odd.Name(now); !strings.HasPrefix(got, want) || len(got) > 128 {
 			t.Errorf("a container called %s: %s", called, got)
