@@ -24,8 +24,8 @@ func (s *Store) ParentName(id string) string {
 }
 
 // Remove deletes checkpoints, sealed or incomplete, by name. It removes all or none: it refuses, with InUse, a
-// checkpoint that is being written, or one with a child that is not among names. Payload stays until GC. Open files of
-// removed checkpoints work until they are closed.
+// checkpoint that is being written or kept ([Checkpoint.Keep]), or one with a child that is not among names. Payload
+// stays until GC. Open files of removed checkpoints work until they are closed.
 func (s *Store) Remove(ctx context.Context, names []string) error { return s.roots.Remove(ctx, names) }
 
 // RemoveIDs is Remove by whole ids, so it removes what the caller has looked at, even if another checkpoint has the

@@ -219,6 +219,12 @@ func TimeNS(t time.Time) (ns int64, ok bool) {
 	return t.UnixNano(), true
 }
 
+// Why a checkpoint is not removed that is kept, and what to do; see [roots.WhyKept].
+const (
+	WhyKept  = roots.WhyKept
+	HintKept = roots.HintKept
+)
+
 // ValidName refuses what cannot name a checkpoint or tag; see [roots.ValidName].
 func ValidName(name string) error { return roots.ValidName(name) }
 

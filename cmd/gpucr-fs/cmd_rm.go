@@ -26,7 +26,8 @@ func (a *app) rmCmd() *cobra.Command {
 rule keeps. A checkpoint is kept if any of the rules keeps it. Rm removes either the whole selection or nothing. If
 an incremental checkpoint needs another one, rm refuses to remove that one by name, and policies keep it. The rules
 for hours, days, weeks and months also keep the oldest checkpoint while they keep fewer than their number. Checkpoints
-that were sealed in the future, by this machine's clock, are kept. To give the space back, run gc.`,
+that were sealed in the future, by this machine's clock, are kept. So are checkpoints that restored processes still lack
+memory from; rm refuses to remove these by name. To give the space back, run gc.`,
 		Example: "  gpucr-fs rm store/ web-1 web-2\n" +
 			"  gpucr-fs rm -n --keep-last 3 --keep-within 7d12h --keep-tag golden store/\n" +
 			"  gpucr-fs rm --keep-hourly 24 --keep-daily 7 --keep-weekly 5 --keep-monthly 12 store/\n" +
@@ -65,7 +66,7 @@ that were sealed in the future, by this machine's clock, are kept. To give the s
 	return c
 }
 
-// rm shows the selection first and removes exactly what was shown.
+// rm shows the selection first and removes what was shown. Rules are applied again: they keep what is in use by then.
 func (a *app) rm(ctx context.Context, s *client.Session, req service.RemoveRequest, dryRun, yes bool) error {
 	req.DryRun = true
 	res, err := service.Remove.Do(ctx, s, req, wire.Streams{})
@@ -80,12 +81,13 @@ func (a *app) rm(ctx context.Context, s *client.Session, req service.RemoveReque
 		if err := a.confirm(yes, "remove "+strings.Join(names, ", ")+"?"); err != nil {
 			return err
 		}
-		kept := res.Kept
-		if res, err = service.Remove.Do(ctx, s, service.RemoveRequest{Names: names, IDs: ids},
-			wire.Streams{}); err != nil {
+		shown := service.RemoveRequest{Names: names, IDs: ids}
+		if !req.Keep.Empty() {
+			shown = service.RemoveRequest{Keep: req.Keep, IDs: ids}
+		}
+		if res, err = service.Remove.Do(ctx, s, shown, wire.Streams{}); err != nil {
 			return err
 		}
-		res.Kept = kept
 	}
 	res.DryRun = dryRun
 	show := a.done

@@ -308,6 +308,65 @@ func TestFillGoesOnWithASuccessor(t *testing.T) {
 	r.filled(t)
 }
 
+// From when a fill is announced until it is over its checkpoint cannot be removed. It may be renamed.
+func TestFillKeepsItsCheckpoint(t *testing.T) {
+	r := newFillRig(t, 3)
+	s := serve(t, r.dir)
+	srv := mountOf(t, s)
+	m, err := Open(srv.Dir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := within(t)
+	kept := func() bool {
+		all, err := s.store.Names(ctx)
+		return err == nil && len(all) == 1 && all[0].Restoring
+	}
+	wait := func(want bool) {
+		t.Helper()
+		for kept() != want {
+			select {
+			case <-ctx.Done():
+				t.Fatalf("kept: %v", !want)
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}
+	// One that waits for its turn.
+	turn, result := make(chan struct{}), make(chan error, 1)
+	if err := s.store.Rename(ctx, "c", "d"); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_, err := m.Fill(ctx, r.plan, vram.Options{Verify: vram.VerifyAll}, turn)
+		result <- err
+	}()
+	wait(true)
+	if err := s.store.Remove(ctx, []string{"d"}); index.ClassOf(err) != index.InUse {
+		t.Errorf("removed before its turn: %v", err)
+	}
+	close(turn)
+	if err := <-result; err != nil {
+		t.Fatal(err)
+	}
+	r.filled(t)
+	wait(false)
+	// One that was announced, and lacks its buffer objects.
+	f, err := m.Announce(ctx, r.plan, vram.Options{}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait(true)
+	if err := s.store.Remove(ctx, []string{"d"}); index.ClassOf(err) != index.InUse {
+		t.Errorf("removed when it was announced: %v", err)
+	}
+	f.Close()
+	wait(false)
+	if err := s.store.Remove(ctx, []string{"d"}); err != nil {
+		t.Error(err)
+	}
+}
+
 // What does not speak the language is turned away.
 func TestFillSocketRefusesNonsense(t *testing.T) {
 	s := serve(t, newStore(t))

@@ -120,6 +120,19 @@ func (f *Server) serve(c wire.Conn) {
 		}
 		return
 	}
+	// The checkpoint is kept from now on, also while a fill waits for its turn: another daemon may have to begin it anew.
+	var cp *index.Checkpoint
+	var missing error
+	if err == nil && first.Begin != nil {
+		var release func()
+		if cp, release, missing = f.keep(first.Begin); missing == nil {
+			defer func() {
+				if f.ctx.Err() == nil { // else a successor needs it
+					release()
+				}
+			}()
+		}
+	}
 	var req *request
 	if err == nil && first.Begin != nil && first.Begin.Plugin {
 		err = c.SetReadDeadline(time.Time{}) // it has announced the fill, and waits for its turn
@@ -140,9 +153,7 @@ func (f *Server) serve(c wire.Conn) {
 		req.close()
 		return
 	}
-	// The checkpoint is looked up before the wait for go: it may get another name meanwhile.
-	cp, err := f.checkpoint(req)
-	if err == nil && req.begin.Held {
+	if err = missing; err == nil && req.begin.Held {
 		if heard := hear(c); heard != nil {
 			req.close()
 			f.endAbandoned() // nobody waits for an answer
@@ -212,21 +223,23 @@ func hear(c wire.Conn) error {
 	return err
 }
 
-// checkpoint gives the one that a request names.
-func (f *Server) checkpoint(req *request) (*index.Checkpoint, error) {
-	cp, err := f.o.Store.Checkpoint(req.begin.Checkpoint)
-	if err != nil {
-		return nil, err
-	}
-	if id := cp.Info().ID; id != req.begin.ID {
-		return nil, &index.Error{
+// keep gives the checkpoint that a request names by its id, and keeps it until release is called. It may have got
+// another name since it was mounted.
+func (f *Server) keep(b *begin) (cp *index.Checkpoint, release func(), err error) {
+	cp, err = f.o.Store.Checkpoint(b.ID)
+	if err == nil && cp.Info().ID != b.ID {
+		err = &index.Error{
 			Class:      index.NotFound,
 			Op:         "fill",
-			Checkpoint: req.begin.Checkpoint,
-			Err:        errors.New("another checkpoint has this name now"),
+			Checkpoint: b.Checkpoint,
+			Err:        errors.New("the checkpoint is gone"),
 		}
 	}
-	return cp, nil
+	if err != nil {
+		return nil, nil, err
+	}
+	release, err = cp.Keep()
+	return cp, release, err
 }
 
 func (f *Server) fill(

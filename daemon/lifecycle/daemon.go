@@ -50,8 +50,9 @@ type Options struct {
 	// Version is told to clients.
 	Version string
 
-	// held: the daemon is held from its start on. Its starter lets it go.
-	held bool
+	// adopts: the daemon is started to take over a restore of this checkpoint (ID). From its start on it is held and
+	// keeps the checkpoint; its starter ends both by Daemon.adopted.
+	adopts string
 }
 
 // Validate refuses options that cannot work.
@@ -85,6 +86,7 @@ type Daemon struct {
 	driver   *restores.Driver
 	fills    *fill.Server
 	endFill  context.CancelFunc
+	kept     func()        // lets the checkpoint of Options.adopts be removed
 	quit     chan struct{} // closed when the daemon closes
 }
 
@@ -145,8 +147,9 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if o.Stays {
 		d.lifetime.Hold()
 	}
-	if o.held {
+	if o.adopts != "" {
 		d.lifetime.Hold()
+		d.keepAdopted()
 	}
 	if o.Await > 0 {
 		d.lifetime.Await(o.Await)
@@ -183,6 +186,24 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	go func() { d.served <- d.http.Serve(rootOnly{l, d.log}) }()
 	d.log.Info("daemon started", "store", store.Dir(), "pid", os.Getpid(), "version", o.Version)
 	return d, nil
+}
+
+// keepAdopted keeps the checkpoint of a restore that is to be taken over. Where it is gone, taking over says so.
+func (d *Daemon) keepAdopted() {
+	d.kept = func() {}
+	c, err := d.store.Checkpoint(d.o.adopts)
+	if err != nil {
+		return
+	}
+	if release, err := c.Keep(); err == nil {
+		d.kept = release
+	}
+}
+
+// adopted tells that the restore is taken over: now it holds the daemon and keeps the checkpoint itself.
+func (d *Daemon) adopted() {
+	d.kept()
+	d.lifetime.Release()
 }
 
 // assemble makes the tables of mounts and restores, which know each other: reads through a mount are told to the

@@ -64,18 +64,34 @@ func TestHeldOrGone(t *testing.T) {
 }
 
 // TestHeldForARestore has a client come and go before a successor has taken over the restore that it was started for:
-// the daemon does not leave with that client, but when it is let go.
+// the daemon does not leave with that client, but when it is let go, and refuses to remove the checkpoint until then.
 func TestHeldForARestore(t *testing.T) {
 	dir := newStore(t)
-	d, err := Start(t.Context(), Options{Dir: dir, Index: small(), Mount: noMount, held: true})
+	store, err := index.Open(t.Context(), dir, small())
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := connect(t, dir, true)
-	if _, err := service.LiveStats.Do(t.Context(), s, service.StatsRequest{}, wire.Streams{}); err != nil {
+	var info index.Info
+	draft, err := store.Create(t.Context(), "c", index.CreateOptions{})
+	if err == nil {
+		info, err = draft.Seal(t.Context())
+	}
+	if err = errors.Join(err, store.Close()); err != nil {
 		t.Fatal(err)
 	}
-	s.Close()
+	d, err := Start(t.Context(), Options{Dir: dir, Index: small(), Mount: noMount, adopts: info.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	remove := func() error {
+		s := connect(t, dir, true)
+		defer s.Close()
+		_, err := service.Remove.Do(t.Context(), s, service.RemoveRequest{Names: []string{"c"}}, wire.Streams{})
+		return err
+	}
+	if err := remove(); index.ClassOf(err) != index.InUse {
+		t.Errorf("before the restore is taken over: %v", err)
+	}
 	select {
 	case <-d.lifetime.Idle():
 		t.Error("it leaves")
@@ -84,7 +100,10 @@ func TestHeldForARestore(t *testing.T) {
 	if !d.lifetime.Hold() {
 		t.Error("the restore cannot hold it")
 	}
-	d.lifetime.Release()
+	d.adopted()
+	if err := remove(); err != nil {
+		t.Errorf("when the restore is over: %v", err)
+	}
 	d.lifetime.Release()
 	if err := d.Run(t.Context()); err != nil {
 		t.Error(err)

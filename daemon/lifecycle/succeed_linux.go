@@ -46,14 +46,15 @@ func Succeed(ctx context.Context, o Options, spec string) error {
 			}
 		} else if err == nil {
 			var d *Daemon
-			// A client that comes before the restore is taken over must not be what the daemon leaves with.
-			o.held = true
+			// A client that comes before the restore is taken over must not be what the daemon leaves with, nor remove
+			// the checkpoint.
+			o.adopts = s.Checkpoint
 			if d, err = Start(ctx, o); err == nil {
 				if err = d.parts.Restores.Adopt(s, os.NewFile(uintptr(guardian), "guardian"),
 					os.NewFile(uintptr(setup), "setup")); err != nil {
 					return errors.Join(err, d.Close())
 				}
-				d.lifetime.Release()
+				d.adopted()
 				return d.Run(ctx)
 			}
 		}

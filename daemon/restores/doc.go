@@ -2,7 +2,8 @@
 //
 // Each restore has a guardian beside the daemon, which holds the processes' userfaultfds. When the daemon is killed,
 // the guardian of each restore starts a successor; [Table.Adopt] goes on where the killed daemon was. A restore holds
-// the daemon until it is over, its hot set packed for the next one.
+// the daemon until it is over, its hot set packed for the next one. It keeps the checkpoint from being removed until
+// all memory is there.
 //
 // # Lock order
 //

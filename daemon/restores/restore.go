@@ -18,8 +18,9 @@ type Restore struct {
 	name     string // of the checkpoint
 	log      *slog.Logger
 	feed     *feed.Feed
-	replays  bool // a profile
-	adopted  bool // from a daemon that was killed
+	release  func() // lets the checkpoint be removed
+	replays  bool   // a profile
+	adopted  bool   // from a daemon that was killed
 	prepared time.Time
 	done     chan struct{} // closed when all is over
 

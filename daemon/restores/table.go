@@ -126,6 +126,26 @@ func (t *Table) Start(s Serving, work string, also slog.Handler, inherit bool) (
 	if err != nil {
 		return nil, err
 	}
+	release, err := c.Keep()
+	if err != nil {
+		return nil, err
+	}
+	r, err := t.start(s, c, release, work, also, inherit)
+	if err != nil {
+		release()
+	}
+	return r, err
+}
+
+// start is Start for a checkpoint that stays until release is called.
+func (t *Table) start(
+	s Serving,
+	c *index.Checkpoint,
+	release func(),
+	work string,
+	also slog.Handler,
+	inherit bool,
+) (*Restore, error) {
 	profile, record, err := profiles.Load(t.o.Store, c.Info().ID, t.o.Log)
 	if err != nil {
 		return nil, err
@@ -151,11 +171,12 @@ func (t *Table) Start(s Serving, work string, also slog.Handler, inherit bool) (
 		name:    c.Info().Name,
 		log:     o.Logger.With("checkpoint", c.Info().Name),
 		feed:    f,
+		release: release,
 		replays: profile != nil,
 	})
 }
 
-// enter puts a restore into the table and serves it.
+// enter puts a restore into the table and serves it. Where it fails, the caller lets the checkpoint go.
 func (t *Table) enter(r *Restore) (*Restore, error) {
 	r.done, r.prepared = make(chan struct{}), time.Now()
 	t.mu.Lock()
@@ -210,6 +231,9 @@ func (t *Table) serve(r *Restore) {
 	r.mu.Lock()
 	r.err = err
 	r.mu.Unlock()
+	if t.serving.Err() == nil { // else successors need it
+		r.release()
+	}
 	close(r.done)
 	if t.o.Mounts.Public() {
 		t.o.Spare.Start(t.o.Guardian)
@@ -314,6 +338,18 @@ func (t *Table) Adopt(s Serving, guardian, setup *os.File) error {
 	if err != nil {
 		return errors.Join(err, guardian.Close(), setup.Close())
 	}
+	release, err := c.Keep()
+	if err != nil {
+		return errors.Join(err, guardian.Close(), setup.Close())
+	}
+	if err = t.adopt(s, c, release, guardian, setup); err != nil {
+		release()
+	}
+	return err
+}
+
+// adopt is Adopt for a checkpoint that stays until release is called.
+func (t *Table) adopt(s Serving, c *index.Checkpoint, release func(), guardian, setup *os.File) error {
 	profile, _, err := profiles.Load(t.o.Store, c.Info().ID, t.o.Log)
 	if err != nil {
 		return errors.Join(err, guardian.Close(), setup.Close())
@@ -330,6 +366,7 @@ func (t *Table) Adopt(s Serving, guardian, setup *os.File) error {
 		name:    c.Info().Name,
 		log:     o.Logger.With("checkpoint", c.Info().Name),
 		feed:    f,
+		release: release,
 		replays: profile != nil,
 		resumed: true,
 		adopted: true,

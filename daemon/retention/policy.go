@@ -67,7 +67,7 @@ func invalid(hint, format string, a ...any) error {
 }
 
 // Apply splits the sealed checkpoints into those to remove and those to keep, as of now. What a kept one or a writing
-// one needs as its parent is kept, too. One that was sealed after now is kept and not counted: the clock was wrong
+// one needs as its parent is kept, too, and one that a restore brings memory from. One that was sealed after now is kept and not counted: the clock was wrong
 // then, or is now, and no rule can tell what is newer than what.
 func (p *Policy) Apply(all []index.Info, now time.Time) (remove []index.Info, kept []Kept, err error) {
 	if p.Last < 0 || p.Within < 0 || slices.ContainsFunc(p.periods(), func(r period) bool { return r.count < 0 }) {
@@ -94,6 +94,11 @@ func (p *Policy) Apply(all []index.Info, now time.Time) (remove []index.Info, ke
 	}
 	for _, c := range sealed[len(past):] {
 		reason[c.Name] = "sealed in the future, by this machine's clock"
+	}
+	for _, c := range sealed {
+		if _, ok := reason[c.Name]; !ok && c.Restoring {
+			reason[c.Name] = index.WhyKept
+		}
 	}
 	p.spareParents(all, reason)
 	for _, c := range sealed {

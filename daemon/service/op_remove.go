@@ -13,7 +13,8 @@ import (
 // RemoveRequest selects checkpoints by exactly one of its first three fields.
 type RemoveRequest struct {
 	Names []string `json:"names,omitempty"`
-	// of Names, in their order, as they were shown; without: whoever has the names
+	// of Names, in their order, as they were shown; without: whoever has the names. With Keep: those that were shown,
+	// and no other is removed
 	IDs    []string `json:"ids,omitempty"`
 	Tag    string   `json:"tag,omitempty"`
 	Keep   *Policy  `json:"keep,omitempty"`
@@ -35,20 +36,29 @@ type RemoveResult struct {
 
 // Remove removes checkpoints, all of the selection or none. Their payload goes with the next gc.
 var Remove = define("rm", func(ctx context.Context, env *Env, r RemoveRequest) (RemoveResult, error) {
-	all, err := env.Store.Names(ctx)
-	if err != nil {
-		return RemoveResult{}, err
+	for try := 1; ; try++ {
+		all, err := env.Store.Names(ctx)
+		if err != nil {
+			return RemoveResult{}, err
+		}
+		res, err := selectRemoved(all, r, time.Now())
+		if err != nil || r.DryRun || len(res.Removed) == 0 {
+			return res, err
+		}
+		ids := make([]string, len(res.Removed))
+		for i, c := range res.Removed {
+			ids[i] = c.ID // a name may be that of another by now
+		}
+		err = env.Store.RemoveIDs(ctx, ids)
+		// A policy keeps what has come to be in use since it was applied.
+		if r.Keep.Empty() || index.ClassOf(err) != index.InUse || try == removeTries {
+			return res, err
+		}
 	}
-	res, err := selectRemoved(all, r, time.Now())
-	if err != nil || r.DryRun || len(res.Removed) == 0 {
-		return res, err
-	}
-	ids := make([]string, len(res.Removed))
-	for i, c := range res.Removed {
-		ids[i] = c.ID // a name may be that of another by now
-	}
-	return res, env.Store.RemoveIDs(ctx, ids)
 })
+
+// removeTries is how often a policy is applied while checkpoints of its selection come to be in use.
+const removeTries = 5
 
 func removeError(class index.Class, name, hint, format string, a ...any) error {
 	return &index.Error{Class: class, Op: "rm", Checkpoint: name, Hint: hint, Err: fmt.Errorf(format, a...)}
@@ -73,7 +83,9 @@ func selectRemoved(all []index.Info, r RemoveRequest, now time.Time) (RemoveResu
 	if !r.Keep.Empty() {
 		remove, kept, err := r.Keep.Apply(all, now)
 		for _, c := range remove {
-			res.Removed = append(res.Removed, brief(c))
+			if len(r.IDs) == 0 || slices.Contains(r.IDs, c.ID) {
+				res.Removed = append(res.Removed, brief(c))
+			}
 		}
 		res.Kept = kept
 		return res, err
@@ -123,6 +135,9 @@ func selectRemoved(all []index.Info, r RemoveRequest, now time.Time) (RemoveResu
 				index.InUse, c.Name, "wait for its writer, or give it up: rm -r MOUNT/.checkpoints/"+c.Name,
 				"it is being written",
 			)
+		}
+		if byName[c.Name].Restoring {
+			return RemoveResult{}, removeError(index.InUse, c.Name, index.HintKept, index.WhyKept)
 		}
 		for _, child := range c.Children {
 			if !going[child] {

@@ -68,6 +68,11 @@ func restoreHere(ctx context.Context, env *Env, q RestoreRequest) (restores.Stat
 	if err != nil {
 		return restores.Status{}, err
 	}
+	release, err := c.Keep() // CRIU reads it, too
+	if err != nil {
+		return restores.Status{}, err
+	}
+	defer release()
 	// Mounting and reading the page maps take about the same time.
 	images := "restore " + q.ID
 	mounted := make(chan error, 1)

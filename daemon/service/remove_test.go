@@ -96,6 +96,34 @@ func TestSelectRemoved(t *testing.T) {
 	}
 }
 
+// What a restore brings memory from is refused by name, and kept by a policy with what it builds on. A policy that is
+// applied again removes nothing but what was shown.
+func TestKeepWhileRestored(t *testing.T) {
+	all := history()
+	all[4].ID, all[4].Restoring = "4d", true // next, built on base
+	_, err := selectRemoved(all, RemoveRequest{Names: []string{"lone", "next"}, DryRun: true}, muchLater)
+	if index.ClassOf(err) != index.InUse || !strings.Contains(err.Error(), "restored") || index.HintOf(err) == "" {
+		t.Errorf("by name: %v", err)
+	}
+	for _, dry := range []bool{true, false} {
+		res, err := selectRemoved(all, RemoveRequest{Keep: &Policy{Last: 1}, DryRun: dry}, muchLater)
+		if err != nil || len(res.Removed) != 1 || res.Removed[0].Name != "lone" {
+			t.Errorf("by a policy: %+v, %v", res, err)
+		}
+		want := Kept{Name: "next", Reason: index.WhyKept}
+		if !slices.Contains(res.Kept, want) || !slices.Contains(res.Kept, Kept{Name: "base", Reason: "parent of next"}) {
+			t.Errorf("kept %+v", res.Kept)
+		}
+	}
+	// Before it was restored both were shown; lone was not.
+	res, err := selectRemoved(
+		all, RemoveRequest{Keep: &Policy{Last: 1}, IDs: []string{"4d", "0d"}}, muchLater,
+	)
+	if err != nil || len(res.Removed) != 0 {
+		t.Errorf("applied again: %+v, %v", res, err)
+	}
+}
+
 // What was sealed while the clock was ahead takes no place of a rule, does not make all others old, and is kept.
 func TestKeepBesideTheFuture(t *testing.T) {
 	all := history()

@@ -81,6 +81,10 @@ func (c *Checkpoint) Info() roots.Info {
 // Entries gives every file, directory and symlink, sorted by path. The caller must not change it.
 func (c *Checkpoint) Entries() []FileInfo { return c.infos }
 
+// Keep has the checkpoint stay in the store until release is called, which may be called again: meanwhile it cannot be
+// removed, nor can those that it builds on. Class NotFound when it is gone.
+func (c *Checkpoint) Keep() (release func(), err error) { return c.s.roots.Keep(c.r) }
+
 func (c *Checkpoint) find(p string) int {
 	i := sort.Search(len(c.infos), func(i int) bool { return c.infos[i].Path >= p })
 	if i < len(c.infos) && c.infos[i].Path == p {

@@ -40,4 +40,7 @@ type Info struct {
 	Damage string `json:"damage,omitempty"`
 
 	Labels map[string]string `json:"labels,omitempty"` // host, command, user, started, and what users add
+
+	// Restoring: processes that are restored from it lack memory. It cannot be removed; see [Set.Keep].
+	Restoring bool `json:"-"`
 }

@@ -5,18 +5,42 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 )
 
+// Keep has a checkpoint stay until release is called, which may be called again: Remove refuses it. A restore keeps the
+// checkpoint whose memory it brings: were it gone when the daemon dies, no other daemon could bring the rest. Class
+// NotFound when it has been removed, or is being removed.
+func (s *Set) Keep(r *Root) (release func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.removing || r.removed || s.roots[r.ID] != r {
+		return nil, NotFound("restore", r.Name())
+	}
+	r.keeps++
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		r.keeps--
+	}), nil
+}
+
 // Remove deletes checkpoints, sealed or incomplete, by name. It removes all or none: it refuses, with InUse, a
-// checkpoint that is being written, or one with a child that is not among names. Payload stays until GC. Open files of
+// checkpoint that is being written or kept (Keep), or one with a child that is not among names. Payload stays until GC. Open files of
 // removed checkpoints work until they are closed.
 func (s *Set) Remove(_ context.Context, names []string) error {
 	return s.removeFound("remove", names, func(name string) (*Root, error) { return s.resolve("remove", name) })
 }
+
+// WhyKept and HintKept tell why a checkpoint that Keep has stay is not removed, and what to do.
+const (
+	WhyKept  = "its memory is still being brought into restored processes"
+	HintKept = "gpucr-fs stats STORE shows the restores; remove it when they are done"
+)
 
 // RemoveIDs is Remove by whole ids, so it removes what the caller has looked at, even if another checkpoint has the
 // name by now.
@@ -59,6 +83,7 @@ func (s *Set) remove(op string, refs []string, find func(string) (*Root, error))
 		puts[i] = chunks.Put{Key: manifest.RootKey(r.ID)}
 	}
 	s.mu.Unlock()
+	s.Hooks.Removing.Run()
 	err = s.chunks.Commit(puts)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,6 +110,10 @@ func (s *Set) removable(op string, refs []string, find func(string) (*Root, erro
 		if r.writing {
 			return nil, &fault.Error{Class: fault.InUse, Op: op, Checkpoint: r.Name(),
 				Err: errors.New("it is being written")}
+		}
+		if r.keeps > 0 {
+			return nil, &fault.Error{Class: fault.InUse, Op: op, Checkpoint: r.Name(),
+				Err: errors.New(WhyKept), Hint: HintKept}
 		}
 		if !slices.Contains(victims, r) {
 			victims = append(victims, r)

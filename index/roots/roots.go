@@ -27,6 +27,7 @@ type Root struct {
 	removing bool // its removal is being committed: nobody finds it, and its name is not free yet
 	removed  bool // gone for everyone but the files still open
 	opens    int  // open files
+	keeps    int  // those who need it to stay, see Set.Keep
 }
 
 // complete says whether the checkpoint is sealed. Call with Set.mu held.
@@ -98,7 +99,7 @@ func (s *Set) describe(r *Root) Info {
 	pb := r.pb
 	i := Info{
 		Name: pb.Name, ID: pb.Id, State: Sealed, Created: time.Unix(0, pb.CreatedNs).UTC(), Tags: slices.Clone(pb.Tags),
-		Files: int(pb.Files), Logical: pb.Logical, Zero: pb.Zero, Labels: maps.Clone(pb.Labels),
+		Files: int(pb.Files), Logical: pb.Logical, Zero: pb.Zero, Labels: maps.Clone(pb.Labels), Restoring: r.keeps > 0,
 	}
 	switch {
 	case r.writing:

@@ -36,6 +36,7 @@ type Options struct {
 // Hooks are for tests.
 type Hooks struct {
 	Updating chunks.Hook // a root record is about to be replaced
+	Removing chunks.Hook // nobody finds a checkpoint any more whose removal is about to be committed
 }
 
 // New gives the roots in a store of chunks, which has no other.
