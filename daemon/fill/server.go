@@ -120,7 +120,7 @@ func (f *Server) serve(c wire.Conn) {
 		}
 		return
 	}
-	// The checkpoint is kept from now on, also while a fill waits for its turn: another daemon may have to begin it anew.
+	// The checkpoint is kept from now on, also while a fill waits for its turn: a successor may have to begin it anew.
 	var cp *index.Checkpoint
 	var missing error
 	if err == nil && first.Begin != nil {

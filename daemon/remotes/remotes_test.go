@@ -44,7 +44,7 @@ func TestHole(t *testing.T) {
 	})
 	t.Setenv("AWS_ACCESS_KEY_ID", "a")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "b")
-	dir := t.TempDir()
+	dir := emptyStore(t)
 	text := `{"address": "s3://bucket?endpoint=http://` + l.Addr().String() + `&region=x"}`
 	if err := os.WriteFile(filepath.Join(dir, FileName), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -73,7 +73,7 @@ func TestHole(t *testing.T) {
 
 // TestNoRemote is a store without one, and one whose file is damaged.
 func TestNoRemote(t *testing.T) {
-	dir := t.TempDir()
+	dir := emptyStore(t)
 	if r, err := Of(dir, &index.Options{}, slog.New(slog.DiscardHandler)); r != nil || err != nil {
 		t.Errorf("%v, %v", r, err)
 	}
@@ -83,4 +83,12 @@ func TestNoRemote(t *testing.T) {
 	if _, err := Of(dir, &index.Options{}, slog.New(slog.DiscardHandler)); index.ClassOf(err) != index.Corrupt {
 		t.Errorf("damaged: %v", err)
 	}
+}
+
+func emptyStore(t *testing.T) string {
+	dir := filepath.Join(t.TempDir(), "store")
+	if err := index.Init(dir, index.InitOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }

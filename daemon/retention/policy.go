@@ -66,9 +66,9 @@ func invalid(hint, format string, a ...any) error {
 	return &index.Error{Class: index.Invalid, Op: "rm", Hint: hint, Err: fmt.Errorf(format, a...)}
 }
 
-// Apply splits the sealed checkpoints into those to remove and those to keep, as of now. What a kept one or a writing
-// one needs as its parent is kept, too, and one that a restore brings memory from. One that was sealed after now is kept and not counted: the clock was wrong
-// then, or is now, and no rule can tell what is newer than what.
+// Apply splits the sealed checkpoints into those to remove and those to keep, as of now. One that a restore brings
+// memory from is kept. What a kept one or a writing one needs as its parent is kept, too. One that was sealed after now
+// is kept and not counted: the clock was wrong then, or is now, and no rule can tell what is newer than what.
 func (p *Policy) Apply(all []index.Info, now time.Time) (remove []index.Info, kept []Kept, err error) {
 	if p.Last < 0 || p.Within < 0 || slices.ContainsFunc(p.periods(), func(r period) bool { return r.count < 0 }) {
 		return nil, nil, invalid("", "a rule to keep checkpoints must not be negative")

@@ -111,7 +111,8 @@ func TestKeepWhileRestored(t *testing.T) {
 			t.Errorf("by a policy: %+v, %v", res, err)
 		}
 		want := Kept{Name: "next", Reason: index.WhyKept}
-		if !slices.Contains(res.Kept, want) || !slices.Contains(res.Kept, Kept{Name: "base", Reason: "parent of next"}) {
+		parent := Kept{Name: "base", Reason: "parent of next"}
+		if !slices.Contains(res.Kept, want) || !slices.Contains(res.Kept, parent) {
 			t.Errorf("kept %+v", res.Kept)
 		}
 	}

@@ -11,8 +11,8 @@
 // # Removal
 //
 // A removal deletes records only. The root record goes first, and stays in the index as an empty one, which keeps an
-// older journal from bringing the checkpoint back; the table of files and the segments go when no file of it is open. A checkpoint that a restore brings memory from is not
-// removed: see [Set.Keep].
+// older journal from bringing the checkpoint back; the table of files and the segments go when no file of it is open. A
+// checkpoint that a restore brings memory from is not removed: see [Set.Keep].
 //
 // # Lock order
 //

@@ -30,8 +30,8 @@ func (s *Set) Keep(r *Root) (release func(), err error) {
 }
 
 // Remove deletes checkpoints, sealed or incomplete, by name. It removes all or none: it refuses, with InUse, a
-// checkpoint that is being written or kept (Keep), or one with a child that is not among names. Payload stays until GC. Open files of
-// removed checkpoints work until they are closed.
+// checkpoint that is being written or kept (Keep), or one with a child that is not among names. Payload stays until GC.
+// Open files of removed checkpoints work until they are closed.
 func (s *Set) Remove(_ context.Context, names []string) error {
 	return s.removeFound("remove", names, func(name string) (*Root, error) { return s.resolve("remove", name) })
 }

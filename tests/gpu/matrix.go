@@ -35,9 +35,8 @@ var held = []string{"--tcp-established", "--network-lock", "skip"}
 // torchrun are criu's options for torchrun's processes: their store's connections, and NCCL's unlinked shared memory.
 var torchrun = append([]string{"--ghost-limit", "1G"}, held...)
 
-// nccl is the recipe of the manual for what NCCL sends between processes. With its RAS each of several workers listens
-// on port 28028, and criu binds the first of them only.
-var nccl = []string{"NCCL_P2P_DISABLE=1", "NCCL_CUMEM_ENABLE=0", "NCCL_RAS_ENABLE=0"}
+// nccl is the recipe of the manual for what NCCL sends between processes.
+var nccl = []string{"NCCL_P2P_DISABLE=1", "NCCL_CUMEM_ENABLE=0"}
 
 var programs = []program{
 	{class: "torch", name: "PyTorch"},
