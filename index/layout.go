@@ -24,11 +24,16 @@ const (
 
 // CheckLayout refuses a store that holds a symbolic link: opening a store cuts, appends to and deletes files in it,
 // usually as root, and the store may be anybody's. A pipe or a device is refused as well: opening one may never end.
-// Class NoStore for a folder that is none, whatever it holds.
+// Class NoStore where such a folder has no config.json, nor its copy: it is no store.
 func CheckLayout(dir string) error {
-	if gone(filepath.Join(dir, configName)) && gone(filepath.Join(dir, copyName)) {
+	err := checkEntries(dir)
+	if err != nil && gone(filepath.Join(dir, configName)) && gone(filepath.Join(dir, copyName)) {
 		return noStore(dir)
 	}
+	return err
+}
+
+func checkEntries(dir string) error {
 	for _, sub := range []string{"", chunks.IndexFolder, chunks.PacksFolder, roots.HotFolder, CacheFolder, PushesFolder,
 		LearnedFolder} {
 		entries, err := os.ReadDir(filepath.Join(dir, sub))
