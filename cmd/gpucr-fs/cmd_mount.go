@@ -223,32 +223,40 @@ func (a *app) mountForeground(ctx context.Context, spec daemonSpec, toStderr boo
 		defer file.Close()
 		log = file
 	}
-	var end error // of what is not to be tried again
-	return errors.Join(client.WhileInUse(ctx, spec.Store, func() error {
+	return untilSettled(ctx, spec.Store, func(settled func()) error {
 		s, ok, err := client.ConnectDaemon(ctx, spec.Store)
 		if err != nil {
 			return err
 		}
 		if ok {
 			s.Close()
-			end = &index.Error{Class: index.InUse, Op: "mount", Err: errors.New("a daemon serves the store already"),
+			settled()
+			return &index.Error{Class: index.InUse, Op: "mount", Err: errors.New("a daemon serves the store already"),
 				Hint: "drop -f to add a mount to it"}
-			return nil
 		}
-		served := false
-		err = serve(ctx, spec, log, func(res mounts.Result, err error) error {
+		return serve(ctx, spec, log, func(res mounts.Result, err error) error {
 			if err != nil {
 				return err
 			}
-			served = true
+			settled()
 			context.AfterFunc(ctx, func() { _ = notify("STOPPING=1") }) // there is nobody to tell that it failed
 			return errors.Join(a.printMount(res), notify("READY=1"))
 		})
-		if served {
-			end, err = err, nil
+	})
+}
+
+// untilSettled calls try again while another command has the store open, see client.WhileInUse. Once try has called
+// settled, its error is the last one.
+func untilSettled(ctx context.Context, store string, try func(settled func()) error) error {
+	var last error
+	return errors.Join(client.WhileInUse(ctx, store, func() error {
+		over := false
+		err := try(func() { over = true })
+		if over {
+			last, err = err, nil
 		}
 		return err
-	}), end)
+	}), last)
 }
 
 // serve is the life of a daemon. ready is told once whether the mount serves.

@@ -102,22 +102,15 @@ unix:PATH only root can open it; ssh -L 9100:PATH HOST brings such a page to ano
 // serve serves the page of a store through its daemon, or as its daemon. It waits a moment for another command that has
 // the store open.
 func (a *app) serve(ctx context.Context, spec daemonSpec) error {
-	served := false
-	tell := func(res mounts.Result, err error) error {
-		if err != nil {
-			return err
-		}
-		served = true
-		return a.done(res, func(w io.Writer) { printServed(w, res) })
-	}
-	var end error
-	return errors.Join(client.WhileInUse(ctx, spec.Store, func() error {
-		err := serveOnce(ctx, spec, tell)
-		if served {
-			end, err = err, nil
-		}
-		return err
-	}), end)
+	return untilSettled(ctx, spec.Store, func(settled func()) error {
+		return serveOnce(ctx, spec, func(res mounts.Result, err error) error {
+			if err != nil {
+				return err
+			}
+			settled()
+			return a.done(res, func(w io.Writer) { printServed(w, res) })
+		})
+	})
 }
 
 func serveOnce(ctx context.Context, spec daemonSpec, tell func(mounts.Result, error) error) error {
