@@ -114,7 +114,7 @@ func (t *Table) feedOptions(s Serving, id string, also slog.Handler) feed.Option
 // Start starts to serve memory, with the socket in CRIU's work directory work: when it returns, CRIU may be started.
 // The daemon stays until the restore is over. also, when it is not nil, gets a copy of the restore's log lines. inherit
 // is feed.Options'.
-func (t *Table) Start(s Serving, work string, also slog.Handler, inherit bool) (*Restore, error) {
+func (t *Table) Start(s Serving, work string, also slog.Handler, inherit bool) (_ *Restore, err error) {
 	if len(t.o.Guardian) == 0 {
 		return nil, &index.Error{
 			Class: index.Unsupported,
@@ -130,22 +130,11 @@ func (t *Table) Start(s Serving, work string, also slog.Handler, inherit bool) (
 	if err != nil {
 		return nil, err
 	}
-	r, err := t.start(s, c, release, work, also, inherit)
-	if err != nil {
-		release()
-	}
-	return r, err
-}
-
-// start is Start for a checkpoint that stays until release is called.
-func (t *Table) start(
-	s Serving,
-	c *index.Checkpoint,
-	release func(),
-	work string,
-	also slog.Handler,
-	inherit bool,
-) (*Restore, error) {
+	defer func() {
+		if err != nil {
+			release()
+		}
+	}()
 	profile, record, err := profiles.Load(t.o.Store, c.Info().ID, t.o.Log)
 	if err != nil {
 		return nil, err
@@ -333,7 +322,7 @@ func (t *Table) List() []*Restore {
 }
 
 // Adopt goes on with a restore; it closes the descriptors.
-func (t *Table) Adopt(s Serving, guardian, setup *os.File) error {
+func (t *Table) Adopt(s Serving, guardian, setup *os.File) (err error) {
 	c, err := t.o.Store.Checkpoint(s.Checkpoint)
 	if err != nil {
 		return errors.Join(err, guardian.Close(), setup.Close())
@@ -342,14 +331,11 @@ func (t *Table) Adopt(s Serving, guardian, setup *os.File) error {
 	if err != nil {
 		return errors.Join(err, guardian.Close(), setup.Close())
 	}
-	if err = t.adopt(s, c, release, guardian, setup); err != nil {
-		release()
-	}
-	return err
-}
-
-// adopt is Adopt for a checkpoint that stays until release is called.
-func (t *Table) adopt(s Serving, c *index.Checkpoint, release func(), guardian, setup *os.File) error {
+	defer func() {
+		if err != nil {
+			release()
+		}
+	}()
 	profile, _, err := profiles.Load(t.o.Store, c.Info().ID, t.o.Log)
 	if err != nil {
 		return errors.Join(err, guardian.Close(), setup.Close())
