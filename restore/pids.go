@@ -65,7 +65,7 @@ func name(taken []Taken) {
 		at[t.ID] = t
 		t.Who, t.Over = "a process that has just ended", true
 		if f := procfs.Stat(fmt.Sprintf("/proc/%d/stat", t.ID)); f != nil { // that of a thread is there too
-			t.Who, t.Over = describe(t.ID, f), ended(f)
+			t.Who, t.Over = describe(t.ID, f), procfs.Ended(f)
 		}
 	}
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
@@ -81,16 +81,13 @@ func name(taken []Taken) {
 			if err != nil || t == nil {
 				continue
 			}
-			t.Over = t.Over && ended(f)
+			t.Over = t.Over && procfs.Ended(f)
 			if t.Who == "a process that has just ended" {
 				t.Who = fmt.Sprintf("%s, of %s %d", describe(pid, f), what, id)
 			}
 		}
 	}
 }
-
-// ended tells whether a process is a zombie, or goes on only to be none.
-func ended(stat []string) bool { return stat[0] == "Z" || stat[0] == "X" }
 
 // describe says who a process is. A zombie is its parent's business.
 func describe(pid int, stat []string) string {

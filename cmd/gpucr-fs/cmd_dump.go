@@ -258,7 +258,7 @@ func memoryOfTree(pid int) int64 {
 // interrupted tells what a dump was given up to. What CRIU says of it is that it could not write any more.
 func (d *dumping) interrupted(name string) error {
 	stat := procfs.Stat(fmt.Sprintf("/proc/%d/stat", d.pid))
-	if d.done || len(stat) == 0 || stat[0] == "Z" {
+	if d.done || procfs.Ended(stat) {
 		return &codeError{exitError, "gpucr-fs ls shows whether it is complete",
 			fmt.Errorf("interrupted when criu had written checkpoint %s", name)}
 	}

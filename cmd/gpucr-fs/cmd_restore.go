@@ -411,8 +411,7 @@ func criuSays(err error, words string) bool {
 
 // over tells whether a process has ended.
 func over(pid int) bool {
-	f := procfs.Stat(fmt.Sprintf("/proc/%d/stat", pid))
-	return len(f) == 0 || f[0] == "Z"
+	return procfs.Ended(procfs.Stat(fmt.Sprintf("/proc/%d/stat", pid)))
 }
 
 // finish completes the timeline with what the daemon knows.

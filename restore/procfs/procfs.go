@@ -21,6 +21,9 @@ func Stat(path string) []string {
 	return strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 }
 
+// Ended tells by what Stat gives whether a process has ended: it is gone, or is only to be reaped.
+func Ended(stat []string) bool { return len(stat) == 0 || stat[0] == "Z" || stat[0] == "X" }
+
 // Program returns the path of what a process runs, "" when it is dying or gone.
 func Program(pid int) string {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
