@@ -38,11 +38,7 @@ func (c *cell) medianOf(what func(sample) float64) float64 {
 	if c == nil {
 		return math.NaN()
 	}
-	var v []float64
-	for _, s := range c.Samples {
-		v = append(v, what(s))
-	}
-	return measure.Median(v)
+	return measure.MedianOf(c.Samples, what)
 }
 
 // busy is the median share of the GPU that was busy least.
@@ -50,11 +46,7 @@ func (c *cell) busy() float64 {
 	if c == nil {
 		return math.NaN()
 	}
-	var v []float64
-	for _, s := range c.Samples {
-		v = append(v, slices.Min(s.Busy))
-	}
-	return measure.Median(v)
+	return measure.MedianOf(c.Samples, func(s sample) float64 { return slices.Min(s.Busy) })
 }
 
 type results struct {

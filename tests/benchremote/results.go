@@ -28,13 +28,7 @@ type row struct {
 }
 
 // of gives the median of one figure.
-func (r *row) of(get func(figures) float64) float64 {
-	v := make([]float64, len(r.Samples))
-	for i, f := range r.Samples {
-		v[i] = get(f)
-	}
-	return measure.Median(v)
-}
+func (r *row) of(get func(figures) float64) float64 { return measure.MedianOf(r.Samples, get) }
 
 func resume(f figures) float64   { return f.Resume }
 func response(f figures) float64 { return f.Response }
@@ -62,13 +56,7 @@ type size struct {
 }
 
 // dump gives the median of one figure of the dumps.
-func (z *size) dump(get func(dumped) float64) float64 {
-	v := make([]float64, len(z.Dumps))
-	for i, d := range z.Dumps {
-		v[i] = get(d)
-	}
-	return measure.Median(v)
-}
+func (z *size) dump(get func(dumped) float64) float64 { return measure.MedianOf(z.Dumps, get) }
 
 func local(d dumped) float64   { return d.Local }
 func sealed(d dumped) float64  { return d.Sealed }

@@ -31,13 +31,7 @@ type row struct {
 }
 
 // of gives the median of one figure.
-func (r *row) of(get func(figures) float64) float64 {
-	v := make([]float64, len(r.Samples))
-	for i, f := range r.Samples {
-		v[i] = get(f)
-	}
-	return measure.Median(v)
-}
+func (r *row) of(get func(figures) float64) float64 { return measure.MedianOf(r.Samples, get) }
 
 func resume(f figures) float64   { return f.Resume }
 func response(f figures) float64 { return f.Response }

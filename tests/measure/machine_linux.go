@@ -201,3 +201,12 @@ func Median(v []float64) float64 {
 	}
 	return s[len(s)/2]
 }
+
+// MedianOf gives the median of one figure of samples, 0 of none.
+func MedianOf[T any](samples []T, figure func(T) float64) float64 {
+	v := make([]float64, len(samples))
+	for i, s := range samples {
+		v[i] = figure(s)
+	}
+	return Median(v)
+}
