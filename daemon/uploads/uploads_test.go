@@ -106,6 +106,19 @@ func (n *node) settle() {
 	must(n.t, n.up.Settle(n.t.Context(), func(State) {}))
 }
 
+// restartPutsNothing starts the daemon anew, which has nothing to take to the bucket.
+func (n *node) restartPutsNothing() {
+	n.t.Helper()
+	puts := func() int64 { return n.remote.Requests().Kinds[bucket.KindPut].Requests }
+	before := puts()
+	n.close()
+	n.open()
+	n.settle()
+	if after := puts(); after != before {
+		n.t.Errorf("%d puts, and after a restart %d", before, after)
+	}
+}
+
 // newBucket starts a server with a bucket, and gives the address of a remote store in it.
 func newBucket(t *testing.T) (s *s3server.Server, address string) {
 	t.Helper()
@@ -226,14 +239,7 @@ func TestProfiles(t *testing.T) {
 	if p := pull(newNode(t, address)); p != "without a daemon" {
 		t.Errorf("learned, then taken without a daemon, and it is %q", p)
 	}
-	puts := func() int64 { return two.remote.Requests().Kinds[bucket.KindPut].Requests }
-	before := puts()
-	two.close()
-	two.open()
-	two.settle()
-	if after := puts(); after != before {
-		t.Errorf("%d puts, and after a restart %d", before, after)
-	}
+	two.restartPutsNothing()
 
 	r, err = one.remote.Store(t.Context())
 	must(t, err)
@@ -318,16 +324,9 @@ func TestHotSets(t *testing.T) {
 	take()
 	pull("hot pages without a daemon")
 
-	puts := func() int64 { return two.remote.Requests().Kinds[bucket.KindPut].Requests }
 	unchanged := func() {
 		t.Helper()
-		before := puts()
-		two.close()
-		two.open()
-		two.settle()
-		if after := puts(); after != before {
-			t.Errorf("%d puts, and after a restart %d", before, after)
-		}
+		two.restartPutsNothing()
 		r, err = two.remote.Store(t.Context())
 		must(t, err)
 	}
