@@ -48,7 +48,7 @@ func openSockDiag() (*sockDiag, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	// The kernel answers at once. A lost answer is to be an error, and no end of all.
+	// The kernel answers at once. Without a limit a lost answer would be waited for without end.
 	t := unix.NsecToTimeval((10 * time.Second).Nanoseconds())
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &t); err != nil {
 		unix.Close(fd)
@@ -59,7 +59,7 @@ func openSockDiag() (*sockDiag, error) {
 
 func (d *sockDiag) close() { unix.Close(d.fd) }
 
-// request makes a message for the kernel: a header and a inet_diag_req_v2.
+// diagRequest makes a message for the kernel: a header and an inet_diag_req_v2.
 func diagRequest(kind, flags uint16, family byte, id []byte) []byte {
 	b := make([]byte, unix.SizeofNlMsghdr+diagRequestSize)
 	ne := binary.NativeEndian
@@ -135,7 +135,7 @@ func (d *sockDiag) ask(request []byte, f func([]byte)) error {
 	}
 }
 
-// parseTCPSocket takes a inet_diag_msg apart.
+// parseTCPSocket reads an inet_diag_msg; ok is false for one that is too short.
 func parseTCPSocket(m []byte) (s tcpSocket, ok bool) {
 	if len(m) < diagMessageSize {
 		return s, false

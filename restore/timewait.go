@@ -26,18 +26,18 @@ import (
 // waitsAtMost is how long a port in TIME_WAIT is waited for: the kernel's 60 s (TCP_TIMEWAIT_LEN) and a little more.
 const waitsAtMost = 65 * time.Second
 
-// PortTaken tells whether CRIU failed since a port is in use.
+// PortTaken tells whether CRIU failed because a port is in use.
 func PortTaken(err error) bool {
 	var f *diagnosis.Failure
 	return errors.As(err, &f) && f.Says("Address already in use") &&
 		(f.Says("Can't bind inet socket") || f.Says("Can't listen on a socket"))
 }
 
-// FreePorts makes ports free again on which processes of the checkpoint listen, after CRIU has failed since one was in
-// use. It ends connections in TIME_WAIT, and nothing else. Where the kernel does not do that, it tells so and waits
-// until they have ended. It gives one sentence of what held the ports; "" when nothing did that can be ended. A
-// process that has one of the ports makes it a *diagnosis.Failure. args tells the network namespace that CRIU restores
-// in.
+// FreePorts makes the ports free on which processes of the checkpoint listen, after CRIU has failed because one was in
+// use. It ends connections in TIME_WAIT, and nothing else. Where the kernel does not end them, it calls tell and waits
+// until they have ended by themselves. It returns one sentence that says what held the ports, or "" where nothing that
+// can be ended held them. Where a process has one of the ports, the error is a *diagnosis.Failure. args tells in which
+// network namespace CRIU restores.
 func FreePorts(ctx context.Context, images fs.FS, args Args, tell func(string)) (string, error) {
 	netns, fresh := args.network(images)
 	if fresh {

@@ -50,7 +50,7 @@ func (r *restoring) pidsFree(ctx context.Context, images string) error {
 	}
 }
 
-// allOver tells whether all who have the pids have ended.
+// allOver tells whether all processes that have the pids have ended.
 func allOver(taken []restore.Taken) bool {
 	for _, t := range taken {
 		if !t.Over {
@@ -60,8 +60,8 @@ func allOver(taken []restore.Taken) bool {
 	return true
 }
 
-// pidsAgain looks who has taken a pid after pidsFree had looked and before CRIU needed it, over which a restore has
-// failed with err. If it is free again, the error asks for another restore.
+// pidsAgain is called when a restore has failed with err. If that was because another process took a pid after pidsFree
+// had looked, its error names the process, or asks for another restore if the pid is free again.
 func (r *restoring) pidsAgain(ctx context.Context, err error, images string) error {
 	if r.own || ctx.Err() != nil || !criuSays(err, "Can't fork for") || !criuSays(err, "File exists") {
 		return err

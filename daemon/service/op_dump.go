@@ -36,7 +36,7 @@ var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Br
 		return Brief{}, err
 	}
 	defer h.Close()
-	first, _ := wire.OpenProcess(q.PID) // one that is not there CRIU tells of
+	first, _ := wire.OpenProcess(q.PID) // if there is none, CRIU says so
 	defer first.Close()
 	images := "dump " + q.ID
 	// Names, tags and labels that cannot be are refused here, before criu touches a process.

@@ -13,8 +13,8 @@ import (
 // RemoveRequest selects checkpoints by exactly one of its first three fields.
 type RemoveRequest struct {
 	Names []string `json:"names,omitempty"`
-	// of Names, in their order, as they were shown; without: whoever has the names. With Keep: those that were shown,
-	// and no other is removed
+	// IDs are those of Names, in the same order, as a user has seen them: another checkpoint that has got such a name
+	// since is not removed. With Keep, only these checkpoints may be removed.
 	IDs    []string `json:"ids,omitempty"`
 	Tag    string   `json:"tag,omitempty"`
 	Keep   *Policy  `json:"keep,omitempty"`

@@ -12,9 +12,8 @@ import (
 )
 
 // A hot set that was packed after its checkpoint had been pushed has a root of its own (catalog.Beside), so that its
-// packs are kept and collected as those of checkpoints are. It belongs to the profile that lies in the object of that
-// checkpoint's profile, by that one's sum: a node that has another profile does not take it. So who finds no such
-// object asks for no hot set.
+// packs are kept and collected as those of checkpoints are. Its root has the sum of the profile that it was packed by.
+// A node with another profile does not take it, and one that finds no profile in the bucket does not look for it.
 
 // PushHot takes to the bucket the hot set that a node has packed by this profile of a checkpoint, in place of an
 // earlier one. The checkpoint stands there, and has the profile there (PutProfile). done is false where another machine
