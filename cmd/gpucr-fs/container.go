@@ -15,8 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpucr/gpucr-fs/daemon/talk"
 	"github.com/gpucr/gpucr-fs/index/scratch"
 	"github.com/gpucr/gpucr-fs/restore"
@@ -68,9 +66,7 @@ func (c *container) start(args, env []string, own bool) (*runtimeProcess, error)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = os.Stdin, os.Stdout, os.Stderr, env
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: own, Pdeathsig: syscall.SIGKILL}
 	if c.lock != nil {
-		kept, done := c.kept()
-		defer done()
-		cmd.ExtraFiles = append(kept, c.lock.File())
+		cmd.ExtraFiles = []*os.File{c.lock.File()} // its number is another file's in criu
 	}
 	p := &runtimeProcess{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error, 1)
@@ -90,25 +86,6 @@ func (c *container) start(args, env []string, own bool) (*runtimeProcess, error)
 		return nil, fmt.Errorf("start %s: %w", c.runtime, err)
 	}
 	return p, nil
-}
-
-// kept are the files that the runtime's caller hands on to the container, to be closed by done. The first number after
-// theirs is the lock's. The runtime gives it to criu for another file, and so criu does not get the lock.
-func (c *container) kept() (files []*os.File, done func()) {
-	n, _ := strconv.Atoi(c.call.Value("preserve-fds")) // the runtime says what is wrong with it
-	for i := range n {
-		fd, err := unix.FcntlInt(uintptr(3+i), unix.F_DUPFD_CLOEXEC, 0)
-		if err != nil {
-			break // which the runtime refuses
-		}
-		files = append(files, os.NewFile(uintptr(fd), ""))
-	}
-	kept := files
-	return files, func() {
-		for _, f := range kept {
-			f.Close()
-		}
-	}
 }
 
 func (p *runtimeProcess) wait() error {

@@ -25,10 +25,16 @@ import (
 // note is one entry of that file: a process, or where criu works. Times are clock ticks since the machine's start, as
 // in the twenty-second field of proc_pid_stat(5).
 type note struct {
-	Boot  string `json:"boot"`           // the kernel's boot_id: ticks and pids are of that run of the machine
-	PID   int    `json:"pid,omitempty"`  // criu, or the first task that it has made
-	Began uint64 `json:"began"`          // when that process began; with Work, when the restore did
-	Work  string `json:"work,omitempty"` // criu's work directory: of what runs in it, only criu's processes are meant
+	// Boot is the kernel's boot_id: ticks and pids are of that run of the machine.
+	Boot string `json:"boot"`
+	// PID is criu, or the first task that it has made; 0 with Work.
+	PID int `json:"pid,omitempty"`
+	// Began is when that process began; with Work, when the restore did.
+	Began uint64 `json:"began"`
+	// Work is criu's work directory. Of the processes that work there only criu's are meant.
+	Work string `json:"work,omitempty"`
+	// Cgroups are those of the restore. The runtime puts criu into the container's.
+	Cgroups string `json:"cgroups,omitempty"`
 }
 
 // criuName is what the kernel calls criu's processes: the tasks, too, until they are nearly restored.
@@ -40,7 +46,7 @@ func (l *Lock) Begin(work string) error {
 	if err != nil {
 		return err
 	}
-	return l.note(note{Work: work, Began: began(os.Getpid())})
+	return l.note(note{Work: work, Began: began(os.Getpid()), Cgroups: cgroups(os.Getpid())})
 }
 
 // Watch notes criu's processes among the children of the runtime: criu itself, and the first task, which criu makes
@@ -104,28 +110,60 @@ func (l *Lock) notes() (all []note, err error) {
 // left gives the processes that restores have left, without those below them.
 func left(notes []note) (all []process) {
 	for _, n := range notes {
-		if p := (process{n.PID, n.Began}); n.Work != "" {
-			all = append(all, inWork(n)...)
-		} else if p.alive() {
+		if p := (process{n.PID, n.Began}); n.Work == "" && p.alive() {
 			all = append(all, p)
+		}
+	}
+	for _, n := range notes {
+		if n.Work != "" {
+			all = append(all, n.made(all)...)
 		}
 	}
 	return all
 }
 
-// inWork gives criu's processes in a work directory that began after the restore did.
-func inWork(n note) (all []process) {
-	names, _ := filepath.Glob("/proc/[0-9]*/cwd")
-	for _, name := range names {
-		if at, err := os.Readlink(name); err != nil || strings.TrimSuffix(at, " (deleted)") != n.Work {
-			continue
-		}
-		pid, _ := strconv.Atoi(strings.Split(name, "/")[2])
+// made gives criu's processes that began after a restore did, in criu's work directory or in the cgroups of another one
+// that is known. The first task leaves that directory soon, and the restore may have been killed before it noted it.
+func (n note) made(known []process) (all []process) {
+	var mine []process
+	for _, pid := range processes() {
 		if p := (process{pid, began(pid)}); p.began >= n.Began && comm(pid) == criuName {
+			mine = append(mine, p)
+		}
+	}
+	for _, p := range mine {
+		at, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", p.pid))
+		if err == nil && strings.TrimSuffix(at, " (deleted)") == n.Work {
 			all = append(all, p)
 		}
 	}
+	for _, k := range append(all, known...) {
+		in := cgroups(k.pid)
+		if in == "" || in == n.Cgroups {
+			continue // not the container's
+		}
+		for _, p := range mine {
+			if cgroups(p.pid) == in {
+				all = append(all, p)
+			}
+		}
+	}
 	return all
+}
+
+func processes() (pids []int) {
+	names, _ := filepath.Glob("/proc/[0-9]*")
+	for _, name := range names {
+		if pid, err := strconv.Atoi(filepath.Base(name)); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func cgroups(pid int) string {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	return string(text)
 }
 
 const (
@@ -193,7 +231,8 @@ func endProcesses(notes []note) error {
 			return nil
 		}
 		if time.Now().After(late) {
-			return fmt.Errorf("processes %v, which a killed restore has left, do not end: try again when they have", all)
+			return fmt.Errorf("process %d, which a killed restore has left, does not end: try again when it has",
+				all[0].pid)
 		}
 		for _, p := range all {
 			if err := unix.Kill(p.pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {

@@ -203,7 +203,7 @@ func (c Call) BeforeDelete() (*Lock, error) {
 	}
 	l, err := c.lock(wait)
 	if exists && (errors.Is(err, ErrBusy) || err == nil && !c.Has("force") && runs(folder)) {
-		// The restore is done, but for its last steps, in which criu needs the mount no more; or the runtime will refuse.
+		// The restore is in its last steps, in which criu needs the mount no more; or the runtime will refuse.
 		if l != nil {
 			err = l.Release()
 		}

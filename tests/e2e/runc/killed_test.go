@@ -35,6 +35,7 @@ first() { # the pid of the first task, which criu makes its sibling
 	done
 	false
 }
+elsewhere() { [[ ! /proc/$task/cwd -ef /proc/$$/cwd ]]; } # it has left the work directory
 anonymous() { awk '/RssAnon/ {print $2; n++} END {if (!n) print 0}' /proc/$task/status; } # KiB
 ended() { while [[ -e /proc/$PPID/exe ]]; do sleep 0.01; done; }
 if [[ $1 == swrk ]] && mountpoint -q "$mounted"; then
@@ -93,6 +94,8 @@ var moments = []struct{ when, script string }{
 	{"with the runtime", "kill -KILL $PPID; stop; ended"},
 	{"when there is a task", "(until first; do :; done; stop) &"},
 	{"while criu stands still", "(until first; do :; done; kill -STOP $$; stop) &"},
+	{"before gpucr-fs sees the task", `kill -STOP "$restore"
+(until first && elsewhere; do :; done; kill -STOP $$; stop; kill -CONT "$restore") &`},
 	{"when the memory flows", `kill -STOP "$restore"
 (until first; do :; done; until (( $(anonymous) > 4096 )); do :; done; stop; kill -CONT "$restore") &`},
 	{"when criu is done", `(while mountpoint -q "$mounted" && ! [[ -e $state ]]; do :; done; stop) &`},
