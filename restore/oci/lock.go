@@ -133,6 +133,13 @@ func (l *Lock) Clear() error {
 	if err := l.endLeft(); err != nil {
 		return err
 	}
+	// criu makes an empty folder in the root, for the time in which it changes roots.
+	empty, _ := filepath.Glob(filepath.Join(l.folder, mountPoint, "crtools-put-root.*"))
+	for _, dir := range empty {
+		if err := unix.Rmdir(dir); err != nil && err != unix.ENOENT && err != unix.ENOTEMPTY && err != unix.ENOTDIR {
+			return fmt.Errorf("remove %s, which a killed restore has left: %w", dir, err)
+		}
+	}
 	if err := detach(l.folder); err != nil {
 		return err
 	}

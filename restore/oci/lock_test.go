@@ -53,7 +53,10 @@ func TestDeleteOfOthers(t *testing.T) {
 func TestMountOfKilled(t *testing.T) {
 	call, folder := calls(t, Delete)
 	rootfs := t.TempDir()
-	touch(t, filepath.Join(rootfs, "file"))
+	touch(t, filepath.Join(rootfs, "file"), filepath.Join(rootfs, "crtools-put-root.used", "file"))
+	if err := os.Mkdir(filepath.Join(rootfs, "crtools-put-root.abc"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	mount := func() {
 		t.Helper()
 		at := filepath.Join(folder, "criu-root")
@@ -70,6 +73,9 @@ func TestMountOfKilled(t *testing.T) {
 	l, err := call.BeforeDelete()
 	if err != nil || there(folder) {
 		t.Errorf("removed %v: %v", !there(folder), err)
+	}
+	if there(filepath.Join(rootfs, "crtools-put-root.abc")) || !there(filepath.Join(rootfs, "crtools-put-root.used")) {
+		t.Error("not only criu's folder has been removed from the root")
 	}
 	if err := l.Release(); err != nil {
 		t.Error(err)
