@@ -219,7 +219,7 @@ func (a *app) restoreContainer(ctx context.Context, c *container) (err error) {
 	if err := c.onDemand(); err != nil {
 		return err
 	}
-	if c.lock, err = c.call.LockRestore(); err != nil {
+	if c.lock, err = c.call.LockRestore(os.Getenv(oci.UserDirVar)); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.lock.Release()) }()

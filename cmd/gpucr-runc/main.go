@@ -70,7 +70,7 @@ func become(call oci.Call) error {
 // beforeDelete removes what a killed restore of a container has left, before the container itself is removed. Restores
 // of it wait until the runtime is done.
 func beforeDelete(call oci.Call) error {
-	lock, err := call.BeforeDelete()
+	lock, err := call.BeforeDelete(os.Getenv(oci.UserDirVar))
 	if err != nil || lock == nil {
 		return err
 	}

@@ -58,7 +58,7 @@ func again(t *testing.T, l *Lock, c Call) *Lock {
 	if err := l.file.Close(); err != nil {
 		t.Fatal(err)
 	}
-	l, err := c.LockRestore()
+	l, err := c.LockRestore("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func again(t *testing.T, l *Lock, c Call) *Lock {
 func TestKilledLeaves(t *testing.T) {
 	call, _ := calls(t, Restore)
 	work, elsewhere := t.TempDir(), t.TempDir()
-	l, err := call.LockRestore()
+	l, err := call.LockRestore("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestKilledMounts(t *testing.T) {
 	call, _ := calls(t, Restore)
 	work, cgroups := t.TempDir(), t.TempDir()
 	touch(t, filepath.Join(cgroups, "some", "group"))
-	l, err := call.LockRestore()
+	l, err := call.LockRestore("")
 	if err == nil {
 		err = l.Begin(work)
 	}
@@ -154,7 +154,7 @@ func TestKilledMounts(t *testing.T) {
 func TestDeleteOfKilled(t *testing.T) {
 	call, folder := calls(t, Delete)
 	work := t.TempDir()
-	l, err := call.LockRestore()
+	l, err := call.LockRestore("")
 	if err == nil {
 		err = l.Begin(work)
 	}
@@ -167,18 +167,18 @@ func TestDeleteOfKilled(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(folder, stateFile), state, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := call.BeforeDelete(); got != nil || err != nil || began(criu) == 0 {
+	if got, err := call.BeforeDelete(""); got != nil || err != nil || began(criu) == 0 {
 		t.Errorf("during a restore: %v, %v; criu goes on: %v", got, err, began(criu) != 0)
 	}
 	if err := l.file.Close(); err != nil {
 		t.Fatal(err)
 	}
 	gentle := Parse([]string{"--root", filepath.Dir(folder), Delete, "web"})
-	if got, err := gentle.BeforeDelete(); got != nil || err != nil || began(criu) == 0 {
+	if got, err := gentle.BeforeDelete(""); got != nil || err != nil || began(criu) == 0 {
 		t.Errorf("without --force: %v, %v; criu goes on: %v", got, err, began(criu) != 0)
 	}
 	short := Parse([]string{"--root", filepath.Dir(folder), Delete, "-f", "web"})
-	got, err := short.BeforeDelete()
+	got, err := short.BeforeDelete("")
 	if got == nil || err != nil || began(criu) != 0 {
 		t.Fatalf("with --force: %v, %v; criu goes on: %v", got, err, began(criu) != 0)
 	}

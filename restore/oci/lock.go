@@ -13,18 +13,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// UserDirVar names the folder in which runc has its own, for users other than root.
+const UserDirVar = "XDG_RUNTIME_DIR"
+
 // knownID is what runtimes take as the name of a container. It is no path.
 var knownID = regexp.MustCompile(`^[\w+.-]*[\w+-][\w+.-]*$`)
 
 // stateFolder is where the runtime keeps what it knows of the call's container: below its option --root, or where runc
-// has it without one. "" for what can be no container.
-func (c Call) stateFolder() string {
+// has it without one. userDir is the value of UserDirVar, which counts for users other than root. "" for what can
+// be no container.
+func (c Call) stateFolder(userDir string) string {
 	if !knownID.MatchString(c.ID) {
 		return ""
 	}
 	root := c.Global("root")
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); root == "" && dir != "" && os.Geteuid() != 0 {
-		root = filepath.Join(dir, "runc")
+	if root == "" && userDir != "" && os.Geteuid() != 0 {
+		root = filepath.Join(userDir, "runc")
 	}
 	if root == "" {
 		root = "/run/runc"
@@ -55,15 +59,14 @@ const pause = 20 * time.Millisecond
 const lockWait = 20 * time.Second
 
 // LockRestore takes the lock of the restores of the call's container, and waits 20 s for it. ErrBusy when another
-// process has it still.
-func (c Call) LockRestore() (*Lock, error) {
-	return c.lock(lockWait)
+// process has it still. userDir is the value of UserDirVar.
+func (c Call) LockRestore(userDir string) (*Lock, error) {
+	return lock(c.ID, c.stateFolder(userDir), lockWait)
 }
 
-func (c Call) lock(wait time.Duration) (*Lock, error) {
-	folder := c.stateFolder()
+func lock(id, folder string, wait time.Duration) (*Lock, error) {
 	if folder == "" {
-		return nil, fmt.Errorf("%q can be no container's name", c.ID)
+		return nil, fmt.Errorf("%q can be no container's name", id)
 	}
 	if err := os.MkdirAll(filepath.Dir(folder), 0o700); err != nil {
 		return nil, err
@@ -72,7 +75,7 @@ func (c Call) lock(wait time.Duration) (*Lock, error) {
 	for end := time.Now().Add(wait); ; time.Sleep(pause) {
 		f, err := os.OpenFile(folder+lockSuffix, flags, 0o600)
 		if err != nil {
-			return nil, fmt.Errorf("lock container %s: %w", c.ID, err)
+			return nil, fmt.Errorf("lock container %s: %w", id, err)
 		}
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil && sameFile(f) {
@@ -83,10 +86,10 @@ func (c Call) lock(wait time.Duration) (*Lock, error) {
 			continue // its last owner has removed it
 		}
 		if err != unix.EWOULDBLOCK && err != unix.EINTR {
-			return nil, fmt.Errorf("lock container %s: %w", c.ID, err)
+			return nil, fmt.Errorf("lock container %s: %w", id, err)
 		}
 		if time.Now().After(end) {
-			return nil, fmt.Errorf("container %s: %w", c.ID, ErrBusy)
+			return nil, fmt.Errorf("container %s: %w", id, ErrBusy)
 		}
 	}
 }
@@ -196,8 +199,8 @@ func there(path string) bool {
 // BeforeDelete prepares that the runtime removes the call's container, if that is what the call is for: it ends what a
 // killed restore has left, and unmounts what the runtime would empty. ErrBusy while a restore needs that. The lock that
 // it gives, nil when there is no need of one, keeps restores of the container from beginning until the runtime is done.
-func (c Call) BeforeDelete() (*Lock, error) {
-	folder := c.stateFolder()
+func (c Call) BeforeDelete(userDir string) (*Lock, error) {
+	folder := c.stateFolder(userDir)
 	if c.Command != Delete || folder == "" {
 		return nil, nil
 	}
@@ -208,7 +211,7 @@ func (c Call) BeforeDelete() (*Lock, error) {
 	if exists {
 		wait = 0
 	}
-	l, err := c.lock(wait)
+	l, err := lock(c.ID, folder, wait)
 	if exists && (errors.Is(err, ErrBusy) || err == nil && !c.Has("force") && runs(folder)) {
 		// The restore is in its last steps, in which criu needs the mount no more; or the runtime will refuse.
 		if l != nil {

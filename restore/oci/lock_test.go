@@ -35,7 +35,7 @@ func TestDeleteOfOthers(t *testing.T) {
 		for _, f := range files {
 			touch(t, filepath.Join(folder, f))
 		}
-		if l, err := call.BeforeDelete(); l != nil || err != nil {
+		if l, err := call.BeforeDelete(""); l != nil || err != nil {
 			t.Errorf("with %v: %v, %v", files, l, err)
 		}
 	}
@@ -43,7 +43,7 @@ func TestDeleteOfOthers(t *testing.T) {
 		t.Errorf("left: %v", all)
 	}
 	for _, id := range []string{"..", ".", "", "a/b", "../web"} {
-		if got := (Call{Command: Delete, ID: id}).stateFolder(); got != "" {
+		if got := (Call{Command: Delete, ID: id}).stateFolder(""); got != "" {
 			t.Errorf("%q is in %s", id, got)
 		}
 	}
@@ -70,7 +70,7 @@ func TestMountOfKilled(t *testing.T) {
 	}
 	mount()
 	mount() // twice
-	l, err := call.BeforeDelete()
+	l, err := call.BeforeDelete("")
 	if err != nil || there(folder) {
 		t.Errorf("removed %v: %v", !there(folder), err)
 	}
@@ -82,7 +82,7 @@ func TestMountOfKilled(t *testing.T) {
 	}
 	mount()
 	touch(t, filepath.Join(folder, "state.json"))
-	if _, err = call.BeforeDelete(); err != nil || !there(filepath.Join(folder, "state.json")) {
+	if _, err = call.BeforeDelete(""); err != nil || !there(filepath.Join(folder, "state.json")) {
 		t.Errorf("the state of a container: %v", err)
 	}
 	if all, _ := os.ReadDir(filepath.Join(folder, "criu-root")); len(all) > 0 || !there(filepath.Join(rootfs, "file")) {
@@ -93,13 +93,13 @@ func TestMountOfKilled(t *testing.T) {
 // TestRestoresTakeTurns: the lock is one process's, until its last file is closed or it is released.
 func TestRestoresTakeTurns(t *testing.T) {
 	call, _ := calls(t, Delete)
-	first, err := call.LockRestore()
+	first, err := call.LockRestore("")
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := make(chan error, 1)
 	go func() {
-		second, err := call.LockRestore()
+		second, err := call.LockRestore("")
 		if err == nil {
 			err = second.Release()
 		}

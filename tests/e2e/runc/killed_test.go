@@ -153,8 +153,11 @@ func TestKilledRestore(t *testing.T) {
 						t.Errorf("removed, but there are %s", left)
 					}
 				}
-				if got := s.rootfs(); !slices.Equal(got, whole) {
-					t.Fatalf("the container's root has %v, not %v", got, whole)
+				got := s.rootfs() // until the next call there may be a folder of criu's
+				for _, f := range whole {
+					if !slices.Contains(got, f) {
+						t.Fatalf("the container's root has %v, not %v", got, whole)
+					}
 				}
 				s.restored(images)
 				if left := s.processes(); len(left) > 0 {
