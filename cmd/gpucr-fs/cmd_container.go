@@ -107,6 +107,10 @@ func criuOf(call oci.Call, conf oci.Config) (string, error) {
 
 // dumpContainer checkpoints a container. Where that fails it goes on.
 func (a *app) dumpContainer(ctx context.Context, c *container) (err error) {
+	if c.lock, err = c.call.Lock(os.Getenv(oci.UserDirVar)); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.lock.Release()) }()
 	s, err := oci.Ask(c.runtime, c.call)
 	if err != nil {
 		return err
@@ -219,7 +223,7 @@ func (a *app) restoreContainer(ctx context.Context, c *container) (err error) {
 	if err := c.onDemand(); err != nil {
 		return err
 	}
-	if c.lock, err = c.call.LockRestore(os.Getenv(oci.UserDirVar)); err != nil {
+	if c.lock, err = c.call.Lock(os.Getenv(oci.UserDirVar)); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.lock.Release()) }()

@@ -39,7 +39,7 @@ type container struct {
 	unreferred error      // why the caller's image directory does not stand for them
 	pid        int
 	running    *runtimeProcess // one in the foreground
-	lock       *oci.Lock       // of a restore
+	lock       *oci.Lock
 }
 
 // env is the environment of the runtime, and so of criu: what this program has, with criu first in the PATH, and more.
@@ -59,15 +59,13 @@ type runtimeProcess struct {
 }
 
 // start runs the runtime with args. It is killed when this program is. For a dump criu asks it before it ends the
-// processes, and lets them go on when it is gone. For a restore criu and its tasks stay: the lock, which the runtime
-// has too, tells the next call for the container which they are.
+// processes, and lets them go on when it is gone. For a restore criu and its tasks stay: the lock's file tells the next
+// call for the container which they are. The runtime does not get that file: its hooks would have it, too, and some
+// leave processes that stay.
 func (c *container) start(args, env []string, own bool) (*runtimeProcess, error) {
 	cmd := exec.Command(c.runtime, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = os.Stdin, os.Stdout, os.Stderr, env
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: own, Pdeathsig: syscall.SIGKILL}
-	if c.lock != nil {
-		cmd.ExtraFiles = []*os.File{c.lock.File()} // its number is another file's in criu
-	}
 	p := &runtimeProcess{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {

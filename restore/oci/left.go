@@ -27,7 +27,7 @@ import (
 type note struct {
 	// Boot is the kernel's boot_id: ticks and pids are of that run of the machine.
 	Boot string `json:"boot"`
-	// PID is criu, or the first task that it has made; 0 with Work.
+	// PID is the runtime, criu, or the first task that criu has made; 0 with Work.
 	PID int `json:"pid,omitempty"`
 	// Began is when that process began; with Work, when the restore did.
 	Began uint64 `json:"began"`
@@ -49,13 +49,14 @@ func (l *Lock) Begin(work string) error {
 	return l.note(note{Work: work, Began: began(os.Getpid()), Cgroups: cgroups(os.Getpid())})
 }
 
-// Watch notes criu's processes among the children of the runtime: criu itself, and the first task, which criu makes
-// its sibling. done says that both are noted. A criu that is only asked for its version has ended before.
+// Watch notes the runtime, which ends a little later than a killed restore, and criu's processes among its children:
+// criu itself, and the first task, which criu makes its sibling. done says that all are noted. A criu that is only
+// asked for its version has ended before.
 func (l *Lock) Watch(runtime int) (done bool, err error) {
 	there := 0
-	for _, pid := range procfs.Children(runtime) {
+	for _, pid := range append(procfs.Children(runtime), runtime) {
 		p := process{pid, began(pid)}
-		if p.began == 0 || comm(pid) != criuName {
+		if p.began == 0 || pid != runtime && comm(pid) != criuName {
 			continue
 		}
 		there++
@@ -67,7 +68,7 @@ func (l *Lock) Watch(runtime int) (done bool, err error) {
 		}
 		l.noted = append(l.noted, p)
 	}
-	return there > 1, nil
+	return there > 2, nil
 }
 
 func (l *Lock) note(n note) error {

@@ -58,7 +58,7 @@ func again(t *testing.T, l *Lock, c Call) *Lock {
 	if err := l.file.Close(); err != nil {
 		t.Fatal(err)
 	}
-	l, err := c.LockRestore("")
+	l, err := c.Lock("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,16 +69,16 @@ func again(t *testing.T, l *Lock, c Call) *Lock {
 func TestKilledLeaves(t *testing.T) {
 	call, _ := calls(t, Restore)
 	work, elsewhere := t.TempDir(), t.TempDir()
-	l, err := call.LockRestore("")
+	l, err := call.Lock("")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Begin(work); err != nil {
 		t.Fatal(err)
 	}
-	noted, belowNoted := shell(t, "criu", elsewhere)
-	if done, err := l.Watch(os.Getpid()); done || err != nil {
-		t.Errorf("one process is all: %v", err)
+	noted, belowNoted := shell(t, "runc", elsewhere)
+	if done, err := l.Watch(noted); done || err != nil {
+		t.Errorf("the runtime is all: %v", err)
 	}
 	working, belowWorking := shell(t, "criu", work)
 	other, belowOther := shell(t, "other", work)
@@ -115,7 +115,7 @@ func TestKilledMounts(t *testing.T) {
 	call, _ := calls(t, Restore)
 	work, cgroups := t.TempDir(), t.TempDir()
 	touch(t, filepath.Join(cgroups, "some", "group"))
-	l, err := call.LockRestore("")
+	l, err := call.Lock("")
 	if err == nil {
 		err = l.Begin(work)
 	}
@@ -154,7 +154,7 @@ func TestKilledMounts(t *testing.T) {
 func TestDeleteOfKilled(t *testing.T) {
 	call, folder := calls(t, Delete)
 	work := t.TempDir()
-	l, err := call.LockRestore("")
+	l, err := call.Lock("")
 	if err == nil {
 		err = l.Begin(work)
 	}

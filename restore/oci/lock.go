@@ -36,21 +36,21 @@ func (c Call) stateFolder(userDir string) string {
 	return filepath.Join(root, c.ID)
 }
 
-// Lock is held by the restore of a container, or by what must not be done beside one. It lives as long as a process
-// has its file. The file tells which processes the restore has made.
+// Lock is held by the checkpoint or restore of a container, or by what must not be done beside one. It ends with its
+// process. The file tells which processes a restore has made.
 type Lock struct {
 	file   *os.File
 	folder string    // of the container's state
-	noted  []process // criu's, in the file
+	noted  []process // in the file
 	unfit  bool      // the file tells of processes that are not known to have ended
 }
 
-// ErrBusy says that another restore of the container goes on.
-var ErrBusy = errors.New("a restore of it goes on: wait for its end")
+// ErrBusy says that another call has the lock of the container.
+var ErrBusy = errors.New("a checkpoint or restore of it goes on: wait for its end")
 
 // lockSuffix makes the name of the lock's file from that of the container's folder. No container has such a name, and
 // runc lists only folders.
-const lockSuffix = "~restore"
+const lockSuffix = "~lock"
 
 // pause is how long to wait before a lock is tried again.
 const pause = 20 * time.Millisecond
@@ -58,9 +58,9 @@ const pause = 20 * time.Millisecond
 // lockWait is how long a lock is waited for. A restore that was killed ends sooner, as a rule.
 const lockWait = 20 * time.Second
 
-// LockRestore takes the lock of the restores of the call's container, and waits 20 s for it. ErrBusy when another
-// process has it still. userDir is the value of UserDirVar.
-func (c Call) LockRestore(userDir string) (*Lock, error) {
+// Lock takes the lock of the call's container, and waits 20 s for it. ErrBusy when another process has it still.
+// userDir is the value of UserDirVar.
+func (c Call) Lock(userDir string) (*Lock, error) {
 	return lock(c.ID, c.stateFolder(userDir), lockWait)
 }
 
@@ -79,7 +79,8 @@ func lock(id, folder string, wait time.Duration) (*Lock, error) {
 		}
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil && sameFile(f) {
-			return &Lock{file: f, folder: folder, unfit: true}, nil
+			st, err := f.Stat()
+			return &Lock{file: f, folder: folder, unfit: err != nil || st.Size() > 0}, nil
 		}
 		f.Close()
 		if err == nil {
@@ -103,9 +104,6 @@ func sameFile(f *os.File) bool {
 	there, err := os.Lstat(f.Name())
 	return err == nil && os.SameFile(mine, there)
 }
-
-// File is what another process has to have for the lock to last as long as it does.
-func (l *Lock) File() *os.File { return l.file }
 
 // Keep gives the lock to the program that becomes this process.
 func (l *Lock) Keep() error {

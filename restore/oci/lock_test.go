@@ -93,13 +93,13 @@ func TestMountOfKilled(t *testing.T) {
 // TestRestoresTakeTurns: the lock is one process's, until its last file is closed or it is released.
 func TestRestoresTakeTurns(t *testing.T) {
 	call, _ := calls(t, Delete)
-	first, err := call.LockRestore("")
+	first, err := call.Lock("")
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := make(chan error, 1)
 	go func() {
-		second, err := call.LockRestore("")
+		second, err := call.Lock("")
 		if err == nil {
 			err = second.Release()
 		}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpucr/gpucr-fs/restore/procfs"
 	"github.com/gpucr/gpucr-fs/tests/cli"
 )
 
@@ -101,7 +102,22 @@ var moments = []struct{ when, script string }{
 	{"when criu is done", `(while mountpoint -q "$mounted" && ! [[ -e $state ]]; do :; done; stop) &`},
 }
 
-// processes gives those of the container and of criu, which the runtime puts into its cgroup.
+// gone waits for the end of the processes of the container and of criu, which the runtime puts into its cgroup. A task
+// whose criu has given up ends by itself, a little later.
+func (s *stored) gone(when string) {
+	s.t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		left := s.processes()
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			s.t.Errorf("%s there are %s", when, left)
+			return
+		}
+	}
+}
+
 func (s *stored) processes() (all []string) {
 	s.t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
@@ -111,8 +127,8 @@ func (s *stored) processes() (all []string) {
 		if !strings.Contains(string(text), "/"+s.name+"\n") {
 			continue
 		}
-		if stat, _ := os.ReadFile(filepath.Join(filepath.Dir(f), "stat")); !strings.Contains(string(stat), ") Z ") {
-			all = append(all, string(stat))
+		if stat := procfs.Stat(filepath.Join(filepath.Dir(f), "stat")); !procfs.Ended(stat) {
+			all = append(all, fmt.Sprint(f, stat))
 		}
 	}
 	return all
@@ -149,9 +165,7 @@ func TestKilledRestore(t *testing.T) {
 				s.duringRestore(signal, ":")
 				if remove || s.status() != "" { // or else the container is there already
 					must(t, s.runc("delete", "-f", s.name))
-					if left := s.processes(); len(left) > 0 {
-						t.Errorf("removed, but there are %s", left)
-					}
+					s.gone("after the removal")
 				}
 				got := s.rootfs() // until the next call there may be a folder of criu's
 				for _, f := range whole {
@@ -160,9 +174,7 @@ func TestKilledRestore(t *testing.T) {
 					}
 				}
 				s.restored(images)
-				if left := s.processes(); len(left) > 0 {
-					t.Errorf("after the next restore there are %s", left)
-				}
+				s.gone("after the next restore")
 				mounts, err := os.ReadFile("/proc/self/mountinfo")
 				must(t, err)
 				if strings.Contains(string(mounts), s.dir) {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLockIsOurs: neither criu nor the container gets the lock of the restore, and none stays.
+// TestLockIsOurs: runc, criu and the container do not get the lock of the restore, and its file does not stay.
 func TestLockIsOurs(t *testing.T) {
 	s := newStored(t)
 	images := filepath.Join(s.dir, "images")
@@ -29,17 +29,17 @@ func TestLockIsOurs(t *testing.T) {
 	must(t, s.mem.Check(1, limit))
 	text, err := os.ReadFile(seen)
 	must(t, err)
-	if n := strings.Count(string(text), "~restore"); n != 1 {
-		t.Errorf("runc and criu have the lock %d times:\n%s", n, text)
+	if strings.Contains(string(text), "~lock") {
+		t.Errorf("runc or criu has the lock:\n%s", text)
 	}
 	for _, f := range s.descriptors() {
-		if strings.Contains(f, "~restore") {
+		if strings.Contains(f, "~lock") {
 			t.Errorf("the container has the lock: %s", f)
 		}
 	}
 	s.quiet()
 	must(t, s.runc("delete", "-f", s.name))
-	if left, _ := filepath.Glob(filepath.Join(s.bundle, "state", "*~restore")); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(s.bundle, "state", "*~lock")); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 	must(t, s.left.Nothing())
@@ -163,8 +163,8 @@ func TestPausedRuntime(t *testing.T) {
 	must(t, s.left.Nothing())
 }
 
-// TestTwoCheckpoints: two checkpoints of one container at once. One of them succeeds at least, each that did can be
-// restored, and the container is well.
+// TestTwoCheckpoints: of two checkpoints of one container at once, the second waits for the first, or is refused where
+// it would wait for long. Each can be restored, and the container is well.
 func TestTwoCheckpoints(t *testing.T) {
 	s := newStored(t)
 	s.start(nil)
@@ -195,8 +195,8 @@ func TestTwoCheckpoints(t *testing.T) {
 		t.Logf("%s: %v", filepath.Base(r.images), r.err)
 		if r.err == nil {
 			good = append(good, r.images)
-		} else if all, _ := os.ReadDir(r.images); len(all) > 0 {
-			t.Errorf("a checkpoint that failed left %v", all)
+		} else if all, _ := os.ReadDir(r.images); len(all) > 0 || !strings.Contains(r.err.Error(), "goes on") {
+			t.Errorf("a checkpoint failed with %v, and left %v", r.err, all)
 		}
 	}
 	if len(good) == 0 {
