@@ -144,7 +144,8 @@ bench-gpu: deps criu ## compare sequential with parallel restores of GPU process
 	$(GO) run ./tests/benchgpu $(ARGS)
 
 bench-vram: deps criu ## how soon a process with 2 GiB of VRAM on demand runs, beside one with 16 MiB (VRAM_N=5 times)
-	$(GO) test -count=1 -timeout 30m -v ./tests/e2e/plugin -run TestResumeWithoutVRAM -vram.n $(VRAM_N) -vram.size 2147483648
+	$(GO) test -count=1 -timeout 30m -v ./tests/e2e/plugin -run TestResumeWithoutVRAM \
+		-vram.n $(VRAM_N) -vram.size 2147483648
 
 # PEERS=CRIU:DIR[,CRIU:DIR...]: programs of criu, each with the folder of its amdgpu_plugin.so (docs/gpu-amd.md)
 matrix-gpu: deps criu ## CRIU's own AMD plugin (PEERS=CRIU:DIR) and ours dump and restore for each other, simulated

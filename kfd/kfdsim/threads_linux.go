@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// threads keeps pidfds of the threads that have named descriptors last. The driver looks a descriptor up in its caller's
-// table; here that takes a pidfd, and to open and close one for each request took more than all else of an import.
+// threads keeps pidfds of the threads that have named descriptors last. The driver looks a descriptor up in the table
+// of its caller; here that takes a pidfd, and to open and close one for each request took more than all else of an
+// import.
 type threads struct {
 	mu   sync.Mutex
 	last []thread // the latest comes last
