@@ -107,6 +107,10 @@ func criuOf(call oci.Call, conf oci.Config) (string, error) {
 
 // dumpContainer checkpoints a container. Where that fails it goes on.
 func (a *app) dumpContainer(ctx context.Context, c *container) (err error) {
+	if c.lock, err = c.call.Lock(os.Getenv(oci.UserDirVar)); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.lock.Release()) }()
 	s, err := oci.Ask(c.runtime, c.call)
 	if err != nil {
 		return err
@@ -219,8 +223,15 @@ func (a *app) restoreContainer(ctx context.Context, c *container) (err error) {
 	if err := c.onDemand(); err != nil {
 		return err
 	}
+	if c.lock, err = c.call.Lock(os.Getenv(oci.UserDirVar)); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.lock.Release()) }()
 	if _, err := oci.Ask(c.runtime, c.call); err == nil {
 		return fmt.Errorf("container %s exists already", c.call.ID)
+	}
+	if err := c.lock.Clear(); err != nil {
+		return err
 	}
 	args := restore.Args{Work: c.call.Value("work-path")}
 	if args.Work == "" {
@@ -234,6 +245,9 @@ func (a *app) restoreContainer(ctx context.Context, c *container) (err error) {
 	if err := os.MkdirAll(args.Work, 0o700); err != nil {
 		return err
 	}
+	if err := c.lock.Begin(args.Work); err != nil {
+		return err
+	}
 	// A container is not restored twice: its caller's terminal is there for one attempt.
 	r := restoring{a: a, args: args, container: c, allFirst: true}
 	r.criu.program = c.criu
@@ -243,7 +257,7 @@ func (a *app) restoreContainer(ctx context.Context, c *container) (err error) {
 		a.note("%v; %s", err, partly.hint)
 		err = nil
 	}
-	if err != nil {
+	if err = errors.Join(err, c.lock.Release()); err != nil {
 		return err
 	}
 	return c.foreground()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -118,12 +119,13 @@ type entry struct {
 }
 
 // Log adds an error to the log that the caller has named, which it shows to its user. Without one nothing is done.
+// It does not wait for a reader of a pipe.
 func (c Call) Log(now time.Time, message string) error {
 	path := c.Global("log")
 	if path == "" {
 		return nil
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK, 0o644)
 	if err != nil {
 		return err
 	}
