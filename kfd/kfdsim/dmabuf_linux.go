@@ -166,7 +166,7 @@ func (f *openFile) drop(in []byte) syscall.Errno {
 // withFD calls use with a duplicate of a descriptor of the caller that is a file
 // of this simulator, and with its inode number. errno is EBADF when it is not one.
 func (s *Sim) withFD(c caller, fd int, use func(dup int, ino uint64) syscall.Errno) syscall.Errno {
-	dup, err := c.getFD(fd)
+	dup, err := s.threads.getFD(c.tid, fd)
 	if err != nil {
 		return s.refuse(syscall.EBADF, err.Error())
 	}

@@ -27,7 +27,8 @@ type Sim struct {
 	ctl   *control
 	wg    sync.WaitGroup // queues and engines
 
-	recent refusals
+	recent  refusals
+	threads threads
 
 	mu       sync.Mutex
 	closed   bool
@@ -184,6 +185,7 @@ func (s *Sim) Close() error {
 	if s.kfd != nil {
 		s.kfd.close()
 	}
+	s.threads.close()
 	return nil
 }
 
