@@ -23,7 +23,9 @@ import (
 
 func main() {
 	plain := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		return c.Control(func(fd uintptr) { syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 0) })
+		return c.Control(func(fd uintptr) {
+			syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 0)
+		})
 	}}
 	plain.SetMultipathTCP(false) // which criu does not dump
 	l, err := plain.Listen(context.Background(), "tcp4", "127.0.0.1:0")
