@@ -245,10 +245,7 @@ func (a *app) restoreContainer(ctx context.Context, c *container) (err error) {
 	if err := os.MkdirAll(args.Work, 0o700); err != nil {
 		return err
 	}
-	if err := c.lock.Begin(args.Work); err != nil {
-		return err
-	}
-	// A container is not restored twice: its caller's terminal is there for one attempt.
+	// A container is not restored twice but for its ports: its caller's terminal is there for one attempt.
 	r := restoring{a: a, args: args, container: c, allFirst: true}
 	r.criu.program = c.criu
 	r.timeline.Started = time.Now()
@@ -310,6 +307,9 @@ func (r *restoring) inContainer(ctx context.Context, p talk.Prepared) error {
 	err = c.restore(ctx, p, env)
 	stop()
 	reading.Wait()
+	if err != nil && c.sharesPorts() {
+		return r.freePorts(ctx, err, p.Images)
+	}
 	if err != nil {
 		return err
 	}
@@ -324,6 +324,16 @@ func (r *restoring) inContainer(ctx context.Context, p talk.Prepared) error {
 	}
 	r.runs = true
 	return nil
+}
+
+// sharesPorts tells whether a container that could not be restored has the ports of this machine, and can be tried
+// again: nobody waits for its terminal.
+func (c *container) sharesPorts() bool {
+	if !c.call.Has("detach") || c.call.Has("console-socket") {
+		return false
+	}
+	shared, err := oci.HostNetwork(c.call.Value("bundle"))
+	return err == nil && shared
 }
 
 // plugins gives criu's folder of plugins for a restore: ours where there is something for it.

@@ -165,6 +165,9 @@ func (c *container) restore(ctx context.Context, p talk.Prepared, env []string) 
 	} else if err := os.Remove(pidfile); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err // a former one would be taken for the new one's
 	}
+	if err := c.lock.Begin(p.Work); err != nil {
+		return err
+	}
 	detached := c.call.Has("detach")
 	run, err := c.start(call.Args(), c.env(env...), detached)
 	if err != nil {

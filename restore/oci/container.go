@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -136,3 +137,28 @@ func (c Call) Log(now time.Time, message string) error {
 	}
 	return errors.Join(err, f.Close())
 }
+
+// HostNetwork tells by its bundle, "" for this process's directory, whether a container has no network of its own.
+func HostNetwork(bundle string) (bool, error) {
+	text, err := readAtMost(filepath.Join(bundle, "config.json"), maxSpec)
+	if err != nil {
+		return false, err
+	}
+	var spec struct {
+		Linux struct {
+			Namespaces []struct{ Type string }
+		}
+	}
+	if err := json.Unmarshal(text, &spec); err != nil {
+		return false, fmt.Errorf("%s of a container: %w", filepath.Join(bundle, "config.json"), err)
+	}
+	for _, n := range spec.Linux.Namespaces {
+		if n.Type == "network" {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// maxSpec is how large a container's config.json may be, in bytes.
+const maxSpec = 16 << 20

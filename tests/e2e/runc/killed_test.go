@@ -19,7 +19,7 @@ import (
 
 // duringRestore has a shell script run with each criu of a restore, once the runtime has mounted the container's root
 // for it. In it, $mounted and $state are that mount and the file that says that the container is there, $restore is
-// gpucr-fs, stop sends it a signal, and ended waits for the end of the runtime.
+// gpucr-fs, stop sends it a signal, ended waits for the end of the runtime, and wait_for for one of the rest.
 func (s *stored) duringRestore(signal, script string) {
 	s.t.Helper()
 	file := filepath.Join(s.dir, "between", "criu")
@@ -31,14 +31,18 @@ mounted=%s state=%s
 restore=$(awk '/^PPid/ {print $2}' /proc/$PPID/status)
 stop() { kill -%s "$restore"; }
 first() { # the pid of the first task, which criu makes its sibling
-	for task in $(cat /proc/$PPID/task/*/children); do
+	for task in $(cat /proc/$PPID/task/*/children 2>/dev/null); do
 		[[ $task != $$ ]] && return
 	done
 	false
 }
-elsewhere() { [[ ! /proc/$task/cwd -ef /proc/$$/cwd ]]; } # it has left the work directory
-anonymous() { awk '/RssAnon/ {print $2; n++} END {if (!n) print 0}' /proc/$task/status; } # KiB
-ended() { while [[ -e /proc/$PPID/exe ]]; do sleep 0.01; done; }
+elsewhere() { first && [[ ! /proc/$task/cwd -ef /proc/$$/cwd ]]; } # it has left the work directory
+flows() { # more than 4 MiB are there
+	first && awk '/RssAnon/ && $2 > 4096 {found = 1} END {exit !found}' /proc/$task/status
+}
+alive() { [[ -e /proc/$PPID/exe ]]; }
+ended() { while alive; do sleep 0.01; done; }
+wait_for() { until "$@" || ! alive; do :; done; } # or for the end of the runtime, if it was too fast to be seen
 if [[ $1 == swrk ]] && mountpoint -q "$mounted"; then
 %s
 fi
@@ -93,12 +97,12 @@ func (s *stored) runtimeGone() {
 var moments = []struct{ when, script string }{
 	{"before criu runs", "stop; ended"},
 	{"with the runtime", "kill -KILL $PPID; stop; ended"},
-	{"when there is a task", "(until first; do :; done; stop) &"},
-	{"while criu stands still", "(until first; do :; done; kill -STOP $$; stop) &"},
+	{"when there is a task", "(wait_for first; stop) &"},
+	{"while criu stands still", "(wait_for first; kill -STOP $$; stop) &"},
 	{"before gpucr-fs sees the task", `kill -STOP "$restore"
-(until first && elsewhere; do :; done; kill -STOP $$; stop; kill -CONT "$restore") &`},
+(wait_for elsewhere; kill -STOP $$; stop; kill -CONT "$restore") &`},
 	{"when the memory flows", `kill -STOP "$restore"
-(until first; do :; done; until (( $(anonymous) > 4096 )); do :; done; stop; kill -CONT "$restore") &`},
+(wait_for flows; stop; kill -CONT "$restore") &`},
 	{"when criu is done", `(while mountpoint -q "$mounted" && ! [[ -e $state ]]; do :; done; stop) &`},
 }
 
