@@ -50,6 +50,9 @@ func (d *Draft) recut() error {
 func (n *node) recut(offs []int64, number uint32) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if err := n.content.appendPending(); err != nil {
+		return err
+	}
 	next, err := n.content.recut(offs, number)
 	if err != nil || next == nil {
 		return err
@@ -264,6 +267,9 @@ type draftReader struct{ n *node }
 func (r *draftReader) ReadAt(p []byte, off int64) (int, error) {
 	r.n.mu.Lock()
 	defer r.n.mu.Unlock()
+	if err := r.n.content.appendPending(); err != nil {
+		return 0, err
+	}
 	return r.n.content.readAt(p, off)
 }
 
