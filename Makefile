@@ -11,6 +11,7 @@ FULL_N    ?= 30
 TORTURE_N ?= 100
 SOAK_N    ?= 5000
 STRESS_TIME ?= 10m
+VRAM_N    ?= 5
 MODEL_TIME ?= 15m
 SIMULATE_N ?= 1000000
 SIMULATE_SEED ?= 1
@@ -24,7 +25,7 @@ COMMIT    ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 .DEFAULT_GOAL := help
 .PHONY: help build plugin install packages gpu-pack criu versitygw deps bench-deps proto clean kfdsim-shell demo
 .PHONY: test race lint fuzz test-packages test-docs test-containers torture crash soak model simulate stress zdtm
-.PHONY: bench bench-restore bench-encrypt bench-remote bench-page bench-gpu matrix-gpu
+.PHONY: bench bench-restore bench-encrypt bench-remote bench-page bench-gpu bench-vram matrix-gpu
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -141,6 +142,10 @@ bench-page: deps criu ## how soon the page of a store of 10,000 checkpoints is t
 
 bench-gpu: deps criu ## compare sequential with parallel restores of GPU processes, simulated (ARGS=-h for options)
 	$(GO) run ./tests/benchgpu $(ARGS)
+
+bench-vram: deps criu ## how soon a process with 2 GiB of VRAM on demand runs, beside one with 16 MiB (VRAM_N=5 times)
+	$(GO) test -count=1 -timeout 30m -v ./tests/e2e/plugin -run TestResumeWithoutVRAM \
+		-vram.n $(VRAM_N) -vram.size 2147483648
 
 # PEERS=CRIU:DIR[,CRIU:DIR...]: programs of criu, each with the folder of its amdgpu_plugin.so (docs/gpu-amd.md)
 matrix-gpu: deps criu ## CRIU's own AMD plugin (PEERS=CRIU:DIR) and ours dump and restore for each other, simulated

@@ -13,7 +13,12 @@ import (
 )
 
 func TestReadInto(t *testing.T) {
-	s := newTestStore(t, testOptions(t))
+	t.Run("plain", func(t *testing.T) { readsInto(t, newTestStore(t, testOptions(t))) })
+	t.Run("encrypted", func(t *testing.T) { readsInto(t, openTestStore(t, newSecretStore(t), secretOptions(t))) })
+}
+
+// readsInto reads ranges of a file of the store, whole chunks and parts of them.
+func readsInto(t *testing.T, s *Store) {
 	content := memory(7, 24<<20+1234)
 	write(t, s, "c", map[string][]byte{"pages-1.img": content, "small.img": []byte("few bytes")})
 	c, err := s.Checkpoint("c")

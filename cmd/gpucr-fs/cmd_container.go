@@ -107,6 +107,10 @@ func criuOf(call oci.Call, conf oci.Config) (string, error) {
 
 // dumpContainer checkpoints a container. Where that fails it goes on.
 func (a *app) dumpContainer(ctx context.Context, c *container) (err error) {
+	if c.lock, err = c.call.Lock(os.Getenv(oci.UserDirVar)); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.lock.Release()) }()
 	s, err := oci.Ask(c.runtime, c.call)
 	if err != nil {
 		return err
@@ -219,8 +223,15 @@ func (a *app) restoreContainer(ctx context.Context, c *container) (err error) {
 	if err := c.onDemand(); err != nil {
 		return err
 	}
+	if c.lock, err = c.call.Lock(os.Getenv(oci.UserDirVar)); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.lock.Release()) }()
 	if _, err := oci.Ask(c.runtime, c.call); err == nil {
 		return fmt.Errorf("container %s exists already", c.call.ID)
+	}
+	if err := c.lock.Clear(); err != nil {
+		return err
 	}
 	args := restore.Args{Work: c.call.Value("work-path")}
 	if args.Work == "" {
@@ -234,7 +245,7 @@ func (a *app) restoreContainer(ctx context.Context, c *container) (err error) {
 	if err := os.MkdirAll(args.Work, 0o700); err != nil {
 		return err
 	}
-	// A container is not restored twice: its caller's terminal is there for one attempt.
+	// A container is not restored twice but for its ports: its caller's terminal is there for one attempt.
 	r := restoring{a: a, args: args, container: c, allFirst: true}
 	r.criu.program = c.criu
 	r.timeline.Started = time.Now()
@@ -243,7 +254,7 @@ func (a *app) restoreContainer(ctx context.Context, c *container) (err error) {
 		a.note("%v; %s", err, partly.hint)
 		err = nil
 	}
-	if err != nil {
+	if err = errors.Join(err, c.lock.Release()); err != nil {
 		return err
 	}
 	return c.foreground()
@@ -296,6 +307,9 @@ func (r *restoring) inContainer(ctx context.Context, p talk.Prepared) error {
 	err = c.restore(ctx, p, env)
 	stop()
 	reading.Wait()
+	if err != nil && c.sharesPorts() {
+		return r.freePorts(ctx, err, p.Images)
+	}
 	if err != nil {
 		return err
 	}
@@ -310,6 +324,16 @@ func (r *restoring) inContainer(ctx context.Context, p talk.Prepared) error {
 	}
 	r.runs = true
 	return nil
+}
+
+// sharesPorts tells whether a container that could not be restored has the ports of this machine, and can be tried
+// again: nobody waits for its terminal.
+func (c *container) sharesPorts() bool {
+	if !c.call.Has("detach") || c.call.Has("console-socket") {
+		return false
+	}
+	shared, err := oci.HostNetwork(c.call.Value("bundle"))
+	return err == nil && shared
 }
 
 // plugins gives criu's folder of plugins for a restore: ours where there is something for it.

@@ -19,6 +19,7 @@ import (
 func (a *app) gcCmd() *cobra.Command {
 	var dryRun, yes, remote bool
 	var patience time.Duration
+	var most bytesValue = 4 << 30
 	c := &cobra.Command{
 		Use:   "gc STORE",
 		Short: "give back the space that no checkpoint uses",
@@ -27,12 +28,15 @@ checkpoints whose writers have died. It asks for confirmation only when there ar
 
 With --remote it removes from the remote store what no checkpoint there needs. It waits until removed checkpoints
 and abandoned uploads have been unchanged for --patience, so that readers and slow uploads can finish. Run it now
-and then: each run remembers what it saw.`,
+and then: each run remembers what it saw. It also repacks: what is in use of packs that are less than half in use is
+copied into new ones, and the old ones go with a later run. --max-repack bounds what a run reads and writes for
+that.`,
 		Example: "  gpucr-fs gc -n store/\n  gpucr-fs gc -y store/",
 		Args:    positional,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if remote {
-				return a.gcRemote(cmd.Context(), args[0], patience)
+				return a.gcRemote(cmd.Context(), args[0], service.RemoteGCRequest{Patience: patience,
+					Repack: int64(most), DryRun: dryRun})
 			}
 			return a.session(
 				cmd.Context(), args[0], func(s *client.Session) error { return a.gc(cmd.Context(), s, dryRun, yes) },
@@ -42,6 +46,8 @@ and then: each run remembers what it saw.`,
 	c.Flags().BoolVarP(&dryRun, "dry-run", "n", false, "only show what would be given back")
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	c.Flags().BoolVar(&remote, "remote", false, "remove from the remote store what no checkpoint there needs")
+	c.Flags().Var(&most, "max-repack",
+		"with --remote: most bytes to read and write to repack packs that are less than half in use; 0: they stay")
 	c.Flags().DurationVar(&patience, "patience", 15*time.Minute,
 		"with --remote: how long an upload must stand still to count as abandoned, and how long readers of removed "+
 			"checkpoints may go on")

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -170,20 +169,43 @@ func (a *app) rmRemote(ctx context.Context, dir string, names []string, yes bool
 }
 
 // gcRemote gives back what no checkpoint of the remote store needs.
-func (a *app) gcRemote(ctx context.Context, dir string, patience time.Duration) error {
-	res, err := do(ctx, a, dir, "", service.RemoteGC, service.RemoteGCRequest{Patience: patience})
+func (a *app) gcRemote(ctx context.Context, dir string, req service.RemoteGCRequest) error {
+	res, err := do(ctx, a, dir, "", service.RemoteGC, req)
 	if err != nil {
 		return err
 	}
-	return a.done(res, func(w io.Writer) {
-		fmt.Fprintf(w, "removed %d packs, %s; %d abandoned pushes\n", res.Packs, size(res.Bytes), res.Abandoned)
+	show, removed, repacked := a.done, "removed", "repacked"
+	if req.DryRun {
+		show, removed, repacked = a.print, "would remove", "would repack"
+	}
+	return show(res, func(w io.Writer) {
+		fmt.Fprintf(w, "%s %d packs, %s; %d abandoned pushes\n", removed, res.Packs, size(res.Bytes), res.Abandoned)
+		r := res.Repacked
+		if r.Packs > 0 {
+			fmt.Fprintf(
+				w, "%s %d packs less than half in use, %s; what is in use of them takes %s\n", repacked, r.Packs,
+				size(r.Bytes), size(r.Copied),
+			)
+		}
+		if r.Read+r.Written > 0 {
+			fmt.Fprintf(
+				w, "for that %s were read and %s written; %d checkpoints have a new list\n", size(r.Read),
+				size(r.Written), r.Checkpoints,
+			)
+		}
+		switch {
+		case r.Busy:
+			fmt.Fprintf(w, "%d packs less than half in use stay for now: another machine repacks\n", r.Left)
+		case r.Left > 0:
+			fmt.Fprintf(w, "%d packs less than half in use stay: see --max-repack and verify --remote\n", r.Left)
+		}
 		if res.Watched > 0 {
 			fmt.Fprintf(
 				w,
-				"%d pushes, removed checkpoints and removed hot sets keep their packs; they are let go when a "+
-					"gc --remote finds them unchanged for %v\n",
+				"%d pushes, removed checkpoints, removed hot sets and older lists keep their packs; they are let go "+
+					"when a gc --remote finds them unchanged for %v\n",
 				res.Watched,
-				patience,
+				req.Patience,
 			)
 		}
 	})

@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/gpucr/gpucr-fs/restore/oci"
 )
 
 const (
@@ -68,8 +70,19 @@ func (a *app) configure(cmd *cobra.Command) error {
 }
 
 // readSettings reads a configuration file; only an explicit one must be there. Names that no command knows are refused.
+// A file that the caller has not named is refused where users other than root can change it: options name programs.
 func readSettings(path string, explicit bool, root *cobra.Command) (settings, error) {
 	s := settings{file: path, all: map[string]string{}, commands: map[string]map[string]string{}}
+	if !explicit {
+		switch file, err := oci.Guarded(path); {
+		case errors.Is(err, fs.ErrNotExist):
+			return s, nil
+		case err != nil:
+			return s, fmt.Errorf("configuration %s names programs that root runs, and is not used: %w", path, err)
+		default:
+			path = file
+		}
+	}
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) && !explicit {
 		return s, nil

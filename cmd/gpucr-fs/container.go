@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/daemon/talk"
+	"github.com/gpucr/gpucr-fs/index/scratch"
 	"github.com/gpucr/gpucr-fs/restore"
 	"github.com/gpucr/gpucr-fs/restore/oci"
 )
@@ -38,6 +39,7 @@ type container struct {
 	unreferred error      // why the caller's image directory does not stand for them
 	pid        int
 	running    *runtimeProcess // one in the foreground
+	lock       *oci.Lock
 }
 
 // env is the environment of the runtime, and so of criu: what this program has, with criu first in the PATH, and more.
@@ -56,8 +58,10 @@ type runtimeProcess struct {
 	err  error // once done is closed
 }
 
-// start runs the runtime with args. It is killed when this program is: criu asks it before it ends the processes of a
-// dump, and lets them go on when it is gone.
+// start runs the runtime with args. It is killed when this program is. For a dump criu asks it before it ends the
+// processes, and lets them go on when it is gone. For a restore criu and its tasks stay: the lock's file tells the next
+// call for the container which they are. The runtime does not get that file: its hooks would have it, too, and some
+// leave processes that stay.
 func (c *container) start(args, env []string, own bool) (*runtimeProcess, error) {
 	cmd := exec.Command(c.runtime, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = os.Stdin, os.Stdout, os.Stderr, env
@@ -136,8 +140,11 @@ func newer(file string, than time.Time) bool {
 
 // workDir makes a work directory for criu, where the caller gave none.
 func (c *container) workDir() (string, func(), error) {
-	dir, err := os.MkdirTemp("", "gpucr-runc-")
-	return dir, func() { os.RemoveAll(dir) }, err
+	dir, err := scratch.Make(os.TempDir(), "gpucr-fs-container-")
+	if err != nil {
+		return "", nil, err
+	}
+	return dir.Path(), func() { dir.Close() }, nil
 }
 
 // restore has the runtime restore its container, and returns when it runs.
@@ -158,6 +165,9 @@ func (c *container) restore(ctx context.Context, p talk.Prepared, env []string) 
 	} else if err := os.Remove(pidfile); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err // a former one would be taken for the new one's
 	}
+	if err := c.lock.Begin(p.Work); err != nil {
+		return err
+	}
 	detached := c.call.Has("detach")
 	run, err := c.start(call.Args(), c.env(env...), detached)
 	if err != nil {
@@ -166,7 +176,13 @@ func (c *container) restore(ctx context.Context, p talk.Prepared, env []string) 
 	if !detached {
 		c.running = run
 	}
+	watched := false
 	for {
+		if !watched {
+			if watched, err = c.lock.Watch(run.cmd.Process.Pid); err != nil {
+				return errors.Join(err, c.giveUp(run))
+			}
+		}
 		pid, perr := readPID(pidfile)
 		over := false
 		select {
@@ -176,7 +192,7 @@ func (c *container) restore(ctx context.Context, p talk.Prepared, env []string) 
 		}
 		switch {
 		case over && run.err != nil:
-			return c.explain(run.err, p.Work, "restore.log")
+			return errors.Join(c.explain(run.err, p.Work, "restore.log"), c.lock.Clear())
 		case perr == nil && (over || !detached):
 			c.pid = pid
 			return nil
@@ -187,11 +203,16 @@ func (c *container) restore(ctx context.Context, p talk.Prepared, env []string) 
 		case <-run.done:
 		case <-time.After(2 * time.Millisecond):
 		case <-ctx.Done():
-			run.cmd.Process.Kill()
-			<-run.done
-			return errors.Join(ctx.Err(), c.end())
+			return errors.Join(ctx.Err(), c.giveUp(run))
 		}
 	}
+}
+
+// giveUp ends a restore that is under way.
+func (c *container) giveUp(run *runtimeProcess) error {
+	run.cmd.Process.Kill()
+	<-run.done
+	return c.end()
 }
 
 func readPID(file string) (int, error) {
@@ -202,8 +223,14 @@ func readPID(file string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(text)))
 }
 
-// end removes a container that was restored and cannot go on.
-func (c *container) end() error { return c.do("delete", "--force") }
+// end removes a container that was restored and cannot go on. What the runtime has mounted, if it was killed, goes
+// first: the runtime would empty it.
+func (c *container) end() error {
+	if err := c.lock.Clear(); err != nil {
+		return err
+	}
+	return c.do(oci.Delete, "--force")
+}
 
 // do runs another of the runtime's commands for the container.
 func (c *container) do(command string, options ...string) error {

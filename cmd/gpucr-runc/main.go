@@ -54,6 +54,9 @@ func become(call oci.Call) error {
 		return errors.Join(err, unusable)
 	}
 	args := os.Args[1:]
+	if err := beforeDelete(call); err != nil {
+		return err
+	}
 	if !forStore { // also where the configuration cannot be used: containers start and end without it
 		return run(runtime, args)
 	}
@@ -62,6 +65,16 @@ func become(call oci.Call) error {
 		return err
 	}
 	return run(program, append([]string{"container", "--runtime-config", file, "--"}, args...))
+}
+
+// beforeDelete removes what a killed restore of a container has left, before the container itself is removed. Restores
+// of it wait until the runtime is done.
+func beforeDelete(call oci.Call) error {
+	lock, err := call.BeforeDelete(os.Getenv(oci.UserDirVar))
+	if err != nil || lock == nil {
+		return err
+	}
+	return lock.Keep()
 }
 
 // stored tells whether a call goes through the store. Images that are not in a store are the runtime's to restore.

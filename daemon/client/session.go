@@ -63,6 +63,7 @@ func connectBy(ctx context.Context, dir string, o index.Options, open opener) (*
 		}
 		s, unwritable, err := open(ctx, abs, o)
 		if err == nil {
+			r.Serve(s)
 			return &Session{store: s, remote: r, log: log, unwritable: unwritable}, nil
 		}
 		r.Close()

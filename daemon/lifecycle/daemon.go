@@ -136,6 +136,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 		return nil, err
 	}
 	d.store = store
+	d.remote.Serve(store)
 	if d.home, err = takeHome(store); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}

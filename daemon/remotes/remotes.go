@@ -63,7 +63,8 @@ type Remote struct {
 
 	opening    chan struct{} // held by the one who opens it
 	collecting sync.Mutex    // one collection at a time
-	pulls      atomic.Int64  // under way
+	follower   follower
+	pulls      atomic.Int64 // under way
 
 	mu       sync.Mutex
 	open     *remote.Store // nil before it was needed
@@ -328,7 +329,10 @@ func (r *Remote) ReadRange(ctx context.Context, name object.Name, p []byte, off 
 	for n := 1; ; n++ {
 		s, err := r.Store(ctx)
 		if err == nil {
-			return s.ReadRange(ctx, name, p, off)
+			if err = s.ReadRange(ctx, name, p, off); index.ClassOf(err) == index.NotFound {
+				r.follow(ctx) // who reads looks then whether the chunk lies elsewhere
+			}
+			return err
 		}
 		if index.ClassOf(err) != index.Unreachable || bucket.Backoff(ctx, n) != nil {
 			return err

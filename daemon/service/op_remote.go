@@ -207,6 +207,10 @@ type RemoteGCRequest struct {
 	// Patience is how long a push must be unchanged to count as abandoned, and how long the packs of a removed
 	// checkpoint stay for its readers. Collections of this store measure it, this one and earlier ones.
 	Patience time.Duration `json:"patience"`
+	// Repack bounds what is read and written for packs that are less than half in use, in bytes; 0: they stay.
+	Repack int64 `json:"repack,omitempty"`
+	// DryRun says what would be removed and repacked.
+	DryRun bool `json:"dry_run,omitempty"`
 }
 
 // RemoteGC removes from the remote store what no checkpoint needs.
@@ -214,5 +218,6 @@ var RemoteGC = define("gc-remote", func(ctx context.Context, env *Env, r RemoteG
 	if _, err := env.remoteStore(ctx, "gc"); err != nil {
 		return remotes.Collected{}, err
 	}
-	return env.Remote.Collect(ctx, r.Patience)
+	return env.Remote.Collect(ctx, remotes.CollectOptions{Patience: r.Patience, Repack: r.Repack, DryRun: r.DryRun,
+		Holds: env.Store.Holds})
 })

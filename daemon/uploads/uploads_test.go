@@ -62,6 +62,7 @@ func (n *node) open() {
 	must(n.t, err)
 	n.store, err = index.Open(n.t.Context(), n.dir, o)
 	must(n.t, err)
+	n.remote.Serve(n.store)
 	n.lifetime = lifetime.New()
 	n.lifetime.Hold()
 	n.up = Start(Options{Store: n.store, Remote: n.remote, Lifetime: n.lifetime, Log: quiet})
@@ -79,6 +80,10 @@ func (n *node) close() {
 	if is, err := os.Stat(n.dir); err != nil || !is.ModTime().Equal(was.ModTime()) {
 		n.t.Errorf("the folder of a closed store was changed: %v", err)
 	}
+}
+
+func (n *node) collect(patience time.Duration) (remotes.Collected, error) {
+	return n.remote.Collect(n.t.Context(), remotes.CollectOptions{Patience: patience})
 }
 
 func (n *node) dump(name, text string) {
@@ -175,12 +180,12 @@ func TestBehind(t *testing.T) {
 		t.Errorf("removed there, and the list is %v, %v", list, err)
 	}
 	// A collection does not wait: what it saw counts for the next, also of another process.
-	if res, err := one.remote.Collect(t.Context(), time.Hour); err != nil || res.Packs != 0 || res.Watched != 1 {
+	if res, err := one.collect(time.Hour); err != nil || res.Packs != 0 || res.Watched != 1 {
 		t.Errorf("collected %+v, %v", res, err)
 	}
 	one.close()
 	one.open()
-	if res, err := one.remote.Collect(t.Context(), time.Nanosecond); err != nil || res.Packs != 2 || res.Watched != 0 {
+	if res, err := one.collect(time.Nanosecond); err != nil || res.Packs != 2 || res.Watched != 0 {
 		t.Errorf("collected %+v, %v", res, err)
 	}
 	r, err = one.remote.Store(t.Context())
@@ -250,11 +255,11 @@ func TestProfiles(t *testing.T) {
 		}
 		return len(kept)
 	}
-	if _, err := one.remote.Collect(t.Context(), time.Nanosecond); err != nil || objects() != 1 {
+	if _, err := one.collect(time.Nanosecond); err != nil || objects() != 1 {
 		t.Errorf("%d profiles of a checkpoint that stands, %v", objects(), err)
 	}
 	must(t, r.Remove(t.Context(), "a"))
-	if _, err := one.remote.Collect(t.Context(), time.Nanosecond); err != nil || objects() != 0 {
+	if _, err := one.collect(time.Nanosecond); err != nil || objects() != 0 {
 		t.Errorf("%d profiles of no checkpoint, %v", objects(), err)
 	}
 }
@@ -337,7 +342,7 @@ func TestHotSets(t *testing.T) {
 	unchanged()
 	must(t, r.Remove(t.Context(), "a"))
 	for range 3 {
-		_, err = two.remote.Collect(t.Context(), time.Nanosecond)
+		_, err = two.collect(time.Nanosecond)
 		must(t, err)
 	}
 	for _, dir := range []string{"packs", "profiles"} {
@@ -357,14 +362,14 @@ func TestNotes(t *testing.T) {
 	n := newNode(t, "s3://checkpoints?endpoint="+s.Endpoint+"&region=us-east-1")
 	n.dump("a", "some text")
 	n.settle()
-	_, err := n.remote.Collect(t.Context(), time.Hour)
+	_, err := n.collect(time.Hour)
 	must(t, err)
 	n.close()
 	for _, name := range []string{"remote-has.json", "remote-requests.json", "remote-watched.json"} {
 		must(t, os.WriteFile(filepath.Join(n.dir, name), []byte("{no JSON"), 0o600))
 	}
 	n.open()
-	_, err = n.remote.Collect(t.Context(), time.Hour)
+	_, err = n.collect(time.Hour)
 	must(t, err)
 	n.settle()
 	for deadline := time.Now().Add(time.Minute); n.place("a") != Durable; time.Sleep(10 * time.Millisecond) {

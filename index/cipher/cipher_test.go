@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -38,21 +39,30 @@ func TestSlots(t *testing.T) {
 	for _, n := range []int{1, 4095, 4096, 1 << 20} {
 		plain := noise(n)
 		salt := a.NewSalt()
-		buf := a.Buffer(n)
+		buf := a.Buffer(n + TagSize)
 		out, seal := a.EncryptSlot(buf, salt, 7, plain)
 		out = bytes.Clone(out)
 		a.Done(buf)
 		if len(out) != n || n > 16 && bytes.Equal(out, plain) {
 			t.Fatalf("%d bytes become %d", n, len(out))
 		}
+		// Decrypted with room for the tag behind it, which belongs to the next slot, and without.
+		next := noise(TagSize)
 		try := func(c *Coder, s Seal, page uint32, flip int) error {
-			in := bytes.Clone(out)
+			tight, roomy := slices.Clip(bytes.Clone(out)), append(bytes.Clone(out), next...)
 			if flip >= 0 {
-				in[flip] ^= 1
+				tight[flip] ^= 1
+				roomy[flip] ^= 1
 			}
-			err := c.DecryptSlot(in, s, page)
-			if err == nil && !bytes.Equal(in, plain) {
+			err, again := c.DecryptSlot(tight, s, page), c.DecryptSlot(roomy[:n], s, page)
+			if err == nil && !bytes.Equal(tight, plain) || again == nil && !bytes.Equal(roomy[:n], plain) {
 				t.Errorf("%d bytes come back as others", n)
+			}
+			if errors.Is(again, ErrOpen) != errors.Is(err, ErrOpen) {
+				t.Errorf("%d bytes with room for a tag: %v, without: %v", n, again, err)
+			}
+			if !bytes.Equal(roomy[n:], next) {
+				t.Errorf("what lies behind %d bytes was altered", n)
 			}
 			return err
 		}

@@ -201,26 +201,35 @@ func (c *Coder) Done(b []byte) {
 	}
 }
 
-// EncryptSlot encrypts the stored bytes of a chunk into buf, a Buffer of that length: for the slot that begins at page
-// of a pack that has this salt. No page of a pack may come twice with one salt.
+// EncryptSlot encrypts the stored bytes of a chunk into buf, a Buffer of that length and TagSize: for the slot that
+// begins at page of a pack that has this salt. No page of a pack may come twice with one salt.
 func (c *Coder) EncryptSlot(buf []byte, salt Salt, page uint32, stored []byte) ([]byte, Seal) {
 	c.used(salt, uint64(page), stored)
-	sealed := c.Buffer(len(stored) + TagSize)
-	defer func() { c.Done(sealed) }()
-	sealed = c.key(ofSlots, "", salt).Seal(sealed[:0], nonce(uint64(page)), stored, nil)
-	out := buf[:copy(buf[:len(stored)], sealed)]
-	return out, Seal{Salt: salt, Tag: [TagSize]byte(sealed[len(out):])}
+	sealed := c.key(ofSlots, "", salt).Seal(buf[:0], nonce(uint64(page)), stored, nil)
+	n := len(stored)
+	return sealed[:n], Seal{Salt: salt, Tag: [TagSize]byte(sealed[n:])}
 }
 
-// DecryptSlot decrypts the stored bytes of a slot in their place.
+// DecryptSlot decrypts the stored bytes of a slot in their place. The TagSize bytes behind them are the caller's too,
+// as far as the capacity reaches: the tag, which is in the journal, lies there meanwhile, and they are as they were
+// afterwards. Without that room the bytes are copied.
 func (c *Coder) DecryptSlot(stored []byte, s Seal, page uint32) error {
 	if c == nil {
 		return fmt.Errorf("%w: there is no key", ErrOpen)
 	}
-	sealed := c.Buffer(len(stored) + TagSize)
-	defer func() { c.Done(sealed) }()
-	sealed = append(append(sealed[:0], stored...), s.Tag[:]...) // tags of slots are in the journal
-	_, err := openInto(stored, c.key(ofSlots, "", s.Salt), nonce(uint64(page)), sealed)
+	k, n := c.key(ofSlots, "", s.Salt), len(stored)
+	if n+TagSize > cap(stored) {
+		sealed := c.Buffer(n + TagSize)
+		defer func() { c.Done(sealed) }()
+		sealed = append(append(sealed[:0], stored...), s.Tag[:]...)
+		_, err := openInto(stored, k, nonce(uint64(page)), sealed)
+		return err
+	}
+	sealed := stored[:n+TagSize]
+	behind := [TagSize]byte(sealed[n:])
+	copy(sealed[n:], s.Tag[:])
+	_, err := openInto(stored, k, nonce(uint64(page)), sealed)
+	copy(sealed[n:], behind[:])
 	return err
 }
 

@@ -394,7 +394,7 @@ func (d *Packs) Plain(c pack.Chunk, slot []byte, verify func(c pack.Chunk, slot 
 	if d.coder == nil {
 		return verify(c, slot)
 	}
-	buf := d.coder.Buffer(len(slot))
+	buf := d.coder.Buffer(len(slot) + cipher.TagSize)
 	defer d.coder.Done(buf)
 	plain := append(buf, slot...)
 	if err := pack.Decrypt(d.coder, c.Loc, plain); err != nil {

@@ -160,7 +160,7 @@ func (f *file) decode(b []byte) (c pack.Chunk, err error) {
 }
 
 // find gives the first place of a chunk in the file.
-func (f *file) find(id chunk.ID) (c pack.Chunk, ok bool, err error) {
+func (f *file) find(id chunk.ID, may func(object.Name) bool) (c pack.Chunk, ok bool, err error) {
 	key := binary.BigEndian.Uint64(id[:])
 	first := sort.Search(len(f.fences), func(i int) bool { return f.fences[i] >= key })
 	for i := max(0, first-1); i < len(f.fences) && f.fences[i] <= key; i++ {
@@ -176,9 +176,11 @@ func (f *file) find(id chunk.ID) (c pack.Chunk, ok bool, err error) {
 		n := len(records) / f.record
 		at := func(k int) []byte { return records[k*f.record:] }
 		k := sort.Search(n, func(k int) bool { return bytes.Compare(at(k)[:chunk.IDSize], id[:]) >= 0 })
-		if k < n && bytes.Equal(at(k)[:chunk.IDSize], id[:]) {
+		for ; k < n && bytes.Equal(at(k)[:chunk.IDSize], id[:]); k++ {
 			c, err := f.decode(at(k))
-			return c, err == nil, err
+			if err != nil || may == nil || may(f.packs[c.Loc.Pack-1].Name) {
+				return c, err == nil, err
+			}
 		}
 	}
 	return c, false, nil

@@ -137,6 +137,45 @@ func TestPlaces(t *testing.T) {
 	must(t, p.Close())
 }
 
+// TestFindIn knows chunks in two packs, in one file, in two, and in none yet: both places are found.
+func TestFindIn(t *testing.T) {
+	const first, second = 0, 100
+	both := func(p *Places, n int) { // the chunks of the first pack
+		t.Helper()
+		list := make([]pack.Chunk, perPack)
+		for i := range list {
+			list[i] = pack.Chunk{ID: idOf(i), Loc: locOf(n, i)}
+			list[i].Loc.Pack = 1
+		}
+		must(t, p.Add([]object.PackRef{refOf(n)}, list))
+	}
+	for _, c := range []struct {
+		name         string
+		between, end bool // kept
+	}{{"in memory", false, false}, {"in one file", false, true}, {"in two files", true, true}} {
+		p := in(filepath.Join(t.TempDir(), "learned"))
+		if both(p, first); c.between {
+			p.Keep()
+		}
+		if both(p, second); c.end {
+			p.Keep()
+		}
+		for _, n := range []int{first, second} {
+			may := func(name object.Name) bool { return name == refOf(n).Name }
+			for i := range perPack {
+				ref, loc, ok := p.FindIn(idOf(i), may)
+				if loc.Pack = 0; !ok || ref != refOf(n) || loc != locOf(n, i) {
+					t.Fatalf("%s: chunk %d in pack %d: %v at %+v, %v", c.name, i, n, ref, loc, ok)
+				}
+			}
+		}
+		if _, _, ok := p.FindIn(idOf(0), func(object.Name) bool { return false }); ok {
+			t.Errorf("%s: found in a pack that may not be used", c.name)
+		}
+		must(t, p.Close())
+	}
+}
+
 // TestDamaged flips each part of a file: what is found is right, and a file that is not as it was written goes. A file
 // that was being written goes as well.
 func TestDamaged(t *testing.T) {

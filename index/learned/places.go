@@ -239,20 +239,27 @@ func (g *gathered) each() func() (pack.Chunk, bool, error) {
 
 // Find gives a place of a chunk.
 func (p *Places) Find(id chunk.ID) (ref object.PackRef, loc pack.Loc, ok bool) {
+	return p.FindIn(id, nil)
+}
+
+// FindIn gives a place of a chunk in a pack that may be used; nil: all may.
+func (p *Places) FindIn(id chunk.ID, may func(object.Name) bool) (ref object.PackRef, loc pack.Loc, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.load()
 	p.sort()
-	i, ok := slices.BinarySearchFunc(p.fresh.chunks, id, func(c pack.Chunk, id chunk.ID) int {
+	i, _ := slices.BinarySearchFunc(p.fresh.chunks, id, func(c pack.Chunk, id chunk.ID) int {
 		return bytes.Compare(c.ID[:], id[:])
 	})
-	if ok {
+	for ; i < len(p.fresh.chunks) && p.fresh.chunks[i].ID == id; i++ {
 		c := p.fresh.chunks[i]
-		return p.fresh.packs[c.Loc.Pack-1], c.Loc, true
+		if ref := p.fresh.packs[c.Loc.Pack-1]; may == nil || may(ref.Name) {
+			return ref, c.Loc, true
+		}
 	}
 	for i := len(p.files) - 1; i >= 0; i-- { // later ones as a rule first
 		f := p.files[i]
-		c, ok, err := f.find(id)
+		c, ok, err := f.find(id, may)
 		if err != nil {
 			p.remove([]*file{f}, err)
 			continue

@@ -52,7 +52,7 @@ func (s *Set) takeAppends(f *file) {
 func (s *Set) write(id chunk.ID, stored []byte, raw int, codec chunk.Codec, listed bool) (Loc, error) {
 	slot := padded(int64(len(stored)))
 	if s.o.Coder != nil {
-		buf := s.o.Coder.Buffer(int(slot))
+		buf := s.o.Coder.Buffer(int(slot) + cipher.TagSize)
 		defer s.o.Coder.Done(buf)
 		return s.fill(id, raw, codec, listed, len(stored),
 			func(salt cipher.Salt, page uint32) ([][]byte, uint32, cipher.Seal) {

@@ -8,9 +8,14 @@ import (
 	"github.com/gpucr/gpucr-fs/index/crc32c"
 )
 
+// Room is the capacity, in bytes, that a buffer of ReadSlots should have behind the slot: a tag lies there while an
+// encrypted slot is decrypted. Less costs a copy.
+const Room = cipher.TagSize
+
 // ReadSlots reads slots that lie one behind the other in one pack, with one system call. Each buffer needs a capacity
 // of its slot's length and is filled with it; errs tells for each what is wrong with it. A slot is right when its guard
-// is, an encrypted one when its tag is.
+// is, an encrypted one when its tag is. What a buffer's capacity has behind the slot, up to Room, is the caller's too,
+// and is as it was afterwards.
 // past reads around the page cache: for those who keep what they read, as the mount does in the kernel's cache of
 // its own files, a second copy costs memory and, measured on two cores, a third of the processor time of a cold read.
 func (s *Set) ReadSlots(locs []Loc, bufs [][]byte, past bool) (errs []error) {

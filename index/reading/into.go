@@ -181,7 +181,7 @@ func (s *Reader) readIntoRun(run []wantedChunk, p []byte, base int64, past bool,
 		slots[i] = pack.Chunk{ID: w.ref.ID, Loc: w.loc}
 		if w.loc.Codec == chunk.Raw && len(w.parts) == 1 && w.loc.Slot() == w.parts[0].n {
 			at := w.parts[0].at - base
-			bufs[i] = p[at : at : at+w.parts[0].n]
+			bufs[i] = p[at:at:min(at+w.parts[0].n+pack.Room, int64(len(p)))]
 			continue
 		}
 		b, err := s.chunks.Arena.Get(int(w.loc.Slot()))

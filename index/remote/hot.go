@@ -92,7 +92,15 @@ const maxHotList = 64 << 20
 
 // hotList gives the list of the hot set that the bucket has of a checkpoint for the profile with this sum, nil where
 // there is none.
-func (s *Store) hotList(ctx context.Context, id string, profile uint32) ([]byte, error) {
+func (s *Store) hotList(ctx context.Context, id string, profile uint32) (list []byte, err error) {
+	err = foundAnew(func() error {
+		list, err = s.hotListFound(ctx, id, profile)
+		return err
+	})
+	return list, err
+}
+
+func (s *Store) hotListFound(ctx context.Context, id string, profile uint32) ([]byte, error) {
 	k, e, err := s.hotRoot(ctx, id)
 	if err != nil || k == nil || e.Profile != profile {
 		return nil, err

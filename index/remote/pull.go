@@ -47,14 +47,23 @@ func entryError(name string, err error) error {
 	return &fault.Error{Class: fault.Corrupt, Op: "read root", Checkpoint: name, Err: err}
 }
 
+// metaOf gives the meta of a root, decrypted.
+func (s *Store) metaOf(r catalog.Record) ([]byte, error) {
+	if s.config.Ring == nil {
+		return r.Meta, nil
+	}
+	meta, err := s.o.Cipher.Open(rootPurpose(r.Name), r.Meta)
+	if err != nil {
+		return nil, entryError(r.Name, err)
+	}
+	return meta, nil
+}
+
 func (s *Store) entryOf(r catalog.Record) (Entry, error) {
 	e := Entry{Name: r.Name, Packs: len(r.Packs)}
-	meta := r.Meta
-	if s.config.Ring != nil {
-		var err error
-		if meta, err = s.o.Cipher.Open(rootPurpose(r.Name), meta); err != nil {
-			return Entry{}, entryError(r.Name, err)
-		}
+	meta, err := s.metaOf(r)
+	if err != nil {
+		return Entry{}, err
 	}
 	if err := json.Unmarshal(meta, &e.Meta); err != nil {
 		return Entry{}, entryError(r.Name, err)
@@ -108,7 +117,28 @@ func (s *Store) Pull(ctx context.Context, n Node, name, as string) (roots.Info, 
 // maxParents bounds how many checkpoints one needs, one the next: CRIU's incremental dumps.
 const maxParents = 100
 
-func (s *Store) pull(ctx context.Context, n Node, name, as string, depth int) (roots.Info, error) {
+func (s *Store) pull(ctx context.Context, n Node, name, as string, depth int) (info roots.Info, err error) {
+	err = foundAnew(func() error {
+		info, err = s.pullFound(ctx, n, name, as, depth)
+		return err
+	})
+	return info, err
+}
+
+// mostMoves is how often a checkpoint is found anew that is given other packs while it is read.
+const mostMoves = 5
+
+// foundAnew finds and reads a checkpoint, again where it was given other packs meanwhile.
+func foundAnew(read func() error) (err error) {
+	for range mostMoves {
+		if err = read(); !errors.Is(err, catalog.ErrMoved) {
+			break
+		}
+	}
+	return err
+}
+
+func (s *Store) pullFound(ctx context.Context, n Node, name, as string, depth int) (roots.Info, error) {
 	const op = "pull"
 	fail := func(err error) (roots.Info, error) {
 		return roots.Info{}, named(op, name, err)
@@ -145,12 +175,21 @@ func (s *Store) pull(ctx context.Context, n Node, name, as string, depth int) (r
 
 // listOf reads the list of a checkpoint.
 func listOf(ctx context.Context, k *catalog.Checkpoint, e Entry) (io.Reader, error) {
-	last := len(k.Packs) - 1
-	if last < 0 || k.Packs[last].ID != e.List {
-		return nil, fmt.Errorf("%w: the root does not end with its list", catalog.ErrCorrupt)
+	last, err := lastOf(k.Record, e)
+	if err != nil {
+		return nil, err
 	}
-	r := &packReader{ctx: ctx, k: k, p: k.Packs[last]}
+	r := &packReader{ctx: ctx, k: k, p: last}
 	return bufio.NewReaderSize(io.NewSectionReader(r, 0, r.p.Size), int(min(r.p.Size+1, readBytes))), nil
+}
+
+// lastOf gives the pack that is the list of a checkpoint.
+func lastOf(r catalog.Record, e Entry) (catalog.Pack, error) {
+	last := len(r.Packs) - 1
+	if last < 0 || r.Packs[last].ID != e.List {
+		return catalog.Pack{}, fmt.Errorf("%w: the root does not end with its list", catalog.ErrCorrupt)
+	}
+	return r.Packs[last], nil
 }
 
 // readBytes is how much of a list one request reads.

@@ -89,7 +89,7 @@ func (s *Store) Learn(ctx context.Context, n Node) error {
 	s.learning.Lock()
 	defer s.learning.Unlock()
 	defer n.KeepLearned()
-	fresh := map[string]string{}
+	unknown, fresh := map[object.Name]bool{}, map[string]string{}
 	same := func(key, etag string) bool {
 		fresh[key] = etag
 		return s.learned[key] == etag
@@ -102,10 +102,10 @@ func (s *Store) Learn(ctx context.Context, n Node) error {
 			return Classify(op, err)
 		}
 		if r.State != catalog.Sealed || catalog.IsBeside(r.Name) || len(r.Packs) < 2 ||
-			!s.isNews(n, r.Packs[:len(r.Packs)-1]) {
+			!isNews(n, r.Packs[:len(r.Packs)-1], unknown) {
 			continue
 		}
-		err := s.learn(ctx, n, r.Name)
+		err := s.withList(ctx, r.Name, func(list io.Reader) error { return n.Learn(ctx, s.id, list) })
 		if class := fault.ClassOf(err); class == fault.NotFound {
 			continue // removed meanwhile
 		} else if class == fault.Corrupt || class == fault.Unsupported {
@@ -121,29 +121,34 @@ func (s *Store) Learn(ctx context.Context, n Node) error {
 	return nil
 }
 
-func (s *Store) isNews(n Node, packs []catalog.Pack) bool {
+// isNews says whether a node knows nothing of one of the packs, and adds those to unknown. Of these each list counts:
+// one alone may tell of a part of a pack.
+func isNews(n Node, packs []catalog.Pack, unknown map[object.Name]bool) (news bool) {
 	for _, p := range packs {
-		if name, err := object.ParseName(p.ID); err == nil && !n.Knows(name) {
-			return true
+		if name, err := object.ParseName(p.ID); err == nil && (unknown[name] || !n.Knows(name)) {
+			unknown[name], news = true, true
 		}
 	}
-	return false
+	return news
 }
 
-func (s *Store) learn(ctx context.Context, n Node, name string) error {
-	k, err := s.c.Find(ctx, name)
-	if err != nil {
-		return Classify("learn", err)
-	}
-	e, err := s.entryOf(k.Record)
-	if err != nil {
-		return err
-	}
-	list, err := listOf(ctx, k, e)
-	if err != nil {
-		return Classify("learn", err)
-	}
-	return Classify("learn", n.Learn(ctx, s.id, list))
+// withList calls take with the list of what has a root.
+func (s *Store) withList(ctx context.Context, name string, take func(list io.Reader) error) error {
+	return Classify("learn", foundAnew(func() error {
+		k, err := s.c.Find(ctx, name)
+		if err != nil {
+			return err
+		}
+		e, err := s.entryOf(k.Record)
+		if err != nil {
+			return err
+		}
+		list, err := listOf(ctx, k, e)
+		if err != nil {
+			return err
+		}
+		return take(list)
+	}))
 }
 
 // begin takes a name for a push. What is left of a push of this machine that did not end is abandoned first. The nonce
@@ -255,9 +260,9 @@ type push struct {
 
 	parent string // id
 
-	ctx      context.Context // of what is uploaded; it ends when somebody else has taken the draft
-	cancel   context.CancelCauseFunc
-	touching sync.WaitGroup
+	ctx    context.Context // of what is uploaded; it ends when somebody else has taken the draft
+	cancel context.CancelCauseFunc
+	stop   func() // waits for what touches the draft
 }
 
 // newPush begins to upload for a draft, and touches that until end is called.
@@ -265,26 +270,34 @@ func (s *Store) newPush(ctx context.Context, n Node, d *catalog.Draft, name stri
 	p := &push{s: s, d: d, name: name, u: n.Uploader(s.id)}
 	p.ctx, p.cancel = context.WithCancelCause(ctx)
 	p.job = p.u.Begin(p.ctx, p)
-	p.touching.Go(func() {
+	p.stop = touching(p.ctx, d, p.cancel)
+	return p
+}
+
+// touching touches a draft until ctx ends, and gives what waits for that. When somebody else has taken the draft, it
+// says so to cancel.
+func touching(ctx context.Context, d *catalog.Draft, cancel context.CancelCauseFunc) (stop func()) {
+	var one sync.WaitGroup
+	one.Go(func() {
 		t := time.NewTicker(touchEvery)
 		defer t.Stop()
 		for {
 			select {
-			case <-p.ctx.Done():
+			case <-ctx.Done():
 				return
 			case <-t.C:
-				if err := d.Touch(p.ctx); err != nil && errors.Is(err, catalog.ErrTaken) {
-					p.cancel(err)
+				if err := d.Touch(ctx); err != nil && errors.Is(err, catalog.ErrTaken) {
+					cancel(err)
 				}
 			}
 		}
 	})
-	return p
+	return one.Wait
 }
 
 func (p *push) end() {
 	p.cancel(nil)
-	p.touching.Wait()
+	p.stop()
 }
 
 // abort gives the name free, even where the push was cancelled.
@@ -346,28 +359,38 @@ func (p *push) seal(ctx context.Context, res *upload.Result, m Meta) (Pushed, er
 
 func packOf(p object.PackRef) catalog.Pack { return catalog.Pack{ID: p.Name.String(), Size: p.Size} }
 
-// claim claims the packs in which chunks of the checkpoint are known to be, and gives those that may be referred to.
+// claimRounds is how often other places are looked for in place of packs that are lost.
+const claimRounds = 3
+
+// claim claims the packs in which chunks of the checkpoint are known to be, and gives those that may be referred to. In
+// place of those that are lost it looks for others that have the same chunks, as where they were repacked.
 func (p *push) claim(ctx context.Context) (map[object.Name]bool, error) {
-	known, err := p.u.Known(ctx, p.info.ID)
-	if err != nil {
-		return nil, err
-	}
-	stands := map[object.Name]bool{}
-	packs := make([]catalog.Pack, len(known))
-	for i, ref := range known {
-		packs[i] = packOf(ref)
-		stands[ref.Name] = true
-	}
-	lost, err := p.d.Claim(ctx, packs)
-	if err != nil {
-		return nil, err
-	}
-	for _, l := range lost {
-		name, err := object.ParseName(l.ID)
+	stands, gone := map[object.Name]bool{}, map[object.Name]bool{}
+	for range claimRounds {
+		known, err := p.u.Known(ctx, p.info.ID, func(n object.Name) bool { return !gone[n] })
 		if err != nil {
 			return nil, err
 		}
-		delete(stands, name)
+		packs := make([]catalog.Pack, len(known))
+		for i, ref := range known {
+			packs[i] = packOf(ref)
+			stands[ref.Name] = true
+		}
+		lost, err := p.d.Claim(ctx, packs)
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range lost {
+			name, err := object.ParseName(l.ID)
+			if err != nil {
+				return nil, err
+			}
+			delete(stands, name)
+			gone[name] = true
+		}
+		if len(lost) == 0 {
+			break
+		}
 	}
 	return stands, nil
 }

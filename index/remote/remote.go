@@ -144,6 +144,9 @@ type Store struct {
 
 	learning sync.Mutex        // one Learn at a time
 	learned  map[string]string // ETags of the roots that it has seen, by key
+
+	following sync.Mutex        // one Follow at a time
+	followed  map[string]string // likewise
 }
 
 // Make makes a remote store in a bucket, or opens the one that is there; fresh says which. It first finds out whether
@@ -280,6 +283,8 @@ func Classify(op string, err error) error {
 	case errors.Is(err, catalog.ErrInUse):
 		class, hint = fault.InUse, "another machine pushes a checkpoint of that name; try again when it is done"
 	case errors.Is(err, catalog.ErrTaken):
+		class, hint = fault.InUse, "try again"
+	case errors.Is(err, catalog.ErrMoved):
 		class, hint = fault.InUse, "try again"
 	case errors.Is(err, catalog.ErrRemoved):
 		class = fault.NotFound

@@ -135,6 +135,16 @@ func (v *verification) withHot(ctx context.Context, name string) error {
 
 // root checks what a root names: a checkpoint, whose id it gives if that can be read, or a hot set.
 func (v *verification) root(ctx context.Context, name string) (id string, err error) {
+	before, problems := v.res, len(v.res.Problems)
+	err = foundAnew(func() error {
+		v.res.Checkpoints, v.res.Chunks, v.res.Problems = before.Checkpoints, before.Chunks, v.res.Problems[:problems]
+		id, err = v.rootFound(ctx, name)
+		return err
+	})
+	return id, err
+}
+
+func (v *verification) rootFound(ctx context.Context, name string) (id string, err error) {
 	k, err := v.s.c.Find(ctx, name)
 	if err != nil {
 		return "", err

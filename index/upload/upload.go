@@ -14,6 +14,7 @@ package upload
 import (
 	"context"
 	"fmt"
+	"io"
 
 	"golang.org/x/sync/errgroup"
 
@@ -60,14 +61,15 @@ func New(c *chunks.Store, r *roots.Set, rd *reading.Reader, others *learned.Plac
 	return &Uploader{chunks: c, roots: r, reading: rd, others: others, store: store}
 }
 
-// inBucket gives the place where the bucket is known to have a chunk: as the store knows it, or as others have told.
-func (u *Uploader) inBucket(id chunk.ID) (p object.PackRef, loc pack.Loc, ok bool) {
+// inBucket gives a place where the bucket is known to have a chunk: as the store knows it, or as others have told. may
+// says which packs count; nil: all do.
+func (u *Uploader) inBucket(id chunk.ID, may func(object.Name) bool) (p object.PackRef, loc pack.Loc, ok bool) {
 	if loc, err := u.chunks.DB.DistantLoc(id); err == nil {
-		if p, ok := u.chunks.Distant.Pack(loc.Pack); ok {
+		if p, ok := u.chunks.Distant.Pack(loc.Pack); ok && (may == nil || may(p.Name)) {
 			return p, loc, true
 		}
 	}
-	return u.others.Find(id)
+	return u.others.FindIn(id, may)
 }
 
 // Result is what was made of a checkpoint.
@@ -95,7 +97,7 @@ func (u *Uploader) Begin(ctx context.Context, sink Sink) *Upload {
 // Add sees to it that the bucket gets a chunk, unless it is known to have it: whether that place stands is asked at the
 // end. After an error only Drop may be called.
 func (j *Upload) Add(id chunk.ID) error {
-	if _, _, ok := j.u.inBucket(id); ok && !j.places[id] {
+	if _, _, ok := j.u.inBucket(id, nil); ok && !j.places[id] {
 		return nil
 	}
 	return j.add(j.putting, id)
@@ -176,8 +178,22 @@ func (u *Uploader) Durable(r *Result) error {
 	return u.chunks.Distant.Learn(r.list.Packs, r.list.Chunks, u.chunks.Commit)
 }
 
-// Known gives the packs of the bucket that Upload would refer to.
-func (u *Uploader) Known(ctx context.Context, ref string) ([]object.PackRef, error) {
+// Relearn notes where the bucket has the chunks of a checkpoint, by its list object. From now on they are read there.
+func (u *Uploader) Relearn(ctx context.Context, list io.Reader) error {
+	var all object.List
+	err := object.Decode(list, u.store, object.Visitor{
+		Coder: u.chunks.Packs.Coder(),
+		Pack:  func(_ uint32, p object.PackRef) error { all.Packs = append(all.Packs, p); return ctx.Err() },
+		Chunk: func(c pack.Chunk) error { all.Chunks = append(all.Chunks, c); return nil },
+	})
+	if err == nil {
+		err = u.chunks.Distant.Learn(all.Packs, all.Chunks, u.chunks.Commit)
+	}
+	return fault.Classify("learn of a checkpoint", err)
+}
+
+// Known gives the packs of the bucket that Upload would refer to. may says which packs count; nil: all do.
+func (u *Uploader) Known(ctx context.Context, ref string, may func(object.Name) bool) ([]object.PackRef, error) {
 	const op = "upload"
 	r, pb, err := u.roots.Sealed(op, ref)
 	if err != nil {
@@ -187,7 +203,7 @@ func (u *Uploader) Known(ctx context.Context, ref string) ([]object.PackRef, err
 	seen := map[object.Name]bool{}
 	err = u.reading.WalkSegments(ctx, r, pb, func(_ *manifestpb.Entry, seg *manifest.Segment) error {
 		for _, c := range seg.Chunks {
-			if p, _, ok := u.inBucket(c.ID); ok && !seen[p.Name] {
+			if p, _, ok := u.inBucket(c.ID, may); ok && !seen[p.Name] {
 				seen[p.Name] = true
 				known = append(known, p)
 			}
@@ -276,8 +292,8 @@ func (j *Upload) add(ctx context.Context, id chunk.ID) error {
 // with, in any case.
 func (j *Upload) refer(id chunk.ID) bool {
 	j.places[id] = true
-	p, loc, ok := j.u.inBucket(id)
-	if !ok || j.stands != nil && !j.stands(p.Name) {
+	p, loc, ok := j.u.inBucket(id, j.stands)
+	if !ok {
 		return false
 	}
 	n, fresh := j.number(p)

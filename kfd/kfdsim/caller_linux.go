@@ -184,20 +184,6 @@ func moveProcess(pid int, addr uint64, buf []byte,
 	return nil
 }
 
-// getFD duplicates a descriptor of the calling thread.
-func (c caller) getFD(fd int) (int, error) {
-	pidfd, err := unix.PidfdOpen(c.tid, unix.PIDFD_THREAD)
-	if err != nil {
-		return -1, fmt.Errorf("pidfd of thread %d: %w", c.tid, err)
-	}
-	defer unix.Close(pidfd)
-	dup, err := unix.PidfdGetfd(pidfd, fd, 0)
-	if err != nil {
-		return -1, fmt.Errorf("descriptor %d of thread %d: %w", fd, c.tid, err)
-	}
-	return dup, nil
-}
-
 // checkUserRange reports whether a process maps all of a range, without file
 // mappings when anonOnly is set.
 func checkUserRange(pid int, addr, size uint64, anonOnly bool) error {

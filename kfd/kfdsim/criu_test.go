@@ -432,7 +432,7 @@ func TestOnlyTheTracer(t *testing.T) {
 	if _, err := fmt.Fscan(out, &fd); err != nil {
 		t.Fatal(err)
 	}
-	dup, err := caller{tid: cmd.Process.Pid}.getFD(fd)
+	dup, err := new(threads).getFD(cmd.Process.Pid, fd)
 	if err != nil {
 		t.Fatal(err)
 	}

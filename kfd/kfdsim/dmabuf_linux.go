@@ -22,8 +22,6 @@ type dmabuf struct {
 	id    uint64
 	bo    *bo // held
 	opens int
-	// tokens are descriptors on their way to a caller.
-	tokens map[uint32]*token
 }
 
 // token keeps a dmabuf alive until its caller has opened it.
@@ -46,7 +44,7 @@ func (s *Sim) exportBO(b *bo, by *openFile) (uint32, syscall.Errno) {
 	d := b.dmabuf
 	if d == nil {
 		s.lastBuf++
-		d = &dmabuf{id: s.lastBuf, bo: b.get(), tokens: map[uint32]*token{}}
+		d = &dmabuf{id: s.lastBuf, bo: b.get()}
 		b.dmabuf = d
 		s.dmabufs[d.id] = d
 	}
@@ -66,7 +64,7 @@ func (s *Sim) exportBO(b *bo, by *openFile) (uint32, syscall.Errno) {
 	}
 	n := TokenBase | lastToken.Add(1)&(TokenBase-1)
 	s.mu.Lock()
-	d.tokens[n] = &token{fd: fd, by: by, handle: handle}
+	s.tokens[n] = &token{fd: fd, by: by, handle: handle}
 	s.unlock()
 	return n, 0
 }
@@ -100,12 +98,10 @@ func (s *Sim) putDmabuf(d *dmabuf) {
 func (s *Sim) dropTokens(by *openFile) {
 	var fds []int
 	s.mu.Lock()
-	for _, d := range s.dmabufs {
-		for n, t := range d.tokens {
-			if t.by == by {
-				fds = append(fds, t.fd)
-				delete(d.tokens, n)
-			}
+	for n, t := range s.tokens {
+		if t.by == by {
+			fds = append(fds, t.fd)
+			delete(s.tokens, n)
 		}
 	}
 	s.unlock()
@@ -129,17 +125,16 @@ func (f *openFile) claim(in, out []byte) syscall.Errno {
 	}
 	f.sim.mu.Lock()
 	defer f.sim.unlock()
-	for _, d := range f.sim.dmabufs {
-		if t := d.tokens[args.Token]; t != nil {
-			b := t.handle.Bytes()
-			args.Bytes, args.Type = uint32(len(b)), t.handle.Type()
-			if copy(args.Handle[:], b) < len(b) {
-				return syscall.EOVERFLOW
-			}
-			return reply(out, &args)
-		}
+	t := f.sim.tokens[args.Token]
+	if t == nil {
+		return syscall.ENOENT
 	}
-	return syscall.ENOENT
+	b := t.handle.Bytes()
+	args.Bytes, args.Type = uint32(len(b)), t.handle.Type()
+	if copy(args.Handle[:], b) < len(b) {
+		return syscall.EOVERFLOW
+	}
+	return reply(out, &args)
 }
 
 func (f *openFile) drop(in []byte) syscall.Errno {
@@ -149,11 +144,9 @@ func (f *openFile) drop(in []byte) syscall.Errno {
 	}
 	fd := -1
 	f.sim.mu.Lock()
-	for _, d := range f.sim.dmabufs {
-		if t := d.tokens[args.Token]; t != nil {
-			fd = t.fd
-			delete(d.tokens, args.Token)
-		}
+	if t := f.sim.tokens[args.Token]; t != nil {
+		fd = t.fd
+		delete(f.sim.tokens, args.Token)
 	}
 	f.sim.unlock()
 	if fd < 0 {
@@ -166,7 +159,7 @@ func (f *openFile) drop(in []byte) syscall.Errno {
 // withFD calls use with a duplicate of a descriptor of the caller that is a file
 // of this simulator, and with its inode number. errno is EBADF when it is not one.
 func (s *Sim) withFD(c caller, fd int, use func(dup int, ino uint64) syscall.Errno) syscall.Errno {
-	dup, err := c.getFD(fd)
+	dup, err := s.threads.getFD(c.tid, fd)
 	if err != nil {
 		return s.refuse(syscall.EBADF, err.Error())
 	}

@@ -34,8 +34,8 @@ func (s *Sim) NewDmabuf(gpuID uint32, size uint64, gtt bool) (*os.File, []byte, 
 		return nil, nil, fmt.Errorf("kfdsim: export: %w", errno)
 	}
 	s.mu.Lock()
-	tok := b.dmabuf.tokens[number]
-	delete(b.dmabuf.tokens, number)
+	tok := s.tokens[number]
+	delete(s.tokens, number)
 	s.unlock()
 	return os.NewFile(uintptr(tok.fd), fmt.Sprintf("dmabuf of gpu %#x", gpuID)), b.mem, nil
 }

@@ -21,10 +21,12 @@ type Fault struct {
 	// the process has its address spaces), and the error number.
 	Request string        `json:"request,omitempty"`
 	Errno   syscall.Errno `json:"errno,omitempty"`
-	// Delay belongs to FaultStall, and to FaultIoctl: how long the request takes until it fails.
+	// Delay belongs to FaultStall, and to FaultIoctl: how long the request takes until it fails. ClearFaults ends it:
+	// what waits then goes on as if there had been no fault.
 	Delay time.Duration `json:"delay_ns,omitempty"`
 
 	seen, hit int
+	cleared   chan struct{} // closed by ClearFaults
 }
 
 // FaultKind names what goes wrong.
@@ -65,8 +67,19 @@ func (s *Sim) Inject(f Fault) error {
 	}
 	s.mu.Lock()
 	defer s.unlock()
+	f.cleared = make(chan struct{})
 	s.faults = append(s.faults, &f)
 	return nil
+}
+
+// Struck tells how often the faults that are there have struck, also those that delay something still.
+func (s *Sim) Struck() (n int) {
+	s.mu.Lock()
+	defer s.unlock()
+	for _, f := range s.faults {
+		n += f.hit
+	}
+	return n
 }
 
 // ClearFaults removes all faults and reports how often they struck.
@@ -76,9 +89,25 @@ func (s *Sim) ClearFaults() int {
 	n := 0
 	for _, f := range s.faults {
 		n += f.hit
+		close(f.cleared)
 	}
 	s.faults = nil
 	return n
+}
+
+// wait takes as long as the fault delays, and tells whether the fault is still there then.
+func (f *Fault) wait() bool {
+	if f.Delay == 0 {
+		return true
+	}
+	t := time.NewTimer(f.Delay)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-f.cleared:
+		return false
+	}
 }
 
 // strike finds the fault an event meets. Preconditions: Sim.mu is held.
@@ -103,15 +132,9 @@ func (s *Sim) injected(request string, file *openFile) syscall.Errno {
 		gpu = file.drm.gpu.cfg.ID
 	}
 	f := s.strike(FaultIoctl, gpu, request)
-	if f == nil {
-		s.unlock()
+	s.unlock()
+	if f == nil || !f.wait() {
 		return 0
-	}
-	defer s.unlock()
-	if f.Delay > 0 {
-		s.unlock()
-		time.Sleep(f.Delay)
-		s.mu.Lock()
 	}
 	return s.refuse(f.Errno, "injected fault", "request", request)
 }
@@ -122,7 +145,7 @@ func (s *Sim) injectedDMA(g *gpu) error {
 	hang := s.strike(FaultDMA, g.cfg.ID, "")
 	s.unlock()
 	if stall != nil {
-		time.Sleep(stall.Delay)
+		stall.wait()
 	}
 	if hang != nil {
 		return errors.New("injected dma error")

@@ -27,7 +27,8 @@ type Sim struct {
 	ctl   *control
 	wg    sync.WaitGroup // queues and engines
 
-	recent refusals
+	recent  refusals
+	threads threads
 
 	mu       sync.Mutex
 	closed   bool
@@ -41,6 +42,7 @@ type Sim struct {
 	files    map[uint64]*openFile
 	lastBuf  uint64
 	dmabufs  map[uint64]*dmabuf
+	tokens   map[uint32]*token // descriptors on their way to a caller
 	faults   []*Fault
 	gpuErrs  []GPUError
 	criuOps  map[string]int // done, by name
@@ -80,6 +82,7 @@ func Start(opts Options) (*Sim, error) {
 		bos: map[uint64]*bo{}, criuOps: map[string]int{}, procs: map[int]*kfdProcess{}, slots: map[int]*kfdProcess{},
 		// File numbers tell simulators apart, too.
 		files: map[uint64]*openFile{}, lastFile: uint64(rand.Uint32()) << 32, dmabufs: map[uint64]*dmabuf{},
+		tokens: map[uint32]*token{},
 	}
 	s.wiped = sync.NewCond(&s.mu)
 	if err := s.start(); err != nil {
@@ -184,6 +187,7 @@ func (s *Sim) Close() error {
 	if s.kfd != nil {
 		s.kfd.close()
 	}
+	s.threads.close()
 	return nil
 }
 

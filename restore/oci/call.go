@@ -11,6 +11,9 @@ const (
 	Restore    = "restore"
 )
 
+// Delete removes a container. It does not go through a store.
+const Delete = "delete"
+
 // valued are the options of runc and crun that take a value, before the command and after checkpoint and restore.
 var valued = []string{
 	"root", "log", "log-format", "log-level", "criu", "rootless", "cgroup-manager",
@@ -23,7 +26,7 @@ var valued = []string{
 var others = []string{"help", "h", "pre-dump", "parent-path", "page-server", "lazy-pages", "status-fd", "auto-dedup"}
 
 // long gives the names of short options.
-var long = map[string]string{"b": "bundle", "d": "detach"}
+var long = map[string]string{"b": "bundle", "d": "detach", "f": "force"}
 
 // option is one of a command line.
 type option struct {
@@ -36,7 +39,7 @@ type option struct {
 type Call struct {
 	// Command is the runtime's command, "" where there is none.
 	Command string
-	// ID names the container of a checkpoint or restore, "" where that is not clear.
+	// ID names the container of a checkpoint, restore or delete, "" where that is not clear.
 	ID string
 
 	global []option
@@ -53,7 +56,7 @@ func Parse(args []string) Call {
 		return c
 	}
 	c.Command, args = args[0], args[1:]
-	if c.Command != Checkpoint && c.Command != Restore {
+	if c.Command != Checkpoint && c.Command != Restore && c.Command != Delete {
 		c.rest = args
 		return c
 	}
@@ -129,7 +132,7 @@ func (c Call) Global(name string) string {
 
 // Ours tells whether this is a checkpoint or restore that can go through a store.
 func (c Call) Ours() bool {
-	if c.ID == "" || c.Value("image-path") == "" {
+	if c.Command == Delete || c.ID == "" || c.Value("image-path") == "" {
 		return false
 	}
 	return !slices.ContainsFunc(others, c.Has)

@@ -38,7 +38,7 @@ func Load(path string) (Config, error) {
 		return c, fmt.Errorf("configuration %s of gpucr-runc: %w", path, err)
 	}
 	var c Config
-	file, err := guarded(path)
+	file, err := Guarded(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return c, nil
 	}

@@ -7,7 +7,9 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -118,12 +120,13 @@ type entry struct {
 }
 
 // Log adds an error to the log that the caller has named, which it shows to its user. Without one nothing is done.
+// It does not wait for a reader of a pipe.
 func (c Call) Log(now time.Time, message string) error {
 	path := c.Global("log")
 	if path == "" {
 		return nil
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK, 0o644)
 	if err != nil {
 		return err
 	}
@@ -134,3 +137,28 @@ func (c Call) Log(now time.Time, message string) error {
 	}
 	return errors.Join(err, f.Close())
 }
+
+// HostNetwork tells by its bundle, "" for this process's directory, whether a container has no network of its own.
+func HostNetwork(bundle string) (bool, error) {
+	text, err := readAtMost(filepath.Join(bundle, "config.json"), maxSpec)
+	if err != nil {
+		return false, err
+	}
+	var spec struct {
+		Linux struct {
+			Namespaces []struct{ Type string }
+		}
+	}
+	if err := json.Unmarshal(text, &spec); err != nil {
+		return false, fmt.Errorf("%s of a container: %w", filepath.Join(bundle, "config.json"), err)
+	}
+	for _, n := range spec.Linux.Namespaces {
+		if n.Type == "network" {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// maxSpec is how large a container's config.json may be, in bytes.
+const maxSpec = 16 << 20

@@ -9,5 +9,10 @@
 // directory into their archives, which are small then. [Reserve] prepares the directory before the container is
 // touched, and leaves a reference there that is found when the dump is killed.
 //
-// There are no locks and no goroutines.
+// [Call.Lock] is a lock on a file beside the runtime's state of a container. One checkpoint or restore of it goes on at
+// a time. The file tells which processes a restore has made ([Lock.Begin], [Lock.Watch]), and the next restore of the
+// container ends those that a killed one has left ([Lock.Clear]). [Call.BeforeDelete] does so before a removal, and
+// keeps the runtime from removing carelessly what is left.
+//
+// There are no other locks and no goroutines.
 package oci

@@ -16,10 +16,10 @@ const maxLinks = 40
 // overflowUID owns, in a user namespace, the files of the users that it does not have: root of the host among them.
 const overflowUID = 65534
 
-// guarded follows a path to its file as the kernel does, and refuses it where a user other than root, or than the one
+// Guarded follows a path to its file as the kernel does, and refuses it where a user other than root, or than the one
 // of this process, can change the file, or put another one in its place. It gives the path without symbolic links.
 // fs.ErrNotExist where there is no file.
-func guarded(path string) (string, error) {
+func Guarded(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return "", err

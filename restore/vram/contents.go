@@ -13,8 +13,8 @@ import (
 // Small BOs that follow each other in a file are read, copied and compared
 // together: a submission and its wait take longer than what one of them holds.
 const (
-	smallBO  = places * placeBytes // and so all of it is compared
-	maxGroup = 120                 // BOs of one submission
+	smallBO  = places * placeBytes
+	maxGroup = 120 // BOs of one submission
 )
 
 // contents is the part of an image file that a BO is in, or several small ones of

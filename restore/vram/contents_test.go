@@ -40,6 +40,13 @@ func TestSmallBOs(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.filled()
+			var ends uint64
+			for _, bo := range r.plan.BOs {
+				ends += min(bo.Size, 2*page)
+			}
+			if tc.opts.Verify == VerifySample && rep.Verified != ends {
+				t.Errorf("%d bytes were read back, the ends of all have %d", rep.Verified, ends)
+			}
 			for _, d := range rep.Nodes {
 				if d.Jobs > tc.jobs {
 					t.Errorf("%d submissions for %d small buffer objects", d.Jobs, n/2)

@@ -72,7 +72,7 @@ type Mode int
 
 // Modes of verification.
 const (
-	VerifySample Mode = iota // up to four places of each BO
+	VerifySample Mode = iota // four places of each BO, the first and last page of a small one
 	VerifyNone
 	VerifyAll
 )

@@ -13,9 +13,11 @@
 //	resident  the same, until all its memory is there
 //	open      a command that only opens an empty store, which holds whatever a key costs each time
 //
-// Figures are seconds, but for what the store occupies on the disk. The ratio is that of the medians. The encrypted
-// store is opened with an age identity; a passphrase is made slow to try, a second each time a store is opened. In the
-// first round the process checks all its memory after each restore.
+// Figures are seconds, but for what the store occupies on the disk. The ratio is that of the medians. Rows with "CPU"
+// tell the processor time of the command, of what it runs and of the daemon: other work on the machine changes it less.
+// For restores it is that until all memory is there, without the guardian's, which does the same for both stores. The
+// encrypted store is opened with an age identity; a passphrase is made slow to try, a second each time a store is
+// opened. In the first round the process checks all its memory after each restore.
 package main
 
 import (

@@ -20,6 +20,9 @@ const (
 
 	rowResumeCold   = "resume, cold"
 	rowResidentCold = "resident, cold"
+
+	// cpu ends the name of a row with the processor time of another row's step.
+	cpu = ", CPU"
 )
 
 // bounds are the greatest ratios, in the order in which they are told; 0: there is none.
@@ -29,6 +32,8 @@ var bounds = []struct {
 }{
 	{rowImport, 1.15}, {rowDump, 1.15}, {rowCold, 1.15}, {rowResume, 1.15}, {rowResumeCold, 1.15},
 	{rowResident, 1.15}, {rowResidentCold, 1.15}, {rowVerify, 0}, {rowOpen, 0}, {rowStored, 1.01},
+	{rowImport + cpu, 0}, {rowDump + cpu, 0}, {rowCold + cpu, 0}, {rowResident + cpu, 0}, {rowResidentCold + cpu, 0},
+	{rowVerify + cpu, 0}, {rowOpen + cpu, 0},
 }
 
 // target is a promise and how it went.

@@ -11,7 +11,10 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpucr/gpucr-fs/restore"
+	"github.com/gpucr/gpucr-fs/tests/cli"
 	"github.com/gpucr/gpucr-fs/tests/measure"
 )
 
@@ -108,14 +111,51 @@ func (b *bench) init(s side, store string) error {
 	return err
 }
 
-// command measures a command of the program.
-func (b *bench) command(what string, p *place, args ...string) error {
-	begun := time.Now()
-	if _, err := b.gpucr.Run(b.ctx, args...); err != nil {
+// command measures a command of the program, and the daemon that it asks, if there is one.
+func (b *bench) command(what string, p *place, d *cli.Daemon, args ...string) error {
+	return b.timed(what, p, d, func() error {
+		_, err := b.gpucr.Run(b.ctx, args...)
+		return err
+	})
+}
+
+// timed measures what do takes: time, and that of processors, of the programs that it runs and of a daemon, if there
+// is one.
+func (b *bench) timed(what string, p *place, d *cli.Daemon, do func() error) error {
+	used, err := processorTime(d)
+	if err != nil {
 		return err
 	}
-	b.note(what, p, time.Since(begun).Seconds())
+	begun := time.Now()
+	if err := do(); err != nil {
+		return err
+	}
+	took := time.Since(begun)
+	now, err := processorTime(d)
+	if err != nil {
+		return err
+	}
+	b.note(what, p, took.Seconds())
+	b.note(what+cpu, p, (now - used).Seconds())
 	return nil
+}
+
+// processorTime gives what the programs that this one has run have used of processors, and a daemon, which may be nil.
+func processorTime(d *cli.Daemon) (time.Duration, error) {
+	var use unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_CHILDREN, &use); err != nil {
+		return 0, err
+	}
+	used := time.Duration(use.Utime.Nano() + use.Stime.Nano())
+	if d == nil {
+		return used, nil
+	}
+	// The clock of a process's processor time, as clock_getcpuclockid(3) makes it: with those of all its threads.
+	var t unix.Timespec
+	if err := unix.ClockGettime(int32(^d.PID()<<3|2), &t); err != nil {
+		return 0, fmt.Errorf("the daemon's processor time: %w", err)
+	}
+	return used + time.Duration(t.Nano()), nil
 }
 
 func (b *bench) note(what string, p *place, v float64) {
@@ -127,7 +167,7 @@ func (b *bench) note(what string, p *place, v float64) {
 	say("%-18s %-10s %8.3f s", what, p.side, v)
 }
 
-func (b *bench) open(p *place) error { return b.command(rowOpen, p, "ls", p.open) }
+func (b *bench) open(p *place) error { return b.command(rowOpen, p, nil, "ls", p.open) }
 
 // settle brings memory and disk into the same state before each thing that is timed.
 func (b *bench) settle() error {
@@ -140,7 +180,7 @@ func (b *bench) importImages(p *place) error {
 	if err := errors.Join(measure.ReadTree(b.images), b.settle()); err != nil {
 		return err
 	}
-	if err := b.command(rowImport, p, "import", p.store, imported, b.images); err != nil {
+	if err := b.command(rowImport, p, nil, "import", p.store, imported, b.images); err != nil {
 		return err
 	}
 	n, err := measure.DiskBytes(p.store)
@@ -152,7 +192,7 @@ func (b *bench) verify(p *place) error {
 	if err := b.settle(); err != nil {
 		return err
 	}
-	return b.command(rowVerify, p, "verify", p.store)
+	return b.command(rowVerify, p, nil, "verify", p.store)
 }
 
 // dump dumps the process into a store that a daemon serves.
@@ -165,7 +205,7 @@ func (b *bench) dump(p *place) (err error) {
 	if err := b.settle(); err != nil {
 		return err
 	}
-	return b.command(rowDump, p, "dump", "--criu", b.criu, p.live, dumped, "-t", strconv.Itoa(b.process.PID),
+	return b.command(rowDump, p, d, "dump", "--criu", b.criu, p.live, dumped, "-t", strconv.Itoa(b.process.PID),
 		"--leave-running")
 }
 
@@ -178,10 +218,10 @@ func (b *bench) coldRead(p *place) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Stop()) }()
-	begun := time.Now()
-	_, err = measure.ReadFile(filepath.Join(p.mnt, ".checkpoints", imported, pagesImage))
-	b.note(rowCold, p, time.Since(begun).Seconds())
-	return err
+	return b.timed(rowCold, p, d, func() error {
+		_, err := measure.ReadFile(filepath.Join(p.mnt, ".checkpoints", imported, pagesImage))
+		return err
+	})
 }
 
 // restoring is how the process is restored.
@@ -217,8 +257,16 @@ func (b *bench) restore(p *place, way restoring, check bool) (err error) {
 	var result struct {
 		Timeline restore.Timeline `json:"timeline"`
 	}
+	used, err := processorTime(d)
+	if err != nil {
+		return err
+	}
 	begun := time.Now()
 	if err := b.gpucr.JSON(b.ctx, &result, "restore", "--wait", "--criu", b.criu, p.live, dumped); err != nil {
+		return err
+	}
+	now, err := processorTime(d)
+	if err != nil {
 		return err
 	}
 	rows := map[string]string{restore.MarkResume: rowResume, restore.MarkResident: rowResident}
@@ -232,6 +280,7 @@ func (b *bench) restore(p *place, way restoring, check bool) (err error) {
 		}
 		b.note(rows[mark], p, result.Timeline.Started.Add(d).Sub(begun).Seconds())
 	}
+	b.note(rows[restore.MarkResident]+cpu, p, (now - used).Seconds())
 	if check {
 		return b.process.Verified(timeout)
 	}

@@ -20,9 +20,14 @@ import (
 type config struct {
 	vram        uint64
 	procs, gpus int
+	// objects of 4 to 256 KiB have the VRAM; 0: one of each process on each GPU does.
+	objects int
 }
 
 func (c config) String() string {
+	if c.objects > 0 {
+		return fmt.Sprintf("%d small buffer objects", c.objects)
+	}
 	return fmt.Sprintf("%s of VRAM, %d processes, %d GPUs", humanize.IBytes(c.vram), c.procs, c.gpus)
 }
 
@@ -48,7 +53,7 @@ type machine struct {
 }
 
 // measureConfig adds the times of one application to res.
-func measureConfig(t *stage, o options, c config, res *results) {
+func measureConfig(t *stage, o options, c config, res *table) {
 	gpus := make([]kfdsim.GPU, c.gpus)
 	for i := range gpus {
 		// The slack is for what the application has beside its large buffer objects.
@@ -64,6 +69,47 @@ func measureConfig(t *stage, o options, c config, res *results) {
 	}
 	m.app.Kill()
 	m.umount()
+}
+
+// measureSmall adds to res the times of an application with many small buffer objects, and of one whose single object
+// is as large as all of these.
+func measureSmall(ctx context.Context, o options, res *results) error {
+	o.states, o.ways, o.memory = []string{cached}, []string{parallel}, 64<<20
+	vram := smallBytes(o.small)
+	for _, c := range []config{{vram: vram, procs: 1, gpus: 1, objects: o.small}, {vram: vram, procs: 1, gpus: 1}} {
+		fmt.Fprintf(os.Stderr, "%s\n", c)
+		t, err := newStage(ctx)
+		if err == nil {
+			err = t.play(func() { measureConfig(t, o, c, &res.Small) })
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", c, err)
+		}
+	}
+	return nil
+}
+
+// Of six buffer objects of the application one is its own memory, which is not filled.
+func ofApplication(objects int) int { return objects * 6 / 5 }
+
+const maxSmall = 256 << 10
+
+// smallBytes is how much VRAM and system memory for the GPU an application with small buffer objects has. Their sizes
+// are those of item_size in tests/gpuapp.
+func smallBytes(objects int) (total uint64) {
+	for i := range ofApplication(objects) {
+		size := uint64(4096)
+		for k := i % 24; k > 0 && size*2 <= maxSmall; k-- {
+			size *= 2
+		}
+		if i%5 == 3 && size > 4096 {
+			size -= 4096
+		}
+		if i%6 != 4 {
+			total += size
+		}
+	}
+	return total
 }
 
 func (m *machine) build() {
@@ -123,9 +169,20 @@ func (m *machine) umount() {
 
 // dump starts the application and dumps it into a new store.
 func (m *machine) dump() {
-	m.app = m.StartApp(m.c.procs, "--gpus", strconv.Itoa(m.c.gpus), "--bos", strconv.Itoa(m.c.gpus), "--big-bo",
-		strconv.FormatUint(m.c.each(), 10),
-		"--memory", strconv.FormatUint(m.c.vram/uint64(m.c.procs)&^4095, 10), "--interval", "100")
+	memory := m.o.memory
+	if memory == 0 {
+		memory = m.c.vram
+	}
+	args := []string{"--gpus", strconv.Itoa(m.c.gpus),
+		"--memory", strconv.FormatUint(memory/uint64(m.c.procs)&^4095, 10)}
+	if m.c.objects > 0 {
+		args = append(args, "--bos", strconv.Itoa(ofApplication(m.c.objects)), "--max-bo", strconv.Itoa(maxSmall),
+			"--interval", "1")
+	} else {
+		args = append(args, "--bos", strconv.Itoa(m.c.gpus), "--big-bo", strconv.FormatUint(m.c.each(), 10),
+			"--interval", "100")
+	}
+	m.app = m.StartApp(m.c.procs, args...)
 	m.run(nil, m.program, "init", m.store)
 	m.Cleanup(func() {
 		m.cleaning = true
@@ -152,7 +209,7 @@ func (m *machine) argsWith(plugin string) []string {
 }
 
 // times restores in every way with the images in one state.
-func (m *machine) times(state string, res *results) {
+func (m *machine) times(state string, res *table) {
 	if state == cached {
 		m.mount("--checkpoint", name)
 		defer m.umount()
@@ -178,8 +235,9 @@ func (m *machine) times(state string, res *results) {
 			for _, st := range m.Sim.DMAStats(false) {
 				s.DMABytes += st.Bytes
 				s.Busy = append(s.Busy, st.Busy.Seconds()/max(st.Span.Seconds(), 1e-9))
+				s.Fill = max(s.Fill, st.Span.Seconds())
 			}
-			if round == 0 {
+			if round == 0 && m.c.objects == 0 { // a round of many takes minutes
 				m.app.WaitRounds(1)
 			}
 			m.end()

@@ -12,6 +12,9 @@
 // is needed is touched and freed: see package measure. The first restore in each way is left to run until the
 // application has verified every buffer object.
 //
+// At the end an application with many small buffer objects is restored in parallel, and one with a single object of
+// their total size.
+//
 // CRIU's own plugin is the peer: built for the criu that is used, and named by -upstream, it restores the same images,
 // and with -upstream-dump it has dumped them.
 //
@@ -50,6 +53,8 @@ type options struct {
 	jsonFile    string
 	upstream    string // folder of CRIU's own plugin, "" without
 	theirDump   bool   // by that plugin
+	memory      uint64 // of the processes beside VRAM, in bytes; 0: as much as VRAM
+	small       int    // buffer objects of the application that has many
 }
 
 // States of the images and ways to restore.
@@ -78,6 +83,7 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.upstream, "upstream", os.Getenv("AMDGPU_PLUGIN"),
 		"measure CRIU's own amdgpu_plugin.so in `DIR` as well (default $AMDGPU_PLUGIN)")
 	f.BoolVar(&o.theirDump, "upstream-dump", false, "have the plugin of -upstream dump what all restore")
+	f.IntVar(&o.small, "small", 10_000, "`objects` of 4 to 256 KiB beside one as large as all of them; 0: none")
 	f.StringVar(&o.jsonFile, "json", "", "write the results to `FILE`, too")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -113,6 +119,9 @@ func parse(args []string) (options, error) {
 	}
 	if o.theirDump && o.upstream == "" {
 		return o, errors.New("-upstream-dump needs -upstream")
+	}
+	if o.small < 0 || o.small > 100_000 {
+		return o, errors.New("-small must be from 0 to 100000")
 	}
 	if o.rounds < 1 || o.rate < 0 {
 		return o, errors.New("-n must be 1 or more, -rate must not be negative")
@@ -166,7 +175,7 @@ func run(ctx context.Context, args []string) (err error) {
 					fmt.Fprintf(os.Stderr, "%s\n", c)
 					sub, err := newStage(ctx)
 					if err == nil {
-						err = sub.play(func() { measureConfig(sub, o, c, res) })
+						err = sub.play(func() { measureConfig(sub, o, c, &res.table) })
 					}
 					if err != nil {
 						t.Fatalf("%s: %v", c, err)
@@ -175,6 +184,9 @@ func run(ctx context.Context, args []string) (err error) {
 			}
 		}
 	})
+	if err == nil && o.small > 0 {
+		err = measureSmall(ctx, o, res)
+	}
 	res.print(os.Stdout)
 	if o.jsonFile != "" {
 		b, jerr := json.MarshalIndent(res, "", "  ")

@@ -15,6 +15,7 @@ import (
 type sample struct {
 	Seconds  float64   `json:"seconds"`
 	Ready    float64   `json:"ready"` // until all queues ran, in seconds
+	Fill     float64   `json:"fill"`  // from the first to the last copy, in seconds
 	DMABytes uint64    `json:"dma_bytes"`
 	Busy     []float64 `json:"dma_busy"` // for each GPU, the share of the time between its first and its last copy
 }
@@ -24,9 +25,14 @@ type cell struct {
 	VRAM    uint64   `json:"vram"`
 	Procs   int      `json:"processes"`
 	GPUs    int      `json:"gpus"`
+	Objects int      `json:"small_objects,omitempty"`
 	State   string   `json:"state"`
 	Way     string   `json:"way"`
 	Samples []sample `json:"samples"`
+}
+
+func (c *cell) config() config {
+	return config{vram: c.VRAM, procs: c.Procs, gpus: c.GPUs, objects: c.Objects}
 }
 
 func (c *cell) median() float64 { return c.medianOf(func(s sample) float64 { return s.Seconds }) }
@@ -53,12 +59,18 @@ type results struct {
 	Machine measure.Machine `json:"machine"`
 	Rate    float64         `json:"rate"`
 	Rounds  int             `json:"rounds"`
-	Cells   []*cell         `json:"cells"`
+	table
+	// Small has an application with many small buffer objects, and one with a single one.
+	Small table `json:"small"`
 }
 
-func (r *results) cell(c config, state, way string) *cell {
+type table struct {
+	Cells []*cell `json:"cells"`
+}
+
+func (r *table) cell(c config, state, way string) *cell {
 	i := slices.IndexFunc(r.Cells, func(x *cell) bool {
-		return x.VRAM == c.vram && x.Procs == c.procs && x.GPUs == c.gpus && x.State == state && x.Way == way
+		return x.config() == c && x.State == state && x.Way == way
 	})
 	if i < 0 {
 		return nil
@@ -66,20 +78,20 @@ func (r *results) cell(c config, state, way string) *cell {
 	return r.Cells[i]
 }
 
-func (r *results) add(c config, state, way string, s sample) {
+func (r *table) add(c config, state, way string, s sample) {
 	x := r.cell(c, state, way)
 	if x == nil {
-		x = &cell{VRAM: c.vram, Procs: c.procs, GPUs: c.gpus, State: state, Way: way}
+		x = &cell{VRAM: c.vram, Procs: c.procs, GPUs: c.gpus, Objects: c.objects, State: state, Way: way}
 		r.Cells = append(r.Cells, x)
 	}
 	x.Samples = append(x.Samples, s)
 }
 
 // configs are those measured, in order.
-func (r *results) configs() []config {
+func (r *table) configs() []config {
 	var out []config
 	for _, x := range r.Cells {
-		if c := (config{x.VRAM, x.Procs, x.GPUs}); !slices.Contains(out, c) {
+		if c := x.config(); !slices.Contains(out, c) {
 			out = append(out, c)
 		}
 	}
@@ -117,7 +129,26 @@ func (r *results) print(w io.Writer) {
 			fmt.Fprintln(w)
 		}
 	}
-	r.targets(w)
+	if len(r.Cells) > 0 {
+		r.targets(w)
+	}
+	r.small(w)
+}
+
+// small compares many small buffer objects with one.
+func (r *results) small(w io.Writer) {
+	if len(r.Small.Cells) < 2 {
+		return
+	}
+	many, one := r.Small.Cells[0], r.Small.Cells[1]
+	fill := func(s sample) float64 { return s.Fill }
+	fmt.Fprintf(w, "\n| buffer objects | VRAM | fill s | restore s |\n|---:|---:|---:|---:|\n")
+	for _, c := range r.Small.Cells {
+		fmt.Fprintf(w, "| %d | %s | %s | %s |\n", max(c.Objects, 1), humanize.IBytes(c.VRAM), seconds(c.medianOf(fill)),
+			seconds(c.median()))
+	}
+	fmt.Fprintf(w, "\nMany take %.1f times as long to fill as one (bound: 2), and %.1f times as long to restore.\n",
+		many.medianOf(fill)/one.medianOf(fill), many.median()/one.median())
 }
 
 // wire is how long the VRAM is on the links at least, the GPUs' working side by side.

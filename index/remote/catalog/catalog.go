@@ -90,6 +90,14 @@ type omitted struct {
 	second     bool // collectors do not list the roots again after they wrote tombstones
 	condition  bool // roots are sealed without a condition
 	ownTombs   bool // runs share their tombstones
+
+	// Of Exchange:
+	check   bool // packs that the root has come to list are not looked for
+	publish bool // packs are looked for before the root lists them
+	rest    bool // packs that an earlier one has left in the root are taken for needed ones
+	match   bool // roots are changed without a condition
+	grace   bool // packs that are not needed any more are not kept for readers
+	removal bool // a removal that meets one ends as if somebody else had removed the checkpoint
 }
 
 // New gives the catalog of a bucket.

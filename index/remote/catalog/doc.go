@@ -8,7 +8,7 @@
 //	roots/~ID           the root of what was written later for the checkpoint with that id; the same in all else
 //	packs/NONCE-NUMBER  payload; never changed. NONCE is the one of the draft that wrote it
 //	tombs/PACK.RUN      collector run RUN may remove PACK
-//	removed/NONCE       the packs of a checkpoint that was removed, for those who still read it
+//	removed/REVISION    the packs of a checkpoint that was removed or given other packs, for those who still read it
 //
 // A root is changed only by writes with a condition. Each write has a random revision in its body, so no ETag comes
 // back and a late write cannot hit a later state. A root without a checkpoint is void: its name is free. Void roots are
@@ -51,7 +51,30 @@
 // Each run has tombstones of its own. With one that two runs share, the first could take it back while the second still
 // relies on it.
 //
+// # Other packs for a checkpoint
+//
+// What is in use of a pack can be copied: a draft beside the checkpoints writes new packs, and each checkpoint that
+// needs the old pack is given the new ones (Exchange). The content stays the same, and so does the
+// root's nonce. Collectors need not know of it: a sealed root needs the packs that it lists.
+//
+//  1. Change the root, if it is still the one that was read: it lists the new packs too, and its content still lies in
+//     the old ones. Then list the tombstones, then look whether the new packs stand. If one is lost, the root lists the
+//     old ones alone again.
+//  2. Keep the old packs for readers, as a removal does.
+//  3. Change the root to the new packs and their meta, if it is still the one of step 1.
+//
+// Why nothing is lost: the new packs are claimed in step 1 as a draft claims packs, so the argument above holds for
+// them. The draft that wrote them may have been taken for abandoned meanwhile; then they are found lost. From step 1 on
+// they are listed by the root without a gap, and so are the packs that it keeps. A pack that is left in a root by an
+// exchange which did not end is not needed there, and may be gone: as a new pack it must be looked for. Removals
+// and other exchanges change the root; then the condition of step 3 fails.
+//
+// A pack that no root needs any more goes as any other. Retire puts a tombstone over it before, so that no draft claims
+// it while it stays for readers.
+//
 // # What stays behind
+//
+// An exchange that crashed leaves new packs in a root that does not need them. Trim takes them out of it.
 //
 // A run may crash with tombstones in place. Nobody else knows whether a delete of that run is still on its way, so a
 // tombstone stays as long as its pack does. That costs nothing but that the pack is not used for new checkpoints. Only
@@ -64,5 +87,6 @@
 // # Reading
 //
 // A reader reads the root, then packs. When the checkpoint is removed its packs stay for Patience.Removed, also when a
-// new checkpoint takes the name. A reader that takes longer is told that the checkpoint was removed.
+// new checkpoint takes the name. A reader that takes longer is told that the checkpoint was removed, or that it has
+// other packs now (ErrMoved) and is to be found anew.
 package catalog

@@ -134,32 +134,44 @@ func (d *Draft) Claim(ctx context.Context, packs []Pack) (lost []Pack, err error
 	if err := d.change(ctx, d.pending(packs)); err != nil {
 		return nil, err
 	}
+	lost, err = d.c.lost(ctx, packs)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range packs {
+		if !slices.Contains(lost, p) {
+			d.held.add(p)
+		}
+	}
+	return lost, nil
+}
+
+// lost gives those of the packs, which a root has just come to list, that are missing or about to be deleted.
+func (c *Catalog) lost(ctx context.Context, packs []Pack) (lost []Pack, err error) {
 	// The order matters: published, then tombstones, then packs (see the package comment).
 	var standing map[Pack]bool
-	if d.c.omit.order {
-		if standing, err = d.c.standing(ctx, packs); err != nil {
+	if c.omit.order {
+		if standing, err = c.standing(ctx, packs); err != nil {
 			return nil, err
 		}
 	}
 	tombed := map[string]bool{}
-	if !d.c.omit.tombstones {
-		for info, err := range bucket.All(ctx, d.c.b, tombDir) {
+	if !c.omit.tombstones {
+		for info, err := range bucket.All(ctx, c.b, tombDir) {
 			if err != nil {
 				return nil, err
 			}
 			tombed[tombPack(info.Key)] = true
 		}
 	}
-	if !d.c.omit.order {
-		if standing, err = d.c.standing(ctx, packs); err != nil {
+	if !c.omit.order {
+		if standing, err = c.standing(ctx, packs); err != nil {
 			return nil, err
 		}
 	}
 	for _, p := range packs {
 		if tombed[p.ID] || !standing[p] {
 			lost = append(lost, p)
-		} else {
-			d.held.add(p)
 		}
 	}
 	return lost, nil
@@ -215,7 +227,17 @@ func (d *Draft) Seal(ctx context.Context, packs []Pack, meta []byte) error {
 		}
 	}
 	r := Record{State: Sealed, Name: d.name, Nonce: d.nonce, Packs: packs, Meta: meta}
-	if err := d.change(ctx, r); err != nil {
+	err := d.change(ctx, r)
+	if errors.Is(err, ErrTaken) { // or sealed without an answer, and given other packs since
+		now, lerr := d.c.lookup(ctx, d.name)
+		switch {
+		case lerr == nil && now.State == Sealed && now.Nonce == d.nonce:
+			err = nil
+		case lerr != nil && !errors.Is(lerr, ErrNotFound):
+			err = lerr
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("seal %w", err)
 	}
 	return nil

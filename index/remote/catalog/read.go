@@ -29,7 +29,7 @@ func (c *Catalog) Find(ctx context.Context, name string) (*Checkpoint, error) {
 }
 
 // ReadAt reads a pack's bytes from off on into p, as many as there are. When the pack is missing the error is
-// ErrRemoved if the checkpoint does not stand any more, else ErrCorrupt.
+// ErrRemoved if the checkpoint does not stand any more, ErrMoved if it has other packs now, else ErrCorrupt.
 func (k *Checkpoint) ReadAt(ctx context.Context, pack Pack, p []byte, off int64) (int, error) {
 	n, info, err := k.c.b.Get(ctx, PackKey(pack.ID), p, off)
 	switch {
@@ -42,6 +42,8 @@ func (k *Checkpoint) ReadAt(ctx context.Context, pack Pack, p []byte, off int64)
 	switch {
 	case lerr == nil && now.etag == k.etag:
 		return 0, fmt.Errorf("%s: %w: pack %s is missing", k.Name, ErrCorrupt, pack.ID)
+	case lerr == nil && now.State == Sealed && now.Nonce == k.Nonce:
+		return 0, fmt.Errorf("%s: %w", k.Name, ErrMoved)
 	case lerr == nil || errors.Is(lerr, ErrNotFound):
 		return 0, fmt.Errorf("%s: %w", k.Name, ErrRemoved)
 	}
@@ -56,11 +58,23 @@ func (c *Catalog) Remove(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("remove: %w", err)
 	}
-	err = c.keep(ctx, k.Record)
-	if err == nil {
-		_, err = c.write(ctx, Record{State: Void, Name: name, Nonce: k.Nonce}, bucket.IfMatch(k.etag))
+	for nonce := k.Nonce; ; {
+		err = c.keep(ctx, k.Record)
+		if err == nil {
+			_, err = c.write(ctx, Record{State: Void, Name: name, Nonce: k.Nonce}, bucket.IfMatch(k.etag))
+		}
+		if bucket.ClassOf(err) != bucket.Precondition {
+			break
+		}
+		// Somebody has changed the root: removed the checkpoint, or given it other packs.
+		if k, err = c.Find(ctx, name); errors.Is(err, ErrNotFound) || err == nil && k.Nonce != nonce {
+			return nil
+		}
+		if err != nil || c.omit.removal {
+			break
+		}
 	}
-	if err = unlessPrecondition(err); err != nil {
+	if err != nil {
 		return fmt.Errorf("remove %s: %w", name, err)
 	}
 	return nil

@@ -38,6 +38,8 @@ var (
 	ErrTaken = errors.New("the draft was taken away, as its writer seemed to have gone")
 	// ErrRemoved: the checkpoint was removed while it was read.
 	ErrRemoved = errors.New("the checkpoint was removed")
+	// ErrMoved: the checkpoint stands, and was given other packs while it was read. It must be found anew.
+	ErrMoved = errors.New("the checkpoint's content was moved to other packs while it was read")
 	// ErrCorrupt: a record, or what it refers to, is not what was written.
 	ErrCorrupt = errors.New("corrupt")
 	// ErrVersion: a record is of a later format.

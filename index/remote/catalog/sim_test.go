@@ -84,6 +84,12 @@ func TestSimulationNotices(t *testing.T) {
 		{"roots listed before tombstones are put", omitted{second: true}},
 		{"sealed without a condition", omitted{condition: true}},
 		{"tombstones shared by runs", omitted{ownTombs: true}},
+		{"other packs unchecked", omitted{check: true}},
+		{"other packs checked before the root lists them", omitted{publish: true}},
+		{"packs left by another exchange unchecked", omitted{rest: true}},
+		{"other packs without a condition", omitted{match: true}},
+		{"readers of moved packs forgotten", omitted{grace: true}},
+		{"a removal that meets other packs", omitted{removal: true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			seed, _, wrong := search(1, within, c.omit)

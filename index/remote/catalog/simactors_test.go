@@ -17,6 +17,7 @@ const (
 	writers  = 3
 	readers  = 2
 	gatherer = 2
+	movers   = 2
 )
 
 var names = []string{"a", "b", "c"}
@@ -40,6 +41,9 @@ func (w *world) populate() {
 	}
 	for i := range gatherer {
 		w.start(fmt.Sprint("collector ", i), w.collector)
+	}
+	for i := range movers {
+		w.start(fmt.Sprint("mover ", i), w.mover)
 	}
 	for i := range readers {
 		w.start(fmt.Sprint("reader ", i), func(*actor) {
@@ -74,12 +78,22 @@ func (w *world) writer(a *actor) {
 	for range 1 + w.rng.IntN(2) {
 		name := w.anyName()
 		if w.rng.IntN(3) > 0 {
-			if err := w.cat.Remove(ctx, name); err != nil {
-				w.failure("remove "+name, err)
-			}
+			w.remove(name)
 		}
 		things := w.rng.Perm(contents)[:1+w.rng.IntN(3)]
 		w.dump(a, name, things)
+	}
+}
+
+// remove removes a checkpoint.
+func (w *world) remove(name string) {
+	before := w.standing[name]
+	err := w.cat.Remove(context.Background(), name)
+	if now := w.standing[name]; err == nil && before.Nonce != "" && now.Nonce == before.Nonce {
+		w.fail("%s was told to be removed and stands", name)
+	}
+	if err != nil {
+		w.failure("remove "+name, err)
 	}
 }
 

@@ -35,7 +35,7 @@ type world struct {
 	needed   map[string]int    // by checkpoints that stand
 	standing map[string]stands // by name
 	sealed   map[string]bool   // nonces of all that were ever sealed
-	leaving  map[string]bool   // nonces of those that somebody began to remove
+	kept     map[string]bool   // by nonce and pack: those that were ever kept for the readers of a checkpoint
 	index    map[int][]Pack    // what machines remember of packs, by content; never cleared
 
 	wrong string
@@ -70,7 +70,7 @@ var (
 func newWorld(seed uint64, omit omitted, trace *[]string) *world {
 	w := &world{
 		rng: rand.New(rand.NewPCG(seed, 1)), packs: map[string][]byte{}, needed: map[string]int{},
-		standing: map[string]stands{}, sealed: map[string]bool{}, leaving: map[string]bool{},
+		standing: map[string]stands{}, sealed: map[string]bool{}, kept: map[string]bool{},
 		index: map[int][]Pack{}, trace: trace,
 	}
 	w.style = w.rng.IntN(3)
@@ -164,7 +164,9 @@ func (w *world) after(c memory.Call, _ []byte) {
 		w.rooted(name, c)
 	case removedDir:
 		if r, err := decode(c.Content); c.Op == "put" && err == nil {
-			w.leaving[r.Nonce] = true
+			for _, p := range r.Packs {
+				w.kept[r.Nonce+p.ID] = true
+			}
 		}
 	}
 }
@@ -182,25 +184,37 @@ func (w *world) rooted(name string, c memory.Call) {
 		w.fail("a root was written that cannot be read: %v", err)
 		return
 	}
-	if stood && (r.State != Void || !w.leaving[old.Nonce]) {
+	same := r.State == Sealed && r.Nonce == old.Nonce
+	if stood && !same && r.State != Void {
 		w.fail("%s stands, and its root became %s", name, r.State)
 	}
-	for _, p := range old.Packs {
+	for _, p := range needs(old.Record) {
 		w.needed[p.ID]--
+		if (!same || !slices.Contains(needs(r), p)) && !w.kept[old.Nonce+p.ID] {
+			w.fail("%s needs pack %s no more, and nothing keeps that for its readers", name, p.ID)
+		}
 	}
 	delete(w.standing, name)
 	if r.State != Sealed {
 		return
 	}
-	for i, p := range r.Packs {
+	for i, p := range needs(r) {
 		w.needed[p.ID]++
 		if got, ok := w.packs[p.ID]; !ok || !bytes.Equal(got, content(int(r.Meta[i]))) {
 			w.fail("%s was sealed without its pack %s", name, p.ID)
 		}
 	}
-	w.standing[name] = stands{r, w.step}
+	since := w.step
+	if same {
+		since = old.since
+	}
+	w.standing[name] = stands{r, since}
 	w.sealed[r.Nonce] = true
 }
+
+// needs gives the packs with the content of a checkpoint, the things that its meta names. A root may list others before
+// them, while it is given these.
+func needs(r Record) []Pack { return r.Packs[len(r.Packs)-len(r.Meta):] }
 
 // content gives the bytes that the machines have of a thing to be stored.
 func content(n int) []byte { return bytes.Repeat([]byte{byte('a' + n)}, n+1) }
@@ -302,8 +316,11 @@ func (w *world) choose(live []*actor) *actor {
 		w.actors[0], w.actors[i] = w.actors[i], w.actors[0]
 	}
 	pause := 60
-	if a.call.Op == "delete" { // what has been decided some time ago is done when much has changed
+	switch {
+	case a.call.Op == "delete": // what has been decided some time ago is done when much has changed
 		pause = 2
+	case a.call.Op == "list" && a.call.Key == tombDir: // a root lists packs that have not been looked for
+		pause = 5
 	}
 	if w.rng.IntN(pause) == 0 {
 		a.frozen = w.rng.IntN(200)
@@ -323,6 +340,9 @@ func (w *world) choose(live []*actor) *actor {
 func (w *world) settle() {
 	if w.wrong != "" {
 		return
+	}
+	for name := range w.standing {
+		w.trim(name)
 	}
 	var now time.Duration
 	g := w.cat.Collector(Patience{Foreign: 1, Now: func() time.Duration { now++; return now }})
@@ -348,42 +368,57 @@ func (w *world) settle() {
 
 func isVoid(record []byte) bool { return bytes.Contains(record, []byte("\nstate void\n")) }
 
-// read reads a checkpoint as a restore does.
+// read reads a checkpoint as a restore does. One that is given other packs meanwhile it finds anew.
 func (w *world) read(name string) {
+	for w.readOnce(name) {
+	}
+}
+
+func (w *world) readOnce(name string) (again bool) {
 	ctx, began := context.Background(), w.step
 	k, err := w.cat.Find(ctx, name)
 	if errors.Is(err, ErrNotFound) {
 		if s, ok := w.standing[name]; ok && s.since < began {
 			w.fail("%s stood all the time and was not found", name)
 		}
-		return
+		return false
 	}
 	if err != nil {
 		w.failure("find "+name, err)
-		return
+		return false
 	}
-	for i, p := range k.Packs {
-		want := content(int(k.Meta[i]))
-		got := make([]byte, len(want)+1)
-		n, err := k.ReadAt(ctx, p, got, 0)
+	for i := range k.Meta {
+		_, err := w.fetch(k, i)
 		switch {
-		case err == nil && !bytes.Equal(got[:n], want):
-			w.fail("pack %s of %s has wrong bytes", p.ID, name)
+		case errors.Is(err, ErrMoved):
+			return true
 		case errors.Is(err, ErrRemoved) && w.standing[name].Nonce == k.Nonce:
 			w.fail("%s stands and was told to be removed", name)
 		case errors.Is(err, ErrRemoved):
-			return
+			return false
 		case err != nil:
 			w.failure("read "+name, err)
 		}
 	}
+	return false
+}
+
+// fetch reads the thing with this number of a checkpoint.
+func (w *world) fetch(k *Checkpoint, i int) ([]byte, error) {
+	p, want := needs(k.Record)[i], content(int(k.Meta[i]))
+	got := make([]byte, len(want)+1)
+	n, err := k.ReadAt(context.Background(), p, got, 0)
+	if err == nil && !bytes.Equal(got[:n], want) {
+		w.fail("pack %s of %s has wrong bytes", p.ID, k.Name)
+	}
+	return want, err
 }
 
 // failure takes an error that an actor cannot do anything about. Those that only mean to try again later are none.
 func (w *world) failure(what string, err error) {
 	switch {
 	case errors.Is(err, errDead), errors.Is(err, ErrTaken), errors.Is(err, ErrInUse), errors.Is(err, ErrExists),
-		errors.Is(err, ErrNotFound), bucket.ClassOf(err) == bucket.Transient:
+		errors.Is(err, ErrNotFound), errors.Is(err, ErrMoved), bucket.ClassOf(err) == bucket.Transient:
 		w.log("%s: %v", what, err)
 	default:
 		w.fail("%s: %v", what, err)

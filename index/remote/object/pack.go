@@ -59,7 +59,7 @@ func (p *Packer) Add(id chunk.ID, at pack.Loc, slot []byte) (loc pack.Loc, full 
 		if len(p.slots) == 0 {
 			p.salt = p.Coder.NewSalt()
 		}
-		buf := p.Coder.Buffer(len(slot))
+		buf := p.Coder.Buffer(len(slot) + cipher.TagSize)
 		defer p.Coder.Done(buf)
 		buf, loc.Seal = p.Coder.EncryptSlot(buf, p.salt, loc.Page, slot[:at.Stored])
 		slot = buf[:len(slot)]

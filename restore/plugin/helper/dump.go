@@ -327,7 +327,7 @@ func (d *dump) contents(ctx context.Context, layout *image.Layout, plan vram.Pla
 	if len(plan.BOs) == 0 {
 		return 0, nil
 	}
-	ctx, progress, stop := stalled(ctx, d.opts.Stall, nil)
+	ctx, progress, stop := stalled(ctx, d.opts.Stall, nil, true)
 	defer stop()
 	opts := d.opts.VRAM
 	opts.Progress = progress

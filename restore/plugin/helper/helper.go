@@ -266,13 +266,14 @@ func working(c *wire.Conn) (stop func()) {
 }
 
 // stalled cancels ctx when progress has not been told for the limit, since turn was
-// closed if there is one. What comes when all is in place, reading back, tells of no
-// progress and is not watched.
-func stalled(ctx context.Context, limit time.Duration, turn <-chan struct{}) (watched context.Context,
+// closed if there is one, and until stop is called: a filler that has moved everything must
+// still say so. closes tells that files are closed when all is moved, which is not watched:
+// some file systems write a file to its storage then.
+func stalled(ctx context.Context, limit time.Duration, turn <-chan struct{}, closes bool) (watched context.Context,
 	progress func(done, total uint64), stop func()) {
 	watched, cancel := context.WithCancelCause(ctx)
 	var last atomic.Uint64
-	var moved, complete atomic.Bool
+	var moved, closing atomic.Bool
 	timer := make(chan struct{})
 	go func() {
 		defer close(timer)
@@ -290,14 +291,14 @@ func stalled(ctx context.Context, limit time.Duration, turn <-chan struct{}) (wa
 			case <-watched.Done():
 				return
 			case <-tick.C:
-				if !moved.Swap(false) && !complete.Load() {
+				if !moved.Swap(false) && !closing.Load() {
 					cancel(fmt.Errorf("no byte has moved for %v", limit))
 				}
 			}
 		}
 	}()
 	progress = func(done, total uint64) {
-		complete.Store(done == total)
+		closing.Store(closes && done == total)
 		if last.Swap(done) != done {
 			moved.Store(true)
 		}

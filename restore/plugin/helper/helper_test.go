@@ -162,16 +162,29 @@ func TestEnds(t *testing.T) {
 }
 
 func TestStalled(t *testing.T) {
-	ctx, progress, stop := stalled(context.Background(), 20*time.Millisecond, nil)
-	defer stop()
-	progress(1, 2)
-	select {
-	case <-ctx.Done():
-	case <-time.After(time.Minute):
-		t.Fatal("nobody noticed")
+	for _, done := range []uint64{1, 2} { // of 2
+		ctx, progress, stop := stalled(context.Background(), 20*time.Millisecond, nil, false)
+		progress(done, 2)
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Minute):
+			t.Fatalf("nobody noticed when %d of 2 bytes had moved", done)
+		}
+		if err := because(ctx, errors.New("read")); !strings.Contains(err.Error(), "no byte has moved") {
+			t.Error(err)
+		}
+		stop()
 	}
-	if err := because(ctx, errors.New("read")); !strings.Contains(err.Error(), "no byte has moved") {
-		t.Error(err)
+}
+
+// A dump may take long to close its files.
+func TestStalledWhileFilesAreClosed(t *testing.T) {
+	ctx, progress, stop := stalled(context.Background(), 10*time.Millisecond, nil, true)
+	defer stop()
+	progress(2, 2)
+	time.Sleep(100 * time.Millisecond)
+	if ctx.Err() != nil {
+		t.Error(context.Cause(ctx))
 	}
 }
 

@@ -84,7 +84,7 @@ func (d *dump) objectContents(ctx context.Context, plan vram.Plan, minor uint32)
 	}
 	defer f.Close()
 	plan.Nodes = []vram.Node{{File: f, Name: fmt.Sprintf("renderD%d", minor)}}
-	ctx, progress, stop := stalled(ctx, d.opts.Stall, nil)
+	ctx, progress, stop := stalled(ctx, d.opts.Stall, nil, true)
 	defer stop()
 	opts := d.opts.VRAM
 	opts.Progress = progress

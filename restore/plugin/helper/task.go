@@ -140,7 +140,7 @@ func (r *restore) fillPart(ctx context.Context, plan vram.Plan, turn <-chan stru
 	if len(plan.BOs) == 0 {
 		return vram.Report{}, nil
 	}
-	ctx, progress, stop := stalled(ctx, r.opts.Stall, turn)
+	ctx, progress, stop := stalled(ctx, r.opts.Stall, turn, false)
 	defer stop()
 	opts := r.fillOptions()
 	opts.Progress = progress

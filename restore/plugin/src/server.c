@@ -342,8 +342,12 @@ static void look_after(struct process *p)
 
 	if (p->waits && p->conn >= 0)
 		helper_post(p->conn, &working, NULL, 0, MSG_DONTWAIT);
-	/* What comes when all bytes are there, reading back, moves none. */
-	if (((p->state == FILLING && !p->complete) || p->state == LOST) && now - p->moved > STALL_MS)
+	if ((p->state != FILLING && p->state != LOST) || now - p->moved <= STALL_MS)
+		return;
+	if (p->state == FILLING && p->complete)
+		give_up(p, "process %u: its buffer objects are filled, but the fill has not ended for %d s", p->name,
+			STALL_MS / 1000);
+	else
 		give_up(p, "process %u: no byte of its buffer objects has moved for %d s", p->name, STALL_MS / 1000);
 }
 

@@ -7,7 +7,9 @@
 #include "plugin.h"
 
 #define MAX_FILLS 8	/* at once; the helper divides the staging memory by as many */
-#define STALL_MS 120000 /* a fill that moves no byte for so long has failed */
+#ifndef STALL_MS
+#define STALL_MS 120000 /* a fill that moves no byte and does not end for so long has failed */
+#endif
 
 enum state {
 	FREE,
@@ -26,14 +28,15 @@ struct process {
 	uint32_t pid;	     /* in CRIU's namespace */
 	uint32_t name;	     /* for people: the pid in the image */
 	int pidfd, conn, fill; /* -1: none */
-	bool sequential, waits, resumed, complete;
+	bool sequential, waits, resumed;
+	bool complete; /* all its bytes are moved and read back: what is left is to say so */
 	uint32_t num_bos;
 	int *bos; /* their dma-bufs, -1: none */
 	char *plan;
 	uint64_t plan_size, sent; /* how far packets are sent */
 	unsigned tries;
 	uint64_t done; /* bytes of the fill */
-	int64_t moved; /* when the last of them did */
+	int64_t moved; /* when the last of them did, or the fill began */
 };
 
 extern struct process *table;

@@ -16,11 +16,7 @@ import (
 	"github.com/gpucr/gpucr-fs/tests/e2e/kfd/rig"
 )
 
-var (
-	vramSize = flag.Int64("vram.size", 64<<20, "bytes of VRAM of the larger process")
-	vramRuns = flag.Int("vram.n", 1, "measured restores of each kind")
-	stress   = flag.Duration("vram.stress", 0, "how long restores go on while CPUs work on VRAM; one at least")
-)
+var stress = flag.Duration("vram.stress", 0, "how long restores go on while CPUs work on VRAM; one at least")
 
 // onDemand lets processes run before their VRAM is there.
 const onDemand = "GPUCR_VRAM=lazy"
@@ -154,76 +150,6 @@ func TestQueuesDoNotWaitForOthers(t *testing.T) {
 	b.noHelpers()
 	b.noGPUErrors()
 	app.Kill()
-}
-
-// How soon a process runs does not depend on its VRAM, and its queues run no later than if it waited for all. How long
-// both take is measured where that is asked for (-vram.n): a machine that is busy with other things tells nothing.
-func TestResumeWithoutVRAM(t *testing.T) {
-	type times struct {
-		resume, ready []time.Duration
-	}
-	measured := *vramRuns > 1
-	// Modes take turns: machines have better and worse minutes.
-	measure := func(size int64, modes ...string) map[string]*times {
-		b := newBench(t, kfdsim.Options{GPUs: []kfdsim.GPU{{Resident: 3 << 30}}})
-		app := b.StartApp(1, "--interval", "1", "--bos", "12", "--max-bo", "65536", "--big-bo", fmt.Sprint(size))
-		b.dump(app)
-		out := map[string]*times{}
-		runs := *vramRuns
-		if measured {
-			runs++ // the first one reads the program from disk
-			b.rate(float64(*vramSize))
-		}
-		for i := range runs {
-			for _, mode := range modes {
-				b.env = []string{"GPUCR_VRAM=" + mode}
-				if !measured && mode == "lazy" {
-					b.rate(heldBack)
-				}
-				began := time.Now()
-				b.restore()
-				resume := time.Since(began)
-				if n, _ := b.missing(0); !measured && (mode == "lazy") != (n > uint64(size)/2) {
-					t.Errorf("%s: the process runs with %d of %d bytes missing", mode, n, size)
-				}
-				if !measured {
-					b.rate(0)
-				}
-				ready := b.ready().Sub(began)
-				b.noHelpers()
-				if out[mode] == nil {
-					out[mode] = &times{}
-				}
-				if i > 0 || runs == 1 {
-					out[mode].resume, out[mode].ready = append(out[mode].resume, resume), append(out[mode].ready, ready)
-				}
-				if i == runs-1 {
-					app.WaitRounds(1)
-				}
-				app.Kill()
-				app.WaitGone()
-				b.WaitVRAMFree()
-			}
-		}
-		b.noGPUErrors()
-		return out
-	}
-	small := measure(16<<20, "lazy")["lazy"]
-	both := measure(*vramSize, "lazy", "gate")
-	large, gated := both["lazy"], both["gate"]
-	late := slices.Min(large.resume) - slices.Min(small.resume)
-	t.Logf("runs with 16 MiB after %v, with %d MiB after %v, gated %v; gpu ready after %v, %v, gated %v", small.resume,
-		*vramSize>>20, large.resume, gated.resume, small.ready, large.ready, gated.ready)
-	if !measured {
-		return
-	}
-	// A fill of it takes a second and more.
-	if late > 400*time.Millisecond {
-		t.Errorf("%d MiB of VRAM cost %v", *vramSize>>20, late)
-	}
-	if a, b := slices.Min(large.ready), slices.Min(gated.ready); a > b+b/10+200*time.Millisecond {
-		t.Errorf("queues run after %v, gated after %v", a, b)
-	}
 }
 
 // A dump of a process whose VRAM is on its way waits for it.

@@ -77,8 +77,11 @@ func TestRestoreFromTheBucket(t *testing.T) {
 	must(t, two.left.Nothing())
 
 	one.run("rm", "--remote", "-y", one.store, "web-7")
+	if out := one.run("gc", "--remote", "-n", one.store); !strings.Contains(out, "would remove 0 packs") {
+		t.Errorf("gc --remote -n says:\n%s", out)
+	}
 	if out := one.run("gc", "--remote", "--patience", "1h", one.store); !strings.Contains(out, "removed 0 packs") ||
-		!strings.Contains(out, "2 pushes, removed checkpoints and removed hot sets") {
+		!strings.Contains(out, "2 pushes, removed checkpoints, removed hot sets and older lists") {
 		t.Errorf("gc --remote says:\n%s", out)
 	}
 	if out := one.run("gc", "--remote", "--patience", "1ms", one.store); strings.Contains(out, "removed 0 packs") {

@@ -1,0 +1,246 @@
+package oci
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// UserDirVar names the folder in which runc has its own, for users other than root.
+const UserDirVar = "XDG_RUNTIME_DIR"
+
+// knownID is what runtimes take as the name of a container. It is no path.
+var knownID = regexp.MustCompile(`^[\w+.-]*[\w+-][\w+.-]*$`)
+
+// stateFolder is where the runtime keeps what it knows of the call's container: below its option --root, or where runc
+// has it without one. userDir is the value of UserDirVar, which counts for users other than root. "" for what can
+// be no container.
+func (c Call) stateFolder(userDir string) string {
+	if !knownID.MatchString(c.ID) {
+		return ""
+	}
+	root := c.Global("root")
+	if root == "" && userDir != "" && os.Geteuid() != 0 {
+		root = filepath.Join(userDir, "runc")
+	}
+	if root == "" {
+		root = "/run/runc"
+	}
+	return filepath.Join(root, c.ID)
+}
+
+// Lock is held by the checkpoint or restore of a container, or by what must not be done beside one. It ends with its
+// process. The file tells which processes a restore has made.
+type Lock struct {
+	file   *os.File
+	folder string    // of the container's state
+	noted  []process // in the file
+	unfit  bool      // the file tells of processes that are not known to have ended
+}
+
+// ErrBusy says that another call has the lock of the container.
+var ErrBusy = errors.New("a checkpoint or restore of it goes on: wait for its end")
+
+// lockSuffix makes the name of the lock's file from that of the container's folder. No container has such a name, and
+// runc lists only folders.
+const lockSuffix = "~lock"
+
+// pause is how long to wait before a lock is tried again.
+const pause = 20 * time.Millisecond
+
+// lockWait is how long a lock is waited for. A restore that was killed ends sooner, as a rule.
+const lockWait = 20 * time.Second
+
+// Lock takes the lock of the call's container, and waits 20 s for it. ErrBusy when another process has it still.
+// userDir is the value of UserDirVar.
+func (c Call) Lock(userDir string) (*Lock, error) {
+	return lock(c.ID, c.stateFolder(userDir), lockWait)
+}
+
+func lock(id, folder string, wait time.Duration) (*Lock, error) {
+	if folder == "" {
+		return nil, fmt.Errorf("%q can be no container's name", id)
+	}
+	if err := os.MkdirAll(filepath.Dir(folder), 0o700); err != nil {
+		return nil, err
+	}
+	const flags = os.O_RDWR | os.O_APPEND | os.O_CREATE | unix.O_NOFOLLOW | unix.O_NONBLOCK
+	for end := time.Now().Add(wait); ; time.Sleep(pause) {
+		f, err := os.OpenFile(folder+lockSuffix, flags, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("lock container %s: %w", id, err)
+		}
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil && sameFile(f) {
+			st, err := f.Stat()
+			return &Lock{file: f, folder: folder, unfit: err != nil || st.Size() > 0}, nil
+		}
+		f.Close()
+		if err == nil {
+			continue // its last owner has removed it
+		}
+		if err != unix.EWOULDBLOCK && err != unix.EINTR {
+			return nil, fmt.Errorf("lock container %s: %w", id, err)
+		}
+		if time.Now().After(end) {
+			return nil, fmt.Errorf("container %s: %w", id, ErrBusy)
+		}
+	}
+}
+
+// sameFile tells whether a file is still there under its name.
+func sameFile(f *os.File) bool {
+	mine, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Lstat(f.Name())
+	return err == nil && os.SameFile(mine, there)
+}
+
+// Keep gives the lock to the program that becomes this process.
+func (l *Lock) Keep() error {
+	_, err := unix.FcntlInt(l.file.Fd(), unix.F_SETFD, 0)
+	return err
+}
+
+// Release ends the lock for all processes that have it. Its file stays where Clear could not do its work. Later calls
+// do nothing.
+func (l *Lock) Release() (err error) {
+	if l.file == nil {
+		return nil
+	}
+	if !l.unfit {
+		err = os.Remove(l.file.Name())
+	}
+	err = errors.Join(err, unix.Flock(int(l.file.Fd()), unix.LOCK_UN), l.file.Close())
+	l.file = nil
+	return err
+}
+
+// Clear ends and removes what a restore that was killed has left: criu and the tasks that it was making, criu's mounts
+// of cgroups, runc's mount of the container's root, through which runc would remove the root, and a state folder that
+// says nothing. A container that
+// is there keeps its state.
+func (l *Lock) Clear() error {
+	l.unfit = true
+	if err := l.endLeft(); err != nil {
+		return err
+	}
+	// criu makes an empty folder in the root, for the time in which it changes roots.
+	empty, _ := filepath.Glob(filepath.Join(l.folder, mountPoint, "crtools-put-root.*"))
+	for _, dir := range empty {
+		if err := unix.Rmdir(dir); err != nil && err != unix.ENOENT && err != unix.ENOTEMPTY && err != unix.ENOTDIR {
+			return fmt.Errorf("remove %s, which a killed restore has left: %w", dir, err)
+		}
+	}
+	if err := detach(l.folder); err != nil {
+		return err
+	}
+	if err := l.file.Truncate(0); err != nil {
+		return err
+	}
+	l.noted, l.unfit = nil, false
+	if there(filepath.Join(l.folder, stateFile)) {
+		return nil
+	}
+	err := unix.Rmdir(filepath.Join(l.folder, mountPoint))
+	if err == unix.ENOENT {
+		return nil // nothing that a restore has left
+	}
+	if err == nil {
+		err = unix.Rmdir(l.folder)
+	}
+	if err != nil {
+		return fmt.Errorf("remove what a killed restore has left in %s: %w", l.folder, err)
+	}
+	return nil
+}
+
+// Names in the folder of a container's state.
+const (
+	stateFile  = "state.json" // written when the container is there
+	mountPoint = "criu-root"  // where runc mounts the container's root for criu
+)
+
+// detach undoes what is mounted for criu in the folder of a container's state.
+func detach(folder string) error { return unmountAll(filepath.Join(folder, mountPoint)) }
+
+// unmountAll undoes all mounts at a path. It follows no link, and nothing that is mounted.
+func unmountAll(at string) error {
+	if !there(at) {
+		return nil
+	}
+	for {
+		err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if err == unix.EINVAL || err == unix.ENOENT { // nothing is mounted
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("unmount %s, which a killed restore has left: %w", at, err)
+		}
+	}
+}
+
+func there(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// BeforeDelete prepares that the runtime removes the call's container, if that is what the call is for: it ends what a
+// killed restore has left, and unmounts what the runtime would empty. ErrBusy while a restore needs that. The lock that
+// it gives, nil when there is no need of one, keeps restores of the container from beginning until the runtime is done.
+func (c Call) BeforeDelete(userDir string) (*Lock, error) {
+	folder := c.stateFolder(userDir)
+	if c.Command != Delete || folder == "" {
+		return nil, nil
+	}
+	if !there(folder+lockSuffix) && !there(filepath.Join(folder, mountPoint)) {
+		return nil, nil
+	}
+	wait, exists := lockWait, there(filepath.Join(folder, stateFile))
+	if exists {
+		wait = 0
+	}
+	l, err := lock(c.ID, folder, wait)
+	if exists && (errors.Is(err, ErrBusy) || err == nil && !c.Has("force") && runs(folder)) {
+		// The restore is in its last steps, in which criu needs the mount no more; or the runtime will refuse.
+		if l != nil {
+			err = l.Release()
+		}
+		return nil, errors.Join(ignoreBusy(err), detach(folder))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := l.Clear(); err != nil {
+		return nil, errors.Join(err, l.Release())
+	}
+	return l, nil
+}
+
+func ignoreBusy(err error) error {
+	if errors.Is(err, ErrBusy) {
+		return nil
+	}
+	return err
+}
+
+// runs tells whether the first process of a container is there, by the container's state.
+func runs(folder string) bool {
+	text, err := readAtMost(filepath.Join(folder, stateFile), maxState)
+	var state struct {
+		PID int `json:"init_process_pid"`
+	}
+	return err == nil && json.Unmarshal(text, &state) == nil && state.PID > 0 && began(state.PID) != 0
+}
+
+// maxState is how large a container's state may be, in bytes.
+const maxState = 16 << 20
