@@ -89,7 +89,10 @@ func shared(part int) (a, b, c map[string][]byte) {
 // one that has pulled them before and has nothing of them, one that has written them.
 func TestRepack(t *testing.T) {
 	plain := func(t *testing.T, b *memory.Bucket) *machine { return newMachine(t, b) }
-	secret := func(t *testing.T, b *memory.Bucket) *machine { return secretMachine(t, b, cipher.Hooks{}) }
+	nonces := &pairs{seen: map[string][32]byte{}}
+	secret := func(t *testing.T, b *memory.Bucket) *machine {
+		return secretMachine(t, b, cipher.Hooks{Used: nonces.used})
+	}
 	kinds := map[string]func(*testing.T, *memory.Bucket) *machine{"plain": plain, "encrypted": secret}
 	for name, machineOn := range kinds {
 		t.Run(name, func(t *testing.T) {
@@ -162,6 +165,9 @@ func TestRepack(t *testing.T) {
 				}
 			}
 		})
+	}
+	if nonces.twice > 0 || len(nonces.seen) == 0 {
+		t.Errorf("of %d keys and nonces %d encrypt more than one plaintext", len(nonces.seen), nonces.twice)
 	}
 }
 

@@ -3,6 +3,7 @@ package oci
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -146,6 +147,29 @@ func TestKilledMounts(t *testing.T) {
 	}
 	if err := l.Release(); err != nil || there(l.folder+lockSuffix) {
 		t.Errorf("the lock's file is left: %v", err)
+	}
+}
+
+// TestKilledEarly: runc was killed before it mounted the container's root. A folder that is another's stays.
+func TestKilledEarly(t *testing.T) {
+	call, folder := calls(t, Restore)
+	for _, c := range []struct {
+		files []string
+		stays bool
+	}{{nil, false}, {[]string{"state-1234"}, false}, {[]string{"exec.fifo"}, true}} {
+		if err := os.Mkdir(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range c.files {
+			touch(t, filepath.Join(folder, f))
+		}
+		l, err := call.Lock("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(l.Clear(), l.Release()); err != nil || there(folder) != c.stays {
+			t.Errorf("with %v: the folder is there: %v; %v", c.files, there(folder), err)
+		}
 	}
 }
 

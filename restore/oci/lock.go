@@ -152,13 +152,17 @@ func (l *Lock) Clear() error {
 		return nil
 	}
 	err := unix.Rmdir(filepath.Join(l.folder, mountPoint))
-	if err == unix.ENOENT {
-		return nil // nothing that a restore has left
+	early := err == unix.ENOENT // runc was killed before it made it, or there is nothing of a restore
+	half, _ := filepath.Glob(filepath.Join(l.folder, stateHalf))
+	for _, f := range half {
+		if err == nil || early {
+			err = unix.Unlink(f)
+		}
 	}
-	if err == nil {
+	if err == nil || early {
 		err = unix.Rmdir(l.folder)
 	}
-	if err != nil {
+	if err != nil && err != unix.ENOENT && !(early && err == unix.ENOTEMPTY) {
 		return fmt.Errorf("remove what a killed restore has left in %s: %w", l.folder, err)
 	}
 	return nil
@@ -167,6 +171,7 @@ func (l *Lock) Clear() error {
 // Names in the folder of a container's state.
 const (
 	stateFile  = "state.json" // written when the container is there
+	stateHalf  = "state-*"    // while it is being written
 	mountPoint = "criu-root"  // where runc mounts the container's root for criu
 )
 

@@ -69,7 +69,8 @@ func TestMountOfKilled(t *testing.T) {
 		t.Cleanup(func() { unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) })
 	}
 	mount()
-	mount() // twice
+	mount()                                       // twice
+	touch(t, filepath.Join(folder, "state-1234")) // runc was killed while it wrote
 	l, err := call.BeforeDelete("")
 	if err != nil || there(folder) {
 		t.Errorf("removed %v: %v", !there(folder), err)

@@ -182,7 +182,11 @@ func (m *machine) dump() {
 		args = append(args, "--bos", strconv.Itoa(m.c.gpus), "--big-bo", strconv.FormatUint(m.c.each(), 10),
 			"--interval", "100")
 	}
-	m.app = m.StartApp(m.c.procs, args...)
+	if m.c.objects > 0 {
+		m.app = m.BeginApp(m.c.procs, args...)
+	} else {
+		m.app = m.StartApp(m.c.procs, args...)
+	}
 	m.run(nil, m.program, "init", m.store)
 	m.Cleanup(func() {
 		m.cleaning = true

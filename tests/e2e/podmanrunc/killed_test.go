@@ -7,44 +7,81 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpucr/gpucr-fs/tests/cli"
 )
 
-// TestPodmanKilled: gpucr-fs is killed while podman restores a container. podman says so, and its next restore of the
-// same checkpoint succeeds, with all files of the container's root.
-func TestPodmanKilled(t *testing.T) {
-	m := newMachine(t)
-	store := m.stores("one")[0]
-	m.use(store)
-	m.start("web")
-	m.podman("container", "checkpoint", "web")
+// killing has gpucr-fs killed in each restore when criu has made a task. What it returns takes that back.
+func (m *machine) killing() (back func()) {
+	m.t.Helper()
 	real := m.criu
 	m.criu = filepath.Join(m.dir, "between", "criu")
-	must(t, os.MkdirAll(filepath.Dir(m.criu), 0o755))
+	must(m.t, os.MkdirAll(filepath.Dir(m.criu), 0o755))
 	script := fmt.Sprintf(`#!/bin/bash
 runtime=/proc/$PPID
 if [[ $1 == swrk ]] && tr '\0' '\n' < $runtime/cmdline | grep -qx restore && grep -q /criu-root /proc/self/mountinfo
 then
-	tasks() { cat $runtime/task/*/children | wc -w; }
-	(until (( $(tasks) > 1 )); do :; done; kill -KILL "$(awk '/^PPid/ {print $2}' $runtime/status)") &
+	tasks() { cat $runtime/task/*/children 2>/dev/null | wc -w; }
+	restore=$(awk '/^PPid/ {print $2}' $runtime/status)
+	kill -STOP $restore # it cannot be too fast
+	(until (( $(tasks) > 1 )) || ! [[ -e $runtime/exe ]]; do :; done; kill -KILL $restore) &
 fi
 exec %s "$@"
 `, real)
-	must(t, os.WriteFile(m.criu, []byte(script), 0o755))
-	m.use(store)
-	out, err := m.try("container", "restore", "web")
-	t.Logf("the restore that was killed: %v %s", err, out)
-	if err == nil {
-		t.Fatal("a restore succeeded that was killed")
+	must(m.t, os.WriteFile(m.criu, []byte(script), 0o755))
+	m.use(m.store)
+	return func() {
+		m.criu = real
+		m.use(m.store)
 	}
-	m.whole()
-	m.criu = real
-	m.use(store)
-	t.Log(strings.TrimSpace(m.podman("ps", "--all", "--format", "{{.Names}} {{.Status}}")))
-	m.answered("web")
-	m.whole()
-	if mounts, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(mounts), "criu-root") {
-		t.Errorf("runc's mount stays: %v\n%s\n%s", err, mounts, cli.Log(store))
+}
+
+// mounts gives what runc and criu have mounted for a restore.
+func (m *machine) mounts() (all []string) {
+	m.t.Helper()
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	must(m.t, err)
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		if strings.HasSuffix(f[4], "/criu-root") ||
+			strings.HasPrefix(f[4], m.dir) && strings.HasPrefix(filepath.Base(f[4]), ".criu.cgyard.") {
+			all = append(all, f[4])
+		}
 	}
-	m.podman("rm", "-f", "-t", "0", "web")
+	return all
+}
+
+// TestPodmanKilled: gpucr-fs is killed while podman restores a container. podman says so, its next restore of the same
+// checkpoint succeeds, with all files of the container's root, and a removal leaves nothing.
+func TestPodmanKilled(t *testing.T) {
+	m := newMachine(t)
+	t.Cleanup(func() { // or else the removal of the test's folder would follow what a failure leaves
+		for _, at := range m.mounts() {
+			unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		}
+	})
+	m.use(m.stores("one")[0])
+	m.start("web")
+	m.podman("container", "checkpoint", "web")
+	for _, remove := range []bool{false, true} {
+		back := m.killing()
+		out, err := m.try("container", "restore", "web")
+		t.Logf("the restore that was killed: %v %s", err, out)
+		if err == nil {
+			t.Fatal("a restore succeeded that was killed")
+		}
+		m.whole()
+		back()
+		if remove {
+			m.podman("rm", "-f", "-t", "0", "web")
+		} else {
+			m.answered("web")
+			m.whole()
+			m.podman("container", "checkpoint", "web")
+		}
+		if left := m.mounts(); len(left) > 0 {
+			t.Errorf("left, removed %v: %v\n%s", remove, left, cli.Log(m.store))
+		}
+	}
 }

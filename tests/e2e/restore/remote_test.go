@@ -2,6 +2,7 @@ package restore
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -257,5 +258,49 @@ func TestSyncKilled(t *testing.T) {
 	t.Logf("%d of %d were killed before they ended, which takes %v", killed, *strikes, whole)
 	if killed == 0 {
 		t.Error("none was killed before it ended")
+	}
+}
+
+// A process's images lie in a pack that was written for a checkpoint which is removed. gc --remote repacks it, and the
+// process is restored on a machine that has pulled it before, and on one that has never seen it.
+func TestRestoreOfRepacked(t *testing.T) {
+	s := newServer(t)
+	images := filepath.Join(t.TempDir(), "images")
+	plain := newBench(t)
+	x := plain.dumped("web", quiet)
+	plain.run("export", plain.store, "web", images)
+	one, before, after := withRemote(t, s.Endpoint), withRemote(t, s.Endpoint), withRemote(t, s.Endpoint)
+	noise := make([]byte, 48<<20)
+	rand.NewChaCha8([32]byte{1}).Read(noise)
+	must(t, os.WriteFile(filepath.Join(images, "noise"), noise, 0o600))
+	one.run("import", one.store, "big", images)
+	one.run("sync", one.store)
+	must(t, os.Remove(filepath.Join(images, "noise")))
+	one.run("import", one.store, "web", images)
+	one.run("sync", one.store)
+	before.run("pull", before.store, "web")
+	one.run("rm", "--remote", "-y", one.store, "big")
+	if out := one.run("gc", "--remote", "-n", one.store); !strings.Contains(out, "would repack 1 packs") {
+		t.Errorf("gc --remote -n says:\n%s", out)
+	}
+	if out := one.run("gc", "--remote", "--max-repack", "0", one.store); strings.Contains(out, "repack") {
+		t.Errorf("gc --remote --max-repack 0 says:\n%s", out)
+	}
+	out := one.run("gc", "--remote", "--patience", "1ms", one.store)
+	if !strings.Contains(out, "repacked 1 packs less than half") || !strings.Contains(out, "1 checkpoints have") {
+		t.Errorf("gc --remote says:\n%s", out)
+	}
+	t.Logf("gc --remote says:\n%s", out)
+	if out := one.run("gc", "--remote", "--patience", "1ms", one.store); strings.Contains(out, "removed 0 packs") {
+		t.Errorf("the next gc --remote says:\n%s", out)
+	}
+	if out := one.run("verify", "--remote", one.store); !strings.Contains(out, "sound: 1 checkpoints") {
+		t.Errorf("verify --remote says:\n%s", out)
+	}
+	for _, b := range []*bench{before, after} {
+		x.b = b
+		x.mustRestore("--wait")
+		x.checks()
+		must(t, b.left.Nothing())
 	}
 }

@@ -185,6 +185,14 @@ type Application struct {
 // its own, and waits until each has looked at every BO once.
 func (r *Rig) StartApp(procs int, args ...string) *Application {
 	r.T.Helper()
+	a := r.BeginApp(procs, args...)
+	a.WaitRounds(1)
+	return a
+}
+
+// BeginApp is StartApp, but waits only until each process has looked at one of its BOs: all of thousands take minutes.
+func (r *Rig) BeginApp(procs int, args ...string) *Application {
+	r.T.Helper()
 	dir, err := os.MkdirTemp(r.Dir, "app-")
 	if err != nil {
 		r.T.Fatal(err)
@@ -204,7 +212,7 @@ func (r *Rig) StartApp(procs int, args ...string) *Application {
 		cmd.Wait() // killed, by the test or by criu
 	}()
 	r.T.Cleanup(a.Kill)
-	a.WaitRounds(1)
+	a.await(func(_, tick, _ int) bool { return tick > 0 })
 	a.pids = tree(a.PID)
 	return a
 }
@@ -243,14 +251,21 @@ func (a *Application) WaitRounds(n int) {
 			want[i] = n
 		}
 	}
+	a.await(func(proc, _, round int) bool { return round >= want[proc] })
+}
+
+// await waits until all processes have come far enough.
+func (a *Application) await(far func(proc, tick, round int) bool) {
+	t := a.rig.T
+	t.Helper()
 	deadline := time.Now().Add(waitLimit)
-	for i := range want {
+	for i := range a.procs {
 		for {
 			tick, round, err := a.Status(i)
 			if err != nil && !os.IsNotExist(err) {
 				t.Fatalf("process %d: %v\n%s", i, err, a.log())
 			}
-			if round >= want[i] {
+			if far(i, tick, round) {
 				break
 			}
 			if time.Now().After(deadline) {
