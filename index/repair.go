@@ -96,5 +96,6 @@ func (o *Options) chunks(config Config, dir string) chunks.Options {
 	}
 }
 
-// spares are the bytes of buffers kept for reuse; they count as cache.
-func (o *Options) spares() int64 { return min(8<<20, o.CacheSize/8) }
+// spares are the bytes of buffers kept for reuse; they count as cache. Every worker has some in use while a large file
+// is written: with 8 MiB for 16 of them, mapping and unmapping buffers took half of the time of a write.
+func (o *Options) spares() int64 { return min(max(8, 2*int64(o.Workers))<<20, o.CacheSize/8) }

@@ -11,7 +11,8 @@ import (
 //
 // The file is [0, done) in segments plus page[:pageLen]: bytes that do not fill a page yet. The segments are the
 // closed ones and the tail, which grows; the data of the tail's last chunk is still in cur. Pages begin at base and
-// every 4 KiB after it: the raw pages of an amdgpu image follow an 8-byte header.
+// every 4 KiB after it: the raw pages of an amdgpu image follow an 8-byte header. A write may be pending behind all
+// this; see behind.go.
 type content struct {
 	s      *Writer
 	draft  string // id of the checkpoint
@@ -32,7 +33,9 @@ type content struct {
 	done      int64
 	page      [chunk.PageSize]byte
 	pageLen   int
-	zero      int64 // bytes of zero runs in closed
+	zero      int64  // bytes of zero runs in closed
+	pending   []byte // a write that was answered before it is appended, from the arena
+	broken    error  // such a write could not be appended
 }
 
 // draftSegment is a closed segment: in Badger under its key, or in encoded until it is committed.
@@ -48,7 +51,7 @@ func newContent(d *Draft, number uint32, base int64) *content {
 		split: chunk.NewSplitter(s.o.Params)}
 }
 
-func (c *content) size() int64 { return c.done + int64(c.pageLen) }
+func (c *content) size() int64 { return c.done + int64(c.pageLen) + int64(len(c.pending)) }
 
 // pageAt gives where the page that holds off begins, and where it ends.
 func (c *content) pageAt(off int64) (start, end int64) {
@@ -171,14 +174,18 @@ func (c *content) addZeroRun(n int64) error {
 	return nil
 }
 
-// room makes room for n bytes in cur. Small files, the most of a checkpoint, do with a small buffer.
+// room makes room for n bytes in cur. Small files, the most of a checkpoint, do with a small buffer, and most chunks
+// with one of half again their average size.
 func (c *content) room(n int) error {
 	if len(c.cur)+n <= cap(c.cur) {
 		return nil
 	}
-	want := 64 << 10
-	if c.cur != nil || c.cutBefore {
+	want, most := 64<<10, min(c.s.o.Params.Avg/2*3, c.s.o.Params.Max)
+	switch {
+	case len(c.cur)+n > most:
 		want = c.s.o.Params.Max
+	case c.cur != nil || c.cutBefore:
+		want = most
 	}
 	b, err := c.s.chunks.Arena.Get(want)
 	if err != nil {
@@ -313,6 +320,9 @@ func (c *content) spill() error {
 
 // finish puts everything into segments, or, for a file shorter than a page, into inline.
 func (c *content) finish() (inline []byte, err error) {
+	if err := c.appendPending(); err != nil {
+		return nil, err
+	}
 	if c.done == 0 && c.pageLen < chunk.PageSize {
 		return c.page[:c.pageLen], nil
 	}
@@ -333,6 +343,7 @@ func (c *content) finish() (inline []byte, err error) {
 
 // discard gives the buffers back. The content cannot be used afterwards.
 func (c *content) discard() {
+	c.dropPending()
 	_ = c.settle() // errors no longer matter: nobody will read this
 	c.s.chunks.Arena.Put(c.cur)
 	c.cur = nil

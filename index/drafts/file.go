@@ -80,7 +80,10 @@ func (f *DraftFile) with(write bool, fn func(*content) error) error {
 	case write && f.n.ended:
 		return d.over(f.path)
 	}
-	err := fn(f.n.content)
+	err := f.n.content.appendPending()
+	if err == nil {
+		err = fn(f.n.content)
+	}
 	if write {
 		f.n.mtime = time.Now()
 	}
@@ -92,8 +95,8 @@ func (f *DraftFile) with(write bool, fn func(*content) error) error {
 		Hint: fault.HintOf(err), Err: err}
 }
 
-// WriteAt writes p at off; a gap before off is zero. An error may be that of an earlier write whose chunk could not
-// be stored.
+// WriteAt writes p at off; a gap before off is zero. An error may be that of an earlier write that could not be
+// stored.
 func (f *DraftFile) WriteAt(p []byte, off int64) (int, error) {
 	if off < 0 || off > manifest.MaxFileSize-int64(len(p)) {
 		return 0, f.n.d.fail(fault.Invalid, f.path, "an offset that no file reaches")
@@ -103,6 +106,9 @@ func (f *DraftFile) WriteAt(p []byte, off int64) (int, error) {
 			return err
 		}
 		if off == c.size() {
+			if f.n.writeBehind(p) {
+				return nil
+			}
 			return c.append(p)
 		}
 		return c.writeAt(p, off)
@@ -167,6 +173,9 @@ func (f *DraftFile) Close() error {
 		return nil
 	}
 	f.closed = true
+	if n.content != nil {
+		_ = n.content.appendPending() // an error stays with the content, and the checkpoint is not sealed
+	}
 	n.handles--
 	n.discardIfUnused()
 	counted := n.counted > 0

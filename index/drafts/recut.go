@@ -50,6 +50,9 @@ func (d *Draft) recut() error {
 func (n *node) recut(offs []int64, number uint32) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if err := n.content.appendPending(); err != nil {
+		return err
+	}
 	next, err := n.content.recut(offs, number)
 	if err != nil || next == nil {
 		return err
@@ -91,46 +94,6 @@ func (c *content) recut(offs []int64, number uint32) (*content, error) {
 	return next, nil
 }
 
-// group is a chunk of a segment with the runs that use it, zero runs between them included, or a zero run alone.
-type group struct {
-	runs       []manifest.Run
-	start, end int64 // in the file
-	// whole: the runs use every byte of one chunk, in order.
-	whole bool
-}
-
-// groups calls fn for the groups of a segment, in order.
-func groups(seg *manifest.Segment, fn func(group) error) error {
-	for i := 0; i < len(seg.Runs); {
-		last, ci := i, seg.Runs[i].Chunk
-		off := uint32(0)
-		whole := ci != manifest.ZeroRun
-		if whole {
-			for j := i; j < len(seg.Runs); j++ {
-				r := seg.Runs[j]
-				if r.Chunk == manifest.ZeroRun {
-					continue
-				}
-				if r.Chunk != ci {
-					break
-				}
-				whole = whole && r.Off == off
-				off = r.Off + uint32(r.Len)
-				last = j
-			}
-			whole = whole && off == seg.Chunks[ci].Len
-		}
-		end := seg.Runs[last]
-		g := group{runs: seg.Runs[i : last+1], start: seg.Start + seg.Runs[i].Start,
-			end: seg.Start + end.Start + end.Len, whole: whole}
-		if err := fn(g); err != nil {
-			return err
-		}
-		i = last + 1
-	}
-	return nil
-}
-
 // within says whether one of the ascending offsets lies between start and end.
 func within(offs []int64, start, end int64) bool {
 	i := sort.Search(len(offs), func(i int) bool { return offs[i] > start })
@@ -145,8 +108,8 @@ func (c *content) divides(cuts []int64) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		if err := groups(seg, func(g group) error {
-			found = found || g.runs[0].Chunk != manifest.ZeroRun && within(cuts, g.start, g.end)
+		if err := seg.Groups(func(g manifest.Group) error {
+			found = found || g.Runs[0].Chunk != manifest.ZeroRun && within(cuts, g.Start, g.End)
 			return nil
 		}); err != nil {
 			return false, err
@@ -169,12 +132,12 @@ func (c *content) copyTo(next *content) error {
 		if err != nil {
 			return err
 		}
-		err = groups(seg, func(g group) error {
-			open := g.end == c.done && c.pageLen > 0 // cut by quiesce: the bytes behind it belong to it
-			if g.whole && !open && len(next.cur) == 0 && !within(next.cuts, g.start, g.end) {
-				return next.adopt(seg.Chunks[g.runs[0].Chunk], g)
+		err = seg.Groups(func(g manifest.Group) error {
+			open := g.End == c.done && c.pageLen > 0 // cut by quiesce: the bytes behind it belong to it
+			if g.Whole && !open && len(next.cur) == 0 && !within(next.cuts, g.Start, g.End) {
+				return next.adopt(seg.Chunks[g.Runs[0].Chunk], g)
 			}
-			for _, r := range g.runs {
+			for _, r := range g.Runs {
 				if r.Chunk == manifest.ZeroRun {
 					zeros += r.Len
 					if err := next.addZeros(r.Len); err != nil {
@@ -204,9 +167,9 @@ func (c *content) copyTo(next *content) error {
 }
 
 // adopt appends a whole chunk that is stored already. The draft has it pinned.
-func (c *content) adopt(ref manifest.ChunkRef, g group) error {
-	ci, shift := int32(len(c.tail.Chunks)), c.done-c.tail.Start-g.runs[0].Start
-	for _, r := range g.runs {
+func (c *content) adopt(ref manifest.ChunkRef, g manifest.Group) error {
+	ci, shift := int32(len(c.tail.Chunks)), c.done-c.tail.Start-g.Runs[0].Start
+	for _, r := range g.Runs {
 		if r.Chunk != manifest.ZeroRun {
 			r.Chunk = ci
 		}
@@ -215,8 +178,8 @@ func (c *content) adopt(ref manifest.ChunkRef, g group) error {
 	}
 	c.tail.Chunks = append(c.tail.Chunks, ref)
 	c.inFlight = append(c.inFlight, nil)
-	c.tail.Len += g.end - g.start
-	c.done += g.end - g.start
+	c.tail.Len += g.End - g.Start
+	c.done += g.End - g.Start
 	c.split.Reset()
 	c.cutBefore = true
 	c.passCuts()
@@ -264,6 +227,9 @@ type draftReader struct{ n *node }
 func (r *draftReader) ReadAt(p []byte, off int64) (int, error) {
 	r.n.mu.Lock()
 	defer r.n.mu.Unlock()
+	if err := r.n.content.appendPending(); err != nil {
+		return 0, err
+	}
 	return r.n.content.readAt(p, off)
 }
 
