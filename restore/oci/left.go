@@ -196,8 +196,7 @@ func unmountYards(work string) error {
 	if work == "" {
 		return nil
 	}
-	yards, _ := filepath.Glob(filepath.Join(work, ".criu.cgyard.*"))
-	for _, yard := range yards {
+	for _, yard := range begin(work, ".criu.cgyard.") {
 		if err := unmountAll(yard); err != nil {
 			return err
 		}

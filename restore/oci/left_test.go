@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -187,7 +188,7 @@ func TestDeleteOfKilled(t *testing.T) {
 	}
 	criu, _ := shell(t, "criu", work)
 	touch(t, filepath.Join(folder, stateFile))
-	state := []byte(`{"init_process_pid": ` + strconv.Itoa(os.Getpid()) + `}`)
+	state := fmt.Appendf(nil, `{"init_process_pid": %d, "init_process_start": %d}`, os.Getpid(), began(os.Getpid()))
 	if err := os.WriteFile(filepath.Join(folder, stateFile), state, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -208,5 +209,57 @@ func TestDeleteOfKilled(t *testing.T) {
 	}
 	if err := got.Release(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestOddFolders: what shells take as a pattern in the name of a folder is only a name. The mounts and folders of
+// others stay.
+func TestOddFolders(t *testing.T) {
+	dir := t.TempDir()
+	odd, other := filepath.Join(dir, "[w]*"), filepath.Join(dir, "work")
+	for _, work := range []string{odd, other} {
+		at := filepath.Join(work, ".criu.cgyard.abc")
+		if err := os.MkdirAll(at, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("none", at, "tmpfs", 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) })
+	}
+	touch(t, filepath.Join(odd, "web", "state-1"), filepath.Join(other, "web", "state-1"))
+	call := Parse([]string{"--root", odd, Restore, "web"})
+	l, err := call.Lock(t.Context(), "")
+	if err == nil {
+		err = l.Begin(odd)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	l = again(t, l, call)
+	if err := errors.Join(l.Clear(), l.Release()); err != nil {
+		t.Error(err)
+	}
+	for _, f := range []string{".criu.cgyard.abc", "web"} {
+		if there(filepath.Join(odd, f)) {
+			t.Errorf("%s of the killed restore stays", f)
+		}
+		if !there(filepath.Join(other, f)) {
+			t.Errorf("%s of another one is removed", f)
+		}
+	}
+}
+
+// TestRunsByStart: a process that has the pid of a container's first one after it is not that container.
+func TestRunsByStart(t *testing.T) {
+	folder := t.TempDir()
+	for start, want := range map[uint64]bool{began(os.Getpid()): true, 1: false} {
+		text := fmt.Sprintf(`{"init_process_pid": %d, "init_process_start": %d}`, os.Getpid(), start)
+		if err := os.WriteFile(filepath.Join(folder, stateFile), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := runs(folder); got != want {
+			t.Errorf("a container that began at %d runs: %v", start, got)
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -75,8 +76,12 @@ func lock(ctx context.Context, id, folder string, wait time.Duration) (*Lock, er
 	const flags = os.O_RDWR | os.O_APPEND | os.O_CREATE | unix.O_NOFOLLOW | unix.O_NONBLOCK
 	for end := time.Now().Add(wait); ; {
 		f, err := os.OpenFile(folder+lockSuffix, flags, 0o600)
+		if err == nil {
+			err = ours(f)
+		}
 		if err != nil {
-			return nil, fmt.Errorf("lock container %s: %w", id, err)
+			f.Close() // it may be nil
+			return nil, fmt.Errorf("lock container %s: %w", id, notOurs(folder+lockSuffix, err))
 		}
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil && sameFile(f) {
@@ -99,6 +104,31 @@ func lock(ctx context.Context, id, folder string, wait time.Duration) (*Lock, er
 		case <-time.After(pause):
 		}
 	}
+}
+
+// errOthers says that the file of a lock may be another user's. It names processes that are ended.
+var errOthers = errors.New("another user may have made this file")
+
+// ours refuses what this package does not make in the place of a lock's file. A file that was removed just now has no
+// name.
+func ours(f *os.File) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 || st.Nlink > 1 {
+		return errOthers
+	}
+	return nil
+}
+
+// notOurs adds to an error what to do about a file that this package has not made.
+func notOurs(file string, err error) error {
+	if errors.Is(err, errOthers) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EISDIR) ||
+		errors.Is(err, unix.ENXIO) {
+		return fmt.Errorf("%w: look who made it, and remove %s", err, file)
+	}
+	return err
 }
 
 // sameFile tells whether a file is still there under its name.
@@ -133,16 +163,14 @@ func (l *Lock) Release() (err error) {
 
 // Clear ends and removes what a restore that was killed has left: criu and the tasks that it was making, criu's mounts
 // of cgroups, runc's mount of the container's root, through which runc would remove the root, and a state folder that
-// says nothing. A container that
-// is there keeps its state.
+// says nothing. A container that is there keeps its state.
 func (l *Lock) Clear() error {
 	l.unfit = true
 	if err := l.endLeft(); err != nil {
 		return err
 	}
 	// criu makes an empty folder in the root, for the time in which it changes roots.
-	empty, _ := filepath.Glob(filepath.Join(l.folder, mountPoint, "crtools-put-root.*"))
-	for _, dir := range empty {
+	for _, dir := range begin(filepath.Join(l.folder, mountPoint), "crtools-put-root.") {
 		if err := unix.Rmdir(dir); err != nil && err != unix.ENOENT && err != unix.ENOTEMPTY && err != unix.ENOTDIR {
 			return fmt.Errorf("remove %s, which a killed restore has left: %w", dir, err)
 		}
@@ -159,8 +187,7 @@ func (l *Lock) Clear() error {
 	}
 	err := unix.Rmdir(filepath.Join(l.folder, mountPoint))
 	early := err == unix.ENOENT // runc was killed before it made it, or there is nothing of a restore
-	half, _ := filepath.Glob(filepath.Join(l.folder, stateHalf))
-	for _, f := range half {
+	for _, f := range begin(l.folder, stateHalf) {
 		if err == nil || early {
 			err = unix.Unlink(f)
 		}
@@ -177,20 +204,35 @@ func (l *Lock) Clear() error {
 // Names in the folder of a container's state.
 const (
 	stateFile  = "state.json" // written when the container is there
-	stateHalf  = "state-*"    // while it is being written
+	stateHalf  = "state-"     // begins its name while it is being written
 	mountPoint = "criu-root"  // where runc mounts the container's root for criu
 )
 
 // detach undoes what is mounted for criu in the folder of a container's state.
 func detach(folder string) error { return unmountAll(filepath.Join(folder, mountPoint)) }
 
-// unmountAll undoes all mounts at a path. It follows no link, and nothing that is mounted.
+// begin gives the paths in a folder whose names begin with a prefix, none where the folder cannot be read.
+func begin(folder, prefix string) (all []string) {
+	entries, _ := os.ReadDir(folder)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), prefix) {
+			all = append(all, filepath.Join(folder, e.Name()))
+		}
+	}
+	return all
+}
+
+// unmountAll undoes all mounts at a path. It follows no link, and nothing that is mounted. Where mounts are shared, what
+// is mounted below is a peer of what it was taken from, which would be unmounted with it.
 func unmountAll(at string) error {
-	if !there(at) {
+	if st, err := os.Lstat(at); errors.Is(err, fs.ErrNotExist) || err == nil && !st.IsDir() {
 		return nil
 	}
 	for {
-		err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		err := unix.Mount("", at, "", unix.MS_PRIVATE|unix.MS_REC, "")
+		if err == nil {
+			err = unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		}
 		if err == unix.EINVAL || err == unix.ENOENT { // nothing is mounted
 			return nil
 		}
@@ -248,9 +290,10 @@ func ignoreBusy(err error) error {
 func runs(folder string) bool {
 	text, err := readAtMost(filepath.Join(folder, stateFile), maxState)
 	var state struct {
-		PID int `json:"init_process_pid"`
+		PID   int    `json:"init_process_pid"`
+		Began uint64 `json:"init_process_start"` // as of process
 	}
-	return err == nil && json.Unmarshal(text, &state) == nil && state.PID > 0 && began(state.PID) != 0
+	return err == nil && json.Unmarshal(text, &state) == nil && state.PID > 0 && process{state.PID, state.Began}.alive()
 }
 
 // maxState is how large a container's state may be, in bytes.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -141,5 +142,74 @@ func TestLogPipe(t *testing.T) {
 		}
 	case <-time.After(10 * time.Second):
 		t.Fatal("it waits for a reader")
+	}
+}
+
+// TestLockOfOthers: what another user may have put in the place of a lock's file is refused, and stays as it is. It
+// could name processes of others to be ended.
+func TestLockOfOthers(t *testing.T) {
+	for name, put := range map[string]func(file string) error{
+		"of another user": func(f string) error { return errors.Join(os.WriteFile(f, []byte("x"), 0o600), os.Chown(f, 4711, 0)) },
+		"all can write":   func(f string) error { return errors.Join(os.WriteFile(f, []byte("x"), 0o600), os.Chmod(f, 0o666)) },
+		"a pipe":          func(f string) error { return unix.Mkfifo(f, 0o600) },
+		"a folder":        func(f string) error { return os.Mkdir(f, 0o700) },
+		"a link":          func(f string) error { return os.Symlink("/etc/hostname", f) },
+		"two names": func(f string) error {
+			return errors.Join(os.WriteFile(f+".2", []byte("x"), 0o600), os.Link(f+".2", f))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			call, folder := calls(t, Delete)
+			file := folder + lockSuffix
+			if err := put(file); err != nil {
+				t.Fatal(err)
+			}
+			l, err := call.Lock(t.Context(), "")
+			if err == nil || !strings.Contains(err.Error(), "remove "+file) {
+				t.Errorf("%v, %v", l, err)
+			}
+			if st, err := os.Lstat(file); err != nil || st.Mode().IsRegular() && st.Size() != 1 {
+				t.Errorf("it is changed: %v, %v", st, err)
+			}
+		})
+	}
+}
+
+// TestMountsInRoot: what the administrator has mounted within a container's root stays mounted there when the
+// runtime's mount of that root is undone, also where mounts are shared, as systemd has them.
+func TestMountsInRoot(t *testing.T) {
+	call, folder := calls(t, Delete)
+	disk := t.TempDir()
+	if err := unix.Mount("none", disk, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(disk, unix.MNT_DETACH) })
+	if err := unix.Mount("", disk, "", unix.MS_SHARED, ""); err != nil {
+		t.Fatal(err)
+	}
+	rootfs, data := filepath.Join(disk, "rootfs"), t.TempDir()
+	volume, at := filepath.Join(rootfs, "volume"), filepath.Join(folder, mountPoint)
+	touch(t, filepath.Join(data, "file"))
+	for _, dir := range []string{volume, at} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Mount(data, volume, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(rootfs, at, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) })
+	l, err := call.BeforeDelete("")
+	if err != nil || there(folder) {
+		t.Fatalf("the runtime's mount stays: %v", err)
+	}
+	if err := l.Release(); err != nil {
+		t.Error(err)
+	}
+	if !there(filepath.Join(volume, "file")) {
+		t.Error("the volume in the container's root is not mounted any more")
 	}
 }
