@@ -165,11 +165,12 @@ func (c *container) restore(ctx context.Context, p talk.Prepared, env []string) 
 	} else if err := os.Remove(pidfile); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err // a former one would be taken for the new one's
 	}
-	if err := c.lock.Begin(p.Work); err != nil {
+	mark, err := c.lock.Begin(p.Work)
+	if err != nil {
 		return err
 	}
 	detached := c.call.Has("detach")
-	run, err := c.start(call.Args(), c.env(env...), detached)
+	run, err := c.start(call.Args(), c.env(append(env, mark)...), detached)
 	if err != nil {
 		return err
 	}

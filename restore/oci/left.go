@@ -2,6 +2,7 @@ package oci
 
 import (
 	"bytes"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,8 +32,10 @@ type note struct {
 	PID int `json:"pid,omitempty"`
 	// Began is when that process began; with Work, when the restore did.
 	Began uint64 `json:"began"`
-	// Work is criu's work directory. Of the processes that work there only criu's are meant.
+	// Work is criu's work directory. Another restore may have the same.
 	Work string `json:"work,omitempty"`
+	// Mark is in the environment of criu's processes; with Work.
+	Mark string `json:"mark,omitempty"`
 	// Cgroups are those of the restore. The runtime puts criu into the container's.
 	Cgroups string `json:"cgroups,omitempty"`
 }
@@ -40,13 +43,17 @@ type note struct {
 // criuName is what the kernel calls criu's processes: the tasks, too, until they are nearly restored.
 const criuName = "criu"
 
-// Begin notes that this process restores the container, with criu in the work directory.
-func (l *Lock) Begin(work string) error {
-	work, err := filepath.EvalSymlinks(work)
-	if err != nil {
-		return err
+// markVar is in the environment of a restore's runtime and criu. Tasks have criu's until they are nearly restored.
+const markVar = "GPUCR_FS_RESTORE="
+
+// Begin notes that this process restores the container, with criu in the work directory. env is for the environment of
+// the runtime: by it criu's processes are known.
+func (l *Lock) Begin(work string) (env string, err error) {
+	if work, err = filepath.EvalSymlinks(work); err != nil {
+		return "", err
 	}
-	return l.note(note{Work: work, Began: began(os.Getpid()), Cgroups: cgroups(os.Getpid())})
+	n := note{Work: work, Mark: rand.Text(), Began: began(os.Getpid()), Cgroups: cgroups(os.Getpid())}
+	return markVar + n.Mark, l.note(n)
 }
 
 // Watch notes the runtime, which ends a little later than a killed restore, and criu's processes among its children:
@@ -123,18 +130,20 @@ func left(notes []note) (all []process) {
 	return all
 }
 
-// made gives criu's processes that began after a restore did, in criu's work directory or in the cgroups of another one
-// that is known. The first task leaves that directory soon, and the restore may have been killed before it noted it.
+// made gives criu's processes that began after a restore did and have its mark, or no mark and the cgroups of another
+// one that is known. The first task loses the mark when its memory is restored, and the restore may have been killed
+// before it noted it.
 func (n note) made(known []process) (all []process) {
-	var mine []process
+	var unmarked []process
 	for _, pid := range processes() {
-		if p := (process{pid, began(pid)}); p.began >= n.Began && comm(pid) == criuName {
-			mine = append(mine, p)
+		p := process{pid, began(pid)}
+		if p.began < n.Began || comm(pid) != criuName {
+			continue
 		}
-	}
-	for _, p := range mine {
-		at, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", p.pid))
-		if err == nil && strings.TrimSuffix(at, " (deleted)") == n.Work {
+		switch mark := markOf(pid); {
+		case mark == "":
+			unmarked = append(unmarked, p)
+		case mark == n.Mark:
 			all = append(all, p)
 		}
 	}
@@ -143,13 +152,35 @@ func (n note) made(known []process) (all []process) {
 		if in == "" || in == n.Cgroups {
 			continue // not the container's
 		}
-		for _, p := range mine {
+		for _, p := range unmarked {
 			if cgroups(p.pid) == in {
 				all = append(all, p)
 			}
 		}
 	}
 	return all
+}
+
+// markOf gives the mark of the restore that a process belongs to, "" without one.
+func markOf(pid int) string {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	for entry := range strings.SplitSeq(string(text), "\x00") {
+		if mark, ok := strings.CutPrefix(entry, markVar); ok {
+			return mark
+		}
+	}
+	return ""
+}
+
+// usedBy tells whether a criu works in a directory.
+func usedBy(work string) bool {
+	for _, pid := range processes() {
+		at, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid))
+		if err == nil && strings.TrimSuffix(at, " (deleted)") == work && comm(pid) == criuName {
+			return true
+		}
+	}
+	return false
 }
 
 func processes() (pids []int) {
@@ -183,6 +214,9 @@ func (l *Lock) endLeft() error {
 		return err
 	}
 	for _, n := range notes {
+		if n.Work == "" || usedBy(n.Work) {
+			continue // what is mounted there may be the other criu's
+		}
 		if err := unmountYards(n.Work); err != nil {
 			return err
 		}
@@ -193,9 +227,6 @@ func (l *Lock) endLeft() error {
 // unmountYards removes the folders in a work directory where criu mounts all cgroups for itself. A removal of such a
 // directory with all that is in it would go on to the cgroups of the machine.
 func unmountYards(work string) error {
-	if work == "" {
-		return nil
-	}
 	for _, yard := range begin(work, ".criu.cgyard.") {
 		if err := unmountAll(yard); err != nil {
 			return err

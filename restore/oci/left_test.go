@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shell starts a shell, called as said, in a folder, with a process below it, and gives both pids.
-func shell(t *testing.T, name, dir string) (pid, below int) {
+// shell starts a shell, called as said, in a folder, with more in its environment and a process below it, and gives both
+// pids.
+func shell(t *testing.T, name, dir string, env ...string) (pid, below int) {
 	t.Helper()
 	bash, err := exec.LookPath("bash")
 	if err != nil {
@@ -31,7 +32,7 @@ func shell(t *testing.T, name, dir string) (pid, below int) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(program, "-c", "sleep 600 & echo $!; wait")
-	cmd.Dir = dir
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -75,16 +76,23 @@ func TestKilledLeaves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Begin(work); err != nil {
+	mark, err := l.Begin(work)
+	if err != nil {
 		t.Fatal(err)
 	}
 	noted, belowNoted := shell(t, "runc", elsewhere)
 	if done, err := l.Watch(noted); done || err != nil {
 		t.Errorf("the runtime is all: %v", err)
 	}
-	working, belowWorking := shell(t, "criu", work)
-	other, belowOther := shell(t, "other", work)
+	working, belowWorking := shell(t, "criu", work, mark)
+	other, belowOther := shell(t, "other", work, mark)
 	stranger, belowStranger := shell(t, "criu", elsewhere)
+	// The criu of another container's restore, which has the same work directory.
+	another, belowAnother := shell(t, "criu", work, markVar+"another")
+	yard := filepath.Join(work, ".criu.cgyard.abc")
+	if err := os.Mkdir(yard, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	// A process of another run of the machine, and what was written when the restore was killed.
 	line, err := json.Marshal(note{Boot: "another", PID: stranger, Began: began(stranger)})
 	if err == nil {
@@ -102,10 +110,13 @@ func TestKilledLeaves(t *testing.T) {
 			t.Errorf("process %d of the restore goes on", pid)
 		}
 	}
-	for _, pid := range []int{other, belowOther, stranger, belowStranger} {
+	for _, pid := range []int{other, belowOther, stranger, belowStranger, another, belowAnother} {
 		if began(pid) == 0 {
 			t.Errorf("process %d of others has ended", pid)
 		}
+	}
+	if !there(yard) {
+		t.Error("what the other criu has mounted is removed")
 	}
 	if err := l.Release(); err != nil {
 		t.Error(err)
@@ -119,7 +130,7 @@ func TestKilledMounts(t *testing.T) {
 	touch(t, filepath.Join(cgroups, "some", "group"))
 	l, err := call.Lock(t.Context(), "")
 	if err == nil {
-		err = l.Begin(work)
+		_, err = l.Begin(work)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -180,13 +191,14 @@ func TestDeleteOfKilled(t *testing.T) {
 	call, folder := calls(t, Delete)
 	work := t.TempDir()
 	l, err := call.Lock(t.Context(), "")
+	var mark string
 	if err == nil {
-		err = l.Begin(work)
+		mark, err = l.Begin(work)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	criu, _ := shell(t, "criu", work)
+	criu, _ := shell(t, "criu", work, mark)
 	touch(t, filepath.Join(folder, stateFile))
 	state := fmt.Appendf(nil, `{"init_process_pid": %d, "init_process_start": %d}`, os.Getpid(), began(os.Getpid()))
 	if err := os.WriteFile(filepath.Join(folder, stateFile), state, 0o600); err != nil {
@@ -231,7 +243,7 @@ func TestOddFolders(t *testing.T) {
 	call := Parse([]string{"--root", odd, Restore, "web"})
 	l, err := call.Lock(t.Context(), "")
 	if err == nil {
-		err = l.Begin(odd)
+		_, err = l.Begin(odd)
 	}
 	if err != nil {
 		t.Fatal(err)
