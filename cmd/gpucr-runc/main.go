@@ -2,7 +2,8 @@
 // checkpoint and restore: these go through a store, by gpucr-fs.
 //
 // Each call of it becomes another program, by exec: the runtime, or gpucr-fs. So it adds a millisecond to what they
-// take, and descriptors, signals and exit codes are theirs.
+// take, and descriptors, signals and exit codes are theirs. Only where a removal must keep restores of the container
+// waiting, it starts the runtime, waits for its end, and ends as that did.
 package main
 
 import (
@@ -11,6 +12,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	thread "runtime"
+	"strings"
 	"syscall"
 	"time"
 
@@ -21,6 +24,7 @@ import (
 const configVar = "GPUCR_RUNC_CONFIG"
 
 func main() {
+	thread.LockOSThread() // the runtime is killed when the thread ends that started it
 	call := oci.Parse(os.Args[1:])
 	err := become(call)
 	fmt.Fprintf(os.Stderr, "gpucr-runc: %v\n", err)
@@ -54,8 +58,8 @@ func become(call oci.Call) error {
 		return errors.Join(err, unusable)
 	}
 	args := os.Args[1:]
-	if err := beforeDelete(call); err != nil {
-		return err
+	if call.Command == oci.Delete {
+		return remove(call, runtime, args)
 	}
 	if !forStore { // also where the configuration cannot be used: containers start and end without it
 		return run(runtime, args)
@@ -67,14 +71,35 @@ func become(call oci.Call) error {
 	return run(program, append([]string{"container", "--runtime-config", file, "--"}, args...))
 }
 
-// beforeDelete removes what a killed restore of a container has left, before the container itself is removed. Restores
-// of it wait until the runtime is done.
-func beforeDelete(call oci.Call) error {
+// remove has the runtime remove a container, and before that removes what a killed restore of it has left. Restores of
+// it wait until the runtime is done. Hooks of the container do not get the lock: some leave processes that stay.
+func remove(call oci.Call, runtime string, args []string) error {
+	if strings.HasPrefix(filepath.Base(runtime), "crun") {
+		return run(runtime, args) // it restores nothing from a store
+	}
 	lock, err := call.BeforeDelete(os.Getenv(oci.UserDirVar))
-	if err != nil || lock == nil {
+	if err != nil {
 		return err
 	}
-	return lock.Keep()
+	if lock == nil {
+		return run(runtime, args)
+	}
+	cmd := exec.Command(runtime, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // its caller may end this program
+	err = cmd.Run()
+	if cmd.ProcessState == nil {
+		return errors.Join(fmt.Errorf("run %s: %w", runtime, err), lock.Release())
+	}
+	if err := lock.Release(); err != nil {
+		return err
+	}
+	status := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if status.Signaled() {
+		return fmt.Errorf("%s was ended by a signal: %v", runtime, status.Signal())
+	}
+	os.Exit(status.ExitStatus())
+	return nil
 }
 
 // stored tells whether a call goes through the store. Images that are not in a store are the runtime's to restore.

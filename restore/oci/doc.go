@@ -12,7 +12,7 @@
 // [Call.Lock] is a lock on a file beside the runtime's state of a container. One checkpoint or restore of it goes on at
 // a time. The file tells which processes a restore has made ([Lock.Begin], [Lock.Watch]), and the next restore of the
 // container ends those that a killed one has left ([Lock.Clear]). [Call.BeforeDelete] does so before a removal, and
-// keeps the runtime from removing carelessly what is left.
+// keeps the runtime from removing carelessly what is left, or what a restore makes meanwhile.
 //
 // There are no other locks and no goroutines.
 package oci

@@ -141,13 +141,7 @@ func sameFile(f *os.File) bool {
 	return err == nil && os.SameFile(mine, there)
 }
 
-// Keep gives the lock to the program that becomes this process.
-func (l *Lock) Keep() error {
-	_, err := unix.FcntlInt(l.file.Fd(), unix.F_SETFD, 0)
-	return err
-}
-
-// Release ends the lock for all processes that have it. Its file stays where Clear could not do its work. Later calls
+// Release ends the lock. Its file stays where Clear could not do its work. Later calls
 // do nothing.
 func (l *Lock) Release() (err error) {
 	if l.file == nil {
@@ -249,20 +243,24 @@ func there(path string) bool {
 
 // BeforeDelete prepares that the runtime removes the call's container, if that is what the call is for: it ends what a
 // killed restore has left, and unmounts what the runtime would empty. ErrBusy while a restore needs that. The lock that
-// it gives, nil when there is no need of one, keeps restores of the container from beginning until the runtime is done.
+// it gives, nil when there is no need of one, keeps restores of the container from beginning until the runtime is done:
+// the runtime removes whatever is there under the ID when it knows no such container.
 func (c Call) BeforeDelete(userDir string) (*Lock, error) {
 	folder := c.stateFolder(userDir)
-	if c.Command != Delete || folder == "" {
-		return nil, nil
-	}
-	if !there(folder+lockSuffix) && !there(filepath.Join(folder, mountPoint)) {
+	if c.Command != Delete || folder == "" || !there(filepath.Dir(folder)) {
 		return nil, nil
 	}
 	wait, exists := lockWait, there(filepath.Join(folder, stateFile))
 	if exists {
 		wait = 0
 	}
+	if exists && !there(folder+lockSuffix) && !there(filepath.Join(folder, mountPoint)) {
+		return nil, nil
+	}
 	l, err := lock(context.Background(), c.ID, folder, wait)
+	if err != nil && !errors.Is(err, ErrBusy) && !there(folder+lockSuffix) {
+		return nil, detach(folder) // on a full disk: no restore could make the file, either
+	}
 	if exists && (errors.Is(err, ErrBusy) || err == nil && !c.Has("force") && runs(folder)) {
 		// The restore is in its last steps, in which criu needs the mount no more; or the runtime will refuse.
 		if l != nil {

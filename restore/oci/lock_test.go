@@ -31,15 +31,25 @@ func touch(t *testing.T, files ...string) {
 	}
 }
 
-// TestDeleteOfOthers: a container that no restore has to do with is removed without a lock.
+// TestDeleteOfOthers: a container that no restore has to do with is removed without a lock. Where there is none that is
+// complete, a restore may begin before the runtime looks for it: it has to wait.
 func TestDeleteOfOthers(t *testing.T) {
 	call, folder := calls(t, Delete)
-	for _, files := range [][]string{nil, {"exec.fifo"}, {"state.json"}} {
-		for _, f := range files {
+	for _, c := range []struct {
+		files  []string
+		locked bool
+	}{{nil, true}, {[]string{"exec.fifo"}, true}, {[]string{stateFile}, false}} {
+		for _, f := range c.files {
 			touch(t, filepath.Join(folder, f))
 		}
-		if l, err := call.BeforeDelete(""); l != nil || err != nil {
-			t.Errorf("with %v: %v, %v", files, l, err)
+		l, err := call.BeforeDelete("")
+		if err != nil || (l != nil) != c.locked {
+			t.Errorf("with %v: %v, %v", c.files, l, err)
+		}
+		if l != nil {
+			if err := l.Release(); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 	if all, _ := os.ReadDir(filepath.Dir(folder)); len(all) > 1 {
@@ -211,5 +221,34 @@ func TestMountsInRoot(t *testing.T) {
 	}
 	if !there(filepath.Join(volume, "file")) {
 		t.Error("the volume in the container's root is not mounted any more")
+	}
+}
+
+// TestDeleteWithoutRoom: containers are removed on a full disk, which has no room for a lock, and where the runtime has
+// no folder. No restore can have begun there.
+func TestDeleteWithoutRoom(t *testing.T) {
+	call, folder := calls(t, Delete)
+	root := filepath.Dir(folder)
+	if err := unix.Mount("none", root, "tmpfs", 0, "nr_inodes=3"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(root, unix.MNT_DETACH) })
+	at := filepath.Join(folder, mountPoint)
+	if err := os.MkdirAll(at, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(t.TempDir(), at, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := call.BeforeDelete(""); l != nil || err != nil {
+		t.Errorf("on a full disk: %v, %v", l, err)
+	}
+	if err := unix.Unmount(at, unix.MNT_DETACH); err == nil {
+		t.Error("the runtime's mount stays")
+	}
+	missing := filepath.Join(t.TempDir(), "missing")
+	if l, err := Parse([]string{"--root", missing, Delete, "web"}).BeforeDelete(""); l != nil || err != nil ||
+		there(missing) {
+		t.Errorf("without a folder: %v, %v; it is made: %v", l, err, there(missing))
 	}
 }
