@@ -428,3 +428,74 @@ func TestRepackOfDamage(t *testing.T) {
 		t.Error("the pack has gone")
 	}
 }
+
+// TestRepackBesideDamage: a pack or a list that is damaged, cut short or missing stays as it is, and what is sound is
+// repacked all the same. For one that is cut short a server may refuse the range.
+func TestRepackBesideDamage(t *testing.T) {
+	damages := map[string]func([]byte) []byte{
+		"changed":   func(b []byte) []byte { b[300_000%len(b)] ^= 1; return b },
+		"cut short": func(b []byte) []byte { return b[:len(b)/3] },
+		"refused":   func(b []byte) []byte { return b[:len(b)/3] },
+		"missing":   nil,
+	}
+	for _, what := range []string{"pack", "list"} {
+		for how, damage := range damages {
+			t.Run(what+" "+how, func(t *testing.T) {
+				refused := ""
+				bucket := memory.New(memory.Hooks{Before: func(c memory.Call) (bool, error) {
+					if c.Op == "get" && c.Key == refused {
+						return false, bkt.Fail(bkt.Corrupt, "get", c.Key, "no such range")
+					}
+					return true, nil
+				}})
+				one := newMachine(t, bucket)
+				files, packs, lists := map[string]map[string][]byte{}, map[string]string{}, map[string]string{}
+				for i, n := range []string{"x", "y"} {
+					all := noise(uint64(10+i), 3<<20)
+					one.dump(t, n, map[string][]byte{"f": all})
+					one.push(t, n)
+					e, err := one.remote.Find(t.Context(), n)
+					must(t, err)
+					packs[n] = "packs/" + strings.TrimSuffix(e.List, "-1") + "-0"
+					files[n] = map[string][]byte{"f": all[:1<<20]}
+					one.dump(t, n+"-part", files[n])
+					one.push(t, n+"-part")
+					e, err = one.remote.Find(t.Context(), n+"-part")
+					must(t, err)
+					lists[n] = "packs/" + e.List
+					must(t, one.remote.Remove(t.Context(), n))
+				}
+				key := packs["x"]
+				if what == "list" {
+					key = lists["x"]
+				}
+				if damage == nil {
+					must(t, bucket.Apply(memory.Call{Op: "delete", Key: key}))
+				} else {
+					content := damage(bytes.Clone(bucket.Content(key)))
+					must(t, bucket.Apply(memory.Call{Op: "put", Key: key, Content: content}))
+				}
+				if how == "refused" {
+					refused = key
+				}
+				if got := one.repack(t); got.Packs != 1 || got.Checkpoints != 1 {
+					t.Errorf("repacked %+v", got)
+				}
+				one.collect(t)
+				keys := bucket.Keys()
+				if damage != nil && !slices.Contains(keys, key) || slices.Contains(keys, packs["y"]) ||
+					!slices.Contains(keys, packs["x"]) && key != packs["x"] {
+					t.Errorf("%s is damaged, and left are %v", key, keys)
+				}
+				late := newMachine(t, bucket)
+				_, err := late.remote.Pull(t.Context(), late.Store, "y-part", "y-part")
+				must(t, err)
+				must(t, late.holds("y-part", files["y"]))
+				v, err := late.remote.Verify(t.Context(), remote.VerifyOptions{Holds: late.Holds})
+				if err != nil || len(v.Problems) == 0 || v.Problems[0].Checkpoint != "x-part" {
+					t.Errorf("verify: %+v, %v", v, err)
+				}
+			})
+		}
+	}
+}
