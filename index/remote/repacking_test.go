@@ -196,8 +196,8 @@ func (m *meddling) call(c memory.Call) (happens bool, err error) {
 	return err == nil, err
 }
 
-// TestFollowLooksAgain: a node that could not see where a checkpoint's chunks were moved looks again. The first time the
-// bucket does not give it the list, or it has not got the checkpoint yet, which it is pulling by the older list.
+// TestFollowLooksAgain: a node that could not see where a checkpoint's chunks were moved looks again. The first time
+// the bucket does not give it the list, or it has not got the checkpoint yet, which it is pulling by the older list.
 func TestFollowLooksAgain(t *testing.T) {
 	for _, pulling := range []bool{false, true} {
 		t.Run(fmt.Sprintf("pulling %t", pulling), func(t *testing.T) {
