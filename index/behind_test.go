@@ -2,12 +2,15 @@ package index
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"testing"
 
+	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/manifest"
 )
 
 // TestLargeWritesUntilSealed: a seal comes at any moment between large writes to the end of a file. Each write that was
@@ -117,4 +120,35 @@ func TestLargeWritesSeenAtOnce(t *testing.T) {
 		t.Error(err)
 	}
 	sealAndCompare(t, s, d, "amdgpu-pages-1-0001.img", want)
+}
+
+// TestNothingLeftByAbort: a checkpoint is given up right behind a large write, which fills a segment of a file that is
+// open. Nothing of the checkpoint stays in the index.
+func TestNothingLeftByAbort(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	page := bytes.Repeat([]byte{1}, chunk.PageSize)
+	var cuts []int64
+	for i := range int64(manifest.MaxChunks) {
+		cuts = append(cuts, (i+1)*chunk.PageSize)
+	}
+	last := bytes.Repeat(page, 64)
+	rest := bytes.Repeat(page, manifest.MaxChunks-64)
+	for i := range 8 {
+		d, f := draftFile(t, s, fmt.Sprint("c", i), "pages-1.img")
+		f.CutAt(cuts)
+		for _, p := range [][]byte{rest, last} {
+			if _, err := f.WriteAt(p, f.Size()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(d.Abort(), f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.chunks.DB.MetaKeys(manifest.SegmentPrefix, func(key string) error {
+		t.Errorf("%s is left", key)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -107,7 +107,7 @@ func criuOf(call oci.Call, conf oci.Config) (string, error) {
 
 // dumpContainer checkpoints a container. Where that fails it goes on.
 func (a *app) dumpContainer(ctx context.Context, c *container) (err error) {
-	if c.lock, err = c.call.Lock(os.Getenv(oci.UserDirVar)); err != nil {
+	if c.lock, err = c.call.Lock(ctx, os.Getenv(oci.UserDirVar)); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.lock.Release()) }()
@@ -223,7 +223,7 @@ func (a *app) restoreContainer(ctx context.Context, c *container) (err error) {
 	if err := c.onDemand(); err != nil {
 		return err
 	}
-	if c.lock, err = c.call.Lock(os.Getenv(oci.UserDirVar)); err != nil {
+	if c.lock, err = c.call.Lock(ctx, os.Getenv(oci.UserDirVar)); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.lock.Release()) }()

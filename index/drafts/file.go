@@ -47,6 +47,9 @@ func (n *node) discardIfUnused() {
 func (n *node) end(count bool) (handles int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.content != nil {
+		_ = n.content.appendPending() // nothing is stored for a draft that has ended, or its removal would miss it
+	}
 	n.ended = true
 	if count {
 		n.counted = n.handles

@@ -59,7 +59,7 @@ func again(t *testing.T, l *Lock, c Call) *Lock {
 	if err := l.file.Close(); err != nil {
 		t.Fatal(err)
 	}
-	l, err := c.Lock("")
+	l, err := c.Lock(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func again(t *testing.T, l *Lock, c Call) *Lock {
 func TestKilledLeaves(t *testing.T) {
 	call, _ := calls(t, Restore)
 	work, elsewhere := t.TempDir(), t.TempDir()
-	l, err := call.Lock("")
+	l, err := call.Lock(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestKilledMounts(t *testing.T) {
 	call, _ := calls(t, Restore)
 	work, cgroups := t.TempDir(), t.TempDir()
 	touch(t, filepath.Join(cgroups, "some", "group"))
-	l, err := call.Lock("")
+	l, err := call.Lock(t.Context(), "")
 	if err == nil {
 		err = l.Begin(work)
 	}
@@ -163,7 +163,7 @@ func TestKilledEarly(t *testing.T) {
 		for _, f := range c.files {
 			touch(t, filepath.Join(folder, f))
 		}
-		l, err := call.Lock("")
+		l, err := call.Lock(t.Context(), "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -178,7 +178,7 @@ func TestKilledEarly(t *testing.T) {
 func TestDeleteOfKilled(t *testing.T) {
 	call, folder := calls(t, Delete)
 	work := t.TempDir()
-	l, err := call.Lock("")
+	l, err := call.Lock(t.Context(), "")
 	if err == nil {
 		err = l.Begin(work)
 	}

@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -60,11 +61,11 @@ const lockWait = 20 * time.Second
 
 // Lock takes the lock of the call's container, and waits 20 s for it. ErrBusy when another process has it still.
 // userDir is the value of UserDirVar.
-func (c Call) Lock(userDir string) (*Lock, error) {
-	return lock(c.ID, c.stateFolder(userDir), lockWait)
+func (c Call) Lock(ctx context.Context, userDir string) (*Lock, error) {
+	return lock(ctx, c.ID, c.stateFolder(userDir), lockWait)
 }
 
-func lock(id, folder string, wait time.Duration) (*Lock, error) {
+func lock(ctx context.Context, id, folder string, wait time.Duration) (*Lock, error) {
 	if folder == "" {
 		return nil, fmt.Errorf("%q can be no container's name", id)
 	}
@@ -72,7 +73,7 @@ func lock(id, folder string, wait time.Duration) (*Lock, error) {
 		return nil, err
 	}
 	const flags = os.O_RDWR | os.O_APPEND | os.O_CREATE | unix.O_NOFOLLOW | unix.O_NONBLOCK
-	for end := time.Now().Add(wait); ; time.Sleep(pause) {
+	for end := time.Now().Add(wait); ; {
 		f, err := os.OpenFile(folder+lockSuffix, flags, 0o600)
 		if err != nil {
 			return nil, fmt.Errorf("lock container %s: %w", id, err)
@@ -91,6 +92,11 @@ func lock(id, folder string, wait time.Duration) (*Lock, error) {
 		}
 		if time.Now().After(end) {
 			return nil, fmt.Errorf("container %s: %w", id, ErrBusy)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(pause):
 		}
 	}
 }
@@ -214,7 +220,7 @@ func (c Call) BeforeDelete(userDir string) (*Lock, error) {
 	if exists {
 		wait = 0
 	}
-	l, err := lock(c.ID, folder, wait)
+	l, err := lock(context.Background(), c.ID, folder, wait)
 	if exists && (errors.Is(err, ErrBusy) || err == nil && !c.Has("force") && runs(folder)) {
 		// The restore is in its last steps, in which criu needs the mount no more; or the runtime will refuse.
 		if l != nil {

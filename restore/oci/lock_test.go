@@ -1,6 +1,8 @@
 package oci
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -94,13 +96,13 @@ func TestMountOfKilled(t *testing.T) {
 // TestRestoresTakeTurns: the lock is one process's, until its last file is closed or it is released.
 func TestRestoresTakeTurns(t *testing.T) {
 	call, _ := calls(t, Delete)
-	first, err := call.Lock("")
+	first, err := call.Lock(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := make(chan error, 1)
 	go func() {
-		second, err := call.Lock("")
+		second, err := call.Lock(t.Context(), "")
 		if err == nil {
 			err = second.Release()
 		}
@@ -110,6 +112,11 @@ func TestRestoresTakeTurns(t *testing.T) {
 	case err := <-got:
 		t.Fatalf("two have the lock: %v", err)
 	case <-time.After(100 * time.Millisecond):
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, interrupt)
+	if _, err := call.Lock(ctx, ""); !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted while it waits: %v", err)
 	}
 	if err := first.Release(); err != nil {
 		t.Error(err)

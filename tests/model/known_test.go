@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestKnownPrograms runs the short programs in testdata, each of which has found a defect.
+// TestKnownPrograms runs the short programs in testdata, each of which has found a defect of the store or of the model.
 func TestKnownPrograms(t *testing.T) {
 	dir := scratch(t)
 	files, err := filepath.Glob("testdata/*")

@@ -13,10 +13,18 @@ type state struct {
 	names   map[string]*entry
 	tagging turns // of steps that change tags: each may concern all names
 	moves   []*moving
+	removes []*removing
 }
 
 // moving is a change of a name that is at work.
 type moving struct{ from, to *entry }
+
+// removing is a removal at work. comes is what moves that are at work at the same time may bring under the name: they
+// may be carried out after it, whoever is answered first.
+type removing struct {
+	e     *entry
+	comes []*version
+}
 
 // spread widens what may be found under the new names of moves that are at work: another step may have widened what
 // they take along, and be carried out first. Call with mu held, when a step has widened a name.
@@ -25,6 +33,11 @@ func (s *state) spread() {
 		for _, m := range s.moves {
 			for _, v := range m.from.versions {
 				m.to.versions = add(m.to.versions, v)
+				for _, r := range s.removes {
+					if r.e == m.to {
+						r.comes = add(r.comes, v)
+					}
+				}
 			}
 			for _, v := range m.from.ever {
 				m.to.ever = add(m.to.ever, v)
@@ -139,16 +152,20 @@ func (s *state) remove(name string) (done func(ok bool)) {
 	end := e.begin()
 	e.absent = true
 	before := slices.Clone(e.versions)
+	r := &removing{e: e}
+	s.removes = append(s.removes, r)
+	s.spread()
 	return func(ok bool) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		s.removes = slices.DeleteFunc(s.removes, func(o *removing) bool { return o == r })
 		alone := end()
 		if !ok {
 			return
 		}
-		// What another step has sealed under the name meanwhile stays.
+		// What another step has sealed or moved there meanwhile stays.
 		e.versions = slices.DeleteFunc(slices.Clone(e.versions), func(v *version) bool {
-			return slices.Contains(before, v)
+			return slices.Contains(before, v) && !slices.Contains(r.comes, v)
 		})
 		if alone {
 			e.tags, e.profiles = []string{""}, []string{""}
