@@ -164,8 +164,8 @@ func TestRepack(t *testing.T) {
 	}
 }
 
-// TestCollectThatFails: where nothing can be repacked, what removed checkpoints have left goes all the same, once it has
-// been seen for long enough.
+// TestCollectThatFails: where nothing can be repacked, what removed checkpoints have left goes all the same, once it
+// has been seen for long enough.
 func TestCollectThatFails(t *testing.T) {
 	s, address := newBucket(t)
 	n := newNode(t, address)
