@@ -1,6 +1,7 @@
 package remotes
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"maps"
@@ -77,27 +78,31 @@ func (r *Remote) Collect(ctx context.Context, o CollectOptions) (Collected, erro
 	if o.DryRun {
 		return r.garbage(ctx, s, g, o)
 	}
-	if err := s.SweepLearned(ctx); err != nil { // before: the packs of hot sets then wait no longer than others
-		return sum, err
-	}
-	if err := sum.collect(ctx, g); err != nil {
-		return sum, err
-	}
-	if sum.Repacked, err = r.repack(ctx, s, o); err != nil {
-		return sum, err
-	}
-	if sum.Repacked.Packs > 0 { // from now on it is seen how long they have not been needed
-		if err := sum.collect(ctx, g); err != nil {
-			return sum, err
-		}
-	}
+	err = r.collect(ctx, s, g, o, &sum)
+	// What was seen is kept where something failed, too: else nothing would ever have been unchanged for long enough.
 	w := watched{At: time.Now(), Objects: g.Watched()}
 	sum.Watched = len(w.Objects)
-	text, err := json.Marshal(w)
-	if err == nil {
-		err = storage.WriteFile(storage.Disk{}, path, text)
+	text, werr := json.Marshal(w)
+	if werr == nil {
+		werr = storage.WriteFile(storage.Disk{}, path, text)
 	}
-	return sum, err
+	return sum, cmp.Or(err, werr)
+}
+
+// collect collects, and then repacks.
+func (r *Remote) collect(
+	ctx context.Context, s *remote.Store, g *catalog.Collector, o CollectOptions, sum *Collected,
+) (err error) {
+	if err := s.SweepLearned(ctx); err != nil { // before: the packs of hot sets then wait no longer than others
+		return err
+	}
+	if err := sum.collect(ctx, g); err != nil {
+		return err
+	}
+	if sum.Repacked, err = r.repack(ctx, s, o); err == nil && sum.Repacked.Packs > 0 {
+		err = sum.collect(ctx, g) // from now on it is seen how long they have not been needed
+	}
+	return err
 }
 
 // collect collects until nothing more is abandoned: what that had uploaded goes with the next.

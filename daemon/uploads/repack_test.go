@@ -2,6 +2,7 @@ package uploads
 
 import (
 	"bytes"
+	"errors"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/daemon/remotes"
 	"github.com/gpucr/gpucr-fs/index"
+	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket"
 	"github.com/gpucr/gpucr-fs/tests/s3server"
 )
@@ -159,5 +161,33 @@ func TestRepack(t *testing.T) {
 	list, err := r.List(t.Context())
 	if err != nil || len(list) != 4 {
 		t.Errorf("the list is %v, %v", list, err)
+	}
+}
+
+// TestCollectThatFails: where nothing can be repacked, what removed checkpoints have left goes all the same, once it
+// has been seen for long enough.
+func TestCollectThatFails(t *testing.T) {
+	s, address := newBucket(t)
+	n := newNode(t, address)
+	noise := make([]byte, 8<<20)
+	rand.NewChaCha8([32]byte{7}).Read(noise)
+	n.dumpBytes("base", noise[:4<<20])
+	n.dumpBytes("part", noise[:1<<20])
+	n.dumpBytes("gone", noise[4<<20:])
+	r, err := n.remote.Store(t.Context())
+	must(t, err)
+	for _, name := range []string{"base", "gone"} {
+		must(t, r.Remove(t.Context(), name))
+	}
+	broken := errors.New("the memory for it is not to be had")
+	for range 3 {
+		c, err := n.remote.Collect(t.Context(), remotes.CollectOptions{Patience: time.Nanosecond, Repack: 1 << 30,
+			Holds: func(pack.Chunk, []byte) error { return broken }})
+		if !errors.Is(err, broken) {
+			t.Fatalf("collected %+v, %v", c, err)
+		}
+	}
+	if left := stored(t, s); left > 5<<20 {
+		t.Errorf("%d bytes are left", left)
 	}
 }

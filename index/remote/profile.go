@@ -3,81 +3,30 @@ package remote
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
-	"fmt"
-	"strings"
 
-	"github.com/gpucr/gpucr-fs/index/cipher"
 	"github.com/gpucr/gpucr-fs/index/crc32c"
 	"github.com/gpucr/gpucr-fs/index/fault"
-	"github.com/gpucr/gpucr-fs/index/pack"
-	"github.com/gpucr/gpucr-fs/index/remote/bucket"
 	"github.com/gpucr/gpucr-fs/index/remote/catalog"
+	"github.com/gpucr/gpucr-fs/index/remote/profile"
 )
 
-// A profile that was learned after its checkpoint had been pushed lies in an object of its own, by the checkpoint's
-// id: a CRC-32C and the profile, or these sealed. The last one who learned one counts. It is a hint: nothing refers to
-// it, and a restore without it does what a first one does.
-const profileDir = "profiles/"
-
-func profilePurpose(id string) string { return cipher.ForProfile + " " + id }
-
-// PutProfile keeps the profile of a checkpoint that stands, for those who pull it.
-func (s *Store) PutProfile(ctx context.Context, id string, profile []byte) error {
-	b := append(binary.LittleEndian.AppendUint32(nil, crc32c.Checksum(profile)), profile...)
-	if c := s.o.Cipher; c != nil {
-		b = c.Seal(profilePurpose(id), b)
-	}
-	_, err := s.b.Put(ctx, profileDir+id, bytes.NewReader(b), int64(len(b)), bucket.Cond{})
-	return Classify("keep a profile", err)
-}
-
-// maxProfile bounds the object of a profile.
-const maxProfile = pack.MaxValue + 4 + cipher.Overhead
-
-// profile gives what PutProfile has kept, nil when there is none.
-func (s *Store) profile(ctx context.Context, id string) ([]byte, error) {
-	b := make([]byte, 64<<10)
-	n, info, err := s.b.Get(ctx, profileDir+id, b, 0)
-	if bucket.ClassOf(err) == bucket.NotFound {
-		return nil, nil
-	}
-	if err == nil && info.Size > maxProfile {
-		err = fmt.Errorf("a profile of %d bytes", info.Size)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if b = b[:n]; int64(n) < info.Size {
-		b = make([]byte, info.Size)
-		if n, _, err = s.b.Get(ctx, profileDir+id, b, 0); err != nil {
-			return nil, err
-		}
-		b = b[:n]
-	}
-	if c := s.o.Cipher; c != nil {
-		if b, err = c.Open(profilePurpose(id), b); err != nil {
-			return nil, err
-		}
-	}
-	if len(b) < 4 || crc32c.Checksum(b[4:]) != binary.LittleEndian.Uint32(b) {
-		return nil, fmt.Errorf("the profile of %s: wrong checksum", id)
-	}
-	return b[4:], nil
+// PutProfile keeps the profile of a checkpoint that stands, for those who pull it; see package profile.
+func (s *Store) PutProfile(ctx context.Context, id string, learned []byte) error {
+	return Classify("keep a profile", profile.Put(ctx, s.b, s.o.Cipher, id, learned))
 }
 
 // learnedSoon reads the profile of a checkpoint, and the hot set that belongs to it, while its list is read. take has
 // to be called: it gives them to a node that has the checkpoint and none. Without a profile there it asks for nothing
 // else.
 func (s *Store) learnedSoon(ctx context.Context, id string) (take func(n Node)) {
-	var profile, hot []byte
+	var learned, hot []byte
 	var err error
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if profile, err = s.profile(ctx, id); err == nil && len(profile) > 0 {
-			hot, err = s.hotList(ctx, id, crc32c.Checksum(profile))
+		if learned, err = profile.Get(ctx, s.b, s.o.Cipher, id); err == nil && len(learned) > 0 {
+			hot, err = s.hotList(ctx, id, crc32c.Checksum(learned))
 		}
 	}()
 	return func(n Node) {
@@ -85,12 +34,12 @@ func (s *Store) learnedSoon(ctx context.Context, id string) (take func(n Node)) 
 		if _, ierr := n.Info(id); ierr != nil {
 			return // it was not pulled
 		}
-		if len(profile) > 0 {
+		if len(learned) > 0 {
 			has, perr := n.Profile(id)
 			if fault.ClassOf(perr) == fault.NotFound {
-				has, perr = profile, n.SetProfile(id, profile)
+				has, perr = learned, n.SetProfile(id, learned)
 			}
-			if perr == nil && hot != nil && bytes.Equal(has, profile) {
+			if perr == nil && hot != nil && bytes.Equal(has, learned) {
 				perr = n.PullHot(ctx, id, s.id, bytes.NewReader(hot))
 			}
 			err = errors.Join(err, perr)
@@ -106,12 +55,9 @@ func (s *Store) learnedSoon(ctx context.Context, id string) (take func(n Node)) 
 // the latter are left to the collector.
 func (s *Store) SweepLearned(ctx context.Context) error {
 	const op = "gc"
-	var profiles []string
-	for o, err := range bucket.All(ctx, s.b, profileDir) {
-		if err != nil {
-			return Classify(op, err)
-		}
-		profiles = append(profiles, strings.TrimPrefix(o.Key, profileDir))
+	profiles, err := profile.All(ctx, s.b)
+	if err != nil {
+		return Classify(op, err)
 	}
 	hot, err := s.c.AllBeside(ctx)
 	if err != nil {
@@ -132,7 +78,7 @@ func (s *Store) SweepLearned(ctx context.Context) error {
 		if stands[id] {
 			continue
 		}
-		if err := s.b.Delete(ctx, profileDir+id, bucket.Cond{}); err != nil {
+		if err := profile.Delete(ctx, s.b, id); err != nil {
 			return Classify(op, err)
 		}
 	}

@@ -99,7 +99,8 @@ type Mover interface {
 }
 
 // Follow tells a node where the chunks lie of its checkpoints that were repacked. It reads each root that has changed
-// since it looked last, and the lists of those that were repacked: another draft than theirs has written these.
+// since it looked last, and the lists of those that were repacked: another draft than theirs has written these. What it
+// could not see, or the node has not got, it looks at again next time: a pull under way may bring it by the older list.
 func (s *Store) Follow(ctx context.Context, n Mover) error {
 	const op = "look where chunks have been moved"
 	s.following.Lock()
@@ -122,9 +123,13 @@ func (s *Store) Follow(ctx context.Context, n Mover) error {
 			continue
 		}
 		if _, err := n.Info(e.ID); err != nil {
+			delete(fresh, catalog.RootKey(r.Name))
 			continue
 		}
 		err = s.withList(ctx, r.Name, func(list io.Reader) error { return u.Relearn(ctx, list) })
+		if err != nil {
+			delete(fresh, catalog.RootKey(r.Name))
+		}
 		if class := fault.ClassOf(err); err != nil && class != fault.NotFound && class != fault.Corrupt {
 			return err
 		}

@@ -4,16 +4,20 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/index/cipher"
 	"github.com/gpucr/gpucr-fs/index/remote"
+	bkt "github.com/gpucr/gpucr-fs/index/remote/bucket"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket/memory"
 	"github.com/gpucr/gpucr-fs/index/remote/catalog"
 	"github.com/gpucr/gpucr-fs/index/remote/nodecache"
@@ -168,6 +172,85 @@ func TestRepack(t *testing.T) {
 	}
 	if nonces.twice > 0 || len(nonces.seen) == 0 {
 		t.Errorf("of %d keys and nonces %d encrypt more than one plaintext", len(nonces.seen), nonces.twice)
+	}
+}
+
+// meddling is what a test does before requests of a bucket.
+type meddling struct {
+	f atomic.Pointer[func(memory.Call) error]
+}
+
+// set says what is done from now on, nil for nothing. Where it gives an error the request fails.
+func (m *meddling) set(f func(memory.Call) error) {
+	if f == nil {
+		m.f.Store(nil)
+	} else {
+		m.f.Store(&f)
+	}
+}
+
+func (m *meddling) call(c memory.Call) (happens bool, err error) {
+	if f := m.f.Load(); f != nil {
+		err = (*f)(c)
+	}
+	return err == nil, err
+}
+
+// TestFollowLooksAgain: a node that could not see where a checkpoint's chunks were moved looks again. The first time
+// the bucket does not give it the list, or it has not got the checkpoint yet, which it is pulling by the older list.
+func TestFollowLooksAgain(t *testing.T) {
+	for _, pulling := range []bool{false, true} {
+		t.Run(fmt.Sprintf("pulling %t", pulling), func(t *testing.T) {
+			var before meddling
+			bucket := memory.New(memory.Hooks{Before: before.call})
+			one, early := newMachine(t, bucket), newMachine(t, bucket)
+			a, b, _ := shared(1 << 20)
+			one.dump(t, "a", a)
+			one.push(t, "a")
+			one.dump(t, "b", b)
+			one.push(t, "b")
+			must(t, one.remote.Remove(t.Context(), "a"))
+			root, err := one.remote.Find(t.Context(), "b")
+			must(t, err)
+			list := "packs/" + root.List
+			moved := func() {
+				if got := one.repack(t); got.Checkpoints != 1 {
+					t.Errorf("repacked %+v", got)
+				}
+			}
+			if !pulling {
+				_, err := early.remote.Pull(t.Context(), early.Store, "b", "b")
+				must(t, err)
+				moved()
+				root, err = one.remote.Find(t.Context(), "b")
+				must(t, err)
+				list = "packs/" + root.List
+				before.set(func(c memory.Call) error {
+					if c.Op == "get" && c.Key == list {
+						return &bkt.Error{Class: bkt.Transient, Err: errors.New("no answer")}
+					}
+					return nil
+				})
+				if err := early.remote.Follow(t.Context(), early.Store); index.ClassOf(err) != index.Unreachable {
+					t.Errorf("the list does not come, and Follow says: %v", err)
+				}
+				before.set(nil)
+			} else {
+				before.set(func(c memory.Call) error {
+					if c.Op == "get" && c.Key == list {
+						before.set(nil)
+						moved()
+						must(t, early.remote.Follow(t.Context(), early.Store))
+					}
+					return nil
+				})
+				_, err := early.remote.Pull(t.Context(), early.Store, "b", "b")
+				must(t, err)
+			}
+			one.collect(t)
+			early.follow(t)
+			must(t, early.holds("b", b))
+		})
 	}
 }
 
@@ -343,5 +426,76 @@ func TestRepackOfDamage(t *testing.T) {
 	one.collect(t)
 	if !slices.Contains(bucket.Keys(), largest) {
 		t.Error("the pack has gone")
+	}
+}
+
+// TestRepackBesideDamage: a pack or a list that is damaged, cut short or missing stays as it is, and what is sound is
+// repacked all the same. For one that is cut short a server may refuse the range.
+func TestRepackBesideDamage(t *testing.T) {
+	damages := map[string]func([]byte) []byte{
+		"changed":   func(b []byte) []byte { b[300_000%len(b)] ^= 1; return b },
+		"cut short": func(b []byte) []byte { return b[:len(b)/3] },
+		"refused":   func(b []byte) []byte { return b[:len(b)/3] },
+		"missing":   nil,
+	}
+	for _, what := range []string{"pack", "list"} {
+		for how, damage := range damages {
+			t.Run(what+" "+how, func(t *testing.T) {
+				refused := ""
+				bucket := memory.New(memory.Hooks{Before: func(c memory.Call) (bool, error) {
+					if c.Op == "get" && c.Key == refused {
+						return false, bkt.Fail(bkt.Corrupt, "get", c.Key, "no such range")
+					}
+					return true, nil
+				}})
+				one := newMachine(t, bucket)
+				files, packs, lists := map[string]map[string][]byte{}, map[string]string{}, map[string]string{}
+				for i, n := range []string{"x", "y"} {
+					all := noise(uint64(10+i), 3<<20)
+					one.dump(t, n, map[string][]byte{"f": all})
+					one.push(t, n)
+					e, err := one.remote.Find(t.Context(), n)
+					must(t, err)
+					packs[n] = "packs/" + strings.TrimSuffix(e.List, "-1") + "-0"
+					files[n] = map[string][]byte{"f": all[:1<<20]}
+					one.dump(t, n+"-part", files[n])
+					one.push(t, n+"-part")
+					e, err = one.remote.Find(t.Context(), n+"-part")
+					must(t, err)
+					lists[n] = "packs/" + e.List
+					must(t, one.remote.Remove(t.Context(), n))
+				}
+				key := packs["x"]
+				if what == "list" {
+					key = lists["x"]
+				}
+				if damage == nil {
+					must(t, bucket.Apply(memory.Call{Op: "delete", Key: key}))
+				} else {
+					content := damage(bytes.Clone(bucket.Content(key)))
+					must(t, bucket.Apply(memory.Call{Op: "put", Key: key, Content: content}))
+				}
+				if how == "refused" {
+					refused = key
+				}
+				if got := one.repack(t); got.Packs != 1 || got.Checkpoints != 1 {
+					t.Errorf("repacked %+v", got)
+				}
+				one.collect(t)
+				keys := bucket.Keys()
+				if damage != nil && !slices.Contains(keys, key) || slices.Contains(keys, packs["y"]) ||
+					!slices.Contains(keys, packs["x"]) && key != packs["x"] {
+					t.Errorf("%s is damaged, and left are %v", key, keys)
+				}
+				late := newMachine(t, bucket)
+				_, err := late.remote.Pull(t.Context(), late.Store, "y-part", "y-part")
+				must(t, err)
+				must(t, late.holds("y-part", files["y"]))
+				v, err := late.remote.Verify(t.Context(), remote.VerifyOptions{Holds: late.Holds})
+				if err != nil || len(v.Problems) == 0 || v.Problems[0].Checkpoint != "x-part" {
+					t.Errorf("verify: %+v, %v", v, err)
+				}
+			})
+		}
 	}
 }

@@ -56,9 +56,10 @@ const (
 
 // verification is one run.
 type verification struct {
-	s    *Store
-	o    VerifyOptions
-	read map[string]bool // packs whose payload was looked at
+	s     *Store
+	o     VerifyOptions
+	read  map[string]bool // packs whose payload was looked at
+	fresh []string        // those of them that were looked at for the present root
 
 	mu  sync.Mutex
 	res Verified
@@ -136,8 +137,13 @@ func (v *verification) withHot(ctx context.Context, name string) error {
 // root checks what a root names: a checkpoint, whose id it gives if that can be read, or a hot set.
 func (v *verification) root(ctx context.Context, name string) (id string, err error) {
 	before, problems := v.res, len(v.res.Problems)
+	v.fresh = nil
 	err = foundAnew(func() error {
-		v.res.Checkpoints, v.res.Chunks, v.res.Problems = before.Checkpoints, before.Chunks, v.res.Problems[:problems]
+		v.res, v.res.Problems = before, v.res.Problems[:problems]
+		for _, p := range v.fresh { // what was wrong with them is told anew
+			delete(v.read, p)
+		}
+		v.fresh = nil
 		id, err = v.rootFound(ctx, name)
 		return err
 	})
@@ -235,7 +241,7 @@ func (v *verification) pack(ctx context.Context, k *catalog.Checkpoint, p object
 	if v.read[id] {
 		return nil
 	}
-	v.read[id] = true
+	v.read[id], v.fresh = true, append(v.fresh, id)
 	v.res.Packs++
 	if v.o.Progress != nil {
 		v.o.Progress(int64(len(v.read)), int64(max(len(v.read), len(k.Packs)-1)))

@@ -73,3 +73,48 @@ func TestVerify(t *testing.T) {
 		t.Errorf("put right: %+v", res)
 	}
 }
+
+// TestVerifyOfWhatMoves: a checkpoint is given other packs while it is verified, and is read anew. Damage that was
+// found before that is told, once.
+func TestVerifyOfWhatMoves(t *testing.T) {
+	var before meddling
+	b := memory.New(memory.Hooks{Before: before.call})
+	one := newMachine(t, b)
+	kept, most := noise(1, 2<<20), noise(2, 8<<20)
+	one.dump(t, "kept", map[string][]byte{"1": kept})
+	one.push(t, "kept")
+	one.dump(t, "most", map[string][]byte{"1": most})
+	one.push(t, "most")
+	one.dump(t, "both", map[string][]byte{"1": kept, "2": most[:2<<20]})
+	one.push(t, "both")
+	must(t, one.remote.Remove(t.Context(), "most"))
+	damaged, moved := "", ""
+	for _, k := range b.Keys() {
+		switch n := len(b.Content(k)); {
+		case strings.HasPrefix(k, "packs/") && n > 8<<20:
+			moved = k
+		case strings.HasPrefix(k, "packs/") && n > 2<<20:
+			damaged = k
+		}
+	}
+	content := bytes.Clone(b.Content(damaged))
+	content[len(content)/2] ^= 1
+	must(t, b.Apply(memory.Call{Op: "put", Key: damaged, Content: content}))
+	moves := 0
+	before.set(func(c memory.Call) error {
+		if c.Op == "get" && c.Key == moved {
+			before.set(nil)
+			moves = one.repack(t).Checkpoints
+			one.collect(t)
+		}
+		return nil
+	})
+	v, err := one.remote.Verify(t.Context(), remote.VerifyOptions{Holds: one.Holds})
+	must(t, err)
+	if moves != 1 {
+		t.Fatalf("%d checkpoints were given other packs", moves)
+	}
+	if len(v.Problems) != 1 || v.Problems[0].Pack != strings.TrimPrefix(damaged, "packs/") || v.Checkpoints != 2 {
+		t.Errorf("it tells %+v", v)
+	}
+}

@@ -44,6 +44,9 @@ func (c *Catalog) AllBeside(ctx context.Context) (ids []string, err error) {
 // PackKey gives the key under which a pack lies in the bucket.
 func PackKey(id string) string { return packDir + id }
 
+// RootKey gives the key under which the root of a checkpoint lies in the bucket.
+func RootKey(name string) string { return rootDir + name }
+
 // Options are how a catalog does its requests. The zero Options have defaults.
 type Options struct {
 	// ConditionalDelete says that the server has conditional removals (bucket.Found).

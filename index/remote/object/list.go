@@ -159,8 +159,32 @@ type Visitor struct {
 }
 
 // Decode reads what Encode gave. What it needs of memory does not grow with the list, but for 24 bytes a pack. When it
-// fails, the visitor may have been told a part. Its errors are those of ReadPack.
+// fails, the visitor may have been told a part. Its errors are those of ReadPack. An error of r is given as it is: that
+// a list could not be read is no damage.
 func Decode(r io.Reader, store [16]byte, v Visitor) error {
+	from := &source{r: r}
+	err := decode(from, store, v)
+	if err != nil && from.err != nil {
+		return from.err
+	}
+	return err
+}
+
+// source remembers how what it reads from failed.
+type source struct {
+	r   io.Reader
+	err error
+}
+
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	if err != nil && err != io.EOF {
+		s.err = err
+	}
+	return n, err
+}
+
+func decode(r io.Reader, store [16]byte, v Visitor) error {
 	if v.Coder != nil {
 		r = v.Coder.Reader(r, cipher.ForList)
 	}
@@ -171,10 +195,10 @@ func Decode(r io.Reader, store [16]byte, v Visitor) error {
 	}
 	defer dec.Close()
 	d := decoder{v: v, store: store}
-	source := &bounded{r: dec, in: in}
-	if err := pack.DecodeFrames(source, d.record); err != nil {
-		if source.err != nil {
-			return fmt.Errorf("%w: %w", ErrCorrupt, source.err)
+	out := &bounded{r: dec, in: in}
+	if err := pack.DecodeFrames(out, d.record); err != nil {
+		if out.err != nil {
+			return fmt.Errorf("%w: %w", ErrCorrupt, out.err)
 		}
 		return err
 	}

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"testing/iotest"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -250,6 +252,21 @@ func TestDamagedList(t *testing.T) {
 			t.Fatal("a damaged list is told as another one")
 		case err != nil && !errors.Is(err, pack.ErrCorrupt) && !errors.Is(err, pack.ErrVersion):
 			t.Fatalf("damage is not told as such: %v", err)
+		}
+	}
+}
+
+// TestUnreadableListIsNoDamage: when a list cannot be read to its end, the error is the reader's.
+func TestUnreadableListIsNoDamage(t *testing.T) {
+	b, err := someList(20000).Encode(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	away := errors.New("the bucket is away")
+	for _, n := range []int{0, 10, len(b) / 2, len(b)} {
+		err := Decode(io.MultiReader(bytes.NewReader(b[:n]), iotest.ErrReader(away)), store, Visitor{})
+		if !errors.Is(err, away) || errors.Is(err, pack.ErrCorrupt) {
+			t.Errorf("away after %d of %d bytes: %v", n, len(b), err)
 		}
 	}
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/cipher"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/remote/bucket"
 	"github.com/gpucr/gpucr-fs/index/remote/catalog"
 	"github.com/gpucr/gpucr-fs/index/remote/object"
 )
@@ -226,5 +227,5 @@ func passes(err error) bool {
 	return errors.Is(err, catalog.ErrMoved) || errors.Is(err, catalog.ErrRemoved) ||
 		errors.Is(err, catalog.ErrNotFound) || errors.Is(err, catalog.ErrTaken) ||
 		errors.Is(err, catalog.ErrCorrupt) || errors.Is(err, catalog.ErrInvalid) || errors.Is(err, pack.ErrCorrupt) ||
-		errors.Is(err, pack.ErrVersion) || errors.Is(err, pack.ErrTooLarge)
+		errors.Is(err, pack.ErrVersion) || errors.Is(err, pack.ErrTooLarge) || bucket.ClassOf(err) == bucket.Corrupt
 }
