@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shell starts a shell, called as said, in a folder, with more in its environment and a process below it, and gives both
+// shell starts a shell, called as said, in a folder, with more in its environment and a process below it. It gives both
 // pids.
 func shell(t *testing.T, name, dir string, env ...string) (pid, below int) {
 	t.Helper()

@@ -159,11 +159,15 @@ func TestLogPipe(t *testing.T) {
 // could name processes of others to be ended.
 func TestLockOfOthers(t *testing.T) {
 	for name, put := range map[string]func(file string) error{
-		"of another user": func(f string) error { return errors.Join(os.WriteFile(f, []byte("x"), 0o600), os.Chown(f, 4711, 0)) },
-		"all can write":   func(f string) error { return errors.Join(os.WriteFile(f, []byte("x"), 0o600), os.Chmod(f, 0o666)) },
-		"a pipe":          func(f string) error { return unix.Mkfifo(f, 0o600) },
-		"a folder":        func(f string) error { return os.Mkdir(f, 0o700) },
-		"a link":          func(f string) error { return os.Symlink("/etc/hostname", f) },
+		"of another user": func(f string) error {
+			return errors.Join(os.WriteFile(f, []byte("x"), 0o600), os.Chown(f, 4711, 0))
+		},
+		"all can write": func(f string) error {
+			return errors.Join(os.WriteFile(f, []byte("x"), 0o600), os.Chmod(f, 0o666))
+		},
+		"a pipe":   func(f string) error { return unix.Mkfifo(f, 0o600) },
+		"a folder": func(f string) error { return os.Mkdir(f, 0o700) },
+		"a link":   func(f string) error { return os.Symlink("/etc/hostname", f) },
 		"two names": func(f string) error {
 			return errors.Join(os.WriteFile(f+".2", []byte("x"), 0o600), os.Link(f+".2", f))
 		},
