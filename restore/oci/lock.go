@@ -216,7 +216,7 @@ func begin(folder, prefix string) (all []string) {
 	return all
 }
 
-// unmountAll undoes all mounts at a path. It follows no link, and nothing that is mounted. Where mounts are shared, each
+// unmountAll undoes all mounts at a path. It follows no link, and nothing that is mounted. Where mounts are shared, a
 // mount below is a peer of the one that it is a copy of, which would be unmounted with it.
 func unmountAll(at string) error {
 	if st, err := os.Lstat(at); errors.Is(err, fs.ErrNotExist) || err == nil && !st.IsDir() {
