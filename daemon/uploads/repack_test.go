@@ -193,8 +193,8 @@ func TestCollectThatFails(t *testing.T) {
 	}
 }
 
-// TestUnseenMoves: a store that is open for reading only does not find what was repacked. It says so, and not only that it is
-// gone.
+// TestUnseenMoves: a store that is open for reading only does not find what was repacked. It says so, and not only that
+// it is gone.
 func TestUnseenMoves(t *testing.T) {
 	_, address := newBucket(t)
 	one, two := newNode(t, address), newNode(t, address)
