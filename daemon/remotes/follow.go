@@ -2,6 +2,8 @@ package remotes
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,7 +14,7 @@ import (
 // followPause is how long what was found out about moved chunks counts.
 const followPause = 5 * time.Second
 
-// follower looks where chunks have been moved in the remote store. The zero follower does nothing.
+// follower looks where chunks have been moved in the remote store. The zero follower does not.
 type follower struct {
 	store atomic.Pointer[index.Store]
 
@@ -29,18 +31,21 @@ func (r *Remote) Serve(s *index.Store) {
 	}
 }
 
-// follow looks where chunks of the store lie that have been moved. What cannot be found out now shows in the read that
-// asked for it.
-func (r *Remote) follow(ctx context.Context) {
+// errReading is why a store does not look.
+var errReading = errors.New("a store that is open for reading only does not look where content was moved; it may " +
+	"have been repacked, and is found once the store is opened for writing")
+
+// follow looks where chunks of the store lie that have been moved. The error says why that could not be found out.
+func (r *Remote) follow(ctx context.Context) error {
 	f := &r.follower
 	n := f.store.Load()
 	if n == nil {
-		return
+		return errReading
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.last.IsZero() && time.Since(f.last) < followPause {
-		return
+		return nil
 	}
 	s, err := r.Store(ctx)
 	if err == nil {
@@ -48,7 +53,8 @@ func (r *Remote) follow(ctx context.Context) {
 	}
 	if err != nil {
 		r.log.Warn("it could not be seen whether chunks were moved in the remote store", "err", err)
-		return
+		return fmt.Errorf("it could not be seen whether it was moved: %w", err)
 	}
 	f.last = time.Now()
+	return nil
 }

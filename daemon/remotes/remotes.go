@@ -330,7 +330,9 @@ func (r *Remote) ReadRange(ctx context.Context, name object.Name, p []byte, off 
 		s, err := r.Store(ctx)
 		if err == nil {
 			if err = s.ReadRange(ctx, name, p, off); index.ClassOf(err) == index.NotFound {
-				r.follow(ctx) // who reads looks then whether the chunk lies elsewhere
+				if ferr := r.follow(ctx); ferr != nil { // else the reader looks whether the chunk lies elsewhere
+					err = fmt.Errorf("%w; %w", err, ferr)
+				}
 			}
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -190,4 +191,43 @@ func TestCollectThatFails(t *testing.T) {
 	if left := stored(t, s); left > 5<<20 {
 		t.Errorf("%d bytes are left", left)
 	}
+}
+
+// TestUnseenMoves: a store that is open for reading only does not find what was repacked. It says so, and not only that
+// it is gone.
+func TestUnseenMoves(t *testing.T) {
+	_, address := newBucket(t)
+	one, two := newNode(t, address), newNode(t, address)
+	noise := make([]byte, 4<<20)
+	rand.NewChaCha8([32]byte{8}).Read(noise)
+	one.dumpBytes("base", noise)
+	one.dumpBytes("part", noise[:1<<20])
+	two.pull("part")
+	r, err := one.remote.Store(t.Context())
+	must(t, err)
+	must(t, r.Remove(t.Context(), "base"))
+	for range 2 {
+		_, err := one.remote.Collect(t.Context(), remotes.CollectOptions{Patience: time.Nanosecond, Repack: 1 << 30,
+			Holds: one.store.Holds})
+		must(t, err)
+	}
+	fails := func(st *index.Store, why string) {
+		t.Helper()
+		c, err := st.Checkpoint("part")
+		must(t, err)
+		if _, err := fs.ReadFile(c.FS(), "pages-1.img"); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("reading says %v, and not: %s", err, why)
+		}
+	}
+	two.close()
+	o := index.Options{FreeFloor: 1, ReadOnly: true}
+	rem, err := remotes.Of(two.dir, &o, quiet)
+	must(t, err)
+	st, err := index.Open(t.Context(), two.dir, o)
+	must(t, err)
+	fails(st, "open for reading only")
+	must(t, st.Close())
+	rem.Close()
+	two.open()
+	two.reads("open for writing", "part", noise[:1<<20], 1)
 }

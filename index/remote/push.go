@@ -102,7 +102,7 @@ func (s *Store) Learn(ctx context.Context, n Node) error {
 			return Classify(op, err)
 		}
 		if r.State != catalog.Sealed || catalog.IsBeside(r.Name) || len(r.Packs) < 2 ||
-			!isNews(n, r.Packs[:len(r.Packs)-1], unknown) {
+			!isNews(n.Knows, r.Packs[:len(r.Packs)-1], unknown) {
 			continue
 		}
 		err := s.withList(ctx, r.Name, func(list io.Reader) error { return n.Learn(ctx, s.id, list) })
@@ -121,11 +121,11 @@ func (s *Store) Learn(ctx context.Context, n Node) error {
 	return nil
 }
 
-// isNews says whether a node knows nothing of one of the packs, and adds those to unknown. Of these each list counts:
-// one alone may tell of a part of a pack.
-func isNews(n Node, packs []catalog.Pack, unknown map[object.Name]bool) (news bool) {
+// isNews says whether a node, whose Knows this is, knows nothing of one of the packs, and adds those to unknown. Of
+// these each list counts: one alone may tell of a part of a pack.
+func isNews(knows func(object.Name) bool, packs []catalog.Pack, unknown map[object.Name]bool) (news bool) {
 	for _, p := range packs {
-		if name, err := object.ParseName(p.ID); err == nil && (unknown[name] || !n.Knows(name)) {
+		if name, err := object.ParseName(p.ID); err == nil && (unknown[name] || !knows(name)) {
 			unknown[name], news = true, true
 		}
 	}

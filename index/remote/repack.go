@@ -10,6 +10,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/remote/catalog"
+	"github.com/gpucr/gpucr-fs/index/remote/object"
 	"github.com/gpucr/gpucr-fs/index/remote/repack"
 	"github.com/gpucr/gpucr-fs/index/roots"
 	"github.com/gpucr/gpucr-fs/index/upload"
@@ -96,11 +97,13 @@ func (s *Store) relisted(r catalog.Record, list string) ([]byte, error) {
 type Mover interface {
 	Uploader(bucket [16]byte) *upload.Uploader
 	Info(ref string) (roots.Info, error)
+	Knows(name object.Name) bool
 }
 
-// Follow tells a node where the chunks lie of its checkpoints that were repacked. It reads each root that has changed
-// since it looked last, and the lists of those that were repacked: another draft than theirs has written these. What it
-// could not see, or the node has not got, it looks at again next time: a pull under way may bring it by the older list.
+// Follow tells a node where the chunks lie of its checkpoints that were repacked, or removed and pushed anew. It reads
+// each root that has changed since it looked last, and the lists of those that were repacked, which another draft than
+// theirs has written, or that name packs of which the node knows nothing. What it could not see it looks at again next
+// time. So it does with repacked ones that the node has not got: a pull under way may bring them by the older list.
 func (s *Store) Follow(ctx context.Context, n Mover) error {
 	const op = "look where chunks have been moved"
 	s.following.Lock()
@@ -119,11 +122,17 @@ func (s *Store) Follow(ctx context.Context, n Mover) error {
 			return Classify(op, err)
 		}
 		e, err := s.entryOf(r)
-		if r.State != catalog.Sealed || err != nil || strings.HasPrefix(e.List, r.Nonce) {
+		if r.State != catalog.Sealed || err != nil || len(r.Packs) == 0 {
+			continue
+		}
+		repacked := !strings.HasPrefix(e.List, r.Nonce)
+		if !repacked && !isNews(n.Knows, r.Packs[:len(r.Packs)-1], map[object.Name]bool{}) {
 			continue
 		}
 		if _, err := n.Info(e.ID); err != nil {
-			delete(fresh, catalog.RootKey(r.Name))
+			if repacked {
+				delete(fresh, catalog.RootKey(r.Name))
+			}
 			continue
 		}
 		err = s.withList(ctx, r.Name, func(list io.Reader) error { return u.Relearn(ctx, list) })

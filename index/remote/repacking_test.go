@@ -254,6 +254,27 @@ func TestFollowLooksAgain(t *testing.T) {
 	}
 }
 
+// TestFollowPushedAnew: a checkpoint was removed from the bucket, and is pushed there anew. A node that had pulled it
+// before finds it.
+func TestFollowPushedAnew(t *testing.T) {
+	bucket := memory.New(memory.Hooks{})
+	one, early := newMachine(t, bucket), newMachine(t, bucket)
+	files := map[string][]byte{"pages-1.img": noise(1, 2<<20)}
+	one.dump(t, "web", files)
+	one.push(t, "web")
+	_, err := early.remote.Pull(t.Context(), early.Store, "web", "web")
+	must(t, err)
+	must(t, one.remote.Remove(t.Context(), "web"))
+	one.collect(t)
+	early.follow(t)
+	if err := early.holds("web", files); index.ClassOf(err) != index.Unreachable {
+		t.Errorf("it was removed, and is read: %v", err)
+	}
+	one.push(t, "web")
+	early.follow(t)
+	must(t, early.holds("web", files))
+}
+
 // TestRepackStops ends a repacking at each of its requests in turn, with and without the request having happened. What
 // stands can be read, and in the end nothing is left that nobody needs.
 func TestRepackStops(t *testing.T) {
