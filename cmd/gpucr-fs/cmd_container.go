@@ -227,10 +227,7 @@ func (a *app) restoreContainer(ctx context.Context, c *container) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.lock.Release()) }()
-	if _, err := oci.Ask(c.runtime, c.call); err == nil {
-		return fmt.Errorf("container %s exists already", c.call.ID)
-	}
-	if err := c.lock.Clear(); err != nil {
+	if err := c.vacate(); err != nil {
 		return err
 	}
 	args := restore.Args{Work: c.call.Value("work-path")}
@@ -258,6 +255,22 @@ func (a *app) restoreContainer(ctx context.Context, c *container) (err error) {
 		return err
 	}
 	return c.foreground()
+}
+
+// vacate refuses a container that is there, and removes what a killed restore has left. That may be a container that has
+// ended: nobody was told of it.
+func (c *container) vacate() error {
+	s, err := oci.Ask(c.runtime, c.call)
+	switch {
+	case err != nil && !c.lock.Complete():
+		return c.lock.Clear()
+	case err != nil:
+		return fmt.Errorf("container %s exists already, and what it does is not known: %w", c.call.ID, err)
+	case s.Status == "stopped" && c.lock.Left():
+		return c.end()
+	}
+	return fmt.Errorf("container %s exists already, and is %s: remove it first, or restore it under another name",
+		c.call.ID, s.Status)
 }
 
 // reference tells which checkpoint is restored: that of a dump that was killed when it was complete, if there is one in

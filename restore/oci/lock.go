@@ -141,6 +141,12 @@ func sameFile(f *os.File) bool {
 	return err == nil && os.SameFile(mine, there)
 }
 
+// Complete tells whether the container is there by its state, though the runtime may fail to tell it.
+func (l *Lock) Complete() bool { return there(filepath.Join(l.folder, stateFile)) }
+
+// Left tells whether a restore of the container was killed before it could say that the container runs.
+func (l *Lock) Left() bool { return l.unfit }
+
 // Release ends the lock. Its file stays where Clear could not do its work. Later calls
 // do nothing.
 func (l *Lock) Release() (err error) {
@@ -176,7 +182,7 @@ func (l *Lock) Clear() error {
 		return err
 	}
 	l.noted, l.unfit = nil, false
-	if there(filepath.Join(l.folder, stateFile)) {
+	if l.Complete() {
 		return nil
 	}
 	err := unix.Rmdir(filepath.Join(l.folder, mountPoint))
