@@ -38,8 +38,12 @@ func (a *app) containerCmd() *cobra.Command {
 			call := oci.Parse(args)
 			err := a.container(cmd.Context(), call, file)
 			if code := ended(0); err != nil && !errors.As(err, &code) {
-				// podman and containerd show what is in the log.
-				err = errors.Join(err, call.Log(time.Now(), "gpucr-fs: "+oneLine(err.Error())))
+				// podman and containerd show what is in the log, and nothing else.
+				why := err.Error()
+				if known := (*codeError)(nil); errors.As(err, &known) && known.hint != "" {
+					why += "; " + known.hint
+				}
+				err = errors.Join(err, call.Log(time.Now(), "gpucr-fs: "+oneLine(why)))
 			}
 			return err
 		},
@@ -257,8 +261,8 @@ func (a *app) restoreContainer(ctx context.Context, c *container) (err error) {
 	return c.foreground()
 }
 
-// vacate refuses a container that is there, and removes what a killed restore has left. That may be a container that has
-// ended: nobody was told of it.
+// vacate refuses a container that is there, and removes what a killed restore has left. That may be a container that
+// has ended: nobody was told of it.
 func (c *container) vacate() error {
 	s, err := oci.Ask(c.runtime, c.call)
 	switch {

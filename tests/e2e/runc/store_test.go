@@ -166,7 +166,8 @@ func (s *stored) otherDump(images string, all []index.Info) {
 	file := filepath.Join(images, "gpucr-fs.json")
 	text, err := os.ReadFile(file)
 	must(s.t, err)
-	for name, want := range map[string]string{all[1].Name: "another dump", "nobody": "does not have"} {
+	for name, want := range map[string]string{all[1].Name: "another dump",
+		"nobody": "share checkpoints by a bucket"} {
 		other := strings.ReplaceAll(string(text), all[0].Name, name)
 		must(s.t, os.WriteFile(file, []byte(other), 0o600))
 		err = s.runc("restore", "-d", "--bundle", s.bundle, "--image-path", images, "--work-path",
