@@ -34,6 +34,8 @@ var sayings = []struct{ said, cause, hint string }{
 	{"UFFD is not supported", "this kernel lacks userfaultfd", "use a kernel"},
 	{"Missing required plugin: cuda_plugin", "the checkpoint needs criu's plugin cuda_plugin,", "install it"},
 	{"page-xfer: Unable to spice data: No space left on device", "the disk that criu writes to is full", "free space"},
+	{"mnt: Can't create a temporary directory: Read-only file system", "the root of the processes is read-only",
+		"run the container"},
 	{"Can't mmap memory for pagemap test: Cannot allocate memory", "the machine or the cgroup", "gpucr-fs check"},
 	{"cpu: CPU instruction capabilities do not match run time", "the processes used features", "gpucr-fs check"},
 	{"The criu itself is within dumped tree.", "gpucr-fs is a descendant", "run it from another"},
