@@ -3,9 +3,11 @@ package kfdsim
 import (
 	"bufio"
 	"fmt"
+	"maps"
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,12 +21,32 @@ type cpuMapping struct {
 	minor            int
 }
 
+// looks is how often a process is looked at before a mapping is noted. Its CPU runs meanwhile: between a look at its
+// mappings and one at its descriptors it may undo a mapping and close the handle.
+const looks = 5
+
 // noteStrayMappings notes, as an error of the GPU, what a process has mapped of BOs that none of its descriptors may
 // map.
 func (s *Sim) noteStrayMappings(p *kfdProcess) {
-	maps, err := s.cpuMappings(p.pid)
-	if err != nil || len(maps) == 0 {
-		return // it has ended
+	stray := s.strayMappings(p)
+	for i := 1; i < looks && len(stray) > 0; i++ {
+		time.Sleep(time.Millisecond)
+		again := s.strayMappings(p)
+		maps.DeleteFunc(stray, func(m cpuMapping, _ *bo) bool { return again[m] == nil })
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	for m, b := range stray {
+		s.noteGPUError(b.gpu, p.pid, "mmap", fmt.Errorf("%d bytes at %#x are of bo %d, which no descriptor of "+
+			"process %d may map", m.size, m.start, b.id, p.pid))
+	}
+}
+
+// strayMappings looks once.
+func (s *Sim) strayMappings(p *kfdProcess) map[cpuMapping]*bo {
+	all, err := s.cpuMappings(p.pid)
+	if err != nil || len(all) == 0 {
+		return nil // it has ended
 	}
 	files := s.renderFiles(p.pid)
 	s.mu.Lock()
@@ -40,15 +62,15 @@ func (s *Sim) noteStrayMappings(p *kfdProcess) {
 			may[m.bo] = true
 		}
 	}
-	for _, m := range maps {
+	stray := map[cpuMapping]*bo{}
+	for _, m := range all {
 		for _, b := range s.bos {
-			if b.kind > boGTT || b.gpu.cfg.RenderMinor != m.minor || m.off < b.off || m.off >= b.off+b.size || may[b] {
-				continue
+			if b.kind <= boGTT && b.gpu.cfg.RenderMinor == m.minor && m.off >= b.off && m.off < b.off+b.size && !may[b] {
+				stray[m] = b
 			}
-			s.noteGPUError(b.gpu, p.pid, "mmap", fmt.Errorf("%d bytes at %#x are of bo %d, which no descriptor of "+
-				"process %d may map", m.size, m.start, b.id, p.pid))
 		}
 	}
+	return stray
 }
 
 // cpuMappings lists what a process maps of render nodes of this simulator.
