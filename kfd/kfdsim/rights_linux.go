@@ -65,9 +65,10 @@ func (s *Sim) strayMappings(p *kfdProcess) map[cpuMapping]*bo {
 	stray := map[cpuMapping]*bo{}
 	for _, m := range all {
 		for _, b := range s.bos {
-			if b.kind <= boGTT && b.gpu.cfg.RenderMinor == m.minor && m.off >= b.off && m.off < b.off+b.size && !may[b] {
-				stray[m] = b
+			if b.kind > boGTT || b.gpu.cfg.RenderMinor != m.minor || m.off < b.off || m.off >= b.off+b.size || may[b] {
+				continue
 			}
+			stray[m] = b
 		}
 	}
 	return stray
