@@ -224,21 +224,12 @@ func TestFaults(t *testing.T) {
 		f.outcome(err)
 	})
 	each("criu killed while it waits for VRAM", func(t *testing.T) {
-		log := filepath.Join(f.Dir, "work-restore/log")
-		if err := os.Remove(log); err != nil {
+		if err := os.Remove(filepath.Join(f.Dir, "work-restore/log")); err != nil {
 			t.Fatal(err)
 		}
 		before := f.statuses()
 		r := f.startCriu("restore", "-d")
-		for waits := false; !waits; {
-			select {
-			case <-r.done:
-				t.Fatalf("criu did not wait:\n%s", f.criuLog("restore"))
-			case <-time.After(time.Millisecond):
-				b, err := os.ReadFile(log)
-				waits = err == nil && strings.Contains(string(b), "Run late stage hook")
-			}
-		}
+		f.waitsForVRAM(t, r)
 		time.Sleep(time.Duration(f.rand.Int64N(int64(10 * time.Millisecond))))
 		r.cmd.Process.Kill()
 		if !f.outcome(r.wait()) {

@@ -108,16 +108,7 @@ func TestHelperKilledWithPlansMade(t *testing.T) {
 	b.gpucr("seal", store, "gpu")
 	b.rate(heldBack)
 	r := b.startCriu("restore", "-d")
-	log := filepath.Join(b.Dir, "work-restore/log")
-	for waits := false; !waits; time.Sleep(time.Millisecond) {
-		select {
-		case <-r.done:
-			t.Fatalf("criu did not wait:\n%s", b.criuLog("restore"))
-		default:
-		}
-		said, err := os.ReadFile(log)
-		waits = err == nil && strings.Contains(string(said), "Run late stage hook")
-	}
+	b.waitsForVRAM(t, r)
 	killed := b.helpers()
 	for _, pid := range killed {
 		syscall.Kill(pid, syscall.SIGKILL)

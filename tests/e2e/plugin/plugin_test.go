@@ -123,6 +123,20 @@ func (r *run) wait() error {
 	return errors.Join(fmt.Errorf("%s: %w: %s", r.cmd.Args[0], r.err, out), err)
 }
 
+// waitsForVRAM returns when a restore by criu has come to its late hook, in which it waits for VRAM.
+func (b *bench) waitsForVRAM(t *testing.T, r *run) {
+	t.Helper()
+	for waits := false; !waits; {
+		select {
+		case <-r.done:
+			t.Fatalf("criu did not wait:\n%s", b.criuLog("restore"))
+		case <-time.After(time.Millisecond):
+			said, err := os.ReadFile(filepath.Join(b.Dir, "work-restore/log"))
+			waits = err == nil && strings.Contains(string(said), "Run late stage hook")
+		}
+	}
+}
+
 // startCriu starts criu on the images, with a log that is criuLog's.
 func (b *bench) startCriu(args ...string) *run {
 	b.T.Helper()

@@ -49,15 +49,8 @@ func TestFillThatDoesNotEnd(t *testing.T) {
 	}
 	defer b.Sim.ClearFaults()
 	r := b.startCriu("restore", "-d")
-	log := filepath.Join(b.Dir, "work-restore/log")
-	for waits := false; !waits; time.Sleep(time.Millisecond) {
-		select {
-		case <-r.done:
-			t.Fatalf("criu did not wait:\n%s", b.criuLog("restore"))
-		default:
-		}
-		said, err := os.ReadFile(log)
-		waits = err == nil && b.Sim.Struck() == 1 && strings.Contains(string(said), "Run late stage hook")
+	for b.waitsForVRAM(t, r); b.Sim.Struck() != 1; {
+		b.waitsForVRAM(t, r) // it has, and criu may end
 	}
 	serving := b.daemons(store)
 	for _, pid := range serving {
