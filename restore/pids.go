@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -100,9 +99,9 @@ func describe(pid int, stat []string) string {
 }
 
 func comm(pid int) string {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-	if err != nil {
+	name := procfs.Name(pid)
+	if name == "" {
 		return ""
 	}
-	return " (" + strings.TrimSpace(string(text)) + ")"
+	return " (" + name + ")"
 }

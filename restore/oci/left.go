@@ -63,7 +63,7 @@ func (l *Lock) Watch(runtime int) (done bool, err error) {
 	there := 0
 	for _, pid := range append(procfs.Children(runtime), runtime) {
 		p := process{pid, began(pid)}
-		if p.began == 0 || pid != runtime && comm(pid) != criuName {
+		if p.began == 0 || pid != runtime && procfs.Name(pid) != criuName {
 			continue
 		}
 		there++
@@ -137,7 +137,7 @@ func (n note) made(known []process) (all []process) {
 	var unmarked []process
 	for _, pid := range processes() {
 		p := process{pid, began(pid)}
-		if p.began < n.Began || comm(pid) != criuName {
+		if p.began < n.Began || procfs.Name(pid) != criuName {
 			continue
 		}
 		switch mark := markOf(pid); {
@@ -176,7 +176,7 @@ func markOf(pid int) string {
 func usedBy(work string) bool {
 	for _, pid := range processes() {
 		at, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid))
-		if err == nil && strings.TrimSuffix(at, " (deleted)") == work && comm(pid) == criuName {
+		if err == nil && strings.TrimSuffix(at, " (deleted)") == work && procfs.Name(pid) == criuName {
 			return true
 		}
 	}
@@ -281,11 +281,6 @@ func began(pid int) uint64 {
 	}
 	n, _ := strconv.ParseUint(f[19], 10, 64)
 	return n
-}
-
-func comm(pid int) string {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-	return strings.TrimSuffix(string(text), "\n")
 }
 
 func boot() string {

@@ -147,8 +147,7 @@ func (l *Lock) Complete() bool { return there(filepath.Join(l.folder, stateFile)
 // Left tells whether a restore of the container was killed before it could say that the container runs.
 func (l *Lock) Left() bool { return l.unfit }
 
-// Release ends the lock. Its file stays where Clear could not do its work. Later calls
-// do nothing.
+// Release ends the lock. Its file stays where Clear could not do its work. Later calls do nothing.
 func (l *Lock) Release() (err error) {
 	if l.file == nil {
 		return nil

@@ -33,6 +33,12 @@ func Program(pid int) string {
 	return exe
 }
 
+// Name returns a process's name as the kernel keeps it, at most 15 bytes; "" when it is gone.
+func Name(pid int) string {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	return strings.TrimSuffix(string(text), "\n")
+}
+
 // Children returns a process's children, those of all its threads.
 func Children(pid int) (pids []int) {
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
