@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"hash/fnv"
 	"io"
+	"maps"
 	"slices"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
@@ -63,7 +64,7 @@ func (r *run) look(ctx context.Context) error {
 		list, err := r.o.List(rec)
 		k := &rooted{Record: rec, list: list, stays: err != nil || list.Size > mostList}
 		for _, p := range rec.Packs {
-			name, err := object.ParseName(p.ID)
+			_, err := object.ParseName(p.ID)
 			if own[p.ID] || claimed[p.ID] || drafts[nonceOf(p)] || p == list || err != nil || p.Size > object.MaxPack {
 				continue
 			}
@@ -72,7 +73,7 @@ func (r *run) look(ctx context.Context) error {
 				continue
 			}
 			if s == nil {
-				s = &suspect{Pack: p, name: name}
+				s = &suspect{Pack: p}
 				r.suspect[p.ID] = s
 			}
 			s.roots, k.packs = append(s.roots, k), append(k.packs, s)
@@ -132,9 +133,7 @@ func (r *run) weigh(ctx context.Context) error {
 	}
 	if r.o.Full != nil {
 		clear(r.o.Full)
-		for id, sum := range full {
-			r.o.Full[id] = sum
-		}
+		maps.Copy(r.o.Full, full)
 	}
 	return nil
 }

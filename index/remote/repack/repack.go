@@ -102,7 +102,6 @@ type rooted struct {
 // suspect is a pack that may be less than half in use.
 type suspect struct {
 	catalog.Pack
-	name   object.Name
 	roots  []*rooted
 	used   pagesOf // slots in use, by their first pages
 	alive  int64   // bytes of them
