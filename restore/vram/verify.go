@@ -3,7 +3,6 @@ package vram
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -18,9 +17,6 @@ const (
 	placeBytes = 64 << 10
 	places     = 4
 )
-
-// Of a small BO its first and last bytes are compared: they tell whether its copy went to its place, and all of it.
-const endBytes = pageBytes
 
 // verifiers is how many goroutines compare.
 const verifiers = 8
@@ -46,6 +42,7 @@ func Verify(ctx context.Context, src Source, plan Plan, opts Options) (Report, e
 type sample struct {
 	*contents
 	places []place
+	sums   []end // the same places, with what is known of them; nil for nothing
 }
 
 type place struct{ off, n int64 }
@@ -55,14 +52,21 @@ func (w *work) samples(files []*contents, yield func(sample) bool) {
 	step := int64(w.staging.slot)
 	for i, c := range files {
 		if w.opts.Verify == VerifySample && (c.size <= smallBO || len(c.bos) > 1) {
-			if !yield(sample{c, c.ends(min(endBytes, step/2))}) {
+			if c.ends == nil {
+				c.listEnds(min(endBytes, step/2))
+			}
+			s := sample{contents: c, sums: c.ends}
+			for _, e := range c.ends {
+				s.places = append(s.places, e.place)
+			}
+			if !yield(s) {
 				return
 			}
 			continue
 		}
 		if w.opts.Verify == VerifyAll {
 			for off := int64(0); off < c.size; off += step {
-				if !yield(sample{c, []place{{off, min(step, c.size-off)}}}) {
+				if !yield(sample{contents: c, places: []place{{off, min(step, c.size-off)}}}) {
 					return
 				}
 			}
@@ -72,30 +76,10 @@ func (w *work) samples(files []*contents, yield func(sample) bool) {
 		// The same places every time, so that a difference is found again.
 		rnd := rand.New(rand.NewPCG(uint64(i), uint64(c.size)))
 		at := func() int64 { return rnd.Int64N((c.size-n)/4+1) * 4 }
-		if !yield(sample{c, []place{{0, n}, {(c.size - n) / 4 * 4, n}, {at(), n}, {at(), n}}}) {
+		if !yield(sample{contents: c, places: []place{{0, n}, {(c.size - n) / 4 * 4, n}, {at(), n}, {at(), n}}}) {
 			return
 		}
 	}
-}
-
-// ends are the first and the last n bytes of each BO; those that follow each other are one place.
-func (c *contents) ends(n int64) (out []place) {
-	add := func(off, end int64) {
-		if i := len(out) - 1; i >= 0 && out[i].off+out[i].n >= off {
-			out[i].n = end - out[i].off
-			return
-		}
-		out = append(out, place{off, end - off})
-	}
-	for i, start := range c.starts {
-		end := c.size
-		if i+1 < len(c.starts) {
-			end = c.starts[i+1]
-		}
-		add(start, min(start+n, end))
-		add(max(start, end-n), end)
-	}
-	return out
 }
 
 // expect adds what will be compared to what there is to do.
@@ -171,17 +155,20 @@ func (w *work) compare(s sample) error {
 	if err != nil {
 		return w.wrong(s.bos[0], err)
 	}
-	var rerr error
-	for rest, i := want, 0; i < len(s.places) && rerr == nil; i++ {
-		n := s.places[i].n
-		_, rerr = s.ReadAt(rest[:n], s.places[i].off)
-		rest = rest[n:]
-	}
+	doubt := s.unread()
+	rerr := s.read(want, doubt)
 	if err := first(fence.Wait(w.waits), rerr); err != nil {
 		return w.wrong(s.bos[0], err)
 	}
-	if !bytes.Equal(has, want) {
-		return s.difference(has, want)
+	differs := s.differing(has, doubt)
+	if err := s.read(want, differs); err != nil {
+		return w.wrong(s.bos[0], err)
+	}
+	for i, p := range s.places {
+		if (doubt[i] || differs[i]) && !bytes.Equal(has[:p.n], want[:p.n]) {
+			return s.difference(p, has, want)
+		}
+		has, want = has[p.n:], want[p.n:]
 	}
 	w.mu.Lock()
 	w.verified += s.bytes()
@@ -190,20 +177,32 @@ func (w *work) compare(s sample) error {
 	return nil
 }
 
-// difference names the first byte that differs.
-func (s sample) difference(has, want []byte) error {
-	i := 0
-	for has[i] == want[i] {
-		i++
-	}
-	at := int64(i)
-	for _, p := range s.places {
-		if at < p.n {
-			k := s.at(p.off + at)
-			return s.w.wrong(s.bos[k], fmt.Errorf("byte %#x of it is %#02x, the image has %#02x", p.off+at-s.starts[k],
-				has[i], want[i]))
+// read reads the places that pick says from the image into their parts of b. Those that follow each other are read at
+// once.
+func (s sample) read(b []byte, pick []bool) error {
+	for i := 0; i < len(s.places); i++ {
+		off, n := s.places[i].off, s.places[i].n
+		for i+1 < len(s.places) && pick[i] && pick[i+1] && s.places[i+1].off == off+n {
+			i++
+			n += s.places[i].n
 		}
-		at -= p.n
+		if pick[i] {
+			if _, err := s.ReadAt(b[:n], off); err != nil {
+				return err
+			}
+		}
+		b = b[n:]
 	}
-	return s.w.wrong(s.bos[0], errors.New("it differs from the image"))
+	return nil
+}
+
+// difference names the first byte of a place that differs.
+func (s sample) difference(p place, has, want []byte) error {
+	at := int64(0)
+	for has[at] == want[at] {
+		at++
+	}
+	k := s.at(p.off + at)
+	return s.w.wrong(s.bos[k], fmt.Errorf("byte %#x of it is %#02x, the image has %#02x", p.off+at-s.starts[k], has[at],
+		want[at]))
 }

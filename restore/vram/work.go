@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"sync"
 	"time"
@@ -22,6 +23,7 @@ type work struct {
 	devs    []*device
 	targets []*target
 	begun   time.Time
+	seed    maphash.Seed // of the hashes of ends
 
 	// ctx ends with the first error; waits is the context for what is in
 	// flight then.
@@ -103,7 +105,7 @@ func begin(ctx context.Context, op string, plan Plan, opts Options) (*work, erro
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	w := &work{op: op, opts: opts, plan: plan, begun: time.Now()}
+	w := &work{op: op, opts: opts, plan: plan, begun: time.Now(), seed: maphash.MakeSeed()}
 	if err := w.check(); err != nil {
 		return nil, err
 	}
