@@ -5,13 +5,16 @@ import "hash/maphash"
 // Of a small BO its first and last bytes are compared: they tell whether its copy went to its place, and all of it.
 const endBytes = pageBytes
 
+// maxEnds is how many ends are compared at once: those of as many BOs as are filled at once.
+const maxEnds = 2 * maxGroup
+
 // end is the first or the last part of a small BO, or all of one that is no larger than both. A fill notes the hash
 // of what it has read, so that nothing is read again: to read one page, a store reads and decodes the chunk that
 // holds it, which is most of what a second fill would take.
 type end struct {
-	place
-	sum  uint64
-	read bool // sum counts
+	off, n int64
+	sum    uint64
+	read   bool // sum counts
 }
 
 // listEnds lists the ends, of n bytes each, of BOs, in their order.
@@ -22,10 +25,10 @@ func (c *contents) listEnds(n int64) {
 			stop = c.starts[i+1]
 		}
 		if stop-start <= 2*n {
-			c.ends = append(c.ends, end{place: place{start, stop - start}})
+			c.ends = append(c.ends, end{off: start, n: stop - start})
 			continue
 		}
-		c.ends = append(c.ends, end{place: place{start, n}}, end{place: place{stop - n, n}})
+		c.ends = append(c.ends, end{off: start, n: n}, end{off: stop - n, n: n})
 	}
 }
 
@@ -45,18 +48,18 @@ func (c *contents) note(off int64, data []byte) {
 
 // unread says which places the fill has not read whole.
 func (s sample) unread() []bool {
-	out := make([]bool, len(s.places))
-	for i := range out {
-		out[i] = s.sums == nil || !s.sums[i].read
+	out := make([]bool, len(s))
+	for i, p := range s {
+		out[i] = p.sum == nil || !p.sum.read
 	}
 	return out
 }
 
 // differing says which of the other places differ from what the fill has read; has is what is in all places.
 func (s sample) differing(has []byte, unread []bool) []bool {
-	out := make([]bool, len(s.places))
-	for i, p := range s.places {
-		out[i] = !unread[i] && maphash.Bytes(s.w.seed, has[:p.n]) != s.sums[i].sum
+	out := make([]bool, len(s))
+	for i, p := range s {
+		out[i] = !unread[i] && maphash.Bytes(p.w.seed, has[:p.n]) != p.sum.sum
 		has = has[p.n:]
 	}
 	return out

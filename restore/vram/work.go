@@ -286,7 +286,7 @@ func (w *work) launch(pieces []piece, zero bool, slot []byte) {
 	dev := w.targets[pieces[0].bo].dev
 	fence, err := dev.dev.Submit(w.ctx, ops...)
 	if err != nil {
-		w.fail(pieces[0].bo, together(pieces, err))
+		w.fail(pieces[0].bo, together(pieces[0].bo, pieces[len(pieces)-1].bo, err))
 		if slot != nil {
 			w.staging.Put(slot)
 		}
@@ -296,8 +296,8 @@ func (w *work) launch(pieces []piece, zero bool, slot []byte) {
 }
 
 // together says that an error may be about another BO than the first.
-func together(pieces []piece, err error) error {
-	if last := pieces[len(pieces)-1].bo; last != pieces[0].bo {
+func together(bo, last int, err error) error {
+	if last != bo {
 		return fmt.Errorf("%w (or one of those up to %d, which go together)", err, last)
 	}
 	return err
@@ -310,7 +310,7 @@ func (w *work) land(f flight) {
 		w.staging.Put(f.slot)
 	}
 	if err != nil {
-		w.fail(f.pieces[0].bo, together(f.pieces, err))
+		w.fail(f.pieces[0].bo, together(f.pieces[0].bo, f.pieces[len(f.pieces)-1].bo, err))
 		return
 	}
 	w.mu.Lock()
