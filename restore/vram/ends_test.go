@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/kfd/kfdsim"
+	"github.com/gpucr/gpucr-fs/prefetch"
 )
 
 // counting counts the bytes that are read of a source.
@@ -169,4 +170,22 @@ func TestOneOfManyFails(t *testing.T) {
 			t.Errorf("buffer object %d can be read, %d cannot", bo.Index, bad)
 		}
 	})
+}
+
+// A small BO that the profile names comes first, with no more than those that go together with it.
+func TestProfileOrdersSmall(t *testing.T) {
+	r := newRig(t, kfdsim.GPU{})
+	for i := range 300 {
+		r.add(1, 0, content(byte(i), 64*kib))
+	}
+	src := &listing{Source: r.plain()}
+	bo := r.plan.BOs[211]
+	p := &prefetch.Profile{Files: []string{bo.File}, Touches: []prefetch.Range{{Off: bo.Off + page, Len: page}}}
+	if _, err := Fill(within(t), src, r.plan, Options{Profile: p, Workers: 1, Verify: VerifyNone}); err != nil {
+		t.Fatal(err)
+	}
+	r.filled()
+	if first := src.reads[0]; first > bo.Off+page || first <= bo.Off-maxSlot {
+		t.Errorf("the first read is at %d; the buffer object that the profile names lies from %d on", first, bo.Off)
+	}
 }
