@@ -95,7 +95,8 @@ func TestFillFindsAFlippedEnd(t *testing.T) {
 		for _, at := range []int{0, len(r.vram[bad]) - 1} {
 			err := r.fillThen(src, func() { r.vram[bad][at] ^= 0x20 })
 			e := r.named(err)
-			if e.BO.Index != bad || e.Op != "verify" || !strings.Contains(e.Error(), fmt.Sprintf("byte %#x of it", at)) {
+			where := fmt.Sprintf("byte %#x of it", at)
+			if e.BO.Index != bad || e.Op != "verify" || !strings.Contains(e.Error(), where) {
 				t.Errorf("byte %#x of buffer object %d: %v", at, bad, err)
 			}
 		}

@@ -149,9 +149,9 @@ func (r *results) small(w io.Writer) {
 		fmt.Fprintf(w, "| %d | %s | %s | %s | %s |\n", max(c.Objects, 1), humanize.IBytes(c.VRAM),
 			seconds(c.medianOf(fill)), seconds(c.medianOf(requests)), seconds(c.median()))
 	}
-	fmt.Fprintf(w, "\nMany take %.1f times as long to fill as one (bound: 2), and %.1f times as long to restore. The %d "+
-		"requests that import and map\nthem, answered by another process as the simulator does, take %.1f times as "+
-		"long as that fill when they are empty.\n",
+	fmt.Fprintf(w, "\nMany take %.1f times as long to fill as one (bound: 2), and %.1f times as long to restore. "+
+		"%d requests import and map\nthem. If these are empty, the simulator, which is another process, takes %.1f "+
+		"times as long for them as for that fill.\n",
 		many.medianOf(fill)/one.medianOf(fill), many.median()/one.median(), requestsOfObject*many.Objects,
 		many.medianOf(requests)/one.medianOf(fill))
 }
