@@ -205,7 +205,34 @@ func testHoles(t *testing.T, s Storage, dir string) {
 	if ok(t, err); st.Size != 16*4096 || st.Disk != 7*4096 {
 		t.Errorf("stat %+v, want size %d on %d bytes of disk", st, 16*4096, 7*4096)
 	}
+	// Room that is taken occupies disk before anything is written there, and what is given back does not.
+	room := func(off, n, want int64) {
+		t.Helper()
+		if seesRoom(t, dir) {
+			check(off, n, want)
+		}
+	}
+	ok(t, f.Allocate(16*4096, 64*4096))
+	room(12*4096, 68*4096, 67*4096)
+	ok(t, f.Punch(20*4096, 60*4096))
+	room(12*4096, 68*4096, 7*4096)
+	ok(t, f.Allocate(4*4096, 2*4096))
+	room(4*4096, 8*4096, 2*4096)
+	if got := contentOf(t, f); len(got) != 80*4096 || !bytes.Equal(got[4*4096:12*4096], make([]byte, 8*4096)) {
+		t.Error("room that was taken does not read as zeros")
+	}
 	f.WillNeed(0, 4096)
+}
+
+// seesRoom says whether it shows in dir what was allocated and not written: not on tmpfs.
+func seesRoom(t *testing.T, dir string) bool {
+	var st unix.Statfs_t
+	err := unix.Statfs(dir, &st)
+	if errors.Is(err, unix.ENOENT) { // a folder in memory
+		return true
+	}
+	ok(t, err)
+	return st.Type != unix.TMPFS_MAGIC
 }
 
 func testTruncate(t *testing.T, s Storage, dir string) {

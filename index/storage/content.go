@@ -93,6 +93,19 @@ func (c *content) punch(off, n int64) {
 	}
 }
 
+// zeros is the page of what is allocated and was not written.
+var zeros [pageSize]byte
+
+// allocate takes pages for [off, off+n).
+func (c *content) allocate(off, n int64) {
+	c.grow(off + n)
+	for i := off / pageSize; i*pageSize < off+n; i++ {
+		if c.pages[i] == nil {
+			c.pages[i] = &zeros
+		}
+	}
+}
+
 // allocated gives the bytes of [off, off+n) that are no hole.
 func (c *content) allocated(off, n int64) (sum int64) {
 	for end := min(off+n, c.size); off < end; {
@@ -105,11 +118,12 @@ func (c *content) allocated(off, n int64) (sum int64) {
 	return sum
 }
 
-// change is something done to a content. Exactly one of the three: bytes written, a hole, or a new size.
+// change is something done to a content. Exactly one of the four: bytes written, a hole, room taken, or a new size.
 type change struct {
 	data  []byte
 	off   int64
 	hole  int64
+	room  int64
 	size  int64
 	sized bool
 }
@@ -120,6 +134,8 @@ func (x change) apply(c *content) {
 		c.truncate(x.size)
 	case x.data != nil:
 		c.write(x.data, x.off)
+	case x.room > 0:
+		c.allocate(x.off, x.room)
 	default:
 		c.punch(x.off, x.hole)
 	}
@@ -141,6 +157,10 @@ func (x change) applyTorn(c *content, r *rand.Rand) {
 				c.write(x.data[from:to], x.off+from)
 			}
 			from = to
+		}
+	case x.room > 0:
+		if k := r.Int64N(x.room + 1); k > 0 {
+			c.allocate(x.off, k)
 		}
 	default:
 		for from := x.off; from < x.off+x.hole; {

@@ -194,24 +194,11 @@ func (f *diskFile) Size() (int64, error) {
 }
 
 func (f *diskFile) Allocated(off, n int64) (int64, error) {
-	fd := int(f.Fd())
-	var sum int64
-	for end := off + n; off < end; {
-		data, err := unix.Seek(fd, off, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) {
-			break
-		}
-		if err != nil {
-			return 0, f.fail("seek", err)
-		}
-		hole, err := unix.Seek(fd, data, unix.SEEK_HOLE)
-		if err != nil {
-			return 0, f.fail("seek", err)
-		}
-		sum += max(0, min(hole, end)-min(data, end))
-		off = hole
+	sum, err := mapped(int(f.Fd()), off, n)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOTTY) {
+		sum, err = written(int(f.Fd()), off, n)
 	}
-	return sum, nil
+	return sum, f.fail("count what is allocated", err)
 }
 
 func (f *diskFile) WillNeed(off, n int64) { unix.Fadvise(int(f.Fd()), off, n, unix.FADV_WILLNEED) }

@@ -162,9 +162,7 @@ func (h *memHandle) Allocate(off, n int64) error {
 		return fail("allocate", h.name, unix.EINVAL)
 	}
 	return h.with("allocate", true, func(f *memFile) error {
-		if end := off + n; end > f.now.size {
-			f.change(change{sized: true, size: end})
-		}
+		f.change(change{off: off, room: n})
 		return nil
 	})
 }

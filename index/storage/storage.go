@@ -76,7 +76,8 @@ type File interface {
 	Punch(off, n int64) error
 
 	Size() (int64, error)
-	// Allocated gives how many bytes of a range occupy disk.
+	// Allocated gives how many bytes of a range occupy disk, written or not. On a disk without extent maps (tmpfs, NFS)
+	// it does not see what was allocated and never written.
 	Allocated(off, n int64) (int64, error)
 	// WillNeed lets the file system begin to read a range. It is advice: what goes wrong shows when the range is read.
 	WillNeed(off, n int64)

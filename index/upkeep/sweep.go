@@ -18,6 +18,7 @@ type packPlan struct {
 	kill  []pack.Chunk // chunks to declare dead
 	live  []pack.Range // slots that stay, likewise
 	punch []pack.Range // what to give back
+	tail  bool         // the last range of punch lies behind the last slot that stays
 	drop  bool         // nothing of the pack is needed but its keys
 	leave bool         // the journal does not account for all of the pack
 }
@@ -60,7 +61,8 @@ func (g *collection) sweep(n uint32) error {
 			return err
 		}
 		g.res.PacksGone++
-	case allocated > 0:
+	case allocated > 0 || p.tail:
+		// Not every file system can tell how much of the tail was allocated ahead.
 		if err := s.chunks.Packs.Punch(n, p.punch); err != nil {
 			return err
 		}
@@ -151,6 +153,7 @@ func (g *collection) plan(n uint32) (*packPlan, error) {
 			return nil, err
 		}
 		p.punch = complement(p.live, size)
+		p.tail = len(p.live) > 0 && len(p.punch) > 0 && p.punch[len(p.punch)-1].Off > p.live[len(p.live)-1].Off
 		p.drop = len(p.live) == 0
 	} else {
 		p.punch = merge(append(p.punch, p.dead...))

@@ -62,13 +62,18 @@ func (s *Sim) strayMappings(p *kfdProcess) map[cpuMapping]*bo {
 			may[m.bo] = true
 		}
 	}
+	var others []*bo
+	for _, b := range s.bos {
+		if b.kind <= boGTT && !may[b] {
+			others = append(others, b)
+		}
+	}
 	stray := map[cpuMapping]*bo{}
 	for _, m := range all {
-		for _, b := range s.bos {
-			if b.kind > boGTT || b.gpu.cfg.RenderMinor != m.minor || m.off < b.off || m.off >= b.off+b.size || may[b] {
-				continue
+		for _, b := range others {
+			if b.gpu.cfg.RenderMinor == m.minor && m.off >= b.off && m.off < b.off+b.size {
+				stray[m] = b
 			}
-			stray[m] = b
 		}
 	}
 	return stray

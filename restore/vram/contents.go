@@ -28,6 +28,8 @@ type contents struct {
 	size   int64
 	// parts cover the contents in order, zeros and data alternating.
 	parts []stretch
+	// ends are what is compared of small BOs, in order; nil when it is not.
+	ends []end
 }
 
 // join adds a BO to contents, if it continues them and both are small.
@@ -143,8 +145,29 @@ func (c *contents) ReadAt(p []byte, off int64) (int, error) {
 		err = io.ErrUnexpectedEOF
 	}
 	bo := c.bos[c.at(off+int64(n))]
+	if n == 0 && len(c.bos) > 1 {
+		bo, n, err = c.unreadable(p, off, err)
+	}
 	c.w.fail(bo, fmt.Errorf("image %s, byte %d: %w", c.w.plan.BOs[bo].File, c.off+off+int64(n), err))
 	return n, err
+}
+
+// unreadable finds the BO of which len(p) bytes cannot be read from off on, by reading what they have of each; all of
+// them may now be readable. p is overwritten. n is how far the bytes before it go.
+func (c *contents) unreadable(p []byte, off int64, why error) (bo, n int, err error) {
+	for n < len(p) {
+		k := c.at(off + int64(n))
+		end := c.size
+		if k+1 < len(c.starts) {
+			end = c.starts[k+1]
+		}
+		part := p[n:min(int(end-off), len(p))]
+		if _, err := c.file.ReadAt(part, c.off+off+int64(n)); err != nil {
+			return c.bos[k], n, err
+		}
+		n += len(part)
+	}
+	return c.bos[c.at(off)], 0, why
 }
 
 // Data gives the parts that are not filled with zeros.

@@ -167,6 +167,7 @@ func (f *filler) take(r prefetch.Range, data []byte) {
 		f.w.failWith(f.w.wrong(c.bos[0], err))
 		return
 	}
+	c.note(r.Off, data)
 	err = c.pieces(r.Off, int64(len(data)), func(bo int, buf *drm.Buffer, at, from, n int64) {
 		p := piece{bo, drm.Op{Dst: buf, DstOff: uint64(at), Src: slot, SrcOff: src + uint64(from),
 			N: uint64(n)}}

@@ -68,7 +68,8 @@ func newRig(t testing.TB, gpus ...kfdsim.GPU) *rig {
 func (r *rig) add(pid, gpu int, content []byte) {
 	r.t.Helper()
 	id := r.sim.Options().GPUs[gpu].ID
-	f, mem, err := r.sim.NewDmabuf(id, uint64(len(content)), len(r.plan.BOs)%5 == 4)
+	size := (len(content) + page - 1) / page * page
+	f, mem, err := r.sim.NewDmabuf(id, uint64(size), len(r.plan.BOs)%5 == 4)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -82,7 +83,7 @@ func (r *rig) add(pid, gpu int, content []byte) {
 		BO{PID: pid, GPU: id, Index: len(r.plan.BOs), Kind: "vram", VA: 0x7f0000000000 + uint64(len(r.plan.BOs))<<32,
 			Size: uint64(len(content)), Node: gpu, Dmabuf: f, File: name, Off: r.size[name]})
 	r.size[name] += int64(len(content))
-	r.vram, r.want = append(r.vram, mem), append(r.want, content)
+	r.vram, r.want = append(r.vram, mem[:len(content)]), append(r.want, content)
 }
 
 // images returns the image files' contents.

@@ -3,7 +3,6 @@ package vram
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -18,9 +17,6 @@ const (
 	placeBytes = 64 << 10
 	places     = 4
 )
-
-// Of a small BO its first and last bytes are compared: they tell whether its copy went to its place, and all of it.
-const endBytes = pageBytes
 
 // verifiers is how many goroutines compare.
 const verifiers = 8
@@ -42,27 +38,41 @@ func Verify(ctx context.Context, src Source, plan Plan, opts Options) (Report, e
 	return rep, w.end(first(err, closeFiles(files)))
 }
 
-// sample is what is compared at once: places of one BO that together fit a slot.
-type sample struct {
-	*contents
-	places []place
-}
+// sample is what is compared at once: places of BOs of one GPU that together fit a slot.
+type sample []place
 
-type place struct{ off, n int64 }
+// place is a part of contents.
+type place struct {
+	*contents
+	off, n int64
+	sum    *end // what is known of the bytes; nil for nothing
+}
 
 // samples calls yield for what is compared until it returns false.
 func (w *work) samples(files []*contents, yield func(sample) bool) {
 	step := int64(w.staging.slot)
+	ends := map[*device]sample{}
 	for i, c := range files {
 		if w.opts.Verify == VerifySample && (c.size <= smallBO || len(c.bos) > 1) {
-			if !yield(sample{c, c.ends(min(endBytes, step/2))}) {
-				return
+			if c.ends == nil {
+				c.listEnds(min(endBytes, step/2))
+			}
+			for k := range c.ends {
+				// So many that a submission is worth its while.
+				d, e := c.dev(), &c.ends[k]
+				if s := ends[d]; len(s) == maxEnds || s.bytes()+uint64(e.n) > uint64(step) {
+					if !yield(s) {
+						return
+					}
+					ends[d] = nil
+				}
+				ends[d] = append(ends[d], place{c, e.off, e.n, e})
 			}
 			continue
 		}
 		if w.opts.Verify == VerifyAll {
 			for off := int64(0); off < c.size; off += step {
-				if !yield(sample{c, []place{{off, min(step, c.size-off)}}}) {
+				if !yield(sample{{c, off, min(step, c.size-off), nil}}) {
 					return
 				}
 			}
@@ -72,30 +82,15 @@ func (w *work) samples(files []*contents, yield func(sample) bool) {
 		// The same places every time, so that a difference is found again.
 		rnd := rand.New(rand.NewPCG(uint64(i), uint64(c.size)))
 		at := func() int64 { return rnd.Int64N((c.size-n)/4+1) * 4 }
-		if !yield(sample{c, []place{{0, n}, {(c.size - n) / 4 * 4, n}, {at(), n}, {at(), n}}}) {
+		if !yield(sample{{c, 0, n, nil}, {c, (c.size - n) / 4 * 4, n, nil}, {c, at(), n, nil}, {c, at(), n, nil}}) {
 			return
 		}
 	}
-}
-
-// ends are the first and the last n bytes of each BO; those that follow each other are one place.
-func (c *contents) ends(n int64) (out []place) {
-	add := func(off, end int64) {
-		if i := len(out) - 1; i >= 0 && out[i].off+out[i].n >= off {
-			out[i].n = end - out[i].off
+	for _, d := range w.devs {
+		if s := ends[d]; len(s) > 0 && !yield(s) {
 			return
 		}
-		out = append(out, place{off, end - off})
 	}
-	for i, start := range c.starts {
-		end := c.size
-		if i+1 < len(c.starts) {
-			end = c.starts[i+1]
-		}
-		add(start, min(start+n, end))
-		add(max(start, end-n), end)
-	}
-	return out
 }
 
 // expect adds what will be compared to what there is to do.
@@ -107,10 +102,17 @@ func (w *work) expect(files []*contents) {
 }
 
 func (s sample) bytes() (n uint64) {
-	for _, p := range s.places {
+	for _, p := range s {
 		n += uint64(p.n)
 	}
 	return n
+}
+
+// wrong makes an error about all of it.
+func (s sample) wrong(err error) error {
+	p, last := s[0], s[len(s)-1]
+	bo, to := p.bos[p.at(p.off)], last.bos[last.at(last.off+last.n-1)]
+	return p.w.wrong(bo, together(bo, to, err))
 }
 
 // verify compares with both the copy from the GPU and the read from the image
@@ -152,13 +154,13 @@ func (w *work) compare(s sample) error {
 	defer w.staging.Put(want)
 	has, want = has[:s.bytes()], want[:s.bytes()]
 	var ops []drm.Op
-	d := s.dev()
+	d := s[0].dev()
 	dst, at, err := d.slot(has)
 	if err != nil {
-		return w.wrong(s.bos[0], err)
+		return s.wrong(err)
 	}
-	for _, p := range s.places {
-		err := s.pieces(p.off, p.n, func(_ int, buf *drm.Buffer, from, after, n int64) {
+	for _, p := range s {
+		err := p.pieces(p.off, p.n, func(_ int, buf *drm.Buffer, from, after, n int64) {
 			ops = append(ops, drm.Op{Dst: dst, DstOff: at + uint64(after), Src: buf, SrcOff: uint64(from),
 				N: uint64(n)})
 		})
@@ -169,19 +171,22 @@ func (w *work) compare(s sample) error {
 	}
 	fence, err := d.dev.Submit(w.ctx, ops...)
 	if err != nil {
-		return w.wrong(s.bos[0], err)
+		return s.wrong(err)
 	}
-	var rerr error
-	for rest, i := want, 0; i < len(s.places) && rerr == nil; i++ {
-		n := s.places[i].n
-		_, rerr = s.ReadAt(rest[:n], s.places[i].off)
-		rest = rest[n:]
-	}
+	doubt := s.unread()
+	rerr := s.read(want, doubt)
 	if err := first(fence.Wait(w.waits), rerr); err != nil {
-		return w.wrong(s.bos[0], err)
+		return s.wrong(err)
 	}
-	if !bytes.Equal(has, want) {
-		return s.difference(has, want)
+	differs := s.differing(has, doubt)
+	if err := s.read(want, differs); err != nil {
+		return s.wrong(err)
+	}
+	for i, p := range s {
+		if (doubt[i] || differs[i]) && !bytes.Equal(has[:p.n], want[:p.n]) {
+			return p.difference(has, want)
+		}
+		has, want = has[p.n:], want[p.n:]
 	}
 	w.mu.Lock()
 	w.verified += s.bytes()
@@ -190,20 +195,32 @@ func (w *work) compare(s sample) error {
 	return nil
 }
 
-// difference names the first byte that differs.
-func (s sample) difference(has, want []byte) error {
-	i := 0
-	for has[i] == want[i] {
-		i++
-	}
-	at := int64(i)
-	for _, p := range s.places {
-		if at < p.n {
-			k := s.at(p.off + at)
-			return s.w.wrong(s.bos[k], fmt.Errorf("byte %#x of it is %#02x, the image has %#02x", p.off+at-s.starts[k],
-				has[i], want[i]))
+// read reads the places that pick says from the images into their parts of b. Those that follow each other are read at
+// once.
+func (s sample) read(b []byte, pick []bool) error {
+	for i := 0; i < len(s); i++ {
+		p, n := s[i], s[i].n
+		for i+1 < len(s) && pick[i] && pick[i+1] && s[i+1].contents == p.contents && s[i+1].off == p.off+n {
+			i++
+			n += s[i].n
 		}
-		at -= p.n
+		if pick[i] {
+			if _, err := p.ReadAt(b[:n], p.off); err != nil {
+				return err
+			}
+		}
+		b = b[n:]
 	}
-	return s.w.wrong(s.bos[0], errors.New("it differs from the image"))
+	return nil
+}
+
+// difference names the first byte that differs.
+func (p place) difference(has, want []byte) error {
+	at := int64(0)
+	for has[at] == want[at] {
+		at++
+	}
+	k := p.at(p.off + at)
+	return p.w.wrong(p.bos[k], fmt.Errorf("byte %#x of it is %#02x, the image has %#02x", p.off+at-p.starts[k], has[at],
+		want[at]))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"sync"
 	"time"
@@ -22,6 +23,7 @@ type work struct {
 	devs    []*device
 	targets []*target
 	begun   time.Time
+	seed    maphash.Seed // of the hashes of ends
 
 	// ctx ends with the first error; waits is the context for what is in
 	// flight then.
@@ -103,7 +105,7 @@ func begin(ctx context.Context, op string, plan Plan, opts Options) (*work, erro
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	w := &work{op: op, opts: opts, plan: plan, begun: time.Now()}
+	w := &work{op: op, opts: opts, plan: plan, begun: time.Now(), seed: maphash.MakeSeed()}
 	if err := w.check(); err != nil {
 		return nil, err
 	}
@@ -284,7 +286,7 @@ func (w *work) launch(pieces []piece, zero bool, slot []byte) {
 	dev := w.targets[pieces[0].bo].dev
 	fence, err := dev.dev.Submit(w.ctx, ops...)
 	if err != nil {
-		w.fail(pieces[0].bo, together(pieces, err))
+		w.fail(pieces[0].bo, together(pieces[0].bo, pieces[len(pieces)-1].bo, err))
 		if slot != nil {
 			w.staging.Put(slot)
 		}
@@ -294,8 +296,8 @@ func (w *work) launch(pieces []piece, zero bool, slot []byte) {
 }
 
 // together says that an error may be about another BO than the first.
-func together(pieces []piece, err error) error {
-	if last := pieces[len(pieces)-1].bo; last != pieces[0].bo {
+func together(bo, last int, err error) error {
+	if last != bo {
 		return fmt.Errorf("%w (or one of those up to %d, which go together)", err, last)
 	}
 	return err
@@ -308,7 +310,7 @@ func (w *work) land(f flight) {
 		w.staging.Put(f.slot)
 	}
 	if err != nil {
-		w.fail(f.pieces[0].bo, together(f.pieces, err))
+		w.fail(f.pieces[0].bo, together(f.pieces[0].bo, f.pieces[len(f.pieces)-1].bo, err))
 		return
 	}
 	w.mu.Lock()

@@ -74,10 +74,14 @@ func measureConfig(t *stage, o options, c config, res *table) {
 // measureSmall adds to res the times of an application with many small buffer objects, and of one whose single object
 // is as large as all of these.
 func measureSmall(ctx context.Context, o options, res *results) error {
-	o.states, o.ways, o.memory = []string{cached}, []string{parallel}, 64<<20
-	vram := smallBytes(o.small)
+	o.states, o.ways = []string{cached}, []string{parallel}
+	vram, own := smallBytes(o.small)
 	for _, c := range []config{{vram: vram, procs: 1, gpus: 1, objects: o.small}, {vram: vram, procs: 1, gpus: 1}} {
 		fmt.Fprintf(os.Stderr, "%s\n", c)
+		o.memory = 64 << 20
+		if c.objects == 0 {
+			o.memory += own // criu restores it beside the fill: so both have as much
+		}
 		t, err := newStage(ctx)
 		if err == nil {
 			err = t.play(func() { measureConfig(t, o, c, &res.Small) })
@@ -94,9 +98,9 @@ func ofApplication(objects int) int { return objects * 6 / 5 }
 
 const maxSmall = 256 << 10
 
-// smallBytes is how much VRAM and system memory for the GPU an application with small buffer objects has. Their sizes
-// are those of item_size in tests/gpuapp.
-func smallBytes(objects int) (total uint64) {
+// smallBytes is how much VRAM and system memory for the GPU an application with small buffer objects has, and how much
+// memory of its own among them. Their sizes are those of item_size in tests/gpuapp.
+func smallBytes(objects int) (vram, own uint64) {
 	for i := range ofApplication(objects) {
 		size := uint64(4096)
 		for k := i % 24; k > 0 && size*2 <= maxSmall; k-- {
@@ -105,11 +109,13 @@ func smallBytes(objects int) (total uint64) {
 		if i%5 == 3 && size > 4096 {
 			size -= 4096
 		}
-		if i%6 != 4 {
-			total += size
+		if i%6 == 4 {
+			own += size
+		} else {
+			vram += size
 		}
 	}
-	return total
+	return vram, own
 }
 
 func (m *machine) build() {
@@ -231,9 +237,10 @@ func (m *machine) times(state string, res *table) {
 			if state == cold {
 				m.must(measure.DropCaches())
 			}
+			requests := m.requests(requestsOfObject * m.c.objects)
 			m.Sim.DMAStats(true)
 			begun := time.Now()
-			s := sample{Seconds: m.restore(way).Seconds()}
+			s := sample{Seconds: m.restore(way).Seconds(), Requests: requests}
 			m.queuesRun()
 			s.Ready = time.Since(begun).Seconds()
 			for _, st := range m.Sim.DMAStats(false) {

@@ -13,7 +13,8 @@
 // application has verified every buffer object.
 //
 // At the end an application with many small buffer objects is restored in parallel, and one with a single object of
-// their total size.
+// their total size and as much memory. Right before each restore of the many, as many requests as their fill makes for
+// each of them are issued for which the simulator has nothing to do: what they take is its price, and not a driver's.
 //
 // CRIU's own plugin is the peer: built for the criu that is used, and named by -upstream, it restores the same images,
 // and with -upstream-dump it has dumped them.
@@ -154,6 +155,9 @@ func names(list string, known ...string) ([]string, error) {
 func main() { measure.Main("benchgpu", run) }
 
 func run(ctx context.Context, args []string) (err error) {
+	if len(args) == 3 && args[0] == requesting {
+		return request(args[1], args[2])
+	}
 	o, err := parse(args)
 	if err != nil {
 		return err

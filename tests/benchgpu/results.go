@@ -14,8 +14,9 @@ import (
 // sample is one restore.
 type sample struct {
 	Seconds  float64   `json:"seconds"`
-	Ready    float64   `json:"ready"` // until all queues ran, in seconds
-	Fill     float64   `json:"fill"`  // from the first to the last copy, in seconds
+	Ready    float64   `json:"ready"`              // until all queues ran, in seconds
+	Fill     float64   `json:"fill"`               // from the first to the last copy, in seconds
+	Requests float64   `json:"requests,omitempty"` // see machine.requests, in seconds
 	DMABytes uint64    `json:"dma_bytes"`
 	Busy     []float64 `json:"dma_busy"` // for each GPU, the share of the time between its first and its last copy
 }
@@ -142,13 +143,17 @@ func (r *results) small(w io.Writer) {
 	}
 	many, one := r.Small.Cells[0], r.Small.Cells[1]
 	fill := func(s sample) float64 { return s.Fill }
-	fmt.Fprintf(w, "\n| buffer objects | VRAM | fill s | restore s |\n|---:|---:|---:|---:|\n")
+	requests := func(s sample) float64 { return s.Requests }
+	fmt.Fprintf(w, "\n| buffer objects | VRAM | fill s | empty requests s | restore s |\n|---:|---:|---:|---:|---:|\n")
 	for _, c := range r.Small.Cells {
-		fmt.Fprintf(w, "| %d | %s | %s | %s |\n", max(c.Objects, 1), humanize.IBytes(c.VRAM), seconds(c.medianOf(fill)),
-			seconds(c.median()))
+		fmt.Fprintf(w, "| %d | %s | %s | %s | %s |\n", max(c.Objects, 1), humanize.IBytes(c.VRAM),
+			seconds(c.medianOf(fill)), seconds(c.medianOf(requests)), seconds(c.median()))
 	}
-	fmt.Fprintf(w, "\nMany take %.1f times as long to fill as one (bound: 2), and %.1f times as long to restore.\n",
-		many.medianOf(fill)/one.medianOf(fill), many.median()/one.median())
+	fmt.Fprintf(w, "\nMany take %.1f times as long to fill as one (bound: 2), and %.1f times as long to restore. "+
+		"%d requests import and map\nthem. If these are empty, the simulator, which is another process, takes %.1f "+
+		"times as long for them as for that fill.\n",
+		many.medianOf(fill)/one.medianOf(fill), many.median()/one.median(), requestsOfObject*many.Objects,
+		many.medianOf(requests)/one.medianOf(fill))
 }
 
 // wire is how long the VRAM is on the links at least, the GPUs' working side by side.
