@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"path/filepath"
@@ -28,8 +27,8 @@ type RestoreRequest struct {
 	RecordGPU  bool   `json:"record_gpu,omitempty"` // see restores.Serving
 	Wait       bool   `json:"wait,omitempty"`       // answer when resident
 	Copies     int    `json:"copies,omitempty"`     // how many are restored at once
-	// Early lets CRIU be started before the daemon can bring memory: Prepared is said then with Early set, and the caller
-	// keeps CRIU from letting tasks run until Served is said.
+	// Early lets CRIU be started before the daemon can bring memory: Prepared is said then with Early set, and the
+	// caller keeps CRIU from letting tasks run until Served is said.
 	Early bool `json:"early,omitempty"`
 	// CopyShared gives each process its own copy of what it shared with the one it was forked from.
 	CopyShared bool `json:"copy_shared,omitempty"`
@@ -49,8 +48,8 @@ func needTalk(env *Env, op string) error {
 }
 
 // Restore mounts a checkpoint for one restore and serves its memory; it says so by lines with Prepared and Served. The
-// caller runs CRIU and answers with its verdict. Then the mount goes, and the rest goes on in the daemon; if CRIU failed, or
-// the caller is gone without a verdict, nothing is left.
+// caller runs CRIU and answers with its verdict. Then the mount goes, and the rest goes on in the daemon; if CRIU
+// failed, or the caller is gone without a verdict, nothing is left.
 var Restore = define("restore", func(ctx context.Context, env *Env, q RestoreRequest) (restores.Status, error) {
 	if err := needTalk(env, "restore"); err != nil {
 		return restores.Status{}, err
@@ -218,35 +217,6 @@ type LazyPagesRequest struct {
 	Log *slog.Level `json:"log,omitempty"`
 }
 
-// logLines passes a log on to the caller until it is closed.
-type logLines struct {
-	out io.Writer
-	mu  sync.Mutex
-	end bool
-}
-
-func (l *logLines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.end {
-		return len(b), nil
-	}
-	return len(b), talk.Say(l.out, talk.LogLine{Log: string(b)})
-}
-
-// say says something else to the caller, in between.
-func (l *logLines) say(v any) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return talk.Say(l.out, v)
-}
-
-func (l *logLines) close() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.end = true
-}
-
 // LazyPages serves a restore's memory; it says that it listens by a line with Prepared, and answers when all is
 // resident.
 var LazyPages = define("lazy-pages", func(ctx context.Context, env *Env, q LazyPagesRequest) (restores.Status, error) {
@@ -260,17 +230,18 @@ var LazyPages = define("lazy-pages", func(ctx context.Context, env *Env, q LazyP
 		return restores.Status{}, err
 	}
 	defer h.Close()
-	lines := &logLines{out: env.Out}
-	defer lines.close()
+	lines := talk.NewLog(env.Out)
+	defer lines.End()
 	var log slog.Handler
 	if q.Log != nil {
 		log = slog.NewTextHandler(lines, &slog.HandlerOptions{Level: q.Log})
 	}
-	r, err := d.Restores.Start(restores.Serving{ID: q.ID, Checkpoint: q.Checkpoint, Rate: q.Rate}, h.Work(), log, false, nil)
+	s := restores.Serving{ID: q.ID, Checkpoint: q.Checkpoint, Rate: q.Rate}
+	r, err := d.Restores.Start(s, h.Work(), log, false, nil)
 	if err != nil {
 		return restores.Status{}, err
 	}
-	if err := lines.say(
+	if err := lines.Say(
 		talk.Prepared{ID: r.ID, Checkpoint: r.Name(), Total: r.Total(), Profile: r.Replays()}); err != nil {
 		r.Retire()
 		return r.Status(), err

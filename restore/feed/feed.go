@@ -38,9 +38,9 @@ type Options struct {
 	Guardian, Successor []string
 	// Spare is a process of Guardian that has been started already, or nil. Start owns it.
 	Spare *uffd.Spawned
-	// Early, if set, is called by Start when CRIU may be started, which is before Start returns, and in another goroutine.
-	// CRIU must not let its tasks run before Start has returned, and not at all where it fails. Where Early fails, so
-	// does Start. Not for Takeover.
+	// Early, if set, is called by Start when CRIU may be started, which is before Start returns, and in another
+	// goroutine. CRIU must not let its tasks run before Start has returned, and not at all where it fails. Where Early
+	// fails, so does Start. Not for Takeover.
 	Early  func(Early) error
 	Logger *slog.Logger
 }
