@@ -31,7 +31,7 @@ func spareGuardian(t *testing.T) int {
 }
 
 // criu is asked before the guardian can serve, and connects. Its tasks do not run until the guardian serves: what comes
-// late is waited for, and when the guardian, the daemon or both are killed meanwhile, criu ends what it has made and the
+// late is waited for. When the guardian, the daemon or both are killed meanwhile, criu ends what it has made and the
 // restore is tried again.
 func TestGuardianLate(t *testing.T) {
 	for name, after := range map[string]func(guardian int) error{
