@@ -120,10 +120,10 @@ func readPages(pid int, parts []Span, moved chan<- struct{}) error {
 	return nil
 }
 
-// missing gives the pages of [start, end) that are not in memory: up to window of them.
+// missing gives the pages of [start, end) that are not in memory: up to window of them. The last may be wanted in part.
 func missing(pagemap *os.File, start, end uint64) (pages []unix.RemoteIovec, err error) {
 	var buf [window * 8]byte
-	entries := buf[:(end-start)/pageSize*8]
+	entries := buf[:(end-start+pageSize-1)/pageSize*8]
 	n, err := pagemap.ReadAt(entries, int64(start/pageSize*8))
 	if err != nil && !errors.Is(err, io.EOF) { // it ends where no address is behind
 		return nil, err

@@ -60,7 +60,7 @@ func TestTouchOddSpan(t *testing.T) {
 	defer unix.Munmap(mem)
 	mem[size/2], mem[size-1] = 7, 9
 	start := addressOf(mem)
-	odd := Span{start + 3*pageSize, start + 64<<20 + 5*pageSize}
+	odd := Span{start + 3*pageSize, start + 64<<20 + 5*pageSize + 1}
 	if err := Spans(os.Getpid(), []Span{odd}, time.Minute); err != nil {
 		t.Fatal(err)
 	}
