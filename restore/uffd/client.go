@@ -76,6 +76,7 @@ type Client struct {
 	closed bool
 	report Report
 	held   heldFDs
+	sock   *socket // that Listen made, until CRIU has come: its path is left when the guardian is killed before
 }
 
 // Spawned is a guardian's process that does not know yet what to guard.
@@ -168,13 +169,24 @@ func (g *Spawned) Listen(dir string) error {
 // neither afterwards.
 func (g *Spawned) Begin(o GuardianOptions) (*Client, error) {
 	c, err := g.begin(o)
-	if g.sock != nil {
-		if err != nil {
-			g.sock.close()
-		}
-		g.sock.dir.Close()
+	switch {
+	case g.sock == nil:
+	case err != nil:
+		g.sock.close()
+	default:
+		c.sock = g.sock
 	}
 	return c, err
+}
+
+// letGo lets go of the socket that Listen made, and removes its path if that is left.
+func (c *Client) letGo() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sock != nil {
+		c.sock.close()
+		c.sock = nil
+	}
 }
 
 func (g *Spawned) begin(o GuardianOptions) (*Client, error) {
@@ -312,6 +324,7 @@ func (c *Client) Serve(ctx context.Context, q Supplier) error {
 	var drains sync.WaitGroup
 	defer drains.Wait()
 	defer cancel()
+	defer c.letGo()
 	defer context.AfterFunc(ctx, func() {
 		c.wire.send(&packet{kind: kindStop})
 		// The guardian answers when it ends; when it goes on without us,
@@ -331,6 +344,7 @@ func (c *Client) Serve(ctx context.Context, q Supplier) error {
 		}
 		switch p.kind {
 		case kindMemory, kindTask:
+			c.letGo()
 			c.held.add(&p)
 			continue
 		case kindLeft:
@@ -426,6 +440,7 @@ func (c *Client) release() {
 // Close ends the connection. The queue that delivers must have been closed.
 func (c *Client) Close() error {
 	c.release()
+	c.letGo()
 	c.wire.close()
 	return c.slots.close()
 }

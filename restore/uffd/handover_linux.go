@@ -13,7 +13,7 @@ import (
 
 // CRIU's socket may be there before anybody knows what is restored. The provider binds it and hands it to the guardian,
 // which accepts at once. From then on the guardian owns it: its end is the end of CRIU's connection. The provider keeps
-// the directory until the guardian has begun, and removes the path should that fail.
+// the directory until CRIU's tasks come, and removes the path should the guardian fail before.
 
 // accepted is CRIU's connection, or why there is none.
 type accepted struct {

@@ -133,6 +133,41 @@ func TestAllKilledEarly(t *testing.T) {
 	must(t, quietly(b))
 }
 
+// The guardian is killed when it could serve and criu has not come yet: the restore fails, and the socket is not left
+// in the work directory.
+func TestGuardianKilledBeforeCRIU(t *testing.T) {
+	b := newBench(t)
+	x := b.dumped("one", quiet)
+	dir, work := t.TempDir(), t.TempDir()
+	late, on := filepath.Join(dir, "criu"), filepath.Join(dir, "on")
+	text := fmt.Sprintf("#!/bin/sh\nwhile [ \"$1\" = swrk ] && [ ! -e %s ]; do sleep .02; done\nexec %s \"$@\"\n",
+		on, os.Getenv("GPUCR_FS_CRIU"))
+	must(t, os.WriteFile(late, []byte(text), 0o700))
+	t.Setenv("GPUCR_FS_CRIU", late)
+	done := make(chan error, 1)
+	go func() {
+		_, err := x.restore(onDemand, "--", "-W", work)
+		done <- err
+	}()
+	must(t, poll(func() bool { return strings.Contains(cli.Log(b.store), "restore prepared") }))
+	for _, pid := range program.Role("guardian") {
+		must(t, syscall.Kill(pid, syscall.SIGKILL))
+	}
+	socket := filepath.Join(work, uffd.SocketName)
+	if err := poll(func() bool {
+		_, err := os.Lstat(socket)
+		return os.IsNotExist(err)
+	}); err != nil {
+		t.Errorf("%s is left: %v", socket, err)
+	}
+	must(t, os.WriteFile(on, nil, 0o600))
+	if err := <-done; cli.Code(err) != cli.Failed {
+		t.Errorf("a restore without a guardian: %v", err)
+	}
+	must(t, x.Ended(limit))
+	must(t, b.left.Nothing())
+}
+
 // Page maps that cannot be right are found when criu has been asked already: the restore fails with what is wrong with
 // them, and nothing is left.
 func TestDamagedPageMap(t *testing.T) {
