@@ -63,8 +63,9 @@ type CRIU struct {
 	temp    *scratch.Dir // folder of the configuration file
 	marks   []Mark
 	said    said
-	worked  bool // it has done what it was asked for
-	keeps   bool // see Keep
+	worked  bool                        // it has done what it was asked for
+	keeps   bool                        // see Keep
+	holds   func(context.Context) error // see Hold
 	exited  chan struct{}
 	once    sync.Once
 }
@@ -355,7 +356,7 @@ func (c *CRIU) Restore(ctx context.Context, images, work, log string) (pid, insi
 	}
 	defer done()
 	o.LazyPages = ptr(true)
-	resp, err := c.do(rpc.CriuReqType_RESTORE, o)
+	resp, err := c.do(ctx, rpc.CriuReqType_RESTORE, o)
 	if err != nil {
 		return 0, 0, fmt.Errorf("criu restore: %w", c.explain(err, work))
 	}
@@ -406,7 +407,7 @@ func (c *CRIU) Dump(images, log string, pid int, leaveRunning bool) error {
 	defer done()
 	o.Pid = ptr(int32(pid))
 	o.LeaveRunning = ptr(leaveRunning || c.args.LeaveRunning)
-	if _, err := c.do(rpc.CriuReqType_DUMP, o); err != nil {
+	if _, err := c.do(context.Background(), rpc.CriuReqType_DUMP, o); err != nil {
 		return fmt.Errorf("criu dump: %w", c.explain(err, images))
 	}
 	c.worked = true
@@ -420,7 +421,7 @@ func (c *CRIU) SetDefault(name, value string) error { return c.args.Set(name, va
 func (c *CRIU) Marks() []Mark { return c.marks }
 
 // do sends a request and answers CRIU's notes until the work is done.
-func (c *CRIU) do(kind rpc.CriuReqType, o *rpc.CriuOpts) (*rpc.CriuResp, error) {
+func (c *CRIU) do(ctx context.Context, kind rpc.CriuReqType, o *rpc.CriuOpts) (*rpc.CriuResp, error) {
 	c.mark("criu asked")
 	req := rpc.CriuReq{Type: &kind, Opts: o}
 	buf := make([]byte, maxMessage)
@@ -445,7 +446,11 @@ func (c *CRIU) do(kind rpc.CriuReqType, o *rpc.CriuOpts) (*rpc.CriuResp, error) 
 		}
 		switch {
 		case resp.GetType() == rpc.CriuReqType_NOTIFY && resp.GetSuccess():
-			c.mark(resp.GetNotify().GetScript())
+			script := resp.GetNotify().GetScript()
+			c.mark(script)
+			if err := c.held(ctx, script); err != nil {
+				return nil, err
+			}
 			req = rpc.CriuReq{Type: ptr(rpc.CriuReqType_NOTIFY), NotifySuccess: ptr(true)}
 		case !resp.GetSuccess():
 			return nil, c.failure(resp)

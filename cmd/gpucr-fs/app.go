@@ -95,6 +95,11 @@ Exit codes: 0 done, 1 error, 2 usage, 3 partly done, 10 no store, 11 store in us
 				}
 			}
 			a.running = true
+			if cmd.Name() == "restore" {
+				collect(hastyPercent)
+			} else {
+				collect(gcPercent)
+			}
 			return nil
 		},
 	}

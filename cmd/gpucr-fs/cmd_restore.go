@@ -241,7 +241,7 @@ func (r *restoring) one(
 	}
 	st, err = client.RestoreFrom(ctx, dir, client.RestoreOptions{
 		Checkpoint: name, Work: r.args.Work, Rate: rate, RecordGPU: r.nvidia.record,
-		Wait: wait, CopyShared: r.copyShared, Copies: r.copies,
+		Wait: wait, CopyShared: r.copyShared, Copies: r.copies, Early: r.container == nil && r.args.Holds(),
 		PIDNamespace: namespace, Start: start, Progress: p.tell,
 		Again: func(err error) { r.a.note("%v; trying again", oneLine(err.Error())) },
 		Run: func(ctx context.Context, prepared talk.Prepared) error {
@@ -316,6 +316,9 @@ func (r *restoring) restore(ctx context.Context, c *restore.CRIU, p talk.Prepare
 		c.Keep()
 	}
 	defer r.takeTurn(p.Images)()
+	if p.Served != nil {
+		c.Hold(p.Served)
+	}
 	read, stop := context.WithCancel(ctx)
 	var reading sync.WaitGroup
 	reading.Go(func() { restore.Preread(read, p.Images) })

@@ -13,14 +13,62 @@ import (
 	"github.com/gpucr/gpucr-fs/index"
 )
 
+// words are what an operation says in a conversation. One goroutine has them.
+type words struct {
+	prepared func(talk.Prepared)
+	served   func(talk.Served)
+	started  bool          // Prepared was said
+	serves   chan struct{} // closed when what CRIU needs is there
+	ready    bool          // serves is closed
+	failed   bool          // Served has told of a failure
+	again    bool          // and that it may not be met again
+}
+
+// line takes a line of the operation's output.
+func (w *words) line(b []byte) {
+	if !w.started {
+		var p talk.Prepared
+		if json.Unmarshal(b, &p) != nil {
+			return
+		}
+		w.started = true
+		if w.ready = !p.Early; p.Early {
+			p.Served = w.wait
+		}
+		w.prepared(p)
+		return
+	}
+	var s talk.Served
+	if json.Unmarshal(b, &s) != nil {
+		return
+	}
+	w.failed, w.again = s.Failed, s.Again
+	w.served(s)
+	if !w.ready && !s.Failed {
+		w.ready = true
+		close(w.serves)
+	}
+}
+
+func (w *words) wait(ctx context.Context) error {
+	select {
+	case <-w.serves:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // converse runs an operation that says Prepared first. Once it has, run does the caller's part, in another goroutine;
-// then the verdict is sent.
+// then the verdict is sent. run's context ends where the operation fails meanwhile. served is called for what a restore
+// says after Prepared.
 func converse[Req, Res any](
 	ctx context.Context,
 	s *Session,
 	op *service.Op[Req, Res],
 	req Req,
 	run func(context.Context, talk.Prepared) error,
+	served func(talk.Served),
 	progress func(wire.Progress),
 ) (res Res, err error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -29,40 +77,46 @@ func converse[Req, Res any](
 	defer in.Close()
 	// net/http waits for a body that is being read, also when the daemon or ctx has ended.
 	defer s.client.onEnd(func() { answer.CloseWithError(wire.ErrGone) })()
+	running, stop := context.WithCancel(ctx)
+	defer stop()
 	defer context.AfterFunc(ctx, func() { answer.CloseWithError(ctx.Err()) })()
 	ran := make(chan error, 1)
-	started := false
-	out := talk.NewLines(func(line []byte) {
-		var p talk.Prepared
-		if json.Unmarshal(line, &p) != nil || started {
-			return
-		}
-		started = true
+	w := &words{serves: make(chan struct{})}
+	w.prepared = func(p talk.Prepared) {
 		go func() {
-			err := run(ctx, p)
+			err := run(running, p)
 			talk.GiveVerdict(answer, err == nil)
 			answer.Close()
 			ran <- err
 		}()
-	})
-	res, err = op.Do(ctx, s, req, wire.Streams{In: in, Out: out, Progress: progress})
-	if !started {
+	}
+	w.served = func(s talk.Served) {
+		if s.Failed {
+			stop() // the daemon waits for the verdict
+		}
+		served(s)
+	}
+	res, err = op.Do(ctx, s, req, wire.Streams{In: in, Out: talk.NewLines(w.line), Progress: progress})
+	if !w.started {
 		return res, err
 	}
 	in.Close() // the daemon may be gone without having read the verdict
-	if err != nil && !errors.Is(err, wire.ErrGone) {
+	gone := errors.Is(err, wire.ErrGone)
+	if err != nil && !(gone && w.ready) {
 		cancel() // without its daemon CRIU fails by itself, or has done all
 	}
-	// CRIU knows of a full disk, but not which, nor of the floor.
-	if index.ClassOf(err) == index.NoSpace {
-		<-ran
+	rerr := <-ran
+	switch {
+	case rerr == nil:
 		return res, err
-	}
-	// CRIU's own error tells more than that it failed.
-	if rerr := <-ran; rerr != nil && !errors.Is(err, wire.ErrGone) {
-		return res, rerr
-	} else if rerr != nil {
+	case w.failed && w.again:
+		return res, fmt.Errorf("%w, %w", err, ErrAgain)
+	case w.failed, gone && !w.ready:
+		return res, err // CRIU was ended for that
+	case index.ClassOf(err) == index.NoSpace:
+		return res, err // CRIU knows of a full disk, but not which, nor of the floor
+	case gone:
 		return res, fmt.Errorf("%w (%w)", err, rerr)
 	}
-	return res, err
+	return res, rerr // CRIU's own error tells more than that it failed
 }

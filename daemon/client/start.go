@@ -86,6 +86,8 @@ type RestoreOptions struct {
 	Wait       bool // until resident
 	CopyShared bool // see service.RestoreRequest
 	Copies     int  // likewise
+	// Early lets Run be called before memory can be brought. It must wait for Prepared.Served then.
+	Early bool
 	// PIDNamespace makes the pid namespace for the next call of Run and gives its number. Where it is nil the namespace
 	// stays the same.
 	PIDNamespace func() uint64
@@ -132,7 +134,7 @@ func restoreOnce(
 	defer s.Close()
 	q := service.RestoreRequest{
 		ID: newID(), Checkpoint: o.Checkpoint, Rate: o.Rate, RecordGPU: o.RecordGPU, Wait: o.Wait, Instead: *former,
-		CopyShared: o.CopyShared, Copies: o.Copies,
+		CopyShared: o.CopyShared, Copies: o.Copies, Early: o.Early,
 	}
 	if o.PIDNamespace != nil {
 		q.PIDNamespace = o.PIDNamespace()
@@ -154,6 +156,7 @@ func restoreOnce(
 	*former = q.ID
 	runs := false
 	var prepared talk.Prepared
+	var total int64
 	st, err = converse(ctx, s, service.Restore, q, func(ctx context.Context, p talk.Prepared) error {
 		defer dirs.LetGo()
 		prepared = p
@@ -164,12 +167,13 @@ func restoreOnce(
 		}
 		runs = err == nil
 		return err
-	}, o.Progress)
+	}, func(s talk.Served) { total = s.Total }, o.Progress)
 	if err == nil {
 		return st, false, nil
 	}
 	gone := errors.Is(err, wire.ErrGone)
 	if gone && runs {
+		prepared.Total = total
 		st, err = o.rejoin(ctx, dir, q.ID, prepared)
 	}
 	return st, !runs && (gone || errors.Is(err, ErrAgain)), err
@@ -304,5 +308,5 @@ func DumpInto(ctx context.Context, dir string, o DumpOptions) (service.Brief, er
 			return err
 		}
 		return o.Run(ctx, p.Images)
-	}, o.Progress)
+	}, func(talk.Served) {}, o.Progress)
 }

@@ -49,8 +49,10 @@ func (r *Restore) Total() int64 { return r.feed.Status().TotalBytes }
 // Replays tells that a profile is replayed.
 func (r *Restore) Replays() bool { return r.replays }
 
-// Inherited gives images that CRIU has to see in place of those of the same name, see feed.Feed.
-func (r *Restore) Inherited() map[string][]byte { return r.feed.Inherited() }
+// Ready tells what CRIU can be started with.
+func (r *Restore) Ready() Ready {
+	return Ready{Name: r.name, Replays: r.replays, Inherited: r.feed.Inherited()}
+}
 
 // Resumed is to be called when CRIU is done, with the bytes it has read through its mount.
 func (r *Restore) Resumed(images int64) {

@@ -54,15 +54,16 @@ type Table struct {
 	serving context.Context
 	endServ context.CancelFunc
 
-	mu sync.Mutex
-	at map[string]*Restore // by ID
+	mu    sync.Mutex
+	at    map[string]*Restore  // by ID
+	early map[string]*starting // by ID: CRIU may read the images of these, too
 	// forgotten are the IDs of restores that end as soon as they are taken over, because they were begun again.
 	forgotten map[string]bool
 }
 
 // New makes an empty table.
 func New(o Options) *Table {
-	t := &Table{o: o, at: map[string]*Restore{}, forgotten: map[string]bool{}}
+	t := &Table{o: o, at: map[string]*Restore{}, early: map[string]*starting{}, forgotten: map[string]bool{}}
 	t.serving, t.endServ = context.WithCancel(context.Background())
 	return t
 }
@@ -94,6 +95,35 @@ func (t *Table) Touch(checkpoint, path string, off, n int64) {
 			r.feed.Touch(path, off, n)
 		}
 	}
+	for _, s := range t.early {
+		if s.name == checkpoint {
+			s.touch(path, off, n)
+		}
+	}
+}
+
+// starting is a restore that Start is preparing.
+type starting struct {
+	name  string // of the checkpoint
+	touch func(name string, off, n int64)
+}
+
+// Ready is what CRIU can be started with.
+type Ready struct {
+	Name    string // of the checkpoint
+	Replays bool   // a profile is replayed
+	// Inherited gives images that CRIU has to see in place of those of the same name, see feed.Feed.
+	Inherited map[string][]byte
+}
+
+// readyEarly has ready called as soon as CRIU may be started, with what it reads recorded from then on.
+func (t *Table) readyEarly(id, name string, replays bool, ready func(Ready) error) func(feed.Early) error {
+	return func(e feed.Early) error {
+		t.mu.Lock()
+		t.early[id] = &starting{name: name, touch: e.Touch}
+		t.mu.Unlock()
+		return ready(Ready{Name: name, Replays: replays, Inherited: e.Inherited})
+	}
 }
 
 // feedOptions are those that Start and Takeover share. also, when it is not nil, takes what is logged, too.
@@ -113,8 +143,10 @@ func (t *Table) feedOptions(s Serving, id string, also slog.Handler) feed.Option
 
 // Start starts to serve memory, with the socket in CRIU's work directory work: when it returns, CRIU may be started.
 // The daemon stays until the restore is over. also, when it is not nil, gets a copy of the restore's log lines. inherit
-// is feed.Options'.
-func (t *Table) Start(s Serving, work string, also slog.Handler, inherit bool) (_ *Restore, err error) {
+// is feed.Options'. early, when it is not nil, is called when CRIU may be started already: see feed.Options.Early.
+func (t *Table) Start(
+	s Serving, work string, also slog.Handler, inherit bool, early func(Ready) error,
+) (_ *Restore, err error) {
 	if len(t.o.Guardian) == 0 {
 		return nil, &index.Error{
 			Class: index.Unsupported,
@@ -150,6 +182,14 @@ func (t *Table) Start(s Serving, work string, also slog.Handler, inherit bool) (
 	o.Guardian, o.Spare = t.o.Guardian, t.o.Spare.take()
 	if len(t.o.Successor) > 0 {
 		o.Successor = append(slices.Clone(t.o.Successor), spec)
+	}
+	if early != nil {
+		o.Early = t.readyEarly(s.ID, c.Info().Name, profile != nil, early)
+		defer func() {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			delete(t.early, s.ID)
+		}()
 	}
 	f, err := feed.Start(o)
 	if err != nil {

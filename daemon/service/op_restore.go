@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon/talk"
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/restore/criuimg"
+	"github.com/gpucr/gpucr-fs/restore/uffd"
 )
 
 // RestoreRequest asks for everything that CRIU needs to restore a checkpoint. Directories go over a connection of
@@ -27,6 +27,9 @@ type RestoreRequest struct {
 	RecordGPU  bool   `json:"record_gpu,omitempty"` // see restores.Serving
 	Wait       bool   `json:"wait,omitempty"`       // answer when resident
 	Copies     int    `json:"copies,omitempty"`     // how many are restored at once
+	// Early lets CRIU be started before the daemon can bring memory: Prepared is said then with Early set, and the
+	// caller keeps CRIU from letting tasks run until Served is said.
+	Early bool `json:"early,omitempty"`
 	// CopyShared gives each process its own copy of what it shared with the one it was forked from.
 	CopyShared bool `json:"copy_shared,omitempty"`
 	// Instead is the ID of an attempt that failed because its daemon was killed; nobody waits for it any more.
@@ -44,9 +47,9 @@ func needTalk(env *Env, op string) error {
 	return nil
 }
 
-// Restore mounts a checkpoint for one restore and serves its memory; it says so by a line with Prepared. The caller
-// runs CRIU and answers with its verdict. Then the mount goes, and the rest goes on in the daemon; if CRIU failed, or
-// the caller is gone without a verdict, nothing is left.
+// Restore mounts a checkpoint for one restore and serves its memory; it says so by lines with Prepared and Served. The
+// caller runs CRIU and answers with its verdict. Then the mount goes, and the rest goes on in the daemon; if CRIU
+// failed, or the caller is gone without a verdict, nothing is left.
 var Restore = define("restore", func(ctx context.Context, env *Env, q RestoreRequest) (restores.Status, error) {
 	if err := needTalk(env, "restore"); err != nil {
 		return restores.Status{}, err
@@ -75,39 +78,61 @@ func restoreHere(ctx context.Context, env *Env, q RestoreRequest) (restores.Stat
 	defer release()
 	// Mounting and reading the page maps take about the same time.
 	images := "restore " + q.ID
-	mounted := make(chan error, 1)
+	mounting := make(chan error, 1)
 	go func() {
 		_, err := d.Mounts.Add(ctx, mounts.Request{Dir: images, Checkpoint: c.Info().ID, Private: true})
-		mounted <- err
+		mounting <- err
 	}()
+	mounted := sync.OnceValue(func() error { return <-mounting })
+	prepared := false // CRIU may have been started
+	prepare := func(y restores.Ready) error {
+		if err := mounted(); err != nil {
+			return err
+		}
+		m := d.Mounts.At(images)
+		if m == nil {
+			return lifetime.ErrStopping()
+		}
+		other, err := instead(c, y, q.PIDNamespace)
+		if len(other) > 0 {
+			m.Instead(other, len(y.Inherited) > 0)
+		}
+		if err == nil {
+			err = h.Give(m.Root())
+		}
+		if err != nil {
+			return err
+		}
+		prepared = true
+		return talk.Say(env.Out, talk.Prepared{ID: q.ID, Checkpoint: y.Name, Profile: y.Replays, AMDGPU: hasAMDGPU(c),
+			Early: q.Early})
+	}
 	s := restores.Serving{ID: q.ID, Checkpoint: q.Checkpoint, Rate: q.Rate, RecordGPU: q.RecordGPU, Copies: q.Copies}
-	r, err := d.Restores.Start(s, h.Work(), nil, !q.CopyShared)
-	merr := <-mounted
+	var early func(restores.Ready) error
+	if q.Early {
+		early = prepare
+	}
+	r, err := d.Restores.Start(s, h.Work(), nil, !q.CopyShared, early)
+	merr := mounted()
+	switch {
+	case err == nil && !q.Early:
+		err = prepare(r.Ready())
+	case err != nil && merr != nil && !errors.Is(err, merr):
+		err = errors.Join(err, merr)
+	}
 	ok := false
-	if err = errors.Join(err, merr); err == nil {
-		if m := d.Mounts.At(images); m == nil {
-			err = lifetime.ErrStopping()
-		} else {
-			var other map[string][]byte
-			if other, err = instead(c, r, q.PIDNamespace); len(other) > 0 {
-				m.Instead(other, len(r.Inherited()) > 0)
-			}
-			err = errors.Join(err, h.Give(m.Root()))
+	if prepared {
+		served := talk.Served{Failed: err != nil, Again: errors.Is(err, uffd.ErrGuardian)}
+		if r != nil {
+			served.Total = r.Total()
 		}
-		if err == nil {
-			err = talk.Say(
-				env.Out,
-				talk.Prepared{
-					ID:         q.ID,
-					Checkpoint: r.Name(),
-					Total:      r.Total(),
-					Profile:    r.Replays(),
-					AMDGPU:     hasAMDGPU(c),
-				},
-			)
-		}
-		if err == nil {
-			ok, _ = talk.AwaitVerdict(env.In)
+		serr := talk.Say(env.Out, served)
+		if serr == nil {
+			// If it failed, the caller ends CRIU and lets go of the images before it answers.
+			ran, _ := talk.AwaitVerdict(env.In)
+			ok = ran && err == nil
+		} else if err == nil {
+			err = serr
 		}
 	}
 	if r != nil {
@@ -137,8 +162,8 @@ func restoreHere(ctx context.Context, env *Env, q RestoreRequest) (restores.Stat
 }
 
 // instead gives the images that CRIU has to see in place of those of the same name.
-func instead(c *index.Checkpoint, r *restores.Restore, namespace uint64) (map[string][]byte, error) {
-	other := maps.Clone(r.Inherited())
+func instead(c *index.Checkpoint, y restores.Ready, namespace uint64) (map[string][]byte, error) {
+	other := maps.Clone(y.Inherited)
 	if namespace == 0 {
 		return other, nil
 	}
@@ -192,35 +217,6 @@ type LazyPagesRequest struct {
 	Log *slog.Level `json:"log,omitempty"`
 }
 
-// logLines passes a log on to the caller until it is closed.
-type logLines struct {
-	out io.Writer
-	mu  sync.Mutex
-	end bool
-}
-
-func (l *logLines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.end {
-		return len(b), nil
-	}
-	return len(b), talk.Say(l.out, talk.LogLine{Log: string(b)})
-}
-
-// say says something else to the caller, in between.
-func (l *logLines) say(v any) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return talk.Say(l.out, v)
-}
-
-func (l *logLines) close() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.end = true
-}
-
 // LazyPages serves a restore's memory; it says that it listens by a line with Prepared, and answers when all is
 // resident.
 var LazyPages = define("lazy-pages", func(ctx context.Context, env *Env, q LazyPagesRequest) (restores.Status, error) {
@@ -234,17 +230,18 @@ var LazyPages = define("lazy-pages", func(ctx context.Context, env *Env, q LazyP
 		return restores.Status{}, err
 	}
 	defer h.Close()
-	lines := &logLines{out: env.Out}
-	defer lines.close()
+	lines := talk.NewLog(env.Out)
+	defer lines.End()
 	var log slog.Handler
 	if q.Log != nil {
 		log = slog.NewTextHandler(lines, &slog.HandlerOptions{Level: q.Log})
 	}
-	r, err := d.Restores.Start(restores.Serving{ID: q.ID, Checkpoint: q.Checkpoint, Rate: q.Rate}, h.Work(), log, false)
+	s := restores.Serving{ID: q.ID, Checkpoint: q.Checkpoint, Rate: q.Rate}
+	r, err := d.Restores.Start(s, h.Work(), log, false, nil)
 	if err != nil {
 		return restores.Status{}, err
 	}
-	if err := lines.say(
+	if err := lines.Say(
 		talk.Prepared{ID: r.ID, Checkpoint: r.Name(), Total: r.Total(), Profile: r.Replays()}); err != nil {
 		r.Retire()
 		return r.Status(), err

@@ -2,8 +2,9 @@
 // other.
 //
 // The command asks for an operation. The daemon makes ready and says so by a line of output, [Prepared]. The command
-// runs CRIU and answers with a line of input, its verdict. Then the daemon ends what is left of the restore or dump, or
-// goes on with it.
+// runs CRIU and answers with a line of input, its verdict. In a restore the daemon says [Served] in between, when
+// memory can be brought or turns out not to be; with Prepared.Early CRIU waits for that before tasks run. Then the
+// daemon ends what is left of the restore or dump, or goes on with it.
 //
 // # Directories
 //

@@ -3,6 +3,7 @@ package talk
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -14,9 +15,23 @@ type Prepared struct {
 	Checkpoint string `json:"checkpoint"` // its name
 	Images     string `json:"-"`          // the image directory, as long as the caller is asked to run CRIU
 	Work       string `json:"-"`          // CRIU's work directory
-	Total      int64  `json:"total"`      // bytes that are filled in on demand
+	Total      int64  `json:"total"`      // bytes that are filled in on demand; of a restore Served tells it
 	Profile    bool   `json:"profile"`    // one is replayed
 	AMDGPU     bool   `json:"amdgpu"`     // there are images of CRIU's amdgpu plugin
+	// Early: the daemon cannot bring memory yet, and may turn out not to be able to. Served follows.
+	Early bool `json:"early,omitempty"`
+	// Served is where the caller has CRIU wait before tasks run. It returns when their memory can be brought, or with
+	// ctx's error. nil: it can be brought already.
+	Served func(ctx context.Context) error `json:"-"`
+}
+
+// Served follows Prepared in a restore, and comes before the verdict.
+type Served struct {
+	Total int64 `json:"served"` // bytes that are filled in on demand
+	// Failed: the caller ends CRIU. The operation's error tells why.
+	Failed bool `json:"failed,omitempty"`
+	// Again: another try may succeed.
+	Again bool `json:"again,omitempty"`
 }
 
 // LogLine is a line of the daemon's log that a client asked for.

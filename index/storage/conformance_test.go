@@ -222,6 +222,24 @@ func testHoles(t *testing.T, s Storage, dir string) {
 		t.Error("room that was taken does not read as zeros")
 	}
 	f.WillNeed(0, 4096)
+
+	// More pieces than a look tells at once.
+	many := open(t, s, filepath.Join(dir, "many"), Create)
+	const pieces = 300
+	_, err = many.WriteAt(bytes.Repeat([]byte("x"), 2*pieces*4096), 0)
+	ok(t, err)
+	for i := range int64(pieces) {
+		ok(t, many.Punch(2*i*4096, 4096))
+	}
+	for _, c := range []struct{ off, n, want int64 }{
+		{0, 2 * pieces * 4096, pieces * 4096}, {4096, 400 * 4096, 200 * 4096}, {4096 + 100, 4096, 4096 - 100},
+		{(2*pieces - 3) * 4096, 100 * 4096, 2 * 4096}, {2 * pieces * 4096, 4096, 0},
+	} {
+		got, err := many.Allocated(c.off, c.n)
+		if ok(t, err); got != c.want {
+			t.Errorf("%d bytes of [%d, +%d) in pieces are allocated, want %d", got, c.off, c.n, c.want)
+		}
+	}
 }
 
 // seesRoom says whether it shows in dir what was allocated and not written: not on tmpfs.

@@ -50,6 +50,19 @@ func (c *Checkpoint) Inherited() (list []Inheritable) {
 	return list
 }
 
+// Families tells whether a task of the images has a task as its parent: without one Inherited gives nothing.
+func Families(fsys fs.FS) (bool, error) {
+	tasks, err := loadTree(fsys)
+	if err != nil {
+		return false, err
+	}
+	place := make(map[int]bool, len(tasks))
+	for _, t := range tasks {
+		place[t.PID] = true
+	}
+	return slices.ContainsFunc(tasks, func(t Task) bool { return t.PPID != t.PID && place[t.PPID] }), nil
+}
+
 // DropRanges takes pages out of the task's Ranges: CRIU restores them by itself.
 // The spans rise and do not touch.
 func (t *Task) DropRanges(spans []Span) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime"
 	"sync"
 	"time"
 
@@ -38,7 +37,11 @@ type Options struct {
 	// Guardian and Successor are the commands of uffd.GuardianOptions. Not for Takeover.
 	Guardian, Successor []string
 	// Spare is a process of Guardian that has been started already, or nil. Start owns it.
-	Spare  *uffd.Spawned
+	Spare *uffd.Spawned
+	// Early, if set, is called by Start when CRIU may be started, which is before Start returns, and in another
+	// goroutine. CRIU must not let its tasks run before Start has returned, and not at all where it fails. Where Early
+	// fails, so does Start. Not for Takeover.
+	Early  func(Early) error
 	Logger *slog.Logger
 }
 
@@ -89,69 +92,6 @@ type Status struct {
 	HotDone time.Time
 }
 
-// Start reads the images and starts a guardian. When it returns, criu restore --lazy-pages may be started.
-func Start(o Options) (_ *Feed, err error) {
-	guardian := o.Spare
-	err = o.Validate()
-	if err == nil {
-		err = uffd.MayServe(o.Work)
-	}
-	if guardian == nil && err == nil {
-		guardian, err = uffd.Spawn(o.Guardian)
-	}
-	if err != nil {
-		if guardian != nil {
-			guardian.Close()
-		}
-		return nil, err
-	}
-	far := aheadOf(o)
-	defer func() {
-		if err != nil && far != nil {
-			far.close()
-		}
-	}()
-	bringSmall(o.Images)
-	c, err := criuimg.Load(o.Images.FS())
-	if err != nil {
-		guardian.Close()
-		return nil, fmt.Errorf("read the images: %w", err)
-	}
-	var inherited map[string][]byte
-	if o.Inherit {
-		if inherited, err = inherit(o.Images, c, o.Logger); err != nil {
-			guardian.Close()
-			return nil, fmt.Errorf("find what processes share: %w", err)
-		}
-	}
-	run := runBytes(o.Memory, runtime.NumCPU()/max(o.Copies, 1))
-	plan := uffd.NewPlan(c)
-	opened := make(chan contents, 1)
-	go func() { opened <- openContents(o.Images, plan) }()
-	begin := uffd.GuardianOptions{Dir: o.Work, Plan: plan, Successor: o.Successor, RunBytes: run, Memory: o.Memory,
-		Logger: o.Logger}
-	client, err := guardian.Begin(begin)
-	if o.Spare != nil && errors.Is(err, uffd.ErrGuardian) {
-		o.Logger.Warn("the spare guardian is gone, starting another", "error", err)
-		begin.Command = o.Guardian
-		client, err = uffd.StartGuardian(begin)
-	}
-	in := <-opened
-	if err != nil {
-		return nil, errors.Join(err, in.close())
-	}
-	f, err := provide(o, client, in, far)
-	if err != nil {
-		// Nobody will come: without a word the guardian would look for a successor.
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		client.Serve(ctx, noSupplier{})
-		return nil, errors.Join(err, client.Close())
-	}
-	f.inherited = inherited
-	return f, nil
-}
-
 // runBytes gives how much is fetched at a time: the more processors, the more fetch, each into a buffer of its own.
 func runBytes(memory int64, processors int) int64 {
 	const most, least = 2 << 20, 256 << 10
@@ -189,7 +129,7 @@ func Takeover(o Options, wire, setup *os.File) (*Feed, error) {
 		return nil, err
 	}
 	far := aheadOf(o)
-	f, err := provide(o, client, openContents(o.Images, client.Plan()), far)
+	f, err := provide(o, client, openContents(o.Images, client.Plan()), far, nil)
 	if err != nil {
 		if far != nil {
 			far.close()
@@ -223,17 +163,14 @@ func (c contents) close() error {
 	return c.done()
 }
 
-// provide makes a Feed of a guardian and what it is to bring, which it closes where it fails. far may be nil; it is the
-// caller's where provide fails.
-func provide(o Options, client *uffd.Client, in contents, far *ahead) (*Feed, error) {
+// provide makes a Feed of a guardian and what it is to bring, which it closes where it fails. far and recorder may be
+// nil; far is the caller's where provide fails.
+func provide(o Options, client *uffd.Client, in contents, far *ahead, recorder *prefetch.Recorder) (*Feed, error) {
 	if in.err != nil {
 		return nil, in.err
 	}
 	f := &Feed{cuda: in.cuda, startup: in.cuda && !o.RecordGPU, opts: o, client: client, names: client.Plan().Files,
-		total: client.Plan().Bytes(), closeAll: in.done}
-	if o.Record {
-		f.recorder = prefetch.NewRecorder()
-	}
+		total: client.Plan().Bytes(), closeAll: in.done, recorder: recorder}
 	q := prefetch.Options{
 		Files: in.files, Names: f.names, Sink: client, Buffers: client, RunBytes: client.RunBytes(),
 		Memory: client.Memory(), Rate: o.Rate, Recorder: f.recorder, Logger: o.Logger,
@@ -318,9 +255,11 @@ func (f *Feed) watchHot(ctx context.Context) {
 }
 
 // Touch notes that CRIU read n bytes of an image from off on.
-func (f *Feed) Touch(name string, off, n int64) {
-	if f.recorder != nil {
-		f.recorder.Touch(name, off, n)
+func (f *Feed) Touch(name string, off, n int64) { touch(f.recorder, name, off, n) }
+
+func touch(recorder *prefetch.Recorder, name string, off, n int64) {
+	if recorder != nil {
+		recorder.Touch(name, off, n)
 	}
 }
 

@@ -82,7 +82,8 @@ type Client struct {
 type Spawned struct {
 	wire     *wire
 	setup    *os.File
-	notApart error // why it is in this process's cgroup
+	sock     *socket // that Listen has handed to it; nil without
+	notApart error   // why it is in this process's cgroup
 }
 
 // sameCgroup bounds the lines about that to one.
@@ -137,22 +138,55 @@ func Spawn(command []string) (*Spawned, error) {
 	return g, nil
 }
 
-// Close ends a guardian that was not begun.
+// Close ends a guardian that was not begun. If CRIU is connected to it, CRIU fails.
 func (g *Spawned) Close() {
+	if g.sock != nil {
+		g.sock.close() // the path is gone when this returns
+	}
 	g.wire.close()
 	g.setup.Close()
+}
+
+// Listen makes the socket in dir, CRIU's work directory, before it is known what there is to guard. CRIU may be started
+// then, and connects to the guardian. But it must be kept from letting its tasks run until Begin has returned: what a
+// guardian that does not begin would have brought them is zero then. Wraps ErrGuardian where the guardian is gone.
+func (g *Spawned) Listen(dir string) error {
+	sock, err := listen(dir)
+	if err != nil {
+		return err
+	}
+	if err := sock.hand(g.wire); err != nil {
+		sock.close()
+		return err
+	}
+	g.sock = sock
+	return nil
 }
 
 // Begin tells the guardian what to do. When it returns, criu restore
 // --lazy-pages may be started. The command of the options is not used, and g
 // neither afterwards.
 func (g *Spawned) Begin(o GuardianOptions) (*Client, error) {
+	c, err := g.begin(o)
+	if g.sock != nil {
+		if err != nil {
+			g.sock.close()
+		}
+		g.sock.dir.Close()
+	}
+	return c, err
+}
+
+func (g *Spawned) begin(o GuardianOptions) (*Client, error) {
 	defer g.setup.Close()
 	err := o.Validate()
 	if err == nil {
-		err = writeSetup(g.setup,
-			&setup{Plan: o.Plan, Dir: o.Dir, Successor: o.Successor, RunBytes: o.RunBytes,
-				Slots: int(o.Memory / o.RunBytes)})
+		st := setup{Plan: o.Plan, Dir: o.Dir, Successor: o.Successor, RunBytes: o.RunBytes,
+			Slots: int(o.Memory / o.RunBytes)}
+		if g.sock != nil {
+			st.Dir = ""
+		}
+		err = writeSetup(g.setup, &st)
 	}
 	if err == nil {
 		if err = g.wire.send(&packet{kind: kindBegin}); err != nil {

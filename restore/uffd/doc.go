@@ -10,6 +10,11 @@
 // is all memory registered. The kernel vouches for who sent what (SCM_CREDENTIALS, SCM_PIDFD): that is how a task whose
 // memory cannot be brought is killed, and no other process.
 //
+// The socket is made by the Server, or before there is one: [Spawned.Listen] makes it in the provider and hands it to
+// the guardian, which owns it from then on and accepts CRIU at once. Nobody has promised anything to the tasks then.
+// They must not run before Begin has returned, see package restore (Hold); CRIU fails where Begin does. A guardian that
+// does not begin ends the tasks that have come.
+//
 // # Filling
 //
 // Contents are known by file and offset. A Supplier brings them, asked for by

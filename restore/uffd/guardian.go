@@ -43,7 +43,7 @@ var (
 // setup is what a guardian and the successors it starts have to know.
 type setup struct {
 	Plan      *Plan
-	Dir       string
+	Dir       string // where the socket goes, "" where the provider has made it
 	Successor []string
 	RunBytes  int64
 	Slots     int
@@ -85,7 +85,8 @@ func GuardianMain() error {
 	if err != nil {
 		return err
 	}
-	if _, err := w.receive(); err != nil {
+	sock, err := awaitBegin(w)
+	if err != nil {
 		w.close()
 		if errors.Is(err, io.EOF) {
 			return nil // nobody is restored after all
@@ -94,6 +95,9 @@ func GuardianMain() error {
 	}
 	st, err := readSetup(setupFile)
 	if err != nil {
+		if sock != nil {
+			sock.refuse()
+		}
 		w.close()
 		return err
 	}
@@ -101,7 +105,11 @@ func GuardianMain() error {
 		oomScoreAdj: string(bytes.TrimSpace(before))}
 	log := slog.New(slog.NewTextHandler(logWriter{g}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	g.log = log
-	g.server, err = Listen(Options{Dir: st.Dir, Plan: st.Plan, Logger: log})
+	if sock != nil {
+		g.server = newServer(Options{Plan: st.Plan, Logger: log}, sock)
+	} else {
+		g.server, err = Listen(Options{Dir: st.Dir, Plan: st.Plan, Logger: log})
+	}
 	if err != nil {
 		w.send(&packet{kind: kindDone, tail: encodeOutcome(err, Report{})})
 		w.close()
@@ -110,6 +118,24 @@ func GuardianMain() error {
 	defer g.server.Close()
 	g.server.watcher = g
 	return g.run(w)
+}
+
+// awaitBegin returns when the setup is there, with the socket that came before it, nil where none came. Where the
+// provider ends without a beginning so does the socket: CRIU, which was not to let tasks run yet, fails and ends them.
+func awaitBegin(w *wire) (sock *socket, err error) {
+	for {
+		p, err := w.receive()
+		if err == nil && p.kind == kindListen && sock == nil {
+			if sock, err = handedSocket(&p); err == nil {
+				sock.expect()
+				continue
+			}
+		}
+		if err != nil && sock != nil {
+			sock.refuse()
+		}
+		return sock, err
+	}
 }
 
 func readSetup(f *os.File) (*setup, error) {
@@ -156,6 +182,9 @@ func (g *guardian) run(w *wire) error {
 	g.drained = make(map[uint64]chan struct{})
 	g.stop = cancel
 	if err := g.attach(w); err != nil {
+		if g.server.sock.came != nil {
+			g.server.sock.refuse()
+		}
 		return err
 	}
 	var providers sync.WaitGroup

@@ -67,7 +67,12 @@ func Listen(opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{opts: opts, log: opts.Logger, sock: sock, changed: make(chan struct{})}, nil
+	return newServer(opts, sock), nil
+}
+
+// newServer makes a server of a socket that is there already; the options are valid but for the directory.
+func newServer(opts Options, sock *socket) *Server {
+	return &Server{opts: opts, log: opts.Logger, sock: sock, changed: make(chan struct{})}
 }
 
 // Close removes the socket and lets the tasks go. It is not to be called while

@@ -45,6 +45,8 @@ func (p *process) ended() bool { return unix.PidfdSendSignal(p.pidfd, 0, nil, 0)
 type socket struct {
 	dir  *os.File
 	l    *net.UnixListener
+	ino  uint64        // of its path
+	came chan accepted // what expect accepts; nil without it
 	once sync.Once
 	err  error // of close
 }
@@ -82,11 +84,18 @@ func listen(dir string) (*socket, error) {
 		d.Close()
 		return nil, fmt.Errorf("ask for credentials on %s (needs linux 6.5): %w", path, err)
 	}
-	return &socket{dir: d, l: l}, nil
+	ino, err := inode(d)
+	if err != nil {
+		l.Close()
+		d.Close()
+		return nil, fmt.Errorf("look at %s: %w", path, err)
+	}
+	return &socket{dir: d, l: l, ino: ino}, nil
 }
 
-// leaving is how long another server has to go that has been told to.
-const leaving = time.Second
+// leaving is how long another server has to go that has been told to. Of a guardian that was killed together with its
+// provider the keeper still has the socket, for keeperTimeout.
+const leaving = (keeperTimeout + 1) * time.Second
 
 // MayServe refuses a work directory in which another server listens: its socket would be taken away, and the restore
 // that it waits for would come here. A socket of another type tells without a connection, which that server would take
@@ -102,7 +111,7 @@ func MayServe(dir string) error {
 		return os.NewSyscallError("socket", err)
 	}
 	defer unix.Close(fd)
-	for end := time.Now().Add(leaving); ; time.Sleep(leaving / 50) {
+	for end := time.Now().Add(leaving); ; time.Sleep(20 * time.Millisecond) {
 		if unix.Connect(fd, &unix.SockaddrUnix{Name: viaFD(d)}) != unix.EPROTOTYPE {
 			return nil
 		}
@@ -124,16 +133,13 @@ func (s *socket) close() error {
 		if err := s.l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 			s.err = err
 		}
-		if err := unix.Unlinkat(int(s.dir.Fd()), SocketName, 0); err != nil && err != unix.ENOENT {
-			s.err = errors.Join(s.err, err)
-		}
-		s.err = errors.Join(s.err, s.dir.Close())
+		s.err = errors.Join(s.err, s.unlink(), s.dir.Close())
 	})
 	return s.err
 }
 
-// accept waits for CRIU. Only one connection is made, so the socket goes away.
-func (s *socket) accept(ctx context.Context) (*conn, error) {
+// take is accept without expect.
+func (s *socket) take(ctx context.Context) (*conn, error) {
 	defer context.AfterFunc(ctx, func() { s.l.Close() })()
 	c, err := s.l.AcceptUnix()
 	if ctx.Err() != nil {

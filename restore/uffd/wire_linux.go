@@ -35,7 +35,8 @@ const (
 
 	// From the provider.
 
-	kindBegin     // the setup is there, the first word to a guardian
+	kindListen    // with the socket for CRIU and its directory, id: its inode; before kindBegin, or not at all
+	kindBegin     // the setup is there
 	kindTake      // id, ranges and for each its page of the slots, or zeroPage
 	kindFail      // id, a range; tail: the error
 	kindDelivered // id, a range
