@@ -12,7 +12,8 @@
 //
 // The socket is made by the Server, or before there is one: [Spawned.Listen] makes it in the provider and hands it to
 // the guardian, which owns it from then on and accepts CRIU at once. Nobody has promised anything to the tasks then.
-// They must not run before Begin has returned, see package restore (Hold); CRIU fails where Begin does.
+// They must not run before Begin has returned, see package restore (Hold); CRIU fails where Begin does. A guardian that
+// does not begin ends the tasks that have come.
 //
 // # Filling
 //

@@ -182,6 +182,9 @@ func (g *guardian) run(w *wire) error {
 	g.drained = make(map[uint64]chan struct{})
 	g.stop = cancel
 	if err := g.attach(w); err != nil {
+		if g.server.sock.came != nil {
+			g.server.sock.refuse()
+		}
 		return err
 	}
 	var providers sync.WaitGroup

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -66,12 +67,71 @@ func (s *socket) expect() {
 	}()
 }
 
-// refuse closes a socket for which expect was called, and the connection that CRIU may have made.
+// refuse closes a socket for which expect was called, and the connection that CRIU may have made. It ends the tasks
+// that have come: a CRIU that was killed together with the provider and its caller leaves them waiting for it for ever.
 func (s *socket) refuse() {
+	s.unlink()
+	var a *accepted
+	for a == nil && s.pending() {
+		select {
+		case got := <-s.came:
+			a = &got
+		case <-time.After(time.Millisecond):
+		}
+	}
 	s.close()
-	if a := <-s.came; a.conn != nil {
+	if a == nil {
+		got := <-s.came
+		a = &got
+	}
+	if a.conn != nil {
+		a.conn.refuse()
 		a.conn.close()
 	}
+}
+
+// pending tells whether somebody has connected who was not accepted yet.
+func (s *socket) pending() (yes bool) {
+	raw, err := s.l.SyscallConn()
+	if err != nil {
+		return false
+	}
+	raw.Control(func(fd uintptr) {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(p, 0)
+		yes = err == nil && n > 0 && p[0].Revents == unix.POLLIN
+	})
+	return yes
+}
+
+// lastTask is how long a task is waited for that is just coming to a guardian that will not serve.
+const lastTask = 50 * time.Millisecond
+
+// refuse ends the tasks that have come, and what they have made. Their userfaultfds stay open until then: without them
+// they would go on with pages of zeros.
+func (c *conn) refuse() {
+	c.c.SetReadDeadline(time.Now().Add(lastTask))
+	var came []*process
+	var pids []int
+	for {
+		_, task, fd, err := c.task()
+		if err != nil {
+			break
+		}
+		if fd >= 0 {
+			defer unix.Close(fd)
+		}
+		if task != nil {
+			defer task.close()
+			came, pids = append(came, task), append(pids, task.pid)
+			unix.PidfdSendSignal(task.pidfd, unix.SIGSTOP, nil, 0)
+		}
+	}
+	below := descendants(pids)
+	for _, p := range came {
+		unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0)
+	}
+	killTogether(below)
 }
 
 // accept waits for CRIU. Only one connection is made, so the socket goes away.

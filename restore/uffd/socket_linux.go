@@ -93,8 +93,9 @@ func listen(dir string) (*socket, error) {
 	return &socket{dir: d, l: l, ino: ino}, nil
 }
 
-// leaving is how long another server has to go that has been told to.
-const leaving = time.Second
+// leaving is how long another server has to go that has been told to. Of a guardian that was killed together with its
+// provider the keeper still has the socket, for keeperTimeout.
+const leaving = (keeperTimeout + 1) * time.Second
 
 // MayServe refuses a work directory in which another server listens: its socket would be taken away, and the restore
 // that it waits for would come here. A socket of another type tells without a connection, which that server would take
@@ -110,7 +111,7 @@ func MayServe(dir string) error {
 		return os.NewSyscallError("socket", err)
 	}
 	defer unix.Close(fd)
-	for end := time.Now().Add(leaving); ; time.Sleep(leaving / 50) {
+	for end := time.Now().Add(leaving); ; time.Sleep(20 * time.Millisecond) {
 		if unix.Connect(fd, &unix.SockaddrUnix{Name: viaFD(d)}) != unix.EPROTOTYPE {
 			return nil
 		}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/restore/procfs"
 	"github.com/gpucr/gpucr-fs/restore/uffd"
 	"github.com/gpucr/gpucr-fs/tests/cli"
 	"github.com/gpucr/gpucr-fs/tests/lazytarget"
@@ -30,7 +31,7 @@ func spareGuardian(t *testing.T) int {
 }
 
 // criu is asked before the guardian can serve, and connects. Its tasks do not run until the guardian serves: what comes
-// late is waited for, and when the guardian or the daemon is killed meanwhile, criu ends what it has made and the
+// late is waited for. When the guardian, the daemon or both are killed meanwhile, criu ends what it has made and the
 // restore is tried again.
 func TestGuardianLate(t *testing.T) {
 	for name, after := range map[string]func(guardian int) error{
@@ -43,6 +44,14 @@ func TestGuardianLate(t *testing.T) {
 				}
 			}
 			return syscall.Kill(guardian, syscall.SIGCONT)
+		},
+		"both killed": func(guardian int) error {
+			for _, pid := range append(program.Role("daemon"), guardian) {
+				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+					return err
+				}
+			}
+			return nil
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -81,6 +90,47 @@ func TestGuardianLate(t *testing.T) {
 			must(t, quietly(b))
 		})
 	}
+}
+
+// The command, criu and the daemon are killed while the guardian cannot serve yet: it ends the tasks, which would wait
+// for criu for ever.
+func TestAllKilledEarly(t *testing.T) {
+	b := newBench(t)
+	t.Setenv("GLIBC_TUNABLES", "glibc.pthread.rseq=0") // see TestGuardianLate
+	x := b.dumped("one", lazytarget.Options{MB: 32, Threads: 1, Seed: 31, Quiet: true})
+	mnt := t.TempDir()
+	b.run("mount", b.store, mnt)
+	t.Cleanup(func() { b.try("umount", "--force", mnt) })
+	x.mustRestore("--wait")
+	x.checks()
+	spare := spareGuardian(t)
+	must(t, syscall.Kill(spare, syscall.SIGSTOP))
+	t.Cleanup(func() { syscall.Kill(spare, syscall.SIGCONT) })
+	done := make(chan struct{})
+	go func() {
+		x.restore(onDemand)
+		close(done)
+	}()
+	must(t, poll(func() bool { return syscall.Kill(x.pid, 0) == nil })) // criu makes it
+	wait(500)
+	killed := program.Role("restore")
+	for _, pid := range killed {
+		killed = append(killed, procfs.Children(pid)...) // criu
+	}
+	for _, pid := range append(killed, program.Role("daemon")...) {
+		must(t, syscall.Kill(pid, syscall.SIGKILL))
+	}
+	<-done
+	must(t, syscall.Kill(spare, syscall.SIGCONT))
+	stop := make(chan struct{})
+	defer close(stop)
+	go x.Reap(stop)
+	if err := x.Ended(limit); err != nil {
+		t.Errorf("%v, it is %s", err, state(x.pid))
+		syscall.Kill(x.pid, syscall.SIGKILL)
+	}
+	b.try("umount", "--force", mnt)
+	must(t, quietly(b))
 }
 
 // Page maps that cannot be right are found when criu has been asked already: the restore fails with what is wrong with
