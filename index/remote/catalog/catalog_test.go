@@ -355,8 +355,9 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// TestLateBegin: the first request of Begin has no answer, and the second one succeeds. The draft is taken for abandoned,
-// its pack and its root are deleted, and now the first request happens. The draft cannot be sealed all the same.
+// TestLateBegin: the first request of Begin has no answer, and the second one succeeds. The draft is taken for
+// abandoned, its pack and its root are deleted, and now the first request happens. The draft cannot be sealed all the
+// same.
 func TestLateBegin(t *testing.T) {
 	var late []memory.Call
 	mem := memory.New(memory.Hooks{Before: func(c memory.Call) (bool, error) {
