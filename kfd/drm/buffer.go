@@ -1,9 +1,11 @@
 package drm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -128,8 +130,11 @@ func (d *Device) Import(dmabuf *os.File, size uint64) (*Buffer, error) {
 		return nil, err
 	}
 	if d.kind == SDMA {
-		err = b.mapGPU()
-	} else {
+		// The driver maps no more than there is (amdgpu_vm_verify_parameters): thousands of BOs save a call each.
+		if err = b.mapGPU(); err != nil {
+			err = cmp.Or(b.fits(raw), err)
+		}
+	} else if err = b.fits(raw); err == nil {
 		err = b.mapCPU()
 	}
 	if err != nil {
@@ -138,13 +143,23 @@ func (d *Device) Import(dmabuf *os.File, size uint64) (*Buffer, error) {
 	return b.opened(), nil
 }
 
-func (b *Buffer) importFD(fd int) error {
-	has, err := unix.Seek(fd, 0, unix.SEEK_END)
-	if err != nil {
+// fits reports whether the dma-buf that b was imported from has its size.
+func (b *Buffer) fits(raw syscall.RawConn) error {
+	var has int64
+	var err error
+	cerr := raw.Control(func(fd uintptr) { has, err = unix.Seek(int(fd), 0, unix.SEEK_END) })
+	if err = errors.Join(cerr, err); err != nil {
 		return fmt.Errorf("size of dma-buf: %w", err)
 	}
-	if b.size == 0 || b.size > uint64(has) {
+	if b.size > uint64(has) {
 		return fmt.Errorf("dma-buf has %d bytes, %d are expected", has, b.size)
+	}
+	return nil
+}
+
+func (b *Buffer) importFD(fd int) error {
+	if b.size == 0 {
+		return errors.New("import of no bytes of a dma-buf")
 	}
 	// A BO that was imported before has the same handle, which the kernel
 	// does not count. So nobody may give a handle up between the import and its count.

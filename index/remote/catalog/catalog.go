@@ -93,6 +93,7 @@ type omitted struct {
 	second     bool // collectors do not list the roots again after they wrote tombstones
 	condition  bool // roots are sealed without a condition
 	ownTombs   bool // runs share their tombstones
+	revision   bool // attempts of one write share their revision
 
 	// Of Exchange:
 	check   bool // packs that the root has come to list are not looked for
@@ -131,16 +132,21 @@ func (c *Catalog) read(ctx context.Context, key string) (root, error) {
 	return root{r, key, info.ETag}, nil
 }
 
-// write writes a root with a condition and a revision of its own. A write without an answer is looked for before it is
-// made again, so that success and bucket.Precondition are certain. After any other error it may still happen.
+// write writes a root with a condition. Each attempt has a revision of its own: one that comes late must not bring a
+// state back on which a later one was built. A write without an answer is looked for before it is made again, so that
+// success and bucket.Precondition are certain. After any other error it may still happen.
 func (c *Catalog) write(ctx context.Context, r Record, cond bucket.Cond) (root, error) {
 	key := rootDir + r.Name
-	r.Revision = c.o.Nonce()
-	if err := r.check(); err != nil {
-		return root{}, err
-	}
-	b := r.encode()
+	tried := map[string]bool{}
 	for n := 1; ; n++ {
+		if n == 1 || !c.omit.revision {
+			r.Revision = c.o.Nonce()
+		}
+		if err := r.check(); err != nil {
+			return root{}, err
+		}
+		tried[r.Revision] = true
+		b := r.encode()
 		etag, err := c.b.Put(ctx, key, bytes.NewReader(b), int64(len(b)), cond)
 		class := bucket.ClassOf(err)
 		switch {
@@ -155,7 +161,7 @@ func (c *Catalog) write(ctx context.Context, r Record, cond bucket.Cond) (root, 
 		}
 		now, rerr := c.read(ctx, key)
 		switch {
-		case rerr == nil && now.Revision == r.Revision:
+		case rerr == nil && tried[now.Revision]:
 			return now, nil
 		case rerr != nil && bucket.ClassOf(rerr) != bucket.NotFound:
 			return root{}, rerr

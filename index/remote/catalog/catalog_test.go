@@ -354,3 +354,32 @@ func TestAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestLateBegin: the first request of Begin has no answer, and the second one succeeds. The draft is taken for
+// abandoned, its pack and its root are deleted, and now the first request happens. The draft cannot be sealed all the
+// same.
+func TestLateBegin(t *testing.T) {
+	var late []memory.Call
+	mem := memory.New(memory.Hooks{Before: func(c memory.Call) (bool, error) {
+		if c.Op == "put" && c.Key == "roots/a" && len(late) == 0 {
+			late = append(late, c)
+			return false, &bucket.Error{Class: bucket.Transient, Err: errors.New("no answer")}
+		}
+		return true, nil
+	}})
+	c := New(mem, Options{ConditionalDelete: true, Wait: func(context.Context, int) error { return nil }})
+	d := begun(t, c, "a")
+	p := added(t, d, "content")
+	g := c.Collector(Patience{})
+	for range 2 {
+		_, err := g.Collect(t.Context())
+		ok(t, err)
+	}
+	if left := mem.Keys(); len(left) != 0 {
+		t.Fatalf("left %v", left)
+	}
+	ok(t, mem.Apply(late[0]))
+	fails(t, d.Seal(t.Context(), []Pack{p}, nil), ErrTaken)
+	_, err := c.Find(t.Context(), "a")
+	fails(t, err, ErrNotFound)
+}

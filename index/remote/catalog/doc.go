@@ -10,9 +10,10 @@
 //	tombs/PACK.RUN      collector run RUN may remove PACK
 //	removed/REVISION    the packs of a checkpoint that was removed or given other packs, for those who still read it
 //
-// A root is changed only by writes with a condition. Each write has a random revision in its body, so no ETag comes
-// back and a late write cannot hit a later state. A root without a checkpoint is void: its name is free. Void roots are
-// deleted where the server has conditional removals. Elsewhere they stay, about 150 bytes for each name ever used.
+// A root is changed only by writes with a condition. Each PUT has a random revision in its body, a repeated one too, so
+// no ETag comes back. A late PUT cannot hit a later state, nor bring an earlier one back after the root was deleted. A
+// root without a checkpoint is void: its name is free. Void roots are deleted where the server has conditional
+// removals. Elsewhere they stay, about 150 bytes for each name ever used.
 //
 // A pack's name is used for one PUT. If the PUT has no answer, the pack is written again under another name. So a pack
 // that a root lists was written by a PUT that was answered. Once it is deleted, no late PUT brings it back.

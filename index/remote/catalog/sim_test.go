@@ -84,6 +84,7 @@ func TestSimulationNotices(t *testing.T) {
 		{"roots listed before tombstones are put", omitted{second: true}},
 		{"sealed without a condition", omitted{condition: true}},
 		{"tombstones shared by runs", omitted{ownTombs: true}},
+		{"attempts of a write with one revision", omitted{revision: true}},
 		{"other packs unchecked", omitted{check: true}},
 		{"other packs checked before the root lists them", omitted{publish: true}},
 		{"packs left by another exchange unchecked", omitted{rest: true}},

@@ -73,7 +73,7 @@ func newWorld(seed uint64, omit omitted, trace *[]string) *world {
 		standing: map[string]stands{}, sealed: map[string]bool{}, kept: map[string]bool{},
 		index: map[int][]Pack{}, trace: trace,
 	}
-	w.style = w.rng.IntN(3)
+	w.style = w.rng.IntN(4)
 	w.faults = []int{0, 10, 80}[w.rng.IntN(3)]
 	w.deaths = []int{0, 3, 10}[w.rng.IntN(3)]
 	w.travel = []int{8, 60}[w.rng.IntN(2)]
@@ -119,6 +119,11 @@ func (w *world) before(c memory.Call) (bool, error) {
 	if a.dead || !a.yield(struct{}{}) {
 		a.dead = true
 		return false, errDead
+	}
+	// A root that is made late is the one write that can find its condition met again.
+	if w.faults > 0 && makes(c) && w.rng.IntN(6) == 0 {
+		w.putOff(a)
+		return false, errLost
 	}
 	if w.rng.IntN(1000) >= w.faults {
 		w.log("%s: %s %s", a.name, c.Op, c.Key)
@@ -242,7 +247,9 @@ func (w *world) play() {
 	const enough = 5000
 	for ; len(live) > 0 && w.wrong == "" && w.step < enough; w.step++ {
 		if len(w.late) > 0 && w.rng.IntN(w.travel) == 0 {
-			w.arrive(w.rng.IntN(len(w.late)), true)
+			if i := w.rng.IntN(len(w.late)); !w.idle(w.late[i]) {
+				w.arrive(i, true)
+			}
 			continue
 		}
 		a := w.choose(live)
@@ -284,6 +291,21 @@ func (w *world) crash(a *actor) {
 	a.stop()
 }
 
+// idle tells that a late request is to wait on, as it would do nothing now and may do harm later: a root that is to be
+// made where there is one.
+func (w *world) idle(c memory.Call) bool {
+	return makes(c) && w.mem.Content(c.Key) != nil && w.rng.IntN(8) > 0
+}
+
+// makes and changes tell what a request does to a root.
+func makes(c memory.Call) bool {
+	return c.Op == "put" && strings.HasPrefix(c.Key, rootDir) && c.Cond == bucket.IfAbsent
+}
+
+func changes(c memory.Call) bool {
+	return c.Op == "put" && strings.HasPrefix(c.Key, rootDir) && c.Cond != bucket.IfAbsent
+}
+
 func (w *world) arrive(i int, happens bool) {
 	c := w.late[i]
 	w.late = slices.Delete(w.late, i, i+1)
@@ -292,8 +314,9 @@ func (w *world) arrive(i int, happens bool) {
 	}
 }
 
-// choose gives the next turn: to anyone, mostly to the one who had the last, or to the one who comes first in an order
-// that changes now and then. An actor may be left out for long.
+// choose gives the next turn: to anyone, mostly to the one who had the last, to the one who comes first in an order
+// that changes now and then, or to collectors while a writer is about to change a root. An actor may be left out for
+// long.
 func (w *world) choose(live []*actor) *actor {
 	a := live[w.rng.IntN(len(live))]
 	switch w.style {
@@ -309,6 +332,13 @@ func (w *world) choose(live []*actor) *actor {
 		}
 		if w.rng.IntN(20) == 0 {
 			a.prio = w.rng.IntN(1000) - 500
+		}
+	case 3:
+		first := w.actors[0]
+		for _, b := range live {
+			if b == first && !changes(b.call) || changes(first.call) && strings.HasPrefix(b.name, "collector") {
+				return b
+			}
 		}
 	}
 	if w.style == 1 { // the last one stands first
