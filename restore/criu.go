@@ -152,7 +152,10 @@ func Start(o Options) (*CRIU, error) {
 	cmd.ExtraFiles = []*os.File{theirs}
 	// A signal from the terminal is for this program, which ends CRIU in the way that leaves the processes well.
 	// A shell's job joins CRIU's group, which in another pid namespace has to be of it: a group outside has no number.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !o.Args.Has("shell-job") || o.Within != nil}
+	// If this program is killed when it has just stopped CRIU to end it (Options.EndTree), CRIU goes on, finds its
+	// socket closed and ends what it has made. A CRIU that runs does not mind the signal.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !o.Args.Has("shell-job") || o.Within != nil,
+		Pdeathsig: syscall.SIGCONT}
 	var dups []*os.File
 	defer func() {
 		for _, f := range dups {

@@ -133,6 +133,52 @@ func TestAllKilledEarly(t *testing.T) {
 	must(t, quietly(b))
 }
 
+// The command is killed when it has just stopped criu to end it: criu goes on, and ends what it has made.
+func TestKilledWhileEndingCRIU(t *testing.T) {
+	b := newBench(t)
+	t.Setenv("GLIBC_TUNABLES", "glibc.pthread.rseq=0") // see TestGuardianLate
+	x := b.dumped("one", lazytarget.Options{MB: 32, Threads: 1, Seed: 31, Quiet: true})
+	mnt := t.TempDir()
+	b.run("mount", b.store, mnt)
+	t.Cleanup(func() { b.try("umount", "--force", mnt) })
+	x.mustRestore("--wait")
+	x.checks()
+	spare := spareGuardian(t)
+	must(t, syscall.Kill(spare, syscall.SIGSTOP)) // so that criu waits
+	t.Cleanup(func() { syscall.Kill(spare, syscall.SIGCONT) })
+	done := make(chan struct{})
+	go func() {
+		x.restore(onDemand)
+		close(done)
+	}()
+	must(t, poll(func() bool { return syscall.Kill(x.pid, 0) == nil })) // criu makes it
+	wait(500)
+	commands := program.Role("restore")
+	var crius []int
+	for _, pid := range commands {
+		crius = append(crius, procfs.Children(pid)...)
+	}
+	for _, pid := range append(crius, x.pid) {
+		must(t, syscall.Kill(pid, syscall.SIGSTOP))
+	}
+	for _, pid := range commands {
+		must(t, syscall.Kill(pid, syscall.SIGKILL))
+	}
+	<-done
+	must(t, syscall.Kill(spare, syscall.SIGCONT))
+	stop := make(chan struct{})
+	defer close(stop)
+	go x.Reap(stop)
+	if err := x.Ended(limit); err != nil {
+		t.Errorf("%v, it is %s", err, state(x.pid))
+		for _, pid := range append(crius, x.pid) {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+	b.try("umount", "--force", mnt)
+	must(t, quietly(b))
+}
+
 // The guardian is killed when it could serve and criu has not come yet: the restore fails, and the socket is not left
 // in the work directory.
 func TestGuardianKilledBeforeCRIU(t *testing.T) {
