@@ -179,14 +179,20 @@ func (g *Spawned) Begin(o GuardianOptions) (*Client, error) {
 	return c, err
 }
 
-// letGo lets go of the socket that Listen made, and removes its path if that is left.
-func (c *Client) letGo() {
+// letGo lets go of the socket that Listen made. If CRIU has not come it removes the path, which may be left. Otherwise
+// the guardian did so, and the next restore's socket may have got the same inode since.
+func (c *Client) letGo(came bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.sock != nil {
+	switch {
+	case c.sock == nil:
+		return
+	case came:
+		c.sock.dir.Close()
+	default:
 		c.sock.close()
-		c.sock = nil
 	}
+	c.sock = nil
 }
 
 func (g *Spawned) begin(o GuardianOptions) (*Client, error) {
@@ -324,7 +330,7 @@ func (c *Client) Serve(ctx context.Context, q Supplier) error {
 	var drains sync.WaitGroup
 	defer drains.Wait()
 	defer cancel()
-	defer c.letGo()
+	defer c.letGo(false)
 	defer context.AfterFunc(ctx, func() {
 		c.wire.send(&packet{kind: kindStop})
 		// The guardian answers when it ends; when it goes on without us,
@@ -344,7 +350,7 @@ func (c *Client) Serve(ctx context.Context, q Supplier) error {
 		}
 		switch p.kind {
 		case kindMemory, kindTask:
-			c.letGo()
+			c.letGo(true)
 			c.held.add(&p)
 			continue
 		case kindLeft:
@@ -440,7 +446,7 @@ func (c *Client) release() {
 // Close ends the connection. The queue that delivers must have been closed.
 func (c *Client) Close() error {
 	c.release()
-	c.letGo()
+	c.letGo(false)
 	c.wire.close()
 	return c.slots.close()
 }
