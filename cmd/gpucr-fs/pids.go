@@ -63,7 +63,9 @@ func allOver(taken []restore.Taken) bool {
 // pidsAgain is called when a restore has failed with err. If that was because another process took a pid after pidsFree
 // had looked, its error names the process, or asks for another restore if the pid is free again.
 func (r *restoring) pidsAgain(ctx context.Context, err error, images string) error {
-	if r.own || ctx.Err() != nil || !criuSays(err, "Can't fork for") || !criuSays(err, "File exists") {
+	task := criuSays(err, "Can't fork for") && criuSays(err, "File exists")
+	thread := criuSays(err, "Unable to create a thread: -17") // -EEXIST
+	if r.own || ctx.Err() != nil || !task && !thread {
 		return err
 	}
 	if taken := r.pidsFree(ctx, images); taken != nil {

@@ -68,6 +68,8 @@ var sayings = []struct{ said, cause, hint string }{
 	{"Unable to interrupt task: 431 (Operation not permitted)", "a process is being traced", "end its debugger"},
 	{"Unable to interrupt task: 431 (No such process)", "process 431 ended before criu", "dump another"},
 	{"Can't fork for 431: File exists", "a pid that the checkpoint needs is taken", "a restored process"},
+	{"pie: 431: Error (criu/pie/restorer.c:2185): Unable to create a thread: -17", "a pid that the checkpoint needs",
+		"a restored process"},
 	{"Pid 44 do not match expected 43", "a pid that the checkpoint needs is taken", "a restored process"},
 	{"Can't read async pr bytes (-1 / 24576 read, 0 off, 2 iovs)",
 		"a part of the images", "gpucr-fs verify"},

@@ -119,7 +119,7 @@ var failures = []known{
 		"process $1 ended before criu could stop it", "dump another process"),
 
 	// Restore.
-	rule(`Can't fork for (\d+): File exists|Pid (\d+) do not match expected`,
+	rule(`Can't fork for (\d+): File exists|Pid (\d+) do not match expected|Unable to create a thread: -17`,
 		"a pid that the checkpoint needs is taken",
 		"a restored process has the pid that it had: end the process that has it, or restore with --own-pids"),
 	rule(`Can't read (?:async pr bytes \(-1|mapping page -1: Input/output error)`,
