@@ -15,11 +15,14 @@ func (s *Server) Root() *os.File { return s.handle }
 // aborted, and they get ENOTCONN.
 func (s *Server) letGo(ctx context.Context, timeout time.Duration) error {
 	dev, err := s.device()
+	var c *connection
+	if err == nil {
+		if c, err = connectionOf(dev); err == nil {
+			defer c.close()
+		}
+	}
 	if cerr := s.handle.Close(); errors.Is(err, os.ErrClosed) || errors.Is(cerr, os.ErrClosed) {
 		return s.Wait() // another call gives it up
-	}
-	if err != nil {
-		return err
 	}
 	select {
 	case <-s.done:
@@ -27,7 +30,10 @@ func (s *Server) letGo(ctx context.Context, timeout time.Duration) error {
 	case <-time.After(timeout):
 	case <-ctx.Done():
 	}
-	if err := abortConnection(dev); err != nil {
+	if err != nil {
+		return err
+	}
+	if err := c.abort(); err != nil {
 		return err
 	}
 	return s.Wait()

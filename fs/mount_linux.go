@@ -107,28 +107,40 @@ func ownMount(dir string) (mountEntry, bool, error) {
 	return top, true, nil
 }
 
-// abortConnection ends the connection of the mount whose device is "major:minor": every copy of the mount, in any
-// namespace, answers ENOTCONN from then on. It is done through fusectl (Documentation/filesystems/fuse.rst), in a mount
-// of its own that is attached nowhere.
-func abortConnection(dev string) error {
+// connection is the FUSE connection of a mount, held by its folder in fusectl (Documentation/filesystems/fuse.rst): one
+// that has ended leaves its number to others, and they are not to be aborted in its place.
+type connection struct{ control, folder int }
+
+// connectionOf finds the connection of the mount whose device is "major:minor". The mount must not have ended before it
+// returns. It uses a mount of fusectl that is attached nowhere.
+func connectionOf(dev string) (*connection, error) {
 	_, minor, ok := strings.Cut(dev, ":")
 	if !ok {
-		return fmt.Errorf("%q is no device number", dev)
+		return nil, fmt.Errorf("%q is no device number", dev)
 	}
 	ctx, err := unix.Fsopen("fusectl", unix.FSOPEN_CLOEXEC)
 	if err != nil {
-		return os.NewSyscallError("fsopen fusectl", err)
+		return nil, os.NewSyscallError("fsopen fusectl", err)
 	}
 	defer unix.Close(ctx)
 	if err := unix.FsconfigCreate(ctx); err != nil {
-		return os.NewSyscallError("fsconfig fusectl", err)
+		return nil, os.NewSyscallError("fsconfig fusectl", err)
 	}
 	control, err := unix.Fsmount(ctx, unix.FSMOUNT_CLOEXEC, 0)
 	if err != nil {
-		return os.NewSyscallError("fsmount fusectl", err)
+		return nil, os.NewSyscallError("fsmount fusectl", err)
 	}
-	defer unix.Close(control)
-	fd, err := unix.Openat(control, minor+"/abort", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	folder, err := unix.Openat(control, minor, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		unix.Close(control)
+		return nil, os.NewSyscallError("open the connection's folder in fusectl", err)
+	}
+	return &connection{control, folder}, nil
+}
+
+// abort ends the connection: every copy of the mount, in any namespace, answers ENOTCONN from then on.
+func (c *connection) abort() error {
+	fd, err := unix.Openat(c.folder, "abort", unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
@@ -138,6 +150,11 @@ func abortConnection(dev string) error {
 	defer unix.Close(fd)
 	_, err = unix.Write(fd, []byte("1"))
 	return os.NewSyscallError("abort the connection", err)
+}
+
+func (c *connection) close() {
+	unix.Close(c.folder)
+	unix.Close(c.control)
 }
 
 // setReadahead raises what the kernel reads ahead. MountOptions.MaxReadAhead can only lower it.

@@ -377,6 +377,13 @@ func (s *Server) Unmount(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var c *connection
+	var cerr error
+	if mounted {
+		if c, cerr = connectionOf(own.dev); cerr == nil {
+			defer c.close()
+		}
+	}
 	if err := s.detach(ctx); err != nil {
 		return err
 	}
@@ -387,10 +394,11 @@ func (s *Server) Unmount(ctx context.Context) error {
 		return ctx.Err()
 	case <-time.After(unmountTimeout):
 	}
-	if mounted {
-		if err := abortConnection(own.dev); err != nil {
-			s.log.Warn("unmounted here, but another mount namespace holds a copy", "dir", s.dir, "error", err)
-		}
+	if c != nil {
+		cerr = c.abort()
+	}
+	if cerr != nil {
+		s.log.Warn("unmounted here, but another mount namespace holds a copy", "dir", s.dir, "error", cerr)
 	}
 	select {
 	case <-s.done:

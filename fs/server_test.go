@@ -447,3 +447,37 @@ func oneDraft(srv *Server, dir, name string, r *rand.Rand) error {
 	}
 	return nil
 }
+
+// TestAbortMeetsNobodyElse: a mount ends while its connection is about to be aborted, and others get its number. They
+// are not aborted.
+func TestAbortMeetsNobodyElse(t *testing.T) {
+	s := newStore(t)
+	for range 10 {
+		first, err := Mount(context.Background(), s, t.TempDir(), Options{})
+		must(t, err)
+		dev, err := first.device()
+		must(t, err)
+		c, err := connectionOf(dev)
+		must(t, err)
+		defer c.close()
+		must(t, first.Close())
+		met := false
+		var others []*Server
+		for range 5 {
+			others = append(others, mounted(t, s, Options{}))
+			now, err := others[len(others)-1].device()
+			must(t, err)
+			met = met || now == dev
+		}
+		must(t, c.abort())
+		for _, o := range others {
+			if _, err := os.Stat(o.Dir()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if met {
+			return
+		}
+	}
+	t.Fatal("no mount got the number of one that had ended")
+}

@@ -23,6 +23,11 @@ func (s *Sim) unmount() error {
 	if err := unix.Stat(s.DevDir(), &st); err != nil {
 		return fmt.Errorf("kfdsim: %s: %w", s.DevDir(), err)
 	}
+	connection, err := connectionOf(unix.Minor(st.Dev))
+	if err != nil {
+		return fmt.Errorf("kfdsim: %w", err)
+	}
+	defer connection.Close()
 	done := make(chan error, 1)
 	go func() {
 		err := s.fuse.Unmount()
@@ -31,11 +36,10 @@ func (s *Sim) unmount() error {
 		}
 		done <- err
 	}()
-	var err error
 	select {
 	case err = <-done:
 	case <-time.After(unmountWait):
-		if err := abortConnection(unix.Minor(st.Dev)); err != nil {
+		if err := abort(connection); err != nil {
 			return fmt.Errorf("kfdsim: %s is still mounted in another mount namespace: %w", s.DevDir(), err)
 		}
 		select {
@@ -50,23 +54,33 @@ func (s *Sim) unmount() error {
 	return nil
 }
 
-// abortConnection ends a FUSE connection by its device's minor, through fusectl
-// (Documentation/filesystems/fuse.rst) in a mount that is attached nowhere.
-func abortConnection(minor uint32) error {
+// connectionOf opens the folder that fusectl has for a FUSE connection (Documentation/filesystems/fuse.rst), by its
+// device's minor, while it lasts: a connection that has ended leaves its number to others. The mount of fusectl is
+// attached nowhere, and goes with the folder.
+func connectionOf(minor uint32) (*os.File, error) {
 	ctx, err := unix.Fsopen("fusectl", unix.FSOPEN_CLOEXEC)
 	if err != nil {
-		return os.NewSyscallError("fsopen fusectl", err)
+		return nil, os.NewSyscallError("fsopen fusectl", err)
 	}
 	defer unix.Close(ctx)
 	if err := unix.FsconfigCreate(ctx); err != nil {
-		return os.NewSyscallError("fsconfig fusectl", err)
+		return nil, os.NewSyscallError("fsconfig fusectl", err)
 	}
 	control, err := unix.Fsmount(ctx, unix.FSMOUNT_CLOEXEC, 0)
 	if err != nil {
-		return os.NewSyscallError("fsmount fusectl", err)
+		return nil, os.NewSyscallError("fsmount fusectl", err)
 	}
 	defer unix.Close(control)
-	fd, err := unix.Openat(control, fmt.Sprintf("%d/abort", minor), unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	folder, err := unix.Openat(control, fmt.Sprint(minor), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("open the connection's folder in fusectl", err)
+	}
+	return os.NewFile(uintptr(folder), "connection"), nil
+}
+
+// abort ends a connection.
+func abort(connection *os.File) error {
+	fd, err := unix.Openat(int(connection.Fd()), "abort", unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err == unix.ENOENT {
 		return nil
 	}
