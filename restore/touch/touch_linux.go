@@ -1,6 +1,6 @@
-// Package touch brings memory of a process that comes on demand: it reads every page once that is not there. A driver
-// that pins pages cannot wait for userfaultfd, a reader can: pin_user_pages of Linux 6.18 does not let a fault be tried
-// again where its caller holds the lock of the address space.
+// Package touch brings memory of a process that comes on demand: it reads each missing page once. A driver that pins
+// pages cannot wait for userfaultfd, a reader can: pin_user_pages of Linux 6.18 does not let a fault be tried again
+// where its caller holds the lock of the address space.
 package touch
 
 import (
@@ -95,7 +95,7 @@ const window = 512
 // (Documentation/admin-guide/mm/pagemap.rst of Linux).
 const present = 1 << 63
 
-// readPages reads a byte of each page that is not there yet. To read those that are costs as much: a microsecond each.
+// readPages reads a byte of each missing page. It leaves the others alone, since reading one takes a microsecond, too.
 func readPages(pid int, parts []Span, moved chan<- struct{}) error {
 	pagemap, err := os.Open(fmt.Sprintf("/proc/%d/pagemap", pid))
 	if err != nil {
@@ -111,10 +111,7 @@ func readPages(pid int, parts []Span, moved chan<- struct{}) error {
 			if err != nil {
 				return fmt.Errorf("read memory of process %d at %#x: %w", pid, at, err)
 			}
-			select {
-			case moved <- struct{}{}:
-			default:
-			}
+			tell(moved)
 		}
 	}
 	return nil
@@ -150,10 +147,15 @@ func readOnce(pid int, pages []unix.RemoteIovec, moved chan<- struct{}) error {
 			return err
 		}
 		pages = pages[max(n, 1):]
-		select {
-		case moved <- struct{}{}:
-		default:
-		}
+		tell(moved)
 	}
 	return nil
+}
+
+// tell does not wait: one word that was not heard yet is enough.
+func tell(moved chan<- struct{}) {
+	select {
+	case moved <- struct{}{}:
+	default:
+	}
 }

@@ -30,6 +30,33 @@ func spareGuardian(t *testing.T) int {
 	return spare[0]
 }
 
+// guardianStopped gives a process that was dumped, the guardian that its next restore gets, and where the store is
+// mounted. The guardian is stopped, so that criu waits.
+func guardianStopped(t *testing.T) (b *bench, x *target, spare int, mnt string) {
+	t.Helper()
+	b = newBench(t)
+	// What the kernel writes into its memory while criu makes it would keep it from running, too: a thread's number,
+	// and where restartable sequences are.
+	t.Setenv("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
+	x = b.dumped("one", lazytarget.Options{MB: 32, Threads: 1, Seed: 31, Quiet: true})
+	mnt = t.TempDir()
+	b.run("mount", b.store, mnt)
+	t.Cleanup(func() { b.try("umount", "--force", mnt) })
+	x.mustRestore("--wait")
+	x.checks()
+	spare = spareGuardian(t)
+	must(t, syscall.Kill(spare, syscall.SIGSTOP))
+	t.Cleanup(func() { syscall.Kill(spare, syscall.SIGCONT) })
+	return b, x, spare, mnt
+}
+
+// made returns some time after criu has begun to make the process.
+func (x *target) made(t *testing.T) {
+	t.Helper()
+	must(t, poll(func() bool { return syscall.Kill(x.pid, 0) == nil }))
+	wait(500)
+}
+
 // criu is asked before the guardian can serve, and connects. Its tasks do not run until the guardian serves: what comes
 // late is waited for. When the guardian, the daemon or both are killed meanwhile, criu ends what it has made and the
 // restore is tried again.
@@ -55,28 +82,14 @@ func TestGuardianLate(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
-			// What the kernel writes into its memory while criu makes it would keep it from running, too: a thread's
-			// number, and where restartable sequences are.
-			t.Setenv("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
-			x := b.dumped("one", lazytarget.Options{MB: 32, Threads: 1, Seed: 31, Quiet: true})
-			mnt := t.TempDir()
-			b.run("mount", b.store, mnt)
-			t.Cleanup(func() { b.try("umount", "--force", mnt) })
-			x.mustRestore("--wait")
-			x.checks()
-			spare := spareGuardian(t)
-			must(t, syscall.Kill(spare, syscall.SIGSTOP))
-			t.Cleanup(func() { syscall.Kill(spare, syscall.SIGCONT) })
-
+			b, x, spare, mnt := guardianStopped(t)
 			work := t.TempDir()
 			done := make(chan error, 1)
 			go func() {
 				_, err := x.restore(onDemand, "--", "-W", work)
 				done <- err
 			}()
-			must(t, poll(func() bool { return syscall.Kill(x.pid, 0) == nil })) // criu makes it
-			wait(500)
+			x.made(t)
 			must(t, after(spare))
 			must(t, <-done)
 			x.checks()
@@ -95,24 +108,13 @@ func TestGuardianLate(t *testing.T) {
 // The command, criu and the daemon are killed while the guardian cannot serve yet: it ends the tasks, which would wait
 // for criu for ever.
 func TestAllKilledEarly(t *testing.T) {
-	b := newBench(t)
-	t.Setenv("GLIBC_TUNABLES", "glibc.pthread.rseq=0") // see TestGuardianLate
-	x := b.dumped("one", lazytarget.Options{MB: 32, Threads: 1, Seed: 31, Quiet: true})
-	mnt := t.TempDir()
-	b.run("mount", b.store, mnt)
-	t.Cleanup(func() { b.try("umount", "--force", mnt) })
-	x.mustRestore("--wait")
-	x.checks()
-	spare := spareGuardian(t)
-	must(t, syscall.Kill(spare, syscall.SIGSTOP))
-	t.Cleanup(func() { syscall.Kill(spare, syscall.SIGCONT) })
+	b, x, spare, mnt := guardianStopped(t)
 	done := make(chan struct{})
 	go func() {
 		x.restore(onDemand)
 		close(done)
 	}()
-	must(t, poll(func() bool { return syscall.Kill(x.pid, 0) == nil })) // criu makes it
-	wait(500)
+	x.made(t)
 	killed := program.Role("restore")
 	for _, pid := range killed {
 		killed = append(killed, procfs.Children(pid)...) // criu
@@ -135,24 +137,13 @@ func TestAllKilledEarly(t *testing.T) {
 
 // The command is killed when it has just stopped criu to end it: criu goes on, and ends what it has made.
 func TestKilledWhileEndingCRIU(t *testing.T) {
-	b := newBench(t)
-	t.Setenv("GLIBC_TUNABLES", "glibc.pthread.rseq=0") // see TestGuardianLate
-	x := b.dumped("one", lazytarget.Options{MB: 32, Threads: 1, Seed: 31, Quiet: true})
-	mnt := t.TempDir()
-	b.run("mount", b.store, mnt)
-	t.Cleanup(func() { b.try("umount", "--force", mnt) })
-	x.mustRestore("--wait")
-	x.checks()
-	spare := spareGuardian(t)
-	must(t, syscall.Kill(spare, syscall.SIGSTOP)) // so that criu waits
-	t.Cleanup(func() { syscall.Kill(spare, syscall.SIGCONT) })
+	b, x, spare, mnt := guardianStopped(t)
 	done := make(chan struct{})
 	go func() {
 		x.restore(onDemand)
 		close(done)
 	}()
-	must(t, poll(func() bool { return syscall.Kill(x.pid, 0) == nil })) // criu makes it
-	wait(500)
+	x.made(t)
 	commands := program.Role("restore")
 	var crius []int
 	for _, pid := range commands {
