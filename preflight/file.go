@@ -30,46 +30,75 @@ const (
 	devZeroMinor = 5
 )
 
-// judgeFile looks at what is open or mapped by a link of /proc that leads to it. path is what the kernel calls it.
-func (t *task) judgeFile(all *family, link, path string, deleted, mapped bool) error {
+// nothing is no file that hold has opened.
+const nothing = -1
+
+// hold opens what a link of /proc leads to, so that its name and its nature are those of one file, and tells the name.
+// With O_PATH neither a driver nor who watches the file notices; no file system is asked, which might hang.
+func hold(link string) (fd int, name string, err error) {
+	fd, err = unix.Open(link, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nothing, "", &os.PathError{Op: "open", Path: link, Err: err}
+	}
+	name, err = os.Readlink(filepath.Join("/proc/self/fd", strconv.Itoa(fd)))
+	if err != nil {
+		return nothing, "", errors.Join(err, unix.Close(fd))
+	}
+	return fd, name, nil
+}
+
+// judgeMapping looks at what is mapped at a range, START-END.
+func (t *task) judgeMapping(all *family, span string) error {
+	fd, name, err := hold(t.path("map_files", span))
+	if gone(err) || errors.Is(err, unix.EPERM) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return t.judgeFile(all, fd, name, span, true)
+}
+
+// judgeFile looks at a file that is open or mapped. name is what the kernel calls it, and where the descriptor or the
+// range.
+func (t *task) judgeFile(all *family, held int, name, where string, mapped bool) error {
+	path, deleted := strings.CutSuffix(name, " (deleted)")
 	if strings.HasPrefix(path, "/dev/nvidia") && !mapped {
 		t.gpu.opened(path)
 		return nil
 	}
 	if path == "/secretmem" {
-		t.add(kindSecret, "descriptor %s", filepath.Base(link))
+		t.add(kindSecret, "descriptor %s", where)
 		return nil
 	}
 	var st unix.Statx_t
-	err := unix.Statx(unix.AT_FDCWD, link, unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &st)
+	err := unix.Statx(held, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC,
+		unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &st)
 	if err != nil {
-		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || mapped && errors.Is(err, unix.EPERM) {
-			return nil
-		}
-		return &os.PathError{Op: "statx", Path: link, Err: err}
+		return &os.PathError{Op: "statx", Path: path, Err: err}
 	}
-	fd := filepath.Base(link)
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFCHR:
-		return t.judgeDevice(all, path, fd, int(st.Rdev_major), int(st.Rdev_minor), mapped)
+		return t.judgeDevice(all, path, where, int(st.Rdev_major), int(st.Rdev_minor), mapped)
 	case unix.S_IFBLK:
 		if mapped {
 			t.add(kindDeviceMap, "%s", path)
 		} else {
-			t.add(kindBlock, "%s, descriptor %s", path, fd)
+			t.add(kindBlock, "%s, descriptor %s", path, where)
 		}
 		return nil
 	case unix.S_IFREG, unix.S_IFDIR, unix.S_IFLNK, unix.S_IFIFO:
 	default:
 		return nil
 	}
-	f := file{st.Dev_major, st.Dev_minor, st.Ino}
+	id := file{st.Dev_major, st.Dev_minor, st.Ino}
 	if st.Mask&unix.STATX_MNT_ID != 0 && !mapped && !all.mounts[int(st.Mnt_id)] && !all.o.has("external") {
-		t.add(kindMount, "%s, descriptor %s", path, fd)
+		t.add(kindMount, "%s, descriptor %s", path, where)
 		return nil
 	}
-	if deleted && !t.files[f] {
-		t.files[f] = true
+	if deleted && !t.files[id] {
+		t.files[id] = true
 		switch size := int64(st.Blocks) * 512; {
 		case st.Nlink > 0:
 			if !all.o.has("link-remap") {
@@ -79,8 +108,8 @@ func (t *task) judgeFile(all *family, link, path string, deleted, mapped bool) e
 			t.add(kindGhost, "%s of %d KiB", path, size>>10)
 		}
 	}
-	if !mapped && all.locked[f] && !all.o.has("file-locks") {
-		return t.judgeLock(path, fd)
+	if !mapped && all.locked[id] && !all.o.has("file-locks") {
+		return t.judgeLock(path, where)
 	}
 	return nil
 }

@@ -235,6 +235,40 @@ func TestRacingExits(t *testing.T) {
 	}
 }
 
+// A descriptor that is another file's from moment to moment is judged by what it is, never by the name of one and the
+// nature of the other.
+func TestReplacedDescriptor(t *testing.T) {
+	for what, flip := range map[string]string{
+		"a file and a pipe":          "exec 4</dev/null; while :; do exec 3<&4; exec 3<&0; done",
+		"a deleted file and another": "exec 4<gone 5<kept; rm gone; while :; do exec 3<&4; exec 3<&5; done",
+	} {
+		dir := t.TempDir()
+		for _, name := range []string{"gone", "kept"} {
+			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cmd := exec.Command("sh", "-c", closeInherited+flip)
+		cmd.Dir = dir
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if _, err := cmd.StdinPipe(); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 500 {
+			r, err := Look(t.Context(), Options{Root: cmd.Process.Pid})
+			if err != nil || len(r.Findings) > 0 {
+				t.Errorf("%s, look %d: %+v, %v", what, i, r, err)
+				break
+			}
+		}
+		cmd.Process.Kill()
+		cmd.Wait()
+	}
+}
+
 func TestTimeIsBounded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -201,7 +201,7 @@ func (t *task) readMappings(ctx context.Context, all *family) error {
 		dev := m.shared || strings.HasPrefix(m.path, "/dev/")
 		if strings.HasPrefix(m.path, "/") && (m.deleted || dev) && m.path != last && !ordinary(m.path) {
 			last = m.path
-			return t.judgeFile(all, t.path("map_files", fmt.Sprintf("%x-%x", m.start, m.end)), m.path, m.deleted, true)
+			return t.judgeMapping(all, fmt.Sprintf("%x-%x", m.start, m.end))
 		}
 		return nil
 	})
@@ -217,11 +217,21 @@ func ordinary(path string) bool {
 
 func (t *task) readDescriptors(ctx context.Context, all *family) error {
 	return t.eachNumber(ctx, "fd", func(fd int) error {
-		link, err := os.Readlink(t.path("fd", strconv.Itoa(fd)))
+		path := t.path("fd", strconv.Itoa(fd))
+		link, err := os.Readlink(path)
 		if err != nil {
 			return err
 		}
-		return t.judgeDescriptor(all, fd, link)
+		if !strings.HasPrefix(link, "/") {
+			return t.judgeDescriptor(all, fd, link, nothing)
+		}
+		// The program goes on, and the descriptor may be another file's by now.
+		f, link, err := hold(path)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(f)
+		return t.judgeDescriptor(all, fd, link, f)
 	})
 }
 
@@ -242,7 +252,8 @@ var namespaceFiles = []string{
 	"time_for_children",
 }
 
-func (t *task) judgeDescriptor(all *family, fd int, link string) error {
+// judgeDescriptor judges a descriptor by what its link says, and by the held file if that is a path.
+func (t *task) judgeDescriptor(all *family, fd int, link string, held int) error {
 	kind, _, _ := strings.Cut(link, ":")
 	switch {
 	case kind == "socket":
@@ -262,9 +273,8 @@ func (t *task) judgeDescriptor(all *family, fd int, link string) error {
 	case kind == "pidfd":
 		return t.judgePidfd(all, fd)
 	case strings.HasPrefix(link, "/memfd:"), kind == "pipe", slices.Contains(namespaceFiles, kind):
-	case strings.HasPrefix(link, "/"):
-		path, deleted := strings.CutSuffix(link, " (deleted)")
-		return t.judgeFile(all, t.path("fd", strconv.Itoa(fd)), path, deleted, false)
+	case held != nothing:
+		return t.judgeFile(all, held, link, strconv.Itoa(fd), false)
 	default:
 		t.add(kindAnon, "%s, descriptor %d", link, fd)
 	}
