@@ -101,9 +101,12 @@ func (b *bench) dumps(s *subject, p *workload.Process, round int) (d dumped, err
 			before := b.link.Counts()
 			begun, sealed, err := b.dumpTo(at, n, p)
 			if err == nil {
-				err = b.durable(n)
+				_, err = b.gpucr.Run(b.ctx, "sync", n.store)
 			}
 			d.Sealed, d.Durable = sealed, time.Since(begun).Seconds()
+			if err == nil {
+				err = b.stands(n)
+			}
 			d.Sent = b.link.Counts().Minus(before).Sent
 			return errors.Join(err, n.remove())
 		})
@@ -139,22 +142,20 @@ func (b *bench) dumpTo(s *subject, n *node, p *workload.Process) (begun time.Tim
 	return begun, time.Since(begun).Seconds(), err
 }
 
-// durable waits until a dump stands in the bucket.
-func (b *bench) durable(n *node) error {
-	for end := time.Now().Add(timeout); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		var list struct {
-			Checkpoints []struct{ Name, Place string }
-		}
-		if err := b.gpucr.JSON(b.ctx, &list, "ls", "--fast", n.store); err != nil {
-			return err
-		}
-		for _, c := range list.Checkpoints {
-			if c.Name == dumpName && c.Place == uploads.Durable {
-				return nil
-			}
+// stands refuses a dump that does not stand in the bucket.
+func (b *bench) stands(n *node) error {
+	var list struct {
+		Checkpoints []struct{ Name, Place string }
+	}
+	if err := b.gpucr.JSON(b.ctx, &list, "ls", "--fast", n.store); err != nil {
+		return err
+	}
+	for _, c := range list.Checkpoints {
+		if c.Name == dumpName && c.Place == uploads.Durable {
+			return nil
 		}
 	}
-	return fmt.Errorf("the dump is not durable after %v", timeout)
+	return errors.New("the dump is not durable after sync")
 }
 
 // secondOf takes a process to the bucket from one machine, and another one of the same model from another machine. It
