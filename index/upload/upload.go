@@ -151,21 +151,25 @@ func (j *Upload) end(ctx context.Context, ref string, stands func(object.Name) b
 	bad := func(file string, off int64, err error) error {
 		return &fault.Error{Class: fault.Corrupt, Op: op, Checkpoint: pb.Name, File: file, Offset: off, Err: err}
 	}
+	j.sizes = &balance{left: pb.Logical - pb.Zero}
 	err = u.reading.WalkSegments(ctx, r, pb, func(e *manifestpb.Entry, seg *manifest.Segment) error {
 		for _, c := range seg.Chunks {
 			if u.Looked != nil {
 				u.Looked(int64(c.Len))
 			}
+			before := j.gathered
 			if err := j.add(j.putting, c.ID); err != nil {
 				return &fault.Error{Class: fault.ClassOf(err), Op: op, Checkpoint: pb.Name, File: e.Path,
 					Offset: seg.Start, Hint: fault.HintOf(err), Err: err}
 			}
+			j.sizes.saw(int64(c.Len), j.gathered-before)
 		}
 		return nil
 	}, bad)
 	if err != nil {
 		return err
 	}
+	j.sizes = nil
 	j.put(j.putting)
 	if err := u.records(pb, &j.list); err != nil {
 		return err
@@ -248,6 +252,9 @@ type Upload struct {
 	free    chan *object.Packer    // those that nobody uses
 	puts    *errgroup.Group        // pack objects on their way
 	sent    []*sent
+
+	gathered int64    // bytes of slots that went into pack objects
+	sizes    *balance // of pack objects, while a sealed checkpoint is walked
 }
 
 // sent is a pack object on its way, or there.
@@ -316,8 +323,11 @@ func (j *Upload) pack(ctx context.Context, id chunk.ID, loc pack.Loc, slot []byt
 				return context.Cause(ctx)
 			}
 		}
-		if _, full := j.packer.Add(id, loc, slot); !full {
-			return nil
+		if j.sizes == nil || !j.sizes.full(int64(j.packer.Len())) {
+			if _, full := j.packer.Add(id, loc, slot); !full {
+				j.gathered += int64(len(slot))
+				return nil
+			}
 		}
 		j.put(ctx)
 	}

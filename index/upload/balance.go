@@ -1,0 +1,34 @@
+package upload
+
+import "github.com/gpucr/gpucr-fs/index/remote/object"
+
+// leastPack is what a pack object gets at least while there is more, in bytes of slots.
+const leastPack = object.TargetSize / 2
+
+// balance says how large the pack objects of a checkpoint become. Each connection of a link may be slow, so the last
+// ones share what is left: else some of the connections would stand still at the end.
+type balance struct {
+	left          int64 // bytes of content that have not been looked at
+	looked, slots int64 // bytes of content that were packed, and of their slots
+	last          int64 // slots that each of the last pack objects gets; 0: it is not their turn yet
+}
+
+// saw notes that a chunk was dealt with: slot bytes were packed for it, or none.
+func (b *balance) saw(content, slot int64) {
+	b.left -= content
+	if slot > 0 {
+		b.looked, b.slots = b.looked+content, b.slots+slot
+	}
+}
+
+// full says whether a pack object with so many bytes of slots is to be put.
+func (b *balance) full(gathered int64) bool {
+	if b.last == 0 && b.slots > 0 {
+		// What is left is taken to become as small as what was packed.
+		rest := gathered + int64(float64(max(b.left, 0))*float64(b.slots)/float64(b.looked))
+		if rest < packers*object.TargetSize {
+			b.last = max(leastPack, rest/packers+rest/64)
+		}
+	}
+	return b.last > 0 && gathered >= b.last
+}
