@@ -42,7 +42,7 @@ func (c *Cache) Bring(ctx context.Context, list []Wanted, came func(numbers []in
 		came(here)
 	}
 	var workers sync.WaitGroup
-	for range min(aheadWorkers, len(list)) {
+	for range min(aheadWorkers, len(list)-b.found) { // none asks for the bucket where nothing is absent
 		workers.Go(func() {
 			for b.next(ctx, came) {
 			}
@@ -60,6 +60,8 @@ type bringing struct {
 	list []Wanted
 	here []bool // in the file already, as far as can be told without reading it
 
+	found int // how many are
+
 	mu         sync.Mutex
 	at         int   // what of list has been taken
 	want, gaps int64 // bytes of slots taken, and between them
@@ -67,31 +69,45 @@ type bringing struct {
 
 // look finds out what is here.
 func (b *bringing) look() (here []int) {
-	var f storage.File
-	var of *Object
-	done := func() {
-		if f != nil {
-			f.Close()
+	for from := 0; from < len(b.list); {
+		o, to := b.list[from].Object, from+1
+		for to < len(b.list) && b.list[to].Object == o && b.list[to-1].Chunk.Loc.Page < b.list[to].Chunk.Loc.Page {
+			to++
 		}
-	}
-	for i, w := range b.list {
-		if w.Object != of {
-			done()
-			f, of = nil, w.Object
-			if b.c.o.Limit > 0 && b.c.plain(of.Name) {
-				f, _ = b.c.o.Storage.Open(b.c.path(of.Name), storage.Read)
+		if b.c.o.Limit > 0 && b.c.plain(o.Name) {
+			if f, err := b.c.o.Storage.Open(b.c.path(o.Name), storage.Read); err == nil {
+				b.lookIn(f, from, to)
+				f.Close()
 			}
 		}
-		if f == nil {
-			continue
-		}
-		if n, err := f.Allocated(w.Chunk.Loc.Offset(), w.Chunk.Loc.Slot()); err == nil && n >= w.Chunk.Loc.Slot() {
-			b.here[i] = true
+		from = to
+	}
+	for i, is := range b.here {
+		if is {
 			here = append(here, i)
 		}
 	}
-	done()
+	b.found = len(here)
 	return here
+}
+
+// lookIn finds out which slots of one object, [from, to) of the list and in its order, are in its file. It asks for all
+// of them at once, and for halves of them where some are absent.
+func (b *bringing) lookIn(f storage.File, from, to int) {
+	first, last := b.list[from].Chunk.Loc, b.list[to-1].Chunk.Loc
+	size := last.Offset() + last.Slot() - first.Offset()
+	n, err := f.Allocated(first.Offset(), size)
+	switch {
+	case err != nil || n == 0:
+	case n >= size:
+		for i := from; i < to; i++ {
+			b.here[i] = true
+		}
+	case from+1 < to:
+		middle := from + (to-from)/2
+		b.lookIn(f, from, middle)
+		b.lookIn(f, middle, to)
+	}
 }
 
 // take gives the numbers of the slots of the next request.

@@ -3,9 +3,11 @@ package nodecache
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -196,5 +198,51 @@ func TestBringBesideReaders(t *testing.T) {
 	}
 	if g.most == 0 || g.most > 3 {
 		t.Errorf("%d ranges were under way at once", g.most)
+	}
+}
+
+// TestBringWhatIsHere brings what was brought before: the bucket is not asked, nor opened for it, and the file system
+// a few times for each object. What is said to be here is: of a list with holes and in no order too.
+func TestBringWhatIsHere(t *testing.T) {
+	src := newFar()
+	disk := storage.Disk{}
+	var questions atomic.Int64
+	counted := &storage.Faulty{Storage: disk, Rule: func(c storage.Call) storage.Fault {
+		if c.Op == storage.OpAllocated {
+			questions.Add(1)
+		}
+		return storage.Fault{}
+	}}
+	g := newGate(src, 3)
+	c, err := Open(Options{Dir: filepath.Join(t.TempDir(), "cache"), Limit: 1 << 30, Storage: counted, Source: src,
+		Ahead: g, Logger: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, locs := src.put(70, many(300, 100_000)...)
+	var list []Wanted
+	for _, x := range locs {
+		list = append(list, Wanted{&o, x})
+	}
+	bring(t, t.Context(), c, list)
+	for range cap(g.free) { // whoever asks for the bucket waits
+		<-g.free
+	}
+	questions.Store(0)
+	bring(t, t.Context(), c, list)
+	if n := questions.Load(); n > 3 {
+		t.Errorf("%d questions for %d slots that are here", n, len(list))
+	}
+
+	part := cacheIn(t, filepath.Join(t.TempDir(), "cache"), src, 1<<30)
+	read(t, part, src, o, locs[100:200])
+	rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	b := bringing{c: part, list: list, here: make([]bool, len(list))}
+	b.look()
+	for i, w := range list {
+		n := slices.Index(locs, w.Chunk)
+		if in := n >= 100 && n < 200; b.here[i] != in {
+			t.Errorf("slot %d is said to be here: %v", n, b.here[i])
+		}
 	}
 }
