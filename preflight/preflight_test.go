@@ -257,7 +257,7 @@ func TestReplacedDescriptor(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		for i := range 500 {
+		for i := range 100 {
 			r, err := Look(t.Context(), Options{Root: cmd.Process.Pid})
 			if err != nil || len(r.Findings) > 0 {
 				t.Errorf("%s, look %d: %+v, %v", what, i, r, err)
