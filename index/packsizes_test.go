@@ -10,7 +10,7 @@ func TestLastPacksShareWhatIsLeft(t *testing.T) {
 	b := newShelf()
 	n := newNode(t, b, "")
 	n.fill(t, "large", 1, 350<<20)
-	n.fill(t, "small", 2, 20<<20)
+	n.fill(t, "small", 2, 50<<20)
 	large := n.upload(t, b, "large").New
 	var sizes []int64
 	for _, p := range large {
@@ -21,6 +21,6 @@ func TestLastPacksShareWhatIsLeft(t *testing.T) {
 		t.Errorf("350 MiB came as pack objects of %d bytes; the last four should be about as large", sizes)
 	}
 	if small := n.upload(t, b, "small").New; len(small) != 1 {
-		t.Errorf("20 MiB came as %d pack objects", len(small))
+		t.Errorf("50 MiB came as %d pack objects", len(small))
 	}
 }

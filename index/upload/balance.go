@@ -2,7 +2,7 @@ package upload
 
 import "github.com/gpucr/gpucr-fs/index/remote/object"
 
-// leastPack is what a pack object gets at least while there is more, in bytes of slots.
+// leastPack is what each of the last pack objects gets at least, in bytes of slots.
 const leastPack = object.TargetSize / 2
 
 // balance says how large the pack objects of a checkpoint become. Each connection of a link may be slow, so the last
@@ -21,13 +21,16 @@ func (b *balance) saw(content, slot int64) {
 	}
 }
 
-// full says whether a pack object with so many bytes of slots is to be put.
+// full says whether a pack object with so many bytes of slots is to be put before it is full by itself.
 func (b *balance) full(gathered int64) bool {
+	if gathered < leastPack {
+		return false
+	}
 	if b.last == 0 && b.slots > 0 {
 		// What is left is taken to become as small as what was packed.
 		rest := gathered + int64(float64(max(b.left, 0))*float64(b.slots)/float64(b.looked))
-		if rest < packers*object.TargetSize {
-			b.last = max(leastPack, rest/packers+rest/64)
+		if n := min(packers, rest/leastPack); rest < packers*object.TargetSize && n > 1 {
+			b.last = rest/n + rest/64
 		}
 	}
 	return b.last > 0 && gathered >= b.last

@@ -15,6 +15,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"runtime"
 
 	"golang.org/x/sync/errgroup"
 
@@ -30,12 +31,11 @@ import (
 	"github.com/gpucr/gpucr-fs/index/roots"
 )
 
-// packers is how many pack objects are gathered or on their way at once, earlyPackers while the checkpoint is still
-// being written: what is uploaded then must not hold that up.
-const (
-	packers      = 4
-	earlyPackers = 2
-)
+// packers is how many pack objects are gathered or on their way at once.
+const packers = 4
+
+// earlyPackers is how many while the checkpoint is still being written: what is uploaded then must not hold that up.
+var earlyPackers = max(1, min(2, runtime.GOMAXPROCS(0)/2))
 
 // Sink takes pack objects.
 type Sink interface {
