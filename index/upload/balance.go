@@ -2,14 +2,18 @@ package upload
 
 import "github.com/gpucr/gpucr-fs/index/remote/object"
 
-// leastPack is what each of the last pack objects gets at least, in bytes of slots.
-const leastPack = object.TargetSize / 2
+const (
+	// leastPack is what each of the last pack objects gets at least, in bytes of slots.
+	leastPack = object.TargetSize / 2
+	// lately is by how much content, at least, the rest is judged.
+	lately = 2 * object.TargetSize
+)
 
 // balance says how large the pack objects of a checkpoint become. Each connection of a link may be slow, so the last
 // ones share what is left: else some of the connections would stand still at the end.
 type balance struct {
 	left          int64 // bytes of content that have not been looked at
-	looked, slots int64 // bytes of content that were packed, and of their slots
+	looked, slots int64 // bytes of content that were packed lately, and of their slots
 	last          int64 // slots that each of the last pack objects gets; 0: it is not their turn yet
 }
 
@@ -19,6 +23,9 @@ func (b *balance) saw(content, slot int64) {
 	if slot > 0 {
 		b.looked, b.slots = b.looked+content, b.slots+slot
 	}
+	if b.looked > 2*lately { // the older something is, the less it counts
+		b.looked, b.slots = b.looked/2, b.slots/2
+	}
 }
 
 // full says whether a pack object with so many bytes of slots is to be put before it is full by itself.
@@ -26,11 +33,14 @@ func (b *balance) full(gathered int64) bool {
 	if gathered < leastPack {
 		return false
 	}
-	if b.last == 0 && b.slots > 0 {
-		// What is left is taken to become as small as what was packed.
+	if b.slots > 0 {
+		// What is left is taken to become as small as what was packed. It may turn out to be more.
 		rest := gathered + int64(float64(max(b.left, 0))*float64(b.slots)/float64(b.looked))
-		if n := min(packers, rest/leastPack); rest < packers*object.TargetSize && n > 1 {
-			b.last = rest/n + rest/64
+		switch n := min(packers, rest/leastPack); {
+		case rest >= packers*object.TargetSize:
+			b.last = 0
+		case n > 1:
+			b.last = max(b.last, rest/n+rest/64)
 		}
 	}
 	return b.last > 0 && gathered >= b.last
