@@ -1,7 +1,9 @@
 package nodecache
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -67,20 +69,32 @@ type bringing struct {
 	want, gaps int64 // bytes of slots taken, and between them
 }
 
-// look finds out what is here.
+// look finds out what is here. The list may be in any order: each file is opened once, and asked in its own order.
 func (b *bringing) look() (here []int) {
-	for from := 0; from < len(b.list); {
-		o, to := b.list[from].Object, from+1
-		for to < len(b.list) && b.list[to].Object == o && b.list[to-1].Chunk.Loc.Page < b.list[to].Chunk.Loc.Page {
-			to++
+	of := map[*Object][]int{}
+	for i, w := range b.list {
+		of[w.Object] = append(of[w.Object], i)
+	}
+	for o, numbers := range of {
+		if b.c.o.Limit <= 0 || !b.c.plain(o.Name) {
+			continue
 		}
-		if b.c.o.Limit > 0 && b.c.plain(o.Name) {
-			if f, err := b.c.o.Storage.Open(b.c.path(o.Name), storage.Read); err == nil {
-				b.lookIn(f, from, to)
-				f.Close()
+		f, err := b.c.o.Storage.Open(b.c.path(o.Name), storage.Read)
+		if err != nil {
+			continue
+		}
+		slices.SortFunc(numbers, func(x, y int) int {
+			return cmp.Compare(b.list[x].Chunk.Loc.Page, b.list[y].Chunk.Loc.Page)
+		})
+		for from := 0; from < len(numbers); {
+			to := from + 1
+			for to < len(numbers) && b.end(numbers[to-1]) <= b.start(numbers[to]) {
+				to++
 			}
+			b.lookIn(f, numbers[from:to], unknown)
+			from = to
 		}
-		from = to
+		f.Close()
 	}
 	for i, is := range b.here {
 		if is {
@@ -91,23 +105,41 @@ func (b *bringing) look() (here []int) {
 	return here
 }
 
-// lookIn finds out which slots of one object, [from, to) of the list and in its order, are in its file. It asks for all
-// of them at once, and for halves of them where some are absent.
-func (b *bringing) lookIn(f storage.File, from, to int) {
-	first, last := b.list[from].Chunk.Loc, b.list[to-1].Chunk.Loc
-	size := last.Offset() + last.Slot() - first.Offset()
-	n, err := f.Allocated(first.Offset(), size)
-	switch {
-	case err != nil || n == 0:
-	case n >= size:
-		for i := from; i < to; i++ {
-			b.here[i] = true
+func (b *bringing) start(n int) int64 { return b.list[n].Chunk.Loc.Offset() }
+
+func (b *bringing) end(n int) int64 { return b.start(n) + b.list[n].Chunk.Loc.Slot() }
+
+// unknown is how much of a range is in a file that was not asked yet.
+const unknown = -1
+
+// lookIn finds out which slots of one object are in its file, and gives how many bytes from the first to the last are.
+// They lie behind one another. It asks for all of them at once, unless got tells, and for halves of them where some are
+// absent.
+func (b *bringing) lookIn(f storage.File, numbers []int, got int64) int64 {
+	start, end := b.start(numbers[0]), b.end(numbers[len(numbers)-1])
+	if got == unknown {
+		var err error
+		if got, err = f.Allocated(start, end-start); err != nil {
+			return unknown
 		}
-	case from+1 < to:
-		middle := from + (to-from)/2
-		b.lookIn(f, from, middle)
-		b.lookIn(f, middle, to)
 	}
+	switch {
+	case got <= 0:
+	case got >= end-start:
+		for _, n := range numbers {
+			b.here[n] = true
+		}
+	case len(numbers) > 1:
+		middle := len(numbers) / 2
+		rest := b.lookIn(f, numbers[:middle], unknown)
+		if rest != unknown && b.end(numbers[middle-1]) == b.start(numbers[middle]) {
+			rest = max(0, got-rest) // what is not in the one half is in the other
+		} else {
+			rest = unknown
+		}
+		b.lookIn(f, numbers[middle:], rest)
+	}
+	return got
 }
 
 // take gives the numbers of the slots of the next request.

@@ -246,3 +246,64 @@ func TestBringWhatIsHere(t *testing.T) {
 		}
 	}
 }
+
+// TestBringInAnyOrder brings what is here in no order: its file is opened once.
+func TestBringInAnyOrder(t *testing.T) {
+	src := newFar()
+	var opens, questions atomic.Int64
+	counted := &storage.Faulty{Storage: storage.Disk{}, Rule: func(c storage.Call) storage.Fault {
+		switch c.Op {
+		case storage.OpOpen:
+			opens.Add(1)
+		case storage.OpAllocated:
+			questions.Add(1)
+		}
+		return storage.Fault{}
+	}}
+	c, err := Open(Options{Dir: filepath.Join(t.TempDir(), "cache"), Limit: 1 << 30, Storage: counted, Source: src,
+		Logger: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, locs := src.put(70, many(300, 100_000)...)
+	var list []Wanted
+	for _, x := range locs {
+		list = append(list, Wanted{&o, x})
+	}
+	bring(t, t.Context(), c, list)
+	rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	opens.Store(0)
+	questions.Store(0)
+	b := bringing{c: c, list: list, here: make([]bool, len(list))}
+	if n := len(b.look()); n != len(list) || opens.Load() != 1 || questions.Load() > 3 {
+		t.Errorf("%d of %d slots are here, by %d questions of a file that was opened %d times", n, len(list),
+			questions.Load(), opens.Load())
+	}
+
+	half := cacheIn(t, filepath.Join(t.TempDir(), "cache"), src, 1<<30)
+	half.o.Storage = counted
+	for i := 0; i < len(locs); i += 2 {
+		read(t, half, src, o, locs[i:i+1])
+	}
+	questions.Store(0)
+	b = bringing{c: half, list: list, here: make([]bool, len(list))}
+	if n := len(b.look()); n != len(list)/2 || int(questions.Load()) > len(list) {
+		t.Errorf("%d of %d slots are here, by %d questions", n, len(list), questions.Load())
+	}
+}
+
+// TestBringOverlapping looks for a slot that a damaged list lets reach beyond the next ones, which are here: it is not.
+func TestBringOverlapping(t *testing.T) {
+	src := newFar()
+	c := cacheIn(t, filepath.Join(t.TempDir(), "cache"), src, 1<<30)
+	o, locs := src.put(70, many(300, 100_000)...)
+	read(t, c, src, o, locs[:10])
+	long := locs[5]
+	long.Loc.Stored = 2_000_000
+	list := []Wanted{{&o, locs[4]}, {&o, long}, {&o, locs[6]}, {&o, locs[6]}, {&o, locs[7]}}
+	b := bringing{c: c, list: list, here: make([]bool, len(list))}
+	b.look()
+	if want := []bool{true, false, true, true, true}; !slices.Equal(b.here, want) {
+		t.Errorf("said to be here: %v, want %v", b.here, want)
+	}
+}
