@@ -2,6 +2,7 @@ package preflight
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -34,22 +35,30 @@ const (
 const nothing = -1
 
 // hold opens what a link of /proc leads to, so that its name and its nature are those of one file, and tells the name.
-// With O_PATH neither a driver nor who watches the file notices; no file system is asked, which might hang.
-func hold(link string) (fd int, name string, err error) {
+// With O_PATH neither a driver nor who watches the file notices; no file system is asked, which might hang. A name that
+// is longer than a link can tell is the one that is known.
+func hold(link, known string) (fd int, name string, err error) {
 	fd, err = unix.Open(link, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nothing, "", &os.PathError{Op: "open", Path: link, Err: err}
 	}
 	name, err = os.Readlink(filepath.Join("/proc/self/fd", strconv.Itoa(fd)))
+	if errors.Is(err, unix.ENAMETOOLONG) {
+		name, err = known, nil
+	}
 	if err != nil {
 		return nothing, "", errors.Join(err, unix.Close(fd))
 	}
 	return fd, name, nil
 }
 
-// judgeMapping looks at what is mapped at a range, START-END.
-func (t *task) judgeMapping(all *family, span string) error {
-	fd, name, err := hold(t.path("map_files", span))
+// judgeMapping looks at what is mapped.
+func (t *task) judgeMapping(all *family, m mapping) error {
+	span, known := fmt.Sprintf("%x-%x", m.start, m.end), m.path
+	if m.deleted {
+		known += " (deleted)"
+	}
+	fd, name, err := hold(t.path("map_files", span), known)
 	if gone(err) || errors.Is(err, unix.EPERM) {
 		return nil
 	}

@@ -269,6 +269,52 @@ func TestReplacedDescriptor(t *testing.T) {
 	}
 }
 
+// A mapped file may lie so deep that no link of /proc can tell its name: it is judged nevertheless.
+func TestDeepMapping(t *testing.T) {
+	const levels, size = 25, 2 << 20
+	name := strings.Repeat("n", 200)
+	top, err := unix.Open(t.TempDir(), unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(top)
+	dirs := []int{top}
+	for range levels {
+		last := dirs[len(dirs)-1]
+		if err := unix.Mkdirat(last, name, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		next, err := unix.Openat(last, name, unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dirs = append(dirs, next)
+	}
+	f, err := unix.Openat(dirs[levels], "x", unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Write(f, make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	b, err := unix.Mmap(f, 0, size, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(b)
+	unix.Close(f)
+	if err := unix.Unlinkat(dirs[levels], "x", 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range dirs[1:] {
+		unix.Close(d)
+	}
+	self := &task{pid: os.Getpid(), found: map[string]*details{}, files: map[file]bool{}}
+	if err := self.readMappings(t.Context(), &family{o: &Options{}}); err != nil || self.found[kindGhost] == nil {
+		t.Errorf("found %v, %v; want a deleted file", self.found, err)
+	}
+}
+
 func TestTimeIsBounded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -201,7 +201,7 @@ func (t *task) readMappings(ctx context.Context, all *family) error {
 		dev := m.shared || strings.HasPrefix(m.path, "/dev/")
 		if strings.HasPrefix(m.path, "/") && (m.deleted || dev) && m.path != last && !ordinary(m.path) {
 			last = m.path
-			return t.judgeMapping(all, fmt.Sprintf("%x-%x", m.start, m.end))
+			return t.judgeMapping(all, m)
 		}
 		return nil
 	})
@@ -226,7 +226,7 @@ func (t *task) readDescriptors(ctx context.Context, all *family) error {
 			return t.judgeDescriptor(all, fd, link, nothing)
 		}
 		// The program goes on, and the descriptor may be another file's by now.
-		f, link, err := hold(path)
+		f, link, err := hold(path, link)
 		if err != nil {
 			return err
 		}
