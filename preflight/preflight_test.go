@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -267,6 +268,50 @@ func TestReplacedDescriptor(t *testing.T) {
 		cmd.Process.Kill()
 		cmd.Wait()
 	}
+}
+
+// A range where a file and a memfd are mapped from moment to moment: that a memfd has no name is no finding.
+func TestReplacedMapping(t *testing.T) {
+	const size = 4 << 20
+	gone, err := os.CreateTemp(t.TempDir(), "gone")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gone.Close()
+	mem, err := unix.MemfdCreate("mem", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(mem)
+	_, err = unix.Write(mem, make([]byte, size))
+	if err := errors.Join(err, gone.Truncate(size), os.Remove(gone.Name())); err != nil {
+		t.Fatal(err)
+	}
+	at, err := unix.MmapPtr(mem, 0, nil, size, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.MunmapPtr(at, size)
+	ctx, stop := context.WithCancel(t.Context())
+	var flips sync.WaitGroup
+	flips.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			fd := []int{mem, int(gone.Fd())}[i%2]
+			if _, err := unix.MmapPtr(fd, 0, at, size, unix.PROT_READ, unix.MAP_SHARED|unix.MAP_FIXED); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for i := range 1000 {
+		self := &task{pid: os.Getpid(), found: map[string]*details{}, files: map[file]bool{}}
+		if err := self.readMappings(t.Context(), &family{o: &Options{}}); err != nil || self.found[kindGhost] != nil {
+			t.Errorf("look %d: %v, %v", i, self.found[kindGhost], err)
+			break
+		}
+	}
+	stop()
+	flips.Wait()
 }
 
 // A mapped file may lie so deep that no link of /proc can tell its name: it is judged nevertheless.
