@@ -31,121 +31,153 @@ const (
 	devZeroMinor = 5
 )
 
-// nothing is no file that hold has opened.
-const nothing = -1
-
-// hold opens what a link of /proc leads to, so that its name and its nature are those of one file, and tells the name.
-// With O_PATH neither a driver nor who watches the file notices; no file system is asked, which might hang. A name that
-// is longer than a link can tell is the one that is known.
-func hold(link, known string) (fd int, name string, err error) {
-	fd, err = unix.Open(link, unix.O_PATH|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nothing, "", &os.PathError{Op: "open", Path: link, Err: err}
-	}
-	name, err = os.Readlink(filepath.Join("/proc/self/fd", strconv.Itoa(fd)))
-	if errors.Is(err, unix.ENAMETOOLONG) {
-		name, err = known, nil
-	}
-	if err != nil {
-		return nothing, "", errors.Join(err, unix.Close(fd))
-	}
-	return fd, name, nil
+// sight is what was found at a link of /proc that leads to a file.
+type sight struct {
+	path    string // as the kernel calls it
+	deleted bool
+	st      unix.Statx_t
 }
 
-// judgeMapping looks at what is mapped.
-func (t *task) judgeMapping(all *family, m mapping) error {
-	span, known := fmt.Sprintf("%x-%x", m.start, m.end), m.path
-	if m.deleted {
-		known += " (deleted)"
-	}
-	fd, name, err := hold(t.path("map_files", span), known)
-	if gone(err) || errors.Is(err, unix.EPERM) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	if ordinary(name) { // the program has mapped something else there since
-		return nil
-	}
-	return t.judgeFile(all, fd, name, span, true)
+func named(name string) (s sight) {
+	s.path, s.deleted = strings.CutSuffix(name, " (deleted)")
+	return s
 }
 
-// judgeFile looks at a file that is open or mapped. name is what the kernel calls it, and where the descriptor or the
-// range.
-func (t *task) judgeFile(all *family, held int, name, where string, mapped bool) error {
-	path, deleted := strings.CutSuffix(name, " (deleted)")
-	if strings.HasPrefix(path, "/dev/nvidia") && !mapped {
-		t.gpu.opened(path)
-		return nil
-	}
-	if path == "/secretmem" {
-		t.add(kindSecret, "descriptor %s", where)
-		return nil
-	}
-	var st unix.Statx_t
-	err := unix.Statx(held, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC,
-		unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &st)
+func (s *sight) file() file { return file{s.st.Dev_major, s.st.Dev_minor, s.st.Ino} }
+
+func (s *sight) stat(dir int, path string, flags int) error {
+	err := unix.Statx(dir, path, flags|unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &s.st)
 	if err != nil {
-		return &os.PathError{Op: "statx", Path: path, Err: err}
-	}
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFCHR:
-		return t.judgeDevice(all, path, where, int(st.Rdev_major), int(st.Rdev_minor), mapped)
-	case unix.S_IFBLK:
-		if mapped {
-			t.add(kindDeviceMap, "%s", path)
-		} else {
-			t.add(kindBlock, "%s, descriptor %s", path, where)
-		}
-		return nil
-	case unix.S_IFREG, unix.S_IFDIR, unix.S_IFLNK, unix.S_IFIFO:
-	default:
-		return nil
-	}
-	id := file{st.Dev_major, st.Dev_minor, st.Ino}
-	if st.Mask&unix.STATX_MNT_ID != 0 && !mapped && !all.mounts[int(st.Mnt_id)] && !all.o.has("external") {
-		t.add(kindMount, "%s, descriptor %s", path, where)
-		return nil
-	}
-	if deleted && !t.files[id] {
-		t.files[id] = true
-		switch size := int64(st.Blocks) * 512; {
-		case st.Nlink > 0:
-			if !all.o.has("link-remap") {
-				t.add(kindLinked, "%s", path)
-			}
-		case size > all.ghostLimit && st.Mode&unix.S_IFMT == unix.S_IFREG:
-			t.add(kindGhost, "%s of %d KiB", path, size>>10)
-		}
-	}
-	if !mapped && all.locked[id] && !all.o.has("file-locks") {
-		return t.judgeLock(path, where)
+		return &os.PathError{Op: "statx", Path: s.path, Err: err}
 	}
 	return nil
 }
 
-// judgeLock looks whether it is this descriptor that a lock of a file belongs to.
-func (t *task) judgeLock(path, fd string) error {
-	f, err := os.Open(t.path("fdinfo", fd))
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return eachField(f, func(name, _ string) {
-		if name == "lock" {
-			t.add(kindFileLock, "%s, descriptor %s", path, fd)
-		}
-	})
+// glance looks at a link that said name before. The program goes on: what is there now may be another file.
+func glance(link, name string) (sight, error) {
+	s := named(name)
+	return s, s.stat(unix.AT_FDCWD, link, 0)
 }
 
-func (t *task) judgeDevice(all *family, path, fd string, major, minor int, mapped bool) error {
+// hold is glance at one file, name and nature. With O_PATH neither a driver nor who watches the file notices, but for
+// this moment its file system cannot be unmounted. A name that is longer than a link can tell is taken to be the one
+// that is known.
+func hold(link, name string) (sight, error) {
+	fd, err := unix.Open(link, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return sight{}, &os.PathError{Op: "open", Path: link, Err: err}
+	}
+	defer unix.Close(fd)
+	now, err := os.Readlink(filepath.Join("/proc/self/fd", strconv.Itoa(fd)))
+	if errors.Is(err, unix.ENAMETOOLONG) {
+		now, err = name, nil
+	}
+	if err != nil {
+		return sight{}, err
+	}
+	s := named(now)
+	return s, s.stat(fd, "", unix.AT_EMPTY_PATH)
+}
+
+// fact is a finding before it is sure.
+type fact struct{ kind, text string }
+
+func factOf(kind, format string, args ...any) []fact {
+	return []fact{{kind, fmt.Sprintf(format, args...)}}
+}
+
+// judgeFile looks at a file that is open or mapped, by a link of /proc that leads to it and said name before. where is
+// the descriptor or the range. What is to be told is looked at once more, held: few files are.
+func (t *task) judgeFile(all *family, link, name, where string, mapped bool) error {
+	if s := named(name); strings.HasPrefix(s.path, "/dev/nvidia") && !mapped {
+		t.gpu.opened(s.path)
+		return nil
+	} else if s.path == "/secretmem" {
+		t.add(kindSecret, "descriptor %s", where)
+		return nil
+	}
+	var facts []fact
+	var of file
+	for _, look := range []func(link, name string) (sight, error){glance, hold} {
+		s, err := look(link, name)
+		if gone(err) || mapped && errors.Is(err, unix.EPERM) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if !strings.HasPrefix(s.path, "/") || ordinary(s.path) {
+			return nil // the program has put something else there since
+		}
+		if facts, err = t.facts(all, &s, where, mapped); err != nil || len(facts) == 0 {
+			return err
+		}
+		of = s.file()
+	}
+	t.files[of] = true
+	for _, f := range facts {
+		t.add(f.kind, "%s", f.text)
+	}
+	return nil
+}
+
+// facts tells what criu cannot dump of a file.
+func (t *task) facts(all *family, s *sight, where string, mapped bool) (out []fact, err error) {
+	st := &s.st
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFCHR:
+		return t.judgeDevice(all, s.path, where, int(st.Rdev_major), int(st.Rdev_minor), mapped)
+	case unix.S_IFBLK:
+		if mapped {
+			return factOf(kindDeviceMap, "%s", s.path), nil
+		}
+		return factOf(kindBlock, "%s, descriptor %s", s.path, where), nil
+	case unix.S_IFREG, unix.S_IFDIR, unix.S_IFLNK, unix.S_IFIFO:
+	default:
+		return nil, nil
+	}
+	if st.Mask&unix.STATX_MNT_ID != 0 && !mapped && !all.mounts[int(st.Mnt_id)] && !all.o.has("external") {
+		return factOf(kindMount, "%s, descriptor %s", s.path, where), nil
+	}
+	if s.deleted && !t.files[s.file()] {
+		switch size := int64(st.Blocks) * 512; {
+		case st.Nlink > 0:
+			if !all.o.has("link-remap") {
+				out = factOf(kindLinked, "%s", s.path)
+			}
+		case size > all.ghostLimit && st.Mode&unix.S_IFMT == unix.S_IFREG:
+			out = factOf(kindGhost, "%s of %d KiB", s.path, size>>10)
+		}
+	}
+	if !mapped && all.locked[s.file()] && !all.o.has("file-locks") {
+		is, err := t.isLocked(where)
+		if err != nil {
+			return nil, err
+		}
+		if is {
+			out = append(out, factOf(kindFileLock, "%s, descriptor %s", s.path, where)...)
+		}
+	}
+	return out, nil
+}
+
+// isLocked looks whether it is this descriptor that a lock of a file belongs to.
+func (t *task) isLocked(fd string) (is bool, err error) {
+	f, err := os.Open(t.path("fdinfo", fd))
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	err = eachField(f, func(name, _ string) { is = is || name == "lock" })
+	return is, err
+}
+
+func (t *task) judgeDevice(all *family, path, fd string, major, minor int, mapped bool) ([]fact, error) {
 	if mapped {
 		if (major != majorMemory || minor != devZeroMinor) && !t.plugin(all, path) {
-			t.add(kindDeviceMap, "%s", path)
+			return factOf(kindDeviceMap, "%s", path), nil
 		}
-		return nil
+		return nil, nil
 	}
 	switch {
 	case major == majorMemory:
@@ -157,11 +189,11 @@ func (t *task) judgeDevice(all *family, path, fd string, major, minor int, mappe
 	case major == majorPtySlave:
 		t.slaves = append(t.slaves, minor)
 	case major == majorTTYAux && minor == auxPtmx, major >= majorPtyMaster && major < majorPtySlave:
-		return t.readMaster(fd)
+		return nil, t.readMaster(fd)
 	case !t.plugin(all, path):
-		t.add(kindDevice, "%s, descriptor %s", path, fd)
+		return factOf(kindDevice, "%s, descriptor %s", path, fd), nil
 	}
-	return nil
+	return nil, nil
 }
 
 // plugin tells whether a plugin of CRIU's takes care of a device: which those of a folder that the user names do, is

@@ -303,7 +303,7 @@ func TestReplacedMapping(t *testing.T) {
 			}
 		}
 	})
-	for i := range 1000 {
+	for i := range 300 {
 		self := &task{pid: os.Getpid(), found: map[string]*details{}, files: map[file]bool{}}
 		if err := self.readMappings(t.Context(), &family{o: &Options{}}); err != nil || self.found[kindGhost] != nil {
 			t.Errorf("look %d: %v, %v", i, self.found[kindGhost], err)
@@ -314,7 +314,7 @@ func TestReplacedMapping(t *testing.T) {
 	flips.Wait()
 }
 
-// A mapped file may lie so deep that no link of /proc can tell its name: it is judged nevertheless.
+// A file may lie so deep that no link of /proc can tell its name: it is judged nevertheless.
 func TestDeepMapping(t *testing.T) {
 	const levels, size = 25, 2 << 20
 	name := strings.Repeat("n", 200)
@@ -350,6 +350,14 @@ func TestDeepMapping(t *testing.T) {
 	unix.Close(f)
 	if err := unix.Unlinkat(dirs[levels], "x", 0); err != nil {
 		t.Fatal(err)
+	}
+	g, err := unix.Openat(dirs[levels], "y", unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(g)
+	if _, err := Look(t.Context(), Options{Root: os.Getpid()}); err != nil {
+		t.Errorf("with a descriptor of such a file: %v", err)
 	}
 	for _, d := range dirs[1:] {
 		unix.Close(d)

@@ -207,6 +207,15 @@ func (t *task) readMappings(ctx context.Context, all *family) error {
 	})
 }
 
+// judgeMapping looks at what is mapped.
+func (t *task) judgeMapping(all *family, m mapping) error {
+	span, name := fmt.Sprintf("%x-%x", m.start, m.end), m.path
+	if m.deleted {
+		name += " (deleted)"
+	}
+	return t.judgeFile(all, t.path("map_files", span), name, span, true)
+}
+
 // ordinary tells mappings without a file that could have been deleted or a device.
 func ordinary(path string) bool {
 	return path == "/dev/zero" || path == "/[aio]" || path == "/secretmem" ||
@@ -217,21 +226,14 @@ func ordinary(path string) bool {
 
 func (t *task) readDescriptors(ctx context.Context, all *family) error {
 	return t.eachNumber(ctx, "fd", func(fd int) error {
-		path := t.path("fd", strconv.Itoa(fd))
-		link, err := os.Readlink(path)
+		link, err := os.Readlink(t.path("fd", strconv.Itoa(fd)))
+		if errors.Is(err, unix.ENAMETOOLONG) {
+			link, err = "/(a path of more than 4095 bytes)", nil
+		}
 		if err != nil {
 			return err
 		}
-		if !strings.HasPrefix(link, "/") {
-			return t.judgeDescriptor(all, fd, link, nothing)
-		}
-		// The program goes on, and the descriptor may be another file's by now.
-		f, link, err := hold(path, link)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(f)
-		return t.judgeDescriptor(all, fd, link, f)
+		return t.judgeDescriptor(all, fd, link)
 	})
 }
 
@@ -252,8 +254,7 @@ var namespaceFiles = []string{
 	"time_for_children",
 }
 
-// judgeDescriptor judges a descriptor by what its link says, and by the held file if that is a path.
-func (t *task) judgeDescriptor(all *family, fd int, link string, held int) error {
+func (t *task) judgeDescriptor(all *family, fd int, link string) error {
 	kind, _, _ := strings.Cut(link, ":")
 	switch {
 	case kind == "socket":
@@ -273,8 +274,8 @@ func (t *task) judgeDescriptor(all *family, fd int, link string, held int) error
 	case kind == "pidfd":
 		return t.judgePidfd(all, fd)
 	case strings.HasPrefix(link, "/memfd:"), kind == "pipe", slices.Contains(namespaceFiles, kind):
-	case held != nothing:
-		return t.judgeFile(all, held, link, strconv.Itoa(fd), false)
+	case strings.HasPrefix(link, "/"):
+		return t.judgeFile(all, t.path("fd", strconv.Itoa(fd)), link, strconv.Itoa(fd), false)
 	default:
 		t.add(kindAnon, "%s, descriptor %d", link, fd)
 	}
