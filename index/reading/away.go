@@ -87,20 +87,27 @@ func (h *HotSet) Pieces() []pack.Chunk { return h.list }
 // Close does nothing.
 func (h *HotSet) Close() error { return nil }
 
-// ReadAt is of io.ReaderAt.
+// ReadAt is of io.ReaderAt. Pieces that p takes whole are read straight into it, neighbours at once.
 func (h *HotSet) ReadAt(p []byte, off int64) (n int, err error) {
-	for n < len(p) {
-		if off >= h.size || off < 0 {
-			return n, io.EOF
-		}
-		i := off / manifest.HotPiece
-		content, err := h.s.chunks.ReadSlot(h.list[i], false)
-		if err != nil {
-			return n, err
-		}
-		k := copy(p[n:], content[off-i*manifest.HotPiece:])
-		h.s.chunks.Arena.Put(content)
-		n, off = n+k, off+int64(k)
+	if off < 0 || off >= h.size {
+		return 0, io.EOF
 	}
-	return n, nil
+	end := min(off+int64(len(p)), h.size)
+	var list []wantedChunk
+	for at := off; at < end; {
+		i := at / manifest.HotPiece
+		from := at - i*manifest.HotPiece
+		take := min(h.length(int(i))-from, end-at)
+		list = append(list, wantedChunk{loc: h.list[i].Loc, parts: []part{{at: at, n: take, off: from}},
+			ref: &manifest.ChunkRef{ID: h.list[i].ID, Len: uint32(h.length(int(i)))}})
+		at += take
+	}
+	h.s.readInto(list, p[:end-off], off, false, func(_ int64, failed error) { err = errors.Join(err, failed) })
+	switch {
+	case err != nil:
+		return 0, err
+	case end-off < int64(len(p)):
+		err = io.EOF
+	}
+	return int(end - off), err
 }
