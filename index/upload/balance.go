@@ -9,12 +9,14 @@ const (
 	lately = 2 * object.TargetSize
 )
 
-// balance says how large the pack objects of a checkpoint become. Each connection of a link may be slow, so the last
-// ones share what is left: else some of the connections would stand still at the end.
+// balance says how large the pack objects of a checkpoint become. Each connection of a link may be slow, and as many
+// objects as there are packers go at once: in rounds, all of which shall be full. Else some of the connections would
+// stand still at the end.
 type balance struct {
 	left          int64 // bytes of content that have not been looked at
 	looked, slots int64 // bytes of content that were packed lately, and of their slots
-	last          int64 // slots that each of the last pack objects gets; 0: it is not their turn yet
+	begun         int   // pack objects that have been put
+	size          int64 // slots of each pack object of this round; 0: as much as goes into one
 }
 
 // saw notes that a chunk was dealt with: slot bytes were packed for it, or none.
@@ -33,15 +35,14 @@ func (b *balance) full(gathered int64) bool {
 	if gathered < leastPack {
 		return false
 	}
-	if b.slots > 0 {
-		// What is left is taken to become as small as what was packed. It may turn out to be more.
+	if b.begun%packers == 0 && b.slots > 0 { // the first of a round
+		// What is left is taken to become as small as what was packed.
 		rest := gathered + int64(float64(max(b.left, 0))*float64(b.slots)/float64(b.looked))
-		switch n := min(packers, rest/leastPack); {
-		case rest >= packers*object.TargetSize:
-			b.last = 0
-		case n > 1:
-			b.last = max(b.last, rest/n+rest/64)
+		rounds := (rest + packers*object.TargetSize - 1) / (packers * object.TargetSize)
+		b.size = 0
+		if n := min(rounds*packers, rest/leastPack); n > 1 {
+			b.size = rest/n + rest/n/32
 		}
 	}
-	return b.last > 0 && gathered >= b.last
+	return b.size > 0 && gathered >= b.size
 }

@@ -342,6 +342,9 @@ func (j *Upload) put(ctx context.Context) {
 		return
 	}
 	j.packer = nil
+	if j.sizes != nil {
+		j.sizes.begun++
+	}
 	j.list.Packs = append(j.list.Packs, object.PackRef{}) // see named
 	s := &sent{number: uint32(len(j.list.Packs))}
 	j.sent = append(j.sent, s)
