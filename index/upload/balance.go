@@ -3,15 +3,15 @@ package upload
 import "github.com/gpucr/gpucr-fs/index/remote/object"
 
 const (
-	// leastPack is what each of the last pack objects gets at least, in bytes of slots.
+	// leastPack is what each pack object but the last gets at least, in bytes of slots.
 	leastPack = object.TargetSize / 2
 	// lately is by how much content, at least, the rest is judged.
 	lately = 2 * object.TargetSize
 )
 
 // balance says how large the pack objects of a checkpoint become. Each connection of a link may be slow, and as many
-// objects as there are packers go at once: in rounds, all of which shall be full. Else some of the connections would
-// stand still at the end.
+// objects as there are packers go at once, in rounds. The objects are made so large that their number fills the last
+// round, too: else some of the connections would stand still then.
 type balance struct {
 	left          int64 // bytes of content that have not been looked at
 	looked, slots int64 // bytes of content that were packed lately, and of their slots

@@ -40,11 +40,13 @@ type Wanted struct {
 // been called with each of them.
 func (c *Cache) Bring(ctx context.Context, list []Wanted, came func(numbers []int)) {
 	b := bringing{c: c, list: list, here: make([]bool, len(list))}
-	if here := b.look(); len(here) > 0 {
+	here := b.look()
+	absent := len(list) - len(here)
+	if len(here) > 0 {
 		came(here)
 	}
 	var workers sync.WaitGroup
-	for range min(aheadWorkers, len(list)-b.found) { // none asks for the bucket where nothing is absent
+	for range min(aheadWorkers, absent) { // none asks for the bucket where nothing is absent
 		workers.Go(func() {
 			for b.next(ctx, came) {
 			}
@@ -61,8 +63,6 @@ type bringing struct {
 	c    *Cache
 	list []Wanted
 	here []bool // in the file already, as far as can be told without reading it
-
-	found int // how many are
 
 	mu         sync.Mutex
 	at         int   // what of list has been taken
@@ -101,7 +101,6 @@ func (b *bringing) look() (here []int) {
 			here = append(here, i)
 		}
 	}
-	b.found = len(here)
 	return here
 }
 

@@ -31,6 +31,27 @@ func (h *heard) came(numbers []int) {
 
 func (h *heard) all() bool { return !slices.ContainsFunc(h.times, func(n int) bool { return n != 1 }) }
 
+// wanted wants slots of an object.
+func wanted(o *Object, locs []pack.Chunk) (list []Wanted) {
+	for _, x := range locs {
+		list = append(list, Wanted{o, x})
+	}
+	return list
+}
+
+// counting is a disk that counts what is asked of it.
+func counting(opens, questions *atomic.Int64) storage.Storage {
+	return &storage.Faulty{Storage: storage.Disk{}, Rule: func(c storage.Call) storage.Fault {
+		switch c.Op {
+		case storage.OpOpen:
+			opens.Add(1)
+		case storage.OpAllocated:
+			questions.Add(1)
+		}
+		return storage.Fault{}
+	}}
+}
+
 // bring brings slots of several objects, and asserts that all are said to have come, once.
 func bring(t *testing.T, ctx context.Context, c *Cache, list []Wanted) {
 	t.Helper()
@@ -85,10 +106,7 @@ func TestBring(t *testing.T) {
 func TestBringInVain(t *testing.T) {
 	src := newFar()
 	o, locs := src.put(50, many(300, 100_000)...)
-	var list []Wanted
-	for _, x := range locs {
-		list = append(list, Wanted{&o, x})
-	}
+	list := wanted(&o, locs)
 	none := cacheIn(t, filepath.Join(t.TempDir(), "cache"), src, 0)
 	bring(t, t.Context(), none, list)
 	ended, cancel := context.WithCancel(t.Context())
@@ -117,10 +135,7 @@ func TestBringInVain(t *testing.T) {
 	}
 	before := full.Counts.Fetched.Load()
 	long, more := src.put(51, many(600, 100_000)...)
-	list = nil
-	for _, x := range more {
-		list = append(list, Wanted{&long, x})
-	}
+	list = wanted(&long, more)
 	bring(t, t.Context(), full, list)
 	if f := full.Counts.Fetched.Load() - before; f > 3*AheadRequest {
 		t.Errorf("%d bytes fetched though nothing can be kept", f)
@@ -178,10 +193,7 @@ func TestBringBesideReaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	o, locs := src.put(60, many(300, 100_000)...)
-	var list []Wanted
-	for _, x := range locs {
-		list = append(list, Wanted{&o, x})
-	}
+	list := wanted(&o, locs)
 	var all sync.WaitGroup
 	for w := range 4 {
 		all.Go(func() {
@@ -205,14 +217,8 @@ func TestBringBesideReaders(t *testing.T) {
 // a few times for each object. What is said to be here is: of a list with holes and in no order too.
 func TestBringWhatIsHere(t *testing.T) {
 	src := newFar()
-	disk := storage.Disk{}
-	var questions atomic.Int64
-	counted := &storage.Faulty{Storage: disk, Rule: func(c storage.Call) storage.Fault {
-		if c.Op == storage.OpAllocated {
-			questions.Add(1)
-		}
-		return storage.Fault{}
-	}}
+	var opens, questions atomic.Int64
+	counted := counting(&opens, &questions)
 	g := newGate(src, 3)
 	c, err := Open(Options{Dir: filepath.Join(t.TempDir(), "cache"), Limit: 1 << 30, Storage: counted, Source: src,
 		Ahead: g, Logger: quiet()})
@@ -220,10 +226,7 @@ func TestBringWhatIsHere(t *testing.T) {
 		t.Fatal(err)
 	}
 	o, locs := src.put(70, many(300, 100_000)...)
-	var list []Wanted
-	for _, x := range locs {
-		list = append(list, Wanted{&o, x})
-	}
+	list := wanted(&o, locs)
 	bring(t, t.Context(), c, list)
 	for range cap(g.free) { // whoever asks for the bucket waits
 		<-g.free
@@ -251,25 +254,14 @@ func TestBringWhatIsHere(t *testing.T) {
 func TestBringInAnyOrder(t *testing.T) {
 	src := newFar()
 	var opens, questions atomic.Int64
-	counted := &storage.Faulty{Storage: storage.Disk{}, Rule: func(c storage.Call) storage.Fault {
-		switch c.Op {
-		case storage.OpOpen:
-			opens.Add(1)
-		case storage.OpAllocated:
-			questions.Add(1)
-		}
-		return storage.Fault{}
-	}}
+	counted := counting(&opens, &questions)
 	c, err := Open(Options{Dir: filepath.Join(t.TempDir(), "cache"), Limit: 1 << 30, Storage: counted, Source: src,
 		Logger: quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	o, locs := src.put(70, many(300, 100_000)...)
-	var list []Wanted
-	for _, x := range locs {
-		list = append(list, Wanted{&o, x})
-	}
+	list := wanted(&o, locs)
 	bring(t, t.Context(), c, list)
 	rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 	opens.Store(0)
