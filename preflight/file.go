@@ -38,6 +38,7 @@ type sight struct {
 	st      unix.Statx_t
 }
 
+// named takes apart what the kernel calls a file.
 func named(name string) (s sight) {
 	s.path, s.deleted = strings.CutSuffix(name, " (deleted)")
 	return s
@@ -53,10 +54,11 @@ func (s *sight) stat(dir int, path string, flags int) error {
 	return nil
 }
 
-// glance looks at a link that said name before. The program goes on: what is there now may be another file.
+// glance looks at what is behind a link that said name before. The program goes on: it may be another file by now.
 func glance(link, name string) (sight, error) {
 	s := named(name)
-	return s, s.stat(unix.AT_FDCWD, link, 0)
+	err := s.stat(unix.AT_FDCWD, link, 0)
+	return s, err
 }
 
 // hold is glance at one file, name and nature. With O_PATH neither a driver nor who watches the file notices, but for
@@ -76,7 +78,8 @@ func hold(link, name string) (sight, error) {
 		return sight{}, err
 	}
 	s := named(now)
-	return s, s.stat(fd, "", unix.AT_EMPTY_PATH)
+	err = s.stat(fd, "", unix.AT_EMPTY_PATH)
+	return s, err
 }
 
 // fact is a finding before it is sure.
