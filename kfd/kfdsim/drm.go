@@ -47,7 +47,7 @@ func (s *Sim) putObject(o *gemObject) {
 	if o.buf != nil {
 		s.putDmabuf(o.buf)
 	}
-	s.putBO(o.bo)
+	s.closeHandle(o.bo)
 }
 
 func newDRMFile(s *Sim, g *gpu, pid int) *drmFile {

@@ -3,7 +3,11 @@ package kfdsim
 import (
 	"os"
 	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/kfd/abi"
 )
@@ -48,5 +52,52 @@ func TestResumeLooksAtMappings(t *testing.T) {
 			!stray && len(errs) > 0 {
 			t.Errorf("a mapping of another's: %v; noted %+v", stray, errs)
 		}
+	}
+}
+
+// A process that imports, maps, unmaps and closes while it is looked at has a right to all that it maps.
+func TestLooksBesideImports(t *testing.T) {
+	s := startSim(t, Options{GPUs: []GPU{{}}})
+	c := newClient(t, s)
+	c.acquire()
+	f, _, err := s.NewDmabuf(c.gpus[0], pageSize, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	s.mu.Lock()
+	p := s.procs[os.Getpid()]
+	s.mu.Unlock()
+	var looked sync.WaitGroup
+	looked.Go(func() {
+		for range 1000 {
+			s.noteStrayMappings(p)
+		}
+	})
+	done := make(chan struct{})
+	go func() { looked.Wait(); close(done) }()
+	for imports := 0; ; imports++ {
+		select {
+		case <-done:
+			t.Logf("%d imports beside 1000 looks", imports)
+			if errs := s.State().Errors; len(errs) > 0 {
+				t.Errorf("noted %+v", errs)
+			}
+			return
+		default:
+		}
+		args := abi.DRMPrimeArgs{FD: int32(f.Fd())}
+		c.must(c.render[0], abi.DRMIocPrimeFDToHandle, &args)
+		where := struct{ V uint64 }{uint64(args.Handle)}
+		c.must(c.render[0], abi.AMDGPUIocGEMMmap, &where)
+		m, err := unix.Mmap(c.render[0], int64(where.V), pageSize, unix.PROT_READ, unix.MAP_SHARED)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Microsecond)
+		if err := unix.Munmap(m); err != nil {
+			t.Fatal(err)
+		}
+		c.must(c.render[0], abi.DRMIocGEMClose, &abi.DRMGEMCloseArgs{Handle: args.Handle})
 	}
 }

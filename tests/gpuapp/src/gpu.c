@@ -245,9 +245,10 @@ void render_close(struct gpu *g, struct render *r)
 {
 	uint32_t args[2] = { r->handle };
 
-	must(g->drm_fd, _IOW('d', 0x09, args), args, "close a handle");
+	/* While something is mapped the handle is open: at RESUME the simulator looks for the right to each mapping. */
 	if (r->bo.cpu)
 		munmap(r->bo.va, r->bo.size);
+	must(g->drm_fd, _IOW('d', 0x09, args), args, "close a handle");
 }
 
 void render_userptr(struct gpu *g, uint64_t size)
