@@ -97,10 +97,15 @@ const shortBytes = 256 << 10
 
 // hold tells how large a run the sweep may take, or how long it is to wait. A thread that has just waited for a page
 // will soon wait for the next one, and a processor that is busy with the sweep delays that: while there are demands the
-// sweep uses all of them but one, in short runs.
+// sweep uses all of them but one, in short runs. Beside those who are Busy it has even fewer.
 func (q *Queue) hold(now time.Time) (limit int64, wait time.Duration) {
 	wait = urgentTime - now.Sub(q.urgent)
 	switch {
+	case q.opts.Busy != nil && q.opts.Busy():
+		if q.sweeping < (runtime.NumCPU()-1)/2 {
+			return min(shortBytes, q.opts.RunBytes), 0
+		}
+		return 0, max(wait, urgentTime)
 	case wait <= 0 || q.opts.Steady:
 		return q.opts.RunBytes, 0
 	case q.sweeping < runtime.NumCPU():

@@ -2,6 +2,8 @@ package prefetch
 
 import (
 	"bytes"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -18,6 +20,46 @@ func TestSteadySweepDoesNotGiveWay(t *testing.T) {
 		if whole := limit == 2*mib; whole != steady || wait != 0 {
 			t.Errorf("steady %v: a run of %d bytes beside a demand, after %v", steady, limit, wait)
 		}
+	}
+}
+
+// While others are busy a sweep leaves them half of the processors and one, demands are served, and it goes on
+// afterwards, though nothing tells it to.
+func TestSweepGivesWayToTheBusy(t *testing.T) {
+	src := newSource(8*mib, 1)
+	out := newSink(src.Size())
+	var busy atomic.Bool
+	busy.Store(true)
+	q := newQueue(t, Options{Files: []File{src}, Sink: out, RunBytes: mib, Memory: 8 * mib, Busy: busy.Load})
+	few := (runtime.NumCPU() - 1) / 2
+	q.mu.Lock()
+	q.sweeping += few
+	_, wait := q.hold(time.Now())
+	q.sweeping -= few
+	q.mu.Unlock()
+	if wait <= 0 {
+		t.Errorf("%d runs of the sweep on %d processors, and another one begins", few, runtime.NumCPU())
+	}
+	q.Sweep([]Range{{0, 0, src.Size()}})
+	q.Demand(Range{0, 7 * mib, PageSize}, false)
+	for late := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		out.mu.Lock()
+		there := bytes.Equal(out.got[7*mib:][:PageSize], src.data[7*mib:][:PageSize])
+		out.mu.Unlock()
+		if there {
+			break
+		}
+		if time.Now().After(late) {
+			t.Fatal("a demand waits for those who are busy")
+		}
+	}
+	if n := q.Stats().SweepBytes; few == 0 && n > 0 {
+		t.Errorf("%d bytes swept beside them", n)
+	}
+	busy.Store(false)
+	drain(t, q)
+	if !bytes.Equal(out.got, src.data) {
+		t.Error("contents differ")
 	}
 }
 

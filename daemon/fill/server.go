@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -31,7 +32,11 @@ type Server struct {
 	ctx   context.Context
 	done  chan struct{}
 	conns sync.WaitGroup
+	gates atomic.Int64 // fills under way that processes wait for
 }
+
+// Gates tells that processes wait for a fill before they run.
+func (f *Server) Gates() bool { return f.gates.Load() > 0 }
 
 // Options of a Server. All are needed.
 type Options struct {
@@ -163,7 +168,13 @@ func (f *Server) serve(c wire.Conn) {
 	gone := lookOut(c, cancel)
 	var rep vram.Report
 	if err == nil {
+		if req.begin.Plugin {
+			f.gates.Add(1)
+		}
 		rep, err = f.fill(ctx, cancel, c, cp, req)
+		if req.begin.Plugin {
+			f.gates.Add(-1)
+		}
 	}
 	lost := context.Cause(ctx) != nil && f.ctx.Err() == nil
 	req.close()             // before the answer: the memory is then held by nobody here

@@ -235,6 +235,7 @@ func (d *Daemon) assemble(started time.Time) {
 		Log:      d.log,
 		Guardian: d.o.Guardian, Successor: d.o.Successor, Spare: d.spare, Driver: d.driver,
 		CacheSize: d.o.Index.CacheSize,
+		Busy:      func() bool { return d.fills.Gates() }, // it is there before anybody can restore
 		Began:     d.page.Began, Learned: func(checkpoint string) { d.parts.Uploads.Learned(checkpoint) }})
 }
 

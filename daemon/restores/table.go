@@ -33,6 +33,8 @@ type Options struct {
 	// CacheSize is that of the store's options.
 	CacheSize int64
 	Log       *slog.Logger
+	// Busy, if set, tells that processes wait for a fill of GPU memory before they run; see prefetch.Options.
+	Busy func() bool
 	// Began, if set, is told of each restore that has been prepared or taken over. It must not wait.
 	Began func(*Restore)
 	// Learned, if set, is told of each checkpoint that has got a profile or a packed hot set by a restore. It must not
@@ -137,6 +139,7 @@ func (t *Table) feedOptions(s Serving, id string, also slog.Handler) feed.Option
 		Rate:      s.Rate,
 		RecordGPU: s.RecordGPU,
 		Copies:    s.Copies,
+		Busy:      t.o.Busy,
 		Logger:    log.With("restore", s.ID),
 	}
 }

@@ -22,6 +22,8 @@ type Options struct {
 	Work string
 	// Rate bounds what is fetched ahead of demands, in bytes a second; 0 is no bound.
 	Rate int64
+	// Busy, if set, is prefetch.Options'.
+	Busy func() bool
 	// Copies is how many are restored at once, and share the processors; 0 is one.
 	Copies int
 	// Memory bounds the buffers, in bytes. Default 32 MiB. Not for Takeover.
@@ -174,7 +176,7 @@ func provide(o Options, client *uffd.Client, in contents, far *ahead, recorder *
 	q := prefetch.Options{
 		Files: in.files, Names: f.names, Sink: client, Buffers: client, RunBytes: client.RunBytes(),
 		Memory: client.Memory(), Rate: o.Rate, Recorder: f.recorder, Logger: o.Logger,
-		Steady: f.startup,
+		Steady: f.startup, Busy: o.Busy,
 	}
 	q.DemandBytes = min(128<<10, q.RunBytes)
 	if o.Profile != nil {
