@@ -45,16 +45,8 @@ type bo struct {
 	// missing is what a RESTORE left to be filled.
 	missing gaps
 
-	holds       int
-	closedAfter uint64 // what Sim.handlesClosed was when a handle of it was last closed
-	dmabuf      *dmabuf
-}
-
-// closeHandle drops what a handle holds. Preconditions: Sim.mu is held.
-func (s *Sim) closeHandle(b *bo) {
-	s.handlesClosed++
-	b.closedAfter = s.handlesClosed
-	s.putBO(b)
+	holds  int
+	dmabuf *dmabuf
 }
 
 // userRange is memory of a process.

@@ -47,7 +47,7 @@ func (s *Sim) putObject(o *gemObject) {
 	if o.buf != nil {
 		s.putDmabuf(o.buf)
 	}
-	s.closeHandle(o.bo)
+	s.putBO(o.bo)
 }
 
 func newDRMFile(s *Sim, g *gpu, pid int) *drmFile {

@@ -219,7 +219,7 @@ func (s *Sim) dropMem(m *kfdMem) {
 		}
 	}
 	m.mapped = nil
-	s.closeHandle(m.bo)
+	s.putBO(m.bo)
 }
 
 // pddByID finds a GPU by the id the process knows it by.

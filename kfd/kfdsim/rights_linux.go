@@ -3,9 +3,11 @@ package kfdsim
 import (
 	"bufio"
 	"fmt"
+	"maps"
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,16 +21,32 @@ type cpuMapping struct {
 	minor            int
 }
 
+// looks is how often a process is looked at before a mapping is noted. Its CPU runs meanwhile: between a look at its
+// mappings and one at its descriptors it may undo a mapping and close the handle.
+const looks = 5
+
 // noteStrayMappings notes, as an error of the GPU, what a process has mapped of BOs that none of its descriptors may
-// map. Its CPU may run meanwhile: between the look at its mappings and the one at its descriptors it may undo a mapping
-// and close the handle. So a BO is left alone if it was made, or a handle of it closed, after the first look began.
+// map.
 func (s *Sim) noteStrayMappings(p *kfdProcess) {
+	stray := s.strayMappings(p)
+	for i := 1; i < looks && len(stray) > 0; i++ {
+		time.Sleep(time.Millisecond)
+		again := s.strayMappings(p)
+		maps.DeleteFunc(stray, func(m cpuMapping, _ *bo) bool { return again[m] == nil })
+	}
 	s.mu.Lock()
-	closed, lastBO := s.handlesClosed, s.lastBO
-	s.unlock()
+	defer s.unlock()
+	for m, b := range stray {
+		s.noteGPUError(b.gpu, p.pid, "mmap", fmt.Errorf("%d bytes at %#x are of bo %d, which no descriptor of "+
+			"process %d may map", m.size, m.start, b.id, p.pid))
+	}
+}
+
+// strayMappings looks once.
+func (s *Sim) strayMappings(p *kfdProcess) map[cpuMapping]*bo {
 	all, err := s.cpuMappings(p.pid)
 	if err != nil || len(all) == 0 {
-		return // it has ended
+		return nil // it has ended
 	}
 	files := s.renderFiles(p.pid)
 	s.mu.Lock()
@@ -44,17 +62,21 @@ func (s *Sim) noteStrayMappings(p *kfdProcess) {
 			may[m.bo] = true
 		}
 	}
+	var others []*bo
 	for _, b := range s.bos {
-		if b.kind > boGTT || may[b] || b.closedAfter > closed || b.id > lastBO {
-			continue
+		if b.kind <= boGTT && !may[b] {
+			others = append(others, b)
 		}
-		for _, m := range all {
+	}
+	stray := map[cpuMapping]*bo{}
+	for _, m := range all {
+		for _, b := range others {
 			if b.gpu.cfg.RenderMinor == m.minor && m.off >= b.off && m.off < b.off+b.size {
-				s.noteGPUError(b.gpu, p.pid, "mmap", fmt.Errorf("%d bytes at %#x are of bo %d, which no descriptor of "+
-					"process %d may map", m.size, m.start, b.id, p.pid))
+				stray[m] = b
 			}
 		}
 	}
+	return stray
 }
 
 // cpuMappings lists what a process maps of render nodes of this simulator.

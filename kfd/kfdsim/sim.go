@@ -30,23 +30,22 @@ type Sim struct {
 	recent  refusals
 	threads threads
 
-	mu            sync.Mutex
-	closed        bool
-	lastBO        uint64
-	handlesClosed uint64 // of BOs, by all
-	bos           map[uint64]*bo
-	garbage       []*bo      // doorbell pages still to be given back by unlock
-	wiped         *sync.Cond // memory has been given back, or nothing is left to wipe
-	procs         map[int]*kfdProcess
-	slots         map[int]*kfdProcess
-	lastFile      uint64
-	files         map[uint64]*openFile
-	lastBuf       uint64
-	dmabufs       map[uint64]*dmabuf
-	tokens        map[uint32]*token // descriptors on their way to a caller
-	faults        []*Fault
-	gpuErrs       []GPUError
-	criuOps       map[string]int // done, by name
+	mu       sync.Mutex
+	closed   bool
+	lastBO   uint64
+	bos      map[uint64]*bo
+	garbage  []*bo      // doorbell pages still to be given back by unlock
+	wiped    *sync.Cond // memory has been given back, or nothing is left to wipe
+	procs    map[int]*kfdProcess
+	slots    map[int]*kfdProcess
+	lastFile uint64
+	files    map[uint64]*openFile
+	lastBuf  uint64
+	dmabufs  map[uint64]*dmabuf
+	tokens   map[uint32]*token // descriptors on their way to a caller
+	faults   []*Fault
+	gpuErrs  []GPUError
+	criuOps  map[string]int // done, by name
 }
 
 // gpu is one simulated device.
