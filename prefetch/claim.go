@@ -101,11 +101,11 @@ const shortBytes = 256 << 10
 func (q *Queue) hold(now time.Time) (limit int64, wait time.Duration) {
 	wait = urgentTime - now.Sub(q.urgent)
 	switch {
-	case q.opts.Busy != nil && q.opts.Busy():
-		if q.sweeping < (runtime.NumCPU()-1)/2 {
+	case !q.opts.Steady && q.opts.Busy != nil && q.opts.Busy():
+		if q.sweeping < max(1, runtime.NumCPU()/4) {
 			return min(shortBytes, q.opts.RunBytes), 0
 		}
-		return 0, max(wait, urgentTime)
+		return 0, urgentTime
 	case wait <= 0 || q.opts.Steady:
 		return q.opts.RunBytes, 0
 	case q.sweeping < runtime.NumCPU():

@@ -3,7 +3,6 @@ package prefetch
 import (
 	"bytes"
 	"runtime"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -23,40 +22,30 @@ func TestSteadySweepDoesNotGiveWay(t *testing.T) {
 	}
 }
 
-// While others are busy a sweep leaves them half of the processors and one, demands are served, and it goes on
-// afterwards, though nothing tells it to.
+// While others are busy a sweep keeps to a quarter of the processors, one at least, in short runs, and goes on.
 func TestSweepGivesWayToTheBusy(t *testing.T) {
 	src := newSource(8*mib, 1)
 	out := newSink(src.Size())
-	var busy atomic.Bool
-	busy.Store(true)
-	q := newQueue(t, Options{Files: []File{src}, Sink: out, RunBytes: mib, Memory: 8 * mib, Busy: busy.Load})
-	few := (runtime.NumCPU() - 1) / 2
-	q.mu.Lock()
-	q.sweeping += few
-	_, wait := q.hold(time.Now())
-	q.sweeping -= few
-	q.mu.Unlock()
-	if wait <= 0 {
-		t.Errorf("%d runs of the sweep on %d processors, and another one begins", few, runtime.NumCPU())
+	busy := func() bool { return true }
+	for _, steady := range []bool{false, true} {
+		q := newQueue(t, Options{Files: []File{src}, RunBytes: mib, Memory: 8 * mib, Busy: busy, Steady: steady})
+		few := max(1, runtime.NumCPU()/4)
+		q.mu.Lock()
+		q.sweeping += few - 1
+		limit, first := q.hold(time.Now())
+		q.sweeping++
+		_, next := q.hold(time.Now())
+		q.sweeping -= few
+		q.mu.Unlock()
+		if short := limit < mib; short == steady || first != 0 {
+			t.Errorf("steady %v: run %d of %d has %d bytes, after %v", steady, few, few, limit, first)
+		}
+		if waits := next > 0; waits == steady {
+			t.Errorf("steady %v: the run after %d begins after %v", steady, few, next)
+		}
 	}
+	q := newQueue(t, Options{Files: []File{src}, Sink: out, RunBytes: mib, Memory: 8 * mib, Busy: busy})
 	q.Sweep([]Range{{0, 0, src.Size()}})
-	q.Demand(Range{0, 7 * mib, PageSize}, false)
-	for late := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		out.mu.Lock()
-		there := bytes.Equal(out.got[7*mib:][:PageSize], src.data[7*mib:][:PageSize])
-		out.mu.Unlock()
-		if there {
-			break
-		}
-		if time.Now().After(late) {
-			t.Fatal("a demand waits for those who are busy")
-		}
-	}
-	if n := q.Stats().SweepBytes; few == 0 && n > 0 {
-		t.Errorf("%d bytes swept beside them", n)
-	}
-	busy.Store(false)
 	drain(t, q)
 	if !bytes.Equal(out.got, src.data) {
 		t.Error("contents differ")
