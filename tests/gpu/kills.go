@@ -172,8 +172,11 @@ func (k *killing) strikeAll(ctx context.Context) error {
 		actor := names[i%len(names)]
 		at := moments[actor][i/len(names)]
 		s, err := k.strike(ctx, i, actor, at)
-		for try := 0; err == nil && !s.Killed && s.Problem == "" && try < 4; try++ {
+		for left := 4; err == nil && !s.Killed && s.Problem == "" && left > 0; left-- {
 			at = at * 3 / 4 // that dump was faster
+			if left == 1 {
+				at = 0 // as soon as it is there
+			}
 			s, err = k.strike(ctx, i, actor, at)
 		}
 		if err != nil {
