@@ -97,18 +97,17 @@ const shortBytes = 256 << 10
 
 // hold tells how large a run the sweep may take, or how long it is to wait. A thread that has just waited for a page
 // will soon wait for the next one, and a processor that is busy with the sweep delays that: while there are demands the
-// sweep uses all of them but one, in short runs. Beside those who are Busy it has even fewer.
+// sweep uses all of them but one, in short runs. While others are Busy it uses a quarter of them, at least one.
 func (q *Queue) hold(now time.Time) (limit int64, wait time.Duration) {
 	wait = urgentTime - now.Sub(q.urgent)
+	most := runtime.NumCPU()
+	if q.opts.Busy != nil && q.opts.Busy() {
+		wait, most = urgentTime, max(1, most/4)
+	}
 	switch {
-	case !q.opts.Steady && q.opts.Busy != nil && q.opts.Busy():
-		if q.sweeping < max(1, runtime.NumCPU()/4) {
-			return min(shortBytes, q.opts.RunBytes), 0
-		}
-		return 0, urgentTime
 	case wait <= 0 || q.opts.Steady:
 		return q.opts.RunBytes, 0
-	case q.sweeping < runtime.NumCPU():
+	case q.sweeping < most:
 		return min(shortBytes, q.opts.RunBytes), 0
 	}
 	return 0, wait

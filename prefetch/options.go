@@ -109,8 +109,8 @@ type Options struct {
 	Rate int64
 	// Steady: the sweep does not give way to demands (hold). For who reads all there is, on many threads.
 	Steady bool
-	// Busy, if set, tells that others need the processors for what processes wait for before they run: a quarter of
-	// those sweep meanwhile, at least one, in short runs. It must not wait.
+	// Busy, if set, tells that something else needs the processors, because processes cannot run before it is done. The
+	// sweep gives way to it (hold). Busy must not wait.
 	Busy func() bool
 	// Buffers replaces the queue's own buffers.
 	Buffers Buffers

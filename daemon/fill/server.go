@@ -168,13 +168,7 @@ func (f *Server) serve(c wire.Conn) {
 	gone := lookOut(c, cancel)
 	var rep vram.Report
 	if err == nil {
-		if req.begin.Plugin {
-			f.gates.Add(1)
-		}
 		rep, err = f.fill(ctx, cancel, c, cp, req)
-		if req.begin.Plugin {
-			f.gates.Add(-1)
-		}
 	}
 	lost := context.Cause(ctx) != nil && f.ctx.Err() == nil
 	req.close()             // before the answer: the memory is then held by nobody here
@@ -260,6 +254,10 @@ func (f *Server) fill(
 	cp *index.Checkpoint,
 	req *request,
 ) (vram.Report, error) {
+	if req.begin.Plugin {
+		f.gates.Add(1)
+		defer f.gates.Add(-1)
+	}
 	opts := vram.Options{
 		Staging: req.begin.Staging, MaxBuffer: req.begin.MaxBuffer, Workers: req.begin.Workers,
 		Engine: req.begin.Engine, Verify: req.begin.Verify,

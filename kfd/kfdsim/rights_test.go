@@ -3,7 +3,6 @@ package kfdsim
 import (
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -68,14 +67,13 @@ func TestLooksBesideImports(t *testing.T) {
 	s.mu.Lock()
 	p := s.procs[os.Getpid()]
 	s.mu.Unlock()
-	var looked sync.WaitGroup
-	looked.Go(func() {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
 		for range 1000 {
 			s.noteStrayMappings(p)
 		}
-	})
-	done := make(chan struct{})
-	go func() { looked.Wait(); close(done) }()
+	}()
 	for imports := 0; ; imports++ {
 		select {
 		case <-done:

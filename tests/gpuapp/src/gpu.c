@@ -245,7 +245,7 @@ void render_close(struct gpu *g, struct render *r)
 {
 	uint32_t args[2] = { r->handle };
 
-	/* While something is mapped the handle is open: at RESUME the simulator looks for the right to each mapping. */
+	/* Unmap first: at RESUME the simulator looks for an open handle of whatever is mapped. */
 	if (r->bo.cpu)
 		munmap(r->bo.va, r->bo.size);
 	must(g->drm_fd, _IOW('d', 0x09, args), args, "close a handle");
