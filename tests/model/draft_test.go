@@ -384,7 +384,6 @@ func (w *world) sealDraft(d *draft) error {
 // sealed ends the draft. What is in it is known once the writes beside the seal have been answered.
 func (w *world) sealed(d *draft, done func(*version)) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	d.over = true
 	w.later = append(w.later, func() {
 		w.m.mu.Lock()
@@ -397,17 +396,22 @@ func (w *world) sealed(d *draft, done func(*version)) {
 		w.m.mu.Unlock()
 		done(final)
 	})
-	if o := w.watch.op; o == nil || len(o.Beside) == 0 && o.Do != "par" {
+	o := w.watch.op
+	w.mu.Unlock()
+	if o == nil || len(o.Beside) == 0 && o.Do != "par" {
 		w.finishLater()
 	}
 }
 
-// finishLater does what has waited for steps beside others. Call with mu held.
+// finishLater does what has waited for steps beside others. Call without mu: the state's lock comes first, see moment.
 func (w *world) finishLater() {
-	for _, f := range w.later {
+	w.mu.Lock()
+	later := w.later
+	w.later = nil
+	w.mu.Unlock()
+	for _, f := range later {
 		f()
 	}
-	w.later = nil
 }
 
 func (w *world) abort(o *op) error {

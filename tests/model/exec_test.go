@@ -44,8 +44,8 @@ func (w *world) perform(o *op) error {
 	w.mu.Unlock()
 	err := w.run(o)
 	err = errors.Join(err, w.finish(besides))
-	w.mu.Lock()
 	w.finishLater()
+	w.mu.Lock()
 	hurt := w.watch.faults
 	w.watch.draw = false
 	w.watch.op = nil

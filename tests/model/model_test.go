@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,6 +36,9 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("github.com/dgraph-io/badger/v4.(*DB).monitorCache"))
 }
 
+// endless is how long a program may take. Most take less than a second.
+const endless = 5 * time.Minute
+
 // execute runs a program in folders below dir.
 func execute(p *program, dir string, n *counts) (err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -42,6 +46,11 @@ func execute(p *program, dir string, n *counts) (err error) {
 	}
 	defer os.RemoveAll(dir)
 	n.programs.Add(1)
+	late := time.AfterFunc(endless, func() {
+		debug.SetTraceback("all") // who waits for whom
+		panic(fmt.Sprintf("a program does not end within %v:\n%s", endless, p))
+	})
+	defer late.Stop()
 	w, err := newWorld(p, dir, n)
 	if err != nil {
 		return err

@@ -35,8 +35,8 @@ type world struct {
 
 	copies sync.RWMutex // read: the index is being copied; write: copies are dropped
 
-	mu     sync.Mutex
-	next   int // number of the next folder
+	mu     sync.Mutex // comes after the state's
+	next   int        // number of the next folder
 	drafts map[string]*draft
 	ended  []*draft // in whose place drafts has others: steps that run at once may still use them
 	older  []string // copies of the index: at its last sync, and later
