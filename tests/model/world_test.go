@@ -35,7 +35,7 @@ type world struct {
 
 	copies sync.RWMutex // read: the index is being copied; write: copies are dropped
 
-	mu     sync.Mutex // comes after the state's
+	mu     sync.Mutex // taken after the state's
 	next   int        // number of the next folder
 	drafts map[string]*draft
 	ended  []*draft // in whose place drafts has others: steps that run at once may still use them
