@@ -80,6 +80,9 @@ type Options struct {
 	Quiet bool
 	// Rough memory of a quiet process cannot be compressed.
 	Rough bool
+	// Cold is how much more memory it has, in MiB, that it does not touch before Stop. Any other memory the process may
+	// have asked for itself, in a moment: who strikes while some is missing needs memory that nobody asks for.
+	Cold int
 	// Changed of a thousand blocks of Block pages are changed by each process of src/family.c; Threads is the number
 	// of its children.
 	Changed, Block int
@@ -123,6 +126,9 @@ func (o Options) Args(dir string) []string {
 	}
 	if o.Quiet && o.Rough {
 		args = append(args, "rough")
+	}
+	if o.Cold > 0 {
+		args = append(args, "cold", strconv.Itoa(o.Cold))
 	}
 	return args
 }

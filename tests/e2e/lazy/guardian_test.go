@@ -67,7 +67,7 @@ func TestProviderKilled(t *testing.T) {
 // When nobody can take over the process is killed: it never runs on what it
 // has.
 func TestNobodySucceeds(t *testing.T) {
-	c := dump(t, lazytarget.Options{MB: 64, Threads: 3, Seed: 13})
+	c := dump(t, lazytarget.Options{MB: 64, Threads: 3, Seed: 13, Cold: 64})
 	for range 3 {
 		c.Reset()
 		work := t.TempDir()
@@ -87,7 +87,7 @@ func TestNobodySucceeds(t *testing.T) {
 // soon: it is restored again until enough of them have been met.
 func TestSuccessorsKilled(t *testing.T) {
 	const enough, tries = 5, 60
-	c := dump(t, lazytarget.Options{MB: 256, Threads: 2, Seed: 14})
+	c := dump(t, lazytarget.Options{MB: 128, Threads: 2, Seed: 14, Cold: 128})
 	killed := 0
 	for range tries {
 		if killed >= enough {

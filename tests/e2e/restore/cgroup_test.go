@@ -181,7 +181,7 @@ func (c cgroup) processes() []string {
 // The guardian's session is killed: its keeper is in another, and the process ends instead of reading zeros.
 func TestGuardiansGroupKilled(t *testing.T) {
 	b := newBench(t)
-	x := b.dumped("one", lazytarget.Options{MB: 64, Threads: 3, Seed: 22})
+	x := b.dumped("one", lazytarget.Options{MB: 64, Threads: 3, Seed: 22, Cold: 64})
 	for range *strikes {
 		_, err := x.restore(onDemand, "--prefetch-rate", "4MiB")
 		must(t, err)

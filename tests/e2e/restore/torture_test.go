@@ -23,7 +23,7 @@ func wait(ms int) { time.Sleep(time.Duration(ms) * time.Millisecond) }
 // out.
 func TestDaemonKilled(t *testing.T) {
 	b := newBench(t)
-	x := b.dumped("one", lazytarget.Options{MB: 32, Threads: 3, Seed: 4})
+	x := b.dumped("one", lazytarget.Options{MB: 32, Threads: 3, Seed: 4, Cold: 32})
 	rnd := source(t)
 	hit, tries := 0, 0
 	for ; hit < *strikes && tries < 5**strikes; tries++ {

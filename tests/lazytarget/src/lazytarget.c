@@ -11,8 +11,9 @@
  * The process talks to its test through a shared file mapping, which keeps its
  * contents over dump and restore.
  *
- * usage: lazytarget STATUS MB THREADS SEED [quiet [rough]]
+ * usage: lazytarget STATUS MB THREADS SEED [quiet [rough]] [cold MB]
  * With quiet it changes nothing: it checks its memory when asked to. With rough no compressor finds anything in it.
+ * With cold it has so much more memory, which it does not touch before it is told to stop: then it checks that too.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -42,6 +43,7 @@
 static struct status *st;
 static uint64_t seed;
 static int quiet, rough;
+static size_t cold_mb;
 
 struct region {
 	uint8_t *p;
@@ -64,6 +66,7 @@ struct thread {
 
 static struct thread threads[MAXTHREADS];
 static int nthreads;
+static struct region cold;
 static _Atomic uint64_t next_tag = 1;
 static __thread sigjmp_buf *bus_jmp;
 
@@ -163,15 +166,20 @@ static void die(const char *what)
 	_exit(3);
 }
 
-static void new_region(struct thread *t, size_t n)
+static void map_region(struct region *r, size_t n)
 {
-	struct region *r = &t->r[t->n++];
 	r->n = n;
 	r->split = 0;
 	r->p = mmap(NULL, n * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	r->tag = calloc(n, sizeof *r->tag);
 	if (r->p == MAP_FAILED || !r->tag)
 		die("mmap");
+}
+
+static void new_region(struct thread *t, size_t n)
+{
+	struct region *r = &t->r[t->n++];
+	map_region(r, n);
 	t->own += n;
 	/* Some pages stay untouched: they have no contents in the images. */
 	size_t hole = rnd(t, 4) ? n : rnd(t, n);
@@ -401,7 +409,7 @@ static void *run(void *arg)
 int main(int argc, char **argv)
 {
 	if (argc < 5) {
-		fprintf(stderr, "usage: lazytarget STATUS MB THREADS SEED [quiet [rough]]\n");
+		fprintf(stderr, "usage: lazytarget STATUS MB THREADS SEED [quiet [rough]] [cold MB]\n");
 		return 2;
 	}
 	/* What it was started with may lie in a mount that CRIU cannot see. */
@@ -422,8 +430,16 @@ int main(int argc, char **argv)
 	if (nthreads < 1 || nthreads > MAXTHREADS)
 		return 2;
 	seed = strtoull(argv[4], NULL, 0);
-	quiet = argc > 5;
-	rough = argc > 6;
+	for (int i = 5; i < argc; i++) {
+		if (!strcmp(argv[i], "quiet"))
+			quiet = 1;
+		else if (!strcmp(argv[i], "rough"))
+			rough = 1;
+		else if (!strcmp(argv[i], "cold") && i + 1 < argc)
+			cold_mb = atol(argv[++i]);
+		else
+			return 2;
+	}
 	struct sigaction sa = { .sa_handler = on_bus, .sa_flags = SA_NODEFER };
 	sigaction(SIGBUS, &sa, NULL);
 	setsid();
@@ -440,6 +456,10 @@ int main(int argc, char **argv)
 			new_region(t, n);
 		}
 	}
+	if (cold_mb) {
+		map_region(&cold, (cold_mb << 20) / PAGE);
+		write_pages(&cold, 0, cold.n);
+	}
 	for (int i = 1; i < nthreads; i++)
 		if (pthread_create(&threads[i].t, NULL, run, &threads[i]))
 			return 2;
@@ -447,6 +467,7 @@ int main(int argc, char **argv)
 	run(&threads[0]);
 	for (int i = 1; i < nthreads; i++)
 		pthread_join(threads[i].t, NULL);
+	check_region(&cold, "cold");
 	atomic_store(&st->exited, 1);
 	return atomic_load(&st->mismatches) ? 1 : 0;
 }
