@@ -3,9 +3,13 @@ package kfdsim
 import (
 	"bufio"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Bits of an entry of /proc/PID/pagemap.
@@ -37,6 +41,12 @@ func absent(pid int, addr, size uint64) (bool, error) {
 		return false, nil
 	}
 	return watched(pid, missing)
+}
+
+// noMemory tells whether an error of absent says that the process has ended: its memory goes first, and /proc gives
+// nothing of it from then on.
+func noMemory(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, unix.ESRCH) || errors.Is(err, os.ErrNotExist)
 }
 
 // watched reports whether one of these addresses, ascending, lies in a mapping whose

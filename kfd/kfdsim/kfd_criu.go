@@ -372,7 +372,7 @@ func (p *kfdProcess) applySVM(r *svmRange) syscall.Errno {
 }
 
 // lookUpUserptrs is the worker that finds the pages of restored userptrs. What it does not
-// find it leaves out, without a word, for the GPU to fault on.
+// find it leaves out, without a word, for the GPU to fault on. A process that has ended lacks nothing: its queues stop.
 func (p *kfdProcess) lookUpUserptrs() {
 	s := p.sim
 	s.mu.Lock()
@@ -388,7 +388,7 @@ func (p *kfdProcess) lookUpUserptrs() {
 	for _, b := range held {
 		gone, err := absent(b.user.pid, b.user.addr&^(pageSize-1), b.size)
 		s.mu.Lock()
-		b.lost = gone || err != nil
+		b.lost = (gone || err != nil) && !noMemory(err)
 		s.putBO(b)
 		s.unlock()
 	}
