@@ -54,6 +54,16 @@ type machine struct {
 
 // measureConfig adds the times of one application to res.
 func measureConfig(t *stage, o options, c config, res *table) {
+	m := newMachine(t, o, c)
+	for _, state := range o.states {
+		m.times(state, res)
+	}
+	m.app.Kill()
+	m.umount()
+}
+
+// newMachine dumps an application into a new store.
+func newMachine(t *stage, o options, c config) *machine {
 	gpus := make([]kfdsim.GPU, c.gpus)
 	for i := range gpus {
 		// The slack is for what the application has beside its large buffer objects.
@@ -64,33 +74,40 @@ func measureConfig(t *stage, o options, c config, res *table) {
 	m.store, m.images = filepath.Join(m.Dir, "store"), filepath.Join(m.Dir, "images")
 	m.build()
 	m.dump()
-	for _, state := range o.states {
-		m.times(state, res)
-	}
-	m.app.Kill()
-	m.umount()
+	return m
 }
 
 // measureSmall adds to res the times of an application with many small buffer objects, and of one whose single object
-// is as large as all of these.
+// is as large as all of these. They are restored in turns: how fast a machine is changes from minute to minute.
 func measureSmall(ctx context.Context, o options, res *results) error {
-	o.states, o.ways = []string{cached}, []string{parallel}
 	vram, own := smallBytes(o.small)
-	for _, c := range []config{{vram: vram, procs: 1, gpus: 1, objects: o.small}, {vram: vram, procs: 1, gpus: 1}} {
-		fmt.Fprintf(os.Stderr, "%s\n", c)
-		o.memory = 64 << 20
-		if c.objects == 0 {
-			o.memory += own // criu restores it beside the fill: so both have as much
-		}
-		t, err := newStage(ctx)
-		if err == nil {
-			err = t.play(func() { measureConfig(t, o, c, &res.Small) })
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", c, err)
-		}
+	t, err := newStage(ctx)
+	if err != nil {
+		return err
 	}
-	return nil
+	return t.play(func() {
+		var both []*machine
+		for _, c := range []config{{vram: vram, procs: 1, gpus: 1, objects: o.small}, {vram: vram, procs: 1, gpus: 1}} {
+			fmt.Fprintf(os.Stderr, "%s\n", c)
+			o.memory = 64 << 20
+			if c.objects == 0 {
+				o.memory += own // criu restores it beside the fill: so both have as much
+			}
+			m := newMachine(t, o, c)
+			m.warm()
+			both = append(both, m)
+		}
+		for range o.rounds {
+			for _, m := range both {
+				m.round(cached, parallel, &res.Small)
+				m.end()
+			}
+		}
+		for _, m := range both {
+			m.app.Kill()
+			m.umount()
+		}
+	})
 }
 
 // Of six buffer objects of the application one is its own memory, which is not filled.
@@ -221,41 +238,51 @@ func (m *machine) argsWith(plugin string) []string {
 // times restores in every way with the images in one state.
 func (m *machine) times(state string, res *table) {
 	if state == cached {
-		m.mount("--checkpoint", name)
+		m.warm()
 		defer m.umount()
-		m.restore(parallel)
-		m.end()
 	}
 	for round := range m.o.rounds {
 		for _, way := range m.o.ways {
-			_, err := measure.Freshen(int64(3 * m.c.vram))
-			m.must(err)
-			if state == cold && way != lazy && way != onDemand {
-				m.umount()
-				m.mount("--checkpoint", name)
-			}
-			if state == cold {
-				m.must(measure.DropCaches())
-			}
-			requests := m.requests(requestsOfObject * m.c.objects)
-			m.Sim.DMAStats(true)
-			begun := time.Now()
-			s := sample{Seconds: m.restore(way).Seconds(), Requests: requests}
-			m.queuesRun()
-			s.Ready = time.Since(begun).Seconds()
-			for _, st := range m.Sim.DMAStats(false) {
-				s.DMABytes += st.Bytes
-				s.Busy = append(s.Busy, st.Busy.Seconds()/max(st.Span.Seconds(), 1e-9))
-				s.Fill = max(s.Fill, st.Span.Seconds())
-			}
-			if round == 0 && m.c.objects == 0 { // a round of many takes minutes
+			m.round(state, way, res)
+			if round == 0 {
 				m.app.WaitRounds(1)
 			}
 			m.end()
-			res.add(m.c, state, way, s)
-			fmt.Fprintf(os.Stderr, "  %-6s %-10s %.3f s\n", state, way, s.Seconds)
 		}
 	}
+}
+
+// warm mounts the checkpoint and brings its images into the page cache.
+func (m *machine) warm() {
+	m.mount("--checkpoint", name)
+	m.restore(parallel)
+	m.end()
+}
+
+// round restores once. The application runs then.
+func (m *machine) round(state, way string, res *table) {
+	_, err := measure.Freshen(int64(3 * m.c.vram))
+	m.must(err)
+	if state == cold && way != lazy && way != onDemand {
+		m.umount()
+		m.mount("--checkpoint", name)
+	}
+	if state == cold {
+		m.must(measure.DropCaches())
+	}
+	requests := m.requests(requestsOfObject * m.c.objects)
+	m.Sim.DMAStats(true)
+	begun := time.Now()
+	s := sample{Seconds: m.restore(way).Seconds(), Requests: requests}
+	m.queuesRun()
+	s.Ready = time.Since(begun).Seconds()
+	for _, st := range m.Sim.DMAStats(false) {
+		s.DMABytes += st.Bytes
+		s.Busy = append(s.Busy, st.Busy.Seconds()/max(st.Span.Seconds(), 1e-9))
+		s.Fill = max(s.Fill, st.Span.Seconds())
+	}
+	res.add(m.c, state, way, s)
+	fmt.Fprintf(os.Stderr, "  %-6s %-10s %.3f s\n", state, way, s.Seconds)
 }
 
 // queuesRun waits until no queue stands still.

@@ -12,9 +12,10 @@
 // is needed is touched and freed: see package measure. The first restore in each way is left to run until the
 // application has verified every buffer object.
 //
-// At the end an application with many small buffer objects is restored in parallel, and one with a single object of
-// their total size and as much memory. Right before each restore of the many, as many requests as their fill makes for
-// each of them are issued for which the simulator has nothing to do: what they take is its price, and not a driver's.
+// At the end an application with many small buffer objects is restored in parallel, in turns with one with a single
+// object of their total size and as much memory. Right before each restore of the many, as many requests as their fill
+// makes for each of them are issued for which the simulator has nothing to do: what they take is its price, and not a
+// driver's.
 //
 // CRIU's own plugin is the peer: built for the criu that is used, and named by -upstream, it restores the same images,
 // and with -upstream-dump it has dumped them.

@@ -149,11 +149,18 @@ func (r *results) small(w io.Writer) {
 		fmt.Fprintf(w, "| %d | %s | %s | %s | %s |\n", max(c.Objects, 1), humanize.IBytes(c.VRAM),
 			seconds(c.medianOf(fill)), seconds(c.medianOf(requests)), seconds(c.median()))
 	}
-	fmt.Fprintf(w, "\nMany take %.1f times as long to fill as one (bound: 2), and %.1f times as long to restore. "+
-		"%d requests import and map\nthem. If these are empty, the simulator, which is another process, takes %.1f "+
-		"times as long for them as for that fill.\n",
-		many.medianOf(fill)/one.medianOf(fill), many.median()/one.median(), requestsOfObject*many.Objects,
-		many.medianOf(requests)/one.medianOf(fill))
+	// What a turn takes depends on when it was: only those of one turn are divided.
+	var fills, restores, trips []float64
+	for i, s := range many.Samples {
+		than := one.Samples[i]
+		fills, restores = append(fills, s.Fill/than.Fill), append(restores, s.Seconds/than.Seconds)
+		trips = append(trips, s.Requests/than.Fill)
+	}
+	fmt.Fprintf(w, "\nMany take %.2f times as long to fill as one in the same turn (%.2f to %.2f; bound: 2), and %.1f "+
+		"times as long to\nrestore. %d requests import and map them. If these are empty, the simulator, which is "+
+		"another process, takes %.2f\ntimes as long for them as for that fill.\n", measure.Median(fills),
+		slices.Min(fills), slices.Max(fills), measure.Median(restores), requestsOfObject*many.Objects,
+		measure.Median(trips))
 }
 
 // wire is how long the VRAM is on the links at least, the GPUs' working side by side.
