@@ -130,17 +130,19 @@ func (w *walk) mounted() bool {
 	return strings.Contains(string(b), " "+filepath.Join(w.dir, "images")+" ")
 }
 
-// ends kills processes and waits until their pids are free.
+// ends kills processes with what they have forked, each in a group of its own, and waits until their pids are free.
 func (w *walk) ends(pids ...int) {
 	w.t.Helper()
 	for _, pid := range pids {
+		syscall.Kill(-pid, syscall.SIGKILL)
 		syscall.Kill(pid, syscall.SIGKILL)
 	}
 	for _, pid := range pids {
-		for end := time.Now().Add(limit); syscall.Kill(pid, 0) == nil; time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(limit); syscall.Kill(pid, 0) == nil || syscall.Kill(-pid, 0) == nil; {
 			if time.Now().After(end) {
 				w.t.Fatalf("process %d does not end", pid)
 			}
+			time.Sleep(10 * time.Millisecond)
 		}
 	}
 }
