@@ -261,11 +261,15 @@ func (h *draftHandle) Read(_ context.Context, dest []byte, off int64) (fuse.Read
 
 func (h *draftHandle) Write(_ context.Context, data []byte, off int64) (uint32, syscall.Errno) {
 	h.wrote.Store(true)
+	n, err := 0, error(nil)
 	if p, ok := h.e.where(); ok && slices.Contains(inventories, p) {
 		h.e.img.inventory.RLock()
 		defer h.e.img.inventory.RUnlock()
+		err = h.e.img.flush()
 	}
-	n, err := h.f.WriteAt(data, off)
+	if err == nil {
+		n, err = h.f.WriteAt(data, off)
+	}
 	if n == 0 && err != nil {
 		if !sealedNow(err) {
 			h.s.log.Error("write to a draft failed", "checkpoint", h.e.img.name, "offset", off, "error", err)

@@ -443,6 +443,15 @@ func (img *image) unlessComplete(fn func() error) (complete bool, err error) {
 
 var inventories = index.Inventories()
 
+// flush stores what CRIU has written so far. When its inventory is written, CRIU is about to end the processes, and
+// lets them go on if that write fails (bfd_flush_images in cr_dump_finish): the last moment to tell it.
+func (img *image) flush() error {
+	if d := img.openDraft(); d != nil {
+		return d.Flush()
+	}
+	return nil // the write fails
+}
+
 // wroteInventory notes the pid of the CRIU that dumps.
 func (img *image) wroteInventory(pid uint32) {
 	img.mu.Lock()

@@ -199,7 +199,7 @@ func (c *content) put(i int, seg *manifest.Segment, rel int64, runs []manifest.R
 	// A run on either side is looked at, too: what goes on in what is put there is joined with it.
 	from := max(sort.Search(len(seg.Runs), func(k int) bool { return seg.Runs[k].Start+seg.Runs[k].Len > rel })-1, 0)
 	to := min(sort.Search(len(seg.Runs), func(k int) bool { return seg.Runs[k].Start >= end })+1, len(seg.Runs))
-	seg.Runs = slices.Replace(seg.Runs, from, to, splice(seg.Runs[from:to], rel, end, runs)...)
+	seg.Runs = slices.Replace(seg.Runs, from, to, manifest.Splice(seg.Runs[from:to], rel, end, runs)...)
 	full := false
 	if len(seg.Chunks) > manifest.MaxChunks+slack || len(seg.Runs) > manifest.MaxRuns {
 		seg.DropUnused()
@@ -298,40 +298,6 @@ func (c *content) punch(off, end int64) error {
 	return nil
 }
 
-// splice puts mid in place of [a, b) of runs, and joins runs that go on in each other.
-func splice(runs []manifest.Run, a, b int64, mid []manifest.Run) []manifest.Run {
-	out := make([]manifest.Run, 0, len(runs)+len(mid)+1)
-	add := func(r manifest.Run) {
-		if k := len(out) - 1; k >= 0 && out[k].Chunk == r.Chunk &&
-			(r.Chunk == manifest.ZeroRun || int64(out[k].Off)+out[k].Len == int64(r.Off)) {
-			out[k].Len += r.Len
-			return
-		}
-		out = append(out, r)
-	}
-	clip := func(r manifest.Run, lo, hi int64) {
-		lo, hi = max(lo, r.Start), min(hi, r.Start+r.Len)
-		if lo >= hi {
-			return
-		}
-		if r.Chunk != manifest.ZeroRun {
-			r.Off += uint32(lo - r.Start)
-		}
-		r.Start, r.Len = lo, hi-lo
-		add(r)
-	}
-	for _, r := range runs {
-		clip(r, 0, a)
-	}
-	for _, r := range mid {
-		add(r)
-	}
-	for _, r := range runs {
-		clip(r, b, 1<<62)
-	}
-	return out
-}
-
 // truncate sets the size.
 func (c *content) truncate(size int64) error {
 	switch {
@@ -355,7 +321,7 @@ func (c *content) truncate(size int64) error {
 		return err
 	}
 	tail := *seg
-	tail.Runs = splice(seg.Runs, start-seg.Start, 1<<62, nil)
+	tail.Runs = manifest.Splice(seg.Runs, start-seg.Start, 1<<62, nil)
 	tail.Len = start - seg.Start
 	if i < len(c.closed) {
 		var gone []chunks.Put

@@ -1,0 +1,106 @@
+package index
+
+import (
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/index/drafts"
+	"github.com/gpucr/gpucr-fs/index/fault"
+)
+
+// What is written last, too little for a chunk, is stored by Flush: CRIU can still let the processes go on.
+func TestFlushTellsOfAFullDisk(t *testing.T) {
+	disk := smallDisk(t, "96m")
+	o := testOptions(t)
+	o.FreeFloor = 32 << 20
+	dir := filepath.Join(disk, "store")
+	if err := Init(dir, InitOptions{PackSize: 16 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	s := openTestStore(t, dir, o)
+	d := create(t, s, "a", drafts.CreateOptions{})
+	fill(t, d, map[string][]byte{"pages-1.img": memory(1, 40<<10)})
+	f, err := os.Create(filepath.Join(disk, "ballast"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	free, err := s.chunks.Packs.Free()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, free-40<<20); err != nil {
+		t.Fatal(err)
+	}
+	err = d.Flush()
+	if fault.ClassOf(err) != fault.NoSpace || !strings.Contains(err.Error(), "pages-1.img") || fault.HintOf(err) == "" {
+		t.Errorf("flushed on a full disk: %v (hint %q)", err, fault.HintOf(err))
+	}
+	if err := d.Abort(); err != nil {
+		t.Error(err)
+	}
+	// Nothing is left to store here: but there would be no room for what is still to come.
+	d = create(t, s, "b", drafts.CreateOptions{})
+	fill(t, d, map[string][]byte{"core-1.img": make([]byte, 100)})
+	if err := d.Flush(); fault.ClassOf(err) != fault.NoSpace {
+		t.Errorf("flushed without room: %v", err)
+	}
+	if err := d.Abort(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A checkpoint is the same whether it is flushed before it is sealed or not, and goes on growing.
+func TestFlushChangesNothing(t *testing.T) {
+	t.Parallel()
+	s := newTestStore(t, testOptions(t))
+	files := map[string][]byte{"pages-1.img": memory(1, 3<<20+40<<10), "mm-1.img": memory(2, 10_000),
+		"core-1.img": memory(3, 700), "empty.img": nil}
+	write(t, s, "plain", files)
+	before := s.Stats().BytesStored
+	d := create(t, s, "flushed", drafts.CreateOptions{})
+	fill(t, d, files)
+	for range 2 {
+		if err := d.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustSeal(t, d)
+	if err := d.Flush(); err != nil {
+		t.Errorf("once it is sealed: %v", err)
+	}
+	mustHold(t, s, "flushed", files)
+	if after := s.Stats().BytesStored; after != before {
+		t.Errorf("%d bytes were stored, %d once more", before, after-before)
+	}
+	// Writes after a flush.
+	grown := memory(4, 1<<20+5000)
+	d = create(t, s, "grown", drafts.CreateOptions{})
+	g, err := d.Create("pages-1.img", 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rnd := rand.New(rand.NewPCG(5, 5))
+	for off := 0; off < len(grown); {
+		n := min(1+rnd.IntN(60_000), len(grown)-off)
+		if _, err := g.WriteAt(grown[off:off+n], int64(off)); err != nil {
+			t.Fatal(err)
+		}
+		if off += n; rnd.IntN(3) == 0 {
+			if err := d.Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := g.Close(); err != nil {
+		t.Fatal(err)
+	}
+	mustSeal(t, d)
+	mustHold(t, s, "grown", map[string][]byte{"pages-1.img": grown})
+	mustVerify(t, s, 0)
+}
