@@ -201,9 +201,11 @@ func TestBarrierAndEviction(t *testing.T) {
 	}
 	bo := q.alloc(0, pageSize, abi.KFDMemVRAM|rw)
 	done := make(chan error)
-	go func() { done <- s.Evict(os.Getpid(), 200*time.Millisecond) }()
-	for s.State().Processes[0].Evictions == 0 {
-		time.Sleep(time.Millisecond)
+	go func() { done <- s.Evict(os.Getpid(), 3*time.Second) }()
+	for late := time.Now().Add(time.Minute); s.State().Processes[0].Evictions == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(late) {
+			t.Fatal("nobody is evicted")
+		}
 	}
 	q.dispatch(KernelFill, bo.VAAddr, 0, 8, 1, 0)
 	if loadWord(q.argMem, signalValue) != 1 || s.State().Processes[0].Queues[0].Done != 1 {
@@ -212,7 +214,7 @@ func TestBarrierAndEviction(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if _, res := q.waitEvent(q.event, 5000); res != abi.KFDWaitComplete {
+	if _, res := q.waitEvent(q.event, 20000); res != abi.KFDWaitComplete {
 		t.Error("queue did not go on after the eviction")
 	}
 	if s.Evict(1, 0) == nil {

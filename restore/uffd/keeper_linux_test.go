@@ -64,13 +64,16 @@ func startKept(t *testing.T, files ...*os.File) *kept {
 
 // ends reports whether the keeper ends within a time.
 func (k *kept) ends(timeout time.Duration) bool {
-	for late := time.Now().Add(timeout); time.Now().Before(late); time.Sleep(time.Millisecond) {
+	for late := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
+		last := time.Now().After(late)
 		stat, err := os.ReadFile("/proc/" + k.keeper + "/stat")
 		if err != nil || strings.Contains(string(stat), ") Z ") {
 			return true
 		}
+		if last {
+			return false
+		}
 	}
-	return false
 }
 
 // What a guardian had when it was killed can be had from its keeper.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -179,13 +180,15 @@ func TestStalled(t *testing.T) {
 
 // A dump may take long to close its files.
 func TestStalledWhileFilesAreClosed(t *testing.T) {
-	ctx, progress, stop := stalled(context.Background(), 10*time.Millisecond, nil, true)
-	defer stop()
-	progress(2, 2)
-	time.Sleep(100 * time.Millisecond)
-	if ctx.Err() != nil {
-		t.Error(context.Cause(ctx))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, progress, stop := stalled(context.Background(), 10*time.Millisecond, nil, true)
+		defer stop()
+		progress(2, 2)
+		time.Sleep(100 * time.Millisecond)
+		if ctx.Err() != nil {
+			t.Error(context.Cause(ctx))
+		}
+	})
 }
 
 // The buffers of the RESTORE ioctl for the checkpoint that package image tests

@@ -206,7 +206,7 @@ func (b *tab) restoreView(x *target) func(*testing.T) {
 		b.on(t)
 		b.view("restores")
 		var restoring sync.WaitGroup
-		restoring.Go(func() { x.restore(t, "--wait", "--prefetch-rate", "7MiB") })
+		restoring.Go(func() { x.restore(t, "--wait", "--prefetch-rate", "3MiB") })
 		b.wait(
 			"document.querySelector('.tag')?.innerText === 'in progress' && /processes " +
 				"run/.test(document.querySelector('.course')?.textContent)",

@@ -228,6 +228,8 @@ func TestFaults(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := f.statuses()
+		f.rate(4 * heldBack)
+		defer f.rate(slowRate)
 		r := f.startCriu("restore", "-d")
 		f.waitsForVRAM(t, r)
 		time.Sleep(time.Duration(f.rand.Int64N(int64(10 * time.Millisecond))))

@@ -198,6 +198,7 @@ func TestFailedDumps(t *testing.T) {
 			}
 		}
 	}
+	b.rate(heldBack)
 	fails("helper killed", func(r *run) {
 		once(r, func(helpers []int) {
 			for _, pid := range helpers {
@@ -215,6 +216,7 @@ func TestFailedDumps(t *testing.T) {
 		}
 	})
 	// And then it works.
+	b.rate(slowRate)
 	f.dump(app)
 	f.restore()
 	app.WaitRounds(1)

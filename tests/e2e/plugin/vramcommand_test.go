@@ -35,9 +35,11 @@ func TestRestoreOnDemand(t *testing.T) {
 		t.Errorf("a mode that does not exist: %v", err)
 	}
 	file := filepath.Join(b.Dir, "timeline")
+	b.rate(2 * heldBack) // the fill takes some seconds
 	if err := run("restore", "--criu", b.CRIU, "--vram=lazy", "--wait", "--timeline", file, store, "gpu"); err != nil {
 		t.Fatal(err)
 	}
+	b.rate(100e6)
 	if n, _ := b.missing(0); n != 0 {
 		t.Errorf("%d bytes are missing after --wait", n)
 	}

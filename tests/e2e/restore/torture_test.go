@@ -32,6 +32,8 @@ func TestDaemonKilled(t *testing.T) {
 		after := rnd.IntN(300)
 		done := make(chan int, 1)
 		go func() {
+			for late := time.Now().Add(limit); len(program.Role("daemon")) == 0 && time.Now().Before(late); wait(1) {
+			}
 			wait(after)
 			n := 0
 			for _, pid := range program.Role("daemon") {
