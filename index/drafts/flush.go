@@ -2,9 +2,9 @@ package drafts
 
 import "github.com/gpucr/gpucr-fs/index/fault"
 
-// Flush stores what was written to all files, their last chunks as well, and fails if there is no room for the rest:
-// the last chunk of a file that ends within a page is left to Seal. It makes nothing durable. It is for a writer that
-// is about to give up its own copy: CRIU ends the processes it has dumped, and what a seal cannot store then is lost.
+// Flush stores what was written to all files, their last chunks as well, and fails if less than 16 MiB are free for the
+// rest: last chunks of files that end within a page, and what Seal cuts anew, may be more. It makes nothing durable. It
+// is for a writer that gives up its copy: CRIU ends the processes, and what a seal cannot store then is lost.
 func (d *Draft) Flush() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -120,9 +120,11 @@ func (s *Set) reserve(n int64) (*file, int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.unchecked == 0 || s.unchecked >= checkEvery {
-		if err := s.lookForRoom(); err != nil {
+		if err := s.checkFree(); err != nil {
+			s.unchecked = 0
 			return nil, 0, err
 		}
+		s.unchecked = 1
 	}
 	s.unchecked += n
 	if s.active == nil || s.active.end+n > s.o.PackSize && s.active.end > 0 {
@@ -175,18 +177,12 @@ func (s *Set) roll() error {
 }
 
 // Room fails with ErrNoSpace when the file system is down to the floor. Otherwise what is appended next, up to 16 MiB,
-// is not refused for that.
+// is not refused for that, by whomever it is appended.
 func (s *Set) Room() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.lookForRoom()
-}
-
-// lookForRoom is Room with mu held.
-func (s *Set) lookForRoom() error {
-	s.unchecked = 0
 	if err := s.checkFree(); err != nil {
-		return err
+		return err // who was told that there is room has it
 	}
 	s.unchecked = 1
 	return nil
