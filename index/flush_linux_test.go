@@ -1,6 +1,7 @@
 package index
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -53,6 +54,52 @@ func TestFlushTellsOfAFullDisk(t *testing.T) {
 	if err := d.Abort(); err != nil {
 		t.Error(err)
 	}
+}
+
+// Files that end within a page have their last chunks stored by Seal: there is room for all of them, or Flush says so.
+func TestFlushCountsTheRest(t *testing.T) {
+	disk := smallDisk(t, "160m")
+	o := testOptions(t)
+	o.FreeFloor = 32 << 20
+	dir := filepath.Join(disk, "store")
+	if err := Init(dir, InitOptions{PackSize: 16 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	s := openTestStore(t, dir, o)
+	files := map[string][]byte{}
+	rnd := rand.NewChaCha8([32]byte{9})
+	for i := range 300 {
+		b := make([]byte, 100_001)
+		rnd.Read(b)
+		files[fmt.Sprintf("ghost-file-%d.img", i)] = b
+	}
+	d := create(t, s, "a", drafts.CreateOptions{})
+	fill(t, d, files)
+	free, err := s.chunks.Packs.Free()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ballast := filepath.Join(disk, "ballast")
+	f, err := os.Create(ballast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	// A step more each time: a seal after the first flush that finds room has what it needs.
+	for left, flushed := int64(50<<20), false; !flushed; left += 2 << 20 {
+		if err := f.Truncate(0); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Fallocate(int(f.Fd()), 0, 0, free-left); err != nil {
+			t.Fatal(err)
+		}
+		err := d.Flush()
+		if flushed = err == nil; !flushed && fault.ClassOf(err) != fault.NoSpace {
+			t.Fatal(err)
+		}
+	}
+	mustSeal(t, d)
+	mustHold(t, s, "a", files)
 }
 
 // A checkpoint is the same whether it is flushed before it is sealed or not, and goes on growing.

@@ -120,7 +120,7 @@ func (s *Set) reserve(n int64) (*file, int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.unchecked == 0 || s.unchecked >= checkEvery {
-		if err := s.checkFree(); err != nil {
+		if err := s.checkFree(0); err != nil {
 			s.unchecked = 0
 			return nil, 0, err
 		}
@@ -176,25 +176,28 @@ func (s *Set) roll() error {
 	return nil
 }
 
-// Room fails with ErrNoSpace when the file system is down to the floor. Otherwise what is appended next, up to 16 MiB,
-// is not refused for that, by whomever it is appended.
-func (s *Set) Room() error {
+// Room fails with ErrNoSpace when n bytes, at least 16 MiB, would bring the file system down to the floor. Otherwise so
+// much is not refused for that, by whomever it is appended next.
+func (s *Set) Room(n int64) error {
+	if n > checkEvery {
+		n += checkEvery // the last look finds as much
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.checkFree(); err != nil {
+	if err := s.checkFree(n); err != nil {
 		return err // who was told that there is room has it
 	}
 	s.unchecked = 1
 	return nil
 }
 
-// checkFree fails when the file system is down to the floor.
-func (s *Set) checkFree() error {
+// checkFree fails when n bytes, or checkEvery, would bring the file system down to the floor.
+func (s *Set) checkFree(n int64) error {
 	free, err := s.Free()
 	if err != nil {
 		return err
 	}
-	if free < s.o.FreeFloor+checkEvery {
+	if free < s.o.FreeFloor+max(n, checkEvery) {
 		return fmt.Errorf("%w: %d MiB free on the store's file system, %d MiB are kept free", ErrNoSpace, free>>20,
 			s.o.FreeFloor>>20)
 	}
