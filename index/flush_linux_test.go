@@ -14,16 +14,22 @@ import (
 	"github.com/gpucr/gpucr-fs/index/fault"
 )
 
-// What is written last, too little for a chunk, is stored by Flush: CRIU can still let the processes go on.
-func TestFlushTellsOfAFullDisk(t *testing.T) {
-	disk := smallDisk(t, "96m")
+// storeOnDisk makes a store on a small disk of which 32 MiB are kept free.
+func storeOnDisk(t *testing.T, size string) (disk string, s *Store) {
+	t.Helper()
+	disk = smallDisk(t, size)
 	o := testOptions(t)
 	o.FreeFloor = 32 << 20
 	dir := filepath.Join(disk, "store")
 	if err := Init(dir, InitOptions{PackSize: 16 << 20}); err != nil {
 		t.Fatal(err)
 	}
-	s := openTestStore(t, dir, o)
+	return disk, openTestStore(t, dir, o)
+}
+
+// What is written last, too little for a chunk, is stored by Flush: CRIU can still let the processes go on.
+func TestFlushTellsOfAFullDisk(t *testing.T) {
+	disk, s := storeOnDisk(t, "96m")
 	d := create(t, s, "a", drafts.CreateOptions{})
 	fill(t, d, map[string][]byte{"pages-1.img": memory(1, 40<<10)})
 	f, err := os.Create(filepath.Join(disk, "ballast"))
@@ -58,14 +64,7 @@ func TestFlushTellsOfAFullDisk(t *testing.T) {
 
 // Files that end within a page have their last chunks stored by Seal: there is room for all of them, or Flush says so.
 func TestFlushCountsTheRest(t *testing.T) {
-	disk := smallDisk(t, "160m")
-	o := testOptions(t)
-	o.FreeFloor = 32 << 20
-	dir := filepath.Join(disk, "store")
-	if err := Init(dir, InitOptions{PackSize: 16 << 20}); err != nil {
-		t.Fatal(err)
-	}
-	s := openTestStore(t, dir, o)
+	disk, s := storeOnDisk(t, "160m")
 	files := map[string][]byte{}
 	rnd := rand.NewChaCha8([32]byte{9})
 	for i := range 300 {
