@@ -180,12 +180,12 @@ func (s *Set) roll() error {
 // much is not refused for that, by whomever it is appended next.
 func (s *Set) Room(n int64) error {
 	if n > checkEvery {
-		n += checkEvery // the last look finds as much
+		n += checkEvery // a later look at the disk still finds 16 MiB above the floor
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.checkFree(n); err != nil {
-		return err // who was told that there is room has it
+		return err // without a new look for others: they were told that there is room
 	}
 	s.unchecked = 1
 	return nil

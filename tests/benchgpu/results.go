@@ -149,10 +149,11 @@ func (r *results) small(w io.Writer) {
 		fmt.Fprintf(w, "| %d | %s | %s | %s | %s |\n", max(c.Objects, 1), humanize.IBytes(c.VRAM),
 			seconds(c.medianOf(fill)), seconds(c.medianOf(requests)), seconds(c.median()))
 	}
-	// What a turn takes depends on when it was: only those of one turn are divided.
+	// What a turn takes depends on when it was: only those of one turn are divided. A run that fails may leave the last
+	// turn without its second half.
 	var fills, restores, trips []float64
-	for i, s := range many.Samples {
-		than := one.Samples[i]
+	for i, than := range one.Samples {
+		s := many.Samples[i]
 		fills, restores = append(fills, s.Fill/than.Fill), append(restores, s.Seconds/than.Seconds)
 		trips = append(trips, s.Requests/than.Fill)
 	}

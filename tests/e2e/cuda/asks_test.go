@@ -58,7 +58,7 @@ func TestRunsBeforeItsGPU(t *testing.T) {
 		t.Errorf("the restore took %v: it did not wait for the driver", took)
 	}
 	if before := had.Sub(<-answered); before < stall/2 {
-		t.Errorf("the process answered %v before it had its GPU", before)
+		t.Errorf("the process answered only %v before it had its GPU", before)
 	}
 	r.verify()
 }
