@@ -2,6 +2,7 @@ package index
 
 import (
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -12,13 +13,13 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/upkeep"
 )
 
 // storeOnDisk makes a store on a small disk of which 32 MiB are kept free.
-func storeOnDisk(t *testing.T, size string) (disk string, s *Store) {
+func storeOnDisk(t *testing.T, size string, o Options) (disk string, s *Store) {
 	t.Helper()
 	disk = smallDisk(t, size)
-	o := testOptions(t)
 	o.FreeFloor = 32 << 20
 	dir := filepath.Join(disk, "store")
 	if err := Init(dir, InitOptions{PackSize: 16 << 20}); err != nil {
@@ -27,11 +28,9 @@ func storeOnDisk(t *testing.T, size string) (disk string, s *Store) {
 	return disk, openTestStore(t, dir, o)
 }
 
-// What is written last, too little for a chunk, is stored by Flush: CRIU can still let the processes go on.
-func TestFlushTellsOfAFullDisk(t *testing.T) {
-	disk, s := storeOnDisk(t, "96m")
-	d := create(t, s, "a", drafts.CreateOptions{})
-	fill(t, d, map[string][]byte{"pages-1.img": memory(1, 40<<10)})
+// leave fills the disk up, so that this many bytes stay free.
+func leave(t *testing.T, s *Store, disk string, bytes int64) {
+	t.Helper()
 	f, err := os.Create(filepath.Join(disk, "ballast"))
 	if err != nil {
 		t.Fatal(err)
@@ -41,10 +40,21 @@ func TestFlushTellsOfAFullDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Fallocate(int(f.Fd()), 0, 0, free-40<<20); err != nil {
+	if free <= bytes {
+		t.Fatalf("%d MiB are free, less than %d", free>>20, bytes>>20)
+	}
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, free-bytes); err != nil {
 		t.Fatal(err)
 	}
-	err = d.Flush()
+}
+
+// What is written last, too little for a chunk, is stored by Flush: CRIU can still let the processes go on.
+func TestFlushTellsOfAFullDisk(t *testing.T) {
+	disk, s := storeOnDisk(t, "96m", testOptions(t))
+	d := create(t, s, "a", drafts.CreateOptions{})
+	fill(t, d, map[string][]byte{"pages-1.img": memory(1, 40<<10)})
+	leave(t, s, disk, 40<<20)
+	err := d.Flush()
 	if fault.ClassOf(err) != fault.NoSpace || !strings.Contains(err.Error(), "pages-1.img") || fault.HintOf(err) == "" {
 		t.Errorf("flushed on a full disk: %v (hint %q)", err, fault.HintOf(err))
 	}
@@ -64,7 +74,7 @@ func TestFlushTellsOfAFullDisk(t *testing.T) {
 
 // Files that end within a page have their last chunks stored by Seal: there is room for all of them, or Flush says so.
 func TestFlushCountsTheRest(t *testing.T) {
-	disk, s := storeOnDisk(t, "160m")
+	disk, s := storeOnDisk(t, "160m", testOptions(t))
 	files := map[string][]byte{}
 	rnd := rand.NewChaCha8([32]byte{9})
 	for i := range 300 {
@@ -74,24 +84,9 @@ func TestFlushCountsTheRest(t *testing.T) {
 	}
 	d := create(t, s, "a", drafts.CreateOptions{})
 	fill(t, d, files)
-	free, err := s.chunks.Packs.Free()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ballast := filepath.Join(disk, "ballast")
-	f, err := os.Create(ballast)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
 	// A step more each time: a seal after the first flush that finds room has what it needs.
 	for left, flushed := int64(50<<20), false; !flushed; left += 2 << 20 {
-		if err := f.Truncate(0); err != nil {
-			t.Fatal(err)
-		}
-		if err := unix.Fallocate(int(f.Fd()), 0, 0, free-left); err != nil {
-			t.Fatal(err)
-		}
+		leave(t, s, disk, left)
 		err := d.Flush()
 		if flushed = err == nil; !flushed && fault.ClassOf(err) != fault.NoSpace {
 			t.Fatal(err)
@@ -148,5 +143,99 @@ func TestFlushChangesNothing(t *testing.T) {
 	}
 	mustSeal(t, d)
 	mustHold(t, s, "grown", map[string][]byte{"pages-1.img": grown})
+	mustVerify(t, s, 0)
+}
+
+// Cutting anew takes room that a seal needs, or finds none: what was flushed is sealed all the same, by the first seal.
+func TestNoRoomForCuts(t *testing.T) {
+	o := testOptions(t)
+	cut := false
+	o.Cuts = func(fs.FS) (map[string][]int64, error) {
+		cuts := map[string][]int64{}
+		for i := range 4 {
+			p := fmt.Sprintf("amdgpu-pages-%d.img", i)
+			for off := int64(8 + 12<<10); cut && off < 8<<20; off += 200 << 10 {
+				cuts[p] = append(cuts[p], off)
+			}
+		}
+		return cuts, nil
+	}
+	disk, s := storeOnDisk(t, "512m", o)
+	for left := int64(40 << 20); left <= 112<<20; left += 3 << 20 {
+		name := fmt.Sprintf("left-%d", left>>20)
+		files := map[string][]byte{}
+		rnd := rand.NewChaCha8([32]byte{byte(left >> 20)})
+		for i := range 4 {
+			b := make([]byte, 8<<20+8)
+			rnd.Read(b)
+			files[fmt.Sprintf("amdgpu-pages-%d.img", i)] = b
+		}
+		// Some ends within a page are left to the seal.
+		for i := range 50 {
+			files[fmt.Sprintf("ghost-file-%d.img", i)] = files["amdgpu-pages-0.img"][i*150_000:][:100_001]
+		}
+		leave(t, s, disk, 250<<20)
+		d := create(t, s, name, drafts.CreateOptions{})
+		fill(t, d, files)
+		leave(t, s, disk, left)
+		if err := d.Flush(); err != nil {
+			if fault.ClassOf(err) != fault.NoSpace || left > 64<<20 {
+				t.Errorf("with %d MiB left: %v", left>>20, err)
+			}
+			if err := d.Abort(); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		cut = true
+		mustSeal(t, d)
+		cut = false
+		mustHold(t, s, name, files)
+		leave(t, s, disk, 250<<20)
+		if err := s.Remove(t.Context(), []string{name}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.GC(t.Context(), upkeep.GCOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		mustVerify(t, s, 0)
+	}
+}
+
+// A file of which something could not be stored can be written anew once there is room: another dump into the same
+// draft begins with that.
+func TestWrittenAnewAfterAFullDisk(t *testing.T) {
+	disk, s := storeOnDisk(t, "128m", testOptions(t))
+	d := create(t, s, "a", drafts.CreateOptions{})
+	fill(t, d, map[string][]byte{"core-1.img": memory(1, 700)})
+	f, err := d.Create("pages-1.img", 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	leave(t, s, disk, 40<<20)
+	b := make([]byte, 1<<20)
+	rnd := rand.NewChaCha8([32]byte{7})
+	var failed error
+	for off := int64(0); failed == nil && off < 64<<20; off += int64(len(b)) {
+		rnd.Read(b)
+		_, failed = f.WriteAt(b, off)
+	}
+	if fault.ClassOf(failed) != fault.NoSpace {
+		t.Fatalf("written on a full disk: %v", failed)
+	}
+	if _, err := d.Seal(t.Context()); fault.ClassOf(err) != fault.NoSpace {
+		t.Errorf("sealed without what could not be stored: %v", err)
+	}
+	leave(t, s, disk, 72<<20)
+	if err := f.Truncate(0); err != nil {
+		t.Fatal(err)
+	}
+	files := map[string][]byte{"core-1.img": memory(1, 700), "pages-1.img": memory(2, 3<<20+5000)}
+	if _, err := f.WriteAt(files["pages-1.img"], 0); err != nil {
+		t.Fatal(err)
+	}
+	mustSeal(t, d)
+	mustHold(t, s, "a", files)
 	mustVerify(t, s, 0)
 }

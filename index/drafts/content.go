@@ -3,6 +3,7 @@ package drafts
 import (
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
+	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/unsealed"
 )
@@ -289,15 +290,23 @@ func closeParts(m *manifest.Segment) (out []*draftSegment, err error) {
 		if err != nil {
 			return nil, err
 		}
-		seg := &draftSegment{start: part.Start, len: part.Len, encoded: encoded}
-		for _, r := range part.Runs {
-			if r.Chunk == manifest.ZeroRun {
-				seg.zero += r.Len
-			}
-		}
-		out = append(out, seg)
+		out = append(out, &draftSegment{start: part.Start, len: part.Len, zero: part.Zero(), encoded: encoded})
 	}
 	return out, nil
+}
+
+// key is where a closed segment is kept in Badger.
+func (c *content) key(seg *draftSegment) string {
+	return manifest.SegmentKey(c.draft, c.number, seg.start)
+}
+
+// encoded gives a closed segment as it is kept.
+func (c *content) encoded(seg *draftSegment) ([]byte, error) {
+	if seg.encoded != nil {
+		return seg.encoded, nil
+	}
+	_, b, err := c.s.chunks.DB.Meta(c.key(seg))
+	return b, fault.Classify("read draft", err)
 }
 
 // spill moves closed segments out of memory.
@@ -305,8 +314,7 @@ func (c *content) spill() error {
 	var puts []chunks.Put
 	for _, seg := range c.closed {
 		if seg.encoded != nil {
-			puts = append(puts,
-				chunks.Put{Key: manifest.SegmentKey(c.draft, c.number, seg.start), Payload: seg.encoded})
+			puts = append(puts, chunks.Put{Key: c.key(seg), Payload: seg.encoded})
 		}
 	}
 	if err := c.s.chunks.PutLocal(puts); err != nil {

@@ -2,14 +2,11 @@ package drafts
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"io/fs"
 	"maps"
 	"path"
 	"slices"
-	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -86,7 +83,7 @@ func (s *Writer) Create(_ context.Context, name string, o CreateOptions) (*Draft
 	if err := roots.ValidLabels(o.Labels); err != nil {
 		return nil, err
 	}
-	pb := &manifestpb.Checkpoint{Id: newID(), Name: name, CreatedNs: time.Now().UnixNano(),
+	pb := &manifestpb.Checkpoint{Id: manifest.NewID(), Name: name, CreatedNs: time.Now().UnixNano(),
 		Tags: slices.Compact(slices.Sorted(slices.Values(o.Tags))), Labels: maps.Clone(o.Labels)}
 	payload, err := manifest.EncodeCheckpoint(pb)
 	if err != nil {
@@ -116,6 +113,12 @@ func (d *Draft) Name() string { return d.name }
 
 func (d *Draft) fail(class fault.Class, p string, why string) error {
 	return &fault.Error{Class: class, Op: "write", Checkpoint: d.name, File: p, Err: errors.New(why)}
+}
+
+// at says what failed where.
+func (d *Draft) at(op, p string, err error) error {
+	class, hint := fault.ClassOf(err), fault.HintOf(err)
+	return &fault.Error{Class: class, Op: op, Checkpoint: d.name, File: p, Hint: hint, Err: err}
 }
 
 func (d *Draft) over(p string) error { return d.fail(fault.ReadOnly, p, "the checkpoint is sealed") }
@@ -356,7 +359,7 @@ func (d *Draft) ReadDir(p string) ([]reading.FileInfo, error) {
 			out = append(out, n.info(q))
 		}
 	}
-	sort.Slice(out, func(i, j int) bool { return out[i].Path < out[j].Path })
+	slices.SortFunc(out, func(a, b reading.FileInfo) int { return strings.Compare(a.Path, b.Path) })
 	return out, nil
 }
 
@@ -380,11 +383,4 @@ func (d *Draft) Abort() error {
 	s.o.Unsealed.End(d.id)
 	s.roots.Announce(d.name)
 	return err
-}
-
-// newID gives the identity of a new checkpoint.
-func newID() string {
-	var b [8]byte
-	rand.Read(b[:])
-	return hex.EncodeToString(b[:])
 }

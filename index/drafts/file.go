@@ -68,8 +68,18 @@ func (n *node) info(p string) reading.FileInfo {
 	return i
 }
 
-// with runs fn on the content, and names the file in its error.
+// with runs fn on the content, behind a write that was answered early, and names the file in its error.
 func (f *DraftFile) with(write bool, fn func(*content) error) error {
+	return f.atOnce(write, func(c *content) error {
+		if err := c.appendPending(); err != nil {
+			return err
+		}
+		return fn(c)
+	})
+}
+
+// atOnce is with, whatever is still to be appended.
+func (f *DraftFile) atOnce(write bool, fn func(*content) error) error {
 	if write {
 		f.n.d.writes.RLock()
 		defer f.n.d.writes.RUnlock()
@@ -83,10 +93,7 @@ func (f *DraftFile) with(write bool, fn func(*content) error) error {
 	case write && f.n.ended:
 		return d.over(f.path)
 	}
-	err := f.n.content.appendPending()
-	if err == nil {
-		err = fn(f.n.content)
-	}
+	err := fn(f.n.content)
 	if write {
 		f.n.mtime = time.Now()
 	}
@@ -94,8 +101,7 @@ func (f *DraftFile) with(write bool, fn func(*content) error) error {
 	if err == nil || errors.As(err, &e) && e.File != "" && e.Checkpoint != "" {
 		return err
 	}
-	return &fault.Error{Class: fault.ClassOf(err), Op: "write", Checkpoint: d.name, File: f.path,
-		Hint: fault.HintOf(err), Err: err}
+	return d.at("write", f.path, err)
 }
 
 // WriteAt writes p at off; a gap before off is zero. An error may be that of an earlier write that could not be
@@ -139,10 +145,13 @@ func (f *DraftFile) ReadAt(p []byte, off int64) (n int, err error) {
 	return n, err
 }
 
-// Truncate sets the size; it grows with zeros.
+// Truncate sets the size; it grows with zeros. A file of size 0 can be written whatever could not be stored before.
 func (f *DraftFile) Truncate(size int64) error {
 	if size < 0 || size > manifest.MaxFileSize {
 		return f.n.d.fail(fault.Invalid, f.path, "a size that no file has")
+	}
+	if size == 0 {
+		return f.atOnce(true, (*content).clear)
 	}
 	return f.with(true, func(c *content) error { return c.truncate(size) })
 }

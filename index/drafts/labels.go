@@ -23,7 +23,7 @@ func (d *Draft) label(pb *manifestpb.Checkpoint) {
 	if d.s.o.Labels == nil {
 		return
 	}
-	found := d.s.o.Labels(draftView{d})
+	found := d.s.o.Labels(d.view())
 	for k, v := range found {
 		if _, said := pb.Labels[k]; said || roots.ValidLabel(k, v) != nil || len(pb.Labels) >= manifest.MaxLabels {
 			continue

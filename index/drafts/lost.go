@@ -34,12 +34,9 @@ func (d *Draft) nodeStored(n *node) error {
 		return nil
 	}
 	for _, seg := range n.content.closed {
-		payload := seg.encoded
-		if payload == nil {
-			var err error
-			if _, payload, err = d.s.chunks.DB.Meta(manifest.SegmentKey(d.id, n.number, seg.start)); err != nil {
-				return err
-			}
+		payload, err := n.content.encoded(seg)
+		if err != nil {
+			return err
 		}
 		m, err := manifest.DecodeSegment(payload)
 		if err != nil {

@@ -4,11 +4,9 @@ import (
 	"errors"
 	"io"
 	"slices"
-	"sort"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
-	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 )
 
@@ -31,12 +29,9 @@ func (c *content) segment(i int) (*manifest.Segment, error) {
 	if m := c.closed[i].edits; m != nil {
 		return m, nil
 	}
-	b := c.closed[i].encoded
-	if b == nil {
-		var err error
-		if _, b, err = c.s.chunks.DB.Meta(manifest.SegmentKey(c.draft, c.number, c.closed[i].start)); err != nil {
-			return nil, fault.Classify("read draft", err)
-		}
+	b, err := c.encoded(c.closed[i])
+	if err != nil {
+		return nil, err
 	}
 	return manifest.DecodeSegment(b)
 }
@@ -195,11 +190,7 @@ const (
 // any more go after a while, and a segment that has grown too large is split: however often a place is overwritten,
 // what the reader allows is kept to.
 func (c *content) put(i int, seg *manifest.Segment, rel int64, runs []manifest.Run) error {
-	end := runs[len(runs)-1].Start + runs[len(runs)-1].Len
-	// A run on either side is looked at, too: what goes on in what is put there is joined with it.
-	from := max(sort.Search(len(seg.Runs), func(k int) bool { return seg.Runs[k].Start+seg.Runs[k].Len > rel })-1, 0)
-	to := min(sort.Search(len(seg.Runs), func(k int) bool { return seg.Runs[k].Start >= end })+1, len(seg.Runs))
-	seg.Runs = slices.Replace(seg.Runs, from, to, manifest.Splice(seg.Runs[from:to], rel, end, runs)...)
+	seg.Put(rel, runs)
 	full := false
 	if len(seg.Chunks) > manifest.MaxChunks+slack || len(seg.Runs) > manifest.MaxRuns {
 		seg.DropUnused()
@@ -323,26 +314,50 @@ func (c *content) truncate(size int64) error {
 	tail := *seg
 	tail.Runs = manifest.Splice(seg.Runs, start-seg.Start, 1<<62, nil)
 	tail.Len = start - seg.Start
-	if i < len(c.closed) {
-		var gone []chunks.Put
-		for _, old := range c.closed[i:] {
-			c.zero -= old.zero
-			if old.encoded == nil {
-				gone = append(gone, chunks.Put{Key: manifest.SegmentKey(c.draft, c.number, old.start)})
-			}
-		}
-		if err := c.s.chunks.PutLocal(gone); err != nil {
-			return err
-		}
-		for _, old := range c.closed[i:] {
-			c.edited = c.dropEdited(old)
-		}
-		c.closed = c.closed[:i]
+	if err := c.dropClosed(i); err != nil {
+		return err
 	}
 	tail.DropUnused()
 	c.tail, c.inFlight = tail, make([]*chunks.Pending, len(tail.Chunks))
 	c.done = start
 	c.pageLen = copy(c.page[:], keep)
+	c.split.Reset()
+	return nil
+}
+
+// dropClosed gives up the closed segments from i on.
+func (c *content) dropClosed(i int) error {
+	if i >= len(c.closed) {
+		return nil
+	}
+	if err := c.s.chunks.PutLocal(c.spilled(i)); err != nil {
+		return err
+	}
+	for _, old := range c.closed[i:] {
+		c.zero -= old.zero
+		c.edited = c.dropEdited(old)
+	}
+	c.closed = c.closed[:i]
+	return nil
+}
+
+// spilled gives what removes the closed segments from i on that are in Badger.
+func (c *content) spilled(i int) (gone []chunks.Put) {
+	for _, old := range c.closed[i:] {
+		if old.encoded == nil {
+			gone = append(gone, chunks.Put{Key: c.key(old)})
+		}
+	}
+	return gone
+}
+
+// clear makes the file empty, whatever could not be stored.
+func (c *content) clear() error {
+	if err := c.dropClosed(0); err != nil {
+		return err
+	}
+	c.discard()
+	c.broken, c.tail, c.inFlight, c.cutBefore, c.done, c.pageLen = nil, manifest.Segment{}, nil, false, 0, 0
 	c.split.Reset()
 	return nil
 }

@@ -1,76 +1,77 @@
 package drafts
 
 import (
+	"errors"
 	"io"
-	"io/fs"
-	"path"
-	"sort"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
-	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/reading"
 )
 
 // This file cuts files of a draft where Options.Cuts says. What is in a file may be told by another one that is
-// written after it, so this is done when everything is there: before the checkpoint is sealed.
+// written after it, so this is done when everything is there: before the checkpoint is sealed. CRIU may have ended the
+// processes by then, so this must not cost the checkpoint its room: where the disk lacks it, a file stays as it is.
 //
 // A chunk that no new cut divides is kept as it is. A cut changes the chunk around it and those after it, until the
 // splitter cuts again where it cut before, which is mostly the end of the next chunk: a few hundred KiB a cut are
 // read back and stored anew, the rest costs nothing. What the old chunks leave is garbage, as that of any
 // overwritten file.
 
+// sealRoom is how many bytes cutting anew leaves free for what else a seal stores.
+const sealRoom = 32 << 20
+
 // recut cuts every file at the offsets that Options.Cuts gives. Call with d.mu held.
 func (d *Draft) recut() error {
 	if d.s.o.Cuts == nil {
 		return nil
 	}
-	cuts, err := d.s.o.Cuts(draftView{d})
-	if err != nil {
+	cuts, err := d.s.o.Cuts(d.view())
+	warn := func(err error) {
 		// Cuts make checkpoints smaller, not right: what cannot be understood is stored as it is.
 		d.s.o.Logger.Warn("files are cut by their content alone", "checkpoint", d.name, "error", err)
+	}
+	if err != nil {
+		warn(err)
 	}
 	for p, offs := range cuts {
 		n := d.nodes[p]
 		if n == nil || n.kind != 0 {
 			continue
 		}
-		if err := n.recut(offs, d.next); err != nil {
-			return &fault.Error{Class: fault.ClassOf(err), Op: "cut", Checkpoint: d.name, File: p,
-				Hint: fault.HintOf(err), Err: err}
-		}
 		d.next++
+		switch err := fault.Classify("cut", n.recut(offs, d.next-1, d.unstored())); {
+		case fault.ClassOf(err) == fault.NoSpace:
+			warn(err)
+			return nil
+		case err != nil:
+			return d.at("cut", p, err)
+		}
 	}
 	return nil
 }
 
 // recut replaces the content by one that is cut at offs, too. Its segments are kept under the given number, which
-// no other node may have.
-func (n *node) recut(offs []int64, number uint32) error {
+// no other node may have. It leaves room for what is unstored of all files. An error leaves the content as it was.
+func (n *node) recut(offs []int64, number uint32, unstored int64) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.content.appendPending(); err != nil {
 		return err
 	}
-	next, err := n.content.recut(offs, number)
+	next, err := n.content.recut(offs, number, unstored)
 	if err != nil || next == nil {
 		return err
 	}
 	old := n.content
 	n.content, n.number = next, number
-	var gone []chunks.Put
-	for _, seg := range old.closed {
-		if seg.encoded == nil {
-			gone = append(gone, chunks.Put{Key: manifest.SegmentKey(old.draft, old.number, seg.start)})
-		}
-	}
-	return old.s.chunks.PutLocal(gone)
+	return old.s.chunks.PutLocal(old.spilled(0))
 }
 
 // recut gives a content of the same bytes, cut at offs, too; nil if it is already. Offsets within a page are left
 // out: a page is never split.
-func (c *content) recut(offs []int64, number uint32) (*content, error) {
+func (c *content) recut(offs []int64, number uint32, unstored int64) (*content, error) {
 	if err := c.quiesce(); err != nil {
 		return nil, err
 	}
@@ -84,20 +85,22 @@ func (c *content) recut(offs []int64, number uint32) (*content, error) {
 	if divides, err := c.divides(cuts); err != nil || !divides {
 		return nil, err
 	}
-	next := &content{s: c.s, draft: c.draft, number: number, pins: c.pins, told: c.told, policy: c.policy, base: c.base,
-		cuts: cuts, split: chunk.NewSplitter(c.s.o.Params)}
-	if err := c.copyTo(next); err != nil {
-		next.discard()
+	anew := min(c.done, 2*int64(len(cuts))*int64(c.s.o.Params.Max))
+	if err := c.s.chunks.Packs.Room(unstored + anew + sealRoom); err != nil {
 		return nil, err
 	}
+	next := &content{s: c.s, draft: c.draft, number: number, pins: c.pins, told: c.told, policy: c.policy, base: c.base,
+		cuts: cuts, split: chunk.NewSplitter(c.s.o.Params)}
+	err := c.copyTo(next)
 	next.pageLen = copy(next.page[:], c.page[:c.pageLen])
+	if err == nil {
+		err = errors.Join(next.cutLast(), next.settle())
+	}
+	if err != nil {
+		next.discard()
+		return nil, errors.Join(err, c.s.chunks.PutLocal(next.spilled(0)))
+	}
 	return next, nil
-}
-
-// within says whether one of the ascending offsets lies between start and end.
-func within(offs []int64, start, end int64) bool {
-	i := sort.Search(len(offs), func(i int) bool { return offs[i] > start })
-	return i < len(offs) && offs[i] < end
 }
 
 // divides says whether a chunk lies on both sides of one of the cuts.
@@ -109,7 +112,7 @@ func (c *content) divides(cuts []int64) (bool, error) {
 			return false, err
 		}
 		if err := seg.Groups(func(g manifest.Group) error {
-			found = found || g.Runs[0].Chunk != manifest.ZeroRun && within(cuts, g.Start, g.End)
+			found = found || g.Runs[0].Chunk != manifest.ZeroRun && g.Divided(cuts)
 			return nil
 		}); err != nil {
 			return false, err
@@ -134,7 +137,7 @@ func (c *content) copyTo(next *content) error {
 		}
 		err = seg.Groups(func(g manifest.Group) error {
 			open := g.End == c.done && c.pageLen > 0 // cut by quiesce: the bytes behind it belong to it
-			if g.Whole && !open && len(next.cur) == 0 && !within(next.cuts, g.Start, g.End) {
+			if g.Whole && !open && len(next.cur) == 0 && !g.Divided(next.cuts) {
 				return next.adopt(seg.Chunks[g.Runs[0].Chunk], g)
 			}
 			for _, r := range g.Runs {
@@ -186,39 +189,13 @@ func (c *content) adopt(ref manifest.ChunkRef, g manifest.Group) error {
 	return c.spillFull()
 }
 
-// draftView shows the files of a draft as they are while it is being sealed. Draft.mu is held by its holder.
-type draftView struct{ d *Draft }
-
-func (v draftView) Open(name string) (fs.File, error) {
-	n := v.d.nodes[name]
-	if n == nil || n.kind != 0 {
-		return nil, reading.PathError("open", name, fs.ErrNotExist)
+// view shows the files as they are. Draft.mu is held by who calls it and uses what it gives.
+func (d *Draft) view() reading.Listing {
+	files := map[string]reading.FileInfo{}
+	for p, n := range d.nodes {
+		files[p] = n.info(p)
 	}
-	r := &draftReader{n: n}
-	return &draftViewFile{SectionReader: io.NewSectionReader(r, 0, n.info(name).Size),
-		info: reading.FSInfo(n.info(name))}, nil
-}
-
-func (v draftView) ReadDir(name string) ([]fs.DirEntry, error) {
-	if n := v.d.nodes[name]; name != "." && (n == nil || n.kind != fs.ModeDir) {
-		return nil, reading.PathError("readdir", name, fs.ErrNotExist)
-	}
-	var out []fs.DirEntry
-	for p, n := range v.d.nodes {
-		if path.Dir(p) == name {
-			out = append(out, fs.FileInfoToDirEntry(reading.FSInfo(n.info(p))))
-		}
-	}
-	sort.Slice(out, func(i, j int) bool { return out[i].Name() < out[j].Name() })
-	return out, nil
-}
-
-func (v draftView) Stat(name string) (fs.FileInfo, error) {
-	n := v.d.nodes[name]
-	if n == nil {
-		return nil, reading.PathError("stat", name, fs.ErrNotExist)
-	}
-	return reading.FSInfo(n.info(name)), nil
+	return reading.Listing{Files: files, Reader: func(p string) io.ReaderAt { return &draftReader{d.nodes[p]} }}
 }
 
 // draftReader reads a file that has no handle.
@@ -232,11 +209,3 @@ func (r *draftReader) ReadAt(p []byte, off int64) (int, error) {
 	}
 	return r.n.content.readAt(p, off)
 }
-
-type draftViewFile struct {
-	*io.SectionReader
-	info fs.FileInfo
-}
-
-func (f *draftViewFile) Stat() (fs.FileInfo, error) { return f.info, nil }
-func (f *draftViewFile) Close() error               { return nil }

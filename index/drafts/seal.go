@@ -4,7 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
-	"sort"
+	"maps"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -25,7 +26,8 @@ const partBytes = 1 << 20
 // Seal makes the checkpoint complete, durable and immutable: when it returns nil, no crash loses it. Writes that were
 // acknowledged are in it; those that come meanwhile wait, and fail once it is sealed. Files that are open go on as
 // read-only. Its tags are taken from the checkpoints that bear them, in the same commit. When it fails the draft stays
-// as it is, to be sealed again or aborted.
+// as it is, to be sealed again or aborted. A file of which something could not be stored has to be emptied or removed
+// before that.
 func (d *Draft) Seal(ctx context.Context) (roots.Info, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -36,21 +38,14 @@ func (d *Draft) Seal(ctx context.Context) (roots.Info, error) {
 	defer d.writes.Unlock()
 	fail := func(err error) (roots.Info, error) {
 		d.tried = true
-		err = fault.Classify("seal", err)
-		return roots.Info{}, &fault.Error{Class: fault.ClassOf(err), Op: "seal", Checkpoint: d.name,
-			Hint: fault.HintOf(err), Err: err}
+		return roots.Info{}, d.at("seal", "", fault.Classify("seal", err))
 	}
 	if err := d.recut(); err != nil {
 		return fail(err)
 	}
-	paths := make([]string, 0, len(d.nodes))
-	for p := range d.nodes {
-		paths = append(paths, p)
-	}
-	sort.Strings(paths)
 	w := sealWriter{d: d, pb: proto.CloneOf(d.s.roots.Record(d.r))}
 	d.label(w.pb)
-	for _, p := range paths {
+	for _, p := range slices.Sorted(maps.Keys(d.nodes)) {
 		if err := ctx.Err(); err != nil {
 			return fail(err)
 		}
@@ -112,13 +107,11 @@ func (w *sealWriter) add(p string, n *node) error {
 		e.Size, e.Zero, e.Inline = n.content.size(), n.content.zero, inline
 		for _, seg := range n.content.closed {
 			e.Segments = append(e.Segments, seg.start)
-			key, payload := manifest.SegmentKey(w.d.id, n.number, seg.start), seg.encoded
-			if payload == nil {
-				if _, payload, err = w.d.s.chunks.DB.Meta(key); err != nil {
-					return fault.Classify("read draft", err)
-				}
+			payload, err := n.content.encoded(seg)
+			if err != nil {
+				return err
 			}
-			if err := w.put(key, payload); err != nil {
+			if err := w.put(n.content.key(seg), payload); err != nil {
 				return err
 			}
 		}

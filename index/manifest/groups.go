@@ -1,10 +1,18 @@
 package manifest
 
+import "sort"
+
 // Group is a chunk of a segment with the runs that use it, zero runs between them included, or a zero run alone.
 type Group struct {
 	Runs       []Run
 	Start, End int64 // in the file
 	Whole      bool  // the runs use every byte of one chunk, in order
+}
+
+// Divided says whether one of the ascending offsets lies within the group.
+func (g Group) Divided(offs []int64) bool {
+	i := sort.Search(len(offs), func(i int) bool { return offs[i] > g.Start })
+	return i < len(offs) && offs[i] < g.End
 }
 
 // Groups calls fn for the groups of the segment, in order, until it fails.

@@ -1,6 +1,8 @@
 package manifest
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"path"
 	"regexp"
 	"strings"
@@ -16,6 +18,13 @@ const (
 
 	idDigits = 16
 )
+
+// NewID gives the identity of a new checkpoint.
+func NewID() string {
+	var b [idDigits / 2]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
 
 // ValidID says whether id has the form of a checkpoint's identity: 16 lower-case hex digits. It names files of the
 // store, so nothing else may pass.

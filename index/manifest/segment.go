@@ -54,6 +54,16 @@ func (s *Segment) Find(off int64) int {
 	return sort.Search(len(s.Runs), func(i int) bool { return s.Runs[i].Start+s.Runs[i].Len > off })
 }
 
+// Zero is how many bytes of the segment are in zero runs.
+func (s *Segment) Zero() (sum int64) {
+	for _, r := range s.Runs {
+		if r.Chunk == ZeroRun {
+			sum += r.Len
+		}
+	}
+	return sum
+}
+
 const (
 	kindZero = 0
 	kindNext = 1

@@ -1,5 +1,19 @@
 package manifest
 
+import (
+	"slices"
+	"sort"
+)
+
+// Put puts runs, which follow each other from rel on, in place of what the segment has there.
+func (s *Segment) Put(rel int64, runs []Run) {
+	end := runs[len(runs)-1].Start + runs[len(runs)-1].Len
+	// A run on either side is looked at, too: what goes on in what is put there is joined with it.
+	from := max(s.Find(rel)-1, 0)
+	to := min(sort.Search(len(s.Runs), func(k int) bool { return s.Runs[k].Start >= end })+1, len(s.Runs))
+	s.Runs = slices.Replace(s.Runs, from, to, Splice(s.Runs[from:to], rel, end, runs)...)
+}
+
 // Splice puts mid in place of [a, b) of runs, and joins runs that go on in each other.
 func Splice(runs []Run, a, b int64, mid []Run) []Run {
 	out := make([]Run, 0, len(runs)+len(mid)+1)

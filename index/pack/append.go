@@ -197,9 +197,9 @@ func (s *Set) checkFree(n int64) error {
 	if err != nil {
 		return err
 	}
-	if free < s.o.FreeFloor+max(n, checkEvery) {
-		return fmt.Errorf("%w: %d MiB free on the store's file system, %d MiB are kept free", ErrNoSpace, free>>20,
-			s.o.FreeFloor>>20)
+	if n = max(n, checkEvery); free < s.o.FreeFloor+n {
+		return fmt.Errorf("%w: %d MiB free on the store's file system, %d MiB are kept free and %d MiB needed",
+			ErrNoSpace, free>>20, s.o.FreeFloor>>20, n>>20)
 	}
 	return nil
 }

@@ -15,8 +15,8 @@ func (c *Checkpoint) FS() fs.FS { return view{c} }
 
 type view struct{ c *Checkpoint }
 
-// PathError is an error as io/fs has it.
-func PathError(op, name string, err error) error {
+// pathError is an error as io/fs has it.
+func pathError(op, name string, err error) error {
 	if fault.ClassOf(err) == fault.NotFound {
 		err = fs.ErrNotExist
 	}
@@ -34,7 +34,7 @@ func (v view) Open(name string) (fs.File, error) {
 	}
 	f, err := v.c.Open(name)
 	if err != nil {
-		return nil, PathError("open", name, err)
+		return nil, pathError("open", name, err)
 	}
 	return &viewFile{SectionReader: io.NewSectionReader(f, 0, f.Size()), f: f, info: info}, nil
 }
@@ -45,7 +45,7 @@ func (v view) Stat(name string) (fs.FileInfo, error) {
 	}
 	info, err := v.c.Stat(name)
 	if err != nil {
-		return nil, PathError("stat", name, err)
+		return nil, pathError("stat", name, err)
 	}
 	return viewInfo{info}, nil
 }
@@ -64,9 +64,6 @@ func (v view) ReadDir(name string) ([]fs.DirEntry, error) {
 	}
 	return out, nil
 }
-
-// FSInfo gives an entry as io/fs has it.
-func FSInfo(i FileInfo) fs.FileInfo { return viewInfo{i} }
 
 type viewInfo struct{ i FileInfo }
 
