@@ -79,11 +79,11 @@ gone() {
 serve() {
 	local port end
 	export AWS_ACCESS_KEY_ID=demo AWS_SECRET_ACCESS_KEY=a-secret-for-the-demo
-	mkdir -p "$work/objects/checkpoints" "$work/sidecar"
+	mkdir -p "$work/objects/checkpoints"
 	for _ in 1 2 3 4 5; do
 		port=$((20000 + RANDOM % 12000)) # below those that Linux gives to clients
 		ROOT_ACCESS_KEY=$AWS_ACCESS_KEY_ID ROOT_SECRET_KEY=$AWS_SECRET_ACCESS_KEY \
-			"$gateway" --port "127.0.0.1:$port" --quiet posix --sidecar "$work/sidecar" "$work/objects" \
+			"$gateway" --port "127.0.0.1:$port" --quiet posix "$work/objects" \
 				>"$work/gateway.log" 2>&1 &
 		gateway_pid=$! endpoint=http://127.0.0.1:$port end=$((SECONDS + 30))
 		while kill -0 "$gateway_pid" 2>/dev/null && [ $SECONDS -lt $end ]; do

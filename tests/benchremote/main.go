@@ -123,11 +123,11 @@ func run(ctx context.Context, args []string) (err error) {
 	if b.workload, err = workload.Build(dir); err != nil {
 		return err
 	}
-	objects, sidecar := filepath.Join(dir, "objects"), filepath.Join(dir, "sidecar")
-	if err := errors.Join(os.Mkdir(objects, 0o755), os.Mkdir(sidecar, 0o755)); err != nil {
+	objects := filepath.Join(dir, "objects")
+	if err := os.Mkdir(objects, 0o755); err != nil {
 		return err
 	}
-	if b.server, err = s3server.Run(objects, sidecar); err != nil {
+	if b.server, err = s3server.Run(objects); err != nil {
 		return err
 	}
 	defer b.server.Stop()

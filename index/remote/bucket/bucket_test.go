@@ -110,6 +110,32 @@ func TestProbeRefuses(t *testing.T) {
 	}
 }
 
+// torn is a bucket whose reads take an object's content first, and its ETag when another may have replaced it.
+type torn struct{ *memory.Bucket }
+
+func (b torn) Get(ctx context.Context, key string, p []byte, off int64) (int, bucket.Info, error) {
+	n, _, err := b.Bucket.Get(ctx, key, p, off)
+	if err != nil {
+		return 0, bucket.Info{}, err
+	}
+	time.Sleep(time.Millisecond)
+	info, err := b.Stat(ctx, key)
+	return n, info, err
+}
+
+func (b torn) Put(ctx context.Context, key string, c io.ReaderAt, n int64, cond bucket.Cond) (string, error) {
+	time.Sleep(time.Millisecond)
+	return b.Bucket.Put(ctx, key, c, n, cond)
+}
+
+// TestProbeRefusesTornReads: conditional writes hold, but who reads cannot tell what the condition is for.
+func TestProbeRefusesTornReads(t *testing.T) {
+	_, err := bucket.Probe(t.Context(), torn{memory.New(memory.Hooks{})})
+	if bucket.ClassOf(err) != bucket.Unsupported || !strings.Contains(err.Error(), "ETag") {
+		t.Error(err)
+	}
+}
+
 type ignoresDelete struct{ *memory.Bucket }
 
 func (b ignoresDelete) Delete(ctx context.Context, key string, _ bucket.Cond) error {

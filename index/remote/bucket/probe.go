@@ -7,12 +7,15 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 )
 
 const (
 	racers      = 8
 	probeRounds = 8
+	replacings  = 32
+	readers     = 4
 	probePrefix = "probe/"
 	probeHint   = "choose a server that does conditional writes (If-None-Match and If-Match on PUT) atomically, or a " +
 		"later version of this one; on this one checkpoints could be lost"
@@ -25,9 +28,10 @@ type Found struct {
 	ConditionalDelete bool
 }
 
-// Probe finds out whether conditional writes hold when eight clients race, over several rounds, and whether writes and
-// removals are seen at once by reads and listings. A bucket where they do not is refused with class Unsupported and a
-// hint. It writes under probe/ and removes what it wrote. It makes about 300 requests.
+// Probe finds out whether conditional writes hold when eight clients race, over several rounds, whether writes and
+// removals are seen at once by reads and listings, and whether a read gives an ETag with its own content. A bucket
+// where that is not so is refused with class Unsupported and a hint. It writes under probe/ and removes what it wrote.
+// It makes about 500 requests.
 func Probe(ctx context.Context, b Bucket) (Found, error) {
 	p := &probe{ctx: ctx, b: b, dir: probePrefix + nonce() + "/"}
 	err := p.run()
@@ -65,6 +69,9 @@ func (p *probe) run() error {
 		if err := p.listed(key, last); err != nil {
 			return err
 		}
+	}
+	if err := p.whole(p.dir + "0"); err != nil {
+		return err
 	}
 	return p.deletes()
 }
@@ -146,6 +153,57 @@ func (p *probe) race(key string, cond Cond, what string) (string, error) {
 		return "", p.refuse("a write gave another ETag than reading the object does")
 	}
 	return info.ETag, nil
+}
+
+// whole replaces an object many times while others read it. Who reads an old content with the ETag of a newer one would
+// take back what others wrote: its next write with If-Match succeeds.
+func (p *probe) whole(key string) error {
+	type pair struct{ body, etag string }
+	var reads [readers][]pair
+	var errs [readers]error
+	var wg sync.WaitGroup
+	done := make(chan struct{})
+	for i := range readers {
+		wg.Go(func() {
+			for ended := false; !ended && errs[i] == nil; {
+				select {
+				case <-done:
+					ended = true
+				default:
+				}
+				content, info, err := ReadAll(p.ctx, p.b, key, probeLimit)
+				switch {
+				case err == nil:
+					reads[i] = append(reads[i], pair{string(content), info.ETag})
+				case ClassOf(err) != Transient:
+					errs[i] = err
+				}
+			}
+		})
+	}
+	bodies, etags := map[string]int{}, map[string]int{}
+	var failed error
+	for n := 1; n <= replacings && failed == nil; n++ {
+		body := nonce()
+		etag, err := p.put(key, body, Cond{})
+		switch {
+		case err == nil:
+			bodies[body], etags[etag] = n, n
+		case ClassOf(err) != Transient:
+			failed = err
+		}
+	}
+	close(done)
+	wg.Wait()
+	if err := errors.Join(failed, errors.Join(errs[:]...)); err != nil {
+		return err
+	}
+	for _, r := range slices.Concat(reads[:]...) {
+		if etags[r.etag] > bodies[r.body] {
+			return p.refuse("a read gave what an object had before, with the ETag of what replaced it")
+		}
+	}
+	return nil
 }
 
 // listed compares what a listing tells with what was written.
