@@ -262,18 +262,24 @@ func TestEventRules(t *testing.T) {
 	q.want(syscall.EINVAL, q.kfd, abi.KFDIocCreateEvent, &abi.KFDCreateEventArgs{EventPageOffset: q.ring.Handle})
 	q.want(syscall.EINVAL, q.kfd, abi.KFDIocCreateEvent, &abi.KFDCreateEventArgs{EventType: 9})
 
-	// Destroying an event ends a wait for it.
-	ev := abi.KFDCreateEventArgs{EventType: abi.KFDEventSignal}
-	q.must(q.kfd, abi.KFDIocCreateEvent, &ev)
-	result := make(chan uint32)
-	go func() {
-		_, res := q.waitEvent(ev.EventID, 10000)
-		result <- res
-	}()
-	time.Sleep(20 * time.Millisecond)
-	q.must(q.kfd, abi.KFDIocDestroyEvent, &abi.KFDEventArgs{EventID: ev.EventID})
-	if res := <-result; res != abi.KFDWaitFail {
-		t.Errorf("wait for a destroyed event: %d", res)
+	// Destroying an event ends a wait for it. A wait that begins after that is refused: then it is tried again, with
+	// more time to begin.
+	errno := syscall.EINVAL
+	for pause := 20 * time.Millisecond; errno == syscall.EINVAL && pause < 10*time.Second; pause *= 4 {
+		ev := abi.KFDCreateEventArgs{EventType: abi.KFDEventSignal}
+		q.must(q.kfd, abi.KFDIocCreateEvent, &ev)
+		args := abi.KFDWaitEventsArgs{EventsPtr: ptr(&abi.KFDEventData{EventID: ev.EventID}), NumEvents: 1,
+			Timeout: 30000}
+		waited := make(chan syscall.Errno)
+		go func() { waited <- ioctl(q.kfd, abi.KFDIocWaitEvents, &args) }()
+		time.Sleep(pause)
+		q.must(q.kfd, abi.KFDIocDestroyEvent, &abi.KFDEventArgs{EventID: ev.EventID})
+		if errno = <-waited; errno == 0 && args.WaitResult != abi.KFDWaitFail {
+			t.Errorf("wait for a destroyed event: %d", args.WaitResult)
+		}
+	}
+	if errno != 0 {
+		t.Errorf("wait for an event that is destroyed: %v", errno)
 	}
 }
 

@@ -103,7 +103,8 @@ var moments = []struct{ when, script string }{
 (wait_for elsewhere; kill -STOP $$; stop; kill -CONT "$restore") &`},
 	{"when the memory flows", `kill -STOP "$restore"
 (wait_for flows; stop; kill -CONT "$restore") &`},
-	{"when criu is done", `(while mountpoint -q "$mounted" && ! [[ -e $state ]]; do :; done; stop) &`},
+	{"when criu is done", `kill -STOP "$restore"
+(while mountpoint -q "$mounted" && ! [[ -e $state ]]; do :; done; stop; kill -CONT "$restore") &`},
 }
 
 // gone waits for the end of the processes of the container and of criu, which the runtime puts into its cgroup. A task
