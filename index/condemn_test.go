@@ -49,6 +49,9 @@ func TestLostChunksAreNotSealed(t *testing.T) {
 		t.Fatal("a commit did not notice that the sync failed")
 	}
 	fail()
+	if err := d.Flush(); err == nil || !strings.Contains(err.Error(), "did not keep") {
+		t.Errorf("flush: %v", err) // whoever gives up its copy then would lose it
+	}
 	// A draft that began before and does not need what was lost is not concerned.
 	for range 2 {
 		_, err := d.Seal(t.Context())

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/upkeep"
@@ -238,4 +239,86 @@ func TestWrittenAnewAfterAFullDisk(t *testing.T) {
 	mustSeal(t, d)
 	mustHold(t, s, "a", files)
 	mustVerify(t, s, 0)
+}
+
+// Many files that end within a page: a slot in a pack is of whole pages, and that counts.
+func TestFlushCountsWholeSlots(t *testing.T) {
+	disk, s := storeOnDisk(t, "192m", testOptions(t))
+	files := map[string][]byte{}
+	for i := range 276 {
+		files[fmt.Sprintf("ghost-file-%d.img", i)] = memory(uint64(i), 60_001)
+	}
+	d := create(t, s, "a", drafts.CreateOptions{})
+	fill(t, d, files)
+	for left := int64(52 << 20); ; left += 2 << 20 {
+		leave(t, s, disk, left)
+		err := d.Flush()
+		if err == nil {
+			break
+		}
+		if fault.ClassOf(err) != fault.NoSpace {
+			t.Fatal(err)
+		}
+	}
+	mustSeal(t, d)
+	mustHold(t, s, "a", files)
+}
+
+// One cut stores all of an overwritten file anew, whose chunks are no longer whole: that takes no room that is needed.
+func TestCutOfAnOverwrittenFile(t *testing.T) {
+	o := testOptions(t)
+	o.Cuts = func(fs.FS) (map[string][]int64, error) { return map[string][]int64{"pages-1.img": {12 << 10}}, nil }
+	disk, s := storeOnDisk(t, "400m", o)
+	files := map[string][]byte{"ghost-file-1.img": memory(9, 60_001), "pages-1.img": memory(1, 64<<20)}
+	d := create(t, s, "a", drafts.CreateOptions{})
+	fill(t, d, files)
+	f, err := d.Open("pages-1.img")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for off := 0; off < 64<<20; off += 100 << 10 {
+		copy(files["pages-1.img"][off:], "changed")
+		if _, err := f.WriteAt([]byte("changed"), int64(off)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.Close()
+	leave(t, s, disk, (32+56)<<20)
+	if err := d.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	mustSeal(t, d)
+	mustHold(t, s, "a", files)
+}
+
+// The index met a full disk while a draft was written, and there is no room to write it anew: Flush says so, not Seal.
+func TestFlushTellsOfACutIndex(t *testing.T) {
+	disk, s := storeOnDisk(t, "200m", testOptions(t))
+	for i := range 2000 { // an index of some size
+		put := chunks.Put{Key: fmt.Sprint("test", i), Payload: memory(uint64(i), 8192)}
+		if err := s.chunks.PutLocal([]chunks.Put{put}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := create(t, s, "a", drafts.CreateOptions{})
+	fill(t, d, map[string][]byte{"pages-1.img": memory(2, 4<<20)})
+	fillWholly(t, filepath.Join(disk, "ballast"))
+	var full error
+	for i := 0; full == nil && i < 10000; i++ {
+		full = s.chunks.PutLocal([]chunks.Put{{Key: "test", Payload: memory(uint64(i), 4096)}})
+	}
+	if fault.ClassOf(full) != fault.NoSpace || !s.chunks.DB.Cut() {
+		t.Fatal(full)
+	}
+	leave(t, s, disk, (32+18)<<20)
+	if err := d.Flush(); fault.ClassOf(err) != fault.NoSpace {
+		t.Errorf("flushed: %v", err)
+	}
+	if err := os.Remove(filepath.Join(disk, "ballast")); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Flush(); err != nil {
+		t.Errorf("flushed with room: %v", err)
+	}
+	mustSeal(t, d)
 }

@@ -2,11 +2,13 @@ package index
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"io/fs"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/index/drafts"
@@ -139,4 +141,54 @@ func TestCutsThatFail(t *testing.T) {
 	content := map[string][]byte{"pages-1.img": memory(4, 1<<20)}
 	write(t, s, "c", content)
 	mustHold(t, s, "c", content)
+}
+
+// endsAfter is a context that ends once it was asked so many times.
+type endsAfter struct {
+	context.Context
+	left atomic.Int64
+}
+
+func (c *endsAfter) Err() error {
+	if c.left.Add(-1) < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// A seal fails when it has stored the last page of a file, which is no whole one. The next seal, that cuts the file,
+// has all of it, whether it has grown or not.
+func TestCutAfterAFailedSeal(t *testing.T) {
+	for _, more := range []int{0, 2 << 20} {
+		o := testOptions(t)
+		const size = 3<<20 + 777
+		cut := false
+		o.Cuts = func(fs.FS) (map[string][]int64, error) {
+			if !cut {
+				return nil, nil
+			}
+			return map[string][]int64{"amdgpu-pages-1.img": {8 + (size-8)&^4095 - 4096}}, nil
+		}
+		s := newTestStore(t, o)
+		files := map[string][]byte{"amdgpu-pages-1.img": memory(1, size+more), "b.img": memory(2, 5000)}
+		d := create(t, s, "a", drafts.CreateOptions{})
+		fill(t, d, map[string][]byte{"amdgpu-pages-1.img": files["amdgpu-pages-1.img"][:size], "b.img": files["b.img"]})
+		ctx := &endsAfter{Context: t.Context()}
+		ctx.left.Store(1)
+		if _, err := d.Seal(ctx); err == nil {
+			t.Fatal("sealed")
+		}
+		f, err := d.Open("amdgpu-pages-1.img")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteAt(files["amdgpu-pages-1.img"][size:], size); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		cut = true
+		mustSeal(t, d)
+		mustHold(t, s, "a", files)
+		mustVerify(t, s, 0)
+	}
 }

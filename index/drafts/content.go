@@ -81,6 +81,7 @@ func (c *content) append(p []byte) error {
 		if c.pageLen == want {
 			c.pageLen = 0
 			if err := c.add(c.page[:want]); err != nil {
+				c.broken = err // what was taken before may be lost
 				return err
 			}
 		}

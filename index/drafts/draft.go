@@ -170,20 +170,10 @@ func (d *Draft) make(p string, kind, perm fs.FileMode, target string) (*node, er
 	n := &node{d: d, kind: kind, target: target, number: d.next, perm: perm.Perm(), mtime: time.Now()}
 	d.next++
 	if kind == 0 {
-		n.content = newContent(d, n.number, headerLen(p))
+		n.content = newContent(d, n.number, chunk.HeaderLen(p))
 	}
 	d.nodes[p] = n
 	return n, nil
-}
-
-// headerLen is where the pages of a file begin. CRIU's amdgpu plugin writes an 8-byte payload size in front of raw
-// pages; a cut behind it keeps them aligned, so that they dedupe with the same pages elsewhere
-// (plugins/amdgpu/amdgpu_plugin_util.c, write_img_file).
-func headerLen(p string) int64 {
-	if base := path.Base(p); strings.HasPrefix(base, "amdgpu-pages-") || strings.HasPrefix(base, "amdgpu-drm-pages-") {
-		return 8
-	}
-	return 0
 }
 
 // Create makes a new empty regular file and opens it; Class Exists if there is one. Parent directories must exist

@@ -1,10 +1,13 @@
 package drafts
 
-import "github.com/gpucr/gpucr-fs/index/fault"
+import (
+	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/fault"
+)
 
-// Flush stores what was written to all files, their last chunks as well, and fails if there is no room for those of
-// files that end within a page, or less than 16 MiB. It makes nothing durable. It is for a writer that gives up its
-// copy: CRIU ends the processes, and what a seal cannot store then is lost.
+// Flush stores what was written to all files durably, their last chunks as well, and fails if there is no room for
+// those of files that end within a page, or less than 16 MiB. It is for a writer that gives up its copy: CRIU ends the
+// processes, and what a seal cannot store then is lost.
 func (d *Draft) Flush() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -20,8 +23,14 @@ func (d *Draft) Flush() error {
 			}
 		}
 	}
-	if err := fault.Classify("store chunk", d.s.chunks.Packs.Room(d.unstored())); err != nil {
+	if err := d.s.chunks.Commit(nil); err != nil {
 		return d.at("write", "", err)
+	}
+	if _, err := d.stillStored(); err != nil {
+		return err
+	}
+	if err := d.s.chunks.Packs.Room(d.unstored()); err != nil {
+		return d.at("write", "", fault.Classify("store chunk", err))
 	}
 	return nil
 }
@@ -34,14 +43,24 @@ func (c *content) cutLast() error {
 	return c.cut()
 }
 
-// unstored is how many bytes of all files are in no chunk yet.
+// unstored is how many bytes a seal still stores, about, and not less.
 func (d *Draft) unstored() (sum int64) {
 	for _, n := range d.nodes {
 		n.mu.Lock()
 		if c := n.content; c != nil {
-			sum += int64(len(c.cur) + c.pageLen + len(c.pending))
+			sum += c.unstored()
 		}
 		n.mu.Unlock()
+		sum += 1 << 10 // its entry, in a journal and in the index
 	}
 	return sum
+}
+
+func (c *content) unstored() int64 {
+	n := int64(len(c.cur) + c.pageLen + len(c.pending))
+	if c.done == 0 && n < chunk.PageSize {
+		return 4 * n // in its entry
+	}
+	// A slot in a pack is of whole pages, and a reader may have cut the last chunk in two.
+	return (n+2*chunk.PageSize)&^(chunk.PageSize-1) + int64(128*len(c.tail.Chunks)+64*len(c.tail.Runs))
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
-	"github.com/gpucr/gpucr-fs/index/manifest"
 )
 
 // stillStored fails if chunks have been lost since the draft began and it refers to one. It gives how many losses
@@ -19,7 +18,7 @@ func (d *Draft) stillStored() (losses int, err error) {
 	}
 	for p, n := range d.nodes {
 		if err := d.nodeStored(n); err != nil {
-			return losses, &fault.Error{Op: "seal", Checkpoint: d.name, File: p,
+			return losses, &fault.Error{Op: "store chunk", Checkpoint: d.name, File: p,
 				Hint: "look into the kernel's log, then dump again",
 				Err:  fmt.Errorf("the disk did not keep what was written of it (%w): %w", cause, err)}
 		}
@@ -30,20 +29,17 @@ func (d *Draft) stillStored() (losses int, err error) {
 func (d *Draft) nodeStored(n *node) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.content == nil {
-		return nil
-	}
-	for _, seg := range n.content.closed {
-		payload, err := n.content.encoded(seg)
+	c := n.content
+	for i := 0; c != nil && i <= len(c.closed); i++ {
+		m, err := c.segment(i)
 		if err != nil {
 			return err
 		}
-		m, err := manifest.DecodeSegment(payload)
-		if err != nil {
-			return err
-		}
-		for _, c := range m.Chunks {
-			if _, err := d.s.chunks.LocateHere(c.ID); err != nil {
+		for k, ref := range m.Chunks {
+			if i == len(c.closed) && c.inFlight[k] != nil {
+				continue
+			}
+			if _, err := d.s.chunks.LocateHere(ref.ID); err != nil {
 				return err
 			}
 		}

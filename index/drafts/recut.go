@@ -19,8 +19,10 @@ import (
 // read back and stored anew, the rest costs nothing. What the old chunks leave is garbage, as that of any
 // overwritten file.
 
-// sealRoom is how many bytes cutting anew leaves free for what else a seal stores.
-const sealRoom = 32 << 20
+const (
+	sealRoom  = 32 << 20 // bytes that cutting anew leaves free for what else a seal stores
+	recutStep = 16 << 20 // bytes that are stored anew between two looks at the disk
+)
 
 // recut cuts every file at the offsets that Options.Cuts gives. Call with d.mu held.
 func (d *Draft) recut() error {
@@ -85,16 +87,18 @@ func (c *content) recut(offs []int64, number uint32, unstored int64) (*content, 
 	if divides, err := c.divides(cuts); err != nil || !divides {
 		return nil, err
 	}
-	anew := min(c.done, 2*int64(len(cuts))*int64(c.s.o.Params.Max))
-	if err := c.s.chunks.Packs.Room(unstored + anew + sealRoom); err != nil {
-		return nil, err
-	}
 	next := &content{s: c.s, draft: c.draft, number: number, pins: c.pins, told: c.told, policy: c.policy, base: c.base,
 		cuts: cuts, split: chunk.NewSplitter(c.s.o.Params)}
-	err := c.copyTo(next)
-	next.pageLen = copy(next.page[:], c.page[:c.pageLen])
+	left := 0
+	err := c.copyTo(next, func(n int) error {
+		if left -= n; left >= 0 {
+			return nil
+		}
+		left += recutStep
+		return errors.Join(next.settle(), c.s.chunks.Packs.Room(unstored+recutStep+sealRoom))
+	})
 	if err == nil {
-		err = errors.Join(next.cutLast(), next.settle())
+		err = errors.Join(next.append(c.page[:c.pageLen]), next.cutLast(), next.settle())
 	}
 	if err != nil {
 		next.discard()
@@ -121,8 +125,8 @@ func (c *content) divides(cuts []int64) (bool, error) {
 	return found, nil
 }
 
-// copyTo appends all whole pages of c to next, by reference where it can.
-func (c *content) copyTo(next *content) error {
+// copyTo appends the segments of c to next, by reference where it can. take is asked before bytes are stored anew.
+func (c *content) copyTo(next *content, take func(int) error) error {
 	buf, err := c.s.chunks.Arena.Get(c.s.o.Params.Max)
 	if err != nil {
 		return err
@@ -137,13 +141,13 @@ func (c *content) copyTo(next *content) error {
 		}
 		err = seg.Groups(func(g manifest.Group) error {
 			open := g.End == c.done && c.pageLen > 0 // cut by quiesce: the bytes behind it belong to it
-			if g.Whole && !open && len(next.cur) == 0 && !g.Divided(next.cuts) {
+			if g.Whole && !open && len(next.cur) == 0 && next.pageLen == 0 && !g.Divided(next.cuts) {
 				return next.adopt(seg.Chunks[g.Runs[0].Chunk], g)
 			}
 			for _, r := range g.Runs {
 				if r.Chunk == manifest.ZeroRun {
 					zeros += r.Len
-					if err := next.addZeros(r.Len); err != nil {
+					if err := next.appendZeros(r.Len); err != nil {
 						return err
 					}
 					continue
@@ -151,6 +155,9 @@ func (c *content) copyTo(next *content) error {
 				for at := int64(0); at < r.Len; {
 					p := buf[:min(int64(len(buf)), r.Len-at)]
 					if err := c.s.reading.CopyChunk(seg.Chunks[r.Chunk], int64(r.Off)+at, p); err != nil {
+						return err
+					}
+					if err := take(len(p)); err != nil {
 						return err
 					}
 					if err := next.append(p); err != nil {

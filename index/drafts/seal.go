@@ -44,7 +44,9 @@ func (d *Draft) Seal(ctx context.Context) (roots.Info, error) {
 		return fail(err)
 	}
 	w := sealWriter{d: d, pb: proto.CloneOf(d.s.roots.Record(d.r))}
-	d.label(w.pb)
+	if d.s.o.Labels != nil {
+		roots.AddLabels(w.pb, d.s.o.Labels(d.view()))
+	}
 	for _, p := range slices.Sorted(maps.Keys(d.nodes)) {
 		if err := ctx.Err(); err != nil {
 			return fail(err)

@@ -30,6 +30,19 @@ func ValidLabel(key, value string) error {
 		Hint: "labels are written key=value, the key in small letters"}
 }
 
+// AddLabels adds valid labels to pb where it says nothing else, up to the number that it may have.
+func AddLabels(pb *manifestpb.Checkpoint, found map[string]string) {
+	for k, v := range found {
+		if _, said := pb.Labels[k]; said || ValidLabel(k, v) != nil || len(pb.Labels) >= manifest.MaxLabels {
+			continue
+		}
+		if pb.Labels == nil {
+			pb.Labels = map[string]string{}
+		}
+		pb.Labels[k] = v
+	}
+}
+
 // ValidLabels is ValidLabel for all labels of a checkpoint, and bounds their number.
 func ValidLabels(labels map[string]string) error {
 	if len(labels) > manifest.MaxLabels {
