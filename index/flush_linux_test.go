@@ -162,7 +162,7 @@ func TestNoRoomForCuts(t *testing.T) {
 		return cuts, nil
 	}
 	disk, s := storeOnDisk(t, "512m", o)
-	for left := int64(40 << 20); left <= 112<<20; left += 3 << 20 {
+	for left := int64(40 << 20); left <= 112<<20; left += 6 << 20 {
 		name := fmt.Sprintf("left-%d", left>>20)
 		files := map[string][]byte{}
 		rnd := rand.NewChaCha8([32]byte{byte(left >> 20)})
