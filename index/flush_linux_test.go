@@ -314,11 +314,43 @@ func TestFlushTellsOfACutIndex(t *testing.T) {
 	if err := d.Flush(); fault.ClassOf(err) != fault.NoSpace {
 		t.Errorf("flushed: %v", err)
 	}
+	// A commit is in its journal, and the index does not take it. What is written of its key later is not undone.
+	if err := s.chunks.Commit([]chunks.Put{{Key: "test", Payload: []byte("before")}}); err == nil {
+		t.Error("the index took a commit")
+	}
 	if err := os.Remove(filepath.Join(disk, "ballast")); err != nil {
 		t.Fatal(err)
 	}
+	if err := s.chunks.PutLocal([]chunks.Put{{Key: "test", Payload: []byte("after")}}); err != nil {
+		t.Error(err)
+	}
 	if err := d.Flush(); err != nil {
 		t.Errorf("flushed with room: %v", err)
+	}
+	if _, now, err := s.chunks.DB.Meta("test"); err != nil || string(now) != "after" {
+		t.Errorf("the index has %.20q, %v", now, err)
+	}
+	mustSeal(t, d)
+}
+
+// The table and the segments of a draft go to a journal and to the index: that counts as well, and no more than it is.
+func TestFlushCountsRecords(t *testing.T) {
+	disk, s := storeOnDisk(t, "700m", testOptions(t))
+	d := create(t, s, "links", drafts.CreateOptions{})
+	for i := range 12_000 {
+		if err := d.Symlink(strings.Repeat("t/", 2000), fmt.Sprintf("%s%d", strings.Repeat("d", 200), i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for left := int64(49 << 20); ; left += 16 << 20 {
+		leave(t, s, disk, left)
+		err := d.Flush()
+		if err == nil {
+			break
+		}
+		if fault.ClassOf(err) != fault.NoSpace || left > 400<<20 {
+			t.Fatalf("with %d MiB left: %v", left>>20, err)
+		}
 	}
 	mustSeal(t, d)
 }

@@ -7,6 +7,8 @@ import (
 	"io"
 	"io/fs"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -191,4 +193,38 @@ func TestCutAfterAFailedSeal(t *testing.T) {
 		mustHold(t, s, "a", files)
 		mustVerify(t, s, 0)
 	}
+}
+
+// A chunk that was stored long ago is damaged now: a draft that has the same is sealed whether it is cut there or not.
+func TestCutOfADamagedChunk(t *testing.T) {
+	o := testOptions(t)
+	cut := false
+	o.Cuts = func(fs.FS) (map[string][]int64, error) {
+		if !cut {
+			return nil, nil
+		}
+		return map[string][]int64{"pages-1.img": {20 << 10}}, nil
+	}
+	s := newTestStore(t, o)
+	files := map[string][]byte{"pages-1.img": memory(1, 1<<20)}
+	write(t, s, "old", files)
+	packs, err := filepath.Glob(filepath.Join(s.dir, "packs", "*.pack"))
+	if err != nil || len(packs) != 1 {
+		t.Fatal(packs, err)
+	}
+	f, err := os.OpenFile(packs[0], os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte("damaged"), 4096+100); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = reopen(t, s)
+	cut = true
+	d := create(t, s, "new", drafts.CreateOptions{})
+	fill(t, d, files)
+	mustSeal(t, d)
 }

@@ -119,10 +119,12 @@ func (s *Store) indexCommitted(done pack.Committed, kvs []pack.KV) error {
 	}
 	if err != nil {
 		s.unindexed, s.unapplied = chunks, kvs
+		s.behind.Store(true)
 		s.commitFailed(kvs, nil, err)
 		return fault.Classify("commit", fmt.Errorf("index: %w", err))
 	}
 	s.unindexed, s.unapplied, s.deadUnindexed = nil, nil, nil
+	s.behind.Store(false)
 	s.forgetDamage(gone)
 	s.ingest.indexed(chunks)
 	return nil
@@ -186,8 +188,17 @@ func applyKVs(b *keys.Batch, kvs []pack.KV) {
 	}
 }
 
-// PutLocal writes keys to Badger alone: what belongs to a draft need not outlive the index.
+// PutLocal writes keys to Badger alone: what belongs to a draft need not outlive the index. What a commit has
+// journalled of the same keys before, and Badger has not taken yet, goes first: it would take the place of these later.
 func (s *Store) PutLocal(puts []Put) error {
+	if s.behind.Load() {
+		s.commitMu.Lock()
+		err := s.indexAll()
+		s.commitMu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
 	b := s.DB.Batch()
 	for _, p := range puts {
 		if p.Payload == nil {

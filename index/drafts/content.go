@@ -41,9 +41,9 @@ type content struct {
 
 // draftSegment is a closed segment: in Badger under its key, or in encoded until it is committed.
 type draftSegment struct {
-	start, len, zero int64
-	encoded          []byte
-	edits            *manifest.Segment // what overwriting has made of it since; it may name chunks that no run uses
+	start, len, zero, size int64 // size: encoded
+	encoded                []byte
+	edits                  *manifest.Segment // what overwriting has made of it since; some chunks may be unused
 }
 
 func newContent(d *Draft, number uint32, base int64) *content {
@@ -79,9 +79,7 @@ func (c *content) append(p []byte) error {
 		c.pageLen += n
 		p = p[n:]
 		if c.pageLen == want {
-			c.pageLen = 0
-			if err := c.add(c.page[:want]); err != nil {
-				c.broken = err // what was taken before may be lost
+			if err := c.addPage(); err != nil {
 				return err
 			}
 		}
@@ -130,6 +128,21 @@ func (c *content) add(page []byte) error {
 		return c.cut()
 	}
 	return nil
+}
+
+// addPage adds what there is of the page that is being filled. If that fails the page stays, or the content is broken.
+func (c *content) addPage() error {
+	n, before := c.pageLen, c.done
+	if c.pageLen = 0; n == 0 {
+		return nil
+	}
+	err := c.add(c.page[:n])
+	if err != nil && c.done == before {
+		c.pageLen = n
+	} else {
+		c.broken = err
+	}
+	return err
 }
 
 // passCuts says whether one of the cuts has been reached, and forgets those behind.
@@ -291,7 +304,8 @@ func closeParts(m *manifest.Segment) (out []*draftSegment, err error) {
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, &draftSegment{start: part.Start, len: part.Len, zero: part.Zero(), encoded: encoded})
+		out = append(out, &draftSegment{start: part.Start, len: part.Len, zero: part.Zero(), encoded: encoded,
+			size: int64(len(encoded))})
 	}
 	return out, nil
 }
@@ -335,11 +349,8 @@ func (c *content) finish() (inline []byte, err error) {
 	if c.done == 0 && c.pageLen < chunk.PageSize {
 		return c.page[:c.pageLen], nil
 	}
-	if n := c.pageLen; n > 0 {
-		c.pageLen = 0
-		if err := c.add(c.page[:n]); err != nil {
-			return nil, err
-		}
+	if err := c.addPage(); err != nil {
+		return nil, err
 	}
 	if err := c.cut(); err != nil {
 		return nil, err

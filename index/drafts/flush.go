@@ -3,6 +3,7 @@ package drafts
 import (
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/manifest"
 )
 
 // Flush stores what was written to all files durably, their last chunks as well, and fails if there is no room for
@@ -45,22 +46,28 @@ func (c *content) cutLast() error {
 
 // unstored is how many bytes a seal still stores, about, and not less.
 func (d *Draft) unstored() (sum int64) {
-	for _, n := range d.nodes {
+	records := int64(0) // bytes of entries and segments, about
+	for p, n := range d.nodes {
+		records += int64(256 + len(p) + len(n.target))
 		n.mu.Lock()
 		if c := n.content; c != nil {
-			sum += c.unstored()
+			last := len(c.cur) + c.pageLen + len(c.pending)
+			if c.done == 0 && last < chunk.PageSize {
+				records += int64(last)
+			} else { // a slot in a pack is of whole pages, and a reader may have cut the last chunk in two
+				sum += int64(last+2*chunk.PageSize) &^ (chunk.PageSize - 1)
+			}
+			records += segmentLen(&c.tail)
+			for _, seg := range c.closed {
+				if records += seg.size; seg.edits != nil {
+					records += segmentLen(seg.edits)
+				}
+			}
 		}
 		n.mu.Unlock()
-		sum += 1 << 10 // its entry, in a journal and in the index
 	}
-	return sum
+	return sum + 4*records // they go to a journal, and to the index more than once
 }
 
-func (c *content) unstored() int64 {
-	n := int64(len(c.cur) + c.pageLen + len(c.pending))
-	if c.done == 0 && n < chunk.PageSize {
-		return 4 * n // in its entry
-	}
-	// A slot in a pack is of whole pages, and a reader may have cut the last chunk in two.
-	return (n+2*chunk.PageSize)&^(chunk.PageSize-1) + int64(128*len(c.tail.Chunks)+64*len(c.tail.Runs))
-}
+// segmentLen is how many bytes a segment takes when it is encoded, at most, about.
+func segmentLen(m *manifest.Segment) int64 { return int64(48*len(m.Chunks) + 8*len(m.Runs)) }

@@ -24,34 +24,23 @@ const (
 	recutStep = 16 << 20 // bytes that are stored anew between two looks at the disk
 )
 
-// recut cuts every file at the offsets that Options.Cuts gives. Call with d.mu held.
-func (d *Draft) recut() error {
+// recut cuts every file at the offsets that Options.Cuts gives, where it can. Call with d.mu held.
+func (d *Draft) recut() {
 	if d.s.o.Cuts == nil {
-		return nil
+		return
 	}
 	cuts, err := d.s.o.Cuts(d.view())
-	warn := func(err error) {
-		// Cuts make checkpoints smaller, not right: what cannot be understood is stored as it is.
+	for p, offs := range cuts {
+		if n := d.nodes[p]; n != nil && n.kind == 0 {
+			d.next++
+			if e := n.recut(offs, d.next-1, d.unstored()); e != nil && err == nil {
+				err = d.at("cut", p, fault.Classify("cut", e))
+			}
+		}
+	}
+	if err != nil { // cuts make checkpoints smaller, not right
 		d.s.o.Logger.Warn("files are cut by their content alone", "checkpoint", d.name, "error", err)
 	}
-	if err != nil {
-		warn(err)
-	}
-	for p, offs := range cuts {
-		n := d.nodes[p]
-		if n == nil || n.kind != 0 {
-			continue
-		}
-		d.next++
-		switch err := fault.Classify("cut", n.recut(offs, d.next-1, d.unstored())); {
-		case fault.ClassOf(err) == fault.NoSpace:
-			warn(err)
-			return nil
-		case err != nil:
-			return d.at("cut", p, err)
-		}
-	}
-	return nil
 }
 
 // recut replaces the content by one that is cut at offs, too. Its segments are kept under the given number, which

@@ -40,9 +40,7 @@ func (d *Draft) Seal(ctx context.Context) (roots.Info, error) {
 		d.tried = true
 		return roots.Info{}, d.at("seal", "", fault.Classify("seal", err))
 	}
-	if err := d.recut(); err != nil {
-		return fail(err)
-	}
+	d.recut()
 	w := sealWriter{d: d, pb: proto.CloneOf(d.s.roots.Record(d.r))}
 	if d.s.o.Labels != nil {
 		roots.AddLabels(w.pb, d.s.o.Labels(d.view()))
