@@ -49,6 +49,22 @@ func leave(t *testing.T, s *Store, disk string, bytes int64) {
 	}
 }
 
+// flushed flushes a draft with so many bytes left on the disk, then with a step more each time, until there is room. A
+// seal after that has what it needs.
+func flushed(t *testing.T, s *Store, disk string, d *drafts.Draft, left, step int64) (enough int64) {
+	t.Helper()
+	for ; ; left += step {
+		leave(t, s, disk, left)
+		err := d.Flush()
+		if err == nil {
+			return left
+		}
+		if fault.ClassOf(err) != fault.NoSpace {
+			t.Fatal(err)
+		}
+	}
+}
+
 // What is written last, too little for a chunk, is stored by Flush: CRIU can still let the processes go on.
 func TestFlushTellsOfAFullDisk(t *testing.T) {
 	disk, s := storeOnDisk(t, "96m", testOptions(t))
@@ -85,14 +101,7 @@ func TestFlushCountsTheRest(t *testing.T) {
 	}
 	d := create(t, s, "a", drafts.CreateOptions{})
 	fill(t, d, files)
-	// A step more each time: a seal after the first flush that finds room has what it needs.
-	for left, flushed := int64(50<<20), false; !flushed; left += 2 << 20 {
-		leave(t, s, disk, left)
-		err := d.Flush()
-		if flushed = err == nil; !flushed && fault.ClassOf(err) != fault.NoSpace {
-			t.Fatal(err)
-		}
-	}
+	flushed(t, s, disk, d, 50<<20, 2<<20)
 	mustSeal(t, d)
 	mustHold(t, s, "a", files)
 }
@@ -250,16 +259,7 @@ func TestFlushCountsWholeSlots(t *testing.T) {
 	}
 	d := create(t, s, "a", drafts.CreateOptions{})
 	fill(t, d, files)
-	for left := int64(52 << 20); ; left += 2 << 20 {
-		leave(t, s, disk, left)
-		err := d.Flush()
-		if err == nil {
-			break
-		}
-		if fault.ClassOf(err) != fault.NoSpace {
-			t.Fatal(err)
-		}
-	}
+	flushed(t, s, disk, d, 52<<20, 2<<20)
 	mustSeal(t, d)
 	mustHold(t, s, "a", files)
 }
@@ -342,15 +342,8 @@ func TestFlushCountsRecords(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for left := int64(49 << 20); ; left += 16 << 20 {
-		leave(t, s, disk, left)
-		err := d.Flush()
-		if err == nil {
-			break
-		}
-		if fault.ClassOf(err) != fault.NoSpace || left > 400<<20 {
-			t.Fatalf("with %d MiB left: %v", left>>20, err)
-		}
+	if left := flushed(t, s, disk, d, 49<<20, 16<<20); left > 416<<20 {
+		t.Errorf("flushed only with %d MiB left", left>>20)
 	}
 	mustSeal(t, d)
 }

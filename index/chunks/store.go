@@ -47,7 +47,7 @@ type Store struct {
 	unindexed     []pack.Chunk     // journalled, but Badger has not taken them yet
 	unapplied     []pack.KV        // keys likewise
 	deadUnindexed []pack.Chunk     // journalled as dead, and not yet taken out of Badger
-	behind        atomic.Bool      // one of these three is not empty
+	behind        atomic.Bool      // one of these three is not empty; read without commitMu
 	marks         map[uint32]int64 // how far Badger has been given journals since it was synced; see syncIndex
 	unsynced      int              // records that it has been given since
 	unsettled     map[string]bool  // root keys that a failed commit may have left in a journal

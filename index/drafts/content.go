@@ -41,7 +41,7 @@ type content struct {
 
 // draftSegment is a closed segment: in Badger under its key, or in encoded until it is committed.
 type draftSegment struct {
-	start, len, zero, size int64 // size: encoded
+	start, len, zero, size int64 // in bytes of the file, but size: those of its record
 	encoded                []byte
 	edits                  *manifest.Segment // what overwriting has made of it since; some chunks may be unused
 }

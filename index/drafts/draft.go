@@ -115,11 +115,8 @@ func (d *Draft) fail(class fault.Class, p string, why string) error {
 	return &fault.Error{Class: class, Op: "write", Checkpoint: d.name, File: p, Err: errors.New(why)}
 }
 
-// at says what failed where.
-func (d *Draft) at(op, p string, err error) error {
-	class, hint := fault.ClassOf(err), fault.HintOf(err)
-	return &fault.Error{Class: class, Op: op, Checkpoint: d.name, File: p, Hint: hint, Err: err}
-}
+// at says what failed where; p is "" where it was no file.
+func (d *Draft) at(op, p string, err error) error { return fault.At(op, d.name, p, err) }
 
 func (d *Draft) over(p string) error { return d.fail(fault.ReadOnly, p, "the checkpoint is sealed") }
 

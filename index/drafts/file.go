@@ -68,7 +68,7 @@ func (n *node) info(p string) reading.FileInfo {
 	return i
 }
 
-// with runs fn on the content, behind a write that was answered early, and names the file in its error.
+// with runs fn on the content, after a write that was answered early has been appended. Its error names the file.
 func (f *DraftFile) with(write bool, fn func(*content) error) error {
 	return f.atOnce(write, func(c *content) error {
 		if err := c.appendPending(); err != nil {
@@ -78,7 +78,7 @@ func (f *DraftFile) with(write bool, fn func(*content) error) error {
 	})
 }
 
-// atOnce is with, whatever is still to be appended.
+// atOnce is with, but leaves a write that was answered early to fn.
 func (f *DraftFile) atOnce(write bool, fn func(*content) error) error {
 	if write {
 		f.n.d.writes.RLock()
@@ -145,7 +145,7 @@ func (f *DraftFile) ReadAt(p []byte, off int64) (n int, err error) {
 	return n, err
 }
 
-// Truncate sets the size; it grows with zeros. A file of size 0 can be written whatever could not be stored before.
+// Truncate sets the size; it grows with zeros. Truncate to 0 undoes earlier errors: the file can be written again.
 func (f *DraftFile) Truncate(size int64) error {
 	if size < 0 || size > manifest.MaxFileSize {
 		return f.n.d.fail(fault.Invalid, f.path, "a size that no file has")

@@ -12,14 +12,15 @@ import (
 func (d *Draft) Flush() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.ended {
-		// All are cut before the first is waited for: so the workers store the last chunks of many files at once.
-		for _, each := range []func(*content) error{(*content).cutLast, (*content).settle} {
-			for p, n := range d.nodes {
-				if n.kind == 0 {
-					if err := (&DraftFile{n: n, path: p}).with(false, each); err != nil {
-						return err
-					}
+	if d.ended {
+		return nil
+	}
+	// All are cut before the first is waited for: so the workers store the last chunks of many files at once.
+	for _, each := range []func(*content) error{(*content).cutLast, (*content).settle} {
+		for p, n := range d.nodes {
+			if n.kind == 0 {
+				if err := (&DraftFile{n: n, path: p}).with(false, each); err != nil {
+					return err
 				}
 			}
 		}

@@ -30,10 +30,11 @@ func (d *Draft) recut() {
 		return
 	}
 	cuts, err := d.s.o.Cuts(d.view())
+	unstored := d.unstored()
 	for p, offs := range cuts {
 		if n := d.nodes[p]; n != nil && n.kind == 0 {
 			d.next++
-			if e := n.recut(offs, d.next-1, d.unstored()); e != nil && err == nil {
+			if e := n.recut(offs, d.next-1, unstored); e != nil && err == nil {
 				err = d.at("cut", p, fault.Classify("cut", e))
 			}
 		}

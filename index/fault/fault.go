@@ -102,6 +102,11 @@ func ClassOf(err error) Class {
 	return Other
 }
 
+// At gives err the place where it happened: a checkpoint, and a file of it or "". Class and hint stay.
+func At(op, checkpoint, file string, err error) error {
+	return &Error{Class: ClassOf(err), Op: op, Checkpoint: checkpoint, File: file, Hint: HintOf(err), Err: err}
+}
+
 // HintOf gives the first non-empty hint in err's chain.
 func HintOf(err error) string {
 	for err != nil {

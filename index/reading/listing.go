@@ -7,7 +7,7 @@ import (
 	"sort"
 )
 
-// Listing shows files as io/fs has them that are no checkpoint yet.
+// Listing is an io/fs view of files that are not sealed yet. Symlinks are shown, not followed.
 type Listing struct {
 	Files  map[string]FileInfo           // by path, folders and symlinks as well
 	Reader func(path string) io.ReaderAt // of a regular file

@@ -339,6 +339,5 @@ func (s *Store) Contents(ctx context.Context) (Contents, error) {
 
 // named gives an error of the remote store the name of the checkpoint concerned.
 func named(op, name string, err error) error {
-	err = Classify(op, err)
-	return &fault.Error{Class: fault.ClassOf(err), Op: op, Checkpoint: name, Hint: fault.HintOf(err), Err: err}
+	return fault.At(op, name, "", Classify(op, err))
 }

@@ -181,7 +181,7 @@ func (p *probe) whole(key string) error {
 			}
 		})
 	}
-	bodies, etags := map[string]int{}, map[string]int{}
+	bodies, etags := map[string]int{}, map[string]int{} // the number of the write that each is of, from 1 on
 	var failed error
 	for n := 1; n <= replacings && failed == nil; n++ {
 		body := nonce()
@@ -195,8 +195,10 @@ func (p *probe) whole(key string) error {
 	}
 	close(done)
 	wg.Wait()
-	if err := errors.Join(failed, errors.Join(errs[:]...)); err != nil {
-		return err
+	for _, err := range append(errs[:], failed) {
+		if err != nil {
+			return err
+		}
 	}
 	for _, r := range slices.Concat(reads[:]...) {
 		if etags[r.etag] > bodies[r.body] {
