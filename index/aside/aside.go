@@ -36,7 +36,8 @@ func New(packs *pack.Set, folder string) *List {
 
 // Judge compares what was read of the journal of pack n with the mark that the index had set before. Bytes that are
 // no frames, the lack of bytes, and frames that do not end at the mark are damage. end is how far the journal goes.
-func (l *List) Judge(n uint32, mark, end int64, bad []pack.Damage) {
+// A journal that cannot be read is none: that is an error, and nothing is noted.
+func (l *List) Judge(n uint32, mark, end int64, bad []pack.Damage) error {
 	a := Entry{File: filepath.Join(l.folder, pack.JournalName(n))}
 	switch {
 	case len(bad) > 0:
@@ -48,16 +49,20 @@ func (l *List) Judge(n uint32, mark, end int64, bad []pack.Damage) {
 		a.Offset, a.Bytes, a.Text = end, mark-end, "damaged: the journal has lost its end"
 	default:
 		same, err := l.packs.EndsFrame(n, mark)
-		if err != nil || !same {
+		if err != nil {
+			return err
+		}
+		if !same {
 			a.Offset, a.Text = mark, "damaged: it is not the journal that was read before"
 			break
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		delete(l.journals, n)
-		return
+		return nil
 	}
 	l.Keep(n, a)
+	return nil
 }
 
 // Keep notes that the journal of pack n does not tell all of the pack.

@@ -119,7 +119,9 @@ func (g *collection) plan(n uint32) (*packPlan, error) {
 	if err != nil {
 		return nil, g.journalError(n, err)
 	}
-	s.chunks.Aside.Judge(n, durable, end, bad)
+	if err := s.chunks.Aside.Judge(n, durable, end, bad); err != nil {
+		return nil, g.journalError(n, err)
+	}
 	aside := func(why string) {
 		s.chunks.Aside.Keep(n,
 			aside.Entry{File: filepath.Join(chunks.PacksFolder, pack.JournalName(n)), Text: "damaged: " + why})

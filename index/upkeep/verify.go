@@ -331,7 +331,9 @@ func (v *verification) listed(n uint32) ([]pack.Chunk, error) {
 		v.problem(Problem{Pack: pack.JournalName(n), Offset: b.Off,
 			Text: fmt.Sprintf("%d bytes of the journal are damaged: %s", b.Len, b.Text)})
 	}
-	v.s.chunks.Aside.Judge(n, durable, end, bad)
+	if err := v.s.chunks.Aside.Judge(n, durable, end, bad); err != nil {
+		return nil, err
+	}
 	if durable > end && len(bad) == 0 {
 		v.problem(Problem{Pack: pack.JournalName(n), Offset: end,
 			Text: fmt.Sprintf("the journal has lost its last %d bytes", durable-end)})
