@@ -15,6 +15,7 @@ const (
 type balance struct {
 	left          int64 // bytes of content that have not been looked at
 	looked, slots int64 // bytes of content that were packed lately, and of their slots
+	packers       int   // how many go at once
 	begun         int   // pack objects that have been put
 	size          int64 // slots of each pack object of this round; 0: as much as goes into one
 }
@@ -35,12 +36,13 @@ func (b *balance) full(gathered int64) bool {
 	if gathered < leastPack {
 		return false
 	}
-	if b.begun%packers == 0 && b.slots > 0 { // the first of a round
+	if b.begun%b.packers == 0 && b.slots > 0 { // the first of a round
 		// What is left is taken to become as small as what was packed.
 		rest := gathered + int64(float64(max(b.left, 0))*float64(b.slots)/float64(b.looked))
-		rounds := (rest + packers*object.TargetSize - 1) / (packers * object.TargetSize)
+		round := int64(b.packers) * object.TargetSize
+		rounds := (rest + round - 1) / round
 		b.size = 0
-		if n := min(rounds*packers, rest/leastPack); n > 1 {
+		if n := min(rounds*int64(b.packers), rest/leastPack); n > 1 {
 			b.size = rest/n + rest/n/32
 		}
 	}

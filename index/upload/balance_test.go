@@ -8,10 +8,10 @@ import (
 )
 
 // packed gives the sizes of the pack objects of content that comes in chunks of 64 KiB, in MiB: slot tells the slot of
-// each.
-func packed(content int64, slot func(at int64) int64) (sizes []int64) {
+// each. As many as packers go at once.
+func packed(packers int, content int64, slot func(at int64) int64) (sizes []int64) {
 	const each = 64 << 10
-	b := balance{left: content}
+	b := balance{packers: packers, left: content}
 	var gathered int64
 	for at := int64(0); at < content; at += each {
 		s := slot(at)
@@ -28,7 +28,7 @@ func packed(content int64, slot func(at int64) int64) (sizes []int64) {
 // What comes first does not tell how small the rest becomes: there are hardly more pack objects than of 64 MiB each.
 func TestSmallBeginning(t *testing.T) {
 	for _, small := range []int64{64 << 10, 16 << 20, 1 << 30} {
-		sizes := packed(small+2<<30, func(at int64) int64 {
+		sizes := packed(4, small+2<<30, func(at int64) int64 {
 			if at < small {
 				return 4 << 10
 			}
@@ -42,11 +42,15 @@ func TestSmallBeginning(t *testing.T) {
 
 // What fits into one pack object is one, and what is little more becomes two of about one size.
 func TestFewPacks(t *testing.T) {
-	for mb, want := range map[int64][]int64{20: {20}, 42: {42}, 63: {63}, 65: {33, 31}, 150: {39, 39, 39, 34},
-		300: {38, 38, 38, 38, 37, 37, 37, 32}} {
-		sizes := packed(mb<<20, func(int64) int64 { return 64 << 10 })
-		if !slices.EqualFunc(sizes, want, func(a, b int64) bool { return a-b >= -1 && a-b <= 1 }) {
-			t.Errorf("%d MiB are pack objects of %v MiB, want %v", mb, sizes, want)
+	for packers, of := range map[int]map[int64][]int64{
+		4: {20: {20}, 42: {42}, 63: {63}, 65: {33, 31}, 150: {39, 39, 39, 34}, 300: {38, 38, 38, 38, 37, 37, 37, 32}},
+		6: {65: {33, 31}, 300: {52, 52, 52, 52, 52, 42}},
+	} {
+		for mb, want := range of {
+			sizes := packed(packers, mb<<20, func(int64) int64 { return 64 << 10 })
+			if !slices.EqualFunc(sizes, want, func(a, b int64) bool { return a-b >= -1 && a-b <= 1 }) {
+				t.Errorf("%d at once: %d MiB are pack objects of %v MiB, want %v", packers, mb, sizes, want)
+			}
 		}
 	}
 }
@@ -64,9 +68,11 @@ func TestLeastPack(t *testing.T) {
 		"larger than content": func(int64) int64 { return 256 << 10 },
 	} {
 		for _, content := range []int64{64 << 10, 33 << 20, 65 << 20, 257 << 20, 900 << 20, 3 << 30} {
-			sizes := packed(content, slot)
-			if front := sizes[:len(sizes)-1]; len(front) > 0 && slices.Min(front) < 32 {
-				t.Errorf("%s: %d MiB are pack objects of %v MiB", name, content>>20, sizes)
+			for _, packers := range []int{4, 6} {
+				sizes := packed(packers, content, slot)
+				if front := sizes[:len(sizes)-1]; len(front) > 0 && slices.Min(front) < 32 {
+					t.Errorf("%s, %d at once: %d MiB are pack objects of %v MiB", name, packers, content>>20, sizes)
+				}
 			}
 		}
 	}
