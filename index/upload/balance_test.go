@@ -44,7 +44,7 @@ func TestSmallBeginning(t *testing.T) {
 func TestFewPacks(t *testing.T) {
 	for packers, of := range map[int]map[int64][]int64{
 		4: {20: {20}, 42: {42}, 63: {63}, 65: {33, 31}, 150: {39, 39, 39, 34}, 300: {38, 38, 38, 38, 37, 37, 37, 32}},
-		6: {65: {33, 31}, 300: {52, 52, 52, 52, 52, 42}},
+		8: {65: {33, 31}, 300: {38, 38, 38, 38, 38, 38, 38, 29}},
 	} {
 		for mb, want := range of {
 			sizes := packed(packers, mb<<20, func(int64) int64 { return 64 << 10 })
@@ -68,7 +68,7 @@ func TestLeastPack(t *testing.T) {
 		"larger than content": func(int64) int64 { return 256 << 10 },
 	} {
 		for _, content := range []int64{64 << 10, 33 << 20, 65 << 20, 257 << 20, 900 << 20, 3 << 30} {
-			for _, packers := range []int{4, 6} {
+			for _, packers := range []int{4, 8} {
 				sizes := packed(packers, content, slot)
 				if front := sizes[:len(sizes)-1]; len(front) > 0 && slices.Min(front) < 32 {
 					t.Errorf("%s, %d at once: %d MiB are pack objects of %v MiB", name, packers, content>>20, sizes)

@@ -8,7 +8,7 @@
 // Whether that place still stands is for the caller to find out: it is told which packs the checkpoint refers to.
 //
 // Several pack objects are on their way at once, while the next one is gathered: a connection alone gives a part of
-// what a link does. An upload so takes up to 260 MiB of memory, and up to 390 on a machine with 12 processors or more.
+// what a link does. An upload so takes up to 260 MiB of memory, and up to 520 where there are 16 processors or more.
 package upload
 
 import (
@@ -33,7 +33,7 @@ import (
 
 // packers is how many pack objects are gathered or on their way at once. A third of its time each is gathered, hashed,
 // or waits for the server's answer. Where processors are few, more of them would only wait for those.
-var packers = min(6, max(4, runtime.GOMAXPROCS(0)/2))
+var packers = min(8, max(4, runtime.GOMAXPROCS(0)/2))
 
 // earlyPackers is how many while the checkpoint is still being written: what is uploaded then must not hold that up.
 var earlyPackers = max(1, min(2, runtime.GOMAXPROCS(0)/2))
