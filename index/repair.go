@@ -38,6 +38,9 @@ func Repair(ctx context.Context, dir string, o Options) (repair.Result, error) {
 		return repair.Result{}, err
 	}
 	defer lock.Close()
+	if err := keys.FinishSwap(filepath.Join(dir, chunks.IndexFolder)); err != nil {
+		return repair.Result{}, fault.Classify("repair", err)
+	}
 	if err := o.mendRing(ctx, dir, config); err != nil {
 		return repair.Result{}, err
 	}

@@ -317,3 +317,28 @@ func TestTornCommit(t *testing.T) {
 	}
 	mustVerify(t, s, 0)
 }
+
+// TestRepairAfterHalfAnExchange lets a crash end a repair between the two renames that put the new index in place. The
+// next repair goes on with that index: it may be all that tells of a pack whose journal is gone.
+func TestRepairAfterHalfAnExchange(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	files := map[string][]byte{"pages-1.img": memory(1, 600<<10), "inventory.img": []byte("a")}
+	write(t, s, "a", files)
+	packs, err := s.chunks.Packs.Packs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := filepath.Join(s.dir, chunks.IndexFolder)
+	for _, err := range []error{s.Close(), os.CopyFS(old+".new", os.DirFS(old)), os.Rename(old, old+".old"),
+		os.Remove(filepath.Join(s.dir, chunks.PacksFolder, pack.JournalName(packs[0])))} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if res, err := Repair(t.Context(), s.dir, s.o); err != nil || len(res.Lost) > 0 {
+		t.Fatalf("repair: %+v, %v", res, err)
+	}
+	s = openTestStore(t, s.dir, s.o)
+	mustHold(t, s, "a", files)
+	mustVerify(t, s, 0)
+}

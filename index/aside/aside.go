@@ -27,18 +27,28 @@ type List struct {
 
 	mu       sync.Mutex
 	journals map[uint32]Entry // damaged journals, by the number of their pack
+	unread   map[uint32]bool  // those of them that could not be read: nothing is known of them
 }
 
 // New gives an empty list for these packs, which are in this folder of the store's folder.
 func New(packs *pack.Set, folder string) *List {
-	return &List{packs: packs, folder: folder, journals: map[uint32]Entry{}}
+	return &List{packs: packs, folder: folder, journals: map[uint32]Entry{}, unread: map[uint32]bool{}}
 }
 
 // Judge compares what was read of the journal of pack n with the mark that the index had set before. Bytes that are
-// no frames, the lack of bytes, and frames that do not end at the mark are damage. end is how far the journal goes.
-// A journal that cannot be read is none: that is an error, and nothing is noted.
-func (l *List) Judge(n uint32, mark, end int64, bad []pack.Damage) error {
+// no frames, the lack of bytes, and frames that do not end at the mark are damage. end is how far the journal goes. It
+// gives what of bad is damage.
+//
+// A journal that cannot be read at this moment is listed, and judged again by the next who reads it: what a crash has
+// left behind its last frame is then no damage, as it would have been none before.
+func (l *List) Judge(n uint32, mark, end int64, bad []pack.Damage) []pack.Damage {
 	a := Entry{File: filepath.Join(l.folder, pack.JournalName(n))}
+	if len(bad) == 1 && bad[0].Off == end && mark <= end && l.isUnread(n) {
+		if same, err := l.packs.EndsFrame(n, mark); err == nil && same {
+			l.packs.EndAt(n, end)
+			bad = nil
+		}
+	}
 	switch {
 	case len(bad) > 0:
 		a.Offset, a.Text = bad[0].Off, "damaged: "+bad[0].Text
@@ -50,7 +60,9 @@ func (l *List) Judge(n uint32, mark, end int64, bad []pack.Damage) error {
 	default:
 		same, err := l.packs.EndsFrame(n, mark)
 		if err != nil {
-			return err
+			a.Text = "cannot be read: " + err.Error()
+			l.keep(n, a, true)
+			return bad
 		}
 		if !same {
 			a.Offset, a.Text = mark, "damaged: it is not the journal that was read before"
@@ -59,17 +71,26 @@ func (l *List) Judge(n uint32, mark, end int64, bad []pack.Damage) error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		delete(l.journals, n)
-		return nil
+		delete(l.unread, n)
+		return bad
 	}
 	l.Keep(n, a)
-	return nil
+	return bad
 }
 
 // Keep notes that the journal of pack n does not tell all of the pack.
-func (l *List) Keep(n uint32, a Entry) {
+func (l *List) Keep(n uint32, a Entry) { l.keep(n, a, false) }
+
+func (l *List) keep(n uint32, a Entry, unread bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.journals[n] = a
+	l.journals[n], l.unread[n] = a, unread
+}
+
+func (l *List) isUnread(n uint32) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.unread[n]
 }
 
 // Has says whether the journal of pack n is known not to tell all of the pack.

@@ -133,8 +133,8 @@ func (s *Store) resume(n uint32) error {
 	if err != nil {
 		return err
 	}
-	if err := s.Aside.Judge(n, durable, end, bad); err != nil || len(bad) > 0 || payload >= s.o.PackSize {
-		return err
+	if s.Aside.Judge(n, durable, end, bad); s.Aside.Has(n) || len(bad) > 0 || payload >= s.o.PackSize {
+		return nil
 	}
 	resumed, err := s.Packs.Resume(n, payload, end)
 	if err == nil && !resumed {
@@ -173,9 +173,7 @@ func (s *Store) replay(n uint32) error {
 		return err
 	}
 	if durable > size {
-		if err := s.Aside.Judge(n, durable, size, nil); err != nil {
-			return err
-		}
+		s.Aside.Judge(n, durable, size, nil)
 	}
 	if mark >= size {
 		return nil
@@ -198,8 +196,8 @@ func (s *Store) replay(n uint32) error {
 	if len(bad) > 0 && bad[0].Off == mark {
 		// Another journal may have been put in the place of the one that was read before: it may tell of slots that
 		// have been given back since.
-		if err := s.Aside.Judge(n, mark, size, nil); err != nil || s.Aside.Has(n) {
-			return err
+		if s.Aside.Judge(n, mark, size, nil); s.Aside.Has(n) {
+			return nil
 		}
 	}
 	// First of all: what the index has been told must not be lost with a sync that fails, for new checkpoints refer to
@@ -230,9 +228,7 @@ func (s *Store) replay(n uint32) error {
 		s.log.Info("a crash left a commit half written", "journal", pack.JournalName(n), "at", end, "bytes", size-end)
 		s.Packs.EndAt(n, end)
 	case len(bad) > 0:
-		if err := s.Aside.Judge(n, mark, size, bad); err != nil {
-			return errors.Join(err, b.Flush())
-		}
+		s.Aside.Judge(n, mark, size, bad)
 		end = bad[0].Off
 	}
 	if s.DB.ReadOnly() && applied == 0 {

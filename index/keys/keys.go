@@ -117,6 +117,7 @@ func (d *DB) options(l badgerLog) badger.Options {
 		WithNumCompactors(2).
 		// With it a damaged table is an error; unchecked, Badger panics over it.
 		WithChecksumVerificationMode(options.OnTableAndBlockRead).
+		WithVerifyValueChecksum(true). // else a wrong length leaves a file locked, and Close waits for ever
 		WithNumGoroutines(2)
 }
 

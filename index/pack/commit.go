@@ -160,7 +160,14 @@ func (s *Set) writeFrames(n uint32, frames []byte) (end int64, err error) {
 	if _, err := s.journalLen(n, f); err != nil {
 		return 0, err
 	}
-	err = s.appendFrames(f, frames)
+	j, err := s.fs.Open(s.JournalPath(n), storage.Write)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return 0, s.writeError(s.JournalPath(n), err) // nothing has been written: it may open the next time
+	}
+	if err == nil {
+		err = s.appendFrames(j, f, frames)
+		j.Close()
+	}
 	switch {
 	case err == nil:
 	case errors.Is(err, errFullJournal):
@@ -183,12 +190,8 @@ func (s *Set) writeFrames(n uint32, frames []byte) (end int64, err error) {
 // errFullJournal: the disk was full before all of the frames were written. What was written lies behind the end.
 var errFullJournal = errors.New("no room for the journal")
 
-func (s *Set) appendFrames(f *file, frames []byte) error {
-	j, err := s.fs.Open(s.JournalPath(f.n), storage.Write)
-	if err != nil {
-		return err
-	}
-	defer j.Close()
+// appendFrames writes frames behind the end of the journal of f, which j is, and syncs it.
+func (s *Set) appendFrames(j storage.File, f *file, frames []byte) error {
 	s.mu.Lock()
 	_, torn := s.ends[f.n]
 	s.mu.Unlock()

@@ -44,7 +44,7 @@ func (s *Set) ReadSlots(locs []Loc, bufs [][]byte, past bool) (errs []error) {
 		}
 		return errs
 	} else if err != nil {
-		errs[0] = fmt.Errorf("pack %s at %d: %w: %v", Name(locs[0].Pack), locs[0].Offset(), ErrCorrupt, err)
+		errs[0] = fmt.Errorf("pack %s at %d: %w: %w", Name(locs[0].Pack), locs[0].Offset(), ErrCorrupt, err)
 		return errs
 	}
 	for i, l := range locs {

@@ -7,7 +7,10 @@ import (
 	"maps"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
@@ -54,6 +57,9 @@ func (p *suspect) add(rec pack.Record) error {
 // anew. Metadata that the old index has and no journal go into the journal of a new pack.
 func (r *rebuild) salvage(ctx context.Context) error {
 	lost, err := r.readOld(ctx)
+	if cerr := ctx.Err(); cerr != nil {
+		return cerr
+	}
 	if err != nil {
 		r.o.Logger.Warn("the old index cannot help", "err", err)
 		r.knows = false
@@ -66,8 +72,8 @@ func (r *rebuild) salvage(ctx context.Context) error {
 			return fmt.Errorf("journal %s: %w", pack.JournalName(n), err)
 		}
 	}
-	if len(lost) == 0 {
-		return nil
+	if err := r.s.RecordDamage(); err != nil || len(lost) == 0 {
+		return err
 	}
 	r.o.Logger.Info("the old index has metadata that no journal has", "keys", len(lost))
 	return r.s.CommitKVs(lost)
@@ -179,7 +185,9 @@ func (r *rebuild) salvagePack(n uint32, p *suspect) error {
 	return nil
 }
 
-// believed gives the chunks of a suspect that are there, by their place.
+// believed gives the chunks of a suspect that are there, by their place. Only what can be read, and is wrong, is not
+// there. What cannot be read for want of descriptors or memory ends the repair. What the disk cannot read stays listed,
+// and known as damaged: its content is stored anew when it comes by.
 func (r *rebuild) believed(p *suspect) ([]pack.Chunk, error) {
 	s := r.s
 	var out []pack.Chunk
@@ -198,7 +206,14 @@ func (r *rebuild) believed(p *suspect) ([]pack.Chunk, error) {
 			}
 			errs := s.Packs.ReadSlots([]pack.Loc{c.Loc}, [][]byte{buf}, true)
 			s.Arena.Put(buf)
-			if errs[0] != nil {
+			var disk unix.Errno
+			switch err := errs[0]; {
+			case err != nil && keys.Lacks(err):
+				return nil, err
+			case errors.As(err, &disk):
+				r.o.Logger.Warn("a chunk of a damaged journal cannot be read", "chunk", c.ID.String(), "err", err)
+				s.SetDamaged(c.ID, c.Loc)
+			case err != nil:
 				r.o.Logger.Warn("a chunk of a damaged journal is not there", "chunk", c.ID.String(), "err", errs[0])
 				continue
 			}

@@ -119,9 +119,7 @@ func (g *collection) plan(n uint32) (*packPlan, error) {
 	if err != nil {
 		return nil, g.journalError(n, err)
 	}
-	if err := s.chunks.Aside.Judge(n, durable, end, bad); err != nil {
-		return nil, g.journalError(n, err)
-	}
+	s.chunks.Aside.Judge(n, durable, end, bad)
 	aside := func(why string) {
 		s.chunks.Aside.Keep(n,
 			aside.Entry{File: filepath.Join(chunks.PacksFolder, pack.JournalName(n)), Text: "damaged: " + why})

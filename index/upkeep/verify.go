@@ -327,12 +327,10 @@ func (v *verification) listed(n uint32) ([]pack.Chunk, error) {
 	if err != nil {
 		return nil, err
 	}
+	bad = v.s.chunks.Aside.Judge(n, durable, end, bad)
 	for _, b := range bad {
 		v.problem(Problem{Pack: pack.JournalName(n), Offset: b.Off,
 			Text: fmt.Sprintf("%d bytes of the journal are damaged: %s", b.Len, b.Text)})
-	}
-	if err := v.s.chunks.Aside.Judge(n, durable, end, bad); err != nil {
-		return nil, err
 	}
 	if durable > end && len(bad) == 0 {
 		v.problem(Problem{Pack: pack.JournalName(n), Offset: end,

@@ -1,6 +1,7 @@
 package crash
 
 import (
+	"context"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -201,10 +203,25 @@ func TestDamagedMetadata(t *testing.T) {
 		}
 		where := fmt.Sprintf("strike %d, %s at %d", n, rel, off)
 		s.wholeOrError(where)
-		if _, err := program.Run(t.Context(), "repair", s.store); err == nil {
+		if err := s.answer(where, "repair", s.store); err == nil {
 			s.wholeOrError(where + ", repaired")
 		}
 	}
+}
+
+// answerTime is how long a command may take.
+const answerTime = 2 * time.Minute
+
+// answer runs a command, which has to end by itself, in time, and without a panic.
+func (s *site) answer(where string, args ...string) error {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), answerTime)
+	defer cancel()
+	_, err := program.Run(ctx, args...)
+	if err != nil && (cli.Code(err) <= 0 || strings.Contains(err.Error(), "panic")) {
+		s.t.Fatalf("%s: %s: %v", where, args[0], err)
+	}
+	return err
 }
 
 // wholeOrError exports every checkpoint: each either equals what was put in or cannot be exported, with an error in
@@ -213,14 +230,10 @@ func (s *site) wholeOrError(where string) {
 	s.t.Helper()
 	for name, images := range s.sealed {
 		dst := filepath.Join(s.t.TempDir(), "export")
-		_, err := program.Run(s.t.Context(), "export", s.store, name, dst)
-		switch code := cli.Code(err); {
-		case err == nil:
+		if err := s.answer(where, "export", s.store, name, dst); err == nil {
 			if diff := differences(tree(s.t, dst), tree(s.t, images)); len(diff) > 0 {
 				s.t.Fatalf("%s: checkpoint %s differs from what was put in: %v", where, name, diff)
 			}
-		case code <= 0 || strings.Contains(err.Error(), "panic"):
-			s.t.Fatalf("%s: export: %v", where, err)
 		}
 		if err := os.RemoveAll(dst); err != nil {
 			s.t.Fatal(err)
