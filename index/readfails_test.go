@@ -23,15 +23,8 @@ import (
 // aside, and verify finds nothing.
 func TestReadFailsOnce(t *testing.T) {
 	t.Parallel()
-	s := newTestStore(t, testOptions(t))
-	files := map[string][]byte{"pages-1.img": memory(1, 200<<10), "inventory.img": []byte("a")}
-	write(t, s, "a", files)
-	packs, err := s.chunks.Packs.Packs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, files, journal := onePack(t)
 	dir, o := s.dir, s.o
-	journal := filepath.Join(dir, chunks.PacksFolder, pack.JournalName(packs[len(packs)-1]))
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -100,6 +93,19 @@ func TestReadFailsOnce(t *testing.T) {
 	})
 }
 
+// onePack makes a store of one pack, whose journal it gives, with one checkpoint, a.
+func onePack(t *testing.T) (s *Store, files map[string][]byte, journal string) {
+	t.Helper()
+	s = newTestStore(t, testOptions(t))
+	files = map[string][]byte{"pages-1.img": memory(1, 600<<10), "inventory.img": []byte("a")}
+	write(t, s, "a", files)
+	packs, err := s.chunks.Packs.Packs()
+	if err != nil || len(packs) != 1 {
+		t.Fatalf("packs %v, %v", packs, err)
+	}
+	return s, files, filepath.Join(s.dir, chunks.PacksFolder, pack.JournalName(packs[0]))
+}
+
 // failing is a storage of which the next calls of a kind on a file, by the end of its name, fail.
 type failing struct {
 	mu     sync.Mutex
@@ -147,15 +153,8 @@ func TestRepairBesideReadsThatFail(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newTestStore(t, testOptions(t))
-			files := map[string][]byte{"pages-1.img": memory(1, 600<<10), "inventory.img": []byte("a")}
-			write(t, s, "a", files)
-			packs, err := s.chunks.Packs.Packs()
-			if err != nil {
-				t.Fatal(err)
-			}
+			s, files, journal := onePack(t)
 			dir, o := s.dir, s.o
-			journal := filepath.Join(dir, chunks.PacksFolder, pack.JournalName(packs[0]))
 			for _, err := range []error{s.Close(), os.Rename(journal, journal+".set-aside-1"),
 				os.RemoveAll(filepath.Join(dir, chunks.IndexFolder))} {
 				if err != nil {

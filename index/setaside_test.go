@@ -321,16 +321,10 @@ func TestTornCommit(t *testing.T) {
 // TestRepairAfterHalfAnExchange lets a crash end a repair between the two renames that put the new index in place. The
 // next repair goes on with that index: it may be all that tells of a pack whose journal is gone.
 func TestRepairAfterHalfAnExchange(t *testing.T) {
-	s := newTestStore(t, testOptions(t))
-	files := map[string][]byte{"pages-1.img": memory(1, 600<<10), "inventory.img": []byte("a")}
-	write(t, s, "a", files)
-	packs, err := s.chunks.Packs.Packs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, files, journal := onePack(t)
 	old := filepath.Join(s.dir, chunks.IndexFolder)
 	for _, err := range []error{s.Close(), os.CopyFS(old+".new", os.DirFS(old)), os.Rename(old, old+".old"),
-		os.Remove(filepath.Join(s.dir, chunks.PacksFolder, pack.JournalName(packs[0])))} {
+		os.Remove(journal)} {
 		if err != nil {
 			t.Fatal(err)
 		}
