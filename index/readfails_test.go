@@ -218,3 +218,18 @@ func TestJournalThatDoesNotOpen(t *testing.T) {
 	mustHold(t, s, "a", files)
 	mustVerify(t, s, 0)
 }
+
+// TestVerifyWithoutMemory: that is no damage, and verify says what it lacked.
+func TestVerifyWithoutMemory(t *testing.T) {
+	t.Parallel()
+	s, files, _ := onePack(t)
+	var f failing
+	s.o.Storage = &storage.Faulty{Storage: storage.Disk{}, Rule: f.rule}
+	s = reopen(t, s)
+	f.next(2, storage.OpRead, ".pack", unix.ENOMEM) // a run, and its first slot
+	if v, err := s.Verify(t.Context(), upkeep.VerifyOptions{}); !errors.Is(err, unix.ENOMEM) || len(v.Problems) > 0 {
+		t.Errorf("verify: %+v, %v", v.Problems, err)
+	}
+	mustVerify(t, s, 0)
+	mustHold(t, s, "a", files)
+}

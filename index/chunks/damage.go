@@ -176,6 +176,9 @@ func (s *Store) Unreadable(id chunk.ID, loc pack.Loc, err error) {
 	if loc.Distant() {
 		return // nothing here is damaged, and the bucket may give the right bytes the next time
 	}
+	if keys.Lacks(err) {
+		return // nor for want of descriptors or memory
+	}
 	if (errors.Is(err, pack.ErrCorrupt) || errors.Is(err, keys.ErrDamaged)) && s.SetDamaged(id, loc) {
 		s.log.Error("unreadable chunk", "chunk", id.String(), "err", err)
 		s.ingest.commitSoon()

@@ -21,11 +21,12 @@ import (
 // Preallocating is not in its options, and who fills the disk does not keep to our floor. So:
 //
 //   - A write that finds no room goes to memory instead (package sigbus), and removes the file "SOUND" from the index.
-//     Badger goes on, and so do readers: what they find is right, only the disk lacks it.
+//     Badger goes on, and so do readers: what they find is right, only the disk lacks it. Where it was a read that
+//     the disk refused, they miss what lay there; as nothing can be written, nothing is given back for that.
 //   - From then on every write fails with pack.ErrNoSpace. What commits held is kept by their callers, as after any
 //     failed commit.
 //   - The first write that finds room again copies the whole index, drafts included, into a new one and exchanges the
-//     two (mend).
+//     two (mend), unless a part of it cannot be read.
 //   - A process that ends before leaves an index without SOUND. The next process that opens the store builds it
 //     anew from the journals, which are the truth.
 //
@@ -132,6 +133,10 @@ func (d *DB) mend() error {
 	if free < size+copyRoom+d.room.Floor {
 		return d.NoRoom("")
 	}
+	if err := d.whole(); err != nil {
+		return fmt.Errorf("%w: a part of the index cannot be read, and nothing is written to it any more: it is built "+
+			"anew when the store is opened the next time: %w", ErrDamaged, err)
+	}
 	fresh := d.dir + ".new"
 	if err := d.copyTo(fresh); err != nil {
 		return errors.Join(d.NoRoom(", nor copied: "+err.Error()), os.RemoveAll(fresh))
@@ -149,6 +154,18 @@ func (d *DB) mend() error {
 	}
 	d.l.Info("the index was written anew after the disk had been full", "bytes", size)
 	return nil
+}
+
+// whole fails where a table cannot be read as it was written. The fault that package sigbus met may have been a read
+// that the disk refused: Badger then finds no key in what it lacks, and says nothing.
+func (d *DB) whole() (err error) {
+	defer damageOfPanic(&err) // the check panics over what it finds
+	b, err := d.enter()
+	if err != nil {
+		return err
+	}
+	defer d.leave()
+	return b.VerifyChecksum()
 }
 
 // exchange closes Badger and opens it on the copy.

@@ -393,6 +393,7 @@ func (v *verification) checkRun(run []pack.Chunk, bytes, total int64) error {
 		locs[i], bufs[i] = c.Loc, b
 	}
 	errs := s.chunks.Packs.ReadSlots(locs, bufs, true)
+	var lack error // of descriptors or memory: it tells nothing of the chunks
 	for i, c := range run {
 		data, err := bufs[i], errs[i]
 		if err == nil {
@@ -403,11 +404,17 @@ func (v *verification) checkRun(run []pack.Chunk, bytes, total int64) error {
 				c.Loc.Offset(), pack.ErrCorrupt)
 		}
 		s.chunks.Arena.Put(data)
-		if err != nil {
+		switch {
+		case keys.Lacks(err):
+			lack = err
+		case err != nil:
 			v.foundBad(c, err)
-		} else {
+		default:
 			s.chunks.SetSound(c)
 		}
+	}
+	if lack != nil {
+		return lack
 	}
 	v.mu.Lock()
 	v.res.Chunks += int64(len(run))

@@ -1,0 +1,65 @@
+package keys
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/pack"
+)
+
+// TestUnreadableIndexIsNotCopied loses a part of a table, as where the disk cannot read it, in an index that is to be
+// written anew after the disk was full. A copy would lack what lay there, and pass for whole: there is none, and the
+// index is not sound.
+func TestUnreadableIndexIsNotCopied(t *testing.T) {
+	dir := t.TempDir()
+	open := func() *DB {
+		d, err := Open(dir, slog.New(slog.DiscardHandler), Room{Dir: os.TempDir()}, Tuning{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	d := open()
+	b := d.Batch()
+	for i := range 5000 {
+		b.SetChunk(pack.Chunk{ID: chunk.ID{byte(i), byte(i >> 8)}, Loc: pack.Loc{Pack: 1, Page: uint32(i), Stored: 1,
+			Raw: 1, Codec: chunk.Raw}})
+	}
+	if err := b.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil { // writes the table
+		t.Fatal(err)
+	}
+	if err := DeclareSound(dir); err != nil {
+		t.Fatal(err)
+	}
+	d = open()
+	defer d.Close()
+	tables, err := filepath.Glob(filepath.Join(dir, "*.sst"))
+	if err != nil || len(tables) == 0 {
+		t.Fatalf("tables %v, %v", tables, err)
+	}
+	f, err := os.OpenFile(tables[0], os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt(make([]byte, 4096), 32<<10); err != nil {
+		t.Fatal(err)
+	}
+	d.condemn()
+	b = d.Batch()
+	b.SetMark(1, 1)
+	if err := b.Flush(); err == nil {
+		n := 0
+		d.Chunks(func(chunk.ID, pack.Loc, error) error { n++; return nil })
+		t.Errorf("written, to an index of %d chunks of 5000", n)
+	}
+	if IsSound(dir) {
+		t.Error("the index counts as sound")
+	}
+}
