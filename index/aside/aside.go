@@ -18,6 +18,8 @@ type Entry struct {
 	Offset int64  `json:"offset"`
 	Bytes  int64  `json:"bytes"`
 	Text   string `json:"text"` // what is wrong with it
+
+	unread bool // a journal that could not be read: nothing else is known of it
 }
 
 // List is what is known of such files. It is safe for concurrent use. Its lock is held for a look or a note only.
@@ -27,20 +29,19 @@ type List struct {
 
 	mu       sync.Mutex
 	journals map[uint32]Entry // damaged journals, by the number of their pack
-	unread   map[uint32]bool  // those of them that could not be read: nothing is known of them
 }
 
 // New gives an empty list for these packs, which are in this folder of the store's folder.
 func New(packs *pack.Set, folder string) *List {
-	return &List{packs: packs, folder: folder, journals: map[uint32]Entry{}, unread: map[uint32]bool{}}
+	return &List{packs: packs, folder: folder, journals: map[uint32]Entry{}}
 }
 
 // Judge compares what was read of the journal of pack n with the mark that the index had set before. Bytes that are
 // no frames, the lack of bytes, and frames that do not end at the mark are damage. end is how far the journal goes. It
 // gives what of bad is damage.
 //
-// A journal that cannot be read at this moment is listed, and judged again by the next who reads it: what a crash has
-// left behind its last frame is then no damage, as it would have been none before.
+// A journal that cannot be read at this moment is listed as that. The next who reads it judges it anew: half a frame at
+// its end is then what a crash has left, and no damage.
 func (l *List) Judge(n uint32, mark, end int64, bad []pack.Damage) []pack.Damage {
 	a := Entry{File: filepath.Join(l.folder, pack.JournalName(n))}
 	if len(bad) == 1 && bad[0].Off == end && mark <= end && l.isUnread(n) {
@@ -60,9 +61,8 @@ func (l *List) Judge(n uint32, mark, end int64, bad []pack.Damage) []pack.Damage
 	default:
 		same, err := l.packs.EndsFrame(n, mark)
 		if err != nil {
-			a.Text = "cannot be read: " + err.Error()
-			l.keep(n, a, true)
-			return bad
+			a.Text, a.unread = "cannot be read: "+err.Error(), true
+			break
 		}
 		if !same {
 			a.Offset, a.Text = mark, "damaged: it is not the journal that was read before"
@@ -71,7 +71,6 @@ func (l *List) Judge(n uint32, mark, end int64, bad []pack.Damage) []pack.Damage
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		delete(l.journals, n)
-		delete(l.unread, n)
 		return bad
 	}
 	l.Keep(n, a)
@@ -79,18 +78,16 @@ func (l *List) Judge(n uint32, mark, end int64, bad []pack.Damage) []pack.Damage
 }
 
 // Keep notes that the journal of pack n does not tell all of the pack.
-func (l *List) Keep(n uint32, a Entry) { l.keep(n, a, false) }
-
-func (l *List) keep(n uint32, a Entry, unread bool) {
+func (l *List) Keep(n uint32, a Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.journals[n], l.unread[n] = a, unread
+	l.journals[n] = a
 }
 
 func (l *List) isUnread(n uint32) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.unread[n]
+	return l.journals[n].unread
 }
 
 // Has says whether the journal of pack n is known not to tell all of the pack.

@@ -177,7 +177,7 @@ func (s *Store) Unreadable(id chunk.ID, loc pack.Loc, err error) {
 		return // nothing here is damaged, and the bucket may give the right bytes the next time
 	}
 	if keys.Lacks(err) {
-		return // nor for want of descriptors or memory
+		return // a lack of descriptors or memory tells nothing of the chunk
 	}
 	if (errors.Is(err, pack.ErrCorrupt) || errors.Is(err, keys.ErrDamaged)) && s.SetDamaged(id, loc) {
 		s.log.Error("unreadable chunk", "chunk", id.String(), "err", err)

@@ -21,8 +21,8 @@ import (
 // Preallocating is not in its options, and who fills the disk does not keep to our floor. So:
 //
 //   - A write that finds no room goes to memory instead (package sigbus), and removes the file "SOUND" from the index.
-//     Badger goes on, and so do readers: what they find is right, only the disk lacks it. Where it was a read that
-//     the disk refused, they miss what lay there; as nothing can be written, nothing is given back for that.
+//     Badger goes on, and so do readers: what they find is right, only the disk lacks it. If the disk has
+//     refused a read, they do not find what lay there. No slot is given back for that, as nothing can be written.
 //   - From then on every write fails with pack.ErrNoSpace. What commits held is kept by their callers, as after any
 //     failed commit.
 //   - The first write that finds room again copies the whole index, drafts included, into a new one and exchanges the
@@ -157,7 +157,7 @@ func (d *DB) mend() error {
 }
 
 // whole fails where a table cannot be read as it was written. The fault that package sigbus met may have been a read
-// that the disk refused: Badger then finds no key in what it lacks, and says nothing.
+// that the disk refused: Badger then does not find the keys that lay there, and gives no error.
 func (d *DB) whole() (err error) {
 	defer damageOfPanic(&err) // the check panics over what it finds
 	b, err := d.enter()

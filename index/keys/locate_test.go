@@ -4,7 +4,6 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"testing"
 
@@ -12,13 +11,19 @@ import (
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
-// chunks makes an index of n chunks.
-func chunks(t testing.TB, n int) (*DB, []chunk.ID) {
+func openAt(t testing.TB, dir string) *DB {
 	t.Helper()
-	d, err := Open(t.TempDir(), slog.New(slog.DiscardHandler), Room{Dir: os.TempDir()}, Tuning{})
+	d, err := Open(dir, slog.New(slog.DiscardHandler), Room{Dir: dir}, Tuning{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return d
+}
+
+// chunks makes an index of n chunks.
+func chunks(t testing.TB, n int) (*DB, []chunk.ID) {
+	t.Helper()
+	d := openAt(t, t.TempDir())
 	t.Cleanup(func() { d.Close() })
 	rnd := rand.NewChaCha8([32]byte{1})
 	ids := make([]chunk.ID, n)

@@ -1,7 +1,6 @@
 package keys
 
 import (
-	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -14,30 +13,15 @@ import (
 // written anew after the disk was full. A copy would lack what lay there, and pass for whole: there is none, and the
 // index is not sound.
 func TestUnreadableIndexIsNotCopied(t *testing.T) {
-	dir := t.TempDir()
-	open := func() *DB {
-		d, err := Open(dir, slog.New(slog.DiscardHandler), Room{Dir: os.TempDir()}, Tuning{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return d
-	}
-	d := open()
-	b := d.Batch()
-	for i := range 5000 {
-		b.SetChunk(pack.Chunk{ID: chunk.ID{byte(i), byte(i >> 8)}, Loc: pack.Loc{Pack: 1, Page: uint32(i), Stored: 1,
-			Raw: 1, Codec: chunk.Raw}})
-	}
-	if err := b.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	d, _ := chunks(t, 5000)
+	dir := d.dir
 	if err := d.Close(); err != nil { // writes the table
 		t.Fatal(err)
 	}
 	if err := DeclareSound(dir); err != nil {
 		t.Fatal(err)
 	}
-	d = open()
+	d = openAt(t, dir)
 	defer d.Close()
 	tables, err := filepath.Glob(filepath.Join(dir, "*.sst"))
 	if err != nil || len(tables) == 0 {
@@ -52,7 +36,7 @@ func TestUnreadableIndexIsNotCopied(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.condemn()
-	b = d.Batch()
+	b := d.Batch()
 	b.SetMark(1, 1)
 	if err := b.Flush(); err == nil {
 		n := 0

@@ -3,7 +3,6 @@ package keys
 import (
 	"errors"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -14,16 +13,9 @@ import (
 // is damaged then, or right, and Close returns: a wrong length once left the file locked, and commands never ended.
 func TestDamagedValueLog(t *testing.T) {
 	pristine := t.TempDir()
-	open := func(dir string) *DB {
-		d, err := Open(dir, slog.New(slog.DiscardHandler), Room{Dir: dir}, Tuning{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return d
-	}
 	value := make([]byte, 4<<10)
 	for _, key := range []string{"key", "other"} { // the newest log is read when it is opened
-		d := open(pristine)
+		d := openAt(t, pristine)
 		b := d.Batch()
 		b.SetMeta(key, 7, value)
 		if err := errors.Join(b.Flush(), d.Close()); err != nil {
@@ -43,7 +35,7 @@ func TestDamagedValueLog(t *testing.T) {
 				t.Fatal(err)
 			}
 			flipBit(t, dir, off, bit)
-			d := open(dir)
+			d := openAt(t, dir)
 			_, got, err := d.Meta("key")
 			switch {
 			case errors.Is(err, ErrDamaged):

@@ -101,7 +101,7 @@ func (r *rebuild) read(ctx context.Context) (err error) {
 		return errors.Join(r.journals(ctx), r.s.Distant.Load())
 	}
 	if _, err := os.Stat(filepath.Join(r.o.Old, "MANIFEST")); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err // nothing is known of the old index, which goes when the new one is there
+		return err // the old index may be sound, and is removed when the new one is there
 	} else if err == nil {
 		r.was, err = keys.Open(r.o.Old, r.o.Logger, keys.Room{Dir: r.o.Dir, Floor: r.o.FreeFloor}, r.o.Index)
 		if errors.Is(err, pack.ErrNoSpace) || keys.Lacks(err) {

@@ -185,9 +185,9 @@ func (r *rebuild) salvagePack(n uint32, p *suspect) error {
 	return nil
 }
 
-// believed gives the chunks of a suspect that are there, by their place. Only what can be read, and is wrong, is not
-// there. What cannot be read for want of descriptors or memory ends the repair. What the disk cannot read stays listed,
-// and known as damaged: its content is stored anew when it comes by.
+// believed gives the chunks of a suspect that are there, by their place. A chunk is not there only if its slot was read
+// and is wrong. A lack of descriptors or memory ends the repair. What the disk cannot read stays listed, and known as
+// damaged: its content is stored anew when it comes by.
 func (r *rebuild) believed(p *suspect) ([]pack.Chunk, error) {
 	s := r.s
 	var out []pack.Chunk
@@ -208,13 +208,13 @@ func (r *rebuild) believed(p *suspect) ([]pack.Chunk, error) {
 			s.Arena.Put(buf)
 			var disk unix.Errno
 			switch err := errs[0]; {
-			case err != nil && keys.Lacks(err):
+			case keys.Lacks(err):
 				return nil, err
 			case errors.As(err, &disk):
 				r.o.Logger.Warn("a chunk of a damaged journal cannot be read", "chunk", c.ID.String(), "err", err)
 				s.SetDamaged(c.ID, c.Loc)
 			case err != nil:
-				r.o.Logger.Warn("a chunk of a damaged journal is not there", "chunk", c.ID.String(), "err", errs[0])
+				r.o.Logger.Warn("a chunk of a damaged journal is not there", "chunk", c.ID.String(), "err", err)
 				continue
 			}
 		}

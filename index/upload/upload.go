@@ -32,7 +32,7 @@ import (
 )
 
 // packers is how many pack objects are gathered or on their way at once. A third of its time each is gathered, hashed,
-// or waits for the server's answer. Where processors are few, more of them would only wait for those.
+// or waits for the server's answer. With few processors, more objects would only wait for one.
 var packers = min(8, max(4, runtime.GOMAXPROCS(0)/2))
 
 // earlyPackers is how many while the checkpoint is still being written: what is uploaded then must not hold that up.
