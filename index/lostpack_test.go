@@ -52,7 +52,7 @@ func TestIndexLeftOverIsNotTakenForTheTruth(t *testing.T) {
 	if err := os.CopyFS(dir+".new", os.DirFS(dir)); err != nil {
 		t.Fatal(err)
 	}
-	if !keys.IsSound(dir + ".new") {
+	if sound, err := keys.IsSound(dir + ".new"); err != nil || !sound {
 		t.Fatal("the copy is not complete")
 	}
 	s = openTestStore(t, s.Dir(), testOptions(t))

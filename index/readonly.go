@@ -91,7 +91,10 @@ func openToRead(ctx context.Context, dir string, config Config, o Options) (_ *S
 // openElsewhere opens the store with an index in a folder for temporary files.
 func openElsewhere(ctx context.Context, dir, dbDir string, config Config, o Options, lock io.Closer) (*Store, error) {
 	const op = "open store"
-	sound := keys.IsSound(dbDir)
+	sound, err := keys.IsSound(dbDir)
+	if err != nil {
+		return nil, fault.Classify(op, err)
+	}
 	room, err := roomForIndex(o.Storage, dir, dbDir, sound)
 	if err != nil {
 		return nil, fault.Classify(op, err)

@@ -92,9 +92,11 @@ func openLocked(ctx context.Context, dir string, config Config, o Options, lock 
 	const op = "open store"
 	dbDir := filepath.Join(dir, chunks.IndexFolder)
 	packDir := filepath.Join(dir, chunks.PacksFolder)
-	if _, err := o.Storage.Stat(packDir); err != nil {
+	if _, err := o.Storage.Stat(packDir); errors.Is(err, os.ErrNotExist) {
 		return nil, &fault.Error{Class: fault.Corrupt, Op: op, File: packDir, Err: err,
 			Hint: "restore the folder from a backup"}
+	} else if err != nil {
+		return nil, fault.Classify(op, err)
 	}
 	if err := keys.FinishSwap(dbDir); err != nil {
 		return nil, fault.Classify(op, err)
@@ -103,13 +105,19 @@ func openLocked(ctx context.Context, dir string, config Config, o Options, lock 
 	if err != nil {
 		return nil, err
 	}
+	sound := fresh
 	if !fresh {
-		if _, err := os.Stat(filepath.Join(dbDir, "MANIFEST")); err != nil {
+		if _, err := os.Stat(filepath.Join(dbDir, "MANIFEST")); errors.Is(err, os.ErrNotExist) {
 			return nil, &fault.Error{Class: fault.Corrupt, Op: op, File: dbDir, Err: errors.New("the index is gone"),
 				Hint: fault.RepairHint(dir)}
+		} else if err != nil {
+			return nil, fault.Classify(op, err)
+		}
+		if sound, err = keys.IsSound(dbDir); err != nil {
+			return nil, fault.Classify(op, err)
 		}
 	}
-	if !fresh && !keys.IsSound(dbDir) {
+	if !sound {
 		o.Logger.Warn("the index was cut short by a full disk, or a failure to write it, and is built anew",
 			"store", dir)
 		if _, err := rebuildIndex(ctx, dir, config, o); fault.IsNoSpace(err) {

@@ -95,10 +95,14 @@ func (s *Store) indexCommitted(done pack.Committed, kvs []pack.KV) error {
 	kvs = append(s.unapplied, kvs...)
 	b := s.DB.Batch()
 	var gone []pack.Chunk
+	var err error
 	for _, c := range s.deadUnindexed {
-		if loc, err := s.DB.Loc(c.ID); err == nil && loc == c.Loc {
+		loc, lerr := s.DB.Loc(c.ID)
+		if lerr == nil && loc == c.Loc {
 			b.DeleteChunk(c.ID)
 			gone = append(gone, c)
+		} else if lerr != nil && !errors.Is(lerr, keys.ErrMissing) && !errors.Is(lerr, keys.ErrDamaged) {
+			err = lerr // it could lead to a slot that has been given back
 		}
 	}
 	for _, c := range chunks {
@@ -109,7 +113,9 @@ func (s *Store) indexCommitted(done pack.Committed, kvs []pack.KV) error {
 	for n, end := range done.Marks {
 		b.SetDurable(n, end)
 	}
-	err := b.Flush()
+	if ferr := b.Flush(); ferr != nil {
+		err = ferr
+	}
 	if err == nil {
 		maps.Copy(s.marks, done.Marks)
 		s.unsynced += len(chunks) + len(kvs) + len(gone)

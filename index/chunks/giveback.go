@@ -73,6 +73,9 @@ func (s *Store) MarkDead(n uint32, dry bool, plan func() (kill []pack.Chunk, err
 	if journal, err = s.Packs.JournalSize(n); err != nil || dry || len(kill) == 0 {
 		return journal, err
 	}
+	if s.DB.Cut() { // what plan did not find may lie where the disk refuses to read
+		return 0, s.DB.NoRoom("")
+	}
 	// Journalled as dead before the index forgets them, forgotten before the slots go: no crash leaves a location of a
 	// slot that is gone.
 	mark, err := s.Packs.Kill(n, kill)
@@ -154,6 +157,9 @@ func (s *Store) DropPack(n uint32, unclear map[string]bool) error {
 	if err != nil {
 		return err
 	}
+	if err := s.DB.Whole(); err != nil { // else a key that was not found, and not moved, would be gone
+		return err
+	}
 	// The mark goes first: the number may be used again.
 	if err := s.forgetMark(n); err != nil {
 		return err
@@ -203,6 +209,9 @@ func (s *Store) ShrinkJournal(n uint32, unclear map[string]bool) (gained int64, 
 	}
 	var kvs []pack.KV
 	if err := s.liveKeys(n, unclear, func(kv pack.KV) error { kvs = append(kvs, kv); return nil }); err != nil {
+		return 0, err
+	}
+	if err := s.DB.Whole(); err != nil { // else a key that was not found would be left out
 		return 0, err
 	}
 	if s.Hooks.Rewriting != nil {

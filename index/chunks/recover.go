@@ -145,17 +145,7 @@ func (s *Store) resume(n uint32) error {
 }
 
 func (s *Store) openError(file string, err error) error {
-	e := fault.Classify("open store", err).(*fault.Error)
-	if e.File == "" {
-		e.File = file
-	}
-	if e.Class == fault.Other {
-		e.Class = fault.Corrupt
-	}
-	if e.Hint == "" {
-		e.Hint = fault.RepairHint(s.o.Dir)
-	}
-	return e
+	return fault.Unreadable("open store", s.o.Dir, file, err)
 }
 
 // replay applies the journal of pack n from its mark on.
@@ -259,6 +249,9 @@ func (s *Store) Apply(b *keys.Batch, r pack.Record) error {
 		b.SetChunk(*r.Chunk)
 	case r.Dead != nil:
 		loc, err := s.DB.Loc(r.Dead.ID)
+		if err != nil && !errors.Is(err, keys.ErrMissing) && !errors.Is(err, keys.ErrDamaged) {
+			return err // it could lead to a slot that has been given back
+		}
 		if err == nil && loc.Pack == r.Dead.Loc.Pack && loc.Page == r.Dead.Loc.Page {
 			b.DeleteChunk(r.Dead.ID)
 		}

@@ -151,6 +151,22 @@ func Classify(op string, err error) error {
 	return &Error{Class: class, Op: op, Hint: hint, Err: err}
 }
 
+// Unreadable is the error of a file of the store at dir that could not be read. It is damage, and repair is named,
+// unless err has a class, or is a lack that tells nothing of the file.
+func Unreadable(op, dir, file string, err error) error {
+	e := *Classify(op, err).(*Error)
+	if e.File == "" {
+		e.File = file
+	}
+	if e.Class == Other && !keys.Lacks(err) {
+		e.Class = Corrupt
+	}
+	if e.Hint == "" && !keys.Lacks(err) {
+		e.Hint = RepairHint(dir)
+	}
+	return &e
+}
+
 // IsNoSpace says whether the disk was full, or down to its floor.
 func IsNoSpace(err error) bool {
 	return ClassOf(err) == NoSpace || errors.Is(err, pack.ErrNoSpace) || OfOS(err) == NoSpace

@@ -243,7 +243,10 @@ func (d *DB) Compact() error {
 	}
 	// Badger may write where values have gone before these are on the disk. If a power cut leaves values without their
 	// files, the next Open builds the index anew.
-	sound := IsSound(d.dir)
+	sound, err := IsSound(d.dir)
+	if err != nil {
+		return err
+	}
 	if sound {
 		if err := errors.Join(os.Remove(filepath.Join(d.dir, soundName)), storage.Disk{}.SyncDir(d.dir)); err != nil {
 			return err

@@ -28,7 +28,7 @@ var ErrReadOnly = errors.New("the index is open for reading only")
 
 // AtRest says whether the index at dir was closed, so that OpenReadOnly can open it.
 func AtRest(dir string) bool {
-	if !IsSound(dir) {
+	if sound, err := IsSound(dir); err != nil || !sound {
 		return false
 	}
 	manifest, err := os.Stat(filepath.Join(dir, badger.ManifestFilename))
@@ -92,8 +92,10 @@ func (d *DB) ReadOnly() bool { return d.readOnly }
 
 // Current gives the folder of the index that belongs at dir: where an exchange was interrupted, that of the new one.
 func Current(dir string) string {
-	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) && IsSound(dir+".new") {
-		return dir + ".new"
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		if sound, _ := IsSound(dir + ".new"); sound {
+			return dir + ".new"
+		}
 	}
 	return dir
 }

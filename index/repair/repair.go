@@ -113,8 +113,10 @@ func (r *rebuild) read(ctx context.Context) (err error) {
 		}
 	}
 	if r.was != nil {
-		r.knows = keys.IsSound(r.o.Old)
 		defer func() { err = errors.Join(err, r.was.Close()) }()
+		if r.knows, err = keys.IsSound(r.o.Old); err != nil {
+			return err
+		}
 	}
 	if err := r.journals(ctx); err != nil {
 		return err

@@ -60,6 +60,9 @@ func (r *rebuild) salvage(ctx context.Context) error {
 	if cerr := ctx.Err(); cerr != nil {
 		return cerr
 	}
+	if keys.Lacks(err) {
+		return err
+	}
 	if err != nil {
 		r.o.Logger.Warn("the old index cannot help", "err", err)
 		r.knows = false

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
@@ -54,6 +55,9 @@ func (s *Jobs) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 		return g.res, err
 	}
 	s.Hooks.Found.Run()
+	if err := s.chunks.DB.Whole(); err != nil { // what was not found of a checkpoint may be there
+		return g.res, g.unreadable(chunks.IndexFolder, err)
+	}
 	packs, err := s.chunks.Packs.Packs()
 	if err != nil {
 		return g.res, fault.Classify("gc", err)

@@ -91,7 +91,7 @@ func (g *collection) plan(n uint32) (*packPlan, error) {
 	settled := !s.chunks.Packs.Unsettled(n)
 	dead, err := s.chunks.DeadSlots(n, 0)
 	if err != nil {
-		return nil, g.journalError(n, err)
+		return nil, g.unreadable(pack.JournalName(n), err)
 	}
 	pins := s.chunks.Pinned(n)
 	listed := &pageset.Pages{}
@@ -117,7 +117,7 @@ func (g *collection) plan(n uint32) (*packPlan, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, g.journalError(n, err)
+		return nil, g.unreadable(pack.JournalName(n), err)
 	}
 	s.chunks.Aside.Judge(n, durable, end, bad)
 	aside := func(why string) {
@@ -170,9 +170,9 @@ func (g *collection) spared(n uint32, id chunk.ID) bool {
 	return g.horizon > 0 && g.s.chunks.KnownDamaged(id)
 }
 
-func (g *collection) journalError(n uint32, err error) error {
-	return &fault.Error{Class: fault.Corrupt, Op: "gc", File: pack.JournalName(n), Err: err,
-		Hint: fault.RepairHint(g.s.o.Dir)}
+// unreadable is the error of a file of the store that could not be read.
+func (g *collection) unreadable(file string, err error) error {
+	return fault.Unreadable("gc", g.s.o.Dir, file, err)
 }
 
 // merge sorts ranges and joins those that touch.

@@ -1,0 +1,42 @@
+package keys
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// Badger answers a value that it cannot read with an empty one. After a full disk it is not copied into an index that
+// counts as whole.
+func TestUnreadableValueIsNotCopied(t *testing.T) {
+	d, _ := chunks(t, 10)
+	b := d.Batch()
+	b.SetMeta("key", 7, make([]byte, 4<<10))
+	if err := b.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := DeclareSound(d.dir); err != nil {
+		t.Fatal(err)
+	}
+	logs, err := filepath.Glob(filepath.Join(d.dir, "*.vlog"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(logs[0], os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte{1}, 1000); err != nil {
+		t.Fatal(err)
+	}
+	d.condemn() // the disk was full, or gave a SIGBUS for this page
+	b = d.Batch()
+	b.SetMark(1, 1)
+	if b.Flush() == nil {
+		t.Error("an index was written in which a value cannot be read")
+	}
+	if sound, err := IsSound(d.dir); err != nil || sound {
+		t.Errorf("it counts as whole, %v", err)
+	}
+}
