@@ -2,8 +2,10 @@ package remotes
 
 import (
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 	"sync"
 
@@ -43,29 +45,54 @@ type ledger struct {
 	path string
 	log  *slog.Logger
 
-	mu  sync.Mutex
-	has map[string]entry
+	mu   sync.Mutex
+	read bool // the file was read, or there was none
+	told bool // that it cannot be read
+	has  map[string]entry
 }
 
-// openLedger reads the ledger of the store at dir; without one, or with one that cannot be read, it is empty.
+// openLedger gives the ledger of the store at dir. Without one, or with one that is not as it was written, it is empty.
 func openLedger(dir string, log *slog.Logger) *ledger {
-	l := &ledger{path: filepath.Join(dir, ledgerName), log: log, has: map[string]entry{}}
+	return &ledger{path: filepath.Join(dir, ledgerName), log: log, has: map[string]entry{}}
+}
+
+// load reads the file unless that was done, and says whether it is. One that cannot be read now is not written over.
+// Call with mu held.
+func (l *ledger) load() bool {
+	if l.read {
+		return true
+	}
 	text, err := storage.ReadFile(storage.Disk{}, l.path, maxLedger)
-	if err != nil {
-		return l
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		if !l.told {
+			l.log.Error("nothing is taken to the remote store until it can be read which checkpoints that has",
+				"file", l.path, "err", err)
+		}
+		l.told = true
+		return false
 	}
-	if err := json.Unmarshal(text, &l.has); err != nil {
-		log.Warn("it is looked anew which checkpoints the remote store has", "file", l.path, "err", err)
-		l.has = map[string]entry{}
+	l.read = true
+	was := map[string]entry{}
+	if err == nil {
+		if err := json.Unmarshal(text, &was); err != nil {
+			l.log.Warn("it is looked anew which checkpoints the remote store has", "file", l.path, "err", err)
+			was = map[string]entry{}
+		}
 	}
-	return l
+	for id, e := range was {
+		if _, later := l.has[id]; !later {
+			l.has[id] = e
+		}
+	}
+	return true
 }
 
 // change has fn change the entries, and writes them if it says that it did.
 func (l *ledger) change(fn func(has map[string]entry) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !fn(l.has) {
+	loaded := l.load()
+	if !fn(l.has) || !loaded {
 		return
 	}
 	text, err := json.Marshal(l.has)
@@ -77,11 +104,20 @@ func (l *ledger) change(fn func(has map[string]entry) bool) {
 	}
 }
 
+// of gives what is noted of a checkpoint.
+func (l *ledger) of(id string) (e entry, known bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.load() {
+		return l.has[id], true // it may have been removed there
+	}
+	e, known = l.has[id]
+	return e, known
+}
+
 // Has says whether a checkpoint is known to stand in the remote store, and whether anything is known of it there.
 func (r *Remote) Has(id string) (stands, known bool) {
-	r.ledger.mu.Lock()
-	defer r.ledger.mu.Unlock()
-	e, known := r.ledger.has[id]
+	e, known := r.ledger.of(id)
 	return e.State == durable, known
 }
 
@@ -101,9 +137,8 @@ type Learned struct{ Profile, Hot uint32 }
 
 // HasLearned gives what the remote store is known to have of what was learned of a checkpoint.
 func (r *Remote) HasLearned(id string) Learned {
-	r.ledger.mu.Lock()
-	defer r.ledger.mu.Unlock()
-	return Learned{r.ledger.has[id].Profile, r.ledger.has[id].Hot}
+	e, _ := r.ledger.of(id)
+	return Learned{e.Profile, e.Hot}
 }
 
 // NoteLearned notes what the remote store has of what was learned of a checkpoint that stands there.

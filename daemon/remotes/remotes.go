@@ -305,12 +305,12 @@ func (p pushes) Begun(name, nonce string) error {
 	return storage.WriteFile(storage.Disk{}, filepath.Join(p.dir, name), []byte(nonce))
 }
 
-func (p pushes) Left(name string) string {
+func (p pushes) Left(name string) (string, error) {
 	b, err := storage.ReadFile(storage.Disk{}, filepath.Join(p.dir, name), maxFile)
-	if err != nil {
-		return ""
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
 	}
-	return string(b)
+	return string(b), err
 }
 
 func (p pushes) Ended(name string) { os.Remove(filepath.Join(p.dir, name)) }

@@ -148,8 +148,8 @@ var RemoteList = define(
 		if err != nil {
 			return RemoteListResult{}, err
 		}
-		list, err := s.List(ctx)
-		if err == nil && !env.Store.ReadOnly() {
+		list, whole, err := s.ListWhole(ctx)
+		if err == nil && whole && !env.Store.ReadOnly() {
 			ids := map[string]bool{}
 			for _, e := range list {
 				ids[e.ID] = true

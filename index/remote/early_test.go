@@ -266,7 +266,7 @@ func (p *pushesOf) Begun(name, nonce string) error {
 	return p.noted.Begun(name, nonce)
 }
 
-func (p *pushesOf) Left(name string) string {
+func (p *pushesOf) Left(name string) (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.noted.Left(name)

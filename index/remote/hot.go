@@ -41,7 +41,11 @@ func (s *Store) pushHot(
 	name := catalog.Beside(id)
 	d, err := s.begin(ctx, name)
 	if errors.Is(err, catalog.ErrExists) {
-		if k, e, ferr := s.hotRoot(ctx, id); ferr == nil && k != nil && e.Profile == profile {
+		k, e, ferr := s.hotRoot(ctx, id)
+		if ferr != nil && fault.ClassOf(Classify("", ferr)) != fault.Corrupt {
+			return false, ferr // what stands may be right
+		}
+		if ferr == nil && k != nil && e.Profile == profile {
 			return true, nil
 		}
 		if err = s.c.Remove(ctx, name); err == nil || errors.Is(err, catalog.ErrNotFound) {

@@ -51,8 +51,8 @@ func (s *Store) learnedSoon(ctx context.Context, id string) (take func(n Node)) 
 	}
 }
 
-// SweepLearned deletes the profiles and removes the hot sets of checkpoints that do not stand any more. The packs of
-// the latter are left to the collector.
+// SweepLearned deletes the profiles and removes the hot sets of checkpoints that do not stand any more, unless there
+// are roots that cannot be understood. The packs of the hot sets are left to the collector.
 func (s *Store) SweepLearned(ctx context.Context) error {
 	const op = "gc"
 	profiles, err := profile.All(ctx, s.b)
@@ -66,8 +66,8 @@ func (s *Store) SweepLearned(ctx context.Context) error {
 	if len(profiles)+len(hot) == 0 {
 		return nil
 	}
-	list, err := s.List(ctx)
-	if err != nil {
+	list, whole, err := s.ListWhole(ctx)
+	if err != nil || !whole {
 		return err
 	}
 	stands := map[string]bool{}

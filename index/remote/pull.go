@@ -86,14 +86,21 @@ func (s *Store) entryOf(r catalog.Record) (Entry, error) {
 
 // List gives the checkpoints of the remote store, in the order of their names.
 func (s *Store) List(ctx context.Context) ([]Entry, error) {
-	var out []Entry
+	out, _, err := s.ListWhole(ctx)
+	return out, err
+}
+
+// ListWhole is List. whole is false where a root cannot be understood: what is not in out may stand all the same.
+func (s *Store) ListWhole(ctx context.Context) (out []Entry, whole bool, err error) {
+	whole = true
 	for r, err := range s.c.All(ctx) {
 		if errors.Is(err, catalog.ErrCorrupt) || errors.Is(err, catalog.ErrVersion) {
 			s.o.Logger.Error("a root of the remote store cannot be understood", "err", err)
+			whole = false
 			continue
 		}
 		if err != nil {
-			return nil, Classify("list remote store", err)
+			return nil, false, Classify("list remote store", err)
 		}
 		if r.State != catalog.Sealed || catalog.IsBeside(r.Name) {
 			continue
@@ -101,11 +108,12 @@ func (s *Store) List(ctx context.Context) ([]Entry, error) {
 		e, err := s.entryOf(r)
 		if err != nil {
 			s.o.Logger.Error("a checkpoint of the remote store cannot be understood", "checkpoint", r.Name, "err", err)
+			whole = false
 			continue
 		}
 		out = append(out, e)
 	}
-	return out, nil
+	return out, whole, nil
 }
 
 // Pull makes a checkpoint of the remote store one of a node, under the name as, and before it those that it needs,

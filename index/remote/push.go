@@ -154,7 +154,10 @@ func (s *Store) withList(ctx context.Context, name string, take func(list io.Rea
 // begin takes a name for a push. What is left of a push of this machine that did not end is abandoned first. The nonce
 // is noted before the bucket hears of it: a request that gets no answer may have taken the name, or take it later.
 func (s *Store) begin(ctx context.Context, name string) (*catalog.Draft, error) {
-	left := s.o.Pushes.Left(name)
+	left, err := s.o.Pushes.Left(name)
+	if err != nil {
+		return nil, err
+	}
 	if left != "" {
 		if err := s.c.Abandon(ctx, name, left); err != nil && !errors.Is(err, catalog.ErrNotFound) {
 			return nil, err

@@ -109,16 +109,16 @@ type Pushes interface {
 	// Begun notes the nonce of a push's draft, before the bucket is asked for its name.
 	Begun(name, nonce string) error
 	// Left gives the nonce of the last push of a name that was begun and not ended, "" for none.
-	Left(name string) string
+	Left(name string) (nonce string, err error)
 	// Ended forgets the push of a name.
 	Ended(name string)
 }
 
 type noPushes struct{}
 
-func (noPushes) Begun(string, string) error { return nil }
-func (noPushes) Left(string) string         { return "" }
-func (noPushes) Ended(string)               {}
+func (noPushes) Begun(string, string) error  { return nil }
+func (noPushes) Left(string) (string, error) { return "", nil }
+func (noPushes) Ended(string)                {}
 
 // Store is an open remote store. It is safe for concurrent use.
 type Store struct {

@@ -318,9 +318,9 @@ func TestPushFailsAnywhere(t *testing.T) {
 // remembered is of remote.Pushes.
 type remembered map[string]string
 
-func (r remembered) Begun(name, nonce string) error { r[name] = nonce; return nil }
-func (r remembered) Left(name string) string        { return r[name] }
-func (r remembered) Ended(name string)              { delete(r, name) }
+func (r remembered) Begun(name, nonce string) error   { r[name] = nonce; return nil }
+func (r remembered) Left(name string) (string, error) { return r[name], nil }
+func (r remembered) Ended(name string)                { delete(r, name) }
 
 // TestKilledPushIsTakenUp leaves a push behind, as one that is killed does: the same machine pushes anew at once,
 // another one is told that the name is taken.
