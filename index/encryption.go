@@ -14,6 +14,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/crc32c"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keyring"
+	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
@@ -104,8 +105,8 @@ func (o *Options) mendRing(ctx context.Context, dir string, config Config) error
 		return err
 	}
 	defer lock.Close()
-	if _, err := loadRing(o.Storage, dir, false); err == nil {
-		return nil
+	if _, err := loadRing(o.Storage, dir, false); err == nil || keys.Lacks(err) { // the copy may be the older one
+		return err
 	}
 	r, err := loadRing(o.Storage, dir, true)
 	if err != nil {

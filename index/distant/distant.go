@@ -260,8 +260,8 @@ func (d *Packs) merge(p object.PackRef, list []pack.Chunk) (n uint32, value []by
 		if err == nil {
 			_, err = d.decode(n, v, func(c pack.Chunk) { at[c.Loc.Page] = c })
 		}
-		if err != nil && !errors.Is(err, keys.ErrDamaged) && !errors.Is(err, keys.ErrMissing) {
-			return 0, nil, fault.Classify("learn of a pack", err)
+		if err != nil { // what the journals have of it would be written over
+			return 0, nil, fault.Unreadable("learn of a pack", "STORE", keyOf(n), err)
 		}
 		if p.Size != old.Size { // what is said last counts: somebody was wrong
 			clear(at)
@@ -289,7 +289,7 @@ func (d *Packs) merge(p object.PackRef, list []pack.Chunk) (n uint32, value []by
 }
 
 // Elsewhere replaces, in the index, the places of the chunks of a pack that is gone or holds something else: by places
-// in packs that other keys name. It looks once for each pack; it says whether it looked.
+// in packs that other keys name. It looks once for each pack, again where that failed; it says whether it looked.
 func (d *Packs) Elsewhere(n uint32) (looked bool, err error) {
 	d.mu.Lock()
 	looked = !d.shunned[n]
@@ -299,6 +299,13 @@ func (d *Packs) Elsewhere(n uint32) (looked bool, err error) {
 	if !looked {
 		return false, nil
 	}
+	defer func() {
+		if err != nil {
+			d.mu.Lock()
+			delete(d.shunned, n)
+			d.mu.Unlock()
+		}
+	}()
 	wanted := map[chunk.ID]bool{}
 	_, v, err := d.db.Meta(keyOf(n))
 	if err == nil {

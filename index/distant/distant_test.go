@@ -17,6 +17,7 @@ import (
 // journal is the keys that were committed, applied to an index as the store does it.
 type journal struct {
 	t   *testing.T
+	dir string // of db
 	db  *keys.DB
 	d   *Packs
 	seq uint64
@@ -30,7 +31,7 @@ func newJournal(t *testing.T) *journal {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	return &journal{t: t, db: db, d: New(db, slog.New(slog.DiscardHandler), nil)}
+	return &journal{t: t, dir: dir, db: db, d: New(db, slog.New(slog.DiscardHandler), nil)}
 }
 
 func (j *journal) commit(puts []keys.Put) error {

@@ -92,10 +92,22 @@ func sizeOf(packs, records, record int64) int64 {
 // piece reads what was sealed at off.
 func (f *file) piece(off, n int64) ([]byte, error) {
 	b := make([]byte, n)
-	if k, err := f.ReadAt(b, off); int64(k) < n {
-		return nil, errors.Join(errForm, err)
+	if err := f.fill(b, off); err != nil {
+		return nil, err
 	}
 	return opened(b)
+}
+
+// fill reads all of b. A file that ends before is not as it was written; what the disk says tells nothing of that.
+func (f *file) fill(b []byte, off int64) error {
+	n, err := f.ReadAt(b, off)
+	if n == len(b) {
+		return nil
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		return errForm
+	}
+	return err
 }
 
 // read reads all but the blocks.
@@ -166,8 +178,8 @@ func (f *file) find(id chunk.ID, may func(object.Name) bool) (c pack.Chunk, ok b
 	for i := max(0, first-1); i < len(f.fences) && f.fences[i] <= key; i++ {
 		left := f.records - i*perBlock
 		b := make([]byte, min(left, perBlock)*f.record+sumSize)
-		if n, err := f.ReadAt(b, f.begin+int64(i)*int64(blockSize(f.record))); n < len(b) {
-			return c, false, errors.Join(errForm, err)
+		if err := f.fill(b, f.begin+int64(i)*int64(blockSize(f.record))); err != nil {
+			return c, false, err
 		}
 		records, _, err := f.block(b, left)
 		if err != nil {

@@ -286,3 +286,32 @@ func FuzzFile(f *testing.F) {
 		must(t, p.Close())
 	})
 }
+
+// A file that cannot be read for a moment is as good as none, and stays for the next process.
+func TestReadFailsOnce(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "learned")
+	p := in(dir)
+	add(t, p, 1)
+	p.Keep()
+	must(t, p.Close())
+	for k := 1; ; k++ {
+		left := k
+		p := New(Options{Dir: dir, Logger: slog.New(slog.DiscardHandler),
+			Storage: &storage.Faulty{Storage: storage.Disk{}, Rule: func(storage.Call) storage.Fault {
+				if left--; left == 0 {
+					return storage.Fault{Kind: storage.Fail}
+				}
+				return storage.Fault{}
+			}}})
+		holds(t, p, 1)
+		must(t, p.Close())
+		p = in(dir)
+		if n := holds(t, p, 1); n != perPack {
+			t.Fatalf("call %d failed once: %d chunks of %d are known", k, n, perPack)
+		}
+		must(t, p.Close())
+		if left > 0 { // every call has failed
+			return
+		}
+	}
+}

@@ -124,7 +124,7 @@ func (p *Places) load() {
 		p.last = max(p.last, n)
 		f, err := openFile(p.o.Storage, path)
 		if err != nil {
-			p.drop(path, err)
+			p.unknown(path, err)
 			continue
 		}
 		p.files = append(p.files, f)
@@ -132,11 +132,13 @@ func (p *Places) load() {
 	p.arrange()
 }
 
-// drop removes a file that is not as it was written.
-func (p *Places) drop(path string, why error) {
+// unknown removes a file that is not as it was written. One that could not be read stays for the next process.
+func (p *Places) unknown(path string, why error) {
 	p.o.Logger.Warn("some of what others have in the bucket is not known any more, and may be sent again", "file", path,
 		"err", why)
-	_ = p.o.Storage.Remove(path)
+	if errors.Is(why, errForm) {
+		_ = p.o.Storage.Remove(path)
+	}
 }
 
 // arrange puts the files in order, those with most chunks first, and finds out anew which packs are known.
@@ -271,12 +273,13 @@ func (p *Places) FindIn(id chunk.ID, may func(object.Name) bool) (ref object.Pac
 	return object.PackRef{}, pack.Loc{}, false
 }
 
-// remove closes and removes files. why says what is wrong with them; nil: others stand for them. Call with mu held.
+// remove closes and removes files, unless they could not be read. why says what is wrong with them; nil: others stand
+// for them. Call with mu held.
 func (p *Places) remove(files []*file, why error) {
 	for _, f := range slices.Clone(files) {
 		f.Close()
 		if why != nil {
-			p.drop(f.Name(), why)
+			p.unknown(f.Name(), why)
 		} else {
 			_ = p.o.Storage.Remove(f.Name()) // what is left is no more than told twice
 		}

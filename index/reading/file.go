@@ -154,9 +154,9 @@ func (f *File) fail(off int64, err error) error {
 	f.c.s.Counts.Errors.Add(1)
 	e := fault.Classify("read", err).(*fault.Error)
 	hint := "see how far the damage goes with: gpucr-fs verify " + f.c.s.o.Dir
-	switch e.Class {
-	case fault.NoSpace:
-	case fault.Unreachable:
+	switch {
+	case e.Class == fault.NoSpace:
+	case e.Class == fault.Unreachable, keys.Lacks(err): // it tells nothing of the bytes
 		hint = e.Hint
 	default:
 		e.Class = fault.Corrupt
@@ -231,8 +231,8 @@ func (f *File) Extents(off, n int64, yield func(Extent) bool) error {
 	})
 }
 
-// ReadAt reads as io.ReaderAt. Unreadable content is a Class Corrupt error naming checkpoint, file and offset;
-// never wrong bytes, never an early EOF.
+// ReadAt reads as io.ReaderAt. Unreadable content is a Class Corrupt error naming checkpoint, file and offset, a lack
+// of memory or descriptors one of class Other; never wrong bytes, never an early EOF.
 func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, &fault.Error{Class: fault.Invalid, Op: "read", Checkpoint: f.c.name, File: f.e.Path,
