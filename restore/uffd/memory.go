@@ -1,6 +1,7 @@
 package uffd
 
 import (
+	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -43,9 +44,11 @@ type memory struct {
 
 	gone   atomic.Bool // the process is
 	wakeup *eventFD    // makes run look around
-	// Owned by run: faults to be handled, and whether the task has exited.
+	// Owned by run: faults to be handled, whether the task has exited, and whether the last report could not be read
+	// for want of descriptors or of memory.
 	waiting []uint64
 	exited  bool
+	lacking bool
 }
 
 // settlePause is how long run waits between two looks at whether an unsettled
@@ -103,12 +106,23 @@ func (m *memory) run() bool {
 			if m.complete() {
 				return true
 			}
-			m.wait()
+			if err := m.wait(); err != nil {
+				m.giveUp(fmt.Errorf("wait for its page faults: %w", err))
+				return false
+			}
 		}
-		if m.read(buf) {
+		events, err := m.read(buf)
+		if err != nil {
+			m.giveUp(fmt.Errorf("read its page faults: %w", err))
+			return false
+		}
+		if events {
 			pause = settlePause
 		}
 		m.handleFaults()
+		if m.lacking {
+			time.Sleep(lackPause)
+		}
 	}
 }
 
@@ -118,7 +132,7 @@ func (m *memory) run() bool {
 const lookPause = 20 * time.Millisecond
 
 // wait sleeps until there is something to read or to look at.
-func (m *memory) wait() {
+func (m *memory) wait() error {
 	fds := []int{m.fd, m.wakeup.fd}
 	if m.task != nil && !m.exited {
 		fds = append(fds, m.task.pidfd)
@@ -129,10 +143,13 @@ func (m *memory) wait() {
 		timeout = lookPause
 	}
 	ready, err := waitReadable(timeout, fds...)
-	if err != nil {
-		m.srv.log.Error("cannot wait for page faults", "task", m.name, "err", err)
-		m.gone.Store(true)
-		return
+	switch {
+	case lacks(err):
+		// Reading and the probe tell what there is.
+		time.Sleep(lookPause)
+		unknown = true
+	case err != nil:
+		return err
 	}
 	if ready[1] {
 		m.wakeup.clear()
@@ -146,21 +163,31 @@ func (m *memory) wait() {
 	if unknown && !ready[0] && uffdProbe(m.fd, pageSize, pageSize) == unix.ESRCH {
 		m.gone.Store(true)
 	}
+	return nil
 }
 
 // read takes what is pending and settles the space if it can. It reports
-// whether there were events.
-func (m *memory) read(buf []message) (events bool) {
+// whether there were events. The report of a fork brings a descriptor: where there
+// is none left, or no memory, the kernel keeps the report, and the fork waits.
+func (m *memory) read(buf []message) (events bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.srv.halted.Load() {
-		return false
+		return false, nil
 	}
 	n, err := readMessages(m.fd, buf)
-	if err != nil && err != unix.EAGAIN && err != unix.EINTR {
-		m.srv.log.Error("cannot read page faults", "task", m.name, "err", err)
-		m.gone.Store(true)
-		return false
+	lacking := m.lacking
+	m.lacking = false
+	switch {
+	case err == nil || err == unix.EAGAIN || err == unix.EINTR:
+	case lacks(err):
+		if m.lacking = true; !lacking {
+			m.srv.log.Error("cannot read a report yet, its thread waits; "+
+				"let the guardian have more descriptors (RLIMIT_NOFILE) or memory", "task", m.name, "err", err)
+		}
+		return false, nil
+	default:
+		return false, err
 	}
 	for _, msg := range buf[:n] {
 		if msg.event == eventFault {
@@ -180,7 +207,7 @@ func (m *memory) read(buf []message) (events bool) {
 	if m.unsettled {
 		m.settle(events)
 	}
-	return events
+	return events, nil
 }
 
 // apply follows one event. Waiting threads are woken wherever contents were
@@ -300,6 +327,18 @@ func (m *memory) complete() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return !m.unsettled && m.space.left.Load() == 0 && quiet(m.fd)
+}
+
+// giveUp ends a task whose reports cannot be read. It returns when nobody has its memory any more, as what is missing
+// would read as zero once the userfaultfd is closed, or for a task that was killed after goneTime.
+func (m *memory) giveUp(err error) {
+	m.srv.kill(m, err)
+	for late := time.Now().Add(goneTime); !m.ended() && !m.srv.stopped(); time.Sleep(time.Millisecond) {
+		if m.task != nil && time.Now().After(late) {
+			break
+		}
+	}
+	m.setGone()
 }
 
 // ended reports whether no process has the memory any more.
