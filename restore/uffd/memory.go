@@ -26,8 +26,10 @@ type memory struct {
 	task *process // who to kill; nil for a forked child
 	// parent is the task that forked it; nil for others, and for a child's child.
 	parent *process
-	name   string // for logs
-	vmas   []criuimg.VMA
+	// refused is why a forked child must not be served: what it may have is not known.
+	refused error
+	name    string // for logs
+	vmas    []criuimg.VMA
 	// pagemap tells of guard pages; nil when nobody can, as of a forked child.
 	pagemap *pagemap
 
@@ -76,6 +78,10 @@ const zeroBytes = 64 << 10
 // and reports whether it is complete.
 func (m *memory) run() bool {
 	defer m.srv.left(m)
+	if m.refused != nil {
+		m.giveUp(m.refused)
+		return false
+	}
 	if m.task == nil {
 		m.wipe()
 	}
@@ -329,16 +335,24 @@ func (m *memory) complete() bool {
 	return !m.unsettled && m.space.left.Load() == 0 && quiet(m.fd)
 }
 
-// giveUp ends a task whose reports cannot be read. It returns when nobody has its memory any more, as what is missing
-// would read as zero once the userfaultfd is closed, or for a task that was killed after goneTime.
+// giveUp ends a task that cannot be served, or takes from a forked child what it lacks. It returns when nobody has the
+// memory any more, as what is missing would read as zero once the userfaultfd is closed; for a task that was killed
+// after goneTime.
 func (m *memory) giveUp(err error) {
+	m.setGone() // nothing is filled in any more
 	m.srv.kill(m, err)
-	for late := time.Now().Add(goneTime); !m.ended() && !m.srv.stopped(); time.Sleep(time.Millisecond) {
+	m.mu.Lock()
+	m.space.forget(m.space.live.take(0, ^uint64(0)&^(pageSize-1), nil)) // nor asked for
+	m.mu.Unlock()
+	pause := time.Millisecond
+	if m.task == nil {
+		pause = lookPause
+	}
+	for late := time.Now().Add(goneTime); !m.ended() && !m.srv.stopped(); time.Sleep(pause) {
 		if m.task != nil && time.Now().After(late) {
-			break
+			return
 		}
 	}
-	m.setGone()
 }
 
 // ended reports whether no process has the memory any more.

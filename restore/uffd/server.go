@@ -218,10 +218,13 @@ func (s *Server) add(pid int, task *process, fd int) error {
 	}
 	t := &s.opts.Plan.Tasks[i]
 	m := &memory{srv: s, fd: fd, id: s.newID(), task: task, name: fmt.Sprint(pid), vmas: t.VMAs,
-		pagemap: openPagemap(task), space: t.space(len(s.opts.Plan.Files))}
+		space: t.space(len(s.opts.Plan.Files))}
 	s.log.Debug("task", "pid", pid, "ranges", len(t.Ranges), "bytes", m.space.left.Load()*pageSize)
 	// Where it fails the descriptor stays open, so that the task waits until it is killed instead of seeing zeros.
 	if err := patiently(func() (err error) { m.wakeup, err = newEventFD(); return err }); err != nil {
+		return err
+	}
+	if err := patiently(func() (err error) { m.pagemap, err = openPagemap(task); return err }); err != nil {
 		return err
 	}
 	s.start(m)
@@ -236,7 +239,7 @@ func (s *Server) adopt(parent *memory, fd int) {
 	if s.watcher != nil {
 		s.watcher.joined(m)
 	}
-	parent.dropGuarded()
+	m.refused = parent.dropGuarded()
 	m.space = parent.space.fork()
 	m.parent = parent.task
 	if kick, err := newEventFD(); err == nil {
