@@ -78,12 +78,15 @@ const zeroBytes = 64 << 10
 // and reports whether it is complete.
 func (m *memory) run() bool {
 	defer m.srv.left(m)
-	if m.refused != nil {
-		m.giveUp(m.refused)
-		return false
-	}
 	if m.task == nil {
-		m.wipe()
+		err := m.refused
+		if err == nil {
+			err = m.wipe()
+		}
+		if err != nil {
+			m.giveUp(err)
+			return false
+		}
 	}
 	buf := make([]message, 64)
 	pause, late := settlePause, latePause
