@@ -163,3 +163,75 @@ func TestUnreadableFaults(t *testing.T) {
 		t.Errorf("reported as killed: %+v", k)
 	}
 }
+
+// A guardian without a descriptor starts the successor of its provider when there is one again: that is no try that has
+// failed.
+func TestSuccessorWithoutDescriptor(t *testing.T) {
+	setupFile, err := os.CreateTemp(t.TempDir(), "setup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer setupFile.Close()
+	log := slog.New(slog.DiscardHandler)
+	g := &guardian{log: log, setupFile: setupFile, outbox: newOutbox(), keeper: &keeper{},
+		setup:  &setup{RunBytes: pageSize, Slots: 2, Successor: []string{"successor", keptRole}},
+		server: &Server{log: log}}
+	defer g.outbox.close()
+	release := full(t)
+	done := make(chan error, 1)
+	go func() { done <- g.succeed(t.Context()) }()
+	select {
+	case err := <-done:
+		release()
+		t.Fatalf("given up while there was no descriptor: %v", err)
+	case <-time.After(1500 * time.Millisecond):
+	}
+	release()
+	if err := <-done; err != nil || g.failures != 1 {
+		t.Fatalf("%v, after %d tries", err, g.failures)
+	}
+	g.detach(g.provider)
+	for late := time.Now().Add(10 * time.Second); len(descendants([]int{os.Getpid()})) > 0; {
+		if time.Now().After(late) {
+			t.Fatal("the successor goes on")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// A successor may try again as long as nobody has read that the guardian accepts it.
+func TestUntaken(t *testing.T) {
+	ours, theirs, err := socketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := newWire(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.close()
+	defer theirs.Close()
+	fd := int(theirs.Fd())
+	if err := w.send(&packet{kind: kindHello}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if !Untaken(fd) {
+			t.Error("what the guardian has said is gone")
+		}
+	}
+	if _, err := unix.Read(fd, make([]byte, maxPacket)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.send(&packet{kind: kindSweep}); err != nil {
+		t.Fatal(err)
+	}
+	if Untaken(fd) {
+		t.Error("what was taken can be taken once more")
+	}
+	unix.Read(fd, make([]byte, maxPacket))
+	w.close()
+	if Untaken(fd) {
+		t.Error("a guardian that is gone can be taken over")
+	}
+}
