@@ -18,6 +18,7 @@ type run struct {
 	// packed is the block of the packed hot set that has its parts; Range is
 	// then the first of them only.
 	packed *block
+	rest   rest // zero unless it could not be read before
 }
 
 // skip drops from the heads of the lists what needs no fetching any more.
@@ -54,6 +55,9 @@ func (q *Queue) next(worker int) (run, bool) {
 		if q.closed {
 			return run{}, false
 		}
+		if r, ok := q.rested(worker); ok {
+			return r, true
+		}
 		q.skip()
 		switch {
 		case len(q.demands) > 0:
@@ -61,7 +65,8 @@ func (q *Queue) next(worker int) (run, bool) {
 		case worker < 0:
 			q.expressIdle = true
 			q.wakeExpress.Wait()
-		case worker >= q.active || len(q.lists[hot])+len(q.lists[sweep]) == 0 && !q.blockReady():
+		case worker >= q.active || len(q.lists[hot])+len(q.lists[sweep]) == 0 && !q.blockReady(),
+			len(q.resting) >= mostResting:
 			q.wakeAny.Wait()
 		case q.rate.due(time.Now()) > 0:
 			// Nothing is claimed before it may be fetched: a demand for it
@@ -247,15 +252,27 @@ func heads(f File) []uint64 {
 	return h
 }
 
-// delivered ends a run.
-func (q *Queue) delivered(r run, zero, failed int64) {
+// delivered ends a run, but for the ranges of it that are to be read again.
+func (q *Queue) delivered(r run, zero, failed int64, again []Range) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	laid := make(map[unitRef]bool)
+	for _, p := range again {
+		q.each(p, func(u unitRef, _ *state) { laid[u] = true })
+	}
 	for _, p := range r.parts {
 		q.each(p, func(u unitRef, s *state) {
-			*s = done
-			q.readersDone(u, s)
+			if !laid[u] {
+				*s = done
+				q.readersDone(u, s)
+			}
 		})
+	}
+	q.stats.ZeroBytes += zero
+	q.stats.FailedBytes += failed
+	if len(again) > 0 {
+		q.lay(r, again)
+		return
 	}
 	q.running--
 	switch r.class {
@@ -265,8 +282,9 @@ func (q *Queue) delivered(r run, zero, failed int64) {
 	case sweep:
 		q.sweeping--
 	}
-	q.stats.ZeroBytes += zero
-	q.stats.FailedBytes += failed
+	if !r.rest.since.IsZero() {
+		q.wakeAny.Broadcast() // those who waited because so much rested
+	}
 	q.wakeDrain.Broadcast()
 }
 

@@ -17,8 +17,8 @@ func (q *Queue) work(id int) {
 			q.fetchPacked(r)
 			continue
 		}
-		zero, failed := q.fetch(r)
-		q.delivered(r, zero, failed)
+		zero, failed, again := q.fetch(r)
+		q.delivered(r, zero, failed, again)
 	}
 }
 
@@ -30,8 +30,8 @@ type stretch struct {
 
 // fetch reads a run and hands its parts to the sink: what somebody waits for by
 // itself, the rest at once. Every byte has its place in the buffer, so a sink may
-// go on using what it was given until the buffer is put back.
-func (q *Queue) fetch(r run) (zero, failed int64) {
+// go on using what it was given until the buffer is put back. It returns what is to be read again later.
+func (q *Queue) fetch(r run) (zero, failed int64, again []Range) {
 	f := q.opts.Files[r.File]
 	all := stretches(f, r.Range)
 	var buf []byte
@@ -61,7 +61,7 @@ func (q *Queue) fetch(r run) (zero, failed int64) {
 			case read:
 				parts = append(parts, Part{o, buf[o.Off-r.Off:][:o.Len]})
 			default:
-				failed += q.read(f, o, buf[o.Off-r.Off:])
+				failed += q.read(f, o, buf[o.Off-r.Off:], &r, &again)
 			}
 		}
 		if r.waitedFor(part) {
@@ -70,7 +70,7 @@ func (q *Queue) fetch(r run) (zero, failed int64) {
 		}
 	}
 	q.give(parts)
-	return zero, failed
+	return zero, failed, again
 }
 
 // give hands what has been read to readers and the sink.
@@ -147,30 +147,43 @@ func bounds(all []stretch) (first, last int64, any bool) {
 // pages.
 const retryBytes = 64 << 10
 
-// read reads a range that holds data. When that fails it tries ever smaller
-// parts, so that only the pages that cannot be read fail.
-func (q *Queue) read(f File, r Range, buf []byte) (failed int64) {
-	n, err := f.ReadAt(buf[:r.Len], r.Off)
-	if int64(n) == r.Len {
-		q.give([]Part{{r, buf[:r.Len]}})
+// read reads a range of a run that holds data. When that fails it tries ever smaller
+// parts, so that only the pages that cannot be read fail. What may be read later
+// goes to again.
+func (q *Queue) read(f File, x Range, buf []byte, of *run, again *[]Range) (failed int64) {
+	n, err := f.ReadAt(buf[:x.Len], x.Off)
+	if int64(n) == x.Len {
+		q.give([]Part{{x, buf[:x.Len]}})
 		return 0
 	}
 	if err == nil {
 		err = io.ErrUnexpectedEOF
 	}
 	part := int64(PageSize)
-	if r.Len > retryBytes {
+	if x.Len > retryBytes {
 		part = retryBytes
 	}
-	if r.Len <= part {
-		q.opts.Logger.Error("cannot read page", "file", q.opts.Names[r.File], "offset", r.Off, "bytes", r.Len, "err",
-			err)
-		q.pass(r, nil, err)
-		q.opts.Sink.Fail(r, err)
-		return r.Len
+	if mayPass(err) && !of.rest.over(q.opts.rest) && (x.Len <= part || isLack(err)) {
+		if of.rest.since.IsZero() && len(*again) == 0 {
+			q.opts.Logger.Warn("cannot read now, trying again", "file", q.opts.Names[x.File], "offset", x.Off,
+				"bytes", x.Len, "for", q.opts.rest, "err", err)
+		}
+		if k := len(*again) - 1; k >= 0 && (*again)[k].End() == x.Off {
+			(*again)[k].Len += x.Len
+		} else {
+			*again = append(*again, x)
+		}
+		return 0
 	}
-	for off := r.Off; off < r.End(); off += part {
-		failed += q.read(f, Range{r.File, off, min(part, r.End()-off)}, buf[off-r.Off:])
+	if x.Len <= part {
+		q.opts.Logger.Error("cannot read page", "file", q.opts.Names[x.File], "offset", x.Off, "bytes", x.Len, "err",
+			err)
+		q.pass(x, nil, err)
+		q.opts.Sink.Fail(x, err)
+		return x.Len
+	}
+	for off := x.Off; off < x.End(); off += part {
+		failed += q.read(f, Range{x.File, off, min(part, x.End()-off)}, buf[off-x.Off:], of, again)
 	}
 	return failed
 }

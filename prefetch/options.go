@@ -121,6 +121,8 @@ type Options struct {
 	// window is how long throughput is measured between two decisions about
 	// the number of workers.
 	window time.Duration
+	// rest is how long what cannot be read is tried again.
+	rest time.Duration
 }
 
 // Validate fills in defaults and checks the options.
@@ -147,6 +149,9 @@ func (o *Options) Validate() error {
 	def(&o.Memory, 64<<20)
 	if o.Workers == 0 {
 		o.Workers = min(4*runtime.NumCPU(), 16)
+	}
+	if o.rest == 0 {
+		o.rest = restTime
 	}
 	if o.window == 0 {
 		o.window = 50 * time.Millisecond

@@ -312,5 +312,5 @@ func (q *Queue) fetchPacked(r run) {
 		at += x.Len
 	}
 	q.give(parts)
-	q.delivered(r, 0, 0)
+	q.delivered(r, 0, 0, nil)
 }

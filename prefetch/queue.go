@@ -57,10 +57,11 @@ type Queue struct {
 	tails   []tail           // of the last demands, while recording
 	lists   [classes][]Range // what hot set and sweep have not passed yet
 	active  int              // background workers that may run, see adapt
-	running int              // runs in flight
+	running int              // runs in flight, and those that rest
+	resting []run            // what could not be read and is read again
 	// expressIdle: the worker that takes demands only waits for one.
 	expressIdle bool
-	// sweeping are those of them for the sweep; urgent is when something more
+	// sweeping are runs in flight for the sweep; urgent is when something more
 	// urgent came up the last time. See hold.
 	sweeping int
 	urgent   time.Time

@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -51,12 +53,13 @@ func (a *app) succeed(cmd *cobra.Command, instructions string, args []string) er
 	if err := json.Unmarshal([]byte(instructions), &spec); err != nil || len(args) != 1 {
 		return usage(fmt.Errorf("these are no instructions for a successor"), "use gpucr-fs restore")
 	}
+	var to io.Writer = os.Stderr // the processes wait: it goes on without its log, as on a full disk
 	log, err := lifecycle.OpenLogFile(spec.Log, logLimit)
-	if err != nil {
-		return err
+	if err == nil {
+		defer log.Close()
+		to = log
 	}
-	defer log.Close()
-	o, err := spec.options(spec.logger(log))
+	o, err := spec.options(spec.logger(to))
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,13 @@ import (
 // gives the lock free when its last thread is gone.
 const adoptTimeout = time.Minute
 
+// adoptPause is how long it waits for the next try, adoptPauseLong after what passes with time: a full disk, or a lack
+// of descriptors.
+const (
+	adoptPause     = 20 * time.Millisecond
+	adoptPauseLong = 500 * time.Millisecond
+)
+
 // Succeed runs a successor: it finds a daemon for the restore of spec, the last argument of its command, or becomes the
 // daemon. o are the options of the killed daemon.
 func Succeed(ctx context.Context, o Options, spec string) error {
@@ -28,11 +35,14 @@ func Succeed(ctx context.Context, o Options, spec string) error {
 		return err
 	}
 	guardian, setup := uffd.SuccessorFDs()
-	for _, fd := range []int{guardian, setup} {
-		unix.CloseOnExec(fd)
-	}
+	unix.CloseOnExec(guardian)
+	unix.CloseOnExec(setup)
 	// A session of its own, as every daemon has one. It may lead one already.
 	unix.Setsid()
+	return succeed(ctx, o, s, guardian, setup)
+}
+
+func succeed(ctx context.Context, o Options, s restores.Serving, guardian, setup int) error {
 	for begin := time.Now(); ; {
 		c, ok, err := client.ConnectDaemon(ctx, o.Dir)
 		if ok {
@@ -41,8 +51,8 @@ func Succeed(ctx context.Context, o Options, spec string) error {
 				wire.Streams{},
 			)
 			c.Close()
-			if !errors.Is(err, wire.ErrGone) {
-				return err
+			if err == nil {
+				return nil
 			}
 		} else if err == nil {
 			var d *Daemon
@@ -50,21 +60,54 @@ func Succeed(ctx context.Context, o Options, spec string) error {
 			// the checkpoint.
 			o.adopts = s.Checkpoint
 			if d, err = Start(ctx, o); err == nil {
-				if err = d.parts.Restores.Adopt(s, os.NewFile(uintptr(guardian), "guardian"),
-					os.NewFile(uintptr(setup), "setup")); err != nil {
-					return errors.Join(err, d.Close())
+				if err = adopt(d, s, guardian, setup); err == nil {
+					// The guardian is to see the end of the daemon's own copy.
+					unix.Close(guardian)
+					unix.Close(setup)
+					d.adopted()
+					return d.Run(ctx)
 				}
-				d.adopted()
-				return d.Run(ctx)
+				err = errors.Join(err, d.Close())
 			}
 		}
-		if index.ClassOf(err) != index.InUse && !errors.Is(err, wire.ErrGone) || time.Since(begin) > adoptTimeout {
+		busy := index.ClassOf(err) == index.InUse || errors.Is(err, wire.ErrGone)
+		if isFinal(err) || time.Since(begin) > adoptTimeout || !busy && !uffd.Untaken(guardian) {
 			return err
+		}
+		pause := adoptPause
+		if !busy {
+			o.Logger.Warn("a restore cannot be taken over yet, trying again", "restore", s.ID, "error", err)
+			pause = adoptPauseLong
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(pause):
 		}
 	}
+}
+
+// isFinal tells that trying again is of no use.
+func isFinal(err error) bool {
+	switch index.ClassOf(err) {
+	case index.Corrupt, index.NotFound, index.NoStore, index.Unsupported, index.Invalid, index.Locked:
+		return true
+	}
+	return errors.Is(err, context.Canceled)
+}
+
+// adopt has a daemon go on with a restore, by copies of the descriptors: another daemon may have to.
+func adopt(d *Daemon, s restores.Serving, guardian, setup int) error {
+	var files []*os.File
+	for _, of := range []int{guardian, setup} {
+		fd, err := unix.FcntlInt(uintptr(of), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			for _, f := range files {
+				f.Close()
+			}
+			return os.NewSyscallError("dup", err)
+		}
+		files = append(files, os.NewFile(uintptr(fd), "successor"))
+	}
+	return d.parts.Restores.Adopt(s, files[0], files[1])
 }

@@ -381,7 +381,9 @@ func (t *Table) Adopt(s Serving, guardian, setup *os.File) (err error) {
 	}()
 	profile, _, err := profiles.Load(t.o.Store, c.Info().ID, t.o.Log)
 	if err != nil {
-		return errors.Join(err, guardian.Close(), setup.Close())
+		// The tasks are waiting already, and without it they only wait longer.
+		t.o.Log.Warn("the profile cannot be read, going on without", "checkpoint", c.Info().Name, "error", err)
+		profile = nil
 	}
 	o := t.feedOptions(s, c.Info().ID, nil)
 	o.Profile = profile

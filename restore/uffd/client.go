@@ -263,6 +263,25 @@ func TakeoverFrom(wire, setup *os.File, log *slog.Logger) (*Client, error) {
 	return connect(w, st.Plan, log)
 }
 
+// helloTimeout is how long a guardian may take to accept the successor that it has started.
+const helloTimeout = time.Second
+
+// Untaken reports whether nobody has taken over from the guardian at the other end of a successor's wire yet, so that
+// it may be tried once more: its first packet is still there.
+func Untaken(wire int) bool {
+	head := make([]byte, 1)
+	for late := time.Now().Add(helloTimeout); time.Now().Before(late); time.Sleep(lackPause) {
+		n, _, err := unix.Recvfrom(wire, head, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		if err == nil {
+			return n > 0 && kind(head[0]) == kindHello
+		}
+		if !lacks(err) {
+			return false
+		}
+	}
+	return false
+}
+
 // writeSetup leaves the setup in a file, read from its start by offset.
 func writeSetup(f *os.File, st *setup) error {
 	if err := gob.NewEncoder(f).Encode(st); err != nil {

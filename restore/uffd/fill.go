@@ -149,7 +149,10 @@ func (m *memory) fillSome(r prefetch.Range, off, limit int64, fill filler) (fill
 	if n == 0 {
 		return 0, r.End(), 0
 	}
-	n, guarded := m.pagemap.unguarded(addr, min(n, limit))
+	n, guarded, errno := m.pagemap.unguarded(addr, min(n, limit))
+	if errno != 0 {
+		return 0, at, errno
+	}
 	if guarded > 0 {
 		m.space.markDone(r.File, at, guarded)
 		m.checkComplete()
@@ -197,14 +200,25 @@ func (m *memory) setGone() {
 
 // dropGuarded gives up what the process has put guard pages over, before somebody
 // inherits it. Preconditions: mu is held for writing.
-func (m *memory) dropGuarded() {
+func (m *memory) dropGuarded() error {
 	ps := m.space.live.byAddr
 	if m.pagemap == nil || len(ps) == 0 {
-		return
+		return nil
 	}
 	for at, end := ps[0].start, ps[len(ps)-1].end; at < end; {
-		from, to, _ := m.pagemap.guard(at, end)
+		var from, to uint64
+		err := patiently(func() error {
+			var errno unix.Errno
+			if from, to, errno = m.pagemap.guard(at, end); errno != 0 {
+				return errno
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("look for guard pages: %w", err)
+		}
 		m.space.forget(m.space.live.take(from, to, nil))
 		at = max(to, at+pageSize)
 	}
+	return nil
 }

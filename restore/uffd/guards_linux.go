@@ -45,20 +45,27 @@ type scan struct {
 // pagemap tells of the guard pages of one process: nil of none.
 type pagemap struct{ fd int }
 
-// openPagemap returns nil when nothing can be told: the kernel is older, or does not
-// let this process look.
-func openPagemap(p *process) *pagemap {
+// openPagemap returns nil without an error when nothing can be told: the kernel is older, or does not let this process
+// look, or the task is gone. Another error says that there may be guard pages.
+func openPagemap(p *process) (*pagemap, error) {
 	fd, err := unix.Open(fmt.Sprintf("/proc/%d/pagemap", p.pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil
-	}
-	m := &pagemap{fd}
-	// The pid is the task's as long as the task is there.
-	if _, _, errno := m.guard(pageSize, 2*pageSize); errno != 0 || p.ended() {
+	if err == nil {
+		m := &pagemap{fd}
+		// The pid is the task's as long as the task is there.
+		_, _, errno := m.guard(pageSize, 2*pageSize)
+		if errno == 0 && !p.ended() {
+			return m, nil
+		}
 		m.close()
-		return nil
+		if err = errno; errno == 0 {
+			return nil, nil
+		}
 	}
-	return m
+	switch err {
+	case unix.ENOENT, unix.ESRCH, unix.ENOTTY, unix.EPERM, unix.EACCES, unix.ENOSYS, unix.EINVAL:
+		return nil, nil
+	}
+	return nil, fmt.Errorf("look for guard pages: %w", err)
 }
 
 func (m *pagemap) close() {
@@ -68,7 +75,7 @@ func (m *pagemap) close() {
 }
 
 // guard returns the first run of guard pages in [start, end), empty at end when
-// there is none.
+// there is none. With an error nothing is known.
 func (m *pagemap) guard(start, end uint64) (from, to uint64, errno unix.Errno) {
 	s := scans.Get().(*scan)
 	defer scans.Put(s)
@@ -83,14 +90,20 @@ func (m *pagemap) guard(start, end uint64) (from, to uint64, errno unix.Errno) {
 }
 
 // unguarded returns how many of n bytes from addr on are in front of the first guard
-// page and, when that is none of them, how many are guarded.
-func (m *pagemap) unguarded(addr uint64, n int64) (free, guarded int64) {
+// page and, when that is none of them, how many are guarded. With an error neither is
+// known; EAGAIN says that asking again may tell.
+func (m *pagemap) unguarded(addr uint64, n int64) (free, guarded int64, errno unix.Errno) {
 	if m == nil {
-		return n, 0
+		return n, 0, 0
 	}
-	from, to, _ := m.guard(addr, addr+uint64(n))
-	if from > addr {
-		return int64(from - addr), 0
+	from, to, errno := m.guard(addr, addr+uint64(n))
+	switch {
+	case errno == unix.EINTR:
+		return 0, 0, unix.EAGAIN
+	case errno != 0:
+		return 0, 0, errno
+	case from > addr:
+		return int64(from - addr), 0, 0
 	}
-	return 0, int64(to - addr)
+	return 0, int64(to - addr), 0
 }

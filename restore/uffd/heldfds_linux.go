@@ -1,6 +1,7 @@
 package uffd
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -87,19 +88,15 @@ func (k *heldFDs) collect() {
 	if !ok {
 		return
 	}
-	links, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
-	for i, l := range links {
-		if to, err := os.Readlink(l); err != nil || to != "anon_inode:[userfaultfd]" {
-			continue
-		}
-		n, _ := strconv.Atoi(filepath.Base(l))
+	list, err := userfaultfds(fmt.Sprintf("/proc/%d/fd", pid))
+	for _, n := range list {
 		fd, e := unix.PidfdGetfd(k.keeper, n, 0)
 		if e != nil {
 			err = e
 			continue
 		}
 		// No memory has such a number: they count from 1.
-		k.uffds[^uint64(i)] = fd
+		k.uffds[^uint64(n)] = fd
 	}
 	if err != nil {
 		// It keeps what it has until that is not needed any more.
@@ -108,6 +105,31 @@ func (k *heldFDs) collect() {
 	}
 	unix.PidfdSendSignal(k.keeper, unix.SIGKILL, nil, 0)
 }
+
+// userfaultfds returns the numbers of those among a process's descriptors, by their folder in /proc. With an error
+// there may be more.
+func userfaultfds(dir string) (numbers []int, err error) {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		to, lerr := os.Readlink(filepath.Join(dir, e.Name()))
+		if lerr != nil {
+			if !isGone(lerr) {
+				err = lerr
+			}
+			continue
+		}
+		if n, nerr := strconv.Atoi(e.Name()); nerr == nil && to == "anon_inode:[userfaultfd]" {
+			numbers = append(numbers, n)
+		}
+	}
+	if isGone(err) {
+		return numbers, nil
+	}
+	return numbers, err
+}
+
+// isGone reports whether /proc does not have what was asked for any more.
+func isGone(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) }
 
 // end kills all tasks and what they have forked, unless all memory is complete,
 // and returns when none of that which is not is left.

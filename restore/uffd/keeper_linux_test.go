@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -123,6 +125,31 @@ func TestKeeperKeeps(t *testing.T) {
 	}
 	if !k.ends(keeperTimeout * time.Second / 2) {
 		t.Error("a keeper that was relieved goes on")
+	}
+}
+
+// Whether all userfaultfds of a keeper were found is known: it is not ended before.
+func TestUserfaultfds(t *testing.T) {
+	fd := newUffd(t)
+	list, err := userfaultfds("/proc/self/fd")
+	if err != nil || !slices.Contains(list, fd) {
+		t.Errorf("this process has %d; found %v, %v", fd, list, err)
+	}
+	if list, err := userfaultfds("/proc/1073741824/fd"); len(list) > 0 || err != nil {
+		t.Errorf("a process that is gone has %v, %v", list, err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "3"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := userfaultfds(dir); err == nil {
+		t.Error("a descriptor that cannot be looked at was passed over")
+	}
+	release := full(t)
+	_, err = userfaultfds("/proc/self/fd")
+	release()
+	if err == nil {
+		t.Error("descriptors that cannot be listed are none")
 	}
 }
 

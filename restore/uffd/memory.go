@@ -1,6 +1,7 @@
 package uffd
 
 import (
+	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -25,8 +26,10 @@ type memory struct {
 	task *process // who to kill; nil for a forked child
 	// parent is the task that forked it; nil for others, and for a child's child.
 	parent *process
-	name   string // for logs
-	vmas   []criuimg.VMA
+	// refused is why a forked child must not be served: what it may have is not known.
+	refused error
+	name    string // for logs
+	vmas    []criuimg.VMA
 	// pagemap tells of guard pages; nil when nobody can, as of a forked child.
 	pagemap *pagemap
 
@@ -43,9 +46,11 @@ type memory struct {
 
 	gone   atomic.Bool // the process is
 	wakeup *eventFD    // makes run look around
-	// Owned by run: faults to be handled, and whether the task has exited.
+	// Owned by run: faults to be handled, whether the task has exited, and whether the last report could not be read
+	// for want of descriptors or of memory.
 	waiting []uint64
 	exited  bool
+	lacking bool
 }
 
 // settlePause is how long run waits between two looks at whether an unsettled
@@ -74,7 +79,14 @@ const zeroBytes = 64 << 10
 func (m *memory) run() bool {
 	defer m.srv.left(m)
 	if m.task == nil {
-		m.wipe()
+		err := m.refused
+		if err == nil {
+			err = m.wipe()
+		}
+		if err != nil {
+			m.giveUp(err)
+			return false
+		}
 	}
 	buf := make([]message, 64)
 	pause, late := settlePause, latePause
@@ -103,12 +115,23 @@ func (m *memory) run() bool {
 			if m.complete() {
 				return true
 			}
-			m.wait()
+			if err := m.wait(); err != nil {
+				m.giveUp(fmt.Errorf("wait for its page faults: %w", err))
+				return false
+			}
 		}
-		if m.read(buf) {
+		events, err := m.read(buf)
+		if err != nil {
+			m.giveUp(fmt.Errorf("read its page faults: %w", err))
+			return false
+		}
+		if events {
 			pause = settlePause
 		}
 		m.handleFaults()
+		if m.lacking {
+			time.Sleep(lackPause)
+		}
 	}
 }
 
@@ -118,7 +141,7 @@ func (m *memory) run() bool {
 const lookPause = 20 * time.Millisecond
 
 // wait sleeps until there is something to read or to look at.
-func (m *memory) wait() {
+func (m *memory) wait() error {
 	fds := []int{m.fd, m.wakeup.fd}
 	if m.task != nil && !m.exited {
 		fds = append(fds, m.task.pidfd)
@@ -129,10 +152,13 @@ func (m *memory) wait() {
 		timeout = lookPause
 	}
 	ready, err := waitReadable(timeout, fds...)
-	if err != nil {
-		m.srv.log.Error("cannot wait for page faults", "task", m.name, "err", err)
-		m.gone.Store(true)
-		return
+	switch {
+	case lacks(err):
+		// Reading and the probe tell what there is.
+		time.Sleep(lookPause)
+		unknown = true
+	case err != nil:
+		return err
 	}
 	if ready[1] {
 		m.wakeup.clear()
@@ -146,21 +172,31 @@ func (m *memory) wait() {
 	if unknown && !ready[0] && uffdProbe(m.fd, pageSize, pageSize) == unix.ESRCH {
 		m.gone.Store(true)
 	}
+	return nil
 }
 
 // read takes what is pending and settles the space if it can. It reports
-// whether there were events.
-func (m *memory) read(buf []message) (events bool) {
+// whether there were events. The report of a fork brings a descriptor: where there
+// is none left, or no memory, the kernel keeps the report, and the fork waits.
+func (m *memory) read(buf []message) (events bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.srv.halted.Load() {
-		return false
+		return false, nil
 	}
 	n, err := readMessages(m.fd, buf)
-	if err != nil && err != unix.EAGAIN && err != unix.EINTR {
-		m.srv.log.Error("cannot read page faults", "task", m.name, "err", err)
-		m.gone.Store(true)
-		return false
+	lacking := m.lacking
+	m.lacking = false
+	switch {
+	case err == nil || err == unix.EAGAIN || err == unix.EINTR:
+	case lacks(err):
+		if m.lacking = true; !lacking {
+			m.srv.log.Error("cannot read a report yet, its thread waits; "+
+				"let the guardian have more descriptors (RLIMIT_NOFILE) or memory", "task", m.name, "err", err)
+		}
+		return false, nil
+	default:
+		return false, err
 	}
 	for _, msg := range buf[:n] {
 		if msg.event == eventFault {
@@ -180,7 +216,7 @@ func (m *memory) read(buf []message) (events bool) {
 	if m.unsettled {
 		m.settle(events)
 	}
-	return events
+	return events, nil
 }
 
 // apply follows one event. Waiting threads are woken wherever contents were
@@ -300,6 +336,26 @@ func (m *memory) complete() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return !m.unsettled && m.space.left.Load() == 0 && quiet(m.fd)
+}
+
+// giveUp ends a task that cannot be served, or takes from a forked child what it lacks. It returns when nobody has the
+// memory any more, as what is missing would read as zero once the userfaultfd is closed; for a task that was killed
+// after goneTime.
+func (m *memory) giveUp(err error) {
+	m.setGone() // nothing is filled in any more
+	m.srv.kill(m, err)
+	m.mu.Lock()
+	m.space.forget(m.space.live.take(0, ^uint64(0)&^(pageSize-1), nil)) // nor asked for
+	m.mu.Unlock()
+	pause := time.Millisecond
+	if m.task == nil {
+		pause = lookPause
+	}
+	for late := time.Now().Add(goneTime); !m.ended() && !m.srv.stopped(); time.Sleep(pause) {
+		if m.task != nil && time.Now().After(late) {
+			return
+		}
+	}
 }
 
 // ended reports whether no process has the memory any more.

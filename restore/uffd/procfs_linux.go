@@ -2,6 +2,7 @@ package uffd
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -38,10 +39,16 @@ func runs(pid int) bool {
 // tree is who is whose parent.
 type tree map[int]int
 
+// processTree returns what can be seen of it.
 func processTree() tree {
+	t, _ := readTree()
+	return t
+}
+
+func readTree() (tree, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	t := make(tree)
 	for _, e := range entries {
@@ -51,7 +58,7 @@ func processTree() tree {
 			}
 		}
 	}
-	return t
+	return t, nil
 }
 
 // sort puts parents before their children. A process that is killed before its
@@ -113,12 +120,15 @@ func killTogether(pids []int) {
 	}
 }
 
-// mappings returns a process's mappings by their addresses, nil when they cannot be
-// read.
-func mappings(pid int) (all []mapping) {
+// mappings returns a process's mappings by their addresses: none when it is gone, or
+// when this process may not see them. With an error they are not known.
+func mappings(pid int) (all []mapping, err error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/smaps", pid))
-	if err != nil {
-		return nil
+	switch {
+	case isGone(err) || errors.Is(err, os.ErrPermission):
+		return nil, nil
+	case err != nil:
+		return nil, err
 	}
 	defer f.Close()
 	lines := bufio.NewScanner(f)
@@ -138,8 +148,11 @@ func mappings(pid int) (all []mapping) {
 			all = append(all, mapping{start: start, end: end})
 		}
 	}
-	if lines.Err() != nil {
-		return nil
+	switch err := lines.Err(); {
+	case isGone(err):
+		return nil, nil
+	case err != nil:
+		return nil, err
 	}
-	return all
+	return all, nil
 }

@@ -219,9 +219,11 @@ func (g *guardian) succeed(ctx context.Context) error {
 		case <-time.After(time.Duration(g.failures-1) * 300 * time.Millisecond):
 		}
 		g.log.Warn("the provider is gone, starting a successor", "try", g.failures)
-		w, err := g.spawn()
+		w, err := g.spawnPatiently(ctx)
 		if err == nil {
-			err = g.attach(w)
+			if err = patiently(func() error { return g.attach(w) }); err != nil {
+				w.close() // it ends
+			}
 		}
 		if err != nil {
 			g.log.Error("cannot start a successor", "err", err)
@@ -234,6 +236,18 @@ func (g *guardian) succeed(ctx context.Context) error {
 		}
 		return nil
 	}
+}
+
+// spawnPatiently is spawn: for want of descriptors or of memory it is not given up at once.
+func (g *guardian) spawnPatiently(ctx context.Context) (w *wire, err error) {
+	err = patiently(func() error {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		w, err = g.spawn()
+		return err
+	})
+	return w, err
 }
 
 func (g *guardian) spawn() (*wire, error) {

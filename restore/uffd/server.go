@@ -218,9 +218,17 @@ func (s *Server) add(pid int, task *process, fd int) error {
 	}
 	t := &s.opts.Plan.Tasks[i]
 	m := &memory{srv: s, fd: fd, id: s.newID(), task: task, name: fmt.Sprint(pid), vmas: t.VMAs,
-		pagemap: openPagemap(task), space: t.space(len(s.opts.Plan.Files))}
+		space: t.space(len(s.opts.Plan.Files))}
 	s.log.Debug("task", "pid", pid, "ranges", len(t.Ranges), "bytes", m.space.left.Load()*pageSize)
-	return s.start(m)
+	// Where it fails the descriptor stays open, so that the task waits until it is killed instead of seeing zeros.
+	if err := patiently(func() (err error) { m.wakeup, err = newEventFD(); return err }); err != nil {
+		return err
+	}
+	if err := patiently(func() (err error) { m.pagemap, err = openPagemap(task); return err }); err != nil {
+		return err
+	}
+	s.start(m)
+	return nil
 }
 
 // adopt starts serving a forked child. Preconditions: parent.mu is held for
@@ -231,14 +239,16 @@ func (s *Server) adopt(parent *memory, fd int) {
 	if s.watcher != nil {
 		s.watcher.joined(m)
 	}
-	parent.dropGuarded()
+	m.refused = parent.dropGuarded()
 	m.space = parent.space.fork()
 	m.parent = parent.task
-	if err := s.start(m); err != nil {
-		// The descriptor stays open, so that the child waits for its pages
-		// for ever instead of seeing zeros.
-		s.log.Error("cannot serve a forked child, its page faults will hang", "parent", parent.name, "err", err)
+	if kick, err := newEventFD(); err == nil {
+		m.wakeup = kick
+	} else {
+		// It can do without: of a forked child nothing tells the end, so run looks around every lookPause.
+		m.wakeup = &eventFD{-1}
 	}
+	s.start(m)
 }
 
 func (s *Server) newID() uint64 {
@@ -248,12 +258,7 @@ func (s *Server) newID() uint64 {
 	return s.ids
 }
 
-func (s *Server) start(m *memory) error {
-	kick, err := newEventFD()
-	if err != nil {
-		return err
-	}
-	m.wakeup = kick
+func (s *Server) start(m *memory) {
 	s.mu.Lock()
 	s.live = append(s.live, m)
 	s.mu.Unlock()
@@ -270,7 +275,6 @@ func (s *Server) start(m *memory) error {
 			s.mu.Unlock()
 		}
 	}()
-	return nil
 }
 
 // left ends the service of a memory whose goroutine returns.

@@ -1,6 +1,7 @@
 package uffd
 
 import (
+	"fmt"
 	"slices"
 	"sort"
 	"time"
@@ -11,6 +12,7 @@ import (
 // what was marked at the dump; what has been marked or unmarked since then no event reports. The smaps of the parent
 // tell, read while the child waits for its first page. They may be younger than the fork: where they differ from what
 // was known before, the children's own smaps decide. For a child's child only its parent's past is known.
+// A child of which that cannot be found out gets nothing.
 
 // mapping is a VMA as smaps has it.
 type mapping struct {
@@ -22,25 +24,33 @@ type mapping struct {
 // its fork is about to return.
 const childTimeout = 20 * time.Millisecond
 
-// wipe takes from a child that is not served yet the contents that it does not get.
-func (m *memory) wipe() {
+// wipe takes from a child that is not served yet the contents that it does not get. With an error these are not known.
+func (m *memory) wipe() error {
 	var now []mapping
 	if m.parent != nil {
-		now = mappings(m.parent.pid)
-		if m.parent.ended() {
+		err := patiently(func() (err error) { now, err = mappings(m.parent.pid); return err })
+		switch {
+		case m.parent.ended():
 			now = nil // somebody else's, perhaps
+		case err != nil:
+			return fmt.Errorf("see what its parent has marked by MADV_WIPEONFORK: %w", err)
 		}
 	}
 	m.mu.Lock()
 	doubts := m.space.wipe(now)
 	m.mu.Unlock()
 	if len(doubts) == 0 {
-		return
+		return nil
 	}
-	children := childMappings(m.parent.pid)
+	var children [][]mapping
+	err := patiently(func() (err error) { children, err = childMappings(m.parent.pid); return err })
+	if err != nil {
+		return fmt.Errorf("see what it has marked by MADV_WIPEONFORK: %w", err)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.space.decide(doubts, children, now)
+	return nil
 }
 
 // wipe forgets the pieces that are wiped both as was known and by the parent's
@@ -106,15 +116,24 @@ func lookup(all []mapping, at uint64) (m mapping, known bool) {
 }
 
 // childMappings returns those of a process's children.
-func childMappings(pid int) (all [][]mapping) {
+func childMappings(pid int) (all [][]mapping, err error) {
 	for end := time.Now().Add(childTimeout); len(all) == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
-		for child, up := range processTree() {
-			if up == pid {
-				if m := mappings(child); len(m) > 0 {
-					all = append(all, m)
-				}
+		tree, err := readTree()
+		if err != nil {
+			return nil, err
+		}
+		for child, up := range tree {
+			if up != pid {
+				continue
+			}
+			m, err := mappings(child)
+			if err != nil {
+				return nil, err
+			}
+			if len(m) > 0 {
+				all = append(all, m)
 			}
 		}
 	}
-	return all
+	return all, nil
 }

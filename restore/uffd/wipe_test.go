@@ -3,6 +3,7 @@ package uffd
 import (
 	"os"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -99,7 +100,10 @@ func TestMappings(t *testing.T) {
 	if err := unix.Madvise(mem[2*pageSize:4*pageSize], unix.MADV_WIPEONFORK); err != nil {
 		t.Fatal(err)
 	}
-	all := mappings(os.Getpid())
+	all, err := mappings(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
 	for page := range 8 {
 		m, known := lookup(all, addrOf(mem[page*pageSize:]))
 		if want := page == 2 || page == 3; !known || m.wiped != want {
@@ -109,7 +113,34 @@ func TestMappings(t *testing.T) {
 	if _, known := lookup(all, 1<<60); known {
 		t.Error("something is mapped where nothing can be")
 	}
-	if mappings(1<<30) != nil {
-		t.Error("a process that is not there has mappings")
+	if all, err := mappings(1 << 30); all != nil || err != nil {
+		t.Errorf("a process that is not there has mappings: %v, %v", all, err)
+	}
+}
+
+// What a parent has marked while its smaps cannot be read is not given to its child: the child waits until they can.
+func TestWipeUnknown(t *testing.T) {
+	fd := newUffd(t)
+	mem := registered(t, fd, 8)
+	if err := unix.Madvise(mem[2*pageSize:4*pageSize], unix.MADV_WIPEONFORK); err != nil {
+		t.Fatal(err)
+	}
+	at := addrOf(mem)
+	own := &process{os.Getpid(), pidfdOf(t, os.Getpid())}
+	s := newSpace(1, nil, []*piece{{start: at, end: at + 8*pageSize}})
+	child := &memory{parent: own, space: s.fork()}
+	release := full(t)
+	wiped := make(chan error, 1)
+	go func() { wiped <- child.wipe() }()
+	time.Sleep(10 * lackPause)
+	release()
+	if err := <-wiped; err != nil {
+		t.Fatal(err)
+	}
+	for page := range uint64(8) {
+		_, _, ok := child.space.find(at + page*pageSize)
+		if want := page != 2 && page != 3; ok != want {
+			t.Errorf("page %d is given to the child: %v", page, ok)
+		}
 	}
 }

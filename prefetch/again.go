@@ -1,0 +1,95 @@
+package prefetch
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/index"
+)
+
+// A read may fail for what passes: there is no descriptor or no memory just now, the disk is full under what the store
+// writes to read, or a disk does not answer once. Whoever needs the bytes can wait, and a page that has failed has
+// failed for good. So what could not be read rests, and is read again after a pause, for restTime. What cannot be had
+// from a bucket has been waited for where it is read (index.Options.DistantTimeout).
+const (
+	restTime     = 30 * time.Second
+	restPause    = 10 * time.Millisecond
+	restPauseMax = 500 * time.Millisecond
+	// mostResting bounds what rests before hot set and sweep go on: there is no use in finding more that fails.
+	mostResting = 16
+)
+
+// lacks are errors of a system that has no more of something. They are about the call, not about the place that was
+// to be read.
+var lacks = []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN, unix.EINTR}
+
+func isLack(err error) bool {
+	return slices.ContainsFunc(lacks, func(e unix.Errno) bool { return errors.Is(err, e) })
+}
+
+// mayPass reports whether a read that failed may be right later. The number of an error counts for more than its class:
+// what a disk could not read may have been called damaged.
+func mayPass(err error) bool {
+	switch index.ClassOf(err) {
+	case index.NoSpace:
+		return true
+	case index.Unreachable, index.Locked:
+		return false
+	}
+	return isLack(err) || errors.Is(err, unix.EIO) || errors.Is(err, unix.ENOSPC)
+}
+
+// rest is since when a run cannot be read, and how it is tried again.
+type rest struct {
+	since, due time.Time
+	pause      time.Duration
+}
+
+// over reports whether a run has been tried for long enough.
+func (r rest) over(limit time.Duration) bool { return !r.since.IsZero() && time.Since(r.since) > limit }
+
+// lay has the ranges of a run that could not be read rest. Their units stay in flight. Preconditions: mu is held.
+func (q *Queue) lay(r run, ranges []Range) {
+	now := time.Now()
+	if r.rest.since.IsZero() {
+		r.rest = rest{since: now, pause: restPause}
+	}
+	r.rest.due = now.Add(r.rest.pause)
+	r.parts, r.packed = ranges, nil
+	start, end := ranges[0].Off, ranges[0].End()
+	for _, x := range ranges {
+		start, end = min(start, x.Off), max(end, x.End())
+	}
+	r.Range = Range{r.File, start, end - start}
+	q.resting = append(q.resting, r)
+	if r.class == sweep {
+		q.sweeping--
+	}
+	time.AfterFunc(r.rest.pause, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.wakeAny.Broadcast()
+		q.wakeExpress.Broadcast()
+	})
+}
+
+// rested takes a run that has rested, for worker -1 only what somebody waits for. Preconditions: mu is held.
+func (q *Queue) rested(worker int) (r run, ok bool) {
+	now := time.Now()
+	i := slices.IndexFunc(q.resting, func(r run) bool {
+		return !r.rest.due.After(now) && (r.class == demand || worker >= 0 && worker < q.active)
+	})
+	if i < 0 {
+		return run{}, false
+	}
+	r = q.resting[i]
+	q.resting = slices.Delete(q.resting, i, i+1)
+	r.rest.pause = min(2*r.rest.pause, restPauseMax)
+	if r.class == sweep {
+		q.sweeping++
+	}
+	return r, true
+}
