@@ -75,12 +75,11 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 func (f *Server) accept() {
 	defer close(f.done)
 	for {
-		c, err := f.l.AcceptUnix()
+		c, err := wire.Accept(f.l, func(err error) {
+			f.o.Log.Error("no connection for fills, restores and dumps can be taken now, trying again", "error", err)
+		})
 		if err != nil {
-			if !errors.Is(err, net.ErrClosed) {
-				f.o.Log.Error("the socket for fills failed", "error", err)
-			}
-			return
+			return // closed
 		}
 		if uid, ok, err := wire.MayAsk(c); !ok {
 			f.o.Log.Warn("refused a fill", "uid", uid, "error", err)
