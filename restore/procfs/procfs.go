@@ -113,3 +113,25 @@ func ReadNumbers(pid int) (numbers []int, err error) {
 	}
 	return numbers, nil
 }
+
+// Killed tells whether SIGKILL has come to a process that has not ended yet.
+func Killed(pid int) (bool, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return false, err
+	}
+	for line := range strings.Lines(string(text)) {
+		name, set, _ := strings.Cut(line, ":")
+		if name != "SigPnd" && name != "ShdPnd" {
+			continue
+		}
+		signals, err := strconv.ParseUint(strings.TrimSpace(set), 16, 64)
+		if err != nil {
+			return false, err
+		}
+		if signals&(1<<(syscall.SIGKILL-1)) != 0 {
+			return true, nil
+		}
+	}
+	return false, nil
+}
