@@ -46,7 +46,8 @@ func lastLine(p []byte) string {
 	return strings.TrimPrefix(string(p[bytes.LastIndexByte(p, '\n')+1:]), "gpucr-cuda: ")
 }
 
-// Tree lists a process and all its descendants, parents before children.
+// Tree lists a process and all its descendants, parents before children. ESRCH where there is no such process; other
+// errors do not say that any has ended.
 func Tree(root int) ([]int, error) { return tree("/proc", root) }
 
 func tree(proc string, root int) ([]int, error) {
@@ -64,7 +65,10 @@ func tree(proc string, root int) ([]int, error) {
 		}
 		stat, err := os.ReadFile(filepath.Join(proc, d.Name(), "stat"))
 		if err != nil {
-			continue // it ended
+			if err = gone(err); err == nil || errors.Is(err, fs.ErrPermission) {
+				continue // it ended, or is another user's
+			}
+			return nil, err
 		}
 		found = found || pid == root
 		f := afterName(stat)
@@ -76,7 +80,7 @@ func tree(proc string, root int) ([]int, error) {
 		}
 	}
 	if !found {
-		return nil, fmt.Errorf("cuda: there is no process %d", root)
+		return nil, fmt.Errorf("cuda: process %d: %w", root, syscall.ESRCH)
 	}
 	all := []int{root}
 	for i := 0; i < len(all); i++ {

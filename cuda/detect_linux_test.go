@@ -1,9 +1,11 @@
 package cuda
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 )
 
@@ -52,8 +54,16 @@ func TestLook(t *testing.T) {
 			t.Errorf("process %d: %+v, %v; want %+v", pid, got, err, want)
 		}
 	}
-	if _, err := tree(dir, 999); err == nil {
-		t.Error("the tree of no process is listed")
+	if _, err := tree(dir, 999); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("the tree of no process: %v", err)
+	}
+	// What cannot be read has not ended.
+	stat := filepath.Join(dir, "12", "stat")
+	if err := errors.Join(os.Remove(stat), os.Mkdir(stat, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if pids, err := tree(dir, 10); err == nil || errors.Is(err, syscall.ESRCH) {
+		t.Errorf("tree %v without a process that cannot be read, %v", pids, err)
 	}
 }
 

@@ -315,7 +315,7 @@ func (h *draftHandle) Flush(ctx context.Context) syscall.Errno {
 	if ok && slices.Contains(inventories, p) {
 		h.e.img.wroteInventory(c.Pid)
 	}
-	if p != statsDump || !ok || !calledByCRIU(c.Pid) {
+	if p != statsDump || !ok || !h.e.img.dumpedBy(c.Pid) {
 		return 0
 	}
 	if !h.e.img.complete() {

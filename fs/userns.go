@@ -14,7 +14,11 @@ func (n *dirNode) warnOfUserNamespace(ctx context.Context, checkpoint, name stri
 	if !strings.HasPrefix(name, "userns-") || n.s.dir == "" || n.s.opts.AllowOther {
 		return
 	}
-	if c, ok := fuse.FromContext(ctx); ok && calledByCRIU(c.Pid) {
+	c, ok := fuse.FromContext(ctx)
+	if !ok {
+		return
+	}
+	if criu, _ := calledByCRIU(c.Pid); criu { // where it is not known there is one warning less
 		n.s.log.Warn(
 			"criu cannot restore a user namespace from this mount: mount with --allow-other, or use gpucr-fs restore",
 			"checkpoint", checkpoint, "dir", n.s.dir,

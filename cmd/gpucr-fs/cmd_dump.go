@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/daemon/client"
 	"github.com/gpucr/gpucr-fs/daemon/label"
+	"github.com/gpucr/gpucr-fs/daemon/talk"
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/restore"
 	"github.com/gpucr/gpucr-fs/restore/pidns"
@@ -140,6 +141,9 @@ func (d *dumping) run(ctx context.Context, store, name string, tags []string, se
 	if err != nil && ctx.Err() != nil {
 		return d.interrupted(name)
 	}
+	if late := (*talk.Late)(nil); errors.As(err, &late) && res.Name != "" {
+		return fmt.Errorf("process %d was dumped as %s, but then: %w", d.pid, res.Name, late.Err)
+	}
 	if err != nil {
 		return err
 	}
@@ -167,6 +171,11 @@ func notInit(pid int) error {
 
 // dump runs CRIU, with the GPUs stopped around it.
 func (d *dumping) dump(ctx context.Context, images string) (err error) {
+	defer func() {
+		if d.done && err != nil {
+			err = &talk.Late{Err: err}
+		}
+	}()
 	log, done, err := tempFile("dump.log")
 	if err != nil {
 		return err

@@ -412,9 +412,10 @@ func criuSays(err error, words string) bool {
 	return errors.As(err, &f) && f.Says(words)
 }
 
-// over tells whether a process has ended.
+// over tells whether a process is known to have ended.
 func over(pid int) bool {
-	return procfs.Ended(procfs.Stat(fmt.Sprintf("/proc/%d/stat", pid)))
+	stat, err := procfs.ReadStat(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && procfs.Ended(stat)
 }
 
 // finish completes the timeline with what the daemon knows.

@@ -290,13 +290,18 @@ const endTime = time.Second
 // under way shows a little later.
 func endTree(root int) error {
 	var all []int
+	var unseen error // of the last look
 	for quiet := 0; quiet < 2; quiet++ {
 		if quiet > 0 {
 			time.Sleep(forkTime)
 		}
 		tree, err := cuda.Tree(root)
-		if err != nil {
-			break // the root is gone
+		if errors.Is(err, syscall.ESRCH) {
+			break
+		}
+		if unseen = err; err != nil {
+			unseen = fmt.Errorf("descendants of process %d may go on, end them by hand: %w", root, err)
+			tree = []int{root}
 		}
 		for _, pid := range tree {
 			if !slices.Contains(all, pid) {
@@ -306,7 +311,7 @@ func endTree(root int) error {
 			}
 		}
 	}
-	var errs []error
+	errs := []error{unseen}
 	for _, pid := range all {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 			errs = append(errs, fmt.Errorf("end process %d: %w", pid, err))

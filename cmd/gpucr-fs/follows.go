@@ -3,13 +3,13 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/gpucr/gpucr-fs/cuda"
+	"github.com/gpucr/gpucr-fs/restore/procfs"
 	"github.com/gpucr/gpucr-fs/restore/touch"
 )
 
@@ -59,11 +59,11 @@ func (a *app) allThere(ctx context.Context, root int) error {
 		var sum follow
 		for _, pid := range tree {
 			f, err := follows(pid)
-			if errors.Is(err, os.ErrNotExist) || len(tree) > 1 && err != nil {
-				continue // it has ended
+			if procfs.Gone(err) {
+				continue
 			}
 			if err != nil {
-				return fmt.Errorf("look for memory that is still to come: %w", err)
+				return fmt.Errorf("cannot tell if all memory of process %d is there, dump again later: %w", pid, err)
 			}
 			sum.size += f.size
 			sum.there += f.there

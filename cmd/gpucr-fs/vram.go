@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index/scratch"
 	"github.com/gpucr/gpucr-fs/restore"
 	"github.com/gpucr/gpucr-fs/restore/plugin/helper"
@@ -118,7 +119,7 @@ func (v *vramEvents) env() []string { return []string{vramEventsVar + "=" + v.pa
 
 func (v *vramEvents) accept() {
 	for {
-		c, err := v.l.Accept()
+		c, err := wire.Accept(v.l, func(error) {}) // the helpers wait
 		if err != nil {
 			return
 		}

@@ -85,7 +85,7 @@ func converse[Req, Res any](
 	w.prepared = func(p talk.Prepared) {
 		go func() {
 			err := run(running, p)
-			talk.GiveVerdict(answer, err == nil)
+			talk.GiveVerdict(answer, err == nil || isLate(err))
 			answer.Close()
 			ran <- err
 		}()
@@ -117,6 +117,13 @@ func converse[Req, Res any](
 		return res, err // CRIU knows of a full disk, but not which, nor of the floor
 	case gone:
 		return res, fmt.Errorf("%w (%w)", err, rerr)
+	case isLate(rerr):
+		return res, errors.Join(rerr, err)
 	}
 	return res, rerr // CRIU's own error tells more than that it failed
+}
+
+func isLate(err error) bool {
+	var late *talk.Late
+	return errors.As(err, &late)
 }

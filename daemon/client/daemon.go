@@ -57,8 +57,13 @@ func newClient(ctx context.Context, dir string) (_ *client, err error) {
 	}
 	c := &client{dir: dir, held: conn, pid: pid}
 	if pid != 0 {
-		if c.proc, err = wire.OpenProcess(pid); err != nil {
+		c.proc, err = wire.OpenProcess(pid)
+		if errors.Is(err, syscall.ESRCH) {
 			return nil, errLeaving // it was killed this very moment
+		}
+		if err != nil {
+			return nil, fmt.Errorf("take hold of the daemon, process %d; raise the limit of open files (ulimit -n) or "+
+				"try again: %w", pid, err)
 		}
 	}
 	c.http = &http.Client{Transport: &http.Transport{

@@ -75,12 +75,11 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 func (f *Server) accept() {
 	defer close(f.done)
 	for {
-		c, err := f.l.AcceptUnix()
+		c, err := wire.Accept(f.l, func(err error) {
+			f.o.Log.Error("no connection for fills, restores and dumps can be taken now, trying again", "error", err)
+		})
 		if err != nil {
-			if !errors.Is(err, net.ErrClosed) {
-				f.o.Log.Error("the socket for fills failed", "error", err)
-			}
-			return
+			return // closed
 		}
 		if uid, ok, err := wire.MayAsk(c); !ok {
 			f.o.Log.Warn("refused a fill", "uid", uid, "error", err)
@@ -200,21 +199,28 @@ func lookOut(c wire.Conn, cancel context.CancelCauseFunc) <-chan struct{} {
 // dying is how long the kernel may take to close what processes had that were killed at once.
 const dying = time.Second
 
+// endTries is how often endAbandoned tries, where processes cannot be looked at or ended for a moment.
+const endTries = 5
+
 // endAbandoned ends the processes whose fill was lost with its helper, where none of those lives that watch over them.
 func (f *Server) endAbandoned() {
-	select {
-	case <-time.After(dying):
-	case <-f.ctx.Done():
-		return
+	var err error
+	for range endTries {
+		select {
+		case <-time.After(dying):
+		case <-f.ctx.Done():
+			return
+		}
+		err = pending.EndAbandoned(pending.Path, func(pid int) {
+			f.o.Log.Error(
+				"process ended: the rest of its GPU memory did not come", "pid", pid, "error", pending.ErrAbandoned,
+			)
+		})
+		if err == nil {
+			return
+		}
 	}
-	err := pending.EndAbandoned(pending.Path, func(pid int) {
-		f.o.Log.Error(
-			"process ended: the rest of its GPU memory did not come", "pid", pid, "error", pending.ErrAbandoned,
-		)
-	})
-	if err != nil {
-		f.o.Log.Warn("processes whose GPU memory does not come may stand still", "error", err)
-	}
+	f.o.Log.Warn("processes whose GPU memory does not come may stand still", "error", err)
 }
 
 // hear waits for the go of a fill that is held.

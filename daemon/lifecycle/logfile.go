@@ -1,7 +1,9 @@
 package lifecycle
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"sync"
 
@@ -44,19 +46,23 @@ func (l *LogFile) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.size > 0 && l.size+int64(len(p)) > l.limit {
-		old := l.f
-		if err := os.Rename(l.path, l.path+".1"); err != nil {
-			return 0, err
-		}
-		if err := l.open(); err != nil {
-			l.f = old // better a log too long than none
-		} else {
-			old.Close()
-		}
+		l.turn()
 	}
 	n, err := l.f.Write(p)
 	l.size += int64(n)
 	return n, err
+}
+
+// turn begins a new file, where that can be done: better a log too long than none. Preconditions: l.mu is held.
+func (l *LogFile) turn() {
+	old := l.f
+	// Nothing is at the path where the file was renamed before and no new one could be opened.
+	if err := os.Rename(l.path, l.path+".1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	if l.open() == nil {
+		old.Close()
+	}
 }
 
 // Close closes the file.

@@ -28,3 +28,35 @@ func TestLogFileIsBounded(t *testing.T) {
 		}
 	}
 }
+
+// Where the full file cannot be renamed the log goes on in it, and is bounded again later.
+func TestLogFileGoesOnWhereItCannotBeRenamed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	l, err := OpenLogFile(path, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := os.MkdirAll(path+".1/in the way", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	lines := func(want string) {
+		t.Helper()
+		if _, err := l.Write([]byte("12345678\n")); err != nil {
+			t.Errorf("a line was dropped: %v", err)
+		}
+		if b, err := os.ReadFile(path); string(b) != want {
+			t.Errorf("the log is %q, want %q (%v)", b, want, err)
+		}
+	}
+	lines("12345678\n")
+	lines("12345678\n12345678\n")
+	if err := os.RemoveAll(path + ".1"); err != nil {
+		t.Fatal(err)
+	}
+	lines("12345678\n")
+	if err := os.Remove(path); err != nil { // as where a rename left it
+		t.Fatal(err)
+	}
+	lines("12345678\n")
+}

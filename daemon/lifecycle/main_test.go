@@ -41,6 +41,7 @@ type fakeMount struct {
 	store *index.Store
 	draft *index.Draft
 	busy  bool
+	root  *os.File // of a private one
 	once  sync.Once
 	gone  chan struct{}
 }
@@ -60,7 +61,10 @@ func (m *fakeMount) Unmount(context.Context) error {
 }
 
 func (m *fakeMount) Close() error {
-	m.once.Do(func() { close(m.gone) })
+	m.once.Do(func() {
+		m.root.Close()
+		close(m.gone)
+	})
 	return nil
 }
 
@@ -80,7 +84,7 @@ func (m *fakeMount) Discard(string) error { return m.draft.Abort() }
 
 func (m *fakeMount) Settle(context.Context, string) error { return m.draft.Abort() }
 
-func (m *fakeMount) Root() *os.File { return nil }
+func (m *fakeMount) Root() *os.File { return m.root }
 
 func (m *fakeMount) Instead(map[string][]byte, bool) {}
 
@@ -117,6 +121,12 @@ func serve(t testing.TB, dir string) *server {
 				if r.New != "" {
 					var err error
 					if m.draft, err = store.Create(ctx, r.New, index.CreateOptions{}); err != nil {
+						return nil, err
+					}
+				}
+				if r.Private {
+					var err error
+					if m.root, err = os.Open(t.TempDir()); err != nil {
 						return nil, err
 					}
 				}

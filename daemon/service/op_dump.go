@@ -36,7 +36,10 @@ var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Br
 		return Brief{}, err
 	}
 	defer h.Close()
-	first, _ := wire.OpenProcess(q.PID) // if there is none, CRIU says so
+	first, err := wire.HoldDumped(q.PID)
+	if err != nil {
+		return Brief{}, err
+	}
 	defer first.Close()
 	images := "dump " + q.ID
 	// Names, tags and labels that cannot be are refused here, before criu touches a process.
@@ -82,19 +85,19 @@ var Dump = define("dump", func(ctx context.Context, env *Env, q DumpRequest) (Br
 
 // settle ends a dump whose caller is gone. CRIU closes its statistics in the images, which seals them, only where no
 // other folder is its work directory. Images that are complete when CRIU has ended are sealed here if the processes
-// have ended, too: they have nothing else to come back from.
+// have ended, too, or are about to: they have nothing else to come back from.
 func settle(ctx context.Context, m *mounts.Mounted, name string, first *wire.Process) error {
 	err := m.Settle(ctx, name)
-	if err != nil && first.Ended() {
+	if err != nil && first.Fate() == wire.Ends {
 		_, err = m.Seal(ctx, name)
 	}
 	return err
 }
 
-// discard gives the checkpoint of a failed dump up, unless it is all that is left of the processes: something may have
-// failed after CRIU had dumped and ended them.
+// discard gives the checkpoint of a failed dump up, unless it may be all that is left of the processes: something may
+// have failed after CRIU had dumped and ended them. Images that are not complete, CRIU has not ended them for.
 func discard(ctx context.Context, m *mounts.Mounted, name string, first *wire.Process) error {
-	if first.Ended() {
+	if first.Fate() != wire.Lives {
 		return settle(ctx, m, name, first)
 	}
 	err := m.Discard(name)

@@ -42,6 +42,13 @@ type LogLine struct {
 // ErrCallerFailed: CRIU did not do its part, or who ran it is gone.
 var ErrCallerFailed = errors.New("criu failed, or was given up")
 
+// Late is an error of what comes after CRIU has done its part. The verdict is that CRIU succeeded: of a dump the images
+// may be all that is left of the processes.
+type Late struct{ Err error }
+
+func (l *Late) Error() string { return "criu has done its part, but then: " + l.Err.Error() }
+func (l *Late) Unwrap() error { return l.Err }
+
 // verdict is what the caller says when CRIU is done.
 type verdict struct {
 	OK bool `json:"ok"`

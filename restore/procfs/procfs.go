@@ -3,23 +3,40 @@ package procfs
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // Stat returns the fields of a stat file of a process or thread, see proc_pid_stat(5), from the third on: state, parent
 // and so on. There are none when it is gone.
 func Stat(path string) []string {
+	fields, _ := ReadStat(path)
+	return fields
+}
+
+// ReadStat is Stat for who must tell one that is gone from one that cannot be read now: of the former there are no
+// fields and no error.
+func ReadStat(path string) ([]string, error) {
 	b, err := os.ReadFile(path)
+	if Gone(err) {
+		return nil, nil
+	}
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	// The second is the name in parentheses, which may contain anything.
-	return strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	return strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:])), nil
 }
+
+// Gone tells that an error of a file in a process's folder says that the process is gone. Other errors, such as a lack
+// of descriptors, say nothing about it.
+func Gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
 // Ended tells by what Stat gives whether a process has ended: it is gone, or is only to be reaped.
 func Ended(stat []string) bool { return len(stat) == 0 || stat[0] == "Z" || stat[0] == "X" }
@@ -71,8 +88,18 @@ func Memory(pid int) (bytes int64) {
 
 // Numbers returns the pids that a process has: in this /proc's namespace first, in its own last. There are none when it
 // is gone.
-func Numbers(pid int) (numbers []int) {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+func Numbers(pid int) []int {
+	numbers, _ := ReadNumbers(pid)
+	return numbers
+}
+
+// ReadNumbers is Numbers for who must tell one that is gone from one that cannot be read now: of the former there are
+// no numbers and no error.
+func ReadNumbers(pid int) (numbers []int, err error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil && !Gone(err) {
+		return nil, err
+	}
 	for line := range strings.Lines(string(text)) {
 		rest, ok := strings.CutPrefix(line, "NSpid:")
 		if !ok {
@@ -84,5 +111,27 @@ func Numbers(pid int) (numbers []int) {
 			}
 		}
 	}
-	return numbers
+	return numbers, nil
+}
+
+// Killed tells whether SIGKILL has come to a process that has not ended yet.
+func Killed(pid int) (bool, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return false, err
+	}
+	for line := range strings.Lines(string(text)) {
+		name, set, _ := strings.Cut(line, ":")
+		if name != "SigPnd" && name != "ShdPnd" {
+			continue
+		}
+		signals, err := strconv.ParseUint(strings.TrimSpace(set), 16, 64)
+		if err != nil {
+			return false, err
+		}
+		if signals&(1<<(syscall.SIGKILL-1)) != 0 {
+			return true, nil
+		}
+	}
+	return false, nil
 }

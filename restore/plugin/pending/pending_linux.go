@@ -52,21 +52,26 @@ func byteOf(pid int) (int64, error) {
 	if err := unix.Stat(fmt.Sprintf("/proc/%d/ns/pid", pid), &st); err != nil {
 		return 0, fmt.Errorf("pid namespace of process %d: %w", pid, err)
 	}
-	numbers := procfs.Numbers(pid)
+	numbers, err := procfs.ReadNumbers(pid)
+	if err != nil {
+		return 0, fmt.Errorf("pids of process %d: %w", pid, err)
+	}
 	if len(numbers) == 0 {
-		return 0, fmt.Errorf("process %d has no NSpid in its status", pid)
+		return 0, fmt.Errorf("process %d has no NSpid in its status: %w", pid, unix.ESRCH)
 	}
 	const pidBits, inodeBits = 22, 40 // the kernel's bound of pids
 	return int64(st.Ino&(1<<inodeBits-1))<<pidBits | int64(numbers[len(numbers)-1]), nil
 }
 
-// birth tells a process from others that have its pid later; "" when it is gone.
-func birth(pid int) string {
+// birth tells a process from others that have its pid later; "" when it is gone. One that cannot be read now is not
+// gone: its memory may be missing all the same.
+func birth(pid int) (string, error) {
 	const start = 22 - 3 // see proc_pid_stat(5)
-	if f := procfs.Stat(fmt.Sprintf("/proc/%d/stat", pid)); len(f) > start && f[0] != "Z" {
-		return f[start]
+	f, err := procfs.ReadStat(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil || len(f) <= start || procfs.Ended(f) {
+		return "", err
 	}
-	return ""
+	return f[start], nil
 }
 
 // Add says that a process runs before its memory is there. It returns the process's byte in the file of locks.
@@ -74,7 +79,10 @@ func (c *Processes) Add(pid int) (at int64, err error) {
 	if at, err = byteOf(pid); err != nil {
 		return 0, err
 	}
-	born := birth(pid)
+	born, err := birth(pid)
+	if err != nil {
+		return 0, err
+	}
 	if born == "" {
 		return 0, fmt.Errorf("process %d: %w", pid, unix.ESRCH)
 	}
@@ -170,8 +178,11 @@ func Await(ctx context.Context, path string, who func() (pid int, err error)) er
 		}
 		if lock.Type == unix.F_UNLCK {
 			// The record goes before the lock does.
-			born, err := os.ReadFile(record(path, at))
-			if err == nil && string(born) == birth(pid) {
+			left, err := isLeft(record(path, at), pid)
+			if err != nil {
+				return fmt.Errorf("cannot tell whether the GPU memory of process %d is there, try again: %w", pid, err)
+			}
+			if left {
 				return fmt.Errorf("process %d: %w", pid, ErrAbandoned)
 			}
 			return nil
@@ -182,6 +193,20 @@ func Await(ctx context.Context, path string, who func() (pid int, err error)) er
 		case <-time.After(every):
 		}
 	}
+}
+
+// isLeft tells whether a record is there and is that of a process. Where that is not known it is an error: who goes on
+// would take memory for good that was never filled.
+func isLeft(record string, pid int) (bool, error) {
+	born, err := os.ReadFile(record)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	now, err := birth(pid)
+	return err == nil && string(born) == now, err
 }
 
 // EndAbandoned ends the processes whose memory nobody brings any more, and calls ended for each. It removes the records
@@ -202,47 +227,90 @@ func EndAbandoned(path string, ended func(pid int)) error {
 	var errs []error
 	for _, e := range left {
 		at, err := strconv.ParseInt(e.Name(), 16, 64)
-		if err != nil || at < 0 || lock(f, at) != nil {
-			continue // nobody's, or somebody brings it
+		if err != nil || at < 0 {
+			continue // nobody's
 		}
-		errs = append(errs, endOne(path, at, ended), unlock(f, at))
+		switch err := lock(f, at); err {
+		case nil:
+			errs = append(errs, endOne(path, at, ended), unlock(f, at))
+		case unix.EAGAIN, unix.EACCES: // somebody brings it
+		default:
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
 }
 
-// endOne ends the process of a record, if there is one. Preconditions: its byte is locked by the caller.
+// endOne ends the process of a record, if there is one. The record goes only when that process is known to have ended:
+// without it nobody would know later that its memory is missing. Preconditions: its byte is locked by the caller.
 func endOne(path string, at int64, ended func(pid int)) error {
 	born, err := os.ReadFile(record(path, at))
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil // the helper was done meanwhile
 	}
-	all, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return err
 	}
-	for _, dir := range all {
-		pid, err := strconv.Atoi(filepath.Base(dir))
-		if err != nil {
-			continue
-		}
-		if own, err := byteOf(pid); err != nil || own != at || birth(pid) != string(born) {
-			continue
-		}
-		pidfd, err := unix.PidfdOpen(pid, 0)
-		if err != nil {
-			break // it has ended
-		}
-		if birth(pid) == string(born) {
-			err = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
-			if err == nil {
-				ended(pid)
-			}
-		}
-		unix.Close(pidfd)
-		if err != nil && err != unix.ESRCH {
+	pid, err := find(at, string(born))
+	if err != nil {
+		return err
+	}
+	if pid != 0 {
+		if err := end(pid, string(born), ended); err != nil {
 			return fmt.Errorf("end process %d, whose GPU memory does not come: %w", pid, err)
 		}
-		break
 	}
 	return os.Remove(record(path, at))
+}
+
+// find gives the process of a byte that was born then, 0 when it is known that there is none.
+func find(at int64, born string) (pid int, unknown error) {
+	all, err := os.ReadDir("/proc")
+	if err != nil {
+		return 0, err
+	}
+	for _, e := range all {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		// Anybody may ask when a process was born, but not for its namespace.
+		now, err := birth(pid)
+		var own int64
+		if err == nil && now == born {
+			own, err = byteOf(pid)
+		}
+		switch {
+		case procfs.Gone(err):
+		case err != nil:
+			unknown = err // it may be this one
+		case own == at:
+			return pid, nil
+		}
+	}
+	return 0, unknown
+}
+
+// end kills a process that was born then, and calls ended. It may have ended before.
+func end(pid int, born string, ended func(pid int)) error {
+	pidfd, err := unix.PidfdOpen(pid, 0)
+	if err == unix.ESRCH {
+		return nil
+	}
+	if err != nil {
+		return os.NewSyscallError("pidfd_open", err)
+	}
+	defer unix.Close(pidfd)
+	now, err := birth(pid)
+	if err != nil || now != born {
+		return err
+	}
+	switch err := unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0); err {
+	case nil:
+		ended(pid)
+	case unix.ESRCH:
+	default:
+		return os.NewSyscallError("pidfd_send_signal", err)
+	}
+	return nil
 }

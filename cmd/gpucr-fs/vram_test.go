@@ -1,0 +1,45 @@
+package main
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A helper that connects while the restore command has no descriptor left is heard when it has some again.
+func TestHelperIsHeardWithoutDescriptors(t *testing.T) {
+	v, err := listenVRAM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.close()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	low := limit
+	low.Cur = 3
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
+		t.Fatal(err)
+	}
+	err = unix.Connect(fd, &unix.SockaddrUnix{Name: v.path()})
+	time.Sleep(20 * time.Millisecond) // the command tries to take it
+	if lerr := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || lerr != nil {
+		t.Fatal(err, lerr)
+	}
+	if _, err := unix.Write(fd, []byte("{\"pid\":7}\n")); err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(fd)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := v.wait(ctx); err != nil || len(v.marks()) != 1 {
+		t.Errorf("the helper was not heard: %v, %v", err, v.marks())
+	}
+}

@@ -1,0 +1,56 @@
+package fill
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/daemon/wire"
+)
+
+// A client that comes while the daemon has no descriptor left is answered when it has some again.
+func TestConnectWithoutDescriptors(t *testing.T) {
+	s := serve(t, newStore(t))
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	low := limit
+	low.Cur = 3
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
+		t.Fatal(err)
+	}
+	err = unix.Connect(fd, &unix.SockaddrUnix{Name: filepath.Join(s.dir, "fill.sock")})
+	time.Sleep(20 * time.Millisecond) // the daemon tries to take it
+	if lerr := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || lerr != nil {
+		t.Fatal(err, lerr)
+	}
+	if _, err := unix.Write(fd, []byte("{}")); err != nil { // it is refused, and told so
+		t.Fatal(err)
+	}
+	answer := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	if n, err := unix.Poll(answer, 10_000); n == 0 || err != nil {
+		t.Errorf("the daemon takes no connection any more: %v", err)
+	}
+	c, err := wire.DialPackets(t.Context(), s.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Send(packet{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Receive(&packet{}); err != nil {
+		t.Errorf("nor one that comes later: %v", err)
+	}
+}
