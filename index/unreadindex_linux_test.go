@@ -2,6 +2,7 @@ package index
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/remote/object"
 )
 
@@ -49,30 +51,56 @@ func spoil(t *testing.T, dir string, at func(table []byte) int) (undo func()) {
 	}
 }
 
-// A block of the index cannot be read while the store is open: Badger says of its keys that they are not there. gc must
-// not drop the journal that alone has them, the roots of a hundred checkpoints.
-func TestGCWithUnreadableRoots(t *testing.T) {
-	s := newTestStore(t, testOptions(t))
-	write(t, s, "gone", map[string][]byte{"f": memory(1, 8<<20)})
+// Part of the index is lost while the store is open: Badger says of its keys that they are not there. gc must not drop
+// the journal that alone has them, the roots of a hundred checkpoints.
+func TestGCWithLostRoots(t *testing.T) {
 	const stay = 100
-	for i := range stay {
-		write(t, s, fmt.Sprintf("stays-%03d", i), map[string][]byte{"f": []byte("small")})
-	}
-	must(t, s.chunks.Packs.Roll())
-	write(t, s, "newer", map[string][]byte{"f": memory(2, 8<<20)})
-	must(t, s.Remove(t.Context(), []string{"gone"}))
-	s = reopen(t, s)
-	spoil(t, s.dir, func(table []byte) int { return bytes.Index(table, []byte("stays-050")) })
-	_, err := s.GC(t.Context(), GCOptions{})
-	if ClassOf(err) != Corrupt || fault.HintOf(err) == "" {
-		t.Errorf("gc over an index that cannot be read: %v", err)
-	}
-	must(t, s.Close())
-	_, err = Repair(t.Context(), s.dir, s.o)
-	must(t, err)
-	s = openTestStore(t, s.dir, s.o)
-	if all, err := s.Names(t.Context()); err != nil || len(all) != stay+1 {
-		t.Errorf("%d checkpoints of %d are left, %v", len(all), stay+1, err)
+	for name, lose := range map[string]func(t *testing.T, s *Store) *Store{
+		"a block cannot be read": func(t *testing.T, s *Store) *Store {
+			spoil(t, s.dir, func(table []byte) int { return bytes.Index(table, []byte("stays-050")) })
+			return s
+		},
+		"what leads to the blocks cannot be read": func(t *testing.T, s *Store) *Store {
+			// A table ends in its index with its length, and the sum of that with its length.
+			spoil(t, s.dir, func(table []byte) int {
+				end := len(table) - 4
+				end -= int(binary.BigEndian.Uint32(table[end:])) + 4
+				return end - int(binary.BigEndian.Uint32(table[end:]))/2
+			})
+			return s
+		},
+		"Badger merged a table without what it could not read": func(t *testing.T, s *Store) *Store {
+			b := s.chunks.DB.Batch()
+			must(t, s.chunks.DB.MetaKeys(manifest.RootPrefix, func(key string) error {
+				b.DeleteMeta(key)
+				return nil
+			}))
+			must(t, b.Flush())
+			return reopen(t, s)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newTestStore(t, testOptions(t))
+			write(t, s, "gone", map[string][]byte{"f": memory(1, 8<<20)})
+			for i := range stay {
+				write(t, s, fmt.Sprintf("stays-%03d", i), map[string][]byte{"f": []byte("small")})
+			}
+			must(t, s.chunks.Packs.Roll())
+			write(t, s, "newer", map[string][]byte{"f": memory(2, 8<<20)})
+			must(t, s.Remove(t.Context(), []string{"gone"}))
+			s = lose(t, reopen(t, s))
+			_, err := s.GC(t.Context(), GCOptions{})
+			if ClassOf(err) != Corrupt || fault.HintOf(err) == "" {
+				t.Errorf("gc over an index that has lost something: %v", err)
+			}
+			must(t, s.Close())
+			_, err = Repair(t.Context(), s.dir, s.o)
+			must(t, err)
+			s = openTestStore(t, s.dir, s.o)
+			if all, err := s.Names(t.Context()); err != nil || len(all) != stay+1 {
+				t.Errorf("%d checkpoints of %d are left, %v", len(all), stay+1, err)
+			}
+		})
 	}
 }
 

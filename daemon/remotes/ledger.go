@@ -3,6 +3,7 @@ package remotes
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"os"
@@ -45,10 +46,10 @@ type ledger struct {
 	path string
 	log  *slog.Logger
 
-	mu   sync.Mutex
-	read bool // the file was read, or there was none
-	told bool // that it cannot be read
-	has  map[string]entry
+	mu    sync.Mutex
+	read  bool // the file was read, or there was none
+	has   map[string]entry
+	later []func(has map[string]entry) bool // changes that wait until it is read
 }
 
 // openLedger gives the ledger of the store at dir. Without one, or with one that is not as it was written, it is empty.
@@ -56,43 +57,40 @@ func openLedger(dir string, log *slog.Logger) *ledger {
 	return &ledger{path: filepath.Join(dir, ledgerName), log: log, has: map[string]entry{}}
 }
 
-// load reads the file unless that was done, and says whether it is. One that cannot be read now is not written over.
-// Call with mu held.
-func (l *ledger) load() bool {
+// load reads the file unless that was done. One that cannot be read now is not written over. Call with mu held.
+func (l *ledger) load() error {
 	if l.read {
-		return true
+		return nil
 	}
 	text, err := storage.ReadFile(storage.Disk{}, l.path, maxLedger)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		if !l.told {
-			l.log.Error("nothing is taken to the remote store until it can be read which checkpoints that has",
-				"file", l.path, "err", err)
+	switch {
+	case err == nil:
+		if err := json.Unmarshal(text, &l.has); err != nil {
+			l.log.Warn("it is looked anew which checkpoints the remote store has", "file", l.path, "err", err)
+			l.has = map[string]entry{}
 		}
-		l.told = true
-		return false
+	case !errors.Is(err, os.ErrNotExist):
+		return fmt.Errorf("what the remote store is known to have: %w", err)
 	}
 	l.read = true
-	was := map[string]entry{}
-	if err == nil {
-		if err := json.Unmarshal(text, &was); err != nil {
-			l.log.Warn("it is looked anew which checkpoints the remote store has", "file", l.path, "err", err)
-			was = map[string]entry{}
-		}
-	}
-	for id, e := range was {
-		if _, later := l.has[id]; !later {
-			l.has[id] = e
-		}
-	}
-	return true
+	return nil
 }
 
-// change has fn change the entries, and writes them if it says that it did.
+// change has fn change the entries, and writes them if it says that it did. Where they could not be read yet, that is
+// done when they are.
 func (l *ledger) change(fn func(has map[string]entry) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	loaded := l.load()
-	if !fn(l.has) || !loaded {
+	l.later = append(l.later, fn)
+	if err := l.load(); err != nil {
+		l.log.Warn("what the remote store has could not be noted", "err", err)
+		return
+	}
+	news := false
+	for _, fn := range l.later {
+		news = fn(l.has) || news
+	}
+	if l.later = nil; !news {
 		return
 	}
 	text, err := json.Marshal(l.has)
@@ -104,16 +102,31 @@ func (l *ledger) change(fn func(has map[string]entry) bool) {
 	}
 }
 
-// of gives what is noted of a checkpoint.
+// of gives what is noted of a checkpoint. Where that cannot be read something may be known of it.
 func (l *ledger) of(id string) (e entry, known bool) {
+	if l.noted() != nil {
+		return entry{}, true
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.load() {
-		return l.has[id], true // it may have been removed there
-	}
 	e, known = l.has[id]
 	return e, known
 }
+
+// noted makes all changes that wait, and fails where the entries cannot be read.
+func (l *ledger) noted() error {
+	l.mu.Lock()
+	err, wait := l.load(), len(l.later) > 0
+	l.mu.Unlock()
+	if err == nil && wait {
+		l.change(func(map[string]entry) bool { return false })
+	}
+	return err
+}
+
+// Noted fails while it cannot be read which checkpoints the remote store is known to have. Has then says of all that
+// something is known of them.
+func (r *Remote) Noted() error { return r.ledger.noted() }
 
 // Has says whether a checkpoint is known to stand in the remote store, and whether anything is known of it there.
 func (r *Remote) Has(id string) (stands, known bool) {

@@ -28,12 +28,17 @@ func TestLedgerThatIsNotRead(t *testing.T) {
 		t.Error("what may have been removed there counts as never taken there")
 	}
 	r.NoteStands("2", "two")
+	r.NoteStands("5", "five")
+	r.NoteRemoved("five")
+	if r.Noted() == nil {
+		t.Error("a ledger that cannot be read counts as read")
+	}
 	if err := os.Rename(path+".x", path); err != nil { // it can be read again
 		t.Fatal(err)
 	}
 	r.NoteStands("3", "three")
 	for _, r := range []*Remote{r, open()} {
-		for id, want := range map[string]bool{"1": false, "2": true, "3": true} {
+		for id, want := range map[string]bool{"1": false, "2": true, "3": true, "5": false} {
 			if stands, known := r.Has(id); stands != want || !known {
 				t.Errorf("checkpoint %s: stands %v, known %v", id, stands, known)
 			}

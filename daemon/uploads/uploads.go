@@ -169,6 +169,9 @@ func (u *Uploads) unknown(ctx context.Context) ([]index.Info, error) {
 		case <-time.After(pullsEvery):
 		}
 	}
+	if err := u.o.Remote.Noted(); err != nil {
+		return nil, err
+	}
 	all, err := u.o.Store.Names(ctx)
 	if err != nil {
 		return nil, err
@@ -188,10 +191,16 @@ func (u *Uploads) unknown(ctx context.Context) ([]index.Info, error) {
 // pass takes to the bucket what it lacks. again: something could not be taken.
 func (u *Uploads) pass(ctx context.Context) (again bool) {
 	list, err := u.unknown(ctx)
-	if err != nil || len(list) == 0 {
+	if err != nil {
+		if ctx.Err() == nil {
+			u.o.Log.Error("it is not known what the remote store lacks", "err", err)
+		}
+		return ctx.Err() == nil
+	}
+	if len(list) == 0 {
 		u.set(func() { u.state, u.failed = State{}, map[string]error{} })
 		u.dropRemoved(ctx)
-		return err != nil && ctx.Err() == nil
+		return false
 	}
 	u.set(func() { u.state = State{Waiting: len(list)} })
 	s, err := u.o.Remote.Store(ctx)

@@ -45,6 +45,17 @@ func (s *Store) indexed(id chunk.ID) (pack.Loc, error) {
 	return loc, err
 }
 
+// OnlyDistant says whether the index knows a chunk in distant packs alone. Of one that a journal here tells of, it may
+// have lost the place here.
+func (s *Store) OnlyDistant(id chunk.ID) bool {
+	_, err := s.DB.Loc(id)
+	if !errors.Is(err, keys.ErrMissing) {
+		return false
+	}
+	_, err = s.DB.DistantLoc(id)
+	return err == nil
+}
+
 func errUnknownChunk(id chunk.ID) error {
 	return errors.New("the index does not know its chunk " + id.String()[:12])
 }

@@ -2,6 +2,7 @@ package chunks
 
 import (
 	"errors"
+	"strings"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/keys"
@@ -92,15 +93,15 @@ func (s *Store) MarkDead(n uint32, dry bool, plan func() (kill []pack.Chunk, err
 	return mark, s.syncIndex()
 }
 
-// liveKeys calls fn for the key records of journal n that still count, and for all those of the unclear owners.
-// Call with commitMu held.
+// liveKeys calls fn for the key records of journal n that still count, for all those of the unclear owners, and for
+// those that the index should have and lacks. Call with commitMu held.
 func (s *Store) liveKeys(n uint32, unclear map[string]bool, fn func(pack.KV) error) error {
 	_, _, err := s.Packs.Read(n, 0, func(r pack.Record) error {
 		if r.KV == nil {
 			return nil
 		}
 		seq, _, err := s.DB.Meta(r.KV.Key)
-		if unclear[manifest.OwnerOf(r.KV.Key)] {
+		if unclear[manifest.OwnerOf(r.KV.Key)] || errors.Is(err, keys.ErrMissing) && s.needs(r.KV.Key) {
 			err = nil // what the index lacks of it may be here alone
 		} else if errors.Is(err, keys.ErrMissing) || err == nil && seq != r.KV.Seq {
 			return nil
@@ -114,6 +115,19 @@ func (s *Store) liveKeys(n uint32, unclear map[string]bool, fn func(pack.KV) err
 		return fn(kv)
 	})
 	return err
+}
+
+// needs says whether a key that was journalled belongs into the index. That the index lacks it then says that it has
+// lost something: the root of a removed checkpoint stays as an empty record, and the rest stays as long as the root.
+func (s *Store) needs(key string) bool {
+	if manifest.IsRootKey(key) {
+		return true
+	}
+	if !strings.HasPrefix(key, manifest.TablePrefix) && !strings.HasPrefix(key, manifest.SegmentPrefix) {
+		return false
+	}
+	_, root, err := s.DB.Meta(manifest.RootKey(manifest.OwnerOf(key)))
+	return err == nil && len(root) > 0
 }
 
 // moveBatch is how many bytes of keys go into one commit when a pack is dropped.
@@ -155,9 +169,6 @@ func (s *Store) DropPack(n uint32, unclear map[string]bool) error {
 		err = move()
 	}
 	if err != nil {
-		return err
-	}
-	if err := s.DB.Whole(); err != nil { // else a key that was not found, and not moved, would be gone
 		return err
 	}
 	// The mark goes first: the number may be used again.
@@ -209,9 +220,6 @@ func (s *Store) ShrinkJournal(n uint32, unclear map[string]bool) (gained int64, 
 	}
 	var kvs []pack.KV
 	if err := s.liveKeys(n, unclear, func(kv pack.KV) error { kvs = append(kvs, kv); return nil }); err != nil {
-		return 0, err
-	}
-	if err := s.DB.Whole(); err != nil { // else a key that was not found would be left out
 		return 0, err
 	}
 	if s.Hooks.Rewriting != nil {

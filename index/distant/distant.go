@@ -241,6 +241,24 @@ func (d *Packs) Learn(packs []object.PackRef, list []pack.Chunk, commit func([]k
 func (d *Packs) merge(p object.PackRef, list []pack.Chunk) (n uint32, value []byte, err error) {
 	d.mu.Lock()
 	n, known := d.numbers[p.Name]
+	old := d.packs[n]
+	d.mu.Unlock()
+	at := map[uint32]pack.Chunk{}
+	if known {
+		_, v, err := d.db.Meta(keyOf(n))
+		if err == nil {
+			_, err = d.decode(n, v, func(c pack.Chunk) { at[c.Loc.Page] = c })
+		}
+		if err != nil {
+			// It gets another number. The journals may have that record whole: it is not written over.
+			d.log.Error("what is known of a distant pack cannot be read", "pack", n, "err", err)
+			known = false
+		}
+		if !known || p.Size != old.Size { // what is said last counts: somebody was wrong
+			clear(at)
+		}
+	}
+	d.mu.Lock()
 	if !known {
 		d.last++
 		n = d.last
@@ -248,24 +266,10 @@ func (d *Packs) merge(p object.PackRef, list []pack.Chunk) (n uint32, value []by
 	if d.holds > 0 {
 		d.touched[n] = true
 	}
-	old := d.packs[n]
 	d.mu.Unlock()
 	if n > pack.MaxNumber {
 		return 0, nil, &fault.Error{Class: fault.NoSpace, Op: "learn of a pack",
 			Err: errors.New("the numbers of packs are used up")}
-	}
-	at := map[uint32]pack.Chunk{}
-	if known {
-		_, v, err := d.db.Meta(keyOf(n))
-		if err == nil {
-			_, err = d.decode(n, v, func(c pack.Chunk) { at[c.Loc.Page] = c })
-		}
-		if err != nil { // what the journals have of it would be written over
-			return 0, nil, fault.Unreadable("learn of a pack", "STORE", keyOf(n), err)
-		}
-		if p.Size != old.Size { // what is said last counts: somebody was wrong
-			clear(at)
-		}
 	}
 	news := !known
 	for _, c := range list {
@@ -289,7 +293,8 @@ func (d *Packs) merge(p object.PackRef, list []pack.Chunk) (n uint32, value []by
 }
 
 // Elsewhere replaces, in the index, the places of the chunks of a pack that is gone or holds something else: by places
-// in packs that other keys name. It looks once for each pack, again where that failed; it says whether it looked.
+// in packs that other keys name. It looks once for each pack, again where the index could not be read; it says whether
+// it looked.
 func (d *Packs) Elsewhere(n uint32) (looked bool, err error) {
 	d.mu.Lock()
 	looked = !d.shunned[n]
@@ -299,19 +304,13 @@ func (d *Packs) Elsewhere(n uint32) (looked bool, err error) {
 	if !looked {
 		return false, nil
 	}
-	defer func() {
-		if err != nil {
-			d.mu.Lock()
-			delete(d.shunned, n)
-			d.mu.Unlock()
-		}
-	}()
 	wanted := map[chunk.ID]bool{}
 	_, v, err := d.db.Meta(keyOf(n))
 	if err == nil {
 		_, err = d.decode(n, v, func(c pack.Chunk) { wanted[c.ID] = true })
 	}
 	if err != nil {
+		d.lookAgain(n)
 		return true, fault.Classify("look for other packs", err)
 	}
 	var found []pack.Chunk
@@ -325,11 +324,20 @@ func (d *Packs) Elsewhere(n uint32) (looked bool, err error) {
 		}
 		return nil
 	})
+	if err != nil {
+		d.lookAgain(n)
+	}
 	b := d.db.Batch()
 	for _, c := range found {
 		b.SetDistant(c)
 	}
 	return true, fault.Classify("look for other packs", errors.Join(err, b.Flush()))
+}
+
+func (d *Packs) lookAgain(n uint32) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.shunned, n)
 }
 
 // OfOthers gives the index a place where others have a chunk, if one is known.

@@ -33,11 +33,20 @@ func TestLearnOverWhatCannotBeRead(t *testing.T) {
 	if _, err := f.WriteAt([]byte{0xff, 0xff}, 1000); err != nil {
 		t.Fatal(err)
 	}
-	never := func(puts []keys.Put) error {
-		t.Errorf("%d keys were written", len(puts))
-		return nil
+	beside := func(puts []keys.Put) error {
+		for _, p := range puts {
+			if p.Key == keyOf(pack.FirstDistant) {
+				t.Error("the record that cannot be read was written over")
+			}
+		}
+		return j.commit(puts)
 	}
-	if j.d.Learn([]object.PackRef{a}, []pack.Chunk{at(200, 1, 200)}, never) == nil {
-		t.Error("nothing was said of a record that cannot be read")
+	if err := j.d.Learn([]object.PackRef{a}, []pack.Chunk{at(200, 1, 200)}, beside); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []byte{1, 200} {
+		if name, _ := j.where(id); name != a.Name {
+			t.Errorf("chunk %d is not known to lie in the pack", id)
+		}
 	}
 }

@@ -169,12 +169,17 @@ func (d *DB) whole() (err error) {
 }
 
 // Whole fails where a part of the index cannot be read: what it says is missing may be there. Who is about to give back
-// what nobody is known to need asks it, after all look-ups. It reads all tables: 70 MB a million chunks.
+// what nobody is known to need asks it, after all look-ups. It reads all tables twice, as Badger sees them and as they
+// lie on the disk with what leads to their blocks: 70 MB a million chunks.
 func (d *DB) Whole() error {
-	if err := d.whole(); err != nil {
+	err := d.whole()
+	if err == nil {
+		err = checkTables(d.dir, d.options(badgerLog{}))
+	}
+	if err != nil {
 		return fmt.Errorf("%w: a part of the index cannot be read: %w", ErrDamaged, err)
 	}
-	return d.written(nil)
+	return nil
 }
 
 // exchange closes Badger and opens it on the copy.
@@ -192,7 +197,7 @@ func (d *DB) exchange(fresh string) error {
 }
 
 // copyTo writes all keys into a new index and declares it sound.
-func (d *DB) copyTo(fresh string) (err error) {
+func (d *DB) copyTo(fresh string) error {
 	if err := os.RemoveAll(fresh); err != nil {
 		return err
 	}
@@ -200,7 +205,31 @@ func (d *DB) copyTo(fresh string) (err error) {
 	if err != nil {
 		return err
 	}
+	err = d.copyInto(to)
+	if err == nil {
+		err = to.Sync()
+	}
+	err = errors.Join(err, to.Close())
+	if err == nil && to.Cut() {
+		err = errors.New("the disk is full again")
+	}
+	if err == nil {
+		err = DeclareSound(fresh)
+	}
+	return err
+}
+
+// copyInto writes all keys to another index. A value that cannot be read, which Badger answers with an empty one, stays
+// damaged: the journals may have it.
+func (d *DB) copyInto(to *DB) (err error) {
+	defer damageOfPanic(&err)
+	b, err := d.enter()
+	if err != nil {
+		return err
+	}
+	defer d.leave()
 	w := to.b.NewWriteBatch()
+	defer func() { w.Cancel() }()
 	bytes := 0
 	copied := func(item *badger.Item) error {
 		value, err := item.ValueCopy(nil)
@@ -208,23 +237,21 @@ func (d *DB) copyTo(fresh string) (err error) {
 			return err
 		}
 		key := item.KeyCopy(nil)
-		if _, err := d.openValue(key, value); err != nil { // Badger gives no error, but an empty value
-			return err
+		if _, err := d.openValue(key, value); err != nil {
+			d.l.Error("a record of the index is damaged, and stays so: rebuild it with gpucr-fs repair", "key",
+				fmt.Sprintf("%.80q", key), "err", err)
+			value = nil
 		}
 		if err := w.Set(key, value); err != nil {
 			return err
 		}
-		if bytes += len(value) + int(item.KeySize()); bytes < batchBytes {
+		if bytes += len(value) + len(key); bytes < batchBytes {
 			return nil
 		}
 		bytes = 0
 		err = to.written(w.Flush())
 		w = to.b.NewWriteBatch()
 		return err
-	}
-	b, err := d.enter()
-	if err != nil {
-		return errors.Join(err, to.Close())
 	}
 	err = b.View(func(txn *badger.Txn) error {
 		o := badger.DefaultIteratorOptions
@@ -238,19 +265,7 @@ func (d *DB) copyTo(fresh string) (err error) {
 		}
 		return nil
 	})
-	d.leave()
-	err = errors.Join(err, to.written(w.Flush()))
-	if err == nil {
-		err = to.Sync()
-	}
-	err = errors.Join(err, to.Close())
-	if err == nil && to.Cut() {
-		err = errors.New("the disk is full again")
-	}
-	if err == nil {
-		err = DeclareSound(fresh)
-	}
-	return err
+	return errors.Join(err, to.written(w.Flush()))
 }
 
 // DeclareSound makes the file, durably, that says that the index at dir is complete.

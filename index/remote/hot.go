@@ -42,7 +42,9 @@ func (s *Store) pushHot(
 	d, err := s.begin(ctx, name)
 	if errors.Is(err, catalog.ErrExists) {
 		k, e, ferr := s.hotRoot(ctx, id)
-		if ferr != nil && fault.ClassOf(Classify("", ferr)) != fault.Corrupt {
+		if class := fault.ClassOf(Classify("", ferr)); class == fault.Unsupported {
+			return false, nil // of a later version
+		} else if ferr != nil && class != fault.Corrupt {
 			return false, ferr // what stands may be right
 		}
 		if ferr == nil && k != nil && e.Profile == profile {

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -39,6 +41,9 @@ func (s *Jobs) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	}
 	g := collection{s: s, o: o, live: pageset.Slots{}, wanted: map[chunk.ID]bool{}, unclear: map[string]bool{}}
 	g.res.Incomplete = s.roots.Incomplete()
+	if err := g.rootsThere(); err != nil {
+		return g.res, err
+	}
 	if !o.DryRun {
 		if err := s.roots.RemoveIncomplete(ctx); err != nil {
 			return g.res, err
@@ -57,6 +62,9 @@ func (s *Jobs) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	s.Hooks.Found.Run()
 	if err := s.chunks.DB.Whole(); err != nil { // what was not found of a checkpoint may be there
 		return g.res, g.unreadable(chunks.IndexFolder, err)
+	}
+	if s.chunks.DB.Cut() && !o.DryRun {
+		return g.res, fault.Classify("gc", s.chunks.DB.NoRoom(""))
 	}
 	packs, err := s.chunks.Packs.Packs()
 	if err != nil {
@@ -86,6 +94,49 @@ func (s *Jobs) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 		}
 	}
 	return g.res, g.damage()
+}
+
+// rootsThere fails where the index lacks the root of a checkpoint that a journal has: the index has lost it, as where
+// Badger merged a table that could not be read. The root of a removed checkpoint stays there as an empty record.
+func (g *collection) rootsThere() error {
+	if err := g.s.chunks.DB.Whole(); err != nil {
+		return g.unreadable(chunks.IndexFolder, err)
+	}
+	packs, err := g.s.chunks.Packs.Packs()
+	if err != nil {
+		return fault.Classify("gc", err)
+	}
+	lacks := func(key string) bool {
+		_, _, err := g.s.chunks.DB.Meta(key)
+		return errors.Is(err, keys.ErrMissing)
+	}
+	var lost []string
+	for _, n := range packs {
+		if g.s.chunks.Aside.Has(n) || g.s.chunks.Packs.Condemned(n) {
+			continue
+		}
+		_, _, err := g.s.chunks.Packs.Read(n, 0, func(r pack.Record) error {
+			if r.KV != nil && manifest.IsRootKey(r.KV.Key) && lacks(r.KV.Key) {
+				lost = append(lost, r.KV.Key)
+			}
+			return nil
+		})
+		if err != nil {
+			return g.unreadable(pack.JournalName(n), err)
+		}
+	}
+	if len(lost) == 0 {
+		return nil
+	}
+	// A commit may just have journalled it.
+	if err := g.s.chunks.Commit(nil); err != nil && !g.o.DryRun {
+		return err
+	}
+	if lost = slices.DeleteFunc(lost, func(key string) bool { return !lacks(key) }); len(lost) > 0 {
+		return g.unreadable(chunks.IndexFolder, fmt.Errorf("%w: it has lost %d checkpoints, %s for one",
+			keys.ErrDamaged, len(lost), lost[0]))
+	}
+	return nil
 }
 
 // forget gives back what is known of packs of the bucket that nothing needs. What damage hides may need any of them.

@@ -163,7 +163,7 @@ func (g *collection) plan(n uint32) (*packPlan, error) {
 
 // spared says whether a chunk of pack n is to be kept though no manifest that can be read leads to its slot.
 func (g *collection) spared(n uint32, id chunk.ID) bool {
-	if n <= g.horizon || g.wanted[id] {
+	if n <= g.horizon || g.wanted[id] || g.s.chunks.OnlyDistant(id) {
 		return true
 	}
 	// What an unclear checkpoint uses may have been damaged, and stored anew beyond the horizon.
