@@ -207,9 +207,13 @@ func (s *Store) PutLocal(puts []Put) error {
 	}
 	b := s.DB.Batch()
 	for _, p := range puts {
-		if p.Payload == nil {
+		switch {
+		case p.Payload == nil && manifest.IsRootKey(p.Key):
+			// A commit that failed may have left it in a journal, which is not to bring it back.
+			b.SetMeta(p.Key, s.seq.Load(), nil)
+		case p.Payload == nil:
 			b.DeleteMeta(p.Key)
-		} else {
+		default:
 			b.SetMeta(p.Key, 0, p.Payload)
 		}
 	}

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
-	"slices"
 	"strings"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
@@ -110,14 +110,15 @@ func (g *collection) rootsThere() error {
 		_, _, err := g.s.chunks.DB.Meta(key)
 		return errors.Is(err, keys.ErrMissing)
 	}
-	var lost []string
+	lost := map[string]pack.KV{} // the last of each key
 	for _, n := range packs {
 		if g.s.chunks.Aside.Has(n) || g.s.chunks.Packs.Condemned(n) {
 			continue
 		}
 		_, _, err := g.s.chunks.Packs.Read(n, 0, func(r pack.Record) error {
-			if r.KV != nil && manifest.IsRootKey(r.KV.Key) && lacks(r.KV.Key) {
-				lost = append(lost, r.KV.Key)
+			kv := r.KV
+			if kv != nil && manifest.IsRootKey(kv.Key) && kv.Seq > lost[kv.Key].Seq && lacks(kv.Key) {
+				lost[kv.Key] = pack.KV{Seq: kv.Seq, Delete: kv.Delete}
 			}
 			return nil
 		})
@@ -132,9 +133,10 @@ func (g *collection) rootsThere() error {
 	if err := g.s.chunks.Commit(nil); err != nil && !g.o.DryRun {
 		return err
 	}
-	if lost = slices.DeleteFunc(lost, func(key string) bool { return !lacks(key) }); len(lost) > 0 {
+	maps.DeleteFunc(lost, func(key string, kv pack.KV) bool { return kv.Delete || !lacks(key) })
+	for key := range lost {
 		return g.unreadable(chunks.IndexFolder, fmt.Errorf("%w: it has lost %d checkpoints, %s for one",
-			keys.ErrDamaged, len(lost), lost[0]))
+			keys.ErrDamaged, len(lost), key))
 	}
 	return nil
 }
