@@ -25,6 +25,10 @@ func (s *Set) ahead(f *file) {
 	_ = f.f.Allocate(from, f.room-from)
 }
 
+// Behind gives the range behind the end of a pack of size bytes. ext4 leaves room there where it had not all that was
+// to be allocated ahead, and the process was killed. No hole can be punched there: Punch cuts it off.
+func Behind(size int64) Range { return Range{Off: size, Len: aheadMost} }
+
 // Trim gives back what is allocated ahead, and may be called at any time: for the end of a job that appends and commits
 // no keys.
 func (s *Set) Trim() {

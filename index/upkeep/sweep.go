@@ -155,6 +155,7 @@ func (g *collection) plan(n uint32) (*packPlan, error) {
 		p.punch = complement(p.live, size)
 		p.tail = len(p.live) > 0 && len(p.punch) > 0 && p.punch[len(p.punch)-1].Off > p.live[len(p.live)-1].Off
 		p.drop = len(p.live) == 0
+		p.punch = append(p.punch, pack.Behind(size))
 	} else {
 		p.punch = merge(append(p.punch, p.dead...))
 	}
