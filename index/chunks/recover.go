@@ -114,7 +114,8 @@ func (s *Store) highest(packs []uint32) (seq uint64, err error) {
 	return seq, err
 }
 
-// resume lets the newest pack take appends again, if it is whole and nothing lies behind what its journal tells.
+// resume lets the newest pack take appends again, if it is whole, and nothing lies behind or between what its journal
+// tells: gc gives that back only of packs that take no appends.
 func (s *Store) resume(n uint32) error {
 	if why, err := s.Packs.Missing(n); err != nil || why != "" || s.Aside.Has(n) {
 		return err
@@ -123,17 +124,18 @@ func (s *Store) resume(n uint32) error {
 	if err != nil {
 		return err
 	}
-	var payload int64
+	var payload, told int64
 	end, bad, err := s.Packs.Read(n, 0, func(r pack.Record) error {
 		if c := r.Chunk; c != nil {
 			payload = max(payload, c.Loc.Offset()+c.Loc.Slot())
+			told += c.Loc.Slot()
 		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	if s.Aside.Judge(n, durable, end, bad); s.Aside.Has(n) || len(bad) > 0 || payload >= s.o.PackSize {
+	if s.Aside.Judge(n, durable, end, bad); s.Aside.Has(n) || len(bad) > 0 || payload >= s.o.PackSize || told < payload {
 		return nil
 	}
 	resumed, err := s.Packs.Resume(n, payload, end)
