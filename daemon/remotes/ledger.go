@@ -65,7 +65,7 @@ func (l *ledger) load() error {
 	text, err := storage.ReadFile(storage.Disk{}, l.path, maxLedger)
 	switch {
 	case err == nil:
-		if err := json.Unmarshal(text, &l.has); err != nil {
+		if err := json.Unmarshal(text, &l.has); err != nil || l.has == nil {
 			l.log.Warn("it is looked anew which checkpoints the remote store has", "file", l.path, "err", err)
 			l.has = map[string]entry{}
 		}

@@ -207,14 +207,18 @@ func (s *Store) PutLocal(puts []Put) error {
 	}
 	b := s.DB.Batch()
 	for _, p := range puts {
+		var seq uint64
+		if manifest.IsRootKey(p.Key) {
+			// What a journal told of it last stays in force: an older journal is not to bring the checkpoint back.
+			seq, _, _ = s.DB.Meta(p.Key)
+		}
 		switch {
-		case p.Payload == nil && manifest.IsRootKey(p.Key):
-			// A commit that failed may have left it in a journal, which is not to bring it back.
-			b.SetMeta(p.Key, s.seq.Load(), nil)
+		case p.Payload == nil && seq > 0:
+			b.SetMeta(p.Key, seq, nil)
 		case p.Payload == nil:
 			b.DeleteMeta(p.Key)
 		default:
-			b.SetMeta(p.Key, 0, p.Payload)
+			b.SetMeta(p.Key, seq, p.Payload)
 		}
 	}
 	return fault.Classify("write index", b.Flush())

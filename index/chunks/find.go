@@ -45,12 +45,12 @@ func (s *Store) indexed(id chunk.ID) (pack.Loc, error) {
 	return loc, err
 }
 
-// OnlyDistant says whether the index knows a chunk in distant packs alone. Of one that a journal here tells of, it may
-// have lost the place here.
-func (s *Store) OnlyDistant(id chunk.ID) bool {
+// HasLost says whether the index may have lost the place of a chunk that a journal here tells of: it cannot be read, or
+// the index knows of one in distant packs alone.
+func (s *Store) HasLost(id chunk.ID) bool {
 	_, err := s.DB.Loc(id)
 	if !errors.Is(err, keys.ErrMissing) {
-		return false
+		return err != nil
 	}
 	_, err = s.DB.DistantLoc(id)
 	return err == nil

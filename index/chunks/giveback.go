@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/distant"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -118,9 +119,10 @@ func (s *Store) liveKeys(n uint32, unclear map[string]bool, fn func(pack.KV) err
 }
 
 // needs says whether a key that was journalled belongs into the index. That the index lacks it then says that it has
-// lost something: the root of a removed checkpoint stays as an empty record, and the rest stays as long as the root.
+// lost something: the root of a removed checkpoint and the key of a forgotten distant pack stay as empty records, and
+// the rest stays as long as the root.
 func (s *Store) needs(key string) bool {
-	if manifest.IsRootKey(key) {
+	if manifest.IsRootKey(key) || distant.IsKey(key) {
 		return true
 	}
 	if !strings.HasPrefix(key, manifest.TablePrefix) && !strings.HasPrefix(key, manifest.SegmentPrefix) {

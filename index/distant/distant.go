@@ -146,6 +146,12 @@ func numberOf(key string) (uint32, bool) {
 	return uint32(n), ok && err == nil && n >= pack.FirstDistant && n <= pack.MaxNumber
 }
 
+// IsKey says whether a key tells of a distant pack.
+func IsKey(key string) bool {
+	_, ok := numberOf(key)
+	return ok
+}
+
 // Index gives the index the chunks of distant packs that keys tell of; other keys are left alone.
 func (d *Packs) Index(b *keys.Batch, kvs []pack.KV) {
 	for _, kv := range kvs {
@@ -248,6 +254,9 @@ func (d *Packs) merge(p object.PackRef, list []pack.Chunk) (n uint32, value []by
 		_, v, err := d.db.Meta(keyOf(n))
 		if err == nil {
 			_, err = d.decode(n, v, func(c pack.Chunk) { at[c.Loc.Page] = c })
+		}
+		if err != nil && !errors.Is(err, keys.ErrDamaged) && !errors.Is(err, keys.ErrMissing) {
+			return 0, nil, fault.Classify("learn of a pack", err)
 		}
 		if err != nil {
 			// It gets another number. The journals may have that record whole: it is not written over.

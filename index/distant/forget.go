@@ -107,7 +107,9 @@ func (d *Packs) forget(some map[uint32]bool, commit func([]keys.Put) error) erro
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for n := range some {
-		delete(d.numbers, d.packs[n].Name)
+		if name := d.packs[n].Name; d.numbers[name] == n { // else another number has taken its place
+			delete(d.numbers, name)
+		}
 		delete(d.packs, n)
 		delete(d.shunned, n)
 	}

@@ -1,6 +1,10 @@
 package pack
 
-import "github.com/gpucr/gpucr-fs/index/chunk"
+import (
+	"fmt"
+
+	"github.com/gpucr/gpucr-fs/index/chunk"
+)
 
 // aheadMost bounds how much of the active pack is allocated before it is written.
 const aheadMost = 128 << 20
@@ -25,9 +29,31 @@ func (s *Set) ahead(f *file) {
 	_ = f.f.Allocate(from, f.room-from)
 }
 
-// Behind gives the range behind the end of a pack of size bytes. ext4 leaves room there where it had not all that was
-// to be allocated ahead, and the process was killed. No hole can be punched there: Punch cuts it off.
-func Behind(size int64) Range { return Range{Off: size, Len: aheadMost} }
+// CutBehind gives back what is allocated behind the end of pack n, and how many bytes that were; with dry it only says
+// so. ext4 leaves room there, where no hole can be punched, when it has not all that is to be allocated ahead. A pack
+// that takes appends is left alone.
+func (s *Set) CutBehind(n uint32, dry bool) (room int64, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.active != nil && s.active.n == n {
+		return 0, nil
+	}
+	f, err := s.open(n)
+	if err != nil {
+		return 0, err
+	}
+	size, err := f.f.Size()
+	if err != nil {
+		return 0, err
+	}
+	if room, err = f.f.Allocated(size, aheadMost); err != nil || room == 0 || dry {
+		return room, err
+	}
+	if err := f.f.Truncate(size); err != nil {
+		return 0, fmt.Errorf("cut off what lies behind %s: %w", Name(n), err)
+	}
+	return room, nil
+}
 
 // Trim gives back what is allocated ahead, and may be called at any time: for the end of a job that appends and commits
 // no keys.

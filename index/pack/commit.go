@@ -324,12 +324,6 @@ func (s *Set) Punch(n uint32, ranges []Range) error {
 		return err
 	}
 	for _, r := range ranges {
-		if r == Behind(r.Off) {
-			if err := f.f.Truncate(r.Off); err != nil {
-				return fmt.Errorf("cut off what lies behind %s: %w", Name(n), err)
-			}
-			continue
-		}
 		if err := f.f.Punch(r.Off, r.Len); err != nil {
 			return fmt.Errorf("punch %s at %d: %w", Name(n), r.Off, err)
 		}

@@ -41,6 +41,11 @@ func (s *Jobs) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	}
 	g := collection{s: s, o: o, live: pageset.Slots{}, wanted: map[chunk.ID]bool{}, unclear: map[string]bool{}}
 	g.res.Incomplete = s.roots.Incomplete()
+	if !o.DryRun {
+		if err := s.chunks.Commit(nil); err != nil { // an index that a full disk has cut is mended, if there is room
+			return g.res, err
+		}
+	}
 	if err := g.rootsThere(); err != nil {
 		return g.res, err
 	}
@@ -130,7 +135,10 @@ func (g *collection) rootsThere() error {
 		return nil
 	}
 	// A commit may just have journalled it.
-	if err := g.s.chunks.Commit(nil); err != nil && !g.o.DryRun {
+	if err := g.s.chunks.Commit(nil); err != nil {
+		if g.o.DryRun {
+			return nil // it may be there when the next one succeeds
+		}
 		return err
 	}
 	maps.DeleteFunc(lost, func(key string, kv pack.KV) bool { return kv.Delete || !lacks(key) })

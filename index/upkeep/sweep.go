@@ -19,6 +19,7 @@ type packPlan struct {
 	live  []pack.Range // slots that stay, likewise
 	punch []pack.Range // what to give back
 	tail  bool         // the last range of punch lies behind the last slot that stays
+	still bool         // nobody writes to the pack any more
 	drop  bool         // nothing of the pack is needed but its keys
 	leave bool         // the journal does not account for all of the pack
 }
@@ -50,6 +51,16 @@ func (g *collection) sweep(n uint32) error {
 	}
 	if p.drop {
 		allocated += journal
+	}
+	if p.still {
+		behind, err := s.chunks.Packs.CutBehind(n, g.o.DryRun)
+		if err != nil {
+			return err
+		}
+		g.res.Reclaimable += behind
+		if !g.o.DryRun {
+			g.res.Reclaimed += behind
+		}
 	}
 	g.res.Reclaimable += allocated
 	if g.o.DryRun {
@@ -155,7 +166,7 @@ func (g *collection) plan(n uint32) (*packPlan, error) {
 		p.punch = complement(p.live, size)
 		p.tail = len(p.live) > 0 && len(p.punch) > 0 && p.punch[len(p.punch)-1].Off > p.live[len(p.live)-1].Off
 		p.drop = len(p.live) == 0
-		p.punch = append(p.punch, pack.Behind(size))
+		p.still = true
 	} else {
 		p.punch = merge(append(p.punch, p.dead...))
 	}
@@ -164,7 +175,7 @@ func (g *collection) plan(n uint32) (*packPlan, error) {
 
 // spared says whether a chunk of pack n is to be kept though no manifest that can be read leads to its slot.
 func (g *collection) spared(n uint32, id chunk.ID) bool {
-	if n <= g.horizon || g.wanted[id] || g.s.chunks.OnlyDistant(id) {
+	if n <= g.horizon || g.wanted[id] || g.s.chunks.HasLost(id) {
 		return true
 	}
 	// What an unclear checkpoint uses may have been damaged, and stored anew beyond the horizon.
