@@ -14,6 +14,11 @@
 // A journal that was put aside may name checkpoints that nothing else names, with chunks in its pack and in earlier
 // ones: gc gives nothing of these packs back as long as the journal is there.
 //
+// Badger says of a key that lies where it cannot read that there is none. So before gc believes what it does not find,
+// it has all tables of the index read, and looks whether the index has the root of every checkpoint that a journal
+// tells of (rootsThere). What is lost otherwise is kept: records of journals that the index should have (package
+// chunks, needs), and slots of chunks whose place it may have lost (HasLost).
+//
 // # Optimization
 //
 // Optimize stores chunks anew smaller (optimize.go), in a slot that is synced and read back before the index points to
