@@ -76,11 +76,13 @@ func (q *Queue) lay(r run, ranges []Range) {
 	})
 }
 
-// rested takes a run that has rested, for worker -1 only what somebody waits for. Preconditions: mu is held.
+// rested takes a run that has rested: what somebody waits for, and what nobody waits for as long as no demand does, but
+// not for worker -1. Preconditions: mu is held, the lists have been skipped.
 func (q *Queue) rested(worker int) (r run, ok bool) {
 	now := time.Now()
+	others := len(q.demands) == 0 && worker >= 0 && worker < q.active
 	i := slices.IndexFunc(q.resting, func(r run) bool {
-		return !r.rest.due.After(now) && (r.class == demand || worker >= 0 && worker < q.active)
+		return !r.rest.due.After(now) && (r.class == demand || others)
 	})
 	if i < 0 {
 		return run{}, false
