@@ -3,6 +3,7 @@ package prefetch
 import (
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -12,8 +13,9 @@ import (
 
 // A read may fail for what passes: there is no descriptor or no memory just now, the disk is full under what the store
 // writes to read, or a disk does not answer once. Whoever needs the bytes can wait, and a page that has failed has
-// failed for good. So what could not be read rests, and is read again after a pause, for restTime. What cannot be had
-// from a bucket has been waited for where it is read (index.Options.DistantTimeout).
+// failed for good. So what could not be read rests, and is read again after a pause, for restTime. When nothing at all
+// could be read for so long, the next runs do not wait as long again: they fail at once. What cannot be had from a
+// bucket has been waited for where it is read (index.Options.DistantTimeout).
 const (
 	restTime     = 30 * time.Second
 	restPause    = 10 * time.Millisecond
@@ -50,6 +52,32 @@ type rest struct {
 
 // over reports whether a run has been tried for long enough.
 func (r rest) over(limit time.Duration) bool { return !r.since.IsZero() && time.Since(r.since) > limit }
+
+// outage is a time in which nothing can be read, whatever is tried.
+type outage struct {
+	mu          sync.Mutex
+	since, last time.Time // of failures; zero when the last read brought something
+}
+
+// failed notes a failure and reports whether the outage has lasted for long enough. One that nobody has seen for so
+// long may have ended: a new one begins.
+func (o *outage) failed(limit time.Duration) (over bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := time.Now()
+	if o.since.IsZero() || now.Sub(o.last) > limit+restPauseMax {
+		o.since = now
+	}
+	o.last = now
+	return now.Sub(o.since) > limit
+}
+
+// end notes that something could be read.
+func (o *outage) end() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.since = time.Time{}
+}
 
 // lay has the ranges of a run that could not be read rest. Their units stay in flight. Preconditions: mu is held.
 func (q *Queue) lay(r run, ranges []Range) {
