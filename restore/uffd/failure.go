@@ -153,7 +153,9 @@ func (s *Server) stillRestored(c *conn) []int {
 	if c.exe == "" || !c.samePIDs || slices.ContainsFunc(tasks, func(t PlanTask) bool { return t.PID == 1 }) {
 		return nil
 	}
-	if up, ok := parentOf(tasks[0].PID); ok && up != c.criu.pid && procfs.Program(up) == c.exe {
+	var up int
+	err := patiently(func() (err error) { up, err = parentOf(tasks[0].PID); return err })
+	if err != nil || up > 0 && up != c.criu.pid && procfs.Program(up) == c.exe {
 		return nil
 	}
 	var found []int
