@@ -32,9 +32,9 @@ func isLack(err error) bool {
 	return slices.ContainsFunc(lacks, func(e unix.Errno) bool { return errors.Is(err, e) })
 }
 
-// mayPass reports whether a read that failed may be right later. The number of an error counts for more than its class:
+// MayPass reports whether a read that failed may be right later. The number of an error counts for more than its class:
 // what a disk could not read may have been called damaged.
-func mayPass(err error) bool {
+func MayPass(err error) bool {
 	switch index.ClassOf(err) {
 	case index.NoSpace:
 		return true
