@@ -3,6 +3,7 @@ package prefetch
 import (
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -12,8 +13,9 @@ import (
 
 // A read may fail for what passes: there is no descriptor or no memory just now, the disk is full under what the store
 // writes to read, or a disk does not answer once. Whoever needs the bytes can wait, and a page that has failed has
-// failed for good. So what could not be read rests, and is read again after a pause, for restTime. What cannot be had
-// from a bucket has been waited for where it is read (index.Options.DistantTimeout).
+// failed for good. So what could not be read rests, and is read again after a pause, for restTime. When nothing at all
+// could be read for so long, the next runs do not wait as long again: they fail at once. What cannot be had from a
+// bucket has been waited for where it is read (index.Options.DistantTimeout).
 const (
 	restTime     = 30 * time.Second
 	restPause    = 10 * time.Millisecond
@@ -30,9 +32,9 @@ func isLack(err error) bool {
 	return slices.ContainsFunc(lacks, func(e unix.Errno) bool { return errors.Is(err, e) })
 }
 
-// mayPass reports whether a read that failed may be right later. The number of an error counts for more than its class:
+// MayPass reports whether a read that failed may be right later. The number of an error counts for more than its class:
 // what a disk could not read may have been called damaged.
-func mayPass(err error) bool {
+func MayPass(err error) bool {
 	switch index.ClassOf(err) {
 	case index.NoSpace:
 		return true
@@ -50,6 +52,32 @@ type rest struct {
 
 // over reports whether a run has been tried for long enough.
 func (r rest) over(limit time.Duration) bool { return !r.since.IsZero() && time.Since(r.since) > limit }
+
+// outage is a time in which nothing can be read, whatever is tried.
+type outage struct {
+	mu          sync.Mutex
+	since, last time.Time // of failures; zero when the last read brought something
+}
+
+// failed notes a failure and reports whether the outage has lasted for long enough. One that nobody has seen for so
+// long may have ended: a new one begins.
+func (o *outage) failed(limit time.Duration) (over bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := time.Now()
+	if o.since.IsZero() || now.Sub(o.last) > limit+restPauseMax {
+		o.since = now
+	}
+	o.last = now
+	return now.Sub(o.since) > limit
+}
+
+// end notes that something could be read.
+func (o *outage) end() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.since = time.Time{}
+}
 
 // lay has the ranges of a run that could not be read rest. Their units stay in flight. Preconditions: mu is held.
 func (q *Queue) lay(r run, ranges []Range) {
@@ -76,11 +104,13 @@ func (q *Queue) lay(r run, ranges []Range) {
 	})
 }
 
-// rested takes a run that has rested, for worker -1 only what somebody waits for. Preconditions: mu is held.
+// rested takes a run that has rested: what somebody waits for, and what nobody waits for as long as no demand does, but
+// not for worker -1. Preconditions: mu is held, the lists have been skipped.
 func (q *Queue) rested(worker int) (r run, ok bool) {
 	now := time.Now()
+	others := len(q.demands) == 0 && worker >= 0 && worker < q.active
 	i := slices.IndexFunc(q.resting, func(r run) bool {
-		return !r.rest.due.After(now) && (r.class == demand || worker >= 0 && worker < q.active)
+		return !r.rest.due.After(now) && (r.class == demand || others)
 	})
 	if i < 0 {
 		return run{}, false

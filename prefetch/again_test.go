@@ -95,6 +95,52 @@ func TestErrorsThatLast(t *testing.T) {
 	}
 }
 
+// A disk that gives nothing any more is waited for once, not once for each run. What lies on another one comes then.
+func TestOutage(t *testing.T) {
+	const size, rest = 12 * mib, time.Second
+	gone := &failing{source: newSource(size, 1), err: syscall.EIO, page: -1}
+	well := newSource(size, 2)
+	told := failures{sink: newSink(size)}
+	q := newQueue(t, Options{Files: []File{gone, well}, Sink: &told, rest: rest, RunBytes: 128 << 10})
+	begun := time.Now()
+	q.Sweep([]Range{{0, 0, size}, {1, 0, size}})
+	drain(t, q)
+	if n := told.n.Load(); n != size {
+		t.Errorf("%d bytes have failed", n)
+	}
+	if d := time.Since(begun); d < rest || d > 4*rest {
+		t.Errorf("it took %v", d)
+	}
+	// A success ends it: what passes is waited for again.
+	q.Demand(Range{1, 0, PageSize}, true)
+	drain(t, q)
+	late := &failing{source: newSource(size, 3), err: syscall.EIO, page: -1}
+	q.opts.Files[0] = late
+	q.Refetch([]Range{{0, 0, mib}})
+	eventually(t, "reads fail", func() bool { return late.failed.Load() > 20 })
+	late.mended.Store(true)
+	drain(t, q)
+	if n := told.n.Load(); n != size {
+		t.Errorf("%d bytes have failed, of a disk that is there again", n-size)
+	}
+}
+
+// Who comes while nothing can be read for long does not wait as long again.
+func TestDemandInOutage(t *testing.T) {
+	const size, rest = 4 * mib, time.Second
+	src := &failing{source: newSource(size, 1), err: syscall.EIO, page: -1}
+	told := failures{sink: newSink(size)}
+	q := newQueue(t, Options{Files: []File{src}, Sink: &told, rest: rest})
+	for page := range int64(4) {
+		begun := time.Now()
+		q.Demand(Range{0, page * mib, PageSize}, false)
+		drain(t, q)
+		if d := time.Since(begun); (d < rest) != (page > 0) {
+			t.Errorf("demand %d failed after %v", page, d)
+		}
+	}
+}
+
 // failures counts the bytes that failed, whatever the error.
 type failures struct {
 	*sink

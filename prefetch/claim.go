@@ -55,16 +55,20 @@ func (q *Queue) next(worker int) (run, bool) {
 		if q.closed {
 			return run{}, false
 		}
+		q.skip()
 		if r, ok := q.rested(worker); ok {
+			if len(q.demands) > 0 {
+				q.wakeAny.Signal() // whoever was woken for one of them may be this worker
+			}
 			return r, true
 		}
-		q.skip()
 		switch {
 		case len(q.demands) > 0:
 			return q.claim(demand, q.demands[0], q.opts.DemandBytes), true
 		case worker < 0:
 			q.expressIdle = true
 			q.wakeExpress.Wait()
+			q.expressIdle = false
 		case worker >= q.active || len(q.lists[hot])+len(q.lists[sweep]) == 0 && !q.blockReady(),
 			len(q.resting) >= mostResting:
 			q.wakeAny.Wait()

@@ -19,7 +19,7 @@
 // there.
 //
 // What cannot be read for a reason that may pass rests and is read again, for half a minute; other failures are final
-// (mayPass). Its units stay in flight, and everything else goes on.
+// (MayPass). Its units stay in flight, and everything else goes on.
 //
 // Workers take runs and hand the bytes to the Sink on their own goroutine, so
 // that filling memory happens where the bytes are in the CPU's cache. One of

@@ -43,16 +43,56 @@ func (s *Server) kill(m *memory, err error) {
 		m.setGone()
 		return
 	}
-	s.log.Error("a forked child cannot be given its memory", "task", m.name, "err", err)
+	m.refuse(err)
+	m.poisonLacking()
+}
+
+// refuse gives a forked child nothing any more. Its reports are read as before: it is to go on until it touches what it
+// lacks.
+func (m *memory) refuse(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.srv.log.Error("a forked child cannot be given its memory", "task", m.name, "err", err)
+	m.refused = err
+}
+
+// poisonLacking poisons what a refused child lacks, as far as it can be done now: not while a report of the child's is
+// outstanding that will still be read.
+func (m *memory) poisonLacking() {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
+	if m.closed || m.refused == nil || m.unsettled && !m.gone.Load() && !m.srv.halted.Load() {
+		return
+	}
 	for _, p := range m.space.live.byAddr {
 		for _, u := range m.space.unfilled(nil, p) {
-			for at := u.start; at < u.end; at += pageSize {
-				uffdPoison(m.fd, at, pageSize)
+			if !m.poison(u) {
+				return
 			}
 		}
 	}
+}
+
+// poison poisons a run of pages that are not done, and reports whether it could. Preconditions: mu is held for reading.
+func (m *memory) poison(u *piece) bool {
+	for at := u.start; at < u.end; {
+		n, errno := uffdPoison(m.fd, at, int64(u.end-at))
+		if n == 0 && errno == unix.ENOENT {
+			// Part of it is in another mapping, or in none.
+			n, errno = uffdPoison(m.fd, at, pageSize)
+			errno = found(m.fd, errno)
+		}
+		switch {
+		case n > 0:
+		case errno == unix.EEXIST || errno == unix.ENOENT:
+			n = pageSize // something is there, or nothing can be
+		default:
+			return false
+		}
+		m.space.markDone(u.file, u.off+int64(at-u.start), n)
+		at += uint64(n)
+	}
+	return true
 }
 
 func (s *Server) killProcess(p *process, err error) {
@@ -113,7 +153,9 @@ func (s *Server) stillRestored(c *conn) []int {
 	if c.exe == "" || !c.samePIDs || slices.ContainsFunc(tasks, func(t PlanTask) bool { return t.PID == 1 }) {
 		return nil
 	}
-	if up, ok := parentOf(tasks[0].PID); ok && up != c.criu.pid && procfs.Program(up) == c.exe {
+	var up int
+	err := patiently(func() (err error) { up, err = parentOf(tasks[0].PID); return err })
+	if err != nil || up > 0 && up != c.criu.pid && procfs.Program(up) == c.exe {
 		return nil
 	}
 	var found []int

@@ -70,8 +70,9 @@ func (s *Server) AlreadyDelivered(r prefetch.Range) {
 	for _, m := range s.memories() {
 		m.mu.RLock()
 		_, _, n := m.space.next(r.File, r.Off, r.End())
+		lacks := n > 0 && m.served()
 		m.mu.RUnlock()
-		if n > 0 {
+		if lacks {
 			s.supplier.Demand(r, true)
 			return
 		}
@@ -139,7 +140,7 @@ func (m *memory) fill(r prefetch.Range, fill filler) (filled int64) {
 func (m *memory) fillSome(r prefetch.Range, off, limit int64, fill filler) (filled, next int64, errno unix.Errno) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	if m.closed || m.gone.Load() {
+	if !m.served() {
 		return 0, r.End(), 0
 	}
 	if m.unsettled {
@@ -184,6 +185,9 @@ func (m *memory) fillSome(r prefetch.Range, off, limit int64, fill filler) (fill
 	}
 	return 0, at, errno
 }
+
+// served reports whether what the memory lacks is brought to it. Preconditions: mu is held for reading.
+func (m *memory) served() bool { return !m.closed && !m.gone.Load() && m.refused == nil }
 
 // checkComplete lets run look whether the memory is complete. Preconditions:
 // mu is held for reading.

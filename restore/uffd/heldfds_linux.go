@@ -156,6 +156,9 @@ func (k *heldFDs) end() {
 // stopTime bounds how long kill waits for what it has stopped.
 const stopTime = 100 * time.Millisecond
 
+// pidTries bounds how often a pid is looked for, every lackPause: tasks that lack memory are to end.
+const pidTries = 100
+
 // kill kills all tasks and what they have forked; none is to see another one die.
 func (k *heldFDs) kill() {
 	var all []int
@@ -198,9 +201,16 @@ func (k *heldFDs) kill() {
 }
 
 // pidOf returns the pid of a pidfd's process, ok false when it is gone or not seen
-// from here.
+// from here, or when that cannot be found out soon.
 func pidOf(pidfd int) (pid int, ok bool) {
-	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", pidfd))
+	var info []byte
+	var err error
+	for range pidTries {
+		if info, err = os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", pidfd)); !lacks(err) {
+			break
+		}
+		time.Sleep(lackPause)
+	}
 	if err != nil {
 		return 0, false
 	}

@@ -127,6 +127,39 @@ func TestForkWithOneDescriptor(t *testing.T) {
 	s.runs.Wait()
 }
 
+// What cannot be looked at without a descriptor is neither taken for gone nor for another's child.
+func TestPidsWithoutDescriptor(t *testing.T) {
+	pidfd := pidfdOf(t, os.Getpid())
+	release := full(t)
+	time.AfterFunc(10*lackPause, release)
+	if _, err := parentOf(os.Getpid()); !lacks(err) {
+		t.Errorf("the parent without a descriptor: %v", err)
+	}
+	if pid, ok := pidOf(pidfd); !ok || pid != os.Getpid() {
+		t.Errorf("the process of a pidfd is %d, %v", pid, ok)
+	}
+	if up, err := parentOf(1 << 30); up != 0 || err != nil {
+		t.Errorf("a process that is not there has the parent %d, %v", up, err)
+	}
+}
+
+// A tree of which a part cannot be seen now is not taken for the whole one.
+func TestTreeWithoutDescriptor(t *testing.T) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := full(t)
+	_, err = treeOf(entries)
+	release()
+	if !lacks(err) {
+		t.Errorf("processes that could not be read: %v", err)
+	}
+	if seen, err := treeOf(entries); err != nil || seen[os.Getpid()] != os.Getppid() {
+		t.Errorf("afterwards: %v, %d processes", err, len(seen))
+	}
+}
+
 // A task whose page faults cannot be read is ended: it would read zeros for what it lacks.
 func TestUnreadableFaults(t *testing.T) {
 	task := exec.Command("sleep", "600")

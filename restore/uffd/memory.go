@@ -26,7 +26,8 @@ type memory struct {
 	task *process // who to kill; nil for a forked child
 	// parent is the task that forked it; nil for others, and for a child's child.
 	parent *process
-	// refused is why a forked child must not be served: what it may have is not known.
+	// refused is why a forked child must not be served any more, as where it is not known what it may have: what it
+	// lacks is poisoned. Guarded by mu.
 	refused error
 	name    string // for logs
 	vmas    []criuimg.VMA
@@ -79,13 +80,14 @@ const zeroBytes = 64 << 10
 func (m *memory) run() bool {
 	defer m.srv.left(m)
 	if m.task == nil {
+		m.mu.RLock()
 		err := m.refused
+		m.mu.RUnlock()
 		if err == nil {
 			err = m.wipe()
 		}
 		if err != nil {
-			m.giveUp(err)
-			return false
+			m.refuse(err)
 		}
 	}
 	buf := make([]message, 64)
@@ -128,6 +130,7 @@ func (m *memory) run() bool {
 		if events {
 			pause = settlePause
 		}
+		m.poisonLacking()
 		m.handleFaults()
 		if m.lacking {
 			time.Sleep(lackPause)
@@ -297,7 +300,9 @@ func (m *memory) handleFault(addr uint64) bool {
 		return false
 	}
 	if file, off, ok := m.space.find(addr); ok {
-		m.srv.demand(file, off)
+		if m.refused == nil {
+			m.srv.demand(file, off)
+		}
 		return true
 	}
 	// Registered but without contents: it reads as zero. Or it has been
@@ -338,15 +343,12 @@ func (m *memory) complete() bool {
 	return !m.unsettled && m.space.left.Load() == 0 && quiet(m.fd)
 }
 
-// giveUp ends a task that cannot be served, or takes from a forked child what it lacks. It returns when nobody has the
-// memory any more, as what is missing would read as zero once the userfaultfd is closed; for a task that was killed
-// after goneTime.
+// giveUp ends a task whose reports cannot be read, or takes from a forked child what it lacks. It returns when nobody
+// has the memory any more, as what is missing would read as zero once the userfaultfd is closed; for a task that was
+// killed after goneTime.
 func (m *memory) giveUp(err error) {
-	m.setGone() // nothing is filled in any more
+	m.setGone() // nothing is filled in any more, nor asked for
 	m.srv.kill(m, err)
-	m.mu.Lock()
-	m.space.forget(m.space.live.take(0, ^uint64(0)&^(pageSize-1), nil)) // nor asked for
-	m.mu.Unlock()
 	pause := time.Millisecond
 	if m.task == nil {
 		pause = lookPause
@@ -355,6 +357,7 @@ func (m *memory) giveUp(err error) {
 		if m.task != nil && time.Now().After(late) {
 			return
 		}
+		m.poisonLacking()
 	}
 }
 

@@ -15,14 +15,16 @@ import (
 	"github.com/gpucr/gpucr-fs/restore/procfs"
 )
 
-// parentOf returns a process's parent.
-func parentOf(pid int) (parent int, ok bool) {
-	f := procfs.Stat(fmt.Sprintf("/proc/%d/stat", pid))
-	if len(f) < 2 {
-		return 0, false
+// parentOf returns a process's parent, 0 when the process is gone or not seen from here. With an error it is not known.
+func parentOf(pid int) (int, error) {
+	f, err := procfs.ReadStat(fmt.Sprintf("/proc/%d/stat", pid))
+	if errors.Is(err, os.ErrPermission) || err == nil && len(f) < 2 {
+		return 0, nil
 	}
-	parent, err := strconv.Atoi(f[1])
-	return parent, err == nil
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(f[1])
 }
 
 // runs reports whether a thread of a process may still be doing something: it
@@ -45,20 +47,31 @@ func processTree() tree {
 	return t
 }
 
+// readTree is processTree for who must know what cannot be seen now: with an error there may be more.
 func readTree() (tree, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
 	}
-	t := make(tree)
+	return treeOf(entries)
+}
+
+// treeOf is readTree of what /proc has.
+func treeOf(entries []os.DirEntry) (t tree, err error) {
+	t = make(tree)
 	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err == nil {
-			if up, ok := parentOf(pid); ok {
-				t[pid] = up
-			}
+		pid, perr := strconv.Atoi(e.Name())
+		if perr != nil {
+			continue
+		}
+		switch up, perr := parentOf(pid); {
+		case perr != nil:
+			err = perr
+		case up > 0:
+			t[pid] = up
 		}
 	}
-	return t, nil
+	return t, err
 }
 
 // sort puts parents before their children. A process that is killed before its

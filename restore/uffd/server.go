@@ -239,7 +239,9 @@ func (s *Server) adopt(parent *memory, fd int) {
 	if s.watcher != nil {
 		s.watcher.joined(m)
 	}
-	m.refused = parent.dropGuarded()
+	if m.refused = parent.dropGuarded(); m.refused == nil {
+		m.refused = parent.refused
+	}
 	m.space = parent.space.fork()
 	m.parent = parent.task
 	if kick, err := newEventFD(); err == nil {
@@ -360,8 +362,10 @@ func (s *Server) missing() []prefetch.Range {
 	var all []*piece
 	for _, m := range s.memories() {
 		m.mu.RLock()
-		for _, p := range m.space.live.byAddr {
-			all = m.space.unfilled(all, p)
+		if m.served() {
+			for _, p := range m.space.live.byAddr {
+				all = m.space.unfilled(all, p)
+			}
 		}
 		m.mu.RUnlock()
 	}

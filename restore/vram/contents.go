@@ -132,7 +132,7 @@ func (c *contents) zeros(start, end int64) {
 
 func (c *contents) Size() int64 { return c.size }
 
-// ReadAt reads a part of the contents. The first failure ends the work.
+// ReadAt reads a part of the contents. The first failure that stays ends the work; who reads tries again what may pass.
 func (c *contents) ReadAt(p []byte, off int64) (int, error) {
 	if err := c.w.failed(); err != nil {
 		return 0, err
@@ -143,6 +143,9 @@ func (c *contents) ReadAt(p []byte, off int64) (int, error) {
 	}
 	if err == nil || errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
+	}
+	if prefetch.MayPass(err) {
+		return n, err
 	}
 	bo := c.bos[c.at(off+int64(n))]
 	if n == 0 && len(c.bos) > 1 {

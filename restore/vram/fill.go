@@ -205,7 +205,8 @@ func (f *filler) Put(slot []byte) {
 // Fail ends the work, if the failed read has not.
 func (f *filler) Fail(r prefetch.Range, err error) {
 	c := f.files[r.File]
-	f.w.fail(c.bos[c.at(r.Off)], err)
+	bo := c.bos[c.at(r.Off)]
+	f.w.fail(bo, fmt.Errorf("image %s, byte %d: %w", f.w.plan.BOs[bo].File, c.off+r.Off, err))
 }
 
 // AlreadyDelivered is not called: nothing is demanded.
@@ -229,6 +230,13 @@ func (w *work) fillZero(c *contents, off, n int64) bool {
 	return w.failed() == nil
 }
 
+// warnings is a handler without errors: these are told once, by fail.
+type warnings struct{ slog.Handler }
+
+func (h warnings) Enabled(ctx context.Context, l slog.Level) bool {
+	return l < slog.LevelError && h.Handler.Enabled(ctx, l)
+}
+
 // fill moves everything.
 func (w *work) fill(files []*contents) error {
 	f := &filler{w: w, files: files, slots: make([][]piece, w.staging.slots())}
@@ -236,11 +244,11 @@ func (w *work) fill(files []*contents) error {
 	opts := prefetch.Options{
 		Sink: f, Buffers: f, Workers: w.opts.Workers, RunBytes: run, Memory: int64(len(w.staging.area)),
 		DemandBytes: min(run, 128<<10),
-		Hot:         w.hot(files), Names: make([]string, len(files)),
-		Logger: slog.New(slog.DiscardHandler), // an error is told once, by fail
+		Hot:         w.hot(files),
+		Logger:      slog.New(warnings{w.opts.Logger.Handler()}),
 	}
 	for _, c := range files {
-		opts.Files = append(opts.Files, c)
+		opts.Files, opts.Names = append(opts.Files, c), append(opts.Names, w.plan.BOs[c.bos[0]].File)
 	}
 	q, err := prefetch.New(opts)
 	if err != nil {

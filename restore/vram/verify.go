@@ -206,7 +206,7 @@ func (s sample) read(b []byte, pick []bool) error {
 		}
 		if pick[i] {
 			if _, err := p.ReadAt(b[:n], p.off); err != nil {
-				return err
+				return p.w.wrong(p.bos[p.at(p.off)], err)
 			}
 		}
 		b = b[n:]
