@@ -14,8 +14,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
-// A write that failed, as on a full disk, leaves a slot of which no journal tells, with slots of others behind it. After
-// the process was killed gc gives it back, of the newest pack too.
+// A write that failed, as on a full disk, leaves a slot of which no journal tells, with slots of others behind it.
+// After the process was killed gc gives it back, of the newest pack too.
 func TestGCOfAGapInTheNewestPack(t *testing.T) {
 	var failed atomic.Bool
 	o := testOptions(t)

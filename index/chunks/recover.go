@@ -135,7 +135,8 @@ func (s *Store) resume(n uint32) error {
 	if err != nil {
 		return err
 	}
-	if s.Aside.Judge(n, durable, end, bad); s.Aside.Has(n) || len(bad) > 0 || payload >= s.o.PackSize || told < payload {
+	s.Aside.Judge(n, durable, end, bad)
+	if s.Aside.Has(n) || len(bad) > 0 || payload >= s.o.PackSize || told < payload {
 		return nil
 	}
 	resumed, err := s.Packs.Resume(n, payload, end)
