@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/tests/descriptors"
 )
 
 // A dump is sealed when CRIU ends it, also where this process has no descriptor left at that moment to see who that is.
@@ -25,19 +27,8 @@ func TestDumpIsSealedWithoutDescriptors(t *testing.T) {
 	must(t, err)
 	_, err = stats.Write([]byte("stats"))
 	must(t, err)
-	var limit unix.Rlimit
-	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
-	low := limit
-	low.Cur = 3
-	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &low))
-	restored := make(chan error)
-	go func() {
-		time.Sleep(50 * time.Millisecond)
-		restored <- unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
-	}()
-	err = stats.Close()
-	must(t, <-restored)
-	must(t, err)
+	time.AfterFunc(50*time.Millisecond, descriptors.Lack(t))
+	must(t, stats.Close())
 	if _, err := s.Checkpoint("A"); err != nil {
 		t.Errorf("the dump is not sealed: %v", err)
 	}

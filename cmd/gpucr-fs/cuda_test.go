@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/tests/descriptors"
 )
 
 // A process that is to be ended is ended, and not taken for one that is gone, where no descriptor is left to look for
@@ -16,20 +18,10 @@ func TestEndTreeWithoutDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cmd.Process.Kill()
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
-	low := limit
-	low.Cur = 3
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
-		t.Fatal(err)
-	}
+	end := descriptors.Lack(t)
 	gone := over(cmd.Process.Pid)
 	err := endTree(cmd.Process.Pid)
-	if lerr := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); lerr != nil {
-		t.Fatal(lerr)
-	}
+	end()
 	if gone {
 		t.Error("a process that lives passes for one that has ended")
 	}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/tests/descriptors"
 )
 
 // A helper that connects while the restore command has no descriptor left is heard when it has some again.
@@ -19,19 +21,12 @@ func TestHelperIsHeardWithoutDescriptors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
-	low := limit
-	low.Cur = 3
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
-		t.Fatal(err)
-	}
+	end := descriptors.Lack(t)
 	err = unix.Connect(fd, &unix.SockaddrUnix{Name: v.path()})
 	time.Sleep(20 * time.Millisecond) // the command tries to take it
-	if lerr := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || lerr != nil {
-		t.Fatal(err, lerr)
+	end()
+	if err != nil {
+		t.Fatal(err)
 	}
 	if _, err := unix.Write(fd, []byte("{\"pid\":7}\n")); err != nil {
 		t.Fatal(err)

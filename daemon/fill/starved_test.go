@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/daemon/wire"
+	"github.com/gpucr/gpucr-fs/tests/descriptors"
 )
 
 // A client that comes while the daemon has no descriptor left is answered when it has some again.
@@ -18,19 +19,12 @@ func TestConnectWithoutDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
-	low := limit
-	low.Cur = 3
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
-		t.Fatal(err)
-	}
+	end := descriptors.Lack(t)
 	err = unix.Connect(fd, &unix.SockaddrUnix{Name: filepath.Join(s.dir, "fill.sock")})
 	time.Sleep(20 * time.Millisecond) // the daemon tries to take it
-	if lerr := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || lerr != nil {
-		t.Fatal(err, lerr)
+	end()
+	if err != nil {
+		t.Fatal(err)
 	}
 	if _, err := unix.Write(fd, []byte("{}")); err != nil { // it is refused, and told so
 		t.Fatal(err)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/tests/descriptors"
 )
 
 // A socket outlives a time without descriptors, tells of it once, and ends when it is closed.
@@ -23,25 +25,13 @@ func TestAcceptWithoutDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
-	low := limit
-	low.Cur = 3
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
-		t.Fatal(err)
-	}
-	restored := make(chan error)
-	go func() {
-		time.Sleep(50 * time.Millisecond) // a few tries
-		restored <- unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
-	}()
+	end := descriptors.Lack(t)
+	time.AfterFunc(50*time.Millisecond, end) // a few tries
 	var told []error
 	failed := func(err error) { told = append(told, err) }
 	taken, err := Accept(l, failed)
-	if rerr := <-restored; err != nil || rerr != nil {
-		t.Fatal(err, rerr)
+	if err != nil {
+		t.Fatal(err)
 	}
 	taken.Close()
 	if len(told) != 1 || !errors.Is(told[0], unix.EMFILE) {

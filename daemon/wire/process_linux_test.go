@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/index"
+	"github.com/gpucr/gpucr-fs/tests/descriptors"
 )
 
 // A process that was killed ends, also while it has not: it gives its memory back first.
@@ -64,19 +65,9 @@ func TestDumpNeedsAHoldOnItsProcess(t *testing.T) {
 			t.Errorf("a process %s: %v, %v", what, first, err)
 		}
 	}
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
-	low := limit
-	low.Cur = 3
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
-		t.Fatal(err)
-	}
+	end := descriptors.Lack(t)
 	_, err := HoldDumped(1)
-	if lerr := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); lerr != nil {
-		t.Fatal(lerr)
-	}
+	end()
 	if !errors.Is(err, unix.EMFILE) || index.HintOf(err) == "" {
 		t.Errorf("without descriptors: %v, hint %q", err, index.HintOf(err))
 	}
