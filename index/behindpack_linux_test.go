@@ -39,8 +39,8 @@ func TestGCOfRoomBehindAPack(t *testing.T) {
 	for _, dry := range []bool{true, false} {
 		res, err := s.GC(t.Context(), GCOptions{DryRun: dry})
 		must(t, err)
-		if res.Reclaimable != room {
-			t.Errorf("dry %v: %d bytes could be given back, want %d", dry, res.Reclaimable, room)
+		if res.Reclaimable <= room-64<<10 || res.Reclaimable > room {
+			t.Errorf("dry %v: %d bytes could be given back, want about %d", dry, res.Reclaimable, room)
 		}
 	}
 	if blocks() != before {

@@ -210,7 +210,11 @@ func (s *Store) PutLocal(puts []Put) error {
 		var seq uint64
 		if manifest.IsRootKey(p.Key) {
 			// What a journal told of it last stays in force: an older journal is not to bring the checkpoint back.
-			seq, _, _ = s.DB.Meta(p.Key)
+			was, _, err := s.DB.Meta(p.Key)
+			if err != nil && !errors.Is(err, keys.ErrMissing) && !errors.Is(err, keys.ErrDamaged) {
+				return fault.Classify("write index", err)
+			}
+			seq = was
 		}
 		switch {
 		case p.Payload == nil && seq > 0:

@@ -1,6 +1,7 @@
 package pack
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
@@ -29,6 +30,9 @@ func (s *Set) ahead(f *file) {
 	_ = f.f.Allocate(from, f.room-from)
 }
 
+// mostBlock is the largest block that a file system has, in bytes.
+const mostBlock = 64 << 10
+
 // CutBehind gives back what is allocated behind the end of pack n, and how many bytes that were; with dry it only says
 // so. ext4 leaves room there, where no hole can be punched, when it has not all that is to be allocated ahead. A pack
 // that takes appends is left alone.
@@ -38,15 +42,23 @@ func (s *Set) CutBehind(n uint32, dry bool) (room int64, err error) {
 	if s.active != nil && s.active.n == n {
 		return 0, nil
 	}
+	used := s.files[n] != nil
 	f, err := s.open(n)
 	if err != nil {
 		return 0, err
+	}
+	if !used { // gc asks this of every pack: that must not cost descriptors
+		defer func() {
+			delete(s.files, n)
+			err = errors.Join(err, f.f.Close())
+		}()
 	}
 	size, err := f.f.Size()
 	if err != nil {
 		return 0, err
 	}
-	if room, err = f.f.Allocated(size, aheadMost); err != nil || room == 0 || dry {
+	block := (size + mostBlock - 1) &^ (mostBlock - 1) // the file's last block is its own
+	if room, err = f.f.Allocated(block, aheadMost); err != nil || room == 0 || dry {
 		return room, err
 	}
 	if err := f.f.Truncate(size); err != nil {
