@@ -272,8 +272,10 @@ func (w *world) tidy() {
 
 // checkImages opens and compares the store as crashes at the images of the last step would leave it.
 func (w *world) checkImages() error {
+	w.mu.Lock() // a worker of the store may be taking one more
 	images := w.images
 	w.images = nil
+	w.mu.Unlock()
 	defer w.tidy()
 	for _, img := range images {
 		if err := w.checkImage(img, 0); err != nil {
