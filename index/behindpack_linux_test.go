@@ -20,12 +20,7 @@ func TestGCOfRoomBehindAPack(t *testing.T) {
 	write(t, s, "newer", map[string][]byte{"f": memory(2, 1<<20)})
 	path := filepath.Join(s.dir, chunks.PacksFolder, pack.Name(1))
 	s = reopen(t, s)
-	blocks := func() (n int64) {
-		var st unix.Stat_t
-		must(t, unix.Stat(path, &st))
-		return st.Blocks * 512
-	}
-	before := blocks()
+	before := onDisk(t, path)
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	must(t, err)
 	defer f.Close()
@@ -33,8 +28,8 @@ func TestGCOfRoomBehindAPack(t *testing.T) {
 	must(t, err)
 	const room = 2 << 20
 	must(t, unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, size, room))
-	if blocks() < before+room {
-		t.Fatalf("%d bytes are allocated, %d before", blocks(), before)
+	if onDisk(t, path) < before+room {
+		t.Fatalf("%d bytes are allocated, %d before", onDisk(t, path), before)
 	}
 	for _, dry := range []bool{true, false} {
 		res, err := s.GC(t.Context(), GCOptions{DryRun: dry})
@@ -43,8 +38,8 @@ func TestGCOfRoomBehindAPack(t *testing.T) {
 			t.Errorf("dry %v: %d bytes could be given back, want about %d", dry, res.Reclaimable, room)
 		}
 	}
-	if blocks() != before {
-		t.Errorf("%d bytes are allocated after gc, want %d", blocks(), before)
+	if onDisk(t, path) != before {
+		t.Errorf("%d bytes are allocated after gc, want %d", onDisk(t, path), before)
 	}
 	mustHold(t, s, "stays", files)
 }

@@ -1,7 +1,6 @@
 package index
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -41,7 +40,9 @@ func TestGCOfAGapInTheNewestPack(t *testing.T) {
 	must(t, d.Abort())
 	files := map[string][]byte{"f": memory(2, 1<<20)}
 	write(t, s, "stays", files)
-	s = openTestStore(t, copyOf(t, s.dir), testOptions(t))
+	killed := filepath.Join(t.TempDir(), "store") // as it is when the process is killed now
+	copyDir(t, s.dir, killed)
+	s = openTestStore(t, killed, testOptions(t))
 	_, err = s.GC(t.Context(), GCOptions{})
 	must(t, err)
 	use, err := s.Usage(t.Context())
@@ -50,20 +51,10 @@ func TestGCOfAGapInTheNewestPack(t *testing.T) {
 	packs, err := filepath.Glob(filepath.Join(s.dir, chunks.PacksFolder, "*.pack"))
 	must(t, err)
 	for _, path := range packs {
-		var st unix.Stat_t
-		must(t, unix.Stat(path, &st))
-		occupied += st.Blocks * 512
+		occupied += onDisk(t, path)
 	}
 	if occupied > use.Stored+int64(use.Packs)<<16 {
 		t.Errorf("packs occupy %d bytes after gc, %d are stored", occupied, use.Stored)
 	}
 	mustHold(t, s, "stays", files)
-}
-
-// copyOf gives a copy of a store as a process leaves it that is killed now.
-func copyOf(t *testing.T, dir string) (copied string) {
-	t.Helper()
-	copied = filepath.Join(t.TempDir(), "store")
-	must(t, os.CopyFS(copied, os.DirFS(dir)))
-	return copied
 }

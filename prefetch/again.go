@@ -24,11 +24,11 @@ const (
 	mostResting = 16
 )
 
-// lacks are errors of a system that has no more of something. They are about the call, not about the place that was
-// to be read.
+// lacks are errors of a system that has no more of something, or was interrupted.
 var lacks = []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN, unix.EINTR}
 
-func isLack(err error) bool {
+// IsLack reports whether a call failed for want of what may be there soon. That tells nothing of what it was asked.
+func IsLack(err error) bool {
 	return slices.ContainsFunc(lacks, func(e unix.Errno) bool { return errors.Is(err, e) })
 }
 
@@ -41,7 +41,7 @@ func MayPass(err error) bool {
 	case index.Unreachable, index.Locked:
 		return false
 	}
-	return isLack(err) || errors.Is(err, unix.EIO) || errors.Is(err, unix.ENOSPC)
+	return IsLack(err) || errors.Is(err, unix.EIO) || errors.Is(err, unix.ENOSPC)
 }
 
 // rest is since when a run cannot be read, and how it is tried again.

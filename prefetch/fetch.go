@@ -166,7 +166,7 @@ func (q *Queue) read(f File, x Range, buf []byte, of *run, again *[]Range) (fail
 	if x.Len > retryBytes {
 		part = retryBytes
 	}
-	if MayPass(err) && !q.outage.failed(q.opts.rest) && !of.rest.over(q.opts.rest) && (x.Len <= part || isLack(err)) {
+	if MayPass(err) && !q.outage.failed(q.opts.rest) && !of.rest.over(q.opts.rest) && (x.Len <= part || IsLack(err)) {
 		if of.rest.since.IsZero() && len(*again) == 0 {
 			q.opts.Logger.Warn("cannot read now, trying again", "file", q.opts.Names[x.File], "offset", x.Off,
 				"bytes", x.Len, "for", q.opts.rest, "err", err)

@@ -57,7 +57,8 @@ func openLedger(dir string, log *slog.Logger) *ledger {
 	return &ledger{path: filepath.Join(dir, ledgerName), log: log, has: map[string]entry{}}
 }
 
-// load reads the file unless that was done. One that cannot be read now is not written over. Call with mu held.
+// load reads the file unless that was done, and makes the changes that have waited for it. One that cannot be read now
+// is not written over. Call with mu held.
 func (l *ledger) load() error {
 	if l.read {
 		return nil
@@ -73,6 +74,10 @@ func (l *ledger) load() error {
 		return fmt.Errorf("what the remote store is known to have: %w", err)
 	}
 	l.read = true
+	for _, fn := range l.later {
+		l.apply(fn)
+	}
+	l.later = nil
 	return nil
 }
 
@@ -81,16 +86,17 @@ func (l *ledger) load() error {
 func (l *ledger) change(fn func(has map[string]entry) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.later = append(l.later, fn)
 	if err := l.load(); err != nil {
 		l.log.Warn("what the remote store has could not be noted", "err", err)
+		l.later = append(l.later, fn)
 		return
 	}
-	news := false
-	for _, fn := range l.later {
-		news = fn(l.has) || news
-	}
-	if l.later = nil; !news {
+	l.apply(fn)
+}
+
+// apply is change for entries that have been read. Call with mu held.
+func (l *ledger) apply(fn func(has map[string]entry) bool) {
+	if !fn(l.has) {
 		return
 	}
 	text, err := json.Marshal(l.has)
@@ -104,29 +110,22 @@ func (l *ledger) change(fn func(has map[string]entry) bool) {
 
 // of gives what is noted of a checkpoint. Where that cannot be read something may be known of it.
 func (l *ledger) of(id string) (e entry, known bool) {
-	if l.noted() != nil {
-		return entry{}, true
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.load() != nil {
+		return entry{}, true
+	}
 	e, known = l.has[id]
 	return e, known
 }
 
-// noted makes all changes that wait, and fails where the entries cannot be read.
-func (l *ledger) noted() error {
-	l.mu.Lock()
-	err, wait := l.load(), len(l.later) > 0
-	l.mu.Unlock()
-	if err == nil && wait {
-		l.change(func(map[string]entry) bool { return false })
-	}
-	return err
-}
-
 // Noted fails while it cannot be read which checkpoints the remote store is known to have. Has then says of all that
 // something is known of them.
-func (r *Remote) Noted() error { return r.ledger.noted() }
+func (r *Remote) Noted() error {
+	r.ledger.mu.Lock()
+	defer r.ledger.mu.Unlock()
+	return r.ledger.load()
+}
 
 // Has says whether a checkpoint is known to stand in the remote store, and whether anything is known of it there.
 func (r *Remote) Has(id string) (stands, known bool) {

@@ -101,7 +101,7 @@ func (s *Store) indexCommitted(done pack.Committed, kvs []pack.KV) error {
 		if lerr == nil && loc == c.Loc {
 			b.DeleteChunk(c.ID)
 			gone = append(gone, c)
-		} else if lerr != nil && !errors.Is(lerr, keys.ErrMissing) && !errors.Is(lerr, keys.ErrDamaged) {
+		} else if keys.Failed(lerr) {
 			err = lerr // it could lead to a slot that has been given back
 		}
 	}
@@ -211,7 +211,7 @@ func (s *Store) PutLocal(puts []Put) error {
 		if manifest.IsRootKey(p.Key) {
 			// What a journal told of it last stays in force: an older journal is not to bring the checkpoint back.
 			was, _, err := s.DB.Meta(p.Key)
-			if err != nil && !errors.Is(err, keys.ErrMissing) && !errors.Is(err, keys.ErrDamaged) {
+			if keys.Failed(err) {
 				return fault.Classify("write index", err)
 			}
 			seq = was

@@ -252,7 +252,7 @@ func (s *Store) Apply(b *keys.Batch, r pack.Record) error {
 		b.SetChunk(*r.Chunk)
 	case r.Dead != nil:
 		loc, err := s.DB.Loc(r.Dead.ID)
-		if err != nil && !errors.Is(err, keys.ErrMissing) && !errors.Is(err, keys.ErrDamaged) {
+		if keys.Failed(err) {
 			return err // it could lead to a slot that has been given back
 		}
 		if err == nil && loc.Pack == r.Dead.Loc.Pack && loc.Page == r.Dead.Loc.Page {

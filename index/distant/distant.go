@@ -255,7 +255,7 @@ func (d *Packs) merge(p object.PackRef, list []pack.Chunk) (n uint32, value []by
 		if err == nil {
 			_, err = d.decode(n, v, func(c pack.Chunk) { at[c.Loc.Page] = c })
 		}
-		if err != nil && !errors.Is(err, keys.ErrDamaged) && !errors.Is(err, keys.ErrMissing) {
+		if keys.Failed(err) {
 			return 0, nil, fault.Classify("learn of a pack", err)
 		}
 		if err != nil {

@@ -58,7 +58,7 @@ func (b *Batch) Later(seq uint64) {
 	}
 	if !b.later {
 		before, err := b.d.Seq()
-		if err != nil && !errors.Is(err, ErrMissing) && !errors.Is(err, ErrDamaged) {
+		if Failed(err) {
 			b.err = err
 			return
 		}

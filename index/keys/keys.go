@@ -64,6 +64,11 @@ var (
 	ErrUnwritten = errors.New("the index cannot be written; its log is left, and read when the store is opened again")
 )
 
+// Failed says whether the index gave no answer: err is neither ErrMissing nor ErrDamaged, which are answers.
+func Failed(err error) bool {
+	return err != nil && !errors.Is(err, ErrMissing) && !errors.Is(err, ErrDamaged)
+}
+
 // Tuning moves thresholds, for tests, and says with what values are encrypted. Zero values stand for the defaults.
 type Tuning struct {
 	Coder  *cipher.Coder    // encrypts all values; nil: none is

@@ -53,9 +53,6 @@ func (s *Jobs) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 		if err := s.roots.RemoveIncomplete(ctx); err != nil {
 			return g.res, err
 		}
-		if err := s.chunks.Commit(nil); err != nil {
-			return g.res, err
-		}
 		s.chunks.Packs.Trim()
 	}
 	defer s.chunks.KeepPins()()

@@ -275,7 +275,7 @@ func Untaken(wire int) bool {
 		if err == nil {
 			return n > 0 && kind(head[0]) == kindHello
 		}
-		if !lacks(err) {
+		if !prefetch.IsLack(err) {
 			return false
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/prefetch"
+	"github.com/gpucr/gpucr-fs/tests/descriptors"
 )
 
 const madvGuardInstall, madvGuardRemove = 102, 103
@@ -108,7 +109,7 @@ func TestDropGuarded(t *testing.T) {
 // they may cover.
 func TestUnknownGuards(t *testing.T) {
 	self := &process{os.Getpid(), pidfdOf(t, os.Getpid())}
-	release := full(t)
+	release := descriptors.Lack(t)
 	m, err := openPagemap(self)
 	release()
 	if m != nil || err == nil {

@@ -1,7 +1,6 @@
 package uffd
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -12,6 +11,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/prefetch"
+	"github.com/gpucr/gpucr-fs/restore/procfs"
 )
 
 // heldFDs are copies of the guardian's userfaultfds and of the handles of the
@@ -113,7 +115,7 @@ func userfaultfds(dir string) (numbers []int, err error) {
 	for _, e := range entries {
 		to, lerr := os.Readlink(filepath.Join(dir, e.Name()))
 		if lerr != nil {
-			if !isGone(lerr) {
+			if !procfs.Gone(lerr) {
 				err = lerr
 			}
 			continue
@@ -122,14 +124,11 @@ func userfaultfds(dir string) (numbers []int, err error) {
 			numbers = append(numbers, n)
 		}
 	}
-	if isGone(err) {
+	if procfs.Gone(err) {
 		return numbers, nil
 	}
 	return numbers, err
 }
-
-// isGone reports whether /proc does not have what was asked for any more.
-func isGone(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) }
 
 // end kills all tasks and what they have forked, unless all memory is complete,
 // and returns when none of that which is not is left.
@@ -206,7 +205,7 @@ func pidOf(pidfd int) (pid int, ok bool) {
 	var info []byte
 	var err error
 	for range pidTries {
-		if info, err = os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", pidfd)); !lacks(err) {
+		if info, err = os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", pidfd)); !prefetch.IsLack(err) {
 			break
 		}
 		time.Sleep(lackPause)

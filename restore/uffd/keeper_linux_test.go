@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/tests/descriptors"
 )
 
 // keptRole makes the test program a guardian as its keeper sees it: it starts a
@@ -145,7 +147,7 @@ func TestUserfaultfds(t *testing.T) {
 	if _, err := userfaultfds(dir); err == nil {
 		t.Error("a descriptor that cannot be looked at was passed over")
 	}
-	release := full(t)
+	release := descriptors.Lack(t)
 	_, err = userfaultfds("/proc/self/fd")
 	release()
 	if err == nil {

@@ -11,29 +11,10 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// full leaves this process without any descriptor until it is called again.
-func full(t *testing.T) (release func()) {
-	t.Helper()
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
-	next, err := unix.Dup(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	unix.Close(next)
-	low := limit
-	low.Cur = uint64(next)
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
-		t.Fatal(err)
-	}
-	release = func() { unix.Setrlimit(unix.RLIMIT_NOFILE, &limit) }
-	t.Cleanup(release)
-	return release
-}
+	"github.com/gpucr/gpucr-fs/prefetch"
+	"github.com/gpucr/gpucr-fs/tests/descriptors"
+)
 
 // pidfdOf returns a handle of a process.
 func pidfdOf(t *testing.T, pid int) int {
@@ -83,7 +64,7 @@ func TestForkWithoutDescriptor(t *testing.T) {
 		t.Fatal(err)
 	}
 	buf := make([]message, 4)
-	release := full(t)
+	release := descriptors.Lack(t)
 	events, err := m.read(buf)
 	_, errno := uffdZero(fd, addrOf(mem), pageSize)
 	release()
@@ -116,7 +97,7 @@ func TestForkWithOneDescriptor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	release := full(t)
+	release := descriptors.Lack(t)
 	s.adopt(parent, fd)
 	live := len(s.memories())
 	release()
@@ -130,9 +111,9 @@ func TestForkWithOneDescriptor(t *testing.T) {
 // What cannot be looked at without a descriptor is neither taken for gone nor for another's child.
 func TestPidsWithoutDescriptor(t *testing.T) {
 	pidfd := pidfdOf(t, os.Getpid())
-	release := full(t)
+	release := descriptors.Lack(t)
 	time.AfterFunc(10*lackPause, release)
-	if _, err := parentOf(os.Getpid()); !lacks(err) {
+	if _, err := parentOf(os.Getpid()); !prefetch.IsLack(err) {
 		t.Errorf("the parent without a descriptor: %v", err)
 	}
 	if pid, ok := pidOf(pidfd); !ok || pid != os.Getpid() {
@@ -149,10 +130,10 @@ func TestTreeWithoutDescriptor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	release := full(t)
+	release := descriptors.Lack(t)
 	_, err = treeOf(entries)
 	release()
-	if !lacks(err) {
+	if !prefetch.IsLack(err) {
 		t.Errorf("processes that could not be read: %v", err)
 	}
 	if seen, err := treeOf(entries); err != nil || seen[os.Getpid()] != os.Getppid() {
@@ -210,7 +191,7 @@ func TestSuccessorWithoutDescriptor(t *testing.T) {
 		setup:  &setup{RunBytes: pageSize, Slots: 2, Successor: []string{"successor", keptRole}},
 		server: &Server{log: log}}
 	defer g.outbox.close()
-	release := full(t)
+	release := descriptors.Lack(t)
 	done := make(chan error, 1)
 	go func() { done <- g.succeed(t.Context()) }()
 	select {

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpucr/gpucr-fs/prefetch"
 	"github.com/gpucr/gpucr-fs/restore/criuimg"
 )
 
@@ -156,7 +157,7 @@ func (m *memory) wait() error {
 	}
 	ready, err := waitReadable(timeout, fds...)
 	switch {
-	case lacks(err):
+	case prefetch.IsLack(err):
 		// Reading and the probe tell what there is.
 		time.Sleep(lookPause)
 		unknown = true
@@ -192,7 +193,7 @@ func (m *memory) read(buf []message) (events bool, err error) {
 	m.lacking = false
 	switch {
 	case err == nil || err == unix.EAGAIN || err == unix.EINTR:
-	case lacks(err):
+	case prefetch.IsLack(err):
 		if m.lacking = true; !lacking {
 			m.srv.log.Error("cannot read a report yet, its thread waits; "+
 				"let the guardian have more descriptors (RLIMIT_NOFILE) or memory", "task", m.name, "err", err)

@@ -138,7 +138,7 @@ func killTogether(pids []int) {
 func mappings(pid int) (all []mapping, err error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/smaps", pid))
 	switch {
-	case isGone(err) || errors.Is(err, os.ErrPermission):
+	case procfs.Gone(err) || errors.Is(err, os.ErrPermission):
 		return nil, nil
 	case err != nil:
 		return nil, err
@@ -162,7 +162,7 @@ func mappings(pid int) (all []mapping, err error) {
 		}
 	}
 	switch err := lines.Err(); {
-	case isGone(err):
+	case procfs.Gone(err):
 		return nil, nil
 	case err != nil:
 		return nil, err

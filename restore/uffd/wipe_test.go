@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/restore/criuimg"
+	"github.com/gpucr/gpucr-fs/tests/descriptors"
 )
 
 // left tells by a letter a page what of [0, n) pages is missing in a space.
@@ -129,7 +130,7 @@ func TestWipeUnknown(t *testing.T) {
 	own := &process{os.Getpid(), pidfdOf(t, os.Getpid())}
 	s := newSpace(1, nil, []*piece{{start: at, end: at + 8*pageSize}})
 	child := &memory{parent: own, space: s.fork()}
-	release := full(t)
+	release := descriptors.Lack(t)
 	wiped := make(chan error, 1)
 	go func() { wiped <- child.wipe() }()
 	time.Sleep(10 * lackPause)
