@@ -29,7 +29,10 @@ type Task struct {
 	// Ranges are the lazily restorable runs of pages, by rising Start,
 	// without overlap, each within one VMA.
 	Ranges []Range
-	exe    uint32 // the id of its program's file
+	// Args and Env are where its arguments and environment lie, as the kernel shows them in /proc/PID/cmdline and
+	// environ: bytes, and unchecked.
+	Args, Env Span
+	exe       uint32 // the id of its program's file
 }
 
 // LazyBytes returns how much of the task's memory can be restored lazily.

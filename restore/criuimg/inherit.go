@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Span is a run of pages of one task.
+// Span is a stretch of one task's memory: whole pages, where nothing else is said.
 type Span struct{ Start, End uint64 }
 
 // Inheritable is a mapping that a child may have from its parent. CRIU maps it in

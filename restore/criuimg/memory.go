@@ -103,6 +103,9 @@ func loadMemory(fsys fs.FS, t *Task) error {
 	if err != nil {
 		return err
 	}
+	if t.Args, t.Env, err = titles(name, b); err != nil {
+		return err
+	}
 	maps, err := loadPagemaps(fsys, t.PID)
 	if err != nil {
 		return err

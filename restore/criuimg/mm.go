@@ -4,8 +4,12 @@ import "google.golang.org/protobuf/encoding/protowire"
 
 // Fields of CRIU's MmEntry and VmaEntry (mm.proto, vma.proto).
 const (
-	fieldExeFile = 12
-	fieldVMAs    = 14
+	fieldArgStart = 8
+	fieldArgEnd   = 9
+	fieldEnvStart = 10
+	fieldEnvEnd   = 11
+	fieldExeFile  = 12
+	fieldVMAs     = 14
 
 	fieldStart    = 1
 	fieldEnd      = 2
@@ -59,6 +63,28 @@ func decodeVMA(name string, b []byte) (w VMA, whole bool, err error) {
 		return nil
 	})
 	return w, has[fieldStart] && has[fieldEnd] && has[fieldVMAFlags] && has[fieldStatus], err
+}
+
+// titles gives the addresses of a task's arguments and environment from the entry of an mm image. An image may have a
+// million mappings: only these fields are decoded.
+func titles(name string, b []byte) (args, env Span, err error) {
+	err = fields(name, b, func(num protowire.Number, v uint64, inner []byte) error {
+		if inner != nil {
+			return nil
+		}
+		switch num {
+		case fieldArgStart:
+			args.Start = v
+		case fieldArgEnd:
+			args.End = v
+		case fieldEnvStart:
+			env.Start = v
+		case fieldEnvEnd:
+			env.End = v
+		}
+		return nil
+	})
+	return args, env, err
 }
 
 // countVMAs gives the number of mappings in the entry of an mm image.

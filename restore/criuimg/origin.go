@@ -10,7 +10,6 @@ import (
 
 	core "github.com/checkpoint-restore/go-criu/v8/crit/images/criu-core"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/utsns"
-	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // Magics of images that only Origin reads, from CRIU's magic.h.
@@ -124,10 +123,8 @@ func arguments(fsys fs.FS, pid int) (string, error) {
 	return plain(b[:n]), nil
 }
 
-// argumentRange gives the addresses of a task's arguments. An image may have a million mappings: only the two fields
-// are decoded.
+// argumentRange gives the addresses of a task's arguments.
 func argumentRange(fsys fs.FS, pid int) (start, end uint64, err error) {
-	const mmArgStart, mmArgEnd = 8, 9 // images/mm.proto
 	r, err := openImage(fsys, fmt.Sprintf("mm-%d.img", pid), magicMM)
 	if err != nil {
 		return 0, 0, err
@@ -137,19 +134,8 @@ func argumentRange(fsys fs.FS, pid int) (start, end uint64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	err = fields(r.name, b, func(num protowire.Number, v uint64, inner []byte) error {
-		switch {
-		case num == mmArgStart && inner == nil:
-			start = v
-		case num == mmArgEnd && inner == nil:
-			end = v
-		}
-		return nil
-	})
-	if err != nil {
-		return 0, 0, err
-	}
-	return start, end, nil
+	args, _, err := titles(r.name, b)
+	return args.Start, args.End, err
 }
 
 // plain makes one printable line of arguments separated by zeros.

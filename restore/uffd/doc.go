@@ -24,6 +24,10 @@
 // UFFDIO_ZEROPAGE, and what cannot be read becomes UFFDIO_POISON: the process
 // gets SIGBUS when it touches it, not wrong bytes.
 //
+// A fault is how a process waits for a page. Who reads its memory from outside does not wait: /proc/PID/cmdline and
+// environ give less while their pages are missing. So these pages are demanded as soon as they can be filled
+// (PlanTask.First). What a debugger reads in other places while memory is being filled may be missing too.
+//
 // # Events
 //
 // While its memory is filled a process forks, remaps, unmaps and gives memory

@@ -32,6 +32,7 @@ type memory struct {
 	refused error
 	name    string // for logs
 	vmas    []criuimg.VMA
+	first   []prefetch.Range // see PlanTask
 	// pagemap tells of guard pages; nil when nobody can, as of a forked child.
 	pagemap *pagemap
 
@@ -378,5 +379,18 @@ func (m *memory) close() {
 		unix.Close(m.fd)
 		m.pagemap.close()
 		m.wakeup.close()
+	}
+}
+
+// demandFirst asks for what others may read from outside, as far as it is missing.
+func (m *memory) demandFirst() {
+	for _, r := range m.first {
+		m.mu.RLock()
+		_, _, n := m.space.next(r.File, r.Off, r.End())
+		lacks := n > 0 && m.served()
+		m.mu.RUnlock()
+		if lacks {
+			m.srv.supplier.Demand(r, true)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package uffd
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -24,7 +25,14 @@ type PlanTask struct {
 	Dead   bool
 	VMAs   []criuimg.VMA // those that CRIU registers with userfaultfd
 	Ranges []PlanRange
+	// First are the file ranges with the pages of the task's arguments and environment, at most maxFirst bytes of each. Who
+	// reads /proc/PID/cmdline or environ is given nothing for a page that is missing: the kernel does not wait for a
+	// userfaultfd there (access_remote_vm). So these are asked for before all others.
+	First []prefetch.Range
 }
+
+// maxFirst bounds the arguments and environment that are asked for first, in bytes.
+const maxFirst = 256 << 10
 
 // PlanRange puts the contents of a file from Off on at Start up to End.
 type PlanRange struct {
@@ -53,9 +61,33 @@ func NewPlan(c *criuimg.Checkpoint) *Plan {
 			}
 			pt.Ranges = append(pt.Ranges, PlanRange{r.Start, r.End, n, r.Off})
 		}
+		for _, s := range []criuimg.Span{t.Args, t.Env} {
+			pt.First = append(pt.First, pt.within(s)...)
+		}
 		p.Tasks = append(p.Tasks, pt)
 	}
 	return p
+}
+
+// within gives the file ranges of the pages of a span, of the first maxFirst bytes of it.
+func (t *PlanTask) within(s criuimg.Span) (out []prefetch.Range) {
+	if s.End <= s.Start {
+		return nil
+	}
+	start := s.Start &^ (pageSize - 1)
+	end := start + min(s.End-start+pageSize-1, maxFirst)&^(pageSize-1)
+	i, _ := slices.BinarySearchFunc(t.Ranges, start, func(r PlanRange, at uint64) int {
+		if r.End <= at {
+			return -1
+		}
+		return 1
+	})
+	for ; i < len(t.Ranges) && t.Ranges[i].Start < end; i++ {
+		r := t.Ranges[i]
+		from, to := max(r.Start, start), min(r.End, end)
+		out = append(out, prefetch.Range{File: r.File, Off: r.Off + int64(from-r.Start), Len: int64(to - from)})
+	}
+	return out
 }
 
 // Validate reports whether the plan can be followed.
@@ -71,6 +103,12 @@ func (p *Plan) Validate() error {
 				return fmt.Errorf("plan of task %d has a bad range %+v", t.PID, r)
 			}
 			last = r.End
+		}
+		for _, r := range t.First {
+			if r.File < 0 || r.File >= len(p.Files) || r.Off < 0 || r.Len <= 0 || r.Len > maxFirst ||
+				(r.Off|r.Len)%pageSize != 0 {
+				return fmt.Errorf("plan of task %d asks first for a bad range %+v", t.PID, r)
+			}
 		}
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 
+	"github.com/gpucr/gpucr-fs/prefetch"
 	"github.com/gpucr/gpucr-fs/restore/criuimg"
 )
 
@@ -17,7 +18,7 @@ var errPlan = errors.New("a plan that ends early or goes on too long")
 func (p *Plan) MarshalBinary() ([]byte, error) {
 	n := 0
 	for i := range p.Tasks {
-		n += 4 + 5*len(p.Tasks[i].VMAs) + 4*len(p.Tasks[i].Ranges)
+		n += 5 + 5*len(p.Tasks[i].VMAs) + 4*len(p.Tasks[i].Ranges) + 3*len(p.Tasks[i].First)
 	}
 	b := make([]byte, 0, 8*(n+2)+64*len(p.Files))
 	put := func(words ...uint64) {
@@ -44,6 +45,13 @@ func (p *Plan) MarshalBinary() ([]byte, error) {
 		put(uint64(len(t.Ranges)))
 		for _, r := range t.Ranges {
 			put(r.Start, r.End, uint64(r.File), uint64(r.Off))
+		}
+	}
+	for i := range p.Tasks {
+		first := p.Tasks[i].First
+		put(uint64(len(first)))
+		for _, r := range first {
+			put(uint64(r.File), uint64(r.Off), uint64(r.Len))
 		}
 	}
 	return b, nil
@@ -90,6 +98,15 @@ func (p *Plan) UnmarshalBinary(b []byte) error {
 		t.Ranges = make([]PlanRange, length(4*8))
 		for j := range t.Ranges {
 			t.Ranges[j] = PlanRange{Start: get(), End: get(), File: int(get()), Off: int64(get())}
+		}
+	}
+	if len(b) == 0 && !bad {
+		return nil // of an earlier build, whose guardian has started a provider of this one
+	}
+	for i := range p.Tasks {
+		t := &p.Tasks[i]
+		for range length(3 * 8) {
+			t.First = append(t.First, prefetch.Range{File: int(get()), Off: int64(get()), Len: int64(get())})
 		}
 	}
 	if bad || len(b) > 0 {

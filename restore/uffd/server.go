@@ -217,7 +217,7 @@ func (s *Server) add(pid int, task *process, fd int) error {
 			"criu restores task %d, which the images do not have; check that both use the same image directory", pid)
 	}
 	t := &s.opts.Plan.Tasks[i]
-	m := &memory{srv: s, fd: fd, id: s.newID(), task: task, name: fmt.Sprint(pid), vmas: t.VMAs,
+	m := &memory{srv: s, fd: fd, id: s.newID(), task: task, name: fmt.Sprint(pid), vmas: t.VMAs, first: t.First,
 		space: t.space(len(s.opts.Plan.Files))}
 	s.log.Debug("task", "pid", pid, "ranges", len(t.Ranges), "bytes", m.space.left.Load()*pageSize)
 	// Where it fails the descriptor stays open, so that the task waits until it is killed instead of seeing zeros.
@@ -228,6 +228,10 @@ func (s *Server) add(pid int, task *process, fd int) error {
 		return err
 	}
 	s.start(m)
+	// As a rule nothing is registered yet, and what comes is left; but it is at hand then when finish asks again.
+	for _, r := range m.first {
+		s.supplier.Demand(r, false)
+	}
 	return nil
 }
 
@@ -298,6 +302,7 @@ func (s *Server) left(m *memory) {
 // finish brings everything that is still missing.
 func (s *Server) finish(ctx context.Context) error {
 	for _, m := range s.memories() {
+		m.demandFirst()
 		m.wakeup.set()
 	}
 	s.supplier.Sweep(s.opts.Plan.Ranges())

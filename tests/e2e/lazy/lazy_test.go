@@ -70,6 +70,35 @@ func TestProfile(t *testing.T) {
 	}
 }
 
+// Who reads the command line and the environment of a restored process gets them at once, not when all memory before
+// the stack's end is there: the kernel does not wait for a missing page there, it gives less.
+func TestTitlesComeFirst(t *testing.T) {
+	long := strings.Repeat("long ", 20<<10) // its end is far from all that the process itself asks for
+	t.Setenv("LONG", long)
+	c := dump(t, lazytarget.Options{MB: 64, Threads: 2, Quiet: true, Seed: 11})
+	work := t.TempDir()
+	s := c.serve(t, work, serveOptions{rate: 2 << 20})
+	must(t, c.restore(t, work))
+	read := func(name string) string {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", c.pid, name))
+		must(t, err)
+		return string(b)
+	}
+	late := time.Now().Add(5 * time.Second)
+	for !strings.Contains(read("environ"), "LONG="+long+"\x00") {
+		if time.Now().After(late) {
+			t.Fatalf("only %d bytes of the environment are there", len(read("environ")))
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if line := read("cmdline"); !strings.HasPrefix(line, targetBin+"\x00") {
+		t.Errorf("the command line is %q", line)
+	}
+	if s.Report().MissingBytes == 0 {
+		t.Error("all memory was there meanwhile: the test shows nothing")
+	}
+}
+
 // Memory for which the process had asked for huge pages has some again.
 func TestHugePages(t *testing.T) {
 	c := dump(t, lazytarget.Options{MB: 256, Threads: 1, Seed: 15, Quiet: true})
