@@ -2,6 +2,7 @@ package index
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -156,4 +157,60 @@ func TestGCWithRootsThatOpenDidNotShow(t *testing.T) {
 	for i := range 10 {
 		mustHold(t, s, fmt.Sprint("c", i), files(i))
 	}
+}
+
+// Part of the index is lost while gc gives back one pack after the other.
+func TestGCWhileTheIndexIsLost(t *testing.T) {
+	const stay = 10
+	prepare := func(t *testing.T, beside int) *Store {
+		s := newTestStore(t, testOptions(t))
+		write(t, s, "first", map[string][]byte{"f": memory(1, 1<<20)})
+		must(t, s.chunks.Packs.Roll())
+		write(t, s, "gone", map[string][]byte{"f": memory(2, 4<<20)})
+		write(t, s, "beside", map[string][]byte{"f": memory(4, beside)}) // else the pack goes as a whole
+		for i := range stay {
+			write(t, s, fmt.Sprint("stays-", i), map[string][]byte{"f": fmt.Append(nil, "content ", i)})
+		}
+		must(t, s.chunks.Packs.Roll())
+		write(t, s, "newer", map[string][]byte{"f": memory(3, 1<<20)})
+		must(t, s.Remove(t.Context(), []string{"gone"}))
+		return reopen(t, s) // all of the index is in tables
+	}
+	collect := func(s *Store, lose func()) error {
+		_, err := s.GC(context.Background(), GCOptions{Progress: func(done, _ int64) {
+			if done == 1 {
+				lose()
+			}
+		}})
+		return err
+	}
+	mustStay := func(t *testing.T, s *Store) {
+		t.Helper()
+		for i := range stay {
+			mustHold(t, s, fmt.Sprint("stays-", i), map[string][]byte{"f": fmt.Append(nil, "content ", i)})
+		}
+	}
+	t.Run("Badger merged tables without what it could not read", func(t *testing.T) {
+		s := prepare(t, 100)
+		// What it says is for its caller: nothing may be lost.
+		_ = collect(s, func() {
+			b := s.chunks.DB.Batch()
+			must(t, s.chunks.DB.MetaKeys("", func(key string) error {
+				b.DeleteMeta(key)
+				return nil
+			}))
+			must(t, b.Flush())
+		})
+		mustStay(t, repaired(t, s))
+	})
+	t.Run("a block cannot be read for a moment", func(t *testing.T) {
+		s := prepare(t, 1<<20)
+		undo := func() {}
+		_ = collect(s, func() { undo = spoil(t, s.dir, func([]byte) int { return 200 }) })
+		undo()
+		// Its chunks are not to be found where they were.
+		write(t, s, "again", map[string][]byte{"f": memory(2, 4<<20)})
+		mustHold(t, s, "again", map[string][]byte{"f": memory(2, 4<<20)})
+		mustStay(t, repaired(t, s))
+	})
 }

@@ -98,8 +98,8 @@ func (s *Store) indexCommitted(done pack.Committed, kvs []pack.KV) error {
 	var err error
 	for _, c := range s.deadUnindexed {
 		loc, lerr := s.DB.Loc(c.ID)
-		if lerr == nil && loc == c.Loc {
-			b.DeleteChunk(c.ID)
+		if errors.Is(lerr, keys.ErrMissing) || lerr == nil && loc == c.Loc {
+			b.DeleteChunk(c.ID) // also where none is shown: it could be shown again later
 			gone = append(gone, c)
 		} else if keys.Failed(lerr) {
 			err = lerr // it could lead to a slot that has been given back

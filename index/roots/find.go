@@ -146,6 +146,14 @@ func (s *Set) Unlike() error {
 	return err
 }
 
+// Stands says whether a checkpoint is sealed or being written.
+func (s *Set) Stands(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.roots[id]
+	return r != nil && !r.removed
+}
+
 // IsGone says whether a checkpoint has been removed, and no file of it is open: its manifest goes then.
 func (s *Set) IsGone(r *Root) bool {
 	s.mu.Lock()
