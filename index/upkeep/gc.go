@@ -342,7 +342,7 @@ func (s *Jobs) keepTo() (uint32, error) {
 // do not count.
 func (s *Jobs) Reclaimable(ctx context.Context) (int64, error) {
 	dry, err := s.GC(ctx, GCOptions{DryRun: true})
-	if err != nil && fault.ClassOf(err) != fault.Corrupt {
+	if err != nil && (fault.ClassOf(err) != fault.Corrupt || keys.Lacks(err)) {
 		return 0, err
 	}
 	return dry.Reclaimable, nil
