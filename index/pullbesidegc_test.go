@@ -6,6 +6,10 @@ import (
 	"io"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
+	"github.com/gpucr/gpucr-fs/index/chunks"
+	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/remote/object"
 )
 
@@ -81,4 +85,45 @@ func TestPullBesideGC(t *testing.T) {
 		gc()
 		n.upkeep.Hooks.Found = nil
 	})
+}
+
+// A pull that was killed has left checkpoints incomplete. They are pulled again while gc removes what is left: that
+// must not take the records of the new pull.
+func TestPullWhileAnEarlierOneIsRemoved(t *testing.T) {
+	b := newShelf()
+	one, two := newNode(t, b, ""), newNode(t, b, "")
+	files, lists := map[string]map[string][]byte{}, map[string][]byte{}
+	for i, name := range []string{"a", "b"} {
+		files[name] = one.fill(t, name, uint64(i), 1<<20)
+		lists[name] = one.upload(t, b, name).List
+		info, err := one.Info(name)
+		must(t, err)
+		_, pb := one.roots.ByID(info.ID)
+		pb = proto.CloneOf(pb)
+		pb.Sealed = false
+		payload, err := manifest.EncodeCheckpoint(pb)
+		must(t, err)
+		must(t, two.chunks.PutLocal([]chunks.Put{{Key: manifest.RootKey(info.ID), Payload: payload}}))
+	}
+	must(t, two.Close())
+	two.open(t, b)
+	other := map[string]string{"a": "b", "b": "a"}
+	tried := ""
+	cancel := two.Subscribe(func(name string) {
+		if tried == "" {
+			tried = other[name]
+			// It may be refused.
+			_, _ = two.Pull(t.Context(), tried, b.id, bytes.NewReader(lists[tried]))
+		}
+	})
+	_, err := two.GC(t.Context(), GCOptions{})
+	must(t, err)
+	cancel()
+	if _, err := two.Info(tried); ClassOf(err) == NotFound {
+		_, err := two.Pull(t.Context(), tried, b.id, bytes.NewReader(lists[tried]))
+		must(t, err)
+	}
+	must(t, two.Close())
+	two.open(t, b)
+	must(t, two.holds(tried, files[tried]))
 }
