@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/gpucr/gpucr-fs/index/crc32c"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/manifest"
@@ -98,8 +99,8 @@ func (s *Store) indexCommitted(done pack.Committed, kvs []pack.KV) error {
 	var err error
 	for _, c := range s.deadUnindexed {
 		loc, lerr := s.DB.Loc(c.ID)
-		if lerr == nil && loc == c.Loc {
-			b.DeleteChunk(c.ID)
+		if errors.Is(lerr, keys.ErrMissing) || lerr == nil && loc == c.Loc {
+			b.DeleteChunk(c.ID) // also where none is shown: it could be shown again later
 			gone = append(gone, c)
 		} else if keys.Failed(lerr) {
 			err = lerr // it could lead to a slot that has been given back
@@ -226,4 +227,17 @@ func (s *Store) PutLocal(puts []Put) error {
 		}
 	}
 	return fault.Classify("write index", b.Flush())
+}
+
+// SumOf gives what [Store.Local] is to be asked with for a payload.
+func SumOf(payload []byte) uint32 { return crc32c.Checksum(payload) }
+
+// Local gives the payload that PutLocal wrote at a key, by its sum: nothing else tells it from an earlier one, which
+// the index shows where it has lost this. That is ErrDamaged.
+func (s *Store) Local(key string, sum uint32) ([]byte, error) {
+	_, payload, err := s.DB.Meta(key)
+	if err == nil && SumOf(payload) != sum {
+		err = fmt.Errorf("%w: it is not what was written last: %s", keys.ErrDamaged, key)
+	}
+	return payload, err
 }

@@ -104,8 +104,8 @@ func (s *Store) liveKeys(n uint32, unclear map[string]bool, fn func(pack.KV) err
 		seq, _, err := s.DB.Meta(r.KV.Key)
 		if unclear[manifest.OwnerOf(r.KV.Key)] || errors.Is(err, keys.ErrMissing) && s.needs(r.KV.Key) {
 			err = nil // what the index lacks of it may be here alone
-		} else if errors.Is(err, keys.ErrMissing) || err == nil && seq != r.KV.Seq {
-			return nil
+		} else if errors.Is(err, keys.ErrMissing) || err == nil && seq > r.KV.Seq {
+			return nil // an index that shows an older one has lost this one
 		}
 		// What the index holds damaged may be whole here.
 		if err != nil && !errors.Is(err, keys.ErrDamaged) {
@@ -120,7 +120,7 @@ func (s *Store) liveKeys(n uint32, unclear map[string]bool, fn func(pack.KV) err
 
 // needs says whether a key that was journalled belongs into the index. That the index lacks it then says that it has
 // lost something: the root of a removed checkpoint and the key of a forgotten distant pack stay as empty records, and
-// the rest stays as long as the root.
+// the rest stays as long as the root. The root may be lost with it: the open store knows it then.
 func (s *Store) needs(key string) bool {
 	if manifest.IsRootKey(key) || distant.IsKey(key) {
 		return true
@@ -129,7 +129,7 @@ func (s *Store) needs(key string) bool {
 		return false
 	}
 	_, root, err := s.DB.Meta(manifest.RootKey(manifest.OwnerOf(key)))
-	return err == nil && len(root) > 0
+	return err == nil && len(root) > 0 || s.records.Stands(manifest.OwnerOf(key))
 }
 
 // moveBatch is how many bytes of keys go into one commit when a pack is dropped.

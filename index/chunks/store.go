@@ -81,6 +81,8 @@ type RootRecords interface {
 	// RootRecords gives what is to be told of the roots with these keys, as of one moment; nil for one that is no
 	// more.
 	RootRecords(keys []string) (payloads [][]byte, err error)
+	// Stands says whether the checkpoint with this id is sealed or being written.
+	Stands(id string) bool
 }
 
 // Counters are live.

@@ -43,6 +43,7 @@ type content struct {
 type draftSegment struct {
 	start, len, zero, size int64 // in bytes of the file, but size: those of its record
 	encoded                []byte
+	sum                    uint32            // of its record: the index may show an older one
 	edits                  *manifest.Segment // what overwriting has made of it since; some chunks may be unused
 }
 
@@ -305,7 +306,7 @@ func closeParts(m *manifest.Segment) (out []*draftSegment, err error) {
 			return nil, err
 		}
 		out = append(out, &draftSegment{start: part.Start, len: part.Len, zero: part.Zero(), encoded: encoded,
-			size: int64(len(encoded))})
+			size: int64(len(encoded)), sum: chunks.SumOf(encoded)})
 	}
 	return out, nil
 }
@@ -320,7 +321,7 @@ func (c *content) encoded(seg *draftSegment) ([]byte, error) {
 	if seg.encoded != nil {
 		return seg.encoded, nil
 	}
-	_, b, err := c.s.chunks.DB.Meta(c.key(seg))
+	b, err := c.s.chunks.Local(c.key(seg), seg.sum)
 	return b, fault.Classify("read draft", err)
 }
 

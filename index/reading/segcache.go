@@ -2,7 +2,6 @@ package reading
 
 import (
 	"container/list"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -89,10 +88,7 @@ func (s *Reader) segment(key string) (*segment, error) {
 	if seg := s.segs.get(key); seg != nil {
 		return seg, nil
 	}
-	_, payload, err := s.chunks.DB.Meta(key)
-	if errors.Is(err, keys.ErrMissing) {
-		return nil, fmt.Errorf("%w: segment %s is missing", keys.ErrDamaged, key)
-	}
+	payload, err := s.part(key)
 	if err != nil {
 		return nil, err
 	}

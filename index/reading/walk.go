@@ -52,12 +52,22 @@ func (s *Reader) WalkSegments(ctx context.Context, r *roots.Root, pb *manifestpb
 	return nil
 }
 
+// part gives the record of a part of a sealed manifest. One without a sequence was never sealed: it is what the draft
+// had before, which an index shows that has lost what came later.
+func (s *Reader) part(key string) ([]byte, error) {
+	seq, payload, err := s.chunks.DB.Meta(key)
+	switch {
+	case errors.Is(err, keys.ErrMissing):
+		return nil, fmt.Errorf("%w: a part of the manifest is missing: %s", keys.ErrDamaged, key)
+	case err == nil && seq == 0:
+		return nil, fmt.Errorf("%w: a part of the manifest is older than the checkpoint: %s", keys.ErrDamaged, key)
+	}
+	return payload, err
+}
+
 // readSegment gives segment i of an entry and checks that it is what the entry says.
 func (s *Reader) readSegment(id string, e *manifestpb.Entry, i int) (*manifest.Segment, error) {
-	_, payload, err := s.chunks.DB.Meta(manifest.SegmentKey(id, e.Number, e.Segments[i]))
-	if errors.Is(err, keys.ErrMissing) {
-		return nil, fmt.Errorf("%w: a part of the manifest is missing", keys.ErrDamaged)
-	}
+	payload, err := s.part(manifest.SegmentKey(id, e.Number, e.Segments[i]))
 	if err != nil {
 		return nil, err
 	}

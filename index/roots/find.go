@@ -2,10 +2,13 @@ package roots
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/keys"
+	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 )
 
@@ -104,6 +107,51 @@ func (s *Set) Snapshot() (roots []*Root, pbs []*manifestpb.Checkpoint) {
 		}
 	}
 	return roots, pbs
+}
+
+// Unlike is ErrDamaged where the index has a sealed checkpoint that the open store does not know as one, or lacks one
+// that it knows: the index could not be read in part when the store was opened, or has lost something since.
+func (s *Set) Unlike() error {
+	s.updateMu.Lock() // else a record would be committed that is not known yet
+	defer s.updateMu.Unlock()
+	known := map[string]bool{}
+	s.mu.Lock()
+	for id, r := range s.roots {
+		if r.complete() && !r.removed {
+			known[id] = true
+		}
+	}
+	s.mu.Unlock()
+	err := s.chunks.DB.Metas(manifest.RootPrefix, func(key string, _ uint64, payload []byte, err error) error {
+		if err == nil && len(payload) == 0 {
+			return nil // removed
+		}
+		id := manifest.OwnerOf(key)
+		pb, derr := manifest.DecodeCheckpoint(payload)
+		switch {
+		case err != nil || derr != nil: // damage is told of elsewhere
+		case !pb.Sealed:
+			return nil
+		case !known[id] && pb.Id == id:
+			return fmt.Errorf("%w: it did not show checkpoint %s when the store was opened", keys.ErrDamaged, pb.Name)
+		}
+		delete(known, id)
+		return nil
+	})
+	for id := range known {
+		if err == nil {
+			err = fmt.Errorf("%w: it has lost %d checkpoints, %s for one", keys.ErrDamaged, len(known), id)
+		}
+	}
+	return err
+}
+
+// Stands says whether a checkpoint is sealed or being written.
+func (s *Set) Stands(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.roots[id]
+	return r != nil && !r.removed
 }
 
 // IsGone says whether a checkpoint has been removed, and no file of it is open: its manifest goes then.

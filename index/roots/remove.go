@@ -137,15 +137,35 @@ func (s *Set) forgetIfUnused(r *Root) error {
 	gone := r.removed && r.opens == 0 && s.roots[r.ID] == r
 	if gone {
 		delete(s.roots, r.ID)
+		s.leaving[r.ID] = true
 	}
 	s.mu.Unlock()
 	if !gone {
 		return nil
 	}
+	defer s.left(r.ID)
 	return s.deleteBody(r.ID)
 }
 
-// deleteBody deletes all keys of a checkpoint but its root.
+// leave enters an id among those that are leaving, unless there is a checkpoint, or it is among them.
+func (s *Set) leave(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.roots[id] != nil || s.leaving[id] {
+		return false
+	}
+	s.leaving[id] = true
+	return true
+}
+
+// left tells that the records of a checkpoint are deleted: one with the same id may come.
+func (s *Set) left(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.leaving, id)
+}
+
+// deleteBody deletes all keys of a checkpoint but its root. Call with its id among those that are leaving.
 func (s *Set) deleteBody(id string) error {
 	b := s.chunks.DB.Batch()
 	for _, prefix := range []string{manifest.TablePrefix, manifest.SegmentPrefix, manifest.ProfilePrefix} {
@@ -182,12 +202,18 @@ func (s *Set) RemoveIncomplete(ctx context.Context) error {
 		if !r.pb.Sealed && !r.writing {
 			gone = append(gone, r)
 			delete(s.roots, id)
+			s.leaving[id] = true
 			if s.names[r.Name()] == r {
 				delete(s.names, r.Name())
 			}
 		}
 	}
 	s.mu.Unlock()
+	defer func() {
+		for _, r := range gone {
+			s.left(r.ID)
+		}
+	}()
 	for _, r := range gone {
 		if err := errors.Join(s.chunks.PutLocal([]chunks.Put{{Key: manifest.RootKey(r.ID)}}),
 			s.deleteBody(r.ID)); err != nil {
@@ -212,7 +238,12 @@ func (s *Set) RemoveIncomplete(ctx context.Context) error {
 		}
 	}
 	for id := range orphans {
-		if err := s.deleteBody(id); err != nil {
+		if !s.leave(id) {
+			continue // it is being pulled now, or deleted by somebody else
+		}
+		err := s.deleteBody(id)
+		s.left(id)
+		if err != nil {
 			return err
 		}
 	}

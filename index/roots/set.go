@@ -19,6 +19,7 @@ type Set struct {
 	mu           sync.Mutex
 	roots        map[string]*Root // by id
 	names        map[string]*Root // by name; not those being removed
+	leaving      map[string]bool  // ids whose records are being deleted
 	reserved     string           // a name that a sealed checkpoint is about to have
 	drafts       map[string]Draft // by name
 	watchers     map[int]func(string)
@@ -43,7 +44,8 @@ type Hooks struct {
 func New(c *chunks.Store, o Options) *Set {
 	s := &Set{
 		chunks: c, o: o, log: o.Logger, roots: map[string]*Root{}, names: map[string]*Root{},
-		drafts: map[string]Draft{}, watchers: map[int]func(string){}, damagedRoots: map[string]bool{},
+		leaving: map[string]bool{}, drafts: map[string]Draft{}, watchers: map[int]func(string){},
+		damagedRoots: map[string]bool{},
 	}
 	c.SetRoots(s)
 	return s

@@ -66,12 +66,17 @@ type Draft interface {
 	Relabel(change func(*manifestpb.Checkpoint) error) (done bool, err error)
 }
 
-// Begin enters a checkpoint that d writes, under the name and tags of its record. Class Exists when they are taken.
+// Begin enters a checkpoint that d writes, under the name and tags of its record. Class Exists when they are taken,
+// InUse when its id is.
 func (s *Set) Begin(op string, r *Root, d Draft) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.mayName(op, r.pb.Name, r.pb.Tags); err != nil {
 		return err
+	}
+	if s.roots[r.ID] != nil || s.leaving[r.ID] { // a checkpoint that is pulled again has the id that it had
+		return &fault.Error{Class: fault.InUse, Op: op, Checkpoint: r.pb.Name,
+			Err: errors.New("the same checkpoint is just being pulled or removed"), Hint: "try again"}
 	}
 	r.writing = true
 	s.names[r.pb.Name] = r
@@ -122,7 +127,9 @@ func (s *Set) Abort(r *Root, tried bool, untagged []*Root) error {
 	delete(s.names, r.Name())
 	delete(s.drafts, r.Name())
 	delete(s.roots, r.ID)
+	s.leaving[r.ID] = true
 	s.mu.Unlock()
+	defer s.left(r.ID)
 	var err error
 	if tried {
 		err = s.commitAbort(r, untagged)

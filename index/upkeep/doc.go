@@ -14,10 +14,12 @@
 // A journal that was put aside may name checkpoints that nothing else names, with chunks in its pack and in earlier
 // ones: gc gives nothing of these packs back as long as the journal is there.
 //
-// Badger says of a key that lies where it cannot read that there is none. So before gc believes what it does not find,
-// it has all tables of the index read, and looks whether the index has the root of every checkpoint that a journal
-// tells of (rootsThere). What is lost otherwise is kept: records of journals that the index should have (package
-// chunks, needs), and slots of chunks whose place it may have lost (HasLost).
+// Badger says of a key that lies where it cannot read that there is none, or gives an older record of it. So before gc
+// believes what it does not find, it has all tables of the index read. Journals, index and open store must tell of the
+// same roots, the index none older than a journal does (rootsThere). Else gc ends, and repair puts it right. What is
+// lost otherwise is kept: records of journals that the index should have (package chunks, needs), and slots of chunks
+// whose place it may have lost (HasLost). All that gc decides by the index is read before the tables are read once
+// more. What the index loses while packs are swept is kept by the same rules.
 //
 // # Optimization
 //

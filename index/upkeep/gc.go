@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"strings"
 
@@ -62,12 +61,6 @@ func (s *Jobs) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 		return g.res, err
 	}
 	s.Hooks.Found.Run()
-	if err := s.chunks.DB.Whole(); err != nil { // what was not found of a checkpoint may be there
-		return g.res, g.unreadable(chunks.IndexFolder, err)
-	}
-	if s.chunks.DB.Cut() && !o.DryRun {
-		return g.res, fault.Classify("gc", s.chunks.DB.NoRoom(""))
-	}
 	packs, err := s.chunks.Packs.Packs()
 	if err != nil {
 		return g.res, fault.Classify("gc", err)
@@ -77,6 +70,12 @@ func (s *Jobs) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	}
 	if err := g.findHorizon(packs); err != nil {
 		return g.res, fault.Classify("gc", err)
+	}
+	if err := s.chunks.DB.Whole(); err != nil { // what was not found until now may be there
+		return g.res, g.unreadable(chunks.IndexFolder, err)
+	}
+	if s.chunks.DB.Cut() && !o.DryRun {
+		return g.res, fault.Classify("gc", s.chunks.DB.NoRoom(""))
 	}
 	for i, n := range packs {
 		if err := ctx.Err(); err != nil {
@@ -98,52 +97,76 @@ func (s *Jobs) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	return g.res, g.damage()
 }
 
-// rootsThere fails where the index lacks the root of a checkpoint that a journal has: the index has lost it, as where
-// Badger merged a table that could not be read. The root of a removed checkpoint stays there as an empty record.
+// rootsThere fails where the index, the journals and the open store do not tell the same roots. The index has lost one,
+// or shows an older record of it, as where Badger merged a table that could not be read; or the store was opened while
+// it did. The root of a removed checkpoint stays in the index as an empty record.
 func (g *collection) rootsThere() error {
 	if err := g.s.chunks.DB.Whole(); err != nil {
 		return g.unreadable(chunks.IndexFolder, err)
 	}
+	told, err := g.journalledRoots()
+	if err != nil {
+		return err
+	}
+	err = g.rootsDiffer(told)
+	if errors.Is(err, keys.ErrDamaged) {
+		// A commit may just have journalled it, or may have failed.
+		if err := g.s.chunks.Commit(nil); err != nil {
+			if g.o.DryRun {
+				return nil // it may be there when the next one succeeds
+			}
+			return err
+		}
+		err = g.rootsDiffer(told)
+	}
+	if err != nil {
+		return g.unreadable(chunks.IndexFolder, err)
+	}
+	return nil
+}
+
+// journalledRoots gives the last record of each root that the journals tell of, without its value.
+func (g *collection) journalledRoots() (map[string]pack.KV, error) {
 	packs, err := g.s.chunks.Packs.Packs()
 	if err != nil {
-		return fault.Classify("gc", err)
+		return nil, fault.Classify("gc", err)
 	}
-	lacks := func(key string) bool {
-		_, _, err := g.s.chunks.DB.Meta(key)
-		return errors.Is(err, keys.ErrMissing)
-	}
-	lost := map[string]pack.KV{} // the last of each key
+	told := map[string]pack.KV{}
 	for _, n := range packs {
 		if g.s.chunks.Aside.Has(n) || g.s.chunks.Packs.Condemned(n) {
 			continue
 		}
 		_, _, err := g.s.chunks.Packs.Read(n, 0, func(r pack.Record) error {
-			kv := r.KV
-			if kv != nil && manifest.IsRootKey(kv.Key) && kv.Seq > lost[kv.Key].Seq && lacks(kv.Key) {
-				lost[kv.Key] = pack.KV{Seq: kv.Seq, Delete: kv.Delete}
+			if kv := r.KV; kv != nil && manifest.IsRootKey(kv.Key) && kv.Seq > told[kv.Key].Seq {
+				told[kv.Key] = pack.KV{Seq: kv.Seq, Delete: kv.Delete}
 			}
 			return nil
 		})
 		if err != nil {
-			return g.unreadable(pack.JournalName(n), err)
+			return nil, g.unreadable(pack.JournalName(n), err)
 		}
 	}
-	if len(lost) == 0 {
-		return nil
-	}
-	// A commit may just have journalled it.
-	if err := g.s.chunks.Commit(nil); err != nil {
-		if g.o.DryRun {
-			return nil // it may be there when the next one succeeds
+	return told, nil
+}
+
+// rootsDiffer is ErrDamaged where the index is behind the roots that were journalled, or is unlike those of the open
+// store.
+func (g *collection) rootsDiffer(told map[string]pack.KV) error {
+	behind, example := 0, ""
+	for key, kv := range told {
+		seq, _, err := g.s.chunks.DB.Meta(key)
+		if keys.Failed(err) {
+			return err
 		}
-		return err
+		if errors.Is(err, keys.ErrMissing) && !kv.Delete || err == nil && seq < kv.Seq {
+			behind, example = behind+1, key
+		}
 	}
-	maps.DeleteFunc(lost, func(key string, kv pack.KV) bool { return kv.Delete || !lacks(key) })
-	for key := range lost {
-		return g.unreadable(chunks.IndexFolder, fmt.Errorf("%w: it has lost %d checkpoints, %s for one",
-			keys.ErrDamaged, len(lost), key))
+	if behind > 0 {
+		return fmt.Errorf("%w: it has lost what journals tell of %d checkpoints, %s for one", keys.ErrDamaged, behind,
+			example)
 	}
-	return nil
+	return g.s.roots.Unlike()
 }
 
 // forget gives back what is known of packs of the bucket that nothing needs. What damage hides may need any of them.
@@ -319,7 +342,7 @@ func (s *Jobs) keepTo() (uint32, error) {
 // do not count.
 func (s *Jobs) Reclaimable(ctx context.Context) (int64, error) {
 	dry, err := s.GC(ctx, GCOptions{DryRun: true})
-	if err != nil && fault.ClassOf(err) != fault.Corrupt {
+	if err != nil && (fault.ClassOf(err) != fault.Corrupt || keys.Lacks(err)) {
 		return 0, err
 	}
 	return dry.Reclaimable, nil

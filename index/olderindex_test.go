@@ -1,0 +1,216 @@
+package index
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/gpucr/gpucr-fs/index/chunks"
+	"github.com/gpucr/gpucr-fs/index/drafts"
+	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/manifest"
+)
+
+// record is what the index has at a key.
+type record struct {
+	key     string
+	seq     uint64
+	payload []byte
+}
+
+func recordOf(t *testing.T, s *Store, key string) record {
+	t.Helper()
+	seq, payload, err := s.chunks.DB.Meta(key)
+	must(t, err)
+	return record{key, seq, bytes.Clone(payload)}
+}
+
+// show has the index show these records, as it does where it has lost newer ones.
+func show(t *testing.T, s *Store, list ...record) {
+	t.Helper()
+	b := s.chunks.DB.Batch()
+	for _, r := range list {
+		b.SetMeta(r.key, r.seq, r.payload)
+	}
+	must(t, b.Flush())
+}
+
+// hide has the index show nothing at these keys.
+func hide(t *testing.T, s *Store, list ...record) {
+	t.Helper()
+	b := s.chunks.DB.Batch()
+	for _, r := range list {
+		b.DeleteMeta(r.key)
+	}
+	must(t, b.Flush())
+}
+
+// mustRefuse fails unless gc gives nothing back, and names repair.
+func mustRefuse(t *testing.T, s *Store) {
+	t.Helper()
+	res, err := s.GC(t.Context(), GCOptions{})
+	if ClassOf(err) != Corrupt || fault.HintOf(err) != fault.RepairHint(s.dir) || res.Reclaimed > 0 {
+		t.Errorf("gc gave back %d bytes: %v", res.Reclaimed, err)
+	}
+}
+
+// repaired builds the index anew and opens the store again.
+func repaired(t *testing.T, s *Store) *Store {
+	t.Helper()
+	must(t, s.Close())
+	mustRepair(t, s)
+	return openTestStore(t, s.dir, s.o)
+}
+
+// The index shows a sealed checkpoint as the draft that it was before: gc must not take it for an incomplete one. Once
+// it did so when the store was opened, once it does so from then on.
+func TestGCWithAnOlderRoot(t *testing.T) {
+	for _, opened := range []bool{true, false} {
+		t.Run(fmt.Sprintf("opened=%v", opened), func(t *testing.T) {
+			s := newTestStore(t, testOptions(t))
+			files := map[string][]byte{"f": memory(1, 1<<20)}
+			d := create(t, s, "stays", drafts.CreateOptions{})
+			fill(t, d, files)
+			keys := 0
+			var older record
+			must(t, s.chunks.DB.MetaKeys(manifest.RootPrefix, func(key string) error {
+				older, keys = recordOf(t, s, key), keys+1
+				return nil
+			}))
+			if keys != 1 {
+				t.Fatalf("%d root records", keys)
+			}
+			_, err := d.Seal(t.Context())
+			must(t, err)
+			must(t, s.chunks.Packs.Roll())
+			write(t, s, "newer", map[string][]byte{"f": memory(2, 1<<20)})
+			show(t, s, older)
+			if opened {
+				s = reopen(t, s)
+			}
+			mustRefuse(t, s)
+			s = repaired(t, s)
+			mustHold(t, s, "stays", files)
+		})
+	}
+}
+
+// The index shows a removed checkpoint as it was before: the record of its removal must not go with the pack whose
+// journal has it.
+func TestRemovedStaysRemovedBehindAnOlderRoot(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	write(t, s, "x", map[string][]byte{"f": memory(1, 1<<20)})
+	x, err := s.Info("x")
+	must(t, err)
+	var older []record
+	must(t, s.chunks.DB.MetaKeys("", func(key string) error {
+		if manifest.OwnerOf(key) == x.ID {
+			older = append(older, recordOf(t, s, key))
+		}
+		return nil
+	}))
+	write(t, s, "stays", map[string][]byte{"f": memory(2, 1<<20)})
+	must(t, s.chunks.Packs.Roll())
+	write(t, s, "gone", map[string][]byte{"f": memory(3, 1<<20)})
+	must(t, s.Remove(t.Context(), []string{"x"}))
+	must(t, s.chunks.Packs.Roll())
+	write(t, s, "newer", map[string][]byte{"f": memory(4, 1<<20)})
+	must(t, s.Remove(t.Context(), []string{"gone"}))
+	show(t, s, older...)
+	s = reopen(t, s)
+	mustRefuse(t, s)
+	must(t, s.Close())
+	must(t, os.RemoveAll(filepath.Join(s.dir, chunks.IndexFolder)))
+	mustRepair(t, s)
+	s = openTestStore(t, s.dir, s.o)
+	if _, err := s.Info("x"); ClassOf(err) != NotFound {
+		t.Errorf("the removed checkpoint is back: %v", err)
+	}
+	if all, err := s.Names(t.Context()); err != nil || len(all) != 2 {
+		t.Errorf("%d checkpoints of 2, %v", len(all), err)
+	}
+}
+
+// The index did not show some roots when the store was opened, and does so now: gc must not work without them.
+func TestGCWithRootsThatOpenDidNotShow(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	files := func(i int) map[string][]byte { return map[string][]byte{"f": memory(uint64(i), 1<<20)} }
+	var unseen []record
+	for i := range 10 {
+		write(t, s, fmt.Sprint("c", i), files(i))
+		info, err := s.Info(fmt.Sprint("c", i))
+		must(t, err)
+		if i < 7 {
+			unseen = append(unseen, recordOf(t, s, manifest.RootKey(info.ID)))
+		}
+	}
+	must(t, s.chunks.Packs.Roll())
+	write(t, s, "newer", files(100))
+	hide(t, s, unseen...)
+	s = reopen(t, s)
+	show(t, s, unseen...)
+	mustRefuse(t, s)
+	s = reopen(t, s)
+	for i := range 10 {
+		mustHold(t, s, fmt.Sprint("c", i), files(i))
+	}
+}
+
+// Part of the index is lost while gc gives back one pack after the other.
+func TestGCWhileTheIndexIsLost(t *testing.T) {
+	const stay = 10
+	prepare := func(t *testing.T, beside int) *Store {
+		s := newTestStore(t, testOptions(t))
+		write(t, s, "first", map[string][]byte{"f": memory(1, 1<<20)})
+		must(t, s.chunks.Packs.Roll())
+		write(t, s, "gone", map[string][]byte{"f": memory(2, 4<<20)})
+		write(t, s, "beside", map[string][]byte{"f": memory(4, beside)}) // else the pack goes as a whole
+		for i := range stay {
+			write(t, s, fmt.Sprint("stays-", i), map[string][]byte{"f": fmt.Append(nil, "content ", i)})
+		}
+		must(t, s.chunks.Packs.Roll())
+		write(t, s, "newer", map[string][]byte{"f": memory(3, 1<<20)})
+		must(t, s.Remove(t.Context(), []string{"gone"}))
+		return reopen(t, s) // all of the index is in tables
+	}
+	collect := func(s *Store, lose func()) error {
+		_, err := s.GC(context.Background(), GCOptions{Progress: func(done, _ int64) {
+			if done == 1 {
+				lose()
+			}
+		}})
+		return err
+	}
+	mustStay := func(t *testing.T, s *Store) {
+		t.Helper()
+		for i := range stay {
+			mustHold(t, s, fmt.Sprint("stays-", i), map[string][]byte{"f": fmt.Append(nil, "content ", i)})
+		}
+	}
+	t.Run("Badger merged tables without what it could not read", func(t *testing.T) {
+		s := prepare(t, 100)
+		// What it says is for its caller: nothing may be lost.
+		_ = collect(s, func() {
+			b := s.chunks.DB.Batch()
+			must(t, s.chunks.DB.MetaKeys("", func(key string) error {
+				b.DeleteMeta(key)
+				return nil
+			}))
+			must(t, b.Flush())
+		})
+		mustStay(t, repaired(t, s))
+	})
+	t.Run("a block cannot be read for a moment", func(t *testing.T) {
+		s := prepare(t, 1<<20)
+		undo := func() {}
+		_ = collect(s, func() { undo = spoil(t, s.dir, func([]byte) int { return 200 }) })
+		undo()
+		// Its chunks are not to be found where they were.
+		write(t, s, "again", map[string][]byte{"f": memory(2, 4<<20)})
+		mustHold(t, s, "again", map[string][]byte{"f": memory(2, 4<<20)})
+		mustStay(t, repaired(t, s))
+	})
+}
