@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
@@ -170,14 +171,36 @@ func (d *DB) whole() (err error) {
 
 // Whole fails where a part of the index cannot be read: what it says is missing may be there. Who is about to give back
 // what nobody is known to need asks it, after all look-ups. It reads all tables twice, as Badger sees them and as they
-// lie on the disk with what leads to their blocks: 70 MB a million chunks.
+// lie on the disk with what leads to their blocks: 70 MB a million chunks. It takes the memory of the largest table.
 func (d *DB) Whole() error {
 	err := d.whole()
 	if err == nil && !d.Cut() { // else the disk lacks what Badger has
-		err = checkTables(d.dir, d.options(badgerLog{}))
+		err = d.wholeOnDisk()
 	}
 	if err != nil {
 		return fmt.Errorf("%w: a part of the index cannot be read: %w", ErrDamaged, err)
+	}
+	return nil
+}
+
+// wholeOnDisk fails where the file of a table cannot be read as it was written. Badger merges tables meanwhile, and
+// removes those that it has no more use for.
+func (d *DB) wholeOnDisk() error {
+	b, err := d.enter()
+	if err != nil {
+		return err
+	}
+	defer d.leave()
+	var buf []byte
+	for _, t := range b.Tables() {
+		buf, err = checkTable(d.dir, t.ID, buf)
+		if err == nil {
+			continue
+		}
+		inUse := func(now badger.TableInfo) bool { return now.ID == t.ID }
+		if slices.ContainsFunc(b.Tables(), inUse) {
+			return err
+		}
 	}
 	return nil
 }
