@@ -112,7 +112,7 @@ func (b *Batch) del(key []byte) {
 
 func (b *Batch) turn() {
 	if b.err == nil && b.bytes > batchBytes {
-		b.err = b.d.written(b.wb.Flush())
+		b.err = b.flush()
 		b.wb, b.bytes = b.b.NewWriteBatch(), 0
 	}
 }
@@ -166,9 +166,18 @@ func (b *Batch) Flush() error {
 		b.wb.Cancel()
 		return b.err
 	}
-	err := b.d.written(b.wb.Flush())
+	err := b.flush()
 	b.d.t.Wrote(b.d.dir)
 	return err
+}
+
+// flush gives Badger what was gathered since the last one.
+func (b *Batch) flush() error {
+	if err := mayOpen(spareFiles); err != nil {
+		b.wb.Cancel()
+		return err
+	}
+	return b.d.written(b.wb.Flush())
 }
 
 // Sync makes what was flushed durable.
@@ -240,6 +249,9 @@ func (d *DB) Compact() error {
 	defer d.leave()
 	if d.Cut() {
 		return nil // the next write copies the index
+	}
+	if err := mayOpen(spareFiles); err != nil {
+		return err
 	}
 	// Badger may write where values have gone before these are on the disk. If a power cut leaves values without their
 	// files, the next Open builds the index anew.

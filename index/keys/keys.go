@@ -39,14 +39,16 @@ type DB struct {
 	room Room
 	t    Tuning
 
-	mu    sync.Mutex   // one mend at a time
-	turn  sync.Mutex   // held while b is exchanged
-	in    atomic.Int64 // who uses b; out while it is exchanged
-	b     *badger.DB   // nil once a new index could not be opened
-	log   badgerLog    // of b
-	watch atomic.Pointer[sigbus.Watch]
-	bad   atomic.Bool   // Badger failed to write
-	full  atomic.Uint64 // see syncLogs
+	mu        sync.Mutex   // one mend at a time
+	turn      sync.Mutex   // held while b is exchanged
+	in        atomic.Int64 // who uses b; out while it is exchanged
+	b         *badger.DB   // nil once a new index could not be opened
+	closed    chan error   // gets the end of b's Close; nil before it
+	unwritten error        // why Close did not wait for that
+	log       badgerLog    // of b
+	watch     atomic.Pointer[sigbus.Watch]
+	bad       atomic.Bool   // Badger failed to write
+	full      atomic.Uint64 // see syncLogs
 
 	readOnly bool // see OpenReadOnly
 }
@@ -135,9 +137,21 @@ func (d *DB) open() error {
 	if err := makeDiscard(d.dir); err != nil {
 		return err
 	}
-	l := badgerLog{d.l, make(chan string), d.condemn}
+	var failed, opened atomic.Bool
+	l := badgerLog{d.l, make(chan string), func() {
+		if failed.Store(true); opened.Load() {
+			d.condemn()
+		}
+	}}
 	o := d.options(l)
 	if err := checkIndex(d.dir, o); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(d.dir)
+	if err != nil {
+		return err
+	}
+	if err := mayOpen(len(entries) + 2*spareFiles); err != nil { // Badger keeps all of them open
 		return err
 	}
 	w, err := sigbus.New(filepath.Join(d.dir, soundName))
@@ -145,11 +159,15 @@ func (d *DB) open() error {
 		return err
 	}
 	b, err := openBadger(o)
+	opened.Store(true)
+	if failed.Load() && !Lacks(err) {
+		d.condemn()
+	}
 	if err != nil {
 		w.Close()
 		return err
 	}
-	d.b, d.log = b, l
+	d.b, d.log, d.closed, d.unwritten = b, l, nil, nil
 	d.full.Store(0) // what another process has left may not be on the disk
 	d.watch.Store(w)
 	return nil
@@ -200,15 +218,26 @@ func (d *DB) Close() error {
 		return nil
 	}
 	defer d.watch.Load().Close()
-	done := make(chan error, 1)
-	go func() { done <- d.b.Close() }()
+	if d.closed == nil {
+		closed, b := make(chan error, 1), d.b
+		d.closed = closed
+		go func() { closed <- b.Close(); close(closed) }()
+	} else if d.unwritten != nil {
+		select {
+		case err := <-d.closed:
+			return err
+		default:
+			return d.unwritten
+		}
+	}
 	for failures := 1; ; failures++ {
 		select {
-		case err := <-done:
+		case err := <-d.closed:
 			return err
 		case text := <-d.log.errs:
 			if failures == closeFailures {
-				return fmt.Errorf("%w: %s", ErrUnwritten, text)
+				d.unwritten = fmt.Errorf("%w: %w", ErrUnwritten, ofSystem(errors.New(text)))
+				return d.unwritten
 			}
 		}
 	}
