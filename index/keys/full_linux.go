@@ -247,6 +247,7 @@ func (d *DB) exchange() error {
 		return err // Swap failed after its renames
 	}
 	d.bad.Store(false)
+	d.owes.Store(false)
 	if err := d.open(); err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ type DB struct {
 	room Room
 	t    Tuning
 
-	mu        sync.Mutex   // one mend at a time
+	mu        sync.Mutex   // one mend or compaction at a time
 	turn      sync.Mutex   // held while b is exchanged
 	in        atomic.Int64 // who uses b; out while it is exchanged
 	b         *badger.DB   // nil once a new index could not be opened
@@ -49,6 +49,7 @@ type DB struct {
 	watch     atomic.Pointer[sigbus.Watch]
 	bad       atomic.Bool   // Badger failed to write
 	full      atomic.Uint64 // see syncLogs
+	owes      atomic.Bool   // a compaction took SOUND away, and failed to put it back; set with mu held
 
 	readOnly bool // see OpenReadOnly
 }

@@ -128,3 +128,14 @@ func TestTableWithoutDescriptors(t *testing.T) {
 		}
 	}
 }
+
+// What took SOUND away and failed owes it to the index: the next one to sync it puts it back.
+func TestSoundIsOwed(t *testing.T) {
+	d, _ := rest(t, 10)
+	d.owes.Store(true)
+	unix.Unlink(d.dir + "/" + soundName)
+	if err := d.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	mustBeSound(t, d)
+}
