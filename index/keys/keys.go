@@ -420,8 +420,11 @@ func (d *DB) length(key []byte) (int64, error) {
 	if errors.Is(err, ErrMissing) {
 		return 0, nil
 	}
-	if err != nil || len(v) != 8 {
-		return 0, errors.Join(ErrDamaged, err)
+	if err == nil && len(v) != 8 {
+		err = ErrDamaged
+	}
+	if err != nil {
+		return 0, err
 	}
 	return int64(binary.LittleEndian.Uint64(v)), nil
 }

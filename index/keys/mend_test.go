@@ -69,13 +69,16 @@ func TestExchangeWithoutDescriptors(t *testing.T) {
 	end := descriptors.Lack(t)
 	failed := d.exchange()
 	_, err := d.Loc(ids[0])
+	_, marked := d.Mark(1)
 	flushed := d.Batch().Flush()
 	end()
 	if failed == nil {
 		t.Fatal("exchanged without descriptors: the test shows nothing")
 	}
-	if !errors.Is(err, unix.EMFILE) || !Failed(err) || !errors.Is(flushed, unix.EMFILE) {
-		t.Errorf("without descriptors: read: %v, written: %v", err, flushed)
+	for what, err := range map[string]error{"a place": err, "a mark": marked, "a batch": flushed} {
+		if !errors.Is(err, unix.EMFILE) || !Failed(err) {
+			t.Errorf("%s without descriptors: %v", what, err)
+		}
 	}
 	if _, err := d.Loc(ids[0]); err != nil {
 		t.Errorf("with descriptors: %v", err)
