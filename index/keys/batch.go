@@ -112,7 +112,7 @@ func (b *Batch) del(key []byte) {
 
 func (b *Batch) turn() {
 	if b.err == nil && b.bytes > batchBytes {
-		b.err = b.d.written(b.wb.Flush())
+		b.err = b.flush()
 		b.wb, b.bytes = b.b.NewWriteBatch(), 0
 	}
 }
@@ -166,9 +166,18 @@ func (b *Batch) Flush() error {
 		b.wb.Cancel()
 		return b.err
 	}
-	err := b.d.written(b.wb.Flush())
+	err := b.flush()
 	b.d.t.Wrote(b.d.dir)
 	return err
+}
+
+// flush gives Badger what was gathered since the last one.
+func (b *Batch) flush() error {
+	if err := mayOpen(spareFiles); err != nil {
+		b.wb.Cancel()
+		return err
+	}
+	return b.d.written(b.wb.Flush())
 }
 
 // Sync makes what was flushed durable.
@@ -177,11 +186,28 @@ func (d *DB) Sync() error {
 		return err
 	}
 	defer d.leave()
+	owes := d.owes.Load() && d.mu.TryLock() // else a compaction is under way
+	if owes {
+		defer d.mu.Unlock()
+	}
 	if err := d.written(d.syncLogs()); err != nil {
 		return err
 	}
+	if owes {
+		_ = d.declare() // the next one tries again
+	}
 	d.t.Synced(d.dir)
 	return nil
+}
+
+// declare declares the index sound, as is owed. Call with mu held, after all logs were synced.
+func (d *DB) declare() error {
+	err := DeclareSound(d.dir)
+	d.owes.Store(err != nil)
+	if d.Cut() { // meanwhile
+		d.condemn()
+	}
+	return err
 }
 
 // syncLogs syncs all logs that may hold what is not on the disk yet. Badger's own Sync (4.9) does so for the two that
@@ -233,6 +259,8 @@ func syncFile(name string) error {
 
 // Compact gives back what is dead of the value log.
 func (d *DB) Compact() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	b, err := d.enter()
 	if err != nil {
 		return err
@@ -241,6 +269,9 @@ func (d *DB) Compact() error {
 	if d.Cut() {
 		return nil // the next write copies the index
 	}
+	if err := mayOpen(spareFiles); err != nil {
+		return err
+	}
 	// Badger may write where values have gone before these are on the disk. If a power cut leaves values without their
 	// files, the next Open builds the index anew.
 	sound, err := IsSound(d.dir)
@@ -248,6 +279,7 @@ func (d *DB) Compact() error {
 		return err
 	}
 	if sound {
+		d.owes.Store(true)
 		if err := errors.Join(os.Remove(filepath.Join(d.dir, soundName)), storage.Disk{}.SyncDir(d.dir)); err != nil {
 			return err
 		}
@@ -258,11 +290,8 @@ func (d *DB) Compact() error {
 	if err == nil {
 		err = d.written(d.syncLogs())
 	}
-	if err == nil && sound {
-		err = DeclareSound(d.dir)
-	}
-	if d.Cut() { // meanwhile
-		_ = os.Remove(filepath.Join(d.dir, soundName))
+	if err == nil && d.owes.Load() {
+		err = d.declare()
 	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
@@ -31,7 +32,7 @@ import (
 //     anew from the journals, which are the truth.
 //
 // The same is done when Badger reports that it could not write, whatever the reason: what a failed write or sync has
-// left is not to be trusted.
+// left is not to be trusted. A lack of descriptors is looked for before, so that nothing is begun.
 
 // soundName is the file in the index folder that says that the disk has all that was written there.
 const soundName = "SOUND"
@@ -57,7 +58,7 @@ func (r Room) free() (int64, error) {
 	return int64(st.Bfree) * st.Bsize, nil
 }
 
-// out is the count of users while the index is being exchanged.
+// out is the count of users while the index is being exchanged, and after an exchange that failed.
 const out = -1
 
 // enter gives Badger to its caller until leave. It may be entered again by the one who is in.
@@ -65,16 +66,27 @@ func (d *DB) enter() (*badger.DB, error) {
 	for {
 		switch n := d.in.Load(); {
 		case n == out:
-			d.turn.Lock()
-			d.turn.Unlock() //nolint:staticcheck // this waits for the exchange
-		case d.in.CompareAndSwap(n, n+1):
-			if d.b == nil {
-				d.in.Add(-1)
-				return nil, fmt.Errorf("%w: the index could not be opened again after the disk was full", ErrDamaged)
+			if err := d.exchanged(); err != nil {
+				return nil, err
 			}
+		case d.in.CompareAndSwap(n, n+1):
 			return d.b, nil
 		}
 	}
+}
+
+// exchanged waits for an exchange. One that failed is tried again: it may have been for a lack that has passed.
+func (d *DB) exchanged() error {
+	d.turn.Lock()
+	defer d.turn.Unlock()
+	if d.in.Load() != out {
+		return nil
+	}
+	err := d.exchange()
+	if err == nil || Lacks(err) || errors.Is(err, pack.ErrNoSpace) {
+		return err
+	}
+	return fmt.Errorf("%w: the index could not be opened again after the disk was full: %w", ErrDamaged, err)
 }
 
 func (d *DB) leave() { d.in.Add(-1) }
@@ -88,8 +100,12 @@ func (d *DB) condemn() {
 // Cut says whether it does.
 func (d *DB) Cut() bool { return d.bad.Load() || d.watch.Load().Faulted() }
 
-// written turns the end of a write into an error if the disk did not take it.
+// written turns the end of a write into an error if the disk did not take it. A log that could not be opened to be
+// synced tells nothing of the disk; what Badger could not open has gone through its log.
 func (d *DB) written(err error) error {
+	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
+		return err
+	}
 	if err != nil {
 		d.condemn()
 		return err
@@ -114,6 +130,10 @@ func (d *DB) ready() error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if _, err := d.enter(); err != nil { // ends an exchange that failed
+		return err
+	}
+	d.leave()
 	if !d.Cut() {
 		return nil
 	}
@@ -133,12 +153,16 @@ func (d *DB) mend() error {
 	if free < size+copyRoom+d.room.Floor {
 		return d.NoRoom("")
 	}
-	if err := d.whole(); err != nil {
+	if err := d.whole(); Lacks(err) {
+		return err
+	} else if err != nil {
 		return fmt.Errorf("%w: a part of the index cannot be read, and nothing is written to it any more: it is built "+
 			"anew when the store is opened the next time: %w", ErrDamaged, err)
 	}
 	fresh := d.dir + ".new"
-	if err := d.copyTo(fresh); err != nil {
+	if err := d.copyTo(fresh); starved(err) {
+		return errors.Join(err, os.RemoveAll(fresh))
+	} else if err != nil {
 		return errors.Join(d.NoRoom(", nor copied: "+err.Error()), os.RemoveAll(fresh))
 	}
 	d.turn.Lock()
@@ -147,9 +171,7 @@ func (d *DB) mend() error {
 	for !d.in.CompareAndSwap(0, out) {
 		time.Sleep(100 * time.Microsecond)
 	}
-	err = d.exchange(fresh)
-	d.in.Store(0)
-	if err != nil {
+	if err := d.exchange(); err != nil {
 		return err
 	}
 	d.l.Info("the index was written anew after the disk had been full", "bytes", size)
@@ -170,30 +192,67 @@ func (d *DB) whole() (err error) {
 
 // Whole fails where a part of the index cannot be read: what it says is missing may be there. Who is about to give back
 // what nobody is known to need asks it, after all look-ups. It reads all tables twice, as Badger sees them and as they
-// lie on the disk with what leads to their blocks: 70 MB a million chunks.
+// lie on the disk with what leads to their blocks: 70 MB a million chunks. It takes the memory of the largest table.
 func (d *DB) Whole() error {
 	err := d.whole()
 	if err == nil && !d.Cut() { // else the disk lacks what Badger has
-		err = checkTables(d.dir, d.options(badgerLog{}))
+		err = d.wholeOnDisk()
 	}
+	if err == nil || Lacks(err) {
+		return err
+	}
+	return fmt.Errorf("%w: a part of the index cannot be read: %w", ErrDamaged, err)
+}
+
+// wholeOnDisk fails where the file of a table cannot be read as it was written. Badger merges tables meanwhile, and
+// removes those that it has no more use for.
+func (d *DB) wholeOnDisk() error {
+	b, err := d.enter()
 	if err != nil {
-		return fmt.Errorf("%w: a part of the index cannot be read: %w", ErrDamaged, err)
+		return err
+	}
+	defer d.leave()
+	var buf []byte
+	for _, t := range b.Tables() {
+		buf, err = checkTable(d.dir, t.ID, buf)
+		if err == nil {
+			continue
+		}
+		inUse := func(now badger.TableInfo) bool { return now.ID == t.ID }
+		if slices.ContainsFunc(b.Tables(), inUse) {
+			return err
+		}
 	}
 	return nil
 }
 
-// exchange closes Badger and opens it on the copy.
-func (d *DB) exchange(fresh string) error {
-	if err := d.Close(); errors.Is(err, ErrUnwritten) {
-		// It goes on trying, in this folder. What it holds can still be read.
+// exchange closes Badger, puts the copy in its place and opens that. Where it fails it goes on from there when it is
+// called again. Call with turn held and nobody in; it lets them in.
+func (d *DB) exchange() error {
+	if err := d.Close(); errors.Is(err, ErrUnwritten) { // it goes on trying, in this folder
+		if starved(err) {
+			return err
+		}
 		return d.NoRoom(", nor closed")
 	}
 	d.b = nil
-	if err := Swap(d.dir, fresh); err != nil {
+	fresh := d.dir + ".new"
+	if there, err := IsSound(fresh); err != nil {
 		return err
+	} else if there {
+		if err := Swap(d.dir, fresh); err != nil {
+			return err
+		}
+	} else if err := errors.Join(storage.Disk{}.SyncDir(filepath.Dir(d.dir)), os.RemoveAll(d.dir+".old")); err != nil {
+		return err // Swap failed after its renames
 	}
 	d.bad.Store(false)
-	return d.open()
+	d.owes.Store(false)
+	if err := d.open(); err != nil {
+		return err
+	}
+	d.in.Store(0)
+	return nil
 }
 
 // copyTo writes all keys into a new index and declares it sound.

@@ -9,15 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/options"
-	"github.com/dgraph-io/badger/v4/table"
-	"github.com/dgraph-io/ristretto/v2/z"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/cipher"
@@ -43,14 +39,17 @@ type DB struct {
 	room Room
 	t    Tuning
 
-	mu    sync.Mutex   // one mend at a time
-	turn  sync.Mutex   // held while b is exchanged
-	in    atomic.Int64 // who uses b; out while it is exchanged
-	b     *badger.DB   // nil once a new index could not be opened
-	log   badgerLog    // of b
-	watch atomic.Pointer[sigbus.Watch]
-	bad   atomic.Bool   // Badger failed to write
-	full  atomic.Uint64 // see syncLogs
+	mu        sync.Mutex   // one mend or compaction at a time
+	turn      sync.Mutex   // held while b is exchanged
+	in        atomic.Int64 // who uses b; out while it is exchanged
+	b         *badger.DB   // nil once a new index could not be opened
+	closed    chan error   // gets the end of b's Close; nil before it
+	unwritten error        // why Close did not wait for that
+	log       badgerLog    // of b
+	watch     atomic.Pointer[sigbus.Watch]
+	bad       atomic.Bool   // Badger failed to write
+	full      atomic.Uint64 // see syncLogs
+	owes      atomic.Bool   // a compaction took SOUND away, and failed to put it back; set with mu held
 
 	readOnly bool // see OpenReadOnly
 }
@@ -139,9 +138,21 @@ func (d *DB) open() error {
 	if err := makeDiscard(d.dir); err != nil {
 		return err
 	}
-	l := badgerLog{d.l, make(chan string), d.condemn}
+	var failed, opened atomic.Bool
+	l := badgerLog{d.l, make(chan string), func() {
+		if failed.Store(true); opened.Load() {
+			d.condemn()
+		}
+	}}
 	o := d.options(l)
 	if err := checkIndex(d.dir, o); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(d.dir)
+	if err != nil {
+		return err
+	}
+	if err := mayOpen(len(entries) + 2*spareFiles); err != nil { // Badger keeps all of them open
 		return err
 	}
 	w, err := sigbus.New(filepath.Join(d.dir, soundName))
@@ -149,11 +160,15 @@ func (d *DB) open() error {
 		return err
 	}
 	b, err := openBadger(o)
+	opened.Store(true)
+	if failed.Load() && !Lacks(err) {
+		d.condemn()
+	}
 	if err != nil {
 		w.Close()
 		return err
 	}
-	d.b, d.log = b, l
+	d.b, d.log, d.closed, d.unwritten = b, l, nil, nil
 	d.full.Store(0) // what another process has left may not be on the disk
 	d.watch.Store(w)
 	return nil
@@ -186,103 +201,11 @@ func removeUnborn(dir string) error {
 	return nil
 }
 
-// checkIndex looks for what Badger must not meet.
-func checkIndex(dir string, o badger.Options) error {
-	if err := checkFiles(dir, o); err != nil {
-		return err // tables of any length are not opened
-	}
-	return checkTables(dir, o)
-}
-
-// checkTables opens every table of the manifest once where a panic can be caught: Badger opens them in goroutines of
-// its own, and panics over a damaged footer. A table that the manifest does not name was being written when its process
-// was killed; Badger removes it.
-func checkTables(dir string, o badger.Options) error {
-	m, _, err := readManifest(dir, o)
-	if err != nil {
-		return err
-	}
-	for id := range m.Tables {
-		name := table.NewFilename(id, dir)
-		if err := checkTable(name); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("table %s: %w", filepath.Base(name), err)
-		}
-	}
-	return nil
-}
-
-// maxFile is the number of the last log that Badger counts to. It ends the process where there is a later one.
-const maxFile = 1 << 31
-
-// maxIndexFile bounds a file of the index in bytes, unless Badger's options make its kind larger.
-const maxIndexFile = 64 << 20
-
-// checkFiles looks for files that Badger does not make: it maps and reads files whole, whatever their size, and ends
-// the process over what is no file at all.
-func checkFiles(dir string, o badger.Options) error {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	larger := map[string]int64{
-		".vlog": 2 * o.ValueLogFileSize, ".mem": 2 * o.MemTableSize,
-		".sst": o.BaseTableSize << o.MaxLevels, // it doubles from level to level
-	}
-	for _, e := range entries {
-		info, err := e.Info()
-		if err != nil {
-			return err
-		}
-		number, _ := strconv.ParseUint(strings.TrimSuffix(e.Name(), ".vlog"), 10, 64)
-		switch {
-		case !info.Mode().IsRegular():
-			return fmt.Errorf("%w: %s is no file", ErrDamaged, e.Name())
-		case info.Size() > max(larger[filepath.Ext(e.Name())], maxIndexFile)+1<<20:
-			return fmt.Errorf("%w: %s has %d bytes, more than any that was written here", ErrDamaged, e.Name(),
-				info.Size())
-		case number > maxFile:
-			return fmt.Errorf("%w: %s has a number that none comes to", ErrDamaged, e.Name())
-		}
-	}
-	return err
-}
-
 // openBadger opens it; what it panics over is damage.
 func openBadger(o badger.Options) (b *badger.DB, err error) {
 	defer func() { err = ofSystem(err) }()
 	defer damageOfPanic(&err)
 	return badger.Open(o)
-}
-
-// readManifest gives the tables that Badger counts as its own, none where there is no index yet, and where the
-// manifest's last whole entry ends. A missing table is for Badger to complain of.
-func readManifest(dir string, o badger.Options) (m badger.Manifest, end int64, err error) {
-	f, err := os.Open(filepath.Join(dir, badger.ManifestFilename))
-	if errors.Is(err, os.ErrNotExist) {
-		return badger.Manifest{}, 0, nil
-	}
-	if err != nil {
-		return badger.Manifest{}, 0, err
-	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil {
-		return badger.Manifest{}, 0, err
-	} else if info.Size() > maxIndexFile {
-		return badger.Manifest{}, 0, fmt.Errorf("%w: %s has %d bytes", ErrDamaged, badger.ManifestFilename, info.Size())
-	}
-	defer damageOfPanic(&err)
-	return badger.ReplayManifestFile(f, o.ExternalMagicVersion, o)
-}
-
-func checkTable(name string) (err error) {
-	f, err := z.OpenMmapFile(name, os.O_RDONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close(-1)) }()
-	defer damageOfPanic(&err)
-	_, err = table.OpenTable(f, table.Options{ReadOnly: true, BlockSize: 4 << 10, ChkMode: options.OnTableAndBlockRead})
-	return err
 }
 
 // closeFailures is how often Badger may fail while it closes, which it reports once a second.
@@ -296,15 +219,26 @@ func (d *DB) Close() error {
 		return nil
 	}
 	defer d.watch.Load().Close()
-	done := make(chan error, 1)
-	go func() { done <- d.b.Close() }()
+	if d.closed == nil {
+		closed, b := make(chan error, 1), d.b
+		d.closed = closed
+		go func() { closed <- b.Close(); close(closed) }()
+	} else if d.unwritten != nil {
+		select {
+		case err := <-d.closed:
+			return err
+		default:
+			return d.unwritten
+		}
+	}
 	for failures := 1; ; failures++ {
 		select {
-		case err := <-done:
+		case err := <-d.closed:
 			return err
 		case text := <-d.log.errs:
 			if failures == closeFailures {
-				return fmt.Errorf("%w: %s", ErrUnwritten, text)
+				d.unwritten = fmt.Errorf("%w: %w", ErrUnwritten, ofSystem(errors.New(text)))
+				return d.unwritten
 			}
 		}
 	}
@@ -486,8 +420,11 @@ func (d *DB) length(key []byte) (int64, error) {
 	if errors.Is(err, ErrMissing) {
 		return 0, nil
 	}
-	if err != nil || len(v) != 8 {
-		return 0, errors.Join(ErrDamaged, err)
+	if err == nil && len(v) != 8 {
+		err = ErrDamaged
+	}
+	if err != nil {
+		return 0, err
 	}
 	return int64(binary.LittleEndian.Uint64(v)), nil
 }

@@ -12,12 +12,16 @@ import (
 type badgerLog struct {
 	l    *slog.Logger
 	errs chan string // errors, for the one who waits for them
-	fail func()      // called for each error that is not one of reading
+	fail func()      // called for each error that says that something could not be written
 }
 
 // ofReading are the beginnings of what Badger (4.9) says of values that it cannot read: their log lost its end in a
 // power cut, or is damaged. Nothing is wrong with what it writes.
 var ofReading = []string{"Unable to read: Key: ", "Key: [", "Invalid read: "}
+
+// ofFlush is the beginning of what Badger says when it could not write a table. It has what belongs there in memory and
+// in a log, and tries again.
+const ofFlush = "error flushing memtable to disk: "
 
 func (b badgerLog) say(level slog.Level, f string, v ...any) {
 	b.l.Log(context.Background(), level, strings.TrimSpace(fmt.Sprintf(f, v...)), "from", "badger")
@@ -28,7 +32,9 @@ func (b badgerLog) Errorf(f string, v ...any) {
 	if slices.ContainsFunc(ofReading, func(begin string) bool { return strings.HasPrefix(text, begin) }) {
 		return
 	}
-	b.fail()
+	if !strings.HasPrefix(text, ofFlush) || !tellsOfScarcity(text) {
+		b.fail()
+	}
 	select {
 	case b.errs <- text:
 	default:

@@ -1,12 +1,16 @@
 package keys
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/tests/descriptors"
 )
 
 // TestUnreadableIndexIsNotCopied loses a part of a table, as where the disk cannot read it, in an index that is to be
@@ -45,5 +49,44 @@ func TestUnreadableIndexIsNotCopied(t *testing.T) {
 	}
 	if sound, err := IsSound(dir); err != nil || sound {
 		t.Error("the index counts as sound")
+	}
+}
+
+// The index that was written anew after a full disk can't be opened for want of descriptors. Whoever uses it is told so
+// as long as that lasts, not that something is damaged. Then it is there.
+func TestExchangeWithoutDescriptors(t *testing.T) {
+	closed, ids := chunks(t, 10)
+	if err := closed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d := openAt(t, closed.dir) // has nothing in memory: it is closed without descriptors
+	defer d.Close()
+	d.condemn()
+	if err := d.copyTo(d.dir + ".new"); err != nil {
+		t.Fatal(err)
+	}
+	d.in.Store(out)
+	end := descriptors.Lack(t)
+	failed := d.exchange()
+	_, err := d.Loc(ids[0])
+	_, marked := d.Mark(1)
+	flushed := d.Batch().Flush()
+	end()
+	if failed == nil {
+		t.Fatal("exchanged without descriptors: the test shows nothing")
+	}
+	for what, err := range map[string]error{"a place": err, "a mark": marked, "a batch": flushed} {
+		if !errors.Is(err, unix.EMFILE) || !Failed(err) {
+			t.Errorf("%s without descriptors: %v", what, err)
+		}
+	}
+	if _, err := d.Loc(ids[0]); err != nil {
+		t.Errorf("with descriptors: %v", err)
+	}
+	if err := d.Batch().Flush(); err != nil {
+		t.Errorf("with descriptors: %v", err)
+	}
+	if sound, err := IsSound(d.dir); err != nil || !sound {
+		t.Errorf("sound: %v, %v", sound, err)
 	}
 }

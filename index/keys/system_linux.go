@@ -2,27 +2,31 @@ package keys
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/dgraph-io/badger/v4"
 	"golang.org/x/sys/unix"
 )
 
-// lacks are errors of a system that has no more of something, or does not allow it. They tell nothing of the index.
-var lacks = []unix.Errno{
-	unix.ENOSPC, unix.EDQUOT, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EACCES, unix.EPERM, unix.EROFS,
-}
+var (
+	// scarce are errors of a system that has no more descriptors or memory. That passes, and nothing was written.
+	scarce = []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN}
+	// lacks are errors of a system that has no more of something, or does not allow it. They tell nothing of the index.
+	lacks = slices.Concat(scarce, []unix.Errno{unix.ENOSPC, unix.EDQUOT, unix.EACCES, unix.EPERM, unix.EROFS})
+)
 
 // Lacks says whether an index could not be opened because of the system: it may be sound.
-func Lacks(err error) bool {
-	for _, e := range lacks {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+func Lacks(err error) bool { return isAny(err, lacks) }
+
+// starved says whether err is for want of descriptors or memory.
+func starved(err error) bool { return isAny(err, scarce) }
+
+func isAny(err error, of []unix.Errno) bool {
+	return slices.ContainsFunc(of, func(e unix.Errno) bool { return errors.Is(err, e) })
 }
 
 // systemError is an error of the system of which Badger kept the text only.
@@ -33,6 +37,11 @@ type systemError struct {
 
 func (e systemError) Unwrap() []error { return []error{e.error, e.errno} }
 
+// tellsOfScarcity says whether a message of Badger's has the text of such an error.
+func tellsOfScarcity(text string) bool {
+	return slices.ContainsFunc(scarce, func(e unix.Errno) bool { return strings.Contains(text, ": "+e.Error()) })
+}
+
 // ofSystem gives an error of Badger as one that wraps what the system said.
 func ofSystem(err error) error {
 	if err == nil || errors.Is(err, ErrDamaged) || Lacks(err) {
@@ -40,12 +49,29 @@ func ofSystem(err error) error {
 	}
 	for line := range strings.Lines(err.Error()) {
 		for _, e := range lacks {
-			if strings.HasSuffix(strings.TrimSpace(line), ": "+e.Error()) {
+			if strings.HasSuffix(strings.TrimSuffix(strings.TrimSpace(line), ", retrying"), ": "+e.Error()) {
 				return systemError{err, e}
 			}
 		}
 	}
 	return err
+}
+
+// spareFiles is how many files a write may have Badger open, compactions included.
+const spareFiles = 8
+
+// mayOpen fails unless this process can open n more files. Where Badger can't, it may end the process, or be of no use
+// until it is opened again: so it is asked before.
+func mayOpen(n int) error {
+	for range n {
+		fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("the index has to open up to %d files; raise the limit of open files (ulimit -n), or "+
+				"try again later: %w", n, err)
+		}
+		defer unix.Close(fd)
+	}
+	return nil
 }
 
 // makeDiscard makes the one file over which Badger ends the process where it cannot make it. An empty one is as good to
