@@ -104,11 +104,34 @@ func (q *Queue) lay(r run, ranges []Range) {
 	})
 }
 
-// rested takes a run that has rested: what somebody waits for, and what nobody waits for as long as no demand does, but
-// not for worker -1. Preconditions: mu is held, the lists have been skipped.
+// hurry has a run that rests read at once for a unit that nobody has waited for yet: it may be there by now. Without
+// that it would wait for the pause of another unit, and for all demands. Preconditions: mu is held.
+func (q *Queue) hurry(u unitRef) {
+	at := q.span(u.file, u.unit, u.unit+1)
+	i := slices.IndexFunc(q.resting, func(r run) bool {
+		return r.File == u.file && slices.ContainsFunc(r.parts, func(p Range) bool { return overlap(p, at).Len > 0 })
+	})
+	if i < 0 {
+		return
+	}
+	r := &q.resting[i]
+	switch {
+	case r.class != demand:
+		r.class = demand
+		q.waited++
+	case r.waitedFor(at):
+		return // it has just been tried
+	}
+	r.first = q.span(u.file, u.unit, min(u.unit+firstBytes/UnitBytes, len(q.units[u.file])))
+	r.rest.due = time.Now()
+	q.wakeForDemand()
+}
+
+// rested takes a run that has rested: for all workers what somebody waits for, and for those of hot set and sweep what
+// nobody waits for. Preconditions: mu is held, there is no demand.
 func (q *Queue) rested(worker int) (r run, ok bool) {
 	now := time.Now()
-	others := len(q.demands) == 0 && worker >= 0 && worker < q.active
+	others := worker >= 0 && worker < q.active
 	i := slices.IndexFunc(q.resting, func(r run) bool {
 		return !r.rest.due.After(now) && (r.class == demand || others)
 	})

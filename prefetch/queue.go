@@ -209,6 +209,7 @@ func (q *Queue) count(asked, joined bool) {
 func (q *Queue) makeUrgent(u unitRef, s *state) (joined bool) {
 	switch *s {
 	case inFlight:
+		q.hurry(u)
 		return true
 	case done:
 		q.stats.Refetched += UnitBytes
@@ -220,13 +221,18 @@ func (q *Queue) makeUrgent(u unitRef, s *state) (joined bool) {
 	q.demands = append(q.demands, u)
 	q.urgent = time.Now()
 	q.demanded = q.urgent
+	q.wakeForDemand()
+	return false
+}
+
+// wakeForDemand wakes one worker, if one waits. Preconditions: mu is held.
+func (q *Queue) wakeForDemand() {
 	if q.expressIdle {
 		q.expressIdle = false
 		q.wakeExpress.Signal()
 	} else {
 		q.wakeAny.Signal()
 	}
-	return false
 }
 
 // Sweep asks for ranges in the background, after the hot set.
