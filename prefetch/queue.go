@@ -59,7 +59,7 @@ type Queue struct {
 	active  int              // background workers that may run, see adapt
 	running int              // runs in flight, and those that rest
 	resting []run            // what could not be read and is read again
-	outage  outage           // in which nothing can be read
+	outages outages          // in which nothing can be read
 	// expressIdle: the worker that takes demands only waits for one.
 	expressIdle bool
 	// sweeping are runs in flight for the sweep; urgent is when something more
