@@ -66,16 +66,17 @@ type outage struct {
 	wide        bool      // others have failed since
 }
 
-// failed notes that a range has failed and reports whether the outage has lasted for long enough. It is as old as what
-// failed second: the first may be one bad page. One that nobody has seen for so long may have ended: a new one begins.
-func (o *outages) failed(err error, x Range, limit time.Duration) (over bool) {
+// failed notes that the read of a range, begun then, has failed, and reports whether the outage has lasted for long
+// enough. It is as old as what failed second: the first may be one bad page. When nothing was tried for so long it may
+// have ended, and a new one begins.
+func (o *outages) failed(err error, x Range, begun time.Time, limit time.Duration) (over bool) {
 	var number unix.Errno // stays 0 for what has none
 	errors.As(err, &number)
 	now := time.Now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	a, ok := o.of[number]
-	if !ok || now.Sub(a.last) > limit+restPauseMax {
+	if !ok || begun.Sub(a.last) > limit+restPauseMax {
 		a = outage{since: now, first: x}
 	}
 	if !a.wide && (x.File != a.first.File || overlap(x, a.first).Len < x.Len) {

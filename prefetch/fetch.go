@@ -153,6 +153,7 @@ const retryBytes = 64 << 10
 // parts, so that only the pages that cannot be read fail. What may be read later
 // goes to again.
 func (q *Queue) read(f File, x Range, buf []byte, of *run, again *[]Range) (failed int64) {
+	begun := time.Now()
 	n, err := f.ReadAt(buf[:x.Len], x.Off)
 	if int64(n) == x.Len {
 		q.outages.end()
@@ -166,7 +167,7 @@ func (q *Queue) read(f File, x Range, buf []byte, of *run, again *[]Range) (fail
 	if x.Len > retryBytes {
 		part = retryBytes
 	}
-	if MayPass(err) && !q.outages.failed(err, x, q.opts.rest) && !of.rest.over(q.opts.rest) &&
+	if MayPass(err) && !q.outages.failed(err, x, begun, q.opts.rest) && !of.rest.over(q.opts.rest) &&
 		(x.Len <= part || IsLack(err)) {
 		if of.rest.since.IsZero() && len(*again) == 0 {
 			q.opts.Logger.Warn("cannot read now, trying again", "file", q.opts.Names[x.File], "offset", x.Off,

@@ -65,3 +65,17 @@ func TestDeadDiskByPages(t *testing.T) {
 		}
 	}
 }
+
+// Reads that a disk takes minutes to fail are one outage. When nothing was tried for so long it may be over.
+func TestSlowOutage(t *testing.T) {
+	const limit, slow = 30 * time.Second, 10 * time.Minute
+	for begun, want := range map[time.Duration]bool{0: false, -slow - time.Second: true} {
+		now := time.Now()
+		o := outages{of: map[syscall.Errno]outage{
+			syscall.EIO: {since: now.Add(-2 * slow), last: now.Add(-slow), first: Range{0, 0, PageSize}, wide: true},
+		}}
+		if over := o.failed(syscall.EIO, Range{0, mib, PageSize}, now.Add(begun), limit); over != want {
+			t.Errorf("a read that began %v before: over: %v", -begun, over)
+		}
+	}
+}
