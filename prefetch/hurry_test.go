@@ -5,17 +5,6 @@ import (
 	"time"
 )
 
-// soon is eventually for what would not come about for an hour.
-func soon(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Errorf("not soon: %s", what)
-			return
-		}
-	}
-}
-
 // A demand for a page of a run that rests has it read at once, and a demand for another of its pages once more. A
 // second demand for the same page waits for the run's time.
 func TestDemandInRested(t *testing.T) {
@@ -39,7 +28,7 @@ func TestDemandInRested(t *testing.T) {
 	q.Sweep([]Range{{0, 0, size}})
 	reads := restsLong()
 	q.Demand(Range{0, mib, PageSize}, false)
-	soon(t, "it is read for a demand", func() bool { return src.count(0) > reads })
+	eventually(t, "it is read for a demand", func() bool { return src.count(0) > reads })
 	reads = restsLong()
 	q.Demand(Range{0, mib, PageSize}, false)
 	time.Sleep(20 * time.Millisecond)
@@ -50,10 +39,7 @@ func TestDemandInRested(t *testing.T) {
 	src.lacks[0] = 0
 	src.mu.Unlock()
 	q.Demand(Range{0, 0, PageSize}, false)
-	soon(t, "it is read for another demand", func() bool { return src.count(0) > reads })
-	if t.Failed() {
-		return
-	}
+	eventually(t, "it is read for another demand", func() bool { return src.count(0) > reads })
 	drain(t, q)
 	if q.Quiet() == 0 || q.waited != 0 || q.sweeping != 0 {
 		t.Errorf("%d runs for demands and %d of the sweep are left", q.waited, q.sweeping)
