@@ -14,8 +14,9 @@ import (
 // A read may fail for what passes: there is no descriptor or no memory just now, the disk is full under what the store
 // writes to read, or a disk does not answer once. Whoever needs the bytes can wait, and a page that has failed has
 // failed for good. So what could not be read rests, and is read again after a pause, for restTime. When nothing at all
-// could be read for so long, the next runs do not wait as long again: they fail at once. What cannot be had from a
-// bucket has been waited for where it is read (index.Options.DistantTimeout).
+// could be read for so long, in one way and in more than one place, the next runs that fail in that way do not wait as
+// long again: they fail at once. One bad page alone tells nothing of others. What cannot be had from a bucket has been
+// waited for where it is read (index.Options.DistantTimeout).
 const (
 	restTime     = 30 * time.Second
 	restPause    = 10 * time.Millisecond
@@ -53,30 +54,47 @@ type rest struct {
 // over reports whether a run has been tried for long enough.
 func (r rest) over(limit time.Duration) bool { return !r.since.IsZero() && time.Since(r.since) > limit }
 
-// outage is a time in which nothing can be read, whatever is tried.
-type outage struct {
-	mu          sync.Mutex
-	since, last time.Time // of failures; zero when the last read brought something
+// outages are times in which nothing can be read, whatever is tried, by the number of the error.
+type outages struct {
+	mu sync.Mutex
+	of map[unix.Errno]outage // none when the last read brought something
 }
 
-// failed notes a failure and reports whether the outage has lasted for long enough. One that nobody has seen for so
-// long may have ended: a new one begins.
-func (o *outage) failed(limit time.Duration) (over bool) {
+type outage struct {
+	since, last time.Time // of failures
+	first       Range     // that failed
+	wide        bool      // others have failed since
+}
+
+// failed notes that the read of a range, begun then, has failed, and reports whether the outage has lasted for long
+// enough. It is as old as what failed second: the first may be one bad page. When nothing was tried for so long it may
+// have ended, and a new one begins.
+func (o *outages) failed(err error, x Range, begun time.Time, limit time.Duration) (over bool) {
+	var number unix.Errno // stays 0 for what has none
+	errors.As(err, &number)
+	now := time.Now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	now := time.Now()
-	if o.since.IsZero() || now.Sub(o.last) > limit+restPauseMax {
-		o.since = now
+	a, ok := o.of[number]
+	if !ok || begun.Sub(a.last) > limit+restPauseMax {
+		a = outage{since: now, first: x}
 	}
-	o.last = now
-	return now.Sub(o.since) > limit
+	if !a.wide && (x.File != a.first.File || overlap(x, a.first).Len < x.Len) {
+		a.since, a.wide = now, true
+	}
+	a.last = now
+	if o.of == nil {
+		o.of = make(map[unix.Errno]outage)
+	}
+	o.of[number] = a
+	return a.wide && now.Sub(a.since) > limit
 }
 
 // end notes that something could be read.
-func (o *outage) end() {
+func (o *outages) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.since = time.Time{}
+	clear(o.of)
 }
 
 // lay has the ranges of a run that could not be read rest. Their units stay in flight. Preconditions: mu is held.
@@ -104,11 +122,34 @@ func (q *Queue) lay(r run, ranges []Range) {
 	})
 }
 
-// rested takes a run that has rested: what somebody waits for, and what nobody waits for as long as no demand does, but
-// not for worker -1. Preconditions: mu is held, the lists have been skipped.
+// hurry has a run that rests read at once for a unit that nobody has waited for yet: it may be there by now. Without
+// that it would wait for the pause of another unit, and for all demands. Preconditions: mu is held.
+func (q *Queue) hurry(u unitRef) {
+	at := q.span(u.file, u.unit, u.unit+1)
+	i := slices.IndexFunc(q.resting, func(r run) bool {
+		return r.File == u.file && slices.ContainsFunc(r.parts, func(p Range) bool { return overlap(p, at).Len > 0 })
+	})
+	if i < 0 {
+		return
+	}
+	r := &q.resting[i]
+	switch {
+	case r.class != demand:
+		r.class = demand
+		q.waited++
+	case r.waitedFor(at):
+		return // it has just been tried
+	}
+	r.first = q.span(u.file, u.unit, min(u.unit+firstBytes/UnitBytes, len(q.units[u.file])))
+	r.rest.due = time.Now()
+	q.wakeForDemand()
+}
+
+// rested takes a run that has rested: for all workers what somebody waits for, and for those of hot set and sweep what
+// nobody waits for. Preconditions: mu is held, there is no demand.
 func (q *Queue) rested(worker int) (r run, ok bool) {
 	now := time.Now()
-	others := len(q.demands) == 0 && worker >= 0 && worker < q.active
+	others := worker >= 0 && worker < q.active
 	i := slices.IndexFunc(q.resting, func(r run) bool {
 		return !r.rest.due.After(now) && (r.class == demand || others)
 	})

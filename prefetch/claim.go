@@ -55,16 +55,14 @@ func (q *Queue) next(worker int) (run, bool) {
 		if q.closed {
 			return run{}, false
 		}
-		q.skip()
+		if q.skip(); len(q.demands) > 0 {
+			// Before what rests: a disk may take seconds to fail once more.
+			return q.claim(demand, q.demands[0], q.opts.DemandBytes), true
+		}
 		if r, ok := q.rested(worker); ok {
-			if len(q.demands) > 0 {
-				q.wakeAny.Signal() // whoever was woken for one of them may be this worker
-			}
 			return r, true
 		}
 		switch {
-		case len(q.demands) > 0:
-			return q.claim(demand, q.demands[0], q.opts.DemandBytes), true
 		case worker < 0:
 			q.expressIdle = true
 			q.wakeExpress.Wait()

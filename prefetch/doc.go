@@ -19,7 +19,8 @@
 // there.
 //
 // What cannot be read for a reason that may pass rests and is read again, for half a minute; other failures are final
-// (MayPass). Its units stay in flight, and everything else goes on.
+// (MayPass). Its units stay in flight, and everything else goes on. Demands that nobody has tried to read yet go before
+// it, and a demand for a unit of it has it read at once (hurry).
 //
 // Workers take runs and hand the bytes to the Sink on their own goroutine, so
 // that filling memory happens where the bytes are in the CPU's cache. One of

@@ -47,7 +47,7 @@ func (q *Queue) fetch(r run) (zero, failed int64, again []Range) {
 		if q.heads[r.File] != nil {
 			n, _ := f.ReadAt(buf[first-r.Off:last-r.Off], first)
 			if read = int64(n) == last-first; read {
-				q.outage.end()
+				q.outages.end()
 			}
 		}
 	}
@@ -153,9 +153,10 @@ const retryBytes = 64 << 10
 // parts, so that only the pages that cannot be read fail. What may be read later
 // goes to again.
 func (q *Queue) read(f File, x Range, buf []byte, of *run, again *[]Range) (failed int64) {
+	begun := time.Now()
 	n, err := f.ReadAt(buf[:x.Len], x.Off)
 	if int64(n) == x.Len {
-		q.outage.end()
+		q.outages.end()
 		q.give([]Part{{x, buf[:x.Len]}})
 		return 0
 	}
@@ -166,7 +167,8 @@ func (q *Queue) read(f File, x Range, buf []byte, of *run, again *[]Range) (fail
 	if x.Len > retryBytes {
 		part = retryBytes
 	}
-	if MayPass(err) && !q.outage.failed(q.opts.rest) && !of.rest.over(q.opts.rest) && (x.Len <= part || IsLack(err)) {
+	if MayPass(err) && !q.outages.failed(err, x, begun, q.opts.rest) && !of.rest.over(q.opts.rest) &&
+		(x.Len <= part || IsLack(err)) {
 		if of.rest.since.IsZero() && len(*again) == 0 {
 			q.opts.Logger.Warn("cannot read now, trying again", "file", q.opts.Names[x.File], "offset", x.Off,
 				"bytes", x.Len, "for", q.opts.rest, "err", err)

@@ -59,7 +59,7 @@ type Queue struct {
 	active  int              // background workers that may run, see adapt
 	running int              // runs in flight, and those that rest
 	resting []run            // what could not be read and is read again
-	outage  outage           // in which nothing can be read
+	outages outages          // in which nothing can be read
 	// expressIdle: the worker that takes demands only waits for one.
 	expressIdle bool
 	// sweeping are runs in flight for the sweep; urgent is when something more
@@ -209,6 +209,7 @@ func (q *Queue) count(asked, joined bool) {
 func (q *Queue) makeUrgent(u unitRef, s *state) (joined bool) {
 	switch *s {
 	case inFlight:
+		q.hurry(u)
 		return true
 	case done:
 		q.stats.Refetched += UnitBytes
@@ -220,13 +221,18 @@ func (q *Queue) makeUrgent(u unitRef, s *state) (joined bool) {
 	q.demands = append(q.demands, u)
 	q.urgent = time.Now()
 	q.demanded = q.urgent
+	q.wakeForDemand()
+	return false
+}
+
+// wakeForDemand wakes one worker, if one waits. Preconditions: mu is held.
+func (q *Queue) wakeForDemand() {
 	if q.expressIdle {
 		q.expressIdle = false
 		q.wakeExpress.Signal()
 	} else {
 		q.wakeAny.Signal()
 	}
-	return false
 }
 
 // Sweep asks for ranges in the background, after the hot set.

@@ -139,6 +139,11 @@ func tree(ctx context.Context, root int) ([]*task, error) {
 		return nil, err
 	}
 	defer dir.Close()
+	return treeOf(ctx, dir, root)
+}
+
+// treeOf is tree of an open /proc.
+func treeOf(ctx context.Context, dir *os.File, root int) ([]*task, error) {
 	names, err := dir.Readdirnames(-1)
 	if err != nil {
 		return nil, err
@@ -154,8 +159,11 @@ func tree(ctx context.Context, root int) ([]*task, error) {
 			return nil, err
 		}
 		text, err := os.ReadFile(filepath.Join("/proc", name, "stat"))
+		if gone(err) || errors.Is(err, fs.ErrPermission) {
+			continue // it has ended, or is another user's
+		}
 		if err != nil {
-			continue // it has ended
+			return nil, err
 		}
 		s, ok := parseStat(text)
 		if !ok {
@@ -222,11 +230,14 @@ func (a *family) prepare() (err error) {
 		if err != nil || seen[ns] {
 			continue
 		}
-		seen[ns] = true
 		f, err := os.Open(filepath.Join("/proc", who, "mountinfo"))
-		if err != nil {
+		if gone(err) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EINVAL) { // EINVAL: a zombie
 			continue
 		}
+		if err != nil {
+			return fmt.Errorf("read the mounts of process %s: %w", who, err)
+		}
+		seen[ns] = true
 		err = eachMount(f, func(m mount) {
 			a.mounts[m.id] = true
 			if ns != a.self["mnt"] && m.root == "/" && m.point != "/" && !slices.Contains(known, fileSystem(m.kind)) {

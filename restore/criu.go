@@ -58,7 +58,7 @@ type CRIU struct {
 	proc    int // the number that Within's Proc has in CRIU
 	end     func(pid int) error
 	cmd     *exec.Cmd
-	began   uint64 // see birth
+	began   uint64 // see ticks
 	sock    *os.File
 	temp    *scratch.Dir // folder of the configuration file
 	marks   []Mark
@@ -183,11 +183,13 @@ func Start(o Options) (*CRIU, error) {
 	} else if err := adopt(true); err != nil {
 		return nil, errors.Join(err, errs.Close(), c.Close())
 	}
-	if err := start(); err != nil {
+	if c.began, err = ticks(); err == nil {
+		err = start()
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start criu: %w", err), errs.Close(), c.Close())
 	}
 	c.cmd = cmd
-	_, c.began = birth(cmd.Process.Pid)
 	go c.wait(errs)
 	return c, nil
 }
@@ -374,12 +376,21 @@ func (c *CRIU) Restore(ctx context.Context, images, work, log string) (pid, insi
 // its init's when CRIU has ended.
 func childPID(criu, init, inside int) (int, error) {
 	// A process that is just handed on from one to the other may be missed once.
+	var unseen error
 	for range 3 {
-		for _, pid := range append(procfs.Children(criu), procfs.Children(init)...) {
-			if n := procfs.Numbers(pid); len(n) > 1 && n[1] == inside {
+		beside, err1 := procfs.ReadChildren(criu)
+		below, err2 := procfs.ReadChildren(init)
+		unseen = errors.Join(err1, err2)
+		for _, pid := range append(beside, below...) {
+			n, err := procfs.ReadNumbers(pid)
+			if len(n) > 1 && n[1] == inside {
 				return pid, nil
 			}
+			unseen = errors.Join(unseen, err)
 		}
+	}
+	if unseen != nil {
+		return 0, fmt.Errorf("look for process %d of the namespace: %w", inside, unseen)
 	}
 	return 0, fmt.Errorf("process %d of the namespace has no pid outside", inside)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strconv"
@@ -35,8 +36,14 @@ func endOrphans(parent int, since uint64, end func(pid int) error) error {
 	)
 	late := time.Now().Add(limit)
 	for quiet := 0; quiet < 2; {
-		left := forks(parent, since)
+		left, err := forks(parent, since)
 		switch {
+		case err != nil && time.Now().Before(late):
+			quiet = 0
+			time.Sleep(again)
+			continue
+		case err != nil:
+			return fmt.Errorf("look for processes that criu has left: %w", err)
 		case len(left) == 0:
 			quiet++
 			time.Sleep(again)
@@ -60,37 +67,60 @@ func endOrphans(parent int, since uint64, end func(pid int) error) error {
 }
 
 // forks are parent's children that somebody else forked, not before since, and that never executed a program,
-// the ended ones too.
-func forks(parent int, since uint64) (pids []int) {
+// the ended ones too. With an error there may be more.
+func forks(parent int, since uint64) (pids []int, err error) {
 	self := procfs.Program(os.Getpid())
-	for _, pid := range procfs.Children(parent) {
+	children, err := procfs.ReadChildren(parent)
+	if err != nil {
+		return nil, err
+	}
+	for _, pid := range children {
 		// Guardians of a daemon that was killed are of this very program.
-		if procfs.Program(pid) == self || fromScript(pid) {
+		if procfs.Program(pid) == self {
 			continue
 		}
-		if fork, began := birth(pid); fork && began >= since && !slices.Contains(pids, pid) {
+		script, err := fromScript(pid)
+		if err != nil {
+			return nil, err
+		}
+		fork, began, err := birth(pid)
+		if err != nil {
+			return nil, err
+		}
+		if !script && fork && began >= since && !slices.Contains(pids, pid) {
 			pids = append(pids, pid)
 		}
 	}
-	return pids
+	return pids, nil
 }
 
 // birth tells whether a process never executed a program, which is PF_FORKNOEXEC of linux/sched.h, and when it began,
 // in clock ticks since the machine did: the ninth and the twenty-second field of proc_pid_stat(5). One that is gone is
 // none.
-func birth(pid int) (fork bool, began uint64) {
+func birth(pid int) (fork bool, began uint64, err error) {
 	const forkNoExec = 0x40
-	f := procfs.Stat(fmt.Sprintf("/proc/%d/stat", pid))
-	if len(f) < 20 {
-		return false, 0
+	f, err := procfs.ReadStat(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil || len(f) < 20 {
+		return false, 0, err
 	}
 	flags, err := strconv.ParseUint(f[6], 10, 64)
 	began, err2 := strconv.ParseUint(f[19], 10, 64)
-	return err == nil && err2 == nil && flags&forkNoExec != 0, began
+	return flags&forkNoExec != 0, began, errors.Join(err, err2)
+}
+
+// ticks is the time since the machine's start, as birth gives it. It needs no descriptor, which may lack.
+func ticks() (uint64, error) {
+	const tick = time.Second / 100 // USER_HZ of the kernel
+	var now unix.Timespec
+	err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now)
+	return uint64(now.Nano() / int64(tick)), os.NewSyscallError("clock_gettime", err)
 }
 
 // fromScript tells whether a process is of an action script: CRIU sets the variable for these alone.
-func fromScript(pid int) bool {
+func fromScript(pid int) (bool, error) {
 	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	return err == nil && bytes.Contains(append([]byte{0}, env...), []byte("\x00CRTOOLS_SCRIPT_ACTION="))
+	if procfs.Gone(err) || errors.Is(err, fs.ErrPermission) {
+		return false, nil
+	}
+	return bytes.Contains(append([]byte{0}, env...), []byte("\x00CRTOOLS_SCRIPT_ACTION=")), err
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -62,16 +61,21 @@ func name(taken []Taken) {
 	for i := range taken {
 		t := &taken[i]
 		at[t.ID] = t
-		t.Who, t.Over = "a process that has just ended", true
-		if f := procfs.Stat(fmt.Sprintf("/proc/%d/stat", t.ID)); f != nil { // that of a thread is there too
+		t.Who, t.Over = justEnded, true
+		f, err := procfs.ReadStat(fmt.Sprintf("/proc/%d/stat", t.ID)) // that of a thread is there too
+		if err != nil {
+			t.unseen(err)
+		} else if f != nil {
 			t.Who, t.Over = describe(t.ID, f), procfs.Ended(f)
 		}
 	}
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, path := range stats {
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		f := procfs.Stat(path)
-		if err != nil || len(f) < 4 {
+	pids, unseen := procfs.PIDs()
+	for _, pid := range pids {
+		f, err := procfs.ReadStat(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			unseen = err
+		}
+		if len(f) < 4 {
 			continue
 		}
 		for i, what := range []string{"group", "session"} {
@@ -81,11 +85,23 @@ func name(taken []Taken) {
 				continue
 			}
 			t.Over = t.Over && procfs.Ended(f)
-			if t.Who == "a process that has just ended" {
+			if t.Who == justEnded {
 				t.Who = fmt.Sprintf("%s, of %s %d", describe(pid, f), what, id)
 			}
 		}
 	}
+	for i := range taken {
+		if t := &taken[i]; unseen != nil && t.Who == justEnded {
+			t.unseen(unseen)
+		}
+	}
+}
+
+const justEnded = "a process that has just ended"
+
+// unseen notes that who has the number cannot be looked at: it may live.
+func (t *Taken) unseen(err error) {
+	t.Who, t.Over = fmt.Sprintf("a process that cannot be looked at now: %v", err), false
 }
 
 // describe says who a process is. A zombie is its parent's business.

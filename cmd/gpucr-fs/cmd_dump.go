@@ -159,9 +159,9 @@ func (d *dumping) run(ctx context.Context, store, name string, tags []string, se
 
 // notInit refuses the first process of a namespace that restore --own-pids made.
 func notInit(pid int) error {
-	m, ok := pidns.Find(pid)
-	if !ok || m.Init != pid {
-		return nil
+	m, ok, err := pidns.Find(pid)
+	if err != nil || !ok || m.Init != pid {
+		return err
 	}
 	return usage(
 		fmt.Errorf("process %d is the init of restored processes, which stays with them and is not dumped", pid),
@@ -183,7 +183,11 @@ func (d *dumping) dump(ctx context.Context, images string) (err error) {
 	defer done()
 	// In a namespace that restore --own-pids made criu takes it for what it was at first: a process without one.
 	pid, within := d.pid, restore.Within(nil)
-	if m, ok := pidns.Find(d.pid); ok {
+	m, ok, err := pidns.Find(d.pid)
+	if err != nil {
+		return err
+	}
+	if ok {
 		own, err := m.Enter()
 		if err != nil {
 			return err
@@ -266,7 +270,11 @@ func memoryOfTree(pid int) int64 {
 
 // interrupted tells what a dump was given up to. What CRIU says of it is that it could not write any more.
 func (d *dumping) interrupted(name string) error {
-	stat := procfs.Stat(fmt.Sprintf("/proc/%d/stat", d.pid))
+	stat, err := procfs.ReadStat(fmt.Sprintf("/proc/%d/stat", d.pid))
+	if err != nil && !d.done {
+		return &codeError{exitError, "gpucr-fs ls shows whether the checkpoint is complete",
+			fmt.Errorf("interrupted, and process %d cannot be looked at: %w", d.pid, err)}
+	}
 	if d.done || procfs.Ended(stat) {
 		return &codeError{exitError, "gpucr-fs ls shows whether it is complete",
 			fmt.Errorf("interrupted when criu had written checkpoint %s", name)}

@@ -22,7 +22,10 @@ func lookAt(ctx context.Context, root int, args *restore.Args, n *nvidia, parkRi
 	if parkRings {
 		o.Handle[preflight.IOURing] = func(pid int) error { return idle(root, pid) }
 	}
-	if m, ok := pidns.Find(root); ok {
+	switch m, ok, err := pidns.Find(root); {
+	case err != nil:
+		return preflight.Report{}, err
+	case ok:
 		o.Beside = m.Init
 	}
 	if n != nil {

@@ -96,15 +96,12 @@ func (t *Task) stop() error {
 	seen := map[int]bool{}
 	for more := true; more; {
 		more = false
-		names, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*", t.PID))
+		names, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", t.PID))
 		if err != nil {
-			return err
-		}
-		if len(names) == 0 {
-			return fmt.Errorf("process %d: %w", t.PID, ErrGone)
+			return gone(t.PID, err)
 		}
 		for _, name := range names {
-			tid, err := strconv.Atoi(filepath.Base(name))
+			tid, err := strconv.Atoi(name.Name())
 			if err != nil || seen[tid] {
 				continue
 			}
@@ -176,7 +173,8 @@ func (t *Task) standstill(th *thread) error {
 func ended(pid, tid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/stat", pid, tid))
 	_, rest, _ := strings.Cut(string(text), ") ")
-	return err != nil || strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
+	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) ||
+		strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
 }
 
 // Workers tells whether a process has threads of io_uring's in the kernel. They end with its last ring, a little

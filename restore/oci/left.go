@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -52,18 +53,25 @@ func (l *Lock) Begin(work string) (env string, err error) {
 	if work, err = filepath.EvalSymlinks(work); err != nil {
 		return "", err
 	}
-	n := note{Work: work, Mark: rand.Text(), Began: began(os.Getpid()), Cgroups: cgroups(os.Getpid())}
+	n := note{Work: work, Mark: rand.Text()}
+	if n.Began, err = began(os.Getpid()); err != nil {
+		return "", err
+	}
+	if n.Cgroups, err = read(os.Getpid(), "cgroup"); err != nil {
+		return "", err
+	}
 	return markVar + n.Mark, l.note(n)
 }
 
 // Watch notes the runtime, which ends a little later than a killed restore, and criu's processes among its children:
 // criu itself, and the first task, which criu makes its sibling. done says that all are noted. A criu that is only
-// asked for its version has ended before.
+// asked for its version has ended before. One that cannot be looked at now is noted by a later call.
 func (l *Lock) Watch(runtime int) (done bool, err error) {
 	there := 0
 	for _, pid := range append(procfs.Children(runtime), runtime) {
-		p := process{pid, began(pid)}
-		if p.began == 0 || pid != runtime && procfs.Name(pid) != criuName {
+		start, err := began(pid)
+		p := process{pid, start}
+		if err != nil || p.began == 0 || pid != runtime && procfs.Name(pid) != criuName {
 			continue
 		}
 		there++
@@ -78,9 +86,11 @@ func (l *Lock) Watch(runtime int) (done bool, err error) {
 	return there > 2, nil
 }
 
-func (l *Lock) note(n note) error {
-	n.Boot = boot()
-	line, err := json.Marshal(n)
+func (l *Lock) note(n note) (err error) {
+	var line []byte
+	if n.Boot, err = boot(); err == nil {
+		line, err = json.Marshal(n)
+	}
 	if err == nil {
 		_, err = l.file.Write(append(line, '\n'))
 	}
@@ -96,7 +106,10 @@ type process struct {
 	began uint64
 }
 
-func (p process) alive() bool { return p.began != 0 && began(p.pid) == p.began }
+func (p process) alive() (bool, error) {
+	now, err := began(p.pid)
+	return err == nil && p.began != 0 && p.began == now, err
+}
 
 // notes gives what the file tells of restores since the machine's start.
 func (l *Lock) notes() (all []note, err error) {
@@ -104,7 +117,10 @@ func (l *Lock) notes() (all []note, err error) {
 	if err != nil {
 		return nil, err
 	}
-	here := boot()
+	here, err := boot()
+	if err != nil {
+		return nil, err
+	}
 	for line := range bytes.Lines(text) {
 		var n note
 		// The last line may be half written.
@@ -116,31 +132,65 @@ func (l *Lock) notes() (all []note, err error) {
 }
 
 // left gives the processes that restores have left, without those below them.
-func left(notes []note) (all []process) {
+func left(notes []note) (all []process, err error) {
 	for _, n := range notes {
-		if p := (process{n.PID, n.Began}); n.Work == "" && p.alive() {
-			all = append(all, p)
+		if n.Work == "" {
+			all = append(all, process{n.PID, n.Began})
 		}
 	}
+	if all, err = living(all); err != nil {
+		return nil, err
+	}
 	for _, n := range notes {
-		if n.Work != "" {
-			all = append(all, n.made(all)...)
+		if n.Work == "" {
+			continue
+		}
+		made, err := n.made(all)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, made...)
+	}
+	return all, nil
+}
+
+// living gives those of some processes that have not ended.
+func living(all []process) (alive []process, err error) {
+	for _, p := range all {
+		is, err := p.alive()
+		if err != nil {
+			return nil, err
+		}
+		if is {
+			alive = append(alive, p)
 		}
 	}
-	return all
+	return alive, nil
 }
 
 // made gives criu's processes that began after a restore did and have its mark, or no mark and the cgroups of another
 // one that is known. The first task loses the mark when its memory is restored, and the restore may have been killed
 // before it noted it.
-func (n note) made(known []process) (all []process) {
+func (n note) made(known []process) (all []process, err error) {
 	var unmarked []process
-	for _, pid := range processes() {
-		p := process{pid, began(pid)}
-		if p.began < n.Began || procfs.Name(pid) != criuName {
+	pids, err := procfs.PIDs()
+	if err != nil {
+		return nil, err
+	}
+	for _, pid := range pids {
+		start, err1 := began(pid)
+		p := process{pid, start}
+		criu, err2 := isCRIU(pid)
+		if err := errors.Join(err1, err2); err != nil {
+			return nil, err
+		}
+		if p.began < n.Began || !criu {
 			continue
 		}
-		switch mark := markOf(pid); {
+		mark, err := markOf(pid)
+		switch {
+		case err != nil:
+			return nil, err
 		case mark == "":
 			unmarked = append(unmarked, p)
 		case mark == n.Mark:
@@ -148,54 +198,70 @@ func (n note) made(known []process) (all []process) {
 		}
 	}
 	for _, k := range append(all, known...) {
-		in := cgroups(k.pid)
+		in, err := read(k.pid, "cgroup")
+		if err != nil {
+			return nil, err
+		}
 		if in == "" || in == n.Cgroups {
 			continue // not the container's
 		}
 		for _, p := range unmarked {
-			if cgroups(p.pid) == in {
+			its, err := read(p.pid, "cgroup")
+			if err != nil {
+				return nil, err
+			}
+			if its == in {
 				all = append(all, p)
 			}
 		}
 	}
-	return all
+	return all, nil
 }
 
 // markOf gives the mark of the restore that a process belongs to, "" without one.
-func markOf(pid int) string {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	for entry := range strings.SplitSeq(string(text), "\x00") {
+func markOf(pid int) (string, error) {
+	text, err := read(pid, "environ")
+	for entry := range strings.SplitSeq(text, "\x00") {
 		if mark, ok := strings.CutPrefix(entry, markVar); ok {
-			return mark
+			return mark, nil
 		}
 	}
-	return ""
+	return "", err
 }
 
 // usedBy tells whether a criu works in a directory.
-func usedBy(work string) bool {
-	for _, pid := range processes() {
+func usedBy(work string) (bool, error) {
+	pids, err := procfs.PIDs()
+	if err != nil {
+		return false, err
+	}
+	for _, pid := range pids {
 		at, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid))
-		if err == nil && strings.TrimSuffix(at, " (deleted)") == work && procfs.Name(pid) == criuName {
-			return true
+		if err != nil && !procfs.Gone(err) && !errors.Is(err, fs.ErrPermission) {
+			return false, err
+		}
+		if err == nil && strings.TrimSuffix(at, " (deleted)") == work {
+			if criu, err := isCRIU(pid); criu || err != nil {
+				return true, err
+			}
 		}
 	}
-	return false
+	return false, nil
 }
 
-func processes() (pids []int) {
-	names, _ := filepath.Glob("/proc/[0-9]*")
-	for _, name := range names {
-		if pid, err := strconv.Atoi(filepath.Base(name)); err == nil {
-			pids = append(pids, pid)
-		}
+func isCRIU(pid int) (bool, error) {
+	name, err := read(pid, "comm")
+	return name == criuName+"\n", err
+}
+
+// read gives a file of a process, nothing where that is gone, or another user's. Other errors, such as a lack of
+// descriptors, say nothing about the process.
+func read(pid int, name string) (string, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, name))
+	if procfs.Gone(err) || errors.Is(err, fs.ErrPermission) {
+		return "", nil
 	}
-	return pids
-}
-
-func cgroups(pid int) string {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
-	return string(text)
+	return string(text), err
 }
 
 const (
@@ -214,7 +280,14 @@ func (l *Lock) endLeft() error {
 		return err
 	}
 	for _, n := range notes {
-		if n.Work == "" || usedBy(n.Work) {
+		if n.Work == "" {
+			continue
+		}
+		used, err := usedBy(n.Work)
+		if err != nil {
+			return err
+		}
+		if used {
 			continue // what is mounted there may be the other criu's
 		}
 		if err := unmountYards(n.Work); err != nil {
@@ -227,7 +300,11 @@ func (l *Lock) endLeft() error {
 // unmountYards removes the folders in a work directory where criu mounts all cgroups for itself. A removal of such a
 // directory with all that is in it would go on to the cgroups of the machine.
 func unmountYards(work string) error {
-	for _, yard := range begin(work, ".criu.cgyard.") {
+	yards, err := begin(work, ".criu.cgyard.")
+	if err != nil {
+		return err
+	}
+	for _, yard := range yards {
 		if err := unmountAll(yard); err != nil {
 			return err
 		}
@@ -241,23 +318,13 @@ func unmountYards(work string) error {
 func endProcesses(notes []note) error {
 	var all []process
 	for late := time.Now().Add(endWait); ; time.Sleep(forkTime) {
-		found := left(notes)
-		// All are stopped before one ends: its children would become another's.
-		for len(found) > 0 {
-			var below []process
-			for _, p := range found {
-				if slices.Contains(all, p) || !p.alive() {
-					continue
-				}
-				all = append(all, p)
-				_ = unix.Kill(p.pid, unix.SIGSTOP)
-				for _, pid := range procfs.Children(p.pid) {
-					below = append(below, process{pid, began(pid)})
-				}
-			}
-			found = below
+		var err error
+		if all, err = stopLeft(notes, all); err == nil {
+			all, err = living(all)
 		}
-		all = slices.DeleteFunc(all, func(p process) bool { return !p.alive() })
+		if err != nil {
+			return fmt.Errorf("look for processes that a killed restore has left (hint: try again): %w", err)
+		}
 		if len(all) == 0 {
 			return nil
 		}
@@ -273,17 +340,53 @@ func endProcesses(notes []note) error {
 	}
 }
 
-// began tells when a process began, 0 where it has ended.
-func began(pid int) uint64 {
-	f := procfs.Stat(fmt.Sprintf("/proc/%d/stat", pid))
-	if procfs.Ended(f) || len(f) < 20 {
-		return 0
+// stopLeft stops what restores have left, with all below, and adds it to all. All are stopped before one ends: its
+// children would become another's.
+func stopLeft(notes []note, all []process) ([]process, error) {
+	found, err := left(notes)
+	for err == nil && len(found) > 0 {
+		p := found[0]
+		found = found[1:]
+		if slices.Contains(all, p) {
+			continue
+		}
+		alive, err := p.alive()
+		if err != nil {
+			return nil, err
+		}
+		if !alive {
+			continue
+		}
+		all = append(all, p)
+		_ = unix.Kill(p.pid, unix.SIGSTOP)
+		below, err := procfs.ReadChildren(p.pid)
+		if err != nil {
+			return nil, err
+		}
+		for _, pid := range below {
+			start, err := began(pid)
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, process{pid, start})
+		}
 	}
-	n, _ := strconv.ParseUint(f[19], 10, 64)
-	return n
+	return all, err
 }
 
-func boot() string {
-	text, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(text))
+// began tells when a process began, 0 where it has ended or is not to be seen from here.
+func began(pid int) (uint64, error) {
+	f, err := procfs.ReadStat(fmt.Sprintf("/proc/%d/stat", pid))
+	if errors.Is(err, fs.ErrPermission) {
+		err = nil
+	}
+	if err != nil || procfs.Ended(f) || len(f) < 20 {
+		return 0, err
+	}
+	return strconv.ParseUint(f[19], 10, 64)
+}
+
+func boot() (string, error) {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(text)), err
 }

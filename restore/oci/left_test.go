@@ -55,6 +55,16 @@ func shell(t *testing.T, name, dir string, env ...string) (pid, below int) {
 	return cmd.Process.Pid, below
 }
 
+// birth tells when a process began, 0 where it has ended.
+func birth(t *testing.T, pid int) uint64 {
+	t.Helper()
+	when, err := began(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return when
+}
+
 // again takes the lock as the next call does after a kill, which closes the file.
 func again(t *testing.T, l *Lock, c Call) *Lock {
 	t.Helper()
@@ -94,7 +104,7 @@ func TestKilledLeaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A process of another run of the machine, and what was written when the restore was killed.
-	line, err := json.Marshal(note{Boot: "another", PID: stranger, Began: began(stranger)})
+	line, err := json.Marshal(note{Boot: "another", PID: stranger, Began: birth(t, stranger)})
 	if err == nil {
 		_, err = l.file.Write(append(line, []byte("\n{\"boot")...))
 	}
@@ -106,12 +116,12 @@ func TestKilledLeaves(t *testing.T) {
 		t.Error(err)
 	}
 	for _, pid := range []int{noted, belowNoted, working, belowWorking} {
-		if began(pid) != 0 {
+		if birth(t, pid) != 0 {
 			t.Errorf("process %d of the restore goes on", pid)
 		}
 	}
 	for _, pid := range []int{other, belowOther, stranger, belowStranger, another, belowAnother} {
-		if began(pid) == 0 {
+		if birth(t, pid) == 0 {
 			t.Errorf("process %d of others has ended", pid)
 		}
 	}
@@ -200,24 +210,24 @@ func TestDeleteOfKilled(t *testing.T) {
 	}
 	criu, _ := shell(t, "criu", work, mark)
 	touch(t, filepath.Join(folder, stateFile))
-	state := fmt.Appendf(nil, `{"init_process_pid": %d, "init_process_start": %d}`, os.Getpid(), began(os.Getpid()))
+	state := fmt.Appendf(nil, `{"init_process_pid": %d, "init_process_start": %d}`, os.Getpid(), birth(t, os.Getpid()))
 	if err := os.WriteFile(filepath.Join(folder, stateFile), state, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := call.BeforeDelete(""); got != nil || err != nil || began(criu) == 0 {
-		t.Errorf("during a restore: %v, %v; criu goes on: %v", got, err, began(criu) != 0)
+	if got, err := call.BeforeDelete(""); got != nil || err != nil || birth(t, criu) == 0 {
+		t.Errorf("during a restore: %v, %v; criu goes on: %v", got, err, birth(t, criu) != 0)
 	}
 	if err := l.file.Close(); err != nil {
 		t.Fatal(err)
 	}
 	gentle := Parse([]string{"--root", filepath.Dir(folder), Delete, "web"})
-	if got, err := gentle.BeforeDelete(""); got != nil || err != nil || began(criu) == 0 {
-		t.Errorf("without --force: %v, %v; criu goes on: %v", got, err, began(criu) != 0)
+	if got, err := gentle.BeforeDelete(""); got != nil || err != nil || birth(t, criu) == 0 {
+		t.Errorf("without --force: %v, %v; criu goes on: %v", got, err, birth(t, criu) != 0)
 	}
 	short := Parse([]string{"--root", filepath.Dir(folder), Delete, "-f", "web"})
 	got, err := short.BeforeDelete("")
-	if got == nil || err != nil || began(criu) != 0 {
-		t.Fatalf("with --force: %v, %v; criu goes on: %v", got, err, began(criu) != 0)
+	if got == nil || err != nil || birth(t, criu) != 0 {
+		t.Fatalf("with --force: %v, %v; criu goes on: %v", got, err, birth(t, criu) != 0)
 	}
 	if err := got.Release(); err != nil {
 		t.Error(err)
@@ -265,13 +275,13 @@ func TestOddFolders(t *testing.T) {
 // TestRunsByStart: a process that has the pid of a container's first one after it is not that container.
 func TestRunsByStart(t *testing.T) {
 	folder := t.TempDir()
-	for start, want := range map[uint64]bool{began(os.Getpid()): true, 1: false} {
+	for start, want := range map[uint64]bool{birth(t, os.Getpid()): true, 1: false} {
 		text := fmt.Sprintf(`{"init_process_pid": %d, "init_process_start": %d}`, os.Getpid(), start)
 		if err := os.WriteFile(filepath.Join(folder, stateFile), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got := runs(folder); got != want {
-			t.Errorf("a container that began at %d runs: %v", start, got)
+		if got, err := runs(folder); got != want || err != nil {
+			t.Errorf("a container that began at %d runs: %v, %v", start, got, err)
 		}
 	}
 }

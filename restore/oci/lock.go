@@ -169,7 +169,11 @@ func (l *Lock) Clear() error {
 		return err
 	}
 	// criu makes an empty folder in the root, for the time in which it changes roots.
-	for _, dir := range begin(filepath.Join(l.folder, mountPoint), "crtools-put-root.") {
+	roots, err := begin(filepath.Join(l.folder, mountPoint), "crtools-put-root.")
+	if err != nil {
+		return err
+	}
+	for _, dir := range roots {
 		if err := unix.Rmdir(dir); err != nil && err != unix.ENOENT && err != unix.ENOTEMPTY && err != unix.ENOTDIR {
 			return fmt.Errorf("remove %s, which a killed restore has left: %w", dir, err)
 		}
@@ -184,9 +188,13 @@ func (l *Lock) Clear() error {
 	if l.Complete() {
 		return nil
 	}
-	err := unix.Rmdir(filepath.Join(l.folder, mountPoint))
+	halves, err := begin(l.folder, stateHalf)
+	if err != nil {
+		return err
+	}
+	err = unix.Rmdir(filepath.Join(l.folder, mountPoint))
 	early := err == unix.ENOENT // runc was killed before it made it, or there is nothing of a restore
-	for _, f := range begin(l.folder, stateHalf) {
+	for _, f := range halves {
 		if err == nil || early {
 			err = unix.Unlink(f)
 		}
@@ -210,15 +218,18 @@ const (
 // detach undoes what is mounted for criu in the folder of a container's state.
 func detach(folder string) error { return unmountAll(filepath.Join(folder, mountPoint)) }
 
-// begin gives the paths in a folder whose names begin with a prefix, none where the folder cannot be read.
-func begin(folder, prefix string) (all []string) {
-	entries, _ := os.ReadDir(folder)
+// begin gives the paths in a folder whose names begin with a prefix, none where there is no such folder.
+func begin(folder, prefix string) (all []string, err error) {
+	entries, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil, nil
+	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), prefix) {
 			all = append(all, filepath.Join(folder, e.Name()))
 		}
 	}
-	return all
+	return all, err
 }
 
 // unmountAll undoes all mounts at a path. It follows no link, and nothing that is mounted. Where mounts are shared, a
@@ -266,7 +277,13 @@ func (c Call) BeforeDelete(userDir string) (*Lock, error) {
 	if err != nil && !errors.Is(err, ErrBusy) && !there(folder+lockSuffix) {
 		return nil, detach(folder) // on a full disk: no restore could make the file, either
 	}
-	if exists && (errors.Is(err, ErrBusy) || err == nil && !c.Has("force") && runs(folder)) {
+	stays := errors.Is(err, ErrBusy)
+	if exists && err == nil && !c.Has("force") {
+		if stays, err = runs(folder); err != nil {
+			return nil, errors.Join(err, l.Release())
+		}
+	}
+	if exists && stays {
 		// The restore is in its last steps, in which criu needs the mount no more; or the runtime will refuse.
 		if l != nil {
 			err = l.Release()
@@ -290,13 +307,16 @@ func ignoreBusy(err error) error {
 }
 
 // runs tells whether the first process of a container is there, by the container's state.
-func runs(folder string) bool {
+func runs(folder string) (bool, error) {
 	text, err := readAtMost(filepath.Join(folder, stateFile), maxState)
 	var state struct {
 		PID   int    `json:"init_process_pid"`
 		Began uint64 `json:"init_process_start"` // as of process
 	}
-	return err == nil && json.Unmarshal(text, &state) == nil && state.PID > 0 && process{state.PID, state.Began}.alive()
+	if err != nil || json.Unmarshal(text, &state) != nil || state.PID <= 0 {
+		return false, nil
+	}
+	return process{state.PID, state.Began}.alive()
 }
 
 // maxState is how large a container's state may be, in bytes.

@@ -1,7 +1,10 @@
 package pidns
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 
@@ -17,18 +20,25 @@ type Member struct {
 }
 
 // Find tells whether a process is in such a namespace, directly below this process's, and where. The init itself
-// is in it, too.
-func Find(pid int) (Member, bool) {
-	numbers := procfs.Numbers(pid)
-	if len(numbers) != 2 {
-		return Member{}, false
+// is in it, too. With an error it is not known. One that is gone is in none.
+func Find(pid int) (Member, bool, error) {
+	numbers, err := procfs.ReadNumbers(pid)
+	if err != nil || len(numbers) != 2 {
+		return Member{}, false, err
 	}
 	for up := pid; up > 1; {
-		n := procfs.Numbers(up)
-		if len(n) == 2 && n[1] == 1 {
-			return Member{up, numbers[1]}, isInit(up)
+		n, err := procfs.ReadNumbers(up)
+		if err != nil {
+			return Member{}, false, err
 		}
-		f := procfs.Stat(fmt.Sprintf("/proc/%d/stat", up))
+		if len(n) == 2 && n[1] == 1 {
+			is, err := isInit(up)
+			return Member{up, numbers[1]}, is, err
+		}
+		f, err := procfs.ReadStat(fmt.Sprintf("/proc/%d/stat", up))
+		if err != nil {
+			return Member{}, false, err
+		}
 		if len(f) < 2 {
 			break
 		}
@@ -36,19 +46,25 @@ func Find(pid int) (Member, bool) {
 			break
 		}
 	}
-	return Member{}, false
+	return Member{}, false, nil
 }
 
 // isInit tells whether the first process of a pid namespace is one of ours. In a user namespace of its own it is
 // not: who made that may be anybody, and what we would start there is theirs to choose.
-func isInit(pid int) bool {
+func isInit(pid int) (bool, error) {
 	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-	if err != nil || strings.TrimSpace(string(comm)) != initName {
-		return false
+	if err != nil && !procfs.Gone(err) {
+		return false, err
+	}
+	if strings.TrimSpace(string(comm)) != initName {
+		return false, nil
 	}
 	ours, err := os.Readlink("/proc/self/ns/user")
 	theirs, err2 := os.Readlink(fmt.Sprintf("/proc/%d/ns/user", pid))
-	return err == nil && err2 == nil && ours == theirs
+	if procfs.Gone(err2) || errors.Is(err2, fs.ErrPermission) {
+		return false, err
+	}
+	return ours == theirs, errors.Join(err, err2)
 }
 
 // Enter goes into the namespace of a member, where it is that of the member's init: End leaves the namespace.
@@ -61,8 +77,8 @@ func (m Member) Enter() (*Namespace, error) {
 		if n.pidfd, err = unix.PidfdOpen(m.Init, 0); err != nil {
 			return os.NewSyscallError("pidfd_open", err)
 		}
-		if !isInit(m.Init) {
-			return unix.ESRCH
+		if is, err := isInit(m.Init); err != nil || !is {
+			return cmp.Or(err, error(unix.ESRCH))
 		}
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
 			return os.NewSyscallError("unshare", err)

@@ -152,13 +152,15 @@ func TestEnds(t *testing.T) {
 		"sh", "-c", "sleep 3600 >/dev/null 2>&1 & echo $!").Output()
 	must(t, err)
 	must(t, w.Close())
-	member, ok := Find(init)
+	member, ok, err := Find(init)
+	must(t, err)
 	if !ok || member != (Member{init, 1}) {
 		t.Errorf("the init is %+v, %v", member, ok)
 	}
 	until(t, func() bool { return len(procfs.Children(init)) == 1 }) // the guest, whom the init has adopted
 	pid := procfs.Children(init)[0]
-	member, ok = Find(pid)
+	member, ok, err = Find(pid)
+	must(t, err)
 	if !ok || member.Init != init || strconv.Itoa(member.Inside) != strings.TrimSpace(string(guest)) {
 		t.Errorf("the guest %s is %+v, %v", guest, member, ok)
 	}
@@ -181,8 +183,8 @@ func TestEnds(t *testing.T) {
 
 // Nobody who is not in one of our namespaces is taken for one who is.
 func TestFindOthers(t *testing.T) {
-	if m, ok := Find(os.Getpid()); ok {
-		t.Errorf("this process is %+v", m)
+	if m, ok, err := Find(os.Getpid()); ok || err != nil {
+		t.Errorf("this process is %+v, %v", m, err)
 	}
 	cmd := exec.Command("unshare", "--pid", "--fork", "--kill-child", "sleep", "3600")
 	must(t, cmd.Start())
@@ -192,8 +194,8 @@ func TestFindOthers(t *testing.T) {
 	}()
 	until(t, func() bool { return len(procfs.Children(cmd.Process.Pid)) == 1 })
 	pid := procfs.Children(cmd.Process.Pid)[0]
-	if m, ok := Find(pid); ok {
-		t.Errorf("the first process of another namespace is %+v", m)
+	if m, ok, err := Find(pid); ok || err != nil {
+		t.Errorf("the first process of another namespace is %+v, %v", m, err)
 	}
 }
 

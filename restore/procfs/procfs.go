@@ -57,17 +57,41 @@ func Name(pid int) string {
 }
 
 // Children returns a process's children, those of all its threads.
-func Children(pid int) (pids []int) {
-	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	for _, file := range files {
-		text, _ := os.ReadFile(file)
+func Children(pid int) []int {
+	pids, _ := ReadChildren(pid)
+	return pids
+}
+
+// ReadChildren is Children for who must know all: with an error there may be more. One that is gone has none.
+func ReadChildren(pid int) (pids []int, err error) {
+	tasks := fmt.Sprintf("/proc/%d/task", pid)
+	threads, err := os.ReadDir(tasks)
+	if err != nil && !Gone(err) {
+		return nil, err
+	}
+	for _, thread := range threads {
+		text, err := os.ReadFile(filepath.Join(tasks, thread.Name(), "children"))
+		if err != nil && !Gone(err) {
+			return pids, err
+		}
 		for _, f := range strings.Fields(string(text)) {
 			if pid, err := strconv.Atoi(f); err == nil {
 				pids = append(pids, pid)
 			}
 		}
 	}
-	return pids
+	return pids, nil
+}
+
+// PIDs returns all processes.
+func PIDs() (pids []int, err error) {
+	entries, err := os.ReadDir("/proc")
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, err
 }
 
 // Memory returns how many bytes of memory a process has that no file holds for it: anonymous, shared, and swapped out.

@@ -203,7 +203,7 @@ func (r *restore) fillLater(t *task) {
 	}
 	r.watchdog.remove(t)
 	if err := r.pending.Remove(t.at); err != nil {
-		r.opts.Logger.Warn("dumps wait for memory that is there", "pid", t.pid, "err", err)
+		r.opts.Logger.Warn("the record of a process that is ready stays", "pid", t.pid, "err", err)
 	}
 }
 

@@ -113,7 +113,9 @@ func (p *session) restore(ctx context.Context, link *wire.Conn) (err error) {
 			r.objects.close()
 		}
 		r.watchdog.close()
-		r.pending.Close()
+		if err := r.pending.Close(); err != nil {
+			r.opts.Logger.Error("the record of a process that is ready stays", "err", err)
+		}
 		p.images.Close()
 	}()
 	for {

@@ -3,6 +3,7 @@ package helper
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/kfd/abi"
+	"github.com/gpucr/gpucr-fs/restore/procfs"
 )
 
 // kcmpFile is KCMP_FILE of linux/kcmp.h.
@@ -43,37 +45,44 @@ const dyingTime = 500 * time.Millisecond
 // unpauseSurvivors unpauses the processes that CRIU was about to kill, and did not.
 func (d *dump) unpauseSurvivors() error {
 	for late := time.Now().Add(dyingTime); time.Now().Before(late); time.Sleep(10 * time.Millisecond) {
-		if !slices.ContainsFunc(d.paused, func(kfd *os.File) bool { _, err := owner(kfd); return err == nil }) {
+		lives := func(kfd *os.File) bool { _, err := owner(kfd); return !errors.Is(err, unix.ESRCH) }
+		if !slices.ContainsFunc(d.paused, lives) {
 			return nil
 		}
 	}
 	return d.unpauseAll()
 }
 
-// owner returns the process that has the open file f, too.
+// owner returns the process that has the open file f, too; ESRCH when there is none.
 func owner(f *os.File) (int, error) {
-	links, err := filepath.Glob("/proc/[0-9]*/fd/*")
+	pids, err := procfs.PIDs()
 	if err != nil {
 		return 0, err
 	}
 	self := os.Getpid()
-	for _, l := range links {
-		to, err := os.Readlink(l)
-		if err != nil || !strings.HasSuffix(to, "/kfd") {
+	for _, pid := range pids {
+		if pid == self {
 			continue
 		}
-		part := strings.Split(l, "/")
-		pid, err := strconv.Atoi(part[2])
-		if err != nil || pid == self {
-			continue
+		dir := fmt.Sprintf("/proc/%d/fd", pid)
+		links, err := os.ReadDir(dir)
+		if err != nil && !procfs.Gone(err) && !errors.Is(err, fs.ErrPermission) {
+			return 0, err
 		}
-		fd, err := strconv.Atoi(part[4])
-		if err != nil {
-			continue
-		}
-		same, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(self), uintptr(pid), kcmpFile, f.Fd(), uintptr(fd), 0)
-		if errno == 0 && same == 0 {
-			return pid, nil
+		for _, l := range links {
+			to, err := os.Readlink(filepath.Join(dir, l.Name()))
+			if err != nil || !strings.HasSuffix(to, "/kfd") {
+				continue
+			}
+			fd, err := strconv.Atoi(l.Name())
+			if err != nil {
+				continue
+			}
+			same, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(self), uintptr(pid), kcmpFile, f.Fd(),
+				uintptr(fd), 0)
+			if errno == 0 && same == 0 {
+				return pid, nil
+			}
 		}
 	}
 	return 0, fmt.Errorf("no process has it open: %w", unix.ESRCH)

@@ -39,8 +39,9 @@ func record(path string, at int64) string {
 type Processes struct {
 	path string
 
-	mu   sync.Mutex
-	file *os.File
+	mu    sync.Mutex
+	file  *os.File
+	stuck []int64 // bytes of those that are ready and whose records stay
 }
 
 // New makes an empty set of processes. The caller must call Close.
@@ -119,11 +120,31 @@ func unlock(f *os.File, at int64) error {
 	return unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK, Start: at, Len: 1})
 }
 
-// Remove says that all memory of a process is there, or that the process is gone.
+// Remove says that all memory of a process is there, or that the process is gone. A record that cannot be removed is
+// emptied, and goes with the next EndAbandoned. Where that fails too, the lock is kept: without it the record would end
+// the process. Close tries again then.
 func (c *Processes) Remove(at int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return errors.Join(os.Remove(record(c.path, at)), unlock(c.file, at))
+	kept, err := c.clear(at)
+	if kept {
+		c.stuck = append(c.stuck, at)
+		return fmt.Errorf("dumps wait for memory that is there: %w", err)
+	}
+	return errors.Join(err, unlock(c.file, at))
+}
+
+// clear removes or empties a record. kept: neither was possible. Preconditions: c.mu is held.
+func (c *Processes) clear(at int64) (kept bool, err error) {
+	name := record(c.path, at)
+	err = os.Remove(name)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err2 := os.Truncate(name, 0); err2 != nil {
+		return true, errors.Join(err, err2)
+	}
+	return false, err
 }
 
 // Locks is the file whose locks last as long as somebody has it open. Preconditions: Add has succeeded.
@@ -133,13 +154,20 @@ func (c *Processes) Locks() *os.File {
 	return c.file
 }
 
-// Close releases the locks.
-func (c *Processes) Close() {
+// Close releases the locks. The error tells of processes that have their memory and will be ended all the same.
+func (c *Processes) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	var errs []error
+	for _, at := range c.stuck {
+		if kept, err := c.clear(at); kept {
+			errs = append(errs, fmt.Errorf("remove the file by hand, the next restore would end its process: %w", err))
+		}
+	}
 	if c.file != nil {
 		c.file.Close()
 	}
+	return errors.Join(errs...)
 }
 
 // every is how often Await looks whether GPU memory is there.
@@ -205,6 +233,9 @@ func isLeft(record string, pid int) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	if len(born) == 0 {
+		return false, nil // see Remove
+	}
 	now, err := birth(pid)
 	return err == nil && string(born) == now, err
 }
@@ -250,6 +281,9 @@ func endOne(path string, at int64, ended func(pid int)) error {
 	}
 	if err != nil {
 		return err
+	}
+	if len(born) == 0 {
+		return os.Remove(record(path, at)) // see Processes.Remove
 	}
 	pid, err := find(at, string(born))
 	if err != nil {
