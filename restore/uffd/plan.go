@@ -25,9 +25,9 @@ type PlanTask struct {
 	Dead   bool
 	VMAs   []criuimg.VMA // those that CRIU registers with userfaultfd
 	Ranges []PlanRange
-	// First are the file ranges with the pages of the task's arguments and environment, at most maxFirst bytes of each. Who
-	// reads /proc/PID/cmdline or environ is given nothing for a page that is missing: the kernel does not wait for a
-	// userfaultfd there (access_remote_vm). So these are asked for before all others.
+	// First are the file ranges with the pages of the task's arguments and environment, at most maxFirst bytes of each.
+	// Who reads /proc/PID/cmdline or environ is given nothing for a page that is missing: the kernel does not wait for
+	// a userfaultfd there (access_remote_vm). So these are asked for before all others.
 	First []prefetch.Range
 }
 
