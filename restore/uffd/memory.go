@@ -27,8 +27,8 @@ type memory struct {
 	task *process // who to kill; nil for a forked child
 	// parent is the task that forked it; nil for others, and for a child's child.
 	parent *process
-	// refused is why a forked child must not be served any more, as where it is not known what it may have: what it
-	// lacks is poisoned. Guarded by mu.
+	// refused is why the memory must not be served any more, as where its task was killed, or it is not known what a
+	// forked child may have: what it lacks is poisoned. Guarded by mu.
 	refused error
 	name    string // for logs
 	vmas    []criuimg.VMA
@@ -46,12 +46,12 @@ type memory struct {
 	knownMu sync.Mutex
 	known   []uint64
 
-	gone   atomic.Bool // the process is
+	gone   atomic.Bool // no process has it, or its reports cannot be read
+	exited atomic.Bool // the task has; another process may share its memory. Set by run.
 	wakeup *eventFD    // makes run look around
-	// Owned by run: faults to be handled, whether the task has exited, and whether the last report could not be read
-	// for want of descriptors or of memory.
+	// Owned by run: faults to be handled, and whether the last report could not be read for want of descriptors or of
+	// memory.
 	waiting []uint64
-	exited  bool
 	lacking bool
 }
 
@@ -98,9 +98,9 @@ func (m *memory) run() bool {
 		unsettled, inOrder := m.unsettled, m.space.forked
 		m.mu.RUnlock()
 		switch {
-		case m.srv.stopped() || m.gone.Load():
+		case m.gone.Load():
 			return false
-		case m.srv.halted.Load():
+		case m.srv.idle():
 			time.Sleep(settlePauseMax)
 			continue
 		case unsettled:
@@ -147,10 +147,10 @@ const lookPause = 20 * time.Millisecond
 // wait sleeps until there is something to read or to look at.
 func (m *memory) wait() error {
 	fds := []int{m.fd, m.wakeup.fd}
-	if m.task != nil && !m.exited {
+	if m.task != nil && !m.exited.Load() {
 		fds = append(fds, m.task.pidfd)
 	}
-	unknown := m.task == nil || m.exited
+	unknown := m.task == nil || m.exited.Load()
 	var timeout time.Duration
 	if unknown || m.srv.finished.Load() && m.space.left.Load() == 0 {
 		timeout = lookPause
@@ -168,7 +168,8 @@ func (m *memory) wait() error {
 		m.wakeup.clear()
 	}
 	if len(ready) > 2 && ready[2] {
-		m.exited, unknown = true, true
+		m.exited.Store(true)
+		unknown = true
 	}
 	// Another process may share an exited task's memory, and nobody tells of
 	// the end of a forked child. A memory without any process can neither be
@@ -185,7 +186,7 @@ func (m *memory) wait() error {
 func (m *memory) read(buf []message) (events bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.srv.halted.Load() {
+	if m.srv.idle() {
 		return false, nil
 	}
 	n, err := readMessages(m.fd, buf)
@@ -332,11 +333,11 @@ func (m *memory) handleFault(addr uint64) bool {
 	return true
 }
 
-// complete closes the memory when nothing can be missing any more: the restore
-// is finished, every page filled or given up, and no fork outstanding, whose
-// child would be left without a server.
+// complete reports whether nothing can be missing any more: the restore is
+// finished or given up, every page filled or given up, and no fork outstanding,
+// whose child would be left without a server.
 func (m *memory) complete() bool {
-	if !m.srv.finished.Load() || m.space.left.Load() > 0 {
+	if !m.srv.finished.Load() && !m.srv.stopped() || m.space.left.Load() > 0 {
 		return false
 	}
 	m.mu.Lock()
@@ -345,18 +346,15 @@ func (m *memory) complete() bool {
 }
 
 // giveUp ends a task whose reports cannot be read, or takes from a forked child what it lacks. It returns when nobody
-// has the memory any more, as what is missing would read as zero once the userfaultfd is closed; for a task that was
-// killed after goneTime.
+// has the memory any more, as what is missing would read as zero once the userfaultfd is closed, or nothing is missing.
 func (m *memory) giveUp(err error) {
 	m.setGone() // nothing is filled in any more, nor asked for
 	m.srv.kill(m, err)
-	pause := time.Millisecond
-	if m.task == nil {
-		pause = lookPause
-	}
-	for late := time.Now().Add(goneTime); !m.ended() && !m.srv.stopped(); time.Sleep(pause) {
-		if m.task != nil && time.Now().After(late) {
-			return
+	for !m.ended() && (!m.srv.stopped() || m.space.left.Load() > 0 || !quiet(m.fd)) {
+		if m.task == nil || m.exited.Load() {
+			time.Sleep(lookPause)
+		} else if ready, err := waitReadable(lookPause, m.task.pidfd); err == nil && ready[0] {
+			m.exited.Store(true)
 		}
 		m.poisonLacking()
 	}
@@ -369,7 +367,8 @@ func (m *memory) ended() bool {
 	return m.closed || uffdProbe(m.fd, pageSize, pageSize) == unix.ESRCH
 }
 
-// close gives the userfaultfd up: what has not been filled reads as zero.
+// close gives the userfaultfd up: what has not been filled reads as zero. Preconditions: no process has the memory any
+// more, or nothing is missing.
 func (m *memory) close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
