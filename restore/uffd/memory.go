@@ -49,10 +49,11 @@ type memory struct {
 	gone   atomic.Bool // no process has it, or its reports cannot be read
 	exited atomic.Bool // the task has; another process may share its memory. Set by run.
 	wakeup *eventFD    // makes run look around
-	// Owned by run: faults to be handled, and whether the last report could not be read for want of descriptors or of
-	// memory.
+	// lacking: the last report could not be read for want of descriptors or of memory. Nothing can be filled in until
+	// it has been, so others do not wait for that. Set by run.
+	lacking atomic.Bool
+	// waiting are faults to be handled. Owned by run.
 	waiting []uint64
-	lacking bool
 }
 
 // settlePause is how long run waits between two looks at whether an unsettled
@@ -133,7 +134,7 @@ func (m *memory) run() bool {
 		}
 		m.poisonLacking()
 		m.handleFaults()
-		if m.lacking {
+		if m.lacking.Load() {
 			time.Sleep(lackPause)
 		}
 	}
@@ -190,12 +191,10 @@ func (m *memory) read(buf []message) (events bool, err error) {
 		return false, nil
 	}
 	n, err := readMessages(m.fd, buf)
-	lacking := m.lacking
-	m.lacking = false
 	switch {
 	case err == nil || err == unix.EAGAIN || err == unix.EINTR:
 	case prefetch.IsLack(err):
-		if m.lacking = true; !lacking {
+		if !m.lacking.Swap(true) {
 			m.srv.log.Error("cannot read a report yet, its thread waits; "+
 				"let the guardian have more descriptors (RLIMIT_NOFILE) or memory", "task", m.name, "err", err)
 		}
@@ -218,10 +217,21 @@ func (m *memory) read(buf []message) (events bool, err error) {
 	if events {
 		m.unsettled = true
 	}
+	// Faults are read before the report that could not be.
+	if (events || err == unix.EAGAIN) && m.lacking.CompareAndSwap(true, false) {
+		m.wake() // what came meanwhile for those who wait was not filled in
+	}
 	if m.unsettled {
 		m.settle(events)
 	}
 	return events, nil
+}
+
+// wake lets all waiting threads fault again. Preconditions: mu is held.
+func (m *memory) wake() {
+	for _, p := range m.space.live.byAddr {
+		uffdWake(m.fd, p.start, uint64(p.size()))
+	}
 }
 
 // apply follows one event. Waiting threads are woken wherever contents were

@@ -176,9 +176,7 @@ func (s *Server) wake() {
 	for _, m := range s.memories() {
 		m.mu.RLock()
 		if !m.closed {
-			for _, p := range m.space.live.byAddr {
-				uffdWake(m.fd, p.start, uint64(p.size()))
-			}
+			m.wake()
 		}
 		m.mu.RUnlock()
 	}
