@@ -70,3 +70,39 @@ func TestLackLeavesOthersServed(t *testing.T) {
 	m.wakeup.set()
 	s.runs.Wait()
 }
+
+// A packet whose descriptors the receiver has no room for is not taken for one without.
+func TestPacketWithoutRoomForDescriptors(t *testing.T) {
+	fa, fb, err := socketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := newWire(fa)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.close()
+	b, err := newWire(fb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.close()
+	sent := packet{kind: kindMemory, id: 7, fds: []int{pidfdOf(t, os.Getpid()), pidfdOf(t, os.Getppid())}}
+	if err := a.send(&sent); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.send(&packet{kind: kindDemand, id: 8}); err != nil {
+		t.Fatal(err)
+	}
+	release := descriptors.Lack(t)
+	time.AfterFunc(5*lackPause, release)
+	p, err := b.receive()
+	release()
+	defer closeAll(p.fds)
+	if err != nil || p.id != 7 || len(p.fds) != 2 {
+		t.Errorf("packet %d came with %d of 2 descriptors, %v", p.id, len(p.fds), err)
+	}
+	if p, err := b.receive(); err != nil || p.id != 8 || len(p.fds) != 0 {
+		t.Errorf("the next is %d, %v, with %d descriptors", p.id, err, len(p.fds))
+	}
+}
