@@ -1,10 +1,15 @@
 package uffd
 
 import (
+	"encoding/binary"
 	"log/slog"
+	"net"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/prefetch"
 	"github.com/gpucr/gpucr-fs/tests/descriptors"
@@ -104,5 +109,52 @@ func TestPacketWithoutRoomForDescriptors(t *testing.T) {
 	}
 	if p, err := b.receive(); err != nil || p.id != 8 || len(p.fds) != 0 {
 		t.Errorf("the next is %d, %v, with %d descriptors", p.id, err, len(p.fds))
+	}
+}
+
+// A task that comes while there is no room for its userfaultfd is waited for: closed, it would read as zeros.
+func TestTaskWithoutRoomForItsDescriptor(t *testing.T) {
+	dir := t.TempDir()
+	sock, err := listen(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sock.close()
+	criu, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: filepath.Join(dir, SocketName), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer criu.Close()
+	c, err := sock.accept(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	if _, err := criu.Write(binary.NativeEndian.AppendUint32(nil, 7)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := criu.WriteMsgUnix([]byte{0}, unix.UnixRights(newUffd(t)), nil); err != nil {
+		t.Fatal(err)
+	}
+	before, err := userfaultfds("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := descriptors.Lack(t)
+	time.AfterFunc(5*lackPause, release)
+	pid, task, fd, err := c.task()
+	release()
+	if err != nil || pid != 7 || task.pid != os.Getpid() {
+		t.Fatalf("task %d, %+v, %v", pid, task, err)
+	}
+	defer task.close()
+	defer unix.Close(fd)
+	if errno := uffdProbe(fd, pageSize, pageSize); errno != unix.ENOENT {
+		t.Errorf("its userfaultfd says %v", errno)
+	}
+	after, err := userfaultfds("/proc/self/fd")
+	if err != nil || len(after) != len(before)+1 {
+		t.Errorf("there are %d userfaultfds, after %d: one that is left over keeps the task waiting; %v",
+			len(after), len(before), err)
 	}
 }

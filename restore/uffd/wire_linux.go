@@ -260,25 +260,28 @@ func (w *wire) peekFDs() (fds []int, err error) {
 	return fds, nil
 }
 
-// peekControl returns what comes with the next message, which stays where it is. With an error for want of room some of
-// the descriptors may be among it.
+// peekControl returns what comes with the next message, which stays where it is; io.EOF when the other end is gone.
+// With an error for want of room some of the descriptors may be among it.
 func peekControl(c *net.UnixConn, oob []byte) ([]unix.SocketControlMessage, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
-	on, flags, head := 0, 0, make([]byte, 1)
+	n, on, flags, head := 0, 0, 0, make([]byte, 1)
 	peek := func(fd uintptr) bool {
-		_, on, flags, _, err = unix.Recvmsg(int(fd), head, oob, unix.MSG_PEEK|unix.MSG_CMSG_CLOEXEC)
+		n, on, flags, _, err = unix.Recvmsg(int(fd), head, oob, unix.MSG_PEEK|unix.MSG_CMSG_CLOEXEC)
 		if err == unix.ECONNRESET {
 			// The other end was killed before it had read everything. The kernel
 			// says so first, once; what had been sent to here is still to come.
-			_, on, flags, _, err = unix.Recvmsg(int(fd), head, oob, unix.MSG_PEEK|unix.MSG_CMSG_CLOEXEC)
+			n, on, flags, _, err = unix.Recvmsg(int(fd), head, oob, unix.MSG_PEEK|unix.MSG_CMSG_CLOEXEC)
 		}
 		return err != unix.EAGAIN
 	}
 	if rerr := raw.Read(peek); rerr != nil || err != nil {
 		return nil, errors.Join(rerr, err)
+	}
+	if n == 0 {
+		return nil, io.EOF
 	}
 	var msgs []unix.SocketControlMessage
 	if on > 0 {
