@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -363,6 +364,13 @@ func (c *Client) Serve(ctx context.Context, q Supplier) error {
 			if ctx.Err() != nil {
 				c.held.drop()
 				return ctx.Err()
+			}
+			if prefetch.IsLack(err) || errors.Is(err, net.ErrClosed) {
+				// It is this process that lacks something. The guardian finds a successor, or ends the tasks.
+				c.wire.close()
+				c.held.drop()
+				return fmt.Errorf("cannot take from the guardian or send to it; "+
+					"let this process have more descriptors (RLIMIT_NOFILE) or memory: %w", err)
 			}
 			c.held.end()
 			return fmt.Errorf("%w: %w", ErrGuardian, err)

@@ -36,32 +36,33 @@ func (s *Server) poisoned(r prefetch.Range, n int64, err error) {
 
 // kill ends a process whose memory cannot be made right. A forked child's pid
 // is not known: all it lacks is poisoned, and should that fail too its faults
-// are left waiting.
+// are left waiting. So it is with a process that shares the memory of a task,
+// when that is dead.
 func (s *Server) kill(m *memory, err error) {
 	if m.task != nil {
 		s.killProcess(m.task, err)
-		m.setGone()
-		return
 	}
 	m.refuse(err)
 	m.poisonLacking()
 }
 
-// refuse gives a forked child nothing any more. Its reports are read as before: it is to go on until it touches what it
-// lacks.
+// refuse gives a memory nothing any more. Its reports are read as before: who has it is to go on until it touches what
+// is missing.
 func (m *memory) refuse(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.srv.log.Error("a forked child cannot be given its memory", "task", m.name, "err", err)
+	if m.task == nil {
+		m.srv.log.Error("a forked child cannot be given its memory", "task", m.name, "err", err)
+	}
 	m.refused = err
 }
 
-// poisonLacking poisons what a refused child lacks, as far as it can be done now: not while a report of the child's is
-// outstanding that will still be read.
+// poisonLacking poisons what a refused memory lacks, as far as it can be done now: not while a report is outstanding
+// that will still be read, nor while its task ends, for which it would take memory and time.
 func (m *memory) poisonLacking() {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	if m.closed || m.refused == nil || m.unsettled && !m.gone.Load() && !m.srv.halted.Load() {
+	if m.closed || m.refused == nil || m.unsettled && !m.gone.Load() || m.task != nil && !m.exited.Load() {
 		return
 	}
 	for _, p := range m.space.live.byAddr {

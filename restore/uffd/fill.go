@@ -186,8 +186,10 @@ func (m *memory) fillSome(r prefetch.Range, off, limit int64, fill filler) (fill
 	return 0, at, errno
 }
 
-// served reports whether what the memory lacks is brought to it. Preconditions: mu is held for reading.
-func (m *memory) served() bool { return !m.closed && !m.gone.Load() && m.refused == nil }
+// served reports whether what the memory lacks is brought to it now. Preconditions: mu is held for reading.
+func (m *memory) served() bool {
+	return !m.closed && !m.gone.Load() && m.refused == nil && !m.lacking.Load()
+}
 
 // checkComplete lets run look whether the memory is complete. Preconditions:
 // mu is held for reading.

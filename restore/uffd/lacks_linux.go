@@ -21,3 +21,14 @@ func patiently(call func() error) error {
 		}
 	}
 }
+
+// patiently is the same for a memory that cannot be served before: the others do not wait for that.
+func (m *memory) patiently(call func() error) error {
+	return patiently(func() error {
+		err := call()
+		if prefetch.IsLack(err) {
+			m.lacking.Store(true) // until its next report is read
+		}
+		return err
+	})
+}

@@ -27,8 +27,8 @@ type memory struct {
 	task *process // who to kill; nil for a forked child
 	// parent is the task that forked it; nil for others, and for a child's child.
 	parent *process
-	// refused is why a forked child must not be served any more, as where it is not known what it may have: what it
-	// lacks is poisoned. Guarded by mu.
+	// refused is why the memory must not be served any more, as where its task was killed, or it is not known what a
+	// forked child may have: what it lacks is poisoned. Guarded by mu.
 	refused error
 	name    string // for logs
 	vmas    []criuimg.VMA
@@ -47,13 +47,14 @@ type memory struct {
 	knownMu sync.Mutex
 	known   []uint64
 
-	gone   atomic.Bool // the process is
+	gone   atomic.Bool // no process has it, or its reports cannot be read
+	exited atomic.Bool // the task has; another process may share its memory. Set by run.
 	wakeup *eventFD    // makes run look around
-	// Owned by run: faults to be handled, whether the task has exited, and whether the last report could not be read
-	// for want of descriptors or of memory.
+	// lacking: the last report could not be read for want of descriptors or of memory. Nothing can be filled in until
+	// it has been, so others do not wait for that. Set by run.
+	lacking atomic.Bool
+	// waiting are faults to be handled. Owned by run.
 	waiting []uint64
-	exited  bool
-	lacking bool
 }
 
 // settlePause is how long run waits between two looks at whether an unsettled
@@ -99,9 +100,9 @@ func (m *memory) run() bool {
 		unsettled, inOrder := m.unsettled, m.space.forked
 		m.mu.RUnlock()
 		switch {
-		case m.srv.stopped() || m.gone.Load():
+		case m.gone.Load():
 			return false
-		case m.srv.halted.Load():
+		case m.srv.idle():
 			time.Sleep(settlePauseMax)
 			continue
 		case unsettled:
@@ -134,7 +135,7 @@ func (m *memory) run() bool {
 		}
 		m.poisonLacking()
 		m.handleFaults()
-		if m.lacking {
+		if m.lacking.Load() {
 			time.Sleep(lackPause)
 		}
 	}
@@ -148,10 +149,10 @@ const lookPause = 20 * time.Millisecond
 // wait sleeps until there is something to read or to look at.
 func (m *memory) wait() error {
 	fds := []int{m.fd, m.wakeup.fd}
-	if m.task != nil && !m.exited {
+	if m.task != nil && !m.exited.Load() {
 		fds = append(fds, m.task.pidfd)
 	}
-	unknown := m.task == nil || m.exited
+	unknown := m.task == nil || m.exited.Load()
 	var timeout time.Duration
 	if unknown || m.srv.finished.Load() && m.space.left.Load() == 0 {
 		timeout = lookPause
@@ -169,7 +170,8 @@ func (m *memory) wait() error {
 		m.wakeup.clear()
 	}
 	if len(ready) > 2 && ready[2] {
-		m.exited, unknown = true, true
+		m.exited.Store(true)
+		unknown = true
 	}
 	// Another process may share an exited task's memory, and nobody tells of
 	// the end of a forked child. A memory without any process can neither be
@@ -186,16 +188,14 @@ func (m *memory) wait() error {
 func (m *memory) read(buf []message) (events bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.srv.halted.Load() {
+	if m.srv.idle() {
 		return false, nil
 	}
 	n, err := readMessages(m.fd, buf)
-	lacking := m.lacking
-	m.lacking = false
 	switch {
 	case err == nil || err == unix.EAGAIN || err == unix.EINTR:
 	case prefetch.IsLack(err):
-		if m.lacking = true; !lacking {
+		if !m.lacking.Swap(true) {
 			m.srv.log.Error("cannot read a report yet, its thread waits; "+
 				"let the guardian have more descriptors (RLIMIT_NOFILE) or memory", "task", m.name, "err", err)
 		}
@@ -218,10 +218,21 @@ func (m *memory) read(buf []message) (events bool, err error) {
 	if events {
 		m.unsettled = true
 	}
+	// Faults are read before the report that could not be.
+	if (events || err == unix.EAGAIN) && m.lacking.CompareAndSwap(true, false) {
+		m.wake() // what came meanwhile for those who wait was not filled in
+	}
 	if m.unsettled {
 		m.settle(events)
 	}
 	return events, nil
+}
+
+// wake lets all waiting threads fault again. Preconditions: mu is held.
+func (m *memory) wake() {
+	for _, p := range m.space.live.byAddr {
+		uffdWake(m.fd, p.start, uint64(p.size()))
+	}
 }
 
 // apply follows one event. Waiting threads are woken wherever contents were
@@ -333,11 +344,11 @@ func (m *memory) handleFault(addr uint64) bool {
 	return true
 }
 
-// complete closes the memory when nothing can be missing any more: the restore
-// is finished, every page filled or given up, and no fork outstanding, whose
-// child would be left without a server.
+// complete reports whether nothing can be missing any more: the restore is
+// finished or given up, every page filled or given up, and no fork outstanding,
+// whose child would be left without a server.
 func (m *memory) complete() bool {
-	if !m.srv.finished.Load() || m.space.left.Load() > 0 {
+	if !m.srv.finished.Load() && !m.srv.stopped() || m.space.left.Load() > 0 {
 		return false
 	}
 	m.mu.Lock()
@@ -346,18 +357,15 @@ func (m *memory) complete() bool {
 }
 
 // giveUp ends a task whose reports cannot be read, or takes from a forked child what it lacks. It returns when nobody
-// has the memory any more, as what is missing would read as zero once the userfaultfd is closed; for a task that was
-// killed after goneTime.
+// has the memory any more, as what is missing would read as zero once the userfaultfd is closed, or nothing is missing.
 func (m *memory) giveUp(err error) {
 	m.setGone() // nothing is filled in any more, nor asked for
 	m.srv.kill(m, err)
-	pause := time.Millisecond
-	if m.task == nil {
-		pause = lookPause
-	}
-	for late := time.Now().Add(goneTime); !m.ended() && !m.srv.stopped(); time.Sleep(pause) {
-		if m.task != nil && time.Now().After(late) {
-			return
+	for !m.ended() && (!m.srv.stopped() || m.space.left.Load() > 0 || !quiet(m.fd)) {
+		if m.task == nil || m.exited.Load() {
+			time.Sleep(lookPause)
+		} else if ready, err := waitReadable(lookPause, m.task.pidfd); err == nil && ready[0] {
+			m.exited.Store(true)
 		}
 		m.poisonLacking()
 	}
@@ -370,7 +378,8 @@ func (m *memory) ended() bool {
 	return m.closed || uffdProbe(m.fd, pageSize, pageSize) == unix.ESRCH
 }
 
-// close gives the userfaultfd up: what has not been filled reads as zero.
+// close gives the userfaultfd up: what has not been filled reads as zero. Preconditions: no process has the memory any
+// more, or nothing is missing.
 func (m *memory) close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -27,7 +27,7 @@ type Server struct {
 	connected atomic.Bool // CRIU is there
 	// finished: CRIU has restored all tasks, all their memory is registered.
 	finished atomic.Bool
-	// halted: no event is read any more. stopping: memories are given up.
+	// halted: no event is read any more. stopping: memories are given up, and events read again of those that are left.
 	halted   atomic.Bool
 	stopping atomic.Bool
 	stats    counters
@@ -132,8 +132,7 @@ func (s *Server) halt() {
 const goneTime = 5 * time.Second
 
 // abandon ends all tasks and what they have forked, as nobody will bring the
-// rest of their memory. It keeps their userfaultfds until their memory is gone:
-// what is missing would read as zero. Preconditions: halt has been called.
+// rest of their memory. Preconditions: halt has been called.
 func (s *Server) abandon(err error) {
 	all := s.processes()
 	pids := make([]int, len(all))
@@ -150,15 +149,21 @@ func (s *Server) abandon(err error) {
 		all = slices.Delete(all, i, i+1)
 	}
 	killTogether(below)
-	late := time.Now().Add(goneTime)
+	s.surrender(err, time.Now().Add(goneTime))
+}
+
+// surrender lets memories go that no process has any more. Of those that some process still has when it is late, which
+// is one that could not be found, the userfaultfd is kept until nothing is missing: what is missing would read as zero.
+func (s *Server) surrender(err error, late time.Time) {
 	for _, m := range s.memories() {
-		for !m.ended() {
-			if time.Now().After(late) {
-				s.kill(m, err)
-				break
-			}
+		for !m.ended() && time.Now().Before(late) {
 			time.Sleep(time.Millisecond)
 		}
+		if m.ended() {
+			m.gone.Store(true)
+			continue
+		}
+		m.refuse(err)
 	}
 	s.stopping.Store(true)
 	for _, m := range s.memories() {
@@ -171,9 +176,7 @@ func (s *Server) wake() {
 	for _, m := range s.memories() {
 		m.mu.RLock()
 		if !m.closed {
-			for _, p := range m.space.live.byAddr {
-				uffdWake(m.fd, p.start, uint64(p.size()))
-			}
+			m.wake()
 		}
 		m.mu.RUnlock()
 	}
@@ -211,8 +214,8 @@ func (s *Server) add(pid int, task *process, fd int) error {
 	s.tasks = append(s.tasks, task)
 	s.mu.Unlock()
 	i := slices.IndexFunc(s.opts.Plan.Tasks, func(t PlanTask) bool { return t.PID == pid })
+	// Where it fails the descriptor stays open, so that the task waits until it is killed instead of seeing zeros.
 	if i < 0 || s.opts.Plan.Tasks[i].Dead {
-		unix.Close(fd)
 		return fmt.Errorf(
 			"criu restores task %d, which the images do not have; check that both use the same image directory", pid)
 	}
@@ -220,7 +223,6 @@ func (s *Server) add(pid int, task *process, fd int) error {
 	m := &memory{srv: s, fd: fd, id: s.newID(), task: task, name: fmt.Sprint(pid), vmas: t.VMAs, first: t.First,
 		space: t.space(len(s.opts.Plan.Files))}
 	s.log.Debug("task", "pid", pid, "ranges", len(t.Ranges), "bytes", m.space.left.Load()*pageSize)
-	// Where it fails the descriptor stays open, so that the task waits until it is killed instead of seeing zeros.
 	if err := patiently(func() (err error) { m.wakeup, err = newEventFD(); return err }); err != nil {
 		return err
 	}
@@ -409,3 +411,6 @@ func (s *Server) processes() []*process {
 }
 
 func (s *Server) stopped() bool { return s.stopping.Load() }
+
+// idle reports whether events wait until it is known which memories are left.
+func (s *Server) idle() bool { return s.halted.Load() && !s.stopped() }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/index"
+	"github.com/gpucr/gpucr-fs/prefetch"
 	"github.com/gpucr/gpucr-fs/restore/procfs"
 )
 
@@ -212,54 +213,62 @@ func (c *conn) close() {
 // abort makes reads fail when what has been sent is used up.
 func (c *conn) abort() { c.c.CloseRead() }
 
-// read fills p from one or more messages and returns what came with the first.
-func (c *conn) read(p []byte) (oob []byte, err error) {
-	b := make([]byte, 256)
-	for first := true; len(p) > 0; first = false {
-		n, on, flags, _, err := c.c.ReadMsgUnix(p, b)
+// read fills p from one or more messages and returns what came with the first: who sent it, and a descriptor or -1.
+// Where there is no room for these it waits, as a message that is read then has lost them. Of a message without a
+// descriptor it may be a copy of the next one's: the kernel's look goes on until it finds one.
+func (c *conn) read(p []byte) (from *process, fd int, err error) {
+	oob := make([]byte, 256)
+	err = patiently(func() error {
+		msgs, err := peekControl(c.c, oob)
+		var cerr error
+		if from, fd, cerr = control(msgs); err == nil {
+			err = cerr
+		}
 		if err != nil {
-			return nil, fmt.Errorf("read from criu: %w", err)
+			from.close()
+			unix.Close(fd)
 		}
-		if n == 0 {
-			return nil, fmt.Errorf("criu closed the connection: %w", io.ErrUnexpectedEOF)
-		}
-		if flags&unix.MSG_CTRUNC != 0 {
-			return nil, errors.New("read from criu: too many descriptors")
-		}
-		if first {
-			oob = b[:on:on]
-			b = make([]byte, 256)
+		return err
+	})
+	for err == nil && len(p) > 0 {
+		var n int
+		n, _, _, _, err = c.c.ReadMsgUnix(p, nil)
+		if err == nil && n == 0 {
+			err = io.EOF
 		}
 		p = p[n:]
 	}
-	return oob, nil
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil, -1, fmt.Errorf("criu closed the connection: %w", io.ErrUnexpectedEOF)
+	case err != nil:
+		return nil, -1, fmt.Errorf("read from criu: %w", err)
+	}
+	return from, fd, nil
 }
 
 // task receives one task: its pid as in the images, who it is, and its
 // userfaultfd. A zombie has none: fd is -1.
 func (c *conn) task() (pid int, task *process, fd int, err error) {
 	var b [4]byte
-	oob, err := c.read(b[:])
+	from, next, err := c.read(b[:])
 	if err != nil {
 		return 0, nil, -1, err
 	}
-	from, _, err := control(oob)
-	if err != nil {
-		return 0, nil, -1, err
+	unix.Close(next)
+	if from.pidfd < 0 {
+		return 0, nil, -1, errors.New("the kernel does not tell which process is restored")
 	}
 	vpid := int32(binary.NativeEndian.Uint32(b[:]))
 	if vpid < 0 {
 		from.close()
 		return int(-vpid), nil, -1, nil
 	}
-	if oob, err = c.read(b[:1]); err == nil {
-		var same *process
-		same, fd, err = control(oob)
-		if err == nil {
-			same.close()
-			if fd < 0 {
-				err = fmt.Errorf("criu sent no userfaultfd for task %d", vpid)
-			}
+	same, fd, err := c.read(b[:1])
+	if err == nil {
+		same.close()
+		if fd < 0 {
+			err = fmt.Errorf("criu sent no userfaultfd for task %d", vpid)
 		}
 	}
 	if err != nil {
@@ -272,27 +281,22 @@ func (c *conn) task() (pid int, task *process, fd int, err error) {
 // finished waits for the word that all tasks are restored.
 func (c *conn) finished() error {
 	var b [4]byte
-	oob, err := c.read(b[:])
+	from, next, err := c.read(b[:])
 	if err != nil {
 		return err
 	}
-	if from, _, err := control(oob); err == nil {
-		from.close()
-	}
+	unix.Close(next)
+	from.close()
 	if v := binary.NativeEndian.Uint32(b[:]); v != restoreFinished {
 		return fmt.Errorf("criu sent %#x instead of the end of the restore", v)
 	}
 	return nil
 }
 
-// control takes apart what came with a message: who sent it, and a descriptor
-// or -1.
-func control(oob []byte) (from *process, fd int, err error) {
+// control takes apart what came with a message: who sent it, and a descriptor or -1. Of who sent it the handle is
+// negative when the kernel does not tell.
+func control(msgs []unix.SocketControlMessage) (from *process, fd int, err error) {
 	from, fd = &process{pidfd: -1}, -1
-	msgs, err := unix.ParseSocketControlMessage(oob)
-	if err != nil {
-		return nil, -1, fmt.Errorf("read from criu: %w", err)
-	}
 	for _, m := range msgs {
 		if m.Header.Level != unix.SOL_SOCKET {
 			continue
@@ -309,13 +313,14 @@ func control(oob []byte) (from *process, fd int, err error) {
 		case unix.SCM_RIGHTS:
 			fds, err := unix.ParseUnixRights(&m)
 			if err != nil || len(fds) != 1 {
-				return nil, -1, fmt.Errorf("criu sent %d descriptors: %w", len(fds), err)
+				closeAll(fds)
+				return from, -1, fmt.Errorf("criu sent %d descriptors: %w", len(fds), err)
 			}
 			fd = fds[0]
 		}
 	}
-	if from.pidfd < 0 {
-		return nil, -1, errors.New("the kernel does not tell which process is restored")
+	if e := unix.Errno(-from.pidfd); from.pidfd < 0 && prefetch.IsLack(e) {
+		return from, fd, fmt.Errorf("take the handle of its process: %w", e)
 	}
 	return from, fd, nil
 }

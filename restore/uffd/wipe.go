@@ -28,7 +28,7 @@ const childTimeout = 20 * time.Millisecond
 func (m *memory) wipe() error {
 	var now []mapping
 	if m.parent != nil {
-		err := patiently(func() (err error) { now, err = mappings(m.parent.pid); return err })
+		err := m.patiently(func() (err error) { now, err = mappings(m.parent.pid); return err })
 		switch {
 		case m.parent.ended():
 			now = nil // somebody else's, perhaps
@@ -43,7 +43,7 @@ func (m *memory) wipe() error {
 		return nil
 	}
 	var children [][]mapping
-	err := patiently(func() (err error) { children, err = childMappings(m.parent.pid); return err })
+	err := m.patiently(func() (err error) { children, err = childMappings(m.parent.pid); return err })
 	if err != nil {
 		return fmt.Errorf("see what it has marked by MADV_WIPEONFORK: %w", err)
 	}

@@ -155,8 +155,8 @@ func decode(b []byte) (packet, error) {
 // wire is one end of the connection between guardian and provider. Packets are
 // sent whole (SOCK_SEQPACKET), by any goroutine; one goroutine receives.
 type wire struct {
-	c   *net.UnixConn
-	buf []byte
+	c        *net.UnixConn
+	buf, oob []byte // for what is received
 
 	mu  sync.Mutex
 	out []byte
@@ -174,16 +174,23 @@ func newWire(f *os.File) (*wire, error) {
 		c.Close()
 		return nil, errors.New("the connection to the guardian is no unix socket")
 	}
-	return &wire{c: u, buf: make([]byte, maxPacket)}, nil
+	return &wire{c: u, buf: make([]byte, maxPacket), oob: make([]byte, unix.CmsgSpace(maxFDs*4))}, nil
 }
 
 func (w *wire) close() { w.c.Close() }
 
+// send sends a packet. When it cannot for long, the connection ends: the other end would not know what it lacks.
 func (w *wire) send(p *packet) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.out = p.encode(w.out[:0])
-	_, _, err := w.c.WriteMsgUnix(w.out, p.rights(), nil)
+	err := patiently(func() error {
+		_, _, err := w.c.WriteMsgUnix(w.out, p.rights(), nil)
+		return err
+	})
+	if prefetch.IsLack(err) {
+		w.close()
+	}
 	return err
 }
 
@@ -213,33 +220,21 @@ func (w *wire) sendRanges(k kind, ranges []prefetch.Range) error {
 	return nil
 }
 
-// receive returns the next packet: io.EOF when the other end is gone.
+// receive returns the next packet: io.EOF when the other end is gone. An error for which prefetch.IsLack holds says
+// that there was no room for a packet's descriptors for long.
 func (w *wire) receive() (packet, error) {
-	oob := make([]byte, unix.CmsgSpace(maxFDs*4))
-	n, on, _, _, err := w.c.ReadMsgUnix(w.buf, oob)
-	if errors.Is(err, unix.ECONNRESET) {
-		// The other end was killed before it had read everything. The kernel
-		// says so first, once; what had been sent to here is still to come.
-		n, on, _, _, err = w.c.ReadMsgUnix(w.buf, oob)
-	}
-	if err != nil {
+	// A packet that is read while there is no room for its descriptors has lost them. So they are taken first.
+	var fds []int
+	if err := patiently(func() (err error) { fds, err = w.peekFDs(); return err }); err != nil {
 		return packet{}, err
 	}
-	if n == 0 {
-		return packet{}, io.EOF
+	n, _, _, _, err := w.c.ReadMsgUnix(w.buf, nil)
+	if err == nil && n == 0 {
+		err = io.EOF
 	}
-	var fds []int
-	if on > 0 {
-		msgs, err := unix.ParseSocketControlMessage(oob[:on])
-		for i := range msgs {
-			if got, e := unix.ParseUnixRights(&msgs[i]); e == nil {
-				fds = append(fds, got...)
-			}
-		}
-		if err != nil {
-			closeAll(fds)
-			return packet{}, err
-		}
+	if err != nil {
+		closeAll(fds)
+		return packet{}, err
 	}
 	p, err := decode(w.buf[:n])
 	if err != nil {
@@ -248,6 +243,54 @@ func (w *wire) receive() (packet, error) {
 	}
 	p.fds = fds
 	return p, nil
+}
+
+// peekFDs returns the descriptors of the next packet, which stays where it is.
+func (w *wire) peekFDs() (fds []int, err error) {
+	msgs, err := peekControl(w.c, w.oob)
+	for i := range msgs {
+		if got, e := unix.ParseUnixRights(&msgs[i]); e == nil {
+			fds = append(fds, got...)
+		}
+	}
+	if err != nil {
+		closeAll(fds)
+		return nil, err
+	}
+	return fds, nil
+}
+
+// peekControl returns what comes with the next message, which stays where it is; io.EOF when the other end is gone.
+// With an error for want of room some of the descriptors may be among it.
+func peekControl(c *net.UnixConn, oob []byte) ([]unix.SocketControlMessage, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	n, on, flags, head := 0, 0, 0, make([]byte, 1)
+	peek := func(fd uintptr) bool {
+		n, on, flags, _, err = unix.Recvmsg(int(fd), head, oob, unix.MSG_PEEK|unix.MSG_CMSG_CLOEXEC)
+		if err == unix.ECONNRESET {
+			// The other end was killed before it had read everything. The kernel
+			// says so first, once; what had been sent to here is still to come.
+			n, on, flags, _, err = unix.Recvmsg(int(fd), head, oob, unix.MSG_PEEK|unix.MSG_CMSG_CLOEXEC)
+		}
+		return err != unix.EAGAIN
+	}
+	if rerr := raw.Read(peek); rerr != nil || err != nil {
+		return nil, errors.Join(rerr, err)
+	}
+	if n == 0 {
+		return nil, io.EOF
+	}
+	var msgs []unix.SocketControlMessage
+	if on > 0 {
+		msgs, err = unix.ParseSocketControlMessage(oob[:on])
+	}
+	if flags&unix.MSG_CTRUNC != 0 {
+		err = fmt.Errorf("there is no room for descriptors (RLIMIT_NOFILE): %w", unix.EMFILE)
+	}
+	return msgs, err
 }
 
 func closeAll(fds []int) {
