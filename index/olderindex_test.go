@@ -134,6 +134,38 @@ func TestRemovedStaysRemovedBehindAnOlderRoot(t *testing.T) {
 	}
 }
 
+// The index shows a removed checkpoint as it was before while gc sweeps: the record of its removal is not to go then
+// either.
+func TestRemovedStaysRemovedBehindARootThatBecameOlder(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	write(t, s, "x", map[string][]byte{"f": memory(1, 1<<20)})
+	x, err := s.Info("x")
+	must(t, err)
+	older := recordOf(t, s, manifest.RootKey(x.ID))
+	write(t, s, "stays", map[string][]byte{"f": memory(2, 1<<20)})
+	must(t, s.chunks.Packs.Roll())
+	write(t, s, "gone", map[string][]byte{"f": memory(3, 1<<20)})
+	must(t, s.Remove(t.Context(), []string{"x", "gone"}))
+	must(t, s.chunks.Packs.Roll())
+	write(t, s, "newer", map[string][]byte{"f": memory(4, 1<<20)})
+	res, err := s.GC(t.Context(), GCOptions{Progress: func(done, _ int64) {
+		if done == 1 {
+			show(t, s, older)
+		}
+	}})
+	must(t, err)
+	if res.PacksGone != 1 {
+		t.Fatalf("%d packs are gone: the test shows nothing", res.PacksGone)
+	}
+	must(t, s.Close())
+	must(t, os.RemoveAll(filepath.Join(s.dir, chunks.IndexFolder)))
+	mustRepair(t, s)
+	s = openTestStore(t, s.dir, s.o)
+	if _, err := s.Info("x"); ClassOf(err) != NotFound {
+		t.Errorf("the removed checkpoint is back: %v", err)
+	}
+}
+
 // The index did not show some roots when the store was opened, and does so now: gc must not work without them.
 func TestGCWithRootsThatOpenDidNotShow(t *testing.T) {
 	s := newTestStore(t, testOptions(t))
