@@ -75,6 +75,10 @@ func (d *DB) enter() (*badger.DB, error) {
 	}
 }
 
+// exchangeAgain is how long one that failed is not tried again, but for want of descriptors or memory: each try reads
+// all tables, and whoever asks the index for something makes one.
+const exchangeAgain = time.Second
+
 // exchanged waits for an exchange. One that failed is tried again: it may have been for a lack that has passed.
 func (d *DB) exchanged() error {
 	d.turn.Lock()
@@ -82,11 +86,22 @@ func (d *DB) exchanged() error {
 	if d.in.Load() != out {
 		return nil
 	}
+	if d.ended.Load() { // nobody would close it again
+		return badger.ErrDBClosed
+	}
+	if d.failed != nil && time.Since(d.failedAt) < exchangeAgain {
+		return d.failed
+	}
+	d.failed = nil
 	err := d.exchange()
-	if err == nil || Lacks(err) || errors.Is(err, pack.ErrNoSpace) {
+	if err == nil || starved(err) {
 		return err
 	}
-	return fmt.Errorf("%w: the index could not be opened again after the disk was full: %w", ErrDamaged, err)
+	if !Lacks(err) && !errors.Is(err, pack.ErrNoSpace) {
+		err = fmt.Errorf("%w: the index could not be opened again after the disk was full: %w", ErrDamaged, err)
+	}
+	d.failed, d.failedAt = err, time.Now()
+	return err
 }
 
 func (d *DB) leave() { d.in.Add(-1) }
@@ -229,7 +244,7 @@ func (d *DB) wholeOnDisk() error {
 // exchange closes Badger, puts the copy in its place and opens that. Where it fails it goes on from there when it is
 // called again. Call with turn held and nobody in; it lets them in.
 func (d *DB) exchange() error {
-	if err := d.Close(); errors.Is(err, ErrUnwritten) { // it goes on trying, in this folder
+	if err := d.close(); errors.Is(err, ErrUnwritten) { // it goes on trying, in this folder
 		if starved(err) {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/options"
@@ -45,6 +46,9 @@ type DB struct {
 	b         *badger.DB   // nil once a new index could not be opened
 	closed    chan error   // gets the end of b's Close; nil before it
 	unwritten error        // why Close did not wait for that
+	ended     atomic.Bool  // Close was called
+	failed    error        // why the last exchange failed, with turn held
+	failedAt  time.Time    // and when
 	log       badgerLog    // of b
 	watch     atomic.Pointer[sigbus.Watch]
 	bad       atomic.Bool   // Badger failed to write
@@ -215,6 +219,12 @@ const closeFailures = 5
 // disk or when somebody has removed the folder. In that case Close does not wait: what could not be written is in
 // Badger's log, which the next open reads.
 func (d *DB) Close() error {
+	d.ended.Store(true)
+	return d.close()
+}
+
+// close is Close for an exchange, too.
+func (d *DB) close() error {
 	if d.b == nil {
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -88,5 +89,52 @@ func TestExchangeWithoutDescriptors(t *testing.T) {
 	}
 	if sound, err := IsSound(d.dir); err != nil || !sound {
 		t.Errorf("sound: %v, %v", sound, err)
+	}
+}
+
+// An index that was written anew and can't be opened, for damage: not each one who uses it opens it again. Once the
+// store is closed nobody does: it would stay open.
+func TestExchangeThatFails(t *testing.T) {
+	d, ids := rest(t, 5000)
+	d.condemn()
+	fresh := d.dir + ".new"
+	if err := d.copyTo(fresh); err != nil {
+		t.Fatal(err)
+	}
+	tables, err := filepath.Glob(filepath.Join(fresh, "*.sst"))
+	if err != nil || len(tables) == 0 {
+		t.Fatalf("tables %v, %v", tables, err)
+	}
+	name := filepath.Join(d.dir, filepath.Base(tables[0]))
+	whole, err := os.ReadFile(tables[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(tables[0], make([]byte, len(whole)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.in.Store(out)
+	look := func() error {
+		_, err := d.Loc(ids[0])
+		return err
+	}
+	if err := look(); !errors.Is(err, ErrDamaged) {
+		t.Fatalf("of a damaged table: %v", err)
+	}
+	if err := os.WriteFile(name, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.failedAt = time.Now().Add(time.Hour)
+	if err := look(); !errors.Is(err, ErrDamaged) || d.b != nil {
+		t.Errorf("it was tried again at once: %v", err)
+	}
+	d.failedAt = time.Time{}
+	d.ended.Store(true)
+	if err := look(); err == nil || d.b != nil {
+		t.Errorf("opened after it was closed: %v", err)
+	}
+	d.ended.Store(false)
+	if err := look(); err != nil {
+		t.Error(err)
 	}
 }
