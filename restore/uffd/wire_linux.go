@@ -228,7 +228,15 @@ func (w *wire) receive() (packet, error) {
 	if err := patiently(func() (err error) { fds, err = w.peekFDs(); return err }); err != nil {
 		return packet{}, err
 	}
+	return w.take(fds)
+}
+
+// take takes the next packet, whose descriptors are there.
+func (w *wire) take(fds []int) (packet, error) {
 	n, _, _, _, err := w.c.ReadMsgUnix(w.buf, nil)
+	if errors.Is(err, unix.ECONNRESET) {
+		n, _, _, _, err = w.c.ReadMsgUnix(w.buf, nil) // killed since, see peekControl
+	}
 	if err == nil && n == 0 {
 		err = io.EOF
 	}
@@ -277,8 +285,11 @@ func peekControl(c *net.UnixConn, oob []byte) ([]unix.SocketControlMessage, erro
 		}
 		return err != unix.EAGAIN
 	}
-	if rerr := raw.Read(peek); rerr != nil || err != nil {
-		return nil, errors.Join(rerr, err)
+	if rerr := raw.Read(peek); rerr != nil {
+		return nil, rerr // err is EAGAIN then, which is no lack
+	}
+	if err != nil {
+		return nil, err
 	}
 	if n == 0 {
 		return nil, io.EOF
