@@ -235,8 +235,8 @@ func (m *memory) read(buf []message) (events bool, err error) {
 
 // wake lets all waiting threads fault again. Preconditions: mu is held.
 func (m *memory) wake() {
-	for _, p := range m.space.live.byAddr {
-		uffdWake(m.fd, p.start, uint64(p.size()))
+	if ps := m.space.live.byAddr; len(ps) > 0 {
+		uffdWake(m.fd, ps[0].start, ps[len(ps)-1].end-ps[0].start) // what lies between need not be registered
 	}
 }
 
