@@ -258,8 +258,14 @@ func heads(f File) []uint64 {
 
 // delivered ends a run, but for the ranges of it that are to be read again.
 func (q *Queue) delivered(r run, zero, failed int64, again []Range) {
+	var late []Range // what was demanded meanwhile
 	q.mu.Lock()
-	defer q.mu.Unlock()
+	defer func() {
+		q.mu.Unlock()
+		for _, x := range late {
+			q.opts.Sink.AlreadyDelivered(x)
+		}
+	}()
 	laid := make(map[unitRef]bool)
 	for _, p := range again {
 		q.each(p, func(u unitRef, _ *state) { laid[u] = true })
@@ -269,6 +275,7 @@ func (q *Queue) delivered(r run, zero, failed int64, again []Range) {
 			if !laid[u] {
 				*s = done
 				q.readersDone(u, s)
+				late = q.appendJoined(late, u)
 			}
 		})
 	}
@@ -290,6 +297,20 @@ func (q *Queue) delivered(r run, zero, failed int64, again []Range) {
 		q.wakeAny.Broadcast() // those who waited because so much rested
 	}
 	q.wakeDrain.Broadcast()
+}
+
+// appendJoined appends a unit that was demanded while it was in flight. Preconditions: mu is held.
+func (q *Queue) appendJoined(late []Range, u unitRef) []Range {
+	if !q.joined[u] {
+		return late
+	}
+	delete(q.joined, u)
+	off := int64(u.unit) * UnitBytes
+	if k := len(late) - 1; k >= 0 && late[k].File == u.file && late[k].End() == off {
+		late[k].Len += UnitBytes
+		return late
+	}
+	return append(late, Range{u.file, off, UnitBytes})
 }
 
 // hotWindow is how much of the profile is put in order: more would bring what

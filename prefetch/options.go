@@ -68,8 +68,8 @@ type Sink interface {
 	// Fail tells that one page, or what follows the end of a file, cannot be
 	// read.
 	Fail(r Range, err error)
-	// AlreadyDelivered tells that a demanded range had been delivered before it was demanded. A process that has lost
-	// it may demand it again.
+	// AlreadyDelivered tells that a demanded range had been delivered, at least in part, before it was demanded. A
+	// process that has lost it, or could not be given it, may demand it again.
 	AlreadyDelivered(r Range)
 }
 

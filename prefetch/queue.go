@@ -51,6 +51,7 @@ type Queue struct {
 	// is in flight or done by the time they come up are passed over.
 	demands []unitRef
 	readers map[unitRef][]*reader
+	joined  map[unitRef]bool // demanded while in flight
 	swept   bool             // a sweep has been asked for
 	blocks  []block          // of the packed hot set, not taken yet
 	hotHere int64            // bytes of it that have come
@@ -107,7 +108,7 @@ func New(opts Options) (*Queue, error) {
 		}
 	}
 	q := &Queue{opts: opts, demanded: time.Now(), stop: make(chan struct{}), readers: make(map[unitRef][]*reader),
-		planned: make(chan struct{})}
+		joined: make(map[unitRef]bool), planned: make(chan struct{})}
 	q.wakeAny = sync.NewCond(&q.mu)
 	q.wakeExpress = sync.NewCond(&q.mu)
 	q.wakeDrain = sync.NewCond(&q.mu)
@@ -172,7 +173,8 @@ func (q *Queue) Close() error {
 }
 
 // Demand asks for bytes that somebody waits for. It returns at once; bytes in
-// flight are joined. When all have been delivered before, Demand tells the sink
+// flight are joined. When these are delivered AlreadyDelivered tells the sink, which may have been given them before
+// somebody waited. When all have been delivered before, Demand tells the sink
 // by AlreadyDelivered and does nothing, unless again is set.
 func (q *Queue) Demand(r Range, again bool) {
 	if q.opts.Recorder != nil {
@@ -185,7 +187,9 @@ func (q *Queue) Demand(r Range, again bool) {
 			return
 		}
 		had = false
-		joined = q.makeUrgent(u, s) || joined
+		if q.makeUrgent(u, s) {
+			joined, q.joined[u] = true, true
+		}
 	})
 	q.count(!had, joined)
 	q.mu.Unlock()

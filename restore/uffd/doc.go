@@ -39,6 +39,16 @@
 // Provider, guardian, keeper and successor each live in a cgroup of their own where that is possible (cgroup_linux.go),
 // the last three in sessions of their own. One kill ends one of them; those that are left go on, or end the tasks.
 //
+// A userfaultfd is let go when nobody has its memory any more, or nothing is missing there: what is missing would read
+// as zero. The killed may leave somebody who shares their memory, or a child that cannot be found. What these lack is
+// poisoned first, and their reports are read until it is.
+//
+// # What is lacking
+//
+// Where there is no descriptor or no memory a message is left where it is until there is: a fork's report, a task or a
+// packet that comes with descriptors. A memory whose report waits is passed over by what is brought meanwhile. Then its
+// threads fault again, and ask for it anew.
+//
 // # Lock order
 //
 // memory.mu, then Server.mu. The supplier is called with neither held for

@@ -2,9 +2,11 @@ package uffd
 
 import (
 	"encoding/binary"
+	"errors"
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -156,5 +158,47 @@ func TestTaskWithoutRoomForItsDescriptor(t *testing.T) {
 	if err != nil || len(after) != len(before)+1 {
 		t.Errorf("there are %d userfaultfds, after %d: one that is left over keeps the task waiting; %v",
 			len(after), len(before), err)
+	}
+}
+
+// A provider that cannot talk with its guardian any more leaves the tasks to it.
+func TestProviderThatLacksLeavesTasks(t *testing.T) {
+	fa, fb, err := socketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fb.Close()
+	w, err := newWire(fa)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem, f, err := makeSlots(pageSize, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	defer mem.close()
+	log := slog.New(slog.DiscardHandler)
+	c := &Client{wire: w, log: log, slots: mem, acks: make(map[uint64]chan struct{}), held: newHeldFDs(log)}
+	task := exec.Command("sleep", "600")
+	if err := task.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer task.Wait()
+	defer task.Process.Kill()
+	pidfd, err := unix.PidfdOpen(task.Process.Pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.held.add(&packet{kind: kindTask, fds: []int{pidfd}})
+	w.close() // as send does after a while
+	if err := c.Serve(t.Context(), nil); err == nil || errors.Is(err, ErrGuardian) {
+		t.Errorf("served until %v", err)
+	}
+	if n, err := fb.Read(make([]byte, 1)); n > 0 || err == nil {
+		t.Error("the guardian does not learn of it")
+	}
+	if len(c.held.tasks) > 0 || !runs(task.Process.Pid) {
+		t.Error("the task was ended")
 	}
 }
