@@ -52,11 +52,8 @@ type memory struct {
 	// lacking: the last report could not be read for want of descriptors or of memory. Nothing can be filled in until
 	// it has been, so others do not wait for that. Set by run.
 	lacking atomic.Bool
-	// Owned by run: faults to be handled, when those who wait are woken once more after a lack, and how long after that
-	// again, 0 when no more.
+	// waiting are faults to be handled. Owned by run.
 	waiting []uint64
-	rouseAt time.Time
-	rouse   time.Duration
 }
 
 // settlePause is how long run waits between two looks at whether an unsettled
@@ -137,7 +134,6 @@ func (m *memory) run() bool {
 		}
 		m.poisonLacking()
 		m.handleFaults()
-		m.rouseAgain()
 		if m.lacking.Load() {
 			time.Sleep(lackPause)
 		}
@@ -158,7 +154,7 @@ func (m *memory) wait() error {
 	unknown := m.task == nil || m.exited.Load()
 	var timeout time.Duration
 	// A report that could not be read is withdrawn when its thread is killed: nothing tells of that.
-	if unknown || m.lacking.Load() || m.rouse > 0 || m.srv.finished.Load() && m.space.left.Load() == 0 {
+	if unknown || m.lacking.Load() || m.srv.finished.Load() && m.space.left.Load() == 0 {
 		timeout = lookPause
 	}
 	ready, err := waitReadable(timeout, fds...)
@@ -225,7 +221,6 @@ func (m *memory) read(buf []message) (events bool, err error) {
 	// Faults are read before the report that could not be.
 	if (events || err == unix.EAGAIN) && m.lacking.CompareAndSwap(true, false) {
 		m.wake() // what came meanwhile for those who wait was not filled in
-		m.rouse, m.rouseAt = lookPause, time.Now().Add(lookPause)
 	}
 	if m.unsettled {
 		m.settle(events)
@@ -238,24 +233,6 @@ func (m *memory) wake() {
 	if ps := m.space.live.byAddr; len(ps) > 0 {
 		uffdWake(m.fd, ps[0].start, ps[len(ps)-1].end-ps[0].start) // what lies between need not be registered
 	}
-}
-
-// rouseMax bounds the pauses after which those who wait are woken once more.
-const rouseMax = 5 * time.Second
-
-// rouseAgain wakes those who wait some more times after a lack. When they were woken first, the delivery that had
-// passed the memory over may not have been over: their demands have joined it then, and nothing comes of them.
-func (m *memory) rouseAgain() {
-	if m.rouse == 0 || time.Now().Before(m.rouseAt) {
-		return
-	}
-	m.mu.RLock()
-	m.wake()
-	m.mu.RUnlock()
-	if m.rouse *= 2; m.rouse > rouseMax {
-		m.rouse = 0
-	}
-	m.rouseAt = time.Now().Add(m.rouse)
 }
 
 // apply follows one event. Waiting threads are woken wherever contents were
