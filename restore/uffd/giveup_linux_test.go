@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/prefetch"
 )
 
 // ownUffd returns a userfaultfd of which the test keeps no copy: who closes it lets go of what is registered.
@@ -79,6 +81,11 @@ func TestOrphanOfGivenUpRestore(t *testing.T) {
 	}
 }
 
+// emptySupplier brings nothing.
+type emptySupplier struct{ Supplier }
+
+func (emptySupplier) Demand(prefetch.Range, bool) {}
+
 // A task that is killed for want of its memory leaves a process that shares it. That does not read zeros.
 func TestKilledTaskSharesItsMemory(t *testing.T) {
 	fd := ownUffd(t)
@@ -98,6 +105,7 @@ func TestKilledTaskSharesItsMemory(t *testing.T) {
 	if m.wakeup, err = newEventFD(); err != nil {
 		t.Fatal(err)
 	}
+	s.supplier = emptySupplier{} // the page may be wanted before the task is killed
 	s.finished.Store(true)
 	s.start(m)
 	zeros := make(chan bool)

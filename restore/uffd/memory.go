@@ -154,7 +154,8 @@ func (m *memory) wait() error {
 	}
 	unknown := m.task == nil || m.exited.Load()
 	var timeout time.Duration
-	if unknown || m.srv.finished.Load() && m.space.left.Load() == 0 {
+	// A report that could not be read is withdrawn when its thread is killed: nothing tells of that.
+	if unknown || m.lacking.Load() || m.srv.finished.Load() && m.space.left.Load() == 0 {
 		timeout = lookPause
 	}
 	ready, err := waitReadable(timeout, fds...)
@@ -230,8 +231,8 @@ func (m *memory) read(buf []message) (events bool, err error) {
 
 // wake lets all waiting threads fault again. Preconditions: mu is held.
 func (m *memory) wake() {
-	for _, p := range m.space.live.byAddr {
-		uffdWake(m.fd, p.start, uint64(p.size()))
+	if ps := m.space.live.byAddr; len(ps) > 0 {
+		uffdWake(m.fd, ps[0].start, ps[len(ps)-1].end-ps[0].start) // what lies between need not be registered
 	}
 }
 

@@ -96,12 +96,12 @@ func (g *guardian) provide(ctx context.Context, cancel context.CancelCauseFunc) 
 // receive handles a provider's packets until it is gone. It reports whether it
 // asked to stop.
 func (g *guardian) receive(p *provider) (stop bool) {
+	p.wire.bare = true
 	for {
 		k, err := p.wire.receive()
 		if err != nil {
 			return stop
 		}
-		closeAll(k.fds)
 		switch k.kind {
 		case kindTake, kindFail, kindDelivered:
 			deliver := func() {

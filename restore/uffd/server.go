@@ -163,6 +163,7 @@ func (s *Server) surrender(err error, late time.Time) {
 			m.gone.Store(true)
 			continue
 		}
+		s.log.Error("a process that lacks memory does not end, its guardian stays until then", "task", m.name)
 		m.refuse(err)
 	}
 	s.stopping.Store(true)

@@ -157,6 +157,7 @@ func decode(b []byte) (packet, error) {
 type wire struct {
 	c        *net.UnixConn
 	buf, oob []byte // for what is received
+	bare     bool   // no descriptors come any more: nobody looks for them, which takes as long as reading
 
 	mu  sync.Mutex
 	out []byte
@@ -224,11 +225,22 @@ func (w *wire) sendRanges(k kind, ranges []prefetch.Range) error {
 // that there was no room for a packet's descriptors for long.
 func (w *wire) receive() (packet, error) {
 	// A packet that is read while there is no room for its descriptors has lost them. So they are taken first.
+	if w.bare {
+		return w.take(nil)
+	}
 	var fds []int
 	if err := patiently(func() (err error) { fds, err = w.peekFDs(); return err }); err != nil {
 		return packet{}, err
 	}
+	return w.take(fds)
+}
+
+// take takes the next packet, whose descriptors are there.
+func (w *wire) take(fds []int) (packet, error) {
 	n, _, _, _, err := w.c.ReadMsgUnix(w.buf, nil)
+	if errors.Is(err, unix.ECONNRESET) {
+		n, _, _, _, err = w.c.ReadMsgUnix(w.buf, nil) // killed since, see peekControl
+	}
 	if err == nil && n == 0 {
 		err = io.EOF
 	}
@@ -277,8 +289,11 @@ func peekControl(c *net.UnixConn, oob []byte) ([]unix.SocketControlMessage, erro
 		}
 		return err != unix.EAGAIN
 	}
-	if rerr := raw.Read(peek); rerr != nil || err != nil {
-		return nil, errors.Join(rerr, err)
+	if rerr := raw.Read(peek); rerr != nil {
+		return nil, rerr // err is EAGAIN then, which is no lack
+	}
+	if err != nil {
+		return nil, err
 	}
 	if n == 0 {
 		return nil, io.EOF
