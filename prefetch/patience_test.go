@@ -35,7 +35,7 @@ func TestPatienceOfOthers(t *testing.T) {
 		src := &sick{source: newSource(size, 1), err: map[int64]error{bad: syscall.EIO, other: err},
 			times: map[int64]int{bad: 1 << 30, other: 2}}
 		told := failures{sink: newSink(size)}
-		q := newQueue(t, Options{Files: []File{src}, Sink: &told, rest: 300 * time.Millisecond})
+		q := newQueue(t, Options{Files: []File{src}, Sink: &told, rest: time.Second})
 		q.Demand(Range{0, bad * PageSize, PageSize}, false)
 		drain(t, q)
 		if n := told.n.Load(); n != PageSize {
@@ -52,7 +52,7 @@ func TestPatienceOfOthers(t *testing.T) {
 
 // A disk that gives nothing is told from a bad page by the second page: what comes after that does not wait as long.
 func TestDeadDiskByPages(t *testing.T) {
-	const size, rest = mib, 200 * time.Millisecond
+	const size, rest = mib, time.Second
 	src := &failing{source: newSource(size, 1), err: syscall.EIO, page: -1}
 	told := failures{sink: newSink(size)}
 	q := newQueue(t, Options{Files: []File{src}, Sink: &told, rest: rest, DemandBytes: PageSize})
