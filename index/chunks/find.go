@@ -46,13 +46,13 @@ func (s *Store) indexed(id chunk.ID) (pack.Loc, error) {
 }
 
 // HasLost says whether the index may have lost the place of a chunk that a journal here tells of: it cannot be read, or
-// the index knows of one in distant packs alone.
-func (s *Store) HasLost(id chunk.ID) bool {
-	_, err := s.DB.Loc(id)
+// the index knows of one in distant packs alone, or of an earlier one, where the chunk was before it was stored anew.
+func (s *Store) HasLost(c pack.Chunk) bool {
+	loc, err := s.DB.Loc(c.ID)
 	if !errors.Is(err, keys.ErrMissing) {
-		return err != nil
+		return err != nil || isLater(c.Loc, loc)
 	}
-	_, err = s.DB.DistantLoc(id)
+	_, err = s.DB.DistantLoc(c.ID)
 	return err == nil
 }
 

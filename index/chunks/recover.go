@@ -240,8 +240,11 @@ func (s *Store) replay(n uint32) error {
 // KnowsLater says whether the index has c at a later place: it was stored anew since.
 func (s *Store) KnowsLater(c pack.Chunk) bool {
 	loc, err := s.DB.Loc(c.ID)
-	return err == nil && (loc.Pack > c.Loc.Pack || loc.Pack == c.Loc.Pack && loc.Page > c.Loc.Page)
+	return err == nil && isLater(loc, c.Loc)
 }
+
+// isLater says whether a was written after b.
+func isLater(a, b pack.Loc) bool { return a.Pack > b.Pack || a.Pack == b.Pack && a.Page > b.Page }
 
 // Apply adds one journal record to b, unless the index or b holds a later one. One that the index holds already is
 // added again: after a power cut its value may lie in a log behind a hole, and Badger takes that for the end of the

@@ -18,7 +18,7 @@
 // believes what it does not find, it has all tables of the index read. Journals, index and open store must tell of the
 // same roots, the index none older than a journal does (rootsThere). Else gc ends, and repair puts it right. What is
 // lost otherwise is kept: records of journals that the index should have (package chunks, needs), and slots of chunks
-// whose place it may have lost (HasLost). All that gc decides by the index is read before the tables are read once
+// whose last place it may have lost (HasLost). All that gc decides by the index is read before the tables are read once
 // more. What the index loses while packs are swept is kept by the same rules.
 //
 // # Optimization

@@ -118,7 +118,7 @@ func (g *collection) plan(n uint32) (*packPlan, error) {
 			p.dead = append(p.dead, slot)
 			usedDead = usedDead || g.live[n].Has(c.Loc.Page)
 			return nil
-		case g.live[n].Has(c.Loc.Page) || pins.Has(c.Loc.Page) || g.spared(n, c.ID):
+		case g.live[n].Has(c.Loc.Page) || pins.Has(c.Loc.Page) || g.spared(n, c):
 			p.live = append(p.live, slot)
 		default:
 			p.kill = append(p.kill, c)
@@ -174,12 +174,12 @@ func (g *collection) plan(n uint32) (*packPlan, error) {
 }
 
 // spared says whether a chunk of pack n is to be kept though no manifest that can be read leads to its slot.
-func (g *collection) spared(n uint32, id chunk.ID) bool {
-	if n <= g.horizon || g.wanted[id] || g.s.chunks.HasLost(id) {
+func (g *collection) spared(n uint32, c pack.Chunk) bool {
+	if n <= g.horizon || g.wanted[c.ID] || g.s.chunks.HasLost(c) {
 		return true
 	}
 	// What an unclear checkpoint uses may have been damaged, and stored anew beyond the horizon.
-	return g.horizon > 0 && g.s.chunks.KnownDamaged(id)
+	return g.horizon > 0 && g.s.chunks.KnownDamaged(c.ID)
 }
 
 // unreadable is the error of a file of the store that could not be read.
