@@ -119,10 +119,10 @@ func (s *Store) liveKeys(n uint32, unclear map[string]bool, fn func(pack.KV) err
 }
 
 // needs says whether a key that was journalled belongs into the index. That the index lacks it then says that it has
-// lost something: the root of a removed checkpoint and the key of a forgotten distant pack stay as empty records, and
-// the rest stays as long as the root. The root may be lost with it: the open store knows it then.
+// lost something: the root of a removed checkpoint and the key of a forgotten distant pack stay as empty records,
+// MovedKey stays, and the rest stays as long as the root. The root may be lost with it: the open store knows it then.
 func (s *Store) needs(key string) bool {
-	if manifest.IsRootKey(key) || distant.IsKey(key) {
+	if manifest.IsRootKey(key) || distant.IsKey(key) || key == MovedKey {
 		return true
 	}
 	if !strings.HasPrefix(key, manifest.TablePrefix) && !strings.HasPrefix(key, manifest.SegmentPrefix) {

@@ -5,6 +5,11 @@ import (
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
+// MovedKey is the key under which the number of the last pack is recorded that Optimize put chunks into. While a
+// manifest cannot be read, gc tells by the age of a pack what may belong to it; a chunk that was moved is in a
+// younger one.
+const MovedKey = "moved/last"
+
 // Move is a chunk that gets another place.
 type Move struct {
 	ID       chunk.ID

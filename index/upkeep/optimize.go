@@ -25,7 +25,7 @@ import (
 //
 //  1. A chunk is read, decoded and held against its id. What is damaged is left to Verify.
 //  2. The smaller form goes into a slot of its own that nobody knows of (pack.Set.Place).
-//  3. A commit syncs it. It also records how far up chunks have moved (movedKey).
+//  3. A commit syncs it. It also records how far up chunks have moved (chunks.MovedKey).
 //  4. The slot is read back past the page cache, and must decode to the same id.
 //  5. The next commit journals it and points the index to it. Packs are numbered upwards, so a rebuilt index takes
 //     the later slot, too. A crash before that leaves a slot that no journal lists, one after it two sound slots.
@@ -43,14 +43,9 @@ const (
 	optimizePause = 1 * time.Second // between batches while somebody else is at work
 )
 
-// movedKey is the key under which the number of the last pack is recorded that Optimize put chunks into. While a
-// manifest cannot be read, gc tells by the age of a pack what may belong to it; a chunk that was moved is in a
-// younger one.
-const movedKey = "moved/last"
-
 // movedTo gives the number of the last pack that Optimize put chunks into; 0 if there is none.
 func (s *Jobs) movedTo() (uint32, error) {
-	_, payload, err := s.chunks.DB.Meta(movedKey)
+	_, payload, err := s.chunks.DB.Meta(chunks.MovedKey)
 	switch {
 	case errors.Is(err, keys.ErrMissing):
 		return 0, nil
@@ -313,7 +308,7 @@ func (s *Jobs) commitMoves(moves []chunks.Move) ([]chunks.Move, error) {
 	for _, m := range moves {
 		if m.To.Pack > last {
 			last = m.To.Pack
-			puts = []chunks.Put{{Key: movedKey, Payload: binary.LittleEndian.AppendUint32(nil, last)}}
+			puts = []chunks.Put{{Key: chunks.MovedKey, Payload: binary.LittleEndian.AppendUint32(nil, last)}}
 		}
 	}
 	if err := s.chunks.Commit(puts); err != nil { // syncs the slots
