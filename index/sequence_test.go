@@ -1,13 +1,16 @@
 package index
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/keys"
 	"github.com/gpucr/gpucr-fs/index/keys/keystest"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -148,5 +151,30 @@ func TestSequenceWithoutItsNote(t *testing.T) {
 	s = openTestStore(t, s.dir, s.o)
 	if p, err := s.Profile("a"); string(p) != "third" || err != nil {
 		t.Errorf("profile %q, %v", p, err)
+	}
+}
+
+// The index shows an older note of the highest sequence: what is removed then stays removed in an index that is built
+// anew.
+func TestRemovedStaysRemovedBehindAnOlderSequence(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	write(t, s, "x", map[string][]byte{"f": memory(1, 1<<20)})
+	must(t, s.Tag(t.Context(), "x", []string{"t"}, nil))
+	must(t, s.Close())
+	dir := filepath.Join(s.dir, chunks.IndexFolder)
+	keystest.Forget(t, dir, "sseq")
+	d, err := keys.Open(dir, s.o.Logger, keys.Room{Dir: s.dir}, keys.Tuning{})
+	must(t, err)
+	b := d.Batch()
+	b.Later(1)
+	must(t, errors.Join(b.Flush(), d.Close()))
+	s = openTestStore(t, s.dir, s.o)
+	must(t, s.Remove(t.Context(), []string{"x"}))
+	must(t, s.Close())
+	must(t, os.RemoveAll(dir))
+	mustRepair(t, s)
+	s = openTestStore(t, s.dir, s.o)
+	if _, err := s.Info("x"); ClassOf(err) != NotFound {
+		t.Errorf("the removed checkpoint is back: %v", err)
 	}
 }

@@ -94,6 +94,10 @@ func (s *Store) countOn() error {
 	return err
 }
 
+// CountBeyond sees to it that the next metadata record gets a higher sequence than this one, which is in the index. An
+// index that has lost the last note of the highest may show an earlier one.
+func (s *Store) CountBeyond(seq uint64) { s.seq.Store(max(s.seq.Load(), seq)) }
+
 // highest looks for the highest sequence in the index and in all journals.
 func (s *Store) highest(packs []uint32) (seq uint64, err error) {
 	err = s.DB.Metas("", func(_ string, n uint64, _ []byte, _ error) error {

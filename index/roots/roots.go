@@ -58,7 +58,8 @@ func ValidName(name string) error {
 
 // Load reads all root records. A damaged one is logged and left out: the others must stay reachable.
 func (s *Set) Load() error {
-	return s.chunks.DB.Metas(manifest.RootPrefix, func(key string, _ uint64, payload []byte, err error) error {
+	return s.chunks.DB.Metas(manifest.RootPrefix, func(key string, seq uint64, payload []byte, err error) error {
+		s.chunks.CountBeyond(seq) // else what is said of it from now on would not count in an index that is built anew
 		if err == nil && len(payload) == 0 {
 			return nil // removed
 		}
