@@ -168,17 +168,17 @@ func (d *DB) mend() error {
 	if free < size+copyRoom+d.room.Floor {
 		return d.NoRoom("")
 	}
-	if err := d.whole(); Lacks(err) {
+	if err := d.mayCopy(); err != nil {
 		return err
-	} else if err != nil {
-		return fmt.Errorf("%w: a part of the index cannot be read, and nothing is written to it any more: it is built "+
-			"anew when the store is opened the next time: %w", ErrDamaged, err)
 	}
 	fresh := d.dir + ".new"
 	if err := d.copyTo(fresh); starved(err) {
 		return errors.Join(err, os.RemoveAll(fresh))
 	} else if err != nil {
 		return errors.Join(d.NoRoom(", nor copied: "+err.Error()), os.RemoveAll(fresh))
+	}
+	if err := d.mayCopy(); err != nil { // the copy would lack what could not be read meanwhile
+		return errors.Join(err, os.RemoveAll(fresh))
 	}
 	d.turn.Lock()
 	defer d.turn.Unlock()
@@ -191,6 +191,16 @@ func (d *DB) mend() error {
 	}
 	d.l.Info("the index was written anew after the disk had been full", "bytes", size)
 	return nil
+}
+
+// mayCopy fails where a part of the index cannot be read. An iteration ends there without an error.
+func (d *DB) mayCopy() error {
+	err := d.whole()
+	if err == nil || Lacks(err) {
+		return err
+	}
+	return fmt.Errorf("%w: a part of the index cannot be read, and nothing is written to it any more: it is built "+
+		"anew when the store is opened the next time: %w", ErrDamaged, err)
 }
 
 // whole fails where a table cannot be read as it was written. The fault that package sigbus met may have been a read
