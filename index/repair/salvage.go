@@ -112,6 +112,15 @@ func (r *rebuild) readOld(ctx context.Context) (lost []pack.KV, err error) {
 		}
 		return ctx.Err()
 	})
+	if err == nil && len(r.suspect) > 0 {
+		// What could not be read was not among what came, and that was no error.
+		if werr := r.was.Whole(); keys.Lacks(werr) {
+			err = werr
+		} else if werr != nil {
+			r.o.Logger.Warn("the old index does not tell all that it held", "err", werr)
+			r.knows = false
+		}
+	}
 	return lost, err
 }
 
