@@ -182,6 +182,9 @@ func (d *DB) mend() error {
 	}
 	d.turn.Lock()
 	defer d.turn.Unlock()
+	if d.ended.Load() { // nobody would close it again
+		return errors.Join(badger.ErrDBClosed, os.RemoveAll(fresh))
+	}
 	// Nobody may be in while it is exchanged. Readers come and go; a scan takes seconds.
 	for !d.in.CompareAndSwap(0, out) {
 		time.Sleep(100 * time.Microsecond)

@@ -220,10 +220,12 @@ const closeFailures = 5
 // Badger's log, which the next open reads.
 func (d *DB) Close() error {
 	d.ended.Store(true)
+	d.turn.Lock() // an exchange that is under way opens it again
+	defer d.turn.Unlock()
 	return d.close()
 }
 
-// close is Close for an exchange, too.
+// close is Close for an exchange, too. Call with turn held.
 func (d *DB) close() error {
 	if d.b == nil {
 		return nil

@@ -138,3 +138,27 @@ func TestExchangeThatFails(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The index is closed while it is being exchanged: it is not open afterwards, so that another one can open it.
+func TestCloseBesideAnExchange(t *testing.T) {
+	d, _ := chunks(t, 10)
+	d.turn.Lock()
+	d.in.Store(out)
+	closed := make(chan error, 1)
+	go func() { closed <- d.Close() }()
+	for !d.ended.Load() {
+		time.Sleep(time.Millisecond)
+	}
+	if err := d.exchange(); err != nil {
+		t.Error(err)
+	}
+	d.turn.Unlock()
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	again, err := Open(d.dir, d.l, d.room, Tuning{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Close()
+}
