@@ -33,7 +33,7 @@ func (s *Reader) load(r *roots.Root, pb *manifestpb.Checkpoint) (*Checkpoint, er
 	c := &Checkpoint{s: s, r: r, name: pb.Name}
 	var table manifest.Table
 	for part := range int(pb.Parts) {
-		payload, err := s.part(manifest.TableKey(pb.Id, part))
+		payload, err := s.Part(manifest.TableKey(pb.Id, part))
 		var entries []*manifestpb.Entry
 		if err == nil {
 			entries, err = manifest.DecodeEntries(payload)

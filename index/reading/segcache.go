@@ -88,7 +88,7 @@ func (s *Reader) segment(key string) (*segment, error) {
 	if seg := s.segs.get(key); seg != nil {
 		return seg, nil
 	}
-	payload, err := s.part(key)
+	payload, err := s.Part(key)
 	if err != nil {
 		return nil, err
 	}

@@ -52,9 +52,9 @@ func (s *Reader) WalkSegments(ctx context.Context, r *roots.Root, pb *manifestpb
 	return nil
 }
 
-// part gives the record of a part of a sealed manifest. One without a sequence was never sealed: it is what the draft
+// Part gives the record of a part of a sealed manifest. One without a sequence was never sealed: it is what the draft
 // had before, which an index shows that has lost what came later.
-func (s *Reader) part(key string) ([]byte, error) {
+func (s *Reader) Part(key string) ([]byte, error) {
 	seq, payload, err := s.chunks.DB.Meta(key)
 	switch {
 	case errors.Is(err, keys.ErrMissing):
@@ -67,7 +67,7 @@ func (s *Reader) part(key string) ([]byte, error) {
 
 // readSegment gives segment i of an entry and checks that it is what the entry says.
 func (s *Reader) readSegment(id string, e *manifestpb.Entry, i int) (*manifest.Segment, error) {
-	payload, err := s.part(manifest.SegmentKey(id, e.Number, e.Segments[i]))
+	payload, err := s.Part(manifest.SegmentKey(id, e.Number, e.Segments[i]))
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -153,7 +154,9 @@ func (j *Upload) end(ctx context.Context, ref string, stands func(object.Name) b
 		return &fault.Error{Class: fault.Corrupt, Op: op, Checkpoint: pb.Name, File: file, Offset: off, Err: err}
 	}
 	j.sizes = &balance{packers: packers, left: pb.Logical - pb.Zero}
+	var parts []string
 	err = u.reading.WalkSegments(ctx, r, pb, func(e *manifestpb.Entry, seg *manifest.Segment) error {
+		parts = append(parts, manifest.SegmentKey(pb.Id, e.Number, seg.Start))
 		for _, c := range seg.Chunks {
 			if u.Looked != nil {
 				u.Looked(int64(c.Len))
@@ -172,8 +175,11 @@ func (j *Upload) end(ctx context.Context, ref string, stands func(object.Name) b
 	}
 	j.sizes = nil
 	j.put(j.putting)
-	if err := u.records(pb, &j.list); err != nil {
-		return err
+	if err := u.records(pb, parts, &j.list); err != nil {
+		if u.roots.IsGone(r) {
+			return roots.NotFound(op, ref)
+		}
+		return fault.At(op, pb.Name, "", fault.Classify(op, err))
 	}
 	return j.learnt(j.putting, pb.Id)
 }
@@ -218,23 +224,25 @@ func (u *Uploader) Known(ctx context.Context, ref string, may func(object.Name) 
 	return known, fault.Classify(op, err)
 }
 
-// records adds the records of a checkpoint to a list, the root first.
-func (u *Uploader) records(pb *manifestpb.Checkpoint, l *object.List) error {
+// records adds the records of a checkpoint to a list, the root first, then the table of files and these parts of the
+// manifest. An iteration over the index would not tell that one is missing.
+func (u *Uploader) records(pb *manifestpb.Checkpoint, parts []string, l *object.List) error {
 	root, err := manifest.EncodeCheckpoint(pb)
 	if err != nil {
 		return err
 	}
 	l.Records = append(l.Records, pack.KV{Key: manifest.RootKey(pb.Id), Value: root})
-	for _, prefix := range []string{manifest.TablePrefix, manifest.SegmentPrefix} {
-		err := u.chunks.DB.Metas(prefix+pb.Id+"/", func(key string, _ uint64, payload []byte, err error) error {
-			if err == nil {
-				l.Records = append(l.Records, pack.KV{Key: key, Value: append([]byte(nil), payload...)})
-			}
-			return err
-		})
+	var all []string
+	for part := range int(pb.Parts) {
+		all = append(all, manifest.TableKey(pb.Id, part))
+	}
+	slices.Sort(parts)
+	for _, key := range append(all, parts...) {
+		payload, err := u.reading.Part(key)
 		if err != nil {
 			return err
 		}
+		l.Records = append(l.Records, pack.KV{Key: key, Value: payload})
 	}
 	return nil
 }
