@@ -149,14 +149,14 @@ func (d *DB) open() error {
 		}
 	}}
 	o := d.options(l)
-	if err := checkIndex(d.dir, o); err != nil {
-		return err
-	}
 	entries, err := os.ReadDir(d.dir)
 	if err != nil {
 		return err
 	}
 	if err := mayOpen(len(entries) + 2*spareFiles); err != nil { // Badger keeps all of them open
+		return err
+	}
+	if err := checkIndex(d.dir, o); err != nil { // takes long, and is not to be done in vain
 		return err
 	}
 	w, err := sigbus.New(filepath.Join(d.dir, soundName))

@@ -3,6 +3,8 @@ package keys
 import (
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -138,4 +140,26 @@ func TestSoundIsOwed(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustBeSound(t, d)
+}
+
+// An index that cannot be opened for want of descriptors is not read before that is told: after an exchange everybody
+// who looks something up tries, one after the other.
+func TestTooFewDescriptorsAreToldFirst(t *testing.T) {
+	d, _ := rest(t, 10)
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	tables, err := filepath.Glob(filepath.Join(d.dir, "*.sst"))
+	if err != nil || len(tables) != 1 {
+		t.Fatalf("tables %v, %v", tables, err)
+	}
+	if err := os.WriteFile(tables[0], make([]byte, 4096), 0o600); err != nil { // who reads it calls it damaged
+		t.Fatal(err)
+	}
+	end := spare(t, 4)
+	_, err = Open(d.dir, slog.New(slog.DiscardHandler), Room{Dir: d.dir}, Tuning{})
+	end()
+	if !errors.Is(err, unix.EMFILE) || errors.Is(err, ErrDamaged) {
+		t.Error(err)
+	}
 }
