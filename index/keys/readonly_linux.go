@@ -68,6 +68,13 @@ func OpenReadOnly(dir string, log *slog.Logger, t Tuning) (*DB, error) {
 		return nil, err
 	}
 	d.readOnly = true
+	entries, err := os.ReadDir(d.dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := mayOpen(len(entries) + spareFiles); err != nil { // a Badger that fails to open leaves goroutines
+		return nil, err
+	}
 	l := badgerLog{log, make(chan string), func() {}}
 	o := d.options(l).WithReadOnly(true)
 	if err := checkIndex(d.dir, o); err != nil {

@@ -163,3 +163,28 @@ func TestTooFewDescriptorsAreToldFirst(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// An index is opened for reading where there are too few descriptors: nothing of Badger is left running.
+func TestOpenReadOnlyWithFewDescriptors(t *testing.T) {
+	d, _ := rest(t, 10)
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	refused := 0
+	for n := 0; n < 40; n += 2 {
+		end := spare(t, n)
+		opened, err := OpenReadOnly(d.dir, slog.New(slog.DiscardHandler), Tuning{})
+		if err == nil {
+			err = opened.Close()
+		} else if refused++; Lacks(err) && !errors.Is(err, ErrDamaged) {
+			err = nil
+		}
+		end()
+		if err != nil {
+			t.Errorf("%d descriptors: %v", n, err)
+		}
+	}
+	if refused == 0 || refused == 20 {
+		t.Errorf("%d of 20 were refused", refused)
+	}
+}
