@@ -140,9 +140,30 @@ func killTogether(pids []int) {
 }
 
 // mappings returns a process's mappings by their addresses: none when it is gone, or
-// when this process may not see them. With an error they are not known.
+// when this process may not see them. With an error they are not known. The first thread
+// may have ended before the others: then its smaps has none.
 func mappings(pid int) (all []mapping, err error) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/smaps", pid))
+	all, err = mappingsIn(fmt.Sprintf("/proc/%d/smaps", pid))
+	if err != nil || len(all) > 0 {
+		return all, err
+	}
+	dir := fmt.Sprintf("/proc/%d/task", pid)
+	threads, err := os.ReadDir(dir)
+	if procfs.Gone(err) || errors.Is(err, os.ErrPermission) {
+		return nil, nil
+	}
+	for _, e := range threads {
+		if err != nil || len(all) > 0 {
+			break
+		}
+		all, err = mappingsIn(filepath.Join(dir, e.Name(), "smaps"))
+	}
+	return all, err
+}
+
+// mappingsIn is mappings of one thread's.
+func mappingsIn(path string) (all []mapping, err error) {
+	f, err := os.Open(path)
 	switch {
 	case procfs.Gone(err) || errors.Is(err, os.ErrPermission):
 		return nil, nil
