@@ -5,6 +5,7 @@ package park
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -80,7 +81,7 @@ func findRings(pid int, family []int) ([]ring, error) {
 	if err := checkAddressLimit(pid); err != nil {
 		return nil, err
 	}
-	rings, watched, err := ringDescriptors(pid, true)
+	rings, watched, err := ringDescriptors(pid)
 	if err != nil {
 		return nil, err
 	}
@@ -174,9 +175,8 @@ func (r *ring) longSQEs() bool {
 	return false
 }
 
-// ringDescriptors reads the descriptors of a process: its rings, and, if asked, the inodes of what its epolls wait
-// for.
-func ringDescriptors(pid int, epolls bool) (rings []ring, watched []uint64, err error) {
+// ringDescriptors reads the descriptors of a process: its rings, and the inodes of what its epolls wait for.
+func ringDescriptors(pid int) (rings []ring, watched []uint64, err error) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	names, err := os.ReadDir(dir)
 	if err != nil {
@@ -185,7 +185,7 @@ func ringDescriptors(pid int, epolls bool) (rings []ring, watched []uint64, err 
 	for _, name := range names {
 		fd, nerr := strconv.Atoi(name.Name())
 		to, lerr := os.Readlink(filepath.Join(dir, name.Name()))
-		if nerr != nil || lerr != nil || to != ringLink && (!epolls || to != "anon_inode:[eventpoll]") {
+		if nerr != nil || lerr != nil || to != ringLink && to != "anon_inode:[eventpoll]" {
 			continue
 		}
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%d", pid, fd))
@@ -231,23 +231,21 @@ func unshared(pid int, rings []ring, family []int) error {
 	has := func(inode uint64) bool {
 		return slices.ContainsFunc(rings, func(r ring) bool { return r.inode == inode })
 	}
-	links, err := filepath.Glob("/proc/[0-9]*/fd")
+	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return err
 	}
-	for _, dir := range links {
-		other, err := strconv.Atoi(filepath.Base(filepath.Dir(dir)))
+	for _, e := range entries {
+		other, err := strconv.Atoi(e.Name())
 		if err != nil || other == pid {
 			continue
 		}
-		theirs, _, err := ringDescriptors(other, false)
+		is, err := opens(other, has)
 		if err != nil {
-			continue // it has ended
+			return err
 		}
-		for _, r := range theirs {
-			if has(r.inode) {
-				return fmt.Errorf("process %d has the same ring open", other)
-			}
+		if is {
+			return fmt.Errorf("process %d has the same ring open", other)
 		}
 	}
 	s, err := readStat(pid)
@@ -269,6 +267,28 @@ func unshared(pid int, rings []ring, family []int) error {
 		}
 	}
 	return nil
+}
+
+// opens tells whether a process has one of some rings open, however often. One that has ended has none. With an error
+// that is not known.
+func opens(pid int, has func(inode uint64) bool) (bool, error) {
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	names, err := os.ReadDir(dir)
+	if err != nil && !isGone(err) && !errors.Is(err, fs.ErrPermission) {
+		return false, err
+	}
+	for _, name := range names {
+		path := filepath.Join(dir, name.Name())
+		if to, err := os.Readlink(path); err != nil || to != ringLink {
+			continue
+		}
+		// Its fdinfo would tell less while the ring is busy.
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err == nil && has(st.Ino) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // Operations of io_uring_register, linux/io_uring.h.

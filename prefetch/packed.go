@@ -279,7 +279,7 @@ func (q *Queue) unpacked(r run) {
 	for _, p := range r.parts {
 		q.each(p, func(u unitRef, s *state) {
 			*s = wantedHot
-			if len(q.readers[u]) > 0 {
+			if len(q.readers[u]) > 0 || q.joined[u] {
 				q.demands = append(q.demands, u)
 			}
 		})

@@ -162,6 +162,30 @@ func TestPackedComes(t *testing.T) {
 	}
 }
 
+// Who waits for a page of a block that turns out to be damaged does not wait for the hot set.
+func TestDemandInDamagedBlock(t *testing.T) {
+	src := newPieced(4*mib, 15)
+	names, hot := []string{"pages-1.img"}, hotRanges(src, 20)
+	p := openPacked(t, packTo(t, []File{src}, names, hot), names)
+	out := newSink(src.Size())
+	q := newQueue(t, Options{Files: []File{src}, Names: names, Sink: out, Hot: hot, Packed: p, RunBytes: mib,
+		Memory: 8 * mib, Workers: 1})
+	q.mu.Lock()
+	q.blocks = p.blocks[:1]
+	r, _ := q.claimBlock()
+	q.mu.Unlock()
+	at := r.parts[len(r.parts)-1].End() - PageSize
+	q.Demand(Range{0, at, PageSize}, false)
+	q.mu.Lock()
+	q.unpacked(r)
+	n := len(q.demands)
+	q.mu.Unlock()
+	if n != 1 {
+		t.Errorf("%d demands are left of one", n)
+	}
+	drain(t, q)
+}
+
 func TestPackedRefused(t *testing.T) {
 	src := newPieced(4*mib, 16)
 	names := []string{"pages-1.img"}

@@ -3,8 +3,8 @@ package freeze
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -19,6 +19,25 @@ const limit = 5 * time.Second
 
 // pause is between two looks.
 const pause = 100 * time.Microsecond
+
+// patiently makes a look at a process until it does not fail for want of descriptors or memory, up to limit: one that
+// fails so has told nothing, not that the process has ended.
+func patiently[T any](look func() (T, error)) (got T, err error) {
+	for end := time.Now().Add(limit); ; time.Sleep(pause) {
+		got, err = look()
+		lacks := errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
+		if !lacks || time.Now().After(end) {
+			return got, err
+		}
+	}
+}
+
+func read(path string) ([]byte, error) {
+	return patiently(func() ([]byte, error) { return os.ReadFile(path) })
+}
+
+// gone tells that an error of a file in a process's folder says that the process has ended.
+func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }
 
 // Stop stops a process, as SIGSTOP does, and waits until all its threads are.
 func Stop(pid int) error {
@@ -58,7 +77,7 @@ func Stands(pid int) bool {
 
 // pendingStop says whether a SIGSTOP waits for a process.
 func pendingStop(pid int) bool {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	text, _ := read(fmt.Sprintf("/proc/%d/status", pid))
 	_, rest, _ := strings.Cut(string(text), "\nShdPnd:\t")
 	line, _, _ := strings.Cut(rest, "\n")
 	set, err := strconv.ParseUint(line, 16, 64)
@@ -84,9 +103,12 @@ func Stopped(pid int) bool {
 	return err == nil
 }
 
-// state gives a thread's, a letter of proc_pid_stat(5); "X" where it has ended.
+// state gives a thread's, a letter of proc_pid_stat(5); "X" where it has ended, "?" where that is not known.
 func state(pid, tid int) string {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/stat", pid, tid))
+	stat, err := read(fmt.Sprintf("/proc/%d/task/%d/stat", pid, tid))
+	if err != nil && !gone(err) {
+		return "?"
+	}
 	// The name in parentheses may contain anything; the state follows the last one.
 	f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	if err != nil || len(f) == 0 {
@@ -97,7 +119,7 @@ func state(pid, tid int) string {
 
 // Traced says whether somebody traces a process: it is theirs to stop then.
 func Traced(pid int) bool {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	text, _ := read(fmt.Sprintf("/proc/%d/status", pid))
 	_, rest, ok := strings.Cut(string(text), "\nTracerPid:\t")
 	return ok && !strings.HasPrefix(rest, "0\n")
 }
@@ -114,13 +136,13 @@ func ContinueAll(pids []int) error {
 }
 
 func threads(pid int) ([]int, error) {
-	names, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*", pid))
-	if err == nil && len(names) == 0 {
+	names, err := patiently(func() ([]os.DirEntry, error) { return os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)) })
+	if gone(err) || err == nil && len(names) == 0 {
 		err = fmt.Errorf("process %d has ended", pid)
 	}
 	var tids []int
 	for _, name := range names {
-		if tid, err := strconv.Atoi(filepath.Base(name)); err == nil {
+		if tid, err := strconv.Atoi(name.Name()); err == nil {
 			tids = append(tids, tid)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -85,11 +84,13 @@ func possible(pid int) error {
 }
 
 func gone(pid int, err error) error {
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+	if isGone(err) {
 		return fmt.Errorf("process %d: %w", pid, ErrGone)
 	}
 	return fmt.Errorf("inject into process %d: %w", pid, err)
 }
+
+func isGone(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) }
 
 // stop seizes all threads. One that is not seized yet may make another: it is looked until there is none.
 func (t *Task) stop() error {
@@ -106,7 +107,11 @@ func (t *Task) stop() error {
 				continue
 			}
 			seen[tid], more = true, true
-			if worker(t.PID, tid) {
+			is, err := worker(t.PID, tid)
+			if err != nil {
+				return gone(t.PID, err)
+			}
+			if is {
 				continue // it runs in the kernel alone, and waits for work there
 			}
 			if err := t.seize(tid); err != nil {
@@ -172,32 +177,41 @@ func (t *Task) standstill(th *thread) error {
 // ended tells that a thread is gone, or a zombie.
 func ended(pid, tid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/stat", pid, tid))
-	_, rest, _ := strings.Cut(string(text), ") ")
-	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) ||
-		strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
+	rest := string(text[strings.LastIndexByte(string(text), ')')+1:]) // the name may contain anything
+	return isGone(err) || strings.HasPrefix(rest, " Z") || strings.HasPrefix(rest, " X")
 }
 
 // Workers tells whether a process has threads of io_uring's in the kernel. They end with its last ring, a little
-// later.
+// later. Where that cannot be seen it may have some.
 func Workers(pid int) bool {
-	names, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*", pid))
-	return slices.ContainsFunc(names, func(name string) bool {
-		tid, err := strconv.Atoi(filepath.Base(name))
-		return err == nil && worker(pid, tid)
+	names, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		return !isGone(err)
+	}
+	return slices.ContainsFunc(names, func(name os.DirEntry) bool {
+		tid, err := strconv.Atoi(name.Name())
+		if err != nil {
+			return false
+		}
+		is, err := worker(pid, tid)
+		return is || err != nil
 	})
 }
 
 // worker tells a thread of io_uring's in the kernel: PF_IO_WORKER of linux/sched.h, the ninth field of
-// proc_pid_stat(5).
-func worker(pid, tid int) bool {
+// proc_pid_stat(5). One that is gone is none.
+func worker(pid, tid int) (bool, error) {
 	const ioWorker = 0x10
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/stat", pid, tid))
+	if isGone(err) {
+		return false, nil
+	}
 	f := strings.Fields(string(text[max(0, strings.LastIndexByte(string(text), ')')+1):]))
 	if err != nil || len(f) < 7 {
-		return false
+		return false, err
 	}
 	flags, err := strconv.ParseUint(f[6], 10, 64)
-	return err == nil && flags&ioWorker != 0
+	return flags&ioWorker != 0, err
 }
 
 const (

@@ -237,6 +237,9 @@ func usedBy(work string) (bool, error) {
 	}
 	for _, pid := range pids {
 		at, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid))
+		if errors.Is(err, unix.ENAMETOOLONG) {
+			continue // anybody may be as deep as that, but not in a directory that a path names
+		}
 		if err != nil && !procfs.Gone(err) && !errors.Is(err, fs.ErrPermission) {
 			return false, err
 		}

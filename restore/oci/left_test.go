@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -283,5 +284,31 @@ func TestRunsByStart(t *testing.T) {
 		if got, err := runs(folder); got != want || err != nil {
 			t.Errorf("a container that began at %d runs: %v, %v", start, got, err)
 		}
+	}
+}
+
+// TestUsedByDeep: a process of somebody's that is deeper in folders than a path can name does not keep killed restores
+// from being cleared.
+func TestUsedByDeep(t *testing.T) {
+	root, work, sleep := t.TempDir(), t.TempDir(), exec.Command("sleep", "600")
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // it ends with this goroutine, and so does its own working directory
+		err := errors.Join(unix.Unshare(unix.CLONE_FS), unix.Chdir(root))
+		for name, n := strings.Repeat("d", 250), 0; err == nil && n < 20; n++ {
+			err = errors.Join(unix.Mkdir(name, 0o700), unix.Chdir(name))
+		}
+		if err == nil {
+			err = sleep.Start()
+		}
+		started <- err
+	}()
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	defer sleep.Wait()
+	defer sleep.Process.Kill()
+	if used, err := usedBy(work); used || err != nil {
+		t.Errorf("used: %v, %v", used, err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -121,6 +122,28 @@ func TestPidsWithoutDescriptor(t *testing.T) {
 	}
 	if up, err := parentOf(1 << 30); up != 0 || err != nil {
 		t.Errorf("a process that is not there has the parent %d, %v", up, err)
+	}
+}
+
+// Nor has a task that is to be killed no children, or come to a stop, because there is no descriptor to look: a child
+// whose parent has been killed is not found any more.
+func TestDescendantsWithoutDescriptor(t *testing.T) {
+	child := exec.Command("sleep", "600")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer child.Wait()
+	defer child.Process.Kill()
+	release := descriptors.Lack(t)
+	busy := runs(os.Getpid())
+	time.AfterFunc(10*lackPause, release)
+	below := descendants([]int{os.Getpid()})
+	release()
+	if !busy {
+		t.Error("a process whose threads could not be listed is taken for one that has stopped")
+	}
+	if !slices.Contains(below, child.Process.Pid) {
+		t.Errorf("below are %v, without %d", below, child.Process.Pid)
 	}
 }
 

@@ -29,12 +29,16 @@ func parentOf(pid int) (int, error) {
 
 // runs reports whether a thread of a process may still be doing something: it
 // neither is stopped or ended nor waits for what only a fatal signal ends, such
-// as the reading of its fork's report.
+// as the reading of its fork's report. One that cannot be looked at may.
 func runs(pid int) bool {
-	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-	return slices.ContainsFunc(threads, func(path string) bool {
-		f := procfs.Stat(path)
-		return len(f) > 0 && !strings.ContainsAny(f[0], "tTDZX")
+	dir := fmt.Sprintf("/proc/%d/task", pid)
+	threads, err := os.ReadDir(dir)
+	if err != nil {
+		return !procfs.Gone(err)
+	}
+	return slices.ContainsFunc(threads, func(e os.DirEntry) bool {
+		f, err := procfs.ReadStat(filepath.Join(dir, e.Name(), "stat"))
+		return err != nil || len(f) > 0 && !strings.ContainsAny(f[0], "tTDZX")
 	})
 }
 
@@ -89,13 +93,15 @@ func (t tree) sort(pids []int) {
 
 // descendants returns all processes below the given ones, without them, parents
 // first. A pid of 0, which is how a process of another pid namespace may look,
-// has none.
+// has none. Where there are no descriptors to look it waits for them: who is left out
+// is not found any more once its parent has been killed.
 func descendants(pids []int) []int {
 	pids = slices.DeleteFunc(slices.Clone(pids), func(pid int) bool { return pid <= 1 })
 	if len(pids) == 0 {
 		return nil
 	}
-	t := processTree()
+	var t tree
+	patiently(func() (err error) { t, err = readTree(); return err })
 	below := make(map[int]bool)
 	for _, pid := range pids {
 		below[pid] = true
@@ -134,9 +140,30 @@ func killTogether(pids []int) {
 }
 
 // mappings returns a process's mappings by their addresses: none when it is gone, or
-// when this process may not see them. With an error they are not known.
+// when this process may not see them. With an error they are not known. The first thread
+// may have ended before the others: then its smaps has none.
 func mappings(pid int) (all []mapping, err error) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/smaps", pid))
+	all, err = mappingsIn(fmt.Sprintf("/proc/%d/smaps", pid))
+	if err != nil || len(all) > 0 {
+		return all, err
+	}
+	dir := fmt.Sprintf("/proc/%d/task", pid)
+	threads, err := os.ReadDir(dir)
+	if procfs.Gone(err) || errors.Is(err, os.ErrPermission) {
+		return nil, nil
+	}
+	for _, e := range threads {
+		if err != nil || len(all) > 0 {
+			break
+		}
+		all, err = mappingsIn(filepath.Join(dir, e.Name(), "smaps"))
+	}
+	return all, err
+}
+
+// mappingsIn is mappings of one thread's.
+func mappingsIn(path string) (all []mapping, err error) {
+	f, err := os.Open(path)
 	switch {
 	case procfs.Gone(err) || errors.Is(err, os.ErrPermission):
 		return nil, nil
