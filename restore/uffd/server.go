@@ -231,10 +231,6 @@ func (s *Server) add(pid int, task *process, fd int) error {
 		return err
 	}
 	s.start(m)
-	// As a rule nothing is registered yet, and what comes is left; but it is at hand then when finish asks again.
-	for _, r := range m.first {
-		s.supplier.Demand(r, false)
-	}
 	return nil
 }
 
