@@ -68,15 +68,19 @@ func (s *Server) Fail(r prefetch.Range, err error) {
 // prefetch.Sink.
 func (s *Server) AlreadyDelivered(r prefetch.Range) {
 	for _, m := range s.memories() {
-		m.mu.RLock()
-		_, _, n := m.space.next(r.File, r.Off, r.End())
-		lacks := n > 0 && m.served()
-		m.mu.RUnlock()
-		if lacks {
+		if m.lacks(r) {
 			s.supplier.Demand(r, true)
 			return
 		}
 	}
+}
+
+// lacks reports whether some of a range is missing, and is brought now.
+func (m *memory) lacks(r prefetch.Range) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	_, _, n := m.space.next(r.File, r.Off, r.End())
+	return n > 0 && m.served()
 }
 
 // fillAll fills a range in every address space and returns how many bytes that

@@ -80,20 +80,7 @@ func TestLackLeavesOthersServed(t *testing.T) {
 
 // A packet whose descriptors the receiver has no room for is not taken for one without.
 func TestPacketWithoutRoomForDescriptors(t *testing.T) {
-	fa, fb, err := socketPair()
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := newWire(fa)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.close()
-	b, err := newWire(fb)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.close()
+	a, b := wirePair(t)
 	sent := packet{kind: kindMemory, id: 7, fds: []int{pidfdOf(t, os.Getpid()), pidfdOf(t, os.Getppid())}}
 	if err := a.send(&sent); err != nil {
 		t.Fatal(err)

@@ -395,11 +395,7 @@ func (m *memory) close() {
 // demandFirst asks for what others may read from outside, as far as it is missing.
 func (m *memory) demandFirst() {
 	for _, r := range m.first {
-		m.mu.RLock()
-		_, _, n := m.space.next(r.File, r.Off, r.End())
-		lacks := n > 0 && m.served()
-		m.mu.RUnlock()
-		if lacks {
+		if m.lacks(r) {
 			m.srv.supplier.Demand(r, true)
 		}
 	}

@@ -118,19 +118,7 @@ func TestLackEndsWithoutAReport(t *testing.T) {
 
 // The last words of one that is killed while they are being taken arrive, too.
 func TestKilledBetweenLookAndTake(t *testing.T) {
-	a, b, err := socketPair()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ours, err := newWire(a)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ours.close()
-	theirs, err := newWire(b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ours, theirs := wirePair(t)
 	if err := theirs.send(&packet{kind: kindLeft, id: 7}); err != nil {
 		t.Fatal(err)
 	}

@@ -37,19 +37,7 @@ func packets() []packet {
 }
 
 func TestWire(t *testing.T) {
-	fa, fb, err := socketPair()
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := newWire(fa)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := newWire(fb)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.close()
+	a, b := wirePair(t)
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -191,19 +179,7 @@ func TestSlots(t *testing.T) {
 // What was sent by one that was killed arrives, though it had not read all that
 // was sent to it.
 func TestLastWordsOfTheKilled(t *testing.T) {
-	a, b, err := socketPair()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ours, err := newWire(a)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ours.close()
-	theirs, err := newWire(b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ours, theirs := wirePair(t)
 	for id := range uint64(3) {
 		if err := theirs.send(&packet{kind: kindLeft, id: id}); err != nil {
 			t.Fatal(err)
@@ -221,4 +197,22 @@ func TestLastWordsOfTheKilled(t *testing.T) {
 	if _, err := ours.receive(); !errors.Is(err, io.EOF) {
 		t.Errorf("after the last: %v", err)
 	}
+}
+
+// wirePair gives both ends of a connection.
+func wirePair(t *testing.T) (a, b *wire) {
+	t.Helper()
+	fa, fb, err := socketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, err = newWire(fa); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.close)
+	if b, err = newWire(fb); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.close)
+	return a, b
 }
