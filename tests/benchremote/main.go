@@ -39,7 +39,7 @@ import (
 
 type options struct {
 	sizes               []int // MB
-	rounds              int
+	rounds, nearTurns   int
 	ways                []string
 	rates               slowlink.Rates
 	jsonOut             bool
@@ -53,6 +53,7 @@ func parse(args []string) (options, error) {
 	f := flag.NewFlagSet("benchremote", flag.ContinueOnError)
 	sizes := f.String("size", "256,1024", "memory of the processes, MB")
 	f.IntVar(&o.rounds, "n", 3, "rounds; the median counts")
+	f.IntVar(&o.nearTurns, "near", 5, "turns of a round in which the ways that fetch nothing are measured")
 	names := f.String("ways", strings.Join(wayNames(), ","), "who restores")
 	f.DurationVar(&o.rates.Delay, "delay", 10*time.Millisecond, "from a request to the first byte of its answer")
 	f.Int64Var(&o.rates.Connection, "connection", 100e6, "bytes a second on each connection")

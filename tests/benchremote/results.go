@@ -134,25 +134,21 @@ func (r *results) judge() {
 }
 
 func (r *results) print(w io.Writer) {
-	rounds := 0
-	for _, x := range r.Rows {
-		rounds = max(rounds, len(x.Samples))
-	}
-	fmt.Fprintf(w, "%s. Medians of %d. The link: %v to the first byte, %.0f MB/s a connection, %.0f MB/s in all.\n\n",
-		r.Machine, rounds, r.Rates.Delay, float64(r.Rates.Connection)/1e6, float64(r.Rates.All)/1e6)
+	fmt.Fprintf(w, "%s. Medians. The link: %v to the first byte, %.0f MB/s a connection, %.0f MB/s in all.\n\n",
+		r.Machine, r.Rates.Delay, float64(r.Rates.Connection)/1e6, float64(r.Rates.All)/1e6)
 	fmt.Fprintf(
 		w,
-		"| process | restored by | resume s | first response s | resident s | fetched MB | requests | daemon's "+
+		"| process | restored by | times | resume s | first response s | resident s | fetched MB | requests | daemon's "+
 			"peak MB |\n",
 	)
-	fmt.Fprintf(w, "|---|---|---:|---:|---:|---:|---:|---:|\n")
+	fmt.Fprintf(w, "|---|---|---:|---:|---:|---:|---:|---:|---:|\n")
 	for _, x := range r.Rows {
 		peak := ""
 		if p := x.peak(); p > 0 {
 			peak = fmt.Sprintf("%.0f", p)
 		}
-		fmt.Fprintf(w, "| %d MB | %s | %.3f | %.3f | %.3f | %.1f | %.0f | %s |\n", x.MB, x.Way, x.of(resume),
-			x.of(response), x.of(resident), x.of(received)/1e6, x.of(requests), peak)
+		fmt.Fprintf(w, "| %d MB | %s | %d | %.3f | %.3f | %.3f | %.1f | %.0f | %s |\n", x.MB, x.Way,
+			len(x.Samples), x.of(resume), x.of(response), x.of(resident), x.of(received)/1e6, x.of(requests), peak)
 	}
 	fmt.Fprintf(
 		w,

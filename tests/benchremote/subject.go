@@ -71,12 +71,12 @@ func (b *bench) size(bin string, mb int) (err error) {
 		return err
 	}
 	for round := range b.rounds {
-		for _, w := range ways {
-			if !b.takes(w.name) {
-				continue
-			}
-			if err := b.one(s, w, round == 0); err != nil {
-				return fmt.Errorf("%s: %w", w.name, err)
+		if err := b.turn(s, false, round == 0); err != nil {
+			return err
+		}
+		for turn := range b.nearTurns {
+			if err := b.turn(s, true, round+turn == 0); err != nil {
+				return err
 			}
 		}
 	}
@@ -142,6 +142,19 @@ func (b *bench) settled(n *node, name string) error {
 			return errors.Join(fmt.Errorf("no hot set of %s is kept", name), err)
 		}
 	}
+}
+
+// turn restores the process once in each way that is near, or in each that is not.
+func (b *bench) turn(s *subject, near, verify bool) error {
+	for _, w := range ways {
+		if w.near != near || !b.takes(w.name) {
+			continue
+		}
+		if err := b.one(s, w, verify); err != nil {
+			return fmt.Errorf("%s: %w", w.name, err)
+		}
+	}
+	return nil
 }
 
 // one restores the process once and ends it.

@@ -16,6 +16,7 @@ import (
 // way is a way to restore.
 type way struct {
 	name string
+	near bool // fetches nothing, which takes little time and varies much: a round has several turns of these ways
 	// measure restores the process once and ends it. verify: it checks all of its memory.
 	measure func(b *bench, s *subject, verify bool) (figures, error)
 }
@@ -30,20 +31,20 @@ const (
 )
 
 var ways = []way{
-	{wayRclone, copied},
-	{wayDesync, mounted},
-	{wayFirst, func(b *bench, s *subject, verify bool) (figures, error) { return b.onEmpty(s, plainName, verify) }},
+	{wayRclone, false, copied},
+	{wayDesync, false, mounted},
+	{wayFirst, false, func(b *bench, s *subject, verify bool) (figures, error) { return b.onEmpty(s, plainName, verify) }},
 	{
-		wayProfile,
+		wayProfile, false,
 		func(b *bench, s *subject, verify bool) (figures, error) { return b.onEmpty(s, profiledName, verify) },
 	},
-	{wayWarm, func(b *bench, s *subject, verify bool) (figures, error) {
+	{wayWarm, true, func(b *bench, s *subject, verify bool) (figures, error) {
 		if s.empty == nil {
 			return figures{}, fmt.Errorf("nothing has filled the cache (hint: measure %q as well)", wayProfile)
 		}
 		return b.restore(s, s.empty, profiledName, verify)
 	}},
-	{wayLocal, func(b *bench, s *subject, verify bool) (figures, error) {
+	{wayLocal, true, func(b *bench, s *subject, verify bool) (figures, error) {
 		return b.restore(s, s.origin, profiledName, verify)
 	}},
 }
