@@ -77,28 +77,3 @@ func TestGCWithOlderPlacesOfChunks(t *testing.T) {
 		mustHold(t, s, "a", files)
 	})
 }
-
-// The index shows chunks that gc has given back, as it does where it has lost their removal: a dump of the same content
-// must not refer to what is no longer there.
-func TestDumpOfChunksWhoseRemovalIsLost(t *testing.T) {
-	s := newTestStore(t, testOptions(t))
-	files := map[string][]byte{"f": memory(1, 1<<20)}
-	write(t, s, "a", files)
-	older := chunksOf(t, s)
-	write(t, s, "beside", map[string][]byte{"f": memory(2, 1<<20)}) // keeps the pack
-	must(t, s.Remove(t.Context(), []string{"a"}))
-	res, err := s.GC(t.Context(), GCOptions{})
-	must(t, err)
-	if res.DeadChunks < int64(len(older)) {
-		t.Fatalf("%d of %d chunks are dead: the test shows nothing", res.DeadChunks, len(older))
-	}
-	b := s.chunks.DB.Batch()
-	for id, loc := range older {
-		b.SetChunk(pack.Chunk{ID: id, Loc: loc})
-	}
-	must(t, b.Flush())
-	write(t, s, "again", files)
-	mustHold(t, s, "again", files)
-	s = repaired(t, s)
-	mustHold(t, s, "again", files)
-}

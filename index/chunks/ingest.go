@@ -133,7 +133,7 @@ func (in *ingest) locate(id chunk.ID, content []byte, policy chunk.Policy,
 	}
 	known := false
 	r.loc, r.err = s.DB.Loc(id)
-	known = r.err == nil && int(r.loc.Raw) == len(content) && !s.IsDamaged(id, r.loc) && s.hasRoom(r.loc)
+	known = r.err == nil && int(r.loc.Raw) == len(content) && !s.IsDamaged(id, r.loc) && s.Packs.Reaches(r.loc)
 	if !known {
 		stored, codec := s.Coder.Encode(policy, content, scratch)
 		r.loc, r.err = s.Packs.Append(id, stored, len(content), codec)
@@ -155,17 +155,6 @@ func (in *ingest) locate(id chunk.ID, content []byte, policy chunk.Policy,
 		in.commitSoon()
 	}
 	return r.loc, known, r.err
-}
-
-// hasRoom says whether a slot has room on disk. One that gc gave back has none, whatever the index says: it may have lost
-// the chunk's removal. It takes 1.3 µs.
-func (s *Store) hasRoom(loc pack.Loc) bool {
-	if !s.Packs.Reaches(loc) {
-		return false
-	}
-	// Some file systems keep no blocks of zeros: less than the whole slot says nothing.
-	n, err := s.Packs.Allocated(loc.Pack, []pack.Range{{Off: loc.Offset(), Len: loc.Slot()}})
-	return err == nil && n > 0
 }
 
 // recently gives a chunk that was stored a moment ago, when the index may not know its location yet; nil if it was not.
