@@ -336,3 +336,26 @@ func TestRepairAfterHalfAnExchange(t *testing.T) {
 	mustHold(t, s, "a", files)
 	mustVerify(t, s, 0)
 }
+
+// The journal of a pack is damaged, and the index alone knows what lies there: a dump of the same content does not rely
+// on it, and is whole when the index is lost.
+func TestDumpBesideAPackSetAside(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	files := map[string][]byte{"f": memory(1, 1<<20)}
+	write(t, s, "a", files)
+	must(t, s.Close())
+	flip(t, filepath.Join(s.dir, chunks.PacksFolder, pack.JournalName(1)), 100)
+	s = openTestStore(t, s.dir, s.o)
+	_, err := s.Verify(t.Context(), VerifyOptions{})
+	must(t, err)
+	if !s.chunks.Aside.Has(1) {
+		t.Fatal("the pack is not set aside: the test shows nothing")
+	}
+	write(t, s, "again", files)
+	must(t, s.Close())
+	must(t, os.RemoveAll(filepath.Join(s.dir, chunks.IndexFolder)))
+	_, err = Repair(t.Context(), s.dir, Options{FreeFloor: 1})
+	must(t, err)
+	s = openTestStore(t, s.dir, s.o)
+	mustHold(t, s, "again", files)
+}

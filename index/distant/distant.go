@@ -49,6 +49,9 @@ type Source interface {
 // object is gone is no reason to forget it while a checkpoint here needs it: what the node has kept of it can be read.
 const prefix = "distant/"
 
+// lastKey is the key of the number given last (u32): it is not given again where the index has lost that pack's key.
+const lastKey = prefix + "last"
+
 func keyOf(n uint32) string { return fmt.Sprintf("%s%08d", prefix, n) }
 
 // maxChunks is how many chunks a key of a distant pack tells of: those of a pack object with slots of one page.
@@ -78,6 +81,7 @@ type Packs struct {
 	others Others // nil: nothing was told
 
 	learnMu   sync.Mutex // one Learn or Forget at a time
+	noted     uint32     // what lastKey says
 	unsettled bool       // the index may have places in forgotten packs that stand in the way; set while it is opened
 
 	mu      sync.Mutex
@@ -174,6 +178,11 @@ func (d *Packs) Load() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	err := d.db.Metas(prefix, func(key string, _ uint64, payload []byte, err error) error {
+		if key == lastKey && err == nil && len(payload) == 4 {
+			if d.noted = binary.LittleEndian.Uint32(payload); d.noted <= pack.MaxNumber {
+				d.last = max(d.last, d.noted)
+			}
+		}
 		n, ok := numberOf(key)
 		if !ok {
 			return nil
@@ -211,8 +220,17 @@ func (d *Packs) Learn(packs []object.PackRef, list []pack.Chunk, commit func([]k
 	bytes := 0
 	learned := map[uint32]object.PackRef{}
 	settle := func() error {
+		d.mu.Lock()
+		last := d.last
+		d.mu.Unlock()
+		if last != d.noted && len(puts) > 0 {
+			puts = append(puts, keys.Put{Key: lastKey, Payload: binary.LittleEndian.AppendUint32(nil, last)})
+		}
 		if err := commit(puts); err != nil {
 			return err
+		}
+		if len(puts) > 0 {
+			d.noted = last
 		}
 		d.mu.Lock()
 		for n, p := range learned {

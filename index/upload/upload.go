@@ -291,17 +291,36 @@ func (j *Upload) add(ctx context.Context, id chunk.ID) error {
 	if j.refer(id) {
 		return nil
 	}
-	s := j.u.chunks
-	loc, err := s.Locate(id)
+	loc, slot, err := j.slot(id)
 	if err != nil {
 		return err
 	}
-	slot, err := s.Slot(pack.Chunk{ID: id, Loc: loc}, true)
-	if err != nil {
-		return err
-	}
-	defer s.Arena.Put(slot)
+	defer j.u.chunks.Arena.Put(slot)
 	return j.pack(ctx, id, loc, slot)
+}
+
+// maxMoves bounds how often a chunk is followed that is moved while it is read.
+const maxMoves = 4
+
+// slot gives a chunk's slot as it is stored, in a buffer of the arena. One that cannot be read where it was may have been
+// moved since, and given back.
+func (j *Upload) slot(id chunk.ID) (loc pack.Loc, slot []byte, err error) {
+	s := j.u.chunks
+	loc, err = s.Locate(id)
+	if err != nil {
+		return loc, nil, err
+	}
+	for range maxMoves {
+		if slot, err = s.Slot(pack.Chunk{ID: id, Loc: loc}, true); err == nil {
+			break
+		}
+		now, lerr := s.Locate(id)
+		if lerr != nil || now == loc {
+			break
+		}
+		loc = now
+	}
+	return loc, slot, err
 }
 
 // refer refers to the place where the bucket is known to have a chunk, if there is one. The chunk then counts as dealt
