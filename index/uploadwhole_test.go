@@ -56,7 +56,7 @@ func TestUploadOfWhatGetsLost(t *testing.T) {
 	})
 }
 
-// A chunk is moved, and its old place given back, between the look for it and its read: the upload reads it where it is.
+// A chunk is moved, and its old place given back, between the look for it and its read: the upload finds it again.
 func TestUploadBesideOptimizeAndGC(t *testing.T) {
 	var armed atomic.Bool
 	var s *Store

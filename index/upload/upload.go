@@ -302,8 +302,8 @@ func (j *Upload) add(ctx context.Context, id chunk.ID) error {
 // maxMoves bounds how often a chunk is followed that is moved while it is read.
 const maxMoves = 4
 
-// slot gives a chunk's slot as it is stored, in a buffer of the arena. One that cannot be read where it was may have been
-// moved since, and given back.
+// slot gives a chunk's slot as it is stored, in a buffer of the arena. One that cannot be read where it was may have
+// been moved since, and its place given back.
 func (j *Upload) slot(id chunk.ID) (loc pack.Loc, slot []byte, err error) {
 	s := j.u.chunks
 	loc, err = s.Locate(id)

@@ -138,8 +138,8 @@ func (r *results) print(w io.Writer) {
 		r.Machine, r.Rates.Delay, float64(r.Rates.Connection)/1e6, float64(r.Rates.All)/1e6)
 	fmt.Fprintf(
 		w,
-		"| process | restored by | times | resume s | first response s | resident s | fetched MB | requests | daemon's "+
-			"peak MB |\n",
+		"| process | restored by | times | resume s | first response s | resident s | fetched MB | requests | "+
+			"daemon's peak MB |\n",
 	)
 	fmt.Fprintf(w, "|---|---|---:|---:|---:|---:|---:|---:|---:|\n")
 	for _, x := range r.Rows {

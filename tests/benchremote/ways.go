@@ -33,7 +33,10 @@ const (
 var ways = []way{
 	{wayRclone, false, copied},
 	{wayDesync, false, mounted},
-	{wayFirst, false, func(b *bench, s *subject, verify bool) (figures, error) { return b.onEmpty(s, plainName, verify) }},
+	{
+		wayFirst, false,
+		func(b *bench, s *subject, verify bool) (figures, error) { return b.onEmpty(s, plainName, verify) },
+	},
 	{
 		wayProfile, false,
 		func(b *bench, s *subject, verify bool) (figures, error) { return b.onEmpty(s, profiledName, verify) },
