@@ -29,7 +29,7 @@ interruption, --resume continues from there, and also reads what is new. It chec
 is complete. Without --resume verify reads everything. gc waits until verify ends.
 
 --remote checks the bucket, for all machines: that each checkpoint there has everything that it needs, and the
-payload, or the share of it that you ask for.`,
+payload, or the share of it that you ask for. New checkpoints do not use what it has found damaged.`,
 		Example: `  gpucr-fs verify store/
   gpucr-fs verify --rate 100MiB --resume store/
   gpucr-fs verify --read-data-subset 5% store/

@@ -61,33 +61,47 @@ type verification struct {
 	read  map[string]bool // packs whose payload was looked at
 	fresh []string        // those of them that were looked at for the present root
 
-	mu  sync.Mutex
-	res Verified
+	mu     sync.Mutex
+	res    Verified
+	rotten map[string]catalog.Pack // packs that do not hold what they should
 }
 
 // Verify checks checkpoints of the remote store: their lists, that all packs stand and hold what the lists say, and
-// the payload of these or a share of it, read once for each pack. Damage is in the result, no error.
+// the payload of these or a share of it, read once for each pack. Damage is in the result, no error. New checkpoints do
+// not use a damaged pack from then on: they bring its content anew.
 func (s *Store) Verify(ctx context.Context, o VerifyOptions) (Verified, error) {
-	const op = "verify remote store"
-	v := &verification{s: s, o: o, read: map[string]bool{}, res: Verified{Problems: []Problem{}}}
+	v := &verification{s: s, o: o, read: map[string]bool{}, res: Verified{Problems: []Problem{}},
+		rotten: map[string]catalog.Pack{}}
 	if o.Subset == 0 {
 		v.o.Subset = 1
 	}
-	if len(o.Names) > 0 {
-		for _, name := range o.Names {
-			if err := v.withHot(ctx, name); err != nil {
-				return v.res, named(op, name, err)
-			}
+	err := v.roots(ctx)
+	for id, p := range v.rotten {
+		if rerr := s.c.Retire(ctx, []catalog.Pack{p}); rerr != nil {
+			v.addProblem(Problem{Pack: id, Text: "new checkpoints may still use it: " + rerr.Error()})
 		}
-		return v.res, nil
 	}
-	for r, err := range s.c.All(ctx) {
+	return v.res, err
+}
+
+// roots checks what was asked for.
+func (v *verification) roots(ctx context.Context) error {
+	const op = "verify remote store"
+	for _, name := range v.o.Names {
+		if err := v.withHot(ctx, name); err != nil {
+			return named(op, name, err)
+		}
+	}
+	if len(v.o.Names) > 0 {
+		return nil
+	}
+	for r, err := range v.s.c.All(ctx) {
 		switch {
 		case errors.Is(err, catalog.ErrCorrupt), errors.Is(err, catalog.ErrVersion):
 			v.addProblem(Problem{Text: err.Error()})
 			continue
 		case err != nil:
-			return v.res, Classify(op, err)
+			return Classify(op, err)
 		case r.State != catalog.Sealed:
 			continue
 		}
@@ -96,10 +110,10 @@ func (s *Store) Verify(ctx context.Context, o VerifyOptions) (Verified, error) {
 			continue // removed meanwhile
 		}
 		if err != nil {
-			return v.res, named(op, r.Name, err)
+			return named(op, r.Name, err)
 		}
 	}
-	return v.res, nil
+	return nil
 }
 
 func (v *verification) addProblem(p Problem) {
@@ -215,6 +229,9 @@ func (v *verification) packs(ctx context.Context, k *catalog.Checkpoint, e Entry
 func (v *verification) pack(ctx context.Context, k *catalog.Checkpoint, p object.PackRef, listed []pack.Chunk) error {
 	bad := func(format string, args ...any) {
 		v.addProblem(Problem{Checkpoint: k.Name, Pack: p.Name.String(), Text: fmt.Sprintf(format, args...)})
+		v.mu.Lock()
+		v.rotten[p.Name.String()] = packOf(p)
+		v.mu.Unlock()
 	}
 	id := p.Name.String()
 	r := &packReader{ctx: ctx, k: k, p: packOf(p)}

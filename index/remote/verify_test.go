@@ -118,3 +118,38 @@ func TestVerifyOfWhatMoves(t *testing.T) {
 		t.Errorf("it tells %+v", v)
 	}
 }
+
+// A pack rots at its length: once a verification has seen that, a checkpoint with the same content brings it anew, also
+// one that was removed and is taken there again, as the hint says.
+func TestRottenPackIsNotUsedAgain(t *testing.T) {
+	b := memory.New(memory.Hooks{})
+	one := newMachine(t, b)
+	shared := noise(1, 3<<20)
+	one.dump(t, "a", map[string][]byte{"pages": shared})
+	one.push(t, "a")
+	for _, k := range b.Keys() {
+		if content := bytes.Clone(b.Content(k)); strings.HasPrefix(k, "packs/") && len(content) > 1<<20 {
+			content[len(content)/2] ^= 1
+			must(t, b.Apply(memory.Call{Op: "put", Key: k, Content: content}))
+		}
+	}
+	verify := func(names ...string) int {
+		t.Helper()
+		v, err := one.remote.Verify(t.Context(), remote.VerifyOptions{Names: names, Holds: one.Holds})
+		must(t, err)
+		return len(v.Problems)
+	}
+	if verify() == 0 {
+		t.Fatal("the damage is not seen: the test shows nothing")
+	}
+	one.dump(t, "b", map[string][]byte{"pages": shared})
+	one.push(t, "b")
+	if n := verify("b"); n > 0 {
+		t.Errorf("%d problems of a new checkpoint", n)
+	}
+	must(t, one.remote.Remove(t.Context(), "a"))
+	one.push(t, "a")
+	if n := verify(); n > 0 {
+		t.Errorf("%d problems after it was taken there again", n)
+	}
+}
