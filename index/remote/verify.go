@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,8 +66,9 @@ type verification struct {
 	res Verified
 }
 
-// Verify checks checkpoints of the remote store: their lists, that all packs stand and hold what the lists say, and
-// the payload of these or a share of it, read once for each pack. Damage is in the result, no error.
+// Verify checks checkpoints of the remote store: that their parents stand, their lists, that all packs stand and hold
+// what the lists say, and the payload of these or a share of it, read once for each pack. Damage is in the result, no
+// error.
 func (s *Store) Verify(ctx context.Context, o VerifyOptions) (Verified, error) {
 	const op = "verify remote store"
 	v := &verification{s: s, o: o, read: map[string]bool{}, res: Verified{Problems: []Problem{}}}
@@ -162,6 +164,12 @@ func (v *verification) rootFound(ctx context.Context, name string) (id string, e
 	if err != nil {
 		v.addProblem(Problem{Checkpoint: name, Text: err.Error()})
 		return "", nil
+	}
+	if err := v.s.parentStands(ctx, e); err != nil {
+		if _, gone := v.s.c.Find(ctx, name); gone != nil || fault.ClassOf(err) == fault.Unreachable {
+			return "", cmp.Or(gone, err)
+		}
+		v.addProblem(Problem{Checkpoint: name, Text: err.Error()})
 	}
 	return e.ID, v.packs(ctx, k, e)
 }
