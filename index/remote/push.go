@@ -253,6 +253,7 @@ func (s *Store) releaseName() {
 // push is one checkpoint on its way.
 type push struct {
 	s    *Store
+	n    Node
 	d    *catalog.Draft
 	name string
 	u    *upload.Uploader
@@ -268,7 +269,7 @@ type push struct {
 
 // newPush begins to upload for a draft, and touches that until end is called.
 func (s *Store) newPush(ctx context.Context, n Node, d *catalog.Draft, name string) *push {
-	p := &push{s: s, d: d, name: name, u: n.Uploader(s.id)}
+	p := &push{s: s, n: n, d: d, name: name, u: n.Uploader(s.id)}
 	p.ctx, p.cancel = context.WithCancelCause(ctx)
 	p.job = p.u.Begin(p.ctx, p)
 	p.stop = touching(p.ctx, d, p.cancel)
@@ -327,11 +328,14 @@ func (p *push) run(ctx context.Context) (Pushed, error) {
 	return out, p.u.Durable(res)
 }
 
-// seal puts the list of what was uploaded, and seals the draft. It fills in what meta says of the list.
+// seal puts the list of what was uploaded, and seals the draft, unless the checkpoint is not here any more: NotFound.
 func (p *push) seal(ctx context.Context, res *upload.Result, m Meta) (Pushed, error) {
 	list, err := p.d.Add(ctx, bytes.NewReader(res.List), int64(len(res.List)))
 	if err != nil {
 		return Pushed{}, err
+	}
+	if _, err := p.n.Info(m.ID); fault.ClassOf(err) == fault.NotFound {
+		return Pushed{}, fmt.Errorf("it was removed here while it was uploaded, and is not taken there: %w", err)
 	}
 	m.List = list.ID
 	var packs []catalog.Pack
