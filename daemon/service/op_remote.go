@@ -165,21 +165,15 @@ type RemoteRemoveRequest struct {
 	Names []string `json:"names"`
 }
 
-// RemoteRemove removes checkpoints from the remote store, for all machines.
+// RemoteRemove removes checkpoints from the remote store, for all machines; see [remotes.Remote.Remove].
 var RemoteRemove = define(
 	"rm-remote",
 	func(ctx context.Context, env *Env, r RemoteRemoveRequest) (RemoteRemoveRequest, error) {
-		s, err := env.remoteStore(ctx, "rm")
-		if err != nil {
-			return r, err
+		if _, err := env.remoteStore(ctx, "rm"); err != nil {
+			return RemoteRemoveRequest{}, err
 		}
-		for i, name := range r.Names {
-			if err := s.Remove(ctx, name); err != nil {
-				return RemoteRemoveRequest{r.Names[:i]}, err
-			}
-			env.Remote.NoteRemoved(name)
-		}
-		return r, nil
+		removed, err := env.Remote.Remove(ctx, r.Names)
+		return RemoteRemoveRequest{removed}, err
 	},
 )
 

@@ -84,6 +84,20 @@ func (s *Store) entryOf(r catalog.Record) (Entry, error) {
 	return e, nil
 }
 
+// parentStands refuses, with InUse, a checkpoint whose parent does not stand in the remote store.
+func (s *Store) parentStands(ctx context.Context, e Entry) error {
+	if e.ParentID == "" {
+		return nil
+	}
+	of, err := s.Find(ctx, e.Parent)
+	if fault.ClassOf(err) == fault.NotFound || err == nil && of.ID != e.ParentID {
+		err = &fault.Error{Class: fault.InUse, Checkpoint: e.Name, Hint: "sync it again from a store that has both; " +
+			"if that does not help, first remove it from the bucket with: gpucr-fs rm --remote STORE " + e.Name,
+			Err: fmt.Errorf("its parent %s (id %.12s) is not in the remote store", e.Parent, e.ParentID)}
+	}
+	return err
+}
+
 // List gives the checkpoints of the remote store, in the order of their names.
 func (s *Store) List(ctx context.Context) ([]Entry, error) {
 	out, _, err := s.ListWhole(ctx)
@@ -147,10 +161,7 @@ func foundAnew(read func() error) (err error) {
 }
 
 func (s *Store) pullFound(ctx context.Context, n Node, name, as string, depth int) (roots.Info, error) {
-	const op = "pull"
-	fail := func(err error) (roots.Info, error) {
-		return roots.Info{}, named(op, name, err)
-	}
+	fail := func(err error) (roots.Info, error) { return roots.Info{}, named("pull", name, err) }
 	k, err := s.find(ctx, name)
 	if err != nil {
 		return fail(err)

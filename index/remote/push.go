@@ -65,7 +65,7 @@ type Pushed struct {
 
 // Push takes a sealed checkpoint of a node to the bucket, under the name that it has there. When it returns nil the
 // checkpoint stands in the bucket, and so do those that it needs. Class Exists when another checkpoint has that name,
-// InUse while somebody pushes one. One push of this Store runs at a time.
+// InUse while somebody pushes one, and where its parent was removed meanwhile. One push of this Store runs at a time.
 func (s *Store) Push(ctx context.Context, n Node, ref string) (Pushed, error) {
 	return s.PushTelling(ctx, n, ref, func(int64, int64) {})
 }
@@ -178,14 +178,11 @@ func (s *Store) begin(ctx context.Context, name string) (*catalog.Draft, error) 
 }
 
 func (s *Store) push(ctx context.Context, n Node, ref string, tell func(done, total int64)) (Pushed, error) {
-	const op = "push"
 	info, err := n.Info(ref)
 	if err != nil {
 		return Pushed{}, err
 	}
-	fail := func(err error) (Pushed, error) {
-		return Pushed{}, named(op, info.Name, err)
-	}
+	fail := func(err error) (Pushed, error) { return Pushed{}, named("push", info.Name, err) }
 	parent := ""
 	if info.Parent != "" {
 		up, err := s.push(ctx, n, info.Parent, tell)
@@ -201,7 +198,7 @@ func (s *Store) push(ctx context.Context, n Node, ref string, tell func(done, to
 	p, err := s.takeName(ctx, n, info)
 	if errors.Is(err, catalog.ErrExists) {
 		if e, ferr := s.Find(ctx, info.Name); ferr == nil && e.ID == info.ID {
-			return Pushed{Already: true}, nil
+			return Pushed{Already: true}, s.parentStands(ctx, e)
 		}
 	}
 	if err != nil {
@@ -221,7 +218,8 @@ func (s *Store) push(ctx context.Context, n Node, ref string, tell func(done, to
 		return fail(err)
 	}
 	s.o.Pushes.Ended(info.Name)
-	return out, nil
+	// Its parent may have been removed before others could see that it is needed.
+	return out, s.parentStands(ctx, Entry{Name: info.Name, Meta: Meta{Parent: info.Parent, ParentID: parent}})
 }
 
 // takeName gives the push that was begun early, or begins one. No early one of that name begins until releaseName.
@@ -255,6 +253,7 @@ func (s *Store) releaseName() {
 // push is one checkpoint on its way.
 type push struct {
 	s    *Store
+	n    Node
 	d    *catalog.Draft
 	name string
 	u    *upload.Uploader
@@ -270,7 +269,7 @@ type push struct {
 
 // newPush begins to upload for a draft, and touches that until end is called.
 func (s *Store) newPush(ctx context.Context, n Node, d *catalog.Draft, name string) *push {
-	p := &push{s: s, d: d, name: name, u: n.Uploader(s.id)}
+	p := &push{s: s, n: n, d: d, name: name, u: n.Uploader(s.id)}
 	p.ctx, p.cancel = context.WithCancelCause(ctx)
 	p.job = p.u.Begin(p.ctx, p)
 	p.stop = touching(p.ctx, d, p.cancel)
@@ -329,11 +328,14 @@ func (p *push) run(ctx context.Context) (Pushed, error) {
 	return out, p.u.Durable(res)
 }
 
-// seal puts the list of what was uploaded, and seals the draft. It fills in what meta says of the list.
+// seal puts the list of what was uploaded, and seals the draft, unless the checkpoint is not here any more: NotFound.
 func (p *push) seal(ctx context.Context, res *upload.Result, m Meta) (Pushed, error) {
 	list, err := p.d.Add(ctx, bytes.NewReader(res.List), int64(len(res.List)))
 	if err != nil {
 		return Pushed{}, err
+	}
+	if _, err := p.n.Info(m.ID); fault.ClassOf(err) == fault.NotFound {
+		return Pushed{}, fmt.Errorf("it was removed here while it was uploaded, and is not taken there: %w", err)
 	}
 	m.List = list.ID
 	var packs []catalog.Pack

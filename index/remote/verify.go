@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,9 +67,9 @@ type verification struct {
 	rotten map[string]catalog.Pack // packs that do not hold what they should
 }
 
-// Verify checks checkpoints of the remote store: their lists, that all packs stand and hold what the lists say, and
-// the payload of these or a share of it, read once for each pack. Damage is in the result, no error. New checkpoints do
-// not use a damaged pack from then on: they bring its content anew.
+// Verify checks checkpoints of the remote store: that their parents stand, their lists, that all packs stand and hold
+// what the lists say, and the payload of these or a share of it, read once for each pack. Damage is in the result, no
+// error. New checkpoints do not use a damaged pack from then on: they bring its content anew.
 func (s *Store) Verify(ctx context.Context, o VerifyOptions) (Verified, error) {
 	v := &verification{s: s, o: o, read: map[string]bool{}, res: Verified{Problems: []Problem{}},
 		rotten: map[string]catalog.Pack{}}
@@ -176,6 +177,12 @@ func (v *verification) rootFound(ctx context.Context, name string) (id string, e
 	if err != nil {
 		v.addProblem(Problem{Checkpoint: name, Text: err.Error()})
 		return "", nil
+	}
+	if err := v.s.parentStands(ctx, e); err != nil {
+		if _, gone := v.s.c.Find(ctx, name); gone != nil || fault.ClassOf(err) == fault.Unreachable {
+			return "", cmp.Or(gone, err)
+		}
+		v.addProblem(Problem{Checkpoint: name, Text: err.Error()})
 	}
 	return e.ID, v.packs(ctx, k, e)
 }
