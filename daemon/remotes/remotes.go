@@ -276,6 +276,11 @@ func (r *Remote) dial(ctx context.Context) (*remote.Store, []*s3.Bucket, error) 
 	s, err := remote.Open(ctx, r.requests.meter.Over(b),
 		remote.Options{Ahead: r.requests.meter.Over(ahead), Logger: r.log, Pushes: left, Timeout: r.wait,
 			Cipher: r.coder.Load()})
+	if index.ClassOf(err) == index.NoStore && r.file.Config.ID != "" {
+		err = &index.Error{Class: index.NoStore, Op: "open remote store", File: r.file.Address,
+			Err:  errors.New("the object config is lost, and without it there is no remote store"),
+			Hint: remote.PutBack}
+	}
 	if err == nil && (s.Config().Ring != nil) != r.file.Encrypted {
 		err = &index.Error{Class: index.Corrupt, Op: "open remote store", File: r.file.Address,
 			Err:  errors.New("one of it and this store is encrypted, the other is not"),
