@@ -276,6 +276,11 @@ func (r *Remote) dial(ctx context.Context) (*remote.Store, []*s3.Bucket, error) 
 	s, err := remote.Open(ctx, r.requests.meter.Over(b),
 		remote.Options{Ahead: r.requests.meter.Over(ahead), Logger: r.log, Pushes: left, Timeout: r.wait,
 			Cipher: r.coder.Load()})
+	if index.ClassOf(err) == index.NoStore && r.file.Config.ID != "" {
+		err = &index.Error{Class: index.NoStore, Op: "open remote store", File: r.file.Address,
+			Err:  errors.New("the object config is lost, and without it there is no remote store"),
+			Hint: remote.PutBack}
+	}
 	if err == nil && (s.Config().Ring != nil) != r.file.Encrypted {
 		err = &index.Error{Class: index.Corrupt, Op: "open remote store", File: r.file.Address,
 			Err:  errors.New("one of it and this store is encrypted, the other is not"),
@@ -298,11 +303,23 @@ func (r *Remote) dial(ctx context.Context) (*remote.Store, []*s3.Bucket, error) 
 // its draft.
 type pushes struct{ dir string }
 
+// inNoName ends the name of a file that is being written. No name of a checkpoint has it in it.
+const inNoName = "#"
+
 func (p pushes) Begun(name, nonce string) error {
 	if err := os.Mkdir(p.dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	return storage.WriteFile(storage.Disk{}, filepath.Join(p.dir, name), []byte(nonce))
+	// Not by storage.WriteFile, whose NAME.new may be that of another checkpoint.
+	path := filepath.Join(p.dir, name)
+	if err := storage.WriteSynced(storage.Disk{}, path+inNoName, []byte(nonce)); err != nil {
+		os.Remove(path + inNoName)
+		return err
+	}
+	if err := os.Rename(path+inNoName, path); err != nil {
+		return err
+	}
+	return storage.Disk{}.SyncDir(p.dir)
 }
 
 func (p pushes) Left(name string) (string, error) {

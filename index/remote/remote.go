@@ -56,6 +56,10 @@ const (
 	maxConfig = keyring.MaxSize
 )
 
+// PutBack is what to do when the object config is lost or damaged.
+const PutBack = "put the object config back: any store that uses the bucket has it, as \"config\" in remote.json; " +
+	"for an encrypted one add its keys (docs/buckets.md: If config is lost)"
+
 // Config is what the object config holds.
 type Config struct {
 	Format            int          `json:"format"`
@@ -150,10 +154,22 @@ type Store struct {
 }
 
 // Make makes a remote store in a bucket, or opens the one that is there; fresh says which. It first finds out whether
-// the bucket can hold one: Class Unsupported where its conditional writes do not hold.
+// the bucket can hold one: Class Unsupported where its conditional writes do not hold. Class Corrupt where there are
+// roots or packs, and config is lost.
 func Make(ctx context.Context, b bucket.Bucket, params chunk.Params, o Options) (s *Store, fresh bool, err error) {
 	const op = "make remote store"
 	if s, err := Open(ctx, b, o); fault.ClassOf(err) != fault.NoStore {
+		return s, false, err
+	}
+	used, err := catalog.Used(ctx, b)
+	if err != nil {
+		return nil, false, Classify(op, err)
+	}
+	if used { // by another machine, which has just made it; or config was lost, and another identity is no help
+		if s, err = Open(ctx, b, o); fault.ClassOf(err) == fault.NoStore {
+			err = &fault.Error{Class: fault.Corrupt, Op: op, File: configKey, Hint: PutBack,
+				Err: errors.New("it is lost, but the bucket holds checkpoints or packs")}
+		}
 		return s, false, err
 	}
 	found, err := bucket.Probe(ctx, b)
@@ -232,8 +248,7 @@ func (Config) withSum(text []byte, old, sum string) []byte {
 func parseConfig(text []byte) (c Config, id [16]byte, err error) {
 	const op = "open remote store"
 	bad := func(why error) error {
-		return &fault.Error{Class: fault.Corrupt, Op: op, File: configKey, Err: why,
-			Hint: "restore the object config from a backup; remote.json of each node's store has a copy"}
+		return &fault.Error{Class: fault.Corrupt, Op: op, File: configKey, Err: why, Hint: PutBack}
 	}
 	if err := json.Unmarshal(text, &c); err != nil {
 		return c, id, bad(err)
@@ -250,7 +265,7 @@ func parseConfig(text []byte) (c Config, id [16]byte, err error) {
 		return c, id, bad(err)
 	}
 	if sum := fmt.Sprintf("%08x", crc32c.Checksum(c.withSum(text, c.Sum, noSum))); c.Ring != nil && c.Sum != sum {
-		return c, id, bad(errors.New("wrong checksum"))
+		return c, id, bad(fmt.Errorf("wrong checksum: it says %.20q, its bytes have %s", c.Sum, sum))
 	}
 	if (c.Ring != nil) != (c.Format == encryptedFormat) {
 		return c, id, bad(fmt.Errorf("format %d, and its keys are there: %t", c.Format, c.Ring != nil))

@@ -47,6 +47,16 @@ func PackKey(id string) string { return packDir + id }
 // RootKey gives the key under which the root of a checkpoint lies in the bucket.
 func RootKey(name string) string { return rootDir + name }
 
+// Used says whether a bucket holds a root or a pack.
+func Used(ctx context.Context, b bucket.Bucket) (bool, error) {
+	for _, dir := range [...]string{rootDir, packDir} {
+		for _, err := range bucket.All(ctx, bucket.Retry(b, 5, bucket.Backoff), dir) {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
 // Options are how a catalog does its requests. The zero Options have defaults.
 type Options struct {
 	// ConditionalDelete says that the server has conditional removals (bucket.Found).
