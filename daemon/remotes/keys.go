@@ -10,6 +10,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/index/keyring"
 	"github.com/gpucr/gpucr-fs/index/remote"
+	"github.com/gpucr/gpucr-fs/index/remote/config"
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
@@ -39,7 +40,7 @@ func (k Keys) fit(ctx context.Context, address string, there *keyring.Ring) erro
 }
 
 // fileOf gives what the file of a store is to hold, and the ring of the store.
-func fileOf(address string, cache int64, c remote.Config) (File, *keyring.Ring) {
+func fileOf(address string, cache int64, c config.Config) (File, *keyring.Ring) {
 	ring := c.Ring
 	c.Ring, c.Revision, c.Sum = nil, "", ""
 	return File{Address: address, Cache: cache, Config: c, Encrypted: ring != nil}, ring

@@ -24,6 +24,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/remote"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket/s3"
+	"github.com/gpucr/gpucr-fs/index/remote/config"
 	"github.com/gpucr/gpucr-fs/index/remote/nodecache"
 	"github.com/gpucr/gpucr-fs/index/remote/object"
 	"github.com/gpucr/gpucr-fs/index/storage"
@@ -44,7 +45,7 @@ const (
 type File struct {
 	Address string        `json:"address"`    // s3://…
 	Cache   int64         `json:"cache_disk"` // bytes of disk that the node's cache may take
-	Config  remote.Config `json:"config"`     // of the remote store when this store was made, without its keys
+	Config  config.Config `json:"config"`     // of the remote store when this store was made, without its keys
 	// Encrypted says that the remote store is: the store then has the same key.
 	Encrypted bool `json:"encrypted,omitempty"`
 }
@@ -279,7 +280,7 @@ func (r *Remote) dial(ctx context.Context) (*remote.Store, []*s3.Bucket, error) 
 	if index.ClassOf(err) == index.NoStore && r.file.Config.ID != "" {
 		err = &index.Error{Class: index.NoStore, Op: "open remote store", File: r.file.Address,
 			Err:  errors.New("the object config is lost, and without it there is no remote store"),
-			Hint: remote.PutBack}
+			Hint: config.PutBack}
 	}
 	if err == nil && (s.Config().Ring != nil) != r.file.Encrypted {
 		err = &index.Error{Class: index.Corrupt, Op: "open remote store", File: r.file.Address,

@@ -14,6 +14,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/remote"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket/memory"
+	"github.com/gpucr/gpucr-fs/index/remote/config"
 )
 
 // TestLostConfig: where checkpoints stand, no other identity is made over them. What a node has of config brings all
@@ -32,7 +33,7 @@ func TestLostConfig(t *testing.T) {
 			}
 		}
 		_, fresh, err := remote.Make(t.Context(), part, chunk.DefaultParams(), hasty)
-		if fresh || index.ClassOf(err) != index.Corrupt || index.HintOf(err) != remote.PutBack {
+		if fresh || index.ClassOf(err) != index.Corrupt || index.HintOf(err) != config.PutBack {
 			t.Errorf("without config and %q: fresh %v, %v", gone, fresh, err)
 		}
 		if part.Content("config") != nil {

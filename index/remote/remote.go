@@ -4,7 +4,7 @@
 //
 // # In the bucket
 //
-//	config           format and identity, made once
+//	config           format and identity, made once (package config)
 //	profiles/ID      what a restore has learned of a checkpoint that was in the bucket already (profile.go)
 //	roots/ packs/ …  package catalog: which checkpoints stand, and the packs they need
 //
@@ -26,9 +26,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -36,44 +34,14 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/cipher"
-	"github.com/gpucr/gpucr-fs/index/crc32c"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keyring"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket"
 	"github.com/gpucr/gpucr-fs/index/remote/catalog"
+	"github.com/gpucr/gpucr-fs/index/remote/config"
 	"github.com/gpucr/gpucr-fs/index/remote/object"
 	"github.com/gpucr/gpucr-fs/index/remote/ranges"
 )
-
-// Format is the version of the remote store's format that this program writes and reads.
-const Format = 1
-
-// encryptedFormat is that of a remote store that is encrypted.
-const encryptedFormat = 2
-
-const (
-	configKey = "config"
-	maxConfig = keyring.MaxSize
-)
-
-// PutBack is what to do when the object config is lost or damaged.
-const PutBack = "put the object config back: any store that uses the bucket has it, as \"config\" in remote.json; " +
-	"for an encrypted one add its keys (docs/buckets.md: If config is lost)"
-
-// Config is what the object config holds.
-type Config struct {
-	Format            int          `json:"format"`
-	ID                string       `json:"id"` // random identity of the remote store, hex
-	Created           time.Time    `json:"created"`
-	Chunk             chunk.Params `json:"chunk"`              // where files are cut: the same everywhere
-	ConditionalDelete bool         `json:"conditional_delete"` // what bucket.Probe found
-	// Ring is the wrapped key of an encrypted remote store. The stores of its nodes have the same key.
-	Ring *keyring.Ring `json:"keyring,omitempty"`
-	// Revision is random, of each change of the keys: no state of the object comes back.
-	Revision string `json:"revision,omitempty"`
-	// Sum of an encrypted one is the CRC-32C of the object, with zeros in place of the sum.
-	Sum string `json:"crc32c,omitempty"`
-}
 
 // Options of an open remote store. The zero Options have defaults.
 type Options struct {
@@ -128,7 +96,7 @@ func (noPushes) Ended(string)                {}
 type Store struct {
 	b      bucket.Bucket
 	c      *catalog.Catalog
-	config Config
+	config config.Config
 	id     [16]byte
 	o      Options
 
@@ -167,7 +135,7 @@ func Make(ctx context.Context, b bucket.Bucket, params chunk.Params, o Options) 
 	}
 	if used { // by another machine, which has just made it; or config was lost, and another identity is no help
 		if s, err = Open(ctx, b, o); fault.ClassOf(err) == fault.NoStore {
-			err = &fault.Error{Class: fault.Corrupt, Op: op, File: configKey, Hint: PutBack,
+			err = &fault.Error{Class: fault.Corrupt, Op: op, File: config.Key, Hint: config.PutBack,
 				Err: errors.New("it is lost, but the bucket holds checkpoints or packs")}
 		}
 		return s, false, err
@@ -178,17 +146,17 @@ func Make(ctx context.Context, b bucket.Bucket, params chunk.Params, o Options) 
 	}
 	var id [16]byte
 	rand.Read(id[:])
-	c := Config{Format: Format, Ring: o.Ring, ID: hex.EncodeToString(id[:]),
+	c := config.Config{Format: config.Plain, Ring: o.Ring, ID: hex.EncodeToString(id[:]),
 		Created: time.Now().UTC().Truncate(time.Second),
 		Chunk:   params, ConditionalDelete: found.ConditionalDelete}
 	if c.Ring != nil {
-		c.Format = encryptedFormat
+		c.Format = config.Encrypted
 	}
-	text, err := c.encode()
+	text, err := c.Encode()
 	if err != nil {
 		return nil, false, err
 	}
-	_, err = b.Put(ctx, configKey, bytes.NewReader(text), int64(len(text)), bucket.IfAbsent)
+	_, err = b.Put(ctx, config.Key, bytes.NewReader(text), int64(len(text)), bucket.IfAbsent)
 	if err != nil && bucket.ClassOf(err) != bucket.Precondition {
 		return nil, false, Classify(op, err)
 	}
@@ -199,7 +167,7 @@ func Make(ctx context.Context, b bucket.Bucket, params chunk.Params, o Options) 
 // Open opens the remote store in a bucket. Class NoStore where there is none.
 func Open(ctx context.Context, b bucket.Bucket, o Options) (*Store, error) {
 	const op = "open remote store"
-	text, _, err := bucket.ReadAll(ctx, bucket.Retry(b, 5, bucket.Backoff), configKey, maxConfig)
+	text, _, err := bucket.ReadAll(ctx, bucket.Retry(b, 5, bucket.Backoff), config.Key, config.Max)
 	if bucket.ClassOf(err) == bucket.NotFound {
 		return nil, &fault.Error{Class: fault.NoStore, Op: op, Err: errors.New("the bucket holds no remote store"),
 			Hint: "make one with: gpucr-fs init --remote ADDRESS STORE"}
@@ -207,7 +175,7 @@ func Open(ctx context.Context, b bucket.Bucket, o Options) (*Store, error) {
 	if err != nil {
 		return nil, Classify(op, err)
 	}
-	c, id, err := parseConfig(text)
+	c, id, err := config.Parse(text)
 	if err != nil {
 		return nil, err
 	}
@@ -224,58 +192,8 @@ func Open(ctx context.Context, b bucket.Bucket, o Options) (*Store, error) {
 		earlyTurn: make(chan struct{}, 1), naming: make(chan struct{}, 1)}, nil
 }
 
-// noSum stands in place of the sum where that is made.
-const noSum = "00000000"
-
-// encode gives the object config.
-func (c Config) encode() ([]byte, error) {
-	c.Sum = ""
-	if c.Ring != nil {
-		c.Sum = noSum
-	}
-	text, err := json.MarshalIndent(c, "", "\t")
-	if err != nil || c.Ring == nil {
-		return text, err
-	}
-	return c.withSum(text, noSum, fmt.Sprintf("%08x", crc32c.Checksum(text))), nil
-}
-
-func (Config) withSum(text []byte, old, sum string) []byte {
-	const field = `"crc32c": "`
-	return bytes.Replace(text, []byte(field+old), []byte(field+sum), 1)
-}
-
-func parseConfig(text []byte) (c Config, id [16]byte, err error) {
-	const op = "open remote store"
-	bad := func(why error) error {
-		return &fault.Error{Class: fault.Corrupt, Op: op, File: configKey, Err: why, Hint: PutBack}
-	}
-	if err := json.Unmarshal(text, &c); err != nil {
-		return c, id, bad(err)
-	}
-	if c.Format > encryptedFormat {
-		return c, id, &fault.Error{Class: fault.Unsupported, Op: op, File: configKey,
-			Err: fmt.Errorf("format %d is not known to this version", c.Format), Hint: "use a later gpucr-fs"}
-	}
-	b, err := hex.DecodeString(c.ID)
-	if err != nil || len(b) != len(id) || c.Format < 1 {
-		return c, id, bad(fmt.Errorf("format %d, id %.40q", c.Format, c.ID))
-	}
-	if err := c.Chunk.Validate(); err != nil {
-		return c, id, bad(err)
-	}
-	if sum := fmt.Sprintf("%08x", crc32c.Checksum(c.withSum(text, c.Sum, noSum))); c.Ring != nil && c.Sum != sum {
-		return c, id, bad(fmt.Errorf("wrong checksum: it says %.20q, its bytes have %s", c.Sum, sum))
-	}
-	if (c.Ring != nil) != (c.Format == encryptedFormat) {
-		return c, id, bad(fmt.Errorf("format %d, and its keys are there: %t", c.Format, c.Ring != nil))
-	}
-	copy(id[:], b)
-	return c, id, nil
-}
-
 // Config gives the parameters of the remote store.
-func (s *Store) Config() Config { return s.config }
+func (s *Store) Config() config.Config { return s.config }
 
 // classes are those of bucket errors.
 var classes = map[bucket.Class]fault.Class{

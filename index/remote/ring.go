@@ -9,6 +9,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keyring"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket"
+	"github.com/gpucr/gpucr-fs/index/remote/config"
 )
 
 // ringAttempts is how often a change of the keys is tried where other machines change them at the same time, or no
@@ -22,15 +23,15 @@ const ringAttempts = 30
 func ChangeRing(ctx context.Context, b bucket.Bucket, before, after *keyring.Ring) error {
 	const op = "write keys"
 	invalid := func(err error, hint string) error {
-		return &fault.Error{Class: fault.Invalid, Op: op, File: configKey, Err: err, Hint: hint}
+		return &fault.Error{Class: fault.Invalid, Op: op, File: config.Key, Err: err, Hint: hint}
 	}
 	change := after.Since(before)
 	for n := 1; ; n++ {
-		text, info, err := bucket.ReadAll(ctx, bucket.Retry(b, 5, bucket.Backoff), configKey, maxConfig)
+		text, info, err := bucket.ReadAll(ctx, bucket.Retry(b, 5, bucket.Backoff), config.Key, config.Max)
 		if err != nil {
 			return Classify(op, err)
 		}
-		c, _, err := parseConfig(text)
+		c, _, err := config.Parse(text)
 		if err != nil {
 			return err
 		}
@@ -45,10 +46,10 @@ func ChangeRing(ctx context.Context, b bucket.Bucket, before, after *keyring.Rin
 			return nil
 		}
 		c.Revision = rand.Text()
-		if text, err = c.encode(); err != nil {
+		if text, err = c.Encode(); err != nil {
 			return err
 		}
-		_, err = b.Put(ctx, configKey, bytes.NewReader(text), int64(len(text)), bucket.IfMatch(info.ETag))
+		_, err = b.Put(ctx, config.Key, bytes.NewReader(text), int64(len(text)), bucket.IfMatch(info.ETag))
 		class := bucket.ClassOf(err)
 		again := class == bucket.Precondition || class == bucket.Transient
 		switch {
@@ -59,7 +60,7 @@ func ChangeRing(ctx context.Context, b bucket.Bucket, before, after *keyring.Rin
 				return Classify(op, err)
 			}
 		case class == bucket.Precondition:
-			return &fault.Error{Class: fault.InUse, Op: op, File: configKey,
+			return &fault.Error{Class: fault.InUse, Op: op, File: config.Key,
 				Err: errors.New("other machines change them all the time"), Hint: "try again"}
 		default:
 			return Classify(op, err)
