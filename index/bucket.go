@@ -2,7 +2,6 @@ package index
 
 import (
 	"context"
-	"io"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -12,20 +11,20 @@ import (
 )
 
 // Pull makes a checkpoint of a bucket one of this store; see [pull.Puller.Pull].
-func (s *Store) Pull(ctx context.Context, name string, bucket [16]byte, list io.Reader) (Info, error) {
+func (s *Store) Pull(ctx context.Context, name string, bucket [16]byte, list object.Source) (Info, error) {
 	defer s.chunks.Distant.Hold()()
 	return pull.New(s.chunks, s.roots, s.reading).Pull(ctx, name, bucket, list)
 }
 
 // PullHot gives a sealed checkpoint the hot set that a bucket has of it; see [pull.Puller.PullHot].
-func (s *Store) PullHot(ctx context.Context, id string, bucket [16]byte, list io.Reader) error {
+func (s *Store) PullHot(ctx context.Context, id string, bucket [16]byte, list object.Source) error {
 	defer s.chunks.Distant.Hold()()
 	return pull.New(s.chunks, s.roots, s.reading).PullHot(ctx, id, bucket, list)
 }
 
 // Learn notes where a bucket has the chunks of a checkpoint, by its list object, and no more of it: uploads refer to
 // them. KeepLearned keeps that.
-func (s *Store) Learn(ctx context.Context, bucket [16]byte, list io.Reader) error {
+func (s *Store) Learn(ctx context.Context, bucket [16]byte, list object.Source) error {
 	if err := s.chunks.MayWrite("learn of the remote store"); err != nil {
 		return err
 	}

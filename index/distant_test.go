@@ -36,6 +36,9 @@ type shelf struct {
 
 func newShelf() *shelf { return &shelf{id: [16]byte{0xb0, 1}, packs: map[object.Name][]byte{}} }
 
+// listed gives a list of which nothing else is known.
+func listed(list []byte) object.Source { return object.Source{Reader: bytes.NewReader(list)} }
+
 func (b *shelf) AddPack(_ context.Context, p []byte) (object.Name, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -150,7 +153,7 @@ func TestPulled(t *testing.T) {
 	}
 
 	two := newNode(t, b, "")
-	info, err := two.Pull(t.Context(), "web-2", b.id, bytes.NewReader(res.List))
+	info, err := two.Pull(t.Context(), "web-2", b.id, listed(res.List))
 	must(t, err)
 	if b.gets != 0 {
 		t.Errorf("%d requests before anything was read", b.gets)
@@ -185,13 +188,13 @@ func TestPulled(t *testing.T) {
 	two.open(t, b)
 	must(t, two.holds("web-2", files))
 
-	if _, err := two.Pull(t.Context(), "again", b.id, bytes.NewReader(res.List)); fault.ClassOf(err) != fault.Exists {
+	if _, err := two.Pull(t.Context(), "again", b.id, listed(res.List)); fault.ClassOf(err) != fault.Exists {
 		t.Errorf("pulled twice: %v", err)
 	}
 	must(t, two.Remove(t.Context(), []string{"web-2"}))
 	_, err = two.GC(t.Context(), GCOptions{})
 	must(t, err)
-	_, err = two.Pull(t.Context(), "again", b.id, bytes.NewReader(res.List))
+	_, err = two.Pull(t.Context(), "again", b.id, listed(res.List))
 	must(t, err)
 	must(t, two.holds("again", files))
 }
@@ -211,7 +214,7 @@ func TestWhatWasLearntComesAlong(t *testing.T) {
 		t.Errorf("packs %+v for contents and a hot set of %d bytes", res.New, len(hot))
 	}
 	for range 2 {
-		_, err := two.Pull(t.Context(), "web", b.id, bytes.NewReader(res.List))
+		_, err := two.Pull(t.Context(), "web", b.id, listed(res.List))
 		must(t, err)
 		if p, err := two.Profile("web"); err != nil || string(p) != "the profile" {
 			t.Errorf("the profile that came is %q, %v", p, err)
@@ -255,7 +258,7 @@ func TestWhatIsStoredHereReliesOnNothingElse(t *testing.T) {
 	files := one.fill(t, "web", 1, 5<<20)
 	res := one.upload(t, b, "web")
 	two := newNode(t, b, "")
-	_, err := two.Pull(t.Context(), "theirs", b.id, bytes.NewReader(res.List))
+	_, err := two.Pull(t.Context(), "theirs", b.id, listed(res.List))
 	must(t, err)
 	two.fill(t, "mine", 1, 5<<20)
 	b.cut = errors.New("no way there")
@@ -286,7 +289,7 @@ func TestForgotten(t *testing.T) {
 	other := one.upload(t, b, "b")
 	two := newNode(t, b, "")
 	for name, list := range map[string][]byte{"a": a.List, "b": other.List} {
-		_, err := two.Pull(t.Context(), name, b.id, bytes.NewReader(list))
+		_, err := two.Pull(t.Context(), name, b.id, listed(list))
 		must(t, err)
 	}
 	collect := func(want int, stands func(object.Name) bool) {
@@ -309,7 +312,7 @@ func TestForgotten(t *testing.T) {
 	must(t, err)
 	two.open(t, b)
 	must(t, two.holds("b", files))
-	_, err = two.Pull(t.Context(), "a", b.id, bytes.NewReader(a.List))
+	_, err = two.Pull(t.Context(), "a", b.id, listed(a.List))
 	must(t, err)
 }
 
@@ -326,7 +329,7 @@ func TestUploadedOnce(t *testing.T) {
 		t.Errorf("%d bytes more for 1 MiB more, %d packs known", second.Bytes, len(second.Known))
 	}
 	two := newNode(t, b, "")
-	_, err := two.Pull(t.Context(), "b", b.id, bytes.NewReader(second.List))
+	_, err := two.Pull(t.Context(), "b", b.id, listed(second.List))
 	must(t, err)
 	must(t, two.holds("b", files))
 
@@ -339,7 +342,7 @@ func TestUploadedOnce(t *testing.T) {
 	must(t, err)
 	must(t, one.Uploader(b.id).Durable(third))
 	three := newNode(t, b, "")
-	_, err = three.Pull(t.Context(), "b", b.id, bytes.NewReader(third.List))
+	_, err = three.Pull(t.Context(), "b", b.id, listed(third.List))
 	must(t, err)
 	must(t, three.holds("b", files))
 }
@@ -353,9 +356,9 @@ func TestWhatOthersTold(t *testing.T) {
 	files := one.fill(t, "a", 1, 8<<20)
 	other.fill(t, "b", 1, 8<<20)
 	theirs, others := one.upload(t, b, "a"), other.upload(t, b, "b")
-	_, err := two.Pull(t.Context(), "a", b.id, bytes.NewReader(theirs.List))
+	_, err := two.Pull(t.Context(), "a", b.id, listed(theirs.List))
 	must(t, err)
-	must(t, two.Learn(t.Context(), b.id, bytes.NewReader(others.List)))
+	must(t, two.Learn(t.Context(), b.id, listed(others.List)))
 	two.KeepLearned()
 	must(t, two.Close())
 	two.open(t, b)
@@ -367,7 +370,7 @@ func TestWhatOthersTold(t *testing.T) {
 	must(t, two.holds("a", files))
 
 	three := newNode(t, b, "")
-	must(t, three.Learn(t.Context(), b.id, bytes.NewReader(others.List)))
+	must(t, three.Learn(t.Context(), b.id, listed(others.List)))
 	three.KeepLearned()
 	three.fill(t, "c", 1, 8<<20)
 	if c := three.upload(t, b, "c"); c.Bytes > 0 || len(c.Known) == 0 {
@@ -383,7 +386,7 @@ func TestBucketIsAway(t *testing.T) {
 	files := one.fill(t, "web", 1, 2<<20)
 	res := one.upload(t, b, "web")
 	two := newNode(t, b, "")
-	_, err := two.Pull(t.Context(), "web", b.id, bytes.NewReader(res.List))
+	_, err := two.Pull(t.Context(), "web", b.id, listed(res.List))
 	must(t, err)
 	b.cut = errors.New("no way there")
 	if err := two.holds("web", files); !errors.Is(err, b.cut) || fault.ClassOf(err) == fault.Corrupt {
@@ -408,7 +411,7 @@ func TestHostileList(t *testing.T) {
 	one.fill(t, "web", 1, 2<<20)
 	res := one.upload(t, b, "web")
 	whole := &object.List{}
-	must(t, object.Decode(bytes.NewReader(res.List), b.id, object.Visitor{
+	must(t, object.Decode(listed(res.List), b.id, object.Visitor{
 		Pack:  func(_ uint32, p object.PackRef) error { whole.Packs = append(whole.Packs, p); return nil },
 		Chunk: func(c pack.Chunk) error { whole.Chunks = append(whole.Chunks, c); return nil },
 		Record: func(kv pack.KV) error {
@@ -434,23 +437,23 @@ func TestHostileList(t *testing.T) {
 		list, err := l.Encode(b.id)
 		must(t, err)
 		two := newNode(t, b, "")
-		if _, err := two.Pull(t.Context(), "web", b.id, bytes.NewReader(list)); fault.ClassOf(err) != fault.Corrupt {
+		if _, err := two.Pull(t.Context(), "web", b.id, listed(list)); fault.ClassOf(err) != fault.Corrupt {
 			t.Errorf("%s: %v", name, err)
 		}
 		if names, err := two.Names(t.Context()); err != nil || len(names) > 0 {
 			t.Errorf("%s: %v is left, %v", name, names, err)
 		}
-		_, err = two.Pull(t.Context(), "web", b.id, bytes.NewReader(res.List))
+		_, err = two.Pull(t.Context(), "web", b.id, listed(res.List))
 		if name != "a shorter pack" && err != nil {
 			t.Errorf("after %s: %v", name, err)
 		}
 	}
 	two := newNode(t, b, "")
 	if _, err := two.Pull(t.Context(), "web", [16]byte{9},
-		bytes.NewReader(res.List)); fault.ClassOf(err) != fault.Corrupt {
+		listed(res.List)); fault.ClassOf(err) != fault.Corrupt {
 		t.Errorf("another bucket's list: %v", err)
 	}
-	broken := io.MultiReader(bytes.NewReader(res.List[:len(res.List)/2]))
+	broken := object.Source{Reader: io.MultiReader(bytes.NewReader(res.List[:len(res.List)/2]))}
 	if _, err := two.Pull(t.Context(), "web", b.id, broken); fault.ClassOf(err) != fault.Corrupt {
 		t.Errorf("half a list: %v", err)
 	}
@@ -471,7 +474,7 @@ func TestLongList(t *testing.T) {
 	files := one.fill(t, "web", 1, 2<<20)
 	res := one.upload(t, b, "web")
 	l := &object.List{}
-	must(t, object.Decode(bytes.NewReader(res.List), b.id, object.Visitor{
+	must(t, object.Decode(listed(res.List), b.id, object.Visitor{
 		Pack:  func(_ uint32, p object.PackRef) error { l.Packs = append(l.Packs, p); return nil },
 		Chunk: func(c pack.Chunk) error { l.Chunks = append(l.Chunks, c); return nil },
 		Record: func(kv pack.KV) error {
@@ -490,7 +493,7 @@ func TestLongList(t *testing.T) {
 	list, err := l.Encode(b.id)
 	must(t, err)
 	two := newNode(t, b, "")
-	_, err = two.Pull(t.Context(), "web", b.id, bytes.NewReader(list))
+	_, err = two.Pull(t.Context(), "web", b.id, listed(list))
 	must(t, err)
 	must(t, two.holds("web", files))
 	must(t, two.Close())
@@ -511,11 +514,11 @@ func TestNoParent(t *testing.T) {
 	first, second := one.upload(t, b, "first"), one.upload(t, b, "second")
 	two := newNode(t, b, "")
 	if _, err := two.Pull(t.Context(), "second", b.id,
-		bytes.NewReader(second.List)); fault.ClassOf(err) != fault.NotFound {
+		listed(second.List)); fault.ClassOf(err) != fault.NotFound {
 		t.Errorf("pulled without its parent: %v", err)
 	}
-	_, err = two.Pull(t.Context(), "first", b.id, bytes.NewReader(first.List))
+	_, err = two.Pull(t.Context(), "first", b.id, listed(first.List))
 	must(t, err)
-	_, err = two.Pull(t.Context(), "second", b.id, bytes.NewReader(second.List))
+	_, err = two.Pull(t.Context(), "second", b.id, listed(second.List))
 	must(t, err)
 }

@@ -1,7 +1,6 @@
 package index
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/index/distant"
@@ -29,12 +28,12 @@ func TestNumberOfADistantPackIsGivenOnce(t *testing.T) {
 		write(t, one.Store, "a", fa)
 		write(t, one.Store, "b", fb)
 		ra, rb := one.upload(t, b, "a"), one.upload(t, b, "b")
-		_, err := two.Pull(t.Context(), "a", b.id, strings.NewReader(string(ra.List)))
+		_, err := two.Pull(t.Context(), "a", b.id, listed(ra.List))
 		must(t, err)
 		hide(t, two.Store, newestDistant(t, two.Store))
 		must(t, two.Close())
 		two.open(t, b)
-		_, err = two.Pull(t.Context(), "b", b.id, strings.NewReader(string(rb.List)))
+		_, err = two.Pull(t.Context(), "b", b.id, listed(rb.List))
 		must(t, err)
 		must(t, two.Close())
 		mustRepair(t, two.Store)
@@ -57,7 +56,7 @@ func TestNumberOfADistantPackIsGivenOnce(t *testing.T) {
 		one.upload(t, b, "c")
 		one.fill(t, "a2", 1, 2<<20)
 		res := one.upload(t, b, "a2")
-		_, err := two.Pull(t.Context(), "a2", b.id, strings.NewReader(string(res.List)))
+		_, err := two.Pull(t.Context(), "a2", b.id, listed(res.List))
 		must(t, err)
 		if err := two.holds("a2", fa); err != nil {
 			t.Errorf("pulled elsewhere: %v", err)

@@ -53,7 +53,7 @@ func TestPullBesideGC(t *testing.T) {
 				_, err := n.GC(t.Context(), none)
 				must(t, err)
 			}, func() {
-				_, err := n.Pull(t.Context(), "pulled", b.id, bytes.NewReader(res.List))
+				_, err := n.Pull(t.Context(), "pulled", b.id, listed(res.List))
 				must(t, err)
 			})
 			must(t, n.holds("pulled", files))
@@ -68,7 +68,7 @@ func TestPullBesideGC(t *testing.T) {
 	for _, part := range []int{1, 2, 3, 4} {
 		try(fmt.Sprintf("gc at %d quarters of the list", part), func(t *testing.T, n *node, gc, _ func()) {
 			list := &atByte{r: bytes.NewReader(res.List), n: len(res.List) * part / 4, do: gc}
-			_, err := n.Pull(t.Context(), "pulled", b.id, list)
+			_, err := n.Pull(t.Context(), "pulled", b.id, object.Source{Reader: list})
 			must(t, err)
 			if list.do != nil {
 				t.Error("gc did not run")
@@ -113,14 +113,14 @@ func TestPullWhileAnEarlierOneIsRemoved(t *testing.T) {
 		if tried == "" {
 			tried = other[name]
 			// It may be refused.
-			_, _ = two.Pull(t.Context(), tried, b.id, bytes.NewReader(lists[tried]))
+			_, _ = two.Pull(t.Context(), tried, b.id, listed(lists[tried]))
 		}
 	})
 	_, err := two.GC(t.Context(), GCOptions{})
 	must(t, err)
 	cancel()
 	if _, err := two.Info(tried); ClassOf(err) == NotFound {
-		_, err := two.Pull(t.Context(), tried, b.id, bytes.NewReader(lists[tried]))
+		_, err := two.Pull(t.Context(), tried, b.id, listed(lists[tried]))
 		must(t, err)
 	}
 	must(t, two.Close())

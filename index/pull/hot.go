@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
@@ -15,7 +14,7 @@ import (
 // PullHot gives a sealed checkpoint of the store the hot set that the bucket with this identity has of it. list is the
 // hot set's list object, which has its record and the places of its pieces. Class NotFound when the store has no such
 // checkpoint, Corrupt when the list does not tell all that is needed.
-func (p *Puller) PullHot(ctx context.Context, id string, bucket [16]byte, list io.Reader) error {
+func (p *Puller) PullHot(ctx context.Context, id string, bucket [16]byte, list object.Source) error {
 	const op = "pull hot set"
 	corrupt := func(err error) error {
 		return &fault.Error{Class: fault.Corrupt, Op: op, Checkpoint: id, Err: err}

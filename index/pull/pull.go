@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -44,7 +43,7 @@ func New(c *chunks.Store, r *roots.Set, rd *reading.Reader) *Puller { return &Pu
 // tags. list is its list object, in which the root record is the first one. Class Exists when the name is taken or the
 // checkpoint is in the store already, Corrupt when the list does not tell all that the checkpoint needs. Nothing of it
 // is left then but what is known of packs.
-func (p *Puller) Pull(ctx context.Context, name string, bucket [16]byte, list io.Reader) (roots.Info, error) {
+func (p *Puller) Pull(ctx context.Context, name string, bucket [16]byte, list object.Source) (roots.Info, error) {
 	if err := p.chunks.MayWrite(op); err != nil {
 		return roots.Info{}, err
 	}
@@ -62,6 +61,10 @@ func (p *Puller) Pull(ctx context.Context, name string, bucket [16]byte, list io
 		if l.r != nil {
 			err = errors.Join(err, p.roots.Abort(l.r, l.tried, nil))
 		}
+		if errors.Is(err, object.ErrReplaced) {
+			err = &fault.Error{Class: fault.Corrupt, Op: op, Err: err,
+				Hint: "sync it anew where it was dumped, after gpucr-fs rm --remote"}
+		}
 		return roots.Info{}, fault.Classify(op, err)
 	}
 	return info, nil
@@ -75,7 +78,7 @@ func (p *Puller) note(packs []object.PackRef, list []pack.Chunk) error {
 // Learn calls note with the places of the chunks of a checkpoint of the bucket with this identity, by its list object,
 // some packs at a time: packs[i] is what locations call pack i+1. c decrypts the list; nil: it is not encrypted.
 func Learn(
-	ctx context.Context, c *cipher.Coder, bucket [16]byte, list io.Reader,
+	ctx context.Context, c *cipher.Coder, bucket [16]byte, list object.Source,
 	note func(packs []object.PackRef, list []pack.Chunk) error,
 ) error {
 	l := learner{note: note, ctx: ctx}

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/crc32c"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/remote/catalog"
+	"github.com/gpucr/gpucr-fs/index/remote/object"
 )
 
 // A hot set that was packed after its checkpoint had been pushed has a root of its own (catalog.Beside), so that its
@@ -98,7 +100,7 @@ const maxHotList = 64 << 20
 
 // hotList gives the list of the hot set that the bucket has of a checkpoint for the profile with this sum, nil where
 // there is none.
-func (s *Store) hotList(ctx context.Context, id string, profile uint32) (list []byte, err error) {
+func (s *Store) hotList(ctx context.Context, id string, profile uint32) (list *object.Source, err error) {
 	err = foundAnew(func() error {
 		list, err = s.hotListFound(ctx, id, profile)
 		return err
@@ -106,7 +108,7 @@ func (s *Store) hotList(ctx context.Context, id string, profile uint32) (list []
 	return list, err
 }
 
-func (s *Store) hotListFound(ctx context.Context, id string, profile uint32) ([]byte, error) {
+func (s *Store) hotListFound(ctx context.Context, id string, profile uint32) (*object.Source, error) {
 	k, e, err := s.hotRoot(ctx, id)
 	if err != nil || k == nil || e.Profile != profile {
 		return nil, err
@@ -118,5 +120,7 @@ func (s *Store) hotListFound(ctx context.Context, id string, profile uint32) ([]
 	if err != nil {
 		return nil, err
 	}
-	return io.ReadAll(r)
+	b, err := io.ReadAll(r)
+	r.Reader = bytes.NewReader(b)
+	return &r, err
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/crc32c"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/remote/catalog"
+	"github.com/gpucr/gpucr-fs/index/remote/object"
 	"github.com/gpucr/gpucr-fs/index/remote/profile"
 )
 
@@ -20,7 +21,8 @@ func (s *Store) PutProfile(ctx context.Context, id string, learned []byte) error
 // to be called: it gives them to a node that has the checkpoint and none. Without a profile there it asks for nothing
 // else.
 func (s *Store) learnedSoon(ctx context.Context, id string) (take func(n Node)) {
-	var learned, hot []byte
+	var learned []byte
+	var hot *object.Source
 	var err error
 	done := make(chan struct{})
 	go func() {
@@ -40,7 +42,7 @@ func (s *Store) learnedSoon(ctx context.Context, id string) (take func(n Node)) 
 				has, perr = learned, n.SetProfile(id, learned)
 			}
 			if perr == nil && hot != nil && bytes.Equal(has, learned) {
-				perr = n.PullHot(ctx, id, s.id, bytes.NewReader(hot))
+				perr = n.PullHot(ctx, id, s.id, *hot)
 			}
 			err = errors.Join(err, perr)
 		}

@@ -12,6 +12,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/remote/catalog"
+	"github.com/gpucr/gpucr-fs/index/remote/object"
+	"github.com/gpucr/gpucr-fs/index/remote/repack"
 	"github.com/gpucr/gpucr-fs/index/roots"
 )
 
@@ -193,13 +195,22 @@ func (s *Store) pullFound(ctx context.Context, n Node, name, as string, depth in
 }
 
 // listOf reads the list of a checkpoint.
-func listOf(ctx context.Context, k *catalog.Checkpoint, e Entry) (io.Reader, error) {
+func listOf(ctx context.Context, k *catalog.Checkpoint, e Entry) (object.Source, error) {
 	last, err := lastOf(k.Record, e)
 	if err != nil {
-		return nil, err
+		return object.Source{}, err
 	}
-	r := &packReader{ctx: ctx, k: k, p: last}
-	return bufio.NewReaderSize(io.NewSectionReader(r, 0, r.p.Size), int(min(r.p.Size+1, readBytes))), nil
+	r := io.NewSectionReader(&packReader{ctx: ctx, k: k, p: last}, 0, last.Size)
+	return object.Source{Reader: bufio.NewReaderSize(r, int(min(last.Size+1, readBytes))),
+		First: firstOf(k.Record, e), Lists: repack.Listed(k.Packs)}, nil
+}
+
+// firstOf gives the key of the first record in a root's list: that of the checkpoint, or of its hot set.
+func firstOf(r catalog.Record, e Entry) string {
+	if catalog.IsBeside(r.Name) {
+		return manifest.HotKey(e.ID)
+	}
+	return manifest.RootKey(e.ID)
 }
 
 // lastOf gives the pack that is the list of a checkpoint.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"sync"
 	"time"
 
@@ -21,15 +20,15 @@ import (
 // Node is the store of a machine.
 type Node interface {
 	Uploader(bucket [16]byte) *upload.Uploader
-	Pull(ctx context.Context, name string, bucket [16]byte, list io.Reader) (roots.Info, error)
+	Pull(ctx context.Context, name string, bucket [16]byte, list object.Source) (roots.Info, error)
 	Info(ref string) (roots.Info, error)
 	Knows(name object.Name) bool
 	Stored(id string, first int) (ids []chunk.ID, waiting int, open bool)
-	Learn(ctx context.Context, bucket [16]byte, list io.Reader) error
+	Learn(ctx context.Context, bucket [16]byte, list object.Source) error
 	KeepLearned()
 	Profile(ref string) ([]byte, error)
 	SetProfile(ref string, profile []byte) error
-	PullHot(ctx context.Context, id string, bucket [16]byte, list io.Reader) error
+	PullHot(ctx context.Context, id string, bucket [16]byte, list object.Source) error
 }
 
 // touchEvery is how often a push shows that it is there.
@@ -105,7 +104,7 @@ func (s *Store) Learn(ctx context.Context, n Node) error {
 			!isNews(n.Knows, r.Packs[:len(r.Packs)-1], unknown) {
 			continue
 		}
-		err := s.withList(ctx, r.Name, func(list io.Reader) error { return n.Learn(ctx, s.id, list) })
+		err := s.withList(ctx, r.Name, func(list object.Source) error { return n.Learn(ctx, s.id, list) })
 		if class := fault.ClassOf(err); class == fault.NotFound {
 			continue // removed meanwhile
 		} else if class == fault.Corrupt || class == fault.Unsupported {
@@ -133,7 +132,7 @@ func isNews(knows func(object.Name) bool, packs []catalog.Pack, unknown map[obje
 }
 
 // withList calls take with the list of what has a root.
-func (s *Store) withList(ctx context.Context, name string, take func(list io.Reader) error) error {
+func (s *Store) withList(ctx context.Context, name string, take func(list object.Source) error) error {
 	return Classify("learn", foundAnew(func() error {
 		k, err := s.c.Find(ctx, name)
 		if err != nil {

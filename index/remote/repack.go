@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"strings"
 
 	"github.com/gpucr/gpucr-fs/index/fault"
@@ -65,13 +64,14 @@ func (s *Store) Repack(ctx context.Context, o RepackOptions) (repack.Report, err
 	return res, Classify("repack", err)
 }
 
-// listPack names the pack that is the list object of a sealed root.
-func (s *Store) listPack(r catalog.Record) (catalog.Pack, error) {
+// listPack names the pack that is the list object of a sealed root, and the first record there.
+func (s *Store) listPack(r catalog.Record) (list catalog.Pack, first string, err error) {
 	e, err := s.entryOf(r)
 	if err != nil {
-		return catalog.Pack{}, err
+		return catalog.Pack{}, "", err
 	}
-	return lastOf(r, e)
+	list, err = lastOf(r, e)
+	return list, firstOf(r, e), err
 }
 
 // relisted gives the meta of a root with another list. What a later version says in it stays.
@@ -135,7 +135,7 @@ func (s *Store) Follow(ctx context.Context, n Mover) error {
 			}
 			continue
 		}
-		err = s.withList(ctx, r.Name, func(list io.Reader) error { return u.Relearn(ctx, list) })
+		err = s.withList(ctx, r.Name, func(list object.Source) error { return u.Relearn(ctx, list) })
 		if err != nil {
 			delete(fresh, catalog.RootKey(r.Name))
 		}

@@ -373,7 +373,8 @@ func unneeded(t *testing.T, s *remote.Store, b *memory.Bucket) (pack string) {
 		}
 		last := len(r.Packs) - 1
 		var listed []string
-		must(t, object.Decode(bytes.NewReader(b.Content("packs/"+r.Packs[last].ID)), [16]byte(id), object.Visitor{
+		list := object.Source{Reader: bytes.NewReader(b.Content("packs/" + r.Packs[last].ID))}
+		must(t, object.Decode(list, [16]byte(id), object.Visitor{
 			Pack: func(_ uint32, p object.PackRef) error { listed = append(listed, p.Name.String()); return nil }}))
 		for _, p := range r.Packs[:last] {
 			if !slices.Contains(listed, p.ID) {

@@ -14,7 +14,6 @@ package upload
 import (
 	"context"
 	"fmt"
-	"io"
 	"runtime"
 	"slices"
 
@@ -190,7 +189,7 @@ func (u *Uploader) Durable(r *Result) error {
 }
 
 // Relearn notes where the bucket has the chunks of a checkpoint, by its list object. From now on they are read there.
-func (u *Uploader) Relearn(ctx context.Context, list io.Reader) error {
+func (u *Uploader) Relearn(ctx context.Context, list object.Source) error {
 	var all object.List
 	err := object.Decode(list, u.store, object.Visitor{
 		Coder: u.chunks.Packs.Coder(),

@@ -158,12 +158,24 @@ type Visitor struct {
 	Coder  *cipher.Coder // decrypts the object; nil: it is not encrypted
 }
 
-// Decode reads what Encode gave. What it needs of memory does not grow with the list, but for 24 bytes a pack. When it
-// fails, the visitor may have been told a part. Its errors are those of ReadPack. An error of r is given as it is: that
-// a list could not be read is no damage.
-func Decode(r io.Reader, store [16]byte, v Visitor) error {
-	from := &source{r: r}
-	err := decode(from, store, v)
+// Source is a list as it lies in a bucket, and what the root that names it says of it. The root's meta and the list are
+// written one for the other, so a list that says something else was put in the other's place.
+type Source struct {
+	io.Reader
+	First string             // key of the first record of its metadata; "": unknown
+	Lists func(PackRef) bool // whether the root lists a pack; it may list more than the list names. nil: unknown
+}
+
+// ErrReplaced: a list is not the one of which the root speaks. It wraps ErrCorrupt.
+var ErrReplaced = fmt.Errorf("%w: this is not the list of the checkpoint", ErrCorrupt)
+
+// Decode reads what Encode gave, and refuses a list that is not as its root says. What it needs of memory does not grow
+// with the list, but for 24 bytes a pack. When it fails, the visitor may have been told a part. Its errors are those of
+// ReadPack. An error of the reader is given as it is: that a list could not be read is no damage.
+func Decode(list Source, store [16]byte, v Visitor) error {
+	from := &source{r: list.Reader}
+	list.Reader = from
+	err := decode(list, store, v)
 	if err != nil && from.err != nil {
 		return from.err
 	}
@@ -184,7 +196,8 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func decode(r io.Reader, store [16]byte, v Visitor) error {
+func decode(list Source, store [16]byte, v Visitor) error {
+	r := list.Reader
 	if v.Coder != nil {
 		r = v.Coder.Reader(r, cipher.ForList)
 	}
@@ -194,7 +207,7 @@ func decode(r io.Reader, store [16]byte, v Visitor) error {
 		return fmt.Errorf("%w: %v", ErrCorrupt, err)
 	}
 	defer dec.Close()
-	d := decoder{v: v, store: store}
+	d := decoder{v: v, of: list, store: store}
 	out := &bounded{r: dec, in: in}
 	if err := pack.DecodeFrames(out, d.record); err != nil {
 		if out.err != nil {
@@ -204,6 +217,9 @@ func decode(r io.Reader, store [16]byte, v Visitor) error {
 	}
 	if !d.ended {
 		return fmt.Errorf("%w: a list without its end", ErrCorrupt)
+	}
+	if list.First != "" && d.n.records == 0 {
+		return fmt.Errorf("%w: it has no record %.60q", ErrReplaced, list.First)
 	}
 	return nil
 }
@@ -243,6 +259,7 @@ func (b *bounded) Read(p []byte) (int, error) {
 // decoder is the state of one Decode.
 type decoder struct {
 	v       Visitor
+	of      Source
 	store   [16]byte
 	headers int
 	packs   []PackRef
@@ -286,7 +303,9 @@ func (d *decoder) kv(kv pack.KV) error {
 	key, meta := cutMeta(kv.Key)
 	switch {
 	case meta && d.n.records < MaxRecords:
-		d.n.records++
+		if d.n.records++; d.n.records == 1 && d.of.First != "" && key != d.of.First {
+			return fmt.Errorf("%w: its first record is %.60q, not %.60q", ErrReplaced, key, d.of.First)
+		}
 		return call(d.v.Record, pack.KV{Key: key, Value: kv.Value})
 	case kv.Key == keyPack && len(kv.Value) == packRefSize && len(d.packs) < MaxPacks && d.n.chunks == 0:
 		var p PackRef
@@ -298,6 +317,10 @@ func (d *decoder) kv(kv pack.KV) error {
 			return fmt.Errorf("%w: pack %d of %d bytes", ErrCorrupt, number, size)
 		}
 		p.Size = int64(size)
+		if d.of.Lists != nil && !d.of.Lists(p) {
+			return fmt.Errorf("%w: it names pack %s of %d bytes, which the root does not list", ErrReplaced, p.Name,
+				p.Size)
+		}
 		d.packs = append(d.packs, p)
 		if d.v.Pack == nil {
 			return nil

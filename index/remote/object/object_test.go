@@ -169,7 +169,7 @@ func someList(n int) *List {
 // decoded gives a list as it is told.
 func decoded(b []byte) (*List, error) {
 	var l List
-	err := Decode(bytes.NewReader(b), store, Visitor{
+	err := Decode(Source{Reader: bytes.NewReader(b)}, store, Visitor{
 		Pack: func(n uint32, p PackRef) error {
 			l.Packs = append(l.Packs, p)
 			if int(n) != len(l.Packs) {
@@ -204,11 +204,47 @@ func TestList(t *testing.T) {
 		if err != nil || !same(l, got) {
 			t.Errorf("a list of %d chunks comes back as another one, %v", n, err)
 		}
-		if err := Decode(bytes.NewReader(b), store, Visitor{}); err != nil {
+		if err := Decode(Source{Reader: bytes.NewReader(b)}, store, Visitor{}); err != nil {
 			t.Errorf("nobody listens: %v", err)
 		}
-		if err := Decode(bytes.NewReader(b), [16]byte{1}, Visitor{}); !errors.Is(err, pack.ErrCorrupt) {
+		if err := Decode(Source{Reader: bytes.NewReader(b)}, [16]byte{1}, Visitor{}); !errors.Is(err, pack.ErrCorrupt) {
 			t.Errorf("of another store: %v", err)
+		}
+	}
+}
+
+// TestListOfAnotherRoot: a root says how its list begins, and lists all packs that it names.
+func TestListOfAnotherRoot(t *testing.T) {
+	l := someList(100)
+	b, err := l.Encode(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	none, err := (&List{}).Encode(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := func(packs ...PackRef) func(PackRef) bool {
+		return func(p PackRef) bool { return slices.Contains(packs, p) }
+	}
+	longer := slices.Clone(l.Packs)
+	longer[4].Size++
+	for name, c := range map[string]struct {
+		of   Source
+		list []byte
+		ok   bool
+	}{
+		"as it is":            {Source{First: l.Records[0].Key, Lists: listed(l.Packs...)}, b, true},
+		"a pack more":         {Source{Lists: listed(append(l.Packs[:5:5], PackRef{Name: name(9)})...)}, b, true},
+		"a pack less":         {Source{Lists: listed(l.Packs[:4]...)}, b, false},
+		"a longer pack":       {Source{Lists: listed(longer...)}, b, false},
+		"another first one":   {Source{First: l.Records[1].Key}, b, false},
+		"no record, but one":  {Source{First: "x"}, none, false},
+		"no record, and none": {Source{Lists: listed()}, none, true},
+	} {
+		c.of.Reader = bytes.NewReader(c.list)
+		if err := Decode(c.of, store, Visitor{}); c.ok != (err == nil) || err != nil && !errors.Is(err, ErrReplaced) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
@@ -264,7 +300,7 @@ func TestUnreadableListIsNoDamage(t *testing.T) {
 	}
 	away := errors.New("the bucket is away")
 	for _, n := range []int{0, 10, len(b) / 2, len(b)} {
-		err := Decode(io.MultiReader(bytes.NewReader(b[:n]), iotest.ErrReader(away)), store, Visitor{})
+		err := Decode(Source{Reader: io.MultiReader(bytes.NewReader(b[:n]), iotest.ErrReader(away))}, store, Visitor{})
 		if !errors.Is(err, away) || errors.Is(err, pack.ErrCorrupt) {
 			t.Errorf("away after %d of %d bytes: %v", n, len(b), err)
 		}
@@ -287,7 +323,7 @@ func TestForgedListIsRefusedSoon(t *testing.T) {
 		frames = append(frames, b...)
 	}
 	told := 0
-	err = Decode(bytes.NewReader(enc.EncodeAll(frames, nil)), store, Visitor{
+	err = Decode(Source{Reader: bytes.NewReader(enc.EncodeAll(frames, nil))}, store, Visitor{
 		Record: func(pack.KV) error { told++; return nil },
 	})
 	if !errors.Is(err, pack.ErrCorrupt) || told > 100 {
@@ -305,7 +341,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		defer budget.Watch(t, len(b))()
 		var packs []PackRef
-		_ = Decode(bytes.NewReader(b), store, Visitor{
+		_ = Decode(Source{Reader: bytes.NewReader(b)}, store, Visitor{
 			Pack:  func(_ uint32, p PackRef) error { packs = append(packs, p); return nil },
 			Chunk: func(c pack.Chunk) error { return inside(c.Loc, packs) },
 		})

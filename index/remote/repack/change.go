@@ -48,7 +48,7 @@ func (r *run) rewritten(ctx context.Context, now *catalog.Checkpoint, k *rooted)
 	var packs []object.PackRef
 	needed = map[string]bool{k.list.ID: true}
 	old := object.List{}
-	err = object.Decode(r.listOf(ctx, now, k.list), r.o.Store, object.Visitor{
+	err = object.Decode(r.listOf(ctx, now, k), r.o.Store, object.Visitor{
 		Coder: r.o.Coder,
 		Pack: func(_ uint32, p object.PackRef) error {
 			packs = append(packs, p)

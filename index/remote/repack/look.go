@@ -61,8 +61,8 @@ func (r *run) look(ctx context.Context) error {
 		}
 	}
 	for _, rec := range all {
-		list, err := r.o.List(rec)
-		k := &rooted{Record: rec, list: list, stays: err != nil || list.Size > mostList}
+		list, first, err := r.o.List(rec)
+		k := &rooted{Record: rec, list: list, first: first, stays: err != nil || list.Size > mostList}
 		for _, p := range rec.Packs {
 			_, err := object.ParseName(p.ID)
 			if own[p.ID] || claimed[p.ID] || drafts[nonceOf(p)] || p == list || err != nil || p.Size > object.MaxPack {
@@ -145,7 +145,7 @@ func (r *run) weighList(ctx context.Context, k *rooted) error {
 	}
 	var packs []*suspect
 	speaks := map[string]bool{k.list.ID: true}
-	err = object.Decode(r.listOf(ctx, now, k.list), r.o.Store, object.Visitor{
+	err = object.Decode(r.listOf(ctx, now, k), r.o.Store, object.Visitor{
 		Coder: r.o.Coder,
 		Pack: func(_ uint32, p object.PackRef) error {
 			id := p.Name.String()
@@ -184,10 +184,21 @@ func (r *run) weighList(ctx context.Context, k *rooted) error {
 	return err
 }
 
-func (r *run) listOf(ctx context.Context, k *catalog.Checkpoint, list catalog.Pack) io.Reader {
+// listOf gives the list of a checkpoint as it is now.
+func (r *run) listOf(ctx context.Context, now *catalog.Checkpoint, k *rooted) object.Source {
 	const atOnce = 8 << 20
-	in := &reader{ctx: ctx, k: k, p: list, read: &r.report.Read}
-	return bufio.NewReaderSize(io.NewSectionReader(in, 0, list.Size), int(min(list.Size+1, atOnce)))
+	in := io.NewSectionReader(&reader{ctx: ctx, k: now, p: k.list, read: &r.report.Read}, 0, k.list.Size)
+	return object.Source{Reader: bufio.NewReaderSize(in, int(min(k.list.Size+1, atOnce))),
+		First: k.first, Lists: Listed(now.Packs)}
+}
+
+// Listed gives what says whether a pack is one of these, those of a root.
+func Listed(packs []catalog.Pack) func(object.PackRef) bool {
+	in := make(map[catalog.Pack]bool, len(packs))
+	for _, p := range packs {
+		in[p] = true
+	}
+	return func(p object.PackRef) bool { return in[catalog.Pack{ID: p.Name.String(), Size: p.Size}] }
 }
 
 // choose gives the packs that this run deals with, those first of which least is in use.

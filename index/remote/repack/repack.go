@@ -51,8 +51,8 @@ type Options struct {
 	// Holds refuses a slot as it lies in the bucket, padding included, that does not hold what a chunk's location and
 	// id say.
 	Holds func(c pack.Chunk, slot []byte) error
-	// List names the pack that is the list object of a sealed root.
-	List func(catalog.Record) (catalog.Pack, error)
+	// List names the pack that is the list object of a sealed root, and the key of the first record there.
+	List func(catalog.Record) (list catalog.Pack, first string, err error)
 	// Relisted gives the meta of a root with another list object.
 	Relisted func(r catalog.Record, list string) ([]byte, error)
 	// Begin begins the draft of the run, which the caller ends. ErrInUse: another run is under way, or was a short
@@ -95,6 +95,7 @@ type run struct {
 type rooted struct {
 	catalog.Record
 	list  catalog.Pack
+	first string // key of its first record
 	packs []*suspect
 	stays bool // its list cannot be dealt with
 }
