@@ -115,7 +115,7 @@ func (a *app) lsRemote(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	return a.print(res, func(w io.Writer) {
+	show := a.print(res, func(w io.Writer) {
 		fmt.Fprintln(w, "NAME\tSEALED\tFILES\tLOGICAL\tZERO\tSTORED\tPARENT\tHOST\tUSER\tCOMMAND\tLABELS")
 		for _, e := range res.Checkpoints {
 			fmt.Fprintf(
@@ -124,6 +124,23 @@ func (a *app) lsRemote(ctx context.Context, dir string) error {
 			)
 		}
 	})
+	return errors.Join(show, unreadOf(res.Unread))
+}
+
+// unreadOf gives an error that names what a list of the remote store lacks; nil where it lacks nothing.
+func unreadOf(unread []string) error {
+	if len(unread) == 0 {
+		return nil
+	}
+	for i := range unread {
+		unread[i] = shown(unread[i])
+	}
+	return &index.Error{
+		Class: index.Corrupt,
+		Op:    "ls",
+		Err:   fmt.Errorf("%d in the remote store could not be read: %s", len(unread), strings.Join(unread, "; ")),
+		Hint:  "look with gpucr-fs verify --remote",
+	}
 }
 
 // verifyRemote checks the remote store.
@@ -162,10 +179,14 @@ func (a *app) rmRemote(ctx context.Context, dir string, names []string, yes bool
 		return err
 	}
 	res, err := do(ctx, a, dir, "", service.RemoteRemove, service.RemoteRemoveRequest{Names: names})
-	if err != nil {
+	if err != nil && len(res.Names) == 0 {
 		return err
 	}
-	return a.done(res, func(w io.Writer) { fmt.Fprintf(w, "removed %s\n", strings.Join(res.Names, ", ")) })
+	show := a.done(res, func(w io.Writer) { fmt.Fprintf(w, "removed %s\n", strings.Join(res.Names, ", ")) })
+	if err != nil { // of those that were not removed
+		return err
+	}
+	return show
 }
 
 // gcRemote gives back what no checkpoint of the remote store needs.

@@ -8,13 +8,19 @@ import (
 	"github.com/gpucr/gpucr-fs/index/remote"
 )
 
-// Remove removes checkpoints from the remote store, for all machines, and gives the names of those that it has removed.
-// It refuses, with InUse, one that an incremental checkpoint there needs which is not among them, and then removes
-// none. One that is still on its way there is not seen: its push looks for its parent afterwards.
+// Remove removes checkpoints from the remote store, for all machines, and gives the names of those that it has removed,
+// also with an error. It removes none unless all of them stand, and refuses, with InUse, one that an incremental
+// checkpoint there needs which is not among them. One that is still on its way there is not seen: its push looks for
+// its parent afterwards.
 func (r *Remote) Remove(ctx context.Context, names []string) (removed []string, err error) {
 	s, err := r.Store(ctx)
 	if err != nil {
 		return nil, err
+	}
+	for _, name := range names {
+		if err := s.Stands(ctx, name); err != nil {
+			return nil, err
+		}
 	}
 	all, err := s.List(ctx)
 	if err != nil {
@@ -25,7 +31,8 @@ func (r *Remote) Remove(ctx context.Context, names []string) (removed []string, 
 		return nil, err
 	}
 	for i, name := range order {
-		if err := s.Remove(ctx, name); err != nil {
+		// One that is gone by now was removed by another machine.
+		if err := s.Remove(ctx, name); err != nil && index.ClassOf(err) != index.NotFound {
 			return order[:i], err
 		}
 		r.NoteRemoved(name)

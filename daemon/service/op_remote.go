@@ -138,6 +138,7 @@ type RemoteListRequest struct{}
 type RemoteListResult struct {
 	Remote      string         `json:"remote"`
 	Checkpoints []remote.Entry `json:"checkpoints"`
+	Unread      []string       `json:"unread,omitempty"` // why some that may stand are not among them
 }
 
 // RemoteList lists the remote store.
@@ -148,15 +149,15 @@ var RemoteList = define(
 		if err != nil {
 			return RemoteListResult{}, err
 		}
-		list, whole, err := s.ListWhole(ctx)
-		if err == nil && whole && !env.Store.ReadOnly() {
+		list, unread, err := s.ListWhole(ctx)
+		if err == nil && len(unread) == 0 && !env.Store.ReadOnly() {
 			ids := map[string]bool{}
 			for _, e := range list {
 				ids[e.ID] = true
 			}
 			env.Remote.NoteListed(func(id string) bool { return ids[id] })
 		}
-		return RemoteListResult{Remote: env.Remote.Address(), Checkpoints: list}, err
+		return RemoteListResult{Remote: env.Remote.Address(), Checkpoints: list, Unread: unread}, err
 	},
 )
 

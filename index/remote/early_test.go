@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index"
+	"github.com/gpucr/gpucr-fs/index/chunk"
+	"github.com/gpucr/gpucr-fs/index/remote"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket/memory"
 )
@@ -196,12 +198,14 @@ func (f *flaky) Put(ctx context.Context, key string, c io.ReaderAt, size int64, 
 // push keeps the name.
 func TestPushBesideItsEarlyBegin(t *testing.T) {
 	b := &held{Bucket: memory.New(memory.Hooks{}), roots: make(chan struct{}), packs: make(chan struct{})}
+	_, _, err := remote.Make(t.Context(), b.Bucket, chunk.DefaultParams(), hasty) // which lists roots
+	must(t, err)
 	one := newMachineWith(t, b, &pushesOf{noted: map[string]string{}})
 	content := noise(4, 80<<20)
 	w := one.begin(t, t.Context(), "web", content)
 	until(t, "the early push looks around in the bucket", func() bool { return b.waiting("roots") })
 	must(t, w.f.Close())
-	_, err := w.d.Seal(t.Context())
+	_, err = w.d.Seal(t.Context())
 	must(t, err)
 	pushed := make(chan error, 1)
 	go func() {

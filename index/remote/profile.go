@@ -68,8 +68,8 @@ func (s *Store) SweepLearned(ctx context.Context) error {
 	if len(profiles)+len(hot) == 0 {
 		return nil
 	}
-	list, whole, err := s.ListWhole(ctx)
-	if err != nil || !whole {
+	list, unread, err := s.ListWhole(ctx)
+	if err != nil || len(unread) > 0 {
 		return err
 	}
 	stands := map[string]bool{}

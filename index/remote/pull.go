@@ -106,17 +106,16 @@ func (s *Store) List(ctx context.Context) ([]Entry, error) {
 	return out, err
 }
 
-// ListWhole is List. whole is false where a root cannot be understood: what is not in out may stand all the same.
-func (s *Store) ListWhole(ctx context.Context) (out []Entry, whole bool, err error) {
-	whole = true
+// ListWhole is List. unread tells of each root that cannot be understood: what is not in out may stand all the same.
+func (s *Store) ListWhole(ctx context.Context) (out []Entry, unread []string, err error) {
 	for r, err := range s.c.All(ctx) {
 		if errors.Is(err, catalog.ErrCorrupt) || errors.Is(err, catalog.ErrVersion) {
 			s.o.Logger.Error("a root of the remote store cannot be understood", "err", err)
-			whole = false
+			unread = append(unread, err.Error())
 			continue
 		}
 		if err != nil {
-			return nil, false, Classify("list remote store", err)
+			return nil, unread, Classify("list remote store", err)
 		}
 		if r.State != catalog.Sealed || catalog.IsBeside(r.Name) {
 			continue
@@ -124,12 +123,12 @@ func (s *Store) ListWhole(ctx context.Context) (out []Entry, whole bool, err err
 		e, err := s.entryOf(r)
 		if err != nil {
 			s.o.Logger.Error("a checkpoint of the remote store cannot be understood", "checkpoint", r.Name, "err", err)
-			whole = false
+			unread = append(unread, err.Error())
 			continue
 		}
 		out = append(out, e)
 	}
-	return out, whole, nil
+	return out, unread, nil
 }
 
 // Pull makes a checkpoint of the remote store one of a node, under the name as, and before it those that it needs,

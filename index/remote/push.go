@@ -423,6 +423,17 @@ func (p *push) AddPack(ctx context.Context, b []byte) (object.Name, error) {
 	return object.ParseName(pack.ID)
 }
 
+// Stands looks whether there is a checkpoint to Remove. Class NotFound.
+func (s *Store) Stands(ctx context.Context, name string) error {
+	_, err := s.c.Find(ctx, name)
+	if catalog.IsBeside(name) {
+		err = fmt.Errorf("%s: %w", name, catalog.ErrNotFound)
+	} else if errors.Is(err, catalog.ErrCorrupt) {
+		return nil
+	}
+	return Classify("look in the remote store", err)
+}
+
 // Remove removes a checkpoint from the remote store. Its packs stay until they are collected. Class NotFound.
 func (s *Store) Remove(ctx context.Context, name string) error {
 	const op = "remove from the remote store"

@@ -28,7 +28,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -246,28 +245,12 @@ func (s *Store) Needed(ctx context.Context) (map[object.Name]bool, error) {
 }
 
 // Contents is what a bucket holds for a remote store.
-type Contents struct {
-	Objects int64 `json:"objects"`
-	Bytes   int64 `json:"bytes"`
-	Packs   int64 `json:"packs"`      // pack and list objects, waste included
-	InPacks int64 `json:"pack_bytes"` // bytes of these
-}
+type Contents = catalog.Contents
 
 // Contents lists the bucket, a thousand objects a request.
 func (s *Store) Contents(ctx context.Context) (Contents, error) {
-	var c Contents
-	for info, err := range bucket.All(ctx, bucket.Retry(s.b, 5, bucket.Backoff), "") {
-		if err != nil {
-			return c, Classify("account for the remote store", err)
-		}
-		c.Objects++
-		c.Bytes += info.Size
-		if strings.HasPrefix(info.Key, catalog.PackKey("")) {
-			c.Packs++
-			c.InPacks += info.Size
-		}
-	}
-	return c, nil
+	c, err := s.c.Contents(ctx)
+	return c, Classify("account for the remote store", err)
 }
 
 // named gives an error of the remote store the name of the checkpoint concerned.

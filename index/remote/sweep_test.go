@@ -2,6 +2,7 @@ package remote_test
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/index/remote/bucket"
@@ -22,8 +23,9 @@ func TestSweepBesideALaterVersion(t *testing.T) {
 	text := []byte("gpucr-fs root 2\nsealed\n")
 	_, err = b.Put(t.Context(), "roots/a", bytes.NewReader(text), int64(len(text)), bucket.Cond{})
 	must(t, err)
-	if list, whole, err := one.remote.ListWhole(t.Context()); err != nil || len(list) > 0 || whole {
-		t.Errorf("%d checkpoints, whole %v, %v", len(list), whole, err)
+	list, unread, err := one.remote.ListWhole(t.Context())
+	if err != nil || len(list) > 0 || len(unread) != 1 || !strings.Contains(unread[0], "roots/a") {
+		t.Errorf("%d checkpoints, unread %q, %v", len(list), unread, err)
 	}
 	must(t, one.remote.SweepLearned(t.Context()))
 	if _, err := b.Stat(t.Context(), "profiles/"+i.ID); err != nil {

@@ -114,8 +114,22 @@ func (v *verification) roots(ctx context.Context) error {
 			return named(op, r.Name, err)
 		}
 	}
+	for _, err := range v.s.c.Kept(ctx) {
+		switch {
+		case errors.Is(err, catalog.ErrCorrupt):
+			v.addProblem(Problem{Text: err.Error() + keptForReaders})
+		case errors.Is(err, catalog.ErrVersion):
+			v.addProblem(Problem{Text: err.Error()})
+		case err != nil:
+			return Classify(op, err)
+		}
+	}
 	return nil
 }
+
+// keptForReaders says what to do with an object of those below removed/ that is damaged.
+const keptForReaders = "; gc --remote fails while it is there: delete the object when nobody restores from a " +
+	"checkpoint that was removed"
 
 func (v *verification) addProblem(p Problem) {
 	v.mu.Lock()

@@ -6,7 +6,9 @@ import (
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/index/remote"
+	"github.com/gpucr/gpucr-fs/index/remote/bucket"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket/memory"
+	"github.com/gpucr/gpucr-fs/index/remote/catalog"
 )
 
 // TestVerify finds every kind of damage in a bucket, and none in a sound one.
@@ -151,5 +153,45 @@ func TestRottenPackIsNotUsedAgain(t *testing.T) {
 	one.push(t, "a")
 	if n := verify(); n > 0 {
 		t.Errorf("%d problems after it was taken there again", n)
+	}
+}
+
+// TestVerifyOfWhatIsKept: an object that keeps packs of a removed checkpoint is damaged. That no gc can go on is told,
+// and that it helps to delete the object.
+func TestVerifyOfWhatIsKept(t *testing.T) {
+	b := memory.New(memory.Hooks{})
+	one := newMachine(t, b)
+	for _, name := range []string{"a", "b"} {
+		one.dump(t, name, map[string][]byte{"f": noise(1, 1<<20)})
+		one.push(t, name)
+	}
+	must(t, one.remote.Remove(t.Context(), "a"))
+	verify := func() []remote.Problem {
+		t.Helper()
+		v, err := one.remote.Verify(t.Context(), remote.VerifyOptions{Holds: one.Holds})
+		must(t, err)
+		return v.Problems
+	}
+	if p := verify(); len(p) > 0 {
+		t.Errorf("a sound one: %+v", p)
+	}
+	kept := ""
+	for _, k := range b.Keys() {
+		if strings.HasPrefix(k, "removed/") {
+			kept = k
+		}
+	}
+	must(t, b.Apply(memory.Call{Op: "put", Key: kept}))
+	if _, err := one.remote.Collector(catalog.Patience{}).Collect(t.Context()); err == nil {
+		t.Error("it collects beside a damaged one")
+	}
+	p := verify()
+	if len(p) != 1 || !strings.Contains(p[0].Text, kept) || !strings.Contains(p[0].Text, "delete the object") {
+		t.Errorf("told: %+v", p)
+	}
+	must(t, b.Delete(t.Context(), kept, bucket.Cond{}))
+	one.collect(t)
+	if p := verify(); len(p) > 0 {
+		t.Errorf("deleted: %+v", p)
 	}
 }

@@ -47,16 +47,6 @@ func PackKey(id string) string { return packDir + id }
 // RootKey gives the key under which the root of a checkpoint lies in the bucket.
 func RootKey(name string) string { return rootDir + name }
 
-// Used says whether a bucket holds a root or a pack.
-func Used(ctx context.Context, b bucket.Bucket) (bool, error) {
-	for _, dir := range [...]string{rootDir, packDir} {
-		for _, err := range bucket.All(ctx, bucket.Retry(b, 5, bucket.Backoff), dir) {
-			return err == nil, err
-		}
-	}
-	return false, nil
-}
-
 // Options are how a catalog does its requests. The zero Options have defaults.
 type Options struct {
 	// ConditionalDelete says that the server has conditional removals (bucket.Found).
@@ -126,7 +116,8 @@ type root struct {
 	key, etag string
 }
 
-// read reads a record. Without one the error is of class bucket.NotFound.
+// read reads a record. Without one the error is of class bucket.NotFound. Of one that cannot be understood it gives the
+// ETag beside the error.
 func (c *Catalog) read(ctx context.Context, key string) (root, error) {
 	b, info, err := bucket.ReadAll(ctx, c.b, key, maxRecord)
 	if err != nil {
@@ -137,7 +128,7 @@ func (c *Catalog) read(ctx context.Context, key string) (root, error) {
 		err = fmt.Errorf("%w: it is of another place", ErrCorrupt)
 	}
 	if err != nil {
-		return root{}, fmt.Errorf("%s: %w", key, err)
+		return root{key: key, etag: info.ETag}, fmt.Errorf("%s: %w", key, err)
 	}
 	return root{r, key, info.ETag}, nil
 }
@@ -192,9 +183,20 @@ func (c *Catalog) All(ctx context.Context) iter.Seq2[Record, error] {
 
 // Unlike is All without the roots that are as the caller has seen them: same says so, by a root's key and its ETag.
 func (c *Catalog) Unlike(ctx context.Context, same func(key, etag string) bool) iter.Seq2[Record, error] {
+	return c.records(ctx, rootDir, same)
+}
+
+// Kept is All for what is kept for the readers of removed checkpoints, in the order of the keys.
+func (c *Catalog) Kept(ctx context.Context) iter.Seq2[Record, error] {
+	return c.records(ctx, removedDir, func(string, string) bool { return false })
+}
+
+func (c *Catalog) records(
+	ctx context.Context, dir string, same func(key, etag string) bool,
+) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		keys := make([]string, 0, atOnce)
-		for info, err := range bucket.All(ctx, c.b, rootDir) {
+		for info, err := range bucket.All(ctx, c.b, dir) {
 			if err != nil {
 				yield(Record{}, err)
 				return

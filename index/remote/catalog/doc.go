@@ -36,7 +36,7 @@
 //  4. Delete those packs of step 2 that still no root needs. Then delete their tombstones. Take back the tombstones of
 //     the others.
 //
-// If a root cannot be read, nothing is deleted.
+// If a root cannot be read, nothing is deleted. Remove puts a void one in the place of one that is damaged.
 //
 // # Why no needed pack is deleted
 //

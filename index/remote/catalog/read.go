@@ -53,8 +53,16 @@ func (k *Checkpoint) ReadAt(ctx context.Context, pack Pack, p []byte, off int64)
 // Remove removes a checkpoint that stands. Its packs stay for its readers until collectors have waited
 // Patience.Removed. When somebody else removes it at the same time, that is no error. After bucket.Transient it may
 // still happen.
+//
+// Where the root is damaged, its name is given free. Nobody knows its packs: none are kept for its readers.
 func (c *Catalog) Remove(ctx context.Context, name string) error {
 	k, err := c.Find(ctx, name)
+	if errors.Is(err, ErrCorrupt) {
+		err = c.free(ctx, name)
+		if err == nil {
+			return nil
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("remove: %w", err)
 	}
@@ -78,6 +86,22 @@ func (c *Catalog) Remove(ctx context.Context, name string) error {
 		return fmt.Errorf("remove %s: %w", name, err)
 	}
 	return nil
+}
+
+// free puts a void root in the place of a damaged one.
+func (c *Catalog) free(ctx context.Context, name string) error {
+	r, err := c.lookup(ctx, name) // once more: the damage may have been on the way
+	switch {
+	case err == nil:
+		return fmt.Errorf("%s: %w", name, ErrTaken)
+	case !errors.Is(err, ErrCorrupt) || r.etag == "":
+		return err
+	}
+	_, err = c.write(ctx, Record{State: Void, Name: name, Nonce: c.o.Nonce()}, bucket.IfMatch(r.etag))
+	if bucket.ClassOf(err) == bucket.Precondition {
+		return fmt.Errorf("%s: %w", name, ErrTaken)
+	}
+	return err
 }
 
 // keep keeps the packs of a checkpoint for those who read it.
