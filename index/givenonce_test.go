@@ -1,6 +1,7 @@
 package index
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/index/distant"
@@ -11,7 +12,7 @@ func newestDistant(t *testing.T, s *Store) record {
 	t.Helper()
 	var newest string
 	must(t, s.chunks.DB.MetaKeys("distant/", func(key string) error {
-		if distant.IsKey(key) {
+		if distant.IsKey(key) && !strings.HasSuffix(key, "last") {
 			newest = max(newest, key)
 		}
 		return nil

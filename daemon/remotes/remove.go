@@ -43,7 +43,8 @@ func (r *Remote) Remove(ctx context.Context, names []string) (removed []string, 
 // childrenFirst gives names of checkpoints, each once, after those that are built on it: whoever reads one meanwhile
 // finds what it needs. It refuses one that another needs which is not among the names.
 func childrenFirst(all []remote.Entry, names []string) (order []string, err error) {
-	going, ids, children := map[string]bool{}, map[string]string{}, map[string][]remote.Entry{}
+	going, ids := map[string]bool{}, map[string]string{}
+	children, named := map[string][]remote.Entry{}, map[string][]remote.Entry{} // by ids and by names of their parents
 	for _, name := range names {
 		going[name] = true
 	}
@@ -51,6 +52,7 @@ func childrenFirst(all []remote.Entry, names []string) (order []string, err erro
 		ids[e.Name] = e.ID
 		if e.ParentID != "" {
 			children[e.ParentID] = append(children[e.ParentID], e)
+			named[e.Parent] = append(named[e.Parent], e)
 		}
 	}
 	seen := map[string]bool{}
@@ -60,7 +62,11 @@ func childrenFirst(all []remote.Entry, names []string) (order []string, err erro
 			return nil
 		}
 		seen[name] = true
-		for _, c := range children[ids[name]] {
+		needing := children[ids[name]]
+		if ids[name] == "" {
+			needing = named[name] // its root could not be read
+		}
+		for _, c := range needing {
 			if c.Parent != name && ids[c.Parent] == c.ParentID {
 				continue // the parent has another name too, by which it is found
 			}

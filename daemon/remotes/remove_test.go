@@ -23,6 +23,7 @@ func TestChildrenFirst(t *testing.T) {
 		there("other", "6", ""), there("lost", "7", "other 99"), // its parent's name is another one's by now
 		there("new", "8", ""), there("old", "8", ""), there("kid", "9", "old 8"), // a renamed one, pushed twice
 		there("moved", "10", ""), there("far", "11", "gone 10"), // found by no name, but nobody else has it
+		there("blind", "12", "unread 13"), // the root of its parent cannot be read
 	}
 	for _, c := range []struct{ names, order, needed string }{
 		{names: "lone", order: "lone"},
@@ -38,6 +39,8 @@ func TestChildrenFirst(t *testing.T) {
 		{names: "old", needed: "kid"},
 		{names: "old kid new", order: "kid old new"},
 		{names: "moved", needed: "far"},
+		{names: "unread", needed: "blind"},
+		{names: "unread blind", order: "blind unread"},
 		{names: "none lone", order: "none lone"},
 	} {
 		order, err := childrenFirst(all, strings.Fields(c.names))

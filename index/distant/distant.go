@@ -150,10 +150,10 @@ func numberOf(key string) (uint32, bool) {
 	return uint32(n), ok && err == nil && n >= pack.FirstDistant && n <= pack.MaxNumber
 }
 
-// IsKey says whether a key tells of a distant pack.
+// IsKey says whether a key tells of distant packs.
 func IsKey(key string) bool {
 	_, ok := numberOf(key)
-	return ok
+	return ok || key == lastKey
 }
 
 // Index gives the index the chunks of distant packs that keys tell of; other keys are left alone.

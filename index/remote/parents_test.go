@@ -2,6 +2,7 @@ package remote_test
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/index"
@@ -76,22 +77,22 @@ func TestVerifyBesideRemoval(t *testing.T) {
 	one.dump(t, "first", map[string][]byte{"pages-1.img": noise(1, 5000)})
 	one.dumpOn(t, "first", "second", noise(2, 5000))
 	one.push(t, "second")
-	found := 0
+	var found atomic.Int32
 	before.set(func(c memory.Call) error {
 		switch {
 		case c.Op == "get" && c.Key == "roots/second":
-			found++
-		case c.Op == "get" && c.Key == "roots/first" && found == 2: // in the list, and to be verified
+			found.Add(1)
+		case c.Op == "get" && c.Key == "roots/first" && found.Load() == 2: // in the list, and to be verified
 			before.set(nil)
 			for _, name := range []string{"second", "first"} {
 				must(t, one.remote.Remove(t.Context(), name))
 			}
-			found++
+			found.Add(1)
 		}
 		return nil
 	})
-	if one.lacksParent(t) || found != 3 {
-		t.Errorf("damage is told; the root was read %d times", found)
+	if one.lacksParent(t) || found.Load() != 3 {
+		t.Errorf("damage is told; the root was read %d times", found.Load())
 	}
 }
 

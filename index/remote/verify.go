@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -165,10 +166,10 @@ func (v *verification) withHot(ctx context.Context, name string) error {
 
 // root checks what a root names: a checkpoint, whose id it gives if that can be read, or a hot set.
 func (v *verification) root(ctx context.Context, name string) (id string, err error) {
-	before, problems := v.res, len(v.res.Problems)
+	before, problems, rotten := v.res, len(v.res.Problems), v.rotten
 	v.fresh = nil
 	err = foundAnew(func() error {
-		v.res, v.res.Problems = before, v.res.Problems[:problems]
+		v.res, v.res.Problems, v.rotten = before, v.res.Problems[:problems], maps.Clone(rotten)
 		for _, p := range v.fresh { // what was wrong with them is told anew
 			delete(v.read, p)
 		}
@@ -193,7 +194,11 @@ func (v *verification) rootFound(ctx context.Context, name string) (id string, e
 		return "", nil
 	}
 	if err := v.s.parentStands(ctx, e); err != nil {
-		if _, gone := v.s.c.Find(ctx, name); gone != nil || fault.ClassOf(err) == fault.Unreachable {
+		now, gone := v.s.c.Find(ctx, name)
+		if gone == nil && now.Nonce != k.Nonce {
+			gone = catalog.ErrMoved // another one has the name by now
+		}
+		if gone != nil || fault.ClassOf(err) == fault.Unreachable {
 			return "", cmp.Or(gone, err)
 		}
 		v.addProblem(Problem{Checkpoint: name, Text: err.Error()})
@@ -248,8 +253,11 @@ func (v *verification) packs(ctx context.Context, k *catalog.Checkpoint, e Entry
 // pack checks what a checkpoint's list says of a pack against what the pack says of itself, and its payload if that was
 // not done before.
 func (v *verification) pack(ctx context.Context, k *catalog.Checkpoint, p object.PackRef, listed []pack.Chunk) error {
-	bad := func(format string, args ...any) {
+	bad := func(rots bool, format string, args ...any) {
 		v.addProblem(Problem{Checkpoint: k.Name, Pack: p.Name.String(), Text: fmt.Sprintf(format, args...)})
+		if !rots {
+			return
+		}
 		v.mu.Lock()
 		v.rotten[p.Name.String()] = packOf(p)
 		v.mu.Unlock()
@@ -258,13 +266,21 @@ func (v *verification) pack(ctx context.Context, k *catalog.Checkpoint, p object
 	r := &packReader{ctx: ctx, k: k, p: packOf(p)}
 	in := map[uint32]pack.Chunk{}
 	var all []pack.Chunk
-	err := object.ReadPack(r, p.Size, v.s.id, v.s.o.Cipher, func(c pack.Chunk) error {
-		in[c.Loc.Page] = c
-		all = append(all, c)
-		return nil
-	})
-	if err != nil && damage(err) {
-		bad("%v", err)
+	read := func() error {
+		clear(in)
+		all = all[:0]
+		return object.ReadPack(r, p.Size, v.s.id, v.s.o.Cipher, func(c pack.Chunk) error {
+			in[c.Loc.Page] = c
+			all = append(all, c)
+			return nil
+		})
+	}
+	err := read()
+	if damage(err) { // once more: the damage may have been on the way
+		err = read()
+	}
+	if damage(err) {
+		bad(!errors.Is(err, pack.ErrVersion), "%v", err)
 		return nil
 	}
 	if err != nil {
@@ -273,7 +289,7 @@ func (v *verification) pack(ctx context.Context, k *catalog.Checkpoint, p object
 	for _, c := range listed {
 		c.Loc.Pack = in[c.Loc.Page].Loc.Pack
 		if in[c.Loc.Page] != c {
-			bad("it does not hold chunk %.12s at %d, as the checkpoint's list says", c.ID, c.Loc.Offset())
+			bad(false, "it does not hold chunk %.12s at %d, as the checkpoint's list says", c.ID, c.Loc.Offset())
 		}
 	}
 	if v.read[id] {
@@ -305,14 +321,26 @@ func (v *verification) pack(ctx context.Context, k *catalog.Checkpoint, p object
 					err = fmt.Errorf("%w: cut short", object.ErrCorrupt)
 				}
 				if damage(err) {
-					bad("%v", err)
+					bad(false, "%v", err) // claims look at the length themselves
 					return nil
 				}
 				return err
 			}
 			for _, c := range run {
-				if err := v.o.Holds(c, b[c.Loc.Offset()-first:][:c.Loc.Slot()]); err != nil {
-					bad("chunk %.12s at %d: %v", c.ID, c.Loc.Offset(), err)
+				slot := b[c.Loc.Offset()-first:][:c.Loc.Slot()]
+				err := v.o.Holds(c, slot)
+				if damage(err) { // once more: the damage may have been on the way
+					if _, rerr := r.ReadAt(slot, c.Loc.Offset()); rerr == nil || errors.Is(rerr, io.EOF) {
+						err = v.o.Holds(c, slot)
+					} else {
+						return rerr
+					}
+				}
+				if err != nil && !damage(err) {
+					return err
+				}
+				if err != nil {
+					bad(!errors.Is(err, pack.ErrVersion), "chunk %.12s at %d: %v", c.ID, c.Loc.Offset(), err)
 				}
 			}
 			v.mu.Lock()

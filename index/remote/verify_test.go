@@ -2,9 +2,13 @@ package remote_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 
+	"github.com/gpucr/gpucr-fs/index/pack"
 	"github.com/gpucr/gpucr-fs/index/remote"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket/memory"
@@ -193,5 +197,58 @@ func TestVerifyOfWhatIsKept(t *testing.T) {
 	one.collect(t)
 	if p := verify(); len(p) > 0 {
 		t.Errorf("deleted: %+v", p)
+	}
+}
+
+// flipping alters a byte of one long answer of a bucket.
+type flipping struct {
+	bucket.Bucket
+	left atomic.Int32
+}
+
+func (f *flipping) Get(ctx context.Context, key string, p []byte, off int64) (int, bucket.Info, error) {
+	n, info, err := f.Bucket.Get(ctx, key, p, off)
+	if strings.HasPrefix(key, "packs/") && n > 1<<20 && f.left.Add(-1) == 0 {
+		p[n/2] ^= 1
+	}
+	return n, info, err
+}
+
+// TestVerifyRetires: only a pack that is damaged where it lies is kept from new checkpoints, by one tombstone however
+// often it is found.
+func TestVerifyRetires(t *testing.T) {
+	f := &flipping{Bucket: memory.New(memory.Hooks{})}
+	b := f.Bucket.(*memory.Bucket)
+	one := newMachine(t, f)
+	one.dump(t, "a", map[string][]byte{"pages": noise(1, 3<<20)})
+	one.push(t, "a")
+	verify := func(what string, holds func(pack.Chunk, []byte) error, problems, want int) {
+		t.Helper()
+		v, err := one.remote.Verify(t.Context(), remote.VerifyOptions{Holds: holds})
+		tombs := 0
+		for _, k := range b.Keys() {
+			if strings.HasPrefix(k, "tombs/") {
+				tombs++
+			}
+		}
+		if len(v.Problems) != problems && err == nil || tombs != want {
+			t.Errorf("%s: %+v, %v; %d tombstones", what, v.Problems, err, tombs)
+		}
+	}
+	f.left.Store(1)
+	verify("altered on the way", one.Holds, 0, 0)
+	if f.left.Load() > 0 {
+		t.Error("nothing was altered: the test shows nothing")
+	}
+	verify("no memory", func(pack.Chunk, []byte) error { return errors.New("no memory") }, 0, 0)
+	verify("a later version", func(pack.Chunk, []byte) error { return pack.ErrVersion }, 11, 0)
+	for _, k := range b.Keys() {
+		if content := bytes.Clone(b.Content(k)); strings.HasPrefix(k, "packs/") && len(content) > 1<<20 {
+			content[len(content)/2] ^= 1
+			must(t, b.Apply(memory.Call{Op: "put", Key: k, Content: content}))
+		}
+	}
+	for range 3 {
+		verify("damaged", one.Holds, 1, 1)
 	}
 }

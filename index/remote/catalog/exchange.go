@@ -89,12 +89,15 @@ func (k *Checkpoint) Trim(ctx context.Context, needed func(Pack) bool) error {
 	return nil
 }
 
+// retired is the run of tombstones that Retire puts, one for each pack however often. Nobody takes them back, and no
+// removal relies on them.
+const retired = "retired"
+
 // Retire sees to it that packs are not used for new checkpoints any more. It puts a tombstone over each, which stays
 // until the pack goes. The checkpoints that need them are not concerned.
 func (c *Catalog) Retire(ctx context.Context, packs []Pack) error {
-	run := c.o.Nonce()
 	for _, p := range packs {
-		if _, err := c.b.Put(ctx, tombKey(p.ID, run), bytes.NewReader(nil), 0, bucket.Cond{}); err != nil {
+		if _, err := c.b.Put(ctx, tombKey(p.ID, retired), bytes.NewReader(nil), 0, bucket.Cond{}); err != nil {
 			return fmt.Errorf("retire pack %s: %w", p.ID, err)
 		}
 	}
