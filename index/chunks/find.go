@@ -171,13 +171,13 @@ func (s *Store) ReadSlot(c pack.Chunk, past bool) ([]byte, error) {
 	return content, nil
 }
 
-// maxMoves bounds how often a reader follows a chunk: it is moved once by Optimize, and again where it heals.
-const maxMoves = 4
+// MaxMoves bounds how often a reader follows a chunk: it is moved once by Optimize, and again where it heals.
+const MaxMoves = 4
 
 // ReadMoved gives the content of a chunk, in a buffer of the arena, that could not be read where it was said to be.
 // It may have been moved since, or another distant pack has it. Otherwise what was wrong is recorded as damage.
 func (s *Store) ReadMoved(id chunk.ID, tried pack.Loc, past bool, why error) ([]byte, error) {
-	for range maxMoves {
+	for range MaxMoves {
 		if tried.Distant() && (errors.Is(why, distant.ErrGone) || errors.Is(why, pack.ErrCorrupt)) {
 			if _, err := s.Distant.Elsewhere(tried.Pack); err != nil {
 				s.log.Error("no other pack could be looked for", "chunk", id.String(), "err", err)

@@ -330,17 +330,16 @@ func (v *verification) pack(ctx context.Context, k *catalog.Checkpoint, p object
 				slot := b[c.Loc.Offset()-first:][:c.Loc.Slot()]
 				err := v.o.Holds(c, slot)
 				if damage(err) { // once more: the damage may have been on the way
-					if _, rerr := r.ReadAt(slot, c.Loc.Offset()); rerr == nil || errors.Is(rerr, io.EOF) {
-						err = v.o.Holds(c, slot)
-					} else {
+					if _, rerr := r.ReadAt(slot, c.Loc.Offset()); rerr != nil && !errors.Is(rerr, io.EOF) {
 						return rerr
 					}
+					err = v.o.Holds(c, slot)
 				}
-				if err != nil && !damage(err) {
-					return err
-				}
-				if err != nil {
+				switch {
+				case damage(err):
 					bad(!errors.Is(err, pack.ErrVersion), "chunk %.12s at %d: %v", c.ID, c.Loc.Offset(), err)
+				case err != nil:
+					return err
 				}
 			}
 			v.mu.Lock()

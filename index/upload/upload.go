@@ -298,9 +298,6 @@ func (j *Upload) add(ctx context.Context, id chunk.ID) error {
 	return j.pack(ctx, id, loc, slot)
 }
 
-// maxMoves bounds how often a chunk is followed that is moved while it is read.
-const maxMoves = 4
-
 // slot gives a chunk's slot as it is stored, in a buffer of the arena. One that cannot be read where it was may have
 // been moved since, and its place given back.
 func (j *Upload) slot(id chunk.ID) (loc pack.Loc, slot []byte, err error) {
@@ -309,7 +306,7 @@ func (j *Upload) slot(id chunk.ID) (loc pack.Loc, slot []byte, err error) {
 	if err != nil {
 		return loc, nil, err
 	}
-	for range maxMoves {
+	for range chunks.MaxMoves {
 		if slot, err = s.Slot(pack.Chunk{ID: id, Loc: loc}, true); err == nil {
 			break
 		}
