@@ -3,6 +3,7 @@ package remotes
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/index/remote"
@@ -17,14 +18,17 @@ func (r *Remote) Remove(ctx context.Context, names []string) (removed []string, 
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range names {
-		if err := s.Stands(ctx, name); err != nil {
-			return nil, err
-		}
-	}
 	all, err := s.List(ctx)
 	if err != nil {
 		return nil, err
+	}
+	for _, name := range names {
+		if slices.ContainsFunc(all, func(e remote.Entry) bool { return e.Name == name }) {
+			continue
+		}
+		if err := s.Stands(ctx, name); err != nil { // one whose root is damaged is not listed, and stands
+			return nil, err
+		}
 	}
 	order, err := childrenFirst(all, names)
 	if err != nil {
