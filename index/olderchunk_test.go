@@ -77,3 +77,24 @@ func TestGCWithOlderPlacesOfChunks(t *testing.T) {
 		mustHold(t, s, "a", files)
 	})
 }
+
+// The index shows chunks where they were before gc gave that back: a dump of the same content must not rely on it.
+func TestDumpOverOlderPlacesOfChunks(t *testing.T) {
+	files := map[string][]byte{"f": heap(1, 1<<20)}
+	s := newTestStore(t, testOptions(t))
+	write(t, s, "a", files)
+	older := chunksOf(t, s)
+	// Its pack stays: it has another checkpoint's chunks too.
+	write(t, s, "beside", map[string][]byte{"f": memory(2, 1<<20)})
+	must(t, s.chunks.Packs.Roll())
+	mustOptimize(t, s, upkeep.OptimizeOptions{})
+	res, err := s.GC(t.Context(), GCOptions{})
+	must(t, err)
+	if moved := showChunks(t, s, older); moved == 0 || res.DeadChunks == 0 {
+		t.Fatalf("%d chunks of %d are where they were: the test shows nothing", moved, res.DeadChunks)
+	}
+	write(t, s, "again", files)
+	mustHold(t, s, "again", files)
+	s = repaired(t, s)
+	mustHold(t, s, "again", files)
+}

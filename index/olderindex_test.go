@@ -11,6 +11,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/drafts"
 	"github.com/gpucr/gpucr-fs/index/fault"
+	"github.com/gpucr/gpucr-fs/index/keys"
+	"github.com/gpucr/gpucr-fs/index/keys/keystest"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 )
 
@@ -94,6 +96,105 @@ func TestGCWithAnOlderRoot(t *testing.T) {
 			mustRefuse(t, s)
 			s = repaired(t, s)
 			mustHold(t, s, "stays", files)
+		})
+	}
+}
+
+// mustNotChange fails unless all that would change a checkpoint is refused, and names repair.
+func mustNotChange(t *testing.T, s *Store, name string) {
+	t.Helper()
+	_, created := s.Create(t.Context(), "new", drafts.CreateOptions{})
+	for what, err := range map[string]error{
+		"create": created,
+		"tag":    s.Tag(t.Context(), name, []string{"another"}, nil),
+		"rename": s.Rename(t.Context(), name, "renamed"),
+		"remove": s.Remove(t.Context(), []string{name}),
+	} {
+		if ClassOf(err) != Corrupt || fault.HintOf(err) != fault.RepairHint(s.dir) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// What is written of a checkpoint counts for more than what was written before. So nothing is, once the index shows an
+// older root record of one.
+func TestNothingIsChangedBehindAnOlderRoot(t *testing.T) {
+	prepare := func(t *testing.T) (s *Store, id, key string) {
+		s = newTestStore(t, testOptions(t))
+		write(t, s, "x", map[string][]byte{"f": memory(1, 1<<20)})
+		write(t, s, "stays", map[string][]byte{"f": memory(2, 1<<20)})
+		x, err := s.Info("x")
+		must(t, err)
+		return s, x.ID, manifest.RootKey(x.ID)
+	}
+	t.Run("a removed checkpoint", func(t *testing.T) {
+		s, _, key := prepare(t)
+		older := recordOf(t, s, key)
+		must(t, s.Remove(t.Context(), []string{"x"}))
+		show(t, s, older)
+		s = reopen(t, s)
+		mustNotChange(t, s, "x")
+		mustNotChange(t, s, "stays")
+		s = repaired(t, s)
+		if _, err := s.Info("x"); ClassOf(err) != NotFound {
+			t.Errorf("the removed checkpoint is back: %v", err)
+		}
+		must(t, s.Tag(t.Context(), "stays", []string{"tag"}, nil))
+	})
+	t.Run("an earlier tag", func(t *testing.T) {
+		s, id, key := prepare(t)
+		must(t, s.Tag(t.Context(), "x", []string{"first"}, nil))
+		older := recordOf(t, s, key)
+		must(t, s.Tag(t.Context(), "x", nil, []string{"first"}))
+		must(t, s.Tag(t.Context(), "stays", []string{"first"}, nil))
+		show(t, s, older)
+		s = reopen(t, s)
+		mustNotChange(t, s, "x")
+		s = repaired(t, s)
+		if x, err := s.Info("first"); err != nil || x.ID == id {
+			t.Errorf("the tag is the removed one's: %v", err)
+		}
+	})
+	t.Run("a checkpoint that is not shown", func(t *testing.T) {
+		s, _, key := prepare(t)
+		hide(t, s, recordOf(t, s, key))
+		s = reopen(t, s)
+		mustNotChange(t, s, "stays")
+		s = repaired(t, s)
+		mustHold(t, s, "x", map[string][]byte{"f": memory(1, 1<<20)})
+	})
+}
+
+// A store that an earlier program has written has no sum over its roots, one whose index has lost the latest has
+// another one.
+func TestSumOfRootsIsMissing(t *testing.T) {
+	for name, spoil := range map[string]func(b *keys.Batch){
+		"older": func(b *keys.Batch) { b.SetRootSum(1) },
+		"none":  nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newTestStore(t, testOptions(t))
+			write(t, s, "x", map[string][]byte{"f": memory(1, 1<<20)})
+			write(t, s, "gone", map[string][]byte{"f": memory(2, 1<<20)})
+			must(t, s.Remove(t.Context(), []string{"gone"}))
+			sum, err := s.chunks.DB.RootSum()
+			must(t, err)
+			if spoil != nil {
+				b := s.chunks.DB.Batch()
+				spoil(b)
+				must(t, b.Flush())
+			}
+			must(t, s.Close())
+			if spoil == nil {
+				keystest.Forget(t, filepath.Join(s.dir, chunks.IndexFolder), "sroots")
+			}
+			s = openTestStore(t, s.dir, s.o)
+			if now, err := s.chunks.DB.RootSum(); now != sum || err != nil {
+				t.Errorf("sum %x, %v, and %x before", now, err, sum)
+			}
+			must(t, s.Tag(t.Context(), "x", []string{"tag"}, nil))
+			s = reopen(t, s)
+			mustHold(t, s, "tag", map[string][]byte{"f": memory(1, 1<<20)})
 		})
 	}
 }

@@ -162,12 +162,7 @@ func TestRemovedStaysRemovedBehindAnOlderSequence(t *testing.T) {
 	must(t, s.Tag(t.Context(), "x", []string{"t"}, nil))
 	must(t, s.Close())
 	dir := filepath.Join(s.dir, chunks.IndexFolder)
-	keystest.Forget(t, dir, "sseq")
-	d, err := keys.Open(dir, s.o.Logger, keys.Room{Dir: s.dir}, keys.Tuning{})
-	must(t, err)
-	b := d.Batch()
-	b.Later(1)
-	must(t, errors.Join(b.Flush(), d.Close()))
+	noteEarlier(t, s)
 	s = openTestStore(t, s.dir, s.o)
 	must(t, s.Remove(t.Context(), []string{"x"}))
 	must(t, s.Close())
@@ -177,4 +172,36 @@ func TestRemovedStaysRemovedBehindAnOlderSequence(t *testing.T) {
 	if _, err := s.Info("x"); ClassOf(err) != NotFound {
 		t.Errorf("the removed checkpoint is back: %v", err)
 	}
+}
+
+// The same of a profile, which no root tells the number of.
+func TestLastWordBehindAnOlderSequence(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	write(t, s, "a", map[string][]byte{"f": []byte("content")})
+	for i := range 5 {
+		must(t, s.SetProfile("a", fmt.Append(nil, i)))
+	}
+	must(t, s.Close())
+	noteEarlier(t, s)
+	s = openTestStore(t, s.dir, s.o)
+	must(t, s.SetProfile("a", []byte("last")))
+	must(t, s.Close())
+	must(t, os.RemoveAll(filepath.Join(s.dir, chunks.IndexFolder)))
+	mustRepair(t, s)
+	s = openTestStore(t, s.dir, s.o)
+	if p, err := s.Profile("a"); string(p) != "last" || err != nil {
+		t.Errorf("profile %q, %v", p, err)
+	}
+}
+
+// noteEarlier has the index of a closed store show an older note of the highest sequence.
+func noteEarlier(t *testing.T, s *Store) {
+	t.Helper()
+	dir := filepath.Join(s.dir, chunks.IndexFolder)
+	keystest.Forget(t, dir, "sseq")
+	d, err := keys.Open(dir, s.o.Logger, keys.Room{Dir: s.dir}, keys.Tuning{})
+	must(t, err)
+	b := d.Batch()
+	b.Later(1)
+	must(t, errors.Join(b.Flush(), d.Close()))
 }

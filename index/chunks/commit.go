@@ -110,7 +110,7 @@ func (s *Store) indexCommitted(done pack.Committed, kvs []pack.KV) error {
 		b.SetChunk(c)
 	}
 	s.Distant.Index(b, kvs)
-	applyKVs(b, kvs)
+	s.applyKVs(b, kvs)
 	for n, end := range done.Marks {
 		b.SetDurable(n, end)
 	}
@@ -183,7 +183,8 @@ func (s *Store) indexAll() error {
 	return s.indexCommitted(pack.Committed{}, nil)
 }
 
-func applyKVs(b *keys.Batch, kvs []pack.KV) {
+func (s *Store) applyKVs(b *keys.Batch, kvs []pack.KV) {
+	s.latest.Give(b, kvs)
 	for _, kv := range kvs {
 		b.Later(kv.Seq)
 		if kv.Delete && !manifest.IsRootKey(kv.Key) {

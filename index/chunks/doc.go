@@ -4,8 +4,9 @@
 // # Ingest
 //
 // Full chunks go to a pool of workers that hash, look up, compress and append, while the writer fills the next chunk.
-// What has been appended and is not in the index yet is among the recent chunks; a look-up asks there first. Memory is
-// bounded by the workers and what CommitEvery lets through.
+// What has been appended and is not in the index yet is among the recent chunks; a look-up asks there first. What the
+// index gives counts if the journal of the pack has the chunk alive there (package live): the index may show an older
+// place. Memory is bounded by the workers and what CommitEvery lets through.
 //
 // # Commit order
 //
@@ -62,6 +63,6 @@
 //
 // # Lock order
 //
-// commitMu, sweepMu, (pack's own locks), (RootRecords' locks), pinMu, Pins.mu, damage.mu, ingest.mu. lossMu is
-// held for a look or a note.
+// commitMu, sweepMu, (live's locks), (pack's own locks), (RootRecords' locks), pinMu, Pins.mu, damage.mu, ingest.mu.
+// lossMu is held for a look or a note.
 package chunks

@@ -40,6 +40,7 @@ func (s *Store) rewriteJournal(n uint32, chunks []pack.Chunk, kvs []pack.KV) (in
 		return 0, err
 	}
 	mark, err := s.Packs.RewriteJournal(n, chunks, kvs)
+	s.live.Forget(n)
 	if err != nil {
 		return 0, err
 	}
@@ -81,6 +82,7 @@ func (s *Store) MarkDead(n uint32, dry bool, plan func() (kill []pack.Chunk, err
 	// Journalled as dead before the index forgets them, forgotten before the slots go: no crash leaves a location of a
 	// slot that is gone.
 	mark, err := s.Packs.Kill(n, kill)
+	s.live.Forget(n)
 	if err != nil {
 		// The journal may call them dead at the next open, or not: nothing is to be built on them.
 		s.avoid(kill)
@@ -177,6 +179,7 @@ func (s *Store) DropPack(n uint32, unclear map[string]bool) error {
 	if err := s.forgetMark(n); err != nil {
 		return err
 	}
+	defer s.live.Forget(n)
 	return s.Packs.Drop(n)
 }
 

@@ -133,9 +133,9 @@ func (in *ingest) locate(id chunk.ID, content []byte, policy chunk.Policy,
 	}
 	known := false
 	r.loc, r.err = s.DB.Loc(id)
-	// What lies in a pack whose journal is not understood might be lost with the index: it is stored anew.
+	// What no journal that is understood has alive there would be lost with the index, or is gone: it is stored anew.
 	known = r.err == nil && int(r.loc.Raw) == len(content) && !s.IsDamaged(id, r.loc) &&
-		!s.Aside.Has(r.loc.Pack) && s.Packs.Reaches(r.loc)
+		!s.Aside.Has(r.loc.Pack) && s.Packs.Reaches(r.loc) && s.live.Has(id, r.loc)
 	if !known {
 		stored, codec := s.Coder.Encode(policy, content, scratch)
 		r.loc, r.err = s.Packs.Append(id, stored, len(content), codec)

@@ -8,6 +8,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index/aside"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
+	"github.com/gpucr/gpucr-fs/index/latest"
+	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
@@ -38,6 +40,12 @@ func (s *Store) Recover() error {
 			return s.openError(IndexFolder, err)
 		}
 	}
+	whole := s.o.ReadOnly
+	if !whole {
+		if whole, err = s.latest.Load(s.DB); err != nil {
+			return s.openError(IndexFolder, err)
+		}
+	}
 	for _, n := range packs {
 		if err := s.replay(n); err != nil {
 			return s.openError(pack.JournalName(n), err)
@@ -51,6 +59,11 @@ func (s *Store) Recover() error {
 	}
 	if !s.o.ReadOnly {
 		if err := s.countOn(); err != nil {
+			return s.openError(IndexFolder, err)
+		}
+	}
+	if !whole {
+		if err := s.compareRoots(); err != nil {
 			return s.openError(IndexFolder, err)
 		}
 	}
@@ -84,6 +97,33 @@ func (s *Store) found(packs []uint32) error {
 	b := s.DB.Batch()
 	b.Later(seq)
 	return b.Flush()
+}
+
+// compareRoots looks whether the journals tell of later root records than the index shows. If so nothing of the store
+// is to be changed: what is written of a checkpoint would count for more than what is true of it.
+func (s *Store) compareRoots() error {
+	told, bad, err := s.Journalled(manifest.IsRootKey)
+	if err != nil {
+		s.log.Warn("the index could not be compared with the journals", "pack", pack.Name(bad), "err", err)
+		return nil
+	}
+	if s.older = latest.Behind(s.DB, told); errors.Is(s.older, keys.ErrDamaged) {
+		s.log.Error("nothing of the store is changed until repair has put the index right", "err", s.older)
+		return nil
+	} else if s.older != nil {
+		return s.older
+	}
+	if _, err := s.latest.Load(s.DB); err != nil {
+		return err
+	}
+	b := s.DB.Batch()
+	s.latest.Note(b)
+	return b.Flush()
+}
+
+// Journalled is latest.Journalled of the journals that can be accounted for.
+func (s *Store) Journalled(counts func(key string) bool) (told map[string]pack.KV, bad uint32, err error) {
+	return latest.Journalled(s.Packs, func(n uint32) bool { return s.Aside.Has(n) || s.Packs.Condemned(n) }, counts)
 }
 
 // countOn sees to it that the next metadata record gets a higher sequence than any before. One that the index has
@@ -130,6 +170,9 @@ func (s *Store) resume(n uint32) error {
 	}
 	var payload, told int64
 	end, bad, err := s.Packs.Read(n, 0, func(r pack.Record) error {
+		if r.KV != nil {
+			s.CountBeyond(r.KV.Seq) // the index may show an earlier note of the highest
+		}
 		if c := r.Chunk; c != nil {
 			payload = max(payload, c.Loc.Offset()+c.Loc.Slot())
 			told += c.Loc.Slot()
@@ -273,7 +316,7 @@ func (s *Store) Apply(b *keys.Batch, r pack.Record) error {
 		kv := *r.KV
 		kv.Value = append([]byte(nil), kv.Value...)
 		s.Distant.Index(b, []pack.KV{kv})
-		applyKVs(b, []pack.KV{kv})
+		s.applyKVs(b, []pack.KV{kv})
 	}
 	return nil
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/gpucr/gpucr-fs/index/distant"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
+	"github.com/gpucr/gpucr-fs/index/latest"
+	"github.com/gpucr/gpucr-fs/index/live"
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
@@ -36,10 +38,12 @@ type Store struct {
 	ingest  *ingest
 	moves   atomic.Uint64 // see CountMoves
 	damage  damage
+	live    *live.Slots
 	Distant *distant.Packs
 	Aside   *aside.List // what the store cannot account for
 
 	records RootRecords
+	older   error // not nil: the index shows older root records than the journals do; set by Recover
 
 	commitMu      sync.Mutex       // one commit at a time; guards what follows up to over
 	sweepMu       sync.RWMutex     // read: a chunk is looked up and pinned; write: chunks are forgotten
@@ -51,6 +55,7 @@ type Store struct {
 	marks         map[uint32]int64 // how far Badger has been given journals since it was synced; see syncIndex
 	unsynced      int              // records that it has been given since
 	unsettled     map[string]bool  // root keys that a failed commit may have left in a journal
+	latest        latest.Roots     // what the index has been given
 	over          bool             // the store is closing: nothing is committed any more
 
 	pinMu      sync.Mutex
@@ -120,7 +125,7 @@ func New(d *keys.DB, packs *pack.Set, o Options) (*Store, error) {
 		o: o, log: o.Logger, DB: d, Packs: packs, Coder: coder, Arena: o.Arena, pinners: map[*Pins]bool{},
 		damage: damage{slots: map[chunk.ID]pack.Loc{}, dirty: map[chunk.ID]bool{}, doomed: map[chunk.ID]pack.Loc{}},
 		Aside:  aside.New(packs, PacksFolder), unsettled: map[string]bool{}, marks: map[uint32]int64{},
-		Distant: distant.New(d, o.Logger, packs.Coder()),
+		Distant: distant.New(d, o.Logger, packs.Coder()), live: live.New(packs),
 	}
 	s.ingest = newIngest(s)
 	return s, nil
@@ -147,8 +152,11 @@ func (s *Store) Close() error {
 	return err
 }
 
-// MayWrite refuses what would change a store that is open for reading only.
+// MayWrite refuses what would change a store that is open for reading only, or whose index has lost root records.
 func (s *Store) MayWrite(op string) error {
+	if s.older != nil {
+		return fault.Unreadable(op, s.o.Dir, IndexFolder, s.older)
+	}
 	if !s.o.ReadOnly {
 		return nil
 	}

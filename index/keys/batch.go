@@ -131,6 +131,9 @@ func (b *Batch) SetMeta(key string, seq uint64, payload []byte) {
 	b.set(metaKey(key), append(binary.LittleEndian.AppendUint64(make([]byte, 0, 12+len(payload)), seq), payload...))
 }
 
+// SetRootSum notes the sum over all root records: see package latest.
+func (b *Batch) SetRootSum(sum uint64) { b.set(rootsKey, binary.LittleEndian.AppendUint64(nil, sum)) }
+
 // SetMark notes how far the journal of pack n has been applied, in bytes.
 func (b *Batch) SetMark(n uint32, end int64) {
 	b.noteSeq() // who finds the mark does not read the sequences of the journal again

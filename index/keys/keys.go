@@ -262,7 +262,10 @@ func metaKey(key string) []byte     { return append([]byte{'k'}, key...) }
 func markKey(n uint32) []byte       { return binary.BigEndian.AppendUint32([]byte("smark"), n) }
 func durableKey(n uint32) []byte    { return binary.BigEndian.AppendUint32([]byte("sdurable"), n) }
 
-var seqKey = []byte("sseq")
+var (
+	seqKey   = []byte("sseq")
+	rootsKey = []byte("sroots")
+)
 
 // sealValue encrypts the value where that is wanted, and appends the sum over key and value.
 func (d *DB) sealValue(key, value []byte) []byte {
@@ -450,6 +453,18 @@ func (d *DB) Seq() (uint64, error) {
 	}
 	if len(v) != 8 || binary.LittleEndian.Uint64(v) > pack.MaxSeq {
 		return 0, ErrDamaged
+	}
+	return binary.LittleEndian.Uint64(v), nil
+}
+
+// RootSum gives what SetRootSum noted.
+func (d *DB) RootSum() (uint64, error) {
+	v, err := d.get(rootsKey)
+	if err == nil && len(v) != 8 {
+		err = ErrDamaged
+	}
+	if err != nil {
+		return 0, err
 	}
 	return binary.LittleEndian.Uint64(v), nil
 }

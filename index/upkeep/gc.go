@@ -11,6 +11,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/chunks"
 	"github.com/gpucr/gpucr-fs/index/fault"
 	"github.com/gpucr/gpucr-fs/index/keys"
+	"github.com/gpucr/gpucr-fs/index/latest"
 	"github.com/gpucr/gpucr-fs/index/manifest"
 	"github.com/gpucr/gpucr-fs/index/manifest/manifestpb"
 	"github.com/gpucr/gpucr-fs/index/pack"
@@ -129,28 +130,13 @@ func (g *collection) rootsThere() error {
 // journalledRoots gives the last record of each root that the journals tell of, and that of the last move, without
 // their values.
 func (g *collection) journalledRoots() (map[string]pack.KV, error) {
-	packs, err := g.s.chunks.Packs.Packs()
-	if err != nil {
+	told, bad, err := g.s.chunks.Journalled(func(key string) bool {
+		return manifest.IsRootKey(key) || key == chunks.MovedKey
+	})
+	if err != nil && bad == 0 {
 		return nil, fault.Classify("gc", err)
-	}
-	told := map[string]pack.KV{}
-	for _, n := range packs {
-		if g.s.chunks.Aside.Has(n) || g.s.chunks.Packs.Condemned(n) {
-			continue
-		}
-		_, _, err := g.s.chunks.Packs.Read(n, 0, func(r pack.Record) error {
-			kv := r.KV
-			if kv == nil || !manifest.IsRootKey(kv.Key) && kv.Key != chunks.MovedKey {
-				return nil
-			}
-			if kv.Seq > told[kv.Key].Seq {
-				told[kv.Key] = pack.KV{Seq: kv.Seq, Delete: kv.Delete}
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, g.unreadable(pack.JournalName(n), err)
-		}
+	} else if err != nil {
+		return nil, g.unreadable(pack.JournalName(bad), err)
 	}
 	return told, nil
 }
@@ -158,19 +144,8 @@ func (g *collection) journalledRoots() (map[string]pack.KV, error) {
 // rootsDiffer is ErrDamaged where the index is behind the roots that were journalled, or is unlike those of the open
 // store.
 func (g *collection) rootsDiffer(told map[string]pack.KV) error {
-	behind, example := 0, ""
-	for key, kv := range told {
-		seq, _, err := g.s.chunks.DB.Meta(key)
-		if keys.Failed(err) {
-			return err
-		}
-		if errors.Is(err, keys.ErrMissing) && !kv.Delete || err == nil && seq < kv.Seq {
-			behind, example = behind+1, key
-		}
-	}
-	if behind > 0 {
-		return fmt.Errorf("%w: it has lost what journals tell of %d checkpoints or moves, %s for one", keys.ErrDamaged,
-			behind, example)
+	if err := latest.Behind(g.s.chunks.DB, told); err != nil {
+		return err
 	}
 	return g.s.roots.Unlike()
 }
