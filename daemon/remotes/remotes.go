@@ -238,6 +238,9 @@ func (r *Remote) Pull(ctx context.Context, n *index.Store, name, as string) (ind
 	return info, err
 }
 
+// IsFrom says whether a checkpoint of the store was pulled from this remote store.
+func (r *Remote) IsFrom(i index.Info) bool { return i.Bucket != "" && i.Bucket == r.file.Config.ID }
+
 // Pulling says whether a checkpoint is being pulled. It may be in the store before the ledger says that the bucket has
 // it.
 func (r *Remote) Pulling() bool { return r.pulls.Load() > 0 }

@@ -180,9 +180,15 @@ func (u *Uploads) unknown(ctx context.Context) ([]index.Info, error) {
 	var out []index.Info
 	for _, i := range all {
 		here[i.ID] = true
-		if _, known := u.o.Remote.Has(i.ID); i.State == index.Sealed && !known {
-			out = append(out, i)
+		if _, known := u.o.Remote.Has(i.ID); i.State != index.Sealed || known {
+			continue
 		}
+		if u.o.Remote.IsFrom(i) {
+			// Its pull was killed before that was noted, or the note is lost. Whether it still stands is seen later.
+			u.o.Remote.NoteStands(i.ID, i.Name)
+			continue
+		}
+		out = append(out, i)
 	}
 	u.o.Remote.Forget(func(id string) bool { return !here[id] })
 	return out, nil

@@ -378,3 +378,35 @@ func TestNotes(t *testing.T) {
 		}
 	}
 }
+
+// What was pulled is not taken to the bucket again where the note of it is lost, as with a pull that was killed:
+// somebody may have removed it there.
+func TestPulledAndNotNoted(t *testing.T) {
+	_, address := newBucket(t)
+	one, two := newNode(t, address), newNode(t, address)
+	one.dump("stands", "some text")
+	one.dump("removed", "other text")
+	one.settle()
+	for _, name := range []string{"stands", "removed"} {
+		_, err := two.remote.Pull(t.Context(), two.store, name, name)
+		must(t, err)
+	}
+	must(t, two.store.Tag(t.Context(), "removed", []string{"tag"}, nil))
+	_, err := one.remote.Remove(t.Context(), []string{"removed"})
+	must(t, err)
+	two.close()
+	must(t, os.Remove(filepath.Join(two.dir, "remote-has.json")))
+	two.open()
+	two.settle()
+	r, err := two.remote.Store(t.Context())
+	must(t, err)
+	list, err := r.List(t.Context())
+	if err != nil || len(list) != 1 || list[0].Name != "stands" || two.place("stands") != Durable {
+		t.Errorf("the bucket has %v, %v; one that stands there is %s", list, err, two.place("stands"))
+	}
+	two.dump("own", "text of its own")
+	two.settle()
+	if two.place("own") != Durable {
+		t.Error("what was written here was not taken to the bucket")
+	}
+}

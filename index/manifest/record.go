@@ -96,6 +96,8 @@ func checkCheckpoint(c *manifestpb.Checkpoint) error {
 		return fmt.Errorf("%w: id %.40q", errRoot, c.Id)
 	case !ValidName(c.Name):
 		return fmt.Errorf("%w: name %.40q", errRoot, c.Name)
+	case len(c.Bucket) != 0 && len(c.Bucket) != 16:
+		return fmt.Errorf("%w: a bucket of %d bytes", errRoot, len(c.Bucket))
 	case c.ParentId != "" && !ValidID(c.ParentId):
 		return fmt.Errorf("%w: parent %.40q", errRoot, c.ParentId)
 	case len(c.Tags) > MaxTags:

@@ -50,7 +50,7 @@ func (p *Puller) Pull(ctx context.Context, name string, bucket [16]byte, list ob
 	if err := roots.ValidName(name); err != nil {
 		return roots.Info{}, err
 	}
-	l := pulling{learner: learner{note: p.note, ctx: ctx}, p: p, name: name}
+	l := pulling{learner: learner{note: p.note, ctx: ctx}, p: p, name: name, bucket: bucket}
 	err := object.Decode(list, bucket, object.Visitor{Pack: l.pack, Chunk: l.chunk, Record: l.record,
 		Coder: p.chunks.Packs.Coder()})
 	var info roots.Info
@@ -92,8 +92,9 @@ func Learn(
 // pulling is a checkpoint that becomes one of the store as its list is read.
 type pulling struct {
 	learner
-	p    *Puller
-	name string
+	p      *Puller
+	name   string
+	bucket [16]byte
 
 	r     *roots.Root            // nil before its root record has come
 	pb    *manifestpb.Checkpoint // as it will be sealed
@@ -210,7 +211,7 @@ func (l *pulling) begin(kv pack.KV) error {
 				Err: fmt.Errorf("it needs checkpoint %s, which is not in the store", pb.ParentId)}
 		}
 	}
-	pb.Name, pb.Tags = l.name, nil
+	pb.Name, pb.Tags, pb.Bucket = l.name, nil, l.bucket[:]
 	open := proto.CloneOf(pb)
 	open.Sealed = false
 	payload, err := manifest.EncodeCheckpoint(open)

@@ -41,6 +41,9 @@ type Info struct {
 
 	Labels map[string]string `json:"labels,omitempty"` // host, command, user, started, and what users add
 
+	// Bucket is the identity of the bucket that it was pulled from, in hex; "" for none.
+	Bucket string `json:"-"`
+
 	// Restoring: processes that are restored from it lack memory. It cannot be removed; see [Set.Keep].
 	Restoring bool `json:"-"`
 }

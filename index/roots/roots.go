@@ -2,6 +2,7 @@ package roots
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -101,6 +102,7 @@ func (s *Set) describe(r *Root) Info {
 	i := Info{
 		Name: pb.Name, ID: pb.Id, State: Sealed, Created: time.Unix(0, pb.CreatedNs).UTC(), Tags: slices.Clone(pb.Tags),
 		Files: int(pb.Files), Logical: pb.Logical, Zero: pb.Zero, Labels: maps.Clone(pb.Labels), Restoring: r.keeps > 0,
+		Bucket: hex.EncodeToString(pb.Bucket),
 	}
 	switch {
 	case r.writing:

@@ -18,6 +18,7 @@ import (
 	"slices"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/chunks"
@@ -226,7 +227,9 @@ func (u *Uploader) Known(ctx context.Context, ref string, may func(object.Name) 
 // records adds the records of a checkpoint to a list, the root first, then the table of files and these parts of the
 // manifest. An iteration over the index would not tell that one is missing.
 func (u *Uploader) records(pb *manifestpb.Checkpoint, parts []string, l *object.List) error {
-	root, err := manifest.EncodeCheckpoint(pb)
+	there := proto.CloneOf(pb)
+	there.Bucket = nil
+	root, err := manifest.EncodeCheckpoint(there)
 	if err != nil {
 		return err
 	}

@@ -88,6 +88,7 @@ type Checkpoint struct {
 	Zero          int64                  `protobuf:"varint,11,opt,name=zero,proto3" json:"zero,omitempty"`       // of which zero runs
 	Parts         uint32                 `protobuf:"varint,12,opt,name=parts,proto3" json:"parts,omitempty"`     // number of entry tables
 	Labels        map[string]string      `protobuf:"bytes,13,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Bucket        []byte                 `protobuf:"bytes,14,opt,name=bucket,proto3" json:"bucket,omitempty"` // identity of the bucket that it was pulled from; not in buckets
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -209,6 +210,13 @@ func (x *Checkpoint) GetParts() uint32 {
 func (x *Checkpoint) GetLabels() map[string]string {
 	if x != nil {
 		return x.Labels
+	}
+	return nil
+}
+
+func (x *Checkpoint) GetBucket() []byte {
+	if x != nil {
+		return x.Bucket
 	}
 	return nil
 }
@@ -463,7 +471,7 @@ var File_index_manifest_manifest_proto protoreflect.FileDescriptor
 
 const file_index_manifest_manifest_proto_rawDesc = "" +
 	"\n" +
-	"\x1dindex/manifest/manifest.proto\x12\x11gpucr.manifest.v1\"\xa7\x03\n" +
+	"\x1dindex/manifest/manifest.proto\x12\x11gpucr.manifest.v1\"\xbf\x03\n" +
 	"\n" +
 	"Checkpoint\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
@@ -480,7 +488,8 @@ const file_index_manifest_manifest_proto_rawDesc = "" +
 	" \x01(\x03R\alogical\x12\x12\n" +
 	"\x04zero\x18\v \x01(\x03R\x04zero\x12\x14\n" +
 	"\x05parts\x18\f \x01(\rR\x05parts\x12A\n" +
-	"\x06labels\x18\r \x03(\v2).gpucr.manifest.v1.Checkpoint.LabelsEntryR\x06labels\x1a9\n" +
+	"\x06labels\x18\r \x03(\v2).gpucr.manifest.v1.Checkpoint.LabelsEntryR\x06labels\x12\x16\n" +
+	"\x06bucket\x18\x0e \x01(\fR\x06bucket\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"=\n" +
