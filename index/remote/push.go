@@ -261,7 +261,7 @@ type push struct {
 
 	parent string // id
 
-	ctx    context.Context // of what is uploaded; it ends when somebody else has taken the draft
+	ctx    context.Context // of what is uploaded; it ends when the draft is over
 	cancel context.CancelCauseFunc
 	stop   func() // waits for what touches the draft
 }
@@ -271,24 +271,25 @@ func (s *Store) newPush(ctx context.Context, n Node, d *catalog.Draft, name stri
 	p := &push{s: s, n: n, d: d, name: name, u: n.Uploader(s.id)}
 	p.ctx, p.cancel = context.WithCancelCause(ctx)
 	p.job = p.u.Begin(p.ctx, p)
-	p.stop = touching(p.ctx, d, p.cancel)
+	p.stop = touching(p.ctx, d, touchEvery, p.cancel)
 	return p
 }
 
-// touching touches a draft until ctx ends, and gives what waits for that. When somebody else has taken the draft, it
-// says so to cancel.
-func touching(ctx context.Context, d *catalog.Draft, cancel context.CancelCauseFunc) (stop func()) {
+// touching touches a draft until ctx ends, and gives what waits for that. When the draft is over, as after any touch
+// that fails, it says so to over: what is uploaded for it could not be sealed.
+func touching(ctx context.Context, d *catalog.Draft, every time.Duration, over context.CancelCauseFunc) (stop func()) {
 	var one sync.WaitGroup
 	one.Go(func() {
-		t := time.NewTicker(touchEvery)
+		t := time.NewTicker(every)
 		defer t.Stop()
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-t.C:
-				if err := d.Touch(ctx); err != nil && errors.Is(err, catalog.ErrTaken) {
-					cancel(err)
+				if err := d.Touch(ctx); err != nil {
+					over(err)
+					return
 				}
 			}
 		}

@@ -43,7 +43,7 @@ func (s *Store) Repack(ctx context.Context, o RepackOptions) (repack.Report, err
 		Logger: s.o.Logger, List: s.listPack, Relisted: s.relisted,
 		Begin: func(context.Context) (_ *catalog.Draft, err error) {
 			if d, err = s.begin(ctx, repacking); err == nil {
-				stop = touching(work, d, cancel)
+				stop = touching(work, d, touchEvery, cancel)
 			}
 			return d, err
 		},
@@ -58,7 +58,7 @@ func (s *Store) Repack(ctx context.Context, o RepackOptions) (repack.Report, err
 			s.o.Pushes.Ended(repacking)
 		}
 	}
-	if err != nil && errors.Is(cause, catalog.ErrTaken) {
+	if err != nil && cause != nil {
 		err = cause
 	}
 	return res, Classify("repack", err)
