@@ -165,6 +165,66 @@ func TestNothingIsChangedBehindAnOlderRoot(t *testing.T) {
 	})
 }
 
+// What has been noticed once is noticed again, also if a journal's tail was applied in between.
+func TestOlderRootIsNoticedAgain(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	write(t, s, "x", map[string][]byte{"f": memory(1, 1<<20)})
+	write(t, s, "stays", map[string][]byte{"f": memory(2, 1<<20)})
+	x, err := s.Info("x")
+	must(t, err)
+	older := recordOf(t, s, manifest.RootKey(x.ID))
+	must(t, s.Tag(t.Context(), "x", []string{"first"}, nil))
+	n := s.chunks.Packs.Active()
+	mark, err := s.chunks.DB.Mark(n)
+	must(t, err)
+	must(t, s.Tag(t.Context(), "stays", []string{"second"}, nil))
+	show(t, s, older)
+	b := s.chunks.DB.Batch()
+	b.SetMark(n, mark)
+	must(t, b.Flush())
+	for range 3 {
+		s = reopen(t, s)
+		mustNotChange(t, s, "x")
+	}
+}
+
+// In a sound store nothing is refused, and nothing that is there is stored again, whatever was done to it before.
+func TestSoundStoreRefusesNothing(t *testing.T) {
+	s := newTestStore(t, testOptions(t))
+	for round := range 4 {
+		other := func(i int) []byte { return memory(uint64(10*i+round), 3<<20) }
+		write(t, s, "a", map[string][]byte{"f": memory(1, 3<<20)})
+		write(t, s, "b", map[string][]byte{"f": other(1)})
+		must(t, s.chunks.Packs.Roll())
+		write(t, s, "c", map[string][]byte{"f": other(2)})
+		d := create(t, s, "dropped", drafts.CreateOptions{})
+		fill(t, d, map[string][]byte{"g": other(3)})
+		must(t, d.Abort())
+		must(t, s.Tag(t.Context(), "a", []string{"t"}, nil))
+		must(t, s.Remove(t.Context(), []string{"b"}))
+		_, err := s.GC(t.Context(), GCOptions{})
+		must(t, err)
+		mustOptimize(t, s, OptimizeOptions{})
+		before := s.Stats().ChunksNew
+		write(t, s, "again", map[string][]byte{"f": memory(1, 3<<20), "g": other(2)})
+		if now := s.Stats().ChunksNew; now != before {
+			t.Errorf("round %d: %d chunks stored again", round, now-before)
+		}
+		must(t, s.Rename(t.Context(), "a", "z"))
+		must(t, s.Remove(t.Context(), []string{"z", "c", "again"}))
+		_, err = s.GC(t.Context(), GCOptions{})
+		must(t, err)
+		must(t, s.Close())
+		if round%2 == 0 {
+			mustRepair(t, s)
+		}
+		if round > 0 {
+			keystest.Forget(t, filepath.Join(s.dir, chunks.IndexFolder), "sroots")
+		}
+		s = openTestStore(t, s.dir, s.o)
+	}
+}
+
 // A store that an earlier program has written has no sum over its roots, one whose index has lost the latest has
 // another one.
 func TestSumOfRootsIsMissing(t *testing.T) {

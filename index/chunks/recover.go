@@ -118,7 +118,10 @@ func (s *Store) compareRoots() error {
 	}
 	b := s.DB.Batch()
 	s.latest.Note(b)
-	return b.Flush()
+	if err := b.Flush(); err != nil { // as on a full disk; it is compared again
+		s.log.Warn("the sum over the root records could not be noted", "err", err)
+	}
+	return nil
 }
 
 // Journalled is latest.Journalled of the journals that can be accounted for.

@@ -18,13 +18,14 @@ import (
 
 // Roots are the sequences of the root records that the index was given. It is not safe for concurrent use.
 type Roots struct {
-	seqs map[string]uint64
-	sum  uint64
+	seqs  map[string]uint64
+	sum   uint64
+	whole bool // they are all that the index was given
 }
 
 // Load reads what the index has. It says whether that is all that the index was given.
 func (r *Roots) Load(db *keys.DB) (whole bool, err error) {
-	r.seqs, r.sum = map[string]uint64{}, 0
+	r.seqs, r.sum, r.whole = map[string]uint64{}, 0, false
 	err = db.Metas(manifest.RootPrefix, func(key string, seq uint64, _ []byte, err error) error {
 		if err == nil {
 			r.set(key, seq)
@@ -38,10 +39,12 @@ func (r *Roots) Load(db *keys.DB) (whole bool, err error) {
 	if errors.Is(err, keys.ErrMissing) || errors.Is(err, keys.ErrDamaged) {
 		return false, nil
 	}
-	return err == nil && sum == r.sum, err
+	r.whole = err == nil && sum == r.sum
+	return r.whole, err
 }
 
-// Give notes in a batch that the index is given these records, too. Others than root records are left alone.
+// Give notes in a batch that the index is given these records, too. Others than root records are left alone. Once the
+// index has lost something its sum stays as it is, so that the loss is noticed again.
 func (r *Roots) Give(b *keys.Batch, kvs []pack.KV) {
 	given := false
 	for _, kv := range kvs {
@@ -50,13 +53,16 @@ func (r *Roots) Give(b *keys.Batch, kvs []pack.KV) {
 			given = true
 		}
 	}
-	if given {
+	if given && r.whole {
 		b.SetRootSum(r.sum)
 	}
 }
 
-// Note writes the sum of what the index has.
-func (r *Roots) Note(b *keys.Batch) { b.SetRootSum(r.sum) }
+// Note writes the sum of what Load has read last, which has been found to be all that there is.
+func (r *Roots) Note(b *keys.Batch) {
+	r.whole = true
+	b.SetRootSum(r.sum)
+}
 
 func (r *Roots) set(key string, seq uint64) {
 	if r.seqs == nil {

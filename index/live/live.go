@@ -17,7 +17,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/pack"
 )
 
-// maxKept is how many slots are kept, of all packs together, at about which all are forgotten: 64 MiB.
+// maxKept is how many slots are kept, of all packs together, at about which those of some are forgotten: 64 MiB.
 const maxKept = 8 << 20
 
 // Slots are the live slots of packs. It is safe for concurrent use.
@@ -79,9 +79,12 @@ func (s *Slots) pack(n uint32) *slots {
 	defer s.mu.Unlock()
 	p := s.of[n]
 	if p == nil {
-		if s.kept >= s.max {
-			clear(s.of)
-			s.kept = 0
+		for other, q := range s.of {
+			if s.kept < s.max {
+				break
+			}
+			s.kept -= q.kept
+			delete(s.of, other)
 		}
 		p = &slots{}
 		s.of[n] = p
