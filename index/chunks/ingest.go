@@ -133,7 +133,8 @@ func (in *ingest) locate(id chunk.ID, content []byte, policy chunk.Policy,
 	}
 	known := false
 	r.loc, r.err = s.DB.Loc(id)
-	// What no journal that is understood has alive there would be lost with the index, or is gone: it is stored anew.
+	// Only the journal tells that the chunk is still there, and only what it tells outlives the index. So a chunk that
+	// it does not have alive at this place is stored anew, and so is one whose journal is damaged.
 	known = r.err == nil && int(r.loc.Raw) == len(content) && !s.IsDamaged(id, r.loc) &&
 		!s.Aside.Has(r.loc.Pack) && s.Packs.Reaches(r.loc) && s.live.Has(id, r.loc)
 	if !known {

@@ -113,9 +113,6 @@ func (s *Store) compareRoots() error {
 	} else if s.older != nil {
 		return s.older
 	}
-	if _, err := s.latest.Load(s.DB); err != nil {
-		return err
-	}
 	b := s.DB.Batch()
 	s.latest.Note(b)
 	if err := b.Flush(); err != nil { // as on a full disk; it is compared again

@@ -58,7 +58,8 @@ func (r *Roots) Give(b *keys.Batch, kvs []pack.KV) {
 	}
 }
 
-// Note writes the sum of what Load has read last, which has been found to be all that there is.
+// Note writes the sum of what the index had when it was loaded and was given since. The caller has found that the
+// journals tell of nothing later.
 func (r *Roots) Note(b *keys.Batch) {
 	r.whole = true
 	b.SetRootSum(r.sum)

@@ -47,7 +47,7 @@ func New(packs *pack.Set) *Slots {
 	return &Slots{packs: packs, max: maxKept, of: map[uint32]*slots{}}
 }
 
-// Has says whether the journals have this chunk alive at loc. A journal that cannot be read has nothing.
+// Has says whether the journal of the pack has this chunk alive at loc. It says no where the journal cannot be read.
 func (s *Slots) Has(id chunk.ID, loc pack.Loc) bool {
 	p := s.pack(loc.Pack)
 	p.mu.Lock()

@@ -88,7 +88,7 @@ type Checkpoint struct {
 	Zero          int64                  `protobuf:"varint,11,opt,name=zero,proto3" json:"zero,omitempty"`       // of which zero runs
 	Parts         uint32                 `protobuf:"varint,12,opt,name=parts,proto3" json:"parts,omitempty"`     // number of entry tables
 	Labels        map[string]string      `protobuf:"bytes,13,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Bucket        []byte                 `protobuf:"bytes,14,opt,name=bucket,proto3" json:"bucket,omitempty"` // identity of the bucket that it was pulled from; not in buckets
+	Bucket        []byte                 `protobuf:"bytes,14,opt,name=bucket,proto3" json:"bucket,omitempty"` // identity of the bucket that it was pulled from; never set in a bucket
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
