@@ -196,10 +196,10 @@ func (d *DB) Sync() error {
 	if err := d.written(d.syncLogs()); err != nil {
 		return err
 	}
+	d.t.Synced(d.dir) // first: no crash from the declaration on brings back less
 	if owes {
 		_ = d.declare() // the next one tries again
 	}
-	d.t.Synced(d.dir)
 	return nil
 }
 
@@ -293,10 +293,14 @@ func (d *DB) Compact() error {
 	if err == nil {
 		err = d.written(d.syncLogs())
 	}
-	if err == nil && d.owes.Load() {
-		err = d.declare()
+	if err != nil {
+		return err
 	}
-	return err
+	d.t.Synced(d.dir)
+	if d.owes.Load() {
+		return d.declare()
+	}
+	return nil
 }
 
 // compactLog writes what is alive of one log of values to another, and removes it. done is false where none is worth
