@@ -21,6 +21,8 @@ func (w *world) indexSynced(dir string) {
 	if dir != filepath.Join(w.dir, "index") {
 		return // the index that a repair is building
 	}
+	w.syncing.Lock() // a commit and a compaction sync it at once: the later copy is to count
+	defer w.syncing.Unlock()
 	w.copies.RLock()
 	defer w.copies.RUnlock()
 	copied := w.copyIndex()

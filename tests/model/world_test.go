@@ -34,8 +34,9 @@ type world struct {
 	m   *state
 	n   *counts
 
-	asked  atomic.Int64 // calls of cuts
-	copies sync.RWMutex // read: the index is being copied; write: copies are dropped
+	asked   atomic.Int64 // calls of cuts
+	syncing sync.Mutex   // held while a sync of the index is noted; before copies
+	copies  sync.RWMutex // read: the index is being copied; write: copies are dropped
 
 	mu     sync.Mutex // taken after the state's
 	next   int        // number of the next folder
