@@ -15,8 +15,14 @@ import (
 
 const memDir = "/store/packs"
 
+// openOn opens a set. Faults of the storage come once it is open.
 func openOn(t testing.TB, st storage.Storage) *Set {
 	t.Helper()
+	if f, ok := st.(*storage.Faulty); ok {
+		rule := f.Rule
+		f.Rule = func(storage.Call) storage.Fault { return storage.Fault{} }
+		defer func() { f.Rule = rule }()
+	}
 	o := options()
 	o.Storage = st
 	s, err := Open(memDir, o)

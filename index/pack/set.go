@@ -75,7 +75,8 @@ func Name(n uint32) string { return fmt.Sprintf("%08d.pack", n) }
 // JournalName gives the file name of its journal.
 func JournalName(n uint32) string { return fmt.Sprintf("%08d.journal", n) }
 
-// Open opens the set in dir, which must exist. It changes nothing there.
+// Open opens the set in dir, which must exist. It changes nothing there, and makes durable which names it holds: a
+// process that was killed may have left some that are not, and all that is committed now builds on them.
 func Open(dir string, o Options) (*Set, error) {
 	s := &Set{dir: dir, o: o, files: map[uint32]*file{}, dirty: map[*file]bool{}, ends: map[uint32]int64{},
 		condemned: map[uint32]error{}, next: 1, sizes: map[uint32]int64{}}
@@ -84,6 +85,9 @@ func Open(dir string, o Options) (*Set, error) {
 	}
 	f, err := s.list()
 	if err != nil {
+		return nil, err
+	}
+	if err := s.fs.SyncDir(dir); err != nil {
 		return nil, err
 	}
 	s.next = f.highest + 1
