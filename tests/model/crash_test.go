@@ -29,7 +29,16 @@ func (w *world) indexSynced(dir string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.synced++
-	w.older, w.base = []string{copied}, copied
+	w.older, w.base, w.inode = []string{copied}, copied, folderOf(dir)
+}
+
+// folderOf tells the folder of an index from another one that was put in its place.
+func folderOf(dir string) uint64 {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return 0
+	}
+	return st.Ino
 }
 
 // indexWrote looks now and then at what a crash leaves of an index that was written to and not synced.
@@ -65,6 +74,7 @@ func (w *world) moment() *image {
 	w.copies.RLock()
 	defer w.copies.RUnlock()
 	for range 3 {
+		now := folderOf(filepath.Join(w.dir, "index"))
 		w.mu.Lock()
 		synced := w.synced
 		w.mu.Unlock()
@@ -75,7 +85,10 @@ func (w *world) moment() *image {
 		w.m.mu.Lock()
 		w.mu.Lock()
 		var img *image
-		if w.synced == synced {
+		if w.synced == synced && now == folderOf(filepath.Join(w.dir, "index")) {
+			if now != w.inode { // a new index was put in the place of the old one, durably
+				w.older, w.base, w.inode = nil, "", now
+			}
 			w.older = append(w.older, copied)
 			img = &image{files: w.mem.Snapshot(), index: slices.Clone(w.older), base: w.base, m: w.m.clone()}
 		}

@@ -45,6 +45,7 @@ type world struct {
 	older  []string // copies of the index: at its last sync, and later
 	base   string   // that of them from its last sync; "" where it has not been synced since it was opened
 	synced int      // syncs of the index so far
+	inode  uint64   // of the folder that older and base are of
 	images []*image
 	hidden bool     // a journal was taken away, and written anew: what nobody had committed to its pack is unknown
 	later  []func() // what waits until the steps that run at once have ended
