@@ -124,11 +124,11 @@ func (a *app) lsRemote(ctx context.Context, dir string) error {
 			)
 		}
 	})
-	return errors.Join(show, unreadOf(res.Unread))
+	return errors.Join(show, unreadOf("ls", res.Unread))
 }
 
-// unreadOf gives an error that names what a list of the remote store lacks; nil where it lacks nothing.
-func unreadOf(unread []string) error {
+// unreadOf gives an error that names what op's list of the remote store lacks; nil where it lacks nothing.
+func unreadOf(op string, unread []string) error {
 	if len(unread) == 0 {
 		return nil
 	}
@@ -137,7 +137,7 @@ func unreadOf(unread []string) error {
 	}
 	return &index.Error{
 		Class: index.Corrupt,
-		Op:    "ls",
+		Op:    op,
 		Err:   fmt.Errorf("%d in the remote store could not be read: %s", len(unread), strings.Join(unread, "; ")),
 		Hint:  "look with gpucr-fs verify --remote",
 	}

@@ -9,10 +9,10 @@ import (
 
 // TestUnread: a list of the remote store that lacks something says so.
 func TestUnread(t *testing.T) {
-	if err := unreadOf(nil); err != nil {
+	if err := unreadOf("ls", nil); err != nil {
 		t.Error(err)
 	}
-	err := unreadOf([]string{"roots/a: corrupt", "roots/b\n: corrupt"})
+	err := unreadOf("ls", []string{"roots/a: corrupt", "roots/b\n: corrupt"})
 	if index.ClassOf(err) != index.Corrupt || index.HintOf(err) == "" {
 		t.Fatal(err)
 	}

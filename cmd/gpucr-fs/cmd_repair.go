@@ -100,7 +100,8 @@ func (a *app) repairFrom(ctx context.Context, dir, address string, cache int64) 
 	if err != nil {
 		return err
 	}
-	return a.done(res, func(w io.Writer) {
+	made := a.done(res, func(w io.Writer) {
 		fmt.Fprintf(w, "made a store in %s; %d checkpoints of %s can be restored\n", dir, len(res.Checkpoints), address)
 	})
+	return errors.Join(made, unreadOf("repair", res.Unread))
 }

@@ -1,10 +1,12 @@
 package remote_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/index/remote"
+	"github.com/gpucr/gpucr-fs/index/remote/bucket"
 	"github.com/gpucr/gpucr-fs/index/remote/bucket/memory"
 )
 
@@ -44,5 +46,38 @@ func TestRemoveDamagedRoot(t *testing.T) {
 	}
 	if string(b.Content("roots/a")) != string(later) {
 		t.Error("a root of a later version was changed")
+	}
+}
+
+// TestDamagedHotRoot: what is damaged of a hot set, which is a copy, or of a run of repacking, stops no collection for
+// good. What a later version wrote is not touched, and nor is a damaged checkpoint.
+func TestDamagedHotRoot(t *testing.T) {
+	b := memory.New(memory.Hooks{})
+	one := newMachine(t, b)
+	one.dump(t, "a", map[string][]byte{"f": noise(1, 1<<20)})
+	one.push(t, "a")
+	id := one.learn(t, "a", "old", noise(6, 1000))
+	one.pushLearned(t, id)
+	whole, later := b.Content("roots/~"+id), []byte("gpucr-fs root 2\nsealed\n")
+	put := func(key string, content []byte) { must(t, b.Apply(memory.Call{Op: "put", Key: key, Content: content})) }
+	put("roots/~"+id, whole[:len(whole)-1])
+	put("roots/~0000000000000000", []byte("junk"))
+	put("roots/~ffffffffffffffff", later)
+	put("roots/damaged", []byte("junk"))
+	must(t, one.remote.SweepLearned(t.Context()))
+	_, unread, err := one.remote.ListWhole(t.Context())
+	if err != nil || len(unread) != 2 || !strings.Contains(unread[0], "damaged") || !strings.Contains(unread[1], "~ffff") {
+		t.Errorf("still unread: %q, %v", unread, err)
+	}
+	b.Delete(t.Context(), "roots/~ffffffffffffffff", bucket.Cond{})
+	must(t, one.remote.Remove(t.Context(), "damaged"))
+	one.collect(t)
+	done, err := one.remote.PushHot(t.Context(), one.Store, id, []byte("old"), func(int64) {})
+	if err != nil || !done {
+		t.Errorf("the hot set is pushed anew: %v, %v", done, err)
+	}
+	v, err := one.remote.Verify(t.Context(), remote.VerifyOptions{Holds: one.Holds})
+	if err != nil || len(v.Problems) > 0 || v.Checkpoints != 1 {
+		t.Errorf("verify: %+v, %v", v, err)
 	}
 }

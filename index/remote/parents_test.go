@@ -127,3 +127,23 @@ func TestParentRemovedMeanwhile(t *testing.T) {
 	must(t, err)
 	must(t, two.holds("second", map[string][]byte{"pages-1.img": noise(2, 5000)}))
 }
+
+// TestPullBesideAnotherParent: another checkpoint has the name of the parent by now. A checkpoint is not pulled with
+// that in its place.
+func TestPullBesideAnotherParent(t *testing.T) {
+	b := memory.New(memory.Hooks{})
+	one, two, three := newMachine(t, b), newMachine(t, b), newMachine(t, b)
+	one.dump(t, "first", map[string][]byte{"pages-1.img": noise(1, 5000)})
+	one.dumpOn(t, "first", "second", noise(2, 5000))
+	one.push(t, "second")
+	must(t, two.remote.Remove(t.Context(), "first"))
+	two.dump(t, "first", map[string][]byte{"pages-1.img": noise(3, 5000)})
+	two.push(t, "first")
+	_, err := three.remote.Pull(t.Context(), three.Store, "second", "second")
+	if index.ClassOf(err) != index.InUse || !strings.Contains(err.Error(), "parent first") {
+		t.Errorf("pulled with another parent: %v", err)
+	}
+	if list, err := three.Names(t.Context()); err != nil || len(list) > 0 {
+		t.Errorf("pulled %+v, %v", list, err)
+	}
+}

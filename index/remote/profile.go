@@ -2,6 +2,7 @@ package remote
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 
@@ -53,8 +54,9 @@ func (s *Store) learnedSoon(ctx context.Context, id string) (take func(n Node)) 
 	}
 }
 
-// SweepLearned deletes the profiles and removes the hot sets of checkpoints that do not stand any more, unless there
-// are roots that cannot be understood. The packs of the hot sets are left to the collector.
+// SweepLearned deletes profiles, and removes hot sets, of checkpoints that do not stand any more. Where there are roots
+// that cannot be understood it removes those of hot sets, which are copies, that are damaged, and nothing else. The packs
+// of hot sets are left to the collector.
 func (s *Store) SweepLearned(ctx context.Context) error {
 	const op = "gc"
 	profiles, err := profile.All(ctx, s.b)
@@ -70,7 +72,7 @@ func (s *Store) SweepLearned(ctx context.Context) error {
 	}
 	list, unread, err := s.ListWhole(ctx)
 	if err != nil || len(unread) > 0 {
-		return err
+		return cmp.Or(err, Classify(op, s.c.RemoveDamaged(ctx, hot)))
 	}
 	stands := map[string]bool{}
 	for _, e := range list {

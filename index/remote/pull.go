@@ -174,7 +174,9 @@ func (s *Store) pullFound(ctx context.Context, n Node, name, as string, depth in
 	if e.ParentID != "" {
 		_, err := n.Info(e.ParentID)
 		if fault.ClassOf(err) == fault.NotFound && depth < maxParents {
-			_, err = s.pull(ctx, n, e.Parent, e.Parent, depth+1)
+			if err = s.parentStands(ctx, e); err == nil {
+				_, err = s.pull(ctx, n, e.Parent, e.Parent, depth+1)
+			}
 		}
 		if err != nil {
 			return fail(err)

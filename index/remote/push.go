@@ -426,13 +426,10 @@ func (p *push) AddPack(ctx context.Context, b []byte) (object.Name, error) {
 
 // Stands looks whether there is a checkpoint to Remove. Class NotFound.
 func (s *Store) Stands(ctx context.Context, name string) error {
-	_, err := s.c.Find(ctx, name)
-	if catalog.IsBeside(name) {
-		err = fmt.Errorf("%s: %w", name, catalog.ErrNotFound)
-	} else if errors.Is(err, catalog.ErrCorrupt) {
-		return nil
+	if _, err := s.find(ctx, name); !errors.Is(err, catalog.ErrCorrupt) {
+		return Classify("look in the remote store", err)
 	}
-	return Classify("look in the remote store", err)
+	return nil
 }
 
 // Remove removes a checkpoint from the remote store. Its packs stay until they are collected. Class NotFound.

@@ -88,6 +88,20 @@ func (c *Catalog) Remove(ctx context.Context, name string) error {
 	return nil
 }
 
+// RemoveDamaged removes those of the roots beside these checkpoints that are damaged.
+func (c *Catalog) RemoveDamaged(ctx context.Context, ids []string) error {
+	for _, id := range ids {
+		_, err := c.Find(ctx, Beside(id))
+		if errors.Is(err, ErrCorrupt) {
+			err = c.Remove(ctx, Beside(id))
+		}
+		if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrVersion) {
+			return err
+		}
+	}
+	return nil
+}
+
 // free puts a void root in the place of a damaged one.
 func (c *Catalog) free(ctx context.Context, name string) error {
 	r, err := c.lookup(ctx, name) // once more: the damage may have been on the way

@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"github.com/gpucr/gpucr-fs/index"
+	"github.com/gpucr/gpucr-fs/index/remote/bucket"
+	"github.com/gpucr/gpucr-fs/index/remote/bucket/s3"
+	"github.com/gpucr/gpucr-fs/index/remote/catalog"
 	"github.com/gpucr/gpucr-fs/tests/cli"
 	"github.com/gpucr/gpucr-fs/tests/lazytarget"
 	"github.com/gpucr/gpucr-fs/tests/s3server"
@@ -125,7 +128,7 @@ func column(table, word string) string {
 	return ""
 }
 
-// A node that has lost its store gets it back from the address of the bucket alone.
+// A node that has lost its store gets it back from the address of the bucket alone. What cannot be read there is named.
 func TestNodeLost(t *testing.T) {
 	s := newServer(t)
 	one := withRemote(t, s.Endpoint)
@@ -143,6 +146,20 @@ func TestNodeLost(t *testing.T) {
 	}
 	if out := one.run("repair", "--remote", address, one.store); !strings.Contains(out, "1 checkpoints") {
 		t.Errorf("repair says:\n%s", out)
+	}
+	a, err := s3.Parse(address)
+	must(t, err)
+	far, err := s3.Open(a, s3.Options{})
+	must(t, err)
+	defer far.Close()
+	_, err = far.Put(t.Context(), catalog.RootKey("damaged"), strings.NewReader("junk"), 4, bucket.Cond{})
+	must(t, err)
+	must(t, one.left.Nothing())
+	must(t, os.RemoveAll(one.store))
+	out, err := one.try("repair", "--remote", address, one.store)
+	told := fmt.Sprint(out, err)
+	if err == nil || !strings.Contains(told, "1 checkpoints") || !strings.Contains(told, catalog.RootKey("damaged")) {
+		t.Errorf("repair beside a damaged root: %s", told)
 	}
 	x.mustRestore("--wait")
 	x.checks()
