@@ -68,7 +68,7 @@ func Init(dir string, o InitOptions) error {
 		return &fault.Error{Class: fault.Invalid, Op: op,
 			Err: fmt.Errorf("pack size %d is not between 16 MiB and 1 TiB", o.PackSize)}
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := makeFolder(dir); err != nil {
 		return &fault.Error{Class: fault.OfOS(err), Op: op, Err: err}
 	}
 	entries, err := os.ReadDir(dir)
@@ -121,6 +121,27 @@ func Init(dir string, o InitOptions) error {
 		}
 	}
 	return nil
+}
+
+// makeFolder makes a folder with those above it, durably where the folder above can be read.
+func makeFolder(dir string) error {
+	var made []string
+	for p := filepath.Clean(dir); ; p = filepath.Dir(p) {
+		if _, err := os.Stat(p); !errors.Is(err, os.ErrNotExist) {
+			break
+		}
+		made = append(made, p)
+	}
+	err := os.MkdirAll(dir, 0o700)
+	for _, p := range made {
+		if err != nil {
+			return err
+		}
+		if err = (storage.Disk{}).SyncDir(filepath.Dir(p)); errors.Is(err, os.ErrPermission) {
+			err = nil
+		}
+	}
+	return err
 }
 
 // maxConfig bounds config.json in bytes; one that this program writes has some 300.

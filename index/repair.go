@@ -38,7 +38,7 @@ func Repair(ctx context.Context, dir string, o Options) (repair.Result, error) {
 		return repair.Result{}, err
 	}
 	defer lock.Close()
-	if err := keys.FinishSwap(filepath.Join(dir, chunks.IndexFolder)); err != nil {
+	if err := finishKilled(o.Storage, dir); err != nil {
 		return repair.Result{}, fault.Classify("repair", err)
 	}
 	if err := o.mendRing(ctx, dir, config); err != nil {

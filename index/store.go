@@ -88,6 +88,15 @@ func Open(ctx context.Context, dir string, o Options) (*Store, error) {
 	return s, nil
 }
 
+// finishKilled makes durable which names a process that was killed has left in the store's folder, for all that is
+// done now builds on them, and ends the exchange of an index that it had begun.
+func finishKilled(st storage.Storage, dir string) error {
+	if err := st.SyncDir(dir); err != nil {
+		return err
+	}
+	return keys.FinishSwap(filepath.Join(dir, chunks.IndexFolder))
+}
+
 func openLocked(ctx context.Context, dir string, config Config, o Options, lock io.Closer) (*Store, error) {
 	const op = "open store"
 	dbDir := filepath.Join(dir, chunks.IndexFolder)
@@ -98,7 +107,7 @@ func openLocked(ctx context.Context, dir string, config Config, o Options, lock 
 	} else if err != nil {
 		return nil, fault.Classify(op, err)
 	}
-	if err := keys.FinishSwap(dbDir); err != nil {
+	if err := finishKilled(o.Storage, dir); err != nil {
 		return nil, fault.Classify(op, err)
 	}
 	fresh, err := isFresh(o.Storage, dbDir, packDir)

@@ -379,11 +379,15 @@ func Swap(dir, fresh string) error {
 	if err := os.Rename(dir, aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return errors.Join(os.Rename(fresh, dir), storage.Disk{}.SyncDir(filepath.Dir(dir)), os.RemoveAll(aside))
+	if err := errors.Join(os.Rename(fresh, dir), storage.Disk{}.SyncDir(filepath.Dir(dir))); err != nil {
+		return err
+	}
+	return os.RemoveAll(aside)
 }
 
-// FinishSwap ends an exchange that a crash interrupted. A new index beside one that is in its place was left before the
-// exchange began. It is removed: it grows stale, and would be taken for the truth if the other one is lost.
+// FinishSwap ends an exchange that a crash interrupted. The folder above is synced: a killed process may not have come
+// to that. A new index beside one that is in its place was left before the exchange began. It is removed: it grows
+// stale, and would be taken for the truth if the other one is lost.
 func FinishSwap(dir string) error {
 	fresh := dir + ".new"
 	if _, err := os.Stat(dir); err == nil {

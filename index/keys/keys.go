@@ -21,6 +21,7 @@ import (
 	"github.com/gpucr/gpucr-fs/index/crc32c"
 	"github.com/gpucr/gpucr-fs/index/keys/sigbus"
 	"github.com/gpucr/gpucr-fs/index/pack"
+	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
 // DB is Badger seen as the three things the store keeps in it. Badger answers a damaged value with an empty one and no
@@ -163,7 +164,7 @@ func (d *DB) open() error {
 	if err != nil {
 		return err
 	}
-	b, err := openBadger(o)
+	b, err := openSynced(o)
 	opened.Store(true)
 	if failed.Load() && !Lacks(err) {
 		d.condemn()
@@ -203,6 +204,16 @@ func removeUnborn(dir string) error {
 		}
 	}
 	return nil
+}
+
+// openSynced is openBadger, once the disk has the list of tables that a killed process has left: Badger removes the
+// tables that are not in it.
+func openSynced(o badger.Options) (*badger.DB, error) {
+	err := syncFile(filepath.Join(o.Dir, "MANIFEST"))
+	if err = errors.Join(err, storage.Disk{}.SyncDir(o.Dir)); err != nil {
+		return nil, err
+	}
+	return openBadger(o)
 }
 
 // openBadger opens it; what it panics over is damage.

@@ -212,8 +212,7 @@ func (s *Set) appendFrames(j storage.File, f *file, frames []byte) error {
 }
 
 // cutRefused cuts off what a full disk has taken of frames. Where the disk does not say that this is gone, it stays
-// behind the end, until the next frames are written. Nobody may take the journal for shorter than the disk may have it:
-// what builds on that would be lost, or undone, with a power cut.
+// behind the end, until the next frames are written.
 func (s *Set) cutRefused(f *file) {
 	j, err := s.fs.Open(s.JournalPath(f.n), storage.Write)
 	if err == nil {
@@ -233,8 +232,8 @@ func (s *Set) cutRefused(f *file) {
 const maxTail = 256 << 20
 
 // cutTail cuts off what lies behind the end of a journal: half a frame that a crash has left, or frames that a full
-// disk refused. Where the disk does not say that it is gone, it is put back. The next process that opens the set
-// must see no less than the disk may have.
+// disk refused. Where the disk does not say that it is gone, it is put back. The next process that opens the set must
+// see no less than the disk may have. So it is written over first: a cut that is not synced can be undone.
 func cutTail(j storage.File, end int64) error {
 	size, err := j.Size()
 	if err != nil {
@@ -247,11 +246,17 @@ func cutTail(j storage.File, end int64) error {
 	if n, err := j.ReadAt(tail, end); err != nil && n < len(tail) {
 		return err
 	}
-	if err := errors.Join(j.Truncate(end), j.Sync()); err != nil {
-		_, again := j.WriteAt(tail, end)
-		return errors.Join(err, again)
+	if _, err = j.WriteAt(make([]byte, len(tail)), end); err == nil || isFull(err) { // some need room for that
+		err = j.Sync()
 	}
-	return nil
+	if err == nil {
+		err = errors.Join(j.Truncate(end), j.Sync())
+	}
+	if err != nil {
+		_, again := j.WriteAt(tail, end)
+		err = errors.Join(err, again)
+	}
+	return err
 }
 
 // copyJournal puts a new file in the place of the journal of f: what it held, and frames.

@@ -3,6 +3,8 @@ package pack
 import (
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
@@ -65,4 +67,72 @@ func TestNamesThatAKilledProcessLeft(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestCutThatIsNotSynced: a full disk takes a frame and refuses the commit, and the process is killed when it has cut
+// the frame off, or is about to, and the disk does not know. The next one gives back what no journal tells of, and the
+// power goes. No journal may name what was given back.
+func TestCutThatIsNotSynced(t *testing.T) {
+	m := storage.NewMem(memDir)
+	var images []*storage.Image
+	refused := false
+	f := &storage.Faulty{Storage: m, Rule: func(storage.Call) storage.Fault { return storage.Fault{} }}
+	s := openOn(t, f)
+	if _, err := appendTo(s, content(1, 9000)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Commit(nil); err != nil {
+		t.Fatal(err)
+	}
+	gone, err := appendTo(s, content(2, 5000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Rule = func(c storage.Call) storage.Fault {
+		if refused && c.Op.Changes() {
+			images = append(images, m.Snapshot())
+		}
+		if c.Op == storage.OpWrite && c.Name == s.JournalPath(1) && !refused {
+			refused = true
+			return storage.Fault{Kind: storage.Late, Err: unix.ENOSPC} // of many frames the first ones are whole
+		}
+		return storage.Fault{}
+	}
+	if _, err := s.Commit([]KV{{Seq: 7, Key: "refused", Value: []byte("x")}}); err == nil || len(images) < 2 {
+		t.Fatalf("%d calls after the refusal, %v", len(images), err)
+	}
+	for i, image := range images {
+		m := image.Now()
+		s := openOn(t, m)
+		size, err := s.JournalSize(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := false
+		end, _, err := s.Read(1, 0, func(r Record) error {
+			told = told || r.Chunk != nil && r.Chunk.ID == gone.ID
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if told {
+			continue // it is part of the journal, and stays
+		}
+		if end < size { // as package chunks does where bytes lie behind the mark
+			s.EndAt(1, end)
+			if err := s.SyncJournal(1, end, size); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Punch(1, []Range{{gone.Loc.Offset(), gone.Loc.Slot()}}); err != nil {
+			t.Fatal(err)
+		}
+		for seed := range uint64(100) {
+			after := openOn(t, m.Snapshot().Crash(seed))
+			if chunks, _ := held(t, after); len(chunks[gone.ID]) > 0 {
+				t.Fatalf("killed before call %d, seed %d: a journal names a chunk that was given back", i, seed)
+			}
+		}
+	}
 }

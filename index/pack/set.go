@@ -39,18 +39,16 @@ type Set struct {
 
 	commitMu sync.Mutex // one Commit, Kill or rewrite at a time
 
-	mu     sync.Mutex
-	files  map[uint32]*file
-	active *file // takes appends; nil until the first
-	next   uint32
-	// where journals end that have something behind: half a frame, or what a full disk refused
-	ends    map[uint32]int64
-	pending []Chunk        // written, not yet committed
-	dirty   map[*file]bool // written since the last sync
-	// packs of which a sync failed, or one of their journals; written with commitMu held, too
-	condemned map[uint32]error
-	unchecked int64 // bytes appended since free space was last looked at
-	run       int64 // bytes appended since keys were last committed
+	mu        sync.Mutex
+	files     map[uint32]*file
+	active    *file // takes appends; nil until the first
+	next      uint32
+	ends      map[uint32]int64 // of journals with something behind: half a frame, or what a full disk refused
+	pending   []Chunk          // written, not yet committed
+	dirty     map[*file]bool   // written since the last sync
+	condemned map[uint32]error // packs of which a sync failed, or of their journals; written with commitMu held, too
+	unchecked int64            // bytes appended since free space was last looked at
+	run       int64            // bytes appended since keys were last committed
 	// lengths of pack files when Reaches last looked; committed slots lie within, room ahead counts
 	sizes map[uint32]int64
 }
@@ -84,10 +82,7 @@ func Open(dir string, o Options) (*Set, error) {
 		s.fs = storage.Disk{}
 	}
 	f, err := s.list()
-	if err != nil {
-		return nil, err
-	}
-	if err := s.fs.SyncDir(dir); err != nil {
+	if err = errors.Join(err, s.fs.SyncDir(dir)); err != nil {
 		return nil, err
 	}
 	s.next = f.highest + 1

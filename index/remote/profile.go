@@ -54,9 +54,8 @@ func (s *Store) learnedSoon(ctx context.Context, id string) (take func(n Node)) 
 	}
 }
 
-// SweepLearned deletes profiles, and removes hot sets, of checkpoints that do not stand any more. Where there are roots
-// that cannot be understood it removes those of hot sets, which are copies, that are damaged, and nothing else. The packs
-// of hot sets are left to the collector.
+// SweepLearned deletes profiles, and removes hot sets, of checkpoints that do not stand any more. Beside roots that
+// cannot be understood it only removes damaged ones of hot sets, which are copies. Packs are left to the collector.
 func (s *Store) SweepLearned(ctx context.Context) error {
 	const op = "gc"
 	profiles, err := profile.All(ctx, s.b)
