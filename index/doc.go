@@ -43,6 +43,13 @@
 // in its pack and in earlier ones. So gc gives nothing of these packs back as long as the journal is there. Repair
 // reads it again, and removes it once it is whole.
 //
+// # What a killed process has left
+//
+// The next process sees changes that the disk may not have yet. A power cut takes them, and what was built on them. So
+// a process that opens the store first makes durable what it builds on: the names in the folders of the store and of
+// its packs, the journals behind their marks (package chunks), Badger's list of tables (package keys). Badger's logs
+// are synced with the first commit. What is cut off a journal is written over first (package pack).
+//
 // # Why gc takes nothing that is used
 //
 // Before a slot is punched it is journalled as dead, unless no journal has it or ever will. After that no look-up gives
