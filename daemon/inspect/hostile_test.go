@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"testing"
 	"time"
 
@@ -120,8 +121,11 @@ func readHostile(t *testing.T, dir string) {
 	if err == nil {
 		_, err = XState(fsys, r)
 	}
+	debug.FreeOSMemory() // what one parser has left is not what the next one takes
 	_, err2 := criuimg.Load(fsys)
+	debug.FreeOSMemory()
 	_, err3 := criuimg.Eager(fsys, 0)
+	debug.FreeOSMemory()
 	_, _, err4 := criuimg.CUDA(fsys)
 	budget.Tell(
 		t,
