@@ -55,6 +55,10 @@ type Range struct {
 	Parent bool
 }
 
+// minVMA is less than the fewest bytes of a sound VMA in an image. Room is made for no more of them: empty ones,
+// of two bytes, are refused one by one.
+const minVMA = 16
+
 // loadMemory fills in t's VMAs and Ranges. A task without an mm image is a
 // zombie.
 func loadMemory(fsys fs.FS, t *Task) error {
@@ -75,7 +79,7 @@ func loadMemory(fsys fs.FS, t *Task) error {
 	if err != nil {
 		return err
 	}
-	t.VMAs = make([]VMA, 0, countVMAs(b))
+	t.VMAs = make([]VMA, 0, min(countVMAs(b), len(b)/minVMA))
 	var last uint64
 	t.exe, err = Mappings(name, b, func(w VMA, whole bool) error {
 		if !whole {
