@@ -125,23 +125,22 @@ func Init(dir string, o InitOptions) error {
 
 // makeFolder makes a folder with those above it, durably where the folder above can be read.
 func makeFolder(dir string) error {
-	var made []string
+	var above []string // of each folder that is made
 	for p := filepath.Clean(dir); ; p = filepath.Dir(p) {
 		if _, err := os.Stat(p); !errors.Is(err, os.ErrNotExist) {
 			break
 		}
-		made = append(made, p)
+		above = append(above, filepath.Dir(p))
 	}
-	err := os.MkdirAll(dir, 0o700)
-	for _, p := range made {
-		if err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for _, p := range above {
+		if err := (storage.Disk{}).SyncDir(p); err != nil && !errors.Is(err, os.ErrPermission) {
 			return err
 		}
-		if err = (storage.Disk{}).SyncDir(filepath.Dir(p)); errors.Is(err, os.ErrPermission) {
-			err = nil
-		}
 	}
-	return err
+	return nil
 }
 
 // maxConfig bounds config.json in bytes; one that this program writes has some 300.

@@ -121,7 +121,7 @@ func readHostile(t *testing.T, dir string) {
 	if err == nil {
 		_, err = XState(fsys, r)
 	}
-	debug.FreeOSMemory() // what one parser has left is not what the next one takes
+	debug.FreeOSMemory() // the garbage of one parser does not count for the next
 	_, err2 := criuimg.Load(fsys)
 	debug.FreeOSMemory()
 	_, err3 := criuimg.Eager(fsys, 0)

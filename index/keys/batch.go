@@ -196,7 +196,7 @@ func (d *DB) Sync() error {
 	if err := d.written(d.syncLogs()); err != nil {
 		return err
 	}
-	d.t.Synced(d.dir) // first: no crash from the declaration on brings back less
+	d.t.Synced(d.dir) // before the declaration: once that is there, no crash brings back less
 	if owes {
 		_ = d.declare() // the next one tries again
 	}

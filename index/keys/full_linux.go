@@ -385,8 +385,8 @@ func Swap(dir, fresh string) error {
 	return os.RemoveAll(aside)
 }
 
-// FinishSwap ends an exchange that a crash interrupted. The folder above is synced: a killed process may not have come
-// to that. A new index beside one that is in its place was left before the exchange began. It is removed: it grows
+// FinishSwap ends an exchange that a crash interrupted. The caller has synced the folder above: a killed process may
+// not have. A new index beside one that is in its place was left before the exchange began. It is removed: it grows
 // stale, and would be taken for the truth if the other one is lost.
 func FinishSwap(dir string) error {
 	fresh := dir + ".new"

@@ -246,7 +246,7 @@ func cutTail(j storage.File, end int64) error {
 	if n, err := j.ReadAt(tail, end); err != nil && n < len(tail) {
 		return err
 	}
-	if _, err = j.WriteAt(make([]byte, len(tail)), end); err == nil || isFull(err) { // some need room for that
+	if _, err = j.WriteAt(make([]byte, len(tail)), end); err == nil || isFull(err) { // some disks need room
 		err = j.Sync()
 	}
 	if err == nil {

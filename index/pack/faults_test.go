@@ -15,12 +15,14 @@ import (
 
 const memDir = "/store/packs"
 
+func pass(storage.Call) storage.Fault { return storage.Fault{} }
+
 // openOn opens a set. Faults of the storage come once it is open.
 func openOn(t testing.TB, st storage.Storage) *Set {
 	t.Helper()
 	if f, ok := st.(*storage.Faulty); ok {
 		rule := f.Rule
-		f.Rule = func(storage.Call) storage.Fault { return storage.Fault{} }
+		f.Rule = pass
 		defer func() { f.Rule = rule }()
 	}
 	o := options()

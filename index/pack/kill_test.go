@@ -1,6 +1,7 @@
 package pack
 
 import (
+	"errors"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -69,6 +70,20 @@ func TestNamesThatAKilledProcessLeft(t *testing.T) {
 	})
 }
 
+// TestOpenThatCannotSync: a set whose folder the disk does not sync is not opened, for nothing may build on its names.
+func TestOpenThatCannotSync(t *testing.T) {
+	o := options()
+	o.Storage = &storage.Faulty{Storage: storage.NewMem(memDir), Rule: func(c storage.Call) storage.Fault {
+		if c.Op == storage.OpSyncDir {
+			return storage.Fault{Kind: storage.Fail}
+		}
+		return storage.Fault{}
+	}}
+	if _, err := Open(memDir, o); !errors.Is(err, unix.EIO) {
+		t.Fatalf("%v, want EIO", err)
+	}
+}
+
 // TestCutThatIsNotSynced: a full disk takes a frame and refuses the commit, and the process is killed when it has cut
 // the frame off, or is about to, and the disk does not know. The next one gives back what no journal tells of, and the
 // power goes. No journal may name what was given back.
@@ -76,7 +91,7 @@ func TestCutThatIsNotSynced(t *testing.T) {
 	m := storage.NewMem(memDir)
 	var images []*storage.Image
 	refused := false
-	f := &storage.Faulty{Storage: m, Rule: func(storage.Call) storage.Fault { return storage.Fault{} }}
+	f := &storage.Faulty{Storage: m, Rule: pass}
 	s := openOn(t, f)
 	if _, err := appendTo(s, content(1, 9000)); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package pack
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -49,8 +50,7 @@ type Set struct {
 	condemned map[uint32]error // packs of which a sync failed, or of their journals; written with commitMu held, too
 	unchecked int64            // bytes appended since free space was last looked at
 	run       int64            // bytes appended since keys were last committed
-	// lengths of pack files when Reaches last looked; committed slots lie within, room ahead counts
-	sizes map[uint32]int64
+	sizes     map[uint32]int64 // lengths when Reaches last looked; committed slots lie within, room ahead counts
 }
 
 // file is an open pack with its journal. end and journalEnd belong to Set.mu and Set.commitMu. journalEnd is asked for
@@ -82,7 +82,7 @@ func Open(dir string, o Options) (*Set, error) {
 		s.fs = storage.Disk{}
 	}
 	f, err := s.list()
-	if err = errors.Join(err, s.fs.SyncDir(dir)); err != nil {
+	if err = cmp.Or(err, s.fs.SyncDir(dir)); err != nil {
 		return nil, err
 	}
 	s.next = f.highest + 1

@@ -59,19 +59,19 @@ func (s *Store) learnedSoon(ctx context.Context, id string) (take func(n Node)) 
 func (s *Store) SweepLearned(ctx context.Context) error {
 	const op = "gc"
 	profiles, err := profile.All(ctx, s.b)
-	if err != nil {
-		return Classify(op, err)
-	}
-	hot, err := s.c.AllBeside(ctx)
-	if err != nil {
+	hot, hotErr := s.c.AllBeside(ctx)
+	if err = cmp.Or(err, hotErr); err != nil {
 		return Classify(op, err)
 	}
 	if len(profiles)+len(hot) == 0 {
 		return nil
 	}
 	list, unread, err := s.ListWhole(ctx)
+	if err == nil && len(unread) > 0 {
+		err = Classify(op, s.c.RemoveDamaged(ctx, hot))
+	}
 	if err != nil || len(unread) > 0 {
-		return cmp.Or(err, Classify(op, s.c.RemoveDamaged(ctx, hot)))
+		return err
 	}
 	stands := map[string]bool{}
 	for _, e := range list {

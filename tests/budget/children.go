@@ -32,7 +32,7 @@ func NewChildren(t *testing.T) *Children {
 func (c *Children) Run(t *testing.T, env string, n, own int) {
 	t.Helper()
 	cmd := exec.Command(c.bin, "-test.run=^"+c.test+"$", "-test.v")
-	// On one processor: with more, and others busy on them, the collector comes late, and the peak is its luck.
+	// On one processor: where others keep several busy, the garbage collector comes late, and the peak is chance.
 	cmd.Env = append(os.Environ(), env, "GOMAXPROCS=1")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
