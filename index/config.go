@@ -123,10 +123,11 @@ func Init(dir string, o InitOptions) error {
 	return nil
 }
 
-// makeFolder makes a folder with those above it, durably where the folder above can be read.
+// makeFolder makes a folder with those above it, durably where the folder above can be read and synced. The name of the
+// folder itself is made durable even if it is there: an earlier process may have been killed before it was.
 func makeFolder(dir string) error {
-	var above []string // of each folder that is made
-	for p := filepath.Clean(dir); ; p = filepath.Dir(p) {
+	above := []string{filepath.Dir(filepath.Clean(dir))} // of each folder that is made
+	for p := above[0]; p != filepath.Dir(p); p = filepath.Dir(p) {
 		if _, err := os.Stat(p); !errors.Is(err, os.ErrNotExist) {
 			break
 		}
@@ -136,7 +137,8 @@ func makeFolder(dir string) error {
 		return err
 	}
 	for _, p := range above {
-		if err := (storage.Disk{}).SyncDir(p); err != nil && !errors.Is(err, os.ErrPermission) {
+		err := storage.Disk{}.SyncDir(p)
+		if err != nil && !errors.Is(err, os.ErrPermission) && !errors.Is(err, unix.EINVAL) { // some can't be synced
 			return err
 		}
 	}

@@ -386,12 +386,12 @@ func Swap(dir, fresh string) error {
 }
 
 // FinishSwap ends an exchange that a crash interrupted. The caller has synced the folder above: a killed process may
-// not have. A new index beside one that is in its place was left before the exchange began. It is removed: it grows
-// stale, and would be taken for the truth if the other one is lost.
+// not have. Other indexes beside one that is in its place are removed, the old one and one that was left before the
+// exchange began: they grow stale, and would be taken for the truth if that one is lost.
 func FinishSwap(dir string) error {
 	fresh := dir + ".new"
 	if _, err := os.Stat(dir); err == nil {
-		return os.RemoveAll(fresh)
+		return errors.Join(os.RemoveAll(fresh), os.RemoveAll(dir+".old"))
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/options"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/cipher"
@@ -210,7 +211,9 @@ func removeUnborn(dir string) error {
 // tables that are not in it.
 func openSynced(o badger.Options) (*badger.DB, error) {
 	err := syncFile(filepath.Join(o.Dir, "MANIFEST"))
-	if err = errors.Join(err, storage.Disk{}.SyncDir(o.Dir)); err != nil {
+	if err = errors.Join(err, storage.Disk{}.SyncDir(o.Dir)); errors.Is(err, unix.EIO) {
+		return nil, fmt.Errorf("%w: %w", errUnsynced, err)
+	} else if err != nil {
 		return nil, err
 	}
 	return openBadger(o)

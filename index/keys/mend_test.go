@@ -162,3 +162,19 @@ func TestCloseBesideAnExchange(t *testing.T) {
 	}
 	again.Close()
 }
+
+// TestLeftBesideAnIndex: what an exchange leaves beside an index goes with the next opening.
+func TestLeftBesideAnIndex(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "index")
+	for _, name := range []string{dir, dir + ".old", dir + ".new"} {
+		if err := os.MkdirAll(filepath.Join(name, "folder"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := FinishSwap(dir); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := filepath.Glob(dir + "*"); err != nil || len(left) != 1 {
+		t.Errorf("%q, %v", left, err)
+	}
+}

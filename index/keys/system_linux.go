@@ -19,8 +19,11 @@ var (
 	lacks = slices.Concat(scarce, []unix.Errno{unix.ENOSPC, unix.EDQUOT, unix.EACCES, unix.EPERM, unix.EROFS})
 )
 
+// errUnsynced: the disk did not take what a process had left to be written of an index. It tells that once.
+var errUnsynced = errors.New("the disk could not write the index; try again")
+
 // Lacks says whether an index could not be opened because of the system: it may be sound.
-func Lacks(err error) bool { return isAny(err, lacks) }
+func Lacks(err error) bool { return isAny(err, lacks) || errors.Is(err, errUnsynced) }
 
 // starved says whether err is for want of descriptors or memory.
 func starved(err error) bool { return isAny(err, scarce) }

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpucr/gpucr-fs/index/chunk"
 	"github.com/gpucr/gpucr-fs/index/cipher"
 	"github.com/gpucr/gpucr-fs/index/crc32c"
@@ -96,7 +94,7 @@ func (s *Set) fill(
 		err = f.f.Writev(bufs, off, len(bufs) == 1)
 		s.mu.Lock()
 		if err != nil {
-			if !isFull(err) && s.active == f {
+			if !storage.IsFull(err) && s.active == f {
 				s.active = nil // the next chunk goes elsewhere
 			}
 			s.mu.Unlock()
@@ -213,11 +211,8 @@ func (s *Set) Free() (int64, error) {
 	return free, nil
 }
 
-// isFull says whether a write failed for want of space.
-func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
-
 func (s *Set) writeError(name string, err error) error {
-	if isFull(err) {
+	if storage.IsFull(err) {
 		return fmt.Errorf("write %s: %w", name, ErrNoSpace)
 	}
 	return fmt.Errorf("write %s: %w", name, err)

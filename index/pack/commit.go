@@ -1,6 +1,7 @@
 package pack
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -190,7 +191,8 @@ func (s *Set) writeFrames(n uint32, frames []byte) (end int64, err error) {
 // errFullJournal: the disk was full before all of the frames were written. What was written lies behind the end.
 var errFullJournal = errors.New("no room for the journal")
 
-// appendFrames writes frames behind the end of the journal of f, which j is, and syncs it.
+// appendFrames writes frames behind the end of the journal of f, which j is. Each is synced before the next one: a
+// power cut must not leave a later frame without those before it.
 func (s *Set) appendFrames(j storage.File, f *file, frames []byte) error {
 	s.mu.Lock()
 	_, torn := s.ends[f.n]
@@ -203,12 +205,18 @@ func (s *Set) appendFrames(j storage.File, f *file, frames []byte) error {
 		delete(s.ends, f.n)
 		s.mu.Unlock()
 	}
-	if _, err := j.WriteAt(frames, f.journalEnd); isFull(err) {
-		return fmt.Errorf("%w: %w", errFullJournal, err)
-	} else if err != nil {
-		return err
+	for at := f.journalEnd; len(frames) > 0; {
+		n := frameHeader + int64(binary.LittleEndian.Uint32(frames[4:]))
+		if _, err := j.WriteAt(frames[:n], at); storage.IsFull(err) {
+			return fmt.Errorf("%w: %w", errFullJournal, err)
+		} else if err != nil {
+			return err
+		} else if err := j.Sync(); err != nil {
+			return err
+		}
+		at, frames = at+n, frames[n:]
 	}
-	return j.Sync()
+	return nil
 }
 
 // cutRefused cuts off what a full disk has taken of frames. Where the disk does not say that this is gone, it stays
@@ -228,35 +236,29 @@ func (s *Set) cutRefused(f *file) {
 	}
 }
 
-// maxTail bounds in bytes what is cut off the end of a journal: it is held in memory, to be put back.
+// maxTail bounds in bytes what is cut off the end of a journal.
 const maxTail = 256 << 20
 
 // cutTail cuts off what lies behind the end of a journal: half a frame that a crash has left, or frames that a full
-// disk refused. Where the disk does not say that it is gone, it is put back. The next process that opens the set must
-// see no less than the disk may have. So it is written over first: a cut that is not synced can be undone.
+// disk refused. The last one goes first: at any moment there are only some of the first ones, as if they had just been
+// written.
 func cutTail(j storage.File, end int64) error {
 	size, err := j.Size()
+	if err == nil && size-end > maxTail {
+		err = fmt.Errorf("%d bytes lie behind its end, more than a commit writes", size-end)
+	}
 	if err != nil {
 		return err
 	}
-	if size-end > maxTail {
-		return fmt.Errorf("%d bytes lie behind its end, more than a commit writes", size-end)
-	}
-	tail := make([]byte, max(0, size-end))
-	if n, err := j.ReadAt(tail, end); err != nil && n < len(tail) {
-		return err
-	}
-	if _, err = j.WriteAt(make([]byte, len(tail)), end); err == nil || isFull(err) { // some disks need room
-		err = j.Sync()
-	}
-	if err == nil {
-		err = errors.Join(j.Truncate(end), j.Sync())
+	payload, why, err := readFrame(j, end, size, new([]byte))
+	next := end + frameHeader + int64(len(payload))
+	if err == nil && why == "" && next < size {
+		err = cutTail(j, next)
 	}
 	if err != nil {
-		_, again := j.WriteAt(tail, end)
-		err = errors.Join(err, again)
+		return err
 	}
-	return err
+	return storage.Cut(j, end)
 }
 
 // copyJournal puts a new file in the place of the journal of f: what it held, and frames.

@@ -17,9 +17,9 @@
 //
 // # Appending
 //
-// Append reserves a slot and writes it, many goroutines at once. Commit then syncs the packs, writes one frame for what
-// was appended since the last Commit and for the given keys, and syncs the journals, older packs first: a frame with
-// keys is never durable before the chunks that went before it.
+// Append reserves a slot and writes it, many goroutines at once. Commit then syncs the packs, and writes frames for
+// what was appended since the last Commit and for the given keys, older packs first. Each frame is synced before the
+// next: a frame with keys is never durable before the chunks that went before it.
 //
 // # When the disk fails
 //
@@ -39,9 +39,9 @@
 //   - A pack that could not be begun leaves at most empty files, and its number is not used again.
 //
 // A full disk is no such failure if the write itself fails: all that is pending stays pending. What went to the journal
-// is cut off at once, durably. It may be whole frames: a cut that is not synced could be undone by a power cut long
-// after somebody has opened the store and built on the rest. If the cut fails, these bytes stay behind the end, where
-// nobody reads them, and the cut is tried again before the next frames.
+// is cut off at once, durably, the last frame first. It is written over before: a cut that is not synced could be
+// undone by a power cut long after somebody has opened the store and built on the rest. If the cut fails, these bytes
+// stay behind the end, where nobody reads them, and the cut is tried again before the next frames.
 //
 // # Giving space back
 //

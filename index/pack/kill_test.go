@@ -151,3 +151,62 @@ func TestCutThatIsNotSynced(t *testing.T) {
 		}
 	}
 }
+
+// TestNoFrameWithoutThoseBefore: a commit writes three frames, and the process is killed, or the power goes, at any
+// moment of it, or while that is cut off which a full disk has taken. No frame is there without those before it: the
+// last one has the root, and what it stands for comes first.
+func TestNoFrameWithoutThoseBefore(t *testing.T) {
+	order := []string{"first", "second", "third"}
+	var kvs []KV
+	for i, n := range []int{frameTarget, frameTarget, 100} {
+		kvs = append(kvs, KV{Seq: 7, Key: order[i], Value: content(uint64(i), n)})
+	}
+	check := func(t *testing.T, s *Set) {
+		t.Helper()
+		_, keys := held(t, s) // fails where a frame follows damage
+		for i, key := range order {
+			if keys[key] == 0 && len(keys) > i {
+				t.Fatalf("%s is missing, and there is %v", key, keys)
+			}
+		}
+	}
+	for turn := range 7 {
+		full, seeds := (turn+1)/2, uint64(4) // the frame that finds the disk full, 0 for none
+		if full == 0 {
+			seeds = 50
+		}
+		m, images, writes := storage.NewMem(memDir), []*storage.Image(nil), 0
+		f := &storage.Faulty{Storage: m, Rule: pass}
+		s := openOn(t, f)
+		if _, err := appendTo(s, content(1, 9000)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Commit(nil); err != nil {
+			t.Fatal(err)
+		}
+		f.Rule = func(c storage.Call) storage.Fault {
+			if c.Op.Changes() {
+				images = append(images, m.Snapshot())
+			}
+			if c.Op == storage.OpWrite && c.Name == s.JournalPath(1) {
+				// In each second turn it stays full, and writing over what is to be cut off fails, too.
+				if writes++; writes == full {
+					return storage.Fault{Kind: storage.Late, Err: unix.ENOSPC}
+				} else if full > 0 && writes > full && turn%2 == 1 {
+					return storage.Fault{Kind: storage.Short, Err: unix.ENOSPC, Seed: uint64(writes)}
+				}
+			}
+			return storage.Fault{}
+		}
+		if _, err := s.Commit(kvs); (err != nil) != (full > 0) {
+			t.Fatalf("frame %d finds the disk full: %v", full, err)
+		}
+		check(t, s)
+		for _, image := range images {
+			check(t, openOn(t, image.Now()))
+			for seed := range seeds {
+				check(t, openOn(t, image.Crash(seed)))
+			}
+		}
+	}
+}

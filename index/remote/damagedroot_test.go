@@ -1,6 +1,7 @@
 package remote_test
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 
@@ -52,7 +53,13 @@ func TestRemoveDamagedRoot(t *testing.T) {
 // TestDamagedHotRoot: what is damaged of a hot set, which is a copy, or of a run of repacking, stops no collection for
 // good. What a later version wrote is not touched, and nor is a damaged checkpoint.
 func TestDamagedHotRoot(t *testing.T) {
-	b := memory.New(memory.Hooks{})
+	var before func(memory.Call)
+	b := memory.New(memory.Hooks{Before: func(c memory.Call) (bool, error) {
+		if before != nil {
+			before(c)
+		}
+		return false, nil
+	}})
 	one := newMachine(t, b)
 	one.dump(t, "a", map[string][]byte{"f": noise(1, 1<<20)})
 	one.push(t, "a")
@@ -61,21 +68,38 @@ func TestDamagedHotRoot(t *testing.T) {
 	whole, later := b.Content("roots/~"+id), []byte("gpucr-fs root 2\nsealed\n")
 	put := func(key string, content []byte) { must(t, b.Apply(memory.Call{Op: "put", Key: key, Content: content})) }
 	put("roots/~"+id, whole[:len(whole)-1])
+	put("roots/~!", []byte("junk")) // a key that is no name of ours
 	put("roots/~0000000000000000", []byte("junk"))
 	put("roots/~ffffffffffffffff", later)
 	put("roots/damaged", []byte("junk"))
 	must(t, one.remote.SweepLearned(t.Context()))
 	_, unread, err := one.remote.ListWhole(t.Context())
-	if told := strings.Join(unread, " "); err != nil || len(unread) != 2 || !strings.Contains(told, "roots/damaged") ||
+	if told := strings.Join(unread, " "); err != nil || len(unread) != 3 || !strings.Contains(told, "roots/damaged") ||
 		!strings.Contains(told, "roots/~ffff") {
 		t.Errorf("still unread: %q, %v", unread, err)
 	}
 	b.Delete(t.Context(), "roots/~ffffffffffffffff", bucket.Cond{})
+	b.Delete(t.Context(), "roots/~!", bucket.Cond{})
 	must(t, one.remote.Remove(t.Context(), "damaged"))
 	one.collect(t)
 	done, err := one.remote.PushHot(t.Context(), one.Store, id, []byte("old"), func(int64) {})
 	if err != nil || !done {
 		t.Errorf("the hot set is pushed anew: %v, %v", done, err)
+	}
+	reads := 0
+	whole = b.Content("roots/~" + id)
+	put("roots/~"+id, whole[:len(whole)-1])
+	before = func(c memory.Call) {
+		if c.Op != "get" || c.Key != "roots/~"+id {
+			return
+		}
+		if reads++; reads == 3 { // after the list, and the look for damaged ones
+			put(c.Key, whole)
+		}
+	}
+	must(t, one.remote.SweepLearned(t.Context()))
+	if before = nil; !bytes.Equal(b.Content("roots/~"+id), whole) || reads < 3 {
+		t.Errorf("a sound hot set is removed, which was damaged when it was read first (%d reads)", reads)
 	}
 	v, err := one.remote.Verify(t.Context(), remote.VerifyOptions{Holds: one.Holds})
 	if err != nil || len(v.Problems) > 0 || v.Checkpoints != 1 {

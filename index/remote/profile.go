@@ -54,8 +54,8 @@ func (s *Store) learnedSoon(ctx context.Context, id string) (take func(n Node)) 
 	}
 }
 
-// SweepLearned deletes profiles, and removes hot sets, of checkpoints that do not stand any more. Beside roots that
-// cannot be understood it only removes damaged ones of hot sets, which are copies. Packs are left to the collector.
+// SweepLearned deletes profiles, and removes hot sets, of checkpoints that do not stand any more. Where a root cannot
+// be understood, it only removes the damaged roots of hot sets. Packs are left to the collector.
 func (s *Store) SweepLearned(ctx context.Context) error {
 	const op = "gc"
 	profiles, err := profile.All(ctx, s.b)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // Storage is a file system as the store uses it. Names are absolute paths. Errors wrap an errno, as those of package
@@ -144,3 +146,32 @@ func WriteFile(s Storage, name string, b []byte) error {
 	}
 	return s.SyncDir(filepath.Dir(name))
 }
+
+// Cut makes a file end at end, durably. What lies behind is written over first: a cut that no sync made durable can be
+// undone by a power cut, long after others have built on it. Where the disk does not say that it is gone, it is put
+// back: who opens the file next must see no less than the disk may have. It is held in memory meanwhile. A disk that
+// has no room to write over it cuts it at once.
+func Cut(f File, end int64) error {
+	size, err := f.Size()
+	if err != nil {
+		return err
+	}
+	behind := make([]byte, max(0, size-end))
+	if n, err := f.ReadAt(behind, end); err != nil && n < len(behind) {
+		return err
+	}
+	if _, err = f.WriteAt(make([]byte, len(behind)), end); err == nil {
+		err = f.Sync()
+	}
+	if err == nil || IsFull(err) {
+		err = errors.Join(f.Truncate(end), f.Sync())
+	}
+	if err != nil {
+		_, again := f.WriteAt(behind, end)
+		err = errors.Join(err, again)
+	}
+	return err
+}
+
+// IsFull says whether a call failed for want of space.
+func IsFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }

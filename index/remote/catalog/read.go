@@ -90,16 +90,20 @@ func (c *Catalog) Remove(ctx context.Context, name string) error {
 
 // RemoveDamaged removes those of the roots beside these checkpoints that are damaged.
 func (c *Catalog) RemoveDamaged(ctx context.Context, ids []string) error {
+	var errs []error
 	for _, id := range ids {
 		_, err := c.Find(ctx, Beside(id))
 		if errors.Is(err, ErrCorrupt) {
-			err = c.Remove(ctx, Beside(id))
+			err = c.free(ctx, Beside(id))
 		}
-		if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrVersion) {
-			return err
+		switch {
+		case errors.Is(err, ErrTaken): // it is sound by now, or was: the damage was on the way
+		case errors.Is(err, ErrNotFound), errors.Is(err, ErrVersion), errors.Is(err, ErrInvalid):
+		default:
+			errs = append(errs, err)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // free puts a void root in the place of a damaged one.
