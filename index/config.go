@@ -123,22 +123,28 @@ func Init(dir string, o InitOptions) error {
 	return nil
 }
 
-// makeFolder makes a folder with those above it, durably where the folder above can be read and synced. The name of the
-// folder itself is made durable even if it is there: an earlier process may have been killed before it was.
+// makeFolder makes a folder with those above it, durably where the folders above can be read and synced. The names of
+// those that are there are made durable, too: an earlier process may have been killed before it was done.
 func makeFolder(dir string) error {
-	above := []string{filepath.Dir(filepath.Clean(dir))} // of each folder that is made
-	for p := above[0]; p != filepath.Dir(p); p = filepath.Dir(p) {
-		if _, err := os.Stat(p); !errors.Is(err, os.ErrNotExist) {
-			break
+	full, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	var above []string // of each folder on the way, the nearest first
+	made := 0          // how many of them are made
+	for p := full; p != filepath.Dir(p); p = filepath.Dir(p) {
+		if _, err := os.Stat(p); errors.Is(err, os.ErrNotExist) {
+			made++
 		}
 		above = append(above, filepath.Dir(p))
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	for _, p := range above {
+	for i, p := range above {
 		err := storage.Disk{}.SyncDir(p)
-		if err != nil && !errors.Is(err, os.ErrPermission) && !errors.Is(err, unix.EINVAL) { // some can't be synced
+		unable := errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)
+		if err != nil && !unable && i < made {
 			return err
 		}
 	}

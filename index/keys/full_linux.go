@@ -386,12 +386,13 @@ func Swap(dir, fresh string) error {
 }
 
 // FinishSwap ends an exchange that a crash interrupted. The caller has synced the folder above: a killed process may
-// not have. Other indexes beside one that is in its place are removed, the old one and one that was left before the
-// exchange began: they grow stale, and would be taken for the truth if that one is lost.
+// not have. Other indexes beside one that is in its place are removed. One that was left before the exchange began
+// grows stale, and would be taken for the truth if the other is lost.
 func FinishSwap(dir string) error {
 	fresh := dir + ".new"
 	if _, err := os.Stat(dir); err == nil {
-		return errors.Join(os.RemoveAll(fresh), os.RemoveAll(dir+".old"))
+		_ = os.RemoveAll(dir + ".old") // nobody takes it for the truth: it may stay
+		return os.RemoveAll(fresh)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -22,6 +22,13 @@ var (
 // errUnsynced: the disk did not take what a process had left to be written of an index. It tells that once.
 var errUnsynced = errors.New("the disk could not write the index; try again")
 
+func unsynced(err error) error {
+	if errors.Is(err, unix.EIO) {
+		return fmt.Errorf("%w: %w", errUnsynced, err)
+	}
+	return err
+}
+
 // Lacks says whether an index could not be opened because of the system: it may be sound.
 func Lacks(err error) bool { return isAny(err, lacks) || errors.Is(err, errUnsynced) }
 

@@ -88,9 +88,15 @@ func TestOpenThatCannotSync(t *testing.T) {
 // the frame off, or is about to, and the disk does not know. The next one gives back what no journal tells of, and the
 // power goes. No journal may name what was given back.
 func TestCutThatIsNotSynced(t *testing.T) {
+	t.Run("has room", func(t *testing.T) { cutThatIsNotSynced(t, false) })
+	t.Run("stays full", func(t *testing.T) { cutThatIsNotSynced(t, true) })
+}
+
+// cutThatIsNotSynced is TestCutThatIsNotSynced; with full, only a part of the frame can be written over.
+func cutThatIsNotSynced(t *testing.T, full bool) {
 	m := storage.NewMem(memDir)
 	var images []*storage.Image
-	refused := false
+	writes := 0 // of the journal
 	f := &storage.Faulty{Storage: m, Rule: pass}
 	s := openOn(t, f)
 	if _, err := appendTo(s, content(1, 9000)); err != nil {
@@ -104,12 +110,17 @@ func TestCutThatIsNotSynced(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Rule = func(c storage.Call) storage.Fault {
-		if refused && c.Op.Changes() {
+		if writes > 0 && c.Op.Changes() {
 			images = append(images, m.Snapshot())
 		}
-		if c.Op == storage.OpWrite && c.Name == s.JournalPath(1) && !refused {
-			refused = true
+		if c.Op != storage.OpWrite || c.Name != s.JournalPath(1) {
+			return storage.Fault{}
+		}
+		switch writes++; {
+		case writes == 1:
 			return storage.Fault{Kind: storage.Late, Err: unix.ENOSPC} // of many frames the first ones are whole
+		case full && writes == 2:
+			return storage.Fault{Kind: storage.Short, Err: unix.ENOSPC, Seed: 11}
 		}
 		return storage.Fault{}
 	}

@@ -160,8 +160,8 @@ func Cut(f File, end int64) error {
 	if n, err := f.ReadAt(behind, end); err != nil && n < len(behind) {
 		return err
 	}
-	if _, err = f.WriteAt(make([]byte, len(behind)), end); err == nil {
-		err = f.Sync()
+	if _, err = f.WriteAt(make([]byte, len(behind)), end); err == nil || IsFull(err) {
+		err = f.Sync() // where it became full on the way, a part is written
 	}
 	if err == nil || IsFull(err) {
 		err = errors.Join(f.Truncate(end), f.Sync())

@@ -99,8 +99,10 @@ func (c *Catalog) RemoveDamaged(ctx context.Context, ids []string) error {
 		switch {
 		case errors.Is(err, ErrTaken): // it is sound by now, or was: the damage was on the way
 		case errors.Is(err, ErrNotFound), errors.Is(err, ErrVersion), errors.Is(err, ErrInvalid):
-		default:
+		case errors.Is(err, ErrCorrupt):
 			errs = append(errs, err)
+		case err != nil:
+			return err // it tells of the bucket, not of this root
 		}
 	}
 	return errors.Join(errs...)
