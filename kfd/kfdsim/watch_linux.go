@@ -57,13 +57,17 @@ func (w *watcher) add(pid int) error {
 	return nil
 }
 
-func (w *watcher) forget(fd int32) int {
+// forget watches a process no more. Its pidfd is taken out of the epoll first: a close alone leaves it there as long as
+// a child that is just being started has a copy, and what it then tells would close somebody else's descriptor.
+func (w *watcher) forget(fd int32) (pid int, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	pid := w.pidfds[fd]
-	delete(w.pidfds, fd)
-	unix.Close(int(fd))
-	return pid
+	if pid, ok = w.pidfds[fd]; ok {
+		delete(w.pidfds, fd)
+		_ = unix.EpollCtl(w.epfd, unix.EPOLL_CTL_DEL, int(fd), nil)
+		unix.Close(int(fd))
+	}
+	return pid, ok
 }
 
 func (w *watcher) run() {
@@ -81,7 +85,9 @@ func (w *watcher) run() {
 			if e.Fd == int32(w.stop) {
 				return
 			}
-			w.exited(w.forget(e.Fd))
+			if pid, ok := w.forget(e.Fd); ok {
+				w.exited(pid)
+			}
 		}
 	}
 }
