@@ -248,18 +248,6 @@ func (d *DB) syncLogs() error {
 	}
 }
 
-// syncFile syncs a log, unless it has become a table meanwhile, which is on the disk.
-func syncFile(name string) error {
-	f, err := os.OpenFile(name, os.O_RDWR, 0)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
-}
-
 // Compact gives back what is dead of the value log.
 func (d *DB) Compact() error {
 	d.mu.Lock()

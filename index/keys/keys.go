@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -22,7 +21,6 @@ import (
 	"github.com/gpucr/gpucr-fs/index/crc32c"
 	"github.com/gpucr/gpucr-fs/index/keys/sigbus"
 	"github.com/gpucr/gpucr-fs/index/pack"
-	"github.com/gpucr/gpucr-fs/index/storage"
 )
 
 // DB is Badger seen as the three things the store keeps in it. Badger answers a damaged value with an empty one and no
@@ -205,42 +203,6 @@ func removeUnborn(dir string) error {
 		}
 	}
 	return nil
-}
-
-// openSynced is openBadger, once the disk has the list of tables that a killed process has left: Badger removes the
-// tables that are not in it.
-func openSynced(o badger.Options) (*badger.DB, error) {
-	if err := syncAgain(filepath.Join(o.Dir, "MANIFEST")); err != nil {
-		return nil, err
-	}
-	if err := (storage.Disk{}).SyncDir(o.Dir); err != nil {
-		return nil, unsynced(err)
-	}
-	return openBadger(o)
-}
-
-// maxManifest bounds in bytes what syncAgain writes. Badger keeps its list of tables far shorter.
-const maxManifest = 64 << 20
-
-// syncAgain writes a file's bytes once more, each where it stands, and syncs it. An earlier sync may have failed: its
-// pages are clean then, and another sync would not write them. Without the file nothing is done.
-func syncAgain(name string) (err error) {
-	f, err := os.OpenFile(name, os.O_RDWR, 0)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	b, err := io.ReadAll(io.LimitReader(f, maxManifest))
-	if err != nil {
-		return err
-	}
-	if _, err := f.WriteAt(b, 0); err != nil && !storage.IsFull(err) { // some disks need room for that
-		return unsynced(err)
-	}
-	return unsynced(f.Sync())
 }
 
 // openBadger opens it; what it panics over is damage.

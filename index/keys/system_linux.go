@@ -19,9 +19,11 @@ var (
 	lacks = slices.Concat(scarce, []unix.Errno{unix.ENOSPC, unix.EDQUOT, unix.EACCES, unix.EPERM, unix.EROFS})
 )
 
-// errUnsynced: the disk did not take what a process had left to be written of an index. It tells that once.
+// errUnsynced: the disk could not take what a killed process had left unwritten of an index. The kernel reports that
+// once.
 var errUnsynced = errors.New("the disk could not write the index; try again")
 
+// unsynced marks the error of a write or a sync as one that tells nothing of the index.
 func unsynced(err error) error {
 	if errors.Is(err, unix.EIO) {
 		return fmt.Errorf("%w: %w", errUnsynced, err)

@@ -9,7 +9,7 @@ import (
 )
 
 // TestWatcherTellsOnce: the end of a process is told once, also while a copy of its pidfd lasts, as in a child that is
-// just being started. The descriptors of others stay open.
+// just being started.
 func TestWatcherTellsOnce(t *testing.T) {
 	told := make(chan int, 1000)
 	w, err := newWatcher(func(pid int) { told <- pid })
