@@ -12,7 +12,7 @@ import (
 // fuzzVM is an address space with one BO of a page at vaBO, of no file.
 func fuzzVM() *access {
 	s := &Sim{log: slog.New(slog.DiscardHandler), bos: map[uint64]*bo{}}
-	g := &gpu{sim: s, cfg: GPU{ID: 1}}
+	g := &gpu{sim: s, cfg: GPU{ID: 1}, model: Models["mi210"]}
 	b := s.addBO(&bo{gpu: g, kind: boMMIO, size: pageSize, mem: make([]byte, pageSize)})
 	v := &vm{gpu: g}
 	s.mapBO(v, mapping{va: vaBO, size: pageSize, bo: b, prot: vmRead | vmWrite})

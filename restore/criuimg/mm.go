@@ -84,7 +84,10 @@ func titles(name string, b []byte) (args, env Span, err error) {
 		}
 		return nil
 	})
-	return args, env, err
+	if err != nil {
+		return Span{}, Span{}, err
+	}
+	return args, env, nil
 }
 
 // countVMAs gives the number of mappings in the entry of an mm image.

@@ -80,7 +80,9 @@ func TestFindOrigin(t *testing.T) {
 }
 
 func FuzzArgumentRange(f *testing.F) {
-	f.Add(originImages(f, "sleep\x001000\x00")["mm-7.img"].Data)
+	image := originImages(f, "sleep\x001000\x00")["mm-7.img"].Data
+	f.Add(image)
+	f.Add(append(image[:len(image)-1:len(image)-1], 0x80)) // its last field has no end
 	f.Fuzz(func(t *testing.T, b []byte) {
 		start, end, err := argumentRange(fstest.MapFS{"mm-7.img": &fstest.MapFile{Data: b}}, 7)
 		if err != nil && (start != 0 || end != 0) {
