@@ -119,7 +119,8 @@ gpu-pack: criu ## pack build/gpu-pack, to be run on a machine with an NVIDIA GPU
 	@GO="$(GO)" VERSION="$(VERSION)" COMMIT="$(COMMIT)" scripts/gpu-pack.sh
 
 bench-deps: deps
-	@scripts/need.sh restic:restic borg:borgbackup $(if $(shell command -v fusermount3 || command -v fusermount),,fuse3)
+	@scripts/need.sh restic:restic borg:borgbackup python3:python3 \
+		$(if $(shell command -v fusermount3 || command -v fusermount),,fuse3)
 
 bench: bench-deps criu build ## compare with cp, restic, borg, desync on real dumps (ARGS=-h for options)
 	$(GO) run ./tests/bench $(ARGS)

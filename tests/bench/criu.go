@@ -13,14 +13,16 @@ import (
 	"github.com/gpucr/gpucr-fs/tests/workload"
 )
 
-// start runs a workload in a folder of its own. Heap seeds tell processes apart; the model is always the same.
-func (b *bench) start(name string, mb, heapSeed int) (*workload.Process, error) {
+// start runs a workload in a folder of its own, with further options. Heap seeds tell processes apart; the model is
+// always the same.
+func (b *bench) start(name string, mb, heapSeed int, more ...string) (*workload.Process, error) {
 	dir := filepath.Join(b.dir, "process-"+name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	return workload.Start(b.bin, dir, "--mem", strconv.Itoa(mb), "--child-mem", strconv.Itoa(max(2, mb/60)),
-		"--model-seed", "42", "--heap-seed", strconv.Itoa(heapSeed), "--check-rate", "500")
+	args := []string{"--mem", strconv.Itoa(mb), "--child-mem", strconv.Itoa(max(2, mb/60)), "--model-seed", "42",
+		"--heap-seed", strconv.Itoa(heapSeed), "--check-rate", "500"}
+	return workload.Start(b.bin, dir, append(args, more...)...)
 }
 
 // dump dumps a process that runs on, or ends it.

@@ -31,17 +31,7 @@ func (b *bench) readers() []reader {
 		{"ext4", func() (string, func() error, error) {
 			return filepath.Join(dump, pagesImage), func() error { return nil }, nil
 		}},
-		{"mount", func() (string, func() error, error) {
-			store, mnt := filepath.Join(repoOf(b.dir, nameGpucr), "store"), filepath.Join(b.dir, "read-mnt")
-			if err := os.MkdirAll(mnt, 0o755); err != nil {
-				return "", nil, err
-			}
-			if _, err := b.gpucr.Run(b.ctx, "mount", store, mnt); err != nil {
-				return "", nil, err
-			}
-			return filepath.Join(mnt, ".checkpoints", "dump2", pagesImage),
-				func() error { _, err := b.gpucr.Run(b.ctx, "umount", mnt); return err }, nil
-		}},
+		b.mountReader("mount", filepath.Join(repoOf(b.dir, nameGpucr), "store")),
 	}
 	all = append(all, reader{singlePages,
 		func() (string, func() error, error) { return b.copyToTmpfs(filepath.Join(dump, pagesImage)) }})
@@ -49,6 +39,21 @@ func (b *bench) readers() []reader {
 		all = append(all, reader{nameDesync, b.mountDesync})
 	}
 	return all
+}
+
+// mountReader reads from a mount of a store that has the four dumps.
+func (b *bench) mountReader(name, store string) reader {
+	return reader{name, func() (string, func() error, error) {
+		mnt := filepath.Join(b.dir, "read-mnt")
+		if err := os.MkdirAll(mnt, 0o755); err != nil {
+			return "", nil, err
+		}
+		if _, err := b.gpucr.Run(b.ctx, "mount", store, mnt); err != nil {
+			return "", nil, err
+		}
+		return filepath.Join(mnt, ".checkpoints", "dump2", pagesImage),
+			func() error { _, err := b.gpucr.Run(b.ctx, "umount", mnt); return err }, nil
+	}}
 }
 
 func (b *bench) copyToTmpfs(file string) (string, func() error, error) {

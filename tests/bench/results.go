@@ -71,6 +71,12 @@ func (r *results) judge() {
 	ratio("eager criu restore, page-cached, of ext4's time", "restore mount", "restore ext4", 1.35, false)
 	ratio("criu dump until sealed, empty store, of ext4's time", "dump mount first", "dump ext4", 3, false)
 	ratio("criu dump until sealed, second dump, of ext4's time", "dump mount second", "dump ext4", 3, false)
+	for _, c := range corpora {
+		ratio(c.name+", optimized: stored bytes, of restic's", c.name+", "+optimized, c.name+", "+nameRestic, c.bound,
+			false)
+	}
+	ratio("optimized: cold read, of the rate before", "read cold "+optimized, "read cold "+imported, 1/1.1, true)
+	ratio("optimized: resume with cold caches, of the time before", "resume "+optimized, "resume "+imported, 1.1, false)
 }
 
 func (r *results) print(w io.Writer) {
@@ -102,6 +108,7 @@ func (r *results) print(w io.Writer) {
 			}
 		}
 	}
+	r.printOptimized(w)
 	var rows []string
 	for _, n := range []string{"restore ext4", "restore mount", "dump ext4", "dump ext4 synced", "dump mount first",
 		"dump mount second"} {
@@ -125,10 +132,32 @@ func (r *results) print(w io.Writer) {
 	}
 }
 
+// printOptimized prints what is stored before and after optimize, and how it is read.
+func (r *results) printOptimized(w io.Writer) {
+	if !r.has(corpora[0].name + ", " + optimized) {
+		return
+	}
+	fmt.Fprintf(w, "\n| stored MB | %s | gpucr-fs, %s | gpucr-fs, %s |\n|---|---:|---:|---:|\n", nameRestic, imported,
+		optimized)
+	for _, c := range corpora {
+		fmt.Fprintf(w, "| %s | %.0f | %.0f | %.0f |\n", c.name, r.median(c.name+", "+nameRestic)/1e6,
+			r.median(c.name+", "+imported)/1e6, r.median(c.name+", "+optimized)/1e6)
+	}
+	fmt.Fprintf(w, "\n| store | cold read MB/s | resume, cold, s |\n|---|---:|---:|\n")
+	for _, n := range []string{imported, optimized} {
+		fmt.Fprintf(w, "| %s | %.0f | %.3f |\n", n, r.median("read cold "+n)/1e6, r.median("resume "+n))
+	}
+}
+
+// rounds gives how often the parts had their turn. A round has three resumes.
 func (r *results) rounds() int {
 	most := 0
-	for _, s := range r.Samples {
-		most = max(most, len(s))
+	for name, s := range r.Samples {
+		n := len(s)
+		if strings.HasPrefix(name, "resume ") {
+			n /= 3
+		}
+		most = max(most, n)
 	}
 	return most
 }

@@ -108,8 +108,6 @@ func (b *bench) tools() []tool {
 		},
 	}
 	if b.desync == "" {
-		say("desync is not here: give its path in $DESYNC to have it compared")
-		b.results.Notes = append(b.results.Notes, "desync was not found; its lines are missing")
 		return all
 	}
 	return append(all, tool{
@@ -169,28 +167,7 @@ func (b *bench) measureImport() error {
 }
 
 func (b *bench) importOnce(t tool) error {
-	repo := repoOf(b.dir, t.name)
-	if err := errors.Join(os.RemoveAll(repo), os.MkdirAll(repo, 0o755)); err != nil {
-		return err
-	}
-	if err := t.prepare(repo); err != nil {
-		return err
-	}
-	for _, d := range b.dumps {
-		if err := measure.ReadTree(d); err != nil {
-			return err
-		}
-	}
-	measure.Sync()
-	begun := time.Now()
-	for i, d := range b.dumps {
-		if err := t.put(repo, fmt.Sprintf("dump%d", i), d); err != nil {
-			return err
-		}
-	}
-	seconds := time.Since(begun).Seconds()
-	measure.Sync()
-	stored, err := measure.DiskBytes(repo)
+	stored, seconds, err := b.take(t)
 	if err != nil {
 		return err
 	}
@@ -198,4 +175,31 @@ func (b *bench) importOnce(t tool) error {
 	b.results.add("stored "+t.name, float64(stored))
 	say("import  %-10s %6.2f s  %6d MB", t.name, seconds, stored/1e6)
 	return nil
+}
+
+// take lets a tool take all dumps into a new repository. It gives the bytes on disk and the seconds.
+func (b *bench) take(t tool) (stored int64, seconds float64, err error) {
+	repo := repoOf(b.dir, t.name)
+	if err := errors.Join(os.RemoveAll(repo), os.MkdirAll(repo, 0o755)); err != nil {
+		return 0, 0, err
+	}
+	if err := t.prepare(repo); err != nil {
+		return 0, 0, err
+	}
+	for _, d := range b.dumps {
+		if err := measure.ReadTree(d); err != nil {
+			return 0, 0, err
+		}
+	}
+	measure.Sync()
+	begun := time.Now()
+	for i, d := range b.dumps {
+		if err := t.put(repo, fmt.Sprintf("dump%d", i), d); err != nil {
+			return 0, 0, err
+		}
+	}
+	seconds = time.Since(begun).Seconds()
+	measure.Sync()
+	stored, err = measure.DiskBytes(repo)
+	return stored, seconds, err
 }
