@@ -265,8 +265,11 @@ func (g *generator) scene(p *program) []op {
 		write.File, write.Off = "f0", -1
 		c := with("gc", "", 0, 0)
 		s := g.at(with("seal", b, 0, 0))
-		if g.r.IntN(3) > 0 {
+		switch g.r.IntN(6) {
+		case 0, 1:
 			s.On, s.At = []string{"open", "read", "create"}[g.r.IntN(3)], g.r.IntN(20)
+		case 2, 3, 4: // as it punches
+			s.On, s.At = []string{"allocated", "punch hole"}[g.r.IntN(2)], g.r.IntN(3)
 		}
 		c.Beside = []op{g.first(write), s}
 		out = append(out, with("draft", b, 0, 0))
