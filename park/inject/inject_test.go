@@ -76,13 +76,14 @@ const (
 	timeout = time.Minute
 )
 
-// start runs a subject whose first thread is of a kind.
-func start(t *testing.T, first int) *process {
+// start runs a subject whose first thread is of a kind. more are further arguments of its.
+func start(t *testing.T, first int, more ...string) *process {
 	t.Helper()
 	p := &process{t: t, path: filepath.Join(t.TempDir(), "rounds"), ended: make(chan struct{})}
 	must(t, os.WriteFile(p.path, make([]byte, 4096), 0o600))
 	// A shell is the parent: whoever waits for a child is told of the stops of one that this process traces.
-	cmd := exec.Command("sh", "-c", `"$0" "$@" & wait $!`, subject, p.path, strconv.Itoa(first))
+	cmd := exec.Command("sh", append([]string{"-c", `"$0" "$@" & wait $!`, subject, p.path, strconv.Itoa(first)},
+		more...)...)
 	out, err := cmd.StdoutPipe()
 	must(t, err)
 	must(t, cmd.Start())
@@ -248,7 +249,6 @@ func TestRefused(t *testing.T) {
 	if err := Stop(cmd.Process.Pid, Options{}, work); !errors.Is(err, ErrGone) {
 		t.Errorf("a process that has ended: %v", err)
 	}
-	// A process with a seccomp filter could be killed for a call that is not its own.
 	p := start(t, 2)
 	failed := errors.New("failed")
 	if err := Stop(p.pid, Options{}, func(*Task) error { return failed }); !errors.Is(err, failed) {
@@ -259,6 +259,18 @@ func TestRefused(t *testing.T) {
 		t.Errorf("a process that is traced: %v", err)
 	}
 	p.goesOn()
+}
+
+// A thread with a seccomp filter could be killed for a call that is not its own, and its process with it.
+func TestFilteredThread(t *testing.T) {
+	for _, who := range []string{"2", "4"} { // the first thread, and another one
+		p := start(t, 2, who)
+		p.goesOn()
+		if err := Stop(p.pid, Options{}, work); err == nil || !strings.Contains(err.Error(), "seccomp filter") {
+			t.Errorf("thread %s has a filter: %v", who, err)
+		}
+		p.goesOn()
+	}
 }
 
 // A process that is killed meanwhile is gone, and nobody waits for it.

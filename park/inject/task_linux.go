@@ -54,6 +54,9 @@ func Stop(pid int, o Options, f func(*Task) error) error {
 		t := &Task{PID: pid, o: o, end: time.Now().Add(o.Limit)}
 		err := t.stop()
 		if err == nil {
+			err = t.bear()
+		}
+		if err == nil {
 			err = f(t)
 		}
 		done <- errors.Join(err, t.release())
@@ -61,23 +64,51 @@ func Stop(pid int, o Options, f func(*Task) error) error {
 	return <-done
 }
 
-// possible looks for what Stop does not bear.
+// possible looks for what Stop does not bear, in the first thread. The others are looked at when they stand still, see
+// bear.
 func possible(pid int) error {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	return bears(pid, pid, func(name, value string) error {
+		switch {
+		case name == "TracerPid" && value != "0":
+			return refusal(pid, "process %s traces it", value)
+		case name == "State" && (strings.HasPrefix(value, "Z") || strings.HasPrefix(value, "X")):
+			return fmt.Errorf("process %d: %w", pid, ErrGone)
+		}
+		return nil
+	})
+}
+
+// bear looks at each thread: seccomp filters and shadow stacks are a thread's own, and a thread gives its own to those
+// that it makes.
+func (t *Task) bear() error {
+	for _, th := range t.threads {
+		if err := bears(t.PID, th.tid, func(string, string) error { return nil }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bears looks whether a thread bears system calls that are not its own, and shows all lines of its status to more.
+func bears(pid, tid int, more func(name, value string) error) error {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", pid, tid))
 	if err != nil {
 		return gone(pid, err)
+	}
+	whose := "it"
+	if tid != pid {
+		whose = fmt.Sprintf("its thread %d", tid)
 	}
 	for line := range strings.Lines(string(text)) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
 		switch {
 		case name == "Seccomp" && value != "0":
-			return refusal(pid, "it has a seccomp filter")
-		case name == "TracerPid" && value != "0":
-			return refusal(pid, "process %s traces it", value)
+			return refusal(pid, "%s has a seccomp filter", whose)
 		case name == "x86_Thread_features" && strings.Contains(value, "shstk"):
-			return refusal(pid, "it has a shadow stack")
-		case name == "State" && (strings.HasPrefix(value, "Z") || strings.HasPrefix(value, "X")):
-			return fmt.Errorf("process %d: %w", pid, ErrGone)
+			return refusal(pid, "%s has a shadow stack", whose)
+		}
+		if err := more(name, value); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -2,11 +2,14 @@
  * A process that notices when it is tampered with: threads in every kind of waiting, and threads that keep known
  * values in all registers. It says "ready PID", then counts rounds in shared memory at its argument, a file of 4096
  * bytes; a thread that finds something wrong writes what, at byte 64, and ends the process. The handler of SIGUSR1 says
- * at byte 48 that it runs, and lasts until byte 56 is not 0.
+ * at byte 48 that it runs, and lasts until byte 56 is not 0. Its arguments: the file, which thread is the first one,
+ * and which one has a seccomp filter that allows all (none without it).
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -15,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
@@ -151,10 +155,22 @@ static void lasts(int sig)
 
 static void (*const kinds[THREADS])(void) = {registers, sleeps, reads, writes, futexes, calls};
 
+static int filtered = -1;
+
+static void filter(void)
+{
+	struct sock_filter all = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	struct sock_fprog p = {1, &all};
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &p))
+		wrong("seccomp");
+}
+
 static void *run(void *arg)
 {
 	int who = (int)(intptr_t)arg;
 	sigset_t s;
+	if (who == filtered)
+		filter();
 	sigemptyset(&s);
 	sigaddset(&s, SIGALRM);
 	/* A signal is for the first thread alone, which makes the injected calls. */
@@ -174,6 +190,8 @@ int main(int argc, char **argv)
 	pthread_t t;
 	int fd = argc > 1 ? open(argv[1], O_RDWR) : -1;
 	int first = argc > 2 ? atoi(argv[2]) : 0;
+	if (argc > 3)
+		filtered = atoi(argv[3]);
 	rounds = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (rounds == MAP_FAILED || pipe(pipes[0]) || pipe(pipes[1]))
 		return 1;
