@@ -71,6 +71,18 @@ func (b *bench) makeDumps() (err error) {
 	return nil
 }
 
+// dumped starts a process, and dumps and ends it.
+func (b *bench) dumped(name string, heapSeed int) (p *workload.Process, images string, err error) {
+	if p, err = b.start(name, b.restoreMB, heapSeed); err != nil {
+		return nil, "", err
+	}
+	images = filepath.Join(b.dir, name+"-images")
+	if _, err := b.dump(p, images, false); err != nil {
+		return nil, "", errors.Join(err, p.Kill())
+	}
+	return p, images, p.Gone(time.Minute)
+}
+
 // restore restores images that are in the page cache, verifies the process's memory if asked, and ends it.
 func (b *bench) restore(p *workload.Process, images string, verify bool) (seconds float64, err error) {
 	if err := measure.ReadTree(images); err != nil {
@@ -93,15 +105,8 @@ func (b *bench) restore(p *workload.Process, images string, verify bool) (second
 }
 
 func (b *bench) measureRestore() (err error) {
-	p, err := b.start("restore", b.restoreMB, 3)
+	p, images, err := b.dumped("restore", 3)
 	if err != nil {
-		return err
-	}
-	images := filepath.Join(b.dir, "restore-images")
-	if _, err := b.dump(p, images, false); err != nil {
-		return errors.Join(err, p.Kill())
-	}
-	if err := p.Gone(time.Minute); err != nil {
 		return err
 	}
 	store, mnt := filepath.Join(b.dir, "restore-store"), filepath.Join(b.dir, "restore-mnt")

@@ -153,15 +153,8 @@ func (b *bench) startObjects() (*workload.Process, error) {
 // caches, three times a round: a cold start of a daemon varies by twice its length. The first restore from each records
 // its profile; it is checked, and does not count.
 func (b *bench) optimizeResume() (err error) {
-	p, err := b.start("resume", b.restoreMB, 6)
+	p, images, err := b.dumped("resume", 6)
 	if err != nil {
-		return err
-	}
-	images := filepath.Join(b.dir, "resume-images")
-	if _, err := b.dump(p, images, false); err != nil {
-		return errors.Join(err, p.Kill())
-	}
-	if err := p.Gone(time.Minute); err != nil {
 		return err
 	}
 	before, after := filepath.Join(b.dir, "resume-before"), filepath.Join(b.dir, "resume-after")
