@@ -61,24 +61,6 @@ func retry(f func() error) error {
 	}
 }
 
-// unfiltered refuses a process one of whose threads has a seccomp filter: it could be killed for what it is made to do.
-func unfiltered(pid int) error {
-	all, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
-	if err != nil {
-		return err
-	}
-	for _, path := range all {
-		text, err := os.ReadFile(path)
-		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ESRCH) { // the thread has ended
-			return err
-		}
-		if _, mode, found := strings.Cut(string(text), "\nSeccomp:\t"); found && !strings.HasPrefix(mode, "0\n") {
-			return errors.New("the process has a seccomp filter")
-		}
-	}
-	return nil
-}
-
 // findRings gives the rings of a process, all of which can be parked.
 func findRings(pid int, family []int) ([]ring, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -94,7 +76,11 @@ func findRings(pid int, family []int) ([]ring, error) {
 			return nil, errors.New("the process has locked memory")
 		}
 	}
-	if err := unfiltered(pid); err != nil {
+	why, err := inject.Unbearable(pid)
+	if err == nil && why != "" {
+		err = errors.New(why)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if err := checkAddressLimit(pid); err != nil {

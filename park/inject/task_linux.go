@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -54,7 +55,7 @@ func Stop(pid int, o Options, f func(*Task) error) error {
 		t := &Task{PID: pid, o: o, end: time.Now().Add(o.Limit)}
 		err := t.stop()
 		if err == nil {
-			err = t.bear()
+			err = bears(pid) // nothing changes any more
 		}
 		if err == nil {
 			err = f(t)
@@ -64,54 +65,59 @@ func Stop(pid int, o Options, f func(*Task) error) error {
 	return <-done
 }
 
-// possible looks for what Stop does not bear, in the first thread. The others are looked at when they stand still, see
-// bear.
+// possible looks for what Stop does not bear.
 func possible(pid int) error {
-	return bears(pid, pid, func(name, value string) error {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return gone(pid, err)
+	}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
 		switch {
 		case name == "TracerPid" && value != "0":
 			return refusal(pid, "process %s traces it", value)
 		case name == "State" && (strings.HasPrefix(value, "Z") || strings.HasPrefix(value, "X")):
 			return fmt.Errorf("process %d: %w", pid, ErrGone)
 		}
-		return nil
-	})
-}
-
-// bear looks at each thread: seccomp filters and shadow stacks are a thread's own, and a thread gives its own to those
-// that it makes.
-func (t *Task) bear() error {
-	for _, th := range t.threads {
-		if err := bears(t.PID, th.tid, func(string, string) error { return nil }); err != nil {
-			return err
-		}
 	}
-	return nil
+	return bears(pid)
 }
 
-// bears looks whether a thread bears system calls that are not its own, and shows all lines of its status to more.
-func bears(pid, tid int, more func(name, value string) error) error {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", pid, tid))
-	if err != nil {
+func bears(pid int) error {
+	why, err := Unbearable(pid)
+	switch {
+	case err != nil:
 		return gone(pid, err)
-	}
-	whose := "it"
-	if tid != pid {
-		whose = fmt.Sprintf("its thread %d", tid)
-	}
-	for line := range strings.Lines(string(text)) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
-		switch {
-		case name == "Seccomp" && value != "0":
-			return refusal(pid, "%s has a seccomp filter", whose)
-		case name == "x86_Thread_features" && strings.Contains(value, "shstk"):
-			return refusal(pid, "%s has a shadow stack", whose)
-		}
-		if err := more(name, value); err != nil {
-			return err
-		}
+	case why != "":
+		return refusal(pid, "%s", why)
 	}
 	return nil
+}
+
+// Unbearable tells why a process could be harmed by system calls that it is made to do: "" if it could not. Seccomp
+// filters and shadow stacks are a thread's own, so all threads are looked at. While they run they may still get some.
+func Unbearable(pid int) (why string, err error) {
+	dir := fmt.Sprintf("/proc/%d/task", pid)
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		return "", err
+	}
+	for _, name := range names {
+		text, err := os.ReadFile(filepath.Join(dir, name.Name(), "status"))
+		if err != nil && !isGone(err) {
+			return "", err
+		}
+		for line := range strings.Lines(string(text)) {
+			name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
+			switch {
+			case name == "Seccomp" && value != "0":
+				return "the process has a seccomp filter", nil
+			case name == "x86_Thread_features" && strings.Contains(value, "shstk"):
+				return "the process has a shadow stack", nil
+			}
+		}
+	}
+	return "", nil
 }
 
 func gone(pid int, err error) error {

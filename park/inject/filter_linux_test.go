@@ -1,6 +1,6 @@
 //go:build amd64
 
-package park
+package inject
 
 import (
 	"os"
@@ -12,9 +12,9 @@ import (
 )
 
 // A thread's seccomp filter is its own: the first thread's status does not show it.
-func TestFilteredThread(t *testing.T) {
-	if err := unfiltered(os.Getpid()); err != nil {
-		t.Fatalf("without a filter: %v", err)
+func TestUnbearable(t *testing.T) {
+	if why, err := Unbearable(os.Getpid()); err != nil || why != "" {
+		t.Fatalf("without a filter: %q, %v", why, err)
 	}
 	filtered, over := make(chan error), make(chan struct{})
 	ended := make(chan struct{})
@@ -33,8 +33,8 @@ func TestFilteredThread(t *testing.T) {
 	if err := <-filtered; err != nil {
 		t.Fatal(err)
 	}
-	if err := unfiltered(os.Getpid()); err == nil {
-		t.Error("a thread's filter is overlooked")
+	if why, err := Unbearable(os.Getpid()); err != nil || why == "" {
+		t.Errorf("a thread's filter is overlooked: %v", err)
 	}
 	close(over)
 	<-ended
