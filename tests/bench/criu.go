@@ -71,16 +71,13 @@ func (b *bench) makeDumps() (err error) {
 	return nil
 }
 
-// dumped starts a process, and dumps and ends it.
-func (b *bench) dumped(name string, heapSeed int) (p *workload.Process, images string, err error) {
-	if p, err = b.start(name, b.restoreMB, heapSeed); err != nil {
-		return nil, "", err
-	}
+// dumped dumps and ends a process.
+func (b *bench) dumped(name string, p *workload.Process) (images string, err error) {
 	images = filepath.Join(b.dir, name+"-images")
 	if _, err := b.dump(p, images, false); err != nil {
-		return nil, "", errors.Join(err, p.Kill())
+		return "", errors.Join(err, p.Kill())
 	}
-	return p, images, p.Gone(time.Minute)
+	return images, p.Gone(time.Minute)
 }
 
 // restore restores images that are in the page cache, verifies the process's memory if asked, and ends it.
@@ -105,7 +102,11 @@ func (b *bench) restore(p *workload.Process, images string, verify bool) (second
 }
 
 func (b *bench) measureRestore() (err error) {
-	p, images, err := b.dumped("restore", 3)
+	p, err := b.start("restore", b.restoreMB, 3)
+	if err != nil {
+		return err
+	}
+	images, err := b.dumped("restore", p)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -70,20 +71,31 @@ func (b *bench) optimizeDumps(name string) error {
 
 // compareStored lets restic and two stores take dumps, and optimizes the second store. Its samples are bytes on disk.
 func (b *bench) compareStored(what string, dumps []string, before, after string) error {
-	kept := b.dumps
-	b.dumps = dumps
-	defer func() { b.dumps = kept }()
-	for _, t := range b.tools() {
-		if t.name != nameRestic {
-			continue
-		}
-		stored, _, err := b.take(t)
-		if err != nil {
+	note := func(who string, stored int64) {
+		b.results.add(what+", "+who, float64(stored))
+		say("%-22s %-12s %6d MB", what, who, stored/1e6)
+	}
+	tools := b.tools()
+	restic := tools[slices.IndexFunc(tools, func(t tool) bool { return t.name == nameRestic })]
+	stored, _, err := b.take(restic, dumps)
+	if err != nil {
+		return err
+	}
+	note(nameRestic, stored)
+	if err := b.fillStores(dumps, before, after); err != nil {
+		return err
+	}
+	for _, s := range []struct{ name, store string }{{imported, before}, {optimized, after}} {
+		if stored, err = measure.DiskBytes(s.store); err != nil {
 			return err
 		}
-		b.results.add(what+", "+nameRestic, float64(stored))
-		say("%-22s %-12s %6d MB", what, nameRestic, stored/1e6)
+		note(s.name, stored)
 	}
+	return nil
+}
+
+// fillStores lets two stores take dumps, and optimizes the second one.
+func (b *bench) fillStores(dumps []string, before, after string) error {
 	for _, store := range []string{before, after} {
 		if _, err := b.gpucr.Run(b.ctx, "init", store); err != nil {
 			return err
@@ -98,21 +110,10 @@ func (b *bench) compareStored(what string, dumps []string, before, after string)
 	if _, err := b.gpucr.Run(b.ctx, "optimize", "--gc", "-y", after); err != nil {
 		return err
 	}
-	took := time.Since(begun)
-	if _, err := b.gpucr.Run(b.ctx, "verify", after); err != nil {
-		return err
-	}
+	say("optimize --gc took %.1f s", time.Since(begun).Seconds())
+	_, err := b.gpucr.Run(b.ctx, "verify", after)
 	measure.Sync()
-	for _, s := range []struct{ name, store string }{{imported, before}, {optimized, after}} {
-		stored, err := measure.DiskBytes(s.store)
-		if err != nil {
-			return err
-		}
-		b.results.add(what+", "+s.name, float64(stored))
-		say("%-22s %-12s %6d MB", what, s.name, stored/1e6)
-	}
-	say("%-22s optimize --gc took %.1f s", what, took.Seconds())
-	return nil
+	return err
 }
 
 // optimizeHeap compares what is stored of a process whose larger part is a heap of small objects.
@@ -121,9 +122,8 @@ func (b *bench) optimizeHeap(c corpus) error {
 	if err != nil {
 		return err
 	}
-	images := filepath.Join(b.dir, "heap-images")
-	_, err = b.dump(p, images, true)
-	if err := errors.Join(err, p.Kill()); err != nil {
+	images, err := b.dumped("heap", p)
+	if err != nil {
 		return err
 	}
 	before, after := filepath.Join(b.dir, "heap-before"), filepath.Join(b.dir, "heap-after")
@@ -136,7 +136,7 @@ func (b *bench) startHeap() (*workload.Process, error) {
 	return b.start("heap", b.memMB/2, 5, "--heap", "70", "--weights", "15", "--bf16", "10", "--zero", "5")
 }
 
-// startObjects starts a python3 that keeps some 1.4 KB of small objects for each session.
+// startObjects starts a python3 that keeps more than 1 KB of small objects for each of its sessions.
 func (b *bench) startObjects() (*workload.Process, error) {
 	dir := filepath.Join(b.dir, "process-objects")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -153,13 +153,17 @@ func (b *bench) startObjects() (*workload.Process, error) {
 // caches, three times a round: a cold start of a daemon varies by twice its length. The first restore from each records
 // its profile; it is checked, and does not count.
 func (b *bench) optimizeResume() (err error) {
-	p, images, err := b.dumped("resume", 6)
+	p, err := b.start("resume", b.restoreMB, 6)
+	if err != nil {
+		return err
+	}
+	images, err := b.dumped("resume", p)
 	if err != nil {
 		return err
 	}
 	before, after := filepath.Join(b.dir, "resume-before"), filepath.Join(b.dir, "resume-after")
 	defer func() { err = errors.Join(err, os.RemoveAll(before), os.RemoveAll(after), os.RemoveAll(images)) }()
-	if err := b.compareStored("the process that resumes", []string{images}, before, after); err != nil {
+	if err := b.fillStores([]string{images}, before, after); err != nil {
 		return err
 	}
 	stores := []struct{ name, path string }{{imported, before}, {optimized, after}}
@@ -179,7 +183,7 @@ func (b *bench) optimizeResume() (err error) {
 	return nil
 }
 
-// resume gives the seconds from the command's start until the process runs.
+// resume gives the seconds that a restore's timeline counts until the process runs, and ends the process.
 func (b *bench) resume(p *workload.Process, store string, verify bool) (seconds float64, err error) {
 	if err := measure.DropCaches(); err != nil {
 		return 0, err
@@ -193,9 +197,6 @@ func (b *bench) resume(p *workload.Process, store string, verify bool) (seconds 
 	if verify {
 		err = p.Verified(2 * time.Minute)
 	}
-	d, ok := result.Timeline.At(restore.MarkResume)
-	if !ok {
-		err = errors.Join(err, fmt.Errorf("the timeline does not tell of %q", restore.MarkResume))
-	}
-	return d.Seconds(), errors.Join(err, p.Kill())
+	at, terr := measure.Mark(&result.Timeline, restore.MarkResume)
+	return at.Sub(result.Timeline.Started).Seconds(), errors.Join(err, terr, p.Kill())
 }

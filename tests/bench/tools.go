@@ -167,7 +167,7 @@ func (b *bench) measureImport() error {
 }
 
 func (b *bench) importOnce(t tool) error {
-	stored, seconds, err := b.take(t)
+	stored, seconds, err := b.take(t, b.dumps)
 	if err != nil {
 		return err
 	}
@@ -177,8 +177,8 @@ func (b *bench) importOnce(t tool) error {
 	return nil
 }
 
-// take lets a tool take all dumps into a new repository. It gives the bytes on disk and the seconds.
-func (b *bench) take(t tool) (stored int64, seconds float64, err error) {
+// take lets a tool take dumps into a new repository. It gives the bytes on disk and the seconds.
+func (b *bench) take(t tool, dumps []string) (stored int64, seconds float64, err error) {
 	repo := repoOf(b.dir, t.name)
 	if err := errors.Join(os.RemoveAll(repo), os.MkdirAll(repo, 0o755)); err != nil {
 		return 0, 0, err
@@ -186,14 +186,14 @@ func (b *bench) take(t tool) (stored int64, seconds float64, err error) {
 	if err := t.prepare(repo); err != nil {
 		return 0, 0, err
 	}
-	for _, d := range b.dumps {
+	for _, d := range dumps {
 		if err := measure.ReadTree(d); err != nil {
 			return 0, 0, err
 		}
 	}
 	measure.Sync()
 	begun := time.Now()
-	for i, d := range b.dumps {
+	for i, d := range dumps {
 		if err := t.put(repo, fmt.Sprintf("dump%d", i), d); err != nil {
 			return 0, 0, err
 		}

@@ -274,11 +274,11 @@ func (b *bench) restore(p *place, way restoring, check bool) (err error) {
 		rows = map[string]string{restore.MarkResume: rowResumeCold, restore.MarkResident: rowResidentCold}
 	}
 	for _, mark := range []string{restore.MarkResume, restore.MarkResident} {
-		d, ok := result.Timeline.At(mark)
-		if !ok {
-			return fmt.Errorf("the timeline does not tell of %q", mark)
+		at, err := measure.Mark(&result.Timeline, mark)
+		if err != nil {
+			return err
 		}
-		b.note(rows[mark], p, result.Timeline.Started.Add(d).Sub(begun).Seconds())
+		b.note(rows[mark], p, at.Sub(begun).Seconds())
 	}
 	b.note(rows[restore.MarkResident]+cpu, p, (now - used).Seconds())
 	if check {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/restore"
 	"github.com/gpucr/gpucr-fs/tests/cli"
+	"github.com/gpucr/gpucr-fs/tests/measure"
 	"github.com/gpucr/gpucr-fs/tests/slowlink"
 )
 
@@ -184,11 +185,11 @@ func (b *bench) restoreOn(s *subject, n *node, name string, verify, keep bool) (
 	}
 	f.Response = at.Sub(begun).Seconds()
 	for mark, to := range map[string]*float64{restore.MarkResume: &f.Resume, restore.MarkResident: &f.Resident} {
-		d, ok := result.Timeline.At(mark)
-		if !ok {
-			return f, fmt.Errorf("the timeline does not tell of %q", mark)
+		at, err := measure.Mark(&result.Timeline, mark)
+		if err != nil {
+			return f, err
 		}
-		*to = result.Timeline.Started.Add(d).Sub(begun).Seconds()
+		*to = at.Sub(begun).Seconds()
 	}
 	if verify {
 		err = s.Check(1, timeout)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/restore"
 	"github.com/gpucr/gpucr-fs/tests/cli"
+	"github.com/gpucr/gpucr-fs/tests/measure"
 )
 
 // ours is gpucr-fs restore with a daemon that serves a mount of the store already, as on a machine where the store is
@@ -52,13 +53,7 @@ func (o *ours) restore() (resumed time.Time, err error) {
 	return o.mark(restore.MarkResume)
 }
 
-func (o *ours) mark(name string) (time.Time, error) {
-	d, ok := o.result.Timeline.At(name)
-	if !ok {
-		return time.Time{}, fmt.Errorf("the timeline does not tell of %q", name)
-	}
-	return o.result.Timeline.Started.Add(d), nil
-}
+func (o *ours) mark(name string) (time.Time, error) { return measure.Mark(&o.result.Timeline, name) }
 
 func (o *ours) resident() (time.Time, error) { return o.mark(restore.MarkResident) }
 

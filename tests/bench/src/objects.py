@@ -7,10 +7,9 @@ import time
 
 p = argparse.ArgumentParser()
 p.add_argument("--status", required=True)
-p.add_argument("--objects", type=int, default=200_000)
-p.add_argument("--seed", type=int, default=1)
+p.add_argument("--objects", type=int, required=True)
 a = p.parse_args()
-r = random.Random(a.seed)
+r = random.Random(1)
 words = [
     "".join(r.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(r.randrange(3, 11)))
     for _ in range(5000)
