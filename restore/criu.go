@@ -223,8 +223,26 @@ func (c *CRIU) lastSaid() []string {
 func (c *CRIU) ended(err error) error {
 	if lines := c.lastSaid(); len(lines) > 0 {
 		err = errors.New(lines[0])
+	} else if by := c.signal(); by != 0 {
+		return fmt.Errorf("it was ended by a signal: %v", by)
 	}
 	return fmt.Errorf("it ended: %w", err)
+}
+
+// signal gives the signal that has ended CRIU, 0 without one.
+func (c *CRIU) signal() syscall.Signal {
+	select {
+	case <-c.exited:
+	default:
+		return 0
+	}
+	if c.cmd.ProcessState == nil {
+		return 0
+	}
+	if st, ok := c.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && st.Signaled() {
+		return st.Signal()
+	}
+	return 0
 }
 
 // file and fileW keep a nil *os.File from becoming a non-nil interface.

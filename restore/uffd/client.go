@@ -380,6 +380,9 @@ func (c *Client) Serve(ctx context.Context, q Supplier) error {
 			c.letGo(true)
 			c.held.add(&p)
 			continue
+		case kindCRIU:
+			c.held.watch(&p)
+			continue
 		case kindLeft:
 			c.held.remove(p.id)
 		case kindDemand:

@@ -47,6 +47,9 @@
 // as zero. The killed may leave somebody who shares their memory, or a child that cannot be found. What these lack is
 // poisoned first, and their reports are read until it is.
 //
+// A CRIU that is making tasks may hang when they are ended. Who ends them waits for its end, and ends it
+// (criu_linux.go). The keeper does not.
+//
 // # What is lacking
 //
 // Where there is no descriptor or no memory a message is left where it is until there is: a fork's report, a task or a

@@ -41,6 +41,10 @@ func (s *Server) poisoned(r prefetch.Range, n int64, err error) {
 func (s *Server) kill(m *memory, err error) {
 	if m.task != nil {
 		s.killProcess(m.task, err)
+		select {
+		case s.lost <- struct{}{}:
+		default:
+		}
 	}
 	m.refuse(err)
 	m.poisonLacking()

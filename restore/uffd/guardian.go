@@ -95,10 +95,10 @@ func GuardianMain() error {
 	}
 	st, err := readSetup(setupFile)
 	if err != nil {
+		w.close()
 		if sock != nil {
 			sock.refuse()
 		}
-		w.close()
 		return err
 	}
 	g := &guardian{setup: st, setupFile: setupFile, keeper: k, outbox: newOutbox(),
@@ -132,6 +132,7 @@ func awaitBegin(w *wire) (sock *socket, err error) {
 			}
 		}
 		if err != nil && sock != nil {
+			w.close() // before CRIU's end: it may wait for who waits for this
 			sock.refuse()
 		}
 		return sock, err
@@ -171,7 +172,8 @@ type guardian struct {
 	drained  map[uint64]chan struct{}
 	failures int // successors in a row that delivered nothing
 	closing  bool
-	last     []byte // the outcome, for a provider that comes when all is over
+	last     []byte   // the outcome, for a provider that comes when all is over
+	criu     *process // a handle of CRIU's while it waits for its tasks, else nil
 	stop     context.CancelCauseFunc
 }
 
@@ -182,6 +184,7 @@ func (g *guardian) run(w *wire) error {
 	g.drained = make(map[uint64]chan struct{})
 	g.stop = cancel
 	if err := g.attach(w); err != nil {
+		w.close()
 		if g.server.sock.came != nil {
 			g.server.sock.refuse()
 		}
@@ -194,6 +197,7 @@ func (g *guardian) run(w *wire) error {
 
 	err := g.server.Serve(ctx, g)
 	g.keeper.end() // nothing that has to be kept is left
+	g.watched(nil)
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause
 	}
@@ -276,6 +280,38 @@ func (g *guardian) joined(m *memory) {
 		p.fds[i] = d
 	}
 	g.outbox.put(p)
+}
+
+// watched passes CRIU's handle to the provider: should the guardian be killed, the provider ends the tasks, and a CRIU
+// that waits for them.
+func (g *guardian) watched(criu *process) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.criu != nil {
+		g.criu.close()
+		g.criu = nil
+		g.outbox.put(packet{kind: kindCRIU})
+	}
+	if criu == nil {
+		return
+	}
+	d, err := unix.FcntlInt(uintptr(criu.pidfd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		g.log.Warn("cannot keep criu's handle", "err", err)
+		return
+	}
+	g.criu = &process{criu.pid, d}
+	g.tellCRIU()
+}
+
+// tellCRIU gives the provider CRIU's handle, if there is one. Preconditions: mu is held.
+func (g *guardian) tellCRIU() {
+	if g.criu == nil {
+		return
+	}
+	if d, err := unix.FcntlInt(uintptr(g.criu.pidfd), unix.F_DUPFD_CLOEXEC, 0); err == nil {
+		g.outbox.put(packet{kind: kindCRIU, fds: []int{d}})
+	}
 }
 
 func (g *guardian) left(m *memory) { g.outbox.put(packet{kind: kindLeft, id: m.id}) }

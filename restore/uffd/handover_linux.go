@@ -69,6 +69,7 @@ func (s *socket) expect() {
 
 // refuse closes a socket for which expect was called, and the connection that CRIU may have made. It ends the tasks
 // that have come: a CRIU that was killed together with the provider and its caller leaves them waiting for it for ever.
+// Then it waits for CRIU's end.
 func (s *socket) refuse() {
 	s.unlink()
 	var a *accepted
@@ -84,10 +85,15 @@ func (s *socket) refuse() {
 		got := <-s.came
 		a = &got
 	}
-	if a.conn != nil {
-		a.conn.refuse()
-		a.conn.close()
+	if a.conn == nil {
+		return
 	}
+	ended := a.conn.refuse()
+	criu := a.conn.leave()
+	if ended {
+		outlast(criu, nil)
+	}
+	criu.close()
 }
 
 // pending tells whether somebody has connected who was not accepted yet.
@@ -108,8 +114,8 @@ func (s *socket) pending() (yes bool) {
 const lastTask = 50 * time.Millisecond
 
 // refuse ends the tasks that have come, and what they have made. Their userfaultfds stay open until then: without them
-// they would go on with pages of zeros.
-func (c *conn) refuse() {
+// they would go on with pages of zeros. It reports whether there were any.
+func (c *conn) refuse() bool {
 	c.c.SetReadDeadline(time.Now().Add(lastTask))
 	var came []*process
 	var pids []int
@@ -132,6 +138,7 @@ func (c *conn) refuse() {
 		unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0)
 	}
 	killTogether(below)
+	return len(came) > 0
 }
 
 // accept waits for CRIU. Only one connection is made, so the socket goes away.

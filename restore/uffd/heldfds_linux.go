@@ -26,10 +26,11 @@ type heldFDs struct {
 	uffds  map[uint64]int // userfaultfd by memory
 	tasks  []int          // pidfds
 	keeper int            // its handle, -1 when there is none
+	criu   int            // CRIU's while it waits for the tasks, else -1
 }
 
 func newHeldFDs(log *slog.Logger) heldFDs {
-	return heldFDs{log: log, uffds: make(map[uint64]int), keeper: -1}
+	return heldFDs{log: log, uffds: make(map[uint64]int), keeper: -1, criu: -1}
 }
 
 // keptBy notes the guardian's keeper, by its pid.
@@ -57,6 +58,18 @@ func (k *heldFDs) add(p *packet) {
 	k.tasks = append(k.tasks, fds...)
 }
 
+// watch keeps the handle of CRIU that came with a packet, or gives it up where none came.
+func (k *heldFDs) watch(p *packet) {
+	if k.criu >= 0 {
+		unix.Close(k.criu)
+		k.criu = -1
+	}
+	if len(p.fds) > 0 {
+		k.criu = p.fds[0]
+		closeAll(p.fds[1:])
+	}
+}
+
 // remove gives up the userfaultfd of a memory that is complete, or gone.
 func (k *heldFDs) remove(id uint64) {
 	if fd, ok := k.uffds[id]; ok {
@@ -72,6 +85,7 @@ func (k *heldFDs) drop() {
 	}
 	closeAll(k.tasks)
 	k.tasks = nil
+	k.watch(&packet{})
 	k.dismiss()
 }
 
@@ -131,10 +145,13 @@ func userfaultfds(dir string) (numbers []int, err error) {
 }
 
 // end kills all tasks and what they have forked, unless all memory is complete,
-// and returns when none of that which is not is left.
+// and returns when none of that which is not is left, nor a CRIU that was waiting for them.
 func (k *heldFDs) end() {
 	defer k.drop()
 	k.collect()
+	if len(k.uffds) > 0 {
+		defer k.outlast()
+	}
 	for last := time.Now(); ; time.Sleep(5 * time.Millisecond) {
 		for id, fd := range k.uffds {
 			if uffdProbe(fd, pageSize, pageSize) == unix.ESRCH {
@@ -149,6 +166,14 @@ func (k *heldFDs) end() {
 			last = time.Now()
 			k.log.Error("a process that lacks memory cannot be found, its page faults hang", "processes", len(k.uffds))
 		}
+	}
+}
+
+// outlast waits for the end of a CRIU whose tasks were ended before its end mark.
+func (k *heldFDs) outlast() {
+	pid, there := pidOf(k.criu)
+	if there && outlast(&process{pid, k.criu}, nil) {
+		k.log.Error(killedCRIU, "pid", pid)
 	}
 }
 

@@ -56,6 +56,9 @@ func (g *guardian) attach(w *wire) error {
 			w.send(&packet{kind: kindTask, fds: []int{t.pidfd}})
 		}
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.tellCRIU()
 	return nil
 }
 

@@ -46,12 +46,17 @@ type Server struct {
 	finishAt, residentAt time.Time
 
 	runs sync.WaitGroup
+
+	lost  chan struct{}  // has room for the word that a task was killed
+	waits sync.WaitGroup // for the end of a CRIU whose tasks were ended
 }
 
-// watcher is told which memories are served, by goroutines that hold locks.
+// watcher is told which memories are served, by goroutines that hold locks, and which CRIU is to be ended should it
+// wait for tasks that were ended: nil when none is any more.
 type watcher interface {
 	joined(*memory)
 	left(*memory)
+	watched(criu *process)
 }
 
 // ErrRestore is wrapped by Serve's error when CRIU gave the restore up.
@@ -72,12 +77,13 @@ func Listen(opts Options) (*Server, error) {
 
 // newServer makes a server of a socket that is there already; the options are valid but for the directory.
 func newServer(opts Options, sock *socket) *Server {
-	return &Server{opts: opts, log: opts.Logger, sock: sock, changed: make(chan struct{})}
+	return &Server{opts: opts, log: opts.Logger, sock: sock, changed: make(chan struct{}), lost: make(chan struct{}, 1)}
 }
 
-// Close removes the socket and lets the tasks go. It is not to be called while
-// Serve or Collapse runs.
+// Close removes the socket and lets the tasks go. Where Serve has ended the tasks it waits for CRIU's end, which it may
+// have to bring about. It is not to be called while Serve or Collapse runs.
 func (s *Server) Close() error {
+	s.waits.Wait()
 	for _, p := range s.processes() {
 		p.close()
 	}
@@ -97,8 +103,17 @@ func (s *Server) Serve(ctx context.Context, supplier Supplier) error {
 	if err != nil {
 		return err
 	}
+	if s.watcher != nil {
+		s.watcher.watched(conn.criu)
+	}
 	s.connected.Store(true)
-	defer conn.close()
+	conn.watch.Go(func() {
+		select {
+		case <-s.lost:
+			s.outlast(conn.criu, conn.left)
+		case <-conn.left:
+		}
+	})
 	defer context.AfterFunc(ctx, conn.abort)()
 
 	err = s.receive(conn)
@@ -113,7 +128,32 @@ func (s *Server) Serve(ctx context.Context, supplier Supplier) error {
 		s.abandon(err)
 	}
 	s.runs.Wait()
+	criu := conn.leave()
+	if err == nil {
+		criu.close()
+		return nil
+	}
+	// Not before this returns: CRIU may wait for somebody who waits for the error.
+	s.waits.Go(func() {
+		s.outlast(criu, nil)
+		criu.close()
+	})
 	return err
+}
+
+// outlast waits for the end of a CRIU of which tasks were ended before its end mark, and ends it where it hangs.
+func (s *Server) outlast(criu *process, stop <-chan struct{}) {
+	killed := outlast(criu, func() bool {
+		select {
+		case <-stop:
+			return true
+		default:
+			return s.finished.Load()
+		}
+	})
+	if killed {
+		s.log.Error(killedCRIU, "pid", criu.pid)
+	}
 }
 
 // halt ends the reading of events and the filling, and with it all forks: one
@@ -206,6 +246,9 @@ func (s *Server) receive(conn *conn) error {
 	s.finishAt = time.Now()
 	s.mu.Unlock()
 	s.finished.Store(true)
+	if s.watcher != nil {
+		s.watcher.watched(nil)
+	}
 	return nil
 }
 

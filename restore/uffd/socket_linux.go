@@ -152,7 +152,7 @@ func (s *socket) take(ctx context.Context) (*conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("accept criu: %w", err)
 	}
-	k := &conn{c: c, criu: &process{pidfd: -1}}
+	k := &conn{c: c, criu: &process{pidfd: -1}, left: make(chan struct{})}
 	raw, err := c.SyscallConn()
 	if err == nil {
 		e := raw.Control(func(fd uintptr) {
@@ -191,6 +191,7 @@ type conn struct {
 	// samePIDs: it sees the same pids as this process.
 	samePIDs bool
 	ended    *eventFD
+	left     chan struct{} // closed by leave
 	watch    sync.WaitGroup
 }
 
@@ -200,14 +201,18 @@ func (c *conn) watchCRIU() {
 	}
 }
 
-func (c *conn) close() {
+func (c *conn) close() { c.leave().close() }
+
+// leave is close, but for CRIU's handle, which it gives to the caller.
+func (c *conn) leave() *process {
+	close(c.left)
 	if c.ended != nil {
 		c.ended.set()
 		c.watch.Wait()
 		c.ended.close()
 	}
-	c.criu.close()
 	c.c.Close()
+	return c.criu
 }
 
 // abort makes reads fail when what has been sent is used up.

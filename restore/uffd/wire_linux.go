@@ -23,6 +23,7 @@ const (
 	kindHello   kind = iota + 1 // with the slots' descriptor, tail: the keeper's pid; the provider is accepted
 	kindMemory                  // id; with a userfaultfd and, unless forked, a pidfd: keep them, see heldFDs
 	kindTask                    // with a pidfd: the same
+	kindCRIU                    // with a pidfd of CRIU, or without when it waits for no task any more: see heldFDs
 	kindLeft                    // id: its userfaultfd is no longer needed
 	kindDemand                  // a range, flag: again
 	kindSweep                   // ranges

@@ -19,6 +19,9 @@ func TestMain(m *testing.M) {
 		playKept()
 		return
 	}
+	if len(os.Args) == 4 && os.Args[1] == criuRole {
+		playCRIU(os.Args[2], os.Args[3])
+	}
 	goleak.VerifyTestMain(m)
 }
 

@@ -1,6 +1,7 @@
 package podmanrunc
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -122,8 +123,8 @@ func (m *machine) use(store string) {
 	m.store = store
 }
 
-// command prepares a command of podman, with folders of its own.
-func (m *machine) command(args ...string) *exec.Cmd {
+// command prepares a command of podman, with folders of its own. It is killed when ctx ends.
+func (m *machine) command(ctx context.Context, args ...string) *exec.Cmd {
 	in := func(name string) string { return filepath.Join(m.dir, name) }
 	runtime := m.runtime
 	if runtime == "" {
@@ -131,7 +132,7 @@ func (m *machine) command(args ...string) *exec.Cmd {
 	}
 	all := []string{"--root", in("root"), "--runroot", in("run"), "--tmpdir", in("tmp"), "--storage-driver", "vfs",
 		"--cgroup-manager", "cgroupfs", "--events-backend", "none", "--runtime", runtime}
-	cmd := exec.Command("podman", append(all, args...)...)
+	cmd := exec.CommandContext(ctx, "podman", append(all, args...)...)
 	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(m.criu)+":"+os.Getenv("PATH"))
 	return cmd
 }
@@ -152,10 +153,10 @@ func (m *machine) try(args ...string) (string, error) {
 		return "", err
 	}
 	defer f.Close()
-	cmd := m.command(args...)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	cmd := m.command(ctx, args...)
 	cmd.Stdout, cmd.Stderr = f, f
-	late := time.AfterFunc(limit, func() { cmd.Process.Kill() })
-	defer late.Stop()
 	err = cmd.Run()
 	text, rerr := os.ReadFile(f.Name())
 	return string(text), errors.Join(err, rerr)
