@@ -232,23 +232,26 @@ func (s *Suspension) give(c *Client) error {
 }
 
 // Wake lets the restored processes of a tree run that stand still for want of their GPUs, until Resume: a thread that
-// comes to memory which is not there yet waits for it. It does not wait for the driver to be loaded.
-func (c *Client) Wake(ctx context.Context, root int) error {
+// comes to memory which is not there yet waits for it. It does not wait for the driver to be loaded. others are the
+// processes of the tree that do not use CUDA.
+func (c *Client) Wake(ctx context.Context, root int) (others []int, err error) {
 	pids, err := Tree(root)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var users []int
 	for _, pid := range pids {
 		t, err := look("/proc", pid)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if t.devices || t.libcuda {
 			users = append(users, pid)
+		} else {
+			others = append(others, pid)
 		}
 	}
-	return atOnce(users, func(pid int) error {
+	return others, atOnce(users, func(pid int) error {
 		_, err := c.call(ctx, Request{Op: OpWake, PID: pid})
 		return err
 	})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/cuda/driver"
 	"github.com/gpucr/gpucr-fs/cuda/freeze"
+	"github.com/gpucr/gpucr-fs/park/inject"
 )
 
 // The steps of the driver, for processes that stand still from their checkpoint to the end of their restore.
@@ -22,7 +23,11 @@ func (h *holder) checkpoint(pid int, stand bool) error {
 	if err := freeze.Stop(pid); err != nil {
 		return errors.Join(err, freeze.Continue(pid))
 	}
-	if err := h.within(pid, func() error { return h.lib.Checkpoint(pid) }); err != nil {
+	var huge freeze.Calls
+	if d, err := inject.NewHuge(pid); err == nil { // else the memory that VRAM goes into has small pages
+		huge = d
+	}
+	if err := h.within(pid, huge, func() error { return h.lib.Checkpoint(pid) }); err != nil {
 		return errors.Join(err, freeze.Continue(pid))
 	}
 	return nil
@@ -34,7 +39,12 @@ func (h *holder) restore(pid int, pairs []driver.Pair) error {
 	if stood {
 		left = freeze.Expel(pid) // a CRIU that was killed may have left them there
 	}
-	err := h.within(pid, func() error { return h.lib.Restore(pid, pairs) })
+	if serves, err := h.lib.RestoreThread(pid); err == nil {
+		h.mu.Lock()
+		h.serves[pid] = serves
+		h.mu.Unlock()
+	}
+	err := h.within(pid, nil, func() error { return h.lib.Restore(pid, pairs) })
 	if err == nil && stood {
 		err = freeze.Continue(pid)
 	}
@@ -54,7 +64,7 @@ func (h *holder) unlock(pid int) error {
 }
 
 func (h *holder) state(pid int) (s int, err error) {
-	err = h.within(pid, func() error {
+	err = h.within(pid, nil, func() error {
 		s, err = h.lib.State(pid)
 		return err
 	})
@@ -64,8 +74,9 @@ func (h *holder) state(pid int) (s int, err error) {
 // stands tells whether a process was stopped for its checkpoint.
 func stands(pid int) bool { return !freeze.Traced(pid) && freeze.Stands(pid) }
 
-// within calls f while the driver's threads of the process run, and no others where it stands still.
-func (h *holder) within(pid int, f func() error) error {
+// within calls f while the driver's threads of the process run, and no others where it stands still. calls, nil for
+// none, is told of their system calls.
+func (h *holder) within(pid int, calls freeze.Calls, f func() error) error {
 	if !stands(pid) {
 		return f()
 	}
@@ -73,7 +84,7 @@ func (h *holder) within(pid int, f func() error) error {
 	if err != nil {
 		return err
 	}
-	r, err := freeze.Run(pid, func(tid int, name string) bool { return tid == serves || driversThread(name) })
+	r, err := freeze.Run(pid, calls, func(tid int, name string) bool { return tid == serves || driversThread(name) })
 	if err != nil {
 		return err
 	}
@@ -96,10 +107,15 @@ func driversThread(name string) bool {
 
 // wake lets a process that stands still run without its GPU, until asleep.
 func (h *holder) wake(pid int) error {
-	if !stands(pid) {
+	if freeze.Traced(pid) || !freeze.Stopping(pid) {
 		return nil
 	}
-	a, err := freeze.Wake(pid)
+	// The driver gives the memory that VRAM was in back by one call, for which it would let the process wait.
+	a, err := freeze.Wake(pid, freeze.Watch{Driver: func(tid int, name string) bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return tid == h.serves[pid] || driversThread(name)
+	}, Calls: func() (freeze.Calls, error) { return inject.NewLater(pid) }})
 	if err != nil {
 		return err
 	}
@@ -114,6 +130,7 @@ func (h *holder) asleep(pid int) error {
 	h.mu.Lock()
 	a := h.awake[pid]
 	delete(h.awake, pid)
+	delete(h.serves, pid)
 	h.mu.Unlock()
 	if a == nil {
 		return nil

@@ -37,7 +37,8 @@ func main() {
 	if len(os.Args) == 2 {
 		path = os.Args[1]
 	}
-	h := &holder{path: path, guarded: map[int]bool{}, awake: map[int]*freeze.Awake{}}
+	h := &holder{path: path, guarded: map[int]bool{}, awake: map[int]*freeze.Awake{},
+		serves: map[int]int{}}
 	if err := h.serve(os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintf(os.Stderr, "gpucr-cuda: %v\n", err)
 		os.Exit(1)
@@ -57,6 +58,8 @@ type holder struct {
 	mu    sync.Mutex
 	out   *json.Encoder
 	awake map[int]*freeze.Awake // processes that run without their GPUs; under mu
+
+	serves map[int]int // the thread in a process that serves the driver's requests; under mu
 }
 
 // driver loads and readies the driver once: a quarter of a second, which the client spends on other things.

@@ -364,13 +364,14 @@ func (r *restoring) wake(ctx context.Context, pid int, note cudaNote) error {
 		return nil
 	}
 	c, err := r.gpu.start()
-	if err == nil {
-		err = c.Wake(ctx, pid)
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		err = continueParents(pid, note)
+	others, err := c.Wake(ctx, pid)
+	if err != nil {
+		return err
 	}
-	return err
+	return note.goOn(others) // parents whose child was stopped
 }
 
 // resumeGPUs gives the processes their GPUs back. Memory that they have registered with the driver (cudaHostRegister)

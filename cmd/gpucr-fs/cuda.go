@@ -271,12 +271,22 @@ func stopTree(root int) error {
 // waits for it.
 func continueParents(root int, note cudaNote) error {
 	tree, err := cuda.Tree(root)
-	for _, pid := range tree {
-		if err == nil && freeze.Stands(pid) && !slices.Contains(note.Stopped, park.Innermost(pid)) {
-			err = freeze.Continue(pid)
+	if err != nil {
+		return err
+	}
+	return note.goOn(tree)
+}
+
+// goOn continues those of some restored processes that are stopped, and were not when they were dumped.
+func (n cudaNote) goOn(pids []int) error {
+	for _, pid := range pids {
+		if freeze.Stands(pid) && !slices.Contains(n.Stopped, park.Innermost(pid)) {
+			if err := freeze.Continue(pid); err != nil {
+				return err
+			}
 		}
 	}
-	return err
+	return nil
 }
 
 // forkTime is how long a fork may go on in a process that has been told to stop.

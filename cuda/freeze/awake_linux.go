@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 	"unsafe"
 
@@ -19,16 +21,23 @@ type Awake struct {
 	ended chan error
 }
 
+// Watch says whose system calls are told of while a process is awake: those of threads that Driver gives true
+// for, from when they have computed for some time. The zero value tells of none.
+type Watch struct {
+	Driver func(tid int, name string) bool
+	Calls  func() (Calls, error) // asked for when the first of these threads is found; no longer at an error
+}
+
 // Wake lets a stopped process run, all its threads traced. A thread that takes a SIGSEGV of the kernel's stands still
 // until End, and makes the access again then: either the memory is there, or it takes the signal once more. This
 // process must have no children: their ends would be taken for the threads'.
-func Wake(pid int) (*Awake, error) {
+func Wake(pid int, w Watch) (*Awake, error) {
 	a := &Awake{end: make(chan struct{}), ended: make(chan error, 1)}
 	ready := make(chan error, 1)
 	go func() {
 		// The kernel's tracer is a thread. It ends with this goroutine, and with it the tracing.
 		runtime.LockOSThread()
-		t := waker{pid: pid}
+		t := waker{pid: pid, watch: w, names: map[int]string{}}
 		err := t.start()
 		ready <- err
 		if err == nil {
@@ -53,6 +62,14 @@ type waker struct {
 	pid   int
 	tids  []int
 	waits []int // those that stand still for a fault
+
+	watch Watch
+	names map[int]string // of threads
+	calls Calls
+	told  []int     // those whose system calls are told of
+	last  time.Time // when there was one
+	stops int       // for them
+	look  time.Time // when it was looked who computes
 }
 
 func (t *waker) start() error {
@@ -75,7 +92,7 @@ func (t *waker) start() error {
 			return err
 		}
 		for _, tid := range fresh {
-			if err := unix.PtraceSetOptions(tid, unix.PTRACE_O_TRACECLONE); err != nil && !errors.Is(err, unix.ESRCH) {
+			if err := unix.PtraceSetOptions(tid, options); err != nil && !errors.Is(err, unix.ESRCH) {
 				return fmt.Errorf("trace thread %d of process %d: %w", tid, t.pid, err)
 			}
 		}
@@ -89,6 +106,8 @@ func (t *waker) start() error {
 	return nil
 }
 
+const options = unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACESYSGOOD
+
 // glance is between two looks at threads that stop seldom.
 const glance = 500 * time.Microsecond
 
@@ -98,12 +117,75 @@ func (t *waker) attend(end <-chan struct{}) {
 		for t.next() {
 			continue
 		}
+		t.find()
+		wait := glance
+		if len(t.told) > 0 {
+			wait = rest(true, t.last)
+		}
 		select {
 		case <-end:
 			return
-		case <-time.After(glance):
+		case <-time.After(wait):
 		}
 	}
+}
+
+// Who copies much memory is found by its processor time. What it did before is over then: hundreds of system calls,
+// each of which would wait for the tracer.
+const (
+	findEvery = 20 * time.Millisecond
+	findAfter = 200 * time.Millisecond
+)
+
+// maxStops is how often threads are stopped at their system calls, each of which takes some 30 µs longer then.
+const maxStops = 10000
+
+// find looks whose system calls are to be told of.
+func (t *waker) find() {
+	if t.watch.Calls == nil || time.Since(t.look) < findEvery {
+		return
+	}
+	t.look = time.Now()
+	for _, tid := range t.tids {
+		name, known := t.names[tid]
+		if !known {
+			text, _ := read(fmt.Sprintf("/proc/%d/task/%d/comm", t.pid, tid))
+			name = strings.TrimSpace(string(text))
+			t.names[tid] = name
+		}
+		if !t.watch.Driver(tid, name) || slices.Contains(t.told, tid) || slices.Contains(t.waits, tid) ||
+			computed(t.pid, tid) < findAfter {
+			continue
+		}
+		if text, _ := read(fmt.Sprintf("/proc/%d/task/%d/comm", t.pid, tid)); strings.TrimSpace(string(text)) != name {
+			delete(t.names, tid) // it was new, and has got another name
+			continue
+		}
+		if t.calls == nil {
+			var err error
+			if t.calls, err = t.watch.Calls(); err != nil {
+				t.forget()
+				return
+			}
+		}
+		t.told, t.last = append(t.told, tid), t.look
+		_ = unix.PtraceInterrupt(tid) // it stops, and goes on until its next system call
+	}
+}
+
+// forget ends the telling of system calls.
+func (t *waker) forget() { t.told, t.watch.Calls = nil, nil }
+
+// computed is how much processor time a thread has used; 0 if that is not known.
+func computed(pid, tid int) time.Duration {
+	const userTime, perSecond = 11, 100 // utime and stime of proc_pid_stat(5), counted from the state; USER_HZ
+	f, err := fields(pid, tid)
+	if err != nil || len(f) <= userTime+1 {
+		return 0
+	}
+	user, _ := strconv.ParseInt(f[userTime], 10, 64)
+	system, _ := strconv.ParseInt(f[userTime+1], 10, 64)
+	return time.Duration(user+system) * time.Second / perSecond
 }
 
 // next takes one stop, or end, of a thread. False: there is none.
@@ -118,6 +200,7 @@ func (t *waker) next() bool {
 	}
 	if !s.Stopped() {
 		t.tids = slices.DeleteFunc(t.tids, func(x int) bool { return x == tid })
+		delete(t.names, tid)
 		return true
 	}
 	if !slices.Contains(t.tids, tid) {
@@ -127,7 +210,17 @@ func (t *waker) next() bool {
 		t.waits = append(t.waits, tid)
 		return true
 	}
-	_ = unix.PtraceCont(tid, signal(s)) // it may have been killed
+	if s.StopSignal() == trapCall && slices.Contains(t.told, tid) {
+		t.last = time.Now()
+		if t.stops++; !t.calls.At(tid) || t.stops == maxStops {
+			t.forget()
+		}
+	}
+	if slices.Contains(t.told, tid) {
+		_ = unix.PtraceSyscall(tid, signal(s))
+	} else {
+		_ = unix.PtraceCont(tid, signal(s)) // it may have been killed
+	}
 	return true
 }
 

@@ -15,6 +15,9 @@
 // traced go back into the stop. A program that survives has to continue the process. A step that was begun is then done
 // once the threads run again.
 //
+// While the driver copies VRAM into memory its threads can also be stopped at each system call, and made to map memory
+// of huge pages: see [Calls], and package inject.
+//
 // A CRIU that is killed leaves a thread in code that it had put into the process. That code goes back to where the
 // thread was, but it may be stopped on its way there, and the driver's restore maps over it. [Expel] lets it go back
 // before.
@@ -28,6 +31,10 @@
 //
 // A system call that is given such memory still fails with EFAULT. Where a thread blocks SIGSEGV the kernel has given
 // up the program's handler of it with the fault: force_sig_info_to_task in kernel/signal.c of Linux 6.18.
+//
+// When the driver has read the memory that VRAM was saved in, it gives it back by one munmap. The process would wait
+// for that, half a second for some GB of small pages. With [Watch] the thread that copies is found by the processor
+// time that it has used. From then on it is stopped at its system calls, and can be given another one.
 //
 // # Who waits for the process
 //

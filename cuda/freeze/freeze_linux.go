@@ -67,12 +67,16 @@ func settled(pid int) bool {
 // has just restored may still have its SIGSTOP before it. The kernel stops the process before it removes the signal
 // from the pending ones, so the signal is looked for first.
 func Stands(pid int) bool {
-	pending := pendingStop(pid)
-	tids, _ := threads(pid)
-	if !pending && !slices.ContainsFunc(tids, func(tid int) bool { return state(pid, tid) == "T" }) {
-		return false
+	return Stopping(pid) && settled(pid)
+}
+
+// Stopping says whether a process is stopped or about to be, and does not wait.
+func Stopping(pid int) bool {
+	if pendingStop(pid) {
+		return true
 	}
-	return settled(pid)
+	tids, _ := threads(pid)
+	return slices.ContainsFunc(tids, func(tid int) bool { return state(pid, tid) == "T" })
 }
 
 // pendingStop says whether a SIGSTOP waits for a process.
@@ -105,16 +109,21 @@ func Stopped(pid int) bool {
 
 // state gives a thread's, a letter of proc_pid_stat(5); "X" where it has ended, "?" where that is not known.
 func state(pid, tid int) string {
-	stat, err := read(fmt.Sprintf("/proc/%d/task/%d/stat", pid, tid))
-	if err != nil && !gone(err) {
+	f, err := fields(pid, tid)
+	switch {
+	case err != nil && !gone(err):
 		return "?"
-	}
-	// The name in parentheses may contain anything; the state follows the last one.
-	f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	if err != nil || len(f) == 0 {
+	case err != nil || len(f) == 0:
 		return "X"
 	}
 	return f[0]
+}
+
+// fields gives those of a thread's line of proc_pid_stat(5), from its state on. The name in parentheses before may
+// contain anything.
+func fields(pid, tid int) ([]string, error) {
+	stat, err := read(fmt.Sprintf("/proc/%d/task/%d/stat", pid, tid))
+	return strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:])), err
 }
 
 // Traced says whether somebody traces a process: it is theirs to stop then.
@@ -155,15 +164,25 @@ type Running struct {
 	ended chan error
 }
 
+// Calls is told of system calls that threads make. It is used on the thread of this process that traces them.
+type Calls interface {
+	// At is told that a thread has stopped at the beginning or the end of a system call. It tells whether to stop it
+	// at the next one.
+	At(tid int) (more bool)
+}
+
+// tellTime is how long Run tells of system calls. Each one waits for the tracer.
+const tellTime = 5 * time.Second
+
 // Run lets those threads of a stopped process run for which wanted gives true. name is the thread's, as in its comm
-// file. End is called once.
-func Run(pid int, wanted func(tid int, name string) bool) (*Running, error) {
+// file. calls, nil for none, is told of their system calls. End is called once.
+func Run(pid int, calls Calls, wanted func(tid int, name string) bool) (*Running, error) {
 	r := &Running{end: make(chan struct{}), ended: make(chan error, 1)}
 	ready := make(chan error, 1)
 	go func() {
 		// The kernel's tracer is a thread. It ends with this goroutine, and the threads are back in their stop.
 		runtime.LockOSThread()
-		t := tracer{pid: pid}
+		t := tracer{pid: pid, calls: calls}
 		err := t.start(wanted)
 		ready <- err
 		if err == nil {
@@ -185,8 +204,9 @@ func (r *Running) End() error {
 
 // tracer traces the threads that run. It is used on one thread of this process.
 type tracer struct {
-	pid  int
-	tids []int
+	pid   int
+	tids  []int
+	calls Calls // nil: none, or not any more
 }
 
 func (t *tracer) start(wanted func(int, string) bool) error {
@@ -208,28 +228,68 @@ func (t *tracer) start(wanted func(int, string) bool) error {
 		return err
 	}
 	for _, tid := range t.tids {
-		if err := unix.PtraceCont(tid, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		if t.calls == nil {
+			break
+		}
+		if unix.PtraceSetOptions(tid, unix.PTRACE_O_TRACESYSGOOD) != nil {
+			t.calls = nil
+		}
+	}
+	for _, tid := range t.tids {
+		if err := t.resume(tid, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("let thread %d of process %d run: %w", tid, t.pid, err)
 		}
 	}
 	return nil
 }
 
+// resume lets a thread run on, until its next system call while these are told of.
+func (t *tracer) resume(tid, signal int) error {
+	if t.calls != nil {
+		return unix.PtraceSyscall(tid, signal)
+	}
+	return unix.PtraceCont(tid, signal)
+}
+
 // attend lets signals reach the threads until end is closed.
 func (t *tracer) attend(end <-chan struct{}) {
-	for {
+	var last time.Time
+	for begun := time.Now(); ; {
+		if time.Since(begun) > tellTime {
+			t.calls = nil
+		}
 		for _, tid := range t.tids {
-			if s, ok := stop(tid); ok {
-				_ = unix.PtraceCont(tid, signal(s)) // it may have been killed
+			s, ok := stop(tid)
+			if !ok {
+				continue
 			}
+			if s.StopSignal() == trapCall {
+				last = time.Now()
+				if t.calls != nil && !t.calls.At(tid) {
+					t.calls = nil
+				}
+			}
+			_ = t.resume(tid, signal(s)) // it may have been killed
 		}
 		select {
 		case <-end:
 			return
-		case <-time.After(pause):
+		case <-time.After(rest(t.calls != nil, last)):
 		}
 	}
 }
+
+// rest is the time between two looks at threads. A thread that is stopped at its system calls waits for each look, so
+// there is none while they come one after another.
+func rest(calls bool, last time.Time) time.Duration {
+	if calls && time.Since(last) < burst {
+		return 0
+	}
+	return pause
+}
+
+// burst is how long after a system call another one is waited for without a rest.
+const burst = 20 * time.Millisecond
 
 // stop brings all threads back into the stop of their process.
 func (t *tracer) stop() error {
@@ -291,9 +351,12 @@ func stop(tid int) (s unix.WaitStatus, ok bool) {
 	return s, err == nil && got == tid && s.Stopped()
 }
 
+// trapCall is what a thread stops with at the beginning and the end of a system call, with PTRACE_O_TRACESYSGOOD.
+const trapCall = unix.SIGTRAP | 0x80
+
 // signal gives the one that a thread goes on with.
 func signal(s unix.WaitStatus) int {
-	if int(s)>>16 != 0 {
+	if int(s)>>16 != 0 || s.StopSignal() == trapCall {
 		return 0 // an event of the tracing, no signal
 	}
 	return int(s.StopSignal())

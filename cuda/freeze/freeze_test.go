@@ -48,7 +48,7 @@ func TestAwakeThreadsComeAndGo(t *testing.T) {
 	pid := cmd.Process.Pid
 	for range 60 {
 		must(t, Stop(pid))
-		a, err := Wake(pid)
+		a, err := Wake(pid, Watch{})
 		must(t, err)
 		time.Sleep(3 * time.Millisecond)
 		must(t, a.End())
@@ -103,7 +103,7 @@ func TestRun(t *testing.T) {
 	pid := sleeper(t)
 	must(t, Stop(pid))
 	for range 20 {
-		r, err := Run(pid, func(int, string) bool { return true })
+		r, err := Run(pid, nil, func(int, string) bool { return true })
 		must(t, err)
 		if !Traced(pid) {
 			t.Error("it is not traced")
@@ -116,7 +116,7 @@ func TestRun(t *testing.T) {
 			t.Error("it is traced, or runs, at the end")
 		}
 	}
-	r, err := Run(pid, func(int, string) bool { return false })
+	r, err := Run(pid, nil, func(int, string) bool { return false })
 	must(t, err)
 	if !Stopped(pid) {
 		t.Error("a thread runs that nobody wanted")
@@ -128,7 +128,7 @@ func TestRun(t *testing.T) {
 func TestAwakeTakesSignals(t *testing.T) {
 	pid := sleeper(t)
 	must(t, Stop(pid))
-	a, err := Wake(pid)
+	a, err := Wake(pid, Watch{})
 	must(t, err)
 	if Stopped(pid) {
 		t.Error("it does not run")
@@ -153,7 +153,7 @@ func TestGone(t *testing.T) {
 		t.Error("one that is gone was stopped")
 	}
 	must(t, Continue(pid))
-	if _, err := Wake(pid); err == nil {
+	if _, err := Wake(pid, Watch{}); err == nil {
 		t.Error("one that is gone is awake")
 	}
 }

@@ -43,6 +43,49 @@ func (c *Code) Load(r Register, v uint64) {
 	*c = binary.LittleEndian.AppendUint64(*c, v)
 }
 
+// Set is MOV of a number to a register, in the shortest form.
+func (c *Code) Set(r Register, v uint64) {
+	if v>>32 != 0 {
+		c.Load(r, v)
+		return
+	}
+	if r >= R8 {
+		c.Bytes(0x41)
+	}
+	c.Bytes(0xb8 | byte(r&7)) // MOV r32, imm32 clears the upper half
+	*c = binary.LittleEndian.AppendUint32(*c, uint32(v))
+}
+
+// Move is MOV to, from.
+func (c *Code) Move(to, from Register) {
+	c.Bytes(0x48|byte(from>>3)<<2|byte(to>>3), 0x89, 0xc0|byte(from&7)<<3|byte(to&7))
+}
+
+// Add adds another register, without a change of flags: LEA to, [to+other]. to is not RBP or R13, other is not RSP.
+func (c *Code) Add(to, other Register) {
+	c.Bytes(0x48|byte(to>>3)<<2|byte(other>>3)<<1|byte(to>>3), 0x8d, 0x04|byte(to&7)<<3, byte(other&7)<<3|byte(to&7))
+}
+
+// IfFailed is a jump forward, to where Here is called, where a register holds what a system call gives that has
+// failed, and no address or number. RCX is lost, no flag is changed.
+func (c *Code) IfFailed(r Register) int {
+	c.Move(RCX, r)
+	c.Bytes(0x48, 0x0f, 0xc9) // BSWAP rcx
+	c.Bytes(0x0f, 0xb7, 0xc9) // MOVZX ecx, cx: the highest 16 bits
+	c.Bytes(0xe3, 5)          // JRCXZ behind the next one
+	c.Bytes(0xe9, 0, 0, 0, 0) // JMP
+	return len(*c)
+}
+
+// IfZero is a jump forward, to where Here is called, where a register holds 0. RCX is lost, no flag is changed.
+func (c *Code) IfZero(r Register) int {
+	c.Move(RCX, r)
+	c.Bytes(0xe3, 2)          // JRCXZ behind the next one
+	c.Bytes(0xeb, 5)          // JMP behind the next one
+	c.Bytes(0xe9, 0, 0, 0, 0) // JMP
+	return len(*c)
+}
+
 // Jump is JMP [rip+0] with the address behind it: it needs no register.
 func (c *Code) Jump(to uint64) {
 	c.Bytes(0xff, 0x25, 0, 0, 0, 0)

@@ -31,6 +31,21 @@
 // was before the call is made, and the call follows at its handler's first instruction. PTRACE_O_EXITKILL is never
 // set.
 //
+// # Detours
+//
+// A [Detour] changes one system call that a thread makes by itself, and needs no thread to be stopped but that one. The
+// thread is traced and stands at the beginning of its call. The instructions of the detour are written to a place as
+// above. One PTRACE_SETREGS gives the thread another call to make, and the instructions to come back to. They make
+// further calls, and end with all registers and flags as the thread's own call would have left them. Branches in them
+// change no flag. A kill leaves either the thread's own call or the whole detour.
+//
+// Nobody waits until the thread has gone through it. So its instructions stay, in a place where all bytes were zero,
+// and where no call is made from: the process may be stopped, and make calls, while a thread is in a detour. A later
+// detour makes the place free again if no thread is there, and none may come back there from a signal's handler. The
+// code of the program, the C library, the loader and libcuda has places: they are there as long as the process.
+//
+// A seccomp filter that another thread sets for all of them at that moment may end the process.
+//
 // # Holding
 //
 // A tracer that is killed brings nothing back. For what has to be brought back in any case, [Task.Hold] puts code

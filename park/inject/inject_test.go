@@ -192,7 +192,13 @@ func tracer(what string) int {
 		}
 	}}
 	err := error(nil)
-	if kind == "hold" {
+	if makes := detourKinds[kind]; makes != nil {
+		var d *Detour
+		if d, err = makes(pid); err == nil {
+			d.Step = o.Step
+			err = detours(pid, last(pid), d)
+		}
+	} else if kind == "hold" {
 		_, err = hold(pid, o) // whoever ends lets go
 	} else {
 		err = Stop(pid, o, work)

@@ -12,6 +12,18 @@ var errElsewhere = errors.New("system calls can be injected on Linux on x86-64 a
 // Stop refuses.
 func Stop(int, Options, func(*Task) error) error { return errElsewhere }
 
+// Detour makes something else of a system call.
+type Detour struct{}
+
+// NewHuge refuses.
+func NewHuge(int) (*Detour, error) { return nil, errElsewhere }
+
+// NewLater refuses.
+func NewLater(int) (*Detour, error) { return nil, errElsewhere }
+
+// At has nothing to do.
+func (d *Detour) At(int) bool { return false }
+
 // Call refuses.
 func (t *Task) Call(uintptr, ...uint64) (uint64, error) { return 0, errElsewhere }
 

@@ -289,6 +289,9 @@ func (t *Task) look(th *thread) error {
 	if th.raw.Cs != is64 {
 		return refusal(t.PID, "thread %d runs 32-bit code", th.tid)
 	}
+	if dispatches(th.tid) {
+		return refusal(t.PID, "thread %d has its system calls dispatched to the program", th.tid)
+	}
 	th.regs = th.raw
 	r := &th.regs
 	if int64(r.Orig_rax) >= 0 {

@@ -160,7 +160,7 @@ static int do_checkpoint(void)
 		if (p->fd < 0)
 			continue;
 		if (p->size) {
-			p->saved = mmap(NULL, p->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+			p->saved = mmap(NULL, p->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 			if (p->saved == MAP_FAILED)
 				return OUT_OF_MEMORY;
 			if (!all_io(false, p->fd, p->saved, p->size, 0))

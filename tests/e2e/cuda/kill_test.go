@@ -58,7 +58,7 @@ func TestActorsKilled(t *testing.T) {
 
 func TestActorsKilledAnywhere(t *testing.T) {
 	t.Logf("-kills.seed=%d", *killSeed)
-	r := start(t, cudasim.Options{Processes: 2, MiB: 32})
+	r := start(t, cudasim.Options{Processes: 2, MiB: 80})
 	for i, at := range actors.Moments(rand.New(rand.NewPCG(*killSeed, 0)), *kills, 600*time.Millisecond) {
 		r.strike(victims[i%len(victims)], func(context.Context) { time.Sleep(at) })
 	}

@@ -1,0 +1,342 @@
+//go:build amd64
+
+package inject
+
+import (
+	"bufio"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// mapper is a process whose threads map and unmap memory, see src/mapper.c.
+type mapper struct {
+	*process
+	counted int
+}
+
+// Counts of a mapper, and what they tell where they are not 0.
+const (
+	mapperErrors = 32
+	mapperSignal = 38
+)
+
+var mapperFinds = []string{"a register changed", "a flag changed", "memory is not new, or not to be had",
+	"an address is not free", "a forked child has the memory", "other signals are blocked"}
+
+func startMapper(t *testing.T, count int, signals, forks string) *mapper {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "mapper")
+	out, err := exec.Command("cc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", program,
+		"src/mapper.c").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	p := &process{t: t, path: filepath.Join(t.TempDir(), "counts"), ended: make(chan struct{})}
+	cmd := exec.Command("sh", "-c", `"$0" "$@" & wait $!`, program, p.path, strconv.Itoa(count), "64", signals, forks)
+	from, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	line, _ := bufio.NewReader(from).ReadString('\n')
+	go func() { cmd.Wait(); close(p.ended) }()
+	if _, err := fmt.Sscanf(line, "ready %d", &p.pid); err != nil {
+		t.Fatalf("it says %q", line)
+	}
+	t.Cleanup(func() { syscall.Kill(p.pid, syscall.SIGKILL); <-p.ended })
+	return &mapper{p, count}
+}
+
+func (m *mapper) count(i int) uint64 {
+	m.t.Helper()
+	text, err := os.ReadFile(m.path)
+	must(m.t, err)
+	return binary.LittleEndian.Uint64(text[8*i:])
+}
+
+// goesOn waits until each thread has made two more rounds, and fails if one has found something wrong.
+func (m *mapper) goesOn() {
+	m.t.Helper()
+	for i := range m.counted {
+		before := m.count(i)
+		until(m.t, func() bool {
+			select {
+			case <-m.ended:
+				m.t.Fatal("the process has ended")
+			default:
+			}
+			return m.count(i) > before+1
+		})
+	}
+	for i, what := range mapperFinds {
+		if n := m.count(mapperErrors + i); n > 0 {
+			m.t.Errorf("%s: %d times", what, n)
+		}
+	}
+}
+
+// detours has a thread of a process go through a detour.
+func detours(pid, tid int, d *Detour) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // the tracer
+		done <- trace(pid, tid, d)
+	}()
+	return <-done
+}
+
+func trace(pid, tid int, d *Detour) error {
+	if err := unix.PtraceSeize(tid); err != nil {
+		return err
+	}
+	if err := unix.PtraceInterrupt(tid); err != nil {
+		return err
+	}
+	t := &Task{PID: pid, end: time.Now().Add(timeout)}
+	th := &thread{tid: tid}
+	if err := t.standstill(th); err != nil {
+		return err
+	}
+	after := 0
+	for sig := 0; ; {
+		if err := unix.PtraceSyscall(tid, sig); err != nil {
+			return err
+		}
+		s, err := t.wait(tid)
+		if err != nil {
+			return err
+		}
+		switch sig = int(s.StopSignal()); {
+		case sig == int(trapSystem):
+			more := d.At(tid)
+			if after += min(d.made, 1); !more || after > 20 { // it was asked about the calls of the detour, too
+				return unix.PtraceDetach(tid)
+			}
+			sig = 0
+		case int(s)>>16 != 0:
+			sig = 0
+		}
+	}
+}
+
+// last gives the thread that a process made last, but for one that gives memory back.
+func last(pid int) (last int) {
+	names, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	for _, name := range names {
+		tid, _ := strconv.Atoi(name.Name())
+		comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/comm", pid, tid))
+		if string(comm) != laterName+"\n" {
+			last = max(last, tid)
+		}
+	}
+	return last
+}
+
+var detourKinds = map[string]func(int) (*Detour, error){"huge": NewHuge, "later": NewLater}
+
+// Threads that go through detours find nothing changed by it, while others map and unmap memory as well, and signals
+// are handled all the time.
+func TestDetours(t *testing.T) {
+	for kind, makes := range detourKinds {
+		for _, signals := range []string{"0", "1"} {
+			for _, n := range []int{1, 3} {
+				t.Run(fmt.Sprintf("%s %d %s", kind, n, signals), func(t *testing.T) {
+					m := startMapper(t, n, signals, "0")
+					for range *rounds/8 + 1 {
+						d, err := makes(m.pid)
+						must(t, err)
+						must(t, detours(m.pid, last(m.pid), d))
+						if d.made == 0 {
+							t.Fatal("there was no detour")
+						}
+						m.goesOn()
+						if n > 1 || signals == "1" { // else it is known that no thread is there any more
+							m.clear(d)
+						}
+					}
+					if signals == "1" && m.count(mapperSignal) == 0 {
+						t.Error("no signal was handled")
+					}
+				})
+			}
+		}
+	}
+}
+
+// clear takes away what detours have left in all of d's places, when no thread is in one.
+func (m *mapper) clear(d *Detour) {
+	m.t.Helper()
+	until(m.t, func() bool { return !strings.Contains(m.threads(), laterName) })
+	must(m.t, Stop(m.pid, Options{}, func(task *Task) error {
+		for _, at := range d.places {
+			if err := task.put(at, make([]byte, detourSize)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}
+
+// threads gives the names of a mapper's threads, a line each.
+func (m *mapper) threads() (names string) {
+	paths, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/comm", m.pid))
+	for _, path := range paths {
+		text, _ := os.ReadFile(path)
+		names += string(text)
+	}
+	return names
+}
+
+// Memory that a thread did not wait for is given back, and no forked child has it.
+func TestLaterIsGivenBack(t *testing.T) {
+	m := startMapper(t, 1, "0", "1")
+	tid := last(m.pid) - 1 // the last one forks
+	made := 0
+	for range *rounds {
+		d, err := NewLater(m.pid)
+		must(t, err)
+		must(t, detours(m.pid, tid, d))
+		made += d.made
+		m.goesOn()
+		m.clear(d)
+	}
+	if made < *rounds {
+		t.Errorf("%d detours in %d rounds", made, *rounds)
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", m.pid))
+	must(t, err)
+	_, rest, _ := strings.Cut(string(text), "\nVmSize:")
+	var kib int
+	fmt.Sscan(rest, &kib)
+	if kib > 400<<10 { // the mapping of a round, and the arenas of the threads
+		t.Errorf("%d MiB are still mapped", kib>>10)
+	}
+}
+
+// The tracer is killed at each of its steps: the thread makes its call, or what stands for it.
+func TestDetourKilled(t *testing.T) {
+	for kind := range detourKinds {
+		m := startMapper(t, 1, "1", "0")
+		for at := 1; at <= 2; at++ {
+			for range 5 {
+				cmd := exec.Command(os.Args[0])
+				cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %s", killAt, m.pid, at, kind))
+				if out, err := cmd.CombinedOutput(); err == nil || cmd.ProcessState.ExitCode() >= 0 {
+					t.Fatalf("it was not killed at step %d: %v: %s", at, err, out)
+				}
+				m.goesOn()
+				d, err := detourKinds[kind](m.pid)
+				must(t, err)
+				m.clear(d)
+			}
+		}
+		d, err := detourKinds[kind](m.pid)
+		must(t, err)
+		must(t, detours(m.pid, last(m.pid), d))
+		if d.made == 0 {
+			t.Error("there is no place left")
+		}
+		m.goesOn()
+	}
+}
+
+// Where memory is locked, or limited, a thread makes its own call: more would be locked, or ends the process.
+func TestDetourRefused(t *testing.T) {
+	for name, limit := range map[string]func(*mapper){"locked": (*mapper).lock, "limited": (*mapper).limit} {
+		t.Run(name, func(t *testing.T) {
+			m := startMapper(t, 1, "0", "0")
+			limit(m)
+			d, err := NewLater(m.pid)
+			must(t, err)
+			tid := last(m.pid)
+			ended := make(chan error, 1)
+			go func() { ended <- detours(m.pid, tid, d) }()
+			m.goesOn()
+			if name == "locked" {
+				must(t, <-ended) // it is not asked again
+			} else {
+				must(t, syscall.Kill(m.pid, syscall.SIGKILL))
+				<-ended
+			}
+			if d.made > 0 {
+				t.Error("there was a detour")
+			}
+		})
+	}
+}
+
+// lock has a process lock a page.
+func (m *mapper) lock() {
+	must(m.t, Stop(m.pid, Options{}, func(task *Task) error {
+		at, err := task.Call(unix.SYS_MMAP, 0, pageSize, unix.PROT_READ|unix.PROT_WRITE, anonymous, noFD, 0)
+		if err != nil {
+			return err
+		}
+		_, err = task.Call(unix.SYS_MLOCK, at, pageSize)
+		return err
+	}))
+}
+
+// limit puts a process into a cgroup that bears its memory, and not once more.
+func (m *mapper) limit() {
+	root, file := "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
+	if _, err := os.Stat(root); err != nil {
+		root, file = "/sys/fs/cgroup", "memory.max"
+	}
+	dir := filepath.Join(root, fmt.Sprintf("gpucr-inject-%d", m.pid))
+	must(m.t, os.Mkdir(dir, 0o755))
+	m.t.Cleanup(func() {
+		syscall.Kill(m.pid, syscall.SIGKILL)
+		<-m.ended
+		until(m.t, func() bool { return os.Remove(dir) == nil })
+	})
+	must(m.t, os.WriteFile(filepath.Join(dir, file), []byte(strconv.Itoa(100<<20)), 0))
+	must(m.t, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(m.pid)), 0))
+	m.goesOn() // what it maps counts there now
+}
+
+// The instructions have room, whatever a thread's registers hold.
+func TestDetourSizes(t *testing.T) {
+	m := startMapper(t, 1, "0", "0")
+	for kind, makes := range detourKinds {
+		d, err := makes(m.pid)
+		must(t, err)
+		r := unix.PtraceRegs{Rcx: noFD, Rdx: noFD, Rdi: noFD, R8: noFD, R9: noFD, R10: noFD, R11: noFD, R12: noFD,
+			R13: noFD, R14: noFD, R15: noFD, Rip: noFD, Rsi: noFD >> 1}
+		if n := len(d.kind.replace(noFD>>1, &r)); n > detourSize {
+			t.Errorf("%s: %d bytes, at most %d are meant", kind, n, detourSize)
+		}
+	}
+}
+
+// Where a thread may handle signals, no other detour takes the place of one: the handler may come back to it.
+func TestDetourPlaceIsKept(t *testing.T) {
+	for _, signals := range []string{"0", "1"} {
+		m := startMapper(t, 1, signals, "0")
+		made, rounds := 0, 8
+		for range rounds {
+			d, err := NewHuge(m.pid)
+			must(t, err)
+			must(t, detours(m.pid, last(m.pid), d))
+			made += d.made
+			m.goesOn()
+		}
+		d, err := NewHuge(m.pid)
+		must(t, err)
+		if signals == "1" && made > len(d.places) {
+			t.Errorf("%d detours in %d places", made, len(d.places))
+		}
+		if signals == "0" && made != rounds {
+			t.Errorf("%d detours of %d", made, rounds)
+		}
+	}
+}
