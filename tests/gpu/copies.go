@@ -110,7 +110,7 @@ func (b *bench) driverAlone(ctx context.Context, apps []*app) (x run, err error)
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	for _, a := range apps {
-		if _, err := c.Suspend(ctx, a.pid, 10*time.Second); err != nil {
+		if _, err := c.Suspend(ctx, a.pid, 10*time.Second, a.pid); err != nil { // it does not stand still
 			return x, err
 		}
 	}

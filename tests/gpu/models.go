@@ -187,7 +187,7 @@ func (m *model) bare(ctx context.Context) (x dumpRun, err error) {
 		start := time.Now()
 		undo := func() error { return nil }
 		if c != nil {
-			s, err := c.Suspend(ctx, m.a.pid, 10*time.Second)
+			s, err := c.Suspend(ctx, m.a.pid, 10*time.Second, m.a.pid) // by the driver alone: it does not stand still
 			if err != nil {
 				return run{}, err
 			}
