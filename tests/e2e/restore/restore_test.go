@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/daemon/restores"
 	"github.com/gpucr/gpucr-fs/restore"
+	"github.com/gpucr/gpucr-fs/restore/procfs"
 	"github.com/gpucr/gpucr-fs/tests/cli"
 	"github.com/gpucr/gpucr-fs/tests/lazytarget"
 )
@@ -125,6 +126,11 @@ func TestRestoreBesideMount(t *testing.T) {
 			t.Fatalf("the daemon keeps guardians %v, not one", spare)
 		}
 		must(t, syscall.Kill(spare[0], syscall.SIGKILL))
+		for end := time.Now().Add(limit); !dead(spare[0]); wait(1) {
+			if time.Now().After(end) {
+				t.Fatal("a killed guardian does not end")
+			}
+		}
 		x.mustRestore("--wait")
 		x.checks()
 		x.mustRestore("--wait")
@@ -134,6 +140,12 @@ func TestRestoreBesideMount(t *testing.T) {
 		t.Errorf("the daemon noticed %d of 2 killed guardians", n)
 	}
 	b.run("umount", mnt)
+}
+
+// dead says whether all threads of a process have ended, reaped or not: until then its descriptors may be open.
+func dead(pid int) bool {
+	threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	return len(threads) <= 1 && procfs.Ended(procfs.Stat(fmt.Sprintf("/proc/%d/stat", pid)))
 }
 
 // Dumps go straight into the store, and those that fail leave nothing of themselves.
