@@ -3,7 +3,6 @@
 package inject
 
 import (
-	"bufio"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -36,24 +35,7 @@ var mapperFinds = []string{"a register changed", "a flag changed", "memory is no
 
 func startMapper(t *testing.T, count int, signals, forks string) *mapper {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "mapper")
-	out, err := exec.Command("cc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", program,
-		"src/mapper.c").CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	p := &process{t: t, path: filepath.Join(t.TempDir(), "counts"), ended: make(chan struct{})}
-	cmd := exec.Command("sh", "-c", `"$0" "$@" & wait $!`, program, p.path, strconv.Itoa(count), "64", signals, forks)
-	from, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
-	line, _ := bufio.NewReader(from).ReadString('\n')
-	go func() { cmd.Wait(); close(p.ended) }()
-	if _, err := fmt.Sscanf(line, "ready %d", &p.pid); err != nil {
-		t.Fatalf("it says %q", line)
-	}
-	t.Cleanup(func() { syscall.Kill(p.pid, syscall.SIGKILL); <-p.ended })
-	return &mapper{p, count}
+	return &mapper{launch(t, mapping, strconv.Itoa(count), "64", signals, forks), count}
 }
 
 func (m *mapper) count(i int) uint64 {

@@ -26,7 +26,8 @@ var rounds = flag.Int("inject.rounds", 40, "how often a process is stopped and m
 // killAt tells a child of this test to inject, and to end itself at the step of that number.
 const killAt = "INJECT_TEST_KILL_AT"
 
-var subject string
+// The programs of src that are injected into.
+var subject, mapping string
 
 func TestMain(m *testing.M) {
 	if at := os.Getenv(killAt); at != "" {
@@ -34,12 +35,8 @@ func TestMain(m *testing.M) {
 	}
 	dir, err := os.MkdirTemp("", "inject-")
 	if err == nil {
-		subject = filepath.Join(dir, "subject")
-		var out []byte
-		if out, err = exec.Command("cc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", subject,
-			"src/subject.c").CombinedOutput(); err != nil {
-			err = fmt.Errorf("%w: %s; apt-get install gcc libc6-dev", err, out)
-		}
+		subject, mapping = filepath.Join(dir, "subject"), filepath.Join(dir, "mapper")
+		err = errors.Join(compile(subject, "src/subject.c"), compile(mapping, "src/mapper.c"))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -54,6 +51,15 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(code)
+}
+
+func compile(program, source string) error {
+	out, err := exec.Command("cc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", program,
+		source).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s; apt-get install gcc libc6-dev", err, out)
+	}
+	return nil
 }
 
 func must(t *testing.T, err error) {
@@ -79,18 +85,23 @@ const (
 // start runs a subject whose first thread is of a kind. more are further arguments of its.
 func start(t *testing.T, first int, more ...string) *process {
 	t.Helper()
+	return launch(t, subject, append([]string{strconv.Itoa(first)}, more...)...)
+}
+
+// launch runs a program, whose first argument is the file that it counts in, until the test ends.
+func launch(t *testing.T, program string, args ...string) *process {
+	t.Helper()
 	p := &process{t: t, path: filepath.Join(t.TempDir(), "rounds"), ended: make(chan struct{})}
 	must(t, os.WriteFile(p.path, make([]byte, 4096), 0o600))
 	// A shell is the parent: whoever waits for a child is told of the stops of one that this process traces.
-	cmd := exec.Command("sh", append([]string{"-c", `"$0" "$@" & wait $!`, subject, p.path, strconv.Itoa(first)},
-		more...)...)
+	cmd := exec.Command("sh", append([]string{"-c", `"$0" "$@" & wait $!`, program, p.path}, args...)...)
 	out, err := cmd.StdoutPipe()
 	must(t, err)
 	must(t, cmd.Start())
 	line, _ := bufio.NewReader(out).ReadString('\n')
 	go func() { cmd.Wait(); close(p.ended) }()
 	if _, err := fmt.Sscanf(line, "ready %d", &p.pid); err != nil {
-		t.Fatalf("the subject says %q", line)
+		t.Fatalf("%s says %q", filepath.Base(program), line)
 	}
 	t.Cleanup(func() { syscall.Kill(p.pid, syscall.SIGKILL); <-p.ended })
 	return p

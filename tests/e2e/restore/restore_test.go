@@ -126,11 +126,7 @@ func TestRestoreBesideMount(t *testing.T) {
 			t.Fatalf("the daemon keeps guardians %v, not one", spare)
 		}
 		must(t, syscall.Kill(spare[0], syscall.SIGKILL))
-		for end := time.Now().Add(limit); !dead(spare[0]); wait(1) {
-			if time.Now().After(end) {
-				t.Fatal("a killed guardian does not end")
-			}
-		}
+		must(t, poll(func() bool { return dead(spare[0]) }))
 		x.mustRestore("--wait")
 		x.checks()
 		x.mustRestore("--wait")
