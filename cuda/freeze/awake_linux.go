@@ -137,7 +137,7 @@ const (
 	findAfter = 200 * time.Millisecond
 )
 
-// maxStops is how often threads are stopped at their system calls, each of which takes some 30 µs longer then.
+// maxStops is how often threads are stopped at their system calls. A call takes some 60 µs longer then.
 const maxStops = 10000
 
 // find looks whose system calls are to be told of.

@@ -80,8 +80,8 @@ const (
 		unix.CLONE_SYSVSEM
 )
 
-// givesBack tells a call that gives much memory back which is one mapping of no file, or a part of one, and shared with
-// nobody.
+// givesBack tells a call by which much memory is given back: private memory of no file, in one mapping. The process may
+// have as much once more.
 func givesBack(pid int, r *unix.PtraceRegs) bool {
 	addr, length := r.Rdi, pages(r.Rsi)
 	if r.Orig_rax != unix.SYS_MUNMAP || length < largeCall || addr%pageSize != 0 {
