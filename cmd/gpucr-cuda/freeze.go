@@ -39,10 +39,12 @@ func (h *holder) restore(pid int, pairs []driver.Pair) error {
 	if stood {
 		left = freeze.Expel(pid) // a CRIU that was killed may have left them there
 	}
-	if serves, err := h.lib.RestoreThread(pid); err == nil {
-		h.mu.Lock()
-		h.serves[pid] = serves
-		h.mu.Unlock()
+	if h.isAwake(pid) {
+		if serves, err := h.lib.RestoreThread(pid); err == nil {
+			h.mu.Lock()
+			h.serves[pid] = serves
+			h.mu.Unlock()
+		}
 	}
 	err := h.within(pid, nil, func() error { return h.lib.Restore(pid, pairs) })
 	if err == nil && stood {
@@ -84,7 +86,7 @@ func (h *holder) within(pid int, calls freeze.Calls, f func() error) error {
 	if err != nil {
 		return err
 	}
-	r, err := freeze.Run(pid, calls, func(tid int, name string) bool { return tid == serves || driversThread(name) })
+	r, err := freeze.Run(pid, calls, func(tid int, name string) bool { return driversThread(serves, tid, name) })
 	if err != nil {
 		return err
 	}
@@ -98,11 +100,13 @@ func (h *holder) within(pid int, calls freeze.Calls, f func() error) error {
 // stuck is how long a step of the driver's may take: it copies some GB a second.
 const stuck = 5 * time.Minute
 
-// driversThread tells the driver's threads, by the names that it gives them: cuda-EvtHandlr, and cuda with a number of
-// eleven digits. A program's own threads bear its name, which may begin like that.
-func driversThread(name string) bool {
+// driversThread tells the driver's threads: the one that serves restores, and others by the names that it gives them,
+// cuda-EvtHandlr, and cuda with a number of eleven hexadecimal digits. A program's own threads bear its name, which may
+// begin like that.
+func driversThread(serves, tid int, name string) bool {
 	number, ok := strings.CutPrefix(name, "cuda")
-	return name == "cuda-EvtHandlr" || ok && len(number) == 11 && strings.Trim(number, "0123456789abcdef") == ""
+	return tid == serves || name == "cuda-EvtHandlr" ||
+		ok && len(number) == 11 && strings.Trim(number, "0123456789abcdef") == ""
 }
 
 // wake lets a process that stands still run without its GPU, until asleep.
@@ -114,7 +118,7 @@ func (h *holder) wake(pid int) error {
 	a, err := freeze.Wake(pid, freeze.Watch{Driver: func(tid int, name string) bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		return tid == h.serves[pid] || driversThread(name)
+		return driversThread(h.serves[pid], tid, name)
 	}, Calls: func() (freeze.Calls, error) { return inject.NewLater(pid) }})
 	if err != nil {
 		return err

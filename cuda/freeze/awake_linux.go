@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 	"unsafe"
 
@@ -149,15 +148,14 @@ func (t *waker) find() {
 	for _, tid := range t.tids {
 		name, known := t.names[tid]
 		if !known {
-			text, _ := read(fmt.Sprintf("/proc/%d/task/%d/comm", t.pid, tid))
-			name = strings.TrimSpace(string(text))
+			name, _ = threadName(t.pid, tid)
 			t.names[tid] = name
 		}
 		if !t.watch.Driver(tid, name) || slices.Contains(t.told, tid) || slices.Contains(t.waits, tid) ||
 			computed(t.pid, tid) < findAfter {
 			continue
 		}
-		if text, _ := read(fmt.Sprintf("/proc/%d/task/%d/comm", t.pid, tid)); strings.TrimSpace(string(text)) != name {
+		if now, _ := threadName(t.pid, tid); now != name {
 			delete(t.names, tid) // it was new, and has got another name
 			continue
 		}

@@ -158,6 +158,12 @@ func threads(pid int) ([]int, error) {
 	return tids, err
 }
 
+// threadName gives a thread's, as in its comm file.
+func threadName(pid, tid int) (string, error) {
+	text, err := read(fmt.Sprintf("/proc/%d/task/%d/comm", pid, tid))
+	return strings.TrimSpace(string(text)), err
+}
+
 // Running are threads of a stopped process that run all the same.
 type Running struct {
 	end   chan struct{}
@@ -215,8 +221,8 @@ func (t *tracer) start(wanted func(int, string) bool) error {
 		return err
 	}
 	for _, tid := range all {
-		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/comm", t.pid, tid))
-		if err != nil || !wanted(tid, strings.TrimSpace(string(name))) {
+		name, err := threadName(t.pid, tid)
+		if err != nil || !wanted(tid, name) {
 			continue
 		}
 		if err := unix.PtraceSeize(tid); err != nil {

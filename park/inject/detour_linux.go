@@ -3,11 +3,11 @@
 package inject
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"unsafe"
 
@@ -47,11 +47,8 @@ const callRoom = (callSize + 31) &^ 15
 // detourSize is how many bytes the instructions of a detour take at most.
 const detourSize = 1000
 
-// detourMark is what the instructions of a detour begin with. They stay when the thread has gone through them. The byte
-// behind it is 1 where no signal's handler could come back to them: the thread blocked all signals that have one.
+// detourMark is what the instructions of a detour begin with. They stay when the thread has gone through them.
 const detourMark = "gpucr-detour-1\x00"
-
-func mark() Code { return append(Code(detourMark), 0) }
 
 func newDetour(pid int, kind detourKind) (*Detour, error) {
 	t := Task{PID: pid}
@@ -89,30 +86,24 @@ func (d *Detour) At(tid int) (more bool) {
 	if err != nil || !bearsDetour(string(status)) || dispatches(tid) {
 		return false
 	}
-	d.clear(tid)
-	for _, at := range d.places {
-		if was, err := d.read(at); err != nil || slices.Max(was) != 0 {
-			continue
-		}
-		now := r
-		code := d.kind.replace(at, &now)
-		if len(code) > detourSize {
-			return false
-		}
-		if !handles(string(status)) {
-			code[len(detourMark)] = 1
-		}
-		if _, err := unix.PtracePokeText(tid, uintptr(at), code); err != nil {
-			continue
-		}
-		d.step("instructions written")
-		if unix.PtraceSetRegs(tid, &now) == nil {
-			d.made++
-		}
-		d.step("registers set")
-		return !d.kind.once
+	at, ok := d.place()
+	if !ok {
+		return false
 	}
-	return false
+	now := r
+	code := d.kind.replace(at, &now)
+	if len(code) > detourSize {
+		return false
+	}
+	if _, err := unix.PtracePokeText(tid, uintptr(at), code); err != nil {
+		return false
+	}
+	d.step("instructions written")
+	if unix.PtraceSetRegs(tid, &now) == nil {
+		d.made++
+	}
+	d.step("registers set")
+	return !d.kind.once
 }
 
 func (d *Detour) step(name string) {
@@ -126,72 +117,30 @@ func (d *Detour) inside(pc uint64) bool {
 	return slices.ContainsFunc(d.places, func(at uint64) bool { return pc-at < detourSize })
 }
 
-func (d *Detour) read(at uint64) ([]byte, error) {
+// place gives one that is free: there is nothing, or a former detour that no thread is in any more.
+func (d *Detour) place() (at uint64, ok bool) {
+	t := Task{PID: d.pid}
+	var left []uint64
 	was := make([]byte, detourSize)
-	return was, (&Task{PID: d.pid}).Read(at, was)
-}
-
-// clear makes those places free that former detours have left, that no thread is in, and no handler comes back to.
-// Where a thread is that runs is not known. tid is the thread that stands at its own call.
-func (d *Detour) clear(tid int) {
 	for _, at := range d.places {
-		was, err := d.read(at)
-		if err == nil && strings.HasPrefix(string(was), detourMark+"\x01") && !d.used(at, tid) {
-			_, _ = unix.PtracePokeText(tid, uintptr(at), make([]byte, detourSize)) // else it is not free
+		switch err := t.Read(at, was); {
+		case err != nil:
+		case slices.Max(was) == 0:
+			return at, true
+		case bytes.HasPrefix(was, []byte(detourMark[:8])): // they are written by words: a kill may leave only one
+			left = append(left, at)
 		}
 	}
+	if left = avoided(d.pid, left, detourSize); len(left) == 0 {
+		return 0, false
+	}
+	return left[0], true
 }
 
-// used tells that a thread, but for one, may be in a detour.
-func (d *Detour) used(at uint64, but int) bool {
-	dir := fmt.Sprintf("/proc/%d/task", d.pid)
-	names, err := os.ReadDir(dir)
-	if err != nil {
-		return true
-	}
-	for _, name := range names {
-		if name.Name() == strconv.Itoa(but) {
-			continue
-		}
-		// NUMBER ARGUMENTS... SP PC, or -1 SP PC: see proc_pid_syscall(5).
-		text, err := os.ReadFile(filepath.Join(dir, name.Name(), "syscall"))
-		f := strings.Fields(string(text))
-		if err != nil || len(f) < 3 {
-			return true
-		}
-		pc, err := strconv.ParseUint(f[len(f)-1], 0, 64)
-		if err != nil || pc-at < detourSize {
-			return true
-		}
-	}
-	return false
-}
-
-// bearsDetour says by its status whether a thread can make other calls than its own, see Unbearable, and map memory
-// that is not filled and locked at once.
+// bearsDetour says by its status whether a thread can make other calls than its own, and map memory that is not filled
+// and locked at once.
 func bearsDetour(status string) bool {
-	return strings.Contains(status, "\nSeccomp:\t0\n") && !strings.Contains(status, "shstk") &&
-		strings.Contains(status, "\nVmLck:\t       0 kB\n")
-}
-
-// handles says by its status whether a thread may have to handle a signal, but for those that its own instructions
-// cause, and the C library's two, which no thread can block: their handlers come with pthread_cancel and setuid, and
-// take a moment.
-func handles(status string) bool {
-	set := func(name string) uint64 {
-		_, rest, _ := strings.Cut(status, "\n"+name+":\t")
-		line, _, _ := strings.Cut(rest, "\n")
-		v, err := strconv.ParseUint(line, 16, 64)
-		if err != nil {
-			return 0
-		}
-		return v
-	}
-	others := uint64(0)
-	for _, s := range []unix.Signal{unix.SIGSEGV, unix.SIGBUS, unix.SIGILL, unix.SIGFPE, unix.SIGTRAP, 32, 33} {
-		others |= 1 << (s - 1)
-	}
-	return set("SigCgt")&^set("SigBlk")&^others != 0
+	return unbearable(status) == "" && strings.Contains(status, "\nVmLck:\t       0 kB\n")
 }
 
 // dispatches tells that the system calls of a thread, which stands still, are handed to its program (prctl(2),

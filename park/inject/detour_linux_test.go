@@ -3,10 +3,11 @@
 package inject
 
 import (
+	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -28,6 +29,8 @@ type mapper struct {
 const (
 	mapperErrors = 32
 	mapperSignal = 38
+	mapperStays  = 39 // how many handlers of SIGUSR2 and SIGHUP go on with the rounds
+	mapperStay   = 40 // not 0: they do
 )
 
 var mapperFinds = []string{"a register changed", "a flag changed", "memory is not new, or not to be had",
@@ -141,7 +144,7 @@ func TestDetours(t *testing.T) {
 							t.Fatal("there was no detour")
 						}
 						m.goesOn()
-						if n > 1 || signals == "1" { // else it is known that no thread is there any more
+						if n > 1 { // where the others are is not known while they run
 							m.clear(d)
 						}
 					}
@@ -210,11 +213,7 @@ func TestDetourKilled(t *testing.T) {
 		m := startMapper(t, 1, "1", "0")
 		for at := 1; at <= 2; at++ {
 			for range 5 {
-				cmd := exec.Command(os.Args[0])
-				cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %s", killAt, m.pid, at, kind))
-				if out, err := cmd.CombinedOutput(); err == nil || cmd.ProcessState.ExitCode() >= 0 {
-					t.Fatalf("it was not killed at step %d: %v: %s", at, err, out)
-				}
+				killed(t, m.pid, at, kind)
 				m.goesOn()
 				d, err := detourKinds[kind](m.pid)
 				must(t, err)
@@ -300,25 +299,153 @@ func TestDetourSizes(t *testing.T) {
 	}
 }
 
-// Where a thread may handle signals, no other detour takes the place of one: the handler may come back to it.
-func TestDetourPlaceIsKept(t *testing.T) {
-	for _, signals := range []string{"0", "1"} {
-		m := startMapper(t, 1, signals, "0")
-		made, rounds := 0, 8
-		for range rounds {
-			d, err := NewHuge(m.pid)
-			must(t, err)
-			must(t, detours(m.pid, last(m.pid), d))
-			made += d.made
-			m.goesOn()
-		}
-		d, err := NewHuge(m.pid)
-		must(t, err)
-		if signals == "1" && made > len(d.places) {
-			t.Errorf("%d detours in %d places", made, len(d.places))
-		}
-		if signals == "0" && made != rounds {
-			t.Errorf("%d detours of %d", made, rounds)
+// A place is taken again when no thread is in its detour any more.
+func TestDetourPlaceIsFree(t *testing.T) {
+	for _, makes := range detourKinds {
+		for _, signals := range []string{"0", "1"} {
+			m := startMapper(t, 1, signals, "0")
+			m.takesAgain(makes, last(m.pid))
 		}
 	}
+}
+
+// Where a signal's handler comes back to a detour, no other one takes its place, though the handler's stack is the
+// thread's own or another one, or another handler runs on top of it.
+func TestDetourPlaceIsKept(t *testing.T) {
+	for name, signals := range map[string][]unix.Signal{"own stack": {unix.SIGUSR2}, "other stack": {unix.SIGHUP},
+		"other on own": {unix.SIGUSR2, unix.SIGHUP}, "own on own": {unix.SIGUSR2, unix.SIGUSR2}} {
+		for kind, makes := range detourKinds {
+			t.Run(kind+" "+name, func(t *testing.T) { keepsPlace(t, makes, signals) })
+		}
+	}
+}
+
+func keepsPlace(t *testing.T, makes func(int) (*Detour, error), signals []unix.Signal) {
+	m := startMapper(t, 1, "0", "0")
+	tid := last(m.pid)
+	kept := m.inPlace(makes, tid, func() {
+		m.put(mapperStay, 1)
+		must(t, unix.Tgkill(m.pid, tid, signals[0])) // handled at the end of the call
+	})
+	for i, sig := range signals {
+		if i > 0 {
+			must(t, unix.Tgkill(m.pid, tid, sig))
+		}
+		until(t, func() bool { return m.count(mapperStays) == uint64(i)+1 })
+	}
+	m.keeps(kept, makes, tid)
+	m.endStay()
+	m.takesAgain(makes, tid)
+}
+
+// inPlace has a thread go through a detour, calls f when its registers are set for that, and gives the place.
+func (m *mapper) inPlace(makes func(int) (*Detour, error), tid int, f func()) (kept uint64) {
+	m.t.Helper()
+	d, err := makes(m.pid)
+	must(m.t, err)
+	d.Step = func(name string) {
+		if name != "registers set" || kept != 0 {
+			return
+		}
+		var r unix.PtraceRegs
+		must(m.t, unix.PtraceGetRegs(tid, &r))
+		kept = d.places[0]
+		if r.Rip-kept >= detourSize {
+			m.t.Errorf("it comes back to %x, not to %x", r.Rip, kept)
+		}
+		f()
+	}
+	must(m.t, detours(m.pid, tid, d))
+	return kept
+}
+
+// keeps has a thread try detours, and looks whether a place stays as it is.
+func (m *mapper) keeps(kept uint64, makes func(int) (*Detour, error), tid int) {
+	m.t.Helper()
+	was, now := make([]byte, detourSize), make([]byte, detourSize)
+	must(m.t, (&Task{PID: m.pid}).Read(kept, was))
+	for range 8 {
+		d, err := makes(m.pid)
+		must(m.t, err)
+		must(m.t, detours(m.pid, tid, d))
+	}
+	must(m.t, (&Task{PID: m.pid}).Read(kept, now))
+	if !bytes.Equal(was, now) {
+		m.t.Error("its place was taken")
+	}
+}
+
+// endStay ends the handlers of a mapper, and waits until it is where it was.
+func (m *mapper) endStay() {
+	m.t.Helper()
+	m.put(mapperStay, 0)
+	m.goesOn()
+	until(m.t, func() bool { return m.count(mapperStays) == 0 })
+	m.goesOn()
+}
+
+// A thread that is in a detour, and then in the code of a hold, comes back to the detour, though a signal's handler
+// runs before that.
+func TestDetourPlaceIsKeptInHold(t *testing.T) {
+	for kind, makes := range detourKinds {
+		t.Run(kind, func(t *testing.T) {
+			m := startMapper(t, 1, "0", "0")
+			tid := last(m.pid)
+			kept := m.inPlace(makes, tid, func() { must(t, unix.Kill(m.pid, unix.SIGSTOP)) })
+			h, err := hold(m.pid, Options{})
+			must(t, err)
+			m.put(mapperStay, 1)
+			must(t, unix.Kill(m.pid, unix.SIGCONT))
+			must(t, unix.Tgkill(m.pid, tid, unix.SIGUSR2))
+			must(t, h.Close())
+			until(t, func() bool { return m.count(mapperStays) == 1 })
+			must(t, h.Held().Leave(m.pid, timeout, Options{}))
+			m.keeps(kept, makes, tid)
+			m.endStay()
+		})
+	}
+}
+
+// The same where it is in the instructions of a call, whose tracer was killed.
+func TestDetourPlaceIsKeptInCall(t *testing.T) {
+	for kind, makes := range detourKinds {
+		t.Run(kind, func(t *testing.T) {
+			m := startMapper(t, 2, "0", "0")
+			tid := last(m.pid)
+			kept := m.inPlace(makes, tid, func() { must(t, unix.Kill(m.pid, unix.SIGSTOP)) })
+			killed(t, m.pid, 2, "call") // its registers are set
+			until(t, func() bool {
+				text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/stat", m.pid, tid))
+				return strings.Contains(string(text), ") T ") // by nobody
+			})
+			m.keeps(kept, makes, tid-1)
+			must(t, unix.Kill(m.pid, unix.SIGCONT))
+			m.goesOn()
+		})
+	}
+}
+
+// takesAgain has a thread go through detours until each place was taken more than once.
+func (m *mapper) takesAgain(makes func(int) (*Detour, error), tid int) {
+	m.t.Helper()
+	for i, rounds := 0, 1; i < rounds; i++ {
+		until(m.t, func() bool { return !strings.Contains(m.threads(), laterName) })
+		d, err := makes(m.pid)
+		must(m.t, err)
+		must(m.t, detours(m.pid, tid, d))
+		rounds = len(d.places) + 2
+		if d.made == 0 {
+			m.t.Fatalf("there was no detour after %d of %d", i, rounds)
+		}
+		m.goesOn()
+	}
+}
+
+// put sets a count of a mapper's.
+func (m *mapper) put(i int, v uint64) {
+	m.t.Helper()
+	f, err := os.OpenFile(m.path, os.O_RDWR, 0)
+	must(m.t, err)
+	_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, v), int64(8*i))
+	must(m.t, errors.Join(err, f.Close()))
 }

@@ -211,6 +211,13 @@ func tracer(what string) int {
 		}
 	} else if kind == "hold" {
 		_, err = hold(pid, o) // whoever ends lets go
+	} else if kind == "call" {
+		n = -1 << 20
+		err = Stop(pid, o, func(t *Task) error {
+			n = 0 // steps of the call alone
+			_, err := t.CallBy(t.Threads()-1, unix.SYS_GETPID)
+			return err
+		})
 	} else {
 		err = Stop(pid, o, work)
 	}
@@ -219,6 +226,16 @@ func tracer(what string) int {
 		return 1
 	}
 	return 0
+}
+
+// killed has a child of this test do what tracer reads, and be killed at its step.
+func killed(t *testing.T, pid, at int, kind string) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %s", killAt, pid, at, kind))
+	if out, err := cmd.CombinedOutput(); err == nil || cmd.ProcessState.ExitCode() >= 0 {
+		t.Fatalf("it was not killed at step %d: %v: %s", at, err, out)
+	}
 }
 
 // The injecting process is killed at each of its steps in turn: the process goes on.

@@ -33,7 +33,7 @@ func fills(_ int, r *unix.PtraceRegs) bool {
 }
 
 func mapsHuge(at uint64, r *unix.PtraceRegs) Code {
-	c := mark()
+	c := Code(detourMark)
 	was := *r
 	r.Rip, r.R10 = at+uint64(len(c)), r.R10&^unix.MAP_POPULATE
 	c.Move(R15, RAX)
@@ -139,7 +139,7 @@ func number(path string) (uint64, error) {
 
 func unmapsLater(at uint64, r *unix.PtraceRegs) Code {
 	addr, length := r.Rdi, pages(r.Rsi)
-	c := mark()
+	c := Code(detourMark)
 	allSignals := at + uint64(len(c))
 	c.Bytes(0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)
 	name := at + uint64(len(c))

@@ -107,17 +107,25 @@ func Unbearable(pid int) (why string, err error) {
 		if err != nil && !isGone(err) {
 			return "", err
 		}
-		for line := range strings.Lines(string(text)) {
-			name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
-			switch {
-			case name == "Seccomp" && value != "0":
-				return "the process has a seccomp filter", nil
-			case name == "x86_Thread_features" && strings.Contains(value, "shstk"):
-				return "the process has a shadow stack", nil
-			}
+		if why := unbearable(string(text)); why != "" {
+			return why, nil
 		}
 	}
 	return "", nil
+}
+
+// unbearable is Unbearable for one thread, by its status.
+func unbearable(status string) (why string) {
+	for line := range strings.Lines(status) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
+		switch {
+		case name == "Seccomp" && value != "0":
+			return "the process has a seccomp filter"
+		case name == "x86_Thread_features" && strings.Contains(value, "shstk"):
+			return "the process has a shadow stack"
+		}
+	}
+	return ""
 }
 
 func gone(pid int, err error) error {

@@ -1,7 +1,9 @@
 /*
  * mapper FILE THREADS MIB SIGNALS FORKS: threads that map memory, use it and unmap it, by system calls of their own
  * after which each register, the flags and the blocked signals are looked at. With FORKS another thread forks all the
- * time. Counts are written to FILE, 8 bytes each: the rounds of each thread, then at 32 what was found wrong.
+ * time. Counts are written to FILE, 8 bytes each: the rounds of each thread, then at 32 what was found wrong. A thread
+ * that gets SIGUSR2 goes on with its rounds in the handler, as long as the count at 40 is not 0. So does one that gets
+ * SIGHUP, whose handler has a stack of its own. At 39 is how many are in these handlers.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -19,11 +21,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { REGISTERS = 32, FLAGS, MEMORY, ADDRESS, INHERITED, SIGNALS, HANDLED };
+enum { REGISTERS = 32, FLAGS, MEMORY, ADDRESS, INHERITED, SIGNALS, HANDLED, STAYING, STAY };
 
 static volatile uint64_t *counts;
 static size_t size;
 static bool forks;
+static __thread long number; /* of a thread */
 static char *volatile current; /* where a thread's memory is, or was last */
 static volatile bool changing; /* current is not known */
 
@@ -108,38 +111,61 @@ static void *fork_all_the_time(void *arg)
 	return arg;
 }
 
+/* once is one round. */
+static void once(void)
+{
+	changing = true;
+	char *p = (char *)make(SYS_mmap, 0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE,
+			       (uint64_t)-1, 0);
+	if ((int64_t)p < 0) {
+		count(MEMORY);
+		return;
+	}
+	current = p;
+	changing = false;
+	for (size_t o = 0; o < size; o += 4096) {
+		if (p[o])
+			count(MEMORY);
+		p[o] = 1;
+	}
+	if (make(SYS_munmap, (uint64_t)p, size, 77, 88, 99, 66))
+		count(MEMORY);
+	if (!forks) {
+		char *again = mmap(p, size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+		if (again == p)
+			munmap(p, size);
+		else if (counts[31] == 1) /* one thread alone: nobody else may have it */
+			count(ADDRESS);
+	}
+	count((int)number);
+}
+
+/* stay makes two mappings of the stack that it is on. */
+static void stay(int sig)
+{
+	char room[3 * 4096];
+	char *page = (char *)(((uintptr_t)room + 4095) & ~4095ul);
+	(void)sig;
+	madvise(page, 4096, MADV_DONTFORK);
+	count(STAYING);
+	while (counts[STAY])
+		once();
+	madvise(page, 4096, MADV_DOFORK);
+	__atomic_sub_fetch(&counts[STAYING], 1, __ATOMIC_RELAXED);
+}
+
 static void *work(void *arg)
 {
-	long i = (long)arg;
+	number = (long)arg;
+	stack_t other = {.ss_sp = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
+			 .ss_size = 1 << 16};
+	sigaltstack(&other, NULL);
 	sigset_t some;
 	sigemptyset(&some);
 	sigaddset(&some, SIGUSR1);
 	pthread_sigmask(SIG_BLOCK, &some, NULL);
-	for (;; count(i)) {
-		changing = true;
-		char *p = (char *)make(SYS_mmap, 0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE,
-				       (uint64_t)-1, 0);
-		if ((int64_t)p < 0) {
-			count(MEMORY);
-			continue;
-		}
-		current = p;
-		changing = false;
-		for (size_t o = 0; o < size; o += 4096) {
-			if (p[o])
-				count(MEMORY);
-			p[o] = 1;
-		}
-		if (make(SYS_munmap, (uint64_t)p, size, 77, 88, 99, 66))
-			count(MEMORY);
-		if (!forks) {
-			char *again = mmap(p, size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-			if (again == p)
-				munmap(p, size);
-			else if (counts[31] == 1) /* one thread alone: nobody else may have it */
-				count(ADDRESS);
-		}
-	}
+	for (;;)
+		once();
 	return NULL;
 }
 
@@ -162,6 +188,10 @@ int main(int argc, char **argv)
 		sigaction(SIGALRM, &sa, NULL);
 		setitimer(ITIMER_REAL, &often, NULL);
 	}
+	struct sigaction stays = {.sa_handler = stay, .sa_flags = SA_RESTART | SA_NODEFER};
+	sigaction(SIGUSR2, &stays, NULL);
+	stays.sa_flags |= SA_ONSTACK;
+	sigaction(SIGHUP, &stays, NULL);
 	for (long i = 0; i < n; i++) {
 		pthread_t t;
 		if (pthread_create(&t, NULL, work, (void *)i))
