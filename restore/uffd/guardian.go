@@ -271,7 +271,7 @@ func (g *guardian) joined(m *memory) {
 	}
 	for i, fd := range p.fds {
 		// Sending takes place later, when these may be closed.
-		d, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		d, err := duplicate(fd)
 		if err != nil {
 			g.log.Warn("cannot keep a descriptor twice", "task", m.name, "err", err)
 			closeAll(p.fds[:i])
@@ -281,6 +281,8 @@ func (g *guardian) joined(m *memory) {
 	}
 	g.outbox.put(p)
 }
+
+func duplicate(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) }
 
 // watched passes CRIU's handle to the provider: should the guardian be killed, the provider ends the tasks, and a CRIU
 // that waits for them.
@@ -295,7 +297,7 @@ func (g *guardian) watched(criu *process) {
 	if criu == nil {
 		return
 	}
-	d, err := unix.FcntlInt(uintptr(criu.pidfd), unix.F_DUPFD_CLOEXEC, 0)
+	d, err := duplicate(criu.pidfd)
 	if err != nil {
 		g.log.Warn("cannot keep criu's handle", "err", err)
 		return
@@ -309,7 +311,7 @@ func (g *guardian) tellCRIU() {
 	if g.criu == nil {
 		return
 	}
-	if d, err := unix.FcntlInt(uintptr(g.criu.pidfd), unix.F_DUPFD_CLOEXEC, 0); err == nil {
+	if d, err := duplicate(g.criu.pidfd); err == nil {
 		g.outbox.put(packet{kind: kindCRIU, fds: []int{d}})
 	}
 }
