@@ -313,7 +313,8 @@ func TestDetourPlaceIsFree(t *testing.T) {
 // thread's own or another one, or another handler runs on top of it.
 func TestDetourPlaceIsKept(t *testing.T) {
 	for name, signals := range map[string][]unix.Signal{"own stack": {unix.SIGUSR2}, "other stack": {unix.SIGHUP},
-		"other on own": {unix.SIGUSR2, unix.SIGHUP}, "own on own": {unix.SIGUSR2, unix.SIGUSR2}} {
+		"other on own": {unix.SIGUSR2, unix.SIGHUP}, "own on own": {unix.SIGUSR2, unix.SIGUSR2},
+		"own stack with a hole": {unix.SIGPIPE}, "other on own with a hole": {unix.SIGPIPE, unix.SIGHUP}} {
 		for kind, makes := range detourKinds {
 			t.Run(kind+" "+name, func(t *testing.T) { keepsPlace(t, makes, signals) })
 		}

@@ -47,9 +47,10 @@
 // stopped there, or is in a system call of the detour: then its instruction pointer, in /proc/PID/task/TID/syscall, is
 // in the place. Or it handles a signal that came there: then the address stands in the handler's frame, on the stack
 // that the thread has now, or on one that such a frame leads to (sigaltstack(2)). So all words of these stacks are
-// looked at. A word that was left on a stack may hold a place for no reason. Where a way back cannot be seen, no place
-// is taken: a thread runs, or it or a frame is in a hold's code (see below) or in that of a call whose tracer was
-// killed, or a stack is large or has a page that userfaultfd(2) has to bring.
+// looked at, up to where the thread began. A word that was left on a stack may hold a place for no reason. Where a way
+// back cannot be seen, no place is taken: a thread runs, or it or a frame is in a hold's code (see below) or in that of
+// a call whose tracer was killed, or a stack is large, has a page that userfaultfd(2) has to bring, or none of them is
+// the one on which the thread began.
 //
 // A seccomp filter that another thread sets for all of them at that moment may end the process.
 //
@@ -77,8 +78,9 @@
 //
 // # Limits
 //
-// A signal that comes in a detour, and whose handler goes on with another stack (swapcontext(3)) and leaves that one
-// asleep: its frame is on a stack that nothing leads to, and a later detour may take the place that it comes back to.
+// A signal that comes in a detour, and whose handler goes on with another stack by itself (as by swapcontext(3)) and
+// leaves that one asleep: its frame is on a stack that nothing leads to. If the thread is then where it began, a later
+// detour may take the place that it comes back to.
 //
 // x86-64 alone; processes of 32 bits, with a shadow stack in use, with a seccomp filter (which could kill for a call
 // that the program never makes), or in uninterruptible sleep are refused. Sources: ptrace(2), syscall(2), rseq(2),

@@ -59,7 +59,8 @@ func avoided(pid int, places []uint64, size uint64) []uint64 {
 		free = slices.DeleteFunc(free, func(at uint64) bool { return addr-at < size })
 	}
 	for _, tid := range there {
-		if time.Now().After(end) || !comesTo(pid, tid, all, leave) && !ended(pid, tid) {
+		l := look{pid, tid, all, end, leave}
+		if !l.comesTo() && !ended(pid, tid) {
 			return nil
 		}
 	}
@@ -80,10 +81,17 @@ func threadIDs(pid int) (tids []int, err error) {
 	return tids, err
 }
 
-// comesTo calls f with where a thread is, and with all that may be an address where it comes back to. It tells whether
-// that is known.
-func comesTo(pid, tid int, all []Mapping, f func(addr uint64)) bool {
-	path := fmt.Sprintf("/proc/%d/task/%d/syscall", pid, tid)
+// look is one at a thread.
+type look struct {
+	pid, tid int
+	all      []Mapping
+	end      time.Time         // when it has to be over
+	f        func(addr uint64) // is given all that may be an address where the thread comes back to
+}
+
+// comesTo gives where the thread is, and where it may come back to. It tells whether that is known.
+func (l *look) comesTo() bool {
+	path := fmt.Sprintf("/proc/%d/task/%d/syscall", l.pid, l.tid)
 	before, err := os.ReadFile(path)
 	sp, pc, ok := position(string(before))
 	if err != nil || !ok {
@@ -92,17 +100,17 @@ func comesTo(pid, tid int, all []Mapping, f func(addr uint64)) bool {
 	if sp == 0 && pc == 0 {
 		return true // it is io_uring's, in the kernel alone
 	}
-	if leads(all, pc) {
+	if leads(l.all, pc) {
 		return false
 	}
-	f(pc)
+	l.f(pc)
 	// This way no page is waited for that userfaultfd(2) has to bring: the read fails.
-	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
+	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", l.pid))
 	if err != nil {
 		return false
 	}
 	defer mem.Close()
-	if !words(all, sp, mem, f) {
+	if !l.words(sp, mem) {
 		return false
 	}
 	// One that went on meanwhile may have come from a handler whose frame had not been looked at yet.
@@ -137,22 +145,23 @@ func holds(all []Mapping, addr uint64) (m Mapping, ok bool) {
 	return all[i], true
 }
 
-// words calls f with each word of a stack that is in use from sp on, and of those stacks where handlers' frames say
-// that the thread was before. It tells whether these were all.
-func words(all []Mapping, sp uint64, mem io.ReaderAt, f func(word uint64)) bool {
+// words gives each word of the stack that is in use from sp on, and of those stacks where handlers' frames say that the
+// thread was before. It tells whether these were all: the thread began on one of them.
+func (l *look) words(sp uint64, mem io.ReaderAt) (began bool) {
 	for stacks, i := []uint64{sp &^ 7}, 0; i < len(stacks); i++ {
 		from := stacks[i]
-		text, ok := stack(all, from, mem)
-		if !ok {
+		text, first, ok := l.stack(from, mem)
+		if !ok || time.Now().After(l.end) {
 			return false
 		}
+		began = began || first
 		for at := 0; at < len(text); at += 8 {
 			word := binary.LittleEndian.Uint64(text[at:])
-			f(word)
+			l.f(word)
 			if word != segments || at < stackPointer {
 				continue
 			}
-			if leads(all, binary.LittleEndian.Uint64(text[at-instruction:])) {
+			if leads(l.all, binary.LittleEndian.Uint64(text[at-instruction:])) {
 				return false
 			}
 			before := binary.LittleEndian.Uint64(text[at-stackPointer:]) &^ 7
@@ -164,38 +173,58 @@ func words(all []Mapping, sp uint64, mem io.ReaderAt, f func(word uint64)) bool 
 			}
 		}
 	}
-	return true
+	return began
 }
 
-// stack reads one from an address on: to the block that the C library has above the stack of a thread, or to the end of
-// its mappings. There may be several: each part of a stack may have a protection and advice of its own.
-func stack(all []Mapping, from uint64, mem io.ReaderAt) (text []byte, ok bool) {
+// stack reads one from an address on: to the block that the C library has of the thread above the stack on which it
+// began, or to the end of the mappings. There may be several: each part of a stack may have advice of its own. first
+// tells that the thread began there: its block was found, or the stack is the program's first.
+func (l *look) stack(from uint64, mem io.ReaderAt) (text []byte, first, ok bool) {
 	const piece = 64 << 10
 	end := from
-	for m, ok := holds(all, end); ok && m.Perms[:2] == "rw"; m, ok = holds(all, end) {
-		end = m.End
+	for m, ok := holds(l.all, end); ok && m.Perms[:2] == "rw"; m, ok = holds(l.all, end) {
+		end, first = m.End, m.Path == "[stack]"
 	}
 	for at := from; at < end && at-from < maxStack; at = from + uint64(len(text)) {
 		next := min(end, (at+piece)&^(piece-1))
 		text = append(text, make([]byte, next-at)...)
-		if _, err := mem.ReadAt(text[at-from:], int64(at)); err != nil {
-			return nil, false
-		}
-		for i := int(max(at-from, threadBlock) - threadBlock); i+threadBlock <= len(text); i += 8 {
-			if isThreadBlock(text[i:], from+uint64(i)) {
-				return text[:i], true
+		n, err := mem.ReadAt(text[at-from:], int64(at)) // a page may be kept from use behind the thread's block
+		for i := int(max(at-from, blockSize) - blockSize); i+blockSize <= int(at-from)+n; i += 8 {
+			if l.isBlock(text[i:], from+uint64(i)) {
+				return text[:i], true, true
 			}
 		}
+		if err != nil {
+			return nil, false, false
+		}
 	}
-	return text, len(text) > 0 && from+uint64(len(text)) == end
+	return text, first, len(text) > 0 && from+uint64(len(text)) == end
 }
 
-// threadBlock is how much of a thread's block is looked at, in bytes.
-const threadBlock = 48
+// What is known of the block that the C library has of each thread: struct pthread of glibc's nptl/descr.h, which
+// begins with tcbhead_t of sysdeps/x86_64/nptl/tls.h. Its own address stands in it twice, and the thread's id.
+const (
+	blockSelf = 16
+	blockID   = 0x2d0
+	blockSize = blockID + 8
+)
 
-// isThreadBlock tells the beginning of what the C library has of a thread: tcbhead_t of glibc's
-// sysdeps/x86_64/nptl/tls.h. It has its own address twice, and a random word to guard stacks, whose first byte is 0.
-func isThreadBlock(text []byte, at uint64) bool {
-	word := func(i int) uint64 { return binary.LittleEndian.Uint64(text[8*i:]) }
-	return word(0) == at && word(2) == at && word(5) != 0 && byte(word(5)) == 0
+// isBlock tells the block of the thread. Another one may lie on its stack: what is left of a thread that had the memory
+// before.
+func (l *look) isBlock(text []byte, at uint64) bool {
+	return binary.LittleEndian.Uint64(text) == at && binary.LittleEndian.Uint64(text[blockSelf:]) == at &&
+		binary.LittleEndian.Uint32(text[blockID:]) == l.id()
+}
+
+// id is the thread's in its own pid namespace, see proc_pid_status(5); 0 where it is not known.
+func (l *look) id() uint32 {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", l.pid, l.tid))
+	_, rest, _ := strings.Cut(string(text), "\nNSpid:")
+	line, _, _ := strings.Cut(rest, "\n")
+	f := strings.Fields(line)
+	if len(f) == 0 {
+		return 0
+	}
+	id, _ := strconv.ParseUint(f[len(f)-1], 10, 32)
+	return uint32(id)
 }

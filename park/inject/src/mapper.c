@@ -140,17 +140,25 @@ static void once(void)
 	count((int)number);
 }
 
-/* stay makes two mappings of the stack that it is on. */
+/*
+ * stay makes two mappings of the stack that it is on, and with SIGPIPE a page between them that cannot be written. It
+ * has what looks like the beginning of the block that the C library has above the stack of a thread.
+ */
 static void stay(int sig)
 {
-	char room[3 * 4096];
-	char *page = (char *)(((uintptr_t)room + 4095) & ~4095ul);
-	(void)sig;
+	char room[4 * 4096];
+	char *page = (char *)(((uintptr_t)room + 2 * 4096) & ~4095ul);
+	uint64_t *block = (uint64_t *)((uintptr_t)(page - 4096) & ~63ul);
+	block[0] = block[2] = (uintptr_t)block;
+	block[5] = 4096;
+	if (sig == SIGPIPE)
+		mprotect(page, 4096, PROT_READ);
 	madvise(page, 4096, MADV_DONTFORK);
 	count(STAYING);
 	while (counts[STAY])
 		once();
 	madvise(page, 4096, MADV_DOFORK);
+	mprotect(page, 4096, PROT_READ | PROT_WRITE);
 	__atomic_sub_fetch(&counts[STAYING], 1, __ATOMIC_RELAXED);
 }
 
@@ -190,6 +198,7 @@ int main(int argc, char **argv)
 	}
 	struct sigaction stays = {.sa_handler = stay, .sa_flags = SA_RESTART | SA_NODEFER};
 	sigaction(SIGUSR2, &stays, NULL);
+	sigaction(SIGPIPE, &stays, NULL);
 	stays.sa_flags |= SA_ONSTACK;
 	sigaction(SIGHUP, &stays, NULL);
 	for (long i = 0; i < n; i++) {
