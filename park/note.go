@@ -1,13 +1,6 @@
 package park
 
-import (
-	"fmt"
-	"os"
-	"strconv"
-	"strings"
-
-	"github.com/gpucr/gpucr-fs/park/inject"
-)
+import "github.com/gpucr/gpucr-fs/park/inject"
 
 // Note is what is to be known of a parked process when it is restored.
 type Note struct {
@@ -23,21 +16,7 @@ type NoteRing struct {
 }
 
 // Innermost is a process's pid in its own namespace.
-func Innermost(pid int) int {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return pid
-	}
-	for line := range strings.Lines(string(text)) {
-		if ids, ok := strings.CutPrefix(line, "NSpid:"); ok {
-			f := strings.Fields(ids)
-			if n, err := strconv.Atoi(f[len(f)-1]); err == nil {
-				return n
-			}
-		}
-	}
-	return pid
-}
+func Innermost(pid int) int { return inject.Innermost(pid) }
 
 // params is struct io_uring_params.
 type params struct {

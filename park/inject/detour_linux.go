@@ -127,7 +127,7 @@ func (d *Detour) place() (at uint64, ok bool) {
 		case err != nil:
 		case slices.Max(was) == 0:
 			return at, true
-		case bytes.HasPrefix(was, []byte(detourMark[:8])): // they are written by words: a kill may leave only one
+		case bytes.HasPrefix(was, []byte(detourMark[:8])): // a kill may leave only the first 8 bytes
 			left = append(left, at)
 		}
 	}

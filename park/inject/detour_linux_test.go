@@ -29,7 +29,7 @@ type mapper struct {
 const (
 	mapperErrors = 32
 	mapperSignal = 38
-	mapperStays  = 39 // how many handlers of SIGUSR2 and SIGHUP go on with the rounds
+	mapperStays  = 39 // how many handlers of SIGUSR2, SIGPIPE and SIGHUP go on with the rounds
 	mapperStay   = 40 // not 0: they do
 )
 
@@ -115,9 +115,8 @@ func trace(pid, tid int, d *Detour) error {
 
 // last gives the thread that a process made last, but for one that gives memory back.
 func last(pid int) (last int) {
-	names, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
-	for _, name := range names {
-		tid, _ := strconv.Atoi(name.Name())
+	tids, _ := threadIDs(pid)
+	for _, tid := range tids {
 		comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/comm", pid, tid))
 		if string(comm) != laterName+"\n" {
 			last = max(last, tid)
@@ -360,6 +359,14 @@ func (m *mapper) inPlace(makes func(int) (*Detour, error), tid int, f func()) (k
 	return kept
 }
 
+// stoppedInPlace starts a mapper, and stops it with its last thread in a detour.
+func stoppedInPlace(t *testing.T, count int, makes func(int) (*Detour, error)) (m *mapper, tid int, kept uint64) {
+	t.Helper()
+	m = startMapper(t, count, "0", "0")
+	tid = last(m.pid)
+	return m, tid, m.inPlace(makes, tid, func() { must(t, unix.Kill(m.pid, unix.SIGSTOP)) })
+}
+
 // keeps has a thread try detours, and looks whether a place stays as it is.
 func (m *mapper) keeps(kept uint64, makes func(int) (*Detour, error), tid int) {
 	m.t.Helper()
@@ -390,9 +397,7 @@ func (m *mapper) endStay() {
 func TestDetourPlaceIsKeptInHold(t *testing.T) {
 	for kind, makes := range detourKinds {
 		t.Run(kind, func(t *testing.T) {
-			m := startMapper(t, 1, "0", "0")
-			tid := last(m.pid)
-			kept := m.inPlace(makes, tid, func() { must(t, unix.Kill(m.pid, unix.SIGSTOP)) })
+			m, tid, kept := stoppedInPlace(t, 1, makes)
 			h, err := hold(m.pid, Options{})
 			must(t, err)
 			m.put(mapperStay, 1)
@@ -411,9 +416,7 @@ func TestDetourPlaceIsKeptInHold(t *testing.T) {
 func TestDetourPlaceIsKeptInCall(t *testing.T) {
 	for kind, makes := range detourKinds {
 		t.Run(kind, func(t *testing.T) {
-			m := startMapper(t, 2, "0", "0")
-			tid := last(m.pid)
-			kept := m.inPlace(makes, tid, func() { must(t, unix.Kill(m.pid, unix.SIGSTOP)) })
+			m, tid, kept := stoppedInPlace(t, 2, makes)
 			killed(t, m.pid, 2, "call") // its registers are set
 			until(t, func() bool {
 				text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/stat", m.pid, tid))

@@ -37,7 +37,7 @@ const (
 // avoided gives those of some places in a process's code, of size bytes each, where no thread is, and where none comes
 // back to from a signal's handler. Instructions in these places call nothing, which would be another way back. It gives
 // none where a thread may be in any: one that runs, one in code that may lead there (see leads), and one whose stacks
-// cannot be read, or are large. So it does where the look would take long.
+// cannot be read, or are large. It gives none either where it would take longer than maxLook.
 func avoided(pid int, places []uint64, size uint64) []uint64 {
 	if len(places) == 0 {
 		return nil
@@ -58,8 +58,14 @@ func avoided(pid int, places []uint64, size uint64) []uint64 {
 		}
 		free = slices.DeleteFunc(free, func(at uint64) bool { return addr-at < size })
 	}
+	// This way no page is waited for that userfaultfd(2) has to bring: the read fails.
+	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
+	if err != nil {
+		return nil
+	}
+	defer mem.Close()
 	for _, tid := range there {
-		l := look{pid, tid, all, end, leave}
+		l := look{pid, tid, all, mem, end, leave}
 		if !l.comesTo() && !ended(pid, tid) {
 			return nil
 		}
@@ -71,20 +77,11 @@ func avoided(pid int, places []uint64, size uint64) []uint64 {
 	return free
 }
 
-func threadIDs(pid int) (tids []int, err error) {
-	names, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
-	for _, name := range names {
-		if tid, err := strconv.Atoi(name.Name()); err == nil {
-			tids = append(tids, tid)
-		}
-	}
-	return tids, err
-}
-
-// look is one at a thread.
+// look is what it takes to look at one thread.
 type look struct {
 	pid, tid int
 	all      []Mapping
+	mem      io.ReaderAt       // of the process
 	end      time.Time         // when it has to be over
 	f        func(addr uint64) // is given all that may be an address where the thread comes back to
 }
@@ -104,13 +101,7 @@ func (l *look) comesTo() bool {
 		return false
 	}
 	l.f(pc)
-	// This way no page is waited for that userfaultfd(2) has to bring: the read fails.
-	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", l.pid))
-	if err != nil {
-		return false
-	}
-	defer mem.Close()
-	if !l.words(sp, mem) {
+	if !l.words(sp) {
 		return false
 	}
 	// One that went on meanwhile may have come from a handler whose frame had not been looked at yet.
@@ -147,10 +138,10 @@ func holds(all []Mapping, addr uint64) (m Mapping, ok bool) {
 
 // words gives each word of the stack that is in use from sp on, and of those stacks where handlers' frames say that the
 // thread was before. It tells whether these were all: the thread began on one of them.
-func (l *look) words(sp uint64, mem io.ReaderAt) (began bool) {
+func (l *look) words(sp uint64) (began bool) {
 	for stacks, i := []uint64{sp &^ 7}, 0; i < len(stacks); i++ {
 		from := stacks[i]
-		text, first, ok := l.stack(from, mem)
+		text, first, ok := l.stack(from)
 		if !ok || time.Now().After(l.end) {
 			return false
 		}
@@ -179,7 +170,7 @@ func (l *look) words(sp uint64, mem io.ReaderAt) (began bool) {
 // stack reads one from an address on: to the block that the C library has of the thread above the stack on which it
 // began, or to the end of the mappings. There may be several: each part of a stack may have advice of its own. first
 // tells that the thread began there: its block was found, or the stack is the program's first.
-func (l *look) stack(from uint64, mem io.ReaderAt) (text []byte, first, ok bool) {
+func (l *look) stack(from uint64) (text []byte, first, ok bool) {
 	const piece = 64 << 10
 	end := from
 	for m, ok := holds(l.all, end); ok && m.Perms[:2] == "rw"; m, ok = holds(l.all, end) {
@@ -188,7 +179,7 @@ func (l *look) stack(from uint64, mem io.ReaderAt) (text []byte, first, ok bool)
 	for at := from; at < end && at-from < maxStack; at = from + uint64(len(text)) {
 		next := min(end, (at+piece)&^(piece-1))
 		text = append(text, make([]byte, next-at)...)
-		n, err := mem.ReadAt(text[at-from:], int64(at)) // a page may be kept from use behind the thread's block
+		n, err := l.mem.ReadAt(text[at-from:], int64(at)) // a page may be kept from use behind the thread's block
 		for i := int(max(at-from, blockSize) - blockSize); i+blockSize <= int(at-from)+n; i += 8 {
 			if l.isBlock(text[i:], from+uint64(i)) {
 				return text[:i], true, true
@@ -213,18 +204,5 @@ const (
 // before.
 func (l *look) isBlock(text []byte, at uint64) bool {
 	return binary.LittleEndian.Uint64(text) == at && binary.LittleEndian.Uint64(text[blockSelf:]) == at &&
-		binary.LittleEndian.Uint32(text[blockID:]) == l.id()
-}
-
-// id is the thread's in its own pid namespace, see proc_pid_status(5); 0 where it is not known.
-func (l *look) id() uint32 {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", l.pid, l.tid))
-	_, rest, _ := strings.Cut(string(text), "\nNSpid:")
-	line, _, _ := strings.Cut(rest, "\n")
-	f := strings.Fields(line)
-	if len(f) == 0 {
-		return 0
-	}
-	id, _ := strconv.ParseUint(f[len(f)-1], 10, 32)
-	return uint32(id)
+		binary.LittleEndian.Uint32(text[blockID:]) == uint32(Innermost(l.tid))
 }

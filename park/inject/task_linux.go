@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -97,13 +96,12 @@ func bears(pid int) error {
 // Unbearable tells why a process could be harmed by system calls that it is made to do: "" if it could not. Seccomp
 // filters and shadow stacks are a thread's own, so all threads are looked at. While they run they may still get some.
 func Unbearable(pid int) (why string, err error) {
-	dir := fmt.Sprintf("/proc/%d/task", pid)
-	names, err := os.ReadDir(dir)
+	tids, err := threadIDs(pid)
 	if err != nil {
 		return "", err
 	}
-	for _, name := range names {
-		text, err := os.ReadFile(filepath.Join(dir, name.Name(), "status"))
+	for _, tid := range tids {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", pid, tid))
 		if err != nil && !isGone(err) {
 			return "", err
 		}
@@ -142,13 +140,12 @@ func (t *Task) stop() error {
 	seen := map[int]bool{}
 	for more := true; more; {
 		more = false
-		names, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", t.PID))
+		tids, err := threadIDs(t.PID)
 		if err != nil {
 			return gone(t.PID, err)
 		}
-		for _, name := range names {
-			tid, err := strconv.Atoi(name.Name())
-			if err != nil || seen[tid] {
+		for _, tid := range tids {
+			if seen[tid] {
 				continue
 			}
 			seen[tid], more = true, true
@@ -219,6 +216,16 @@ func (t *Task) standstill(th *thread) error {
 	return t.look(th)
 }
 
+func threadIDs(pid int) (tids []int, err error) {
+	names, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	for _, name := range names {
+		if tid, err := strconv.Atoi(name.Name()); err == nil {
+			tids = append(tids, tid)
+		}
+	}
+	return tids, err
+}
+
 // ended tells that a thread is gone, or a zombie.
 func ended(pid, tid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/stat", pid, tid))
@@ -229,15 +236,11 @@ func ended(pid, tid int) bool {
 // Workers tells whether a process has threads of io_uring's in the kernel. They end with its last ring, a little
 // later. Where that cannot be seen it may have some.
 func Workers(pid int) bool {
-	names, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	tids, err := threadIDs(pid)
 	if err != nil {
 		return !isGone(err)
 	}
-	return slices.ContainsFunc(names, func(name os.DirEntry) bool {
-		tid, err := strconv.Atoi(name.Name())
-		if err != nil {
-			return false
-		}
+	return slices.ContainsFunc(tids, func(tid int) bool {
 		is, err := worker(pid, tid)
 		return is || err != nil
 	})

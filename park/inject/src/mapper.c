@@ -2,8 +2,8 @@
  * mapper FILE THREADS MIB SIGNALS FORKS: threads that map memory, use it and unmap it, by system calls of their own
  * after which each register, the flags and the blocked signals are looked at. With FORKS another thread forks all the
  * time. Counts are written to FILE, 8 bytes each: the rounds of each thread, then at 32 what was found wrong. A thread
- * that gets SIGUSR2 goes on with its rounds in the handler, as long as the count at 40 is not 0. So does one that gets
- * SIGHUP, whose handler has a stack of its own. At 39 is how many are in these handlers.
+ * that gets SIGUSR2 or SIGPIPE goes on with its rounds in the handler, as long as the count at 40 is not 0. So does one
+ * that gets SIGHUP, whose handler has a stack of its own. At 39 is how many are in these handlers.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
