@@ -184,13 +184,13 @@ func (c *container) restore(ctx context.Context, p talk.Prepared, env []string) 
 				return errors.Join(err, c.giveUp(run))
 			}
 		}
-		pid, perr := readPID(pidfile)
 		over := false
 		select {
 		case <-run.done:
 			over = true
 		default:
 		}
+		pid, perr := readPID(pidfile) // after that look: a runtime may write it and end between the two
 		switch {
 		case over && run.err != nil:
 			return errors.Join(c.explain(run.err, p.Work, "restore.log"), c.lock.Clear())

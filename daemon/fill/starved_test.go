@@ -30,7 +30,11 @@ func TestConnectWithoutDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	answer := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	if n, err := unix.Poll(answer, 10_000); n == 0 || err != nil {
+	n, err := unix.Poll(answer, 10_000)
+	for err == unix.EINTR {
+		n, err = unix.Poll(answer, 10_000)
+	}
+	if n == 0 || err != nil {
 		t.Errorf("the daemon takes no connection any more: %v", err)
 	}
 	c, err := wire.DialPackets(t.Context(), s.dir)

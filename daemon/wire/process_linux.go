@@ -82,9 +82,8 @@ func (p *Process) look() Fate {
 	stat, serr := procfs.ReadStat(fmt.Sprintf("/proc/%d/stat", p.pid))
 	killed, kerr := procfs.Killed(p.pid)
 	// What has the pid is the process if it has not ended by now.
-	fds := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
-	n, err := unix.Poll(fds, 0)
-	if n > 0 {
+	ended, err := procfs.Readable(p.fd)
+	if ended != 0 {
 		return Ends
 	}
 	if errors.Join(err, serr, kerr) != nil || len(stat) < 7 {

@@ -57,7 +57,8 @@ func playCRIU(dir, way string) {
 		wait(hungTime / 2)
 	case tidies:
 		t := unix.NsecToTimespec((hungTime * 3 / 2).Nanoseconds())
-		unix.Nanosleep(&t, nil)
+		for unix.Nanosleep(&t, &t) == unix.EINTR {
+		}
 	}
 	os.Exit(criuStatus)
 }

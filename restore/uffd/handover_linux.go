@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/restore/procfs"
 )
 
 // CRIU's socket may be there before anybody knows what is restored. The provider binds it and hands it to the guardian,
@@ -103,9 +105,8 @@ func (s *socket) pending() (yes bool) {
 		return false
 	}
 	raw.Control(func(fd uintptr) {
-		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		n, err := unix.Poll(p, 0)
-		yes = err == nil && n > 0 && p[0].Revents == unix.POLLIN
+		events, err := procfs.Readable(int(fd))
+		yes = err == nil && events == unix.POLLIN
 	})
 	return yes
 }

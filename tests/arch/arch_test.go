@@ -467,6 +467,11 @@ var rawCalls = []string{
 	"unix.RawSyscall6",
 }
 
+// interrupted are calls that fail with EINTR whenever a signal comes, as Go's runtime sends to itself, and that no
+// SA_RESTART makes again: see signal(7).
+var interrupted = []string{"unix.Poll", "unix.Ppoll", "unix.EpollWait", "unix.Select", "unix.Pselect",
+	"unix.Nanosleep", "unix.ClockNanosleep"}
+
 func TestCodeStaysInItsPlace(t *testing.T) {
 	sources(t, []string{".go"}, func(name string, text []byte) {
 		if generated(text) {
@@ -501,6 +506,8 @@ func TestCodeStaysInItsPlace(t *testing.T) {
 				t.Errorf("%s uses %s; a library takes what it needs in its Options", name, use)
 			case !raw && slices.Contains(rawCalls, use):
 				t.Errorf("%s uses %s; only files named *_unsafe.go or *_linux.go do", name, use)
+			case slices.Contains(interrupted, use) && !bytes.Contains(text, []byte("EINTR")):
+				t.Errorf("%s uses %s, and says nothing of EINTR; signals may come at any time", name, use)
 			case test && (use == "t.Skip" || use == "t.Skipf" || use == "t.SkipNow"):
 				t.Errorf("%s uses %s; a test that needs something fails and says what to install", name, use)
 			}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/restore/procfs"
 )
 
 // watched is a process whose end is waited for.
@@ -50,9 +52,8 @@ func (w *watched) gone() bool {
 }
 
 func pidfdEnded(fd uintptr) bool {
-	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	n, err := unix.Poll(p, 0)
-	return err == nil && n > 0
+	events, err := procfs.Readable(int(fd))
+	return err == nil && events != 0
 }
 
 // stop ends the watch.

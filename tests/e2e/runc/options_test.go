@@ -162,6 +162,36 @@ func TestPausedRuntime(t *testing.T) {
 	must(t, s.left.Nothing())
 }
 
+// TestPIDAtTheEnd: a runtime that writes the pid and ends while gpucr-runc reads what was in the file before has
+// restored the container.
+func TestPIDAtTheEnd(t *testing.T) {
+	s := newStored(t)
+	s.start(nil)
+	images := filepath.Join(s.dir, "images")
+	must(t, s.runc("checkpoint", "--image-path", images, s.name))
+	real, err := exec.LookPath("runc")
+	must(t, err)
+	// A read of a pipe with a name ends when all have closed it: 0.2 s after the end of this script.
+	script := fmt.Sprintf(`#!/bin/bash
+args=("$@")
+for i in "${!args[@]}"; do
+	[[ ${args[i]} == --pid-file ]] && file=${args[i+1]} args[i+1]+=.real
+	[[ ${args[i]} == --pid-file=* ]] && file=${args[i]#*=} args[i]+=.real
+done
+[[ $file ]] || exec %[1]s "$@"
+mkfifo "$file" && exec 3>"$file" && %[1]s "${args[@]}" 3>&- || exit
+sleep 0.2 &
+mv "$file.real" "$file"
+`, real)
+	late := filepath.Join(s.dir, "late-runc")
+	must(t, os.WriteFile(late, []byte(script), 0o755))
+	text, err := json.Marshal(map[string]string{"store": s.store, "criu": s.criu, "runtime": late})
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(s.dir, "runtime.json"), text, 0o600))
+	s.restored(images)
+	must(t, s.left.Nothing())
+}
+
 // TestTwoCheckpoints: of two checkpoints of one container at once, the second waits for the first, or is refused where
 // it would wait for long. Each can be restored, and the container is well.
 func TestTwoCheckpoints(t *testing.T) {
