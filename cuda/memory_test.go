@@ -3,6 +3,8 @@ package cuda_test
 import (
 	"bufio"
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -105,6 +107,51 @@ func TestGivenBackLater(t *testing.T) {
 		}
 		if left := resident(t, a.PID); left > mib/2 {
 			t.Errorf("the process still has %d MiB", left)
+		}
+	}
+}
+
+// TestWaitsForMemory: a dump begins when a process has given back the memory that its VRAM was in, which it would have
+// otherwise. It waits for nobody who has had the time for that, or who gives up.
+func TestWaitsForMemory(t *testing.T) {
+	const longest = 10 * time.Second // see release in cmd/gpucr-cuda
+	for _, tc := range []struct {
+		takes, least, most time.Duration
+		ends               bool
+	}{{time.Second, time.Second / 2, longest / 2, true}, {time.Minute, longest, 2 * longest, false}} {
+		a := target(t, cudasim.Options{Processes: 2})
+		c := client(t)
+		before := ask(t, a, 1)
+		say := fmt.Sprintf("release %d", tc.takes.Milliseconds())
+		if got, err := a.Say(1, say, timeout); err != nil || got != "ok" {
+			t.Fatalf("%s: %s, %v", say, got, err)
+		}
+		begun := time.Now()
+		short, cancel := context.WithTimeout(ctx(t), 100*time.Millisecond)
+		defer cancel()
+		if _, err := c.Suspend(short, a.PID, 0); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("with 0.1 s: %v", err)
+		}
+		s, err := c.Suspend(ctx(t), a.PID, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begun); took < tc.least || took > tc.most {
+			t.Errorf("a thread that takes %v was waited for for %v", tc.takes, took)
+		}
+		if took := s.LockTime + s.CheckpointTime; took > longest/2 {
+			t.Errorf("the driver is said to have taken %v", took)
+		}
+		for _, p := range s.Processes() {
+			if ends := !slices.Contains(threadNames(p.PID), "gpucr-release"); ends != (tc.ends || p.PID == a.PID) {
+				t.Errorf("process %d of %d: the thread has ended: %v", p.PID, a.PID, ends)
+			}
+		}
+		if err := s.Undo(); err != nil {
+			t.Fatal(err)
+		}
+		if after := ask(t, a, 1); after != before {
+			t.Errorf("the application answers %s, and %s before", after, before)
 		}
 	}
 }

@@ -76,7 +76,8 @@ type Suspension struct {
 // Suspend brings all CUDA processes of a tree to Checkpointed: all are locked,
 // within timeout when that is not 0, before one is checkpointed. When one
 // cannot be, all are brought back to where they were. A tree without CUDA gives
-// a Suspension of none.
+// a Suspension of none. Processes that were restored just now are first given up to
+// ten seconds, in which they run, to give back the memory that their VRAM was in.
 //
 // The processes stand still from then on until Undo, or a restore, has given them their GPUs back (package freeze), but
 // for those in runs.
@@ -93,6 +94,17 @@ func (c *Client) Suspend(ctx context.Context, root int, timeout time.Duration, r
 			return nil, fmt.Errorf(
 				"cuda: process %d is stopped, and would never end its GPU work: continue it (kill -CONT)", p.PID)
 		}
+	}
+	// What a process has not given back since its last restore would be dumped with it.
+	err = atOnce(procs, func(p Process) error {
+		if p.State != Running {
+			return nil
+		}
+		_, err := c.call(ctx, Request{Op: OpReady, PID: p.PID})
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	s := &Suspension{c: c, procs: procs}
 	if s.waits, err = others(root, procs); err != nil {

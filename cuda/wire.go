@@ -7,7 +7,8 @@ const (
 	OpState  = "state"
 	OpThread = "restore-thread"
 	OpInfo   = "info"
-	OpWake   = "wake" // see Client.Wake
+	OpWake   = "wake"  // see Client.Wake
+	OpReady  = "ready" // waits until a process has given back the memory that its VRAM was in, or has had the time for it
 )
 
 // Request is one line to gpucr-cuda.

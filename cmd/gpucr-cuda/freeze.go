@@ -11,6 +11,21 @@ import (
 	"github.com/gpucr/gpucr-fs/park/inject"
 )
 
+// release is how long a process may take to give memory back after a restore: some ten GB in a second.
+const release = 10 * time.Second
+
+// ready waits until a process has given back the memory that its VRAM was in, as wake has it do after a restore. A dump
+// would have that memory, too. It waits for release at most, and not for one that stands still.
+func (h *holder) ready(pid int) {
+	for late := time.Now().Add(release); inject.GivingBack(pid) && !freeze.Stopping(pid) && time.Now().Before(late); {
+		select {
+		case <-h.over:
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
 // The steps of the driver, for processes that stand still from their checkpoint to the end of their restore.
 
 func (h *holder) checkpoint(pid int, stand bool) error {

@@ -70,6 +70,16 @@ func NewLater(pid int) (*Detour, error) {
 	return newDetour(pid, detourKind{false, givesBack, unmapsLater})
 }
 
+// GivingBack tells whether a thread in a process still gives memory back that a detour has moved away. It counts until
+// then, and a dump of the process would have it.
+func GivingBack(pid int) bool {
+	tids, err := threadIDs(pid)
+	return err == nil && slices.ContainsFunc(tids, func(tid int) bool {
+		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/comm", pid, tid))
+		return err == nil && string(name) == laterName+"\n"
+	})
+}
+
 const (
 	// laterPiece is what is given back by one call, in bytes. It takes some milliseconds.
 	laterPiece = 16 << 20

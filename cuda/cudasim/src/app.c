@@ -12,6 +12,7 @@
  *     work MS           "ok", and the GPU has work for MS
  *     fail ACTION CODE  "ok", and the driver's next such action fails
  *     stall ACTION MS   "ok", and the driver's next such action takes longer
+ *     release MS        "ok", and for MS there is a thread with the name of one that gives memory back
  *     fork              "ok PID": a child that does nothing, with all descriptors of its parent
  *     worker N          "ok PID": such a child, of two threads, that answers asks on SOCKET.N without the GPU, and
  *                       opens its device on "open"
@@ -112,6 +113,19 @@ static void *spin(void *p)
 	return p;
 }
 
+static void *release(void *ms)
+{
+	prctl(PR_SET_NAME, "gpucr-release");
+	usleep((useconds_t)(intptr_t)ms * 1000);
+	return NULL;
+}
+
+static int releases(unsigned long long ms)
+{
+	pthread_t t;
+	return !pthread_create(&t, NULL, release, (void *)(intptr_t)ms) && !pthread_detach(t);
+}
+
 /*
  * work answers as a forked worker does, which computes on the CPU. The descriptors that it opens have numbers of its
  * own.
@@ -157,7 +171,8 @@ static void obey(const char *path, const char *line, FILE *f, int l, int fd)
 	int code, pid;
 	if (sscanf(line, "ask %llu", &n) == 1) {
 		answer(f, n);
-	} else if ((sscanf(line, "work %llu", &n) == 1 && !cudasimWork((int)n)) ||
+	} else if ((sscanf(line, "release %llu", &n) == 1 && releases(n)) ||
+		   (sscanf(line, "work %llu", &n) == 1 && !cudasimWork((int)n)) ||
 		   (sscanf(line, "fail %31s %d", action, &code) == 2 && !cudasimFail(action, code)) ||
 		   (sscanf(line, "stall %31s %d", action, &code) == 2 && !cudasimStall(action, code))) {
 		fputs("ok\n", f);
