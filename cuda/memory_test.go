@@ -118,7 +118,7 @@ func TestWaitsForMemory(t *testing.T) {
 	for _, tc := range []struct {
 		takes, least, most time.Duration
 		ends               bool
-	}{{time.Second, time.Second / 2, longest / 2, true}, {time.Minute, longest, 2 * longest, false}} {
+	}{{4 * time.Second, time.Second, longest, true}, {time.Minute, longest, 2 * longest, false}} {
 		a := target(t, cudasim.Options{Processes: 2})
 		c := client(t)
 		before := ask(t, a, 1)

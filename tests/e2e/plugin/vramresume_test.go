@@ -36,7 +36,7 @@ func (r *resumes) restoreIn(mode string, held, last bool) {
 	r.T.Helper()
 	r.env = []string{"GPUCR_VRAM=" + mode}
 	if held && mode == "lazy" {
-		r.rate(heldBack)
+		r.rate(heldBack * float64(r.size) / (64 << 20))
 	}
 	began := time.Now()
 	r.restore()

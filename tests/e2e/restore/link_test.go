@@ -198,7 +198,7 @@ func TestRemoteTimeout(t *testing.T) {
 	t.Cleanup(func() { slow.Close() })
 	k := newLink(t, "http://"+slow.Address())
 	one := withRemote(t, s.Endpoint)
-	x := one.dumped("web", lazytarget.Options{MB: 12, Threads: 1, Seed: 5, Quiet: true})
+	x := one.dumped("web", lazytarget.Options{MB: 36, Threads: 1, Seed: 5, Quiet: true})
 	one.run("sync", one.store)
 	for _, delayed := range []bool{true, false} {
 		x.b = withRemote(t, k.endpoint())
@@ -212,7 +212,7 @@ func TestRemoteTimeout(t *testing.T) {
 		} else {
 			x.Reset()
 			x.Damaged()
-			x.b.run("restore", x.b.store, x.name, "--remote-timeout", "500ms")
+			x.b.run("restore", x.b.store, x.name, "--remote-timeout", "3s")
 			x.Restored(x.pid)
 			k.setCut(true)
 			must(t, x.StopDamaged(limit))
