@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index/scratch"
 	"github.com/gpucr/gpucr-fs/restore/diagnosis"
+	"github.com/gpucr/gpucr-fs/restore/lastread"
 )
 
 // Options say how to run CRIU.
@@ -80,6 +81,9 @@ func (s *said) Write(b []byte) (int, error) {
 
 // lastWord is how long an answer is waited for when CRIU has ended.
 const lastWord = 200 * time.Millisecond
+
+// pipeSize is what a pipe holds as a rule: pipe(7).
+const pipeSize = 64 << 10
 
 // maxMessage bounds a message from CRIU; its own are a few hundred bytes.
 const maxMessage = 64 << 10
@@ -205,6 +209,9 @@ func (c *CRIU) wait(errs *os.File) {
 	c.sock.SetReadDeadline(late)
 	errs.SetReadDeadline(late)
 	hearing.Wait()
+	rest := make([]byte, pipeSize)
+	n, _ := lastread.From{C: errs}.Read(rest)
+	c.said.Write(rest[:n])
 	errs.Close()
 }
 

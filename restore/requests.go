@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/checkpoint-restore/go-criu/v8/rpc"
 
 	"github.com/gpucr/gpucr-fs/restore/diagnosis"
+	"github.com/gpucr/gpucr-fs/restore/lastread"
 	"github.com/gpucr/gpucr-fs/restore/procfs"
 )
 
@@ -132,10 +132,7 @@ func (c *CRIU) do(ctx context.Context, kind rpc.CriuReqType, o *rpc.CriuOpts) (*
 		if _, err := c.sock.Write(b); err != nil {
 			return nil, c.ended(err)
 		}
-		n, err := c.sock.Read(buf)
-		if n == 0 && err == nil {
-			err = io.EOF
-		}
+		n, err := lastread.From{C: c.sock}.Read(buf)
 		if err != nil {
 			return nil, c.ended(err)
 		}

@@ -3,6 +3,7 @@ package procfs
 import (
 	"os"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,7 +20,9 @@ func TestReadableThroughSignals(t *testing.T) {
 	}
 	defer unix.Close(fd)
 	self, end := unix.Gettid(), make(chan struct{})
-	sent := make(chan int)
+	stop := sync.OnceFunc(func() { close(end) })
+	defer stop()
+	sent := make(chan int, 1)
 	go func() {
 		for n := 0; ; n++ {
 			select {
@@ -36,7 +39,7 @@ func TestReadableThroughSignals(t *testing.T) {
 			t.Fatalf("of a process that runs: %#x, %v", events, err)
 		}
 	}
-	close(end)
+	stop()
 	if n := <-sent; n < 100 {
 		t.Errorf("only %d signals were sent", n)
 	}

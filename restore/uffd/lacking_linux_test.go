@@ -101,30 +101,54 @@ func TestPacketWithoutRoomForDescriptors(t *testing.T) {
 	}
 }
 
-// A task that comes while there is no room for its userfaultfd is waited for: closed, it would read as zeros.
-func TestTaskWithoutRoomForItsDescriptor(t *testing.T) {
+// connWithTask gives a connection over which a task has come: number 7, with a userfaultfd, which this process is.
+func connWithTask(t *testing.T) *conn {
+	t.Helper()
 	dir := t.TempDir()
 	sock, err := listen(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer sock.close()
+	t.Cleanup(func() { sock.close() })
 	criu, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: filepath.Join(dir, SocketName), Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer criu.Close()
+	t.Cleanup(func() { criu.Close() })
 	c, err := sock.accept(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.close()
+	t.Cleanup(func() { c.close() })
 	if _, err := criu.Write(binary.NativeEndian.AppendUint32(nil, 7)); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := criu.WriteMsgUnix([]byte{0}, unix.UnixRights(newUffd(t)), nil); err != nil {
 		t.Fatal(err)
 	}
+	return c
+}
+
+// A task that has come in time is taken, however late it is read: nobody else would end it.
+func TestTaskAfterTheDeadline(t *testing.T) {
+	c := connWithTask(t)
+	if err := c.c.SetReadDeadline(time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	pid, task, fd, err := c.task()
+	if err != nil || pid != 7 {
+		t.Fatalf("task %d, %v", pid, err)
+	}
+	task.close()
+	unix.Close(fd)
+	if _, _, _, err := c.task(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("no further task has come: %v", err)
+	}
+}
+
+// A task that comes while there is no room for its userfaultfd is waited for: closed, it would read as zeros.
+func TestTaskWithoutRoomForItsDescriptor(t *testing.T) {
+	c := connWithTask(t)
 	before, err := userfaultfds("/proc/self/fd")
 	if err != nil {
 		t.Fatal(err)

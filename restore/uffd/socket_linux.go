@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpucr/gpucr-fs/index"
 	"github.com/gpucr/gpucr-fs/prefetch"
+	"github.com/gpucr/gpucr-fs/restore/lastread"
 	"github.com/gpucr/gpucr-fs/restore/procfs"
 )
 
@@ -237,10 +238,7 @@ func (c *conn) read(p []byte) (from *process, fd int, err error) {
 	})
 	for err == nil && len(p) > 0 {
 		var n int
-		n, _, _, _, err = c.c.ReadMsgUnix(p, nil)
-		if err == nil && n == 0 {
-			err = io.EOF
-		}
+		n, err = lastread.From{C: c.c}.Read(p)
 		p = p[n:]
 	}
 	switch {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucr/gpucr-fs/prefetch"
+	"github.com/gpucr/gpucr-fs/restore/lastread"
 )
 
 // kind says what a packet between guardian and provider means.
@@ -276,10 +277,7 @@ func (w *wire) peekFDs() (fds []int, err error) {
 // peekControl returns what comes with the next message, which stays where it is; io.EOF when the other end is gone.
 // With an error for want of room some of the descriptors may be among it.
 func peekControl(c *net.UnixConn, oob []byte) ([]unix.SocketControlMessage, error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
+	var err error
 	n, on, flags, head := 0, 0, 0, make([]byte, 1)
 	peek := func(fd uintptr) bool {
 		n, on, flags, _, err = unix.Recvmsg(int(fd), head, oob, unix.MSG_PEEK|unix.MSG_CMSG_CLOEXEC)
@@ -290,7 +288,7 @@ func peekControl(c *net.UnixConn, oob []byte) ([]unix.SocketControlMessage, erro
 		}
 		return err != unix.EAGAIN
 	}
-	if rerr := raw.Read(peek); rerr != nil {
+	if rerr := lastread.Do(c, peek); rerr != nil {
 		return nil, rerr // err is EAGAIN then, which is no lack
 	}
 	if err != nil {

@@ -470,7 +470,7 @@ var rawCalls = []string{
 // interrupted are calls that fail with EINTR whenever a signal comes, as Go's runtime sends to itself, and that no
 // SA_RESTART makes again: see signal(7).
 var interrupted = []string{"unix.Poll", "unix.Ppoll", "unix.EpollWait", "unix.Select", "unix.Pselect",
-	"unix.Nanosleep", "unix.ClockNanosleep"}
+	"unix.Nanosleep", "unix.ClockNanosleep", "syscall.EpollWait", "syscall.Select", "syscall.Nanosleep"}
 
 func TestCodeStaysInItsPlace(t *testing.T) {
 	sources(t, []string{".go"}, func(name string, text []byte) {

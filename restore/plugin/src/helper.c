@@ -44,8 +44,14 @@ bool helper_started(void)
 bool helper_gone(void)
 {
 	struct pollfd p = { .fd = helper_pidfd, .events = POLLIN };
+	int n;
 
-	return helper_pidfd >= 0 && poll(&p, 1, 1000) > 0;
+	if (helper_pidfd < 0)
+		return false;
+	do
+		n = poll(&p, 1, 1000);
+	while (n < 0 && errno == EINTR);
+	return n > 0;
 }
 
 /* Where gpucr-fs is: $GPUCR_FS, or ../../bin beside this plugin, or in PATH. */

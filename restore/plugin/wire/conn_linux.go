@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpucr/gpucr-fs/restore/lastread"
 )
 
 // sendLimit bounds how long a message waits for the other side to read.
@@ -55,7 +58,7 @@ func Pair() (*Conn, *os.File, error) {
 	return c, other, nil
 }
 
-// Until sets the time from which on receiving fails instead of waiting.
+// Until sets the time from which on receiving fails instead of waiting. What has come before is received after it, too.
 func (c *Conn) Until(t time.Time) error { return c.sock.SetReadDeadline(t) }
 
 // Close ends the connection.
@@ -87,8 +90,13 @@ func (c *Conn) Send(m *Message, files ...*os.File) error {
 func (c *Conn) Receive() (*Message, []*os.File, error) {
 	b := make([]byte, Size+1)
 	oob := make([]byte, unix.CmsgSpace(4*(MaxFDs+3)))
-	n, oobn, flags, _, err := c.sock.ReadMsgUnix(b, oob)
-	if err != nil {
+	var n, oobn, flags int
+	var errno error
+	err := lastread.Do(c.sock, func(fd uintptr) bool {
+		n, oobn, flags, _, errno = unix.Recvmsg(int(fd), b, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+		return errno != unix.EAGAIN
+	})
+	if err = cmp.Or(err, errno); err != nil {
 		if errors.Is(err, unix.ECONNRESET) || errors.Is(err, io.EOF) {
 			err = io.EOF
 		}

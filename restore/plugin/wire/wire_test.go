@@ -129,11 +129,16 @@ func TestConn(t *testing.T) {
 	}
 	m := &Message{Type: BOs, First: 7, Count: MaxFDs, Status: -5}
 	m.SetText(strings.Repeat("x", 1000))
+	if err := b.Until(time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := b.Receive(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("nothing has come in time: %v", err)
+	}
 	if err := a.Send(m, files...); err != nil {
 		t.Fatal(err)
 	}
-	deadline(t, b)
-	got, fds, err := b.Receive()
+	got, fds, err := b.Receive() // what has come is received, however late
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,6 +150,7 @@ func TestConn(t *testing.T) {
 	}
 	closeAll(fds)
 
+	deadline(t, b)
 	if _, err := a.sock.Write(make([]byte, Size)); err != nil {
 		t.Fatal(err)
 	}
