@@ -63,6 +63,23 @@ func (c *Client) Processes(ctx context.Context, root int) ([]Process, error) {
 	return procs, nil
 }
 
+// AwaitRelease waits until the CUDA processes of a tree have given back the memory that their VRAM was in, which they
+// do for a while after a restore. They would be dumped with it. It does not wait for those that give nothing back for
+// some seconds, and not for those that are stopped.
+func (c *Client) AwaitRelease(ctx context.Context, root int) error {
+	procs, err := c.Processes(ctx, root)
+	if err != nil {
+		return err
+	}
+	return atOnce(procs, func(p Process) error {
+		if p.State != Running {
+			return nil
+		}
+		_, err := c.call(ctx, Request{Op: OpRelease, PID: p.PID})
+		return err
+	})
+}
+
 // Suspension is the CUDA processes of a tree while their VRAM is in their memory. It ends with Undo, or when CRIU has
 // dumped and ended them. If the client is closed or this process ends before that, gpucr-cuda undoes it.
 type Suspension struct {
@@ -76,8 +93,7 @@ type Suspension struct {
 // Suspend brings all CUDA processes of a tree to Checkpointed: all are locked,
 // within timeout when that is not 0, before one is checkpointed. When one
 // cannot be, all are brought back to where they were. A tree without CUDA gives
-// a Suspension of none. Processes that were restored just now are first given up to
-// ten seconds, in which they run, to give back the memory that their VRAM was in.
+// a Suspension of none.
 //
 // The processes stand still from then on until Undo, or a restore, has given them their GPUs back (package freeze), but
 // for those in runs.
@@ -94,17 +110,6 @@ func (c *Client) Suspend(ctx context.Context, root int, timeout time.Duration, r
 			return nil, fmt.Errorf(
 				"cuda: process %d is stopped, and would never end its GPU work: continue it (kill -CONT)", p.PID)
 		}
-	}
-	// What a process has not given back since its last restore would be dumped with it.
-	err = atOnce(procs, func(p Process) error {
-		if p.State != Running {
-			return nil
-		}
-		_, err := c.call(ctx, Request{Op: OpReady, PID: p.PID})
-		return err
-	})
-	if err != nil {
-		return nil, err
 	}
 	s := &Suspension{c: c, procs: procs}
 	if s.waits, err = others(root, procs); err != nil {

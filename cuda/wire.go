@@ -4,11 +4,11 @@ import "time"
 
 // Ops of requests beside the four actions.
 const (
-	OpState  = "state"
-	OpThread = "restore-thread"
-	OpInfo   = "info"
-	OpWake   = "wake"  // see Client.Wake
-	OpReady  = "ready" // waits until a process has given back the memory that its VRAM was in, or has had the time for it
+	OpState   = "state"
+	OpThread  = "restore-thread"
+	OpInfo    = "info"
+	OpWake    = "wake"          // see Client.Wake
+	OpRelease = "await-release" // see Client.AwaitRelease
 )
 
 // Request is one line to gpucr-cuda.

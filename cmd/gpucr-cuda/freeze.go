@@ -9,19 +9,28 @@ import (
 	"github.com/gpucr/gpucr-fs/cuda/driver"
 	"github.com/gpucr/gpucr-fs/cuda/freeze"
 	"github.com/gpucr/gpucr-fs/park/inject"
+	"github.com/gpucr/gpucr-fs/restore/procfs"
 )
 
-// release is how long a process may take to give memory back after a restore: some ten GB in a second.
-const release = 10 * time.Second
+// stalled is how long a process that gives memory back may have given nothing back, and givenBack is how much counts as
+// something, in bytes.
+const (
+	stalled   = 5 * time.Second
+	givenBack = 16 << 20
+)
 
-// ready waits until a process has given back the memory that its VRAM was in, as wake has it do after a restore. A dump
-// would have that memory, too. It waits for release at most, and not for one that stands still.
-func (h *holder) ready(pid int) {
-	for late := time.Now().Add(release); inject.GivingBack(pid) && !freeze.Stopping(pid) && time.Now().Before(late); {
+// awaitRelease waits until a process has given back the memory that its VRAM was in, as wake has it do after a restore.
+// It gives up on one that is stopped, or stalled.
+func (h *holder) awaitRelease(pid int) {
+	least, late := procfs.Memory(pid), time.Now().Add(stalled)
+	for inject.GivingBack(pid) && !freeze.Stopping(pid) && time.Now().Before(late) {
 		select {
 		case <-h.over:
 			return
 		case <-time.After(5 * time.Millisecond):
+		}
+		if now := procfs.Memory(pid); now <= least-givenBack {
+			least, late = now, time.Now().Add(stalled)
 		}
 	}
 }

@@ -181,8 +181,8 @@ func (h *holder) answer(req cuda.Request) cuda.Reply {
 			return cuda.Reply{Refusal: refusal(err)}
 		}
 		return cuda.Reply{}
-	case cuda.OpReady:
-		h.ready(req.PID)
+	case cuda.OpRelease:
+		h.awaitRelease(req.PID)
 		return cuda.Reply{}
 	}
 	lib, err := h.driver()

@@ -137,6 +137,9 @@ func (n *nvidia) Prepare(ctx context.Context, root int) (func(context.Context) e
 	if c == nil || err != nil {
 		return nil, err
 	}
+	if err := c.AwaitRelease(ctx, root); err != nil {
+		return nil, err
+	}
 	tree, err := cuda.Tree(root)
 	if err != nil {
 		return nil, err

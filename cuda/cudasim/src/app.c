@@ -115,7 +115,6 @@ static void *spin(void *p)
 
 static void *release(void *ms)
 {
-	prctl(PR_SET_NAME, "gpucr-release");
 	usleep((useconds_t)(intptr_t)ms * 1000);
 	return NULL;
 }
@@ -123,7 +122,8 @@ static void *release(void *ms)
 static int releases(unsigned long long ms)
 {
 	pthread_t t;
-	return !pthread_create(&t, NULL, release, (void *)(intptr_t)ms) && !pthread_detach(t);
+	return !pthread_create(&t, NULL, release, (void *)(intptr_t)ms) && !pthread_setname_np(t, "gpucr-release") &&
+	       !pthread_detach(t);
 }
 
 /*
