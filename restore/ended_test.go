@@ -2,9 +2,14 @@ package restore
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/checkpoint-restore/go-criu/v8/rpc"
+	"golang.org/x/sys/unix"
 )
 
 // A CRIU that is killed is not one that ends without a word.
@@ -23,6 +28,33 @@ func TestKilledCRIU(t *testing.T) {
 		t.Errorf("the restore ended with %v", err)
 	}
 	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// An answer that lies there when CRIU has ended is taken, however late.
+func TestLateAnswer(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs")
+	defer ours.Close()
+	defer theirs.Close()
+	kind := rpc.CriuReqType_DUMP
+	answer, err := (&rpc.CriuResp{Type: &kind, Success: ptr(true)}).MarshalVT()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := theirs.Write(answer); err != nil {
+		t.Fatal(err)
+	}
+	if err := ours.SetReadDeadline(time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	c := &CRIU{sock: ours, cmd: &exec.Cmd{}, exited: make(chan struct{})}
+	close(c.exited)
+	if _, err := c.do(t.Context(), kind, &rpc.CriuOpts{ImagesDirFd: ptr(int32(1))}); err != nil {
 		t.Error(err)
 	}
 }

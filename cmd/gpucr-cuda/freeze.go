@@ -27,7 +27,7 @@ func (h *holder) awaitRelease(pid int) {
 		select {
 		case <-h.over:
 			return
-		case <-time.After(5 * time.Millisecond):
+		case <-time.After(20 * time.Millisecond):
 		}
 		if now := procfs.Memory(pid); now <= least-givenBack {
 			least, late = now, time.Now().Add(stalled)

@@ -121,6 +121,10 @@ func (d *dumping) run(ctx context.Context, store, name string, tags []string, se
 	if err := errors.Join(notInit(d.pid), mayBeDurable(dir, d.durable)); err != nil {
 		return err
 	}
+	// The looks at the tree have to come right before the dump.
+	if err := d.gpu.awaitRelease(ctx, d.pid); err != nil {
+		return err
+	}
 	if err := d.preflight(ctx); err != nil {
 		return err
 	}

@@ -131,13 +131,23 @@ func (n *nvidia) close() error {
 	return n.client.Close()
 }
 
+// awaitRelease waits until a tree has given back the memory that its VRAM was in, if it was restored just now. What
+// keeps it from being asked is told by Prepare.
+func (n *nvidia) awaitRelease(ctx context.Context, root int) error {
+	if n == nil {
+		return nil
+	}
+	c, err := n.needed(root)
+	if c == nil || err != nil {
+		return nil
+	}
+	return c.AwaitRelease(ctx, root)
+}
+
 // Prepare moves the VRAM of root and its descendants into their memory.
 func (n *nvidia) Prepare(ctx context.Context, root int) (func(context.Context) error, error) {
 	c, err := n.needed(root)
 	if c == nil || err != nil {
-		return nil, err
-	}
-	if err := c.AwaitRelease(ctx, root); err != nil {
 		return nil, err
 	}
 	tree, err := cuda.Tree(root)

@@ -1,6 +1,7 @@
 // Package lastread reads from files and sockets whose deadline may be over. A read of [os] or [net] does not look then
-// for what had come before: it fails at once. So a deadline that is to end the wait for who has ended, and that a busy
-// machine reaches before the reader does, would lose its last words.
+// for what has come: it fails at once. So a deadline that is to end the wait for who has ended, and that a busy machine
+// reaches before the reader does, would lose its last words. Here a deadline ends a wait, not the reading: who goes on
+// sending is read.
 package lastread
 
 import (

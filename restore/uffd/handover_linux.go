@@ -111,7 +111,8 @@ func (s *socket) pending() (yes bool) {
 	return yes
 }
 
-// lastTask is how long a task is waited for that is just coming to a guardian that will not serve.
+// lastTask is how long a task is waited for that is just coming to a guardian that will not serve. One that has come is
+// taken after that, too, and waited for where there is no room for its descriptors.
 const lastTask = 50 * time.Millisecond
 
 // refuse ends the tasks that have come, and what they have made. Their userfaultfds stay open until then: without them

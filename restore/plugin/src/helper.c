@@ -12,6 +12,7 @@
  */
 #define _GNU_SOURCE
 #include "plugin.h"
+#include "server.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -44,13 +45,15 @@ bool helper_started(void)
 bool helper_gone(void)
 {
 	struct pollfd p = { .fd = helper_pidfd, .events = POLLIN };
+	int64_t end = now_ms() + 1000, left;
 	int n;
 
 	if (helper_pidfd < 0)
 		return false;
-	do
-		n = poll(&p, 1, 1000);
-	while (n < 0 && errno == EINTR);
+	do {
+		left = end - now_ms();
+		n = poll(&p, 1, left > 0 ? (int)left : 0);
+	} while (n < 0 && errno == EINTR && left > 0);
 	return n > 0;
 }
 

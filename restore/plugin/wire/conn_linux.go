@@ -58,7 +58,7 @@ func Pair() (*Conn, *os.File, error) {
 	return c, other, nil
 }
 
-// Until sets the time from which on receiving fails instead of waiting. What has come before is received after it, too.
+// Until sets the time from which on receiving fails instead of waiting. What has come is received after it, too.
 func (c *Conn) Until(t time.Time) error { return c.sock.SetReadDeadline(t) }
 
 // Close ends the connection.

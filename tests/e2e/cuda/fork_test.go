@@ -38,6 +38,31 @@ func devices(t *testing.T, pid int) (descriptors, mappings int) {
 	return descriptors, strings.Count(string(text), " /dev/nvidia")
 }
 
+// A worker that is forked while a dump waits until the memory of a restore is given back is let go of the GPU, too.
+func TestForkedWhileDumpWaits(t *testing.T) {
+	r := start(t, cudasim.Options{})
+	if got, err := r.app.Say(0, "release 4000", timeout); err != nil || got != "ok" {
+		t.Fatalf("%q, %v", got, err)
+	}
+	begun, forked := time.Now(), make(chan string, 1)
+	r.worker(1)
+	go func() {
+		time.Sleep(1500 * time.Millisecond)
+		line, _ := r.app.Say(0, "worker 2", timeout)
+		forked <- line
+	}()
+	r.ok("dump", r.store, "one", "-t", r.pid(), "--leave-running")
+	if took := time.Since(begun); took < 3*time.Second {
+		t.Errorf("the dump took %v: it did not wait", took)
+	}
+	pid, err := strconv.Atoi(strings.TrimPrefix(<-forked, "ok "))
+	must(t, err)
+	if fds, maps := devices(t, pid); fds != 0 || maps != 0 {
+		t.Errorf("the worker still has %d descriptors and %d mappings of the GPU", fds, maps)
+	}
+	r.verify()
+}
+
 // A tree as a DataLoader has it, workers forked by a process that uses CUDA, is dumped and restored whole; the
 // workers notice nothing, and the parent keeps its GPU.
 func TestForkedWorkers(t *testing.T) {
