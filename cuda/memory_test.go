@@ -3,18 +3,14 @@ package cuda_test
 import (
 	"bufio"
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/gpucr/gpucr-fs/cuda"
 	"github.com/gpucr/gpucr-fs/cuda/cudasim"
 )
 
@@ -110,72 +106,6 @@ func TestGivenBackLater(t *testing.T) {
 		if left := resident(t, a.PID); left > mib/2 {
 			t.Errorf("the process still has %d MiB", left)
 		}
-	}
-}
-
-// TestAwaitRelease: a dump can wait until a process has given back the memory that its VRAM was in, which it would have
-// otherwise. It waits for nobody who gives nothing back for long, who is stopped or who has ended.
-func TestAwaitRelease(t *testing.T) {
-	const stalled = 5 * time.Second // see cmd/gpucr-cuda
-	for _, tc := range []struct {
-		name               string
-		takes, least, most time.Duration
-		meanwhile          func(a *cudasim.Target, c *cuda.Client) error
-	}{
-		{"ends", 3 * time.Second, time.Second, stalled, nil},
-		{"stalls", time.Minute, stalled, 4 * stalled, nil},
-		{"is stopped", time.Minute, time.Second, stalled, func(a *cudasim.Target, _ *cuda.Client) error {
-			return syscall.Kill(a.PID, syscall.SIGSTOP)
-		}},
-		{"is killed", time.Minute, time.Second, stalled, func(a *cudasim.Target, _ *cuda.Client) error {
-			return a.Kill()
-		}},
-		{"is given up", time.Minute, time.Second, stalled, func(_ *cudasim.Target, c *cuda.Client) error {
-			return c.Close()
-		}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			a := target(t, cudasim.Options{})
-			c := client(t)
-			before := ask(t, a, 0)
-			say := fmt.Sprintf("release %d", tc.takes.Milliseconds())
-			if got, err := a.Say(0, say, timeout); err != nil || got != "ok" {
-				t.Fatalf("%s: %s, %v", say, got, err)
-			}
-			begun := time.Now()
-			short, cancel := context.WithTimeout(ctx(t), 100*time.Millisecond)
-			defer cancel()
-			if err := c.AwaitRelease(short, a.PID); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("with 0.1 s: %v", err)
-			}
-			done := make(chan error)
-			if tc.meanwhile != nil {
-				go func() {
-					time.Sleep(time.Second)
-					done <- tc.meanwhile(a, c)
-				}()
-			}
-			err := c.AwaitRelease(ctx(t), a.PID)
-			took := time.Since(begun)
-			if err != nil {
-				t.Error(err)
-			}
-			if took < tc.least || took > tc.most {
-				t.Errorf("a thread that takes %v was waited for for %v", tc.takes, took)
-			}
-			if tc.meanwhile != nil {
-				if err := <-done; err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if gone := !slices.Contains(threadNames(a.PID), "gpucr-release"); gone != (tc.takes < tc.most) {
-				t.Errorf("the thread has ended: %v", gone)
-			}
-			if after := ask(t, a, 0); after != before {
-				t.Errorf("the application answers %s, and %s before", after, before)
-			}
-		})
 	}
 }
 

@@ -63,20 +63,6 @@ func (c *Client) Processes(ctx context.Context, root int) ([]Process, error) {
 	return procs, nil
 }
 
-// AwaitRelease waits until the processes of a tree have given back the memory that their VRAM was in, which they do for
-// a while after a restore. They would be dumped with it. It does not wait for those that give nothing back for some
-// seconds, and not for those that are stopped. The driver is not asked.
-func (c *Client) AwaitRelease(ctx context.Context, root int) error {
-	pids, err := Tree(root)
-	if err != nil {
-		return err
-	}
-	return atOnce(pids, func(pid int) error {
-		_, err := c.call(ctx, Request{Op: OpRelease, PID: pid})
-		return err
-	})
-}
-
 // Suspension is the CUDA processes of a tree while their VRAM is in their memory. It ends with Undo, or when CRIU has
 // dumped and ended them. If the client is closed or this process ends before that, gpucr-cuda undoes it.
 type Suspension struct {

@@ -4,11 +4,10 @@ import "time"
 
 // Ops of requests beside the four actions.
 const (
-	OpState   = "state"
-	OpThread  = "restore-thread"
-	OpInfo    = "info"
-	OpWake    = "wake"          // see Client.Wake
-	OpRelease = "await-release" // see Client.AwaitRelease
+	OpState  = "state"
+	OpThread = "restore-thread"
+	OpInfo   = "info"
+	OpWake   = "wake" // see Client.Wake
 )
 
 // Request is one line to gpucr-cuda.

@@ -9,31 +9,7 @@ import (
 	"github.com/gpucr/gpucr-fs/cuda/driver"
 	"github.com/gpucr/gpucr-fs/cuda/freeze"
 	"github.com/gpucr/gpucr-fs/park/inject"
-	"github.com/gpucr/gpucr-fs/restore/procfs"
 )
-
-// stalled is how long a process that gives memory back may have given nothing back, and givenBack is how much counts as
-// something, in bytes.
-const (
-	stalled   = 5 * time.Second
-	givenBack = 16 << 20
-)
-
-// awaitRelease waits until a process has given back the memory that its VRAM was in, as wake has it do after a restore.
-// It gives up on one that is stopped, or stalled.
-func (h *holder) awaitRelease(pid int) {
-	least, late := procfs.Memory(pid), time.Now().Add(stalled)
-	for inject.GivingBack(pid) && !freeze.Stopping(pid) && time.Now().Before(late) {
-		select {
-		case <-h.over:
-			return
-		case <-time.After(20 * time.Millisecond):
-		}
-		if now := procfs.Memory(pid); now <= least-givenBack {
-			least, late = now, time.Now().Add(stalled)
-		}
-	}
-}
 
 // The steps of the driver, for processes that stand still from their checkpoint to the end of their restore.
 

@@ -38,7 +38,7 @@ func main() {
 		path = os.Args[1]
 	}
 	h := &holder{path: path, guarded: map[int]bool{}, awake: map[int]*freeze.Awake{},
-		serves: map[int]int{}, over: make(chan struct{})}
+		serves: map[int]int{}}
 	if err := h.serve(os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintf(os.Stderr, "gpucr-cuda: %v\n", err)
 		os.Exit(1)
@@ -60,8 +60,6 @@ type holder struct {
 	awake map[int]*freeze.Awake // processes that run without their GPUs; under mu
 
 	serves map[int]int // the thread in a process that serves the driver's requests; under mu
-
-	over chan struct{} // closed when the client asks for no more
 }
 
 // driver loads and readies the driver once: a quarter of a second, which the client spends on other things.
@@ -100,7 +98,6 @@ func (h *holder) serve(in io.Reader, out io.Writer) error {
 			_ = h.out.Encode(rep) // the client may be gone; what it left is cleared up below
 		})
 	}
-	close(h.over)
 	running.Wait()
 	return errors.Join(bad, lines.Err(), h.letGo(), h.leave())
 }
@@ -175,14 +172,10 @@ func (h *holder) undo(pid int, s cuda.State) error {
 }
 
 func (h *holder) answer(req cuda.Request) cuda.Reply {
-	switch req.Op { // these need not wait for the driver
-	case cuda.OpWake:
+	if req.Op == cuda.OpWake { // it need not wait for the driver
 		if err := h.wake(req.PID); err != nil {
 			return cuda.Reply{Refusal: refusal(err)}
 		}
-		return cuda.Reply{}
-	case cuda.OpRelease:
-		h.awaitRelease(req.PID)
 		return cuda.Reply{}
 	}
 	lib, err := h.driver()

@@ -121,7 +121,7 @@ func (d *dumping) run(ctx context.Context, store, name string, tags []string, se
 	if err := errors.Join(notInit(d.pid), mayBeDurable(dir, d.durable)); err != nil {
 		return err
 	}
-	// The looks at the tree have to come right before the dump.
+	// This may take seconds, so it comes before the preflight looks at the processes.
 	if err := d.gpu.awaitRelease(ctx, d.pid); err != nil {
 		return err
 	}

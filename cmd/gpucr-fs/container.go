@@ -190,7 +190,7 @@ func (c *container) restore(ctx context.Context, p talk.Prepared, env []string) 
 			over = true
 		default:
 		}
-		pid, perr := readPID(pidfile) // after that look: a runtime may write it and end between the two
+		pid, perr := readPID(pidfile) // the runtime may write it and end at any time: first the end is looked for
 		switch {
 		case over && run.err != nil:
 			return errors.Join(c.explain(run.err, p.Work, "restore.log"), c.lock.Clear())

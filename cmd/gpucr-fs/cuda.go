@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +20,8 @@ import (
 	"github.com/gpucr/gpucr-fs/cuda"
 	"github.com/gpucr/gpucr-fs/cuda/freeze"
 	"github.com/gpucr/gpucr-fs/park"
+	"github.com/gpucr/gpucr-fs/park/inject"
+	"github.com/gpucr/gpucr-fs/restore/procfs"
 	"github.com/gpucr/gpucr-fs/restore/touch"
 )
 
@@ -131,17 +134,44 @@ func (n *nvidia) close() error {
 	return n.client.Close()
 }
 
-// awaitRelease waits until a tree has given back the memory that its VRAM was in, if it was restored just now. What
-// keeps it from being asked is told by Prepare.
+// stalled is how long processes that give memory back may have given nothing back, and givenBack is how much counts as
+// something, in bytes.
+const (
+	stalled   = 5 * time.Second
+	givenBack = 16 << 20
+)
+
+// awaitRelease waits until root and its descendants have given back the memory that their VRAM was in, which they do
+// for a while after a restore (inject.NewLater). They would be dumped with it. It gives up on processes that are
+// stopped, and when they have stalled.
 func (n *nvidia) awaitRelease(ctx context.Context, root int) error {
 	if n == nil {
 		return nil
 	}
-	c, err := n.needed(root)
-	if c == nil || err != nil {
-		return nil
+	giving, err := cuda.Tree(root)
+	if err != nil {
+		return err
 	}
-	return c.AwaitRelease(ctx, root)
+	for least, late := int64(math.MaxInt64), (time.Time{}); ; {
+		giving = slices.DeleteFunc(giving, func(pid int) bool {
+			return !inject.GivingBack(pid) || freeze.Stopping(pid)
+		})
+		left := int64(0)
+		for _, pid := range giving {
+			left += procfs.Memory(pid)
+		}
+		if left <= least-givenBack {
+			least, late = left, time.Now().Add(stalled)
+		}
+		if len(giving) == 0 || time.Now().After(late) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
 
 // Prepare moves the VRAM of root and its descendants into their memory.

@@ -1,7 +1,7 @@
-// Package lastread reads from files and sockets whose deadline may be over. A read of [os] or [net] does not look then
-// for what has come: it fails at once. So a deadline that is to end the wait for who has ended, and that a busy machine
-// reaches before the reader does, would lose its last words. Here a deadline ends a wait, not the reading: who goes on
-// sending is read.
+// Package lastread reads from files and sockets whose deadline may be over. A read of [os] or [net] fails at once then,
+// even if data has come. A reader that waits for the last words of a process that has ended would lose them on a busy
+// machine, if it comes to read only after the deadline. Reads of this package fail after the deadline only where
+// nothing has come. So a deadline does not stop the reading from a sender that goes on.
 package lastread
 
 import (

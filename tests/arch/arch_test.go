@@ -467,8 +467,8 @@ var rawCalls = []string{
 	"unix.RawSyscall6",
 }
 
-// interrupted are calls that fail with EINTR whenever a signal comes, as Go's runtime sends to itself, and that no
-// SA_RESTART makes again: see signal(7).
+// interrupted are calls that fail with EINTR when a signal comes, and that SA_RESTART does not repeat: see signal(7).
+// Go's runtime sends signals to itself.
 var interrupted = []string{"unix.Poll", "unix.Ppoll", "unix.EpollWait", "unix.Select", "unix.Pselect",
 	"unix.Nanosleep", "unix.ClockNanosleep", "syscall.EpollWait", "syscall.Select", "syscall.Nanosleep"}
 
