@@ -244,27 +244,54 @@ func (c Config) identity() (id [16]byte) {
 	return id
 }
 
-// holder names this process in the locks that it holds.
-func holder() string { return fmt.Sprintf("process %d (%s)", os.Getpid(), filepath.Base(os.Args[0])) }
+// daemonMark ends the name of a daemon in the locks that it holds.
+const daemonMark = " daemon)"
+
+// Holder names this process in the locks that it holds.
+func Holder(daemon bool) string {
+	s := fmt.Sprintf("process %d (%s)", os.Getpid(), filepath.Base(os.Args[0]))
+	if daemon {
+		s = strings.TrimSuffix(s, ")") + daemonMark
+	}
+	return s
+}
+
+// ErrDaemonHolds: it is a daemon that holds the store. Where it does not listen, it is just starting or ending.
+var ErrDaemonHolds = errors.New("held by a daemon")
+
+// byDaemon is a lock that a daemon holds.
+type byDaemon struct{ *storage.Locked }
+
+func (byDaemon) Is(target error) bool { return target == ErrDaemonHolds }
+func (b byDaemon) Unwrap() error      { return b.Locked }
+
+// HeldBy is the error of class InUse for a store whose lock another process holds. It is ErrDaemonHolds where that one
+// says that it is a daemon.
+func HeldBy(dir string, held *storage.Locked) error {
+	e := &fault.Error{Class: fault.InUse, Op: "open store", File: dir, Err: held,
+		Hint: "wait for it to end, or unmount: gpucr-fs umount"}
+	if strings.HasSuffix(held.Holder, daemonMark) {
+		e.Err = byDaemon{held}
+	}
+	return e
+}
 
 // lockStore takes the store for this process. It waits a moment for a holder that is just closing.
-func lockStore(ctx context.Context, st storage.Storage, dir string) (io.Closer, error) {
-	const op = "open store"
+func lockStore(ctx context.Context, dir string, o *Options) (io.Closer, error) {
 	for deadline := time.Now().Add(200 * time.Millisecond); ; {
-		l, err := st.Lock(filepath.Join(dir, lockName), holder())
+		l, err := o.Storage.Lock(filepath.Join(dir, lockName), Holder(o.Daemon))
 		var held *storage.Locked
 		switch {
 		case err == nil:
 			return l, nil
 		case !errors.As(err, &held):
-			e := &fault.Error{Class: fault.OfOS(err), Op: op, Err: err}
+			e := &fault.Error{Class: fault.OfOS(err), Op: "open store", Err: err}
 			if e.Class == fault.ReadOnly || errors.Is(err, os.ErrPermission) {
 				e.Class, e.Hint = fault.ReadOnly, fault.ReadOnlyHint
 			}
 			return nil, e
 		case time.Now().After(deadline) || ctx.Err() != nil:
-			return nil, &fault.Error{Class: fault.InUse, Op: op, File: dir, Err: held,
-				Hint: "wait for it to end, or unmount: gpucr-fs umount"}
+			return nil, HeldBy(dir, held)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

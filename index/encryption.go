@@ -148,7 +148,7 @@ func sameRings(st storage.Storage, dir string) bool {
 const ringLock = keyring.FileName + ".lock"
 
 func tryLockRing(st storage.Storage, dir string) (io.Closer, error) {
-	return st.Lock(filepath.Join(dir, ringLock), holder())
+	return st.Lock(filepath.Join(dir, ringLock), Holder(false))
 }
 
 // lockRing waits until nobody else changes the ring of the store at dir.

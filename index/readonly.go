@@ -42,7 +42,7 @@ func (c closers) Close() error {
 // lockToRead keeps writers away. A store that was never opened has no lock file, and nobody to be kept away but who
 // opens it for the first time: then it is empty.
 func lockToRead(ctx context.Context, o Options, dir string) (io.Closer, error) {
-	lock, err := lockStore(ctx, o.Storage, dir)
+	lock, err := lockStore(ctx, dir, &o)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return closers{}, nil

@@ -33,7 +33,7 @@ func Repair(ctx context.Context, dir string, o Options) (repair.Result, error) {
 	if err := CheckLayout(dir); err != nil {
 		return repair.Result{}, err
 	}
-	lock, err := lockStore(ctx, o.Storage, dir)
+	lock, err := lockStore(ctx, dir, &o)
 	if err != nil {
 		return repair.Result{}, err
 	}

@@ -73,7 +73,7 @@ func Open(ctx context.Context, dir string, o Options) (*Store, error) {
 	if o.ReadOnly {
 		return openToRead(ctx, dir, config, o)
 	}
-	lock, err := lockStore(ctx, o.Storage, dir)
+	lock, err := lockStore(ctx, dir, &o)
 	if err != nil {
 		return nil, err
 	}

@@ -82,6 +82,8 @@ type Options struct {
 	Access keyring.Access
 	// Unlocked, if set, is given what encrypts in an encrypted store, when it is opened.
 	Unlocked func(*cipher.Coder)
+	// Daemon: the process is a daemon, and is named as one to those who find the store held; see [ErrDaemonHolds].
+	Daemon bool
 	// ReadOnly opens the store for reading only, beside others who do: see readonly.go. What writes fails with Class
 	// ReadOnly.
 	ReadOnly bool

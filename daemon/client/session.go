@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
-	"time"
 
 	"github.com/gpucr/gpucr-fs/daemon/gpu"
 	"github.com/gpucr/gpucr-fs/daemon/label"
@@ -14,11 +13,6 @@ import (
 	"github.com/gpucr/gpucr-fs/daemon/wire"
 	"github.com/gpucr/gpucr-fs/index"
 )
-
-// connectTimeout is how long is waited for a store that another process holds without a daemon listening: a command
-// that has it open for a moment, or a daemon that just starts or stops. A daemon that has said that it leaves may take
-// until wire.Handover.
-const connectTimeout = time.Second
 
 // Session is access to a store, through its daemon if one runs.
 type Session struct {
@@ -46,16 +40,13 @@ func connectBy(ctx context.Context, dir string, o index.Options, open opener) (*
 		log = slog.New(slog.DiscardHandler)
 	}
 	o.Cuts, o.Labels = gpu.Cuts, label.OfImages
-	for begin, limit := time.Now(), connectTimeout; ; {
+	for w := newWait(abs); ; {
 		c, err := newClient(ctx, abs)
 		if err == nil {
 			return &Session{client: c, log: log}, nil
 		}
 		if !errors.Is(err, wire.ErrNoDaemon) {
 			return nil, err
-		}
-		if errors.Is(err, errLeaving) {
-			limit = wire.Handover
 		}
 		r, err := remotes.Of(abs, &o, log)
 		if err != nil {
@@ -67,13 +58,8 @@ func connectBy(ctx context.Context, dir string, o index.Options, open opener) (*
 			return &Session{store: s, remote: r, log: log, unwritable: unwritable}, nil
 		}
 		r.Close()
-		if index.ClassOf(err) != index.InUse || time.Since(begin) > limit {
+		if err := w.again(ctx, err); err != nil {
 			return nil, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }

@@ -40,30 +40,6 @@ func ConnectOrStart(ctx context.Context, dir string, start StartFunc) (s *Sessio
 	return s, err
 }
 
-// WhileInUse calls f, which opens the store at dir or asks its daemon, again while another process holds the store:
-// for connectTimeout, and until wire.Handover where that process is a daemon that leaves or starts. Its error is the
-// last one of f.
-func WhileInUse(ctx context.Context, dir string, f func() error) error {
-	for begin := time.Now(); ; {
-		err := f()
-		if err == nil || index.ClassOf(err) != index.InUse && !errors.Is(err, wire.ErrNoDaemon) {
-			return err
-		}
-		limit := connectTimeout
-		if socket, serr := wire.Operations.Left(dir); serr == nil && socket {
-			limit = wire.Handover
-		}
-		if time.Since(begin) > limit {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
-
 // newID makes a name for a restore.
 func newID() string {
 	var b [8]byte

@@ -30,7 +30,7 @@ import (
 type Options struct {
 	// Dir is the store.
 	Dir string
-	// Index are the options the store is opened with. OnRead, Cuts and Labels are taken over by the daemon.
+	// Index are the options the store is opened with. OnRead, Cuts, Labels and Daemon are set by the daemon.
 	Index index.Options
 	// Mount makes a mount, a private one nowhere. It tells onAccess of every read of sealed content.
 	Mount func(ctx context.Context, s *index.Store, r mounts.Request, onAccess mounts.OnAccess) (mounts.Mount, error)
@@ -114,7 +114,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	d.metrics, d.driver = newMetrics(d), restores.NewDriver(o.Driver, o.Logger)
 	o.Index.OnRead = d.metrics.observe
 	o.Index.Cuts, o.Index.Labels = gpu.Cuts, label.OfImages
-	o.Index.Logger = o.Logger
+	o.Index.Logger, o.Index.Daemon = o.Logger, true
 	if o.Restores && len(o.Guardian) > 0 {
 		d.spare.Start(o.Guardian)
 		defer func() {

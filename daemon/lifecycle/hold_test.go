@@ -3,6 +3,9 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -27,13 +30,14 @@ func TestHeldOrGone(t *testing.T) {
 	stop := make(chan struct{})
 	var daemons sync.WaitGroup
 	daemons.Go(func() {
-		for {
+		for n := 0; ; n++ {
 			select {
 			case <-stop:
 				return
 			default:
 			}
-			d, err := Start(ctx, Options{Dir: dir, Index: small(), Mount: noMount, Await: time.Millisecond})
+			await := time.Duration(1+n%30) * time.Millisecond
+			d, err := Start(ctx, Options{Dir: dir, Index: small(), Mount: noMount, Await: await})
 			if err == nil {
 				err = d.Run(ctx)
 			}
@@ -44,7 +48,7 @@ func TestHeldOrGone(t *testing.T) {
 		}
 	})
 	served := 0
-	for range 300 {
+	for tries := 0; tries < 300 || served < 3; tries++ {
 		s, ok, err := client.ConnectDaemon(ctx, dir)
 		if err != nil {
 			t.Fatal(err)
@@ -107,5 +111,71 @@ func TestHeldForARestore(t *testing.T) {
 	d.lifetime.Release()
 	if err := d.Run(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestDaemonThatDoesNotListen has commands come while a daemon has the store and no socket, as when it starts or ends:
+// they wait until the store is free. Few of their daemons are in its way meanwhile.
+func TestDaemonThatDoesNotListen(t *testing.T) {
+	dir := newStore(t)
+	o := Options{Dir: dir, Index: small(), Mount: noMount, Await: time.Minute}
+	d, err := Start(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire.Operations.Remove(dir)
+	const closed = 3 * time.Second
+	begin := time.Now()
+	ended := make(chan error, 1)
+	time.AfterFunc(closed, func() { ended <- d.Close() })
+
+	starts := 0
+	var next *Daemon
+	s, err := client.ConnectOrStart(t.Context(), dir, func(ctx context.Context) (mounts.Result, error) {
+		starts++
+		var err error
+		if next, err = Start(ctx, o); err != nil {
+			return mounts.Result{}, wire.NewError(err).Err() // as it comes from another process
+		}
+		return next.Serving(), nil
+	})
+	if err != nil {
+		t.Fatal(errors.Join(err, <-ended))
+	}
+	s.Close()
+	if err := errors.Join(<-ended, next.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); starts > 7+int(took/time.Second) {
+		t.Errorf("%d daemons were started in %v", starts, took)
+	}
+
+	if d, err = Start(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	wire.Operations.Remove(dir)
+	time.AfterFunc(closed, func() { ended <- d.Close() })
+	s, err = client.Connect(t.Context(), dir, small())
+	if err = errors.Join(err, <-ended); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCommandHoldsTheStore has a command come while another one has the store open: it is told who that is, and soon.
+func TestCommandHoldsTheStore(t *testing.T) {
+	dir := newStore(t)
+	store, err := index.Open(t.Context(), dir, small())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	_, err = client.Connect(ctx, dir, small())
+	if index.ClassOf(err) != index.InUse || !strings.Contains(err.Error(), fmt.Sprint(os.Getpid())) {
+		t.Errorf("got %v", err)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -38,18 +37,9 @@ func takeHome(s *index.Store) (home, error) {
 	if err != nil {
 		return home{}, fmt.Errorf("a folder for the daemon's sockets: %w", err)
 	}
-	lock, err := storage.Disk{}.Lock(
-		filepath.Join(dir, "lock"),
-		fmt.Sprintf("process %d (%s)", os.Getpid(), filepath.Base(os.Args[0])),
-	)
+	lock, err := storage.Disk{}.Lock(filepath.Join(dir, "lock"), index.Holder(true))
 	if held := (*storage.Locked)(nil); errors.As(err, &held) {
-		return home{}, &index.Error{
-			Class: index.InUse,
-			Op:    "open store",
-			File:  s.Dir(),
-			Err:   held,
-			Hint:  "wait for it to end, or unmount: gpucr-fs umount",
-		}
+		return home{}, index.HeldBy(s.Dir(), held)
 	}
 	return home{dir, lock}, err
 }

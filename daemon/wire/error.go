@@ -17,12 +17,13 @@ type Error struct {
 	Offset     int64  `json:"offset,omitempty"`
 	Hint       string `json:"hint,omitempty"`
 	Canceled   bool   `json:"canceled,omitempty"`
+	ByDaemon   bool   `json:"by_daemon,omitempty"` // it is index.ErrDaemonHolds
 }
 
 // NewError puts an error into words for the other side.
 func NewError(err error) *Error {
 	w := &Error{Text: err.Error(), Class: index.ClassOf(err).String(), Hint: index.HintOf(err),
-		Canceled: errors.Is(err, context.Canceled)}
+		Canceled: errors.Is(err, context.Canceled), ByDaemon: errors.Is(err, index.ErrDaemonHolds)}
 	var e *index.Error
 	if errors.As(err, &e) {
 		w.Op, w.Checkpoint, w.File, w.Offset = e.Op, e.Checkpoint, e.File, e.Offset
@@ -45,6 +46,9 @@ func (w *Error) Err() error {
 		return &remoteError{w.Text, context.Canceled}
 	}
 	e := &index.Error{Op: w.Op, Checkpoint: w.Checkpoint, File: w.File, Offset: w.Offset, Hint: w.Hint}
+	if w.ByDaemon {
+		e.Err = index.ErrDaemonHolds
+	}
 	for c := index.Other; c <= index.Unreachable; c++ {
 		if c.String() == w.Class {
 			e.Class = c

@@ -108,30 +108,6 @@ func (e Endpoint) dialIn(ctx context.Context, dir string) (*net.UnixConn, error)
 // Remove takes the socket's name out of dir.
 func (e Endpoint) Remove(dir string) { os.Remove(filepath.Join(dir, e.name)) }
 
-// Left tells whether a daemon, alive or not, has left the socket's name in the store or in its Away.
-func (e Endpoint) Left(dir string) (bool, error) {
-	left, err := e.leftIn(dir)
-	if left || err != nil {
-		return left, err
-	}
-	away, err := Away(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	return e.leftIn(away)
-}
-
-func (e Endpoint) leftIn(dir string) (bool, error) {
-	_, err := os.Lstat(filepath.Join(dir, e.name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
 // Peer gives the user and process at the other end, as the kernel noted them when the connection was made. pid is 0
 // for a process in another pid namespace.
 func Peer(c net.Conn) (uid uint32, pid int, err error) {
