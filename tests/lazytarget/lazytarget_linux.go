@@ -70,6 +70,7 @@ type Target struct {
 	bin string
 	mem []byte
 	st  *status
+	end atomic.Uint32 // syscall.WaitStatus of the process that was seen ending last
 }
 
 // Options say what the process does.
@@ -196,8 +197,13 @@ func (t *Target) gone() bool {
 	// One that was killed early in its restore is not in its group yet.
 	for _, who := range []int{-t.PID, t.PID} {
 		for {
-			if pid, err := syscall.Wait4(who, nil, syscall.WNOHANG, nil); pid <= 0 || err != nil {
+			var end syscall.WaitStatus
+			pid, err := syscall.Wait4(who, &end, syscall.WNOHANG, nil)
+			if pid <= 0 || err != nil {
 				break
+			}
+			if pid == t.PID {
+				t.end.Store(uint32(end))
 			}
 		}
 	}
@@ -269,6 +275,7 @@ func (t *Target) Reset() {
 		&t.st.mismatches, &t.st.sigbus, &t.st.pages, &t.st.ops, &t.st.forks, &t.st.check, &t.st.hotPasses} {
 		v.Store(0)
 	}
+	t.end.Store(0)
 	t.st.message = [4000]byte{}
 }
 
@@ -311,6 +318,13 @@ func (t *Target) HotPassed(timeout time.Duration) error {
 
 // SIGBUS counts the pages that could not be read.
 func (t *Target) SIGBUS() uint64 { return t.st.sigbus.Load() }
+
+// Lacked reports whether the process has met memory that could not be read. Where that is the stack on which its
+// handler would run, the kernel ends it by SIGSEGV and nothing is counted.
+func (t *Target) Lacked() bool {
+	end := syscall.WaitStatus(t.end.Load())
+	return t.SIGBUS() > 0 || end.Signaled() && (end.Signal() == syscall.SIGBUS || end.Signal() == syscall.SIGSEGV)
+}
 
 // Checked counts the pages compared so far.
 func (t *Target) Checked() uint64 { return t.st.pages.Load() }
