@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -114,15 +115,20 @@ func trace(pid, tid int, d *Detour) error {
 }
 
 // last gives the thread that a process made last, but for one that gives memory back.
-func last(pid int) (last int) {
+func last(pid int) int { return lastBut(pid, 0) }
+
+// lastBut gives the thread after which a process made n others. Their ids need not follow each other.
+func lastBut(pid, n int) int {
 	tids, _ := threadIDs(pid)
-	for _, tid := range tids {
+	tids = slices.DeleteFunc(tids, func(tid int) bool {
 		comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/comm", pid, tid))
-		if string(comm) != laterName+"\n" {
-			last = max(last, tid)
-		}
+		return string(comm) == laterName+"\n"
+	})
+	slices.Sort(tids)
+	if n >= len(tids) {
+		return 0
 	}
-	return last
+	return tids[len(tids)-1-n]
 }
 
 var detourKinds = map[string]func(int) (*Detour, error){"huge": NewHuge, "later": NewLater}
@@ -183,7 +189,7 @@ func (m *mapper) threads() (names string) {
 // Memory that a thread did not wait for is given back, and no forked child has it.
 func TestLaterIsGivenBack(t *testing.T) {
 	m := startMapper(t, 1, "0", "1")
-	tid := last(m.pid) - 1 // the last one forks
+	tid := lastBut(m.pid, 1) // the last one forks
 	made := 0
 	for range *rounds {
 		d, err := NewLater(m.pid)
@@ -422,7 +428,7 @@ func TestDetourPlaceIsKeptInCall(t *testing.T) {
 				text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/stat", m.pid, tid))
 				return strings.Contains(string(text), ") T ") // by nobody
 			})
-			m.keeps(kept, makes, tid-1)
+			m.keeps(kept, makes, lastBut(m.pid, 1))
 			must(t, unix.Kill(m.pid, unix.SIGCONT))
 			m.goesOn()
 		})

@@ -29,6 +29,7 @@ until grep -qs "Running post-restore scripts" $log || over; do :; done
 mkdir $frozen
 echo 1 >$frozen/cgroup.freeze
 for task in $(tasks); do (( task == $$ || task == BASHPID )) || echo $task >$frozen/cgroup.procs; done
+until grep -qs "frozen 1" $frozen/cgroup.events || over; do :; done # or else it may get on
 kill -CONT $PPID
 deaf() { grep -qs futex /proc/$$/wchan && grep -qs "SigCgt:.0*$" /proc/$$/status; }
 missed() { grep -qs "Restore finished successfully" $log; } # on a machine that is busy
@@ -48,9 +49,13 @@ then
 	tasks() { cat $runtime/task/*/children 2>/dev/null; }
 	over() { ! [[ -e $runtime/exe ]]; }
 	restore=$(awk '/^PPid/ {print $2}' $runtime/status)
-	kill -STOP $restore # it cannot be too fast
-	((%s
-	kill -KILL $restore) &) # no child of criu's
+	# Where it was killed already the runtime has another parent.
+	if [[ $(</proc/$restore/comm) == gpucr-fs ]]
+	then
+		kill -STOP $restore # it cannot be too fast
+		((%s
+		kill -KILL $restore) &) # no child of criu's
+	fi
 fi
 exec %s "$@"
 `, script, real)
