@@ -108,7 +108,7 @@ func TestOutage(t *testing.T) {
 	if n := told.n.Load(); n != size {
 		t.Errorf("%d bytes have failed", n)
 	}
-	if d := time.Since(begun); d < rest || d > 4*rest {
+	if d := time.Since(begun); d < rest || d > 20*rest {
 		t.Errorf("it took %v", d)
 	}
 	// A success ends it: what passes is waited for again.

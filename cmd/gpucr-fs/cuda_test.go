@@ -60,7 +60,7 @@ func TestAwaitRelease(t *testing.T) {
 		signal             syscall.Signal // sent after a second
 		cancel             bool           // after a second
 	}{
-		{"ends", 3 * time.Second, time.Second, stalled, 0, false},
+		{"ends", 3 * time.Second, time.Second, 4 * stalled, 0, false},
 		{"stalls", time.Minute, stalled, 4 * stalled, 0, false},
 		{"is stopped", time.Minute, time.Second, stalled, syscall.SIGSTOP, false},
 		{"is killed", time.Minute, time.Second, stalled, syscall.SIGKILL, false},

@@ -32,7 +32,7 @@ func TestHelperIsHeardWithoutDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	unix.Close(fd)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := v.wait(ctx); err != nil || len(v.marks()) != 1 {
 		t.Errorf("the helper was not heard: %v, %v", err, v.marks())

@@ -185,11 +185,11 @@ func (t *Target) Kill() {
 	if t.Alive() {
 		syscall.Kill(t.PID, syscall.SIGKILL)
 	}
-	t.wait("it is gone", 10*time.Second, t.gone)
+	t.wait("it is gone", time.Minute, t.gone)
 }
 
 // Dumped waits until the process has given its pid free after a dump.
-func (t *Target) Dumped() error { return t.wait("it is dumped", 10*time.Second, t.gone) }
+func (t *Target) Dumped() error { return t.wait("it is dumped", time.Minute, t.gone) }
 
 // gone reports whether the pid is free again, as a process and as the group of
 // its children. It reaps what has become this process's child.

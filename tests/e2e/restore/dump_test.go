@@ -39,7 +39,7 @@ func TestDumpKilled(t *testing.T) {
 			if b.has(x.name) {
 				kept++
 				// CRIU may still be about to end it.
-				for end := time.Now().Add(10 * time.Second); x.Alive() && time.Now().Before(end); wait(10) {
+				for end := time.Now().Add(limit); x.Alive() && time.Now().Before(end); wait(10) {
 				}
 				x.Kill()
 				x.mustRestore("--wait")
