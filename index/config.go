@@ -276,6 +276,16 @@ func HeldBy(dir string, held *storage.Locked) error {
 	return e
 }
 
+// IsHeld tells whether a process has the store at dir open for writing.
+func IsHeld(dir string) bool {
+	l, err := storage.Disk{}.LockShared(filepath.Join(dir, lockName))
+	if err == nil {
+		l.Close()
+	}
+	var held *storage.Locked
+	return errors.As(err, &held)
+}
+
 // lockStore takes the store for this process. It waits a moment for a holder that is just closing.
 func lockStore(ctx context.Context, dir string, o *Options) (io.Closer, error) {
 	for deadline := time.Now().Add(200 * time.Millisecond); ; {

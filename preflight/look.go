@@ -49,7 +49,7 @@ type Options struct {
 	// Handle are kinds of findings that the dump takes care of by itself, unless the function tells why it cannot for a
 	// process.
 	Handle map[string]func(pid int) error
-	// Limit bounds the time; 0: 10 s.
+	// Limit bounds the time; 0: 30 s.
 	Limit time.Duration
 }
 
@@ -57,7 +57,7 @@ func (o *Options) has(names ...string) bool {
 	return o.CRIU != nil && slices.ContainsFunc(names, o.CRIU.Has)
 }
 
-const defaultLimit = 10 * time.Second
+const defaultLimit = 30 * time.Second
 
 // Look examines the tree below Root. The error is about looking itself: no such process, no permission, not done in
 // time.

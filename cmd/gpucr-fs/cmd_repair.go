@@ -38,16 +38,23 @@ the checkpoints in the remote store at that address. The remote store must exist
 			if address != "" {
 				return a.repairFrom(cmd.Context(), args[0], address, int64(cache))
 			}
-			if s, ok, err := client.ConnectDaemon(cmd.Context(), args[0]); err != nil {
+			var res index.RepairResult
+			err := untilSettled(cmd.Context(), args[0], func(settled func()) error {
+				s, ok, err := client.ConnectDaemon(cmd.Context(), args[0])
+				if err != nil {
+					return err
+				}
+				if ok {
+					s.Close()
+					settled()
+					return &index.Error{Class: index.InUse, Op: "repair", Err: errors.New("a daemon serves the store"),
+						Hint: "unmount it first"}
+				}
+				p := a.progress("repair")
+				defer p.close()
+				res, err = index.Repair(cmd.Context(), args[0], a.index.options())
 				return err
-			} else if ok {
-				s.Close()
-				return &index.Error{Class: index.InUse, Op: "repair", Err: errors.New("a daemon serves the store"),
-					Hint: "unmount it first"}
-			}
-			p := a.progress("repair")
-			res, err := index.Repair(cmd.Context(), args[0], a.index.options())
-			p.close()
+			})
 			if err != nil {
 				return err
 			}

@@ -13,7 +13,7 @@ import (
 
 // reapTime is how long processes that have ended may take to be reaped: those that a dump has ended are their parent's
 // business, and a restore may follow at once.
-const reapTime = 2 * time.Second
+const reapTime = 5 * time.Second
 
 // pidsFree refuses a restore whose pids somebody has: CRIU's word for it is "Can't fork for 431: File exists". Ended
 // processes that are only to be reaped it waits for.

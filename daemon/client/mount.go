@@ -75,33 +75,58 @@ func UnmountAt(ctx context.Context, dir string, force bool, tell func(wire.Progr
 		}
 	}
 	res.Store = store
-	s, ok, err := ConnectDaemon(ctx, store)
-	if err != nil {
-		return res, err
-	}
-	if !ok {
-		res.Stale, err = fs.ClearStale(dir)
-		if err == nil && !res.Stale {
-			err = &index.Error{
-				Class: index.InUse,
-				Op:    "umount",
-				File:  dir,
-				Err:   errors.New("its daemon does not answer"),
-				Hint:  "detach it with umount -l",
-			}
+	var last error
+	err = WhileInUse(ctx, store, func() error {
+		s, ok, err := ConnectDaemon(ctx, store)
+		if err != nil {
+			return err
 		}
-		return res, err
+		if !ok {
+			return res.withoutDaemon()
+		}
+		defer s.Close()
+		last = res.through(ctx, s, force, tell)
+		return nil
+	})
+	if err == nil {
+		err = last
 	}
-	defer s.Close()
+	return res, err
+}
+
+// withoutDaemon unmounts what a killed daemon has left. One that leaves unmounts it by itself.
+func (res *UnmountAtResult) withoutDaemon() error {
+	dir := res.Dir
+	if _, mounted, err := fs.Mounted(dir); err == nil && !mounted {
+		res.Last = true
+		return nil
+	}
+	var err error
+	res.Stale, err = fs.ClearStale(dir)
+	if err == nil && !res.Stale {
+		err = &index.Error{
+			Class: index.InUse,
+			Op:    "umount",
+			File:  dir,
+			Err:   errors.New("its daemon does not answer"),
+			Hint:  "detach it with umount -l",
+		}
+	}
+	return err
+}
+
+// through has the daemon unmount it.
+func (res *UnmountAtResult) through(ctx context.Context, s *Session, force bool, tell func(wire.Progress)) error {
+	dir := res.Dir
 	one, err := service.Unmount.Do(ctx, s, service.UnmountRequest{Dir: dir, Force: force}, wire.Streams{Progress: tell})
 	if err != nil {
-		return res, err
+		return err
 	}
 	res.Unfinished, res.Lacking = one.Unfinished, one.Lacking
 	if res.Last = one.Last; res.Last {
 		err = s.WaitDaemon(ctx)
 	}
-	return res, err
+	return err
 }
 
 // MountPoint makes dir absolute and free of links, without touching a mount at it that may be dead.

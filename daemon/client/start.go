@@ -164,13 +164,17 @@ func (o *RestoreOptions) rejoin(ctx context.Context, dir, id string, p talk.Prep
 		st.Missing = p.Total
 		return st, nil
 	}
-	for end := time.Now().Add(wire.Handover); time.Now().Before(end) &&
+	begin := time.Now()
+	for end := begin.Add(wire.Handover); time.Now().Before(end) &&
 		ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 		s, ok, err := ConnectDaemon(ctx, dir)
 		if err != nil {
 			return st, err
 		}
 		if !ok {
+			if index.IsHeld(dir) { // it opens the store
+				end = begin.Add(daemonTimeout)
+			}
 			continue
 		}
 		found, err := service.RestoreWait.Do(

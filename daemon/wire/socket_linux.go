@@ -16,7 +16,7 @@ import (
 // ErrNoDaemon: no daemon listens for the store.
 var ErrNoDaemon = errors.New("no daemon")
 
-// Handover bounds the wait for a daemon that is just leaving or just starting.
+// Handover bounds the wait for the successor of a daemon that was killed.
 const Handover = 10 * time.Second
 
 // Endpoint is one of the sockets that a daemon has in its store, or in the folder Away where it cannot write to the

@@ -268,7 +268,7 @@ func read(pid int, name string) (string, error) {
 }
 
 const (
-	endWait  = 10 * time.Second      // for processes that were killed
+	endWait  = time.Minute           // for processes that were killed
 	forkTime = 10 * time.Millisecond // in which a fork that was under way shows
 )
 
