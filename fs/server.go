@@ -410,7 +410,7 @@ func (s *Server) Unmount(ctx context.Context) error {
 
 // unmountTimeout is how long Unmount waits for users to go, those that CRIU or a shell just ended are still closing
 // their files, and then for the kernel to end the connection.
-const unmountTimeout = 2 * time.Second
+const unmountTimeout = time.Second
 
 func (s *Server) detach(ctx context.Context) error {
 	end := time.Now().Add(unmountTimeout)

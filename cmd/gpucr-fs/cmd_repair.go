@@ -39,6 +39,7 @@ the checkpoints in the remote store at that address. The remote store must exist
 				return a.repairFrom(cmd.Context(), args[0], address, int64(cache))
 			}
 			var res index.RepairResult
+			p := a.progress("repair")
 			err := untilSettled(cmd.Context(), args[0], func(settled func()) error {
 				s, ok, err := client.ConnectDaemon(cmd.Context(), args[0])
 				if err != nil {
@@ -50,11 +51,10 @@ the checkpoints in the remote store at that address. The remote store must exist
 					return &index.Error{Class: index.InUse, Op: "repair", Err: errors.New("a daemon serves the store"),
 						Hint: "unmount it first"}
 				}
-				p := a.progress("repair")
-				defer p.close()
 				res, err = index.Repair(cmd.Context(), args[0], a.index.options())
 				return err
 			})
+			p.close()
 			if err != nil {
 				return err
 			}

@@ -28,6 +28,8 @@ type wait struct {
 	holder string    // the error of the last try, which names it
 	until  time.Time // how long is waited for this one
 	pause  time.Duration
+	before state // as seen before the last try, where there was one
+	tried  bool
 }
 
 // state is what shows of a store from outside, at little cost.
@@ -55,18 +57,19 @@ func (w *wait) again(ctx context.Context, err error) error {
 	if now.After(w.until) || now.After(w.end) {
 		return err
 	}
-	next := now.Add(w.pause)
+	if w.tried && seen != w.before { // it has changed during the try
+		w.pause = firstPause
+	}
+	next := now.Add(min(w.pause, max(firstPause, time.Until(w.until))))
 	w.pause = min(2*w.pause, longestPause)
-	for {
+	for w.tried, w.before = true, seen; w.before == seen && time.Now().Before(next); w.before = w.look(ctx) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(min(firstPause, time.Until(next))):
 		}
-		if !time.Now().Before(next) || w.look(ctx) != seen {
-			return nil
-		}
 	}
+	return nil
 }
 
 func (w *wait) look(ctx context.Context) state {

@@ -30,6 +30,7 @@ func MountAt(
 		return mounts.Result{}, err
 	}
 	var res mounts.Result
+	var last error
 	err = WhileInUse(ctx, store, func() error {
 		s, ok, err := ConnectDaemon(ctx, store)
 		if err == nil && !ok {
@@ -41,8 +42,15 @@ func MountAt(
 		}
 		defer s.Close()
 		res, err = service.AddMount.Do(ctx, s, r, wire.Streams{})
-		return err
+		if errors.Is(err, wire.ErrNoDaemon) || errors.Is(err, index.ErrDaemonHolds) { // it leaves
+			return err
+		}
+		last = err
+		return nil
 	})
+	if err == nil {
+		err = last
+	}
 	return res, err
 }
 
@@ -82,7 +90,7 @@ func UnmountAt(ctx context.Context, dir string, force bool, tell func(wire.Progr
 			return err
 		}
 		if !ok {
-			return res.withoutDaemon()
+			return res.withoutDaemon(newWait(store).look(ctx))
 		}
 		defer s.Close()
 		last = res.through(ctx, s, force, tell)
@@ -91,13 +99,23 @@ func UnmountAt(ctx context.Context, dir string, force bool, tell func(wire.Progr
 	if err == nil {
 		err = last
 	}
+	if errors.Is(err, errStillHeld) {
+		err = nil // it is unmounted; who has the store now may be somebody else
+	}
 	return res, err
 }
 
-// withoutDaemon unmounts what a killed daemon has left. One that leaves unmounts it by itself.
-func (res *UnmountAtResult) withoutDaemon() error {
+// errStillHeld: it is unmounted, and the store is not free.
+var errStillHeld = fmt.Errorf("the store is still open: %w", index.ErrDaemonHolds)
+
+// withoutDaemon unmounts what a killed daemon has left. One that leaves unmounts it by itself: Class InUse until it has
+// ended.
+func (res *UnmountAtResult) withoutDaemon(seen state) error {
 	dir := res.Dir
 	if _, mounted, err := fs.Mounted(dir); err == nil && !mounted {
+		if seen.listens || seen.held {
+			return &index.Error{Class: index.InUse, Op: "umount", File: dir, Err: errStillHeld}
+		}
 		res.Last = true
 		return nil
 	}

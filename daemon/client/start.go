@@ -155,6 +155,13 @@ func restoreOnce(
 	return st, !runs && (gone || errors.Is(err, ErrAgain)), err
 }
 
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
 // rejoin finds a restore again whose daemon was killed after its processes ran. When the successor is done before it
 // is found, all is well, or the guardian has ended the processes: that shows in them. A status that is not the
 // successor's has no Resident, and as Missing the most that there may be.
@@ -164,8 +171,8 @@ func (o *RestoreOptions) rejoin(ctx context.Context, dir, id string, p talk.Prep
 		st.Missing = p.Total
 		return st, nil
 	}
-	begin := time.Now()
-	for end := begin.Add(wire.Handover); time.Now().Before(end) &&
+	last := time.Now().Add(daemonTimeout)
+	for end := time.Now().Add(wire.Handover); time.Now().Before(end) &&
 		ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 		s, ok, err := ConnectDaemon(ctx, dir)
 		if err != nil {
@@ -173,7 +180,7 @@ func (o *RestoreOptions) rejoin(ctx context.Context, dir, id string, p talk.Prep
 		}
 		if !ok {
 			if index.IsHeld(dir) { // it opens the store
-				end = begin.Add(daemonTimeout)
+				end = earlier(last, time.Now().Add(wire.Handover))
 			}
 			continue
 		}

@@ -9,7 +9,6 @@
 package lifetime
 
 import (
-	"errors"
 	"sync"
 	"time"
 
@@ -109,12 +108,18 @@ func (l *Lifetime) Stop() {
 // Idle is closed when the daemon leaves because nothing holds it.
 func (l *Lifetime) Idle() <-chan struct{} { return l.idle }
 
+// stopping is an index.ErrDaemonHolds: the daemon has the store a little longer.
+type stopping struct{}
+
+func (stopping) Error() string        { return "the daemon is just stopping" }
+func (stopping) Is(target error) bool { return target == index.ErrDaemonHolds }
+
 // ErrStopping refuses what would hold a daemon that leaves.
 func ErrStopping() error {
 	return &index.Error{
 		Class: index.InUse,
 		Op:    "mount",
-		Err:   errors.New("the daemon is just stopping"),
+		Err:   stopping{},
 		Hint:  "try again",
 	}
 }
