@@ -269,6 +269,8 @@ func TestFillEndsWithItsClient(t *testing.T) {
 
 // A daemon that leaves in the middle of a fill is followed by another one.
 func TestFillGoesOnWithASuccessor(t *testing.T) {
+	defer func(d time.Duration) { successorWait = d }(successorWait)
+	successorWait = time.Minute
 	r := newFillRig(t, 40)
 	s := serve(t, r.dir)
 	srv := mountOf(t, s)

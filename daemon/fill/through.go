@@ -22,8 +22,8 @@ var ErrNotMounted = errors.New("not the images of a mounted store")
 // tries is how often a fill that the daemon's death cut off is begun in all.
 const tries = 3
 
-// successorWait is how long a successor has to come: as long as it tries to get hold of the store.
-const successorWait = time.Minute
+// successorWait is how long a successor has to come; tests wait longer.
+var successorWait = wire.Handover
 
 // Images are those of a checkpoint in a store, known from a mount that may be gone since.
 type Images struct{ source fs.Source }
